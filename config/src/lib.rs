@@ -1,0 +1,1 @@
+//! Lockstep's configuration, resolved once and handed whole to every process.

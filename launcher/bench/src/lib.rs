@@ -1,0 +1,1 @@
+//! lockstep bench: offline, serving and component benchmarks.

@@ -1,0 +1,1 @@
+//! What every role does as a process: control link to the launcher, logging, sockets, exit codes.

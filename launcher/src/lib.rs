@@ -1,0 +1,1 @@
+//! The lockstep binary: launcher and roles.

@@ -1,0 +1,1 @@
+//! The pure scheduling library: (state, events) to plan.

@@ -1,0 +1,1 @@
+//! Cross-process, golden, conformance and fault tests.

@@ -1,0 +1,1 @@
+//! The tokenizer-manager process: HTTP and gRPC front.

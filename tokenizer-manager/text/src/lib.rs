@@ -1,0 +1,1 @@
+//! Text in and out of token ids: tokenizing, chat templates, incremental detokenizing, stop strings.

@@ -1,0 +1,1 @@
+//! CPU kernels: packed GEMM, paged attention, norms, thread pool.

@@ -1,0 +1,1 @@
+//! The operations a transformer needs on one device.

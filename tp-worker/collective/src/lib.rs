@@ -1,0 +1,1 @@
+//! Collectives between tensor-parallel ranks: shared memory and TCP.

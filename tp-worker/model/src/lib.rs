@@ -1,0 +1,1 @@
+//! Transformer models written once against the backend trait.

@@ -1,0 +1,1 @@
+//! Token sampling with a counter-based generator.

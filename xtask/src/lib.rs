@@ -1,0 +1,1 @@
+//! Checks that clippy cannot make.
