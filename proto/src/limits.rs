@@ -1,0 +1,11 @@
+//! Limits set explicitly on every gRPC connection; tonic's defaults are either
+//! absent (streams) or too small for long prompts (4 MiB messages).
+
+/// Largest message accepted on internal streams, bytes.
+pub const INTERNAL_MESSAGE_BYTES: usize = 64 << 20;
+/// Largest message accepted on public gRPC ports, bytes.
+pub const PUBLIC_MESSAGE_BYTES: usize = 16 << 20;
+/// HTTP/2 streams one public connection may have open.
+pub const PUBLIC_CONCURRENT_STREAMS: u32 = 1024;
+/// HTTP/2 streams one internal connection may have open.
+pub const INTERNAL_CONCURRENT_STREAMS: u32 = 64;
