@@ -1,1 +1,160 @@
 //! The operations a transformer needs on one device.
+//!
+//! Models are written once against [`Backend`]; `backend-cpu` implements it on
+//! CPU cores, a CUDA backend implements the same operations on streams. There
+//! is one kind of forward pass, the ragged extend described by [`Batch`].
+
+#![forbid(unsafe_code)]
+
+mod batch;
+mod error;
+mod shape;
+mod weights;
+
+pub use batch::{Batch, Row};
+pub use error::BackendError;
+pub use shape::{AttentionShape, KvShape, RopeTable};
+pub use weights::{DType, HostBlock, HostMatrix};
+
+/// One device holding one shard.
+///
+/// All activations are matrices `[tokens, width]`, row-major, f32 in memory
+/// whatever the weights' type; a [`Backend::Tensor`] has a fixed capacity in
+/// rows and a current row count. Operations run in the order they are called.
+///
+/// **Batch invariance.** Every output row depends on its own input row (for
+/// attention: its own request) alone, and each output element is accumulated
+/// in one fixed order, however many rows or requests share the call.
+pub trait Backend: Send + Sized {
+    /// A weight matrix `[out, in]`, packed for this device.
+    type Matrix: Send + Sync;
+    /// A vector of f32 (norm weights, biases).
+    type Vector: Send + Sync;
+    /// Activations.
+    type Tensor: Send;
+    /// Paged keys and values of all layers.
+    type KvCache: Send;
+
+    /// For people: "cpu avx512-bf16, 2 threads".
+    fn describe(&self) -> String;
+
+    // ---- memory ----
+
+    /// Packs a weight matrix.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    fn load_matrix(&mut self, matrix: &HostMatrix<'_>) -> Result<Self::Matrix, BackendError>;
+    /// Uploads a vector.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    fn load_vector(&mut self, values: &[f32]) -> Result<Self::Vector, BackendError>;
+    /// Allocates activations `[rows, width]`.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    fn tensor(&mut self, rows: usize, width: usize) -> Result<Self::Tensor, BackendError>;
+    /// Sets the current row count, at most the capacity.
+    fn set_rows(&mut self, tensor: &mut Self::Tensor, rows: usize);
+    /// Allocates the paged cache; memory is committed when first written.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    fn kv_cache(&mut self, shape: &KvShape) -> Result<Self::KvCache, BackendError>;
+    /// Bytes held by a matrix on the device.
+    fn matrix_bytes(&self, matrix: &Self::Matrix) -> usize;
+
+    // ---- transformer operations ----
+
+    /// `out[i] = table[tokens[i] - first]`, zero where the token lies outside
+    /// this shard (`first..first + table rows`); summing over ranks gives the row.
+    fn embed(&mut self, table: &Self::Matrix, first: u32, tokens: &[u32], out: &mut Self::Tensor);
+    /// `out = x · wᵀ (+ bias)`: `[n, in] × [out, in] → [n, out]`.
+    fn matmul(
+        &mut self,
+        x: &Self::Tensor,
+        w: &Self::Matrix,
+        bias: Option<&Self::Vector>,
+        out: &mut Self::Tensor,
+    );
+    /// `out = x / rms(x) · weight` row by row (Zhang & Sennrich, arXiv:1910.07467).
+    fn rms_norm(
+        &mut self,
+        x: &Self::Tensor,
+        weight: &Self::Vector,
+        eps: f32,
+        out: &mut Self::Tensor,
+    );
+    /// `residual += delta`, then `out = rms_norm(residual)`.
+    fn add_rms_norm(
+        &mut self,
+        residual: &mut Self::Tensor,
+        delta: &Self::Tensor,
+        weight: &Self::Vector,
+        eps: f32,
+        out: &mut Self::Tensor,
+    );
+    /// RMS norm over each head of `qkv`'s columns `first_head..first_head + heads`, in place
+    /// (Qwen3's q and k norms); `weight` has `head_dim` values.
+    fn head_norm(
+        &mut self,
+        qkv: &mut Self::Tensor,
+        shape: &AttentionShape,
+        heads: std::ops::Range<usize>,
+        weight: &Self::Vector,
+        eps: f32,
+    );
+    /// Rotates queries and keys inside `qkv` (half-split pairs, as Hugging Face
+    /// lays them out) by each token's position.
+    fn rope(
+        &mut self,
+        qkv: &mut Self::Tensor,
+        shape: &AttentionShape,
+        table: &RopeTable,
+        positions: &[u32],
+    );
+    /// Writes keys and values of every token of `qkv` to its cache cell
+    /// (`batch.cells`), then attends: each query sees its request's positions
+    /// `0..=own position`. `qkv` is `[n, (heads + 2·kv_heads)·head_dim]`, `out`
+    /// `[n, heads·head_dim]`.
+    fn attention(
+        &mut self,
+        cache: &mut Self::KvCache,
+        layer: usize,
+        qkv: &Self::Tensor,
+        shape: &AttentionShape,
+        batch: &Batch<'_>,
+        out: &mut Self::Tensor,
+    );
+    /// `out = silu(gate) · up`, where `gate_up` is `[n, 2·m]` with the gate first.
+    fn silu_mul(&mut self, gate_up: &Self::Tensor, out: &mut Self::Tensor);
+    /// `out[i] = x[rows[i]]`.
+    fn gather_rows(&mut self, x: &Self::Tensor, rows: &[u32], out: &mut Self::Tensor);
+
+    // ---- collectives, in the device's own order of operations ----
+
+    /// Rank in the group and its size.
+    fn group(&self) -> (usize, usize);
+    /// Sums over ranks, in rank order.
+    ///
+    /// # Errors
+    /// [`BackendError::Collective`] when a peer is gone or out of step.
+    fn all_reduce(&mut self, x: &mut Self::Tensor) -> Result<(), BackendError>;
+    /// Brings `x` `[n, width]` of every rank to the host of rank 0: `out` becomes
+    /// `[n, Σ widths]`, columns in rank order. `widths[r]` is rank `r`'s width.
+    ///
+    /// # Errors
+    /// [`BackendError::Collective`] when a peer is gone or out of step.
+    fn gather_to_host(
+        &mut self,
+        x: &Self::Tensor,
+        widths: &[usize],
+        out: &mut Vec<f32>,
+    ) -> Result<(), BackendError>;
+    /// Gives every rank rank 0's tokens.
+    ///
+    /// # Errors
+    /// [`BackendError::Collective`] when a peer is gone or out of step.
+    fn broadcast_tokens(&mut self, tokens: &mut [u32]) -> Result<(), BackendError>;
+}

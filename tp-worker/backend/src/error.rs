@@ -1,0 +1,22 @@
+//! What can go wrong on a device.
+
+/// A failed device operation.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// The device has no room.
+    #[error(
+        "{what} needs {bytes} bytes, which the device does not have; lower --mem-fraction-static or --max-total-tokens"
+    )]
+    OutOfMemory {
+        /// What was being allocated.
+        what: &'static str,
+        /// Its size.
+        bytes: usize,
+    },
+    /// A combination this backend does not implement.
+    #[error("{0}")]
+    Unsupported(String),
+    /// A peer is gone or out of step.
+    #[error("collective failed: {0}")]
+    Collective(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
