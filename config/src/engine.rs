@@ -1,0 +1,208 @@
+//! The resolved configuration.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ModelConfig;
+
+/// What all processes of one engine agree on. Equal on every node: its hash is
+/// checked in each handshake.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EngineConfig {
+    /// The model.
+    pub model: ModelConfig,
+    /// Type that weights are held and activations are multiplied in.
+    pub dtype: Dtype,
+    /// Ranks and nodes.
+    pub parallel: ParallelConfig,
+    /// The paged KV cache.
+    pub kv: KvConfig,
+    /// Batching.
+    pub schedule: ScheduleConfig,
+    /// Speculative decoding.
+    pub speculation: SpeculationConfig,
+    /// Time limits.
+    pub timeouts: TimeoutConfig,
+    /// The public front.
+    pub server: ServerConfig,
+}
+
+/// Types weights are computed in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dtype {
+    /// 16-bit brain float with f32 accumulation.
+    Bfloat16,
+    /// 32-bit float.
+    Float32,
+}
+
+/// Ranks and nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParallelConfig {
+    /// Tensor-parallel ranks over all nodes.
+    pub tp_size: usize,
+    /// Nodes; each runs `tp_size / nnodes` ranks.
+    pub nnodes: usize,
+    /// `host:port` of node 0's scheduler; empty within one node.
+    pub dist_init_addr: String,
+    /// Compute threads per rank.
+    pub threads_per_rank: usize,
+    /// Tokenizer-manager processes on node 0.
+    pub tokenizer_managers: usize,
+}
+
+/// The paged KV cache.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KvConfig {
+    /// Tokens per page.
+    pub page_size: usize,
+    /// Pages on every rank.
+    pub num_pages: usize,
+    /// Finished prefixes stay in a radix cache until their pages are needed.
+    pub radix_cache: bool,
+}
+
+/// How waiting requests are ordered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SchedulePolicy {
+    /// First come, first served.
+    Fcfs,
+    /// Longest prefix match in the cache first.
+    Lpm,
+}
+
+/// Batching.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScheduleConfig {
+    /// Requests in a batch at the most; also the workers' slots.
+    pub max_running_requests: usize,
+    /// Requests waiting at the most; more get 429.
+    pub max_queued_requests: usize,
+    /// Prompt tokens waiting at the most; more get 429.
+    pub max_queued_tokens: usize,
+    /// New prompt tokens per step at the most, over all requests.
+    pub max_prefill_tokens: usize,
+    /// Prompts are cut into chunks of so many tokens; `None` = whole.
+    pub chunked_prefill_size: Option<usize>,
+    /// Order of the queue.
+    pub policy: SchedulePolicy,
+    /// Requests may bring a priority.
+    pub priorities: bool,
+    /// The next step is planned before the result of the last is back.
+    pub overlap: bool,
+}
+
+/// Speculative decoding; sizes are resolved here and used wherever a buffer,
+/// a reserve or a length check depends on them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpeculationConfig {
+    /// Tokens one verification may bring, the largest over all tiers; 0 = off.
+    pub max_speculative_num_draft_tokens: usize,
+}
+
+/// Time limits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimeoutConfig {
+    /// From arrival to the last token, seconds; `None` = no limit.
+    pub request_s: Option<u64>,
+    /// Waiting for a first step, seconds; `None` = no limit.
+    pub queue_s: Option<u64>,
+    /// A step that takes longer ends the group, seconds.
+    pub step_watchdog_s: u64,
+    /// `/health` answers within this, seconds.
+    pub health_s: u64,
+    /// Requests may finish for so long after SIGTERM, seconds.
+    pub drain_s: u64,
+    /// The whole start may take so long, seconds.
+    pub startup_s: u64,
+}
+
+/// The public front.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerConfig {
+    /// Address of all public ports.
+    pub host: String,
+    /// OpenAI-compatible HTTP.
+    pub port: u16,
+    /// `lockstep.v1.Inference`; `None` = closed.
+    pub grpc_port: Option<u16>,
+    /// `sglang.grpc.scheduler.SglangScheduler`; `None` = closed.
+    pub sglang_grpc_port: Option<u16>,
+    /// The model's name in the API.
+    pub served_model_name: String,
+    /// Longest prompt plus output, tokens.
+    pub context_length: usize,
+    /// Whether clients must show a key (the key itself is in [`NodeConfig`]).
+    pub api_key_required: bool,
+    /// What a request may ask for.
+    pub limits: LimitsConfig,
+}
+
+/// Limits checked before anything is queued.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitsConfig {
+    /// Bytes of a request body.
+    pub body_bytes: usize,
+    /// Bytes of all request headers.
+    pub header_bytes: usize,
+    /// Nesting of a JSON body.
+    pub json_depth: usize,
+    /// Connections served at once.
+    pub connections: usize,
+    /// Contents of one request.
+    pub request: RequestLimits,
+}
+
+/// What one request may contain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestLimits {
+    /// Chat messages.
+    pub messages: usize,
+    /// Prompts in one completions request.
+    pub prompts: usize,
+    /// Choices (`n`), times prompts.
+    pub choices: usize,
+    /// Alternatives per position (`top_logprobs`, `logprobs`).
+    pub top_logprobs: usize,
+    /// Stop strings.
+    pub stops: usize,
+    /// Bytes of one stop string.
+    pub stop_bytes: usize,
+    /// Stop token ids.
+    pub stop_token_ids: usize,
+    /// Entries of `logit_bias`.
+    pub logit_bias: usize,
+}
+
+/// What differs between nodes or must not be shown; never hashed or printed.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeConfig {
+    /// This node's number.
+    pub node_rank: usize,
+    /// Private folder (0700) for sockets and the configuration file.
+    pub run_dir: PathBuf,
+    /// Core numbers for each local rank's threads; empty = not pinned.
+    pub cores: Vec<Vec<usize>>,
+    /// Clients must show it.
+    pub api_key: Option<String>,
+    /// Shared by all nodes; workers must show it.
+    pub dist_secret: Option<String>,
+    /// Filter for the log lines, as in `RUST_LOG`.
+    pub log: String,
+    /// Log lines as JSON.
+    pub log_json: bool,
+}
+
+impl EngineConfig {
+    /// Ranks on each node.
+    pub fn ranks_per_node(&self) -> usize {
+        self.parallel.tp_size / self.parallel.nnodes
+    }
+    /// Tokens the cache holds.
+    pub fn kv_tokens(&self) -> usize {
+        self.kv.num_pages * self.kv.page_size
+    }
+}
