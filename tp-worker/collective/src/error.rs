@@ -1,0 +1,99 @@
+//! What can go wrong in a collective.
+
+use std::time::Duration;
+
+use crate::Operation;
+
+/// Why a group could not be formed or an operation could not finish.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CollectiveError {
+    /// Two ranks are about to run different operations.
+    #[error(
+        "ranks diverged: rank {rank} runs {ours} while rank {peer} runs {theirs}; \
+         both must issue the same operations in the same order"
+    )]
+    Mismatch {
+        /// The rank that reports.
+        rank: usize,
+        /// What the reporting rank runs.
+        ours: Operation,
+        /// The rank that differs.
+        peer: usize,
+        /// What that rank runs.
+        theirs: Operation,
+    },
+    /// A peer did not take part before the deadline.
+    #[error("rank {rank} waited {waited:?} for rank {missing} in {operation}: it is dead or stuck")]
+    Timeout {
+        /// The rank that reports.
+        rank: usize,
+        /// The rank that did not come.
+        missing: usize,
+        /// What was waited for.
+        operation: Operation,
+        /// How long.
+        waited: Duration,
+    },
+    /// A peer failed, aborted or was dropped.
+    #[error("rank {peer} left the group while rank {rank} waited for it in {operation}")]
+    PeerLeft {
+        /// The rank that reports.
+        rank: usize,
+        /// The rank that left.
+        peer: usize,
+        /// What was waited for.
+        operation: Operation,
+    },
+    /// This rank was aborted through its [`crate::AbortHandle`].
+    #[error("the collectives of rank {rank} were aborted")]
+    Aborted {
+        /// The rank that reports.
+        rank: usize,
+    },
+    /// The caller's buffers don't fit together.
+    #[error("rank {rank}: {reason}")]
+    Argument {
+        /// The rank that reports.
+        rank: usize,
+        /// What doesn't fit.
+        reason: String,
+    },
+    /// The group could not be formed.
+    #[error("rank {rank} cannot join its group: {reason}")]
+    Join {
+        /// The rank that reports.
+        rank: usize,
+        /// Why, and what to do about it.
+        reason: String,
+    },
+    /// The system refused something.
+    #[error("rank {rank}: {what}: {source_text}")]
+    System {
+        /// The rank that reports.
+        rank: usize,
+        /// What was tried.
+        what: String,
+        /// The system's own words.
+        source_text: String,
+    },
+}
+
+impl CollectiveError {
+    /// A [`CollectiveError::System`] from anything that describes itself.
+    pub(crate) fn system(rank: usize, what: impl Into<String>, source: impl ToString) -> Self {
+        Self::System {
+            rank,
+            what: what.into(),
+            source_text: source.to_string(),
+        }
+    }
+
+    /// A [`CollectiveError::Join`].
+    pub(crate) fn join(rank: usize, reason: impl Into<String>) -> Self {
+        Self::Join {
+            rank,
+            reason: reason.into(),
+        }
+    }
+}

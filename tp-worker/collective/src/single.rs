@@ -1,0 +1,79 @@
+//! The group of one rank.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::abort::Abort;
+use crate::arguments::Arguments;
+use crate::{AbortHandle, Collective, CollectiveError};
+
+/// A group of size 1: sums and broadcasts leave the data as it is.
+#[derive(Debug, Clone, Default)]
+pub struct Single {
+    aborted: Arc<Flag>,
+}
+
+#[derive(Debug, Default)]
+struct Flag(AtomicBool);
+
+impl Abort for Flag {
+    fn abort(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+impl Single {
+    /// A group of its own.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn check(&self) -> Result<(), CollectiveError> {
+        if self.aborted.0.load(Ordering::Acquire) {
+            return Err(CollectiveError::Aborted { rank: 0 });
+        }
+        Ok(())
+    }
+}
+
+impl Collective for Single {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn size(&self) -> usize {
+        1
+    }
+
+    fn all_reduce_sum(&mut self, _data: &mut [f32]) -> Result<(), CollectiveError> {
+        self.check()
+    }
+
+    fn gather(
+        &mut self,
+        send: &[f32],
+        counts: &[usize],
+        recv: Option<&mut [f32]>,
+    ) -> Result<(), CollectiveError> {
+        self.check()?;
+        Arguments { rank: 0, size: 1 }.gather(send.len(), counts, recv.as_deref())?;
+        if let Some(recv) = recv {
+            recv.copy_from_slice(send);
+        }
+        Ok(())
+    }
+
+    fn broadcast(&mut self, root: usize, _data: &mut [u32]) -> Result<(), CollectiveError> {
+        self.check()?;
+        Arguments { rank: 0, size: 1 }.root(root)
+    }
+
+    fn barrier(&mut self) -> Result<(), CollectiveError> {
+        self.check()
+    }
+
+    fn abort_handle(&self) -> AbortHandle {
+        AbortHandle::new(self.aborted.clone())
+    }
+}
