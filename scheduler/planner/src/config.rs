@@ -1,0 +1,164 @@
+//! What the planner is told once, at start.
+
+use crate::{PlannerError, ReserveConfig};
+
+/// A moment, in milliseconds on any clock that never goes back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Millis(pub u64);
+
+/// The caller's name for a request; unique while the request lives.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// Which waiting request is admitted next, inside one priority.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum SchedulePolicy {
+    /// By arrival.
+    #[default]
+    Fcfs,
+    /// Longest cached prefix first; by arrival when more than 128 requests
+    /// wait, since matching them all would cost more than it brings.
+    Lpm,
+}
+
+/// Sizes, limits and policies; see `EngineConfig` for the flags behind them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannerConfig {
+    /// Slots, which is also the most requests that run at once.
+    pub max_running_requests: u32,
+    /// Waiting requests beyond which new ones are refused.
+    pub max_queued_requests: u32,
+    /// Waiting tokens beyond which new requests are refused.
+    pub max_queued_tokens: u64,
+    /// New tokens of one step.
+    pub max_prefill_tokens: u32,
+    /// Prompt tokens of one step; longer prompts are cut. `None`: whole prompts.
+    pub chunked_prefill_size: Option<u32>,
+    /// KV tokens per page.
+    pub page_size: u32,
+    /// Pages of the KV pool. Page 0 is never handed out: a padded row of a
+    /// captured graph has to write somewhere.
+    pub num_pages: u32,
+    /// Most tokens of one request, prompt and output together.
+    pub context_length: u32,
+    /// Up to two steps in flight instead of one.
+    pub overlap: bool,
+    /// Keep the KV of past requests for later ones with the same prefix.
+    pub radix_cache: bool,
+    /// Order of admission inside one priority.
+    pub schedule_policy: SchedulePolicy,
+    /// Whether requests may carry a priority other than 0.
+    pub priority_scheduling: bool,
+    /// Most time from arrival to the end of a request.
+    pub request_timeout_ms: Option<u64>,
+    /// Most time from arrival to the first admission.
+    pub queue_timeout_ms: Option<u64>,
+    /// What a decode step may write.
+    pub reserve: ReserveConfig,
+    /// Record what enters and leaves the prefix cache, see
+    /// [`Planner::cache_events`](crate::Planner::cache_events).
+    pub kv_events: bool,
+}
+
+impl Default for PlannerConfig {
+    fn default() -> Self {
+        Self {
+            max_running_requests: 48,
+            max_queued_requests: 1024,
+            max_queued_tokens: 1 << 20,
+            max_prefill_tokens: 16_384,
+            chunked_prefill_size: Some(2048),
+            page_size: 16,
+            num_pages: 1025,
+            context_length: 4096,
+            overlap: true,
+            radix_cache: true,
+            schedule_policy: SchedulePolicy::Fcfs,
+            priority_scheduling: false,
+            request_timeout_ms: None,
+            queue_timeout_ms: None,
+            reserve: ReserveConfig::none(),
+            kv_events: false,
+        }
+    }
+}
+
+impl PlannerConfig {
+    /// KV tokens that requests and cache can hold together.
+    pub fn capacity_tokens(&self) -> u64 {
+        u64::from(self.num_pages.saturating_sub(1)) * u64::from(self.page_size)
+    }
+
+    /// The most new tokens one plan's extends can bring, for sizing a worker's
+    /// buffers. Rows are at most `max_running_requests`.
+    pub fn max_step_tokens(&self) -> u32 {
+        let rows = self.max_running_requests;
+        match self.chunked_prefill_size {
+            Some(_) => {
+                let budget = self.prefill_budget();
+                budget.max(budget.div_ceil(4).saturating_add(rows))
+            }
+            None => self
+                .max_prefill_tokens
+                .max(self.context_length)
+                .saturating_add(rows),
+        }
+    }
+
+    /// Prompt tokens of a step without decode rows.
+    pub(crate) fn prefill_budget(&self) -> u32 {
+        self.chunked_prefill_size
+            .map_or(self.max_prefill_tokens, |chunk| {
+                chunk.min(self.max_prefill_tokens)
+            })
+    }
+
+    /// Steps that may be planned and not yet completed.
+    pub fn max_in_flight(&self) -> usize {
+        if self.overlap { 2 } else { 1 }
+    }
+
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// [`PlannerError::Config`] names the field and the remedy.
+    pub fn validate(&self) -> Result<(), PlannerError> {
+        let positive = [
+            ("max_running_requests", u64::from(self.max_running_requests)),
+            ("max_queued_requests", u64::from(self.max_queued_requests)),
+            ("max_queued_tokens", self.max_queued_tokens),
+            ("max_prefill_tokens", u64::from(self.max_prefill_tokens)),
+            ("page_size", u64::from(self.page_size)),
+            ("context_length", u64::from(self.context_length)),
+            (
+                "chunked_prefill_size",
+                u64::from(self.chunked_prefill_size.unwrap_or(1)),
+            ),
+        ];
+        for (field, value) in positive {
+            if value == 0 {
+                return Err(PlannerError::Config {
+                    field,
+                    message: "must be at least 1".into(),
+                });
+            }
+        }
+        if self.num_pages < 2 {
+            return Err(PlannerError::Config {
+                field: "num_pages",
+                message: "must be at least 2, for page 0 is kept for padding; \
+                          raise --max-total-tokens or --mem-fraction-static"
+                    .into(),
+            });
+        }
+        if u64::from(self.num_pages) * u64::from(self.page_size) > u64::from(u32::MAX) {
+            return Err(PlannerError::Config {
+                field: "num_pages",
+                message: "num_pages times page_size must stay below 2^32; \
+                          lower --max-total-tokens"
+                    .into(),
+            });
+        }
+        self.reserve.validate()
+    }
+}
