@@ -5,10 +5,14 @@
 #![forbid(unsafe_code)]
 
 mod engine;
+mod file;
+mod hash;
 mod model;
+mod node;
 
 pub use engine::{
     Dtype, EngineConfig, KvConfig, LimitsConfig, NodeConfig, ParallelConfig, RequestLimits,
     ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig,
 };
+pub use file::{ConfigFile, ConfigFileError};
 pub use model::{Architecture, ModelConfig, RopeConfig, RopeScaling};

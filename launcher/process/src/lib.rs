@@ -1,1 +1,20 @@
-//! What every role does as a process: control link to the launcher, logging, sockets, exit codes.
+//! What every role does as a process: the control link to the launcher, logs,
+//! sockets between processes and exit codes.
+//!
+//! A role's `main` calls [`RoleContext::enter`], hands the context to the
+//! role's `run`, and ends with [`RoleContext::leave`].
+
+#![forbid(unsafe_code)]
+
+pub mod exit;
+pub mod logging;
+
+mod link;
+mod message;
+mod role;
+mod socket;
+
+pub use link::{ControlLink, Lifecycle};
+pub use message::{ChildMessage, ChildReport, LauncherMessage};
+pub use role::{Role, RoleContext, RoleError};
+pub use socket::{ConnectError, connect_tcp, connect_unix, listen_unix};

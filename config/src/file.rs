@@ -1,0 +1,79 @@
+//! The resolved configuration as a file, from the launcher to its children.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{EngineConfig, NodeConfig};
+
+/// What the launcher hands to every process of its node.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+pub struct ConfigFile {
+    /// What all processes agree on.
+    pub engine: EngineConfig,
+    /// What is this node's own, secrets included.
+    pub node: NodeConfig,
+    /// [`EngineConfig::hash`].
+    pub hash: String,
+}
+
+/// The file could not be written or read.
+#[derive(Debug, thiserror::Error)]
+#[error("configuration file {}: {message}", path.display())]
+pub struct ConfigFileError {
+    /// The file.
+    pub path: PathBuf,
+    /// What happened.
+    pub message: String,
+}
+
+impl ConfigFile {
+    /// Bundles a resolved configuration with its hash.
+    pub fn new(engine: EngineConfig, node: NodeConfig) -> Self {
+        let hash = engine.hash();
+        Self { engine, node, hash }
+    }
+
+    /// Writes into the node's run directory, readable by this user alone.
+    ///
+    /// # Errors
+    /// When the file exists already or cannot be written.
+    pub fn write(&self) -> Result<(), ConfigFileError> {
+        let path = self.node.config_file();
+        let failed = |message: String| ConfigFileError {
+            path: path.clone(),
+            message,
+        };
+        let bytes = serde_json::to_vec(self).map_err(|error| failed(error.to_string()))?;
+        OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .and_then(|mut file| file.write_all(&bytes))
+            .map_err(|error| failed(error.to_string()))
+    }
+
+    /// Reads the file in `run_dir`, and checks that this program computes the
+    /// hash that stands in it.
+    ///
+    /// # Errors
+    /// When it is missing, malformed, or written by another version.
+    pub fn read(run_dir: &Path) -> Result<Self, ConfigFileError> {
+        let path = run_dir.join(crate::node::CONFIG_FILE);
+        let failed = |message: String| ConfigFileError {
+            path: path.clone(),
+            message,
+        };
+        let bytes = std::fs::read(&path).map_err(|error| failed(error.to_string()))?;
+        let file: Self =
+            serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))?;
+        if file.hash != file.engine.hash() {
+            return Err(failed("written by another version of this program".into()));
+        }
+        Ok(file)
+    }
+}

@@ -1,0 +1,74 @@
+//! The hash that every handshake compares.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::EngineConfig;
+
+impl EngineConfig {
+    /// SHA-256 (hex) of what all processes on all nodes must share, and of the
+    /// program's version. Left out: what may differ between nodes without
+    /// changing a result (folders, names, ports, threads, time limits of one
+    /// process). Secrets stand in [`crate::NodeConfig`] and are never hashed.
+    pub fn hash(&self) -> String {
+        let mut model = json!(self.model);
+        if let Some(model) = model.as_object_mut() {
+            model.remove("path");
+        }
+        let shared = json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "model": model,
+            "dtype": self.dtype,
+            "tp_size": self.parallel.tp_size,
+            "nnodes": self.parallel.nnodes,
+            "kv": self.kv,
+            "schedule": self.schedule,
+            "speculation": self.speculation,
+            "step_watchdog_s": self.timeouts.step_watchdog_s,
+            "context_length": self.server.context_length,
+        });
+        let mut text = String::new();
+        canonical(&shared, &mut text);
+        let digest = Sha256::digest(text.as_bytes());
+        digest
+            .iter()
+            .fold(String::with_capacity(64), |mut hex, byte| {
+                let _ = write!(hex, "{byte:02x}");
+                hex
+            })
+    }
+}
+
+/// JSON without spaces and with sorted keys.
+fn canonical(value: &Value, out: &mut String) {
+    match value {
+        Value::Object(map) => {
+            let mut entries: Vec<_> = map.iter().collect();
+            entries.sort_by_key(|(key, _)| key.as_str());
+            out.push('{');
+            for (i, (key, value)) in entries.into_iter().enumerate() {
+                if i > 0 {
+                    out.push(',');
+                }
+                let _ = write!(out, "{}:", Value::from(key.as_str()));
+                canonical(value, out);
+            }
+            out.push('}');
+        }
+        Value::Array(items) => {
+            out.push('[');
+            for (i, item) in items.iter().enumerate() {
+                if i > 0 {
+                    out.push(',');
+                }
+                canonical(item, out);
+            }
+            out.push(']');
+        }
+        scalar => {
+            let _ = write!(out, "{scalar}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The thread that serves a control link.
+
+use std::io;
+use std::sync::mpsc::Sender;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::{HALT_GRACE, Lifecycle};
+use crate::exit;
+use crate::message::{ChildMessage, LauncherMessage, MAX_LINE};
+
+/// Starts the thread. It has a runtime of its own, so nothing that a role does
+/// can keep it from ending the process. `finish` is dropped when all reports
+/// are written.
+pub(super) fn start(
+    stream: std::os::unix::net::UnixStream,
+    outgoing: UnboundedReceiver<ChildMessage>,
+    lifecycle: Lifecycle,
+    finish: Sender<()>,
+    end: impl Fn(u8) + Send + 'static,
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    stream.set_nonblocking(true)?;
+    let (stream, terminate) = {
+        let _entered = runtime.enter();
+        (
+            UnixStream::from_std(stream)?,
+            signal(SignalKind::terminate())?,
+        )
+    };
+    std::thread::Builder::new()
+        .name("control".into())
+        .spawn(move || {
+            let (reader, writer) = stream.into_split();
+            runtime.spawn(write(writer, outgoing, finish));
+            let code = runtime.block_on(until_halt(reader, terminate, &lifecycle));
+            lifecycle.halt.cancel();
+            runtime.block_on(tokio::time::sleep(HALT_GRACE));
+            end(code);
+        })?;
+    Ok(())
+}
+
+/// Obeys the launcher and SIGTERM; returns with an exit code when the process
+/// must stop at once.
+async fn until_halt(reader: OwnedReadHalf, mut terminate: Signal, lifecycle: &Lifecycle) -> u8 {
+    let mut reader = BufReader::new(reader.take(MAX_LINE));
+    let mut line = String::new();
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => lifecycle.drain.cancel(),
+            read = reader.read_line(&mut line) => {
+                if !matches!(read, Ok(bytes) if bytes > 0) {
+                    return exit::LAUNCHER_GONE;
+                }
+                match serde_json::from_str(&line) {
+                    Ok(LauncherMessage::Drain) => lifecycle.drain.cancel(),
+                    Ok(LauncherMessage::Halt) => return exit::OK,
+                    Err(error) => tracing::warn!(%error, "the launcher sent an unknown line"),
+                }
+                line.clear();
+                reader.get_mut().set_limit(MAX_LINE);
+            }
+        }
+    }
+}
+
+async fn write(
+    mut writer: OwnedWriteHalf,
+    mut outgoing: UnboundedReceiver<ChildMessage>,
+    _finish: Sender<()>,
+) {
+    while let Some(message) = outgoing.recv().await {
+        let Ok(mut line) = serde_json::to_vec(&message) else {
+            continue;
+        };
+        line.push(b'\n');
+        if writer.write_all(&line).await.is_err() {
+            return; // The reader sees the end of the link as well.
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Log lines on stderr, each with the role that wrote it.
+
+use std::io::{self, Write};
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+
+/// Starts logging in this process. `filter` is in `RUST_LOG`'s form; a filter
+/// that does not parse falls back to `info` (the configuration has checked it).
+/// Request ids across processes come from callers' spans: they are fields like
+/// any other. A second call changes nothing.
+pub fn init(role: &str, filter: &str, json: bool) {
+    let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"));
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(false);
+    let result = if json {
+        let writer = JsonRole::new(role);
+        builder
+            .json()
+            .flatten_event(true)
+            .with_writer(writer)
+            .try_init()
+    } else {
+        builder
+            .with_timer(RoleTime(role.to_owned()))
+            .with_writer(io::stderr)
+            .try_init()
+    };
+    // Fails only when logging was started before, as in a test.
+    let _ = result;
+}
+
+/// The time and the role in front of a plain line.
+struct RoleTime(String);
+
+impl FormatTime for RoleTime {
+    fn format_time(&self, w: &mut Writer<'_>) -> std::fmt::Result {
+        SystemTime.format_time(w)?;
+        write!(w, " {}", self.0)
+    }
+}
+
+/// Puts `"role"` first into each JSON line; a line arrives in one write.
+#[derive(Clone)]
+struct JsonRole<W> {
+    prefix: Vec<u8>,
+    make: W,
+}
+
+impl JsonRole<fn() -> io::Stderr> {
+    fn new(role: &str) -> Self {
+        Self::over(role, io::stderr)
+    }
+}
+
+impl<W> JsonRole<W> {
+    fn over(role: &str, make: W) -> Self {
+        let prefix = format!("{{\"role\":{},", serde_json::Value::from(role)).into_bytes();
+        Self { prefix, make }
+    }
+}
+
+impl<'a, W: Fn() -> V, V: Write + 'a> MakeWriter<'a> for JsonRole<W>
+where
+    W: 'a,
+{
+    type Writer = PrefixOnce<'a, V>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        PrefixOnce {
+            prefix: &self.prefix,
+            writer: (self.make)(),
+        }
+    }
+}
+
+struct PrefixOnce<'a, V> {
+    prefix: &'a [u8],
+    writer: V,
+}
+
+impl<V: Write> Write for PrefixOnce<'_, V> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match bytes.strip_prefix(b"{") {
+            Some(rest) => self.writer.write_all(&[self.prefix, rest].concat())?,
+            None => self.writer.write_all(bytes)?,
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests;

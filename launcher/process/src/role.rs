@@ -1,0 +1,128 @@
+//! Roles and how a process takes one on.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockstep_config::{ConfigFile, EngineConfig, NodeConfig};
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+use crate::{ControlLink, exit, logging};
+
+/// What a process of the engine is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Role {
+    /// HTTP and gRPC front, by number on this node.
+    TokenizerManager(usize),
+    /// The scheduler.
+    Scheduler,
+    /// A tensor-parallel rank, numbered over all nodes.
+    Worker(usize),
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TokenizerManager(index) => write!(f, "tokenizer-manager {index}"),
+            Self::Scheduler => f.write_str("scheduler"),
+            Self::Worker(rank) => write!(f, "worker {rank}"),
+        }
+    }
+}
+
+/// Why a process could not take on its role.
+#[derive(Debug, thiserror::Error)]
+pub enum RoleError {
+    /// The configuration file is missing or of another version.
+    #[error(transparent)]
+    Config(#[from] lockstep_config::ConfigFileError),
+    /// Nobody listens on the control socket.
+    #[error("no launcher listens on {}: roles are started by `lockstep serve`", socket.display())]
+    NoLauncher {
+        /// The control socket.
+        socket: PathBuf,
+        /// What connecting said.
+        source: std::io::Error,
+    },
+    /// The launcher died before this process was ready to notice.
+    #[error("the launcher that started this process is gone")]
+    Orphan,
+    /// The control link could not be set up.
+    #[error("the control link could not be set up: {0}")]
+    Link(std::io::Error),
+}
+
+/// Everything a role is given.
+#[derive(Clone)]
+pub struct RoleContext {
+    /// What all processes agree on.
+    pub engine: Arc<EngineConfig>,
+    /// What is this node's own.
+    pub node: Arc<NodeConfig>,
+    /// [`EngineConfig::hash`], for handshakes.
+    pub config_hash: String,
+    /// This process's role.
+    pub role: Role,
+    /// The line to the launcher.
+    pub link: ControlLink,
+}
+
+impl RoleContext {
+    /// Takes on `role` in this process: logs, death signal, configuration and
+    /// control link, in this order.
+    ///
+    /// # Errors
+    /// See [`RoleError`].
+    pub fn enter(run_dir: &Path, role: Role) -> Result<Self, RoleError> {
+        let ConfigFile { engine, node, hash } = ConfigFile::read(run_dir)?;
+        logging::init(&role.to_string(), &node.log, node.log_json);
+        if !matches!(role, Role::TokenizerManager(_)) {
+            // A tokenizer-manager must outlive the launcher by as long as it
+            // takes to end its clients' requests with an error; the closed
+            // control link ends it.
+            set_parent_process_death_signal(Some(Signal::KILL))
+                .map_err(|error| RoleError::Link(error.into()))?;
+        }
+        let link = ControlLink::connect(&node.control_socket(), role)?;
+        Ok(Self {
+            engine: engine.into(),
+            node: node.into(),
+            config_hash: hash,
+            role,
+            link,
+        })
+    }
+
+    /// Ends the role with its result: reports a failure to the launcher and
+    /// gives the exit code of the process.
+    pub fn leave<E: std::error::Error>(self, result: Result<(), E>) -> u8 {
+        let lifecycle = self.link.lifecycle();
+        let code = match result {
+            Ok(()) => exit::OK,
+            Err(_) if lifecycle.halt.is_cancelled() => exit::LAUNCHER_GONE,
+            Err(error) => {
+                let message = describe(&error);
+                tracing::error!("{message}");
+                self.link.failed(&message);
+                exit::START_FAILED
+            }
+        };
+        self.link.flush(Duration::from_secs(1));
+        code
+    }
+}
+
+/// An error and its causes on one line, each said once.
+fn describe(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text = format!("{text}: {inner_text}");
+        }
+        cause = inner.source();
+    }
+    text
+}

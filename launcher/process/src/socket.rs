@@ -1,0 +1,147 @@
+//! Sockets between the processes of an engine.
+
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::{Channel, Endpoint};
+
+/// Flow-control window of a connection and of each stream, bytes. Messages are
+/// plans and tokens; a long prompt fits whole.
+const WINDOW: u32 = 8 * 1024 * 1024;
+/// Between two attempts to reach a process that does not listen yet.
+const RETRY: Duration = Duration::from_millis(10);
+
+/// A process could not be reached in time.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Not within the limit.
+    #[error("{address} could not be reached within {limit:?}: {last}")]
+    TimedOut {
+        /// Socket path or `host:port`.
+        address: String,
+        /// The limit.
+        limit: Duration,
+        /// What the last attempt said.
+        last: String,
+    },
+    /// The address is not `host:port`.
+    #[error("{address} is not an address of the form host:port")]
+    Address {
+        /// As given.
+        address: String,
+    },
+}
+
+/// Listens on a Unix socket that only this user can open (mode 0600). A socket
+/// left behind by a dead process is replaced. Needs a tokio runtime.
+///
+/// # Errors
+/// Those of bind; `AddrInUse` when `path` exists and is not a socket.
+pub fn listen_unix(path: &Path) -> io::Result<UnixListenerStream> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path)?,
+        Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    // The directory is 0700, so nobody gets in between these two calls.
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    Ok(UnixListenerStream::new(listener))
+}
+
+/// Connects a gRPC channel to a Unix socket, waiting up to `limit` for the
+/// process to listen.
+///
+/// # Errors
+/// [`ConnectError::TimedOut`].
+pub async fn connect_unix(path: &Path, limit: Duration) -> Result<Channel, ConnectError> {
+    let socket: PathBuf = path.to_owned();
+    let connector = tower::service_fn(move |_| {
+        let socket = socket.clone();
+        async move { UnixStream::connect(socket).await.map(TokioIo::new) }
+    });
+    let endpoint = tuned(Endpoint::from_static("http://lockstep.internal"));
+    retry(&path.display().to_string(), limit, || {
+        endpoint.connect_with_connector(connector.clone())
+    })
+    .await
+}
+
+/// Connects a gRPC channel to `host:port` on another node, waiting up to
+/// `limit` for it to listen. A peer that vanished is noticed within ten seconds
+/// by keep-alive pings.
+///
+/// # Errors
+/// See [`ConnectError`].
+pub async fn connect_tcp(address: &str, limit: Duration) -> Result<Channel, ConnectError> {
+    let invalid = || ConnectError::Address {
+        address: address.to_owned(),
+    };
+    if address
+        .rsplit_once(':')
+        .is_none_or(|(_, port)| port.parse::<u16>().is_err())
+    {
+        return Err(invalid());
+    }
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|_| invalid())?;
+    let endpoint = tuned(endpoint)
+        .tcp_nodelay(true)
+        .tcp_keepalive(Some(Duration::from_secs(5)))
+        .connect_timeout(Duration::from_secs(5))
+        .http2_keep_alive_interval(Duration::from_secs(5))
+        .keep_alive_timeout(Duration::from_secs(5))
+        .keep_alive_while_idle(true);
+    retry(address, limit, || endpoint.connect()).await
+}
+
+fn tuned(endpoint: Endpoint) -> Endpoint {
+    endpoint
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+}
+
+async fn retry<F>(
+    address: &str,
+    limit: Duration,
+    mut connect: impl FnMut() -> F,
+) -> Result<Channel, ConnectError>
+where
+    F: Future<Output = Result<Channel, tonic::transport::Error>>,
+{
+    let deadline = Instant::now() + limit;
+    let mut last = "no answer".to_owned();
+    loop {
+        match timeout_at(deadline, connect()).await {
+            Ok(Ok(channel)) => return Ok(channel),
+            Ok(Err(error)) => last = root_cause(&error),
+            Err(_) => {}
+        }
+        if Instant::now() + RETRY >= deadline {
+            return Err(ConnectError::TimedOut {
+                address: address.to_owned(),
+                limit,
+                last,
+            });
+        }
+        sleep(RETRY).await;
+    }
+}
+
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut inner = error;
+    while let Some(source) = inner.source() {
+        inner = source;
+    }
+    inner.to_string()
+}
+
+#[cfg(test)]
+mod tests;
