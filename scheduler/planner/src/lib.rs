@@ -17,11 +17,15 @@
 pub mod config;
 pub mod error;
 pub mod load;
+pub mod naive_cache;
+pub mod pages;
 pub mod planner;
+pub mod radix;
 pub mod reserve;
 
 pub use config::{Millis, PlannerConfig, RequestId, SchedulePolicy};
 pub use error::{Busy, IntegrityError, PlannerError};
 pub use load::{Counters, Load};
 pub use planner::Planner;
+pub use radix::{CacheEvent, StoredBlock};
 pub use reserve::ReserveConfig;

@@ -1,0 +1,52 @@
+//! The prefix cache in its plainest form: the oracle of [`crate::radix`].
+
+use std::collections::BTreeMap;
+
+/// Every cached prefix (whole pages) and the page that holds its end.
+#[derive(Debug, Default)]
+pub struct NaiveCache<K> {
+    page_size: usize,
+    ends: BTreeMap<Vec<K>, u32>,
+}
+
+impl<K: Copy + Ord> NaiveCache<K> {
+    /// An empty cache.
+    pub fn new(page_size: u32) -> Self {
+        Self {
+            page_size: page_size as usize,
+            ends: BTreeMap::new(),
+        }
+    }
+
+    /// The pages of the longest cached prefix of `key`.
+    pub fn match_prefix(&self, key: &[K]) -> Vec<u32> {
+        (1..=key.len() / self.page_size)
+            .map_while(|pages| self.ends.get(&key[..pages * self.page_size]).copied())
+            .collect()
+    }
+
+    /// Caches `key` in `pages`; gives how many leading pages were there already.
+    pub fn insert(&mut self, key: &[K], pages: &[u32]) -> usize {
+        let had = self.match_prefix(key).len();
+        for (at, page) in pages.iter().enumerate().skip(had) {
+            self.ends
+                .insert(key[..(at + 1) * self.page_size].to_vec(), *page);
+        }
+        had
+    }
+
+    /// Forgets the prefix that ends in `page`.
+    pub fn remove_page(&mut self, page: u32) {
+        self.ends.retain(|_, end| *end != page);
+    }
+
+    /// Pages cached.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether nothing is cached.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+}

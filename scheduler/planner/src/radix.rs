@@ -1,0 +1,219 @@
+//! The radix prefix cache: a tree over token keys whose edges own KV pages.
+//!
+//! After SGLang's RadixAttention (arXiv:2312.07104), at page granularity: edge
+//! keys are whole pages, so two prompts that part inside a page share the
+//! pages before it. A node is locked while any request uses its pages; locks
+//! reach up to the root, so whatever hangs below an unlocked node is unlocked.
+//! Time is a counter of operations: eviction order depends on calls alone.
+
+use std::collections::BTreeSet;
+
+mod check;
+mod events;
+mod evict;
+mod insert;
+mod key;
+
+pub use events::{CacheEvent, StoredBlock};
+pub use key::KeyUnit;
+
+/// A node of the tree, valid while it is locked or no call mutates the tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NodeId(pub(crate) u32);
+
+/// The empty prefix; always there, never locked or evicted.
+pub const ROOT: NodeId = NodeId(0);
+
+#[derive(Debug)]
+struct Node<K> {
+    /// The edge from the parent: a whole number of pages, never empty but in the root.
+    key: Vec<K>,
+    /// One per page of `key`.
+    pages: Vec<u32>,
+    /// One per page of `key` when events are recorded, else empty.
+    hashes: Vec<u64>,
+    parent: NodeId,
+    /// Sorted by the first page of the child's key, which no two share.
+    children: Vec<NodeId>,
+    /// Requests that use this node or one below it.
+    lock_ref: u32,
+    /// When it was last matched or inserted.
+    last_access: u64,
+}
+
+impl<K> Node<K> {
+    fn new(parent: NodeId) -> Self {
+        Self {
+            key: Vec::new(),
+            pages: Vec::new(),
+            hashes: Vec::new(),
+            parent,
+            children: Vec::new(),
+            lock_ref: 0,
+            last_access: 0,
+        }
+    }
+}
+
+/// Prefix cache over keys of `K`, one unit per token.
+#[derive(Debug)]
+pub struct RadixCache<K> {
+    page_size: usize,
+    nodes: Vec<Node<K>>,
+    unused: Vec<NodeId>,
+    /// Leaves that nobody locks, oldest first.
+    evictable: BTreeSet<(u64, NodeId)>,
+    clock: u64,
+    total_pages: u32,
+    evictable_pages: u32,
+    events: Option<Vec<CacheEvent>>,
+}
+
+impl<K: KeyUnit> RadixCache<K> {
+    /// An empty cache; `events` records what enters and leaves it.
+    pub fn new(page_size: u32, events: bool) -> Self {
+        Self {
+            page_size: page_size.max(1) as usize,
+            nodes: vec![Node::new(ROOT)],
+            unused: Vec::new(),
+            evictable: BTreeSet::new(),
+            clock: 0,
+            total_pages: 0,
+            evictable_pages: 0,
+            events: events.then(Vec::new),
+        }
+    }
+
+    /// Pages in the tree.
+    pub fn total_pages(&self) -> u32 {
+        self.total_pages
+    }
+
+    /// Pages that eviction can free: those of unlocked nodes.
+    pub fn evictable_pages(&self) -> u32 {
+        self.evictable_pages
+    }
+
+    /// The longest cached prefix of `key` in whole pages: appends its pages to
+    /// `pages` and gives the node where it ends, for [`lock`](Self::lock).
+    pub fn match_prefix(&mut self, key: &[K], pages: &mut Vec<u32>) -> NodeId {
+        self.clock += 1;
+        let mut node = ROOT;
+        let mut at = 0;
+        while let Some((child, common)) = self.step(node, &key[at..]) {
+            let child = self.split(child, common);
+            self.touch(child);
+            pages.extend_from_slice(&self.node(child).pages);
+            at += common * self.page_size;
+            node = child;
+        }
+        node
+    }
+
+    /// How many leading units of `key` are cached; changes nothing.
+    pub fn match_len(&self, key: &[K]) -> usize {
+        let mut node = ROOT;
+        let mut at = 0;
+        while let Some((child, common)) = self.step(node, &key[at..]) {
+            at += common * self.page_size;
+            if common < self.node(child).pages.len() {
+                break;
+            }
+            node = child;
+        }
+        at
+    }
+
+    /// Keeps `node` and all above it from eviction until as many unlocks.
+    pub fn lock(&mut self, node: NodeId) {
+        self.for_path(node, |cache, id| {
+            let node = cache.node_mut(id);
+            node.lock_ref += 1;
+            if node.lock_ref == 1 {
+                let (len, stamp) = (node.pages.len(), node.last_access);
+                cache.evictable_pages -= pages_u32(len);
+                cache.evictable.remove(&(stamp, id));
+            }
+        });
+    }
+
+    /// Takes one lock back.
+    pub fn unlock(&mut self, node: NodeId) {
+        self.for_path(node, |cache, id| {
+            let node = cache.node_mut(id);
+            debug_assert!(node.lock_ref > 0, "every unlock follows its lock");
+            node.lock_ref = node.lock_ref.saturating_sub(1);
+            if node.lock_ref == 0 {
+                let len = node.pages.len();
+                cache.evictable_pages += pages_u32(len);
+                cache.list_if_evictable(id);
+            }
+        });
+    }
+
+    fn for_path(&mut self, mut node: NodeId, mut visit: impl FnMut(&mut Self, NodeId)) {
+        while node != ROOT {
+            visit(self, node);
+            node = self.node(node).parent;
+        }
+    }
+
+    /// The child of `node` that starts as `key` does, and how many whole pages
+    /// (at least one) of it `key` shares.
+    fn step(&self, node: NodeId, key: &[K]) -> Option<(NodeId, usize)> {
+        let first = key.get(..self.page_size)?;
+        let at = self.child_position(node, first).ok()?;
+        let child = self.node(node).children[at];
+        let edge = &self.node(child).key;
+        let same = edge.iter().zip(key).take_while(|(a, b)| a == b).count();
+        Some((child, same / self.page_size))
+    }
+
+    fn child_position(&self, node: NodeId, first: &[K]) -> Result<usize, usize> {
+        let first_page = |id: &NodeId| &self.node(*id).key[..self.page_size];
+        self.node(node)
+            .children
+            .binary_search_by(|id| first_page(id).cmp(first))
+    }
+
+    fn place_among_siblings(&self, id: NodeId) -> usize {
+        let node = self.node(id);
+        match self.child_position(node.parent, &node.key[..self.page_size]) {
+            Ok(at) | Err(at) => at,
+        }
+    }
+
+    /// Marks `node` as used now.
+    fn touch(&mut self, id: NodeId) {
+        let clock = self.clock;
+        let node = self.node_mut(id);
+        let before = std::mem::replace(&mut node.last_access, clock);
+        if self.evictable.remove(&(before, id)) {
+            self.evictable.insert((clock, id));
+        }
+    }
+
+    fn list_if_evictable(&mut self, id: NodeId) {
+        let node = self.node(id);
+        if id != ROOT && node.lock_ref == 0 && node.children.is_empty() {
+            let stamp = node.last_access;
+            self.evictable.insert((stamp, id));
+        }
+    }
+
+    fn node(&self, id: NodeId) -> &Node<K> {
+        &self.nodes[id.0 as usize]
+    }
+
+    fn node_mut(&mut self, id: NodeId) -> &mut Node<K> {
+        &mut self.nodes[id.0 as usize]
+    }
+}
+
+/// Page numbers are `u32`, so no list of distinct pages is longer.
+fn pages_u32(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! What enters and leaves the cache, for routers that send a request where
+//! its prefix is.
+
+use super::{KeyUnit, NodeId, ROOT, RadixCache};
+
+/// One change of the cache. A block is one page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CacheEvent {
+    /// A run of blocks, each the child of the one before.
+    BlockStored {
+        /// Hash of the block before the first; `None` at the start of a sequence.
+        parent: Option<u64>,
+        /// The blocks, in sequence order.
+        blocks: Vec<StoredBlock>,
+        /// Tokens per block.
+        block_size: u32,
+    },
+    /// Blocks that are gone.
+    BlockRemoved {
+        /// Their hashes, the deepest first.
+        hashes: Vec<u64>,
+    },
+    /// Nothing is cached any more.
+    Cleared,
+}
+
+/// One block that is now cached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredBlock {
+    /// Depends on the block's tokens and on all blocks before it.
+    pub hash: u64,
+    /// The block's tokens.
+    pub token_ids: Vec<u32>,
+}
+
+impl<K: KeyUnit> RadixCache<K> {
+    /// Drains the recorded events, oldest first; empty when recording is off.
+    pub fn take_events(&mut self) -> impl Iterator<Item = CacheEvent> + '_ {
+        self.events
+            .as_mut()
+            .into_iter()
+            .flat_map(|events| events.drain(..))
+    }
+
+    /// The whole cache as `BlockStored` events, parents first: what a
+    /// subscriber needs that comes late. Empty when recording is off.
+    pub fn snapshot(&self) -> Vec<CacheEvent> {
+        let mut events = Vec::new();
+        let mut open = vec![ROOT];
+        while let Some(id) = open.pop() {
+            open.extend(self.node(id).children.iter().rev());
+            if id != ROOT && self.events.is_some() {
+                events.push(self.stored_event(id));
+            }
+        }
+        events
+    }
+
+    pub(super) fn record(&mut self, event: impl FnOnce(&Self) -> CacheEvent) {
+        if self.events.is_some() {
+            let event = event(self);
+            if let Some(events) = &mut self.events {
+                events.push(event);
+            }
+        }
+    }
+
+    /// Hashes of the blocks of a new node's key, chained on its parent's last.
+    pub(super) fn chain_hashes(&self, parent: NodeId, key: &[K]) -> Vec<u64> {
+        if self.events.is_none() {
+            return Vec::new();
+        }
+        let mut hash = self.last_hash(parent).unwrap_or(0);
+        key.chunks_exact(self.page_size)
+            .map(|block| {
+                hash = block.iter().fold(hash, |hash, unit| unit.absorb(hash));
+                hash
+            })
+            .collect()
+    }
+
+    pub(super) fn stored_event(&self, id: NodeId) -> CacheEvent {
+        let node = self.node(id);
+        let blocks = node.key.chunks_exact(self.page_size).zip(&node.hashes);
+        CacheEvent::BlockStored {
+            parent: self.last_hash(node.parent),
+            blocks: blocks
+                .map(|(units, hash)| StoredBlock {
+                    hash: *hash,
+                    token_ids: units.iter().map(|unit| unit.token()).collect(),
+                })
+                .collect(),
+            block_size: super::pages_u32(self.page_size),
+        }
+    }
+
+    fn last_hash(&self, id: NodeId) -> Option<u64> {
+        self.node(id).hashes.last().copied()
+    }
+}

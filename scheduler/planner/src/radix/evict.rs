@@ -1,0 +1,63 @@
+//! Giving pages back: least recently used leaves first, from their ends.
+
+use super::{CacheEvent, KeyUnit, Node, NodeId, ROOT, RadixCache, pages_u32};
+
+impl<K: KeyUnit> RadixCache<K> {
+    /// Frees up to `count` pages, handing each to `release`; gives how many.
+    /// A leaf is cut from its end, for the start of a sequence is what other
+    /// requests are most likely to share.
+    pub fn evict(&mut self, count: u32, mut release: impl FnMut(u32)) -> u32 {
+        let mut left = count as usize;
+        while left > 0 {
+            let Some((stamp, id)) = self.evictable.pop_first() else {
+                break;
+            };
+            let keep = self.node(id).pages.len().saturating_sub(left);
+            left -= self.node(id).pages.len() - keep;
+            if keep > 0 {
+                self.evictable.insert((stamp, id));
+            } else {
+                self.remove_leaf(id);
+            }
+            self.truncate(id, keep, &mut release);
+        }
+        count - pages_u32(left)
+    }
+
+    /// Forgets everything, handing all pages to `release`. Nothing may be locked.
+    pub fn clear(&mut self, mut release: impl FnMut(u32)) {
+        for node in &self.nodes {
+            node.pages.iter().for_each(|page| release(*page));
+        }
+        self.nodes.clear();
+        self.nodes.push(Node::new(ROOT));
+        self.unused.clear();
+        self.evictable.clear();
+        self.total_pages = 0;
+        self.evictable_pages = 0;
+        self.record(|_| CacheEvent::Cleared);
+    }
+
+    fn truncate(&mut self, id: NodeId, keep: usize, release: &mut impl FnMut(u32)) {
+        let units = keep * self.page_size;
+        let hashed = self.events.is_some();
+        let node = self.node_mut(id);
+        let gone = node.pages.len() - keep;
+        node.pages.drain(keep..).rev().for_each(release);
+        node.key.truncate(units);
+        if hashed {
+            let hashes: Vec<u64> = node.hashes.drain(keep..).rev().collect();
+            self.record(|_| CacheEvent::BlockRemoved { hashes });
+        }
+        self.total_pages -= pages_u32(gone);
+        self.evictable_pages -= pages_u32(gone);
+    }
+
+    fn remove_leaf(&mut self, id: NodeId) {
+        let parent = self.node(id).parent;
+        let place = self.place_among_siblings(id);
+        self.node_mut(parent).children.remove(place);
+        self.unused.push(id);
+        self.list_if_evictable(parent);
+    }
+}

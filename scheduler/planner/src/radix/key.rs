@@ -1,0 +1,42 @@
+//! What a cache key is made of.
+
+use std::fmt::Debug;
+
+/// One unit of a key, one per token.
+///
+/// A plain model's unit is the token. Under EAGLE a cached position also holds
+/// the draft's KV, which depends on the next token, so there the unit is the
+/// pair (token, next token).
+pub trait KeyUnit: Copy + Ord + Debug {
+    /// The token at this position, for cache events.
+    fn token(self) -> u32;
+    /// Folds this unit into a running hash.
+    fn absorb(self, hash: u64) -> u64;
+}
+
+impl KeyUnit for u32 {
+    fn token(self) -> u32 {
+        self
+    }
+    fn absorb(self, hash: u64) -> u64 {
+        mix(hash ^ u64::from(self))
+    }
+}
+
+impl KeyUnit for (u32, u32) {
+    fn token(self) -> u32 {
+        self.0
+    }
+    fn absorb(self, hash: u64) -> u64 {
+        mix(hash ^ (u64::from(self.0) << 32 | u64::from(self.1)))
+    }
+}
+
+/// A bijection that scatters its input (the finaliser of SplitMix64, Steele et
+/// al., OOPSLA 2014).
+pub(crate) fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

@@ -1,0 +1,219 @@
+//! The radix tree against the naive cache.
+
+use super::*;
+use crate::naive_cache::NaiveCache;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+#[derive(Debug, Clone)]
+enum Op {
+    Insert(Vec<u32>),
+    Match(Vec<u32>),
+    Lock(Vec<u32>),
+    Extend(u8, Vec<u32>),
+    Unlock(u8),
+    Evict(u8),
+}
+
+fn key() -> impl Strategy<Value = Vec<u32>> {
+    prop::collection::vec(0u32..3, 0..24)
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => key().prop_map(Op::Insert),
+        3 => key().prop_map(Op::Match),
+        2 => key().prop_map(Op::Lock),
+        2 => (any::<u8>(), key()).prop_map(|(at, key)| Op::Extend(at, key)),
+        2 => any::<u8>().prop_map(Op::Unlock),
+        1 => (0u8..12).prop_map(Op::Evict),
+    ]
+}
+
+/// Tree and oracle side by side, with the locks taken.
+struct Pair {
+    page_size: usize,
+    tree: RadixCache<u32>,
+    naive: NaiveCache<u32>,
+    locks: Vec<(NodeId, Vec<u32>)>,
+    next_page: u32,
+    /// What each live block's hash stands for, from the events.
+    blocks: BTreeMap<u64, Vec<u32>>,
+}
+
+impl Pair {
+    fn new(page_size: u32) -> Self {
+        Self {
+            page_size: page_size as usize,
+            tree: RadixCache::new(page_size, true),
+            naive: NaiveCache::new(page_size),
+            locks: Vec::new(),
+            next_page: 0,
+            blocks: BTreeMap::new(),
+        }
+    }
+
+    fn whole(&self, mut key: Vec<u32>) -> Vec<u32> {
+        key.truncate(key.len() / self.page_size * self.page_size);
+        key
+    }
+
+    fn pages(&mut self, key: &[u32]) -> Vec<u32> {
+        let from = self.next_page;
+        self.next_page += (key.len() / self.page_size) as u32;
+        (from..self.next_page).collect()
+    }
+
+    fn apply(&mut self, op: Op) {
+        match op {
+            Op::Insert(key) => {
+                let key = self.whole(key);
+                let pages = self.pages(&key);
+                assert_eq!(
+                    self.tree.insert(&key, &pages),
+                    self.naive.insert(&key, &pages)
+                );
+            }
+            Op::Match(key) => {
+                let mut pages = Vec::new();
+                let len = self.tree.match_len(&key);
+                self.tree.match_prefix(&key, &mut pages);
+                assert_eq!(pages, self.naive.match_prefix(&key));
+                assert_eq!(len, pages.len() * self.page_size);
+            }
+            Op::Lock(key) => {
+                let mut pages = Vec::new();
+                let node = self.tree.match_prefix(&key, &mut pages);
+                self.tree.lock(node);
+                let held = key[..pages.len() * self.page_size].to_vec();
+                self.locks.push((node, held));
+            }
+            Op::Extend(at, more) => self.extend(at, more),
+            Op::Unlock(at) if !self.locks.is_empty() => {
+                let at = at as usize % self.locks.len();
+                let (node, _) = self.locks.swap_remove(at);
+                self.tree.unlock(node);
+            }
+            Op::Unlock(_) => {}
+            Op::Evict(count) => self.evict(u32::from(count)),
+        }
+    }
+
+    fn extend(&mut self, at: u8, more: Vec<u32>) {
+        if self.locks.is_empty() {
+            return;
+        }
+        let at = at as usize % self.locks.len();
+        let more = self.whole(more);
+        let pages = self.pages(&more);
+        let (node, held) = self.locks[at].clone();
+        let full = [held.as_slice(), &more].concat();
+        let fresh = self.naive.match_prefix(&full).len() * self.page_size == held.len();
+        let end = self.tree.extend(node, &more, &pages);
+        assert_eq!(end.is_some(), fresh && !more.is_empty());
+        if let Some(end) = end {
+            let mut all = self.naive.match_prefix(&held);
+            all.extend(&pages);
+            self.naive.insert(&full, &all);
+            self.locks[at] = (end, full);
+        }
+    }
+
+    fn evict(&mut self, count: u32) {
+        let before = self.tree.evictable_pages();
+        let mut gone = Vec::new();
+        let freed = self.tree.evict(count, |page| gone.push(page));
+        assert_eq!(freed, count.min(before), "all that is unlocked can go");
+        assert_eq!(gone.len() as u32, freed);
+        gone.iter().for_each(|page| self.naive.remove_page(*page));
+    }
+
+    fn check(&mut self) {
+        let mut pages = 0;
+        self.tree
+            .check(self.locks.iter().map(|(node, _)| *node), |_| pages += 1)
+            .unwrap();
+        assert_eq!(pages, self.naive.len());
+        for (_, held) in &self.locks {
+            assert_eq!(self.tree.match_len(held), held.len(), "locked stays");
+        }
+        self.follow_events();
+        assert_eq!(self.blocks.len(), self.naive.len());
+    }
+
+    fn follow_events(&mut self) {
+        for event in self.tree.take_events() {
+            match event {
+                CacheEvent::BlockStored { parent, blocks, .. } => {
+                    let mut prefix = parent.map_or(Vec::new(), |hash| self.blocks[&hash].clone());
+                    for block in blocks {
+                        prefix.extend(block.token_ids);
+                        assert!(self.blocks.insert(block.hash, prefix.clone()).is_none());
+                    }
+                }
+                CacheEvent::BlockRemoved { hashes } => {
+                    for hash in hashes {
+                        let gone = self
+                            .blocks
+                            .remove(&hash)
+                            .expect("removed blocks were stored");
+                        assert!(self.naive.match_prefix(&gone).len() * self.page_size < gone.len());
+                    }
+                }
+                CacheEvent::Cleared => self.blocks.clear(),
+            }
+        }
+        for prefix in self.blocks.values() {
+            assert_eq!(
+                self.naive.match_prefix(prefix).len() * self.page_size,
+                prefix.len()
+            );
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn equals_the_naive_cache(page_size in 1u32..5, ops in prop::collection::vec(op(), 1..60)) {
+        let mut pair = Pair::new(page_size);
+        for op in ops {
+            pair.apply(op);
+            pair.check();
+        }
+        let stored: usize = pair.tree.snapshot().iter().map(|event| match event {
+            CacheEvent::BlockStored { blocks, .. } => blocks.len(),
+            _ => 0,
+        }).sum();
+        prop_assert_eq!(stored, pair.naive.len());
+        while let Some((node, _)) = pair.locks.pop() {
+            pair.tree.unlock(node);
+        }
+        pair.evict(u32::MAX);
+        pair.check();
+        prop_assert_eq!(pair.tree.total_pages(), 0);
+    }
+}
+
+#[test]
+fn the_oldest_leaf_goes_first_and_from_its_end() {
+    let mut tree = RadixCache::<u32>::new(2, false);
+    tree.insert(&[1, 1, 2, 2, 3, 3], &[1, 2, 3]);
+    tree.insert(&[1, 1, 4, 4], &[1, 5]);
+    tree.match_prefix(&[1, 1, 2, 2, 3, 3], &mut Vec::new());
+    let mut gone = Vec::new();
+    tree.evict(2, |page| gone.push(page));
+    assert_eq!(gone, [5, 3]);
+    tree.evict(2, |page| gone.push(page));
+    assert_eq!(gone, [5, 3, 2, 1]);
+}
+
+#[test]
+fn bigram_keys_match_one_token_less() {
+    let bigrams = |tokens: &[u32]| -> Vec<(u32, u32)> {
+        tokens.windows(2).map(|pair| (pair[0], pair[1])).collect()
+    };
+    let mut tree = RadixCache::<(u32, u32)>::new(1, false);
+    tree.insert(&bigrams(&[1, 2, 3, 4]), &[1, 2, 3]);
+    assert_eq!(tree.match_len(&bigrams(&[1, 2, 3, 4, 5])), 3);
+    assert_eq!(tree.match_len(&bigrams(&[1, 2, 9])), 1);
+}
