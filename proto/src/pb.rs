@@ -3,7 +3,6 @@
 /// The `lockstep.v1` package.
 #[expect(
     missing_docs,
-    rust_2018_idioms,
     clippy::all,
     clippy::semicolon_if_nothing_returned,
     clippy::disallowed_methods,
