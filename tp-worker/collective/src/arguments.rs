@@ -21,13 +21,13 @@ impl Arguments {
         )))
     }
 
-    /// Checks a gather's buffers against its counts.
+    /// Checks a gather's buffers against its counts; returns their sum.
     pub fn gather(
         self,
         send: usize,
         counts: &[usize],
         recv: Option<&[f32]>,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<usize, CollectiveError> {
         let Self { rank, size } = self;
         if counts.len() != size {
             return Err(self.error(format!(
@@ -41,7 +41,10 @@ impl Arguments {
                 counts[rank]
             )));
         }
-        let total: usize = counts.iter().sum();
+        let total = counts
+            .iter()
+            .try_fold(0_usize, |sum, &count| sum.checked_add(count));
+        let total = total.ok_or_else(|| self.error("gather of too many elements".into()))?;
         match recv {
             Some(recv) if rank != 0 => Err(self.error(format!(
                 "gather receives {} elements on a rank other than 0",
@@ -54,7 +57,7 @@ impl Arguments {
             None if rank == 0 => {
                 Err(self.error("gather without a receive buffer on rank 0".into()))
             }
-            _ => Ok(()),
+            _ => Ok(total),
         }
     }
 

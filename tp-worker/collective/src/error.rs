@@ -81,7 +81,7 @@ pub enum CollectiveError {
 
 impl CollectiveError {
     /// A [`CollectiveError::System`] from anything that describes itself.
-    pub(crate) fn system(rank: usize, what: impl Into<String>, source: impl ToString) -> Self {
+    pub(crate) fn system(rank: usize, what: impl Into<String>, source: &impl ToString) -> Self {
         Self::System {
             rank,
             what: what.into(),

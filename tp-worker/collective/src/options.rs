@@ -1,0 +1,27 @@
+//! How a group waits and how much it stages.
+
+use std::time::Duration;
+
+/// Settings of a group, equal on all ranks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Elements (4 bytes each) that a rank stages at once; longer data move in
+    /// chunks of this length. Shared memory needs twice this per rank.
+    pub max_elements: usize,
+    /// How long a rank waits for a peer before it takes it for dead. It has to
+    /// exceed the longest computation between two collectives.
+    pub timeout: Duration,
+    /// Compute threads of each rank. A group whose ranks × threads exceed the
+    /// machine's cores gives way early instead of spinning.
+    pub threads_per_rank: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            max_elements: 64 * 1024,
+            timeout: Duration::from_secs(60),
+            threads_per_rank: 1,
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! One rank's end of a shared region: publish, wait, read.
+//!
+//! Operations consist of *phases*, counted by every rank alike. In phase `p` a
+//! rank writes its buffer `p % 2`, publishes `p`, and waits until every peer
+//! has published `p`; from then on it may read the peers' buffers `p % 2`.
+//!
+//! A buffer is never written while somebody reads it. A rank writes for phase
+//! `p` only after it has waited for phase `p - 1`, and a peer publishes `p - 1`
+//! only after it has read what it wanted of phase `p - 2`, the last one that
+//! used the same buffer. Publishing is a release, waiting an acquire, so
+//! written data and finished reads are visible in that order.
+#![expect(unsafe_code, reason = "reads and writes the ranks' buffers")]
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::region::Region;
+use super::wait::{ABORTED, LEFT, PRESENT, Patience, reached, sleep, wake};
+use crate::abort::Abort;
+use crate::endpoint::Endpoint;
+use crate::{CollectiveError, Operation};
+
+/// A rank's end of the region. `&mut self` separates writing and publishing
+/// from reading, so borrows of buffers end before the next phase starts.
+pub(crate) struct Member {
+    region: Arc<Region>,
+    rank: usize,
+    patience: Patience,
+    /// The last phase that this rank has published and every peer has reached.
+    phase: u32,
+    /// Whether a phase was published that not every peer reached: buffers may
+    /// be in use on either side for ever.
+    broken: bool,
+}
+
+impl Member {
+    pub fn new(region: Arc<Region>, rank: usize, patience: Patience) -> Self {
+        assert!(rank < region.ranks(), "rank {rank} of {}", region.ranks());
+        Self {
+            region,
+            rank,
+            patience,
+            phase: 0,
+            broken: false,
+        }
+    }
+
+    fn wait(
+        &self,
+        peer: usize,
+        phase: u32,
+        operation: Operation,
+        start: &mut Option<Instant>,
+    ) -> Result<(), CollectiveError> {
+        let control = self.region.control(peer);
+        let own = &self.region.control(self.rank).state;
+        if reached(&control.arrived, phase) {
+            return Ok(());
+        }
+        let start = *start.get_or_insert_with(Instant::now);
+        self.patience
+            .spin(|| reached(&control.arrived, phase) || own.load(Ordering::Relaxed) != PRESENT);
+        while !reached(&control.arrived, phase) {
+            self.check_all(phase, operation)?;
+            let waited = start.elapsed();
+            let left = self.patience.timeout.saturating_sub(waited);
+            if left.is_zero() {
+                let rank = self.rank;
+                return Err(CollectiveError::Timeout {
+                    rank,
+                    missing: peer,
+                    operation,
+                    waited,
+                });
+            }
+            self.sleep(peer, phase, left)?;
+        }
+        Ok(())
+    }
+
+    fn sleep(&self, peer: usize, phase: u32, limit: Duration) -> Result<(), CollectiveError> {
+        let control = self.region.control(peer);
+        control.waiters.0.fetch_add(1, Ordering::SeqCst);
+        let seen = control.arrived.load(Ordering::SeqCst);
+        let asleep = if seen.wrapping_sub(phase) as i32 >= 0 {
+            Ok(())
+        } else {
+            sleep(&control.arrived, seen, limit)
+        };
+        control.waiters.0.fetch_sub(1, Ordering::SeqCst);
+        asleep.map_err(|error| CollectiveError::system(self.rank, "futex wait", &error))
+    }
+
+    /// Fails if this rank was aborted or a peer left before `phase`.
+    fn check_all(&self, phase: u32, operation: Operation) -> Result<(), CollectiveError> {
+        self.check_state(self.rank, operation)?;
+        for peer in 0..self.size() {
+            let state = self.check_state(peer, operation);
+            // The state is looked at first: who left after arriving is no loss.
+            if state.is_err() && !reached(&self.region.control(peer).arrived, phase) {
+                return state;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_state(&self, rank: usize, operation: Operation) -> Result<(), CollectiveError> {
+        match self.region.control(rank).state.load(Ordering::Acquire) {
+            PRESENT => Ok(()),
+            ABORTED if rank == self.rank => Err(CollectiveError::Aborted { rank }),
+            _ => Err(CollectiveError::PeerLeft {
+                rank: self.rank,
+                peer: rank,
+                operation,
+            }),
+        }
+    }
+
+    fn compare(&self, ours: Operation, parity: usize) -> Result<(), CollectiveError> {
+        for peer in 0..self.size() {
+            let words = &self.region.control(peer).operations[parity];
+            let theirs = std::array::from_fn(|word| words[word].load(Ordering::Relaxed));
+            let theirs = Operation::from_words(theirs);
+            if theirs != ours {
+                return Err(CollectiveError::Mismatch {
+                    rank: self.rank,
+                    ours,
+                    peer,
+                    theirs,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn wake_all(&self) {
+        (0..self.size()).for_each(|rank| wake(&self.region.control(rank).arrived));
+    }
+}
+
+impl Endpoint for Member {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.region.ranks()
+    }
+
+    /// Elements that a phase can carry per rank.
+    fn capacity(&self) -> usize {
+        self.region.capacity()
+    }
+
+    /// This rank's buffer for the next phase.
+    fn outgoing(&mut self) -> &mut [f32] {
+        assert!(!self.broken, "no phase can follow one that failed");
+        let parity = self.phase.wrapping_add(1) as usize % 2;
+        let buffer = self.region.buffer(self.rank, parity);
+        // SAFETY: the buffer has `capacity` elements, any bits are a valid
+        // f32. Nobody reads it: peers read this parity again only once this
+        // rank publishes the next phase, which needs `&mut self`, and have
+        // finished with the phase before (see the module's text).
+        unsafe { std::slice::from_raw_parts_mut(buffer.as_ptr(), self.region.capacity()) }
+    }
+
+    /// What `rank` published in the phase that [`Self::exchange`] last ended.
+    fn incoming(&self, rank: usize) -> &[f32] {
+        assert!(!self.broken, "a phase that failed leaves nothing to read");
+        let buffer = self.region.buffer(rank, self.phase as usize % 2);
+        // SAFETY: `exchange` has seen that `rank` reached `phase`, and `rank`
+        // writes this buffer again only after this rank publishes the next
+        // phase, which needs `&mut self`. Before the first phase the buffer is
+        // zero and nobody writes buffer 0 until all ranks have reached phase 1.
+        unsafe { std::slice::from_raw_parts(buffer.as_ptr(), self.region.capacity()) }
+    }
+
+    /// Publishes the outgoing buffer under the name of `operation` and waits
+    /// until every peer has done the same.
+    fn exchange(
+        &mut self,
+        operation: Operation,
+        _part: &dyn Fn(usize, usize) -> Range<usize>,
+    ) -> Result<(), CollectiveError> {
+        self.check_state(self.rank, operation)?;
+        self.broken = true;
+        let phase = self.phase.wrapping_add(1);
+        let own = self.region.control(self.rank);
+        let parity = phase as usize % 2;
+        for (slot, word) in own.operations[parity].iter().zip(operation.to_words()) {
+            slot.store(word, Ordering::Relaxed);
+        }
+        // Sequentially consistent together with the sleeper's increment of
+        // `waiters` and its next look at `arrived`: one of the two sees the other.
+        own.arrived.store(phase, Ordering::SeqCst);
+        if own.waiters.0.load(Ordering::SeqCst) > 0 {
+            wake(&own.arrived);
+        }
+        let mut start = None;
+        for peer in (0..self.size()).filter(|&peer| peer != self.rank) {
+            self.wait(peer, phase, operation, &mut start)?;
+        }
+        self.compare(operation, parity)?;
+        self.phase = phase;
+        self.broken = false;
+        Ok(())
+    }
+
+    /// Takes this rank out of the group: peers that wait for it fail.
+    fn leave(&mut self) {
+        let state = &self.region.control(self.rank).state;
+        let _ = state.compare_exchange(PRESENT, LEFT, Ordering::Release, Ordering::Relaxed);
+        self.wake_all();
+    }
+
+    /// Something that fails this rank's waits.
+    fn aborter(&self) -> Arc<dyn Abort> {
+        Arc::new(Aborter {
+            region: self.region.clone(),
+            rank: self.rank,
+        })
+    }
+}
+
+struct Aborter {
+    region: Arc<Region>,
+    rank: usize,
+}
+
+impl Abort for Aborter {
+    fn abort(&self) {
+        self.region
+            .control(self.rank)
+            .state
+            .store(ABORTED, Ordering::Release);
+        (0..self.region.ranks()).for_each(|rank| wake(&self.region.control(rank).arrived));
+    }
+}

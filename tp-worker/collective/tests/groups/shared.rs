@@ -1,0 +1,46 @@
+//! Groups over shared memory against a plain sum, and their failures.
+
+use lockstep_collective::{Collective, Options, local_group_with};
+use proptest::prelude::*;
+
+use crate::support::{self, Case, check_against_oracle};
+
+fn group(size: usize, max_elements: usize) -> Vec<Box<dyn Collective>> {
+    let options = Options {
+        max_elements,
+        ..Options::default()
+    };
+    let boxed = |member| Box::new(member) as Box<dyn Collective>;
+    local_group_with(size, &options)
+        .into_iter()
+        .map(boxed)
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn equals_the_plain_sum(case in support::cases(100_000), capacity in 1_usize..70_000) {
+        let capacity = capacity.max(case.longest() / 64);
+        check_against_oracle(&case, group(case.size, capacity));
+    }
+}
+
+#[test]
+fn direct_and_shared_sums_agree() {
+    // 64 Ki elements in one chunk are summed by shares, in small ones directly.
+    for size in [2, 3, 8] {
+        let case = Case::new(size, 65_536, 1);
+        check_against_oracle(&case, group(size, 65_536));
+        check_against_oracle(&case, group(size, 1_000));
+    }
+}
+
+support::failure_tests!(|size: usize, options: &Options| {
+    let boxed = |member| Box::new(member) as Box<dyn Collective>;
+    local_group_with(size, options)
+        .into_iter()
+        .map(boxed)
+        .collect::<Vec<_>>()
+});

@@ -1,0 +1,328 @@
+//! The oracle, and tests that every transport has to pass.
+
+use std::thread;
+use std::time::Duration;
+
+use lockstep_collective::{Collective, CollectiveError, Options};
+use proptest::prelude::*;
+
+pub type Members = Vec<Box<dyn Collective>>;
+
+/// Data of every rank for one round of all operations.
+#[derive(Debug, Clone)]
+pub struct Case {
+    pub size: usize,
+    pub data: Vec<Vec<f32>>,
+    pub counts: Vec<usize>,
+    pub root: usize,
+}
+
+/// Cases of 1, 2, 3, 4 or 8 ranks and up to `longest` elements.
+pub fn cases(longest: usize) -> impl Strategy<Value = Case> {
+    let length = prop_oneof![0..40_usize, 0..5_000_usize, 0..=longest];
+    let size = prop_oneof![Just(1), Just(2), Just(3), Just(4), Just(8)];
+    (size, length, any::<u64>()).prop_map(|(size, length, seed)| Case::new(size, length, seed))
+}
+
+impl Case {
+    /// `length` elements per rank, mixed in sign and magnitude.
+    pub fn new(size: usize, length: usize, seed: u64) -> Self {
+        let mut state = seed | 1;
+        let mut next = move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        let value = |bits: u64| ((bits >> 40) as f32 - 8e6) * 2f32.powi((bits % 41) as i32 - 20);
+        let data = (0..size)
+            .map(|_| (0..length).map(|_| value(next())).collect())
+            .collect();
+        let counts = (0..size).map(|_| next() as usize % (length + 1)).collect();
+        Self {
+            size,
+            data,
+            counts,
+            root: next() as usize % size,
+        }
+    }
+
+    pub fn longest(&self) -> usize {
+        self.data[0].len()
+    }
+
+    fn sum(&self) -> Vec<f32> {
+        let mut sum = self.data[0].clone();
+        for data in &self.data[1..] {
+            sum.iter_mut().zip(data).for_each(|(sum, x)| *sum += x);
+        }
+        sum
+    }
+
+    fn gathered(&self) -> Vec<f32> {
+        let parts = self.data.iter().zip(&self.counts);
+        parts
+            .flat_map(|(data, &count)| &data[..count])
+            .copied()
+            .collect()
+    }
+}
+
+fn bits(data: &[f32]) -> Vec<u32> {
+    data.iter().map(|x| x.to_bits()).collect()
+}
+
+/// Runs `work` on a thread per rank and returns the results by rank.
+pub fn on_threads<T: Send>(
+    members: Members,
+    work: impl Fn(Box<dyn Collective>) -> T + Sync,
+) -> Vec<T> {
+    let work = &work;
+    thread::scope(|scope| {
+        let spawn = |member| scope.spawn(move || work(member));
+        let threads: Vec<_> = members.into_iter().map(spawn).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("a rank panicked"))
+            .collect()
+    })
+}
+
+/// Runs all operations twice and compares with plain loops, bit for bit.
+pub fn check_against_oracle(case: &Case, members: Members) {
+    let (sum, gathered) = (bits(&case.sum()), bits(&case.gathered()));
+    on_threads(members, |mut member| {
+        let rank = member.rank();
+        assert_eq!(member.size(), case.size);
+        for _ in 0..2 {
+            let mut data = case.data[rank].clone();
+            member.all_reduce_sum(&mut data).expect("sum");
+            assert!(bits(&data) == sum, "sum on rank {rank}");
+            let mut recv = vec![0.0; gathered.len()];
+            let recv_on_root = (rank == 0).then_some(&mut recv[..]);
+            let send = &case.data[rank][..case.counts[rank]];
+            member
+                .gather(send, &case.counts, recv_on_root)
+                .expect("gather");
+            assert!(rank != 0 || bits(&recv) == gathered, "gather");
+            member.barrier().expect("barrier");
+            let mut words = bits(&case.data[rank]);
+            member.broadcast(case.root, &mut words).expect("broadcast");
+            assert!(
+                words == bits(&case.data[case.root]),
+                "broadcast on rank {rank}"
+            );
+        }
+    });
+}
+
+/// Settings with a deadline that no healthy rank misses.
+pub fn patient() -> Options {
+    Options {
+        max_elements: 1_000,
+        ..Options::default()
+    }
+}
+
+/// Settings with a deadline that a test can wait for.
+pub fn impatient() -> Options {
+    Options {
+        timeout: Duration::from_millis(300),
+        ..patient()
+    }
+}
+
+/// Every rank runs the same, then rank 2 something else.
+pub fn divergence_names_both_sides(members: Members) {
+    let errors = on_threads(members, |mut member| {
+        let mut data = vec![1.0; 2_500];
+        member.all_reduce_sum(&mut data).expect("all the same");
+        let length = if member.rank() == 2 { 2_400 } else { 2_500 };
+        let error = member
+            .all_reduce_sum(&mut data[..length])
+            .expect_err("lengths differ");
+        let again = member.barrier().expect_err("the group is broken");
+        assert_eq!(error, again);
+        error
+    });
+    for (reporter, error) in errors.iter().enumerate() {
+        let CollectiveError::Mismatch {
+            rank,
+            ours,
+            peer,
+            theirs,
+        } = error
+        else {
+            panic!("rank {reporter}: {error}");
+        };
+        let other = if reporter == 2 { 2_500 } else { 2_400 };
+        assert_eq!(
+            (*rank, theirs.length, theirs.sequence),
+            (reporter, other, 1)
+        );
+        assert_eq!(*peer == 2, reporter != 2);
+        assert_ne!(ours, theirs);
+        let text = error.to_string();
+        assert!(text.contains("2500") && text.contains("2400"), "{text}");
+    }
+}
+
+/// Ranks that run different operations of equal length.
+pub fn different_operations_are_found(members: Members) {
+    let errors = on_threads(members, |mut member| {
+        let counts = [5, 5];
+        match member.rank() {
+            0 => member.gather(&[0.0; 5], &counts, Some(&mut [0.0; 10])),
+            _ => member.broadcast(0, &mut [0; 10]),
+        }
+        .expect_err("operations differ")
+    });
+    for error in errors {
+        assert!(matches!(error, CollectiveError::Mismatch { .. }), "{error}");
+    }
+}
+
+/// Rank 0 waits for a rank that never comes, until another thread aborts it.
+pub fn abort_ends_a_wait(mut members: Members) {
+    let mut peer = members.pop().expect("rank 1");
+    let mut waiting = members.pop().expect("rank 0");
+    let handle = waiting.abort_handle();
+    let waiter = thread::spawn(move || {
+        let error = waiting.barrier().expect_err("aborted");
+        assert_eq!(waiting.barrier().expect_err("still aborted"), error);
+        error
+    });
+    handle.abort();
+    assert_eq!(
+        waiter.join().expect("waiter"),
+        CollectiveError::Aborted { rank: 0 }
+    );
+    let error = peer.barrier().expect_err("its peer is gone");
+    assert!(
+        matches!(
+            error,
+            CollectiveError::PeerLeft {
+                rank: 1,
+                peer: 0,
+                ..
+            }
+        ),
+        "{error}"
+    );
+}
+
+/// A rank that stops taking part is named after the deadline.
+pub fn a_silent_rank_is_named(mut members: Members) {
+    let silent = members.pop().expect("rank 2");
+    let errors = on_threads(members, |mut member| {
+        member.barrier().expect_err("nobody comes")
+    });
+    for (rank, error) in errors.iter().enumerate() {
+        match error {
+            CollectiveError::Timeout {
+                rank: reporter,
+                missing: 2,
+                waited,
+                ..
+            } => {
+                assert_eq!(*reporter, rank);
+                assert!(*waited >= impatient().timeout);
+            }
+            // Whoever gives up first takes the other along.
+            CollectiveError::PeerLeft { peer, .. } => assert_ne!(*peer, rank),
+            _ => panic!("rank {rank}: {error}"),
+        }
+    }
+    let timeouts = errors
+        .iter()
+        .filter(|e| matches!(e, CollectiveError::Timeout { .. }));
+    assert!(timeouts.count() >= 1);
+    drop(silent);
+}
+
+/// Dropping a rank ends the waits of the others long before the deadline.
+pub fn a_dropped_rank_is_noticed(mut members: Members) {
+    drop(members.pop());
+    let errors = on_threads(members, |mut member| {
+        member.barrier().expect_err("nobody comes")
+    });
+    for error in errors {
+        assert!(matches!(error, CollectiveError::PeerLeft { .. }), "{error}");
+    }
+}
+
+/// A caller's mistake breaks the group at once instead of leaving peers waiting.
+pub fn a_wrong_argument_reaches_the_peers(members: Members) {
+    let errors = on_threads(members, |mut member| match member.rank() {
+        0 => member
+            .gather(&[0.0; 3], &[3, 3], Some(&mut [0.0; 5]))
+            .expect_err("5 is not 6"),
+        _ => member
+            .gather(&[0.0; 3], &[3, 3], None)
+            .expect_err("its peer failed"),
+    });
+    assert!(
+        matches!(errors[0], CollectiveError::Argument { rank: 0, .. }),
+        "{}",
+        errors[0]
+    );
+    assert!(
+        matches!(errors[1], CollectiveError::PeerLeft { peer: 0, .. }),
+        "{}",
+        errors[1]
+    );
+}
+
+/// Many small operations in a row, so that every interleaving of phases gets
+/// its chance.
+pub fn many_operations_stay_in_step(members: Members, rounds: u32) {
+    on_threads(members, |mut member| {
+        let (rank, size) = (member.rank() as u32, member.size() as u32);
+        for round in 0..rounds {
+            let mut data = [(round + rank) as f32; 7];
+            member.all_reduce_sum(&mut data).expect("sum");
+            let expected = (size * round + size * (size - 1) / 2) as f32;
+            assert_eq!(data, [expected; 7], "round {round}");
+            let mut word = [round * 100 + rank];
+            let root = round as usize % member.size();
+            member.broadcast(root, &mut word).expect("broadcast");
+            assert_eq!(word, [round * 100 + root as u32]);
+        }
+    });
+}
+
+/// The failure tests for a transport, given `|size, &Options| -> Members`.
+macro_rules! failure_tests {
+    ($group:expr) => {
+        #[test]
+        fn divergence_names_both_sides() {
+            crate::support::divergence_names_both_sides(($group)(4, &support::patient()));
+        }
+        #[test]
+        fn different_operations_are_found() {
+            crate::support::different_operations_are_found(($group)(2, &support::patient()));
+        }
+        #[test]
+        fn abort_ends_a_wait() {
+            crate::support::abort_ends_a_wait(($group)(2, &support::patient()));
+        }
+        #[test]
+        fn a_silent_rank_is_named() {
+            crate::support::a_silent_rank_is_named(($group)(3, &support::impatient()));
+        }
+        #[test]
+        fn a_dropped_rank_is_noticed() {
+            crate::support::a_dropped_rank_is_noticed(($group)(3, &support::patient()));
+        }
+        #[test]
+        fn a_wrong_argument_reaches_the_peers() {
+            crate::support::a_wrong_argument_reaches_the_peers(($group)(2, &support::patient()));
+        }
+        #[test]
+        fn many_operations_stay_in_step() {
+            crate::support::many_operations_stay_in_step(($group)(2, &support::patient()), 20_000);
+            crate::support::many_operations_stay_in_step(($group)(4, &support::patient()), 1_000);
+        }
+    };
+}
+pub(crate) use failure_tests;
