@@ -1,0 +1,114 @@
+//! Why a model can't be loaded or run.
+
+use std::path::PathBuf;
+
+use lockstep_backend::BackendError;
+
+/// A model that can't be loaded or run, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// The folder holds no weights.
+    #[error(
+        "{folder} holds neither model.safetensors nor model.safetensors.index.json; \
+         give --model-path a folder with Hugging Face safetensors"
+    )]
+    NoWeights {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A file can't be read.
+    #[error("cannot read {file}: {source}")]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// A file is not what its name says, or was cut off.
+    #[error("{file} is damaged: {reason}; copy or download it again")]
+    Damaged {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Two files of one model hold the same tensor.
+    #[error("tensor {tensor} is in both {first} and {second}")]
+    Duplicate {
+        /// The tensor.
+        tensor: String,
+        /// A file that holds it.
+        first: PathBuf,
+        /// The other.
+        second: PathBuf,
+    },
+    /// A tensor the model needs is in no file.
+    #[error("{folder} has no tensor {tensor} (expected shape {expected:?})")]
+    MissingTensor {
+        /// The model's folder.
+        folder: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The shape that config.json implies.
+        expected: Vec<usize>,
+    },
+    /// A tensor's shape contradicts `config.json`.
+    #[error("{file}: tensor {tensor} has shape {found:?}, config.json implies {expected:?}")]
+    WrongShape {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its shape.
+        found: Vec<usize>,
+        /// The shape that config.json implies.
+        expected: Vec<usize>,
+    },
+    /// A tensor's element type is not served.
+    #[error(
+        "{file}: tensor {tensor} is {found}; expected BF16, F16 or F32 (quantized checkpoints are not served)"
+    )]
+    UnsupportedDType {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        found: String,
+    },
+    /// Tensors that form one matrix differ in type.
+    #[error("{file}: tensor {tensor} is not of the same type as {sibling}, with which it is fused")]
+    MixedDTypes {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The tensor it is fused with.
+        sibling: String,
+    },
+    /// The model can't be split over so many ranks.
+    #[error("--tp-size {tp_size} does not divide the model's {what} ({total}); use {remedy}")]
+    Split {
+        /// The number asked for.
+        tp_size: usize,
+        /// What can't be split.
+        what: &'static str,
+        /// How many there are.
+        total: usize,
+        /// Numbers that work.
+        remedy: String,
+    },
+    /// A forward pass larger than the buffers.
+    #[error("a pass brings {found} {what}, buffers hold {limit}")]
+    TooLarge {
+        /// What there is too much of.
+        what: &'static str,
+        /// How many came.
+        found: usize,
+        /// How many fit.
+        limit: usize,
+    },
+    /// The device failed.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+}

@@ -1,0 +1,56 @@
+//! Rotary angles.
+
+use std::f64::consts::PI;
+
+use lockstep_backend::RopeTable;
+use lockstep_config::{RopeConfig, RopeScaling};
+
+/// Cosines and sines for positions `0..positions` (Su et al.,
+/// arXiv:2104.09864), computed in f64 and rounded once.
+pub fn rope_table(rope: &RopeConfig, head_dim: usize, positions: usize) -> RopeTable {
+    let frequencies = inverse_frequencies(rope, head_dim);
+    let angles = (0..positions).flat_map(|p| frequencies.iter().map(move |f| p as f64 * f));
+    let (cos, sin) = angles
+        .map(|angle| (angle.cos() as f32, angle.sin() as f32))
+        .unzip();
+    RopeTable {
+        half: head_dim / 2,
+        cos,
+        sin,
+    }
+}
+
+/// Radians per position of each pair, after scaling.
+fn inverse_frequencies(rope: &RopeConfig, head_dim: usize) -> Vec<f64> {
+    (0..head_dim / 2)
+        .map(|pair| rope.theta.powf(-2.0 * pair as f64 / head_dim as f64))
+        .map(|frequency| scaled(rope.scaling, frequency))
+        .collect()
+}
+
+/// One frequency after scaling, as transformers' `modeling_rope_utils` does it.
+fn scaled(scaling: RopeScaling, frequency: f64) -> f64 {
+    match scaling {
+        RopeScaling::Default => frequency,
+        RopeScaling::Linear { factor } => frequency / factor,
+        RopeScaling::Llama3 {
+            factor,
+            low_freq_factor,
+            high_freq_factor,
+            original_max_position,
+        } => {
+            let turns = original_max_position as f64 * frequency / (2.0 * PI);
+            if turns < low_freq_factor {
+                frequency / factor
+            } else if turns >= high_freq_factor {
+                frequency
+            } else {
+                let kept = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
+                (1.0 - kept) * frequency / factor + kept * frequency
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! A dense decoder-only transformer (Llama, Mistral, Qwen2, Qwen3), one shard of it.
+
+mod buffers;
+mod forward;
+mod host;
+mod load;
+
+use lockstep_backend::{AttentionShape, Backend, DType, KvShape, RopeTable};
+use lockstep_config::ModelConfig;
+
+use crate::{CollectiveKind, CollectiveStep, Schedule, Shard};
+use buffers::Buffers;
+
+/// One rank's shard of a model on a device, with all buffers a pass needs:
+/// after loading, [`Self::forward`] allocates nothing.
+pub struct Transformer<B: Backend> {
+    model: ModelConfig,
+    shard: Shard,
+    limits: ForwardLimits,
+    attention: AttentionShape,
+    rope: RopeTable,
+    /// Vocabulary rows of this rank.
+    embedding: B::Matrix,
+    layers: Vec<Layer<B>>,
+    norm: B::Vector,
+    /// `None`: the embedding table is the head.
+    head: Option<B::Matrix>,
+    /// Every rank's vocabulary rows.
+    vocab_widths: Vec<usize>,
+    buffers: Buffers<B>,
+}
+
+/// Sizes that buffers are allocated for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ForwardLimits {
+    /// Tokens of one pass, over all requests.
+    pub max_tokens: usize,
+    /// Positions the rotary table covers.
+    pub positions: usize,
+    /// Rows of logits computed and brought to the host at a time; bounds the
+    /// memory of passes that want many.
+    pub logit_block_rows: usize,
+}
+
+/// Some rows of logits, on the host of rank 0.
+#[derive(Debug, Clone, Copy)]
+pub struct LogitBlock<'a> {
+    /// Index in `batch.logit_tokens` of the first row.
+    pub first: usize,
+    /// `[rows, vocab]`, row-major.
+    pub logits: &'a [f32],
+    /// Columns.
+    pub vocab: usize,
+}
+
+/// How far loading is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoadProgress {
+    /// Bytes of this rank's weights that are packed.
+    pub done: u64,
+    /// All bytes of this rank's weights.
+    pub total: u64,
+}
+
+/// One layer's weights. Biases of row-parallel projections (`o`, `down`) are
+/// on rank 0 alone, so that the sum over ranks contains them once.
+struct Layer<B: Backend> {
+    input_norm: B::Vector,
+    qkv: B::Matrix,
+    qkv_bias: Option<B::Vector>,
+    q_norm: Option<B::Vector>,
+    k_norm: Option<B::Vector>,
+    output: B::Matrix,
+    output_bias: Option<B::Vector>,
+    post_norm: B::Vector,
+    gate_up: B::Matrix,
+    gate_up_bias: Option<B::Vector>,
+    down: B::Matrix,
+    down_bias: Option<B::Vector>,
+}
+
+impl<B: Backend> Transformer<B> {
+    /// The model's description.
+    pub fn model(&self) -> &ModelConfig {
+        &self.model
+    }
+
+    /// This rank's part.
+    pub fn shard(&self) -> &Shard {
+        &self.shard
+    }
+
+    /// What the buffers were allocated for.
+    pub fn limits(&self) -> ForwardLimits {
+        self.limits
+    }
+
+    /// The cache this rank needs for `pages` pages.
+    pub fn kv_shape(&self, pages: usize, page_size: usize, dtype: DType) -> KvShape {
+        KvShape {
+            layers: self.model.num_layers,
+            kv_heads: self.shard.kv_heads.len(),
+            head_dim: self.model.head_dim,
+            pages,
+            page_size,
+            dtype,
+        }
+    }
+
+    /// Bytes of packed weights on the device.
+    pub fn weight_bytes(&self, backend: &B) -> usize {
+        let layers = self.layers.iter().flat_map(|layer| {
+            [&layer.qkv, &layer.output, &layer.gate_up, &layer.down]
+                .map(|matrix| backend.matrix_bytes(matrix))
+        });
+        let ends = std::iter::once(&self.embedding)
+            .chain(&self.head)
+            .map(|matrix| backend.matrix_bytes(matrix));
+        layers.chain(ends).sum()
+    }
+
+    /// The collectives of a pass. Equal on all ranks.
+    pub fn schedule(&self) -> Schedule {
+        let reduce = CollectiveStep {
+            kind: CollectiveKind::AllReduce,
+            width: self.model.hidden_size,
+        };
+        // One after the embedding, then one after attention and one after the
+        // MLP of every layer; the last layer's run over wanted tokens only.
+        Schedule {
+            tokens: vec![reduce; 1 + 2 * (self.model.num_layers - 1)],
+            logit_tokens: vec![reduce; 2],
+            block: vec![CollectiveStep {
+                kind: CollectiveKind::Gather,
+                width: self.model.vocab_size,
+            }],
+            block_rows: self.limits.logit_block_rows,
+        }
+    }
+}

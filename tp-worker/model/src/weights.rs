@@ -1,0 +1,298 @@
+//! A model folder's tensors, mapped and named.
+
+mod mapping;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use lockstep_backend::{DType, HostBlock};
+use memmap2::Mmap;
+use safetensors::{Dtype as FileDType, SafeTensors, tensor::TensorInfo};
+
+use crate::ModelError;
+
+/// All tensors of a model folder: one `model.safetensors`, or the files named
+/// by `model.safetensors.index.json`. Mapped, not read: opening is instant.
+#[derive(Debug)]
+pub struct Weights {
+    folder: PathBuf,
+    files: Vec<(PathBuf, Mmap)>,
+    tensors: BTreeMap<String, Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    file: usize,
+    dtype: FileDType,
+    shape: Vec<usize>,
+    start: usize,
+    end: usize,
+}
+
+/// One tensor on the host: row-major, little-endian.
+#[derive(Debug, Clone, Copy)]
+pub struct HostTensor<'a> {
+    /// Element type.
+    pub dtype: DType,
+    /// Rows (1 for a vector).
+    pub rows: usize,
+    /// Columns.
+    pub cols: usize,
+    /// `rows · cols` elements.
+    pub bytes: &'a [u8],
+}
+
+impl Weights {
+    /// Maps the safetensors of `folder`.
+    ///
+    /// # Errors
+    /// [`ModelError::NoWeights`], [`ModelError::Read`], [`ModelError::Damaged`]
+    /// for truncated files and broken headers, [`ModelError::Duplicate`].
+    pub fn open(folder: &Path) -> Result<Self, ModelError> {
+        let mut weights = Self {
+            folder: folder.to_owned(),
+            files: Vec::new(),
+            tensors: BTreeMap::new(),
+        };
+        for file in weight_files(folder)? {
+            weights.add(file)?;
+        }
+        Ok(weights)
+    }
+
+    /// Names of all tensors, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    /// Whether a tensor is there.
+    pub fn contains(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    /// The matrix `name`, which must be `[rows, cols]`.
+    ///
+    /// # Errors
+    /// [`ModelError::MissingTensor`], [`ModelError::WrongShape`],
+    /// [`ModelError::UnsupportedDType`].
+    pub fn matrix(
+        &self,
+        name: &str,
+        rows: usize,
+        cols: usize,
+    ) -> Result<HostTensor<'_>, ModelError> {
+        self.tensor(name, &[rows, cols])
+    }
+
+    /// The vector `name` of length `len`.
+    ///
+    /// # Errors
+    /// As [`Self::matrix`].
+    pub fn vector(&self, name: &str, len: usize) -> Result<HostTensor<'_>, ModelError> {
+        self.tensor(name, &[len])
+    }
+
+    /// The file that holds `name`, for messages.
+    pub(crate) fn file_of(&self, name: &str) -> PathBuf {
+        self.tensors.get(name).map_or_else(
+            || self.folder.clone(),
+            |entry| self.files[entry.file].0.clone(),
+        )
+    }
+
+    fn tensor(&self, name: &str, expected: &[usize]) -> Result<HostTensor<'_>, ModelError> {
+        let entry = self
+            .tensors
+            .get(name)
+            .ok_or_else(|| ModelError::MissingTensor {
+                folder: self.folder.clone(),
+                tensor: name.to_owned(),
+                expected: expected.to_vec(),
+            })?;
+        let (file, mapping) = &self.files[entry.file];
+        if entry.shape != expected {
+            return Err(ModelError::WrongShape {
+                file: file.clone(),
+                tensor: name.to_owned(),
+                found: entry.shape.clone(),
+                expected: expected.to_vec(),
+            });
+        }
+        let dtype = match entry.dtype {
+            FileDType::BF16 => DType::Bf16,
+            FileDType::F16 => DType::F16,
+            FileDType::F32 => DType::F32,
+            other => {
+                return Err(ModelError::UnsupportedDType {
+                    file: file.clone(),
+                    tensor: name.to_owned(),
+                    found: format!("{other:?}"),
+                });
+            }
+        };
+        let (rows, cols) = match *expected {
+            [rows, cols] => (rows, cols),
+            _ => (1, expected.iter().product()),
+        };
+        Ok(HostTensor {
+            dtype,
+            rows,
+            cols,
+            bytes: &mapping[entry.start..entry.end],
+        })
+    }
+
+    /// Maps one file and takes its tensors in.
+    fn add(&mut self, file: PathBuf) -> Result<(), ModelError> {
+        let mapping = mapping::map(&file)?;
+        let damaged = |reason: String| ModelError::Damaged {
+            file: file.clone(),
+            reason,
+        };
+        let (header, metadata) = SafeTensors::read_metadata(&mapping)
+            .map_err(|error| damaged(truncation(&mapping).unwrap_or_else(|| error.to_string())))?;
+        let data = header + HEADER_LENGTH_BYTES;
+        for (name, info) in metadata.tensors() {
+            let entry = entry(self.files.len(), data, info);
+            if entry.end > mapping.len() || entry.start > entry.end {
+                return Err(damaged(format!("tensor {name} reaches past the end")));
+            }
+            if let Some(other) = self.tensors.get(&name) {
+                return Err(ModelError::Duplicate {
+                    tensor: name,
+                    first: self.files[other.file].0.clone(),
+                    second: file.clone(),
+                });
+            }
+            self.tensors.insert(name, entry);
+        }
+        self.files.push((file, mapping));
+        Ok(())
+    }
+}
+
+impl<'a> HostTensor<'a> {
+    /// Rows `first..first + rows`, all columns.
+    pub fn row_block(&self, first: usize, rows: usize) -> HostBlock<'a> {
+        let stride = self.cols * self.dtype.bytes();
+        HostBlock {
+            bytes: self.bytes,
+            offset: first * stride,
+            stride,
+            rows,
+        }
+    }
+
+    /// All rows, columns from `first` on (the matrix says how many).
+    pub fn column_block(&self, first: usize) -> HostBlock<'a> {
+        HostBlock {
+            bytes: self.bytes,
+            offset: first * self.dtype.bytes(),
+            stride: self.cols * self.dtype.bytes(),
+            rows: self.rows,
+        }
+    }
+
+    /// Elements `range` as f32 (exact for every type served).
+    pub fn to_f32(&self, range: std::ops::Range<usize>) -> Vec<f32> {
+        let size = self.dtype.bytes();
+        let bytes = &self.bytes[range.start * size..range.end * size];
+        match self.dtype {
+            DType::F32 => bytes
+                .chunks_exact(4)
+                .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+                .collect(),
+            DType::Bf16 => bytes
+                .chunks_exact(2)
+                .map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32())
+                .collect(),
+            DType::F16 => bytes
+                .chunks_exact(2)
+                .map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32())
+                .collect(),
+        }
+    }
+}
+
+/// A safetensors file begins with the length of its header, a `u64`.
+const HEADER_LENGTH_BYTES: usize = 8;
+
+fn entry(file: usize, data: usize, info: &TensorInfo) -> Entry {
+    Entry {
+        file,
+        dtype: info.dtype,
+        shape: info.shape.clone(),
+        start: data + info.data_offsets.0,
+        end: data + info.data_offsets.1,
+    }
+}
+
+/// Says by how much a file is too short, when its header can still be read.
+fn truncation(bytes: &[u8]) -> Option<String> {
+    let length = bytes.get(..HEADER_LENGTH_BYTES)?;
+    let header = usize::try_from(u64::from_le_bytes(length.try_into().ok()?)).ok()?;
+    let data = header.checked_add(HEADER_LENGTH_BYTES)?;
+    let Some(json) = bytes.get(HEADER_LENGTH_BYTES..data) else {
+        return Some(format!(
+            "its header should have {header} bytes, the file has {}",
+            bytes.len()
+        ));
+    };
+    let header: BTreeMap<String, serde_json::Value> = serde_json::from_slice(json).ok()?;
+    let end = header
+        .values()
+        .filter_map(|tensor| tensor.get("data_offsets")?.get(1)?.as_u64())
+        .max()?;
+    let expected = data as u64 + end;
+    (bytes.len() as u64 != expected)
+        .then(|| format!("it should have {expected} bytes and has {}", bytes.len()))
+}
+
+/// The safetensors files of a folder, in a fixed order.
+fn weight_files(folder: &Path) -> Result<Vec<PathBuf>, ModelError> {
+    let index = folder.join("model.safetensors.index.json");
+    if !index.is_file() {
+        let single = folder.join("model.safetensors");
+        return if single.is_file() {
+            Ok(vec![single])
+        } else {
+            Err(ModelError::NoWeights {
+                folder: folder.to_owned(),
+            })
+        };
+    }
+    let text = fs::read(&index).map_err(|source| ModelError::Read {
+        file: index.clone(),
+        source,
+    })?;
+    let damaged = |reason: String| ModelError::Damaged {
+        file: index.clone(),
+        reason,
+    };
+    let parsed: Index = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
+    let mut names: Vec<_> = parsed.weight_map.into_values().collect();
+    names.sort();
+    names.dedup();
+    for name in &names {
+        // A file name only: an index must not reach outside its folder.
+        if Path::new(name)
+            .file_name()
+            .is_none_or(|file| file != name.as_str())
+        {
+            return Err(damaged(format!("{name:?} is not a file name")));
+        }
+    }
+    Ok(names.into_iter().map(|name| folder.join(name)).collect())
+}
+
+/// `model.safetensors.index.json`.
+#[derive(serde::Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+#[cfg(test)]
+mod tests;

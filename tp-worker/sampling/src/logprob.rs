@@ -1,0 +1,90 @@
+//! Log-probabilities as reported to clients.
+
+use lockstep_proto::sampling::TokenLogprob;
+
+use crate::{SamplingError, exp::exp_nonpositive};
+
+/// `ln p(token)` under the softmax of `logits`, and the `top` most likely
+/// tokens, most likely first, lowest id first among equals. The model's own
+/// distribution: temperature 1, no penalties, bias or truncation.
+///
+/// # Errors
+/// [`SamplingError::NotFinite`]; [`SamplingError::WrongWidth`] when `token`
+/// lies outside the row.
+pub fn token_logprob(
+    logits: &[f32],
+    token: u32,
+    top: usize,
+) -> Result<TokenLogprob, SamplingError> {
+    let logit = *logits
+        .get(token as usize)
+        .ok_or(SamplingError::WrongWidth {
+            found: logits.len(),
+            expected: token as usize + 1,
+        })?;
+    let (max, log_sum) = log_normalizer(logits)?;
+    let of = |logit: f32| (f64::from(logit) - f64::from(max) - log_sum) as f32;
+    let mut best = most_likely(logits, top);
+    for (_, value) in &mut best {
+        *value = of(*value);
+    }
+    Ok(TokenLogprob {
+        token_id: token,
+        logprob: Some(of(logit)),
+        top: best,
+    })
+}
+
+/// The largest of `logits`.
+///
+/// # Errors
+/// [`SamplingError::NotFinite`] for NaN, +∞ or nothing but -∞.
+pub(crate) fn finite_max(logits: &[f32]) -> Result<f32, SamplingError> {
+    let mut max = f32::NEG_INFINITY;
+    let mut bad = false;
+    for logit in logits {
+        // A NaN compares as false and is caught by the second line.
+        max = if *logit > max { *logit } else { max };
+        bad |= logit.is_nan();
+    }
+    if bad || !max.is_finite() {
+        let token = logits
+            .iter()
+            .position(|logit| logit.is_nan() || *logit == f32::INFINITY)
+            .unwrap_or(0) as u32;
+        return Err(SamplingError::NotFinite { token });
+    }
+    Ok(max)
+}
+
+/// The largest logit and `ln Σ exp(logit - largest)`, in one fixed order.
+fn log_normalizer(logits: &[f32]) -> Result<(f32, f64), SamplingError> {
+    let max = finite_max(logits)?;
+    let mut lanes = [0f64; 8];
+    for chunk in logits.chunks(8) {
+        for (lane, logit) in lanes.iter_mut().zip(chunk) {
+            *lane += f64::from(exp_nonpositive(logit - max));
+        }
+    }
+    let sum: f64 = lanes.iter().sum();
+    Ok((max, sum.ln()))
+}
+
+/// The `count` largest, in order. One pass: most logits are only compared
+/// with the smallest kept so far.
+fn most_likely(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
+    let count = count.min(logits.len());
+    let mut best: Vec<(u32, f32)> = Vec::with_capacity(count + 1);
+    for (token, logit) in logits.iter().enumerate() {
+        if best.len() == count && best.last().is_none_or(|(_, least)| logit <= least) {
+            continue;
+        }
+        let at = best.partition_point(|(_, kept)| kept >= logit);
+        best.insert(at, (token as u32, *logit));
+        best.truncate(count);
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,229 @@
+//! From logits to a token.
+
+use lockstep_proto::sampling::SamplingParams;
+
+use crate::{
+    SamplingError, Stream, TokenHistory,
+    candidates::Candidates,
+    exp::{exp_nonpositive, sum},
+    logprob::finite_max,
+    uniform,
+};
+
+/// Chooses tokens, with scratch memory for one row that is reused.
+///
+/// The order is that of Hugging Face, vLLM and SGLang: bias, minimum length,
+/// repetition penalty, frequency and presence penalties, temperature, top-k,
+/// top-p over what top-k left, min-p.
+#[derive(Debug)]
+pub struct Sampler {
+    vocab: usize,
+    /// Adjusted logits, then scores.
+    scores: Vec<f32>,
+    weights: Vec<f32>,
+    candidates: Candidates,
+}
+
+/// What a token depends on besides its logits.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// How to choose.
+    pub params: &'a SamplingParams,
+    /// Tokens so far; only read when `params` has penalties.
+    pub history: &'a TokenHistory,
+    /// Output tokens so far: the counter of the generator.
+    pub position: u64,
+}
+
+/// Keeps logits finite whatever penalties and biases do to them.
+const BOUND: f32 = 1e30;
+
+impl Sampler {
+    /// A sampler for rows of `vocab` logits.
+    pub fn new(vocab: usize) -> Self {
+        Self {
+            vocab,
+            scores: Vec::with_capacity(vocab),
+            weights: Vec::with_capacity(vocab),
+            candidates: Candidates::new(),
+        }
+    }
+
+    /// The token at `request.position`. Greedy (temperature 0) takes the most
+    /// likely token, the lowest id among equals.
+    ///
+    /// # Errors
+    /// [`SamplingError::NotFinite`], [`SamplingError::WrongWidth`]. Parameters
+    /// in their documented ranges never cause one.
+    pub fn sample(&mut self, logits: &[f32], request: Request<'_>) -> Result<u32, SamplingError> {
+        if logits.len() != self.vocab {
+            return Err(SamplingError::WrongWidth {
+                found: logits.len(),
+                expected: self.vocab,
+            });
+        }
+        let raw_max = finite_max(logits)?;
+        let params = request.params;
+        let adjusted = needs_adjusting(request);
+        if params.temperature == 0.0 && !adjusted {
+            return Ok(first_equal(logits, raw_max));
+        }
+        self.scores.clear();
+        self.scores.extend_from_slice(logits);
+        let mut max = raw_max;
+        if adjusted {
+            max = adjust(&mut self.scores, request)?;
+        }
+        if params.temperature == 0.0 {
+            return Ok(first_equal(&self.scores, max));
+        }
+        self.weigh(max, params.temperature);
+        Ok(self.draw(params, request.position))
+    }
+
+    /// Turns adjusted logits into scores `(logit - max) / temperature` and
+    /// their exponentials. Division keeps the largest at exactly 0 for every
+    /// temperature, however small.
+    fn weigh(&mut self, max: f32, temperature: f32) {
+        for score in &mut self.scores {
+            *score = (*score - max) / temperature;
+        }
+        self.weights.clear();
+        let weights = self.scores.iter().map(|score| exp_nonpositive(*score));
+        self.weights.extend(weights);
+    }
+
+    /// Draws from the weights after truncation, by inverting their sum.
+    fn draw(&mut self, params: &SamplingParams, position: u64) -> u32 {
+        let point = uniform(params.seed, position, Stream::SAMPLE, 0);
+        let top_k = match params.top_k as usize {
+            0 => self.vocab,
+            k => k.min(self.vocab),
+        };
+        if top_k == self.vocab && params.top_p >= 1.0 {
+            return self.draw_untruncated(params.min_p, point);
+        }
+        let candidates = &mut self.candidates;
+        if top_k < self.vocab {
+            candidates.select(&self.scores, &self.weights, top_k, f64::INFINITY);
+            let total: f64 = candidates.list.iter().map(|c| f64::from(c.weight)).sum();
+            truncate_to_mass(candidates, f64::from(params.top_p) * total);
+        } else {
+            let mass = f64::from(params.top_p) * sum(&self.weights);
+            candidates.select(&self.scores, &self.weights, self.vocab, mass);
+        }
+        // The most likely weight is 1, so min-p compares weights directly.
+        let kept = candidates
+            .list
+            .partition_point(|candidate| candidate.weight >= params.min_p);
+        candidates.list.truncate(kept.max(1));
+        let total: f64 = candidates.list.iter().map(|c| f64::from(c.weight)).sum();
+        let list = candidates.list.iter().map(|c| (c.token, c.weight));
+        invert(list, point * total)
+    }
+
+    /// Without top-k and top-p no order is needed: ids are walked as they are.
+    fn draw_untruncated(&mut self, min_p: f32, point: f64) -> u32 {
+        if min_p > 0.0 {
+            for weight in &mut self.weights {
+                *weight = if *weight >= min_p { *weight } else { 0.0 };
+            }
+        }
+        let total: f64 = self.weights.iter().map(|w| f64::from(*w)).sum();
+        let ids = self.weights.iter().enumerate();
+        invert(ids.map(|(id, w)| (id as u32, *w)), point * total)
+    }
+}
+
+/// The first token at which the running sum exceeds `target`; the last one
+/// with weight when rounding leaves none.
+fn invert(tokens: impl Iterator<Item = (u32, f32)>, target: f64) -> u32 {
+    let (mut sum, mut last) = (0.0, 0);
+    for (token, weight) in tokens {
+        if weight > 0.0 {
+            sum += f64::from(weight);
+            last = token;
+            if sum > target {
+                break;
+            }
+        }
+    }
+    last
+}
+
+/// Drops what follows the first candidates that hold `mass`.
+fn truncate_to_mass(candidates: &mut Candidates, mass: f64) {
+    let mut sum = 0.0;
+    let enough = candidates.list.iter().position(|candidate| {
+        sum += f64::from(candidate.weight);
+        sum >= mass
+    });
+    if let Some(last) = enough {
+        candidates.list.truncate(last + 1);
+    }
+}
+
+fn first_equal(values: &[f32], value: f32) -> u32 {
+    values.iter().position(|v| *v == value).unwrap_or(0) as u32
+}
+
+fn masks_stops(request: Request<'_>) -> bool {
+    request.position < u64::from(request.params.min_new_tokens)
+        && !request.params.stop_token_ids.is_empty()
+}
+
+fn needs_adjusting(request: Request<'_>) -> bool {
+    let params = request.params;
+    !params.logit_bias.is_empty() || params.has_penalties() || masks_stops(request)
+}
+
+/// Applies bias, minimum length and penalties; returns the largest logit. A
+/// minimum length that would leave no token at all is not applied.
+fn adjust(logits: &mut [f32], request: Request<'_>) -> Result<f32, SamplingError> {
+    let params = request.params;
+    for (token, bias) in &params.logit_bias {
+        change(logits, *token, |logit| logit + bias);
+    }
+    if params.has_penalties() {
+        let repetition = params.repetition_penalty;
+        for seen in request.history.seen() {
+            change(logits, seen.token, |logit| {
+                let mut logit = if logit > 0.0 {
+                    logit / repetition
+                } else {
+                    logit * repetition
+                };
+                if seen.outputs > 0 {
+                    logit -= params.frequency_penalty * seen.outputs as f32;
+                    logit -= params.presence_penalty;
+                }
+                logit
+            });
+        }
+    }
+    if masks_stops(request) {
+        let masked = |token: usize| params.stop_token_ids.binary_search(&(token as u32)).is_ok();
+        let rest = logits.iter().enumerate();
+        let mut rest = rest.filter(|(token, logit)| **logit > f32::NEG_INFINITY && !masked(*token));
+        if rest.next().is_some() {
+            for token in &params.stop_token_ids {
+                if let Some(logit) = logits.get_mut(*token as usize) {
+                    *logit = f32::NEG_INFINITY;
+                }
+            }
+        }
+    }
+    finite_max(logits)
+}
+
+/// Changes one logit, keeping it finite; an impossible token stays impossible.
+fn change(logits: &mut [f32], token: u32, with: impl Fn(f32) -> f32) {
+    if let Some(logit) = logits.get_mut(token as usize)
+        && *logit > f32::NEG_INFINITY
+    {
+        *logit = with(*logit).clamp(-BOUND, BOUND);
+    }
+}
+
+#[cfg(test)]
+mod tests;
