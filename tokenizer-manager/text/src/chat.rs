@@ -1,0 +1,158 @@
+//! Chat templates: messages to a prompt, as `tokenizer.apply_chat_template` of transformers renders it.
+
+mod clock;
+mod content_format;
+mod continuation;
+mod error;
+mod jinja;
+mod limits;
+mod messages;
+mod python_json;
+mod python_methods;
+mod request;
+mod source;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::Arc;
+
+pub use clock::Clock;
+pub use content_format::ContentFormat;
+pub use error::TemplateError;
+use jinja::Jinja;
+pub use limits::TemplateLimits;
+use minijinja::Value;
+pub use request::ChatRequest;
+
+use crate::tokenizer::{NamedTemplate, TokenizerConfig, TokenizerError};
+
+/// What a template is compiled with.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TemplateOptions {
+    /// Bounds on each rendering.
+    pub limits: TemplateLimits,
+    /// The time behind `strftime_now`.
+    pub clock: Clock,
+}
+
+/// A model's chat templates, compiled. Cheap to clone; rendering needs no lock and no tokenizer.
+#[derive(Debug, Clone)]
+pub struct ChatTemplate {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    default: Compiled,
+    tool_use: Option<Compiled>,
+    special_tokens: Vec<(String, String)>,
+    limits: TemplateLimits,
+}
+
+#[derive(Debug)]
+struct Compiled {
+    jinja: Jinja,
+    format: ContentFormat,
+    proven: bool,
+}
+
+impl ChatTemplate {
+    /// Loads the chat template of a model directory, or `None` where the model has none (a base model).
+    ///
+    /// # Errors
+    /// [`TokenizerError`] for files that cannot be read, [`TokenizerError::Template`] for a faulty template.
+    pub fn from_dir(dir: &Path, options: TemplateOptions) -> Result<Option<Self>, TokenizerError> {
+        let config = TokenizerConfig::load(dir)?;
+        if config.chat_templates.is_empty() {
+            return Ok(None);
+        }
+        Self::new(&config.chat_templates, config.special_tokens.named(), options)
+            .map(Some)
+            .map_err(TokenizerError::Template)
+    }
+
+    /// Compiles templates. The one named `default` (or the only one) renders chats; one named `tool_use` renders
+    /// those with tools. `special_tokens` are the variables `bos_token`, `eos_token` and so on.
+    ///
+    /// # Errors
+    /// [`TemplateError::Broken`] on a syntax error or where no template is the default one.
+    pub fn new(
+        templates: &[NamedTemplate],
+        special_tokens: &[(String, String)],
+        options: TemplateOptions,
+    ) -> Result<Self, TemplateError> {
+        let named = |name: &str| templates.iter().find(|template| template.name == name);
+        let default = named("default").or(match templates {
+            [only] => Some(only),
+            _ => None,
+        });
+        let Some(default) = default else {
+            let names: Vec<&str> = templates.iter().map(|template| template.name.as_str()).collect();
+            return Err(TemplateError::Broken { message: format!("none of the templates {names:?} is the default") });
+        };
+        let compile = |template: &NamedTemplate| -> Result<Compiled, TemplateError> {
+            let jinja = Jinja::new(&template.source, options.limits, options.clock)?;
+            let (format, proven) = content_format::detect(&jinja, special_tokens);
+            Ok(Compiled { jinja, format, proven })
+        };
+        Ok(Self {
+            inner: Arc::new(Inner {
+                default: compile(default)?,
+                tool_use: named("tool_use").map(compile).transpose()?,
+                special_tokens: special_tokens.to_vec(),
+                limits: options.limits,
+            }),
+        })
+    }
+
+    /// Renders a prompt.
+    ///
+    /// # Errors
+    /// See [`TemplateError`]; never panics on any messages.
+    pub fn render(&self, request: &ChatRequest<'_>) -> Result<String, TemplateError> {
+        let inner = &*self.inner;
+        request.check(inner.limits.json_depth)?;
+        let compiled = self.choose(request);
+        let mut messages = messages::normalise(request.messages, compiled.format)?;
+        if request.continue_final_message {
+            continuation::mark(&mut messages)?;
+        }
+        let prompt = compiled
+            .jinja
+            .render(self.variables(&messages, request))
+            .map_err(|error| match error {
+                TemplateError::Broken { message } if compiled.proven => TemplateError::Unsuitable { message },
+                error => error,
+            })?;
+        if request.continue_final_message { continuation::cut(prompt) } else { Ok(prompt) }
+    }
+
+    /// The shape of content the default template handles.
+    #[must_use]
+    pub fn content_format(&self) -> ContentFormat {
+        self.inner.default.format
+    }
+
+    fn choose(&self, request: &ChatRequest<'_>) -> &Compiled {
+        match &self.inner.tool_use {
+            Some(tool_use) if request.tools.is_some() => tool_use,
+            _ => &self.inner.default,
+        }
+    }
+
+    /// The template's variables. As in transformers, `tools` and `documents` are `none` where there are none.
+    fn variables(&self, messages: &[serde_json::Value], request: &ChatRequest<'_>) -> Value {
+        let list = |values: Option<&[serde_json::Value]>| values.map_or(Value::from(()), jinja::list_of);
+        let fixed = [
+            ("messages", jinja::list_of(messages)),
+            ("tools", list(request.tools)),
+            ("documents", list(request.documents)),
+            ("add_generation_prompt", Value::from(request.add_generation_prompt)),
+        ];
+        let special = self.inner.special_tokens.iter().map(|(name, token)| (name.as_str(), Value::from(token.as_str())));
+        let extra = request.kwargs.into_iter().flatten();
+        let extra = extra.map(|(name, value)| (name.as_str(), jinja::value_of(value)));
+        Value::from_pairs(extra.chain(special).chain(fixed))
+    }
+}

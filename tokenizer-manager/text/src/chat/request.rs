@@ -1,0 +1,71 @@
+//! What a caller wants rendered.
+
+use serde_json::{Map, Value};
+
+use super::{TemplateError, messages};
+
+/// One chat to render. The values are those of the request's JSON: fields this crate does not know reach the
+/// template as they are.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ChatRequest<'a> {
+    /// The conversation, objects with at least a `role`.
+    pub messages: &'a [Value],
+    /// Tool definitions, or `None` where the request has none.
+    pub tools: Option<&'a [Value]>,
+    /// Documents for retrieval-augmented templates.
+    pub documents: Option<&'a [Value]>,
+    /// Whether the prompt ends with the start of the assistant's turn.
+    pub add_generation_prompt: bool,
+    /// Whether the prompt ends inside the last message; excludes `add_generation_prompt`.
+    pub continue_final_message: bool,
+    /// `chat_template_kwargs`: further variables such as `enable_thinking`.
+    pub kwargs: Option<&'a Map<String, Value>>,
+}
+
+/// Variables and parameters of `apply_chat_template` that keyword arguments may not replace.
+const RESERVED: &[&str] = &[
+    "add_generation_prompt",
+    "chat_template",
+    "continue_final_message",
+    "conversation",
+    "documents",
+    "max_length",
+    "messages",
+    "namespace",
+    "padding",
+    "raise_exception",
+    "range",
+    "return_assistant_tokens_mask",
+    "return_dict",
+    "return_tensors",
+    "self",
+    "strftime_now",
+    "tokenize",
+    "tokenizer_kwargs",
+    "tools",
+    "truncation",
+];
+
+impl ChatRequest<'_> {
+    /// Checks what does not depend on the template.
+    pub(super) fn check(&self, json_depth: usize) -> Result<(), TemplateError> {
+        if self.messages.is_empty() {
+            return Err(TemplateError::invalid("messages must not be empty"));
+        }
+        if self.continue_final_message && self.add_generation_prompt {
+            return Err(TemplateError::invalid(
+                "continue_final_message and add_generation_prompt exclude each other: set add_generation_prompt to \
+                 false",
+            ));
+        }
+        for name in self.kwargs.into_iter().flat_map(Map::keys) {
+            if RESERVED.contains(&name.as_str()) || name.ends_with("_token") {
+                return Err(TemplateError::invalid(format!("chat_template_kwargs may not set the reserved name {name:?}")));
+            }
+        }
+        messages::check_depth("messages", self.messages, json_depth)?;
+        messages::check_depth("tools", self.tools.unwrap_or_default(), json_depth)?;
+        messages::check_depth("documents", self.documents.unwrap_or_default(), json_depth)?;
+        messages::check_depth("chat_template_kwargs", self.kwargs.into_iter().flat_map(Map::values), json_depth)
+    }
+}

@@ -1,0 +1,91 @@
+use minijinja::Value;
+
+use crate::chat::jinja::Jinja;
+use crate::chat::source::rewrite;
+use crate::chat::{Clock, TemplateError, TemplateLimits};
+
+fn render_with(template: &str, limits: TemplateLimits) -> Result<String, TemplateError> {
+    Jinja::new(template, limits, Clock::Fixed(0))?.render(Value::from_pairs([("x", 1.5)]))
+}
+
+fn render(template: &str) -> String {
+    render_with(template, TemplateLimits::default()).unwrap()
+}
+
+#[test]
+fn generation_tags_become_scopes() {
+    assert_eq!(rewrite("{%- generation -%}a{% endgeneration %}"), "{%- with -%}a{% endwith %}");
+    assert_eq!(rewrite("{% generation_x %}{{ 'generation' }}"), "{% generation_x %}{{ 'generation' }}");
+    assert_eq!(render("{% set a = 1 %}{% generation %}{% set a = 2 %}{{ a }}{% endgeneration %}{{ a }}"), "21");
+}
+
+#[test]
+fn percent_formats_become_filters() {
+    for (from, to) in [
+        ("{{ '%s' % x }}", "{{ '%s'|format(x) }}"),
+        ("{{ '%s-%d' % (a, b[1]) }}", "{{ '%s-%d'|format(a, b[1]) }}"),
+        ("{{ \"%s\"%x.y|upper ~ 'z' }}", "{{ \"%s\"|format(x.y|upper) ~ 'z' }}"),
+        ("{{ '%d' % -1 + y }}", "{{ '%d'|format(-1) + y }}"),
+        ("{{ '%s' % ('%s' % x) }}", "{{ '%s'|format('%s'|format(x)) }}"),
+        ("{{ '%s' % (a)(b) }}", "{{ '%s'|format((a)(b)) }}"),
+        ("{{ 7 % 2 }}{{ x % y }}{{ '%' }}", "{{ 7 % 2 }}{{ x % y }}{{ '%' }}"),
+        ("{% if 'a' %}%{% endif %}", "{% if 'a' %}%{% endif %}"),
+        ("{# '%s' % x #}'%s' % x", "{# '%s' % x #}'%s' % x"),
+        ("{% raw %}{{ '%s' % x }}{% endraw %}", "{% raw %}{{ '%s' % x }}{% endraw %}"),
+    ] {
+        assert_eq!(rewrite(from), to);
+    }
+}
+
+#[test]
+fn malformed_templates_pass_through() {
+    for template in ["{", "{{", "{%", "{#", "{{ '", "{% raw %}", "{{ '%s' %", "{{ '%s' % (", "{{ é", "{{ '\\", "{% é", "{{ '%s' % ´é"] {
+        assert!(rewrite(template).starts_with('{'), "{template}");
+    }
+}
+
+#[test]
+fn methods_of_python() {
+    for (template, expected) in [
+        ("{{ 'a=b=c'.partition('=') }}{{ 'x'.partition('=') }}", "('a', '=', 'b=c')('x', '', '')"),
+        ("{{ 'a=b=c'.rpartition('=') }}{{ 'x'.rpartition('=') }}", "('a=b', '=', 'c')('', '', 'x')"),
+        ("{{ 'ab'.removeprefix('a') }}{{ 'ab'.removesuffix('b') }}", "ba"),
+        ("{{ 'a b  c '.rsplit() }}{{ ' a b  c '.rsplit(none, 1) }}", "['a', 'b', 'c'][' a b', 'c']"),
+        ("{{ 'a,b,c'.rsplit(',', 1) }}", "['a,b', 'c']"),
+        ("{{ 'éa'.index('a') }}{{ 'aéa'.rindex('a') }}{{ ['a', 'b'].index('b') }}", "121"),
+        ("{{ '-7'.zfill(4) }}|{{ 'x'.ljust(3) }}|{{ 'x'.rjust(3, '.') }}|{{ 'ab'.center(5) }}", "-007|x  |..x|  ab "),
+        ("{{ 'aB'.swapcase() }}{{ 'AB'.casefold() }}", "Abab"),
+    ] {
+        assert_eq!(render(template), expected, "{template}");
+    }
+}
+
+#[test]
+fn limits_stop_runaway_templates() {
+    let limits = TemplateLimits { fuel: 10_000, output_bytes: 1000, json_depth: 8, call_depth: 64 };
+    let fails = |template: &str| render_with(template, limits).unwrap_err();
+    let endless = "{% for i in range(10000) %}{% for j in range(10000) %}{% endfor %}{% endfor %}";
+    assert!(matches!(fails(endless), TemplateError::TooExpensive { limit } if limit.contains("instructions")));
+    let long = "{% for i in range(100) %}0123456789{{ i }}{% endfor %}";
+    assert!(matches!(fails(long), TemplateError::TooExpensive { limit } if limit.contains("bytes")));
+    let deep = "{% set ns = namespace(x=[]) %}{% for i in range(20) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x|tojson }}";
+    assert!(matches!(fails(deep), TemplateError::Broken { message } if message.contains("nested too deeply")));
+    let recursion = "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}";
+    assert!(matches!(fails(recursion), TemplateError::Broken { .. }));
+}
+
+#[test]
+fn the_call_depth_fits_a_small_stack() {
+    let recursion = "{% macro f(n) %}{% for x in [1] %}{% if true %}{{ [n]|map('string')|join ~ f(n + 1) }}{% endif %}\
+                     {% endfor %}{% endmacro %}{{ f(0) }}";
+    let thread = std::thread::Builder::new().stack_size(2 << 20);
+    let result = thread.spawn(move || render_with(recursion, TemplateLimits::default())).unwrap().join().unwrap();
+    assert!(matches!(result, Err(TemplateError::Broken { .. })));
+}
+
+#[test]
+fn raised_messages_are_found_through_macros() {
+    let template = "{% macro f() %}{{ raise_exception('No ' ~ x) }}{% endmacro %}{% set y %}{{ f() }}{% endset %}{{ y }}";
+    let error = render_with(template, TemplateLimits::default()).unwrap_err();
+    assert_eq!(error, TemplateError::Raised { message: "No 1.5".to_owned() });
+}

@@ -1,0 +1,105 @@
+//! Token ids to text, as they come.
+
+#[cfg(test)]
+mod tests;
+
+use crate::tokenizer::Tokenizer;
+use crate::utf8::Utf8Stream;
+
+/// Turns a growing sequence of token ids into text, each token in constant time. The pieces, joined, are
+/// [`Tokenizer::decode`] of the whole sequence: bytes of a character that is split between tokens are held back
+/// until it is complete, and only bytes that can no longer become a character are replaced by U+FFFD.
+#[derive(Debug, Clone)]
+pub struct IncrementalDetokenizer {
+    tokenizer: Tokenizer,
+    skip_special_tokens: bool,
+    utf8: Utf8Stream,
+    /// Whether the next token starts the text.
+    first: bool,
+    /// Characters that may still be stripped from the start of the text.
+    strip: Option<(char, usize)>,
+    /// The last piece of text; kept for its allocation.
+    piece: String,
+}
+
+impl IncrementalDetokenizer {
+    /// Starts an empty text.
+    #[must_use]
+    pub fn new(tokenizer: Tokenizer, skip_special_tokens: bool) -> Self {
+        let decoder = tokenizer.decoder();
+        Self {
+            utf8: Utf8Stream::new(decoder.invalid),
+            first: decoder.first_differs,
+            strip: decoder.strip_start,
+            piece: String::new(),
+            skip_special_tokens,
+            tokenizer,
+        }
+    }
+
+    /// Starts behind `prompt`, whose text is not given out. What follows decodes as in that context: it keeps the
+    /// space before its first word, and completes a character that the prompt leaves open. The last few tokens of a
+    /// long prompt do as well as all of them.
+    #[must_use]
+    pub fn after_prompt(tokenizer: Tokenizer, skip_special_tokens: bool, prompt: &[u32]) -> Self {
+        let mut detokenizer = Self::new(tokenizer, skip_special_tokens);
+        for &id in prompt {
+            detokenizer.push(id);
+        }
+        detokenizer
+    }
+
+    /// Adds a token and gives the text that it completes, often its own, sometimes none.
+    pub fn push(&mut self, id: u32) -> &str {
+        self.piece.clear();
+        self.append(id);
+        &self.piece
+    }
+
+    /// Adds tokens and gives the text that they complete together.
+    pub fn push_all(&mut self, ids: &[u32]) -> &str {
+        self.piece.clear();
+        for &id in ids {
+            self.append(id);
+        }
+        &self.piece
+    }
+
+    /// Ends the text: gives a replacement character for a character that never got complete, mostly nothing.
+    pub fn finish(&mut self) -> &str {
+        self.piece.clear();
+        self.utf8.finish(&mut self.piece);
+        &self.piece
+    }
+
+    fn append(&mut self, id: u32) {
+        let vocabulary = self.tokenizer.vocabulary();
+        if !vocabulary.contains(id) || (self.skip_special_tokens && vocabulary.is_special(id)) {
+            return;
+        }
+        let start = self.piece.len();
+        if self.first {
+            self.first = false;
+            self.utf8.push(&self.tokenizer.first_piece(id), &mut self.piece);
+        } else {
+            self.utf8.push(vocabulary.bytes(id), &mut self.piece);
+        }
+        if self.strip.is_some() {
+            self.strip_from(start);
+        }
+    }
+
+    /// Strips the start of the text, of which everything before `start` has been looked at.
+    fn strip_from(&mut self, start: usize) {
+        while let Some((content, left)) = self.strip {
+            match self.piece[start..].chars().next() {
+                None => return,
+                Some(c) if c == content && left > 0 => {
+                    self.piece.drain(start..start + c.len_utf8());
+                    self.strip = Some((content, left - 1));
+                }
+                Some(_) => self.strip = None,
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! A request's output: tokens in, what the client sees out.
+
+#[cfg(test)]
+mod tests;
+
+use crate::detokenize::IncrementalDetokenizer;
+use crate::stop::{StopError, StopMatch, StopMatcher};
+use crate::tokenizer::Tokenizer;
+
+/// How a request wants its output text.
+#[derive(Debug, Clone, Copy)]
+pub struct OutputOptions<'a> {
+    /// Leave special tokens out of the text.
+    pub skip_special_tokens: bool,
+    /// Stop strings, none of them empty.
+    pub stops: &'a [String],
+    /// Show the stop string that ended the text.
+    pub include_stop_str_in_output: bool,
+    /// A stop string ends the text only with this many tokens or more.
+    pub min_tokens: usize,
+    /// The prompt or its last tokens, for the first token to decode in context; empty to start a text (also for
+    /// `echo`, where the prompt's tokens are pushed like the others).
+    pub prompt: &'a [u32],
+}
+
+impl Default for OutputOptions<'_> {
+    fn default() -> Self {
+        Self {
+            skip_special_tokens: true,
+            stops: &[],
+            include_stop_str_in_output: false,
+            min_tokens: 0,
+            prompt: &[],
+        }
+    }
+}
+
+/// What one more token does to the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenText<'a> {
+    /// Text to give out now. It may lag behind the tokens: part of a character or of a stop string is held back.
+    pub text: &'a str,
+    /// Where the token's text starts, in Unicode characters from the start of this output (`text_offset` of the
+    /// completions API). Tokens that only continue a character share the offset of its first token.
+    pub text_offset: usize,
+    /// The stop string that ended the text. The token count that was needed is [`OutputText::tokens`].
+    pub stop: Option<StopMatch>,
+}
+
+/// Detokenizer and stop strings of one output. Constant time per token, no allocation once the buffers have grown.
+#[derive(Debug, Clone)]
+pub struct OutputText {
+    detokenizer: IncrementalDetokenizer,
+    stops: StopMatcher,
+    min_tokens: usize,
+    tokens: usize,
+    chars: usize,
+    visible: String,
+}
+
+impl OutputText {
+    /// Starts an output.
+    ///
+    /// # Errors
+    /// [`StopError::Empty`] for an empty stop string.
+    pub fn new(tokenizer: Tokenizer, options: OutputOptions<'_>) -> Result<Self, StopError> {
+        let skip = options.skip_special_tokens;
+        Ok(Self {
+            detokenizer: IncrementalDetokenizer::after_prompt(tokenizer, skip, options.prompt),
+            stops: StopMatcher::new(options.stops, options.include_stop_str_in_output)?,
+            min_tokens: options.min_tokens,
+            tokens: 0,
+            chars: 0,
+            visible: String::new(),
+        })
+    }
+
+    /// Adds a token. After a match nothing more is given out, and tokens are no longer counted.
+    pub fn push(&mut self, id: u32) -> TokenText<'_> {
+        self.visible.clear();
+        let text_offset = self.chars;
+        if self.stops.matched().is_none() {
+            self.tokens += 1;
+            let piece = self.detokenizer.push(id);
+            self.chars += piece.chars().count();
+            if self.tokens < self.min_tokens {
+                self.stops.push_unmatched(piece, &mut self.visible);
+            } else {
+                self.stops.push(piece, &mut self.visible);
+            }
+        }
+        TokenText { text: &self.visible, text_offset, stop: self.stops.matched() }
+    }
+
+    /// Ends the output for another reason than a stop string: gives out all that was held back.
+    pub fn finish(&mut self) -> &str {
+        self.visible.clear();
+        self.stops.push_unmatched(self.detokenizer.finish(), &mut self.visible);
+        self.stops.finish(&mut self.visible);
+        &self.visible
+    }
+
+    /// Tokens pushed, up to and including the one that completed a stop string.
+    #[must_use]
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// The stop string that ended the output, if one did.
+    #[must_use]
+    pub fn stop(&self) -> Option<StopMatch> {
+        self.stops.matched()
+    }
+}

@@ -1,0 +1,233 @@
+//! Text to token ids and back.
+
+mod bound;
+mod config;
+pub(crate) mod decoder;
+mod error;
+#[cfg(test)]
+pub(crate) mod samples;
+#[cfg(test)]
+mod tests;
+pub(crate) mod vocabulary;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use config::Frame;
+pub use config::{NamedTemplate, SpecialTokens, TokenizerConfig};
+use decoder::Decoder;
+pub use error::{EncodeError, TokenizerError};
+use serde_json::Value;
+use tokenizers::{AddedToken, Tokenizer as HfTokenizer};
+use vocabulary::Vocabulary;
+
+use crate::detokenize::IncrementalDetokenizer;
+
+/// A Hugging Face tokenizer (`tokenizer.json`). Cloning copies a pointer; all methods may be called from any number
+/// of threads at once.
+///
+/// Encoding is the `tokenizers` crate's. Decoding is done here, from a table of each token's bytes: it gives the text
+/// of `tokenizers::Tokenizer::decode` for every sequence of valid UTF-8, and always for byte-level tokenizers.
+/// Byte-fallback tokenizers differ on bytes that are not UTF-8: there `tokenizers` gives up the whole run of byte
+/// tokens, its valid characters included, while only the invalid bytes are replaced here (one U+FFFD each), because
+/// text that was streamed cannot be taken back.
+#[derive(Debug, Clone)]
+pub struct Tokenizer {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    tokenizer: HfTokenizer,
+    vocabulary: Vocabulary,
+    decoder: Decoder,
+    special_tokens: SpecialTokens,
+    frame: Option<(Option<u32>, Option<u32>)>,
+    max_bytes_per_token: Option<usize>,
+}
+
+impl Tokenizer {
+    /// Loads `tokenizer.json` of a model directory, with `tokenizer_config.json` if there is one: its added tokens
+    /// join the vocabulary and its named tokens become special, as in transformers. Truncation and padding settings
+    /// in the file are dropped.
+    ///
+    /// # Errors
+    /// [`TokenizerError`] naming the file.
+    pub fn load(dir: &Path) -> Result<Self, TokenizerError> {
+        let path = dir.join("tokenizer.json");
+        let bytes = std::fs::read(&path).map_err(|source| TokenizerError::Read { path: path.clone(), source })?;
+        Self::from_json(&bytes, TokenizerConfig::load(dir)?, &path)
+    }
+
+    /// Builds a tokenizer from the contents of `tokenizer.json`. `path` names it in errors.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Parse`] or [`TokenizerError::Decoder`].
+    pub fn from_json(json: &[u8], config: TokenizerConfig, path: &Path) -> Result<Self, TokenizerError> {
+        let invalid = |message: String| TokenizerError::Parse { path: path.to_owned(), message };
+        let fields: Value = serde_json::from_slice(json).map_err(|e| invalid(e.to_string()))?;
+        let mut tokenizer = HfTokenizer::from_bytes(json).map_err(|e| invalid(e.to_string()))?;
+        tokenizer.with_padding(None);
+        tokenizer.with_truncation(None).map_err(|e| invalid(e.to_string()))?;
+        add_tokens(&mut tokenizer, &config).map_err(|e| invalid(e.to_string()))?;
+        let decoder = Decoder::new(fields.get("decoder"))?;
+        let vocabulary = Vocabulary::new(&tokenizer, &decoder).map_err(invalid)?;
+        let id = |role: &str| config.special_tokens.get(role).and_then(|token| tokenizer.token_to_id(token));
+        let frame = config.frame.map(|Frame { bos, eos }| {
+            (id("bos_token").filter(|_| bos), id("eos_token").filter(|_| eos))
+        });
+        let max_bytes_per_token = bound::max_bytes_per_token(&fields, &tokenizer);
+        let special_tokens = config.special_tokens;
+        let inner = Inner { tokenizer, vocabulary, decoder, special_tokens, frame, max_bytes_per_token };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Tokenizes a text. `add_special_tokens` adds what the model expects around a text, mostly a BOS token; a
+    /// prompt rendered by a chat template has these already. Special tokens written in the text are recognised.
+    ///
+    /// The time is about linear in the text; the caller bounds its length.
+    ///
+    /// # Errors
+    /// [`EncodeError::Failed`].
+    pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, EncodeError> {
+        let inner = &*self.inner;
+        let post_process = add_special_tokens && inner.frame.is_none();
+        let encoding = inner
+            .tokenizer
+            .encode_fast(text, post_process)
+            .map_err(|e| EncodeError::Failed { message: e.to_string() })?;
+        let ids = encoding.get_ids();
+        Ok(match inner.frame.filter(|_| add_special_tokens) {
+            Some((bos, eos)) => bos.into_iter().chain(ids.iter().copied()).chain(eos).collect(),
+            None => ids.to_vec(),
+        })
+    }
+
+    /// Tokenizes a text of at most `max_tokens` tokens, special tokens included. A text that cannot fit by its mere
+    /// length is refused without being tokenized, so that its cost is bounded by `max_tokens`, not by its length.
+    ///
+    /// # Errors
+    /// [`EncodeError::TooLong`] or [`EncodeError::Failed`].
+    pub fn encode_bounded(
+        &self,
+        text: &str,
+        add_special_tokens: bool,
+        max_tokens: usize,
+    ) -> Result<Vec<u32>, EncodeError> {
+        let at_least = self.min_tokens(text.len());
+        if at_least > max_tokens {
+            return Err(EncodeError::TooLong { at_least, limit: max_tokens });
+        }
+        let ids = self.encode(text, add_special_tokens)?;
+        if ids.len() > max_tokens {
+            return Err(EncodeError::TooLong { at_least: ids.len(), limit: max_tokens });
+        }
+        Ok(ids)
+    }
+
+    /// The fewest tokens that a text of `bytes` bytes can have: its length divided by what the longest token of the
+    /// vocabulary covers. Zero where this tokenizer has no such bound, because it may drop or merge any amount.
+    #[must_use]
+    pub fn min_tokens(&self, bytes: usize) -> usize {
+        self.inner.max_bytes_per_token.map_or(0, |most| bytes.div_ceil(most.max(1)))
+    }
+
+    /// The text of `ids`, the same that an [`IncrementalDetokenizer`] gives in pieces. Ids without a token are left
+    /// out, and special tokens too if `skip_special_tokens`.
+    #[must_use]
+    pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> String {
+        let mut detokenizer = IncrementalDetokenizer::new(self.clone(), skip_special_tokens);
+        let mut text = String::with_capacity(ids.len() * 4);
+        for &id in ids {
+            text.push_str(detokenizer.push(id));
+        }
+        text.push_str(detokenizer.finish());
+        text
+    }
+
+    /// The bytes that a token contributes to a text it does not start, possibly not UTF-8 on their own: a space
+    /// mark is a space, `<0x0A>` is a newline. `None` for an id without a token.
+    #[must_use]
+    pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
+        let vocabulary = &self.inner.vocabulary;
+        vocabulary.contains(id).then(|| vocabulary.bytes(id))
+    }
+
+    /// [`Self::token_bytes`] as text, with replacement characters where a token is part of a character.
+    #[must_use]
+    pub fn token_text(&self, id: u32) -> Option<String> {
+        self.token_bytes(id).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+    }
+
+    /// A token as the vocabulary spells it, such as `Ġthe` or `▁the`.
+    #[must_use]
+    pub fn id_to_token(&self, id: u32) -> Option<String> {
+        self.inner.tokenizer.id_to_token(id)
+    }
+
+    /// The id of a token as the vocabulary spells it.
+    #[must_use]
+    pub fn token_to_id(&self, token: &str) -> Option<u32> {
+        self.inner.tokenizer.token_to_id(token)
+    }
+
+    /// Whether `skip_special_tokens` leaves this token out.
+    #[must_use]
+    pub fn is_special(&self, id: u32) -> bool {
+        self.inner.vocabulary.is_special(id)
+    }
+
+    /// Number of tokens, added ones included. A model's logits may be wider, padded to a round number.
+    #[must_use]
+    pub fn vocab_size(&self) -> usize {
+        self.inner.vocabulary.tokens()
+    }
+
+    /// One more than the largest token id.
+    #[must_use]
+    pub fn id_limit(&self) -> usize {
+        self.inner.vocabulary.id_limit()
+    }
+
+    /// The special tokens that have a role.
+    #[must_use]
+    pub fn special_tokens(&self) -> &SpecialTokens {
+        &self.inner.special_tokens
+    }
+
+    /// The id of the token with a role such as `bos_token` or `eos_token`.
+    #[must_use]
+    pub fn special_token_id(&self, role: &str) -> Option<u32> {
+        self.token_to_id(self.special_tokens().get(role)?)
+    }
+
+    pub(crate) fn vocabulary(&self) -> &Vocabulary {
+        &self.inner.vocabulary
+    }
+
+    pub(crate) fn decoder(&self) -> &Decoder {
+        &self.inner.decoder
+    }
+
+    /// The bytes of a token that starts a text.
+    pub(crate) fn first_piece(&self, id: u32) -> Vec<u8> {
+        self.id_to_token(id).map(|token| self.inner.decoder.piece(&token, true)).unwrap_or_default()
+    }
+}
+
+/// Adds the tokens that only `tokenizer_config.json` knows, and marks as special those with a role. A role whose
+/// token the vocabulary lacks gets no id: the model could not have been trained with one.
+fn add_tokens(tokenizer: &mut HfTokenizer, config: &TokenizerConfig) -> tokenizers::Result<()> {
+    let known = tokenizer.get_added_tokens_decoder();
+    let changed = config.added_tokens.iter().filter(|token| !known.values().any(|other| other == *token));
+    tokenizer.add_tokens(changed.cloned())?;
+    let special: Vec<AddedToken> = config
+        .special_tokens
+        .contents()
+        .filter(|token| tokenizer.token_to_id(token).is_some())
+        .filter(|token| !tokenizer.get_added_vocabulary().is_special_token(token))
+        .map(|token| AddedToken::from(token, true))
+        .collect();
+    tokenizer.add_special_tokens(special)?;
+    Ok(())
+}
