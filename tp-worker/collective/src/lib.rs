@@ -4,7 +4,22 @@
 //! element-wise in rank order, whatever the transport, the length or the
 //! number of chunks. Ranks compare what they are about to do before they read
 //! each other's data, so ranks that diverge get an error that names both
-//! sides instead of a hang or a wrong sum.
+//! sides instead of a hang or a wrong sum. A dead, stuck or aborted rank ends
+//! the waits of its peers.
+//!
+//! ```
+//! use lockstep_collective::{Collective, local_group};
+//!
+//! let ranks = local_group(2).into_iter().map(|mut member| {
+//!     std::thread::spawn(move || {
+//!         let mut data = [member.rank() as f32, 1.0];
+//!         member.all_reduce_sum(&mut data).map(|()| data)
+//!     })
+//! });
+//! for rank in ranks.collect::<Vec<_>>() {
+//!     assert_eq!(rank.join().unwrap(), Ok([1.0, 2.0]));
+//! }
+//! ```
 
 #![deny(unsafe_code)]
 
@@ -16,9 +31,11 @@ mod error;
 mod group;
 mod operation;
 mod options;
+mod patience;
 mod shared;
 mod single;
 mod sum;
+mod tcp;
 
 pub use abort::AbortHandle;
 pub use collective::Collective;
@@ -27,3 +44,4 @@ pub use operation::{Kind, Operation};
 pub use options::Options;
 pub use shared::{SharedMemory, local_group, local_group_with};
 pub use single::Single;
+pub use tcp::{Tcp, TcpListenerHandle};

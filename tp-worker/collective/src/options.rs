@@ -11,6 +11,8 @@ pub struct Options {
     /// How long a rank waits for a peer before it takes it for dead. It has to
     /// exceed the longest computation between two collectives.
     pub timeout: Duration,
+    /// How long a rank waits for the others while the group forms.
+    pub join_timeout: Duration,
     /// Compute threads of each rank. A group whose ranks × threads exceed the
     /// machine's cores gives way early instead of spinning.
     pub threads_per_rank: usize,
@@ -21,6 +23,7 @@ impl Default for Options {
         Self {
             max_elements: 64 * 1024,
             timeout: Duration::from_secs(60),
+            join_timeout: Duration::from_secs(120),
             threads_per_rank: 1,
         }
     }

@@ -3,15 +3,15 @@
 mod join;
 mod member;
 mod region;
-pub(crate) mod wait;
+mod wait;
 
 use std::sync::Arc;
 
 use member::Member;
 use region::Region;
-use wait::Patience;
 
 use crate::group::{Group, member};
+use crate::patience::Patience;
 use crate::{CollectiveError, Options};
 
 /// One rank of a group whose ranks share memory, as threads or as processes.

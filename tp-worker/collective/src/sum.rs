@@ -40,3 +40,23 @@ pub(crate) fn share(length: usize, rank: usize, ranks: usize) -> Range<usize> {
     let bound = |rank: usize| length.min(each.saturating_mul(rank));
     bound(rank)..bound(rank + 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::share;
+
+    #[test]
+    fn shares_cover_everything_once() {
+        for ranks in 1..=9 {
+            for length in (0..500).chain([65_536, 100_003]) {
+                let mut next = 0;
+                for rank in 0..ranks {
+                    let share = share(length, rank, ranks);
+                    assert_eq!(share.start, next.min(length));
+                    next = share.end;
+                }
+                assert_eq!(next, length, "{length} elements over {ranks} ranks");
+            }
+        }
+    }
+}

@@ -48,11 +48,14 @@ pub(crate) fn join(
         )));
     }
     header.joins.fetch_add(1, Ordering::SeqCst);
-    wait::wake(&header.joins);
     if before | (1 << rank) == everybody {
         place.unlink();
+        // The group is complete once the file is gone, not before.
+        header.complete.store(1, Ordering::Release);
+        header.joins.fetch_add(1, Ordering::SeqCst);
     }
-    place.wait_for_all(&region, everybody, options)?;
+    wait::wake(&header.joins);
+    place.wait_for_all(&region, options)?;
     Ok(region)
 }
 
@@ -184,28 +187,23 @@ impl Place {
         Ok(())
     }
 
-    fn wait_for_all(
-        &self,
-        region: &Region,
-        everybody: u64,
-        options: &Options,
-    ) -> Result<(), CollectiveError> {
+    fn wait_for_all(&self, region: &Region, options: &Options) -> Result<(), CollectiveError> {
         let header = region.header();
         let start = Instant::now();
         loop {
             let seen = header.joins.load(Ordering::SeqCst);
             let joined = header.joined.load(Ordering::Acquire);
-            if joined == everybody {
+            if header.complete.load(Ordering::Acquire) == 1 {
                 return Ok(());
             }
-            let left = options.timeout.saturating_sub(start.elapsed());
+            let left = options.join_timeout.saturating_sub(start.elapsed());
             if left.is_zero() {
                 self.unlink();
                 let missing = (0..self.size).filter(|rank| joined & (1 << rank) == 0);
                 let missing: Vec<usize> = missing.collect();
                 return Err(self.error(format!(
                     "ranks {missing:?} did not come within {:?}",
-                    options.timeout
+                    options.join_timeout
                 )));
             }
             wait::sleep(&header.joins, seen, left)

@@ -17,9 +17,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::region::Region;
-use super::wait::{ABORTED, LEFT, PRESENT, Patience, reached, sleep, wake};
+use super::wait::{ABORTED, LEFT, PRESENT, reached, sleep, wake};
 use crate::abort::Abort;
 use crate::endpoint::Endpoint;
+use crate::patience::Patience;
 use crate::{CollectiveError, Operation};
 
 /// A rank's end of the region. `&mut self` separates writing and publishing

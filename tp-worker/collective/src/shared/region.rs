@@ -34,7 +34,9 @@ pub(crate) struct Header {
     pub capacity: AtomicU64,
     /// One bit per rank that has mapped the memory.
     pub joined: AtomicU64,
-    /// Counts joins, for waiting.
+    /// 1 once all have, and the file is gone.
+    pub complete: AtomicU64,
+    /// Changes with each of these, for waiting.
     pub joins: AtomicU32,
 }
 

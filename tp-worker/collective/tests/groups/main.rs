@@ -1,5 +1,8 @@
 //! Every transport against plain loops, and its behaviour when ranks diverge,
 //! stop or leave.
 
+mod processes;
 mod shared;
+mod single;
 mod support;
+mod tcp;

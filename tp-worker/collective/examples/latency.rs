@@ -1,0 +1,82 @@
+//! Latency of `all_reduce_sum` by size, over shared memory and TCP.
+//!
+//! ```sh
+//! cargo run --release -p lockstep-collective --example latency
+//! ```
+#![expect(clippy::print_stdout, reason = "prints a table")]
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lockstep_collective::{Collective, CollectiveError, Tcp, local_group};
+
+const RANKS: usize = 2;
+
+type Members = Vec<Box<dyn Collective>>;
+
+fn main() -> Result<(), CollectiveError> {
+    println!(
+        "{:<14} {:>10} {:>10} {:>10}",
+        "transport", "bytes", "p50 us", "p99 us"
+    );
+    for elements in [1, 256, 1024, 2048, 4096, 16_384, 65_536, 1 << 20] {
+        let shared = local_group(RANKS)
+            .into_iter()
+            .map(|member| Box::new(member) as _);
+        measure("shared memory", shared.collect(), elements)?;
+        measure("TCP loopback", tcp_group()?, elements)?;
+    }
+    Ok(())
+}
+
+fn tcp_group() -> Result<Members, CollectiveError> {
+    let handles = (0..RANKS).map(|_| Tcp::bind("127.0.0.1:0"));
+    let handles = handles.collect::<Result<Vec<_>, _>>()?;
+    let addresses: Vec<_> = handles.iter().map(|handle| handle.address()).collect();
+    let join = |(rank, handle): (usize, lockstep_collective::TcpListenerHandle)| {
+        let addresses = addresses.clone();
+        thread::spawn(move || handle.connect(rank, &addresses, "latency", b"latency"))
+    };
+    let threads: Vec<_> = handles.into_iter().enumerate().map(join).collect();
+    let member = |thread: thread::JoinHandle<Result<Tcp, CollectiveError>>| {
+        let member = thread.join().expect("a rank panicked")?;
+        Ok(Box::new(member) as Box<dyn Collective>)
+    };
+    threads.into_iter().map(member).collect()
+}
+
+fn measure(name: &str, members: Members, elements: usize) -> Result<(), CollectiveError> {
+    let rounds = (40_000_000 / (elements + 2_000)).min(10_000);
+    let run = |mut member: Box<dyn Collective>| {
+        thread::spawn(move || {
+            let mut data = vec![1.0; elements];
+            let mut times = Vec::with_capacity(rounds);
+            for round in 0..rounds + rounds / 10 {
+                let start = Instant::now();
+                member.all_reduce_sum(&mut data)?;
+                // The first tenth warms up.
+                if round >= rounds / 10 {
+                    times.push(start.elapsed());
+                }
+                data.fill(1.0);
+            }
+            Ok(times)
+        })
+    };
+    let threads: Vec<_> = members.into_iter().map(run).collect();
+    let times = threads
+        .into_iter()
+        .map(|thread| thread.join().expect("a rank panicked"));
+    let mut times = times
+        .collect::<Result<Vec<Vec<Duration>>, CollectiveError>>()?
+        .concat();
+    times.sort_unstable();
+    let micros = |share: f64| times[(times.len() as f64 * share) as usize].as_secs_f64() * 1e6;
+    println!(
+        "{name:<14} {:>10} {:>10.2} {:>10.2}",
+        elements * 4,
+        micros(0.5),
+        micros(0.99)
+    );
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! Ranks on several machines, over a full mesh of TCP connections.
+
+mod frame;
+mod handshake;
+mod lane;
+mod mac;
+mod member;
+mod mesh;
+
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+
+use member::Member;
+
+use crate::group::{Group, member};
+use crate::patience::Patience;
+use crate::{CollectiveError, Options};
+
+#[cfg(target_endian = "big")]
+compile_error!("frames carry little-endian elements as they lie in memory");
+
+/// One rank of a group whose ranks are connected by TCP.
+///
+/// The secret keeps strangers and other groups out. What the ranks exchange
+/// afterwards is neither encrypted nor authenticated, so the network between
+/// them has to be a trusted one.
+#[derive(Debug)]
+pub struct Tcp(Group<Member>);
+
+member!(Tcp);
+
+/// A rank's open port, before the group is formed.
+#[derive(Debug)]
+pub struct TcpListenerHandle {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Tcp {
+    /// Opens the port where higher ranks will connect; port 0 picks a free one.
+    ///
+    /// # Errors
+    /// [`CollectiveError::System`] if the address can't be had.
+    pub fn bind(address: impl ToSocketAddrs) -> Result<TcpListenerHandle, CollectiveError> {
+        let open = || {
+            let listener = TcpListener::bind(address)?;
+            let address = listener.local_addr()?;
+            Ok::<_, std::io::Error>(TcpListenerHandle { listener, address })
+        };
+        open().map_err(|error| CollectiveError::system(0, "listen for ranks", &error))
+    }
+}
+
+impl TcpListenerHandle {
+    /// The address in use, with the port that the system picked.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Forms the group of all `addresses` as number `rank` in them, with
+    /// default [`Options`]. All ranks pass equal addresses in equal order,
+    /// the same `group_id` and the same `secret`.
+    ///
+    /// # Errors
+    /// As [`Self::connect_with`].
+    pub fn connect(
+        self,
+        rank: usize,
+        addresses: &[SocketAddr],
+        group_id: &str,
+        secret: &[u8],
+    ) -> Result<Tcp, CollectiveError> {
+        self.connect_with(rank, addresses, group_id, secret, &Options::default())
+    }
+
+    /// [`Self::connect`] with settings. Returns once this rank is connected to
+    /// all others; ranks may come in any order within the time-out.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Join`] when a peer refuses this rank (another secret,
+    /// group, size or settings), can't be trusted, or doesn't come in time.
+    pub fn connect_with(
+        self,
+        rank: usize,
+        addresses: &[SocketAddr],
+        group_id: &str,
+        secret: &[u8],
+        options: &Options,
+    ) -> Result<Tcp, CollectiveError> {
+        let size = addresses.len();
+        if rank >= size || size > member::MAX_RANKS {
+            let reason = format!(
+                "rank {rank} of {size}; there may be 1 to {}",
+                member::MAX_RANKS
+            );
+            return Err(CollectiveError::join(rank, reason));
+        }
+        let options = &Options {
+            max_elements: options.max_elements.max(1),
+            ..options.clone()
+        };
+        let identity = handshake::Identity::new(rank, size, options.max_elements, group_id, secret);
+        let streams = mesh::connect(&self.listener, addresses, &identity, options.join_timeout)?;
+        let local = addresses
+            .iter()
+            .filter(|peer| peer.ip() == addresses[rank].ip())
+            .count();
+        let member = Member::new(rank, streams, options, Patience::new(local, options))
+            .map_err(|error| CollectiveError::system(rank, "prepare the connections", &error))?;
+        Ok(Tcp(Group::new(member)))
+    }
+}

@@ -1,0 +1,323 @@
+//! One rank's end of the mesh.
+//!
+//! All connections are non-blocking and move both ways at once, so two ranks
+//! that send each other more than the sockets hold don't block each other.
+
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::lane::{Lane, Unexpected};
+use crate::abort::Abort;
+use crate::endpoint::Endpoint;
+use crate::patience::Patience;
+use crate::{CollectiveError, Operation, Options};
+
+/// Ranks that a mesh may have.
+pub(crate) const MAX_RANKS: usize = 64;
+
+/// The longest that a rank whose exchange failed looks for the cause and makes
+/// sure that its peers learn of it.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A rank's end of the mesh.
+pub(crate) struct Member {
+    rank: usize,
+    links: Arc<Links>,
+    patience: Patience,
+    outgoing: Vec<f32>,
+    /// By rank; the own one is empty.
+    incoming: Vec<Vec<f32>>,
+    lanes: Vec<Lane>,
+}
+
+struct Links {
+    /// By rank; the own one is `None`.
+    streams: Vec<Option<TcpStream>>,
+    aborted: AtomicBool,
+}
+
+impl Member {
+    /// A member with a connection for every rank but its own.
+    pub fn new(
+        rank: usize,
+        streams: Vec<Option<TcpStream>>,
+        options: &Options,
+        patience: Patience,
+    ) -> io::Result<Self> {
+        for stream in streams.iter().flatten() {
+            stream.set_nodelay(true)?;
+            stream.set_nonblocking(true)?;
+        }
+        let size = streams.len();
+        let elements = |peer| {
+            if peer == rank {
+                0
+            } else {
+                options.max_elements
+            }
+        };
+        Ok(Self {
+            rank,
+            links: Arc::new(Links {
+                streams,
+                aborted: AtomicBool::new(false),
+            }),
+            patience,
+            outgoing: vec![0.0; options.max_elements],
+            incoming: (0..size).map(|peer| vec![0.0; elements(peer)]).collect(),
+            lanes: vec![Lane::IDLE; size],
+        })
+    }
+
+    /// Moves what can be moved on every connection; says whether all are done.
+    fn pump(
+        &mut self,
+        operation: Operation,
+        part: &dyn Fn(usize, usize) -> Range<usize>,
+    ) -> Result<bool, CollectiveError> {
+        let mut done = true;
+        for (peer, stream) in self.links.streams.iter().enumerate() {
+            let (Some(stream), lane) = (stream, &mut self.lanes[peer]) else {
+                continue;
+            };
+            if lane.wants_write() {
+                let sent = &self.outgoing[part(self.rank, peer)];
+                lane.write(stream, bytemuck::cast_slice(sent));
+            }
+            if lane.wants_read() {
+                let received = &mut self.incoming[peer][part(peer, self.rank)];
+                lane.read(stream, bytemuck::cast_slice_mut(received));
+            }
+            if let Err(Unexpected(theirs)) = lane.check(operation) {
+                let rank = self.rank;
+                return Err(CollectiveError::Mismatch {
+                    rank,
+                    ours: operation,
+                    peer,
+                    theirs,
+                });
+            }
+            if lane.lost() {
+                return Err(CollectiveError::PeerLeft {
+                    rank: self.rank,
+                    peer,
+                    operation,
+                });
+            }
+            done &= lane.done();
+        }
+        Ok(done)
+    }
+
+    fn pump_until_done(
+        &mut self,
+        operation: Operation,
+        part: &dyn Fn(usize, usize) -> Range<usize>,
+    ) -> Result<(), CollectiveError> {
+        let start = Instant::now();
+        let patience = self.patience.clone();
+        loop {
+            self.check_aborted()?;
+            let mut outcome = Ok(false);
+            patience.spin(|| {
+                outcome = self.pump(operation, part);
+                !matches!(outcome, Ok(false))
+            });
+            if outcome? {
+                return Ok(());
+            }
+            let waited = start.elapsed();
+            let left = patience.timeout.saturating_sub(waited);
+            if left.is_zero() {
+                let rank = self.rank;
+                let missing =
+                    (0..self.size()).find(|&peer| peer != rank && !self.lanes[peer].done());
+                let missing = missing.unwrap_or(rank);
+                return Err(CollectiveError::Timeout {
+                    rank,
+                    missing,
+                    operation,
+                    waited,
+                });
+            }
+            self.poll(left)?;
+        }
+    }
+
+    /// After a failed exchange: makes sure that every peer has this rank's
+    /// header, and returns the divergence that may be behind the failure.
+    fn conclude(&mut self, operation: Operation, error: CollectiveError) -> CollectiveError {
+        use CollectiveError::{Mismatch, PeerLeft};
+        if self.check_aborted().is_err() || !matches!(error, Mismatch { .. } | PeerLeft { .. }) {
+            return self.check_aborted().err().unwrap_or(error);
+        }
+        let mut found = matches!(error, Mismatch { .. }).then(|| error.clone());
+        let end = Instant::now() + GRACE.min(self.patience.timeout);
+        self.lanes.iter_mut().for_each(Lane::headers_only);
+        loop {
+            for (peer, stream) in self.links.streams.iter().enumerate() {
+                let (Some(stream), lane) = (stream, &mut self.lanes[peer]) else {
+                    continue;
+                };
+                lane.write(stream, bytemuck::cast_slice(&self.outgoing));
+                lane.read(stream, bytemuck::cast_slice_mut(&mut self.incoming[peer]));
+                if let Err(Unexpected(theirs)) = lane.check(operation) {
+                    let rank = self.rank;
+                    found.get_or_insert(Mismatch {
+                        rank,
+                        ours: operation,
+                        peer,
+                        theirs,
+                    });
+                }
+            }
+            let busy = self
+                .lanes
+                .iter()
+                .any(|lane| lane.wants_read() || lane.wants_write());
+            let left = end.saturating_duration_since(Instant::now());
+            if !busy || left.is_zero() || self.poll(left).is_err() {
+                break;
+            }
+        }
+        self.drain(end);
+        found.unwrap_or(error)
+    }
+
+    /// Closes this rank's side and reads on until the peers close theirs: a
+    /// connection closed with unread data is reset, and a reset would take
+    /// from a peer the header that tells it what went wrong.
+    fn drain(&mut self, end: Instant) {
+        self.links.close(Shutdown::Write);
+        for (peer, stream) in self.links.streams.iter().enumerate() {
+            let (Some(stream), buffer) = (stream, &mut self.incoming[peer]) else {
+                continue;
+            };
+            let buffer: &mut [u8] = bytemuck::cast_slice_mut(buffer);
+            loop {
+                match io::Read::read(&mut &*stream, buffer) {
+                    Ok(0) => break,
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        let left = end.saturating_duration_since(Instant::now());
+                        let mut fds = [PollFd::new(stream, PollFlags::IN)];
+                        if left.is_zero() || poll(&mut fds, Some(&timespec(left))).is_err() {
+                            break;
+                        }
+                    }
+                    Err(_) => break,
+                }
+            }
+        }
+    }
+
+    /// Sleeps until some connection can move on, at most `limit`.
+    fn poll(&self, limit: Duration) -> Result<(), CollectiveError> {
+        let Some(any) = self.links.streams.iter().flatten().next() else {
+            return Ok(());
+        };
+        let mut fds: [PollFd<'_>; MAX_RANKS] =
+            std::array::from_fn(|_| PollFd::new(any, PollFlags::empty()));
+        let mut count = 0;
+        for (stream, lane) in self.links.streams.iter().zip(&self.lanes) {
+            let Some(stream) = stream else { continue };
+            let mut flags = PollFlags::empty();
+            flags.set(PollFlags::IN, lane.wants_read());
+            flags.set(PollFlags::OUT, lane.wants_write());
+            if !flags.is_empty() {
+                fds[count] = PollFd::new(stream, flags);
+                count += 1;
+            }
+        }
+        match poll(&mut fds[..count], Some(&timespec(limit))) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(CollectiveError::system(self.rank, "poll", &error)),
+        }
+    }
+
+    fn check_aborted(&self) -> Result<(), CollectiveError> {
+        if self.links.aborted.load(Ordering::Acquire) {
+            return Err(CollectiveError::Aborted { rank: self.rank });
+        }
+        Ok(())
+    }
+}
+
+impl Endpoint for Member {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.links.streams.len()
+    }
+
+    fn capacity(&self) -> usize {
+        self.outgoing.len()
+    }
+
+    fn outgoing(&mut self) -> &mut [f32] {
+        &mut self.outgoing
+    }
+
+    fn incoming(&self, rank: usize) -> &[f32] {
+        if rank == self.rank {
+            &self.outgoing
+        } else {
+            &self.incoming[rank]
+        }
+    }
+
+    fn exchange(
+        &mut self,
+        operation: Operation,
+        part: &dyn Fn(usize, usize) -> Range<usize>,
+    ) -> Result<(), CollectiveError> {
+        for (peer, lane) in self.lanes.iter_mut().enumerate() {
+            if peer != self.rank {
+                let (send, receive) = (part(self.rank, peer), part(peer, self.rank));
+                lane.start(operation, send.len(), receive.len());
+            }
+        }
+        let result = self.pump_until_done(operation, part);
+        result.map_err(|error| self.conclude(operation, error))
+    }
+
+    fn leave(&mut self) {
+        self.links.close(Shutdown::Both);
+    }
+
+    fn aborter(&self) -> Arc<dyn Abort> {
+        self.links.clone()
+    }
+}
+
+impl Abort for Links {
+    fn abort(&self) {
+        self.aborted.store(true, Ordering::Release);
+        // Wakes this rank from its poll, and tells the peers.
+        self.close(Shutdown::Both);
+    }
+}
+
+impl Links {
+    fn close(&self, how: Shutdown) {
+        for stream in self.streams.iter().flatten() {
+            // Fails only if the connection is gone already.
+            let _ = stream.shutdown(how);
+        }
+    }
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: duration.as_secs().cast_signed(),
+        tv_nsec: duration.subsec_nanos().into(),
+    }
+}

@@ -1,0 +1,158 @@
+//! Groups over TCP on the loopback interface.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use lockstep_collective::{Collective, CollectiveError, Options, Tcp, TcpListenerHandle};
+use proptest::prelude::*;
+
+use crate::support::{self, Case, Members, check_against_oracle};
+
+const SECRET: &[u8] = b"a secret of the tests";
+
+fn bind(size: usize) -> (Vec<TcpListenerHandle>, Vec<SocketAddr>) {
+    let handles = (0..size).map(|_| Tcp::bind("127.0.0.1:0").expect("bind"));
+    let handles: Vec<_> = handles.collect();
+    let addresses = handles.iter().map(TcpListenerHandle::address).collect();
+    (handles, addresses)
+}
+
+fn group(size: usize, options: &Options) -> Members {
+    let (handles, addresses) = bind(size);
+    thread::scope(|scope| {
+        let addresses = &addresses;
+        let join = |(rank, handle): (usize, TcpListenerHandle)| {
+            scope.spawn(move || {
+                handle
+                    .connect_with(rank, addresses, "group", SECRET, options)
+                    .expect("connect")
+            })
+        };
+        let ranks: Vec<_> = handles.into_iter().enumerate().map(join).collect();
+        let member = |rank: thread::ScopedJoinHandle<'_, Tcp>| {
+            Box::new(rank.join().expect("a rank panicked")) as Box<dyn Collective>
+        };
+        ranks.into_iter().map(member).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn equals_the_plain_sum(case in support::cases(100_000), capacity in 1_usize..70_000) {
+        let max_elements = capacity.max(case.longest() / 16);
+        check_against_oracle(&case, group(case.size, &Options { max_elements, ..Options::default() }));
+    }
+}
+
+#[test]
+fn both_sides_may_send_more_than_the_sockets_hold() {
+    let options = Options {
+        max_elements: 8 << 20,
+        ..Options::default()
+    };
+    check_against_oracle(&Case::new(2, 4 << 20, 7), group(2, &options));
+}
+
+support::failure_tests!(group);
+
+/// Lets a rank 1 try to join with something different, then a right one;
+/// returns the error of the wrong one.
+fn refused(group_id: &str, secret: &[u8], max_elements: usize) -> CollectiveError {
+    let (handles, addresses) = bind(3);
+    let [first, wrong, right] = handles.try_into().expect("three");
+    let addresses = &addresses[..2];
+    let join = |handle: TcpListenerHandle, rank| {
+        let options = support::patient();
+        let member = handle.connect_with(rank, addresses, "group", SECRET, &options);
+        member.expect("connect").barrier().expect("barrier");
+    };
+    thread::scope(|scope| {
+        let first = scope.spawn(|| join(first, 0));
+        let options = Options {
+            max_elements,
+            ..support::patient()
+        };
+        let error = wrong.connect_with(1, addresses, group_id, secret, &options);
+        join(right, 1);
+        first.join().expect("rank 0 panicked");
+        error.expect_err("refused")
+    })
+}
+
+#[test]
+fn ranks_that_do_not_belong_are_refused() {
+    let elements = support::patient().max_elements;
+    for (group_id, secret, max_elements, reason) in [
+        (
+            "group",
+            &b"another secret"[..],
+            elements,
+            "the secrets differ",
+        ),
+        ("group", b"", elements, "the secrets differ"),
+        ("another", SECRET, elements, "the group ids differ"),
+        ("group", SECRET, elements + 1, "max_elements differ"),
+    ] {
+        let text = refused(group_id, secret, max_elements).to_string();
+        assert!(
+            text.contains(reason) && text.contains("rank 1 cannot join"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_rank_that_never_connects_is_named() {
+    let (mut handles, addresses) = bind(2);
+    let options = Options {
+        join_timeout: Duration::from_millis(100),
+        ..support::patient()
+    };
+    let first = handles.swap_remove(0);
+    let error = first.connect_with(0, &addresses, "group", SECRET, &options);
+    let text = error.expect_err("nobody comes").to_string();
+    assert!(text.contains("rank 1 did not connect within"), "{text}");
+}
+
+#[test]
+fn strangers_on_the_port_do_not_disturb() {
+    use std::io::Write;
+    let (handles, addresses) = bind(3);
+    for (address, noise) in addresses
+        .iter()
+        .zip([&b""[..], b"GET / HTTP/1.1\r\n\r\n", &[0; 4096]])
+    {
+        let mut stranger = std::net::TcpStream::connect(address).expect("connect");
+        stranger.write_all(noise).expect("write");
+    }
+    let ranks: Vec<_> = handles
+        .into_iter()
+        .enumerate()
+        .map(|(rank, handle)| {
+            let (addresses, options) = (addresses.clone(), support::patient());
+            thread::spawn(move || {
+                let member = handle.connect_with(rank, &addresses, "group", SECRET, &options);
+                member.expect("connect").barrier().expect("barrier");
+            })
+        })
+        .collect();
+    ranks
+        .into_iter()
+        .for_each(|rank| rank.join().expect("a rank panicked"));
+}
+
+#[test]
+fn ranks_out_of_range_are_refused() {
+    let (mut handles, addresses) = bind(1);
+    let handle = handles.pop().expect("one");
+    let error = handle
+        .connect(1, &addresses, "group", SECRET)
+        .expect_err("rank 1 of 1");
+    assert!(
+        matches!(error, CollectiveError::Join { rank: 1, .. }),
+        "{error}"
+    );
+}
