@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""Check that the target loads in transformers and agrees with model.py, and that its chat template is chatml.render.
+
+python check_hf.py
+"""
+
+import argparse
+import pathlib
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from chatml import render
+from model import load
+
+MESSAGES = [
+    {"role": "system", "content": "You are a helpful assistant."},
+    {"role": "user", "content": "Count from 7 to 25."},
+]
+
+
+@torch.no_grad()
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=pathlib.Path, default=pathlib.Path(__file__).parents[1] / "lockstep-demo-7m")
+    folder = parser.parse_args().model
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    ours = load(folder)
+    text = tokenizer.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=True)
+    assert text == render(MESSAGES, True), text
+    ids = torch.tensor([tokenizer(text).input_ids])
+    difference = (theirs(ids).logits - ours.head(ours(ids))).abs().max().item()
+    assert difference < 1e-3, difference
+    output = theirs.generate(ids, max_new_tokens=64, do_sample=False)
+    answer = tokenizer.decode(output[0, ids.shape[1] :])
+    print(f"{type(theirs).__name__}: largest logit difference {difference:.1e}, answer {answer!r}")
+
+
+if __name__ == "__main__":
+    main()
