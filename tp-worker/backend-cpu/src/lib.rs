@@ -1,1 +1,31 @@
 //! CPU kernels: packed GEMM, paged attention, norms, thread pool.
+//!
+//! [`CpuBackend`] implements [`lockstep_backend::Backend`] on a set of CPU
+//! cores. Kernels exist for AVX-512 with and without bf16, AVX2, NEON and plain
+//! Rust; one is chosen when the backend is built. Every output element is
+//! accumulated in one order, so results do not depend on the batch, the
+//! chunking, the page size or the number of threads.
+
+mod activation;
+mod attention;
+mod backend;
+mod exp;
+mod gemm;
+mod isa;
+mod memory;
+mod multiversion;
+mod norm;
+mod number;
+mod options;
+mod pack;
+mod partition;
+mod pool;
+mod rope;
+mod tensor;
+
+pub use attention::CpuKvCache;
+pub use backend::CpuBackend;
+pub use isa::{Isa, UnknownIsa};
+pub use options::{Compute, CpuError, CpuOptions};
+pub use pack::CpuMatrix;
+pub use tensor::{CpuTensor, CpuVector};

@@ -1,0 +1,74 @@
+//! The table of compiled tiles of one instruction set and element type.
+
+use super::tile::TileFn;
+use crate::isa::Isa;
+
+/// What an operand's 4-byte step holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Element {
+    /// One f32.
+    F32,
+    /// Two bf16.
+    Bf16,
+}
+
+impl Element {
+    /// Steps of a row of `k` values.
+    pub(crate) fn steps(self, k: usize) -> usize {
+        match self {
+            Self::F32 => k,
+            Self::Bf16 => k.div_ceil(2),
+        }
+    }
+}
+
+/// Tiles for 1 to [`Self::rows`] rows.
+pub(crate) struct Tiles {
+    /// `single[m − 1]`: `m` rows, one panel.
+    pub single: &'static [TileFn],
+    /// `stream[m − 1]`: `m` rows and as many panels at once as registers
+    /// allow, so that neither one memory stream nor the multiply-add's latency
+    /// bounds few rows.
+    pub stream: &'static [(TileFn, usize)],
+}
+
+impl Tiles {
+    /// The most rows of one tile.
+    pub(crate) fn rows(&self) -> usize {
+        self.single.len()
+    }
+}
+
+/// The tiles for a machine and element type.
+pub(crate) fn select(isa: Isa, element: Element) -> &'static Tiles {
+    match (isa, element) {
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx512Bf16, Element::Bf16) => &super::avx512_bf16::TILES_BF16,
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx512, Element::Bf16) => &super::avx512::TILES_BF16,
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx512 | Isa::Avx512Bf16, Element::F32) => &super::avx512::TILES_F32,
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx2, Element::Bf16) => &super::avx2::TILES_BF16,
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx2, Element::F32) => &super::avx2::TILES_F32,
+        #[cfg(target_arch = "aarch64")]
+        (Isa::Neon, Element::Bf16) => &super::neon::TILES_BF16,
+        #[cfg(target_arch = "aarch64")]
+        (Isa::Neon, Element::F32) => &super::neon::TILES_F32,
+        (_, Element::F32) => &super::scalar::TILES_F32,
+        (_, Element::Bf16) => &super::scalar::TILES_BF16,
+    }
+}
+
+/// `tiles!(f: [m …], [p …])`: rows 1, 2, … and the panels streamed at once for each.
+macro_rules! tiles {
+    ($tile:ident: [$($m:literal)*], [$($p:literal)*]) => {
+        Tiles {
+            single: &[$($tile::<$m, 1>),*],
+            stream: &[$(($tile::<$m, $p>, $p)),*],
+        }
+    };
+}
+
+pub(crate) use tiles;

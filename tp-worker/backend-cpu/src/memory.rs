@@ -1,0 +1,167 @@
+//! Zeroed memory straight from the system, committed when first written.
+
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use bytemuck::Pod;
+use lockstep_backend::BackendError;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+/// From this size on, huge pages are asked for: fewer TLB misses when weights stream.
+const HUGE_PAGE_FROM: usize = 4 << 20;
+
+/// A fixed-size, page-aligned array of zeros. Pages nobody wrote cost no memory.
+pub(crate) struct Buffer<T: Pod> {
+    start: NonNull<T>,
+    len: usize,
+    item: PhantomData<T>,
+}
+
+// SAFETY: a buffer owns its mapping alone, as a Vec owns its heap block.
+unsafe impl<T: Pod + Send> Send for Buffer<T> {}
+// SAFETY: shared access only reads.
+unsafe impl<T: Pod + Sync> Sync for Buffer<T> {}
+
+impl<T: Pod> Buffer<T> {
+    /// `len` zeros; `what` names them in the error.
+    pub(crate) fn zeroed(len: usize, what: &'static str) -> Result<Self, BackendError> {
+        if len == 0 {
+            return Ok(Self::empty());
+        }
+        let bytes = len
+            .checked_mul(size_of::<T>())
+            .filter(|&bytes| bytes <= isize::MAX as usize);
+        let refused = BackendError::OutOfMemory {
+            what,
+            bytes: bytes.unwrap_or(usize::MAX),
+        };
+        let Some(bytes) = bytes else {
+            return Err(refused);
+        };
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice
+        // aliases nothing.
+        let mapped = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | no_reserve(),
+            )
+        };
+        let Some(start) = mapped
+            .ok()
+            .and_then(|start| NonNull::new(start.cast::<T>()))
+        else {
+            return Err(refused);
+        };
+        let buffer = Self {
+            start,
+            len,
+            item: PhantomData,
+        };
+        buffer.advise_huge_pages(bytes);
+        Ok(buffer)
+    }
+
+    /// No elements and no mapping.
+    pub(crate) fn empty() -> Self {
+        Self {
+            start: NonNull::dangling(),
+            len: 0,
+            item: PhantomData,
+        }
+    }
+
+    /// Makes room for at least `len` elements; contents are lost when it grows.
+    pub(crate) fn grow(&mut self, len: usize, what: &'static str) -> Result<(), BackendError> {
+        if self.len < len {
+            *self = Self::zeroed(len.next_power_of_two(), what)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of address space it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.len * size_of::<T>()
+    }
+
+    #[cfg(target_os = "linux")]
+    fn advise_huge_pages(&self, bytes: usize) {
+        if bytes >= HUGE_PAGE_FROM {
+            // SAFETY: the range is this buffer's own mapping; the advice changes
+            // no contents. A kernel without huge pages refuses, which is fine.
+            let _ = unsafe { madvise(self.start.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn advise_huge_pages(&self, _bytes: usize) {}
+}
+
+#[cfg(target_os = "linux")]
+fn no_reserve() -> MapFlags {
+    MapFlags::NORESERVE
+}
+
+#[cfg(not(target_os = "linux"))]
+fn no_reserve() -> MapFlags {
+    MapFlags::empty()
+}
+
+impl<T: Pod> Deref for Buffer<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `start..start + len` is mapped, aligned, and all-zero bytes or
+        // later writes of `T` are valid values of a `Pod` type.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl<T: Pod> DerefMut for Buffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as for `deref`; `&mut self` makes the access unique.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl<T: Pod> Drop for Buffer<T> {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            // SAFETY: the mapping is this buffer's own and nothing borrows it any more.
+            let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes()) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_zero_aligned_and_writable() {
+        let mut buffer = Buffer::<u32>::zeroed(3_000_000, "test").unwrap();
+        assert!(buffer.iter().all(|&x| x == 0));
+        assert_eq!(buffer.as_ptr() as usize % 4096, 0);
+        buffer[2_999_999] = 7;
+        assert_eq!(buffer.last(), Some(&7));
+    }
+
+    #[test]
+    fn more_than_the_address_space_is_an_error() {
+        let error = Buffer::<f32>::zeroed(usize::MAX / 8, "keys").err().unwrap();
+        assert!(error.to_string().contains("keys needs"));
+        assert!(Buffer::<f32>::zeroed(usize::MAX, "keys").is_err());
+    }
+
+    #[test]
+    fn growing_keeps_enough_room() {
+        let mut buffer = Buffer::<f32>::empty();
+        buffer.grow(10, "test").unwrap();
+        let start = buffer.as_ptr();
+        buffer.grow(16, "test").unwrap();
+        assert_eq!(buffer.as_ptr(), start);
+        assert_eq!(buffer.len(), 16);
+    }
+}

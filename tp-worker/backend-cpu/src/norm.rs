@@ -1,0 +1,129 @@
+//! Root-mean-square norms (Zhang & Sennrich, arXiv:1910.07467).
+
+use std::ops::Range;
+
+use crate::isa::Isa;
+use crate::multiversion::multiversion;
+use crate::partition::{Shared, for_rows};
+use crate::pool::Pool;
+
+/// Partial sums of a row; folded pairwise.
+const LANES: usize = 32;
+
+/// Sum of squares: value `i` goes to partial sum `i mod 32`.
+#[inline(always)]
+fn sum_of_squares(x: &[f32]) -> f32 {
+    let mut lanes = [0.0f32; LANES];
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    for chunk in chunks {
+        for lane in 0..LANES {
+            lanes[lane] += chunk[lane] * chunk[lane];
+        }
+    }
+    for (lane, x) in lanes.iter_mut().zip(rest) {
+        *lane += x * x;
+    }
+    let mut width = LANES;
+    while width > 1 {
+        width /= 2;
+        for lane in 0..width {
+            lanes[lane] += lanes[lane + width];
+        }
+    }
+    lanes[0]
+}
+
+#[inline(always)]
+fn inverse_rms(x: &[f32], eps: f32) -> f32 {
+    1.0 / (sum_of_squares(x) / x.len() as f32 + eps).sqrt()
+}
+
+multiversion! {
+    fn norm_row(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+        let scale = inverse_rms(x, eps);
+        for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+            *out = x * scale * weight;
+        }
+    }
+}
+
+multiversion! {
+    fn norm_row_in_place(x: &mut [f32], weight: &[f32], eps: f32) {
+        let scale = inverse_rms(x, eps);
+        for (x, weight) in x.iter_mut().zip(weight) {
+            *x = *x * scale * weight;
+        }
+    }
+}
+
+multiversion! {
+    fn add_row(x: &mut [f32], delta: &[f32]) {
+        for (x, delta) in x.iter_mut().zip(delta) {
+            *x += delta;
+        }
+    }
+}
+
+/// `out = x / rms(x) · weight`, row by row.
+pub(crate) fn rms_norm(
+    pool: &mut Pool,
+    isa: Isa,
+    x: &[f32],
+    weight: &[f32],
+    eps: f32,
+    out: &mut [f32],
+) {
+    let width = weight.len();
+    for_rows(pool, out, width, |rows, out| {
+        let x = &x[rows.start * width..rows.end * width];
+        for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
+            norm_row(isa, x, weight, eps, out);
+        }
+    });
+}
+
+/// `residual += delta`, then `out = rms_norm(residual)`.
+pub(crate) fn add_rms_norm(
+    pool: &mut Pool,
+    isa: Isa,
+    residual: &mut [f32],
+    delta: &[f32],
+    weight: &[f32],
+    eps: f32,
+    out: &mut [f32],
+) {
+    let width = weight.len();
+    let residual = Shared::new(residual);
+    for_rows(pool, out, width, |rows, out| {
+        let range = rows.start * width..rows.end * width;
+        let delta = &delta[range.clone()];
+        // SAFETY: `for_rows` gives each thread rows of its own.
+        let residual = unsafe { residual.slice(range) };
+        let rows = residual
+            .chunks_exact_mut(width)
+            .zip(delta.chunks_exact(width));
+        for ((residual, delta), out) in rows.zip(out.chunks_exact_mut(width)) {
+            add_row(isa, residual, delta);
+            norm_row(isa, residual, weight, eps, out);
+        }
+    });
+}
+
+/// Norms each head among `columns` of rows `width` wide, in place.
+pub(crate) fn head_norm(
+    pool: &mut Pool,
+    isa: Isa,
+    x: &mut [f32],
+    width: usize,
+    columns: Range<usize>,
+    weight: &[f32],
+    eps: f32,
+) {
+    for_rows(pool, x, width, |_, part| {
+        for row in part.chunks_exact_mut(width) {
+            for head in row[columns.clone()].chunks_exact_mut(weight.len()) {
+                norm_row_in_place(isa, head, weight, eps);
+            }
+        }
+    });
+}

@@ -1,0 +1,118 @@
+//! Conversions between f32 and bf16, and packing of rows into 4-byte steps.
+
+use crate::gemm::Element;
+use crate::isa::Isa;
+use crate::multiversion::multiversion;
+
+/// Values converted at once.
+const CHUNK: usize = 256;
+
+/// `x` rounded to the nearest bf16, ties to even; NaN stays NaN.
+#[inline(always)]
+pub(crate) fn bf16_bits(x: f32) -> u32 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
+    let quiet = (bits >> 16) | 0x40;
+    if bits & 0x7fff_ffff > 0x7f80_0000 {
+        quiet
+    } else {
+        rounded
+    }
+}
+
+/// The f32 with the value of a bf16.
+#[inline(always)]
+pub(crate) fn bf16_value(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+multiversion! {
+    /// Rounds consecutive values to pairs of bf16; an odd last value is paired with 0.
+    pub(crate) fn to_pairs(x: &[f32], pairs: &mut [u32]) {
+        let halves = x.chunks_exact(2);
+        if let ([last], Some(pair)) = (halves.remainder(), pairs.get_mut(x.len() / 2)) {
+            *pair = bf16_bits(*last);
+        }
+        for (pair, half) in pairs.iter_mut().zip(halves) {
+            *pair = bf16_bits(half[0]) | (bf16_bits(half[1]) << 16);
+        }
+    }
+}
+
+multiversion! {
+    /// Rounds values to bf16.
+    pub(crate) fn to_bf16(x: &[f32], out: &mut [u16]) {
+        for (bits, &x) in out.iter_mut().zip(x) {
+            *bits = bf16_bits(x) as u16;
+        }
+    }
+}
+
+/// Writes one row's steps to `out[start + step · stride]`.
+pub(crate) fn pack_row(
+    isa: Isa,
+    element: Element,
+    row: &[f32],
+    out: &mut [u32],
+    start: usize,
+    stride: usize,
+) {
+    let per_chunk = match element {
+        Element::F32 => CHUNK,
+        Element::Bf16 => CHUNK / 2,
+    };
+    let mut packed = [0u32; CHUNK];
+    for (index, chunk) in row.chunks(CHUNK).enumerate() {
+        let steps = &mut packed[..element.steps(chunk.len())];
+        match element {
+            Element::F32 => steps.copy_from_slice(bytemuck::cast_slice(chunk)),
+            Element::Bf16 => to_pairs(isa, chunk, steps),
+        }
+        let slots = out[start + index * per_chunk * stride..]
+            .iter_mut()
+            .step_by(stride);
+        slots.zip(steps).for_each(|(slot, step)| *slot = *step);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn rounding_is_that_of_half(bits: u32) {
+            let x = f32::from_bits(bits);
+            let ours = bf16::from_bits(bf16_bits(x) as u16);
+            prop_assert_eq!(ours.to_bits(), bf16::from_f32(x).to_bits());
+            prop_assert_eq!(bf16_value(ours.to_bits()).to_bits(), ours.to_f32().to_bits());
+        }
+
+        #[test]
+        fn rows_are_packed_alike_everywhere(
+            row in prop::collection::vec(any::<f32>(), 1..700),
+            stride in 1usize..5,
+        ) {
+            for element in [Element::F32, Element::Bf16] {
+                let steps = element.steps(row.len());
+                let mut naive = vec![0u32; steps * stride];
+                for (i, x) in row.iter().enumerate() {
+                    match element {
+                        Element::F32 => naive[i * stride] = x.to_bits(),
+                        Element::Bf16 => {
+                            naive[i / 2 * stride] |= bf16_bits(*x) << (16 * (i % 2));
+                        }
+                    }
+                }
+                for isa in Isa::available() {
+                    let mut packed = vec![0u32; steps * stride];
+                    pack_row(isa, element, &row, &mut packed, 0, stride);
+                    prop_assert_eq!(&packed, &naive);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Static shares of work per thread.
+
+use std::ops::Range;
+
+use crate::pool::Pool;
+
+/// Fewer elements than this per thread are not worth waking a thread for.
+const MIN_ELEMENTS: usize = 8_192;
+
+/// The part of `0..items` that falls to share `index` of `shares`; sizes differ by at most 1.
+pub(crate) fn share(items: usize, shares: usize, index: usize) -> Range<usize> {
+    let (each, extra) = (items / shares, items % shares);
+    let start = index * each + index.min(extra);
+    start..start + each + usize::from(index < extra)
+}
+
+/// A matrix that threads write disjoint parts of.
+pub(crate) struct Shared<'a, T> {
+    start: *mut T,
+    len: usize,
+    borrow: std::marker::PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: access goes through the unsafe methods, whose callers promise
+// disjoint parts; moving elements between threads is fine for `T: Send`.
+unsafe impl<T: Send> Sync for Shared<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Send for Shared<'_, T> {}
+
+impl<'a, T> Shared<'a, T> {
+    pub(crate) fn new(data: &'a mut [T]) -> Self {
+        Self {
+            start: data.as_mut_ptr(),
+            len: data.len(),
+            borrow: std::marker::PhantomData,
+        }
+    }
+
+    /// The elements of `range`.
+    ///
+    /// # Safety
+    /// No two live slices of one `Shared` may overlap, on any thread.
+    ///
+    /// # Panics
+    /// When `range` is out of bounds.
+    #[expect(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
+    pub(crate) unsafe fn slice(&self, range: Range<usize>) -> &mut [T] {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "part lies outside"
+        );
+        // SAFETY: in bounds, and unique by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
+    }
+
+    /// Where the elements begin, for kernels that write strided tiles.
+    pub(crate) fn as_ptr(&self) -> *mut T {
+        self.start
+    }
+}
+
+/// Runs `body(rows, part)` over contiguous row ranges of `data` `[_, width]`,
+/// on as many threads as the size is worth.
+pub(crate) fn for_rows<T: Send>(
+    pool: &mut Pool,
+    data: &mut [T],
+    width: usize,
+    body: impl Fn(Range<usize>, &mut [T]) + Sync,
+) {
+    if data.is_empty() || width == 0 {
+        return;
+    }
+    let rows = data.len() / width;
+    let shares = pool
+        .threads()
+        .min(data.len().div_ceil(MIN_ELEMENTS))
+        .min(rows);
+    if shares <= 1 {
+        return body(0..rows, data);
+    }
+    let shared = Shared::new(data);
+    pool.run(|thread| {
+        if thread < shares {
+            let rows = share(rows, shares, thread);
+            // SAFETY: shares are disjoint row ranges.
+            let part = unsafe { shared.slice(rows.start * width..rows.end * width) };
+            body(rows, part);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_cover_everything_once() {
+        for (items, shares) in [(0, 3), (1, 3), (7, 3), (9, 3), (2, 2), (100, 7)] {
+            let parts: Vec<usize> = (0..shares).flat_map(|i| share(items, shares, i)).collect();
+            assert_eq!(parts, (0..items).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn rows_are_visited_once() {
+        let mut pool = Pool::new(3, None).unwrap();
+        let mut data = vec![0u32; 5 * 7_001];
+        for_rows(&mut pool, &mut data, 5, |rows, part| {
+            for (row, values) in rows.zip(part.chunks_exact_mut(5)) {
+                values.iter_mut().for_each(|value| *value += row as u32 + 1);
+            }
+        });
+        assert!(
+            data.chunks(5)
+                .enumerate()
+                .all(|(i, row)| row.iter().all(|&x| x == i as u32 + 1))
+        );
+    }
+}

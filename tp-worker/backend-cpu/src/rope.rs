@@ -1,0 +1,41 @@
+//! Rotary position embedding (Su et al., arXiv:2104.09864) on half-split pairs.
+
+use lockstep_backend::{AttentionShape, RopeTable};
+
+use crate::isa::Isa;
+use crate::multiversion::multiversion;
+use crate::partition::for_rows;
+use crate::pool::Pool;
+
+multiversion! {
+    fn rotate(low: &mut [f32], high: &mut [f32], cos: &[f32], sin: &[f32]) {
+        let angles = cos.iter().zip(sin);
+        for ((a, b), (cos, sin)) in low.iter_mut().zip(high).zip(angles) {
+            (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+        }
+    }
+}
+
+/// Rotates the query and key heads of every row of `qkv`. Value `i` pairs with
+/// `i + table.half`; values past `2 · table.half` stay.
+pub(crate) fn rope(
+    pool: &mut Pool,
+    isa: Isa,
+    qkv: &mut [f32],
+    shape: &AttentionShape,
+    table: &RopeTable,
+    positions: &[u32],
+) {
+    let (width, half) = (shape.qkv_width(), table.half);
+    let rotated = (shape.heads + shape.kv_heads) * shape.head_dim;
+    for_rows(pool, qkv, width, |rows, part| {
+        for (row, position) in part.chunks_exact_mut(width).zip(&positions[rows]) {
+            let angles = *position as usize * half..(*position as usize + 1) * half;
+            let (cos, sin) = (&table.cos[angles.clone()], &table.sin[angles]);
+            for head in row[..rotated].chunks_exact_mut(shape.head_dim) {
+                let (low, high) = head.split_at_mut(half);
+                rotate(isa, low, &mut high[..half], cos, sin);
+            }
+        }
+    });
+}
