@@ -58,7 +58,8 @@ pub struct ParallelConfig {
 pub struct KvConfig {
     /// Tokens per page.
     pub page_size: usize,
-    /// Pages on every rank.
+    /// Pages on every rank, page 0 included: it is kept for padding and never
+    /// handed out.
     pub num_pages: usize,
     /// Finished prefixes stay in a radix cache until their pages are needed.
     pub radix_cache: bool,
@@ -201,8 +202,8 @@ impl EngineConfig {
     pub fn ranks_per_node(&self) -> usize {
         self.parallel.tp_size / self.parallel.nnodes
     }
-    /// Tokens the cache holds.
+    /// Tokens the cache holds for requests and prefixes; page 0 is kept for padding.
     pub fn kv_tokens(&self) -> usize {
-        self.kv.num_pages * self.kv.page_size
+        self.kv.num_pages.saturating_sub(1) * self.kv.page_size
     }
 }

@@ -4,15 +4,27 @@
 
 #![forbid(unsafe_code)]
 
+pub mod args;
+
 mod engine;
+mod error;
 mod file;
+mod file_args;
+mod hardware;
 mod hash;
+mod memory;
 mod model;
 mod node;
+mod resolve;
 
+pub use args::ServeArgs;
 pub use engine::{
     Dtype, EngineConfig, KvConfig, LimitsConfig, NodeConfig, ParallelConfig, RequestLimits,
     ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig,
 };
+pub use error::ConfigError;
 pub use file::{ConfigFile, ConfigFileError};
-pub use model::{Architecture, ModelConfig, RopeConfig, RopeScaling};
+pub use file_args::with_config_file;
+pub use hardware::Hardware;
+pub use model::{Architecture, ModelConfig, ModelConfigError, RopeConfig, RopeScaling};
+pub use resolve::{Resolved, resolve};

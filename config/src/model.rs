@@ -4,6 +4,14 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+mod error;
+mod load;
+mod raw;
+mod rope;
+mod window;
+
+pub use error::ModelConfigError;
+
 /// Model families served, all dense decoder-only transformers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -1,8 +1,7 @@
 //! The child's end of the control link.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use rustix::process::{getpid, getppid};
@@ -20,7 +19,7 @@ pub struct Lifecycle {
     /// Stop admitting, finish what runs, exit 0.
     pub drain: CancellationToken,
     /// Stop now: the launcher is gone, or said so. The process is ended from
-    /// outside the role's runtime after [`HALT_GRACE`].
+    /// outside the role's runtime a second and a half later.
     pub halt: CancellationToken,
 }
 
@@ -32,7 +31,10 @@ pub(crate) const HALT_GRACE: Duration = Duration::from_millis(1500);
 pub struct ControlLink {
     outgoing: UnboundedSender<ChildMessage>,
     lifecycle: Lifecycle,
-    finished: Arc<std::sync::Mutex<Receiver<()>>>,
+    /// Cancelled when nothing more will be reported.
+    closing: CancellationToken,
+    /// Disconnected when all reports are written.
+    written: Arc<Mutex<mpsc::Receiver<()>>>,
 }
 
 impl ControlLink {
@@ -63,16 +65,21 @@ impl ControlLink {
     pub(crate) fn over(
         stream: std::os::unix::net::UnixStream,
         role: Role,
-        end: impl Fn(u8) + Send + 'static,
+        end: impl FnOnce(u8) + Send + 'static,
     ) -> Result<Self, RoleError> {
-        let (link, outgoing, finish) = Self::unconnected();
+        let (written_all, written) = mpsc::channel();
+        let (link, outgoing) = Self::new(written);
         let pid = getpid().as_raw_nonzero().get().unsigned_abs();
         link.send(ChildMessage::Hello {
             role: role.to_string(),
             pid,
         });
-        driver::start(stream, outgoing, link.lifecycle.clone(), finish, end)
-            .map_err(RoleError::Link)?;
+        let reports = driver::Reports {
+            outgoing,
+            closing: link.closing.clone(),
+            written_all,
+        };
+        driver::start(stream, reports, link.lifecycle.clone(), end).map_err(RoleError::Link)?;
         Ok(link)
     }
 
@@ -80,26 +87,21 @@ impl ControlLink {
     /// can be read from the receiver, and the [`Lifecycle`] is the caller's to
     /// cancel.
     pub fn detached() -> (Self, UnboundedReceiver<ChildMessage>) {
-        let (link, outgoing, _) = Self::unconnected();
-        (link, outgoing)
+        Self::new(mpsc::channel().1)
     }
 
-    fn unconnected() -> (
-        Self,
-        UnboundedReceiver<ChildMessage>,
-        std::sync::mpsc::Sender<()>,
-    ) {
-        let (sender, outgoing) = unbounded_channel();
-        let (finish, finished) = channel();
-        let finished = Arc::new(std::sync::Mutex::new(finished));
+    fn new(written: mpsc::Receiver<()>) -> (Self, UnboundedReceiver<ChildMessage>) {
+        let (outgoing, reports) = unbounded_channel();
+        let written = Arc::new(Mutex::new(written));
+        let (lifecycle, closing) = (Lifecycle::default(), CancellationToken::new());
         (
             Self {
-                outgoing: sender,
-                lifecycle: Lifecycle::default(),
-                finished,
+                outgoing,
+                lifecycle,
+                closing,
+                written,
             },
-            outgoing,
-            finish,
+            reports,
         )
     }
 
@@ -131,16 +133,14 @@ impl ControlLink {
         &self.lifecycle
     }
 
-    /// Waits until everything reported has been written, at most `limit`.
-    pub(crate) fn flush(self, limit: Duration) {
-        let Self {
-            outgoing, finished, ..
-        } = self;
-        drop(outgoing);
-        if let Ok(finished) = finished.lock() {
-            // Disconnected: the driver has written all and ended.
-            let _: Result<(), RecvTimeoutError> = finished.recv_timeout(limit);
-        };
+    /// Closes the link once everything reported so far has been written, and
+    /// waits for that, at most `limit`.
+    pub(crate) fn close(&self, limit: Duration) {
+        self.closing.cancel();
+        if let Ok(written) = self.written.lock() {
+            // Ends by disconnection, or by the limit; nothing is ever sent.
+            let _ = written.recv_timeout(limit);
+        }
     }
 
     fn send(&self, message: ChildMessage) {

@@ -33,6 +33,17 @@ pub fn init(role: &str, filter: &str, json: bool) {
     let _ = result;
 }
 
+/// Checks a filter before anything is started with it.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check(filter: &str) -> Result<(), String> {
+    EnvFilter::builder()
+        .parse(filter)
+        .map(|_| ())
+        .map_err(|error| error.to_string())
+}
+
 /// The time and the role in front of a plain line.
 struct RoleTime(String);
 

@@ -96,7 +96,7 @@ impl RoleContext {
 
     /// Ends the role with its result: reports a failure to the launcher and
     /// gives the exit code of the process.
-    pub fn leave<E: std::error::Error>(self, result: Result<(), E>) -> u8 {
+    pub fn leave<E: std::error::Error>(&self, result: Result<(), E>) -> u8 {
         let lifecycle = self.link.lifecycle();
         let code = match result {
             Ok(()) => exit::OK,
@@ -108,7 +108,7 @@ impl RoleContext {
                 exit::START_FAILED
             }
         };
-        self.link.flush(Duration::from_secs(1));
+        self.link.close(Duration::from_secs(1));
         code
     }
 }

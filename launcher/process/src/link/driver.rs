@@ -8,20 +8,28 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio_util::sync::CancellationToken;
 
 use super::{HALT_GRACE, Lifecycle};
 use crate::exit;
 use crate::message::{ChildMessage, LauncherMessage, MAX_LINE};
 
+/// What goes to the launcher.
+pub(super) struct Reports {
+    pub(super) outgoing: UnboundedReceiver<ChildMessage>,
+    /// Cancelled when nothing more comes.
+    pub(super) closing: CancellationToken,
+    /// Dropped when all is written.
+    pub(super) written_all: Sender<()>,
+}
+
 /// Starts the thread. It has a runtime of its own, so nothing that a role does
-/// can keep it from ending the process. `finish` is dropped when all reports
-/// are written.
+/// can keep it from ending the process.
 pub(super) fn start(
     stream: std::os::unix::net::UnixStream,
-    outgoing: UnboundedReceiver<ChildMessage>,
+    reports: Reports,
     lifecycle: Lifecycle,
-    finish: Sender<()>,
-    end: impl Fn(u8) + Send + 'static,
+    end: impl FnOnce(u8) + Send + 'static,
 ) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -38,7 +46,7 @@ pub(super) fn start(
         .name("control".into())
         .spawn(move || {
             let (reader, writer) = stream.into_split();
-            runtime.spawn(write(writer, outgoing, finish));
+            runtime.spawn(write(writer, reports));
             let code = runtime.block_on(until_halt(reader, terminate, &lifecycle));
             lifecycle.halt.cancel();
             runtime.block_on(tokio::time::sleep(HALT_GRACE));
@@ -55,6 +63,7 @@ async fn until_halt(reader: OwnedReadHalf, mut terminate: Signal, lifecycle: &Li
     loop {
         tokio::select! {
             _ = terminate.recv() => lifecycle.drain.cancel(),
+            // Keeps what it has read when the other branch wins: `line` stays.
             read = reader.read_line(&mut line) => {
                 if !matches!(read, Ok(bytes) if bytes > 0) {
                     return exit::LAUNCHER_GONE;
@@ -71,14 +80,21 @@ async fn until_halt(reader: OwnedReadHalf, mut terminate: Signal, lifecycle: &Li
     }
 }
 
-async fn write(
-    mut writer: OwnedWriteHalf,
-    mut outgoing: UnboundedReceiver<ChildMessage>,
-    _finish: Sender<()>,
-) {
-    while let Some(message) = outgoing.recv().await {
-        let Ok(mut line) = serde_json::to_vec(&message) else {
-            continue;
+/// Writes reports until they end; then closes this direction of the socket.
+async fn write(mut writer: OwnedWriteHalf, reports: Reports) {
+    let Reports {
+        mut outgoing,
+        closing,
+        written_all: _until_the_end,
+    } = reports;
+    loop {
+        let message = tokio::select! {
+            biased;
+            message = outgoing.recv() => message,
+            () = closing.cancelled() => return,
+        };
+        let Some(mut line) = message.and_then(|message| serde_json::to_vec(&message).ok()) else {
+            return;
         };
         line.push(b'\n');
         if writer.write_all(&line).await.is_err() {

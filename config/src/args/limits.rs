@@ -1,0 +1,54 @@
+use super::positive;
+
+const HEADING: &str = "Limits on requests";
+
+/// Limits that are checked before a request is queued; beyond them the answer
+/// is an error.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct LimitArgs {
+    /// Bytes of a request body [default: 16777216].
+    #[arg(long, env = "LOCKSTEP_MAX_BODY_BYTES", value_name = "BYTES", value_parser = positive,
+          help_heading = HEADING)]
+    pub max_body_bytes: Option<usize>,
+    /// Bytes of all headers of a request, at least 8192 [default: 32768].
+    #[arg(long, env = "LOCKSTEP_MAX_HEADER_BYTES", value_name = "BYTES", value_parser = positive,
+          help_heading = HEADING)]
+    pub max_header_bytes: Option<usize>,
+    /// Nesting of a JSON body, at most 127 [default: 64].
+    #[arg(long, env = "LOCKSTEP_MAX_JSON_DEPTH", value_name = "LEVELS", value_parser = positive,
+          help_heading = HEADING)]
+    pub max_json_depth: Option<usize>,
+    /// Connections served at once [default: 4096].
+    #[arg(long, env = "LOCKSTEP_MAX_CONNECTIONS", value_name = "COUNT", value_parser = positive,
+          help_heading = HEADING)]
+    pub max_connections: Option<usize>,
+    /// Messages of a chat [default: 4096].
+    #[arg(long, env = "LOCKSTEP_MAX_MESSAGES", value_name = "COUNT", value_parser = positive,
+          help_heading = HEADING)]
+    pub max_messages: Option<usize>,
+    /// Prompts in one completions request [default: 1024].
+    #[arg(long, env = "LOCKSTEP_MAX_PROMPTS", value_name = "COUNT", value_parser = positive,
+          help_heading = HEADING)]
+    pub max_prompts: Option<usize>,
+    /// Choices in one answer: prompts times `n` [default: 1024].
+    #[arg(long, env = "LOCKSTEP_MAX_CHOICES", value_name = "COUNT", value_parser = positive,
+          help_heading = HEADING)]
+    pub max_choices: Option<usize>,
+    /// Alternatives per position (`top_logprobs`) [default: 20].
+    #[arg(long, env = "LOCKSTEP_MAX_TOP_LOGPROBS", value_name = "COUNT", help_heading = HEADING)]
+    pub max_top_logprobs: Option<usize>,
+    /// Stop strings [default: 4].
+    #[arg(long, env = "LOCKSTEP_MAX_STOP_STRINGS", value_name = "COUNT", help_heading = HEADING)]
+    pub max_stop_strings: Option<usize>,
+    /// Bytes of one stop string [default: 1024].
+    #[arg(long, env = "LOCKSTEP_MAX_STOP_BYTES", value_name = "BYTES", value_parser = positive,
+          help_heading = HEADING)]
+    pub max_stop_bytes: Option<usize>,
+    /// Stop token ids [default: 64].
+    #[arg(long, env = "LOCKSTEP_MAX_STOP_TOKEN_IDS", value_name = "COUNT",
+          help_heading = HEADING)]
+    pub max_stop_token_ids: Option<usize>,
+    /// Entries of `logit_bias` [default: 1024].
+    #[arg(long, env = "LOCKSTEP_MAX_LOGIT_BIAS", value_name = "COUNT", help_heading = HEADING)]
+    pub max_logit_bias: Option<usize>,
+}

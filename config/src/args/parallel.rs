@@ -1,0 +1,54 @@
+use std::path::PathBuf;
+
+use super::positive;
+
+const HEADING: &str = "Parallelism";
+
+/// Ranks, threads and nodes.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct ParallelArgs {
+    /// Tensor-parallel ranks over all nodes [default: 1; demo model: 2].
+    ///
+    /// Each rank is a process with its share of the weights and of the cache.
+    #[arg(long, visible_alias = "tp", alias = "tensor-parallel-size", env = "LOCKSTEP_TP_SIZE",
+          value_name = "RANKS", value_parser = positive, help_heading = HEADING)]
+    pub tp_size: Option<usize>,
+    /// Compute threads of each rank [default: available cores / ranks of this node].
+    #[arg(long, env = "LOCKSTEP_THREADS_PER_RANK", value_name = "THREADS",
+          value_parser = positive, help_heading = HEADING)]
+    pub threads_per_rank: Option<usize>,
+    /// Pin compute threads to cores: `auto`, or a list for each rank of this node, as `0-3|4-7`.
+    ///
+    /// Pin when nothing else runs on the machine; on a shared machine leave it
+    /// to the operating system, which is the default.
+    #[arg(long, env = "LOCKSTEP_PIN_CORES", value_name = "CORES", help_heading = HEADING)]
+    pub pin_cores: Option<String>,
+    /// Tokenizer-manager processes on node 0 [default: 1].
+    ///
+    /// One serves thousands of tokens a second; more share the port.
+    #[arg(long, env = "LOCKSTEP_TOKENIZER_MANAGERS", value_name = "COUNT",
+          value_parser = positive, help_heading = HEADING)]
+    pub tokenizer_managers: Option<usize>,
+    /// Nodes, each with tp-size / nnodes ranks [default: 1].
+    ///
+    /// Start the same command on every node, with its own --node-rank.
+    #[arg(long, env = "LOCKSTEP_NNODES", value_name = "NODES", value_parser = positive,
+          help_heading = HEADING)]
+    pub nnodes: Option<usize>,
+    /// This node's number; node 0 has the public ports and the scheduler [default: 0].
+    #[arg(long, env = "LOCKSTEP_NODE_RANK", value_name = "NODE", help_heading = HEADING)]
+    pub node_rank: Option<usize>,
+    /// `host:port` on node 0 where workers of other nodes register.
+    #[arg(long, env = "LOCKSTEP_DIST_INIT_ADDR", value_name = "HOST:PORT", help_heading = HEADING)]
+    pub dist_init_addr: Option<String>,
+    /// Secret that all nodes share; required with several nodes.
+    ///
+    /// Better from --dist-secret-file or the environment: a flag can be seen by
+    /// every user of the machine.
+    #[arg(long, env = "LOCKSTEP_DIST_SECRET", value_name = "SECRET", hide_env_values = true,
+          help_heading = HEADING)]
+    pub dist_secret: Option<String>,
+    /// File with the secret that all nodes share.
+    #[arg(long, env = "LOCKSTEP_DIST_SECRET_FILE", value_name = "FILE", help_heading = HEADING)]
+    pub dist_secret_file: Option<PathBuf>,
+}

@@ -1,0 +1,30 @@
+use std::path::PathBuf;
+
+use clap::builder::FalseyValueParser;
+
+const HEADING: &str = "Process";
+
+/// Logs, files and restarts.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct ProcessArgs {
+    /// TOML file with any of these options; keys are the flags' names.
+    #[arg(long, env = "LOCKSTEP_CONFIG", value_name = "FILE", help_heading = HEADING)]
+    pub config: Option<PathBuf>,
+    /// Log filter: error, warn, info, debug, trace, or per module as in RUST_LOG [default: info].
+    #[arg(long, env = "LOCKSTEP_LOG_LEVEL", value_name = "FILTER", help_heading = HEADING)]
+    pub log_level: Option<String>,
+    /// Log lines as JSON, one object each.
+    #[arg(long, env = "LOCKSTEP_LOG_JSON", value_parser = FalseyValueParser::new(),
+          help_heading = HEADING)]
+    pub log_json: bool,
+    /// Parent of the private folder for sockets [default: $XDG_RUNTIME_DIR, else the temporary
+    /// folder].
+    #[arg(long, env = "LOCKSTEP_RUN_DIR", value_name = "DIR", help_heading = HEADING)]
+    pub run_dir: Option<PathBuf>,
+    /// Restart the engine so many times when one of its processes dies [default: 0].
+    ///
+    /// A restart counts when the engine dies after it was ready; a start that
+    /// fails ends the program.
+    #[arg(long, env = "LOCKSTEP_MAX_RESTARTS", value_name = "COUNT", help_heading = HEADING)]
+    pub max_restarts: Option<u32>,
+}

@@ -1,0 +1,32 @@
+use super::seconds;
+
+const HEADING: &str = "Time limits";
+
+/// Time limits, in seconds.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct TimeoutArgs {
+    /// From a request's arrival to its last token [default: no limit].
+    #[arg(long, env = "LOCKSTEP_REQUEST_TIMEOUT", value_name = "SECONDS", value_parser = seconds,
+          help_heading = HEADING)]
+    pub request_timeout: Option<u64>,
+    /// From a request's arrival to its first step [default: no limit].
+    #[arg(long, env = "LOCKSTEP_QUEUE_TIMEOUT", value_name = "SECONDS", value_parser = seconds,
+          help_heading = HEADING)]
+    pub queue_timeout: Option<u64>,
+    /// A step that takes longer ends the engine with an error [default: 120].
+    #[arg(long, env = "LOCKSTEP_WATCHDOG_TIMEOUT", value_name = "SECONDS",
+          value_parser = seconds, help_heading = HEADING)]
+    pub watchdog_timeout: Option<u64>,
+    /// `/health` answers within this [default: 20].
+    #[arg(long, env = "LOCKSTEP_HEALTH_TIMEOUT", value_name = "SECONDS", value_parser = seconds,
+          help_heading = HEADING)]
+    pub health_timeout: Option<u64>,
+    /// Running requests may finish for so long after SIGTERM [default: 30].
+    #[arg(long, env = "LOCKSTEP_DRAIN_TIMEOUT", value_name = "SECONDS", value_parser = seconds,
+          help_heading = HEADING)]
+    pub drain_timeout: Option<u64>,
+    /// The whole start may take so long [default: 600].
+    #[arg(long, env = "LOCKSTEP_STARTUP_TIMEOUT", value_name = "SECONDS",
+          value_parser = seconds, help_heading = HEADING)]
+    pub startup_timeout: Option<u64>,
+}

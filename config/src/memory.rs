@@ -1,0 +1,206 @@
+//! How much of the memory becomes KV cache.
+
+use crate::resolve::Resolved;
+use crate::{ConfigError, Dtype, Hardware, KvConfig, ModelConfig};
+
+/// Tokens beyond its text that a request may hold in the cache: what steps in
+/// flight write. One without overlap, two with it.
+const IN_FLIGHT: usize = 2;
+
+/// The largest number of cache slots that can be numbered.
+const MOST_TOKENS: usize = u32::MAX as usize;
+
+impl Dtype {
+    /// Bytes of one value.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::Bfloat16 => 2,
+            Self::Float32 => 4,
+        }
+    }
+}
+
+/// What sizing depends on beside the model and the machine.
+pub(crate) struct Sizing {
+    pub(crate) dtype: Dtype,
+    pub(crate) tp_size: usize,
+    pub(crate) nnodes: usize,
+    pub(crate) page_size: usize,
+    pub(crate) radix_cache: bool,
+    pub(crate) max_running_requests: usize,
+    /// `--context-length`.
+    pub(crate) context_length: Option<usize>,
+    /// `--max-total-tokens`.
+    pub(crate) max_total_tokens: Option<usize>,
+    pub(crate) mem_fraction_static: f64,
+}
+
+/// Key/value heads that each rank holds: one copy serves as many of the rank's
+/// query heads as share it.
+fn kv_heads_per_rank(model: &ModelConfig, tp_size: usize) -> usize {
+    let local = model.num_heads / tp_size;
+    let group = model.num_heads / model.num_kv_heads;
+    let (mut a, mut b) = (local, group);
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    local / a
+}
+
+/// Bytes that one cached token takes on this node, over its ranks.
+pub(crate) fn kv_bytes_per_token(model: &ModelConfig, sizing: &Sizing) -> u64 {
+    let ranks = sizing.tp_size / sizing.nnodes;
+    let heads = kv_heads_per_rank(model, sizing.tp_size) * ranks;
+    (2 * model.num_layers * heads * model.head_dim * sizing.dtype.bytes()) as u64
+}
+
+/// Bytes of weights on this node. A tied table is held twice: as rows to look
+/// up and packed for the output head.
+pub(crate) fn weight_bytes(model: &ModelConfig, sizing: &Sizing) -> u64 {
+    let twice = if model.tie_word_embeddings {
+        model.vocab_size * model.hidden_size
+    } else {
+        0
+    };
+    ((model.parameters() + twice) * sizing.dtype.bytes()).div_ceil(sizing.nnodes) as u64
+}
+
+/// Sizes the cache and the context.
+///
+/// A given `--max-total-tokens` is taken as it is, after a check that it fits.
+/// Otherwise the cache takes what `--mem-fraction-static` leaves beside the
+/// weights, at most all running requests at full context. Nodes may differ in
+/// memory and must not differ in pages, so with several of them nothing is
+/// derived from the memory.
+pub(crate) fn size(
+    model: &ModelConfig,
+    sizing: &Sizing,
+    hardware: &Hardware,
+) -> Result<Resolved<(KvConfig, usize)>, ConfigError> {
+    let page = sizing.page_size;
+    let per_token = kv_bytes_per_token(model, sizing);
+    let fits = room(model, sizing, hardware)? / per_token;
+    let fits = usize::try_from(fits)
+        .unwrap_or(usize::MAX)
+        .min(MOST_TOKENS - 2 * page)
+        / page
+        * page;
+    let wanted_context = sizing
+        .context_length
+        .unwrap_or(model.max_position_embeddings);
+    let per_request = (wanted_context + IN_FLIGHT).next_multiple_of(page);
+    let useful = per_request.saturating_mul(sizing.max_running_requests);
+    let tokens = match sizing.max_total_tokens {
+        Some(tokens) if tokens / page == 0 => {
+            return Err(ConfigError::conflict(
+                format!("--max-total-tokens {tokens}"),
+                format!("--page-size {page}"),
+                "the cache has not one page",
+                format!("Give at least --max-total-tokens {per_request}"),
+            ));
+        }
+        Some(tokens) if tokens > fits => return Err(too_large(tokens, fits, per_token, hardware)),
+        Some(tokens) => tokens / page * page,
+        None if sizing.nnodes > 1 && useful > fits => {
+            return Err(ConfigError::conflict(
+                format!("--nnodes {}", sizing.nnodes),
+                "--max-total-tokens",
+                format!(
+                    "this node's memory holds {fits} of the {useful} tokens that all running \
+                     requests could need, and all nodes must have the same cache"
+                ),
+                "Give --max-total-tokens, the same on every node, for the node with the least \
+                 memory",
+            ));
+        }
+        None => useful.min(fits),
+    };
+    let context = context(wanted_context, tokens, sizing)?;
+    let notes = (context < wanted_context)
+        .then(|| {
+            format!(
+                "the context is {context} of the model's {wanted_context} tokens: the cache \
+                 holds no more; free memory or give --context-length"
+            )
+        })
+        .into_iter()
+        .collect();
+    // Page 0 is kept for padding.
+    let num_pages = tokens / page + 1;
+    let kv = KvConfig {
+        page_size: page,
+        num_pages,
+        radix_cache: sizing.radix_cache,
+    };
+    Ok(Resolved {
+        value: (kv, context),
+        notes,
+    })
+}
+
+/// The longest text, given that one request must fit into the cache alone.
+fn context(wanted: usize, tokens: usize, sizing: &Sizing) -> Result<usize, ConfigError> {
+    let longest = tokens.saturating_sub(IN_FLIGHT);
+    if wanted <= longest {
+        return Ok(wanted);
+    }
+    if sizing.context_length.is_some() || longest == 0 {
+        return Err(ConfigError::conflict(
+            format!("--context-length {wanted}"),
+            format!("a cache of {tokens} tokens"),
+            "one request at full length would not fit",
+            format!(
+                "Give --context-length {} or less, or a larger cache with --max-total-tokens or \
+                 --mem-fraction-static",
+                longest.max(1)
+            ),
+        ));
+    }
+    Ok(longest)
+}
+
+/// Bytes for the cache.
+fn room(model: &ModelConfig, sizing: &Sizing, hardware: &Hardware) -> Result<u64, ConfigError> {
+    let kept = (hardware.total_memory as f64 * (1.0 - sizing.mem_fraction_static)) as u64;
+    let budget = hardware.available_memory.saturating_sub(kept);
+    let weights = weight_bytes(model, sizing);
+    let least = kv_bytes_per_token(model, sizing) * sizing.page_size as u64;
+    budget
+        .checked_sub(weights)
+        .filter(|room| *room >= least)
+        .ok_or_else(|| ConfigError::Memory {
+            need: format!("the weights take {}", gib(weights)),
+            have: format!(
+                "--mem-fraction-static {} of {} leaves {} of the {} available",
+                sizing.mem_fraction_static,
+                gib(hardware.total_memory),
+                gib(budget),
+                gib(hardware.available_memory),
+            ),
+            remedy:
+                "Use a smaller model or more nodes, free memory, or raise --mem-fraction-static"
+                    .into(),
+        })
+}
+
+fn too_large(tokens: usize, fits: usize, per_token: u64, hardware: &Hardware) -> ConfigError {
+    ConfigError::Memory {
+        need: format!(
+            "--max-total-tokens {tokens} takes {}",
+            gib(per_token.saturating_mul(tokens as u64))
+        ),
+        have: format!(
+            "beside the weights there is room for {fits} tokens ({} of memory available)",
+            gib(hardware.available_memory)
+        ),
+        remedy: format!("Give --max-total-tokens {fits} or less, or raise --mem-fraction-static"),
+    }
+}
+
+/// Bytes for people.
+fn gib(bytes: u64) -> String {
+    format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,200 @@
+//! From `config.json` to [`ModelConfig`].
+
+use std::path::Path;
+
+use super::raw::Raw;
+use super::{Architecture, ModelConfig, ModelConfigError, rope, window};
+
+/// Parameters of the largest model that is believed: beyond it sizes are damage.
+const LARGEST_MODEL: f64 = 1e14;
+
+impl ModelConfig {
+    /// Reads a Hugging Face model folder, as written by transformers 4 and 5.
+    ///
+    /// # Errors
+    /// When a file is missing or damaged, or the model needs something that is
+    /// not served; the error names the key and the remedy.
+    pub fn load(dir: &Path) -> Result<Self, ModelConfigError> {
+        Self::load_for(dir, None)
+    }
+
+    /// As [`ModelConfig::load`], for texts of at most `context_length` tokens:
+    /// a model with a sliding window is served where none of them fills it.
+    ///
+    /// # Errors
+    /// As [`ModelConfig::load`].
+    pub fn load_for(dir: &Path, context_length: Option<usize>) -> Result<Self, ModelConfigError> {
+        let config = Raw::read(&dir.join("config.json"))?;
+        let architecture = architecture(&config)?;
+        refuse(&config, architecture)?;
+        let num_layers = config.required("num_hidden_layers")?;
+        let max_position_embeddings = config.required("max_position_embeddings")?;
+        let context = context_length.unwrap_or(max_position_embeddings);
+        window::check(&config, architecture, num_layers, context)?;
+        let hidden_size = config.required("hidden_size")?;
+        let num_heads = config.required("num_attention_heads")?;
+        let (num_kv_heads, head_dim) = heads(&config, architecture, hidden_size, num_heads)?;
+        let vocab_size = config.required("vocab_size")?;
+        let bias = config.flag("attention_bias", false)?;
+        let (eos_token_ids, bos_token_id) = special_tokens(dir, &config, vocab_size)?;
+        let model = Self {
+            path: dir.to_owned(),
+            architecture,
+            hidden_size,
+            num_layers,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            intermediate_size: config.required("intermediate_size")?,
+            vocab_size,
+            max_position_embeddings,
+            rms_norm_eps: config.number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
+            rope: rope::read(&config)?,
+            // All four families default to an output head of their own.
+            tie_word_embeddings: config.flag("tie_word_embeddings", false)?,
+            // Qwen2 has these biases without saying so, and no others.
+            qkv_bias: bias || architecture == Architecture::Qwen2,
+            output_bias: bias,
+            mlp_bias: config.flag("mlp_bias", false)?,
+            qk_norm: architecture == Architecture::Qwen3,
+            eos_token_ids,
+            bos_token_id,
+        };
+        believable(&config, &model)?;
+        Ok(model)
+    }
+}
+
+fn architecture(config: &Raw) -> Result<Architecture, ModelConfigError> {
+    let named = config
+        .get("architectures")
+        .and_then(|list| list.get(0))
+        .and_then(|a| a.as_str());
+    let (key, name) = match named {
+        Some(name) => ("architectures", name),
+        None => ("model_type", config.text("model_type")?.unwrap_or_default()),
+    };
+    Ok(match name {
+        "LlamaForCausalLM" | "llama" => Architecture::Llama,
+        "MistralForCausalLM" | "mistral" => Architecture::Mistral,
+        "Qwen2ForCausalLM" | "qwen2" => Architecture::Qwen2,
+        "Qwen3ForCausalLM" | "qwen3" => Architecture::Qwen3,
+        _ => {
+            let remedy = "served are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and \
+                          Qwen3ForCausalLM";
+            return Err(config.unsupported(key, remedy));
+        }
+    })
+}
+
+/// Refuses what would change results and is not computed.
+fn refuse(config: &Raw, architecture: Architecture) -> Result<(), ModelConfigError> {
+    if config.get("quantization_config").is_some() {
+        let remedy = "use the model's unquantized release";
+        return Err(config.unsupported("quantization_config", remedy));
+    }
+    if !matches!(
+        config.text("hidden_act")?.unwrap_or("silu"),
+        "silu" | "swish"
+    ) {
+        return Err(config.unsupported("hidden_act", "the only activation served is silu"));
+    }
+    for key in ["num_local_experts", "num_experts", "n_routed_experts"] {
+        if config.get(key).is_some() {
+            return Err(
+                config.unsupported(key, "mixtures of experts are not served; use a dense model")
+            );
+        }
+    }
+    let without_bias: &[&str] = match architecture {
+        Architecture::Llama => &[],
+        Architecture::Qwen3 => &["mlp_bias"],
+        Architecture::Mistral | Architecture::Qwen2 => &["attention_bias", "mlp_bias"],
+    };
+    for key in without_bias {
+        if config.flag(key, false)? {
+            return Err(config.unsupported(key, "the family has no such bias; remove the key"));
+        }
+    }
+    Ok(())
+}
+
+/// Key/value heads and the width of a head.
+fn heads(
+    config: &Raw,
+    architecture: Architecture,
+    hidden_size: usize,
+    num_heads: usize,
+) -> Result<(usize, usize), ModelConfigError> {
+    const KV: &str = "num_key_value_heads";
+    // What transformers assumes where the key is absent; null means "as many as heads".
+    let absent = match architecture {
+        Architecture::Llama => num_heads,
+        Architecture::Mistral => 8,
+        Architecture::Qwen2 | Architecture::Qwen3 => 32,
+    };
+    let num_kv_heads = match config.size(KV)? {
+        Some(heads) => heads,
+        None if config.has(KV) => num_heads,
+        None => absent,
+    };
+    if !num_heads.is_multiple_of(num_kv_heads) {
+        let message = format!("is {num_kv_heads}, which does not divide {num_heads} heads");
+        return Err(config.wrong(KV, message));
+    }
+    let head_dim = match config.size("head_dim")? {
+        Some(width) => width,
+        None if architecture == Architecture::Qwen3 && !config.has("head_dim") => 128,
+        None if hidden_size.is_multiple_of(num_heads) => hidden_size / num_heads,
+        None => {
+            let message = format!("is missing, and {num_heads} heads do not divide {hidden_size}");
+            return Err(config.wrong("head_dim", message));
+        }
+    };
+    if !head_dim.is_multiple_of(2) {
+        let message = format!("is {head_dim}; rotary embedding needs an even width");
+        return Err(config.wrong("head_dim", message));
+    }
+    Ok((num_kv_heads, head_dim))
+}
+
+/// End tokens, sorted and within the vocabulary, and the begin token.
+fn special_tokens(
+    dir: &Path,
+    config: &Raw,
+    vocab_size: usize,
+) -> Result<(Vec<u32>, Option<u32>), ModelConfigError> {
+    let mut ends = config.token_ids("eos_token_id")?;
+    let mut bos = config.token_ids("bos_token_id")?;
+    let path = dir.join("generation_config.json");
+    if path.exists() {
+        let generation = Raw::read(&path)?;
+        ends.extend(generation.token_ids("eos_token_id")?);
+        bos.extend(generation.token_ids("bos_token_id")?);
+    }
+    // A token beyond the vocabulary is never sampled, so it ends nothing.
+    let known = |id: &u32| (*id as usize) < vocab_size;
+    ends.retain(known);
+    ends.sort_unstable();
+    ends.dedup();
+    Ok((ends, bos.into_iter().find(known)))
+}
+
+/// Rejects sizes whose products would overflow.
+fn believable(config: &Raw, model: &ModelConfig) -> Result<(), ModelConfigError> {
+    let [hidden, heads, width, mlp, layers, vocab] = [
+        model.hidden_size,
+        model.num_heads,
+        model.head_dim,
+        model.intermediate_size,
+        model.num_layers,
+        model.vocab_size,
+    ]
+    .map(|size| size as f64);
+    let parameters = layers * hidden * (4.0 * heads * width + 3.0 * mlp) + 2.0 * vocab * hidden;
+    if parameters > LARGEST_MODEL {
+        let message = format!("and other sizes amount to {parameters:.0e} parameters");
+        return Err(config.wrong("hidden_size", message));
+    }
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! Typed access to a JSON object, with errors that name the key.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::ModelConfigError;
+
+/// No size in a served model comes near this; larger ones are damage, and
+/// would overflow products of sizes.
+const LARGEST: u64 = 1 << 31;
+
+/// A JSON object and where it came from.
+pub(super) struct Raw {
+    path: PathBuf,
+    prefix: String,
+    map: Map<String, Value>,
+}
+
+impl Raw {
+    /// Reads a file.
+    pub(super) fn read(path: &Path) -> Result<Self, ModelConfigError> {
+        let path = path.to_owned();
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) => {
+                let message = error.to_string();
+                return Err(ModelConfigError::Read { path, message });
+            }
+        };
+        match serde_json::from_str(&text) {
+            Ok(map) => Ok(Self {
+                path,
+                prefix: String::new(),
+                map,
+            }),
+            Err(error) => {
+                let message = error.to_string();
+                Err(ModelConfigError::Malformed { path, message })
+            }
+        }
+    }
+
+    /// The value; `None` where absent or null.
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        self.map.get(key).filter(|value| !value.is_null())
+    }
+
+    /// Whether the key is there, be it null.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.map.contains_key(key)
+    }
+
+    /// A size: a whole number, at least 1.
+    pub(super) fn size(&self, key: &str) -> Result<Option<usize>, ModelConfigError> {
+        let Some(value) = self.get(key) else {
+            return Ok(None);
+        };
+        match value.as_u64() {
+            Some(size @ 1..LARGEST) => Ok(Some(size as usize)),
+            _ => Err(self.wrong(key, format!("is {value}, not a size"))),
+        }
+    }
+
+    /// A size that must be there.
+    pub(super) fn required(&self, key: &str) -> Result<usize, ModelConfigError> {
+        self.size(key)?
+            .ok_or_else(|| self.wrong(key, "is missing".into()))
+    }
+
+    /// A number above zero.
+    pub(super) fn number(&self, key: &str) -> Result<Option<f64>, ModelConfigError> {
+        let Some(value) = self.get(key) else {
+            return Ok(None);
+        };
+        match value.as_f64() {
+            Some(number) if number > 0.0 && number.is_finite() => Ok(Some(number)),
+            _ => Err(self.wrong(key, format!("is {value}, not a number above zero"))),
+        }
+    }
+
+    /// True or false.
+    pub(super) fn flag(&self, key: &str, default: bool) -> Result<bool, ModelConfigError> {
+        match self.get(key) {
+            None => Ok(default),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(value) => Err(self.wrong(key, format!("is {value}, not true or false"))),
+        }
+    }
+
+    /// A text.
+    pub(super) fn text(&self, key: &str) -> Result<Option<&str>, ModelConfigError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(value) => Err(self.wrong(key, format!("is {value}, not a text"))),
+        }
+    }
+
+    /// A nested object.
+    pub(super) fn object(&self, key: &str) -> Result<Option<Self>, ModelConfigError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Object(map)) => Ok(Some(Self {
+                path: self.path.clone(),
+                prefix: format!("{}{key}.", self.prefix),
+                map: map.clone(),
+            })),
+            Some(value) => Err(self.wrong(key, format!("is {value}, not an object"))),
+        }
+    }
+
+    /// One token id or a list of them.
+    pub(super) fn token_ids(&self, key: &str) -> Result<Vec<u32>, ModelConfigError> {
+        let wrong = |value: &Value| self.wrong(key, format!("is {value}, not a token id"));
+        let id = |value: &Value| {
+            value
+                .as_u64()
+                .and_then(|id| u32::try_from(id).ok())
+                .ok_or_else(|| wrong(value))
+        };
+        match self.get(key) {
+            None => Ok(Vec::new()),
+            Some(Value::Array(ids)) => ids.iter().map(id).collect(),
+            Some(value) => Ok(vec![id(value)?]),
+        }
+    }
+
+    /// The error for a value that makes no sense.
+    pub(super) fn wrong(&self, key: &str, message: String) -> ModelConfigError {
+        let key = format!("{}{key}", self.prefix);
+        ModelConfigError::Key {
+            path: self.path.clone(),
+            key,
+            message,
+        }
+    }
+
+    /// The error for a value that is not served.
+    pub(super) fn unsupported(&self, key: &str, remedy: impl Into<String>) -> ModelConfigError {
+        ModelConfigError::Unsupported {
+            path: self.path.clone(),
+            key: format!("{}{key}", self.prefix),
+            value: self
+                .get(key)
+                .map_or_else(|| "absent".into(), Value::to_string),
+            remedy: remedy.into(),
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! From options to one configuration.
+
+use crate::args::{DtypeArg, PolicyArg, ServeArgs};
+use crate::memory::{self, Sizing};
+use crate::{
+    ConfigError, Dtype, EngineConfig, Hardware, ModelConfig, NodeConfig, ScheduleConfig,
+    SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig,
+};
+
+mod limits;
+mod parallel;
+mod schedule;
+mod secret;
+mod server;
+
+/// A value, and what people should know about how it came about.
+#[derive(Debug)]
+pub struct Resolved<T> {
+    /// The value.
+    pub value: T,
+    /// One sentence each.
+    pub notes: Vec<String>,
+}
+
+/// Resolves options against the model and the machine.
+///
+/// `node.run_dir` is the parent folder from `--run-dir`, or empty: whoever
+/// starts processes puts a folder of its own there.
+///
+/// # Errors
+/// [`ConfigError`] for the first thing that does not work, with the remedy.
+pub fn resolve(
+    args: &ServeArgs,
+    hardware: &Hardware,
+) -> Result<Resolved<(EngineConfig, NodeConfig)>, ConfigError> {
+    args.refused.check()?;
+    let Some(path) = &args.model.model_path else {
+        return Err(ConfigError::value(
+            "--model-path",
+            "",
+            "no model is named",
+            "Name its folder",
+        ));
+    };
+    let model = ModelConfig::load_for(path, args.model.context_length)?;
+    let ranks = parallel::resolve(args, &model, hardware)?;
+    let dtype = match args.model.dtype.unwrap_or(DtypeArg::Auto) {
+        DtypeArg::Auto | DtypeArg::Bfloat16 => Dtype::Bfloat16,
+        DtypeArg::Float32 => Dtype::Float32,
+    };
+    let max_running_requests = args.schedule.max_running_requests.unwrap_or(64);
+    let sizing = Sizing {
+        dtype,
+        tp_size: ranks.parallel.tp_size,
+        nnodes: ranks.parallel.nnodes,
+        page_size: page_size(args)?,
+        radix_cache: !args.memory.disable_radix_cache,
+        max_running_requests,
+        context_length: context_length(args, &model)?,
+        max_total_tokens: args.memory.max_total_tokens,
+        mem_fraction_static: fraction(args)?,
+    };
+    let Resolved {
+        value: (kv, context_length),
+        notes,
+    } = memory::size(&model, &sizing, hardware)?;
+    let schedule = schedule::resolve(args, max_running_requests, context_length)?;
+    let api_key = secret::api_key(&args.server)?;
+    let server = server::resolve(args, &model, context_length, api_key.is_some())?;
+    let engine = EngineConfig {
+        dtype,
+        parallel: ranks.parallel,
+        kv,
+        schedule,
+        speculation: SpeculationConfig {
+            max_speculative_num_draft_tokens: 0,
+        },
+        timeouts: timeouts(args),
+        server,
+        model,
+    };
+    let node = NodeConfig {
+        node_rank: ranks.node_rank,
+        run_dir: args.process.run_dir.clone().unwrap_or_default(),
+        cores: ranks.cores,
+        api_key,
+        dist_secret: ranks.dist_secret,
+        log: args
+            .process
+            .log_level
+            .clone()
+            .unwrap_or_else(|| "info".into()),
+        log_json: args.process.log_json,
+    };
+    Ok(Resolved {
+        value: (engine, node),
+        notes,
+    })
+}
+
+fn page_size(args: &ServeArgs) -> Result<usize, ConfigError> {
+    match args.memory.page_size.unwrap_or(16) {
+        size @ 1..=4096 => Ok(size),
+        size => Err(ConfigError::value(
+            "--page-size",
+            size,
+            "a page holds 1 to 4096 tokens",
+            "Usual sizes are 1, 16 and 64",
+        )),
+    }
+}
+
+fn fraction(args: &ServeArgs) -> Result<f64, ConfigError> {
+    let fraction = args.memory.mem_fraction_static.unwrap_or(0.85);
+    if fraction > 0.0 && fraction <= 1.0 {
+        return Ok(fraction);
+    }
+    let why = "must be above 0 and at most 1";
+    Err(ConfigError::value(
+        "--mem-fraction-static",
+        fraction,
+        why,
+        "Usual is 0.85",
+    ))
+}
+
+fn context_length(args: &ServeArgs, model: &ModelConfig) -> Result<Option<usize>, ConfigError> {
+    match args.model.context_length {
+        Some(length) if length > model.max_position_embeddings => Err(ConfigError::value(
+            "--context-length",
+            length,
+            format!(
+                "the model's positions end at {}",
+                model.max_position_embeddings
+            ),
+            "Give that or less",
+        )),
+        length => Ok(length),
+    }
+}
+
+fn timeouts(args: &ServeArgs) -> TimeoutConfig {
+    let given = &args.timeouts;
+    TimeoutConfig {
+        request_s: given.request_timeout,
+        queue_s: given.queue_timeout,
+        step_watchdog_s: given.watchdog_timeout.unwrap_or(120),
+        health_s: given.health_timeout.unwrap_or(20),
+        drain_s: given.drain_timeout.unwrap_or(30),
+        startup_s: given.startup_timeout.unwrap_or(600),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,48 @@
+use super::ConfigError;
+use crate::args::LimitArgs;
+use crate::{LimitsConfig, RequestLimits};
+
+/// The JSON parser's own limit.
+const DEEPEST_JSON: usize = 127;
+/// HTTP servers do not work with less.
+const LEAST_HEADERS: usize = 8192;
+
+pub(super) fn resolve(args: &LimitArgs) -> Result<LimitsConfig, ConfigError> {
+    let json_depth = args.max_json_depth.unwrap_or(64);
+    if json_depth > DEEPEST_JSON {
+        let why = format!("the JSON parser stops at {DEEPEST_JSON}");
+        return Err(ConfigError::value(
+            "--max-json-depth",
+            json_depth,
+            why,
+            "Give that or less",
+        ));
+    }
+    let header_bytes = args.max_header_bytes.unwrap_or(32 * 1024);
+    if header_bytes < LEAST_HEADERS {
+        let why = format!("usual clients need {LEAST_HEADERS}");
+        let remedy = "Give that or more";
+        return Err(ConfigError::value(
+            "--max-header-bytes",
+            header_bytes,
+            why,
+            remedy,
+        ));
+    }
+    Ok(LimitsConfig {
+        body_bytes: args.max_body_bytes.unwrap_or(16 << 20),
+        header_bytes,
+        json_depth,
+        connections: args.max_connections.unwrap_or(4096),
+        request: RequestLimits {
+            messages: args.max_messages.unwrap_or(4096),
+            prompts: args.max_prompts.unwrap_or(1024),
+            choices: args.max_choices.unwrap_or(1024),
+            top_logprobs: args.max_top_logprobs.unwrap_or(20),
+            stops: args.max_stop_strings.unwrap_or(4),
+            stop_bytes: args.max_stop_bytes.unwrap_or(1024),
+            stop_token_ids: args.max_stop_token_ids.unwrap_or(64),
+            logit_bias: args.max_logit_bias.unwrap_or(1024),
+        },
+    })
+}

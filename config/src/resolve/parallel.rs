@@ -1,0 +1,217 @@
+//! Ranks, nodes, threads and cores.
+
+use super::{ConfigError, Hardware, ModelConfig, ServeArgs, secret};
+use crate::ParallelConfig;
+use crate::hardware::parse_cores;
+
+/// How the ranks are spread.
+pub(super) struct Ranks {
+    pub(super) parallel: ParallelConfig,
+    pub(super) node_rank: usize,
+    pub(super) cores: Vec<Vec<usize>>,
+    pub(super) dist_secret: Option<String>,
+}
+
+pub(super) fn resolve(
+    args: &ServeArgs,
+    model: &ModelConfig,
+    hardware: &Hardware,
+) -> Result<Ranks, ConfigError> {
+    let given = &args.parallel;
+    let tp_size = given.tp_size.unwrap_or(1);
+    check_split(model, tp_size)?;
+    let nnodes = given.nnodes.unwrap_or(1);
+    if !tp_size.is_multiple_of(nnodes) {
+        return Err(ConfigError::conflict(
+            format!("--tp-size {tp_size}"),
+            format!("--nnodes {nnodes}"),
+            "every node needs the same number of ranks",
+            "Give a --tp-size that the number of nodes divides",
+        ));
+    }
+    let node_rank = given.node_rank.unwrap_or(0);
+    if node_rank >= nnodes {
+        return Err(ConfigError::conflict(
+            format!("--node-rank {node_rank}"),
+            format!("--nnodes {nnodes}"),
+            "nodes are numbered from 0",
+            format!("Give a --node-rank below {nnodes}, or more --nnodes"),
+        ));
+    }
+    let dist_secret = secret::dist_secret(given)?;
+    let dist_init_addr = rendezvous(args, nnodes, dist_secret.is_some())?;
+    let local = tp_size / nnodes;
+    let (cores, pinned_threads) = pin(args, local, hardware)?;
+    let threads_per_rank = pinned_threads
+        .or(given.threads_per_rank)
+        .unwrap_or_else(|| (hardware.cores.len() / local).max(1));
+    let tokenizer_managers = given.tokenizer_managers.unwrap_or(1);
+    if tokenizer_managers > 64 {
+        return Err(ConfigError::value(
+            "--tokenizer-managers",
+            tokenizer_managers,
+            "at most 64 can be started",
+            "One is enough for thousands of tokens a second",
+        ));
+    }
+    let parallel = ParallelConfig {
+        tp_size,
+        nnodes,
+        dist_init_addr,
+        threads_per_rank,
+        tokenizer_managers,
+    };
+    Ok(Ranks {
+        parallel,
+        node_rank,
+        cores,
+        dist_secret,
+    })
+}
+
+/// Checks that the model can be split over so many ranks: whole query heads,
+/// and something of the MLP and of the vocabulary for each.
+fn check_split(model: &ModelConfig, tp_size: usize) -> Result<(), ConfigError> {
+    let heads = model.num_heads;
+    let most = model.intermediate_size.min(model.vocab_size);
+    if heads.is_multiple_of(tp_size) && tp_size <= most {
+        return Ok(());
+    }
+    let works: Vec<_> = (1..=heads.min(most))
+        .filter(|size| heads.is_multiple_of(*size))
+        .map(|size| size.to_string())
+        .collect();
+    Err(ConfigError::value(
+        "--tp-size",
+        tp_size,
+        format!("the model's {heads} attention heads cannot be split so"),
+        format!("Sizes that work: {}", works.join(", ")),
+    ))
+}
+
+/// The address of node 0, where there are several.
+fn rendezvous(args: &ServeArgs, nnodes: usize, secret: bool) -> Result<String, ConfigError> {
+    let needs = |option: &str, remedy: &str| {
+        let why = "several nodes need it";
+        ConfigError::conflict(format!("--nnodes {nnodes}"), option, why, remedy)
+    };
+    let useless = |option: &str| {
+        let why = "a single node has nobody to meet";
+        ConfigError::conflict(option, "--nnodes 1", why, "Leave it out, or give --nnodes")
+    };
+    match (&args.parallel.dist_init_addr, nnodes > 1) {
+        (None, false) if secret => Err(useless("--dist-secret")),
+        (None, false) => Ok(String::new()),
+        (Some(_), false) => Err(useless("--dist-init-addr")),
+        (None, true) => {
+            let remedy = "Give node 0's address, as --dist-init-addr 10.0.0.1:5000, on every node";
+            Err(needs("--dist-init-addr", remedy))
+        }
+        (Some(_), true) if !secret => {
+            let remedy = "Make one with `openssl rand -hex 32` and give it on every node, by \
+                          LOCKSTEP_DIST_SECRET or --dist-secret-file";
+            Err(needs("--dist-secret", remedy))
+        }
+        (Some(address), true) => {
+            let good = address.rsplit_once(':').is_some_and(|(host, port)| {
+                !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
+            });
+            if good {
+                return Ok(address.clone());
+            }
+            let remedy = "Give it as --dist-init-addr 10.0.0.1:5000";
+            Err(ConfigError::value(
+                "--dist-init-addr",
+                address,
+                "is not host:port",
+                remedy,
+            ))
+        }
+    }
+}
+
+/// Cores of each local rank, and the threads they imply where they were listed.
+fn pin(
+    args: &ServeArgs,
+    local: usize,
+    hardware: &Hardware,
+) -> Result<(Vec<Vec<usize>>, Option<usize>), ConfigError> {
+    const OPTION: &str = "--pin-cores";
+    let Some(text) = &args.parallel.pin_cores else {
+        return Ok((Vec::new(), None));
+    };
+    if text == "auto" {
+        return spread(args, local, hardware).map(|cores| (cores, None));
+    }
+    let lists: Vec<_> = text
+        .split('|')
+        .map(parse_cores)
+        .collect::<Result<_, _>>()
+        .map_err(|why| {
+            ConfigError::value(OPTION, text, why, "Give `auto` or lists such as 0-3|4-7")
+        })?;
+    let threads = lists.first().map_or(0, Vec::len);
+    if lists.len() != local || threads == 0 || lists.iter().any(|list| list.len() != threads) {
+        let why = format!("needs {local} lists of equal length, one for each rank of this node");
+        return Err(ConfigError::value(
+            OPTION,
+            text,
+            why,
+            "Separate the ranks by |",
+        ));
+    }
+    if let Some(core) = lists
+        .iter()
+        .flatten()
+        .find(|core| !hardware.cores.contains(core))
+    {
+        let why = format!("core {core} is not available to this process");
+        let remedy = format!("Available are {:?}", hardware.cores);
+        return Err(ConfigError::value(OPTION, text, why, remedy));
+    }
+    let mut all: Vec<_> = lists.iter().flatten().collect();
+    all.sort_unstable();
+    if let Some(twice) = all.windows(2).find(|pair| pair[0] == pair[1]) {
+        let why = format!(
+            "core {} is given twice, and two threads would take turns",
+            twice[0]
+        );
+        return Err(ConfigError::value(OPTION, text, why, "Give each core once"));
+    }
+    match args.parallel.threads_per_rank {
+        Some(given) if given != threads => Err(ConfigError::conflict(
+            format!("--threads-per-rank {given}"),
+            format!("--pin-cores {text}"),
+            format!("the lists have {threads} cores each, one per thread"),
+            "Leave --threads-per-rank out",
+        )),
+        _ => Ok((lists, Some(threads))),
+    }
+}
+
+/// Available cores, dealt out in blocks.
+fn spread(
+    args: &ServeArgs,
+    local: usize,
+    hardware: &Hardware,
+) -> Result<Vec<Vec<usize>>, ConfigError> {
+    let available = hardware.cores.len();
+    let threads = args
+        .parallel
+        .threads_per_rank
+        .unwrap_or((available / local).max(1));
+    if threads * local > available {
+        return Err(ConfigError::conflict(
+            "--pin-cores auto",
+            format!("{local} ranks of {threads} threads"),
+            format!("{available} cores are available, and pinned threads would take turns"),
+            "Leave --pin-cores out, or use fewer ranks or --threads-per-rank",
+        ));
+    }
+    Ok(hardware
+        .cores
+        .chunks(threads)
+        .take(local)
+        .map(<[usize]>::to_vec)
+        .collect())
+}

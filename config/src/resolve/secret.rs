@@ -1,0 +1,69 @@
+//! Secrets from flags, the environment or files.
+
+use std::path::PathBuf;
+
+use super::ConfigError;
+use crate::args::{ParallelArgs, ServerArgs};
+
+/// The key that clients must show.
+pub(super) fn api_key(args: &ServerArgs) -> Result<Option<String>, ConfigError> {
+    secret(
+        "--api-key",
+        args.api_key.as_deref(),
+        "--api-key-file",
+        args.api_key_file.as_ref(),
+    )
+}
+
+/// The secret that nodes share.
+pub(super) fn dist_secret(args: &ParallelArgs) -> Result<Option<String>, ConfigError> {
+    secret(
+        "--dist-secret",
+        args.dist_secret.as_deref(),
+        "--dist-secret-file",
+        args.dist_secret_file.as_ref(),
+    )
+}
+
+fn secret(
+    option: &'static str,
+    text: Option<&str>,
+    file_option: &'static str,
+    file: Option<&PathBuf>,
+) -> Result<Option<String>, ConfigError> {
+    let (option, text) = match (text, file) {
+        (Some(_), Some(_)) => {
+            let why = "only one of them can be meant";
+            return Err(ConfigError::conflict(
+                option,
+                file_option,
+                why,
+                "Leave one of them out",
+            ));
+        }
+        (None, None) => return Ok(None),
+        (Some(text), None) => (option, text.to_owned()),
+        (None, Some(path)) => match std::fs::read_to_string(path) {
+            Ok(text) => (file_option, text.trim_end_matches(['\r', '\n']).to_owned()),
+            Err(error) => {
+                let (path, message) = (path.clone(), error.to_string());
+                return Err(ConfigError::File {
+                    option: file_option,
+                    path,
+                    message,
+                });
+            }
+        },
+    };
+    // It travels in a header; the value itself is never printed.
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let why = "must be printable ASCII without spaces, and not empty";
+        return Err(ConfigError::value(
+            option,
+            "",
+            why,
+            "Make one with `openssl rand -hex 32`",
+        ));
+    }
+    Ok(Some(text))
+}

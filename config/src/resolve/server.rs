@@ -1,0 +1,97 @@
+use super::{ConfigError, ModelConfig, ServeArgs, ServerConfig, limits};
+
+pub(super) fn resolve(
+    args: &ServeArgs,
+    model: &ModelConfig,
+    context_length: usize,
+    api_key_required: bool,
+) -> Result<ServerConfig, ConfigError> {
+    let given = &args.server;
+    let port = given.port.unwrap_or(8000);
+    if port == 0 {
+        let remedy = "Name a port that is free";
+        return Err(ConfigError::value(
+            "--port",
+            port,
+            "clients could not find it",
+            remedy,
+        ));
+    }
+    let grpc_port = match given.grpc_port {
+        Some(0) => None,
+        Some(port) => Some(port),
+        None => port.checked_add(1).map(Some).ok_or_else(|| {
+            ConfigError::conflict(
+                "--port 65535",
+                "--grpc-port",
+                "the default gRPC port, port + 1, does not exist",
+                "Give --grpc-port, where 0 closes it",
+            )
+        })?,
+    };
+    let sglang_grpc_port = given.sglang_grpc_port.filter(|port| *port > 0);
+    distinct(&[
+        ("--port", Some(port)),
+        ("--grpc-port", grpc_port),
+        ("--sglang-grpc-port", sglang_grpc_port),
+    ])?;
+    let served_model_name = match &args.model.served_model_name {
+        Some(name) if name.trim().is_empty() => {
+            let remedy = "Leave the option out for the folder's name";
+            return Err(ConfigError::value(
+                "--served-model-name",
+                "",
+                "is empty",
+                remedy,
+            ));
+        }
+        Some(name) => name.clone(),
+        None => folder_name(model),
+    };
+    let host = given.host.clone().unwrap_or_else(|| "127.0.0.1".into());
+    if host.is_empty() || host.contains(char::is_whitespace) || host.contains("://") {
+        let remedy = "Give an IP address or a host name; 0.0.0.0 listens on every interface";
+        return Err(ConfigError::value(
+            "--host",
+            host,
+            "is not an address",
+            remedy,
+        ));
+    }
+    Ok(ServerConfig {
+        host,
+        port,
+        grpc_port,
+        sglang_grpc_port,
+        served_model_name,
+        context_length,
+        api_key_required,
+        limits: limits::resolve(&args.limits)?,
+    })
+}
+
+fn distinct(ports: &[(&'static str, Option<u16>)]) -> Result<(), ConfigError> {
+    for (i, (first, port)) in ports.iter().enumerate() {
+        let Some(port) = port else { continue };
+        for (second, other) in &ports[i + 1..] {
+            if *other == Some(*port) {
+                return Err(ConfigError::conflict(
+                    format!("{first} {port}"),
+                    format!("{second} {port}"),
+                    "each service needs a port of its own",
+                    format!("Give another {second}"),
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The folder's own name, also for `.` and for links.
+fn folder_name(model: &ModelConfig) -> String {
+    let path = std::fs::canonicalize(&model.path).unwrap_or_else(|_| model.path.clone());
+    path.file_name().map_or_else(
+        || "model".into(),
+        |name| name.to_string_lossy().into_owned(),
+    )
+}
