@@ -7,6 +7,7 @@ mod error;
 mod jinja;
 mod limits;
 mod messages;
+mod python_globals;
 mod python_json;
 mod python_methods;
 mod request;
@@ -67,9 +68,13 @@ impl ChatTemplate {
         if config.chat_templates.is_empty() {
             return Ok(None);
         }
-        Self::new(&config.chat_templates, config.special_tokens.named(), options)
-            .map(Some)
-            .map_err(TokenizerError::Template)
+        Self::new(
+            &config.chat_templates,
+            config.special_tokens.named(),
+            options,
+        )
+        .map(Some)
+        .map_err(TokenizerError::Template)
     }
 
     /// Compiles templates. The one named `default` (or the only one) renders chats; one named `tool_use` renders
@@ -88,13 +93,22 @@ impl ChatTemplate {
             _ => None,
         });
         let Some(default) = default else {
-            let names: Vec<&str> = templates.iter().map(|template| template.name.as_str()).collect();
-            return Err(TemplateError::Broken { message: format!("none of the templates {names:?} is the default") });
+            let names: Vec<&str> = templates
+                .iter()
+                .map(|template| template.name.as_str())
+                .collect();
+            return Err(TemplateError::Broken {
+                message: format!("none of the templates {names:?} is the default"),
+            });
         };
         let compile = |template: &NamedTemplate| -> Result<Compiled, TemplateError> {
             let jinja = Jinja::new(&template.source, options.limits, options.clock)?;
             let (format, proven) = content_format::detect(&jinja, special_tokens);
-            Ok(Compiled { jinja, format, proven })
+            Ok(Compiled {
+                jinja,
+                format,
+                proven,
+            })
         };
         Ok(Self {
             inner: Arc::new(Inner {
@@ -122,10 +136,16 @@ impl ChatTemplate {
             .jinja
             .render(self.variables(&messages, request))
             .map_err(|error| match error {
-                TemplateError::Broken { message } if compiled.proven => TemplateError::Unsuitable { message },
+                TemplateError::Broken { message } if compiled.proven => {
+                    TemplateError::Unsuitable { message }
+                }
                 error => error,
             })?;
-        if request.continue_final_message { continuation::cut(prompt) } else { Ok(prompt) }
+        if request.continue_final_message {
+            continuation::cut(prompt)
+        } else {
+            Ok(prompt)
+        }
     }
 
     /// The shape of content the default template handles.
@@ -143,14 +163,22 @@ impl ChatTemplate {
 
     /// The template's variables. As in transformers, `tools` and `documents` are `none` where there are none.
     fn variables(&self, messages: &[serde_json::Value], request: &ChatRequest<'_>) -> Value {
-        let list = |values: Option<&[serde_json::Value]>| values.map_or(Value::from(()), jinja::list_of);
+        let list =
+            |values: Option<&[serde_json::Value]>| values.map_or(Value::from(()), jinja::list_of);
         let fixed = [
             ("messages", jinja::list_of(messages)),
             ("tools", list(request.tools)),
             ("documents", list(request.documents)),
-            ("add_generation_prompt", Value::from(request.add_generation_prompt)),
+            (
+                "add_generation_prompt",
+                Value::from(request.add_generation_prompt),
+            ),
         ];
-        let special = self.inner.special_tokens.iter().map(|(name, token)| (name.as_str(), Value::from(token.as_str())));
+        let special = self
+            .inner
+            .special_tokens
+            .iter()
+            .map(|(name, token)| (name.as_str(), Value::from(token.as_str())));
         let extra = request.kwargs.into_iter().flatten();
         let extra = extra.map(|(name, value)| (name.as_str(), jinja::value_of(value)));
         Value::from_pairs(extra.chain(special).chain(fixed))

@@ -80,7 +80,8 @@ impl IncrementalDetokenizer {
         let start = self.piece.len();
         if self.first {
             self.first = false;
-            self.utf8.push(&self.tokenizer.first_piece(id), &mut self.piece);
+            self.utf8
+                .push(&self.tokenizer.first_piece(id), &mut self.piece);
         } else {
             self.utf8.push(vocabulary.bytes(id), &mut self.piece);
         }

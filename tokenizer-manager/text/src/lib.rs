@@ -25,4 +25,6 @@ pub use chat::{
 pub use detokenize::IncrementalDetokenizer;
 pub use output::{OutputOptions, OutputText, TokenText};
 pub use stop::{StopError, StopMatch, StopMatcher};
-pub use tokenizer::{EncodeError, NamedTemplate, SpecialTokens, Tokenizer, TokenizerConfig, TokenizerError};
+pub use tokenizer::{
+    EncodeError, NamedTemplate, SpecialTokens, Tokenizer, TokenizerConfig, TokenizerError,
+};

@@ -89,13 +89,18 @@ impl OutputText {
                 self.stops.push(piece, &mut self.visible);
             }
         }
-        TokenText { text: &self.visible, text_offset, stop: self.stops.matched() }
+        TokenText {
+            text: &self.visible,
+            text_offset,
+            stop: self.stops.matched(),
+        }
     }
 
     /// Ends the output for another reason than a stop string: gives out all that was held back.
     pub fn finish(&mut self) -> &str {
         self.visible.clear();
-        self.stops.push_unmatched(self.detokenizer.finish(), &mut self.visible);
+        self.stops
+            .push_unmatched(self.detokenizer.finish(), &mut self.visible);
         self.stops.finish(&mut self.visible);
         &self.visible
     }

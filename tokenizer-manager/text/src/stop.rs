@@ -49,8 +49,16 @@ impl StopMatcher {
     /// # Errors
     /// [`StopError::Empty`].
     pub fn new<S: AsRef<str>>(stops: &[S], include: bool) -> Result<Self, StopError> {
-        let stops = stops.iter().map(|stop| Stop::new(stop.as_ref())).collect::<Result<_, _>>()?;
-        Ok(Self { stops, include, held: String::new(), matched: None })
+        let stops = stops
+            .iter()
+            .map(|stop| Stop::new(stop.as_ref()))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            stops,
+            include,
+            held: String::new(),
+            matched: None,
+        })
     }
 
     /// Adds text, appends to `out` what can be given out, and tells whether a stop string ended the text. After a
@@ -112,15 +120,28 @@ impl StopMatcher {
 
     fn end(&mut self, found: &Found, out: &mut String) {
         // Without `include`, all that a match could start in is held, so the start is not negative.
-        let kept = if self.include { found.end } else { usize::try_from(found.start).unwrap_or(0) };
+        let kept = if self.include {
+            found.end
+        } else {
+            usize::try_from(found.start).unwrap_or(0)
+        };
         out.push_str(&self.held[..kept]);
         self.held.clear();
         self.matched = Some(StopMatch { index: found.index });
     }
 
     fn release(&mut self, out: &mut String) {
-        let reached = self.stops.iter().map(|stop| stop.reached).max().unwrap_or(0);
-        let safe = if self.include { self.held.len() } else { self.held.len() - reached };
+        let reached = self
+            .stops
+            .iter()
+            .map(|stop| stop.reached)
+            .max()
+            .unwrap_or(0);
+        let safe = if self.include {
+            self.held.len()
+        } else {
+            self.held.len() - reached
+        };
         out.push_str(&self.held[..safe]);
         self.held.drain(..safe);
     }
@@ -148,7 +169,11 @@ impl Stop {
             length += usize::from(bytes[at] == bytes[length]);
             border[at] = length as u32;
         }
-        Ok(Self { text: text.into(), border: border.into(), reached: 0 })
+        Ok(Self {
+            text: text.into(),
+            border: border.into(),
+            reached: 0,
+        })
     }
 
     /// Reads bytes up to the end of the first match and gives that end, or reads them all.

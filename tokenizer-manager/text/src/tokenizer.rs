@@ -55,7 +55,10 @@ impl Tokenizer {
     /// [`TokenizerError`] naming the file.
     pub fn load(dir: &Path) -> Result<Self, TokenizerError> {
         let path = dir.join("tokenizer.json");
-        let bytes = std::fs::read(&path).map_err(|source| TokenizerError::Read { path: path.clone(), source })?;
+        let bytes = std::fs::read(&path).map_err(|source| TokenizerError::Read {
+            path: path.clone(),
+            source,
+        })?;
         Self::from_json(&bytes, TokenizerConfig::load(dir)?, &path)
     }
 
@@ -63,23 +66,49 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`TokenizerError::Parse`] or [`TokenizerError::Decoder`].
-    pub fn from_json(json: &[u8], config: TokenizerConfig, path: &Path) -> Result<Self, TokenizerError> {
-        let invalid = |message: String| TokenizerError::Parse { path: path.to_owned(), message };
+    pub fn from_json(
+        json: &[u8],
+        config: TokenizerConfig,
+        path: &Path,
+    ) -> Result<Self, TokenizerError> {
+        let invalid = |message: String| TokenizerError::Parse {
+            path: path.to_owned(),
+            message,
+        };
         let fields: Value = serde_json::from_slice(json).map_err(|e| invalid(e.to_string()))?;
         let mut tokenizer = HfTokenizer::from_bytes(json).map_err(|e| invalid(e.to_string()))?;
         tokenizer.with_padding(None);
-        tokenizer.with_truncation(None).map_err(|e| invalid(e.to_string()))?;
+        tokenizer
+            .with_truncation(None)
+            .map_err(|e| invalid(e.to_string()))?;
         add_tokens(&mut tokenizer, &config).map_err(|e| invalid(e.to_string()))?;
         let decoder = Decoder::new(fields.get("decoder"))?;
         let vocabulary = Vocabulary::new(&tokenizer, &decoder).map_err(invalid)?;
-        let id = |role: &str| config.special_tokens.get(role).and_then(|token| tokenizer.token_to_id(token));
+        let id = |role: &str| {
+            config
+                .special_tokens
+                .get(role)
+                .and_then(|token| tokenizer.token_to_id(token))
+        };
         let frame = config.frame.map(|Frame { bos, eos }| {
-            (id("bos_token").filter(|_| bos), id("eos_token").filter(|_| eos))
+            (
+                id("bos_token").filter(|_| bos),
+                id("eos_token").filter(|_| eos),
+            )
         });
         let max_bytes_per_token = bound::max_bytes_per_token(&fields, &tokenizer);
         let special_tokens = config.special_tokens;
-        let inner = Inner { tokenizer, vocabulary, decoder, special_tokens, frame, max_bytes_per_token };
-        Ok(Self { inner: Arc::new(inner) })
+        let inner = Inner {
+            tokenizer,
+            vocabulary,
+            decoder,
+            special_tokens,
+            frame,
+            max_bytes_per_token,
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
     }
 
     /// Tokenizes a text. `add_special_tokens` adds what the model expects around a text, mostly a BOS token; a
@@ -95,10 +124,16 @@ impl Tokenizer {
         let encoding = inner
             .tokenizer
             .encode_fast(text, post_process)
-            .map_err(|e| EncodeError::Failed { message: e.to_string() })?;
+            .map_err(|e| EncodeError::Failed {
+                message: e.to_string(),
+            })?;
         let ids = encoding.get_ids();
         Ok(match inner.frame.filter(|_| add_special_tokens) {
-            Some((bos, eos)) => bos.into_iter().chain(ids.iter().copied()).chain(eos).collect(),
+            Some((bos, eos)) => bos
+                .into_iter()
+                .chain(ids.iter().copied())
+                .chain(eos)
+                .collect(),
             None => ids.to_vec(),
         })
     }
@@ -116,11 +151,17 @@ impl Tokenizer {
     ) -> Result<Vec<u32>, EncodeError> {
         let at_least = self.min_tokens(text.len());
         if at_least > max_tokens {
-            return Err(EncodeError::TooLong { at_least, limit: max_tokens });
+            return Err(EncodeError::TooLong {
+                at_least,
+                limit: max_tokens,
+            });
         }
         let ids = self.encode(text, add_special_tokens)?;
         if ids.len() > max_tokens {
-            return Err(EncodeError::TooLong { at_least: ids.len(), limit: max_tokens });
+            return Err(EncodeError::TooLong {
+                at_least: ids.len(),
+                limit: max_tokens,
+            });
         }
         Ok(ids)
     }
@@ -129,7 +170,9 @@ impl Tokenizer {
     /// vocabulary covers. Zero where this tokenizer has no such bound, because it may drop or merge any amount.
     #[must_use]
     pub fn min_tokens(&self, bytes: usize) -> usize {
-        self.inner.max_bytes_per_token.map_or(0, |most| bytes.div_ceil(most.max(1)))
+        self.inner
+            .max_bytes_per_token
+            .map_or(0, |most| bytes.div_ceil(most.max(1)))
     }
 
     /// The text of `ids`, the same that an [`IncrementalDetokenizer`] gives in pieces. Ids without a token are left
@@ -156,7 +199,8 @@ impl Tokenizer {
     /// [`Self::token_bytes`] as text, with replacement characters where a token is part of a character.
     #[must_use]
     pub fn token_text(&self, id: u32) -> Option<String> {
-        self.token_bytes(id).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+        self.token_bytes(id)
+            .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
     }
 
     /// A token as the vocabulary spells it, such as `Ġthe` or `▁the`.
@@ -211,7 +255,9 @@ impl Tokenizer {
 
     /// The bytes of a token that starts a text.
     pub(crate) fn first_piece(&self, id: u32) -> Vec<u8> {
-        self.id_to_token(id).map(|token| self.inner.decoder.piece(&token, true)).unwrap_or_default()
+        self.id_to_token(id)
+            .map(|token| self.inner.decoder.piece(&token, true))
+            .unwrap_or_default()
     }
 }
 
@@ -219,7 +265,10 @@ impl Tokenizer {
 /// token the vocabulary lacks gets no id: the model could not have been trained with one.
 fn add_tokens(tokenizer: &mut HfTokenizer, config: &TokenizerConfig) -> tokenizers::Result<()> {
     let known = tokenizer.get_added_tokens_decoder();
-    let changed = config.added_tokens.iter().filter(|token| !known.values().any(|other| other == *token));
+    let changed = config
+        .added_tokens
+        .iter()
+        .filter(|token| !known.values().any(|other| other == *token));
     tokenizer.add_tokens(changed.cloned())?;
     let special: Vec<AddedToken> = config
         .special_tokens

@@ -19,13 +19,19 @@ pub(crate) struct Utf8Stream {
 
 impl Utf8Stream {
     pub(crate) fn new(invalid: Invalid) -> Self {
-        Self { pending: [0; 4], len: 0, invalid }
+        Self {
+            pending: [0; 4],
+            len: 0,
+            invalid,
+        }
     }
 
     /// Appends to `out` the text that `bytes` complete.
     pub(crate) fn push(&mut self, mut bytes: &[u8], out: &mut String) {
         while self.len > 0 {
-            let Some((&byte, rest)) = bytes.split_first() else { return };
+            let Some((&byte, rest)) = bytes.split_first() else {
+                return;
+            };
             bytes = rest;
             self.pending[self.len] = byte;
             self.len += 1;
@@ -67,7 +73,9 @@ impl Utf8Stream {
                 }
                 Err(error) => {
                     // Pending bytes start one character, so nothing before the error is valid.
-                    let Some(length) = error.error_len() else { return };
+                    let Some(length) = error.error_len() else {
+                        return;
+                    };
                     self.replace(length, out);
                     self.pending.copy_within(length..self.len, 0);
                     self.len -= length;

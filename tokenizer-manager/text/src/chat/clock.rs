@@ -16,11 +16,17 @@ pub enum Clock {
 impl Clock {
     /// Formats the time by a C `strftime` format. Fails on a conversion that does not exist.
     pub(super) fn strftime(self, format: &str) -> Result<String, Error> {
-        let invalid =
-            |e: jiff::Error| Error::new(ErrorKind::InvalidOperation, format!("strftime_now({format:?}): {e}"));
+        let invalid = |e: jiff::Error| {
+            Error::new(
+                ErrorKind::InvalidOperation,
+                format!("strftime_now({format:?}): {e}"),
+            )
+        };
         let now = match self {
             Self::System => Zoned::now(),
-            Self::Fixed(seconds) => Timestamp::from_second(seconds).map_err(invalid)?.to_zoned(TimeZone::UTC),
+            Self::Fixed(seconds) => Timestamp::from_second(seconds)
+                .map_err(invalid)?
+                .to_zoned(TimeZone::UTC),
         };
         jiff::fmt::strtime::format(format, &now).map_err(invalid)
     }

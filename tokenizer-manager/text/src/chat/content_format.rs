@@ -19,9 +19,16 @@ pub enum ContentFormat {
 }
 
 /// The format of a template, and whether it rendered at least one of the probes at all.
-pub(super) fn detect(template: &Jinja, special_tokens: &[(String, String)]) -> (ContentFormat, bool) {
+pub(super) fn detect(
+    template: &Jinja,
+    special_tokens: &[(String, String)],
+) -> (ContentFormat, bool) {
     let string = probe(template, special_tokens, &json!(MARK));
-    let parts = probe(template, special_tokens, &json!([{"type": "text", "text": MARK}]));
+    let parts = probe(
+        template,
+        special_tokens,
+        &json!([{"type": "text", "text": MARK}]),
+    );
     let format = match (string, parts) {
         (Probe::Shown, Probe::Shown) => ContentFormat::OpenAi,
         (_, Probe::Shown) => ContentFormat::PartsOnly,
@@ -49,7 +56,9 @@ fn probe(template: &Jinja, special_tokens: &[(String, String)], content: &Value)
         ("documents", ().into()),
         ("add_generation_prompt", true.into()),
     ];
-    let special = special_tokens.iter().map(|(name, token)| (name.as_str(), token.as_str().into()));
+    let special = special_tokens
+        .iter()
+        .map(|(name, token)| (name.as_str(), token.as_str().into()));
     let variables = minijinja::Value::from_pairs(special.chain(variables));
     match template.render(variables) {
         Ok(text) => {

@@ -9,17 +9,26 @@ const TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 /// Appends the tag to the text of the last message (its last text part).
 pub(super) fn mark(messages: &mut [Value]) -> Result<(), TemplateError> {
-    let content = messages.last_mut().and_then(|message| message.get_mut("content"));
+    let content = messages
+        .last_mut()
+        .and_then(|message| message.get_mut("content"));
     let text = match content {
         Some(Value::String(text)) => Some(text),
-        Some(Value::Array(parts)) => parts.iter_mut().rev().find_map(|part| match part.get_mut("text") {
-            Some(Value::String(text)) => Some(text),
-            _ => None,
-        }),
+        Some(Value::Array(parts)) => {
+            parts
+                .iter_mut()
+                .rev()
+                .find_map(|part| match part.get_mut("text") {
+                    Some(Value::String(text)) => Some(text),
+                    _ => None,
+                })
+        }
         _ => None,
     };
     let text = text.ok_or_else(|| {
-        TemplateError::invalid("continue_final_message needs a last message with text content to continue")
+        TemplateError::invalid(
+            "continue_final_message needs a last message with text content to continue",
+        )
     })?;
     text.push_str(TAG);
     Ok(())
@@ -34,7 +43,11 @@ pub(super) fn cut(mut prompt: String) -> Result<String, TemplateError> {
              cannot be continued",
         ));
     };
-    let kept = if prompt[at..].starts_with(TAG) { at } else { prompt[..at].trim_end().len() };
+    let kept = if prompt[at..].starts_with(TAG) {
+        at
+    } else {
+        prompt[..at].trim_end().len()
+    };
     prompt.truncate(kept);
     Ok(prompt)
 }

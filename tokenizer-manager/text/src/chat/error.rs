@@ -50,7 +50,9 @@ impl TemplateError {
     }
 
     pub(super) fn invalid(message: impl Into<String>) -> Self {
-        Self::InvalidRequest { message: message.into() }
+        Self::InvalidRequest {
+            message: message.into(),
+        }
     }
 
     /// Classifies an error of the engine; the output limit is the caller's to recognise.
@@ -58,11 +60,17 @@ impl TemplateError {
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
         while let Some(current) = cause {
             if let Some(raised) = current.downcast_ref::<RaisedByTemplate>() {
-                return Self::Raised { message: raised.0.clone() };
+                return Self::Raised {
+                    message: raised.0.clone(),
+                };
             }
-            let kind = current.downcast_ref::<minijinja::Error>().map(minijinja::Error::kind);
+            let kind = current
+                .downcast_ref::<minijinja::Error>()
+                .map(minijinja::Error::kind);
             if kind == Some(ErrorKind::OutOfFuel) {
-                return Self::TooExpensive { limit: format!("{fuel} template instructions") };
+                return Self::TooExpensive {
+                    limit: format!("{fuel} template instructions"),
+                };
             }
             cause = current.source();
         }

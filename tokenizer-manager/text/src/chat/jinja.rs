@@ -7,7 +7,9 @@ use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, Value};
 
 use super::error::RaisedByTemplate;
-use super::{Clock, TemplateError, TemplateLimits, python_json, python_methods, source};
+use super::{
+    Clock, TemplateError, TemplateLimits, python_globals, python_json, python_methods, source,
+};
 
 /// A compiled template with its environment: `trim_blocks`, `lstrip_blocks`, loop controls, Python's methods, and
 /// transformers' `tojson`, `raise_exception` and `strftime_now`. Other templates cannot be included or imported.
@@ -21,10 +23,18 @@ const NAME: &str = "chat_template";
 
 impl Jinja {
     /// Compiles `template`; fails with [`TemplateError::Broken`] on a syntax error.
-    pub(super) fn new(template: &str, limits: TemplateLimits, clock: Clock) -> Result<Self, TemplateError> {
+    pub(super) fn new(
+        template: &str,
+        limits: TemplateLimits,
+        clock: Clock,
+    ) -> Result<Self, TemplateError> {
         let broken = |e: Error| TemplateError::from_engine(&e, limits.fuel);
         let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(broken)?;
+        let syntax = SyntaxConfig::builder()
+            .trim_blocks(true)
+            .lstrip_blocks(true)
+            .build()
+            .map_err(broken)?;
         environment.set_syntax(syntax);
         environment.set_fuel(Some(limits.fuel));
         environment.set_recursion_limit(limits.call_depth);
@@ -35,33 +45,46 @@ impl Jinja {
             None => minijinja::escape_formatter(out, state, value),
         });
         minijinja_contrib::add_to_environment(&mut environment);
+        python_globals::add_to(&mut environment);
         environment.add_filter("tojson", python_json::tojson(limits.json_depth));
-        environment.add_test("sequence", |value: &Value| {
-            use ValueKind::{Iterable, Map, Seq, String, Undefined};
-            matches!(value.kind(), Undefined | String | Seq | Map | Iterable)
-        });
-        environment.add_function("raise_exception", |message: Value| -> Result<Value, Error> {
-            let message = message.to_string();
-            let error = Error::new(ErrorKind::InvalidOperation, message.clone());
-            Err(error.with_source(RaisedByTemplate(message)))
-        });
+        environment.add_function(
+            "raise_exception",
+            |message: Value| -> Result<Value, Error> {
+                let message = message.to_string();
+                let error = Error::new(ErrorKind::InvalidOperation, message.clone());
+                Err(error.with_source(RaisedByTemplate(message)))
+            },
+        );
         environment.add_function("strftime_now", move |format: &str| clock.strftime(format));
-        environment.add_template_owned(NAME, source::rewrite(template)).map_err(broken)?;
-        Ok(Self { environment, limits })
+        environment
+            .add_template_owned(NAME, source::rewrite(template))
+            .map_err(broken)?;
+        Ok(Self {
+            environment,
+            limits,
+        })
     }
 
     /// Renders with `context` as the variables.
     pub(super) fn render(&self, context: Value) -> Result<String, TemplateError> {
-        let mut out = Bounded { bytes: Vec::new(), limit: self.limits.output_bytes, exceeded: false };
+        let mut out = Bounded {
+            bytes: Vec::new(),
+            limit: self.limits.output_bytes,
+            exceeded: false,
+        };
         let rendered = self
             .environment
             .get_template(NAME)
             .and_then(|template| template.render_captured_to(context, &mut out).map(drop));
         if out.exceeded {
-            return Err(TemplateError::TooExpensive { limit: format!("{} bytes of output", out.limit) });
+            return Err(TemplateError::TooExpensive {
+                limit: format!("{} bytes of output", out.limit),
+            });
         }
         rendered.map_err(|e| TemplateError::from_engine(&e, self.limits.fuel))?;
-        String::from_utf8(out.bytes).map_err(|e| TemplateError::Broken { message: e.to_string() })
+        String::from_utf8(out.bytes).map_err(|e| TemplateError::Broken {
+            message: e.to_string(),
+        })
     }
 }
 
@@ -78,7 +101,11 @@ pub(super) fn value_of(json: &serde_json::Value) -> Value {
         },
         Json::String(s) => Value::from(s.as_str()),
         Json::Array(items) => list_of(items),
-        Json::Object(fields) => Value::from_pairs(fields.iter().map(|(name, field)| (name.as_str(), value_of(field)))),
+        Json::Object(fields) => Value::from_pairs(
+            fields
+                .iter()
+                .map(|(name, field)| (name.as_str(), value_of(field))),
+        ),
     }
 }
 
@@ -91,7 +118,9 @@ fn python_float_or(value: &Value) -> Option<String> {
     if value.kind() != ValueKind::Number || value.is_integer() {
         return None;
     }
-    f64::try_from(value.clone()).ok().map(|float| python_json::python_float(float, ("inf", "nan")))
+    f64::try_from(value.clone())
+        .ok()
+        .map(|float| python_json::python_float(float, ("inf", "nan")))
 }
 
 /// A writer that refuses to grow beyond its limit.

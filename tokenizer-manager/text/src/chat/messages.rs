@@ -13,16 +13,23 @@ const PART_SEPARATOR: &str = "\n";
 ///   JSON object stay a string: they are the model's own words from an earlier turn, not the client's fault.
 ///
 /// Everything else, unknown fields included, passes through.
-pub(super) fn normalise(messages: &[Value], format: ContentFormat) -> Result<Vec<Value>, TemplateError> {
+pub(super) fn normalise(
+    messages: &[Value],
+    format: ContentFormat,
+) -> Result<Vec<Value>, TemplateError> {
     messages
         .iter()
         .enumerate()
         .map(|(index, message)| {
             let Value::Object(message) = message else {
-                return Err(TemplateError::invalid(format!("messages[{index}] is not an object")));
+                return Err(TemplateError::invalid(format!(
+                    "messages[{index}] is not an object"
+                )));
             };
             if !message.get("role").is_some_and(Value::is_string) {
-                return Err(TemplateError::invalid(format!("messages[{index}].role must be a string")));
+                return Err(TemplateError::invalid(format!(
+                    "messages[{index}].role must be a string"
+                )));
             }
             let mut message = message.clone();
             let content = content(message.get("content"), format, index)?;
@@ -35,7 +42,11 @@ pub(super) fn normalise(messages: &[Value], format: ContentFormat) -> Result<Vec
         .collect()
 }
 
-fn content(content: Option<&Value>, format: ContentFormat, index: usize) -> Result<Value, TemplateError> {
+fn content(
+    content: Option<&Value>,
+    format: ContentFormat,
+    index: usize,
+) -> Result<Value, TemplateError> {
     match content {
         None | Some(Value::Null) => Ok(wrap("", format)),
         Some(Value::String(text)) => Ok(wrap(text, format)),
@@ -47,9 +58,11 @@ fn content(content: Option<&Value>, format: ContentFormat, index: usize) -> Resu
                 .collect::<Result<_, _>>()?;
             Ok(match format {
                 ContentFormat::String => Value::String(texts.join(PART_SEPARATOR)),
-                ContentFormat::OpenAi | ContentFormat::PartsOnly => {
-                    parts.iter().zip(texts).map(|(part, text)| text_part(part, text)).collect()
-                }
+                ContentFormat::OpenAi | ContentFormat::PartsOnly => parts
+                    .iter()
+                    .zip(texts)
+                    .map(|(part, text)| text_part(part, text))
+                    .collect(),
             })
         }
         Some(_) => Err(TemplateError::invalid(format!(
@@ -85,10 +98,16 @@ fn part_text(part: &Value) -> Result<&str, String> {
         None if part.get("text").is_some() => "text",
         Some("text" | "input_text" | "output_text") => "text",
         Some("refusal") => "refusal",
-        Some(other) => return Err(format!("parts of type {other:?} are not supported: this model takes text only")),
+        Some(other) => {
+            return Err(format!(
+                "parts of type {other:?} are not supported: this model takes text only"
+            ));
+        }
         None => return Err("a part must be an object with a \"type\"".to_owned()),
     };
-    part.get(field).and_then(Value::as_str).ok_or_else(|| format!("{field:?} must be a string"))
+    part.get(field)
+        .and_then(Value::as_str)
+        .ok_or_else(|| format!("{field:?} must be a string"))
 }
 
 fn bad_part(message: usize, part: usize, problem: &str) -> TemplateError {
@@ -96,10 +115,15 @@ fn bad_part(message: usize, part: usize, problem: &str) -> TemplateError {
 }
 
 fn parse_arguments(call: &mut Value) {
-    let Some(arguments) = call.get_mut("function").and_then(|function| function.get_mut("arguments")) else {
+    let Some(arguments) = call
+        .get_mut("function")
+        .and_then(|function| function.get_mut("arguments"))
+    else {
         return;
     };
-    let Value::String(text) = arguments else { return };
+    let Value::String(text) = arguments else {
+        return;
+    };
     if text.trim().is_empty() {
         *arguments = Value::Object(Map::new());
     } else if let Ok(object @ Value::Object(_)) = serde_json::from_str(text) {
@@ -116,7 +140,9 @@ pub(super) fn check_depth<'a>(
     let mut open: Vec<(&Value, usize)> = values.into_iter().map(|value| (value, 1)).collect();
     while let Some((value, depth)) = open.pop() {
         if depth > limit {
-            return Err(TemplateError::invalid(format!("{what}: JSON is nested deeper than {limit} levels")));
+            return Err(TemplateError::invalid(format!(
+                "{what}: JSON is nested deeper than {limit} levels"
+            )));
         }
         match value {
             Value::Array(items) => open.extend(items.iter().map(|item| (item, depth + 1))),

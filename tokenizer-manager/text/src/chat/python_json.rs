@@ -31,21 +31,37 @@ pub(super) fn tojson(
             _ => Some(" ".repeat(i64::try_from(indent)?.clamp(0, MAX_INDENT) as usize)),
         };
         let (item, key) = match separators.kind() {
-            ValueKind::None | ValueKind::Undefined if indent.is_none() => (", ".to_owned(), ": ".to_owned()),
+            ValueKind::None | ValueKind::Undefined if indent.is_none() => {
+                (", ".to_owned(), ": ".to_owned())
+            }
             ValueKind::None | ValueKind::Undefined => (",".to_owned(), ": ".to_owned()),
             _ => (
                 separators.get_item_by_index(0)?.to_string(),
                 separators.get_item_by_index(1)?.to_string(),
             ),
         };
-        let mut writer = Writer { out: String::new(), ensure_ascii, indent, item, key, sort_keys, depth_limit };
+        let mut writer = Writer {
+            out: String::new(),
+            ensure_ascii,
+            indent,
+            item,
+            key,
+            sort_keys,
+            depth_limit,
+        };
         writer.value(value, 0)?;
         Ok(writer.out)
     }
 }
 
 /// The optional positional arguments of `tojson` in order, then its keyword arguments.
-type Args = (Option<Value>, Option<Value>, Option<Value>, Option<Value>, Kwargs);
+type Args = (
+    Option<Value>,
+    Option<Value>,
+    Option<Value>,
+    Option<Value>,
+    Kwargs,
+);
 
 const MAX_INDENT: i64 = 64;
 
@@ -62,11 +78,16 @@ struct Writer {
 impl Writer {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
         if depth > self.depth_limit {
-            return Err(Error::new(ErrorKind::InvalidOperation, "tojson: the value is nested too deeply"));
+            return Err(Error::new(
+                ErrorKind::InvalidOperation,
+                "tojson: the value is nested too deeply",
+            ));
         }
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
-            ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Bool => self
+                .out
+                .push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number => self.number(value)?,
             ValueKind::String => self.string(value.as_str().unwrap_or_default()),
             ValueKind::Seq | ValueKind::Iterable => self.sequence(value, depth)?,
@@ -195,5 +216,9 @@ pub(super) fn python_float(value: f64, names: (&str, &str)) -> String {
         return format!("{mantissa}e{sign}{:02}", exponent.unsigned_abs());
     }
     let plain = format!("{value}");
-    if plain.contains('.') { plain } else { plain + ".0" }
+    if plain.contains('.') {
+        plain
+    } else {
+        plain + ".0"
+    }
 }

@@ -6,11 +6,16 @@ use minijinja::value::{Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 
 /// The environment's callback for methods the engine does not know.
-pub(super) fn call(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+pub(super) fn call(
+    state: &mut State<'_, '_>,
+    value: &Value,
+    method: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
     let own = match value.kind() {
         ValueKind::String => string(value.as_str().unwrap_or_default(), method, args)?,
         ValueKind::Seq => sequence(value, method, args)?,
-        ValueKind::Map if method == "copy" => Some(value.clone()),
+        ValueKind::Map => map(value, method, args)?,
         _ => None,
     };
     match own {
@@ -43,7 +48,11 @@ fn string(s: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Error>
         }
         "index" | "rindex" => {
             let (what,): (&str,) = from_args(args)?;
-            let found = if method == "index" { s.find(what) } else { s.rfind(what) };
+            let found = if method == "index" {
+                s.find(what)
+            } else {
+                s.rfind(what)
+            };
             let byte = found.ok_or_else(|| invalid("substring not found"))?;
             Value::from(s[..byte].chars().count())
         }
@@ -85,6 +94,34 @@ fn sequence(value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>
     }
 }
 
+/// The views of a mapping as lists: unlike pycompat's iterators they have a length, which `loop.last` needs.
+fn map(value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+    if !matches!(method, "keys" | "values" | "items" | "copy") {
+        return Ok(None);
+    }
+    let () = from_args(args)?;
+    if method == "copy" {
+        return Ok(Some(value.clone()));
+    }
+    let entry = |key: Result<Value, Error>| {
+        let key = key?;
+        Ok(match method {
+            "keys" => key,
+            "values" => value.get_item(&key)?,
+            _ => {
+                let item = value.get_item(&key)?;
+                Value::from(Tuple::from([key, item]))
+            }
+        })
+    };
+    let entries: Vec<Value> = value
+        .try_iter()?
+        .checked()
+        .map(entry)
+        .collect::<Result<_, Error>>()?;
+    Ok(Some(Value::from(entries)))
+}
+
 fn partition(s: &str, separator: &str) -> Result<Value, Error> {
     not_empty(separator)?;
     Ok(match s.split_once(separator) {
@@ -102,7 +139,11 @@ fn rpartition(s: &str, separator: &str) -> Result<Value, Error> {
 }
 
 fn triple(a: &str, b: &str, c: &str) -> Value {
-    Value::from(Tuple::from([Value::from(a), Value::from(b), Value::from(c)]))
+    Value::from(Tuple::from([
+        Value::from(a),
+        Value::from(b),
+        Value::from(c),
+    ]))
 }
 
 fn rsplit(s: &str, separator: Option<&str>, limit: Option<i64>) -> Result<Value, Error> {
@@ -124,7 +165,9 @@ fn rsplit_whitespace(s: &str, limit: usize) -> Vec<&str> {
     let mut rest = s.trim_end();
     while !rest.is_empty() {
         let start = match rest.rfind(char::is_whitespace) {
-            Some(at) if parts.len() < limit => at + rest[at..].chars().next().map_or(1, char::len_utf8),
+            Some(at) if parts.len() < limit => {
+                at + rest[at..].chars().next().map_or(1, char::len_utf8)
+            }
             _ => 0,
         };
         parts.push(&rest[start..]);
@@ -141,7 +184,11 @@ fn justify(s: &str, method: &str, width: usize, fill: &str) -> Result<Value, Err
         // CPython puts the odd one to the left when the width is odd.
         _ => total / 2 + (total & width & 1),
     };
-    Ok(Value::from(format!("{}{s}{}", fill.repeat(left), fill.repeat(total - left))))
+    Ok(Value::from(format!(
+        "{}{s}{}",
+        fill.repeat(left),
+        fill.repeat(total - left)
+    )))
 }
 
 /// Characters missing to `width`, refused where a template asks for absurdly many.
@@ -162,7 +209,11 @@ fn swap_case(c: char) -> char {
 }
 
 fn not_empty(separator: &str) -> Result<(), Error> {
-    if separator.is_empty() { Err(invalid("empty separator")) } else { Ok(()) }
+    if separator.is_empty() {
+        Err(invalid("empty separator"))
+    } else {
+        Ok(())
+    }
 }
 
 fn invalid(message: &'static str) -> Error {

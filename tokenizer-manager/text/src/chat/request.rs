@@ -60,12 +60,18 @@ impl ChatRequest<'_> {
         }
         for name in self.kwargs.into_iter().flat_map(Map::keys) {
             if RESERVED.contains(&name.as_str()) || name.ends_with("_token") {
-                return Err(TemplateError::invalid(format!("chat_template_kwargs may not set the reserved name {name:?}")));
+                return Err(TemplateError::invalid(format!(
+                    "chat_template_kwargs may not set the reserved name {name:?}"
+                )));
             }
         }
         messages::check_depth("messages", self.messages, json_depth)?;
         messages::check_depth("tools", self.tools.unwrap_or_default(), json_depth)?;
         messages::check_depth("documents", self.documents.unwrap_or_default(), json_depth)?;
-        messages::check_depth("chat_template_kwargs", self.kwargs.into_iter().flat_map(Map::values), json_depth)
+        messages::check_depth(
+            "chat_template_kwargs",
+            self.kwargs.into_iter().flat_map(Map::values),
+            json_depth,
+        )
     }
 }

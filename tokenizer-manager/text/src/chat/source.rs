@@ -2,18 +2,23 @@
 //!
 //! * `{% generation %}…{% endgeneration %}` only marks spans for training. It becomes `{% with %}…{% endwith %}`,
 //!   which like it opens a scope and prints its body, and keeps the whitespace control of its tags.
+//! * Line ends are `\n`, whatever the file has.
 //! * `'…%s…' % x` becomes `'…%s…'|format(x)`; both bind to what follows in the same way.
 
 /// The rewritten template. Text, comments and raw blocks stay as they are; a template that is not well formed is
 /// left for the engine to complain about.
 pub(super) fn rewrite(source: &str) -> String {
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(source.len() + 64);
-    let mut rest = source;
+    let mut rest = source.as_str();
     while let Some(at) = rest.find('{') {
         let (text, tag) = rest.split_at(at);
         out.push_str(text);
         let (kind, length) = match tag.as_bytes().get(1) {
-            Some(b'#') => (Tag::Comment, tag.find("#}").map_or(tag.len(), |end| end + 2)),
+            Some(b'#') => (
+                Tag::Comment,
+                tag.find("#}").map_or(tag.len(), |end| end + 2),
+            ),
             Some(b'%') => (Tag::Block, expression_end(tag, "%}")),
             Some(b'{') => (Tag::Print, expression_end(tag, "}}")),
             _ => (Tag::Comment, 1),
@@ -90,7 +95,9 @@ fn string_length(text: &str, quote: u8) -> usize {
 /// The keyword of a `{% … %}` tag.
 fn block_word(tag: &str) -> &str {
     let inner = tag[2..].trim_start_matches(['-', '+']).trim_start();
-    let end = inner.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(inner.len());
+    let end = inner
+        .find(|c: char| !c.is_alphanumeric() && c != '_')
+        .unwrap_or(inner.len());
     &inner[..end]
 }
 
@@ -156,7 +163,9 @@ fn rewrite_percent(tag: &str) -> String {
 fn arguments(operand: &str) -> &str {
     let operand = operand.trim();
     match operand.strip_prefix('(') {
-        Some(inner) if bracket_length(operand) == operand.len() => inner.strip_suffix(')').unwrap_or(inner),
+        Some(inner) if bracket_length(operand) == operand.len() => {
+            inner.strip_suffix(')').unwrap_or(inner)
+        }
         _ => operand,
     }
 }
@@ -206,5 +215,6 @@ fn bracket_length(text: &str) -> usize {
 }
 
 fn name_length(text: &str) -> usize {
-    text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len())
+    text.find(|c: char| !c.is_alphanumeric() && c != '_')
+        .unwrap_or(text.len())
 }

@@ -24,7 +24,9 @@ pub(super) fn max_bytes_per_token(json: &Value, tokenizer: &HfTokenizer) -> Opti
     let model = &json["model"];
     let byte_fallback = model["byte_fallback"] == Value::Bool(true);
     let vocabulary = tokenizer.get_vocab(false);
-    if !(byte_level && vocabulary_covers_bytes(tokenizer) || byte_fallback && fallback_covers_bytes(tokenizer)) {
+    if !(byte_level && vocabulary_covers_bytes(tokenizer)
+        || byte_fallback && fallback_covers_bytes(tokenizer))
+    {
         return None;
     }
     let length = |token: &str| match fallback_byte(token) {
@@ -33,7 +35,11 @@ pub(super) fn max_bytes_per_token(json: &Value, tokenizer: &HfTokenizer) -> Opti
         _ => token.len(),
     };
     let longest = vocabulary.keys().map(|token| length(token)).max()?;
-    let longest_added = added.values().map(|token| token.content.len()).max().unwrap_or(0);
+    let longest_added = added
+        .values()
+        .map(|token| token.content.len())
+        .max()
+        .unwrap_or(0);
     Some(longest.max(longest_added) * shrink)
 }
 
@@ -52,7 +58,9 @@ fn normalizer_shrink(normalizer: &Value) -> Option<usize> {
         }
         Some("Sequence") => {
             let steps = normalizer["normalizers"].as_array()?;
-            steps.iter().try_fold(1, |total: usize, step| total.checked_mul(normalizer_shrink(step)?))
+            steps.iter().try_fold(1, |total: usize, step| {
+                total.checked_mul(normalizer_shrink(step)?)
+            })
         }
         Some(_) => None,
     }
@@ -64,14 +72,18 @@ fn drops_text(pre_tokenizer: &Value) -> bool {
         Some("ByteLevel" | "Metaspace" | "Digits" | "Punctuation" | "Split") => {
             pre_tokenizer["behavior"].as_str() == Some("Removed")
         }
-        Some("Sequence") => pre_tokenizer["pretokenizers"].as_array().is_none_or(|steps| steps.iter().any(drops_text)),
+        Some("Sequence") => pre_tokenizer["pretokenizers"]
+            .as_array()
+            .is_none_or(|steps| steps.iter().any(drops_text)),
         Some(_) => true,
     }
 }
 
 fn has_step(value: &Value, list: &str, kind: &str) -> bool {
     value["type"] == kind
-        || value[list].as_array().is_some_and(|steps| steps.iter().any(|step| has_step(step, list, kind)))
+        || value[list]
+            .as_array()
+            .is_some_and(|steps| steps.iter().any(|step| has_step(step, list, kind)))
 }
 
 /// Whether each of the 256 characters of the byte-level alphabet is a token, so that nothing is ever dropped.

@@ -43,7 +43,10 @@ impl SpecialTokens {
     /// The token of a role such as `bos_token`, `eos_token` or `pad_token`.
     #[must_use]
     pub fn get(&self, role: &str) -> Option<&str> {
-        self.named.iter().find(|(name, _)| name == role).map(|(_, token)| token.as_str())
+        self.named
+            .iter()
+            .find(|(name, _)| name == role)
+            .map(|(_, token)| token.as_str())
     }
 
     /// Pairs of role and token; these are the variables a chat template sees.
@@ -54,7 +57,10 @@ impl SpecialTokens {
 
     /// All tokens, those without a role included.
     pub fn contents(&self) -> impl Iterator<Item = &str> {
-        self.named.iter().map(|(_, token)| token.as_str()).chain(self.additional.iter().map(String::as_str))
+        self.named
+            .iter()
+            .map(|(_, token)| token.as_str())
+            .chain(self.additional.iter().map(String::as_str))
     }
 
     fn add_from(&mut self, fields: &Map<String, Value>) {
@@ -101,7 +107,11 @@ impl TokenizerConfig {
         Ok(config)
     }
 
-    fn read_fields(&mut self, fields: &Map<String, Value>, dir: &Path) -> Result<(), TokenizerError> {
+    fn read_fields(
+        &mut self,
+        fields: &Map<String, Value>,
+        dir: &Path,
+    ) -> Result<(), TokenizerError> {
         self.special_tokens.add_from(fields);
         self.model_max_length = fields.get("model_max_length").and_then(Value::as_u64);
         self.frame = frame(fields);
@@ -116,7 +126,9 @@ impl TokenizerConfig {
                 for entry in list {
                     let text = |key: &str| entry.get(key).and_then(Value::as_str);
                     let (Some(name), Some(source)) = (text("name"), text("template")) else {
-                        return Err(invalid("each entry of chat_template needs the strings \"name\" and \"template\""));
+                        return Err(invalid(
+                            "each entry of chat_template needs the strings \"name\" and \"template\"",
+                        ));
                     };
                     self.set_template(name, source);
                 }
@@ -126,9 +138,11 @@ impl TokenizerConfig {
         if let Some(Value::Object(tokens)) = fields.get("added_tokens_decoder") {
             let mut added = Vec::with_capacity(tokens.len());
             for (id, token) in tokens {
-                let id: u32 = id.parse().map_err(|_| invalid("the keys of added_tokens_decoder must be token ids"))?;
-                let token: AddedToken =
-                    serde_json::from_value(token.clone()).map_err(|e| invalid(&format!("added token {id}: {e}")))?;
+                let id: u32 = id
+                    .parse()
+                    .map_err(|_| invalid("the keys of added_tokens_decoder must be token ids"))?;
+                let token: AddedToken = serde_json::from_value(token.clone())
+                    .map_err(|e| invalid(&format!("added token {id}: {e}")))?;
                 added.push((id, token));
             }
             added.sort_by_key(|(id, _)| *id);
@@ -144,10 +158,18 @@ impl TokenizerConfig {
         let Ok(entries) = std::fs::read_dir(dir.join("additional_chat_templates")) else {
             return Ok(());
         };
-        let mut paths: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        let mut paths: Vec<_> = entries
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .collect();
         paths.sort();
-        for path in paths.iter().filter(|path| path.extension().is_some_and(|e| e == "jinja")) {
-            if let (Some(name), Some(source)) = (path.file_stem().and_then(|s| s.to_str()), read_optional(path)?) {
+        for path in paths
+            .iter()
+            .filter(|path| path.extension().is_some_and(|e| e == "jinja"))
+        {
+            if let (Some(name), Some(source)) = (
+                path.file_stem().and_then(|s| s.to_str()),
+                read_optional(path)?,
+            ) {
                 self.set_template(name, &source);
             }
         }
@@ -156,7 +178,10 @@ impl TokenizerConfig {
 
     fn set_template(&mut self, name: &str, source: &str) {
         self.chat_templates.retain(|template| template.name != name);
-        self.chat_templates.push(NamedTemplate { name: name.to_owned(), source: source.to_owned() });
+        self.chat_templates.push(NamedTemplate {
+            name: name.to_owned(),
+            source: source.to_owned(),
+        });
     }
 }
 
@@ -171,15 +196,27 @@ fn frame(fields: &Map<String, Value>) -> Option<Frame> {
     let class = fields.get("tokenizer_class").and_then(Value::as_str)?;
     let framed = ["Llama", "CodeLlama", "Gemma", "Cohere"]
         .iter()
-        .any(|name| class.strip_prefix(name).is_some_and(|rest| matches!(rest, "Tokenizer" | "TokenizerFast")));
+        .any(|name| {
+            class
+                .strip_prefix(name)
+                .is_some_and(|rest| matches!(rest, "Tokenizer" | "TokenizerFast"))
+        });
     let flag = |name: &str| fields.get(name).and_then(Value::as_bool);
     let (bos, eos) = (flag("add_bos_token"), flag("add_eos_token"));
-    (framed && (bos.is_some() || eos.is_some())).then(|| Frame { bos: bos.unwrap_or(true), eos: eos.unwrap_or(false) })
+    (framed && (bos.is_some() || eos.is_some())).then(|| Frame {
+        bos: bos.unwrap_or(true),
+        eos: eos.unwrap_or(false),
+    })
 }
 
 fn read_object(path: &Path) -> Result<Option<Map<String, Value>>, TokenizerError> {
-    let Some(text) = read_optional(path)? else { return Ok(None) };
-    let parse = |message: String| TokenizerError::Parse { path: path.to_owned(), message };
+    let Some(text) = read_optional(path)? else {
+        return Ok(None);
+    };
+    let parse = |message: String| TokenizerError::Parse {
+        path: path.to_owned(),
+        message,
+    };
     match serde_json::from_str(&text).map_err(|e| parse(e.to_string()))? {
         Value::Object(fields) => Ok(Some(fields)),
         _ => Err(parse("not a JSON object".to_owned())),
@@ -190,6 +227,9 @@ fn read_optional(path: &Path) -> Result<Option<String>, TokenizerError> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(TokenizerError::Read { path: path.to_owned(), source }),
+        Err(source) => Err(TokenizerError::Read {
+            path: path.to_owned(),
+            source,
+        }),
     }
 }

@@ -34,7 +34,11 @@ enum Step {
     /// Replaces within a token.
     Replace(DecoderWrapper),
     /// Strips characters from the ends of each token.
-    Strip { content: char, start: usize, stop: usize },
+    Strip {
+        content: char,
+        start: usize,
+        stop: usize,
+    },
     /// `▁` is a space, and nothing in the first token unless `keep_first`.
     Metaspace { replacement: char, keep_first: bool },
     /// Words are separated by spaces, continuations marked by a prefix.
@@ -46,14 +50,26 @@ enum Step {
 impl Decoder {
     /// Reads the `decoder` field of `tokenizer.json`. Fails on steps that need more than one token at a time.
     pub(super) fn new(json: Option<&Value>) -> Result<Self, TokenizerError> {
-        let mut decoder =
-            Self { steps: Vec::new(), strip_start: None, invalid: Invalid::PerByte, first_differs: false };
+        let mut decoder = Self {
+            steps: Vec::new(),
+            strip_start: None,
+            invalid: Invalid::PerByte,
+            first_differs: false,
+        };
         match json {
             None | Some(Value::Null) => decoder.steps.push(Step::Join),
             Some(json) => decoder.add(json, &mut false)?,
         }
         decoder.first_differs = decoder.steps.iter().any(|step| {
-            matches!(step, Step::WordPiece { .. } | Step::Join | Step::Metaspace { keep_first: false, .. })
+            matches!(
+                step,
+                Step::WordPiece { .. }
+                    | Step::Join
+                    | Step::Metaspace {
+                        keep_first: false,
+                        ..
+                    }
+            )
         });
         Ok(decoder)
     }
@@ -70,8 +86,15 @@ impl Decoder {
                     }
                 }
                 Step::Replace(replace) => text = replaced(replace, text),
-                Step::Strip { content, start, stop } => text = stripped(&text, *content, *start, *stop),
-                Step::Metaspace { replacement, keep_first } => {
+                Step::Strip {
+                    content,
+                    start,
+                    stop,
+                } => text = stripped(&text, *content, *start, *stop),
+                Step::Metaspace {
+                    replacement,
+                    keep_first,
+                } => {
                     text = text.replace(*replacement, if first && !keep_first { "" } else { " " });
                 }
                 Step::WordPiece { prefix, cleanup } => {
@@ -94,7 +117,9 @@ impl Decoder {
 
     fn add(&mut self, json: &Value, fused: &mut bool) -> Result<(), TokenizerError> {
         let kind = json.get("type").and_then(Value::as_str).unwrap_or_default();
-        let unsupported = |why: &str| TokenizerError::Decoder { message: format!("{kind:?} {why}") };
+        let unsupported = |why: &str| TokenizerError::Decoder {
+            message: format!("{kind:?} {why}"),
+        };
         let string = |key: &str| json.get(key).and_then(Value::as_str);
         if *fused && !matches!(kind, "Strip" | "Fuse") {
             return Err(unsupported("after the tokens are joined"));
@@ -114,15 +139,22 @@ impl Decoder {
             }
             "ByteFallback" => self.steps.push(Step::ByteFallback),
             "Replace" => {
-                let replace = serde_json::from_value(json.clone()).map_err(|e| unsupported(&e.to_string()))?;
+                let replace = serde_json::from_value(json.clone())
+                    .map_err(|e| unsupported(&e.to_string()))?;
                 self.steps.push(Step::Replace(replace));
             }
-            "Strip" => self.add_strip(json, *fused).map_err(|why| unsupported(why))?,
+            "Strip" => self.add_strip(json, *fused).map_err(unsupported)?,
             "Metaspace" => {
-                let replacement = string("replacement").and_then(|s| s.chars().next()).unwrap_or('▁');
+                let replacement = string("replacement")
+                    .and_then(|s| s.chars().next())
+                    .unwrap_or('▁');
                 let legacy_keep = json.get("add_prefix_space") == Some(&Value::Bool(false));
-                let keep_first = string("prepend_scheme").map_or(legacy_keep, |scheme| scheme == "never");
-                self.steps.push(Step::Metaspace { replacement, keep_first });
+                let keep_first =
+                    string("prepend_scheme").map_or(legacy_keep, |scheme| scheme == "never");
+                self.steps.push(Step::Metaspace {
+                    replacement,
+                    keep_first,
+                });
             }
             "WordPiece" => self.steps.push(Step::WordPiece {
                 prefix: string("prefix").unwrap_or("##").to_owned(),
@@ -134,16 +166,30 @@ impl Decoder {
     }
 
     fn add_strip(&mut self, json: &Value, fused: bool) -> Result<(), &'static str> {
-        let count = |key: &str| json.get(key).and_then(Value::as_u64).map_or(0, |n| n as usize);
-        let content = json.get("content").and_then(Value::as_str).and_then(|s| s.chars().next());
+        let count = |key: &str| {
+            json.get(key)
+                .and_then(Value::as_u64)
+                .map_or(0, |n| n as usize)
+        };
+        let content = json
+            .get("content")
+            .and_then(Value::as_str)
+            .and_then(|s| s.chars().next());
         let content = content.ok_or("without content")?;
         let (start, stop) = (count("start"), count("stop"));
-        let bytes = self.steps.iter().any(|step| matches!(step, Step::ByteFallback));
+        let bytes = self
+            .steps
+            .iter()
+            .any(|step| matches!(step, Step::ByteFallback));
         match (fused, stop) {
             (true, 0) if self.strip_start.is_none() => self.strip_start = Some((content, start)),
             (true, _) => return Err("from the end of the text"),
             (false, _) if bytes => return Err("between ByteFallback and Fuse"),
-            (false, _) => self.steps.push(Step::Strip { content, start, stop }),
+            (false, _) => self.steps.push(Step::Strip {
+                content,
+                start,
+                stop,
+            }),
         }
         Ok(())
     }
@@ -151,25 +197,44 @@ impl Decoder {
 
 fn replaced(replace: &DecoderWrapper, text: String) -> String {
     let whole = text.clone();
-    replace.decode_chain(vec![text]).map_or(whole, |parts| parts.concat())
+    replace
+        .decode_chain(vec![text])
+        .map_or(whole, |parts| parts.concat())
 }
 
 fn stripped(text: &str, content: char, start: usize, stop: usize) -> String {
-    let leading = text.chars().take(start).take_while(|&c| c == content).count();
+    let leading = text
+        .chars()
+        .take(start)
+        .take_while(|&c| c == content)
+        .count();
     let rest = &text[leading * content.len_utf8()..];
-    let trailing = rest.chars().rev().take(stop).take_while(|&c| c == content).count();
+    let trailing = rest
+        .chars()
+        .rev()
+        .take(stop)
+        .take_while(|&c| c == content)
+        .count();
     rest[..rest.len() - trailing * content.len_utf8()].to_owned()
 }
 
 /// The byte that a byte-fallback token stands for.
-pub(super) fn fallback_byte(token: &str) -> Option<u8> {
+pub(crate) fn fallback_byte(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
-    if digits.len() == 2 { u8::from_str_radix(digits, 16).ok() } else { None }
+    if digits.len() == 2 {
+        u8::from_str_radix(digits, 16).ok()
+    } else {
+        None
+    }
 }
 
 /// A byte-level token's bytes; a token with a character outside the alphabet (some added tokens) stands for itself.
 fn byte_level(token: &str) -> Vec<u8> {
-    token.chars().map(byte_of).collect::<Option<Vec<u8>>>().unwrap_or_else(|| token.as_bytes().to_vec())
+    token
+        .chars()
+        .map(byte_of)
+        .collect::<Option<Vec<u8>>>()
+        .unwrap_or_else(|| token.as_bytes().to_vec())
 }
 
 /// GPT-2's `bytes_to_unicode`, inverted: printable Latin-1 characters stand for themselves, the other bytes, in
@@ -180,7 +245,9 @@ fn byte_of(c: char) -> Option<u8> {
     }
     match u32::from(c) {
         code @ 0..=0xFF => Some(code as u8).filter(|&byte| itself(byte)),
-        code @ 0x100..=0x143 => (0..=255).filter(|&byte| !itself(byte)).nth((code - 0x100) as usize),
+        code @ 0x100..=0x143 => (0..=255)
+            .filter(|&byte| !itself(byte))
+            .nth((code - 0x100) as usize),
         _ => None,
     }
 }

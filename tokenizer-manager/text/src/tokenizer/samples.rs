@@ -1,6 +1,7 @@
 //! Small tokenizers of every kind, made for tests.
 
 use std::path::Path;
+use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
 use tokenizers::Tokenizer as HfTokenizer;
@@ -14,35 +15,51 @@ pub(crate) struct Sample {
     pub oracle: HfTokenizer,
 }
 
-pub(crate) fn all() -> Vec<Sample> {
-    vec![
-        sample("demo", &demo_json()),
-        sample("byte_level", &byte_level()),
-        sample("llama2", &llama2()),
-        sample("gemma", &gemma()),
-        sample("metaspace", &metaspace("always")),
-        sample("metaspace_never", &metaspace("never")),
-        sample("wordpiece", &wordpiece()),
-        sample("no_decoder", &no_decoder()),
-    ]
+/// Every sample; built once.
+pub(crate) fn all() -> &'static [Sample] {
+    static SAMPLES: LazyLock<Vec<Sample>> = LazyLock::new(|| {
+        vec![
+            sample("demo", &demo_json()),
+            sample("byte_level", &byte_level()),
+            sample("llama2", &llama2()),
+            sample("gemma", &gemma()),
+            sample("metaspace", &metaspace("always")),
+            sample("metaspace_never", &metaspace("never")),
+            sample("wordpiece", &wordpiece()),
+            sample("no_decoder", &no_decoder()),
+        ]
+    });
+    &SAMPLES
 }
 
-pub(crate) fn one(name: &str) -> Sample {
-    all().into_iter().find(|sample| sample.name == name).unwrap()
+pub(crate) fn one(name: &str) -> &'static Sample {
+    all().iter().find(|sample| sample.name == name).unwrap()
 }
 
 pub(crate) fn demo_dir() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/lockstep-demo-7m"))
+    Path::new(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../models/lockstep-demo-7m"
+    ))
 }
 
 pub(crate) fn load(json: &Value) -> Tokenizer {
     let bytes = serde_json::to_vec(json).unwrap();
-    Tokenizer::from_json(&bytes, TokenizerConfig::default(), Path::new("tokenizer.json")).unwrap()
+    Tokenizer::from_json(
+        &bytes,
+        TokenizerConfig::default(),
+        Path::new("tokenizer.json"),
+    )
+    .unwrap()
 }
 
 fn sample(name: &'static str, json: &Value) -> Sample {
     let oracle = HfTokenizer::from_bytes(serde_json::to_vec(json).unwrap()).unwrap();
-    Sample { name, tokenizer: load(json), oracle }
+    Sample {
+        name,
+        tokenizer: load(json),
+        oracle,
+    }
 }
 
 fn demo_json() -> Value {
@@ -55,7 +72,11 @@ fn added(id: usize, content: &str, special: bool) -> Value {
 }
 
 fn vocabulary(tokens: impl IntoIterator<Item = String>) -> Value {
-    let ids: Map<String, Value> = tokens.into_iter().enumerate().map(|(id, token)| (token, json!(id))).collect();
+    let ids: Map<String, Value> = tokens
+        .into_iter()
+        .enumerate()
+        .map(|(id, token)| (token, json!(id)))
+        .collect();
     Value::Object(ids)
 }
 
@@ -67,9 +88,14 @@ fn bpe(vocab: &Value, merges: &[&str], byte_fallback: bool) -> Value {
 
 /// GPT-2's alphabet, some merges, a special token and one that is added but not special.
 pub(crate) fn byte_level() -> Value {
-    let mut alphabet: Vec<char> = tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet().into_iter().collect();
+    let mut alphabet: Vec<char> = tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet()
+        .into_iter()
+        .collect();
     alphabet.sort_unstable();
-    let tokens = alphabet.iter().map(char::to_string).chain(["Ġt", "Ġth", "ðŁ", "ðŁĺ", "ðŁĺĢ"].map(str::to_owned));
+    let tokens = alphabet
+        .iter()
+        .map(char::to_string)
+        .chain(["Ġt", "Ġth", "ðŁ", "ðŁĺ", "ðŁĺĢ"].map(str::to_owned));
     let vocab = vocabulary(tokens);
     json!({"version": "1.0", "truncation": {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0},
            "padding": null, "normalizer": null, "post_processor": null,
@@ -82,7 +108,10 @@ pub(crate) fn byte_level() -> Value {
 fn sentencepiece_vocabulary() -> Value {
     let head = ["<unk>", "<s>", "</s>"].map(str::to_owned);
     let bytes = (0..=255).map(|byte| format!("<0x{byte:02X}>"));
-    let pieces = ["▁", "▁a", "a", "b", "h", "i", "▁h", "hi", "▁hi", "▁▁", "é", "日", "�", "a▁b"].map(str::to_owned);
+    let pieces = [
+        "▁", "▁a", "a", "b", "h", "i", "▁h", "hi", "▁hi", "▁▁", "é", "日", "�", "a▁b",
+    ]
+    .map(str::to_owned);
     vocabulary(head.into_iter().chain(bytes).chain(pieces))
 }
 
@@ -125,7 +154,10 @@ fn metaspace(scheme: &str) -> Value {
 }
 
 fn wordpiece() -> Value {
-    let tokens = ["[UNK]", "[SEP]", "un", "##aff", "##able", ".", "'", "s", "don", "##'t", "é"].map(str::to_owned);
+    let tokens = [
+        "[UNK]", "[SEP]", "un", "##aff", "##able", ".", "'", "s", "don", "##'t", "é",
+    ]
+    .map(str::to_owned);
     let model = json!({"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
                        "max_input_chars_per_word": 100, "vocab": vocabulary(tokens)});
     json!({"version": "1.0", "truncation": null, "padding": null, "normalizer": null,

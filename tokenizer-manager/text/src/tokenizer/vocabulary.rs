@@ -38,17 +38,26 @@ impl Vocabulary {
         let mut flags = vec![0; size];
         for (&id, token) in &added {
             contents[id as usize] = Some(&token.content);
-            let special = token.special || tokenizer.get_added_vocabulary().is_special_token(&token.content);
+            let special = token.special
+                || tokenizer
+                    .get_added_vocabulary()
+                    .is_special_token(&token.content);
             flags[id as usize] = if special { SPECIAL } else { 0 };
         }
-        let mut table = Self { bytes: Vec::new(), ends: Vec::with_capacity(size), flags, tokens: 0 };
+        let mut table = Self {
+            bytes: Vec::new(),
+            ends: Vec::with_capacity(size),
+            flags,
+            tokens: 0,
+        };
         for (id, content) in contents.into_iter().enumerate() {
             if let Some(content) = content {
                 table.bytes.extend(decoder.piece(content, false));
                 table.flags[id] |= PRESENT;
                 table.tokens += 1;
             }
-            let end = u32::try_from(table.bytes.len()).map_err(|_| "the vocabulary exceeds 4 GiB".to_owned())?;
+            let end = u32::try_from(table.bytes.len())
+                .map_err(|_| "the vocabulary exceeds 4 GiB".to_owned())?;
             table.ends.push(end);
         }
         Ok(table)
@@ -75,7 +84,9 @@ impl Vocabulary {
     /// The bytes a token contributes to a text it does not start; empty for an id without a token.
     pub(crate) fn bytes(&self, id: u32) -> &[u8] {
         let id = id as usize;
-        let Some(&end) = self.ends.get(id) else { return &[] };
+        let Some(&end) = self.ends.get(id) else {
+            return &[];
+        };
         let start = if id == 0 { 0 } else { self.ends[id - 1] };
         &self.bytes[start as usize..end as usize]
     }

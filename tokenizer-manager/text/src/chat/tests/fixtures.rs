@@ -27,11 +27,20 @@ struct Case {
 }
 
 /// Cases that minijinja renders otherwise, each with its reason. A case that starts to agree must leave this list.
-const KNOWN_DIFFERENCES: &[(&str, &str)] = &[];
+const KNOWN_DIFFERENCES: &[(&str, &str)] = &[
+    (
+        "quirk/loop_variables",
+        "a string looped over has no length, so loop.last and the like are undefined",
+    ),
+    ("rare/macro_varargs", "macros have no varargs and kwargs"),
+];
 
 #[test]
 fn templates_render_as_in_transformers() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/chat_templates/cases.json");
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/fixtures/chat_templates/cases.json"
+    );
     let cases: Vec<Case> = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     assert!(cases.len() > 200, "only {} cases", cases.len());
     let mut wrong = Vec::new();
@@ -40,26 +49,49 @@ fn templates_render_as_in_transformers() {
         let known = KNOWN_DIFFERENCES.iter().any(|(name, _)| *name == case.name);
         match difference {
             Some(difference) if !known => wrong.push(format!("{}: {difference}", case.name)),
-            None if known => wrong.push(format!("{}: agrees by now; take it off the list", case.name)),
+            None if known => wrong.push(format!(
+                "{}: agrees by now; take it off the list",
+                case.name
+            )),
             _ => {}
         }
     }
-    assert!(wrong.is_empty(), "{} of {} cases differ:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {} cases differ:\n{}",
+        wrong.len(),
+        cases.len(),
+        wrong.join("\n")
+    );
 }
 
 fn difference(case: &Case) -> Option<String> {
     match (render(case), &case.expected) {
         (Ok(text), Some(expected)) if text == *expected => None,
-        (Ok(text), Some(expected)) => Some(format!("\n  got      {text:?}\n  expected {expected:?}")),
-        (Ok(text), None) => Some(format!("\n  got   {text:?}\n  expected an error: {:?}", case.error)),
-        (Err(error), Some(expected)) => Some(format!("\n  got   {error:?}\n  expected {expected:?}")),
+        (Ok(text), Some(expected)) => {
+            Some(format!("\n  got      {text:?}\n  expected {expected:?}"))
+        }
+        (Ok(text), None) => Some(format!(
+            "\n  got   {text:?}\n  expected an error: {:?}",
+            case.error
+        )),
+        (Err(error), Some(expected)) => {
+            Some(format!("\n  got   {error:?}\n  expected {expected:?}"))
+        }
         (Err(error), None) => {
-            let raised = TemplateError::Raised { message: case.error.clone().unwrap() };
+            let raised = TemplateError::Raised {
+                message: case.error.clone().unwrap(),
+            };
             let agrees = match case.error_kind.as_deref() {
                 Some("raise") => error == raised,
                 _ => matches!(error, TemplateError::Broken { .. }),
             };
-            (!agrees).then(|| format!("\n  got   {error:?}\n  expected {:?} {:?}", case.error_kind, case.error))
+            (!agrees).then(|| {
+                format!(
+                    "\n  got   {error:?}\n  expected {:?} {:?}",
+                    case.error_kind, case.error
+                )
+            })
         }
     }
 }
@@ -76,8 +108,21 @@ fn render(case: &Case) -> Result<String, TemplateError> {
         ("documents", list(&case.documents)),
         ("add_generation_prompt", case.add_generation_prompt.into()),
     ];
-    variables.extend(case.bos_token.as_deref().map(|token| ("bos_token", token.into())));
-    variables.extend(case.eos_token.as_deref().map(|token| ("eos_token", token.into())));
-    variables.extend(case.kwargs.iter().map(|(name, value)| (name.as_str(), jinja::value_of(value))));
-    Jinja::new(&case.template, TemplateLimits::default(), clock)?.render(Value::from_pairs(variables))
+    variables.extend(
+        case.bos_token
+            .as_deref()
+            .map(|token| ("bos_token", token.into())),
+    );
+    variables.extend(
+        case.eos_token
+            .as_deref()
+            .map(|token| ("eos_token", token.into())),
+    );
+    variables.extend(
+        case.kwargs
+            .iter()
+            .map(|(name, value)| (name.as_str(), jinja::value_of(value))),
+    );
+    Jinja::new(&case.template, TemplateLimits::default(), clock)?
+        .render(Value::from_pairs(variables))
 }

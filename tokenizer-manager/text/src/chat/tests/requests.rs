@@ -11,13 +11,19 @@ const PARTS: &str = "{% for m in messages %}{{ m.role }}:{% if m.content is stri
 const PARTS_ONLY: &str = "{% for m in messages %}{{ m.role }}:{% for p in m.content %}[{{ p.text }}]{% endfor %};{% endfor %}";
 
 fn template(source: &str) -> ChatTemplate {
-    let templates = [NamedTemplate { name: "default".to_owned(), source: source.to_owned() }];
+    let templates = [NamedTemplate {
+        name: "default".to_owned(),
+        source: source.to_owned(),
+    }];
     ChatTemplate::new(&templates, &[], TemplateOptions::default()).unwrap()
 }
 
 fn render(source: &str, messages: &Value) -> Result<String, TemplateError> {
     let messages = messages.as_array().unwrap();
-    template(source).render(&ChatRequest { messages, ..Default::default() })
+    template(source).render(&ChatRequest {
+        messages,
+        ..Default::default()
+    })
 }
 
 fn refusal(source: &str, messages: &Value) -> String {
@@ -29,10 +35,16 @@ fn refusal(source: &str, messages: &Value) -> String {
 
 #[test]
 fn the_demo_template_renders() {
-    let template = ChatTemplate::from_dir(demo_dir(), TemplateOptions::default()).unwrap().unwrap();
+    let template = ChatTemplate::from_dir(demo_dir(), TemplateOptions::default())
+        .unwrap()
+        .unwrap();
     assert_eq!(template.content_format(), ContentFormat::String);
     let messages = [json!({"role": "user", "content": "Count from 3 to 12."})];
-    let request = ChatRequest { messages: &messages, add_generation_prompt: true, ..Default::default() };
+    let request = ChatRequest {
+        messages: &messages,
+        add_generation_prompt: true,
+        ..Default::default()
+    };
     let expected = "<|im_start|>user\nCount from 3 to 12.<|im_end|>\n<|im_start|>assistant\n";
     assert_eq!(template.render(&request).unwrap(), expected);
 }
@@ -40,7 +52,11 @@ fn the_demo_template_renders() {
 #[test]
 fn a_base_model_has_no_template() {
     let dir = tempfile::tempdir().unwrap();
-    assert!(ChatTemplate::from_dir(dir.path(), TemplateOptions::default()).unwrap().is_none());
+    assert!(
+        ChatTemplate::from_dir(dir.path(), TemplateOptions::default())
+            .unwrap()
+            .is_none()
+    );
 }
 
 #[test]
@@ -52,26 +68,50 @@ fn content_takes_the_shape_the_template_wants() {
         {"role": "user", "content": "d"},
     ]);
     assert_eq!(template(CHATML).content_format(), ContentFormat::String);
-    assert_eq!(render(CHATML, &messages).unwrap(), "<user>a\nb\nc\n<assistant>\n<assistant>\n<user>d\n");
+    assert_eq!(
+        render(CHATML, &messages).unwrap(),
+        "<user>a\nb\nc\n<assistant>\n<assistant>\n<user>d\n"
+    );
     assert_eq!(template(PARTS).content_format(), ContentFormat::OpenAi);
-    assert_eq!(render(PARTS, &messages).unwrap(), "user:[a][b][c];assistant:;assistant:;user:d;");
-    assert_eq!(template(PARTS_ONLY).content_format(), ContentFormat::PartsOnly);
-    assert_eq!(render(PARTS_ONLY, &messages).unwrap(), "user:[a][b][c];assistant:[];assistant:[];user:[d];");
+    assert_eq!(
+        render(PARTS, &messages).unwrap(),
+        "user:[a][b][c];assistant:;assistant:;user:d;"
+    );
+    assert_eq!(
+        template(PARTS_ONLY).content_format(),
+        ContentFormat::PartsOnly
+    );
+    assert_eq!(
+        render(PARTS_ONLY, &messages).unwrap(),
+        "user:[a][b][c];assistant:[];assistant:[];user:[d];"
+    );
 }
 
 #[test]
 fn bad_messages_are_refused_with_their_place() {
-    let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]);
-    assert!(refusal(CHATML, &image).contains("messages[0].content[0]: parts of type \"image_url\""));
+    let image =
+        json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]);
+    assert!(
+        refusal(CHATML, &image).contains("messages[0].content[0]: parts of type \"image_url\"")
+    );
     assert!(refusal(PARTS, &image).contains("text only"));
     for (messages, words) in [
         (json!([]), "must not be empty"),
         (json!([1]), "messages[0] is not an object"),
-        (json!([{"role": "user"}, {"content": "x"}]), "messages[1].role"),
+        (
+            json!([{"role": "user"}, {"content": "x"}]),
+            "messages[1].role",
+        ),
         (json!([{"role": 1}]), "messages[0].role"),
-        (json!([{"role": "user", "content": 1}]), "messages[0].content"),
+        (
+            json!([{"role": "user", "content": 1}]),
+            "messages[0].content",
+        ),
         (json!([{"role": "user", "content": [1]}]), "content[0]"),
-        (json!([{"role": "user", "content": [{"type": "text"}]}]), "\"text\" must be a string"),
+        (
+            json!([{"role": "user", "content": [{"type": "text"}]}]),
+            "\"text\" must be a string",
+        ),
     ] {
         let message = refusal(CHATML, &messages);
         assert!(message.contains(words), "{message}");
@@ -81,7 +121,13 @@ fn bad_messages_are_refused_with_their_place() {
 #[test]
 fn json_too_deep_is_refused() {
     let deep = (0..200).fold(json!(1), |inner, _| json!([inner]));
-    assert!(refusal(CHATML, &json!([{"role": "user", "content": "x", "extra": deep}])).contains("nested deeper"));
+    assert!(
+        refusal(
+            CHATML,
+            &json!([{"role": "user", "content": "x", "extra": deep}])
+        )
+        .contains("nested deeper")
+    );
 }
 
 #[test]
@@ -89,7 +135,10 @@ fn tool_call_arguments_become_objects() {
     let source = "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.arguments|tojson }}{% endfor %}{% endfor %}";
     let call = |arguments: Value| json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}]);
     for (arguments, expected) in [
-        (json!("{\"b\": 1.0, \"a\": [\"é<\"]}"), r#"{"b": 1.0, "a": ["é<"]}"#),
+        (
+            json!("{\"b\": 1.0, \"a\": [\"é<\"]}"),
+            r#"{"b": 1.0, "a": ["é<"]}"#,
+        ),
         (json!({"a": 1}), r#"{"a": 1}"#),
         (json!(""), "{}"),
         (json!("{broken"), r#""{broken""#),
@@ -105,12 +154,29 @@ fn keyword_arguments_reach_the_template_but_not_reserved_names() {
     let source = template("{{ enable_thinking }}{{ nested.a }}{% if tools is none %}-{% endif %}");
     let with = |kwargs: Value| {
         let kwargs = kwargs.as_object().cloned();
-        source.render(&ChatRequest { messages: &messages, kwargs: kwargs.as_ref(), ..Default::default() })
+        source.render(&ChatRequest {
+            messages: &messages,
+            kwargs: kwargs.as_ref(),
+            ..Default::default()
+        })
     };
-    assert_eq!(with(json!({"enable_thinking": false, "nested": {"a": 7}})).unwrap(), "False7-");
-    for name in ["messages", "tools", "tokenize", "chat_template", "bos_token", "add_generation_prompt"] {
+    assert_eq!(
+        with(json!({"enable_thinking": false, "nested": {"a": 7}})).unwrap(),
+        "False7-"
+    );
+    for name in [
+        "messages",
+        "tools",
+        "tokenize",
+        "chat_template",
+        "bos_token",
+        "add_generation_prompt",
+    ] {
         let error = with(json!({name: true})).unwrap_err();
-        assert!(matches!(&error, TemplateError::InvalidRequest { message } if message.contains(name)), "{error}");
+        assert!(
+            matches!(&error, TemplateError::InvalidRequest { message } if message.contains(name)),
+            "{error}"
+        );
         assert!(error.is_client_error());
     }
 }
@@ -119,32 +185,81 @@ fn keyword_arguments_reach_the_template_but_not_reserved_names() {
 fn the_last_message_can_be_continued() {
     let trimming = CHATML.replace("m['content']", "m['content']|trim");
     let keeping = |source: &str, content: Value| {
-        let messages = [json!({"role": "user", "content": "go"}), json!({"role": "assistant", "content": content})];
-        template(source).render(&ChatRequest { messages: &messages, continue_final_message: true, ..Default::default() })
+        let messages = [
+            json!({"role": "user", "content": "go"}),
+            json!({"role": "assistant", "content": content}),
+        ];
+        template(source).render(&ChatRequest {
+            messages: &messages,
+            continue_final_message: true,
+            ..Default::default()
+        })
     };
-    assert_eq!(keeping(CHATML, json!("Once ")).unwrap(), "<user>go\n<assistant>Once ");
-    assert_eq!(keeping(&trimming, json!("Once ")).unwrap(), "<user>go\n<assistant>Once");
-    assert_eq!(keeping(CHATML, json!("go")).unwrap(), "<user>go\n<assistant>go");
+    assert_eq!(
+        keeping(CHATML, json!("Once ")).unwrap(),
+        "<user>go\n<assistant>Once "
+    );
+    assert_eq!(
+        keeping(&trimming, json!("Once ")).unwrap(),
+        "<user>go\n<assistant>Once"
+    );
+    assert_eq!(
+        keeping(CHATML, json!("go")).unwrap(),
+        "<user>go\n<assistant>go"
+    );
     let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b "}]);
     assert_eq!(keeping(PARTS, parts).unwrap(), "user:go;assistant:[a][b ");
-    assert!(matches!(keeping("fixed", json!("x")), Err(TemplateError::InvalidRequest { .. })));
+    assert!(matches!(
+        keeping("fixed", json!("x")),
+        Err(TemplateError::InvalidRequest { .. })
+    ));
     let messages = [json!({"role": "user", "content": "go"})];
-    let both = ChatRequest { messages: &messages, continue_final_message: true, add_generation_prompt: true, ..Default::default() };
-    assert!(matches!(template(CHATML).render(&both), Err(TemplateError::InvalidRequest { .. })));
+    let both = ChatRequest {
+        messages: &messages,
+        continue_final_message: true,
+        add_generation_prompt: true,
+        ..Default::default()
+    };
+    assert!(matches!(
+        template(CHATML).render(&both),
+        Err(TemplateError::InvalidRequest { .. })
+    ));
 }
 
 #[test]
 fn tools_choose_the_tool_template() {
-    let named = |name: &str, source: &str| NamedTemplate { name: name.to_owned(), source: source.to_owned() };
-    let templates = [named("tool_use", "tools {{ tools|length }}"), named("default", "{{ bos_token }}plain")];
+    let named = |name: &str, source: &str| NamedTemplate {
+        name: name.to_owned(),
+        source: source.to_owned(),
+    };
+    let templates = [
+        named("tool_use", "tools {{ tools|length }}"),
+        named("default", "{{ bos_token }}plain"),
+    ];
     let special = [("bos_token".to_owned(), "<s>".to_owned())];
     let template = ChatTemplate::new(&templates, &special, TemplateOptions::default()).unwrap();
     let messages = [json!({"role": "user", "content": "x"})];
     let tools = [json!({"type": "function"})];
-    let request = ChatRequest { messages: &messages, ..Default::default() };
+    let request = ChatRequest {
+        messages: &messages,
+        ..Default::default()
+    };
     assert_eq!(template.render(&request).unwrap(), "<s>plain");
-    assert_eq!(template.render(&ChatRequest { tools: Some(&tools), ..request }).unwrap(), "tools 1");
-    let error = ChatTemplate::new(&[named("a", ""), named("b", "")], &[], TemplateOptions::default()).unwrap_err();
+    assert_eq!(
+        template
+            .render(&ChatRequest {
+                tools: Some(&tools),
+                ..request
+            })
+            .unwrap(),
+        "tools 1"
+    );
+    let error = ChatTemplate::new(
+        &[named("a", ""), named("b", "")],
+        &[],
+        TemplateOptions::default(),
+    )
+    .unwrap_err();
     assert!(matches!(error, TemplateError::Broken { .. }) && !error.is_client_error());
 }
 
@@ -153,18 +268,52 @@ fn faults_are_told_apart() {
     let user = json!([{"role": "user", "content": "x"}]);
     let source = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}{{ messages[0].content + messages[0].name|default('', true) }}";
     let raised = render(source, &json!([{"role": "system", "content": "x"}])).unwrap_err();
-    assert_eq!(raised, TemplateError::Raised { message: "no system role".to_owned() });
+    assert_eq!(
+        raised,
+        TemplateError::Raised {
+            message: "no system role".to_owned()
+        }
+    );
     assert!(raised.is_client_error());
-    let unsuitable = render(source, &json!([{"role": "user", "content": "x", "name": {}}]));
+    let unsuitable = render(
+        source,
+        &json!([{"role": "user", "content": "x", "name": {}}]),
+    );
     assert_eq!(unsuitable.unwrap(), "x");
-    let unsuitable = render(source, &json!([{"role": "user", "content": "x", "name": 5}])).unwrap_err();
+    let unsuitable = render(
+        source,
+        &json!([{"role": "user", "content": "x", "name": 5}]),
+    )
+    .unwrap_err();
     assert!(matches!(unsuitable, TemplateError::Unsuitable { .. }) && unsuitable.is_client_error());
     let broken = render("{{ nothing.here }}", &user).unwrap_err();
     assert!(matches!(broken, TemplateError::Broken { .. }) && !broken.is_client_error());
-    let limits = crate::TemplateLimits { output_bytes: 4, ..Default::default() };
-    let templates = [NamedTemplate { name: "default".to_owned(), source: CHATML.to_owned() }];
-    let small = ChatTemplate::new(&templates, &[], TemplateOptions { limits, ..Default::default() }).unwrap();
+    let limits = crate::TemplateLimits {
+        output_bytes: 4,
+        ..Default::default()
+    };
+    let templates = [NamedTemplate {
+        name: "default".to_owned(),
+        source: CHATML.to_owned(),
+    }];
+    let small = ChatTemplate::new(
+        &templates,
+        &[],
+        TemplateOptions {
+            limits,
+            ..Default::default()
+        },
+    )
+    .unwrap();
     let messages = user.as_array().unwrap();
-    let error = small.render(&ChatRequest { messages, ..Default::default() }).unwrap_err();
-    assert!(matches!(error, TemplateError::TooExpensive { .. }), "{error}");
+    let error = small
+        .render(&ChatRequest {
+            messages,
+            ..Default::default()
+        })
+        .unwrap_err();
+    assert!(
+        matches!(error, TemplateError::TooExpensive { .. }),
+        "{error}"
+    );
 }

@@ -14,9 +14,18 @@ fn render(template: &str) -> String {
 
 #[test]
 fn generation_tags_become_scopes() {
-    assert_eq!(rewrite("{%- generation -%}a{% endgeneration %}"), "{%- with -%}a{% endwith %}");
-    assert_eq!(rewrite("{% generation_x %}{{ 'generation' }}"), "{% generation_x %}{{ 'generation' }}");
-    assert_eq!(render("{% set a = 1 %}{% generation %}{% set a = 2 %}{{ a }}{% endgeneration %}{{ a }}"), "21");
+    assert_eq!(
+        rewrite("{%- generation -%}a{% endgeneration %}"),
+        "{%- with -%}a{% endwith %}"
+    );
+    assert_eq!(
+        rewrite("{% generation_x %}{{ 'generation' }}"),
+        "{% generation_x %}{{ 'generation' }}"
+    );
+    assert_eq!(
+        render("{% set a = 1 %}{% generation %}{% set a = 2 %}{{ a }}{% endgeneration %}{{ a }}"),
+        "21"
+    );
 }
 
 #[test]
@@ -24,14 +33,26 @@ fn percent_formats_become_filters() {
     for (from, to) in [
         ("{{ '%s' % x }}", "{{ '%s'|format(x) }}"),
         ("{{ '%s-%d' % (a, b[1]) }}", "{{ '%s-%d'|format(a, b[1]) }}"),
-        ("{{ \"%s\"%x.y|upper ~ 'z' }}", "{{ \"%s\"|format(x.y|upper) ~ 'z' }}"),
+        (
+            "{{ \"%s\"%x.y|upper ~ 'z' }}",
+            "{{ \"%s\"|format(x.y|upper) ~ 'z' }}",
+        ),
         ("{{ '%d' % -1 + y }}", "{{ '%d'|format(-1) + y }}"),
-        ("{{ '%s' % ('%s' % x) }}", "{{ '%s'|format('%s'|format(x)) }}"),
+        (
+            "{{ '%s' % ('%s' % x) }}",
+            "{{ '%s'|format('%s'|format(x)) }}",
+        ),
         ("{{ '%s' % (a)(b) }}", "{{ '%s'|format((a)(b)) }}"),
-        ("{{ 7 % 2 }}{{ x % y }}{{ '%' }}", "{{ 7 % 2 }}{{ x % y }}{{ '%' }}"),
+        (
+            "{{ 7 % 2 }}{{ x % y }}{{ '%' }}",
+            "{{ 7 % 2 }}{{ x % y }}{{ '%' }}",
+        ),
         ("{% if 'a' %}%{% endif %}", "{% if 'a' %}%{% endif %}"),
         ("{# '%s' % x #}'%s' % x", "{# '%s' % x #}'%s' % x"),
-        ("{% raw %}{{ '%s' % x }}{% endraw %}", "{% raw %}{{ '%s' % x }}{% endraw %}"),
+        (
+            "{% raw %}{{ '%s' % x }}{% endraw %}",
+            "{% raw %}{{ '%s' % x }}{% endraw %}",
+        ),
     ] {
         assert_eq!(rewrite(from), to);
     }
@@ -39,7 +60,20 @@ fn percent_formats_become_filters() {
 
 #[test]
 fn malformed_templates_pass_through() {
-    for template in ["{", "{{", "{%", "{#", "{{ '", "{% raw %}", "{{ '%s' %", "{{ '%s' % (", "{{ é", "{{ '\\", "{% é", "{{ '%s' % ´é"] {
+    for template in [
+        "{",
+        "{{",
+        "{%",
+        "{#",
+        "{{ '",
+        "{% raw %}",
+        "{{ '%s' %",
+        "{{ '%s' % (",
+        "{{ é",
+        "{{ '\\",
+        "{% é",
+        "{{ '%s' % ´é",
+    ] {
         assert!(rewrite(template).starts_with('{'), "{template}");
     }
 }
@@ -47,13 +81,31 @@ fn malformed_templates_pass_through() {
 #[test]
 fn methods_of_python() {
     for (template, expected) in [
-        ("{{ 'a=b=c'.partition('=') }}{{ 'x'.partition('=') }}", "('a', '=', 'b=c')('x', '', '')"),
-        ("{{ 'a=b=c'.rpartition('=') }}{{ 'x'.rpartition('=') }}", "('a=b', '=', 'c')('', '', 'x')"),
-        ("{{ 'ab'.removeprefix('a') }}{{ 'ab'.removesuffix('b') }}", "ba"),
-        ("{{ 'a b  c '.rsplit() }}{{ ' a b  c '.rsplit(none, 1) }}", "['a', 'b', 'c'][' a b', 'c']"),
+        (
+            "{{ 'a=b=c'.partition('=') }}{{ 'x'.partition('=') }}",
+            "('a', '=', 'b=c')('x', '', '')",
+        ),
+        (
+            "{{ 'a=b=c'.rpartition('=') }}{{ 'x'.rpartition('=') }}",
+            "('a=b', '=', 'c')('', '', 'x')",
+        ),
+        (
+            "{{ 'ab'.removeprefix('a') }}{{ 'ab'.removesuffix('b') }}",
+            "ba",
+        ),
+        (
+            "{{ 'a b  c '.rsplit() }}{{ ' a b  c '.rsplit(none, 1) }}",
+            "['a', 'b', 'c'][' a b', 'c']",
+        ),
         ("{{ 'a,b,c'.rsplit(',', 1) }}", "['a,b', 'c']"),
-        ("{{ 'éa'.index('a') }}{{ 'aéa'.rindex('a') }}{{ ['a', 'b'].index('b') }}", "121"),
-        ("{{ '-7'.zfill(4) }}|{{ 'x'.ljust(3) }}|{{ 'x'.rjust(3, '.') }}|{{ 'ab'.center(5) }}", "-007|x  |..x|  ab "),
+        (
+            "{{ 'éa'.index('a') }}{{ 'aéa'.rindex('a') }}{{ ['a', 'b'].index('b') }}",
+            "121",
+        ),
+        (
+            "{{ '-7'.zfill(4) }}|{{ 'x'.ljust(3) }}|{{ 'x'.rjust(3, '.') }}|{{ 'ab'.center(5) }}",
+            "-007|x  |..x|  ab ",
+        ),
         ("{{ 'aB'.swapcase() }}{{ 'AB'.casefold() }}", "Abab"),
     ] {
         assert_eq!(render(template), expected, "{template}");
@@ -61,15 +113,61 @@ fn methods_of_python() {
 }
 
 #[test]
+fn loops_know_their_end() {
+    for list in [
+        "d.items()",
+        "d|items",
+        "d.keys()",
+        "d.values()",
+        "d",
+        "d|dictsort",
+        "range(2)",
+        "[1, 2]|map('string')",
+        "[1, 2]|select",
+        "[1, 2, none]|reject('none')",
+        "d.items()|list",
+        "'a b'.split()",
+        "[{'x': 1}, {'x': 2}]|selectattr('x')",
+        "[1, 2][::-1]",
+        "[2, 1]|sort",
+        "[1, 2]|reverse",
+        "'ab'|list",
+        "[1, 1, 2]|unique",
+        "[1, 2, 3, 4]|batch(2)",
+        "'a,b'.split(',')",
+        "d.items()|map(attribute=0)",
+        "(1, 2)",
+        "[1] + [2]",
+        "[1, 2, 3][1:]",
+    ] {
+        let template = format!(
+            "{{% set d = {{'a': 1, 'b': 2}} %}}{{% for x in {list} %}}{{{{ loop.revindex }}}}{{{{ loop.last }}}}{{% endfor %}}"
+        );
+        assert_eq!(render(&template), "2False1True", "{list}");
+    }
+}
+
+#[test]
 fn limits_stop_runaway_templates() {
-    let limits = TemplateLimits { fuel: 10_000, output_bytes: 1000, json_depth: 8, call_depth: 64 };
+    let limits = TemplateLimits {
+        fuel: 10_000,
+        output_bytes: 1000,
+        json_depth: 8,
+        call_depth: 64,
+    };
     let fails = |template: &str| render_with(template, limits).unwrap_err();
     let endless = "{% for i in range(10000) %}{% for j in range(10000) %}{% endfor %}{% endfor %}";
-    assert!(matches!(fails(endless), TemplateError::TooExpensive { limit } if limit.contains("instructions")));
+    assert!(
+        matches!(fails(endless), TemplateError::TooExpensive { limit } if limit.contains("instructions"))
+    );
     let long = "{% for i in range(100) %}0123456789{{ i }}{% endfor %}";
-    assert!(matches!(fails(long), TemplateError::TooExpensive { limit } if limit.contains("bytes")));
+    assert!(
+        matches!(fails(long), TemplateError::TooExpensive { limit } if limit.contains("bytes"))
+    );
     let deep = "{% set ns = namespace(x=[]) %}{% for i in range(20) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x|tojson }}";
-    assert!(matches!(fails(deep), TemplateError::Broken { message } if message.contains("nested too deeply")));
+    assert!(
+        matches!(fails(deep), TemplateError::Broken { message } if message.contains("nested too deeply"))
+    );
     let recursion = "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}";
     assert!(matches!(fails(recursion), TemplateError::Broken { .. }));
 }
@@ -79,7 +177,11 @@ fn the_call_depth_fits_a_small_stack() {
     let recursion = "{% macro f(n) %}{% for x in [1] %}{% if true %}{{ [n]|map('string')|join ~ f(n + 1) }}{% endif %}\
                      {% endfor %}{% endmacro %}{{ f(0) }}";
     let thread = std::thread::Builder::new().stack_size(2 << 20);
-    let result = thread.spawn(move || render_with(recursion, TemplateLimits::default())).unwrap().join().unwrap();
+    let result = thread
+        .spawn(move || render_with(recursion, TemplateLimits::default()))
+        .unwrap()
+        .join()
+        .unwrap();
     assert!(matches!(result, Err(TemplateError::Broken { .. })));
 }
 
@@ -87,5 +189,10 @@ fn the_call_depth_fits_a_small_stack() {
 fn raised_messages_are_found_through_macros() {
     let template = "{% macro f() %}{{ raise_exception('No ' ~ x) }}{% endmacro %}{% set y %}{{ f() }}{% endset %}{{ y }}";
     let error = render_with(template, TemplateLimits::default()).unwrap_err();
-    assert_eq!(error, TemplateError::Raised { message: "No 1.5".to_owned() });
+    assert_eq!(
+        error,
+        TemplateError::Raised {
+            message: "No 1.5".to_owned()
+        }
+    );
 }
