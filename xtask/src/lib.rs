@@ -1,1 +1,24 @@
-//! Checks that clippy cannot make.
+//! Checks that clippy cannot make: the repository's habits, as code.
+//!
+//! [`check`] looks at every text file of the repository and returns what is
+//! wrong, one finding per place. The crate's own tests run it over the
+//! repository, so `cargo test` fails when a habit is broken.
+
+#![forbid(unsafe_code)]
+
+mod promises;
+mod rust;
+mod text;
+mod tree;
+mod workspace;
+
+pub use tree::{Finding, Tree};
+
+/// Everything that is wrong in `tree`, sorted by place.
+#[must_use]
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    let checks = [text::check, rust::check, workspace::check, promises::check];
+    let mut findings: Vec<Finding> = checks.iter().flat_map(|check| check(tree)).collect();
+    findings.sort();
+    findings
+}

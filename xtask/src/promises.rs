@@ -1,0 +1,139 @@
+//! Checks that the documents keep their word.
+
+use crate::{Finding, Tree, workspace};
+
+/// Lines that the architecture may need.
+const ARCHITECTURE_LINES: usize = 200;
+
+pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
+    let mut findings = architecture(tree);
+    findings.extend(test_command(tree));
+    findings
+}
+
+fn architecture(tree: &Tree) -> Vec<Finding> {
+    const PATH: &str = "ARCHITECTURE.md";
+    let Some(text) = tree.text(PATH) else {
+        return vec![Finding::new(PATH, 0, "missing")];
+    };
+    let mut findings = Vec::new();
+    let lines = text.lines().count();
+    if lines > ARCHITECTURE_LINES {
+        let message = format!("{lines} lines, at most {ARCHITECTURE_LINES}: nobody reads more");
+        findings.push(Finding::new(PATH, 0, message));
+    }
+    for member in workspace::members(tree).unwrap_or_default() {
+        let name = workspace::parse(tree, &format!("{member}/Cargo.toml")).ok();
+        let name =
+            name.and_then(|table| Some(table.get("package")?.get("name")?.as_str()?.to_owned()));
+        let mentioned = |name: &str| text.contains(&format!("`{name}`"));
+        if !mentioned(&member) && !name.as_deref().is_some_and(mentioned) {
+            findings.push(Finding::new(
+                PATH,
+                0,
+                format!("does not mention the crate `{member}`"),
+            ));
+        }
+    }
+    findings
+}
+
+/// The command that the README gives for the tests is the one that CI runs.
+fn test_command(tree: &Tree) -> Vec<Finding> {
+    let (readme, ci) = ("README.md", ".ci/run");
+    let Some(text) = tree.text(readme) else {
+        return vec![Finding::new(readme, 0, "missing")];
+    };
+    let Some(script) = tree.text(ci) else {
+        return vec![Finding::new(ci, 0, "missing")];
+    };
+    let Some(command) = text
+        .lines()
+        .map(str::trim)
+        .find(|line| line.starts_with("cargo test"))
+    else {
+        return vec![Finding::new(
+            readme,
+            0,
+            "no line that starts with `cargo test`",
+        )];
+    };
+    let command = command.split('#').next().unwrap_or_default().trim();
+    if script.lines().any(|line| line.trim() == command) {
+        return Vec::new();
+    }
+    vec![Finding::new(
+        ci,
+        0,
+        format!("does not run the README's `{command}`"),
+    )]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+    use crate::Tree;
+
+    const GOOD: [(&str, &str); 6] = [
+        ("Cargo.toml", "[workspace]\nmembers = [\"a\", \"b\"]\n"),
+        ("a/Cargo.toml", "[package]\nname = \"lockstep-a\"\n"),
+        ("b/Cargo.toml", "[package]\nname = \"lockstep-b\"\n"),
+        ("ARCHITECTURE.md", "`a` and `lockstep-b`.\n"),
+        (
+            "README.md",
+            "```sh\ncargo test --workspace   # everything\n```\n",
+        ),
+        (".ci/run", "set -e\ncargo test --workspace\n"),
+    ];
+
+    /// The findings when `path` has `text` instead, or is missing.
+    fn messages(path: &str, text: Option<&str>) -> Vec<String> {
+        let others = GOOD.iter().copied().filter(|(good, _)| *good != path);
+        let files: Vec<_> = others.chain(text.map(|text| (path, text))).collect();
+        check(&Tree::of(&files))
+            .iter()
+            .map(ToString::to_string)
+            .collect()
+    }
+
+    #[test]
+    fn accepts_promises_that_are_kept() {
+        assert_eq!(messages("unrelated", None), [""; 0]);
+    }
+
+    #[test]
+    fn finds_broken_promises() {
+        let long = "`a` and `b`\n".repeat(201);
+        for (path, text, expected) in [
+            ("ARCHITECTURE.md", None, "ARCHITECTURE.md: missing"),
+            (
+                "ARCHITECTURE.md",
+                Some(long.as_str()),
+                "201 lines, at most 200",
+            ),
+            (
+                "ARCHITECTURE.md",
+                Some("`lockstep-b` and a.\n"),
+                "does not mention the crate `a`",
+            ),
+            ("README.md", None, "README.md: missing"),
+            (
+                "README.md",
+                Some("Run the tests.\n"),
+                "no line that starts with `cargo test`",
+            ),
+            (".ci/run", None, ".ci/run: missing"),
+            (
+                ".ci/run",
+                Some("cargo test\n"),
+                "does not run the README's `cargo test --workspace`",
+            ),
+        ] {
+            let found = messages(path, text);
+            assert!(
+                found.len() == 1 && found[0].contains(expected),
+                "{path} {text:?}: {found:?}"
+            );
+        }
+    }
+}
