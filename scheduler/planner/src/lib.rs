@@ -22,6 +22,25 @@ pub mod pages;
 pub mod planner;
 pub mod radix;
 pub mod reserve;
+pub mod sim;
+
+mod admission;
+mod complete;
+mod deadlines;
+mod decode;
+mod estimate;
+mod finish;
+mod flight;
+mod integrity;
+mod kv;
+mod prefill;
+mod queue;
+mod retract;
+mod retry_after;
+mod slots;
+mod step;
+mod submit;
+mod table;
 
 pub use config::{Millis, PlannerConfig, RequestId, SchedulePolicy};
 pub use error::{Busy, IntegrityError, PlannerError};

@@ -1,5 +1,7 @@
 //! How busy the planner is, and what it has done since the start.
 
+use crate::{Planner, table::len_u32};
+
 /// A snapshot of the planner's load.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Load {
@@ -56,4 +58,39 @@ pub struct Counters {
     pub preemptions: u64,
     /// KV tokens evicted from the prefix cache.
     pub evicted_tokens: u64,
+}
+
+impl Planner {
+    /// Gauges and counters; cheap enough for every step.
+    pub fn load(&self) -> Load {
+        let page = u64::from(self.config.page_size);
+        let pool = &self.kv.pool;
+        let outside = pool.capacity() - pool.free_pages();
+        let evictable = self.kv.evictable_pages();
+        let cached = self
+            .kv
+            .cache
+            .as_ref()
+            .map_or(0, |cache| cache.total_pages());
+        let own = |index: &u32| {
+            let entry = &self.table[*index];
+            len_u32(&entry.pages) - entry.protected_pages
+        };
+        let held: u32 = self.running.iter().map(own).sum();
+        let running = len_u32(&self.running);
+        Load {
+            running_requests: running,
+            waiting_requests: u32::try_from(self.table.len()).unwrap_or(u32::MAX) - running,
+            waiting_tokens: self.queue.tokens(),
+            kv_tokens_used: u64::from(outside - evictable) * page,
+            kv_tokens_cached: u64::from(evictable) * page,
+            kv_tokens_total: self.config.capacity_tokens(),
+            leaked_pages: u64::from(outside.saturating_sub(cached + held)),
+            steps_in_flight: u32::try_from(self.in_flight()).unwrap_or(u32::MAX),
+            counters: Counters {
+                evicted_tokens: self.kv.evicted_pages * page,
+                ..self.counters
+            },
+        }
+    }
 }

@@ -1,19 +1,43 @@
-//! The planner's face.
+//! The planner's state and its face; the work is in the modules named after it.
 
 use std::vec::Drain;
 
 use lockstep_proto::{
-    request::{Output, Request, RequestError},
-    step::{StepPlan, StepResult},
+    request::{Output, RequestError},
+    step::StepPlan,
 };
 
-use crate::{Busy, IntegrityError, Load, Millis, PlannerConfig, PlannerError, RequestId};
+use crate::{
+    Busy, CacheEvent, Counters, Millis, PlannerConfig, PlannerError, RequestId,
+    deadlines::Deadlines, estimate::NewTokenRatio, flight::Flight, kv::KvMemory, queue::WaitQueue,
+    retry_after::AdmissionRate, slots::Slots, table::RequestTable,
+};
 
 /// Every request's state, and the next plan from it.
 #[derive(Debug)]
 pub struct Planner {
-    config: PlannerConfig,
-    outputs: Vec<(RequestId, Output)>,
+    pub(crate) config: PlannerConfig,
+    pub(crate) now: Millis,
+    pub(crate) table: RequestTable,
+    pub(crate) queue: WaitQueue,
+    /// Requests with a slot, most important first; rows stand in this order.
+    pub(crate) running: Vec<u32>,
+    pub(crate) slots: Slots,
+    pub(crate) kv: KvMemory,
+    pub(crate) flight: Flight,
+    pub(crate) outputs: Vec<(RequestId, Output)>,
+    pub(crate) counters: Counters,
+    pub(crate) ratio: NewTokenRatio,
+    pub(crate) pace: AdmissionRate,
+    pub(crate) deadlines: Deadlines,
+    pub(crate) queue_deadlines: Deadlines,
+    pub(crate) arrivals: u64,
+    /// `W`: slots that one decode step writes at most.
+    pub(crate) alloc_len: u32,
+    /// Tokens that one decode step commits at most.
+    pub(crate) max_commit: u32,
+    /// Reused by admission: candidates, and requests in their prefill.
+    pub(crate) scratch: (Vec<u32>, Vec<u32>),
 }
 
 impl Planner {
@@ -24,47 +48,35 @@ impl Planner {
     pub fn new(config: PlannerConfig) -> Result<Self, PlannerError> {
         config.validate()?;
         Ok(Self {
-            config,
+            now: Millis(0),
+            table: RequestTable::default(),
+            queue: WaitQueue::default(),
+            running: Vec::with_capacity(config.max_running_requests as usize),
+            slots: Slots::new(config.max_running_requests),
+            kv: KvMemory::new(&config),
+            flight: Flight::default(),
             outputs: Vec::new(),
+            counters: Counters::default(),
+            ratio: NewTokenRatio::default(),
+            pace: AdmissionRate::default(),
+            deadlines: Deadlines::default(),
+            queue_deadlines: Deadlines::default(),
+            arrivals: 0,
+            alloc_len: config.reserve.alloc_len_per_decode(config.page_size),
+            max_commit: config.reserve.max_commit_per_decode(),
+            scratch: Default::default(),
+            config,
         })
     }
 
-    /// Queues a request.
-    ///
-    /// # Errors
-    /// Invalid when it can never run; Overloaded when a queue is full.
-    pub fn submit(
-        &mut self,
-        _now: Millis,
-        _id: RequestId,
-        _request: Request,
-    ) -> Result<(), RequestError> {
-        Ok(())
+    /// What it was told at start.
+    pub fn config(&self) -> &PlannerConfig {
+        &self.config
     }
 
-    /// Ends a request with an Abort output; unknown ids are harmless.
-    pub fn abort(&mut self, _id: RequestId) {}
-
-    /// Ends requests whose time is over.
-    pub fn tick(&mut self, _now: Millis) {}
-
-    /// The next step, or nothing to do (yet).
-    pub fn plan(&mut self) -> Option<StepPlan> {
-        None
-    }
-
-    /// Gives a sent plan's buffers back for reuse.
-    pub fn recycle(&mut self, _plan: StepPlan) {}
-
-    /// Takes the oldest step's result.
-    ///
-    /// # Errors
-    /// The result does not belong to the oldest plan in flight.
-    pub fn complete(&mut self, _now: Millis, result: StepResult) -> Result<(), PlannerError> {
-        Err(PlannerError::StepOrder {
-            expected: None,
-            got: result.step,
-        })
+    /// Gives a sent plan's buffers back for reuse; optional.
+    pub fn recycle(&mut self, plan: StepPlan) {
+        self.flight.recycle(plan);
     }
 
     /// What happened since the last call, in order.
@@ -72,40 +84,86 @@ impl Planner {
         self.outputs.drain(..)
     }
 
-    /// The engine died: every request ends with this error.
-    pub fn fail_all(&mut self, _error: RequestError) {}
-
-    /// Drops the whole prefix cache; the number of tokens dropped.
-    ///
-    /// # Errors
-    /// [`Busy`] while requests run.
-    pub fn flush_cache(&mut self) -> Result<u64, Busy> {
-        Ok(0)
+    /// The engine died for good: every request ends with this error, nothing is
+    /// in flight or cached any more, and the next plan is step 1 again.
+    pub fn fail_all(&mut self, error: RequestError) {
+        self.forget_engine();
+        for index in self.table.by_arrival() {
+            self.end(index, Err(error.clone()), None, Output::default());
+        }
+        drop(error);
     }
 
-    /// Gauges and counters.
-    pub fn load(&self) -> Load {
-        Load {
-            kv_tokens_total: self.config.capacity_tokens(),
-            ..Load::default()
+    /// The engine was replaced: results in flight are lost, nothing is cached,
+    /// running requests queue again with what they have emitted, and the next
+    /// plan is step 1 again. Clients notice a pause only.
+    pub fn restart_engine(&mut self) {
+        self.forget_engine();
+        for index in self.table.by_arrival() {
+            if self.table[index].stage == crate::table::Stage::Draining {
+                self.requeue(index);
+            }
         }
     }
 
-    /// Checks all books.
+    /// Drops the whole prefix cache; gives the number of tokens dropped.
     ///
     /// # Errors
-    /// The first fault found.
-    pub fn check_integrity(&self) -> Result<(), IntegrityError> {
-        Ok(())
+    /// [`Busy`] while requests run or steps are in flight.
+    pub fn flush_cache(&mut self) -> Result<u64, Busy> {
+        if !self.running.is_empty() || self.in_flight() > 0 {
+            return Err(Busy {
+                running: crate::table::len_u32(&self.running),
+                in_flight: u32::try_from(self.in_flight()).unwrap_or(u32::MAX),
+            });
+        }
+        Ok(self.kv.flush())
+    }
+
+    /// Drains what entered and left the prefix cache since the last call,
+    /// oldest first; empty unless `kv_events` is set.
+    pub fn cache_events(&mut self) -> impl Iterator<Item = CacheEvent> + '_ {
+        self.kv
+            .cache
+            .as_mut()
+            .into_iter()
+            .flat_map(|cache| cache.take_events())
+    }
+
+    /// The whole prefix cache as events, for a subscriber that comes late: to
+    /// be sent before the events drained from now on. Empty unless `kv_events`
+    /// is set.
+    pub fn cache_snapshot(&self) -> Vec<CacheEvent> {
+        self.kv
+            .cache
+            .as_ref()
+            .map_or(Vec::new(), |cache| cache.snapshot())
     }
 
     /// No request is known and no step is in flight.
     pub fn is_idle(&self) -> bool {
-        true
+        self.table.len() == 0 && self.in_flight() == 0
     }
 
     /// Steps planned and not completed.
     pub fn in_flight(&self) -> usize {
-        0
+        self.flight.steps.len()
+    }
+
+    /// Running requests lose slot and pages, which exist no more.
+    fn forget_engine(&mut self) {
+        for index in std::mem::take(&mut self.running) {
+            let entry = &mut self.table[index];
+            entry.stage = crate::table::Stage::Draining;
+            entry.clear_kv();
+        }
+        for index in self.table.by_arrival() {
+            let entry = &mut self.table[index];
+            entry.rows_in_flight = 0;
+            entry.samples_in_flight = 0;
+        }
+        self.flight.reset();
+        self.slots.reset();
+        self.kv.reset();
     }
 }

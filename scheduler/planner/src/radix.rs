@@ -165,8 +165,7 @@ impl<K: KeyUnit> RadixCache<K> {
         let at = self.child_position(node, first).ok()?;
         let child = self.node(node).children[at];
         let edge = &self.node(child).key;
-        let same = edge.iter().zip(key).take_while(|(a, b)| a == b).count();
-        Some((child, same / self.page_size))
+        Some((child, common_prefix(edge, key) / self.page_size))
     }
 
     fn child_position(&self, node: NodeId, first: &[K]) -> Result<usize, usize> {
@@ -208,6 +207,15 @@ impl<K: KeyUnit> RadixCache<K> {
     fn node_mut(&mut self, id: NodeId) -> &mut Node<K> {
         &mut self.nodes[id.0 as usize]
     }
+}
+
+/// How many leading units two keys share; whole blocks are compared at once.
+pub(crate) fn common_prefix<K: PartialEq>(a: &[K], b: &[K]) -> usize {
+    const BLOCK: usize = 32;
+    let blocks = a.chunks_exact(BLOCK).zip(b.chunks_exact(BLOCK));
+    let same = blocks.take_while(|(a, b)| a == b).count() * BLOCK;
+    let rest = a[same..].iter().zip(&b[same..]);
+    same + rest.take_while(|(a, b)| a == b).count()
 }
 
 /// Page numbers are `u32`, so no list of distinct pages is longer.

@@ -1,0 +1,169 @@
+//! Results come back.
+
+use lockstep_proto::{
+    request::{FinishReason, Output},
+    step::{SlotOutput, StepResult},
+};
+
+use crate::{
+    Millis, Planner, PlannerError,
+    flight::Row,
+    table::{Entry, Stage},
+};
+
+impl Planner {
+    /// Takes the oldest step's result.
+    ///
+    /// # Errors
+    /// It is not the oldest step's, or does not fit it. Nothing was taken then,
+    /// and the engine that gave it is not to be trusted any more.
+    pub fn complete(&mut self, now: Millis, result: StepResult) -> Result<(), PlannerError> {
+        let expected = self.flight.steps.front().map(|step| step.step);
+        if expected != Some(result.step) {
+            return Err(PlannerError::StepOrder {
+                expected,
+                got: result.step,
+            });
+        }
+        self.check_result(&result)?;
+        self.now = self.now.max(now);
+        let Some(step) = self.flight.steps.pop_front() else {
+            return Ok(());
+        };
+        let mut outputs = result.outputs.into_iter().peekable();
+        for row in &step.rows {
+            let output = outputs.next_if(|output| output.slot == row.slot);
+            self.complete_row(row, output.unwrap_or_default());
+        }
+        self.flight.recycle_rows(step.rows);
+        self.counters.steps += 1;
+        Ok(())
+    }
+
+    /// Outputs stand in the rows' order; a row that samples must have one.
+    fn check_result(&self, result: &StepResult) -> Result<(), PlannerError> {
+        let bad = |message| {
+            Err(PlannerError::BadResult {
+                step: result.step,
+                message,
+            })
+        };
+        let Some(step) = self.flight.steps.front() else {
+            return bad("no step is in flight".into());
+        };
+        let mut outputs = result.outputs.iter().peekable();
+        for row in &step.rows {
+            let output = outputs.next_if(|output| output.slot == row.slot);
+            let count = output.map_or(0, |output| output.token_ids.len());
+            let most = match (row.sample, row.prefill_to) {
+                (false, _) => 0,
+                (true, Some(_)) => 1,
+                (true, None) => self.max_commit as usize,
+            };
+            if count > most || count < usize::from(row.sample) {
+                let slot = row.slot;
+                return bad(format!(
+                    "slot {slot} brought {count} tokens, at most {most}"
+                ));
+            }
+        }
+        match outputs.next() {
+            Some(output) => bad(format!("slot {} was not in the plan", output.slot)),
+            None => Ok(()),
+        }
+    }
+
+    fn complete_row(&mut self, row: &Row, output: SlotOutput) {
+        if !self.table.lives(row.index, row.arrival) {
+            // It ended while this row was in flight: the row was wasted.
+            return;
+        }
+        let brought = crate::table::len_u32(&output.token_ids);
+        let entry = &mut self.table[row.index];
+        entry.rows_in_flight -= 1;
+        entry.samples_in_flight -= u32::from(row.sample);
+        if entry.stage == Stage::Running {
+            match row.prefill_to {
+                Some(to) => entry.committed = to,
+                None => {
+                    entry.committed += brought;
+                    entry.planned -= self.max_commit - brought;
+                }
+            }
+        }
+        let mut output = output;
+        if !entry.rest.delivered {
+            let scores = &mut entry.rest.prompt_logprobs;
+            scores.append(&mut output.prompt_logprobs);
+        }
+        let ended = if row.sample || row.last_chunk {
+            self.deliver(row.index, output)
+        } else {
+            false
+        };
+        if ended {
+            return;
+        }
+        let entry = &mut self.table[row.index];
+        match entry.stage {
+            Stage::Running if row.prefill_to.is_some() => self.kv.share(entry),
+            Stage::Draining if entry.rows_in_flight == 0 => self.requeue(row.index),
+            _ => {}
+        }
+    }
+
+    /// Hands new tokens out; whether the request ended with them.
+    fn deliver(&mut self, index: u32, from: SlotOutput) -> bool {
+        let entry = &mut self.table[index];
+        let mut output = Output {
+            token_ids: from.token_ids,
+            logprobs: from.logprobs,
+            prompt_logprobs: std::mem::take(&mut entry.rest.prompt_logprobs),
+            finish: None,
+        };
+        entry.rest.delivered = true;
+        let finish = take_tokens(entry, &mut output);
+        self.counters.generated_tokens += output.token_ids.len() as u64;
+        match finish {
+            Some((reason, matched)) => {
+                self.end(index, Ok(reason), matched, output);
+                true
+            }
+            None => {
+                let id = self.table[index].id;
+                self.outputs.push((id, output));
+                false
+            }
+        }
+    }
+}
+
+/// Appends new tokens up to the one that ends the request; drops what comes
+/// after it, so that neither client nor cache keys ever see that.
+fn take_tokens(entry: &mut Entry, output: &mut Output) -> Option<(FinishReason, Option<u32>)> {
+    if entry.max_new == 0 {
+        return Some((FinishReason::Length, None));
+    }
+    let mut finish = None;
+    let mut taken = 0;
+    for token in output.token_ids.iter().copied() {
+        let position = entry.emitted();
+        let sampling = &entry.rest.sampling;
+        // The worker masks stop tokens before `min_new_tokens`.
+        let may_stop = position >= sampling.min_new_tokens;
+        entry.tokens.push(token);
+        taken += 1;
+        if may_stop && sampling.stop_token_ids.contains(&token) {
+            finish = Some((FinishReason::Stop, Some(token)));
+        } else if entry.emitted() >= entry.max_new {
+            finish = Some((FinishReason::Length, None));
+        }
+        if finish.is_some() {
+            break;
+        }
+    }
+    output.token_ids.truncate(taken);
+    output.logprobs.truncate(taken);
+    entry.committed = entry.committed.min(entry.len());
+    finish
+}

@@ -1,0 +1,52 @@
+//! How much memory running requests are expected to want still.
+//!
+//! SGLang's `new_token_ratio` in integers: of the tokens that requests may
+//! still bring, this share is expected. It falls with every step, so that the
+//! batch fills up, and jumps up at a retraction, which showed it too low.
+
+use crate::{kv::KvMemory, table::Entry};
+
+const ONE: u64 = 1024;
+const INITIAL: u64 = 717;
+const LOWEST: u64 = 100;
+/// A request is not charged for more future tokens than this.
+const CLIP_MAX_NEW_TOKENS: u32 = 4096;
+/// At a retraction each request is expected to run at least this much longer.
+const RETRACT_DECODE_STEPS: u64 = 20;
+
+/// Expected share of the tokens still allowed, in 1/1024.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewTokenRatio(u64);
+
+impl Default for NewTokenRatio {
+    fn default() -> Self {
+        Self(INITIAL)
+    }
+}
+
+impl NewTokenRatio {
+    /// One more step went well: from first to lowest in about 600 steps.
+    pub fn decay(&mut self) {
+        self.0 = (self.0 - 1).max(LOWEST);
+    }
+
+    /// A retraction: at least what `running` have shown to need.
+    pub fn raise<'a>(&mut self, running: impl Iterator<Item = &'a Entry>) {
+        let (mut shown, mut allowed) = (0, 0);
+        for entry in running {
+            shown += u64::from(entry.emitted()) + RETRACT_DECODE_STEPS;
+            allowed += u64::from(entry.max_new);
+        }
+        let ratio = (shown * ONE).checked_div(allowed).unwrap_or(ONE);
+        self.0 = ratio.clamp(self.0, ONE);
+    }
+
+    /// Pages that a request is expected to want beyond the `held` ones, with
+    /// `reserve` slots for the step that writes most.
+    pub fn future_pages(&self, kv: &KvMemory, entry: &Entry, reserve: u32) -> u32 {
+        let more = u64::from(entry.remaining().min(CLIP_MAX_NEW_TOKENS));
+        // At most CLIP_MAX_NEW_TOKENS, hence no loss.
+        let more = (more * self.0).div_ceil(ONE) as u32;
+        kv.missing(entry.pages.len(), entry.len() + more + reserve)
+    }
+}

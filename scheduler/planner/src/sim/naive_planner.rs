@@ -1,0 +1,121 @@
+//! A planner too simple to be wrong: one request at a time, whole prompt, no
+//! cache, one step in flight.
+
+use std::collections::VecDeque;
+
+use lockstep_proto::{
+    request::{Finish, FinishReason, Output, Request, Usage},
+    step::{SlotExtend, SlotOpen, StepPlan, StepResult},
+};
+
+use crate::{PlannerConfig, RequestId};
+
+/// Runs requests to their ends in order of submission, all on slot 0.
+#[derive(Debug)]
+pub struct NaivePlanner {
+    config: PlannerConfig,
+    waiting: VecDeque<(RequestId, Request)>,
+    output: Vec<u32>,
+    in_flight: bool,
+    open: bool,
+    step: u64,
+}
+
+impl NaivePlanner {
+    /// An idle planner.
+    pub fn new(config: &PlannerConfig) -> Self {
+        Self {
+            config: config.clone(),
+            waiting: VecDeque::new(),
+            output: Vec::new(),
+            in_flight: false,
+            open: false,
+            step: 0,
+        }
+    }
+
+    /// Queues a request that fits the pool.
+    pub fn submit(&mut self, id: RequestId, request: Request) {
+        self.waiting.push_back((id, request));
+    }
+
+    /// The next step of the first request.
+    pub fn plan(&mut self) -> Option<StepPlan> {
+        let (_, request) = self.waiting.front()?;
+        if self.in_flight {
+            return None;
+        }
+        self.in_flight = true;
+        self.step += 1;
+        let mut plan = StepPlan {
+            step: self.step,
+            ..StepPlan::default()
+        };
+        let mut row = SlotExtend {
+            sample: request.max_new_tokens > 0,
+            ..SlotExtend::default()
+        };
+        if self.output.is_empty() {
+            plan.closes.extend(self.open.then_some(0));
+            self.open = true;
+            row.prefill_len = request.input_ids.len() as u32;
+            // Every page there is: nobody else wants any.
+            row.new_pages = (1..self.config.num_pages).collect();
+            plan.opens.push(SlotOpen {
+                slot: 0,
+                token_ids: request.input_ids.clone(),
+                prompt_len: row.prefill_len,
+                cached_len: 0,
+                sampling: request.sampling.clone(),
+                logprobs: request.logprobs,
+            });
+        }
+        plan.extends.push(row);
+        Some(plan)
+    }
+
+    /// Takes the step's result; gives what it brought.
+    pub fn complete(&mut self, result: StepResult) -> Option<(RequestId, Output)> {
+        self.in_flight = false;
+        let (id, request) = self.waiting.front()?;
+        let id = *id;
+        let from = result.outputs.into_iter().next().unwrap_or_default();
+        self.output.extend(&from.token_ids);
+        let (reason, matched_token) = self.ends(request, &from.token_ids);
+        let mut output = Output {
+            token_ids: from.token_ids,
+            logprobs: from.logprobs,
+            prompt_logprobs: from.prompt_logprobs,
+            finish: None,
+        };
+        if let Some(reason) = reason {
+            output.finish = Some(Finish {
+                outcome: Ok(reason),
+                matched_token,
+                usage: Usage {
+                    prompt_tokens: request.input_ids.len() as u32,
+                    completion_tokens: self.output.len() as u32,
+                    cached_tokens: 0,
+                },
+            });
+            self.output.clear();
+            self.waiting.pop_front();
+        }
+        Some((id, output))
+    }
+
+    fn ends(&self, request: &Request, new: &[u32]) -> (Option<FinishReason>, Option<u32>) {
+        let sampling = &request.sampling;
+        let room = self.config.context_length as usize - request.input_ids.len();
+        let most = room.min(request.max_new_tokens as usize);
+        let may_stop = self.output.len() > sampling.min_new_tokens as usize;
+        let stop = new
+            .last()
+            .filter(|token| may_stop && sampling.stop_token_ids.contains(token));
+        let reason = match stop {
+            Some(_) => Some(FinishReason::Stop),
+            None => (self.output.len() >= most).then_some(FinishReason::Length),
+        };
+        (reason, stop.copied())
+    }
+}

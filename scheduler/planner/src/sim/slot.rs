@@ -1,0 +1,110 @@
+//! One slot of the simulated worker.
+
+use lockstep_proto::{
+    sampling::TokenLogprob,
+    step::{SlotExtend, SlotOpen, SlotOutput},
+};
+
+use super::SimModel;
+
+/// An open request: its tokens, its page table, and how far its KV reaches.
+#[derive(Debug)]
+pub(super) struct SimSlot {
+    open: SlotOpen,
+    pub pages: Vec<u32>,
+    pub kv_len: u32,
+    /// Hash of the first `kv_len` tokens.
+    context: u64,
+}
+
+impl SimSlot {
+    pub fn new(open: &SlotOpen) -> Self {
+        let cached = &open.token_ids[..open.cached_len as usize];
+        Self {
+            open: open.clone(),
+            pages: Vec::new(),
+            kv_len: open.cached_len,
+            context: cached.iter().fold(SimModel::EMPTY, |hash, token| {
+                SimModel::absorb(hash, *token)
+            }),
+        }
+    }
+
+    pub fn tokens(&self) -> &[u32] {
+        &self.open.token_ids
+    }
+
+    /// Whether the row fits where the slot stands.
+    pub fn accepts(&self, row: &SlotExtend) -> Result<(), String> {
+        let known = self.open.token_ids.len();
+        let to = self.kv_len as usize + row.prefill_len as usize;
+        if row.prefill_len > 0 && to > known {
+            Err(format!("prefill to {to} of {known} tokens"))
+        } else if row.prefill_len > 0 && row.sample && to != known {
+            Err("samples in the middle of the prompt".into())
+        } else if row.prefill_len == 0 && self.kv_len as usize + 1 != known {
+            Err(format!("decode at {} of {known} tokens", self.kv_len))
+        } else if row.prefill_len == 0 && !row.sample {
+            Err("a decode row must sample".into())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Moves the KV length over `count` known tokens; scores those that follow
+    /// each of them, as far as they belong to the prompt.
+    pub fn advance(&mut self, count: u32, model: SimModel, out: &mut SlotOutput) {
+        for _ in 0..count {
+            self.score_prompt(model, out);
+            let token = self.open.token_ids[self.kv_len as usize];
+            self.context = SimModel::absorb(self.context, token);
+            self.kv_len += 1;
+        }
+    }
+
+    /// The log-probability of the token at `kv_len + 1`, or of the very first.
+    fn score_prompt(&self, model: SimModel, out: &mut SlotOutput) {
+        let Some(start) = self.open.logprobs.prompt_start else {
+            return;
+        };
+        let mut report = |at: u32, logprob| {
+            if at >= start && at < self.open.prompt_len {
+                out.prompt_logprobs.push(TokenLogprob {
+                    token_id: self.open.token_ids[at as usize],
+                    logprob,
+                    top: Vec::new(),
+                });
+            }
+        };
+        if self.kv_len == 0 {
+            report(0, None);
+        }
+        let next = self.kv_len + 1;
+        if let Some(token) = self.open.token_ids.get(next as usize) {
+            let context = SimModel::absorb(self.context, self.open.token_ids[self.kv_len as usize]);
+            report(next, Some(model.logprob(context, *token)));
+        }
+    }
+
+    /// Samples the token after the last position and appends it.
+    pub fn sample(&mut self, model: SimModel, out: &mut SlotOutput) {
+        let known = u32::try_from(self.open.token_ids.len()).unwrap_or(u32::MAX);
+        let position = known - self.open.prompt_len;
+        let token = model.sample(self.context, &self.open.sampling, position);
+        self.open.token_ids.push(token);
+        out.token_ids.push(token);
+        if self.open.logprobs.output {
+            out.logprobs.push(TokenLogprob {
+                token_id: token,
+                logprob: Some(model.logprob(self.context, token)),
+                top: Vec::new(),
+            });
+        }
+    }
+
+    /// A number in `1..=most` that only the context decides: how many tokens a
+    /// speculative step gets accepted.
+    pub fn accepted(&self, most: u32) -> u32 {
+        1 + (self.context >> 7) as u32 % most
+    }
+}

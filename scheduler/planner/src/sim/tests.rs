@@ -1,0 +1,425 @@
+//! The whole planner under random work, against requests run alone.
+
+use std::collections::BTreeMap;
+
+use lockstep_proto::{
+    request::{ErrorKind, FinishReason, Request, RequestError},
+    sampling::{LogprobParams, SamplingParams},
+};
+use proptest::prelude::*;
+
+use super::*;
+use crate::{PlannerConfig, ReserveConfig, SchedulePolicy};
+
+const MODEL: SimModel = SimModel { vocab_size: 11 };
+const CONTEXT: u32 = 96;
+
+#[derive(Debug, Clone)]
+enum Op {
+    Submit,
+    Abort(u8),
+    Wait(u8),
+    Plan,
+    Execute,
+    Complete,
+    Flush,
+    LoseWorker,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        6 => Just(Op::Submit),
+        1 => any::<u8>().prop_map(Op::Abort),
+        1 => any::<u8>().prop_map(Op::Wait),
+        12 => Just(Op::Plan),
+        11 => Just(Op::Execute),
+        10 => Just(Op::Complete),
+        1 => Just(Op::Flush),
+    ]
+}
+
+fn op_with_losses() -> impl Strategy<Value = Op> {
+    prop_oneof![40 => op(), 1 => Just(Op::LoseWorker)]
+}
+
+/// Prompts that share prefixes: a few stems, cut anywhere, with own endings.
+fn prompt() -> impl Strategy<Value = Vec<u32>> {
+    let tail = prop::collection::vec(0..MODEL.vocab_size, 1..8);
+    (0u32..3, 0usize..72, tail).prop_map(|(stem, cut, tail)| {
+        let stem = (0..cut as u32).map(|at| (at * (stem + 1)) % MODEL.vocab_size);
+        stem.chain(tail).collect()
+    })
+}
+
+prop_compose! {
+    fn request()(
+        input_ids in prompt(),
+        max_new_tokens in 0u32..30,
+        stops in 0usize..3,
+        min_new_tokens in 0u32..6,
+        seed in 0u64..4,
+        logprobs in any::<bool>(),
+        start in prop::option::weighted(0.25, 0u32..8),
+        priority in -20i32..20,
+        timeout_ms in prop::option::weighted(0.1, 1u32..400),
+    ) -> Request {
+        let len = input_ids.len() as u32;
+        let scores = max_new_tokens == 0;
+        let start = start.or(scores.then_some(1));
+        Request {
+            trace_id: String::new(),
+            input_ids,
+            sampling: SamplingParams {
+                seed,
+                min_new_tokens,
+                stop_token_ids: vec![3, 7][..stops].to_vec(),
+                ..SamplingParams::default()
+            },
+            logprobs: LogprobParams {
+                output: logprobs,
+                top: 0,
+                // Anywhere in the prompt, its ends included.
+                prompt_start: start.map(|start| (start * len / 7).min(len)),
+            },
+            max_new_tokens,
+            priority,
+            timeout_ms,
+        }
+    }
+}
+
+fn reserve() -> impl Strategy<Value = ReserveConfig> {
+    let spec = |steps, topk, draft_tokens| ReserveConfig {
+        steps,
+        topk,
+        draft_tokens,
+    };
+    prop_oneof![
+        6 => Just(ReserveConfig::none()),
+        1 => Just(spec(3, 1, 4)),
+        1 => Just(spec(2, 2, 5)),
+    ]
+}
+
+prop_compose! {
+    fn config()(
+        page_size in prop_oneof![Just(1u32), Just(2), Just(3), Just(16), Just(64), 1u32..65],
+        spare_pages in 0u32..40,
+        slots in 1u32..7,
+        budget in 1u32..60,
+        chunk in prop::option::weighted(0.8, 1u32..40),
+        overlap in any::<bool>(),
+        radix_cache in prop::bool::weighted(0.8),
+        lpm in any::<bool>(),
+        priority_scheduling in any::<bool>(),
+        queue_timeout_ms in prop::option::weighted(0.1, 50u64..500),
+        reserve in reserve(),
+    ) -> PlannerConfig {
+        // The longest request just fits; pressure comes from the others.
+        let longest = 72 + 8 + 30 + reserve.exact_reserve_per_decode(page_size, true);
+        PlannerConfig {
+            max_running_requests: slots,
+            max_queued_requests: 12,
+            max_queued_tokens: 600,
+            max_prefill_tokens: budget,
+            chunked_prefill_size: chunk,
+            page_size,
+            num_pages: 1 + longest.div_ceil(page_size) + spare_pages * 4 / page_size,
+            context_length: CONTEXT,
+            overlap,
+            radix_cache,
+            schedule_policy: if lpm { SchedulePolicy::Lpm } else { SchedulePolicy::Fcfs },
+            priority_scheduling,
+            request_timeout_ms: None,
+            queue_timeout_ms,
+            reserve,
+            kv_events: true,
+        }
+    }
+}
+
+/// What came out for one request.
+#[derive(Debug, Default)]
+struct Collected {
+    output: Output,
+    ends: usize,
+}
+
+struct Scenario {
+    engine: SimEngine,
+    accepted: BTreeMap<RequestId, Request>,
+    next: Vec<Request>,
+    now: u64,
+}
+
+impl Scenario {
+    fn new(config: &PlannerConfig, mut requests: Vec<Request>) -> Self {
+        if !config.priority_scheduling {
+            requests.iter_mut().for_each(|request| request.priority = 0);
+        }
+        let planner = Planner::new(config.clone()).unwrap();
+        Self {
+            engine: SimEngine::new(planner, SimWorker::new(config, MODEL, true)),
+            accepted: BTreeMap::new(),
+            next: requests,
+            now: 0,
+        }
+    }
+
+    fn submit(&mut self) {
+        let Some(request) = self.next.pop() else {
+            return;
+        };
+        let id = RequestId(self.next.len() as u64);
+        let now = Millis(self.now);
+        match self.engine.planner.submit(now, id, request.clone()) {
+            Ok(()) => assert!(self.accepted.insert(id, request).is_none()),
+            Err(error) if error.kind == ErrorKind::Overloaded => {
+                assert!(error.retry_after_s.unwrap() >= 1);
+            }
+            Err(error) => assert!(request.input_ids.len() >= CONTEXT as usize, "{error}"),
+        }
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match op {
+            Op::Submit => self.submit(),
+            Op::Abort(pick) => {
+                let known = self.accepted.len().max(1);
+                let id = self.accepted.keys().nth(*pick as usize % known);
+                self.engine
+                    .planner
+                    .abort(id.copied().unwrap_or(RequestId(999)));
+            }
+            Op::Wait(ms) => {
+                self.now += u64::from(*ms);
+                self.engine.planner.tick(Millis(self.now));
+            }
+            Op::Plan => {
+                self.engine.plan();
+            }
+            Op::Execute => {
+                self.engine.execute().unwrap();
+            }
+            Op::Complete => {
+                self.engine.complete(Millis(self.now)).unwrap();
+            }
+            Op::Flush => {
+                let idle = self.engine.planner.load().running_requests == 0
+                    && self.engine.planner.in_flight() == 0;
+                assert_eq!(self.engine.planner.flush_cache().is_ok(), idle);
+            }
+            Op::LoseWorker => {
+                self.engine.lose_worker();
+                self.engine.planner.restart_engine();
+            }
+        }
+        self.check();
+    }
+
+    fn check(&self) {
+        self.engine.planner.check_integrity().unwrap();
+        assert_eq!(self.engine.planner.load().leaked_pages, 0);
+    }
+
+    /// Runs until nothing is left; fails when that takes too many steps.
+    fn finish(&mut self) {
+        let mut steps = 0;
+        loop {
+            self.submit();
+            let went_on = self.engine.turn(Millis(self.now)).unwrap();
+            self.check();
+            if !went_on && self.next.is_empty() {
+                break;
+            }
+            steps += 1;
+            assert!(steps < 20_000, "no end: {:?}", self.engine.planner.load());
+        }
+        assert!(
+            self.engine.planner.is_idle(),
+            "stuck: {:?}",
+            self.engine.planner.load()
+        );
+    }
+
+    fn collect(&self) -> BTreeMap<RequestId, Collected> {
+        let mut all = BTreeMap::<RequestId, Collected>::new();
+        for (id, output) in &self.engine.outputs {
+            let got = all.entry(*id).or_default();
+            assert_eq!(got.ends, 0, "nothing comes after the end");
+            let first = got.output == Output::default();
+            assert!(
+                first || output.prompt_logprobs.is_empty(),
+                "once, with the first output"
+            );
+            got.output.token_ids.extend(&output.token_ids);
+            got.output.logprobs.extend(output.logprobs.iter().cloned());
+            got.output
+                .prompt_logprobs
+                .extend(output.prompt_logprobs.iter().cloned());
+            got.ends += usize::from(output.finish.is_some());
+            got.output.finish.clone_from(&output.finish);
+        }
+        all
+    }
+
+    /// Everybody got what they would have got alone, or the start of it.
+    fn check_outputs(&mut self) {
+        self.engine
+            .outputs
+            .extend(self.engine.planner.take_outputs());
+        let got = self.collect();
+        assert_eq!(got.len(), self.accepted.len());
+        for (id, request) in &self.accepted {
+            let Collected { output, ends } = &got[id];
+            assert_eq!(*ends, 1);
+            let alone = run_alone(MODEL, CONTEXT, request);
+            let finish = output.finish.as_ref().unwrap();
+            assert_eq!(finish.usage.prompt_tokens as usize, request.input_ids.len());
+            assert_eq!(
+                finish.usage.completion_tokens as usize,
+                output.token_ids.len()
+            );
+            assert!(finish.usage.cached_tokens < finish.usage.prompt_tokens);
+            match &finish.outcome {
+                Ok(FinishReason::Abort) => assert!(alone.token_ids.starts_with(&output.token_ids)),
+                Ok(reason) => {
+                    assert_eq!(
+                        (reason, finish.matched_token),
+                        (&alone.reason, alone.matched_token)
+                    );
+                    assert_eq!(output.token_ids, alone.token_ids);
+                    assert_eq!(output.logprobs, alone.logprobs);
+                    assert_eq!(output.prompt_logprobs, alone.prompt_logprobs);
+                }
+                Err(error) => {
+                    let late = matches!(error.kind, ErrorKind::Timeout | ErrorKind::Overloaded);
+                    assert!(late, "{error}");
+                    assert!(alone.token_ids.starts_with(&output.token_ids));
+                }
+            }
+        }
+    }
+
+    /// With everybody gone only the cache holds pages, and it lets them go.
+    fn check_nothing_left(&mut self) {
+        let load = self.engine.planner.load();
+        assert_eq!((load.kv_tokens_used, load.waiting_requests), (0, 0));
+        assert_eq!(
+            self.engine.planner.flush_cache().unwrap(),
+            load.kv_tokens_cached
+        );
+        assert_eq!(self.engine.planner.load().kv_tokens_cached, 0);
+        self.check();
+    }
+
+    fn run(mut self, ops: &[Op]) {
+        ops.iter().for_each(|op| self.apply(op));
+        self.finish();
+        self.check_outputs();
+        self.check_nothing_left();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn everybody_gets_what_they_would_get_alone(
+        config in config(),
+        requests in prop::collection::vec(request(), 1..16),
+        ops in prop::collection::vec(op(), 0..150),
+    ) {
+        Scenario::new(&config, requests).run(&ops);
+    }
+
+    #[test]
+    fn a_lost_worker_costs_time_only(
+        config in config(),
+        requests in prop::collection::vec(request(), 1..12),
+        ops in prop::collection::vec(op_with_losses(), 0..150),
+    ) {
+        Scenario::new(&config, requests).run(&ops);
+    }
+
+    /// The same calls give the same plans.
+    #[test]
+    fn plans_are_reproducible(
+        config in config(),
+        requests in prop::collection::vec(request(), 1..12),
+    ) {
+        let plans = || {
+            let mut run = Scenario::new(&config, requests.clone());
+            let mut plans = Vec::new();
+            loop {
+                run.submit();
+                while let Some(plan) = run.engine.planner.plan() {
+                    plans.push(plan.clone());
+                    run.engine.plans.push_back(plan);
+                }
+                run.engine.execute().unwrap();
+                if !run.engine.complete(Millis(0)).unwrap() && run.next.is_empty() {
+                    return plans;
+                }
+            }
+        };
+        prop_assert_eq!(plans(), plans());
+    }
+
+    /// The naive planner, the simulated worker and the reference agree.
+    #[test]
+    fn the_naive_planner_agrees(requests in prop::collection::vec(request(), 1..6)) {
+        let config = PlannerConfig { context_length: CONTEXT, ..PlannerConfig::default() };
+        let mut worker = SimWorker::new(&config, MODEL, true);
+        let mut planner = NaivePlanner::new(&config);
+        for (id, request) in (0..).zip(requests) {
+            planner.submit(RequestId(id), request.clone());
+            let mut got = Output::default();
+            while got.finish.is_none() {
+                let plan = planner.plan().unwrap();
+                let result = worker.execute(&plan).unwrap();
+                let (_, output) = planner.complete(result).unwrap();
+                got.token_ids.extend(output.token_ids);
+                got.logprobs.extend(output.logprobs);
+                got.prompt_logprobs.extend(output.prompt_logprobs);
+                got.finish = output.finish;
+            }
+            let alone = run_alone(MODEL, CONTEXT, &request);
+            prop_assert_eq!(got.token_ids, alone.token_ids);
+            prop_assert_eq!(got.logprobs, alone.logprobs);
+            prop_assert_eq!(got.prompt_logprobs, alone.prompt_logprobs);
+            let finish = got.finish.unwrap();
+            prop_assert_eq!(finish.outcome, Ok(alone.reason));
+            prop_assert_eq!(finish.matched_token, alone.matched_token);
+        }
+    }
+}
+
+#[test]
+fn a_dead_engine_ends_everybody_once() {
+    let config = PlannerConfig::default();
+    let request = Request {
+        trace_id: String::new(),
+        input_ids: vec![1; 40],
+        sampling: SamplingParams::default(),
+        logprobs: LogprobParams::default(),
+        max_new_tokens: 50,
+        priority: 0,
+        timeout_ms: Some(9),
+    };
+    let mut run = Scenario::new(&config, vec![request; 60]);
+    (0..60).for_each(|_| run.submit());
+    (0..5).for_each(|_| assert!(run.engine.turn(Millis(0)).unwrap()));
+    let error = RequestError::new(ErrorKind::Unavailable, "the engine died");
+    run.engine.outputs.clear();
+    run.engine.planner.fail_all(error.clone());
+    run.check();
+    let ends: Vec<_> = run.engine.planner.take_outputs().collect();
+    assert_eq!(ends.len(), 60);
+    let failed = |output: &Output| output.finish.as_ref().unwrap().outcome == Err(error.clone());
+    assert!(ends.iter().all(|(_, output)| failed(output)));
+    assert!(run.engine.planner.is_idle());
+    run.check_nothing_left();
+    run.engine.planner.tick(Millis(10));
+    assert_eq!(run.engine.planner.take_outputs().count(), 0);
+}
