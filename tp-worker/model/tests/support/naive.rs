@@ -1,0 +1,290 @@
+//! The plainest possible backend: f32 loops in textbook order. The oracle for
+//! the model and the worker; far too slow for anything else.
+
+use std::ops::Range;
+
+use lockstep_backend::{
+    AttentionShape, Backend, BackendError, Batch, DType, HostMatrix, KvShape, RopeTable,
+};
+use lockstep_collective::Collective;
+
+/// Every operation as a loop.
+pub struct Naive {
+    collective: Box<dyn Collective>,
+    /// Collectives issued so far: kind and elements per row.
+    pub issued: Vec<(&'static str, usize)>,
+}
+
+/// `[rows, width]`, row-major.
+pub struct Tensor {
+    width: usize,
+    rows: usize,
+    data: Vec<f32>,
+}
+
+impl Tensor {
+    fn row(&self, row: usize) -> &[f32] {
+        &self.data[row * self.width..][..self.width]
+    }
+    fn row_mut(&mut self, row: usize) -> &mut [f32] {
+        &mut self.data[row * self.width..][..self.width]
+    }
+    fn used(&mut self) -> &mut [f32] {
+        &mut self.data[..self.rows * self.width]
+    }
+}
+
+/// Keys and values, `[layer][cell][kv_heads · head_dim]`.
+pub struct Cache {
+    shape: KvShape,
+    keys: Vec<Vec<f32>>,
+    values: Vec<Vec<f32>>,
+}
+
+impl Naive {
+    pub fn new(collective: Box<dyn Collective>) -> Self {
+        Self {
+            collective,
+            issued: Vec::new(),
+        }
+    }
+}
+
+fn element(bytes: &[u8], dtype: DType, at: usize) -> f32 {
+    match dtype {
+        DType::F32 => f32::from_le_bytes(bytes[4 * at..4 * at + 4].try_into().unwrap()),
+        DType::Bf16 => half::bf16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]).to_f32(),
+        DType::F16 => half::f16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]).to_f32(),
+    }
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+fn normed(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
+    let mean = x.iter().map(|v| v * v).sum::<f32>() / x.len() as f32;
+    let scale = (mean + eps).sqrt().recip();
+    x.iter().zip(weight).map(|(v, w)| v * scale * w).collect()
+}
+
+fn failed(error: lockstep_collective::CollectiveError) -> BackendError {
+    BackendError::Collective(Box::new(error))
+}
+
+impl Backend for Naive {
+    type Matrix = Tensor;
+    type Vector = Vec<f32>;
+    type Tensor = Tensor;
+    type KvCache = Cache;
+
+    fn describe(&self) -> String {
+        "naive".to_owned()
+    }
+    fn load_matrix(&mut self, matrix: &HostMatrix<'_>) -> Result<Tensor, BackendError> {
+        let rows = (0..matrix.rows()).map(|row| matrix.row(row).unwrap());
+        let data = rows.flat_map(|row| (0..matrix.cols).map(|at| element(row, matrix.dtype, at)));
+        Ok(Tensor {
+            width: matrix.cols,
+            rows: matrix.rows(),
+            data: data.collect(),
+        })
+    }
+    fn load_vector(&mut self, values: &[f32]) -> Result<Vec<f32>, BackendError> {
+        Ok(values.to_vec())
+    }
+    fn tensor(&mut self, rows: usize, width: usize) -> Result<Tensor, BackendError> {
+        // NaN shows reads of what was never written.
+        let data = vec![f32::NAN; rows * width];
+        Ok(Tensor { width, rows, data })
+    }
+    fn set_rows(&mut self, tensor: &mut Tensor, rows: usize) {
+        assert!(rows * tensor.width <= tensor.data.len());
+        tensor.rows = rows;
+    }
+    fn kv_cache(&mut self, shape: &KvShape) -> Result<Cache, BackendError> {
+        let cells = shape.pages * shape.page_size * shape.kv_heads * shape.head_dim;
+        Ok(Cache {
+            shape: *shape,
+            keys: vec![vec![f32::NAN; cells]; shape.layers],
+            values: vec![vec![f32::NAN; cells]; shape.layers],
+        })
+    }
+    fn matrix_bytes(&self, matrix: &Tensor) -> usize {
+        4 * matrix.data.len()
+    }
+
+    fn embed(&mut self, table: &Tensor, first: u32, tokens: &[u32], out: &mut Tensor) {
+        assert_eq!(out.rows, tokens.len());
+        for (row, token) in tokens.iter().enumerate() {
+            match token.checked_sub(first).map(|t| t as usize) {
+                Some(t) if t < table.rows => out.row_mut(row).copy_from_slice(table.row(t)),
+                _ => out.row_mut(row).fill(0.0),
+            }
+        }
+    }
+    fn matmul(&mut self, x: &Tensor, w: &Tensor, bias: Option<&Vec<f32>>, out: &mut Tensor) {
+        assert_eq!((x.rows, x.width, w.rows), (out.rows, w.width, out.width));
+        for row in 0..x.rows {
+            for column in 0..w.rows {
+                let sum = dot(x.row(row), w.row(column));
+                out.row_mut(row)[column] = sum + bias.map_or(0.0, |b| b[column]);
+            }
+        }
+    }
+    fn rms_norm(&mut self, x: &Tensor, weight: &Vec<f32>, eps: f32, out: &mut Tensor) {
+        assert_eq!(x.rows, out.rows);
+        for row in 0..x.rows {
+            out.row_mut(row).copy_from_slice(&normed(x.row(row), weight, eps));
+        }
+    }
+    fn add_rms_norm(
+        &mut self,
+        residual: &mut Tensor,
+        delta: &Tensor,
+        weight: &Vec<f32>,
+        eps: f32,
+        out: &mut Tensor,
+    ) {
+        assert_eq!(residual.rows, delta.rows);
+        for row in 0..residual.rows {
+            let sum = residual.row_mut(row).iter_mut().zip(delta.row(row));
+            sum.for_each(|(r, d)| *r += d);
+        }
+        self.rms_norm(residual, weight, eps, out);
+    }
+    fn head_norm(
+        &mut self,
+        qkv: &mut Tensor,
+        shape: &AttentionShape,
+        heads: Range<usize>,
+        weight: &Vec<f32>,
+        eps: f32,
+    ) {
+        for row in 0..qkv.rows {
+            for head in heads.clone() {
+                let x = &mut qkv.row_mut(row)[head * shape.head_dim..][..shape.head_dim];
+                let y = normed(x, weight, eps);
+                x.copy_from_slice(&y);
+            }
+        }
+    }
+    fn rope(
+        &mut self,
+        qkv: &mut Tensor,
+        shape: &AttentionShape,
+        table: &RopeTable,
+        positions: &[u32],
+    ) {
+        for (row, position) in positions.iter().enumerate() {
+            for head in 0..shape.heads + shape.kv_heads {
+                let x = &mut qkv.row_mut(row)[head * shape.head_dim..][..shape.head_dim];
+                for i in 0..table.half {
+                    let at = *position as usize * table.half + i;
+                    let (cos, sin) = (table.cos[at], table.sin[at]);
+                    let (a, b) = (x[i], x[i + table.half]);
+                    (x[i], x[i + table.half]) = (a * cos - b * sin, b * cos + a * sin);
+                }
+            }
+        }
+    }
+    fn attention(
+        &mut self,
+        cache: &mut Cache,
+        layer: usize,
+        qkv: &Tensor,
+        shape: &AttentionShape,
+        batch: &Batch<'_>,
+        out: &mut Tensor,
+    ) {
+        let (dim, width) = (shape.head_dim, shape.kv_heads * shape.head_dim);
+        let (keys, values) = (&mut cache.keys[layer], &mut cache.values[layer]);
+        for (token, cell) in batch.cells.iter().enumerate() {
+            let new = &qkv.row(token)[shape.heads * dim..];
+            keys[*cell as usize * width..][..width].copy_from_slice(&new[..width]);
+            values[*cell as usize * width..][..width].copy_from_slice(&new[width..]);
+        }
+        let size = cache.shape.page_size;
+        for row in batch.rows {
+            for new in 0..row.q_len as usize {
+                let token = row.start as usize + new;
+                let seen = row.kv_len as usize + new + 1;
+                assert_eq!(batch.positions[token] as usize + 1, seen);
+                for head in 0..shape.heads {
+                    let column = head / (shape.heads / shape.kv_heads) * dim;
+                    let at = |position: usize| {
+                        let page = batch.pages[row.pages_start as usize + position / size];
+                        (page as usize * size + position % size) * width + column
+                    };
+                    let query = &qkv.row(token)[head * dim..][..dim];
+                    let scores: Vec<f32> = (0..seen)
+                        .map(|p| dot(query, &keys[at(p)..][..dim]) * shape.scale)
+                        .collect();
+                    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                    let weights: Vec<f32> = scores.iter().map(|s| (s - max).exp()).collect();
+                    let total: f32 = weights.iter().sum();
+                    for i in 0..dim {
+                        let sum: f32 = (0..seen).map(|p| weights[p] * values[at(p) + i]).sum();
+                        out.row_mut(token)[head * dim + i] = sum / total;
+                    }
+                }
+            }
+        }
+    }
+    fn silu_mul(&mut self, gate_up: &Tensor, out: &mut Tensor) {
+        let m = out.width;
+        for row in 0..gate_up.rows {
+            let (gate, up) = gate_up.row(row).split_at(m);
+            for (i, (gate, up)) in gate.iter().zip(up).enumerate() {
+                out.data[row * m + i] = gate / (1.0 + (-gate).exp()) * up;
+            }
+        }
+    }
+    fn gather_rows(&mut self, x: &Tensor, rows: &[u32], out: &mut Tensor) {
+        assert_eq!(out.rows, rows.len());
+        for (to, from) in rows.iter().enumerate() {
+            assert!((*from as usize) < x.rows);
+            out.row_mut(to).copy_from_slice(x.row(*from as usize));
+        }
+    }
+
+    fn group(&self) -> (usize, usize) {
+        (self.collective.rank(), self.collective.size())
+    }
+    fn all_reduce(&mut self, x: &mut Tensor) -> Result<(), BackendError> {
+        self.issued.push(("all_reduce", x.width));
+        self.collective.all_reduce_sum(x.used()).map_err(failed)
+    }
+    fn gather_to_host(
+        &mut self,
+        x: &Tensor,
+        widths: &[usize],
+        out: &mut Vec<f32>,
+    ) -> Result<(), BackendError> {
+        let total: usize = widths.iter().sum();
+        self.issued.push(("gather", total));
+        let counts: Vec<usize> = widths.iter().map(|width| width * x.rows).collect();
+        let root = self.collective.rank() == 0;
+        let mut parts = vec![0.0; if root { total * x.rows } else { 0 }];
+        let send = &x.data[..x.rows * x.width];
+        self.collective
+            .gather(send, &counts, root.then_some(&mut parts))
+            .map_err(failed)?;
+        out.clear();
+        out.resize(parts.len(), 0.0);
+        let mut part = parts.as_slice();
+        let mut column = 0;
+        for width in widths.iter().filter(|_| root) {
+            for row in 0..x.rows {
+                let (values, rest) = part.split_at(*width);
+                out[row * total + column..][..*width].copy_from_slice(values);
+                part = rest;
+            }
+            column += width;
+        }
+        Ok(())
+    }
+    fn broadcast_tokens(&mut self, tokens: &mut [u32]) -> Result<(), BackendError> {
+        self.collective.broadcast(0, tokens).map_err(failed)
+    }
+}

@@ -1,0 +1,249 @@
+//! What stops a worker.
+
+use lockstep_backend::BackendError;
+use lockstep_backend_cpu::CpuError;
+use lockstep_model::ModelError;
+
+use super::Geometry;
+
+/// A worker that can't start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// The model can't be loaded or run.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The device or a collective failed.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// The CPU backend can't be built.
+    #[error(transparent)]
+    Cpu(#[from] CpuError),
+    /// The scheduler sent something that can't be done.
+    #[error("plan {step} cannot be followed: {reason}")]
+    Plan {
+        /// The plan's number.
+        step: u64,
+        /// What is wrong with it.
+        reason: PlanError,
+    },
+    /// The backend belongs to another group than the configuration says.
+    #[error(
+        "the configuration makes this rank {rank} of {size}, its collectives say {} of {}",
+        found.0, found.1
+    )]
+    Group {
+        /// Rank by the configuration.
+        rank: usize,
+        /// Ranks by the configuration.
+        size: usize,
+        /// Rank and ranks by the backend.
+        found: (usize, usize),
+    },
+    /// Something would not fit its 32-bit numbers.
+    #[error("{count} {what} are more than 4294967295; lower {remedy}")]
+    TooMany {
+        /// What there is too much of.
+        what: &'static str,
+        /// How many.
+        count: usize,
+        /// The option to lower.
+        remedy: &'static str,
+    },
+    /// This rank prepared other collectives than rank 0.
+    #[error(
+        "rank {rank} prepared plans {ours:016x}, rank 0 {theirs:016x}: \
+         all ranks need the same version, model and configuration"
+    )]
+    PlansDiffer {
+        /// This rank.
+        rank: usize,
+        /// Its digest.
+        ours: u64,
+        /// Rank 0's digest.
+        theirs: u64,
+    },
+    /// Ranks took different steps.
+    #[error(
+        "ranks diverged at step {step}: rank 0 has digest {expected:016x}, rank {rank} has {found:016x}"
+    )]
+    Diverged {
+        /// The step.
+        step: u64,
+        /// The rank that differs from rank 0.
+        rank: usize,
+        /// Rank 0's digest.
+        expected: u64,
+        /// The rank's digest.
+        found: u64,
+    },
+    /// An earlier step failed.
+    #[error("the worker stopped at an earlier step; start the group again")]
+    Broken,
+    /// A rank's thread is gone without a reason.
+    #[error("rank {rank} ended")]
+    Ended {
+        /// The rank.
+        rank: usize,
+    },
+}
+
+/// A plan that contradicts what the worker knows.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// A plan is missing or came twice.
+    #[error("plan {expected} was due")]
+    OutOfOrder {
+        /// The number that was due.
+        expected: u64,
+    },
+    /// No such slot.
+    #[error("slot {slot} does not exist, there are {slots}")]
+    UnknownSlot {
+        /// The slot.
+        slot: u32,
+        /// How many exist.
+        slots: usize,
+    },
+    /// The slot is in use already.
+    #[error("slot {slot} is opened while it is open")]
+    AlreadyOpen {
+        /// The slot.
+        slot: u32,
+    },
+    /// The slot is free.
+    #[error("slot {slot} is not open")]
+    NotOpen {
+        /// The slot.
+        slot: u32,
+    },
+    /// A slot has two rows.
+    #[error("slot {slot} is extended twice")]
+    ExtendedTwice {
+        /// The slot.
+        slot: u32,
+    },
+    /// The lengths of an opened slot do not fit each other.
+    #[error(
+        "slot {slot} is opened with {tokens} tokens, a prompt of {prompt_len} and {cached_len} cached"
+    )]
+    Lengths {
+        /// The slot.
+        slot: u32,
+        /// Tokens brought.
+        tokens: usize,
+        /// Where the output begins.
+        prompt_len: u32,
+        /// Tokens whose KV is in place.
+        cached_len: u32,
+    },
+    /// Scores are wanted of positions whose predecessor is not computed.
+    #[error(
+        "slot {slot} wants log-probabilities from position {start} with {cached_len} tokens cached; \
+         at most {} may be", start.saturating_sub(1)
+    )]
+    ScoredPrefixCached {
+        /// The slot.
+        slot: u32,
+        /// First scored position.
+        start: u32,
+        /// Tokens whose KV is in place.
+        cached_len: u32,
+    },
+    /// A token id is not in the vocabulary.
+    #[error("slot {slot} brings token {token}, outside the vocabulary of {vocab}")]
+    Token {
+        /// The slot.
+        slot: u32,
+        /// The token.
+        token: u32,
+        /// Size of the vocabulary.
+        vocab: usize,
+    },
+    /// A prefill passes the end of the known tokens.
+    #[error("slot {slot} prefills {prefill_len} tokens from {kv_len} on, but {tokens} are known")]
+    PrefillPastEnd {
+        /// The slot.
+        slot: u32,
+        /// Tokens wanted.
+        prefill_len: u32,
+        /// Tokens committed.
+        kv_len: u32,
+        /// Tokens known.
+        tokens: usize,
+    },
+    /// A decode step of a slot that has not exactly one uncommitted token.
+    #[error("slot {slot} decodes with {kv_len} of {tokens} tokens committed; all but one must be")]
+    NotDecoding {
+        /// The slot.
+        slot: u32,
+        /// Tokens committed.
+        kv_len: u32,
+        /// Tokens known.
+        tokens: usize,
+    },
+    /// Sampling where a known token follows, or a decode step that samples nothing.
+    #[error("slot {slot} ends at {end} of {tokens} tokens with sample = {sample}")]
+    Sample {
+        /// The slot.
+        slot: u32,
+        /// End of the row.
+        end: u32,
+        /// Tokens known.
+        tokens: usize,
+        /// What the plan wants.
+        sample: bool,
+    },
+    /// A slot grows past the positions the model was set up for.
+    #[error("slot {slot} reaches {end} tokens, the context holds {limit}")]
+    Context {
+        /// The slot.
+        slot: u32,
+        /// Its length after the step.
+        end: u32,
+        /// The most there can be.
+        limit: usize,
+    },
+    /// A page number that does not exist.
+    #[error("slot {slot} is granted page {page}, there are {pages}")]
+    UnknownPage {
+        /// The slot.
+        slot: u32,
+        /// The page.
+        page: u32,
+        /// How many exist.
+        pages: usize,
+    },
+    /// A page table is full.
+    #[error("slot {slot} is granted more than {width} pages")]
+    TableFull {
+        /// The slot.
+        slot: u32,
+        /// The most there can be.
+        width: usize,
+    },
+    /// A row writes past the slot's pages.
+    #[error("slot {slot} needs {needed} pages for {end} tokens and has {granted}")]
+    PagesMissing {
+        /// The slot.
+        slot: u32,
+        /// Its length after the step.
+        end: u32,
+        /// Pages that takes.
+        needed: usize,
+        /// Pages it has.
+        granted: usize,
+    },
+    /// A row writes into a page that is in several page tables.
+    #[error("slot {slot} writes to page {page}, which stands in {owners} page tables")]
+    PageShared {
+        /// The slot.
+        slot: u32,
+        /// The page.
+        page: u32,
+        /// Page tables it stands in.
+        owners: u32,
+    },
+    /// No prepared plan fits the batch.
+    #[error("no plan is prepared for {0}")]
+    Geometry(Geometry),
+}

@@ -1,0 +1,92 @@
+//! Sizes a worker is set up for, from the configuration.
+
+use lockstep_backend::DType;
+use lockstep_config::{Dtype, EngineConfig};
+use lockstep_model::ForwardLimits;
+
+use super::WorkerError;
+
+/// The most a plan may ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkerLimits {
+    /// Slots, and rows of a batch.
+    pub requests: usize,
+    /// Tokens of a batch.
+    pub tokens: usize,
+    /// Tokens of a slot.
+    pub positions: usize,
+    /// Pages of the cache.
+    pub pages: usize,
+    /// Tokens of a page.
+    pub page_size: usize,
+    /// Token ids.
+    pub vocab: usize,
+    /// Type of cached keys and values.
+    pub kv_dtype: DType,
+}
+
+/// Host memory for one block of logits.
+const LOGIT_BLOCK_BYTES: usize = 64 << 20;
+
+impl WorkerLimits {
+    /// The limits of `config`.
+    pub fn new(config: &EngineConfig) -> Self {
+        let drafts = config.speculation.max_speculative_num_draft_tokens;
+        let schedule = &config.schedule;
+        // Rows that are in flight when a request reaches its limit may pass it
+        // by a step: the same slack that the request-to-page table has.
+        let positions = config.server.context_length + 4 + drafts;
+        // A prompt that is not cut may be longer than what is prefilled of
+        // several prompts together.
+        let prefill = match schedule.chunked_prefill_size {
+            Some(_) => schedule.max_prefill_tokens,
+            None => schedule.max_prefill_tokens.max(positions),
+        };
+        Self {
+            requests: schedule.max_running_requests,
+            tokens: prefill + schedule.max_running_requests * (1 + drafts),
+            positions,
+            pages: config.kv.num_pages,
+            page_size: config.kv.page_size,
+            vocab: config.model.vocab_size,
+            kv_dtype: match config.dtype {
+                Dtype::Bfloat16 => DType::Bf16,
+                Dtype::Float32 => DType::F32,
+            },
+        }
+    }
+
+    /// Checks that cache cells and table entries can be numbered in 32 bits.
+    pub(super) fn check(&self) -> Result<(), WorkerError> {
+        let cells = self.pages.saturating_mul(self.page_size);
+        let entries = self.requests.saturating_mul(self.table_width());
+        for (what, count, remedy) in [
+            ("cache cells", cells, "--max-total-tokens"),
+            ("page table entries", entries, "--max-running-requests"),
+        ] {
+            if count > u32::MAX as usize {
+                return Err(WorkerError::TooMany {
+                    what,
+                    count,
+                    remedy,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Entries of one row of the request-to-page table.
+    pub fn table_width(&self) -> usize {
+        self.positions.div_ceil(self.page_size) + 1
+    }
+
+    /// Buffer sizes of a forward pass.
+    pub(super) fn forward(&self, config: &EngineConfig) -> ForwardLimits {
+        let row_bytes = 4 * config.model.vocab_size.max(1);
+        ForwardLimits {
+            max_tokens: self.tokens,
+            positions: self.positions,
+            logit_block_rows: (LOGIT_BLOCK_BYTES / row_bytes).clamp(16, 256),
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! All ranks of a group as threads of this process: for `lockstep generate`,
+//! offline benchmarks and tests.
+
+use std::{
+    sync::{
+        Arc,
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread::JoinHandle,
+};
+
+use lockstep_backend::Backend;
+use lockstep_collective::{Collective, Options, local_group_with};
+use lockstep_config::EngineConfig;
+use lockstep_model::LoadProgress;
+use lockstep_proto::step::{StepPlan, StepResult};
+
+use super::{Worker, WorkerError, cpu_backend};
+
+/// Called by every rank while it loads: rank and how far it is.
+pub type OnProgress = Arc<dyn Fn(usize, LoadProgress) + Send + Sync>;
+
+/// Worker threads that follow the same plans. Plans queue up; results come in
+/// the plans' order. Dropping it ends the threads.
+pub struct LocalGroup {
+    ranks: Vec<Rank>,
+    descriptions: Vec<String>,
+}
+
+struct Rank {
+    /// `None` once the group is being dropped.
+    plans: Option<Sender<Arc<StepPlan>>>,
+    results: Receiver<Result<StepResult, WorkerError>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LocalGroup {
+    /// Loads workers on CPU backends, not pinned.
+    ///
+    /// # Errors
+    /// The [`WorkerError`] of the rank that failed first.
+    pub fn start(config: &EngineConfig, progress: Option<OnProgress>) -> Result<Self, WorkerError> {
+        let own = config.clone();
+        let backend = move |_, collective| cpu_backend(&own, None, collective);
+        Self::start_with(config, backend, progress)
+    }
+
+    /// Loads `config.parallel.tp_size` workers on backends made by `backend`
+    /// (given the rank's collectives) and waits until all are ready.
+    ///
+    /// # Errors
+    /// The [`WorkerError`] of the rank that failed first.
+    pub fn start_with<B, F>(
+        config: &EngineConfig,
+        backend: F,
+        progress: Option<OnProgress>,
+    ) -> Result<Self, WorkerError>
+    where
+        B: Backend + 'static,
+        F: Fn(usize, Box<dyn Collective>) -> Result<B, WorkerError> + Send + Sync + 'static,
+    {
+        let (config, backend) = (Arc::new(config.clone()), Arc::new(backend));
+        let options = Options {
+            threads_per_rank: config.parallel.threads_per_rank,
+            ..Options::default()
+        };
+        let (ready, starts) = channel();
+        let mut ranks = Vec::new();
+        for (rank, collective) in local_group_with(config.parallel.tp_size, &options)
+            .into_iter()
+            .enumerate()
+        {
+            let (plans, taken) = channel();
+            let (given, results) = channel();
+            let start = Start {
+                config: config.clone(),
+                rank,
+                collective: Box::new(collective),
+                progress: progress.clone(),
+                ready: ready.clone(),
+            };
+            let backend = backend.clone();
+            let thread = std::thread::Builder::new()
+                .name(format!("rank {rank}"))
+                .spawn(move || start.serve(&*backend, &taken, &given))
+                .map_err(|_| WorkerError::Ended { rank })?;
+            ranks.push(Rank {
+                plans: Some(plans),
+                results,
+                thread: Some(thread),
+            });
+        }
+        drop(ready);
+        let mut descriptions = vec![String::new(); ranks.len()];
+        // Every rank reports once; the first failure is the cause, what its
+        // peers report afterwards only follows from it.
+        for _ in 0..ranks.len() {
+            let (rank, started) = starts.recv().map_err(|_| WorkerError::Ended { rank: 0 })?;
+            descriptions[rank] = started?;
+        }
+        Ok(Self {
+            ranks,
+            descriptions,
+        })
+    }
+
+    /// What each rank says of itself.
+    pub fn descriptions(&self) -> &[String] {
+        &self.descriptions
+    }
+
+    /// Queues a plan on every rank.
+    ///
+    /// # Errors
+    /// [`WorkerError::Ended`] when a rank is gone; [`Self::recv`] knows why.
+    pub fn send(&self, plan: StepPlan) -> Result<(), WorkerError> {
+        let plan = Arc::new(plan);
+        for (rank, thread) in self.ranks.iter().enumerate() {
+            let sent = thread.plans.as_ref().map(|plans| plans.send(plan.clone()));
+            if !matches!(sent, Some(Ok(()))) {
+                return Err(WorkerError::Ended { rank });
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the oldest plan's results of all ranks, compares their
+    /// digests and returns rank 0's.
+    ///
+    /// # Errors
+    /// The [`WorkerError`] of a rank; [`WorkerError::Diverged`].
+    pub fn recv(&self) -> Result<StepResult, WorkerError> {
+        let results: Vec<_> = self
+            .ranks
+            .iter()
+            .enumerate()
+            .map(|(rank, thread)| {
+                let result = thread.results.recv();
+                result.unwrap_or(Err(WorkerError::Ended { rank }))
+            })
+            .collect();
+        let mut first: Option<StepResult> = None;
+        for (rank, result) in results.into_iter().enumerate() {
+            let result = result?;
+            match &first {
+                None => first = Some(result),
+                Some(expected) if expected.digest == result.digest => {}
+                Some(expected) => {
+                    return Err(WorkerError::Diverged {
+                        step: expected.step,
+                        rank,
+                        expected: expected.digest,
+                        found: result.digest,
+                    });
+                }
+            }
+        }
+        first.ok_or(WorkerError::Ended { rank: 0 })
+    }
+
+    /// [`Self::send`], then [`Self::recv`].
+    ///
+    /// # Errors
+    /// As theirs.
+    pub fn step(&self, plan: StepPlan) -> Result<StepResult, WorkerError> {
+        // A rank that is gone has left its reason among the results.
+        let _ = self.send(plan);
+        self.recv()
+    }
+}
+
+impl Drop for LocalGroup {
+    fn drop(&mut self) {
+        for rank in &mut self.ranks {
+            rank.plans = None;
+        }
+        for rank in &mut self.ranks {
+            if let Some(thread) = rank.thread.take() {
+                // A panic has been printed by the thread itself.
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// What a rank's thread starts from.
+struct Start {
+    config: Arc<EngineConfig>,
+    rank: usize,
+    collective: Box<dyn Collective>,
+    progress: Option<OnProgress>,
+    ready: Sender<(usize, Result<String, WorkerError>)>,
+}
+
+impl Start {
+    /// The thread: loads, reports, then follows plans until the first error
+    /// or until nobody sends any.
+    fn serve<B, F>(
+        self,
+        backend: &F,
+        plans: &Receiver<Arc<StepPlan>>,
+        results: &Sender<Result<StepResult, WorkerError>>,
+    ) where
+        B: Backend,
+        F: Fn(usize, Box<dyn Collective>) -> Result<B, WorkerError>,
+    {
+        let (rank, progress) = (self.rank, self.progress);
+        let loaded = backend(rank, self.collective).and_then(|backend| {
+            Worker::load(&self.config, rank, backend, &mut |at| {
+                if let Some(progress) = &progress {
+                    progress(rank, at);
+                }
+            })
+        });
+        let mut worker = match loaded {
+            Ok(worker) => worker,
+            Err(error) => {
+                let _ = self.ready.send((rank, Err(error)));
+                return;
+            }
+        };
+        if self.ready.send((rank, Ok(worker.describe()))).is_err() {
+            return;
+        }
+        drop(self.ready);
+        for plan in plans {
+            let result = worker.step(&plan);
+            let failed = result.is_err();
+            if results.send(result).is_err() || failed {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Requests as a worker knows them.
+
+use lockstep_proto::{
+    sampling::{LogprobParams, SamplingParams},
+    step::{SlotExtend, SlotOpen},
+};
+use lockstep_sampling::TokenHistory;
+
+use super::{PlanError, WorkerLimits, emit::FAILED, pages::PageTables};
+
+/// One request.
+#[derive(Debug, Default)]
+pub struct Slot {
+    open: bool,
+    /// Prompt and output.
+    pub tokens: Vec<u32>,
+    /// Where the output begins.
+    pub prompt_len: u32,
+    /// Tokens whose KV is in place.
+    pub kv_len: u32,
+    pub sampling: SamplingParams,
+    pub logprobs: LogprobParams,
+    /// Kept only where penalties need it.
+    pub history: TokenHistory,
+    /// Its logits were not finite: it emits nothing any more.
+    pub failed: bool,
+    /// The last step that extended it.
+    extended: u64,
+}
+
+/// A validated row of a batch.
+#[derive(Debug, Clone, Copy)]
+pub struct RowPlan {
+    pub slot: usize,
+    /// First new position.
+    pub start: u32,
+    /// New tokens.
+    pub q_len: u32,
+    pub sample: bool,
+}
+
+/// All slots and their pages.
+#[derive(Debug)]
+pub struct Slots {
+    slots: Vec<Slot>,
+    pages: PageTables,
+    positions: usize,
+    vocab: usize,
+}
+
+impl Slots {
+    pub fn new(limits: &WorkerLimits) -> Self {
+        Self {
+            slots: (0..limits.requests).map(|_| Slot::default()).collect(),
+            pages: PageTables::new(limits),
+            positions: limits.positions,
+            vocab: limits.vocab,
+        }
+    }
+
+    /// A slot of a validated row.
+    pub fn get(&self, slot: usize) -> &Slot {
+        &self.slots[slot]
+    }
+
+    /// See [`Self::get`].
+    pub fn get_mut(&mut self, slot: usize) -> &mut Slot {
+        &mut self.slots[slot]
+    }
+
+    /// The page tables.
+    pub fn pages(&self) -> &PageTables {
+        &self.pages
+    }
+
+    /// Hands out the table entries for a pass.
+    pub fn lend_tables(&mut self) -> Vec<u32> {
+        std::mem::take(self.pages.entries())
+    }
+
+    /// Takes back what [`Self::lend_tables`] gave.
+    pub fn return_tables(&mut self, entries: Vec<u32>) {
+        *self.pages.entries() = entries;
+    }
+
+    /// Frees a slot.
+    ///
+    /// # Errors
+    /// [`PlanError::UnknownSlot`], [`PlanError::NotOpen`].
+    pub fn close(&mut self, slot: u32) -> Result<(), PlanError> {
+        let at = self.opened(slot)?;
+        self.slots[at].open = false;
+        self.pages.release(at);
+        Ok(())
+    }
+
+    /// Gives a request a slot.
+    ///
+    /// # Errors
+    /// [`PlanError`] when the slot is in use or its numbers contradict each other.
+    pub fn open(&mut self, open: &SlotOpen) -> Result<(), PlanError> {
+        let at = self.existing(open.slot)?;
+        self.check_open(open)?;
+        let slot = &mut self.slots[at];
+        if slot.open {
+            return Err(PlanError::AlreadyOpen { slot: open.slot });
+        }
+        slot.open = true;
+        slot.tokens.clear();
+        slot.tokens.extend_from_slice(&open.token_ids);
+        slot.prompt_len = open.prompt_len;
+        slot.kv_len = open.cached_len;
+        slot.sampling.clone_from(&open.sampling);
+        slot.logprobs = open.logprobs;
+        slot.failed = false;
+        slot.extended = 0;
+        slot.history.clear();
+        if slot.sampling.has_penalties() {
+            let (prompt, output) = open.token_ids.split_at(open.prompt_len as usize);
+            slot.history.reset(prompt);
+            output.iter().for_each(|token| slot.history.push(*token));
+        }
+        Ok(())
+    }
+
+    /// Checks one row and grants its pages.
+    ///
+    /// # Errors
+    /// [`PlanError`] when the slot can't be extended like that.
+    pub fn extend(&mut self, step: u64, extend: &SlotExtend) -> Result<RowPlan, PlanError> {
+        let at = self.opened(extend.slot)?;
+        let slot = &mut self.slots[at];
+        if slot.extended == step {
+            return Err(PlanError::ExtendedTwice { slot: extend.slot });
+        }
+        slot.extended = step;
+        let q_len = row_length(slot, extend)?;
+        let end = slot.kv_len + q_len;
+        if end as usize > self.positions {
+            return Err(PlanError::Context {
+                slot: extend.slot,
+                end,
+                limit: self.positions,
+            });
+        }
+        let row = RowPlan {
+            slot: at,
+            start: slot.kv_len,
+            q_len,
+            sample: extend.sample,
+        };
+        self.pages.grant(at, &extend.new_pages)?;
+        Ok(row)
+    }
+
+    /// Takes in what a row brought.
+    pub fn commit(&mut self, row: RowPlan, sampled: Option<u32>) {
+        let slot = &mut self.slots[row.slot];
+        slot.kv_len += row.q_len;
+        match sampled {
+            // Keeps the slot's lengths what its scheduler expects.
+            Some(FAILED) => slot.tokens.push(0),
+            Some(token) => {
+                slot.tokens.push(token);
+                if slot.sampling.has_penalties() {
+                    slot.history.push(token);
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn existing(&self, slot: u32) -> Result<usize, PlanError> {
+        let slots = self.slots.len();
+        let at = slot as usize;
+        if at < slots {
+            Ok(at)
+        } else {
+            Err(PlanError::UnknownSlot { slot, slots })
+        }
+    }
+
+    fn opened(&self, slot: u32) -> Result<usize, PlanError> {
+        let at = self.existing(slot)?;
+        if self.slots[at].open {
+            Ok(at)
+        } else {
+            Err(PlanError::NotOpen { slot })
+        }
+    }
+
+    fn check_open(&self, open: &SlotOpen) -> Result<(), PlanError> {
+        let tokens = open.token_ids.len();
+        let fits = open.prompt_len as usize <= tokens && (open.cached_len as usize) < tokens;
+        if !fits || tokens > self.positions {
+            return Err(PlanError::Lengths {
+                slot: open.slot,
+                tokens,
+                prompt_len: open.prompt_len,
+                cached_len: open.cached_len,
+            });
+        }
+        if let Some(start) = open.logprobs.prompt_start
+            && start < open.prompt_len
+            && open.cached_len > start.saturating_sub(1)
+        {
+            return Err(PlanError::ScoredPrefixCached {
+                slot: open.slot,
+                start,
+                cached_len: open.cached_len,
+            });
+        }
+        let outside = |token: &&u32| **token as usize >= self.vocab;
+        match open.token_ids.iter().find(outside) {
+            None => Ok(()),
+            Some(token) => Err(PlanError::Token {
+                slot: open.slot,
+                token: *token,
+                vocab: self.vocab,
+            }),
+        }
+    }
+}
+
+/// How many tokens a row brings.
+fn row_length(slot: &Slot, extend: &SlotExtend) -> Result<u32, PlanError> {
+    let (kv_len, tokens) = (slot.kv_len, slot.tokens.len());
+    if extend.prefill_len == 0 && kv_len as usize + 1 != tokens {
+        return Err(PlanError::NotDecoding {
+            slot: extend.slot,
+            kv_len,
+            tokens,
+        });
+    }
+    let q_len = extend.prefill_len.max(1);
+    let known = tokens - kv_len as usize;
+    if q_len as usize > known {
+        return Err(PlanError::PrefillPastEnd {
+            slot: extend.slot,
+            prefill_len: extend.prefill_len,
+            kv_len,
+            tokens,
+        });
+    }
+    let ends = q_len as usize == known;
+    let decodes = extend.prefill_len == 0;
+    if extend.sample && !ends || decodes && !extend.sample {
+        return Err(PlanError::Sample {
+            slot: extend.slot,
+            end: kv_len + q_len,
+            tokens,
+            sample: extend.sample,
+        });
+    }
+    Ok(q_len)
+}
