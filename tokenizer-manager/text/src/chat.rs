@@ -1,4 +1,5 @@
-//! Chat templates: messages to a prompt, as `tokenizer.apply_chat_template` of transformers renders it.
+//! Chat templates: messages to a prompt, as `tokenizer.apply_chat_template` of transformers renders
+//! it.
 
 mod clock;
 mod content_format;
@@ -59,7 +60,8 @@ struct Compiled {
 }
 
 impl ChatTemplate {
-    /// Loads the chat template of a model directory, or `None` where the model has none (a base model).
+    /// Loads the chat template of a model directory, or `None` where the model has none (a base
+    /// model).
     ///
     /// # Errors
     /// [`TokenizerError`] for files that cannot be read, [`TokenizerError::Template`] for a faulty template.
@@ -77,8 +79,9 @@ impl ChatTemplate {
         .map_err(TokenizerError::Template)
     }
 
-    /// Compiles templates. The one named `default` (or the only one) renders chats; one named `tool_use` renders
-    /// those with tools. `special_tokens` are the variables `bos_token`, `eos_token` and so on.
+    /// Compiles templates. The one named `default` (or the only one) renders chats; one named
+    /// `tool_use` renders those with tools. `special_tokens` are the variables `bos_token`,
+    /// `eos_token` and so on.
     ///
     /// # Errors
     /// [`TemplateError::Broken`] on a syntax error or where no template is the default one.
@@ -120,7 +123,8 @@ impl ChatTemplate {
         })
     }
 
-    /// Renders a prompt.
+    /// Renders a prompt. The time is bounded by the limits, some hundred milliseconds at worst; a
+    /// server renders long chats off its event loop.
     ///
     /// # Errors
     /// See [`TemplateError`]; never panics on any messages.
@@ -161,7 +165,8 @@ impl ChatTemplate {
         }
     }
 
-    /// The template's variables. As in transformers, `tools` and `documents` are `none` where there are none.
+    /// The template's variables. As in transformers, `tools` and `documents` are `none` where there
+    /// are none.
     fn variables(&self, messages: &[serde_json::Value], request: &ChatRequest<'_>) -> Value {
         let list =
             |values: Option<&[serde_json::Value]>| values.map_or(Value::from(()), jinja::list_of);

@@ -6,9 +6,11 @@ mod tests;
 use crate::tokenizer::Tokenizer;
 use crate::utf8::Utf8Stream;
 
-/// Turns a growing sequence of token ids into text, each token in constant time. The pieces, joined, are
+/// Turns a growing sequence of token ids into text, each token in constant time. The pieces,
+/// joined, are
 /// [`Tokenizer::decode`] of the whole sequence: bytes of a character that is split between tokens are held back
-/// until it is complete, and only bytes that can no longer become a character are replaced by U+FFFD.
+/// until it is complete, and only bytes that can no longer become a character are replaced by
+/// U+FFFD.
 #[derive(Debug, Clone)]
 pub struct IncrementalDetokenizer {
     tokenizer: Tokenizer,
@@ -37,9 +39,9 @@ impl IncrementalDetokenizer {
         }
     }
 
-    /// Starts behind `prompt`, whose text is not given out. What follows decodes as in that context: it keeps the
-    /// space before its first word, and completes a character that the prompt leaves open. The last few tokens of a
-    /// long prompt do as well as all of them.
+    /// Starts behind `prompt`, whose text is not given out. What follows decodes as in that
+    /// context: it keeps the space before its first word, and completes a character that the prompt
+    /// leaves open. The last few tokens of a long prompt do as well as all of them.
     #[must_use]
     pub fn after_prompt(tokenizer: Tokenizer, skip_special_tokens: bool, prompt: &[u32]) -> Self {
         let mut detokenizer = Self::new(tokenizer, skip_special_tokens);
@@ -65,7 +67,8 @@ impl IncrementalDetokenizer {
         &self.piece
     }
 
-    /// Ends the text: gives a replacement character for a character that never got complete, mostly nothing.
+    /// Ends the text: gives a replacement character for a character that never got complete, mostly
+    /// nothing.
     pub fn finish(&mut self) -> &str {
         self.piece.clear();
         self.utf8.finish(&mut self.piece);

@@ -1,4 +1,5 @@
-//! Text in and out of token ids: tokenizing, chat templates, incremental detokenizing, stop strings.
+//! Text in and out of token ids: tokenizing, chat templates, incremental detokenizing, stop
+//! strings.
 //!
 //! ```text
 //! messages ──ChatTemplate──▶ prompt ──Tokenizer──▶ ids ──▶ (scheduler)
@@ -6,7 +7,8 @@
 //!                      └──────────────── OutputText ────────────────┘
 //! ```
 //!
-//! Nothing here knows of HTTP, gRPC or other processes. Every type works on one request at a time except
+//! Nothing here knows of HTTP, gRPC or other processes. Every type works on one request at a time
+//! except
 //! [`Tokenizer`] and [`ChatTemplate`], which are immutable after loading, shared by `Arc` and safe to use from any
 //! number of threads.
 

@@ -18,8 +18,8 @@ pub struct OutputOptions<'a> {
     pub include_stop_str_in_output: bool,
     /// A stop string ends the text only with this many tokens or more.
     pub min_tokens: usize,
-    /// The prompt or its last tokens, for the first token to decode in context; empty to start a text (also for
-    /// `echo`, where the prompt's tokens are pushed like the others).
+    /// The prompt or its last tokens, for the first token to decode in context; empty to start a
+    /// text (also for `echo`, where the prompt's tokens are pushed like the others).
     pub prompt: &'a [u32],
 }
 
@@ -38,16 +38,20 @@ impl Default for OutputOptions<'_> {
 /// What one more token does to the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenText<'a> {
-    /// Text to give out now. It may lag behind the tokens: part of a character or of a stop string is held back.
+    /// Text to give out now. It may lag behind the tokens: part of a character or of a stop string
+    /// is held back.
     pub text: &'a str,
-    /// Where the token's text starts, in Unicode characters from the start of this output (`text_offset` of the
-    /// completions API). Tokens that only continue a character share the offset of its first token.
+    /// Where the token's text starts, in Unicode characters from the start of this output
+    /// (`text_offset` of the completions API). Tokens that only continue a character share the
+    /// offset of its first token.
     pub text_offset: usize,
-    /// The stop string that ended the text. The token count that was needed is [`OutputText::tokens`].
+    /// The stop string that ended the text. The token count that was needed is
+    /// [`OutputText::tokens`].
     pub stop: Option<StopMatch>,
 }
 
-/// Detokenizer and stop strings of one output. Constant time per token, no allocation once the buffers have grown.
+/// Detokenizer and stop strings of one output. Constant time per token, no allocation once the
+/// buffers have grown.
 #[derive(Debug, Clone)]
 pub struct OutputText {
     detokenizer: IncrementalDetokenizer,

@@ -18,13 +18,14 @@ pub struct StopMatch {
     pub index: usize,
 }
 
-/// Watches a growing text for stop strings, also where they come in pieces. Text that may be the start of one is held
-/// back until that is decided, so that no part of a stop string is ever given out; it is held back no further than
-/// the longest stop string reaches.
+/// Watches a growing text for stop strings, also where they come in pieces. Text that may be the
+/// start of one is held back until that is decided, so that no part of a stop string is ever given
+/// out; it is held back no further than the longest stop string reaches.
 ///
-/// The match is decided by the first [`push`](Self::push) after which the text contains a stop string: of all that
-/// it contains then, the one that starts first, and of those that start together the one listed first. The time is
-/// linear in the text, for each stop string (Knuth, Morris and Pratt).
+/// The match is decided by the first [`push`](Self::push) after which the text contains a stop
+/// string: of all that it contains then, the one that starts first, and of those that start
+/// together the one listed first. The time is linear in the text, for each stop string (Knuth,
+/// Morris and Pratt).
 #[derive(Debug, Clone)]
 pub struct StopMatcher {
     stops: Vec<Stop>,
@@ -44,7 +45,8 @@ struct Stop {
 }
 
 impl StopMatcher {
-    /// Watches for `stops`. With `include`, the stop string that matched is given out, and nothing is held back.
+    /// Watches for `stops`. With `include`, the stop string that matched is given out, and nothing
+    /// is held back.
     ///
     /// # Errors
     /// [`StopError::Empty`].
@@ -61,8 +63,8 @@ impl StopMatcher {
         })
     }
 
-    /// Adds text, appends to `out` what can be given out, and tells whether a stop string ended the text. After a
-    /// match, further text is ignored.
+    /// Adds text, appends to `out` what can be given out, and tells whether a stop string ended the
+    /// text. After a match, further text is ignored.
     pub fn push(&mut self, text: &str, out: &mut String) -> Option<StopMatch> {
         if self.matched.is_some() {
             return self.matched;
@@ -90,8 +92,8 @@ impl StopMatcher {
         self.matched
     }
 
-    /// Like [`push`](Self::push) for text in which stop strings do not count, as before `min_tokens`. A stop string
-    /// that only ends in later text counts.
+    /// Like [`push`](Self::push) for text in which stop strings do not count, as before
+    /// `min_tokens`. A stop string that only ends in later text counts.
     pub fn push_unmatched(&mut self, text: &str, out: &mut String) {
         if self.matched.is_some() {
             return;
@@ -147,7 +149,8 @@ impl StopMatcher {
     }
 }
 
-/// A match, in bytes from the start of the held text. It may start before that where nothing is held back.
+/// A match, in bytes from the start of the held text. It may start before that where nothing is
+/// held back.
 struct Found {
     start: isize,
     end: usize,

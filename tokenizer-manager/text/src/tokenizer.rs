@@ -17,20 +17,22 @@ use config::Frame;
 pub use config::{NamedTemplate, SpecialTokens, TokenizerConfig};
 use decoder::Decoder;
 pub use error::{EncodeError, TokenizerError};
+use serde::Deserialize;
 use serde_json::Value;
 use tokenizers::{AddedToken, Tokenizer as HfTokenizer};
 use vocabulary::Vocabulary;
 
 use crate::detokenize::IncrementalDetokenizer;
 
-/// A Hugging Face tokenizer (`tokenizer.json`). Cloning copies a pointer; all methods may be called from any number
-/// of threads at once.
+/// A Hugging Face tokenizer (`tokenizer.json`). Cloning copies a pointer; all methods may be called
+/// from any number of threads at once.
 ///
-/// Encoding is the `tokenizers` crate's. Decoding is done here, from a table of each token's bytes: it gives the text
-/// of `tokenizers::Tokenizer::decode` for every sequence of valid UTF-8, and always for byte-level tokenizers.
-/// Byte-fallback tokenizers differ on bytes that are not UTF-8: there `tokenizers` gives up the whole run of byte
-/// tokens, its valid characters included, while only the invalid bytes are replaced here (one U+FFFD each), because
-/// text that was streamed cannot be taken back.
+/// Encoding is the `tokenizers` crate's. Decoding is done here, from a table of each token's bytes:
+/// it gives the text of `tokenizers::Tokenizer::decode` for every sequence of valid UTF-8, and
+/// always for byte-level tokenizers. Byte-fallback tokenizers differ on bytes that are not UTF-8:
+/// there `tokenizers` gives up the whole run of byte tokens, its valid characters included, while
+/// only the invalid bytes are replaced here (one U+FFFD each), because text that was streamed
+/// cannot be taken back.
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     inner: Arc<Inner>,
@@ -46,18 +48,39 @@ struct Inner {
     max_bytes_per_token: Option<usize>,
 }
 
+/// The parts of `tokenizer.json` that are looked at here; the vocabulary is skipped over.
+#[derive(Deserialize)]
+struct Fields {
+    #[serde(default)]
+    normalizer: Value,
+    #[serde(default)]
+    pre_tokenizer: Value,
+    #[serde(default)]
+    decoder: Value,
+    model: ModelFields,
+}
+
+#[derive(Deserialize)]
+struct ModelFields {
+    #[serde(default)]
+    byte_fallback: bool,
+}
+
 impl Tokenizer {
-    /// Loads `tokenizer.json` of a model directory, with `tokenizer_config.json` if there is one: its added tokens
-    /// join the vocabulary and its named tokens become special, as in transformers. Truncation and padding settings
-    /// in the file are dropped.
+    /// Loads `tokenizer.json` of a model directory, with `tokenizer_config.json` if there is one:
+    /// its added tokens join the vocabulary and its named tokens become special, as in
+    /// transformers. Truncation and padding settings in the file are dropped.
     ///
     /// # Errors
     /// [`TokenizerError`] naming the file.
     pub fn load(dir: &Path) -> Result<Self, TokenizerError> {
         let path = dir.join("tokenizer.json");
-        let bytes = std::fs::read(&path).map_err(|source| TokenizerError::Read {
-            path: path.clone(),
-            source,
+        let bytes = std::fs::read(&path).map_err(|source| match source.kind() {
+            std::io::ErrorKind::NotFound => TokenizerError::Missing { path: path.clone() },
+            _ => TokenizerError::Read {
+                path: path.clone(),
+                source,
+            },
         })?;
         Self::from_json(&bytes, TokenizerConfig::load(dir)?, &path)
     }
@@ -75,14 +98,14 @@ impl Tokenizer {
             path: path.to_owned(),
             message,
         };
-        let fields: Value = serde_json::from_slice(json).map_err(|e| invalid(e.to_string()))?;
+        let fields: Fields = serde_json::from_slice(json).map_err(|e| invalid(e.to_string()))?;
         let mut tokenizer = HfTokenizer::from_bytes(json).map_err(|e| invalid(e.to_string()))?;
         tokenizer.with_padding(None);
         tokenizer
             .with_truncation(None)
             .map_err(|e| invalid(e.to_string()))?;
         add_tokens(&mut tokenizer, &config).map_err(|e| invalid(e.to_string()))?;
-        let decoder = Decoder::new(fields.get("decoder"))?;
+        let decoder = Decoder::new(&fields.decoder)?;
         let vocabulary = Vocabulary::new(&tokenizer, &decoder).map_err(invalid)?;
         let id = |role: &str| {
             config
@@ -111,8 +134,9 @@ impl Tokenizer {
         })
     }
 
-    /// Tokenizes a text. `add_special_tokens` adds what the model expects around a text, mostly a BOS token; a
-    /// prompt rendered by a chat template has these already. Special tokens written in the text are recognised.
+    /// Tokenizes a text. `add_special_tokens` adds what the model expects around a text, mostly a
+    /// BOS token; a prompt rendered by a chat template has these already. Special tokens written in
+    /// the text are recognised.
     ///
     /// The time is about linear in the text; the caller bounds its length.
     ///
@@ -138,8 +162,9 @@ impl Tokenizer {
         })
     }
 
-    /// Tokenizes a text of at most `max_tokens` tokens, special tokens included. A text that cannot fit by its mere
-    /// length is refused without being tokenized, so that its cost is bounded by `max_tokens`, not by its length.
+    /// Tokenizes a text of at most `max_tokens` tokens, special tokens included. A text that cannot
+    /// fit by its mere length is refused without being tokenized, so that its cost is bounded by
+    /// `max_tokens`, not by its length.
     ///
     /// # Errors
     /// [`EncodeError::TooLong`] or [`EncodeError::Failed`].
@@ -166,8 +191,9 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// The fewest tokens that a text of `bytes` bytes can have: its length divided by what the longest token of the
-    /// vocabulary covers. Zero where this tokenizer has no such bound, because it may drop or merge any amount.
+    /// The fewest tokens that a text of `bytes` bytes can have: its length divided by what the
+    /// longest token of the vocabulary covers. Zero where this tokenizer has no such bound, because
+    /// it may drop or merge any amount.
     #[must_use]
     pub fn min_tokens(&self, bytes: usize) -> usize {
         self.inner
@@ -175,8 +201,8 @@ impl Tokenizer {
             .map_or(0, |most| bytes.div_ceil(most.max(1)))
     }
 
-    /// The text of `ids`, the same that an [`IncrementalDetokenizer`] gives in pieces. Ids without a token are left
-    /// out, and special tokens too if `skip_special_tokens`.
+    /// The text of `ids`, the same that an [`IncrementalDetokenizer`] gives in pieces. Ids without
+    /// a token are left out, and special tokens too if `skip_special_tokens`.
     #[must_use]
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> String {
         let mut detokenizer = IncrementalDetokenizer::new(self.clone(), skip_special_tokens);
@@ -188,8 +214,8 @@ impl Tokenizer {
         text
     }
 
-    /// The bytes that a token contributes to a text it does not start, possibly not UTF-8 on their own: a space
-    /// mark is a space, `<0x0A>` is a newline. `None` for an id without a token.
+    /// The bytes that a token contributes to a text it does not start, possibly not UTF-8 on their
+    /// own: a space mark is a space, `<0x0A>` is a newline. `None` for an id without a token.
     #[must_use]
     pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
         let vocabulary = &self.inner.vocabulary;
@@ -221,7 +247,8 @@ impl Tokenizer {
         self.inner.vocabulary.is_special(id)
     }
 
-    /// Number of tokens, added ones included. A model's logits may be wider, padded to a round number.
+    /// Number of tokens, added ones included. A model's logits may be wider, padded to a round
+    /// number.
     #[must_use]
     pub fn vocab_size(&self) -> usize {
         self.inner.vocabulary.tokens()
@@ -261,8 +288,9 @@ impl Tokenizer {
     }
 }
 
-/// Adds the tokens that only `tokenizer_config.json` knows, and marks as special those with a role. A role whose
-/// token the vocabulary lacks gets no id: the model could not have been trained with one.
+/// Adds the tokens that only `tokenizer_config.json` knows, and marks as special those with a role.
+/// A role whose token the vocabulary lacks gets no id: the model could not have been trained with
+/// one.
 fn add_tokens(tokenizer: &mut HfTokenizer, config: &TokenizerConfig) -> tokenizers::Result<()> {
     let known = tokenizer.get_added_tokens_decoder();
     let changed = config

@@ -9,7 +9,8 @@ pub enum Clock {
     /// The system's clock in the system's time zone, as `datetime.now()` in Python.
     #[default]
     System,
-    /// A fixed moment in seconds since 1970-01-01T00:00:00Z, printed in UTC; for reproducible prompts and tests.
+    /// A fixed moment in seconds since 1970-01-01T00:00:00Z, printed in UTC; for reproducible
+    /// prompts and tests.
     Fixed(i64),
 }
 

@@ -1,7 +1,8 @@
 //! Finding out in which shape a template wants a message's content.
 //!
-//! SGLang and vLLM look for a loop over `message['content']` in the template's syntax tree. Here the template is
-//! tried instead, which also sees through macros and renamed variables (as llama.cpp's minja does).
+//! SGLang and vLLM look for a loop over `message['content']` in the template's syntax tree. Here
+//! the template is tried instead, which also sees through macros and renamed variables (as
+//! llama.cpp's minja does).
 
 use serde_json::{Value, json};
 

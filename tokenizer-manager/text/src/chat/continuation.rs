@@ -34,8 +34,8 @@ pub(super) fn mark(messages: &mut [Value]) -> Result<(), TemplateError> {
     Ok(())
 }
 
-/// Cuts the rendered prompt at the tag, with the whitespace before it where the template trims content
-/// (`apply_chat_template` in transformers).
+/// Cuts the rendered prompt at the tag, with the whitespace before it where the template trims
+/// content (`apply_chat_template` in transformers).
 pub(super) fn cut(mut prompt: String) -> Result<String, TemplateError> {
     let Some(at) = prompt.rfind(TAG.trim_end()) else {
         return Err(TemplateError::invalid(

@@ -7,7 +7,8 @@ use minijinja::ErrorKind;
 /// Why a chat template could not be loaded or rendered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    /// The template called `raise_exception`: it refuses these messages. Its own words are for the client.
+    /// The template called `raise_exception`: it refuses these messages. Its own words are for the
+    /// client.
     #[error("{message}")]
     Raised {
         /// The text the template gave.
@@ -19,8 +20,8 @@ pub enum TemplateError {
         /// What is wrong and how to put it right.
         message: String,
     },
-    /// The template renders an ordinary conversation, but not these messages; mostly because a message lacks a field
-    /// or has one of another type than the template works with.
+    /// The template renders an ordinary conversation, but not these messages; mostly because a
+    /// message lacks a field or has one of another type than the template works with.
     #[error("the model's chat template cannot render these messages: {message}")]
     Unsuitable {
         /// The template engine's words, with the line.
@@ -32,7 +33,8 @@ pub enum TemplateError {
         /// The limit that was hit, with its value and unit.
         limit: String,
     },
-    /// The template is faulty: a syntax error (found when it is loaded), or it fails even on an ordinary conversation.
+    /// The template is faulty: a syntax error (found when it is loaded), or it fails even on an
+    /// ordinary conversation.
     #[error("the chat template is broken: {message}")]
     Broken {
         /// The template engine's words, with the line.
@@ -41,9 +43,9 @@ pub enum TemplateError {
 }
 
 impl TemplateError {
-    /// True where the request is at fault (HTTP 400, gRPC `INVALID_ARGUMENT`), false where the server or its model
-    /// is (HTTP 500, gRPC `INTERNAL`). Too expensive counts as the request's fault: the limits are generous for any
-    /// conversation that fits a context.
+    /// True where the request is at fault (HTTP 400, gRPC `INVALID_ARGUMENT`), false where the
+    /// server or its model is (HTTP 500, gRPC `INTERNAL`). Too expensive counts as the request's
+    /// fault: the limits are generous for any conversation that fits a context.
     #[must_use]
     pub fn is_client_error(&self) -> bool {
         !matches!(self, Self::Broken { .. })

@@ -11,8 +11,9 @@ use super::{
     Clock, TemplateError, TemplateLimits, python_globals, python_json, python_methods, source,
 };
 
-/// A compiled template with its environment: `trim_blocks`, `lstrip_blocks`, loop controls, Python's methods, and
-/// transformers' `tojson`, `raise_exception` and `strftime_now`. Other templates cannot be included or imported.
+/// A compiled template with its environment: `trim_blocks`, `lstrip_blocks`, loop controls,
+/// Python's methods, and transformers' `tojson`, `raise_exception` and `strftime_now`. Other
+/// templates cannot be included or imported.
 #[derive(Debug)]
 pub(super) struct Jinja {
     environment: Environment<'static>,

@@ -107,7 +107,8 @@ fn url_encode(text: &str) -> String {
     out
 }
 
-/// Escapes for HTML with MarkupSafe's choice of entities; minijinja's differs and escapes slashes too.
+/// Escapes for HTML with MarkupSafe's choice of entities; minijinja's differs and escapes slashes
+/// too.
 fn escape(value: &Value) -> Value {
     if value.is_safe() {
         return value.clone();
@@ -148,7 +149,8 @@ fn namespace(args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     minijinja::functions::namespace(fields)
 }
 
-/// Whatever has a length and can be subscripted, so strings and mappings as well (`jinja2/tests.py`).
+/// Whatever has a length and can be subscripted, so strings and mappings as well
+/// (`jinja2/tests.py`).
 fn is_sequence(value: &Value) -> bool {
     use ValueKind::{Iterable, Map, Seq, String, Undefined};
     matches!(value.kind(), Undefined | String | Seq | Map | Iterable)

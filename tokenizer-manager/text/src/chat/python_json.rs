@@ -1,15 +1,15 @@
 //! `tojson` as Hugging Face defines it: Python's `json.dumps` with `ensure_ascii=False`.
 //!
-//! Jinja2's own filter escapes `<`, `>`, `&` and `'` for HTML; chat templates are written against transformers, which
-//! replaces it (`transformers/utils/chat_template_utils.py`).
+//! Jinja2's own filter escapes `<`, `>`, `&` and `'` for HTML; chat templates are written against
+//! transformers, which replaces it (`transformers/utils/chat_template_utils.py`).
 
 use std::fmt::Write as _;
 
 use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs, from_args};
 use minijinja::{Error, ErrorKind, Value};
 
-/// The filter `tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`. Fails on values that
-/// JSON cannot express and on nesting beyond `depth_limit`.
+/// The filter `tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`. Fails
+/// on values that JSON cannot express and on nesting beyond `depth_limit`.
 pub(super) fn tojson(
     depth_limit: usize,
 ) -> impl Fn(&Value, Rest<ValueOrKwargs>) -> Result<String, Error> + Send + Sync + 'static {
@@ -199,8 +199,9 @@ impl Writer {
     }
 }
 
-/// A float as Python's `repr` prints it: the shortest digits that read back, with an exponent from 1e16 and below
-/// 1e-4. `names` are the words for infinity and not-a-number, which JSON and `repr` spell differently.
+/// A float as Python's `repr` prints it: the shortest digits that read back, with an exponent from
+/// 1e16 and below 1e-4. `names` are the words for infinity and not-a-number, which JSON and `repr`
+/// spell differently.
 pub(super) fn python_float(value: f64, names: (&str, &str)) -> String {
     if value.is_nan() {
         return names.1.to_owned();

@@ -1,6 +1,7 @@
 //! Methods of Python's `str`, `dict` and `list` that minijinja-contrib's `pycompat` lacks.
 //!
-//! Mutating methods stay unknown on purpose: transformers renders in an immutable sandbox, where they are refused.
+//! Mutating methods stay unknown on purpose: transformers renders in an immutable sandbox, where
+//! they are refused.
 
 use minijinja::value::{Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
@@ -94,7 +95,8 @@ fn sequence(value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>
     }
 }
 
-/// The views of a mapping as lists: unlike pycompat's iterators they have a length, which `loop.last` needs.
+/// The views of a mapping as lists: unlike pycompat's iterators they have a length, which
+/// `loop.last` needs.
 fn map(value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     if !matches!(method, "keys" | "values" | "items" | "copy") {
         return Ok(None);

@@ -4,8 +4,8 @@ use serde_json::{Map, Value};
 
 use super::{TemplateError, messages};
 
-/// One chat to render. The values are those of the request's JSON: fields this crate does not know reach the
-/// template as they are.
+/// One chat to render. The values are those of the request's JSON: fields this crate does not know
+/// reach the template as they are.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ChatRequest<'a> {
     /// The conversation, objects with at least a `role`.
@@ -25,13 +25,18 @@ pub struct ChatRequest<'a> {
 /// Variables and parameters of `apply_chat_template` that keyword arguments may not replace.
 const RESERVED: &[&str] = &[
     "add_generation_prompt",
+    "bos_token",
     "chat_template",
+    "cls_token",
     "continue_final_message",
     "conversation",
     "documents",
+    "eos_token",
+    "mask_token",
     "max_length",
     "messages",
     "namespace",
+    "pad_token",
     "padding",
     "raise_exception",
     "range",
@@ -39,11 +44,13 @@ const RESERVED: &[&str] = &[
     "return_dict",
     "return_tensors",
     "self",
+    "sep_token",
     "strftime_now",
     "tokenize",
     "tokenizer_kwargs",
     "tools",
     "truncation",
+    "unk_token",
 ];
 
 impl ChatRequest<'_> {
@@ -59,7 +66,7 @@ impl ChatRequest<'_> {
             ));
         }
         for name in self.kwargs.into_iter().flat_map(Map::keys) {
-            if RESERVED.contains(&name.as_str()) || name.ends_with("_token") {
+            if RESERVED.contains(&name.as_str()) {
                 return Err(TemplateError::invalid(format!(
                     "chat_template_kwargs may not set the reserved name {name:?}"
                 )));

@@ -1,12 +1,13 @@
-//! Rewrites what Jinja2 (with transformers' extensions) accepts and minijinja does not into what both mean.
+//! Rewrites what Jinja2 (with transformers' extensions) accepts and minijinja does not into what
+//! both mean.
 //!
 //! * `{% generation %}…{% endgeneration %}` only marks spans for training. It becomes `{% with %}…{% endwith %}`,
 //!   which like it opens a scope and prints its body, and keeps the whitespace control of its tags.
 //! * Line ends are `\n`, whatever the file has.
 //! * `'…%s…' % x` becomes `'…%s…'|format(x)`; both bind to what follows in the same way.
 
-/// The rewritten template. Text, comments and raw blocks stay as they are; a template that is not well formed is
-/// left for the engine to complain about.
+/// The rewritten template. Text, comments and raw blocks stay as they are; a template that is not
+/// well formed is left for the engine to complain about.
 pub(super) fn rewrite(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(source.len() + 64);
@@ -51,8 +52,8 @@ enum Tag {
     Block,
 }
 
-/// Length of the tag that `tag` starts with, its closing delimiter included; delimiters inside strings and inside
-/// open brackets do not count.
+/// Length of the tag that `tag` starts with, its closing delimiter included; delimiters inside
+/// strings and inside open brackets do not count.
 fn expression_end(tag: &str, close: &str) -> usize {
     let mut depth = 0usize;
     let mut at = 2;
@@ -170,8 +171,8 @@ fn arguments(operand: &str) -> &str {
     }
 }
 
-/// Length of the unary expression `text` starts with: a sign, a primary, and its attributes, subscripts, calls and
-/// filters (Jinja2's `parse_unary`).
+/// Length of the unary expression `text` starts with: a sign, a primary, and its attributes,
+/// subscripts, calls and filters (Jinja2's `parse_unary`).
 fn operand_length(text: &str) -> usize {
     let mut at = text.len() - text.trim_start_matches(['-', '+']).trim_start().len();
     at += match text[at..].chars().next() {

@@ -90,7 +90,8 @@ fn the_earliest_start_wins_then_the_first_listed() {
         run(&["ab", "abc"], true, &["xabc"]),
         ("xab".to_owned(), Some(0), 1)
     );
-    // A stop string that is complete ends the text; it does not wait for a longer one to become complete.
+    // A stop string that is complete ends the text; it does not wait for a longer one to become
+    // complete.
     assert_eq!(
         run(&["abcd", "bc"], false, &["xabc", "d"]),
         ("xa".to_owned(), Some(1), 1)

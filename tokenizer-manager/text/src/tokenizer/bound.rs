@@ -3,26 +3,26 @@
 use serde_json::Value;
 use tokenizers::Tokenizer as HfTokenizer;
 
+use super::Fields;
 use super::decoder::fallback_byte;
 
-/// The most bytes of input that one token can stand for, or `None` where there is no such bound: a normalizer that
-/// drops text, a pre-tokenizer that drops separators, tokens that swallow the whitespace around them, or an
-/// `<unk>` that stands for a run of any length.
+/// The most bytes of input that one token can stand for, or `None` where there is no such bound: a
+/// normalizer that drops text, a pre-tokenizer that drops separators, tokens that swallow the
+/// whitespace around them, or an `<unk>` that stands for a run of any length.
 ///
-/// `json` is `tokenizer.json`; the bound holds for text without added tokens in it as well as with them.
-pub(super) fn max_bytes_per_token(json: &Value, tokenizer: &HfTokenizer) -> Option<usize> {
-    let shrink = normalizer_shrink(&json["normalizer"])?;
-    if drops_text(&json["pre_tokenizer"]) {
+/// The bound holds for text without added tokens in it as well as with them.
+pub(super) fn max_bytes_per_token(fields: &Fields, tokenizer: &HfTokenizer) -> Option<usize> {
+    let shrink = normalizer_shrink(&fields.normalizer)?;
+    if drops_text(&fields.pre_tokenizer) {
         return None;
     }
     let added = tokenizer.get_added_tokens_decoder();
     if added.values().any(|token| token.lstrip || token.rstrip) {
         return None;
     }
-    let byte_level = has_step(&json["pre_tokenizer"], "pretokenizers", "ByteLevel")
-        || has_step(&json["normalizer"], "normalizers", "ByteLevel");
-    let model = &json["model"];
-    let byte_fallback = model["byte_fallback"] == Value::Bool(true);
+    let byte_level = has_step(&fields.pre_tokenizer, "pretokenizers", "ByteLevel")
+        || has_step(&fields.normalizer, "normalizers", "ByteLevel");
+    let byte_fallback = fields.model.byte_fallback;
     let vocabulary = tokenizer.get_vocab(false);
     if !(byte_level && vocabulary_covers_bytes(tokenizer)
         || byte_fallback && fallback_covers_bytes(tokenizer))
@@ -47,10 +47,10 @@ pub(super) fn max_bytes_per_token(json: &Value, tokenizer: &HfTokenizer) -> Opti
 fn normalizer_shrink(normalizer: &Value) -> Option<usize> {
     match normalizer["type"].as_str() {
         None => Some(1),
-        Some("Prepend" | "ByteLevel" | "NFD") => Some(1),
+        Some("Prepend" | "ByteLevel") => Some(1),
         // A composed character comes from at most four, and the most that NFC saves is 7 bytes to 2
-        // (U+1FBE U+0308 U+0301 to U+0390).
-        Some("NFC") => Some(4),
+        // (U+1FBE U+0308 U+0301 to U+0390). NFD only lengthens text, but added tokens too.
+        Some("NFC" | "NFD") => Some(4),
         Some("Replace") => {
             let pattern = normalizer["pattern"]["String"].as_str()?;
             let content = normalizer["content"].as_str()?;
@@ -86,7 +86,8 @@ fn has_step(value: &Value, list: &str, kind: &str) -> bool {
             .is_some_and(|steps| steps.iter().any(|step| has_step(step, list, kind)))
 }
 
-/// Whether each of the 256 characters of the byte-level alphabet is a token, so that nothing is ever dropped.
+/// Whether each of the 256 characters of the byte-level alphabet is a token, so that nothing is
+/// ever dropped.
 fn vocabulary_covers_bytes(tokenizer: &HfTokenizer) -> bool {
     tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet()
         .into_iter()

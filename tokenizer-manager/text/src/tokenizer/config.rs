@@ -7,19 +7,22 @@ use tokenizers::AddedToken;
 
 use super::TokenizerError;
 
-/// What a model directory says about its tokenizer besides `tokenizer.json`. Every file is optional.
+/// What a model directory says about its tokenizer besides `tokenizer.json`. Every file is
+/// optional.
 #[derive(Debug, Clone, Default)]
 pub struct TokenizerConfig {
     /// The named special tokens.
     pub special_tokens: SpecialTokens,
-    /// Chat templates. `chat_template.jinja` replaces the default one of `tokenizer_config.json`, and
-    /// `additional_chat_templates/NAME.jinja` those of their names.
+    /// Chat templates. `chat_template.jinja` replaces the default one of `tokenizer_config.json`,
+    /// and `additional_chat_templates/NAME.jinja` those of their names.
     pub chat_templates: Vec<NamedTemplate>,
-    /// The longest input the model was trained for, in tokens, where the file gives a sensible number.
+    /// The longest input the model was trained for, in tokens, where the file gives a sensible
+    /// number.
     pub model_max_length: Option<u64>,
     /// `added_tokens_decoder`, in the order of ids.
     pub(super) added_tokens: Vec<AddedToken>,
-    /// Whether BOS and EOS frame a text, where the tokenizer's class decides so instead of `tokenizer.json`.
+    /// Whether BOS and EOS frame a text, where the tokenizer's class decides so instead of
+    /// `tokenizer.json`.
     pub(super) frame: Option<Frame>,
 }
 
@@ -82,7 +85,8 @@ impl SpecialTokens {
     }
 }
 
-/// What Llama-like tokenizer classes of transformers put around a text, whatever `tokenizer.json` says.
+/// What Llama-like tokenizer classes of transformers put around a text, whatever `tokenizer.json`
+/// says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Frame {
     pub bos: bool,
@@ -190,8 +194,8 @@ fn token_content(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value.get("content")?.as_str())
 }
 
-/// transformers' Llama, Gemma and Cohere classes replace the post-processor by one that follows `add_bos_token` and
-/// `add_eos_token` (`update_post_processor`); other classes ignore both.
+/// transformers' Llama, Gemma and Cohere classes replace the post-processor by one that follows
+/// `add_bos_token` and `add_eos_token` (`update_post_processor`); other classes ignore both.
 fn frame(fields: &Map<String, Value>) -> Option<Frame> {
     let class = fields.get("tokenizer_class").and_then(Value::as_str)?;
     let framed = ["Llama", "CodeLlama", "Gemma", "Cohere"]

@@ -1,9 +1,10 @@
 //! The tokenizer's decoder as a function of one token.
 //!
-//! A decoder of `tokenizer.json` maps a list of tokens to a text. All decoders that language models use work on each
-//! token alone, but for four things: the first token may lose its space mark, bytes of several tokens form one
-//! character, spaces may be stripped from the start of the text, and WordPiece puts spaces between words. Knowing
-//! them, text can be produced token by token, exactly and in constant time, with nothing decoded twice.
+//! A decoder of `tokenizer.json` maps a list of tokens to a text. All decoders that language models
+//! use work on each token alone, but for four things: the first token may lose its space mark,
+//! bytes of several tokens form one character, spaces may be stripped from the start of the text,
+//! and WordPiece puts spaces between words. Knowing them, text can be produced token by token,
+//! exactly and in constant time, with nothing decoded twice.
 
 use serde_json::Value;
 use tokenizers::Decoder as _;
@@ -31,8 +32,10 @@ enum Step {
     ByteLevel,
     /// `<0x0A>` is a byte.
     ByteFallback,
-    /// Replaces within a token.
-    Replace(DecoderWrapper),
+    /// Replaces a string within a token.
+    Replace { from: String, to: String },
+    /// Replaces matches of a regular expression within a token.
+    ReplaceRegex(DecoderWrapper),
     /// Strips characters from the ends of each token.
     Strip {
         content: char,
@@ -48,8 +51,9 @@ enum Step {
 }
 
 impl Decoder {
-    /// Reads the `decoder` field of `tokenizer.json`. Fails on steps that need more than one token at a time.
-    pub(super) fn new(json: Option<&Value>) -> Result<Self, TokenizerError> {
+    /// Reads the `decoder` field of `tokenizer.json`. Fails on steps that need more than one token
+    /// at a time.
+    pub(super) fn new(json: &Value) -> Result<Self, TokenizerError> {
         let mut decoder = Self {
             steps: Vec::new(),
             strip_start: None,
@@ -57,8 +61,8 @@ impl Decoder {
             first_differs: false,
         };
         match json {
-            None | Some(Value::Null) => decoder.steps.push(Step::Join),
-            Some(json) => decoder.add(json, &mut false)?,
+            Value::Null => decoder.steps.push(Step::Join),
+            json => decoder.add(json, &mut false)?,
         }
         decoder.first_differs = decoder.steps.iter().any(|step| {
             matches!(
@@ -85,7 +89,8 @@ impl Decoder {
                         return vec![byte];
                     }
                 }
-                Step::Replace(replace) => text = replaced(replace, text),
+                Step::Replace { from, to } => text = text.replace(from.as_str(), to),
+                Step::ReplaceRegex(replace) => text = replaced(replace, text),
                 Step::Strip {
                     content,
                     start,
@@ -138,11 +143,20 @@ impl Decoder {
                 *fused = true;
             }
             "ByteFallback" => self.steps.push(Step::ByteFallback),
-            "Replace" => {
-                let replace = serde_json::from_value(json.clone())
-                    .map_err(|e| unsupported(&e.to_string()))?;
-                self.steps.push(Step::Replace(replace));
-            }
+            "Replace" => match json["pattern"]["String"].as_str() {
+                Some(from) if !from.is_empty() => {
+                    let to = string("content").unwrap_or_default().to_owned();
+                    self.steps.push(Step::Replace {
+                        from: from.to_owned(),
+                        to,
+                    });
+                }
+                _ => {
+                    let replace = serde_json::from_value(json.clone());
+                    let replace = replace.map_err(|e| unsupported(&e.to_string()))?;
+                    self.steps.push(Step::ReplaceRegex(replace));
+                }
+            },
             "Strip" => self.add_strip(json, *fused).map_err(unsupported)?,
             "Metaspace" => {
                 let replacement = string("replacement")
@@ -228,7 +242,8 @@ pub(crate) fn fallback_byte(token: &str) -> Option<u8> {
     }
 }
 
-/// A byte-level token's bytes; a token with a character outside the alphabet (some added tokens) stands for itself.
+/// A byte-level token's bytes; a token with a character outside the alphabet (some added tokens)
+/// stands for itself.
 fn byte_level(token: &str) -> Vec<u8> {
     token
         .chars()
@@ -237,17 +252,28 @@ fn byte_level(token: &str) -> Vec<u8> {
         .unwrap_or_else(|| token.as_bytes().to_vec())
 }
 
-/// GPT-2's `bytes_to_unicode`, inverted: printable Latin-1 characters stand for themselves, the other bytes, in
-/// order, for U+0100 and up.
+/// GPT-2's `bytes_to_unicode`, inverted: printable Latin-1 characters stand for themselves, the
+/// other bytes, in order, for U+0100 and up.
 fn byte_of(c: char) -> Option<u8> {
-    const fn itself(byte: u8) -> bool {
-        matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF)
-    }
     match u32::from(c) {
-        code @ 0..=0xFF => Some(code as u8).filter(|&byte| itself(byte)),
-        code @ 0x100..=0x143 => (0..=255)
-            .filter(|&byte| !itself(byte))
-            .nth((code - 0x100) as usize),
-        _ => None,
+        code @ 0..=0xFF => Some(code as u8).filter(|&byte| stands_for_itself(byte)),
+        code => UNPRINTABLE.get((code - 0x100) as usize).copied(),
     }
 }
+
+const fn stands_for_itself(byte: u8) -> bool {
+    matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF)
+}
+
+const UNPRINTABLE: [u8; 68] = {
+    let mut table = [0; 68];
+    let (mut byte, mut filled) = (0u8, 0);
+    while filled < table.len() {
+        if !stands_for_itself(byte) {
+            table[filled] = byte;
+            filled += 1;
+        }
+        byte = byte.wrapping_add(1);
+    }
+    table
+};

@@ -7,7 +7,16 @@ use crate::chat::TemplateError;
 /// Why a tokenizer could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
-    /// A file is missing or unreadable.
+    /// There is no `tokenizer.json`.
+    #[error(
+        "there is no {path}; a model with only tokenizer.model or vocab files is converted by \
+         transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
+    )]
+    Missing {
+        /// Where it should be.
+        path: PathBuf,
+    },
+    /// A file is unreadable.
     #[error("cannot read {path}: {source}")]
     Read {
         /// The file.
@@ -43,12 +52,14 @@ pub enum EncodeError {
     /// The text has more tokens than allowed.
     #[error("the text has at least {at_least} tokens, more than the {limit} allowed")]
     TooLong {
-        /// A lower bound on the number of tokens: exact where the text was tokenized, otherwise from its length.
+        /// A lower bound on the number of tokens: exact where the text was tokenized, otherwise
+        /// from its length.
         at_least: usize,
         /// The caller's limit.
         limit: usize,
     },
-    /// The tokenizer itself failed, for example on a character without a token in a vocabulary without `<unk>`.
+    /// The tokenizer itself failed, for example on a character without a token in a vocabulary
+    /// without `<unk>`.
     #[error("the text cannot be tokenized: {message}")]
     Failed {
         /// The tokenizer's words.

@@ -43,7 +43,7 @@ fn a_missing_or_broken_file_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let error = Tokenizer::load(dir.path()).unwrap_err();
     assert!(
-        matches!(&error, TokenizerError::Read { path, .. } if path.ends_with("tokenizer.json")),
+        matches!(&error, TokenizerError::Missing { path } if path.ends_with("tokenizer.json")),
         "{error}"
     );
     std::fs::write(dir.path().join("tokenizer.json"), "{").unwrap();

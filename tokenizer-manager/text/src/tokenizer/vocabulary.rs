@@ -4,7 +4,8 @@ use tokenizers::Tokenizer as HfTokenizer;
 
 use super::decoder::Decoder;
 
-/// The bytes and properties of every token id, in two flat arrays: looking a token up touches no heap and no lock.
+/// The bytes and properties of every token id, in two flat arrays: looking a token up touches no
+/// heap and no lock.
 #[derive(Debug)]
 pub(crate) struct Vocabulary {
     /// All tokens' bytes one after the other.
@@ -18,7 +19,8 @@ pub(crate) struct Vocabulary {
 const PRESENT: u8 = 1;
 const SPECIAL: u8 = 2;
 
-/// More ids than any vocabulary has; a larger id in a file is a mistake that must not become a huge table.
+/// More ids than any vocabulary has; a larger id in a file is a mistake that must not become a huge
+/// table.
 const MOST_IDS: u32 = 1 << 24;
 
 impl Vocabulary {

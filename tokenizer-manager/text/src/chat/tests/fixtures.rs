@@ -26,7 +26,8 @@ struct Case {
     error_kind: Option<String>,
 }
 
-/// Cases that minijinja renders otherwise, each with its reason. A case that starts to agree must leave this list.
+/// Cases that minijinja renders otherwise, each with its reason. A case that starts to agree must
+/// leave this list.
 const KNOWN_DIFFERENCES: &[(&str, &str)] = &[
     (
         "quirk/loop_variables",

@@ -317,3 +317,10 @@ fn faults_are_told_apart() {
         "{error}"
     );
 }
+
+#[test]
+fn templates_and_tokenizers_are_shared_between_threads() {
+    fn shared<T: Send + Sync + Clone>() {}
+    shared::<ChatTemplate>();
+    shared::<crate::Tokenizer>();
+}

@@ -1,6 +1,7 @@
 use minijinja::Value;
+use serde_json::json;
 
-use crate::chat::jinja::Jinja;
+use crate::chat::jinja::{Jinja, value_of};
 use crate::chat::source::rewrite;
 use crate::chat::{Clock, TemplateError, TemplateLimits};
 
@@ -172,17 +173,49 @@ fn limits_stop_runaway_templates() {
     assert!(matches!(fails(recursion), TemplateError::Broken { .. }));
 }
 
+/// Runs on a thread with the stack that tokio gives its workers.
+fn on_a_small_stack<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
+    std::thread::Builder::new()
+        .stack_size(2 << 20)
+        .spawn(f)
+        .unwrap()
+        .join()
+        .unwrap()
+}
+
 #[test]
 fn the_call_depth_fits_a_small_stack() {
     let recursion = "{% macro f(n) %}{% for x in [1] %}{% if true %}{{ [n]|map('string')|join ~ f(n + 1) }}{% endif %}\
                      {% endfor %}{% endmacro %}{{ f(0) }}";
-    let thread = std::thread::Builder::new().stack_size(2 << 20);
-    let result = thread
-        .spawn(move || render_with(recursion, TemplateLimits::default()))
-        .unwrap()
-        .join()
-        .unwrap();
+    let result = on_a_small_stack(move || render_with(recursion, TemplateLimits::default()));
     assert!(matches!(result, Err(TemplateError::Broken { .. })));
+}
+
+#[test]
+fn the_json_depth_fits_a_small_stack() {
+    let limits = TemplateLimits::default();
+    let deep = (0..2 * limits.json_depth).fold(json!(1), |inner, at| {
+        if at % 2 == 0 {
+            json!([inner])
+        } else {
+            json!({"a": inner})
+        }
+    });
+    let printed = on_a_small_stack(move || {
+        let jinja = Jinja::new("{{ x }}{{ x|string|length }}", limits, Clock::System).unwrap();
+        jinja
+            .render(Value::from_pairs([("x", value_of(&deep))]))
+            .unwrap()
+    });
+    assert!(printed.len() > 2 * limits.json_depth);
+    let deep = (0..limits.json_depth - 1).fold(json!(1), |inner, _| json!([inner]));
+    let printed = on_a_small_stack(move || {
+        let jinja = Jinja::new("{{ x|tojson }}", limits, Clock::System).unwrap();
+        jinja
+            .render(Value::from_pairs([("x", value_of(&deep))]))
+            .unwrap()
+    });
+    assert_eq!(printed.len(), 2 * limits.json_depth - 1);
 }
 
 #[test]

@@ -99,8 +99,9 @@ fn compare(case: &Case, tokenizer: &Tokenizer) -> Result<usize, String> {
     Ok(compared)
 }
 
-/// Whether some run of byte-fallback tokens is UTF-8 only in part. `tokenizers` replaces every byte of such a run;
-/// here its valid characters stay, because in a stream they are out before the invalid bytes come.
+/// Whether some run of byte-fallback tokens is UTF-8 only in part. `tokenizers` replaces every byte
+/// of such a run; here its valid characters stay, because in a stream they are out before the
+/// invalid bytes come.
 pub(super) fn has_partly_valid_run(tokenizer: &Tokenizer, ids: &[u32], skip: bool) -> bool {
     let mut run = Vec::new();
     let seen = ids
