@@ -2,11 +2,11 @@
 //! it.
 
 mod clock;
-mod content_format;
 mod continuation;
 mod error;
 mod jinja;
 mod limits;
+mod message_shape;
 mod messages;
 mod python_globals;
 mod python_json;
@@ -20,10 +20,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use clock::Clock;
-pub use content_format::ContentFormat;
 pub use error::TemplateError;
 use jinja::Jinja;
 pub use limits::TemplateLimits;
+pub use message_shape::ContentFormat;
+use message_shape::MessageShape;
 use minijinja::Value;
 pub use request::ChatRequest;
 
@@ -55,7 +56,7 @@ struct Inner {
 #[derive(Debug)]
 struct Compiled {
     jinja: Jinja,
-    format: ContentFormat,
+    shape: MessageShape,
     proven: bool,
 }
 
@@ -106,10 +107,10 @@ impl ChatTemplate {
         };
         let compile = |template: &NamedTemplate| -> Result<Compiled, TemplateError> {
             let jinja = Jinja::new(&template.source, options.limits, options.clock)?;
-            let (format, proven) = content_format::detect(&jinja, special_tokens);
+            let (shape, proven) = message_shape::detect(&jinja, special_tokens);
             Ok(Compiled {
                 jinja,
-                format,
+                shape,
                 proven,
             })
         };
@@ -132,7 +133,7 @@ impl ChatTemplate {
         let inner = &*self.inner;
         request.check(inner.limits.json_depth)?;
         let compiled = self.choose(request);
-        let mut messages = messages::normalise(request.messages, compiled.format)?;
+        let mut messages = messages::normalise(request.messages, compiled.shape)?;
         if request.continue_final_message {
             continuation::mark(&mut messages)?;
         }
@@ -155,7 +156,7 @@ impl ChatTemplate {
     /// The shape of content the default template handles.
     #[must_use]
     pub fn content_format(&self) -> ContentFormat {
-        self.inner.default.format
+        self.inner.default.shape.content
     }
 
     fn choose(&self, request: &ChatRequest<'_>) -> &Compiled {

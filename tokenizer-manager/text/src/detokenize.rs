@@ -24,6 +24,10 @@ pub struct IncrementalDetokenizer {
     piece: String,
 }
 
+/// Tokens with text at the end of a prompt that decide how the next token decodes: UTF-8 is known
+/// after four bytes, and no decoder strips more than a few spaces.
+const TAIL: usize = 8;
+
 impl IncrementalDetokenizer {
     /// Starts an empty text.
     #[must_use]
@@ -39,13 +43,22 @@ impl IncrementalDetokenizer {
         }
     }
 
-    /// Starts behind `prompt`, whose text is not given out. What follows decodes as in that
-    /// context: it keeps the space before its first word, and completes a character that the prompt
-    /// leaves open. The last few tokens of a long prompt do as well as all of them.
+    /// Starts behind `prompt`, whose text is not given out. What follows decodes as in that context:
+    /// it keeps the space before its first word, and completes a character that the prompt leaves
+    /// open. Only the end of a long prompt is looked at.
     #[must_use]
     pub fn after_prompt(tokenizer: Tokenizer, skip_special_tokens: bool, prompt: &[u32]) -> Self {
         let mut detokenizer = Self::new(tokenizer, skip_special_tokens);
-        for &id in prompt {
+        let mut seen = 0;
+        let tail = prompt.iter().rposition(|&id| {
+            seen += usize::from(!detokenizer.bytes(id).is_empty());
+            seen > TAIL
+        });
+        if tail.is_some() {
+            detokenizer.first = false;
+            detokenizer.strip = None;
+        }
+        for &id in &prompt[tail.unwrap_or(0)..] {
             detokenizer.push(id);
         }
         detokenizer
@@ -76,8 +89,7 @@ impl IncrementalDetokenizer {
     }
 
     fn append(&mut self, id: u32) {
-        let vocabulary = self.tokenizer.vocabulary();
-        if !vocabulary.contains(id) || (self.skip_special_tokens && vocabulary.is_special(id)) {
+        if self.is_left_out(id) {
             return;
         }
         let start = self.piece.len();
@@ -86,10 +98,25 @@ impl IncrementalDetokenizer {
             self.utf8
                 .push(&self.tokenizer.first_piece(id), &mut self.piece);
         } else {
-            self.utf8.push(vocabulary.bytes(id), &mut self.piece);
+            let bytes = self.tokenizer.vocabulary().bytes(id);
+            self.utf8.push(bytes, &mut self.piece);
         }
         if self.strip.is_some() {
             self.strip_from(start);
+        }
+    }
+
+    fn is_left_out(&self, id: u32) -> bool {
+        let vocabulary = self.tokenizer.vocabulary();
+        !vocabulary.contains(id) || (self.skip_special_tokens && vocabulary.is_special(id))
+    }
+
+    /// What a token contributes to a text it does not start.
+    fn bytes(&self, id: u32) -> &[u8] {
+        if self.is_left_out(id) {
+            &[]
+        } else {
+            self.tokenizer.vocabulary().bytes(id)
         }
     }
 

@@ -2,20 +2,23 @@
 
 use serde_json::{Map, Value, json};
 
+use super::message_shape::MessageShape;
 use super::{ContentFormat, TemplateError};
 
 /// Joins the text parts of a message whose template wants a string, as vLLM and llama.cpp do.
 const PART_SEPARATOR: &str = "\n";
 
-/// Messages ready for the template:
-/// * content as the template's `format` wants it; absent and `null` content becomes the empty string;
-/// * a tool call's `arguments`, JSON in a string on the wire, becomes the object it spells. Arguments that are not a
-///   JSON object stay a string: they are the model's own words from an earlier turn, not the client's fault.
+/// Messages in the shape the template wants:
+/// * content as strings or parts; absent and `null` content becomes the empty string, or `none`
+///   beside tool calls where the template tells by that;
+/// * a tool call's `arguments`, JSON in a string on the wire, become the object they spell, or stay
+///   a string. Arguments that are not a JSON object stay a string anyway: they are the model's own
+///   words from an earlier turn, not the client's fault.
 ///
 /// Everything else, unknown fields included, passes through.
 pub(super) fn normalise(
     messages: &[Value],
-    format: ContentFormat,
+    shape: MessageShape,
 ) -> Result<Vec<Value>, TemplateError> {
     messages
         .iter()
@@ -32,10 +35,18 @@ pub(super) fn normalise(
                 )));
             }
             let mut message = message.clone();
-            let content = content(message.get("content"), format, index)?;
+            let given = message.get("content").filter(|content| !content.is_null());
+            let calls = message.get("tool_calls").is_some_and(Value::is_array);
+            let content = if calls && given.is_none() && shape.null_content {
+                Value::Null
+            } else {
+                content(given, shape.content, index)?
+            };
             message.insert("content".to_owned(), content);
             if let Some(Value::Array(calls)) = message.get_mut("tool_calls") {
-                calls.iter_mut().for_each(parse_arguments);
+                calls
+                    .iter_mut()
+                    .for_each(|call| shape_arguments(call, shape.object_arguments));
             }
             Ok(Value::Object(message))
         })
@@ -48,7 +59,7 @@ fn content(
     index: usize,
 ) -> Result<Value, TemplateError> {
     match content {
-        None | Some(Value::Null) => Ok(wrap("", format)),
+        None => Ok(wrap("", format)),
         Some(Value::String(text)) => Ok(wrap(text, format)),
         Some(Value::Array(parts)) => {
             let texts: Vec<&str> = parts
@@ -114,20 +125,21 @@ fn bad_part(message: usize, part: usize, problem: &str) -> TemplateError {
     TemplateError::invalid(format!("messages[{message}].content[{part}]: {problem}"))
 }
 
-fn parse_arguments(call: &mut Value) {
-    let Some(arguments) = call
-        .get_mut("function")
-        .and_then(|function| function.get_mut("arguments"))
-    else {
+fn shape_arguments(call: &mut Value, object_arguments: bool) {
+    let function = call.get_mut("function");
+    let Some(arguments) = function.and_then(|function| function.get_mut("arguments")) else {
         return;
     };
-    let Value::String(text) = arguments else {
-        return;
-    };
-    if text.trim().is_empty() {
-        *arguments = Value::Object(Map::new());
-    } else if let Ok(object @ Value::Object(_)) = serde_json::from_str(text) {
-        *arguments = object;
+    match arguments {
+        Value::String(text) if object_arguments => {
+            if text.trim().is_empty() {
+                *arguments = Value::Object(Map::new());
+            } else if let Ok(object @ Value::Object(_)) = serde_json::from_str(text) {
+                *arguments = object;
+            }
+        }
+        Value::Object(_) if !object_arguments => *arguments = arguments.to_string().into(),
+        _ => {}
     }
 }
 

@@ -1,3 +1,4 @@
 mod fixtures;
 mod requests;
 mod rewriting;
+mod robustness;

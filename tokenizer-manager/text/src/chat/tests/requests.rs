@@ -324,3 +324,35 @@ fn templates_and_tokenizers_are_shared_between_threads() {
     shared::<ChatTemplate>();
     shared::<crate::Tokenizer>();
 }
+
+#[test]
+fn tool_calls_take_the_shape_the_template_wants() {
+    let call = |content: Value, arguments: Value| {
+        let call = json!({"function": {"name": "f", "arguments": arguments}});
+        json!([{"role": "user", "content": "go"},
+               {"role": "assistant", "content": content, "tool_calls": [call]}])
+    };
+    // The first templates of DeepSeek V3 and R1: `none` tells calls from answers, and the
+    // arguments are text.
+    let deepseek = "{% for m in messages %}{% if m['role'] == 'assistant' and m['content'] is none %}\
+                    {% for c in m['tool_calls'] %}{{ c['function']['name'] + ':' + c['function']['arguments'] }}\
+                    {% endfor %}{% elif m['role'] == 'assistant' %}{{ m['content'] + '.' }}{% else %}\
+                    {{ m['content'] + '?' }}{% endif %}{% endfor %}";
+    for content in [Value::Null, json!("said")] {
+        for arguments in [json!("{\"a\": 1}"), json!({"a": 1})] {
+            let expected = match (&content, &arguments) {
+                (Value::Null, Value::String(_)) => "go?f:{\"a\": 1}",
+                (Value::Null, _) => "go?f:{\"a\":1}",
+                _ => "go?said.",
+            };
+            let messages = call(content.clone(), arguments);
+            assert_eq!(render(deepseek, &messages).unwrap(), expected);
+        }
+    }
+    // What a template prints of absent content is nothing, not the word None.
+    let printing = "{% for m in messages %}<{{ m.content }}>\
+                    {% for c in m.tool_calls %}{{ c.function.name }}{{ c.function.arguments|tojson }}{% endfor %}\
+                    {% endfor %}";
+    let messages = call(Value::Null, json!("{\"a\": 1}"));
+    assert_eq!(render(printing, &messages).unwrap(), "<go><>f{\"a\": 1}");
+}

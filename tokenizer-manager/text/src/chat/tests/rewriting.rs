@@ -229,3 +229,21 @@ fn raised_messages_are_found_through_macros() {
         }
     );
 }
+
+#[test]
+fn strftime_formats_the_clock() {
+    let now = |clock: Clock, format: &str| {
+        let template = format!("{{{{ strftime_now('{format}') }}}}");
+        Jinja::new(&template, TemplateLimits::default(), clock)?.render(Value::from(()))
+    };
+    assert_eq!(
+        now(Clock::Fixed(86_400), "%d %b %Y, %-d %H:%M").unwrap(),
+        "02 Jan 1970, 2 00:00"
+    );
+    let year = now(Clock::System, "%Y").unwrap();
+    assert!(year.len() == 4 && *year > *"2024", "{year}");
+    assert!(matches!(
+        now(Clock::System, "%!"),
+        Err(TemplateError::Broken { .. })
+    ));
+}
