@@ -135,7 +135,8 @@ impl Backend for Naive {
     fn rms_norm(&mut self, x: &Tensor, weight: &Vec<f32>, eps: f32, out: &mut Tensor) {
         assert_eq!(x.rows, out.rows);
         for row in 0..x.rows {
-            out.row_mut(row).copy_from_slice(&normed(x.row(row), weight, eps));
+            out.row_mut(row)
+                .copy_from_slice(&normed(x.row(row), weight, eps));
         }
     }
     fn add_rms_norm(

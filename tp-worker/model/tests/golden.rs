@@ -1,0 +1,239 @@
+//! Golden gates: every architecture against Hugging Face transformers.
+
+#[path = "support/driver.rs"]
+mod driver;
+#[path = "support/naive.rs"]
+mod naive;
+
+use std::{fs, sync::Arc};
+
+use driver::{Factory, Feed, fixture, logits};
+use lockstep_backend::DType;
+use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions};
+use lockstep_config::ModelConfig;
+use naive::Naive;
+
+#[derive(serde::Deserialize)]
+struct Golden {
+    bf16_max_logit_error: f32,
+    prompts: Vec<Prompt>,
+}
+
+#[derive(serde::Deserialize)]
+struct Prompt {
+    ids: Vec<u32>,
+    prompt_logprobs: Vec<f32>,
+    last_logits: Vec<f32>,
+    last_logits_bf16: Vec<f32>,
+    greedy_ids: Vec<u32>,
+    greedy_top2_gaps: Vec<f32>,
+}
+
+struct Case {
+    model: ModelConfig,
+    golden: Golden,
+}
+
+/// Float32 logits of magnitude 10 carry rounding of about 1e-6 per operation;
+/// sums over hundreds of terms in another order than torch's, through a few
+/// layers, stay well below this.
+const F32_TOLERANCE: f32 = 1e-3;
+/// A gap that no float32 rounding closes.
+const F32_CLEAR_GAP: f32 = 2.0 * F32_TOLERANCE;
+
+/// The folders, and the context within which a sliding window is never full.
+const CASES: [(&str, Option<usize>); 14] = [
+    ("llama", None),
+    ("llama3_rope", None),
+    ("llama3_rope_new_config", None),
+    ("llama_bias", None),
+    ("llama_f16", None),
+    ("llama_f32", None),
+    ("llama_linear_rope", None),
+    ("llama_sharded", None),
+    ("mistral", None),
+    ("mistral_sliding_window", Some(32)),
+    ("qwen2", None),
+    ("qwen2_untied", None),
+    ("qwen3", None),
+    ("qwen3_untied", None),
+];
+
+fn cases() -> impl Iterator<Item = (&'static str, Case)> {
+    CASES.into_iter().map(|(name, context)| {
+        let folder = fixture(name);
+        let model = ModelConfig::load_for(&folder, context).unwrap();
+        let text = fs::read(folder.join("golden.json")).unwrap();
+        let mut golden: Golden = serde_json::from_slice(&text).unwrap();
+        let limit = context.unwrap_or(usize::MAX);
+        golden
+            .prompts
+            .retain(|prompt| prompt.ids.len() + prompt.greedy_ids.len() <= limit);
+        assert!(!golden.prompts.is_empty());
+        (name, Case { model, golden })
+    })
+}
+
+fn cpu(dtype: Compute) -> Factory<CpuBackend> {
+    Arc::new(move |collective| {
+        let options = CpuOptions {
+            threads: 1,
+            dtype,
+            pin: None,
+            isa: None,
+        };
+        CpuBackend::new(options, collective).unwrap()
+    })
+}
+
+fn naive() -> Factory<Naive> {
+    Arc::new(Naive::new)
+}
+
+/// Prompt and greedy continuation of every prompt (the last token is never fed).
+fn texts(golden: &Golden) -> Vec<Vec<u32>> {
+    let text = |prompt: &Prompt| {
+        let mut text = prompt.ids.clone();
+        text.extend(&prompt.greedy_ids[..prompt.greedy_ids.len() - 1]);
+        text
+    };
+    golden.prompts.iter().map(text).collect()
+}
+
+fn logprob(logits: &[f32], token: u32) -> f32 {
+    let max = logits.iter().copied().fold(f32::MIN, f32::max);
+    let sum: f64 = logits.iter().map(|l| f64::from(l - max).exp()).sum();
+    logits[token as usize] - max - sum.ln() as f32
+}
+
+fn argmax(logits: &[f32]) -> u32 {
+    let max = logits.iter().copied().fold(f32::MIN, f32::max);
+    logits.iter().position(|l| *l == max).unwrap() as u32
+}
+
+fn max_error(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter()
+        .zip(b)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f32::max)
+}
+
+/// Checks one run: last prompt logits and prompt log-probabilities within
+/// `tolerance`, greedy tokens wherever the reference's gap exceeds `clear_gap`.
+fn check(name: &str, golden: &Golden, logits: &[Vec<Vec<f32>>], tolerance: f32, clear_gap: f32) {
+    for (prompt, logits) in golden.prompts.iter().zip(logits) {
+        let last = prompt.ids.len() - 1;
+        let error = max_error(&logits[last], &prompt.last_logits);
+        assert!(
+            error <= tolerance,
+            "{name}: logits off by {error} > {tolerance}"
+        );
+        for (i, expected) in prompt.prompt_logprobs.iter().enumerate() {
+            let found = logprob(&logits[i], prompt.ids[i + 1]);
+            // Both the logit and the normalizer may be off.
+            let error = (found - expected).abs();
+            assert!(
+                error <= 2.0 * tolerance,
+                "{name}: position {i} off by {error}"
+            );
+        }
+        let mut clear = 0;
+        for (i, (token, gap)) in prompt
+            .greedy_ids
+            .iter()
+            .zip(&prompt.greedy_top2_gaps)
+            .enumerate()
+        {
+            if *gap > clear_gap {
+                clear += 1;
+                assert_eq!(
+                    argmax(&logits[last + i]),
+                    *token,
+                    "{name}: greedy token {i}"
+                );
+            }
+        }
+        assert!(
+            clear > prompt.greedy_ids.len() / 2,
+            "{name}: only {clear} clear tokens"
+        );
+    }
+}
+
+#[test]
+fn naive_backend_in_float32() {
+    for (name, case) in cases() {
+        let texts = texts(&case.golden);
+        for tp_size in [1, 2] {
+            let feed = Feed {
+                tp_size,
+                ..Feed::plain(DType::F32)
+            };
+            let found = logits(&case.model, &naive(), feed, &texts);
+            check(name, &case.golden, &found, F32_TOLERANCE, F32_CLEAR_GAP);
+        }
+    }
+}
+
+#[test]
+fn cpu_backend_in_float32() {
+    for (name, case) in cases() {
+        let texts = texts(&case.golden);
+        for tp_size in [1, 2, 4] {
+            let feed = Feed {
+                tp_size,
+                ..Feed::plain(DType::F32)
+            };
+            let found = logits(&case.model, &cpu(Compute::F32), feed, &texts);
+            check(name, &case.golden, &found, F32_TOLERANCE, F32_CLEAR_GAP);
+        }
+    }
+}
+
+/// transformers' own bf16 run says how far bf16 may be off: it also rounds
+/// the residual stream, which we keep in f32, so its error bounds ours.
+#[test]
+fn cpu_backend_in_bfloat16() {
+    for (name, case) in cases() {
+        let texts = texts(&case.golden);
+        let reference = case.golden.bf16_max_logit_error;
+        for tp_size in [1, 2, 4] {
+            let feed = Feed {
+                tp_size,
+                ..Feed::plain(DType::Bf16)
+            };
+            let found = logits(&case.model, &cpu(Compute::Bf16), feed, &texts);
+            check(name, &case.golden, &found, reference, 2.0 * reference);
+        }
+        for prompt in &case.golden.prompts {
+            let error = max_error(&prompt.last_logits, &prompt.last_logits_bf16);
+            assert!(
+                error <= reference + 1e-3,
+                "{name}: {error} against {reference}"
+            );
+        }
+    }
+}
+
+/// Chunking, page size and company change no bit.
+#[test]
+fn chunked_and_batched_runs_are_bit_identical() {
+    for (name, case) in cases() {
+        let texts = texts(&case.golden);
+        for (dtype, compute) in [(DType::F32, Compute::F32), (DType::Bf16, Compute::Bf16)] {
+            let whole = Feed::plain(dtype);
+            let expected = logits(&case.model, &cpu(compute), whole, &texts);
+            for (page_size, chunk, together) in [(1, 7, true), (16, 50, false), (64, 1, true)] {
+                let feed = Feed {
+                    page_size,
+                    chunk,
+                    together,
+                    ..whole
+                };
+                let found = logits(&case.model, &cpu(compute), feed, &texts);
+                assert!(found == expected, "{name}: {feed:?} differs");
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Drives a transformer over several ranks as threads.
+
+use std::{path::PathBuf, sync::Arc, thread};
+
+use lockstep_backend::{Backend, Batch, DType, Row};
+use lockstep_collective::{Collective, local_group};
+use lockstep_config::ModelConfig;
+use lockstep_model::{ForwardLimits, Transformer};
+
+/// Makes a rank's backend from its collectives.
+pub type Factory<B> = Arc<dyn Fn(Box<dyn Collective>) -> B + Send + Sync>;
+
+/// How texts are fed.
+#[derive(Debug, Clone, Copy)]
+pub struct Feed {
+    pub tp_size: usize,
+    pub page_size: usize,
+    /// New tokens of one text per pass.
+    pub chunk: usize,
+    /// All texts in the same passes, or one after the other.
+    pub together: bool,
+    pub kv_dtype: DType,
+}
+
+impl Feed {
+    /// One rank, whole texts, one at a time.
+    pub fn plain(kv_dtype: DType) -> Self {
+        Self {
+            tp_size: 1,
+            page_size: 16,
+            chunk: usize::MAX,
+            together: false,
+            kv_dtype,
+        }
+    }
+}
+
+pub fn fixture(name: &str) -> PathBuf {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
+    root.join("architectures").join(name)
+}
+
+/// The logits of every position of every text, `[text][position][vocab]`.
+pub fn logits<B: Backend + 'static>(
+    model: &ModelConfig,
+    factory: &Factory<B>,
+    feed: Feed,
+    texts: &[Vec<u32>],
+) -> Vec<Vec<Vec<f32>>> {
+    let ranks = local_group(feed.tp_size).into_iter().map(|collective| {
+        let (model, factory, texts) = (model.clone(), factory.clone(), texts.to_vec());
+        thread::spawn(move || rank(&model, factory(Box::new(collective)), feed, &texts))
+    });
+    let ranks: Vec<_> = ranks.collect();
+    let mut results = ranks.into_iter().map(|rank| rank.join().unwrap());
+    results.next().unwrap()
+}
+
+fn rank<B: Backend>(
+    model: &ModelConfig,
+    mut backend: B,
+    feed: Feed,
+    texts: &[Vec<u32>],
+) -> Vec<Vec<Vec<f32>>> {
+    let longest = texts.iter().map(Vec::len).max().unwrap();
+    let limits = ForwardLimits {
+        max_tokens: texts.iter().map(Vec::len).sum(),
+        positions: longest,
+        // Odd and small, so that blocks end inside of texts.
+        logit_block_rows: 13,
+    };
+    let mut transformer = Transformer::load(&mut backend, model, limits, &mut |_| {}).unwrap();
+    let pages_each = longest.div_ceil(feed.page_size);
+    let pages = texts.len() * pages_each;
+    let shape = transformer.kv_shape(pages, feed.page_size, feed.kv_dtype);
+    let mut cache = backend.kv_cache(&shape).unwrap();
+    let mut all: Vec<Vec<Vec<f32>>> = vec![Vec::new(); texts.len()];
+    let mut done = vec![0; texts.len()];
+    loop {
+        let waiting = (0..texts.len()).filter(|text| done[*text] < texts[*text].len());
+        let take = if feed.together { usize::MAX } else { 1 };
+        let turn: Vec<usize> = waiting.take(take).collect();
+        if turn.is_empty() {
+            return all;
+        }
+        let mut pass = Pass::default();
+        for text in turn {
+            let from = done[text];
+            done[text] = texts[text].len().min(from.saturating_add(feed.chunk));
+            // Pages of all texts interleaved, in falling order.
+            let page = |n: usize| (pages - 1 - (n * texts.len() + text)) as u32;
+            pass.push(&texts[text], from..done[text], feed.page_size, page);
+            pass.owners.resize(pass.tokens.len(), text);
+        }
+        let wanted: Vec<u32> = (0..pass.tokens.len() as u32).collect();
+        let batch = pass.batch(&wanted);
+        let owners = &pass.owners;
+        let mut next = 0;
+        let mut sink = |block: lockstep_model::LogitBlock<'_>| {
+            assert_eq!(block.first, next);
+            for row in block.logits.chunks_exact(block.vocab) {
+                all[owners[next]].push(row.to_vec());
+                next += 1;
+            }
+        };
+        transformer
+            .forward(&mut backend, &mut cache, &batch, &mut sink)
+            .unwrap();
+    }
+}
+
+/// A batch's arrays.
+#[derive(Default)]
+pub struct Pass {
+    pub tokens: Vec<u32>,
+    pub positions: Vec<u32>,
+    pub cells: Vec<u32>,
+    pub rows: Vec<Row>,
+    pub pages: Vec<u32>,
+    owners: Vec<usize>,
+}
+
+impl Pass {
+    /// Adds `range` of `text`, whose `n`-th page is `page(n)`.
+    pub fn push(
+        &mut self,
+        text: &[u32],
+        range: std::ops::Range<usize>,
+        page_size: usize,
+        page: impl Fn(usize) -> u32,
+    ) {
+        self.rows.push(Row {
+            start: self.tokens.len() as u32,
+            q_len: range.len() as u32,
+            kv_len: range.start as u32,
+            pages_start: self.pages.len() as u32,
+        });
+        self.pages
+            .extend((0..range.end.div_ceil(page_size)).map(&page));
+        for position in range {
+            self.tokens.push(text[position]);
+            self.positions.push(position as u32);
+            let cell = page(position / page_size) as usize * page_size + position % page_size;
+            self.cells.push(cell as u32);
+        }
+    }
+
+    pub fn batch<'a>(&'a self, logit_tokens: &'a [u32]) -> Batch<'a> {
+        Batch {
+            tokens: &self.tokens,
+            positions: &self.positions,
+            cells: &self.cells,
+            rows: &self.rows,
+            pages: &self.pages,
+            logit_tokens,
+        }
+    }
+}
