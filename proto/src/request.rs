@@ -77,6 +77,24 @@ impl RequestError {
     }
 }
 
+impl From<RequestError> for tonic::Status {
+    /// The gRPC status a client gets; `retry-after` travels as metadata.
+    fn from(error: RequestError) -> Self {
+        let code = match error.kind {
+            ErrorKind::Invalid => tonic::Code::InvalidArgument,
+            ErrorKind::Overloaded => tonic::Code::ResourceExhausted,
+            ErrorKind::Unavailable => tonic::Code::Unavailable,
+            ErrorKind::Timeout => tonic::Code::DeadlineExceeded,
+            ErrorKind::Internal => tonic::Code::Internal,
+        };
+        let mut status = Self::new(code, error.message);
+        if let Some(seconds) = error.retry_after_s {
+            status.metadata_mut().insert("retry-after", seconds.into());
+        }
+        status
+    }
+}
+
 /// Token counts of one request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {

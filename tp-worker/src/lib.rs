@@ -1,1 +1,14 @@
-//! The tensor-parallel worker process.
+//! The tensor-parallel worker process: one device, one shard.
+//!
+//! [`worker`] computes: plans in, results out, no clock and no choice of its
+//! own. Around it, [`process`] attaches to the scheduler's stream on a thread
+//! that never computes and hands plans over.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod process;
+pub mod worker;
+
+pub use error::RunError;
+pub use process::run;

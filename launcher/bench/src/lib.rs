@@ -1,1 +1,62 @@
-//! lockstep bench: offline, serving and component benchmarks.
+//! `lockstep bench`: what the engine, the server and its parts achieve here.
+//!
+//! Every benchmark prints a table for people and, with `--output`, JSON with
+//! the same figures, the command line and the machine.
+
+#![forbid(unsafe_code)]
+
+mod machine;
+mod offline;
+mod planner;
+mod report;
+mod roundtrip;
+mod serve;
+mod stats;
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Subcommand};
+
+/// Measure this machine with Lockstep.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    #[command(subcommand)]
+    bench: Bench,
+    /// Also write the figures as JSON to this file.
+    #[arg(long, global = true, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Bench {
+    /// Prefill and decode tokens/s of a model, without a server: the planner
+    /// and all ranks inside this process.
+    Offline(Box<offline::Args>),
+    /// Load on a running OpenAI-compatible server, Lockstep or another.
+    Serve(serve::Args),
+    /// Time that planning one step takes.
+    Planner(planner::Args),
+    /// Round trip of a step between scheduler and worker processes.
+    Roundtrip(roundtrip::Args),
+}
+
+/// Runs one benchmark.
+///
+/// # Errors
+/// When it can't be run as asked; no figures are printed then.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let report = match args.bench {
+        Bench::Offline(bench) => offline::run(*bench)?,
+        Bench::Serve(bench) => serve::run(bench)?,
+        Bench::Planner(bench) => planner::run(&bench)?,
+        Bench::Roundtrip(bench) => match roundtrip::run(&bench)? {
+            Some(report) => report,
+            None => return Ok(()),
+        },
+    };
+    report.print();
+    if let Some(path) = args.output {
+        report.write(&path)?;
+    }
+    Ok(())
+}

@@ -1,2 +1,207 @@
 //! Planner and worker ranks inside one process, without a server.
+//!
+//! The same planner and the same workers as behind the gRPC seams, joined by
+//! channels: for `lockstep generate`, `lockstep bench offline` and tests that
+//! run many configurations.
+
 #![forbid(unsafe_code)]
+
+use std::time::Instant;
+
+use lockstep_config::EngineConfig;
+use lockstep_planner::{
+    IntegrityError, Load, Millis, Planner, PlannerConfig, PlannerError, RequestId,
+};
+use lockstep_proto::{
+    WireError,
+    request::{ErrorKind, Output, Request, RequestError},
+    sampling::token_in_vocabulary,
+};
+use lockstep_tp_worker::worker::{
+    WorkerError,
+    local::{LocalGroup, OnProgress},
+};
+
+mod completion;
+
+pub use completion::Completion;
+
+/// Why the engine can't go on.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalError {
+    /// The planner.
+    #[error(transparent)]
+    Planner(#[from] PlannerError),
+    /// A rank.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+    /// A request was refused.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// Requests wait, but no step can be planned.
+    #[error("the planner makes no progress")]
+    Stuck,
+}
+
+/// An engine in this process.
+pub struct LocalEngine {
+    planner: Planner,
+    group: LocalGroup,
+    config: EngineConfig,
+    start: Instant,
+    next: u64,
+}
+
+impl LocalEngine {
+    /// Loads all ranks as threads.
+    ///
+    /// # Errors
+    /// [`LocalError`]: sizes that make no planner, or a rank that can't load.
+    pub fn start(config: &EngineConfig, progress: Option<OnProgress>) -> Result<Self, LocalError> {
+        Self::with_planner(
+            config,
+            lockstep_scheduler::planner_config(config, false),
+            progress,
+        )
+    }
+
+    /// [`Self::start`] with a planner configured by the caller.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn with_planner(
+        config: &EngineConfig,
+        planner: PlannerConfig,
+        progress: Option<OnProgress>,
+    ) -> Result<Self, LocalError> {
+        Ok(Self {
+            planner: Planner::new(planner)?,
+            group: LocalGroup::start(config, progress)?,
+            config: config.clone(),
+            start: Instant::now(),
+            next: 0,
+        })
+    }
+
+    /// What each rank runs on.
+    pub fn descriptions(&self) -> &[String] {
+        self.group.descriptions()
+    }
+
+    /// Rows of the model's vocabulary.
+    pub fn vocab_size(&self) -> usize {
+        self.config.model.vocab_size
+    }
+
+    /// Queues a request; its number names its outputs.
+    ///
+    /// # Errors
+    /// The refusal that a server's client would get.
+    pub fn submit(&mut self, request: Request) -> Result<RequestId, RequestError> {
+        let request = self
+            .checked(request)
+            .map_err(|error| RequestError::new(ErrorKind::Invalid, error.to_string()))?;
+        self.next += 1;
+        let id = RequestId(self.next);
+        self.planner.submit(self.now(), id, request)?;
+        Ok(id)
+    }
+
+    /// Ends a request.
+    pub fn abort(&mut self, id: RequestId) {
+        self.planner.abort(id);
+    }
+
+    /// Plans as far ahead as the configuration allows, then waits for one
+    /// step. False when there is nothing left to do.
+    ///
+    /// # Errors
+    /// [`LocalError`] when a rank fails or nothing can be planned.
+    pub fn step(&mut self) -> Result<bool, LocalError> {
+        while let Some(plan) = self.planner.plan() {
+            self.group.send(plan)?;
+        }
+        if self.planner.in_flight() == 0 {
+            return if self.planner.is_idle() {
+                Ok(false)
+            } else {
+                Err(LocalError::Stuck)
+            };
+        }
+        let result = self.group.recv()?;
+        self.planner.complete(self.now(), result)?;
+        Ok(true)
+    }
+
+    /// What happened since the last call, in order.
+    pub fn take_outputs(&mut self) -> impl Iterator<Item = (RequestId, Output)> + '_ {
+        self.planner.take_outputs()
+    }
+
+    /// Runs requests to their ends, all at once; completions in their order.
+    ///
+    /// # Errors
+    /// [`LocalError`], also when one request is refused.
+    pub fn run(&mut self, requests: Vec<Request>) -> Result<Vec<Completion>, LocalError> {
+        let first = self.next + 1;
+        let mut completions = vec![Completion::default(); requests.len()];
+        for request in requests {
+            self.submit(request)?;
+        }
+        loop {
+            let more = self.step()?;
+            for (id, output) in self.planner.take_outputs() {
+                let at =
+                    id.0.checked_sub(first)
+                        .and_then(|at| usize::try_from(at).ok());
+                if let Some(completion) = at.and_then(|at| completions.get_mut(at)) {
+                    completion.add(output);
+                }
+            }
+            if !more {
+                return Ok(completions);
+            }
+        }
+    }
+
+    /// Drops the prefix cache; the engine must be idle.
+    ///
+    /// # Errors
+    /// [`lockstep_planner::Busy`] while requests run.
+    pub fn flush_cache(&mut self) -> Result<u64, lockstep_planner::Busy> {
+        self.planner.flush_cache()
+    }
+
+    /// Gauges and counters.
+    pub fn load(&self) -> Load {
+        self.planner.load()
+    }
+
+    /// Checks the planner's books.
+    ///
+    /// # Errors
+    /// The first fault found.
+    pub fn check_integrity(&self) -> Result<(), IntegrityError> {
+        self.planner.check_integrity()
+    }
+
+    fn now(&self) -> Millis {
+        Millis(u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// The checks that the scheduler process makes on every frontend's requests.
+    fn checked(&self, mut request: Request) -> Result<Request, WireError> {
+        let vocab = u32::try_from(self.config.model.vocab_size).unwrap_or(u32::MAX);
+        for id in &request.input_ids {
+            token_in_vocabulary("input_ids", *id, vocab)?;
+        }
+        if !request.sampling.ignore_eos {
+            request
+                .sampling
+                .stop_token_ids
+                .extend_from_slice(&self.config.model.eos_token_ids);
+        }
+        request.sampling = request.sampling.validated(vocab)?;
+        Ok(request)
+    }
+}

@@ -1,0 +1,220 @@
+//! Prefill and decode tokens/s of a model, without a server.
+//!
+//! Prefill: one prompt per length, cold cache, one output token. Decode: B
+//! requests over a short prompt, timed over the steps in which all B decode.
+//! Both run the real planner and the real workers inside this process.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use lockstep_config::{EngineConfig, Hardware, ServeArgs};
+use lockstep_local_engine::LocalEngine;
+use lockstep_proto::{
+    request::Request,
+    sampling::{LogprobParams, SamplingParams},
+};
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+use serde_json::json;
+
+use crate::{machine, report::Report};
+
+/// Prefill and decode tokens/s of a model.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Prompt lengths for prefill.
+    #[arg(long, value_delimiter = ',', default_value = "128,512,2048")]
+    prefill: Vec<usize>,
+    /// Batch sizes for decode.
+    #[arg(long, value_delimiter = ',', default_value = "1,4,8,16,32")]
+    batch: Vec<usize>,
+    /// Prompt tokens of each decoding request.
+    #[arg(long, default_value_t = 192)]
+    context: usize,
+    /// Tokens each decoding request generates.
+    #[arg(long, default_value_t = 64)]
+    output_len: usize,
+    /// Repetitions; the median is reported, with the extremes.
+    #[arg(long, default_value_t = 3)]
+    repeat: usize,
+    /// The engine's options; `--context-length` and `--max-running-requests`
+    /// are raised to what the measurements need.
+    #[command(flatten)]
+    engine: ServeArgs,
+}
+
+/// Runs the benchmark.
+pub fn run(mut args: Args) -> anyhow::Result<Report> {
+    ensure!(
+        args.repeat > 0 && args.output_len > 1,
+        "repeat at least once, over 2 tokens or more"
+    );
+    let config = resolve(&mut args)?;
+    let start = Instant::now();
+    let mut engine = LocalEngine::start(&config, None)?;
+    let mut report = Report::new(
+        "Offline throughput",
+        &[
+            "phase", "batch", "prompt", "tokens/s", "min", "max", "ms/step",
+        ],
+    );
+    let model = &config.model;
+    report.note("model", model.path.display().to_string());
+    report.note("parameters", model.parameters() as u64);
+    report.note("dtype", format!("{:?}", config.dtype));
+    report.note("tensor-parallel ranks", config.parallel.tp_size as u64);
+    report.note("threads per rank", config.parallel.threads_per_rank as u64);
+    report.note(
+        "backend",
+        engine.descriptions().first().cloned().unwrap_or_default(),
+    );
+    report.note("load seconds", start.elapsed().as_secs_f64());
+    for length in &args.prefill {
+        let runs = repeat(args.repeat, |_| prefill(&mut engine, *length))?;
+        let rate = |took: &Duration| *length as f64 / took.as_secs_f64();
+        add(&mut report, "prefill", 1, *length, &runs, rate, 1.0);
+    }
+    for batch in &args.batch {
+        let steps = args.output_len - 1;
+        let runs = repeat(args.repeat, |_| decode(&mut engine, *batch, &args))?;
+        let rate = |took: &Duration| (*batch * steps) as f64 / took.as_secs_f64();
+        add(
+            &mut report,
+            "decode",
+            *batch,
+            args.context,
+            &runs,
+            rate,
+            steps as f64,
+        );
+    }
+    let peak = machine::peak_memory().map(|bytes| bytes as f64 / f64::from(1 << 30));
+    report.note("peak memory GiB", peak);
+    Ok(report)
+}
+
+fn resolve(args: &mut Args) -> anyhow::Result<EngineConfig> {
+    ensure!(
+        args.engine.model.model_path.is_some(),
+        "name a model with --model-path"
+    );
+    let longest = args.prefill.iter().copied().max().unwrap_or(0) + 1;
+    let longest = longest.max(args.context + args.output_len);
+    let batch = args.batch.iter().copied().max().unwrap_or(1).max(1);
+    args.engine.model.context_length.get_or_insert(longest + 16);
+    args.engine
+        .schedule
+        .max_running_requests
+        .get_or_insert(batch);
+    let (config, _) = lockstep_config::resolve(&args.engine, &Hardware::detect())?.value;
+    ensure!(
+        config.server.context_length >= longest,
+        "the measurements need a --context-length of {longest}"
+    );
+    ensure!(
+        config.kv_tokens() >= batch * (args.context + args.output_len + config.kv.page_size),
+        "the KV cache holds {} tokens, too few for {batch} requests: raise --max-total-tokens",
+        config.kv_tokens()
+    );
+    Ok(config)
+}
+
+fn repeat(
+    times: usize,
+    mut one: impl FnMut(usize) -> anyhow::Result<Duration>,
+) -> anyhow::Result<Vec<Duration>> {
+    // The first run touches memory that later ones find in place.
+    one(0).context("warm-up")?;
+    let mut runs = (0..times)
+        .map(&mut one)
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    runs.sort();
+    Ok(runs)
+}
+
+fn add(
+    report: &mut Report,
+    phase: &str,
+    batch: usize,
+    prompt: usize,
+    sorted: &[Duration],
+    rate: impl Fn(&Duration) -> f64,
+    steps: f64,
+) {
+    let (Some(fastest), Some(slowest)) = (sorted.first(), sorted.last()) else {
+        return;
+    };
+    let median = &sorted[sorted.len() / 2];
+    report.row(vec![
+        json!(phase),
+        json!(batch),
+        json!(prompt),
+        json!(rate(median)),
+        json!(rate(slowest)),
+        json!(rate(fastest)),
+        json!(median.as_secs_f64() * 1e3 / steps),
+    ]);
+}
+
+/// From submitting a prompt to its first token, nothing cached.
+fn prefill(engine: &mut LocalEngine, length: usize) -> anyhow::Result<Duration> {
+    engine.flush_cache()?;
+    let start = Instant::now();
+    engine.submit(request(engine.vocab_size(), length, 1, 1))?;
+    while engine.step()? {}
+    let took = start.elapsed();
+    engine.take_outputs().for_each(drop);
+    Ok(took)
+}
+
+/// The steps in which every request decodes, scaled to all of them: from when
+/// the last request has its first token to when the first one ends.
+fn decode(engine: &mut LocalEngine, batch: usize, args: &Args) -> anyhow::Result<Duration> {
+    engine.flush_cache()?;
+    for index in 0..batch {
+        let seed = index as u64 + 2;
+        engine.submit(request(
+            engine.vocab_size(),
+            args.context,
+            args.output_len,
+            seed,
+        ))?;
+    }
+    let mut begun = std::collections::BTreeSet::new();
+    let (mut started, mut took, mut tokens) = (None::<Instant>, None, 0);
+    while engine.step()? {
+        let mut ended = false;
+        let mut arrived = 0;
+        for (id, output) in engine.take_outputs() {
+            begun.insert(id);
+            arrived += output.token_ids.len();
+            ended |= output.finish.is_some();
+        }
+        match started {
+            Some(start) if took.is_none() => {
+                tokens += arrived;
+                took = ended.then(|| start.elapsed());
+            }
+            None if begun.len() == batch => started = Some(Instant::now()),
+            _ => {}
+        }
+    }
+    let took = took.context("prefill left no step to measure; raise --output-len")?;
+    Ok(took.mul_f64((batch * (args.output_len - 1)) as f64 / tokens as f64))
+}
+
+fn request(vocab: usize, length: usize, output_len: usize, seed: u64) -> Request {
+    let mut random = StdRng::seed_from_u64(seed);
+    let vocab = u32::try_from(vocab).unwrap_or(u32::MAX);
+    Request {
+        trace_id: String::new(),
+        input_ids: (0..length).map(|_| random.random_range(0..vocab)).collect(),
+        sampling: SamplingParams {
+            ignore_eos: true,
+            ..SamplingParams::greedy()
+        },
+        logprobs: LogprobParams::default(),
+        max_new_tokens: u32::try_from(output_len).unwrap_or(u32::MAX),
+        priority: 0,
+        timeout_ms: None,
+    }
+}

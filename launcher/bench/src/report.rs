@@ -1,0 +1,141 @@
+//! Figures as a table and as JSON.
+#![expect(clippy::print_stdout, reason = "printing is what a report is for")]
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde_json::{Map, Value, json};
+
+use crate::machine;
+
+/// A titled table whose cells keep their JSON values.
+pub struct Report {
+    title: String,
+    notes: Vec<(String, Value)>,
+    columns: Vec<&'static str>,
+    rows: Vec<Vec<Value>>,
+}
+
+impl Report {
+    /// An empty table.
+    pub fn new(title: impl Into<String>, columns: &[&'static str]) -> Self {
+        Self {
+            title: title.into(),
+            notes: Vec::new(),
+            columns: columns.to_vec(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds a line above the table.
+    pub fn note(&mut self, name: &str, value: impl Into<Value>) {
+        self.notes.push((name.to_owned(), value.into()));
+    }
+
+    /// Adds a row, one value per column.
+    pub fn row(&mut self, cells: Vec<Value>) {
+        debug_assert_eq!(cells.len(), self.columns.len());
+        self.rows.push(cells);
+    }
+
+    /// Prints the table.
+    pub fn print(&self) {
+        println!("\n{}", self.title);
+        for (name, value) in &self.notes {
+            println!("  {name}: {}", cell(value));
+        }
+        let texts: Vec<Vec<String>> = self
+            .rows
+            .iter()
+            .map(|row| row.iter().map(cell).collect())
+            .collect();
+        let width = |column: usize| {
+            let cells = texts.iter().map(|row| row[column].len());
+            cells.chain([self.columns[column].len()]).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
+        let line = |cells: &mut dyn Iterator<Item = &str>| {
+            let padded: Vec<String> = cells
+                .zip(&widths)
+                .map(|(cell, width)| format!("{cell:>width$}"))
+                .collect();
+            println!("  {}", padded.join("  "));
+        };
+        line(&mut self.columns.iter().copied());
+        for row in &texts {
+            line(&mut row.iter().map(String::as_str));
+        }
+    }
+
+    /// Writes everything as JSON.
+    ///
+    /// # Errors
+    /// When the file can't be written.
+    pub fn write(&self, path: &Path) -> anyhow::Result<()> {
+        let object = |row: &Vec<Value>| {
+            let pairs = self
+                .columns
+                .iter()
+                .map(|name| (*name).to_owned())
+                .zip(row.iter().cloned());
+            Value::Object(Map::from_iter(pairs))
+        };
+        let whole = json!({
+            "title": self.title,
+            "command": std::env::args().skip(1).collect::<Vec<_>>(),
+            "machine": machine::describe(),
+            "notes": Map::from_iter(self.notes.iter().cloned()),
+            "rows": self.rows.iter().map(object).collect::<Vec<_>>(),
+        });
+        let text = serde_json::to_string_pretty(&whole)?;
+        std::fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))
+    }
+}
+
+/// A value as a person reads it: numbers with a sensible number of digits.
+fn cell(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "-".to_owned(),
+        Value::Number(number) if number.is_f64() => {
+            let number = number.as_f64().unwrap_or_default();
+            let digits = match number.abs() {
+                size if size >= 1000.0 => 0,
+                size if size >= 100.0 => 1,
+                size if size >= 1.0 => 2,
+                _ => 3,
+            };
+            format!("{number:.digits$}")
+        }
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_read_well() {
+        assert_eq!(cell(&json!(1234.56)), "1235");
+        assert_eq!(cell(&json!(12.345)), "12.35");
+        assert_eq!(cell(&json!(0.01234)), "0.012");
+        assert_eq!(cell(&json!(7)), "7");
+        assert_eq!(cell(&json!("a")), "a");
+        assert_eq!(cell(&Value::Null), "-");
+    }
+
+    #[test]
+    fn json_holds_what_the_table_shows() -> anyhow::Result<()> {
+        let mut report = Report::new("t", &["a", "b"]);
+        report.note("n", 3);
+        report.row(vec![json!(1), json!(2.5)]);
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("r.json");
+        report.write(&path)?;
+        let read: Value = serde_json::from_str(&std::fs::read_to_string(path)?)?;
+        assert_eq!(read["rows"][0], json!({"a": 1, "b": 2.5}));
+        assert_eq!(read["notes"]["n"], 3);
+        Ok(())
+    }
+}

@@ -1,0 +1,156 @@
+//! Load on an OpenAI-compatible server: streamed completions of random token
+//! ids, in a closed loop (so many at once) or an open one (so many a second).
+
+mod client;
+mod load;
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::{report::Report, stats::Durations};
+
+/// Load on a running OpenAI-compatible server.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Address of the server.
+    #[arg(long, default_value = "http://127.0.0.1:8000")]
+    pub base_url: String,
+    /// Model name to ask for; the server's first one if absent.
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Bearer token.
+    #[arg(long, env = "OPENAI_API_KEY", hide_env_values = true)]
+    pub api_key: Option<String>,
+    /// Requests in flight at once (closed loop), one measurement each.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1,8,32",
+        conflicts_with = "rate"
+    )]
+    pub concurrency: Vec<usize>,
+    /// Requests per second with random gaps (open loop), one measurement each.
+    #[arg(long, value_delimiter = ',')]
+    pub rate: Vec<f64>,
+    /// Requests per measurement.
+    #[arg(long, default_value_t = 200)]
+    pub requests: usize,
+    /// Prompt tokens.
+    #[arg(long, default_value_t = 128)]
+    pub input_len: usize,
+    /// Output tokens; the end token is ignored.
+    #[arg(long, default_value_t = 128)]
+    pub output_len: usize,
+    /// Token ids are drawn below this.
+    #[arg(long, default_value_t = 4000)]
+    pub vocab: u32,
+    /// All prompts begin with so many equal tokens.
+    #[arg(long, default_value_t = 0)]
+    pub shared_prefix: usize,
+    /// Seed of prompts and gaps.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Requests sent first and not counted.
+    #[arg(long, default_value_t = 4)]
+    pub warm_up: usize,
+}
+
+/// How one measurement loads the server.
+#[derive(Debug, Clone, Copy)]
+enum Loop {
+    /// So many requests at once.
+    Closed(usize),
+    /// So many a second.
+    Open(f64),
+}
+
+/// What all requests of one measurement gave.
+#[derive(Default)]
+struct Outcome {
+    wall: Duration,
+    done: usize,
+    failed: usize,
+    output_tokens: usize,
+    input_tokens: usize,
+    cached_tokens: usize,
+    first_error: Option<String>,
+    ttft: Durations,
+    itl: Durations,
+    tpot: Durations,
+    e2e: Durations,
+}
+
+/// Runs the benchmark.
+pub fn run(args: Args) -> anyhow::Result<Report> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(measure(args))
+}
+
+async fn measure(args: Args) -> anyhow::Result<Report> {
+    let client = client::Client::connect(&args).await?;
+    let mut report = Report::new(
+        format!("Serving load on {}", args.base_url),
+        &[
+            "load",
+            "done",
+            "failed",
+            "req/s",
+            "out tok/s",
+            "TTFT p50 ms",
+            "p99 ms",
+            "ITL p50 ms",
+            "ITL p99 ms",
+            "TPOT p50 ms",
+            "TPOT p99 ms",
+            "E2E p50 ms",
+            "E2E p99 ms",
+            "cached",
+        ],
+    );
+    report.note("model", client.model());
+    report.note(
+        "tokens in / out",
+        format!("{} / {}", args.input_len, args.output_len),
+    );
+    let loops: Vec<Loop> = if args.rate.is_empty() {
+        args.concurrency.iter().copied().map(Loop::Closed).collect()
+    } else {
+        args.rate.iter().copied().map(Loop::Open).collect()
+    };
+    load::warm_up(&client, &args).await?;
+    for (round, shape) in (1..).zip(loops) {
+        let outcome = load::run(&client, &args, shape, round).await;
+        if let Some(error) = &outcome.first_error {
+            report.note("first error", error.as_str());
+        }
+        report.row(row(shape, &outcome));
+    }
+    Ok(report)
+}
+
+fn row(shape: Loop, outcome: &Outcome) -> Vec<serde_json::Value> {
+    let seconds = outcome.wall.as_secs_f64().max(1e-9);
+    let cached = outcome.cached_tokens as f64 / outcome.input_tokens.max(1) as f64;
+    vec![
+        match shape {
+            Loop::Closed(at_once) => json!(format!("{at_once} at once")),
+            Loop::Open(rate) => json!(format!("{rate}/s")),
+        },
+        json!(outcome.done),
+        json!(outcome.failed),
+        json!(outcome.done as f64 / seconds),
+        json!(outcome.output_tokens as f64 / seconds),
+        outcome.ttft.ms(50.0),
+        outcome.ttft.ms(99.0),
+        outcome.itl.ms(50.0),
+        outcome.itl.ms(99.0),
+        outcome.tpot.ms(50.0),
+        outcome.tpot.ms(99.0),
+        outcome.e2e.ms(50.0),
+        outcome.e2e.ms(99.0),
+        json!(cached),
+    ]
+}

@@ -1,0 +1,227 @@
+//! One streamed completion and its times.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use futures::StreamExt as _;
+use serde_json::{Value, json};
+
+use super::Args;
+
+/// A connected client.
+pub struct Client {
+    http: reqwest::Client,
+    url: String,
+    model: String,
+    api_key: Option<String>,
+}
+
+/// What one request gave.
+#[derive(Debug, Default)]
+pub struct Timing {
+    /// From sending to the first text.
+    pub ttft: Duration,
+    /// Between two pieces of text.
+    pub gaps: Vec<Duration>,
+    /// From sending to the end.
+    pub e2e: Duration,
+    /// As the server counts them.
+    pub output_tokens: usize,
+    /// As the server counts them.
+    pub input_tokens: usize,
+    /// As the server counts them.
+    pub cached_tokens: usize,
+}
+
+impl Client {
+    /// Finds the model's name.
+    pub async fn connect(args: &Args) -> anyhow::Result<Self> {
+        let http = reqwest::Client::builder().tcp_nodelay(true).build()?;
+        let base = args.base_url.trim_end_matches('/');
+        let mut client = Self {
+            http,
+            url: format!("{base}/v1/completions"),
+            model: String::new(),
+            api_key: args.api_key.clone(),
+        };
+        client.model = match &args.model {
+            Some(model) => model.clone(),
+            None => client.first_model(base).await?,
+        };
+        Ok(client)
+    }
+
+    /// The model asked for.
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
+    async fn first_model(&self, base: &str) -> anyhow::Result<String> {
+        let request = self.authorized(self.http.get(format!("{base}/v1/models")));
+        let response = request
+            .send()
+            .await
+            .with_context(|| format!("no server at {base}"))?;
+        let models: Value = response.error_for_status()?.json().await?;
+        let id = models["data"][0]["id"].as_str();
+        Ok(id
+            .context("the server lists no model; name one with --model")?
+            .to_owned())
+    }
+
+    fn authorized(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
+        match &self.api_key {
+            Some(key) => request.bearer_auth(key),
+            None => request,
+        }
+    }
+
+    /// Streams one completion of `output_len` tokens.
+    pub async fn complete(&self, prompt: &[u32], output_len: usize) -> anyhow::Result<Timing> {
+        let body = json!({
+            "model": self.model,
+            "prompt": prompt,
+            "max_tokens": output_len,
+            "temperature": 0.0,
+            "ignore_eos": true,
+            "stream": true,
+            "stream_options": {"include_usage": true},
+        });
+        let start = Instant::now();
+        let response = self
+            .authorized(self.http.post(&self.url).json(&body))
+            .send()
+            .await?;
+        if !response.status().is_success() {
+            bail!("{}: {}", response.status(), response.text().await?);
+        }
+        let mut reading = Reading {
+            start,
+            last: None,
+            timing: Timing::default(),
+            ended: false,
+        };
+        let mut lines = Lines::default();
+        let mut bytes = response.bytes_stream();
+        while let Some(chunk) = bytes.next().await {
+            let now = Instant::now();
+            lines.push(&chunk?);
+            while let Some(line) = lines.next() {
+                reading.event(&line, now)?;
+            }
+        }
+        if !reading.ended {
+            bail!("the stream ended without [DONE]");
+        }
+        reading.timing.e2e = start.elapsed();
+        Ok(reading.timing)
+    }
+}
+
+struct Reading {
+    start: Instant,
+    last: Option<Instant>,
+    timing: Timing,
+    ended: bool,
+}
+
+impl Reading {
+    fn event(&mut self, line: &str, now: Instant) -> anyhow::Result<()> {
+        let Some(data) = line.strip_prefix("data:") else {
+            return Ok(());
+        };
+        if data.trim() == "[DONE]" {
+            self.ended = true;
+            return Ok(());
+        }
+        let event: Value = serde_json::from_str(data)?;
+        if let Some(error) = event.get("error") {
+            bail!("error in the stream: {error}");
+        }
+        if let Some(usage) = event.get("usage").filter(|usage| usage.is_object()) {
+            let count = |value: &Value| value.as_u64().unwrap_or(0) as usize;
+            self.timing.output_tokens = count(&usage["completion_tokens"]);
+            self.timing.input_tokens = count(&usage["prompt_tokens"]);
+            self.timing.cached_tokens = count(&usage["prompt_tokens_details"]["cached_tokens"]);
+        }
+        // A token whose bytes are held back still makes its piece of the stream.
+        if event["choices"]
+            .as_array()
+            .is_some_and(|choices| !choices.is_empty())
+        {
+            match self.last.replace(now) {
+                None => self.timing.ttft = now - self.start,
+                Some(last) => self.timing.gaps.push(now - last),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Splits a byte stream into lines.
+#[derive(Default)]
+struct Lines {
+    buffer: Vec<u8>,
+    at: usize,
+}
+
+impl Lines {
+    fn push(&mut self, bytes: &[u8]) {
+        self.buffer.drain(..std::mem::take(&mut self.at));
+        self.buffer.extend_from_slice(bytes);
+    }
+    fn next(&mut self) -> Option<String> {
+        let end = self.buffer[self.at..]
+            .iter()
+            .position(|byte| *byte == b'\n')?;
+        let line = String::from_utf8_lossy(&self.buffer[self.at..self.at + end]).into_owned();
+        self.at += end + 1;
+        Some(line.trim_end().to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_may_be_cut_anywhere() {
+        let mut lines = Lines::default();
+        lines.push(b"data: a\nda");
+        assert_eq!(lines.next().as_deref(), Some("data: a"));
+        assert_eq!(lines.next(), None);
+        lines.push(b"ta: b\r\n\n");
+        assert_eq!(lines.next().as_deref(), Some("data: b"));
+        assert_eq!(lines.next().as_deref(), Some(""));
+        assert_eq!(lines.next(), None);
+    }
+
+    #[test]
+    fn times_and_counts_come_from_the_events() -> anyhow::Result<()> {
+        let start = Instant::now();
+        let mut reading = Reading {
+            start,
+            last: None,
+            timing: Timing::default(),
+            ended: false,
+        };
+        let at = |ms| start + Duration::from_millis(ms);
+        reading.event(r#"data: {"choices":[{"text":"a"}]}"#, at(5))?;
+        reading.event(r#"data: {"choices":[{"text":"b"}],"usage":null}"#, at(8))?;
+        reading.event(
+            r#"data: {"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":2}}"#,
+            at(9),
+        )?;
+        reading.event("data: [DONE]", at(9))?;
+        assert_eq!(reading.timing.ttft, Duration::from_millis(5));
+        assert_eq!(reading.timing.gaps, [Duration::from_millis(3)]);
+        assert_eq!(reading.timing.output_tokens, 2);
+        assert!(reading.ended);
+        assert!(
+            reading
+                .event(r#"data: {"error":{"message":"x"}}"#, at(9))
+                .is_err()
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,428 @@
+//! The engine loop: events in, plans to the workers, outputs to the sinks.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use lockstep_config::EngineConfig;
+use lockstep_planner::Planner;
+use lockstep_process::{ControlLink, RoleContext};
+use lockstep_proto::{
+    pb::lockstep::{FlushCacheResponse, WorkerHello, WorkerReady},
+    request::{ErrorKind, Finish, Output, Request, RequestError, Usage},
+    sampling::{LogprobParams, SamplingParams, token_in_vocabulary},
+    step::StepResult,
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Instant as TokioInstant, sleep_until},
+};
+
+use crate::{
+    clock::Clock,
+    command::{Command, SinkId},
+    error::RunError,
+    group::Group,
+    health::Health,
+    kv_events::KvEvents,
+    load::{self, StepClock},
+    planner_config::planner_config,
+    sinks::{Sinks, request_id},
+    workers::WorkerLink,
+};
+
+/// How often time limits of requests are looked at while there are any.
+const TICK: Duration = Duration::from_millis(20);
+/// The sink number of the scheduler's own health steps; real ones begin at 1.
+const PROBE_SINK: SinkId = 0;
+
+/// How far the start has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Workers attach, load and connect.
+    Starting,
+    /// The first step runs on every rank.
+    WarmingUp,
+    /// Requests are served.
+    Serving,
+    /// Requests are finished, none admitted.
+    Draining,
+}
+
+/// Everything the loop owns.
+pub struct Engine {
+    config: Arc<EngineConfig>,
+    config_hash: String,
+    link: ControlLink,
+    commands: mpsc::Receiver<Command>,
+    planner: Planner,
+    group: Group,
+    sinks: Sinks,
+    health: Health,
+    kv_events: KvEvents,
+    steps: StepClock,
+    clock: Clock,
+    phase: Phase,
+    probes: u64,
+    /// Books were checked since the planner last was busy.
+    checked: bool,
+}
+
+impl Engine {
+    /// An engine whose workers have yet to attach.
+    ///
+    /// # Errors
+    /// [`RunError::Planner`] for sizes that make no planner.
+    pub fn new(ctx: &RoleContext, commands: mpsc::Receiver<Command>) -> Result<Self, RunError> {
+        let kv_events = ctx.engine.server.sglang_grpc_port.is_some();
+        Ok(Self {
+            config: ctx.engine.clone(),
+            config_hash: ctx.config_hash.clone(),
+            link: ctx.link.clone(),
+            commands,
+            planner: Planner::new(planner_config(&ctx.engine, kv_events))?,
+            group: Group::new(ctx.engine.parallel.tp_size),
+            sinks: Sinks::default(),
+            health: Health::default(),
+            kv_events: KvEvents::default(),
+            steps: StepClock::default(),
+            clock: Clock::start(),
+            phase: Phase::Starting,
+            probes: 0,
+            checked: true,
+        })
+    }
+
+    /// Runs until drained, halted or failed. On failure every request has got
+    /// its error by the time this returns.
+    ///
+    /// # Errors
+    /// Why the engine can't go on.
+    pub async fn run(mut self) -> Result<(), RunError> {
+        let outcome = self.serve().await;
+        if let Err(error) = &outcome {
+            tracing::error!(%error, "the engine ends");
+            self.link.failed(&error.to_string());
+            self.planner
+                .fail_all(unavailable(format!("the engine failed: {error}")));
+            self.health.failed(&error.to_string());
+            self.deliver();
+        }
+        outcome
+    }
+
+    async fn serve(&mut self) -> Result<(), RunError> {
+        let lifecycle = self.link.lifecycle().clone();
+        loop {
+            self.advance()?;
+            if self.phase == Phase::Draining && self.planner.is_idle() {
+                return Ok(());
+            }
+            let deadline = TokioInstant::from_std(self.next_deadline());
+            tokio::select! {
+                biased;
+                () = lifecycle.halt.cancelled() => return Err(RunError::Halted),
+                () = lifecycle.drain.cancelled(), if self.phase != Phase::Draining => {
+                    self.phase = Phase::Draining;
+                }
+                command = self.commands.recv() => {
+                    let Some(command) = command else { return Err(RunError::Halted) };
+                    self.handle(command)?;
+                    while let Ok(command) = self.commands.try_recv() {
+                        self.handle(command)?;
+                    }
+                }
+                () = sleep_until(deadline) => {}
+            }
+        }
+    }
+
+    /// Plans as far ahead as is allowed and hands out what has come.
+    fn advance(&mut self) -> Result<(), RunError> {
+        self.planner.tick(self.clock.now());
+        if self.phase != Phase::Starting {
+            while let Some(plan) = self.planner.plan() {
+                self.group.send(plan).map_err(RunError::Group)?;
+            }
+        }
+        self.deliver();
+        self.kv_events.publish(&mut self.planner);
+        self.watch_steps()?;
+        if self.planner.is_idle() {
+            self.check_books();
+        } else {
+            self.checked = false;
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self) {
+        for (id, output) in self.planner.take_outputs() {
+            self.sinks.push(id, output);
+        }
+        for sink in self.sinks.flush() {
+            tracing::warn!(sink, "a frontend does not read its events and is cut off");
+            self.close(sink);
+        }
+    }
+
+    /// A step that takes longer than the watchdog allows means a rank hangs.
+    fn watch_steps(&self) -> Result<(), RunError> {
+        let limit = Duration::from_secs(self.config.timeouts.step_watchdog_s);
+        match self.group.oldest() {
+            Some((sent, ranks)) if sent.elapsed() > limit => Err(RunError::Group(format!(
+                "no answer from rank {ranks:?} for {} s (--watchdog-timeout)",
+                limit.as_secs()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// When idle, every page must be accounted for; checked once per idle time.
+    fn check_books(&mut self) {
+        if std::mem::replace(&mut self.checked, true) {
+            return;
+        }
+        if let Err(error) = self.planner.check_integrity() {
+            tracing::error!(%error, "integrity check failed: please report this as a bug");
+        }
+    }
+
+    fn next_deadline(&self) -> Instant {
+        let now = Instant::now();
+        if !self.planner.is_idle() {
+            return now + TICK;
+        }
+        now + Duration::from_secs(self.config.timeouts.step_watchdog_s.max(1))
+    }
+
+    fn handle(&mut self, command: Command) -> Result<(), RunError> {
+        match command {
+            Command::Open { sink, reply } => {
+                let id = self.sinks.open(sink, &self.config_hash);
+                if reply.send(id).is_err() {
+                    self.sinks.close(id);
+                }
+            }
+            Command::Close { sink } => self.close(sink),
+            Command::Submit {
+                sink,
+                request,
+                body,
+            } => self.submit(sink, request, body),
+            Command::Abort { sink, request } => {
+                if let Some(id) = request_id(sink, request) {
+                    self.planner.abort(id);
+                }
+            }
+            Command::WorkerHello { hello, link, reply } => self.attach(&hello, link, reply)?,
+            Command::WorkerReady { rank, ready } => self.worker_ready(rank, ready),
+            Command::WorkerResult { rank, result } => self.result(rank, result)?,
+            Command::WorkerGone { rank, reason } => {
+                return Err(RunError::Group(format!("rank {rank}: {reason}")));
+            }
+            Command::Health { force_step, reply } => {
+                if self.health.ask(reply, force_step, self.group.sent()) && self.planner.is_idle() {
+                    self.probe();
+                }
+            }
+            Command::Load { reply } => {
+                // The asker may have given up.
+                let _ = reply.send(load::response(&self.planner.load(), &self.steps));
+            }
+            Command::Flush { reply } => {
+                // The asker may have given up.
+                let _ = reply.send(self.flush());
+            }
+            Command::CacheEvents { reply } => self.kv_events.subscribe(reply, &mut self.planner),
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, sink: SinkId) {
+        for id in self.sinks.close(sink) {
+            self.planner.abort(id);
+        }
+    }
+
+    fn submit(&mut self, sink: SinkId, request: u64, body: Result<Request, RequestError>) {
+        let Some(id) = request_id(sink, request) else {
+            tracing::warn!(sink, request, "a request number beyond 2^40 is ignored");
+            return;
+        };
+        if !self.sinks.begin(sink, request) {
+            tracing::warn!(sink, request, "a request number that is in use is ignored");
+            return;
+        }
+        let prompt_tokens = body.as_ref().map_or(0, |request| request.input_ids.len());
+        let accepted = body
+            .and_then(|request| self.admit(request))
+            .and_then(|request| self.planner.submit(self.clock.now(), id, request));
+        if let Err(error) = accepted {
+            let usage = Usage {
+                prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
+                ..Usage::default()
+            };
+            let finish = Finish {
+                outcome: Err(error),
+                matched_token: None,
+                usage,
+            };
+            self.sinks.push(
+                id,
+                Output {
+                    finish: Some(finish),
+                    ..Output::default()
+                },
+            );
+        }
+    }
+
+    /// What every frontend's requests must satisfy, whatever it checked itself.
+    fn admit(&self, mut request: Request) -> Result<Request, RequestError> {
+        match self.phase {
+            Phase::Serving => {}
+            Phase::Draining => return Err(unavailable("the server is shutting down".into())),
+            Phase::Starting | Phase::WarmingUp => {
+                return Err(unavailable("the server is starting".into()));
+            }
+        }
+        let model = &self.config.model;
+        let vocab_size = u32::try_from(model.vocab_size).unwrap_or(u32::MAX);
+        let invalid = |error: lockstep_proto::WireError| {
+            let mut invalid = RequestError::new(ErrorKind::Invalid, error.to_string());
+            if let lockstep_proto::WireError::Invalid { field, .. } = error {
+                invalid.param = Some(field.to_owned());
+            }
+            invalid
+        };
+        for id in &request.input_ids {
+            token_in_vocabulary("input_ids", *id, vocab_size).map_err(invalid)?;
+        }
+        if !request.sampling.ignore_eos {
+            request
+                .sampling
+                .stop_token_ids
+                .extend_from_slice(&model.eos_token_ids);
+        }
+        request.sampling = request.sampling.validated(vocab_size).map_err(invalid)?;
+        Ok(request)
+    }
+
+    /// Takes a worker in, or tells it why not: a second process for a rank
+    /// must not end the one that serves.
+    fn attach(
+        &mut self,
+        hello: &WorkerHello,
+        link: WorkerLink,
+        reply: oneshot::Sender<Result<(), String>>,
+    ) -> Result<(), RunError> {
+        let attached = self.group.attach(hello, link);
+        // A worker that left again is noticed by its stream's end.
+        let _ = reply.send(attached.as_ref().map(|_| ()).map_err(Clone::clone));
+        match attached {
+            Ok(all) => {
+                tracing::info!(
+                    rank = hello.rank,
+                    pid = hello.pid,
+                    node = hello.node_rank,
+                    "worker attached"
+                );
+                if all {
+                    let spans_nodes = self.config.parallel.nnodes > 1;
+                    self.group
+                        .start(group_id(), spans_nodes)
+                        .map_err(RunError::Group)?;
+                }
+            }
+            Err(reason) => tracing::warn!(reason, "a worker was turned away"),
+        }
+        Ok(())
+    }
+
+    fn worker_ready(&mut self, rank: usize, ready: WorkerReady) {
+        tracing::info!(rank, backend = ready.backend, "worker ready");
+        if self.group.ready(rank, ready) && self.phase == Phase::Starting {
+            self.phase = Phase::WarmingUp;
+            self.probe();
+        }
+    }
+
+    fn result(&mut self, rank: usize, result: StepResult) -> Result<(), RunError> {
+        let arrival = self.group.result(rank, &result).map_err(RunError::Group)?;
+        // Rank 0's tokens are the tokens; the others only confirm.
+        if rank == 0 {
+            self.planner.complete(self.clock.now(), result)?;
+        }
+        let Some(sent) = arrival.everywhere else {
+            return Ok(());
+        };
+        self.steps.record(sent.elapsed());
+        self.health.stepped(self.group.done_everywhere());
+        if self.phase == Phase::WarmingUp {
+            self.phase = Phase::Serving;
+            self.link.ready(&self.group.describe());
+        }
+        // A forced step may still be owed although the planner had work then.
+        if self.planner.is_idle() && self.health.wanted() {
+            self.probe();
+        }
+        Ok(())
+    }
+
+    /// One token of a one-token prompt: a real forward step on every rank.
+    fn probe(&mut self) {
+        self.probes += 1;
+        let Some(id) = request_id(PROBE_SINK, self.probes) else {
+            return;
+        };
+        let request = Request {
+            trace_id: format!("health-{}", self.probes),
+            input_ids: vec![0],
+            sampling: SamplingParams {
+                ignore_eos: true,
+                ..SamplingParams::greedy()
+            },
+            logprobs: LogprobParams::default(),
+            max_new_tokens: 1,
+            priority: 0,
+            timeout_ms: None,
+        };
+        if let Err(error) = self.planner.submit(self.clock.now(), id, request) {
+            // Refused means busy, and then steps run anyway.
+            tracing::debug!(%error, "no health step was added");
+        }
+    }
+
+    fn flush(&mut self) -> FlushCacheResponse {
+        match self.planner.flush_cache() {
+            Ok(tokens) => FlushCacheResponse {
+                flushed: true,
+                tokens,
+                reason: String::new(),
+            },
+            Err(busy) => FlushCacheResponse {
+                flushed: false,
+                tokens: 0,
+                reason: format!("{busy}; flush when the server is idle"),
+            },
+        }
+    }
+}
+
+fn unavailable(message: String) -> RequestError {
+    RequestError {
+        retry_after_s: Some(1),
+        ..RequestError::new(ErrorKind::Unavailable, message)
+    }
+}
+
+/// A number that no other group on this machine has: collectives of a group
+/// that is being torn down must not be mistaken for this one's.
+fn group_id() -> u64 {
+    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let nanos = since_epoch.map_or(0, |since| since.as_nanos());
+    (u64::try_from(nanos & u128::from(u64::MAX >> 22)).unwrap_or(0) << 22)
+        | u64::from(std::process::id() & ((1 << 22) - 1))
+}

@@ -1,0 +1,27 @@
+//! Why the scheduler ended.
+
+/// A scheduler that could not start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The runtime or a socket could not be set up.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: String,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The resolved configuration does not make a planner.
+    #[error(transparent)]
+    Planner(#[from] lockstep_planner::PlannerError),
+    /// A worker is gone, stuck or out of step.
+    #[error("the worker group failed: {0}")]
+    Group(String),
+    /// A public or internal gRPC server ended with an error.
+    #[error("gRPC server: {0}")]
+    Grpc(#[from] tonic::transport::Error),
+    /// The launcher is gone or told this process to stop at once.
+    #[error("told to stop")]
+    Halted,
+}

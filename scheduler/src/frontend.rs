@@ -1,0 +1,197 @@
+//! The seam to the tokenizer-managers.
+
+use std::{pin::Pin, time::Duration};
+
+use futures::{Stream, StreamExt as _};
+use lockstep_proto::{
+    limits::INTERNAL_MESSAGE_BYTES,
+    pb::lockstep::{
+        CheckHealthRequest, CheckHealthResponse, FlushCacheRequest, FlushCacheResponse,
+        FrontendEvent, FrontendHello, FrontendMessage, GetLoadRequest, GetLoadResponse, Submit,
+        frontend_message,
+        frontend_server::{Frontend, FrontendServer},
+    },
+    request::{ErrorKind, Request as TokenRequest, RequestError},
+};
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::{
+    command::{Command, Commands, SinkId},
+    sinks::{SINK_QUEUE, Sink},
+    workers::HELLO_TIMEOUT,
+};
+
+/// The service.
+pub struct FrontendService {
+    commands: Commands,
+    config_hash: String,
+}
+
+impl FrontendService {
+    /// The gRPC service with its limits set.
+    pub fn service(commands: Commands, config_hash: String) -> FrontendServer<Self> {
+        FrontendServer::new(Self {
+            commands,
+            config_hash,
+        })
+        .max_decoding_message_size(INTERNAL_MESSAGE_BYTES)
+        .max_encoding_message_size(INTERNAL_MESSAGE_BYTES)
+    }
+
+    fn check(&self, hello: &FrontendHello) -> Result<(), Status> {
+        if hello.config_hash == self.config_hash {
+            return Ok(());
+        }
+        Err(Status::failed_precondition(format!(
+            "{} runs another configuration ({}) than the scheduler ({})",
+            hello.name, hello.config_hash, self.config_hash
+        )))
+    }
+}
+
+/// Sends a command and waits for its answer.
+///
+/// # Errors
+/// UNAVAILABLE when the engine has ended.
+pub async fn ask<T>(
+    commands: &Commands,
+    command: impl FnOnce(oneshot::Sender<T>) -> Command,
+) -> Result<T, Status> {
+    let (reply, answer) = oneshot::channel();
+    let stopping = || Status::unavailable("the scheduler is stopping");
+    commands
+        .send(command(reply))
+        .await
+        .map_err(|_| stopping())?;
+    answer.await.map_err(|_| stopping())
+}
+
+/// Answers whether a step ran on every rank, within `timeout`.
+///
+/// # Errors
+/// UNAVAILABLE when the engine has ended.
+pub async fn check_health(
+    commands: &Commands,
+    timeout: Duration,
+    force_step: bool,
+) -> Result<CheckHealthResponse, Status> {
+    let check = ask(commands, |reply| Command::Health { force_step, reply });
+    Ok(match tokio::time::timeout(timeout, check).await {
+        Ok(outcome) => match outcome? {
+            Ok(()) => CheckHealthResponse {
+                healthy: true,
+                reason: String::new(),
+            },
+            Err(reason) => CheckHealthResponse {
+                healthy: false,
+                reason,
+            },
+        },
+        Err(_) => CheckHealthResponse {
+            healthy: false,
+            reason: format!(
+                "no step ran on every rank within {} ms",
+                timeout.as_millis()
+            ),
+        },
+    })
+}
+
+#[tonic::async_trait]
+impl Frontend for FrontendService {
+    type ExchangeStream = Pin<Box<dyn Stream<Item = Result<FrontendEvent, Status>> + Send>>;
+
+    async fn exchange(
+        &self,
+        request: Request<Streaming<FrontendMessage>>,
+    ) -> Result<Response<Self::ExchangeStream>, Status> {
+        let mut messages = request.into_inner();
+        let first = tokio::time::timeout(HELLO_TIMEOUT, messages.message())
+            .await
+            .map_err(|_| Status::deadline_exceeded("no hello"))??;
+        let Some(frontend_message::Kind::Hello(hello)) = first.and_then(|message| message.kind)
+        else {
+            return Err(Status::invalid_argument(
+                "the first message must be a hello",
+            ));
+        };
+        self.check(&hello)?;
+        let (events, stream) = mpsc::channel(SINK_QUEUE);
+        let commands = self.commands.clone();
+        let sink = ask(&commands, |reply| Command::Open {
+            sink: Sink::Frontend(events),
+            reply,
+        })
+        .await?;
+        tracing::info!(frontend = hello.name, "connected");
+        tokio::spawn(async move {
+            forward(sink, &mut messages, &commands).await;
+            tracing::info!(frontend = hello.name, "disconnected");
+            // Nobody listens any more when the engine has ended.
+            let _ = commands.send(Command::Close { sink }).await;
+        });
+        Ok(Response::new(ReceiverStream::new(stream).map(Ok).boxed()))
+    }
+
+    async fn check_health(
+        &self,
+        request: Request<CheckHealthRequest>,
+    ) -> Result<Response<CheckHealthResponse>, Status> {
+        let CheckHealthRequest {
+            timeout_ms,
+            force_step,
+        } = request.into_inner();
+        let timeout = Duration::from_millis(u64::from(timeout_ms.max(1)));
+        check_health(&self.commands, timeout, force_step)
+            .await
+            .map(Response::new)
+    }
+
+    async fn get_load(
+        &self,
+        _: Request<GetLoadRequest>,
+    ) -> Result<Response<GetLoadResponse>, Status> {
+        ask(&self.commands, |reply| Command::Load { reply })
+            .await
+            .map(Response::new)
+    }
+
+    async fn flush_cache(
+        &self,
+        _: Request<FlushCacheRequest>,
+    ) -> Result<Response<FlushCacheResponse>, Status> {
+        ask(&self.commands, |reply| Command::Flush { reply })
+            .await
+            .map(Response::new)
+    }
+}
+
+/// Hands a frontend's messages to the engine until its stream ends.
+async fn forward(sink: SinkId, messages: &mut Streaming<FrontendMessage>, commands: &Commands) {
+    while let Ok(Some(message)) = messages.message().await {
+        let command = match message.kind {
+            Some(frontend_message::Kind::Submit(submit)) => submit_command(sink, submit),
+            Some(frontend_message::Kind::Abort(abort)) => Command::Abort {
+                sink,
+                request: abort.request,
+            },
+            Some(frontend_message::Kind::Hello(_)) | None => continue,
+        };
+        if commands.send(command).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn submit_command(sink: SinkId, submit: Submit) -> Command {
+    let request = submit.request;
+    let body = TokenRequest::try_from(submit)
+        .map_err(|error| RequestError::new(ErrorKind::Invalid, error.to_string()));
+    Command::Submit {
+        sink,
+        request,
+        body,
+    }
+}

@@ -1,0 +1,298 @@
+//! The worker group: who is attached, which steps are in flight, and whether
+//! all ranks did the same.
+
+use std::{collections::VecDeque, time::Instant};
+
+use lockstep_proto::{
+    pb::lockstep::{GroupStart, WorkerHello, WorkerReady},
+    step::{StepPlan, StepResult},
+};
+
+use crate::workers::WorkerLink;
+
+/// One rank.
+#[derive(Default)]
+struct Member {
+    link: Option<WorkerLink>,
+    collective_address: String,
+    ready: Option<WorkerReady>,
+    /// The last step whose result is here.
+    done: u64,
+}
+
+/// A step that not every rank has answered.
+struct InFlight {
+    step: u64,
+    sent: Instant,
+    /// Digest of the rank that answered first.
+    digest: Option<(usize, u64)>,
+    answered: usize,
+}
+
+/// All ranks.
+pub struct Group {
+    members: Vec<Member>,
+    steps: VecDeque<InFlight>,
+    sent: u64,
+    done_everywhere: u64,
+}
+
+/// What a result completed.
+#[derive(Debug, PartialEq)]
+pub struct Arrival {
+    /// The step is done on every rank now; when it was sent.
+    pub everywhere: Option<Instant>,
+}
+
+impl Group {
+    /// A group of `size` ranks, none attached.
+    pub fn new(size: usize) -> Self {
+        Self {
+            members: (0..size).map(|_| Member::default()).collect(),
+            steps: VecDeque::new(),
+            sent: 0,
+            done_everywhere: 0,
+        }
+    }
+
+    /// Takes a worker in; true once all ranks are here.
+    ///
+    /// # Errors
+    /// Says why this worker can't be part of the group.
+    pub fn attach(&mut self, hello: &WorkerHello, link: WorkerLink) -> Result<bool, String> {
+        let size = self.members.len();
+        let rank = hello.rank as usize;
+        let member = self
+            .members
+            .get_mut(rank)
+            .ok_or_else(|| format!("rank {rank} attached to a group of {size}"))?;
+        if member.link.is_some() {
+            return Err(format!("rank {rank} attached twice"));
+        }
+        member.link = Some(link);
+        member
+            .collective_address
+            .clone_from(&hello.collective_address);
+        Ok(self.members.iter().all(|member| member.link.is_some()))
+    }
+
+    /// Tells every rank to connect its collectives.
+    ///
+    /// # Errors
+    /// Names the rank that can't be told.
+    pub fn start(&self, group_id: u64, spans_nodes: bool) -> Result<(), String> {
+        let start = GroupStart {
+            group_id,
+            collective_addresses: if spans_nodes {
+                self.members
+                    .iter()
+                    .map(|member| member.collective_address.clone())
+                    .collect()
+            } else {
+                Vec::new()
+            },
+            shared_memory_name: if spans_nodes {
+                String::new()
+            } else {
+                format!("lockstep-{group_id:016x}")
+            },
+        };
+        self.each(|link| link.start(start.clone()))
+    }
+
+    /// Notes that a rank is ready; true once all are.
+    pub fn ready(&mut self, rank: usize, ready: WorkerReady) -> bool {
+        if let Some(member) = self.members.get_mut(rank) {
+            member.ready = Some(ready);
+        }
+        self.members.iter().all(|member| member.ready.is_some())
+    }
+
+    /// For people: what the ranks run on.
+    pub fn describe(&self) -> String {
+        let backend = |member: &Member| member.ready.as_ref().map(|ready| ready.backend.clone());
+        self.members.first().and_then(backend).unwrap_or_default()
+    }
+
+    /// Sends a plan to every rank.
+    ///
+    /// # Errors
+    /// Names the rank that does not take it.
+    pub fn send(&mut self, plan: StepPlan) -> Result<(), String> {
+        self.sent = plan.step;
+        let step = plan.step;
+        self.steps.push_back(InFlight {
+            step,
+            sent: Instant::now(),
+            digest: None,
+            answered: 0,
+        });
+        let plan = lockstep_proto::pb::lockstep::StepPlan::from(plan);
+        self.each(|link| link.plan(plan.clone()))
+    }
+
+    /// Takes a rank's result.
+    ///
+    /// # Errors
+    /// A result out of order, or a digest that differs from another rank's:
+    /// the ranks have diverged and nothing they compute can be trusted.
+    pub fn result(&mut self, rank: usize, result: &StepResult) -> Result<Arrival, String> {
+        let size = self.members.len();
+        let step = result.step;
+        let member = &mut self.members[rank];
+        if step != member.done + 1 {
+            return Err(format!(
+                "rank {rank} answered step {step} after step {}",
+                member.done
+            ));
+        }
+        member.done = step;
+        let entry = self
+            .steps
+            .iter_mut()
+            .find(|entry| entry.step == step)
+            .ok_or_else(|| format!("rank {rank} answered step {step}, which was not sent"))?;
+        match entry.digest {
+            None => entry.digest = Some((rank, result.digest)),
+            Some((other, digest)) if digest != result.digest => {
+                return Err(format!(
+                    "ranks {other} and {rank} diverged in step {step}: digests {digest:016x} and {:016x}",
+                    result.digest
+                ));
+            }
+            Some(_) => {}
+        }
+        entry.answered += 1;
+        let everywhere = (entry.answered == size).then_some(entry.sent);
+        if everywhere.is_some() {
+            self.done_everywhere = step;
+            self.steps.retain(|entry| entry.answered < size);
+        }
+        Ok(Arrival { everywhere })
+    }
+
+    /// Number of the last step sent.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Number of the last step done on every rank.
+    pub fn done_everywhere(&self) -> u64 {
+        self.done_everywhere
+    }
+
+    /// Since when the oldest unanswered step is out, and the ranks that owe it.
+    pub fn oldest(&self) -> Option<(Instant, Vec<usize>)> {
+        let entry = self.steps.front()?;
+        let owing = |(rank, member): (usize, &Member)| (member.done < entry.step).then_some(rank);
+        Some((
+            entry.sent,
+            self.members.iter().enumerate().filter_map(owing).collect(),
+        ))
+    }
+
+    fn each(&self, send: impl Fn(&WorkerLink) -> Result<(), String>) -> Result<(), String> {
+        for (rank, member) in self.members.iter().enumerate() {
+            let link = member
+                .link
+                .as_ref()
+                .ok_or_else(|| format!("rank {rank} is not attached"))?;
+            send(link).map_err(|reason| format!("rank {rank}: {reason}"))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(size: u32) -> (Group, Vec<crate::workers::WorkerCommands>) {
+        let mut group = Group::new(size as usize);
+        let mut streams = Vec::new();
+        for rank in 0..size {
+            let (link, stream) = WorkerLink::new();
+            streams.push(stream);
+            let hello = WorkerHello {
+                rank,
+                ..Default::default()
+            };
+            let all = group.attach(&hello, link).expect("a free rank");
+            assert_eq!(all, rank + 1 == size);
+        }
+        (group, streams)
+    }
+
+    fn result(step: u64, digest: u64) -> StepResult {
+        StepResult {
+            step,
+            digest,
+            ..Default::default()
+        }
+    }
+
+    fn plan(step: u64) -> StepPlan {
+        StepPlan {
+            step,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_step_is_done_when_every_rank_answered() {
+        let (mut group, _streams) = group(2);
+        group.send(plan(1)).expect("sent");
+        group.send(plan(2)).expect("sent");
+        assert_eq!(
+            group.result(0, &result(1, 5)).expect("fine").everywhere,
+            None
+        );
+        assert_eq!(
+            group.result(0, &result(2, 6)).expect("fine").everywhere,
+            None
+        );
+        assert_eq!(group.oldest().expect("in flight").1, [1]);
+        assert!(
+            group
+                .result(1, &result(1, 5))
+                .expect("fine")
+                .everywhere
+                .is_some()
+        );
+        assert_eq!(group.done_everywhere(), 1);
+        assert!(
+            group
+                .result(1, &result(2, 6))
+                .expect("fine")
+                .everywhere
+                .is_some()
+        );
+        assert!(group.oldest().is_none());
+    }
+
+    #[test]
+    fn different_digests_are_a_divergence_that_names_both_ranks() {
+        let (mut group, _streams) = group(2);
+        group.send(plan(1)).expect("sent");
+        group.result(1, &result(1, 5)).expect("fine");
+        let error = group.result(0, &result(1, 6)).expect_err("diverged");
+        assert!(
+            error.contains("ranks 1 and 0 diverged in step 1"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn results_come_in_order_and_ranks_attach_once() {
+        let (mut group, _streams) = group(1);
+        group.send(plan(1)).expect("sent");
+        assert!(group.result(0, &result(2, 0)).is_err());
+        let hello = WorkerHello::default();
+        assert!(group.attach(&hello, WorkerLink::new().0).is_err());
+        let hello = WorkerHello {
+            rank: 9,
+            ..Default::default()
+        };
+        assert!(group.attach(&hello, WorkerLink::new().0).is_err());
+    }
+}

@@ -1,0 +1,75 @@
+//! The engine's counters as they leave the process.
+
+use std::time::Duration;
+
+use lockstep_planner::Load;
+use lockstep_proto::pb::lockstep::{GetLoadResponse, StepTimes};
+
+/// Upper bounds of the step-time histogram, microseconds: from a small model
+/// on a CPU to a long prefill of a large one.
+const BOUNDS_US: [u64; 14] = [
+    200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000,
+    5_000_000, 30_000_000,
+];
+
+/// How long steps took, from plan sent to result taken.
+#[derive(Default)]
+pub struct StepClock {
+    counts: [u64; BOUNDS_US.len() + 1],
+    sum_us: u64,
+}
+
+impl StepClock {
+    /// Counts one step.
+    pub fn record(&mut self, took: Duration) {
+        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let bucket = BOUNDS_US.partition_point(|bound| *bound < us);
+        self.counts[bucket] += 1;
+        self.sum_us = self.sum_us.saturating_add(us);
+    }
+    fn wire(&self) -> StepTimes {
+        StepTimes {
+            bounds_us: BOUNDS_US.to_vec(),
+            counts: self.counts.to_vec(),
+            sum_us: self.sum_us,
+        }
+    }
+}
+
+/// Joins the planner's counters with the step times.
+pub fn response(load: &Load, steps: &StepClock) -> GetLoadResponse {
+    GetLoadResponse {
+        running_requests: load.running_requests,
+        waiting_requests: load.waiting_requests,
+        kv_tokens_used: load.kv_tokens_used,
+        kv_tokens_cached: load.kv_tokens_cached,
+        kv_tokens_total: load.kv_tokens_total,
+        requests_total: load.counters.requests,
+        generated_tokens_total: load.counters.generated_tokens,
+        prompt_tokens_total: load.counters.prompt_tokens,
+        cached_tokens_total: load.counters.cached_tokens,
+        steps_total: load.counters.steps,
+        retractions_total: load.counters.retractions,
+        leaked_pages: load.leaked_pages,
+        step_times: Some(steps.wire()),
+        aborted_requests_total: load.counters.aborted,
+        failed_requests_total: load.counters.failed + load.counters.timed_out,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_belongs_to_its_own_bucket() {
+        let mut steps = StepClock::default();
+        steps.record(Duration::from_micros(200));
+        steps.record(Duration::from_micros(201));
+        steps.record(Duration::from_secs(3600));
+        let wire = steps.wire();
+        assert_eq!(wire.counts[..2], [1, 1]);
+        assert_eq!(wire.counts.last(), Some(&1));
+        assert_eq!(wire.sum_us, 401 + 3_600_000_000);
+    }
+}

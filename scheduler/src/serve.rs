@@ -1,0 +1,159 @@
+//! Sockets, servers and the runtime around the engine loop.
+
+use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+
+use lockstep_process::RoleContext;
+use lockstep_proto::limits::INTERNAL_CONCURRENT_STREAMS;
+use tokio::{sync::mpsc, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+
+use crate::{
+    command::{COMMAND_QUEUE, Commands},
+    engine::Engine,
+    error::RunError,
+    frontend::FrontendService,
+    secret::RequireSecret,
+    sglang,
+    workers::Gateway,
+};
+
+/// Time that open streams have to take their last messages.
+const FLUSH_LIMIT: Duration = Duration::from_millis(800);
+
+/// Runs the scheduler until it is drained, halted or its group fails.
+///
+/// # Errors
+/// Why it ended, unless it was drained.
+pub fn run(ctx: RoleContext) -> Result<(), RunError> {
+    // One thread: the engine loop and its gRPC streams hand over to each other
+    // without waking another core, which is what a step's latency is made of.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| RunError::Io {
+            what: "starting the runtime".to_owned(),
+            source,
+        })?;
+    runtime.block_on(serve(Arc::new(ctx)))
+}
+
+async fn serve(ctx: Arc<RoleContext>) -> Result<(), RunError> {
+    let (commands, receiver) = mpsc::channel(COMMAND_QUEUE);
+    let engine = Engine::new(&ctx, receiver)?;
+    let stop = CancellationToken::new();
+    let mut servers = JoinSet::new();
+    servers.spawn(frontend_server(&ctx, &commands, &stop)?);
+    servers.spawn(worker_server(&ctx, &commands, &stop)?);
+    if ctx.engine.parallel.nnodes > 1 {
+        servers.spawn(remote_worker_server(&ctx, &commands, &stop).await?);
+    }
+    if ctx.engine.server.sglang_grpc_port.is_some() {
+        servers.spawn(sglang::server(ctx.clone(), commands.clone(), stop.clone()).await?);
+    }
+    drop(commands);
+
+    let engine = engine.run();
+    tokio::pin!(engine);
+    let outcome = tokio::select! {
+        outcome = &mut engine => outcome,
+        Some(ended) = servers.join_next() => Err(match ended {
+            Ok(Err(error)) => RunError::Grpc(error),
+            _ => RunError::Halted,
+        }),
+    };
+    stop.cancel();
+    // The engine is gone and with it every stream's source: what is left to do
+    // is to let the last messages leave.
+    if tokio::time::timeout(FLUSH_LIMIT, async {
+        while servers.join_next().await.is_some() {}
+    })
+    .await
+    .is_err()
+    {
+        tracing::debug!("a peer did not take its last messages");
+    }
+    outcome
+}
+
+type Serving = Result<(), tonic::transport::Error>;
+
+fn internal_server() -> Server {
+    Server::builder()
+        .max_concurrent_streams(INTERNAL_CONCURRENT_STREAMS)
+        .tcp_nodelay(true)
+}
+
+fn frontend_server(
+    ctx: &RoleContext,
+    commands: &Commands,
+    stop: &CancellationToken,
+) -> Result<impl Future<Output = Serving> + Send + use<>, RunError> {
+    let path = ctx.node.frontend_socket();
+    let incoming =
+        lockstep_process::listen_unix(&path).map_err(|source| listening(&path, source))?;
+    let service = FrontendService::service(commands.clone(), ctx.config_hash.clone());
+    let stop = stop.clone().cancelled_owned();
+    Ok(internal_server()
+        .add_service(service)
+        .serve_with_incoming_shutdown(incoming, stop))
+}
+
+fn worker_server(
+    ctx: &RoleContext,
+    commands: &Commands,
+    stop: &CancellationToken,
+) -> Result<impl Future<Output = Serving> + Send + use<>, RunError> {
+    let path = ctx.node.workers_socket();
+    let incoming =
+        lockstep_process::listen_unix(&path).map_err(|source| listening(&path, source))?;
+    let service = Gateway::service(commands.clone(), ctx.config_hash.clone());
+    let stop = stop.clone().cancelled_owned();
+    Ok(internal_server()
+        .add_service(service)
+        .serve_with_incoming_shutdown(incoming, stop))
+}
+
+/// Workers of other nodes come over TCP and must show the shared secret.
+async fn remote_worker_server(
+    ctx: &RoleContext,
+    commands: &Commands,
+    stop: &CancellationToken,
+) -> Result<impl Future<Output = Serving> + Send + use<>, RunError> {
+    let addr = &ctx.engine.parallel.dist_init_addr;
+    let incoming = listen_tcp(addr).await?;
+    let secret = RequireSecret::new(ctx.node.dist_secret.as_deref());
+    let service = Gateway::service(commands.clone(), ctx.config_hash.clone());
+    let service = tonic::service::interceptor::InterceptedService::new(service, secret);
+    let stop = stop.clone().cancelled_owned();
+    Ok(internal_server()
+        .http2_keepalive_interval(Some(Duration::from_secs(2)))
+        .http2_keepalive_timeout(Some(Duration::from_secs(3)))
+        .add_service(service)
+        .serve_with_incoming_shutdown(incoming, stop))
+}
+
+/// Binds a public or inter-node TCP port.
+pub(crate) async fn listen_tcp(
+    addr: &str,
+) -> Result<tonic::transport::server::TcpIncoming, RunError> {
+    let failed = |source| RunError::Io {
+        what: format!("listening on {addr}"),
+        source,
+    };
+    let resolved: Vec<SocketAddr> = tokio::net::lookup_host(addr)
+        .await
+        .map_err(failed)?
+        .collect();
+    let listener = tokio::net::TcpListener::bind(resolved.as_slice())
+        .await
+        .map_err(failed)?;
+    Ok(tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true)))
+}
+
+fn listening(path: &std::path::Path, source: std::io::Error) -> RunError {
+    RunError::Io {
+        what: format!("listening on {}", path.display()),
+        source,
+    }
+}

@@ -1,0 +1,107 @@
+//! `sglang.grpc.scheduler.SglangScheduler`, wire-compatible, so that SGLang's
+//! gateway can use this engine as one of its workers: tokens in, tokens out.
+//!
+//! The gateway detokenizes and matches stop strings itself; `original_text`,
+//! `stop`, `skip_special_tokens` and `no_stop_trim` therefore have no effect
+//! here, as the contract wants it.
+
+mod auth;
+mod convert;
+mod events;
+mod generate;
+mod info;
+mod service;
+mod tokenizer;
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use lockstep_process::RoleContext;
+use lockstep_proto::{limits::PUBLIC_CONCURRENT_STREAMS, pb};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+
+use crate::{command::Commands, error::RunError, serve::listen_tcp};
+use auth::RequireKey;
+use service::Service;
+
+/// The service's full name, also in `grpc.health.v1`.
+const NAME: &str = "sglang.grpc.scheduler.SglangScheduler";
+
+/// Binds the public port and returns what serves it.
+///
+/// # Errors
+/// [`RunError::Io`] when the port can't be bound.
+pub async fn server(
+    ctx: Arc<RoleContext>,
+    commands: Commands,
+    stop: CancellationToken,
+) -> Result<impl Future<Output = Result<(), tonic::transport::Error>> + Send + use<>, RunError> {
+    let server = &ctx.engine.server;
+    let addr = format!(
+        "{}:{}",
+        server.host,
+        server.sglang_grpc_port.unwrap_or_default()
+    );
+    let incoming = listen_tcp(&addr).await?;
+    let (reporter, health) = tonic_health::server::health_reporter();
+    tokio::spawn(report_health(
+        reporter,
+        commands.clone(),
+        stop.clone(),
+        ctx.clone(),
+    ));
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(pb::SGLANG_DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()
+        .map_err(|error| RunError::Io {
+            what: "building the reflection service".to_owned(),
+            source: std::io::Error::other(error),
+        })?;
+    let key = RequireKey::new(ctx.node.api_key.as_deref());
+    let service = Service::grpc(ctx, commands, key);
+    Ok(Server::builder()
+        .max_concurrent_streams(PUBLIC_CONCURRENT_STREAMS)
+        .tcp_nodelay(true)
+        .http2_keepalive_interval(Some(Duration::from_secs(30)))
+        .http2_keepalive_timeout(Some(Duration::from_secs(10)))
+        .add_service(health)
+        .add_service(reflection)
+        .add_service(service)
+        .serve_with_incoming_shutdown(incoming, stop.cancelled_owned()))
+}
+
+/// `grpc.health.v1` follows the engine: serving only while steps run.
+async fn report_health(
+    reporter: tonic_health::server::HealthReporter,
+    commands: Commands,
+    stop: CancellationToken,
+    ctx: Arc<RoleContext>,
+) {
+    let limit = Duration::from_secs(ctx.engine.timeouts.health_s);
+    let mut period = tokio::time::interval(limit.max(Duration::from_secs(1)));
+    loop {
+        let healthy = tokio::select! {
+            () = stop.cancelled() => false,
+            answer = crate::frontend::check_health(&commands, limit, false) => {
+                answer.is_ok_and(|answer| answer.healthy)
+            }
+        };
+        let draining = ctx.link.lifecycle().drain.is_cancelled();
+        let status = if healthy && !draining {
+            tonic_health::ServingStatus::Serving
+        } else {
+            tonic_health::ServingStatus::NotServing
+        };
+        reporter.set_service_status("", status).await;
+        reporter.set_service_status(NAME, status).await;
+        if stop.is_cancelled() {
+            return;
+        }
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = ctx.link.lifecycle().drain.cancelled(), if !draining => {}
+            _ = period.tick() => {}
+        }
+    }
+}

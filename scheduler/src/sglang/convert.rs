@@ -1,0 +1,231 @@
+//! A gateway's request as the planner's.
+//!
+//! proto3 can't tell an absent number from zero. Where zero is no sensible
+//! choice it means "not given" (`top_p`, `top_k`, `repetition_penalty`, `n`);
+//! `temperature` 0 means greedy, as in SGLang, whose clients always set it.
+
+use lockstep_config::{EngineConfig, RequestLimits};
+use lockstep_proto::{
+    pb::sglang::grpc::scheduler::{GenerateRequest, SamplingParams as WireParams},
+    request::Request,
+    sampling::{LogprobParams, SamplingParams},
+};
+use tonic::Status;
+
+/// A converted call.
+pub struct Call {
+    /// One request per choice.
+    pub requests: Vec<Request>,
+    /// Chunks are wanted, not only the end.
+    pub stream: bool,
+    /// Tokens per chunk at the least.
+    pub interval: usize,
+    /// Log-probabilities are wanted.
+    pub logprobs: LogprobParams,
+}
+
+/// Converts and checks a call; `seed` is drawn by the caller, for the protocol has none.
+///
+/// # Errors
+/// INVALID_ARGUMENT names the field and what would be right.
+pub fn convert(wire: GenerateRequest, config: &EngineConfig, seed: u64) -> Result<Call, Status> {
+    refuse_unsupported(&wire)?;
+    let input_ids = wire
+        .tokenized
+        .map(|tokenized| tokenized.input_ids)
+        .unwrap_or_default();
+    if input_ids.is_empty() {
+        return Err(invalid(
+            "tokenized.input_ids",
+            "is empty: this service takes tokens",
+        ));
+    }
+    let params = wire.sampling_params;
+    let given = params.as_ref();
+    let max_new_tokens = max_new_tokens(given, input_ids.len(), config)?;
+    let interval = given.and_then(|params| params.stream_interval).unwrap_or(1);
+    let interval = usize::try_from(interval)
+        .ok()
+        .filter(|interval| *interval > 0)
+        .ok_or_else(|| invalid("stream_interval", "must be positive"))?;
+    let choices = choices(given, &config.server.limits.request)?;
+    let logprobs = logprobs(
+        &wire.return_logprob,
+        wire.logprob_start_len,
+        wire.top_logprobs_num,
+        config,
+    )?;
+    let sampling = sampling(params, config)?;
+    let request = |index: u64| Request {
+        trace_id: wire.request_id.clone(),
+        input_ids: input_ids.clone(),
+        sampling: SamplingParams {
+            seed: seed.wrapping_add(index),
+            ..sampling.clone()
+        },
+        logprobs,
+        max_new_tokens,
+        priority: 0,
+        timeout_ms: None,
+    };
+    let requests = (0..choices as u64).map(request).collect();
+    Ok(Call {
+        requests,
+        stream: wire.stream,
+        interval,
+        logprobs,
+    })
+}
+
+fn invalid(field: &str, message: &str) -> Status {
+    Status::invalid_argument(format!("{field}: {message}"))
+}
+
+fn refuse_unsupported(wire: &GenerateRequest) -> Result<(), Status> {
+    let constraint = wire
+        .sampling_params
+        .as_ref()
+        .and_then(|params| params.constraint.as_ref());
+    let custom = wire
+        .sampling_params
+        .as_ref()
+        .and_then(|params| params.custom_params.as_ref());
+    let given = [
+        ("mm_inputs", wire.mm_inputs.is_some()),
+        ("input_embeds", !wire.input_embeds.is_empty()),
+        ("lora_id", !wire.lora_id.is_empty()),
+        ("disaggregated_params", wire.disaggregated_params.is_some()),
+        (
+            "custom_logit_processor",
+            !wire.custom_logit_processor.is_empty(),
+        ),
+        ("return_hidden_states", wire.return_hidden_states),
+        ("token_ids_logprob", !wire.token_ids_logprob.is_empty()),
+        ("require_reasoning", wire.require_reasoning),
+        (
+            "sampling_params.constraint (regex, json_schema, ebnf_grammar, structural_tag)",
+            constraint.is_some(),
+        ),
+        ("sampling_params.custom_params", custom.is_some()),
+        (
+            "data_parallel_rank",
+            wire.data_parallel_rank.is_some_and(|rank| rank > 0),
+        ),
+    ];
+    match given.iter().find(|(_, given)| *given) {
+        Some((field, _)) => Err(invalid(
+            field,
+            "is not supported by this server; leave it out",
+        )),
+        None => Ok(()),
+    }
+}
+
+fn max_new_tokens(
+    params: Option<&WireParams>,
+    prompt: usize,
+    config: &EngineConfig,
+) -> Result<u32, Status> {
+    let reserved = config.speculation.max_speculative_num_draft_tokens;
+    let left = config
+        .server
+        .context_length
+        .saturating_sub(prompt + reserved);
+    let context = config.server.context_length;
+    let too_long = || {
+        Status::invalid_argument(format!(
+            "the prompt has {prompt} tokens; the model's maximum context length is {context} tokens, \
+             prompt and output together"
+        ))
+    };
+    if left == 0 {
+        return Err(too_long());
+    }
+    let left = u32::try_from(left).unwrap_or(u32::MAX);
+    match params.and_then(|params| params.max_new_tokens) {
+        None => Ok(left),
+        Some(asked) if asked > left => Err(too_long()),
+        Some(asked) => Ok(asked),
+    }
+}
+
+fn choices(params: Option<&WireParams>, limits: &RequestLimits) -> Result<usize, Status> {
+    let n = params.map_or(1, |params| params.n.max(1)) as usize;
+    if n > limits.choices {
+        return Err(invalid(
+            "n",
+            &format!("at most {} choices may be asked for", limits.choices),
+        ));
+    }
+    Ok(n)
+}
+
+fn logprobs(
+    wanted: &bool,
+    start: i32,
+    top: i32,
+    config: &EngineConfig,
+) -> Result<LogprobParams, Status> {
+    if !wanted {
+        return Ok(LogprobParams::default());
+    }
+    let most = config.server.limits.request.top_logprobs;
+    let top = u32::try_from(top)
+        .ok()
+        .filter(|top| *top as usize <= most)
+        .ok_or_else(|| invalid("top_logprobs_num", &format!("must be 0 to {most}")))?;
+    // -1 asks for the output only.
+    Ok(LogprobParams {
+        output: true,
+        top,
+        prompt_start: u32::try_from(start).ok(),
+    })
+}
+
+fn sampling(params: Option<WireParams>, config: &EngineConfig) -> Result<SamplingParams, Status> {
+    let Some(wire) = params else {
+        return Ok(SamplingParams::default());
+    };
+    let limits = &config.server.limits.request;
+    if wire.stop_token_ids.len() > limits.stop_token_ids {
+        return Err(invalid(
+            "stop_token_ids",
+            &format!("at most {}", limits.stop_token_ids),
+        ));
+    }
+    let unless_zero = |value: f32, absent: f32| if value == 0.0 { absent } else { value };
+    let top_k = match wire.top_k {
+        -1 | 0 => 0,
+        k => u32::try_from(k).map_err(|_| invalid("top_k", "must be -1 (all) or positive"))?,
+    };
+    Ok(SamplingParams {
+        temperature: wire.temperature,
+        top_p: unless_zero(wire.top_p, 1.0),
+        top_k,
+        min_p: wire.min_p,
+        presence_penalty: wire.presence_penalty,
+        frequency_penalty: wire.frequency_penalty,
+        repetition_penalty: unless_zero(wire.repetition_penalty, 1.0),
+        logit_bias: logit_bias(&wire, limits)?,
+        seed: 0,
+        min_new_tokens: wire.min_new_tokens,
+        stop_token_ids: wire.stop_token_ids,
+        ignore_eos: wire.ignore_eos,
+    })
+}
+
+fn logit_bias(wire: &WireParams, limits: &RequestLimits) -> Result<Vec<(u32, f32)>, Status> {
+    if wire.logit_bias.len() > limits.logit_bias {
+        return Err(invalid(
+            "logit_bias",
+            &format!("at most {} entries", limits.logit_bias),
+        ));
+    }
+    let entry = |(id, bias): (&String, &f32)| {
+        let id = id
+            .parse()
+            .map_err(|_| invalid("logit_bias", "keys must be token ids"))?;
+        Ok((id, *bias))
+    };
+    wire.logit_bias.iter().map(entry).collect()
+}

@@ -1,0 +1,204 @@
+//! The response stream of one Generate call.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use futures::Stream;
+use lockstep_proto::{
+    pb::sglang::grpc::scheduler::{
+        GenerateComplete, GenerateResponse, GenerateStreamChunk, InputLogProbs, InputTokenLogProb,
+        OutputLogProbs, TopLogProbs, generate_complete::MatchedStop, generate_response,
+    },
+    request::{Finish, FinishReason, Output},
+    sampling::{LogprobParams, TokenLogprob},
+};
+use tokio::sync::mpsc;
+use tonic::Status;
+
+use super::service::Registration;
+
+/// One choice so far.
+#[derive(Default)]
+struct Choice {
+    token_ids: Vec<u32>,
+    logprobs: Vec<TokenLogprob>,
+    prompt_logprobs: Vec<TokenLogprob>,
+    /// Tokens that left in chunks.
+    sent: usize,
+    done: bool,
+}
+
+/// Outputs of all choices as wire messages: chunks if asked for, then one
+/// `complete` per choice. Dropping it early aborts the choices.
+pub struct Responses {
+    request_id: String,
+    outputs: mpsc::UnboundedReceiver<(u64, Output)>,
+    choices: Vec<Choice>,
+    prompt_tokens: u32,
+    stream: bool,
+    interval: usize,
+    logprobs: LogprobParams,
+    open: usize,
+    registration: Registration,
+}
+
+impl Responses {
+    /// A stream over `choices` choices.
+    pub fn new(
+        registration: Registration,
+        outputs: mpsc::UnboundedReceiver<(u64, Output)>,
+        call: &super::convert::Call,
+    ) -> Self {
+        let prompt_tokens = call
+            .requests
+            .first()
+            .map_or(0, |request| request.input_ids.len());
+        Self {
+            request_id: registration.request_id().to_owned(),
+            outputs,
+            choices: call.requests.iter().map(|_| Choice::default()).collect(),
+            prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
+            stream: call.stream,
+            interval: call.interval,
+            logprobs: call.logprobs,
+            open: call.requests.len(),
+            registration,
+        }
+    }
+
+    /// Takes one output in; `None` if it makes no message.
+    fn take(&mut self, index: u64, output: Output) -> Option<Result<GenerateResponse, Status>> {
+        let choice = usize::try_from(index)
+            .ok()
+            .and_then(|at| self.choices.get_mut(at))?;
+        choice.token_ids.extend(output.token_ids);
+        choice.logprobs.extend(output.logprobs);
+        choice.prompt_logprobs.extend(output.prompt_logprobs);
+        let response = match output.finish {
+            Some(finish) => {
+                choice.done = true;
+                self.open -= 1;
+                match self.complete(index, finish) {
+                    Ok(complete) => generate_response::Response::Complete(complete),
+                    Err(status) => return Some(Err(status)),
+                }
+            }
+            None if self.stream && choice.token_ids.len() >= choice.sent + self.interval => {
+                generate_response::Response::Chunk(self.chunk(index))
+            }
+            None => return None,
+        };
+        Some(Ok(GenerateResponse {
+            request_id: self.request_id.clone(),
+            response: Some(response),
+        }))
+    }
+
+    fn chunk(&mut self, index: u64) -> GenerateStreamChunk {
+        let logprobs = self.logprobs;
+        let choice = &mut self.choices[usize::try_from(index).unwrap_or(0)];
+        let from = std::mem::replace(&mut choice.sent, choice.token_ids.len());
+        let first = from == 0;
+        GenerateStreamChunk {
+            token_ids: choice.token_ids[from..].to_vec(),
+            prompt_tokens: self.prompt_tokens,
+            completion_tokens: count(choice.token_ids.len()),
+            output_logprobs: logprobs
+                .output
+                .then(|| output_logprobs(&choice.logprobs[from.min(choice.logprobs.len())..])),
+            input_logprobs: (first && logprobs.prompt_start.is_some())
+                .then(|| input_logprobs(&choice.prompt_logprobs)),
+            index: count(usize::try_from(index).unwrap_or(0)),
+            ..Default::default()
+        }
+    }
+
+    fn complete(&mut self, index: u64, finish: Finish) -> Result<GenerateComplete, Status> {
+        let reason = finish.outcome.map_err(Status::from)?;
+        let choice = &mut self.choices[usize::try_from(index).unwrap_or(0)];
+        let (output, prompt_start) = (self.logprobs.output, self.logprobs.prompt_start);
+        Ok(GenerateComplete {
+            output_logprobs: output.then(|| output_logprobs(&choice.logprobs)),
+            input_logprobs: prompt_start.map(|_| input_logprobs(&choice.prompt_logprobs)),
+            output_ids: std::mem::take(&mut choice.token_ids),
+            finish_reason: match reason {
+                FinishReason::Stop => "stop",
+                FinishReason::Length => "length",
+                FinishReason::Abort => "abort",
+            }
+            .to_owned(),
+            prompt_tokens: finish.usage.prompt_tokens,
+            completion_tokens: finish.usage.completion_tokens,
+            cached_tokens: finish.usage.cached_tokens,
+            matched_stop: finish.matched_token.map(MatchedStop::MatchedTokenId),
+            index: count(usize::try_from(index).unwrap_or(0)),
+            ..Default::default()
+        })
+    }
+}
+
+impl Stream for Responses {
+    type Item = Result<GenerateResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        while this.open > 0 {
+            match this.outputs.poll_recv(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => {
+                    this.open = 0;
+                    return Poll::Ready(Some(Err(Status::unavailable("the engine stopped"))));
+                }
+                Poll::Ready(Some((index, output))) => {
+                    let Some(response) = this.take(index, output) else {
+                        continue;
+                    };
+                    if response.is_err() {
+                        // One choice's failure ends the call; the others are aborted by the drop.
+                        this.open = 0;
+                    }
+                    return Poll::Ready(Some(response));
+                }
+            }
+        }
+        this.registration.finished();
+        Poll::Ready(None)
+    }
+}
+
+fn count(value: usize) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}
+
+fn top(logprobs: &[TokenLogprob]) -> Vec<TopLogProbs> {
+    let one = |logprob: &TokenLogprob| {
+        let (token_ids, values) = logprob.top.iter().copied().unzip();
+        TopLogProbs { values, token_ids }
+    };
+    logprobs.iter().map(one).collect()
+}
+
+fn output_logprobs(logprobs: &[TokenLogprob]) -> OutputLogProbs {
+    OutputLogProbs {
+        token_logprobs: logprobs
+            .iter()
+            .map(|one| one.logprob.unwrap_or_default())
+            .collect(),
+        token_ids: logprobs.iter().map(|one| one.token_id).collect(),
+        top_logprobs: top(logprobs),
+        token_ids_logprobs: Vec::new(),
+    }
+}
+
+fn input_logprobs(logprobs: &[TokenLogprob]) -> InputLogProbs {
+    InputLogProbs {
+        token_logprobs: logprobs
+            .iter()
+            .map(|one| InputTokenLogProb { value: one.logprob })
+            .collect(),
+        token_ids: logprobs.iter().map(|one| one.token_id).collect(),
+        top_logprobs: top(logprobs),
+    }
+}

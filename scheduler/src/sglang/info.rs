@@ -1,0 +1,152 @@
+//! What the gateway wants to know of the model and of the load.
+
+use lockstep_config::Architecture;
+use lockstep_process::RoleContext;
+use lockstep_proto::pb::{
+    lockstep::GetLoadResponse,
+    sglang::grpc::scheduler::{
+        AggregateMetrics, GetLoadsRequest, GetLoadsResponse, GetModelInfoResponse,
+        GetServerInfoResponse, MemoryMetrics, QueueMetrics, SchedulerLoad,
+    },
+};
+use prost_types::{Struct, Value, value::Kind};
+use tonic::Status;
+
+fn int(value: impl TryInto<i32>) -> i32 {
+    value.try_into().unwrap_or(i32::MAX)
+}
+
+/// Name in `config.json`, and the short one of its family.
+fn names(architecture: Architecture) -> (&'static str, &'static str) {
+    match architecture {
+        Architecture::Llama => ("LlamaForCausalLM", "llama"),
+        Architecture::Mistral => ("MistralForCausalLM", "mistral"),
+        Architecture::Qwen2 => ("Qwen2ForCausalLM", "qwen2"),
+        Architecture::Qwen3 => ("Qwen3ForCausalLM", "qwen3"),
+    }
+}
+
+/// The model.
+pub fn model(ctx: &RoleContext) -> GetModelInfoResponse {
+    let (model, server) = (&ctx.engine.model, &ctx.engine.server);
+    let (architecture, model_type) = names(model.architecture);
+    let path = model.path.display().to_string();
+    GetModelInfoResponse {
+        tokenizer_path: path.clone(),
+        model_path: path,
+        is_generation: true,
+        weight_version: ctx.config_hash.chars().take(12).collect(),
+        served_model_name: server.served_model_name.clone(),
+        max_context_length: int(server.context_length),
+        max_req_input_len: int(server.context_length.saturating_sub(1)),
+        vocab_size: int(model.vocab_size),
+        model_type: model_type.to_owned(),
+        eos_token_ids: model.eos_token_ids.iter().copied().map(int).collect(),
+        bos_token_id: model.bos_token_id.map_or(-1, int),
+        pad_token_id: -1,
+        architectures: vec![architecture.to_owned()],
+        ..Default::default()
+    }
+}
+
+/// The server's sizes, as SGLang names them.
+pub fn server(ctx: &RoleContext, load: &GetLoadResponse) -> GetServerInfoResponse {
+    let engine = &ctx.engine;
+    let args = [
+        ("tp_size", engine.parallel.tp_size),
+        ("dp_size", 1),
+        ("pp_size", 1),
+        ("nnodes", engine.parallel.nnodes),
+        ("context_length", engine.server.context_length),
+        ("max_total_tokens", engine.kv_tokens()),
+        ("max_running_requests", engine.schedule.max_running_requests),
+        ("page_size", engine.kv.page_size),
+    ];
+    let number = |value: usize| Value {
+        kind: Some(Kind::NumberValue(value as f64)),
+    };
+    let text = |value: &str| Value {
+        kind: Some(Kind::StringValue(value.to_owned())),
+    };
+    let mut fields: std::collections::BTreeMap<String, Value> = args
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), number(value)))
+        .collect();
+    fields.insert(
+        "served_model_name".to_owned(),
+        text(&engine.server.served_model_name),
+    );
+    fields.insert(
+        "model_path".to_owned(),
+        text(&engine.model.path.display().to_string()),
+    );
+    GetServerInfoResponse {
+        server_args: Some(Struct { fields }),
+        active_requests: int(load.running_requests + load.waiting_requests),
+        sglang_version: format!("lockstep-{}", env!("CARGO_PKG_VERSION")),
+        server_type: "grpc".to_owned(),
+        max_total_num_tokens: int(engine.kv_tokens()),
+        ..Default::default()
+    }
+}
+
+/// The load; there is one data-parallel rank, number 0.
+///
+/// # Errors
+/// INVALID_ARGUMENT for another rank.
+pub fn loads(
+    ctx: &RoleContext,
+    load: &GetLoadResponse,
+    request: &GetLoadsRequest,
+) -> Result<GetLoadsResponse, Status> {
+    if request.dp_rank.is_some_and(|rank| rank != 0) {
+        return Err(Status::invalid_argument(
+            "dp_rank: there is one data-parallel rank, 0",
+        ));
+    }
+    let wants = |section: &str| {
+        request
+            .include
+            .iter()
+            .any(|name| name == section || name == "all")
+    };
+    let total = load.kv_tokens_total.max(1) as f64;
+    let usage = load.kv_tokens_used as f64 / total;
+    let running = int(load.running_requests);
+    let waiting = int(load.waiting_requests);
+    let one = SchedulerLoad {
+        dp_rank: 0,
+        num_running_reqs: running,
+        num_waiting_reqs: waiting,
+        num_total_reqs: running + waiting,
+        num_used_tokens: int(load.kv_tokens_used),
+        max_total_num_tokens: int(load.kv_tokens_total),
+        token_usage: usage,
+        cache_hit_rate: load.cached_tokens_total as f64 / (load.prompt_tokens_total.max(1)) as f64,
+        utilization: f64::from(running) / ctx.engine.schedule.max_running_requests.max(1) as f64,
+        max_running_requests: int(ctx.engine.schedule.max_running_requests),
+        memory: wants("memory").then(|| MemoryMetrics {
+            token_capacity: int(load.kv_tokens_total),
+            ..Default::default()
+        }),
+        queues: wants("queues").then(|| QueueMetrics {
+            waiting,
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    Ok(GetLoadsResponse {
+        version: format!("lockstep-{}", env!("CARGO_PKG_VERSION")),
+        dp_rank_count: 1,
+        aggregate: Some(AggregateMetrics {
+            total_running_reqs: running,
+            total_waiting_reqs: waiting,
+            total_reqs: running + waiting,
+            avg_token_usage: one.token_usage,
+            avg_utilization: one.utilization,
+            ..Default::default()
+        }),
+        loads: vec![one],
+        ..Default::default()
+    })
+}

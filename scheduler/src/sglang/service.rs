@@ -1,0 +1,317 @@
+//! The service: one method per rpc, each a few lines.
+
+use std::{
+    collections::BTreeMap,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures::{Stream, StreamExt as _};
+use lockstep_process::RoleContext;
+use lockstep_proto::{
+    limits::PUBLIC_MESSAGE_BYTES,
+    pb::{
+        sglang::grpc::scheduler::{
+            AbortRequest, AbortResponse, EmbedRequest, EmbedResponse, GenerateRequest,
+            GenerateResponse, GetLoadsRequest, GetLoadsResponse, GetModelInfoRequest,
+            GetModelInfoResponse, GetServerInfoRequest, GetServerInfoResponse, HealthCheckRequest,
+            HealthCheckResponse, ListLoadedLoRaAdaptersRequest, ListLoadedLoRaAdaptersResponse,
+            LoadLoRaAdapterRequest, LoadLoRaAdapterResponse, UnloadLoRaAdapterRequest,
+            UnloadLoRaAdapterResponse,
+            sglang_scheduler_server::{SglangScheduler, SglangSchedulerServer},
+        },
+        smg::grpc::common::{
+            FlushCacheRequest, FlushCacheResponse, GetTokenizerChunk, GetTokenizerRequest,
+            ProfileResponse, StartProfileRequest, StopProfileRequest, SubscribeKvEventsRequest,
+        },
+    },
+};
+use tokio::sync::mpsc;
+use tonic::{Request, Response, Status, service::interceptor::InterceptedService};
+
+use super::{
+    auth::RequireKey,
+    convert::{Call, convert},
+    events::{Batches, batches},
+    generate::Responses,
+    info, tokenizer,
+};
+use crate::{
+    command::{Command, Commands, SinkId},
+    frontend::{ask, check_health},
+    kv_events::EVENT_QUEUE,
+    sinks::Sink,
+};
+
+/// Calls in progress by their client's request id: (sink, choices).
+type Calls = Arc<Mutex<BTreeMap<String, (SinkId, u64)>>>;
+
+/// The service.
+pub struct Service {
+    ctx: Arc<RoleContext>,
+    commands: Commands,
+    calls: Calls,
+}
+
+/// The gRPC service behind its key.
+pub type Grpc = InterceptedService<SglangSchedulerServer<Service>, RequireKey>;
+
+impl Service {
+    /// The gRPC service with its limits set.
+    pub fn grpc(ctx: Arc<RoleContext>, commands: Commands, key: RequireKey) -> Grpc {
+        let service = Self {
+            ctx,
+            commands,
+            calls: Calls::default(),
+        };
+        let server = SglangSchedulerServer::new(service)
+            .max_decoding_message_size(PUBLIC_MESSAGE_BYTES)
+            .max_encoding_message_size(PUBLIC_MESSAGE_BYTES);
+        InterceptedService::new(server, key)
+    }
+
+    async fn submit(&self, request_id: String, call: &Call) -> Result<Responses, Status> {
+        let (sender, outputs) = mpsc::unbounded_channel();
+        let sink = ask(&self.commands, |reply| Command::Open {
+            sink: Sink::Call(sender),
+            reply,
+        })
+        .await?;
+        let registration = Registration {
+            request_id: request_id.clone(),
+            sink,
+            calls: self.calls.clone(),
+            commands: self.commands.clone(),
+            finished: false,
+        };
+        let entry = (sink, call.requests.len() as u64);
+        lock(&self.calls).insert(request_id, entry);
+        for (request, body) in (0..).zip(call.requests.iter().cloned()) {
+            self.commands
+                .send(Command::Submit {
+                    sink,
+                    request,
+                    body: Ok(body),
+                })
+                .await
+                .map_err(|_| Status::unavailable("the scheduler is stopping"))?;
+        }
+        Ok(Responses::new(registration, outputs, call))
+    }
+}
+
+fn lock(calls: &Calls) -> std::sync::MutexGuard<'_, BTreeMap<String, (SinkId, u64)>> {
+    calls.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A call's entry; dropping it closes the sink, which aborts what still runs.
+pub struct Registration {
+    request_id: String,
+    sink: SinkId,
+    calls: Calls,
+    commands: Commands,
+    finished: bool,
+}
+
+impl Registration {
+    /// The client's id of the call.
+    pub fn request_id(&self) -> &str {
+        &self.request_id
+    }
+    /// All choices have ended.
+    pub fn finished(&mut self) {
+        self.finished = true;
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let mut calls = lock(&self.calls);
+        if calls
+            .get(&self.request_id)
+            .is_some_and(|(sink, _)| *sink == self.sink)
+        {
+            calls.remove(&self.request_id);
+        }
+        drop(calls);
+        if !self.finished {
+            tracing::debug!(request_id = self.request_id, "the caller left");
+        }
+        let (commands, sink) = (self.commands.clone(), self.sink);
+        if let Err(mpsc::error::TrySendError::Full(close)) =
+            commands.try_send(Command::Close { sink })
+        {
+            // The queue is full for a moment; waiting in a drop is not possible.
+            tokio::spawn(async move {
+                let _ = commands.send(close).await;
+            });
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl SglangScheduler for Service {
+    type GenerateStream = Pin<Box<dyn Stream<Item = Result<GenerateResponse, Status>> + Send>>;
+    type GetTokenizerStream = Pin<Box<dyn Stream<Item = Result<GetTokenizerChunk, Status>> + Send>>;
+    type SubscribeKvEventsStream = Batches;
+
+    async fn generate(
+        &self,
+        request: Request<GenerateRequest>,
+    ) -> Result<Response<Self::GenerateStream>, Status> {
+        let wire = request.into_inner();
+        let mut request_id = wire.request_id.clone();
+        if request_id.is_empty() {
+            request_id = format!("{:016x}", rand::random::<u64>());
+        }
+        if lock(&self.calls).contains_key(&request_id) {
+            return Err(Status::already_exists(format!(
+                "request_id {request_id} is in use"
+            )));
+        }
+        let call = convert(wire, &self.ctx.engine, rand::random())?;
+        Ok(Response::new(self.submit(request_id, &call).await?.boxed()))
+    }
+
+    async fn abort(
+        &self,
+        request: Request<AbortRequest>,
+    ) -> Result<Response<AbortResponse>, Status> {
+        let request_id = request.into_inner().request_id;
+        let found = lock(&self.calls).get(&request_id).copied();
+        if let Some((sink, choices)) = found {
+            for request in 0..choices {
+                let abort = Command::Abort { sink, request };
+                self.commands
+                    .send(abort)
+                    .await
+                    .map_err(|_| Status::unavailable("the scheduler is stopping"))?;
+            }
+        }
+        // Unknown means ended or never here: both are what the caller wants.
+        let message = if found.is_some() {
+            "aborted"
+        } else {
+            "no such request"
+        };
+        Ok(Response::new(AbortResponse {
+            success: found.is_some(),
+            message: message.to_owned(),
+        }))
+    }
+
+    async fn health_check(
+        &self,
+        _: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        let limit = Duration::from_secs(self.ctx.engine.timeouts.health_s);
+        let health = check_health(&self.commands, limit, false).await?;
+        Ok(Response::new(HealthCheckResponse {
+            healthy: health.healthy,
+            message: health.reason,
+        }))
+    }
+
+    async fn get_model_info(
+        &self,
+        _: Request<GetModelInfoRequest>,
+    ) -> Result<Response<GetModelInfoResponse>, Status> {
+        Ok(Response::new(info::model(&self.ctx)))
+    }
+
+    async fn get_server_info(
+        &self,
+        _: Request<GetServerInfoRequest>,
+    ) -> Result<Response<GetServerInfoResponse>, Status> {
+        let load = ask(&self.commands, |reply| Command::Load { reply }).await?;
+        Ok(Response::new(info::server(&self.ctx, &load)))
+    }
+
+    async fn get_loads(
+        &self,
+        request: Request<GetLoadsRequest>,
+    ) -> Result<Response<GetLoadsResponse>, Status> {
+        let request = request.into_inner();
+        let load = ask(&self.commands, |reply| Command::Load { reply }).await?;
+        Ok(Response::new(info::loads(&self.ctx, &load, &request)?))
+    }
+
+    async fn flush_cache(
+        &self,
+        request: Request<FlushCacheRequest>,
+    ) -> Result<Response<FlushCacheResponse>, Status> {
+        let wait = Duration::from_secs_f32(request.into_inner().timeout_s.clamp(0.0, 600.0));
+        let deadline = tokio::time::Instant::now() + wait;
+        loop {
+            let flushed = ask(&self.commands, |reply| Command::Flush { reply }).await?;
+            if flushed.flushed || tokio::time::Instant::now() >= deadline {
+                return Ok(Response::new(FlushCacheResponse {
+                    success: flushed.flushed,
+                    message: flushed.reason,
+                }));
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn get_tokenizer(
+        &self,
+        _: Request<GetTokenizerRequest>,
+    ) -> Result<Response<Self::GetTokenizerStream>, Status> {
+        let chunks = tokenizer::chunks(&self.ctx.engine.model.path)?;
+        Ok(Response::new(
+            futures::stream::iter(chunks.into_iter().map(Ok)).boxed(),
+        ))
+    }
+
+    async fn subscribe_kv_events(
+        &self,
+        _: Request<SubscribeKvEventsRequest>,
+    ) -> Result<Response<Self::SubscribeKvEventsStream>, Status> {
+        let (reply, events) = mpsc::channel(EVENT_QUEUE);
+        self.commands
+            .send(Command::CacheEvents { reply })
+            .await
+            .map_err(|_| Status::unavailable("the scheduler is stopping"))?;
+        Ok(Response::new(batches(events)))
+    }
+
+    async fn embed(&self, _: Request<EmbedRequest>) -> Result<Response<EmbedResponse>, Status> {
+        Err(unsupported("embeddings"))
+    }
+    async fn start_profile(
+        &self,
+        _: Request<StartProfileRequest>,
+    ) -> Result<Response<ProfileResponse>, Status> {
+        Err(unsupported("profiling"))
+    }
+    async fn stop_profile(
+        &self,
+        _: Request<StopProfileRequest>,
+    ) -> Result<Response<ProfileResponse>, Status> {
+        Err(unsupported("profiling"))
+    }
+    async fn load_lo_ra_adapter(
+        &self,
+        _: Request<LoadLoRaAdapterRequest>,
+    ) -> Result<Response<LoadLoRaAdapterResponse>, Status> {
+        Err(unsupported("LoRA adapters"))
+    }
+    async fn unload_lo_ra_adapter(
+        &self,
+        _: Request<UnloadLoRaAdapterRequest>,
+    ) -> Result<Response<UnloadLoRaAdapterResponse>, Status> {
+        Err(unsupported("LoRA adapters"))
+    }
+    async fn list_loaded_lo_ra_adapters(
+        &self,
+        _: Request<ListLoadedLoRaAdaptersRequest>,
+    ) -> Result<Response<ListLoadedLoRaAdaptersResponse>, Status> {
+        Err(unsupported("LoRA adapters"))
+    }
+}
+
+fn unsupported(what: &str) -> Status {
+    Status::unimplemented(format!("{what} are not supported by this server"))
+}

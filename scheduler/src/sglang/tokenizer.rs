@@ -1,0 +1,68 @@
+//! The tokenizer's files as a zip archive, in chunks: for gateways that can't
+//! read the model's folder.
+
+use std::{io::Write as _, path::Path};
+
+use lockstep_proto::pb::smg::grpc::common::GetTokenizerChunk;
+use sha2::{Digest as _, Sha256};
+use tonic::Status;
+use zip::write::SimpleFileOptions;
+
+/// Bytes per chunk, well below common message limits.
+const CHUNK: usize = 1 << 20;
+
+/// Files that make a tokenizer; those that exist are packed.
+const FILES: [&str; 9] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "config.json",
+    "generation_config.json",
+    "vocab.json",
+    "merges.txt",
+];
+
+/// Packs the tokenizer files of a model folder; the last chunk carries the
+/// archive's SHA-256.
+///
+/// # Errors
+/// INTERNAL when a file can't be read, NOT_FOUND when there is no tokenizer.
+pub fn chunks(folder: &Path) -> Result<Vec<GetTokenizerChunk>, Status> {
+    if !folder.join("tokenizer.json").is_file() {
+        return Err(Status::not_found("the model folder has no tokenizer.json"));
+    }
+    let archive = pack(folder)
+        .map_err(|error| Status::internal(format!("packing the tokenizer failed: {error}")))?;
+    let sha256 = Sha256::digest(&archive)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let mut chunks: Vec<GetTokenizerChunk> = archive
+        .chunks(CHUNK)
+        .map(|data| GetTokenizerChunk {
+            data: data.to_vec(),
+            sha256: String::new(),
+        })
+        .collect();
+    if let Some(last) = chunks.last_mut() {
+        last.sha256 = sha256;
+    }
+    Ok(chunks)
+}
+
+fn pack(folder: &Path) -> Result<Vec<u8>, std::io::Error> {
+    let mut archive = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    for name in FILES {
+        match std::fs::read(folder.join(name)) {
+            Ok(bytes) => {
+                archive.start_file(name, SimpleFileOptions::default())?;
+                archive.write_all(&bytes)?;
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(archive.finish()?.into_inner())
+}

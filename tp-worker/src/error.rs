@@ -1,0 +1,38 @@
+//! Why a worker process ended.
+
+use lockstep_collective::CollectiveError;
+use lockstep_process::ConnectError;
+
+use crate::worker::WorkerError;
+
+/// A worker that could not start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A thread or socket could not be set up.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: String,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+    /// This process was not started as a worker.
+    #[error("the {0} role cannot run as a worker")]
+    Role(String),
+    /// The scheduler could not be reached.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The scheduler refused or ended the stream.
+    #[error("the scheduler ended the stream: {0}")]
+    Scheduler(String),
+    /// The peers could not be reached.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// The device or the model.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+    /// The launcher is gone or told this process to stop at once.
+    #[error("told to stop")]
+    Halted,
+}

@@ -1,0 +1,59 @@
+//! The process around the worker: two threads, one that talks, one that computes.
+
+mod abort;
+mod collectives;
+mod compute;
+mod stream;
+
+use std::sync::mpsc;
+
+use abort::SharedAbort;
+use lockstep_process::{Role, RoleContext};
+
+use crate::RunError;
+
+/// Messages that may wait for the stream: ready and, with overlap, two results.
+const OUTGOING: usize = 8;
+
+/// Runs one worker until the scheduler ends its stream.
+///
+/// # Errors
+/// Why it ended, unless the scheduler closed the stream in order.
+pub fn run(ctx: RoleContext) -> Result<(), RunError> {
+    let Role::Worker(rank) = ctx.role else {
+        return Err(RunError::Role(ctx.role.to_string()));
+    };
+    let (orders, incoming) = mpsc::channel();
+    let (outgoing, messages) = tokio::sync::mpsc::channel(OUTGOING);
+    let abort = SharedAbort::default();
+    let listener = collectives::bind(&ctx.engine)?;
+    let hello = stream::hello(&ctx, rank, listener.as_ref());
+    let talker = std::thread::Builder::new()
+        .name("grpc".to_owned())
+        .spawn({
+            let (ctx, abort) = (ctx.clone(), abort.clone());
+            move || stream::talk(&ctx, hello, messages, orders, &abort)
+        })
+        .map_err(|source| RunError::Io {
+            what: "starting the gRPC thread".to_owned(),
+            source,
+        })?;
+
+    let computed = compute::compute(&ctx, rank, listener, &incoming, &outgoing, &abort);
+    if let Err(error) = &computed {
+        stream::report(&outgoing, &error.to_string());
+    }
+    drop(outgoing);
+    // Ends the stream if it is the compute thread that gave up.
+    drop(incoming);
+    let talked = talker
+        .join()
+        .unwrap_or_else(|_| Err(RunError::Scheduler("the gRPC thread panicked".to_owned())));
+    match (computed, talked) {
+        // A collective fails because another rank did, or because its wait was
+        // ended when the scheduler left: what the stream said is the cause.
+        (Err(error), Err(cause)) if collectives::is_collective(&error) => Err(cause),
+        (Err(error), _) | (Ok(()), Err(error)) => Err(error),
+        (Ok(()), Ok(())) => Ok(()),
+    }
+}

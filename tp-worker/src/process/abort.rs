@@ -1,0 +1,37 @@
+//! Ends the computing thread's waits when the scheduler is gone.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use lockstep_collective::AbortHandle;
+
+/// Shared by both threads of the process.
+#[derive(Clone, Default)]
+pub struct SharedAbort(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    handle: Option<AbortHandle>,
+    fired: bool,
+}
+
+impl SharedAbort {
+    /// The collectives stand: from now on [`Self::fire`] ends their waits.
+    pub fn arm(&self, handle: AbortHandle) {
+        let mut state = self.lock();
+        if state.fired {
+            handle.abort();
+        }
+        state.handle = Some(handle);
+    }
+    /// Ends all waits, now and later.
+    pub fn fire(&self) {
+        let mut state = self.lock();
+        state.fired = true;
+        if let Some(handle) = &state.handle {
+            handle.abort();
+        }
+    }
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

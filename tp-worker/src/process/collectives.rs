@@ -1,0 +1,134 @@
+//! Which collectives connect the ranks: none, shared memory, or TCP.
+
+use std::{
+    net::{SocketAddr, ToSocketAddrs as _, UdpSocket},
+    time::Duration,
+};
+
+use lockstep_collective::{
+    AbortHandle, Collective, CollectiveError, Options, SharedMemory, Single, Tcp, TcpListenerHandle,
+};
+use lockstep_config::EngineConfig;
+use lockstep_proto::pb::lockstep::GroupStart;
+
+use crate::RunError;
+
+/// The port where peers of other nodes reach this rank.
+pub struct Listener(TcpListenerHandle);
+
+impl Listener {
+    /// `host:port`, for the other ranks.
+    pub fn address(&self) -> String {
+        self.0.address().to_string()
+    }
+}
+
+/// Opens the port for other nodes; `None` within one node.
+///
+/// # Errors
+/// [`RunError::Io`] when node 0's address can't be resolved.
+pub fn bind(config: &EngineConfig) -> Result<Option<Listener>, RunError> {
+    if config.parallel.nnodes == 1 {
+        return Ok(None);
+    }
+    let addr = &config.parallel.dist_init_addr;
+    let failed = |source| RunError::Io {
+        what: format!("resolving {addr}"),
+        source,
+    };
+    let local = facing(addr).map_err(failed)?;
+    Ok(Some(Listener(Tcp::bind(local)?)))
+}
+
+/// This machine's address on the way to `addr`, with any free port: peers come
+/// by the network that node 0 is on, and no other interface is opened.
+fn facing(addr: &str) -> std::io::Result<SocketAddr> {
+    let peer = addr
+        .to_socket_addrs()?
+        .next()
+        .ok_or(std::io::ErrorKind::NotFound)?;
+    let any: SocketAddr = if peer.is_ipv4() {
+        ([0; 4], 0).into()
+    } else {
+        ([0; 16], 0).into()
+    };
+    // Connecting a datagram socket sends nothing; it only picks the route.
+    let probe = UdpSocket::bind(any)?;
+    probe.connect(peer)?;
+    Ok(SocketAddr::new(probe.local_addr()?.ip(), 0))
+}
+
+/// Connects this rank to its peers and returns what ends its waits.
+///
+/// # Errors
+/// [`RunError::Collective`] when a peer doesn't come or is of another group.
+pub fn connect(
+    config: &EngineConfig,
+    rank: usize,
+    secret: Option<&str>,
+    listener: Option<Listener>,
+    start: &GroupStart,
+) -> Result<(Box<dyn Collective>, AbortHandle), RunError> {
+    let size = config.parallel.tp_size;
+    let options = options(config);
+    let collective: Box<dyn Collective> = match listener {
+        None if size == 1 => Box::new(Single::new()),
+        None => Box::new(SharedMemory::join(
+            &start.shared_memory_name,
+            rank,
+            size,
+            &options,
+        )?),
+        Some(Listener(listener)) => {
+            let addresses = start
+                .collective_addresses
+                .iter()
+                .map(|address| address.parse())
+                .collect::<Result<Vec<SocketAddr>, _>>()
+                .map_err(|error| RunError::Scheduler(format!("it sent a bad address: {error}")))?;
+            let group = format!("{:016x}", start.group_id);
+            let secret = secret.unwrap_or_default().as_bytes();
+            Box::new(listener.connect_with(rank, &addresses, &group, secret, &options)?)
+        }
+    };
+    let abort = collective.abort_handle();
+    Ok((collective, abort))
+}
+
+/// A rank may be ahead of another by the loading of all weights once, and by
+/// the longest computation between two collectives ever after.
+fn options(config: &EngineConfig) -> Options {
+    let timeouts = &config.timeouts;
+    let widest = config.schedule.max_running_requests * config.model.hidden_size;
+    Options {
+        max_elements: widest.clamp(64 * 1024, 4 << 20),
+        timeout: Duration::from_secs(timeouts.step_watchdog_s.max(timeouts.startup_s)),
+        join_timeout: Duration::from_secs(timeouts.startup_s),
+        threads_per_rank: config.parallel.threads_per_rank,
+    }
+}
+
+/// The group fell apart rather than this rank: some other rank knows why.
+pub fn is_collective(error: &RunError) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if error.is::<CollectiveError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_peers_are_reached_over_loopback() -> std::io::Result<()> {
+        let local = facing("127.0.0.1:5000")?;
+        assert!(local.ip().is_loopback());
+        assert_eq!(local.port(), 0);
+        Ok(())
+    }
+}

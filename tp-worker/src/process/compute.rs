@@ -1,0 +1,79 @@
+//! The computing thread: plans in, results out, nothing else.
+
+use std::sync::mpsc::Receiver;
+
+use lockstep_backend_cpu::CpuBackend;
+use lockstep_model::LoadProgress;
+use lockstep_process::RoleContext;
+use lockstep_proto::pb::lockstep::{WorkerReady, worker_message};
+
+use super::{
+    abort::SharedAbort,
+    collectives::{self, Listener},
+    stream::{Order, Outgoing, message},
+};
+use crate::{
+    RunError,
+    worker::{Worker, cpu_backend},
+};
+
+/// Loads the shard and computes until the orders end.
+///
+/// # Errors
+/// What the device, the model or the group failed with.
+pub fn compute(
+    ctx: &RoleContext,
+    rank: usize,
+    listener: Option<Listener>,
+    orders: &Receiver<Order>,
+    outgoing: &Outgoing,
+    abort: &SharedAbort,
+) -> Result<(), RunError> {
+    // The orders end before the start when another rank fails first.
+    let Ok(Order::Start(start)) = orders.recv() else {
+        return Ok(());
+    };
+    let secret = ctx.node.dist_secret.as_deref();
+    let (collective, handle) = collectives::connect(&ctx.engine, rank, secret, listener, &start)?;
+    abort.arm(handle);
+    let mut worker = load(ctx, rank, collective)?;
+    let ready = WorkerReady {
+        weight_bytes: worker.weight_bytes() as u64,
+        kv_bytes: worker.kv_bytes() as u64,
+        backend: worker.describe(),
+    };
+    tracing::info!(backend = ready.backend, "loaded");
+    ctx.link.ready(&ready.backend);
+    if outgoing
+        .blocking_send(message(worker_message::Kind::Ready(ready)))
+        .is_err()
+    {
+        return Ok(());
+    }
+    while let Ok(order) = orders.recv() {
+        let Order::Plan(plan) = order else { continue };
+        let result = worker.step(&plan)?;
+        if outgoing
+            .blocking_send(message(worker_message::Kind::Result(result.into())))
+            .is_err()
+        {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn load(
+    ctx: &RoleContext,
+    rank: usize,
+    collective: Box<dyn lockstep_collective::Collective>,
+) -> Result<Worker<CpuBackend>, RunError> {
+    let local_rank = rank % ctx.engine.ranks_per_node();
+    let cores = ctx.node.cores.get(local_rank).map(Vec::as_slice);
+    let backend = cpu_backend(&ctx.engine, cores, collective)?;
+    let link = ctx.link.clone();
+    let mut progress = move |LoadProgress { done, total }: LoadProgress| {
+        link.progress("loading weights", done, total);
+    };
+    Ok(Worker::load(&ctx.engine, rank, backend, &mut progress)?)
+}

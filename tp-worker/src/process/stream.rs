@@ -1,0 +1,146 @@
+//! The stream to the scheduler, on a thread that never computes.
+
+use std::{sync::mpsc, time::Duration};
+
+use lockstep_process::{RoleContext, connect_tcp, connect_unix};
+use lockstep_proto::{
+    limits::INTERNAL_MESSAGE_BYTES,
+    pb::lockstep::{
+        GroupStart, WorkerCommand, WorkerFailure, WorkerHello, WorkerMessage, worker_command,
+        worker_gateway_client::WorkerGatewayClient, worker_message,
+    },
+    step::StepPlan,
+};
+use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
+use tonic::{Request, Streaming};
+
+use super::{abort::SharedAbort, collectives::Listener};
+use crate::RunError;
+
+/// What the scheduler wants done.
+pub enum Order {
+    /// Connect the collectives and load the weights.
+    Start(GroupStart),
+    /// One forward pass.
+    Plan(StepPlan),
+}
+
+/// Messages on their way to the scheduler.
+pub type Outgoing = tokio::sync::mpsc::Sender<WorkerMessage>;
+
+/// Who this worker is.
+pub fn hello(ctx: &RoleContext, rank: usize, listener: Option<&Listener>) -> WorkerHello {
+    WorkerHello {
+        rank: u32::try_from(rank).unwrap_or(u32::MAX),
+        config_hash: ctx.config_hash.clone(),
+        node_rank: u32::try_from(ctx.node.node_rank).unwrap_or(u32::MAX),
+        collective_address: listener.map(Listener::address).unwrap_or_default(),
+        pid: std::process::id(),
+    }
+}
+
+/// Wraps a message.
+pub fn message(kind: worker_message::Kind) -> WorkerMessage {
+    WorkerMessage { kind: Some(kind) }
+}
+
+/// Tells the scheduler why this worker ends, if it still listens.
+pub fn report(outgoing: &Outgoing, reason: &str) {
+    let failure = WorkerFailure {
+        message: reason.to_owned(),
+    };
+    let _ = outgoing.try_send(message(worker_message::Kind::Failure(failure)));
+}
+
+/// Attaches and carries messages both ways until either side ends.
+pub fn talk(
+    ctx: &RoleContext,
+    hello: WorkerHello,
+    messages: tokio::sync::mpsc::Receiver<WorkerMessage>,
+    orders: mpsc::Sender<Order>,
+    abort: &SharedAbort,
+) -> Result<(), RunError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| RunError::Io {
+            what: "starting the gRPC runtime".to_owned(),
+            source,
+        })?;
+    let outcome = runtime.block_on(async {
+        tokio::select! {
+            () = ctx.link.lifecycle().halt.cancelled() => Err(RunError::Halted),
+            outcome = carry(ctx, hello, messages, &orders) => outcome,
+        }
+    });
+    // A compute thread that waits for a peer or for an order must not wait on.
+    drop(orders);
+    abort.fire();
+    outcome
+}
+
+async fn carry(
+    ctx: &RoleContext,
+    hello: WorkerHello,
+    messages: tokio::sync::mpsc::Receiver<WorkerMessage>,
+    orders: &mpsc::Sender<Order>,
+) -> Result<(), RunError> {
+    let mut commands = attach(ctx, hello, messages).await?;
+    loop {
+        let command = commands
+            .message()
+            .await
+            .map_err(|status| RunError::Scheduler(status.message().to_owned()))?;
+        let order = match command {
+            Some(WorkerCommand {
+                kind: Some(worker_command::Kind::Start(start)),
+            }) => Order::Start(start),
+            Some(WorkerCommand {
+                kind: Some(worker_command::Kind::Plan(plan)),
+            }) => {
+                let plan = plan
+                    .try_into()
+                    .map_err(|error: lockstep_proto::WireError| {
+                        RunError::Scheduler(format!("it sent a plan without meaning: {error}"))
+                    })?;
+                Order::Plan(plan)
+            }
+            Some(WorkerCommand { kind: None }) => continue,
+            None => return Ok(()),
+        };
+        if orders.send(order).is_err() {
+            // The compute thread gave up and says why itself; what it reported
+            // is still leaving through the request stream.
+            while let Ok(Some(_)) = commands.message().await {}
+            return Ok(());
+        }
+    }
+}
+
+async fn attach(
+    ctx: &RoleContext,
+    hello: WorkerHello,
+    messages: tokio::sync::mpsc::Receiver<WorkerMessage>,
+) -> Result<Streaming<WorkerCommand>, RunError> {
+    let limit = Duration::from_secs(ctx.engine.timeouts.startup_s);
+    // Node 0's workers share the scheduler's machine; all others come over TCP.
+    let channel = if ctx.node.node_rank == 0 {
+        connect_unix(&ctx.node.workers_socket(), limit).await?
+    } else {
+        connect_tcp(&ctx.engine.parallel.dist_init_addr, limit).await?
+    };
+    let first = tokio_stream::once(message(worker_message::Kind::Hello(hello)));
+    let mut request = Request::new(first.chain(ReceiverStream::new(messages)));
+    if let Some(secret) = &ctx.node.dist_secret
+        && let Ok(value) = format!("Bearer {secret}").parse()
+    {
+        request.metadata_mut().insert("authorization", value);
+    }
+    let response = WorkerGatewayClient::new(channel)
+        .max_decoding_message_size(INTERNAL_MESSAGE_BYTES)
+        .max_encoding_message_size(INTERNAL_MESSAGE_BYTES)
+        .attach(request)
+        .await
+        .map_err(|status| RunError::Scheduler(status.message().to_owned()))?;
+    Ok(response.into_inner())
+}
