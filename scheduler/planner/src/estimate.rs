@@ -7,6 +7,7 @@
 use crate::{kv::KvMemory, table::Entry};
 
 const ONE: u64 = 1024;
+/// 0.7 and 0.7 · 0.14, each times the conservativeness.
 const INITIAL: u64 = 717;
 const LOWEST: u64 = 100;
 /// A request is not charged for more future tokens than this.
@@ -16,18 +17,24 @@ const RETRACT_DECODE_STEPS: u64 = 20;
 
 /// Expected share of the tokens still allowed, in 1/1024.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct NewTokenRatio(u64);
-
-impl Default for NewTokenRatio {
-    fn default() -> Self {
-        Self(INITIAL)
-    }
+pub(crate) struct NewTokenRatio {
+    now: u64,
+    lowest: u64,
 }
 
 impl NewTokenRatio {
+    /// The ratio at start, for a conservativeness in thousandths.
+    pub fn new(conservativeness: u32) -> Self {
+        let scaled = |ratio: u64| (ratio * u64::from(conservativeness) / 1000).min(ONE);
+        Self {
+            now: scaled(INITIAL),
+            lowest: scaled(LOWEST),
+        }
+    }
+
     /// One more step went well: from first to lowest in about 600 steps.
     pub fn decay(&mut self) {
-        self.0 = (self.0 - 1).max(LOWEST);
+        self.now = self.now.saturating_sub(1).max(self.lowest);
     }
 
     /// A retraction: at least what `running` have shown to need.
@@ -38,7 +45,7 @@ impl NewTokenRatio {
             allowed += u64::from(entry.max_new);
         }
         let ratio = (shown * ONE).checked_div(allowed).unwrap_or(ONE);
-        self.0 = ratio.clamp(self.0, ONE);
+        self.now = ratio.clamp(self.now, ONE);
     }
 
     /// Pages that a request is expected to want beyond the `held` ones, with
@@ -46,7 +53,7 @@ impl NewTokenRatio {
     pub fn future_pages(&self, kv: &KvMemory, entry: &Entry, reserve: u32) -> u32 {
         let more = u64::from(entry.remaining().min(CLIP_MAX_NEW_TOKENS));
         // At most CLIP_MAX_NEW_TOKENS, hence no loss.
-        let more = (more * self.0).div_ceil(ONE) as u32;
+        let more = (more * self.now).div_ceil(ONE) as u32;
         kv.missing(entry.pages.len(), entry.len() + more + reserve)
     }
 }

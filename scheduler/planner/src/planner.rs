@@ -57,7 +57,7 @@ impl Planner {
             flight: Flight::default(),
             outputs: Vec::new(),
             counters: Counters::default(),
-            ratio: NewTokenRatio::default(),
+            ratio: NewTokenRatio::new(1000),
             pace: AdmissionRate::default(),
             deadlines: Deadlines::default(),
             queue_deadlines: Deadlines::default(),
@@ -67,6 +67,15 @@ impl Planner {
             scratch: Default::default(),
             config,
         })
+    }
+
+    /// Sets how careful admission is, in thousandths (SGLang's
+    /// `--schedule-conservativeness` times 1000; 1000 at first): less admits
+    /// more requests at once and retracts more of them.
+    #[must_use]
+    pub fn with_conservativeness(mut self, thousandths: u32) -> Self {
+        self.ratio = NewTokenRatio::new(thousandths);
+        self
     }
 
     /// What it was told at start.

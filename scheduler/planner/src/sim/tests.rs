@@ -54,7 +54,7 @@ fn prompt() -> impl Strategy<Value = Vec<u32>> {
 prop_compose! {
     fn request()(
         input_ids in prompt(),
-        max_new_tokens in 0u32..30,
+        max_new_tokens in 0u32..48,
         stops in 0usize..3,
         min_new_tokens in 0u32..6,
         seed in 0u64..4,
@@ -104,8 +104,9 @@ fn reserve() -> impl Strategy<Value = ReserveConfig> {
 prop_compose! {
     fn config()(
         page_size in prop_oneof![Just(1u32), Just(2), Just(3), Just(16), Just(64), 1u32..65],
-        spare_pages in 0u32..40,
-        slots in 1u32..7,
+        tokens in 50u32..200,
+        slots in 1u32..9,
+        queued in 1u32..20,
         budget in 1u32..60,
         chunk in prop::option::weighted(0.8, 1u32..40),
         overlap in any::<bool>(),
@@ -115,16 +116,14 @@ prop_compose! {
         queue_timeout_ms in prop::option::weighted(0.1, 50u64..500),
         reserve in reserve(),
     ) -> PlannerConfig {
-        // The longest request just fits; pressure comes from the others.
-        let longest = 72 + 8 + 30 + reserve.exact_reserve_per_decode(page_size, true);
         PlannerConfig {
             max_running_requests: slots,
-            max_queued_requests: 12,
-            max_queued_tokens: 600,
+            max_queued_requests: queued,
+            max_queued_tokens: u64::from(queued) * 40,
             max_prefill_tokens: budget,
             chunked_prefill_size: chunk,
             page_size,
-            num_pages: 1 + longest.div_ceil(page_size) + spare_pages * 4 / page_size,
+            num_pages: 1 + tokens.div_ceil(page_size),
             context_length: CONTEXT,
             overlap,
             radix_cache,
@@ -177,7 +176,7 @@ impl Scenario {
             Err(error) if error.kind == ErrorKind::Overloaded => {
                 assert!(error.retry_after_s.unwrap() >= 1);
             }
-            Err(error) => assert!(request.input_ids.len() >= CONTEXT as usize, "{error}"),
+            Err(error) => assert!(error.message.contains("--max-total-tokens"), "{error}"),
         }
     }
 
@@ -313,6 +312,11 @@ impl Scenario {
         self.check();
     }
 
+    fn careful(mut self, thousandths: u32) -> Self {
+        self.engine.planner = self.engine.planner.with_conservativeness(thousandths);
+        self
+    }
+
     fn run(mut self, ops: &[Op]) {
         ops.iter().for_each(|op| self.apply(op));
         self.finish();
@@ -329,8 +333,33 @@ proptest! {
         config in config(),
         requests in prop::collection::vec(request(), 1..16),
         ops in prop::collection::vec(op(), 0..150),
+        careful in 0u32..1500,
     ) {
-        Scenario::new(&config, requests).run(&ops);
+        Scenario::new(&config, requests).careful(careful).run(&ops);
+    }
+
+    /// Everything is admitted that has a slot, so that pages run out all the time.
+    #[test]
+    fn pressure_changes_nothing_but_time(
+        config in config(),
+        page_size in 1u32..9,
+        requests in prop::collection::vec(request(), 10..20),
+        ops in prop::collection::vec(op(), 0..150),
+    ) {
+        let config = PlannerConfig {
+            max_running_requests: 8,
+            max_queued_requests: 100,
+            max_queued_tokens: 10_000,
+            page_size,
+            num_pages: 1 + 120u32.div_ceil(page_size),
+            ..config
+        };
+        let longer = |request: Request| Request {
+            sampling: SamplingParams { stop_token_ids: vec![3], min_new_tokens: 12, ..request.sampling },
+            ..request
+        };
+        let requests = requests.into_iter().map(longer).collect();
+        Scenario::new(&config, requests).careful(0).run(&ops);
     }
 
     #[test]
