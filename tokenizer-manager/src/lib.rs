@@ -1,1 +1,28 @@
-//! The tokenizer-manager process: HTTP and gRPC front.
+//! The tokenizer-manager process: HTTP and gRPC front of the engine.
+//!
+//! ```text
+//! chat, completions, /generate, gRPC ──▶ Draft ──▶ Submission ──▶ Scheduler (one stream)
+//!                                                      │
+//!                         SSE, JSON, gRPC ◀── Delta ◀── Generation (one per choice)
+//! ```
+//!
+//! A surface turns what it parsed into a [`submission::Draft`]; checks, tokens
+//! and limits are the same for all of them. A [`generation::Generation`] turns
+//! the scheduler's tokens into text and aborts its request when it is dropped,
+//! so a client that leaves, by whatever way, costs nothing from then on.
+
+#![forbid(unsafe_code)]
+
+pub mod engine;
+pub mod error;
+pub mod gate;
+pub mod generation;
+pub mod grpc;
+pub mod http;
+pub mod metrics;
+pub mod run;
+pub mod scheduler;
+pub mod submission;
+pub mod text;
+
+pub use run::{Listeners, RunError, run, serve_on};

@@ -1,0 +1,263 @@
+//! Errors as clients see them, the same on every surface.
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, Response, StatusCode, header},
+};
+use lockstep_proto::{
+    WireError,
+    request::{ErrorKind, RequestError},
+};
+use serde::Serialize;
+
+/// Seconds after which a client may try again where nobody knows better.
+const RETRY_AFTER_S: u32 = 1;
+
+/// One refusal: an HTTP status with OpenAI's error object, or the matching gRPC status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApiError {
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// OpenAI's `type`.
+    pub kind: &'static str,
+    /// OpenAI's `code`.
+    pub code: Option<&'static str>,
+    /// What is wrong and what to do.
+    pub message: String,
+    /// The request field at fault.
+    pub param: Option<String>,
+    /// When to try again, seconds.
+    pub retry_after_s: Option<u32>,
+}
+
+/// Shorthand for results that a client may see the error of.
+pub type ApiResult<T> = Result<T, ApiError>;
+
+/// OpenAI's error object.
+#[derive(Serialize)]
+pub struct ErrorBody<'a> {
+    error: ErrorFields<'a>,
+}
+
+#[derive(Serialize)]
+struct ErrorFields<'a> {
+    message: &'a str,
+    r#type: &'a str,
+    param: Option<&'a str>,
+    code: Option<&'a str>,
+}
+
+impl ApiError {
+    /// An error without a field at fault.
+    pub fn new(
+        status: StatusCode,
+        kind: &'static str,
+        code: Option<&'static str>,
+        message: impl Into<String>,
+    ) -> Self {
+        Self {
+            status,
+            kind,
+            code,
+            message: message.into(),
+            param: None,
+            retry_after_s: None,
+        }
+    }
+
+    /// 400: the field `param` cannot be what it is.
+    pub fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            param: Some(param.into()),
+            ..Self::bad_request(message)
+        }
+    }
+
+    /// 400 without a field at fault.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::BAD_REQUEST,
+            "invalid_request_error",
+            None,
+            message,
+        )
+    }
+
+    /// 400: something OpenAI's API knows and this version does not do.
+    pub fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            code: Some("unsupported_parameter"),
+            ..Self::invalid(param, message)
+        }
+    }
+
+    /// 503: starting, draining or without a scheduler.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        RequestError::new(ErrorKind::Unavailable, message).into()
+    }
+
+    /// 500.
+    pub fn internal(message: impl Into<String>) -> Self {
+        RequestError::new(ErrorKind::Internal, message).into()
+    }
+
+    /// Somebody aborted the request by its id.
+    pub fn aborted() -> Self {
+        Self {
+            code: Some("request_aborted"),
+            ..Self::bad_request("The request was aborted by its id.")
+        }
+    }
+
+    /// OpenAI's error object for this error.
+    pub fn body(&self) -> ErrorBody<'_> {
+        ErrorBody {
+            error: ErrorFields {
+                message: &self.message,
+                r#type: self.kind,
+                param: self.param.as_deref(),
+                code: self.code,
+            },
+        }
+    }
+
+    /// The error object as JSON text.
+    pub fn json(&self) -> String {
+        serde_json::to_string(&self.body()).unwrap_or_default()
+    }
+
+    /// The whole HTTP response.
+    pub fn into_http(self) -> Response<Body> {
+        let mut response = Response::new(Body::from(self.json()));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        );
+        if let Some(seconds) = self.retry_after_s {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+
+    /// The gRPC status; `retry-after` and the field at fault travel as metadata.
+    pub fn into_status(self) -> tonic::Status {
+        let code = match self.status {
+            StatusCode::BAD_REQUEST if self.code == Some("request_aborted") => tonic::Code::Aborted,
+            StatusCode::UNAUTHORIZED => tonic::Code::Unauthenticated,
+            StatusCode::NOT_FOUND => tonic::Code::NotFound,
+            StatusCode::REQUEST_TIMEOUT => tonic::Code::DeadlineExceeded,
+            StatusCode::TOO_MANY_REQUESTS => tonic::Code::ResourceExhausted,
+            StatusCode::SERVICE_UNAVAILABLE => tonic::Code::Unavailable,
+            status if status.is_client_error() => tonic::Code::InvalidArgument,
+            _ => tonic::Code::Internal,
+        };
+        let mut status = tonic::Status::new(code, self.message);
+        let metadata = status.metadata_mut();
+        if let Some(seconds) = self.retry_after_s {
+            metadata.insert("retry-after", seconds.into());
+        }
+        if let Some(param) = self.param.and_then(|param| param.parse().ok()) {
+            metadata.insert("param", param);
+        }
+        status
+    }
+}
+
+/// The one mapping from what the scheduler says to what clients see.
+impl From<RequestError> for ApiError {
+    fn from(error: RequestError) -> Self {
+        let (status, kind, code) = match error.kind {
+            ErrorKind::Invalid => (StatusCode::BAD_REQUEST, "invalid_request_error", None),
+            ErrorKind::Overloaded => (
+                StatusCode::TOO_MANY_REQUESTS,
+                "rate_limit_error",
+                Some("rate_limit_exceeded"),
+            ),
+            ErrorKind::Unavailable => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "server_error",
+                Some("service_unavailable"),
+            ),
+            ErrorKind::Timeout => (
+                StatusCode::REQUEST_TIMEOUT,
+                "timeout_error",
+                Some("request_timeout"),
+            ),
+            ErrorKind::Internal => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "server_error",
+                Some("internal_error"),
+            ),
+        };
+        let retry = matches!(error.kind, ErrorKind::Overloaded | ErrorKind::Unavailable);
+        Self {
+            status,
+            kind,
+            code,
+            message: error.message,
+            param: error.param,
+            retry_after_s: retry.then(|| error.retry_after_s.unwrap_or(RETRY_AFTER_S)),
+        }
+    }
+}
+
+impl From<WireError> for ApiError {
+    fn from(error: WireError) -> Self {
+        match error {
+            WireError::Missing(field) => Self::invalid(field, format!("'{field}' is missing.")),
+            WireError::Invalid { field, message } => {
+                Self::invalid(field, format!("Invalid value for '{field}': {message}."))
+            }
+        }
+    }
+}
+
+impl axum::response::IntoResponse for ApiError {
+    fn into_response(self) -> axum::response::Response {
+        self.into_http()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_its_http_and_grpc_status() {
+        for (kind, status, code, retry) in [
+            (ErrorKind::Invalid, 400, tonic::Code::InvalidArgument, None),
+            (
+                ErrorKind::Overloaded,
+                429,
+                tonic::Code::ResourceExhausted,
+                Some(1),
+            ),
+            (
+                ErrorKind::Unavailable,
+                503,
+                tonic::Code::Unavailable,
+                Some(1),
+            ),
+            (ErrorKind::Timeout, 408, tonic::Code::DeadlineExceeded, None),
+            (ErrorKind::Internal, 500, tonic::Code::Internal, None),
+        ] {
+            let error = ApiError::from(RequestError::new(kind, "why"));
+            assert_eq!(
+                (error.status.as_u16(), error.retry_after_s),
+                (status, retry)
+            );
+            assert_eq!(error.into_status().code(), code);
+        }
+    }
+
+    #[test]
+    fn the_error_object_has_all_four_keys() {
+        let error = ApiError::bad_request("no \"quotes\" lost");
+        assert_eq!(
+            error.json(),
+            r#"{"error":{"message":"no \"quotes\" lost","type":"invalid_request_error","param":null,"code":null}}"#
+        );
+    }
+}

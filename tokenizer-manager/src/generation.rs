@@ -1,0 +1,303 @@
+//! One choice being generated: tokens from the scheduler to what a client sees.
+
+mod pending;
+mod timing;
+
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+use futures::Stream;
+use lockstep_proto::{
+    request::{ErrorKind, Finish, FinishReason, Output, RequestError, Usage},
+    sampling::{SamplingParams, TokenLogprob},
+};
+use lockstep_text::{OutputOptions, OutputText, StopMatch};
+pub use pending::OutputToken;
+use pending::Pending;
+use timing::Timing;
+use tokio::time::{Instant, Sleep};
+
+use crate::{
+    engine::Engine,
+    error::{ApiError, ApiResult},
+    gate::Ticket,
+    scheduler::RequestHandle,
+    submission::Draft,
+};
+
+/// Prompt tokens that the first output token is decoded after: enough for a
+/// character of four bytes and the space before a word.
+const CONTEXT_TOKENS: usize = 8;
+/// The scheduler ends a request at its time limit; this much later it is taken to hang.
+const TIMEOUT_MARGIN: Duration = Duration::from_secs(5);
+
+/// What one step brought for a client.
+#[derive(Debug, Clone, Default)]
+pub struct Delta {
+    /// Text to show now.
+    pub text: String,
+    /// Tokens whose text began to show, in order.
+    pub tokens: Vec<OutputToken>,
+    /// Of the prompt, once, when asked for.
+    pub prompt_logprobs: Vec<TokenLogprob>,
+    /// Tokens generated so far.
+    pub completion_tokens: u32,
+    /// With the last delta.
+    pub end: Option<End>,
+}
+
+/// How a choice ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    /// Why.
+    pub reason: FinishReason,
+    /// What exactly, after [`FinishReason::Stop`].
+    pub matched: Option<Matched>,
+    /// Its counts.
+    pub usage: Usage,
+}
+
+/// What ended a choice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Matched {
+    /// An end or stop token.
+    Token(u32),
+    /// A stop string.
+    Text(String),
+}
+
+/// What all choices of a request have in common.
+#[derive(Debug, Clone)]
+pub struct GenerationOptions {
+    stops: Arc<[String]>,
+    include_stop: bool,
+    skip_special_tokens: bool,
+    min_tokens: usize,
+    timeout_ms: Option<u32>,
+    arrived: Instant,
+    ticket: Arc<Ticket>,
+}
+
+impl GenerationOptions {
+    /// From a checked draft.
+    pub fn new(
+        draft: &Draft,
+        sampling: &SamplingParams,
+        ticket: Arc<Ticket>,
+        arrived: Instant,
+    ) -> ApiResult<Self> {
+        Ok(Self {
+            stops: draft.stops.clone().into(),
+            include_stop: draft.include_stop,
+            skip_special_tokens: draft.skip_special_tokens,
+            min_tokens: sampling.min_new_tokens as usize,
+            timeout_ms: draft.timeout_ms,
+            arrived,
+            ticket,
+        })
+    }
+}
+
+/// One choice. Dropping it before its end aborts it at the scheduler.
+#[derive(Debug)]
+pub struct Generation {
+    handle: RequestHandle,
+    text: OutputText,
+    pending: Pending,
+    prompt: Arc<[u32]>,
+    stops: Arc<[String]>,
+    deadline: Option<Pin<Box<Sleep>>>,
+    timing: Timing,
+    ended: bool,
+    _ticket: Arc<Ticket>,
+}
+
+impl Generation {
+    /// Takes over a submitted request.
+    ///
+    /// # Errors
+    /// 400 for stop strings that cannot be matched.
+    pub fn new(
+        engine: &Engine,
+        handle: RequestHandle,
+        prompt: Arc<[u32]>,
+        options: &GenerationOptions,
+    ) -> ApiResult<Self> {
+        let from = prompt.len().saturating_sub(CONTEXT_TOKENS);
+        let text = OutputText::new(
+            engine.text.tokenizer.clone(),
+            OutputOptions {
+                skip_special_tokens: options.skip_special_tokens,
+                stops: &options.stops,
+                include_stop_str_in_output: options.include_stop,
+                min_tokens: options.min_tokens,
+                prompt: &prompt[from..],
+            },
+        )
+        .map_err(|error| ApiError::invalid("stop", error.to_string()))?;
+        let own = options
+            .timeout_ms
+            .map(|ms| Duration::from_millis(ms.into()));
+        let limit = own.or(engine.config.timeouts.request_s.map(Duration::from_secs));
+        Ok(Self {
+            handle,
+            text,
+            pending: Pending::default(),
+            prompt,
+            stops: Arc::clone(&options.stops),
+            deadline: limit
+                .map(|limit| Box::pin(tokio::time::sleep(limit.saturating_add(TIMEOUT_MARGIN)))),
+            timing: Timing::new(engine.metrics.latencies(), options.arrived),
+            ended: false,
+            _ticket: Arc::clone(&options.ticket),
+        })
+    }
+
+    /// The next delta that shows something, or the last one. Not to be called
+    /// after an error or an `end`.
+    ///
+    /// # Errors
+    /// Whatever ended the request other than well.
+    pub async fn next(&mut self) -> ApiResult<Delta> {
+        loop {
+            let output = self.receive().await?;
+            let delta = self.advance(output).await?;
+            if delta.end.is_some()
+                || !delta.text.is_empty()
+                || !delta.tokens.is_empty()
+                || !delta.prompt_logprobs.is_empty()
+            {
+                return Ok(delta);
+            }
+        }
+    }
+
+    /// All deltas; ends after the last one or the first error.
+    pub fn into_stream(self) -> impl Stream<Item = ApiResult<Delta>> + Send {
+        futures::stream::unfold(self, |mut generation| async move {
+            if generation.ended {
+                return None;
+            }
+            let delta = generation.next().await;
+            generation.ended = delta.as_ref().map_or(true, |delta| delta.end.is_some());
+            Some((delta, generation))
+        })
+    }
+
+    /// Waits for the end and joins all deltas.
+    ///
+    /// # Errors
+    /// Whatever ended the request other than well.
+    pub async fn complete(mut self) -> ApiResult<(Delta, End)> {
+        let mut whole = Delta::default();
+        loop {
+            let delta = self.next().await?;
+            whole.text.push_str(&delta.text);
+            whole.tokens.extend(delta.tokens);
+            whole.prompt_logprobs.extend(delta.prompt_logprobs);
+            if let Some(end) = delta.end {
+                return Ok((whole, end));
+            }
+        }
+    }
+
+    async fn receive(&mut self) -> ApiResult<Output> {
+        let Some(deadline) = &mut self.deadline else {
+            return Ok(self.handle.next().await);
+        };
+        tokio::select! {
+            biased;
+            output = self.handle.next() => Ok(output),
+            () = deadline.as_mut() => Err(RequestError::new(
+                ErrorKind::Timeout,
+                "The request took longer than its time limit.",
+            )
+            .into()),
+        }
+    }
+
+    async fn advance(&mut self, output: Output) -> ApiResult<Delta> {
+        let Output {
+            token_ids,
+            logprobs,
+            prompt_logprobs,
+            finish,
+        } = output;
+        self.timing.output(token_ids.len());
+        let mut delta = Delta {
+            prompt_logprobs,
+            ..Delta::default()
+        };
+        let stop = self.push(&token_ids, logprobs, &mut delta.text);
+        self.pending.showed(&delta.text);
+        if let Some(stop) = stop {
+            delta.end = Some(self.stopped(stop, finish).await);
+        } else if let Some(finish) = finish {
+            delta.end = Some(self.finished(finish, &mut delta)?);
+        }
+        delta.tokens = match (&delta.end, stop) {
+            (Some(_), None) => self.pending.rest(),
+            _ => self.pending.take(),
+        };
+        delta.completion_tokens = self.completion_tokens();
+        if let Some(end) = &delta.end {
+            self.timing.end(end.usage);
+        }
+        Ok(delta)
+    }
+
+    /// Adds tokens up to the one that completes a stop string.
+    fn push(
+        &mut self,
+        token_ids: &[u32],
+        logprobs: Vec<TokenLogprob>,
+        shown: &mut String,
+    ) -> Option<StopMatch> {
+        let mut logprobs = logprobs.into_iter();
+        for id in token_ids {
+            let token = self.text.push(*id);
+            shown.push_str(token.text);
+            self.pending.push(*id, token.text_offset, logprobs.next());
+            if token.stop.is_some() {
+                return token.stop;
+            }
+        }
+        None
+    }
+
+    /// A stop string ended the text: the scheduler need not go on.
+    async fn stopped(&mut self, stop: StopMatch, finish: Option<Finish>) -> End {
+        let counts = match finish {
+            Some(finish) => Some(finish.usage),
+            None => self.handle.stop().await,
+        };
+        End {
+            reason: FinishReason::Stop,
+            matched: self.stops.get(stop.index).cloned().map(Matched::Text),
+            usage: self.usage(counts.unwrap_or_default().cached_tokens),
+        }
+    }
+
+    fn finished(&mut self, finish: Finish, delta: &mut Delta) -> ApiResult<End> {
+        let reason = finish.outcome?;
+        let rest = self.text.finish();
+        delta.text.push_str(rest);
+        self.pending.showed(rest);
+        Ok(End {
+            reason,
+            matched: finish.matched_token.map(Matched::Token),
+            usage: self.usage(finish.usage.cached_tokens),
+        })
+    }
+
+    fn usage(&self, cached_tokens: u32) -> Usage {
+        Usage {
+            prompt_tokens: u32::try_from(self.prompt.len()).unwrap_or(u32::MAX),
+            completion_tokens: self.completion_tokens(),
+            cached_tokens,
+        }
+    }
+
+    fn completion_tokens(&self) -> u32 {
+        u32::try_from(self.text.tokens()).unwrap_or(u32::MAX)
+    }
+}

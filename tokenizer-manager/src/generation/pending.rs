@@ -1,0 +1,80 @@
+//! Tokens wait here until their text shows, so that what is said of a token
+//! (its id, its log-probability) never comes before its text, and nothing is
+//! said of the tokens of a stop string.
+
+use std::collections::VecDeque;
+
+use lockstep_proto::sampling::TokenLogprob;
+
+/// One output token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OutputToken {
+    /// Its id.
+    pub id: u32,
+    /// Where its text starts, in characters from the start of the output.
+    pub text_offset: usize,
+    /// When asked for.
+    pub logprob: Option<TokenLogprob>,
+}
+
+/// Tokens in order, those not shown yet, and how much text is.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    tokens: VecDeque<OutputToken>,
+    shown: usize,
+}
+
+impl Pending {
+    /// Adds a token whose text starts at `text_offset` (in characters).
+    pub(super) fn push(&mut self, id: u32, text_offset: usize, logprob: Option<TokenLogprob>) {
+        self.tokens.push_back(OutputToken {
+            id,
+            text_offset,
+            logprob,
+        });
+    }
+
+    /// More text was shown.
+    pub(super) fn showed(&mut self, text: &str) {
+        self.shown += text.chars().count();
+    }
+
+    /// Takes the tokens whose text began to show.
+    pub(super) fn take(&mut self) -> Vec<OutputToken> {
+        let ready = self
+            .tokens
+            .iter()
+            .take_while(|token| token.text_offset < self.shown)
+            .count();
+        self.tokens.drain(..ready).collect()
+    }
+
+    /// Takes all tokens: the text is complete.
+    pub(super) fn rest(&mut self) -> Vec<OutputToken> {
+        self.tokens.drain(..).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_come_with_their_text() {
+        let mut pending = Pending::default();
+        pending.push(1, 0, None);
+        pending.push(2, 3, None);
+        assert!(pending.take().is_empty(), "nothing shown");
+        pending.showed("äöü");
+        let ids = |tokens: Vec<OutputToken>| tokens.iter().map(|t| t.id).collect::<Vec<_>>();
+        assert_eq!(ids(pending.take()), [1], "three characters, six bytes");
+        pending.showed("x");
+        assert_eq!(ids(pending.take()), [2]);
+        pending.push(3, 4, None);
+        assert_eq!(
+            ids(pending.rest()),
+            [3],
+            "an end token has no text of its own"
+        );
+    }
+}

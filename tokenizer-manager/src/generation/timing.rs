@@ -1,0 +1,63 @@
+//! When a choice's tokens came.
+
+use lockstep_proto::request::Usage;
+use tokio::time::Instant;
+
+use crate::metrics::Latencies;
+
+/// Clock of one choice.
+#[derive(Debug)]
+pub(super) struct Timing {
+    latencies: Latencies,
+    arrived: Instant,
+    last: Option<Instant>,
+}
+
+impl Timing {
+    pub(super) fn new(latencies: Latencies, arrived: Instant) -> Self {
+        latencies.in_flight.increment(1.0);
+        Self {
+            latencies,
+            arrived,
+            last: None,
+        }
+    }
+
+    /// `tokens` new tokens came. Several at once share the time since the last.
+    pub(super) fn output(&mut self, tokens: usize) {
+        if tokens == 0 {
+            return;
+        }
+        let now = Instant::now();
+        let latencies = &self.latencies;
+        match self.last {
+            None => latencies
+                .first_token
+                .record(now.duration_since(self.arrived)),
+            Some(last) => {
+                let each = now.duration_since(last).as_secs_f64() / tokens as f64;
+                latencies.inter_token.record_many(each, tokens);
+            }
+        }
+        latencies.generated_tokens.increment(tokens as u64);
+        self.last = Some(now);
+    }
+
+    /// The choice ended well.
+    pub(super) fn end(&mut self, usage: Usage) {
+        let latencies = &self.latencies;
+        latencies.whole.record(self.arrived.elapsed());
+        latencies
+            .prompt_tokens
+            .increment(usage.prompt_tokens.into());
+        latencies
+            .cached_tokens
+            .increment(usage.cached_tokens.into());
+    }
+}
+
+impl Drop for Timing {
+    fn drop(&mut self) {
+        self.latencies.in_flight.decrement(1.0);
+    }
+}

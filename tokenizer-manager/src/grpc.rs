@@ -1,0 +1,175 @@
+//! The gRPC front: `lockstep.v1.Inference`, health and reflection.
+
+mod convert;
+mod generate;
+mod info;
+
+use std::{pin::Pin, sync::Arc};
+
+use futures::Stream;
+use lockstep_proto::{
+    limits::{PUBLIC_CONCURRENT_STREAMS, PUBLIC_MESSAGE_BYTES},
+    pb::{
+        LOCKSTEP_DESCRIPTORS,
+        lockstep::{
+            AbortRequest, AbortResponse, DetokenizeRequest, DetokenizeResponse, GenerateRequest,
+            GenerateResponse, GetModelInfoRequest, GetModelInfoResponse, GetServerInfoRequest,
+            GetServerInfoResponse, TokenizeRequest, TokenizeResponse,
+            inference_server::{Inference, InferenceServer},
+        },
+    },
+};
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, service::InterceptorLayer, transport::Server};
+use tonic_health::{ServingStatus, server::HealthReporter};
+
+use crate::{
+    engine::Engine, error::ApiError, gate::GateState, http::check_key, scheduler::LinkState,
+};
+
+/// The service's full name, as health checks ask for it.
+const SERVICE: &str = "lockstep.v1.Inference";
+
+/// The public service.
+struct Front {
+    engine: Arc<Engine>,
+}
+
+/// Serves until `close`, then lets open calls end.
+///
+/// # Errors
+/// Those of the transport.
+pub async fn serve(
+    engine: Arc<Engine>,
+    listener: TcpListener,
+    close: CancellationToken,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let (reporter, health) = tonic_health::server::health_reporter();
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(LOCKSTEP_DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()?;
+    let inference = InferenceServer::new(Front {
+        engine: engine.clone(),
+    })
+    .max_decoding_message_size(PUBLIC_MESSAGE_BYTES)
+    .max_encoding_message_size(PUBLIC_MESSAGE_BYTES);
+    let key = engine.api_key.clone();
+    let authorized = tower::ServiceBuilder::new()
+        .layer(InterceptorLayer::new(move |request: Request<()>| {
+            let shown = request.metadata().get("authorization");
+            check_key(key.as_deref(), shown.map(|value| value.as_bytes()))
+                .map_err(ApiError::into_status)?;
+            Ok(request)
+        }))
+        .service(inference);
+    let watcher = tokio::spawn(report(engine, reporter));
+    let served = Server::builder()
+        .max_concurrent_streams(PUBLIC_CONCURRENT_STREAMS)
+        .http2_keepalive_interval(Some(std::time::Duration::from_secs(20)))
+        .tcp_nodelay(true)
+        .add_service(health)
+        .add_service(reflection)
+        .add_service(authorized)
+        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), close.cancelled_owned())
+        .await;
+    watcher.abort();
+    Ok(served?)
+}
+
+/// SERVING while requests are let in and the scheduler is there.
+async fn report(engine: Arc<Engine>, reporter: HealthReporter) {
+    let mut gate = engine.gate.subscribe();
+    let mut link = engine.scheduler.state();
+    loop {
+        let open = *gate.borrow_and_update() == GateState::Open;
+        let ready = matches!(*link.borrow_and_update(), LinkState::Ready(_));
+        let status = if open && ready {
+            ServingStatus::Serving
+        } else {
+            ServingStatus::NotServing
+        };
+        for service in ["", SERVICE] {
+            reporter.set_service_status(service, status).await;
+        }
+        let changed = tokio::select! {
+            changed = gate.changed() => changed,
+            changed = link.changed() => changed,
+        };
+        if changed.is_err() {
+            return;
+        }
+    }
+}
+
+type Answers = Pin<Box<dyn Stream<Item = Result<GenerateResponse, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Inference for Front {
+    type GenerateStream = Answers;
+
+    async fn generate(
+        &self,
+        request: Request<GenerateRequest>,
+    ) -> Result<Response<Answers>, Status> {
+        self.engine.metrics.called("Generate");
+        let answers = generate::generate(&self.engine, request.into_inner()).await;
+        answers.map(Response::new).map_err(ApiError::into_status)
+    }
+
+    async fn abort(
+        &self,
+        request: Request<AbortRequest>,
+    ) -> Result<Response<AbortResponse>, Status> {
+        self.engine.metrics.called("Abort");
+        let id = request.into_inner().request_id;
+        if id.is_empty() {
+            return Err(ApiError::invalid("request_id", "'request_id' is missing.").into_status());
+        }
+        let found = self.engine.scheduler.abort(Some(id)).await > 0;
+        Ok(Response::new(AbortResponse { found }))
+    }
+
+    async fn tokenize(
+        &self,
+        request: Request<TokenizeRequest>,
+    ) -> Result<Response<TokenizeResponse>, Status> {
+        self.engine.metrics.called("Tokenize");
+        info::tokenize(&self.engine, request.into_inner())
+            .await
+            .map(Response::new)
+            .map_err(ApiError::into_status)
+    }
+
+    async fn detokenize(
+        &self,
+        request: Request<DetokenizeRequest>,
+    ) -> Result<Response<DetokenizeResponse>, Status> {
+        self.engine.metrics.called("Detokenize");
+        info::detokenize(&self.engine, request.into_inner())
+            .await
+            .map(Response::new)
+            .map_err(ApiError::into_status)
+    }
+
+    async fn get_model_info(
+        &self,
+        _: Request<GetModelInfoRequest>,
+    ) -> Result<Response<GetModelInfoResponse>, Status> {
+        self.engine.metrics.called("GetModelInfo");
+        Ok(Response::new(info::model(&self.engine)))
+    }
+
+    async fn get_server_info(
+        &self,
+        _: Request<GetServerInfoRequest>,
+    ) -> Result<Response<GetServerInfoResponse>, Status> {
+        self.engine.metrics.called("GetServerInfo");
+        info::server(&self.engine)
+            .await
+            .map(Response::new)
+            .map_err(ApiError::into_status)
+    }
+}

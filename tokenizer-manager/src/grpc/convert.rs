@@ -1,0 +1,131 @@
+//! From a gRPC request to a draft. Absent fields are absent: zero is a choice.
+
+use std::borrow::Cow;
+
+use lockstep_proto::pb::lockstep::{
+    Chat, GenerateRequest, LogprobParams, SamplingParams, generate_request,
+};
+use serde_json::json;
+
+use crate::{
+    engine::{Engine, fresh_id},
+    error::{ApiError, ApiResult},
+    http::{check_messages, valid_id},
+    submission::{Draft, Fields, Input, LogprobDraft, MaxTokens, SamplingDraft, count},
+    text::Conversation,
+};
+
+/// Checks what is gRPC's own and renders a chat.
+pub(super) async fn draft(engine: &Engine, request: GenerateRequest) -> ApiResult<Draft> {
+    let id = match request.request_id {
+        None => fresh_id(),
+        Some(id) if valid_id(&id) => id,
+        Some(id) => {
+            return Err(ApiError::invalid(
+                "request_id",
+                format!(
+                    "Invalid 'request_id' {id:?}: expected 1 to 128 letters, digits and characters \
+                     of \"-_.:/\"."
+                ),
+            ));
+        }
+    };
+    let (field, input) = match request.input {
+        None => {
+            return Err(ApiError::invalid(
+                "input",
+                "One of 'text', 'tokens' and 'chat' must be given.",
+            ));
+        }
+        Some(generate_request::Input::Text(text)) => (
+            "text",
+            Input::Text {
+                text,
+                add_special_tokens: true,
+            },
+        ),
+        Some(generate_request::Input::Tokens(tokens)) => ("tokens", Input::Ids(tokens.ids)),
+        Some(generate_request::Input::Chat(chat)) => ("chat", render(engine, chat).await?),
+    };
+    let fields = Fields {
+        input: field,
+        noun: "prompt",
+        max_tokens: "max_new_tokens",
+        prefix: "",
+    };
+    let mut draft = Draft::new(fields, id, vec![input]);
+    draft.n = request.n.unwrap_or(1).into();
+    draft.max_tokens = match request.max_new_tokens {
+        Some(tokens) => MaxTokens::Exact(tokens.into()),
+        None => MaxTokens::Rest,
+    };
+    draft.stops = request.stop;
+    draft.skip_special_tokens = request.skip_special_tokens.unwrap_or(true);
+    draft.priority = request.priority;
+    draft.timeout_ms = request.timeout_ms;
+    draft.sampling = sampling(request.sampling.unwrap_or_default());
+    draft.logprobs = logprobs(request.logprobs.unwrap_or_default());
+    Ok(draft)
+}
+
+async fn render(engine: &Engine, chat: Chat) -> ApiResult<Input> {
+    let limit = engine.config.server.limits.request.messages;
+    count("chat.messages", chat.messages.len(), limit)?;
+    let bytes = chat.messages.iter().map(|m| m.content.len()).sum();
+    let messages = chat.messages.into_iter();
+    let messages = messages
+        .map(|message| json!({"role": message.role, "content": message.content}))
+        .collect::<Vec<_>>();
+    check_messages(&messages)?;
+    let text = engine
+        .text
+        .render(Conversation {
+            messages,
+            add_generation_prompt: true,
+            bytes,
+            ..Conversation::default()
+        })
+        .await?;
+    Ok(Input::Text {
+        text,
+        add_special_tokens: false,
+    })
+}
+
+fn sampling(wire: SamplingParams) -> SamplingDraft {
+    let mut logit_bias: Vec<(u32, f64)> = wire
+        .logit_bias
+        .into_iter()
+        .map(|(id, bias)| (id, bias.into()))
+        .collect();
+    logit_bias.sort_by_key(|(id, _)| *id);
+    SamplingDraft {
+        temperature: wire.temperature.map(decimal),
+        top_p: wire.top_p.map(decimal),
+        top_k: wire.top_k.map(Into::into),
+        min_p: wire.min_p.map(decimal),
+        presence_penalty: wire.presence_penalty.map(decimal),
+        frequency_penalty: wire.frequency_penalty.map(decimal),
+        repetition_penalty: wire.repetition_penalty.map(decimal),
+        logit_bias,
+        seed: wire.seed,
+        min_tokens: wire.min_new_tokens.map(Into::into),
+        stop_token_ids: wire.stop_token_ids,
+        ignore_eos: wire.ignore_eos.unwrap_or(false),
+        min_tokens_field: "min_new_tokens",
+    }
+}
+
+/// The shortest decimal of an `f32`, so that 0.1 is said as 0.1 in messages.
+fn decimal(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or(f64::from(value))
+}
+
+fn logprobs(wire: LogprobParams) -> LogprobDraft {
+    LogprobDraft {
+        output: wire.output.unwrap_or(false),
+        top: wire.top.unwrap_or(0).into(),
+        top_field: Cow::Borrowed("logprobs.top"),
+        prompt_start: wire.prompt_start,
+    }
+}

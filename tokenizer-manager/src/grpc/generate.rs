@@ -1,0 +1,88 @@
+//! `Generate`: a message per step, or one per choice at its end.
+
+use std::sync::Arc;
+
+use futures::{StreamExt, stream};
+use lockstep_proto::pb::lockstep::{
+    FinishReason, GenerateRequest, GenerateResponse, generate_response,
+};
+
+use super::{Answers, convert};
+use crate::{
+    engine::Engine,
+    error::{ApiError, ApiResult},
+    generation::{Delta, End, Generation, Matched},
+    submission::Submission,
+};
+
+/// Submits a request; a refusal before the first token is the call's own status.
+pub(super) async fn generate(engine: &Arc<Engine>, request: GenerateRequest) -> ApiResult<Answers> {
+    let streaming = request.stream.unwrap_or(true);
+    let draft = convert::draft(engine, request).await?;
+    let id: Arc<str> = draft.trace_id.as_str().into();
+    let submission = Submission::new(engine, draft).await?;
+    let choices = submission.generations.into_iter().enumerate();
+    let mut answers = if streaming {
+        stream::select_all(choices.map(|(index, generation)| {
+            let id = id.clone();
+            let deltas = generation.into_stream();
+            deltas
+                .map(move |delta| delta.map(|delta| answer(&id, index, delta)))
+                .boxed()
+        }))
+    } else {
+        stream::select_all(choices.map(|(index, generation)| {
+            let id = id.clone();
+            stream::once(whole(id, index, generation)).boxed()
+        }))
+    };
+    let first = match answers.next().await {
+        Some(first) => Some(Ok(first?)),
+        None => None,
+    };
+    // After an error nothing more comes: dropping the rest aborts it.
+    let answers = stream::iter(first)
+        .chain(answers)
+        .scan(false, |over, answer| {
+            let item = (!*over).then(|| answer.map_err(ApiError::into_status));
+            *over |= matches!(item, Some(Err(_)));
+            std::future::ready(item)
+        });
+    Ok(answers.boxed() as Answers)
+}
+
+async fn whole(id: Arc<str>, index: usize, generation: Generation) -> ApiResult<GenerateResponse> {
+    let (mut whole, end) = generation.complete().await?;
+    whole.end = Some(end);
+    Ok(answer(&id, index, whole))
+}
+
+fn answer(id: &str, index: usize, delta: Delta) -> GenerateResponse {
+    let mut answer = GenerateResponse {
+        request_id: id.to_owned(),
+        index: u32::try_from(index).unwrap_or(u32::MAX),
+        text: delta.text,
+        token_ids: delta.tokens.iter().map(|token| token.id).collect(),
+        logprobs: delta
+            .tokens
+            .into_iter()
+            .filter_map(|token| token.logprob)
+            .map(Into::into)
+            .collect(),
+        prompt_logprobs: delta.prompt_logprobs.into_iter().map(Into::into).collect(),
+        ..GenerateResponse::default()
+    };
+    if let Some(end) = delta.end {
+        finish(&mut answer, end);
+    }
+    answer
+}
+
+fn finish(answer: &mut GenerateResponse, end: End) {
+    answer.finish_reason = Some(FinishReason::from(end.reason).into());
+    answer.matched = end.matched.map(|matched| match matched {
+        Matched::Token(id) => generate_response::Matched::MatchedToken(id),
+        Matched::Text(text) => generate_response::Matched::MatchedStop(text),
+    });
+    answer.usage = Some(end.usage.into());
+}

@@ -1,0 +1,83 @@
+//! The calls that generate nothing.
+
+use lockstep_proto::{
+    pb::lockstep::{
+        DetokenizeRequest, DetokenizeResponse, GetModelInfoResponse, GetServerInfoResponse,
+        TokenizeRequest, TokenizeResponse,
+    },
+    sampling::token_in_vocabulary,
+};
+
+use crate::{
+    engine::Engine,
+    error::{ApiError, ApiResult},
+};
+
+pub(super) async fn tokenize(
+    engine: &Engine,
+    request: TokenizeRequest,
+) -> ApiResult<TokenizeResponse> {
+    let tokenizer = engine.text.tokenizer.clone();
+    let special = request.add_special_tokens.unwrap_or(true);
+    let bytes = request.text.len();
+    let work = move || tokenizer.encode(&request.text, special);
+    let ids = engine.text.pool.run(bytes, work).await?;
+    Ok(TokenizeResponse {
+        ids: ids.map_err(|error| ApiError::invalid("text", error.to_string()))?,
+        max_model_len: narrow(engine.config.server.context_length),
+    })
+}
+
+pub(super) async fn detokenize(
+    engine: &Engine,
+    request: DetokenizeRequest,
+) -> ApiResult<DetokenizeResponse> {
+    let vocabulary = narrow(engine.config.model.vocab_size);
+    for id in &request.ids {
+        token_in_vocabulary("ids", *id, vocabulary)?;
+    }
+    let tokenizer = engine.text.tokenizer.clone();
+    let skip = request.skip_special_tokens.unwrap_or(true);
+    let bytes = request.ids.len().saturating_mul(4);
+    let work = move || tokenizer.decode(&request.ids, skip);
+    let text = engine.text.pool.run(bytes, work).await?;
+    Ok(DetokenizeResponse { text })
+}
+
+pub(super) fn model(engine: &Engine) -> GetModelInfoResponse {
+    let model = &engine.config.model;
+    GetModelInfoResponse {
+        served_model_name: engine.model().to_owned(),
+        model_path: model.path.display().to_string(),
+        architecture: name(&model.architecture),
+        vocab_size: narrow(model.vocab_size),
+        max_model_len: narrow(engine.config.server.context_length),
+        eos_token_ids: model.eos_token_ids.clone(),
+        dtype: name(&engine.config.dtype),
+    }
+}
+
+pub(super) async fn server(engine: &Engine) -> ApiResult<GetServerInfoResponse> {
+    let load = engine.scheduler.load().await?;
+    let config_json = serde_json::to_string(&*engine.config)
+        .map_err(|error| ApiError::internal(format!("The configuration has no JSON: {error}")))?;
+    Ok(GetServerInfoResponse {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        config_json,
+        config_hash: engine.config_hash.clone(),
+        running_requests: load.running_requests,
+        waiting_requests: load.waiting_requests,
+        kv_tokens_used: load.kv_tokens_used,
+        kv_tokens_total: load.kv_tokens_total,
+    })
+}
+
+/// A configuration value as its JSON name.
+fn name(value: &impl serde::Serialize) -> String {
+    let value = serde_json::to_value(value).unwrap_or_default();
+    value.as_str().map(str::to_owned).unwrap_or_default()
+}
+
+fn narrow(value: usize) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,104 @@
+//! The HTTP front: OpenAI's API, SGLang's native API, and what operators need.
+
+mod admin;
+mod body;
+mod chat;
+mod completions;
+mod info;
+mod json;
+mod middleware;
+mod models;
+mod native;
+mod openai;
+mod serve;
+mod sse;
+mod tokenize;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::Request,
+    middleware::from_fn_with_state,
+    routing::{any, get, post},
+};
+pub(crate) use chat::convert::messages::check as check_messages;
+pub(crate) use middleware::{check_key, valid_id};
+pub use serve::{Connections, listen};
+use tower_http::catch_panic::CatchPanicLayer;
+
+use crate::{
+    engine::Engine,
+    error::{ApiError, ApiResult},
+};
+
+/// All routes of `engine`.
+pub fn router(engine: Arc<Engine>) -> Router {
+    Router::new()
+        .route("/", get(info::index))
+        .route("/v1/chat/completions", post(chat::create))
+        .route("/v1/completions", post(completions::create))
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{*id}", get(models::retrieve))
+        .route("/tokenize", post(tokenize::tokenize))
+        .route("/detokenize", post(tokenize::detokenize))
+        .route("/generate", post(native::generate))
+        .route("/health", get(admin::health))
+        .route("/health_generate", get(admin::health_generate))
+        .route("/model_info", get(info::model_info))
+        .route("/get_model_info", get(info::model_info))
+        .route("/server_info", get(info::server_info))
+        .route("/get_server_info", get(info::server_info))
+        .route(
+            "/flush_cache",
+            get(admin::flush_cache).post(admin::flush_cache),
+        )
+        .route("/abort_request", post(admin::abort_request))
+        .route("/metrics", get(admin::metrics))
+        .fallback(any(unknown))
+        .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(engine.clone(), middleware::authorize))
+        .layer(from_fn_with_state(
+            engine.clone(),
+            middleware::limit_headers,
+        ))
+        .layer(CatchPanicLayer::custom(middleware::panicked))
+        .layer(from_fn_with_state(engine.clone(), middleware::identify))
+        .with_state(engine)
+}
+
+async fn unknown(request: Request) -> ApiError {
+    let (method, path) = (request.method(), request.uri().path());
+    ApiError {
+        status: axum::http::StatusCode::NOT_FOUND,
+        ..ApiError::bad_request(format!("Invalid URL ({method} {path})"))
+    }
+}
+
+async fn wrong_method(request: Request) -> ApiError {
+    let (method, path) = (request.method(), request.uri().path());
+    ApiError {
+        status: axum::http::StatusCode::METHOD_NOT_ALLOWED,
+        code: Some("method_not_supported"),
+        ..ApiError::bad_request(format!(
+            "Not allowed to {method} on {path}. (HINT: Perhaps you meant to use a different HTTP \
+             method?)"
+        ))
+    }
+}
+
+/// A JSON answer.
+fn json<T: serde::Serialize>(value: &T) -> ApiResult<axum::response::Response> {
+    use axum::{
+        body::Body,
+        http::{HeaderValue, header},
+    };
+    let text = serde_json::to_vec(value)
+        .map_err(|error| ApiError::internal(format!("The answer could not be written: {error}")))?;
+    let mut response = axum::response::Response::new(Body::from(text));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    Ok(response)
+}

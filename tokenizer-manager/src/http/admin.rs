@@ -1,0 +1,95 @@
+//! Routes for operators: health, cache, aborts, metrics.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::State,
+    http::header,
+    response::{IntoResponse, Response},
+};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{body::Json, json};
+use crate::{
+    engine::Engine,
+    error::{ApiError, ApiResult},
+    metrics::render_load,
+};
+
+/// `GET /health`: 200 only if a forward step ran on every rank recently, or one runs now.
+pub(super) async fn health(State(engine): State<Arc<Engine>>) -> ApiResult<Response> {
+    engine.healthy(false).await?;
+    json(&json!({"status": "ok"}))
+}
+
+/// `GET /health_generate`: 200 after a step of its own.
+pub(super) async fn health_generate(State(engine): State<Arc<Engine>>) -> ApiResult<Response> {
+    engine.healthy(true).await?;
+    json(&json!({"status": "ok"}))
+}
+
+/// `/flush_cache`: empties the prefix cache. Refused while requests run.
+pub(super) async fn flush_cache(State(engine): State<Arc<Engine>>) -> ApiResult<Response> {
+    let flushed = engine.scheduler.flush().await?;
+    if !flushed.flushed {
+        return Err(ApiError::bad_request(format!(
+            "The cache was not flushed: {}",
+            flushed.reason
+        )));
+    }
+    json(&json!({"flushed": true, "tokens": flushed.tokens}))
+}
+
+/// Which requests to abort.
+#[derive(Deserialize)]
+pub(super) struct AbortRequest {
+    rid: Option<String>,
+    abort_all: Option<bool>,
+}
+
+/// `POST /abort_request`: by the id in the answer (`chatcmpl-…`, `rid`), or all
+/// that came by this tokenizer-manager.
+pub(super) async fn abort_request(
+    State(engine): State<Arc<Engine>>,
+    Json(request): Json<AbortRequest>,
+) -> ApiResult<Response> {
+    let id = match (request.rid, request.abort_all.unwrap_or(false)) {
+        (_, true) => None,
+        (Some(rid), false) => Some(rid),
+        (None, false) => {
+            return Err(ApiError::invalid(
+                "rid",
+                "Either 'rid' or 'abort_all' must be given.",
+            ));
+        }
+    };
+    let aborted = engine.scheduler.abort(id).await;
+    json(&json!({"aborted": aborted}))
+}
+
+/// `GET /metrics`: this process's series and, if it can be reached, the scheduler's.
+pub(super) async fn metrics(State(engine): State<Arc<Engine>>) -> Response {
+    let mut text = engine.metrics.render();
+    let load = engine.scheduler.load().await;
+    text.push_str(
+        "# HELP lockstep_scheduler_up Whether the scheduler answered.\n# TYPE \
+         lockstep_scheduler_up gauge\n",
+    );
+    text.push_str(if load.is_ok() {
+        "lockstep_scheduler_up 1\n"
+    } else {
+        "lockstep_scheduler_up 0\n"
+    });
+    if let Ok(load) = load {
+        text.push_str(&render_load(&load));
+    }
+    (
+        [(
+            header::CONTENT_TYPE,
+            "text/plain; version=0.0.4; charset=utf-8",
+        )],
+        text,
+    )
+        .into_response()
+}

@@ -1,0 +1,219 @@
+//! Request bodies: JSON within limits, errors that name the field.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    body::to_bytes,
+    extract::{FromRequest, Request},
+    http::{HeaderMap, StatusCode, header},
+};
+use bytes::Bytes;
+use lockstep_proto::request::{ErrorKind, RequestError};
+use serde::de::DeserializeOwned;
+
+use crate::{
+    engine::Engine,
+    error::{ApiError, ApiResult},
+};
+
+/// How long a client may take to send its body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A JSON body of type `T`.
+pub(super) struct Json<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<Engine>> for Json<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, engine: &Arc<Engine>) -> ApiResult<Self> {
+        let limits = &engine.config.server.limits;
+        is_json(request.headers())?;
+        let body = read(request, limits.body_bytes).await?;
+        check_depth(&body, limits.json_depth)?;
+        parse(&body).map(Self)
+    }
+}
+
+/// A missing type is taken for JSON; another one is refused.
+fn is_json(headers: &HeaderMap) -> ApiResult<()> {
+    let Some(value) = headers.get(header::CONTENT_TYPE) else {
+        return Ok(());
+    };
+    let media = value.to_str().unwrap_or_default();
+    let media = media.split(';').next().unwrap_or_default().trim();
+    let json = media.eq_ignore_ascii_case("application/json")
+        || media.to_ascii_lowercase().ends_with("+json");
+    if json || media.is_empty() {
+        return Ok(());
+    }
+    Err(ApiError {
+        status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        ..ApiError::bad_request(format!(
+            "Unsupported Content-Type {media:?}: send the body as 'application/json'."
+        ))
+    })
+}
+
+async fn read(request: Request, limit: usize) -> ApiResult<Bytes> {
+    let too_large = || ApiError {
+        status: StatusCode::PAYLOAD_TOO_LARGE,
+        code: Some("request_too_large"),
+        ..ApiError::bad_request(format!(
+            "The request's body is larger than the limit of {limit} bytes."
+        ))
+    };
+    let announced = request
+        .headers()
+        .get(header::CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if announced.is_some_and(|bytes| bytes > limit) {
+        return Err(too_large());
+    }
+    match tokio::time::timeout(BODY_TIMEOUT, to_bytes(request.into_body(), limit)).await {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(error)) => Err(if is_length_limit(&error) {
+            too_large()
+        } else {
+            ApiError::bad_request(format!("The request's body could not be read: {error}"))
+        }),
+        Err(_) => Err(RequestError::new(
+            ErrorKind::Timeout,
+            format!(
+                "The request's body did not arrive within {} s.",
+                BODY_TIMEOUT.as_secs()
+            ),
+        )
+        .into()),
+    }
+}
+
+fn is_length_limit(error: &axum::Error) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if error.is::<http_body_util::LengthLimitError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// Counts brackets outside strings, before anything is built from them.
+fn check_depth(body: &[u8], limit: usize) -> ApiResult<()> {
+    let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
+    for byte in body {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => {
+                depth += 1;
+                if depth > limit {
+                    return Err(ApiError::bad_request(format!(
+                        "The request's JSON is nested deeper than {limit} levels."
+                    )));
+                }
+            }
+            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Parses a body; the error names the field at fault.
+pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> ApiResult<T> {
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        let path = error.path().to_string();
+        explain(&path, error.inner())
+    })?;
+    deserializer.end().map_err(|error| explain(".", &error))?;
+    Ok(value)
+}
+
+fn explain(path: &str, error: &serde_json::Error) -> ApiError {
+    let text = error.to_string();
+    // serde_json appends a position; the field's name says more.
+    let text = text.split(" at line ").next().unwrap_or(&text);
+    if !error.is_data() {
+        return ApiError::bad_request(format!(
+            "We could not parse the JSON body of your request: {text} (line {}, column {}).",
+            error.line(),
+            error.column()
+        ));
+    }
+    if let Some(field) = text
+        .strip_prefix("missing field `")
+        .and_then(|rest| rest.strip_suffix('`'))
+    {
+        let param = if path == "." {
+            field.to_owned()
+        } else {
+            format!("{path}.{field}")
+        };
+        return ApiError {
+            code: Some("missing_required_parameter"),
+            ..ApiError::invalid(&param, format!("Missing required parameter: '{param}'."))
+        };
+    }
+    if path == "." {
+        return ApiError::bad_request(format!("Invalid request body: {text}."));
+    }
+    let invalid_type = text.starts_with("invalid type");
+    ApiError {
+        code: invalid_type.then_some("invalid_type"),
+        ..ApiError::invalid(path, format!("Invalid value for '{path}': {text}."))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    struct Sample {
+        a: Option<i64>,
+        b: Vec<u32>,
+    }
+
+    #[test]
+    fn errors_name_the_field() {
+        let case = |body: &str| {
+            let error = parse::<Sample>(body.as_bytes()).expect_err("faulty");
+            (error.param, error.code)
+        };
+        let param = |name: &str| Some(name.to_owned());
+        assert_eq!(
+            case(r#"{"a": 1.5, "b": []}"#),
+            (param("a"), Some("invalid_type"))
+        );
+        assert_eq!(case(r#"{"b": [1, -1]}"#), (param("b[1]"), None));
+        assert_eq!(case("{}"), (param("b"), Some("missing_required_parameter")));
+        for broken in [
+            "",
+            "{",
+            "[]x",
+            r#"{"b": []} {}"#,
+            r#"{"a": 1e999, "b": []}"#,
+        ] {
+            assert_eq!(case(broken).0, None, "{broken}");
+        }
+        let ok = parse::<Sample>(br#"{"b": [1], "unknown": {}}"#);
+        assert_eq!(
+            ok,
+            Ok(Sample {
+                a: None,
+                b: vec![1]
+            })
+        );
+    }
+
+    #[test]
+    fn depth_is_counted_outside_strings() {
+        assert!(check_depth(br#"{"a": "[[[[\"[[", "b": [[1]]}"#, 3).is_ok());
+        assert!(check_depth(b"[[[[", 3).is_err());
+    }
+}

@@ -1,0 +1,103 @@
+//! From a chat request to a draft.
+
+pub(crate) mod messages;
+mod unsupported;
+
+use std::borrow::Cow;
+
+use super::types::ChatRequest;
+use crate::{
+    engine::Engine,
+    error::{ApiError, ApiResult},
+    submission::{Draft, Fields, Input, LogprobDraft, MaxTokens, count, integer},
+    text::Conversation,
+};
+
+/// OpenAI's limit of `top_logprobs`.
+const MOST_TOP_LOGPROBS: i64 = 20;
+
+/// Checks what is the chat API's own and renders the messages.
+pub(super) async fn draft(
+    engine: &Engine,
+    request: &mut ChatRequest,
+    trace_id: String,
+) -> ApiResult<Draft> {
+    unsupported::check(request)?;
+    count(
+        "messages",
+        request.messages.len(),
+        engine.config.server.limits.request.messages,
+    )?;
+    messages::check(&request.messages)?;
+    let (max_tokens, max_tokens_field) = max_tokens(request)?;
+    let logprobs = logprobs(request)?;
+    let mut draft = Draft::new(
+        Fields {
+            input: "messages",
+            noun: "messages",
+            max_tokens: max_tokens_field,
+            prefix: "",
+        },
+        trace_id,
+        Vec::new(),
+    );
+    request.common(&mut draft)?;
+    draft.max_tokens = max_tokens;
+    draft.logprobs = logprobs;
+    let text = engine.text.render(conversation(request)).await?;
+    draft.inputs = vec![Input::Text {
+        text,
+        add_special_tokens: false,
+    }];
+    Ok(draft)
+}
+
+fn max_tokens(request: &ChatRequest) -> ApiResult<(MaxTokens, &'static str)> {
+    match (request.max_completion_tokens, request.max_tokens) {
+        (Some(new), Some(old)) if new != old => Err(ApiError::invalid(
+            "max_tokens",
+            "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.",
+        )),
+        (Some(tokens), _) => Ok((MaxTokens::Exact(tokens), "max_completion_tokens")),
+        (None, Some(tokens)) => Ok((MaxTokens::Exact(tokens), "max_tokens")),
+        (None, None) => Ok((MaxTokens::Rest, "max_completion_tokens")),
+    }
+}
+
+fn logprobs(request: &ChatRequest) -> ApiResult<LogprobDraft> {
+    let output = request.logprobs.unwrap_or(false);
+    let top = integer(
+        "top_logprobs",
+        request.top_logprobs.unwrap_or(0),
+        0,
+        MOST_TOP_LOGPROBS,
+    )?;
+    if top > 0 && !output {
+        return Err(ApiError::invalid(
+            "top_logprobs",
+            "The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled.",
+        ));
+    }
+    Ok(LogprobDraft {
+        output,
+        top,
+        top_field: Cow::Borrowed("top_logprobs"),
+        prompt_start: None,
+    })
+}
+
+/// Takes the messages out of the request.
+fn conversation(request: &mut ChatRequest) -> Conversation {
+    let messages = std::mem::take(&mut request.messages);
+    let continue_final_message = request.continue_final_message.unwrap_or(false);
+    Conversation {
+        bytes: messages.iter().map(messages::size).sum(),
+        messages,
+        tools: request.tools.take().filter(|tools| !tools.is_empty()),
+        add_generation_prompt: request
+            .add_generation_prompt
+            .unwrap_or(!continue_final_message),
+        continue_final_message,
+        kwargs: request.chat_template_kwargs.take(),
+    }
+}

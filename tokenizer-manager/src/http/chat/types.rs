@@ -1,0 +1,26 @@
+//! The request's fields.
+
+use serde_json::{Map, Value};
+
+use crate::http::openai::params::openai_request;
+
+openai_request! {
+    /// A chat request. Fields not listed are ignored.
+    pub(in crate::http) struct ChatRequest {
+        messages: Vec<Value>,
+        max_completion_tokens: Option<i64>,
+        logprobs: Option<bool>,
+        top_logprobs: Option<i64>,
+        tools: Option<Vec<Value>>,
+        tool_choice: Option<Value>,
+        functions: Option<Vec<Value>>,
+        function_call: Option<Value>,
+        response_format: Option<Value>,
+        modalities: Option<Vec<String>>,
+        audio: Option<Value>,
+        chat_template: Option<String>,
+        chat_template_kwargs: Option<Map<String, Value>>,
+        add_generation_prompt: Option<bool>,
+        continue_final_message: Option<bool>,
+    }
+}

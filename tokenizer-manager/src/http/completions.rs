@@ -1,0 +1,31 @@
+//! `POST /v1/completions`.
+
+mod convert;
+mod echo;
+mod response;
+mod stream;
+mod types;
+
+use std::sync::Arc;
+
+use axum::{Extension, extract::State, response::Response};
+
+use super::{body::Json, middleware::RequestId, openai::check_model};
+use crate::{engine::Engine, error::ApiResult, submission::Submission};
+
+pub(super) async fn create(
+    State(engine): State<Arc<Engine>>,
+    Extension(id): Extension<RequestId>,
+    Json(mut request): Json<types::CompletionRequest>,
+) -> ApiResult<Response> {
+    check_model(&engine, request.model.as_deref())?;
+    let streaming = request.streaming()?;
+    let id = id.object("cmpl");
+    let (draft, shape) = convert::draft(&mut request, id.clone())?;
+    let submission = Submission::new(&engine, draft).await?;
+    let frame = response::Frame::new(engine, id, shape);
+    match streaming {
+        Some(streaming) => stream::answer(frame, submission, streaming).await,
+        None => response::answer(&frame, submission).await,
+    }
+}

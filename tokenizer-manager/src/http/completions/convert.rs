@@ -1,0 +1,93 @@
+//! From a completions request to a draft.
+
+use std::borrow::Cow;
+
+use super::{response::Shape, types::CompletionRequest};
+use crate::{
+    error::{ApiError, ApiResult},
+    http::json::Prompt,
+    submission::{Draft, Fields, Input, LogprobDraft, MaxTokens, integer},
+};
+
+/// OpenAI's default of `max_tokens`.
+const MAX_TOKENS: u32 = 16;
+/// OpenAI's limit of `logprobs`.
+const MOST_LOGPROBS: i64 = 5;
+
+const FIELDS: Fields = Fields {
+    input: "prompt",
+    noun: "prompt",
+    max_tokens: "max_tokens",
+    prefix: "",
+};
+
+/// Checks what is the completions API's own.
+pub(super) fn draft(
+    request: &mut CompletionRequest,
+    trace_id: String,
+) -> ApiResult<(Draft, Shape)> {
+    if request
+        .suffix
+        .as_ref()
+        .is_some_and(|suffix| !suffix.is_empty())
+    {
+        return Err(ApiError::unsupported(
+            "suffix",
+            "Insertion ('suffix') is not supported by this version.",
+        ));
+    }
+    text_only(request)?;
+    let mut draft = Draft::new(FIELDS, trace_id, inputs(request)?);
+    request.common(&mut draft)?;
+    let shape = Shape {
+        echo: request.echo.unwrap_or(false),
+        logprobs: request.logprobs.is_some(),
+        output: request.max_tokens != Some(0),
+        skip_special_tokens: draft.skip_special_tokens,
+    };
+    let top = integer("logprobs", request.logprobs.unwrap_or(0), 0, MOST_LOGPROBS)?;
+    draft.logprobs = LogprobDraft {
+        output: shape.logprobs,
+        top,
+        top_field: Cow::Borrowed("logprobs"),
+        // An echo alone needs no probabilities, but a request without output
+        // must ask for some.
+        prompt_start: (shape.echo && (shape.logprobs || !shape.output)).then_some(0),
+    };
+    draft.max_tokens = match request.max_tokens {
+        Some(tokens) => MaxTokens::Exact(tokens),
+        None => MaxTokens::Default(MAX_TOKENS),
+    };
+    Ok((draft, shape))
+}
+
+fn text_only(request: &CompletionRequest) -> ApiResult<()> {
+    match &request.response_format {
+        None | Some(serde_json::Value::Null) => Ok(()),
+        Some(format) if format.get("type").and_then(serde_json::Value::as_str) == Some("text") => {
+            Ok(())
+        }
+        Some(_) => Err(ApiError::unsupported(
+            "response_format",
+            "Response formats other than 'text' are not supported by this version.",
+        )),
+    }
+}
+
+fn inputs(request: &mut CompletionRequest) -> ApiResult<Vec<Input>> {
+    let special = request.add_special_tokens.unwrap_or(true);
+    match request.prompt.take() {
+        None => Err(ApiError {
+            code: Some("missing_required_parameter"),
+            ..ApiError::invalid("prompt", "Missing required parameter: 'prompt'.")
+        }),
+        Some(Prompt::Texts(texts)) => Ok(texts
+            .into_iter()
+            .map(|text| Input::Text {
+                text,
+                add_special_tokens: special,
+            })
+            .collect()),
+        Some(Prompt::Tokens(lists)) => Ok(lists.into_iter().map(Input::Ids).collect()),
+    }
+}

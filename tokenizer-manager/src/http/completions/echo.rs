@@ -1,0 +1,47 @@
+//! The prompt in front of its completion.
+
+use lockstep_proto::sampling::TokenLogprob;
+use lockstep_text::{IncrementalDetokenizer, Tokenizer};
+
+use crate::http::openai::logprobs::CompletionLogprobs;
+
+/// A prompt's text and where its tokens start in it.
+pub(super) struct Echo {
+    /// The text, without a character that the prompt leaves open: that comes
+    /// with the output.
+    pub text: String,
+    /// Its length in characters.
+    pub chars: usize,
+    offsets: Vec<usize>,
+}
+
+impl Echo {
+    pub(super) fn new(tokenizer: &Tokenizer, prompt: &[u32], skip_special_tokens: bool) -> Self {
+        let mut detokenizer = IncrementalDetokenizer::new(tokenizer.clone(), skip_special_tokens);
+        let (mut text, mut chars) = (String::new(), 0);
+        let mut offsets = Vec::with_capacity(prompt.len());
+        for id in prompt {
+            offsets.push(chars);
+            let piece = detokenizer.push(*id);
+            chars += piece.chars().count();
+            text.push_str(piece);
+        }
+        Self {
+            text,
+            chars,
+            offsets,
+        }
+    }
+
+    /// Adds the prompt's tokens to `logprobs`.
+    pub(super) fn describe(
+        &self,
+        tokenizer: &Tokenizer,
+        prompt: &[TokenLogprob],
+        logprobs: &mut CompletionLogprobs,
+    ) {
+        for (token, offset) in prompt.iter().zip(&self.offsets) {
+            logprobs.push(tokenizer, token, *offset);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! A whole answer.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use futures::future::try_join_all;
+use serde::Serialize;
+
+use super::echo::Echo;
+use crate::{
+    engine::{Engine, now},
+    error::ApiResult,
+    generation::{Delta, Generation},
+    http::{
+        json,
+        openai::{
+            finish_reason,
+            logprobs::CompletionLogprobs,
+            usage::{UsageBody, UsageMeter},
+        },
+    },
+    submission::Submission,
+};
+
+/// What a choice shows.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    /// The prompt before the output.
+    pub echo: bool,
+    /// Log-probabilities.
+    pub logprobs: bool,
+    /// Any output at all.
+    pub output: bool,
+    /// As for the output, so for the echo.
+    pub skip_special_tokens: bool,
+}
+
+/// What every object of one answer repeats.
+pub(super) struct Frame {
+    pub engine: Arc<Engine>,
+    pub id: String,
+    pub created: u64,
+    pub fingerprint: String,
+    pub shape: Shape,
+}
+
+impl Frame {
+    pub(super) fn new(engine: Arc<Engine>, id: String, shape: Shape) -> Self {
+        Self {
+            fingerprint: engine.fingerprint(),
+            engine,
+            id,
+            created: now(),
+            shape,
+        }
+    }
+
+    /// The prompts to show, one per prompt; empty without echo.
+    pub(super) fn echoes(&self, submission: &Submission) -> Vec<Echo> {
+        let tokenizer = &self.engine.text.tokenizer;
+        let prompts = submission.prompts.iter().filter(|_| self.shape.echo);
+        prompts
+            .map(|prompt| Echo::new(tokenizer, prompt, self.shape.skip_special_tokens))
+            .collect()
+    }
+
+    /// The log-probabilities of a delta; those of the prompt come with the first.
+    pub(super) fn logprobs(
+        &self,
+        echo: Option<&Echo>,
+        delta: &Delta,
+    ) -> Option<CompletionLogprobs> {
+        if !self.shape.logprobs {
+            return None;
+        }
+        let tokenizer = &self.engine.text.tokenizer;
+        let mut logprobs = CompletionLogprobs::default();
+        if let Some(echo) = echo {
+            echo.describe(tokenizer, &delta.prompt_logprobs, &mut logprobs);
+        }
+        let base = echo.map_or(0, |echo| echo.chars);
+        logprobs.extend(tokenizer, &delta.tokens, base);
+        Some(logprobs)
+    }
+}
+
+#[derive(Serialize)]
+struct Completion<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: Vec<Choice>,
+    usage: UsageBody,
+    system_fingerprint: &'a str,
+}
+
+#[derive(Serialize)]
+struct Choice {
+    index: usize,
+    text: String,
+    logprobs: Option<CompletionLogprobs>,
+    finish_reason: &'static str,
+}
+
+/// Waits for all choices. The first that fails ends the others.
+pub(super) async fn answer(frame: &Frame, mut submission: Submission) -> ApiResult<Response> {
+    let mut meter = UsageMeter::new(&submission);
+    let echoes = frame.echoes(&submission);
+    let generations = std::mem::take(&mut submission.generations);
+    let ended = try_join_all(generations.into_iter().map(Generation::complete)).await?;
+    let mut choices = Vec::with_capacity(ended.len());
+    for (index, (whole, end)) in ended.into_iter().enumerate() {
+        meter.end(index, end.usage);
+        let echo = echoes.get(index / submission.n);
+        let logprobs = frame.logprobs(echo, &whole);
+        let text = match echo {
+            Some(echo) => format!("{}{}", echo.text, whole.text),
+            None => whole.text,
+        };
+        choices.push(Choice {
+            index,
+            text,
+            logprobs,
+            finish_reason: finish_reason(&end)?,
+        });
+    }
+    json(&Completion {
+        id: &frame.id,
+        object: "text_completion",
+        created: frame.created,
+        model: frame.engine.model(),
+        choices,
+        usage: meter.body(),
+        system_fingerprint: &frame.fingerprint,
+    })
+}

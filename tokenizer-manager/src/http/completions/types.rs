@@ -1,0 +1,17 @@
+//! The request's fields.
+
+use serde_json::Value;
+
+use crate::http::{json::Prompt, openai::params::openai_request};
+
+openai_request! {
+    /// A completions request. Fields not listed are ignored.
+    pub(in crate::http) struct CompletionRequest {
+        prompt: Option<Prompt>,
+        echo: Option<bool>,
+        logprobs: Option<i64>,
+        suffix: Option<String>,
+        response_format: Option<Value>,
+        add_special_tokens: Option<bool>,
+    }
+}

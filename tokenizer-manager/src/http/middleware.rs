@@ -1,0 +1,210 @@
+//! What happens to every request before its route sees it.
+
+use std::{any::Any, sync::Arc};
+
+use axum::{
+    body::Body,
+    extract::{MatchedPath, Request, State},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header},
+    middleware::Next,
+};
+use subtle::ConstantTimeEq;
+use tracing::Instrument;
+
+use crate::{
+    engine::{Engine, fresh_id},
+    error::ApiError,
+};
+
+/// The header that carries a request's id in and out.
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Longest id taken over from a client, bytes.
+const ID_BYTES: usize = 128;
+
+/// The id of an HTTP request: the client's, or drawn here.
+#[derive(Debug, Clone)]
+pub(super) struct RequestId(pub Arc<str>);
+
+impl RequestId {
+    /// The id of the object that answers, such as `chatcmpl-…`.
+    pub(super) fn object(&self, prefix: &str) -> String {
+        format!("{prefix}-{}", self.0)
+    }
+}
+
+/// Gives the request its id and a tracing span, and counts the answer.
+pub(super) async fn identify(
+    State(engine): State<Arc<Engine>>,
+    mut request: Request,
+    next: Next,
+) -> Response<Body> {
+    let id = client_id(request.headers()).unwrap_or_else(|| fresh_id().into());
+    request.extensions_mut().insert(RequestId(id.clone()));
+    let route = route(request.extensions().get::<MatchedPath>());
+    let span = tracing::info_span!("http", request = &*id, route);
+    let mut response = next.run(request).instrument(span).await;
+    engine.metrics.answered(route, response.status().as_u16());
+    if let Ok(value) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    response
+}
+
+/// A client's id is taken over if it is short and plain enough for logs.
+pub(crate) fn client_id(headers: &HeaderMap) -> Option<Arc<str>> {
+    let id = headers.get(REQUEST_ID)?.to_str().ok()?;
+    valid_id(id).then(|| id.into())
+}
+
+/// Whether an id can stand in logs and headers as it is.
+pub(crate) fn valid_id(id: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/".contains(&byte);
+    (1..=ID_BYTES).contains(&id.len()) && id.bytes().all(plain)
+}
+
+/// Labels stay few: unknown paths share one.
+fn route(path: Option<&MatchedPath>) -> &'static str {
+    const ROUTES: &[&str] = &[
+        "/",
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/models",
+        "/tokenize",
+        "/detokenize",
+        "/generate",
+        "/health",
+        "/health_generate",
+        "/model_info",
+        "/server_info",
+        "/flush_cache",
+        "/abort_request",
+        "/metrics",
+    ];
+    let path = path.map_or("", MatchedPath::as_str);
+    let path = match path {
+        "/v1/models/{*id}" => "/v1/models",
+        "/get_model_info" => "/model_info",
+        "/get_server_info" => "/server_info",
+        path => path,
+    };
+    ROUTES
+        .iter()
+        .copied()
+        .find(|known| *known == path)
+        .unwrap_or("other")
+}
+
+/// Refuses more bytes of headers than the configuration allows.
+pub(super) async fn limit_headers(
+    State(engine): State<Arc<Engine>>,
+    request: Request,
+    next: Next,
+) -> Response<Body> {
+    let limit = engine.config.server.limits.header_bytes;
+    let headers = request.headers();
+    let target = request.uri().to_string().len();
+    let bytes = headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len() + 4)
+        .sum::<usize>()
+        + target;
+    if bytes > limit {
+        return ApiError {
+            status: StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            ..ApiError::bad_request(format!(
+                "The request's headers have {bytes} bytes; the limit is {limit}."
+            ))
+        }
+        .into_http();
+    }
+    next.run(request).await
+}
+
+/// Asks for the API key, where the server has one, on every route but `/health`.
+pub(super) async fn authorize(
+    State(engine): State<Arc<Engine>>,
+    request: Request,
+    next: Next,
+) -> Response<Body> {
+    let open = request.uri().path() == "/health"
+        && matches!(*request.method(), Method::GET | Method::HEAD);
+    if !open {
+        let shown = request
+            .headers()
+            .get(header::AUTHORIZATION)
+            .map(HeaderValue::as_bytes);
+        if let Err(error) = check_key(engine.api_key.as_deref(), shown) {
+            return error.into_http();
+        }
+    }
+    next.run(request).await
+}
+
+/// Compares `Authorization: Bearer <key>` with the server's key, in a time
+/// that does not depend on how much of it is right.
+pub(crate) fn check_key(key: Option<&str>, header: Option<&[u8]>) -> Result<(), ApiError> {
+    let Some(key) = key else { return Ok(()) };
+    let shown = header.and_then(|value| {
+        let (scheme, rest) = value.split_at_checked(7)?;
+        scheme.eq_ignore_ascii_case(b"bearer ").then_some(rest)
+    });
+    let message = match shown {
+        None => {
+            "You didn't provide an API key. You need to provide your API key in an Authorization \
+             header using Bearer auth (i.e. Authorization: Bearer YOUR_KEY)."
+        }
+        Some(shown) if bool::from(shown.trim_ascii().ct_eq(key.as_bytes())) => return Ok(()),
+        Some(_) => "Incorrect API key provided.",
+    };
+    Err(ApiError {
+        status: StatusCode::UNAUTHORIZED,
+        code: Some("invalid_api_key"),
+        ..ApiError::bad_request(message)
+    })
+}
+
+/// The answer when a route panics: the others go on.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the signature tower-http asks for"
+)]
+pub(super) fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response<Body> {
+    let what = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message");
+    tracing::error!(panic = what, "a route panicked");
+    ApiError::internal("The server failed to handle this request.").into_http()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_compared_whole() {
+        let ok = |header: &str| check_key(Some("secret"), Some(header.as_bytes())).is_ok();
+        assert!(ok("Bearer secret") && ok("bearer secret"));
+        for wrong in [
+            "",
+            "secret",
+            "Bearer",
+            "Bearer ",
+            "Bearer secre",
+            "Basic secret",
+        ] {
+            assert!(!ok(wrong), "{wrong:?}");
+        }
+        assert!(check_key(Some("secret"), None).is_err());
+        assert!(check_key(None, None).is_ok());
+    }
+
+    #[test]
+    fn ids_from_clients_are_short_and_plain() {
+        assert!(valid_id("req-1:a/b.c_D"));
+        for wrong in ["", "a b", "ä", "a\nb", &"x".repeat(129)] {
+            assert!(!valid_id(wrong), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! One choice's answer as it grows.
+
+use std::sync::Arc;
+
+use lockstep_proto::{
+    request::{FinishReason, Usage},
+    sampling::TokenLogprob,
+};
+use serde::Serialize;
+
+use crate::{
+    engine::Engine,
+    error::ApiResult,
+    generation::{Delta, End, Matched},
+    submission::LogprobDraft,
+};
+
+/// SGLang's `[logprob, token id, text or null]`.
+type Triple = (Option<f32>, u32, Option<String>);
+
+/// What has come of a choice so far.
+pub(super) struct Meta {
+    engine: Arc<Engine>,
+    id: String,
+    text: String,
+    output_ids: Vec<u32>,
+    usage: Usage,
+    end: Option<End>,
+    logprobs: bool,
+    top: bool,
+    text_in_logprobs: bool,
+    input: Vec<Triple>,
+    input_top: Vec<Option<Vec<Triple>>>,
+    output: Vec<Triple>,
+    output_top: Vec<Option<Vec<Triple>>>,
+}
+
+/// One answer object.
+#[derive(Serialize)]
+pub(super) struct Answer<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<usize>,
+    text: &'a str,
+    output_ids: &'a [u32],
+    meta_info: MetaInfo<'a>,
+}
+
+#[derive(Serialize)]
+struct MetaInfo<'a> {
+    id: &'a str,
+    finish_reason: Option<Finish<'a>>,
+    prompt_tokens: u32,
+    completion_tokens: u32,
+    cached_tokens: u32,
+    weight_version: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input_token_logprobs: Option<&'a [Triple]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_token_logprobs: Option<&'a [Triple]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input_top_logprobs: Option<&'a [Option<Vec<Triple>>]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_top_logprobs: Option<&'a [Option<Vec<Triple>>]>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Finish<'a> {
+    Stop {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        matched: Option<Match<'a>>,
+    },
+    Length {
+        length: u32,
+    },
+    Abort {
+        message: &'static str,
+    },
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Match<'a> {
+    Token(u32),
+    Text(&'a str),
+}
+
+impl Meta {
+    pub(super) fn new(
+        engine: Arc<Engine>,
+        id: String,
+        prompt_tokens: usize,
+        logprobs: &LogprobDraft,
+        text_in_logprobs: bool,
+    ) -> Self {
+        Self {
+            engine,
+            id,
+            text: String::new(),
+            output_ids: Vec::new(),
+            usage: Usage {
+                prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
+                ..Usage::default()
+            },
+            end: None,
+            logprobs: logprobs.output,
+            top: logprobs.top > 0,
+            text_in_logprobs,
+            input: Vec::new(),
+            input_top: Vec::new(),
+            output: Vec::new(),
+            output_top: Vec::new(),
+        }
+    }
+
+    /// Adds what one step brought.
+    pub(super) fn add(&mut self, delta: Delta) -> ApiResult<()> {
+        self.text.push_str(&delta.text);
+        self.usage.completion_tokens = delta.completion_tokens;
+        for logprob in &delta.prompt_logprobs {
+            let (own, top) = self.triples(logprob);
+            self.input.push(own);
+            self.input_top.push(top);
+        }
+        for token in delta.tokens {
+            self.output_ids.push(token.id);
+            if let Some(logprob) = &token.logprob {
+                let (own, top) = self.triples(logprob);
+                self.output.push(own);
+                self.output_top.push(top);
+            }
+        }
+        if let Some(end) = delta.end {
+            self.usage = end.usage;
+            self.end = Some(end);
+        }
+        Ok(())
+    }
+
+    fn triples(&self, logprob: &TokenLogprob) -> (Triple, Option<Vec<Triple>>) {
+        let text = |id: u32| {
+            let tokenizer = &self.engine.text.tokenizer;
+            self.text_in_logprobs
+                .then(|| tokenizer.token_text(id).unwrap_or_default())
+        };
+        let own = (logprob.logprob, logprob.token_id, text(logprob.token_id));
+        let top = logprob.logprob.map(|_| {
+            let top = logprob.top.iter();
+            top.map(|(id, value)| (Some(*value), *id, text(*id)))
+                .collect()
+        });
+        (own, top)
+    }
+
+    /// The answer so far; `index` stands in it for one choice of several.
+    pub(super) fn answer(&self, index: Option<usize>) -> Answer<'_> {
+        Answer {
+            index,
+            text: &self.text,
+            output_ids: &self.output_ids,
+            meta_info: MetaInfo {
+                id: &self.id,
+                finish_reason: self.end.as_ref().map(finish),
+                prompt_tokens: self.usage.prompt_tokens,
+                completion_tokens: self.usage.completion_tokens,
+                cached_tokens: self.usage.cached_tokens,
+                weight_version: "default",
+                input_token_logprobs: self.logprobs.then_some(&self.input),
+                output_token_logprobs: self.logprobs.then_some(&self.output),
+                input_top_logprobs: self.top.then_some(&self.input_top),
+                output_top_logprobs: self.top.then_some(&self.output_top),
+            },
+        }
+    }
+}
+
+fn finish(end: &End) -> Finish<'_> {
+    match end.reason {
+        FinishReason::Stop => Finish::Stop {
+            matched: end.matched.as_ref().map(|matched| match matched {
+                Matched::Token(id) => Match::Token(*id),
+                Matched::Text(text) => Match::Text(text),
+            }),
+        },
+        FinishReason::Length => Finish::Length {
+            length: end.usage.completion_tokens,
+        },
+        FinishReason::Abort => Finish::Abort {
+            message: "Abort requested by its id.",
+        },
+    }
+}

@@ -1,0 +1,53 @@
+//! What OpenAI's two generating routes have in common.
+
+pub(super) mod logprobs;
+pub(super) mod params;
+pub(super) mod stream;
+pub(super) mod usage;
+
+use axum::http::StatusCode;
+use lockstep_proto::request::FinishReason;
+
+use crate::{
+    engine::Engine,
+    error::{ApiError, ApiResult},
+    generation::End,
+};
+
+/// The `model` of a request must be the one that is served.
+pub(super) fn check_model(engine: &Engine, model: Option<&str>) -> ApiResult<()> {
+    match model {
+        None | Some("") => Err(ApiError {
+            code: Some("missing_required_parameter"),
+            ..ApiError::invalid("model", "you must provide a model parameter")
+        }),
+        Some(model) if model == engine.model() => Ok(()),
+        Some(model) => Err(model_not_found(engine, model)),
+    }
+}
+
+/// 404 for a model that is not served.
+pub(super) fn model_not_found(engine: &Engine, model: &str) -> ApiError {
+    ApiError {
+        status: StatusCode::NOT_FOUND,
+        code: Some("model_not_found"),
+        ..ApiError::invalid(
+            "model",
+            format!(
+                "The model `{model}` does not exist or you do not have access to it. This server \
+                 serves `{}`.",
+                engine.model()
+            ),
+        )
+    }
+}
+
+/// OpenAI's name for why a choice ended. OpenAI has no word for a choice that
+/// somebody else aborted: that is an error.
+pub(super) fn finish_reason(end: &End) -> ApiResult<&'static str> {
+    match end.reason {
+        FinishReason::Stop => Ok("stop"),
+        FinishReason::Length => Ok("length"),
+        FinishReason::Abort => Err(ApiError::aborted()),
+    }
+}

@@ -1,0 +1,125 @@
+//! Log-probabilities in the chat API's and in the completions API's shape.
+
+use std::fmt::Write;
+
+use lockstep_proto::sampling::TokenLogprob;
+use lockstep_text::Tokenizer;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::generation::OutputToken;
+
+/// What OpenAI reports for a probability too small to say; JSON has no infinity.
+const TINY: f32 = -9999.0;
+
+/// `choices[].logprobs` of the chat API.
+#[derive(Debug, Serialize)]
+pub(crate) struct ChatLogprobs {
+    content: Vec<ChatToken>,
+    refusal: Option<()>,
+}
+
+#[derive(Debug, Serialize)]
+struct ChatToken {
+    #[serde(flatten)]
+    token: ChatAlternative,
+    top_logprobs: Vec<ChatAlternative>,
+}
+
+#[derive(Debug, Serialize)]
+struct ChatAlternative {
+    token: String,
+    logprob: f32,
+    bytes: Option<Vec<u8>>,
+}
+
+impl ChatLogprobs {
+    /// From tokens that carry their log-probabilities.
+    pub(crate) fn new(tokenizer: &Tokenizer, tokens: &[OutputToken]) -> Self {
+        let content = tokens
+            .iter()
+            .filter_map(|token| token.logprob.as_ref())
+            .map(|logprob| ChatToken {
+                token: alternative(tokenizer, logprob.token_id, logprob.logprob.unwrap_or(0.0)),
+                top_logprobs: logprob
+                    .top
+                    .iter()
+                    .map(|(id, value)| alternative(tokenizer, *id, *value))
+                    .collect(),
+            })
+            .collect();
+        Self {
+            content,
+            refusal: None,
+        }
+    }
+}
+
+fn alternative(tokenizer: &Tokenizer, id: u32, logprob: f32) -> ChatAlternative {
+    ChatAlternative {
+        token: tokenizer.token_text(id).unwrap_or_default(),
+        logprob: finite(logprob),
+        bytes: tokenizer.token_bytes(id).map(<[u8]>::to_vec),
+    }
+}
+
+/// `choices[].logprobs` of the completions API.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct CompletionLogprobs {
+    tokens: Vec<String>,
+    token_logprobs: Vec<Option<f32>>,
+    top_logprobs: Vec<Option<Map<String, Value>>>,
+    text_offset: Vec<usize>,
+}
+
+impl CompletionLogprobs {
+    /// Adds a token whose text starts at `offset` (in characters).
+    pub(crate) fn push(&mut self, tokenizer: &Tokenizer, logprob: &TokenLogprob, offset: usize) {
+        self.tokens.push(token_name(tokenizer, logprob.token_id));
+        self.token_logprobs.push(logprob.logprob.map(finite));
+        self.text_offset.push(offset);
+        self.top_logprobs.push(logprob.logprob.map(|own| {
+            let mut top = Map::new();
+            for (id, value) in &logprob.top {
+                // Two ids of one text: the likelier comes first and stays.
+                top.entry(token_name(tokenizer, *id))
+                    .or_insert_with(|| finite(*value).into());
+            }
+            // The token itself is listed even if it is not among the likeliest.
+            top.entry(token_name(tokenizer, logprob.token_id))
+                .or_insert_with(|| finite(own).into());
+            top
+        }));
+    }
+
+    /// Adds output tokens, `base` characters into the choice's text.
+    pub(crate) fn extend(&mut self, tokenizer: &Tokenizer, tokens: &[OutputToken], base: usize) {
+        for token in tokens {
+            if let Some(logprob) = &token.logprob {
+                self.push(tokenizer, logprob, base + token.text_offset);
+            }
+        }
+    }
+}
+
+/// A token's text; OpenAI's `bytes:\xe2\x82` where it is no text by itself, so
+/// that different tokens have different names.
+fn token_name(tokenizer: &Tokenizer, id: u32) -> String {
+    let bytes = tokenizer.token_bytes(id).unwrap_or_default();
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => bytes.iter().fold("bytes:".to_owned(), |mut name, byte| {
+            // Writing to a string cannot fail.
+            let _ = write!(name, "\\x{byte:02x}");
+            name
+        }),
+    }
+}
+
+fn finite(logprob: f32) -> f32 {
+    if logprob.is_finite() {
+        logprob.max(TINY)
+    } else {
+        TINY
+    }
+}

@@ -1,0 +1,202 @@
+//! `/tokenize` and `/detokenize`, with the fields of both vLLM and SGLang.
+
+use std::sync::Arc;
+
+use axum::{extract::State, response::Response};
+use lockstep_proto::sampling::token_in_vocabulary;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::{
+    body::Json,
+    chat::convert::messages,
+    json,
+    json::{OneOrMany, Prompt},
+    openai::check_model,
+};
+use crate::{
+    engine::Engine,
+    error::{ApiError, ApiResult},
+    submission::count,
+    text::Conversation,
+};
+
+/// A text, texts or a conversation.
+#[derive(Deserialize)]
+pub(super) struct TokenizeRequest {
+    model: Option<String>,
+    prompt: Option<OneOrMany<String>>,
+    messages: Option<Vec<Value>>,
+    tools: Option<Vec<Value>>,
+    add_generation_prompt: Option<bool>,
+    continue_final_message: Option<bool>,
+    chat_template_kwargs: Option<Map<String, Value>>,
+    add_special_tokens: Option<bool>,
+    return_token_strs: Option<bool>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Nested<T> {
+    One(T),
+    Many(Vec<T>),
+}
+
+#[derive(Serialize)]
+struct Tokenized {
+    count: Nested<usize>,
+    max_model_len: usize,
+    tokens: Nested<Vec<u32>>,
+    token_strs: Option<Vec<String>>,
+}
+
+pub(super) async fn tokenize(
+    State(engine): State<Arc<Engine>>,
+    Json(mut request): Json<TokenizeRequest>,
+) -> ApiResult<Response> {
+    if request.model.is_some() {
+        check_model(&engine, request.model.as_deref())?;
+    }
+    let special = request.add_special_tokens;
+    let (texts, is_list, special) = match (request.prompt.take(), request.messages.take()) {
+        (Some(prompt), None) => {
+            let is_list = matches!(prompt, OneOrMany::Many(_));
+            (prompt.into_vec(), is_list, special.unwrap_or(true))
+        }
+        (None, Some(messages)) => {
+            let text = rendered(&engine, &mut request, messages).await?;
+            (vec![text], false, special.unwrap_or(false))
+        }
+        _ => {
+            return Err(ApiError::invalid(
+                "prompt",
+                "Either 'prompt' or 'messages' must be given.",
+            ));
+        }
+    };
+    count(
+        "prompt",
+        texts.len(),
+        engine.config.server.limits.request.prompts,
+    )?;
+    let mut lists = Vec::with_capacity(texts.len());
+    for text in texts {
+        lists.push(encode(&engine, text, special).await?);
+    }
+    let token_strs = (request.return_token_strs == Some(true) && !is_list).then(|| {
+        let name = |id: &u32| engine.text.tokenizer.id_to_token(*id).unwrap_or_default();
+        lists.iter().flatten().map(name).collect()
+    });
+    let counts: Vec<usize> = lists.iter().map(Vec::len).collect();
+    json(&Tokenized {
+        count: nested(counts, is_list),
+        max_model_len: engine.config.server.context_length,
+        tokens: nested(lists, is_list),
+        token_strs,
+    })
+}
+
+/// The value alone unless a list was given.
+fn nested<T>(mut values: Vec<T>, is_list: bool) -> Nested<T> {
+    match values.pop() {
+        Some(only) if !is_list => Nested::One(only),
+        last => {
+            values.extend(last);
+            Nested::Many(values)
+        }
+    }
+}
+
+async fn rendered(
+    engine: &Engine,
+    request: &mut TokenizeRequest,
+    messages: Vec<Value>,
+) -> ApiResult<String> {
+    count(
+        "messages",
+        messages.len(),
+        engine.config.server.limits.request.messages,
+    )?;
+    messages::check(&messages)?;
+    let continue_final_message = request.continue_final_message.unwrap_or(false);
+    let conversation = Conversation {
+        bytes: messages.iter().map(messages::size).sum(),
+        messages,
+        tools: request.tools.take().filter(|tools| !tools.is_empty()),
+        add_generation_prompt: request
+            .add_generation_prompt
+            .unwrap_or(!continue_final_message),
+        continue_final_message,
+        kwargs: request.chat_template_kwargs.take(),
+    };
+    engine.text.render(conversation).await
+}
+
+/// Tokenizes a text of any length that a body may hold.
+async fn encode(engine: &Engine, text: String, special: bool) -> ApiResult<Vec<u32>> {
+    let tokenizer = engine.text.tokenizer.clone();
+    let bytes = text.len();
+    let work = move || tokenizer.encode(&text, special);
+    let encoded = engine.text.pool.run(bytes, work).await?;
+    encoded.map_err(|error| ApiError::invalid("prompt", error.to_string()))
+}
+
+/// Tokens of one text, or of several.
+#[derive(Deserialize)]
+pub(super) struct DetokenizeRequest {
+    model: Option<String>,
+    tokens: Prompt,
+    skip_special_tokens: Option<bool>,
+}
+
+#[derive(Serialize)]
+struct Detokenized {
+    prompt: Nested<String>,
+    text: Nested<String>,
+}
+
+pub(super) async fn detokenize(
+    State(engine): State<Arc<Engine>>,
+    Json(request): Json<DetokenizeRequest>,
+) -> ApiResult<Response> {
+    if request.model.is_some() {
+        check_model(&engine, request.model.as_deref())?;
+    }
+    let Prompt::Tokens(lists) = request.tokens else {
+        return Err(ApiError::invalid(
+            "tokens",
+            "Invalid value for 'tokens': expected token ids.",
+        ));
+    };
+    count(
+        "tokens",
+        lists.len(),
+        engine.config.server.limits.request.prompts,
+    )?;
+    let vocabulary = u32::try_from(engine.config.model.vocab_size).unwrap_or(u32::MAX);
+    for id in lists.iter().flatten() {
+        token_in_vocabulary("tokens", *id, vocabulary)?;
+    }
+    // vLLM shows special tokens, SGLang hides them; as there, hiding is the
+    // default where the client says nothing.
+    let skip = request.skip_special_tokens.unwrap_or(true);
+    let tokenizer = engine.text.tokenizer.clone();
+    let is_list = lists.len() > 1;
+    let bytes = lists.iter().map(Vec::len).sum::<usize>().saturating_mul(4);
+    let work = move || {
+        lists
+            .iter()
+            .map(|ids| tokenizer.decode(ids, skip))
+            .collect()
+    };
+    let texts: Vec<String> = engine.text.pool.run(bytes, work).await?;
+    let text = || match texts.as_slice() {
+        // `[]` is one text without tokens.
+        [] => Nested::One(String::new()),
+        _ => nested(texts.clone(), is_list),
+    };
+    json(&Detokenized {
+        prompt: text(),
+        text: text(),
+    })
+}

@@ -1,0 +1,161 @@
+//! What this process measures, and what it tells Prometheus of the scheduler.
+
+mod engine_gauges;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+pub use engine_gauges::render_load;
+use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
+use metrics_exporter_prometheus::{
+    BuildError, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
+};
+
+const METADATA: Metadata<'static> =
+    Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
+
+/// Upper bounds of latency buckets, seconds.
+const SECONDS: &[f64] = &[
+    0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0,
+    10.0, 20.0, 40.0, 80.0, 160.0, 640.0,
+];
+
+/// How often histograms are tidied up, so that they stay small without a scraper.
+pub const UPKEEP: Duration = Duration::from_secs(5);
+
+/// The recorder of this process. Its handles are made once: recording a value
+/// looks nothing up.
+#[derive(Clone)]
+pub struct Metrics {
+    recorder: Arc<PrometheusRecorder>,
+    handle: PrometheusHandle,
+    latencies: Latencies,
+}
+
+/// Handles that choices record with.
+#[derive(Debug, Clone)]
+pub struct Latencies {
+    /// From arrival to the first token, seconds.
+    pub first_token: Histogram,
+    /// Between tokens, seconds.
+    pub inter_token: Histogram,
+    /// From arrival to the last token, seconds.
+    pub whole: Histogram,
+    /// Prompt tokens of ended choices.
+    pub prompt_tokens: Counter,
+    /// Tokens generated.
+    pub generated_tokens: Counter,
+    /// Prompt tokens served from the prefix cache.
+    pub cached_tokens: Counter,
+    /// Choices being generated.
+    pub in_flight: Gauge,
+}
+
+impl Metrics {
+    /// A recorder whose series carry this tokenizer-manager's number: several
+    /// may share one port, and a scrape reaches any of them.
+    ///
+    /// # Errors
+    /// Never with these constants; the exporter checks them.
+    pub fn new(index: usize) -> Result<Self, BuildError> {
+        let recorder = PrometheusBuilder::new()
+            .set_buckets(SECONDS)?
+            .add_global_label("tokenizer_manager", index.to_string())
+            .build_recorder();
+        let latencies = Latencies::new(&recorder);
+        Ok(Self {
+            handle: recorder.handle(),
+            recorder: Arc::new(recorder),
+            latencies,
+        })
+    }
+
+    /// Handles for a choice.
+    pub fn latencies(&self) -> Latencies {
+        self.latencies.clone()
+    }
+
+    /// Counts one answered request.
+    pub fn answered(&self, route: &'static str, status: u16) {
+        let labels = vec![
+            Label::new("route", route),
+            Label::new("status", status.to_string()),
+        ];
+        let key = Key::from_parts("lockstep_http_requests_total", labels);
+        self.recorder.register_counter(&key, &METADATA).increment(1);
+    }
+
+    /// Counts one gRPC call.
+    pub fn called(&self, method: &'static str) {
+        let key = Key::from_parts(
+            "lockstep_grpc_requests_total",
+            vec![Label::new("method", method)],
+        );
+        self.recorder.register_counter(&key, &METADATA).increment(1);
+    }
+
+    /// Everything measured here, in Prometheus' text format.
+    pub fn render(&self) -> String {
+        self.handle.render()
+    }
+
+    /// Sorts what came in since the last call into buckets.
+    pub fn upkeep(&self) {
+        self.handle.run_upkeep();
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+impl Latencies {
+    fn new(recorder: &PrometheusRecorder) -> Self {
+        let histogram = |name: &'static str, help: &'static str| {
+            recorder.describe_histogram(name.into(), None, help.into());
+            recorder.register_histogram(&Key::from_static_name(name), &METADATA)
+        };
+        let counter = |name: &'static str, help: &'static str| {
+            recorder.describe_counter(name.into(), None, help.into());
+            recorder.register_counter(&Key::from_static_name(name), &METADATA)
+        };
+        recorder.describe_counter(
+            "lockstep_http_requests_total".into(),
+            None,
+            "Requests answered, by route and HTTP status.".into(),
+        );
+        recorder.describe_gauge(
+            "lockstep_requests_in_flight".into(),
+            None,
+            "Choices being generated for clients of this tokenizer-manager.".into(),
+        );
+        Self {
+            first_token: histogram(
+                "lockstep_time_to_first_token_seconds",
+                "From a request's arrival to its first token.",
+            ),
+            inter_token: histogram(
+                "lockstep_inter_token_latency_seconds",
+                "Between two tokens of a choice.",
+            ),
+            whole: histogram(
+                "lockstep_request_latency_seconds",
+                "From a request's arrival to its last token.",
+            ),
+            prompt_tokens: counter(
+                "lockstep_front_prompt_tokens_total",
+                "Prompt tokens of choices that ended well.",
+            ),
+            generated_tokens: counter("lockstep_front_generated_tokens_total", "Tokens received."),
+            cached_tokens: counter(
+                "lockstep_front_cached_tokens_total",
+                "Prompt tokens served from the prefix cache.",
+            ),
+            in_flight: recorder.register_gauge(
+                &Key::from_static_name("lockstep_requests_in_flight"),
+                &METADATA,
+            ),
+        }
+    }
+}

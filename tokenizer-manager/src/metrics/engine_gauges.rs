@@ -1,0 +1,143 @@
+//! The scheduler's counters in Prometheus' text format. They carry no
+//! tokenizer-manager's number: whichever is scraped reports the same series.
+
+use std::fmt::Write;
+
+use lockstep_proto::pb::lockstep::{GetLoadResponse, StepTimes};
+
+/// Renders the scheduler's load.
+pub fn render_load(load: &GetLoadResponse) -> String {
+    let mut out = String::with_capacity(4096);
+    let gauges = [
+        (
+            "num_requests_running",
+            "Requests in the batch.",
+            u64::from(load.running_requests),
+        ),
+        (
+            "num_requests_waiting",
+            "Requests in the queue.",
+            load.waiting_requests.into(),
+        ),
+        (
+            "kv_tokens_used",
+            "KV slots held by requests.",
+            load.kv_tokens_used,
+        ),
+        (
+            "kv_tokens_cached",
+            "KV slots of the evictable prefix cache.",
+            load.kv_tokens_cached,
+        ),
+        ("kv_tokens_total", "KV slots.", load.kv_tokens_total),
+        (
+            "kv_leaked_pages",
+            "Pages nobody accounts for: always 0.",
+            load.leaked_pages,
+        ),
+    ];
+    let counters = [
+        (
+            "requests_total",
+            "Requests accepted by the scheduler.",
+            load.requests_total,
+        ),
+        (
+            "requests_aborted_total",
+            "Requests aborted.",
+            load.aborted_requests_total,
+        ),
+        (
+            "requests_failed_total",
+            "Requests that ended with an error.",
+            load.failed_requests_total,
+        ),
+        (
+            "prompt_tokens_total",
+            "Prompt tokens.",
+            load.prompt_tokens_total,
+        ),
+        (
+            "generated_tokens_total",
+            "Tokens generated.",
+            load.generated_tokens_total,
+        ),
+        (
+            "cached_tokens_total",
+            "Prompt tokens served from the prefix cache.",
+            load.cached_tokens_total,
+        ),
+        ("steps_total", "Forward steps.", load.steps_total),
+        (
+            "retractions_total",
+            "Requests taken out of the batch for lack of KV slots.",
+            load.retractions_total,
+        ),
+    ];
+    for (name, help, value) in gauges {
+        series(&mut out, name, "gauge", help, value);
+    }
+    for (name, help, value) in counters {
+        series(&mut out, name, "counter", help, value);
+    }
+    if let Some(times) = &load.step_times {
+        step_times(&mut out, times);
+    }
+    out
+}
+
+fn series(out: &mut String, name: &str, kind: &str, help: &str, value: u64) {
+    // Writing to a string cannot fail.
+    let _ = write!(
+        out,
+        "# HELP lockstep_{name} {help}\n# TYPE lockstep_{name} {kind}\nlockstep_{name} {value}\n"
+    );
+}
+
+fn step_times(out: &mut String, times: &StepTimes) {
+    const NAME: &str = "lockstep_step_seconds";
+    let _ = write!(
+        out,
+        "# HELP {NAME} Forward steps, from plan sent to result taken.\n# TYPE {NAME} histogram\n"
+    );
+    let mut total = 0;
+    for (at, count) in times.counts.iter().enumerate() {
+        total += count;
+        let bound = times
+            .bounds_us
+            .get(at)
+            .map_or_else(|| "+Inf".to_owned(), |us| format!("{}", *us as f64 / 1e6));
+        let _ = writeln!(out, "{NAME}_bucket{{le=\"{bound}\"}} {total}");
+    }
+    let sum = times.sum_us as f64 / 1e6;
+    let _ = write!(out, "{NAME}_sum {sum}\n{NAME}_count {total}\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn step_times_are_cumulative() {
+        let load = GetLoadResponse {
+            steps_total: 6,
+            step_times: Some(StepTimes {
+                bounds_us: vec![1000, 2000],
+                counts: vec![1, 2, 3],
+                sum_us: 12_000,
+            }),
+            ..GetLoadResponse::default()
+        };
+        let text = render_load(&load);
+        for line in [
+            "lockstep_steps_total 6",
+            "lockstep_step_seconds_bucket{le=\"0.001\"} 1",
+            "lockstep_step_seconds_bucket{le=\"0.002\"} 3",
+            "lockstep_step_seconds_bucket{le=\"+Inf\"} 6",
+            "lockstep_step_seconds_sum 0.012",
+            "lockstep_step_seconds_count 6",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+    }
+}

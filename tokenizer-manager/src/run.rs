@@ -1,0 +1,270 @@
+//! The process: from its context to its end.
+
+use std::{io, sync::Arc, time::Duration};
+
+use lockstep_process::{Lifecycle, Role, RoleContext};
+use lockstep_text::TokenizerError;
+use tokio::{net::TcpListener, runtime};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    engine::{Engine, now},
+    gate::{Gate, GateState},
+    grpc, http,
+    metrics::{Metrics, UPKEEP},
+    scheduler::{LinkOptions, LinkState, Scheduler},
+    text::Text,
+};
+
+/// From the halt to the end: connections get so long to take their last bytes.
+const FLUSH: Duration = Duration::from_millis(700);
+/// How long running work on other threads may hold up the end.
+const THREADS: Duration = Duration::from_millis(200);
+/// Connections get so long to close after the last request of a drain.
+const CLOSE: Duration = Duration::from_secs(5);
+
+/// Why the process could not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The role is another one.
+    #[error("this is the tokenizer-manager's entry, but the role is {0}")]
+    Role(Role),
+    /// The tokenizer or the chat template cannot be used.
+    #[error("the model's tokenizer cannot be used")]
+    Text(#[from] TokenizerError),
+    /// A public port cannot be had.
+    #[error("cannot listen on {address}; choose another --host or --port")]
+    Listen {
+        /// What was asked for.
+        address: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// No runtime.
+    #[error("the runtime could not be started")]
+    Runtime(#[source] io::Error),
+    /// The scheduler was started with another configuration.
+    #[error("{0}")]
+    Incompatible(String),
+    /// Clients must show a key, but this node has none.
+    #[error("the configuration asks clients for an API key but holds none; set --api-key")]
+    NoKey,
+    /// The exporter refused its constants.
+    #[error("metrics cannot be recorded")]
+    Metrics(#[from] metrics_exporter_prometheus::BuildError),
+    /// The gRPC server ended.
+    #[error("the gRPC server failed: {0}")]
+    Grpc(String),
+}
+
+/// Runs a tokenizer-manager until it is drained or halted.
+///
+/// # Errors
+/// See [`RunError`].
+pub fn run(context: RoleContext) -> Result<(), RunError> {
+    let threads = std::thread::available_parallelism().map_or(2, |threads| threads.get().min(4));
+    let runtime = runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .thread_name("front")
+        .enable_all()
+        .build()
+        .map_err(RunError::Runtime)?;
+    let result = runtime.block_on(serve(context));
+    runtime.shutdown_timeout(THREADS);
+    result
+}
+
+/// The listeners of one process.
+#[derive(Debug)]
+pub struct Listeners {
+    /// OpenAI-compatible HTTP.
+    pub http: TcpListener,
+    /// `lockstep.v1.Inference`.
+    pub grpc: Option<TcpListener>,
+}
+
+impl Listeners {
+    /// Opens the configured ports.
+    ///
+    /// # Errors
+    /// [`RunError::Listen`] names the address.
+    pub fn open(context: &RoleContext) -> Result<Self, RunError> {
+        let server = &context.engine.server;
+        let open = |port: u16| {
+            http::listen(&server.host, port).map_err(|source| RunError::Listen {
+                address: format!("{}:{port}", server.host),
+                source,
+            })
+        };
+        Ok(Self {
+            http: open(server.port)?,
+            grpc: server.grpc_port.map(open).transpose()?,
+        })
+    }
+}
+
+async fn serve(context: RoleContext) -> Result<(), RunError> {
+    let listeners = Listeners::open(&context)?;
+    serve_on(context, listeners).await
+}
+
+/// Serves on open listeners until the context's lifecycle ends it.
+///
+/// # Errors
+/// See [`RunError`].
+pub async fn serve_on(context: RoleContext, listeners: Listeners) -> Result<(), RunError> {
+    let lifecycle = context.link.lifecycle().clone();
+    let (engine, link) = build(&context, lifecycle.halt.clone())?;
+    let link = tokio::spawn(link);
+    let upkeep = tokio::spawn(upkeep(engine.clone()));
+    let close = CancellationToken::new();
+    let address = listeners.http.local_addr().ok();
+    let mut servers = tokio::spawn(servers(engine.clone(), listeners, close.clone()));
+    let served = tokio::select! {
+        served = lead(&engine, &context, &lifecycle, address) => served,
+        ended = &mut servers => Err(RunError::Grpc(match ended {
+            Ok(Err(error)) => error,
+            Ok(Ok(())) => "it ended by itself".to_owned(),
+            Err(error) => error.to_string(),
+        })),
+    };
+    engine.gate.close(match lifecycle.halt.is_cancelled() {
+        true => GateState::Halted,
+        false => GateState::Draining,
+    });
+    close.cancel();
+    if !servers.is_finished() {
+        let patience = async {
+            tokio::select! {
+                () = tokio::time::sleep(CLOSE) => {}
+                () = async { lifecycle.halt.cancelled().await; tokio::time::sleep(FLUSH).await } => {}
+            }
+        };
+        tokio::select! {
+            _ = &mut servers => {}
+            () = patience => servers.abort(),
+        }
+    }
+    upkeep.abort();
+    link.abort();
+    served
+}
+
+fn build(
+    context: &RoleContext,
+    halt: CancellationToken,
+) -> Result<(Arc<Engine>, impl Future<Output = ()> + Send + use<>), RunError> {
+    let Role::TokenizerManager(index) = context.role else {
+        return Err(RunError::Role(context.role));
+    };
+    let config = context.engine.clone();
+    let api_key = context.node.api_key.clone();
+    if config.server.api_key_required && api_key.is_none() {
+        return Err(RunError::NoKey);
+    }
+    let text = Text::load(&config.model.path)?;
+    let (scheduler, link) = Scheduler::new(
+        LinkOptions {
+            socket: context.node.frontend_socket(),
+            config_hash: context.config_hash.clone(),
+            name: format!("tokenizer-manager-{index}"),
+            capacity: config.schedule.max_running_requests + config.schedule.max_queued_requests,
+        },
+        halt,
+    );
+    let engine = Engine {
+        config_hash: context.config_hash.clone(),
+        config,
+        index,
+        api_key,
+        text,
+        scheduler,
+        gate: Gate::default(),
+        metrics: Metrics::new(index)?,
+        started: now(),
+    };
+    Ok((Arc::new(engine), link))
+}
+
+/// Reports readiness, then waits for the end: drained, halted, or no scheduler to serve with.
+async fn lead(
+    engine: &Engine,
+    context: &RoleContext,
+    lifecycle: &Lifecycle,
+    address: Option<std::net::SocketAddr>,
+) -> Result<(), RunError> {
+    let mut state = engine.scheduler.state();
+    let ended = async {
+        tokio::select! {
+            () = lifecycle.halt.cancelled() => {}
+            () = lifecycle.drain.cancelled() => {}
+        }
+    };
+    tokio::pin!(ended);
+    let mut reported = false;
+    loop {
+        match &*state.borrow_and_update() {
+            LinkState::Ready(_) if !reported => {
+                reported = true;
+                let address = address.map_or_else(String::new, |address| address.to_string());
+                tracing::info!(address, "serving");
+                context
+                    .link
+                    .ready(&format!("serving {} on http://{address}", engine.model()));
+            }
+            LinkState::Incompatible(reason) => return Err(RunError::Incompatible(reason.clone())),
+            _ => {}
+        }
+        tokio::select! {
+            () = &mut ended => break,
+            changed = state.changed() => if changed.is_err() { break },
+        }
+    }
+    if lifecycle.halt.is_cancelled() {
+        engine.gate.close(GateState::Halted);
+        return Ok(());
+    }
+    tracing::info!(inside = engine.gate.inside(), "draining");
+    engine.gate.close(GateState::Draining);
+    tokio::select! {
+        () = engine.gate.empty() => tracing::info!("drained"),
+        () = lifecycle.halt.cancelled() => engine.gate.close(GateState::Halted),
+    }
+    Ok(())
+}
+
+async fn servers(
+    engine: Arc<Engine>,
+    listeners: Listeners,
+    close: CancellationToken,
+) -> Result<(), String> {
+    let limits = &engine.config.server.limits;
+    let connections = http::Connections {
+        limit: limits.connections,
+        header_bytes: limits.header_bytes,
+        close: close.clone(),
+    };
+    let web = async {
+        connections
+            .serve(listeners.http, http::router(engine.clone()))
+            .await;
+        Ok(())
+    };
+    let grpc = async {
+        match listeners.grpc {
+            Some(listener) => grpc::serve(engine.clone(), listener, close.clone())
+                .await
+                .map_err(|error| error.to_string()),
+            None => Ok(()),
+        }
+    };
+    futures::future::try_join(web, grpc).await.map(|_| ())
+}
+
+async fn upkeep(engine: Arc<Engine>) {
+    let mut ticks = tokio::time::interval(UPKEEP);
+    loop {
+        ticks.tick().await;
+        engine.metrics.upkeep();
+    }
+}

@@ -1,0 +1,209 @@
+//! The task that owns the stream to the scheduler and the table of live requests.
+
+use std::time::Duration;
+
+use lockstep_process::connect_unix;
+use lockstep_proto::{
+    limits::INTERNAL_MESSAGE_BYTES,
+    pb::lockstep::{
+        FrontendEvent, FrontendHello, FrontendMessage, frontend_client::FrontendClient,
+        frontend_message::Kind,
+    },
+    request::{Output, Request},
+};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{Streaming, transport::Channel};
+
+use super::{LinkOptions, LinkState, session};
+
+/// Pause between attempts to connect.
+const RETRY: Duration = Duration::from_millis(100);
+/// One attempt to connect; the socket appears when the scheduler starts.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a scheduler may take from the connection to its welcome. It
+/// answers at once; only one that hangs does not.
+const WELCOME_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What handles ask of the link.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// A new request and where its outputs go.
+    Submit {
+        number: u64,
+        request: Box<Request>,
+        outputs: mpsc::UnboundedSender<Output>,
+    },
+    /// Nobody waits for the request any more.
+    Abort { number: u64 },
+    /// The request has all it needs; only its last output is still awaited.
+    Stop { number: u64 },
+    /// The handle is gone and the request ended.
+    Forget { number: u64 },
+    /// Abort by the client-visible id, `None` = all; their handles get an
+    /// output that says so.
+    AbortTrace {
+        trace_id: Option<String>,
+        reply: oneshot::Sender<usize>,
+    },
+}
+
+/// An open stream, after the welcome.
+pub(super) struct Connection {
+    pub client: FrontendClient<Channel>,
+    pub outbound: mpsc::UnboundedSender<FrontendMessage>,
+    pub inbound: Streaming<FrontendEvent>,
+}
+
+pub(super) struct Link {
+    options: LinkOptions,
+    inbox: mpsc::UnboundedReceiver<Command>,
+    state: watch::Sender<LinkState>,
+    halt: CancellationToken,
+}
+
+enum ConnectError {
+    /// Worth another try.
+    Retry(String),
+    /// Another configuration.
+    Incompatible(String),
+}
+
+impl Link {
+    pub(super) fn new(
+        options: LinkOptions,
+        inbox: mpsc::UnboundedReceiver<Command>,
+        state: watch::Sender<LinkState>,
+        halt: CancellationToken,
+    ) -> Self {
+        Self {
+            options,
+            inbox,
+            state,
+            halt,
+        }
+    }
+
+    /// Connects, serves and connects again until halted.
+    pub(super) async fn run(mut self) {
+        let halt = self.halt.clone();
+        let mut last_failure = String::new();
+        while !halt.is_cancelled() {
+            let options = self.options.clone();
+            let Some(connected) = self.refuse_during(connect(&options)).await else {
+                break;
+            };
+            match connected {
+                Ok(connection) => {
+                    last_failure.clear();
+                    let ready = LinkState::Ready(connection.client.clone());
+                    self.state.send_replace(ready);
+                    tracing::info!(socket = %options.socket.display(), "connected to the scheduler");
+                    session::serve(connection, &mut self.inbox, &halt, || {
+                        self.state.send_replace(LinkState::Connecting);
+                    })
+                    .await;
+                }
+                Err(ConnectError::Incompatible(reason)) => {
+                    tracing::error!(reason, "cannot serve with this scheduler");
+                    self.state.send_replace(LinkState::Incompatible(reason));
+                    self.refuse_during(std::future::pending::<()>()).await;
+                    break;
+                }
+                Err(ConnectError::Retry(reason)) => {
+                    if reason != last_failure {
+                        tracing::debug!(reason, "no scheduler yet");
+                        last_failure = reason;
+                    }
+                }
+            }
+            self.refuse_during(tokio::time::sleep(RETRY)).await;
+        }
+        self.state.send_replace(LinkState::Closed);
+        self.inbox.close();
+        while let Some(command) = self.inbox.recv().await {
+            session::refuse(command);
+        }
+    }
+
+    /// Runs `work` and meanwhile refuses whatever arrives; `None` once halted.
+    async fn refuse_during<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                () = self.halt.cancelled() => return None,
+                done = &mut work => return Some(done),
+                Some(command) = self.inbox.recv() => session::refuse(command),
+            }
+        }
+    }
+}
+
+async fn connect(options: &LinkOptions) -> Result<Connection, ConnectError> {
+    match tokio::time::timeout(WELCOME_TIMEOUT, handshake(options)).await {
+        Ok(result) => result,
+        Err(_) => Err(ConnectError::Retry(
+            "the scheduler did not welcome us in time".to_owned(),
+        )),
+    }
+}
+
+async fn handshake(options: &LinkOptions) -> Result<Connection, ConnectError> {
+    let retry =
+        |what: &str, error: &dyn std::error::Error| ConnectError::Retry(format!("{what}: {error}"));
+    let channel = connect_unix(&options.socket, CONNECT_TIMEOUT)
+        .await
+        .map_err(|error| retry("connecting", &error))?;
+    let mut client = FrontendClient::new(channel)
+        .max_decoding_message_size(INTERNAL_MESSAGE_BYTES)
+        .max_encoding_message_size(INTERNAL_MESSAGE_BYTES);
+    let (outbound, messages) = mpsc::unbounded_channel();
+    let hello = FrontendMessage {
+        kind: Some(Kind::Hello(FrontendHello {
+            config_hash: options.config_hash.clone(),
+            name: options.name.clone(),
+        })),
+    };
+    // The receiver is held right here.
+    let _ = outbound.send(hello);
+    let response = client
+        .exchange(UnboundedReceiverStream::new(messages))
+        .await;
+    let mut inbound = response
+        .map_err(|status| refused(&status, options))?
+        .into_inner();
+    let first = inbound
+        .message()
+        .await
+        .map_err(|status| refused(&status, options))?;
+    let Some(welcome) = first.and_then(|event| event.welcome) else {
+        return Err(ConnectError::Retry(
+            "the scheduler's first message is not a welcome".to_owned(),
+        ));
+    };
+    if welcome.config_hash != options.config_hash {
+        return Err(incompatible(&welcome.config_hash, options));
+    }
+    Ok(Connection {
+        client,
+        outbound,
+        inbound,
+    })
+}
+
+/// A scheduler that minds the hash itself says FAILED_PRECONDITION.
+fn refused(status: &tonic::Status, options: &LinkOptions) -> ConnectError {
+    if status.code() == tonic::Code::FailedPrecondition {
+        return incompatible(status.message(), options);
+    }
+    ConnectError::Retry(format!("the scheduler refused the stream: {status}"))
+}
+
+fn incompatible(theirs: &str, options: &LinkOptions) -> ConnectError {
+    ConnectError::Incompatible(format!(
+        "the scheduler has another configuration ({theirs}) than this process ({}); restart both \
+         from one launcher",
+        options.config_hash
+    ))
+}
