@@ -1,7 +1,10 @@
+use proptest::prelude::*;
+
 use super::{OutputOptions, OutputText};
+use crate::IncrementalDetokenizer;
 use crate::stop::{StopError, StopMatch};
 use crate::tokenizer::Tokenizer;
-use crate::tokenizer::samples::{demo_dir, one};
+use crate::tokenizer::samples::{all, demo_dir, one};
 
 fn strings(list: &[&str]) -> Vec<String> {
     list.iter().map(|s| (*s).to_owned()).collect()
@@ -114,4 +117,43 @@ fn the_prompt_is_context_only() {
     let mut output = OutputText::new(sample.tokenizer.clone(), options).unwrap();
     let token = output.push(hi);
     assert_eq!((token.text, token.text_offset), (" hi", 0));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// The definition: after each token, the text that is complete by then is searched as a whole.
+    #[test]
+    fn output_agrees_with_searching_the_decoded_text(
+        ids in proptest::collection::vec(prop_oneof![0u32..300, 0u32..4096], 0..40),
+        stops in proptest::collection::vec("[a-e ]{1,2}", 0..3),
+        skip_special_tokens: bool,
+    ) {
+        for sample in all().iter().filter(|s| ["demo", "llama2"].contains(&s.name)) {
+            let options = OutputOptions { stops: &stops, skip_special_tokens, ..Default::default() };
+            let mut output = OutputText::new(sample.tokenizer.clone(), options).unwrap();
+            let mut whole = IncrementalDetokenizer::new(sample.tokenizer.clone(), skip_special_tokens);
+            let (mut text, mut shown) = (String::new(), String::new());
+            let mut expected = None;
+            for (count, &id) in ids.iter().enumerate() {
+                let offset = text.chars().count();
+                text.push_str(whole.push(id));
+                let found = stops.iter().enumerate().filter_map(|(i, stop)| Some((text.find(stop)?, i)));
+                let found = found.min();
+                let token = output.push(id);
+                shown.push_str(token.text);
+                prop_assert_eq!(token.text_offset, offset);
+                prop_assert_eq!(token.stop.map(|stop| stop.index), found.map(|(_, index)| index));
+                if let Some((start, _)) = found {
+                    expected = Some(text[..start].to_owned());
+                    prop_assert_eq!(output.tokens(), count + 1);
+                    break;
+                }
+                prop_assert!(text.starts_with(&shown));
+            }
+            shown.push_str(output.finish());
+            let expected = expected.unwrap_or_else(|| sample.tokenizer.decode(&ids, skip_special_tokens));
+            prop_assert_eq!(shown, expected);
+        }
+    }
 }

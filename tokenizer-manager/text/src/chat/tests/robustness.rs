@@ -8,14 +8,27 @@ use crate::chat::source::rewrite;
 use crate::chat::{ChatRequest, ChatTemplate, Clock, TemplateLimits, TemplateOptions};
 use crate::tokenizer::NamedTemplate;
 
-const TEMPLATES: &[&str] = &["chatml", "llama3_tools", "mistral_tools", "qwen3", "gemma", "macros"];
+const TEMPLATES: &[&str] = &[
+    "chatml",
+    "llama3_tools",
+    "mistral_tools",
+    "qwen3",
+    "gemma",
+    "macros",
+];
 
 fn templates() -> &'static [ChatTemplate] {
     static LOADED: std::sync::LazyLock<Vec<ChatTemplate>> = std::sync::LazyLock::new(|| {
         let load = |name: &&str| {
-            let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/chat_templates");
+            let dir = concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/../../tests/fixtures/chat_templates"
+            );
             let source = std::fs::read_to_string(format!("{dir}/templates/{name}.jinja")).unwrap();
-            let template = NamedTemplate { name: "default".to_owned(), source };
+            let template = NamedTemplate {
+                name: "default".to_owned(),
+                source,
+            };
             ChatTemplate::new(&[template], &[], TemplateOptions::default()).unwrap()
         };
         TEMPLATES.iter().map(load).collect()
