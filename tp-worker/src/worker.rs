@@ -83,7 +83,7 @@ impl<B: Backend> Worker<B> {
             sampled: Vec::with_capacity(limits.requests),
             digest: Digest::new(),
             last_step: 0,
-            kv_bytes: shape.bytes_per_token() * config.kv_tokens(),
+            kv_bytes: shape.bytes_per_token() * config.kv.num_pages * config.kv.page_size,
             broken: false,
             backend,
             transformer,

@@ -1,1 +1,5 @@
-
+mod goldens;
+mod invalid;
+mod invariance;
+mod sampling;
+mod support;

@@ -1,1 +1,81 @@
+use lockstep_backend::DType;
+use lockstep_model::CollectiveStep;
 
+use super::*;
+
+fn limits(requests: usize, tokens: usize) -> WorkerLimits {
+    WorkerLimits {
+        requests,
+        tokens,
+        positions: 500,
+        pages: 10,
+        page_size: 16,
+        vocab: 100,
+        kv_dtype: DType::F32,
+    }
+}
+
+fn schedule(width: usize) -> Schedule {
+    let step = CollectiveStep {
+        kind: CollectiveKind::AllReduce,
+        width,
+    };
+    Schedule {
+        tokens: vec![step; 3],
+        logit_tokens: vec![step; 2],
+        block: vec![],
+        block_rows: 4,
+    }
+}
+
+/// Every batch within the limits has a plan that covers it.
+#[test]
+fn every_batch_has_a_plan() {
+    let registry = PlanRegistry::prepare(&limits(7, 300), &schedule(8));
+    for requests in 1..=7 {
+        for max_q_len in 1..=300 {
+            for others in 0..requests {
+                // `others` rows as long as the longest, the rest of one token.
+                let tokens = max_q_len * (1 + others) + requests - 1 - others;
+                let batch = Geometry {
+                    requests,
+                    tokens,
+                    max_q_len,
+                };
+                let found = registry.find(batch);
+                assert_eq!(found.is_ok(), tokens <= 300, "{batch}");
+            }
+        }
+    }
+    let idle = Geometry {
+        requests: 0,
+        tokens: 0,
+        max_q_len: 0,
+    };
+    assert!(registry.find(idle).is_ok());
+    let many = Geometry {
+        requests: 8,
+        tokens: 8,
+        max_q_len: 1,
+    };
+    assert_eq!(registry.find(many), Err(PlanError::Geometry(many)));
+}
+
+#[test]
+fn digests_tell_models_and_limits_apart() {
+    let base = PlanRegistry::prepare(&limits(7, 300), &schedule(8));
+    assert_eq!(
+        base.digest(),
+        PlanRegistry::prepare(&limits(7, 300), &schedule(8)).digest()
+    );
+    assert_ne!(
+        base.digest(),
+        PlanRegistry::prepare(&limits(7, 300), &schedule(9)).digest()
+    );
+    assert_ne!(
+        base.digest(),
+        PlanRegistry::prepare(&limits(8, 300), &schedule(8)).digest()
+    );
+    let digests: std::collections::BTreeSet<_> = base.plans.values().map(|p| p.digest).collect();
+    assert_eq!(digests.len(), base.len());
+}

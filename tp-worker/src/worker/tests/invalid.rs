@@ -1,0 +1,334 @@
+//! Plans that can't be followed.
+
+use lockstep_config::Dtype;
+use lockstep_proto::step::{SlotExtend, SlotOpen, StepPlan};
+
+use super::support::{CONTEXT, Request, SLOTS, config, open};
+use crate::worker::{PlanError, Worker, WorkerError, cpu_backend};
+
+fn worker() -> Worker<lockstep_backend_cpu::CpuBackend> {
+    let config = config(1, 16, Dtype::Float32);
+    let backend = cpu_backend(&config, None, Box::new(lockstep_collective::Single::new())).unwrap();
+    Worker::load(&config, 0, backend, &mut |_| {}).unwrap()
+}
+
+fn request() -> Request {
+    Request::greedy(&(10..40).collect::<Vec<_>>(), 8)
+}
+
+/// Slot 0, 30 tokens on pages 1 and 2, sampled.
+fn good() -> StepPlan {
+    StepPlan {
+        step: 1,
+        closes: vec![],
+        opens: vec![open(0, &request())],
+        extends: vec![row(0, 30, true, &[1, 2])],
+    }
+}
+
+fn row(slot: u32, prefill_len: u32, sample: bool, new_pages: &[u32]) -> SlotExtend {
+    SlotExtend {
+        slot,
+        prefill_len,
+        sample,
+        new_pages: new_pages.to_vec(),
+    }
+}
+
+fn next(extend: SlotExtend) -> StepPlan {
+    StepPlan {
+        step: 2,
+        extends: vec![extend],
+        ..StepPlan::default()
+    }
+}
+
+fn opening(change: impl FnOnce(&mut SlotOpen)) -> StepPlan {
+    let mut plan = good();
+    change(&mut plan.opens[0]);
+    plan
+}
+
+fn extending(change: impl FnOnce(&mut SlotExtend)) -> StepPlan {
+    let mut plan = good();
+    change(&mut plan.extends[0]);
+    plan
+}
+
+/// The reason a worker gives after following `before`.
+fn reason(before: &[StepPlan], plan: &StepPlan) -> PlanError {
+    let mut worker = worker();
+    for plan in before {
+        worker.step(plan).unwrap();
+    }
+    let WorkerError::Plan { step, reason } = worker.step(plan).unwrap_err() else {
+        panic!("another error");
+    };
+    assert_eq!(step, plan.step);
+    // It says so again instead of going on from a state nobody knows.
+    let again = worker.step(plan).unwrap_err();
+    assert!(matches!(again, WorkerError::Broken));
+    reason
+}
+
+#[test]
+fn bad_first_plans() {
+    let slots = SLOTS;
+    let longest = CONTEXT as u32 + 4;
+    for (plan, expected) in [
+        (
+            StepPlan { step: 2, ..good() },
+            PlanError::OutOfOrder { expected: 1 },
+        ),
+        (
+            StepPlan {
+                closes: vec![0],
+                ..good()
+            },
+            PlanError::NotOpen { slot: 0 },
+        ),
+        (
+            StepPlan {
+                closes: vec![99],
+                ..good()
+            },
+            PlanError::UnknownSlot { slot: 99, slots },
+        ),
+        (
+            opening(|open| open.slot = 40),
+            PlanError::UnknownSlot { slot: 40, slots },
+        ),
+        (
+            opening(|open| open.cached_len = 30),
+            PlanError::Lengths {
+                slot: 0,
+                tokens: 30,
+                prompt_len: 30,
+                cached_len: 30,
+            },
+        ),
+        (
+            opening(|open| open.prompt_len = 31),
+            PlanError::Lengths {
+                slot: 0,
+                tokens: 30,
+                prompt_len: 31,
+                cached_len: 0,
+            },
+        ),
+        (
+            opening(|open| open.token_ids.clear()),
+            PlanError::Lengths {
+                slot: 0,
+                tokens: 0,
+                prompt_len: 30,
+                cached_len: 0,
+            },
+        ),
+        (
+            opening(|open| open.token_ids.resize(1000, 1)),
+            PlanError::Lengths {
+                slot: 0,
+                tokens: 1000,
+                prompt_len: 30,
+                cached_len: 0,
+            },
+        ),
+        (
+            opening(|open| open.token_ids[3] = 4096),
+            PlanError::Token {
+                slot: 0,
+                token: 4096,
+                vocab: 4096,
+            },
+        ),
+        (
+            opening(|open| {
+                open.logprobs.prompt_start = Some(9);
+                open.cached_len = 16;
+            }),
+            PlanError::ScoredPrefixCached {
+                slot: 0,
+                start: 9,
+                cached_len: 16,
+            },
+        ),
+        (
+            extending(|row| row.slot = 1),
+            PlanError::NotOpen { slot: 1 },
+        ),
+        (
+            extending(|row| row.prefill_len = 31),
+            PlanError::PrefillPastEnd {
+                slot: 0,
+                prefill_len: 31,
+                kv_len: 0,
+                tokens: 30,
+            },
+        ),
+        (
+            extending(|row| row.prefill_len = u32::MAX),
+            PlanError::PrefillPastEnd {
+                slot: 0,
+                prefill_len: u32::MAX,
+                kv_len: 0,
+                tokens: 30,
+            },
+        ),
+        (
+            extending(|row| row.prefill_len = 0),
+            PlanError::NotDecoding {
+                slot: 0,
+                kv_len: 0,
+                tokens: 30,
+            },
+        ),
+        (
+            extending(|row| row.prefill_len = 20),
+            PlanError::Sample {
+                slot: 0,
+                end: 20,
+                tokens: 30,
+                sample: true,
+            },
+        ),
+        (
+            extending(|row| row.new_pages = vec![1, 801]),
+            PlanError::UnknownPage {
+                slot: 0,
+                page: 801,
+                pages: 801,
+            },
+        ),
+        (
+            extending(|row| row.new_pages = vec![1]),
+            PlanError::PagesMissing {
+                slot: 0,
+                end: 30,
+                needed: 2,
+                granted: 1,
+            },
+        ),
+        (
+            extending(|row| row.new_pages = vec![1, 1]),
+            PlanError::PageShared {
+                slot: 0,
+                page: 1,
+                owners: 2,
+            },
+        ),
+        (
+            extending(|row| row.new_pages = (1..=longest).collect()),
+            PlanError::TableFull { slot: 0, width: 22 },
+        ),
+    ] {
+        assert_eq!(reason(&[], &plan), expected);
+    }
+}
+
+#[test]
+fn bad_later_plans() {
+    let twice = StepPlan {
+        extends: vec![row(0, 0, true, &[]), row(0, 0, true, &[])],
+        ..next(row(0, 0, true, &[]))
+    };
+    let reopened = StepPlan {
+        step: 2,
+        extends: vec![],
+        ..good()
+    };
+    let other = StepPlan {
+        opens: vec![open(1, &request())],
+        ..next(row(1, 30, true, &[3, 2]))
+    };
+    for (plan, expected) in [
+        (good(), PlanError::OutOfOrder { expected: 2 }),
+        (twice, PlanError::ExtendedTwice { slot: 0 }),
+        (reopened, PlanError::AlreadyOpen { slot: 0 }),
+        (
+            other,
+            PlanError::PageShared {
+                slot: 1,
+                page: 2,
+                owners: 2,
+            },
+        ),
+        (
+            next(row(0, 0, false, &[])),
+            PlanError::Sample {
+                slot: 0,
+                end: 31,
+                tokens: 31,
+                sample: false,
+            },
+        ),
+        (
+            next(row(0, 2, true, &[])),
+            PlanError::PrefillPastEnd {
+                slot: 0,
+                prefill_len: 2,
+                kv_len: 30,
+                tokens: 31,
+            },
+        ),
+    ] {
+        assert_eq!(reason(&[good()], &plan), expected);
+    }
+}
+
+/// A slot's pages can go to another as soon as it closes, in the same plan.
+#[test]
+fn pages_move_on_with_a_close() {
+    let mut worker = worker();
+    let first = worker.step(&good()).unwrap();
+    let moved = StepPlan {
+        closes: vec![0],
+        opens: vec![open(0, &request())],
+        ..next(row(0, 30, true, &[2, 1]))
+    };
+    let second = worker.step(&moved).unwrap();
+    assert_eq!(first.outputs, second.outputs);
+    assert_ne!(first.digest, second.digest);
+    // An empty plan is a step too.
+    let idle = StepPlan {
+        step: 3,
+        ..StepPlan::default()
+    };
+    assert!(worker.step(&idle).unwrap().outputs.is_empty());
+}
+
+#[test]
+fn more_tokens_than_buffers_hold_are_an_error() {
+    let mut config = config(1, 16, Dtype::Float32);
+    config.schedule.chunked_prefill_size = Some(16);
+    config.schedule.max_prefill_tokens = 16;
+    config.schedule.max_running_requests = 2;
+    let backend = cpu_backend(&config, None, Box::new(lockstep_collective::Single::new())).unwrap();
+    let mut worker = Worker::load(&config, 0, backend, &mut |_| {}).unwrap();
+    let error = worker.step(&good()).unwrap_err();
+    let WorkerError::Plan {
+        reason: PlanError::Geometry(found),
+        ..
+    } = error
+    else {
+        panic!("{error}");
+    };
+    assert_eq!((found.requests, found.tokens), (1, 30));
+}
+
+#[test]
+fn a_group_that_contradicts_the_configuration_is_an_error() {
+    let config = config(2, 16, Dtype::Float32);
+    let backend = cpu_backend(&config, None, Box::new(lockstep_collective::Single::new())).unwrap();
+    let error = Worker::load(&config, 0, backend, &mut |_| {})
+        .err()
+        .unwrap();
+    assert!(matches!(
+        error,
+        WorkerError::Group {
+            rank: 0,
+            size: 2,
+            found: (0, 1)
+        }
+    ));
+}

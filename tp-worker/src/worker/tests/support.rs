@@ -1,0 +1,259 @@
+//! The demo model, its configuration, and a hand-made scheduler.
+
+use std::{collections::VecDeque, path::PathBuf};
+
+use lockstep_config::{
+    Dtype, EngineConfig, KvConfig, LimitsConfig, ModelConfig, ParallelConfig, RequestLimits,
+    ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig,
+};
+use lockstep_proto::{
+    sampling::{LogprobParams, SamplingParams, TokenLogprob},
+    step::{SlotExtend, SlotOpen, StepPlan, StepResult},
+};
+
+use crate::worker::{WorkerError, local::LocalGroup};
+
+pub const CONTEXT: usize = 320;
+pub const SLOTS: usize = 40;
+
+pub fn repository() -> PathBuf {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let above = here
+        .ancestors()
+        .find(|folder| folder.join("models").is_dir());
+    above
+        .expect("the repository is above its packages")
+        .to_owned()
+}
+
+pub fn config(tp_size: usize, page_size: usize, dtype: Dtype) -> EngineConfig {
+    EngineConfig {
+        model: ModelConfig::load(&repository().join("models/lockstep-demo-7m")).unwrap(),
+        dtype,
+        parallel: ParallelConfig {
+            tp_size,
+            nnodes: 1,
+            dist_init_addr: String::new(),
+            threads_per_rank: 1,
+            tokenizer_managers: 1,
+        },
+        kv: KvConfig {
+            page_size,
+            num_pages: SLOTS * CONTEXT / page_size + 1,
+            radix_cache: true,
+        },
+        schedule: ScheduleConfig {
+            max_running_requests: SLOTS,
+            max_queued_requests: 1,
+            max_queued_tokens: 1,
+            max_prefill_tokens: 2048,
+            chunked_prefill_size: None,
+            policy: SchedulePolicy::Fcfs,
+            priorities: false,
+            overlap: false,
+        },
+        speculation: SpeculationConfig {
+            max_speculative_num_draft_tokens: 0,
+        },
+        timeouts: TimeoutConfig {
+            request_s: None,
+            queue_s: None,
+            step_watchdog_s: 60,
+            health_s: 60,
+            drain_s: 60,
+            startup_s: 60,
+        },
+        server: server(),
+    }
+}
+
+fn server() -> ServerConfig {
+    ServerConfig {
+        host: String::new(),
+        port: 0,
+        grpc_port: None,
+        sglang_grpc_port: None,
+        served_model_name: "demo".to_owned(),
+        context_length: CONTEXT,
+        api_key_required: false,
+        limits: LimitsConfig {
+            body_bytes: 0,
+            header_bytes: 0,
+            json_depth: 0,
+            connections: 0,
+            request: RequestLimits {
+                messages: 0,
+                prompts: 0,
+                choices: 0,
+                top_logprobs: 20,
+                stops: 0,
+                stop_bytes: 0,
+                stop_token_ids: 0,
+                logit_bias: 0,
+            },
+        },
+    }
+}
+
+/// What a test wants generated.
+#[derive(Debug, Clone)]
+pub struct Request {
+    pub prompt: Vec<u32>,
+    pub sampling: SamplingParams,
+    pub logprobs: LogprobParams,
+    pub max_new_tokens: usize,
+}
+
+impl Request {
+    pub fn greedy(prompt: &[u32], max_new_tokens: usize) -> Self {
+        Self {
+            prompt: prompt.to_vec(),
+            sampling: SamplingParams {
+                stop_token_ids: vec![2],
+                ..SamplingParams::greedy()
+            },
+            logprobs: LogprobParams {
+                output: true,
+                top: 2,
+                prompt_start: None,
+            },
+            max_new_tokens,
+        }
+    }
+}
+
+/// What came out.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Generated {
+    pub tokens: Vec<u32>,
+    pub logprobs: Vec<TokenLogprob>,
+    pub prompt_logprobs: Vec<TokenLogprob>,
+}
+
+/// A request in a slot.
+struct Running {
+    request: usize,
+    slot: u32,
+    prefilled: usize,
+    granted: usize,
+    pages: Vec<u32>,
+}
+
+/// Plans by hand: up to `batch` requests at once, prompts in chunks of
+/// `chunk`, pages handed out from a stack so that tables are out of order.
+pub struct Scheduler<'g> {
+    group: &'g LocalGroup,
+    page_size: usize,
+    chunk: usize,
+    batch: usize,
+    step: &'g mut u64,
+    free_pages: Vec<u32>,
+    free_slots: Vec<u32>,
+}
+
+impl<'g> Scheduler<'g> {
+    pub fn new(
+        group: &'g LocalGroup,
+        step: &'g mut u64,
+        config: &EngineConfig,
+        chunk: usize,
+        batch: usize,
+    ) -> Self {
+        Self {
+            group,
+            page_size: config.kv.page_size,
+            chunk,
+            batch,
+            step,
+            free_pages: (1..config.kv.num_pages as u32).collect(),
+            free_slots: (0..SLOTS as u32).collect(),
+        }
+    }
+
+    pub fn run(&mut self, requests: &[Request]) -> Result<Vec<Generated>, WorkerError> {
+        let mut waiting: VecDeque<usize> = (0..requests.len()).collect();
+        let mut running: Vec<Running> = Vec::new();
+        let mut generated = vec![Generated::default(); requests.len()];
+        let mut closes = Vec::new();
+        while !(waiting.is_empty() && running.is_empty() && closes.is_empty()) {
+            *self.step += 1;
+            let mut plan = StepPlan {
+                step: *self.step,
+                closes: std::mem::take(&mut closes),
+                ..StepPlan::default()
+            };
+            while running.len() < self.batch
+                && let Some(request) = waiting.pop_front()
+            {
+                let slot = self.free_slots.pop().unwrap();
+                plan.opens.push(open(slot, &requests[request]));
+                running.push(Running {
+                    request,
+                    slot,
+                    prefilled: 0,
+                    granted: 0,
+                    pages: Vec::new(),
+                });
+            }
+            for row in &mut running {
+                let total = requests[row.request].prompt.len();
+                let produced = generated[row.request].tokens.len();
+                plan.extends.push(self.extend(row, total, produced));
+            }
+            let result = self.group.step(plan)?;
+            collect(result, &running, &mut generated);
+            running.retain_mut(|row| {
+                let (request, output) = (&requests[row.request], &generated[row.request].tokens);
+                let stopped = output
+                    .last()
+                    .is_some_and(|t| request.sampling.stop_token_ids.contains(t));
+                let ends = stopped || output.len() == request.max_new_tokens;
+                if ends {
+                    closes.push(row.slot);
+                    self.free_slots.push(row.slot);
+                    self.free_pages.append(&mut row.pages);
+                }
+                !ends
+            });
+        }
+        Ok(generated)
+    }
+
+    fn extend(&mut self, row: &mut Running, prompt: usize, produced: usize) -> SlotExtend {
+        let chunk = self.chunk.min(prompt - row.prefilled);
+        row.prefilled += chunk;
+        let end = row.prefilled + if chunk == 0 { produced } else { 0 };
+        let needed = end.div_ceil(self.page_size);
+        let at = self.free_pages.len() - (needed - row.granted);
+        let new_pages = self.free_pages.split_off(at);
+        row.granted = needed;
+        row.pages.extend(&new_pages);
+        SlotExtend {
+            slot: row.slot,
+            prefill_len: chunk as u32,
+            sample: row.prefilled == prompt,
+            new_pages,
+        }
+    }
+}
+
+pub fn open(slot: u32, request: &Request) -> SlotOpen {
+    SlotOpen {
+        slot,
+        token_ids: request.prompt.clone(),
+        prompt_len: request.prompt.len() as u32,
+        cached_len: 0,
+        sampling: request.sampling.clone(),
+        logprobs: request.logprobs,
+    }
+}
+
+fn collect(result: StepResult, running: &[Running], generated: &mut [Generated]) {
+    for output in result.outputs {
+        let row = running.iter().find(|row| row.slot == output.slot).unwrap();
+        let generated = &mut generated[row.request];
+        generated.tokens.extend(output.token_ids);
+        generated.logprobs.extend(output.logprobs);
+        generated.prompt_logprobs.extend(output.prompt_logprobs);
+    }
+}
