@@ -1,1 +1,50 @@
-//! The lockstep binary: launcher and roles.
+//! The `lockstep` program: launcher, roles and tools behind one command line.
+//!
+//! A library so that other binaries can be the same program under another
+//! name: roles are started by running the same executable again.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+mod cli;
+mod config_command;
+mod console;
+mod demo;
+mod doctor;
+mod error;
+mod generate;
+mod role;
+mod run_dir;
+mod serve;
+mod settings;
+
+use cli::Command;
+use error::LaunchError;
+use lockstep_process::exit;
+
+/// The program: parses the command line and runs the command. Exit codes are
+/// in [`lockstep_process::exit`].
+pub fn main() -> ExitCode {
+    let command = match cli::parse(std::env::args_os().collect()) {
+        Ok(command) => command,
+        Err(code) => return code,
+    };
+    let result = match command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Generate(args) => generate::run(&args).map_err(LaunchError::Command),
+        Command::Bench(args) => lockstep_bench::run(args)
+            .map(|()| exit::OK)
+            .map_err(LaunchError::Command),
+        Command::Config(args) => config_command::run(&args),
+        Command::Doctor => doctor::run(),
+        Command::Role(role, run_dir) => return role::run(role, &run_dir),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            console::complain(&error);
+            ExitCode::from(error.exit_code())
+        }
+    }
+}

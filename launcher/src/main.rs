@@ -1,2 +1,7 @@
 //! The `lockstep` binary.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    lockstep::main()
+}

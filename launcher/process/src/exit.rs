@@ -4,6 +4,7 @@
 pub const OK: u8 = 0;
 /// The start failed: a model that cannot be read, a port that is taken, a
 /// process that died before the engine was ready, or a start past its limit.
+/// Of a role: it failed at any time and reported why.
 pub const START_FAILED: u8 = 1;
 /// Wrong usage or an unsupported configuration; nothing was started.
 pub const USAGE: u8 = 2;
@@ -44,7 +45,7 @@ pub fn exit_now(code: u8) -> ! {
 pub fn meaning(code: i32) -> Option<&'static str> {
     Some(match u8::try_from(code).ok()? {
         OK => "ended normally",
-        START_FAILED => "could not start",
+        START_FAILED => "failed",
         USAGE => "wrong usage or configuration",
         PROCESS_DIED => "a process of the engine died",
         DRAIN_LIMIT => "the drain limit passed",

@@ -102,9 +102,8 @@ impl RoleContext {
             Ok(()) => exit::OK,
             Err(_) if lifecycle.halt.is_cancelled() => exit::LAUNCHER_GONE,
             Err(error) => {
-                let message = describe(&error);
-                tracing::error!("{message}");
-                self.link.failed(&message);
+                // The launcher says it, once.
+                self.link.failed(&describe(&error));
                 exit::START_FAILED
             }
         };

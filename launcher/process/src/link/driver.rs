@@ -59,16 +59,16 @@ pub(super) fn start(
 /// must stop at once.
 async fn until_halt(reader: OwnedReadHalf, mut terminate: Signal, lifecycle: &Lifecycle) -> u8 {
     let mut reader = BufReader::new(reader.take(MAX_LINE));
-    let mut line = String::new();
+    let mut line = Vec::new();
     loop {
         tokio::select! {
             _ = terminate.recv() => lifecycle.drain.cancel(),
-            // Keeps what it has read when the other branch wins: `line` stays.
-            read = reader.read_line(&mut line) => {
+            // Unlike `read_line` it keeps what it has read when the other branch wins.
+            read = reader.read_until(b'\n', &mut line) => {
                 if !matches!(read, Ok(bytes) if bytes > 0) {
                     return exit::LAUNCHER_GONE;
                 }
-                match serde_json::from_str(&line) {
+                match serde_json::from_slice(&line) {
                     Ok(LauncherMessage::Drain) => lifecycle.drain.cancel(),
                     Ok(LauncherMessage::Halt) => return exit::OK,
                     Err(error) => tracing::warn!(%error, "the launcher sent an unknown line"),

@@ -1,0 +1,125 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use lockstep_config::{ServeArgs, with_config_file};
+use lockstep_process::{Role, exit};
+
+use crate::console;
+use crate::error::LaunchError;
+use crate::generate::GenerateArgs;
+
+const EXAMPLES: &str = "\
+Examples:
+  lockstep                                    serve the demo model on 127.0.0.1:8000
+  lockstep serve --model-path DIR --tp-size 2 serve a model with two workers
+  lockstep generate --prompt 'Hello'          one answer, no server
+  lockstep doctor                             what this machine offers
+
+Without a command, `serve` is meant.";
+
+/// Serves large language models from cooperating processes: OpenAI-compatible
+/// HTTP and gRPC in front, tensor-parallel workers behind.
+#[derive(Parser)]
+#[command(name = "lockstep", version, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Parsed,
+}
+
+#[derive(Subcommand)]
+enum Parsed {
+    /// Serve a model over HTTP and gRPC (the default command).
+    Serve(Box<ServeArgs>),
+    /// Answer one prompt and end, without a server.
+    Generate(Box<GenerateArgs>),
+    /// Measure throughput and latency.
+    Bench(lockstep_bench::Args),
+    /// Print the resolved configuration and its hash.
+    Config(Box<ServeArgs>),
+    /// Show what this machine offers, and what could be better.
+    Doctor,
+    #[command(hide = true)]
+    TokenizerManager(RoleArgs),
+    #[command(hide = true)]
+    Scheduler(RoleArgs),
+    #[command(hide = true)]
+    Worker(RoleArgs),
+}
+
+/// A role's own arguments; everything else is in the configuration file.
+#[derive(clap::Args)]
+struct RoleArgs {
+    /// The launcher's run directory.
+    #[arg(long)]
+    run_dir: PathBuf,
+    /// The tokenizer-manager's number or the worker's rank.
+    #[arg(long, default_value_t = 0)]
+    index: usize,
+}
+
+/// What the program was asked to do.
+pub(crate) enum Command {
+    Serve(Box<ServeArgs>),
+    Generate(Box<GenerateArgs>),
+    Bench(lockstep_bench::Args),
+    Config(Box<ServeArgs>),
+    Doctor,
+    Role(Role, PathBuf),
+}
+
+/// Parses the command line, with the `--config` file where one is named.
+///
+/// # Errors
+/// The exit code, after help, version or an error has been printed.
+pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Command, ExitCode> {
+    let command = Cli::command();
+    let arguments =
+        with_config_file(&command, with_default_command(arguments)).map_err(|error| {
+            console::complain(&LaunchError::Config(error));
+            ExitCode::from(exit::USAGE)
+        })?;
+    let parsed = command
+        .try_get_matches_from(arguments)
+        .and_then(|matches| Cli::from_arg_matches(&matches))
+        .map_err(|error| {
+            let _ = error.print();
+            ExitCode::from(if error.use_stderr() {
+                exit::USAGE
+            } else {
+                exit::OK
+            })
+        })?;
+    Ok(match parsed.command {
+        Parsed::Serve(args) => Command::Serve(args),
+        Parsed::Generate(args) => Command::Generate(args),
+        Parsed::Bench(args) => Command::Bench(args),
+        Parsed::Config(args) => Command::Config(args),
+        Parsed::Doctor => Command::Doctor,
+        Parsed::TokenizerManager(args) => {
+            Command::Role(Role::TokenizerManager(args.index), args.run_dir)
+        }
+        Parsed::Scheduler(args) => Command::Role(Role::Scheduler, args.run_dir),
+        Parsed::Worker(args) => Command::Role(Role::Worker(args.index), args.run_dir),
+    })
+}
+
+/// Puts `serve` in front of options that come without a command.
+fn with_default_command(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    const OF_THE_PROGRAM: [&str; 4] = ["-h", "--help", "-V", "--version"];
+    let first = arguments.get(1).map(|first| first.to_string_lossy());
+    let serve = match first.as_deref() {
+        None => true,
+        Some(first) => first.starts_with('-') && !OF_THE_PROGRAM.contains(&first),
+    };
+    if serve {
+        arguments.insert(1.min(arguments.len()), "serve".into());
+    }
+    arguments
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,49 @@
+//! `lockstep config`: what `lockstep serve` with the same options would run.
+
+use lockstep_config::ServeArgs;
+use lockstep_process::exit;
+use serde_json::{Value, json};
+
+use crate::console;
+use crate::error::LaunchError;
+use crate::settings::Settings;
+
+pub(crate) fn run(args: &ServeArgs) -> Result<u8, LaunchError> {
+    let settings = Settings::prepare(args)?;
+    console::answer(&format!("{:#}", describe(&settings)));
+    Ok(exit::OK)
+}
+
+/// The configuration without secrets, and without the folder that exists only
+/// while this command runs.
+fn describe(settings: &Settings) -> Value {
+    let node = &settings.file.node;
+    let secret = |text: &Option<String>| {
+        if text.is_some() {
+            "set, not shown"
+        } else {
+            "not set"
+        }
+    };
+    let mut engine = json!(settings.file.engine);
+    if settings.demo {
+        engine["model"]["path"] = "(inside the program)".into();
+    }
+    json!({
+        "hash": settings.file.hash,
+        "engine": engine,
+        "node": {
+            "node_rank": node.node_rank,
+            "cores": node.cores,
+            "api_key": secret(&node.api_key),
+            "dist_secret": secret(&node.dist_secret),
+            "log": node.log,
+            "log_json": node.log_json,
+        },
+        "max_restarts": settings.max_restarts,
+        "notes": settings.notes,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+//! `lockstep doctor`: what this machine offers, and what could be better.
+
+use std::fmt::Write;
+
+use lockstep_config::Hardware;
+use lockstep_process::exit;
+
+use crate::console;
+use crate::error::LaunchError;
+
+mod gpu;
+mod processor;
+mod system;
+
+/// One line of the report.
+pub(crate) struct Finding {
+    /// What was looked at.
+    pub(crate) name: &'static str,
+    /// What was found.
+    pub(crate) found: String,
+    /// What is wrong with it and what to do; `None` = all is well.
+    pub(crate) problem: Option<String>,
+}
+
+impl Finding {
+    fn new(name: &'static str, found: impl Into<String>) -> Self {
+        Self {
+            name,
+            found: found.into(),
+            problem: None,
+        }
+    }
+
+    fn problem_if(mut self, wrong: bool, remedy: impl Into<String>) -> Self {
+        if wrong {
+            self.problem = Some(remedy.into());
+        }
+        self
+    }
+}
+
+/// Prints the report. Problems are advice: the exit code is 0.
+#[expect(clippy::unnecessary_wraps, reason = "all commands have this shape")]
+pub(crate) fn run() -> Result<u8, LaunchError> {
+    let hardware = Hardware::detect();
+    let mut findings = vec![processor::cores(&hardware), processor::instructions()];
+    findings.push(system::memory(&hardware));
+    findings.push(system::huge_pages());
+    findings.push(system::shared_memory());
+    findings.push(system::open_files());
+    findings.push(system::run_dir());
+    findings.extend(gpu::find());
+    console::answer(&report(&findings));
+    Ok(exit::OK)
+}
+
+fn report(findings: &[Finding]) -> String {
+    let mut text = format!("lockstep {}\n\n", env!("CARGO_PKG_VERSION"));
+    for Finding {
+        name,
+        found,
+        problem,
+    } in findings
+    {
+        let mark = if problem.is_some() { "!" } else { " " };
+        let _ = writeln!(text, "{mark} {name:<14} {found}");
+        if let Some(problem) = problem {
+            let _ = writeln!(text, "  {:<14} → {problem}", "");
+        }
+    }
+    let problems = findings
+        .iter()
+        .filter(|finding| finding.problem.is_some())
+        .count();
+    let _ = match problems {
+        0 => write!(text, "\nNo problems."),
+        1 => write!(text, "\nOne problem, marked with !."),
+        n => write!(text, "\n{n} problems, marked with !."),
+    };
+    text
+}
+
+#[cfg(test)]
+mod tests;

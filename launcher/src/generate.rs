@@ -1,0 +1,164 @@
+//! `lockstep generate`: one answer, without a server.
+
+use std::io::{self, Read, Write};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use lockstep_config::ServeArgs;
+use lockstep_config::args::ModelArgs;
+use lockstep_local_engine::LocalEngine;
+use lockstep_process::exit;
+use lockstep_proto::request::Request;
+use lockstep_proto::sampling::{LogprobParams, SamplingParams};
+use lockstep_text::{
+    ChatRequest, ChatTemplate, OutputOptions, OutputText, TemplateOptions, Tokenizer,
+};
+
+use crate::console;
+use crate::settings::Settings;
+
+/// What to answer, and how.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct GenerateArgs {
+    /// The prompt; `-` reads it from standard input.
+    #[arg(short, long, value_name = "TEXT")]
+    prompt: String,
+    /// Tokens to generate at the most.
+    #[arg(long, value_name = "TOKENS", default_value_t = 256,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    max_tokens: u32,
+    /// 0 always takes the likeliest token; higher is more varied, at most 2.
+    #[arg(long, value_name = "NUMBER", default_value_t = 0.0)]
+    temperature: f32,
+    /// The same seed gives the same answer [default: 0].
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    seed: u64,
+    /// Continue the prompt as it is, without the model's chat template.
+    #[arg(long)]
+    raw: bool,
+    /// Compute threads [default: available cores].
+    #[arg(long, value_name = "THREADS")]
+    threads: Option<usize>,
+    #[command(flatten)]
+    model: ModelArgs,
+}
+
+/// Answers on stdout as tokens come; figures go to stderr.
+pub(crate) fn run(args: &GenerateArgs) -> anyhow::Result<u8> {
+    if !(0.0..=2.0).contains(&args.temperature) {
+        bail!("--temperature {} must be from 0 to 2", args.temperature);
+    }
+    let settings = Settings::prepare(&serve_args(args))?;
+    let engine = &settings.file.engine;
+    let tokenizer = Tokenizer::load(&engine.model.path)?;
+    let input_ids = tokenizer.encode(&prompt(args, &settings)?, args.raw)?;
+    if input_ids.is_empty() {
+        bail!("--prompt is empty");
+    }
+    let Some(room) = engine
+        .server
+        .context_length
+        .checked_sub(input_ids.len())
+        .filter(|n| *n > 0)
+    else {
+        bail!(
+            "--prompt has {} tokens, the context only {}; shorten the prompt",
+            input_ids.len(),
+            engine.server.context_length
+        );
+    };
+    let room = u32::try_from(room).unwrap_or(u32::MAX);
+    let request = Request {
+        trace_id: "generate".into(),
+        sampling: SamplingParams {
+            temperature: args.temperature,
+            seed: args.seed,
+            ..SamplingParams::default()
+        },
+        logprobs: LogprobParams::default(),
+        max_new_tokens: args.max_tokens.min(room),
+        priority: 0,
+        timeout_ms: None,
+        input_ids,
+    };
+    let mut local = LocalEngine::start(engine, None)?;
+    // Weights are loaded; an interrupted answer leaves no files behind.
+    drop(settings);
+    answer(&mut local, tokenizer, request)?;
+    Ok(exit::OK)
+}
+
+/// A server for one request.
+fn serve_args(args: &GenerateArgs) -> ServeArgs {
+    let mut serve = ServeArgs::default();
+    serve.model = args.model.clone();
+    serve.parallel.tp_size = Some(1);
+    serve.parallel.threads_per_rank = args.threads;
+    serve.schedule.max_running_requests = Some(1);
+    serve
+}
+
+/// The text that the model continues.
+fn prompt(args: &GenerateArgs, settings: &Settings) -> anyhow::Result<String> {
+    let mut text = args.prompt.clone();
+    if text == "-" {
+        text.clear();
+        io::stdin()
+            .read_to_string(&mut text)
+            .context("reading the prompt")?;
+    }
+    if args.raw {
+        return Ok(text);
+    }
+    let path = &settings.file.engine.model.path;
+    let Some(template) = ChatTemplate::from_dir(path, TemplateOptions::default())? else {
+        bail!("the model has no chat template; give --raw to continue the prompt as it is");
+    };
+    let messages = [serde_json::json!({ "role": "user", "content": text })];
+    let chat = ChatRequest {
+        messages: &messages,
+        add_generation_prompt: true,
+        ..ChatRequest::default()
+    };
+    Ok(template.render(&chat)?)
+}
+
+fn answer(local: &mut LocalEngine, tokenizer: Tokenizer, request: Request) -> anyhow::Result<()> {
+    let options = OutputOptions {
+        prompt: &request.input_ids,
+        ..OutputOptions::default()
+    };
+    let mut text = OutputText::new(tokenizer, options)?;
+    let prompt_tokens = request.input_ids.len();
+    let mut out = io::stdout().lock();
+    let begin = Instant::now();
+    let (mut first, mut tokens, mut end) = (None, 0, None);
+    local.submit(request)?;
+    loop {
+        let more = local.step()?;
+        for (_, output) in local.take_outputs() {
+            for id in output.token_ids {
+                first.get_or_insert_with(|| begin.elapsed());
+                tokens += 1;
+                out.write_all(text.push(id).text.as_bytes())?;
+            }
+            end = output.finish.map(|finish| finish.outcome).or(end);
+        }
+        out.flush()?;
+        if !more {
+            break;
+        }
+    }
+    out.write_all(text.finish().as_bytes())?;
+    writeln!(out)?;
+    if let Some(Err(error)) = end {
+        return Err(error.into());
+    }
+    let (all, first) = (begin.elapsed(), first.unwrap_or_default());
+    let rate = f64::from(tokens - 1.min(tokens)) / (all - first).as_secs_f64().max(1e-9);
+    console::remark(&format!(
+        "[{prompt_tokens} prompt tokens in {:.3} s, {tokens} tokens at {rate:.0} tokens/s]",
+        first.as_secs_f64()
+    ));
+    Ok(())
+}

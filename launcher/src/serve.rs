@@ -1,0 +1,96 @@
+//! `lockstep serve`: starts, watches, restarts and drains an engine.
+
+use std::net::{TcpListener, ToSocketAddrs};
+
+use lockstep_config::ServeArgs;
+use lockstep_process::logging;
+
+use crate::console::Console;
+use crate::error::LaunchError;
+use crate::settings::Settings;
+
+mod cause;
+mod child;
+mod control;
+mod end;
+mod engine;
+mod group;
+mod plan;
+mod progress;
+mod signals;
+mod startup;
+mod summary;
+mod supervisor;
+
+/// Serves until told to stop; gives the exit code.
+pub(crate) fn run(args: &ServeArgs) -> Result<u8, LaunchError> {
+    let settings = Settings::prepare(args)?;
+    let node = &settings.file.node;
+    logging::init("launcher", &node.log, node.log_json);
+    if node.node_rank == 0 {
+        check_ports(&settings)?;
+    }
+    raise_file_limit();
+    settings.file.write()?;
+    // Death signals follow the thread that starts a child: this one, which
+    // lives as long as the program.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| LaunchError::System {
+            what: "the launcher's event loop",
+            source,
+        })?;
+    let console = Console::start().map_err(|source| LaunchError::System {
+        what: "the console thread",
+        source,
+    })?;
+    let code = runtime.block_on(supervisor::run(&settings, &console));
+    drop(runtime);
+    console.finish();
+    code
+}
+
+/// Says early what a tokenizer-manager or the scheduler would say after the
+/// weights are loaded.
+fn check_ports(settings: &Settings) -> Result<(), LaunchError> {
+    let server = &settings.file.engine.server;
+    let ports = [
+        ("--port", Some(server.port)),
+        ("--grpc-port", server.grpc_port),
+        ("--sglang-grpc-port", server.sglang_grpc_port),
+    ];
+    for (option, port) in ports {
+        let Some(port) = port else { continue };
+        let failed = |remedy| {
+            let address = format!("{}:{port}", server.host);
+            move |source| LaunchError::Port {
+                option,
+                address,
+                source,
+                remedy,
+            }
+        };
+        let addresses: Vec<_> = (server.host.as_str(), port)
+            .to_socket_addrs()
+            .map_err(failed("Give an address of this machine with --host"))?
+            .collect();
+        TcpListener::bind(addresses.as_slice())
+            .map_err(failed("Free the port or give another; see also --host"))?;
+    }
+    Ok(())
+}
+
+/// Many systems start programs with 1,024 open files and allow far more;
+/// children inherit the raised limit.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: maximum,
+            maximum,
+        },
+    );
+}

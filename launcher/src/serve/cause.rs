@@ -1,0 +1,71 @@
+//! Why an engine failed, told from its children.
+
+use std::fmt;
+
+use lockstep_process::{Role, exit};
+
+use super::end::Ending;
+use super::group::{Group, Member};
+
+/// The first cause of a failure: the child that failed for its own reasons,
+/// not because another one was gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cause {
+    pub(super) role: Role,
+    /// What it said, or how it ended.
+    pub(super) what: String,
+    /// Its last lines, where it said nothing itself.
+    pub(super) last_lines: Vec<String>,
+}
+
+/// Finds the cause among what is known so far; `None` when every child is well
+/// or was told to end.
+pub(super) fn find(group: &Group) -> Option<Cause> {
+    group
+        .members()
+        .iter()
+        .filter_map(|member| Some((weight(member)?, member)))
+        .min_by_key(|(weight, _)| *weight)
+        .map(|(_, member)| describe(member))
+}
+
+/// How likely it is that others failed because of this one; least is likeliest.
+/// A process that was killed or crashed noticed nothing and reported nothing;
+/// reports of others follow from that.
+fn weight(member: &Member) -> Option<u8> {
+    match member.ended {
+        Some((Ending::Signal(_) | Ending::Unknown, false)) => Some(0),
+        Some((Ending::Code(code), false)) if code == i32::from(exit::PANIC) => Some(1),
+        Some((_, told)) if member.failed.is_none() && told => None,
+        Some((_, _)) if member.failed.is_none() => Some(2),
+        _ if member.failed.is_some() => Some(3),
+        _ => None,
+    }
+}
+
+fn describe(member: &Member) -> Cause {
+    let role = member.child.role;
+    let (what, last_lines) = match (&member.failed, member.ended) {
+        (Some(message), _) => (format!("failed: {message}"), Vec::new()),
+        (None, Some((ending, _))) => (ending.to_string(), member.child.last_lines()),
+        (None, None) => ("failed".into(), Vec::new()),
+    };
+    Cause {
+        role,
+        what,
+        last_lines,
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.role, self.what)?;
+        if !self.last_lines.is_empty() {
+            write!(f, "\nits last lines:")?;
+            for line in &self.last_lines {
+                write!(f, "\n  {line}")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,189 @@
+//! One life of an engine: start, serve, end.
+
+use std::time::Duration;
+
+use lockstep_process::{LauncherMessage, Role, exit};
+use tokio::time::Instant;
+
+use super::cause::{self, Cause};
+use super::end::Ending;
+use super::group::{Change, Group, everyone, fronts};
+use super::signals::Signals;
+
+/// Tokenizer-managers get this long to end their clients' requests with an
+/// error; all clients know within two seconds.
+const FLUSH: Duration = Duration::from_secs(1);
+/// Then the others get this long to end by themselves.
+const HALT: Duration = Duration::from_millis(500);
+
+/// How serving ended.
+pub(super) enum Served {
+    /// As asked, with this exit code.
+    Stopped(u8),
+    /// A process died or failed.
+    Died(Cause),
+}
+
+/// Watches a serving engine until it ends; all processes are gone afterwards.
+/// `last_node` engines have no front: they end well when all their ranks do.
+pub(super) async fn serve(
+    group: &mut Group,
+    signals: &mut Signals,
+    drain_limit: Duration,
+    has_front: bool,
+) -> Served {
+    loop {
+        tokio::select! {
+            change = group.next() => match change {
+                Change::Exited(_, Ending::Code(0)) if !has_front => {
+                    return released(group).await;
+                }
+                Change::Failed(_) | Change::Exited(..) => return collapse(group).await,
+                Change::Progress(..) | Change::Ready(_) => {}
+            },
+            name = signals.next() => {
+                tracing::info!("{name}: finishing running requests, at most {} s; \
+                                a second signal ends at once", drain_limit.as_secs());
+                return drain(group, signals, drain_limit, has_front).await;
+            }
+        }
+    }
+}
+
+/// Node 0 has ended the engine and released this node's ranks.
+async fn released(group: &mut Group) -> Served {
+    let all = group
+        .wait_ended(everyone, Instant::now() + Duration::from_secs(5))
+        .await;
+    match cause::find(group) {
+        Some(cause) if !all || !ended_well(group) => {
+            group.stop(HALT).await;
+            Served::Died(cause)
+        }
+        _ => {
+            group.stop(HALT).await;
+            Served::Stopped(exit::OK)
+        }
+    }
+}
+
+fn ended_well(group: &Group) -> bool {
+    group
+        .members()
+        .iter()
+        .all(|member| matches!(member.ended, Some((Ending::Code(0), _))))
+}
+
+/// Ends an engine that lost a process: clients get their errors first.
+async fn collapse(group: &mut Group) -> Served {
+    group.tell(LauncherMessage::Halt, fronts);
+    let flushed = Instant::now() + FLUSH;
+    if group.wait_ended(fronts, flushed).await {
+        // Whoever fails because of the first failure has a moment to do so, and
+        // the one that was killed shows by its exit.
+        let settle = flushed.min(Instant::now() + Duration::from_millis(200));
+        group.wait_ended(everyone, settle).await;
+    }
+    let cause = cause::find(group);
+    group.stop(HALT).await;
+    Served::Died(cause.unwrap_or_else(|| Cause {
+        role: Role::Scheduler,
+        what: "failed without a trace".into(),
+        last_lines: Vec::new(),
+    }))
+}
+
+/// Stops admitting and lets running requests finish: front first, then the
+/// scheduler, then the ranks.
+async fn drain(
+    group: &mut Group,
+    signals: &mut Signals,
+    limit: Duration,
+    has_front: bool,
+) -> Served {
+    let deadline = Instant::now() + limit;
+    let outcome = tokio::select! {
+        finished = stages(group, deadline, has_front) => Ok(finished),
+        name = signals.next() => Err(name),
+    };
+    match outcome {
+        Ok(Drained::Finished) => {
+            group.stop(HALT).await;
+            Served::Stopped(exit::OK)
+        }
+        Ok(Drained::Died) => collapse(group).await,
+        Ok(Drained::Late) => {
+            tracing::error!(
+                "the drain limit of {} s passed; ending the rest",
+                limit.as_secs()
+            );
+            // Requests that are cut off get their error as well.
+            group.tell(LauncherMessage::Halt, fronts);
+            group.wait_ended(fronts, Instant::now() + FLUSH).await;
+            group.stop(HALT).await;
+            Served::Stopped(exit::DRAIN_LIMIT)
+        }
+        Err(name) => {
+            tracing::warn!("{name} again: ending at once");
+            group.stop(HALT).await;
+            Served::Stopped(exit::INTERRUPTED)
+        }
+    }
+}
+
+enum Drained {
+    Finished,
+    /// A process died that still had work.
+    Died,
+    Late,
+}
+
+async fn stages(group: &mut Group, deadline: Instant, has_front: bool) -> Drained {
+    let scheduler: fn(Role) -> bool = |role| role == Role::Scheduler;
+    let stages = if has_front {
+        vec![fronts, scheduler, everyone]
+    } else {
+        vec![everyone as fn(Role) -> bool]
+    };
+    for stage in stages {
+        group.tell(LauncherMessage::Drain, stage);
+        while !group.all_ended(stage) {
+            match tokio::time::timeout_at(deadline, group.next()).await {
+                Err(_) => return Drained::Late,
+                // A rank may leave as soon as the scheduler has.
+                Ok(Change::Exited(role, ending)) if unexpected(group, role, ending) => {
+                    return Drained::Died;
+                }
+                Ok(Change::Failed(role)) if !scheduler_ended(group) => {
+                    let _ = role;
+                    return Drained::Died;
+                }
+                Ok(_) => {}
+            }
+        }
+    }
+    Drained::Finished
+}
+
+/// Whether an exit during a drain means that requests were lost.
+fn unexpected(group: &Group, role: Role, ending: Ending) -> bool {
+    let told = group
+        .members()
+        .iter()
+        .any(|m| m.child.role == role && matches!(m.ended, Some((_, true))));
+    let worker = matches!(role, Role::Worker(_));
+    if worker && scheduler_ended(group) {
+        return false;
+    }
+    !told || ending != Ending::Code(0)
+}
+
+fn scheduler_ended(group: &Group) -> bool {
+    group
+        .members()
+        .iter()
+        .any(|m| m.child.role == Role::Scheduler && m.ended.is_some())
+}
+
+#[cfg(test)]
+mod tests;

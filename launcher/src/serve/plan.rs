@@ -1,0 +1,84 @@
+//! Which processes a node runs.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+use lockstep_config::ConfigFile;
+use lockstep_process::Role;
+use tokio::process::Command;
+
+use super::child::ChildSpec;
+
+/// The roles of this node: ranks of its own, and on node 0 the scheduler and
+/// the public front.
+pub(super) fn roles(file: &ConfigFile) -> Vec<Role> {
+    let (parallel, node) = (&file.engine.parallel, &file.node);
+    let local = file.engine.ranks_per_node();
+    let first = node.node_rank * local;
+    let mut roles = Vec::new();
+    if node.node_rank == 0 {
+        roles.push(Role::Scheduler);
+    }
+    roles.extend((first..first + local).map(Role::Worker));
+    if node.node_rank == 0 {
+        roles.extend((0..parallel.tokenizer_managers).map(Role::TokenizerManager));
+    }
+    roles
+}
+
+/// How to start them: this same executable again, also when its file has been
+/// replaced by a newer version meanwhile.
+pub(super) fn specs(file: &ConfigFile) -> Vec<ChildSpec> {
+    let spec = |role| {
+        let (name, index) = match role {
+            Role::Scheduler => ("scheduler", 0),
+            Role::Worker(rank) => ("worker", rank),
+            Role::TokenizerManager(index) => ("tokenizer-manager", index),
+        };
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .arg0(program_name())
+            .arg(name)
+            .arg("--run-dir")
+            .arg(&file.node.run_dir);
+        command.args(["--index", &index.to_string()]);
+        ChildSpec { role, command }
+    };
+    roles(file).into_iter().map(spec).collect()
+}
+
+/// What people called this program, for listings of processes.
+fn program_name() -> OsString {
+    std::env::args_os()
+        .next()
+        .filter(|name| !name.as_bytes().is_empty())
+        .unwrap_or("lockstep".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::tests::config_file;
+
+    #[test]
+    fn every_node_runs_its_own_ranks_and_node_0_the_rest() {
+        let table = [
+            (
+                1,
+                0,
+                "scheduler, worker 0, worker 1, worker 2, worker 3, tokenizer-manager 0",
+            ),
+            (2, 0, "scheduler, worker 0, worker 1, tokenizer-manager 0"),
+            (2, 1, "worker 2, worker 3"),
+            (4, 3, "worker 3"),
+        ];
+        for (nnodes, node_rank, expected) in table {
+            let mut file = config_file();
+            file.engine.parallel.tp_size = 4;
+            file.engine.parallel.nnodes = nnodes;
+            file.node.node_rank = node_rank;
+            let names: Vec<_> = roles(&file).iter().map(Role::to_string).collect();
+            assert_eq!(names.join(", "), expected);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Progress of a start: bars on a terminal, lines elsewhere.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use lockstep_process::Role;
+
+use crate::console::Console;
+
+/// One bar per role that reports progress.
+pub(super) struct Progress {
+    bars: Option<MultiProgress>,
+    roles: BTreeMap<Role, (String, ProgressBar)>,
+}
+
+impl Progress {
+    /// Nothing is shown until something is reported. Without a terminal,
+    /// nothing is shown at all: the roles' own log lines tell the story.
+    pub(super) fn new(console: &Console) -> Self {
+        let bars = std::io::stderr()
+            .is_terminal()
+            .then(|| console.bars().clone());
+        Self {
+            bars,
+            roles: BTreeMap::new(),
+        }
+    }
+
+    /// Shows that `role` has done `done` of `total` in `phase`.
+    pub(super) fn update(&mut self, role: Role, phase: &str, done: u64, total: u64) {
+        let Some(bars) = &self.bars else {
+            let ended = done >= total && !self.roles.contains_key(&role);
+            if ended {
+                tracing::info!("{role}: {phase}: done");
+                self.roles
+                    .insert(role, (phase.to_owned(), ProgressBar::hidden()));
+            }
+            return;
+        };
+        let (shown, bar) = self.roles.entry(role).or_insert_with(|| {
+            let bar = bars.add(ProgressBar::new(total)).with_style(style());
+            bar.set_prefix(role.to_string());
+            (String::new(), bar)
+        });
+        if shown != phase {
+            phase.clone_into(shown);
+            bar.set_message(phase.to_owned());
+        }
+        bar.set_length(total);
+        bar.set_position(done);
+    }
+
+    /// `role` serves.
+    pub(super) fn done(&mut self, role: Role) {
+        if let Some((_, bar)) = self.roles.get(&role) {
+            bar.set_message("ready");
+        }
+    }
+
+    /// Removes what is shown.
+    pub(super) fn finish(self) {
+        for (_, bar) in self.roles.into_values() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn style() -> ProgressStyle {
+    ProgressStyle::with_template("  {prefix:<10} {bar:32} {percent:>3}%  {msg}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+}

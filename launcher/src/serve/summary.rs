@@ -1,0 +1,187 @@
+//! What people need to know when an engine starts and serves.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use lockstep_config::{Dtype, EngineConfig};
+
+use super::group::Group;
+use crate::console::{self, Console};
+use crate::settings::Settings;
+
+/// Says what is being started.
+pub(super) fn starting(settings: &Settings, console: &Console) {
+    let engine = &settings.file.engine;
+    if settings.file.node.log_json {
+        tracing::info!(model = engine.server.served_model_name, "starting");
+        return;
+    }
+    console.say(&format!("lockstep {}", env!("CARGO_PKG_VERSION")));
+    if settings.demo {
+        console.say(
+            "No --model-path given: serving the small demo model inside this program.\n\
+             It answers exercises such as \"Count from 3 to 12.\", nothing more.",
+        );
+    }
+    for note in &settings.notes {
+        console.say(&format!("Note: {note}."));
+    }
+}
+
+/// Says that it serves, and what to do next.
+pub(super) fn ready(settings: &Settings, console: &Console, group: &Group, took: Duration) {
+    let file = &settings.file;
+    let seconds = took.as_secs_f64();
+    if file.node.log_json {
+        let server = &file.engine.server;
+        tracing::info!(
+            url = url(&file.engine),
+            model = server.served_model_name,
+            seconds,
+            "ready"
+        );
+    } else if file.node.node_rank == 0 {
+        // On stdout, for whoever waits for it.
+        console
+            .bars()
+            .suspend(|| console::answer(&text(settings, details(group).as_deref(), seconds)));
+    } else {
+        let parallel = &file.engine.parallel;
+        console.bars().suspend(|| {
+            console::answer(&format!(
+                "\nNode {} of {} is ready after {seconds:.1} s and works for {}.\n",
+                file.node.node_rank, parallel.nnodes, parallel.dist_init_addr
+            ));
+        });
+    }
+}
+
+/// What the first rank says that it runs on.
+fn details(group: &Group) -> Option<String> {
+    group
+        .members()
+        .iter()
+        .find(|member| matches!(member.child.role, lockstep_process::Role::Worker(_)))
+        .and_then(|member| member.ready.clone())
+}
+
+fn text(settings: &Settings, backend: Option<&str>, seconds: f64) -> String {
+    let (engine, node) = (&settings.file.engine, &settings.file.node);
+    let (server, parallel, model) = (&engine.server, &engine.parallel, &engine.model);
+    let dtype = match engine.dtype {
+        Dtype::Bfloat16 => "bfloat16",
+        Dtype::Float32 => "float32",
+    };
+    let mut rows = vec![("OpenAI API", format!("{}/v1", url(engine)))];
+    if let Some(port) = server.grpc_port {
+        rows.push(("gRPC", format!("{}:{port}", reachable(&server.host))));
+    }
+    if let Some(port) = server.sglang_grpc_port {
+        rows.push(("SGLang gRPC", format!("{}:{port}", reachable(&server.host))));
+    }
+    rows.push((
+        "Model",
+        format!(
+            "{}, {:?}, {} parameters, {dtype}",
+            server.served_model_name,
+            model.architecture,
+            rounded(model.parameters())
+        ),
+    ));
+    rows.push((
+        "Workers",
+        format!(
+            "{} × {}{}{}",
+            counted(parallel.tp_size, "rank"),
+            counted(parallel.threads_per_rank, "thread"),
+            if parallel.nnodes > 1 {
+                format!(" on {} nodes", parallel.nnodes)
+            } else {
+                String::new()
+            },
+            backend.map_or_else(String::new, |name| format!(", {name}")),
+        ),
+    ));
+    rows.push((
+        "KV cache",
+        format!(
+            "{} tokens in pages of {}, context {} tokens",
+            grouped(engine.kv_tokens()),
+            engine.kv.page_size,
+            grouped(server.context_length)
+        ),
+    ));
+    let mut text = format!("\nReady after {seconds:.1} s.\n\n");
+    for (name, value) in rows {
+        let _ = writeln!(text, "  {name:<12} {value}");
+    }
+    let _ = write!(
+        text,
+        "\nTry it:\n\n{}\n\nCtrl-C stops it.\n",
+        curl(engine, node.api_key.is_some())
+    );
+    text
+}
+
+fn curl(engine: &EngineConfig, key: bool) -> String {
+    let key = if key {
+        " \\\n    -H \"Authorization: Bearer $LOCKSTEP_API_KEY\""
+    } else {
+        ""
+    };
+    format!(
+        "  curl -N {}/v1/chat/completions{key} \\\n    -H 'Content-Type: application/json' \\\n    \
+         -d '{{\"model\": \"{}\", \"stream\": true,\n         \"messages\": [{{\"role\": \"user\", \
+         \"content\": \"Count from 3 to 12.\"}}]}}'",
+        url(engine),
+        engine.server.served_model_name
+    )
+}
+
+fn url(engine: &EngineConfig) -> String {
+    format!(
+        "http://{}:{}",
+        reachable(&engine.server.host),
+        engine.server.port
+    )
+}
+
+/// An address that a client on this machine can use.
+fn reachable(host: &str) -> String {
+    match host {
+        "0.0.0.0" => "127.0.0.1".into(),
+        "::" => "[::1]".into(),
+        _ if host.contains(':') && !host.starts_with('[') => format!("[{host}]"),
+        _ => host.into(),
+    }
+}
+
+fn counted(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+/// "1.24 billion".
+fn rounded(number: usize) -> String {
+    let number = number as f64;
+    match number {
+        n if n >= 1e9 => format!("{:.2} billion", n / 1e9),
+        n if n >= 1e6 => format!("{:.1} million", n / 1e6),
+        n => format!("{:.0} thousand", n / 1e3),
+    }
+}
+
+/// "131,072".
+fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,82 @@
+//! From the command line to a configuration that can be run.
+
+use std::path::Path;
+
+use lockstep_config::{ConfigError, ConfigFile, Hardware, Resolved, ServeArgs, resolve};
+use lockstep_process::logging;
+
+use crate::demo;
+use crate::error::LaunchError;
+use crate::run_dir::RunDir;
+
+/// A resolved configuration and the folder it lives in.
+pub(crate) struct Settings {
+    /// Everything that roles need.
+    pub(crate) file: ConfigFile,
+    /// What people should know about how it came about.
+    pub(crate) notes: Vec<String>,
+    /// The model is the one inside the program.
+    pub(crate) demo: bool,
+    /// Restarts that are allowed.
+    pub(crate) max_restarts: u32,
+    /// Lives as long as the settings.
+    _run_dir: RunDir,
+}
+
+impl Settings {
+    /// Makes the run directory, puts the demo model there where no other is
+    /// named, and resolves the configuration.
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub(crate) fn prepare(args: &ServeArgs) -> Result<Self, LaunchError> {
+        let mut args = args.clone();
+        check_log(&args)?;
+        let run_dir = RunDir::create(args.process.run_dir.as_deref())?;
+        let demo = args.model.model_path.is_none();
+        if demo {
+            let failed = |source| LaunchError::RunDir {
+                path: run_dir.path().to_owned(),
+                source,
+            };
+            args.model.model_path = Some(demo::unpack(run_dir.path()).map_err(failed)?);
+            args.parallel.tp_size.get_or_insert(demo::TP_SIZE);
+        }
+        let Resolved {
+            value: (engine, mut node),
+            notes,
+        } = resolve(&args, &Hardware::detect())?;
+        node.run_dir = absolute(run_dir.path());
+        let mut engine = engine;
+        engine.model.path = absolute(&engine.model.path);
+        let max_restarts = args.process.max_restarts.unwrap_or(0);
+        Ok(Self {
+            file: ConfigFile::new(engine, node),
+            notes,
+            demo,
+            max_restarts,
+            _run_dir: run_dir,
+        })
+    }
+}
+
+fn check_log(args: &ServeArgs) -> Result<(), LaunchError> {
+    let Some(filter) = &args.process.log_level else {
+        return Ok(());
+    };
+    logging::check(filter).map_err(|why| {
+        LaunchError::Config(ConfigError::Value {
+            option: "--log-level",
+            value: filter.clone(),
+            why,
+            remedy: "Give error, warn, info, debug or trace".into(),
+        })
+    })
+}
+
+fn absolute(path: &Path) -> std::path::PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
