@@ -57,3 +57,23 @@ impl NewTokenRatio {
         kv.missing(entry.pages.len(), entry.len() + more + reserve)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn falls_slowly_and_jumps_back() {
+        let mut ratio = NewTokenRatio::new(1000);
+        assert_eq!(ratio.now, INITIAL);
+        (0..10_000).for_each(|_| ratio.decay());
+        assert_eq!(ratio.now, LOWEST);
+        // Nobody is left to learn from: expect everything.
+        ratio.raise(std::iter::empty());
+        assert_eq!(ratio.now, ONE);
+        let mut careless = NewTokenRatio::new(0);
+        careless.decay();
+        assert_eq!(careless.now, 0);
+        assert_eq!(NewTokenRatio::new(u32::MAX).now, ONE);
+    }
+}

@@ -138,3 +138,6 @@ impl ReserveConfig {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

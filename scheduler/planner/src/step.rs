@@ -65,3 +65,6 @@ impl Planner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
