@@ -42,19 +42,25 @@ impl CpuBackend {
     ///
     /// # Errors
     /// [`CpuError`] when the options ask for something this machine lacks.
-    pub fn new(options: &CpuOptions, collective: Box<dyn Collective>) -> Result<Self, CpuError> {
+    pub fn new(options: CpuOptions, collective: Box<dyn Collective>) -> Result<Self, CpuError> {
         let isa = options.validate()?;
-        let element = match options.dtype {
+        let CpuOptions {
+            threads,
+            dtype,
+            pin,
+            isa: _,
+        } = options;
+        let element = match dtype {
             Compute::Bf16 => Element::Bf16,
             Compute::F32 => Element::F32,
         };
         Ok(Self {
-            pool: Pool::new(options.threads, options.pin.as_deref())?,
+            pool: Pool::new(threads, pin.as_deref())?,
             isa,
             element,
             counts: vec![0; collective.size()],
             collective,
-            attention: Attention::new(options.threads),
+            attention: Attention::new(threads),
             packed: Buffer::empty(),
             gathered: Vec::new(),
         })

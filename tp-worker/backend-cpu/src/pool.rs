@@ -63,8 +63,10 @@ impl Pool {
         for thread in 1..threads {
             let (shared, core, started) = (pool.shared.clone(), core(thread), started.clone());
             let body = move || {
-                // The receiver outlives the start of every worker.
+                // The receiver outlives the start of every worker, and waits
+                // until each has dropped its sender.
                 let _ = started.send(core.map_or(Ok(()), pin_current_thread));
+                drop(started);
                 shared.work(thread);
             };
             let name = format!("kernel-{thread}");

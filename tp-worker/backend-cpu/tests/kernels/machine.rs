@@ -1,0 +1,82 @@
+//! Backends to test, and data for them.
+
+use lockstep_backend::{Backend, DType, HostBlock, HostMatrix};
+use lockstep_backend_cpu::{Compute, CpuBackend, CpuMatrix, CpuOptions, CpuTensor, Isa};
+use lockstep_collective::Single;
+
+pub fn backend(isa: Isa, dtype: Compute, threads: usize) -> CpuBackend {
+    let options = CpuOptions {
+        threads,
+        dtype,
+        pin: None,
+        isa: Some(isa),
+    };
+    CpuBackend::new(options, Box::new(Single::new())).unwrap()
+}
+
+/// Every instruction set of this machine in both arithmetics.
+pub fn variants() -> impl Iterator<Item = (Isa, Compute)> {
+    Isa::available().flat_map(|isa| [(isa, Compute::Bf16), (isa, Compute::F32)])
+}
+
+/// A small generator (Marsaglia's xorshift), so that data depends on a seed alone.
+pub struct Values(u64);
+
+impl Values {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub fn below(&mut self, limit: usize) -> usize {
+        (self.next() >> 11) as usize % limit
+    }
+
+    /// `len` values in ±1.
+    pub fn floats(&mut self, len: usize) -> Vec<f32> {
+        (0..len)
+            .map(|_| (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0)
+            .collect()
+    }
+}
+
+/// Packs f32 values `[rows, cols]`.
+pub fn matrix(backend: &mut CpuBackend, values: &[f32], cols: usize) -> CpuMatrix {
+    let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let block = HostBlock {
+        bytes: &bytes,
+        offset: 0,
+        stride: cols * 4,
+        rows: values.len() / cols,
+    };
+    let matrix = HostMatrix {
+        cols,
+        dtype: DType::F32,
+        blocks: vec![block],
+    };
+    backend.load_matrix(&matrix).unwrap()
+}
+
+/// Activations `[_, width]`.
+pub fn tensor(backend: &mut CpuBackend, values: &[f32], width: usize) -> CpuTensor {
+    let mut tensor = backend.tensor(values.len() / width, width).unwrap();
+    tensor.values_mut().copy_from_slice(values);
+    tensor
+}
+
+pub fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|x| x.to_bits()).collect()
+}
+
+pub fn rounded(x: f32, dtype: Compute) -> f64 {
+    f64::from(match dtype {
+        Compute::F32 => x,
+        Compute::Bf16 => half::bf16::from_f32(x).to_f32(),
+    })
+}

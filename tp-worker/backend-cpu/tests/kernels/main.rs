@@ -1,0 +1,8 @@
+//! Kernels against plain f64 arithmetic, and against themselves in other
+//! batches, chunks, page sizes, thread counts and instruction sets.
+
+mod attention;
+mod collectives;
+mod machine;
+mod matmul;
+mod rows;

@@ -1,0 +1,200 @@
+//! Operations whose rows stand alone: norms, rotation, activation, embedding.
+
+use lockstep_backend::{AttentionShape, Backend, RopeTable};
+use lockstep_backend_cpu::{Compute, CpuBackend, CpuTensor, Isa};
+use proptest::prelude::*;
+
+use crate::machine::{Values, backend, bits, matrix, rounded, tensor, variants};
+
+const EPS: f32 = 1e-5;
+
+fn close(got: f32, exact: f64, what: &str) {
+    let limit = exact.abs().max(1e-3) * 4e-6;
+    assert!(
+        (f64::from(got) - exact).abs() <= limit,
+        "{what}: {got} instead of {exact}"
+    );
+}
+
+fn norm(x: &[f32], weight: &[f32]) -> Vec<f64> {
+    let squares: f64 = x.iter().map(|&x| f64::from(x).powi(2)).sum();
+    let scale = 1.0 / (squares / x.len() as f64 + f64::from(EPS)).sqrt();
+    x.iter()
+        .zip(weight)
+        .map(|(&x, &w)| f64::from(x) * scale * f64::from(w))
+        .collect()
+}
+
+fn table(positions: usize, half: usize) -> RopeTable {
+    let angle = |i: usize| (i / half) as f64 * 10_000f64.powf(-((i % half) as f64) / half as f64);
+    RopeTable {
+        half,
+        cos: (0..positions * half)
+            .map(|i| angle(i).cos() as f32)
+            .collect(),
+        sin: (0..positions * half)
+            .map(|i| angle(i).sin() as f32)
+            .collect(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn norms_are_those_of_plain_arithmetic(n in 0usize..40, width in 1usize..900, seed: u64) {
+        let mut values = Values::new(seed);
+        let (x, delta) = (values.floats(n * width), values.floats(n * width));
+        let weight = values.floats(width);
+        let mut first: Option<Vec<u32>> = None;
+        for isa in Isa::available() {
+            let mut backend = backend(isa, Compute::F32, 2);
+            let weight_vector = backend.load_vector(&weight).unwrap();
+            let mut residual = tensor(&mut backend, &x, width);
+            let delta_tensor = tensor(&mut backend, &delta, width);
+            let mut out = backend.tensor(n, width).unwrap();
+            backend.rms_norm(&residual, &weight_vector, EPS, &mut out);
+            for (row, out) in x.chunks(width).zip(out.values().chunks(width)) {
+                norm(row, &weight).iter().zip(out).for_each(|(e, g)| close(*g, *e, "rms_norm"));
+            }
+            backend.add_rms_norm(&mut residual, &delta_tensor, &weight_vector, EPS, &mut out);
+            let sum: Vec<f32> = x.iter().zip(&delta).map(|(a, b)| a + b).collect();
+            prop_assert_eq!(bits(residual.values()), bits(&sum));
+            for (row, out) in sum.chunks(width).zip(out.values().chunks(width)) {
+                norm(row, &weight).iter().zip(out).for_each(|(e, g)| close(*g, *e, "add_rms_norm"));
+            }
+            let first = first.get_or_insert_with(|| bits(out.values()));
+            prop_assert_eq!(&*first, &bits(out.values()));
+        }
+    }
+
+    #[test]
+    fn heads_are_normed_and_rotated_in_place(
+        n in 1usize..200,
+        heads in 1usize..5,
+        half in 1usize..40,
+        seed: u64,
+    ) {
+        let shape = AttentionShape { heads: 2 * heads, kv_heads: heads, head_dim: 2 * half, scale: 1.0 };
+        let width = shape.qkv_width();
+        let mut values = Values::new(seed);
+        let (x, weight) = (values.floats(n * width), values.floats(2 * half));
+        let positions: Vec<u32> = (0..n).map(|_| values.below(300) as u32).collect();
+        let table = table(300, half);
+        let mut first: Option<Vec<u32>> = None;
+        for isa in Isa::available() {
+            let mut backend = backend(isa, Compute::F32, 2);
+            let mut qkv = tensor(&mut backend, &x, width);
+            let vector = backend.load_vector(&weight).unwrap();
+            backend.head_norm(&mut qkv, &shape, 1..3 * heads, &vector, EPS);
+            let normed = qkv.values().to_vec();
+            backend.rope(&mut qkv, &shape, &table, &positions);
+            for row in 0..n {
+                for head in 0..4 * heads {
+                    let at = row * width + head * 2 * half;
+                    let source = &x[at..at + 2 * half];
+                    let expected = if (1..3 * heads).contains(&head) {
+                        norm(source, &weight)
+                    } else {
+                        source.iter().map(|&x| f64::from(x)).collect()
+                    };
+                    let got = &normed[at..at + 2 * half];
+                    expected.iter().zip(got).for_each(|(e, g)| close(*g, *e, "head_norm"));
+                    let rotated = &qkv.values()[at..at + 2 * half];
+                    for i in 0..half {
+                        let angle = positions[row] as usize * half + i;
+                        let (a, b) = (f64::from(got[i]), f64::from(got[half + i]));
+                        let (cos, sin) = (f64::from(table.cos[angle]), f64::from(table.sin[angle]));
+                        let is_value = head >= 3 * heads;
+                        let (low, high) =
+                            if is_value { (a, b) } else { (a * cos - b * sin, b * cos + a * sin) };
+                        close(rotated[i], low, "rope");
+                        close(rotated[half + i], high, "rope");
+                    }
+                }
+            }
+            let first = first.get_or_insert_with(|| bits(qkv.values()));
+            prop_assert_eq!(&*first, &bits(qkv.values()));
+        }
+    }
+
+    #[test]
+    fn activation_is_that_of_plain_arithmetic(n in 0usize..30, width in 1usize..900, seed: u64) {
+        let x: Vec<f32> = Values::new(seed).floats(2 * n * width).iter().map(|x| x * 20.0).collect();
+        let mut first: Option<Vec<u32>> = None;
+        for isa in Isa::available() {
+            let mut backend = backend(isa, Compute::F32, 2);
+            let gate_up = tensor(&mut backend, &x, 2 * width);
+            let mut out = backend.tensor(n, width).unwrap();
+            backend.silu_mul(&gate_up, &mut out);
+            for (row, out) in x.chunks(2 * width).zip(out.values().chunks(width)) {
+                for i in 0..width {
+                    let (gate, up) = (f64::from(row[i]), f64::from(row[width + i]));
+                    close(out[i], gate / (1.0 + (-gate).exp()) * up, "silu_mul");
+                }
+            }
+            let first = first.get_or_insert_with(|| bits(out.values()));
+            prop_assert_eq!(&*first, &bits(out.values()));
+        }
+    }
+}
+
+#[test]
+fn extreme_gates_stay_finite() {
+    for isa in Isa::available() {
+        let mut backend = backend(isa, Compute::F32, 1);
+        let x = [-1e30, -100.0, 0.0, 100.0, 1.0, 1.0, 1.0, 1.0];
+        let gate_up = tensor(&mut backend, &x, 8);
+        let mut out = backend.tensor(1, 4).unwrap();
+        backend.silu_mul(&gate_up, &mut out);
+        assert!(
+            out.values()[..3].iter().all(|x| x.abs() < 1e-30),
+            "{:?}",
+            out.values()
+        );
+        assert_eq!(out.values()[3], 100.0);
+    }
+}
+
+#[test]
+fn embedding_reads_packed_rows_and_skips_other_shards() {
+    for (isa, dtype) in variants() {
+        let mut backend = backend(isa, dtype, 2);
+        for cols in [1, 7, 64] {
+            let values = Values::new(9).floats(100 * cols);
+            let table = matrix(&mut backend, &values, cols);
+            let tokens: Vec<u32> = (0..900).map(|i| i * 7 % 260).collect();
+            let mut out: CpuTensor = backend.tensor(tokens.len(), cols).unwrap();
+            out.values_mut().fill(f32::NAN);
+            backend.embed(&table, 100, &tokens, &mut out);
+            for (row, &token) in out.values().chunks(cols).zip(&tokens) {
+                for (col, &got) in row.iter().enumerate() {
+                    let expected = match token {
+                        100..200 => rounded(values[(token as usize - 100) * cols + col], dtype),
+                        _ => 0.0,
+                    };
+                    assert_eq!(f64::from(got), expected);
+                }
+            }
+        }
+    }
+}
+
+fn gather(backend: &mut CpuBackend, x: &[f32], width: usize, rows: &[u32]) -> Vec<f32> {
+    let x = tensor(backend, x, width);
+    let mut out = backend.tensor(rows.len(), width).unwrap();
+    backend.gather_rows(&x, rows, &mut out);
+    out.values().to_vec()
+}
+
+#[test]
+fn gathering_copies_rows() {
+    let mut backend = backend(Isa::detect(), Compute::F32, 3);
+    let x = Values::new(1).floats(50 * 11);
+    let rows: Vec<u32> = (0..5_000).map(|i| i * 13 % 50).collect();
+    let out = gather(&mut backend, &x, 11, &rows);
+    for (out, &row) in out.chunks(11).zip(&rows) {
+        assert_eq!(out, &x[row as usize * 11..(row as usize + 1) * 11]);
+    }
+    assert!(gather(&mut backend, &x, 11, &[]).is_empty());
+}
