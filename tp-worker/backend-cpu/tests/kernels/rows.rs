@@ -9,7 +9,7 @@ use crate::machine::{Values, backend, bits, matrix, rounded, tensor, variants};
 const EPS: f32 = 1e-5;
 
 fn close(got: f32, exact: f64, what: &str) {
-    let limit = exact.abs().max(1e-3) * 4e-6;
+    let limit = exact.abs().max(0.25) * 4e-6;
     assert!(
         (f64::from(got) - exact).abs() <= limit,
         "{what}: {got} instead of {exact}"
