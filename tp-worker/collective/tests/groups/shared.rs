@@ -37,6 +37,17 @@ fn direct_and_shared_sums_agree() {
     }
 }
 
+#[test]
+fn a_crowded_machine_gives_way_and_stays_in_step() {
+    let options = Options {
+        threads_per_rank: usize::MAX,
+        ..support::patient()
+    };
+    let boxed = |member| Box::new(member) as Box<dyn Collective>;
+    let members = local_group_with(8, &options).into_iter().map(boxed);
+    support::many_operations_stay_in_step(members.collect(), 300);
+}
+
 support::failure_tests!(|size: usize, options: &Options| {
     let boxed = |member| Box::new(member) as Box<dyn Collective>;
     local_group_with(size, options)

@@ -197,7 +197,9 @@ pub fn abort_ends_a_wait(mut members: Members) {
         waiter.join().expect("waiter"),
         CollectiveError::Aborted { rank: 0 }
     );
-    let error = peer.barrier().expect_err("its peer is gone");
+    // Rank 0 may have arrived before it was aborted: then that barrier is complete.
+    let error = peer.barrier().and_then(|()| peer.barrier());
+    let error = error.expect_err("its peer is gone");
     assert!(
         matches!(
             error,
