@@ -15,8 +15,9 @@ use crate::ModelError;
 /// divide them and replicated where they don't.
 ///
 /// **MLP and vocabulary.** Split as evenly as possible in units (32 columns,
-/// 16 rows; smaller where that leaves a rank empty): the first ranks take one
-/// unit more, the last unit may be short.
+/// 16 rows; halved until every rank has eight, so that shares differ by an
+/// eighth at most): the first ranks take one unit more, the last unit may be
+/// short.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shard {
     /// This rank.
@@ -36,6 +37,8 @@ pub struct Shard {
 
 /// Columns of the MLP are dealt out in blocks of so many.
 const MLP_UNIT: usize = 32;
+/// Fewer units than these would leave shares too uneven.
+const UNITS_PER_RANK: usize = 8;
 /// Rows of the vocabulary are dealt out in blocks of so many.
 const VOCAB_UNIT: usize = 16;
 
@@ -97,10 +100,10 @@ impl Shard {
 }
 
 /// Rank `rank`'s part of `0..total`, dealt out in units of `unit`, or of the
-/// largest power of two below it that leaves no rank empty.
+/// largest power of two below it that gives every rank [`UNITS_PER_RANK`].
 fn deal(total: usize, unit: usize, rank: usize, size: usize) -> Range<usize> {
     let mut unit = unit;
-    while unit > 1 && total.div_ceil(unit) < size {
+    while unit > 1 && total / unit < UNITS_PER_RANK * size {
         unit /= 2;
     }
     let units = total.div_ceil(unit);

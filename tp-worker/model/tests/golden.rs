@@ -4,14 +4,17 @@
 mod driver;
 #[path = "support/naive.rs"]
 mod naive;
+#[path = "support/pass.rs"]
+mod pass;
 
 use std::{fs, sync::Arc};
 
-use driver::{Factory, Feed, fixture, logits};
+use driver::{Factory, Feed, logits};
 use lockstep_backend::DType;
 use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions};
 use lockstep_config::ModelConfig;
 use naive::Naive;
+use pass::fixture;
 
 #[derive(serde::Deserialize)]
 struct Golden {

@@ -39,7 +39,7 @@ impl WorkerLimits {
         // A prompt that is not cut may be longer than what is prefilled of
         // several prompts together.
         let prefill = match schedule.chunked_prefill_size {
-            Some(_) => schedule.max_prefill_tokens,
+            Some(chunk) => schedule.max_prefill_tokens.min(chunk),
             None => schedule.max_prefill_tokens.max(positions),
         };
         Self {

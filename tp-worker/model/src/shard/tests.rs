@@ -1,1 +1,104 @@
+use lockstep_config::{Architecture, RopeConfig, RopeScaling};
+use proptest::prelude::*;
 
+use super::*;
+
+fn model(heads: usize, kv_heads: usize, intermediate: usize, vocab: usize) -> ModelConfig {
+    ModelConfig {
+        path: "none".into(),
+        architecture: Architecture::Llama,
+        hidden_size: 8,
+        num_layers: 1,
+        num_heads: heads,
+        num_kv_heads: kv_heads,
+        head_dim: 4,
+        intermediate_size: intermediate,
+        vocab_size: vocab,
+        max_position_embeddings: 16,
+        rms_norm_eps: 1e-5,
+        rope: RopeConfig {
+            theta: 10000.0,
+            scaling: RopeScaling::Default,
+        },
+        tie_word_embeddings: true,
+        qkv_bias: false,
+        output_bias: false,
+        mlp_bias: false,
+        qk_norm: false,
+        eos_token_ids: vec![],
+        bos_token_id: None,
+    }
+}
+
+proptest! {
+    /// Parts are disjoint, complete, in rank order and never empty; every query
+    /// head finds its own key/value head where the kernels look for it.
+    #[test]
+    fn shards_cover_the_model(
+        (group, kv_heads, size) in (1usize..9, 1usize..9)
+            .prop_flat_map(|(group, kv_heads)| {
+                let heads = group * kv_heads;
+                let sizes: Vec<_> = (1..=heads).filter(|s| heads % s == 0).collect();
+                (Just(group), Just(kv_heads), prop::sample::select(sizes))
+            }),
+        intermediate in 64usize..3000,
+        vocab in 64usize..3000,
+    ) {
+        let model = model(group * kv_heads, kv_heads, intermediate, vocab);
+        let shards: Vec<_> = (0..size).map(|r| Shard::new(&model, r, size).unwrap()).collect();
+        let ends = |part: fn(&Shard) -> Range<usize>, total: usize| {
+            let starts: Vec<_> = shards.iter().map(|s| part(s).start).collect();
+            let ends: Vec<_> = shards.iter().map(|s| part(s).end).collect();
+            starts[0] == 0 && ends[..size - 1] == starts[1..] && ends[size - 1] == total
+        };
+        prop_assert!(ends(|s| s.heads.clone(), model.num_heads));
+        prop_assert!(ends(|s| s.mlp.clone(), intermediate));
+        prop_assert!(ends(|s| s.vocab.clone(), vocab));
+        let widths: Vec<_> = shards.iter().map(|s| s.vocab.len()).collect();
+        prop_assert_eq!(shards[0].vocab_widths(&model), widths);
+        for shard in &shards {
+            prop_assert!(!shard.mlp.is_empty() && !shard.vocab.is_empty());
+            for (part, total) in [(&shard.mlp, intermediate), (&shard.vocab, vocab)] {
+                let even = total as f64 / size as f64;
+                let off = (part.len() as f64 - even).abs();
+                prop_assert!(off <= (even / 4.0).max(1.0), "{part:?} of {total}");
+            }
+            // All ranks hold equally many, so that caches are sized alike.
+            prop_assert_eq!(shard.kv_heads.len(), shards[0].kv_heads.len());
+            let local_group = shard.heads.len() / shard.kv_heads.len();
+            for (local, head) in shard.heads.clone().enumerate() {
+                prop_assert_eq!(shard.kv_heads[local / local_group], head / group);
+            }
+        }
+    }
+}
+
+#[test]
+fn key_heads_are_split_or_replicated() {
+    let kv = |heads, kv_heads, rank, size| {
+        let shard = Shard::new(&model(heads, kv_heads, 64, 64), rank, size).unwrap();
+        shard.kv_heads
+    };
+    assert_eq!(kv(8, 4, 1, 2), [2, 3]);
+    assert_eq!(kv(8, 2, 3, 4), [1], "one copy on each of two ranks");
+    assert_eq!(kv(14, 2, 1, 2), [1]);
+    assert_eq!(
+        kv(12, 6, 0, 4),
+        [0, 0, 1],
+        "copies where groups straddle ranks"
+    );
+}
+
+#[test]
+fn errors_name_what_works() {
+    let error = |model: &ModelConfig, size| Shard::new(model, 0, size).unwrap_err().to_string();
+    let text = error(&model(8, 4, 64, 64), 3);
+    assert!(
+        text.contains("--tp-size 3") && text.contains("1, 2, 4 or 8"),
+        "{text}"
+    );
+    assert!(error(&model(8, 4, 64, 64), 0).contains("1, 2, 4 or 8"));
+    assert!(error(&model(8, 4, 4, 64), 8).contains("MLP columns"));
+    assert!(error(&model(8, 4, 64, 4), 8).contains("vocabulary"));
+    assert!(error(&model(8, 3, 64, 64), 2).contains("3 key/value heads"));
+}

@@ -1,1 +1,169 @@
+use std::collections::HashMap;
 
+use safetensors::{serialize, tensor::TensorView};
+use tempfile::TempDir;
+
+use super::*;
+
+fn file(tensors: &[(&str, FileDType, &[usize], &[u8])]) -> Vec<u8> {
+    let views: HashMap<String, TensorView<'_>> = tensors
+        .iter()
+        .map(|(name, dtype, shape, bytes)| {
+            let view = TensorView::new(*dtype, shape.to_vec(), bytes).unwrap();
+            (name.to_string(), view)
+        })
+        .collect();
+    serialize(views, None).unwrap()
+}
+
+/// `[2, 3]`: 0 to 5 as bf16.
+fn matrix() -> Vec<u8> {
+    (0..6u16)
+        .flat_map(|i| half::bf16::from_f32(f32::from(i)).to_le_bytes())
+        .collect()
+}
+
+fn simple() -> Vec<u8> {
+    file(&[
+        ("a", FileDType::BF16, &[2, 3], &matrix()),
+        ("b", FileDType::F32, &[1], &1.5f32.to_le_bytes()),
+        ("c", FileDType::I8, &[4], &[0; 4]),
+    ])
+}
+
+fn folder(files: &[(&str, &[u8])]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bytes) in files {
+        fs::write(folder.path().join(name), bytes).unwrap();
+    }
+    folder
+}
+
+fn open(files: &[(&str, &[u8])]) -> Result<Weights, ModelError> {
+    let folder = folder(files);
+    // The mapping outlives the folder's names.
+    Weights::open(folder.path())
+}
+
+#[test]
+fn blocks_point_into_the_file() {
+    let weights = open(&[("model.safetensors", &simple())]).unwrap();
+    assert_eq!(weights.names().collect::<Vec<_>>(), ["a", "b", "c"]);
+    assert!(weights.contains("a") && !weights.contains("d"));
+    let tensor = weights.matrix("a", 2, 3).unwrap();
+    assert_eq!(tensor.to_f32(1..5), [1.0, 2.0, 3.0, 4.0]);
+    let values = |block: HostBlock<'_>, cols: usize| {
+        let matrix = lockstep_backend::HostMatrix {
+            cols,
+            dtype: tensor.dtype,
+            blocks: vec![block],
+        };
+        let rows = (0..matrix.rows()).map(|row| matrix.row(row).unwrap());
+        let pairs = rows.flat_map(|row| row.chunks(2));
+        pairs
+            .map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(values(tensor.row_block(1, 1), 3), [3.0, 4.0, 5.0]);
+    assert_eq!(values(tensor.column_block(1), 2), [1.0, 2.0, 4.0, 5.0]);
+    assert_eq!(weights.vector("b", 1).unwrap().to_f32(0..1), [1.5]);
+}
+
+#[test]
+fn errors_name_file_tensor_and_expectation() {
+    let weights = open(&[("model.safetensors", &simple())]).unwrap();
+    for (error, parts) in [
+        (
+            weights.matrix("z", 7, 8).unwrap_err(),
+            ["z", "[7, 8]", "no tensor"],
+        ),
+        (
+            weights.matrix("a", 3, 2).unwrap_err(),
+            ["model.safetensors", "[2, 3]", "[3, 2]"],
+        ),
+        (
+            weights.vector("a", 6).unwrap_err(),
+            ["model.safetensors", "[2, 3]", "[6]"],
+        ),
+        (
+            weights.vector("c", 4).unwrap_err(),
+            ["model.safetensors", "c", "I8"],
+        ),
+    ] {
+        let text = error.to_string();
+        assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+    }
+}
+
+#[test]
+fn damaged_files_are_errors() {
+    let good = simple();
+    let mut long = good.clone();
+    long.push(0);
+    let mut garbage = good.clone();
+    garbage[8] = b'!';
+    let huge = [u64::MAX.to_le_bytes().to_vec(), vec![0; 100]].concat();
+    for (bytes, part) in [
+        (&good[..good.len() - 3], "should have"),
+        (&good[..20], "header should have"),
+        (&good[..4], "damaged"),
+        (&[][..], "damaged"),
+        (&long, "should have"),
+        (&garbage, "damaged"),
+        (&huge, "damaged"),
+    ] {
+        let error = open(&[("model.safetensors", bytes)])
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains(part) && error.contains("model.safetensors"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn an_index_names_the_files() {
+    let first = file(&[("a", FileDType::BF16, &[2, 3], &matrix())]);
+    let second = file(&[("b", FileDType::F32, &[1], &2f32.to_le_bytes())]);
+    let index = |map: &str| format!("{{\"metadata\": {{}}, \"weight_map\": {map}}}").into_bytes();
+    let both = index(r#"{"a": "1.safetensors", "b": "2.safetensors"}"#);
+    let with = |index: &[u8], second: &[u8]| {
+        open(&[
+            ("model.safetensors.index.json", index),
+            ("1.safetensors", &first),
+            ("2.safetensors", second),
+        ])
+    };
+    let weights = with(&both, &second).unwrap();
+    assert!(weights.matrix("a", 2, 3).is_ok() && weights.vector("b", 1).is_ok());
+    let duplicate = with(&both, &first).unwrap_err();
+    assert!(matches!(duplicate, ModelError::Duplicate { ref tensor, .. } if tensor == "a"));
+    let missing = with(&index(r#"{"a": "3.safetensors"}"#), &second).unwrap_err();
+    assert!(matches!(missing, ModelError::Read { .. }) && missing.to_string().contains("3.safe"));
+    for name in [
+        "../1.safetensors",
+        "/etc/passwd",
+        "",
+        "x/1.safetensors",
+        "..",
+    ] {
+        let escape = with(&index(&format!("{{\"a\": {name:?}}}")), &second).unwrap_err();
+        assert!(
+            matches!(escape, ModelError::Damaged { .. }),
+            "{name}: {escape}"
+        );
+    }
+    assert!(matches!(
+        with(b"[]", &second),
+        Err(ModelError::Damaged { .. })
+    ));
+}
+
+#[test]
+fn a_folder_without_weights_is_an_error() {
+    assert!(matches!(
+        open(&[("config.json", b"{}")]),
+        Err(ModelError::NoWeights { .. })
+    ));
+}

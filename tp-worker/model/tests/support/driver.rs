@@ -1,11 +1,13 @@
 //! Drives a transformer over several ranks as threads.
 
-use std::{path::PathBuf, sync::Arc, thread};
+use std::{sync::Arc, thread};
 
-use lockstep_backend::{Backend, Batch, DType, Row};
+use lockstep_backend::{Backend, DType};
 use lockstep_collective::{Collective, local_group};
 use lockstep_config::ModelConfig;
 use lockstep_model::{ForwardLimits, Transformer};
+
+use crate::pass::Pass;
 
 /// Makes a rank's backend from its collectives.
 pub type Factory<B> = Arc<dyn Fn(Box<dyn Collective>) -> B + Send + Sync>;
@@ -33,11 +35,6 @@ impl Feed {
             kv_dtype,
         }
     }
-}
-
-pub fn fixture(name: &str) -> PathBuf {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
-    root.join("architectures").join(name)
 }
 
 /// The logits of every position of every text, `[text][position][vocab]`.
@@ -83,18 +80,17 @@ fn rank<B: Backend>(
         if turn.is_empty() {
             return all;
         }
-        let mut pass = Pass::default();
+        let (mut pass, mut owners) = (Pass::default(), Vec::new());
         for text in turn {
             let from = done[text];
             done[text] = texts[text].len().min(from.saturating_add(feed.chunk));
             // Pages of all texts interleaved, in falling order.
             let page = |n: usize| (pages - 1 - (n * texts.len() + text)) as u32;
             pass.push(&texts[text], from..done[text], feed.page_size, page);
-            pass.owners.resize(pass.tokens.len(), text);
+            owners.resize(pass.tokens.len(), text);
         }
         let wanted: Vec<u32> = (0..pass.tokens.len() as u32).collect();
         let batch = pass.batch(&wanted);
-        let owners = &pass.owners;
         let mut next = 0;
         let mut sink = |block: lockstep_model::LogitBlock<'_>| {
             assert_eq!(block.first, next);
@@ -106,53 +102,5 @@ fn rank<B: Backend>(
         transformer
             .forward(&mut backend, &mut cache, &batch, &mut sink)
             .unwrap();
-    }
-}
-
-/// A batch's arrays.
-#[derive(Default)]
-pub struct Pass {
-    pub tokens: Vec<u32>,
-    pub positions: Vec<u32>,
-    pub cells: Vec<u32>,
-    pub rows: Vec<Row>,
-    pub pages: Vec<u32>,
-    owners: Vec<usize>,
-}
-
-impl Pass {
-    /// Adds `range` of `text`, whose `n`-th page is `page(n)`.
-    pub fn push(
-        &mut self,
-        text: &[u32],
-        range: std::ops::Range<usize>,
-        page_size: usize,
-        page: impl Fn(usize) -> u32,
-    ) {
-        self.rows.push(Row {
-            start: self.tokens.len() as u32,
-            q_len: range.len() as u32,
-            kv_len: range.start as u32,
-            pages_start: self.pages.len() as u32,
-        });
-        self.pages
-            .extend((0..range.end.div_ceil(page_size)).map(&page));
-        for position in range {
-            self.tokens.push(text[position]);
-            self.positions.push(position as u32);
-            let cell = page(position / page_size) as usize * page_size + position % page_size;
-            self.cells.push(cell as u32);
-        }
-    }
-
-    pub fn batch<'a>(&'a self, logit_tokens: &'a [u32]) -> Batch<'a> {
-        Batch {
-            tokens: &self.tokens,
-            positions: &self.positions,
-            cells: &self.cells,
-            rows: &self.rows,
-            pages: &self.pages,
-            logit_tokens,
-        }
     }
 }

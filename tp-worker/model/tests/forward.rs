@@ -1,0 +1,151 @@
+//! What a pass promises besides its logits.
+
+#[path = "support/naive.rs"]
+mod naive;
+#[path = "support/pass.rs"]
+mod pass;
+
+use lockstep_backend::{Backend, DType};
+use lockstep_collective::Single;
+use lockstep_config::ModelConfig;
+use lockstep_model::{CollectiveKind, ForwardLimits, LogitBlock, ModelError, Transformer};
+use naive::{Cache, Naive};
+use pass::{Pass, fixture};
+
+struct Loaded {
+    backend: Naive,
+    transformer: Transformer<Naive>,
+    cache: Cache,
+}
+
+fn load(logit_block_rows: usize) -> Loaded {
+    let model = ModelConfig::load(&fixture("qwen3")).unwrap();
+    let mut backend = Naive::new(Box::new(Single::new()));
+    let limits = ForwardLimits {
+        max_tokens: 12,
+        positions: 20,
+        logit_block_rows,
+    };
+    let transformer = Transformer::load(&mut backend, &model, limits, &mut |_| {}).unwrap();
+    let cache = backend
+        .kv_cache(&transformer.kv_shape(4, 8, DType::F32))
+        .unwrap();
+    Loaded {
+        backend,
+        transformer,
+        cache,
+    }
+}
+
+impl Loaded {
+    /// The wanted logits of tokens 1, 2, 3 … `length`.
+    fn run(&mut self, length: usize, wanted: &[u32]) -> Result<Vec<f32>, ModelError> {
+        let mut pass = Pass::default();
+        let text: Vec<u32> = (1..=length as u32).collect();
+        pass.push(&text, 0..length, 8, |page| page as u32);
+        let mut logits = Vec::new();
+        let mut sink = |block: LogitBlock<'_>| logits.extend_from_slice(block.logits);
+        self.transformer.forward(
+            &mut self.backend,
+            &mut self.cache,
+            &pass.batch(wanted),
+            &mut sink,
+        )?;
+        Ok(logits)
+    }
+}
+
+/// Ranks compare schedules before serving; they must say what really happens.
+#[test]
+fn collectives_follow_the_schedule() {
+    let mut loaded = load(3);
+    for wanted in [&[][..], &[9], &[0, 4, 9], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]] {
+        loaded.backend.issued.clear();
+        loaded.run(10, wanted).unwrap();
+        let schedule = loaded.transformer.schedule();
+        let steps = schedule.steps(wanted.len()).map(|step| match step.kind {
+            CollectiveKind::AllReduce => ("all_reduce", step.width),
+            CollectiveKind::Gather => ("gather", step.width),
+        });
+        assert_eq!(loaded.backend.issued, steps.collect::<Vec<_>>());
+    }
+}
+
+/// Asking for fewer rows, or in other blocks, changes no bit of the others.
+#[test]
+fn wanted_rows_do_not_depend_on_each_other() {
+    let mut loaded = load(12);
+    let vocab = loaded.transformer.model().vocab_size;
+    let all: Vec<u32> = (0..10).collect();
+    let expected = loaded.run(10, &all).unwrap();
+    assert_eq!(expected.len(), 10 * vocab);
+    for block in [1, 2, 3, 7] {
+        let mut loaded = load(block);
+        for wanted in [&[0][..], &[2, 3, 9], &all] {
+            let found = loaded.run(10, wanted).unwrap();
+            let rows = wanted
+                .iter()
+                .map(|row| &expected[*row as usize * vocab..][..vocab]);
+            assert!(found == rows.collect::<Vec<_>>().concat());
+        }
+    }
+}
+
+#[test]
+fn passes_beyond_the_limits_are_errors() {
+    let mut loaded = load(3);
+    let tokens = loaded.run(13, &[]).unwrap_err();
+    assert!(matches!(
+        tokens,
+        ModelError::TooLarge {
+            what: "tokens",
+            found: 13,
+            limit: 12
+        }
+    ));
+    let mut pass = Pass::default();
+    pass.push(&[1; 21], 20..21, 8, |page| page as u32);
+    let positions = loaded.transformer.forward(
+        &mut loaded.backend,
+        &mut loaded.cache,
+        &pass.batch(&[]),
+        &mut |_| {},
+    );
+    let positions = positions.unwrap_err();
+    assert!(matches!(
+        positions,
+        ModelError::TooLarge {
+            what: "positions",
+            found: 21,
+            limit: 20
+        }
+    ));
+    assert!(loaded.run(12, &[11]).is_ok());
+    assert!(loaded.run(0, &[]).unwrap().is_empty());
+}
+
+/// What config.json promises must be in the files.
+#[test]
+fn files_that_contradict_the_configuration_are_errors() {
+    let load = |change: fn(&mut ModelConfig)| {
+        let mut model = ModelConfig::load(&fixture("llama")).unwrap();
+        change(&mut model);
+        let mut backend = Naive::new(Box::new(Single::new()));
+        let limits = ForwardLimits {
+            max_tokens: 1,
+            positions: 1,
+            logit_block_rows: 1,
+        };
+        Transformer::load(&mut backend, &model, limits, &mut |_| {}).err()
+    };
+    assert!(load(|_| {}).is_none());
+    let bias = load(|model| model.qkv_bias = true).unwrap().to_string();
+    assert!(bias.contains("layers.0.self_attn.q_proj.bias"), "{bias}");
+    let shape = load(|model| model.vocab_size += 1).unwrap().to_string();
+    assert!(
+        shape.contains("embed_tokens") && shape.contains("[332, 64]"),
+        "{shape}"
+    );
+    let layers = load(|model| model.num_layers += 1).unwrap().to_string();
+    assert!(layers.contains("layers.3."), "{layers}");
+}

@@ -1,0 +1,58 @@
+//! A batch by hand, and where the fixtures are.
+
+use std::path::PathBuf;
+
+use lockstep_backend::{Batch, Row};
+
+/// The folder of a small model.
+pub fn fixture(name: &str) -> PathBuf {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
+    root.join("architectures").join(name)
+}
+
+/// A batch's arrays.
+#[derive(Default)]
+pub struct Pass {
+    pub tokens: Vec<u32>,
+    pub positions: Vec<u32>,
+    pub cells: Vec<u32>,
+    pub rows: Vec<Row>,
+    pub pages: Vec<u32>,
+}
+
+impl Pass {
+    /// Adds `range` of `text`, whose `n`-th page is `page(n)`.
+    pub fn push(
+        &mut self,
+        text: &[u32],
+        range: std::ops::Range<usize>,
+        page_size: usize,
+        page: impl Fn(usize) -> u32,
+    ) {
+        self.rows.push(Row {
+            start: self.tokens.len() as u32,
+            q_len: range.len() as u32,
+            kv_len: range.start as u32,
+            pages_start: self.pages.len() as u32,
+        });
+        self.pages
+            .extend((0..range.end.div_ceil(page_size)).map(&page));
+        for position in range {
+            self.tokens.push(text[position]);
+            self.positions.push(position as u32);
+            let cell = page(position / page_size) as usize * page_size + position % page_size;
+            self.cells.push(cell as u32);
+        }
+    }
+
+    pub fn batch<'a>(&'a self, logit_tokens: &'a [u32]) -> Batch<'a> {
+        Batch {
+            tokens: &self.tokens,
+            positions: &self.positions,
+            cells: &self.cells,
+            rows: &self.rows,
+            pages: &self.pages,
+            logit_tokens,
+        }
+    }
+}
