@@ -142,7 +142,9 @@ impl Engine {
     fn advance(&mut self) -> Result<(), RunError> {
         self.planner.tick(self.clock.now());
         if self.phase != Phase::Starting {
-            while let Some(plan) = self.planner.plan() {
+            while self.group.takes_plans()
+                && let Some(plan) = self.planner.plan()
+            {
                 self.group.send(plan).map_err(RunError::Group)?;
             }
         }

@@ -10,6 +10,10 @@ use lockstep_proto::{
 
 use crate::workers::WorkerLink;
 
+/// Steps that may be unanswered by some rank: two under overlap, and two more
+/// for ranks whose answers travel a little behind rank 0's.
+const MAX_AHEAD: usize = 4;
+
 /// One rank.
 #[derive(Default)]
 struct Member {
@@ -171,6 +175,12 @@ impl Group {
         Ok(Arrival { everywhere })
     }
 
+    /// Whether another plan may leave: rank 0's tokens are enough to plan on,
+    /// but it must not run away from a rank that hangs.
+    pub fn takes_plans(&self) -> bool {
+        self.steps.len() < MAX_AHEAD
+    }
+
     /// Number of the last step sent.
     pub fn sent(&self) -> u64 {
         self.sent
@@ -268,6 +278,20 @@ mod tests {
                 .is_some()
         );
         assert!(group.oldest().is_none());
+    }
+
+    #[test]
+    fn rank_0_does_not_run_away_from_a_rank_that_hangs() {
+        let (mut group, _streams) = group(2);
+        let mut step = 0;
+        while group.takes_plans() {
+            step += 1;
+            group.send(plan(step)).expect("sent");
+            group.result(0, &result(step, 0)).expect("fine");
+        }
+        assert_eq!(step, MAX_AHEAD as u64);
+        group.result(1, &result(1, 0)).expect("fine");
+        assert!(group.takes_plans());
     }
 
     #[test]

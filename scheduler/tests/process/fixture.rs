@@ -1,0 +1,297 @@
+//! A scheduler on a thread, workers that simulate the model, and a frontend.
+
+use std::{sync::Arc, thread::JoinHandle, time::Duration};
+
+use lockstep_config::{EngineConfig, Hardware, NodeConfig, ServeArgs};
+use lockstep_planner::sim::{SimModel, SimWorker};
+use lockstep_process::{ControlLink, Role, RoleContext, connect_unix};
+use lockstep_proto::{
+    pb::lockstep::{
+        FrontendEvent, FrontendHello, FrontendMessage, WorkerFailure, WorkerHello, WorkerMessage,
+        WorkerReady, frontend_client::FrontendClient, frontend_message, worker_command,
+        worker_gateway_client::WorkerGatewayClient, worker_message,
+    },
+    request::{Output, Request},
+    sampling::{LogprobParams, SamplingParams},
+    step::StepPlan,
+};
+use tokio::{sync::mpsc, task::JoinHandle as TokioHandle};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming, transport::Channel};
+
+/// Nothing in these tests takes this long unless something is broken.
+pub const LIMIT: Duration = Duration::from_secs(30);
+
+/// A running scheduler.
+pub struct Scheduler {
+    pub engine: Arc<EngineConfig>,
+    pub node: Arc<NodeConfig>,
+    pub hash: String,
+    pub link: ControlLink,
+    thread: Option<JoinHandle<Result<(), lockstep_scheduler::RunError>>>,
+    _dir: tempfile::TempDir,
+}
+
+/// Options that tests vary.
+pub fn args(tp_size: usize) -> ServeArgs {
+    let mut args = ServeArgs::default();
+    let models = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/lockstep-demo-7m");
+    args.model.model_path = Some(models.into());
+    args.parallel.tp_size = Some(tp_size);
+    args.parallel.threads_per_rank = Some(1);
+    args.memory.max_total_tokens = Some(4096);
+    args.schedule.max_running_requests = Some(8);
+    args.timeouts.health_timeout = Some(2);
+    args
+}
+
+impl Scheduler {
+    /// Starts one; its workers are the test's to attach.
+    pub fn start(args: &ServeArgs) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let resolved = lockstep_config::resolve(args, &Hardware::detect()).expect("valid options");
+        let (engine, mut node) = resolved.value;
+        node.run_dir = dir.path().to_owned();
+        let (link, _reports) = ControlLink::detached();
+        let ctx = RoleContext {
+            config_hash: engine.hash(),
+            engine: Arc::new(engine),
+            node: Arc::new(node),
+            role: Role::Scheduler,
+            link: link.clone(),
+        };
+        Self {
+            engine: ctx.engine.clone(),
+            node: ctx.node.clone(),
+            hash: ctx.config_hash.clone(),
+            link,
+            thread: Some(std::thread::spawn(move || lockstep_scheduler::run(ctx))),
+            _dir: dir,
+        }
+    }
+
+    /// Starts one with honest workers and waits until it serves.
+    pub async fn serving(args: &ServeArgs) -> (Self, Frontend) {
+        let scheduler = Self::start(args);
+        for rank in 0..scheduler.engine.parallel.tp_size {
+            scheduler.worker(rank, |_, _| true).await;
+        }
+        let mut frontend = scheduler.frontend().await;
+        frontend.healthy().await;
+        (scheduler, frontend)
+    }
+
+    /// Attaches a worker. `act` sees each plan and the digest about to be sent,
+    /// may change it, and ends the worker by returning false.
+    pub async fn worker(
+        &self,
+        rank: usize,
+        act: impl FnMut(&StepPlan, &mut u64) -> bool + Send + 'static,
+    ) -> TokioHandle<Result<(), Status>> {
+        let channel = connect_unix(&self.node.workers_socket(), LIMIT)
+            .await
+            .expect("listening");
+        let planner = lockstep_scheduler::planner_config(&self.engine, false);
+        let vocab_size = self.engine.model.vocab_size as u32;
+        let worker = SimWorker::new(&planner, SimModel { vocab_size }, true);
+        let hello = WorkerHello {
+            rank: rank as u32,
+            config_hash: self.hash.clone(),
+            ..Default::default()
+        };
+        tokio::spawn(work(channel, hello, worker, act))
+    }
+
+    /// Connects as a tokenizer-manager.
+    pub async fn frontend(&self) -> Frontend {
+        let channel = connect_unix(&self.node.frontend_socket(), LIMIT)
+            .await
+            .expect("listening");
+        Frontend::connect(channel, self.hash.clone())
+            .await
+            .expect("welcome")
+    }
+
+    /// How it ended.
+    pub async fn ended(mut self) -> Result<(), lockstep_scheduler::RunError> {
+        let thread = self.thread.take().expect("ended once");
+        tokio::task::spawn_blocking(move || thread.join().expect("no panic"))
+            .await
+            .expect("joined")
+    }
+}
+
+impl Drop for Scheduler {
+    fn drop(&mut self) {
+        self.link.lifecycle().halt.cancel();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn work(
+    channel: Channel,
+    hello: WorkerHello,
+    mut worker: SimWorker,
+    mut act: impl FnMut(&StepPlan, &mut u64) -> bool,
+) -> Result<(), Status> {
+    let (messages, outgoing) = mpsc::channel(8);
+    let send = async |kind| {
+        let _ = messages.send(WorkerMessage { kind: Some(kind) }).await;
+    };
+    send(worker_message::Kind::Hello(hello)).await;
+    let attached = WorkerGatewayClient::new(channel)
+        .attach(ReceiverStream::new(outgoing))
+        .await?;
+    let mut commands = attached.into_inner();
+    while let Some(command) = commands.message().await? {
+        match command.kind {
+            Some(worker_command::Kind::Start(_)) => {
+                send(worker_message::Kind::Ready(WorkerReady::default())).await;
+            }
+            Some(worker_command::Kind::Plan(plan)) => {
+                let plan = StepPlan::try_from(plan).expect("a valid plan");
+                let mut result = match worker.execute(&plan) {
+                    Ok(result) => result,
+                    Err(error) => {
+                        let message = error.to_string();
+                        send(worker_message::Kind::Failure(WorkerFailure { message })).await;
+                        return Ok(());
+                    }
+                };
+                result.digest = plan.step;
+                if !act(&plan, &mut result.digest) {
+                    return Ok(());
+                }
+                send(worker_message::Kind::Result(result.into())).await;
+            }
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+/// A tokenizer-manager's end.
+pub struct Frontend {
+    pub client: FrontendClient<Channel>,
+    messages: mpsc::Sender<FrontendMessage>,
+    events: Streaming<FrontendEvent>,
+}
+
+impl Frontend {
+    /// Says hello and waits for the welcome.
+    pub async fn connect(channel: Channel, config_hash: String) -> Result<Self, Status> {
+        let mut client = FrontendClient::new(channel);
+        let (messages, outgoing) = mpsc::channel(64);
+        let hello = FrontendHello {
+            config_hash,
+            name: "test".to_owned(),
+        };
+        let hello = FrontendMessage {
+            kind: Some(frontend_message::Kind::Hello(hello)),
+        };
+        messages.send(hello).await.expect("room");
+        let mut events = client
+            .exchange(ReceiverStream::new(outgoing))
+            .await?
+            .into_inner();
+        let welcome = events.message().await?.expect("a welcome");
+        assert!(welcome.welcome.is_some());
+        Ok(Self {
+            client,
+            messages,
+            events,
+        })
+    }
+
+    /// Waits until a step runs on every rank.
+    pub async fn healthy(&mut self) {
+        let request = lockstep_proto::pb::lockstep::CheckHealthRequest {
+            timeout_ms: LIMIT.as_millis() as u32,
+            force_step: false,
+        };
+        let answer = self
+            .client
+            .check_health(request)
+            .await
+            .expect("an answer")
+            .into_inner();
+        assert!(answer.healthy, "{}", answer.reason);
+    }
+
+    /// Hands a request in.
+    pub async fn submit(&self, number: u64, request: Request) {
+        let submit = frontend_message::Kind::Submit(request.into_submit(number));
+        self.messages
+            .send(FrontendMessage { kind: Some(submit) })
+            .await
+            .expect("connected");
+    }
+
+    /// Aborts one.
+    pub async fn abort(&self, request: u64) {
+        let abort = frontend_message::Kind::Abort(lockstep_proto::pb::lockstep::Abort { request });
+        self.messages
+            .send(FrontendMessage { kind: Some(abort) })
+            .await
+            .expect("connected");
+    }
+
+    /// The next outputs.
+    pub async fn outputs(&mut self) -> Result<Vec<(u64, Output)>, Status> {
+        let event = tokio::time::timeout(LIMIT, self.events.message())
+            .await
+            .map_err(|_| Status::deadline_exceeded("no event"))??
+            .ok_or_else(|| Status::unavailable("the stream ended"))?;
+        let convert = |output: lockstep_proto::pb::lockstep::Output| {
+            (
+                output.request,
+                Output::try_from(output).expect("a valid output"),
+            )
+        };
+        Ok(event.outputs.into_iter().map(convert).collect())
+    }
+
+    /// Collects all outputs of `number` requests until they have ended.
+    pub async fn finish(&mut self, number: usize) -> std::collections::BTreeMap<u64, Output> {
+        let mut sums = std::collections::BTreeMap::<u64, Output>::new();
+        while sums.values().filter(|sum| sum.finish.is_some()).count() < number {
+            for (request, output) in self.outputs().await.expect("outputs") {
+                let sum = sums.entry(request).or_default();
+                sum.token_ids.extend(output.token_ids);
+                sum.logprobs.extend(output.logprobs);
+                sum.prompt_logprobs.extend(output.prompt_logprobs);
+                sum.finish = output.finish.or(sum.finish.take());
+            }
+        }
+        sums
+    }
+
+    /// Current counters.
+    pub async fn load(&mut self) -> lockstep_proto::pb::lockstep::GetLoadResponse {
+        let request = lockstep_proto::pb::lockstep::GetLoadRequest {};
+        self.client
+            .get_load(request)
+            .await
+            .expect("an answer")
+            .into_inner()
+    }
+}
+
+/// A request over `prompt`, for so many tokens.
+pub fn request(prompt: &[u32], max_new_tokens: u32) -> Request {
+    Request {
+        trace_id: "test".to_owned(),
+        input_ids: prompt.to_vec(),
+        sampling: SamplingParams {
+            ignore_eos: true,
+            seed: 7,
+            ..SamplingParams::default()
+        },
+        logprobs: LogprobParams::default(),
+        max_new_tokens,
+        priority: 0,
+        timeout_ms: None,
+    }
+}

@@ -1,0 +1,6 @@
+//! The scheduler process with simulated workers and real gRPC streams.
+
+mod faults;
+mod fixture;
+mod serving;
+mod sglang;

@@ -1,0 +1,161 @@
+//! What a frontend gets from a healthy engine.
+
+use lockstep_planner::sim::{SimModel, run_alone};
+use lockstep_proto::{
+    pb::lockstep::FlushCacheRequest,
+    request::{ErrorKind, FinishReason},
+};
+use tonic::Code;
+
+use crate::fixture::{Frontend, LIMIT, Scheduler, args, request};
+
+#[tokio::test]
+async fn every_request_gets_what_it_would_get_alone() {
+    let (scheduler, mut frontend) = Scheduler::serving(&args(2)).await;
+    let requests: Vec<_> = (0..20u32)
+        .map(|n| request(&vec![n % 5; 10 + n as usize * 7], 5 + n))
+        .collect();
+    for (number, request) in (0..).zip(&requests) {
+        frontend.submit(number, request.clone()).await;
+    }
+    let outputs = frontend.finish(requests.len()).await;
+    let model = SimModel {
+        vocab_size: scheduler.engine.model.vocab_size as u32,
+    };
+    let context = scheduler.engine.server.context_length as u32;
+    for (number, request) in (0..).zip(&requests) {
+        let alone = run_alone(model, context, request);
+        let output = &outputs[&number];
+        assert_eq!(output.token_ids, alone.token_ids, "request {number}");
+        let finish = output.finish.as_ref().expect("ended");
+        assert_eq!(finish.outcome, Ok(FinishReason::Length));
+        assert_eq!(finish.usage.prompt_tokens as usize, request.input_ids.len());
+        assert_eq!(
+            finish.usage.completion_tokens as usize,
+            output.token_ids.len()
+        );
+    }
+    let load = frontend.load().await;
+    assert_eq!(
+        (
+            load.running_requests,
+            load.waiting_requests,
+            load.leaked_pages
+        ),
+        (0, 0, 0)
+    );
+    assert_eq!(load.kv_tokens_used, 0, "only the cache holds pages");
+    assert!(load.kv_tokens_cached > 0);
+    let steps = load.step_times.expect("step times");
+    assert_eq!(steps.counts.iter().sum::<u64>(), load.steps_total);
+    let flushed = frontend
+        .client
+        .flush_cache(FlushCacheRequest {})
+        .await
+        .expect("an answer");
+    assert!(flushed.into_inner().flushed);
+    assert_eq!(frontend.load().await.kv_tokens_cached, 0);
+}
+
+#[tokio::test]
+async fn an_abort_and_a_frontend_that_leaves_free_everything() {
+    let (scheduler, mut frontend) = Scheduler::serving(&args(1)).await;
+    frontend.submit(1, request(&[1, 2, 3], 1000)).await;
+    frontend.outputs().await.expect("it runs");
+    frontend.abort(1).await;
+    let ended = frontend.finish(1).await;
+    let finish = ended[&1].finish.as_ref().expect("ended");
+    assert_eq!(finish.outcome, Ok(FinishReason::Abort));
+
+    let mut leaver = scheduler.frontend().await;
+    leaver.submit(1, request(&[4, 5, 6], 1000)).await;
+    leaver.outputs().await.expect("it runs");
+    drop(leaver);
+    loop {
+        let load = frontend.load().await;
+        if load.running_requests == 0 {
+            assert_eq!((load.kv_tokens_used, load.leaked_pages), (0, 0));
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn numbers_are_local_to_a_connection() {
+    let (scheduler, mut one) = Scheduler::serving(&args(1)).await;
+    let mut other = scheduler.frontend().await;
+    one.submit(5, request(&[1, 2, 3], 4)).await;
+    other.submit(5, request(&[9, 8, 7, 6], 4)).await;
+    let (first, second) = tokio::join!(one.finish(1), other.finish(1));
+    let prompt = |output: &lockstep_proto::request::Output| {
+        output.finish.as_ref().expect("ended").usage.prompt_tokens
+    };
+    assert_eq!((prompt(&first[&5]), prompt(&second[&5])), (3, 4));
+}
+
+#[tokio::test]
+async fn what_a_frontend_forgot_to_check_is_refused_and_harms_nobody() {
+    let (_scheduler, mut frontend) = Scheduler::serving(&args(1)).await;
+    frontend.submit(1, request(&[1, 2, 3], 20)).await;
+    let mut bad = vec![
+        request(&[1_000_000], 1),
+        request(&[], 1),
+        request(&[1; 100_000], 1),
+    ];
+    let mut hot = request(&[1], 1);
+    hot.sampling.temperature = f32::NAN;
+    bad.push(hot);
+    let mut eager = request(&[1], 1);
+    eager.priority = 3;
+    bad.push(eager);
+    for (number, request) in (2..).zip(bad.iter()) {
+        frontend.submit(number, request.clone()).await;
+    }
+    let outputs = frontend.finish(bad.len() + 1).await;
+    for number in 2..2 + bad.len() as u64 {
+        let outcome = &outputs[&number].finish.as_ref().expect("ended").outcome;
+        let error = outcome.as_ref().expect_err("refused");
+        assert_eq!(error.kind, ErrorKind::Invalid, "request {number}: {error}");
+    }
+    assert_eq!(outputs[&1].token_ids.len(), 20);
+}
+
+#[tokio::test]
+async fn another_configuration_is_turned_away() {
+    let scheduler = Scheduler::start(&args(1));
+    let path = scheduler.node.frontend_socket();
+    let channel = lockstep_process::connect_unix(&path, LIMIT)
+        .await
+        .expect("listening");
+    let refused = Frontend::connect(channel, "other".to_owned()).await;
+    assert_eq!(
+        refused.err().map(|status| status.code()),
+        Some(Code::FailedPrecondition)
+    );
+}
+
+#[tokio::test]
+async fn a_drained_scheduler_finishes_and_takes_nothing_new() {
+    let (scheduler, mut frontend) = Scheduler::serving(&args(2)).await;
+    frontend.submit(1, request(&[1, 2, 3], 200)).await;
+    frontend.outputs().await.expect("it runs");
+    scheduler.link.lifecycle().drain.cancel();
+    frontend.submit(2, request(&[1, 2, 3], 5)).await;
+    let outputs = frontend.finish(2).await;
+    let outcome = |number| {
+        outputs[&number]
+            .finish
+            .as_ref()
+            .map(|finish| finish.outcome.clone())
+    };
+    assert_eq!(outcome(1), Some(Ok(FinishReason::Length)));
+    let Some(Err(error)) = outcome(2) else {
+        panic!("not refused")
+    };
+    assert_eq!(error.kind, ErrorKind::Unavailable);
+    scheduler
+        .ended()
+        .await
+        .expect("a drained scheduler ends well");
+}

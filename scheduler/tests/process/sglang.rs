@@ -1,0 +1,342 @@
+//! The public service for SGLang's gateway.
+
+use std::net::TcpListener;
+
+use futures::StreamExt as _;
+use lockstep_proto::pb::{
+    sglang::grpc::scheduler::{
+        AbortRequest, EmbedRequest, GenerateRequest, GenerateResponse, GetLoadsRequest,
+        GetModelInfoRequest, GetServerInfoRequest, HealthCheckRequest, SamplingParams,
+        TokenizedInput, generate_response::Response, sampling_params::Constraint,
+        sglang_scheduler_client::SglangSchedulerClient,
+    },
+    smg::grpc::common::{
+        FlushCacheRequest, GetTokenizerRequest, SubscribeKvEventsRequest, kv_cache_event::Data,
+    },
+};
+use sha2::{Digest as _, Sha256};
+use tonic::{Code, transport::Channel};
+
+use crate::fixture::{LIMIT, Scheduler, args};
+
+type Client = SglangSchedulerClient<Channel>;
+
+async fn serving() -> (Scheduler, Client) {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+    let port = port.expect("a free port").port();
+    let mut args = args(2);
+    args.server.sglang_grpc_port = Some(port);
+    let (scheduler, _) = Scheduler::serving(&args).await;
+    let channel = lockstep_process::connect_tcp(&format!("127.0.0.1:{port}"), LIMIT).await;
+    (
+        scheduler,
+        SglangSchedulerClient::new(channel.expect("listening")),
+    )
+}
+
+fn generate(prompt: &[u32], tokens: u32) -> GenerateRequest {
+    GenerateRequest {
+        request_id: format!("r{}", prompt.len()),
+        tokenized: Some(TokenizedInput {
+            input_ids: prompt.to_vec(),
+            ..Default::default()
+        }),
+        sampling_params: Some(SamplingParams {
+            max_new_tokens: Some(tokens),
+            ignore_eos: true,
+            ..Default::default()
+        }),
+        stream: true,
+        logprob_start_len: -1,
+        ..Default::default()
+    }
+}
+
+async fn collect(client: &mut Client, request: GenerateRequest) -> Vec<GenerateResponse> {
+    let stream = client
+        .generate(request)
+        .await
+        .expect("accepted")
+        .into_inner();
+    stream
+        .map(|message| message.expect("a message"))
+        .collect()
+        .await
+}
+
+#[tokio::test]
+async fn a_stream_has_incremental_tokens_cumulative_counts_and_one_end() {
+    let (_scheduler, mut client) = serving().await;
+    let messages = collect(&mut client, generate(&[1; 33], 6)).await;
+    let (mut tokens, mut ends) = (Vec::new(), Vec::new());
+    for message in messages {
+        match message.response.expect("a response") {
+            Response::Chunk(chunk) => {
+                tokens.extend(chunk.token_ids);
+                assert_eq!(chunk.completion_tokens as usize, tokens.len());
+                assert_eq!(chunk.prompt_tokens, 33);
+            }
+            Response::Complete(end) => ends.push(end),
+        }
+    }
+    assert_eq!(ends.len(), 1);
+    assert_eq!(ends[0].output_ids.len(), 6);
+    assert_eq!(ends[0].output_ids[..tokens.len()], tokens);
+    assert_eq!(
+        (ends[0].finish_reason.as_str(), ends[0].completion_tokens),
+        ("length", 6)
+    );
+}
+
+#[tokio::test]
+async fn choices_and_logprobs_arrive_once_per_index() {
+    let (_scheduler, mut client) = serving().await;
+    let mut request = generate(&[2; 5], 4);
+    request.stream = false;
+    request.return_logprob = true;
+    request.logprob_start_len = 0;
+    if let Some(params) = &mut request.sampling_params {
+        params.n = 2;
+    }
+    let messages = collect(&mut client, request).await;
+    let mut indices = Vec::new();
+    for message in messages {
+        let Some(Response::Complete(end)) = message.response else {
+            panic!("a chunk")
+        };
+        indices.push(end.index);
+        let output = end.output_logprobs.expect("asked for");
+        assert_eq!(output.token_ids, end.output_ids);
+        assert_eq!(output.token_logprobs.len(), 4);
+        let input = end.input_logprobs.expect("asked for");
+        assert_eq!(input.token_ids, [2; 5]);
+        assert!(input.token_logprobs[0].value.is_none() && input.token_logprobs[1].value.is_some());
+    }
+    indices.sort_unstable();
+    assert_eq!(indices, [0, 1]);
+}
+
+#[tokio::test]
+async fn abort_and_a_caller_that_leaves_end_the_request() {
+    let (scheduler, mut client) = serving().await;
+    let mut stream = client
+        .generate(generate(&[3; 4], 1000))
+        .await
+        .expect("runs")
+        .into_inner();
+    stream.message().await.expect("a message");
+    let abort = AbortRequest {
+        request_id: "r4".to_owned(),
+        reason: "test".to_owned(),
+    };
+    assert!(
+        client
+            .abort(abort.clone())
+            .await
+            .expect("an answer")
+            .into_inner()
+            .success
+    );
+    let last = stream
+        .map(|message| message.expect("a message"))
+        .collect::<Vec<_>>()
+        .await;
+    let Some(Response::Complete(end)) = last.last().and_then(|last| last.response.clone()) else {
+        panic!("no end")
+    };
+    assert_eq!(end.finish_reason, "abort");
+    assert!(
+        !client
+            .abort(abort)
+            .await
+            .expect("harmless")
+            .into_inner()
+            .success
+    );
+
+    let mut left = client
+        .generate(generate(&[3; 6], 1000))
+        .await
+        .expect("runs")
+        .into_inner();
+    left.message().await.expect("a message");
+    drop(left);
+    let mut frontend = scheduler.frontend().await;
+    while frontend.load().await.running_requests > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_supported_is_refused_by_name() {
+    let (_scheduler, mut client) = serving().await;
+    let mut cases = vec![
+        ("tokenized.input_ids", generate(&[], 1)),
+        ("maximum context length", generate(&[1; 5000], 1)),
+        ("maximum context length", generate(&[1; 5], 1_000_000)),
+        (
+            "lora_id",
+            GenerateRequest {
+                lora_id: "x".into(),
+                ..generate(&[1], 1)
+            },
+        ),
+        (
+            "data_parallel_rank",
+            GenerateRequest {
+                data_parallel_rank: Some(3),
+                ..generate(&[1], 1)
+            },
+        ),
+        (
+            "top_logprobs_num",
+            GenerateRequest {
+                return_logprob: true,
+                top_logprobs_num: 1000,
+                ..generate(&[1], 1)
+            },
+        ),
+    ];
+    let params: [(&str, fn(&mut SamplingParams)); 6] = [
+        ("constraint", |params| {
+            params.constraint = Some(Constraint::Regex("a".into()))
+        }),
+        ("top_k", |params| params.top_k = -7),
+        ("stream_interval", |params| params.stream_interval = Some(0)),
+        ("choices", |params| params.n = 1_000_000),
+        ("logit_bias", |params| {
+            params.logit_bias.insert("x".into(), 1.0);
+        }),
+        ("stop_token_ids", |params| {
+            params.stop_token_ids = vec![1; 10_000]
+        }),
+    ];
+    for (name, change) in params {
+        let mut request = generate(&[1], 1);
+        request.sampling_params.iter_mut().for_each(change);
+        cases.push((name, request));
+    }
+    for (name, request) in cases {
+        let status = client.generate(request).await.expect_err(name);
+        assert_eq!(status.code(), Code::InvalidArgument, "{name}: {status}");
+        assert!(status.message().contains(name), "{name}: {status}");
+    }
+    let status = client
+        .embed(EmbedRequest::default())
+        .await
+        .expect_err("embeddings");
+    assert_eq!(status.code(), Code::Unimplemented);
+    // A value outside its range is found by the engine, on the stream.
+    let mut hot = generate(&[1], 1);
+    hot.sampling_params
+        .iter_mut()
+        .for_each(|params| params.temperature = f32::NAN);
+    let mut stream = client.generate(hot).await.expect("a stream").into_inner();
+    let status = stream.message().await.expect_err("temperature");
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+}
+
+#[tokio::test]
+async fn info_health_load_and_flush_answer() {
+    let (scheduler, mut client) = serving().await;
+    let health = client
+        .health_check(HealthCheckRequest {})
+        .await
+        .expect("an answer");
+    assert!(health.into_inner().healthy);
+    let model = client
+        .get_model_info(GetModelInfoRequest {})
+        .await
+        .expect("an answer");
+    let model = model.into_inner();
+    assert_eq!(
+        model.served_model_name,
+        scheduler.engine.server.served_model_name
+    );
+    assert_eq!((model.is_generation, model.eos_token_ids), (true, vec![2]));
+    let server = client
+        .get_server_info(GetServerInfoRequest {})
+        .await
+        .expect("an answer");
+    assert!(
+        server
+            .into_inner()
+            .server_args
+            .expect("given")
+            .fields
+            .contains_key("tp_size")
+    );
+    collect(&mut client, generate(&[8; 70], 3)).await;
+    let request = GetLoadsRequest {
+        include: vec!["all".into()],
+        ..Default::default()
+    };
+    let loads = client
+        .get_loads(request)
+        .await
+        .expect("an answer")
+        .into_inner();
+    assert!(loads.loads[0].queues.is_some() && loads.loads[0].max_total_num_tokens > 0);
+    let flushed = client
+        .flush_cache(FlushCacheRequest { timeout_s: 5.0 })
+        .await;
+    assert!(flushed.expect("an answer").into_inner().success);
+}
+
+#[tokio::test]
+async fn the_tokenizer_arrives_whole_with_its_digest() {
+    let (_scheduler, mut client) = serving().await;
+    let stream = client
+        .get_tokenizer(GetTokenizerRequest {})
+        .await
+        .expect("found")
+        .into_inner();
+    let chunks: Vec<_> = stream.map(|chunk| chunk.expect("a chunk")).collect().await;
+    let archive: Vec<u8> = chunks.iter().flat_map(|chunk| chunk.data.clone()).collect();
+    let digest: String = Sha256::digest(&archive)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    assert_eq!(
+        chunks.last().map(|chunk| chunk.sha256.clone()),
+        Some(digest)
+    );
+    let zip = zip::ZipArchive::new(std::io::Cursor::new(archive)).expect("a zip archive");
+    assert!(zip.index_for_name("tokenizer.json").is_some());
+}
+
+#[tokio::test]
+async fn a_subscriber_learns_what_is_cached_before_and_after_it_came() {
+    let (scheduler, mut client) = serving().await;
+    let page = scheduler.engine.kv.page_size;
+    collect(&mut client, generate(&vec![5; page * 2 + 1], 1)).await;
+    let events = client
+        .subscribe_kv_events(SubscribeKvEventsRequest::default())
+        .await;
+    let mut events = events.expect("a stream").into_inner();
+    let stored = |batch: lockstep_proto::pb::smg::grpc::common::KvEventBatch| {
+        let blocks = |event: lockstep_proto::pb::smg::grpc::common::KvCacheEvent| match event.data {
+            Some(Data::Stored(stored)) => stored.blocks,
+            _ => Vec::new(),
+        };
+        batch
+            .events
+            .into_iter()
+            .flat_map(blocks)
+            .collect::<Vec<_>>()
+    };
+    let first = events.message().await.expect("a batch").expect("not ended");
+    assert_eq!(first.sequence_number, 1);
+    assert!(
+        stored(first)
+            .iter()
+            .any(|block| block.token_ids == vec![5; page])
+    );
+    collect(&mut client, generate(&vec![6; page + 1], 1)).await;
+    let next = events.message().await.expect("a batch").expect("not ended");
+    assert!(
+        stored(next)
+            .iter()
+            .any(|block| block.token_ids == vec![6; page])
+    );
+}
