@@ -117,8 +117,8 @@ impl Planner {
             return false;
         }
         let need = if self.running.is_empty() {
-            let write = entry.len() + self.alloc_len;
-            self.kv.missing(entry.pages.len(), write)
+            let least = entry.least_tokens(self.alloc_len);
+            self.kv.missing(entry.pages.len(), least)
         } else {
             self.future_pages_of(index).saturating_add(future)
         };

@@ -84,7 +84,14 @@ impl Planner {
         total("running requests", self.running.len() as u64, running)?;
         let limited = |(_, entry): &(u32, &Entry)| entry.rest.deadline.is_some();
         let limited = self.table.iter().filter(limited).count() as u64;
-        total("deadlines", self.deadlines.len() as u64, limited)
+        total("deadlines", self.deadlines.len() as u64, limited)?;
+        let limited = |(_, entry): &(u32, &Entry)| entry.rest.queue_deadline.is_some();
+        let limited = self.table.iter().filter(limited).count() as u64;
+        total(
+            "queue deadlines",
+            self.queue_deadlines.len() as u64,
+            limited,
+        )
     }
 
     fn check_entry(&self, index: u32, entry: &Entry) -> Result<(), &'static str> {

@@ -92,8 +92,8 @@ impl Planner {
     fn pages_short(&self, index: u32) -> u64 {
         let matched = self.kv.match_len(&self.table[index]) / self.config.page_size;
         let need = if self.running.is_empty() {
-            let write = self.table[index].len() + self.alloc_len;
-            self.kv.pages_for(write)
+            self.kv
+                .pages_for(self.table[index].least_tokens(self.alloc_len))
         } else {
             let own = self.future_pages_of(index).saturating_sub(matched);
             // Matched pages stop being evictable once the request is in.

@@ -120,19 +120,23 @@ impl Planner {
 
     /// A request that fits alone can always run: all others can be retracted.
     fn check_capacity(&self, prompt_len: u32, max_new: u32) -> Result<(), RequestError> {
-        let (page, reserve) = (self.config.page_size, &self.config.reserve);
-        // The last token's KV is never written; what the last step may write is.
-        let reserve = reserve.exact_reserve_per_decode(page, self.config.overlap) - 1;
+        let page = u64::from(self.config.page_size);
+        let lag = self.config.reserve.commit_lag(self.config.overlap);
+        // The last step that is planned starts with two tokens to go (the next to
+        // last may be in flight then), so that without speculation the last
+        // token's KV is never written.
+        let reserve = self.alloc_len + lag.saturating_sub(1);
         let need = u64::from(prompt_len) + u64::from(max_new) + u64::from(reserve);
+        let need = need.saturating_sub(2).max(u64::from(prompt_len));
         let capacity = self.config.capacity_tokens();
-        if need.next_multiple_of(u64::from(page)) <= capacity {
+        if need.next_multiple_of(page) <= capacity {
             return Ok(());
         }
         Err(invalid(
             "max_new_tokens",
             format!(
-                "prompt ({prompt_len}), max_new_tokens ({max_new}) and the decode reserve \
-                 ({reserve}) need {need} KV tokens; the server has {capacity} \
+                "the prompt ({prompt_len} tokens) and max_new_tokens ({max_new}) need {need} KV \
+                 tokens with what a step may write; the server has {capacity} \
                  (ask for fewer tokens, or raise --max-total-tokens)"
             ),
         ))

@@ -100,6 +100,13 @@ impl Entry {
         self.max_new.saturating_sub(self.emitted())
     }
 
+    /// KV tokens it needs to go on alone: its known tokens, and what a decode
+    /// step after the prefill writes, if there is one.
+    pub fn least_tokens(&self, alloc_len: u32) -> u32 {
+        let decodes = self.remaining() > 1;
+        self.len() + if decodes { alloc_len } else { 0 }
+    }
+
     /// Known tokens are left that no step brings.
     pub fn prefilling(&self) -> bool {
         self.planned < self.prefill_end

@@ -1,0 +1,217 @@
+//! What is refused, and what is ended early.
+
+use lockstep_planner::{Millis, Planner, PlannerConfig, PlannerError, RequestId};
+use lockstep_proto::request::{ErrorKind, FinishReason, Output, Request, RequestError};
+
+use super::*;
+
+#[test]
+fn the_context_length_ends_a_request() {
+    let mut engine = engine(&config());
+    submit(&mut engine, 1, request(prompt(1, 120), 1000));
+    run(&mut engine);
+    let end = finish(&engine, 1);
+    assert_eq!(end.outcome, Ok(FinishReason::Length));
+    assert_eq!(end.usage.completion_tokens, 8);
+}
+
+#[test]
+fn what_can_never_run_is_refused_by_name() {
+    let tight = PlannerConfig {
+        num_pages: 1 + 20,
+        ..config()
+    };
+    let mut engine = engine(&tight);
+    let scored = |start, max_new| {
+        let mut request = request(prompt(1, 5), max_new);
+        request.logprobs.prompt_start = start;
+        request
+    };
+    let table = [
+        (request(vec![], 5), "input_ids", "empty"),
+        (request(prompt(1, 128), 5), "input_ids", "--context-length"),
+        (
+            request(prompt(1, 40), 42),
+            "max_new_tokens",
+            "--max-total-tokens",
+        ),
+        (
+            request(prompt(1, 5), 0),
+            "max_new_tokens",
+            "log-probabilities",
+        ),
+        (scored(Some(6), 3), "logprob_start_len", "past the prompt"),
+        (
+            Request {
+                priority: 1,
+                ..request(prompt(1, 5), 3)
+            },
+            "priority",
+            "--enable-priority-scheduling",
+        ),
+    ];
+    for (request, param, remedy) in table {
+        let error = engine
+            .planner
+            .submit(Millis(0), RequestId(1), request)
+            .unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Invalid);
+        assert_eq!(error.param.as_deref(), Some(param));
+        assert!(error.message.contains(remedy), "{}", error.message);
+    }
+    submit(&mut engine, 1, request(prompt(1, 40), 41));
+    let again = engine
+        .planner
+        .submit(Millis(0), RequestId(1), request(prompt(1, 4), 4));
+    assert_eq!(again.unwrap_err().kind, ErrorKind::Invalid);
+    run(&mut engine);
+    assert_eq!(tokens(&engine, 1).len(), 41, "exactly full is not too full");
+}
+
+#[test]
+fn full_queues_refuse_with_a_time_to_come_back() {
+    let narrow = PlannerConfig {
+        max_running_requests: 2,
+        max_queued_requests: 3,
+        max_queued_tokens: 100,
+        ..config()
+    };
+    let mut planner = Planner::new(narrow).unwrap();
+    let mut refusals = |len: u32, from: u64| -> Option<RequestError> {
+        (from..from + 10).find_map(|id| {
+            let request = request(prompt(id, len), 4);
+            planner.submit(Millis(0), RequestId(id), request).err()
+        })
+    };
+    let by_count = refusals(4, 0).unwrap();
+    assert!(
+        by_count.message.contains("--max-queued-requests"),
+        "{}",
+        by_count.message
+    );
+    assert_eq!(by_count.kind, ErrorKind::Overloaded);
+    assert!(by_count.retry_after_s.unwrap() >= 1);
+    assert_eq!(
+        planner.load().waiting_requests,
+        5,
+        "two free slots and three places"
+    );
+    (0..10).for_each(|id| planner.abort(RequestId(id)));
+    let mut planner = Planner::new(planner.config().clone()).unwrap();
+    for id in 0..2 {
+        planner
+            .submit(Millis(0), RequestId(id), request(prompt(id, 50), 4))
+            .unwrap();
+    }
+    let error = planner
+        .submit(Millis(0), RequestId(9), request(prompt(9, 1), 4))
+        .unwrap_err();
+    assert!(
+        error.message.contains("--max-queued-tokens"),
+        "{}",
+        error.message
+    );
+    assert_eq!(planner.load().counters.rejected, 1);
+}
+
+#[test]
+fn time_limits_end_requests_wherever_they_are() {
+    let limited = PlannerConfig {
+        max_running_requests: 1,
+        queue_timeout_ms: Some(50),
+        request_timeout_ms: Some(1000),
+        ..config()
+    };
+    let mut engine = engine(&limited);
+    submit(&mut engine, 1, request(prompt(1, 9), 100));
+    submit(&mut engine, 2, request(prompt(2, 9), 100));
+    submit(
+        &mut engine,
+        3,
+        Request {
+            timeout_ms: Some(20),
+            ..request(prompt(3, 9), 100)
+        },
+    );
+    assert!(engine.turn(Millis(1)).unwrap());
+    engine.planner.tick(Millis(19));
+    assert_eq!(engine.planner.take_outputs().count(), 0);
+    for (now, id, kind) in [
+        (20, 3, ErrorKind::Timeout),
+        (50, 2, ErrorKind::Overloaded),
+        (1000, 1, ErrorKind::Timeout),
+    ] {
+        engine.planner.tick(Millis(now));
+        engine.planner.check_integrity().unwrap();
+        let ends: Vec<(RequestId, Output)> = engine.planner.take_outputs().collect();
+        assert_eq!(ends.len(), 1);
+        assert_eq!(ends[0].0, RequestId(id));
+        let error = ends[0].1.finish.clone().unwrap().outcome.unwrap_err();
+        assert_eq!(error.kind, kind);
+        assert_eq!(error.retry_after_s.is_some(), kind == ErrorKind::Overloaded);
+    }
+    run(&mut engine);
+    assert_eq!(engine.planner.load().counters.timed_out, 3);
+    assert_eq!(engine.planner.load().kv_tokens_used, 0);
+}
+
+#[test]
+fn an_abort_frees_everything_once() {
+    let mut engine = engine(&config());
+    engine.planner.abort(RequestId(77));
+    for id in 1..=6 {
+        submit(&mut engine, id, request(prompt(id, 20), 50));
+    }
+    (0..4).for_each(|_| assert!(engine.turn(Millis(0)).unwrap()));
+    for id in 1..=6 {
+        engine.planner.abort(RequestId(id));
+        engine.planner.abort(RequestId(id));
+        engine.planner.check_integrity().unwrap();
+    }
+    run(&mut engine);
+    for id in 1..=6 {
+        assert_eq!(finish(&engine, id).outcome, Ok(FinishReason::Abort));
+    }
+    let load = engine.planner.load();
+    assert_eq!(
+        (
+            load.counters.aborted,
+            load.kv_tokens_used,
+            load.running_requests
+        ),
+        (6, 0, 0)
+    );
+}
+
+#[test]
+fn configurations_that_cannot_work_are_refused() {
+    let bad = [
+        PlannerConfig {
+            page_size: 0,
+            ..config()
+        },
+        PlannerConfig {
+            num_pages: 1,
+            ..config()
+        },
+        PlannerConfig {
+            max_running_requests: 0,
+            ..config()
+        },
+        PlannerConfig {
+            chunked_prefill_size: Some(0),
+            ..config()
+        },
+        PlannerConfig {
+            num_pages: 1 << 28,
+            page_size: 16,
+            ..config()
+        },
+    ];
+    for bad in bad {
+        assert!(matches!(
+            Planner::new(bad),
+            Err(PlannerError::Config { .. })
+        ));
+    }
+}
