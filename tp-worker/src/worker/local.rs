@@ -9,10 +9,10 @@ use std::{
     thread::JoinHandle,
 };
 
-use lockstep_backend::Backend;
+use lockstep_backend::{Backend, BackendError};
 use lockstep_collective::{Collective, Options, local_group_with};
 use lockstep_config::EngineConfig;
-use lockstep_model::LoadProgress;
+use lockstep_model::{LoadProgress, ModelError};
 use lockstep_proto::step::{StepPlan, StepResult};
 
 use super::{Worker, WorkerError, cpu_backend};
@@ -26,6 +26,9 @@ pub struct LocalGroup {
     ranks: Vec<Rank>,
     descriptions: Vec<String>,
 }
+
+/// A rank and what it says of itself, or why it did not start.
+type Started = (usize, Result<String, WorkerError>);
 
 struct Rank {
     /// `None` once the group is being dropped.
@@ -91,13 +94,7 @@ impl LocalGroup {
             });
         }
         drop(ready);
-        let mut descriptions = vec![String::new(); ranks.len()];
-        // Every rank reports once; the first failure is the cause, what its
-        // peers report afterwards only follows from it.
-        for _ in 0..ranks.len() {
-            let (rank, started) = starts.recv().map_err(|_| WorkerError::Ended { rank: 0 })?;
-            descriptions[rank] = started?;
-        }
+        let descriptions = descriptions(&starts, ranks.len())?;
         Ok(Self {
             ranks,
             descriptions,
@@ -130,32 +127,31 @@ impl LocalGroup {
     /// # Errors
     /// The [`WorkerError`] of a rank; [`WorkerError::Diverged`].
     pub fn recv(&self) -> Result<StepResult, WorkerError> {
-        let results: Vec<_> = self
-            .ranks
-            .iter()
-            .enumerate()
-            .map(|(rank, thread)| {
-                let result = thread.results.recv();
-                result.unwrap_or(Err(WorkerError::Ended { rank }))
-            })
-            .collect();
-        let mut first: Option<StepResult> = None;
-        for (rank, result) in results.into_iter().enumerate() {
-            let result = result?;
-            match &first {
-                None => first = Some(result),
-                Some(expected) if expected.digest == result.digest => {}
-                Some(expected) => {
-                    return Err(WorkerError::Diverged {
-                        step: expected.step,
-                        rank,
-                        expected: expected.digest,
-                        found: result.digest,
-                    });
-                }
+        let mut results = Vec::with_capacity(self.ranks.len());
+        let mut failures = Vec::new();
+        for (rank, thread) in self.ranks.iter().enumerate() {
+            match thread.results.recv() {
+                Ok(Ok(result)) => results.push(result),
+                Ok(Err(error)) => failures.push(error),
+                Err(_) => failures.push(WorkerError::Ended { rank }),
             }
         }
-        first.ok_or(WorkerError::Ended { rank: 0 })
+        if let Some(error) = cause(failures) {
+            return Err(error);
+        }
+        let mut results = results.into_iter();
+        let first = results.next().ok_or(WorkerError::Ended { rank: 0 })?;
+        for (other, result) in results.enumerate() {
+            if result.digest != first.digest {
+                return Err(WorkerError::Diverged {
+                    step: first.step,
+                    rank: other + 1,
+                    expected: first.digest,
+                    found: result.digest,
+                });
+            }
+        }
+        Ok(first)
     }
 
     /// [`Self::send`], then [`Self::recv`].
@@ -183,13 +179,43 @@ impl Drop for LocalGroup {
     }
 }
 
+/// Waits until every rank has reported, or dropped its end in a panic.
+fn descriptions(starts: &Receiver<Started>, size: usize) -> Result<Vec<String>, WorkerError> {
+    let mut started: Vec<_> = (0..size).map(|_| None).collect();
+    for (rank, report) in starts {
+        started[rank] = Some(report);
+    }
+    let mut descriptions = Vec::with_capacity(size);
+    let mut failures = Vec::new();
+    for (rank, report) in started.into_iter().enumerate() {
+        match report {
+            Some(Ok(description)) => descriptions.push(description),
+            Some(Err(error)) => failures.push(error),
+            None => failures.push(WorkerError::Ended { rank }),
+        }
+    }
+    cause(failures).map_or(Ok(descriptions), Err)
+}
+
+/// The failure that the others follow from: a peer that only lost the group is
+/// no cause, nor is a rank that ended before it was asked.
+fn cause(failures: Vec<WorkerError>) -> Option<WorkerError> {
+    let weight = |error: &WorkerError| match error {
+        WorkerError::Ended { .. } => 1,
+        WorkerError::Backend(BackendError::Collective(_))
+        | WorkerError::Model(ModelError::Backend(BackendError::Collective(_))) => 2,
+        _ => 0,
+    };
+    failures.into_iter().min_by_key(weight)
+}
+
 /// What a rank's thread starts from.
 struct Start {
     config: Arc<EngineConfig>,
     rank: usize,
     collective: Box<dyn Collective>,
     progress: Option<OnProgress>,
-    ready: Sender<(usize, Result<String, WorkerError>)>,
+    ready: Sender<Started>,
 }
 
 impl Start {

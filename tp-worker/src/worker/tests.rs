@@ -1,3 +1,4 @@
+mod failures;
 mod goldens;
 mod invalid;
 mod invariance;

@@ -1,0 +1,152 @@
+//! Ranks that fail, and a request whose numbers do.
+
+use std::{fs, thread};
+
+use lockstep_backend_cpu::CpuError;
+use lockstep_collective::local_group;
+use lockstep_config::{Dtype, ModelConfig};
+use lockstep_proto::step::{SlotExtend, StepPlan};
+
+use super::support::{Request, config, open, repository};
+use crate::worker::{Worker, WorkerError, cpu_backend, local::LocalGroup};
+
+/// The group's error is the failed rank's, not its peers' complaint.
+#[test]
+fn a_rank_that_does_not_start_is_the_cause() {
+    let config = config(2, 16, Dtype::Float32);
+    let own = config.clone();
+    let backend = move |rank, collective| match rank {
+        0 => cpu_backend(&own, None, collective),
+        _ => Err(CpuError::NoThreads.into()),
+    };
+    let error = LocalGroup::start_with(&config, backend, None)
+        .err()
+        .unwrap();
+    assert!(
+        matches!(error, WorkerError::Cpu(CpuError::NoThreads)),
+        "{error}"
+    );
+}
+
+/// A plan that can't be followed ends the group with its reason, whichever
+/// rank notices first, and stays that way.
+#[test]
+fn a_bad_plan_ends_the_group() {
+    let group = LocalGroup::start(&config(2, 16, Dtype::Float32), None).unwrap();
+    let bad = StepPlan {
+        step: 1,
+        closes: vec![3],
+        ..StepPlan::default()
+    };
+    let error = group.step(bad).unwrap_err();
+    assert!(
+        matches!(error, WorkerError::Plan { step: 1, .. }),
+        "{error}"
+    );
+    let after = group.step(StepPlan::default()).unwrap_err();
+    assert!(matches!(after, WorkerError::Ended { rank: 0 }), "{after}");
+}
+
+/// Ranks with different configurations notice before they serve.
+#[test]
+fn ranks_that_prepared_other_plans_do_not_start() {
+    let ranks: Vec<_> = local_group(2)
+        .into_iter()
+        .enumerate()
+        .map(|(rank, collective)| {
+            let mut config = config(2, 16, Dtype::Float32);
+            config.schedule.max_running_requests += rank;
+            thread::spawn(move || {
+                let backend = cpu_backend(&config, None, Box::new(collective)).unwrap();
+                Worker::load(&config, rank, backend, &mut |_| {}).err()
+            })
+        })
+        .collect();
+    let mut errors = ranks.into_iter().map(|rank| rank.join().unwrap());
+    assert!(
+        errors.next().unwrap().is_none(),
+        "rank 0 has nothing to compare with"
+    );
+    let error = errors.next().unwrap().unwrap();
+    assert!(
+        matches!(error, WorkerError::PlansDiffer { rank: 1, .. }),
+        "{error}"
+    );
+}
+
+/// Copies a small model and makes the embedding of one token NaN.
+fn poisoned(token: usize) -> tempfile::TempDir {
+    let from = repository().join("tests/fixtures/architectures/llama");
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(from.join("config.json"), folder.path().join("config.json")).unwrap();
+    let mut bytes = fs::read(from.join("model.safetensors")).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let json: serde_json::Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
+    let table = &json["model.embed_tokens.weight"];
+    assert_eq!(table["dtype"], "BF16");
+    let start = 8 + header + table["data_offsets"][0].as_u64().unwrap() as usize;
+    let width = 2 * table["shape"][1].as_u64().unwrap() as usize;
+    let row = &mut bytes[start + token * width..][..width];
+    row.copy_from_slice(&[0xc0, 0x7f].repeat(width / 2));
+    fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
+    folder
+}
+
+/// Logits that are not finite end their own request: it brings no token, then
+/// and later, and its neighbour goes on as if alone.
+#[test]
+fn nan_harms_one_request_alone() {
+    let folder = poisoned(77);
+    let mut config = config(2, 16, Dtype::Float32);
+    config.model = ModelConfig::load(folder.path()).unwrap();
+    let plans = |prompts: &[&[u32]]| {
+        let rows = |prefill: bool| {
+            let row = |slot: usize| SlotExtend {
+                slot: slot as u32,
+                prefill_len: if prefill {
+                    prompts[slot].len() as u32
+                } else {
+                    0
+                },
+                sample: true,
+                new_pages: if prefill {
+                    vec![slot as u32 + 1]
+                } else {
+                    vec![]
+                },
+            };
+            (0..prompts.len()).map(row).collect()
+        };
+        let opens = prompts.iter().enumerate();
+        let opens = opens.map(|(slot, prompt)| open(slot as u32, &Request::greedy(prompt, 9)));
+        let first = StepPlan {
+            step: 1,
+            opens: opens.collect(),
+            extends: rows(true),
+            ..StepPlan::default()
+        };
+        let next = (2..5).map(move |step| StepPlan {
+            step,
+            extends: rows(false),
+            ..StepPlan::default()
+        });
+        std::iter::once(first)
+            .chain(next.collect::<Vec<_>>())
+            .collect::<Vec<_>>()
+    };
+    let run = |prompts: &[&[u32]]| {
+        let group = LocalGroup::start(&config, None).unwrap();
+        let results = plans(prompts)
+            .into_iter()
+            .map(|plan| group.step(plan).unwrap().outputs);
+        results.collect::<Vec<_>>()
+    };
+    let good: &[u32] = &[5, 6, 7, 8];
+    let alone = run(&[good]);
+    for (both, alone) in run(&[good, &[5, 77, 7]]).iter().zip(&alone) {
+        assert_eq!(both[0], alone[0]);
+        assert_eq!(both[0].token_ids.len(), 1);
+        assert_eq!(both[1].slot, 1);
+        assert!(both[1].token_ids.is_empty() && both[1].logprobs.is_empty());
+    }
+}
