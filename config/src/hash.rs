@@ -72,3 +72,6 @@ fn canonical(value: &Value, out: &mut String) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

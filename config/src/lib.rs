@@ -28,3 +28,6 @@ pub use file_args::with_config_file;
 pub use hardware::Hardware;
 pub use model::{Architecture, ModelConfig, ModelConfigError, RopeConfig, RopeScaling};
 pub use resolve::{Resolved, resolve};
+
+#[cfg(test)]
+mod testing;

@@ -1,5 +1,6 @@
 //! Places in a node's run directory.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use crate::NodeConfig;
@@ -23,5 +24,29 @@ impl NodeConfig {
     /// The resolved configuration, for this node's processes.
     pub fn config_file(&self) -> PathBuf {
         self.run_dir.join(CONFIG_FILE)
+    }
+}
+
+/// Without the secrets, so that no log line can show them.
+impl fmt::Debug for NodeConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            node_rank,
+            run_dir,
+            cores,
+            api_key,
+            dist_secret,
+            log,
+            log_json,
+        } = self;
+        f.debug_struct("NodeConfig")
+            .field("node_rank", node_rank)
+            .field("run_dir", run_dir)
+            .field("cores", cores)
+            .field("api_key", &api_key.as_ref().map(|_| "***"))
+            .field("dist_secret", &dist_secret.as_ref().map(|_| "***"))
+            .field("log", log)
+            .field("log_json", log_json)
+            .finish()
     }
 }

@@ -1,1 +1,130 @@
+use clap::Parser;
 
+use super::with_config_file;
+use crate::args::ServeArgs;
+use crate::testing::Program;
+
+/// Options of a command line with a `--config` file of this content.
+fn parse(line: &[&str], content: &str) -> Result<ServeArgs, String> {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), content).expect("written");
+    let mut words = vec!["lockstep".into(), "--config".into(), file.path().into()];
+    words.extend(line.iter().map(Into::into));
+    let words =
+        with_config_file(&Program::definition(), words).map_err(|error| error.to_string())?;
+    Program::try_parse_from(words)
+        .map(|program| program.args)
+        .map_err(|error| error.to_string())
+}
+
+#[test]
+fn keys_are_flags() {
+    let args = parse(
+        &[],
+        "# comment\nport = 9000\nhost = '0.0.0.0'\nmem-fraction-static = 0.5\nlog-json = true\n\
+         disable-radix-cache = false\nchunked-prefill-size = -1\ndtype = 'float32'\n",
+    )
+    .expect("good");
+    assert_eq!(
+        (args.server.port, args.server.host.as_deref()),
+        (Some(9000), Some("0.0.0.0"))
+    );
+    assert_eq!(args.memory.mem_fraction_static, Some(0.5));
+    assert_eq!(
+        (args.process.log_json, args.memory.disable_radix_cache),
+        (true, false)
+    );
+    assert_eq!(args.schedule.chunked_prefill_size, Some(-1));
+}
+
+#[test]
+fn flags_win() {
+    let args = parse(
+        &["--port", "1", "--log-json"],
+        "port = 2\nlog-json = false\n",
+    )
+    .expect("good");
+    assert_eq!((args.server.port, args.process.log_json), (Some(1), true));
+}
+
+#[test]
+fn values_are_checked_as_flags_are() {
+    let error = parse(&[], "page-size = 0").expect_err("not a size");
+    assert!(
+        error.contains("--page-size") && error.contains("at least 1"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_is_not_an_option_is_an_error() {
+    let table = [
+        ("prot = 1", "`prot` is not an option"),
+        ("page_size = 1", "write `page-size`"),
+        ("config = 'x'", "`config` is not an option"),
+        ("help = true", "`help` is not an option"),
+        ("quantization = 'fp8'", "`quantization` is not an option"),
+        ("log-json = 'yes'", "true or false"),
+        ("port = [1]", "a text or a number"),
+        ("[port]\nx = 1", "a text or a number"),
+        ("port = = 1", "TOML parse error"),
+    ];
+    for (content, expected) in table {
+        let error = parse(&[], content).expect_err(content);
+        assert!(error.contains(expected), "{content}: {error}");
+        assert!(error.contains("--config"), "{content}: {error}");
+    }
+}
+
+#[test]
+fn a_missing_file_is_an_error_and_no_file_changes_nothing() {
+    let line = |words: &[&str]| words.iter().map(Into::into).collect();
+    let missing = with_config_file(
+        &Program::definition(),
+        line(&["lockstep", "--config", "/nowhere"]),
+    );
+    assert!(missing.is_err());
+    let plain: Vec<_> = line(&["lockstep", "--port", "1"]);
+    let same = with_config_file(&Program::definition(), plain.clone()).expect("nothing to do");
+    assert_eq!(same, plain);
+}
+
+/// Habits of every option: a name in the environment, a heading and a
+/// sentence of help, so that none is forgotten in one of the three places.
+#[test]
+fn every_option_has_its_name_in_the_environment_and_its_help() {
+    let command = Program::definition();
+    for argument in command
+        .get_arguments()
+        .filter(|argument| !argument.is_hide_set())
+    {
+        let long = argument.get_long().expect("options are long");
+        if matches!(long, "help" | "version") {
+            continue;
+        }
+        let env = argument
+            .get_env()
+            .expect(long)
+            .to_string_lossy()
+            .into_owned();
+        assert_eq!(
+            env,
+            format!("LOCKSTEP_{}", long.to_uppercase().replace('-', "_"))
+        );
+        assert!(
+            argument.get_help_heading().is_some(),
+            "--{long} has no heading"
+        );
+        assert!(argument.get_help().is_some(), "--{long} has no help");
+        let secret = matches!(long, "api-key" | "dist-secret");
+        assert_eq!(argument.is_hide_env_values_set(), secret, "--{long}");
+    }
+    command.debug_assert();
+}
+
+#[test]
+fn a_kubernetes_service_link_is_explained() {
+    let error =
+        Program::try_parse_from(["lockstep", "--port", "tcp://10.0.0.1:80"]).expect_err("no port");
+    assert!(error.to_string().contains("enableServiceLinks"), "{error}");
+}

@@ -198,3 +198,6 @@ fn believable(config: &Raw, model: &ModelConfig) -> Result<(), ModelConfigError>
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

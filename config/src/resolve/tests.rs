@@ -1,1 +1,348 @@
+use clap::Parser;
 
+use crate::testing::{Program, machine, resolve_line};
+use crate::{ConfigError, ConfigFile, Dtype, SchedulePolicy, TimeoutConfig, resolve};
+
+#[test]
+fn defaults() {
+    let (engine, node) = resolve_line("").expect("good");
+    assert_eq!(engine.dtype, Dtype::Bfloat16);
+    assert_eq!(
+        (engine.parallel.tp_size, engine.parallel.threads_per_rank),
+        (1, 2)
+    );
+    assert_eq!(
+        (engine.server.host.as_str(), engine.server.port),
+        ("127.0.0.1", 8000)
+    );
+    assert_eq!(engine.server.grpc_port, Some(8001));
+    assert_eq!(engine.server.sglang_grpc_port, None);
+    assert!(!engine.server.api_key_required);
+    assert_eq!(engine.kv.page_size, 16);
+    assert_eq!(engine.schedule.chunked_prefill_size, Some(512));
+    assert_eq!(engine.schedule.policy, SchedulePolicy::Fcfs);
+    assert!(engine.schedule.overlap && engine.kv.radix_cache && !engine.schedule.priorities);
+    assert_eq!(engine.speculation.max_speculative_num_draft_tokens, 0);
+    assert_eq!((node.log.as_str(), node.log_json), ("info", false));
+}
+
+#[test]
+fn options_arrive() {
+    let (engine, node) = resolve_line(
+        "--tp 2 --threads-per-rank 3 --dtype float32 --page-size 64 --port 9000 --grpc-port 0 \
+         --sglang-grpc-port 9005 --served-model-name m --api-key k --chunked-prefill-size -1 \
+         --schedule-policy lpm --enable-priority-scheduling --disable-overlap-schedule \
+         --context-length 100 --request-timeout 7 --queue-timeout 8 --watchdog-timeout 9 \
+         --health-timeout 10 --drain-timeout 11 --startup-timeout 12 --max-stop-strings 9 \
+         --log-level debug --log-json --max-queued-requests 5 --tokenizer-managers 2",
+    )
+    .expect("good");
+    let (parallel, server, schedule) = (&engine.parallel, &engine.server, &engine.schedule);
+    assert_eq!((parallel.tp_size, parallel.threads_per_rank), (2, 3));
+    assert_eq!(parallel.tokenizer_managers, 2);
+    assert_eq!((engine.dtype, engine.kv.page_size), (Dtype::Float32, 64));
+    assert_eq!((server.port, server.grpc_port), (9000, None));
+    assert_eq!(server.sglang_grpc_port, Some(9005));
+    assert_eq!(
+        (server.served_model_name.as_str(), server.context_length),
+        ("m", 100)
+    );
+    assert_eq!(
+        (server.api_key_required, node.api_key.as_deref()),
+        (true, Some("k"))
+    );
+    assert_eq!(server.limits.request.stops, 9);
+    assert_eq!(
+        (schedule.chunked_prefill_size, schedule.max_prefill_tokens),
+        (None, 100)
+    );
+    assert_eq!(
+        (schedule.policy, schedule.max_queued_requests),
+        (SchedulePolicy::Lpm, 5)
+    );
+    assert!(schedule.priorities && !schedule.overlap);
+    let times = TimeoutConfig {
+        request_s: Some(7),
+        queue_s: Some(8),
+        step_watchdog_s: 9,
+        health_s: 10,
+        drain_s: 11,
+        startup_s: 12,
+    };
+    assert_eq!(engine.timeouts, times);
+    assert_eq!((node.log.as_str(), node.log_json), ("debug", true));
+}
+
+/// Command lines that cannot be served: what the error must name.
+const REFUSED: &[(&str, &[&str])] = &[
+    (
+        "--tp-size 3",
+        &["--tp-size 3", "8 attention heads", "1, 2, 4, 8"],
+    ),
+    ("--tp-size 16", &["--tp-size 16", "1, 2, 4, 8"]),
+    ("--nnodes 2", &["--tp-size 1", "--nnodes 2"]),
+    (
+        "--nnodes 2 --tp 2",
+        &[
+            "--nnodes 2",
+            "--dist-init-addr",
+            "--dist-init-addr 10.0.0.1:5000",
+        ],
+    ),
+    (
+        "--nnodes 2 --tp 2 --dist-init-addr a:1",
+        &["--nnodes 2", "--dist-secret", "openssl"],
+    ),
+    (
+        "--nnodes 2 --tp 2 --dist-init-addr a --dist-secret s",
+        &["--dist-init-addr a", "host:port"],
+    ),
+    (
+        "--nnodes 2 --tp 2 --dist-init-addr a:0 --dist-secret s",
+        &["host:port"],
+    ),
+    (
+        "--nnodes 2 --tp 2 --dist-init-addr a:1 --dist-secret s --node-rank 2",
+        &["--node-rank 2", "--nnodes 2", "below 2"],
+    ),
+    ("--node-rank 1", &["--node-rank 1", "--nnodes 1"]),
+    ("--dist-init-addr a:1", &["--dist-init-addr", "--nnodes 1"]),
+    ("--dist-secret s", &["--dist-secret", "--nnodes 1"]),
+    (
+        "--dist-secret s --dist-secret-file f",
+        &["--dist-secret", "--dist-secret-file"],
+    ),
+    (
+        "--api-key s --api-key-file f",
+        &["--api-key", "--api-key-file"],
+    ),
+    (
+        "--api-key-file /nowhere/key",
+        &["--api-key-file /nowhere/key"],
+    ),
+    ("--api-key ä", &["--api-key", "printable ASCII"]),
+    ("--port 0", &["--port 0"]),
+    ("--port 65535", &["--port 65535", "--grpc-port"]),
+    (
+        "--port 9000 --grpc-port 9000",
+        &["--port 9000", "--grpc-port 9000"],
+    ),
+    (
+        "--sglang-grpc-port 8001",
+        &["--grpc-port 8001", "--sglang-grpc-port 8001"],
+    ),
+    ("--host http://x", &["--host http://x"]),
+    ("--context-length 513", &["--context-length 513", "512"]),
+    ("--page-size 5000", &["--page-size 5000"]),
+    ("--mem-fraction-static 0", &["--mem-fraction-static 0"]),
+    ("--mem-fraction-static 1.5", &["--mem-fraction-static 1.5"]),
+    ("--mem-fraction-static NaN", &["--mem-fraction-static NaN"]),
+    (
+        "--max-total-tokens 8",
+        &["--max-total-tokens 8", "--page-size 16"],
+    ),
+    (
+        "--max-total-tokens 64 --context-length 64",
+        &["--context-length 64", "--max-total-tokens"],
+    ),
+    (
+        "--chunked-prefill-size 0",
+        &["--chunked-prefill-size 0", "-1"],
+    ),
+    ("--chunked-prefill-size -2", &["--chunked-prefill-size -2"]),
+    (
+        "--chunked-prefill-size 99 --max-prefill-tokens 98",
+        &["--max-prefill-tokens 98", "--chunked-prefill-size 99"],
+    ),
+    (
+        "--chunked-prefill-size -1 --max-prefill-tokens 511",
+        &["--chunked-prefill-size -1", "--max-prefill-tokens 511"],
+    ),
+    (
+        "--schedule-policy lpm --disable-radix-cache",
+        &["--schedule-policy lpm", "--disable-radix-cache"],
+    ),
+    (
+        "--max-queued-tokens 511",
+        &["--max-queued-tokens 511", "512"],
+    ),
+    (
+        "--max-running-requests 65537",
+        &["--max-running-requests", "--max-queued-requests"],
+    ),
+    ("--tokenizer-managers 65", &["--tokenizer-managers 65"]),
+    ("--max-json-depth 128", &["--max-json-depth 128", "127"]),
+    (
+        "--max-header-bytes 100",
+        &["--max-header-bytes 100", "8192"],
+    ),
+    ("--pin-cores x", &["--pin-cores x", "0-3|4-7"]),
+    ("--pin-cores 0-1|1", &["--pin-cores", "1 lists"]),
+    ("--tp 2 --pin-cores 0|0", &["core 0 is given twice"]),
+    ("--tp 2 --pin-cores 0|7", &["core 7 is not available"]),
+    (
+        "--pin-cores 0-1 --threads-per-rank 1",
+        &["--threads-per-rank 1", "--pin-cores 0-1"],
+    ),
+    (
+        "--pin-cores auto --threads-per-rank 3",
+        &["--pin-cores auto", "--threads-per-rank"],
+    ),
+    ("--tp 4 --pin-cores auto", &["--pin-cores auto", "4 ranks"]),
+    (
+        "--speculative-algorithm EAGLE",
+        &["--speculative-algorithm", "not supported"],
+    ),
+    (
+        "--speculative-num-steps 3",
+        &["--speculative-num-steps", "not supported"],
+    ),
+    ("--dp-size 2", &["--dp-size", "--tp-size"]),
+    ("--pp 2", &["--pp-size", "--tp-size"]),
+    ("--ep-size 2", &["--ep-size", "dense model"]),
+    ("--enable-dp-attention", &["--enable-dp-attention"]),
+    ("--quantization fp8", &["--quantization", "unquantized"]),
+    (
+        "--kv-cache-dtype fp8_e5m2",
+        &["--kv-cache-dtype", "--dtype"],
+    ),
+    ("--trust-remote-code", &["--trust-remote-code", "never run"]),
+];
+
+#[test]
+fn what_cannot_be_served_is_refused_with_a_remedy() {
+    for (line, names) in REFUSED {
+        let error = resolve_line(line).map(|_| ()).expect_err(line).to_string();
+        for name in *names {
+            assert!(error.contains(name), "{line}: {name:?} is not in: {error}");
+        }
+        assert!(
+            error.ends_with('.') || error.contains("os error"),
+            "{line}: {error}"
+        );
+    }
+}
+
+/// Command lines that are fine although they are close to refused ones.
+#[test]
+fn what_means_nothing_new_is_accepted() {
+    for line in [
+        "--dp-size 1 --pp-size 1 --ep 1 --kv-cache-dtype auto",
+        "--nnodes 1 --node-rank 0",
+        "--nnodes 2 --tp 2 --node-rank 1 --dist-init-addr [::1]:5000 --dist-secret s",
+        "--sglang-grpc-port 0",
+        "--tp 2 --pin-cores auto",
+        "--tp 2 --pin-cores 1|0",
+        "--tp 8 --threads-per-rank 4",
+        "--schedule-policy fcfs --disable-radix-cache",
+        "--max-prefill-tokens 100",
+        "--chunked-prefill-size -1 --max-prefill-tokens 512",
+        "--page-size 1 --max-total-tokens 514",
+        "--max-total-tokens 64",
+    ] {
+        if let Err(error) = resolve_line(line) {
+            panic!("{line}: {error}");
+        }
+    }
+}
+
+#[test]
+fn chunks_and_steps_follow_each_other() {
+    let table = [
+        ("", 1024, Some(512)),
+        ("--chunked-prefill-size 2048", 2048, Some(2048)),
+        ("--max-prefill-tokens 100", 100, Some(100)),
+        ("--max-prefill-tokens 4096", 4096, Some(512)),
+        ("--chunked-prefill-size -1", 512, None),
+        (
+            "--chunked-prefill-size -1 --max-prefill-tokens 600",
+            600,
+            None,
+        ),
+    ];
+    for (line, tokens, chunk) in table {
+        let schedule = resolve_line(line).expect(line).0.schedule;
+        assert_eq!(
+            (schedule.max_prefill_tokens, schedule.chunked_prefill_size),
+            (tokens, chunk),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn threads_and_cores_are_shared_out() {
+    let table: [(&str, usize, &[&[usize]]); 5] = [
+        ("--tp 1", 2, &[]),
+        ("--tp 8", 1, &[]),
+        ("--tp 1 --pin-cores auto", 2, &[&[0, 1]]),
+        ("--tp 2 --pin-cores auto", 1, &[&[0], &[1]]),
+        ("--tp 2 --pin-cores 1|0", 1, &[&[1], &[0]]),
+    ];
+    for (line, threads, cores) in table {
+        let (engine, node) = resolve_line(line).expect(line);
+        assert_eq!(engine.parallel.threads_per_rank, threads, "{line}");
+        assert_eq!(node.cores, cores, "{line}");
+    }
+}
+
+#[test]
+fn secrets_come_from_files_without_their_line_ends() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), "s3cret\n").expect("written");
+    let (engine, node) =
+        resolve_line(&format!("--api-key-file {}", file.path().display())).expect("good");
+    assert_eq!(node.api_key.as_deref(), Some("s3cret"));
+    assert!(engine.server.api_key_required);
+    std::fs::write(file.path(), "\n").expect("written");
+    assert!(resolve_line(&format!("--api-key-file {}", file.path().display())).is_err());
+}
+
+#[test]
+fn secrets_are_in_no_error_and_in_no_engine_configuration() {
+    let line = "--nnodes 2 --tp 2 --dist-init-addr a:1 --dist-secret hunter2 --api-key hunter3";
+    let (engine, node) = resolve_line(line).expect("good");
+    let text = serde_json::to_string(&engine).expect("json");
+    assert!(!text.contains("hunter"));
+    assert_eq!(node.dist_secret.as_deref(), Some("hunter2"));
+    let error = resolve_line("--dist-secret hunter2 --dist-init-addr a:1").expect_err("one node");
+    assert!(!error.to_string().contains("hunter"), "{error}");
+}
+
+#[test]
+fn a_folder_is_required() {
+    let args = Program::try_parse_from(["lockstep"]).expect("parses").args;
+    let error = resolve(&args, &machine()).expect_err("no model");
+    assert!(matches!(
+        error,
+        ConfigError::Value {
+            option: "--model-path",
+            ..
+        }
+    ));
+}
+
+#[test]
+fn the_file_is_private_and_of_this_version() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (engine, mut node) = resolve_line("--api-key k").expect("good");
+    node.run_dir = dir.path().to_owned();
+    let file = ConfigFile::new(engine, node);
+    file.write().expect("written");
+    let path = file.node.config_file();
+    let mode = std::fs::metadata(&path)
+        .expect("there")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert!(ConfigFile::read(dir.path()).expect("read") == file);
+    assert!(file.write().is_err(), "never overwritten");
+    let text = std::fs::read_to_string(&path).expect("read");
+    std::fs::write(&path, text.replace(&file.hash, "0")).expect("written");
+    let error = ConfigFile::read(dir.path())
+        .map(|_| ())
+        .expect_err("another version")
+        .to_string();
+    assert!(error.contains("another version"), "{error}");
+}

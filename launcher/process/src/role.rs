@@ -85,6 +85,9 @@ impl RoleContext {
                 .map_err(|error| RoleError::Link(error.into()))?;
         }
         let link = ControlLink::connect(&node.control_socket(), role)?;
+        if !matches!(role, Role::TokenizerManager(_)) {
+            end_on_panic(link.clone());
+        }
         Ok(Self {
             engine: engine.into(),
             node: node.into(),
@@ -110,6 +113,17 @@ impl RoleContext {
         self.link.close(Duration::from_secs(1));
         code
     }
+}
+
+/// Ends the process when any of its threads panics: a scheduler or a rank with
+/// a part missing would leave the others waiting. A tokenizer-manager answers
+/// one request with an error and goes on.
+fn end_on_panic(link: ControlLink) {
+    std::panic::set_hook(Box::new(move |panic| {
+        link.failed(&format!("a bug in this program: {panic}"));
+        link.close(Duration::from_millis(500));
+        exit::exit_now(exit::PANIC);
+    }));
 }
 
 /// An error and its causes on one line, each said once.

@@ -49,7 +49,7 @@ pub(super) fn start(
             runtime.spawn(write(writer, reports));
             let code = runtime.block_on(until_halt(reader, terminate, &lifecycle));
             lifecycle.halt.cancel();
-            runtime.block_on(tokio::time::sleep(HALT_GRACE));
+            runtime.block_on(async { tokio::time::sleep(HALT_GRACE).await });
             end(code);
         })?;
     Ok(())

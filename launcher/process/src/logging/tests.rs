@@ -1,1 +1,79 @@
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
 
+use tracing_subscriber::fmt::Subscriber;
+
+use super::{JsonRole, RoleTime, check};
+
+/// Collects what is written.
+#[derive(Clone, Default)]
+struct Sink(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("not poisoned").write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Sink {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().expect("not poisoned").clone()).expect("text")
+    }
+}
+
+#[test]
+fn json_lines_begin_with_the_role() {
+    let sink = Sink::default();
+    let make = {
+        let sink = sink.clone();
+        move || sink.clone()
+    };
+    let subscriber = Subscriber::builder()
+        .json()
+        .flatten_event(true)
+        .with_writer(JsonRole::over("worker 1", make))
+        .finish();
+    tracing::subscriber::with_default(subscriber, || {
+        let span = tracing::info_span!("request", request_id = "r-1");
+        span.in_scope(|| tracing::info!(tokens = 3, "done \"well\""));
+    });
+    let line: serde_json::Value = serde_json::from_str(&sink.text()).expect("one JSON object");
+    assert_eq!(line["role"], "worker 1");
+    assert_eq!(
+        (&line["message"], &line["tokens"]),
+        (&"done \"well\"".into(), &3.into())
+    );
+    assert_eq!(line["span"]["request_id"], "r-1");
+}
+
+#[test]
+fn plain_lines_name_the_role_after_the_time() {
+    let sink = Sink::default();
+    let make = {
+        let sink = sink.clone();
+        move || sink.clone()
+    };
+    let subscriber = Subscriber::builder()
+        .with_ansi(false)
+        .with_timer(RoleTime("scheduler".into()))
+        .with_writer(make)
+        .finish();
+    tracing::subscriber::with_default(subscriber, || tracing::info!("hello"));
+    let text = sink.text();
+    let words: Vec<_> = text.split_whitespace().collect();
+    assert_eq!(words[1..3], ["scheduler", "INFO"]);
+    assert!(text.ends_with("hello\n"), "{text}");
+}
+
+#[test]
+fn filters() {
+    for good in ["info", "debug,h2=warn", "lockstep_scheduler=trace", "off"] {
+        assert!(check(good).is_ok(), "{good}");
+    }
+    for bad in ["loud=very", "a=b=c"] {
+        assert!(check(bad).is_err(), "{bad}");
+    }
+}

@@ -1,0 +1,74 @@
+use serde_json::json;
+
+use super::canonical;
+use crate::testing::{folder, llama, machine, resolve_line, resolve_model, with};
+
+fn hash(line: &str) -> String {
+    resolve_line(line).expect(line).0.hash()
+}
+
+#[test]
+fn equal_where_nodes_may_differ() {
+    let same = hash("");
+    assert_eq!(same.len(), 64);
+    for line in [
+        "--port 9000 --host 0.0.0.0 --grpc-port 0 --api-key k",
+        "--threads-per-rank 1",
+        "--tokenizer-managers 3",
+        "--served-model-name other",
+        "--drain-timeout 1 --startup-timeout 2 --request-timeout 3",
+        "--log-level debug --max-body-bytes 1",
+    ] {
+        assert_eq!(hash(line), same, "{line}");
+    }
+}
+
+#[test]
+fn different_where_results_or_the_protocol_would() {
+    let lines = [
+        "",
+        "--tp-size 2",
+        "--dtype float32",
+        "--page-size 1",
+        "--max-total-tokens 1024",
+        "--context-length 100",
+        "--max-running-requests 3",
+        "--chunked-prefill-size -1",
+        "--disable-radix-cache",
+        "--disable-overlap-schedule",
+        "--enable-priority-scheduling",
+        "--schedule-policy lpm",
+        "--watchdog-timeout 1",
+    ];
+    let mut hashes: Vec<_> = lines.iter().map(|line| hash(line)).collect();
+    hashes.sort();
+    hashes.dedup();
+    assert_eq!(hashes.len(), lines.len());
+}
+
+#[test]
+fn the_model_counts_by_its_shape_and_not_by_its_folder() {
+    let of = |config| {
+        let model = folder(&config, None);
+        resolve_model("", model.path(), &machine())
+            .expect("good")
+            .0
+            .hash()
+    };
+    assert_eq!(of(llama()), of(llama()));
+    assert_ne!(of(llama()), of(with(llama(), &json!({"rope_theta": 1.0}))));
+    assert_ne!(
+        of(llama()),
+        of(with(llama(), &json!({"rms_norm_eps": 1e-6})))
+    );
+}
+
+#[test]
+fn canonical_json_does_not_depend_on_the_order_of_keys() {
+    let mut text = String::new();
+    canonical(
+        &json!({"b": [1, {"d": null, "c": "x\"y"}], "a": 0.5}),
+        &mut text,
+    );
+    assert_eq!(text, r#"{"a":0.5,"b":[1,{"c":"x\"y","d":null}]}"#);
+}

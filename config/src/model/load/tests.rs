@@ -1,0 +1,347 @@
+use serde_json::{Value, json};
+
+use crate::testing::{folder, llama, with};
+use crate::{Architecture, ModelConfig, RopeConfig, RopeScaling};
+
+fn load(changes: &Value) -> Result<ModelConfig, String> {
+    ModelConfig::load(folder(&with(llama(), changes), None).path())
+        .map_err(|error| error.to_string())
+}
+
+fn good(changes: &Value) -> ModelConfig {
+    load(changes).unwrap_or_else(|error| panic!("{changes}: {error}"))
+}
+
+#[test]
+fn a_llama_is_read_whole() {
+    let model = good(&json!({}));
+    assert_eq!(model.architecture, Architecture::Llama);
+    assert_eq!(
+        (model.hidden_size, model.num_layers, model.vocab_size),
+        (64, 2, 100)
+    );
+    assert_eq!(
+        (model.num_heads, model.num_kv_heads, model.head_dim),
+        (8, 4, 8)
+    );
+    assert_eq!(
+        (model.intermediate_size, model.max_position_embeddings),
+        (96, 512)
+    );
+    assert_eq!(model.rms_norm_eps, 1e-5);
+    assert_eq!(
+        model.rope,
+        RopeConfig {
+            theta: 500_000.0,
+            scaling: RopeScaling::Default
+        }
+    );
+    assert!(model.tie_word_embeddings && !model.qk_norm);
+    assert!(!model.qkv_bias && !model.output_bias && !model.mlp_bias);
+    assert_eq!(
+        (model.eos_token_ids, model.bos_token_id),
+        (vec![2], Some(1))
+    );
+}
+
+#[test]
+fn families_differ_in_what_they_leave_unsaid() {
+    let family = |name: &str, more: Value| {
+        let base = json!({"architectures": [name], "tie_word_embeddings": "(absent)",
+                          "sliding_window": null, "num_key_value_heads": "(absent)"});
+        good(&with(base, &more))
+    };
+    let llama = family(
+        "LlamaForCausalLM",
+        json!({"attention_bias": true, "mlp_bias": true}),
+    );
+    assert_eq!(llama.num_kv_heads, 8, "as many as query heads");
+    assert!(llama.qkv_bias && llama.output_bias && llama.mlp_bias && !llama.tie_word_embeddings);
+
+    let mistral = family("MistralForCausalLM", json!({}));
+    assert_eq!(
+        (mistral.architecture, mistral.num_kv_heads),
+        (Architecture::Mistral, 8)
+    );
+
+    let wide = json!({"num_attention_heads": 64, "hidden_size": 256});
+    let qwen2 = family("Qwen2ForCausalLM", wide.clone());
+    assert_eq!((qwen2.num_kv_heads, qwen2.head_dim), (32, 4));
+    assert!(qwen2.qkv_bias && !qwen2.output_bias && !qwen2.qk_norm);
+
+    let qwen3 = family(
+        "Qwen3ForCausalLM",
+        with(wide, &json!({"attention_bias": true})),
+    );
+    assert_eq!(qwen3.head_dim, 128);
+    assert!(qwen3.qk_norm && qwen3.qkv_bias && qwen3.output_bias);
+}
+
+#[test]
+fn null_is_absent_and_the_model_type_serves_where_no_class_is_named() {
+    let model = good(
+        &json!({"architectures": null, "model_type": "qwen3", "head_dim": null,
+                             "num_key_value_heads": null, "rms_norm_eps": null}),
+    );
+    assert_eq!(
+        (model.architecture, model.num_kv_heads),
+        (Architecture::Qwen3, 8)
+    );
+    assert_eq!((model.head_dim, model.rms_norm_eps), (8, 1e-6));
+}
+
+#[test]
+fn rope_in_the_spellings_of_transformers_4_and_5() {
+    let llama3 = json!({"factor": 8.0, "low_freq_factor": 1, "high_freq_factor": 4.0,
+                        "original_max_position_embeddings": 64});
+    let scaling = RopeScaling::Llama3 {
+        factor: 8.0,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_max_position: 64,
+    };
+    let typed = |more: Value| with(llama3.clone(), &more);
+    let table = [
+        (
+            json!({"rope_theta": "(absent)"}),
+            10_000.0,
+            RopeScaling::Default,
+        ),
+        (
+            json!({"rope_scaling": {"type": "linear", "factor": 2}}),
+            5e5,
+            RopeScaling::Linear { factor: 2.0 },
+        ),
+        (
+            json!({"rope_scaling": {"rope_type": "default"}}),
+            5e5,
+            RopeScaling::Default,
+        ),
+        (
+            json!({"rope_scaling": typed(json!({"rope_type": "llama3"}))}),
+            5e5,
+            scaling,
+        ),
+        (
+            json!({"rope_scaling": typed(json!({"type": "llama3"}))}),
+            5e5,
+            scaling,
+        ),
+        (
+            json!({"rope_theta": "(absent)",
+                "rope_parameters": typed(json!({"rope_type": "llama3", "rope_theta": 7.0}))}),
+            7.0,
+            scaling,
+        ),
+        (
+            json!({"rope_parameters": {"rope_type": "default", "rope_theta": 3.0}}),
+            3.0,
+            RopeScaling::Default,
+        ),
+        (
+            json!({"rope_parameters": {"rope_type": "linear", "factor": 4.0}}),
+            5e5,
+            RopeScaling::Linear { factor: 4.0 },
+        ),
+    ];
+    for (changes, theta, scaling) in table {
+        assert_eq!(
+            good(&changes).rope,
+            RopeConfig { theta, scaling },
+            "{changes}"
+        );
+    }
+}
+
+/// What is not served: key and remedy that the error must name.
+#[test]
+fn what_is_not_served_is_named_with_a_remedy() {
+    let table = [
+        (
+            json!({"architectures": ["GPT2LMHeadModel"]}),
+            "`architectures`",
+            "Qwen3ForCausalLM",
+        ),
+        (
+            json!({"architectures": null, "model_type": "gpt2"}),
+            "`model_type`",
+            "Qwen3ForCausalLM",
+        ),
+        (
+            json!({"rope_scaling": {"type": "yarn", "factor": 4.0}}),
+            "`rope_scaling.type` is \"yarn\"",
+            "llama3",
+        ),
+        (
+            json!({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}),
+            "`rope_scaling.rope_type`",
+            "linear",
+        ),
+        (
+            json!({"rope_parameters": {"rope_type": "longrope"}}),
+            "`rope_parameters.rope_type`",
+            "llama3",
+        ),
+        (
+            json!({"partial_rotary_factor": 0.5}),
+            "`partial_rotary_factor`",
+            "whole head",
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "gptq"}}),
+            "`quantization_config`",
+            "unquantized",
+        ),
+        (
+            json!({"hidden_act": "gelu"}),
+            "`hidden_act` is \"gelu\"",
+            "silu",
+        ),
+        (
+            json!({"num_local_experts": 8}),
+            "`num_local_experts`",
+            "dense",
+        ),
+        (
+            json!({"architectures": ["MistralForCausalLM"], "sliding_window": 128}),
+            "`sliding_window` is 128",
+            "--context-length 128",
+        ),
+        (
+            json!({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 128,
+                "use_sliding_window": true, "max_window_layers": 1}),
+            "`sliding_window`",
+            "--context-length 128",
+        ),
+        (
+            json!({"architectures": ["Qwen3ForCausalLM"], "sliding_window": 64,
+                "layer_types": ["full_attention", "sliding_attention"]}),
+            "`sliding_window`",
+            "--context-length 64",
+        ),
+        (
+            json!({"architectures": ["MistralForCausalLM"], "sliding_window": null, "attention_bias": true}),
+            "`attention_bias`",
+            "remove the key",
+        ),
+    ];
+    for (changes, key, remedy) in table {
+        let error = load(&changes).expect_err("not served");
+        assert!(
+            error.contains(key) && error.contains(remedy),
+            "{changes}: {error}"
+        );
+    }
+}
+
+#[test]
+fn windows_that_never_fill_are_served() {
+    for changes in [
+        json!({"architectures": ["MistralForCausalLM"], "sliding_window": null}),
+        json!({"architectures": ["MistralForCausalLM"], "sliding_window": 512}),
+        json!({"architectures": ["MistralForCausalLM"]}),
+        json!({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 8, "use_sliding_window": false}),
+        json!({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 8, "use_sliding_window": true,
+               "max_window_layers": 2}),
+        json!({"architectures": ["Qwen3ForCausalLM"], "sliding_window": 8, "use_sliding_window": true,
+               "layer_types": ["full_attention"]}),
+        json!({"sliding_window": 8}),
+    ] {
+        good(&changes);
+    }
+    let mistral = with(
+        llama(),
+        &json!({"architectures": ["MistralForCausalLM"], "sliding_window": 128}),
+    );
+    let dir = folder(&mistral, None);
+    ModelConfig::load_for(dir.path(), Some(128)).expect("the remedy works");
+    assert!(ModelConfig::load_for(dir.path(), Some(129)).is_err());
+}
+
+#[test]
+fn damage_is_named_by_its_key() {
+    for (changes, key) in [
+        (
+            json!({"hidden_size": "(absent)"}),
+            "`hidden_size` is missing",
+        ),
+        (json!({"num_hidden_layers": 0}), "`num_hidden_layers`"),
+        (json!({"num_attention_heads": -1}), "`num_attention_heads`"),
+        (json!({"vocab_size": 1.5}), "`vocab_size`"),
+        (json!({"vocab_size": 1e12}), "`vocab_size`"),
+        (json!({"intermediate_size": "many"}), "`intermediate_size`"),
+        (
+            json!({"max_position_embeddings": null}),
+            "`max_position_embeddings`",
+        ),
+        (json!({"num_key_value_heads": 3}), "`num_key_value_heads`"),
+        (
+            json!({"num_attention_heads": 7, "num_key_value_heads": 7}),
+            "`head_dim`",
+        ),
+        (json!({"head_dim": 7}), "`head_dim`"),
+        (json!({"rms_norm_eps": -1.0}), "`rms_norm_eps`"),
+        (
+            json!({"tie_word_embeddings": "yes"}),
+            "`tie_word_embeddings`",
+        ),
+        (json!({"rope_scaling": "linear"}), "`rope_scaling`"),
+        (
+            json!({"rope_scaling": {"type": "linear"}}),
+            "`rope_scaling.factor` is missing",
+        ),
+        (json!({"rope_scaling": {"type": 3}}), "`rope_scaling.type`"),
+        (
+            json!({"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4,
+                                 "original_max_position_embeddings": 64}}),
+            "`rope_scaling.high_freq_factor`",
+        ),
+        (json!({"eos_token_id": "</s>"}), "`eos_token_id`"),
+        (json!({"eos_token_id": [2, -1]}), "`eos_token_id`"),
+        (
+            json!({"hidden_size": 2_000_000_000, "vocab_size": 2_000_000_000}),
+            "`hidden_size`",
+        ),
+    ] {
+        let error = load(&changes).expect_err("damaged");
+        assert!(error.contains(key), "{changes}: {error}");
+    }
+}
+
+#[test]
+fn end_tokens_come_from_both_files() {
+    let load = |config: Value, generation: Value| {
+        let dir = folder(&with(llama(), &config), Some(&generation));
+        ModelConfig::load(dir.path()).expect("good").eos_token_ids
+    };
+    assert_eq!(
+        load(json!({}), json!({"eos_token_id": [7, 5, 2]})),
+        [2, 5, 7]
+    );
+    assert_eq!(
+        load(json!({"eos_token_id": null}), json!({"eos_token_id": 9})),
+        [9]
+    );
+    assert_eq!(load(json!({"eos_token_id": [3, 4]}), json!({})), [3, 4]);
+    assert_eq!(
+        load(json!({}), json!({"eos_token_id": 100})),
+        [2],
+        "beyond the vocabulary"
+    );
+}
+
+#[test]
+fn files_that_are_not_there_or_not_json() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let error = ModelConfig::load(dir.path())
+        .expect_err("no file")
+        .to_string();
+    assert!(error.contains("--model-path"), "{error}");
+    for content in ["", "[]", "{\"a\":", "\u{fffd}"] {
+        std::fs::write(dir.path().join("config.json"), content).expect("written");
+        let error = ModelConfig::load(dir.path())
+            .expect_err(content)
+            .to_string();
+        assert!(error.contains("config.json"), "{error}");
+    }
+}
