@@ -92,9 +92,13 @@ impl Candidates {
     }
 }
 
-/// Index of a score's cell; better scores have lower cells.
+/// Index of a score's cell; better scores have lower cells. Adding 2²³ rounds
+/// to an integer, which then stands in the low bits: cheaper than a cast,
+/// which has to mind NaN and overflow.
 fn cell(score: f32) -> usize {
-    ((-score * PER_UNIT) as usize).min(CELLS - 1)
+    const ROUND: f32 = 8_388_608.0;
+    let distance = (-score * PER_UNIT).min((CELLS - 1) as f32);
+    ((distance + ROUND).to_bits() as usize) % CELLS
 }
 
 /// Most likely first, lowest id first among equals.

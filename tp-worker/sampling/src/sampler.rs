@@ -35,6 +35,9 @@ pub struct Request<'a> {
     pub position: u64,
 }
 
+/// Tokens whose weights are summed at a time.
+const BLOCK: usize = 512;
+
 /// Keeps logits finite whatever penalties and biases do to them.
 const BOUND: f32 = 1e30;
 
@@ -129,9 +132,24 @@ impl Sampler {
                 *weight = if *weight >= min_p { *weight } else { 0.0 };
             }
         }
-        let total: f64 = self.weights.iter().map(|w| f64::from(*w)).sum();
-        let ids = self.weights.iter().enumerate();
-        invert(ids.map(|(id, w)| (id as u32, *w)), point * total)
+        // Blocks first, then the tokens of one block: only those need a
+        // running sum, which no vector unit helps with.
+        let total: f64 = self.weights.chunks(BLOCK).map(sum).sum();
+        let mut target = point * total;
+        let mut last = 0..0;
+        for start in (0..self.vocab).step_by(BLOCK) {
+            let range = start..self.vocab.min(start + BLOCK);
+            let mass = sum(&self.weights[range.clone()]);
+            if mass > 0.0 {
+                last = range;
+                if mass > target {
+                    break;
+                }
+                target -= mass;
+            }
+        }
+        let ids = last.clone().map(|id| id as u32);
+        invert(ids.zip(self.weights[last].iter().copied()), target)
     }
 }
 
