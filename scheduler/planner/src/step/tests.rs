@@ -9,8 +9,8 @@ use lockstep_proto::{
 
 use crate::{Millis, Planner, PlannerConfig, RequestId};
 
-/// Two prompts under way, 8 of 40 tokens each in, and no page left.
-fn stuck(requests: u64) -> Planner {
+/// Prompts of 40 tokens; 8 of the first are in.
+fn under_way(requests: u64) -> Planner {
     let mut planner = Planner::new(PlannerConfig {
         page_size: 4,
         num_pages: 1 + 24,
@@ -43,30 +43,21 @@ fn stuck(requests: u64) -> Planner {
 
 #[test]
 fn the_last_gives_its_pages_to_the_first() {
-    let mut planner = stuck(2);
-    let mut taken = Vec::new();
+    let mut planner = under_way(2);
+    // A wider budget lets the second in beside the rest of the first.
+    planner.config.chunked_prefill_size = Some(36);
     let plan = planner.plan().unwrap();
-    assert_eq!(plan.extends.len(), 1, "the budget is one chunk");
-    let result = StepResult {
-        step: plan.step,
-        ..StepResult::default()
-    };
-    planner.complete(Millis(0), result).unwrap();
-    // The second prompt starts once the first is nearly in; give it a slot now.
-    planner.config.chunked_prefill_size = Some(32);
-    let plan = planner.plan().unwrap();
-    assert_eq!(plan.opens.len(), 1);
-    planner.config.chunked_prefill_size = Some(8);
+    assert_eq!((plan.opens.len(), plan.extends.len()), (1, 2));
+    // Both stand in the middle of their prompts, as far as the planner knows,
+    // and all pages are gone.
     planner.flight.reset();
     for index in planner.running.clone() {
         let entry = &mut planner.table[index];
         (entry.rows_in_flight, entry.samples_in_flight) = (0, 0);
-        entry.prefill_end = entry.planned + 8;
         entry.committed = entry.planned;
+        entry.prefill_end = entry.planned + 8;
     }
-    while let Some(page) = planner.kv.pool.alloc() {
-        taken.push(page);
-    }
+    let taken: Vec<u32> = std::iter::from_fn(|| planner.kv.pool.alloc()).collect();
     let plan = planner.plan().expect("the first goes on");
     assert_eq!(plan.extends.len(), 1);
     assert_eq!(plan.closes.len(), 1);
@@ -77,7 +68,7 @@ fn the_last_gives_its_pages_to_the_first() {
 
 #[test]
 fn alone_and_without_pages_it_ends_with_an_error() {
-    let mut planner = stuck(1);
+    let mut planner = under_way(1);
     let taken: Vec<u32> = std::iter::from_fn(|| planner.kv.pool.alloc()).collect();
     assert_eq!(planner.plan(), None);
     let (_, output) = planner.take_outputs().next().expect("it ended");
