@@ -1,5 +1,7 @@
 //! The `lockstep` binary.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

@@ -1,1 +1,75 @@
+use std::ffi::OsString;
 
+use clap::CommandFactory;
+use lockstep_process::Role;
+
+use super::{Cli, Command, parse, with_default_command};
+
+fn words(line: &str) -> Vec<OsString> {
+    line.split_whitespace().map(Into::into).collect()
+}
+
+#[test]
+fn the_definition_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn serve_is_the_default_command() {
+    for (line, expected) in [
+        ("lockstep", "lockstep serve"),
+        ("lockstep --port 1", "lockstep serve --port 1"),
+        ("lockstep serve --port 1", "lockstep serve --port 1"),
+        ("lockstep config", "lockstep config"),
+        ("lockstep --help", "lockstep --help"),
+        ("lockstep -V", "lockstep -V"),
+        ("", "serve"),
+    ] {
+        assert_eq!(
+            with_default_command(words(line)),
+            words(expected),
+            "{line:?}"
+        );
+    }
+}
+
+#[test]
+fn commands_and_roles() {
+    assert!(
+        matches!(parse(words("lockstep --port 1")), Ok(Command::Serve(args)) if args.server.port == Some(1))
+    );
+    assert!(matches!(
+        parse(words("lockstep config --tp 2")),
+        Ok(Command::Config(_))
+    ));
+    assert!(matches!(
+        parse(words("lockstep generate -p hello --raw")),
+        Ok(Command::Generate(_))
+    ));
+    assert!(matches!(
+        parse(words("lockstep doctor")),
+        Ok(Command::Doctor)
+    ));
+    for (line, expected) in [
+        ("scheduler", Role::Scheduler),
+        ("worker --index 3", Role::Worker(3)),
+        ("tokenizer-manager --index 1", Role::TokenizerManager(1)),
+    ] {
+        let parsed = parse(words(&format!("lockstep {line} --run-dir /run/x")));
+        assert!(
+            matches!(parsed, Ok(Command::Role(role, dir))
+            if role == expected && dir.as_os_str() == "/run/x"),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn a_file_gives_options_to_the_command_it_is_named_for() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), "port = 7").expect("written");
+    let line = format!("lockstep --config {}", file.path().display());
+    assert!(matches!(parse(words(&line)), Ok(Command::Serve(args)) if args.server.port == Some(7)));
+    std::fs::write(file.path(), "prot = 7").expect("written");
+    assert!(parse(words(&line)).is_err());
+}

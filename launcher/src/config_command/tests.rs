@@ -1,1 +1,22 @@
+use lockstep_config::ServeArgs;
 
+use super::describe;
+use crate::settings::Settings;
+
+#[test]
+fn shows_everything_but_secrets() {
+    let parent = tempfile::tempdir().expect("a temporary folder");
+    let mut args = ServeArgs::default();
+    args.process.run_dir = Some(parent.path().to_owned());
+    args.server.api_key = Some("hunter2".into());
+    let settings = Settings::prepare(&args).expect("good");
+    let text = describe(&settings).to_string();
+    assert!(text.contains(&settings.file.hash));
+    assert!(text.contains("(inside the program)") && text.contains("set, not shown"));
+    assert!(!text.contains("hunter2"));
+    assert!(!text.contains(&parent.path().display().to_string()));
+    assert_eq!(
+        settings.file.engine.parallel.tp_size, 2,
+        "the demo model shows two ranks"
+    );
+}

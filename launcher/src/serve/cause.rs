@@ -7,6 +7,9 @@ use lockstep_process::{Role, exit};
 use super::end::Ending;
 use super::group::{Group, Member};
 
+/// Lines of a crashed child that an error shows.
+const SHOWN_LINES: usize = 20;
+
 /// The first cause of a failure: the child that failed for its own reasons,
 /// not because another one was gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,12 +36,13 @@ pub(super) fn find(group: &Group) -> Option<Cause> {
 /// A process that was killed or crashed noticed nothing and reported nothing;
 /// reports of others follow from that.
 fn weight(member: &Member) -> Option<u8> {
-    match member.ended {
-        Some((Ending::Signal(_) | Ending::Unknown, false)) => Some(0),
-        Some((Ending::Code(code), false)) if code == i32::from(exit::PANIC) => Some(1),
-        Some((_, told)) if member.failed.is_none() && told => None,
-        Some((_, _)) if member.failed.is_none() => Some(2),
-        _ if member.failed.is_some() => Some(3),
+    const PANIC: Ending = Ending::Code(exit::PANIC as i32);
+    match (member.ended, &member.failed) {
+        (Some((Ending::Signal(_) | Ending::Unknown, false)), _) => Some(0),
+        (Some((PANIC, false)), _) => Some(1),
+        (_, Some(_)) => Some(3),
+        (Some((Ending::Code(0), false)), None) => Some(4),
+        (Some((_, false)), None) => Some(2),
         _ => None,
     }
 }
@@ -47,7 +51,7 @@ fn describe(member: &Member) -> Cause {
     let role = member.child.role;
     let (what, last_lines) = match (&member.failed, member.ended) {
         (Some(message), _) => (format!("failed: {message}"), Vec::new()),
-        (None, Some((ending, _))) => (ending.to_string(), member.child.last_lines()),
+        (None, Some((ending, _))) => (ending.to_string(), member.child.last_lines(SHOWN_LINES)),
         (None, None) => ("failed".into(), Vec::new()),
     };
     Cause {

@@ -85,13 +85,12 @@ impl Child {
         self.kill.cancel();
     }
 
-    /// The last lines it wrote.
-    pub(super) fn last_lines(&self) -> Vec<String> {
-        self.tail
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    /// The last lines it wrote, at most `count`.
+    pub(super) fn last_lines(&self, count: usize) -> Vec<String> {
+        let lines = self.tail.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines
             .iter()
+            .skip(lines.len().saturating_sub(count))
             .cloned()
             .collect()
     }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use lockstep_process::{LauncherMessage, Role, exit};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::cause::{self, Cause};
 use super::end::Ending;
-use super::group::{Change, Group, everyone, fronts};
+use super::group::{Change, Filter, Group, Member, everyone, fronts};
 use super::signals::Signals;
 
 /// Tokenizer-managers get this long to end their clients' requests with an
@@ -25,7 +25,7 @@ pub(super) enum Served {
 }
 
 /// Watches a serving engine until it ends; all processes are gone afterwards.
-/// `last_node` engines have no front: they end well when all their ranks do.
+/// A node without a front ends well when all its ranks do: node 0 released them.
 pub(super) async fn serve(
     group: &mut Group,
     signals: &mut Signals,
@@ -50,28 +50,14 @@ pub(super) async fn serve(
     }
 }
 
-/// Node 0 has ended the engine and released this node's ranks.
+/// Node 0 has ended the engine and released the first of this node's ranks.
 async fn released(group: &mut Group) -> Served {
-    let all = group
-        .wait_ended(everyone, Instant::now() + Duration::from_secs(5))
-        .await;
-    match cause::find(group) {
-        Some(cause) if !all || !ended_well(group) => {
-            group.stop(HALT).await;
-            Served::Died(cause)
-        }
-        _ => {
-            group.stop(HALT).await;
-            Served::Stopped(exit::OK)
-        }
-    }
-}
-
-fn ended_well(group: &Group) -> bool {
-    group
-        .members()
-        .iter()
-        .all(|member| matches!(member.ended, Some((Ending::Code(0), _))))
+    const OTHERS: Duration = Duration::from_secs(5);
+    group.wait_ended(everyone, Instant::now() + OTHERS).await;
+    let well = |member: &Member| matches!(member.ended, Some((Ending::Code(0), _)));
+    let cause = cause::find(group).filter(|_| !group.members().iter().all(well));
+    group.stop(HALT).await;
+    cause.map_or(Served::Stopped(exit::OK), Served::Died)
 }
 
 /// Ends an engine that lost a process: clients get their errors first.
@@ -138,24 +124,22 @@ enum Drained {
     Late,
 }
 
+/// Ends members in order, each stage when the one before it has ended.
 async fn stages(group: &mut Group, deadline: Instant, has_front: bool) -> Drained {
-    let scheduler: fn(Role) -> bool = |role| role == Role::Scheduler;
-    let stages = if has_front {
-        vec![fronts, scheduler, everyone]
+    let in_order: &[Filter] = if has_front {
+        &[fronts, scheduler, everyone]
     } else {
-        vec![everyone as fn(Role) -> bool]
+        &[everyone]
     };
-    for stage in stages {
-        group.tell(LauncherMessage::Drain, stage);
-        while !group.all_ended(stage) {
-            match tokio::time::timeout_at(deadline, group.next()).await {
+    for stage in in_order {
+        group.tell(LauncherMessage::Drain, *stage);
+        while !group.all_ended(*stage) {
+            match timeout_at(deadline, group.next()).await {
                 Err(_) => return Drained::Late,
-                // A rank may leave as soon as the scheduler has.
-                Ok(Change::Exited(role, ending)) if unexpected(group, role, ending) => {
+                Ok(Change::Exited(role, ending)) if !may_leave(group, role, ending) => {
                     return Drained::Died;
                 }
-                Ok(Change::Failed(role)) if !scheduler_ended(group) => {
-                    let _ = role;
+                Ok(Change::Failed(role)) if !may_leave(group, role, Ending::Unknown) => {
                     return Drained::Died;
                 }
                 Ok(_) => {}
@@ -165,24 +149,20 @@ async fn stages(group: &mut Group, deadline: Instant, has_front: bool) -> Draine
     Drained::Finished
 }
 
-/// Whether an exit during a drain means that requests were lost.
-fn unexpected(group: &Group, role: Role, ending: Ending) -> bool {
-    let told = group
-        .members()
-        .iter()
-        .any(|m| m.child.role == role && matches!(m.ended, Some((_, true))));
-    let worker = matches!(role, Role::Worker(_));
-    if worker && scheduler_ended(group) {
-        return false;
-    }
-    !told || ending != Ending::Code(0)
+/// Whether nothing is lost when a member ends like this during a drain: it was
+/// told to and ended well, or it is a rank that the scheduler released.
+fn may_leave(group: &Group, role: Role, ending: Ending) -> bool {
+    let well = ending == Ending::Code(0);
+    let told = |role| group.member(role).is_some_and(Member::was_told);
+    let rank = matches!(role, Role::Worker(_));
+    let scheduler_gone = group
+        .member(Role::Scheduler)
+        .is_some_and(|m| m.ended.is_some());
+    (well && told(role)) || (rank && (scheduler_gone || (well && told(Role::Scheduler))))
 }
 
-fn scheduler_ended(group: &Group) -> bool {
-    group
-        .members()
-        .iter()
-        .any(|m| m.child.role == Role::Scheduler && m.ended.is_some())
+fn scheduler(role: Role) -> bool {
+    role == Role::Scheduler
 }
 
 #[cfg(test)]

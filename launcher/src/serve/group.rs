@@ -49,6 +49,21 @@ pub(super) struct Member {
     pub(super) ended: Option<(Ending, bool)>,
 }
 
+impl Member {
+    /// Notes a failure, unless it only follows from a halt.
+    fn fail(&mut self, message: String) -> Change {
+        if self.told != Some(LauncherMessage::Halt) {
+            self.failed.get_or_insert(message);
+        }
+        Change::Failed(self.child.role)
+    }
+
+    /// Whether it has been told to end, by a drain or a halt.
+    pub(super) fn was_told(&self) -> bool {
+        self.told.is_some()
+    }
+}
+
 /// The children. Dropping the group kills them all.
 pub(super) struct Group {
     members: Vec<Member>,
@@ -135,14 +150,10 @@ impl Group {
                         Some(Change::Ready(role))
                     }
                     ChildReport::Message(ChildMessage::Failed { message }) => {
-                        member.failed.get_or_insert(message);
-                        Some(Change::Failed(role))
+                        Some(member.fail(message))
                     }
                     ChildReport::Garbled(line) => {
-                        member
-                            .failed
-                            .get_or_insert(format!("sent an unknown line: {line}"));
-                        Some(Change::Failed(role))
+                        Some(member.fail(format!("sent an unknown line: {line}")))
                     }
                     ChildReport::Message(ChildMessage::Hello { .. }) | ChildReport::Closed => None,
                 }
@@ -164,6 +175,11 @@ impl Group {
     /// The children.
     pub(super) fn members(&self) -> &[Member] {
         &self.members
+    }
+
+    /// The child with this role.
+    pub(super) fn member(&self, role: Role) -> Option<&Member> {
+        self.members.iter().find(|member| member.child.role == role)
     }
 
     /// Whether all have reported that they serve.
@@ -221,4 +237,4 @@ impl Group {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::serve) mod tests;

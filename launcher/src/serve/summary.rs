@@ -62,7 +62,10 @@ fn details(group: &Group) -> Option<String> {
         .members()
         .iter()
         .find(|member| matches!(member.child.role, lockstep_process::Role::Worker(_)))
-        .and_then(|member| member.ready.clone())
+        .and_then(|member| member.ready.as_deref())
+        // The rest says again what this summary says.
+        .and_then(|ready| ready.split(',').next())
+        .map(str::to_owned)
 }
 
 fn text(settings: &Settings, backend: Option<&str>, seconds: f64) -> String {

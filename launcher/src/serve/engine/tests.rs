@@ -1,1 +1,127 @@
+use std::io::Write;
+use std::time::Duration;
 
+use lockstep_process::{Role, exit};
+use tokio::time::{Instant, timeout};
+
+use super::{Drained, Served, collapse, may_leave, released, stages};
+use crate::serve::cause;
+use crate::serve::end::Ending;
+use crate::serve::group::tests::{FOREVER, SOON, next, scripts};
+use crate::serve::group::{Change, everyone};
+
+const FRONT: Role = Role::TokenizerManager(0);
+
+#[tokio::test]
+async fn a_killed_rank_is_the_cause_although_the_scheduler_complains_first() {
+    let mut scripts = scripts(&[
+        (Role::Scheduler, "exit 1"),
+        (Role::Worker(0), "kill -KILL $$"),
+        (FRONT, "exit 0"),
+    ]);
+    let mut link = scripts.link(Role::Scheduler);
+    let failed = b"{\"type\":\"failed\",\"message\":\"rank 0 is gone\"}\n";
+    link.get_mut().write_all(failed).expect("written");
+    let Served::Died(cause) = timeout(SOON, collapse(&mut scripts.group))
+        .await
+        .expect("ended")
+    else {
+        panic!("a death is not a stop");
+    };
+    assert_eq!(cause.role, Role::Worker(0));
+    assert!(cause.what.contains("signal 9"), "{cause}");
+    assert!(scripts.group.all_ended(everyone));
+}
+
+#[tokio::test]
+async fn what_a_child_says_is_preferred_to_its_exit_code() {
+    let mut scripts = scripts(&[(Role::Scheduler, FOREVER)]);
+    let mut link = scripts.link(Role::Scheduler);
+    link.get_mut()
+        .write_all(b"{\"type\":\"failed\",\"message\":\"port taken\"}\n")
+        .expect("written");
+    assert_eq!(
+        next(&mut scripts.group).await,
+        Change::Failed(Role::Scheduler)
+    );
+    let cause = cause::find(&scripts.group).expect("a cause");
+    assert_eq!(cause.to_string(), "scheduler failed: port taken");
+}
+
+#[tokio::test]
+async fn a_crash_shows_its_last_lines() {
+    let mut scripts = scripts(&[(Role::Worker(1), "echo first >&2; echo last >&2; exit 9")]);
+    next(&mut scripts.group).await;
+    let text = cause::find(&scripts.group).expect("a cause").to_string();
+    assert!(
+        text.starts_with("worker 1 ended with exit code 9"),
+        "{text}"
+    );
+    assert!(text.ends_with("first\n  last"), "{text}");
+}
+
+#[tokio::test]
+async fn nobody_who_is_well_is_a_cause() {
+    let scripts = scripts(&[(Role::Worker(1), FOREVER)]);
+    assert_eq!(cause::find(&scripts.group), None);
+}
+
+#[tokio::test]
+async fn a_drain_that_takes_too_long_is_late() {
+    let mut scripts = scripts(&[(Role::Scheduler, FOREVER), (FRONT, FOREVER)]);
+    let limit = Instant::now() + Duration::from_millis(1);
+    assert!(matches!(
+        stages(&mut scripts.group, limit, true).await,
+        Drained::Late
+    ));
+}
+
+#[tokio::test]
+async fn a_drain_that_loses_a_rank_with_requests_running_has_failed() {
+    let mut scripts = scripts(&[(Role::Worker(0), "kill -KILL $$"), (FRONT, FOREVER)]);
+    let limit = Instant::now() + SOON;
+    assert!(matches!(
+        stages(&mut scripts.group, limit, true).await,
+        Drained::Died
+    ));
+}
+
+#[tokio::test]
+async fn a_drain_in_which_all_leave_well_is_finished() {
+    let mut scripts = scripts(&[(FRONT, "exit 0"), (Role::TokenizerManager(1), "exit 0")]);
+    let limit = Instant::now() + SOON;
+    assert!(matches!(
+        stages(&mut scripts.group, limit, true).await,
+        Drained::Finished
+    ));
+}
+
+#[tokio::test]
+async fn ranks_may_leave_when_the_scheduler_has() {
+    let mut scripts = scripts(&[(Role::Scheduler, "exit 0"), (Role::Worker(0), FOREVER)]);
+    let group = &mut scripts.group;
+    assert!(
+        !may_leave(group, Role::Worker(0), Ending::Code(0)),
+        "nobody was told"
+    );
+    assert!(!may_leave(group, Role::Scheduler, Ending::Code(0)));
+    group.tell(lockstep_process::LauncherMessage::Drain, super::scheduler);
+    assert!(may_leave(group, Role::Worker(0), Ending::Code(0)));
+    assert!(may_leave(group, Role::Scheduler, Ending::Code(0)));
+    assert!(!may_leave(group, Role::Worker(0), Ending::Signal(9)));
+    next(group).await;
+    assert!(
+        may_leave(group, Role::Worker(0), Ending::Code(1)),
+        "the scheduler is gone"
+    );
+}
+
+#[tokio::test]
+async fn a_node_ends_well_when_node_0_releases_all_its_ranks() {
+    let mut both = scripts(&[(Role::Worker(2), "exit 0"), (Role::Worker(3), "exit 0")]);
+    assert!(matches!(released(&mut both.group).await, Served::Stopped(code) if code == exit::OK));
+    let mut one = scripts(&[(Role::Worker(2), "exit 0"), (Role::Worker(3), "exit 1")]);
+    assert!(
+        matches!(released(&mut one.group).await, Served::Died(cause) if cause.role == Role::Worker(3))
+    );
+}

@@ -1,1 +1,42 @@
+use super::{curl, grouped, reachable, rounded};
+use crate::settings::tests::config_file;
 
+#[test]
+fn the_curl_line_is_a_request_that_parses() {
+    let mut engine = config_file().engine;
+    engine.server.host = "0.0.0.0".into();
+    engine.server.port = 9000;
+    let line = curl(&engine, true);
+    assert!(
+        line.contains("http://127.0.0.1:9000/v1/chat/completions"),
+        "{line}"
+    );
+    assert!(
+        line.contains("Authorization: Bearer $LOCKSTEP_API_KEY"),
+        "{line}"
+    );
+    let body = line
+        .split("-d '")
+        .nth(1)
+        .and_then(|rest| rest.strip_suffix('\''))
+        .expect("a body");
+    let body: serde_json::Value = serde_json::from_str(body).expect("JSON");
+    assert_eq!(body["model"], engine.server.served_model_name);
+    assert!(!curl(&engine, false).contains("Authorization"));
+}
+
+#[test]
+fn numbers_and_addresses_for_people() {
+    assert_eq!(
+        [grouped(7), grouped(999), grouped(1000), grouped(1_234_567)],
+        ["7", "999", "1,000", "1,234,567"]
+    );
+    assert_eq!(
+        [rounded(7_900_000), rounded(1_235_814_400)],
+        ["7.9 million", "1.24 billion"]
+    );
+    assert_eq!(
+        ["127.0.0.1", "::", "::1", "example.org"].map(reachable),
+        ["127.0.0.1", "[::1]", "[::1]", "example.org"]
+    );
+}
