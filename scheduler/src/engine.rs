@@ -1,5 +1,7 @@
 //! The engine loop: events in, plans to the workers, outputs to the sinks.
 
+mod requests;
+
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -10,8 +12,6 @@ use lockstep_planner::Planner;
 use lockstep_process::{ControlLink, RoleContext};
 use lockstep_proto::{
     pb::lockstep::{FlushCacheResponse, WorkerHello, WorkerReady},
-    request::{ErrorKind, Finish, Output, Request, RequestError, Usage},
-    sampling::{LogprobParams, SamplingParams, token_in_vocabulary},
     step::StepResult,
 };
 use tokio::{
@@ -31,11 +31,10 @@ use crate::{
     sinks::{Sinks, request_id},
     workers::WorkerLink,
 };
+use requests::unavailable;
 
 /// How often time limits of requests are looked at while there are any.
 const TICK: Duration = Duration::from_millis(20);
-/// The sink number of the scheduler's own health steps; real ones begin at 1.
-const PROBE_SINK: SinkId = 0;
 
 /// How far the start has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -248,70 +247,6 @@ impl Engine {
         }
     }
 
-    fn submit(&mut self, sink: SinkId, request: u64, body: Result<Request, RequestError>) {
-        let Some(id) = request_id(sink, request) else {
-            tracing::warn!(sink, request, "a request number beyond 2^40 is ignored");
-            return;
-        };
-        if !self.sinks.begin(sink, request) {
-            tracing::warn!(sink, request, "a request number that is in use is ignored");
-            return;
-        }
-        let prompt_tokens = body.as_ref().map_or(0, |request| request.input_ids.len());
-        let accepted = body
-            .and_then(|request| self.admit(request))
-            .and_then(|request| self.planner.submit(self.clock.now(), id, request));
-        if let Err(error) = accepted {
-            let usage = Usage {
-                prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
-                ..Usage::default()
-            };
-            let finish = Finish {
-                outcome: Err(error),
-                matched_token: None,
-                usage,
-            };
-            self.sinks.push(
-                id,
-                Output {
-                    finish: Some(finish),
-                    ..Output::default()
-                },
-            );
-        }
-    }
-
-    /// What every frontend's requests must satisfy, whatever it checked itself.
-    fn admit(&self, mut request: Request) -> Result<Request, RequestError> {
-        match self.phase {
-            Phase::Serving => {}
-            Phase::Draining => return Err(unavailable("the server is shutting down".into())),
-            Phase::Starting | Phase::WarmingUp => {
-                return Err(unavailable("the server is starting".into()));
-            }
-        }
-        let model = &self.config.model;
-        let vocab_size = u32::try_from(model.vocab_size).unwrap_or(u32::MAX);
-        let invalid = |error: lockstep_proto::WireError| {
-            let mut invalid = RequestError::new(ErrorKind::Invalid, error.to_string());
-            if let lockstep_proto::WireError::Invalid { field, .. } = error {
-                invalid.param = Some(field.to_owned());
-            }
-            invalid
-        };
-        for id in &request.input_ids {
-            token_in_vocabulary("input_ids", *id, vocab_size).map_err(invalid)?;
-        }
-        if !request.sampling.ignore_eos {
-            request
-                .sampling
-                .stop_token_ids
-                .extend_from_slice(&model.eos_token_ids);
-        }
-        request.sampling = request.sampling.validated(vocab_size).map_err(invalid)?;
-        Ok(request)
-    }
-
     /// Takes a worker in, or tells it why not: a second process for a rank
     /// must not end the one that serves.
     fn attach(
@@ -373,30 +308,6 @@ impl Engine {
         Ok(())
     }
 
-    /// One token of a one-token prompt: a real forward step on every rank.
-    fn probe(&mut self) {
-        self.probes += 1;
-        let Some(id) = request_id(PROBE_SINK, self.probes) else {
-            return;
-        };
-        let request = Request {
-            trace_id: format!("health-{}", self.probes),
-            input_ids: vec![0],
-            sampling: SamplingParams {
-                ignore_eos: true,
-                ..SamplingParams::greedy()
-            },
-            logprobs: LogprobParams::default(),
-            max_new_tokens: 1,
-            priority: 0,
-            timeout_ms: None,
-        };
-        if let Err(error) = self.planner.submit(self.clock.now(), id, request) {
-            // Refused means busy, and then steps run anyway.
-            tracing::debug!(%error, "no health step was added");
-        }
-    }
-
     fn flush(&mut self) -> FlushCacheResponse {
         match self.planner.flush_cache() {
             Ok(tokens) => FlushCacheResponse {
@@ -410,13 +321,6 @@ impl Engine {
                 reason: format!("{busy}; flush when the server is idle"),
             },
         }
-    }
-}
-
-fn unavailable(message: String) -> RequestError {
-    RequestError {
-        retry_after_s: Some(1),
-        ..RequestError::new(ErrorKind::Unavailable, message)
     }
 }
 
