@@ -37,11 +37,12 @@ struct Case {
     golden: Golden,
 }
 
-/// Float32 logits of magnitude 10 carry rounding of about 1e-6 per operation;
-/// sums over hundreds of terms in another order than torch's, through a few
-/// layers, stay well below this.
-const F32_TOLERANCE: f32 = 1e-3;
-/// A gap that no float32 rounding closes.
+/// Logits here stay below 16, whose float32 spacing is 1e-6; sums of a few
+/// hundred terms in another order than torch's, through three layers, were
+/// seen to differ by less than 1e-4. An f32 rotary table where torch's comes
+/// from f32 frequencies adds as much at the longest prompts.
+const F32_TOLERANCE: f32 = 2e-4;
+/// A gap that errors of two logits do not close.
 const F32_CLEAR_GAP: f32 = 2.0 * F32_TOLERANCE;
 
 /// The folders, and the context within which a sliding window is never full.

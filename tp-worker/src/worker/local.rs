@@ -7,6 +7,7 @@ use std::{
         mpsc::{Receiver, Sender, channel},
     },
     thread::JoinHandle,
+    time::Duration,
 };
 
 use lockstep_backend::{Backend, BackendError};
@@ -65,6 +66,13 @@ impl LocalGroup {
         let (config, backend) = (Arc::new(config.clone()), Arc::new(backend));
         let options = Options {
             threads_per_rank: config.parallel.threads_per_rank,
+            // Ranks meet for the first time when all have loaded.
+            timeout: Duration::from_secs(
+                config
+                    .timeouts
+                    .startup_s
+                    .max(config.timeouts.step_watchdog_s),
+            ),
             ..Options::default()
         };
         let (ready, starts) = channel();

@@ -2,5 +2,6 @@ mod failures;
 mod goldens;
 mod invalid;
 mod invariance;
+mod random;
 mod sampling;
 mod support;
