@@ -25,6 +25,8 @@ pub struct RequestHandle {
     number: u64,
     outputs: mpsc::UnboundedReceiver<Output>,
     commands: mpsc::UnboundedSender<Command>,
+    /// A failure that came right behind tokens: they are shown first.
+    failure: Option<Output>,
     finished: bool,
     _live: Live,
 }
@@ -40,6 +42,7 @@ impl RequestHandle {
             number,
             outputs,
             commands,
+            failure: None,
             finished: false,
             _live: live,
         }
@@ -48,10 +51,21 @@ impl RequestHandle {
     /// The next output, with all that has come since joined to it. Not to be
     /// called after an output with `finish`. Cancel-safe.
     pub async fn next(&mut self) -> Output {
-        let mut output = self.outputs.recv().await.unwrap_or_else(lost);
+        let mut output = match self.failure.take() {
+            Some(failure) => failure,
+            None => self.outputs.recv().await.unwrap_or_else(lost),
+        };
         while output.finish.is_none()
             && let Ok(more) = self.outputs.try_recv()
         {
+            if more
+                .finish
+                .as_ref()
+                .is_some_and(|finish| finish.outcome.is_err())
+            {
+                self.failure = Some(more);
+                break;
+            }
             append(&mut output, more);
         }
         self.finished = output.finish.is_some();

@@ -1,0 +1,80 @@
+//! Requests as clients make them.
+
+use serde_json::{Value, json};
+
+use super::harness::{Front, MODEL};
+
+/// The events of a stream, without `data: `.
+pub fn events(body: &str) -> Vec<String> {
+    body.split_terminator("\n\n")
+        .map(|event| {
+            event
+                .strip_prefix("data: ")
+                .unwrap_or_else(|| panic!("no event: {event:?}"))
+                .to_owned()
+        })
+        .collect()
+}
+
+/// The events as JSON; the last must be `[DONE]` and is left out.
+pub fn chunks(body: &str) -> Vec<Value> {
+    let mut events = events(body);
+    assert_eq!(events.pop().as_deref(), Some("[DONE]"), "{body}");
+    events
+        .iter()
+        .map(|event| serde_json::from_str(event).expect("json"))
+        .collect()
+}
+
+/// A chat request of one short message, with `fields` on top.
+pub fn chat(fields: &Value) -> Value {
+    with(
+        json!({"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}),
+        fields,
+    )
+}
+
+/// A completions request of a short prompt, with `fields` on top.
+pub fn completion(fields: &Value) -> Value {
+    with(json!({"model": MODEL, "prompt": "ab"}), fields)
+}
+
+/// `base` with the fields of `fields`; null takes a field away.
+pub fn with(mut base: Value, fields: &Value) -> Value {
+    let (Some(into), Some(fields)) = (base.as_object_mut(), fields.as_object()) else {
+        panic!("not objects");
+    };
+    for (name, value) in fields {
+        if value.is_null() {
+            into.remove(name);
+        } else {
+            into.insert(name.clone(), value.clone());
+        }
+    }
+    base
+}
+
+impl Front {
+    /// Sends a POST; the status and the body come once it is answered.
+    pub async fn post(&self, path: &str, body: &Value) -> (u16, String) {
+        let request = self.client.post(format!("{}{path}", self.url)).json(body);
+        let response = request.send().await.expect("answered");
+        let status = response.status().as_u16();
+        (status, response.text().await.expect("body"))
+    }
+
+    /// Sends a GET.
+    pub async fn get(&self, path: &str) -> (u16, String) {
+        let request = self.client.get(format!("{}{path}", self.url));
+        let response = request.send().await.expect("answered");
+        let status = response.status().as_u16();
+        (status, response.text().await.expect("body"))
+    }
+
+    /// A POST that must succeed, as JSON.
+    pub async fn ok(&self, path: &str, body: &Value) -> Value {
+        let (status, text) = self.post(path, body).await;
+        assert_eq!(status, 200, "{text}");
+        serde_json::from_str(&text).expect("json")
+    }
+}

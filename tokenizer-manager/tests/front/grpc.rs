@@ -1,0 +1,310 @@
+//! `lockstep.v1.Inference`, health and reflection.
+
+use lockstep_proto::pb::lockstep::{
+    AbortRequest, Chat, ChatMessage, DetokenizeRequest, FinishReason, GenerateRequest,
+    GenerateResponse, GetModelInfoRequest, GetServerInfoRequest, LogprobParams, SamplingParams,
+    TokenIds, TokenizeRequest, generate_request::Input, generate_response::Matched,
+    inference_client::InferenceClient,
+};
+use tonic::{Code, transport::Channel};
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+
+use super::{
+    harness::{Front, MODEL, start, start_with},
+    mock::{id, ids, logprob, tokens},
+};
+
+async fn client(front: &Front) -> InferenceClient<Channel> {
+    InferenceClient::new(channel(front).await)
+}
+
+async fn channel(front: &Front) -> Channel {
+    let endpoint = Channel::from_shared(front.grpc.clone()).expect("an address");
+    endpoint.connect().await.expect("connected")
+}
+
+fn text(text: &str) -> GenerateRequest {
+    GenerateRequest {
+        input: Some(Input::Text(text.to_owned())),
+        max_new_tokens: Some(8),
+        ..GenerateRequest::default()
+    }
+}
+
+async fn collect(
+    client: &mut InferenceClient<Channel>,
+    request: GenerateRequest,
+) -> Result<Vec<GenerateResponse>, tonic::Status> {
+    let mut stream = client.generate(request).await?.into_inner();
+    let mut answers = Vec::new();
+    while let Some(answer) = stream.message().await? {
+        answers.push(answer);
+    }
+    Ok(answers)
+}
+
+#[tokio::test]
+async fn zero_is_a_choice_and_absent_a_default() {
+    let front = start().await;
+    let mut client = client(&front).await;
+    for (sampling, temperature) in [
+        (None, 1.0),
+        (
+            Some(SamplingParams {
+                temperature: Some(0.0),
+                ..SamplingParams::default()
+            }),
+            0.0,
+        ),
+    ] {
+        let request = GenerateRequest {
+            sampling,
+            ..text("ab")
+        };
+        let scheduler = async {
+            let job = front.mock.job().await;
+            let sampling = job.submit.sampling.clone().expect("sampling");
+            assert_eq!(sampling.temperature, Some(temperature));
+            job.tokens(&ids("x"));
+            job.finish(FinishReason::Length, 1);
+        };
+        let (answers, ()) = tokio::join!(collect(&mut client, request), scheduler);
+        let answers = answers.expect("served");
+        let text: String = answers.iter().map(|answer| answer.text.as_str()).collect();
+        assert_eq!(text, "x");
+        let last = answers.last().expect("answers");
+        assert_eq!(last.finish_reason(), FinishReason::Length);
+        assert_eq!(last.usage.map(|usage| usage.cached_tokens), Some(2));
+    }
+}
+
+#[tokio::test]
+async fn a_chat_with_a_stop_string_in_one_message() {
+    let front = start().await;
+    let mut client = client(&front).await;
+    let request = GenerateRequest {
+        input: Some(Input::Chat(Chat {
+            messages: vec![ChatMessage {
+                role: "user".to_owned(),
+                content: "Hello".to_owned(),
+            }],
+        })),
+        stop: vec!["ST".to_owned()],
+        stream: Some(false),
+        logprobs: Some(LogprobParams {
+            output: Some(true),
+            ..LogprobParams::default()
+        }),
+        ..text("")
+    };
+    let scheduler = async {
+        let job = front.mock.job().await;
+        // <|im_start|> opens the rendered prompt.
+        assert_eq!(job.submit.input_ids.first(), Some(&1));
+        for character in "abST".chars() {
+            let mut output = tokens(&[id(character)]);
+            output.logprobs = vec![logprob(id(character), Some(-1.0), &[])];
+            job.send(output);
+        }
+        front.mock.abort().await;
+        job.finish(FinishReason::Abort, 4);
+    };
+    let (answers, ()) = tokio::join!(collect(&mut client, request), scheduler);
+    let answers = answers.expect("served");
+    assert_eq!(answers.len(), 1);
+    assert_eq!(answers[0].text, "ab");
+    assert_eq!(answers[0].logprobs.len(), 2);
+    assert_eq!(
+        answers[0].matched,
+        Some(Matched::MatchedStop("ST".to_owned()))
+    );
+    assert_eq!(
+        answers[0].usage.map(|usage| usage.completion_tokens),
+        Some(4)
+    );
+}
+
+#[tokio::test]
+async fn dropping_the_call_aborts_it_and_so_does_its_id() {
+    let front = start().await;
+    let mut client = client(&front).await;
+    let stream = client.generate(text("ab"));
+    let (stream, job) = tokio::join!(stream, async {
+        let job = front.mock.job().await;
+        job.tokens(&ids("x"));
+        job
+    });
+    drop(stream.expect("served"));
+    assert_eq!(front.mock.abort().await, job.submit.request);
+
+    let request = GenerateRequest {
+        request_id: Some("mine".to_owned()),
+        ..text("ab")
+    };
+    let mut other = client.clone();
+    let (answers, ()) = tokio::join!(collect(&mut client, request), async {
+        front.mock.job().await;
+        let abort = AbortRequest {
+            request_id: "mine".to_owned(),
+        };
+        let found = other.abort(abort).await.expect("served").into_inner();
+        assert!(found.found);
+        front.mock.abort().await;
+    });
+    let last = answers.expect("served").pop().expect("answers");
+    assert_eq!(last.finish_reason(), FinishReason::Abort);
+}
+
+#[tokio::test]
+async fn bad_input_is_an_invalid_argument() {
+    let front = start().await;
+    let mut client = client(&front).await;
+    let sampling = |sampling: SamplingParams| GenerateRequest {
+        sampling: Some(sampling),
+        ..text("ab")
+    };
+    let cases = [
+        (GenerateRequest::default(), "input"),
+        (text(""), "text"),
+        (
+            GenerateRequest {
+                input: Some(Input::Tokens(TokenIds { ids: vec![4096] })),
+                ..text("")
+            },
+            "tokens",
+        ),
+        (
+            GenerateRequest {
+                max_new_tokens: Some(0),
+                ..text("ab")
+            },
+            "max_new_tokens",
+        ),
+        (
+            GenerateRequest {
+                max_new_tokens: Some(1000),
+                ..text("ab")
+            },
+            "text",
+        ),
+        (
+            GenerateRequest {
+                n: Some(0),
+                ..text("ab")
+            },
+            "n",
+        ),
+        (
+            GenerateRequest {
+                stop: vec![String::new()],
+                ..text("ab")
+            },
+            "stop",
+        ),
+        (
+            GenerateRequest {
+                request_id: Some("bad id".to_owned()),
+                ..text("ab")
+            },
+            "request_id",
+        ),
+        (
+            GenerateRequest {
+                input: Some(Input::Chat(Chat::default())),
+                ..text("")
+            },
+            "messages",
+        ),
+        (
+            sampling(SamplingParams {
+                temperature: Some(f32::NAN),
+                ..SamplingParams::default()
+            }),
+            "temperature",
+        ),
+        (
+            sampling(SamplingParams {
+                top_p: Some(0.0),
+                ..SamplingParams::default()
+            }),
+            "top_p",
+        ),
+        (
+            sampling(SamplingParams {
+                logit_bias: [(5000, 1.0)].into(),
+                ..SamplingParams::default()
+            }),
+            "logit_bias",
+        ),
+    ];
+    for (request, param) in cases {
+        let status = client.generate(request.clone()).await.expect_err("refused");
+        assert_eq!(status.code(), Code::InvalidArgument, "{request:?}");
+        let found = status.metadata().get("param").and_then(|p| p.to_str().ok());
+        assert_eq!(found, Some(param), "{status:?}");
+    }
+}
+
+#[tokio::test]
+async fn information_and_tokens() {
+    let front = start().await;
+    let mut client = client(&front).await;
+    let model = client.get_model_info(GetModelInfoRequest {}).await;
+    let model = model.expect("served").into_inner();
+    assert_eq!(model.served_model_name, MODEL);
+    assert_eq!(
+        (model.architecture.as_str(), model.dtype.as_str()),
+        ("llama", "float32")
+    );
+    let server = client.get_server_info(GetServerInfoRequest {}).await;
+    let server = server.expect("served").into_inner();
+    assert_eq!(server.running_requests, 3);
+    assert!(server.config_json.contains("\"context_length\""));
+    let request = TokenizeRequest {
+        text: "Hello wörld".to_owned(),
+        add_special_tokens: None,
+    };
+    let ids = client.tokenize(request).await.expect("served").into_inner();
+    let request = DetokenizeRequest {
+        ids: ids.ids,
+        skip_special_tokens: None,
+    };
+    let text = client.detokenize(request).await.expect("served");
+    assert_eq!(text.into_inner().text, "Hello wörld");
+}
+
+#[tokio::test]
+async fn health_follows_the_drain_and_a_key_is_asked_for() {
+    let front = start_with(|engine, node| {
+        engine.server.api_key_required = true;
+        node.api_key = Some("secret".to_owned());
+    })
+    .await;
+    let mut client = client(&front).await;
+    let status = client
+        .get_model_info(GetModelInfoRequest {})
+        .await
+        .expect_err("no key");
+    assert_eq!(status.code(), Code::Unauthenticated);
+    let mut request = tonic::Request::new(GetModelInfoRequest {});
+    let value = "Bearer secret".parse().expect("ascii");
+    request.metadata_mut().insert("authorization", value);
+    client.get_model_info(request).await.expect("with the key");
+
+    // Load balancers need no key.
+    let mut health = HealthClient::new(channel(&front).await);
+    let request = HealthCheckRequest {
+        service: "lockstep.v1.Inference".to_owned(),
+    };
+    let mut watch = health.watch(request).await.expect("served").into_inner();
+    let serving = |status: i32| status == 1;
+    while !serving(watch.message().await.expect("open").expect("open").status) {}
+    front.context.link.lifecycle().drain.cancel();
+    // Either the change is reported or the server has already ended.
+    while let Ok(Some(status)) = watch.message().await {
+        if !serving(status.status) {
+            break;
+        }
+    }
+    front.served.await.expect("no panic").expect("drained");
+}

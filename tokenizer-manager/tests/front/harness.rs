@@ -1,0 +1,206 @@
+//! A tokenizer-manager in this process, with a mock scheduler behind it.
+
+use std::{path::PathBuf, sync::Arc};
+
+use lockstep_config::{
+    Architecture, Dtype, EngineConfig, KvConfig, LimitsConfig, ModelConfig, NodeConfig,
+    ParallelConfig, RequestLimits, RopeConfig, RopeScaling, ScheduleConfig, SchedulePolicy,
+    ServerConfig, SpeculationConfig, TimeoutConfig,
+};
+use lockstep_process::{ChildMessage, ControlLink, Role, RoleContext};
+use lockstep_tokenizer_manager::{Listeners, RunError, serve_on};
+use tokio::{net::TcpListener, sync::mpsc::UnboundedReceiver, task::JoinHandle};
+
+use super::mock::Mock;
+
+/// The model's name in these tests.
+pub const MODEL: &str = "demo";
+/// The configuration's hash in these tests.
+pub const HASH: &str = "0123456789abcdef0123456789abcdef";
+/// The context in these tests, tokens.
+pub const CONTEXT: usize = 256;
+
+/// A running tokenizer-manager.
+pub struct Front {
+    pub url: String,
+    pub address: std::net::SocketAddr,
+    pub grpc: String,
+    pub mock: Arc<Mock>,
+    pub context: RoleContext,
+    pub client: reqwest::Client,
+    pub served: JoinHandle<Result<(), RunError>>,
+    pub reports: UnboundedReceiver<ChildMessage>,
+    _run_dir: tempfile::TempDir,
+}
+
+/// Starts with the defaults of these tests.
+pub async fn start() -> Front {
+    start_with(|_, _| {}).await
+}
+
+/// Starts with a changed configuration and waits until it reports readiness.
+pub async fn start_with(change: impl FnOnce(&mut EngineConfig, &mut NodeConfig)) -> Front {
+    let run_dir = tempfile::tempdir().expect("run dir");
+    let (mut engine, mut node) = (engine_config(), node_config(run_dir.path().to_owned()));
+    change(&mut engine, &mut node);
+    let mock = Mock::start(&node.frontend_socket(), HASH);
+    let mut front = launch(engine, node, mock, run_dir).await;
+    match front.reports.recv().await {
+        Some(ChildMessage::Ready { .. }) => front,
+        other => panic!("not ready but {other:?}"),
+    }
+}
+
+/// Starts without waiting.
+pub async fn launch(
+    engine: EngineConfig,
+    node: NodeConfig,
+    mock: Arc<Mock>,
+    run_dir: tempfile::TempDir,
+) -> Front {
+    let (link, reports) = ControlLink::detached();
+    let context = RoleContext {
+        engine: engine.into(),
+        node: node.into(),
+        config_hash: HASH.to_owned(),
+        role: Role::TokenizerManager(0),
+        link,
+    };
+    let bind = || TcpListener::bind("127.0.0.1:0");
+    let (http, grpc) = (bind().await.expect("port"), bind().await.expect("port"));
+    let address = http.local_addr().expect("address");
+    let grpc_address = grpc.local_addr().expect("address");
+    let listeners = Listeners {
+        http,
+        grpc: Some(grpc),
+    };
+    Front {
+        url: format!("http://{address}"),
+        address,
+        grpc: format!("http://{grpc_address}"),
+        mock,
+        served: tokio::spawn(serve_on(context.clone(), listeners)),
+        context,
+        client: reqwest::Client::builder()
+            .no_proxy()
+            // A test whose answer never comes fails instead of hanging.
+            .timeout(std::time::Duration::from_secs(30))
+            .build()
+            .expect("client"),
+        reports,
+        _run_dir: run_dir,
+    }
+}
+
+/// A configuration of the demo model with a short context.
+pub fn engine_config() -> EngineConfig {
+    EngineConfig {
+        model: model_config(),
+        dtype: Dtype::Float32,
+        parallel: ParallelConfig {
+            tp_size: 1,
+            nnodes: 1,
+            dist_init_addr: String::new(),
+            threads_per_rank: 1,
+            tokenizer_managers: 1,
+        },
+        kv: KvConfig {
+            page_size: 16,
+            num_pages: 64,
+            radix_cache: true,
+        },
+        schedule: ScheduleConfig {
+            max_running_requests: 8,
+            max_queued_requests: 8,
+            max_queued_tokens: 4096,
+            max_prefill_tokens: 512,
+            chunked_prefill_size: None,
+            policy: SchedulePolicy::Fcfs,
+            priorities: false,
+            overlap: true,
+        },
+        speculation: SpeculationConfig {
+            max_speculative_num_draft_tokens: 4,
+        },
+        timeouts: TimeoutConfig {
+            request_s: None,
+            queue_s: None,
+            step_watchdog_s: 60,
+            health_s: 2,
+            drain_s: 10,
+            startup_s: 60,
+        },
+        server: server_config(),
+    }
+}
+
+fn server_config() -> ServerConfig {
+    ServerConfig {
+        host: "127.0.0.1".to_owned(),
+        port: 0,
+        grpc_port: None,
+        sglang_grpc_port: None,
+        served_model_name: MODEL.to_owned(),
+        context_length: CONTEXT,
+        api_key_required: false,
+        limits: LimitsConfig {
+            body_bytes: 64 * 1024,
+            header_bytes: 8 * 1024,
+            json_depth: 32,
+            connections: 64,
+            request: RequestLimits {
+                messages: 16,
+                prompts: 8,
+                choices: 8,
+                top_logprobs: 20,
+                stops: 4,
+                stop_bytes: 64,
+                stop_token_ids: 8,
+                logit_bias: 8,
+            },
+        },
+    }
+}
+
+fn model_config() -> ModelConfig {
+    ModelConfig {
+        path: PathBuf::from(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../models/lockstep-demo-7m"
+        )),
+        architecture: Architecture::Llama,
+        hidden_size: 256,
+        num_layers: 7,
+        num_heads: 8,
+        num_kv_heads: 4,
+        head_dim: 64,
+        intermediate_size: 768,
+        vocab_size: 4096,
+        max_position_embeddings: 2048,
+        rms_norm_eps: 1e-5,
+        rope: RopeConfig {
+            theta: 10000.0,
+            scaling: RopeScaling::Default,
+        },
+        tie_word_embeddings: true,
+        qkv_bias: false,
+        output_bias: false,
+        mlp_bias: false,
+        qk_norm: false,
+        eos_token_ids: vec![2],
+        bos_token_id: None,
+    }
+}
+
+/// A node whose sockets are in `run_dir`.
+pub fn node_config(run_dir: PathBuf) -> NodeConfig {
+    NodeConfig {
+        node_rank: 0,
+        run_dir,
+        cores: Vec::new(),
+        api_key: None,
+        dist_secret: None,
+        log: "off".to_owned(),
+        log_json: false,
+    }
+}

@@ -1,0 +1,265 @@
+//! Clients that leave or dawdle, schedulers that die, and the process's own end.
+
+use std::{sync::Arc, time::Duration};
+
+use lockstep_proto::pb::lockstep::FinishReason;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use super::{
+    client::{chat, completion, events},
+    harness::{HASH, engine_config, launch, node_config, start, start_with},
+    mock::{Mock, ids, tokens},
+};
+
+/// A raw request on a connection of its own.
+async fn raw(address: std::net::SocketAddr, path: &str, body: &Value) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.expect("connected");
+    let body = body.to_string();
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: \
+         {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    stream
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_aborts_its_request() {
+    let front = start().await;
+    for stream in [false, true] {
+        // Before the first token, and after it.
+        for started in [false, true] {
+            let body = chat(&json!({"stream": stream, "n": 2}));
+            let mut client = raw(front.address, "/v1/chat/completions", &body).await;
+            let jobs = [front.mock.job().await, front.mock.job().await];
+            if started {
+                jobs[0].tokens(&ids("x"));
+                if stream {
+                    let mut first = [0];
+                    client.read_exact(&mut first).await.expect("a first byte");
+                }
+            }
+            drop(client);
+            let mut aborted = [front.mock.abort().await, front.mock.abort().await];
+            aborted.sort_unstable();
+            let mut numbers = jobs.map(|job| job.submit.request);
+            numbers.sort_unstable();
+            assert_eq!(aborted, numbers);
+        }
+    }
+    assert_eq!(front.context.engine.server.limits.connections, 64);
+}
+
+#[tokio::test]
+async fn a_slow_client_holds_up_nobody() {
+    let front = start().await;
+    // This one never reads. Its output is far more than the sockets' buffers hold.
+    let body = json!({"text": "a", "stream": true, "sampling_params": {"max_new_tokens": 240}});
+    let slow: Vec<TcpStream> = {
+        let mut slow = Vec::new();
+        for _ in 0..4 {
+            slow.push(raw(front.address, "/generate", &body).await);
+        }
+        slow
+    };
+    let mut jobs = Vec::new();
+    for _ in &slow {
+        jobs.push(front.mock.job().await);
+    }
+    let flood = tokens(&ids(&"x".repeat(2000)));
+    for _ in 0..200 {
+        for job in &jobs {
+            assert!(job.send(flood.clone()));
+        }
+    }
+    let answered = async {
+        let body = completion(&json!({}));
+        let (answer, ()) = tokio::join!(front.ok("/v1/completions", &body), async {
+            let job = front.mock.job().await;
+            job.tokens(&ids("quick"));
+            job.finish(FinishReason::Stop, 5);
+        });
+        assert_eq!(answer["choices"][0]["text"], "quick");
+    };
+    tokio::time::timeout(Duration::from_secs(30), answered)
+        .await
+        .expect("the others are served");
+    drop(slow);
+}
+
+#[tokio::test]
+async fn a_scheduler_that_dies_ends_every_request_and_may_come_back() {
+    let front = start().await;
+    let streaming = chat(&json!({"stream": true}));
+    let whole = chat(&json!({}));
+    let scheduler = async {
+        let (one, two) = (front.mock.job().await, front.mock.job().await);
+        for job in [&one, &two] {
+            job.tokens(&ids("x"));
+        }
+        // The streamed answer has begun when its first byte is out; the
+        // client's side waits for that below.
+        (one, two)
+    };
+    let mut stream = raw(front.address, "/v1/chat/completions", &streaming).await;
+    let begun = async {
+        let mut first = [0];
+        stream.read_exact(&mut first).await.expect("a first byte");
+        front.mock.disconnect();
+        let mut rest = String::new();
+        let end = async {
+            let mut buffer = [0; 4096];
+            while !rest.contains("\"error\"") {
+                let read = stream.read(&mut buffer).await.expect("readable");
+                assert_ne!(read, 0, "ended without an error: {rest}");
+                rest.push_str(&String::from_utf8_lossy(&buffer[..read]));
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(2), end)
+            .await
+            .expect("an error event");
+        assert!(rest.contains("service_unavailable"), "{rest}");
+    };
+    let ((status, text), _jobs, ()) =
+        tokio::join!(front.post("/v1/chat/completions", &whole), scheduler, begun);
+    assert_eq!(status, 503, "{text}");
+    assert!(text.contains("service_unavailable"));
+
+    // The mock accepts again: requests are served as soon as the link is back.
+    let simple = completion(&json!({}));
+    let served = async {
+        loop {
+            let (answer, job) = tokio::join!(
+                front.post("/v1/completions", &simple),
+                tokio::time::timeout(Duration::from_millis(500), async {
+                    front.mock.job().await.finish(FinishReason::Stop, 0);
+                })
+            );
+            if answer.0 == 200 && job.is_ok() {
+                return;
+            }
+            assert_eq!(answer.0, 503);
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), served)
+        .await
+        .expect("served again");
+}
+
+#[tokio::test]
+async fn without_a_scheduler_requests_are_refused_at_once() {
+    let run_dir = tempfile::tempdir().expect("run dir");
+    let node = node_config(run_dir.path().to_owned());
+    let elsewhere = tempfile::tempdir().expect("run dir");
+    let mock = Mock::start(&elsewhere.path().join("frontend.sock"), HASH);
+    let mut front = launch(engine_config(), node, mock, run_dir).await;
+    let (status, text) = front.post("/v1/completions", &completion(&json!({}))).await;
+    assert_eq!(status, 503, "{text}");
+    assert_eq!(front.get("/health").await.0, 503);
+    assert!(front.reports.try_recv().is_err(), "not ready");
+}
+
+#[tokio::test]
+async fn a_scheduler_of_another_configuration_ends_the_process() {
+    let run_dir = tempfile::tempdir().expect("run dir");
+    let node = node_config(run_dir.path().to_owned());
+    let mock = Mock::start(&node.frontend_socket(), "another");
+    let front = launch(engine_config(), node, mock, run_dir).await;
+    let error = front
+        .served
+        .await
+        .expect("no panic")
+        .expect_err("incompatible");
+    assert!(
+        error.to_string().contains("another configuration"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_drain_finishes_what_runs_and_takes_nothing_new() {
+    let front = start().await;
+    let body = chat(&json!({"stream": true}));
+    let running = front.post("/v1/chat/completions", &body);
+    let drain = async {
+        let job = front.mock.job().await;
+        job.tokens(&ids("a"));
+        let lifecycle = front.context.link.lifecycle();
+        lifecycle.drain.cancel();
+        // The gate closes a moment later: wait for it.
+        while front.get("/health").await.0 != 503 {
+            tokio::task::yield_now().await;
+        }
+        let request = front
+            .client
+            .post(format!("{}/v1/completions", front.url))
+            .json(&completion(&json!({})));
+        let refused = request.send().await.expect("answered");
+        assert_eq!(refused.status(), 503);
+        assert!(refused.headers().contains_key("retry-after"));
+        assert!(!front.served.is_finished());
+        job.tokens(&ids("b"));
+        job.finish(FinishReason::Stop, 2);
+    };
+    let ((status, text), ()) = tokio::join!(running, drain);
+    assert_eq!(status, 200);
+    assert_eq!(events(&text).last().map(String::as_str), Some("[DONE]"));
+    front.served.await.expect("no panic").expect("drained");
+}
+
+#[tokio::test]
+async fn a_halt_ends_requests_with_an_error() {
+    let front = start().await;
+    let body = completion(&json!({}));
+    let running = front.post("/v1/completions", &body);
+    let halt = async {
+        front.mock.job().await;
+        front.context.link.lifecycle().halt.cancel();
+    };
+    let ((status, text), ()) = tokio::join!(running, halt);
+    assert_eq!(status, 503, "{text}");
+    let ended = tokio::time::timeout(Duration::from_secs(10), front.served);
+    ended
+        .await
+        .expect("in time")
+        .expect("no panic")
+        .expect("halted");
+}
+
+#[tokio::test]
+async fn more_requests_than_the_scheduler_could_hold_are_refused_here() {
+    let front = start_with(|engine, _| {
+        engine.schedule.max_running_requests = 1;
+        engine.schedule.max_queued_requests = 1;
+    })
+    .await;
+    let (status, text) = front
+        .post("/v1/completions", &completion(&json!({"n": 3})))
+        .await;
+    assert_eq!(status, 429, "{text}");
+    // The two that were submitted before the third was refused are aborted.
+    for _ in 0..2 {
+        let job = front.mock.job().await;
+        drop(job);
+    }
+    front.mock.abort().await;
+    front.mock.abort().await;
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_are_told_so() {
+    let front = start_with(|engine, _| engine.server.limits.connections = 1).await;
+    let held = TcpStream::connect(front.address).await.expect("connected");
+    let mut beyond = TcpStream::connect(front.address).await.expect("connected");
+    let mut answer = String::new();
+    beyond.read_to_string(&mut answer).await.expect("answered");
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(answer.contains("retry-after"));
+    drop(held);
+    let _keep: Arc<Mock> = front.mock.clone();
+}

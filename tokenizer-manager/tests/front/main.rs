@@ -1,0 +1,13 @@
+//! The tokenizer-manager over its real sockets, with a scripted scheduler
+//! behind it and the demo model's tokenizer inside.
+
+mod chat;
+mod client;
+mod completions;
+mod grpc;
+mod harness;
+mod lifecycle;
+mod mock;
+mod native;
+mod operators;
+mod refusals;

@@ -1,0 +1,270 @@
+//! A scheduler that does what a test says, behind the real protocol.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use lockstep_proto::pb::lockstep::{
+    CheckHealthRequest, CheckHealthResponse, Finish, FinishReason, FlushCacheRequest,
+    FlushCacheResponse, FrontendEvent, FrontendMessage, FrontendWelcome, GetLoadRequest,
+    GetLoadResponse, Output, RequestError, Submit, TokenLogprob, Usage, finish,
+    frontend_message::Kind,
+    frontend_server::{Frontend, FrontendServer},
+};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+type Sink = Arc<Mutex<Option<UnboundedSender<Result<FrontendEvent, Status>>>>>;
+
+/// What the tokenizer-manager asked for.
+pub enum Asked {
+    Submit(Job),
+    Abort(u64),
+}
+
+/// One submitted request and the way back.
+pub struct Job {
+    pub submit: Submit,
+    sink: Sink,
+}
+
+impl Job {
+    /// Sends an output; whether anybody still listens.
+    pub fn send(&self, output: Output) -> bool {
+        let event = FrontendEvent {
+            outputs: vec![Output {
+                request: self.submit.request,
+                ..output
+            }],
+            welcome: None,
+        };
+        let sink = self.sink.lock().expect("unpoisoned");
+        sink.as_ref()
+            .is_some_and(|sink| sink.send(Ok(event)).is_ok())
+    }
+
+    /// One token per output.
+    pub fn tokens(&self, ids: &[u32]) {
+        for id in ids {
+            self.send(tokens(&[*id]));
+        }
+    }
+
+    /// The end, with counts.
+    pub fn finish(&self, reason: FinishReason, completion_tokens: u32) {
+        self.send(ended(reason, self.usage(completion_tokens), None));
+    }
+
+    /// The end by an end token, which is the last of the output.
+    pub fn end_token(&self, id: u32, completion_tokens: u32) {
+        let usage = self.usage(completion_tokens);
+        self.send(Output {
+            token_ids: vec![id],
+            ..ended(FinishReason::Stop, usage, Some(id))
+        });
+    }
+
+    /// The end with an error.
+    pub fn fail(&self, error: RequestError) {
+        self.send(Output {
+            finish: Some(Finish {
+                kind: Some(finish::Kind::Error(error)),
+                ..Finish::default()
+            }),
+            ..Output::default()
+        });
+    }
+
+    /// Two prompt tokens are from the cache.
+    pub fn usage(&self, completion_tokens: u32) -> Usage {
+        Usage {
+            prompt_tokens: u32::try_from(self.submit.input_ids.len()).expect("short"),
+            completion_tokens,
+            cached_tokens: 2,
+        }
+    }
+}
+
+/// An output of these tokens.
+pub fn tokens(ids: &[u32]) -> Output {
+    Output {
+        token_ids: ids.to_vec(),
+        ..Output::default()
+    }
+}
+
+/// A last output.
+pub fn ended(reason: FinishReason, usage: Usage, matched_token: Option<u32>) -> Output {
+    Output {
+        finish: Some(Finish {
+            kind: Some(finish::Kind::Reason(reason.into())),
+            matched_token,
+            usage: Some(usage),
+        }),
+        ..Output::default()
+    }
+}
+
+/// A token with a probability and alternatives.
+pub fn logprob(id: u32, logprob: Option<f32>, top: &[(u32, f32)]) -> TokenLogprob {
+    TokenLogprob {
+        token_id: id,
+        logprob,
+        top_ids: top.iter().map(|(id, _)| *id).collect(),
+        top_logprobs: top.iter().map(|(_, value)| *value).collect(),
+    }
+}
+
+/// The byte-level token of an ASCII character in the demo model's vocabulary.
+pub fn id(character: char) -> u32 {
+    u32::from(character) - 30
+}
+
+/// The tokens of an ASCII text, one per character.
+pub fn ids(text: &str) -> Vec<u32> {
+    text.chars()
+        .map(|c| if c == ' ' { SPACE } else { id(c) })
+        .collect()
+}
+
+/// The token of a space.
+pub const SPACE: u32 = 223;
+/// The demo model's end token.
+pub const EOS: u32 = 2;
+
+/// The scheduler's side, shared by its connections.
+pub struct Mock {
+    pub asked: tokio::sync::Mutex<UnboundedReceiver<Asked>>,
+    pub healthy: AtomicBool,
+    sink: Mutex<Option<Sink>>,
+    sender: UnboundedSender<Asked>,
+    config_hash: String,
+}
+
+impl Mock {
+    /// Listens on `socket` until the runtime ends.
+    pub fn start(socket: &Path, config_hash: &str) -> Arc<Self> {
+        let (sender, asked) = unbounded_channel();
+        let mock = Arc::new(Self {
+            asked: tokio::sync::Mutex::new(asked),
+            healthy: AtomicBool::new(true),
+            sink: Mutex::new(None),
+            sender,
+            config_hash: config_hash.to_owned(),
+        });
+        let incoming = lockstep_process::listen_unix(socket).expect("socket");
+        let server = tonic::transport::Server::builder()
+            .add_service(FrontendServer::new(Service(mock.clone())))
+            .serve_with_incoming(incoming);
+        tokio::spawn(server);
+        mock
+    }
+
+    /// The next request.
+    pub async fn job(&self) -> Job {
+        match self.asked.lock().await.recv().await {
+            Some(Asked::Submit(job)) => job,
+            Some(Asked::Abort(number)) => panic!("abort of {number}, not a request"),
+            None => panic!("the scheduler is gone"),
+        }
+    }
+
+    /// The next abort.
+    pub async fn abort(&self) -> u64 {
+        match self.asked.lock().await.recv().await {
+            Some(Asked::Abort(number)) => number,
+            Some(Asked::Submit(job)) => panic!("{:?}, not an abort", job.submit),
+            None => panic!("the scheduler is gone"),
+        }
+    }
+
+    /// Breaks the stream, as a dying scheduler would.
+    pub fn disconnect(&self) {
+        if let Some(sink) = self.sink.lock().expect("unpoisoned").take() {
+            sink.lock().expect("unpoisoned").take();
+        }
+    }
+}
+
+struct Service(Arc<Mock>);
+
+#[tonic::async_trait]
+impl Frontend for Service {
+    type ExchangeStream = UnboundedReceiverStream<Result<FrontendEvent, Status>>;
+
+    async fn exchange(
+        &self,
+        request: Request<Streaming<FrontendMessage>>,
+    ) -> Result<Response<Self::ExchangeStream>, Status> {
+        let mut messages = request.into_inner();
+        let (sender, events) = unbounded_channel();
+        let welcome = FrontendEvent {
+            outputs: Vec::new(),
+            welcome: Some(FrontendWelcome {
+                config_hash: self.0.config_hash.clone(),
+            }),
+        };
+        sender.send(Ok(welcome)).expect("open");
+        let sink: Sink = Arc::new(Mutex::new(Some(sender)));
+        *self.0.sink.lock().expect("unpoisoned") = Some(sink.clone());
+        let asked = self.0.sender.clone();
+        tokio::spawn(async move {
+            while let Ok(Some(message)) = messages.message().await {
+                let sent = match message.kind {
+                    Some(Kind::Submit(submit)) => asked.send(Asked::Submit(Job {
+                        submit,
+                        sink: sink.clone(),
+                    })),
+                    Some(Kind::Abort(abort)) => asked.send(Asked::Abort(abort.request)),
+                    Some(Kind::Hello(_)) | None => Ok(()),
+                };
+                if sent.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(UnboundedReceiverStream::new(events)))
+    }
+
+    async fn check_health(
+        &self,
+        _: Request<CheckHealthRequest>,
+    ) -> Result<Response<CheckHealthResponse>, Status> {
+        let healthy = self.0.healthy.load(Ordering::Relaxed);
+        Ok(Response::new(CheckHealthResponse {
+            healthy,
+            reason: if healthy {
+                String::new()
+            } else {
+                "rank 1 is stuck".to_owned()
+            },
+        }))
+    }
+
+    async fn get_load(
+        &self,
+        _: Request<GetLoadRequest>,
+    ) -> Result<Response<GetLoadResponse>, Status> {
+        Ok(Response::new(GetLoadResponse {
+            running_requests: 3,
+            kv_tokens_total: 1024,
+            ..GetLoadResponse::default()
+        }))
+    }
+
+    async fn flush_cache(
+        &self,
+        _: Request<FlushCacheRequest>,
+    ) -> Result<Response<FlushCacheResponse>, Status> {
+        Ok(Response::new(FlushCacheResponse {
+            flushed: true,
+            tokens: 7,
+            reason: String::new(),
+        }))
+    }
+}

@@ -1,0 +1,126 @@
+//! `/generate`, SGLang's native form.
+
+use lockstep_proto::pb::lockstep::{FinishReason, Output};
+use serde_json::{Value, json};
+
+use super::{
+    client::chunks,
+    harness::start,
+    mock::{EOS, id, ids, logprob, tokens},
+};
+
+#[tokio::test]
+async fn one_prompt_with_logprobs() {
+    let front = start().await;
+    let body = json!({
+        "text": "ab", "rid": "mine", "return_logprob": true, "logprob_start_len": 0,
+        "top_logprobs_num": 1, "return_text_in_logprobs": true,
+        "sampling_params": {"max_new_tokens": 4, "temperature": 0, "sampling_seed": 3}
+    });
+    let scheduler = async {
+        let job = front.mock.job().await;
+        assert_eq!(job.submit.trace_id, "mine");
+        assert_eq!(job.submit.sampling.as_ref().and_then(|s| s.seed), Some(3));
+        let prompt: Vec<u32> = job.submit.input_ids.clone();
+        let mut first = tokens(&[id('C')]);
+        first.prompt_logprobs = vec![logprob(prompt[0], None, &[])];
+        first.logprobs = vec![logprob(id('C'), Some(-0.5), &[(id('C'), -0.5)])];
+        job.send(first);
+        job.send(Output {
+            token_ids: vec![EOS],
+            logprobs: vec![logprob(EOS, Some(-0.25), &[(EOS, -0.25)])],
+            ..super::mock::ended(FinishReason::Stop, job.usage(2), Some(EOS))
+        });
+    };
+    let (answer, ()) = tokio::join!(front.ok("/generate", &body), scheduler);
+    assert_eq!(answer["text"], "C");
+    assert_eq!(answer["output_ids"], json!([id('C'), EOS]));
+    let meta = &answer["meta_info"];
+    assert_eq!(meta["id"], "mine");
+    assert_eq!(
+        meta["finish_reason"],
+        json!({"type": "stop", "matched": EOS})
+    );
+    assert_eq!(meta["cached_tokens"], 2);
+    assert_eq!(meta["input_token_logprobs"][0][0], Value::Null);
+    assert_eq!(
+        meta["output_token_logprobs"],
+        json!([[-0.5, id('C'), "C"], [-0.25, EOS, "<|im_end|>"]])
+    );
+    assert_eq!(
+        meta["output_top_logprobs"][0],
+        json!([[-0.5, id('C'), "C"]])
+    );
+}
+
+#[tokio::test]
+async fn a_batch_answers_with_a_list() {
+    let front = start().await;
+    let body = json!({
+        "text": ["a", "b"],
+        "sampling_params": [{"max_new_tokens": 1}, {"max_new_tokens": 2, "stop": "Z"}]
+    });
+    let scheduler = async {
+        for (limit, text) in [(1, "1"), (2, "2")] {
+            let job = front.mock.job().await;
+            assert_eq!(job.submit.max_new_tokens, limit);
+            job.tokens(&ids(text));
+            job.finish(FinishReason::Length, 1);
+        }
+    };
+    let (answer, ()) = tokio::join!(front.ok("/generate", &body), scheduler);
+    let texts: Vec<&Value> = answer
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|one| &one["text"])
+        .collect();
+    assert_eq!(texts, [&json!("1"), &json!("2")]);
+    assert_eq!(
+        answer[0]["meta_info"]["finish_reason"],
+        json!({"type": "length", "length": 1})
+    );
+}
+
+#[tokio::test]
+async fn a_stream_repeats_the_text_so_far() {
+    let front = start().await;
+    let body = json!({"input_ids": [35, 36], "stream": true});
+    let scheduler = async {
+        let job = front.mock.job().await;
+        assert_eq!(job.submit.input_ids, [35, 36]);
+        job.tokens(&ids("xyz"));
+        job.finish(FinishReason::Stop, 3);
+    };
+    let ((_, text), ()) = tokio::join!(front.post("/generate", &body), scheduler);
+    let chunks = chunks(&text);
+    let mut so_far = "";
+    for chunk in &chunks {
+        let text = chunk["text"].as_str().expect("text");
+        assert!(text.starts_with(so_far));
+        so_far = text;
+    }
+    assert_eq!(so_far, "xyz");
+    let last = &chunks[chunks.len() - 1];
+    assert_eq!(last["meta_info"]["finish_reason"]["type"], "stop");
+}
+
+#[tokio::test]
+async fn a_request_can_be_aborted_by_its_id() {
+    let front = start().await;
+    let body = json!({"text": "a", "rid": "victim"});
+    let scheduler = async {
+        let job = front.mock.job().await;
+        job.tokens(&ids("x"));
+        let other = front
+            .ok("/abort_request", &json!({"rid": "somebody else"}))
+            .await;
+        assert_eq!(other, json!({"aborted": 0}));
+        let answer = front.ok("/abort_request", &json!({"rid": "victim"})).await;
+        assert_eq!(answer, json!({"aborted": 1}));
+        assert_eq!(front.mock.abort().await, job.submit.request);
+    };
+    let (answer, ()) = tokio::join!(front.ok("/generate", &body), scheduler);
+    assert_eq!(answer["text"], "x");
+    assert_eq!(answer["meta_info"]["finish_reason"]["type"], "abort");
+}

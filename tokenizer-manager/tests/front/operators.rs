@@ -1,0 +1,162 @@
+//! What operators, load balancers and tools ask.
+
+use std::sync::atomic::Ordering;
+
+use lockstep_proto::pb::lockstep::FinishReason;
+use serde_json::{Value, json};
+
+use super::{
+    client::chat,
+    harness::{CONTEXT, HASH, MODEL, start, start_with},
+    mock::ids,
+};
+
+#[tokio::test]
+async fn health_is_the_schedulers() {
+    let front = start().await;
+    assert_eq!(front.get("/health").await.0, 200);
+    assert_eq!(front.get("/health_generate").await.0, 200);
+    front.mock.healthy.store(false, Ordering::Relaxed);
+    let (status, text) = front.get("/health").await;
+    assert_eq!(status, 503);
+    assert!(text.contains("rank 1 is stuck"), "{text}");
+}
+
+#[tokio::test]
+async fn the_model_is_listed_and_described() {
+    let front = start().await;
+    let json = |text: String| serde_json::from_str::<Value>(&text).expect("json");
+    let list = json(front.get("/v1/models").await.1);
+    assert_eq!(list["data"][0]["id"], MODEL);
+    assert_eq!(list["data"][0]["max_model_len"], CONTEXT);
+    let (status, text) = front.get("/v1/models/demo").await;
+    assert_eq!(
+        (status, json(text)["object"].clone()),
+        (200, json!("model"))
+    );
+    let (status, text) = front.get("/v1/models/some/other").await;
+    assert_eq!(status, 404);
+    assert_eq!(json(text)["error"]["code"], "model_not_found");
+    for path in ["/model_info", "/get_model_info"] {
+        let info = json(front.get(path).await.1);
+        assert_eq!(info["is_generation"], true);
+        assert_eq!(info["eos_token_ids"], json!([2]));
+    }
+    for path in ["/server_info", "/get_server_info"] {
+        let info = json(front.get(path).await.1);
+        assert_eq!(info["config_hash"], HASH);
+        assert_eq!(info["load"]["num_running_reqs"], 3);
+    }
+    let (status, text) = front.get("/").await;
+    assert_eq!(status, 200);
+    assert!(text.contains(MODEL));
+}
+
+#[tokio::test]
+async fn tokens_there_and_back() {
+    let front = start().await;
+    let text = "Hello wörld";
+    let one = front.ok("/tokenize", &json!({"prompt": text})).await;
+    let tokens = one["tokens"].as_array().expect("tokens").clone();
+    assert_eq!(one["count"], tokens.len());
+    assert_eq!(one["max_model_len"], CONTEXT);
+    let back = front.ok("/detokenize", &json!({"tokens": tokens})).await;
+    assert_eq!(back, json!({"prompt": text, "text": text}));
+    let many = front.ok("/tokenize", &json!({"prompt": [text, ""]})).await;
+    assert_eq!(many["tokens"], json!([tokens, []]));
+    let chat = front
+        .ok(
+            "/tokenize",
+            &json!({"messages": [{"role": "user", "content": "Hi"}], "return_token_strs": true}),
+        )
+        .await;
+    assert_eq!(chat["token_strs"][0], "<|im_start|>");
+    let none = front.ok("/detokenize", &json!({"tokens": []})).await;
+    assert_eq!(none["text"], "");
+}
+
+#[tokio::test]
+async fn metrics_count_requests_and_tokens() {
+    let front = start().await;
+    let scheduler = async {
+        let job = front.mock.job().await;
+        job.tokens(&ids("abc"));
+        job.finish(FinishReason::Stop, 3);
+    };
+    let body = chat(&json!({}));
+    tokio::join!(front.ok("/v1/chat/completions", &body), scheduler);
+    let (status, text) = front.get("/metrics").await;
+    assert_eq!(status, 200);
+    for line in [
+        "lockstep_front_generated_tokens_total{tokenizer_manager=\"0\"} 3",
+        "lockstep_front_cached_tokens_total{tokenizer_manager=\"0\"} 2",
+        "lockstep_time_to_first_token_seconds_count{tokenizer_manager=\"0\"} 1",
+        "lockstep_requests_in_flight{tokenizer_manager=\"0\"} 0",
+        "lockstep_scheduler_up 1",
+        "lockstep_num_requests_running 3",
+        "lockstep_kv_tokens_total 1024",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+    assert!(
+        text.contains("route=\"/v1/chat/completions\",status=\"200\"")
+            || text.contains("status=\"200\"")
+    );
+}
+
+#[tokio::test]
+async fn the_cache_is_flushed() {
+    let front = start().await;
+    assert_eq!(
+        front.ok("/flush_cache", &json!({})).await,
+        json!({"flushed": true, "tokens": 7})
+    );
+    assert_eq!(front.get("/flush_cache").await.0, 200);
+}
+
+#[tokio::test]
+async fn a_key_closes_everything_but_health() {
+    let front = start_with(|engine, node| {
+        engine.server.api_key_required = true;
+        node.api_key = Some("secret".to_owned());
+    })
+    .await;
+    assert_eq!(front.get("/health").await.0, 200);
+    for path in ["/v1/models", "/metrics", "/server_info", "/nothing"] {
+        let (status, text) = front.get(path).await;
+        assert_eq!(status, 401, "{path}");
+        assert!(text.contains("invalid_api_key"));
+    }
+    let url = format!("{}/v1/models", front.url);
+    for (key, status) in [("secret", 200), ("secreT", 401), ("", 401)] {
+        let request = front.client.get(&url).bearer_auth(key);
+        assert_eq!(request.send().await.expect("answered").status(), status);
+    }
+}
+
+#[tokio::test]
+async fn request_ids_come_back() {
+    let front = start().await;
+    let url = format!("{}/v1/chat/completions", front.url);
+    let request = front
+        .client
+        .post(&url)
+        .json(&chat(&json!({})))
+        .header("x-request-id", "abc-1");
+    let (response, ()) = tokio::join!(request.send(), async {
+        let job = front.mock.job().await;
+        assert_eq!(job.submit.trace_id, "chatcmpl-abc-1");
+        job.finish(FinishReason::Stop, 0);
+    });
+    let response = response.expect("answered");
+    assert_eq!(response.headers()["x-request-id"], "abc-1");
+    let answer: Value = response.json().await.expect("json");
+    assert_eq!(answer["id"], "chatcmpl-abc-1");
+    // One that is not fit for logs is replaced.
+    let request = front
+        .client
+        .get(format!("{}/v1/models", front.url))
+        .header("x-request-id", "a b");
+    let response = request.send().await.expect("answered");
+    assert_ne!(response.headers()["x-request-id"], "a b");
+}

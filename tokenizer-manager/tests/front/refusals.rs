@@ -1,0 +1,356 @@
+//! Bad input: each gets its status and an error object, and the others are served.
+
+use lockstep_proto::pb::lockstep::FinishReason;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use super::{
+    client::{chat, completion},
+    harness::{Front, start},
+    mock::ids,
+};
+
+/// Checks OpenAI's error object: all four keys, the field at fault named.
+fn check_error(case: &str, status: u16, param: &str, (got, text): &(u16, String)) {
+    assert_eq!(*got, status, "{case}: {text}");
+    let body: Value = serde_json::from_str(text).unwrap_or_else(|_| panic!("{case}: {text}"));
+    let error = body["error"].as_object().expect("an error object");
+    for key in ["message", "type", "param", "code"] {
+        assert!(error.contains_key(key), "{case}: {text}");
+    }
+    assert!(
+        error["message"]
+            .as_str()
+            .is_some_and(|message| !message.is_empty()),
+        "{case}"
+    );
+    assert_eq!(
+        error["param"].as_str().unwrap_or(""),
+        param,
+        "{case}: {text}"
+    );
+}
+
+/// The server still answers.
+async fn serves(front: &Front) {
+    let body = completion(&json!({}));
+    let (answer, ()) = tokio::join!(front.ok("/v1/completions", &body), async {
+        let job = front.mock.job().await;
+        job.tokens(&ids("ok"));
+        job.finish(FinishReason::Stop, 2);
+    });
+    assert_eq!(answer["choices"][0]["text"], "ok");
+}
+
+/// (fields, status, param)
+fn common() -> Vec<(Value, u16, &'static str)> {
+    vec![
+        (json!({"model": null}), 400, "model"),
+        (json!({"model": "other"}), 404, "model"),
+        (json!({"model": 5}), 400, "model"),
+        (json!({"temperature": -0.1}), 400, "temperature"),
+        (json!({"temperature": 2.1}), 400, "temperature"),
+        (json!({"temperature": "hot"}), 400, "temperature"),
+        (json!({"top_p": 0}), 400, "top_p"),
+        (json!({"top_p": 1.5}), 400, "top_p"),
+        (json!({"top_k": -2}), 400, "top_k"),
+        (json!({"top_k": 1.5}), 400, "top_k"),
+        (json!({"min_p": -1}), 400, "min_p"),
+        (json!({"presence_penalty": 2.5}), 400, "presence_penalty"),
+        (json!({"frequency_penalty": -3}), 400, "frequency_penalty"),
+        (json!({"repetition_penalty": 0}), 400, "repetition_penalty"),
+        (json!({"n": 0}), 400, "n"),
+        (json!({"n": -1}), 400, "n"),
+        (json!({"n": 9}), 400, "n"),
+        (json!({"n": 1e30}), 400, "n"),
+        (json!({"n": 1.5}), 400, "n"),
+        (json!({"best_of": 3}), 400, "best_of"),
+        (json!({"stop": ""}), 400, "stop"),
+        (json!({"stop": ["a", ""]}), 400, "stop"),
+        (json!({"stop": ["a", "b", "c", "d", "e"]}), 400, "stop"),
+        (json!({"stop": "x".repeat(65)}), 400, "stop"),
+        (json!({"stop": 5}), 400, "stop"),
+        (json!({"stop": [5]}), 400, "stop[0]"),
+        (json!({"stop_token_ids": [4096]}), 400, "stop_token_ids"),
+        (json!({"stop_token_ids": [-1]}), 400, "stop_token_ids[0]"),
+        (
+            json!({"stop_token_ids": [1, 2, 3, 4, 5, 6, 7, 8, 9]}),
+            400,
+            "stop_token_ids",
+        ),
+        (json!({"logit_bias": {"4096": 1}}), 400, "logit_bias"),
+        (json!({"logit_bias": {"5": 101}}), 400, "logit_bias"),
+        (json!({"logit_bias": {"five": 1}}), 400, "logit_bias"),
+        (json!({"logit_bias": [1]}), 400, "logit_bias"),
+        (json!({"seed": 1.5}), 400, "seed"),
+        (json!({"seed": "x"}), 400, "seed"),
+        (json!({"max_tokens": -1}), 400, "max_tokens"),
+        (json!({"max_tokens": 0}), 400, "max_tokens"),
+        (json!({"max_tokens": 1.5}), 400, "max_tokens"),
+        (json!({"max_tokens": "many"}), 400, "max_tokens"),
+        (
+            json!({"min_tokens": 20, "max_tokens": 10}),
+            400,
+            "min_tokens",
+        ),
+        (json!({"min_tokens": -1}), 400, "min_tokens"),
+        (json!({"stream": "yes"}), 400, "stream"),
+        (
+            json!({"stream_options": {"include_usage": true}}),
+            400,
+            "stream_options",
+        ),
+        (
+            json!({"stream": true, "stream_options": {"include_usage": 1}}),
+            400,
+            "stream_options.include_usage",
+        ),
+        (json!({"priority": 1}), 400, "priority"),
+    ]
+}
+
+#[tokio::test]
+async fn both_openai_routes_refuse_bad_parameters() {
+    let front = start().await;
+    for (fields, status, param) in common() {
+        let answer = front.post("/v1/chat/completions", &chat(&fields)).await;
+        check_error(&format!("chat {fields}"), status, param, &answer);
+        let answer = front.post("/v1/completions", &completion(&fields)).await;
+        check_error(&format!("completions {fields}"), status, param, &answer);
+    }
+    serves(&front).await;
+}
+
+#[tokio::test]
+async fn chat_refuses_what_is_its_own() {
+    let front = start().await;
+    let message = |message: Value| json!({"messages": [message]});
+    let user = json!({"role": "user", "content": "x"});
+    let cases = [
+        (json!({"messages": null}), "messages"),
+        (json!({"messages": []}), "messages"),
+        (json!({"messages": "hi"}), "messages"),
+        (json!({"messages": vec![user.clone(); 17]}), "messages"),
+        (message(json!("hi")), "messages[0]"),
+        (message(json!({"content": "x"})), "messages[0].role"),
+        (
+            message(json!({"role": "robot", "content": "x"})),
+            "messages[0].role",
+        ),
+        (
+            message(json!({"role": 5, "content": "x"})),
+            "messages[0].role",
+        ),
+        (message(json!({"role": "user"})), "messages[0].content"),
+        (
+            message(json!({"role": "user", "content": 5})),
+            "messages[0].content",
+        ),
+        (
+            message(json!({"role": "user", "content": ["x"]})),
+            "messages[0].content[0]",
+        ),
+        (
+            message(
+                json!({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://a/b"}}]}),
+            ),
+            "messages[0].content[0]",
+        ),
+        (
+            message(json!({"role": "user", "content": [{"type": "text", "text": 5}]})),
+            "messages",
+        ),
+        (
+            message(json!({"role": "user", "content": "word ".repeat(400)})),
+            "messages",
+        ),
+        (
+            json!({"max_tokens": 5, "max_completion_tokens": 6}),
+            "max_tokens",
+        ),
+        (json!({"max_completion_tokens": 250}), "messages"),
+        (json!({"top_logprobs": 5}), "top_logprobs"),
+        (
+            json!({"logprobs": true, "top_logprobs": 21}),
+            "top_logprobs",
+        ),
+        (json!({"logprobs": 1}), "logprobs"),
+        (
+            json!({"tools": [{"type": "function", "function": {"name": "f"}}]}),
+            "tools",
+        ),
+        (json!({"tool_choice": "required"}), "tool_choice"),
+        (json!({"functions": []}), "functions"),
+        (
+            json!({"response_format": {"type": "json_object"}}),
+            "response_format",
+        ),
+        (json!({"response_format": {}}), "response_format"),
+        (json!({"modalities": ["audio"]}), "modalities"),
+        (json!({"chat_template": "{{ x }}"}), "chat_template"),
+        (
+            json!({"chat_template_kwargs": {"messages": []}}),
+            "messages",
+        ),
+    ];
+    for (fields, param) in cases {
+        let answer = front.post("/v1/chat/completions", &chat(&fields)).await;
+        check_error(&format!("{fields}"), 400, param, &answer);
+    }
+    serves(&front).await;
+}
+
+#[tokio::test]
+async fn completions_and_generate_refuse_what_is_their_own() {
+    let front = start().await;
+    let cases = [
+        (json!({"prompt": null}), "prompt"),
+        (json!({"prompt": []}), "prompt"),
+        (json!({"prompt": ""}), "prompt"),
+        (json!({"prompt": [[]]}), "prompt"),
+        (json!({"prompt": [4096]}), "prompt"),
+        (json!({"prompt": [1, "a"]}), "prompt"),
+        (json!({"prompt": {"a": 1}}), "prompt"),
+        (json!({"prompt": vec!["a"; 9]}), "prompt"),
+        (json!({"prompt": ["a", "b", "c"], "n": 3}), "n"),
+        (json!({"prompt": vec![5; 253]}), "prompt"),
+        (json!({"max_tokens": 253}), "prompt"),
+        (json!({"logprobs": 6}), "logprobs"),
+        (json!({"logprobs": true}), "logprobs"),
+        (json!({"suffix": "x"}), "suffix"),
+        (json!({"echo": "yes"}), "echo"),
+    ];
+    for (fields, param) in cases {
+        let answer = front.post("/v1/completions", &completion(&fields)).await;
+        check_error(&format!("{fields}"), 400, param, &answer);
+    }
+    let native = [
+        (json!({}), "text"),
+        (json!({"text": []}), "text"),
+        (json!({"text": "a", "input_ids": [5]}), "input_ids"),
+        (json!({"input_ids": "a"}), "input_ids"),
+        (json!({"input_ids": [-1]}), "input_ids[0]"),
+        (json!({"text": 5}), "text"),
+        (
+            json!({"text": "a", "sampling_params": {"temperature": 3}}),
+            "sampling_params.temperature",
+        ),
+        (
+            json!({"text": "a", "sampling_params": {"regex": "a+"}}),
+            "sampling_params.regex",
+        ),
+        (
+            json!({"text": "a", "sampling_params": {"max_new_tokens": 0}}),
+            "sampling_params.max_new_tokens",
+        ),
+        (
+            json!({"text": ["a", "b"], "sampling_params": [{}]}),
+            "sampling_params",
+        ),
+        (json!({"text": "a", "rid": "bad id"}), "rid"),
+        (
+            json!({"text": "a", "return_logprob": true, "logprob_start_len": -5}),
+            "logprob_start_len",
+        ),
+        (json!({"text": "a", "image_data": "x"}), "image_data"),
+    ];
+    for (body, param) in native {
+        let answer = front.post("/generate", &body).await;
+        check_error(&format!("{body}"), 400, param, &answer);
+    }
+    for (path, body, param) in [
+        ("/tokenize", json!({}), "prompt"),
+        ("/tokenize", json!({"prompt": 5}), "prompt"),
+        ("/detokenize", json!({"tokens": [99999]}), "tokens"),
+        ("/detokenize", json!({"tokens": "a"}), "tokens"),
+        ("/detokenize", json!({}), "tokens"),
+        ("/abort_request", json!({}), "rid"),
+    ] {
+        let answer = front.post(path, &body).await;
+        check_error(&format!("{path} {body}"), 400, param, &answer);
+    }
+    serves(&front).await;
+}
+
+/// Sends bytes as they are; the status and the body of the answer.
+async fn raw(front: &Front, request: &[u8]) -> (u16, String) {
+    let mut stream = TcpStream::connect(front.address).await.expect("connected");
+    stream.write_all(request).await.expect("sent");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.expect("answered");
+    let answer = String::from_utf8(answer).expect("text");
+    let status = answer
+        .strip_prefix("HTTP/1.1 ")
+        .and_then(|rest| rest.get(..3)?.parse().ok())
+        .unwrap_or_else(|| panic!("{answer:?}"));
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    (status, body.to_owned())
+}
+
+#[tokio::test]
+async fn bodies_and_headers_are_limited_before_they_are_read() {
+    let front = start().await;
+    let post = |headers: &str, body: &[u8]| {
+        let mut request = format!(
+            "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}content-length: {}\r\n\r\n",
+            body.len()
+        )
+        .into_bytes();
+        request.extend_from_slice(body);
+        request
+    };
+    let json_type = "content-type: application/json\r\n";
+    let deep = format!("{}1{}", "[".repeat(40), "]".repeat(40));
+    let cases: Vec<(&str, u16, Vec<u8>)> = vec![
+        ("empty", 400, post(json_type, b"")),
+        ("no json", 400, post(json_type, b"{nope}")),
+        ("cut", 400, post(json_type, b"{\"model\": \"demo\"")),
+        ("a list", 400, post(json_type, b"[]")),
+        ("two", 400, post(json_type, b"{\"model\": \"demo\", \"prompt\": \"a\"} {}")),
+        ("no utf-8", 400, post(json_type, b"{\"prompt\": \"\xff\xfe\"}")),
+        ("half a pair", 400, post(json_type, br#"{"prompt": "\ud800"}"#)),
+        ("nan", 400, post(json_type, br#"{"temperature": NaN}"#)),
+        ("huge number", 400, post(json_type, br#"{"temperature": 1e999}"#)),
+        ("deep", 400, post(json_type, deep.as_bytes())),
+        ("deeper", 400, post(json_type, "[".repeat(60_000).as_bytes())),
+        ("form", 415, post("content-type: application/x-www-form-urlencoded\r\n", b"a=b")),
+        ("large", 413, post(json_type, "x".repeat(70_000).as_bytes())),
+        (
+            "chunks without end",
+            413,
+            [
+                b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n11170\r\n".to_vec(),
+                "x".repeat(70_000).into_bytes(),
+                b"\r\n0\r\n\r\n".to_vec(),
+            ]
+            .concat(),
+        ),
+        (
+            "headers",
+            431,
+            post(&format!("x-a: {}\r\n", "y".repeat(9000)), b"{}"),
+        ),
+        ("unknown path", 404, b"GET /v2/x HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".to_vec()),
+        (
+            "wrong method",
+            405,
+            b"GET /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".to_vec(),
+        ),
+        (
+            "bad escape",
+            400,
+            b"GET /v1/models/%ff HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".to_vec(),
+        ),
+    ];
+    for (case, status, request) in cases {
+        let answer = raw(&front, &request).await;
+        assert_eq!(answer.0, status, "{case}: {answer:?}");
+        let body: Value =
+            serde_json::from_str(&answer.1).unwrap_or_else(|_| panic!("{case}: {answer:?}"));
+        assert!(body["error"]["message"].is_string(), "{case}");
+    }
+    serves(&front).await;
+}
