@@ -1,5 +1,7 @@
 //! What a pass promises besides its logits.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 #[path = "support/naive.rs"]
 mod naive;
 #[path = "support/pass.rs"]

@@ -1,5 +1,7 @@
 //! Golden gates: every architecture against Hugging Face transformers.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 #[path = "support/driver.rs"]
 mod driver;
 #[path = "support/naive.rs"]

@@ -72,9 +72,8 @@ fn reason(before: &[StepPlan], plan: &StepPlan) -> PlanError {
 }
 
 #[test]
-fn bad_first_plans() {
+fn bad_opens_and_closes() {
     let slots = SLOTS;
-    let longest = CONTEXT as u32 + 4;
     for (plan, expected) in [
         (
             StepPlan { step: 2, ..good() },
@@ -153,6 +152,15 @@ fn bad_first_plans() {
                 cached_len: 16,
             },
         ),
+    ] {
+        assert_eq!(reason(&[], &plan), expected);
+    }
+}
+
+#[test]
+fn bad_first_rows() {
+    let longest = CONTEXT as u32 + 4;
+    for (plan, expected) in [
         (
             extending(|row| row.slot = 1),
             PlanError::NotOpen { slot: 1 },
