@@ -65,6 +65,9 @@ pub enum Matched {
     Text(String),
 }
 
+/// A token that counts without showing, and its log-probability.
+type HiddenToken = (u32, Option<TokenLogprob>);
+
 /// What all choices of a request have in common.
 #[derive(Debug, Clone)]
 pub struct GenerationOptions {
@@ -107,6 +110,9 @@ pub struct Generation {
     stops: Arc<[String]>,
     deadline: Option<Pin<Box<Sleep>>>,
     timing: Timing,
+    include_stop: bool,
+    /// One token more than the text has: the one that ended it.
+    ended_by_token: bool,
     ended: bool,
     _ticket: Arc<Ticket>,
 }
@@ -147,6 +153,8 @@ impl Generation {
             deadline: limit
                 .map(|limit| Box::pin(tokio::time::sleep(limit.saturating_add(TIMEOUT_MARGIN)))),
             timing: Timing::new(engine.metrics.latencies(), options.arrived),
+            include_stop: options.include_stop,
+            ended_by_token: false,
             ended: false,
             _ticket: Arc::clone(&options.ticket),
         })
@@ -217,12 +225,13 @@ impl Generation {
 
     async fn advance(&mut self, output: Output) -> ApiResult<Delta> {
         let Output {
-            token_ids,
-            logprobs,
+            mut token_ids,
+            mut logprobs,
             prompt_logprobs,
             finish,
         } = output;
         self.timing.output(token_ids.len());
+        let hidden = self.hidden(finish.as_ref(), &mut token_ids, &mut logprobs);
         let mut delta = Delta {
             prompt_logprobs,
             ..Delta::default()
@@ -232,7 +241,7 @@ impl Generation {
         if let Some(stop) = stop {
             delta.end = Some(self.stopped(stop, finish).await);
         } else if let Some(finish) = finish {
-            delta.end = Some(self.finished(finish, &mut delta)?);
+            delta.end = Some(self.finished(finish, hidden, &mut delta.text)?);
         }
         delta.tokens = match (&delta.end, stop) {
             (Some(_), None) => self.pending.rest(),
@@ -277,11 +286,37 @@ impl Generation {
         }
     }
 
-    fn finished(&mut self, finish: Finish, delta: &mut Delta) -> ApiResult<End> {
+    /// Takes the end or stop token that ended the output off its tokens: it
+    /// counts, but its text is not shown, whatever kind of token it is.
+    fn hidden(
+        &self,
+        finish: Option<&Finish>,
+        token_ids: &mut Vec<u32>,
+        logprobs: &mut Vec<TokenLogprob>,
+    ) -> Option<HiddenToken> {
+        let matched = finish?.matched_token?;
+        if self.include_stop || token_ids.last() != Some(&matched) {
+            return None;
+        }
+        let has_logprob = logprobs.len() == token_ids.len();
+        token_ids.pop();
+        Some((matched, logprobs.pop().filter(|_| has_logprob)))
+    }
+
+    fn finished(
+        &mut self,
+        finish: Finish,
+        hidden: Option<HiddenToken>,
+        shown: &mut String,
+    ) -> ApiResult<End> {
         let reason = finish.outcome?;
         let rest = self.text.finish();
-        delta.text.push_str(rest);
+        shown.push_str(rest);
         self.pending.showed(rest);
+        if let Some((id, logprob)) = hidden {
+            self.pending.push_last(id, logprob);
+            self.ended_by_token = true;
+        }
         Ok(End {
             reason,
             matched: finish.matched_token.map(Matched::Token),
@@ -298,6 +333,7 @@ impl Generation {
     }
 
     fn completion_tokens(&self) -> u32 {
-        u32::try_from(self.text.tokens()).unwrap_or(u32::MAX)
+        let tokens = self.text.tokens() + usize::from(self.ended_by_token);
+        u32::try_from(tokens).unwrap_or(u32::MAX)
     }
 }

@@ -96,7 +96,7 @@ impl Scheduler {
         matches!(*self.state.borrow(), LinkState::Ready(_))
     }
 
-    /// Requests whose handles are held.
+    /// Requests that the scheduler works on.
     pub fn live(&self) -> usize {
         self.live.load(Ordering::Relaxed)
     }
@@ -119,14 +119,10 @@ impl Scheduler {
             number,
             request: Box::new(request),
             outputs: sender,
+            live,
         };
         self.commands.send(submit).map_err(|_| disconnected())?;
-        Ok(RequestHandle::new(
-            number,
-            outputs,
-            self.commands.clone(),
-            live,
-        ))
+        Ok(RequestHandle::new(number, outputs, self.commands.clone()))
     }
 
     /// Aborts the requests with this client-visible id, or all; returns how many.

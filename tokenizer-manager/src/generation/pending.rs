@@ -34,6 +34,11 @@ impl Pending {
         });
     }
 
+    /// Adds the token that ended the output, behind all text.
+    pub(super) fn push_last(&mut self, id: u32, logprob: Option<TokenLogprob>) {
+        self.push(id, self.shown, logprob);
+    }
+
     /// More text was shown.
     pub(super) fn showed(&mut self, text: &str) {
         self.shown += text.chars().count();

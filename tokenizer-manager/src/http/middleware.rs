@@ -207,4 +207,16 @@ mod tests {
             assert!(!valid_id(wrong), "{wrong:?}");
         }
     }
+
+    #[tokio::test]
+    async fn a_panic_is_an_error_object() {
+        let response = panicked(Box::new("oh"));
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let body = axum::body::to_bytes(response.into_body(), 4096).await;
+        let body = String::from_utf8(body.expect("body").to_vec()).expect("text");
+        assert!(
+            body.contains("internal_error") && !body.contains("oh"),
+            "{body}"
+        );
+    }
 }

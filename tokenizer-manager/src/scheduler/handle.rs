@@ -28,7 +28,6 @@ pub struct RequestHandle {
     /// A failure that came right behind tokens: they are shown first.
     failure: Option<Output>,
     finished: bool,
-    _live: Live,
 }
 
 impl RequestHandle {
@@ -36,7 +35,6 @@ impl RequestHandle {
         number: u64,
         outputs: mpsc::UnboundedReceiver<Output>,
         commands: mpsc::UnboundedSender<Command>,
-        live: Live,
     ) -> Self {
         Self {
             number,
@@ -44,7 +42,6 @@ impl RequestHandle {
             commands,
             failure: None,
             finished: false,
-            _live: live,
         }
     }
 
@@ -128,7 +125,8 @@ fn lost() -> Output {
     }
 }
 
-/// One of the requests that may live at once.
+/// One of the requests that may live at once, until the scheduler is done with
+/// it: a client that is slow to take its output holds no place.
 #[derive(Debug)]
 pub(super) struct Live(Arc<AtomicUsize>);
 

@@ -16,7 +16,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Streaming, transport::Channel};
 
-use super::{LinkOptions, LinkState, session};
+use super::{LinkOptions, LinkState, handle::Live, session};
 
 /// Pause between attempts to connect.
 const RETRY: Duration = Duration::from_millis(100);
@@ -34,6 +34,7 @@ pub(super) enum Command {
         number: u64,
         request: Box<Request>,
         outputs: mpsc::UnboundedSender<Output>,
+        live: Live,
     },
     /// Nobody waits for the request any more.
     Abort { number: u64 },

@@ -11,12 +11,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     disconnected,
+    handle::Live,
     link::{Command, Connection},
 };
 
 struct Entry {
     trace_id: String,
     outputs: mpsc::UnboundedSender<Output>,
+    _live: Live,
 }
 
 struct Session {
@@ -108,10 +110,12 @@ impl Session {
                 number,
                 request,
                 outputs,
+                live,
             } => {
                 let entry = Entry {
                     trace_id: request.trace_id.clone(),
                     outputs,
+                    _live: live,
                 };
                 self.live.insert(number, entry);
                 self.send(Kind::Submit(request.into_submit(number)));

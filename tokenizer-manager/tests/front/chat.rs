@@ -296,3 +296,49 @@ async fn an_early_refusal_is_a_status_and_a_late_one_an_event() {
         serde_json::from_str(events.last().expect("events")).expect("json");
     assert_eq!(last["error"]["code"], "rate_limit_exceeded");
 }
+
+#[tokio::test]
+async fn a_stop_token_counts_but_does_not_show() {
+    let front = start().await;
+    for (include, text) in [(false, "a"), (true, "ax")] {
+        let body = chat(&json!({
+            "stop_token_ids": [id('x')], "include_stop_str_in_output": include, "logprobs": true
+        }));
+        let scheduler = async {
+            let job = front.mock.job().await;
+            let mut output = super::mock::ended(FinishReason::Stop, job.usage(2), Some(id('x')));
+            output.token_ids = ids("ax");
+            output.logprobs = vec![
+                logprob(id('a'), Some(-0.5), &[]),
+                logprob(id('x'), Some(-1.5), &[]),
+            ];
+            job.send(output);
+        };
+        let (answer, ()) = tokio::join!(front.ok("/v1/chat/completions", &body), scheduler);
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["message"]["content"], text);
+        assert_eq!(choice["logprobs"]["content"][1]["logprob"], -1.5);
+        assert_eq!(answer["usage"]["completion_tokens"], 2);
+    }
+}
+
+#[tokio::test]
+async fn tools_may_be_shown_without_being_called() {
+    let front = start().await;
+    let body = chat(&json!({
+        "tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "none",
+        "response_format": {"type": "text"}, "functions": null,
+        "messages": [
+            {"role": "system", "content": [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief"}]},
+            {"role": "assistant", "content": null, "tool_calls": []},
+            {"role": "user", "content": "Hello"}
+        ]
+    }));
+    let scheduler = async {
+        let job = front.mock.job().await;
+        job.tokens(&ids("ok"));
+        job.finish(FinishReason::Stop, 2);
+    };
+    let (answer, ()) = tokio::join!(front.ok("/v1/chat/completions", &body), scheduler);
+    assert_eq!(answer["choices"][0]["message"]["content"], "ok");
+}

@@ -23,7 +23,7 @@ type Sink = Arc<Mutex<Option<UnboundedSender<Result<FrontendEvent, Status>>>>>;
 
 /// What the tokenizer-manager asked for.
 pub enum Asked {
-    Submit(Job),
+    Submit(Box<Job>),
     Abort(u64),
 }
 
@@ -168,7 +168,7 @@ impl Mock {
     /// The next request.
     pub async fn job(&self) -> Job {
         match self.asked.lock().await.recv().await {
-            Some(Asked::Submit(job)) => job,
+            Some(Asked::Submit(job)) => *job,
             Some(Asked::Abort(number)) => panic!("abort of {number}, not a request"),
             None => panic!("the scheduler is gone"),
         }
@@ -216,10 +216,10 @@ impl Frontend for Service {
         tokio::spawn(async move {
             while let Ok(Some(message)) = messages.message().await {
                 let sent = match message.kind {
-                    Some(Kind::Submit(submit)) => asked.send(Asked::Submit(Job {
+                    Some(Kind::Submit(submit)) => asked.send(Asked::Submit(Box::new(Job {
                         submit,
                         sink: sink.clone(),
-                    })),
+                    }))),
                     Some(Kind::Abort(abort)) => asked.send(Asked::Abort(abort.request)),
                     Some(Kind::Hello(_)) | None => Ok(()),
                 };

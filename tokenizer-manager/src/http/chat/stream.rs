@@ -81,7 +81,7 @@ impl Framer for ChatFramer {
     type Item = (usize, ApiResult<Delta>);
 
     fn item(&mut self, (index, delta): Self::Item, frames: &mut Frames) -> bool {
-        match delta.and_then(|delta| self.delta(index, delta, frames)) {
+        match delta.and_then(|delta| self.delta(index, &delta, frames)) {
             Ok(()) => true,
             Err(error) => {
                 frames.error(&error);
@@ -99,7 +99,7 @@ impl Framer for ChatFramer {
 }
 
 impl ChatFramer {
-    fn delta(&mut self, index: usize, delta: Delta, frames: &mut Frames) -> ApiResult<()> {
+    fn delta(&mut self, index: usize, delta: &Delta, frames: &mut Frames) -> ApiResult<()> {
         self.meter.progress(index, delta.completion_tokens);
         if !self.greeted[index] {
             self.greeted[index] = true;
