@@ -40,9 +40,9 @@ fn main() {
         };
         let mut backend = CpuBackend::new(options, Box::new(Single::new())).expect("options fit");
         println!("{}", backend.describe());
-        products(&mut backend);
+        products(&mut backend, threads == 1);
         if dtype == Compute::Bf16 {
-            attention(&mut backend);
+            attention(&mut backend, threads == 1);
         }
     }
     println!(
@@ -51,18 +51,35 @@ fn main() {
     );
 }
 
+/// Seconds so far: of a single thread the time it spent running, which other
+/// work on the machine does not lengthen.
+fn now(alone: bool) -> f64 {
+    static START: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
+    let ran = || {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+        text.split(' ').next()?.parse::<f64>().ok()
+    };
+    let wall = START.elapsed().as_secs_f64();
+    if alone {
+        ran().map_or(wall, |nanoseconds| nanoseconds * 1e-9)
+    } else {
+        wall
+    }
+}
+
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Median seconds of a few calls, after one to warm up.
-fn median(mut call: impl FnMut(usize)) -> f64 {
+/// Median seconds of a few runs of several calls, after one to warm up.
+fn median(alone: bool, mut call: impl FnMut(usize)) -> f64 {
+    const CALLS: usize = 8;
     call(0);
-    let mut times: Vec<f64> = (1..8)
-        .map(|i| {
-            let start = Instant::now();
-            call(i);
-            start.elapsed().as_secs_f64()
+    let mut times: Vec<f64> = (0..7)
+        .map(|run| {
+            let start = now(alone);
+            (0..CALLS).for_each(|i| call(run * CALLS + i));
+            (now(alone) - start) / CALLS as f64
         })
         .collect();
     times.sort_by(f64::total_cmp);
@@ -72,7 +89,7 @@ fn median(mut call: impl FnMut(usize)) -> f64 {
 fn read_speed(threads: usize) -> f64 {
     let data = vec![1u64; 96 << 20];
     let part = data.len() / threads;
-    let seconds = median(|_| {
+    let seconds = median(false, |_| {
         std::thread::scope(|scope| {
             for part in data.chunks(part) {
                 scope.spawn(move || {
@@ -88,7 +105,7 @@ fn read_speed(threads: usize) -> f64 {
     (data.len() * 8) as f64 / seconds / 1e9
 }
 
-fn products(backend: &mut CpuBackend) {
+fn products(backend: &mut CpuBackend, alone: bool) {
     let bytes = vec![0x3fu8; OUT * IN * 2];
     let block = HostBlock {
         bytes: &bytes,
@@ -111,7 +128,9 @@ fn products(backend: &mut CpuBackend) {
         let mut x = backend.tensor(m, IN).expect("memory");
         x.values_mut().fill(0.5);
         let mut out = backend.tensor(m, OUT).expect("memory");
-        let seconds = median(|i| backend.matmul(&x, &matrices[i % MATRICES], None, &mut out));
+        let seconds = median(alone, |i| {
+            backend.matmul(&x, &matrices[i % MATRICES], None, &mut out)
+        });
         let read = backend.matrix_bytes(&matrices[0]) as f64;
         let flops = (2 * m * IN * OUT) as f64;
         println!(
@@ -124,7 +143,7 @@ fn products(backend: &mut CpuBackend) {
 }
 
 /// Decoding requests of some length, and prefilling one.
-fn attention(backend: &mut CpuBackend) {
+fn attention(backend: &mut CpuBackend, alone: bool) {
     let shape = AttentionShape {
         heads: 32,
         kv_heads: 8,
@@ -175,8 +194,9 @@ fn attention(backend: &mut CpuBackend) {
             let mut qkv = backend.tensor(n, shape.qkv_width()).expect("memory");
             qkv.values_mut().fill(0.25);
             let mut out = backend.tensor(n, shape.out_width()).expect("memory");
-            let seconds =
-                median(|_| backend.attention(&mut cache, 0, &qkv, &shape, &batch, &mut out));
+            let seconds = median(alone, |_| {
+                backend.attention(&mut cache, 0, &qkv, &shape, &batch, &mut out)
+            });
             let seen = f64::from(requests) * f64::from(total);
             let pairs: f64 = positions.iter().map(|&p| f64::from(p) + 1.0).sum();
             println!(

@@ -32,7 +32,7 @@ use crate::partition::{Shared, share};
 use crate::pool::Pool;
 
 pub(crate) use tile::{PANEL, Tile, TileFn};
-pub(crate) use tiles::{Element, Tiles, select};
+pub(crate) use tiles::{Element, Input, Tiles, select};
 
 /// Steps of a panel kept in the first-level cache: 32 KiB.
 const STEPS_BLOCK: usize = 256;
@@ -59,16 +59,9 @@ pub(crate) fn matmul(
         return Ok(());
     }
     let tiles = select(isa, w.element);
-    scratch.grow(n * w.steps(), "packed activations")?;
-    pack_rows(
-        pool,
-        isa,
-        w.element,
-        x,
-        w.cols,
-        tiles.rows(),
-        &mut scratch[..n * w.steps()],
-    );
+    let packed = n * tiles.input.len(w.cols);
+    scratch.grow(packed, "packed activations")?;
+    pack_rows(pool, isa, tiles, x, w.cols, &mut scratch[..packed]);
     let blocks = n.div_ceil(tiles.rows());
     let (row_shares, panel_shares) = shares(pool.threads(), blocks, w.panels());
     let product = Product {
@@ -87,29 +80,20 @@ pub(crate) fn matmul(
     Ok(())
 }
 
-/// Packs rows into blocks `[steps][rows of the block]`.
-fn pack_rows(
-    pool: &mut Pool,
-    isa: Isa,
-    element: Element,
-    x: &[f32],
-    width: usize,
-    block_rows: usize,
-    out: &mut [u32],
-) {
-    let steps = element.steps(width);
-    let rows = out.len() / steps.max(1);
+/// Packs rows into blocks `[inputs of a row][rows of the block]`.
+fn pack_rows(pool: &mut Pool, isa: Isa, tiles: &Tiles, x: &[f32], width: usize, out: &mut [u32]) {
+    let (block_rows, len) = (tiles.rows(), tiles.input.len(width));
+    let rows = out.len() / len.max(1);
     let blocks = rows.div_ceil(block_rows);
     let pack = |block: usize, out: &mut [u32]| {
         let first = block * block_rows;
         let count = block_rows.min(rows - first);
         for row in 0..count {
             let values = &x[(first + row) * width..(first + row + 1) * width];
-            pack_row(isa, element, values, out, row, count);
+            pack_row(isa, tiles.input, values, out, row, count);
         }
     };
-    let range =
-        |block: usize| block * block_rows * steps..((block + 1) * block_rows).min(rows) * steps;
+    let range = |block: usize| block * block_rows * len..((block + 1) * block_rows).min(rows) * len;
     if out.len() <= PACK_ALONE {
         return (0..blocks).for_each(|block| pack(block, &mut out[range(block)]));
     }
@@ -241,7 +225,10 @@ impl Product<'_> {
         ldc: usize,
     ) {
         let (all, rows) = (self.w.steps(), self.block_rows(block));
-        let a = &self.a[block * self.tiles.rows() * all + steps.start * rows..];
+        // Inputs per step: steps cut a row at whole pairs of values.
+        let inputs = self.tiles.input.len(2) / self.w.element.steps(2);
+        let row_len = self.tiles.input.len(self.w.cols);
+        let a = &self.a[block * self.tiles.rows() * row_len + steps.start * inputs * rows..];
         let b = &self.w.data[(panel * all + steps.start) * PANEL..];
         let work = Tile {
             a: a.as_ptr(),

@@ -1,6 +1,6 @@
 //! Conversions between f32 and bf16, and packing of rows into 4-byte steps.
 
-use crate::gemm::Element;
+use crate::gemm::Input;
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
 
@@ -48,30 +48,40 @@ multiversion! {
     }
 }
 
-/// Writes one row's steps to `out[start + step · stride]`.
+multiversion! {
+    /// Rounds values to bf16 but keeps them as f32.
+    fn to_rounded(x: &[f32], out: &mut [u32]) {
+        for (bits, &x) in out.iter_mut().zip(x) {
+            *bits = bf16_bits(x) << 16;
+        }
+    }
+}
+
+/// Packs one row into `out[start + i · stride]`; an odd last value of a format
+/// that needs pairs is paired with 0.
 pub(crate) fn pack_row(
     isa: Isa,
-    element: Element,
+    input: Input,
     row: &[f32],
     out: &mut [u32],
     start: usize,
     stride: usize,
 ) {
-    let per_chunk = match element {
-        Element::F32 => CHUNK,
-        Element::Bf16 => CHUNK / 2,
-    };
     let mut packed = [0u32; CHUNK];
     for (index, chunk) in row.chunks(CHUNK).enumerate() {
-        let steps = &mut packed[..element.steps(chunk.len())];
-        match element {
-            Element::F32 => steps.copy_from_slice(bytemuck::cast_slice(chunk)),
-            Element::Bf16 => to_pairs(isa, chunk, steps),
+        let packed = &mut packed[..input.len(chunk.len())];
+        match input {
+            Input::F32 => packed.copy_from_slice(bytemuck::cast_slice(chunk)),
+            Input::Pairs => to_pairs(isa, chunk, packed),
+            Input::Rounded => {
+                to_rounded(isa, chunk, packed);
+                packed[chunk.len()..].fill(0);
+            }
         }
-        let slots = out[start + index * per_chunk * stride..]
+        let slots = out[start + index * input.len(CHUNK) * stride..]
             .iter_mut()
             .step_by(stride);
-        slots.zip(steps).for_each(|(slot, step)| *slot = *step);
+        slots.zip(packed).for_each(|(slot, packed)| *slot = *packed);
     }
 }
 
@@ -96,20 +106,21 @@ mod tests {
             row in prop::collection::vec(any::<f32>(), 1..700),
             stride in 1usize..5,
         ) {
-            for element in [Element::F32, Element::Bf16] {
-                let steps = element.steps(row.len());
-                let mut naive = vec![0u32; steps * stride];
+            for input in [Input::F32, Input::Rounded, Input::Pairs] {
+                let len = input.len(row.len());
+                let mut naive = vec![0u32; len * stride];
                 for (i, x) in row.iter().enumerate() {
-                    match element {
-                        Element::F32 => naive[i * stride] = x.to_bits(),
-                        Element::Bf16 => {
+                    match input {
+                        Input::F32 => naive[i * stride] = x.to_bits(),
+                        Input::Rounded => naive[i * stride] = bf16_bits(*x) << 16,
+                        Input::Pairs => {
                             naive[i / 2 * stride] |= bf16_bits(*x) << (16 * (i % 2));
                         }
                     }
                 }
                 for isa in Isa::available() {
-                    let mut packed = vec![0u32; steps * stride];
-                    pack_row(isa, element, &row, &mut packed, 0, stride);
+                    let mut packed = vec![0u32; len * stride];
+                    pack_row(isa, input, &row, &mut packed, 0, stride);
                     prop_assert_eq!(&packed, &naive);
                 }
             }

@@ -2,7 +2,7 @@
 
 use lockstep_backend::{BackendError, DType, HostMatrix};
 
-use crate::gemm::{Element, PANEL};
+use crate::gemm::{Element, Input, PANEL};
 use crate::isa::Isa;
 use crate::memory::Buffer;
 use crate::number::{bf16_value, pack_row};
@@ -93,6 +93,10 @@ impl CpuMatrix {
 
 /// Chunk by chunk, so that the part of the panel being scattered to stays in cache.
 fn pack_panel(isa: Isa, element: Element, matrix: &HostMatrix<'_>, panel: usize, out: &mut [u32]) {
+    let input = match element {
+        Element::F32 => Input::F32,
+        Element::Bf16 => Input::Pairs,
+    };
     let width = matrix.dtype.bytes();
     let mut values = [0.0; CHUNK];
     let mut sources: [&[u8]; PANEL] = [&[]; PANEL];
@@ -110,7 +114,7 @@ fn pack_panel(isa: Isa, element: Element, matrix: &HostMatrix<'_>, panel: usize,
             decode(matrix.dtype, &source[from * width..to * width], values);
             pack_row(
                 isa,
-                element,
+                input,
                 values,
                 out,
                 element.steps(from) * PANEL + lane,

@@ -167,7 +167,7 @@ impl Call<'_> {
     /// tile's height.
     fn pack_queries(&self, task: &Task, out: &mut [u32]) {
         let (head_dim, group) = (self.shape.head_dim, self.group());
-        let steps = self.element.steps(head_dim);
+        let len = self.tiles.input.len(head_dim);
         let first = self.batch.rows[task.row].start as usize + task.queries.start;
         let rows = task.queries.len() * group;
         let height = self.tiles.rows();
@@ -179,10 +179,10 @@ impl Call<'_> {
             let block_rows = height.min(rows - block);
             pack_row(
                 self.isa,
-                self.element,
+                self.tiles.input,
                 query,
                 out,
-                block * steps + index - block,
+                block * len + index - block,
                 block_rows,
             );
         }
@@ -252,7 +252,8 @@ impl Call<'_> {
             segment,
             ..
         } = scratch;
-        let queries = &queries[first * steps..(first + height) * steps];
+        let len = self.tiles.input.len(head_dim);
+        let queries = &queries[first * len..(first + height) * len];
         for panel in 0..count.div_ceil(PANEL) {
             let keys = &keys[panel * steps * PANEL..(panel + 1) * steps * PANEL];
             let scores = &mut scores[panel * PANEL..(height - 1) * BLOCK + (panel + 1) * PANEL];
@@ -286,7 +287,7 @@ impl Call<'_> {
                 let state = &mut segment.states[first + index];
                 softmax_row(self.isa, scores, visible, self.shape.scale, state, acc);
             }
-            pack_row(self.isa, self.element, scores, weights, index, height);
+            pack_row(self.isa, self.tiles.input, scores, weights, index, height);
         }
         let panel_len = self.element.steps(BLOCK) * PANEL;
         for panel in 0..width / PANEL {

@@ -17,6 +17,7 @@ fn pairs(bits: __m512i) -> __m512bh {
 }
 
 impl Dot for Bf16 {
+    const INPUTS: usize = 1;
     type Acc = __m512;
     type A = __m512bh;
     type B = __m512bh;
@@ -42,7 +43,7 @@ impl Dot for Bf16 {
         pairs(unsafe { _mm512_set1_epi32(*from.cast::<i32>()) })
     }
     #[inline(always)]
-    unsafe fn b(from: *const u32) -> __m512bh {
+    unsafe fn b(from: *const u32, _: usize) -> __m512bh {
         // SAFETY: the caller's promise.
         pairs(unsafe { _mm512_loadu_si512(from.cast()) })
     }
@@ -59,10 +60,14 @@ impl Dot for Bf16 {
 }
 
 #[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-unsafe fn bf16_tile<const M: usize, const P: usize>(work: &Tile) {
+unsafe fn bf16_tile<const M: usize, const P: usize, const H: usize>(work: &Tile) {
     // SAFETY: the caller's promise; compiled for AVX-512 BF16.
-    unsafe { tile::<Bf16, M, P>(work) }
+    unsafe { tile::<Bf16, M, P, H>(work) }
 }
 
-pub(crate) static TILES_BF16: Tiles =
-    tiles!(bf16_tile: [1 2 3 4 5 6 7 8 9 10 11 12], [4 4 4 2 2 2 1 1 1 1 1 1]);
+pub(crate) static TILES_BF16: Tiles = tiles!(
+    Pairs, bf16_tile:
+    [1 2 3 4 5 6 7 8 9 10 11 12],
+    [4 4 4 2 2 2 1 1 1 1 1 1],
+    [2 2 2 2 2 2 2 2 2 2 2 2]
+);

@@ -7,11 +7,11 @@ pub(crate) const LANES: usize = 16;
 /// How far ahead of the current step weights are prefetched, in steps of 128 bytes.
 const AHEAD: usize = 16;
 
-/// One tile of work. A *step* is 4 bytes of a row and 32 times 4 bytes of a
-/// panel: one f32, or two consecutive bf16 values with the earlier one in the
-/// low half.
+/// One tile of work. A *step* of a panel is 32 times 4 bytes: one f32, or two
+/// consecutive bf16 values with the earlier one in the low half. Rows hold the
+/// same values as [`super::tiles::Input`] says.
 pub(crate) struct Tile {
-    /// Rows, `[steps][M]`.
+    /// Rows, `[steps][Dot::INPUTS][M]`.
     pub a: *const u32,
     /// First panel, `[steps][32]`.
     pub b: *const u32,
@@ -28,68 +28,95 @@ pub(crate) struct Tile {
 /// A compiled [`tile`].
 pub(crate) type TileFn = unsafe fn(&Tile);
 
-/// Multiply-accumulate over one step on 16 lanes, in one instruction set.
+/// Multiply-accumulate on 16 lanes, in one instruction set.
 ///
 /// # Safety
 /// The methods use instructions of that set: call them only, inlined, from a
 /// function compiled for it, with pointers valid for the 16 elements they touch.
 #[expect(clippy::missing_safety_doc, reason = "said once above for all methods")]
 pub(crate) trait Dot {
+    /// 4-byte inputs a row has for each step, and parts a step of columns is
+    /// multiplied in.
+    const INPUTS: usize;
     /// 16 f32 sums.
     type Acc: Copy;
-    /// One step of one row, for all lanes.
+    /// One input of one row, for all lanes.
     type A: Copy;
-    /// One step of 16 columns.
+    /// One part of one step of 16 columns.
     type B: Copy;
     unsafe fn zero() -> Self::Acc;
     unsafe fn load(from: *const f32) -> Self::Acc;
     unsafe fn store(to: *mut f32, acc: Self::Acc);
     unsafe fn a(from: *const u32) -> Self::A;
-    unsafe fn b(from: *const u32) -> Self::B;
+    unsafe fn b(from: *const u32, part: usize) -> Self::B;
     unsafe fn dot(acc: Self::Acc, a: Self::A, b: Self::B) -> Self::Acc;
     unsafe fn prefetch(from: *const u32);
 }
 
+/// `M` rows times `P` panels, `H` halves of a panel at a time: 2 where
+/// registers hold all sums, else 1.
+///
 /// Sums step after step into one accumulator per element: the order of
-/// additions does not depend on `M`, `P` or how the steps are cut into calls.
+/// additions does not depend on `M`, `P`, `H` or how the steps are cut into calls.
 ///
 /// # Safety
 /// As for [`Dot`]; `tile`'s pointers are valid for the shape it describes.
 #[inline(always)]
-pub(crate) unsafe fn tile<D: Dot, const M: usize, const P: usize>(tile: &Tile) {
+pub(crate) unsafe fn tile<D: Dot, const M: usize, const P: usize, const H: usize>(tile: &Tile) {
+    for half in (0..2).step_by(H) {
+        // SAFETY: forwarded to the caller.
+        unsafe { halves::<D, M, P, H>(tile, half * LANES) };
+    }
+}
+
+/// The columns from `column` on, `16 · H` of each panel.
+#[inline(always)]
+unsafe fn halves<D: Dot, const M: usize, const P: usize, const H: usize>(
+    tile: &Tile,
+    column: usize,
+) {
     // SAFETY: forwarded to the caller; offsets stay within the described shape,
     // and prefetching past the end touches nothing.
     unsafe {
-        let mut acc = [[[D::zero(); 2]; M]; P];
+        let mut acc = [[[D::zero(); H]; M]; P];
+        let c = tile.c.add(column);
         if tile.resume {
             for p in 0..P {
                 for r in 0..M {
-                    let c = tile.c.add(r * tile.ldc + p * PANEL);
-                    acc[p][r] = [D::load(c), D::load(c.add(LANES))];
+                    for h in 0..H {
+                        acc[p][r][h] = D::load(c.add(r * tile.ldc + p * PANEL + h * LANES));
+                    }
                 }
             }
         }
-        let (mut a, mut b) = (tile.a, tile.b);
+        let (mut a, mut b) = (tile.a, tile.b.wrapping_add(column));
         for _ in 0..tile.steps {
             for p in 0..P {
                 let panel = b.wrapping_add(p * tile.panel_stride);
-                D::prefetch(panel.wrapping_add(AHEAD * PANEL));
-                D::prefetch(panel.wrapping_add(AHEAD * PANEL + LANES));
-                let columns = [D::b(panel), D::b(panel.add(LANES))];
-                for r in 0..M {
-                    let row = D::a(a.add(r));
-                    acc[p][r][0] = D::dot(acc[p][r][0], row, columns[0]);
-                    acc[p][r][1] = D::dot(acc[p][r][1], row, columns[1]);
+                for h in 0..H {
+                    D::prefetch(panel.wrapping_add(AHEAD * PANEL + h * LANES));
+                }
+                for part in 0..D::INPUTS {
+                    let mut columns = [D::b(panel, part); H];
+                    for h in 1..H {
+                        columns[h] = D::b(panel.wrapping_add(h * LANES), part);
+                    }
+                    for r in 0..M {
+                        let row = D::a(a.add(part * M + r));
+                        for h in 0..H {
+                            acc[p][r][h] = D::dot(acc[p][r][h], row, columns[h]);
+                        }
+                    }
                 }
             }
-            a = a.add(M);
+            a = a.add(M * D::INPUTS);
             b = b.wrapping_add(PANEL);
         }
         for p in 0..P {
             for r in 0..M {
-                let c = tile.c.add(r * tile.ldc + p * PANEL);
-                D::store(c, acc[p][r][0]);
-                D::store(c.add(LANES), acc[p][r][1]);
+                for h in 0..H {
+                    D::store(c.add(r * tile.ldc + p * PANEL + h * LANES), acc[p][r][h]);
+                }
             }
         }
     }

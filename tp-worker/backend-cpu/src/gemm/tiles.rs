@@ -22,8 +22,33 @@ impl Element {
     }
 }
 
+/// What a row of inputs holds, 4 bytes each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Input {
+    /// Its values.
+    F32,
+    /// Its values rounded to bf16, as f32, an even number of them: for tiles
+    /// that widen weights, so that inputs need no work in the inner loop.
+    Rounded,
+    /// Pairs of bf16, the earlier one in the low half.
+    Pairs,
+}
+
+impl Input {
+    /// Length of a row of `k` values.
+    pub(crate) fn len(self, k: usize) -> usize {
+        match self {
+            Self::F32 => k,
+            Self::Rounded => k.next_multiple_of(2),
+            Self::Pairs => k.div_ceil(2),
+        }
+    }
+}
+
 /// Tiles for 1 to [`Self::rows`] rows.
 pub(crate) struct Tiles {
+    /// How rows are packed.
+    pub input: Input,
     /// `single[m − 1]`: `m` rows, one panel.
     pub single: &'static [TileFn],
     /// `stream[m − 1]`: `m` rows and as many panels at once as registers
@@ -61,12 +86,14 @@ pub(crate) fn select(isa: Isa, element: Element) -> &'static Tiles {
     }
 }
 
-/// `tiles!(f: [m …], [p …])`: rows 1, 2, … and the panels streamed at once for each.
+/// `tiles!(input, f: [m …], [p …], [h …])`: rows 1, 2, …, the panels streamed
+/// at once for each, and the halves of a panel whose sums fit the registers.
 macro_rules! tiles {
-    ($tile:ident: [$($m:literal)*], [$($p:literal)*]) => {
+    ($input:ident, $tile:ident: [$($m:literal)*], [$($p:literal)*], [$($h:literal)*]) => {
         Tiles {
-            single: &[$($tile::<$m, 1>),*],
-            stream: &[$(($tile::<$m, $p>, $p)),*],
+            input: super::tiles::Input::$input,
+            single: &[$($tile::<$m, 1, $h>),*],
+            stream: &[$(($tile::<$m, $p, $h>, $p)),*],
         }
     };
 }
