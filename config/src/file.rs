@@ -16,9 +16,14 @@ pub struct ConfigFile {
     pub engine: EngineConfig,
     /// What is this node's own, secrets included.
     pub node: NodeConfig,
-    /// [`EngineConfig::hash`].
+    /// [`EngineConfig::hash`], computed once: numbers read back from a file may
+    /// differ in their last digit.
     pub hash: String,
+    /// Version of the program that wrote the file.
+    version: String,
 }
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The file could not be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +39,13 @@ impl ConfigFile {
     /// Bundles a resolved configuration with its hash.
     pub fn new(engine: EngineConfig, node: NodeConfig) -> Self {
         let hash = engine.hash();
-        Self { engine, node, hash }
+        let version = VERSION.to_owned();
+        Self {
+            engine,
+            node,
+            hash,
+            version,
+        }
     }
 
     /// Writes into the node's run directory, readable by this user alone.
@@ -57,8 +68,7 @@ impl ConfigFile {
             .map_err(|error| failed(error.to_string()))
     }
 
-    /// Reads the file in `run_dir`, and checks that this program computes the
-    /// hash that stands in it.
+    /// Reads the file in `run_dir`.
     ///
     /// # Errors
     /// When it is missing, malformed, or written by another version.
@@ -71,7 +81,7 @@ impl ConfigFile {
         let bytes = std::fs::read(&path).map_err(|error| failed(error.to_string()))?;
         let file: Self =
             serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))?;
-        if file.hash != file.engine.hash() {
+        if file.version != VERSION {
             return Err(failed("written by another version of this program".into()));
         }
         Ok(file)

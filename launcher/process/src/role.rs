@@ -75,7 +75,9 @@ impl RoleContext {
     /// # Errors
     /// See [`RoleError`].
     pub fn enter(run_dir: &Path, role: Role) -> Result<Self, RoleError> {
-        let ConfigFile { engine, node, hash } = ConfigFile::read(run_dir)?;
+        let ConfigFile {
+            engine, node, hash, ..
+        } = ConfigFile::read(run_dir)?;
         logging::init(&role.to_string(), &node.log, node.log_json);
         if !matches!(role, Role::TokenizerManager(_)) {
             // A tokenizer-manager must outlive the launcher by as long as it

@@ -132,12 +132,15 @@ fn curl(engine: &EngineConfig, key: bool) -> String {
     } else {
         ""
     };
+    let (url, model) = (url(engine), &engine.server.served_model_name);
+    let body = format!(
+        "{{\"model\": {}, \"stream\": true, \"temperature\": 0,\n         \
+         \"messages\": [{{\"role\": \"user\", \"content\": \"Count from 3 to 12.\"}}]}}",
+        serde_json::json!(model)
+    );
     format!(
-        "  curl -N {}/v1/chat/completions{key} \\\n    -H 'Content-Type: application/json' \\\n    \
-         -d '{{\"model\": \"{}\", \"stream\": true,\n         \"messages\": [{{\"role\": \"user\", \
-         \"content\": \"Count from 3 to 12.\"}}]}}'",
-        url(engine),
-        engine.server.served_model_name
+        "  curl -N {url}/v1/chat/completions{key} \\\n    \
+         -H 'Content-Type: application/json' \\\n    -d '{body}'"
     )
 }
 
