@@ -1,5 +1,7 @@
 //! From options to one configuration.
 
+use std::net::IpAddr;
+
 use crate::args::{DtypeArg, PolicyArg, ServeArgs};
 use crate::memory::{self, Sizing};
 use crate::{
@@ -62,11 +64,12 @@ pub fn resolve(
     };
     let Resolved {
         value: (kv, context_length),
-        notes,
+        mut notes,
     } = memory::size(&model, &sizing, hardware)?;
     let schedule = schedule::resolve(args, max_running_requests, context_length)?;
     let api_key = secret::api_key(&args.server)?;
     let server = server::resolve(args, &model, context_length, api_key.is_some())?;
+    notes.extend(open_to_all(&server));
     let engine = EngineConfig {
         dtype,
         parallel: ranks.parallel,
@@ -95,6 +98,18 @@ pub fn resolve(
     Ok(Resolved {
         value: (engine, node),
         notes,
+    })
+}
+
+/// What to know about a server that others can reach and that asks for no key.
+fn open_to_all(server: &ServerConfig) -> Option<String> {
+    let host = server.host.trim_start_matches('[').trim_end_matches(']');
+    let local = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    (!local && !server.api_key_required).then(|| {
+        format!(
+            "whoever reaches {} can use this server; --api-key-file makes it ask for a key",
+            server.host
+        )
     })
 }
 

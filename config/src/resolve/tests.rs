@@ -1,6 +1,6 @@
 use clap::Parser;
 
-use crate::testing::{Program, machine, resolve_line};
+use crate::testing::{Program, folder, llama, machine, resolve_line};
 use crate::{ConfigError, ConfigFile, Dtype, SchedulePolicy, TimeoutConfig, resolve};
 
 #[test]
@@ -307,6 +307,24 @@ fn secrets_are_in_no_error_and_in_no_engine_configuration() {
     assert_eq!(node.dist_secret.as_deref(), Some("hunter2"));
     let error = resolve_line("--dist-secret hunter2 --dist-init-addr a:1").expect_err("one node");
     assert!(!error.to_string().contains("hunter"), "{error}");
+}
+
+#[test]
+fn an_open_server_is_noted() {
+    let model = folder(&llama(), None);
+    for (line, noted) in [
+        ("", false),
+        ("--host localhost", false),
+        ("--host ::1", false),
+        ("--host 0.0.0.0", true),
+        ("--host 0.0.0.0 --api-key k", false),
+    ] {
+        let words = ["lockstep"].into_iter().chain(line.split_whitespace());
+        let mut args = Program::try_parse_from(words).expect("parses").args;
+        args.model.model_path = Some(model.path().to_owned());
+        let notes = resolve(&args, &machine()).expect("good").notes;
+        assert_eq!(!notes.is_empty(), noted, "{line}: {notes:?}");
+    }
 }
 
 #[test]
