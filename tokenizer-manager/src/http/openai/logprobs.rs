@@ -4,8 +4,7 @@ use std::fmt::Write;
 
 use lockstep_proto::sampling::TokenLogprob;
 use lockstep_text::Tokenizer;
-use serde::Serialize;
-use serde_json::{Map, Value};
+use serde::{Serialize, Serializer};
 
 use crate::generation::OutputToken;
 
@@ -68,7 +67,7 @@ fn alternative(tokenizer: &Tokenizer, id: u32, logprob: f32) -> ChatAlternative 
 pub(crate) struct CompletionLogprobs {
     tokens: Vec<String>,
     token_logprobs: Vec<Option<f32>>,
-    top_logprobs: Vec<Option<Map<String, Value>>>,
+    top_logprobs: Vec<Option<Alternatives>>,
     text_offset: Vec<usize>,
 }
 
@@ -79,15 +78,13 @@ impl CompletionLogprobs {
         self.token_logprobs.push(logprob.logprob.map(finite));
         self.text_offset.push(offset);
         self.top_logprobs.push(logprob.logprob.map(|own| {
-            let mut top = Map::new();
+            let mut top = Alternatives::default();
             for (id, value) in &logprob.top {
                 // Two ids of one text: the likelier comes first and stays.
-                top.entry(token_name(tokenizer, *id))
-                    .or_insert_with(|| finite(*value).into());
+                top.add(token_name(tokenizer, *id), *value);
             }
             // The token itself is listed even if it is not among the likeliest.
-            top.entry(token_name(tokenizer, logprob.token_id))
-                .or_insert_with(|| finite(own).into());
+            top.add(token_name(tokenizer, logprob.token_id), own);
             top
         }));
     }
@@ -99,6 +96,26 @@ impl CompletionLogprobs {
                 self.push(tokenizer, logprob, base + token.text_offset);
             }
         }
+    }
+}
+
+/// Token names and their log-probabilities: a JSON object with the same decimals
+/// as `token_logprobs`, for clients compare them to see what greedy would choose.
+#[derive(Debug, Default)]
+struct Alternatives(Vec<(String, f32)>);
+
+impl Alternatives {
+    /// Adds a name that is not there yet.
+    fn add(&mut self, name: String, logprob: f32) {
+        if !self.0.iter().any(|(known, _)| *known == name) {
+            self.0.push((name, finite(logprob)));
+        }
+    }
+}
+
+impl Serialize for Alternatives {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, logprob)| (name, logprob)))
     }
 }
 
@@ -121,5 +138,29 @@ fn finite(logprob: f32) -> f32 {
         logprob.max(TINY)
     } else {
         TINY
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alternative_has_the_decimals_of_its_token() {
+        let own = -0.1_f32;
+        let mut top = Alternatives::default();
+        top.add("a".to_owned(), own);
+        top.add("a".to_owned(), -3.0);
+        top.add("b".to_owned(), f32::NEG_INFINITY);
+        let logprobs = CompletionLogprobs {
+            tokens: vec!["a".to_owned()],
+            token_logprobs: vec![Some(own)],
+            top_logprobs: vec![Some(top)],
+            text_offset: vec![0],
+        };
+        assert_eq!(
+            serde_json::to_string(&logprobs).expect("json"),
+            r#"{"tokens":["a"],"token_logprobs":[-0.1],"top_logprobs":[{"a":-0.1,"b":-9999.0}],"text_offset":[0]}"#
+        );
     }
 }
