@@ -1,0 +1,110 @@
+//! Random models of every architecture through the whole engine. Logits are
+//! gated where the model is tested; here it is configuration, shards, plans and
+//! sampling that must fit every shape.
+
+use lockstep_config::Dtype;
+use lockstep_local_engine::Completion;
+use lockstep_proto::sampling::SamplingParams;
+
+use crate::{
+    goldens::{RandomModel, random_model},
+    reference::common,
+    same::assert_same_output,
+    setup::{Setup, alone, cached, flush, reported, together},
+};
+
+/// The folders, and the context within which a sliding window is never full.
+const MODELS: [(&str, usize); 14] = [
+    ("llama", 256),
+    ("llama3_rope", 256),
+    ("llama3_rope_new_config", 256),
+    ("llama_bias", 256),
+    ("llama_f16", 256),
+    ("llama_f32", 256),
+    ("llama_linear_rope", 256),
+    ("llama_sharded", 256),
+    ("mistral", 256),
+    ("mistral_sliding_window", 32),
+    ("qwen2", 256),
+    ("qwen2_untied", 256),
+    ("qwen3", 256),
+    ("qwen3_untied", 256),
+];
+
+/// Sums in another order than torch's stay well below this.
+const FLOAT32_ERROR: f32 = 1e-3;
+
+#[test]
+fn float32() {
+    for (i, (name, context)) in MODELS.into_iter().enumerate() {
+        model(name, context, Dtype::Float32, i);
+    }
+}
+
+#[test]
+fn bfloat16() {
+    for (i, (name, context)) in MODELS.into_iter().enumerate() {
+        model(name, context, Dtype::Bfloat16, i + 1);
+    }
+}
+
+/// Runs one model in a setup that depends on `turn`.
+fn model(name: &str, context: usize, dtype: Dtype, turn: usize) {
+    let setup = Setup {
+        page: [64, 1, 16][turn / 3 % 3],
+        chunk: [Some(7), None, Some(64), Some(1)][turn % 4],
+        overlap: turn.is_multiple_of(2),
+        context,
+        ..Setup::random(name, dtype, [1, 2, 4][turn % 3])
+    };
+    let mut golden = random_model(name);
+    let fits = |length: usize| length <= context;
+    golden
+        .prompts
+        .retain(|prompt| fits(prompt.ids.len() + prompt.greedy_ids.len()));
+    let mut engine = setup.start();
+    let requests = |start| {
+        let greedy = SamplingParams {
+            ignore_eos: true,
+            ..SamplingParams::greedy()
+        };
+        let prompts = golden.prompts.iter();
+        let request = prompts.map(|prompt| {
+            let new = prompt.greedy_ids.len() as u32;
+            reported(&prompt.ids, new, greedy.clone(), start)
+        });
+        request.collect::<Vec<_>>()
+    };
+    let cold = together(&mut engine, requests(Some(0)));
+    check(&format!("{name}, {setup:?}"), dtype, &golden, &cold);
+    let warm = alone(&mut engine, requests(None));
+    for (i, warm) in warm.iter().enumerate() {
+        assert_same_output(&format!("prompt {i}, {name}, {setup:?}"), warm, &cold[i]);
+        let longest = golden.prompts[i].ids.len() - 1;
+        assert_eq!(cached(warm) as usize, longest / setup.page * setup.page);
+    }
+    flush(&mut engine);
+}
+
+/// Greedy tokens wherever the reference's margin is clear, and the prompts'
+/// log-probabilities.
+fn check(what: &str, dtype: Dtype, golden: &RandomModel, answers: &[Completion]) {
+    assert!(!golden.prompts.is_empty());
+    let error = match dtype {
+        Dtype::Float32 => FLOAT32_ERROR,
+        Dtype::Bfloat16 => golden.bf16_max_logit_error,
+    };
+    for (answer, prompt) in answers.iter().zip(&golden.prompts) {
+        let same = common(&answer.token_ids, &prompt.greedy_ids);
+        if same < prompt.greedy_ids.len() {
+            let gap = prompt.greedy_top2_gaps[same];
+            assert!(gap <= 2.0 * error, "{what}: token {same}, gap {gap}");
+        }
+        let scored = &answer.prompt_logprobs[1..];
+        assert_eq!(scored.len(), prompt.prompt_logprobs.len());
+        for (found, expected) in scored.iter().zip(&prompt.prompt_logprobs) {
+            let off = (found.logprob.unwrap() - expected).abs();
+            assert!(off <= 2.0 * error, "{what}: a prompt's is off by {off}");
+        }
+    }
+}

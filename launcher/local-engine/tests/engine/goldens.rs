@@ -1,0 +1,70 @@
+//! What transformers says, see `tests/fixtures/README.md`.
+
+use serde::{Deserialize, de::DeserializeOwned};
+
+use crate::setup::root;
+
+/// Output tokens that were generated at the most.
+pub const MAX_NEW: u32 = 64;
+
+/// One prompt to the demo model, computed in float32.
+#[derive(Deserialize)]
+pub struct Golden {
+    pub prompt_ids: Vec<u32>,
+    pub output_ids: Vec<u32>,
+    pub first_top5: Vec<(u32, f32)>,
+}
+
+/// The demo model along one golden's text, teacher-forced in float32.
+#[derive(Deserialize)]
+pub struct Scores {
+    /// Of the prompt from its second token on.
+    pub prompt_logprobs: Vec<f32>,
+    pub output_logprobs: Vec<f32>,
+    /// Per output position.
+    pub top2_logit_gaps: Vec<f32>,
+    /// How far logits of transformers' own bfloat16 run are off.
+    pub bf16_max_logit_error: f32,
+}
+
+/// One prompt to a random model.
+#[derive(Deserialize)]
+pub struct Random {
+    pub ids: Vec<u32>,
+    /// From the second token on.
+    pub prompt_logprobs: Vec<f32>,
+    pub greedy_ids: Vec<u32>,
+    pub greedy_top2_gaps: Vec<f32>,
+}
+
+/// All prompts to one random model.
+#[derive(Deserialize)]
+pub struct RandomModel {
+    pub bf16_max_logit_error: f32,
+    pub prompts: Vec<Random>,
+}
+
+#[derive(Deserialize)]
+struct Prompts<T> {
+    prompts: Vec<T>,
+}
+
+/// The 40 prompts to the demo model.
+pub fn goldens() -> Vec<Golden> {
+    read::<Prompts<Golden>>("goldens.json").prompts
+}
+
+/// In the order of [`goldens`].
+pub fn scores() -> Vec<Scores> {
+    read::<Prompts<Scores>>("demo_logprobs.json").prompts
+}
+
+/// A folder of `architectures/`.
+pub fn random_model(architecture: &str) -> RandomModel {
+    read(&format!("architectures/{architecture}/golden.json"))
+}
+
+fn read<T: DeserializeOwned>(name: &str) -> T {
+    let text = std::fs::read(root().join("tests/fixtures").join(name)).unwrap();
+    serde_json::from_slice(&text).unwrap()
+}

@@ -1,0 +1,19 @@
+//! The whole engine, planner and CPU ranks, against goldens of transformers
+//! and against itself.
+//!
+//! [`matrix`] walks tensor parallelism × page size × chunk size and the rest
+//! by an orthogonal array; the other modules each take one promise further.
+
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod architectures;
+mod goldens;
+mod matrix;
+mod mixes;
+mod params;
+mod ranks;
+mod reference;
+mod same;
+mod sampling;
+mod setup;

@@ -1,0 +1,192 @@
+//! Engines as their flags would make them.
+
+use std::path::{Path, PathBuf};
+
+use lockstep_config::{
+    Dtype, EngineConfig, Hardware, ServeArgs,
+    args::{DtypeArg, PolicyArg},
+    resolve,
+};
+use lockstep_local_engine::{Completion, LocalEngine};
+use lockstep_proto::{
+    request::{FinishReason, Request},
+    sampling::{LogprobParams, SamplingParams},
+};
+
+/// One configuration; the fields are flags of `lockstep serve`.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// Folder from the repository's root.
+    pub model: String,
+    pub dtype: Dtype,
+    pub tp: usize,
+    pub threads: usize,
+    pub page: usize,
+    /// `None`: whole prompts.
+    pub chunk: Option<i64>,
+    pub overlap: bool,
+    pub radix: bool,
+    pub lpm: bool,
+    pub priorities: bool,
+    /// Requests that run at once.
+    pub running: usize,
+    /// KV tokens.
+    pub tokens: usize,
+    pub context: usize,
+}
+
+impl Setup {
+    /// The demo model, with room for all goldens at once.
+    pub fn demo(dtype: Dtype, tp: usize) -> Self {
+        Self {
+            model: "models/lockstep-demo-7m".into(),
+            dtype,
+            tp,
+            threads: 1,
+            page: 16,
+            chunk: Some(512),
+            overlap: true,
+            radix: true,
+            lpm: false,
+            priorities: false,
+            running: 32,
+            tokens: 8192,
+            context: 512,
+        }
+    }
+
+    /// A random model of `tests/fixtures/architectures`.
+    pub fn random(architecture: &str, dtype: Dtype, tp: usize) -> Self {
+        Self {
+            model: format!("tests/fixtures/architectures/{architecture}"),
+            context: 256,
+            ..Self::demo(dtype, tp)
+        }
+    }
+
+    /// Resolved as `lockstep serve` does, on a machine that is always the same.
+    pub fn config(&self) -> EngineConfig {
+        let mut args = ServeArgs::default();
+        args.model.model_path = Some(root().join(&self.model));
+        args.model.dtype = Some(match self.dtype {
+            Dtype::Bfloat16 => DtypeArg::Bfloat16,
+            Dtype::Float32 => DtypeArg::Float32,
+        });
+        args.model.context_length = Some(self.context);
+        args.parallel.tp_size = Some(self.tp);
+        args.parallel.threads_per_rank = Some(self.threads);
+        args.memory.page_size = Some(self.page);
+        args.memory.max_total_tokens = Some(self.tokens);
+        args.memory.disable_radix_cache = !self.radix;
+        args.schedule.max_running_requests = Some(self.running);
+        args.schedule.chunked_prefill_size = Some(self.chunk.unwrap_or(-1));
+        args.schedule.schedule_policy = self.lpm.then_some(PolicyArg::Lpm);
+        args.schedule.disable_overlap_schedule = !self.overlap;
+        args.schedule.enable_priority_scheduling = self.priorities;
+        let machine = Hardware {
+            cores: vec![0, 1],
+            total_memory: 8 << 30,
+            available_memory: 8 << 30,
+            memory_limit: None,
+        };
+        let (config, _) = resolve(&args, &machine)
+            .unwrap_or_else(|error| panic!("{self:?}: {error}"))
+            .value;
+        config
+    }
+
+    /// Starts it.
+    pub fn start(&self) -> LocalEngine {
+        LocalEngine::start(&self.config(), None).unwrap_or_else(|error| panic!("{self:?}: {error}"))
+    }
+}
+
+/// The repository.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// A request that reports nothing beside its tokens.
+pub fn request(prompt: &[u32], max_new_tokens: u32, sampling: SamplingParams) -> Request {
+    Request {
+        trace_id: String::new(),
+        input_ids: prompt.to_vec(),
+        sampling,
+        logprobs: LogprobParams::default(),
+        max_new_tokens,
+        priority: 0,
+        timeout_ms: None,
+    }
+}
+
+/// [`request`] with log-probabilities of the output and, from `prompt_start`
+/// on, of the prompt, with five alternatives each.
+pub fn reported(
+    prompt: &[u32],
+    max_new_tokens: u32,
+    sampling: SamplingParams,
+    prompt_start: Option<u32>,
+) -> Request {
+    Request {
+        logprobs: LogprobParams {
+            output: true,
+            top: 5,
+            prompt_start,
+        },
+        ..request(prompt, max_new_tokens, sampling)
+    }
+}
+
+/// Runs requests together to good ends and checks the books afterwards.
+pub fn together(engine: &mut LocalEngine, requests: Vec<Request>) -> Vec<Completion> {
+    let completions = engine.run(requests).unwrap();
+    for completion in &completions {
+        let finish = completion.finish.as_ref().expect("it ended");
+        assert!(
+            matches!(
+                finish.outcome,
+                Ok(FinishReason::Stop | FinishReason::Length)
+            ),
+            "{finish:?}"
+        );
+        let tokens = completion.token_ids.len() as u32;
+        assert_eq!(finish.usage.completion_tokens, tokens);
+    }
+    idle(engine);
+    completions
+}
+
+/// [`together`], one after the other.
+pub fn alone(engine: &mut LocalEngine, requests: Vec<Request>) -> Vec<Completion> {
+    let one = |request| together(engine, vec![request]).remove(0);
+    requests.into_iter().map(one).collect()
+}
+
+/// An engine without requests holds nothing but its prefix cache.
+pub fn idle(engine: &LocalEngine) {
+    engine.check_integrity().unwrap();
+    let load = engine.load();
+    let busy = (
+        load.running_requests,
+        load.waiting_requests,
+        load.waiting_tokens,
+        load.kv_tokens_used,
+        load.leaked_pages,
+        load.steps_in_flight,
+    );
+    assert_eq!(busy, (0, 0, 0, 0, 0, 0), "{load:?}");
+}
+
+/// Empties the prefix cache.
+pub fn flush(engine: &mut LocalEngine) {
+    let cached = engine.load().kv_tokens_cached;
+    assert_eq!(engine.flush_cache().unwrap(), cached);
+    assert_eq!(engine.load().kv_tokens_cached, 0);
+    idle(engine);
+}
+
+/// Prompt tokens that came from the cache.
+pub fn cached(completion: &Completion) -> u32 {
+    let finish = completion.finish.as_ref().expect("it ended");
+    finish.usage.cached_tokens
+}
