@@ -129,7 +129,7 @@ fn products(backend: &mut CpuBackend, alone: bool) {
         x.values_mut().fill(0.5);
         let mut out = backend.tensor(m, OUT).expect("memory");
         let seconds = median(alone, |i| {
-            backend.matmul(&x, &matrices[i % MATRICES], None, &mut out)
+            backend.matmul(&x, &matrices[i % MATRICES], None, &mut out);
         });
         let read = backend.matrix_bytes(&matrices[0]) as f64;
         let flops = (2 * m * IN * OUT) as f64;
@@ -195,7 +195,7 @@ fn attention(backend: &mut CpuBackend, alone: bool) {
             qkv.values_mut().fill(0.25);
             let mut out = backend.tensor(n, shape.out_width()).expect("memory");
             let seconds = median(alone, |_| {
-                backend.attention(&mut cache, 0, &qkv, &shape, &batch, &mut out)
+                backend.attention(&mut cache, 0, &qkv, &shape, &batch, &mut out);
             });
             let seen = f64::from(requests) * f64::from(total);
             let pairs: f64 = positions.iter().map(|&p| f64::from(p) + 1.0).sum();

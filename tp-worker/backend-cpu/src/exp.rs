@@ -20,11 +20,11 @@ pub(crate) fn exp(x: f32) -> f32 {
     let r = clamped - n * 0.693_359_4;
     let r = r + n * 2.121_944_4e-4;
     let mut p = 1.987_569_1e-4_f32;
-    p = p * r + 1.398_2e-3;
+    p = p * r + 1.398_199_9e-3;
     p = p * r + 8.333_452e-3;
     p = p * r + 4.166_579_6e-2;
     p = p * r + 1.666_666_5e-1;
-    p = p * r + 5.000_000_1e-1;
+    p = p * r + 0.5;
     let y = p * (r * r) + r + 1.0;
     // 2ⁿ in two factors, as n may be 128. The low bits of `shifted` hold n.
     let n = shifted

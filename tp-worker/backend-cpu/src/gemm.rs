@@ -110,7 +110,7 @@ fn pack_rows(pool: &mut Pool, isa: Isa, tiles: &Tiles, x: &[f32], width: usize, 
 /// smallest, preferring to cut panels, which reads each weight once.
 fn shares(threads: usize, blocks: usize, panels: usize) -> (usize, usize) {
     let largest = |rows: usize| blocks.div_ceil(rows) * panels.div_ceil(threads / rows);
-    let cuts = (1..=threads.min(blocks)).filter(|rows| threads % rows == 0);
+    let cuts = (1..=threads.min(blocks)).filter(|rows| threads.is_multiple_of(*rows));
     let rows = cuts.min_by_key(|&rows| (largest(rows), rows)).unwrap_or(1);
     (rows, threads / rows)
 }

@@ -43,8 +43,7 @@ impl Isa {
     pub fn detect() -> Self {
         let slow = |isa: &Self| *isa == Self::Avx512Bf16 && is_intel();
         Self::available()
-            .filter(|isa| !slow(isa))
-            .last()
+            .rfind(|isa| !slow(isa))
             .unwrap_or(Self::Scalar)
     }
 

@@ -95,7 +95,7 @@ impl CpuKvCache {
     pub(crate) fn expect(&self, shape: &AttentionShape) {
         assert!(
             (self.shape.kv_heads, self.shape.head_dim) == (shape.kv_heads, shape.head_dim)
-                && shape.heads % shape.kv_heads == 0,
+                && shape.heads.is_multiple_of(shape.kv_heads),
             "attention of {} heads, {} key heads of {} does not fit a cache of {} heads of {}",
             shape.heads,
             shape.kv_heads,

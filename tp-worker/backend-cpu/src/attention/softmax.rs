@@ -39,45 +39,70 @@ fn fold(mut lanes: [f32; LANES], combine: impl Fn(f32, f32) -> f32) -> f32 {
     lanes[0]
 }
 
+/// One row of [`softmax_rows`].
+#[inline(always)]
+fn softmax_row(
+    scores: &mut [f32; BLOCK],
+    visible: usize,
+    scale: f32,
+    state: &mut State,
+    acc: &mut [f32],
+) {
+    for (j, score) in scores.iter_mut().enumerate() {
+        let scaled = *score * scale;
+        *score = if j < visible {
+            scaled
+        } else {
+            f32::NEG_INFINITY
+        };
+    }
+    let mut maxima = [f32::NEG_INFINITY; LANES];
+    for chunk in scores.as_chunks::<LANES>().0 {
+        for lane in 0..LANES {
+            maxima[lane] = larger(chunk[lane], maxima[lane]);
+        }
+    }
+    let max = larger(fold(maxima, larger), state.max);
+    let mut sums = [0.0f32; LANES];
+    for chunk in scores.as_chunks_mut::<LANES>().0 {
+        for lane in 0..LANES {
+            chunk[lane] = exp(chunk[lane] - max);
+            sums[lane] += chunk[lane];
+        }
+    }
+    let sum = fold(sums, |a, b| a + b);
+    if max > state.max {
+        let rescale = exp(state.max - max);
+        state.sum *= rescale;
+        for value in acc.iter_mut() {
+            *value *= rescale;
+        }
+    }
+    state.max = max;
+    state.sum += sum;
+}
+
 multiversion! {
-    /// Turns one query's raw scores into weights `exp(score · scale − max)` in
-    /// place, zero from `visible` on; updates its state and rescales `acc`, the
-    /// weighted sum so far, to the new maximum.
-    pub(crate) fn softmax_row(
-        scores: &mut [f32; BLOCK],
-        visible: usize,
+    /// Turns raw scores of several queries into weights `exp(score · scale −
+    /// max)` in place, zero from the query's `visible` on; updates their states
+    /// and rescales their rows of `acc`, the weighted sums so far, to the new
+    /// maxima. A query that sees nothing keeps its state.
+    pub(crate) fn softmax_rows(
+        scores: &mut [[f32; BLOCK]],
+        visible: &[usize],
         scale: f32,
-        state: &mut State,
+        states: &mut [State],
         acc: &mut [f32],
     ) {
-        let mut maxima = [f32::NEG_INFINITY; LANES];
-        for (j, score) in scores.iter_mut().enumerate() {
-            let scaled = *score * scale;
-            *score = if j < visible { scaled } else { f32::NEG_INFINITY };
-        }
-        for chunk in scores.as_chunks::<LANES>().0 {
-            for lane in 0..LANES {
-                maxima[lane] = larger(chunk[lane], maxima[lane]);
+        let width = acc.len() / scores.len();
+        let sums = states.iter_mut().zip(acc.chunks_exact_mut(width));
+        for ((scores, &visible), (state, acc)) in scores.iter_mut().zip(visible).zip(sums) {
+            if visible == 0 {
+                scores.fill(0.0);
+            } else {
+                softmax_row(scores, visible, scale, state, acc);
             }
         }
-        let max = larger(fold(maxima, larger), state.max);
-        let mut sums = [0.0f32; LANES];
-        for chunk in scores.as_chunks_mut::<LANES>().0 {
-            for lane in 0..LANES {
-                chunk[lane] = exp(chunk[lane] - max);
-                sums[lane] += chunk[lane];
-            }
-        }
-        let sum = fold(sums, |a, b| a + b);
-        if max > state.max {
-            let rescale = exp(state.max - max);
-            state.sum *= rescale;
-            for value in acc.iter_mut() {
-                *value *= rescale;
-            }
-        }
-        state.max = max;
-        state.sum += sum;
     }
 }
 

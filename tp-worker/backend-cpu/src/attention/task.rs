@@ -7,10 +7,12 @@
 //! on which queries share the task. A segment starts from nothing and is folded
 //! into the total when it ends: segments could be computed apart.
 
+use std::ops::Range;
+
 use lockstep_backend::{AttentionShape, BackendError, Batch};
 
 use super::cache::{BLOCK, Block, CpuKvCache, Plane};
-use super::softmax::{State, finish, merge, softmax_row};
+use super::softmax::{State, finish, merge, softmax_rows};
 use crate::gemm::{Element, PANEL, Tile, Tiles};
 use crate::isa::Isa;
 use crate::memory::Buffer;
@@ -25,7 +27,7 @@ pub(crate) const SEGMENT: usize = 1_024;
 pub(crate) struct Task {
     pub row: usize,
     pub head: usize,
-    pub queries: std::ops::Range<usize>,
+    pub queries: Range<usize>,
 }
 
 /// What all tasks of one call share.
@@ -46,7 +48,7 @@ pub(crate) struct Scratch {
     queries: Buffer<u32>,
     keys: Buffer<u32>,
     values: Buffer<u32>,
-    scores: Vec<f32>,
+    scores: Vec<[f32; BLOCK]>,
     weights: Vec<u32>,
     segment: Sums,
     total: Sums,
@@ -93,11 +95,9 @@ impl Scratch {
         self.queries.grow(rows * head_dim, WHAT)?;
         self.keys.grow(BLOCK * head_dim, WHAT)?;
         self.values.grow(BLOCK * padded(head_dim), WHAT)?;
-        let block = rows.min(PANEL) * BLOCK;
-        if self.scores.len() < block {
-            self.scores.resize(block, 0.0);
-            self.weights.resize(block, 0);
-        }
+        // No tile is higher than a panel is wide.
+        self.scores.resize(PANEL, [0.0; BLOCK]);
+        self.weights.resize(PANEL * BLOCK, 0);
         for sums in [&mut self.segment, &mut self.total] {
             if sums.states.len() < rows {
                 sums.states.resize(rows, State::EMPTY);
@@ -192,7 +192,7 @@ impl Call<'_> {
         &self,
         task: &Task,
         planes: &[Plane; 2],
-        positions: std::ops::Range<usize>,
+        positions: Range<usize>,
         scratch: &mut Scratch,
     ) {
         let row = self.batch.rows[task.row];
@@ -220,29 +220,18 @@ impl Call<'_> {
                 &mut scratch.values,
             );
             for first in (0..rows).step_by(self.tiles.rows()) {
-                let height = self.tiles.rows().min(rows - first);
-                let last =
-                    row.kv_len as usize + task.queries.start + (first + height - 1) / self.group();
-                if last >= from {
-                    self.block(task, first, height, from, count, scratch);
+                let last = rows.min(first + self.tiles.rows()) - 1;
+                let position = row.kv_len as usize + task.queries.start + last / self.group();
+                if position >= from {
+                    self.block(task, first..last + 1, &block, scratch);
                 }
             }
         }
     }
 
     /// One tile of query rows against one block of positions.
-    fn block(
-        &self,
-        task: &Task,
-        first: usize,
-        height: usize,
-        from: usize,
-        count: usize,
-        scratch: &mut Scratch,
-    ) {
-        let head_dim = self.shape.head_dim;
-        let (steps, width) = (self.element.steps(head_dim), padded(head_dim));
-        let tile = self.tiles.single[height - 1];
+    fn block(&self, task: &Task, rows: Range<usize>, block: &Block<'_>, scratch: &mut Scratch) {
+        let width = padded(self.shape.head_dim);
         let Scratch {
             queries,
             keys,
@@ -252,44 +241,71 @@ impl Call<'_> {
             segment,
             ..
         } = scratch;
-        let len = self.tiles.input.len(head_dim);
-        let queries = &queries[first * len..(first + height) * len];
+        let len = self.tiles.input.len(self.shape.head_dim);
+        let scores = &mut scores[..rows.len()];
+        self.scores(
+            &queries[rows.start * len..rows.end * len],
+            keys,
+            block.count,
+            scores,
+        );
+
+        let query = self.batch.rows[task.row].kv_len as usize + task.queries.start;
+        let mut visible = [0; PANEL];
+        for (visible, row) in visible.iter_mut().zip(rows.clone()) {
+            let seen = query + row / self.group() + 1;
+            *visible = seen.saturating_sub(block.from).min(block.count);
+        }
+        let acc = &mut segment.acc[rows.start * width..rows.end * width];
+        let states = &mut segment.states[rows.clone()];
+        softmax_rows(
+            self.isa,
+            scores,
+            &visible[..rows.len()],
+            self.shape.scale,
+            states,
+            acc,
+        );
+        for (row, weight) in scores.iter().enumerate() {
+            pack_row(self.isa, self.tiles.input, weight, weights, row, rows.len());
+        }
+        self.accumulate(weights, values, block.count, rows.len(), acc);
+    }
+
+    /// Query rows times keys.
+    fn scores(&self, queries: &[u32], keys: &[u32], count: usize, scores: &mut [[f32; BLOCK]]) {
+        let steps = self.element.steps(self.shape.head_dim);
+        let tile = self.tiles.single[scores.len() - 1];
+        let scores = scores.as_flattened_mut();
         for panel in 0..count.div_ceil(PANEL) {
             let keys = &keys[panel * steps * PANEL..(panel + 1) * steps * PANEL];
-            let scores = &mut scores[panel * PANEL..(height - 1) * BLOCK + (panel + 1) * PANEL];
             let work = Tile {
                 a: queries.as_ptr(),
                 b: keys.as_ptr(),
                 panel_stride: 0,
                 steps,
-                c: scores.as_mut_ptr(),
+                c: scores[panel * PANEL..].as_mut_ptr(),
                 ldc: BLOCK,
                 resume: false,
             };
-            // SAFETY: `tile` suits this machine and `height` rows; the slices
-            // were cut to exactly what it reads and writes.
+            // SAFETY: `tile` suits this machine and as many rows as `scores`
+            // has, whose columns `panel` covers; `queries` holds those rows.
             unsafe { tile(&work) };
         }
-        let query = self.batch.rows[task.row].kv_len as usize + task.queries.start;
-        let acc = &mut segment.acc[first * width..(first + height) * width];
-        for index in 0..height {
-            let position = query + (first + index) / self.group();
-            let visible = (position + 1).saturating_sub(from).min(count);
-            let (Some(scores), Some(acc)) = (
-                scores[index * BLOCK..].first_chunk_mut::<BLOCK>(),
-                acc.get_mut(index * width..(index + 1) * width),
-            ) else {
-                continue;
-            };
-            if visible == 0 {
-                scores.fill(0.0);
-            } else {
-                let state = &mut segment.states[first + index];
-                softmax_row(self.isa, scores, visible, self.shape.scale, state, acc);
-            }
-            pack_row(self.isa, self.tiles.input, scores, weights, index, height);
-        }
+    }
+
+    /// Adds weights times values to `acc`, `rows` rows.
+    fn accumulate(
+        &self,
+        weights: &[u32],
+        values: &[u32],
+        count: usize,
+        rows: usize,
+        acc: &mut [f32],
+    ) {
+        let width = padded(self.shape.head_dim);
         let panel_len = self.element.steps(BLOCK) * PANEL;
+        let tile = self.tiles.single[rows - 1];
         for panel in 0..width / PANEL {
             let values = &values[panel * panel_len..(panel + 1) * panel_len];
             let work = Tile {
@@ -301,7 +317,8 @@ impl Call<'_> {
                 ldc: width,
                 resume: true,
             };
-            // SAFETY: as above; `weights` holds `[64][height]`, `acc` `height` rows.
+            // SAFETY: `tile` suits this machine and `rows` rows, as many as
+            // `weights` and `acc` hold; `panel` lies within their columns.
             unsafe { tile(&work) };
         }
     }

@@ -1,11 +1,16 @@
 //! The one inner loop of all matrix products: `M` rows times `P` panels of 32 columns.
 
+#![expect(
+    clippy::needless_range_loop,
+    reason = "loops of constant length over registers, named by row and half"
+)]
+
 /// Columns of a panel: two registers of 16 lanes.
 pub(crate) const PANEL: usize = 32;
 /// Lanes of an accumulator.
 pub(crate) const LANES: usize = 16;
 /// How far ahead of the current step weights are prefetched, in steps of 128 bytes.
-const AHEAD: usize = 16;
+const AHEAD: usize = 32;
 
 /// One tile of work. A *step* of a panel is 32 times 4 bytes: one f32, or two
 /// consecutive bf16 values with the earlier one in the low half. Rows hold the
@@ -33,7 +38,6 @@ pub(crate) type TileFn = unsafe fn(&Tile);
 /// # Safety
 /// The methods use instructions of that set: call them only, inlined, from a
 /// function compiled for it, with pointers valid for the 16 elements they touch.
-#[expect(clippy::missing_safety_doc, reason = "said once above for all methods")]
 pub(crate) trait Dot {
     /// 4-byte inputs a row has for each step, and parts a step of columns is
     /// multiplied in.

@@ -1,6 +1,8 @@
 //! Kernels against plain f64 arithmetic, and against themselves in other
 //! batches, chunks, page sizes, thread counts and instruction sets.
 
+#![expect(clippy::unwrap_used, reason = "a failure fails the test")]
+
 mod attention;
 mod collectives;
 mod machine;

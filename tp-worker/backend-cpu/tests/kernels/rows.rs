@@ -89,7 +89,7 @@ proptest! {
             backend.head_norm(&mut qkv, &shape, 1..3 * heads, &vector, EPS);
             let normed = qkv.values().to_vec();
             backend.rope(&mut qkv, &shape, &table, &positions);
-            for row in 0..n {
+            for (row, &position) in positions.iter().enumerate() {
                 for head in 0..4 * heads {
                     let at = row * width + head * 2 * half;
                     let source = &x[at..at + 2 * half];
@@ -102,7 +102,7 @@ proptest! {
                     expected.iter().zip(got).for_each(|(e, g)| close(*g, *e, "head_norm"));
                     let rotated = &qkv.values()[at..at + 2 * half];
                     for i in 0..half {
-                        let angle = positions[row] as usize * half + i;
+                        let angle = position as usize * half + i;
                         let (a, b) = (f64::from(got[i]), f64::from(got[half + i]));
                         let (cos, sin) = (f64::from(table.cos[angle]), f64::from(table.sin[angle]));
                         let is_value = head >= 3 * heads;
