@@ -106,6 +106,7 @@ impl Engine {
             self.planner
                 .fail_all(unavailable(format!("the engine failed: {error}")));
             self.health.failed(&error.to_string());
+            self.group.fail(&error.to_string());
             self.deliver();
         }
         outcome

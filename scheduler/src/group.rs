@@ -201,6 +201,17 @@ impl Group {
         ))
     }
 
+    /// Tells every rank that the engine failed.
+    pub fn fail(&self, reason: &str) {
+        for link in self
+            .members
+            .iter()
+            .filter_map(|member| member.link.as_ref())
+        {
+            link.fail(reason);
+        }
+    }
+
     fn each(&self, send: impl Fn(&WorkerLink) -> Result<(), String>) -> Result<(), String> {
         for (rank, member) in self.members.iter().enumerate() {
             let link = member

@@ -45,6 +45,12 @@ impl WorkerLink {
     pub fn plan(&self, plan: StepPlan) -> Result<(), String> {
         self.send(worker_command::Kind::Plan(plan))
     }
+    /// Ends the stream with an error, so that the worker's node knows that the
+    /// engine failed; dropping the link alone says that all is done.
+    pub fn fail(&self, reason: &str) {
+        // A worker that is gone already needs no reason.
+        let _ = self.0.try_send(Err(Status::unavailable(reason)));
+    }
     fn send(&self, kind: worker_command::Kind) -> Result<(), String> {
         self.0
             .try_send(Ok(WorkerCommand { kind: Some(kind) }))

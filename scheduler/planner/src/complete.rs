@@ -1,7 +1,7 @@
 //! Results come back.
 
 use lockstep_proto::{
-    request::{FinishReason, Output},
+    request::{ErrorKind, FinishReason, Output, RequestError},
     step::{SlotOutput, StepResult},
 };
 
@@ -40,7 +40,8 @@ impl Planner {
         Ok(())
     }
 
-    /// Outputs stand in the rows' order; a row that samples must have one.
+    /// Outputs stand in the rows' order. A row that samples brings at least a
+    /// token, or none at all where its logits were not numbers.
     fn check_result(&self, result: &StepResult) -> Result<(), PlannerError> {
         let bad = |message| {
             Err(PlannerError::BadResult {
@@ -60,7 +61,7 @@ impl Planner {
                 (true, Some(_)) => 1,
                 (true, None) => self.max_commit as usize,
             };
-            if count > most || count < usize::from(row.sample) {
+            if count > most {
                 let slot = row.slot;
                 return bad(format!(
                     "slot {slot} brought {count} tokens, at most {most}"
@@ -79,6 +80,10 @@ impl Planner {
             return;
         }
         let brought = crate::table::len_u32(&output.token_ids);
+        if row.sample && brought == 0 {
+            self.end_poisoned(row.index);
+            return;
+        }
         let entry = &mut self.table[row.index];
         entry.rows_in_flight -= 1;
         entry.samples_in_flight -= u32::from(row.sample);
@@ -110,6 +115,18 @@ impl Planner {
             Stage::Draining if entry.rows_in_flight == 0 => self.requeue(row.index),
             _ => {}
         }
+    }
+
+    /// Ends a request whose logits were not numbers, and keeps what it computed
+    /// out of the cache: it alone fails.
+    fn end_poisoned(&mut self, index: u32) {
+        let error = RequestError::new(
+            ErrorKind::Internal,
+            "the model computed values that are not numbers for this request; \
+             if it happens with other prompts too, the weights are damaged",
+        );
+        self.kv.disown(&mut self.table[index]);
+        self.end(index, Err(error), None, Output::default());
     }
 
     /// Hands new tokens out; whether the request ended with them.

@@ -108,6 +108,12 @@ impl KvMemory {
         }
     }
 
+    /// Forgets what a request has committed beyond what it shares already, so
+    /// that its release adds nothing to the cache.
+    pub fn disown(&self, entry: &mut Entry) {
+        entry.committed = entry.committed.min(entry.protected_pages * self.page_size);
+    }
+
     /// Takes all pages of a request: whole committed pages into the cache, the
     /// others into the free list, where the next plan may take them at once.
     ///

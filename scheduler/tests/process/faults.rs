@@ -42,7 +42,7 @@ async fn a_rank_that_diverges_is_named_and_ends_the_group() {
 #[tokio::test]
 async fn a_rank_that_dies_fails_every_request() {
     let scheduler = Scheduler::start(&args(2));
-    scheduler.worker(0, |_, _| true).await;
+    let survivor = scheduler.worker(0, |_, _| true).await;
     scheduler.worker(1, |plan, _| plan.step < 10).await;
     let mut frontend = scheduler.frontend().await;
     frontend.healthy().await;
@@ -50,6 +50,11 @@ async fn a_rank_that_dies_fails_every_request() {
     let error = failure(&mut frontend).await;
     assert_eq!(error.kind, ErrorKind::Unavailable);
     assert!(error.message.contains("rank 1"), "{error}");
+    let told = survivor
+        .await
+        .expect("no panic")
+        .expect_err("not a clean end");
+    assert!(told.message().contains("rank 1"), "{told}");
     scheduler.ended().await.expect_err("it can't go on");
 }
 
