@@ -90,8 +90,9 @@ impl Listeners {
     /// [`RunError::Listen`] names the address.
     pub fn open(context: &RoleContext) -> Result<Self, RunError> {
         let server = &context.engine.server;
+        let shared = context.engine.parallel.tokenizer_managers > 1;
         let open = |port: u16| {
-            http::listen(&server.host, port).map_err(|source| RunError::Listen {
+            http::listen(&server.host, port, shared).map_err(|source| RunError::Listen {
                 address: format!("{}:{port}", server.host),
                 source,
             })

@@ -15,7 +15,7 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use lockstep_proto::request::{ErrorKind, RequestError};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::{
     io::AsyncWriteExt,
     net::{TcpListener, TcpStream},
@@ -34,15 +34,22 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 const HEADER_SLACK: usize = 64 * 1024;
 /// Pause after a failure to accept, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Idle connections are probed after this long, and then this often.
+const PROBE_AFTER: Duration = Duration::from_secs(30);
+const PROBE_EVERY: Duration = Duration::from_secs(10);
+/// A client that takes nothing for so long is cut off: it holds a connection
+/// and the answer's memory.
+const STALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a connection beyond the limit gets to read its refusal.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Listens on `host:port`; other processes may listen there too, and the
-/// kernel spreads connections over them.
+/// Listens on `host:port`. With `shared`, other processes may listen there too,
+/// and the kernel spreads connections over them; without, a port that another
+/// server has is an error.
 ///
 /// # Errors
 /// Those of resolving and binding.
-pub fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
+pub fn listen(host: &str, port: u16, shared: bool) -> io::Result<TcpListener> {
     let address = resolve(host, port)?;
     let socket = Socket::new(
         Domain::for_address(address),
@@ -50,7 +57,7 @@ pub fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
         Some(Protocol::TCP),
     )?;
     socket.set_reuse_address(true)?;
-    socket.set_reuse_port(true)?;
+    socket.set_reuse_port(shared)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
@@ -94,8 +101,9 @@ impl Connections {
                     continue;
                 }
             };
-            // Without it each small event would wait for the client's acknowledgement of the last.
-            let _ = stream.set_nodelay(true);
+            if let Err(error) = tune(&stream) {
+                tracing::debug!(%error, "a connection could not be tuned");
+            }
             let Ok(permit) = permits.clone().try_acquire_owned() else {
                 tasks.spawn(refuse(stream, self.limit));
                 continue;
@@ -127,6 +135,18 @@ impl Connections {
             .max_header_list_size(u32::try_from(header_room).unwrap_or(u32::MAX));
         builder
     }
+}
+
+/// Events leave at once, and peers that vanished or stopped reading are noticed.
+fn tune(stream: &TcpStream) -> io::Result<()> {
+    // Without it each small event would wait for the acknowledgement of the last.
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    let probes = TcpKeepalive::new()
+        .with_time(PROBE_AFTER)
+        .with_interval(PROBE_EVERY);
+    socket.set_tcp_keepalive(&probes)?;
+    socket.set_tcp_user_timeout(Some(STALL_TIMEOUT))
 }
 
 async fn serve_one(

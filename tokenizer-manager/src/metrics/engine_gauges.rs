@@ -5,80 +5,72 @@ use std::fmt::Write;
 
 use lockstep_proto::pb::lockstep::{GetLoadResponse, StepTimes};
 
+/// Name, what it says, where it is.
+type Series = (&'static str, &'static str, fn(&GetLoadResponse) -> u64);
+
+const GAUGES: &[Series] = &[
+    ("num_requests_running", "Requests in the batch.", |load| {
+        load.running_requests.into()
+    }),
+    ("num_requests_waiting", "Requests in the queue.", |load| {
+        load.waiting_requests.into()
+    }),
+    ("kv_tokens_used", "KV slots held by requests.", |load| {
+        load.kv_tokens_used
+    }),
+    (
+        "kv_tokens_cached",
+        "KV slots of the evictable prefix cache.",
+        |load| load.kv_tokens_cached,
+    ),
+    ("kv_tokens_total", "KV slots.", |load| load.kv_tokens_total),
+    (
+        "kv_leaked_pages",
+        "Pages nobody accounts for: always 0.",
+        |load| load.leaked_pages,
+    ),
+];
+
+const COUNTERS: &[Series] = &[
+    (
+        "requests_total",
+        "Requests accepted by the scheduler.",
+        |load| load.requests_total,
+    ),
+    ("requests_aborted_total", "Requests aborted.", |load| {
+        load.aborted_requests_total
+    }),
+    (
+        "requests_failed_total",
+        "Requests that ended with an error.",
+        |load| load.failed_requests_total,
+    ),
+    ("prompt_tokens_total", "Prompt tokens.", |load| {
+        load.prompt_tokens_total
+    }),
+    ("generated_tokens_total", "Tokens generated.", |load| {
+        load.generated_tokens_total
+    }),
+    (
+        "cached_tokens_total",
+        "Prompt tokens served from the prefix cache.",
+        |load| load.cached_tokens_total,
+    ),
+    ("steps_total", "Forward steps.", |load| load.steps_total),
+    (
+        "retractions_total",
+        "Requests taken out of the batch for lack of KV slots.",
+        |load| load.retractions_total,
+    ),
+];
+
 /// Renders the scheduler's load.
 pub fn render_load(load: &GetLoadResponse) -> String {
     let mut out = String::with_capacity(4096);
-    let gauges = [
-        (
-            "num_requests_running",
-            "Requests in the batch.",
-            u64::from(load.running_requests),
-        ),
-        (
-            "num_requests_waiting",
-            "Requests in the queue.",
-            load.waiting_requests.into(),
-        ),
-        (
-            "kv_tokens_used",
-            "KV slots held by requests.",
-            load.kv_tokens_used,
-        ),
-        (
-            "kv_tokens_cached",
-            "KV slots of the evictable prefix cache.",
-            load.kv_tokens_cached,
-        ),
-        ("kv_tokens_total", "KV slots.", load.kv_tokens_total),
-        (
-            "kv_leaked_pages",
-            "Pages nobody accounts for: always 0.",
-            load.leaked_pages,
-        ),
-    ];
-    let counters = [
-        (
-            "requests_total",
-            "Requests accepted by the scheduler.",
-            load.requests_total,
-        ),
-        (
-            "requests_aborted_total",
-            "Requests aborted.",
-            load.aborted_requests_total,
-        ),
-        (
-            "requests_failed_total",
-            "Requests that ended with an error.",
-            load.failed_requests_total,
-        ),
-        (
-            "prompt_tokens_total",
-            "Prompt tokens.",
-            load.prompt_tokens_total,
-        ),
-        (
-            "generated_tokens_total",
-            "Tokens generated.",
-            load.generated_tokens_total,
-        ),
-        (
-            "cached_tokens_total",
-            "Prompt tokens served from the prefix cache.",
-            load.cached_tokens_total,
-        ),
-        ("steps_total", "Forward steps.", load.steps_total),
-        (
-            "retractions_total",
-            "Requests taken out of the batch for lack of KV slots.",
-            load.retractions_total,
-        ),
-    ];
-    for (name, help, value) in gauges {
-        series(&mut out, name, "gauge", help, value);
-    }
-    for (name, help, value) in counters {
-        series(&mut out, name, "counter", help, value);
+    for (kind, all) in [("gauge", GAUGES), ("counter", COUNTERS)] {
+        for (name, help, value) in all {
+            series(&mut out, name, kind, help, value(load));
+        }
     }
     if let Some(times) = &load.step_times {
         step_times(&mut out, times);

@@ -18,7 +18,7 @@ use super::{
 struct Entry {
     trace_id: String,
     outputs: mpsc::UnboundedSender<Output>,
-    _live: Live,
+    live: Live,
 }
 
 struct Session {
@@ -93,13 +93,15 @@ impl Session {
                     "The engine sent a faulty output.",
                 ))
             });
-            let last = output.finish.is_some();
-            if let Some(entry) = self.live.get(&number) {
-                // A receiver that is gone has sent its abort already.
+            // A receiver that is gone has sent its abort already.
+            if output.finish.is_none() {
+                if let Some(entry) = self.live.get(&number) {
+                    let _ = entry.outputs.send(output);
+                }
+            } else if let Some(entry) = self.live.remove(&number) {
+                // Its place is free before anybody can know that it ended.
+                drop(entry.live);
                 let _ = entry.outputs.send(output);
-            }
-            if last {
-                self.live.remove(&number);
             }
         }
     }
@@ -115,7 +117,7 @@ impl Session {
                 let entry = Entry {
                     trace_id: request.trace_id.clone(),
                     outputs,
-                    _live: live,
+                    live,
                 };
                 self.live.insert(number, entry);
                 self.send(Kind::Submit(request.into_submit(number)));

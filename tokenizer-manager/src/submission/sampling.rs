@@ -18,73 +18,78 @@ pub(super) fn resolve(
     engine: &Engine,
 ) -> ApiResult<SamplingParams> {
     let limits = &engine.config.server.limits.request;
-    let default = SamplingParams::default();
-    let range = |field: &'static str, value: Option<f64>, default: f32, low, high, open| {
-        value.map_or(Ok(default), |value| {
-            decimal(&fields.name(field), value, low, high, open).map(|value| value as f32)
-        })
-    };
-    count(
-        &fields.name("logit_bias"),
-        draft.logit_bias.len(),
-        limits.logit_bias,
-    )?;
-    count(
-        &fields.name("stop_token_ids"),
-        draft.stop_token_ids.len(),
-        limits.stop_token_ids,
-    )?;
+    for (field, len, most) in [
+        ("logit_bias", draft.logit_bias.len(), limits.logit_bias),
+        (
+            "stop_token_ids",
+            draft.stop_token_ids.len(),
+            limits.stop_token_ids,
+        ),
+    ] {
+        count(&fields.name(field), len, most)?;
+    }
     let top_k = draft.top_k.unwrap_or(0);
     let top_k = integer(&fields.name("top_k"), top_k, -1, i64::from(i32::MAX))?;
     let min_field = fields.name(draft.min_tokens_field);
     let min_new_tokens = super::non_negative(&min_field, draft.min_tokens.unwrap_or(0))?;
-    let vocabulary = vocabulary(engine);
     let params = SamplingParams {
-        temperature: range(
-            "temperature",
-            draft.temperature,
-            default.temperature,
-            0.0,
-            2.0,
-            false,
-        )?,
-        top_p: range("top_p", draft.top_p, default.top_p, 0.0, 1.0, true)?,
         // -1 and 0 both mean all.
         top_k: u32::try_from(top_k).unwrap_or(0),
-        min_p: range("min_p", draft.min_p, default.min_p, 0.0, 1.0, false)?,
-        presence_penalty: range(
-            "presence_penalty",
-            draft.presence_penalty,
-            default.presence_penalty,
-            -2.0,
-            2.0,
-            false,
-        )?,
-        frequency_penalty: range(
-            "frequency_penalty",
-            draft.frequency_penalty,
-            default.frequency_penalty,
-            -2.0,
-            2.0,
-            false,
-        )?,
-        repetition_penalty: range(
-            "repetition_penalty",
-            draft.repetition_penalty,
-            default.repetition_penalty,
-            0.0,
-            2.0,
-            true,
-        )?,
         logit_bias: logit_bias(draft, fields)?,
         seed: 0,
         min_new_tokens,
         stop_token_ids: stop_tokens(draft, engine),
         ignore_eos: draft.ignore_eos,
+        ..decimals(draft, fields)?
     };
     // The contract's own check, which also sorts; ranges were named above.
-    params.validated(vocabulary).map_err(ApiError::from)
+    params.validated(vocabulary(engine)).map_err(ApiError::from)
 }
+
+/// The parameters that are decimal numbers.
+fn decimals(draft: &SamplingDraft, fields: &Fields) -> ApiResult<SamplingParams> {
+    let default = SamplingParams::default();
+    let within = |field: &'static str, value: Option<f64>, default: f32, range: Range| {
+        let Range(low, high, open_low) = range;
+        value.map_or(Ok(default), |value| {
+            decimal(&fields.name(field), value, low, high, open_low).map(|value| value as f32)
+        })
+    };
+    let penalty = Range(-2.0, 2.0, false);
+    Ok(SamplingParams {
+        temperature: within(
+            "temperature",
+            draft.temperature,
+            default.temperature,
+            Range(0.0, 2.0, false),
+        )?,
+        top_p: within("top_p", draft.top_p, default.top_p, Range(0.0, 1.0, true))?,
+        min_p: within("min_p", draft.min_p, default.min_p, Range(0.0, 1.0, false))?,
+        presence_penalty: within(
+            "presence_penalty",
+            draft.presence_penalty,
+            default.presence_penalty,
+            penalty,
+        )?,
+        frequency_penalty: within(
+            "frequency_penalty",
+            draft.frequency_penalty,
+            default.frequency_penalty,
+            penalty,
+        )?,
+        repetition_penalty: within(
+            "repetition_penalty",
+            draft.repetition_penalty,
+            default.repetition_penalty,
+            Range(0.0, 2.0, true),
+        )?,
+        ..default
+    })
+}
+
+/// From, to (inclusive), and whether the lower end itself is left out.
+#[derive(Clone, Copy)]
+struct Range(f64, f64, bool);
 
 /// Rows of the model's embedding table: ids below are tokens.
 pub(super) fn vocabulary(engine: &Engine) -> u32 {

@@ -85,7 +85,7 @@ async fn echo_with_logprobs_scores_the_prompt() {
                 Value::Null,
                 json!({"B": -0.5}),
                 // The prompt's token is listed though another one is likelier.
-                json!({"X": -0.1f32, "C": -2.0}),
+                json!({"X": -0.1, "C": -2.0}),
             ],
             vec![json!(0), json!(1), json!(2)],
         );

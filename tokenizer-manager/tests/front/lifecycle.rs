@@ -263,3 +263,15 @@ async fn connections_beyond_the_limit_are_told_so() {
     drop(held);
     let _keep: Arc<Mock> = front.mock.clone();
 }
+
+#[tokio::test]
+async fn a_port_is_shared_only_among_those_that_mean_to() {
+    let listen = lockstep_tokenizer_manager::http::listen;
+    let host = "127.0.0.1";
+    let port = |listener: &tokio::net::TcpListener| listener.local_addr().expect("bound").port();
+    let shared = listen(host, 0, true).expect("a free port");
+    listen(host, port(&shared), true).expect("several tokenizer-managers");
+    listen(host, port(&shared), false).expect_err("a server of its own");
+    let alone = listen(host, 0, false).expect("a free port");
+    listen(host, port(&alone), true).expect_err("taken");
+}
