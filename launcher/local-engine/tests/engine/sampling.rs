@@ -7,7 +7,7 @@ use lockstep_proto::{request::Request, sampling::SamplingParams};
 use crate::{
     goldens::goldens,
     same::assert_same,
-    setup::{Setup, alone, flush, reported, request, together},
+    setup::{Setup, alone, cached, flush, reported, request, together},
 };
 
 /// KV tokens too few for all requests of [`requests`] to end at once, and
@@ -119,6 +119,37 @@ fn seeds_make_choices_differ() {
         for j in 0..i {
             let same = answers[i].token_ids == answers[j].token_ids;
             assert_eq!(same, seeds[i] == seeds[j], "choices {i} and {j}");
+        }
+    }
+}
+
+/// What decoding cached is as good as what a prefill computes.
+#[test]
+fn second_turns_use_the_first_ones_output() {
+    let goldens = goldens();
+    let first: Vec<_> = requests().into_iter().step_by(2).collect();
+    for (dtype, page, overlap) in [(Dtype::Float32, 1, true), (Dtype::Bfloat16, 16, false)] {
+        let setup = Setup {
+            page,
+            overlap,
+            ..Setup::demo(dtype, 1)
+        };
+        let mut engine = setup.start();
+        let answers = together(&mut engine, first.clone());
+        let turn = |(i, answer): (usize, &Completion)| {
+            let question = &goldens[20 + i].prompt_ids;
+            let text = [&first[i].input_ids[..], &answer.token_ids, question].concat();
+            reported(&text, 24, SamplingParams::greedy(), None)
+        };
+        let second: Vec<_> = answers.iter().enumerate().map(turn).collect();
+        let warm = together(&mut engine, second.clone());
+        flush(&mut engine);
+        let cold = alone(&mut engine, second);
+        all_same(&format!("{setup:?}"), &warm, &cold);
+        for ((warm, first), answer) in warm.iter().zip(&first).zip(&answers) {
+            // The last token's KV was never computed.
+            let known = first.input_ids.len() + answer.token_ids.len() - 1;
+            assert!(cached(warm) as usize >= known / page * page);
         }
     }
 }
