@@ -65,7 +65,7 @@ pub async fn serve(
             Ok(request)
         }))
         .service(inference);
-    let watcher = tokio::spawn(report(engine, reporter));
+    let watcher = tokio::spawn(report(engine, reporter, close.clone()));
     let served = Server::builder()
         .max_concurrent_streams(PUBLIC_CONCURRENT_STREAMS)
         .http2_keepalive_interval(Some(std::time::Duration::from_secs(20)))
@@ -79,8 +79,9 @@ pub async fn serve(
     Ok(served?)
 }
 
-/// SERVING while requests are let in and the scheduler is there.
-async fn report(engine: Arc<Engine>, reporter: HealthReporter) {
+/// SERVING while requests are let in and the scheduler is there. On `close`,
+/// open watches end, which would hold up the server's end otherwise.
+async fn report(engine: Arc<Engine>, mut reporter: HealthReporter, close: CancellationToken) {
     let mut gate = engine.gate.subscribe();
     let mut link = engine.scheduler.state();
     loop {
@@ -95,12 +96,16 @@ async fn report(engine: Arc<Engine>, reporter: HealthReporter) {
             reporter.set_service_status(service, status).await;
         }
         let changed = tokio::select! {
-            changed = gate.changed() => changed,
-            changed = link.changed() => changed,
+            changed = gate.changed() => changed.is_ok(),
+            changed = link.changed() => changed.is_ok(),
+            () = close.cancelled() => false,
         };
-        if changed.is_err() {
-            return;
+        if !changed {
+            break;
         }
+    }
+    for service in ["", SERVICE] {
+        reporter.clear_service_status(service).await;
     }
 }
 

@@ -308,3 +308,31 @@ async fn health_follows_the_drain_and_a_key_is_asked_for() {
     }
     front.served.await.expect("no panic").expect("drained");
 }
+
+#[tokio::test]
+async fn the_service_describes_itself() {
+    use tonic_reflection::pb::v1::{
+        ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+        server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+    };
+    let front = start().await;
+    let mut client = ServerReflectionClient::new(channel(&front).await);
+    let request = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let answers = client
+        .server_reflection_info(tokio_stream::once(request))
+        .await
+        .expect("served");
+    let answer = answers.into_inner().message().await.expect("open");
+    let Some(MessageResponse::ListServicesResponse(list)) =
+        answer.and_then(|answer| answer.message_response)
+    else {
+        panic!("not a list of services");
+    };
+    let names: Vec<&str> = list.service.iter().map(|s| s.name.as_str()).collect();
+    for name in ["lockstep.v1.Inference", "grpc.health.v1.Health"] {
+        assert!(names.contains(&name), "{names:?}");
+    }
+}
