@@ -101,8 +101,9 @@ impl Engine {
     pub async fn run(mut self) -> Result<(), RunError> {
         let outcome = self.serve().await;
         if let Err(error) = &outcome {
+            // The launcher hears of it when the process ends, which is after
+            // clients have been told: its own answer for them says less.
             tracing::error!(%error, "the engine ends");
-            self.link.failed(&error.to_string());
             self.planner
                 .fail_all(unavailable(format!("the engine failed: {error}")));
             self.health.failed(&error.to_string());
