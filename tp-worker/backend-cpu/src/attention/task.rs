@@ -198,13 +198,16 @@ impl Call<'_> {
         let row = self.batch.rows[task.row];
         let rows = task.queries.len() * self.group();
         scratch.segment.clear(rows, padded(self.shape.head_dim));
+        let block = |from: usize| Block {
+            pages: &self.batch.pages[row.pages_start as usize..],
+            from,
+            count: BLOCK.min(positions.end.saturating_sub(from)),
+        };
         for from in positions.clone().step_by(BLOCK) {
-            let count = BLOCK.min(positions.end - from);
-            let block = Block {
-                pages: &self.batch.pages[row.pages_start as usize..],
-                from,
-                count,
-            };
+            let (block, next) = (block(from), block(from + BLOCK));
+            for plane in planes {
+                self.cache.prefetch(plane, &next);
+            }
             self.cache.pack_keys(
                 self.isa,
                 self.element,
