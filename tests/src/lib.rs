@@ -1,1 +1,20 @@
-//! Cross-process, golden, conformance and fault tests.
+//! Cross-process, golden, conformance and fault tests, and what they need to
+//! start servers, talk to them, and harm them.
+
+#![forbid(unsafe_code)]
+
+pub mod body;
+pub mod grpc;
+pub mod http;
+pub mod metrics;
+pub mod ports;
+pub mod processes;
+pub mod raw;
+pub mod server;
+pub mod sockets;
+pub mod sse;
+pub mod turns;
+pub mod wait;
+
+/// The model that servers under test serve.
+pub const MODEL: &str = "lockstep-demo-7m";

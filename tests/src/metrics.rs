@@ -1,0 +1,53 @@
+//! Prometheus' text format.
+
+use std::collections::BTreeMap;
+
+/// The series of a scrape: name with labels, and value.
+#[derive(Debug, Clone, Default)]
+pub struct Metrics(BTreeMap<String, f64>);
+
+impl Metrics {
+    /// Parses a scrape.
+    ///
+    /// # Panics
+    /// On a line that is neither a comment nor a sample, or a series that
+    /// occurs twice.
+    pub fn parse(text: &str) -> Self {
+        let mut series = BTreeMap::new();
+        for line in text.lines() {
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let (name, value) = line
+                .rsplit_once(' ')
+                .unwrap_or_else(|| panic!("no sample: {line:?}"));
+            let value = value
+                .parse()
+                .unwrap_or_else(|_| panic!("no number: {line:?}"));
+            let twice = series.insert(name.to_owned(), value).is_some();
+            assert!(!twice, "twice: {name}");
+        }
+        Self(series)
+    }
+
+    /// The value of a series, by its name with labels.
+    ///
+    /// # Panics
+    /// When there is no such series.
+    pub fn value(&self, name: &str) -> f64 {
+        *self
+            .0
+            .get(name)
+            .unwrap_or_else(|| panic!("no series {name} in {:?}", self.0.keys()))
+    }
+
+    /// The sum of all series of a name, whatever their labels.
+    pub fn sum(&self, name: &str) -> f64 {
+        let labelled = format!("{name}{{");
+        self.0
+            .iter()
+            .filter(|(series, _)| *series == name || series.starts_with(&labelled))
+            .map(|(_, value)| value)
+            .sum()
+    }
+}

@@ -1,0 +1,86 @@
+//! The processes of a server, found by the folder they were started with.
+
+use std::fmt;
+use std::path::Path;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// What a process of a server is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// `serve`.
+    Launcher,
+    /// By number.
+    TokenizerManager(usize),
+    /// The one.
+    Scheduler,
+    /// By rank.
+    Worker(usize),
+}
+
+/// A living process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Process {
+    /// What it is.
+    pub role: Role,
+    /// Its number.
+    pub pid: i32,
+}
+
+impl Process {
+    /// Sends it a signal. One that has ended meanwhile has nothing to lose.
+    pub fn signal(self, signal: Signal) {
+        if let Some(pid) = Pid::from_raw(self.pid) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// Kills it.
+    pub fn kill(self) {
+        self.signal(Signal::KILL);
+    }
+}
+
+/// The processes whose command lines name `folder`, sorted by role.
+pub fn of(folder: &Path) -> Vec<Process> {
+    let folder = folder.as_os_str().as_encoded_bytes();
+    let mut found: Vec<_> = std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|pid| inspect(pid, folder))
+        .collect();
+    found.sort_unstable();
+    found
+}
+
+fn inspect(pid: i32, folder: &[u8]) -> Option<Process> {
+    // A process that has ended but was not waited for has no command line.
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    if !line.windows(folder.len()).any(|part| part == folder) {
+        return None;
+    }
+    let arguments: Vec<_> = line
+        .split(|byte| *byte == 0)
+        .map(String::from_utf8_lossy)
+        .collect();
+    let index = || {
+        let at = arguments.iter().position(|word| word == "--index")?;
+        arguments.get(at + 1)?.parse().ok()
+    };
+    let role = match arguments.get(1)?.as_ref() {
+        "serve" => Role::Launcher,
+        "scheduler" => Role::Scheduler,
+        "worker" => Role::Worker(index()?),
+        "tokenizer-manager" => Role::TokenizerManager(index()?),
+        _ => return None,
+    };
+    Some(Process { role, pid })
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} (pid {})", self.role, self.pid)
+    }
+}

@@ -1,0 +1,74 @@
+//! Bytes as they are, for requests that no HTTP client would send.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::http::Answer;
+use crate::wait::{LIMIT, within};
+
+/// A connection to a port of this machine.
+///
+/// # Panics
+/// When nobody listens.
+pub async fn connect(port: u16) -> TcpStream {
+    TcpStream::connect(("127.0.0.1", port))
+        .await
+        .expect("somebody listens")
+}
+
+/// Sends `request` and reads until the server closes the connection, or has
+/// nothing more to say for `quiet`.
+///
+/// # Panics
+/// When the server neither answers nor closes.
+pub async fn exchange(port: u16, request: &[u8], quiet: Duration) -> Vec<u8> {
+    let mut stream = connect(port).await;
+    // A server that refuses a large request may close before it has read it.
+    let _ = stream.write_all(request).await;
+    let mut answer = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let limit = if answer.is_empty() { LIMIT } else { quiet };
+        match tokio::time::timeout(limit, stream.read(&mut buffer)).await {
+            Ok(Ok(read)) if read > 0 => answer.extend_from_slice(&buffer[..read]),
+            Ok(_) => return answer,
+            Err(_) if answer.is_empty() => panic!("neither answered nor closed"),
+            Err(_) => return answer,
+        }
+    }
+}
+
+/// Sends a whole HTTP/1.1 request on a connection of its own, which it asks to
+/// be closed, and gives the answer; `None` when the server just closes.
+///
+/// # Panics
+/// When the answer is no HTTP, or there is none in time.
+pub async fn http(port: u16, request: &[u8]) -> Option<Answer> {
+    let all = within("an answer", LIMIT, read_all(port, request)).await;
+    if all.is_empty() {
+        return None;
+    }
+    let text = String::from_utf8(all).expect("answers are UTF-8");
+    let status = text
+        .strip_prefix("HTTP/1.1 ")
+        .and_then(|rest| rest.get(..3)?.parse().ok())
+        .unwrap_or_else(|| panic!("no HTTP: {text:?}"));
+    let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    Some(Answer {
+        status,
+        headers: reqwest::header::HeaderMap::new(),
+        text: body.to_owned(),
+    })
+}
+
+async fn read_all(port: u16, request: &[u8]) -> Vec<u8> {
+    let mut stream = connect(port).await;
+    // See above.
+    let _ = stream.write_all(request).await;
+    let mut all = Vec::new();
+    // A reset after the answer leaves what was read.
+    let _ = stream.read_to_end(&mut all).await;
+    all
+}

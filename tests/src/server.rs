@@ -1,0 +1,268 @@
+//! A server of real processes.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::ports;
+use crate::processes::{self, Process, Role};
+use crate::wait::{LIMIT, blocking, until};
+
+/// Processes whose launcher was killed end within this.
+const ORPHANS: Duration = Duration::from_secs(5);
+
+/// How to start a server.
+#[derive(Debug, Clone)]
+pub struct Options {
+    program: PathBuf,
+    arguments: Vec<String>,
+}
+
+impl Options {
+    /// The demo model on two ranks of one thread each, with all public ports
+    /// and a small cache.
+    pub fn new(program: impl Into<PathBuf>) -> Self {
+        Self {
+            program: program.into(),
+            arguments: Vec::new(),
+        }
+        .set("--tp-size", "2")
+        .set("--threads-per-rank", "1")
+        .set("--max-total-tokens", "32768")
+    }
+
+    /// Sets an option; a later value takes the place of an earlier one.
+    #[must_use]
+    pub fn set(mut self, option: &str, value: &str) -> Self {
+        if let Some(at) = self.arguments.iter().position(|word| word == option) {
+            self.arguments.drain(at..at + 2);
+        }
+        self.arguments.extend([option.to_owned(), value.to_owned()]);
+        self
+    }
+}
+
+/// A started program. Dropping it kills it and checks that none of its
+/// processes is left and that none of them complained about itself.
+#[derive(Debug)]
+pub struct Server {
+    /// Of the OpenAI API.
+    pub port: u16,
+    /// Of `lockstep.v1.Inference`.
+    pub grpc_port: u16,
+    /// Of SGLang's scheduler service.
+    pub sglang_port: u16,
+    /// For requests; it keeps no idle connections.
+    pub client: reqwest::Client,
+    launcher: Mutex<Child>,
+    folder: TempDir,
+}
+
+impl Server {
+    /// The server that tests share which change nothing.
+    pub async fn shared(options: &Options) -> Arc<Self> {
+        static SHARED: tokio::sync::Mutex<Weak<Server>> =
+            tokio::sync::Mutex::const_new(Weak::new());
+        let mut shared = SHARED.lock().await;
+        if let Some(server) = shared.upgrade() {
+            return server;
+        }
+        let server = Arc::new(Self::start(options.clone()).await);
+        *shared = Arc::downgrade(&server);
+        server
+    }
+
+    /// Starts one and waits until it serves.
+    ///
+    /// # Panics
+    /// With the log, when it does not.
+    pub async fn start(options: Options) -> Self {
+        let server = Self::launch(options);
+        server.ready().await;
+        server
+    }
+
+    /// Starts one.
+    ///
+    /// # Panics
+    /// When the system cannot start the program.
+    pub fn launch(options: Options) -> Self {
+        let ports = [ports::free(), ports::free(), ports::free()];
+        Self::launch_on(options, ports)
+    }
+
+    /// Starts one on these ports.
+    ///
+    /// # Panics
+    /// When the system cannot start the program.
+    pub fn launch_on(options: Options, [port, grpc_port, sglang_port]: [u16; 3]) -> Self {
+        let folder = tempfile::Builder::new()
+            .prefix("ls-test-")
+            .tempdir()
+            .expect("a temporary folder");
+        let options = options
+            .set("--port", &port.to_string())
+            .set("--grpc-port", &grpc_port.to_string())
+            .set("--sglang-grpc-port", &sglang_port.to_string());
+        let log = |name| File::create(folder.path().join(name)).expect("a log file");
+        let mut command = Command::new(&options.program);
+        command
+            .arg("serve")
+            .args(&options.arguments)
+            .arg("--run-dir")
+            .arg(folder.path())
+            .stdin(Stdio::null())
+            .stdout(log("stdout"))
+            .stderr(log("stderr"));
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("LOCKSTEP_") {
+                command.env_remove(name);
+            }
+        }
+        let launcher = command.spawn().expect("the program under test");
+        Self {
+            port,
+            grpc_port,
+            sglang_port,
+            client: client(),
+            launcher: Mutex::new(launcher),
+            folder,
+        }
+    }
+
+    /// Waits until it serves.
+    ///
+    /// # Panics
+    /// With the log, when it ends instead.
+    pub async fn ready(&self) {
+        until("a healthy server", LIMIT, async || {
+            assert_eq!(self.ended(), None, "ended instead:\n{}", self.log());
+            let health = self.try_get("/health").await.ok()?;
+            (health.status == 200).then_some(())
+        })
+        .await;
+    }
+
+    /// The address of a path.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.port)
+    }
+
+    /// The folder of this server alone: logs, and what it makes itself.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Its run directory.
+    ///
+    /// # Panics
+    /// When it has none.
+    pub fn run_dir(&self) -> PathBuf {
+        fs::read_dir(self.folder())
+            .expect("the folder")
+            .flatten()
+            .map(|entry| entry.path())
+            .find(|path| path.is_dir())
+            .expect("a run directory")
+    }
+
+    /// What it wrote so far, to stdout and then to stderr.
+    pub fn log(&self) -> String {
+        ["stdout", "stderr"]
+            .map(|name| fs::read(self.folder().join(name)).unwrap_or_default())
+            .map(|text| String::from_utf8_lossy(&text).into_owned())
+            .concat()
+    }
+
+    /// Waits until it has written `text`.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub async fn says(&self, text: &str) {
+        until(text, LIMIT, async || {
+            self.log().contains(text).then_some(())
+        })
+        .await;
+    }
+
+    /// Its living processes, the launcher's included.
+    pub fn processes(&self) -> Vec<Process> {
+        processes::of(self.folder())
+    }
+
+    /// The process of a role, once it is there.
+    pub async fn process(&self, role: Role) -> Process {
+        until("a process", LIMIT, async || {
+            let mut all = self.processes().into_iter();
+            all.find(|process| process.role == role)
+        })
+        .await
+    }
+
+    /// Sends a signal to the launcher.
+    pub async fn signal(&self, signal: Signal) {
+        self.process(Role::Launcher).await.signal(signal);
+    }
+
+    /// Waits for the launcher's end, and then that of all others; gives its
+    /// exit code, -1 for a signal.
+    pub async fn exit(&self, limit: Duration) -> i32 {
+        let code = until("the launcher's end", limit, async || self.ended()).await;
+        until("no process left", ORPHANS, async || {
+            self.processes().is_empty().then_some(())
+        })
+        .await;
+        code
+    }
+
+    /// The launcher's exit code, once it has ended; -1 for a signal.
+    pub fn ended(&self) -> Option<i32> {
+        let mut launcher = self.launcher.lock().unwrap_or_else(PoisonError::into_inner);
+        let status = launcher.try_wait().expect("a child of this process")?;
+        Some(status.code().unwrap_or(-1))
+    }
+}
+
+/// A client without proxies or idle connections.
+fn client() -> reqwest::Client {
+    reqwest::Client::builder()
+        .no_proxy()
+        .pool_max_idle_per_host(0)
+        .timeout(LIMIT)
+        .build()
+        .expect("a client")
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let launcher = self
+            .launcher
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        let _ = launcher.kill();
+        let _ = launcher.wait();
+        let folder = self.folder.path().to_owned();
+        let gone = blocking(ORPHANS, || processes::of(&folder).is_empty());
+        let left = processes::of(&folder);
+        for process in &left {
+            process.kill();
+        }
+        if std::thread::panicking() {
+            return;
+        }
+        assert!(gone, "processes outlived their launcher: {left:?}");
+        for bug in [
+            "a bug in this program",
+            "panicked at",
+            "integrity check failed",
+        ] {
+            let log = self.log();
+            assert!(!log.contains(bug), "{bug}:\n{log}");
+        }
+    }
+}

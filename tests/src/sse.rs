@@ -1,0 +1,109 @@
+//! Server-sent events as OpenAI's clients read them.
+
+use bytes::BytesMut;
+use serde_json::Value;
+
+/// What came of a stream.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// `data: {…}`.
+    Json(Value),
+    /// `data: [DONE]`.
+    Done,
+    /// The connection ended.
+    End,
+    /// The connection broke.
+    Broken(String),
+}
+
+impl Event {
+    /// The error object, if this event is one.
+    pub fn error(&self) -> Option<&Value> {
+        match self {
+            Self::Json(value) => value.get("error"),
+            _ => None,
+        }
+    }
+}
+
+/// A running stream; dropping it closes the connection.
+#[derive(Debug)]
+pub struct Events {
+    response: reqwest::Response,
+    buffer: BytesMut,
+}
+
+impl Events {
+    /// The events of a response.
+    pub fn new(response: reqwest::Response) -> Self {
+        Self {
+            response,
+            buffer: BytesMut::new(),
+        }
+    }
+
+    /// The next event.
+    ///
+    /// # Panics
+    /// On what is no event.
+    pub async fn next(&mut self) -> Event {
+        loop {
+            if let Some(end) = self.buffer.windows(2).position(|two| two == b"\n\n") {
+                let event = self.buffer.split_to(end + 2);
+                return parse(&event[..end]);
+            }
+            match self.response.chunk().await {
+                Ok(Some(bytes)) => self.buffer.extend_from_slice(&bytes),
+                Ok(None) => {
+                    assert!(self.buffer.is_empty(), "half an event: {:?}", self.buffer);
+                    return Event::End;
+                }
+                Err(error) => return Event::Broken(format!("{error:?}")),
+            }
+        }
+    }
+
+    /// All chunks up to `[DONE]`, after which nothing may come.
+    ///
+    /// # Panics
+    /// When the stream ends otherwise.
+    pub async fn chunks(mut self) -> Vec<Value> {
+        let mut chunks = Vec::new();
+        loop {
+            match self.next().await {
+                Event::Json(chunk) => chunks.push(chunk),
+                Event::Done => break,
+                other => panic!("{other:?} after {chunks:?}"),
+            }
+        }
+        assert_eq!(self.next().await, Event::End);
+        chunks
+    }
+}
+
+fn parse(event: &[u8]) -> Event {
+    let text = std::str::from_utf8(event).expect("events are UTF-8");
+    let data = text
+        .strip_prefix("data: ")
+        .unwrap_or_else(|| panic!("no event: {text:?}"));
+    if data == "[DONE]" {
+        return Event::Done;
+    }
+    Event::Json(serde_json::from_str(data).unwrap_or_else(|_| panic!("no JSON: {data:?}")))
+}
+
+/// The text of a choice, joined from chat or completion chunks.
+pub fn text(chunks: &[Value], index: u64) -> String {
+    let choices = chunks
+        .iter()
+        .filter_map(|chunk| chunk["choices"].as_array())
+        .flatten()
+        .filter(|choice| choice["index"] == index);
+    choices
+        .filter_map(|choice| {
+            choice["delta"]["content"]
+                .as_str()
+                .or(choice["text"].as_str())
+        })
+        .collect()
+}

@@ -1,0 +1,318 @@
+//! Well-formed JSON that asks for what cannot be.
+
+use lockstep_tests::body::{completion, counting, with};
+use serde_json::{Value, json};
+
+use super::{Expected, beside_good_requests, check, coded, invalid, mistyped, unsupported};
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+
+const BELOW: &str = "decimal_below_min_value";
+const ABOVE: &str = "decimal_above_max_value";
+const INTEGER_BELOW: &str = "integer_below_min_value";
+const INTEGER_ABOVE: &str = "integer_above_max_value";
+const TOO_MANY: &str = "array_above_max_length";
+const TOO_LONG: &str = "context_length_exceeded";
+const MISSING: &str = "missing_required_parameter";
+
+type Row = (Value, Expected);
+
+/// Fields that chat and completions share.
+fn common() -> Vec<Row> {
+    let not_found = Expected {
+        status: 404,
+        ..coded("model", "model_not_found")
+    };
+    vec![
+        (json!({"model": null}), coded("model", MISSING)),
+        (json!({"model": "gpt-4"}), not_found),
+        (json!({"model": ["x"]}), mistyped("model")),
+        (json!({"temperature": -0.1}), coded("temperature", BELOW)),
+        (json!({"temperature": 2.1}), coded("temperature", ABOVE)),
+        (json!({"temperature": "hot"}), mistyped("temperature")),
+        (json!({"top_p": 0}), coded("top_p", BELOW)),
+        (json!({"top_p": 1.01}), coded("top_p", ABOVE)),
+        (json!({"top_k": -2}), coded("top_k", INTEGER_BELOW)),
+        (json!({"top_k": 0.5}), mistyped("top_k")),
+        (json!({"min_p": 1.5}), coded("min_p", ABOVE)),
+        (
+            json!({"presence_penalty": 2.5}),
+            coded("presence_penalty", ABOVE),
+        ),
+        (
+            json!({"frequency_penalty": -2.5}),
+            coded("frequency_penalty", BELOW),
+        ),
+        (
+            json!({"repetition_penalty": 0}),
+            coded("repetition_penalty", BELOW),
+        ),
+        (json!({"n": 0}), coded("n", INTEGER_BELOW)),
+        (json!({"n": -1}), coded("n", INTEGER_BELOW)),
+        (json!({"n": 100_000}), coded("n", INTEGER_ABOVE)),
+        (json!({"n": "two"}), mistyped("n")),
+        (json!({"best_of": 4, "n": 2}), unsupported("best_of")),
+        (json!({"best_of": 1, "n": 2}), unsupported("best_of")),
+        (json!({"stop": ""}), invalid("stop")),
+        (json!({"stop": ["a", ""]}), invalid("stop")),
+        (
+            json!({"stop": ["a", "b", "c", "d", "e"]}),
+            coded("stop", TOO_MANY),
+        ),
+        (json!({"stop": "x".repeat(2000)}), invalid("stop")),
+        (json!({"stop": {"a": 1}}), mistyped("stop")),
+        (
+            json!({"stop_token_ids": [99_999]}),
+            invalid("stop_token_ids"),
+        ),
+        (
+            json!({"stop_token_ids": vec![5; 100]}),
+            coded("stop_token_ids", TOO_MANY),
+        ),
+        (json!({"logit_bias": {"five": 1}}), invalid("logit_bias")),
+        (
+            json!({"logit_bias": {"5": 101}}),
+            coded("logit_bias", ABOVE),
+        ),
+        (
+            json!({"logit_bias": {"5": "much"}}),
+            mistyped("logit_bias.5"),
+        ),
+        (json!({"logit_bias": {"99999": 1}}), invalid("logit_bias")),
+        (json!({"seed": "x"}), mistyped("seed")),
+        (json!({"seed": 1.5}), mistyped("seed")),
+        (
+            json!({"max_tokens": -1}),
+            coded("max_tokens", INTEGER_BELOW),
+        ),
+        (json!({"max_tokens": 0}), coded("max_tokens", INTEGER_BELOW)),
+        (json!({"max_tokens": 1e20}), mistyped("max_tokens")),
+        (
+            json!({"min_tokens": 9, "max_tokens": 5}),
+            invalid("min_tokens"),
+        ),
+        (json!({"stream": "yes"}), mistyped("stream")),
+        (
+            json!({"stream_options": {"include_usage": true}}),
+            invalid("stream_options"),
+        ),
+        (
+            json!({"stream_options": {"include_usage": true}, "stream": false}),
+            invalid("stream_options"),
+        ),
+        (json!({"priority": 5}), unsupported("priority")),
+        (
+            json!({"response_format": {"type": "json_object"}}),
+            unsupported("response_format"),
+        ),
+    ]
+}
+
+fn chat() -> Vec<Row> {
+    let image = json!({"type": "image_url", "image_url": {"url": "http://127.0.0.1/x.png"}});
+    let message = |content: Value| json!({"messages": [{"role": "user", "content": content}]});
+    let user = json!({"role": "user", "content": "x"});
+    let tool = json!({"type": "function", "function": {"name": "f", "parameters": {}}});
+    vec![
+        (json!({"messages": null}), coded("messages", MISSING)),
+        (json!({"messages": []}), coded("messages", "empty_array")),
+        (json!({"messages": "hello"}), mistyped("messages")),
+        (json!({"messages": ["hello"]}), invalid("messages[0]")),
+        (
+            json!({"messages": vec![user; 5000]}),
+            coded("messages", TOO_MANY),
+        ),
+        (
+            json!({"messages": [{"content": "x"}]}),
+            coded("messages[0].role", MISSING),
+        ),
+        (
+            json!({"messages": [{"role": "robot", "content": "x"}]}),
+            invalid("messages[0].role"),
+        ),
+        (
+            json!({"messages": [{"role": "user"}]}),
+            invalid("messages[0].content"),
+        ),
+        (message(json!(7)), invalid("messages[0].content")),
+        (
+            message(json!([image])),
+            unsupported("messages[0].content[0]"),
+        ),
+        (
+            message(json!([{"text": "x"}])),
+            invalid("messages[0].content[0]"),
+        ),
+        (
+            message(json!("word ".repeat(3000))),
+            coded("messages", TOO_LONG),
+        ),
+        (json!({"max_tokens": 3000}), coded("messages", TOO_LONG)),
+        (
+            json!({"max_tokens": 5, "max_completion_tokens": 6}),
+            invalid("max_tokens"),
+        ),
+        (
+            json!({"logprobs": true, "top_logprobs": 21}),
+            coded("top_logprobs", INTEGER_ABOVE),
+        ),
+        (
+            json!({"logprobs": true, "top_logprobs": -1}),
+            coded("top_logprobs", INTEGER_BELOW),
+        ),
+        (json!({"top_logprobs": 2}), invalid("top_logprobs")),
+        (json!({"logprobs": 5}), mistyped("logprobs")),
+        (json!({"tools": [tool]}), unsupported("tools")),
+        (
+            json!({"tool_choice": "required"}),
+            unsupported("tool_choice"),
+        ),
+        (
+            json!({"functions": [{"name": "f"}]}),
+            unsupported("functions"),
+        ),
+        (
+            json!({"response_format": {"type": "json_schema"}}),
+            unsupported("response_format"),
+        ),
+        (
+            json!({"response_format": "json"}),
+            invalid("response_format"),
+        ),
+        (
+            json!({"modalities": ["text", "audio"]}),
+            unsupported("modalities"),
+        ),
+        (json!({"audio": {"voice": "x"}}), unsupported("audio")),
+        (
+            json!({"chat_template": "{{ 1 }}"}),
+            unsupported("chat_template"),
+        ),
+    ]
+}
+
+fn completions() -> Vec<Row> {
+    vec![
+        (json!({"prompt": null}), coded("prompt", MISSING)),
+        (json!({"prompt": []}), invalid("prompt")),
+        (json!({"prompt": ""}), invalid("prompt")),
+        (json!({"prompt": [[]]}), invalid("prompt")),
+        (json!({"prompt": {"text": "a"}}), mistyped("prompt")),
+        (json!({"prompt": ["a", 5]}), invalid("prompt")),
+        (json!({"prompt": [4096]}), invalid("prompt")),
+        (json!({"prompt": [-1]}), invalid("prompt[0]")),
+        (json!({"prompt": vec![5; 2048]}), coded("prompt", TOO_LONG)),
+        (
+            json!({"prompt": vec!["a"; 2000]}),
+            coded("prompt", TOO_MANY),
+        ),
+        (json!({"max_tokens": 2048}), coded("prompt", TOO_LONG)),
+        (json!({"logprobs": 6}), coded("logprobs", INTEGER_ABOVE)),
+        (json!({"logprobs": -1}), coded("logprobs", INTEGER_BELOW)),
+        (json!({"logprobs": true}), mistyped("logprobs")),
+        (json!({"suffix": "end"}), unsupported("suffix")),
+        (json!({"echo": "yes"}), mistyped("echo")),
+    ]
+}
+
+/// Whole bodies of other routes.
+fn others() -> Vec<(&'static str, Value, Expected)> {
+    let text = |params: Value| json!({"text": "a", "sampling_params": params});
+    vec![
+        ("/generate", json!({}), coded("text", MISSING)),
+        (
+            "/generate",
+            json!({"text": "a", "input_ids": [5]}),
+            invalid("input_ids"),
+        ),
+        (
+            "/generate",
+            json!({"input_ids": [99_999]}),
+            invalid("input_ids"),
+        ),
+        (
+            "/generate",
+            text(json!({"temperature": -1})),
+            coded("sampling_params.temperature", BELOW),
+        ),
+        (
+            "/generate",
+            text(json!({"regex": "a+"})),
+            unsupported("sampling_params.regex"),
+        ),
+        (
+            "/generate",
+            text(json!({"max_new_tokens": 4000})),
+            coded("text", TOO_LONG),
+        ),
+        (
+            "/generate",
+            json!({"text": "a", "rid": "not an id"}),
+            invalid("rid"),
+        ),
+        (
+            "/generate",
+            json!({"text": "a", "image_data": "x"}),
+            unsupported("image_data"),
+        ),
+        ("/tokenize", json!({}), invalid("prompt")),
+        (
+            "/detokenize",
+            json!({"tokens": [99_999]}),
+            invalid("tokens"),
+        ),
+        ("/detokenize", json!({}), coded("tokens", MISSING)),
+        ("/abort_request", json!({}), invalid("rid")),
+        (CHAT, json!(["a"]), invalid("")),
+        (CHAT, json!("a"), invalid("")),
+        (COMPLETIONS, json!(null), invalid("")),
+    ]
+}
+
+#[tokio::test]
+async fn what_cannot_be_is_refused_by_name() {
+    let counting = counting(&json!({}));
+    let completion = completion("a", &json!({}));
+    let mut rows: Vec<(&str, Value, String, Expected)> = Vec::new();
+    let tables = [
+        (CHAT, &counting, common()),
+        (COMPLETIONS, &completion, common()),
+        (CHAT, &counting, chat()),
+        (COMPLETIONS, &completion, completions()),
+    ];
+    for (path, base, table) in tables {
+        for (fields, expected) in table {
+            let name = fields.to_string().chars().take(80).collect();
+            rows.push((path, with(base.clone(), &fields), name, expected));
+        }
+    }
+    for (path, body, expected) in others() {
+        rows.push((path, body.clone(), body.to_string(), expected));
+    }
+    beside_good_requests(async |server| {
+        let mut wrong = Vec::new();
+        for (path, body, name, expected) in rows {
+            let answer = server.post(path, &body).await;
+            check(&format!("{path} {name}"), &answer, expected, &mut wrong);
+            let mut streamed = body;
+            if let Some(body) = streamed.as_object_mut()
+                && !body.contains_key("stream")
+                && !body.contains_key("stream_options")
+                && path.starts_with("/v1/")
+            {
+                // A refusal comes as a status, never inside a stream.
+                body.insert("stream".to_owned(), json!(true));
+                let answer = server.post(path, &streamed).await;
+                check(
+                    &format!("{path} {name}, streamed"),
+                    &answer,
+                    expected,
+                    &mut wrong,
+                );
+            }
+        }
+        wrong
+    })
+    .await;
+}

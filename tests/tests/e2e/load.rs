@@ -1,0 +1,152 @@
+//! Many clients at once, many of which leave.
+
+use std::{sync::Arc, time::Duration};
+
+use lockstep_tests::{
+    body::{chat, completion},
+    server::Server,
+    sse::{self, Event},
+    turns,
+    wait::{LIMIT, until},
+};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use serde_json::{Value, json};
+
+use crate::options;
+
+const CLIENTS: u64 = 64;
+const REQUESTS: usize = 20;
+/// Tokens of every answer that is not cut short.
+const TOKENS: u32 = 24;
+
+/// Questions with common beginnings, and what each is answered alone.
+struct Questions(Vec<(String, String)>);
+
+impl Questions {
+    async fn ask(server: &Server) -> Self {
+        let mut questions = Vec::new();
+        for number in 0..12u32 {
+            let common = "Think about the numbers. ".repeat((number % 4) as usize * 8);
+            let text = format!("{common}Count from {number} to {}.", number + 40);
+            let answer = server
+                .ok("/v1/chat/completions", &chat(&text, &fields()))
+                .await;
+            let answer = answer["choices"][0]["message"]["content"].as_str();
+            questions.push((text, answer.expect("a text").to_owned()));
+        }
+        Self(questions)
+    }
+}
+
+fn fields() -> Value {
+    json!({"max_tokens": TOKENS, "ignore_eos": true})
+}
+
+/// What became of a client's requests.
+#[derive(Debug, Default)]
+struct Tally {
+    answered: usize,
+    left: usize,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_clients_that_come_and_go_leave_nothing_behind() {
+    let _turn = turns::alone().await;
+    // Room for about a third of what 64 clients could hold.
+    let server = Arc::new(Server::start(options().set("--max-total-tokens", "8192")).await);
+    let questions = Arc::new(Questions::ask(&server).await);
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|seed| tokio::spawn(client(server.clone(), questions.clone(), seed)))
+        .collect();
+    let mut total = Tally::default();
+    for client in clients {
+        let tally = client.await.expect("no client fails");
+        total.answered += tally.answered;
+        total.left += tally.left;
+    }
+    let all = CLIENTS as usize * REQUESTS;
+    assert_eq!(total.answered + total.left, all);
+    assert!(total.left > all / 5, "{total:?}");
+    assert!(total.answered > all / 2, "{total:?}");
+
+    let metrics = until("an idle engine", LIMIT, async || {
+        let metrics = server.metrics().await;
+        let busy = metrics.value("lockstep_num_requests_running")
+            + metrics.value("lockstep_num_requests_waiting");
+        (busy == 0.0).then_some(metrics)
+    })
+    .await;
+    assert_eq!(metrics.value("lockstep_kv_tokens_used"), 0.0);
+    assert_eq!(metrics.value("lockstep_kv_leaked_pages"), 0.0);
+    assert_eq!(metrics.value("lockstep_requests_failed_total"), 0.0);
+    assert_eq!(metrics.sum("lockstep_requests_in_flight"), 0.0);
+    assert!(metrics.value("lockstep_requests_aborted_total") > 0.0);
+    let cached = metrics.value("lockstep_kv_tokens_cached");
+    assert!(cached > 0.0);
+    let flushed = server.ok("/flush_cache", &json!({})).await;
+    assert_eq!(flushed["tokens"].as_f64(), Some(cached));
+    let metrics = server.metrics().await;
+    assert_eq!(metrics.value("lockstep_kv_tokens_cached"), 0.0);
+    assert_eq!(metrics.value("lockstep_kv_leaked_pages"), 0.0);
+}
+
+async fn client(server: Arc<Server>, questions: Arc<Questions>, seed: u64) -> Tally {
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut tally = Tally::default();
+    for _ in 0..REQUESTS {
+        let (question, answer) = &questions.0[random.random_range(0..questions.0.len())];
+        let leaves = random.random_bool(1.0 / 3.0);
+        let answered = match (random.random_bool(0.5), leaves) {
+            (true, _) => stream(&server, question, answer, leaves, &mut random).await,
+            (false, false) => {
+                let body = chat(question, &fields());
+                let whole = server.ok("/v1/chat/completions", &body).await;
+                let text = &whole["choices"][0]["message"]["content"];
+                assert_eq!(text, answer, "{question}");
+                true
+            }
+            (false, true) => {
+                let body = completion(question.as_str(), &fields());
+                // Its moment to leave, perhaps after the answer.
+                let patience = Duration::from_millis(random.random_range(0..200));
+                let asked = server.post("/v1/completions", &body);
+                let answer = tokio::time::timeout(patience, asked).await;
+                answer.is_ok_and(|answer| {
+                    answer.ok();
+                    true
+                })
+            }
+        };
+        *if answered {
+            &mut tally.answered
+        } else {
+            &mut tally.left
+        } += 1;
+    }
+    tally
+}
+
+/// Reads a stream to its end, or some events of it; tells whether to the end.
+async fn stream(
+    server: &Server,
+    question: &str,
+    answer: &str,
+    leaves: bool,
+    random: &mut StdRng,
+) -> bool {
+    let mut body = chat(question, &fields());
+    body["stream"] = json!(true);
+    let mut events = server.stream("/v1/chat/completions", &body).await;
+    if !leaves {
+        assert_eq!(sse::text(&events.chunks().await, 0), answer, "{question}");
+        return true;
+    }
+    for _ in 0..random.random_range(0..TOKENS) {
+        match events.next().await {
+            Event::Json(chunk) => assert_eq!(chunk.get("error"), None, "{chunk}"),
+            Event::Done => return true,
+            other => panic!("{other:?}"),
+        }
+    }
+    false
+}

@@ -1,0 +1,34 @@
+//! Servers of real processes, from outside: what clients get, what operators
+//! see, and what happens when a process dies, hangs or cannot start.
+
+mod bad_input;
+mod chat;
+mod completions;
+mod drain;
+mod faults;
+mod fronts;
+mod grpc;
+mod hang;
+mod keys;
+mod limits;
+mod load;
+mod native;
+mod nodes;
+mod operators;
+mod sglang;
+mod start;
+mod surface;
+
+use std::sync::Arc;
+
+use lockstep_tests::server::{Options, Server};
+
+/// The program under test with the options that most tests use.
+fn options() -> Options {
+    Options::new(env!("CARGO_BIN_EXE_lockstep-under-test"))
+}
+
+/// The server of tests that change nothing.
+async fn shared() -> Arc<Server> {
+    Server::shared(&options()).await
+}

@@ -1,0 +1,124 @@
+//! `sglang.grpc.scheduler.SglangScheduler`, as SGLang's gateway uses it.
+
+use futures::StreamExt;
+use lockstep_proto::pb::{
+    sglang::grpc::scheduler::{
+        GenerateRequest, GetLoadsRequest, GetModelInfoRequest, GetServerInfoRequest,
+        HealthCheckRequest, SamplingParams, TokenizedInput, generate_response::Response,
+    },
+    smg::grpc::common::GetTokenizerRequest,
+};
+use lockstep_tests::{MODEL, turns};
+use serde_json::json;
+
+use crate::shared;
+
+/// A greedy request that streams.
+pub fn greedy(request_id: &str, input_ids: Vec<u32>, tokens: u32) -> GenerateRequest {
+    GenerateRequest {
+        request_id: request_id.to_owned(),
+        tokenized: Some(TokenizedInput {
+            input_ids,
+            ..TokenizedInput::default()
+        }),
+        sampling_params: Some(SamplingParams {
+            max_new_tokens: Some(tokens),
+            top_p: 1.0,
+            top_k: -1,
+            repetition_penalty: 1.0,
+            n: 1,
+            ..SamplingParams::default()
+        }),
+        logprob_start_len: -1,
+        stream: true,
+        ..GenerateRequest::default()
+    }
+}
+
+#[tokio::test]
+async fn its_tokens_are_those_of_the_http_answer() {
+    let (_turn, server) = (turns::shared().await, shared().await);
+    let messages = json!([{"role": "user", "content": "Count from 3 to 12."}]);
+    let prompt = server.ok("/tokenize", &json!({"messages": messages})).await["tokens"].clone();
+    let native =
+        json!({"input_ids": prompt, "sampling_params": {"temperature": 0, "max_new_tokens": 100}});
+    let expected = server.ok("/generate", &native).await;
+    let ids = |value: &serde_json::Value| -> Vec<u32> {
+        serde_json::from_value(value.clone()).expect("tokens")
+    };
+    let mut client = server.sglang().await;
+    let request = greedy("chatcmpl-1", ids(&prompt), 100);
+    let stream = client
+        .generate(request)
+        .await
+        .expect("accepted")
+        .into_inner();
+    let messages: Vec<_> = stream
+        .map(|message| message.expect("a message"))
+        .collect()
+        .await;
+    let (mut streamed, mut end) = (Vec::new(), None);
+    for message in messages {
+        match message.response.expect("a response") {
+            Response::Chunk(chunk) => streamed.extend(chunk.token_ids),
+            Response::Complete(complete) => end = Some(complete),
+        }
+    }
+    let end = end.expect("an end");
+    assert_eq!(end.output_ids, ids(&expected["output_ids"]));
+    assert_eq!(end.output_ids[..streamed.len()], streamed);
+    assert_eq!(end.finish_reason, "stop");
+    assert_eq!(
+        json!([end.prompt_tokens, end.completion_tokens]),
+        json!([
+            expected["meta_info"]["prompt_tokens"],
+            expected["meta_info"]["completion_tokens"]
+        ])
+    );
+}
+
+#[tokio::test]
+async fn a_gateway_can_register_it() {
+    let (_turn, server) = (turns::shared().await, shared().await);
+    let mut client = server.sglang().await;
+    let health = client
+        .health_check(HealthCheckRequest {})
+        .await
+        .expect("an answer")
+        .into_inner();
+    assert!(health.healthy, "{}", health.message);
+    let model = client
+        .get_model_info(GetModelInfoRequest {})
+        .await
+        .expect("an answer")
+        .into_inner();
+    assert_eq!(
+        (model.served_model_name.as_str(), model.is_generation),
+        (MODEL, true)
+    );
+    assert_eq!(model.max_context_length, 2048);
+    let info = client
+        .get_server_info(GetServerInfoRequest {})
+        .await
+        .expect("an answer")
+        .into_inner();
+    let args = info.server_args.expect("arguments");
+    assert!(args.fields.contains_key("tp_size"));
+    let loads = client
+        .get_loads(GetLoadsRequest::default())
+        .await
+        .expect("an answer");
+    assert_eq!(loads.into_inner().loads.len(), 1);
+    let chunks = client
+        .get_tokenizer(GetTokenizerRequest::default())
+        .await
+        .expect("an answer");
+    let chunks: Vec<_> = chunks
+        .into_inner()
+        .map(|chunk| chunk.expect("a chunk"))
+        .collect()
+        .await;
+    let last = chunks.last().expect("a chunk");
+    assert_eq!(last.sha256.len(), 64);
+    assert!(chunks[0].data.starts_with(b"PK"), "a zip archive");
+}
