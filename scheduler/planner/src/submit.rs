@@ -101,7 +101,8 @@ impl Planner {
         if scores && request.logprobs.prompt_start.is_none() {
             return Err(invalid(
                 "max_new_tokens",
-                "0 only scores the prompt, which needs prompt log-probabilities".into(),
+                "max_new_tokens 0 only scores the prompt, which needs prompt log-probabilities"
+                    .into(),
             ));
         }
         let longest = self.config.context_length as usize - usize::from(!scores);

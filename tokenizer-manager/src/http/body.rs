@@ -123,6 +123,12 @@ fn check_depth(body: &[u8], limit: usize) -> ApiResult<()> {
 
 /// Parses a body; the error names the field at fault.
 pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> ApiResult<T> {
+    // serde would take a list for an object's fields in their order.
+    if body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
+        return Err(ApiError::bad_request(
+            "Invalid request body: expected an object, but got a list.",
+        ));
+    }
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
@@ -196,6 +202,7 @@ mod tests {
             "",
             "{",
             "[]x",
+            " [null, [1]]",
             r#"{"b": []} {}"#,
             r#"{"a": 1e999, "b": []}"#,
         ] {
