@@ -19,6 +19,8 @@ impl KvEvents {
     pub fn subscribe(&mut self, subscriber: mpsc::Sender<Vec<CacheEvent>>, planner: &mut Planner) {
         // What happened up to here is in the snapshot.
         self.publish(planner);
+        self.subscribers
+            .retain(|subscriber| !subscriber.is_closed());
         if subscriber.try_send(planner.cache_snapshot()).is_ok() {
             self.subscribers.push(subscriber);
         }
@@ -33,5 +35,30 @@ impl KvEvents {
         let events: Vec<CacheEvent> = events.collect();
         self.subscribers
             .retain(|subscriber| subscriber.try_send(events.clone()).is_ok());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_planner::PlannerConfig;
+
+    use super::*;
+
+    #[test]
+    fn subscribers_that_left_are_forgotten_although_nothing_happens() {
+        let config = PlannerConfig {
+            kv_events: true,
+            ..PlannerConfig::default()
+        };
+        let mut planner = Planner::new(config).expect("a planner");
+        let mut events = KvEvents::default();
+        for _ in 0..3 {
+            let (subscriber, receiver) = mpsc::channel(1);
+            events.subscribe(subscriber, &mut planner);
+            drop(receiver);
+        }
+        let (subscriber, _receiver) = mpsc::channel(1);
+        events.subscribe(subscriber, &mut planner);
+        assert_eq!(events.subscribers.len(), 1);
     }
 }

@@ -12,6 +12,9 @@ use lockstep_proto::{
 };
 use tonic::Status;
 
+/// Bytes of a caller's id, which stands in logs and in every message.
+const LONGEST_ID: usize = 256;
+
 /// A converted call.
 pub struct Call {
     /// One request per choice.
@@ -30,6 +33,12 @@ pub struct Call {
 /// INVALID_ARGUMENT names the field and what would be right.
 pub fn convert(wire: GenerateRequest, config: &EngineConfig, seed: u64) -> Result<Call, Status> {
     refuse_unsupported(&wire)?;
+    if wire.request_id.len() > LONGEST_ID {
+        return Err(invalid(
+            "request_id",
+            &format!("must have at most {LONGEST_ID} bytes"),
+        ));
+    }
     let input_ids = wire
         .tokenized
         .map(|tokenized| tokenized.input_ids)

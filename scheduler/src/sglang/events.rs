@@ -5,7 +5,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use futures::{Stream, StreamExt as _};
+use futures::{Stream, StreamExt as _, stream};
 use lockstep_planner::CacheEvent;
 use lockstep_proto::pb::smg::grpc::common::{
     KvBlock, KvBlocksRemoved, KvBlocksStored, KvCacheCleared, KvCacheEvent, KvEventBatch,
@@ -14,6 +14,9 @@ use lockstep_proto::pb::smg::grpc::common::{
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
+
+/// Tokens and hashes of one batch: a few megabytes, however large the cache is.
+const MOST: usize = 1 << 17;
 
 /// What a subscriber reads.
 pub type Batches = Pin<Box<dyn Stream<Item = Result<KvEventBatch, Status>> + Send>>;
@@ -24,6 +27,7 @@ pub fn batches(events: mpsc::Receiver<Vec<CacheEvent>>) -> Batches {
     let mut sequence = 0;
     let mut event_id = 0;
     ReceiverStream::new(events)
+        .flat_map(|events| stream::iter(pieces(events)))
         .map(move |events| {
             sequence += 1;
             let wrap = |event| {
@@ -44,6 +48,57 @@ pub fn batches(events: mpsc::Receiver<Vec<CacheEvent>>) -> Batches {
             })
         })
         .boxed()
+}
+
+/// Cuts events into batches that fit a message; no events are one empty batch.
+fn pieces(events: Vec<CacheEvent>) -> Vec<Vec<CacheEvent>> {
+    let (mut pieces, mut piece, mut room) = (Vec::new(), Vec::new(), MOST);
+    for event in events.into_iter().flat_map(cut) {
+        let size = match &event {
+            CacheEvent::BlockStored {
+                blocks, block_size, ..
+            } => blocks.len() * *block_size as usize,
+            CacheEvent::BlockRemoved { hashes } => hashes.len(),
+            CacheEvent::Cleared => 1,
+        };
+        if size > room && !piece.is_empty() {
+            pieces.push(std::mem::take(&mut piece));
+            room = MOST;
+        }
+        room = room.saturating_sub(size);
+        piece.push(event);
+    }
+    pieces.push(piece);
+    pieces
+}
+
+/// Cuts one event into events that fit; a run of blocks goes on where the piece
+/// before it ended.
+fn cut(event: CacheEvent) -> Vec<CacheEvent> {
+    match event {
+        CacheEvent::BlockStored {
+            mut parent,
+            blocks,
+            block_size,
+        } => blocks
+            .chunks((MOST / block_size.max(1) as usize).max(1))
+            .map(|run| {
+                let last = run.last().map(|block| block.hash);
+                CacheEvent::BlockStored {
+                    parent: std::mem::replace(&mut parent, last),
+                    blocks: run.to_vec(),
+                    block_size,
+                }
+            })
+            .collect(),
+        CacheEvent::BlockRemoved { hashes } => hashes
+            .chunks(MOST)
+            .map(|hashes| CacheEvent::BlockRemoved {
+                hashes: hashes.to_vec(),
+            })
+            .collect(),
+        CacheEvent::Cleared => vec![CacheEvent::Cleared],
+    }
 }
 
 fn data(event: CacheEvent) -> Data {
@@ -70,5 +125,47 @@ fn data(event: CacheEvent) -> Data {
             ..Default::default()
         }),
         CacheEvent::Cleared => Data::Cleared(KvCacheCleared::default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_planner::StoredBlock;
+
+    use super::*;
+
+    fn stored(parent: Option<u64>, hashes: std::ops::Range<u64>, block_size: u32) -> CacheEvent {
+        CacheEvent::BlockStored {
+            parent,
+            blocks: hashes
+                .map(|hash| StoredBlock {
+                    hash,
+                    token_ids: Vec::new(),
+                })
+                .collect(),
+            block_size,
+        }
+    }
+
+    #[test]
+    fn a_large_cache_comes_in_batches_that_fit_and_hang_together() {
+        let per = (MOST / 64) as u64;
+        let pieces = pieces(vec![
+            stored(Some(7), 100..100 + per + 5, 64),
+            CacheEvent::Cleared,
+        ]);
+        let expected = [
+            vec![stored(Some(7), 100..100 + per, 64)],
+            vec![
+                stored(Some(99 + per), 100 + per..100 + per + 5, 64),
+                CacheEvent::Cleared,
+            ],
+        ];
+        assert_eq!(pieces, expected);
+    }
+
+    #[test]
+    fn an_empty_cache_is_one_empty_batch() {
+        assert_eq!(pieces(Vec::new()), [Vec::new()]);
     }
 }

@@ -27,11 +27,10 @@ struct Choice {
     prompt_logprobs: Vec<TokenLogprob>,
     /// Tokens that left in chunks.
     sent: usize,
-    done: bool,
 }
 
-/// Outputs of all choices as wire messages: chunks if asked for, then one
-/// `complete` per choice. Dropping it early aborts the choices.
+/// Outputs of all choices as wire messages: chunks with every token if asked
+/// for, then one `complete` per choice. Dropping it early aborts the choices.
 pub struct Responses {
     request_id: String,
     outputs: mpsc::UnboundedReceiver<(u64, Output)>,
@@ -41,6 +40,8 @@ pub struct Responses {
     interval: usize,
     logprobs: LogprobParams,
     open: usize,
+    /// The `complete` behind a choice's last chunk.
+    next: Option<GenerateResponse>,
     registration: Registration,
 }
 
@@ -64,6 +65,7 @@ impl Responses {
             interval: call.interval,
             logprobs: call.logprobs,
             open: call.requests.len(),
+            next: None,
             registration,
         }
     }
@@ -76,32 +78,41 @@ impl Responses {
         choice.token_ids.extend(output.token_ids);
         choice.logprobs.extend(output.logprobs);
         choice.prompt_logprobs.extend(output.prompt_logprobs);
-        let response = match output.finish {
-            Some(finish) => {
-                choice.done = true;
-                self.open -= 1;
-                match self.complete(index, finish) {
-                    Ok(complete) => generate_response::Response::Complete(complete),
-                    Err(status) => return Some(Err(status)),
-                }
-            }
-            None if self.stream && choice.token_ids.len() >= choice.sent + self.interval => {
-                generate_response::Response::Chunk(self.chunk(index))
-            }
-            None => return None,
+        let (unsent, interval) = (choice.token_ids.len() - choice.sent, self.interval);
+        let Some(finish) = output.finish else {
+            let due = self.stream && unsent >= interval;
+            return due.then(|| Ok(self.chunk(index)));
         };
-        Some(Ok(GenerateResponse {
-            request_id: self.request_id.clone(),
-            response: Some(response),
+        self.open -= 1;
+        // Gateways that stream take tokens from chunks alone.
+        let last = (self.stream && unsent > 0).then(|| self.chunk(index));
+        let complete = match self.complete(index, finish) {
+            Ok(complete) => self.message(generate_response::Response::Complete(complete)),
+            Err(status) => return Some(Err(status)),
+        };
+        Some(Ok(match last {
+            Some(last) => {
+                self.next = Some(complete);
+                last
+            }
+            None => complete,
         }))
     }
 
-    fn chunk(&mut self, index: u64) -> GenerateStreamChunk {
+    fn message(&self, response: generate_response::Response) -> GenerateResponse {
+        GenerateResponse {
+            request_id: self.request_id.clone(),
+            response: Some(response),
+        }
+    }
+
+    /// What has come since the last chunk.
+    fn chunk(&mut self, index: u64) -> GenerateResponse {
         let logprobs = self.logprobs;
         let choice = &mut self.choices[usize::try_from(index).unwrap_or(0)];
         let from = std::mem::replace(&mut choice.sent, choice.token_ids.len());
         let first = from == 0;
-        GenerateStreamChunk {
+        let chunk = GenerateStreamChunk {
             token_ids: choice.token_ids[from..].to_vec(),
             prompt_tokens: self.prompt_tokens,
             completion_tokens: count(choice.token_ids.len()),
@@ -112,7 +123,8 @@ impl Responses {
                 .then(|| input_logprobs(&choice.prompt_logprobs)),
             index: count(usize::try_from(index).unwrap_or(0)),
             ..Default::default()
-        }
+        };
+        self.message(generate_response::Response::Chunk(chunk))
     }
 
     fn complete(&mut self, index: u64, finish: Finish) -> Result<GenerateComplete, Status> {
@@ -144,6 +156,9 @@ impl Stream for Responses {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
+        if let Some(next) = this.next.take() {
+            return Poll::Ready(Some(Ok(next)));
+        }
         while this.open > 0 {
             match this.outputs.poll_recv(cx) {
                 Poll::Pending => return Poll::Pending,

@@ -1,7 +1,7 @@
 //! The service: one method per rpc, each a few lines.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -10,7 +10,7 @@ use std::{
 use futures::{Stream, StreamExt as _};
 use lockstep_process::RoleContext;
 use lockstep_proto::{
-    limits::PUBLIC_MESSAGE_BYTES,
+    limits::{PUBLIC_ANSWER_BYTES, PUBLIC_MESSAGE_BYTES},
     pb::{
         sglang::grpc::scheduler::{
             AbortRequest, AbortResponse, EmbedRequest, EmbedResponse, GenerateRequest,
@@ -27,7 +27,7 @@ use lockstep_proto::{
         },
     },
 };
-use tokio::sync::mpsc;
+use tokio::sync::{OnceCell, mpsc};
 use tonic::{Request, Response, Status, service::interceptor::InterceptedService};
 
 use super::{
@@ -52,6 +52,8 @@ pub struct Service {
     ctx: Arc<RoleContext>,
     commands: Commands,
     calls: Calls,
+    /// Packed when somebody first asks.
+    tokenizer: OnceCell<Vec<GetTokenizerChunk>>,
 }
 
 /// The gRPC service behind its key.
@@ -64,10 +66,11 @@ impl Service {
             ctx,
             commands,
             calls: Calls::default(),
+            tokenizer: OnceCell::new(),
         };
         let server = SglangSchedulerServer::new(service)
             .max_decoding_message_size(PUBLIC_MESSAGE_BYTES)
-            .max_encoding_message_size(PUBLIC_MESSAGE_BYTES);
+            .max_encoding_message_size(PUBLIC_ANSWER_BYTES);
         InterceptedService::new(server, key)
     }
 
@@ -86,7 +89,13 @@ impl Service {
             finished: false,
         };
         let entry = (sink, call.requests.len() as u64);
-        lock(&self.calls).insert(request_id, entry);
+        match lock(&self.calls).entry(request_id) {
+            Entry::Vacant(place) => place.insert(entry),
+            Entry::Occupied(taken) => {
+                let message = format!("request_id {} is in use", taken.key());
+                return Err(Status::already_exists(message));
+            }
+        };
         for (request, body) in (0..).zip(call.requests.iter().cloned()) {
             self.commands
                 .send(Command::Submit {
@@ -160,16 +169,11 @@ impl SglangScheduler for Service {
         &self,
         request: Request<GenerateRequest>,
     ) -> Result<Response<Self::GenerateStream>, Status> {
-        let wire = request.into_inner();
-        let mut request_id = wire.request_id.clone();
-        if request_id.is_empty() {
-            request_id = format!("{:016x}", rand::random::<u64>());
+        let mut wire = request.into_inner();
+        if wire.request_id.is_empty() {
+            wire.request_id = format!("{:016x}", rand::random::<u64>());
         }
-        if lock(&self.calls).contains_key(&request_id) {
-            return Err(Status::already_exists(format!(
-                "request_id {request_id} is in use"
-            )));
-        }
+        let request_id = wire.request_id.clone();
         let call = convert(wire, &self.ctx.engine, rand::random())?;
         Ok(Response::new(self.submit(request_id, &call).await?.boxed()))
     }
@@ -241,7 +245,7 @@ impl SglangScheduler for Service {
         &self,
         request: Request<FlushCacheRequest>,
     ) -> Result<Response<FlushCacheResponse>, Status> {
-        let wait = Duration::from_secs_f32(request.into_inner().timeout_s.clamp(0.0, 600.0));
+        let wait = waiting_time(request.into_inner().timeout_s);
         let deadline = tokio::time::Instant::now() + wait;
         loop {
             let flushed = ask(&self.commands, |reply| Command::Flush { reply }).await?;
@@ -259,7 +263,14 @@ impl SglangScheduler for Service {
         &self,
         _: Request<GetTokenizerRequest>,
     ) -> Result<Response<Self::GetTokenizerStream>, Status> {
-        let chunks = tokenizer::chunks(&self.ctx.engine.model.path)?;
+        let pack = || async {
+            let folder = self.ctx.engine.model.path.clone();
+            // Megabytes to compress: not on the thread that plans steps.
+            tokio::task::spawn_blocking(move || tokenizer::chunks(&folder))
+                .await
+                .map_err(|_| Status::internal("packing the tokenizer failed"))?
+        };
+        let chunks = self.tokenizer.get_or_try_init(pack).await?.clone();
         Ok(Response::new(
             futures::stream::iter(chunks.into_iter().map(Ok)).boxed(),
         ))
@@ -310,6 +321,14 @@ impl SglangScheduler for Service {
     ) -> Result<Response<ListLoadedLoRaAdaptersResponse>, Status> {
         Err(unsupported("LoRA adapters"))
     }
+}
+
+/// How long a caller wants to wait, at most ten minutes; any float may come.
+fn waiting_time(seconds: f32) -> Duration {
+    if seconds.is_nan() {
+        return Duration::ZERO;
+    }
+    Duration::from_secs_f32(seconds.clamp(0.0, 600.0))
 }
 
 fn unsupported(what: &str) -> Status {

@@ -81,11 +81,31 @@ async fn a_stream_has_incremental_tokens_cumulative_counts_and_one_end() {
     }
     assert_eq!(ends.len(), 1);
     assert_eq!(ends[0].output_ids.len(), 6);
-    assert_eq!(ends[0].output_ids[..tokens.len()], tokens);
+    assert_eq!(ends[0].output_ids, tokens, "chunks bring every token");
     assert_eq!(
         (ends[0].finish_reason.as_str(), ends[0].completion_tokens),
         ("length", 6)
     );
+}
+
+#[tokio::test]
+async fn a_stream_interval_loses_no_token() {
+    let (_scheduler, mut client) = serving().await;
+    let mut request = generate(&[1; 20], 7);
+    request
+        .sampling_params
+        .iter_mut()
+        .for_each(|params| params.stream_interval = Some(3));
+    let (mut chunks, mut end) = (Vec::new(), None);
+    for message in collect(&mut client, request).await {
+        match message.response.expect("a response") {
+            Response::Chunk(chunk) => chunks.push(chunk.token_ids),
+            Response::Complete(complete) => end = Some(complete.output_ids),
+        }
+    }
+    let lengths: Vec<usize> = chunks.iter().map(Vec::len).collect();
+    assert_eq!(lengths, [3, 3, 1]);
+    assert_eq!(Some(chunks.concat()), end);
 }
 
 #[tokio::test]
@@ -125,6 +145,11 @@ async fn abort_and_a_caller_that_leaves_end_the_request() {
         .expect("runs")
         .into_inner();
     stream.message().await.expect("a message");
+    let twice = client.generate(generate(&[3; 4], 1)).await;
+    assert_eq!(
+        twice.err().map(|status| status.code()),
+        Some(Code::AlreadyExists)
+    );
     let abort = AbortRequest {
         request_id: "r4".to_owned(),
         reason: "test".to_owned(),
@@ -172,6 +197,13 @@ async fn what_is_not_supported_is_refused_by_name() {
     let (_scheduler, mut client) = serving().await;
     let mut cases = vec![
         ("tokenized.input_ids", generate(&[], 1)),
+        (
+            "request_id",
+            GenerateRequest {
+                request_id: "x".repeat(300),
+                ..generate(&[1], 1)
+            },
+        ),
         ("maximum context length", generate(&[1; 5000], 1)),
         ("maximum context length", generate(&[1; 5], 1_000_000)),
         (
@@ -281,6 +313,12 @@ async fn info_health_load_and_flush_answer() {
         .flush_cache(FlushCacheRequest { timeout_s: 5.0 })
         .await;
     assert!(flushed.expect("an answer").into_inner().success);
+    for odd in [f32::NAN, f32::NEG_INFINITY, -1.0] {
+        let flushed = client
+            .flush_cache(FlushCacheRequest { timeout_s: odd })
+            .await;
+        assert!(flushed.expect("an answer").into_inner().success, "{odd}");
+    }
 }
 
 #[tokio::test]
