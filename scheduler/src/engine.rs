@@ -165,7 +165,6 @@ impl Engine {
             self.sinks.push(id, output);
         }
         for sink in self.sinks.flush() {
-            tracing::warn!(sink, "a frontend does not read its events and is cut off");
             self.close(sink);
         }
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use lockstep_planner::RequestId;
 use lockstep_proto::{
-    pb::lockstep::{FrontendEvent, FrontendWelcome},
+    pb::lockstep::{self as pb, FrontendEvent, FrontendWelcome},
     request::Output,
 };
 use tokio::sync::mpsc;
@@ -14,6 +14,11 @@ use crate::command::SinkId;
 
 /// Bits of a [`RequestId`] that hold the sink-local number; the rest is the sink.
 const REQUEST_BITS: u32 = 40;
+/// The largest sink number; 0 is the scheduler's own.
+const LAST_SINK: SinkId = (1 << (64 - REQUEST_BITS)) - 1;
+/// Log-probabilities of one event. With all their alternatives they stay within
+/// an internal message, unless a single prompt alone exceeds it.
+const EVENT_LOGPROBS: usize = 64 * 1024;
 /// Events that may wait for one sink. A step makes one, so a frontend this far
 /// behind is not reading: it is cut off instead of filling memory.
 pub const SINK_QUEUE: usize = 8192;
@@ -36,8 +41,10 @@ pub struct Sinks {
 
 struct Entry {
     sink: Sink,
-    /// What the next flush sends to a frontend.
-    event: FrontendEvent,
+    /// What the next flush sends to a frontend: mostly one event.
+    events: Vec<FrontendEvent>,
+    /// Log-probabilities in the last of them.
+    logprobs: usize,
     /// Requests that have not ended.
     live: BTreeSet<u64>,
 }
@@ -57,7 +64,7 @@ impl Sinks {
     /// Adds a sink. Numbers are not reused before 2^24 others, far longer than
     /// any request of a closed sink is still in flight.
     pub fn open(&mut self, sink: Sink, config_hash: &str) -> SinkId {
-        self.next = (self.next + 1) % (1 << (64 - REQUEST_BITS));
+        let number = self.unused_number();
         if let Sink::Frontend(events) = &sink {
             let welcome = FrontendWelcome {
                 config_hash: config_hash.to_owned(),
@@ -70,11 +77,23 @@ impl Sinks {
         }
         let entry = Entry {
             sink,
-            event: FrontendEvent::default(),
+            events: Vec::new(),
+            logprobs: 0,
             live: BTreeSet::new(),
         };
-        self.sinks.insert(self.next, entry);
-        self.next
+        self.sinks.insert(number, entry);
+        number
+    }
+
+    /// The next number round the circle that no open sink has: a frontend stays
+    /// while calls come and go.
+    fn unused_number(&mut self) -> SinkId {
+        loop {
+            self.next = self.next % LAST_SINK + 1;
+            if !self.sinks.contains_key(&self.next) {
+                return self.next;
+            }
+        }
     }
 
     /// Forgets a sink; returns its requests that have not ended.
@@ -107,7 +126,7 @@ impl Sinks {
             entry.live.remove(&request);
         }
         match &entry.sink {
-            Sink::Frontend(_) => entry.event.outputs.push(output.into_wire(request)),
+            Sink::Frontend(_) => entry.add(output.into_wire(request)),
             // Fails only when the caller has left; its close is on the way.
             Sink::Call(call) => {
                 let _ = call.send((request, output));
@@ -115,19 +134,49 @@ impl Sinks {
         }
     }
 
-    /// Sends what was pushed, one event per frontend; returns the sinks that
-    /// do not take theirs.
+    /// Sends what was pushed; returns the sinks whose receivers are gone or do
+    /// not take what they get.
     pub fn flush(&mut self) -> Vec<SinkId> {
-        let mut stuck = Vec::new();
+        let mut ended = Vec::new();
         for (id, entry) in &mut self.sinks {
-            if let Sink::Frontend(events) = &entry.sink
-                && !entry.event.outputs.is_empty()
-                && events.try_send(std::mem::take(&mut entry.event)).is_err()
-            {
-                stuck.push(*id);
+            let open = match &entry.sink {
+                Sink::Frontend(events) => {
+                    entry.logprobs = 0;
+                    let mut waiting = entry.events.drain(..);
+                    let sent = waiting.try_for_each(|event| events.try_send(event));
+                    if let Err(mpsc::error::TrySendError::Full(_)) = sent {
+                        tracing::warn!(
+                            sink = id,
+                            "a frontend does not read its events and is cut off"
+                        );
+                    }
+                    sent.is_ok() && !events.is_closed()
+                }
+                // A call that was given up while it was being opened.
+                Sink::Call(call) => !call.is_closed(),
+            };
+            if !open {
+                ended.push(*id);
             }
         }
-        stuck
+        ended
+    }
+}
+
+impl Entry {
+    fn add(&mut self, output: pb::Output) {
+        let logprobs = output.logprobs.len() + output.prompt_logprobs.len();
+        self.logprobs += logprobs;
+        match self.events.last_mut() {
+            Some(event) if self.logprobs <= EVENT_LOGPROBS => event.outputs.push(output),
+            _ => {
+                self.logprobs = logprobs;
+                self.events.push(FrontendEvent {
+                    outputs: vec![output],
+                    welcome: None,
+                });
+            }
+        }
     }
 }
 
@@ -157,5 +206,48 @@ mod tests {
         sinks.push(id, Output::default());
         assert_eq!(sinks.flush(), [sink]);
         assert_eq!(sinks.close(sink), [id]);
+    }
+
+    #[test]
+    fn numbers_go_round_without_taking_one_in_use_or_the_schedulers_own() {
+        let mut sinks = Sinks::default();
+        let (events, _receiver) = mpsc::channel(1);
+        let frontend = sinks.open(Sink::Frontend(events), "hash");
+        sinks.next = LAST_SINK - 1;
+        let mut open = || sinks.open(Sink::Call(mpsc::unbounded_channel().0), "hash");
+        assert_eq!([open(), open()], [LAST_SINK, frontend + 1]);
+    }
+
+    #[test]
+    fn sinks_whose_receivers_left_are_reported_although_nothing_is_sent() {
+        let mut sinks = Sinks::default();
+        let (events, left) = mpsc::channel(2);
+        let frontend = sinks.open(Sink::Frontend(events), "hash");
+        let (call, gone) = mpsc::unbounded_channel();
+        let call = sinks.open(Sink::Call(call), "hash");
+        assert!(sinks.flush().is_empty());
+        drop((left, gone));
+        assert_eq!(sinks.flush(), [frontend, call]);
+    }
+
+    #[test]
+    fn many_log_probabilities_travel_in_several_events() {
+        let (events, mut receiver) = mpsc::channel(8);
+        let mut sinks = Sinks::default();
+        let sink = sinks.open(Sink::Frontend(events), "hash");
+        for (request, logprobs) in [(1, EVENT_LOGPROBS), (2, 1), (3, 1)] {
+            let id = request_id(sink, request).expect("in range");
+            let output = Output {
+                prompt_logprobs: vec![Default::default(); logprobs],
+                ..Output::default()
+            };
+            sinks.push(id, output);
+        }
+        assert!(sinks.flush().is_empty());
+        let mut lengths = Vec::new();
+        while let Ok(event) = receiver.try_recv() {
+            lengths.push(event.outputs.len());
+        }
+        assert_eq!(lengths, [0, 1, 2], "the welcome, then two events");
     }
 }
