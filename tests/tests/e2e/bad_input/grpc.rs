@@ -35,7 +35,7 @@ fn messages(request: &mut GenerateRequest, role: &str, content: &str, count: usi
     }));
 }
 
-fn inference_rows() -> Vec<Row<GenerateRequest>> {
+fn input_rows() -> Vec<Row<GenerateRequest>> {
     vec![
         ("no input", |r| r.input = None, "input"),
         (
@@ -99,6 +99,11 @@ fn inference_rows() -> Vec<Row<GenerateRequest>> {
         ),
         ("an empty stop", |r| r.stop = vec![String::new()], "stop"),
         ("a priority", |r| r.priority = Some(3), "priority"),
+    ]
+}
+
+fn sampling_rows() -> Vec<Row<GenerateRequest>> {
+    vec![
         (
             "a negative temperature",
             |r| sampling(r).temperature = Some(-1.0),
@@ -163,7 +168,7 @@ fn inference_rows() -> Vec<Row<GenerateRequest>> {
                     output: Some(true),
                     top: Some(100),
                     prompt_start: None,
-                })
+                });
             },
             "logprobs.top",
         ),
@@ -262,7 +267,7 @@ async fn refusal<T>(
 
 async fn inference(server: &Server, wrong: &mut Vec<String>) {
     let mut client = server.inference().await;
-    for (row, harm, field) in inference_rows() {
+    for (row, harm, field) in input_rows().into_iter().chain(sampling_rows()) {
         let mut request = grpc::greedy(Input::Text("a".to_owned()), 5);
         harm(&mut request);
         let Some(status) = refusal(client.generate(request).await).await else {
