@@ -45,18 +45,24 @@ const STREAMS: usize = 10;
 async fn main() -> Result<()> {
     let front = harness::start_with(|engine, _| {
         engine.server.context_length = 2048;
+        engine.server.limits.connections = 1024;
         engine.schedule.max_running_requests = 256;
         engine.schedule.max_queued_requests = 256;
     })
     .await;
-    let mut rows = vec![round_trip(&front.context.node.frontend_socket(), &front.mock).await?];
+    heading();
+    let mut rows = Vec::new();
+    let mut add = |row: Row| {
+        row.print();
+        rows.push(row);
+    };
+    add(round_trip(&front.context.node.frontend_socket(), &front.mock).await?);
     for (prompt, clients) in [(16, 1), (16, 16), (4096, 1), (4096, 16)] {
-        rows.push(requests(front.address, &front.mock, prompt, clients).await?);
+        add(requests(front.address, &front.mock, prompt, clients).await?);
     }
     for clients in [1, 16, 64] {
-        rows.push(streamed(front.address, &front.mock, clients).await?);
+        add(streamed(front.address, &front.mock, clients).await?);
     }
-    print(&rows);
     if let Some(path) = std::env::args().nth(1) {
         let values: Vec<Value> = rows.iter().map(Row::json).collect();
         std::fs::write(&path, serde_json::to_string_pretty(&values)?)
@@ -75,6 +81,19 @@ struct Row {
 }
 
 impl Row {
+    fn print(&self) {
+        let at = |quantile| self.latency.value_at_quantile(quantile);
+        println!(
+            "{:<44} {:>7} {:>8} {:>8} {:>8} {:>10.0}",
+            self.what,
+            self.clients,
+            at(0.5),
+            at(0.9),
+            at(0.99),
+            self.latency.len() as f64 / self.seconds
+        );
+    }
+
     fn json(&self) -> Value {
         let at = |quantile| self.latency.value_at_quantile(quantile);
         json!({
@@ -86,23 +105,11 @@ impl Row {
     }
 }
 
-fn print(rows: &[Row]) {
+fn heading() {
     println!(
         "{:<44} {:>7} {:>8} {:>8} {:>8} {:>10}",
         "", "clients", "p50 us", "p90 us", "p99 us", "per second"
     );
-    for row in rows {
-        let at = |quantile| row.latency.value_at_quantile(quantile);
-        println!(
-            "{:<44} {:>7} {:>8} {:>8} {:>8} {:>10.0}",
-            row.what,
-            row.clients,
-            at(0.5),
-            at(0.9),
-            at(0.99),
-            row.latency.len() as f64 / row.seconds
-        );
-    }
 }
 
 /// The scheduler's stream alone, which every request passes at the least.
