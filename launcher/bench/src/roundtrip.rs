@@ -91,7 +91,10 @@ async fn measure(args: &Args) -> anyhow::Result<Report> {
         .kill_on_drop(true)
         .spawn()
         .context("starting the worker process")?;
-    let (mut results, plans) = workers.recv().await.context("no worker attached")?;
+    let (mut results, plans) = tokio::select! {
+        attached = workers.recv() => attached.context("no worker attached")?,
+        ended = child.wait() => bail!("the worker process ended before it attached: {}", ended?),
+    };
 
     let mut report = Report::new(
         "Scheduler to worker and back, one stream over a Unix socket",

@@ -31,7 +31,7 @@ pub struct Args {
     )]
     pub concurrency: Vec<usize>,
     /// Requests per second with random gaps (open loop), one measurement each.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = rate)]
     pub rate: Vec<f64>,
     /// Requests per measurement.
     #[arg(long, default_value_t = 200)]
@@ -43,7 +43,7 @@ pub struct Args {
     #[arg(long, default_value_t = 128)]
     pub output_len: usize,
     /// Token ids are drawn below this.
-    #[arg(long, default_value_t = 4000)]
+    #[arg(long, default_value_t = 4000, value_parser = clap::value_parser!(u32).range(1..))]
     pub vocab: u32,
     /// All prompts begin with so many equal tokens.
     #[arg(long, default_value_t = 0)]
@@ -79,6 +79,14 @@ struct Outcome {
     itl: Durations,
     tpot: Durations,
     e2e: Durations,
+}
+
+/// Parses requests per second.
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate > 0.0 && rate.is_finite() => Ok(rate),
+        _ => Err("must be a number above 0".into()),
+    }
 }
 
 /// Runs the benchmark.
@@ -153,4 +161,15 @@ fn row(shape: Loop, outcome: &Outcome) -> Vec<serde_json::Value> {
         outcome.e2e.ms(99.0),
         json!(cached),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn rates_without_meaning_are_refused() {
+        assert_eq!(super::rate("2.5"), Ok(2.5));
+        for wrong in ["0", "-1", "inf", "NaN", "x"] {
+            assert!(super::rate(wrong).is_err(), "{wrong}");
+        }
+    }
 }

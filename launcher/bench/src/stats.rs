@@ -5,13 +5,17 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
+/// The longest duration told apart, nanoseconds: an hour.
+const LONGEST: u64 = 3_600_000_000_000;
+
 /// Durations by nanosecond, three significant digits.
 pub struct Durations(Histogram<u64>);
 
 impl Default for Durations {
     fn default() -> Self {
-        // Three digits is within what the histogram allows, so this cannot fail.
-        Self(Histogram::new(3).expect("three significant digits are allowed"))
+        // Saturation is at the bound given here: a histogram that grows by itself
+        // would saturate at the size it happens to have.
+        Self(Histogram::new_with_bounds(1, LONGEST, 3).expect("bounds and digits are allowed"))
     }
 }
 
@@ -23,7 +27,7 @@ impl Durations {
     }
     /// Adds another set.
     pub fn merge(&mut self, other: &Self) {
-        // Both have the same precision and an automatic range.
+        // Both have the same precision and range.
         self.0.add(&other.0).expect("equal histograms add up");
     }
     /// Durations counted.
