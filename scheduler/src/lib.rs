@@ -7,6 +7,8 @@
 
 #![forbid(unsafe_code)]
 
+mod admissible;
+mod bearer;
 mod clock;
 mod command;
 mod engine;
@@ -17,12 +19,12 @@ mod health;
 mod kv_events;
 mod load;
 mod planner_config;
-mod secret;
 mod serve;
 mod sglang;
 mod sinks;
 mod workers;
 
+pub use admissible::admissible;
 pub use error::RunError;
 pub use planner_config::planner_config;
 pub use serve::run;

@@ -9,11 +9,11 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
 use crate::{
+    bearer::RequireBearer,
     command::{COMMAND_QUEUE, Commands},
     engine::Engine,
     error::RunError,
     frontend::FrontendService,
-    secret::RequireSecret,
     sglang,
     workers::Gateway,
 };
@@ -122,7 +122,7 @@ async fn remote_worker_server(
 ) -> Result<impl Future<Output = Serving> + Send + use<>, RunError> {
     let addr = &ctx.engine.parallel.dist_init_addr;
     let incoming = listen_tcp(addr).await?;
-    let secret = RequireSecret::new(ctx.node.dist_secret.as_deref());
+    let secret = RequireBearer::secret(ctx.node.dist_secret.as_deref());
     let service = Gateway::service(commands.clone(), ctx.config_hash.clone());
     let service = tonic::service::interceptor::InterceptedService::new(service, secret);
     let stop = stop.clone().cancelled_owned();

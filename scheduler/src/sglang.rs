@@ -5,7 +5,6 @@
 //! `stop`, `skip_special_tokens` and `no_stop_trim` therefore have no effect
 //! here, as the contract wants it.
 
-mod auth;
 mod convert;
 mod events;
 mod generate;
@@ -20,8 +19,7 @@ use lockstep_proto::{limits::PUBLIC_CONCURRENT_STREAMS, pb};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
-use crate::{command::Commands, error::RunError, serve::listen_tcp};
-use auth::RequireKey;
+use crate::{bearer::RequireBearer, command::Commands, error::RunError, serve::listen_tcp};
 use service::Service;
 
 /// The service's full name, also in `grpc.health.v1`.
@@ -58,7 +56,7 @@ pub async fn server(
             what: "building the reflection service".to_owned(),
             source: std::io::Error::other(error),
         })?;
-    let key = RequireKey::new(ctx.node.api_key.as_deref());
+    let key = RequireBearer::key(ctx.node.api_key.as_deref());
     let service = Service::grpc(ctx, commands, key);
     Ok(Server::builder()
         .max_concurrent_streams(PUBLIC_CONCURRENT_STREAMS)

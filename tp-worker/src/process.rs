@@ -5,7 +5,7 @@ mod collectives;
 mod compute;
 mod stream;
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 use abort::SharedAbort;
 use lockstep_process::{Role, RoleContext};
@@ -23,6 +23,7 @@ pub fn run(ctx: RoleContext) -> Result<(), RunError> {
     let Role::Worker(rank) = ctx.role else {
         return Err(RunError::Role(ctx.role.to_string()));
     };
+    let ctx = Arc::new(ctx);
     let (orders, incoming) = mpsc::channel();
     let (outgoing, messages) = tokio::sync::mpsc::channel(OUTGOING);
     let abort = SharedAbort::default();

@@ -192,7 +192,7 @@ impl<B: Backend> Worker<B> {
         let result =
             self.transformer
                 .forward(&mut self.backend, &mut self.cache, &batch, &mut |block| {
-                    emitter.take(block)
+                    emitter.take(block);
                 });
         self.slots.return_tables(tables);
         result?;

@@ -12,11 +12,7 @@ use lockstep_config::EngineConfig;
 use lockstep_planner::{
     IntegrityError, Load, Millis, Planner, PlannerConfig, PlannerError, RequestId,
 };
-use lockstep_proto::{
-    WireError,
-    request::{ErrorKind, Output, Request, RequestError},
-    sampling::token_in_vocabulary,
-};
+use lockstep_proto::request::{ErrorKind, Output, Request, RequestError};
 use lockstep_tp_worker::worker::{
     WorkerError,
     local::{LocalGroup, OnProgress},
@@ -57,7 +53,7 @@ impl LocalEngine {
     ///
     /// # Errors
     /// [`LocalError`]: sizes that make no planner, or a rank that can't load.
-    pub fn start(config: &EngineConfig, progress: Option<OnProgress>) -> Result<Self, LocalError> {
+    pub fn start(config: &EngineConfig, progress: Option<&OnProgress>) -> Result<Self, LocalError> {
         Self::with_planner(
             config,
             lockstep_scheduler::planner_config(config, false),
@@ -72,7 +68,7 @@ impl LocalEngine {
     pub fn with_planner(
         config: &EngineConfig,
         planner: PlannerConfig,
-        progress: Option<OnProgress>,
+        progress: Option<&OnProgress>,
     ) -> Result<Self, LocalError> {
         Ok(Self {
             planner: Planner::new(planner)?,
@@ -98,8 +94,7 @@ impl LocalEngine {
     /// # Errors
     /// The refusal that a server's client would get.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, RequestError> {
-        let request = self
-            .checked(request)
+        let request = lockstep_scheduler::admissible(request, &self.config.model)
             .map_err(|error| RequestError::new(ErrorKind::Invalid, error.to_string()))?;
         self.next += 1;
         let id = RequestId(self.next);
@@ -118,6 +113,8 @@ impl LocalEngine {
     /// # Errors
     /// [`LocalError`] when a rank fails or nothing can be planned.
     pub fn step(&mut self) -> Result<bool, LocalError> {
+        let now = self.now();
+        self.planner.tick(now);
         while let Some(plan) = self.planner.plan() {
             self.group.send(plan)?;
         }
@@ -187,21 +184,5 @@ impl LocalEngine {
 
     fn now(&self) -> Millis {
         Millis(u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX))
-    }
-
-    /// The checks that the scheduler process makes on every frontend's requests.
-    fn checked(&self, mut request: Request) -> Result<Request, WireError> {
-        let vocab = u32::try_from(self.config.model.vocab_size).unwrap_or(u32::MAX);
-        for id in &request.input_ids {
-            token_in_vocabulary("input_ids", *id, vocab)?;
-        }
-        if !request.sampling.ignore_eos {
-            request
-                .sampling
-                .stop_token_ids
-                .extend_from_slice(&self.config.model.eos_token_ids);
-        }
-        request.sampling = request.sampling.validated(vocab)?;
-        Ok(request)
     }
 }

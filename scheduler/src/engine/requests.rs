@@ -3,11 +3,11 @@
 use lockstep_proto::{
     WireError,
     request::{ErrorKind, Finish, Output, Request, RequestError, Usage},
-    sampling::{LogprobParams, SamplingParams, token_in_vocabulary},
+    sampling::{LogprobParams, SamplingParams},
 };
 
 use super::{Engine, Phase};
-use crate::{command::SinkId, sinks::request_id};
+use crate::{admissible::admissible, command::SinkId, sinks::request_id};
 
 /// The sink number of the scheduler's own health steps; real ones begin at 1.
 const PROBE_SINK: SinkId = 0;
@@ -53,7 +53,7 @@ impl Engine {
     }
 
     /// What every frontend's requests must satisfy, whatever it checked itself.
-    fn admit(&self, mut request: Request) -> Result<Request, RequestError> {
+    fn admit(&self, request: Request) -> Result<Request, RequestError> {
         match self.phase {
             Phase::Serving => {}
             Phase::Draining => return Err(unavailable("the server is shutting down".into())),
@@ -61,26 +61,13 @@ impl Engine {
                 return Err(unavailable("the server is starting".into()));
             }
         }
-        let model = &self.config.model;
-        let vocab_size = u32::try_from(model.vocab_size).unwrap_or(u32::MAX);
-        let invalid = |error: WireError| {
+        admissible(request, &self.config.model).map_err(|error| {
             let mut invalid = RequestError::new(ErrorKind::Invalid, error.to_string());
             if let WireError::Invalid { field, .. } = error {
                 invalid.param = Some(field.to_owned());
             }
             invalid
-        };
-        for id in &request.input_ids {
-            token_in_vocabulary("input_ids", *id, vocab_size).map_err(invalid)?;
-        }
-        if !request.sampling.ignore_eos {
-            request
-                .sampling
-                .stop_token_ids
-                .extend_from_slice(&model.eos_token_ids);
-        }
-        request.sampling = request.sampling.validated(vocab_size).map_err(invalid)?;
-        Ok(request)
+        })
     }
 
     /// One token of a one-token prompt: a real forward step on every rank.

@@ -31,13 +31,13 @@ use tokio::sync::{OnceCell, mpsc};
 use tonic::{Request, Response, Status, service::interceptor::InterceptedService};
 
 use super::{
-    auth::RequireKey,
     convert::{Call, convert},
     events::{Batches, batches},
     generate::Responses,
     info, tokenizer,
 };
 use crate::{
+    bearer::RequireBearer,
     command::{Command, Commands, SinkId},
     frontend::{ask, check_health},
     kv_events::EVENT_QUEUE,
@@ -57,11 +57,11 @@ pub struct Service {
 }
 
 /// The gRPC service behind its key.
-pub type Grpc = InterceptedService<SglangSchedulerServer<Service>, RequireKey>;
+pub type Grpc = InterceptedService<SglangSchedulerServer<Service>, RequireBearer>;
 
 impl Service {
     /// The gRPC service with its limits set.
-    pub fn grpc(ctx: Arc<RoleContext>, commands: Commands, key: RequireKey) -> Grpc {
+    pub fn grpc(ctx: Arc<RoleContext>, commands: Commands, key: RequireBearer) -> Grpc {
         let service = Self {
             ctx,
             commands,

@@ -229,9 +229,10 @@ async fn what_is_not_supported_is_refused_by_name() {
             },
         ),
     ];
-    let params: [(&str, fn(&mut SamplingParams)); 6] = [
+    type Change = fn(&mut SamplingParams);
+    let params: [(&str, Change); 6] = [
         ("constraint", |params| {
-            params.constraint = Some(Constraint::Regex("a".into()))
+            params.constraint = Some(Constraint::Regex("a".into()));
         }),
         ("top_k", |params| params.top_k = -7),
         ("stream_interval", |params| params.stream_interval = Some(0)),
@@ -240,7 +241,7 @@ async fn what_is_not_supported_is_refused_by_name() {
             params.logit_bias.insert("x".into(), 1.0);
         }),
         ("stop_token_ids", |params| {
-            params.stop_token_ids = vec![1; 10_000]
+            params.stop_token_ids = vec![1; 10_000];
         }),
     ];
     for (name, change) in params {

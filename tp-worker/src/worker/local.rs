@@ -43,7 +43,10 @@ impl LocalGroup {
     ///
     /// # Errors
     /// The [`WorkerError`] of the rank that failed first.
-    pub fn start(config: &EngineConfig, progress: Option<OnProgress>) -> Result<Self, WorkerError> {
+    pub fn start(
+        config: &EngineConfig,
+        progress: Option<&OnProgress>,
+    ) -> Result<Self, WorkerError> {
         let own = config.clone();
         let backend = move |_, collective| cpu_backend(&own, None, collective);
         Self::start_with(config, backend, progress)
@@ -57,7 +60,7 @@ impl LocalGroup {
     pub fn start_with<B, F>(
         config: &EngineConfig,
         backend: F,
-        progress: Option<OnProgress>,
+        progress: Option<&OnProgress>,
     ) -> Result<Self, WorkerError>
     where
         B: Backend + 'static,
@@ -87,7 +90,7 @@ impl LocalGroup {
                 config: config.clone(),
                 rank,
                 collective: Box::new(collective),
-                progress: progress.clone(),
+                progress: progress.cloned(),
                 ready: ready.clone(),
             };
             let backend = backend.clone();

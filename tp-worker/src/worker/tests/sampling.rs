@@ -7,7 +7,10 @@ use super::{
     goldens::goldens,
     support::{Request, Scheduler, config},
 };
-use crate::worker::{WorkerError, local::LocalGroup};
+use crate::worker::{
+    WorkerError,
+    local::{LocalGroup, OnProgress},
+};
 
 fn sampled(seed: u64) -> Request {
     let mut request = Request::greedy(&goldens()[0].prompt_ids, 16);
@@ -54,7 +57,8 @@ fn loading_reports_progress() {
     let seen = std::sync::Arc::new(std::sync::Mutex::new(vec![Vec::new(); 2]));
     let sink = seen.clone();
     let progress = move |rank: usize, at| sink.lock().unwrap()[rank].push(at);
-    drop(LocalGroup::start(&config, Some(std::sync::Arc::new(progress))).unwrap());
+    let progress: OnProgress = std::sync::Arc::new(progress);
+    drop(LocalGroup::start(&config, Some(&progress)).unwrap());
     for ranks in seen.lock().unwrap().iter() {
         assert!(ranks.windows(2).all(|pair| pair[0].done < pair[1].done));
         let last = ranks.last().unwrap();

@@ -1,0 +1,24 @@
+//! What every request must satisfy, whatever its frontend checked itself.
+
+use lockstep_config::ModelConfig;
+use lockstep_proto::{WireError, request::Request, sampling::token_in_vocabulary};
+
+/// Checks tokens and parameters against the model, and adds the model's end
+/// tokens unless the request ignores them.
+///
+/// # Errors
+/// [`WireError::Invalid`] names the field at fault.
+pub fn admissible(mut request: Request, model: &ModelConfig) -> Result<Request, WireError> {
+    let vocab_size = u32::try_from(model.vocab_size).unwrap_or(u32::MAX);
+    for id in &request.input_ids {
+        token_in_vocabulary("input_ids", *id, vocab_size)?;
+    }
+    if !request.sampling.ignore_eos {
+        request
+            .sampling
+            .stop_token_ids
+            .extend_from_slice(&model.eos_token_ids);
+    }
+    request.sampling = request.sampling.validated(vocab_size)?;
+    Ok(request)
+}
