@@ -15,6 +15,12 @@ use tonic::transport::{Channel, Endpoint};
 /// Flow-control window of a connection and of each stream, bytes. Messages are
 /// plans and tokens; a long prompt fits whole.
 const WINDOW: u32 = 8 * 1024 * 1024;
+/// How often a process on this machine is asked whether it still lives, and how
+/// long it may take to say so: one that hangs without ending would otherwise
+/// keep its peers waiting for ever. No computation is as long on the threads
+/// that answer.
+const ASK_EVERY: Duration = Duration::from_secs(10);
+const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 /// Between two attempts to reach a process that does not listen yet.
 const RETRY: Duration = Duration::from_millis(10);
 
@@ -58,7 +64,8 @@ pub fn listen_unix(path: &Path) -> io::Result<UnixListenerStream> {
 }
 
 /// Connects a gRPC channel to a Unix socket, waiting up to `limit` for the
-/// process to listen.
+/// process to listen. A peer that hangs is noticed within half a minute by
+/// keep-alive pings.
 ///
 /// # Errors
 /// [`ConnectError::TimedOut`].
@@ -68,7 +75,10 @@ pub async fn connect_unix(path: &Path, limit: Duration) -> Result<Channel, Conne
         let socket = socket.clone();
         async move { UnixStream::connect(socket).await.map(TokioIo::new) }
     });
-    let endpoint = tuned(Endpoint::from_static("http://lockstep.internal"));
+    let endpoint = tuned(Endpoint::from_static("http://lockstep.internal"))
+        .http2_keep_alive_interval(ASK_EVERY)
+        .keep_alive_timeout(ANSWER_WITHIN)
+        .keep_alive_while_idle(true);
     retry(&path.display().to_string(), limit, || {
         endpoint.connect_with_connector(connector.clone())
     })
