@@ -23,13 +23,15 @@ impl SharedAbort {
         }
         state.handle = Some(handle);
     }
-    /// Ends all waits, now and later.
-    pub fn fire(&self) {
+    /// Ends all waits, now and later; tells whether the collectives stand. The
+    /// wait for peers to join cannot be ended.
+    pub fn fire(&self) -> bool {
         let mut state = self.lock();
         state.fired = true;
         if let Some(handle) = &state.handle {
             handle.abort();
         }
+        state.handle.is_some()
     }
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

@@ -75,7 +75,13 @@ pub fn talk(
     });
     // A compute thread that waits for a peer or for an order must not wait on.
     drop(orders);
-    abort.fire();
+    if !abort.fire()
+        && let Err(error) = &outcome
+    {
+        // It may be waiting for peers that will never join: this process cannot
+        // end before that wait does, so its launcher has to know now.
+        ctx.link.failed(&error.to_string());
+    }
     outcome
 }
 
