@@ -1,7 +1,7 @@
 //! Where outputs go: one sink per connected tokenizer-manager and per call of
 //! the public service.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use lockstep_planner::RequestId;
 use lockstep_proto::{
@@ -45,8 +45,8 @@ struct Entry {
     events: Vec<FrontendEvent>,
     /// Log-probabilities in the last of them.
     logprobs: usize,
-    /// Requests that have not ended.
-    live: BTreeSet<u64>,
+    /// Requests that have not ended, with the ids that their clients know.
+    live: BTreeMap<u64, String>,
 }
 
 /// Joins a sink and its local request number; `None` if the number is too large.
@@ -79,7 +79,7 @@ impl Sinks {
             sink,
             events: Vec::new(),
             logprobs: 0,
-            live: BTreeSet::new(),
+            live: BTreeMap::new(),
         };
         self.sinks.insert(number, entry);
         number
@@ -103,17 +103,23 @@ impl Sinks {
             .remove(&sink)
             .map(|entry| entry.live)
             .unwrap_or_default();
-        live.into_iter()
+        live.into_keys()
             .filter_map(|request| request_id(sink, request))
             .collect()
     }
 
     /// Notes that a request was handed in; false if the sink is gone or has a
     /// request of this number already.
-    pub fn begin(&mut self, sink: SinkId, request: u64) -> bool {
-        self.sinks
-            .get_mut(&sink)
-            .is_some_and(|entry| entry.live.insert(request))
+    pub fn begin(&mut self, sink: SinkId, request: u64, trace_id: &str) -> bool {
+        let Some(entry) = self.sinks.get_mut(&sink) else {
+            return false;
+        };
+        if entry.live.contains_key(&request) {
+            return false;
+        }
+        entry.live.insert(request, trace_id.to_owned());
+        tracing::debug!(request = trace_id, sink, number = request, "submitted");
+        true
     }
 
     /// Takes one output on; it leaves with [`Self::flush`].
@@ -122,8 +128,14 @@ impl Sinks {
         let Some(entry) = self.sinks.get_mut(&sink) else {
             return;
         };
-        if output.finish.is_some() {
-            entry.live.remove(&request);
+        if let Some(finish) = &output.finish {
+            let trace_id = entry.live.remove(&request).unwrap_or_default();
+            tracing::debug!(
+                request = trace_id,
+                outcome = ?finish.outcome,
+                usage = ?finish.usage,
+                "ended"
+            );
         }
         match &entry.sink {
             Sink::Frontend(_) => entry.add(output.into_wire(request)),
@@ -199,8 +211,8 @@ mod tests {
         let mut sinks = Sinks::default();
         let sink = sinks.open(Sink::Frontend(events), "hash");
         let id = request_id(sink, 1).expect("in range");
-        assert!(sinks.begin(sink, 1));
-        assert!(!sinks.begin(sink, 1), "a number lives once");
+        assert!(sinks.begin(sink, 1, "a"));
+        assert!(!sinks.begin(sink, 1, "b"), "a number lives once");
         sinks.push(id, Output::default());
         assert!(sinks.flush().is_empty(), "welcome and one event fit");
         sinks.push(id, Output::default());

@@ -24,7 +24,8 @@ impl Engine {
             tracing::warn!(sink, request, "a request number beyond 2^40 is ignored");
             return;
         };
-        if !self.sinks.begin(sink, request) {
+        let trace_id = body.as_ref().map_or("", |request| &request.trace_id);
+        if !self.sinks.begin(sink, request, trace_id) {
             tracing::warn!(sink, request, "a request number that is in use is ignored");
             return;
         }
