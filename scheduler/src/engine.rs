@@ -288,15 +288,16 @@ impl Engine {
     }
 
     fn result(&mut self, rank: usize, result: StepResult) -> Result<(), RunError> {
-        let arrival = self.group.result(rank, &result).map_err(RunError::Group)?;
+        let everywhere = self.group.result(rank, &result).map_err(RunError::Group)?;
         // Rank 0's tokens are the tokens; the others only confirm.
         if rank == 0 {
+            // As the rank measured it: a plan that is sent ahead of time waits.
+            self.steps.record(Duration::from_micros(result.forward_us));
             self.planner.complete(self.clock.now(), result)?;
         }
-        let Some(sent) = arrival.everywhere else {
+        if !everywhere {
             return Ok(());
-        };
-        self.steps.record(sent.elapsed());
+        }
         self.health.stepped(self.group.done_everywhere());
         if self.phase == Phase::WarmingUp {
             self.phase = Phase::Serving;

@@ -41,13 +41,6 @@ pub struct Group {
     done_everywhere: u64,
 }
 
-/// What a result completed.
-#[derive(Debug, PartialEq)]
-pub struct Arrival {
-    /// The step is done on every rank now; when it was sent.
-    pub everywhere: Option<Instant>,
-}
-
 impl Group {
     /// A group of `size` ranks, none attached.
     pub fn new(size: usize) -> Self {
@@ -135,12 +128,12 @@ impl Group {
         self.each(|link| link.plan(plan.clone()))
     }
 
-    /// Takes a rank's result.
+    /// Takes a rank's result; true once the step is done on every rank.
     ///
     /// # Errors
     /// A result out of order, or a digest that differs from another rank's:
     /// the ranks have diverged and nothing they compute can be trusted.
-    pub fn result(&mut self, rank: usize, result: &StepResult) -> Result<Arrival, String> {
+    pub fn result(&mut self, rank: usize, result: &StepResult) -> Result<bool, String> {
         let size = self.members.len();
         let step = result.step;
         let member = &mut self.members[rank];
@@ -167,12 +160,12 @@ impl Group {
             Some(_) => {}
         }
         entry.answered += 1;
-        let everywhere = (entry.answered == size).then_some(entry.sent);
-        if everywhere.is_some() {
+        let everywhere = entry.answered == size;
+        if everywhere {
             self.done_everywhere = step;
             self.steps.retain(|entry| entry.answered < size);
         }
-        Ok(Arrival { everywhere })
+        Ok(everywhere)
     }
 
     /// Whether another plan may leave: rank 0's tokens are enough to plan on,
@@ -264,30 +257,12 @@ mod tests {
         let (mut group, _streams) = group(2);
         group.send(plan(1)).expect("sent");
         group.send(plan(2)).expect("sent");
-        assert_eq!(
-            group.result(0, &result(1, 5)).expect("fine").everywhere,
-            None
-        );
-        assert_eq!(
-            group.result(0, &result(2, 6)).expect("fine").everywhere,
-            None
-        );
+        assert_eq!(group.result(0, &result(1, 5)), Ok(false));
+        assert_eq!(group.result(0, &result(2, 6)), Ok(false));
         assert_eq!(group.oldest().expect("in flight").1, [1]);
-        assert!(
-            group
-                .result(1, &result(1, 5))
-                .expect("fine")
-                .everywhere
-                .is_some()
-        );
+        assert_eq!(group.result(1, &result(1, 5)), Ok(true));
         assert_eq!(group.done_everywhere(), 1);
-        assert!(
-            group
-                .result(1, &result(2, 6))
-                .expect("fine")
-                .everywhere
-                .is_some()
-        );
+        assert_eq!(group.result(1, &result(2, 6)), Ok(true));
         assert!(group.oldest().is_none());
     }
 

@@ -7,7 +7,7 @@ use lockstep_proto::{
 };
 use tonic::Code;
 
-use crate::fixture::{Frontend, LIMIT, Scheduler, args, request};
+use crate::fixture::{FORWARD_US, Frontend, LIMIT, Scheduler, args, request};
 
 #[tokio::test]
 async fn every_request_gets_what_it_would_get_alone() {
@@ -48,6 +48,7 @@ async fn every_request_gets_what_it_would_get_alone() {
     assert!(load.kv_tokens_cached > 0);
     let steps = load.step_times.expect("step times");
     assert_eq!(steps.counts.iter().sum::<u64>(), load.steps_total);
+    assert_eq!(steps.sum_us, load.steps_total * FORWARD_US);
     let flushed = frontend
         .client
         .flush_cache(FlushCacheRequest {})
