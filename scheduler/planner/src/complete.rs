@@ -40,8 +40,8 @@ impl Planner {
         Ok(())
     }
 
-    /// Outputs stand in the rows' order. A row that samples brings at least a
-    /// token, or none at all where its logits were not numbers.
+    /// Outputs stand in the rows' order. A row that samples brings one, with at
+    /// least a token, or with none where its logits were not numbers.
     fn check_result(&self, result: &StepResult) -> Result<(), PlannerError> {
         let bad = |message| {
             Err(PlannerError::BadResult {
@@ -55,6 +55,9 @@ impl Planner {
         let mut outputs = result.outputs.iter().peekable();
         for row in &step.rows {
             let output = outputs.next_if(|output| output.slot == row.slot);
+            if row.sample && output.is_none() {
+                return bad(format!("slot {} brought nothing", row.slot));
+            }
             let count = output.map_or(0, |output| output.token_ids.len());
             let most = match (row.sample, row.prefill_to) {
                 (false, _) => 0,
