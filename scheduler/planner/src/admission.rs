@@ -8,6 +8,9 @@ use crate::{Planner, SchedulePolicy, flight::Draft, radix::common_prefix, table:
 
 /// Longest-prefix order is worked out for queues up to this length.
 const LPM_LONGEST_QUEUE: usize = 128;
+/// Known tokens of the requests that one plan opens: they travel whole, also where
+/// most of them are cached, and a plan has to fit a message.
+const MOST_OPENED_TOKENS: u64 = 4 << 20;
 /// Candidates passed over in one step before admission stops.
 const MOST_DEFERRED: usize = 32;
 /// Waiting for another request's prefix pays from so many tokens on (SGLang's 32/32 rule).
@@ -33,13 +36,14 @@ impl Planner {
         self.collect_candidates(&mut candidates);
         self.collect_prefilling(&mut prefilling);
         let mut future = self.future_pages();
-        let mut deferred = 0;
+        let (mut deferred, mut opened) = (0, 0);
         for index in candidates.iter().copied() {
-            if draft.budget == 0 || deferred > MOST_DEFERRED {
+            if draft.budget == 0 || deferred > MOST_DEFERRED || opened >= MOST_OPENED_TOKENS {
                 break;
             }
             match self.try_admit(draft, index, &prefilling, future) {
                 Verdict::Admitted => {
+                    opened += u64::from(self.table[index].len());
                     future += self.future_pages_of(index);
                     prefilling.push(index);
                 }

@@ -96,3 +96,28 @@ fn the_last_to_come_is_retracted_and_goes_on_where_it_was() {
         assert_eq!(counters.generated_tokens, 60);
     }
 }
+
+#[test]
+fn a_plan_opens_no_more_tokens_than_travel_well() {
+    const LONG: u32 = 1_500_000;
+    let mut planner = Planner::new(PlannerConfig {
+        page_size: 4096,
+        num_pages: 4096,
+        context_length: 2 * LONG,
+        max_queued_tokens: 8 * u64::from(LONG),
+        max_prefill_tokens: 8 * LONG,
+        chunked_prefill_size: Some(8 * LONG),
+        ..config()
+    })
+    .unwrap();
+    for id in 0..4u32 {
+        // Nothing is shared from the first token on, so nobody waits for a prefix.
+        let request = request(vec![id; LONG as usize], 1);
+        planner
+            .submit(Millis(0), RequestId(id.into()), request)
+            .unwrap();
+    }
+    let opens = |plan: Option<StepPlan>| plan.map(|plan| plan.opens.len());
+    assert_eq!(opens(planner.plan()), Some(3), "4.5 of 4 million tokens");
+    assert_eq!(opens(planner.plan()), Some(1));
+}
