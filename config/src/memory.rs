@@ -28,6 +28,8 @@ pub(crate) struct Sizing {
     pub(crate) page_size: usize,
     pub(crate) radix_cache: bool,
     pub(crate) max_running_requests: usize,
+    /// Prompt tokens of one step; `None` = whole prompts.
+    pub(crate) chunk: Option<usize>,
     /// `--context-length`.
     pub(crate) context_length: Option<usize>,
     /// `--max-total-tokens`.
@@ -65,6 +67,27 @@ pub(crate) fn weight_bytes(model: &ModelConfig, sizing: &Sizing) -> u64 {
     ((model.parameters() + twice) * sizing.dtype.bytes()).div_ceil(sizing.nnodes) as u64
 }
 
+/// Bytes of activations that a step needs on this node, over its ranks: f32 for
+/// every token, and a block of logits.
+fn activation_bytes(model: &ModelConfig, sizing: &Sizing, context: usize) -> u64 {
+    /// Of a block of logits, on the device and on the host.
+    const LOGITS: u64 = 2 * (64 << 20);
+    let ranks = sizing.tp_size / sizing.nnodes;
+    let heads = model.num_heads / sizing.nnodes;
+    let kv_heads = kv_heads_per_rank(model, sizing.tp_size) * ranks;
+    // Residual stream, its change and its norm on every rank; queries, keys,
+    // values and two copies of what attention gives; gate, up and their product.
+    let widths = [
+        3 * model.hidden_size * ranks,
+        (3 * heads + 2 * kv_heads) * model.head_dim,
+        3 * model.intermediate_size.div_ceil(sizing.nnodes),
+    ];
+    let tokens = (sizing.chunk.unwrap_or(context) + sizing.max_running_requests) as u64;
+    let rows = |width: usize| tokens.saturating_mul(4 * width as u64);
+    let steps = widths.map(rows).into_iter().fold(0, u64::saturating_add);
+    steps.saturating_add(LOGITS.min(2 * rows(model.vocab_size)))
+}
+
 /// Sizes the cache and the context.
 ///
 /// A given `--max-total-tokens` is taken as it is, after a check that it fits.
@@ -79,15 +102,15 @@ pub(crate) fn size(
 ) -> Result<Resolved<(KvConfig, usize)>, ConfigError> {
     let page = sizing.page_size;
     let per_token = kv_bytes_per_token(model, sizing);
-    let fits = room(model, sizing, hardware)? / per_token;
+    let wanted_context = sizing
+        .context_length
+        .unwrap_or(model.max_position_embeddings);
+    let fits = room(model, sizing, wanted_context, hardware)? / per_token;
     let fits = usize::try_from(fits)
         .unwrap_or(usize::MAX)
         .min(MOST_TOKENS - 2 * page)
         / page
         * page;
-    let wanted_context = sizing
-        .context_length
-        .unwrap_or(model.max_position_embeddings);
     let per_request = (wanted_context + IN_FLIGHT).next_multiple_of(page);
     let useful = per_request.saturating_mul(sizing.max_running_requests);
     let tokens = match sizing.max_total_tokens {
@@ -160,8 +183,16 @@ fn context(wanted: usize, tokens: usize, sizing: &Sizing) -> Result<usize, Confi
 }
 
 /// Bytes for the cache.
-fn room(model: &ModelConfig, sizing: &Sizing, hardware: &Hardware) -> Result<u64, ConfigError> {
-    let kept = (hardware.total_memory as f64 * (1.0 - sizing.mem_fraction_static)) as u64;
+fn room(
+    model: &ModelConfig,
+    sizing: &Sizing,
+    context: usize,
+    hardware: &Hardware,
+) -> Result<u64, ConfigError> {
+    let rest = (hardware.total_memory as f64 * (1.0 - sizing.mem_fraction_static)) as u64;
+    // What stays free has to hold the activations, however much was asked for.
+    let activations = activation_bytes(model, sizing, context);
+    let kept = rest.max(activations);
     let budget = hardware.available_memory.saturating_sub(kept);
     let weights = weight_bytes(model, sizing);
     let least = kv_bytes_per_token(model, sizing) * sizing.page_size as u64;
@@ -171,15 +202,16 @@ fn room(model: &ModelConfig, sizing: &Sizing, hardware: &Hardware) -> Result<u64
         .ok_or_else(|| ConfigError::Memory {
             need: format!("the weights take {}", gib(weights)),
             have: format!(
-                "--mem-fraction-static {} of {} leaves {} of the {} available",
+                "--mem-fraction-static {} of {}, and activations of {}, leave {} of the {} available",
                 sizing.mem_fraction_static,
                 gib(hardware.total_memory),
+                gib(activations),
                 gib(budget),
                 gib(hardware.available_memory),
             ),
-            remedy:
-                "Use a smaller model or more nodes, free memory, or raise --mem-fraction-static"
-                    .into(),
+            remedy: "Use a smaller model or more nodes, free memory, raise --mem-fraction-static, \
+                     or lower --chunked-prefill-size"
+                .into(),
         })
 }
 

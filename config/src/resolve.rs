@@ -58,6 +58,7 @@ pub fn resolve(
         page_size: page_size(args)?,
         radix_cache: !args.memory.disable_radix_cache,
         max_running_requests,
+        chunk: schedule::chunk(args),
         context_length: context_length(args, &model)?,
         max_total_tokens: args.memory.max_total_tokens,
         mem_fraction_static: fraction(args)?,

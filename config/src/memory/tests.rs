@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::{Sizing, kv_bytes_per_token, kv_heads_per_rank, size, weight_bytes};
+use super::{Sizing, activation_bytes, kv_bytes_per_token, kv_heads_per_rank, size, weight_bytes};
 use crate::testing::{folder, llama, machine, resolve_line, resolve_model, with};
 use crate::{Dtype, Hardware, ModelConfig};
 
@@ -16,6 +16,7 @@ fn sizing() -> Sizing {
         page_size: 16,
         radix_cache: true,
         max_running_requests: 64,
+        chunk: Some(512),
         context_length: None,
         max_total_tokens: None,
         mem_fraction_static: 0.85,
@@ -91,16 +92,18 @@ fn a_given_cache_is_taken_in_whole_pages() {
 #[test]
 fn short_memory_shortens_the_context_unless_one_is_asked_for() {
     let model = folder(&llama(), None);
-    // Room for weights (about 200 KB) and some 250 tokens.
+    // Room for weights (about 200 KB), activations and some 150 tokens.
     let tiny = Hardware {
         total_memory: 300_000,
         available_memory: 300_000,
         ..machine()
     };
-    let (engine, _) = resolve_model("", model.path(), &tiny).expect("fits");
+    const SMALL: &str = "--chunked-prefill-size 16 --max-running-requests 1";
+    let (engine, _) = resolve_model(SMALL, model.path(), &tiny).expect("fits");
     assert!((16..512).contains(&engine.server.context_length));
     assert_eq!(engine.server.context_length + 2, engine.kv_tokens());
-    let error = resolve_model("--context-length 500", model.path(), &tiny).expect_err("too long");
+    let line = format!("{SMALL} --context-length 500");
+    let error = resolve_model(&line, model.path(), &tiny).expect_err("too long");
     assert!(
         error.to_string().contains("--context-length 500"),
         "{error}"
@@ -150,8 +153,8 @@ fn nodes_derive_nothing_from_their_memory() {
     let (other, _) = resolve_model(line, model.path(), &small).expect("fits");
     assert_eq!(one.kv, other.kv);
     let tiny = Hardware {
-        total_memory: 300_000,
-        available_memory: 300_000,
+        total_memory: 3_000_000,
+        available_memory: 3_000_000,
         ..machine()
     };
     let error = resolve_model(line, model.path(), &tiny)
@@ -185,7 +188,9 @@ proptest! {
         if let Ok(sized) = size(model, &sizing, &machine) {
             let (kv, context) = sized.value;
             let tokens = (kv.num_pages - 1) * kv.page_size;
-            let bytes = tokens as u64 * kv_bytes_per_token(model, &sizing) + weight_bytes(model, &sizing);
+            let bytes = tokens as u64 * kv_bytes_per_token(model, &sizing)
+                + weight_bytes(model, &sizing)
+                + activation_bytes(model, &sizing, context);
             prop_assert!(bytes <= available);
             prop_assert!(context >= 1 && context + 2 <= tokens);
             prop_assert!(context <= context_length.unwrap_or(512));
@@ -198,6 +203,22 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn whole_prompts_leave_room_for_their_activations() {
+    let (cut, whole) = (
+        sizing(),
+        Sizing {
+            chunk: None,
+            ..sizing()
+        },
+    );
+    let bytes = |sizing, context| activation_bytes(model_once(), sizing, context);
+    assert_eq!(bytes(&cut, 512), bytes(&cut, 100_000));
+    // Floats of a token: 3 × 64, (3 × 8 + 2 × 4) × 8, 3 × 96, and 2 × 100 logits.
+    assert_eq!(bytes(&cut, 512), (512 + 64) * 4 * (192 + 256 + 288 + 200));
+    assert!(bytes(&whole, 100_000) > 100 * bytes(&cut, 100_000));
 }
 
 fn model_once() -> &'static ModelConfig {

@@ -54,6 +54,16 @@ pub(super) fn resolve(
     })
 }
 
+/// Prompt tokens of one step, as far as they do not depend on the context;
+/// `None` = whole prompts.
+pub(super) fn chunk(args: &ServeArgs) -> Option<usize> {
+    let most = args.schedule.max_prefill_tokens.unwrap_or(usize::MAX);
+    match args.schedule.chunked_prefill_size {
+        Some(size) => usize::try_from(size).ok(),
+        None => Some(CHUNK.min(most)),
+    }
+}
+
 /// Tokens per step and per chunk.
 fn prefill(args: &ServeArgs, context: usize) -> Result<(usize, Option<usize>), ConfigError> {
     let chunk = match args.schedule.chunked_prefill_size {
