@@ -135,13 +135,16 @@ impl Server {
         }
     }
 
-    /// Waits until it serves.
+    /// Waits until it serves, and its launcher knows.
     ///
     /// # Panics
     /// With the log, when it ends instead.
     pub async fn ready(&self) {
         until("a healthy server", LIMIT, async || {
             assert_eq!(self.ended(), None, "ended instead:\n{}", self.log());
+            if !self.log().contains("Ready after") {
+                return None;
+            }
             let health = self.try_get("/health").await.ok()?;
             (health.status == 200).then_some(())
         })

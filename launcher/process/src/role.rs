@@ -79,13 +79,15 @@ impl RoleContext {
             engine, node, hash, ..
         } = ConfigFile::read(run_dir)?;
         logging::init(&role.to_string(), &node.log, node.log_json);
-        if !matches!(role, Role::TokenizerManager(_)) {
-            // A tokenizer-manager must outlive the launcher by as long as it
-            // takes to end its clients' requests with an error; the closed
-            // control link ends it.
-            set_parent_process_death_signal(Some(Signal::KILL))
-                .map_err(|error| RoleError::Link(error.into()))?;
-        }
+        // A tokenizer-manager must outlive the launcher by as long as it takes
+        // to end its clients' requests with an error; the closed control link
+        // ends it, for which a stopped one has to go on.
+        let signal = match role {
+            Role::TokenizerManager(_) => Signal::CONT,
+            Role::Scheduler | Role::Worker(_) => Signal::KILL,
+        };
+        set_parent_process_death_signal(Some(signal))
+            .map_err(|error| RoleError::Link(error.into()))?;
         let link = ControlLink::connect(&node.control_socket(), role)?;
         if !matches!(role, Role::TokenizerManager(_)) {
             end_on_panic(link.clone());

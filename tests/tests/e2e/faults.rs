@@ -48,8 +48,8 @@ enum Told {
     /// OpenAI's error object, with its status unless it came in a stream.
     Error(Option<u16>, Value),
     Status(Status),
-    /// The connection closed.
-    Closed,
+    /// The connection broke, as the client says.
+    Broken(String),
 }
 
 type Whole = futures::future::JoinAll<
@@ -115,7 +115,7 @@ async fn ends(clients: Clients<Whole>) -> (Vec<Told>, Vec<Told>, Told) {
     let (streams, calls, gateway, whole) = tokio::join!(streams, calls, gateway, clients.whole);
     let whole = whole.into_iter().map(|answer| match answer {
         Ok(answer) => Told::Error(Some(answer.status), answer.error()),
-        Err(_) => Told::Closed,
+        Err(error) => Told::Broken(format!("{error:?}")),
     });
     (streams.into_iter().chain(whole).collect(), calls, gateway)
 }
@@ -128,7 +128,7 @@ async fn stream_end(mut events: Events) -> Told {
         }
         match event {
             Event::Json(_) => {}
-            Event::Broken(_) => return Told::Closed,
+            Event::Broken(error) => return Told::Broken(error),
             Event::Done | Event::End => panic!("ended as if all were well"),
         }
     }
@@ -161,7 +161,7 @@ async fn kill_under_load(server: &Server, role: Role) {
                 assert_eq!(error["code"], "service_unavailable", "{role:?}");
             }
             // Only who talked to it can lose the connection.
-            Told::Closed => assert_eq!(role, Role::TokenizerManager(0)),
+            Told::Broken(error) => assert_eq!(role, Role::TokenizerManager(0), "{error}"),
             Told::Status(status) => panic!("{status}"),
         }
     }

@@ -73,3 +73,27 @@ async fn a_rank_that_hangs_past_the_watchdog_ends_the_engine() {
         server.log()
     );
 }
+
+#[tokio::test]
+async fn a_stopped_process_cannot_hold_up_the_end() {
+    for role in [Role::Worker(1), Role::Scheduler, Role::TokenizerManager(0)] {
+        let _turn = turns::alone().await;
+        let server = Server::start(options().set("--drain-timeout", "1")).await;
+        server.process(role).await.signal(Signal::STOP);
+        server.signal(Signal::TERM).await;
+        assert_eq!(server.exit(LIMIT).await, i32::from(exit::DRAIN_LIMIT));
+    }
+}
+
+#[tokio::test]
+async fn stopped_processes_do_not_outlive_their_launcher() {
+    let _turn = turns::alone().await;
+    let server = Server::start(options()).await;
+    for process in server.processes() {
+        if process.role != Role::Launcher {
+            process.signal(Signal::STOP);
+        }
+    }
+    server.process(Role::Launcher).await.kill();
+    assert_eq!(server.exit(LIMIT).await, -1);
+}

@@ -155,7 +155,7 @@ async fn a_request_may_wait_only_so_long() {
     let server = Server::start(options).await;
     // One choice runs, the others wait.
     let mut events = server
-        .stream("/v1/chat/completions", &endless(&json!({"n": 2})))
+        .stream("/v1/chat/completions", &endless(&json!({"n": 16})))
         .await;
     let error = loop {
         let event = events.next().await;

@@ -40,7 +40,6 @@ impl Nodes {
 
     async fn start(&self) -> [Server; 2] {
         let servers = [0, 1].map(|node| Server::launch(self.options(node, "same")));
-        // Ports are part of the configuration that nodes must agree on.
         servers[0].ready().await;
         servers[1].says("is ready").await;
         servers
