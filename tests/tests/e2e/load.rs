@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use lockstep_proto::pb::lockstep::{Chat, ChatMessage, generate_request::Input};
 use lockstep_tests::{
     body::{chat, completion},
     server::Server,
@@ -12,7 +13,7 @@ use lockstep_tests::{
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 
-use crate::options;
+use crate::{grpc, options};
 
 const CLIENTS: u64 = 64;
 const REQUESTS: usize = 20;
@@ -96,16 +97,17 @@ async fn client(server: Arc<Server>, questions: Arc<Questions>, seed: u64) -> Ta
     for _ in 0..REQUESTS {
         let (question, answer) = &questions.0[random.random_range(0..questions.0.len())];
         let leaves = random.random_bool(1.0 / 3.0);
-        let answered = match (random.random_bool(0.5), leaves) {
-            (true, _) => stream(&server, question, answer, leaves, &mut random).await,
-            (false, false) => {
+        let answered = match (random.random_range(0..5), leaves) {
+            (0, _) => call(&server, question, answer, leaves, &mut random).await,
+            (1 | 2, _) => stream(&server, question, answer, leaves, &mut random).await,
+            (_, false) => {
                 let body = chat(question, &fields());
                 let whole = server.ok("/v1/chat/completions", &body).await;
                 let text = &whole["choices"][0]["message"]["content"];
                 assert_eq!(text, answer, "{question}");
                 true
             }
-            (false, true) => {
+            (_, true) => {
                 let body = completion(question.as_str(), &fields());
                 // Its moment to leave, perhaps after the answer.
                 let patience = Duration::from_millis(random.random_range(0..200));
@@ -146,6 +148,44 @@ async fn stream(
             Event::Json(chunk) => assert_eq!(chunk.get("error"), None, "{chunk}"),
             Event::Done => return true,
             other => panic!("{other:?}"),
+        }
+    }
+    false
+}
+
+/// The same by gRPC.
+async fn call(
+    server: &Server,
+    question: &str,
+    answer: &str,
+    leaves: bool,
+    random: &mut StdRng,
+) -> bool {
+    let message = ChatMessage {
+        role: "user".to_owned(),
+        content: question.to_owned(),
+    };
+    let chat = Chat {
+        messages: vec![message],
+    };
+    let mut request = grpc::greedy(Input::Chat(chat), TOKENS);
+    request.sampling.get_or_insert_default().ignore_eos = Some(true);
+    let mut client = server.inference().await;
+    let called = client.generate(request).await;
+    let mut messages = called.expect("accepted").into_inner();
+    let most = if leaves {
+        random.random_range(0..TOKENS)
+    } else {
+        u32::MAX
+    };
+    let mut text = String::new();
+    for _ in 0..most {
+        match messages.message().await.expect("a message") {
+            Some(message) => text.push_str(&message.text),
+            None => {
+                assert_eq!(text, answer, "{question}");
+                return true;
+            }
         }
     }
     false
