@@ -42,6 +42,12 @@ pub async fn server(
     );
     let incoming = listen_tcp(&addr).await?;
     let (reporter, health) = tonic_health::server::health_reporter();
+    // Until the engine is asked: tonic's own default is SERVING.
+    for service in ["", NAME] {
+        reporter
+            .set_service_status(service, tonic_health::ServingStatus::NotServing)
+            .await;
+    }
     tokio::spawn(report_health(
         reporter,
         commands.clone(),

@@ -109,6 +109,15 @@ impl ApiError {
         }
     }
 
+    /// The client took nothing of its answer for too long.
+    pub fn stalled() -> Self {
+        RequestError::new(
+            ErrorKind::Timeout,
+            "The answer was dropped because its client took nothing of it for too long.",
+        )
+        .into()
+    }
+
     /// OpenAI's error object for this error.
     pub fn body(&self) -> ErrorBody<'_> {
         ErrorBody {

@@ -4,11 +4,11 @@ mod convert;
 mod generate;
 mod info;
 
-use std::{pin::Pin, sync::Arc};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use futures::Stream;
 use lockstep_proto::{
-    limits::{PUBLIC_CONCURRENT_STREAMS, PUBLIC_MESSAGE_BYTES},
+    limits::{PUBLIC_ANSWER_BYTES, PUBLIC_CONCURRENT_STREAMS, PUBLIC_MESSAGE_BYTES},
     pb::{
         LOCKSTEP_DESCRIPTORS,
         lockstep::{
@@ -19,14 +19,16 @@ use lockstep_proto::{
         },
     },
 };
-use tokio::net::TcpListener;
-use tokio_stream::wrappers::TcpListenerStream;
+use tokio::{net::TcpListener, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, service::InterceptorLayer, transport::Server};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 use crate::{
-    engine::Engine, error::ApiError, gate::GateState, http::check_key, scheduler::LinkState,
+    accept::{self, Places},
+    engine::Engine,
+    error::ApiError,
+    http::check_key,
 };
 
 /// The service's full name, as health checks ask for it.
@@ -44,9 +46,16 @@ struct Front {
 pub async fn serve(
     engine: Arc<Engine>,
     listener: TcpListener,
+    places: Places,
     close: CancellationToken,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let (reporter, health) = tonic_health::server::health_reporter();
+    // Until the engine is asked: tonic's own default is SERVING.
+    for service in ["", SERVICE] {
+        reporter
+            .set_service_status(service, ServingStatus::NotServing)
+            .await;
+    }
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(LOCKSTEP_DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -55,7 +64,7 @@ pub async fn serve(
         engine: engine.clone(),
     })
     .max_decoding_message_size(PUBLIC_MESSAGE_BYTES)
-    .max_encoding_message_size(PUBLIC_MESSAGE_BYTES);
+    .max_encoding_message_size(PUBLIC_ANSWER_BYTES);
     let key = engine.api_key.clone();
     let authorized = tower::ServiceBuilder::new()
         .layer(InterceptorLayer::new(move |request: Request<()>| {
@@ -65,43 +74,53 @@ pub async fn serve(
             Ok(request)
         }))
         .service(inference);
+    let header_bytes = u32::try_from(engine.config.server.limits.header_bytes);
     let watcher = tokio::spawn(report(engine, reporter, close.clone()));
     let served = Server::builder()
         .max_concurrent_streams(PUBLIC_CONCURRENT_STREAMS)
-        .http2_keepalive_interval(Some(std::time::Duration::from_secs(20)))
-        .tcp_nodelay(true)
+        .http2_max_header_list_size(header_bytes.unwrap_or(u32::MAX))
+        .http2_keepalive_interval(Some(Duration::from_secs(20)))
         .add_service(health)
         .add_service(reflection)
         .add_service(authorized)
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), close.cancelled_owned())
+        .serve_with_incoming_shutdown(accept::incoming(listener, places), close.cancelled_owned())
         .await;
     watcher.abort();
     Ok(served?)
 }
 
-/// SERVING while requests are let in and the scheduler is there. On `close`,
+/// SERVING while requests are let in and steps run on every rank. On `close`,
 /// open watches end, which would hold up the server's end otherwise.
 async fn report(engine: Arc<Engine>, mut reporter: HealthReporter, close: CancellationToken) {
+    let limit = Duration::from_secs(engine.config.timeouts.health_s);
+    let mut period = tokio::time::interval(limit.max(Duration::from_secs(1)));
+    period.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut gate = engine.gate.subscribe();
     let mut link = engine.scheduler.state();
+    // One that the last check did not see makes it worthless.
+    let mut changed = async || {
+        tokio::select! {
+            changed = gate.changed() => changed.is_ok(),
+            changed = link.changed() => changed.is_ok(),
+            () = close.cancelled() => false,
+        }
+    };
     loop {
-        let open = *gate.borrow_and_update() == GateState::Open;
-        let ready = matches!(*link.borrow_and_update(), LinkState::Ready(_));
-        let status = if open && ready {
-            ServingStatus::Serving
-        } else {
-            ServingStatus::NotServing
+        let healthy = tokio::select! {
+            biased;
+            open = changed() => if open { continue } else { break },
+            health = engine.healthy(false) => health.is_ok(),
+        };
+        let status = match healthy {
+            true => ServingStatus::Serving,
+            false => ServingStatus::NotServing,
         };
         for service in ["", SERVICE] {
             reporter.set_service_status(service, status).await;
         }
-        let changed = tokio::select! {
-            changed = gate.changed() => changed.is_ok(),
-            changed = link.changed() => changed.is_ok(),
-            () = close.cancelled() => false,
-        };
-        if !changed {
-            break;
+        tokio::select! {
+            open = changed() => if !open { break },
+            _ = period.tick() => {}
         }
     }
     for service in ["", SERVICE] {

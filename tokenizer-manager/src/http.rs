@@ -24,7 +24,7 @@ use axum::{
 };
 pub(crate) use chat::convert::messages::check as check_messages;
 pub(crate) use middleware::{check_key, valid_id};
-pub use serve::{Connections, listen};
+pub use serve::Connections;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{

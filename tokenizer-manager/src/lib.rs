@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod accept;
 pub mod engine;
 pub mod error;
 pub mod gate;
@@ -22,6 +23,7 @@ pub mod http;
 pub mod metrics;
 pub mod run;
 pub mod scheduler;
+pub mod stall;
 pub mod submission;
 pub mod text;
 

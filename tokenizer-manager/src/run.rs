@@ -8,6 +8,7 @@ use tokio::{net::TcpListener, runtime};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    accept::{self, Places},
     engine::{Engine, now},
     gate::{Gate, GateState},
     grpc, http,
@@ -92,7 +93,7 @@ impl Listeners {
         let server = &context.engine.server;
         let shared = context.engine.parallel.tokenizer_managers > 1;
         let open = |port: u16| {
-            http::listen(&server.host, port, shared).map_err(|source| RunError::Listen {
+            accept::listen(&server.host, port, shared).map_err(|source| RunError::Listen {
                 address: format!("{}:{port}", server.host),
                 source,
             })
@@ -240,8 +241,9 @@ async fn servers(
     close: CancellationToken,
 ) -> Result<(), String> {
     let limits = &engine.config.server.limits;
+    let places = Places::new(limits.connections);
     let connections = http::Connections {
-        limit: limits.connections,
+        places: places.clone(),
         header_bytes: limits.header_bytes,
         close: close.clone(),
     };
@@ -253,7 +255,7 @@ async fn servers(
     };
     let grpc = async {
         match listeners.grpc {
-            Some(listener) => grpc::serve(engine.clone(), listener, close.clone())
+            Some(listener) => grpc::serve(engine.clone(), listener, places, close.clone())
                 .await
                 .map_err(|error| error.to_string()),
             None => Ok(()),

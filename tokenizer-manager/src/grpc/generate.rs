@@ -12,6 +12,7 @@ use crate::{
     engine::Engine,
     error::{ApiError, ApiResult},
     generation::{Delta, End, Generation, Matched},
+    stall::{Guarded, STALL_TIMEOUT},
     submission::Submission,
 };
 
@@ -48,7 +49,10 @@ pub(super) async fn generate(engine: &Arc<Engine>, request: GenerateRequest) -> 
             *over |= matches!(item, Some(Err(_)));
             std::future::ready(item)
         });
-    Ok(answers.boxed() as Answers)
+    let answers = Guarded::new(answers.boxed(), STALL_TIMEOUT, || {
+        Err(ApiError::stalled().into_status())
+    });
+    Ok(answers.boxed())
 }
 
 async fn whole(id: Arc<str>, index: usize, generation: Generation) -> ApiResult<GenerateResponse> {

@@ -1,12 +1,6 @@
-//! Connections: accepted from a port that several tokenizer-managers share,
-//! limited in number, ended gracefully.
+//! HTTP connections: limited in number, ended gracefully.
 
-use std::{
-    io,
-    net::{SocketAddr, ToSocketAddrs},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use axum::Router;
 use hyper_util::{
@@ -15,67 +9,30 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use lockstep_proto::request::{ErrorKind, RequestError};
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::{
     io::AsyncWriteExt,
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::error::ApiError;
+use crate::{
+    accept::{Places, accept},
+    error::ApiError,
+};
 
-/// Connections the kernel holds before they are accepted.
-const BACKLOG: i32 = 4096;
 /// How long a client may take to send its headers.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Room that hyper gets beyond the header limit, so that our own check, which
 /// answers with an error object, comes first.
 const HEADER_SLACK: usize = 64 * 1024;
-/// Pause after a failure to accept, such as too many open files.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Idle connections are probed after this long, and then this often.
-const PROBE_AFTER: Duration = Duration::from_secs(30);
-const PROBE_EVERY: Duration = Duration::from_secs(10);
-/// A client that takes nothing for so long is cut off: it holds a connection
-/// and the answer's memory.
-const STALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a connection beyond the limit gets to read its refusal.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Listens on `host:port`. With `shared`, other processes may listen there too,
-/// and the kernel spreads connections over them; without, a port that another
-/// server has is an error.
-///
-/// # Errors
-/// Those of resolving and binding.
-pub fn listen(host: &str, port: u16, shared: bool) -> io::Result<TcpListener> {
-    let address = resolve(host, port)?;
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM,
-        Some(Protocol::TCP),
-    )?;
-    socket.set_reuse_address(true)?;
-    socket.set_reuse_port(shared)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    TcpListener::from_std(socket.into())
-}
-
-fn resolve(host: &str, port: u16) -> io::Result<SocketAddr> {
-    (host, port)
-        .to_socket_addrs()?
-        .next()
-        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address")))
-}
 
 /// Serves a router on a listener.
 #[derive(Debug)]
 pub struct Connections {
-    /// Connections at once.
-    pub limit: usize,
+    /// Connections at once, those of other ports among them.
+    pub places: Places,
     /// Bytes of headers that a route may see.
     pub header_bytes: usize,
     /// Ends the accepting, and each connection after the answer it is giving.
@@ -85,33 +42,21 @@ pub struct Connections {
 impl Connections {
     /// Accepts until `close`, then returns once every connection has ended.
     pub async fn serve(self, listener: TcpListener, router: Router) {
-        let permits = Arc::new(Semaphore::new(self.limit));
         let tasks = TaskTracker::new();
         let builder = Arc::new(self.builder());
         loop {
-            let accepted = tokio::select! {
+            let stream = tokio::select! {
                 () = self.close.cancelled() => break,
-                accepted = listener.accept() => accepted,
+                stream = accept(&listener) => stream,
             };
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            if let Err(error) = tune(&stream) {
-                tracing::debug!(%error, "a connection could not be tuned");
-            }
-            let Ok(permit) = permits.clone().try_acquire_owned() else {
-                tasks.spawn(refuse(stream, self.limit));
+            let Some(place) = self.places.take() else {
+                tasks.spawn(refuse(stream, self.places.limit));
                 continue;
             };
             let (builder, router, close) = (builder.clone(), router.clone(), self.close.clone());
             tasks.spawn(async move {
                 serve_one(&builder, stream, router, close).await;
-                drop(permit);
+                drop(place);
             });
         }
         drop(listener);
@@ -135,18 +80,6 @@ impl Connections {
             .max_header_list_size(u32::try_from(header_room).unwrap_or(u32::MAX));
         builder
     }
-}
-
-/// Events leave at once, and peers that vanished or stopped reading are noticed.
-fn tune(stream: &TcpStream) -> io::Result<()> {
-    // Without it each small event would wait for the acknowledgement of the last.
-    stream.set_nodelay(true)?;
-    let socket = SockRef::from(stream);
-    let probes = TcpKeepalive::new()
-        .with_time(PROBE_AFTER)
-        .with_interval(PROBE_EVERY);
-    socket.set_tcp_keepalive(&probes)?;
-    socket.set_tcp_user_timeout(Some(STALL_TIMEOUT))
 }
 
 async fn serve_one(

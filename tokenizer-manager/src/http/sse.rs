@@ -10,7 +10,10 @@ use bytes::{BufMut, Bytes, BytesMut};
 use futures::{Stream, StreamExt};
 use serde::Serialize;
 
-use crate::error::ApiError;
+use crate::{
+    error::ApiError,
+    stall::{Guarded, STALL_TIMEOUT},
+};
 
 /// Frames of one write.
 #[derive(Debug, Default)]
@@ -91,6 +94,11 @@ where
             }
         },
     );
+    let bytes = Guarded::new(bytes.boxed(), STALL_TIMEOUT, || {
+        let mut frames = Frames::default();
+        frames.error(&ApiError::stalled());
+        Ok(frames.take().unwrap_or_default())
+    });
     let mut response = Response::new(Body::from_stream(bytes));
     let headers = response.headers_mut();
     headers.insert(

@@ -90,7 +90,7 @@ fn step_times(out: &mut String, times: &StepTimes) {
     const NAME: &str = "lockstep_step_seconds";
     let _ = write!(
         out,
-        "# HELP {NAME} Forward steps, from plan sent to result taken.\n# TYPE {NAME} histogram\n"
+        "# HELP {NAME} Forward steps on rank 0, from plan taken to tokens known.\n# TYPE {NAME} histogram\n"
     );
     let mut total = 0;
     for (at, count) in times.counts.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! `lockstep.v1.Inference`, health and reflection.
+//! `lockstep.v1.Inference` and reflection.
 
 use lockstep_proto::pb::lockstep::{
     AbortRequest, Chat, ChatMessage, DetokenizeRequest, FinishReason, GenerateRequest,
@@ -7,18 +7,17 @@ use lockstep_proto::pb::lockstep::{
     inference_client::InferenceClient,
 };
 use tonic::{Code, transport::Channel};
-use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 use super::{
-    harness::{Front, MODEL, start, start_with},
+    harness::{Front, MODEL, start},
     mock::{id, ids, logprob, tokens},
 };
 
-async fn client(front: &Front) -> InferenceClient<Channel> {
+pub async fn client(front: &Front) -> InferenceClient<Channel> {
     InferenceClient::new(channel(front).await)
 }
 
-async fn channel(front: &Front) -> Channel {
+pub async fn channel(front: &Front) -> Channel {
     let endpoint = Channel::from_shared(front.grpc.clone()).expect("an address");
     endpoint.connect().await.expect("connected")
 }
@@ -271,42 +270,6 @@ async fn information_and_tokens() {
     };
     let text = client.detokenize(request).await.expect("served");
     assert_eq!(text.into_inner().text, "Hello wörld");
-}
-
-#[tokio::test]
-async fn health_follows_the_drain_and_a_key_is_asked_for() {
-    let front = start_with(|engine, node| {
-        engine.server.api_key_required = true;
-        node.api_key = Some("secret".to_owned());
-    })
-    .await;
-    let mut client = client(&front).await;
-    let status = client
-        .get_model_info(GetModelInfoRequest {})
-        .await
-        .expect_err("no key");
-    assert_eq!(status.code(), Code::Unauthenticated);
-    let mut request = tonic::Request::new(GetModelInfoRequest {});
-    let value = "Bearer secret".parse().expect("ascii");
-    request.metadata_mut().insert("authorization", value);
-    client.get_model_info(request).await.expect("with the key");
-
-    // Load balancers need no key.
-    let mut health = HealthClient::new(channel(&front).await);
-    let request = HealthCheckRequest {
-        service: "lockstep.v1.Inference".to_owned(),
-    };
-    let mut watch = health.watch(request).await.expect("served").into_inner();
-    let serving = |status: i32| status == 1;
-    while !serving(watch.message().await.expect("open").expect("open").status) {}
-    front.context.link.lifecycle().drain.cancel();
-    // Either the change is reported or the server has already ended.
-    while let Ok(Some(status)) = watch.message().await {
-        if !serving(status.status) {
-            break;
-        }
-    }
-    front.served.await.expect("no panic").expect("drained");
 }
 
 #[tokio::test]

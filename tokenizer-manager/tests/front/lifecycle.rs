@@ -266,7 +266,7 @@ async fn connections_beyond_the_limit_are_told_so() {
 
 #[tokio::test]
 async fn a_port_is_shared_only_among_those_that_mean_to() {
-    let listen = lockstep_tokenizer_manager::http::listen;
+    let listen = lockstep_tokenizer_manager::accept::listen;
     let host = "127.0.0.1";
     let port = |listener: &tokio::net::TcpListener| listener.local_addr().expect("bound").port();
     let shared = listen(host, 0, true).expect("a free port");

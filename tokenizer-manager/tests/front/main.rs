@@ -6,6 +6,7 @@ mod client;
 mod completions;
 mod grpc;
 mod harness;
+mod health;
 mod lifecycle;
 mod mock;
 mod native;
