@@ -30,6 +30,8 @@ pub enum Command {
     },
     /// Its client does not want it any more.
     Abort { sink: SinkId, request: u64 },
+    /// Its client has all it wants of it.
+    Stop { sink: SinkId, request: u64 },
     /// A worker wants in; the answer says why not.
     WorkerHello {
         hello: WorkerHello,

@@ -218,6 +218,11 @@ impl Engine {
                     self.planner.abort(id);
                 }
             }
+            Command::Stop { sink, request } => {
+                if let Some(id) = request_id(sink, request) {
+                    self.planner.stop(id);
+                }
+            }
             Command::WorkerHello { hello, link, reply } => self.attach(&hello, link, reply)?,
             Command::WorkerReady { rank, ready } => self.worker_ready(rank, ready),
             Command::WorkerResult { rank, result } => self.result(rank, result)?,

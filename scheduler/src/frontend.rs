@@ -177,6 +177,10 @@ async fn forward(sink: SinkId, messages: &mut Streaming<FrontendMessage>, comman
                 sink,
                 request: abort.request,
             },
+            Some(frontend_message::Kind::Stop(stop)) => Command::Stop {
+                sink,
+                request: stop.request,
+            },
             Some(frontend_message::Kind::Hello(_)) | None => continue,
         };
         if commands.send(command).await.is_err() {

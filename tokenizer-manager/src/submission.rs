@@ -59,6 +59,7 @@ impl Submission {
             seed,
         } = check_draft(engine, &draft)?;
         let prompts = tokenize::tokenize(engine, &draft).await?;
+        check::tokens(&draft, &prompts, n, &engine.config.schedule)?;
         let lengths = prompts
             .iter()
             .map(|prompt| context::max_new_tokens(engine, &draft, prompt.len()))

@@ -34,7 +34,8 @@ pub struct LimitArgs {
     #[arg(long, env = "LOCKSTEP_MAX_CHOICES", value_name = "COUNT", value_parser = positive,
           help_heading = HEADING)]
     pub max_choices: Option<usize>,
-    /// Alternatives per position (`top_logprobs`) [default: 20].
+    /// Alternatives per position (`top_logprobs`) [default: 20]. The OpenAI
+    /// routes never give more than OpenAI: 20 for a chat, 5 for a completion.
     #[arg(long, env = "LOCKSTEP_MAX_TOP_LOGPROBS", value_name = "COUNT", help_heading = HEADING)]
     pub max_top_logprobs: Option<usize>,
     /// Stop strings [default: 4].

@@ -12,6 +12,14 @@ impl Planner {
         }
     }
 
+    /// Ends a request with a Stop output, because its client has all that it
+    /// wants; unknown ids are harmless.
+    pub fn stop(&mut self, id: RequestId) {
+        if let Some(index) = self.table.find(id) {
+            self.end(index, Ok(FinishReason::Stop), None, Output::default());
+        }
+    }
+
     /// Ends requests whose time is over.
     pub fn tick(&mut self, now: Millis) {
         self.now = self.now.max(now);

@@ -12,7 +12,7 @@ use lockstep_proto::{
     request::{Output, Request},
 };
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Streaming, transport::Channel};
 
@@ -53,7 +53,7 @@ pub(super) enum Command {
 /// An open stream, after the welcome.
 pub(super) struct Connection {
     pub client: FrontendClient<Channel>,
-    pub outbound: mpsc::UnboundedSender<FrontendMessage>,
+    pub outbound: mpsc::Sender<FrontendMessage>,
     pub inbound: Streaming<FrontendEvent>,
 }
 
@@ -159,18 +159,18 @@ async fn handshake(options: &LinkOptions) -> Result<Connection, ConnectError> {
     let mut client = FrontendClient::new(channel)
         .max_decoding_message_size(INTERNAL_MESSAGE_BYTES)
         .max_encoding_message_size(INTERNAL_MESSAGE_BYTES);
-    let (outbound, messages) = mpsc::unbounded_channel();
+    // Room for all that may live at once, so that only a scheduler that takes
+    // nothing fills it.
+    let (outbound, messages) = mpsc::channel(options.capacity.max(1) + 1);
     let hello = FrontendMessage {
         kind: Some(Kind::Hello(FrontendHello {
             config_hash: options.config_hash.clone(),
             name: options.name.clone(),
         })),
     };
-    // The receiver is held right here.
-    let _ = outbound.send(hello);
-    let response = client
-        .exchange(UnboundedReceiverStream::new(messages))
-        .await;
+    // The receiver is held right here, and there is room.
+    let _ = outbound.try_send(hello);
+    let response = client.exchange(ReceiverStream::new(messages)).await;
     let mut inbound = response
         .map_err(|status| refused(&status, options))?
         .into_inner();

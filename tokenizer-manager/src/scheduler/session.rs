@@ -1,9 +1,9 @@
 //! One life of the stream: commands out, events in, no lock between them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use lockstep_proto::{
-    pb::lockstep::{Abort, FrontendEvent, FrontendMessage, frontend_message::Kind},
+    pb::lockstep::{Abort, FrontendEvent, FrontendMessage, Stop, frontend_message::Kind},
     request::{ErrorKind, Finish, FinishReason, Output, RequestError, Usage},
 };
 use tokio::sync::mpsc;
@@ -24,7 +24,10 @@ struct Entry {
 struct Session {
     // Looked up by number only; its order decides nothing.
     live: HashMap<u64, Entry>,
-    outbound: mpsc::UnboundedSender<FrontendMessage>,
+    outbound: mpsc::Sender<FrontendMessage>,
+    /// Aborts and stops that found `outbound` full. No request is taken before
+    /// they are sent, so that there are never more than live requests.
+    owed: VecDeque<Kind>,
 }
 
 /// Carries requests until the stream ends or `halt`. Then `left` runs, so that
@@ -42,7 +45,8 @@ pub(super) async fn serve(
     } = connection;
     let mut session = Session {
         live: HashMap::new(),
-        outbound,
+        outbound: outbound.clone(),
+        owed: VecDeque::new(),
     };
     let reason = loop {
         tokio::select! {
@@ -58,6 +62,11 @@ pub(super) async fn serve(
                     break "The engine stopped while this request was running.";
                 }
             },
+            Ok(place) = outbound.reserve(), if !session.owed.is_empty() => {
+                if let Some(kind) = session.owed.pop_front() {
+                    place.send(FrontendMessage { kind: Some(kind) });
+                }
+            }
             Some(command) = inbox.recv() => session.obey(command),
         }
     };
@@ -114,13 +123,20 @@ impl Session {
                 outputs,
                 live,
             } => {
+                let Some(place) = self.place() else {
+                    drop(live);
+                    let _ = outputs.send(failed(behind()));
+                    return;
+                };
                 let entry = Entry {
                     trace_id: request.trace_id.clone(),
                     outputs,
                     live,
                 };
+                place.send(FrontendMessage {
+                    kind: Some(Kind::Submit(request.into_submit(number))),
+                });
                 self.live.insert(number, entry);
-                self.send(Kind::Submit(request.into_submit(number)));
             }
             Command::Abort { number } => {
                 if self.live.remove(&number).is_some() {
@@ -129,7 +145,7 @@ impl Session {
             }
             Command::Stop { number } => {
                 if self.live.contains_key(&number) {
-                    self.send(Kind::Abort(Abort { request: number }));
+                    self.send(Kind::Stop(Stop { request: number }));
                 }
             }
             Command::Forget { number } => {
@@ -167,10 +183,30 @@ impl Session {
         numbers.len()
     }
 
-    fn send(&self, kind: Kind) {
-        // The stream's end is noticed on its other half.
-        let _ = self.outbound.send(FrontendMessage { kind: Some(kind) });
+    /// Room for a request; `None` while the scheduler takes nothing.
+    fn place(&self) -> Option<mpsc::Permit<'_, FrontendMessage>> {
+        match self.owed.is_empty() {
+            true => self.outbound.try_reserve().ok(),
+            false => None,
+        }
     }
+
+    /// Sends what must not get lost.
+    fn send(&mut self, kind: Kind) {
+        // A stream that has ended is noticed on its other half.
+        match self.outbound.try_reserve() {
+            Ok(place) if self.owed.is_empty() => place.send(FrontendMessage { kind: Some(kind) }),
+            _ => self.owed.push_back(kind),
+        }
+    }
+}
+
+/// What requests get while the scheduler takes no more.
+fn behind() -> RequestError {
+    RequestError::new(
+        ErrorKind::Unavailable,
+        "The engine is behind with taking requests; try again later.",
+    )
 }
 
 fn failed(error: RequestError) -> Output {
@@ -181,5 +217,67 @@ fn failed(error: RequestError) -> Output {
             usage: Usage::default(),
         }),
         ..Output::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use lockstep_proto::{
+        request::Request,
+        sampling::{LogprobParams, SamplingParams},
+    };
+
+    use super::*;
+
+    fn submit(session: &mut Session, number: u64) -> mpsc::UnboundedReceiver<Output> {
+        let (outputs, received) = mpsc::unbounded_channel();
+        let request = Request {
+            trace_id: "test".to_owned(),
+            input_ids: vec![1],
+            sampling: SamplingParams::greedy(),
+            logprobs: LogprobParams::default(),
+            max_new_tokens: 1,
+            priority: 0,
+            timeout_ms: None,
+        };
+        session.obey(Command::Submit {
+            number,
+            request: Box::new(request),
+            outputs,
+            live: Live::enter(&Arc::default(), 1).expect("a place"),
+        });
+        received
+    }
+
+    fn refused(outputs: &mut mpsc::UnboundedReceiver<Output>) -> bool {
+        let finish = outputs.try_recv().ok().and_then(|output| output.finish);
+        finish.is_some_and(|finish| {
+            finish
+                .outcome
+                .is_err_and(|error| error.kind == ErrorKind::Unavailable)
+        })
+    }
+
+    #[test]
+    fn a_scheduler_that_takes_nothing_fills_no_memory() {
+        let (outbound, mut messages) = mpsc::channel(2);
+        let mut session = Session {
+            live: HashMap::new(),
+            outbound,
+            owed: VecDeque::new(),
+        };
+        let mut outputs: Vec<_> = (0..4).map(|number| submit(&mut session, number)).collect();
+        let refusals: Vec<bool> = outputs.iter_mut().map(refused).collect();
+        assert_eq!(refusals, [false, false, true, true]);
+        session.obey(Command::Abort { number: 0 });
+        session.obey(Command::Stop { number: 1 });
+        assert_eq!(session.owed.len(), 2);
+        assert!(messages.try_recv().is_ok(), "room for one");
+        assert!(
+            refused(&mut submit(&mut session, 4)),
+            "what is owed goes first"
+        );
     }
 }

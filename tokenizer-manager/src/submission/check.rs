@@ -1,6 +1,8 @@
 //! Range checks in OpenAI's words.
 
-use lockstep_config::RequestLimits;
+use std::sync::Arc;
+
+use lockstep_config::{RequestLimits, ScheduleConfig};
 
 use super::Draft;
 use crate::error::{ApiError, ApiResult};
@@ -110,6 +112,37 @@ pub(super) fn choices(draft: &Draft, limits: &RequestLimits) -> ApiResult<usize>
         ));
     }
     Ok(n)
+}
+
+/// What a request brings at once must fit the batch and the queue together:
+/// otherwise some of its choices would be refused however often it came, and
+/// each of them is a copy of its prompt until then.
+pub(super) fn tokens(
+    draft: &Draft,
+    prompts: &[Arc<[u32]>],
+    n: usize,
+    schedule: &ScheduleConfig,
+) -> ApiResult<()> {
+    let lengths = prompts.iter().map(|prompt| prompt.len());
+    let all = lengths.clone().sum::<usize>().saturating_mul(n);
+    let longest = lengths.max().unwrap_or(0);
+    let running = longest.saturating_mul(schedule.max_running_requests);
+    let queued = all.saturating_sub(running);
+    // One request is always queued, however long.
+    if queued <= schedule.max_queued_tokens.max(longest) {
+        return Ok(());
+    }
+    let most = schedule.max_queued_tokens;
+    Err(ApiError::invalid(
+        draft.fields.input,
+        format!(
+            "This request has {all} prompt tokens ({} prompts times n = {n}): more than can run \
+             and wait at once ({} requests run, {most} tokens wait). Send fewer prompts or \
+             choices, or start the server with a larger `--max-queued-tokens`.",
+            prompts.len(),
+            schedule.max_running_requests,
+        ),
+    ))
 }
 
 /// Number and lengths of stop strings.

@@ -156,9 +156,8 @@ async fn a_stop_string_across_tokens_is_never_shown_and_ends_the_request() {
                 });
             }
             // The tokenizer-manager asks the scheduler to stop at once.
-            let aborted = front.mock.abort().await;
-            assert_eq!(aborted, job.submit.request);
-            job.finish(FinishReason::Abort, 8);
+            assert_eq!(front.mock.stop().await, job.submit.request);
+            job.finish(FinishReason::Stop, 8);
         };
         let ((status, text), ()) =
             tokio::join!(front.post("/v1/chat/completions", &body), scheduler);

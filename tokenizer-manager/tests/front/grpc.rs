@@ -105,8 +105,8 @@ async fn a_chat_with_a_stop_string_in_one_message() {
             output.logprobs = vec![logprob(id(character), Some(-1.0), &[])];
             job.send(output);
         }
-        front.mock.abort().await;
-        job.finish(FinishReason::Abort, 4);
+        front.mock.stop().await;
+        job.finish(FinishReason::Stop, 4);
     };
     let (answers, ()) = tokio::join!(collect(&mut client, request), scheduler);
     let answers = answers.expect("served");

@@ -252,6 +252,29 @@ async fn more_requests_than_the_scheduler_could_hold_are_refused_here() {
 }
 
 #[tokio::test]
+async fn choices_that_never_fit_together_are_refused_before_any_is_queued() {
+    let front = start_with(|engine, _| {
+        engine.schedule.max_running_requests = 2;
+        engine.schedule.max_queued_tokens = 100;
+    })
+    .await;
+    let prompt = vec![5; 60];
+    let body = completion(&json!({"prompt": prompt.clone(), "n": 4}));
+    let (status, text) = front.post("/v1/completions", &body).await;
+    assert_eq!(status, 400, "{text}");
+    assert!(text.contains("--max-queued-tokens"), "{text}");
+    // Three: two run and one waits.
+    let body = completion(&json!({"prompt": prompt, "n": 3}));
+    let (answer, ()) = tokio::join!(front.ok("/v1/completions", &body), async {
+        for _ in 0..3 {
+            let job = front.mock.job().await;
+            job.finish(FinishReason::Stop, 0);
+        }
+    });
+    assert_eq!(answer["choices"].as_array().map(Vec::len), Some(3));
+}
+
+#[tokio::test]
 async fn connections_beyond_the_limit_are_told_so() {
     let front = start_with(|engine, _| engine.server.limits.connections = 1).await;
     let held = TcpStream::connect(front.address).await.expect("connected");

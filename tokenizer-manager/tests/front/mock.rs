@@ -25,6 +25,7 @@ type Sink = Arc<Mutex<Option<UnboundedSender<Result<FrontendEvent, Status>>>>>;
 pub enum Asked {
     Submit(Box<Job>),
     Abort(u64),
+    Stop(u64),
 }
 
 /// One submitted request and the way back.
@@ -170,6 +171,7 @@ impl Mock {
         match self.asked.lock().await.recv().await {
             Some(Asked::Submit(job)) => *job,
             Some(Asked::Abort(number)) => panic!("abort of {number}, not a request"),
+            Some(Asked::Stop(number)) => panic!("stop of {number}, not a request"),
             None => panic!("the scheduler is gone"),
         }
     }
@@ -178,7 +180,18 @@ impl Mock {
     pub async fn abort(&self) -> u64 {
         match self.asked.lock().await.recv().await {
             Some(Asked::Abort(number)) => number,
+            Some(Asked::Stop(number)) => panic!("stop of {number}, not an abort"),
             Some(Asked::Submit(job)) => panic!("{:?}, not an abort", job.submit),
+            None => panic!("the scheduler is gone"),
+        }
+    }
+
+    /// The next stop of a request whose client has all it wants.
+    pub async fn stop(&self) -> u64 {
+        match self.asked.lock().await.recv().await {
+            Some(Asked::Stop(number)) => number,
+            Some(Asked::Abort(number)) => panic!("abort of {number}, not a stop"),
+            Some(Asked::Submit(job)) => panic!("{:?}, not a stop", job.submit),
             None => panic!("the scheduler is gone"),
         }
     }
@@ -221,6 +234,7 @@ impl Frontend for Service {
                         sink: sink.clone(),
                     }))),
                     Some(Kind::Abort(abort)) => asked.send(Asked::Abort(abort.request)),
+                    Some(Kind::Stop(stop)) => asked.send(Asked::Stop(stop.request)),
                     Some(Kind::Hello(_)) | None => Ok(()),
                 };
                 if sent.is_err() {

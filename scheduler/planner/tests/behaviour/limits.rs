@@ -184,6 +184,36 @@ fn an_abort_frees_everything_once() {
 }
 
 #[test]
+fn a_stop_ends_a_request_well_wherever_it_is() {
+    let narrow = PlannerConfig {
+        max_running_requests: 1,
+        ..config()
+    };
+    let mut engine = engine(&narrow);
+    engine.planner.stop(RequestId(77));
+    for id in 1..=2 {
+        submit(&mut engine, id, request(prompt(id, 20), 50));
+    }
+    (0..4).for_each(|_| assert!(engine.turn(Millis(0)).unwrap()));
+    let written = tokens(&engine, 1).len();
+    assert!(written > 0, "one runs, one waits");
+    for id in 1..=2 {
+        engine.planner.stop(RequestId(id));
+        engine.planner.stop(RequestId(id));
+        engine.planner.check_integrity().unwrap();
+    }
+    run(&mut engine);
+    for id in 1..=2 {
+        assert_eq!(finish(&engine, id).outcome, Ok(FinishReason::Stop));
+    }
+    let usage = finish(&engine, 1).usage;
+    assert_eq!(usage.completion_tokens as usize, written);
+    let load = engine.planner.load();
+    assert_eq!((load.counters.finished, load.counters.aborted), (2, 0));
+    assert_eq!(load.kv_tokens_used, 0);
+}
+
+#[test]
 fn configurations_that_cannot_work_are_refused() {
     let bad = [
         PlannerConfig {
