@@ -42,6 +42,11 @@ pub enum Command {
     WorkerReady { rank: usize, ready: WorkerReady },
     /// A worker finished a step.
     WorkerResult { rank: usize, result: StepResult },
+    /// A worker's node was told to stop.
+    WorkerLeaving {
+        /// Its rank.
+        rank: usize,
+    },
     /// A worker's stream ended.
     WorkerGone { rank: usize, reason: String },
     /// Answer once a step ran on every rank.

@@ -1,6 +1,7 @@
 //! The engine loop: events in, plans to the workers, outputs to the sinks.
 
 mod requests;
+mod status;
 
 use std::{
     sync::Arc,
@@ -32,6 +33,7 @@ use crate::{
     workers::WorkerLink,
 };
 use requests::unavailable;
+use status::Status;
 
 /// How often time limits of requests are looked at while there are any.
 const TICK: Duration = Duration::from_millis(20);
@@ -64,6 +66,9 @@ pub struct Engine {
     clock: Clock,
     phase: Phase,
     probes: u64,
+    /// A rank whose node was told to stop.
+    leaving: Option<usize>,
+    status: Status,
     /// Books were checked since the planner last was busy.
     checked: bool,
 }
@@ -89,6 +94,8 @@ impl Engine {
             clock: Clock::start(),
             phase: Phase::Starting,
             probes: 0,
+            leaving: None,
+            status: Status::default(),
             checked: true,
         })
     }
@@ -118,7 +125,7 @@ impl Engine {
         loop {
             self.advance()?;
             if self.phase == Phase::Draining && self.planner.is_idle() {
-                return Ok(());
+                return self.drained();
             }
             let deadline = TokioInstant::from_std(self.next_deadline());
             tokio::select! {
@@ -139,6 +146,16 @@ impl Engine {
         }
     }
 
+    /// What a drained engine ends with: a node that left must be replaced.
+    fn drained(&self) -> Result<(), RunError> {
+        match self.leaving {
+            Some(rank) if !self.link.lifecycle().drain.is_cancelled() => Err(RunError::Group(
+                format!("the node of rank {rank} was told to stop and has left"),
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Plans as far ahead as is allowed and hands out what has come.
     fn advance(&mut self) -> Result<(), RunError> {
         self.planner.tick(self.clock.now());
@@ -152,6 +169,11 @@ impl Engine {
         self.deliver();
         self.kv_events.publish(&mut self.planner);
         self.watch_steps()?;
+        if self.phase == Phase::Starting {
+            self.status.starting(|| self.group.awaited());
+        } else {
+            self.status.serving(|| self.planner.load());
+        }
         if self.planner.is_idle() {
             self.check_books();
         } else {
@@ -196,6 +218,9 @@ impl Engine {
         if !self.planner.is_idle() {
             return now + TICK;
         }
+        if self.phase == Phase::Starting {
+            return now + status::WAITING;
+        }
         now + Duration::from_secs(self.config.timeouts.step_watchdog_s.max(1))
     }
 
@@ -226,6 +251,14 @@ impl Engine {
             Command::WorkerHello { hello, link, reply } => self.attach(&hello, link, reply)?,
             Command::WorkerReady { rank, ready } => self.worker_ready(rank, ready),
             Command::WorkerResult { rank, result } => self.result(rank, result)?,
+            Command::WorkerLeaving { rank } => {
+                tracing::warn!(
+                    rank,
+                    "this rank's node was told to stop: finishing what runs"
+                );
+                self.leaving = Some(rank);
+                self.phase = Phase::Draining;
+            }
             Command::WorkerGone { rank, reason } => {
                 return Err(RunError::Group(format!("rank {rank}: {reason}")));
             }

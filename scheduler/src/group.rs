@@ -73,6 +73,16 @@ impl Group {
         Ok(self.members.iter().all(|member| member.link.is_some()))
     }
 
+    /// Ranks that have not attached, or not loaded yet.
+    pub fn awaited(&self) -> Vec<usize> {
+        let awaited = |(rank, member): (usize, &Member)| member.ready.is_none().then_some(rank);
+        self.members
+            .iter()
+            .enumerate()
+            .filter_map(awaited)
+            .collect()
+    }
+
     /// Tells every rank to connect its collectives.
     ///
     /// # Errors

@@ -54,14 +54,9 @@ pub async fn server(
         stop.clone(),
         ctx.clone(),
     ));
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(pb::SGLANG_DESCRIPTORS)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .build_v1()
-        .map_err(|error| RunError::Io {
-            what: "building the reflection service".to_owned(),
-            source: std::io::Error::other(error),
-        })?;
+    // Older tools (grpcurl before 1.9, grpcio-reflection) speak v1alpha only.
+    let newer = reflection().build_v1().map_err(reflecting)?;
+    let older = reflection().build_v1alpha().map_err(reflecting)?;
     let key = RequireBearer::key(ctx.node.api_key.as_deref());
     let service = Service::grpc(ctx, commands, key);
     Ok(Server::builder()
@@ -70,9 +65,26 @@ pub async fn server(
         .http2_keepalive_interval(Some(Duration::from_secs(30)))
         .http2_keepalive_timeout(Some(Duration::from_secs(10)))
         .add_service(health)
-        .add_service(reflection)
+        .add_service(newer)
+        .add_service(older)
         .add_service(service)
         .serve_with_incoming_shutdown(incoming, stop.cancelled_owned()))
+}
+
+/// Reflection on what this port serves.
+fn reflection() -> tonic_reflection::server::Builder<'static> {
+    tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(pb::SGLANG_DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .with_service_name(NAME)
+        .with_service_name("grpc.health.v1.Health")
+}
+
+fn reflecting(error: tonic_reflection::server::Error) -> RunError {
+    RunError::Io {
+        what: "building the reflection service".to_owned(),
+        source: std::io::Error::other(error),
+    }
 }
 
 /// `grpc.health.v1` follows the engine: serving only while steps run.

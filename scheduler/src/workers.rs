@@ -82,11 +82,13 @@ impl Gateway {
         if hello.config_hash == self.config_hash {
             return Ok(());
         }
-        Err(Status::failed_precondition(format!(
+        let reason = format!(
             "rank {} runs another configuration ({}) than the scheduler ({}): start every node \
              with the same flags and the same model",
             hello.rank, hello.config_hash, self.config_hash
-        )))
+        );
+        tracing::warn!(reason, "a worker was turned away");
+        Err(Status::failed_precondition(reason))
     }
 }
 
@@ -142,6 +144,7 @@ async fn forward(
                     rank,
                     result: result.into(),
                 },
+                worker_message::Kind::Leaving(_) => Command::WorkerLeaving { rank },
                 worker_message::Kind::Failure(failure) => return failure.message,
                 worker_message::Kind::Hello(_) => return "it said hello twice".to_owned(),
             },

@@ -33,7 +33,8 @@ pub fn run(ctx: RoleContext) -> Result<(), RunError> {
         .name("grpc".to_owned())
         .spawn({
             let (ctx, abort) = (ctx.clone(), abort.clone());
-            move || stream::talk(&ctx, hello, messages, orders, &abort)
+            let leaving = outgoing.downgrade();
+            move || stream::talk(&ctx, hello, messages, leaving, orders, &abort)
         })
         .map_err(|source| RunError::Io {
             what: "starting the gRPC thread".to_owned(),

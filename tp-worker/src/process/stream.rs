@@ -6,11 +6,12 @@ use lockstep_process::{RoleContext, connect_tcp, connect_unix};
 use lockstep_proto::{
     limits::INTERNAL_MESSAGE_BYTES,
     pb::lockstep::{
-        GroupStart, WorkerCommand, WorkerFailure, WorkerHello, WorkerMessage, worker_command,
-        worker_gateway_client::WorkerGatewayClient, worker_message,
+        GroupStart, WorkerCommand, WorkerFailure, WorkerHello, WorkerLeaving, WorkerMessage,
+        worker_command, worker_gateway_client::WorkerGatewayClient, worker_message,
     },
     step::StepPlan,
 };
+use tokio::sync::mpsc::WeakSender;
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tonic::{Request, Streaming};
 
@@ -57,6 +58,7 @@ pub fn talk(
     ctx: &RoleContext,
     hello: WorkerHello,
     messages: tokio::sync::mpsc::Receiver<WorkerMessage>,
+    leaving: WeakSender<WorkerMessage>,
     orders: mpsc::Sender<Order>,
     abort: &SharedAbort,
 ) -> Result<(), RunError> {
@@ -67,12 +69,17 @@ pub fn talk(
             what: "starting the gRPC runtime".to_owned(),
             source,
         })?;
+    let lifecycle = ctx.link.lifecycle();
     let outcome = runtime.block_on(async {
         tokio::select! {
-            () = ctx.link.lifecycle().halt.cancelled() => Err(RunError::Halted),
+            () = lifecycle.halt.cancelled() => Err(RunError::Halted),
+            () = leave(ctx, leaving) => Ok(()),
             outcome = carry(ctx, hello, messages, &orders) => outcome,
         }
     });
+    // A node that was told to stop has got what it asked for.
+    let left = ctx.node.node_rank > 0 && lifecycle.drain.is_cancelled();
+    let outcome = if left { Ok(()) } else { outcome };
     // A compute thread that waits for a peer or for an order must not wait on.
     drop(orders);
     if !abort.fire()
@@ -83,6 +90,24 @@ pub fn talk(
         ctx.link.failed(&error.to_string());
     }
     outcome
+}
+
+/// On another node than the scheduler's, passes on that the node was told to
+/// stop; the scheduler then finishes what runs and ends the stream. Returns
+/// only when there is nobody to tell.
+async fn leave(ctx: &RoleContext, leaving: WeakSender<WorkerMessage>) {
+    if ctx.node.node_rank == 0 {
+        return std::future::pending().await;
+    }
+    ctx.link.lifecycle().drain.cancelled().await;
+    let Some(outgoing) = leaving.upgrade() else {
+        return;
+    };
+    let told = message(worker_message::Kind::Leaving(WorkerLeaving {}));
+    if outgoing.send(told).await.is_ok() {
+        drop(outgoing);
+        std::future::pending().await
+    }
 }
 
 async fn carry(
