@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use lockstep_text::{ChatRequest, ChatTemplate, TemplateOptions, Tokenizer, TokenizerError};
+use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 
 use crate::error::{ApiError, ApiResult};
@@ -46,6 +47,7 @@ impl Text {
                 "This model has no chat template; use /v1/completions.",
             ));
         };
+        let bytes = chat.bytes();
         let render = move || {
             template.render(&ChatRequest {
                 messages: &chat.messages,
@@ -56,7 +58,7 @@ impl Text {
                 kwargs: chat.kwargs.as_ref(),
             })
         };
-        self.pool.run(chat.bytes, render).await?.map_err(|error| {
+        self.pool.run(bytes, render).await?.map_err(|error| {
             if error.is_client_error() {
                 ApiError::invalid("messages", error.to_string())
             } else {
@@ -71,34 +73,60 @@ impl Text {
 #[derive(Debug, Clone, Default)]
 pub struct Conversation {
     /// The messages as they came.
-    pub messages: Vec<serde_json::Value>,
+    pub messages: Vec<Value>,
     /// Tool definitions.
-    pub tools: Option<Vec<serde_json::Value>>,
+    pub tools: Option<Vec<Value>>,
     /// The prompt ends with the start of the assistant's turn.
     pub add_generation_prompt: bool,
     /// The prompt ends inside the last message.
     pub continue_final_message: bool,
     /// Further variables of the template.
-    pub kwargs: Option<serde_json::Map<String, serde_json::Value>>,
-    /// About how long the conversation is.
-    pub bytes: usize,
+    pub kwargs: Option<Map<String, Value>>,
+}
+
+impl Conversation {
+    /// About how many bytes of text the template may come to see.
+    fn bytes(&self) -> usize {
+        let tools = self.tools.iter().flatten();
+        let messages: usize = self.messages.iter().chain(tools).map(size).sum();
+        messages + self.kwargs.as_ref().map_or(0, size_of_fields)
+    }
+}
+
+/// About how many bytes of text a value holds. Its nesting is bounded by the body's limit.
+fn size(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(size).sum(),
+        Value::Object(fields) => size_of_fields(fields),
+        _ => 8,
+    }
+}
+
+fn size_of_fields(fields: &Map<String, Value>) -> usize {
+    fields
+        .iter()
+        .map(|(key, value)| key.len() + size(value))
+        .sum()
 }
 
 /// A bounded number of threads for work that would hold up the reactor.
 #[derive(Debug)]
 pub struct Pool {
-    permits: Semaphore,
+    prompts: Semaphore,
+    asides: Semaphore,
 }
 
 impl Pool {
     fn new() -> Self {
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
         Self {
-            permits: Semaphore::new(threads),
+            prompts: Semaphore::new(threads),
+            asides: Semaphore::new(1),
         }
     }
 
-    /// Runs `work` on about `bytes` bytes of text: here if they are few,
+    /// Runs `work` on about `bytes` bytes of a prompt: here if they are few,
     /// otherwise on another thread once one is free.
     ///
     /// # Errors
@@ -108,13 +136,78 @@ impl Pool {
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        if bytes <= INLINE_BYTES {
-            return Ok(work());
+        run(&self.prompts, bytes, work).await
+    }
+
+    /// The same for what no request's first token waits for: a thread of its
+    /// own, so that long texts never keep prompts waiting.
+    ///
+    /// # Errors
+    /// 500 if `work` panics.
+    pub async fn run_aside<T, F>(&self, bytes: usize, work: F) -> ApiResult<T>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        run(&self.asides, bytes, work).await
+    }
+}
+
+async fn run<T, F>(permits: &Semaphore, bytes: usize, work: F) -> ApiResult<T>
+where
+    T: Send + 'static,
+    F: FnOnce() -> T + Send + 'static,
+{
+    if bytes <= INLINE_BYTES {
+        return Ok(work());
+    }
+    let failed = || ApiError::internal("Working on the request's text failed.");
+    let _permit = permits.acquire().await.map_err(|_| failed())?;
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|_| failed())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn tools_and_variables_count_too() {
+        let long = "x".repeat(INLINE_BYTES);
+        let fields = json!({"context": {"nested": [long.clone()]}});
+        let kwargs = fields.as_object().cloned();
+        for chat in [
+            Conversation {
+                messages: vec![json!({"role": "user", "content": long.clone()})],
+                ..Conversation::default()
+            },
+            Conversation {
+                tools: Some(vec![json!({"function": {"description": long.clone()}})]),
+                ..Conversation::default()
+            },
+            Conversation {
+                kwargs,
+                ..Conversation::default()
+            },
+        ] {
+            assert!(chat.bytes() > INLINE_BYTES, "{chat:?}");
         }
-        let failed = || ApiError::internal("Working on the request's text failed.");
-        let _permit = self.permits.acquire().await.map_err(|_| failed())?;
-        tokio::task::spawn_blocking(work)
-            .await
-            .map_err(|_| failed())
+    }
+
+    #[tokio::test]
+    async fn prompts_do_not_wait_for_asides() {
+        let pool = Pool::new();
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let aside = pool.run_aside(usize::MAX, move || held.recv().is_ok());
+        let prompt = async {
+            let answer = pool.run(usize::MAX, || 7).await;
+            release.send(()).expect("it still waits");
+            answer
+        };
+        let (aside, prompt) = tokio::join!(aside, prompt);
+        assert_eq!((aside, prompt), (Ok(true), Ok(7)));
     }
 }

@@ -71,7 +71,6 @@ pub(super) async fn draft(engine: &Engine, request: GenerateRequest) -> ApiResul
 async fn render(engine: &Engine, chat: Chat) -> ApiResult<Input> {
     let limit = engine.config.server.limits.request.messages;
     count("chat.messages", chat.messages.len(), limit)?;
-    let bytes = chat.messages.iter().map(|m| m.content.len()).sum();
     let messages = chat.messages.into_iter();
     let messages = messages
         .map(|message| json!({"role": message.role, "content": message.content}))
@@ -82,7 +81,6 @@ async fn render(engine: &Engine, chat: Chat) -> ApiResult<Input> {
         .render(Conversation {
             messages,
             add_generation_prompt: true,
-            bytes,
             ..Conversation::default()
         })
         .await?;

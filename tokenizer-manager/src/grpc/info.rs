@@ -21,7 +21,7 @@ pub(super) async fn tokenize(
     let special = request.add_special_tokens.unwrap_or(true);
     let bytes = request.text.len();
     let work = move || tokenizer.encode(&request.text, special);
-    let ids = engine.text.pool.run(bytes, work).await?;
+    let ids = engine.text.pool.run_aside(bytes, work).await?;
     Ok(TokenizeResponse {
         ids: ids.map_err(|error| ApiError::invalid("text", error.to_string()))?,
         max_model_len: narrow(engine.config.server.context_length),
@@ -40,7 +40,7 @@ pub(super) async fn detokenize(
     let skip = request.skip_special_tokens.unwrap_or(true);
     let bytes = request.ids.len().saturating_mul(4);
     let work = move || tokenizer.decode(&request.ids, skip);
-    let text = engine.text.pool.run(bytes, work).await?;
+    let text = engine.text.pool.run_aside(bytes, work).await?;
     Ok(DetokenizeResponse { text })
 }
 

@@ -120,7 +120,6 @@ async fn rendered(
     messages::check(&messages)?;
     let continue_final_message = request.continue_final_message.unwrap_or(false);
     let conversation = Conversation {
-        bytes: messages.iter().map(messages::size).sum(),
         messages,
         tools: request.tools.take().filter(|tools| !tools.is_empty()),
         add_generation_prompt: request
@@ -137,7 +136,7 @@ async fn encode(engine: &Engine, text: String, special: bool) -> ApiResult<Vec<u
     let tokenizer = engine.text.tokenizer.clone();
     let bytes = text.len();
     let work = move || tokenizer.encode(&text, special);
-    let encoded = engine.text.pool.run(bytes, work).await?;
+    let encoded = engine.text.pool.run_aside(bytes, work).await?;
     encoded.map_err(|error| ApiError::invalid("prompt", error.to_string()))
 }
 
@@ -189,7 +188,7 @@ pub(super) async fn detokenize(
             .map(|ids| tokenizer.decode(ids, skip))
             .collect()
     };
-    let texts: Vec<String> = engine.text.pool.run(bytes, work).await?;
+    let texts: Vec<String> = engine.text.pool.run_aside(bytes, work).await?;
     let text = || match texts.as_slice() {
         // `[]` is one text without tokens.
         [] => Nested::One(String::new()),

@@ -91,7 +91,6 @@ fn conversation(request: &mut ChatRequest) -> Conversation {
     let messages = std::mem::take(&mut request.messages);
     let continue_final_message = request.continue_final_message.unwrap_or(false);
     Conversation {
-        bytes: messages.iter().map(messages::size).sum(),
         messages,
         tools: request.tools.take().filter(|tools| !tools.is_empty()),
         add_generation_prompt: request

@@ -56,12 +56,20 @@ impl Frame {
     }
 
     /// The prompts to show, one per prompt; empty without echo.
-    pub(super) fn echoes(&self, submission: &Submission) -> Vec<Echo> {
-        let tokenizer = &self.engine.text.tokenizer;
-        let prompts = submission.prompts.iter().filter(|_| self.shape.echo);
-        prompts
-            .map(|prompt| Echo::new(tokenizer, prompt, self.shape.skip_special_tokens))
-            .collect()
+    pub(super) async fn echoes(&self, submission: &Submission) -> ApiResult<Vec<Echo>> {
+        if !self.shape.echo {
+            return Ok(Vec::new());
+        }
+        let prompts = submission.prompts.clone();
+        let tokens: usize = prompts.iter().map(|prompt| prompt.len()).sum();
+        let tokenizer = self.engine.text.tokenizer.clone();
+        let skip = self.shape.skip_special_tokens;
+        let work = move || {
+            let echo = |prompt: &Arc<[u32]>| Echo::new(&tokenizer, prompt, skip);
+            prompts.iter().map(echo).collect()
+        };
+        let bytes = tokens.saturating_mul(4);
+        self.engine.text.pool.run_aside(bytes, work).await
     }
 
     /// The log-probabilities of a delta; those of the prompt come with the first.
@@ -106,7 +114,7 @@ struct Choice {
 /// Waits for all choices. The first that fails ends the others.
 pub(super) async fn answer(frame: &Frame, mut submission: Submission) -> ApiResult<Response> {
     let mut meter = UsageMeter::new(&submission);
-    let echoes = frame.echoes(&submission);
+    let echoes = frame.echoes(&submission).await?;
     let generations = std::mem::take(&mut submission.generations);
     let ended = try_join_all(generations.into_iter().map(Generation::complete)).await?;
     let mut choices = Vec::with_capacity(ended.len());

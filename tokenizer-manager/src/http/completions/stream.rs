@@ -60,7 +60,7 @@ pub(super) async fn answer(
     let framer = CompletionFramer {
         meter: UsageMeter::new(&submission),
         n: submission.n,
-        echoes: frame.echoes(&submission),
+        echoes: frame.echoes(&submission).await?,
         echoed: vec![false; submission.generations.len()],
         frame,
         streaming,

@@ -96,16 +96,3 @@ fn invalid(at: usize, place: &str, problem: &str) -> ApiError {
     let param = format!("messages[{at}]{place}");
     ApiError::invalid(&param, format!("Invalid value for '{param}': {problem}."))
 }
-
-/// About how many bytes of text a value holds. Its nesting is bounded by the body's limit.
-pub(crate) fn size(value: &Value) -> usize {
-    match value {
-        Value::String(text) => text.len(),
-        Value::Array(items) => items.iter().map(size).sum(),
-        Value::Object(fields) => fields
-            .iter()
-            .map(|(key, value)| key.len() + size(value))
-            .sum(),
-        _ => 8,
-    }
-}
