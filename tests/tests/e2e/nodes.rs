@@ -14,6 +14,9 @@ use serde_json::json;
 
 use crate::{options, shared};
 
+/// What both nodes know.
+const SECRET: &str = "the-secret-of-both-nodes";
+
 /// Options of a node, with a secret of its own.
 struct Nodes {
     address: String,
@@ -39,7 +42,7 @@ impl Nodes {
     }
 
     async fn start(&self) -> [Server; 2] {
-        let servers = [0, 1].map(|node| Server::launch(self.options(node, "same")));
+        let servers = [0, 1].map(|node| Server::launch(self.options(node, SECRET)));
         servers[0].ready().await;
         servers[1].says("is ready").await;
         servers
@@ -123,12 +126,34 @@ async fn a_node_that_dies_ends_the_other() {
 async fn a_wrong_secret_is_refused_and_the_right_one_still_let_in() {
     let _turn = turns::shared().await;
     let nodes = Nodes::new();
-    let first = Server::launch(nodes.options(0, "same"));
-    let wrong = Server::launch(nodes.options(1, "other"));
+    let first = Server::launch(nodes.options(0, SECRET));
+    let wrong = Server::launch(nodes.options(1, "another-secret-altogether"));
     assert_eq!(wrong.exit(LIMIT).await, i32::from(exit::START_FAILED));
     assert!(wrong.log().contains("secret"), "{}", wrong.log());
     assert_eq!(first.ended(), None, "{}", first.log());
-    let right = Server::launch(nodes.options(1, "same"));
+    let right = Server::launch(nodes.options(1, SECRET));
     first.ready().await;
     right.says("is ready").await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_told_to_stop_lets_requests_finish_and_leaves() {
+    let _turn = turns::alone().await;
+    let nodes = Nodes::new();
+    let [first, second] = nodes.start().await;
+    let asked = first.client.post(first.url("/v1/chat/completions"));
+    let fields = json!({"max_tokens": 1000, "ignore_eos": true});
+    let asked = tokio::spawn(lockstep_tests::http::answer(asked.json(&counting(&fields))));
+    lockstep_tests::wait::until("the request to run", LIMIT, async || {
+        let metrics = first.metrics().await;
+        (metrics.value("lockstep_num_requests_running") == 1.0).then_some(())
+    })
+    .await;
+    second.signal(Signal::TERM).await;
+    let answer = asked.await.expect("no panic").expect("answered");
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    assert_eq!(second.exit(LIMIT).await, i32::from(exit::OK));
+    let own = first.exit(LIMIT).await;
+    assert_eq!(own, i32::from(exit::PROCESS_DIED), "{}", first.log());
+    assert!(first.log().contains("was told to stop"), "{}", first.log());
 }
