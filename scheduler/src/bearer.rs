@@ -1,7 +1,7 @@
 //! What callers must show: workers of other nodes the secret that all nodes
 //! share, clients of the public port the API key.
 
-use subtle::ConstantTimeEq as _;
+use lockstep_process::check_bearer;
 use tonic::{Request, Status, service::Interceptor};
 
 /// Lets a call pass that carries `authorization: Bearer <token>`.
@@ -36,15 +36,11 @@ impl Interceptor for RequireBearer {
         let Some(token) = &self.token else {
             return Ok(request);
         };
-        let shown = request.metadata().get("authorization").and_then(|value| {
-            let (scheme, rest) = value.as_bytes().split_at_checked(7)?;
-            scheme.eq_ignore_ascii_case(b"bearer ").then_some(rest)
-        });
-        let same = |shown: &[u8]| bool::from(shown.trim_ascii().ct_eq(token.as_bytes()));
-        if !token.is_empty() && shown.is_some_and(same) {
-            return Ok(request);
+        let shown = request.metadata().get("authorization");
+        match check_bearer(token, shown.map(|value| value.as_bytes())) {
+            Ok(()) => Ok(request),
+            Err(_) => Err(Status::unauthenticated(self.refusal)),
         }
-        Err(Status::unauthenticated(self.refusal))
     }
 }
 

@@ -1,6 +1,6 @@
 //! The model's tokenizer and chat template, and where long texts are worked on.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use lockstep_text::{ChatRequest, ChatTemplate, TemplateOptions, Tokenizer, TokenizerError};
 use serde_json::{Map, Value};
@@ -113,16 +113,16 @@ fn size_of_fields(fields: &Map<String, Value>) -> usize {
 /// A bounded number of threads for work that would hold up the reactor.
 #[derive(Debug)]
 pub struct Pool {
-    prompts: Semaphore,
-    asides: Semaphore,
+    prompts: Arc<Semaphore>,
+    asides: Arc<Semaphore>,
 }
 
 impl Pool {
     fn new() -> Self {
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
         Self {
-            prompts: Semaphore::new(threads),
-            asides: Semaphore::new(1),
+            prompts: Arc::new(Semaphore::new(threads)),
+            asides: Arc::new(Semaphore::new(1)),
         }
     }
 
@@ -153,7 +153,7 @@ impl Pool {
     }
 }
 
-async fn run<T, F>(permits: &Semaphore, bytes: usize, work: F) -> ApiResult<T>
+async fn run<T, F>(permits: &Arc<Semaphore>, bytes: usize, work: F) -> ApiResult<T>
 where
     T: Send + 'static,
     F: FnOnce() -> T + Send + 'static,
@@ -162,7 +162,13 @@ where
         return Ok(work());
     }
     let failed = || ApiError::internal("Working on the request's text failed.");
-    let _permit = permits.acquire().await.map_err(|_| failed())?;
+    let permit = permits.clone().acquire_owned().await;
+    let permit = permit.map_err(|_| failed())?;
+    // The work holds the permit: it goes on when its client leaves.
+    let work = move || {
+        let _permit = permit;
+        work()
+    };
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|_| failed())
@@ -209,5 +215,24 @@ mod tests {
         };
         let (aside, prompt) = tokio::join!(aside, prompt);
         assert_eq!((aside, prompt), (Ok(true), Ok(7)));
+    }
+
+    #[tokio::test]
+    async fn work_whose_client_left_keeps_its_thread() {
+        let pool = Pool::new();
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let (started, begun) = tokio::sync::oneshot::channel();
+        let work = move || {
+            started.send(()).expect("awaited");
+            held.recv().is_ok()
+        };
+        tokio::select! {
+            biased;
+            _ = pool.run_aside(usize::MAX, work) => panic!("nothing released it"),
+            begun = begun => begun.expect("it runs"),
+        }
+        assert_eq!(pool.asides.available_permits(), 0);
+        release.send(()).expect("it still waits");
+        assert_eq!(pool.run_aside(usize::MAX, || 7).await, Ok(7));
     }
 }

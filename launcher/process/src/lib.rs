@@ -9,11 +9,13 @@
 pub mod exit;
 pub mod logging;
 
+mod bearer;
 mod link;
 mod message;
 mod role;
 mod socket;
 
+pub use bearer::{BearerError, check_bearer};
 pub use link::{ControlLink, Lifecycle};
 pub use message::{ChildMessage, ChildReport, LauncherMessage};
 pub use role::{Role, RoleContext, RoleError};

@@ -8,7 +8,7 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header},
     middleware::Next,
 };
-use subtle::ConstantTimeEq;
+use lockstep_process::{BearerError, check_bearer};
 use tracing::Instrument;
 
 use crate::{
@@ -140,21 +140,16 @@ pub(super) async fn authorize(
     next.run(request).await
 }
 
-/// Compares `Authorization: Bearer <key>` with the server's key, in a time
-/// that does not depend on how much of it is right.
+/// Asks for `Authorization: Bearer <key>`, where the server has a key.
 pub(crate) fn check_key(key: Option<&str>, header: Option<&[u8]>) -> Result<(), ApiError> {
     let Some(key) = key else { return Ok(()) };
-    let shown = header.and_then(|value| {
-        let (scheme, rest) = value.split_at_checked(7)?;
-        scheme.eq_ignore_ascii_case(b"bearer ").then_some(rest)
-    });
-    let message = match shown {
-        None => {
+    let message = match check_bearer(key, header) {
+        Ok(()) => return Ok(()),
+        Err(BearerError::Missing) => {
             "You didn't provide an API key. You need to provide your API key in an Authorization \
              header using Bearer auth (i.e. Authorization: Bearer YOUR_KEY)."
         }
-        Some(shown) if bool::from(shown.trim_ascii().ct_eq(key.as_bytes())) => return Ok(()),
-        Some(_) => "Incorrect API key provided.",
+        Err(BearerError::Wrong) => "Incorrect API key provided.",
     };
     Err(ApiError {
         status: StatusCode::UNAUTHORIZED,
@@ -183,21 +178,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_compared_whole() {
-        let ok = |header: &str| check_key(Some("secret"), Some(header.as_bytes())).is_ok();
-        assert!(ok("Bearer secret") && ok("bearer secret"));
-        for wrong in [
-            "",
-            "secret",
-            "Bearer",
-            "Bearer ",
-            "Bearer secre",
-            "Basic secret",
-        ] {
-            assert!(!ok(wrong), "{wrong:?}");
-        }
-        assert!(check_key(Some("secret"), None).is_err());
-        assert!(check_key(None, None).is_ok());
+    fn a_key_is_asked_for_where_there_is_one() {
+        let status = |key, header: Option<&str>| {
+            let checked = check_key(key, header.map(str::as_bytes));
+            checked.err().map(|error| error.status.as_u16())
+        };
+        assert_eq!(status(None, None), None);
+        assert_eq!(status(Some("secret"), Some("Bearer secret")), None);
+        assert_eq!(status(Some("secret"), Some("Bearer other")), Some(401));
+        assert_eq!(status(Some("secret"), None), Some(401));
     }
 
     #[test]
