@@ -32,6 +32,19 @@ pub(super) fn find(group: &Group) -> Option<Cause> {
         .map(|(_, member)| describe(member))
 }
 
+/// The cause when `role` was seen to fail or to end: what [`find`] knows, or
+/// else that process itself.
+pub(super) fn find_or(group: &Group, role: Role) -> Cause {
+    find(group).unwrap_or_else(|| match group.member(role) {
+        Some(member) => describe(member),
+        None => Cause {
+            role,
+            what: "failed".into(),
+            last_lines: Vec::new(),
+        },
+    })
+}
+
 /// How likely it is that others failed because of this one; least is likeliest.
 /// A process that was killed or crashed noticed nothing and reported nothing;
 /// reports of others follow from that.

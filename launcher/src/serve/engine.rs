@@ -25,7 +25,8 @@ pub(super) enum Served {
 }
 
 /// Watches a serving engine until it ends; all processes are gone afterwards.
-/// A node without a front ends well when all its ranks do: node 0 released them.
+/// A node without a front ends well when all its ranks do: node 0 released
+/// them, or this node was asked to leave.
 pub(super) async fn serve(
     group: &mut Group,
     signals: &mut Signals,
@@ -38,15 +39,31 @@ pub(super) async fn serve(
                 Change::Exited(_, Ending::Code(0)) if !has_front => {
                     return released(group).await;
                 }
-                Change::Failed(_) | Change::Exited(..) => return collapse(group).await,
+                Change::Failed(role) | Change::Exited(role, _) => {
+                    return collapse(group, role).await;
+                }
                 Change::Progress(..) | Change::Ready(_) => {}
             },
             name = signals.next() => {
-                tracing::info!("{name}: finishing running requests, at most {} s; \
-                                a second signal ends at once", drain_limit.as_secs());
+                say_drain(name, drain_limit, has_front);
                 return drain(group, signals, drain_limit, has_front).await;
             }
         }
+    }
+}
+
+/// Says what a signal has set off.
+fn say_drain(name: &str, limit: Duration, has_front: bool) {
+    if has_front {
+        tracing::info!(
+            "{name}: finishing running requests, at most {} s; a second signal ends at once",
+            limit.as_secs()
+        );
+    } else {
+        tracing::info!(
+            "{name}: this node leaves; node 0 will fail or restart its engine; a second signal \
+             ends at once"
+        );
     }
 }
 
@@ -60,8 +77,9 @@ async fn released(group: &mut Group) -> Served {
     cause.map_or(Served::Stopped(exit::OK), Served::Died)
 }
 
-/// Ends an engine that lost a process: clients get their errors first.
-async fn collapse(group: &mut Group) -> Served {
+/// Ends an engine that lost a process, `role` as far as is known yet: clients
+/// get their errors first.
+async fn collapse(group: &mut Group, role: Role) -> Served {
     group.tell(LauncherMessage::Halt, fronts);
     let flushed = Instant::now() + FLUSH;
     if group.wait_ended(fronts, flushed).await {
@@ -70,13 +88,9 @@ async fn collapse(group: &mut Group) -> Served {
         let settle = flushed.min(Instant::now() + Duration::from_millis(200));
         group.wait_ended(everyone, settle).await;
     }
-    let cause = cause::find(group);
+    let cause = cause::find_or(group, role);
     group.stop(HALT).await;
-    Served::Died(cause.unwrap_or_else(|| Cause {
-        role: Role::Scheduler,
-        what: "failed without a trace".into(),
-        last_lines: Vec::new(),
-    }))
+    Served::Died(cause)
 }
 
 /// Stops admitting and lets running requests finish: front first, then the
@@ -97,7 +111,7 @@ async fn drain(
             group.stop(HALT).await;
             Served::Stopped(exit::OK)
         }
-        Ok(Drained::Died) => collapse(group).await,
+        Ok(Drained::Died(role)) => collapse(group, role).await,
         Ok(Drained::Late) => {
             tracing::error!(
                 "the drain limit of {} s passed; ending the rest",
@@ -119,8 +133,8 @@ async fn drain(
 
 enum Drained {
     Finished,
-    /// A process died that still had work.
-    Died,
+    /// This process died and still had work.
+    Died(Role),
     Late,
 }
 
@@ -137,10 +151,10 @@ async fn stages(group: &mut Group, deadline: Instant, has_front: bool) -> Draine
             match timeout_at(deadline, group.next()).await {
                 Err(_) => return Drained::Late,
                 Ok(Change::Exited(role, ending)) if !may_leave(group, role, ending) => {
-                    return Drained::Died;
+                    return Drained::Died(role);
                 }
                 Ok(Change::Failed(role)) if !may_leave(group, role, Ending::Unknown) => {
-                    return Drained::Died;
+                    return Drained::Died(role);
                 }
                 Ok(_) => {}
             }
@@ -150,7 +164,9 @@ async fn stages(group: &mut Group, deadline: Instant, has_front: bool) -> Draine
 }
 
 /// Whether nothing is lost when a member ends like this during a drain: it was
-/// told to and ended well, or it is a rank that the scheduler released.
+/// told to and ended well, or it is a rank that the scheduler released. On a
+/// node that leaves, the first rank to go ends the engine; the others may then
+/// complain of node 0 instead of leaving in order.
 fn may_leave(group: &Group, role: Role, ending: Ending) -> bool {
     let well = ending == Ending::Code(0);
     let told = |role| group.member(role).is_some_and(Member::was_told);
@@ -158,7 +174,12 @@ fn may_leave(group: &Group, role: Role, ending: Ending) -> bool {
     let scheduler_gone = group
         .member(Role::Scheduler)
         .is_some_and(|m| m.ended.is_some());
-    (well && told(role)) || (rank && (scheduler_gone || (well && told(Role::Scheduler))))
+    let bug = Ending::Code(i32::from(exit::PANIC));
+    let crashed = matches!(ending, Ending::Signal(_)) || ending == bug;
+    let node_leaves = group.member(Role::Scheduler).is_none() && rank && told(role);
+    (well && told(role))
+        || (node_leaves && !crashed)
+        || (rank && (scheduler_gone || (well && told(Role::Scheduler))))
 }
 
 fn scheduler(role: Role) -> bool {

@@ -45,7 +45,8 @@ pub(super) struct Member {
     told: Option<LauncherMessage>,
     pub(super) ready: Option<String>,
     pub(super) failed: Option<String>,
-    /// How it ended, and whether it had been told to.
+    /// How it ended, and whether it had been told to end like that: after a
+    /// drain only an end in order is, after a halt every end.
     pub(super) ended: Option<(Ending, bool)>,
 }
 
@@ -160,7 +161,11 @@ impl Group {
             }
             Event::Exited(role, ending) => {
                 let member = self.members.iter_mut().find(|m| m.child.role == role)?;
-                member.ended = Some((ending, member.told.is_some()));
+                let told = match ending {
+                    Ending::Code(0) => member.told.is_some(),
+                    _ => member.told == Some(LauncherMessage::Halt),
+                };
+                member.ended = Some((ending, told));
                 Some(Change::Exited(role, ending))
             }
         }

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use lockstep_config::{Dtype, EngineConfig};
+use lockstep_process::exit;
 
 use super::group::Group;
 use crate::console::{self, Console};
@@ -53,6 +54,29 @@ pub(super) fn ready(settings: &Settings, console: &Console, group: &Group, took:
                 file.node.node_rank, parallel.nnodes, parallel.dist_init_addr
             ));
         });
+    }
+}
+
+/// Says in one line that it serves again after a restart.
+pub(super) fn ready_again(settings: &Settings, console: &Console, took: Duration) {
+    let seconds = took.as_secs_f64();
+    if settings.file.node.log_json {
+        tracing::info!(seconds, "ready again");
+    } else {
+        let line = format!("Ready again after {seconds:.1} s.");
+        console.bars().suspend(|| console::answer(&line));
+    }
+}
+
+/// Says that everything has ended in order.
+pub(super) fn stopped(settings: &Settings, console: &Console, code: u8) {
+    if code != exit::OK {
+        return;
+    }
+    if settings.file.node.log_json {
+        tracing::info!("stopped");
+    } else {
+        console.say("stopped");
     }
 }
 

@@ -36,8 +36,11 @@ pub(super) async fn run(settings: &Settings, console: &Console) -> Result<u8, La
     let mut signals = Signals::new().map_err(system("signals"))?;
     let mut restarts = 0;
     loop {
-        let what = match live(settings, console, &mut signals).await? {
-            Life::Stopped(code) => return Ok(code),
+        let what = match live(settings, console, &mut signals, restarts > 0).await? {
+            Life::Stopped(code) => {
+                summary::stopped(settings, console, code);
+                return Ok(code);
+            }
             Life::StartFailed(why) if restarts == 0 => return Err(LaunchError::Start(why)),
             Life::StartFailed(why) => why,
             Life::Died(cause) => cause.to_string(),
@@ -60,15 +63,19 @@ pub(super) async fn run(settings: &Settings, console: &Console) -> Result<u8, La
     }
 }
 
-/// Starts an engine and serves with it to its end.
+/// Starts an engine and serves with it to its end. `again` says that another
+/// one served before.
 async fn live(
     settings: &Settings,
     console: &Console,
     signals: &mut Signals,
+    again: bool,
 ) -> Result<Life, LaunchError> {
     let (engine, node) = (&settings.file.engine, &settings.file.node);
     let begin = Instant::now();
-    summary::starting(settings, console);
+    if !again {
+        summary::starting(settings, console);
+    }
     let mut group = Group::spawn(
         plan::specs(&settings.file),
         &node.control_socket(),
@@ -83,6 +90,7 @@ async fn live(
     let started = startup::until_ready(&mut group, limit, signals, &mut progress).await;
     progress.finish();
     match started {
+        Started::Ready if again => summary::ready_again(settings, console, begin.elapsed()),
         Started::Ready => summary::ready(settings, console, &group, begin.elapsed()),
         Started::Failed => {
             let cause = startup::cause(&mut group).await;

@@ -22,7 +22,7 @@ async fn a_killed_rank_is_the_cause_although_the_scheduler_complains_first() {
     let mut link = scripts.link(Role::Scheduler);
     let failed = b"{\"type\":\"failed\",\"message\":\"rank 0 is gone\"}\n";
     link.get_mut().write_all(failed).expect("written");
-    let Served::Died(cause) = timeout(SOON, collapse(&mut scripts.group))
+    let Served::Died(cause) = timeout(SOON, collapse(&mut scripts.group, Role::Scheduler))
         .await
         .expect("ended")
     else {
@@ -82,7 +82,7 @@ async fn a_drain_that_loses_a_rank_with_requests_running_has_failed() {
     let limit = Instant::now() + SOON;
     assert!(matches!(
         stages(&mut scripts.group, limit, true).await,
-        Drained::Died
+        Drained::Died(Role::Worker(0))
     ));
 }
 
@@ -124,4 +124,35 @@ async fn a_node_ends_well_when_node_0_releases_all_its_ranks() {
     assert!(
         matches!(released(&mut one.group).await, Served::Died(cause) if cause.role == Role::Worker(3))
     );
+}
+
+#[tokio::test]
+async fn a_node_that_leaves_ends_well_also_when_node_0_fails_first() {
+    let mut scripts = scripts(&[(Role::Worker(2), "exit 0"), (Role::Worker(3), "exit 1")]);
+    let limit = Instant::now() + SOON;
+    assert!(matches!(
+        stages(&mut scripts.group, limit, false).await,
+        Drained::Finished
+    ));
+}
+
+#[tokio::test]
+async fn a_rank_that_is_killed_while_its_node_leaves_is_the_cause() {
+    let mut scripts = scripts(&[(Role::Worker(1), "kill -KILL $$")]);
+    let limit = Instant::now() + SOON;
+    let Drained::Died(role) = stages(&mut scripts.group, limit, false).await else {
+        panic!("a killed rank did not leave");
+    };
+    let Served::Died(cause) = collapse(&mut scripts.group, role).await else {
+        panic!("a death is not a stop");
+    };
+    assert_eq!(cause.role, Role::Worker(1));
+    assert!(cause.what.contains("SIGKILL"), "{cause}");
+}
+
+#[tokio::test]
+async fn who_was_seen_to_fail_is_the_cause_when_nothing_else_is_known() {
+    let scripts = scripts(&[(Role::Worker(1), FOREVER)]);
+    let cause = cause::find_or(&scripts.group, Role::Worker(1));
+    assert_eq!(cause.to_string(), "worker 1 failed");
 }
