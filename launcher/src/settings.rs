@@ -69,7 +69,8 @@ fn check_log(args: &ServeArgs) -> Result<(), LaunchError> {
             option: "--log-level",
             value: filter.clone(),
             why,
-            remedy: "Give error, warn, info, debug or trace".into(),
+            remedy: "Give off, error, warn, info, debug or trace, or module=level as in RUST_LOG"
+                .into(),
         })
     })
 }

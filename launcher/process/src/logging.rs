@@ -12,7 +12,7 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 /// Request ids across processes come from callers' spans: they are fields like
 /// any other. A second call changes nothing.
 pub fn init(role: &str, filter: &str, json: bool) {
-    let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_new(capped(filter)).unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(false);
@@ -33,11 +33,50 @@ pub fn init(role: &str, filter: &str, json: bool) {
     let _ = result;
 }
 
-/// Checks a filter before anything is started with it.
+/// Words for how much is logged.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+/// Libraries that say a line or more for every frame and every wake-up.
+const CHATTY: [&str; 8] = [
+    "h2",
+    "hyper",
+    "mio",
+    "reqwest",
+    "rustls",
+    "tokio_util",
+    "tonic",
+    "tower",
+];
+
+/// The filter, with chatty libraries at `info` where a level for everything is
+/// below that and the filter does not name them.
+fn capped(filter: &str) -> String {
+    let directives = || filter.split(',').map(str::trim);
+    let verbose = ["debug", "trace"];
+    let mut capped = filter.to_owned();
+    if directives().any(|word| verbose.contains(&word.to_ascii_lowercase().as_str())) {
+        for library in CHATTY {
+            if !directives().any(|directive| directive.starts_with(library)) {
+                capped.push_str(&format!(",{library}=info"));
+            }
+        }
+    }
+    capped
+}
+
+/// Checks a filter before anything is started with it. A lone word must be a
+/// level: `RUST_LOG` takes any other for the name of a module, and then logs
+/// nothing else.
 ///
 /// # Errors
 /// What is wrong with it.
 pub fn check(filter: &str) -> Result<(), String> {
+    for directive in filter.split(',').map(str::trim) {
+        let level = |word: &str| LEVELS.contains(&word.to_ascii_lowercase().as_str());
+        if !directive.contains(['=', '[']) && !level(directive) {
+            let levels = LEVELS.join(", ");
+            return Err(format!("`{directive}` is not a level ({levels})"));
+        }
+    }
     EnvFilter::builder()
         .parse(filter)
         .map(|_| ())

@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex};
 
 use tracing_subscriber::fmt::Subscriber;
 
-use super::{JsonRole, RoleTime, check};
+use super::{JsonRole, RoleTime, capped, check};
 
 /// Collects what is written.
 #[derive(Clone, Default)]
@@ -73,7 +73,25 @@ fn filters() {
     for good in ["info", "debug,h2=warn", "lockstep_scheduler=trace", "off"] {
         assert!(check(good).is_ok(), "{good}");
     }
-    for bad in ["loud=very", "a=b=c"] {
+    for bad in [
+        "loud=very",
+        "a=b=c",
+        "blah",
+        "",
+        "info,blah",
+        "lockstep_scheduler",
+    ] {
         assert!(check(bad).is_err(), "{bad}");
     }
+}
+
+#[test]
+fn chatty_libraries_stay_at_info_unless_named() {
+    for quiet in ["info", "warn,lockstep=debug", "h2=trace", "off"] {
+        assert_eq!(capped(quiet), quiet);
+    }
+    let capped = capped("DEBUG,h2=trace");
+    assert!(capped.starts_with("DEBUG,h2=trace,hyper=info,"), "{capped}");
+    assert!(!capped.contains("h2=info"), "{capped}");
+    assert_eq!(check(&capped), Ok(()));
 }
