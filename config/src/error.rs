@@ -34,10 +34,10 @@ pub enum ConfigError {
         /// What to do.
         remedy: String,
     },
-    /// An option of SGLang that this version does not have.
-    #[error("{option} is not supported by this version: {remedy}.")]
+    /// An option of SGLang or vLLM that this version does not have.
+    #[error("--{option} is not supported by this version: {remedy}.")]
     Unsupported {
-        /// The option.
+        /// The option, without its dashes.
         option: &'static str,
         /// What to do instead.
         remedy: &'static str,

@@ -24,7 +24,8 @@ pub fn with_config_file(
     let Ok(matches) = command.clone().try_get_matches_from(&arguments) else {
         return Ok(arguments);
     };
-    let (command, matches) = leaf(command, &matches);
+    let program = command;
+    let (command, matches) = leaf(program, &matches);
     let Ok(Some(path)) = matches.try_get_one::<PathBuf>("config") else {
         return Ok(arguments);
     };
@@ -47,10 +48,13 @@ pub fn with_config_file(
         ) {
             continue;
         }
-        if let Some(flag) =
-            flag(&key, &value, argument.get_action().takes_values()).map_err(wrong)?
-        {
+        let takes_value = argument.get_action().takes_values();
+        if let Some(flag) = flag(path, &key, &value, takes_value).map_err(wrong)? {
             arguments.push(flag);
+            // Checked one by one, so that the error names the file.
+            if let Err(error) = program.clone().try_get_matches_from(&arguments) {
+                return Err(wrong(reason(&error)));
+            }
         }
     }
     Ok(arguments)
@@ -72,18 +76,45 @@ fn read(path: &Path) -> Result<toml::Table, String> {
         .map_err(|error: toml::de::Error| error.to_string().trim_end().to_owned())
 }
 
-/// The argument that stands for one key; `None` for a switch that is off.
-fn flag(key: &str, value: &toml::Value, takes_value: bool) -> Result<Option<OsString>, String> {
+/// Keys whose values are paths; relative ones begin at the file's own folder,
+/// wherever the program is started.
+const PATHS: [&str; 4] = ["model-path", "api-key-file", "dist-secret-file", "run-dir"];
+
+/// The argument that stands for one key of the file `path`; `None` for a
+/// switch that is off.
+fn flag(
+    path: &Path,
+    key: &str,
+    value: &toml::Value,
+    takes_value: bool,
+) -> Result<Option<OsString>, String> {
     use toml::Value::{Boolean, Float, Integer, String as Text};
     let text = match value {
         Boolean(on) if !takes_value => return Ok(on.then(|| format!("--{key}").into())),
         _ if !takes_value => return Err(format!("`{key}` is a switch: true or false")),
+        Text(text) if PATHS.contains(&key) => {
+            let mut flag = OsString::from(format!("--{key}="));
+            flag.push(path.parent().unwrap_or(Path::new("")).join(text));
+            return Ok(Some(flag));
+        }
         Text(text) => text.clone(),
         Integer(number) => number.to_string(),
         Float(number) => number.to_string(),
         _ => return Err(format!("`{key}` must be a text or a number")),
     };
     Ok(Some(format!("--{key}={text}").into()))
+}
+
+/// What is wrong in one line, without the hint at `--help`.
+fn reason(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let lines: Vec<_> = text
+        .lines()
+        .take_while(|line| !line.trim().is_empty())
+        .map(str::trim)
+        .collect();
+    let text = lines.join(" ");
+    text.strip_prefix("error: ").unwrap_or(&text).to_owned()
 }
 
 fn unknown(command: &Command, key: &str) -> String {

@@ -23,7 +23,7 @@ pub struct ModelArgs {
     /// Served are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and
     /// Qwen3ForCausalLM. Without this flag the demo model inside the program is
     /// served.
-    #[arg(long, env = "LOCKSTEP_MODEL_PATH", value_name = "DIR", help_heading = HEADING)]
+    #[arg(long, alias = "model", env = "LOCKSTEP_MODEL_PATH", value_name = "DIR", help_heading = HEADING)]
     pub model_path: Option<PathBuf>,
     /// The model's name in the API [default: the folder's name].
     #[arg(long, env = "LOCKSTEP_SERVED_MODEL_NAME", value_name = "NAME", help_heading = HEADING)]
@@ -32,7 +32,7 @@ pub struct ModelArgs {
     #[arg(long, env = "LOCKSTEP_DTYPE", value_name = "TYPE", help_heading = HEADING)]
     pub dtype: Option<DtypeArg>,
     /// Longest prompt plus output, tokens [default: the model's, less where memory is short].
-    #[arg(long, env = "LOCKSTEP_CONTEXT_LENGTH", value_name = "TOKENS", value_parser = positive,
-          help_heading = HEADING)]
+    #[arg(long, alias = "max-model-len", env = "LOCKSTEP_CONTEXT_LENGTH", value_name = "TOKENS",
+          value_parser = positive, help_heading = HEADING)]
     pub context_length: Option<usize>,
 }

@@ -1,96 +1,171 @@
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+
 use crate::ConfigError;
 
-/// SGLang's options that people will try and that this version does not have.
-/// They are known so that the error can say what to do.
-#[derive(Debug, Clone, Default, clap::Args)]
+/// Options of SGLang and vLLM that people will try and that this version does
+/// not have. They are known so that the error can say what to do.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct RefusedArgs {
-    #[arg(long, hide = true)]
-    speculative_algorithm: Option<String>,
-    #[arg(long, hide = true)]
-    speculative_draft_model_path: Option<String>,
-    #[arg(long, hide = true)]
-    speculative_num_steps: Option<String>,
-    #[arg(long, hide = true)]
-    speculative_eagle_topk: Option<String>,
-    #[arg(long, hide = true)]
-    speculative_num_draft_tokens: Option<String>,
-    #[arg(long, alias = "dp", alias = "data-parallel-size", hide = true)]
-    dp_size: Option<String>,
-    #[arg(long, alias = "pp", alias = "pipeline-parallel-size", hide = true)]
-    pp_size: Option<String>,
-    #[arg(long, alias = "ep", alias = "expert-parallel-size", hide = true)]
-    ep_size: Option<String>,
-    #[arg(long, hide = true)]
-    enable_dp_attention: bool,
-    #[arg(long, hide = true)]
-    quantization: Option<String>,
-    #[arg(long, hide = true)]
-    kv_cache_dtype: Option<String>,
-    #[arg(long, hide = true)]
-    trust_remote_code: bool,
+    /// The first one that was given, and the remedy.
+    given: Option<(&'static str, &'static str)>,
 }
+
+/// One of them.
+struct Refused {
+    /// Its name and other spellings.
+    names: &'static [&'static str],
+    /// Values that say what is done anyway; `None` for a switch.
+    passes: Option<&'static [&'static str]>,
+    remedy: &'static str,
+}
+
+const SPECULATION: &str = "leave the speculative options out; decoding runs without drafts";
+const REPLICAS: &str = "use --tp-size, or run one server per replica behind a gateway";
+const EXPERTS: &str = "experts are not served; use a dense model";
+const DTYPE: &str = "use an unquantized model; --dtype bfloat16 halves the size of a float32 one";
+const LORA: &str = "merge the adapter into the model's weights and serve that";
+const TOOLS: &str = "leave it out; answers are plain text, to be parsed by the client";
+const MEMORY: &str = "use --mem-fraction-static, the share of the memory for weights and cache";
+
+const fn valued(names: &'static [&'static str], remedy: &'static str) -> Refused {
+    passing(names, &[], remedy)
+}
+
+const fn passing(
+    names: &'static [&'static str],
+    passes: &'static [&'static str],
+    remedy: &'static str,
+) -> Refused {
+    Refused {
+        names,
+        passes: Some(passes),
+        remedy,
+    }
+}
+
+const fn switch(names: &'static [&'static str], remedy: &'static str) -> Refused {
+    Refused {
+        names,
+        passes: None,
+        remedy,
+    }
+}
+
+const TABLE: &[Refused] = &[
+    valued(&["speculative-algorithm"], SPECULATION),
+    valued(&["speculative-draft-model-path"], SPECULATION),
+    valued(&["draft-model"], SPECULATION),
+    valued(&["speculative-num-steps"], SPECULATION),
+    valued(&["speculative-eagle-topk"], SPECULATION),
+    valued(&["speculative-num-draft-tokens"], SPECULATION),
+    passing(&["dp-size", "dp", "data-parallel-size"], &["1"], REPLICAS),
+    passing(
+        &["pp-size", "pp", "pipeline-parallel-size"],
+        &["1"],
+        REPLICAS,
+    ),
+    passing(&["ep-size", "ep", "expert-parallel-size"], &["1"], EXPERTS),
+    switch(&["enable-dp-attention"], REPLICAS),
+    valued(&["quantization"], DTYPE),
+    passing(
+        &["kv-cache-dtype"],
+        &["auto"],
+        "the cache has the type of --dtype",
+    ),
+    switch(
+        &["trust-remote-code"],
+        "code from a model folder is never run",
+    ),
+    valued(&["gpu-memory-utilization"], MEMORY),
+    switch(&["enable-lora"], LORA),
+    valued(&["lora-paths"], LORA),
+    valued(&["tool-call-parser"], TOOLS),
+    valued(&["reasoning-parser"], TOOLS),
+    passing(
+        &["grammar-backend"],
+        &["none"],
+        "leave it out; output is not constrained by a grammar",
+    ),
+    switch(
+        &["is-embedding"],
+        "embeddings are not served; use a model that generates text",
+    ),
+    passing(
+        &["device"],
+        &["cpu", "auto"],
+        "leave it out; this version computes on the processor",
+    ),
+    valued(
+        &["chat-template"],
+        "put the template into the model folder as chat_template.jinja",
+    ),
+];
 
 impl RefusedArgs {
     /// The error for the first refused option that was given. A parallel size
-    /// of 1 and a cache type of `auto` say what is done anyway and pass.
+    /// of 1, a cache type of `auto` and the like say what is done anyway and
+    /// pass.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        const SPECULATION: &str = "leave the speculative options out; decoding runs without drafts";
-        const TP: &str = "use --tp-size, or run one server per replica behind a gateway";
-        let given = |value: &Option<String>| value.is_some();
-        let many = |value: &Option<String>| value.as_deref().is_some_and(|v| v != "1");
-        let table = [
-            (
-                given(&self.speculative_algorithm),
-                "--speculative-algorithm",
-                SPECULATION,
-            ),
-            (
-                given(&self.speculative_draft_model_path),
-                "--speculative-draft-model-path",
-                SPECULATION,
-            ),
-            (
-                given(&self.speculative_num_steps),
-                "--speculative-num-steps",
-                SPECULATION,
-            ),
-            (
-                given(&self.speculative_eagle_topk),
-                "--speculative-eagle-topk",
-                SPECULATION,
-            ),
-            (
-                given(&self.speculative_num_draft_tokens),
-                "--speculative-num-draft-tokens",
-                SPECULATION,
-            ),
-            (many(&self.dp_size), "--dp-size", TP),
-            (many(&self.pp_size), "--pp-size", TP),
-            (
-                many(&self.ep_size),
-                "--ep-size",
-                "experts are not served; use a dense model",
-            ),
-            (self.enable_dp_attention, "--enable-dp-attention", TP),
-            (
-                given(&self.quantization),
-                "--quantization",
-                "use an unquantized model; --dtype bfloat16 halves the size of a float32 one",
-            ),
-            (
-                self.kv_cache_dtype.as_deref().is_some_and(|v| v != "auto"),
-                "--kv-cache-dtype",
-                "the cache has the type of --dtype",
-            ),
-            (
-                self.trust_remote_code,
-                "--trust-remote-code",
-                "code from a model folder is never run",
-            ),
-        ];
-        match table.into_iter().find(|(refused, ..)| *refused) {
-            Some((_, option, remedy)) => Err(ConfigError::Unsupported { option, remedy }),
+        match self.given {
+            Some((option, remedy)) => Err(ConfigError::Unsupported { option, remedy }),
             None => Ok(()),
         }
+    }
+}
+
+impl Refused {
+    fn argument(&self) -> Option<Arg> {
+        let (name, others) = self.names.split_first()?;
+        let argument = Arg::new(*name)
+            .long(*name)
+            .aliases(others.iter().copied())
+            .hide(true);
+        Some(match self.passes {
+            // With any number of values, also none: the remedy is the error.
+            Some(_) => argument
+                .action(ArgAction::Append)
+                .num_args(0..)
+                .allow_hyphen_values(false),
+            None => argument.action(ArgAction::SetTrue),
+        })
+    }
+
+    fn refuses(&self, matches: &ArgMatches) -> bool {
+        let Some(name) = self.names.first() else {
+            return false;
+        };
+        match self.passes {
+            None => matches.get_flag(name),
+            Some(passes) => {
+                let values = matches.get_many::<String>(name);
+                let passes = |value: &String| passes.contains(&value.as_str());
+                values.is_some_and(|mut values| values.len() == 0 || !values.all(passes))
+            }
+        }
+    }
+}
+
+impl FromArgMatches for RefusedArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = TABLE
+            .iter()
+            .find(|refused| refused.refuses(matches))
+            .and_then(|refused| Some((*refused.names.first()?, refused.remedy)));
+        Ok(Self { given })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for RefusedArgs {
+    fn augment_args(command: Command) -> Command {
+        command.args(TABLE.iter().filter_map(Refused::argument))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
     }
 }

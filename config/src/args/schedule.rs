@@ -17,8 +17,8 @@ pub enum PolicyArg {
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ScheduleArgs {
     /// Requests in a batch at the most [default: 64].
-    #[arg(long, env = "LOCKSTEP_MAX_RUNNING_REQUESTS", value_name = "REQUESTS",
-          value_parser = positive, help_heading = HEADING)]
+    #[arg(long, alias = "max-num-seqs", env = "LOCKSTEP_MAX_RUNNING_REQUESTS",
+          value_name = "REQUESTS", value_parser = positive, help_heading = HEADING)]
     pub max_running_requests: Option<usize>,
     /// Requests waiting at the most; more get status 429 [default: 1024].
     #[arg(long, env = "LOCKSTEP_MAX_QUEUED_REQUESTS", value_name = "REQUESTS",

@@ -50,10 +50,22 @@ fn flags_win() {
 #[test]
 fn values_are_checked_as_flags_are() {
     let error = parse(&[], "page-size = 0").expect_err("not a size");
+    for part in ["--config", "--page-size", "at least 1"] {
+        assert!(error.contains(part), "{error}");
+    }
+    let error = parse(&[], "dtype = 'int4'").expect_err("not a type");
     assert!(
-        error.contains("--page-size") && error.contains("at least 1"),
+        error.contains("--config") && error.contains("float32"),
         "{error}"
     );
+}
+
+#[test]
+fn relative_paths_begin_at_the_files_folder() {
+    let args = parse(&[], "model-path = 'm'\napi-key-file = '/k'\n").expect("good");
+    let model = args.model.model_path.expect("given");
+    assert_eq!(model, std::env::temp_dir().join("m"));
+    assert_eq!(args.server.api_key_file, Some("/k".into()));
 }
 
 #[test]

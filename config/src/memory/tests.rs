@@ -143,7 +143,7 @@ fn what_does_not_fit_says_what_would() {
 
 #[test]
 fn nodes_derive_nothing_from_their_memory() {
-    let line = "--nnodes 2 --tp-size 2 --dist-init-addr a:1 --dist-secret s";
+    let line = "--nnodes 2 --tp-size 2 --dist-init-addr a:1 --dist-secret 0123456789abcdef";
     let model = folder(&llama(), None);
     let small = Hardware {
         available_memory: 7 << 30,

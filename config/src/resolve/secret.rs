@@ -15,15 +15,28 @@ pub(super) fn api_key(args: &ServerArgs) -> Result<Option<String>, ConfigError> 
     )
 }
 
-/// The secret that nodes share.
+/// The secret that nodes share. It alone keeps strangers on the network from
+/// being a rank, so one that can be guessed is refused.
 pub(super) fn dist_secret(args: &ParallelArgs) -> Result<Option<String>, ConfigError> {
-    secret(
+    const SHORTEST: usize = 16;
+    let secret = secret(
         "--dist-secret",
         args.dist_secret.as_deref(),
         "--dist-secret-file",
         args.dist_secret_file.as_ref(),
-    )
+    )?;
+    if secret.as_ref().is_some_and(|text| text.len() < SHORTEST) {
+        let option = match args.dist_secret {
+            Some(_) => "--dist-secret",
+            None => "--dist-secret-file",
+        };
+        let why = format!("must have {SHORTEST} characters or more");
+        return Err(ConfigError::value(option, "", why, REMEDY));
+    }
+    Ok(secret)
 }
+
+const REMEDY: &str = "Make one with `openssl rand -hex 32`";
 
 fn secret(
     option: &'static str,
@@ -58,12 +71,7 @@ fn secret(
     // It travels in a header; the value itself is never printed.
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         let why = "must be printable ASCII without spaces, and not empty";
-        return Err(ConfigError::value(
-            option,
-            "",
-            why,
-            "Make one with `openssl rand -hex 32`",
-        ));
+        return Err(ConfigError::value(option, "", why, REMEDY));
     }
     Ok(Some(text))
 }

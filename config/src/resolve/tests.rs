@@ -94,22 +94,29 @@ const REFUSED: &[(&str, &[&str])] = &[
         &["--nnodes 2", "--dist-secret", "openssl"],
     ),
     (
-        "--nnodes 2 --tp 2 --dist-init-addr a --dist-secret s",
+        "--nnodes 2 --tp 2 --dist-init-addr a --dist-secret 0123456789abcdef",
         &["--dist-init-addr a", "host:port"],
     ),
     (
-        "--nnodes 2 --tp 2 --dist-init-addr a:0 --dist-secret s",
+        "--nnodes 2 --tp 2 --dist-init-addr a:0 --dist-secret 0123456789abcdef",
         &["host:port"],
     ),
     (
-        "--nnodes 2 --tp 2 --dist-init-addr a:1 --dist-secret s --node-rank 2",
+        "--nnodes 2 --tp 2 --dist-init-addr a:1 --dist-secret 0123456789abcdef --node-rank 2",
         &["--node-rank 2", "--nnodes 2", "below 2"],
     ),
     ("--node-rank 1", &["--node-rank 1", "--nnodes 1"]),
     ("--dist-init-addr a:1", &["--dist-init-addr", "--nnodes 1"]),
-    ("--dist-secret s", &["--dist-secret", "--nnodes 1"]),
     (
-        "--dist-secret s --dist-secret-file f",
+        "--dist-secret 0123456789abcdef",
+        &["--dist-secret", "--nnodes 1"],
+    ),
+    (
+        "--dist-secret fifteen-letters",
+        &["--dist-secret", "16 characters", "openssl"],
+    ),
+    (
+        "--dist-secret 0123456789abcdef --dist-secret-file f",
         &["--dist-secret", "--dist-secret-file"],
     ),
     (
@@ -203,6 +210,18 @@ const REFUSED: &[(&str, &[&str])] = &[
     ("--enable-dp-attention", &["--enable-dp-attention"]),
     ("--quantization fp8", &["--quantization", "unquantized"]),
     (
+        "--gpu-memory-utilization 0.9",
+        &["--gpu-memory-utilization", "--mem-fraction-static"],
+    ),
+    ("--enable-lora", &["--enable-lora", "merge"]),
+    ("--lora-paths a b", &["--lora-paths", "merge"]),
+    ("--tool-call-parser", &["--tool-call-parser", "plain text"]),
+    ("--device cuda", &["--device", "processor"]),
+    (
+        "--chat-template x",
+        &["--chat-template", "chat_template.jinja"],
+    ),
+    (
         "--kv-cache-dtype fp8_e5m2",
         &["--kv-cache-dtype", "--dtype"],
     ),
@@ -228,8 +247,9 @@ fn what_cannot_be_served_is_refused_with_a_remedy() {
 fn what_means_nothing_new_is_accepted() {
     for line in [
         "--dp-size 1 --pp-size 1 --ep 1 --kv-cache-dtype auto",
+        "--device cpu --max-model-len 256 --max-num-seqs 2",
         "--nnodes 1 --node-rank 0",
-        "--nnodes 2 --tp 2 --node-rank 1 --dist-init-addr [::1]:5000 --dist-secret s",
+        "--nnodes 2 --tp 2 --node-rank 1 --dist-init-addr [::1]:5000 --dist-secret 0123456789abcdef",
         "--sglang-grpc-port 0",
         "--tp 2 --pin-cores auto",
         "--tp 2 --pin-cores 1|0",
@@ -300,12 +320,14 @@ fn secrets_come_from_files_without_their_line_ends() {
 
 #[test]
 fn secrets_are_in_no_error_and_in_no_engine_configuration() {
-    let line = "--nnodes 2 --tp 2 --dist-init-addr a:1 --dist-secret hunter2 --api-key hunter3";
+    let line =
+        "--nnodes 2 --tp 2 --dist-init-addr a:1 --dist-secret hunter2-hunter2-2 --api-key hunter3";
     let (engine, node) = resolve_line(line).expect("good");
     let text = serde_json::to_string(&engine).expect("json");
     assert!(!text.contains("hunter"));
-    assert_eq!(node.dist_secret.as_deref(), Some("hunter2"));
-    let error = resolve_line("--dist-secret hunter2 --dist-init-addr a:1").expect_err("one node");
+    assert_eq!(node.dist_secret.as_deref(), Some("hunter2-hunter2-2"));
+    let error =
+        resolve_line("--dist-secret hunter2-hunter2-2 --dist-init-addr a:1").expect_err("one node");
     assert!(!error.to_string().contains("hunter"), "{error}");
 }
 
