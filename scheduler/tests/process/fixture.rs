@@ -242,6 +242,15 @@ impl Frontend {
             .expect("connected");
     }
 
+    /// Says that the client has all it wants of one.
+    pub async fn stop(&self, request: u64) {
+        let stop = frontend_message::Kind::Stop(lockstep_proto::pb::lockstep::Stop { request });
+        self.messages
+            .send(FrontendMessage { kind: Some(stop) })
+            .await
+            .expect("connected");
+    }
+
     /// The next outputs.
     pub async fn outputs(&mut self) -> Result<Vec<(u64, Output)>, Status> {
         let event = tokio::time::timeout(LIMIT, self.events.message())

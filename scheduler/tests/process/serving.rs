@@ -83,6 +83,20 @@ async fn an_abort_and_a_frontend_that_leaves_free_everything() {
 }
 
 #[tokio::test]
+async fn a_request_whose_client_has_all_it_wants_ends_well() {
+    let (_scheduler, mut frontend) = Scheduler::serving(&args(1)).await;
+    frontend.submit(1, request(&[1, 2, 3], 1000)).await;
+    frontend.outputs().await.expect("it runs");
+    frontend.stop(1).await;
+    let ended = frontend.finish(1).await;
+    let finish = ended[&1].finish.as_ref().expect("ended");
+    assert_eq!(finish.outcome, Ok(FinishReason::Stop));
+    assert!(finish.usage.completion_tokens > 0);
+    let load = frontend.load().await;
+    assert_eq!((load.aborted_requests_total, load.running_requests), (0, 0));
+}
+
+#[tokio::test]
 async fn numbers_are_local_to_a_connection() {
     let (scheduler, mut one) = Scheduler::serving(&args(1)).await;
     let mut other = scheduler.frontend().await;

@@ -9,7 +9,11 @@ use std::sync::Arc;
 
 use axum::{Extension, extract::State, response::Response};
 
-use super::{body::Json, middleware::RequestId, openai::check_model};
+use super::{
+    body::Json,
+    middleware::RequestId,
+    openai::{check_model, frame::Frame},
+};
 use crate::{engine::Engine, error::ApiResult, submission::Submission};
 
 pub(super) async fn create(
@@ -23,9 +27,9 @@ pub(super) async fn create(
     let wants_logprobs = request.logprobs.unwrap_or(false);
     let draft = convert::draft(&engine, &mut request, id.clone()).await?;
     let submission = Submission::new(&engine, draft).await?;
-    let frame = response::Frame::new(engine, id, wants_logprobs);
+    let frame = Frame::new(engine, id);
     match streaming {
-        Some(streaming) => stream::answer(frame, submission, streaming).await,
-        None => response::answer(&frame, submission).await,
+        Some(streaming) => stream::answer(frame, wants_logprobs, submission, streaming).await,
+        None => response::answer(&frame, wants_logprobs, submission).await,
     }
 }

@@ -10,7 +10,11 @@ use std::sync::Arc;
 
 use axum::{Extension, extract::State, response::Response};
 
-use super::{body::Json, middleware::RequestId, openai::check_model};
+use super::{
+    body::Json,
+    middleware::RequestId,
+    openai::{check_model, frame::Frame},
+};
 use crate::{engine::Engine, error::ApiResult, submission::Submission};
 
 pub(super) async fn create(
@@ -23,9 +27,9 @@ pub(super) async fn create(
     let id = id.object("cmpl");
     let (draft, shape) = convert::draft(&mut request, id.clone())?;
     let submission = Submission::new(&engine, draft).await?;
-    let frame = response::Frame::new(engine, id, shape);
+    let frame = Frame::new(engine, id);
     match streaming {
-        Some(streaming) => stream::answer(frame, submission, streaming).await,
-        None => response::answer(&frame, submission).await,
+        Some(streaming) => stream::answer(frame, shape, submission, streaming).await,
+        None => response::answer(&frame, shape, submission).await,
     }
 }

@@ -1,5 +1,6 @@
 //! What OpenAI's two generating routes have in common.
 
+pub(super) mod frame;
 pub(super) mod logprobs;
 pub(super) mod params;
 pub(super) mod stream;

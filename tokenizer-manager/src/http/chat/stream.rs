@@ -4,55 +4,41 @@
 use axum::response::Response;
 use serde::Serialize;
 
-use super::response::Frame;
 use crate::{
     error::ApiResult,
-    generation::{Delta, End},
+    generation::Delta,
     http::{
         openai::{
             finish_reason,
+            frame::{Choices, ChunkFramer, Chunks, Frame},
             logprobs::ChatLogprobs,
             params::Streaming,
             stream,
-            usage::{UsageBody, UsageMeter},
+            usage::UsageMeter,
         },
-        sse::{self, Framer, Frames},
+        sse::{self, Frames},
     },
     submission::Submission,
 };
 
-#[derive(Serialize)]
-struct Chunk<'a> {
-    id: &'a str,
-    object: &'static str,
-    created: u64,
-    model: &'a str,
-    system_fingerprint: &'a str,
-    choices: &'a [ChunkChoice<'a>],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Option<UsageBody>>,
-}
-
-#[derive(Serialize)]
-struct ChunkChoice<'a> {
+#[derive(Default, Serialize)]
+struct Choice<'a> {
     index: usize,
-    delta: ChunkDelta<'a>,
+    delta: Part<'a>,
     logprobs: Option<ChatLogprobs>,
     finish_reason: Option<&'static str>,
 }
 
 #[derive(Default, Serialize)]
-struct ChunkDelta<'a> {
+struct Part<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<&'a str>,
 }
 
-struct ChatFramer {
-    frame: Frame,
-    streaming: Streaming,
-    meter: UsageMeter,
+struct ChatChoices {
+    logprobs: bool,
     /// Choices whose role was said.
     greeted: Vec<bool>,
 }
@@ -60,121 +46,71 @@ struct ChatFramer {
 /// Streams all choices.
 pub(super) async fn answer(
     frame: Frame,
+    logprobs: bool,
     submission: Submission,
     streaming: Streaming,
 ) -> ApiResult<Response> {
-    let meter = UsageMeter::new(&submission);
-    let greeted = vec![false; submission.generations.len()];
-    let deltas = stream::start(submission).await?;
-    Ok(sse::response(
-        deltas,
-        ChatFramer {
-            frame,
-            streaming,
-            meter,
-            greeted,
-        },
-    ))
-}
-
-impl Framer for ChatFramer {
-    type Item = (usize, ApiResult<Delta>);
-
-    fn item(&mut self, (index, delta): Self::Item, frames: &mut Frames) -> bool {
-        match delta.and_then(|delta| self.delta(index, &delta, frames)) {
-            Ok(()) => true,
-            Err(error) => {
-                frames.error(&error);
-                false
-            }
-        }
-    }
-
-    fn end(&mut self, frames: &mut Frames) {
-        if self.streaming.usage {
-            self.chunk(&[], Some(Some(self.meter.body())), frames);
-        }
-        frames.done();
-    }
-}
-
-impl ChatFramer {
-    fn delta(&mut self, index: usize, delta: &Delta, frames: &mut Frames) -> ApiResult<()> {
-        self.meter.progress(index, delta.completion_tokens);
-        if !self.greeted[index] {
-            self.greeted[index] = true;
-            let greeting = ChunkDelta {
-                role: Some("assistant"),
-                content: Some(""),
-            };
-            self.choice(index, greeting, None, None, frames);
-        }
-        let logprobs = |framer: &Self| {
-            framer
-                .frame
-                .logprobs
-                .then(|| ChatLogprobs::new(&framer.frame.engine.text.tokenizer, &delta.tokens))
-        };
-        let show = !delta.text.is_empty() || (self.frame.logprobs && !delta.tokens.is_empty());
-        if show {
-            let content = ChunkDelta {
-                role: None,
-                content: Some(&delta.text),
-            };
-            self.choice(index, content, logprobs(self), None, frames);
-        }
-        match &delta.end {
-            Some(end) => self.ending(index, end, frames),
-            None => Ok(()),
-        }
-    }
-
-    fn ending(&mut self, index: usize, end: &End, frames: &mut Frames) -> ApiResult<()> {
-        let reason = finish_reason(end)?;
-        self.meter.end(index, end.usage);
-        self.choice(index, ChunkDelta::default(), None, Some(reason), frames);
-        Ok(())
-    }
-
-    fn choice(
-        &self,
-        index: usize,
-        delta: ChunkDelta<'_>,
-        logprobs: Option<ChatLogprobs>,
-        finish_reason: Option<&'static str>,
-        frames: &mut Frames,
-    ) {
-        let usage = match self.streaming {
-            Streaming {
-                continuous: true, ..
-            } => Some(Some(self.meter.body())),
-            Streaming { usage: true, .. } => Some(None),
-            Streaming { usage: false, .. } => None,
-        };
-        let choice = ChunkChoice {
-            index,
-            delta,
+    let framer = ChunkFramer {
+        choices: ChatChoices {
             logprobs,
-            finish_reason,
-        };
-        self.chunk(&[choice], usage, frames);
-    }
-
-    fn chunk(
-        &self,
-        choices: &[ChunkChoice<'_>],
-        usage: Option<Option<UsageBody>>,
-        frames: &mut Frames,
-    ) {
-        let frame = &self.frame;
-        frames.event(&Chunk {
-            id: &frame.id,
+            greeted: vec![false; submission.generations.len()],
+        },
+        chunks: Chunks {
+            frame,
             object: "chat.completion.chunk",
-            created: frame.created,
-            model: frame.engine.model(),
-            system_fingerprint: &frame.fingerprint,
-            choices,
-            usage,
-        });
+            streaming,
+            meter: UsageMeter::new(&submission),
+        },
+    };
+    let deltas = stream::start(submission).await?;
+    Ok(sse::response(deltas, framer))
+}
+
+impl Choices for ChatChoices {
+    fn delta(
+        &mut self,
+        chunks: &mut Chunks,
+        index: usize,
+        delta: Delta,
+        frames: &mut Frames,
+    ) -> ApiResult<()> {
+        chunks.meter.progress(index, delta.completion_tokens);
+        if !std::mem::replace(&mut self.greeted[index], true) {
+            let greeting = Choice {
+                index,
+                delta: Part {
+                    role: Some("assistant"),
+                    content: Some(""),
+                },
+                ..Choice::default()
+            };
+            chunks.choice(greeting, frames);
+        }
+        if !delta.text.is_empty() || (self.logprobs && !delta.tokens.is_empty()) {
+            let tokenizer = &chunks.frame.engine.text.tokenizer;
+            let choice = Choice {
+                index,
+                delta: Part {
+                    role: None,
+                    content: Some(&delta.text),
+                },
+                logprobs: self
+                    .logprobs
+                    .then(|| ChatLogprobs::new(tokenizer, &delta.tokens)),
+                finish_reason: None,
+            };
+            chunks.choice(choice, frames);
+        }
+        if let Some(end) = &delta.end {
+            let finish_reason = Some(finish_reason(end)?);
+            chunks.meter.end(index, end.usage);
+            let last = Choice {
+                index,
+                finish_reason,
+                ..Choice::default()
+            };
+            chunks.choice(last, frames);
+        }
+        Ok(())
     }
 }

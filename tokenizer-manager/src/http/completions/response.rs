@@ -8,17 +8,10 @@ use serde::Serialize;
 
 use super::echo::Echo;
 use crate::{
-    engine::{Engine, now},
+    engine::Engine,
     error::ApiResult,
     generation::{Delta, Generation},
-    http::{
-        json,
-        openai::{
-            finish_reason,
-            logprobs::CompletionLogprobs,
-            usage::{UsageBody, UsageMeter},
-        },
-    },
+    http::openai::{finish_reason, frame::Frame, logprobs::CompletionLogprobs, usage::UsageMeter},
     submission::Submission,
 };
 
@@ -35,53 +28,39 @@ pub(super) struct Shape {
     pub skip_special_tokens: bool,
 }
 
-/// What every object of one answer repeats.
-pub(super) struct Frame {
-    pub engine: Arc<Engine>,
-    pub id: String,
-    pub created: u64,
-    pub fingerprint: String,
-    pub shape: Shape,
-}
-
-impl Frame {
-    pub(super) fn new(engine: Arc<Engine>, id: String, shape: Shape) -> Self {
-        Self {
-            fingerprint: engine.fingerprint(),
-            engine,
-            id,
-            created: now(),
-            shape,
-        }
-    }
-
+impl Shape {
     /// The prompts to show, one per prompt; empty without echo.
-    pub(super) async fn echoes(&self, submission: &Submission) -> ApiResult<Vec<Echo>> {
-        if !self.shape.echo {
+    pub(super) async fn echoes(
+        self,
+        engine: &Engine,
+        submission: &Submission,
+    ) -> ApiResult<Vec<Echo>> {
+        if !self.echo {
             return Ok(Vec::new());
         }
         let prompts = submission.prompts.clone();
         let tokens: usize = prompts.iter().map(|prompt| prompt.len()).sum();
-        let tokenizer = self.engine.text.tokenizer.clone();
-        let skip = self.shape.skip_special_tokens;
+        let tokenizer = engine.text.tokenizer.clone();
         let work = move || {
-            let echo = |prompt: &Arc<[u32]>| Echo::new(&tokenizer, prompt, skip);
+            let echo =
+                |prompt: &Arc<[u32]>| Echo::new(&tokenizer, prompt, self.skip_special_tokens);
             prompts.iter().map(echo).collect()
         };
         let bytes = tokens.saturating_mul(4);
-        self.engine.text.pool.run_aside(bytes, work).await
+        engine.text.pool.run_aside(bytes, work).await
     }
 
     /// The log-probabilities of a delta; those of the prompt come with the first.
     pub(super) fn logprobs(
-        &self,
+        self,
+        engine: &Engine,
         echo: Option<&Echo>,
         delta: &Delta,
     ) -> Option<CompletionLogprobs> {
-        if !self.shape.logprobs {
+        if !self.logprobs {
             return None;
         }
-        let tokenizer = &self.engine.text.tokenizer;
+        let tokenizer = &engine.text.tokenizer;
         let mut logprobs = CompletionLogprobs::default();
         if let Some(echo) = echo {
             echo.describe(tokenizer, &delta.prompt_logprobs, &mut logprobs);
@@ -93,17 +72,6 @@ impl Frame {
 }
 
 #[derive(Serialize)]
-struct Completion<'a> {
-    id: &'a str,
-    object: &'static str,
-    created: u64,
-    model: &'a str,
-    choices: Vec<Choice>,
-    usage: UsageBody,
-    system_fingerprint: &'a str,
-}
-
-#[derive(Serialize)]
 struct Choice {
     index: usize,
     text: String,
@@ -112,16 +80,20 @@ struct Choice {
 }
 
 /// Waits for all choices. The first that fails ends the others.
-pub(super) async fn answer(frame: &Frame, mut submission: Submission) -> ApiResult<Response> {
+pub(super) async fn answer(
+    frame: &Frame,
+    shape: Shape,
+    mut submission: Submission,
+) -> ApiResult<Response> {
     let mut meter = UsageMeter::new(&submission);
-    let echoes = frame.echoes(&submission).await?;
+    let echoes = shape.echoes(&frame.engine, &submission).await?;
     let generations = std::mem::take(&mut submission.generations);
     let ended = try_join_all(generations.into_iter().map(Generation::complete)).await?;
     let mut choices = Vec::with_capacity(ended.len());
     for (index, (whole, end)) in ended.into_iter().enumerate() {
         meter.end(index, end.usage);
         let echo = echoes.get(index / submission.n);
-        let logprobs = frame.logprobs(echo, &whole);
+        let logprobs = shape.logprobs(&frame.engine, echo, &whole);
         let text = match echo {
             Some(echo) => format!("{}{}", echo.text, whole.text),
             None => whole.text,
@@ -133,13 +105,5 @@ pub(super) async fn answer(frame: &Frame, mut submission: Submission) -> ApiResu
             finish_reason: finish_reason(&end)?,
         });
     }
-    json(&Completion {
-        id: &frame.id,
-        object: "text_completion",
-        created: frame.created,
-        model: frame.engine.model(),
-        choices,
-        usage: meter.body(),
-        system_fingerprint: &frame.fingerprint,
-    })
+    frame.whole("text_completion", &choices, meter.body())
 }

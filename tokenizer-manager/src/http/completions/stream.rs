@@ -4,47 +4,34 @@
 use axum::response::Response;
 use serde::Serialize;
 
-use super::{echo::Echo, response::Frame};
+use super::{echo::Echo, response::Shape};
 use crate::{
     error::ApiResult,
     generation::Delta,
     http::{
         openai::{
             finish_reason,
+            frame::{Choices, ChunkFramer, Chunks, Frame},
             logprobs::CompletionLogprobs,
             params::Streaming,
             stream,
-            usage::{UsageBody, UsageMeter},
+            usage::UsageMeter,
         },
-        sse::{self, Framer, Frames},
+        sse::{self, Frames},
     },
     submission::Submission,
 };
 
 #[derive(Serialize)]
-struct Chunk<'a> {
-    id: &'a str,
-    object: &'static str,
-    created: u64,
-    model: &'a str,
-    system_fingerprint: &'a str,
-    choices: &'a [ChunkChoice<'a>],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Option<UsageBody>>,
-}
-
-#[derive(Serialize)]
-struct ChunkChoice<'a> {
+struct Choice<'a> {
     index: usize,
     text: &'a str,
     logprobs: Option<CompletionLogprobs>,
     finish_reason: Option<&'static str>,
 }
 
-struct CompletionFramer {
-    frame: Frame,
-    streaming: Streaming,
-    meter: UsageMeter,
+struct CompletionChoices {
+    shape: Shape,
     n: usize,
     echoes: Vec<Echo>,
     /// Choices whose prompt was shown.
@@ -54,88 +41,55 @@ struct CompletionFramer {
 /// Streams all choices.
 pub(super) async fn answer(
     frame: Frame,
+    shape: Shape,
     submission: Submission,
     streaming: Streaming,
 ) -> ApiResult<Response> {
-    let framer = CompletionFramer {
-        meter: UsageMeter::new(&submission),
-        n: submission.n,
-        echoes: frame.echoes(&submission).await?,
-        echoed: vec![false; submission.generations.len()],
-        frame,
-        streaming,
+    let framer = ChunkFramer {
+        choices: CompletionChoices {
+            shape,
+            n: submission.n,
+            echoes: shape.echoes(&frame.engine, &submission).await?,
+            echoed: vec![false; submission.generations.len()],
+        },
+        chunks: Chunks {
+            frame,
+            object: "text_completion",
+            streaming,
+            meter: UsageMeter::new(&submission),
+        },
     };
     let deltas = stream::start(submission).await?;
     Ok(sse::response(deltas, framer))
 }
 
-impl Framer for CompletionFramer {
-    type Item = (usize, ApiResult<Delta>);
-
-    fn item(&mut self, (index, delta): Self::Item, frames: &mut Frames) -> bool {
-        match delta.and_then(|delta| self.delta(index, delta, frames)) {
-            Ok(()) => true,
-            Err(error) => {
-                frames.error(&error);
-                false
-            }
-        }
-    }
-
-    fn end(&mut self, frames: &mut Frames) {
-        if self.streaming.usage {
-            self.chunk(&[], Some(Some(self.meter.body())), frames);
-        }
-        frames.done();
-    }
-}
-
-impl CompletionFramer {
-    fn delta(&mut self, index: usize, mut delta: Delta, frames: &mut Frames) -> ApiResult<()> {
+impl Choices for CompletionChoices {
+    fn delta(
+        &mut self,
+        chunks: &mut Chunks,
+        index: usize,
+        mut delta: Delta,
+        frames: &mut Frames,
+    ) -> ApiResult<()> {
         let finish_reason = delta.end.as_ref().map(finish_reason).transpose()?;
         match &delta.end {
-            Some(end) => self.meter.end(index, end.usage),
-            None => self.meter.progress(index, delta.completion_tokens),
+            Some(end) => chunks.meter.end(index, end.usage),
+            None => chunks.meter.progress(index, delta.completion_tokens),
         }
         let echo = self.echoes.get(index / self.n);
-        let logprobs = self.frame.logprobs(echo, &delta);
+        let logprobs = self.shape.logprobs(&chunks.frame.engine, echo, &delta);
         if let Some(echo) = echo
             && !std::mem::replace(&mut self.echoed[index], true)
         {
             delta.text.insert_str(0, &echo.text);
         }
-        let usage = match self.streaming {
-            Streaming {
-                continuous: true, ..
-            } => Some(Some(self.meter.body())),
-            Streaming { usage: true, .. } => Some(None),
-            Streaming { usage: false, .. } => None,
-        };
-        let choice = ChunkChoice {
+        let choice = Choice {
             index,
             text: &delta.text,
             logprobs,
             finish_reason,
         };
-        self.chunk(&[choice], usage, frames);
+        chunks.choice(choice, frames);
         Ok(())
-    }
-
-    fn chunk(
-        &self,
-        choices: &[ChunkChoice<'_>],
-        usage: Option<Option<UsageBody>>,
-        frames: &mut Frames,
-    ) {
-        let frame = &self.frame;
-        frames.event(&Chunk {
-            id: &frame.id,
-            object: "text_completion",
-            created: frame.created,
-            model: frame.engine.model(),
-            system_fingerprint: &frame.fingerprint,
-            choices,
-            usage,
-        });
     }
 }
