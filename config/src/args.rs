@@ -55,6 +55,26 @@ pub struct ServeArgs {
     pub(crate) refused: RefusedArgs,
 }
 
+impl ServeArgs {
+    /// Options of an engine without a server in front; all others are as if not
+    /// given.
+    #[must_use]
+    pub fn of_engine(
+        model: ModelArgs,
+        parallel: ParallelArgs,
+        memory: MemoryArgs,
+        schedule: ScheduleArgs,
+    ) -> Self {
+        Self {
+            model,
+            parallel,
+            memory,
+            schedule,
+            ..Self::default()
+        }
+    }
+}
+
 /// Parses a whole number, at least 1.
 fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {

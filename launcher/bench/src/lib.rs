@@ -13,7 +13,8 @@ mod roundtrip;
 mod serve;
 mod stats;
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use clap::{Args as ClapArgs, Subcommand};
 
@@ -31,6 +32,9 @@ pub struct Args {
 enum Bench {
     /// Prefill and decode tokens/s of a model, without a server: the planner
     /// and all ranks inside this process.
+    ///
+    /// The context length and the requests that run at once are what the
+    /// measurements need, unless they are given.
     Offline(Box<offline::Args>),
     /// Load on a running OpenAI-compatible server, Lockstep or another.
     Serve(serve::Args),
@@ -40,13 +44,16 @@ enum Bench {
     Roundtrip(roundtrip::Args),
 }
 
-/// Runs one benchmark.
+/// Writes the demo model below a folder and gives its path.
+pub type DemoModel = fn(&Path) -> io::Result<PathBuf>;
+
+/// Runs one benchmark; `demo` is the model where none is named.
 ///
 /// # Errors
 /// When it can't be run as asked; no figures are printed then.
-pub fn run(args: Args) -> anyhow::Result<()> {
+pub fn run(args: Args, demo: DemoModel) -> anyhow::Result<()> {
     let report = match args.bench {
-        Bench::Offline(bench) => offline::run(*bench)?,
+        Bench::Offline(bench) => offline::run(*bench, demo)?,
         Bench::Serve(bench) => serve::run(bench)?,
         Bench::Planner(bench) => planner::run(&bench)?,
         Bench::Roundtrip(bench) => match roundtrip::run(&bench)? {

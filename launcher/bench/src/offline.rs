@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use lockstep_config::args::{MemoryArgs, ModelArgs, ParallelArgs, ScheduleArgs};
 use lockstep_config::{EngineConfig, Hardware, ServeArgs};
 use lockstep_local_engine::LocalEngine;
 use lockstep_proto::{
@@ -16,13 +17,13 @@ use lockstep_proto::{
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use serde_json::json;
 
-use crate::{machine, report::Report};
+use crate::{DemoModel, machine, report::Report};
 
 /// Prefill and decode tokens/s of a model.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Prompt lengths for prefill.
-    #[arg(long, value_delimiter = ',', default_value = "128,512,2048")]
+    /// Prompt lengths for prefill [default: 128,512,2048; demo model: 128,512,1024].
+    #[arg(long, value_delimiter = ',')]
     prefill: Vec<usize>,
     /// Batch sizes for decode.
     #[arg(long, value_delimiter = ',', default_value = "1,4,8,16,32")]
@@ -36,19 +37,34 @@ pub struct Args {
     /// Repetitions; the median is reported, with the extremes.
     #[arg(long, default_value_t = 3)]
     repeat: usize,
-    /// The engine's options; `--context-length` and `--max-running-requests`
-    /// are raised to what the measurements need.
     #[command(flatten)]
-    engine: ServeArgs,
+    model: ModelArgs,
+    #[command(flatten)]
+    parallel: ParallelArgs,
+    #[command(flatten)]
+    memory: MemoryArgs,
+    #[command(flatten)]
+    schedule: ScheduleArgs,
 }
 
 /// Runs the benchmark.
-pub fn run(mut args: Args) -> anyhow::Result<Report> {
+pub fn run(mut args: Args, demo: DemoModel) -> anyhow::Result<Report> {
     ensure!(
         args.repeat > 0 && args.output_len > 1,
         "repeat at least once, over 2 tokens or more"
     );
-    let config = resolve(&mut args)?;
+    // Its folder stays until all is measured.
+    let folder = tempfile::tempdir().context("a folder for the demo model")?;
+    let inside = args.model.model_path.is_none();
+    if inside {
+        let path = demo(folder.path()).context("writing the demo model")?;
+        args.model.model_path = Some(path);
+    }
+    if args.prefill.is_empty() {
+        // The demo model's context is 2,048 tokens, the first output among them.
+        args.prefill = vec![128, 512, if inside { 1024 } else { 2048 }];
+    }
+    let config = resolve(&args)?;
     let start = Instant::now();
     let mut engine = LocalEngine::start(&config, None)?;
     let mut report = Report::new(
@@ -58,7 +74,11 @@ pub fn run(mut args: Args) -> anyhow::Result<Report> {
         ],
     );
     let model = &config.model;
-    report.note("model", model.path.display().to_string());
+    let name = match inside {
+        true => format!("{} (inside the program)", config.server.served_model_name),
+        false => model.path.display().to_string(),
+    };
+    report.note("model", name);
     report.note("parameters", model.parameters() as u64);
     report.note("dtype", format!("{:?}", config.dtype));
     report.note("tensor-parallel ranks", config.parallel.tp_size as u64);
@@ -92,20 +112,19 @@ pub fn run(mut args: Args) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-fn resolve(args: &mut Args) -> anyhow::Result<EngineConfig> {
-    ensure!(
-        args.engine.model.model_path.is_some(),
-        "name a model with --model-path"
-    );
+fn resolve(args: &Args) -> anyhow::Result<EngineConfig> {
     let longest = args.prefill.iter().copied().max().unwrap_or(0) + 1;
     let longest = longest.max(args.context + args.output_len);
     let batch = args.batch.iter().copied().max().unwrap_or(1).max(1);
-    args.engine.model.context_length.get_or_insert(longest + 16);
-    args.engine
-        .schedule
-        .max_running_requests
-        .get_or_insert(batch);
-    let (config, _) = lockstep_config::resolve(&args.engine, &Hardware::detect())?.value;
+    let mut engine = ServeArgs::of_engine(
+        args.model.clone(),
+        args.parallel.clone(),
+        args.memory.clone(),
+        args.schedule.clone(),
+    );
+    engine.model.context_length.get_or_insert(longest + 16);
+    engine.schedule.max_running_requests.get_or_insert(batch);
+    let (config, _) = lockstep_config::resolve(&engine, &Hardware::detect())?.value;
     ensure!(
         config.server.context_length >= longest,
         "the measurements need a --context-length of {longest}"

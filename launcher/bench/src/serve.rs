@@ -13,7 +13,7 @@ use crate::{report::Report, stats::Durations};
 /// Load on a running OpenAI-compatible server.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// Address of the server.
+    /// Address of the server, with or without `/v1`.
     #[arg(long, default_value = "http://127.0.0.1:8000")]
     pub base_url: String,
     /// Model name to ask for; the server's first one if absent.
@@ -108,7 +108,7 @@ async fn measure(args: Args) -> anyhow::Result<Report> {
             "req/s",
             "out tok/s",
             "TTFT p50 ms",
-            "p99 ms",
+            "TTFT p99 ms",
             "ITL p50 ms",
             "ITL p99 ms",
             "TPOT p50 ms",

@@ -16,6 +16,12 @@ pub struct Client {
     api_key: Option<String>,
 }
 
+/// The server's address without the `/v1` that OpenAI's own clients want.
+fn root(url: &str) -> &str {
+    let url = url.trim_end_matches('/');
+    url.strip_suffix("/v1").unwrap_or(url).trim_end_matches('/')
+}
+
 /// What one request gave.
 #[derive(Debug, Default)]
 pub struct Timing {
@@ -37,7 +43,7 @@ impl Client {
     /// Finds the model's name.
     pub async fn connect(args: &Args) -> anyhow::Result<Self> {
         let http = reqwest::Client::builder().tcp_nodelay(true).build()?;
-        let base = args.base_url.trim_end_matches('/');
+        let base = root(&args.base_url);
         let mut client = Self {
             http,
             url: format!("{base}/v1/completions"),
@@ -183,6 +189,19 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_address_comes_with_and_without_its_version() {
+        for url in [
+            "http://a:1",
+            "http://a:1/",
+            "http://a:1/v1",
+            "http://a:1/v1/",
+        ] {
+            assert_eq!(root(url), "http://a:1");
+        }
+        assert_eq!(root("http://a/my/v1"), "http://a/my");
+    }
 
     #[test]
     fn lines_may_be_cut_anywhere() {
