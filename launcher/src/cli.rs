@@ -12,11 +12,13 @@ use crate::console;
 use crate::error::LaunchError;
 use crate::generate::GenerateArgs;
 
+mod source;
+
 const EXAMPLES: &str = "\
 Examples:
   lockstep                                    serve the demo model on 127.0.0.1:8000
-  lockstep serve --model-path DIR --tp-size 2 serve a model with two workers
-  lockstep generate --prompt 'Hello'          one answer, no server
+  lockstep serve DIR --tp-size 2              serve a model with two workers
+  lockstep generate 'Count from 3 to 12.'     one answer, no server
   lockstep doctor                             what this machine offers
 
 Without a command, `serve` is meant.";
@@ -77,16 +79,22 @@ pub(crate) enum Command {
 /// The exit code, after help, version or an error has been printed.
 pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Command, ExitCode> {
     let command = Cli::command();
-    let arguments =
-        with_config_file(&command, with_default_command(arguments)).map_err(|error| {
-            console::complain(&LaunchError::Config(error));
-            ExitCode::from(exit::USAGE)
-        })?;
+    let words = with_default_command(arguments);
+    let arguments = with_config_file(&command, words.clone()).map_err(|error| {
+        console::complain(&LaunchError::Config(error));
+        ExitCode::from(exit::USAGE)
+    })?;
     let parsed = command
+        .clone()
         .try_get_matches_from(arguments)
         .and_then(|matches| Cli::from_arg_matches(&matches))
         .map_err(|error| {
             let _ = error.print();
+            if let Some(variable) = source::variable(&command, &words, &error) {
+                console::remark(&format!(
+                    "The value comes from the environment: {variable}."
+                ));
+            }
             ExitCode::from(if error.use_stderr() {
                 exit::USAGE
             } else {
@@ -107,7 +115,9 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Command, ExitCode> {
     })
 }
 
-/// Puts `serve` in front of options that come without a command.
+/// Puts `serve` in front of options that come without a command, takes a first
+/// word after `serve` or `config` for the model's folder, and `help --help` for
+/// `help`.
 fn with_default_command(mut arguments: Vec<OsString>) -> Vec<OsString> {
     const OF_THE_PROGRAM: [&str; 4] = ["-h", "--help", "-V", "--version"];
     let first = arguments.get(1).map(|first| first.to_string_lossy());
@@ -117,6 +127,17 @@ fn with_default_command(mut arguments: Vec<OsString>) -> Vec<OsString> {
     };
     if serve {
         arguments.insert(1.min(arguments.len()), "serve".into());
+    }
+    let is = |at: usize, names: &[&str]| {
+        arguments
+            .get(at)
+            .is_some_and(|word| names.iter().any(|name| word == name))
+    };
+    let option = |word: &OsString| word.is_empty() || word.to_string_lossy().starts_with('-');
+    if is(1, &["serve", "config"]) && arguments.get(2).is_some_and(|word| !option(word)) {
+        arguments.insert(2, "--model-path".into());
+    } else if is(1, &["help"]) {
+        arguments.retain(|word| word != "--help" && word != "-h");
     }
     arguments
 }

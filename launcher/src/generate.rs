@@ -21,8 +21,15 @@ use crate::settings::Settings;
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct GenerateArgs {
     /// The prompt; `-` reads it from standard input.
+    #[arg(
+        value_name = "TEXT",
+        required_unless_present = "prompt",
+        conflicts_with = "prompt"
+    )]
+    text: Option<String>,
+    /// The prompt, as an option.
     #[arg(short, long, value_name = "TEXT")]
-    prompt: String,
+    prompt: Option<String>,
     /// Tokens to generate at the most.
     #[arg(long, value_name = "TOKENS", default_value_t = 256,
           value_parser = clap::value_parser!(u32).range(1..))]
@@ -30,24 +37,52 @@ pub(crate) struct GenerateArgs {
     /// 0 always takes the likeliest token; higher is more varied, at most 2.
     #[arg(long, value_name = "NUMBER", default_value_t = 0.0)]
     temperature: f32,
+    /// Only the likeliest tokens that together have this probability, at most 1.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1.0)]
+    top_p: f32,
+    /// End before this text; may be given several times.
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
     /// The same seed gives the same answer [default: 0].
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     seed: u64,
     /// Continue the prompt as it is, without the model's chat template.
     #[arg(long)]
     raw: bool,
-    /// Compute threads [default: available cores].
+    /// Tensor-parallel ranks, as threads of this process.
+    #[arg(
+        long,
+        visible_alias = "tp",
+        alias = "tensor-parallel-size",
+        value_name = "RANKS",
+        default_value_t = 1
+    )]
+    tp_size: usize,
+    /// Compute threads of each rank [default: available cores / ranks].
     #[arg(long, value_name = "THREADS")]
     threads: Option<usize>,
     #[command(flatten)]
     model: ModelArgs,
 }
 
+impl GenerateArgs {
+    fn check(&self) -> anyhow::Result<()> {
+        if !(0.0..=2.0).contains(&self.temperature) {
+            bail!("--temperature {} must be from 0 to 2", self.temperature);
+        }
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            bail!("--top-p {} must be above 0 and at most 1", self.top_p);
+        }
+        if self.stop.iter().any(String::is_empty) {
+            bail!("--stop must not be empty");
+        }
+        Ok(())
+    }
+}
+
 /// Answers on stdout as tokens come; figures go to stderr.
 pub(crate) fn run(args: &GenerateArgs) -> anyhow::Result<u8> {
-    if !(0.0..=2.0).contains(&args.temperature) {
-        bail!("--temperature {} must be from 0 to 2", args.temperature);
-    }
+    args.check()?;
     let settings = Settings::prepare(&serve_args(args))?;
     let engine = &settings.file.engine;
     let tokenizer = Tokenizer::load(&engine.model.path)?;
@@ -68,10 +103,18 @@ pub(crate) fn run(args: &GenerateArgs) -> anyhow::Result<u8> {
         );
     };
     let room = u32::try_from(room).unwrap_or(u32::MAX);
+    if args.max_tokens > room {
+        console::remark(&format!(
+            "Note: --max-tokens {} is more than the context of {} tokens has room for: at most \
+             {room} after this prompt.",
+            args.max_tokens, engine.server.context_length
+        ));
+    }
     let request = Request {
         trace_id: "generate".into(),
         sampling: SamplingParams {
             temperature: args.temperature,
+            top_p: args.top_p,
             seed: args.seed,
             ..SamplingParams::default()
         },
@@ -84,15 +127,24 @@ pub(crate) fn run(args: &GenerateArgs) -> anyhow::Result<u8> {
     let mut local = LocalEngine::start(engine, None)?;
     // Weights are loaded; an interrupted answer leaves no files behind.
     drop(settings);
-    answer(&mut local, tokenizer, request)?;
-    Ok(exit::OK)
+    match answer(&mut local, tokenizer, request, &args.stop) {
+        // Whoever read the answer has read enough.
+        Err(error) if broken_pipe(&error) => Ok(exit::OK),
+        result => result.map(|()| exit::OK),
+    }
+}
+
+fn broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<io::Error>()
+        .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// A server for one request.
 fn serve_args(args: &GenerateArgs) -> ServeArgs {
     let mut serve = ServeArgs::default();
     serve.model = args.model.clone();
-    serve.parallel.tp_size = Some(1);
+    serve.parallel.tp_size = Some(args.tp_size);
     serve.parallel.threads_per_rank = args.threads;
     serve.schedule.max_running_requests = Some(1);
     serve
@@ -100,7 +152,8 @@ fn serve_args(args: &GenerateArgs) -> ServeArgs {
 
 /// The text that the model continues.
 fn prompt(args: &GenerateArgs, settings: &Settings) -> anyhow::Result<String> {
-    let mut text = args.prompt.clone();
+    let given = args.prompt.as_ref().or(args.text.as_ref());
+    let mut text = given.cloned().unwrap_or_default();
     if text == "-" {
         text.clear();
         io::stdin()
@@ -123,33 +176,46 @@ fn prompt(args: &GenerateArgs, settings: &Settings) -> anyhow::Result<String> {
     Ok(template.render(&chat)?)
 }
 
-fn answer(local: &mut LocalEngine, tokenizer: Tokenizer, request: Request) -> anyhow::Result<()> {
+fn answer(
+    local: &mut LocalEngine,
+    tokenizer: Tokenizer,
+    request: Request,
+    stops: &[String],
+) -> anyhow::Result<()> {
     let options = OutputOptions {
         prompt: &request.input_ids,
+        stops,
         ..OutputOptions::default()
     };
     let mut text = OutputText::new(tokenizer, options)?;
     let prompt_tokens = request.input_ids.len();
     let mut out = io::stdout().lock();
     let begin = Instant::now();
-    let (mut first, mut tokens, mut end) = (None, 0, None);
+    let (mut first, mut tokens, mut end, mut stopped) = (None, 0, None, false);
     local.submit(request)?;
     loop {
         let more = local.step()?;
         for (_, output) in local.take_outputs() {
             for id in output.token_ids {
                 first.get_or_insert_with(|| begin.elapsed());
+                if stopped {
+                    continue;
+                }
                 tokens += 1;
-                out.write_all(text.push(id).text.as_bytes())?;
+                let piece = text.push(id);
+                out.write_all(piece.text.as_bytes())?;
+                stopped = piece.stop.is_some();
             }
             end = output.finish.map(|finish| finish.outcome).or(end);
         }
         out.flush()?;
-        if !more {
+        if stopped || !more {
             break;
         }
     }
-    out.write_all(text.finish().as_bytes())?;
+    if !stopped {
+        out.write_all(text.finish().as_bytes())?;
+    }
     writeln!(out)?;
     if let Some(Err(error)) = end {
         return Err(error.into());

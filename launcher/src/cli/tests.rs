@@ -23,6 +23,13 @@ fn serve_is_the_default_command() {
         ("lockstep config", "lockstep config"),
         ("lockstep --help", "lockstep --help"),
         ("lockstep -V", "lockstep -V"),
+        (
+            "lockstep serve m --tp 2",
+            "lockstep serve --model-path m --tp 2",
+        ),
+        ("lockstep config m", "lockstep config --model-path m"),
+        ("lockstep help --help", "lockstep help"),
+        ("lockstep help serve", "lockstep help serve"),
         ("", "serve"),
     ] {
         assert_eq!(
@@ -42,10 +49,18 @@ fn commands_and_roles() {
         parse(words("lockstep config --tp 2")),
         Ok(Command::Config(_))
     ));
-    assert!(matches!(
-        parse(words("lockstep generate -p hello --raw")),
-        Ok(Command::Generate(_))
-    ));
+    for line in [
+        "generate -p hello --raw",
+        "generate hello --tp 2 --stop a --stop b",
+    ] {
+        let parsed = parse(words(&format!("lockstep {line}")));
+        assert!(matches!(parsed, Ok(Command::Generate(_))), "{line}");
+    }
+    assert!(parse(words("lockstep generate")).is_err());
+    assert!(parse(words("lockstep generate a -p b")).is_err());
+    let model = parse(words("lockstep serve m"));
+    assert!(matches!(model, Ok(Command::Serve(args))
+        if args.model.model_path.as_deref() == Some("m".as_ref())));
     assert!(matches!(
         parse(words("lockstep doctor")),
         Ok(Command::Doctor)
