@@ -56,10 +56,9 @@ pub async fn serve(
             .set_service_status(service, ServingStatus::NotServing)
             .await;
     }
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(LOCKSTEP_DESCRIPTORS)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .build_v1()?;
+    // Older tools (grpcurl before 1.9, grpcio-reflection) speak v1alpha only.
+    let newer = reflection().build_v1()?;
+    let older = reflection().build_v1alpha()?;
     let inference = InferenceServer::new(Front {
         engine: engine.clone(),
     })
@@ -81,12 +80,22 @@ pub async fn serve(
         .http2_max_header_list_size(header_bytes.unwrap_or(u32::MAX))
         .http2_keepalive_interval(Some(Duration::from_secs(20)))
         .add_service(health)
-        .add_service(reflection)
+        .add_service(newer)
+        .add_service(older)
         .add_service(authorized)
         .serve_with_incoming_shutdown(accept::incoming(listener, places), close.cancelled_owned())
         .await;
     watcher.abort();
     Ok(served?)
+}
+
+/// Reflection on what this port serves.
+fn reflection() -> tonic_reflection::server::Builder<'static> {
+    tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(LOCKSTEP_DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .with_service_name(SERVICE)
+        .with_service_name("grpc.health.v1.Health")
 }
 
 /// SERVING while requests are let in and steps run on every rank. On `close`,

@@ -121,3 +121,18 @@ async fn has_place(address: SocketAddr) -> std::io::Result<bool> {
     stream.read_exact(&mut begin).await?;
     Ok(&begin == b"HTTP/1.1 200")
 }
+
+#[tokio::test]
+async fn headers_are_limited_on_grpc_too() {
+    let front = start_with(|engine, _| engine.server.limits.header_bytes = 8192).await;
+    let mut client = client(&front).await;
+    let mut call = async |bytes: usize| {
+        let mut request = tonic::Request::new(GetModelInfoRequest {});
+        let value = "x".repeat(bytes).parse().expect("ascii");
+        request.metadata_mut().insert("padding", value);
+        client.get_model_info(request).await
+    };
+    call(4096).await.expect("within the limit");
+    call(16384).await.expect_err("beyond the limit");
+    call(1).await.expect("the others are served");
+}
