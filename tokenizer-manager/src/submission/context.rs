@@ -1,5 +1,7 @@
 //! What fits the context, with the tokens that speculation keeps reserved.
 
+use std::fmt::Display;
+
 use super::{Draft, Fields, MaxTokens, non_negative};
 use crate::{
     engine::Engine,
@@ -82,10 +84,11 @@ fn minimum_within(draft: &Draft, max_new_tokens: u32) -> ApiResult<()> {
     Ok(())
 }
 
-/// The error for a prompt that leaves no room for a single token.
+/// The error for a prompt that leaves no room for a single token. `prompt_len`
+/// is its tokens, or `at least` so many where they were not counted.
 pub(super) fn prompt_too_long(
     fields: &Fields,
-    prompt_len: usize,
+    prompt_len: impl Display,
     context: usize,
     reserved: usize,
 ) -> ApiError {

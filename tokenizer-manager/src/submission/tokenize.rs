@@ -43,6 +43,8 @@ async fn encode(
 ) -> ApiResult<Vec<u32>> {
     let context = engine.config.server.context_length;
     let tokenizer = engine.text.tokenizer.clone();
+    // A text too long for its tokens to fit whatever they are is not tokenized.
+    let counted = tokenizer.min_tokens(text.len()) <= context;
     let owned = text.to_owned();
     let encoded = engine
         .text
@@ -54,7 +56,11 @@ async fn encode(
     encoded.map_err(|error| match error {
         EncodeError::TooLong { at_least, limit } => {
             let reserved = engine.config.speculation.max_speculative_num_draft_tokens;
-            prompt_too_long(fields, at_least, limit, reserved)
+            if counted {
+                prompt_too_long(fields, at_least, limit, reserved)
+            } else {
+                prompt_too_long(fields, format!("at least {at_least}"), limit, reserved)
+            }
         }
         failed @ EncodeError::Failed { .. } => ApiError::invalid(fields.input, failed.to_string()),
     })
