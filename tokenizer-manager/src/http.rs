@@ -13,6 +13,7 @@ mod openai;
 mod serve;
 mod sse;
 mod tokenize;
+mod unsupported;
 
 use std::sync::Arc;
 

@@ -1,5 +1,7 @@
 //! Request bodies: JSON within limits, errors that name the field.
 
+mod explain;
+
 use std::{sync::Arc, time::Duration};
 
 use axum::{
@@ -8,9 +10,12 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
 };
 use bytes::Bytes;
+use explain::explain;
+use lockstep_config::LimitsConfig;
 use lockstep_proto::request::{ErrorKind, RequestError};
 use serde::de::DeserializeOwned;
 
+use super::json::Object;
 use crate::{
     engine::Engine,
     error::{ApiError, ApiResult},
@@ -26,12 +31,17 @@ impl<T: DeserializeOwned> FromRequest<Arc<Engine>> for Json<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, engine: &Arc<Engine>) -> ApiResult<Self> {
-        let limits = &engine.config.server.limits;
-        is_json(request.headers())?;
-        let body = read(request, limits.body_bytes).await?;
-        check_depth(&body, limits.json_depth)?;
+        let body = json_bytes(request, &engine.config.server.limits).await?;
         parse(&body).map(Self)
     }
+}
+
+/// A body that says it is JSON, within the limits, not parsed yet.
+pub(super) async fn json_bytes(request: Request, limits: &LimitsConfig) -> ApiResult<Bytes> {
+    is_json(request.headers())?;
+    let body = read(request, limits.body_bytes).await?;
+    check_depth(&body, limits.json_depth)?;
+    Ok(body)
 }
 
 /// A missing type is taken for JSON; another one is refused.
@@ -121,56 +131,17 @@ fn check_depth(body: &[u8], limit: usize) -> ApiResult<()> {
     Ok(())
 }
 
-/// Parses a body; the error names the field at fault.
+/// Parses a body, which must be an object; the error names the field at fault.
 pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> ApiResult<T> {
-    // serde would take a list for an object's fields in their order.
-    if body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
-        return Err(ApiError::bad_request(
-            "Invalid request body: expected an object, but got a list.",
-        ));
-    }
     let mut deserializer = serde_json::Deserializer::from_slice(body);
-    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+    let Object(value) = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
-        explain(&path, error.inner())
+        explain(body, &path, error.inner())
     })?;
-    deserializer.end().map_err(|error| explain(".", &error))?;
+    deserializer
+        .end()
+        .map_err(|error| explain(body, ".", &error))?;
     Ok(value)
-}
-
-fn explain(path: &str, error: &serde_json::Error) -> ApiError {
-    let text = error.to_string();
-    // serde_json appends a position; the field's name says more.
-    let text = text.split(" at line ").next().unwrap_or(&text);
-    if !error.is_data() {
-        return ApiError::bad_request(format!(
-            "We could not parse the JSON body of your request: {text} (line {}, column {}).",
-            error.line(),
-            error.column()
-        ));
-    }
-    if let Some(field) = text
-        .strip_prefix("missing field `")
-        .and_then(|rest| rest.strip_suffix('`'))
-    {
-        let param = if path == "." {
-            field.to_owned()
-        } else {
-            format!("{path}.{field}")
-        };
-        return ApiError {
-            code: Some("missing_required_parameter"),
-            ..ApiError::invalid(&param, format!("Missing required parameter: '{param}'."))
-        };
-    }
-    if path == "." {
-        return ApiError::bad_request(format!("Invalid request body: {text}."));
-    }
-    let invalid_type = text.starts_with("invalid type");
-    ApiError {
-        code: invalid_type.then_some("invalid_type"),
-        ..ApiError::invalid(path, format!("Invalid value for '{path}': {text}."))
-    }
 }
 
 #[cfg(test)]

@@ -10,16 +10,16 @@ use std::sync::Arc;
 use axum::{Extension, extract::State, response::Response};
 
 use super::{
-    body::Json,
     middleware::RequestId,
     openai::{check_model, frame::Frame},
+    unsupported::GenerateJson,
 };
 use crate::{engine::Engine, error::ApiResult, submission::Submission};
 
 pub(super) async fn create(
     State(engine): State<Arc<Engine>>,
     Extension(id): Extension<RequestId>,
-    Json(mut request): Json<types::ChatRequest>,
+    GenerateJson(mut request): GenerateJson<types::ChatRequest>,
 ) -> ApiResult<Response> {
     check_model(&engine, request.model.as_deref())?;
     let streaming = request.streaming()?;

@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use axum::{Extension, extract::State, response::Response};
 
-use super::{body::Json, middleware::RequestId};
+use super::{middleware::RequestId, unsupported::GenerateJson};
 use crate::{engine::Engine, error::ApiResult};
 
 pub(super) async fn generate(
     State(engine): State<Arc<Engine>>,
     Extension(id): Extension<RequestId>,
-    Json(request): Json<types::GenerateRequest>,
+    GenerateJson(request): GenerateJson<types::GenerateRequest>,
 ) -> ApiResult<Response> {
     let stream = request.stream.unwrap_or(false);
     let batch = convert::drafts(&engine, request, &id.0)?;

@@ -4,7 +4,7 @@ use lockstep_proto::pb::lockstep::{FinishReason, Output};
 use serde_json::{Value, json};
 
 use super::{
-    client::{chunks, completion},
+    client::{chat, chunks, completion},
     harness::start,
     mock::{id, ids, logprob, tokens},
 };
@@ -37,6 +37,39 @@ async fn prompts_in_all_four_forms() {
         let expected: Vec<String> = (0..count * 2).map(|index| index.to_string()).collect();
         assert_eq!(texts, expected);
         assert_eq!(answer["usage"]["completion_tokens"], count * 2);
+    }
+}
+
+#[tokio::test]
+async fn special_tokens_show_when_asked_for() {
+    let front = start().await;
+    let conversation = json!({"messages": [{"role": "user", "content": "Hi"}]});
+    let tokens = front.ok("/tokenize", &conversation).await["tokens"].clone();
+    let special = u32::try_from(tokens[0].as_u64().expect("an id")).expect("an id");
+    for (path, field) in [
+        ("/v1/completions", "text"),
+        ("/v1/chat/completions", "message"),
+    ] {
+        for (skip, text) in [
+            (json!(null), "ab"),
+            (json!(true), "ab"),
+            (json!(false), "a<|im_start|>b"),
+        ] {
+            let fields = json!({"skip_special_tokens": skip});
+            let body = match field {
+                "text" => completion(&fields),
+                _ => chat(&fields),
+            };
+            let scheduler = async {
+                let job = front.mock.job().await;
+                job.tokens(&[id('a'), special, id('b')]);
+                job.finish(FinishReason::Length, 3);
+            };
+            let (answer, ()) = tokio::join!(front.ok(path, &body), scheduler);
+            let shown = &answer["choices"][0][field];
+            let shown = shown.get("content").unwrap_or(shown);
+            assert_eq!(*shown, text, "{path} {fields}");
+        }
     }
 }
 

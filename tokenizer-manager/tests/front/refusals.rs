@@ -184,6 +184,10 @@ async fn chat_refuses_what_is_its_own() {
         ),
         (json!({"tool_choice": "required"}), "tool_choice"),
         (json!({"functions": []}), "functions"),
+        (json!({"guided_json": {"type": "object"}}), "guided_json"),
+        (json!({"lora_path": "a"}), "lora_path"),
+        (json!({"echo": true}), "echo"),
+        (json!({"audio": {"voice": "x"}}), "audio"),
         (
             json!({"response_format": {"type": "json_object"}}),
             "response_format",
@@ -221,6 +225,11 @@ async fn completions_and_generate_refuse_what_is_their_own() {
         (json!({"logprobs": 6}), "logprobs"),
         (json!({"logprobs": true}), "logprobs"),
         (json!({"suffix": "x"}), "suffix"),
+        (json!({"guided_choice": ["a", "b"]}), "guided_choice"),
+        (json!({"prompt_logprobs": 0}), "prompt_logprobs"),
+        (json!({"length_penalty": 0.5}), "length_penalty"),
+        (json!({"tools": [{"type": "function"}]}), "tools"),
+        (json!({"n_predict": 5}), "n_predict"),
         (json!({"echo": "yes"}), "echo"),
     ];
     for (fields, param) in cases {
@@ -256,6 +265,7 @@ async fn completions_and_generate_refuse_what_is_their_own() {
             "logprob_start_len",
         ),
         (json!({"text": "a", "image_data": "x"}), "image_data"),
+        (json!({"text": "a", "lora_path": ["x"]}), "lora_path"),
     ];
     for (body, param) in native {
         let answer = front.post("/generate", &body).await;
@@ -273,6 +283,22 @@ async fn completions_and_generate_refuse_what_is_their_own() {
         check_error(&format!("{path} {body}"), 400, param, &answer);
     }
     serves(&front).await;
+}
+
+#[tokio::test]
+async fn a_length_that_was_not_counted_is_a_bound() {
+    let front = start().await;
+    let message = async |prompt: String| {
+        let body = completion(&json!({"prompt": prompt}));
+        let (status, text) = front.post("/v1/completions", &body).await;
+        assert_eq!(status, 400, "{text}");
+        let body: Value = serde_json::from_str(&text).expect("json");
+        body["error"]["message"].as_str().expect("text").to_owned()
+    };
+    let counted = message("a b ".repeat(300)).await;
+    assert!(!counted.contains("at least"), "{counted}");
+    let bound = message("a b ".repeat(15_000)).await;
+    assert!(bound.contains("resulted in at least "), "{bound}");
 }
 
 /// Sends bytes as they are; the status and the body of the answer.

@@ -2,10 +2,13 @@
 
 use serde_json::{Map, Value};
 
-use crate::http::openai::params::openai_request;
+use crate::http::{
+    openai::params::openai_request,
+    unsupported::{self, Generating, Routes},
+};
 
 openai_request! {
-    /// A chat request. Fields not listed are ignored.
+    /// A chat request. Fields listed neither here nor among the unsupported are ignored.
     pub(in crate::http) struct ChatRequest {
         messages: Vec<Value>,
         max_completion_tokens: Option<i64>,
@@ -16,11 +19,12 @@ openai_request! {
         functions: Option<Vec<Value>>,
         function_call: Option<Value>,
         response_format: Option<Value>,
-        modalities: Option<Vec<String>>,
-        audio: Option<Value>,
-        chat_template: Option<String>,
         chat_template_kwargs: Option<Map<String, Value>>,
         add_generation_prompt: Option<bool>,
         continue_final_message: Option<bool>,
     }
+}
+
+impl Generating for ChatRequest {
+    const ROUTE: Routes = unsupported::CHAT;
 }

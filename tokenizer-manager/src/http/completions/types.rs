@@ -2,10 +2,14 @@
 
 use serde_json::Value;
 
-use crate::http::{json::Prompt, openai::params::openai_request};
+use crate::http::{
+    json::Prompt,
+    openai::params::openai_request,
+    unsupported::{self, Generating, Routes},
+};
 
 openai_request! {
-    /// A completions request. Fields not listed are ignored.
+    /// A completions request. Fields listed neither here nor among the unsupported are ignored.
     pub(in crate::http) struct CompletionRequest {
         prompt: Option<Prompt>,
         echo: Option<bool>,
@@ -14,4 +18,8 @@ openai_request! {
         response_format: Option<Value>,
         add_special_tokens: Option<bool>,
     }
+}
+
+impl Generating for CompletionRequest {
+    const ROUTE: Routes = unsupported::COMPLETIONS;
 }

@@ -2,14 +2,12 @@
 
 use std::borrow::Cow;
 
-use serde_json::Value;
-
 use super::types::{GenerateRequest, SamplingFields};
 use crate::{
     engine::Engine,
     error::{ApiError, ApiResult},
     http::{
-        json::{OneOrMany, Prompt},
+        json::{Object, OneOrMany, Prompt},
         middleware::valid_id,
     },
     submission::{Draft, Fields, Input, LogprobDraft, MaxTokens, SamplingDraft, count},
@@ -33,7 +31,6 @@ pub(super) fn drafts(
     mut request: GenerateRequest,
     request_id: &str,
 ) -> ApiResult<Batch> {
-    unsupported(&request)?;
     let (inputs, is_list, field) = inputs(&mut request)?;
     let len = inputs.len();
     count(field, len, engine.config.server.limits.request.prompts)?;
@@ -42,7 +39,7 @@ pub(super) fn drafts(
         "sampling_params",
         request.sampling_params.take(),
         len,
-        SamplingFields::default(),
+        Object::default(),
     )?;
     let wanted = spread("return_logprob", request.return_logprob.take(), len, false)?;
     let starts = spread(
@@ -53,7 +50,7 @@ pub(super) fn drafts(
     )?;
     let tops = spread("top_logprobs_num", request.top_logprobs_num.take(), len, 0)?;
     let mut drafts = Vec::with_capacity(len);
-    for (((((input, rid), params), wanted), start), top) in inputs
+    for (((((input, rid), Object(params)), wanted), start), top) in inputs
         .into_iter()
         .zip(rids)
         .zip(params)
@@ -186,15 +183,6 @@ fn rids(rid: Option<OneOrMany<String>>, len: usize, request_id: &str) -> ApiResu
 }
 
 fn sampling(params: SamplingFields, draft: &mut Draft) -> ApiResult<()> {
-    for (field, value) in [
-        ("json_schema", &params.json_schema),
-        ("regex", &params.regex),
-        ("ebnf", &params.ebnf),
-        ("structural_tag", &params.structural_tag),
-        ("stop_regex", &params.stop_regex),
-    ] {
-        refuse(&format!("sampling_params.{field}"), value.as_ref())?;
-    }
     draft.n = params.n.unwrap_or(1);
     draft.max_tokens = match params.max_new_tokens {
         Some(tokens) => MaxTokens::Exact(tokens),
@@ -233,36 +221,4 @@ fn logprobs(wanted: bool, start: i64, top: i64) -> ApiResult<LogprobDraft> {
         top_field: Cow::Borrowed("top_logprobs_num"),
         prompt_start: prompt_start.filter(|_| wanted),
     })
-}
-
-fn unsupported(request: &GenerateRequest) -> ApiResult<()> {
-    for (field, value) in [
-        ("input_embeds", &request.input_embeds),
-        ("image_data", &request.image_data),
-        ("audio_data", &request.audio_data),
-        ("video_data", &request.video_data),
-        ("token_ids_logprob", &request.token_ids_logprob),
-        ("lora_path", &request.lora_path),
-        ("return_hidden_states", &request.return_hidden_states),
-    ] {
-        refuse(field, value.as_ref())?;
-    }
-    Ok(())
-}
-
-/// A field that asks for nothing (null, false, nothing in it) is let through.
-fn refuse(field: &str, value: Option<&Value>) -> ApiResult<()> {
-    let asks = match value {
-        None | Some(Value::Null | Value::Bool(false)) => false,
-        Some(Value::Array(items)) => !items.is_empty(),
-        Some(Value::String(text)) => !text.is_empty(),
-        Some(_) => true,
-    };
-    if asks {
-        return Err(ApiError::unsupported(
-            field,
-            format!("'{field}' is not supported by this version."),
-        ));
-    }
-    Ok(())
 }

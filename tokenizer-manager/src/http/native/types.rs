@@ -1,9 +1,12 @@
-//! The request's fields, as SGLang names them. Fields not listed are ignored.
+//! The request's fields, as SGLang names them. Fields listed neither here nor
+//! among the unsupported are ignored.
 
 use serde::Deserialize;
-use serde_json::Value;
 
-use crate::http::json::{LogitBias, OneOrMany, Prompt, Seed};
+use crate::http::{
+    json::{LogitBias, Object, OneOrMany, Prompt, Seed},
+    unsupported::{self, Generating, Routes},
+};
 
 /// A native request: one prompt, or a list of them with every other field one
 /// for all or one for each.
@@ -11,7 +14,7 @@ use crate::http::json::{LogitBias, OneOrMany, Prompt, Seed};
 pub(in crate::http) struct GenerateRequest {
     pub text: Option<OneOrMany<String>>,
     pub input_ids: Option<Prompt>,
-    pub sampling_params: Option<OneOrMany<SamplingFields>>,
+    pub sampling_params: Option<OneOrMany<Object<SamplingFields>>>,
     pub rid: Option<OneOrMany<String>>,
     pub return_logprob: Option<OneOrMany<bool>>,
     pub logprob_start_len: Option<OneOrMany<i64>>,
@@ -19,13 +22,10 @@ pub(in crate::http) struct GenerateRequest {
     pub return_text_in_logprobs: Option<bool>,
     pub stream: Option<bool>,
     pub priority: Option<i32>,
-    pub input_embeds: Option<Value>,
-    pub image_data: Option<Value>,
-    pub audio_data: Option<Value>,
-    pub video_data: Option<Value>,
-    pub token_ids_logprob: Option<Value>,
-    pub lora_path: Option<Value>,
-    pub return_hidden_states: Option<Value>,
+}
+
+impl Generating for GenerateRequest {
+    const ROUTE: Routes = unsupported::GENERATE;
 }
 
 /// `sampling_params`.
@@ -35,7 +35,6 @@ pub(in crate::http) struct SamplingFields {
     pub min_new_tokens: Option<i64>,
     pub stop: Option<OneOrMany<String>>,
     pub stop_token_ids: Option<Vec<u32>>,
-    pub stop_regex: Option<Value>,
     pub temperature: Option<f64>,
     pub top_p: Option<f64>,
     pub top_k: Option<i64>,
@@ -44,10 +43,6 @@ pub(in crate::http) struct SamplingFields {
     pub presence_penalty: Option<f64>,
     pub repetition_penalty: Option<f64>,
     pub n: Option<i64>,
-    pub json_schema: Option<Value>,
-    pub regex: Option<Value>,
-    pub ebnf: Option<Value>,
-    pub structural_tag: Option<Value>,
     pub ignore_eos: Option<bool>,
     pub skip_special_tokens: Option<bool>,
     pub no_stop_trim: Option<bool>,

@@ -5,6 +5,7 @@ use serde::Deserialize;
 
 use crate::{
     error::{ApiError, ApiResult},
+    http::json::Object,
     submission::{Draft, SamplingDraft},
 };
 
@@ -35,7 +36,7 @@ macro_rules! openai_request {
             pub skip_special_tokens: Option<bool>,
             pub include_stop_str_in_output: Option<bool>,
             pub stream: Option<bool>,
-            pub stream_options: Option<$crate::http::openai::params::StreamOptions>,
+            pub stream_options: Option<$crate::http::json::Object<$crate::http::openai::params::StreamOptions>>,
             pub priority: Option<i32>,
         }
 
@@ -133,7 +134,7 @@ pub(crate) struct Streaming {
 
 pub(crate) fn streaming(
     stream: Option<bool>,
-    options: Option<StreamOptions>,
+    options: Option<Object<StreamOptions>>,
 ) -> ApiResult<Option<Streaming>> {
     if !stream.unwrap_or(false) {
         return match options {
@@ -144,7 +145,7 @@ pub(crate) fn streaming(
             )),
         };
     }
-    let options = options.unwrap_or_default();
+    let Object(options) = options.unwrap_or_default();
     let usage = options.include_usage.unwrap_or(false);
     Ok(Some(Streaming {
         usage,

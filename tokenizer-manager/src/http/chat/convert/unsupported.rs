@@ -35,27 +35,6 @@ pub(super) fn check(request: &ChatRequest) -> ApiResult<()> {
             }
         }
     }
-    if request.audio.is_some() {
-        return Err(unsupported("audio", "Audio output"));
-    }
-    if let Some(other) = request
-        .modalities
-        .iter()
-        .flatten()
-        .find(|modality| *modality != "text")
-    {
-        return Err(unsupported(
-            "modalities",
-            &format!("The modality '{other}'"),
-        ));
-    }
-    if request.chat_template.is_some() {
-        return Err(ApiError::unsupported(
-            "chat_template",
-            "A chat template cannot come with a request; the operator chooses it when the server \
-             starts.",
-        ));
-    }
     Ok(())
 }
 

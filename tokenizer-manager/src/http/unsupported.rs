@@ -1,0 +1,358 @@
+//! What other servers' requests can ask for and this version does not do:
+//! said, not ignored. One table for all routes that generate.
+
+use std::{fmt, sync::Arc};
+
+use axum::extract::{FromRequest, Request};
+use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::{Map, Value};
+
+use super::body;
+use crate::{
+    engine::Engine,
+    error::{ApiError, ApiResult},
+};
+
+/// A route that generates, one bit each, since a field may mean one thing on
+/// one route and nothing on another.
+#[derive(Clone, Copy)]
+pub(super) struct Routes(u8);
+
+/// `/v1/chat/completions`.
+pub(super) const CHAT: Routes = Routes(1);
+/// `/v1/completions`.
+pub(super) const COMPLETIONS: Routes = Routes(2);
+/// `/generate`.
+pub(super) const GENERATE: Routes = Routes(4);
+/// `sampling_params` of `/generate`.
+const SAMPLING_PARAMS: Routes = Routes(8);
+const OPENAI: Routes = Routes(1 | 2);
+const ALL: Routes = Routes(1 | 2 | 4 | 8);
+
+/// A request that is known to this version by its fields and by those it refuses.
+pub(super) trait Generating: DeserializeOwned {
+    /// Where it comes in.
+    const ROUTE: Routes;
+}
+
+/// The JSON body of a generating route.
+pub(super) struct GenerateJson<T>(pub T);
+
+impl<T: Generating> FromRequest<Arc<Engine>> for GenerateJson<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, engine: &Arc<Engine>) -> ApiResult<Self> {
+        let body = body::json_bytes(request, &engine.config.server.limits).await?;
+        check(&body, T::ROUTE)?;
+        body::parse(&body).map(Self)
+    }
+}
+
+/// What a value must be to ask for nothing, besides null, false and empty ones.
+#[derive(Clone, Copy)]
+enum Neutral {
+    Nothing,
+    Number(f64),
+    Text,
+}
+
+struct Field {
+    name: &'static str,
+    routes: Routes,
+    neutral: Neutral,
+    /// What to do about it.
+    remedy: &'static str,
+}
+
+const LEAVE_OUT: &str = "leave it out";
+
+const fn field(name: &'static str, routes: Routes) -> Field {
+    Field {
+        name,
+        routes,
+        neutral: Neutral::Nothing,
+        remedy: LEAVE_OUT,
+    }
+}
+
+const fn neutral(name: &'static str, number: f64) -> Field {
+    Field {
+        neutral: Neutral::Number(number),
+        ..field(name, ALL)
+    }
+}
+
+const fn instead(name: &'static str, routes: Routes, remedy: &'static str) -> Field {
+    Field {
+        remedy,
+        ..field(name, routes)
+    }
+}
+
+/// Fields of OpenAI, SGLang, vLLM and llama.cpp.
+const FIELDS: &[Field] = &[
+    // Structured output.
+    field("guided_json", ALL),
+    field("guided_regex", ALL),
+    field("guided_choice", ALL),
+    field("guided_grammar", ALL),
+    field("structured_outputs", ALL),
+    field("json_schema", ALL),
+    field("regex", ALL),
+    field("ebnf", ALL),
+    field("structural_tag", ALL),
+    field("grammar", ALL),
+    // Adapters.
+    field("lora_path", ALL),
+    field("lora", ALL),
+    field("lora_request", ALL),
+    // What would change the result.
+    field("bad_words", ALL),
+    field("allowed_token_ids", ALL),
+    field("use_beam_search", ALL),
+    field("custom_logit_processor", ALL),
+    field("logits_processors", ALL),
+    field("stop_regex", ALL),
+    field("samplers", ALL),
+    neutral("length_penalty", 1.0),
+    neutral("typical_p", 1.0),
+    neutral("tfs_z", 1.0),
+    neutral("top_a", 0.0),
+    neutral("mirostat", 0.0),
+    neutral("dry_multiplier", 0.0),
+    neutral("xtc_probability", 0.0),
+    neutral("dynatemp_range", 0.0),
+    Field {
+        remedy: "use 'repetition_penalty'",
+        ..neutral("repeat_penalty", 1.0)
+    },
+    instead("n_predict", OPENAI, "use 'max_tokens'"),
+    instead(
+        "n_predict",
+        Routes(4 | 8),
+        "use 'sampling_params.max_new_tokens'",
+    ),
+    // What would stand in the prompt, or keep it apart.
+    instead(
+        "truncate_prompt_tokens",
+        ALL,
+        "send a prompt that fits and leave it out",
+    ),
+    field("prompt_embeds", ALL),
+    field("input_embeds", ALL),
+    field("image_data", ALL),
+    field("audio_data", ALL),
+    field("video_data", ALL),
+    field("documents", CHAT),
+    field("web_search_options", OPENAI),
+    field("prediction", OPENAI),
+    field("tools", COMPLETIONS),
+    field("cache_salt", ALL),
+    instead(
+        "chat_template",
+        OPENAI,
+        "the operator chooses the template when the server starts, so leave it out",
+    ),
+    // What would stand in the answer.
+    instead(
+        "prompt_logprobs",
+        CHAT,
+        "leave it out, or use 'echo' and 'logprobs' of /v1/completions",
+    ),
+    instead("prompt_logprobs", COMPLETIONS, "use 'echo' and 'logprobs'"),
+    instead(
+        "prompt_logprobs",
+        Routes(4 | 8),
+        "use 'return_logprob' and 'logprob_start_len'",
+    ),
+    instead("n_probs", OPENAI, "use 'logprobs'"),
+    instead("n_probs", Routes(4 | 8), "use 'top_logprobs_num'"),
+    field("token_ids_logprob", GENERATE),
+    field("return_hidden_states", ALL),
+    field("return_token_ids", OPENAI),
+    field("return_tokens_as_token_ids", OPENAI),
+    field("echo", CHAT),
+    field("audio", OPENAI),
+    Field {
+        neutral: Neutral::Text,
+        ..field("modalities", ALL)
+    },
+];
+
+/// Refuses a body that asks for what this version does not do. One that is not
+/// a JSON object is let through: parsing it says more.
+fn check(body: &[u8], route: Routes) -> ApiResult<()> {
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    Scan(route)
+        .deserialize(&mut deserializer)
+        .unwrap_or_default()
+        .map_or(Ok(()), Err)
+}
+
+/// Looks at the fields at the top and skips everything else.
+struct Scan(Routes);
+
+impl<'de> DeserializeSeed<'de> for Scan {
+    type Value = Option<ApiError>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Scan {
+    type Value = Option<ApiError>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut refusal = None;
+        while let Some(name) = map.next_key::<String>()? {
+            if name == "sampling_params" && self.0.0 == GENERATE.0 {
+                refusal = refusal.or(nested(&name, &map.next_value::<Value>()?));
+            } else if let Some(field) = find(&name, self.0) {
+                refusal = refusal.or(refuse(field, "", &map.next_value()?));
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(refusal)
+    }
+}
+
+fn find(name: &str, route: Routes) -> Option<&'static Field> {
+    FIELDS
+        .iter()
+        .find(|field| field.name == name && field.routes.0 & route.0 != 0)
+}
+
+/// An object of fields, or a list of such objects.
+fn nested(name: &str, value: &Value) -> Option<ApiError> {
+    let prefix = format!("{name}.");
+    let in_object = |fields: &Map<String, Value>| {
+        fields
+            .iter()
+            .find_map(|(name, value)| refuse(find(name, SAMPLING_PARAMS)?, &prefix, value))
+    };
+    match value {
+        Value::Object(fields) => in_object(fields),
+        Value::Array(items) => items
+            .iter()
+            .find_map(|item| item.as_object().and_then(in_object)),
+        _ => None,
+    }
+}
+
+fn refuse(field: &Field, prefix: &str, value: &Value) -> Option<ApiError> {
+    let asks_nothing = match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Array(items) => {
+            items.is_empty()
+                || matches!(field.neutral, Neutral::Text)
+                    && items.iter().all(|item| item.as_str() == Some("text"))
+        }
+        Value::Object(fields) => fields.is_empty(),
+        Value::String(text) => text.is_empty(),
+        Value::Number(number) => match field.neutral {
+            // The neutral values are small whole numbers, which compare exactly.
+            Neutral::Number(neutral) => number.as_f64() == Some(neutral),
+            Neutral::Nothing | Neutral::Text => false,
+        },
+        Value::Bool(true) => false,
+    };
+    let param = format!("{prefix}{}", field.name);
+    let message = format!(
+        "'{param}' is not supported by this version; {}.",
+        field.remedy
+    );
+    (!asks_nothing).then(|| ApiError::unsupported(param, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn refused(route: Routes, body: &Value) -> Option<String> {
+        check(body.to_string().as_bytes(), route)
+            .err()
+            .map(|error| error.param.expect("a field"))
+    }
+
+    #[test]
+    fn every_field_is_refused_where_it_asks_for_something() {
+        for field in FIELDS {
+            for route in [CHAT, COMPLETIONS, GENERATE] {
+                let known = find(field.name, route).is_some();
+                for (value, asks) in [
+                    (json!(true), true),
+                    (json!(7), true),
+                    (json!("x"), true),
+                    (json!(["x"]), true),
+                    (json!({"type": "object"}), true),
+                    (json!(null), false),
+                    (json!(false), false),
+                    (json!(""), false),
+                    (json!([]), false),
+                    (json!({}), false),
+                ] {
+                    let body = json!({"model": {"deep": [1]}, field.name: value, "unknown": 1});
+                    let expected = (known && asks).then(|| field.name.to_owned());
+                    assert_eq!(refused(route, &body), expected, "{body}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn defaults_ask_for_nothing() {
+        for (fields, expected) in [
+            (json!({"length_penalty": 1.0, "typical_p": 1}), None),
+            (json!({"length_penalty": 0.9}), Some("length_penalty")),
+            (json!({"xtc_probability": 0, "dry_multiplier": 0.0}), None),
+            (json!({"xtc_probability": 0.5}), Some("xtc_probability")),
+            (json!({"prompt_logprobs": 0}), Some("prompt_logprobs")),
+            (json!({"modalities": ["text"]}), None),
+            (json!({"modalities": ["text", "audio"]}), Some("modalities")),
+        ] {
+            assert_eq!(refused(CHAT, &fields).as_deref(), expected, "{fields}");
+        }
+    }
+
+    #[test]
+    fn sampling_params_are_looked_into() {
+        let params = |params: Value| json!({"text": "a", "sampling_params": params});
+        for (body, expected) in [
+            (params(json!({"regex": null, "temperature": 1})), None),
+            (
+                params(json!({"regex": "a+"})),
+                Some("sampling_params.regex"),
+            ),
+            (
+                params(json!([{}, {"ebnf": "x"}])),
+                Some("sampling_params.ebnf"),
+            ),
+            (params(json!(5)), None),
+            (json!([1]), None),
+        ] {
+            assert_eq!(refused(GENERATE, &body).as_deref(), expected, "{body}");
+        }
+        assert!(check(b"{nope", CHAT).is_ok());
+    }
+
+    #[test]
+    fn the_message_says_what_to_do() {
+        let message = |body: &[u8]| check(body, COMPLETIONS).expect_err("refused").message;
+        assert_eq!(
+            message(br#"{"guided_json": {"a": 1}}"#),
+            "'guided_json' is not supported by this version; leave it out."
+        );
+        assert_eq!(
+            message(br#"{"n_predict": 5}"#),
+            "'n_predict' is not supported by this version; use 'max_tokens'."
+        );
+    }
+}
