@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use lockstep_config::{ServeArgs, with_config_file};
+use lockstep_config::{ConfigError, ServeArgs, with_config_file};
 use lockstep_process::{Role, exit};
 
 use crate::console;
@@ -90,10 +90,8 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Command, ExitCode> {
         .and_then(|matches| Cli::from_arg_matches(&matches))
         .map_err(|error| {
             let _ = error.print();
-            if let Some(variable) = source::variable(&command, &words, &error) {
-                console::remark(&format!(
-                    "The value comes from the environment: {variable}."
-                ));
+            if let Some(hint) = source::hint(&command, &words, &error) {
+                console::remark(&hint);
             }
             ExitCode::from(if error.use_stderr() {
                 exit::USAGE
@@ -113,6 +111,24 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Command, ExitCode> {
         Parsed::Scheduler(args) => Command::Role(Role::Scheduler, args.run_dir),
         Parsed::Worker(args) => Command::Role(Role::Worker(args.index), args.run_dir),
     })
+}
+
+/// Says of the options that a configuration error names where they are from,
+/// where that is not the command line.
+pub(crate) fn hints(error: &LaunchError, arguments: Vec<OsString>) -> Vec<String> {
+    let options: &[&str] = match error {
+        LaunchError::Config(ConfigError::Value { option, .. }) => &[option],
+        LaunchError::Config(ConfigError::Conflict { first, second, .. }) => &[first, second],
+        LaunchError::Config(ConfigError::Model(_)) => &["--model-path"],
+        _ => return Vec::new(),
+    };
+    let command = Cli::command();
+    let words = with_default_command(arguments);
+    let Ok(all) = with_config_file(&command, words.clone()) else {
+        return Vec::new();
+    };
+    let from_file = all.get(words.len()..).unwrap_or_default();
+    source::hints(&command, &words, from_file, options)
 }
 
 /// Puts `serve` in front of options that come without a command, takes a first

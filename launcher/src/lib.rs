@@ -44,6 +44,9 @@ pub fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             console::complain(&error);
+            for hint in cli::hints(&error, std::env::args_os().collect()) {
+                console::remark(&hint);
+            }
             ExitCode::from(error.exit_code())
         }
     }

@@ -2,25 +2,53 @@
 
 use std::ffi::OsString;
 
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command};
 
-/// The variable of the environment that gave the value which `error` is about;
-/// `None` when it was given in `words`, or when the error is about none.
-pub(super) fn variable(
-    command: &Command,
-    words: &[OsString],
-    error: &clap::Error,
-) -> Option<String> {
+/// Says which variable of the environment gave the value that `error` is about,
+/// or what a word without an option may have meant. Nothing, when the value was
+/// given in `words`.
+pub(super) fn hint(command: &Command, words: &[OsString], error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else {
         return None;
     };
-    // As "--port <PORT>".
-    let name = shown.split_whitespace().next()?.strip_prefix("--")?;
+    if error.kind() == ErrorKind::UnknownArgument && !shown.starts_with('-') {
+        return Some("A model's folder comes right after the command: lockstep serve DIR.".into());
+    }
+    variable(command, words, shown)
+}
+
+/// Says for each of the `options` of an error, each as `--name` or with more
+/// behind it, that it was not given in `words` but in the file, from which
+/// `from_file` was read, or in the environment.
+pub(super) fn hints(
+    command: &Command,
+    words: &[OsString],
+    from_file: &[OsString],
+    options: &[&str],
+) -> Vec<String> {
+    let hint = |option: &&str| {
+        let argument = find(command, name(option)?)?;
+        if given(argument, from_file) {
+            return Some(format!("--{} is from the --config file.", name(option)?));
+        }
+        variable(command, words, option)
+    };
+    options.iter().filter_map(hint).collect()
+}
+
+fn variable(command: &Command, words: &[OsString], shown: &str) -> Option<String> {
+    let name = name(shown)?;
     let argument = find(command, name)?;
     let variable = argument.get_env()?.to_str()?;
     std::env::var_os(variable)?;
-    (!given(argument, words)).then(|| variable.to_owned())
+    let hint = format!("--{name} is from the environment: {variable}.");
+    (!given(argument, words)).then_some(hint)
+}
+
+/// The name in "--port <PORT>".
+fn name(shown: &str) -> Option<&str> {
+    shown.split_whitespace().next()?.strip_prefix("--")
 }
 
 fn find<'a>(command: &'a Command, long: &str) -> Option<&'a Arg> {
@@ -49,7 +77,9 @@ fn given(argument: &Arg, words: &[OsString]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::variable;
+    use std::ffi::OsString;
+
+    use super::{hint, hints};
     use clap::{Arg, Command};
 
     /// A number from a variable that every test run has and that is none.
@@ -62,18 +92,43 @@ mod tests {
         Command::new("p").subcommand(Command::new("run").arg(number))
     }
 
+    fn words(line: &str) -> Vec<OsString> {
+        line.split_whitespace().map(Into::into).collect()
+    }
+
     #[test]
     fn a_value_from_the_environment_is_told_from_a_flags() {
-        for (words, expected) in [
-            (vec!["p", "run"], Some("PATH")),
-            (vec!["p", "run", "--number", "x"], None),
-            (vec!["p", "run", "--n=x"], None),
-            (vec!["p", "run", "--other"], None),
+        let path = Some("--number is from the environment: PATH.");
+        for (line, expected) in [
+            ("p run", path),
+            ("p run --number x", None),
+            ("p run --n=x", None),
+            ("p run --other", None),
         ] {
-            let words: Vec<_> = words.into_iter().map(Into::into).collect();
-            let error = program().try_get_matches_from(&words).expect_err("wrong");
-            let found = variable(&program(), &words, &error);
-            assert_eq!(found.as_deref(), expected, "{words:?}");
+            let error = program().try_get_matches_from(words(line));
+            let found = hint(&program(), &words(line), &error.expect_err("wrong"));
+            assert_eq!(found.as_deref(), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn a_value_from_the_file_is_told_from_the_others() {
+        let found = |line: &str, file: &str| {
+            let option = ["--number 3"];
+            hints(&program(), &words(line), &words(file), &option).concat()
+        };
+        assert!(found("p run", "--number=3").contains("--config"));
+        assert!(found("p run", "").contains("PATH"));
+        assert_eq!(found("p run --number 3", ""), "");
+    }
+
+    #[test]
+    fn a_stray_word_gets_a_hint() {
+        let program =
+            program().mut_subcommand("run", |run| run.mut_arg("number", |n| n.env("NONE_SUCH")));
+        let line = words("p run --number 1 folder");
+        let error = program.clone().try_get_matches_from(&line);
+        let found = hint(&program, &line, &error.expect_err("wrong"));
+        assert!(found.is_some_and(|hint| hint.contains("serve DIR")));
     }
 }

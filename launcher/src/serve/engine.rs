@@ -61,8 +61,9 @@ fn say_drain(name: &str, limit: Duration, has_front: bool) {
         );
     } else {
         tracing::info!(
-            "{name}: this node leaves; node 0 will fail or restart its engine; a second signal \
-             ends at once"
+            "{name}: this node leaves once running requests are finished, at most {} s; node 0 \
+             will then fail or restart its engine; a second signal ends at once",
+            limit.as_secs()
         );
     }
 }
