@@ -30,6 +30,10 @@ pub struct ApiError {
     pub retry_after_s: Option<u32>,
 }
 
+/// What the access log says of a refusal, as an extension of the response.
+#[derive(Debug, Clone, Copy)]
+pub struct ErrorCode(pub &'static str);
+
 /// Shorthand for results that a client may see the error of.
 pub type ApiResult<T> = Result<T, ApiError>;
 
@@ -139,11 +143,17 @@ impl ApiError {
     pub fn into_http(self) -> Response<Body> {
         let mut response = Response::new(Body::from(self.json()));
         *response.status_mut() = self.status;
+        let code = ErrorCode(self.code.unwrap_or(self.kind));
+        response.extensions_mut().insert(code);
         let headers = response.headers_mut();
         headers.insert(
             header::CONTENT_TYPE,
             HeaderValue::from_static("application/json"),
         );
+        if self.status == StatusCode::UNAUTHORIZED {
+            // RFC 9110, section 11.6.1: a 401 says which scheme it wants.
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if let Some(seconds) = self.retry_after_s {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

@@ -1,5 +1,6 @@
 //! The HTTP front: OpenAI's API, SGLang's native API, and what operators need.
 
+mod access;
 mod admin;
 mod body;
 mod chat;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use axum::{
     Router,
     extract::Request,
-    middleware::from_fn_with_state,
+    middleware::{from_fn, from_fn_with_state},
     routing::{any, get, post},
 };
 pub(crate) use chat::convert::messages::check as check_messages;
@@ -45,6 +46,8 @@ pub fn router(engine: Arc<Engine>) -> Router {
         .route("/detokenize", post(tokenize::detokenize))
         .route("/generate", post(native::generate))
         .route("/health", get(admin::health))
+        .route("/ping", get(admin::health))
+        .route("/version", get(info::version))
         .route("/health_generate", get(admin::health_generate))
         .route("/model_info", get(info::model_info))
         .route("/get_model_info", get(info::model_info))
@@ -64,6 +67,7 @@ pub fn router(engine: Arc<Engine>) -> Router {
             middleware::limit_headers,
         ))
         .layer(CatchPanicLayer::custom(middleware::panicked))
+        .layer(from_fn(access::log))
         .layer(from_fn_with_state(engine.clone(), middleware::identify))
         .with_state(engine)
 }

@@ -25,6 +25,7 @@ pub mod run;
 pub mod scheduler;
 pub mod stall;
 pub mod submission;
+mod tally;
 pub mod text;
 
 pub use run::{Listeners, RunError, run, serve_on};

@@ -1,9 +1,11 @@
 //! When a choice's tokens came.
 
+use std::sync::Arc;
+
 use lockstep_proto::request::Usage;
 use tokio::time::Instant;
 
-use crate::metrics::Latencies;
+use crate::{metrics::Latencies, tally::Tally};
 
 /// Clock of one choice.
 #[derive(Debug)]
@@ -11,6 +13,7 @@ pub(super) struct Timing {
     latencies: Latencies,
     arrived: Instant,
     last: Option<Instant>,
+    tally: Option<Arc<Tally>>,
 }
 
 impl Timing {
@@ -20,6 +23,7 @@ impl Timing {
             latencies,
             arrived,
             last: None,
+            tally: Tally::current(),
         }
     }
 
@@ -40,6 +44,9 @@ impl Timing {
             }
         }
         latencies.generated_tokens.increment(tokens as u64);
+        if let Some(tally) = &self.tally {
+            tally.completion(tokens as u64);
+        }
         self.last = Some(now);
     }
 

@@ -17,7 +17,7 @@ use crate::{
     metrics::render_load,
 };
 
-/// `GET /health`: 200 only if a forward step ran on every rank recently, or one runs now.
+/// `GET /health`, `GET /ping`: 200 only if a forward step ran on every rank recently, or one runs now.
 pub(super) async fn health(State(engine): State<Arc<Engine>>) -> ApiResult<Response> {
     engine.healthy(false).await?;
     json(&json!({"status": "ok"}))
@@ -29,7 +29,8 @@ pub(super) async fn health_generate(State(engine): State<Arc<Engine>>) -> ApiRes
     json(&json!({"status": "ok"}))
 }
 
-/// `/flush_cache`: empties the prefix cache. Refused while requests run.
+/// `/flush_cache`: empties the prefix cache. Refused while requests run. GET
+/// does the same as POST, as SGLang has it.
 pub(super) async fn flush_cache(State(engine): State<Arc<Engine>>) -> ApiResult<Response> {
     let flushed = engine.scheduler.flush().await?;
     if !flushed.flushed {

@@ -19,12 +19,18 @@ pub(super) async fn index(State(engine): State<Arc<Engine>>) -> Response {
         "lockstep {} serves {}\n\n\
          POST /v1/chat/completions  POST /v1/completions  GET /v1/models\n\
          POST /generate  POST /tokenize  POST /detokenize\n\
-         GET /health  GET /health_generate  GET /metrics\n\
-         GET /model_info  GET /server_info  POST /flush_cache  POST /abort_request\n",
+         GET /health  GET /ping  GET /health_generate  GET /metrics\n\
+         GET /version  GET /model_info  GET /server_info\n\
+         POST or GET /flush_cache  POST /abort_request\n",
         env!("CARGO_PKG_VERSION"),
         engine.model()
     );
     ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()
+}
+
+/// `GET /version`, as vLLM has it.
+pub(super) async fn version() -> ApiResult<Response> {
+    json(&json!({"version": env!("CARGO_PKG_VERSION")}))
 }
 
 #[derive(Serialize)]

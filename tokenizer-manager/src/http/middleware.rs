@@ -73,6 +73,8 @@ fn route(path: Option<&MatchedPath>) -> &'static str {
         "/detokenize",
         "/generate",
         "/health",
+        "/ping",
+        "/version",
         "/health_generate",
         "/model_info",
         "/server_info",
@@ -120,13 +122,14 @@ pub(super) async fn limit_headers(
     next.run(request).await
 }
 
-/// Asks for the API key, where the server has one, on every route but `/health`.
+/// Asks for the API key, where the server has one, on every route but
+/// `/health` and `/ping`.
 pub(super) async fn authorize(
     State(engine): State<Arc<Engine>>,
     request: Request,
     next: Next,
 ) -> Response<Body> {
-    let open = request.uri().path() == "/health"
+    let open = matches!(request.uri().path(), "/health" | "/ping")
         && matches!(*request.method(), Method::GET | Method::HEAD);
     if !open {
         let shown = request

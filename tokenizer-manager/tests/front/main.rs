@@ -1,6 +1,7 @@
 //! The tokenizer-manager over its real sockets, with a scripted scheduler
 //! behind it and the demo model's tokenizer inside.
 
+mod access;
 mod chat;
 mod client;
 mod completions;

@@ -17,9 +17,11 @@ async fn health_is_the_schedulers() {
     assert_eq!(front.get("/health").await.0, 200);
     assert_eq!(front.get("/health_generate").await.0, 200);
     front.mock.healthy.store(false, Ordering::Relaxed);
-    let (status, text) = front.get("/health").await;
-    assert_eq!(status, 503);
-    assert!(text.contains("rank 1 is stuck"), "{text}");
+    for path in ["/health", "/ping"] {
+        let (status, text) = front.get(path).await;
+        assert_eq!(status, 503);
+        assert!(text.contains("rank 1 is stuck"), "{text}");
+    }
 }
 
 #[tokio::test]
@@ -47,6 +49,8 @@ async fn the_model_is_listed_and_described() {
         assert_eq!(info["config_hash"], HASH);
         assert_eq!(info["load"]["num_running_reqs"], 3);
     }
+    let version = json(front.get("/version").await.1);
+    assert_eq!(version, json!({"version": env!("CARGO_PKG_VERSION")}));
     let (status, text) = front.get("/").await;
     assert_eq!(status, 200);
     assert!(text.contains(MODEL));
@@ -122,6 +126,7 @@ async fn a_key_closes_everything_but_health() {
     })
     .await;
     assert_eq!(front.get("/health").await.0, 200);
+    assert_eq!(front.get("/ping").await.0, 200);
     for path in ["/v1/models", "/metrics", "/server_info", "/nothing"] {
         let (status, text) = front.get(path).await;
         assert_eq!(status, 401, "{path}");
@@ -130,8 +135,20 @@ async fn a_key_closes_everything_but_health() {
     let url = format!("{}/v1/models", front.url);
     for (key, status) in [("secret", 200), ("secreT", 401), ("", 401)] {
         let request = front.client.get(&url).bearer_auth(key);
-        assert_eq!(request.send().await.expect("answered").status(), status);
+        let response = request.send().await.expect("answered");
+        assert_eq!(response.status(), status);
+        let challenge = response.headers().get("www-authenticate");
+        assert_eq!(
+            challenge.is_some_and(|scheme| scheme == "Bearer"),
+            status == 401
+        );
     }
+    // One message for a key that is missing, another for one that is wrong.
+    let missing = front.get("/v1/models").await.1;
+    let wrong = front.client.get(&url).bearer_auth("x").send().await;
+    let wrong = wrong.expect("answered").text().await.expect("text");
+    assert!(missing.contains("didn't provide an API key"), "{missing}");
+    assert!(wrong.contains("Incorrect API key"), "{wrong}");
 }
 
 #[tokio::test]

@@ -18,6 +18,7 @@ use crate::{
         sse::{self, Framer, Frames},
     },
     submission::Submission,
+    tally::Tally,
 };
 
 /// One choice being generated and what its answer repeats.
@@ -44,6 +45,9 @@ impl Jobs {
             let submission = Submission::new(engine, draft).await?;
             is_list |= submission.n > 1;
             let prompt_tokens = submission.prompts.first().map_or(0, |prompt| prompt.len());
+            if let Some(tally) = Tally::current() {
+                tally.prompt(prompt_tokens as u64);
+            }
             for (choice, generation) in submission.generations.into_iter().enumerate() {
                 let id = match submission.n {
                     1 => rid.clone(),

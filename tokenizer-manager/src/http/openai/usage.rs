@@ -3,7 +3,7 @@
 use lockstep_proto::request::Usage;
 use serde::Serialize;
 
-use crate::submission::Submission;
+use crate::{submission::Submission, tally::Tally};
 
 /// OpenAI's `usage` object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -31,9 +31,13 @@ pub(crate) struct UsageMeter {
 
 impl UsageMeter {
     pub(crate) fn new(submission: &Submission) -> Self {
+        let prompt_tokens = submission.prompts.iter().map(|p| p.len() as u64).sum();
+        if let Some(tally) = Tally::current() {
+            tally.prompt(prompt_tokens);
+        }
         Self {
             n: submission.n,
-            prompt_tokens: submission.prompts.iter().map(|p| p.len() as u64).sum(),
+            prompt_tokens,
             choices: vec![Usage::default(); submission.prompts.len() * submission.n],
         }
     }

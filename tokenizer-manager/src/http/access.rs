@@ -1,0 +1,226 @@
+//! The access log: one line per request, under the target `access`, once its
+//! answer is sent or its client has left.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use axum::{
+    body::{Body, HttpBody},
+    extract::Request,
+    http::{Method, Response},
+    middleware::Next,
+};
+use bytes::Bytes;
+use hyper::body::{Frame, SizeHint};
+use tokio::time::Instant;
+
+use super::middleware::RequestId;
+use crate::{error::ErrorCode, tally::Tally};
+
+/// nginx's status for a client that left before it was answered.
+const CLIENT_LEFT: u16 = 499;
+
+/// Logs the request once it is finished.
+pub(super) async fn log(request: Request, next: Next) -> Response<Body> {
+    let id = request.extensions().get::<RequestId>();
+    let mut line = Line {
+        request: id.map(|id| Arc::clone(&id.0)),
+        method: request.method().clone(),
+        path: request.uri().path().to_owned(),
+        started: Instant::now(),
+        tally: Arc::default(),
+        status: CLIENT_LEFT,
+        code: None,
+        complete: false,
+    };
+    let response = Arc::clone(&line.tally).scope(next.run(request)).await;
+    line.status = response.status().as_u16();
+    line.code = response.extensions().get::<ErrorCode>().map(|code| code.0);
+    response.map(|body| Body::new(Logged { body, line }))
+}
+
+/// A request's line, written when it is dropped.
+struct Line {
+    request: Option<Arc<str>>,
+    method: Method,
+    path: String,
+    started: Instant,
+    tally: Arc<Tally>,
+    status: u16,
+    code: Option<&'static str>,
+    /// The whole answer was taken.
+    complete: bool,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let (prompt_tokens, completion_tokens) = self.tally.tokens();
+        let ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        tracing::info!(
+            target: "access",
+            request = self.request.as_deref(),
+            method = self.method.as_str(),
+            path = self.path,
+            status = self.status,
+            code = self.code,
+            complete = self.complete,
+            prompt_tokens,
+            completion_tokens,
+            ms,
+            "finished"
+        );
+    }
+}
+
+/// An answer's body and its line.
+struct Logged {
+    body: Body,
+    line: Line,
+}
+
+impl HttpBody for Logged {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        if matches!(frame, Poll::Ready(None)) {
+            self.line.complete = true;
+        }
+        frame
+    }
+
+    // Whoever sends the body may ask for no frame after this says so.
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Logged {
+    fn drop(&mut self) {
+        self.line.complete |= self.body.is_end_stream();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{self, Write},
+        sync::Mutex,
+    };
+
+    use axum::{
+        Router,
+        middleware::from_fn,
+        routing::{get, post},
+    };
+    use http_body_util::BodyExt;
+    use tower::ServiceExt;
+    use tracing_subscriber::fmt::MakeWriter;
+
+    use super::*;
+    use crate::error::{ApiError, ApiResult};
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("unpoisoned").write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl MakeWriter<'_> for Lines {
+        type Writer = Self;
+
+        fn make_writer(&self) -> Self {
+            self.clone()
+        }
+    }
+
+    impl Lines {
+        fn take(&self) -> Vec<serde_json::Value> {
+            let text = std::mem::take(&mut *self.0.lock().expect("unpoisoned"));
+            let lines = serde_json::Deserializer::from_slice(&text).into_iter();
+            lines.map(|line| line.expect("json")).collect()
+        }
+    }
+
+    async fn generate() -> &'static str {
+        let tally = Tally::current().expect("within a request");
+        tally.prompt(5);
+        tally.completion(3);
+        "abc"
+    }
+
+    async fn fail() -> ApiResult<()> {
+        Err(ApiError::unsupported("lora", "no"))
+    }
+
+    async fn hang() {
+        std::future::pending::<()>().await;
+    }
+
+    #[tokio::test]
+    async fn every_request_has_one_line_when_it_is_finished() {
+        let lines = Lines::default();
+        let subscriber = tracing_subscriber::fmt()
+            .json()
+            .with_writer(lines.clone())
+            .finish();
+        let _guard = tracing::subscriber::set_default(subscriber);
+        let router = Router::new()
+            .route("/ok", get(generate))
+            .route("/bad", post(fail))
+            .route("/hang", get(hang))
+            .layer(from_fn(log));
+        let send = |method: &str, path: &str| {
+            let request = Request::builder().method(method).uri(path);
+            let request = request.body(Body::empty()).expect("a request");
+            router.clone().oneshot(request)
+        };
+
+        let response = send("GET", "/ok").await.expect("answered");
+        assert!(lines.take().is_empty(), "the answer is not sent yet");
+        response.into_body().collect().await.expect("body");
+        let line = &lines.take()[0];
+        assert_eq!(line["target"], "access");
+        assert_eq!(line["level"], "INFO");
+        for (field, value) in [
+            ("method", serde_json::json!("GET")),
+            ("path", "/ok".into()),
+            ("status", 200.into()),
+            ("complete", true.into()),
+            ("prompt_tokens", 5.into()),
+            ("completion_tokens", 3.into()),
+        ] {
+            assert_eq!(line["fields"][field], value, "{line}");
+        }
+        assert!(line["fields"].get("code").is_none(), "{line}");
+
+        drop(send("POST", "/bad").await.expect("answered"));
+        let fields = &lines.take()[0]["fields"];
+        assert_eq!(fields["status"], 400);
+        assert_eq!(fields["code"], "unsupported_parameter");
+        assert_eq!(fields["complete"], false);
+
+        let mut hanging = Box::pin(send("GET", "/hang"));
+        assert!(futures::poll!(&mut hanging).is_pending());
+        drop(hanging);
+        assert_eq!(lines.take()[0]["fields"]["status"], 499);
+    }
+}

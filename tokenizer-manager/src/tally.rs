@@ -1,0 +1,48 @@
+//! What one HTTP request cost, gathered where it is known, for its line in the
+//! access log.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+tokio::task_local! {
+    static CURRENT: Arc<Tally>;
+}
+
+/// The tokens of one HTTP request, over all its prompts and choices.
+#[derive(Debug, Default)]
+pub struct Tally {
+    prompt_tokens: AtomicU64,
+    completion_tokens: AtomicU64,
+}
+
+impl Tally {
+    /// That of the request that the caller works for; `None` outside HTTP.
+    pub fn current() -> Option<Arc<Self>> {
+        CURRENT.try_with(Arc::clone).ok()
+    }
+
+    /// Runs `work` for the request of this tally.
+    pub async fn scope<F: Future>(self: Arc<Self>, work: F) -> F::Output {
+        CURRENT.scope(self, work).await
+    }
+
+    /// Adds the tokens of prompts.
+    pub fn prompt(&self, tokens: u64) {
+        self.prompt_tokens.fetch_add(tokens, Ordering::Relaxed);
+    }
+
+    /// Adds generated tokens.
+    pub fn completion(&self, tokens: u64) {
+        self.completion_tokens.fetch_add(tokens, Ordering::Relaxed);
+    }
+
+    /// Tokens of the prompts and of the output so far.
+    pub fn tokens(&self) -> (u64, u64) {
+        (
+            self.prompt_tokens.load(Ordering::Relaxed),
+            self.completion_tokens.load(Ordering::Relaxed),
+        )
+    }
+}
