@@ -126,7 +126,12 @@ const FIELDS: &[Field] = &[
         remedy: "use 'repetition_penalty'",
         ..neutral("repeat_penalty", 1.0)
     },
-    instead("n_predict", OPENAI, "use 'max_tokens'"),
+    Field {
+        // Without a limit, as chat is anyway.
+        neutral: Neutral::Number(-1.0),
+        ..instead("n_predict", CHAT, "use 'max_tokens'")
+    },
+    instead("n_predict", COMPLETIONS, "use 'max_tokens'"),
     instead(
         "n_predict",
         Routes(4 | 8),
@@ -165,8 +170,10 @@ const FIELDS: &[Field] = &[
         Routes(4 | 8),
         "use 'return_logprob' and 'logprob_start_len'",
     ),
-    instead("n_probs", OPENAI, "use 'logprobs'"),
-    instead("n_probs", Routes(4 | 8), "use 'top_logprobs_num'"),
+    Field {
+        remedy: "use 'logprobs', or 'top_logprobs_num' of /generate",
+        ..neutral("n_probs", 0.0)
+    },
     field("token_ids_logprob", GENERATE),
     field("return_hidden_states", ALL),
     field("return_token_ids", OPENAI),
@@ -314,6 +321,9 @@ mod tests {
             (json!({"length_penalty": 0.9}), Some("length_penalty")),
             (json!({"xtc_probability": 0, "dry_multiplier": 0.0}), None),
             (json!({"xtc_probability": 0.5}), Some("xtc_probability")),
+            (json!({"n_predict": -1, "n_probs": 0, "mirostat": 0}), None),
+            (json!({"n_predict": 5}), Some("n_predict")),
+            (json!({"n_probs": 2}), Some("n_probs")),
             (json!({"prompt_logprobs": 0}), Some("prompt_logprobs")),
             (json!({"modalities": ["text"]}), None),
             (json!({"modalities": ["text", "audio"]}), Some("modalities")),
