@@ -274,8 +274,16 @@ async fn health_and_reflection_are_on_every_grpc_port() {
             let check = HealthCheckRequest {
                 service: name.to_owned(),
             };
-            let answer = health.check(check).await.expect("an answer").into_inner();
-            assert_eq!(answer.status().as_str_name(), "SERVING", "{name:?}");
+            // Follows the engine's own health, hence may say it a moment later.
+            lockstep_tests::wait::until(
+                "the port to serve",
+                lockstep_tests::wait::LIMIT,
+                async || {
+                    let answer = health.check(check.clone()).await.expect("an answer");
+                    (answer.into_inner().status().as_str_name() == "SERVING").then_some(())
+                },
+            )
+            .await;
         }
         let unknown = HealthCheckRequest {
             service: "no.such.Service".to_owned(),

@@ -106,7 +106,7 @@ async fn leave(ctx: &RoleContext, leaving: WeakSender<WorkerMessage>) {
     let told = message(worker_message::Kind::Leaving(WorkerLeaving {}));
     if outgoing.send(told).await.is_ok() {
         drop(outgoing);
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 
