@@ -122,6 +122,11 @@ impl ApiError {
         .into()
     }
 
+    /// OpenAI's `code`, or the `type` where there is none: what operators look for.
+    pub fn code(&self) -> &'static str {
+        self.code.unwrap_or(self.kind)
+    }
+
     /// OpenAI's error object for this error.
     pub fn body(&self) -> ErrorBody<'_> {
         ErrorBody {
@@ -143,7 +148,7 @@ impl ApiError {
     pub fn into_http(self) -> Response<Body> {
         let mut response = Response::new(Body::from(self.json()));
         *response.status_mut() = self.status;
-        let code = ErrorCode(self.code.unwrap_or(self.kind));
+        let code = ErrorCode(self.code());
         response.extensions_mut().insert(code);
         let headers = response.headers_mut();
         headers.insert(

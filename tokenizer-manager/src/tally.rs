@@ -2,7 +2,7 @@
 //! access log.
 
 use std::sync::{
-    Arc,
+    Arc, OnceLock,
     atomic::{AtomicU64, Ordering},
 };
 
@@ -15,6 +15,7 @@ tokio::task_local! {
 pub struct Tally {
     prompt_tokens: AtomicU64,
     completion_tokens: AtomicU64,
+    error: OnceLock<&'static str>,
 }
 
 impl Tally {
@@ -36,6 +37,17 @@ impl Tally {
     /// Adds generated tokens.
     pub fn completion(&self, tokens: u64) {
         self.completion_tokens.fetch_add(tokens, Ordering::Relaxed);
+    }
+
+    /// An error ended an answer whose status was sent already.
+    pub fn failed(&self, code: &'static str) {
+        // The first error ends the answer; there is no second.
+        let _ = self.error.set(code);
+    }
+
+    /// The code of that error.
+    pub fn error(&self) -> Option<&'static str> {
+        self.error.get().copied()
     }
 
     /// Tokens of the prompts and of the output so far.

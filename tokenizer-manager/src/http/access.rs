@@ -65,7 +65,7 @@ impl Drop for Line {
             method = self.method.as_str(),
             path = self.path,
             status = self.status,
-            code = self.code,
+            code = self.code.or(self.tally.error()),
             complete = self.complete,
             prompt_tokens,
             completion_tokens,

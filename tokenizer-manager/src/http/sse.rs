@@ -1,6 +1,6 @@
 //! Server-sent events: `data: <json>` and an empty line.
 
-use std::convert::Infallible;
+use std::{convert::Infallible, sync::Arc};
 
 use axum::{
     body::Body,
@@ -13,39 +13,54 @@ use serde::Serialize;
 use crate::{
     error::ApiError,
     stall::{Guarded, STALL_TIMEOUT},
+    tally::Tally,
 };
 
 /// Frames of one write.
-#[derive(Debug, Default)]
-pub(super) struct Frames(BytesMut);
+#[derive(Debug)]
+pub(super) struct Frames {
+    bytes: BytesMut,
+    tally: Option<Arc<Tally>>,
+}
 
 impl Frames {
+    /// None yet, for the request that the caller works for.
+    fn new(tally: Option<Arc<Tally>>) -> Self {
+        Self {
+            bytes: BytesMut::new(),
+            tally,
+        }
+    }
+
     /// Adds an event.
     pub(super) fn event<T: Serialize>(&mut self, value: &T) {
-        self.0.put_slice(b"data: ");
-        let start = self.0.len();
-        if let Err(error) = serde_json::to_writer((&mut self.0).writer(), value) {
+        self.bytes.put_slice(b"data: ");
+        let start = self.bytes.len();
+        if let Err(error) = serde_json::to_writer((&mut self.bytes).writer(), value) {
             // Answers are plain structs, which always serialise; say so if one does not.
-            self.0.truncate(start);
+            self.bytes.truncate(start);
             let error = ApiError::internal(format!("The answer could not be written: {error}"));
-            self.0.put_slice(error.json().as_bytes());
+            self.bytes.put_slice(error.json().as_bytes());
         }
-        self.0.put_slice(b"\n\n");
+        self.bytes.put_slice(b"\n\n");
     }
 
     /// Adds the error that ends a stream.
     pub(super) fn error(&mut self, error: &ApiError) {
+        if let Some(tally) = &self.tally {
+            tally.failed(error.code());
+        }
         self.event(&error.body());
     }
 
     /// Adds OpenAI's last event.
     pub(super) fn done(&mut self) {
-        self.0.put_slice(b"data: [DONE]\n\n");
+        self.bytes.put_slice(b"data: [DONE]\n\n");
     }
 
     /// The bytes, if any.
     pub(super) fn take(&mut self) -> Option<Bytes> {
-        (!self.0.is_empty()).then(|| self.0.split().freeze())
+        (!self.bytes.is_empty()).then(|| self.bytes.split().freeze())
     }
 }
 
@@ -69,7 +84,7 @@ pub(super) fn response<F>(
 where
     F: Framer,
 {
-    let state = (items, framer, Frames::default(), false);
+    let state = (items, framer, Frames::new(Tally::current()), false);
     let bytes = futures::stream::unfold(
         state,
         |(mut items, mut framer, mut frames, over)| async move {
@@ -95,7 +110,7 @@ where
         },
     );
     let bytes = Guarded::new(bytes.boxed(), STALL_TIMEOUT, || {
-        let mut frames = Frames::default();
+        let mut frames = Frames::new(None);
         frames.error(&ApiError::stalled());
         Ok(frames.take().unwrap_or_default())
     });

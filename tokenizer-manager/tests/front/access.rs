@@ -108,6 +108,23 @@ async fn lines_count_the_tokens_of_all_choices() {
         assert_eq!(line["prompt_tokens"], prompt, "{line}");
         assert_eq!(line["completion_tokens"], 6, "{line}");
     }
+    // An error after the status is on its line as well.
+    let body = chat(&json!({"stream": true}));
+    let scheduler = async {
+        let job = front.mock.job().await;
+        job.tokens(&ids("Hi"));
+        job.fail(lockstep_proto::pb::lockstep::RequestError {
+            kind: lockstep_proto::pb::lockstep::ErrorKind::Internal.into(),
+            message: "a rank died".to_owned(),
+            ..Default::default()
+        });
+    };
+    let request = post(&front, "/v1/chat/completions", "logged-late", &body);
+    tokio::join!(request, scheduler);
+    let late = line(&mut lines, "logged-late").await;
+    assert_eq!(late["status"], 200);
+    assert_eq!(late["code"], "internal_error");
+
     let body = chat(&json!({"guided_json": {"a": 1}}));
     post(&front, "/v1/chat/completions", "logged-refused", &body).await;
     let line = line(&mut lines, "logged-refused").await;
