@@ -90,6 +90,8 @@ impl Client {
             "max_tokens": output_len,
             "temperature": 0.0,
             "ignore_eos": true,
+            // A token without text makes no event, and then no gap to time.
+            "skip_special_tokens": false,
             "stream": true,
             "stream_options": {"include_usage": true},
         });
