@@ -15,7 +15,11 @@ pub fn init(role: &str, filter: &str, json: bool) {
     let filter = EnvFilter::try_new(capped(filter)).unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_ansi(false);
+        .with_ansi(false)
+        // Stderr is a pipe to the launcher. When the launcher is gone, reporting
+        // there that a line could not be written there would panic, and take
+        // the client whose request was being logged with it.
+        .log_internal_errors(false);
     let result = if json {
         let writer = JsonRole::new(role);
         builder

@@ -95,3 +95,31 @@ fn chatty_libraries_stay_at_info_unless_named() {
     assert!(!capped.contains("h2=info"), "{capped}");
     assert_eq!(check(&capped), Ok(()));
 }
+
+/// In the child of the test below: logs to a pipe that nobody reads.
+const CHILD: &str = "LOCKSTEP_TEST_LOG_TO_NOBODY";
+
+#[test]
+fn a_line_that_nobody_can_read_harms_nobody() {
+    if let Ok(json) = std::env::var(CHILD) {
+        super::init("test", "info", json == "json");
+        tracing::info!("to nobody");
+        return;
+    }
+    for format in ["text", "json"] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let status = std::process::Command::new(std::env::current_exe().expect("this test"))
+            .args([
+                "--exact",
+                "--nocapture",
+                "logging::tests::a_line_that_nobody_can_read_harms_nobody",
+            ])
+            .env(CHILD, format)
+            .stdout(std::process::Stdio::null())
+            .stderr(writer)
+            .status()
+            .expect("started");
+        assert!(status.success(), "{format}: {status}");
+    }
+}
