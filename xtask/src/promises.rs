@@ -86,14 +86,8 @@ mod tests {
         (".ci/run", "set -e\ncargo test --workspace\n"),
     ];
 
-    /// The findings when `path` has `text` instead, or is missing.
     fn messages(path: &str, text: Option<&str>) -> Vec<String> {
-        let others = GOOD.iter().copied().filter(|(good, _)| *good != path);
-        let files: Vec<_> = others.chain(text.map(|text| (path, text))).collect();
-        check(&Tree::of(&files))
-            .iter()
-            .map(ToString::to_string)
-            .collect()
+        Tree::changed(&GOOD, path, text, check)
     }
 
     #[test]

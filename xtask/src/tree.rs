@@ -53,6 +53,21 @@ impl Tree {
         }
     }
 
+    /// What `check` says of the files `good` when `path` has `text` instead, or
+    /// is missing.
+    #[cfg(test)]
+    pub(crate) fn changed(
+        good: &[(&str, &str)],
+        path: &str,
+        text: Option<&str>,
+        check: impl Fn(&Self) -> Vec<Finding>,
+    ) -> Vec<String> {
+        let others = good.iter().copied().filter(|(good, _)| *good != path);
+        let files: Vec<_> = others.chain(text.map(|text| (path, text))).collect();
+        let findings = check(&Self::of(&files));
+        findings.iter().map(ToString::to_string).collect()
+    }
+
     /// All paths and texts, sorted by path.
     pub fn files(&self) -> impl Iterator<Item = (&str, &str)> {
         self.files
