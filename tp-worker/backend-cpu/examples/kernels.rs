@@ -9,7 +9,7 @@
 use std::time::Instant;
 
 use lockstep_backend::{
-    AttentionShape, Backend, Batch, DType, HostBlock, HostMatrix, KvShape, Row,
+    AttentionShape, Backend, Batch, DType, HostBlock, HostMatrix, KvDType, KvShape, MatrixRole, Row,
 };
 use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions, Isa};
 use lockstep_collective::Single;
@@ -120,7 +120,11 @@ fn products(backend: &mut CpuBackend, alone: bool) {
     };
     let start = Instant::now();
     let matrices: Vec<_> = (0..MATRICES)
-        .map(|_| backend.load_matrix(&host).expect("memory"))
+        .map(|_| {
+            backend
+                .load_matrix(&host, MatrixRole::Projection)
+                .expect("memory")
+        })
         .collect();
     let packed = (MATRICES * bytes.len()) as f64 / start.elapsed().as_secs_f64() / 1e9;
     println!("  packing {packed:.2} GB/s of file");
@@ -166,7 +170,7 @@ fn attention(backend: &mut CpuBackend, alone: bool) {
                 head_dim: 64,
                 pages: (requests * pages_each) as usize,
                 page_size: page_size as usize,
-                dtype: DType::Bf16,
+                dtype: KvDType::Bf16,
             };
             let mut cache = backend.kv_cache(&kv).expect("memory");
             let pages: Vec<u32> = (0..requests * pages_each).collect();

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use lockstep_backend::{
-    AttentionShape, Backend, BackendError, Batch, HostMatrix, KvShape, RopeTable,
+    AttentionShape, Backend, BackendError, Batch, HostMatrix, KvShape, MatrixRole, RopeTable,
 };
 use lockstep_collective::Collective;
 
@@ -85,7 +85,11 @@ impl Backend for CpuBackend {
         format!("cpu {}, {dtype}, {} threads", self.isa, self.pool.threads())
     }
 
-    fn load_matrix(&mut self, matrix: &HostMatrix<'_>) -> Result<CpuMatrix, BackendError> {
+    fn load_matrix(
+        &mut self,
+        matrix: &HostMatrix<'_>,
+        _role: MatrixRole,
+    ) -> Result<CpuMatrix, BackendError> {
         CpuMatrix::pack(&mut self.pool, self.isa, self.element, matrix)
     }
 

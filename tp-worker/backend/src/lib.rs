@@ -13,8 +13,8 @@ mod weights;
 
 pub use batch::{Batch, Row};
 pub use error::BackendError;
-pub use shape::{AttentionShape, KvShape, RopeTable};
-pub use weights::{DType, HostBlock, HostMatrix};
+pub use shape::{AttentionShape, KvDType, KvShape, RopeTable};
+pub use weights::{DType, HostBlock, HostMatrix, MatrixRole};
 
 /// One device holding one shard.
 ///
@@ -40,11 +40,16 @@ pub trait Backend: Send + Sized {
 
     // ---- memory ----
 
-    /// Packs a weight matrix.
+    /// Packs a weight matrix, in the form that this backend keeps matrices of
+    /// its role in.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
-    fn load_matrix(&mut self, matrix: &HostMatrix<'_>) -> Result<Self::Matrix, BackendError>;
+    fn load_matrix(
+        &mut self,
+        matrix: &HostMatrix<'_>,
+        role: MatrixRole,
+    ) -> Result<Self::Matrix, BackendError>;
     /// Uploads a vector.
     ///
     /// # Errors

@@ -1,7 +1,5 @@
 //! Shapes that several operations share.
 
-use crate::DType;
-
 /// Attention heads of one rank and how `qkv` columns are laid out:
 /// all query heads, then all key heads, then all value heads.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -27,6 +25,25 @@ impl AttentionShape {
     }
 }
 
+/// What a paged cache keeps keys and values in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvDType {
+    /// 32-bit float.
+    F32,
+    /// bfloat16.
+    Bf16,
+}
+
+impl KvDType {
+    /// Bytes of one token's key or value under one head.
+    pub fn row_bytes(self, head_dim: usize) -> usize {
+        match self {
+            Self::F32 => 4 * head_dim,
+            Self::Bf16 => 2 * head_dim,
+        }
+    }
+}
+
 /// Size of the paged cache of one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvShape {
@@ -41,13 +58,13 @@ pub struct KvShape {
     /// Tokens per page.
     pub page_size: usize,
     /// Element type.
-    pub dtype: DType,
+    pub dtype: KvDType,
 }
 
 impl KvShape {
     /// Bytes of keys and values one token takes in all layers of this rank.
     pub fn bytes_per_token(&self) -> usize {
-        2 * self.layers * self.kv_heads * self.head_dim * self.dtype.bytes()
+        2 * self.layers * self.kv_heads * self.dtype.row_bytes(self.head_dim)
     }
 }
 

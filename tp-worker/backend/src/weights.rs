@@ -21,6 +21,15 @@ impl DType {
     }
 }
 
+/// What a matrix is for: a table of tokens bears less rounding than a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MatrixRole {
+    /// A projection inside a layer.
+    Projection,
+    /// One row per token of the vocabulary: embedding, output head or both.
+    Vocabulary,
+}
+
 /// A matrix `[rows, cols]` in host memory, made of row blocks that may lie
 /// apart (q, k and v; gate and up; a shard of heads), each row-major with its
 /// own stride, little-endian.

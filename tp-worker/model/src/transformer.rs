@@ -5,7 +5,7 @@ mod forward;
 mod host;
 mod load;
 
-use lockstep_backend::{AttentionShape, Backend, DType, KvShape, RopeTable};
+use lockstep_backend::{AttentionShape, Backend, KvDType, KvShape, RopeTable};
 use lockstep_config::ModelConfig;
 
 use crate::{CollectiveKind, CollectiveStep, Schedule, Shard};
@@ -96,7 +96,7 @@ impl<B: Backend> Transformer<B> {
     }
 
     /// The cache this rank needs for `pages` pages.
-    pub fn kv_shape(&self, pages: usize, page_size: usize, dtype: DType) -> KvShape {
+    pub fn kv_shape(&self, pages: usize, page_size: usize, dtype: KvDType) -> KvShape {
         KvShape {
             layers: self.model.num_layers,
             kv_heads: self.shard.kv_heads.len(),

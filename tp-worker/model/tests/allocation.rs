@@ -8,7 +8,7 @@ use std::{
     cell::Cell,
 };
 
-use lockstep_backend::{Backend, DType};
+use lockstep_backend::{Backend, KvDType};
 use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions};
 use lockstep_collective::Single;
 use lockstep_config::ModelConfig;
@@ -45,7 +45,7 @@ static COUNTING: Counting = Counting;
 fn a_pass_allocates_nothing() {
     let text: Vec<u32> = (0..40).collect();
     let page = |page: usize| page as u32;
-    for (compute, dtype) in [(Compute::F32, DType::F32), (Compute::Bf16, DType::Bf16)] {
+    for (compute, dtype) in [(Compute::F32, KvDType::F32), (Compute::Bf16, KvDType::Bf16)] {
         let model = ModelConfig::load(&fixture("qwen3")).unwrap();
         let options = CpuOptions {
             threads: 1,

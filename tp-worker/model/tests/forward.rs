@@ -7,7 +7,7 @@ mod naive;
 #[path = "support/pass.rs"]
 mod pass;
 
-use lockstep_backend::{Backend, DType};
+use lockstep_backend::{Backend, KvDType};
 use lockstep_collective::Single;
 use lockstep_config::ModelConfig;
 use lockstep_model::{CollectiveKind, ForwardLimits, LogitBlock, ModelError, Transformer};
@@ -30,7 +30,7 @@ fn load(logit_block_rows: usize) -> Loaded {
     };
     let transformer = Transformer::load(&mut backend, &model, limits, &mut |_| {}).unwrap();
     let cache = backend
-        .kv_cache(&transformer.kv_shape(4, 8, DType::F32))
+        .kv_cache(&transformer.kv_shape(4, 8, KvDType::F32))
         .unwrap();
     Loaded {
         backend,

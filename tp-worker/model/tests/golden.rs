@@ -12,7 +12,7 @@ mod pass;
 use std::{fs, sync::Arc};
 
 use driver::{Factory, Feed, logits};
-use lockstep_backend::DType;
+use lockstep_backend::KvDType;
 use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions};
 use lockstep_config::ModelConfig;
 use naive::Naive;
@@ -174,7 +174,7 @@ fn naive_backend_in_float32() {
         for tp_size in [1, 2] {
             let feed = Feed {
                 tp_size,
-                ..Feed::plain(DType::F32)
+                ..Feed::plain(KvDType::F32)
             };
             let found = logits(&case.model, &naive(), feed, &texts);
             check(name, &case.golden, &found, F32_TOLERANCE, F32_CLEAR_GAP);
@@ -189,7 +189,7 @@ fn cpu_backend_in_float32() {
         for tp_size in [1, 2, 4] {
             let feed = Feed {
                 tp_size,
-                ..Feed::plain(DType::F32)
+                ..Feed::plain(KvDType::F32)
             };
             let found = logits(&case.model, &cpu(Compute::F32), feed, &texts);
             check(name, &case.golden, &found, F32_TOLERANCE, F32_CLEAR_GAP);
@@ -207,7 +207,7 @@ fn cpu_backend_in_bfloat16() {
         for tp_size in [1, 2, 4] {
             let feed = Feed {
                 tp_size,
-                ..Feed::plain(DType::Bf16)
+                ..Feed::plain(KvDType::Bf16)
             };
             let found = logits(&case.model, &cpu(Compute::Bf16), feed, &texts);
             check(name, &case.golden, &found, reference, 2.0 * reference);
@@ -227,7 +227,7 @@ fn cpu_backend_in_bfloat16() {
 fn chunked_and_batched_runs_are_bit_identical() {
     for (name, case) in cases() {
         let texts = texts(&case.golden);
-        for (dtype, compute) in [(DType::F32, Compute::F32), (DType::Bf16, Compute::Bf16)] {
+        for (dtype, compute) in [(KvDType::F32, Compute::F32), (KvDType::Bf16, Compute::Bf16)] {
             let whole = Feed::plain(dtype);
             let expected = logits(&case.model, &cpu(compute), whole, &texts);
             for (page_size, chunk, together) in [(1, 7, true), (16, 50, false), (64, 1, true)] {

@@ -1,6 +1,6 @@
 //! Sizes a worker is set up for, from the configuration.
 
-use lockstep_backend::DType;
+use lockstep_backend::KvDType;
 use lockstep_config::{Dtype, EngineConfig};
 use lockstep_model::ForwardLimits;
 
@@ -22,7 +22,7 @@ pub struct WorkerLimits {
     /// Token ids.
     pub vocab: usize,
     /// Type of cached keys and values.
-    pub kv_dtype: DType,
+    pub kv_dtype: KvDType,
 }
 
 /// Host memory for one block of logits.
@@ -50,8 +50,8 @@ impl WorkerLimits {
             page_size: config.kv.page_size,
             vocab: config.model.vocab_size,
             kv_dtype: match config.dtype {
-                Dtype::Bfloat16 => DType::Bf16,
-                Dtype::Float32 => DType::F32,
+                Dtype::Bfloat16 => KvDType::Bf16,
+                Dtype::Float32 => KvDType::F32,
             },
         }
     }

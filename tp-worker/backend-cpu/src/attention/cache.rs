@@ -6,7 +6,7 @@
 //! matrix kernels' panels when they are read; one repacked block serves a whole
 //! group of queries.
 
-use lockstep_backend::{AttentionShape, BackendError, DType, KvShape};
+use lockstep_backend::{AttentionShape, BackendError, KvDType, KvShape};
 
 use crate::gemm::{Element, PANEL};
 use crate::isa::Isa;
@@ -77,15 +77,8 @@ impl CpuKvCache {
             bytes: usize::MAX,
         })?;
         let data = match shape.dtype {
-            DType::Bf16 => Data::Bf16(Buffer::zeroed(elements, WHAT)?),
-            DType::F32 => Data::F32(Buffer::zeroed(elements, WHAT)?),
-            DType::F16 => {
-                return Err(BackendError::Unsupported(
-                    "the CPU backend keeps keys and values in bf16 or f32, not f16; \
-                     choose --kv-cache-dtype bfloat16"
-                        .to_owned(),
-                ));
-            }
+            KvDType::Bf16 => Data::Bf16(Buffer::zeroed(elements, WHAT)?),
+            KvDType::F32 => Data::F32(Buffer::zeroed(elements, WHAT)?),
         };
         Ok(Self {
             shape: *shape,

@@ -1,6 +1,6 @@
 //! Backends to test, and data for them.
 
-use lockstep_backend::{Backend, DType, HostBlock, HostMatrix};
+use lockstep_backend::{Backend, DType, HostBlock, HostMatrix, MatrixRole};
 use lockstep_backend_cpu::{Compute, CpuBackend, CpuMatrix, CpuOptions, CpuTensor, Isa};
 use lockstep_collective::Single;
 
@@ -60,7 +60,9 @@ pub fn matrix(backend: &mut CpuBackend, values: &[f32], cols: usize) -> CpuMatri
         dtype: DType::F32,
         blocks: vec![block],
     };
-    backend.load_matrix(&matrix).unwrap()
+    backend
+        .load_matrix(&matrix, MatrixRole::Projection)
+        .unwrap()
 }
 
 /// Activations `[_, width]`.

@@ -1,7 +1,7 @@
 //! Matrix products.
 
 use half::{bf16, f16};
-use lockstep_backend::{Backend, DType, HostBlock, HostMatrix};
+use lockstep_backend::{Backend, DType, HostBlock, HostMatrix, MatrixRole};
 use lockstep_backend_cpu::{Compute, CpuBackend, Isa};
 use proptest::prelude::*;
 
@@ -203,7 +203,7 @@ fn weights_load_from_any_type_and_layout() {
                 dtype: disk,
                 blocks,
             };
-            let w = backend.load_matrix(&host).unwrap();
+            let w = backend.load_matrix(&host, MatrixRole::Projection).unwrap();
             let mut out = backend.tensor(4, rows).unwrap();
             backend.matmul(&input, &w, None, &mut out);
             assert_eq!(
@@ -229,6 +229,9 @@ fn a_matrix_that_is_cut_off_is_refused() {
         dtype: DType::Bf16,
         blocks: vec![block],
     };
-    let error = backend.load_matrix(&host).err().unwrap();
+    let error = backend
+        .load_matrix(&host, MatrixRole::Projection)
+        .err()
+        .unwrap();
     assert!(error.to_string().contains("row 3"), "{error}");
 }

@@ -1,6 +1,6 @@
 //! From files to packed matrices on a device.
 
-use lockstep_backend::{AttentionShape, Backend, HostMatrix};
+use lockstep_backend::{AttentionShape, Backend, HostMatrix, MatrixRole};
 use lockstep_config::ModelConfig;
 
 use super::{
@@ -37,7 +37,7 @@ impl<B: Backend> Transformer<B> {
             ..limits
         };
         Ok(Self {
-            embedding: packer.matrix(backend, &host.embedding)?,
+            embedding: packer.matrix(backend, &host.embedding, MatrixRole::Vocabulary)?,
             layers: host
                 .layers
                 .iter()
@@ -47,7 +47,7 @@ impl<B: Backend> Transformer<B> {
             head: host
                 .head
                 .as_ref()
-                .map(|head| packer.matrix(backend, head))
+                .map(|head| packer.matrix(backend, head, MatrixRole::Vocabulary))
                 .transpose()?,
             vocab_widths: shard.vocab_widths(model),
             attention: AttentionShape {
@@ -84,8 +84,9 @@ impl Packer<'_> {
         &mut self,
         backend: &mut B,
         matrix: &HostMatrix<'_>,
+        role: MatrixRole,
     ) -> Result<B::Matrix, ModelError> {
-        let packed = backend.load_matrix(matrix)?;
+        let packed = backend.load_matrix(matrix, role)?;
         self.done += bytes(matrix);
         self.report();
         Ok(packed)
@@ -104,16 +105,16 @@ impl Packer<'_> {
         }
         Ok(Layer {
             input_norm: backend.load_vector(&host.input_norm)?,
-            qkv: self.matrix(backend, &host.qkv)?,
+            qkv: self.matrix(backend, &host.qkv, MatrixRole::Projection)?,
             qkv_bias: vector(backend, host.qkv_bias.as_ref())?,
             q_norm: vector(backend, host.q_norm.as_ref())?,
             k_norm: vector(backend, host.k_norm.as_ref())?,
-            output: self.matrix(backend, &host.output)?,
+            output: self.matrix(backend, &host.output, MatrixRole::Projection)?,
             output_bias: vector(backend, host.output_bias.as_ref())?,
             post_norm: backend.load_vector(&host.post_norm)?,
-            gate_up: self.matrix(backend, &host.gate_up)?,
+            gate_up: self.matrix(backend, &host.gate_up, MatrixRole::Projection)?,
             gate_up_bias: vector(backend, host.gate_up_bias.as_ref())?,
-            down: self.matrix(backend, &host.down)?,
+            down: self.matrix(backend, &host.down, MatrixRole::Projection)?,
             down_bias: vector(backend, host.down_bias.as_ref())?,
         })
     }

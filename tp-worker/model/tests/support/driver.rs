@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, thread};
 
-use lockstep_backend::{Backend, DType};
+use lockstep_backend::{Backend, KvDType};
 use lockstep_collective::{Collective, local_group};
 use lockstep_config::ModelConfig;
 use lockstep_model::{ForwardLimits, Transformer};
@@ -21,12 +21,12 @@ pub struct Feed {
     pub chunk: usize,
     /// All texts in the same passes, or one after the other.
     pub together: bool,
-    pub kv_dtype: DType,
+    pub kv_dtype: KvDType,
 }
 
 impl Feed {
     /// One rank, whole texts, one at a time.
-    pub fn plain(kv_dtype: DType) -> Self {
+    pub fn plain(kv_dtype: KvDType) -> Self {
         Self {
             tp_size: 1,
             page_size: 16,

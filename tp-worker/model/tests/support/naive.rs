@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use lockstep_backend::{
-    AttentionShape, Backend, BackendError, Batch, DType, HostMatrix, KvShape, RopeTable,
+    AttentionShape, Backend, BackendError, Batch, DType, HostMatrix, KvShape, MatrixRole, RopeTable,
 };
 use lockstep_collective::Collective;
 
@@ -81,7 +81,11 @@ impl Backend for Naive {
     fn describe(&self) -> String {
         "naive".to_owned()
     }
-    fn load_matrix(&mut self, matrix: &HostMatrix<'_>) -> Result<Tensor, BackendError> {
+    fn load_matrix(
+        &mut self,
+        matrix: &HostMatrix<'_>,
+        _: MatrixRole,
+    ) -> Result<Tensor, BackendError> {
         let rows = (0..matrix.rows()).map(|row| matrix.row(row).unwrap());
         let data = rows.flat_map(|row| (0..matrix.cols).map(|at| element(row, matrix.dtype, at)));
         Ok(Tensor {

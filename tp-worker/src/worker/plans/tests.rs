@@ -1,4 +1,4 @@
-use lockstep_backend::DType;
+use lockstep_backend::KvDType;
 use lockstep_model::CollectiveStep;
 
 use super::*;
@@ -11,7 +11,7 @@ fn limits(requests: usize, tokens: usize) -> WorkerLimits {
         pages: 10,
         page_size: 16,
         vocab: 100,
-        kv_dtype: DType::F32,
+        kv_dtype: KvDType::F32,
     }
 }
 
