@@ -34,8 +34,8 @@ use crate::pool::Pool;
 pub(crate) use tile::{PANEL, Tile, TileFn};
 pub(crate) use tiles::{Element, Input, Tiles, select};
 
-/// Steps of a panel kept in the first-level cache: 32 KiB.
-const STEPS_BLOCK: usize = 256;
+/// Words of a panel kept in the first-level cache: 32 KiB.
+const BLOCK_WORDS: usize = 8_192;
 /// Panels that share one pass over a group of row blocks.
 const PANEL_GROUP: usize = 4;
 /// Rows whose steps stay in the second-level cache.
@@ -162,8 +162,9 @@ impl Product<'_> {
     fn group(&self, panels: Range<usize>, blocks: Range<usize>) {
         let steps = self.w.steps();
         // A matrix without inputs still has to set its outputs.
-        for start in (0..steps.max(1)).step_by(STEPS_BLOCK) {
-            let part = start..steps.min(start + STEPS_BLOCK);
+        let at_once = (BLOCK_WORDS / self.w.element.step_words()).max(1);
+        for start in (0..steps.max(1)).step_by(at_once) {
+            let part = start..steps.min(start + at_once);
             for panel in panels.clone() {
                 for block in blocks.clone() {
                     self.tile_or_edge(panel, block, part.clone());
@@ -225,15 +226,14 @@ impl Product<'_> {
         ldc: usize,
     ) {
         let (all, rows) = (self.w.steps(), self.block_rows(block));
-        // Inputs per step: steps cut a row at whole pairs of values.
-        let inputs = self.tiles.input.len(2) / self.w.element.steps(2);
-        let row_len = self.tiles.input.len(self.w.cols);
-        let a = &self.a[block * self.tiles.rows() * row_len + steps.start * inputs * rows..];
-        let b = &self.w.data[(panel * all + steps.start) * PANEL..];
+        let (input, element) = (self.tiles.input, self.w.element);
+        let first = block * self.tiles.rows() * input.len(self.w.cols);
+        let a = &self.a[first + steps.start * input.step_words() * rows..];
+        let b = &self.w.data[(panel * all + steps.start) * element.step_words()..];
         let work = Tile {
             a: a.as_ptr(),
             b: b.as_ptr(),
-            panel_stride: all * PANEL,
+            panel_stride: all * element.step_words(),
             steps: steps.len(),
             c,
             ldc,

@@ -38,7 +38,7 @@ impl CpuMatrix {
             )));
         }
         let panels = rows.div_ceil(PANEL);
-        let panel_len = element.steps(cols) * PANEL;
+        let panel_len = element.steps(cols) * element.step_words();
         let mut data = Buffer::zeroed(panels * panel_len, "a weight matrix")?;
         let (shares, shared) = (pool.threads(), Shared::new(&mut data));
         pool.run(|thread| {
@@ -71,7 +71,7 @@ impl CpuMatrix {
 
     /// Copies row `row` (an output column of the product) to `out`.
     pub(crate) fn read_row(&self, row: usize, out: &mut [f32]) {
-        let start = (row / PANEL) * self.steps() * PANEL + row % PANEL;
+        let start = (row / PANEL) * self.steps() * self.element.step_words() + row % PANEL;
         let steps = self.data[start..].iter().step_by(PANEL);
         match self.element {
             Element::F32 => {

@@ -12,13 +12,14 @@ pub(crate) const LANES: usize = 16;
 /// How far ahead of the current step weights are prefetched, in steps of 128 bytes.
 const AHEAD: usize = 32;
 
-/// One tile of work. A *step* of a panel is 32 times 4 bytes: one f32, or two
-/// consecutive bf16 values with the earlier one in the low half. Rows hold the
-/// same values as [`super::tiles::Input`] says.
+/// One tile of work. A *step* of a panel is what [`super::tiles::Element`] says,
+/// for f32 and bf16 32 times 4 bytes: one f32, or two consecutive bf16 values
+/// with the earlier one in the low half. Rows hold the same values as
+/// [`super::tiles::Input`] says.
 pub(crate) struct Tile {
-    /// Rows, `[steps][Dot::INPUTS][M]`.
+    /// Rows, `[steps][words of a step][M]`.
     pub a: *const u32,
-    /// First panel, `[steps][32]`.
+    /// First panel, `[steps][words of a step]`.
     pub b: *const u32,
     /// Elements from one panel to the next.
     pub panel_stride: usize,

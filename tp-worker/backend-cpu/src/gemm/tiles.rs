@@ -1,9 +1,10 @@
 //! The table of compiled tiles of one instruction set and element type.
 
-use super::tile::TileFn;
+use super::tile::{PANEL, TileFn};
 use crate::isa::Isa;
 
-/// What an operand's 4-byte step holds.
+/// What a step of a weight panel holds for each of its columns. Products cut a
+/// row of weights at whole steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Element {
     /// One f32.
@@ -20,9 +21,16 @@ impl Element {
             Self::Bf16 => k.div_ceil(2),
         }
     }
+
+    /// 4-byte words of one step of a panel.
+    pub(crate) fn step_words(self) -> usize {
+        match self {
+            Self::F32 | Self::Bf16 => PANEL,
+        }
+    }
 }
 
-/// What a row of inputs holds, 4 bytes each.
+/// What a row of inputs is packed to: 4-byte words, step after step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Input {
     /// Its values.
@@ -35,12 +43,21 @@ pub(crate) enum Input {
 }
 
 impl Input {
-    /// Length of a row of `k` values.
+    /// Words of a row of `k` values: [`Self::step_words`] for each of the
+    /// steps that the weights have.
     pub(crate) fn len(self, k: usize) -> usize {
         match self {
             Self::F32 => k,
             Self::Rounded => k.next_multiple_of(2),
             Self::Pairs => k.div_ceil(2),
+        }
+    }
+
+    /// Words of a row for each step of the weights.
+    pub(crate) fn step_words(self) -> usize {
+        match self {
+            Self::F32 | Self::Pairs => 1,
+            Self::Rounded => 2,
         }
     }
 }
