@@ -1,0 +1,71 @@
+//! Panels of f32 and bf16: a step is one f32 or two consecutive bf16 of a column.
+
+use lockstep_backend::HostMatrix;
+
+use super::decode::decode;
+use crate::gemm::{Element, Input, PANEL};
+use crate::isa::Isa;
+use crate::number::{bf16_value, pack_row};
+
+/// Input values decoded at once; even, so that bf16 pairs never straddle chunks.
+const CHUNK: usize = 256;
+
+/// Packs panel `panel` of `matrix`, chunk by chunk, so that the part of the
+/// panel being scattered to stays in cache.
+pub(super) fn pack_panel(
+    isa: Isa,
+    element: Element,
+    matrix: &HostMatrix<'_>,
+    panel: usize,
+    out: &mut [u32],
+) {
+    let input = match element {
+        Element::F32 => Input::F32,
+        Element::Bf16 => Input::Pairs,
+    };
+    let width = matrix.dtype.bytes();
+    let mut values = [0.0; CHUNK];
+    let mut sources: [&[u8]; PANEL] = [&[]; PANEL];
+    for (lane, source) in sources.iter_mut().enumerate() {
+        *source = matrix.row(panel * PANEL + lane).unwrap_or(&[]);
+    }
+    for from in (0..matrix.cols).step_by(CHUNK) {
+        let to = matrix.cols.min(from + CHUNK);
+        for (lane, source) in sources
+            .iter()
+            .enumerate()
+            .filter(|(_, source)| !source.is_empty())
+        {
+            let values = &mut values[..to - from];
+            decode(matrix.dtype, &source[from * width..to * width], values);
+            pack_row(
+                isa,
+                input,
+                values,
+                out,
+                element.steps(from) * PANEL + lane,
+                PANEL,
+            );
+        }
+    }
+}
+
+/// Copies column `lane` of `panel` to `out`.
+pub(super) fn read_row(element: Element, panel: &[u32], lane: usize, out: &mut [f32]) {
+    let steps = panel[lane.min(panel.len())..].iter().step_by(PANEL);
+    match element {
+        Element::F32 => {
+            for (value, step) in out.iter_mut().zip(steps) {
+                *value = f32::from_bits(*step);
+            }
+        }
+        Element::Bf16 => {
+            for (pair, step) in out.chunks_mut(2).zip(steps) {
+                pair[0] = bf16_value(*step as u16);
+                if let Some(second) = pair.get_mut(1) {
+                    *second = bf16_value((*step >> 16) as u16);
+                }
+            }
+        }
+    }
+}
