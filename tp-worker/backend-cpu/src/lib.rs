@@ -4,7 +4,8 @@
 //! cores. Kernels exist for AVX-512 with and without bf16, AVX2, NEON and plain
 //! Rust; one is chosen when the backend is built. Every output element is
 //! accumulated in one order, so results do not depend on the batch, the
-//! chunking, the page size or the number of threads.
+//! chunking, the page size or the number of threads. [`limits`] measures what
+//! the same threads can do at most.
 
 mod activation;
 mod attention;
@@ -12,6 +13,7 @@ mod backend;
 mod exp;
 mod gemm;
 mod isa;
+pub mod limits;
 mod memory;
 mod multiversion;
 mod norm;

@@ -1,0 +1,173 @@
+//! What this machine can do at most, measured with the kernels' own threads.
+//!
+//! A kernel's speed says little until it stands beside the limit that bounds
+//! it: how fast these threads read memory, and how fast they multiply
+//! (Williams, Waterman & Patterson, "Roofline", CACM 52(4), 2009). Shared
+//! machines drift within minutes, so limits are measured in the run that they
+//! are held against.
+
+mod clock;
+mod peak;
+mod read;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod scalar;
+
+use lockstep_backend::BackendError;
+
+use crate::isa::Isa;
+use crate::options::CpuError;
+use crate::pool::Pool;
+
+pub use clock::Clock;
+pub use peak::Arithmetic;
+
+/// Rounds that a median is taken of.
+const ROUNDS: usize = 9;
+/// Calls of the pool in a round of [`Meter::barrier`].
+const BARRIERS: u32 = 500;
+
+/// Threads that measure limits.
+pub struct Meter {
+    pool: Pool,
+    clock: Clock,
+}
+
+/// Several measurements of one limit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measured {
+    /// The middle one.
+    pub median: f64,
+    /// The lowest.
+    pub low: f64,
+    /// The highest.
+    pub high: f64,
+    /// How the best figure was reached.
+    pub method: String,
+}
+
+impl Measured {
+    /// Sums up at least one value.
+    fn of(mut values: Vec<f64>, method: impl Into<String>) -> Self {
+        values.sort_by(f64::total_cmp);
+        Self {
+            median: values[values.len() / 2],
+            low: values[0],
+            high: values[values.len() - 1],
+            method: method.into(),
+        }
+    }
+}
+
+impl Meter {
+    /// Starts `threads` threads (at least 1, with the caller), pinned to the
+    /// cores of `pin`, if given, as a backend's would be.
+    ///
+    /// # Errors
+    /// [`CpuError`] when there are no threads or they can't be started.
+    pub fn new(threads: usize, pin: Option<&[usize]>) -> Result<Self, CpuError> {
+        if threads == 0 {
+            return Err(CpuError::NoThreads);
+        }
+        Ok(Self {
+            pool: Pool::new(threads, pin)?,
+            clock: Clock::for_threads(threads),
+        })
+    }
+
+    /// Bytes per second that all threads read together from `bytes` of memory,
+    /// which have to be several times the last-level cache.
+    ///
+    /// The best of several ways: one to sixteen streams per thread, with and
+    /// without software prefetch into either cache at several distances. Each
+    /// way is tried, and the most promising ones are measured alternately.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    pub fn read_bandwidth(&mut self, bytes: usize) -> Result<Measured, BackendError> {
+        read::bandwidth(&mut self.pool, self.clock, bytes)
+    }
+
+    /// Operations per second (a multiplication and an addition are two) of all
+    /// threads on registers alone; `None` where `isa` lacks the instruction.
+    pub fn compute_peak(&mut self, arithmetic: Arithmetic, isa: Isa) -> Option<Measured> {
+        peak::measure(&mut self.pool, self.clock, arithmetic, isa)
+    }
+
+    /// Seconds that handing an empty job to all threads and waiting for them takes.
+    pub fn barrier(&mut self) -> Measured {
+        let mut round = || {
+            // All threads have to be there for the job to be over, so this is
+            // wall time also where one thread alone is measured by its own.
+            let start = std::time::Instant::now();
+            for _ in 0..BARRIERS {
+                self.pool.run(|thread| {
+                    std::hint::black_box(thread);
+                });
+            }
+            start.elapsed().as_secs_f64() / f64::from(BARRIERS)
+        };
+        round();
+        Measured::of((0..ROUNDS).map(|_| round()).collect(), "an empty job")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(measured: &Measured) {
+        assert!(measured.low > 0.0, "{measured:?}");
+        assert!(measured.high.is_finite(), "{measured:?}");
+        assert!((measured.low..=measured.high).contains(&measured.median));
+        assert!(!measured.method.is_empty());
+    }
+
+    #[test]
+    fn limits_are_positive_and_finite() {
+        for threads in [1, 2] {
+            let mut meter = Meter::new(threads, None).unwrap();
+            check(&meter.read_bandwidth(3 << 20).unwrap());
+            check(&meter.barrier());
+        }
+    }
+
+    #[test]
+    fn every_instruction_set_multiplies_and_some_have_dot_products() {
+        let mut meter = Meter::new(1, None).unwrap();
+        for isa in Isa::available() {
+            check(&meter.compute_peak(Arithmetic::F32Fma, isa).unwrap());
+        }
+        let has = |arithmetic, isa: Isa, meter: &mut Meter| {
+            let peak = meter.compute_peak(arithmetic, isa);
+            peak.iter().for_each(check);
+            peak.is_some()
+        };
+        assert!(!has(Arithmetic::Bf16Dot, Isa::Scalar, &mut meter));
+        assert!(!has(Arithmetic::Int8Dot, Isa::Scalar, &mut meter));
+        let bf16 = Isa::Avx512Bf16.is_available();
+        assert_eq!(has(Arithmetic::Bf16Dot, Isa::Avx512Bf16, &mut meter), bf16);
+    }
+
+    #[test]
+    fn an_instruction_set_that_is_not_here_is_not_run() {
+        let mut meter = Meter::new(1, None).unwrap();
+        for isa in Isa::ALL.into_iter().filter(|isa| !isa.is_available()) {
+            for arithmetic in Arithmetic::ALL {
+                assert_eq!(meter.compute_peak(arithmetic, isa), None);
+            }
+        }
+    }
+
+    #[test]
+    fn no_threads_and_no_memory_are_errors() {
+        assert!(matches!(Meter::new(0, None), Err(CpuError::NoThreads)));
+        let mut meter = Meter::new(1, None).unwrap();
+        assert!(meter.read_bandwidth(usize::MAX / 2).is_err());
+    }
+}

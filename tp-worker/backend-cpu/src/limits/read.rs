@@ -1,0 +1,229 @@
+//! How fast memory is read.
+
+use std::fmt;
+use std::hint::black_box;
+
+use lockstep_backend::BackendError;
+
+use super::{Clock, Measured, ROUNDS};
+use crate::isa::Isa;
+use crate::memory::Buffer;
+use crate::multiversion::multiversion;
+use crate::partition::{Shared, share};
+use crate::pool::Pool;
+
+/// What a cache and memory exchange.
+type Line = [u64; 8];
+
+/// Parts that the memory is tried in, one after another: each way of reading
+/// is tried on all of it, and finds none of it in a cache.
+const TRIALS: usize = 3;
+/// Ways that are measured again after the trial.
+const FINALISTS: usize = 3;
+
+/// A way of reading.
+#[derive(Clone, Copy)]
+struct Way {
+    /// Places that a thread reads from in turn, so that more of the hardware's
+    /// prefetchers, which follow one stream within a page, are at work.
+    streams: usize,
+    /// Lines read at one place before the next one's turn.
+    turn: usize,
+    prefetch: Prefetch,
+}
+
+/// Asking for a line so many lines ahead of its use.
+#[derive(Clone, Copy)]
+enum Prefetch {
+    None,
+    L1(usize),
+    L2(usize),
+}
+
+const fn way(streams: usize, turn: usize, prefetch: Prefetch) -> Way {
+    Way {
+        streams,
+        turn,
+        prefetch,
+    }
+}
+
+const WAYS: [Way; 16] = [
+    way(1, 8, Prefetch::None),
+    way(1, 8, Prefetch::L1(32)),
+    way(1, 8, Prefetch::L1(64)),
+    way(1, 8, Prefetch::L2(64)),
+    way(1, 8, Prefetch::L2(256)),
+    way(4, 4, Prefetch::None),
+    way(4, 4, Prefetch::L1(32)),
+    way(4, 4, Prefetch::L1(64)),
+    way(4, 4, Prefetch::L2(64)),
+    way(8, 4, Prefetch::None),
+    way(8, 64, Prefetch::None),
+    way(8, 4, Prefetch::L1(8)),
+    way(8, 4, Prefetch::L1(16)),
+    way(8, 4, Prefetch::L2(32)),
+    way(16, 4, Prefetch::None),
+    way(16, 4, Prefetch::L2(32)),
+];
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.streams {
+            1 => write!(f, "1 stream per thread")?,
+            streams => write!(f, "{streams} streams per thread, {} B each", 64 * self.turn)?,
+        }
+        match self.prefetch {
+            Prefetch::None => Ok(()),
+            Prefetch::L1(lines) => write!(f, ", prefetch to L1 {} B ahead", 64 * lines),
+            Prefetch::L2(lines) => write!(f, ", prefetch to L2 {} B ahead", 64 * lines),
+        }
+    }
+}
+
+pub(super) fn bandwidth(
+    pool: &mut Pool,
+    clock: Clock,
+    bytes: usize,
+) -> Result<Measured, BackendError> {
+    let mut memory = Buffer::<Line>::zeroed(bytes.div_ceil(64).max(TRIALS), "measuring memory")?;
+    touch(pool, &mut memory);
+    let isa = Isa::available().next_back().unwrap_or(Isa::Scalar);
+    let mut rate = |way: Way, lines: &[Line]| {
+        let start = clock.seconds();
+        let threads = pool.threads();
+        pool.run(|thread| {
+            black_box(fold(isa, &lines[share(lines.len(), threads, thread)], way));
+        });
+        size_of_val(lines) as f64 / (clock.seconds() - start).max(1e-9)
+    };
+    let mut tried: Vec<(f64, Way)> = Vec::new();
+    for way in WAYS {
+        let part = |trial| &memory[share(memory.len(), TRIALS, trial)];
+        let rates = (0..TRIALS).map(|trial| rate(way, part(trial))).collect();
+        tried.push((Measured::of(rates, "").median, way));
+    }
+    tried.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    let finalists = tried.into_iter().take(FINALISTS).map(|(_, way)| way);
+    let mut measured: Vec<(Way, Vec<f64>)> = finalists.map(|way| (way, Vec::new())).collect();
+    for _ in 0..ROUNDS {
+        for (way, rates) in &mut measured {
+            rates.push(rate(*way, &memory));
+        }
+    }
+    let measured = measured
+        .into_iter()
+        .map(|(way, rates)| Measured::of(rates, way.to_string()));
+    Ok(measured
+        .max_by(|a, b| a.median.total_cmp(&b.median))
+        .expect("there are finalists"))
+}
+
+/// Writes to every page: pages that nobody wrote are all one page of zeros.
+fn touch(pool: &mut Pool, memory: &mut [Line]) {
+    let threads = pool.threads();
+    let lines = memory.len();
+    let shared = Shared::new(memory);
+    pool.run(|thread| {
+        // SAFETY: the threads' shares are disjoint.
+        let part = unsafe { shared.slice(share(lines, threads, thread)) };
+        for (index, line) in part.iter_mut().enumerate() {
+            line[0] = index as u64;
+        }
+    });
+}
+
+multiversion! {
+    /// Reads every line once.
+    fn fold(lines: &[Line], way: Way) -> u64 {
+        let mut sums = [[0u64; 8]; 2];
+        let each = lines.len() / way.streams;
+        let mut at = 0;
+        while at < each {
+            let turn = at..each.min(at + way.turn);
+            for stream in 0..way.streams {
+                let start = stream * each;
+                for (index, line) in lines[start + turn.start..start + turn.end].iter().enumerate() {
+                    prefetch(line, way.prefetch);
+                    let sum = &mut sums[index % 2];
+                    sum.iter_mut().zip(line).for_each(|(sum, x)| *sum ^= x);
+                }
+            }
+            at = turn.end;
+        }
+        // The lines that do not divide among the streams.
+        for line in &lines[each * way.streams..] {
+            sums[0].iter_mut().zip(line).for_each(|(sum, x)| *sum ^= x);
+        }
+        sums.as_flattened().iter().fold(0, |all, sum| all ^ sum)
+    }
+}
+
+#[inline(always)]
+fn prefetch(line: &Line, how: Prefetch) {
+    match how {
+        Prefetch::None => {}
+        Prefetch::L1(ahead) => prefetch_to::<true>(std::ptr::from_ref(line).wrapping_add(ahead)),
+        Prefetch::L2(ahead) => prefetch_to::<false>(std::ptr::from_ref(line).wrapping_add(ahead)),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn prefetch_to<const L1: bool>(line: *const Line) {
+    use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+    // SAFETY: a prefetch never faults.
+    unsafe {
+        if L1 {
+            _mm_prefetch::<_MM_HINT_T0>(line.cast());
+        } else {
+            _mm_prefetch::<_MM_HINT_T1>(line.cast());
+        }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+fn prefetch_to<const L1: bool>(line: *const Line) {
+    use std::arch::asm;
+    // SAFETY: a prefetch never faults and changes nothing that a program sees.
+    unsafe {
+        if L1 {
+            asm!("prfm pldl1keep, [{0}]", in(reg) line, options(nostack, readonly, preserves_flags));
+        } else {
+            asm!("prfm pldl2keep, [{0}]", in(reg) line, options(nostack, readonly, preserves_flags));
+        }
+    }
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[inline(always)]
+fn prefetch_to<const L1: bool>(_line: *const Line) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_reads_every_line_once() {
+        for count in [0, 1, 7, 16, 63, 64, 1000, 4099] {
+            let value = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let lines: Vec<Line> = (0..count)
+                .map(|i: u64| std::array::from_fn(|lane| value(8 * i + lane as u64 + 1)))
+                .collect();
+            let mut wanted = 0;
+            for x in lines.as_flattened() {
+                wanted ^= x;
+            }
+            for isa in Isa::available() {
+                for way in WAYS {
+                    assert_eq!(
+                        fold(isa, &lines, way),
+                        wanted,
+                        "{isa}, {way}, {count} lines"
+                    );
+                }
+            }
+        }
+    }
+}
