@@ -15,6 +15,10 @@ pub trait Collective: Send {
     /// The number of ranks in the group, at least 1.
     fn size(&self) -> usize;
 
+    /// Whether the group's ranks on this machine have more compute threads
+    /// than it has cores: threads that wait should sleep, not spin.
+    fn is_crowded(&self) -> bool;
+
     /// Replaces `data` by its element-wise sum over ranks, added in rank order:
     /// the same bits on every rank and in every run. All ranks pass the same
     /// length.

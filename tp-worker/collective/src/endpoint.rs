@@ -17,6 +17,9 @@ pub(crate) trait Endpoint: Send {
     /// Elements that an exchange can carry per rank.
     fn capacity(&self) -> usize;
 
+    /// See [`crate::Collective::is_crowded`].
+    fn is_crowded(&self) -> bool;
+
     /// This rank's buffer for the next exchange.
     fn outgoing(&mut self) -> &mut [f32];
 

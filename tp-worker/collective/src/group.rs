@@ -194,6 +194,10 @@ impl<E: Endpoint> Collective for Group<E> {
         self.endpoint.size()
     }
 
+    fn is_crowded(&self) -> bool {
+        self.endpoint.is_crowded()
+    }
+
     fn all_reduce_sum(&mut self, data: &mut [f32]) -> Result<(), CollectiveError> {
         let result = self.sum(data);
         self.settle(result)
@@ -246,6 +250,9 @@ macro_rules! member {
             }
             fn size(&self) -> usize {
                 self.0.size()
+            }
+            fn is_crowded(&self) -> bool {
+                self.0.is_crowded()
             }
             fn all_reduce_sum(&mut self, data: &mut [f32]) -> Result<(), $crate::CollectiveError> {
                 self.0.all_reduce_sum(data)

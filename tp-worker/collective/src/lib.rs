@@ -42,6 +42,7 @@ pub use collective::Collective;
 pub use error::CollectiveError;
 pub use operation::{Kind, Operation};
 pub use options::Options;
+pub use patience::{Spin, is_crowded};
 pub use shared::{SharedMemory, local_group, local_group_with};
 pub use single::Single;
 pub use tcp::{Tcp, TcpListenerHandle};

@@ -4,56 +4,125 @@ use std::time::{Duration, Instant};
 
 use crate::Options;
 
-/// Pauses between two looks at the clock.
+/// Pauses between two looks at the clock: 1–2 µs on current processors.
 const PAUSES: u32 = 32;
+/// Turns given away on a crowded machine before a thread sleeps.
+const YIELDS: u32 = 4;
+
+/// How a thread waits for another one that computes: it spins for a bounded
+/// time, and the caller then puts it to sleep.
+///
+/// Waking a sleeper costs microseconds, on a virtual machine tens of them, so
+/// spinning pays where the other thread is about to finish on a core of its
+/// own. Where threads outnumber cores it would keep the core from the very
+/// thread that is waited for; there, it gives its turn away instead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spin {
+    limit: Duration,
+}
+
+impl Spin {
+    /// Spins for up to `limit`, or not at all where it is `crowded`.
+    #[must_use]
+    pub fn new(limit: Duration, crowded: bool) -> Self {
+        let limit = if crowded { Duration::ZERO } else { limit };
+        Self { limit }
+    }
+
+    /// Waits until `done` or until the time is spent; says which.
+    pub fn until(self, mut done: impl FnMut() -> bool) -> bool {
+        if self.limit.is_zero() {
+            for _ in 0..YIELDS {
+                if done() {
+                    return true;
+                }
+                std::thread::yield_now();
+            }
+            return done();
+        }
+        let mut start = None;
+        loop {
+            for _ in 0..PAUSES {
+                if done() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            // Most waits end before the clock is looked at.
+            if start.get_or_insert_with(Instant::now).elapsed() >= self.limit {
+                return done();
+            }
+        }
+    }
+}
+
+/// Whether `threads` that compute at the same time outnumber the cores that
+/// this thread may run on.
+#[must_use]
+pub fn is_crowded(threads: usize) -> bool {
+    threads > std::thread::available_parallelism().map_or(1, usize::from)
+}
 
 /// How long a rank waits in which way.
 #[derive(Debug, Clone)]
 pub(crate) struct Patience {
-    spin: Duration,
-    yields: u32,
+    pub crowded: bool,
+    pub spin: Spin,
     pub timeout: Duration,
 }
 
 impl Patience {
     /// The way of waiting for a group with `ranks` on this machine.
     pub fn new(ranks: usize, options: &Options) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let crowded = ranks.saturating_mul(options.threads_per_rank.max(1)) > cores;
-        // A futex wake costs tens of microseconds on either side; peers on
-        // their own cores usually arrive sooner. A crowded machine needs the
-        // core for the very rank that is waited for.
-        let spin = if crowded {
-            Duration::ZERO
-        } else {
-            Duration::from_micros(100)
-        };
+        let crowded = is_crowded(ranks.saturating_mul(options.threads_per_rank.max(1)));
         Self {
-            spin,
-            yields: if crowded { 4 } else { 0 },
+            crowded,
+            spin: Spin::new(Duration::from_micros(100), crowded),
             timeout: options.timeout,
         }
     }
+}
 
-    /// Spins until `done` or the budget is spent; says which.
-    pub fn spin(&self, mut done: impl FnMut() -> bool) -> bool {
-        if self.spin > Duration::ZERO {
-            let start = Instant::now();
-            while start.elapsed() < self.spin {
-                for _ in 0..PAUSES {
-                    if done() {
-                        return true;
-                    }
-                    std::hint::spin_loop();
-                }
-            }
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn spinning_ends_with_the_condition_or_the_time() {
+        for crowded in [false, true] {
+            let spin = Spin::new(Duration::from_micros(20), crowded);
+            assert!(!spin.until(|| false));
+            assert!(spin.until(|| true));
+            let mut looks = 0;
+            let third = spin.until(|| {
+                looks += 1;
+                looks == 3
+            });
+            assert!(third && looks == 3);
         }
-        for _ in 0..self.yields {
-            if done() {
-                return true;
-            }
-            std::thread::yield_now();
-        }
-        done()
+    }
+
+    #[test]
+    fn a_crowded_machine_is_not_spun_on() {
+        assert!(!is_crowded(1));
+        assert!(is_crowded(1 << 20));
+        let mut looks = 0;
+        Spin::new(Duration::from_secs(60), true).until(|| {
+            looks += 1;
+            false
+        });
+        assert_eq!(looks, YIELDS + 1);
+    }
+
+    #[test]
+    fn another_thread_is_seen() {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| done.store(true, Ordering::Release));
+            let spin = Spin::new(Duration::from_secs(60), false);
+            assert!(spin.until(|| done.load(Ordering::Acquire)));
+        });
     }
 }

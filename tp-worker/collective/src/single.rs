@@ -46,6 +46,11 @@ impl Collective for Single {
         1
     }
 
+    /// No other rank competes; how many threads this one has, it alone knows.
+    fn is_crowded(&self) -> bool {
+        false
+    }
+
     fn all_reduce_sum(&mut self, _data: &mut [f32]) -> Result<(), CollectiveError> {
         self.check()
     }

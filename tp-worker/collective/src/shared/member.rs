@@ -62,7 +62,8 @@ impl Member {
         }
         let start = *start.get_or_insert_with(Instant::now);
         self.patience
-            .spin(|| reached(&control.arrived, phase) || own.load(Ordering::Relaxed) != PRESENT);
+            .spin
+            .until(|| reached(&control.arrived, phase) || own.load(Ordering::Relaxed) != PRESENT);
         while !reached(&control.arrived, phase) {
             self.check_all(phase, operation)?;
             let waited = start.elapsed();
@@ -153,6 +154,10 @@ impl Endpoint for Member {
     /// Elements that a phase can carry per rank.
     fn capacity(&self) -> usize {
         self.region.capacity()
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.patience.crowded
     }
 
     /// This rank's buffer for the next phase.

@@ -125,7 +125,7 @@ impl Member {
         loop {
             self.check_aborted()?;
             let mut outcome = Ok(false);
-            patience.spin(|| {
+            patience.spin.until(|| {
                 outcome = self.pump(operation, part);
                 !matches!(outcome, Ok(false))
             });
@@ -260,6 +260,10 @@ impl Endpoint for Member {
 
     fn capacity(&self) -> usize {
         self.outgoing.len()
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.patience.crowded
     }
 
     fn outgoing(&mut self) -> &mut [f32] {
