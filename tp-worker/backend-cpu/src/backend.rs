@@ -55,7 +55,7 @@ impl CpuBackend {
             Compute::F32 => Element::F32,
         };
         Ok(Self {
-            pool: Pool::new(threads, pin.as_deref())?,
+            pool: Pool::new(threads, pin.as_deref(), collective.is_crowded())?,
             isa,
             element,
             counts: vec![0; collective.size()],

@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn rows_are_visited_once() {
-        let mut pool = Pool::new(3, None).unwrap();
+        let mut pool = Pool::new(3, None, false).unwrap();
         let mut data = vec![0u32; 5 * 7_001];
         for_rows(&mut pool, &mut data, 5, |rows, part| {
             for (row, values) in rows.zip(part.chunks_exact_mut(5)) {

@@ -1,18 +1,28 @@
-//! A pinned thread pool with one job at a time and a static share per thread.
+//! A pinned thread pool that runs one job at a time.
+//!
+//! A job is a number of chunks that threads claim one by one; the caller is
+//! thread 0 and works too. Every thread begins with a share of its own,
+//! contiguous and always the same, and then helps with what others have not
+//! begun, so that a core that other processes disturb does not hold up the
+//! rest. The caller waits only for threads that have joined the job: one that
+//! still sleeps when the last chunk is claimed is not waited for.
 //!
 //! A forward pass issues hundreds of short jobs, so workers spin for a moment
-//! between jobs and park only when none comes. The caller is thread 0.
+//! between jobs and sleep when none comes.
 
-use std::any::Any;
+mod pin;
+mod shared;
+
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-/// Rounds a worker spins for the next job before it parks, about 50–100 µs.
-const SPINS: u32 = 2_000;
-/// Rounds the caller spins for the last worker before it yields its core.
-const FINISH_SPINS: u32 = 20_000;
+use lockstep_collective::is_crowded;
+
+use crate::partition::share;
+use pin::pin_current_thread;
+use shared::{Job, Shared};
 
 /// The pool. Dropping it ends its threads.
 pub(crate) struct Pool {
@@ -20,45 +30,21 @@ pub(crate) struct Pool {
     workers: Vec<JoinHandle<()>>,
 }
 
-type Job = *const (dyn Fn(usize) + Sync);
-
-struct Shared {
-    /// Counts jobs; a change tells workers that `job` is new.
-    epoch: AtomicU32,
-    job: JobCell,
-    /// Workers that have not finished the current job.
-    pending: AtomicUsize,
-    stop: AtomicBool,
-    parked: Vec<AtomicBool>,
-    panic: Mutex<Option<Box<dyn Any + Send>>>,
-}
-
-struct JobCell(std::cell::UnsafeCell<Option<Job>>);
-// SAFETY: the cell is written by the caller while no worker runs (`pending` is
-// 0) and read by workers only after they saw the new epoch, which the caller
-// stores after the write.
-unsafe impl Sync for JobCell {}
-// SAFETY: the pointer inside points at a `Sync` closure that `Pool::run` keeps
-// alive while any worker may use it.
-unsafe impl Send for JobCell {}
-
 impl Pool {
     /// A pool of `threads` (at least 1, with the caller). `pin[i]` is the core
-    /// of thread `i`; the calling thread, too, is pinned.
-    pub(crate) fn new(threads: usize, pin: Option<&[usize]>) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared {
-            epoch: AtomicU32::new(0),
-            job: JobCell(std::cell::UnsafeCell::new(None)),
-            pending: AtomicUsize::new(0),
-            stop: AtomicBool::new(false),
-            parked: (1..threads).map(|_| AtomicBool::new(false)).collect(),
-            panic: Mutex::new(None),
-        });
-        let core = |thread: usize| pin.and_then(|cores| cores.get(thread).copied());
+    /// of thread `i`; the calling thread, too, is pinned. Threads do not spin
+    /// when they outnumber the cores, or where it is `crowded` anyway.
+    pub(crate) fn new(
+        threads: usize,
+        pin: Option<&[usize]>,
+        crowded: bool,
+    ) -> std::io::Result<Self> {
+        let crowded = crowded || (pin.is_none() && is_crowded(threads));
         let mut pool = Self {
-            shared,
+            shared: Arc::new(Shared::new(threads, crowded)),
             workers: Vec::new(),
         };
+        let core = |thread: usize| pin.and_then(|cores| cores.get(thread).copied());
         let (started, starts) = std::sync::mpsc::channel();
         for thread in 1..threads {
             let (shared, core, started) = (pool.shared.clone(), core(thread), started.clone());
@@ -84,99 +70,69 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Runs `job(thread)` on every thread and returns when all are done.
+    /// Runs `job(share)` once for every share in `0..threads()` and returns
+    /// when all are done. Thread `i` takes share `i` if it comes in time.
     ///
     /// # Panics
-    /// With a worker's panic, once all threads are done.
+    /// With the panic of a share, once all threads are done.
     pub(crate) fn run<F: Fn(usize) + Sync>(&mut self, job: F) {
-        if self.workers.is_empty() {
-            return job(0);
+        let threads = self.threads();
+        self.for_chunks(threads, |_, share| job(share));
+    }
+
+    /// Runs `body(thread, chunk)` once for every chunk in `0..count` and
+    /// returns when all are done. No two calls at a time have the same
+    /// `thread`, which is below [`Self::threads`].
+    ///
+    /// Which thread gets which chunk depends on timing, so a chunk's result
+    /// must not. Thread `i` begins with the chunks `share(count, threads, i)`
+    /// and then takes over what is left of other threads' shares; within a
+    /// share chunks are begun in ascending order. A chunk should be worth some
+    /// microseconds: claiming one costs a tenth of one.
+    ///
+    /// # Panics
+    /// With the panic of a chunk, once all threads are done; other chunks may
+    /// not have run then.
+    pub(crate) fn for_chunks(&mut self, count: usize, body: impl Fn(usize, usize) + Sync) {
+        if self.workers.is_empty() || count <= 1 {
+            return (0..count).for_each(|chunk| body(0, chunk));
         }
-        let erased: *const (dyn Fn(usize) + Sync + '_) = &raw const job;
-        // SAFETY: only the lifetime changes; this function does not return
-        // before every worker is done with the pointer.
-        let erased: Job = unsafe { std::mem::transmute(erased) };
-        let shared = &*self.shared;
-        shared.pending.store(self.workers.len(), Ordering::Relaxed);
-        // SAFETY: no worker runs a job (`&mut self`, and the previous call waited).
-        unsafe { *shared.job.0.get() = Some(erased) };
-        shared.epoch.fetch_add(1, Ordering::SeqCst);
+        let (shared, threads) = (&*self.shared, self.threads());
+        for (thread, next) in shared.next.iter().enumerate() {
+            next.0
+                .store(share(count, threads, thread).start, Ordering::Relaxed);
+        }
+        let claim = |thread: usize| {
+            for turn in 0..threads {
+                let owner = (thread + turn) % threads;
+                let (next, end) = (&shared.next[owner].0, share(count, threads, owner).end);
+                // Looking first keeps the line shared once the share is used up.
+                while next.load(Ordering::Relaxed) < end {
+                    let chunk = next.fetch_add(1, Ordering::Relaxed);
+                    if chunk < end {
+                        body(thread, chunk);
+                    }
+                }
+            }
+        };
+        let job: *const (dyn Fn(usize) + Sync + '_) = &raw const claim;
+        // SAFETY: only the lifetime changes; `finish` below returns after the
+        // last worker has left the job, and this function not before it.
+        let job: Job = unsafe { std::mem::transmute(job) };
+        // SAFETY: `&mut self`: no job is open, and the last one was finished.
+        unsafe { shared.open(job) };
         self.wake();
-        let own = catch_unwind(AssertUnwindSafe(|| job(0)));
-        shared.wait_for_workers();
-        if let Err(panic) = own {
-            resume_unwind(panic);
-        }
-        let panic = shared
-            .panic
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        if let Some(panic) = panic {
+        let own = catch_unwind(AssertUnwindSafe(|| claim(0)));
+        let theirs = shared.finish();
+        if let Some(panic) = own.err().or(theirs) {
             resume_unwind(panic);
         }
     }
 
     fn wake(&self) {
-        for (worker, parked) in self.workers.iter().zip(&self.shared.parked) {
-            if parked.load(Ordering::SeqCst) {
+        for (worker, asleep) in self.workers.iter().zip(&self.shared.asleep) {
+            if asleep.load(Ordering::SeqCst) {
                 worker.thread().unpark();
-            }
-        }
-    }
-}
-
-impl Shared {
-    fn work(&self, thread: usize) {
-        let mut seen = 0;
-        loop {
-            seen = self.next_epoch(seen, &self.parked[thread - 1]);
-            if self.stop.load(Ordering::SeqCst) {
-                return;
-            }
-            // SAFETY: the epoch changed, so the caller wrote the job and waits
-            // for `pending` before it writes again.
-            if let Some(job) = unsafe { *self.job.0.get() } {
-                // SAFETY: `Pool::run` keeps the closure alive until `pending` is 0.
-                let run = AssertUnwindSafe(|| unsafe { (*job)(thread) });
-                if let Err(panic) = catch_unwind(run) {
-                    *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
-                }
-            }
-            self.pending.fetch_sub(1, Ordering::Release);
-        }
-    }
-
-    /// Waits until the epoch differs from `seen`, spinning first.
-    fn next_epoch(&self, seen: u32, parked: &AtomicBool) -> u32 {
-        for _ in 0..SPINS {
-            let epoch = self.epoch.load(Ordering::Acquire);
-            if epoch != seen {
-                return epoch;
-            }
-            std::hint::spin_loop();
-        }
-        loop {
-            // Sequential consistency with `run`: either it sees the flag and
-            // unparks, or the epoch loaded here is already the new one.
-            parked.store(true, Ordering::SeqCst);
-            let epoch = self.epoch.load(Ordering::SeqCst);
-            if epoch != seen {
-                parked.store(false, Ordering::Relaxed);
-                return epoch;
-            }
-            std::thread::park();
-        }
-    }
-
-    fn wait_for_workers(&self) {
-        let mut spins = 0;
-        while self.pending.load(Ordering::Acquire) > 0 {
-            if spins < FINISH_SPINS {
-                spins += 1;
-                std::hint::spin_loop();
-            } else {
-                std::thread::yield_now();
             }
         }
     }
@@ -184,83 +140,14 @@ impl Shared {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::SeqCst);
-        self.shared.epoch.fetch_add(1, Ordering::SeqCst);
+        self.shared.stop();
         self.wake();
         for worker in self.workers.drain(..) {
-            // A worker's panic was handed to `run`; nothing is left to report.
+            // A worker's panic was handed to the caller; nothing is left to report.
             let _ = worker.join();
         }
     }
 }
 
-#[cfg(target_os = "linux")]
-fn pin_current_thread(core: usize) -> std::io::Result<()> {
-    use rustix::thread::{CpuSet, sched_setaffinity};
-    if core >= CpuSet::MAX_CPU {
-        return Err(std::io::Error::other(format!("there is no core {core}")));
-    }
-    let mut set = CpuSet::new();
-    set.set(core);
-    Ok(sched_setaffinity(None, &set)?)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn pin_current_thread(_core: usize) -> std::io::Result<()> {
-    Err(std::io::Error::other(
-        "pinning threads to cores works on Linux alone; leave it off",
-    ))
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_thread_runs_every_job_once() {
-        let mut pool = Pool::new(4, None).unwrap();
-        let counts: Vec<AtomicUsize> = (0..4).map(|_| AtomicUsize::new(0)).collect();
-        for _ in 0..2_000 {
-            pool.run(|thread| {
-                counts[thread].fetch_add(1, Ordering::Relaxed);
-            });
-        }
-        assert!(
-            counts
-                .iter()
-                .all(|count| count.load(Ordering::Relaxed) == 2_000)
-        );
-    }
-
-    #[test]
-    fn a_panic_reaches_the_caller_and_the_pool_survives() {
-        let mut pool = Pool::new(3, None).unwrap();
-        for bad in 0..3 {
-            let caught = catch_unwind(AssertUnwindSafe(|| {
-                pool.run(|thread| assert!(thread != bad, "kernel {bad} failed"));
-            }));
-            let message = *caught.unwrap_err().downcast::<String>().unwrap();
-            assert!(message.contains(&format!("kernel {bad} failed")));
-        }
-        let done = AtomicUsize::new(0);
-        pool.run(|_| {
-            done.fetch_add(1, Ordering::Relaxed);
-        });
-        assert_eq!(done.into_inner(), 3);
-    }
-
-    #[test]
-    fn a_parked_pool_wakes_up() {
-        let mut pool = Pool::new(2, None).unwrap();
-        for _ in 0..20 {
-            while !pool.shared.parked[0].load(Ordering::SeqCst) {
-                std::thread::yield_now();
-            }
-            let done = AtomicUsize::new(0);
-            pool.run(|_| {
-                done.fetch_add(1, Ordering::Relaxed);
-            });
-            assert_eq!(done.into_inner(), 2);
-        }
-    }
-}
+mod tests;
