@@ -75,7 +75,7 @@ impl Meter {
             return Err(CpuError::NoThreads);
         }
         Ok(Self {
-            pool: Pool::new(threads, pin)?,
+            pool: Pool::new(threads, pin, false)?,
             clock: Clock::for_threads(threads),
         })
     }
