@@ -1,8 +1,8 @@
 //! Prefill and decode tokens/s of a model, without a server.
 //!
 //! Prefill: one prompt per length, cold cache, one output token. Decode: B
-//! requests over a short prompt, timed over the steps in which all B decode.
-//! Both run the real planner and the real workers inside this process.
+//! requests over a short prompt, timed over the steps in which all B decode;
+//! the prompts stay cached, so that only the warm-up computes them. Both run the real planner and the real workers inside this process.
 
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,9 @@ pub struct Args {
     /// Batch sizes for decode.
     #[arg(long, value_delimiter = ',', default_value = "1,4,8,16,32")]
     batch: Vec<usize>,
+    /// Measure one phase alone [default: both].
+    #[arg(long, value_name = "PHASE")]
+    only: Option<Phase>,
     /// Prompt tokens of each decoding request.
     #[arg(long, default_value_t = 192)]
     context: usize,
@@ -47,6 +50,15 @@ pub struct Args {
     schedule: ScheduleArgs,
 }
 
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Phase {
+    /// Whole prompts, one at a time.
+    Prefill,
+    /// One token a step for each request.
+    Decode,
+}
+
 /// Runs the benchmark.
 pub fn run(mut args: Args, demo: DemoModel) -> anyhow::Result<Report> {
     ensure!(
@@ -63,6 +75,11 @@ pub fn run(mut args: Args, demo: DemoModel) -> anyhow::Result<Report> {
     if args.prefill.is_empty() {
         // The demo model's context is 2,048 tokens, the first output among them.
         args.prefill = vec![128, 512, if inside { 1024 } else { 2048 }];
+    }
+    match args.only {
+        Some(Phase::Prefill) => args.batch.clear(),
+        Some(Phase::Decode) => args.prefill.clear(),
+        None => {}
     }
     let config = resolve(&args)?;
     let start = Instant::now();
@@ -188,7 +205,6 @@ fn prefill(engine: &mut LocalEngine, length: usize) -> anyhow::Result<Duration> 
 /// The steps in which every request decodes, scaled to all of them: from when
 /// the last request has its first token to when the first one ends.
 fn decode(engine: &mut LocalEngine, batch: usize, args: &Args) -> anyhow::Result<Duration> {
-    engine.flush_cache()?;
     for index in 0..batch {
         let seed = index as u64 + 2;
         engine.submit(request(
@@ -235,5 +251,37 @@ fn request(vocab: usize, length: usize, output_len: usize, seed: u64) -> Request
         max_new_tokens: u32::try_from(output_len).unwrap_or(u32::MAX),
         priority: 0,
         timeout_ms: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn one_phase_alone_makes_its_rows_alone() -> anyhow::Result<()> {
+        let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/lockstep-demo-7m");
+        let folder = tempfile::tempdir()?;
+        for (only, rows) in [("prefill", [17, 33]), ("decode", [20, 20])] {
+            let line = format!(
+                "offline --model-path {model} --tp-size 1 --threads-per-rank 1 --only {only} \
+                 --prefill 17,33 --batch 1,2 --context 20 --output-len 3 --repeat 1"
+            );
+            let line: Line = clap::Parser::try_parse_from(line.split_whitespace())?;
+            let path = folder.path().join(only);
+            run(line.args, |_| Err(std::io::ErrorKind::Unsupported.into()))?.write(&path)?;
+            let read: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path)?)?;
+            let found = read["rows"].as_array().context("rows")?;
+            assert!(found.iter().all(|row| row["phase"] == only), "{found:?}");
+            let prompts: Vec<_> = found.iter().map(|row| row["prompt"].clone()).collect();
+            assert_eq!(prompts, rows.map(|prompt| json!(prompt)));
+        }
+        Ok(())
     }
 }
