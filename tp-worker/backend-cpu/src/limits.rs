@@ -99,11 +99,12 @@ impl Meter {
         peak::measure(&mut self.pool, self.clock, arithmetic, isa)
     }
 
-    /// Seconds that handing an empty job to all threads and waiting for them takes.
+    /// Seconds that offering an empty job to all threads takes, and waiting for
+    /// those that came.
     pub fn barrier(&mut self) -> Measured {
         let mut round = || {
-            // All threads have to be there for the job to be over, so this is
-            // wall time also where one thread alone is measured by its own.
+            // Threads wait for each other, so this is wall time also where one
+            // thread alone is measured by its own.
             let start = std::time::Instant::now();
             for _ in 0..BARRIERS {
                 self.pool.run(|thread| {

@@ -10,8 +10,15 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 /// From this size on, huge pages are asked for: fewer TLB misses when weights stream.
 const HUGE_PAGE_FROM: usize = 4 << 20;
+/// Size of a transparent huge page on `x86_64`, and on `aarch64` with 4 KiB pages.
+const HUGE_PAGE: usize = 2 << 20;
 
 /// A fixed-size, page-aligned array of zeros. Pages nobody wrote cost no memory.
+///
+/// Large ones start on a huge page's boundary, so that the kernel, where
+/// `/sys/kernel/mm/transparent_hugepage/enabled` lets it, backs them by huge
+/// pages from the first byte. Pages reserved by `vm.nr_hugepages` are left to
+/// the programs they were reserved for.
 pub(crate) struct Buffer<T: Pod> {
     start: NonNull<T>,
     len: usize,
@@ -39,29 +46,15 @@ impl<T: Pod> Buffer<T> {
         let Some(bytes) = bytes else {
             return Err(refused);
         };
-        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice
-        // aliases nothing.
-        let mapped = unsafe {
-            mmap_anonymous(
-                std::ptr::null_mut(),
-                bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | no_reserve(),
-            )
-        };
-        let Some(start) = mapped
-            .ok()
-            .and_then(|start| NonNull::new(start.cast::<T>()))
-        else {
+        let Some(start) = map(bytes) else {
             return Err(refused);
         };
-        let buffer = Self {
-            start,
+        advise_huge_pages(start, bytes);
+        Ok(Self {
+            start: start.cast(),
             len,
             item: PhantomData,
-        };
-        buffer.advise_huge_pages(bytes);
-        Ok(buffer)
+        })
     }
 
     /// No elements and no mapping.
@@ -85,19 +78,66 @@ impl<T: Pod> Buffer<T> {
     pub(crate) fn bytes(&self) -> usize {
         self.len * size_of::<T>()
     }
-
-    #[cfg(target_os = "linux")]
-    fn advise_huge_pages(&self, bytes: usize) {
-        if bytes >= HUGE_PAGE_FROM {
-            // SAFETY: the range is this buffer's own mapping; the advice changes
-            // no contents. A kernel without huge pages refuses, which is fine.
-            let _ = unsafe { madvise(self.start.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
-        }
-    }
-
-    #[cfg(not(target_os = "linux"))]
-    fn advise_huge_pages(&self, _bytes: usize) {}
 }
+
+/// Bytes of the mapping behind a buffer of `bytes`: whole huge pages where it
+/// asks for them. What lies past the buffer is never written.
+fn mapped_bytes(bytes: usize) -> usize {
+    if bytes < HUGE_PAGE_FROM {
+        bytes
+    } else {
+        bytes.next_multiple_of(HUGE_PAGE)
+    }
+}
+
+/// Maps zeros, on a huge page's boundary if there are many. `bytes` is neither
+/// 0 nor more than `isize::MAX`.
+fn map(bytes: usize) -> Option<NonNull<u8>> {
+    let wanted = mapped_bytes(bytes);
+    let slack = if bytes < HUGE_PAGE_FROM { 0 } else { HUGE_PAGE };
+    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice
+    // aliases nothing.
+    let mapped = unsafe {
+        mmap_anonymous(
+            std::ptr::null_mut(),
+            wanted + slack,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE | no_reserve(),
+        )
+    };
+    let base = NonNull::new(mapped.ok()?.cast::<u8>())?;
+    let skipped = if slack == 0 {
+        0
+    } else {
+        base.as_ptr().addr().next_multiple_of(HUGE_PAGE) - base.as_ptr().addr()
+    };
+    // SAFETY: `skipped` is at most `slack`, so this lies in the mapping, with
+    // `wanted` bytes behind it.
+    let start = unsafe { base.add(skipped) };
+    if skipped > 0 {
+        // SAFETY: these whole pages are before the buffer and nobody's.
+        let _ = unsafe { munmap(base.as_ptr().cast(), skipped) };
+    }
+    if slack > skipped {
+        // SAFETY: as above, of the pages behind it.
+        let _ = unsafe { munmap(start.as_ptr().add(wanted).cast(), slack - skipped) };
+    }
+    Some(start)
+}
+
+#[cfg(target_os = "linux")]
+fn advise_huge_pages(start: NonNull<u8>, bytes: usize) {
+    if bytes >= HUGE_PAGE_FROM {
+        // The last, partly used huge page would cost memory for nothing.
+        let whole = bytes - bytes % HUGE_PAGE;
+        // SAFETY: the range is a buffer's own mapping; the advice changes no
+        // contents. A kernel without huge pages refuses, which is fine.
+        let _ = unsafe { madvise(start.as_ptr().cast(), whole, Advice::LinuxHugepage) };
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn advise_huge_pages(_start: NonNull<u8>, _bytes: usize) {}
 
 #[cfg(target_os = "linux")]
 fn no_reserve() -> MapFlags {
@@ -130,7 +170,7 @@ impl<T: Pod> Drop for Buffer<T> {
     fn drop(&mut self) {
         if self.len > 0 {
             // SAFETY: the mapping is this buffer's own and nothing borrows it any more.
-            let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes()) };
+            let _ = unsafe { munmap(self.start.as_ptr().cast(), mapped_bytes(self.bytes())) };
         }
     }
 }
@@ -146,6 +186,23 @@ mod tests {
         assert_eq!(buffer.as_ptr() as usize % 4096, 0);
         buffer[2_999_999] = 7;
         assert_eq!(buffer.last(), Some(&7));
+    }
+
+    #[test]
+    fn large_buffers_start_on_a_huge_page() {
+        let mut buffers = Vec::new();
+        for bytes in [HUGE_PAGE_FROM, HUGE_PAGE_FROM + 1, 3 * HUGE_PAGE_FROM - 7] {
+            let mut buffer = Buffer::<u8>::zeroed(bytes, "test").unwrap();
+            assert_eq!(buffer.as_ptr().addr() % HUGE_PAGE, 0);
+            buffer[0] = 1;
+            buffer[bytes - 1] = 1;
+            buffers.push(buffer);
+        }
+        // Unmapping one leaves its neighbours alone.
+        while let Some(buffer) = buffers.pop() {
+            let sum: u32 = buffer.iter().map(|&x| u32::from(x)).sum();
+            assert_eq!((buffer.bytes(), sum), (buffer.len(), 2));
+        }
     }
 
     #[test]
