@@ -15,8 +15,8 @@ mod server;
 mod timeouts;
 
 pub use limits::LimitArgs;
-pub use memory::MemoryArgs;
-pub use model::{DtypeArg, ModelArgs};
+pub use memory::{KvCacheDtypeArg, MemoryArgs};
+pub use model::{DtypeArg, ModelArgs, QuantizationArg};
 pub use parallel::ParallelArgs;
 pub use process::ProcessArgs;
 pub(crate) use refused::RefusedArgs;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ModelConfig;
+use crate::{Dtype, KvCacheDtype, ModelConfig, Quantization};
 
 /// What all processes of one engine agree on. Equal on every node: its hash is
 /// checked in each handshake.
@@ -14,6 +14,8 @@ pub struct EngineConfig {
     pub model: ModelConfig,
     /// Type that weights are held and activations are multiplied in.
     pub dtype: Dtype,
+    /// What weight matrices are rounded to.
+    pub quantization: Quantization,
     /// Ranks and nodes.
     pub parallel: ParallelConfig,
     /// The paged KV cache.
@@ -26,16 +28,6 @@ pub struct EngineConfig {
     pub timeouts: TimeoutConfig,
     /// The public front.
     pub server: ServerConfig,
-}
-
-/// Types weights are computed in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Dtype {
-    /// 16-bit brain float with f32 accumulation.
-    Bfloat16,
-    /// 32-bit float.
-    Float32,
 }
 
 /// Ranks and nodes.
@@ -61,6 +53,8 @@ pub struct KvConfig {
     /// Pages on every rank, page 0 included: it is kept for padding and never
     /// handed out.
     pub num_pages: usize,
+    /// What keys and values are held in.
+    pub dtype: KvCacheDtype,
     /// Finished prefixes stay in a radix cache until their pages are needed.
     pub radix_cache: bool,
 }
@@ -187,6 +181,9 @@ pub struct NodeConfig {
     pub run_dir: PathBuf,
     /// Core numbers for each local rank's threads; empty = not pinned.
     pub cores: Vec<Vec<usize>>,
+    /// Folder of packed weights for the next start; `None` = they are packed
+    /// anew each time.
+    pub weight_cache: Option<PathBuf>,
     /// Clients must show it.
     pub api_key: Option<String>,
     /// Shared by all nodes; workers must show it.

@@ -78,7 +78,13 @@ fn read(path: &Path) -> Result<toml::Table, String> {
 
 /// Keys whose values are paths; relative ones begin at the file's own folder,
 /// wherever the program is started.
-const PATHS: [&str; 4] = ["model-path", "api-key-file", "dist-secret-file", "run-dir"];
+const PATHS: [&str; 5] = [
+    "model-path",
+    "weight-cache",
+    "api-key-file",
+    "dist-secret-file",
+    "run-dir",
+];
 
 /// The argument that stands for one key of the file `path`; `None` for a
 /// switch that is off.

@@ -21,6 +21,7 @@ impl EngineConfig {
             "version": env!("CARGO_PKG_VERSION"),
             "model": model,
             "dtype": self.dtype,
+            "quantization": self.quantization,
             "tp_size": self.parallel.tp_size,
             "nnodes": self.parallel.nnodes,
             "kv": self.kv,

@@ -10,6 +10,7 @@ mod engine;
 mod error;
 mod file;
 mod file_args;
+mod format;
 mod hardware;
 mod hash;
 mod memory;
@@ -19,12 +20,13 @@ mod resolve;
 
 pub use args::ServeArgs;
 pub use engine::{
-    Dtype, EngineConfig, KvConfig, LimitsConfig, NodeConfig, ParallelConfig, RequestLimits,
+    EngineConfig, KvConfig, LimitsConfig, NodeConfig, ParallelConfig, RequestLimits,
     ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig,
 };
 pub use error::ConfigError;
 pub use file::{ConfigFile, ConfigFileError};
 pub use file_args::with_config_file;
+pub use format::{Dtype, KvCacheDtype, Quantization};
 pub use hardware::Hardware;
 pub use model::{Architecture, ModelConfig, ModelConfigError, RopeConfig, RopeScaling};
 pub use resolve::{Resolved, resolve};

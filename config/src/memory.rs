@@ -1,7 +1,7 @@
 //! How much of the memory becomes KV cache.
 
 use crate::resolve::Resolved;
-use crate::{ConfigError, Dtype, Hardware, KvConfig, ModelConfig};
+use crate::{ConfigError, Dtype, Hardware, KvCacheDtype, KvConfig, ModelConfig, Quantization};
 
 /// Tokens beyond its text that a request may hold in the cache: what steps in
 /// flight write. One without overlap, two with it.
@@ -10,19 +10,11 @@ const IN_FLIGHT: usize = 2;
 /// The largest number of cache slots that can be numbered.
 const MOST_TOKENS: usize = u32::MAX as usize;
 
-impl Dtype {
-    /// Bytes of one value.
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::Bfloat16 => 2,
-            Self::Float32 => 4,
-        }
-    }
-}
-
 /// What sizing depends on beside the model and the machine.
 pub(crate) struct Sizing {
     pub(crate) dtype: Dtype,
+    pub(crate) quantization: Quantization,
+    pub(crate) kv_dtype: KvCacheDtype,
     pub(crate) tp_size: usize,
     pub(crate) nnodes: usize,
     pub(crate) page_size: usize,
@@ -53,18 +45,17 @@ fn kv_heads_per_rank(model: &ModelConfig, tp_size: usize) -> usize {
 pub(crate) fn kv_bytes_per_token(model: &ModelConfig, sizing: &Sizing) -> u64 {
     let ranks = sizing.tp_size / sizing.nnodes;
     let heads = kv_heads_per_rank(model, sizing.tp_size) * ranks;
-    (2 * model.num_layers * heads * model.head_dim * sizing.dtype.bytes()) as u64
+    (2 * model.num_layers * heads * sizing.kv_dtype.row_bytes(model.head_dim)) as u64
 }
 
-/// Bytes of weights on this node. A tied table is held twice: as rows to look
-/// up and packed for the output head.
+/// Bytes of weights on this node. A tied table is held once: rows are looked up
+/// in the matrix that is the output head.
 pub(crate) fn weight_bytes(model: &ModelConfig, sizing: &Sizing) -> u64 {
-    let twice = if model.tie_word_embeddings {
-        model.vocab_size * model.hidden_size
-    } else {
-        0
-    };
-    ((model.parameters() + twice) * sizing.dtype.bytes()).div_ceil(sizing.nnodes) as u64
+    let tables = if model.tie_word_embeddings { 1 } else { 2 };
+    let tables = tables * model.vocab_size * model.hidden_size;
+    let projections = model.parameters() - tables;
+    let bytes = sizing.quantization.bytes(sizing.dtype, projections, tables);
+    bytes.div_ceil(sizing.nnodes) as u64
 }
 
 /// Bytes of activations that a step needs on this node, over its ranks: f32 for
@@ -153,6 +144,7 @@ pub(crate) fn size(
     let kv = KvConfig {
         page_size: page,
         num_pages,
+        dtype: sizing.kv_dtype,
         radix_cache: sizing.radix_cache,
     };
     Ok(Resolved {

@@ -34,6 +34,7 @@ impl fmt::Debug for NodeConfig {
             node_rank,
             run_dir,
             cores,
+            weight_cache,
             api_key,
             dist_secret,
             log,
@@ -43,6 +44,7 @@ impl fmt::Debug for NodeConfig {
             .field("node_rank", node_rank)
             .field("run_dir", run_dir)
             .field("cores", cores)
+            .field("weight_cache", weight_cache)
             .field("api_key", &api_key.as_ref().map(|_| "***"))
             .field("dist_secret", &dist_secret.as_ref().map(|_| "***"))
             .field("log", log)

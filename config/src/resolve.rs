@@ -2,13 +2,14 @@
 
 use std::net::IpAddr;
 
-use crate::args::{DtypeArg, PolicyArg, ServeArgs};
+use crate::args::{PolicyArg, ServeArgs};
 use crate::memory::{self, Sizing};
 use crate::{
-    ConfigError, Dtype, EngineConfig, Hardware, ModelConfig, NodeConfig, ScheduleConfig,
-    SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig,
+    ConfigError, EngineConfig, Hardware, ModelConfig, NodeConfig, ScheduleConfig, SchedulePolicy,
+    ServerConfig, SpeculationConfig, TimeoutConfig,
 };
 
+mod format;
 mod limits;
 mod parallel;
 mod schedule;
@@ -46,13 +47,13 @@ pub fn resolve(
     };
     let model = ModelConfig::load_for(path, args.model.context_length)?;
     let ranks = parallel::resolve(args, &model, hardware)?;
-    let dtype = match args.model.dtype.unwrap_or(DtypeArg::Auto) {
-        DtypeArg::Auto | DtypeArg::Bfloat16 => Dtype::Bfloat16,
-        DtypeArg::Float32 => Dtype::Float32,
-    };
+    let dtype = format::dtype(args);
+    let quantization = format::quantization(args);
     let max_running_requests = args.schedule.max_running_requests.unwrap_or(64);
     let sizing = Sizing {
         dtype,
+        quantization,
+        kv_dtype: format::kv_cache(args, dtype)?,
         tp_size: ranks.parallel.tp_size,
         nnodes: ranks.parallel.nnodes,
         page_size: page_size(args)?,
@@ -73,6 +74,7 @@ pub fn resolve(
     notes.extend(open_to_all(&server));
     let engine = EngineConfig {
         dtype,
+        quantization,
         parallel: ranks.parallel,
         kv,
         schedule,
@@ -83,18 +85,16 @@ pub fn resolve(
         server,
         model,
     };
+    let process = &args.process;
     let node = NodeConfig {
         node_rank: ranks.node_rank,
-        run_dir: args.process.run_dir.clone().unwrap_or_default(),
+        run_dir: process.run_dir.clone().unwrap_or_default(),
         cores: ranks.cores,
+        weight_cache: args.model.weight_cache.clone(),
         api_key,
         dist_secret: ranks.dist_secret,
-        log: args
-            .process
-            .log_level
-            .clone()
-            .unwrap_or_else(|| "info".into()),
-        log_json: args.process.log_json,
+        log: process.log_level.clone().unwrap_or_else(|| "info".into()),
+        log_json: process.log_json,
     };
     Ok(Resolved {
         value: (engine, node),

@@ -35,6 +35,7 @@ fn describe(settings: &Settings) -> Value {
         "node": {
             "node_rank": node.node_rank,
             "cores": node.cores,
+            "weight_cache": node.weight_cache,
             "api_key": secret(&node.api_key),
             "dist_secret": secret(&node.dist_secret),
             "log": node.log,

@@ -47,6 +47,7 @@ impl Settings {
             notes,
         } = resolve(&args, &Hardware::detect())?;
         node.run_dir = absolute(run_dir.path());
+        node.weight_cache = node.weight_cache.as_deref().map(absolute);
         let mut engine = engine;
         engine.model.path = absolute(&engine.model.path);
         let max_restarts = args.process.max_restarts.unwrap_or(0);

@@ -4,9 +4,29 @@ use super::positive;
 
 const HEADING: &str = "KV cache";
 
+/// What keys and values can be cached as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum KvCacheDtypeArg {
+    /// The type of --dtype.
+    Auto,
+    /// 16-bit brain float.
+    #[value(alias = "bf16")]
+    Bfloat16,
+    /// 32-bit float.
+    Float32,
+    /// 8-bit integers with a scale for every head of a token: half of bfloat16.
+    Int8,
+    /// Refused, with a remedy.
+    #[value(name = "fp8_e4m3", aliases = ["fp8", "fp8_e5m2"], hide = true)]
+    Fp8,
+}
+
 /// The paged KV cache.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct MemoryArgs {
+    /// What keys and values are cached as [default: auto].
+    #[arg(long, env = "LOCKSTEP_KV_CACHE_DTYPE", value_name = "TYPE", help_heading = HEADING)]
+    pub kv_cache_dtype: Option<KvCacheDtypeArg>,
     /// Tokens per page [default: 16].
     ///
     /// Prefixes are shared in whole pages; larger pages read faster.

@@ -15,6 +15,19 @@ pub enum DtypeArg {
     Float32,
 }
 
+/// What weight matrices can be rounded to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum QuantizationArg {
+    /// Weights of --dtype.
+    None,
+    /// 8-bit integers with a scale for every 128 weights: half of bfloat16.
+    #[value(alias = "w8a8_int8")]
+    Int8,
+    /// 4-bit integers with a scale for every 32 weights; the tables of tokens
+    /// stay int8.
+    Int4,
+}
+
 /// Which model, and how it is computed.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ModelArgs {
@@ -28,9 +41,22 @@ pub struct ModelArgs {
     /// The model's name in the API [default: the folder's name].
     #[arg(long, env = "LOCKSTEP_SERVED_MODEL_NAME", value_name = "NAME", help_heading = HEADING)]
     pub served_model_name: Option<String>,
-    /// Type of weights, cache and activations [default: auto].
+    /// Type of weights and cache, and of the values they are multiplied with [default: auto].
     #[arg(long, env = "LOCKSTEP_DTYPE", value_name = "TYPE", help_heading = HEADING)]
     pub dtype: Option<DtypeArg>,
+    /// Round the weights to integers while they are loaded [default: none].
+    ///
+    /// Any checkpoint that can be served can be rounded. The inputs of a
+    /// rounded matrix are rounded to 8 bits, token by token; --dtype then decides
+    /// over attention and its cache alone.
+    #[arg(long, env = "LOCKSTEP_QUANTIZATION", value_name = "TYPE", help_heading = HEADING)]
+    pub quantization: Option<QuantizationArg>,
+    /// Keep packed weights in this folder and start from them next time [default: off].
+    ///
+    /// One file per rank, as large as its weights, for every model, quantization
+    /// and split that was started. Delete files that are no longer wanted.
+    #[arg(long, env = "LOCKSTEP_WEIGHT_CACHE", value_name = "DIR", help_heading = HEADING)]
+    pub weight_cache: Option<PathBuf>,
     /// Longest prompt plus output, tokens [default: the model's, less where memory is short].
     #[arg(long, alias = "max-model-len", env = "LOCKSTEP_CONTEXT_LENGTH", value_name = "TOKENS",
           value_parser = positive, help_heading = HEADING)]

@@ -22,7 +22,6 @@ struct Refused {
 const SPECULATION: &str = "leave the speculative options out; decoding runs without drafts";
 const REPLICAS: &str = "use --tp-size, or run one server per replica behind a gateway";
 const EXPERTS: &str = "experts are not served; use a dense model";
-const DTYPE: &str = "use an unquantized model; --dtype bfloat16 halves the size of a float32 one";
 const LORA: &str = "merge the adapter into the model's weights and serve that";
 const TOOLS: &str = "leave it out; answers are plain text, to be parsed by the client";
 const MEMORY: &str = "use --mem-fraction-static, the share of the memory for weights and cache";
@@ -66,12 +65,6 @@ const TABLE: &[Refused] = &[
     ),
     passing(&["ep-size", "ep", "expert-parallel-size"], &["1"], EXPERTS),
     switch(&["enable-dp-attention"], REPLICAS),
-    valued(&["quantization"], DTYPE),
-    passing(
-        &["kv-cache-dtype"],
-        &["auto"],
-        "the cache has the type of --dtype",
-    ),
     switch(
         &["trust-remote-code"],
         "code from a model folder is never run",
@@ -103,7 +96,7 @@ const TABLE: &[Refused] = &[
 
 impl RefusedArgs {
     /// The error for the first refused option that was given. A parallel size
-    /// of 1, a cache type of `auto` and the like say what is done anyway and
+    /// of 1, a device of `cpu` and the like say what is done anyway and
     /// pass.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         match self.given {

@@ -75,7 +75,11 @@ fn what_is_not_an_option_is_an_error() {
         ("page_size = 1", "write `page-size`"),
         ("config = 'x'", "`config` is not an option"),
         ("help = true", "`help` is not an option"),
-        ("quantization = 'fp8'", "`quantization` is not an option"),
+        (
+            "quantization = 'fp8'",
+            "[possible values: none, int8, int4]",
+        ),
+        ("lora-paths = 'a'", "`lora-paths` is not an option"),
         ("log-json = 'yes'", "true or false"),
         ("port = [1]", "a text or a number"),
         ("[port]\nx = 1", "a text or a number"),

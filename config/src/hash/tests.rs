@@ -17,6 +17,8 @@ fn equal_where_nodes_may_differ() {
         "--tokenizer-managers 3",
         "--served-model-name other",
         "--drain-timeout 1 --startup-timeout 2 --request-timeout 3",
+        "--weight-cache /tmp/packed",
+        "--kv-cache-dtype bf16 --quantization none",
         "--log-level debug --max-body-bytes 1",
     ] {
         assert_eq!(hash(line), same, "{line}");
@@ -29,6 +31,10 @@ fn different_where_results_or_the_protocol_would() {
         "",
         "--tp-size 2",
         "--dtype float32",
+        "--quantization int8",
+        "--quantization int4",
+        "--kv-cache-dtype int8",
+        "--kv-cache-dtype float32",
         "--page-size 1",
         "--max-total-tokens 1024",
         "--context-length 100",

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::{Sizing, activation_bytes, kv_bytes_per_token, kv_heads_per_rank, size, weight_bytes};
 use crate::testing::{folder, llama, machine, resolve_line, resolve_model, with};
-use crate::{Dtype, Hardware, ModelConfig};
+use crate::{Dtype, Hardware, KvCacheDtype, ModelConfig, Quantization};
 
 fn model() -> ModelConfig {
     ModelConfig::load(folder(&llama(), None).path()).expect("a served model")
@@ -11,6 +11,8 @@ fn model() -> ModelConfig {
 fn sizing() -> Sizing {
     Sizing {
         dtype: Dtype::Bfloat16,
+        quantization: Quantization::None,
+        kv_dtype: KvCacheDtype::Bfloat16,
         tp_size: 1,
         nnodes: 1,
         page_size: 16,
@@ -48,6 +50,37 @@ fn bytes_of_a_token_and_of_the_weights() {
         weight_bytes(&model(), &wide),
         2 * weight_bytes(&model(), &sizing())
     );
+}
+
+#[test]
+fn bytes_of_rounded_weights_and_caches() {
+    let bytes = |quantization| {
+        let sizing = Sizing {
+            quantization,
+            ..sizing()
+        };
+        weight_bytes(&model(), &sizing)
+    };
+    // The table of tokens is tied and counts once: 100 × 64.
+    let (table, all) = (6_400, model().parameters() as u64);
+    assert_eq!(bytes(Quantization::None), 2 * all);
+    // One byte, and two for every 128 weights.
+    assert!(bytes(Quantization::Int8).abs_diff(all + all / 64) <= 2);
+    // Half a byte, and two for every 32 weights; the table as above.
+    let int4 = (all - table) * 9 / 16 + table + table / 64;
+    assert!(bytes(Quantization::Int4).abs_diff(int4) <= 2);
+    for (kv_dtype, expected) in [
+        (KvCacheDtype::Float32, 512),
+        (KvCacheDtype::Bfloat16, 256),
+        // Of 8 wide heads, with a scale of four bytes each.
+        (KvCacheDtype::Int8, 2 * 2 * 4 * 12),
+    ] {
+        let sizing = Sizing {
+            kv_dtype,
+            ..sizing()
+        };
+        assert_eq!(kv_bytes_per_token(&model(), &sizing), expected);
+    }
 }
 
 #[test]

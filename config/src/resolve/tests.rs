@@ -1,7 +1,10 @@
 use clap::Parser;
 
 use crate::testing::{Program, folder, llama, machine, resolve_line};
-use crate::{ConfigError, ConfigFile, Dtype, SchedulePolicy, TimeoutConfig, resolve};
+use crate::{
+    ConfigError, ConfigFile, Dtype, KvCacheDtype, Quantization, SchedulePolicy, TimeoutConfig,
+    resolve,
+};
 
 #[test]
 fn defaults() {
@@ -34,7 +37,7 @@ fn options_arrive() {
          --schedule-policy lpm --enable-priority-scheduling --disable-overlap-schedule \
          --context-length 100 --request-timeout 7 --queue-timeout 8 --watchdog-timeout 9 \
          --health-timeout 10 --drain-timeout 11 --startup-timeout 12 --max-stop-strings 9 \
-         --log-level debug --log-json --max-queued-requests 5 --tokenizer-managers 2",
+         --log-level debug --log-json --weight-cache /w --max-queued-requests 5 --tokenizer-managers 2",
     )
     .expect("good");
     let (parallel, server, schedule) = (&engine.parallel, &engine.server, &engine.schedule);
@@ -71,6 +74,7 @@ fn options_arrive() {
     };
     assert_eq!(engine.timeouts, times);
     assert_eq!((node.log.as_str(), node.log_json), ("debug", true));
+    assert_eq!(node.weight_cache, Some("/w".into()));
 }
 
 /// Command lines that cannot be served: what the error must name.
@@ -208,7 +212,6 @@ const REFUSED: &[(&str, &[&str])] = &[
     ("--pp 2", &["--pp-size", "--tp-size"]),
     ("--ep-size 2", &["--ep-size", "dense model"]),
     ("--enable-dp-attention", &["--enable-dp-attention"]),
-    ("--quantization fp8", &["--quantization", "unquantized"]),
     (
         "--gpu-memory-utilization 0.9",
         &["--gpu-memory-utilization", "--mem-fraction-static"],
@@ -223,7 +226,7 @@ const REFUSED: &[(&str, &[&str])] = &[
     ),
     (
         "--kv-cache-dtype fp8_e5m2",
-        &["--kv-cache-dtype", "--dtype"],
+        &["--kv-cache-dtype", "8-bit floats", "int8"],
     ),
     ("--trust-remote-code", &["--trust-remote-code", "never run"]),
 ];
@@ -263,6 +266,38 @@ fn what_means_nothing_new_is_accepted() {
         if let Err(error) = resolve_line(line) {
             panic!("{line}: {error}");
         }
+    }
+}
+
+#[test]
+fn the_caches_type_follows_the_models_unless_it_is_given() {
+    use {Dtype::*, KvCacheDtype as Kv, Quantization as Weights};
+    for (line, expected) in [
+        ("", (Bfloat16, Weights::None, Kv::Bfloat16)),
+        (
+            "--dtype float32 --kv-cache-dtype auto",
+            (Float32, Weights::None, Kv::Float32),
+        ),
+        (
+            "--dtype float32 --quantization int4",
+            (Float32, Weights::Int4, Kv::Float32),
+        ),
+        (
+            "--quantization w8a8_int8 --kv-cache-dtype float32",
+            (Bfloat16, Weights::Int8, Kv::Float32),
+        ),
+        (
+            "--quantization none --kv-cache-dtype int8",
+            (Bfloat16, Weights::None, Kv::Int8),
+        ),
+        (
+            "--dtype float32 --kv-cache-dtype bf16",
+            (Float32, Weights::None, Kv::Bfloat16),
+        ),
+    ] {
+        let (engine, _) = resolve_line(line).expect(line);
+        let found = (engine.dtype, engine.quantization, engine.kv.dtype);
+        assert_eq!(found, expected, "{line}");
     }
 }
 

@@ -97,7 +97,9 @@ pub fn run(mut args: Args, demo: DemoModel) -> anyhow::Result<Report> {
     };
     report.note("model", name);
     report.note("parameters", model.parameters() as u64);
-    report.note("dtype", format!("{:?}", config.dtype));
+    report.note("dtype", config.dtype.name());
+    report.note("quantization", config.quantization.name());
+    report.note("KV cache dtype", config.kv.dtype.name());
     report.note("tensor-parallel ranks", config.parallel.tp_size as u64);
     report.note("threads per rank", config.parallel.threads_per_rank as u64);
     report.note(

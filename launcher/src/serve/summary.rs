@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use lockstep_config::{Dtype, EngineConfig};
+use lockstep_config::{EngineConfig, Quantization};
 use lockstep_process::exit;
 
 use super::group::Group;
@@ -95,10 +95,6 @@ fn details(group: &Group) -> Option<String> {
 fn text(settings: &Settings, backend: Option<&str>, seconds: f64) -> String {
     let (engine, node) = (&settings.file.engine, &settings.file.node);
     let (server, parallel, model) = (&engine.server, &engine.parallel, &engine.model);
-    let dtype = match engine.dtype {
-        Dtype::Bfloat16 => "bfloat16",
-        Dtype::Float32 => "float32",
-    };
     let mut rows = vec![("OpenAI API", format!("{}/v1", url(engine)))];
     if let Some(port) = server.grpc_port {
         rows.push(("gRPC", format!("{}:{port}", reachable(&server.host))));
@@ -109,10 +105,11 @@ fn text(settings: &Settings, backend: Option<&str>, seconds: f64) -> String {
     rows.push((
         "Model",
         format!(
-            "{}, {:?}, {} parameters, {dtype}",
+            "{}, {:?}, {} parameters, {}",
             server.served_model_name,
             model.architecture,
-            rounded(model.parameters())
+            rounded(model.parameters()),
+            weights(engine)
         ),
     ));
     rows.push((
@@ -132,9 +129,10 @@ fn text(settings: &Settings, backend: Option<&str>, seconds: f64) -> String {
     rows.push((
         "KV cache",
         format!(
-            "{} tokens in pages of {}, context {} tokens",
+            "{} tokens in pages of {}, {}, context {} tokens",
             grouped(engine.kv_tokens()),
             engine.kv.page_size,
+            engine.kv.dtype.name(),
             grouped(server.context_length)
         ),
     ));
@@ -183,6 +181,14 @@ fn reachable(host: &str) -> String {
         "::" => "[::1]".into(),
         _ if host.contains(':') && !host.starts_with('[') => format!("[{host}]"),
         _ => host.into(),
+    }
+}
+
+/// What the weights are held in.
+fn weights(engine: &EngineConfig) -> &'static str {
+    match engine.quantization {
+        Quantization::None => engine.dtype.name(),
+        quantization => quantization.name(),
     }
 }
 

@@ -3,9 +3,9 @@
 use std::{path::PathBuf, sync::Arc};
 
 use lockstep_config::{
-    Architecture, Dtype, EngineConfig, KvConfig, LimitsConfig, ModelConfig, NodeConfig,
-    ParallelConfig, RequestLimits, RopeConfig, RopeScaling, ScheduleConfig, SchedulePolicy,
-    ServerConfig, SpeculationConfig, TimeoutConfig,
+    Architecture, Dtype, EngineConfig, KvCacheDtype, KvConfig, LimitsConfig, ModelConfig,
+    NodeConfig, ParallelConfig, Quantization, RequestLimits, RopeConfig, RopeScaling,
+    ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig,
 };
 use lockstep_process::{ChildMessage, ControlLink, Role, RoleContext};
 use lockstep_tokenizer_manager::{Listeners, RunError, serve_on};
@@ -97,6 +97,7 @@ pub fn engine_config() -> EngineConfig {
     EngineConfig {
         model: model_config(),
         dtype: Dtype::Float32,
+        quantization: Quantization::None,
         parallel: ParallelConfig {
             tp_size: 1,
             nnodes: 1,
@@ -107,6 +108,7 @@ pub fn engine_config() -> EngineConfig {
         kv: KvConfig {
             page_size: 16,
             num_pages: 64,
+            dtype: KvCacheDtype::Float32,
             radix_cache: true,
         },
         schedule: ScheduleConfig {
@@ -198,6 +200,7 @@ pub fn node_config(run_dir: PathBuf) -> NodeConfig {
         node_rank: 0,
         run_dir,
         cores: Vec::new(),
+        weight_cache: None,
         api_key: None,
         dist_secret: None,
         log: "off".to_owned(),

@@ -1,7 +1,7 @@
 //! Sizes a worker is set up for, from the configuration.
 
-use lockstep_backend::KvDType;
-use lockstep_config::{Dtype, EngineConfig};
+use lockstep_backend::{BackendError, KvDType};
+use lockstep_config::{EngineConfig, KvCacheDtype};
 use lockstep_model::ForwardLimits;
 
 use super::WorkerError;
@@ -30,7 +30,10 @@ const LOGIT_BLOCK_BYTES: usize = 64 << 20;
 
 impl WorkerLimits {
     /// The limits of `config`.
-    pub fn new(config: &EngineConfig) -> Self {
+    ///
+    /// # Errors
+    /// [`WorkerError::Backend`] for a type of cache that no backend has.
+    pub fn new(config: &EngineConfig) -> Result<Self, WorkerError> {
         let drafts = config.speculation.max_speculative_num_draft_tokens;
         let schedule = &config.schedule;
         // Rows that are in flight when a request reaches its limit may pass it
@@ -42,18 +45,23 @@ impl WorkerLimits {
             Some(chunk) => schedule.max_prefill_tokens.min(chunk),
             None => schedule.max_prefill_tokens.max(positions),
         };
-        Self {
+        Ok(Self {
             requests: schedule.max_running_requests,
             tokens: prefill + schedule.max_running_requests * (1 + drafts),
             positions,
             pages: config.kv.num_pages,
             page_size: config.kv.page_size,
             vocab: config.model.vocab_size,
-            kv_dtype: match config.dtype {
-                Dtype::Bfloat16 => KvDType::Bf16,
-                Dtype::Float32 => KvDType::F32,
+            kv_dtype: match config.kv.dtype {
+                KvCacheDtype::Bfloat16 => KvDType::Bf16,
+                KvCacheDtype::Float32 => KvDType::F32,
+                KvCacheDtype::Int8 => {
+                    return Err(WorkerError::Backend(BackendError::Unsupported(
+                        "the CPU backend has no int8 cache; give --kv-cache-dtype auto".into(),
+                    )));
+                }
             },
-        }
+        })
     }
 
     /// Checks that cache cells and table entries can be numbered in 32 bits.

@@ -3,8 +3,9 @@
 use std::{collections::VecDeque, path::PathBuf};
 
 use lockstep_config::{
-    Dtype, EngineConfig, KvConfig, LimitsConfig, ModelConfig, ParallelConfig, RequestLimits,
-    ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig,
+    Dtype, EngineConfig, KvCacheDtype, KvConfig, LimitsConfig, ModelConfig, ParallelConfig,
+    Quantization, RequestLimits, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig,
+    TimeoutConfig,
 };
 use lockstep_proto::{
     sampling::{LogprobParams, SamplingParams, TokenLogprob},
@@ -30,6 +31,7 @@ pub fn config(tp_size: usize, page_size: usize, dtype: Dtype) -> EngineConfig {
     EngineConfig {
         model: ModelConfig::load(&repository().join("models/lockstep-demo-7m")).unwrap(),
         dtype,
+        quantization: Quantization::None,
         parallel: ParallelConfig {
             tp_size,
             nnodes: 1,
@@ -40,6 +42,10 @@ pub fn config(tp_size: usize, page_size: usize, dtype: Dtype) -> EngineConfig {
         kv: KvConfig {
             page_size,
             num_pages: SLOTS * CONTEXT / page_size + 1,
+            dtype: match dtype {
+                Dtype::Bfloat16 => KvCacheDtype::Bfloat16,
+                Dtype::Float32 => KvCacheDtype::Float32,
+            },
             radix_cache: true,
         },
         schedule: ScheduleConfig {

@@ -1,0 +1,99 @@
+//! What weights and the cache are held in.
+
+use serde::{Deserialize, Serialize};
+
+/// Types weights are computed in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dtype {
+    /// 16-bit brain float with f32 accumulation.
+    Bfloat16,
+    /// 32-bit float.
+    Float32,
+}
+
+/// What weight matrices are rounded to when they are loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Quantization {
+    /// Nothing below [`Dtype`].
+    None,
+    /// 8-bit integers, a 16-bit scale for every 128 of a row.
+    Int8,
+    /// 4-bit integers, a 16-bit scale for every 32 of a row; tables of tokens
+    /// as with [`Self::Int8`].
+    Int4,
+}
+
+/// What keys and values are cached as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KvCacheDtype {
+    /// 16-bit brain float.
+    Bfloat16,
+    /// 32-bit float.
+    Float32,
+    /// 8-bit integers, an f32 scale for every token's key and value under each
+    /// head.
+    Int8,
+}
+
+impl Dtype {
+    /// Its name as an option's value.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bfloat16 => "bfloat16",
+            Self::Float32 => "float32",
+        }
+    }
+
+    /// Bytes of one value.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::Bfloat16 => 2,
+            Self::Float32 => 4,
+        }
+    }
+}
+
+impl Quantization {
+    /// Its name as an option's value.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Int8 => "int8",
+            Self::Int4 => "int4",
+        }
+    }
+
+    /// Bytes, scales included, of `projections` weights inside layers and
+    /// `tables` weights of vocabulary tables; unquantized they are of `dtype`.
+    pub(crate) fn bytes(self, dtype: Dtype, projections: usize, tables: usize) -> usize {
+        let int8 = |weights: usize| weights + weights.div_ceil(64);
+        match self {
+            Self::None => (projections + tables) * dtype.bytes(),
+            Self::Int8 => int8(projections) + int8(tables),
+            Self::Int4 => projections.div_ceil(2) + projections.div_ceil(16) + int8(tables),
+        }
+    }
+}
+
+impl KvCacheDtype {
+    /// Its name as an option's value.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bfloat16 => "bfloat16",
+            Self::Float32 => "float32",
+            Self::Int8 => "int8",
+        }
+    }
+
+    /// Bytes of one token's key or value under one head.
+    pub(crate) fn row_bytes(self, head_dim: usize) -> usize {
+        match self {
+            Self::Bfloat16 => 2 * head_dim,
+            Self::Float32 => 4 * head_dim,
+            Self::Int8 => head_dim + 4,
+        }
+    }
+}
