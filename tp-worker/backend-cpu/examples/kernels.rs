@@ -11,7 +11,7 @@ use std::time::Instant;
 use lockstep_backend::{
     AttentionShape, Backend, Batch, DType, HostBlock, HostMatrix, KvDType, KvShape, MatrixRole, Row,
 };
-use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions, Isa};
+use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions, Isa, WeightFormat};
 use lockstep_collective::Single;
 
 const OUT: usize = 8_192;
@@ -35,6 +35,7 @@ fn main() {
         let options = CpuOptions {
             threads,
             dtype,
+            weights: WeightFormat::Native,
             pin: None,
             isa,
         };

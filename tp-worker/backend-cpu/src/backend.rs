@@ -8,10 +8,10 @@ use lockstep_backend::{
 use lockstep_collective::Collective;
 
 use crate::attention::{Attention, CpuKvCache};
-use crate::gemm::{Element, matmul};
+use crate::gemm::{Element, Packed, describe_quantised, matmul};
 use crate::isa::Isa;
 use crate::memory::Buffer;
-use crate::options::{Compute, CpuError, CpuOptions};
+use crate::options::{Compute, CpuError, CpuOptions, WeightFormat};
 use crate::pack::CpuMatrix;
 use crate::partition::for_rows;
 use crate::pool::Pool;
@@ -28,6 +28,7 @@ pub struct CpuBackend {
     pool: Pool,
     isa: Isa,
     element: Element,
+    weights: WeightFormat,
     collective: Box<dyn Collective>,
     attention: Attention,
     /// Packed inputs of the current matrix product.
@@ -47,6 +48,7 @@ impl CpuBackend {
         let CpuOptions {
             threads,
             dtype,
+            weights,
             pin,
             isa: _,
         } = options;
@@ -58,6 +60,7 @@ impl CpuBackend {
             pool: Pool::new(threads, pin.as_deref(), collective.is_crowded())?,
             isa,
             element,
+            weights,
             counts: vec![0; collective.size()],
             collective,
             attention: Attention::new(threads),
@@ -82,7 +85,13 @@ impl Backend for CpuBackend {
             Element::Bf16 => "bf16",
             Element::F32 => "f32",
         };
-        format!("cpu {}, {dtype}, {} threads", self.isa, self.pool.threads())
+        let (threads, quantised) = (self.pool.threads(), describe_quantised(self.isa));
+        match self.weights {
+            WeightFormat::Native => format!("cpu {}, {dtype}, {threads} threads", self.isa),
+            WeightFormat::Int8 => {
+                format!("cpu {quantised}, {dtype}, int8 weights, {threads} threads")
+            }
+        }
     }
 
     fn load_matrix(
@@ -90,7 +99,11 @@ impl Backend for CpuBackend {
         matrix: &HostMatrix<'_>,
         _role: MatrixRole,
     ) -> Result<CpuMatrix, BackendError> {
-        CpuMatrix::pack(&mut self.pool, self.isa, self.element, matrix)
+        let element = match self.weights {
+            WeightFormat::Native => Packed::Native(self.element),
+            WeightFormat::Int8 => Packed::Int8,
+        };
+        CpuMatrix::pack(&mut self.pool, self.isa, element, matrix)
     }
 
     fn load_vector(&mut self, values: &[f32]) -> Result<CpuVector, BackendError> {

@@ -16,6 +16,7 @@ mod avx512;
 mod avx512_bf16;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod quantised;
 mod scalar;
 mod tile;
 mod tiles;
@@ -31,8 +32,9 @@ use crate::pack::CpuMatrix;
 use crate::partition::{Shared, share};
 use crate::pool::Pool;
 
+pub(crate) use quantised::describe as describe_quantised;
 pub(crate) use tile::{PANEL, Tile, TileFn};
-pub(crate) use tiles::{Element, Input, Tiles, select};
+pub(crate) use tiles::{Element, Input, Packed, Tiles, select};
 
 /// Words of a panel kept in the first-level cache: 32 KiB.
 const BLOCK_WORDS: usize = 8_192;
@@ -58,7 +60,7 @@ pub(crate) fn matmul(
     if n == 0 {
         return Ok(());
     }
-    let tiles = select(isa, w.element);
+    let tiles = w.element.tiles(isa);
     let packed = n * tiles.input.len(w.cols);
     scratch.grow(packed, "packed activations")?;
     pack_rows(pool, isa, tiles, x, w.cols, &mut scratch[..packed]);

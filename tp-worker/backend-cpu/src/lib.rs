@@ -22,12 +22,13 @@ mod options;
 mod pack;
 mod partition;
 mod pool;
+mod quantise;
 mod rope;
 mod tensor;
 
 pub use attention::CpuKvCache;
 pub use backend::CpuBackend;
 pub use isa::{Isa, UnknownIsa};
-pub use options::{Compute, CpuError, CpuOptions};
+pub use options::{Compute, CpuError, CpuOptions, WeightFormat};
 pub use pack::CpuMatrix;
 pub use tensor::{CpuTensor, CpuVector};

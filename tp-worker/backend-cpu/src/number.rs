@@ -3,8 +3,9 @@
 use crate::gemm::Input;
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
+use crate::quantise::quantise;
 
-/// Values converted at once.
+/// Values converted at once, whole groups of quantised ones.
 const CHUNK: usize = 256;
 
 /// `x` rounded to the nearest bf16, ties to even; NaN stays NaN.
@@ -77,6 +78,7 @@ pub(crate) fn pack_row(
                 to_rounded(isa, chunk, packed);
                 packed[chunk.len()..].fill(0);
             }
+            Input::Int8 => quantise(isa, chunk, 128, 1, packed),
         }
         let slots = out[start + index * input.len(CHUNK) * stride..]
             .iter_mut()
@@ -116,6 +118,7 @@ mod tests {
                         Input::Pairs => {
                             naive[i / 2 * stride] |= bf16_bits(*x) << (16 * (i % 2));
                         }
+                        Input::Int8 => continue,
                     }
                 }
                 for isa in Isa::available() {

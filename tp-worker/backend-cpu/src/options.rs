@@ -11,6 +11,17 @@ pub enum Compute {
     F32,
 }
 
+/// What projection weights are kept in; tables of the vocabulary bear less
+/// rounding and are [`Self::Int8`] in both quantised formats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WeightFormat {
+    /// What products compute in.
+    Native,
+    /// 8-bit integers with one bf16 scale per output and 128 inputs: 8.125 bits
+    /// a weight. Inputs are rounded to 8-bit integers per token and 128 values.
+    Int8,
+}
+
 /// Settings of a [`crate::CpuBackend`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CpuOptions {
@@ -18,6 +29,8 @@ pub struct CpuOptions {
     pub threads: usize,
     /// Arithmetic of matrix products.
     pub dtype: Compute,
+    /// What weight matrices are rounded to when they are loaded.
+    pub weights: WeightFormat,
     /// Cores, one per thread; the thread that builds the backend is pinned to the first.
     pub pin: Option<Vec<usize>>,
     /// Kernels to use instead of the fastest this machine runs.

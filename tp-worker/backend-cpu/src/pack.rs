@@ -1,24 +1,26 @@
 //! Weights in the order the kernels read them.
 
 mod decode;
+mod int8;
 mod native;
+mod step;
 
 use lockstep_backend::{BackendError, HostMatrix};
 
-use crate::gemm::{Element, PANEL};
+use crate::gemm::{PANEL, Packed};
 use crate::isa::Isa;
 use crate::memory::Buffer;
 use crate::partition::{Shared, share};
 use crate::pool::Pool;
 
 /// A weight matrix `[out, in]` as panels of 32 output columns:
-/// `[⌈out / 32⌉][steps][32]`, where a step is one f32 or two bf16 of a column;
-/// columns past `out` are zero.
+/// `[⌈out / 32⌉][steps][words of a step]`, where a step is what
+/// [`Packed`] says; columns past `out` are zero.
 pub struct CpuMatrix {
     pub(crate) data: Buffer<u32>,
     pub(crate) rows: usize,
     pub(crate) cols: usize,
-    pub(crate) element: Element,
+    pub(crate) element: Packed,
 }
 
 impl CpuMatrix {
@@ -26,7 +28,7 @@ impl CpuMatrix {
     pub(crate) fn pack(
         pool: &mut Pool,
         isa: Isa,
-        element: Element,
+        element: Packed,
         matrix: &HostMatrix<'_>,
     ) -> Result<Self, BackendError> {
         let (rows, cols) = (matrix.rows(), matrix.cols);
@@ -44,7 +46,12 @@ impl CpuMatrix {
             for panel in share(panels, shares, thread) {
                 // SAFETY: each panel belongs to one thread.
                 let out = unsafe { shared.slice(panel * panel_len..(panel + 1) * panel_len) };
-                native::pack_panel(isa, element, matrix, panel, out);
+                match element {
+                    Packed::Native(element) => {
+                        native::pack_panel(isa, element, matrix, panel, out);
+                    }
+                    Packed::Int8 => int8::pack_panel(isa, matrix, panel, out),
+                }
             }
         });
         Ok(Self {
@@ -72,6 +79,10 @@ impl CpuMatrix {
     pub(crate) fn read_row(&self, row: usize, out: &mut [f32]) {
         let panel_len = self.steps() * self.element.step_words();
         let panel = &self.data[(row / PANEL) * panel_len..][..panel_len];
-        native::read_row(self.element, panel, row % PANEL, out);
+        let lane = row % PANEL;
+        match self.element {
+            Packed::Native(element) => native::read_row(element, panel, lane, out),
+            Packed::Int8 => int8::read_row(panel, lane, out),
+        }
     }
 }

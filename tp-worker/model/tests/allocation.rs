@@ -9,7 +9,7 @@ use std::{
 };
 
 use lockstep_backend::{Backend, KvDType};
-use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions};
+use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions, WeightFormat};
 use lockstep_collective::Single;
 use lockstep_config::ModelConfig;
 use lockstep_model::{ForwardLimits, Transformer};
@@ -50,6 +50,7 @@ fn a_pass_allocates_nothing() {
         let options = CpuOptions {
             threads: 1,
             dtype: compute,
+            weights: WeightFormat::Native,
             pin: None,
             isa: None,
         };

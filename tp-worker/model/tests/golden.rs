@@ -13,7 +13,7 @@ use std::{fs, sync::Arc};
 
 use driver::{Factory, Feed, logits};
 use lockstep_backend::KvDType;
-use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions};
+use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions, WeightFormat};
 use lockstep_config::ModelConfig;
 use naive::Naive;
 use pass::fixture;
@@ -85,6 +85,7 @@ fn cpu(dtype: Compute) -> Factory<CpuBackend> {
         let options = CpuOptions {
             threads: 1,
             dtype,
+            weights: WeightFormat::Native,
             pin: None,
             isa: None,
         };

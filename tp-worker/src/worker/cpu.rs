@@ -1,7 +1,7 @@
 //! The CPU backend of a rank, as the configuration wants it.
 
 use lockstep_backend::BackendError;
-use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions};
+use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions, WeightFormat};
 use lockstep_collective::Collective;
 use lockstep_config::{Dtype, EngineConfig, Quantization};
 
@@ -17,18 +17,22 @@ pub fn cpu_backend(
     cores: Option<&[usize]>,
     collective: Box<dyn Collective>,
 ) -> Result<CpuBackend, WorkerError> {
-    if config.quantization != Quantization::None {
-        return Err(WorkerError::Backend(BackendError::Unsupported(format!(
-            "the CPU backend has no {} weights; give --quantization none",
-            config.quantization.name()
-        ))));
-    }
+    let weights = match config.quantization {
+        Quantization::None => WeightFormat::Native,
+        Quantization::Int8 => WeightFormat::Int8,
+        Quantization::Int4 => {
+            return Err(WorkerError::Backend(BackendError::Unsupported(
+                "the CPU backend has no int4 weights; give --quantization int8".to_owned(),
+            )));
+        }
+    };
     let options = CpuOptions {
         threads: config.parallel.threads_per_rank,
         dtype: match config.dtype {
             Dtype::Bfloat16 => Compute::Bf16,
             Dtype::Float32 => Compute::F32,
         },
+        weights,
         pin: cores
             .filter(|cores| !cores.is_empty())
             .map(<[usize]>::to_vec),

@@ -2,6 +2,7 @@
 
 use super::tile::{PANEL, TileFn};
 use crate::isa::Isa;
+use crate::quantise::{GROUP, GROUP_WORDS};
 
 /// What a step of a weight panel holds for each of its columns. Products cut a
 /// row of weights at whole steps.
@@ -30,6 +31,41 @@ impl Element {
     }
 }
 
+/// What a step of a weight matrix holds for each of its columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Packed {
+    /// Values, rounded to what products compute in.
+    Native(Element),
+    /// A group of 8-bit integers and its scale.
+    Int8,
+}
+
+impl Packed {
+    /// Steps of a row of `k` values.
+    pub(crate) fn steps(self, k: usize) -> usize {
+        match self {
+            Self::Native(element) => element.steps(k),
+            Self::Int8 => k.div_ceil(GROUP),
+        }
+    }
+
+    /// 4-byte words of one step of a panel.
+    pub(crate) fn step_words(self) -> usize {
+        match self {
+            Self::Native(element) => element.step_words(),
+            Self::Int8 => super::quantised::INT8_WORDS,
+        }
+    }
+
+    /// The tiles that multiply it on a machine.
+    pub(crate) fn tiles(self, isa: Isa) -> &'static Tiles {
+        match self {
+            Self::Native(element) => select(isa, element),
+            Self::Int8 => super::quantised::int8(isa),
+        }
+    }
+}
+
 /// What a row of inputs is packed to: 4-byte words, step after step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Input {
@@ -40,6 +76,9 @@ pub(crate) enum Input {
     Rounded,
     /// Pairs of bf16, the earlier one in the low half.
     Pairs,
+    /// Groups of 8-bit integers, each with its scale and what undoes the
+    /// offset of the weights.
+    Int8,
 }
 
 impl Input {
@@ -50,6 +89,7 @@ impl Input {
             Self::F32 => k,
             Self::Rounded => k.next_multiple_of(2),
             Self::Pairs => k.div_ceil(2),
+            Self::Int8 => k.div_ceil(GROUP) * self.step_words(),
         }
     }
 
@@ -58,6 +98,7 @@ impl Input {
         match self {
             Self::F32 | Self::Pairs => 1,
             Self::Rounded => 2,
+            Self::Int8 => GROUP_WORDS + 2,
         }
     }
 }
@@ -108,7 +149,7 @@ pub(crate) fn select(isa: Isa, element: Element) -> &'static Tiles {
 macro_rules! tiles {
     ($input:ident, $tile:ident: [$($m:literal)*], [$($p:literal)*], [$($h:literal)*]) => {
         Tiles {
-            input: super::tiles::Input::$input,
+            input: $crate::gemm::Input::$input,
             single: &[$($tile::<$m, 1, $h>),*],
             stream: &[$(($tile::<$m, $p, $h>, $p)),*],
         }

@@ -1,7 +1,7 @@
 //! Collectives through the backend, and how one is built.
 
 use lockstep_backend::Backend;
-use lockstep_backend_cpu::{Compute, CpuBackend, CpuError, CpuOptions, Isa};
+use lockstep_backend_cpu::{Compute, CpuBackend, CpuError, CpuOptions, Isa, WeightFormat};
 use lockstep_collective::{Single, local_group};
 
 use crate::machine::tensor;
@@ -10,6 +10,7 @@ fn options(threads: usize) -> CpuOptions {
     CpuOptions {
         threads,
         dtype: Compute::F32,
+        weights: WeightFormat::Native,
         pin: None,
         isa: None,
     }

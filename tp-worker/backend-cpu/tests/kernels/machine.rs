@@ -1,13 +1,28 @@
 //! Backends to test, and data for them.
 
 use lockstep_backend::{Backend, DType, HostBlock, HostMatrix, MatrixRole};
-use lockstep_backend_cpu::{Compute, CpuBackend, CpuMatrix, CpuOptions, CpuTensor, Isa};
+use lockstep_backend_cpu::{
+    Compute, CpuBackend, CpuMatrix, CpuOptions, CpuTensor, Isa, WeightFormat,
+};
 use lockstep_collective::Single;
 
 pub fn backend(isa: Isa, dtype: Compute, threads: usize) -> CpuBackend {
     let options = CpuOptions {
         threads,
         dtype,
+        weights: WeightFormat::Native,
+        pin: None,
+        isa: Some(isa),
+    };
+    CpuBackend::new(options, Box::new(Single::new())).unwrap()
+}
+
+/// A backend that rounds its weights.
+pub fn quantised(isa: Isa, weights: WeightFormat, threads: usize) -> CpuBackend {
+    let options = CpuOptions {
+        threads,
+        dtype: Compute::Bf16,
+        weights,
         pin: None,
         isa: Some(isa),
     };

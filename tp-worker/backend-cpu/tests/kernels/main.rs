@@ -7,4 +7,5 @@ mod attention;
 mod collectives;
 mod machine;
 mod matmul;
+mod quantised;
 mod rows;

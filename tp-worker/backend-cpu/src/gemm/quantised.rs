@@ -1,0 +1,219 @@
+//! Tiles of integer weights: exact integer sums inside a group of inputs, f32
+//! over the groups, in order.
+//!
+//! A step of a panel is one [`GROUP`] of inputs. Weights are unsigned with an
+//! offset, as `vpdpbusd` wants them; a row's words carry what undoes it
+//! ([`crate::quantise`]), so every instruction set's sum of a group is the same
+//! integer, and with one fused multiply-add per group the same f32.
+
+#![expect(
+    clippy::needless_range_loop,
+    reason = "loops of constant length over registers, named by row and half"
+)]
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod int8;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod scalar;
+#[cfg(test)]
+mod tests;
+
+pub(super) use int8::STEP_WORDS as INT8_WORDS;
+
+use super::tile::{LANES, PANEL, Tile};
+use super::tiles::{Input, Tiles};
+use crate::isa::Isa;
+use crate::quantise::GROUP_WORDS;
+
+/// How far ahead of the current words weights are prefetched, in words.
+const AHEAD: usize = 1_024;
+
+/// Integer arithmetic on 16 lanes, one per column, in one instruction set.
+///
+/// # Safety
+/// The methods use instructions of that set: call them only, inlined, from a
+/// function compiled for it, with pointers valid for what they read: 16
+/// elements, or one where a value goes to all lanes.
+trait Lanes {
+    /// 16 words: i32, or four u8 each.
+    type Words: Copy;
+    /// Four signed bytes, the same in all lanes.
+    type Bytes: Copy;
+    /// 16 f32.
+    type Floats: Copy;
+    unsafe fn words(from: *const u32) -> Self::Words;
+    unsafe fn bytes(from: *const u32) -> Self::Bytes;
+    /// Where a sum begins: at the i32 that undoes the weights' offset, in all
+    /// lanes, or at zero where [`Self::int8`] takes the offset off.
+    unsafe fn start(undo: *const u32) -> Self::Words;
+    /// Weights stored with an offset of 128, as [`Self::dot`] wants them.
+    unsafe fn int8(words: Self::Words) -> Self::Words;
+    /// Adds the four products of each lane's bytes, exactly.
+    unsafe fn dot(sum: Self::Words, weights: Self::Words, inputs: Self::Bytes) -> Self::Words;
+    /// The bf16 in the low (half 0) or high half of each word.
+    unsafe fn bf16(words: Self::Words, half: usize) -> Self::Floats;
+    unsafe fn zero() -> Self::Floats;
+    unsafe fn load(from: *const f32) -> Self::Floats;
+    unsafe fn store(to: *mut f32, floats: Self::Floats);
+    /// `acc + sum · (scale · factor)`: one product, then one fused multiply-add.
+    unsafe fn add_scaled(
+        acc: Self::Floats,
+        sum: Self::Words,
+        scale: Self::Floats,
+        factor: *const f32,
+    ) -> Self::Floats;
+    unsafe fn prefetch(from: *const u32);
+}
+
+/// How a step of weights is laid out and multiplied.
+///
+/// # Safety
+/// As for [`Lanes`]; the pointers are valid for a step of `M` rows and of `P`
+/// panels, `stride` words apart.
+trait Format {
+    /// Words of a step of a panel.
+    const STEP_WORDS: usize;
+    /// How rows are packed.
+    const INPUT: Input;
+    /// A group's integer sums, `H` halves of each panel from `half` on.
+    unsafe fn sums<L: Lanes, const M: usize, const P: usize, const H: usize>(
+        a: *const u32,
+        b: *const u32,
+        stride: usize,
+        half: usize,
+    ) -> [[[L::Words; H]; M]; P];
+    /// The scales of the 16 columns of one half of a panel.
+    unsafe fn scales<L: Lanes>(b: *const u32, half: usize) -> L::Floats;
+}
+
+/// `M` rows times `P` panels, `H` halves of a panel at a time.
+///
+/// # Safety
+/// As for [`Lanes`]; `work`'s pointers are valid for the shape it describes.
+#[inline(always)]
+unsafe fn tile<F: Format, L: Lanes, const M: usize, const P: usize, const H: usize>(work: &Tile) {
+    for half in (0..2).step_by(H) {
+        // SAFETY: forwarded to the caller.
+        unsafe { halves::<F, L, M, P, H>(work, half) };
+    }
+}
+
+#[inline(always)]
+unsafe fn halves<F: Format, L: Lanes, const M: usize, const P: usize, const H: usize>(
+    work: &Tile,
+    half: usize,
+) {
+    // SAFETY: forwarded to the caller; offsets stay within the described shape.
+    unsafe {
+        let mut acc = [[[L::zero(); H]; M]; P];
+        let at = |p: usize, r: usize, h: usize| {
+            work.c.add(r * work.ldc + p * PANEL + (half + h) * LANES)
+        };
+        if work.resume {
+            for p in 0..P {
+                for r in 0..M {
+                    for h in 0..H {
+                        acc[p][r][h] = L::load(at(p, r, h));
+                    }
+                }
+            }
+        }
+        let (mut a, mut b) = (work.a, work.b);
+        for _ in 0..work.steps {
+            let sums = F::sums::<L, M, P, H>(a, b, work.panel_stride, half);
+            let factors = a.add(GROUP_WORDS * M).cast::<f32>();
+            for p in 0..P {
+                for h in 0..H {
+                    let scales = F::scales::<L>(b.add(p * work.panel_stride), half + h);
+                    for r in 0..M {
+                        let (acc, sum) = (&mut acc[p][r][h], sums[p][r][h]);
+                        *acc = L::add_scaled(*acc, sum, scales, factors.add(r));
+                    }
+                }
+            }
+            a = a.add(M * F::INPUT.step_words());
+            b = b.wrapping_add(F::STEP_WORDS);
+        }
+        for p in 0..P {
+            for r in 0..M {
+                for h in 0..H {
+                    L::store(at(p, r, h), acc[p][r][h]);
+                }
+            }
+        }
+    }
+}
+
+/// Kernels of one instruction set.
+struct Kernels {
+    name: &'static str,
+    /// The backend's instruction set from which on they are used.
+    isa: Isa,
+    runs: fn() -> bool,
+    int8: &'static Tiles,
+}
+
+/// From the plainest to the fastest.
+static KERNELS: &[Kernels] = &[
+    Kernels {
+        name: "scalar",
+        isa: Isa::Scalar,
+        runs: || true,
+        int8: &scalar::INT8,
+    },
+    #[cfg(target_arch = "aarch64")]
+    Kernels {
+        name: "neon",
+        isa: Isa::Neon,
+        runs: || Isa::Neon.is_available(),
+        int8: &neon::INT8,
+    },
+    #[cfg(target_arch = "x86_64")]
+    Kernels {
+        name: "avx2",
+        isa: Isa::Avx2,
+        runs: || Isa::Avx2.is_available(),
+        int8: &avx2::INT8_PLAIN,
+    },
+    #[cfg(target_arch = "x86_64")]
+    Kernels {
+        name: "avx-vnni",
+        isa: Isa::Avx2,
+        runs: || Isa::Avx2.is_available() && std::arch::is_x86_feature_detected!("avxvnni"),
+        int8: &avx2::INT8_VNNI,
+    },
+    #[cfg(target_arch = "x86_64")]
+    Kernels {
+        name: "avx512",
+        isa: Isa::Avx512,
+        runs: || Isa::Avx512.is_available(),
+        int8: &avx512::INT8_PLAIN,
+    },
+    #[cfg(target_arch = "x86_64")]
+    Kernels {
+        name: "avx512-vnni",
+        isa: Isa::Avx512,
+        runs: || Isa::Avx512.is_available() && std::arch::is_x86_feature_detected!("avx512vnni"),
+        int8: &avx512::INT8_VNNI,
+    },
+];
+
+/// The fastest kernels this machine runs, up to what `isa` names.
+fn kernels(isa: Isa) -> &'static Kernels {
+    let fit = |kernels: &&Kernels| kernels.isa <= isa && (kernels.runs)();
+    KERNELS.iter().rev().find(fit).unwrap_or(&KERNELS[0])
+}
+
+/// The tiles of 8-bit weights.
+pub(super) fn int8(isa: Isa) -> &'static Tiles {
+    kernels(isa).int8
+}
+
+/// The instruction set that quantised weights are multiplied with, for people.
+pub(crate) fn describe(isa: Isa) -> &'static str {
+    kernels(isa).name
+}

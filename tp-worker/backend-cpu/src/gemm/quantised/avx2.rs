@@ -1,0 +1,147 @@
+//! AVX2: 16 lanes are two registers. With AVX-VNNI one instruction multiplies
+//! and adds 32 pairs of bytes, without it even and odd bytes are multiplied as
+//! 16-bit integers.
+
+use std::arch::x86_64::{
+    __m256, __m256i, _MM_HINT_T0, _mm_prefetch, _mm256_add_epi32, _mm256_and_si256,
+    _mm256_castsi256_ps, _mm256_cvtepi32_ps, _mm256_dpbusd_avx_epi32, _mm256_fmadd_ps,
+    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_mul_ps, _mm256_set1_epi16,
+    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_slli_epi16, _mm256_slli_epi32,
+    _mm256_srai_epi16, _mm256_srli_epi16, _mm256_storeu_ps,
+};
+
+use super::int8::Int8;
+use super::{Lanes, tile};
+use crate::gemm::tile::Tile;
+use crate::gemm::tiles::{Tiles, tiles};
+
+/// What both share.
+macro_rules! common {
+    () => {
+        type Words = [__m256i; 2];
+        type Bytes = __m256i;
+        type Floats = [__m256; 2];
+
+        #[inline(always)]
+        unsafe fn words(from: *const u32) -> Self::Words {
+            // SAFETY: the caller's promise.
+            unsafe {
+                [
+                    _mm256_loadu_si256(from.cast()),
+                    _mm256_loadu_si256(from.add(8).cast()),
+                ]
+            }
+        }
+        #[inline(always)]
+        unsafe fn start(undo: *const u32) -> Self::Words {
+            // SAFETY: the caller's promise.
+            [unsafe { Self::bytes(undo) }; 2]
+        }
+        #[inline(always)]
+        unsafe fn int8(words: Self::Words) -> Self::Words {
+            words
+        }
+        #[inline(always)]
+        unsafe fn bytes(from: *const u32) -> __m256i {
+            // SAFETY: the caller's promise.
+            unsafe { _mm256_set1_epi32(from.read().cast_signed()) }
+        }
+        #[inline(always)]
+        unsafe fn bf16(words: Self::Words, half: usize) -> Self::Floats {
+            // SAFETY: the caller runs AVX2.
+            words.map(|words| unsafe {
+                _mm256_castsi256_ps(if half == 0 {
+                    _mm256_slli_epi32::<16>(words)
+                } else {
+                    _mm256_and_si256(words, _mm256_set1_epi32(0xffff_0000_u32.cast_signed()))
+                })
+            })
+        }
+        #[inline(always)]
+        unsafe fn zero() -> Self::Floats {
+            // SAFETY: the caller runs AVX2.
+            unsafe { [_mm256_setzero_ps(); 2] }
+        }
+        #[inline(always)]
+        unsafe fn load(from: *const f32) -> Self::Floats {
+            // SAFETY: the caller's promise.
+            unsafe { [_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))] }
+        }
+        #[inline(always)]
+        unsafe fn store(to: *mut f32, floats: Self::Floats) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                _mm256_storeu_ps(to, floats[0]);
+                _mm256_storeu_ps(to.add(8), floats[1]);
+            }
+        }
+        #[inline(always)]
+        unsafe fn add_scaled(
+            acc: Self::Floats,
+            sum: Self::Words,
+            scale: Self::Floats,
+            factor: *const f32,
+        ) -> Self::Floats {
+            // SAFETY: the caller's promise.
+            [0, 1].map(|i| unsafe {
+                let scale = _mm256_mul_ps(scale[i], _mm256_set1_ps(factor.read()));
+                _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[i]), scale, acc[i])
+            })
+        }
+        #[inline(always)]
+        unsafe fn prefetch(from: *const u32) {
+            // SAFETY: a prefetch never faults.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+        }
+    };
+}
+
+struct Vnni;
+
+impl Lanes for Vnni {
+    common!();
+
+    #[inline(always)]
+    unsafe fn dot(sum: Self::Words, weights: Self::Words, inputs: __m256i) -> Self::Words {
+        // SAFETY: the caller runs AVX-VNNI.
+        [0, 1].map(|i| unsafe { _mm256_dpbusd_avx_epi32(sum[i], weights[i], inputs) })
+    }
+}
+
+struct Plain;
+
+impl Lanes for Plain {
+    common!();
+
+    #[inline(always)]
+    unsafe fn dot(sum: Self::Words, weights: Self::Words, inputs: __m256i) -> Self::Words {
+        // SAFETY: the caller runs AVX2.
+        [0, 1].map(|i| unsafe {
+            let even = _mm256_madd_epi16(
+                _mm256_and_si256(weights[i], _mm256_set1_epi16(0xff)),
+                _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(inputs)),
+            );
+            let odd = _mm256_madd_epi16(
+                _mm256_srli_epi16::<8>(weights[i]),
+                _mm256_srai_epi16::<8>(inputs),
+            );
+            _mm256_add_epi32(sum[i], _mm256_add_epi32(even, odd))
+        })
+    }
+}
+
+#[target_feature(enable = "avxvnni,avx2,fma")]
+unsafe fn int8_vnni<const M: usize, const P: usize, const H: usize>(work: &Tile) {
+    // SAFETY: the caller's promise; compiled for AVX-VNNI.
+    unsafe { tile::<Int8, Vnni, M, P, H>(work) }
+}
+
+#[target_feature(enable = "avx2,fma")]
+unsafe fn int8_plain<const M: usize, const P: usize, const H: usize>(work: &Tile) {
+    // SAFETY: the caller's promise; compiled for AVX2.
+    unsafe { tile::<Int8, Plain, M, P, H>(work) }
+}
+
+pub(super) static INT8_VNNI: Tiles =
+    tiles!(Int8, int8_vnni: [1 2 3 4 5 6], [2 1 1 1 1 1], [2 2 1 1 1 1]);
+pub(super) static INT8_PLAIN: Tiles = tiles!(Int8, int8_plain: [1 2 3 4], [1 1 1 1], [2 1 1 1]);

@@ -1,0 +1,107 @@
+//! NEON: 16 lanes are four registers. Weights are made signed, so products of
+//! bytes fit 16 bits and need no offset undone.
+
+use std::arch::aarch64::{
+    float32x4_t, int8x16_t, uint32x4_t, vaddq_s32, vandq_u32, vcvtq_f32_s32, vdupq_n_f32,
+    vdupq_n_u32, veorq_u32, vfmaq_f32, vget_low_s8, vld1q_f32, vld1q_u32, vmull_high_s8, vmull_s8,
+    vmulq_f32, vpaddlq_s16, vpaddq_s32, vreinterpretq_f32_u32, vreinterpretq_s8_u32,
+    vreinterpretq_s32_u32, vreinterpretq_u32_s32, vshlq_n_u32, vst1q_f32,
+};
+
+use super::int8::Int8;
+use super::{Lanes, tile};
+use crate::gemm::tile::Tile;
+use crate::gemm::tiles::{Tiles, tiles};
+
+const PARTS: [usize; 4] = [0, 1, 2, 3];
+
+struct Neon;
+
+impl Lanes for Neon {
+    type Words = [uint32x4_t; 4];
+    type Bytes = int8x16_t;
+    type Floats = [float32x4_t; 4];
+
+    #[inline(always)]
+    unsafe fn words(from: *const u32) -> Self::Words {
+        // SAFETY: the caller's promise.
+        PARTS.map(|i| unsafe { vld1q_u32(from.add(4 * i)) })
+    }
+    #[inline(always)]
+    unsafe fn start(_: *const u32) -> Self::Words {
+        // SAFETY: NEON is part of aarch64.
+        unsafe { [vdupq_n_u32(0); 4] }
+    }
+    #[inline(always)]
+    unsafe fn int8(words: Self::Words) -> Self::Words {
+        // SAFETY: NEON is part of aarch64.
+        words.map(|words| unsafe { veorq_u32(words, vdupq_n_u32(0x8080_8080)) })
+    }
+    #[inline(always)]
+    unsafe fn bytes(from: *const u32) -> int8x16_t {
+        // SAFETY: the caller's promise.
+        unsafe { vreinterpretq_s8_u32(vdupq_n_u32(from.read())) }
+    }
+    #[inline(always)]
+    unsafe fn dot(sum: Self::Words, weights: Self::Words, inputs: int8x16_t) -> Self::Words {
+        // SAFETY: NEON is part of aarch64.
+        PARTS.map(|i| unsafe {
+            let weights = vreinterpretq_s8_u32(weights[i]);
+            let first = vpaddlq_s16(vmull_s8(vget_low_s8(weights), vget_low_s8(inputs)));
+            let last = vpaddlq_s16(vmull_high_s8(weights, inputs));
+            let sum = vaddq_s32(vreinterpretq_s32_u32(sum[i]), vpaddq_s32(first, last));
+            vreinterpretq_u32_s32(sum)
+        })
+    }
+    #[inline(always)]
+    unsafe fn bf16(words: Self::Words, half: usize) -> Self::Floats {
+        // SAFETY: NEON is part of aarch64.
+        words.map(|words| unsafe {
+            vreinterpretq_f32_u32(if half == 0 {
+                vshlq_n_u32::<16>(words)
+            } else {
+                vandq_u32(words, vdupq_n_u32(0xffff_0000))
+            })
+        })
+    }
+    #[inline(always)]
+    unsafe fn zero() -> Self::Floats {
+        // SAFETY: NEON is part of aarch64.
+        unsafe { [vdupq_n_f32(0.0); 4] }
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self::Floats {
+        // SAFETY: the caller's promise.
+        PARTS.map(|i| unsafe { vld1q_f32(from.add(4 * i)) })
+    }
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, floats: Self::Floats) {
+        for i in PARTS {
+            // SAFETY: the caller's promise.
+            unsafe { vst1q_f32(to.add(4 * i), floats[i]) };
+        }
+    }
+    #[inline(always)]
+    unsafe fn add_scaled(
+        acc: Self::Floats,
+        sum: Self::Words,
+        scale: Self::Floats,
+        factor: *const f32,
+    ) -> Self::Floats {
+        // SAFETY: the caller's promise.
+        PARTS.map(|i| unsafe {
+            let sum = vcvtq_f32_s32(vreinterpretq_s32_u32(sum[i]));
+            vfmaq_f32(acc[i], sum, vmulq_f32(scale[i], vdupq_n_f32(factor.read())))
+        })
+    }
+    #[inline(always)]
+    unsafe fn prefetch(_: *const u32) {}
+}
+
+#[target_feature(enable = "neon")]
+unsafe fn int8<const M: usize, const P: usize, const H: usize>(work: &Tile) {
+    // SAFETY: the caller's promise; NEON is part of aarch64.
+    unsafe { tile::<Int8, Neon, M, P, H>(work) }
+}
+
+pub(super) static INT8: Tiles = tiles!(Int8, int8: [1 2 3 4], [1 1 1 1], [2 1 1 1]);

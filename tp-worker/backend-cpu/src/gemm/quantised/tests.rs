@@ -1,0 +1,123 @@
+//! Every kernel this machine runs against the scalar one, bit by bit.
+
+use proptest::prelude::*;
+
+use super::{KERNELS, Kernels};
+use crate::gemm::tile::{PANEL, Tile, TileFn};
+use crate::gemm::tiles::{Packed, Tiles};
+use crate::isa::Isa;
+use crate::number::{bf16_bits, pack_row};
+
+/// Panels the widest tile streams at once.
+const PANELS: usize = 4;
+
+struct Case {
+    format: Packed,
+    tiles: fn(&Kernels) -> &'static Tiles,
+    steps: usize,
+    rows: Vec<Vec<f32>>,
+    panels: Vec<u32>,
+}
+
+impl Case {
+    /// Any bits are valid weights; scales are bf16 between 1 and 2.
+    fn new(format: Packed, steps: usize, rows: usize, seed: u64) -> Self {
+        let mut state = seed | 1;
+        let mut next = move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 16) as u32
+        };
+        let words = format.step_words();
+        let mut panels = vec![0; PANELS * steps * words];
+        for step in panels.chunks_exact_mut(words) {
+            step.iter_mut().for_each(|word| *word = next());
+            for scales in &mut step[1_024..] {
+                *scales = (*scales & 0x007f_007f) | (bf16_bits(1.0) * 0x1_0001);
+            }
+        }
+        let mut row = || {
+            (0..steps * 128)
+                .map(|_| next() as f32 / 1e9 - 2.0)
+                .collect()
+        };
+        Self {
+            format,
+            tiles: |kernels| kernels.int8,
+            steps,
+            rows: (0..rows).map(|_| row()).collect(),
+            panels,
+        }
+    }
+
+    /// Rows `first..first + m` times the first `p` panels, in two calls cut at `cut`.
+    fn run(&self, tiles: &Tiles, tile: TileFn, first: usize, m: usize, cut: usize) -> Vec<f32> {
+        let mut a = vec![0u32; tiles.input.len(self.steps * 128) * m];
+        for (r, row) in self.rows[first..first + m].iter().enumerate() {
+            pack_row(Isa::Scalar, tiles.input, row, &mut a, r, m);
+        }
+        let ldc = PANELS * PANEL;
+        let mut c = vec![f32::NAN; m * ldc];
+        for part in [0..cut, cut..self.steps] {
+            let work = Tile {
+                a: a[part.start * tiles.input.step_words() * m..].as_ptr(),
+                b: self.panels[part.start * self.format.step_words()..].as_ptr(),
+                panel_stride: self.steps * self.format.step_words(),
+                steps: part.len(),
+                c: c.as_mut_ptr(),
+                ldc,
+                resume: part.start > 0,
+            };
+            // SAFETY: only kernels that run here are called, with the rows and
+            // panels they are made for and room for both.
+            unsafe { tile(&work) };
+        }
+        c
+    }
+
+    fn expect(&self, cut: usize) {
+        let plain = (self.tiles)(&KERNELS[0]);
+        let panel = |p: usize, rows: usize| {
+            let shifted = Self {
+                format: self.format,
+                tiles: self.tiles,
+                steps: self.steps,
+                rows: self.rows.clone(),
+                panels: self.panels[p * self.steps * self.format.step_words()..].to_vec(),
+            };
+            (0..rows)
+                .map(|r| shifted.run(plain, plain.single[0], r, 1, 0)[..PANEL].to_vec())
+                .collect::<Vec<_>>()
+        };
+        let expected: Vec<_> = (0..PANELS).map(|p| panel(p, self.rows.len())).collect();
+        for kernels in KERNELS.iter().filter(|kernels| (kernels.runs)()) {
+            let tiles = (self.tiles)(kernels);
+            let single = tiles.single.iter().map(|tile| (*tile, 1));
+            let stream = tiles.stream.iter().copied();
+            let all = single.enumerate().chain(stream.enumerate());
+            for (m, (tile, panels)) in all.map(|(i, tile)| (i + 1, tile)) {
+                let got = self.run(tiles, tile, 0, m, cut);
+                for (p, expected) in expected[..panels].iter().enumerate() {
+                    for (r, expected) in expected[..m].iter().enumerate() {
+                        let start = (r * PANELS + p) * PANEL;
+                        let same = got[start..start + PANEL]
+                            .iter()
+                            .zip(expected)
+                            .all(|(a, b)| a.to_bits() == b.to_bits());
+                        assert!(same, "{} {m} rows, panel {p}, row {r}", kernels.name);
+                    }
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(6))]
+
+    #[test]
+    fn kernels_give_the_scalar_ones_bits(steps in 1usize..4, seed: u64, cut: prop::sample::Index) {
+        Case::new(Packed::Int8, steps, 12, seed).expect(cut.index(steps + 1));
+    }
+}

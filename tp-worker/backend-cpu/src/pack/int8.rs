@@ -1,0 +1,69 @@
+//! Panels of 8-bit weights, laid out as `gemm/quantised/int8.rs` reads them.
+
+use lockstep_backend::HostMatrix;
+
+use super::step::{Group, for_groups};
+use crate::gemm::{PANEL, Packed};
+use crate::isa::Isa;
+use crate::multiversion::multiversion;
+use crate::number::{bf16_bits, bf16_value};
+use crate::quantise::{GROUP, GROUP_WORDS, ROUND, SMALLEST, magnitude};
+
+/// Words of a step's weights; its scales follow.
+const WEIGHTS: usize = GROUP_WORDS * PANEL;
+
+/// Rounds panel `panel` of `matrix` to 8-bit integers.
+pub(super) fn pack_panel(isa: Isa, matrix: &HostMatrix<'_>, panel: usize, out: &mut [u32]) {
+    let step_words = Packed::Int8.step_words();
+    for_groups(matrix, panel, step_words, out, |group, out| {
+        quantise(isa, group, out);
+    });
+}
+
+/// Copies column `lane` of `panel` to `out`.
+pub(super) fn read_row(panel: &[u32], lane: usize, out: &mut [f32]) {
+    let steps = panel.chunks_exact(Packed::Int8.step_words());
+    for (values, step) in out.chunks_mut(GROUP).zip(steps) {
+        let pair = step[WEIGHTS + lane % 16];
+        let scale = bf16_value((pair >> (lane / 16 * 16)) as u16);
+        for (i, value) in values.iter_mut().enumerate() {
+            let stored = step[i / 4 * PANEL + lane].to_le_bytes()[i % 4];
+            *value = f32::from(i16::from(stored) - 128) * scale;
+        }
+    }
+}
+
+multiversion! {
+    /// The scale of a column is its largest magnitude over 127, rounded to
+    /// bf16; integers are the nearest to `weight / scale`, ties to even. A
+    /// column with an infinity or a NaN gets a NaN scale, one below 2⁻¹⁰⁰ is zero.
+    fn quantise(group: &Group, out: &mut [u32]) {
+        let mut largest = [0u32; PANEL];
+        for columns in group {
+            for lane in 0..PANEL {
+                largest[lane] = largest[lane].max(magnitude(columns[lane]));
+            }
+        }
+        let mut scales = [0u32; PANEL];
+        let mut inverses = [0.0f32; PANEL];
+        for lane in 0..PANEL {
+            let largest = f32::from_bits(largest[lane]);
+            if !largest.is_finite() {
+                scales[lane] = bf16_bits(f32::NAN);
+            } else if largest >= SMALLEST {
+                scales[lane] = bf16_bits(largest / 127.0);
+                inverses[lane] = 1.0 / bf16_value(scales[lane] as u16);
+            }
+        }
+        let (weights, pairs) = out.split_at_mut(WEIGHTS);
+        for (words, four) in weights.as_chunks_mut::<PANEL>().0.iter_mut().zip(group.as_chunks::<4>().0) {
+            for lane in 0..PANEL {
+                let byte = |i: usize| (four[i][lane] * inverses[lane] + ROUND).to_bits() & 0xff;
+                words[lane] = (byte(0) | byte(1) << 8 | byte(2) << 16 | byte(3) << 24) ^ 0x8080_8080;
+            }
+        }
+        for (lane, pair) in pairs.iter_mut().enumerate() {
+            *pair = scales[lane] | scales[lane + 16] << 16;
+        }
+    }
+}

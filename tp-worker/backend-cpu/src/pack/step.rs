@@ -1,0 +1,40 @@
+//! Groups of inputs gathered from a panel's columns.
+
+use lockstep_backend::HostMatrix;
+
+use super::decode::decode;
+use crate::gemm::PANEL;
+use crate::quantise::GROUP;
+
+/// A group of inputs of every column of a panel: `[input][column]`.
+pub(super) type Group = [[f32; PANEL]; GROUP];
+
+/// Calls `quantise(group, out)` for every step of panel `panel` of `matrix`
+/// with its part of `out`; inputs and columns past the matrix's are zero.
+pub(super) fn for_groups(
+    matrix: &HostMatrix<'_>,
+    panel: usize,
+    step_words: usize,
+    out: &mut [u32],
+    quantise: impl Fn(&Group, &mut [u32]),
+) {
+    let width = matrix.dtype.bytes();
+    let mut group: Group = [[0.0; PANEL]; GROUP];
+    let mut values = [0.0; GROUP];
+    for (step, out) in out.chunks_exact_mut(step_words).enumerate() {
+        let from = step * GROUP;
+        let to = matrix.cols.min(from + GROUP);
+        group[to - from..].fill([0.0; PANEL]);
+        for lane in 0..PANEL {
+            let Some(source) = matrix.row(panel * PANEL + lane) else {
+                break;
+            };
+            let values = &mut values[..to - from];
+            decode(matrix.dtype, &source[from * width..to * width], values);
+            for (columns, value) in group.iter_mut().zip(values) {
+                columns[lane] = *value;
+            }
+        }
+        quantise(&group, out);
+    }
+}

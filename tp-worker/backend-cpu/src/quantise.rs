@@ -1,0 +1,155 @@
+//! Inputs rounded to 8-bit integers, group by group.
+
+use crate::multiversion::multiversion;
+
+/// Inputs that share a scale, and inputs of one step of quantised weights.
+pub(crate) const GROUP: usize = 128;
+/// 4-byte words of a group's integers.
+pub(crate) const GROUP_WORDS: usize = GROUP / 4;
+/// Below it a group counts as zeros, so that no reciprocal overflows.
+pub(crate) const SMALLEST: f32 = f32::from_bits(27 << 23);
+/// Adding it leaves a small value's nearest integer, ties to even, in the low bits.
+pub(crate) const ROUND: f32 = 12_582_912.0;
+
+const LANES: usize = 16;
+
+/// `|x|` as an integer that orders like it, with NaN above infinity.
+#[inline(always)]
+pub(crate) fn magnitude(x: f32) -> u32 {
+    x.to_bits() & 0x7fff_ffff
+}
+
+/// One group: 32 words of four integers, its scale, then for each of
+/// `weights.len() …` see [`quantise`].
+#[inline(always)]
+fn quantise_group(values: &[f32; GROUP], offset: i32, sums: usize, out: &mut [u32]) {
+    let mut largest = [0u32; LANES];
+    for chunk in values.as_chunks::<LANES>().0 {
+        for lane in 0..LANES {
+            largest[lane] = largest[lane].max(magnitude(chunk[lane]));
+        }
+    }
+    let largest = f32::from_bits(largest.into_iter().fold(0, u32::max));
+    let (scale, inverse) = if !largest.is_finite() {
+        (f32::NAN, 0.0)
+    } else if largest < SMALLEST {
+        (0.0, 0.0)
+    } else {
+        (largest / 127.0, 127.0 / largest)
+    };
+    let mut integers = [0i8; GROUP];
+    for (integer, value) in integers.iter_mut().zip(values) {
+        *integer = (value * inverse + ROUND).to_bits() as i8;
+    }
+    for (word, four) in out.iter_mut().zip(integers.as_chunks::<4>().0) {
+        *word = u32::from_le_bytes(four.map(i8::cast_unsigned));
+    }
+    out[GROUP_WORDS] = scale.to_bits();
+    let summed = integers.chunks_exact(GROUP / sums);
+    for (word, part) in out[GROUP_WORDS + 1..].iter_mut().zip(summed) {
+        let sum: i32 = part.iter().map(|&x| i32::from(x)).sum();
+        *word = (-offset * sum).cast_unsigned();
+    }
+}
+
+multiversion! {
+    /// Rounds a row to symmetric 8-bit integers with one scale for each
+    /// [`GROUP`] of inputs, the largest magnitude over 127: a channel that
+    /// stands out spoils its group alone. `x ≈ scale · integer`, ties to even.
+    ///
+    /// Per group: 32 words of four consecutive integers, the earliest in the
+    /// low byte; the scale; and for each of `sums` equal parts of the group
+    /// −`offset` times the sum of its integers, which undoes the offset that
+    /// makes weights unsigned. The last group is filled up with zeros. A group
+    /// with an infinity or a NaN gets a NaN scale; one below 2⁻¹⁰⁰ is zero.
+    pub(crate) fn quantise(row: &[f32], offset: i32, sums: usize, out: &mut [u32]) {
+        let words = GROUP_WORDS + 1 + sums;
+        let (groups, rest) = row.as_chunks::<GROUP>();
+        let mut out = out.chunks_exact_mut(words);
+        for (group, out) in groups.iter().zip(&mut out) {
+            quantise_group(group, offset, sums, out);
+        }
+        if let (false, Some(out)) = (rest.is_empty(), out.next()) {
+            let mut group = [0.0; GROUP];
+            group[..rest.len()].copy_from_slice(rest);
+            quantise_group(&group, offset, sums, out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::isa::Isa;
+
+    fn packed(isa: Isa, row: &[f32], offset: i32, sums: usize) -> Vec<u32> {
+        let mut out = vec![0xdead_beef; row.len().div_ceil(GROUP) * (GROUP_WORDS + 1 + sums)];
+        quantise(isa, row, offset, sums, &mut out);
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn every_instruction_set_rounds_alike(
+            row in prop::collection::vec(-1e3f32..1e3, 1..400),
+            small in 0usize..400,
+        ) {
+            let mut row = row;
+            row.iter_mut().take(small).for_each(|x| *x *= 1e-38);
+            for (offset, sums) in [(128, 1), (8, 4)] {
+                let scalar = packed(Isa::Scalar, &row, offset, sums);
+                for isa in Isa::available() {
+                    prop_assert_eq!(&packed(isa, &row, offset, sums), &scalar);
+                }
+            }
+        }
+
+        #[test]
+        fn values_come_back_within_half_a_step(
+            row in prop::collection::vec(-1e3f32..1e3, 1..300),
+        ) {
+            let out = packed(Isa::detect(), &row, 8, 4);
+            for (group, words) in row.chunks(GROUP).zip(out.chunks(GROUP_WORDS + 5)) {
+                let largest = group.iter().fold(0.0f32, |a, x| a.max(x.abs()));
+                let scale = f32::from_bits(words[GROUP_WORDS]);
+                prop_assert_eq!(scale, largest / 127.0);
+                let mut sums = [0i32; 4];
+                for (i, x) in group.iter().enumerate() {
+                    let integer = words[i / 4].to_le_bytes()[i % 4].cast_signed();
+                    sums[i / 32] += i32::from(integer);
+                    let back = f64::from(scale) * f64::from(integer);
+                    let step = f64::from(scale) * 0.5 * (1.0 + 1e-5);
+                    prop_assert!((back - f64::from(*x)).abs() <= step);
+                }
+                for (sum, word) in sums.iter().zip(&words[GROUP_WORDS + 1..]) {
+                    prop_assert_eq!(-8 * sum, word.cast_signed());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_finite_marks_its_group_alone() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut row = [1.0; 300];
+            row[130] = bad;
+            for isa in Isa::available() {
+                let out = packed(isa, &row, 128, 1);
+                let scales = [0, 1, 2].map(|group| f32::from_bits(out[group * 34 + 32]));
+                assert!(scales[1].is_nan());
+                assert_eq!([scales[0], scales[2]], [1.0 / 127.0; 2]);
+            }
+        }
+    }
+
+    #[test]
+    fn zeros_stay_zeros() {
+        assert!(
+            packed(Isa::detect(), &[0.0, -0.0, 1e-40], 128, 1)
+                .iter()
+                .all(|&word| word == 0)
+        );
+    }
+}

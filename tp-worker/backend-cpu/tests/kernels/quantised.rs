@@ -1,0 +1,311 @@
+//! Products with weights rounded to integers.
+
+use half::{bf16, f16};
+use lockstep_backend::{Backend, DType, HostBlock, HostMatrix, MatrixRole};
+use lockstep_backend_cpu::{CpuBackend, CpuMatrix, Isa, WeightFormat};
+use proptest::prelude::*;
+
+use crate::machine::{Values, bits, matrix, quantised, tensor};
+
+const FORMATS: [WeightFormat; 1] = [WeightFormat::Int8];
+const GROUP: usize = 128;
+
+/// `n` rows times `[out, in]` weights; one input channel in 50 stands out.
+struct Case {
+    cols: usize,
+    x: Vec<f32>,
+    w: Vec<f32>,
+    bias: Vec<f32>,
+}
+
+impl Case {
+    fn new(n: usize, cols: usize, rows: usize) -> Self {
+        let mut values = Values::new((n * 1_000_003 + cols * 1_009 + rows) as u64);
+        let mut x = values.floats(n * cols);
+        for row in x.chunks_exact_mut(cols) {
+            row.iter_mut().step_by(50).for_each(|x| *x *= 30.0);
+        }
+        Self {
+            cols,
+            x,
+            w: values.floats(rows * cols),
+            bias: values.floats(rows),
+        }
+    }
+
+    fn rows(&self) -> usize {
+        self.bias.len()
+    }
+
+    fn run(&self, backend: &mut CpuBackend) -> Vec<f32> {
+        let w = matrix(backend, &self.w, self.cols);
+        self.multiply(backend, &w, &self.x)
+    }
+
+    fn multiply(&self, backend: &mut CpuBackend, w: &CpuMatrix, x: &[f32]) -> Vec<f32> {
+        let x = tensor(backend, x, self.cols);
+        let bias = backend.load_vector(&self.bias).unwrap();
+        let mut out = backend.tensor(x.rows(), self.rows()).unwrap();
+        out.values_mut().fill(f32::NAN);
+        backend.matmul(&x, w, Some(&bias), &mut out);
+        out.values().to_vec()
+    }
+}
+
+/// The weights a matrix stands for, `[rows, cols]`.
+fn dequantised(backend: &mut CpuBackend, w: &CpuMatrix, rows: usize, cols: usize) -> Vec<f32> {
+    let tokens: Vec<u32> = (0..rows as u32).collect();
+    let mut out = backend.tensor(rows, cols).unwrap();
+    backend.embed(w, 0, &tokens, &mut out);
+    out.values().to_vec()
+}
+
+/// A row as products see it: per 128 inputs integers up to 127 and their scale.
+fn rounded_inputs(row: &[f32]) -> Vec<f64> {
+    let groups = row.chunks(GROUP).flat_map(|group| {
+        let largest = group.iter().fold(0.0f32, |a, x| a.max(x.abs()));
+        let (scale, inverse) = (largest / 127.0, 127.0 / largest);
+        let round = move |x: &f32| (x * inverse).round_ties_even();
+        group
+            .iter()
+            .map(move |x| f64::from(scale) * f64::from(round(x)))
+    });
+    groups.collect()
+}
+
+const SHAPES: [(usize, usize, usize); 9] = [
+    (1, 1, 1),
+    (1, 127, 33),
+    (2, 128, 96),
+    (4, 129, 130),
+    (5, 515, 31),
+    (12, 256, 65),
+    (13, 300, 64),
+    (26, 131, 40),
+    (250, 1_100, 70),
+];
+
+#[test]
+fn products_are_those_of_the_rounded_values() {
+    for format in FORMATS {
+        for (n, cols, rows) in SHAPES {
+            let case = Case::new(n, cols, rows);
+            let mut backend = quantised(Isa::detect(), format, 2);
+            let w = matrix(&mut backend, &case.w, cols);
+            let weights = dequantised(&mut backend, &w, rows, cols);
+            let out = case.multiply(&mut backend, &w, &case.x);
+            for (i, x) in case.x.chunks_exact(cols).enumerate() {
+                let x = rounded_inputs(x);
+                for j in 0..rows {
+                    let (mut sum, mut size) = (f64::from(case.bias[j]), 1.0f64);
+                    for (x, w) in x.iter().zip(&weights[j * cols..]) {
+                        sum += x * f64::from(*w);
+                        size += (x * f64::from(*w)).abs();
+                    }
+                    // One rounding of the scales' product, one of the sum per
+                    // group, one of a weight read back, one of the bias.
+                    let roundings = cols.div_ceil(GROUP) + 4;
+                    let limit = size * roundings as f64 * f64::from(f32::EPSILON);
+                    let got = f64::from(out[i * rows + j]);
+                    assert!(
+                        (got - sum).abs() <= limit,
+                        "{format:?} {n} x {cols} x {rows} [{i}, {j}]: {got} instead of {sum}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_instruction_set_and_thread_count_gives_the_same_bits() {
+    for format in FORMATS {
+        for (n, cols, rows) in SHAPES {
+            let case = Case::new(n, cols, rows);
+            let plain = bits(&case.run(&mut quantised(Isa::Scalar, format, 1)));
+            for isa in Isa::available() {
+                for threads in [1, 3] {
+                    let out = case.run(&mut quantised(isa, format, threads));
+                    assert_eq!(bits(&out), plain, "{isa} {format:?} {n} x {cols} x {rows}");
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn a_row_does_not_depend_on_its_batch(
+        n in 1usize..60,
+        cols in 1usize..700,
+        rows in 1usize..200,
+        threads in 1usize..4,
+    ) {
+        let case = Case::new(n, cols, rows);
+        for format in FORMATS {
+            for isa in Isa::available() {
+                let together = case.run(&mut quantised(isa, format, threads));
+                let mut single = quantised(isa, format, 1);
+                let w = matrix(&mut single, &case.w, cols);
+                let rows = case.x.chunks_exact(cols);
+                let alone: Vec<f32> = rows
+                    .flat_map(|row| case.multiply(&mut single, &w, row))
+                    .collect();
+                prop_assert_eq!(bits(&together), bits(&alone), "{} {:?}", isa, format);
+            }
+        }
+    }
+}
+
+/// The root of the mean squared error over that of the mean square.
+fn relative_error(values: &[f32], exact: &[f32]) -> f64 {
+    let square = |x: f32| f64::from(x) * f64::from(x);
+    let errors: f64 = values.iter().zip(exact).map(|(a, b)| square(a - b)).sum();
+    let squares: f64 = exact.iter().map(|&x| square(x)).sum();
+    (errors / squares).sqrt()
+}
+
+/// Rows of normal values (sums of uniform ones), and rows in which one value
+/// in 64 is ten times larger.
+fn distributions(rows: usize, cols: usize) -> [Vec<f32>; 2] {
+    let mut values = Values::new(11);
+    let mut normal = || values.floats(12).iter().sum::<f32>() * 0.5;
+    let plain: Vec<f32> = (0..rows * cols).map(|_| normal()).collect();
+    let mut outliers = plain.clone();
+    outliers.iter_mut().step_by(64).for_each(|x| *x *= 10.0);
+    [plain, outliers]
+}
+
+fn read_back(format: WeightFormat, values: &[f32], cols: usize) -> Vec<f32> {
+    let mut backend = quantised(Isa::detect(), format, 2);
+    let w = matrix(&mut backend, values, cols);
+    dequantised(&mut backend, &w, values.len() / cols, cols)
+}
+
+#[test]
+fn int8_weights_lie_within_half_a_step() {
+    let cols = 300;
+    for values in distributions(70, cols) {
+        let back = read_back(WeightFormat::Int8, &values, cols);
+        for (row, back) in values.chunks(cols).zip(back.chunks(cols)) {
+            for (group, back) in row.chunks(GROUP).zip(back.chunks(GROUP)) {
+                let largest = group.iter().fold(0.0f32, |a, x| a.max(x.abs()));
+                let step = bf16::from_f32(largest / 127.0).to_f32();
+                for (x, back) in group.iter().zip(back) {
+                    assert!((x - back).abs() <= 0.5001 * step, "{back} for {x}");
+                    assert_eq!((back / step).fract(), 0.0);
+                }
+            }
+        }
+        assert!(relative_error(&back, &values) < 0.02);
+    }
+}
+
+#[test]
+fn an_input_that_stands_out_spoils_its_group_alone() {
+    let (cols, rows) = (3 * GROUP, 40);
+    let mut case = Case::new(1, cols, rows);
+    for row in case.w.chunks_exact_mut(cols) {
+        row[GROUP..2 * GROUP].fill(0.0);
+    }
+    for format in FORMATS {
+        let mut backend = quantised(Isa::detect(), format, 1);
+        let plain = case.run(&mut backend);
+        let w = matrix(&mut backend, &case.w, cols);
+        let mut x = case.x.clone();
+        x[GROUP + 7] = 1e6;
+        let spoilt = case.multiply(&mut backend, &w, &x);
+        assert_eq!(bits(&plain), bits(&spoilt), "{format:?}");
+    }
+}
+
+#[test]
+fn what_is_not_finite_stays_visible() {
+    let (cols, rows) = (2 * GROUP, 33);
+    let mut case = Case::new(2, cols, rows);
+    case.w[5 * cols + 3] = f32::INFINITY;
+    case.x[cols + 200] = f32::NAN;
+    for format in FORMATS {
+        for isa in Isa::available() {
+            let out = case.run(&mut quantised(isa, format, 1));
+            for (j, value) in out[..rows].iter().enumerate() {
+                assert_eq!(value.is_finite(), j != 5, "{isa} {format:?} {j}");
+            }
+            assert!(out[rows..].iter().all(|value| value.is_nan()));
+        }
+    }
+}
+
+#[test]
+fn weights_load_from_any_type_and_layout() {
+    let (rows, cols, pad) = (75, 145, 3);
+    let value = |row: usize, col: usize| ((row * 31 + col * 7) % 129) as f32 / 64.0 - 1.0;
+    let plain: Vec<f32> = (0..rows * cols)
+        .map(|i| value(i / cols, i % cols))
+        .collect();
+    for format in FORMATS {
+        let expected = read_back(format, &plain, cols);
+        for disk in [DType::F32, DType::Bf16, DType::F16] {
+            let mut bytes = vec![0xffu8];
+            for i in 0..rows * (cols + pad) {
+                let x = value(i / (cols + pad), i % (cols + pad));
+                match disk {
+                    DType::F32 => bytes.extend(x.to_le_bytes()),
+                    DType::Bf16 => bytes.extend(bf16::from_f32(x).to_le_bytes()),
+                    DType::F16 => bytes.extend(f16::from_f32(x).to_le_bytes()),
+                }
+            }
+            let stride = (cols + pad) * disk.bytes();
+            let block = |from: usize, to: usize| HostBlock {
+                bytes: &bytes,
+                offset: 1 + from * stride,
+                stride,
+                rows: to - from,
+            };
+            let host = HostMatrix {
+                cols,
+                dtype: disk,
+                blocks: vec![block(0, 20), block(20, 20), block(20, 61), block(61, rows)],
+            };
+            for isa in Isa::available() {
+                let mut backend = quantised(isa, format, 2);
+                let w = backend.load_matrix(&host, MatrixRole::Projection).unwrap();
+                let back = dequantised(&mut backend, &w, rows, cols);
+                assert_eq!(bits(&back), bits(&expected), "{isa} {format:?} {disk:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_weight_takes_hardly_more_than_its_bits() {
+    let values = vec![1.0; 64 * 1_024];
+    let bits_of = |format, role| {
+        let mut backend = quantised(Isa::detect(), format, 1);
+        let bytes: Vec<u8> = values.iter().flat_map(|x: &f32| x.to_le_bytes()).collect();
+        let block = HostBlock {
+            bytes: &bytes,
+            offset: 0,
+            stride: 4 * 1_024,
+            rows: 64,
+        };
+        let host = HostMatrix {
+            cols: 1_024,
+            dtype: DType::F32,
+            blocks: vec![block],
+        };
+        let w = backend.load_matrix(&host, role).unwrap();
+        backend.matrix_bytes(&w) as f64 * 8.0 / values.len() as f64
+    };
+    for role in [MatrixRole::Projection, MatrixRole::Vocabulary] {
+        assert_eq!(bits_of(WeightFormat::Int8, role), 8.125);
+    }
+}
+
+#[test]
+fn the_description_names_the_weights() {
+    let text = quantised(Isa::Scalar, WeightFormat::Int8, 1).describe();
+    assert_eq!(text, "cpu scalar, bf16, int8 weights, 1 threads");
+}
