@@ -2,7 +2,8 @@
 
 use std::arch::x86_64::{
     __m512, __m512bh, __m512i, _mm512_dpbf16_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps,
-    _mm512_reduce_add_epi32, _mm512_reduce_add_ps, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_madd_epi16, _mm512_reduce_add_epi32, _mm512_reduce_add_ps, _mm512_set1_epi32,
+    _mm512_set1_ps,
 };
 use std::hint::black_box;
 
@@ -26,6 +27,13 @@ pub(super) const INT8: Chains = Chains {
     run: int8_dot,
     operations: CHAINS * 64 * 2,
     instruction: "vpdpbusd, 512 bits",
+};
+
+/// Without `vpdpbusd`, 8-bit integers are multiplied as 16-bit ones.
+pub(super) const INT8_IN_PAIRS: Chains = Chains {
+    run: int16_pairs,
+    operations: CHAINS * 32 * 2,
+    instruction: "vpmaddwd, 512 bits",
 };
 
 #[target_feature(enable = "avx512f")]
@@ -78,5 +86,19 @@ fn int8_dot(turns: u64) -> f32 {
         }
     }
     let sums = sums.into_iter().map(|sum| _mm512_reduce_add_epi32(sum));
+    sums.fold(0, i32::wrapping_add) as f32
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+fn int16_pairs(turns: u64) -> f32 {
+    let a = _mm512_set1_epi32(black_box(0x0003_0005));
+    let mut products: [__m512i; CHAINS] =
+        std::array::from_fn(|chain| _mm512_set1_epi32(black_box(chain as i32)));
+    for _ in 0..turns {
+        for product in &mut products {
+            *product = _mm512_madd_epi16(*product, a);
+        }
+    }
+    let sums = products.into_iter().map(|sum| _mm512_reduce_add_epi32(sum));
     sums.fold(0, i32::wrapping_add) as f32
 }

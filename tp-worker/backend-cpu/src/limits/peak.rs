@@ -23,7 +23,8 @@ pub enum Arithmetic {
     F32Fma,
     /// Dot products of bf16 pairs summed in f32 (`vdpbf16ps`).
     Bf16Dot,
-    /// Dot products of four 8-bit integers summed in 32 bits (`vpdpbusd`).
+    /// Dot products of 8-bit integers summed in 32 bits (`vpdpbusd`), or the
+    /// widest multiplication that stands in for it.
     Int8Dot,
 }
 
@@ -64,19 +65,26 @@ fn chains(arithmetic: Arithmetic, isa: Isa) -> Option<Chains> {
         (Arithmetic::F32Fma, Isa::Scalar) => Some(scalar::F32),
         #[cfg(target_arch = "aarch64")]
         (Arithmetic::F32Fma, Isa::Neon) => Some(neon::F32),
+        #[cfg(target_arch = "aarch64")]
+        (Arithmetic::Int8Dot, Isa::Neon) => Some(neon::INT8),
         #[cfg(target_arch = "x86_64")]
-        (Arithmetic::F32Fma, Isa::Avx2) => Some(avx2::F32),
-        #[cfg(target_arch = "x86_64")]
-        (Arithmetic::F32Fma, Isa::Avx512 | Isa::Avx512Bf16) => Some(avx512::F32),
-        #[cfg(target_arch = "x86_64")]
-        (Arithmetic::Bf16Dot, Isa::Avx512Bf16) => Some(avx512::BF16),
-        #[cfg(target_arch = "x86_64")]
-        (Arithmetic::Int8Dot, Isa::Avx512 | Isa::Avx512Bf16)
-            if std::arch::is_x86_feature_detected!("avx512vnni") =>
-        {
-            Some(avx512::INT8)
-        }
+        (_, Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16) => x86_chains(arithmetic, isa),
         _ => None,
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn x86_chains(arithmetic: Arithmetic, isa: Isa) -> Option<Chains> {
+    use std::arch::is_x86_feature_detected as has;
+    match (arithmetic, isa) {
+        (Arithmetic::F32Fma, Isa::Avx2) => Some(avx2::F32),
+        (Arithmetic::F32Fma, _) => Some(avx512::F32),
+        (Arithmetic::Bf16Dot, Isa::Avx512Bf16) => Some(avx512::BF16),
+        (Arithmetic::Bf16Dot, _) => None,
+        (Arithmetic::Int8Dot, Isa::Avx2) if has!("avxvnni") => Some(avx2::INT8),
+        (Arithmetic::Int8Dot, Isa::Avx2) => Some(avx2::INT8_IN_PAIRS),
+        (Arithmetic::Int8Dot, _) if has!("avx512vnni") => Some(avx512::INT8),
+        (Arithmetic::Int8Dot, _) => Some(avx512::INT8_IN_PAIRS),
     }
 }
 
