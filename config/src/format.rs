@@ -68,7 +68,7 @@ impl Quantization {
 
     /// Bytes, scales included, of `projections` weights inside layers and
     /// `tables` weights of vocabulary tables; unquantized they are of `dtype`.
-    pub(crate) fn bytes(self, dtype: Dtype, projections: usize, tables: usize) -> usize {
+    pub fn bytes(self, dtype: Dtype, projections: usize, tables: usize) -> usize {
         let int8 = |weights: usize| weights + weights.div_ceil(64);
         match self {
             Self::None => (projections + tables) * dtype.bytes(),
@@ -89,7 +89,7 @@ impl KvCacheDtype {
     }
 
     /// Bytes of one token's key or value under one head.
-    pub(crate) fn row_bytes(self, head_dim: usize) -> usize {
+    pub fn row_bytes(self, head_dim: usize) -> usize {
         match self {
             Self::Bfloat16 => 2 * head_dim,
             Self::Float32 => 4 * head_dim,

@@ -5,10 +5,12 @@
 
 #![forbid(unsafe_code)]
 
+mod limits;
 mod machine;
 mod offline;
 mod planner;
 mod report;
+mod roofline;
 mod roundtrip;
 mod serve;
 mod stats;

@@ -1,23 +1,22 @@
 //! Prefill and decode tokens/s of a model, without a server.
 //!
-//! Prefill: one prompt per length, cold cache, one output token. Decode: B
-//! requests over a short prompt, timed over the steps in which all B decode;
-//! the prompts stay cached, so that only the warm-up computes them. Both run the real planner and the real workers inside this process.
+//! Both run the real planner and the real workers inside this process. Each
+//! time is held against the machine's limits, measured before and after.
 
-use std::time::{Duration, Instant};
+mod cell;
+mod phases;
+mod work;
+
+use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
 use lockstep_config::args::{MemoryArgs, ModelArgs, ParallelArgs, ScheduleArgs};
 use lockstep_config::{EngineConfig, Hardware, ServeArgs};
 use lockstep_local_engine::LocalEngine;
-use lockstep_proto::{
-    request::Request,
-    sampling::{LogprobParams, SamplingParams},
-};
-use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
-use serde_json::json;
 
+use crate::limits::{Drift, Limits, working_set};
 use crate::{DemoModel, machine, report::Report};
+use work::Model;
 
 /// Prefill and decode tokens/s of a model.
 #[derive(Debug, clap::Args)]
@@ -60,7 +59,12 @@ enum Phase {
 }
 
 /// Runs the benchmark.
-pub fn run(mut args: Args, demo: DemoModel) -> anyhow::Result<Report> {
+pub fn run(args: Args, demo: DemoModel) -> anyhow::Result<Report> {
+    report(args, demo, working_set()?)
+}
+
+/// Measures, with limits from going through `bytes` of memory.
+fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Report> {
     ensure!(
         args.repeat > 0 && args.output_len > 1,
         "repeat at least once, over 2 tokens or more"
@@ -82,14 +86,21 @@ pub fn run(mut args: Args, demo: DemoModel) -> anyhow::Result<Report> {
         None => {}
     }
     let config = resolve(&args)?;
+    // All ranks compute at once.
+    let threads = config.parallel.tp_size * config.parallel.threads_per_rank;
+    let before = Limits::measure(threads, None, bytes)?;
+    machine::forget_peak_memory();
     let start = Instant::now();
     let mut engine = LocalEngine::start(&config, None)?;
-    let mut report = Report::new(
-        "Offline throughput",
-        &[
-            "phase", "batch", "prompt", "tokens/s", "min", "max", "ms/step",
-        ],
-    );
+    let loaded = start.elapsed();
+    let work = Model::new(&config, engine.weight_bytes());
+    let cells = phases::measure(&mut engine, &args, &work)?;
+    let peak = machine::peak_memory().map(|bytes| bytes as f64 / f64::from(1 << 30));
+    let backend = engine.descriptions().first().cloned();
+    drop(engine);
+    let limits = Drift::new(before, Limits::measure(threads, None, bytes)?);
+
+    let mut report = Report::new("Offline throughput", &cell::columns());
     let model = &config.model;
     let name = match inside {
         true => format!("{} (inside the program)", config.server.served_model_name),
@@ -102,32 +113,22 @@ pub fn run(mut args: Args, demo: DemoModel) -> anyhow::Result<Report> {
     report.note("KV cache dtype", config.kv.dtype.name());
     report.note("tensor-parallel ranks", config.parallel.tp_size as u64);
     report.note("threads per rank", config.parallel.threads_per_rank as u64);
+    report.note("backend", backend.unwrap_or_default());
+    report.note("load seconds", loaded.as_secs_f64());
     report.note(
-        "backend",
-        engine.descriptions().first().cloned().unwrap_or_default(),
+        "weights GB read per decode step",
+        work.weights_read() * 1e-9,
     );
-    report.note("load seconds", start.elapsed().as_secs_f64());
-    for length in &args.prefill {
-        let runs = repeat(args.repeat, |_| prefill(&mut engine, *length))?;
-        let rate = |took: &Duration| *length as f64 / took.as_secs_f64();
-        add(&mut report, "prefill", 1, *length, &runs, rate, 1.0);
+    let mut ceiling = limits.ceiling(work.arithmetics());
+    if !work.exceeds(bytes) {
+        report.note("memory bandwidth", "no limit here: the weights fit a cache");
+        ceiling.bandwidth = None;
     }
-    for batch in &args.batch {
-        let steps = args.output_len - 1;
-        let runs = repeat(args.repeat, |_| decode(&mut engine, *batch, &args))?;
-        let rate = |took: &Duration| (*batch * steps) as f64 / took.as_secs_f64();
-        add(
-            &mut report,
-            "decode",
-            *batch,
-            args.context,
-            &runs,
-            rate,
-            steps as f64,
-        );
+    for cell in &cells {
+        report.row(cell.row(ceiling.reached(cell.work, cell.median())));
     }
-    let peak = machine::peak_memory().map(|bytes| bytes as f64 / f64::from(1 << 30));
     report.note("peak memory GiB", peak);
+    report.add(limits.table());
     Ok(report)
 }
 
@@ -156,134 +157,5 @@ fn resolve(args: &Args) -> anyhow::Result<EngineConfig> {
     Ok(config)
 }
 
-fn repeat(
-    times: usize,
-    mut one: impl FnMut(usize) -> anyhow::Result<Duration>,
-) -> anyhow::Result<Vec<Duration>> {
-    // The first run touches memory that later ones find in place.
-    one(0).context("warm-up")?;
-    let mut runs = (0..times)
-        .map(&mut one)
-        .collect::<anyhow::Result<Vec<_>>>()?;
-    runs.sort();
-    Ok(runs)
-}
-
-fn add(
-    report: &mut Report,
-    phase: &str,
-    batch: usize,
-    prompt: usize,
-    sorted: &[Duration],
-    rate: impl Fn(&Duration) -> f64,
-    steps: f64,
-) {
-    let (Some(fastest), Some(slowest)) = (sorted.first(), sorted.last()) else {
-        return;
-    };
-    let median = &sorted[sorted.len() / 2];
-    report.row(vec![
-        json!(phase),
-        json!(batch),
-        json!(prompt),
-        json!(rate(median)),
-        json!(rate(slowest)),
-        json!(rate(fastest)),
-        json!(median.as_secs_f64() * 1e3 / steps),
-    ]);
-}
-
-/// From submitting a prompt to its first token, nothing cached.
-fn prefill(engine: &mut LocalEngine, length: usize) -> anyhow::Result<Duration> {
-    engine.flush_cache()?;
-    let start = Instant::now();
-    engine.submit(request(engine.vocab_size(), length, 1, 1))?;
-    while engine.step()? {}
-    let took = start.elapsed();
-    engine.take_outputs().for_each(drop);
-    Ok(took)
-}
-
-/// The steps in which every request decodes, scaled to all of them: from when
-/// the last request has its first token to when the first one ends.
-fn decode(engine: &mut LocalEngine, batch: usize, args: &Args) -> anyhow::Result<Duration> {
-    for index in 0..batch {
-        let seed = index as u64 + 2;
-        engine.submit(request(
-            engine.vocab_size(),
-            args.context,
-            args.output_len,
-            seed,
-        ))?;
-    }
-    let mut begun = std::collections::BTreeSet::new();
-    let (mut started, mut took, mut tokens) = (None::<Instant>, None, 0);
-    while engine.step()? {
-        let mut ended = false;
-        let mut arrived = 0;
-        for (id, output) in engine.take_outputs() {
-            begun.insert(id);
-            arrived += output.token_ids.len();
-            ended |= output.finish.is_some();
-        }
-        match started {
-            Some(start) if took.is_none() => {
-                tokens += arrived;
-                took = ended.then(|| start.elapsed());
-            }
-            None if begun.len() == batch => started = Some(Instant::now()),
-            _ => {}
-        }
-    }
-    let took = took.context("prefill left no step to measure; raise --output-len")?;
-    Ok(took.mul_f64((batch * (args.output_len - 1)) as f64 / tokens as f64))
-}
-
-fn request(vocab: usize, length: usize, output_len: usize, seed: u64) -> Request {
-    let mut random = StdRng::seed_from_u64(seed);
-    let vocab = u32::try_from(vocab).unwrap_or(u32::MAX);
-    Request {
-        trace_id: String::new(),
-        input_ids: (0..length).map(|_| random.random_range(0..vocab)).collect(),
-        sampling: SamplingParams {
-            ignore_eos: true,
-            ..SamplingParams::greedy()
-        },
-        logprobs: LogprobParams::default(),
-        max_new_tokens: u32::try_from(output_len).unwrap_or(u32::MAX),
-        priority: 0,
-        timeout_ms: None,
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(clap::Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
-
-    #[test]
-    fn one_phase_alone_makes_its_rows_alone() -> anyhow::Result<()> {
-        let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/lockstep-demo-7m");
-        let folder = tempfile::tempdir()?;
-        for (only, rows) in [("prefill", [17, 33]), ("decode", [20, 20])] {
-            let line = format!(
-                "offline --model-path {model} --tp-size 1 --threads-per-rank 1 --only {only} \
-                 --prefill 17,33 --batch 1,2 --context 20 --output-len 3 --repeat 1"
-            );
-            let line: Line = clap::Parser::try_parse_from(line.split_whitespace())?;
-            let path = folder.path().join(only);
-            run(line.args, |_| Err(std::io::ErrorKind::Unsupported.into()))?.write(&path)?;
-            let read: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path)?)?;
-            let found = read["rows"].as_array().context("rows")?;
-            assert!(found.iter().all(|row| row["phase"] == only), "{found:?}");
-            let prompts: Vec<_> = found.iter().map(|row| row["prompt"].clone()).collect();
-            assert_eq!(prompts, rows.map(|prompt| json!(prompt)));
-        }
-        Ok(())
-    }
-}
+mod tests;

@@ -8,28 +8,92 @@ use serde_json::{Map, Value, json};
 
 use crate::machine;
 
-/// A titled table whose cells keep their JSON values.
+/// A main table with notes above it, and perhaps more tables below.
 pub struct Report {
-    title: String,
     notes: Vec<(String, Value)>,
+    main: Table,
+    others: Vec<Table>,
+}
+
+/// A titled table whose cells keep their JSON values.
+pub struct Table {
+    title: String,
     columns: Vec<&'static str>,
     rows: Vec<Vec<Value>>,
 }
 
 impl Report {
+    /// A report with an empty main table.
+    pub fn new(title: impl Into<String>, columns: &[&'static str]) -> Self {
+        Self {
+            notes: Vec::new(),
+            main: Table::new(title, columns),
+            others: Vec::new(),
+        }
+    }
+
+    /// Adds a line above the main table.
+    pub fn note(&mut self, name: &str, value: impl Into<Value>) {
+        self.notes.push((name.to_owned(), value.into()));
+    }
+
+    /// Adds a row to the main table, one value per column.
+    pub fn row(&mut self, cells: Vec<Value>) {
+        self.main.row(cells);
+    }
+
+    /// Adds a table below the main one.
+    pub fn add(&mut self, table: Table) {
+        self.others.push(table);
+    }
+
+    /// Prints notes and tables; those without rows are left out.
+    pub fn print(&self) {
+        println!("\n{}", self.main.title);
+        for (name, value) in &self.notes {
+            println!("  {name}: {}", cell(value));
+        }
+        self.main.print();
+        for table in self.others.iter().filter(|table| !table.rows.is_empty()) {
+            println!("\n{}", table.title);
+            table.print();
+        }
+    }
+
+    /// Writes everything as JSON.
+    ///
+    /// # Errors
+    /// When the file can't be written.
+    pub fn write(&self, path: &Path) -> anyhow::Result<()> {
+        let text = serde_json::to_string_pretty(&self.to_json())?;
+        std::fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// The main table as `rows`, the others under `tables` by their titles.
+    pub fn to_json(&self) -> Value {
+        let mut whole = json!({
+            "title": self.main.title,
+            "command": std::env::args().skip(1).collect::<Vec<_>>(),
+            "machine": machine::describe(),
+            "notes": Map::from_iter(self.notes.iter().cloned()),
+            "rows": self.main.to_json(),
+        });
+        if !self.others.is_empty() {
+            let table = |table: &Table| (table.title.clone(), table.to_json());
+            whole["tables"] = Value::Object(self.others.iter().map(table).collect());
+        }
+        whole
+    }
+}
+
+impl Table {
     /// An empty table.
     pub fn new(title: impl Into<String>, columns: &[&'static str]) -> Self {
         Self {
             title: title.into(),
-            notes: Vec::new(),
             columns: columns.to_vec(),
             rows: Vec::new(),
         }
-    }
-
-    /// Adds a line above the table.
-    pub fn note(&mut self, name: &str, value: impl Into<Value>) {
-        self.notes.push((name.to_owned(), value.into()));
     }
 
     /// Adds a row, one value per column.
@@ -38,12 +102,7 @@ impl Report {
         self.rows.push(cells);
     }
 
-    /// Prints the table.
-    pub fn print(&self) {
-        println!("\n{}", self.title);
-        for (name, value) in &self.notes {
-            println!("  {name}: {}", cell(value));
-        }
+    fn print(&self) {
         let texts: Vec<Vec<String>> = self
             .rows
             .iter()
@@ -67,11 +126,8 @@ impl Report {
         }
     }
 
-    /// Writes everything as JSON.
-    ///
-    /// # Errors
-    /// When the file can't be written.
-    pub fn write(&self, path: &Path) -> anyhow::Result<()> {
+    /// An object per row.
+    fn to_json(&self) -> Value {
         let object = |row: &Vec<Value>| {
             let pairs = self
                 .columns
@@ -80,15 +136,7 @@ impl Report {
                 .zip(row.iter().cloned());
             Value::Object(Map::from_iter(pairs))
         };
-        let whole = json!({
-            "title": self.title,
-            "command": std::env::args().skip(1).collect::<Vec<_>>(),
-            "machine": machine::describe(),
-            "notes": Map::from_iter(self.notes.iter().cloned()),
-            "rows": self.rows.iter().map(object).collect::<Vec<_>>(),
-        });
-        let text = serde_json::to_string_pretty(&whole)?;
-        std::fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))
+        self.rows.iter().map(object).collect()
     }
 }
 
@@ -136,6 +184,18 @@ mod tests {
         let read: Value = serde_json::from_str(&std::fs::read_to_string(path)?)?;
         assert_eq!(read["rows"][0], json!({"a": 1, "b": 2.5}));
         assert_eq!(read["notes"]["n"], 3);
+        assert_eq!(read.get("tables"), None);
         Ok(())
+    }
+
+    #[test]
+    fn more_tables_stand_below_the_main_one() {
+        let mut report = Report::new("t", &["a"]);
+        let mut table = Table::new("more", &["b", "c"]);
+        table.row(vec![json!(1), Value::Null]);
+        report.add(table);
+        let json = report.to_json();
+        assert_eq!(json["rows"], json!([]));
+        assert_eq!(json["tables"]["more"], json!([{"b": 1, "c": null}]));
     }
 }

@@ -84,6 +84,11 @@ impl LocalEngine {
         self.group.descriptions()
     }
 
+    /// Bytes of packed weights, over all ranks.
+    pub fn weight_bytes(&self) -> usize {
+        self.group.weight_bytes()
+    }
+
     /// Rows of the model's vocabulary.
     pub fn vocab_size(&self) -> usize {
         self.config.model.vocab_size

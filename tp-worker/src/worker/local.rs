@@ -26,10 +26,17 @@ pub type OnProgress = Arc<dyn Fn(usize, LoadProgress) + Send + Sync>;
 pub struct LocalGroup {
     ranks: Vec<Rank>,
     descriptions: Vec<String>,
+    weight_bytes: usize,
 }
 
-/// A rank and what it says of itself, or why it did not start.
-type Started = (usize, Result<String, WorkerError>);
+/// A rank and what it has loaded, or why it did not start.
+type Started = (usize, Result<Loaded, WorkerError>);
+
+/// What a rank says of itself, and the bytes of its weights.
+struct Loaded {
+    description: String,
+    weight_bytes: usize,
+}
 
 struct Rank {
     /// `None` once the group is being dropped.
@@ -105,16 +112,22 @@ impl LocalGroup {
             });
         }
         drop(ready);
-        let descriptions = descriptions(&starts, ranks.len())?;
+        let loaded = all_loaded(&starts, ranks.len())?;
         Ok(Self {
             ranks,
-            descriptions,
+            weight_bytes: loaded.iter().map(|rank| rank.weight_bytes).sum(),
+            descriptions: loaded.into_iter().map(|rank| rank.description).collect(),
         })
     }
 
     /// What each rank says of itself.
     pub fn descriptions(&self) -> &[String] {
         &self.descriptions
+    }
+
+    /// Bytes of packed weights, over all ranks.
+    pub fn weight_bytes(&self) -> usize {
+        self.weight_bytes
     }
 
     /// Queues a plan on every rank.
@@ -191,21 +204,21 @@ impl Drop for LocalGroup {
 }
 
 /// Waits until every rank has reported, or dropped its end in a panic.
-fn descriptions(starts: &Receiver<Started>, size: usize) -> Result<Vec<String>, WorkerError> {
+fn all_loaded(starts: &Receiver<Started>, size: usize) -> Result<Vec<Loaded>, WorkerError> {
     let mut started: Vec<_> = (0..size).map(|_| None).collect();
     for (rank, report) in starts {
         started[rank] = Some(report);
     }
-    let mut descriptions = Vec::with_capacity(size);
+    let mut all = Vec::with_capacity(size);
     let mut failures = Vec::new();
     for (rank, report) in started.into_iter().enumerate() {
         match report {
-            Some(Ok(description)) => descriptions.push(description),
+            Some(Ok(loaded)) => all.push(loaded),
             Some(Err(error)) => failures.push(error),
             None => failures.push(WorkerError::Ended { rank }),
         }
     }
-    cause(failures).map_or(Ok(descriptions), Err)
+    cause(failures).map_or(Ok(all), Err)
 }
 
 /// The failure that the others follow from: a peer that only lost the group is
@@ -256,7 +269,11 @@ impl Start {
                 return;
             }
         };
-        if self.ready.send((rank, Ok(worker.describe()))).is_err() {
+        let loaded = Loaded {
+            description: worker.describe(),
+            weight_bytes: worker.weight_bytes(),
+        };
+        if self.ready.send((rank, Ok(loaded))).is_err() {
             return;
         }
         drop(self.ready);

@@ -1,0 +1,125 @@
+//! The two phases, timed.
+//!
+//! Prefill: one prompt per length, cold cache, one output token. Decode: B
+//! requests over a short prompt, timed over the steps in which all B decode;
+//! the prompts stay cached, so that only the warm-up computes them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use lockstep_local_engine::LocalEngine;
+use lockstep_proto::{
+    request::Request,
+    sampling::{LogprobParams, SamplingParams},
+};
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+
+use super::Args;
+use super::cell::Cell;
+use super::work::Model;
+
+/// All cells that the arguments ask for.
+pub fn measure(engine: &mut LocalEngine, args: &Args, work: &Model) -> anyhow::Result<Vec<Cell>> {
+    let mut cells = Vec::new();
+    for &length in &args.prefill {
+        cells.push(Cell {
+            phase: "prefill",
+            batch: 1,
+            prompt: length,
+            tokens: length,
+            steps: 1,
+            runs: repeat(args.repeat, || prefill(engine, length))?,
+            work: work.prefill(length),
+        });
+    }
+    for &batch in &args.batch {
+        let steps = args.output_len - 1;
+        cells.push(Cell {
+            phase: "decode",
+            batch,
+            prompt: args.context,
+            tokens: batch * steps,
+            steps,
+            runs: repeat(args.repeat, || decode(engine, batch, args))?,
+            work: work.decode(batch, args.context, steps),
+        });
+    }
+    Ok(cells)
+}
+
+/// Seconds of each run, ascending.
+fn repeat(
+    times: usize,
+    mut one: impl FnMut() -> anyhow::Result<Duration>,
+) -> anyhow::Result<Vec<f64>> {
+    // The first run touches memory that later ones find in place.
+    one().context("warm-up")?;
+    let mut runs = (0..times)
+        .map(|_| Ok(one()?.as_secs_f64()))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    runs.sort_by(f64::total_cmp);
+    Ok(runs)
+}
+
+/// From submitting a prompt to its first token, nothing cached.
+fn prefill(engine: &mut LocalEngine, length: usize) -> anyhow::Result<Duration> {
+    engine.flush_cache()?;
+    let start = Instant::now();
+    engine.submit(request(engine.vocab_size(), length, 1, 1))?;
+    while engine.step()? {}
+    let took = start.elapsed();
+    engine.take_outputs().for_each(drop);
+    Ok(took)
+}
+
+/// The steps in which every request decodes, scaled to all of them: from when
+/// the last request has its first token to when the first one ends.
+fn decode(engine: &mut LocalEngine, batch: usize, args: &Args) -> anyhow::Result<Duration> {
+    for index in 0..batch {
+        let seed = index as u64 + 2;
+        engine.submit(request(
+            engine.vocab_size(),
+            args.context,
+            args.output_len,
+            seed,
+        ))?;
+    }
+    let mut begun = std::collections::BTreeSet::new();
+    let (mut started, mut took, mut tokens) = (None::<Instant>, None, 0);
+    while engine.step()? {
+        let mut ended = false;
+        let mut arrived = 0;
+        for (id, output) in engine.take_outputs() {
+            begun.insert(id);
+            arrived += output.token_ids.len();
+            ended |= output.finish.is_some();
+        }
+        match started {
+            Some(start) if took.is_none() => {
+                tokens += arrived;
+                took = ended.then(|| start.elapsed());
+            }
+            None if begun.len() == batch => started = Some(Instant::now()),
+            _ => {}
+        }
+    }
+    let took = took.context("prefill left no step to measure; raise --output-len")?;
+    Ok(took.mul_f64((batch * (args.output_len - 1)) as f64 / tokens as f64))
+}
+
+fn request(vocab: usize, length: usize, output_len: usize, seed: u64) -> Request {
+    let mut random = StdRng::seed_from_u64(seed);
+    let vocab = u32::try_from(vocab).unwrap_or(u32::MAX);
+    Request {
+        trace_id: String::new(),
+        input_ids: (0..length).map(|_| random.random_range(0..vocab)).collect(),
+        sampling: SamplingParams {
+            ignore_eos: true,
+            ..SamplingParams::greedy()
+        },
+        logprobs: LogprobParams::default(),
+        max_new_tokens: u32::try_from(output_len).unwrap_or(u32::MAX),
+        priority: 0,
+        timeout_ms: None,
+    }
+}

@@ -1,0 +1,76 @@
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::cell::{Cell, columns};
+use super::*;
+use crate::roofline::Work;
+
+#[derive(clap::Parser)]
+struct Line {
+    #[command(flatten)]
+    args: Args,
+}
+
+#[test]
+fn one_phase_alone_makes_its_rows_alone() -> anyhow::Result<()> {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/lockstep-demo-7m");
+    let folder = tempfile::tempdir()?;
+    for (only, rows) in [("prefill", [17, 33]), ("decode", [20, 20])] {
+        let line = format!(
+            "offline --model-path {model} --tp-size 1 --threads-per-rank 1 --only {only} \
+             --prefill 17,33 --batch 1,2 --context 20 --output-len 3 --repeat 1"
+        );
+        let line: Line = clap::Parser::try_parse_from(line.split_whitespace())?;
+        let path = folder.path().join(only);
+        let demo = |_: &Path| Err(std::io::ErrorKind::Unsupported.into());
+        report(line.args, demo, 1 << 20)?.write(&path)?;
+        let read: Value = serde_json::from_str(&std::fs::read_to_string(path)?)?;
+        let found = read["rows"].as_array().context("rows")?;
+        assert!(found.iter().all(|row| row["phase"] == only), "{found:?}");
+        let prompts: Vec<_> = found.iter().map(|row| row["prompt"].clone()).collect();
+        assert_eq!(prompts, rows.map(|prompt| json!(prompt)));
+        let reached = |row: &Value| row["of limit"].as_f64().is_some_and(|part| part > 0.0);
+        assert!(found.iter().all(reached), "{found:?}");
+        let limits = &read["tables"]["Limits of this machine, before and after the run"];
+        assert_eq!(limits[0]["limit"], "memory read");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_row_has_a_cell_per_column() {
+    let cell = Cell {
+        phase: "decode",
+        batch: 2,
+        prompt: 10,
+        tokens: 8,
+        steps: 4,
+        runs: vec![1.0, 2.0, 4.0],
+        work: Work {
+            bytes: 6e9,
+            operations: 8e9,
+        },
+    };
+    let ceiling = crate::roofline::Ceiling {
+        bandwidth: Some(4e9),
+        peak: Some(16e9),
+    };
+    let row = cell.row(ceiling.reached(cell.work, cell.median()));
+    let named: Vec<_> = columns().into_iter().zip(row).collect();
+    let wanted = [
+        ("phase", json!("decode")),
+        ("batch", json!(2)),
+        ("prompt", json!(10)),
+        ("tokens/s", json!(4.0)),
+        ("min", json!(2.0)),
+        ("max", json!(8.0)),
+        ("ms/step", json!(500.0)),
+        ("GB/s", json!(3.0)),
+        ("GFLOP/s", json!(4.0)),
+        ("of bandwidth", json!(0.75)),
+        ("of compute", json!(0.25)),
+        ("of limit", json!(0.75)),
+    ];
+    assert_eq!(named, wanted);
+}

@@ -1,0 +1,155 @@
+//! What a model's steps amount to: bytes to read and operations to do.
+
+use lockstep_backend_cpu::limits::Arithmetic;
+use lockstep_config::{Dtype, EngineConfig, ModelConfig, Quantization};
+
+use crate::roofline::Work;
+
+/// A loaded model, as its steps' work depends on it.
+pub struct Model {
+    arithmetics: &'static [Arithmetic],
+    /// Bytes of the weights that each step reads.
+    weights: f64,
+    /// Parameters of the matrices that every token is multiplied with.
+    layers: f64,
+    /// Those of the output head, for tokens whose logits are wanted.
+    head: f64,
+    /// Bytes of keys and values of a token, over all ranks.
+    kv: f64,
+    /// Operations of a query with a key and its value, over all layers.
+    pair: f64,
+    /// The most prompt tokens of a step.
+    chunk: usize,
+}
+
+impl Model {
+    /// Of the engine's configuration and its packed weights' bytes.
+    pub fn new(config: &EngineConfig, weight_bytes: usize) -> Self {
+        let model = &config.model;
+        // Of an embedding table that is not the head too, a step reads few rows.
+        let table = model.vocab_size * model.hidden_size;
+        let looked_up = match model.tie_word_embeddings {
+            true => 0,
+            false => config.quantization.bytes(config.dtype, 0, table),
+        };
+        let kv_row = config.kv.dtype.row_bytes(model.head_dim);
+        Self {
+            arithmetics: arithmetics(config),
+            weights: weight_bytes.saturating_sub(looked_up) as f64,
+            layers: (model.num_layers * layer_parameters(model)) as f64,
+            head: table as f64,
+            kv: (2 * kv_row * model.num_layers * kv_heads(config)) as f64,
+            pair: (4 * model.num_layers * model.num_heads * model.head_dim) as f64,
+            chunk: config
+                .schedule
+                .chunked_prefill_size
+                .unwrap_or(usize::MAX)
+                .max(1),
+        }
+    }
+
+    /// Arithmetic that the matrix products may use.
+    pub fn arithmetics(&self) -> &'static [Arithmetic] {
+        self.arithmetics
+    }
+
+    /// Bytes of weights that a decode step reads.
+    pub fn weights_read(&self) -> f64 {
+        self.weights
+    }
+
+    /// Whether the weights are too large for most of them to be found in a
+    /// cache, given the bytes that measurements of memory go through.
+    pub fn exceeds(&self, working_set: usize) -> bool {
+        self.weights >= working_set as f64 / 2.0
+    }
+
+    /// Of taking in a prompt and putting out its first token: weights are read
+    /// once per chunk, and each token attends to those before it.
+    pub fn prefill(&self, tokens: usize) -> Work {
+        let chunks = tokens.div_ceil(self.chunk) as f64;
+        // The later chunks read what the earlier ones have cached.
+        let cached: usize = (0..tokens).step_by(self.chunk.min(tokens.max(1))).sum();
+        let tokens = tokens as f64;
+        let pairs = tokens * (tokens + 1.0) / 2.0;
+        Work {
+            bytes: chunks * self.weights + self.kv * cached as f64,
+            operations: 2.0 * (self.layers * tokens + self.head) + self.pair * pairs,
+        }
+    }
+
+    /// Of `steps` decode steps of `batch` requests that begin with `context`
+    /// tokens of prompt and the first token of output.
+    pub fn decode(&self, batch: usize, context: usize, steps: usize) -> Work {
+        let (batch, rounds) = (batch as f64, steps as f64);
+        // The new token's own keys are among those that its query sees.
+        let seen: f64 = (1..=steps).map(|step| (context + step) as f64).sum();
+        Work {
+            bytes: rounds * self.weights + batch * seen * self.kv,
+            operations: batch * (rounds * 2.0 * (self.layers + self.head) + seen * self.pair),
+        }
+    }
+}
+
+fn arithmetics(config: &EngineConfig) -> &'static [Arithmetic] {
+    match (config.quantization, config.dtype) {
+        (Quantization::Int8 | Quantization::Int4, _) => &[Arithmetic::Int8Dot],
+        (Quantization::None, Dtype::Bfloat16) => &[Arithmetic::Bf16Dot, Arithmetic::F32Fma],
+        (Quantization::None, Dtype::Float32) => &[Arithmetic::F32Fma],
+    }
+}
+
+/// Parameters of a layer's four matrices.
+fn layer_parameters(model: &ModelConfig) -> usize {
+    let heads = 2 * model.num_heads + 2 * model.num_kv_heads;
+    model.hidden_size * (model.head_dim * heads + 3 * model.intermediate_size)
+}
+
+/// Key/value heads over all ranks: where there are more ranks than heads, each
+/// rank has one.
+fn kv_heads(config: &EngineConfig) -> usize {
+    let ranks = config.parallel.tp_size;
+    config.model.num_kv_heads.div_ceil(ranks).max(1) * ranks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_counted_from_the_shapes() {
+        let model = Model {
+            arithmetics: &[Arithmetic::F32Fma],
+            weights: 1000.0,
+            layers: 400.0,
+            head: 50.0,
+            kv: 8.0,
+            pair: 16.0,
+            chunk: 4,
+        };
+        // One chunk; pairs 1 + 2 + 3.
+        let whole = Work {
+            bytes: 1000.0,
+            operations: 2.0 * (1200.0 + 50.0) + 16.0 * 6.0,
+        };
+        assert_eq!(model.prefill(3), whole);
+        // Three chunks of at most 4, over 0, 4 and 8 cached tokens; 45 pairs.
+        let chunks = Work {
+            bytes: 3000.0 + 8.0 * 12.0,
+            operations: 2.0 * (3600.0 + 50.0) + 16.0 * 45.0,
+        };
+        assert_eq!(model.prefill(9), chunks);
+        // Two requests, steps over 11 and 12 positions.
+        let steps = Work {
+            bytes: 2.0 * 1000.0 + 2.0 * 23.0 * 8.0,
+            operations: 2.0 * (2.0 * 2.0 * 450.0 + 23.0 * 16.0),
+        };
+        assert_eq!(model.decode(2, 10, 2), steps);
+        let unchunked = Model {
+            chunk: usize::MAX,
+            ..model
+        };
+        assert_eq!(unchunked.prefill(9).bytes, 1000.0);
+        assert!(unchunked.exceeds(2000) && !unchunked.exceeds(2001));
+    }
+}
