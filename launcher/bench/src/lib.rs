@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod kernels;
 mod limits;
 mod machine;
 mod offline;
@@ -40,6 +41,9 @@ enum Bench {
     Offline(Box<offline::Args>),
     /// Load on a running OpenAI-compatible server, Lockstep or another.
     Serve(serve::Args),
+    /// Each kernel against what the machine can do: memory read and
+    /// multiplications, measured in the same run.
+    Kernels(kernels::Args),
     /// Time that planning one step takes.
     Planner(planner::Args),
     /// Round trip of a step between scheduler and worker processes.
@@ -57,6 +61,7 @@ pub fn run(args: Args, demo: DemoModel) -> anyhow::Result<()> {
     let report = match args.bench {
         Bench::Offline(bench) => offline::run(*bench, demo)?,
         Bench::Serve(bench) => serve::run(bench)?,
+        Bench::Kernels(bench) => kernels::run(&bench)?,
         Bench::Planner(bench) => planner::run(&bench)?,
         Bench::Roundtrip(bench) => match roundtrip::run(&bench)? {
             Some(report) => report,

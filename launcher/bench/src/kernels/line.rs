@@ -1,0 +1,62 @@
+//! One measured kernel, and the table of all.
+
+use lockstep_backend_cpu::limits::Arithmetic;
+use serde_json::{Value, json};
+
+use super::setup::Times;
+use crate::limits::Drift;
+use crate::report::Report;
+use crate::roofline::{Reached, Work};
+
+/// A kernel's time for some work.
+pub struct Line {
+    pub kernel: String,
+    /// Model whose sizes it has.
+    pub shape: String,
+    /// What its weights or keys are kept in.
+    pub format: &'static str,
+    /// What it ran over.
+    pub size: String,
+    /// Tokens of one call.
+    pub tokens: usize,
+    pub times: Times,
+    pub work: Work,
+    /// Arithmetic that bounds it; none where it hardly computes.
+    pub arithmetics: &'static [Arithmetic],
+    /// Whether its data come from memory: what lies in a cache is not bound by
+    /// the speed of memory.
+    pub from_memory: bool,
+}
+
+/// All lines against the limits.
+pub fn report(lines: &[Line], limits: &Drift) -> Report {
+    let [bandwidth, compute, limit] = Reached::COLUMNS;
+    let columns = [
+        "kernel", "shape", "format", "size", "tokens", "us", "min us", "max us", "GB/s", "GFLOP/s",
+        bandwidth, compute, limit,
+    ];
+    let mut report = Report::new("Kernels against the limits of this machine", &columns);
+    for line in lines {
+        let mut ceiling = limits.ceiling(line.arithmetics);
+        if !line.from_memory {
+            ceiling.bandwidth = None;
+        }
+        let seconds = line.times.median;
+        let rate = |amount: f64| (amount > 0.0).then_some(amount / seconds * 1e-9);
+        let mut cells: Vec<Value> = vec![
+            json!(line.kernel),
+            json!(line.shape),
+            json!(line.format),
+            json!(line.size),
+            json!(line.tokens),
+            json!(seconds * 1e6),
+            json!(line.times.min * 1e6),
+            json!(line.times.max * 1e6),
+            json!(rate(line.work.bytes)),
+            json!(rate(line.work.operations)),
+        ];
+        cells.extend(ceiling.reached(line.work, seconds).cells());
+        report.row(cells);
+    }
+    report
+}

@@ -1,0 +1,194 @@
+//! Matrix products with the weights of a layer.
+//!
+//! So many layers are made that their weights are several times the last-level
+//! cache, and they are gone through in turn, as a model does.
+
+use lockstep_backend::{Backend, MatrixRole};
+use lockstep_backend_cpu::{CpuBackend, CpuMatrix, CpuTensor};
+use serde_json::json;
+
+use super::line::Line;
+use super::setup::{Setup, Times, Weights, fill, load};
+use super::shape::{Matrix, Shape};
+use crate::report::Table;
+use crate::roofline::Work;
+
+/// The most tokens a step of the table of steps has.
+const STEP_TOKENS: usize = 16;
+/// More tokens than this never want their logits at once.
+const HEAD_TOKENS: usize = 64;
+/// Seconds that one measurement of many tokens may take: they are bound by
+/// arithmetic, and need not see all layers.
+const PATIENCE: f64 = 0.25;
+
+/// The weights of some layers and of the output head.
+pub struct Products<'a> {
+    setup: &'a Setup,
+    shape: &'a Shape,
+    weights: Weights,
+    backend: CpuBackend,
+    kinds: [Matrix; 4],
+    layers: Vec<[CpuMatrix; 4]>,
+    head: CpuMatrix,
+    /// The layer to use next.
+    next: usize,
+}
+
+/// Inputs and outputs of each matrix of a layer, then of the output head.
+type Activations = Vec<(CpuTensor, CpuTensor)>;
+
+impl<'a> Products<'a> {
+    /// Packs the weights.
+    pub fn load(setup: &'a Setup, shape: &'a Shape, weights: Weights) -> anyhow::Result<Self> {
+        let mut backend = setup.backend(weights)?;
+        let kinds = shape.layer();
+        let mut layers = Vec::new();
+        let mut bytes = 0;
+        while bytes < setup.working_set {
+            let mut layer = Vec::with_capacity(kinds.len());
+            for kind in kinds {
+                layer.push(load(&mut backend, kind, MatrixRole::Projection)?);
+            }
+            let Ok(layer) = <[CpuMatrix; 4]>::try_from(layer) else {
+                anyhow::bail!("a layer has four matrices");
+            };
+            bytes += layer
+                .iter()
+                .map(|matrix| backend.matrix_bytes(matrix))
+                .sum::<usize>();
+            layers.push(layer);
+        }
+        let head = load(&mut backend, shape.head(), MatrixRole::Vocabulary)?;
+        Ok(Self {
+            setup,
+            shape,
+            weights,
+            backend,
+            kinds,
+            layers,
+            head,
+            next: 0,
+        })
+    }
+
+    /// A line per matrix and number of tokens.
+    pub fn measure(&mut self, tokens: &[usize], lines: &mut Vec<Line>) -> anyhow::Result<()> {
+        for &tokens in tokens {
+            let with_head = tokens <= HEAD_TOKENS;
+            let mut activations = self.activations(tokens, with_head)?;
+            // Touches the activations, and tells how many layers fit the time.
+            let once: f64 = self.sweep(1, &mut activations).iter().sum();
+            let layers = (PATIENCE / once) as usize;
+            let layers = layers.clamp(1, self.layers.len());
+            let rounds: Vec<_> = (0..self.setup.repeat)
+                .map(|_| self.sweep(layers, &mut activations))
+                .collect();
+            let mut kinds = self.kinds.to_vec();
+            kinds.extend(with_head.then(|| self.shape.head()));
+            for (index, kind) in kinds.into_iter().enumerate() {
+                let times = Times::of(rounds.iter().map(|round| round[index]).collect());
+                let matrix = self.layers[0].get(index).unwrap_or(&self.head);
+                let bytes = self.backend.matrix_bytes(matrix) as f64;
+                lines.push(self.line(kind, tokens, bytes, times));
+            }
+        }
+        Ok(())
+    }
+
+    /// A row per number of tokens: what a step of all products of a layer costs,
+    /// relative to a step of one token. Measured alternately, since machines drift.
+    pub fn measure_steps(&mut self, table: &mut Table) -> anyhow::Result<()> {
+        let mut activations = (1..=STEP_TOKENS)
+            .map(|tokens| self.activations(tokens, false))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        let (layers, repeat) = (self.layers.len(), self.setup.repeat);
+        let mut round = || -> Vec<f64> {
+            let step = |step: &mut Activations| self.sweep(layers, step).iter().sum();
+            activations.iter_mut().map(step).collect()
+        };
+        round();
+        let rounds: Vec<_> = (0..repeat).map(|_| round()).collect();
+        for tokens in 1..=STEP_TOKENS {
+            let of = |part: &dyn Fn(&Vec<f64>) -> f64| Times::of(rounds.iter().map(part).collect());
+            let times = of(&|round| round[tokens - 1]);
+            let ratio = of(&|round| round[tokens - 1] / round[0]);
+            table.row(vec![
+                json!(format!("verify {tokens} tokens / 1 token")),
+                json!(self.shape.name),
+                json!(self.weights.name()),
+                json!(tokens),
+                json!(times.median * 1e6),
+                json!(ratio.median),
+                json!(ratio.min),
+                json!(ratio.max),
+            ]);
+        }
+        Ok(())
+    }
+
+    fn line(&self, kind: Matrix, tokens: usize, bytes: f64, times: Times) -> Line {
+        let Matrix { name, rows, cols } = kind;
+        Line {
+            kernel: format!("matmul {name}"),
+            shape: self.shape.name.clone(),
+            format: self.weights.name(),
+            size: format!("{cols} -> {rows}"),
+            tokens,
+            times,
+            work: Work {
+                bytes,
+                operations: (2 * tokens * rows * cols) as f64,
+            },
+            arithmetics: self.weights.arithmetics(),
+            from_memory: true,
+        }
+    }
+
+    fn activations(&mut self, tokens: usize, with_head: bool) -> anyhow::Result<Activations> {
+        let mut kinds = self.kinds.to_vec();
+        kinds.extend(with_head.then(|| self.shape.head()));
+        let mut activations = Vec::with_capacity(kinds.len());
+        for kind in kinds {
+            let mut x = self.backend.tensor(tokens, kind.cols)?;
+            fill(x.values_mut());
+            activations.push((x, self.backend.tensor(tokens, kind.rows)?));
+        }
+        Ok(activations)
+    }
+
+    /// Seconds of each product, on average over the next `count` layers; the
+    /// output head follows, as in a model, where it has activations.
+    fn sweep(&mut self, count: usize, activations: &mut Activations) -> Vec<f64> {
+        let clock = self.setup.clock;
+        let mut seconds = vec![0.0; activations.len()];
+        for _ in 0..count {
+            let layer = &self.layers[self.next];
+            self.next = (self.next + 1) % self.layers.len();
+            for ((matrix, (x, out)), seconds) in
+                layer.iter().zip(&mut *activations).zip(&mut seconds)
+            {
+                let start = clock.seconds();
+                self.backend.matmul(x, matrix, None, out);
+                *seconds += (clock.seconds() - start) / count as f64;
+            }
+        }
+        if let (Some((x, out)), Some(seconds)) =
+            (activations.get_mut(self.kinds.len()), seconds.last_mut())
+        {
+            let start = clock.seconds();
+            self.backend.matmul(x, &self.head, None, out);
+            *seconds = clock.seconds() - start;
+        }
+        seconds
+    }
+}
+
+/// The table that [`Products::measure_steps`] fills.
+pub fn step_table() -> Table {
+    Table::new(
+        "All matrix products of a layer, relative to one token",
+        &[
+            "step", "shape", "weights", "tokens", "us", "ratio", "low", "high",
+        ],
+    )
+}

@@ -1,0 +1,167 @@
+//! Kernels that go over activations row by row: norms, rotary embedding,
+//! activation, table look-up.
+//!
+//! Measured twice: with few tokens, whose rows lie in a cache as they do in a
+//! model's step, and with so many that they stream from memory.
+
+use lockstep_backend::{Backend, MatrixRole, RopeTable};
+use lockstep_backend_cpu::{CpuBackend, CpuTensor};
+
+use super::line::Line;
+use super::setup::{Setup, Times, Weights, fill, load};
+use super::shape::Shape;
+use crate::roofline::Work;
+
+/// Tokens of a step.
+const STEPS: [usize; 2] = [1, 32];
+/// Calls timed together, since each takes microseconds.
+const CALLS: usize = 256;
+/// Positions of the rotary table.
+const POSITIONS: usize = 2_048;
+
+/// Lines for all kernels.
+pub fn measure(setup: &Setup, shape: &Shape, lines: &mut Vec<Line>) -> anyhow::Result<()> {
+    let mut rows = Rows {
+        backend: setup.backend(Weights::Bf16)?,
+        setup,
+        shape,
+        lines,
+    };
+    for tokens in STEPS.map(Some).into_iter().chain([None]) {
+        rows.norm(tokens)?;
+        rows.add_norm(tokens)?;
+        rows.rope(tokens)?;
+        rows.silu_mul(tokens)?;
+        rows.embed(tokens)?;
+    }
+    Ok(())
+}
+
+/// `tokens` is `None` for as many as stream from memory.
+struct Rows<'a> {
+    backend: CpuBackend,
+    setup: &'a Setup,
+    shape: &'a Shape,
+    lines: &'a mut Vec<Line>,
+}
+
+impl Rows<'_> {
+    fn norm(&mut self, tokens: Option<usize>) -> anyhow::Result<()> {
+        let width = self.shape.hidden;
+        let rows = self.rows(tokens, 2 * width);
+        let (x, mut out) = (self.filled(rows, width)?, self.filled(rows, width)?);
+        let weight = self.backend.load_vector(&vec![1.0; width])?;
+        let backend = &mut self.backend;
+        let times = time(self.setup, tokens, || {
+            backend.rms_norm(&x, &weight, 1e-5, &mut out);
+        });
+        self.add("rms_norm", tokens, rows, 2 * width, times);
+        Ok(())
+    }
+
+    fn add_norm(&mut self, tokens: Option<usize>) -> anyhow::Result<()> {
+        let width = self.shape.hidden;
+        let rows = self.rows(tokens, 4 * width);
+        let (mut x, delta) = (self.filled(rows, width)?, self.filled(rows, width)?);
+        let mut out = self.filled(rows, width)?;
+        let weight = self.backend.load_vector(&vec![1.0; width])?;
+        let backend = &mut self.backend;
+        let times = time(self.setup, tokens, || {
+            backend.add_rms_norm(&mut x, &delta, &weight, 1e-5, &mut out);
+        });
+        self.add("add_rms_norm", tokens, rows, 4 * width, times);
+        Ok(())
+    }
+
+    fn rope(&mut self, tokens: Option<usize>) -> anyhow::Result<()> {
+        let attention = self.shape.attention();
+        let rotated = (attention.heads + attention.kv_heads) * attention.head_dim;
+        let rows = self.rows(tokens, 2 * rotated);
+        let mut qkv = self.filled(rows, attention.qkv_width())?;
+        let half = attention.head_dim / 2;
+        let angles = (0..POSITIONS * half).map(|i| i as f32 * 1e-3);
+        let table = RopeTable {
+            half,
+            cos: angles.clone().map(f32::cos).collect(),
+            sin: angles.map(f32::sin).collect(),
+        };
+        let positions: Vec<u32> = (0..rows).map(|row| (row % POSITIONS) as u32).collect();
+        let backend = &mut self.backend;
+        let times = time(self.setup, tokens, || {
+            backend.rope(&mut qkv, &attention, &table, &positions);
+        });
+        self.add("rope", tokens, rows, 2 * rotated, times);
+        Ok(())
+    }
+
+    fn silu_mul(&mut self, tokens: Option<usize>) -> anyhow::Result<()> {
+        let width = self.shape.intermediate;
+        let rows = self.rows(tokens, 3 * width);
+        let (gate_up, mut out) = (self.filled(rows, 2 * width)?, self.filled(rows, width)?);
+        let backend = &mut self.backend;
+        let times = time(self.setup, tokens, || backend.silu_mul(&gate_up, &mut out));
+        self.add("silu_mul", tokens, rows, 3 * width, times);
+        Ok(())
+    }
+
+    fn embed(&mut self, tokens: Option<usize>) -> anyhow::Result<()> {
+        let width = self.shape.hidden;
+        let rows = self.rows(tokens, 2 * width);
+        let table = load(&mut self.backend, self.shape.head(), MatrixRole::Vocabulary)?;
+        let row_bytes = self.backend.matrix_bytes(&table) / self.shape.vocab;
+        let mut out = self.filled(rows, width)?;
+        let vocab = self.shape.vocab;
+        // Rows far apart, as texts have them.
+        let tokens_of: Vec<u32> = (0..rows).map(|i| (i * 7_919 % vocab) as u32).collect();
+        let backend = &mut self.backend;
+        let times = time(self.setup, tokens, || {
+            backend.embed(&table, 0, &tokens_of, &mut out);
+        });
+        self.add("embed", tokens, rows, width + row_bytes / 4, times);
+        Ok(())
+    }
+
+    /// Rows of `values` f32 each, read or written.
+    fn rows(&self, tokens: Option<usize>, values: usize) -> usize {
+        tokens.unwrap_or_else(|| self.setup.working_set.div_ceil(4 * values))
+    }
+
+    fn filled(&mut self, rows: usize, width: usize) -> anyhow::Result<CpuTensor> {
+        let mut tensor = self.backend.tensor(rows, width)?;
+        fill(tensor.values_mut());
+        Ok(tensor)
+    }
+
+    /// A line for a kernel that reads and writes `values` f32 of each row.
+    fn add(
+        &mut self,
+        kernel: &str,
+        tokens: Option<usize>,
+        rows: usize,
+        values: usize,
+        times: Times,
+    ) {
+        self.lines.push(Line {
+            kernel: kernel.to_owned(),
+            shape: self.shape.name.clone(),
+            format: "f32",
+            size: match tokens {
+                Some(_) => "in a cache",
+                None => "from memory",
+            }
+            .to_owned(),
+            tokens: rows,
+            times,
+            work: Work {
+                bytes: (4 * rows * values) as f64,
+                operations: 0.0,
+            },
+            arithmetics: &[],
+            from_memory: tokens.is_none(),
+        });
+    }
+}
+
+fn time(setup: &Setup, tokens: Option<usize>, call: impl FnMut()) -> Times {
+    setup.time(if tokens.is_some() { CALLS } else { 1 }, call)
+}

@@ -1,0 +1,83 @@
+//! From a row of logits to a token, on one thread as rank 0 does it.
+
+use lockstep_backend_cpu::limits::Clock;
+use lockstep_proto::sampling::SamplingParams;
+use lockstep_sampling::{Request, Sampler, TokenHistory};
+
+use super::line::Line;
+use super::setup::{Setup, fill};
+use super::shape::Shape;
+use crate::roofline::Work;
+
+/// Calls timed together.
+const CALLS: usize = 64;
+
+/// Lines for some ways of choosing.
+pub fn measure(setup: &Setup, shape: &Shape, lines: &mut Vec<Line>) -> anyhow::Result<()> {
+    let alone = Setup {
+        clock: Clock::for_threads(1),
+        threads: 1,
+        ..*setup
+    };
+    let random = SamplingParams {
+        temperature: 0.8,
+        seed: 1,
+        ..SamplingParams::greedy()
+    };
+    let ways = [
+        ("greedy", SamplingParams::greedy()),
+        ("temperature 0.8", random.clone()),
+        (
+            "temperature 0.8, top-p 0.95",
+            SamplingParams {
+                top_p: 0.95,
+                ..random.clone()
+            },
+        ),
+        (
+            "temperature 0.8, top-k 40",
+            SamplingParams {
+                top_k: 40,
+                ..random
+            },
+        ),
+    ];
+    let mut logits = vec![0.0; shape.vocab];
+    fill(&mut logits);
+    logits.iter_mut().for_each(|logit| *logit *= 10.0);
+    let history = TokenHistory::default();
+    let mut sampler = Sampler::new(shape.vocab);
+    for (way, params) in &ways {
+        let mut position = 0;
+        let mut failed = None;
+        let times = alone.time(CALLS, || {
+            position += 1;
+            let request = Request {
+                params,
+                history: &history,
+                position,
+            };
+            if let Err(error) = sampler.sample(&logits, request) {
+                failed = Some(error);
+            }
+        });
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+        lines.push(Line {
+            kernel: "sample, 1 thread".to_owned(),
+            shape: shape.name.clone(),
+            format: "f32",
+            size: format!("{} logits, {way}", shape.vocab),
+            tokens: 1,
+            times,
+            work: Work {
+                bytes: (4 * shape.vocab) as f64,
+                operations: 0.0,
+            },
+            arithmetics: &[],
+            from_memory: false,
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! What all measurements share: threads, clock, repetitions, formats.
+
+use clap::ValueEnum;
+use lockstep_backend::{Backend, BackendError, DType, HostBlock, HostMatrix, KvDType, MatrixRole};
+use lockstep_backend_cpu::limits::{Arithmetic, Clock};
+use lockstep_backend_cpu::{
+    Compute, CpuBackend, CpuError, CpuMatrix, CpuOptions, Isa, WeightFormat,
+};
+use lockstep_collective::{Collective, Single};
+
+use super::shape::Matrix;
+
+/// What weights are kept in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Weights {
+    /// bfloat16.
+    Bf16,
+    /// 32-bit float.
+    F32,
+    /// 8-bit integers with scales.
+    Int8,
+}
+
+/// What keys and values are kept in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum KvFormat {
+    /// bfloat16.
+    Bf16,
+    /// 32-bit float.
+    F32,
+}
+
+impl Weights {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bf16 => "bf16",
+            Self::F32 => "f32",
+            Self::Int8 => "int8",
+        }
+    }
+
+    /// Arithmetic that products with such weights may use.
+    pub fn arithmetics(self) -> &'static [Arithmetic] {
+        match self {
+            Self::Bf16 => &[Arithmetic::Bf16Dot, Arithmetic::F32Fma],
+            Self::F32 => &[Arithmetic::F32Fma],
+            Self::Int8 => &[Arithmetic::Int8Dot],
+        }
+    }
+
+    fn options(self) -> (Compute, WeightFormat) {
+        match self {
+            Self::Bf16 => (Compute::Bf16, WeightFormat::Native),
+            Self::F32 => (Compute::F32, WeightFormat::Native),
+            Self::Int8 => (Compute::Bf16, WeightFormat::Int8),
+        }
+    }
+}
+
+impl KvFormat {
+    pub fn name(self) -> &'static str {
+        self.weights().name()
+    }
+
+    pub fn dtype(self) -> KvDType {
+        match self {
+            Self::Bf16 => KvDType::Bf16,
+            Self::F32 => KvDType::F32,
+        }
+    }
+
+    /// Weights of the same arithmetic.
+    pub fn weights(self) -> Weights {
+        match self {
+            Self::Bf16 => Weights::Bf16,
+            Self::F32 => Weights::F32,
+        }
+    }
+}
+
+/// How everything is measured.
+pub struct Setup {
+    pub threads: usize,
+    pub isa: Option<Isa>,
+    pub clock: Clock,
+    pub repeat: usize,
+    /// Bytes that data used in turn add up to.
+    pub working_set: usize,
+}
+
+/// Seconds of repeated measurements.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Times {
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+}
+
+impl Times {
+    /// Sums up at least one.
+    pub fn of(mut seconds: Vec<f64>) -> Self {
+        seconds.sort_by(f64::total_cmp);
+        Self {
+            median: seconds[seconds.len() / 2],
+            min: seconds[0],
+            max: seconds[seconds.len() - 1],
+        }
+    }
+}
+
+impl Setup {
+    /// Measurements on `threads` threads.
+    pub fn new(threads: usize, isa: Option<Isa>, repeat: usize, working_set: usize) -> Self {
+        Self {
+            threads,
+            isa,
+            clock: Clock::for_threads(threads),
+            repeat,
+            working_set,
+        }
+    }
+
+    /// Which kernels run.
+    pub fn isa_name(&self) -> &'static str {
+        self.isa.unwrap_or_else(Isa::detect).name()
+    }
+
+    /// A rank of its own on all threads.
+    pub fn backend(&self, weights: Weights) -> Result<CpuBackend, CpuError> {
+        self.rank(weights, self.threads, Box::new(Single::new()))
+    }
+
+    /// A rank of a group.
+    pub fn rank(
+        &self,
+        weights: Weights,
+        threads: usize,
+        collective: Box<dyn Collective>,
+    ) -> Result<CpuBackend, CpuError> {
+        let (dtype, weights) = weights.options();
+        let options = CpuOptions {
+            threads,
+            dtype,
+            weights,
+            pin: None,
+            isa: self.isa,
+        };
+        CpuBackend::new(options, collective)
+    }
+
+    /// The times of repeated runs of `calls` calls each, per call, after one
+    /// run to warm up.
+    pub fn time(&self, calls: usize, mut call: impl FnMut()) -> Times {
+        let mut run = || {
+            let start = self.clock.seconds();
+            (0..calls).for_each(|_| call());
+            (self.clock.seconds() - start) / calls as f64
+        };
+        run();
+        Times::of((0..self.repeat).map(|_| run()).collect())
+    }
+}
+
+/// Packs a matrix of small numbers. Rows overlap in memory, so that making
+/// them costs next to nothing.
+pub fn load(
+    backend: &mut CpuBackend,
+    matrix: Matrix,
+    role: MatrixRole,
+) -> Result<CpuMatrix, BackendError> {
+    /// Bytes from one row to the next.
+    const STRIDE: usize = 64;
+    let len = (matrix.rows - 1) * STRIDE + 2 * matrix.cols;
+    let mut state = 1u32;
+    let value = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        // ±0.0078 to 0.031 as bf16.
+        let bits = 0x3c00 | (state >> 31) << 15 | (state >> 16) & 0xff;
+        (bits as u16).to_le_bytes()
+    };
+    let bytes: Vec<u8> = (0..len.div_ceil(2)).flat_map(value).collect();
+    let host = HostMatrix {
+        cols: matrix.cols,
+        dtype: DType::Bf16,
+        blocks: vec![HostBlock {
+            bytes: &bytes,
+            offset: 0,
+            stride: STRIDE,
+            rows: matrix.rows,
+        }],
+    };
+    backend.load_matrix(&host, role)
+}
+
+/// Fills activations with numbers around zero.
+pub fn fill(values: &mut [f32]) {
+    let mut state = 1u32;
+    for value in values {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        *value = (state >> 8) as f32 / (1 << 23) as f32 - 1.0;
+    }
+}

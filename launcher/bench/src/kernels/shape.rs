@@ -1,0 +1,264 @@
+//! Shapes of models.
+
+use std::path::Path;
+
+use anyhow::ensure;
+use clap::ValueEnum;
+use lockstep_backend::AttentionShape;
+use lockstep_config::ModelConfig;
+
+/// Models that are often served on CPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Preset {
+    /// Llama-3.2-1B with a vocabulary of 32,000.
+    #[value(name = "1b")]
+    OneB,
+    /// Qwen2.5-0.5B.
+    #[value(name = "0.5b")]
+    HalfB,
+}
+
+/// Sizes that replace those of the chosen shape (of 1b, if none is named).
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
+#[group(id = "custom shape", multiple = true, conflicts_with = "model_path")]
+pub struct Custom {
+    /// Columns of the residual stream.
+    #[arg(long)]
+    hidden: Option<usize>,
+    /// Columns inside the MLP.
+    #[arg(long)]
+    intermediate: Option<usize>,
+    /// Query heads.
+    #[arg(long)]
+    heads: Option<usize>,
+    /// Key/value heads.
+    #[arg(long)]
+    kv_heads: Option<usize>,
+    /// Columns of a head.
+    #[arg(long)]
+    head_dim: Option<usize>,
+    /// Rows of the output head.
+    #[arg(long)]
+    vocab: Option<usize>,
+}
+
+/// What the kernels need to know of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shape {
+    pub name: String,
+    pub hidden: usize,
+    pub intermediate: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    pub vocab: usize,
+}
+
+/// A matrix of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Matrix {
+    pub name: &'static str,
+    pub rows: usize,
+    pub cols: usize,
+}
+
+impl Shape {
+    fn preset(preset: Preset) -> Self {
+        let (name, sizes) = match preset {
+            Preset::OneB => ("1b", [2048, 8192, 32, 8, 64, 32_000]),
+            Preset::HalfB => ("0.5b", [896, 4864, 14, 2, 64, 151_936]),
+        };
+        let [hidden, intermediate, heads, kv_heads, head_dim, vocab] = sizes;
+        Self {
+            name: name.to_owned(),
+            hidden,
+            intermediate,
+            heads,
+            kv_heads,
+            head_dim,
+            vocab,
+        }
+    }
+
+    fn of(model: &ModelConfig) -> Self {
+        let name = model.path.file_name().unwrap_or(model.path.as_os_str());
+        Self {
+            name: name.to_string_lossy().into_owned(),
+            hidden: model.hidden_size,
+            intermediate: model.intermediate_size,
+            heads: model.num_heads,
+            kv_heads: model.num_kv_heads,
+            head_dim: model.head_dim,
+            vocab: model.vocab_size,
+        }
+    }
+
+    /// The four matrices of a layer, in the order of their use.
+    pub fn layer(&self) -> [Matrix; 4] {
+        let matrix = |name, rows, cols| Matrix { name, rows, cols };
+        [
+            matrix("qkv", self.attention().qkv_width(), self.hidden),
+            matrix("o", self.hidden, self.attention().out_width()),
+            matrix("gate_up", 2 * self.intermediate, self.hidden),
+            matrix("down", self.hidden, self.intermediate),
+        ]
+    }
+
+    /// The output head.
+    pub fn head(&self) -> Matrix {
+        Matrix {
+            name: "lm_head",
+            rows: self.vocab,
+            cols: self.hidden,
+        }
+    }
+
+    /// Its attention.
+    pub fn attention(&self) -> AttentionShape {
+        AttentionShape {
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            scale: (self.head_dim as f32).powf(-0.5),
+        }
+    }
+}
+
+/// The shapes that the command line asks for.
+///
+/// # Errors
+/// When the folder has no usable config.json, or sizes make no model.
+pub fn chosen(
+    presets: &[Preset],
+    folder: Option<&Path>,
+    custom: &Custom,
+) -> anyhow::Result<Vec<Shape>> {
+    if let Some(folder) = folder {
+        return Ok(vec![Shape::of(&ModelConfig::load(folder)?)]);
+    }
+    let Custom {
+        hidden,
+        intermediate,
+        heads,
+        kv_heads,
+        head_dim,
+        vocab,
+    } = *custom;
+    let sizes = [hidden, intermediate, heads, kv_heads, head_dim, vocab];
+    if sizes.iter().all(Option::is_none) {
+        let all = [Preset::OneB, Preset::HalfB];
+        let presets = if presets.is_empty() { &all } else { presets };
+        return Ok(presets
+            .iter()
+            .map(|&preset| Shape::preset(preset))
+            .collect());
+    }
+    ensure!(
+        presets.len() <= 1,
+        "sizes such as --hidden change one shape: name one in --shape"
+    );
+    let base = Shape::preset(presets.first().copied().unwrap_or(Preset::OneB));
+    let shape = Shape {
+        name: format!("{}, changed", base.name),
+        hidden: hidden.unwrap_or(base.hidden),
+        intermediate: intermediate.unwrap_or(base.intermediate),
+        heads: heads.unwrap_or(base.heads),
+        kv_heads: kv_heads.unwrap_or(base.kv_heads),
+        head_dim: head_dim.unwrap_or(base.head_dim),
+        vocab: vocab.unwrap_or(base.vocab),
+    };
+    ensure!(
+        sizes
+            .iter()
+            .flatten()
+            .all(|size| (1..=1 << 20).contains(size))
+            && shape.heads.is_multiple_of(shape.kv_heads)
+            && shape.head_dim.is_multiple_of(2),
+        "sizes are between 1 and 2^20, --heads is a multiple of --kv-heads, and --head-dim is even"
+    );
+    Ok(vec![shape])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_follow_the_command_line() -> anyhow::Result<()> {
+        let none = Custom::default();
+        let names = |presets: &[Preset]| -> anyhow::Result<Vec<String>> {
+            let shapes = chosen(presets, None, &none)?;
+            Ok(shapes.into_iter().map(|shape| shape.name).collect())
+        };
+        assert_eq!(names(&[])?, ["1b", "0.5b"]);
+        assert_eq!(names(&[Preset::HalfB])?, ["0.5b"]);
+        let wide = Custom {
+            hidden: Some(4096),
+            heads: Some(64),
+            ..none
+        };
+        let [shape] = &chosen(&[], None, &wide)?[..] else {
+            anyhow::bail!("one shape");
+        };
+        assert_eq!(
+            shape.layer()[0],
+            Matrix {
+                name: "qkv",
+                rows: 80 * 64,
+                cols: 4096
+            }
+        );
+        assert_eq!(
+            shape.layer()[3],
+            Matrix {
+                name: "down",
+                rows: 4096,
+                cols: 8192
+            }
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn sizes_that_make_no_model_are_refused() {
+        let none = Custom::default();
+        let refused = [
+            Custom {
+                heads: Some(9),
+                ..none
+            },
+            Custom {
+                head_dim: Some(3),
+                ..none
+            },
+            Custom {
+                hidden: Some(0),
+                ..none
+            },
+            Custom {
+                kv_heads: Some(0),
+                ..none
+            },
+            Custom {
+                vocab: Some(1 << 30),
+                ..none
+            },
+        ];
+        for custom in refused {
+            assert!(chosen(&[], None, &custom).is_err(), "{custom:?}");
+        }
+        let two = [Preset::OneB, Preset::HalfB];
+        assert!(
+            chosen(
+                &two,
+                None,
+                &Custom {
+                    hidden: Some(64),
+                    ..none
+                }
+            )
+            .is_err()
+        );
+        assert!(chosen(&[], Some(Path::new("/no/such/folder")), &none).is_err());
+    }
+}
