@@ -3,14 +3,17 @@
 use std::ops::Range;
 
 use lockstep_backend::{
-    AttentionShape, Backend, BackendError, Batch, HostMatrix, KvShape, MatrixRole, RopeTable,
+    AttentionShape, Backend, BackendError, Batch, HostMatrix, KvShape, Linear, MatrixRole, RmsNorm,
+    RopeTable,
 };
 use lockstep_collective::Collective;
 
 use crate::attention::{Attention, CpuKvCache};
 use crate::gemm::{Element, Packed, describe_quantised, matmul};
+use crate::group::Group;
 use crate::isa::Isa;
 use crate::memory::Buffer;
+use crate::norm::AddNorm;
 use crate::options::{Compute, CpuError, CpuOptions, WeightFormat};
 use crate::pack::CpuMatrix;
 use crate::partition::for_rows;
@@ -29,13 +32,10 @@ pub struct CpuBackend {
     isa: Isa,
     element: Element,
     weights: WeightFormat,
-    collective: Box<dyn Collective>,
+    group: Group,
     attention: Attention,
     /// Packed inputs of the current matrix product.
     packed: Buffer<u32>,
-    /// Rank 0: all ranks' columns, rank after rank.
-    gathered: Vec<f32>,
-    counts: Vec<usize>,
 }
 
 impl CpuBackend {
@@ -61,17 +61,11 @@ impl CpuBackend {
             isa,
             element,
             weights,
-            counts: vec![0; collective.size()],
-            collective,
+            group: Group::new(collective),
             attention: Attention::new(threads),
             packed: Buffer::empty(),
-            gathered: Vec::new(),
         })
     }
-}
-
-fn collective_error(error: lockstep_collective::CollectiveError) -> BackendError {
-    BackendError::Collective(Box::new(error))
 }
 
 impl Backend for CpuBackend {
@@ -150,24 +144,10 @@ impl Backend for CpuBackend {
         bias: Option<&CpuVector>,
         out: &mut CpuTensor,
     ) {
-        x.expect(x.rows(), w.cols, "the matrix product's input");
         out.expect(x.rows(), w.rows, "the matrix product's output");
-        let bias = bias.map(|bias| bias.0.as_slice());
-        assert!(
-            bias.is_none_or(|bias| bias.len() == w.rows),
-            "a bias has one value per output"
-        );
-        let packed = &mut self.packed;
-        let done = matmul(
-            &mut self.pool,
-            self.isa,
-            x.values(),
-            w,
-            bias,
-            packed,
-            out.values_mut(),
-        );
-        done.expect("scratch for one batch's activations can be mapped");
+        let (pool, packed) = (&mut self.pool, &mut self.packed);
+        let w = Linear { weight: w, bias };
+        multiply(pool, self.isa, x, w, packed, out.values_mut());
     }
 
     fn rms_norm(&mut self, x: &CpuTensor, weight: &CpuVector, eps: f32, out: &mut CpuTensor) {
@@ -195,9 +175,13 @@ impl Backend for CpuBackend {
         residual.expect(rows, weight.0.len(), "the residual");
         delta.expect(rows, weight.0.len(), "the residual's delta");
         out.expect(rows, weight.0.len(), "the norm's output");
-        let (residual, out) = (residual.values_mut(), out.values_mut());
-        let (delta, weight) = (delta.values(), weight.0.as_slice());
-        norm::add_rms_norm(&mut self.pool, self.isa, residual, delta, weight, eps, out);
+        let mut norm = AddNorm {
+            residual: residual.values_mut(),
+            weight: &weight.0,
+            eps,
+            out: out.values_mut(),
+        };
+        norm::add_parts_rms_norm(&mut self.pool, self.isa, &[delta.values()], &mut norm);
     }
 
     fn head_norm(
@@ -281,55 +265,74 @@ impl Backend for CpuBackend {
     }
 
     fn group(&self) -> (usize, usize) {
-        (self.collective.rank(), self.collective.size())
+        self.group.rank_and_size()
     }
 
     fn all_reduce(&mut self, x: &mut CpuTensor) -> Result<(), BackendError> {
-        self.collective
-            .all_reduce_sum(x.values_mut())
-            .map_err(collective_error)
+        self.group.all_reduce(x.values_mut())
     }
 
-    fn gather_to_host(
+    fn matmul_add_rms_norm(
         &mut self,
         x: &CpuTensor,
-        widths: &[usize],
-        out: &mut Vec<f32>,
+        w: Linear<'_, CpuMatrix, CpuVector>,
+        residual: &mut CpuTensor,
+        delta: &mut CpuTensor,
+        norm: RmsNorm<'_, CpuVector>,
+        out: &mut CpuTensor,
     ) -> Result<(), BackendError> {
+        let (rows, width) = (x.rows(), norm.weight.0.len());
+        assert!(
+            w.weight.rows == width,
+            "a product is as wide as the residual"
+        );
+        residual.expect(rows, width, "the residual");
+        delta.expect(rows, width, "the product's space");
+        out.expect(rows, width, "the norm's output");
+        let (isa, packed) = (self.isa, &mut self.packed);
+        let product = |pool: &mut Pool, out: &mut [f32]| multiply(pool, isa, x, w, packed, out);
+        let norm = AddNorm {
+            residual: residual.values_mut(),
+            weight: &norm.weight.0,
+            eps: norm.eps,
+            out: out.values_mut(),
+        };
+        let (pool, delta) = (&mut self.pool, delta.values_mut());
+        self.group.sum_add_rms_norm(pool, isa, product, delta, norm)
+    }
+
+    fn gather_to_host<'a>(
+        &mut self,
+        x: &'a CpuTensor,
+        widths: &[usize],
+        space: &'a mut Vec<f32>,
+    ) -> Result<&'a [f32], BackendError> {
         let (rank, size) = self.group();
         assert!(widths.len() == size, "one width per rank");
         assert!(widths[rank] == x.width(), "rank {rank}'s width is its own");
-        let rows = x.rows();
-        out.clear();
-        if size == 1 {
-            out.extend_from_slice(x.values());
-            return Ok(());
-        }
-        self.counts.clear();
-        self.counts.extend(widths.iter().map(|width| rows * width));
-        if rank > 0 {
-            let sent = self.collective.gather(x.values(), &self.counts, None);
-            return sent.map_err(collective_error);
-        }
-        self.gathered.resize(self.counts.iter().sum(), 0.0);
-        let gathered = Some(self.gathered.as_mut_slice());
-        self.collective
-            .gather(x.values(), &self.counts, gathered)
-            .map_err(collective_error)?;
-        for row in 0..rows {
-            let mut block = 0;
-            for &width in widths {
-                let start = block + row * width;
-                out.extend_from_slice(&self.gathered[start..start + width]);
-                block += rows * width;
-            }
-        }
-        Ok(())
+        self.group.gather(&mut self.pool, x, widths, space)
     }
 
     fn broadcast_tokens(&mut self, tokens: &mut [u32]) -> Result<(), BackendError> {
-        self.collective
-            .broadcast(0, tokens)
-            .map_err(collective_error)
+        self.group.broadcast(tokens)
     }
+}
+
+/// `out = x · wᵀ + bias`, after a look at the shapes.
+fn multiply(
+    pool: &mut Pool,
+    isa: Isa,
+    x: &CpuTensor,
+    w: Linear<'_, CpuMatrix, CpuVector>,
+    packed: &mut Buffer<u32>,
+    out: &mut [f32],
+) {
+    x.expect(x.rows(), w.weight.cols, "the matrix product's input");
+    let bias = w.bias.map(|bias| bias.0.as_slice());
+    assert!(
+        bias.is_none_or(|bias| bias.len() == w.weight.rows),
+        "a bias has one value per output"
+    );
+    matmul(pool, isa, x.values(), w.weight, bias, packed, out)
+        .expect("scratch for one batch's activations can be mapped");
 }

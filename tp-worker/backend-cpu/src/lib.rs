@@ -12,6 +12,7 @@ mod attention;
 mod backend;
 mod exp;
 mod gemm;
+mod group;
 mod isa;
 pub mod limits;
 mod memory;

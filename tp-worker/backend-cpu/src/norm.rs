@@ -57,6 +57,22 @@ multiversion! {
 }
 
 multiversion! {
+    fn sum_row(a: &[f32], b: &[f32], out: &mut [f32]) {
+        for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
+            *out = a + b;
+        }
+    }
+}
+
+multiversion! {
+    fn add_sum_row(x: &mut [f32], a: &[f32], b: &[f32]) {
+        for ((x, a), b) in x.iter_mut().zip(a).zip(b) {
+            *x += a + b;
+        }
+    }
+}
+
+multiversion! {
     fn add_row(x: &mut [f32], delta: &[f32]) {
         for (x, delta) in x.iter_mut().zip(delta) {
             *x += delta;
@@ -82,28 +98,44 @@ pub(crate) fn rms_norm(
     });
 }
 
-/// `residual += delta`, then `out = rms_norm(residual)`.
-pub(crate) fn add_rms_norm(
+/// What a residual stream is normed with, and into what.
+pub(crate) struct AddNorm<'a> {
+    /// The residual stream, `[rows, width]`, which is added to.
+    pub residual: &'a mut [f32],
+    /// The norm's weights, `[width]`.
+    pub weight: &'a [f32],
+    pub eps: f32,
+    /// Normed, `[rows, width]`.
+    pub out: &'a mut [f32],
+}
+
+/// `residual += Σ parts`, added in their order, then `out = rms_norm(residual)`.
+/// There is at least one part, and all are `[rows, width]`.
+pub(crate) fn add_parts_rms_norm(
     pool: &mut Pool,
     isa: Isa,
-    residual: &mut [f32],
-    delta: &[f32],
-    weight: &[f32],
-    eps: f32,
-    out: &mut [f32],
+    parts: &[&[f32]],
+    norm: &mut AddNorm<'_>,
 ) {
-    let width = weight.len();
-    let residual = Shared::new(residual);
-    for_rows(pool, out, width, |rows, out| {
-        let range = rows.start * width..rows.end * width;
-        let delta = &delta[range.clone()];
+    let (width, weight, eps) = (norm.weight.len(), norm.weight, norm.eps);
+    let residual = Shared::new(norm.residual);
+    for_rows(pool, norm.out, width, |rows, out| {
         // SAFETY: `for_rows` gives each thread rows of its own.
-        let residual = unsafe { residual.slice(range) };
-        let rows = residual
+        let residual = unsafe { residual.slice(rows.start * width..rows.end * width) };
+        let both = residual
             .chunks_exact_mut(width)
-            .zip(delta.chunks_exact(width));
-        for ((residual, delta), out) in rows.zip(out.chunks_exact_mut(width)) {
-            add_row(isa, residual, delta);
+            .zip(out.chunks_exact_mut(width));
+        for (row, (residual, out)) in rows.zip(both) {
+            let part = |rank: usize| &parts[rank][row * width..(row + 1) * width];
+            match parts.len() {
+                1 => add_row(isa, residual, part(0)),
+                2 => add_sum_row(isa, residual, part(0), part(1)),
+                ranks => {
+                    sum_row(isa, part(0), part(1), out);
+                    (2..ranks).for_each(|rank| add_row(isa, out, part(rank)));
+                    add_row(isa, residual, out);
+                }
+            }
             norm_row(isa, residual, weight, eps, out);
         }
     });

@@ -8,11 +8,13 @@
 
 mod batch;
 mod error;
+mod layer;
 mod shape;
 mod weights;
 
 pub use batch::{Batch, Row};
 pub use error::BackendError;
+pub use layer::{Linear, RmsNorm};
 pub use shape::{AttentionShape, KvDType, KvShape, RopeTable};
 pub use weights::{DType, HostBlock, HostMatrix, MatrixRole};
 
@@ -100,6 +102,29 @@ pub trait Backend: Send + Sized {
         eps: f32,
         out: &mut Self::Tensor,
     );
+    /// `residual += Σ over ranks of (x · wᵀ + bias)`, added in rank order, then
+    /// `out = rms_norm(residual)`: how a row-parallel projection ends, with the
+    /// one all-reduce that it needs. The bits are those of the operations one
+    /// by one; a device that fuses them saves passes over the sums. `delta`, of
+    /// the residual's shape, is space for the product; its content afterwards
+    /// is unspecified.
+    ///
+    /// # Errors
+    /// [`BackendError::Collective`] when a peer is gone or out of step.
+    fn matmul_add_rms_norm(
+        &mut self,
+        x: &Self::Tensor,
+        w: Linear<'_, Self::Matrix, Self::Vector>,
+        residual: &mut Self::Tensor,
+        delta: &mut Self::Tensor,
+        norm: RmsNorm<'_, Self::Vector>,
+        out: &mut Self::Tensor,
+    ) -> Result<(), BackendError> {
+        self.matmul(x, w.weight, w.bias, delta);
+        self.all_reduce(delta)?;
+        self.add_rms_norm(residual, delta, norm.weight, norm.eps, out);
+        Ok(())
+    }
     /// RMS norm over each head of `qkv`'s columns `first_head..first_head + heads`, in place
     /// (Qwen3's q and k norms); `weight` has `head_dim` values.
     fn head_norm(
@@ -146,17 +171,19 @@ pub trait Backend: Send + Sized {
     /// # Errors
     /// [`BackendError::Collective`] when a peer is gone or out of step.
     fn all_reduce(&mut self, x: &mut Self::Tensor) -> Result<(), BackendError>;
-    /// Brings `x` `[n, width]` of every rank to the host of rank 0: `out` becomes
-    /// `[n, Σ widths]`, columns in rank order. `widths[r]` is rank `r`'s width.
+    /// Brings `x` `[n, width]` of every rank to the host of rank 0 and returns
+    /// it there as `[n, Σ widths]`, columns in rank order; nothing on the other
+    /// ranks. `widths[r]` is rank `r`'s width. What is returned lies in `space`,
+    /// which grows as needed, or in `x` itself where the host can read it.
     ///
     /// # Errors
     /// [`BackendError::Collective`] when a peer is gone or out of step.
-    fn gather_to_host(
+    fn gather_to_host<'a>(
         &mut self,
-        x: &Self::Tensor,
+        x: &'a Self::Tensor,
         widths: &[usize],
-        out: &mut Vec<f32>,
-    ) -> Result<(), BackendError>;
+        space: &'a mut Vec<f32>,
+    ) -> Result<&'a [f32], BackendError>;
     /// Gives every rank rank 0's tokens.
     ///
     /// # Errors

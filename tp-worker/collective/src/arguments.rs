@@ -21,13 +21,16 @@ impl Arguments {
         )))
     }
 
-    /// Checks a gather's buffers against its counts; returns their sum.
-    pub fn gather(
-        self,
-        send: usize,
-        counts: &[usize],
-        recv: Option<&[f32]>,
-    ) -> Result<usize, CollectiveError> {
+    /// Checks that `length` elements go where `capacity` of them do.
+    pub fn fits(self, length: usize, capacity: usize) -> Result<(), CollectiveError> {
+        if length <= capacity {
+            return Ok(());
+        }
+        Err(self.error(format!("{length} elements in a buffer of {capacity}")))
+    }
+
+    /// Checks a gather's counts; returns their sum.
+    pub fn counts(self, send: usize, counts: &[usize]) -> Result<usize, CollectiveError> {
         let Self { rank, size } = self;
         if counts.len() != size {
             return Err(self.error(format!(
@@ -44,7 +47,18 @@ impl Arguments {
         let total = counts
             .iter()
             .try_fold(0_usize, |sum, &count| sum.checked_add(count));
-        let total = total.ok_or_else(|| self.error("gather of too many elements".into()))?;
+        total.ok_or_else(|| self.error("gather of too many elements".into()))
+    }
+
+    /// Checks a gather's buffers against its counts; returns their sum.
+    pub fn gather(
+        self,
+        send: usize,
+        counts: &[usize],
+        recv: Option<&[f32]>,
+    ) -> Result<usize, CollectiveError> {
+        let rank = self.rank;
+        let total = self.counts(send, counts)?;
         match recv {
             Some(recv) if rank != 0 => Err(self.error(format!(
                 "gather receives {} elements on a rank other than 0",

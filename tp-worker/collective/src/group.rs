@@ -5,10 +5,10 @@ use std::ops::Range;
 use crate::arguments::{Arguments, counts_digest};
 use crate::endpoint::Endpoint;
 use crate::sum::{share, sum_in_rank_order};
-use crate::{AbortHandle, Collective, CollectiveError, Kind, Operation};
+use crate::{AbortHandle, Collective, CollectiveError, Kind, Operation, Parts};
 
-/// Elements over all peers up to which every rank reads everything itself;
-/// above, each rank sums a share and all read the shares, which moves less
+/// Elements over all peers up to which every rank of more than two reads
+/// everything itself; above, each rank sums a share and all read the shares, which moves less
 /// data but costs a second exchange.
 const DIRECT_ELEMENTS: usize = 32 * 1024;
 
@@ -71,15 +71,23 @@ impl<E: Endpoint> Group<E> {
         if data.is_empty() {
             return self.endpoint.exchange(operation, &nothing);
         }
-        let peers = self.endpoint.size() - 1;
         for chunk in data.chunks_mut(self.endpoint.capacity()) {
-            if chunk.len().saturating_mul(peers) <= DIRECT_ELEMENTS {
+            if chunk.len() <= self.direct_elements() {
                 self.sum_direct(operation, chunk)?;
             } else {
                 self.sum_shares(operation, chunk)?;
             }
         }
         Ok(())
+    }
+
+    /// Up to how many elements every rank reads all parts.
+    fn direct_elements(&self) -> usize {
+        match self.endpoint.size() - 1 {
+            // In shares, two ranks would move as much and meet once more.
+            0 | 1 => self.endpoint.capacity(),
+            peers => self.endpoint.capacity().min(DIRECT_ELEMENTS / peers),
+        }
     }
 
     fn sum_direct(
@@ -153,6 +161,33 @@ impl<E: Endpoint> Group<E> {
         Ok(())
     }
 
+    fn buffer(&mut self, length: usize) -> Result<&mut [f32], CollectiveError> {
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
+        }
+        self.arguments().fits(length, self.direct_elements())?;
+        Ok(&mut self.endpoint.outgoing()[..length])
+    }
+
+    fn bring(&mut self, length: usize) -> Result<(), CollectiveError> {
+        self.buffer(length)?;
+        let operation = self.next(Kind::AllReduceSum, length, 0)?;
+        self.endpoint.exchange(operation, &|_, _| 0..length)
+    }
+
+    fn bring_to_root(&mut self, send: &[f32], counts: &[usize]) -> Result<(), CollectiveError> {
+        let arguments = self.arguments();
+        let total = arguments.counts(send.len(), counts)?;
+        let longest = counts.iter().copied().max().unwrap_or(0);
+        arguments.fits(longest, self.endpoint.capacity())?;
+        let operation = self.next(Kind::Gather, total, counts_digest(counts))?;
+        if arguments.rank != 0 {
+            self.endpoint.outgoing()[..send.len()].copy_from_slice(send);
+        }
+        let to_root = |from: usize, to: usize| if to == 0 { 0..counts[from] } else { 0..0 };
+        self.endpoint.exchange(operation, &to_root)
+    }
+
     fn spread(&mut self, root: usize, data: &mut [u32]) -> Result<(), CollectiveError> {
         self.arguments().root(root)?;
         let operation = self.next(Kind::Broadcast, data.len(), root as u64)?;
@@ -203,6 +238,23 @@ impl<E: Endpoint> Collective for Group<E> {
         self.settle(result)
     }
 
+    fn sum_capacity(&self) -> usize {
+        self.direct_elements()
+    }
+
+    fn sum_buffer(&mut self, length: usize) -> Result<&mut [f32], CollectiveError> {
+        let checked = self.buffer(length).map(|_| ());
+        self.settle(checked)?;
+        self.buffer(length)
+    }
+
+    fn sum_parts(&mut self, length: usize) -> Result<Parts<'_>, CollectiveError> {
+        let result = self.bring(length);
+        self.settle(result)?;
+        let part = |rank| &self.endpoint.incoming(rank)[..length];
+        Ok(Parts::new(self.endpoint.size(), part))
+    }
+
     fn gather(
         &mut self,
         send: &[f32],
@@ -211,6 +263,24 @@ impl<E: Endpoint> Collective for Group<E> {
     ) -> Result<(), CollectiveError> {
         let result = self.collect(send, counts, recv);
         self.settle(result)
+    }
+
+    fn gather_parts<'a>(
+        &'a mut self,
+        send: &'a [f32],
+        counts: &[usize],
+    ) -> Result<Option<Parts<'a>>, CollectiveError> {
+        let result = self.bring_to_root(send, counts);
+        self.settle(result)?;
+        let part = |rank| match rank {
+            0 => send,
+            _ => &self.endpoint.incoming(rank)[..counts[rank]],
+        };
+        Ok((self.endpoint.rank() == 0).then(|| Parts::new(self.endpoint.size(), part)))
+    }
+
+    fn gather_capacity(&self) -> usize {
+        self.endpoint.capacity()
     }
 
     fn broadcast(&mut self, root: usize, data: &mut [u32]) -> Result<(), CollectiveError> {
@@ -257,6 +327,18 @@ macro_rules! member {
             fn all_reduce_sum(&mut self, data: &mut [f32]) -> Result<(), $crate::CollectiveError> {
                 self.0.all_reduce_sum(data)
             }
+            fn sum_capacity(&self) -> usize {
+                self.0.sum_capacity()
+            }
+            fn sum_buffer(&mut self, length: usize) -> Result<&mut [f32], $crate::CollectiveError> {
+                self.0.sum_buffer(length)
+            }
+            fn sum_parts(
+                &mut self,
+                length: usize,
+            ) -> Result<$crate::Parts<'_>, $crate::CollectiveError> {
+                self.0.sum_parts(length)
+            }
             fn gather(
                 &mut self,
                 send: &[f32],
@@ -264,6 +346,16 @@ macro_rules! member {
                 recv: Option<&mut [f32]>,
             ) -> Result<(), $crate::CollectiveError> {
                 self.0.gather(send, counts, recv)
+            }
+            fn gather_parts<'a>(
+                &'a mut self,
+                send: &'a [f32],
+                counts: &[usize],
+            ) -> Result<Option<$crate::Parts<'a>>, $crate::CollectiveError> {
+                self.0.gather_parts(send, counts)
+            }
+            fn gather_capacity(&self) -> usize {
+                self.0.gather_capacity()
             }
             fn broadcast(
                 &mut self,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::abort::Abort;
 use crate::arguments::Arguments;
-use crate::{AbortHandle, Collective, CollectiveError};
+use crate::{AbortHandle, Collective, CollectiveError, Parts};
 
 /// A group of size 1: sums and broadcasts leave the data as it is.
 #[derive(Debug, Clone, Default)]
@@ -55,6 +55,21 @@ impl Collective for Single {
         self.check()
     }
 
+    fn sum_capacity(&self) -> usize {
+        0
+    }
+
+    fn sum_buffer(&mut self, length: usize) -> Result<&mut [f32], CollectiveError> {
+        self.check()?;
+        Arguments { rank: 0, size: 1 }.fits(length, 0)?;
+        Ok(&mut [])
+    }
+
+    fn sum_parts(&mut self, length: usize) -> Result<Parts<'_>, CollectiveError> {
+        self.sum_buffer(length)?;
+        Ok(Parts::new(1, |_| &[]))
+    }
+
     fn gather(
         &mut self,
         send: &[f32],
@@ -67,6 +82,21 @@ impl Collective for Single {
             recv.copy_from_slice(send);
         }
         Ok(())
+    }
+
+    fn gather_parts<'a>(
+        &'a mut self,
+        send: &'a [f32],
+        counts: &[usize],
+    ) -> Result<Option<Parts<'a>>, CollectiveError> {
+        self.check()?;
+        Arguments { rank: 0, size: 1 }.counts(send.len(), counts)?;
+        Ok(Some(Parts::new(1, |_| send)))
+    }
+
+    /// Its own part needs no room.
+    fn gather_capacity(&self) -> usize {
+        usize::MAX
     }
 
     fn broadcast(&mut self, root: usize, _data: &mut [u32]) -> Result<(), CollectiveError> {

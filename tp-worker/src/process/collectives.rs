@@ -11,7 +11,7 @@ use lockstep_collective::{
 use lockstep_config::EngineConfig;
 use lockstep_proto::pb::lockstep::GroupStart;
 
-use crate::RunError;
+use crate::{RunError, worker::WorkerLimits};
 
 /// The port where peers of other nodes reach this rank.
 pub struct Listener(TcpListenerHandle);
@@ -70,7 +70,7 @@ pub fn connect(
     start: &GroupStart,
 ) -> Result<(Box<dyn Collective>, AbortHandle), RunError> {
     let size = config.parallel.tp_size;
-    let options = options(config);
+    let options = options(config)?;
     let collective: Box<dyn Collective> = match listener {
         None if size == 1 => Box::new(Single::new()),
         None => Box::new(SharedMemory::join(
@@ -97,15 +97,14 @@ pub fn connect(
 
 /// A rank may be ahead of another by the loading of all weights once, and by
 /// the longest computation between two collectives ever after.
-fn options(config: &EngineConfig) -> Options {
+fn options(config: &EngineConfig) -> Result<Options, RunError> {
     let timeouts = &config.timeouts;
-    let widest = config.schedule.max_running_requests * config.model.hidden_size;
-    Options {
-        max_elements: widest.clamp(64 * 1024, 4 << 20),
+    Ok(Options {
+        max_elements: WorkerLimits::new(config)?.exchange_elements(config),
         timeout: Duration::from_secs(timeouts.step_watchdog_s.max(timeouts.startup_s)),
         join_timeout: Duration::from_secs(timeouts.startup_s),
         threads_per_rank: config.parallel.threads_per_rank,
-    }
+    })
 }
 
 /// The group fell apart rather than this rank: some other rank knows why.

@@ -25,6 +25,12 @@ pub struct WorkerLimits {
     pub kv_dtype: KvDType,
 }
 
+/// Shared memory that a group takes at most: a container's /dev/shm has 64 MiB
+/// unless it is given more.
+const EXCHANGE_BYTES: usize = 32 << 20;
+/// Elements per buffer, whatever else: 256 KiB.
+const EXCHANGE_ELEMENTS: usize = 64 << 10;
+
 /// Host memory for one block of logits.
 const LOGIT_BLOCK_BYTES: usize = 64 << 20;
 
@@ -86,6 +92,15 @@ impl WorkerLimits {
     /// Entries of one row of the request-to-page table.
     pub fn table_width(&self) -> usize {
         self.positions.div_ceil(self.page_size) + 1
+    }
+
+    /// Elements of the buffers in which `config`'s ranks bring each other their
+    /// parts: the activations of a whole step, where the shared memory that two
+    /// buffers per rank take stays small.
+    pub fn exchange_elements(&self, config: &EngineConfig) -> usize {
+        let step = self.tokens.saturating_mul(config.model.hidden_size);
+        let most = EXCHANGE_BYTES / (2 * config.parallel.tp_size.max(1) * size_of::<f32>());
+        step.min(most).max(EXCHANGE_ELEMENTS)
     }
 
     /// Buffer sizes of a forward pass.

@@ -16,7 +16,7 @@ use lockstep_config::EngineConfig;
 use lockstep_model::{LoadProgress, ModelError};
 use lockstep_proto::step::{StepPlan, StepResult};
 
-use super::{Worker, WorkerError, cpu_backend};
+use super::{Worker, WorkerError, WorkerLimits, cpu_backend};
 
 /// Called by every rank while it loads: rank and how far it is.
 pub type OnProgress = Arc<dyn Fn(usize, LoadProgress) + Send + Sync>;
@@ -75,6 +75,7 @@ impl LocalGroup {
     {
         let (config, backend) = (Arc::new(config.clone()), Arc::new(backend));
         let options = Options {
+            max_elements: WorkerLimits::new(&config)?.exchange_elements(&config),
             threads_per_rank: config.parallel.threads_per_rank,
             // Ranks meet for the first time when all have loaded.
             timeout: Duration::from_secs(

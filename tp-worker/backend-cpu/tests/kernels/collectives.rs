@@ -1,10 +1,10 @@
 //! Collectives through the backend, and how one is built.
 
-use lockstep_backend::Backend;
+use lockstep_backend::{Backend, Linear, RmsNorm};
 use lockstep_backend_cpu::{Compute, CpuBackend, CpuError, CpuOptions, Isa, WeightFormat};
-use lockstep_collective::{Single, local_group};
+use lockstep_collective::{Collective, Options, Single, local_group, local_group_with};
 
-use crate::machine::tensor;
+use crate::machine::{Values, bits, matrix, tensor};
 
 fn options(threads: usize) -> CpuOptions {
     CpuOptions {
@@ -34,12 +34,12 @@ fn ranks_sum_gather_and_broadcast() {
                 let mut out = Vec::with_capacity(18);
                 let place = out.as_ptr();
                 for _ in 0..2 {
-                    backend.gather_to_host(&x, &widths, &mut out).unwrap();
+                    let found = backend.gather_to_host(&x, &widths, &mut out).unwrap();
                     let expected: &[f32] = &[
                         0.0, 1.0, 2.0, 100.0, 101.0, 200.0, 201.0, 202.0, 203.0, //
                         3.0, 4.0, 5.0, 102.0, 103.0, 204.0, 205.0, 206.0, 207.0,
                     ];
-                    assert_eq!(out, if rank == 0 { expected } else { &[] });
+                    assert_eq!(found, if rank == 0 { expected } else { &[] });
                     assert_eq!(out.as_ptr(), place);
                 }
                 let mut tokens = [rank as u32 + 5; 4];
@@ -50,13 +50,110 @@ fn ranks_sum_gather_and_broadcast() {
     });
 }
 
+/// The fused end of a row-parallel projection and the operations it stands
+/// for, on one rank: residual and normed output, bit by bit.
+fn row_parallel_both_ways(
+    group: Box<dyn Collective>,
+    threads: usize,
+    rows: usize,
+) -> [Vec<u32>; 2] {
+    const IN: usize = 24;
+    const WIDTH: usize = 40;
+    const EPS: f32 = 1e-5;
+    let rank = group.rank();
+    let mut backend = CpuBackend::new(options(threads), group).unwrap();
+    let mut own = Values::new(rank as u64 + 1);
+    let x = tensor(&mut backend, &own.floats(rows * IN), IN);
+    let w = matrix(&mut backend, &own.floats(WIDTH * IN), IN);
+    let mut shared = Values::new(99);
+    let bias = backend.load_vector(&shared.floats(WIDTH)).unwrap();
+    let bias = (rank == 0).then_some(&bias);
+    let weight = backend.load_vector(&shared.floats(WIDTH)).unwrap();
+    let start = shared.floats(rows * WIDTH);
+    let space = vec![f32::NAN; rows * WIDTH];
+
+    let mut both = Vec::new();
+    for fused in [true, false, true] {
+        let mut residual = tensor(&mut backend, &start, WIDTH);
+        let mut delta = tensor(&mut backend, &space, WIDTH);
+        let mut out = tensor(&mut backend, &space, WIDTH);
+        if fused {
+            let linear = Linear { weight: &w, bias };
+            let norm = RmsNorm {
+                weight: &weight,
+                eps: EPS,
+            };
+            let done =
+                backend.matmul_add_rms_norm(&x, linear, &mut residual, &mut delta, norm, &mut out);
+            done.unwrap();
+        } else {
+            backend.matmul(&x, &w, bias, &mut delta);
+            backend.all_reduce(&mut delta).unwrap();
+            backend.add_rms_norm(&mut residual, &delta, &weight, EPS, &mut out);
+        }
+        both.push([bits(residual.values()), bits(out.values())]);
+    }
+    assert_eq!(both[0], both[1], "fused and one by one");
+    assert_eq!(both[0], both[2], "again");
+    both.swap_remove(0)
+}
+
 #[test]
-fn one_rank_gathers_by_copying() {
+fn a_fused_row_parallel_product_has_the_same_bits() {
+    // Room for everything, for some rows at a time, and for less than one.
+    for max_elements in [1 << 20, 130, 7] {
+        for (ranks, threads, rows) in [(1, 2, 5), (2, 1, 7), (2, 2, 411), (3, 1, 9), (3, 1, 600)] {
+            let options = Options {
+                max_elements,
+                ..Options::default()
+            };
+            let results: Vec<_> = std::thread::scope(|scope| {
+                let run = |group| {
+                    scope.spawn(move || row_parallel_both_ways(Box::new(group), threads, rows))
+                };
+                let threads: Vec<_> = local_group_with(ranks, &options)
+                    .into_iter()
+                    .map(run)
+                    .collect();
+                threads.into_iter().map(|t| t.join().unwrap()).collect()
+            });
+            assert!(results.iter().all(|found| *found == results[0]));
+        }
+    }
+}
+
+#[test]
+fn large_gathers_arrive_by_copying() {
+    let options_of_group = Options {
+        max_elements: 5,
+        ..Options::default()
+    };
+    std::thread::scope(|scope| {
+        for (rank, group) in local_group_with(2, &options_of_group)
+            .into_iter()
+            .enumerate()
+        {
+            scope.spawn(move || {
+                let mut backend = CpuBackend::new(options(1), Box::new(group)).unwrap();
+                let own = [rank as f32; 9];
+                let x = tensor(&mut backend, &own, 3);
+                let mut space = Vec::new();
+                let found = backend.gather_to_host(&x, &[3, 3], &mut space).unwrap();
+                let row = [0.0, 0.0, 0.0, 1.0, 1.0, 1.0];
+                assert_eq!(found, if rank == 0 { row.repeat(3) } else { vec![] });
+            });
+        }
+    });
+}
+
+#[test]
+fn one_rank_gathers_without_copying() {
     let mut backend = CpuBackend::new(options(2), Box::new(Single::new())).unwrap();
     let x = tensor(&mut backend, &[1.0, 2.0, 3.0, 4.0], 2);
-    let mut out = vec![9.0; 7];
-    backend.gather_to_host(&x, &[2], &mut out).unwrap();
-    assert_eq!(out, [1.0, 2.0, 3.0, 4.0]);
+    let mut out = Vec::new();
+    let found = backend.gather_to_host(&x, &[2], &mut out).unwrap();
+    assert_eq!(found, [1.0, 2.0, 3.0, 4.0]);
+    assert_eq!(found.as_ptr(), x.values().as_ptr());
     let description = backend.describe();
     assert_eq!(
         description,

@@ -16,8 +16,8 @@ use crate::{CollectiveError, Options};
 
 /// Marks a region that is ready, and the version of its layout.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"lockstp1");
-/// Ranks that fit the joined mask.
-pub(crate) const MAX_RANKS: usize = 64;
+// As many as fit the joined mask.
+pub(crate) use crate::parts::MAX_RANKS;
 
 const DIRECTORY: &str = "/dev/shm";
 

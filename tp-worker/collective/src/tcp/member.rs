@@ -18,8 +18,7 @@ use crate::endpoint::Endpoint;
 use crate::patience::Patience;
 use crate::{CollectiveError, Operation, Options};
 
-/// Ranks that a mesh may have.
-pub(crate) const MAX_RANKS: usize = 64;
+pub(crate) use crate::parts::MAX_RANKS;
 
 /// The longest that a rank whose exchange failed looks for the cause and makes
 /// sure that its peers learn of it.

@@ -1,6 +1,6 @@
 //! Groups over shared memory against a plain sum, and their failures.
 
-use lockstep_collective::{Collective, Options, local_group_with};
+use lockstep_collective::{Collective, CollectiveError, Options, local_group_with};
 use proptest::prelude::*;
 
 use crate::support::{self, Case, check_against_oracle};
@@ -35,6 +35,22 @@ fn direct_and_shared_sums_agree() {
         check_against_oracle(&case, group(size, 65_536));
         check_against_oracle(&case, group(size, 1_000));
     }
+}
+
+#[test]
+fn a_part_that_does_not_fit_is_refused_and_reaches_the_peer() {
+    let mut members = group(2, 100);
+    let error = members[0].sum_buffer(101).expect_err("100 fit");
+    assert!(
+        matches!(error, CollectiveError::Argument { rank: 0, .. }),
+        "{error}"
+    );
+    assert_eq!(members[0].sum_buffer(1).expect_err("broken"), error);
+    let error = members[1].sum_parts(1).expect_err("its peer failed");
+    assert!(
+        matches!(error, CollectiveError::PeerLeft { peer: 0, .. }),
+        "{error}"
+    );
 }
 
 #[test]

@@ -105,6 +105,7 @@ pub fn check_against_oracle(case: &Case, members: Members) {
                 .gather(send, &case.counts, recv_on_root)
                 .expect("gather");
             assert!(rank != 0 || bits(&recv) == gathered, "gather");
+            check_parts(case, &mut *member, &sum, &gathered);
             member.barrier().expect("barrier");
             let mut words = bits(&case.data[rank]);
             member.broadcast(case.root, &mut words).expect("broadcast");
@@ -114,6 +115,36 @@ pub fn check_against_oracle(case: &Case, members: Members) {
             );
         }
     });
+}
+
+/// Sums and gathers as many elements as the group lends, without a copy.
+fn check_parts(case: &Case, member: &mut dyn Collective, sum: &[u32], gathered: &[u32]) {
+    let (rank, own) = (member.rank(), &case.data[member.rank()]);
+    let length = own.len().min(member.sum_capacity());
+    let buffer = member.sum_buffer(length).expect("it has room");
+    buffer.copy_from_slice(&own[..length]);
+    let parts = member.sum_parts(length).expect("sum");
+    let mut found = parts.by_rank()[0].to_vec();
+    for part in &parts.by_rank()[1..] {
+        assert_eq!(part.len(), length);
+        found.iter_mut().zip(*part).for_each(|(sum, x)| *sum += x);
+    }
+    assert!(bits(&found) == sum[..length], "parts on rank {rank}");
+    if case
+        .counts
+        .iter()
+        .all(|&count| count <= member.gather_capacity())
+    {
+        let send = &own[..case.counts[rank]];
+        let parts = member.gather_parts(send, &case.counts).expect("gather");
+        assert_eq!(parts.is_some(), rank == 0);
+        if let Some(parts) = parts {
+            assert!(
+                bits(&parts.by_rank().concat()) == gathered,
+                "gathered parts"
+            );
+        }
+    }
 }
 
 /// Settings with a deadline that no healthy rank misses.

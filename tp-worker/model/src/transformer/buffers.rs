@@ -48,7 +48,8 @@ impl<B: Backend> Buffers<B> {
         let (tokens, block) = (limits.max_tokens, limits.logit_block_rows);
         let heads = shard.heads.len() * model.head_dim;
         let kv = shard.kv_heads.len() * model.head_dim;
-        let host = if shard.rank == 0 {
+        // A rank alone reads its logits where they are.
+        let host = if shard.rank == 0 && shard.size > 1 {
             block * model.vocab_size
         } else {
             0

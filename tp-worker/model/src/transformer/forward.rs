@@ -1,6 +1,6 @@
 //! The ragged extend.
 
-use lockstep_backend::{Backend, Batch};
+use lockstep_backend::{Backend, Batch, Linear, RmsNorm};
 
 use super::{Buffers, Layer, LogitBlock, Transformer};
 use crate::ModelError;
@@ -26,9 +26,11 @@ impl<B: Backend> Transformer<B> {
         }
         self.buffers.set_rows(backend, batch.tokens.len());
         let first = self.shard.vocab.start as u32;
-        let residual = &mut self.buffers.residual;
-        backend.embed(&self.embedding, first, batch.tokens, residual);
-        backend.all_reduce(residual)?;
+        let (b, eps) = (&mut self.buffers, self.model.rms_norm_eps);
+        backend.embed(&self.embedding, first, batch.tokens, &mut b.residual);
+        backend.all_reduce(&mut b.residual)?;
+        let norm = self.layers.first().map_or(&self.norm, |l| &l.input_norm);
+        backend.rms_norm(&b.residual, norm, eps, &mut b.normed);
         for number in 0..self.layers.len() {
             self.attend(backend, cache, number, batch);
             if number + 1 == self.layers.len() {
@@ -57,7 +59,7 @@ impl<B: Backend> Transformer<B> {
         Ok(())
     }
 
-    /// From the residual stream to the attention output of layer `number`.
+    /// From the normed residual stream to the attention output of layer `number`.
     fn attend(
         &mut self,
         backend: &mut B,
@@ -68,18 +70,11 @@ impl<B: Backend> Transformer<B> {
         let eps = self.model.rms_norm_eps;
         let (layer, shape) = (&self.layers[number], &self.attention);
         let Buffers {
-            residual,
-            delta,
             normed,
             qkv,
             attended,
             ..
         } = &mut self.buffers;
-        if number == 0 {
-            backend.rms_norm(residual, &layer.input_norm, eps, normed);
-        } else {
-            backend.add_rms_norm(residual, delta, &layer.input_norm, eps, normed);
-        }
         backend.matmul(normed, &layer.qkv, layer.qkv_bias.as_ref(), qkv);
         if let Some(weight) = &layer.q_norm {
             backend.head_norm(qkv, shape, 0..shape.heads, weight, eps);
@@ -92,9 +87,14 @@ impl<B: Backend> Transformer<B> {
         backend.attention(cache, number, qkv, shape, batch, attended);
     }
 
-    /// From the attention output to what the MLP adds to the residual stream.
+    /// From the attention output to the residual stream as the next layer, or
+    /// the head, wants it normed.
     fn finish_layer(&mut self, backend: &mut B, number: usize) -> Result<(), ModelError> {
         let layer: &Layer<B> = &self.layers[number];
+        let next = self.layers.get(number + 1);
+        let next_norm = next.map_or(&self.norm, |next| &next.input_norm);
+        let eps = self.model.rms_norm_eps;
+        let norm = |weight| RmsNorm { weight, eps };
         let Buffers {
             residual,
             delta,
@@ -104,18 +104,24 @@ impl<B: Backend> Transformer<B> {
             activated,
             ..
         } = &mut self.buffers;
-        backend.matmul(attended, &layer.output, layer.output_bias.as_ref(), delta);
-        backend.all_reduce(delta)?;
-        let eps = self.model.rms_norm_eps;
-        backend.add_rms_norm(residual, delta, &layer.post_norm, eps, normed);
+        let output = Linear {
+            weight: &layer.output,
+            bias: layer.output_bias.as_ref(),
+        };
+        let post = norm(&layer.post_norm);
+        backend.matmul_add_rms_norm(attended, output, residual, delta, post, normed)?;
         backend.matmul(normed, &layer.gate_up, layer.gate_up_bias.as_ref(), gate_up);
         backend.silu_mul(gate_up, activated);
-        backend.matmul(activated, &layer.down, layer.down_bias.as_ref(), delta);
-        backend.all_reduce(delta)?;
+        let down = Linear {
+            weight: &layer.down,
+            bias: layer.down_bias.as_ref(),
+        };
+        let next = norm(next_norm);
+        backend.matmul_add_rms_norm(activated, down, residual, delta, next, normed)?;
         Ok(())
     }
 
-    /// The final norm and the head over `rows` rows, in blocks.
+    /// The head over `rows` normed rows, in blocks.
     fn logits(
         &mut self,
         backend: &mut B,
@@ -126,8 +132,6 @@ impl<B: Backend> Transformer<B> {
         let vocab = self.model.vocab_size;
         let block_rows = self.limits.logit_block_rows;
         let b = &mut self.buffers;
-        let eps = self.model.rms_norm_eps;
-        backend.add_rms_norm(&mut b.residual, &b.delta, &self.norm, eps, &mut b.normed);
         for first in (0..rows).step_by(block_rows) {
             let numbers = &b.numbers[first..rows.min(first + block_rows)];
             backend.set_rows(&mut b.logits, numbers.len());
@@ -138,11 +142,12 @@ impl<B: Backend> Transformer<B> {
                 backend.gather_rows(&b.normed, numbers, &mut b.head_input);
                 backend.matmul(&b.head_input, head, None, &mut b.logits);
             }
-            backend.gather_to_host(&b.logits, &self.vocab_widths, &mut b.host_logits)?;
+            let logits =
+                backend.gather_to_host(&b.logits, &self.vocab_widths, &mut b.host_logits)?;
             if self.shard.rank == 0 {
                 sink(LogitBlock {
                     first,
-                    logits: &b.host_logits,
+                    logits,
                     vocab,
                 });
             }

@@ -260,12 +260,12 @@ impl Backend for Naive {
         self.issued.push(("all_reduce", x.width));
         self.collective.all_reduce_sum(x.used()).map_err(failed)
     }
-    fn gather_to_host(
+    fn gather_to_host<'a>(
         &mut self,
-        x: &Tensor,
+        x: &'a Tensor,
         widths: &[usize],
-        out: &mut Vec<f32>,
-    ) -> Result<(), BackendError> {
+        out: &'a mut Vec<f32>,
+    ) -> Result<&'a [f32], BackendError> {
         let total: usize = widths.iter().sum();
         self.issued.push(("gather", total));
         let counts: Vec<usize> = widths.iter().map(|width| width * x.rows).collect();
@@ -287,7 +287,7 @@ impl Backend for Naive {
             }
             column += width;
         }
-        Ok(())
+        Ok(out)
     }
     fn broadcast_tokens(&mut self, tokens: &mut [u32]) -> Result<(), BackendError> {
         self.collective.broadcast(0, tokens).map_err(failed)

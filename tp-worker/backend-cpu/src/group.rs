@@ -1,0 +1,177 @@
+//! A rank's collectives, fused with what comes before and after them.
+
+use lockstep_backend::BackendError;
+use lockstep_collective::{Collective, CollectiveError, Parts};
+
+use crate::isa::Isa;
+use crate::norm::{self, AddNorm};
+use crate::partition::for_rows;
+use crate::pool::Pool;
+use crate::tensor::CpuTensor;
+
+/// The ranks, as one of them sees them.
+pub(crate) struct Group {
+    collective: Box<dyn Collective>,
+    /// Rank 0: all ranks' columns, rank after rank, where they must be copied.
+    gathered: Vec<f32>,
+    /// Elements that each rank brings to a gather.
+    counts: Vec<usize>,
+}
+
+impl Group {
+    pub(crate) fn new(collective: Box<dyn Collective>) -> Self {
+        Self {
+            gathered: Vec::new(),
+            counts: vec![0; collective.size()],
+            collective,
+        }
+    }
+
+    pub(crate) fn rank_and_size(&self) -> (usize, usize) {
+        (self.collective.rank(), self.collective.size())
+    }
+
+    pub(crate) fn all_reduce(&mut self, data: &mut [f32]) -> Result<(), BackendError> {
+        self.collective.all_reduce_sum(data).map_err(failed)
+    }
+
+    pub(crate) fn broadcast(&mut self, tokens: &mut [u32]) -> Result<(), BackendError> {
+        self.collective.broadcast(0, tokens).map_err(failed)
+    }
+
+    /// Sums over ranks what `product` writes, adds that to the residual and
+    /// norms: the same bits as an all-reduce followed by [`norm::add_rms_norm`].
+    /// `scratch` has the residual's length.
+    ///
+    /// Where the ranks can read each other's parts, `product` writes right
+    /// there, and one pass over the parts does the rest.
+    pub(crate) fn sum_add_rms_norm(
+        &mut self,
+        pool: &mut Pool,
+        isa: Isa,
+        product: impl FnOnce(&mut Pool, &mut [f32]),
+        scratch: &mut [f32],
+        mut norm: AddNorm<'_>,
+    ) -> Result<(), BackendError> {
+        let (size, width) = (self.collective.size(), norm.weight.len());
+        let capacity = self.collective.sum_capacity();
+        let rows_at_once = capacity / width.max(1);
+        if size > 1 && scratch.len() <= capacity {
+            let length = scratch.len();
+            product(pool, self.collective.sum_buffer(length).map_err(failed)?);
+            let parts = self.collective.sum_parts(length).map_err(failed)?;
+            norm::add_parts_rms_norm(pool, isa, parts.by_rank(), &mut norm);
+            return Ok(());
+        }
+        product(pool, scratch);
+        if size == 2 && rows_at_once > 0 {
+            return self.sum_in_chunks(pool, isa, scratch, rows_at_once * width, &mut norm);
+        }
+        if size > 1 {
+            self.all_reduce(scratch)?;
+        }
+        norm::add_parts_rms_norm(pool, isa, &[scratch], &mut norm);
+        Ok(())
+    }
+
+    /// Two ranks' sum of more than the group lends, whole rows at a time.
+    fn sum_in_chunks(
+        &mut self,
+        pool: &mut Pool,
+        isa: Isa,
+        own: &[f32],
+        chunk: usize,
+        norm: &mut AddNorm<'_>,
+    ) -> Result<(), BackendError> {
+        let rows = norm.residual.chunks_mut(chunk);
+        let rows = rows.zip(norm.out.chunks_mut(chunk)).zip(own.chunks(chunk));
+        for ((residual, out), own) in rows {
+            let buffer = self.collective.sum_buffer(own.len()).map_err(failed)?;
+            for_rows(pool, buffer, norm.weight.len(), |rows, part| {
+                let start = rows.start * norm.weight.len();
+                part.copy_from_slice(&own[start..start + part.len()]);
+            });
+            let parts = self.collective.sum_parts(own.len()).map_err(failed)?;
+            let mut chunk = AddNorm {
+                residual,
+                out,
+                weight: norm.weight,
+                eps: norm.eps,
+            };
+            norm::add_parts_rms_norm(pool, isa, parts.by_rank(), &mut chunk);
+        }
+        Ok(())
+    }
+
+    /// Brings `x` of all ranks to rank 0, columns in rank order: see
+    /// [`lockstep_backend::Backend::gather_to_host`].
+    pub(crate) fn gather<'a>(
+        &mut self,
+        pool: &mut Pool,
+        x: &'a CpuTensor,
+        widths: &[usize],
+        space: &'a mut Vec<f32>,
+    ) -> Result<&'a [f32], BackendError> {
+        let (rank, size) = self.rank_and_size();
+        let rows = x.rows();
+        if size == 1 {
+            return Ok(x.values());
+        }
+        let Self {
+            collective,
+            gathered,
+            counts,
+        } = self;
+        counts.clear();
+        counts.extend(widths.iter().map(|width| rows * width));
+        let lends = counts.iter().all(|&n| n <= collective.gather_capacity());
+        if lends {
+            let parts = collective.gather_parts(x.values(), counts);
+            let Some(parts) = parts.map_err(failed)? else {
+                return Ok(&[]);
+            };
+            return Ok(side_by_side(pool, &parts, rows, widths, space));
+        }
+        if rank > 0 {
+            let sent = collective.gather(x.values(), counts, None);
+            return sent.map(|()| -> &[f32] { &[] }).map_err(failed);
+        }
+        gathered.resize(counts.iter().sum(), 0.0);
+        let received = collective.gather(x.values(), counts, Some(gathered));
+        received.map_err(failed)?;
+        let mut rest = gathered.as_slice();
+        let parts = Parts::new(size, |rank| {
+            let (part, after) = rest.split_at(counts[rank]);
+            rest = after;
+            part
+        });
+        Ok(side_by_side(pool, &parts, rows, widths, space))
+    }
+}
+
+/// Rows made of the ranks' columns.
+fn side_by_side<'a>(
+    pool: &mut Pool,
+    parts: &Parts<'_>,
+    rows: usize,
+    widths: &[usize],
+    space: &'a mut Vec<f32>,
+) -> &'a [f32] {
+    let total: usize = widths.iter().sum();
+    space.resize(rows * total, 0.0);
+    for_rows(pool, space, total, |rows, out| {
+        for (row, out) in rows.zip(out.chunks_exact_mut(total)) {
+            let mut out = out;
+            for (part, &width) in parts.by_rank().iter().zip(widths) {
+                let (own, rest) = out.split_at_mut(width);
+                own.copy_from_slice(&part[row * width..(row + 1) * width]);
+                out = rest;
+            }
+        }
+    });
+    space
+}
+
+fn failed(error: CollectiveError) -> BackendError {
+    BackendError::Collective(Box::new(error))
+}

@@ -1,0 +1,33 @@
+//! Weights of one operation that belong together.
+
+/// A linear map, `x ↦ x · weightᵀ + bias`.
+#[derive(Debug)]
+pub struct Linear<'a, M, V> {
+    /// `[out, in]`.
+    pub weight: &'a M,
+    /// `[out]`.
+    pub bias: Option<&'a V>,
+}
+
+/// A root-mean-square norm (Zhang & Sennrich, arXiv:1910.07467).
+#[derive(Debug)]
+pub struct RmsNorm<'a, V> {
+    /// `[width]`.
+    pub weight: &'a V,
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+// Derived, these would ask the same of the weights behind the references.
+impl<M, V> Clone for Linear<'_, M, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<M, V> Copy for Linear<'_, M, V> {}
+impl<V> Clone for RmsNorm<'_, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<V> Copy for RmsNorm<'_, V> {}
