@@ -20,8 +20,8 @@ pub enum Quantization {
     None,
     /// 8-bit integers, a 16-bit scale for every 128 of a row.
     Int8,
-    /// 4-bit integers, a 16-bit scale for every 32 of a row; tables of tokens
-    /// as with [`Self::Int8`].
+    /// 4-bit integers, a 5-bit multiplier for every 32 of a row and a 12-bit
+    /// scale for every 128; tables of tokens as with [`Self::Int8`].
     Int4,
 }
 
@@ -73,7 +73,7 @@ impl Quantization {
         match self {
             Self::None => (projections + tables) * dtype.bytes(),
             Self::Int8 => int8(projections) + int8(tables),
-            Self::Int4 => projections.div_ceil(2) + projections.div_ceil(16) + int8(tables),
+            Self::Int4 => projections.div_ceil(2) + projections.div_ceil(32) + int8(tables),
         }
     }
 }

@@ -85,17 +85,21 @@ impl Backend for CpuBackend {
             WeightFormat::Int8 => {
                 format!("cpu {quantised}, {dtype}, int8 weights, {threads} threads")
             }
+            WeightFormat::Int4 => {
+                format!("cpu {quantised}, {dtype}, int4 weights, {threads} threads")
+            }
         }
     }
 
     fn load_matrix(
         &mut self,
         matrix: &HostMatrix<'_>,
-        _role: MatrixRole,
+        role: MatrixRole,
     ) -> Result<CpuMatrix, BackendError> {
-        let element = match self.weights {
-            WeightFormat::Native => Packed::Native(self.element),
-            WeightFormat::Int8 => Packed::Int8,
+        let element = match (self.weights, role) {
+            (WeightFormat::Native, _) => Packed::Native(self.element),
+            (WeightFormat::Int4, MatrixRole::Projection) => Packed::Int4,
+            (WeightFormat::Int8, _) | (WeightFormat::Int4, MatrixRole::Vocabulary) => Packed::Int8,
         };
         CpuMatrix::pack(&mut self.pool, self.isa, element, matrix)
     }

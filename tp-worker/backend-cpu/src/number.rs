@@ -79,6 +79,7 @@ pub(crate) fn pack_row(
                 packed[chunk.len()..].fill(0);
             }
             Input::Int8 => quantise(isa, chunk, 128, 1, packed),
+            Input::Int4 => quantise(isa, chunk, 8, 4, packed),
         }
         let slots = out[start + index * input.len(CHUNK) * stride..]
             .iter_mut()
@@ -118,7 +119,7 @@ mod tests {
                         Input::Pairs => {
                             naive[i / 2 * stride] |= bf16_bits(*x) << (16 * (i % 2));
                         }
-                        Input::Int8 => continue,
+                        Input::Int8 | Input::Int4 => continue,
                     }
                 }
                 for isa in Isa::available() {

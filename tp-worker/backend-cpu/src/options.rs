@@ -11,15 +11,19 @@ pub enum Compute {
     F32,
 }
 
-/// What projection weights are kept in; tables of the vocabulary bear less
-/// rounding and are [`Self::Int8`] in both quantised formats.
+/// What weights are kept in. Quantised weights are multiplied with inputs
+/// rounded to 8-bit integers per token and 128 values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeightFormat {
     /// What products compute in.
     Native,
     /// 8-bit integers with one bf16 scale per output and 128 inputs: 8.125 bits
-    /// a weight. Inputs are rounded to 8-bit integers per token and 128 values.
+    /// a weight.
     Int8,
+    /// 4-bit integers with a scale per output and 32 inputs, itself a multiple
+    /// by a 5-bit integer of one per 128 inputs: 4.25 bits a weight. Tables of
+    /// the vocabulary bear less rounding and are [`Self::Int8`].
+    Int4,
 }
 
 /// Settings of a [`crate::CpuBackend`].

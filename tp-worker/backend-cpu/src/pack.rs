@@ -1,6 +1,7 @@
 //! Weights in the order the kernels read them.
 
 mod decode;
+mod int4;
 mod int8;
 mod native;
 mod step;
@@ -51,6 +52,7 @@ impl CpuMatrix {
                         native::pack_panel(isa, element, matrix, panel, out);
                     }
                     Packed::Int8 => int8::pack_panel(isa, matrix, panel, out),
+                    Packed::Int4 => int4::pack_panel(isa, matrix, panel, out),
                 }
             }
         });
@@ -83,6 +85,7 @@ impl CpuMatrix {
         match self.element {
             Packed::Native(element) => native::read_row(element, panel, lane, out),
             Packed::Int8 => int8::read_row(panel, lane, out),
+            Packed::Int4 => int4::read_row(panel, lane, out),
         }
     }
 }

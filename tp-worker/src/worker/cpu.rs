@@ -1,6 +1,5 @@
 //! The CPU backend of a rank, as the configuration wants it.
 
-use lockstep_backend::BackendError;
 use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions, WeightFormat};
 use lockstep_collective::Collective;
 use lockstep_config::{Dtype, EngineConfig, Quantization};
@@ -10,8 +9,7 @@ use super::WorkerError;
 /// Builds a rank's backend on `cores` (`None` or empty = not pinned).
 ///
 /// # Errors
-/// [`WorkerError::Cpu`]; [`WorkerError::Backend`] for weights of a type that
-/// the backend does not have.
+/// [`WorkerError::Cpu`].
 pub fn cpu_backend(
     config: &EngineConfig,
     cores: Option<&[usize]>,
@@ -20,11 +18,7 @@ pub fn cpu_backend(
     let weights = match config.quantization {
         Quantization::None => WeightFormat::Native,
         Quantization::Int8 => WeightFormat::Int8,
-        Quantization::Int4 => {
-            return Err(WorkerError::Backend(BackendError::Unsupported(
-                "the CPU backend has no int4 weights; give --quantization int8".to_owned(),
-            )));
-        }
+        Quantization::Int4 => WeightFormat::Int4,
     };
     let options = CpuOptions {
         threads: config.parallel.threads_per_rank,

@@ -15,6 +15,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod int4;
 mod int8;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -22,6 +23,7 @@ mod scalar;
 #[cfg(test)]
 mod tests;
 
+pub(super) use int4::STEP_WORDS as INT4_WORDS;
 pub(super) use int8::STEP_WORDS as INT8_WORDS;
 
 use super::tile::{LANES, PANEL, Tile};
@@ -52,10 +54,24 @@ trait Lanes {
     unsafe fn start(undo: *const u32) -> Self::Words;
     /// Weights stored with an offset of 128, as [`Self::dot`] wants them.
     unsafe fn int8(words: Self::Words) -> Self::Words;
+    /// Four and four weights stored with an offset of 8 in the low and high
+    /// halves of bytes, as [`Self::dot`] wants them.
+    unsafe fn int4(words: Self::Words) -> [Self::Words; 2];
     /// Adds the four products of each lane's bytes, exactly.
     unsafe fn dot(sum: Self::Words, weights: Self::Words, inputs: Self::Bytes) -> Self::Words;
     /// The bf16 in the low (half 0) or high half of each word.
     unsafe fn bf16(words: Self::Words, half: usize) -> Self::Floats;
+    /// The signed 5 bits from bit `5 · part` on.
+    unsafe fn multipliers(words: Self::Words, part: usize) -> Self::Words;
+    /// `sum + product · multiplier`, where product and multiplier fit 16 bits.
+    unsafe fn add_multiple(
+        sum: Self::Words,
+        product: Self::Words,
+        multiplier: Self::Words,
+    ) -> Self::Words;
+    /// The positive float in the highest 12 bits, 4 of them its mantissa.
+    unsafe fn float12(words: Self::Words) -> Self::Floats;
+    unsafe fn no_words() -> Self::Words;
     unsafe fn zero() -> Self::Floats;
     unsafe fn load(from: *const f32) -> Self::Floats;
     unsafe fn store(to: *mut f32, floats: Self::Floats);
@@ -155,6 +171,7 @@ struct Kernels {
     isa: Isa,
     runs: fn() -> bool,
     int8: &'static Tiles,
+    int4: &'static Tiles,
 }
 
 /// From the plainest to the fastest.
@@ -164,6 +181,7 @@ static KERNELS: &[Kernels] = &[
         isa: Isa::Scalar,
         runs: || true,
         int8: &scalar::INT8,
+        int4: &scalar::INT4,
     },
     #[cfg(target_arch = "aarch64")]
     Kernels {
@@ -171,6 +189,7 @@ static KERNELS: &[Kernels] = &[
         isa: Isa::Neon,
         runs: || Isa::Neon.is_available(),
         int8: &neon::INT8,
+        int4: &neon::INT4,
     },
     #[cfg(target_arch = "x86_64")]
     Kernels {
@@ -178,6 +197,7 @@ static KERNELS: &[Kernels] = &[
         isa: Isa::Avx2,
         runs: || Isa::Avx2.is_available(),
         int8: &avx2::INT8_PLAIN,
+        int4: &avx2::INT4_PLAIN,
     },
     #[cfg(target_arch = "x86_64")]
     Kernels {
@@ -185,6 +205,7 @@ static KERNELS: &[Kernels] = &[
         isa: Isa::Avx2,
         runs: || Isa::Avx2.is_available() && std::arch::is_x86_feature_detected!("avxvnni"),
         int8: &avx2::INT8_VNNI,
+        int4: &avx2::INT4_VNNI,
     },
     #[cfg(target_arch = "x86_64")]
     Kernels {
@@ -192,6 +213,7 @@ static KERNELS: &[Kernels] = &[
         isa: Isa::Avx512,
         runs: || Isa::Avx512.is_available(),
         int8: &avx512::INT8_PLAIN,
+        int4: &avx512::INT4_PLAIN,
     },
     #[cfg(target_arch = "x86_64")]
     Kernels {
@@ -199,6 +221,7 @@ static KERNELS: &[Kernels] = &[
         isa: Isa::Avx512,
         runs: || Isa::Avx512.is_available() && std::arch::is_x86_feature_detected!("avx512vnni"),
         int8: &avx512::INT8_VNNI,
+        int4: &avx512::INT4_VNNI,
     },
 ];
 
@@ -211,6 +234,11 @@ fn kernels(isa: Isa) -> &'static Kernels {
 /// The tiles of 8-bit weights.
 pub(super) fn int8(isa: Isa) -> &'static Tiles {
     kernels(isa).int8
+}
+
+/// The tiles of 4-bit weights.
+pub(super) fn int4(isa: Isa) -> &'static Tiles {
+    kernels(isa).int4
 }
 
 /// The instruction set that quantised weights are multiplied with, for people.

@@ -38,6 +38,8 @@ pub(crate) enum Packed {
     Native(Element),
     /// A group of 8-bit integers and its scale.
     Int8,
+    /// A group of 4-bit integers, its scale and multipliers of that.
+    Int4,
 }
 
 impl Packed {
@@ -45,7 +47,7 @@ impl Packed {
     pub(crate) fn steps(self, k: usize) -> usize {
         match self {
             Self::Native(element) => element.steps(k),
-            Self::Int8 => k.div_ceil(GROUP),
+            Self::Int8 | Self::Int4 => k.div_ceil(GROUP),
         }
     }
 
@@ -54,6 +56,7 @@ impl Packed {
         match self {
             Self::Native(element) => element.step_words(),
             Self::Int8 => super::quantised::INT8_WORDS,
+            Self::Int4 => super::quantised::INT4_WORDS,
         }
     }
 
@@ -62,6 +65,7 @@ impl Packed {
         match self {
             Self::Native(element) => select(isa, element),
             Self::Int8 => super::quantised::int8(isa),
+            Self::Int4 => super::quantised::int4(isa),
         }
     }
 }
@@ -77,8 +81,10 @@ pub(crate) enum Input {
     /// Pairs of bf16, the earlier one in the low half.
     Pairs,
     /// Groups of 8-bit integers, each with its scale and what undoes the
-    /// offset of the weights.
+    /// offset of 8-bit weights.
     Int8,
+    /// The same with what undoes the offset of 4-bit weights, in four parts.
+    Int4,
 }
 
 impl Input {
@@ -89,7 +95,7 @@ impl Input {
             Self::F32 => k,
             Self::Rounded => k.next_multiple_of(2),
             Self::Pairs => k.div_ceil(2),
-            Self::Int8 => k.div_ceil(GROUP) * self.step_words(),
+            Self::Int8 | Self::Int4 => k.div_ceil(GROUP) * self.step_words(),
         }
     }
 
@@ -99,6 +105,7 @@ impl Input {
             Self::F32 | Self::Pairs => 1,
             Self::Rounded => 2,
             Self::Int8 => GROUP_WORDS + 2,
+            Self::Int4 => GROUP_WORDS + 5,
         }
     }
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::machine::{Values, bits, matrix, quantised, tensor};
 
-const FORMATS: [WeightFormat; 1] = [WeightFormat::Int8];
+const FORMATS: [WeightFormat; 2] = [WeightFormat::Int8, WeightFormat::Int4];
 const GROUP: usize = 128;
 
 /// `n` rows times `[out, in]` weights; one input channel in 50 stands out.
@@ -203,6 +203,48 @@ fn int8_weights_lie_within_half_a_step() {
     }
 }
 
+/// Weights as blocks of 32 with an f16 scale of the value of largest magnitude
+/// over −8: llama.cpp's Q4_0, 4.5 bits a weight.
+fn q4_0(values: &[f32]) -> Vec<f32> {
+    let blocks = values.chunks(32).flat_map(|block| {
+        let largest = |a: f32, x: &f32| if x.abs() > a.abs() { *x } else { a };
+        let exact = block.iter().fold(0.0, largest) / -8.0;
+        let (inverse, scale) = (1.0 / exact, f16::from_f32(exact).to_f32());
+        block.iter().map(move |x| {
+            let integer = (x * inverse + 8.5).floor().min(15.0) - 8.0;
+            integer * scale
+        })
+    });
+    blocks.collect()
+}
+
+#[test]
+fn int4_weights_are_closer_than_q4_0() {
+    let cols = 512;
+    for values in distributions(70, cols) {
+        let ours = relative_error(&read_back(WeightFormat::Int4, &values, cols), &values);
+        let theirs = relative_error(&q4_0(&values), &values);
+        assert!(ours < theirs, "{ours} against {theirs}");
+    }
+}
+
+/// A column that 4 bits hold exactly comes back exactly.
+#[test]
+fn int4_keeps_what_it_can_hold() {
+    let cols = 256;
+    let value = |i: usize| {
+        let multiplier = [15.0, -3.0, 1.0, 7.0][i / 32 % 4];
+        let integer = if i.is_multiple_of(32) {
+            -8
+        } else {
+            (i * 7 % 16) as i32 - 8
+        };
+        integer as f32 * multiplier * 0.0625
+    };
+    let values: Vec<f32> = (0..40 * cols).map(value).collect();
+    assert_eq!(read_back(WeightFormat::Int4, &values, cols), values);
+}
+
 #[test]
 fn an_input_that_stands_out_spoils_its_group_alone() {
     let (cols, rows) = (3 * GROUP, 40);
@@ -302,10 +344,14 @@ fn a_weight_takes_hardly_more_than_its_bits() {
     for role in [MatrixRole::Projection, MatrixRole::Vocabulary] {
         assert_eq!(bits_of(WeightFormat::Int8, role), 8.125);
     }
+    assert_eq!(bits_of(WeightFormat::Int4, MatrixRole::Projection), 4.25);
+    assert_eq!(bits_of(WeightFormat::Int4, MatrixRole::Vocabulary), 8.125);
 }
 
 #[test]
 fn the_description_names_the_weights() {
-    let text = quantised(Isa::Scalar, WeightFormat::Int8, 1).describe();
-    assert_eq!(text, "cpu scalar, bf16, int8 weights, 1 threads");
+    let text = |format| quantised(Isa::Scalar, format, 1).describe();
+    let expected = "cpu scalar, bf16, int8 weights, 1 threads";
+    assert_eq!(text(WeightFormat::Int8), expected);
+    assert_eq!(text(WeightFormat::Int4), expected.replace("int8", "int4"));
 }

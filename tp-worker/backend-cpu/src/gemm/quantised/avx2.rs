@@ -5,11 +5,13 @@
 use std::arch::x86_64::{
     __m256, __m256i, _MM_HINT_T0, _mm_prefetch, _mm256_add_epi32, _mm256_and_si256,
     _mm256_castsi256_ps, _mm256_cvtepi32_ps, _mm256_dpbusd_avx_epi32, _mm256_fmadd_ps,
-    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_mul_ps, _mm256_set1_epi16,
-    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_slli_epi16, _mm256_slli_epi32,
-    _mm256_srai_epi16, _mm256_srli_epi16, _mm256_storeu_ps,
+    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_mul_ps, _mm256_set1_epi8,
+    _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256,
+    _mm256_slli_epi16, _mm256_slli_epi32, _mm256_sllv_epi32, _mm256_srai_epi16, _mm256_srai_epi32,
+    _mm256_srli_epi16, _mm256_srli_epi32, _mm256_storeu_ps,
 };
 
+use super::int4::Int4;
 use super::int8::Int8;
 use super::{Lanes, tile};
 use crate::gemm::tile::Tile;
@@ -56,6 +58,49 @@ macro_rules! common {
                     _mm256_and_si256(words, _mm256_set1_epi32(0xffff_0000_u32.cast_signed()))
                 })
             })
+        }
+        #[inline(always)]
+        unsafe fn int4(words: Self::Words) -> [Self::Words; 2] {
+            // SAFETY: the caller runs AVX2.
+            unsafe {
+                let low = _mm256_set1_epi8(0x0f);
+                let high = words.map(|words| _mm256_srli_epi32::<4>(words));
+                [words, high].map(|words| words.map(|words| _mm256_and_si256(words, low)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn multipliers(words: Self::Words, part: usize) -> Self::Words {
+            // SAFETY: the caller runs AVX2.
+            words.map(|words| unsafe {
+                let above = _mm256_set1_epi32(27 - 5 * part as i32);
+                let signed = _mm256_srai_epi32::<27>(_mm256_sllv_epi32(words, above));
+                _mm256_and_si256(signed, _mm256_set1_epi32(0xffff))
+            })
+        }
+        #[inline(always)]
+        unsafe fn add_multiple(
+            sum: Self::Words,
+            product: Self::Words,
+            multiplier: Self::Words,
+        ) -> Self::Words {
+            // The multiplier's upper half is zero, so only lower halves count.
+            // SAFETY: the caller runs AVX2.
+            [0, 1].map(|i| unsafe {
+                _mm256_add_epi32(sum[i], _mm256_madd_epi16(product[i], multiplier[i]))
+            })
+        }
+        #[inline(always)]
+        unsafe fn float12(words: Self::Words) -> Self::Floats {
+            // SAFETY: the caller runs AVX2.
+            words.map(|words| unsafe {
+                let bits = _mm256_srli_epi32::<1>(words);
+                _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32(0x7ff8_0000)))
+            })
+        }
+        #[inline(always)]
+        unsafe fn no_words() -> Self::Words {
+            // SAFETY: the caller runs AVX2.
+            unsafe { [_mm256_setzero_si256(); 2] }
         }
         #[inline(always)]
         unsafe fn zero() -> Self::Floats {
@@ -136,12 +181,27 @@ unsafe fn int8_vnni<const M: usize, const P: usize, const H: usize>(work: &Tile)
     unsafe { tile::<Int8, Vnni, M, P, H>(work) }
 }
 
+#[target_feature(enable = "avxvnni,avx2,fma")]
+unsafe fn int4_vnni<const M: usize, const P: usize, const H: usize>(work: &Tile) {
+    // SAFETY: the caller's promise; compiled for AVX-VNNI.
+    unsafe { tile::<Int4, Vnni, M, P, H>(work) }
+}
+
 #[target_feature(enable = "avx2,fma")]
 unsafe fn int8_plain<const M: usize, const P: usize, const H: usize>(work: &Tile) {
     // SAFETY: the caller's promise; compiled for AVX2.
     unsafe { tile::<Int8, Plain, M, P, H>(work) }
 }
 
+#[target_feature(enable = "avx2,fma")]
+unsafe fn int4_plain<const M: usize, const P: usize, const H: usize>(work: &Tile) {
+    // SAFETY: the caller's promise; compiled for AVX2.
+    unsafe { tile::<Int4, Plain, M, P, H>(work) }
+}
+
 pub(super) static INT8_VNNI: Tiles =
     tiles!(Int8, int8_vnni: [1 2 3 4 5 6], [2 1 1 1 1 1], [2 2 1 1 1 1]);
 pub(super) static INT8_PLAIN: Tiles = tiles!(Int8, int8_plain: [1 2 3 4], [1 1 1 1], [2 1 1 1]);
+pub(super) static INT4_VNNI: Tiles =
+    tiles!(Int4, int4_vnni: [1 2 3 4 5 6], [1 1 1 1 1 1], [2 2 1 1 1 1]);
+pub(super) static INT4_PLAIN: Tiles = tiles!(Int4, int4_plain: [1 2 3 4], [1 1 1 1], [2 1 1 1]);

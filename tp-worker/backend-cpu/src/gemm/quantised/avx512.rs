@@ -3,12 +3,14 @@
 
 use std::arch::x86_64::{
     __m512, __m512i, _MM_HINT_T0, _mm_prefetch, _mm512_add_epi32, _mm512_and_si512,
-    _mm512_castsi512_ps, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_loadu_ps,
-    _mm512_loadu_si512, _mm512_madd_epi16, _mm512_mul_ps, _mm512_set1_epi16, _mm512_set1_epi32,
-    _mm512_set1_ps, _mm512_setzero_ps, _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srai_epi16,
-    _mm512_srli_epi16, _mm512_storeu_ps,
+    _mm512_castsi512_ps, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_dpwssd_epi32,
+    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_madd_epi16, _mm512_mul_ps,
+    _mm512_set1_epi8, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
+    _mm512_setzero_si512, _mm512_slli_epi16, _mm512_slli_epi32, _mm512_sllv_epi32,
+    _mm512_srai_epi16, _mm512_srai_epi32, _mm512_srli_epi16, _mm512_srli_epi32, _mm512_storeu_ps,
 };
 
+use super::int4::Int4;
 use super::int8::Int8;
 use super::{Lanes, tile};
 use crate::gemm::tile::Tile;
@@ -50,6 +52,37 @@ macro_rules! common {
                     _mm512_and_si512(words, _mm512_set1_epi32(0xffff_0000_u32.cast_signed()))
                 })
             }
+        }
+        #[inline(always)]
+        unsafe fn int4(words: __m512i) -> [__m512i; 2] {
+            // SAFETY: the caller runs AVX-512.
+            unsafe {
+                let low = _mm512_set1_epi8(0x0f);
+                let high = _mm512_srli_epi32::<4>(words);
+                [_mm512_and_si512(words, low), _mm512_and_si512(high, low)]
+            }
+        }
+        #[inline(always)]
+        unsafe fn multipliers(words: __m512i, part: usize) -> __m512i {
+            // SAFETY: the caller runs AVX-512.
+            unsafe {
+                let above = _mm512_set1_epi32(27 - 5 * part as i32);
+                let signed = _mm512_srai_epi32::<27>(_mm512_sllv_epi32(words, above));
+                _mm512_and_si512(signed, _mm512_set1_epi32(0xffff))
+            }
+        }
+        #[inline(always)]
+        unsafe fn float12(words: __m512i) -> __m512 {
+            // SAFETY: the caller runs AVX-512.
+            unsafe {
+                let bits = _mm512_srli_epi32::<1>(words);
+                _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(0x7ff8_0000)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn no_words() -> __m512i {
+            // SAFETY: the caller runs AVX-512.
+            unsafe { _mm512_setzero_si512() }
         }
         #[inline(always)]
         unsafe fn zero() -> __m512 {
@@ -97,6 +130,12 @@ impl Lanes for Vnni {
         // SAFETY: the caller runs AVX-512 VNNI.
         unsafe { _mm512_dpbusd_epi32(sum, weights, inputs) }
     }
+    #[inline(always)]
+    unsafe fn add_multiple(sum: __m512i, product: __m512i, multiplier: __m512i) -> __m512i {
+        // The multiplier's upper half is zero, so only lower halves count.
+        // SAFETY: the caller runs AVX-512 VNNI.
+        unsafe { _mm512_dpwssd_epi32(sum, product, multiplier) }
+    }
 }
 
 struct Plain;
@@ -119,6 +158,12 @@ impl Lanes for Plain {
             _mm512_add_epi32(sum, _mm512_add_epi32(even, odd))
         }
     }
+    #[inline(always)]
+    unsafe fn add_multiple(sum: __m512i, product: __m512i, multiplier: __m512i) -> __m512i {
+        // The multiplier's upper half is zero, so only lower halves count.
+        // SAFETY: the caller runs AVX-512.
+        unsafe { _mm512_add_epi32(sum, _mm512_madd_epi16(product, multiplier)) }
+    }
 }
 
 #[target_feature(enable = "avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
@@ -127,10 +172,22 @@ unsafe fn int8_vnni<const M: usize, const P: usize, const H: usize>(work: &Tile)
     unsafe { tile::<Int8, Vnni, M, P, H>(work) }
 }
 
+#[target_feature(enable = "avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+unsafe fn int4_vnni<const M: usize, const P: usize, const H: usize>(work: &Tile) {
+    // SAFETY: the caller's promise; compiled for AVX-512 VNNI.
+    unsafe { tile::<Int4, Vnni, M, P, H>(work) }
+}
+
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 unsafe fn int8_plain<const M: usize, const P: usize, const H: usize>(work: &Tile) {
     // SAFETY: the caller's promise; compiled for AVX-512.
     unsafe { tile::<Int8, Plain, M, P, H>(work) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+unsafe fn int4_plain<const M: usize, const P: usize, const H: usize>(work: &Tile) {
+    // SAFETY: the caller's promise; compiled for AVX-512.
+    unsafe { tile::<Int4, Plain, M, P, H>(work) }
 }
 
 pub(super) static INT8_VNNI: Tiles = tiles!(
@@ -139,8 +196,20 @@ pub(super) static INT8_VNNI: Tiles = tiles!(
     [4 2 2 2 2 1 1 1 1 1 1 1],
     [2 2 2 2 2 2 2 2 2 2 2 2]
 );
+pub(super) static INT4_VNNI: Tiles = tiles!(
+    Int4, int4_vnni:
+    [1 2 3 4 5 6 7 8 9 10 11 12],
+    [4 2 2 2 2 1 1 1 1 1 1 1],
+    [2 2 2 2 2 2 2 2 2 2 2 2]
+);
 pub(super) static INT8_PLAIN: Tiles = tiles!(
     Int8, int8_plain:
+    [1 2 3 4 5 6 7 8],
+    [2 2 2 1 1 1 1 1],
+    [2 2 2 2 2 2 2 2]
+);
+pub(super) static INT4_PLAIN: Tiles = tiles!(
+    Int4, int4_plain:
     [1 2 3 4 5 6 7 8],
     [2 2 2 1 1 1 1 1],
     [2 2 2 2 2 2 2 2]

@@ -1,5 +1,6 @@
 //! Plain Rust.
 
+use super::int4::Int4;
 use super::int8::Int8;
 use super::{Lanes, tile};
 use crate::gemm::tile::{LANES, Tile};
@@ -53,6 +54,33 @@ impl Lanes for Scalar {
         })
     }
     #[inline(always)]
+    unsafe fn int4(words: Self::Words) -> [Self::Words; 2] {
+        [0, 4].map(|shift| words.map(|word| (word >> shift) & 0x0f0f_0f0f))
+    }
+    #[inline(always)]
+    unsafe fn multipliers(words: Self::Words, part: usize) -> Self::Words {
+        words.map(|word| ((word << (27 - 5 * part)).cast_signed() >> 27).cast_unsigned())
+    }
+    #[inline(always)]
+    unsafe fn add_multiple(
+        mut sum: Self::Words,
+        product: Self::Words,
+        multiplier: Self::Words,
+    ) -> Self::Words {
+        for lane in 0..LANES {
+            sum[lane] = sum[lane].wrapping_add(product[lane].wrapping_mul(multiplier[lane]));
+        }
+        sum
+    }
+    #[inline(always)]
+    unsafe fn float12(words: Self::Words) -> Self::Floats {
+        words.map(|word| f32::from_bits((word >> 1) & 0x7ff8_0000))
+    }
+    #[inline(always)]
+    unsafe fn no_words() -> Self::Words {
+        [0; LANES]
+    }
+    #[inline(always)]
     unsafe fn zero() -> [f32; LANES] {
         [0.0; LANES]
     }
@@ -90,4 +118,10 @@ unsafe fn int8<const M: usize, const P: usize, const H: usize>(work: &Tile) {
     unsafe { tile::<Int8, Scalar, M, P, H>(work) }
 }
 
+unsafe fn int4<const M: usize, const P: usize, const H: usize>(work: &Tile) {
+    // SAFETY: the caller's promise; plain Rust needs no instruction set.
+    unsafe { tile::<Int4, Scalar, M, P, H>(work) }
+}
+
 pub(super) static INT8: Tiles = tiles!(Int8, int8: [1 2], [1 1], [2 1]);
+pub(super) static INT4: Tiles = tiles!(Int4, int4: [1 2], [1 1], [2 1]);

@@ -20,7 +20,7 @@ struct Case {
 }
 
 impl Case {
-    /// Any bits are valid weights; scales are bf16 between 1 and 2.
+    /// Any bits are valid weights; scales lie between 1 and 2.
     fn new(format: Packed, steps: usize, rows: usize, seed: u64) -> Self {
         let mut state = seed | 1;
         let mut next = move || {
@@ -33,8 +33,13 @@ impl Case {
         let mut panels = vec![0; PANELS * steps * words];
         for step in panels.chunks_exact_mut(words) {
             step.iter_mut().for_each(|word| *word = next());
-            for scales in &mut step[1_024..] {
-                *scales = (*scales & 0x007f_007f) | (bf16_bits(1.0) * 0x1_0001);
+            match format {
+                Packed::Int4 => step[512..]
+                    .iter_mut()
+                    .for_each(|scale| *scale = (*scale & 0x00ff_ffff) | 0x7f00_0000),
+                _ => step[1_024..].iter_mut().for_each(|scales| {
+                    *scales = (*scales & 0x007f_007f) | (bf16_bits(1.0) * 0x1_0001);
+                }),
             }
         }
         let mut row = || {
@@ -44,7 +49,10 @@ impl Case {
         };
         Self {
             format,
-            tiles: |kernels| kernels.int8,
+            tiles: match format {
+                Packed::Int4 => |kernels| kernels.int4,
+                _ => |kernels| kernels.int8,
+            },
             steps,
             rows: (0..rows).map(|_| row()).collect(),
             panels,
@@ -118,6 +126,8 @@ proptest! {
 
     #[test]
     fn kernels_give_the_scalar_ones_bits(steps in 1usize..4, seed: u64, cut: prop::sample::Index) {
-        Case::new(Packed::Int8, steps, 12, seed).expect(cut.index(steps + 1));
+        for format in [Packed::Int8, Packed::Int4] {
+            Case::new(format, steps, 12, seed).expect(cut.index(steps + 1));
+        }
     }
 }
