@@ -40,10 +40,10 @@ enum Bench {
     /// measurements need, unless they are given.
     Offline(Box<offline::Args>),
     /// Load on a running OpenAI-compatible server, Lockstep or another.
-    Serve(serve::Args),
+    Serve(Box<serve::Args>),
     /// Each kernel against what the machine can do: memory read and
     /// multiplications, measured in the same run.
-    Kernels(kernels::Args),
+    Kernels(Box<kernels::Args>),
     /// Time that planning one step takes.
     Planner(planner::Args),
     /// Round trip of a step between scheduler and worker processes.
@@ -60,7 +60,7 @@ pub type DemoModel = fn(&Path) -> io::Result<PathBuf>;
 pub fn run(args: Args, demo: DemoModel) -> anyhow::Result<()> {
     let report = match args.bench {
         Bench::Offline(bench) => offline::run(*bench, demo)?,
-        Bench::Serve(bench) => serve::run(bench)?,
+        Bench::Serve(bench) => serve::run(*bench)?,
         Bench::Kernels(bench) => kernels::run(&bench)?,
         Bench::Planner(bench) => planner::run(&bench)?,
         Bench::Roundtrip(bench) => match roundtrip::run(&bench)? {

@@ -1,12 +1,14 @@
 //! Load on an OpenAI-compatible server: streamed completions of random token
-//! ids, in a closed loop (so many at once) or an open one (so many a second).
+//! ids or given prompts, in a closed loop (so many at once) or an open one (so
+//! many a second).
 
 mod client;
 mod load;
+mod prompts;
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use crate::{report::Report, stats::Durations};
 
@@ -48,6 +50,17 @@ pub struct Args {
     /// All prompts begin with so many equal tokens.
     #[arg(long, default_value_t = 0)]
     pub shared_prefix: usize,
+    /// Prompts of this file, in turn, instead of random ones: on each line a
+    /// JSON string or an array of token ids.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["input_len", "vocab", "shared_prefix"]
+    )]
+    pub prompts: Option<PathBuf>,
+    /// JSON object whose fields every request has too.
+    #[arg(long, value_name = "JSON", value_parser = object)]
+    pub extra_body: Option<Map<String, Value>>,
     /// Seed of prompts and gaps.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -89,6 +102,11 @@ fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Parses a JSON object.
+fn object(text: &str) -> Result<Map<String, Value>, String> {
+    serde_json::from_str(text).map_err(|error| format!("must be a JSON object: {error}"))
+}
+
 /// Runs the benchmark.
 pub fn run(args: Args) -> anyhow::Result<Report> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -98,6 +116,7 @@ pub fn run(args: Args) -> anyhow::Result<Report> {
 }
 
 async fn measure(args: Args) -> anyhow::Result<Report> {
+    let prompts = prompts::Prompts::of(&args)?;
     let client = client::Client::connect(&args).await?;
     let mut report = Report::new(
         format!("Serving load on {}", args.base_url),
@@ -119,18 +138,19 @@ async fn measure(args: Args) -> anyhow::Result<Report> {
         ],
     );
     report.note("model", client.model());
-    report.note(
-        "tokens in / out",
-        format!("{} / {}", args.input_len, args.output_len),
-    );
+    let input = match &args.prompts {
+        Some(path) => path.display().to_string(),
+        None => args.input_len.to_string(),
+    };
+    report.note("tokens in / out", format!("{input} / {}", args.output_len));
     let loops: Vec<Loop> = if args.rate.is_empty() {
         args.concurrency.iter().copied().map(Loop::Closed).collect()
     } else {
         args.rate.iter().copied().map(Loop::Open).collect()
     };
-    load::warm_up(&client, &args).await?;
+    load::warm_up(&client, &prompts, &args).await?;
     for (round, shape) in (1..).zip(loops) {
-        let outcome = load::run(&client, &args, shape, round).await;
+        let outcome = load::run(&client, &prompts, &args, shape, round).await;
         if let Some(error) = &outcome.first_error {
             report.note("first error", error.as_str());
         }
@@ -170,6 +190,14 @@ mod tests {
         assert_eq!(super::rate("2.5"), Ok(2.5));
         for wrong in ["0", "-1", "inf", "NaN", "x"] {
             assert!(super::rate(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn added_fields_are_an_object() {
+        assert!(super::object(r#"{"a": 1}"#).is_ok());
+        for wrong in ["", "3", "[1]", "{"] {
+            assert!(super::object(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use futures::StreamExt as _;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::Args;
+use super::{Args, prompts::Prompt};
 
 /// A connected client.
 pub struct Client {
@@ -14,6 +14,7 @@ pub struct Client {
     url: String,
     model: String,
     api_key: Option<String>,
+    extra_body: Map<String, Value>,
 }
 
 /// The server's address without the `/v1` that OpenAI's own clients want.
@@ -31,7 +32,7 @@ pub struct Timing {
     pub gaps: Vec<Duration>,
     /// From sending to the end.
     pub e2e: Duration,
-    /// As the server counts them.
+    /// As the server counts them; the pieces of its stream where it does not.
     pub output_tokens: usize,
     /// As the server counts them.
     pub input_tokens: usize,
@@ -49,6 +50,7 @@ impl Client {
             url: format!("{base}/v1/completions"),
             model: String::new(),
             api_key: args.api_key.clone(),
+            extra_body: args.extra_body.clone().unwrap_or_default(),
         };
         client.model = match &args.model {
             Some(model) => model.clone(),
@@ -83,8 +85,31 @@ impl Client {
     }
 
     /// Streams one completion of `output_len` tokens.
-    pub async fn complete(&self, prompt: &[u32], output_len: usize) -> anyhow::Result<Timing> {
-        let body = json!({
+    pub async fn complete(&self, prompt: &Prompt, output_len: usize) -> anyhow::Result<Timing> {
+        let body = self.body(prompt, output_len);
+        let start = Instant::now();
+        let response = self
+            .authorized(self.http.post(&self.url).json(&body))
+            .send()
+            .await?;
+        if !response.status().is_success() {
+            bail!("{}: {}", response.status(), response.text().await?);
+        }
+        let mut reading = Reading::new(start);
+        let mut lines = Lines::default();
+        let mut bytes = response.bytes_stream();
+        while let Some(chunk) = bytes.next().await {
+            let now = Instant::now();
+            lines.push(&chunk?);
+            while let Some(line) = lines.next() {
+                reading.event(&line, now)?;
+            }
+        }
+        reading.end()
+    }
+
+    fn body(&self, prompt: &Prompt, output_len: usize) -> Value {
+        let mut body = json!({
             "model": self.model,
             "prompt": prompt,
             "max_tokens": output_len,
@@ -95,34 +120,10 @@ impl Client {
             "stream": true,
             "stream_options": {"include_usage": true},
         });
-        let start = Instant::now();
-        let response = self
-            .authorized(self.http.post(&self.url).json(&body))
-            .send()
-            .await?;
-        if !response.status().is_success() {
-            bail!("{}: {}", response.status(), response.text().await?);
+        if let Value::Object(fields) = &mut body {
+            fields.extend(self.extra_body.clone());
         }
-        let mut reading = Reading {
-            start,
-            last: None,
-            timing: Timing::default(),
-            ended: false,
-        };
-        let mut lines = Lines::default();
-        let mut bytes = response.bytes_stream();
-        while let Some(chunk) = bytes.next().await {
-            let now = Instant::now();
-            lines.push(&chunk?);
-            while let Some(line) = lines.next() {
-                reading.event(&line, now)?;
-            }
-        }
-        if !reading.ended {
-            bail!("the stream ended without [DONE]");
-        }
-        reading.timing.e2e = start.elapsed();
-        Ok(reading.timing)
+        body
     }
 }
 
@@ -134,6 +135,28 @@ struct Reading {
 }
 
 impl Reading {
+    fn new(start: Instant) -> Self {
+        Self {
+            start,
+            last: None,
+            timing: Timing::default(),
+            ended: false,
+        }
+    }
+
+    /// All of it, once the stream has ended.
+    fn end(mut self) -> anyhow::Result<Timing> {
+        if !self.ended {
+            bail!("the stream ended without [DONE]");
+        }
+        if self.timing.output_tokens == 0 {
+            // A server that counts nothing: each piece of its stream is a token.
+            self.timing.output_tokens = self.timing.gaps.len() + usize::from(self.last.is_some());
+        }
+        self.timing.e2e = self.start.elapsed();
+        Ok(self.timing)
+    }
+
     fn event(&mut self, line: &str, now: Instant) -> anyhow::Result<()> {
         let Some(data) = line.strip_prefix("data:") else {
             return Ok(());
@@ -220,12 +243,7 @@ mod tests {
     #[test]
     fn times_and_counts_come_from_the_events() -> anyhow::Result<()> {
         let start = Instant::now();
-        let mut reading = Reading {
-            start,
-            last: None,
-            timing: Timing::default(),
-            ended: false,
-        };
+        let mut reading = Reading::new(start);
         let at = |ms| start + Duration::from_millis(ms);
         reading.event(r#"data: {"choices":[{"text":"a"}]}"#, at(5))?;
         reading.event(r#"data: {"choices":[{"text":"b"}],"usage":null}"#, at(8))?;
@@ -244,5 +262,33 @@ mod tests {
                 .is_err()
         );
         Ok(())
+    }
+    #[test]
+    fn a_server_that_counts_nothing_is_counted_by_its_pieces() -> anyhow::Result<()> {
+        let mut reading = Reading::new(Instant::now());
+        for _ in 0..3 {
+            reading.event(r#"data: {"choices":[{"text":"a"}]}"#, Instant::now())?;
+        }
+        assert!(Reading::new(Instant::now()).end().is_err());
+        reading.event("data: [DONE]", Instant::now())?;
+        assert_eq!(reading.end()?.output_tokens, 3);
+        Ok(())
+    }
+
+    #[test]
+    fn fields_are_added_to_the_body_and_replace_ours() {
+        let fields = json!({"logit_bias": {"2": -100}, "temperature": 0.5});
+        let client = Client {
+            http: reqwest::Client::new(),
+            url: String::new(),
+            model: "m".into(),
+            api_key: None,
+            extra_body: fields.as_object().cloned().unwrap_or_default(),
+        };
+        let body = client.body(&Prompt::Text("a b".into()), 7);
+        assert_eq!(body["prompt"], "a b");
+        assert_eq!(body["max_tokens"], 7);
+        assert_eq!(body["temperature"], 0.5);
+        assert_eq!(body["logit_bias"]["2"], -100);
     }
 }

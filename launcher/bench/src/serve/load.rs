@@ -14,30 +14,43 @@ use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use super::{
     Args, Loop, Outcome,
     client::{Client, Timing},
+    prompts::Prompts,
 };
 
 /// Sends a few requests so that connections and caches of the server exist.
-pub async fn warm_up(client: &Client, args: &Args) -> anyhow::Result<()> {
+pub async fn warm_up(client: &Client, prompts: &Prompts, args: &Args) -> anyhow::Result<()> {
     for index in 0..args.warm_up {
         client
-            .complete(&prompt(args, 0, index), args.output_len.min(8))
+            .complete(&prompts.get(0, index), args.output_len.min(8))
             .await?;
     }
     Ok(())
 }
 
 /// One measurement.
-pub async fn run(client: &Client, args: &Args, shape: Loop, round: u64) -> Outcome {
+pub async fn run(
+    client: &Client,
+    prompts: &Prompts,
+    args: &Args,
+    shape: Loop,
+    round: u64,
+) -> Outcome {
     let start = Instant::now();
     let mut outcome = match shape {
-        Loop::Closed(at_once) => closed(client, args, at_once, round).await,
-        Loop::Open(rate) => open(client, args, rate, round).await,
+        Loop::Closed(at_once) => closed(client, prompts, args, at_once, round).await,
+        Loop::Open(rate) => open(client, prompts, args, rate, round).await,
     };
     outcome.wall = start.elapsed();
     outcome
 }
 
-async fn closed(client: &Client, args: &Args, at_once: usize, round: u64) -> Outcome {
+async fn closed(
+    client: &Client,
+    prompts: &Prompts,
+    args: &Args,
+    at_once: usize,
+    round: u64,
+) -> Outcome {
     let next = Arc::new(AtomicUsize::new(0));
     let one = |_| {
         let next = next.clone();
@@ -48,7 +61,7 @@ async fn closed(client: &Client, args: &Args, at_once: usize, round: u64) -> Out
                 if index >= args.requests {
                     return outcome;
                 }
-                let prompt = prompt(args, round, index);
+                let prompt = prompts.get(round, index);
                 outcome.add(client.complete(&prompt, args.output_len).await);
             }
         }
@@ -62,7 +75,7 @@ async fn closed(client: &Client, args: &Args, at_once: usize, round: u64) -> Out
         .await
 }
 
-async fn open(client: &Client, args: &Args, rate: f64, round: u64) -> Outcome {
+async fn open(client: &Client, prompts: &Prompts, args: &Args, rate: f64, round: u64) -> Outcome {
     let mut random = StdRng::seed_from_u64(args.seed ^ 0x0A11_71ED);
     let mut at = Duration::ZERO;
     let start = tokio::time::Instant::now();
@@ -75,7 +88,7 @@ async fn open(client: &Client, args: &Args, rate: f64, round: u64) -> Outcome {
         arrivals.push(async move {
             tokio::time::sleep_until(due).await;
             client
-                .complete(&prompt(args, round, index), args.output_len)
+                .complete(&prompts.get(round, index), args.output_len)
                 .await
         });
     }
@@ -84,19 +97,6 @@ async fn open(client: &Client, args: &Args, rate: f64, round: u64) -> Outcome {
         outcome.add(result);
     }
     outcome
-}
-
-/// Random ids behind a shared prefix; different in every round, so that the
-/// server's cache serves the prefix only.
-fn prompt(args: &Args, round: u64, index: usize) -> Vec<u32> {
-    let shared = args.shared_prefix.min(args.input_len);
-    let mut prefix = StdRng::seed_from_u64(args.seed);
-    let own = args.seed ^ (round << 40) ^ ((index as u64 + 1) << 8);
-    let mut own = StdRng::seed_from_u64(own);
-    let low = 3.min(args.vocab.saturating_sub(1));
-    (0..args.input_len)
-        .map(|at| if at < shared { &mut prefix } else { &mut own }.random_range(low..args.vocab))
-        .collect()
 }
 
 impl Outcome {
