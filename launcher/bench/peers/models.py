@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Make the models of the comparison: Hugging Face folders, and GGUF files for llama.cpp.
+
+Speed depends on a model's shape, not on what it knows, so the weights are random (0.5b) or a small model widened (1b).
+
+  python models.py --out models --llama-cpp llama.cpp
+  python models.py --out models --llama-cpp llama.cpp --shapes 1b --types q8_0
+
+Each shape becomes OUT/SHAPE/hf and OUT/SHAPE/TYPE.gguf; what is there already is kept. Needs torch, transformers,
+sentencepiece, about 7 GB of disk for 1b and 3 GB for 0.5b.
+"""
+
+import argparse
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+HERE = pathlib.Path(__file__).resolve().parent
+REPOSITORY = HERE.parents[2]
+DEMO = REPOSITORY / "models" / "lockstep-demo-7m"
+TYPES = ["q8_0", "q4_0", "q4_k_m"]
+# Longest prompt and output of any cell; the widened demo model would say 2,048.
+CONTEXT = 4096
+
+
+def make_1b(folder: pathlib.Path) -> None:
+    """Llama-3.2-1B's shape with a vocabulary of 32,000: the demo model, widened."""
+    shape = "--hidden 2048 --layers 16 --intermediate 8192 --heads 32 --kv-heads 8 --vocab 32000"
+    script = REPOSITORY / "models" / "training" / "inflate.py"
+    subprocess.run([sys.executable, script, *shape.split(), "--out", folder], check=True)
+    path = folder / "config.json"
+    config = json.loads(path.read_text()) | {"max_position_embeddings": CONTEXT}
+    path.write_text(json.dumps(config, indent=2) + "\n")
+
+
+def make_05b(folder: pathlib.Path) -> None:
+    """Qwen2.5-0.5B's shape with random weights; the demo model's tokenizer knows fewer ids than the config."""
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=151_936,
+        hidden_size=896,
+        intermediate_size=4864,
+        num_hidden_layers=24,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        rms_norm_eps=1e-6,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=2,
+        pad_token_id=0,
+        dtype="bfloat16",
+    )
+    Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        shutil.copy(DEMO / name, folder / name)
+
+
+MAKERS = {"1b": make_1b, "0.5b": make_05b}
+
+
+def convert(folder: pathlib.Path, llama_cpp: pathlib.Path, out: pathlib.Path) -> None:
+    """Write the folder's weights as GGUF in bf16."""
+    command = [sys.executable, HERE / "convert_gguf.py", llama_cpp, folder, "--outtype", "bf16", "--outfile", out]
+    subprocess.run(command, check=True)
+
+
+def quantize(llama_cpp: pathlib.Path, source: pathlib.Path, kind: str, out: pathlib.Path) -> None:
+    """Quantise a GGUF file; llama.cpp keeps a few tensors in more bits where its format asks for it."""
+    program = llama_cpp / "build" / "bin" / "llama-quantize"
+    subprocess.run([program, source, out, kind.upper(), "2"], check=True)
+
+
+def once(path: pathlib.Path, make: Callable[[pathlib.Path], object]) -> None:
+    """Make a file or folder under another name first, so that what has the right name is whole."""
+    if path.exists():
+        print(f"{path} is there", flush=True)
+        return
+    partial = path.with_name(f"partial-{path.name}")
+    if partial.is_dir():
+        shutil.rmtree(partial)
+    make(partial)
+    partial.rename(path)
+    print(f"{path} made", flush=True)
+
+
+def main() -> None:
+    """Make what the arguments name."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for all models")
+    parser.add_argument("--llama-cpp", type=pathlib.Path, help="llama.cpp's source folder, built; without it no GGUF")
+    parser.add_argument("--shapes", nargs="+", choices=MAKERS, default=list(MAKERS))
+    parser.add_argument(
+        "--types", nargs="+", choices=TYPES, default=TYPES, help="GGUF types besides bf16 (default: all)"
+    )
+    a = parser.parse_args()
+    for shape in a.shapes:
+        folder = a.out / shape
+        folder.mkdir(parents=True, exist_ok=True)
+        once(folder / "hf", MAKERS[shape])
+        if a.llama_cpp is None:
+            continue
+        plain = folder / "bf16.gguf"
+        once(plain, lambda out, folder=folder: convert(folder / "hf", a.llama_cpp, out))
+        for kind in a.types:
+            once(folder / f"{kind}.gguf", lambda out, plain=plain, kind=kind: quantize(a.llama_cpp, plain, kind, out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""Compare the servers of Lockstep, llama.cpp and mistral.rs under the same load, alternating within one run.
+
+  python serve.py --model models/1b --lockstep target/release/lockstep --llama-bin llama.cpp/build/bin --out serve
+
+The client is `lockstep bench serve`: a closed loop of streamed completions, 128 tokens in and 128 out. Each repetition
+goes through the numbers of streams; for each, every server is started alone, loaded with the same prompts, and ended.
+OUT.json keeps every sample, OUT.md the medians. Run it on a quiet machine, with a Python that has `tokenizers`.
+"""
+
+import argparse
+import datetime
+import json
+import pathlib
+import shlex
+import sys
+import tempfile
+import time
+from statistics import median
+
+import children
+import prompts
+import servers
+import tables
+from children import Failed
+from servers import NAMES, SERVERS, Programs
+
+INPUT_LEN = 128
+OUTPUT_LEN = 128
+WARM_UP = 4
+SHOWN = ["out tok/s", "TTFT p50 ms", "TTFT p99 ms", "ITL p50 ms", "ITL p99 ms", "E2E p50 ms"]
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--model", type=pathlib.Path, required=True, help="folder of one shape made by models.py")
+    add("--lockstep", type=pathlib.Path, default=pathlib.Path("target/release/lockstep"), help="the release binary")
+    add("--llama-bin", type=pathlib.Path, help="folder of llama-server")
+    add("--mistralrs", type=pathlib.Path, help="mistral.rs's program")
+    add("--servers", nargs="+", choices=NAMES, default=NAMES[:2], metavar="SERVER", help=f"of {', '.join(NAMES)}")
+    add("--streams", nargs="+", type=int, default=[8, 32], help="requests at once (default: 8 32)")
+    add("--waves", type=int, default=3, help="requests of each stream (default: 3)")
+    add("--repeat", type=int, default=5, help="samples of each cell (default: 5)")
+    add("--timeout", type=float, default=900, help="seconds that one load may take (default: 900)")
+    add("--lockstep-args", type=shlex.split, default=[], help="more options for lockstep serve, in one string")
+    add("--out", type=pathlib.Path, required=True, help="results go to OUT.json and OUT.md")
+    return parser.parse_args()
+
+
+def load(a: argparse.Namespace, name: str, streams: int, repetition: int) -> dict:
+    """Start one server, load it, end it; the client's row and what the server used.
+
+    Raises Failed when the server does not come up, a request fails, or an answer has not the length asked for.
+    """
+    programs = Programs(a.lockstep, a.llama_bin, a.mistralrs, a.model, tuple(a.lockstep_args))
+    requests = streams * a.waves
+    port = servers.free_port()
+    family, _, kind = name.partition(":")
+    server = SERVERS[family](programs, kind, streams, port)
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "prompts.jsonl"
+        made = prompts.make(a.model / "hf", WARM_UP + requests, INPUT_LEN, repetition)
+        prompts.write(file, made, not server.takes_ids)
+        output = pathlib.Path(folder) / "report.json"
+        command = [a.lockstep, "bench", "serve", "--base-url", f"http://127.0.0.1:{port}", "--output", output]
+        command += ["--concurrency", streams, "--requests", requests, "--output-len", OUTPUT_LEN]
+        command += ["--warm-up", WARM_UP, "--prompts", file, *server.client]
+        with servers.running(server, port) as process:
+            children.run(command, a.timeout)
+            memory = servers.peak_memory(process)
+        report = json.loads(output.read_text())
+    sample = report["rows"][0]
+    check(sample, requests, server.counts, report["notes"].get("first error"))
+    return sample | {"peak_rss": memory, "server_command": [str(word) for word in server.command]}
+
+
+def check(sample: dict, requests: int, counts: bool, error: str | None) -> None:
+    """Refuse a sample with failures or answers of another length."""
+    if sample["failed"] or sample["done"] != requests:
+        raise Failed(f"{sample['failed']} of {requests} requests failed: {error}")
+    tokens = sample["out tok/s"] / sample["req/s"]
+    # A server that counts nothing may send its end, or two tokens, in a piece of its own.
+    if abs(tokens - OUTPUT_LEN) > (0.01 if counts else 2):
+        raise Failed(f"{tokens:.2f} output tokens a request, not {OUTPUT_LEN}")
+
+
+def markdown(a: argparse.Namespace, record: dict) -> str:
+    """A table with a row for each number of streams and server."""
+    head = ["streams", "server", *SHOWN, "peak RSS GiB", "Lockstep / server, tokens/s"]
+    lines = [f"## {record['title']}", ""]
+    lines += [
+        f"Median (least–most) of {a.repeat}; {children.THREADS} threads; {INPUT_LEN} tokens in, {OUTPUT_LEN} out; "
+        f"closed loop, {a.waves} requests a stream. Ratios are medians of the ratios within a repetition.",
+        "",
+        tables.row(head),
+        tables.row(["---"] * len(head)),
+    ]
+    for streams in a.streams:
+        by = {name: chosen(record, name, streams) for name in a.servers}
+        ours = next((rates(samples) for name, samples in by.items() if name.startswith("lockstep")), {})
+        for name, samples in by.items():
+            if not samples:
+                continue
+            shown = [tables.span([sample[column] for sample in samples], 1) for column in SHOWN]
+            memory = f"{median(sample['peak_rss'] for sample in samples) / 2**30:.2f}"
+            ratio = tables.span(tables.ratios(ours, rates(samples)), 2)
+            lines.append(tables.row([str(streams), name, *shown, memory, ratio]))
+    lines += ["", *(f"Failed: {failure['server']}, {failure['streams']} streams." for failure in record["failures"])]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def chosen(record: dict, name: str, streams: int) -> list[dict]:
+    """A server's samples at one number of streams."""
+    return [sample for sample in record["samples"] if (sample["server"], sample["streams"]) == (name, streams)]
+
+
+def rates(samples: list[dict]) -> dict[int, float]:
+    """Output tokens/s by repetition."""
+    return {sample["repetition"]: sample["out tok/s"] for sample in samples}
+
+
+def write(a: argparse.Namespace, record: dict) -> None:
+    """Both files, as far as the run has come."""
+    a.out.parent.mkdir(parents=True, exist_ok=True)
+    a.out.with_name(a.out.name + ".json").write_text(json.dumps(record, indent=1) + "\n")
+    a.out.with_name(a.out.name + ".md").write_text(markdown(a, record))
+
+
+def main() -> None:
+    """Run all loads."""
+    a = arguments()
+    needed = {"llamacpp": a.llama_bin, "mistralrs": a.mistralrs, "lockstep": a.lockstep}
+    for name in a.servers:
+        if needed[name.partition(":")[0]] is None:
+            raise SystemExit(f"{name} is among the servers: say where its program is (--llama-bin, --mistralrs)")
+    record = {
+        "title": f"Serving comparison, {a.model.name}",
+        "command": sys.argv,
+        "begun": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": children.machine(),
+        "samples": [],
+        "failures": [],
+    }
+    before = children.memory_available()
+    start = time.monotonic()
+    for repetition in range(a.repeat):
+        order = a.servers[:: -1 if repetition % 2 else 1]
+        for streams, name in ((streams, name) for streams in a.streams for name in order):
+            children.settle(before)
+            key = {"repetition": repetition, "server": name, "streams": streams}
+            key["others_busy_cores"] = children.others_busy()
+            try:
+                sample = load(a, name, streams, repetition)
+            except Failed as problem:
+                record["failures"].append(key | {"problem": str(problem)})
+                result = f"failed: {problem}"
+            else:
+                record["samples"].append(key | sample)
+                result = ", ".join(f"{column} {sample[column]:.1f}" for column in SHOWN)
+            minutes = (time.monotonic() - start) / 60
+            print(
+                f"[repetition {repetition + 1} of {a.repeat}, {minutes:.1f} min] {name} x{streams}: {result}",
+                flush=True,
+            )
+            write(a, record)
+    print(markdown(a, record))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Tests of what needs no engine: python -m unittest test_peers.py, in this folder."""
+
+import subprocess
+import unittest
+
+import children
+import engines
+import tables
+
+
+class Tables(unittest.TestCase):
+    """Medians, pairs and the best peer."""
+
+    def samples(self) -> list[dict]:
+        rates = {"lockstep:bf16": [30, 20, 10], "llamacpp:bf16": [10, 10, 20], "transformers:bf16": [5, 16, 16]}
+        return [
+            {"phase": "decode", "size": 8, "engine": engine, "repetition": repetition, "rate": rate, "raw": {}}
+            for engine, values in rates.items()
+            for repetition, rate in enumerate(values)
+        ]
+
+    def test_ratios_pair_a_repetition_with_itself(self):
+        self.assertEqual(tables.ratios({0: 30, 1: 20, 2: 9}, {0: 10, 2: 9}), [3, 1])
+
+    def test_the_best_peer_has_the_highest_median(self):
+        by = tables.rates(self.samples())[("decode", 8)]
+        self.assertEqual(tables.best_peer(by, ["llamacpp:bf16", "transformers:bf16"]), "transformers:bf16")
+        self.assertIsNone(tables.best_peer(by, ["llamacpp:q8_0"]))
+
+    def test_a_table_shows_medians_and_ratios(self):
+        text = tables.class_table("16-bit", engines.CLASSES["16-bit"], self.samples())
+        line = text.splitlines()[-1]
+        self.assertIn("| decode b8 | 20.0 (10.0–30.0) | 10.0 (10.0–20.0) | 16.0 (5.0–16.0) |", line)
+        self.assertIn("| transformers:bf16 | 1.25 (0.62–6.00) | 2.00 (0.50–3.00) | 1.25 (0.62–6.00) |", line)
+
+    def test_a_table_shows_what_was_reached(self):
+        samples = self.samples()
+        for sample, part in zip(samples[:3], (0.5, 0.91, 0.95), strict=True):
+            sample["raw"] = {"of bandwidth": part, "of compute": None}
+        text = tables.class_table("16-bit", engines.CLASSES["16-bit"], samples)
+        self.assertTrue(text.splitlines()[-1].endswith("| 91% | – |"), text)
+
+
+class Children(unittest.TestCase):
+    """Processes end with all they started."""
+
+    def test_a_child_leaves_its_output_and_its_cost(self):
+        ended = children.run(["sh", "-c", "echo out; echo err >&2"], 20)
+        self.assertEqual((ended.stdout, ended.stderr), ("out\n", "err\n"))
+        self.assertGreater(ended.peak_rss, 100_000)
+
+    def test_a_failure_shows_the_last_lines(self):
+        with self.assertRaisesRegex(children.Failed, "(?s)ended with 3.*why"):
+            children.run(["sh", "-c", "echo why >&2; exit 3"], 20)
+
+    def test_what_takes_too_long_ends_with_its_children(self):
+        with self.assertRaisesRegex(children.Failed, "took more than"):
+            children.run(["sh", "-c", "sleep 1000 & echo $! ; wait"], 0.2)
+
+    def test_a_session_is_known_by_its_members(self):
+        child = subprocess.Popen(["sh", "-c", "sleep 1000 & wait"], start_new_session=True)
+        with child:
+            while len(children.members(child.pid)) < 2:
+                pass
+            children.kill(child.pid)
+            children.wait_until_gone(child.pid)
+        self.assertEqual(children.members(child.pid), [])
+
+
+class Engines(unittest.TestCase):
+    """Records of the engines, and what makes them unfit."""
+
+    def test_groups_are_read(self):
+        self.assertEqual(engines.Group.parse("decode:1,8"), engines.Group("decode", (1, 8)))
+        for wrong in ("decode", "decode:", "both:1", "decode:x"):
+            with self.assertRaises(ValueError, msg=wrong):
+                engines.Group.parse(wrong)
+
+    def test_a_record_of_other_work_is_refused(self):
+        record = {"n_threads": 2, "n_gen": 0, "n_prompt": 512, "avg_ts": 99.5}
+        self.assertEqual(engines.llama_prefill(record).rate, 99.5)
+        with self.assertRaises(engines.Unequal):
+            engines.llama_prefill(record | {"n_threads": 4})
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Time transformers on torch CPU: one phase, one sample a cell, JSON lines on stdout.
+
+  python torch_worker.py MODEL prefill 128,512
+  python torch_worker.py MODEL decode 1,8 --context 192 --output-len 64
+
+bf16 weights, sdpa attention, a DynamicCache, logits of the last position only, greedy tokens.
+"""
+
+import argparse
+import json
+import platform
+import time
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, DynamicCache
+
+
+def prefill(model, prompt: torch.Tensor) -> DynamicCache:
+    """Compute a prompt; the token after it is taken, as an engine would."""
+    cache = DynamicCache(config=model.config)
+    model(input_ids=prompt, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1].argmax(-1)
+    return cache
+
+
+def timed_prefill(model, length: int) -> dict:
+    """Seconds from prompt to token, after a run of the same size."""
+    prompt = random_ids(model, length)
+    prefill(model, prompt)
+    start = time.perf_counter()
+    cache = prefill(model, prompt)
+    seconds = time.perf_counter() - start
+    if cache.get_seq_length() != length:
+        raise SystemExit(f"the cache holds {cache.get_seq_length()} tokens, not {length}")
+    return {"tokens": length, "seconds": seconds}
+
+
+def timed_decode(model, batch: int, context: int, output_len: int) -> dict:
+    """Seconds for `output_len` steps of `batch` sequences over copies of one prompt, after a few steps of the same."""
+    prompt = prefill(model, random_ids(model, context))
+    prompt.batch_repeat_interleave(batch)
+    steps(model, prompt, batch, 4)
+    prompt.crop(context - prompt.get_seq_length())
+    start = time.perf_counter()
+    steps(model, prompt, batch, output_len)
+    seconds = time.perf_counter() - start
+    if prompt.get_seq_length() != context + output_len:
+        raise SystemExit(f"the cache holds {prompt.get_seq_length()} tokens, not {context + output_len}")
+    return {"tokens": batch * output_len, "seconds": seconds}
+
+
+def steps(model, cache: DynamicCache, batch: int, count: int) -> None:
+    """Greedy steps from an arbitrary token."""
+    tokens = torch.full((batch, 1), 7)
+    for _ in range(count):
+        logits = model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+        tokens = logits[:, -1].argmax(-1, keepdim=True)
+
+
+def random_ids(model, length: int) -> torch.Tensor:
+    """A prompt of random ids, the same in each run."""
+    generator = torch.Generator().manual_seed(length)
+    return torch.randint(3, model.config.vocab_size, (1, length), generator=generator)
+
+
+def main() -> None:
+    """Print what runs, then a line for each cell."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("phase", choices=["prefill", "decode"])
+    parser.add_argument("sizes", type=lambda text: [int(size) for size in text.split(",")])
+    parser.add_argument("--context", type=int, default=192)
+    parser.add_argument("--output-len", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=2)
+    a = parser.parse_args()
+    torch.set_num_threads(a.threads)
+    model = AutoModelForCausalLM.from_pretrained(a.model, dtype=torch.bfloat16, attn_implementation="sdpa").eval()
+    about = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "threads": torch.get_num_threads(),
+        "dtype": str(next(model.parameters()).dtype),
+        "onednn": torch.backends.mkldnn.is_available(),
+        "onednn_bf16": torch.ops.mkldnn._is_mkldnn_bf16_supported(),
+        "attention": model.config._attn_implementation,
+    }
+    print(json.dumps({"about": about}), flush=True)
+    with torch.inference_mode():
+        for size in a.sizes:
+            if a.phase == "prefill":
+                sample = timed_prefill(model, size)
+            else:
+                sample = timed_decode(model, size, a.context, a.output_len)
+            print(json.dumps({"size": size} | sample), flush=True)
+
+
+if __name__ == "__main__":
+    main()
