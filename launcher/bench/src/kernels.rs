@@ -20,10 +20,10 @@ use clap::ValueEnum;
 use lockstep_backend_cpu::Isa;
 
 use crate::limits::{Drift, Limits, working_set};
-use crate::report::Report;
+use crate::report::{Report, Table, progress};
 use line::Line;
 use setup::{KvFormat, Setup, Weights};
-use shape::{Custom, Preset};
+use shape::{Custom, Preset, Shape};
 
 /// Each kernel against what the machine can do.
 #[derive(Debug, clap::Args)]
@@ -41,7 +41,7 @@ pub struct Args {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "bf16,f32,int8"
+        default_value = "bf16,f32,int8,int4"
     )]
     weights: Vec<Weights>,
     /// What the KV cache is kept in.
@@ -102,51 +102,95 @@ fn measure(args: &Args, working_set: usize) -> anyhow::Result<Report> {
     );
     let shapes = shape::chosen(&args.shape, args.model_path.as_deref(), &args.custom)?;
     let setup = Setup::new(threads, args.isa, args.repeat, working_set);
-    let wants = |part| args.only.is_empty() || args.only.contains(&part);
+    progress("measuring the limits of this machine");
     let before = Limits::measure(threads, args.isa, setup.working_set)?;
-    let mut lines: Vec<Line> = Vec::new();
-    let mut steps = products::step_table();
-    let mut reduced = all_reduce::table();
+    let mut found = Found {
+        lines: Vec::new(),
+        steps: products::step_table(),
+        sums: all_reduce::table(),
+    };
     for shape in &shapes {
         for &weights in &args.weights {
-            if wants(Part::Matmul) || wants(Part::Steps) {
-                let mut products = products::Products::load(&setup, shape, weights)?;
-                if wants(Part::Matmul) {
-                    products.measure(&args.tokens, &mut lines)?;
-                }
-                if wants(Part::Steps) {
-                    products.measure_steps(&mut steps)?;
-                }
-            }
-            if wants(Part::AllReduce) {
-                all_reduce::measure(&setup, shape, weights, &mut reduced)?;
-            }
+            found.weights(args, &setup, shape, weights)?;
         }
-        for &format in args
-            .kv_cache_dtype
-            .iter()
-            .filter(|_| wants(Part::Attention))
-        {
-            attention::measure(&setup, shape, format, &mut lines)?;
-        }
-        if wants(Part::Rows) {
-            rows::measure(&setup, shape, &mut lines)?;
-        }
-        if wants(Part::Sampling) {
-            sampling::measure(&setup, shape, &mut lines)?;
-        }
+        found.activations(args, &setup, shape)?;
     }
+    progress("measuring the limits again");
     let after = Limits::measure(threads, args.isa, setup.working_set)?;
     let limits = Drift::new(before, after);
-    let mut report = line::report(&lines, &limits);
+    let mut report = line::report(&found.lines, &limits);
     report.note("threads", threads as u64);
     report.note("kernels", setup.isa_name());
-    report.note("one thread's time is", setup.clock.name());
+    report.note("time of one thread's kernels", setup.clock.name());
     report.note("memory gone through MiB", (setup.working_set >> 20) as u64);
-    report.add(steps);
-    report.add(reduced);
+    report.add(found.steps);
+    report.add(found.sums);
     report.add(limits.table());
     Ok(report)
+}
+
+/// What was measured.
+struct Found {
+    lines: Vec<Line>,
+    steps: Table,
+    sums: Table,
+}
+
+impl Found {
+    /// Kernels that read the weights of a layer.
+    fn weights(
+        &mut self,
+        args: &Args,
+        setup: &Setup,
+        shape: &Shape,
+        weights: Weights,
+    ) -> anyhow::Result<()> {
+        let name = format!("{}, {} weights", shape.name, weights.name());
+        if args.wants(Part::Matmul) || args.wants(Part::Steps) {
+            progress(&format!("{name}: products"));
+            let mut products = products::Products::load(setup, shape, weights)?;
+            if args.wants(Part::Matmul) {
+                products.measure(&args.tokens, &mut self.lines)?;
+            }
+            if args.wants(Part::Steps) {
+                products.measure_steps(&mut self.steps)?;
+            }
+        }
+        if args.wants(Part::AllReduce) {
+            progress(&format!("{name}: sums over ranks"));
+            all_reduce::measure(setup, shape, weights, &mut self.sums)?;
+        }
+        Ok(())
+    }
+
+    /// Kernels that read activations and the cache.
+    fn activations(&mut self, args: &Args, setup: &Setup, shape: &Shape) -> anyhow::Result<()> {
+        if args.wants(Part::Attention) {
+            for &format in &args.kv_cache_dtype {
+                progress(&format!(
+                    "{}, {} cache: attention",
+                    shape.name,
+                    format.name()
+                ));
+                attention::measure(setup, shape, format, &mut self.lines)?;
+            }
+        }
+        if args.wants(Part::Rows) {
+            progress(&format!("{}: kernels over rows", shape.name));
+            rows::measure(setup, shape, &mut self.lines)?;
+        }
+        if args.wants(Part::Sampling) {
+            progress(&format!("{}: sampling", shape.name));
+            sampling::measure(setup, shape, &mut self.lines)?;
+        }
+        Ok(())
+    }
+}
+
+impl Args {
+    fn wants(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
 }
 
 #[cfg(test)]

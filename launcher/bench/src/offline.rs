@@ -14,7 +14,7 @@ use lockstep_config::args::{MemoryArgs, ModelArgs, ParallelArgs, ScheduleArgs};
 use lockstep_config::{EngineConfig, Hardware, ServeArgs};
 use lockstep_local_engine::LocalEngine;
 
-use crate::limits::{Drift, Limits, working_set};
+use crate::limits::{Drift, Limits, Traffic, working_set};
 use crate::{DemoModel, machine, report::Report};
 use work::Model;
 
@@ -119,11 +119,14 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
         "weights GB read per decode step",
         work.weights_read() * 1e-9,
     );
-    let mut ceiling = limits.ceiling(work.arithmetics());
-    if !work.exceeds(bytes) {
+    let traffic = match work.exceeds(bytes) {
+        true => Traffic::Read,
+        false => Traffic::Cached,
+    };
+    if traffic == Traffic::Cached {
         report.note("memory bandwidth", "no limit here: the weights fit a cache");
-        ceiling.bandwidth = None;
     }
+    let ceiling = limits.ceiling(traffic, work.arithmetics());
     for cell in &cells {
         report.row(cell.row(ceiling.reached(cell.work, cell.median())));
     }

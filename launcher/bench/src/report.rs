@@ -8,6 +8,12 @@ use serde_json::{Map, Value, json};
 
 use crate::machine;
 
+/// Says what is being measured, to a person who waits for the report.
+#[expect(clippy::print_stderr, reason = "the report itself goes to stdout")]
+pub fn progress(what: &str) {
+    eprintln!("{what} …");
+}
+
 /// A main table with notes above it, and perhaps more tables below.
 pub struct Report {
     notes: Vec<(String, Value)>,

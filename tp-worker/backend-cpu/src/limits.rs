@@ -9,6 +9,8 @@
 mod clock;
 mod peak;
 mod read;
+mod update;
+mod ways;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -93,6 +95,16 @@ impl Meter {
         read::bandwidth(&mut self.pool, self.clock, bytes)
     }
 
+    /// Bytes per second that all threads read and write together, as many as
+    /// they read, over `bytes` of memory: the better of changing lines in place
+    /// and of copying.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    pub fn update_bandwidth(&mut self, bytes: usize) -> Result<Measured, BackendError> {
+        update::bandwidth(&mut self.pool, self.clock, bytes)
+    }
+
     /// Operations per second (a multiplication and an addition are two) of all
     /// threads on registers alone; `None` where `isa` lacks the instruction.
     pub fn compute_peak(&mut self, arithmetic: Arithmetic, isa: Isa) -> Option<Measured> {
@@ -134,6 +146,7 @@ mod tests {
         for threads in [1, 2] {
             let mut meter = Meter::new(threads, None).unwrap();
             check(&meter.read_bandwidth(3 << 20).unwrap());
+            check(&meter.update_bandwidth(3 << 20).unwrap());
             check(&meter.barrier());
         }
     }
@@ -170,5 +183,6 @@ mod tests {
         assert!(matches!(Meter::new(0, None), Err(CpuError::NoThreads)));
         let mut meter = Meter::new(1, None).unwrap();
         assert!(meter.read_bandwidth(usize::MAX / 2).is_err());
+        assert!(meter.update_bandwidth(usize::MAX / 2).is_err());
     }
 }

@@ -53,6 +53,11 @@ impl<'a, T> Shared<'a, T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 
+    /// Elements.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     /// Where the elements begin, for kernels that write strided tiles.
     pub(crate) fn as_ptr(&self) -> *mut T {
         self.start

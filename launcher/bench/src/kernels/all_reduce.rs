@@ -1,11 +1,12 @@
-//! Sums over two ranks in this process, against the matrix product that each follows.
+//! Sums over two ranks in this process, against the matrix product that each
+//! follows: the sum alone, and the fused operation that models use.
 
 use std::thread;
 
 use anyhow::Context as _;
-use lockstep_backend::{Backend, MatrixRole};
-use lockstep_backend_cpu::CpuMatrix;
+use lockstep_backend::{Backend, Linear, MatrixRole, RmsNorm};
 use lockstep_backend_cpu::limits::Clock;
+use lockstep_backend_cpu::{CpuBackend, CpuMatrix, CpuVector};
 use lockstep_collective::{Options, SharedMemory, local_group_with};
 use serde_json::json;
 
@@ -15,12 +16,18 @@ use crate::report::Table;
 
 const RANKS: usize = 2;
 const TOKENS: [usize; 5] = [1, 8, 32, 128, 512];
-/// Bytes of weights that a measurement of many tokens goes through: it is
-/// bound by arithmetic.
+/// Matrices that a measurement of many tokens goes through: it is bound by
+/// arithmetic.
 const FEW_LAYERS: usize = 2;
 
-/// Seconds of the product and of the sum after it.
-type Pair = (Times, Times);
+/// Seconds of some number of tokens.
+struct Measured {
+    product: Times,
+    /// The sum after it, alone.
+    sum: Times,
+    /// Product, sum, residual and norm in one.
+    fused: Times,
+}
 
 /// Fills the table for the two sums of a layer.
 pub fn measure(
@@ -39,8 +46,13 @@ pub fn measure(
             cols: whole.cols / RANKS,
             ..whole
         };
-        let pairs = both_ranks(setup, weights, shard)?;
-        for (tokens, (product, sum)) in TOKENS.into_iter().zip(pairs) {
+        let all = both_ranks(setup, weights, shard)?;
+        for (tokens, measured) in TOKENS.into_iter().zip(all) {
+            let Measured {
+                product,
+                sum,
+                fused,
+            } = measured;
             table.row(vec![
                 json!(format!("{} {} -> {}", shard.name, shard.cols, shard.rows)),
                 json!(shape.name),
@@ -48,9 +60,10 @@ pub fn measure(
                 json!(tokens),
                 json!(product.median * 1e6),
                 json!(sum.median * 1e6),
-                json!(sum.min * 1e6),
-                json!(sum.max * 1e6),
-                json!(sum.median / product.median),
+                json!(fused.median * 1e6),
+                json!(fused.min * 1e6),
+                json!(fused.max * 1e6),
+                json!(fused.median / product.median),
             ]);
         }
     }
@@ -60,7 +73,7 @@ pub fn measure(
 /// The table that [`measure`] fills.
 pub fn table() -> Table {
     Table::new(
-        "All-reduce between 2 ranks in this process, and the product it follows",
+        "Sums over 2 ranks in this process, and the product they follow",
         &[
             "after",
             "shape",
@@ -68,15 +81,16 @@ pub fn table() -> Table {
             "tokens",
             "product us",
             "sum us",
-            "sum min",
-            "sum max",
-            "sum / product",
+            "fused us",
+            "fused min",
+            "fused max",
+            "fused / product",
         ],
     )
 }
 
 /// Rank 0's times for each number of tokens.
-fn both_ranks(setup: &Setup, weights: Weights, shard: Matrix) -> anyhow::Result<Vec<Pair>> {
+fn both_ranks(setup: &Setup, weights: Weights, shard: Matrix) -> anyhow::Result<Vec<Measured>> {
     let threads = (setup.threads / RANKS).max(1);
     let options = Options {
         threads_per_rank: threads,
@@ -96,8 +110,8 @@ fn both_ranks(setup: &Setup, weights: Weights, shard: Matrix) -> anyhow::Result<
     });
     let mut first = None;
     for rank in ranks {
-        let pairs = rank.ok().context("a rank panicked")??;
-        first.get_or_insert(pairs);
+        let all = rank.ok().context("a rank panicked")??;
+        first.get_or_insert(all);
     }
     first.context("there is no rank")
 }
@@ -108,7 +122,7 @@ fn rank(
     shard: Matrix,
     threads: usize,
     member: SharedMemory,
-) -> anyhow::Result<Vec<Pair>> {
+) -> anyhow::Result<Vec<Measured>> {
     let mut backend = setup.rank(weights, threads, Box::new(member))?;
     let mut matrices: Vec<CpuMatrix> = Vec::new();
     let mut bytes = 0;
@@ -117,36 +131,80 @@ fn rank(
         bytes += backend.matrix_bytes(&matrix);
         matrices.push(matrix);
     }
-    // Ranks wait for each other, so what counts is the time that passes.
-    let clock = Clock::for_threads(RANKS * threads);
-    let mut pairs = Vec::new();
-    for tokens in TOKENS {
+    let mut rank = Rank {
+        // Ranks wait for each other, so what counts is the time that passes.
+        clock: Clock::for_threads(RANKS * threads),
+        norm: backend.load_vector(&vec![1.0; shard.rows])?,
+        backend,
+        matrices,
+        shard,
+    };
+    TOKENS
+        .into_iter()
+        .map(|tokens| rank.measure(setup.repeat, tokens))
+        .collect()
+}
+
+struct Rank {
+    clock: Clock,
+    backend: CpuBackend,
+    matrices: Vec<CpuMatrix>,
+    norm: CpuVector,
+    shard: Matrix,
+}
+
+impl Rank {
+    fn measure(&mut self, repeat: usize, tokens: usize) -> anyhow::Result<Measured> {
+        let Self {
+            clock,
+            backend,
+            matrices,
+            norm,
+            shard,
+        } = self;
         let mut x = backend.tensor(tokens, shard.cols)?;
         fill(x.values_mut());
+        let mut delta = backend.tensor(tokens, shard.rows)?;
+        let mut residual = backend.tensor(tokens, shard.rows)?;
         let mut out = backend.tensor(tokens, shard.rows)?;
-        let count = if tokens > 32 {
-            FEW_LAYERS
-        } else {
-            matrices.len()
+        let count = match tokens {
+            0..=32 => matrices.len(),
+            _ => FEW_LAYERS.min(matrices.len()),
         };
-        let (mut products, mut sums) = (Vec::new(), Vec::new());
-        for round in 0..=setup.repeat {
+        let mut all = [const { Vec::new() }; 3];
+        for round in 0..=repeat {
             let (mut product, mut sum) = (0.0, 0.0);
             for matrix in matrices.iter().take(count) {
                 let start = clock.seconds();
-                backend.matmul(&x, matrix, None, &mut out);
+                backend.matmul(&x, matrix, None, &mut delta);
                 let middle = clock.seconds();
-                backend.all_reduce(&mut out)?;
+                backend.all_reduce(&mut delta)?;
                 product += middle - start;
                 sum += clock.seconds() - middle;
             }
+            let start = clock.seconds();
+            for weight in matrices.iter().take(count) {
+                let linear = Linear { weight, bias: None };
+                let norm = RmsNorm {
+                    weight: norm,
+                    eps: 1e-5,
+                };
+                let (residual, delta) = (&mut residual, &mut delta);
+                backend.matmul_add_rms_norm(&x, linear, residual, delta, norm, &mut out)?;
+            }
+            let fused = clock.seconds() - start;
             // The first round warms up.
             if round > 0 {
-                products.push(product / count as f64);
-                sums.push(sum / count as f64);
+                for (times, seconds) in all.iter_mut().zip([product, sum, fused]) {
+                    times.push(seconds / count as f64);
+                }
             }
         }
-        pairs.push((Times::of(products), Times::of(sums)));
+        let [product, sum, fused] = all.map(Times::of);
+        Ok(Measured {
+            product,
+            sum,
+            fused,
+        })
     }
-    Ok(pairs)
 }

@@ -6,6 +6,7 @@ use lockstep_backend_cpu::{CpuBackend, CpuKvCache};
 use super::line::Line;
 use super::setup::{KvFormat, Setup, fill};
 use super::shape::Shape;
+use crate::limits::Traffic;
 use crate::roofline::Work;
 
 const PAGE_SIZES: [usize; 3] = [1, 16, 64];
@@ -53,15 +54,18 @@ pub fn measure(
             fill(qkv.values_mut());
             let mut out = backend.tensor(requests * q_len, attention.out_width())?;
             let mut layer = 0;
-            // A decode step reads a layer's whole cache: measure over all
+            // Few tokens a request are bound by memory: measure over all
             // layers. Prefill is bound by arithmetic.
-            let calls = if q_len == 1 { kv.layers } else { 1 };
+            let (kernel, calls) = match q_len {
+                1 => ("decode", kv.layers),
+                2..=16 => ("verify", kv.layers),
+                _ => ("prefill", 1),
+            };
             let times = setup.time(calls, || {
                 let batch = call.batch();
                 backend.attention(&mut cache, layer, &qkv, &attention, &batch, &mut out);
                 layer = (layer + 1) % kv.layers;
             });
-            let kernel = if q_len == 1 { "decode" } else { "prefill" };
             let per_pair = 4 * attention.heads * attention.head_dim;
             lines.push(Line {
                 kernel: format!("attention {kernel}"),
@@ -75,7 +79,7 @@ pub fn measure(
                     operations: (call.pairs() * per_pair) as f64,
                 },
                 arithmetics: format.weights().arithmetics(),
-                from_memory: true,
+                traffic: Traffic::Read,
             });
         }
     }

@@ -4,7 +4,7 @@ use lockstep_backend_cpu::limits::Arithmetic;
 use serde_json::{Value, json};
 
 use super::setup::Times;
-use crate::limits::Drift;
+use crate::limits::{Drift, Traffic};
 use crate::report::Report;
 use crate::roofline::{Reached, Work};
 
@@ -23,9 +23,7 @@ pub struct Line {
     pub work: Work,
     /// Arithmetic that bounds it; none where it hardly computes.
     pub arithmetics: &'static [Arithmetic],
-    /// Whether its data come from memory: what lies in a cache is not bound by
-    /// the speed of memory.
-    pub from_memory: bool,
+    pub traffic: Traffic,
 }
 
 /// All lines against the limits.
@@ -37,10 +35,7 @@ pub fn report(lines: &[Line], limits: &Drift) -> Report {
     ];
     let mut report = Report::new("Kernels against the limits of this machine", &columns);
     for line in lines {
-        let mut ceiling = limits.ceiling(line.arithmetics);
-        if !line.from_memory {
-            ceiling.bandwidth = None;
-        }
+        let ceiling = limits.ceiling(line.traffic, line.arithmetics);
         let seconds = line.times.median;
         let rate = |amount: f64| (amount > 0.0).then_some(amount / seconds * 1e-9);
         let mut cells: Vec<Value> = vec![

@@ -10,6 +10,7 @@ use serde_json::json;
 use super::line::Line;
 use super::setup::{Setup, Times, Weights, fill, load};
 use super::shape::{Matrix, Shape};
+use crate::limits::Traffic;
 use crate::report::Table;
 use crate::roofline::Work;
 
@@ -140,7 +141,7 @@ impl<'a> Products<'a> {
                 operations: (2 * tokens * rows * cols) as f64,
             },
             arithmetics: self.weights.arithmetics(),
-            from_memory: true,
+            traffic: Traffic::Read,
         }
     }
 

@@ -10,6 +10,7 @@ use lockstep_backend_cpu::{CpuBackend, CpuTensor};
 use super::line::Line;
 use super::setup::{Setup, Times, Weights, fill, load};
 use super::shape::Shape;
+use crate::limits::Traffic;
 use crate::roofline::Work;
 
 /// Tokens of a step.
@@ -157,7 +158,10 @@ impl Rows<'_> {
                 operations: 0.0,
             },
             arithmetics: &[],
-            from_memory: tokens.is_none(),
+            traffic: match tokens {
+                Some(_) => Traffic::Cached,
+                None => Traffic::Update,
+            },
         });
     }
 }

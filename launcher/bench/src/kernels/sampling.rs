@@ -7,6 +7,7 @@ use lockstep_sampling::{Request, Sampler, TokenHistory};
 use super::line::Line;
 use super::setup::{Setup, fill};
 use super::shape::Shape;
+use crate::limits::Traffic;
 use crate::roofline::Work;
 
 /// Calls timed together.
@@ -76,7 +77,7 @@ pub fn measure(setup: &Setup, shape: &Shape, lines: &mut Vec<Line>) -> anyhow::R
                 operations: 0.0,
             },
             arithmetics: &[],
-            from_memory: false,
+            traffic: Traffic::Cached,
         });
     }
     Ok(())

@@ -14,19 +14,25 @@ use super::shape::Matrix;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Weights {
     /// bfloat16.
+    #[value(alias = "bfloat16")]
     Bf16,
     /// 32-bit float.
+    #[value(alias = "float32")]
     F32,
     /// 8-bit integers with scales.
     Int8,
+    /// 4-bit integers with scales; the output head is of 8-bit integers.
+    Int4,
 }
 
 /// What keys and values are kept in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum KvFormat {
     /// bfloat16.
+    #[value(alias = "bfloat16")]
     Bf16,
     /// 32-bit float.
+    #[value(alias = "float32")]
     F32,
 }
 
@@ -36,6 +42,7 @@ impl Weights {
             Self::Bf16 => "bf16",
             Self::F32 => "f32",
             Self::Int8 => "int8",
+            Self::Int4 => "int4",
         }
     }
 
@@ -44,7 +51,7 @@ impl Weights {
         match self {
             Self::Bf16 => &[Arithmetic::Bf16Dot, Arithmetic::F32Fma],
             Self::F32 => &[Arithmetic::F32Fma],
-            Self::Int8 => &[Arithmetic::Int8Dot],
+            Self::Int8 | Self::Int4 => &[Arithmetic::Int8Dot],
         }
     }
 
@@ -53,6 +60,7 @@ impl Weights {
             Self::Bf16 => (Compute::Bf16, WeightFormat::Native),
             Self::F32 => (Compute::F32, WeightFormat::Native),
             Self::Int8 => (Compute::Bf16, WeightFormat::Int8),
+            Self::Int4 => (Compute::Bf16, WeightFormat::Int4),
         }
     }
 }

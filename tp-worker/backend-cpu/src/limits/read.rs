@@ -5,21 +5,13 @@ use std::hint::black_box;
 
 use lockstep_backend::BackendError;
 
-use super::{Clock, Measured, ROUNDS};
+use super::ways::{Line, TRIALS, fastest, touch};
+use super::{Clock, Measured};
 use crate::isa::Isa;
 use crate::memory::Buffer;
 use crate::multiversion::multiversion;
-use crate::partition::{Shared, share};
+use crate::partition::share;
 use crate::pool::Pool;
-
-/// What a cache and memory exchange.
-type Line = [u64; 8];
-
-/// Parts that the memory is tried in, one after another: each way of reading
-/// is tried on all of it, and finds none of it in a cache.
-const TRIALS: usize = 3;
-/// Ways that are measured again after the trial.
-const FINALISTS: usize = 3;
 
 /// A way of reading.
 #[derive(Clone, Copy)]
@@ -89,48 +81,15 @@ pub(super) fn bandwidth(
     let mut memory = Buffer::<Line>::zeroed(bytes.div_ceil(64).max(TRIALS), "measuring memory")?;
     touch(pool, &mut memory);
     let isa = Isa::available().next_back().unwrap_or(Isa::Scalar);
-    let mut rate = |way: Way, lines: &[Line]| {
+    Ok(fastest(&WAYS, memory.len(), |way, part| {
+        let lines = &memory[part];
         let start = clock.seconds();
         let threads = pool.threads();
         pool.run(|thread| {
             black_box(fold(isa, &lines[share(lines.len(), threads, thread)], way));
         });
         size_of_val(lines) as f64 / (clock.seconds() - start).max(1e-9)
-    };
-    let mut tried: Vec<(f64, Way)> = Vec::new();
-    for way in WAYS {
-        let part = |trial| &memory[share(memory.len(), TRIALS, trial)];
-        let rates = (0..TRIALS).map(|trial| rate(way, part(trial))).collect();
-        tried.push((Measured::of(rates, "").median, way));
-    }
-    tried.sort_by(|(a, _), (b, _)| b.total_cmp(a));
-    let finalists = tried.into_iter().take(FINALISTS).map(|(_, way)| way);
-    let mut measured: Vec<(Way, Vec<f64>)> = finalists.map(|way| (way, Vec::new())).collect();
-    for _ in 0..ROUNDS {
-        for (way, rates) in &mut measured {
-            rates.push(rate(*way, &memory));
-        }
-    }
-    let measured = measured
-        .into_iter()
-        .map(|(way, rates)| Measured::of(rates, way.to_string()));
-    Ok(measured
-        .max_by(|a, b| a.median.total_cmp(&b.median))
-        .expect("there are finalists"))
-}
-
-/// Writes to every page: pages that nobody wrote are all one page of zeros.
-fn touch(pool: &mut Pool, memory: &mut [Line]) {
-    let threads = pool.threads();
-    let lines = memory.len();
-    let shared = Shared::new(memory);
-    pool.run(|thread| {
-        // SAFETY: the threads' shares are disjoint.
-        let part = unsafe { shared.slice(share(lines, threads, thread)) };
-        for (index, line) in part.iter_mut().enumerate() {
-            line[0] = index as u64;
-        }
-    });
+    }))
 }
 
 multiversion! {
