@@ -39,6 +39,41 @@ pub(crate) fn exp(x: f32) -> f32 {
     if x.is_nan() { x } else { y }
 }
 
+/// Below this, `exp2_nonpositive` is 0: results would be subnormal.
+const LOWEST_POWER: f32 = -126.0;
+
+/// `2ˣ` on ±½: 1 + x · (Chebyshev's interpolation of (2ˣ − 1) / x), highest
+/// power first.
+const POWERS: [f32; 7] = [
+    1.545_316_3e-4,
+    1.339_086_3e-3,
+    9.618_083e-3,
+    5.550_357e-2,
+    2.402_265_1e-1,
+    6.931_472e-1,
+    1.0,
+];
+
+/// `2ˣ` for `x ≤ 0`, within 2 ulp; exactly 1 at 0, exactly 0 below
+/// [`LOWEST_POWER`], NaN for NaN.
+///
+/// The softmax's own exponential: its arguments are differences to a maximum,
+/// already in powers of two. Shorter than [`exp`] by the reduction and by the
+/// cases that a positive argument brings; the same on every instruction set.
+#[inline(always)]
+pub(crate) fn exp2_nonpositive(x: f32) -> f32 {
+    let clamped = if x < LOWEST_POWER { LOWEST_POWER } else { x };
+    let shifted = clamped + ROUND;
+    let r = clamped - (shifted - ROUND);
+    let mut p = POWERS[0];
+    for coefficient in &POWERS[1..] {
+        p = p * r + coefficient;
+    }
+    // The low bits of `shifted` hold the whole part, which is never positive.
+    let power = f32::from_bits(shifted.to_bits().wrapping_add(127) << 23);
+    if x < LOWEST_POWER { 0.0 } else { p * power }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -52,6 +87,28 @@ mod tests {
             let ulp = f64::from((exact as f32).next_up()) - f64::from(exact as f32);
             prop_assert!((f64::from(exp(x)) - exact).abs() <= 2.0 * ulp, "exp({x}) = {}", exp(x));
         }
+    }
+
+    proptest! {
+        #[test]
+        fn powers_of_two_are_within_two_ulp(x in -126f32..0.0) {
+            let exact = f64::from(x).exp2();
+            let ulp = f64::from((exact as f32).next_up()) - f64::from(exact as f32);
+            let found = exp2_nonpositive(x);
+            prop_assert!((f64::from(found) - exact).abs() <= 2.0 * ulp, "2^{x} = {found}");
+        }
+    }
+
+    #[test]
+    fn powers_of_two_are_exact_where_they_can_be() {
+        assert_eq!(exp2_nonpositive(0.0), 1.0);
+        assert_eq!(exp2_nonpositive(-0.0), 1.0);
+        assert_eq!(exp2_nonpositive(-126.0), f32::MIN_POSITIVE);
+        assert_eq!(exp2_nonpositive(-3.0), 0.125);
+        assert_eq!(exp2_nonpositive(-126.1), 0.0);
+        assert_eq!(exp2_nonpositive(f32::NEG_INFINITY), 0.0);
+        assert!(exp2_nonpositive(f32::NAN).is_nan());
+        assert!(exp2_nonpositive(f32::from_bits(0x7f80_0001)).is_nan());
     }
 
     #[test]

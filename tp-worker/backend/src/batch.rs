@@ -11,6 +11,16 @@ pub struct Row {
     pub kv_len: u32,
     /// Where its page table begins in [`Batch::pages`].
     pub pages_start: u32,
+    /// Which of its new tokens each of them sees: where its words begin in
+    /// [`Batch::masks`]. `None` is causal: new token `i` sees `0..=i`.
+    pub mask: Option<u32>,
+}
+
+impl Row {
+    /// Words of [`Batch::masks`] that one new token of a masked row has.
+    pub fn mask_words(&self) -> usize {
+        (self.q_len as usize).div_ceil(64)
+    }
 }
 
 /// One forward pass over `tokens.len()` tokens of `rows.len()` requests.
@@ -28,4 +38,14 @@ pub struct Batch<'a> {
     pub pages: &'a [u32],
     /// Indices of tokens whose logits are wanted, ascending.
     pub logit_tokens: &'a [u32],
+    /// Visibility among the new tokens of masked rows, such as trees of drafts:
+    /// [`Row::mask_words`] words for each new token of the row in turn. Token
+    /// `i` sees all `kv_len` cached tokens, and new token `j` exactly when bit
+    /// `j % 64` of its word `j / 64` is set; its own bit is no exception.
+    ///
+    /// The tokens a query sees are attended in the order of the batch, as if
+    /// they lay at consecutive positions from `kv_len` on. So where ancestors
+    /// come before their descendants, a path of a tree has the bits of the same
+    /// tokens in a chain.
+    pub masks: &'a [u64],
 }

@@ -146,7 +146,8 @@ pub trait Backend: Send + Sized {
     );
     /// Writes keys and values of every token of `qkv` to its cache cell
     /// (`batch.cells`), then attends: each query sees its request's positions
-    /// `0..=own position`. `qkv` is `[n, (heads + 2·kv_heads)·head_dim]`, `out`
+    /// `0..=own position`, or what its row's mask says; one that sees nothing
+    /// gets zeros. `qkv` is `[n, (heads + 2·kv_heads)·head_dim]`, `out`
     /// `[n, heads·head_dim]`.
     fn attention(
         &mut self,

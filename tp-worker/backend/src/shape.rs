@@ -32,6 +32,9 @@ pub enum KvDType {
     F32,
     /// bfloat16.
     Bf16,
+    /// Whole numbers within ±127 times one f32 per token, head and part: the
+    /// largest magnitude over 127.
+    Int8,
 }
 
 impl KvDType {
@@ -40,6 +43,7 @@ impl KvDType {
         match self {
             Self::F32 => 4 * head_dim,
             Self::Bf16 => 2 * head_dim,
+            Self::Int8 => head_dim + 4,
         }
     }
 }

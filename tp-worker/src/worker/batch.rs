@@ -83,6 +83,7 @@ impl BatchBuffers {
             q_len: plan.q_len,
             kv_len: plan.start,
             pages_start: slots.pages().start(plan.slot) as u32,
+            mask: None,
         });
         self.max_q_len = self.max_q_len.max(plan.q_len as usize);
         self.plans.push(plan);
@@ -130,6 +131,7 @@ impl BatchBuffers {
             rows: &self.rows,
             pages,
             logit_tokens: &self.logit_tokens,
+            masks: &[],
         }
     }
 

@@ -2,83 +2,70 @@
 //!
 //! `[layer][keys, values][page][kv head][offset in page][head_dim]`: a head's
 //! part of a page is contiguous, so that a long page streams and a page of one
-//! token still reads whole rows. Blocks of positions are repacked into the
-//! matrix kernels' panels when they are read; one repacked block serves a whole
-//! group of queries.
+//! token still reads whole rows. An int8 cache keeps its scales apart, in the
+//! same order, so that rows of codes stay aligned.
 
 use lockstep_backend::{AttentionShape, BackendError, KvDType, KvShape};
 
-use crate::gemm::{Element, PANEL};
+use super::cells::Plane;
+use super::quantize::quantize;
+use crate::gemm::Element;
 use crate::isa::Isa;
 use crate::memory::Buffer;
-use crate::multiversion::multiversion;
-use crate::number::{bf16_value, to_bf16};
+use crate::number::to_bf16;
 use crate::partition::{Shared, share};
 use crate::pool::Pool;
 
-/// Positions of a block: the unit of the online softmax.
-pub(crate) const BLOCK: usize = 64;
+/// The widest head the kernels take.
+pub(crate) const MAX_HEAD_DIM: usize = 512;
 /// Below this many elements the caller writes keys and values alone.
 const WRITE_ALONE: usize = 8_192;
-
-/// Bytes of one head's part of a page from which on reading it is a stream.
-const LONG_PAGE: usize = 4_096;
 
 /// Paged keys and values; memory is committed as pages are first written.
 pub struct CpuKvCache {
     pub(crate) shape: KvShape,
-    data: Data,
+    pub(super) data: Data,
 }
 
-enum Data {
+/// Rows of `head_dim` elements.
+pub(super) enum Data {
     Bf16(Buffer<u16>),
     F32(Buffer<f32>),
-}
-
-/// Where one head of one layer begins, and how its pages lie.
-#[derive(Clone, Copy)]
-pub(crate) struct Plane {
-    start: usize,
-    page_stride: usize,
-    page_size: usize,
-    head_dim: usize,
-}
-
-impl Plane {
-    /// First element of a cell.
-    fn row(&self, page: usize, offset: usize) -> usize {
-        self.start + page * self.page_stride + offset * self.head_dim
-    }
+    /// Codes, and one scale per row.
+    Int8(Buffer<i8>, Buffer<f32>),
 }
 
 impl CpuKvCache {
     pub(crate) fn new(shape: &KvShape) -> Result<Self, BackendError> {
         const WHAT: &str = "the KV cache";
-        let fits = shape.head_dim.is_multiple_of(2) && shape.head_dim <= MAX_HEAD_DIM;
+        let step = match shape.dtype {
+            KvDType::Int8 => 4,
+            KvDType::Bf16 | KvDType::F32 => 2,
+        };
+        let fits = shape.head_dim.is_multiple_of(step) && shape.head_dim <= MAX_HEAD_DIM;
         if !fits || shape.page_size == 0 {
             return Err(BackendError::Unsupported(format!(
-                "the CPU backend needs an even head size of at most {MAX_HEAD_DIM} and pages of \
-                 at least one token, not head_dim {} and page_size {}",
+                "the CPU backend needs a head size of at most {MAX_HEAD_DIM} that is a multiple of \
+                 {step} and pages of at least one token, not head_dim {} and page_size {}",
                 shape.head_dim, shape.page_size
             )));
         }
-        let factors = [
-            2,
-            shape.layers,
-            shape.pages,
-            shape.kv_heads,
-            shape.page_size,
-        ];
-        let elements = factors
-            .iter()
-            .try_fold(shape.head_dim, |n, &factor| n.checked_mul(factor));
-        let elements = elements.ok_or(BackendError::OutOfMemory {
+        let factors = [shape.layers, shape.pages, shape.kv_heads, shape.page_size];
+        let product = |start: usize| {
+            let mut factors = factors.iter();
+            factors.try_fold(start, |n, &factor| n.checked_mul(factor))
+        };
+        let counts = product(2).and_then(|rows| Some((rows, rows.checked_mul(shape.head_dim)?)));
+        let (rows, elements) = counts.ok_or(BackendError::OutOfMemory {
             what: WHAT,
             bytes: usize::MAX,
         })?;
         let data = match shape.dtype {
             KvDType::Bf16 => Data::Bf16(Buffer::zeroed(elements, WHAT)?),
             KvDType::F32 => Data::F32(Buffer::zeroed(elements, WHAT)?),
+            KvDType::Int8 => {
+                Data::Int8(Buffer::zeroed(elements, WHAT)?, Buffer::zeroed(rows, WHAT)?)
+            }
         };
         Ok(Self {
             shape: *shape,
@@ -101,25 +88,36 @@ impl CpuKvCache {
         );
     }
 
-    /// How blocks are repacked for a machine that computes in `compute`: pairs
-    /// of bf16 only where keys, values and arithmetic all are bf16.
+    /// What scores and weighted sums are computed in on a machine that computes
+    /// in `compute`: bf16 where the cache holds what bf16 can, as it can the
+    /// whole numbers of int8.
     pub(crate) fn element(&self, compute: Element) -> Element {
-        match (&self.data, compute) {
-            (Data::Bf16(_), Element::Bf16) => Element::Bf16,
-            _ => Element::F32,
+        match self.data {
+            Data::F32(_) => Element::F32,
+            Data::Bf16(_) | Data::Int8(..) => compute,
         }
     }
 
-    /// Keys (`part` 0) or values (1) of one head.
-    pub(crate) fn plane(&self, layer: usize, part: usize, head: usize) -> Plane {
+    /// Whether rows have scales.
+    pub(super) fn has_scales(&self) -> bool {
+        matches!(self.data, Data::Int8(..))
+    }
+
+    /// The keys of one head of a layer.
+    pub(crate) fn keys(&self, layer: usize, head: usize) -> Plane {
         let shape = &self.shape;
-        let page = shape.page_size * shape.head_dim;
+        assert!(layer < shape.layers, "layer {layer} has no cache");
         Plane {
-            start: ((layer * 2 + part) * shape.pages * shape.kv_heads + head) * page,
-            page_stride: shape.kv_heads * page,
+            start: 2 * layer * self.values_after() + head * shape.page_size,
+            page_stride: shape.kv_heads * shape.page_size,
             page_size: shape.page_size,
-            head_dim: shape.head_dim,
+            pages: shape.pages,
         }
+    }
+
+    /// Rows from a token's key to its value.
+    pub(crate) fn values_after(&self) -> usize {
+        self.shape.pages * self.shape.kv_heads * self.shape.page_size
     }
 
     /// Stores keys and values of `qkv` rows at `cells`. Threads split by head,
@@ -133,231 +131,78 @@ impl CpuKvCache {
         width: usize,
         cells: &[u32],
     ) {
-        let (kv_heads, head_dim) = (self.shape.kv_heads, self.shape.head_dim);
-        let capacity = self.shape.pages * self.shape.page_size;
-        assert!(layer < self.shape.layers, "layer {layer} has no cache");
-        assert!(
-            cells.iter().all(|&cell| (cell as usize) < capacity),
-            "a cache cell lies outside the {capacity} allocated"
-        );
-        let planes = 2 * kv_heads;
-        let first_key = width - planes * head_dim;
-        let targets: [Plane; 2] = [0, 1].map(|part| self.plane(layer, part, 0));
-        let plane = |index: usize| {
-            let (part, head) = (index / kv_heads, index % kv_heads);
-            let base = targets[part];
-            Plane {
-                start: base.start + head * base.page_size * head_dim,
-                ..base
-            }
+        let head_dim = self.shape.head_dim;
+        let target = Target {
+            keys: self.keys(layer, 0),
+            values_after: self.values_after(),
+            kv_heads: self.shape.kv_heads,
+            cells,
         };
+        let first_key = width - 2 * self.shape.kv_heads * head_dim;
         let source = |token: usize, index: usize| {
             let start = token * width + first_key + index * head_dim;
             &qkv[start..start + head_dim]
         };
-        let shares = if cells.len() * planes * head_dim <= WRITE_ALONE {
-            1
-        } else {
-            pool.threads()
+        let shares = match cells.len() * (width - first_key) {
+            0..=WRITE_ALONE => 1,
+            _ => pool.threads(),
         };
         match &mut self.data {
             Data::Bf16(data) => {
                 let data = Shared::new(data);
-                scatter(pool, shares, planes, cells, plane, |token, index, row| {
-                    // SAFETY: planes are disjoint and each belongs to one thread.
-                    to_bf16(isa, source(token, index), unsafe {
-                        data.slice(row..row + head_dim)
-                    });
+                target.scatter(pool, shares, |token, index, row| {
+                    // SAFETY: heads are disjoint and each belongs to one thread.
+                    let out = unsafe { data.slice(row * head_dim..(row + 1) * head_dim) };
+                    to_bf16(isa, source(token, index), out);
                 });
             }
             Data::F32(data) => {
                 let data = Shared::new(data);
-                scatter(pool, shares, planes, cells, plane, |token, index, row| {
+                target.scatter(pool, shares, |token, index, row| {
                     // SAFETY: as above.
-                    let row = unsafe { data.slice(row..row + head_dim) };
-                    row.copy_from_slice(source(token, index));
+                    let out = unsafe { data.slice(row * head_dim..(row + 1) * head_dim) };
+                    out.copy_from_slice(source(token, index));
+                });
+            }
+            Data::Int8(codes, scales) => {
+                let (codes, scales) = (Shared::new(codes), Shared::new(scales));
+                target.scatter(pool, shares, |token, index, row| {
+                    // SAFETY: as above.
+                    let out = unsafe { codes.slice(row * head_dim..(row + 1) * head_dim) };
+                    // SAFETY: as above.
+                    let scale = unsafe { scales.slice(row..row + 1) };
+                    quantize(isa, source(token, index), out, &mut scale[0]);
                 });
             }
         }
     }
+}
 
-    /// Brings a block that will be repacked soon nearer. Long pages are left to
-    /// the processor, which sees them coming.
-    pub(crate) fn prefetch(&self, plane: &Plane, block: &Block<'_>) {
-        let (start, size) = match &self.data {
-            Data::Bf16(data) => (data.as_ptr().cast::<u8>(), 2),
-            Data::F32(data) => (data.as_ptr().cast::<u8>(), 4),
+/// The rows that new tokens' keys and values go to.
+struct Target<'a> {
+    /// Keys of head 0.
+    keys: Plane,
+    values_after: usize,
+    kv_heads: usize,
+    cells: &'a [u32],
+}
+
+impl Target<'_> {
+    /// Calls `store(token, index, row)` for every token and every index of a
+    /// key head and then a value head, on `shares` threads.
+    fn scatter(&self, pool: &mut Pool, shares: usize, store: impl Fn(usize, usize, usize) + Sync) {
+        let page_size = self.keys.page_size;
+        let work = |thread: usize| {
+            for index in share(2 * self.kv_heads, shares, thread) {
+                let (part, head) = (index / self.kv_heads, index % self.kv_heads);
+                let offset = part * self.values_after + head * page_size;
+                for (token, &cell) in self.cells.iter().enumerate() {
+                    let cell = cell as usize;
+                    let row = self.keys.row(cell / page_size, cell % page_size);
+                    store(token, index, row + offset);
+                }
+            }
         };
-        if plane.page_size * plane.head_dim * size >= LONG_PAGE {
-            return;
-        }
-        block.rows(plane, |_, row| {
-            prefetch(start.wrapping_add(row * size), plane.head_dim * size);
-        });
-    }
-
-    /// Repacks keys at positions `from..from + count` of one request as panels
-    /// `[2][steps][32 positions]`; `count ≤ 64`.
-    pub(crate) fn pack_keys(
-        &self,
-        isa: Isa,
-        element: Element,
-        plane: &Plane,
-        block: &Block<'_>,
-        out: &mut [u32],
-    ) {
-        let panel_len = element.steps(plane.head_dim) * PANEL;
-        block.rows(plane, |i, row| {
-            let out = &mut out[i / PANEL * panel_len + i % PANEL..];
-            let end = row + plane.head_dim;
-            match (&self.data, element) {
-                (Data::Bf16(data), Element::Bf16) => {
-                    transpose(isa, bytemuck::cast_slice(&data[row..end]), out);
-                }
-                (Data::F32(data), _) => {
-                    transpose(isa, bytemuck::cast_slice(&data[row..end]), out);
-                }
-                (Data::Bf16(data), Element::F32) => {
-                    for (slot, &bits) in out.iter_mut().step_by(PANEL).zip(&data[row..end]) {
-                        *slot = bf16_value(bits).to_bits();
-                    }
-                }
-            }
-        });
-    }
-
-    /// Repacks values as panels `[⌈head_dim / 32⌉][steps][32 columns]`, zero
-    /// past `block.count` up to a whole step.
-    pub(crate) fn pack_values(
-        &self,
-        isa: Isa,
-        element: Element,
-        plane: &Plane,
-        block: &Block<'_>,
-        out: &mut [u32],
-    ) {
-        let head_dim = plane.head_dim;
-        let panel_len = element.steps(BLOCK) * PANEL;
-        match (&self.data, element) {
-            (Data::Bf16(data), Element::Bf16) => {
-                let zeros = [0u16; MAX_HEAD_DIM];
-                let mut even = 0;
-                block.rows(plane, |i, row| {
-                    if i.is_multiple_of(2) {
-                        even = row;
-                    }
-                    let last = i + 1 == block.count;
-                    if i.is_multiple_of(2) && !last {
-                        return;
-                    }
-                    let first = &data[even..even + head_dim];
-                    let second = if i.is_multiple_of(2) {
-                        &zeros[..head_dim]
-                    } else {
-                        &data[row..row + head_dim]
-                    };
-                    interleave(isa, first, second, &mut out[i / 2 * PANEL..], panel_len);
-                });
-            }
-            (Data::F32(data), _) => block.rows(plane, |i, row| {
-                let columns = data[row..row + head_dim].chunks(PANEL);
-                for (panel, columns) in columns.enumerate() {
-                    let start = panel * panel_len + i * PANEL;
-                    out[start..start + columns.len()]
-                        .copy_from_slice(bytemuck::cast_slice(columns));
-                }
-            }),
-            (Data::Bf16(data), Element::F32) => block.rows(plane, |i, row| {
-                let columns = data[row..row + head_dim].chunks(PANEL);
-                for (panel, columns) in columns.enumerate() {
-                    let out = &mut out[panel * panel_len + i * PANEL..];
-                    for (slot, &bits) in out.iter_mut().zip(columns) {
-                        *slot = bf16_value(bits).to_bits();
-                    }
-                }
-            }),
-        }
-    }
-}
-
-/// The widest head the kernels take.
-pub(crate) const MAX_HEAD_DIM: usize = 512;
-
-/// Up to [`BLOCK`] positions of one request, through its page table.
-pub(crate) struct Block<'a> {
-    pub pages: &'a [u32],
-    pub from: usize,
-    pub count: usize,
-}
-
-impl Block<'_> {
-    /// Calls `body(i, first element)` for each position.
-    fn rows(&self, plane: &Plane, mut body: impl FnMut(usize, usize)) {
-        let (mut page, mut offset) = (self.from / plane.page_size, self.from % plane.page_size);
-        for i in 0..self.count {
-            body(i, plane.row(self.pages[page] as usize, offset));
-            offset += 1;
-            if offset == plane.page_size {
-                (page, offset) = (page + 1, 0);
-            }
-        }
-    }
-}
-
-/// Asks for the `bytes` from `start` on ahead of use.
-#[inline(always)]
-fn prefetch(start: *const u8, bytes: usize) {
-    #[cfg(target_arch = "x86_64")]
-    for line in (0..bytes).step_by(64) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch touches nothing and never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line).cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (start, bytes);
-}
-
-fn scatter(
-    pool: &mut Pool,
-    shares: usize,
-    planes: usize,
-    cells: &[u32],
-    plane: impl Fn(usize) -> Plane + Sync,
-    store: impl Fn(usize, usize, usize) + Sync,
-) {
-    let work = |thread: usize| {
-        for index in share(planes, shares, thread) {
-            let plane = plane(index);
-            for (token, &cell) in cells.iter().enumerate() {
-                let (page, offset) = (
-                    cell as usize / plane.page_size,
-                    cell as usize % plane.page_size,
-                );
-                store(token, index, plane.row(page, offset));
-            }
-        }
-    };
-    if shares == 1 { work(0) } else { pool.run(work) }
-}
-
-multiversion! {
-    /// One row of steps down a panel's column.
-    fn transpose(row: &[u32], out: &mut [u32]) {
-        for (slot, step) in out.iter_mut().step_by(PANEL).zip(row) {
-            *slot = *step;
-        }
-    }
-}
-
-multiversion! {
-    /// Pairs of two rows' values, 32 columns per panel.
-    fn interleave(first: &[u16], second: &[u16], out: &mut [u32], panel_len: usize) {
-        let columns = first.chunks(PANEL).zip(second.chunks(PANEL));
-        for (panel, (first, second)) in columns.enumerate() {
-            let out = &mut out[panel * panel_len..][..first.len()];
-            for ((slot, low), high) in out.iter_mut().zip(first).zip(second) {
-                *slot = u32::from(*low) | (u32::from(*high) << 16);
-            }
-        }
+        if shares == 1 { work(0) } else { pool.run(work) }
     }
 }

@@ -1,13 +1,14 @@
 //! The online softmax over one block of positions (Milakov & Gimelshein,
-//! arXiv:1805.02867).
+//! arXiv:1805.02867), in powers of two: the scales of scores hold log₂ e.
 
-use super::cache::BLOCK;
-use crate::exp::exp;
+use super::cells::BLOCK;
+use crate::exp::exp2_nonpositive;
 use crate::multiversion::multiversion;
 
-const LANES: usize = 16;
+/// Partial maxima and sums of a row, folded in one order.
+pub(super) const LANES: usize = 16;
 
-/// Running maximum and sum of one query.
+/// Running maximum and sum of one query, in powers of two.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct State {
     pub max: f32,
@@ -20,6 +21,18 @@ impl State {
         max: f32::NEG_INFINITY,
         sum: 0.0,
     };
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sum == 0.0 && self.max == f32::NEG_INFINITY
+    }
+}
+
+/// What a block's positions multiply.
+pub(crate) struct Scales<'a> {
+    /// Raw scores.
+    pub scores: &'a [f32; BLOCK],
+    /// Weights, once their sum is taken.
+    pub weights: Option<&'a [f32; BLOCK]>,
 }
 
 #[inline(always)]
@@ -39,68 +52,88 @@ fn fold(mut lanes: [f32; LANES], combine: impl Fn(f32, f32) -> f32) -> f32 {
     lanes[0]
 }
 
-/// One row of [`softmax_rows`].
+/// Scales a row's raw scores, hides those from `visible` on, and returns the
+/// largest in each lane.
 #[inline(always)]
-fn softmax_row(
-    scores: &mut [f32; BLOCK],
-    visible: usize,
-    scale: f32,
-    state: &mut State,
-    acc: &mut [f32],
-) {
-    for (j, score) in scores.iter_mut().enumerate() {
-        let scaled = *score * scale;
-        *score = if j < visible {
-            scaled
-        } else {
-            f32::NEG_INFINITY
-        };
-    }
+fn scale_row(scores: &mut [f32; BLOCK], visible: usize, scales: &[f32; BLOCK]) -> [f32; LANES] {
+    let visible = visible as i32;
     let mut maxima = [f32::NEG_INFINITY; LANES];
-    for chunk in scores.as_chunks::<LANES>().0 {
+    let chunks = scores.as_chunks_mut::<LANES>().0.iter_mut();
+    for (index, (chunk, scales)) in chunks.zip(scales.as_chunks::<LANES>().0).enumerate() {
         for lane in 0..LANES {
+            let position = (index * LANES + lane) as i32;
+            let scaled = chunk[lane] * scales[lane];
+            chunk[lane] = if position < visible {
+                scaled
+            } else {
+                f32::NEG_INFINITY
+            };
             maxima[lane] = larger(chunk[lane], maxima[lane]);
         }
     }
-    let max = larger(fold(maxima, larger), state.max);
+    maxima
+}
+
+/// Turns a row's scaled scores into weights; returns their sum in each lane.
+#[inline(always)]
+fn weigh_row(scores: &mut [f32; BLOCK], max: f32) -> [f32; LANES] {
     let mut sums = [0.0f32; LANES];
     for chunk in scores.as_chunks_mut::<LANES>().0 {
         for lane in 0..LANES {
-            chunk[lane] = exp(chunk[lane] - max);
+            chunk[lane] = exp2_nonpositive(chunk[lane] - max);
             sums[lane] += chunk[lane];
         }
     }
-    let sum = fold(sums, |a, b| a + b);
-    if max > state.max {
-        let rescale = exp(state.max - max);
-        state.sum *= rescale;
-        for value in acc.iter_mut() {
-            *value *= rescale;
-        }
-    }
-    state.max = max;
-    state.sum += sum;
+    sums
 }
 
 multiversion! {
-    /// Turns raw scores of several queries into weights `exp(score · scale −
+    /// Turns raw scores of several queries into weights `2^(score · scale −
     /// max)` in place, zero from the query's `visible` on; updates their states
     /// and rescales their rows of `acc`, the weighted sums so far, to the new
     /// maxima. A query that sees nothing keeps its state.
+    ///
+    /// Goes through all rows for each kind of work: rows are independent, so
+    /// their long chains of dependent instructions overlap.
     pub(crate) fn softmax_rows(
         scores: &mut [[f32; BLOCK]],
         visible: &[usize],
-        scale: f32,
+        scales: &Scales<'_>,
         states: &mut [State],
         acc: &mut [f32],
+        lanes: &mut [[f32; LANES]],
     ) {
-        let width = acc.len() / scores.len();
-        let sums = states.iter_mut().zip(acc.chunks_exact_mut(width));
-        for ((scores, &visible), (state, acc)) in scores.iter_mut().zip(visible).zip(sums) {
-            if visible == 0 {
-                scores.fill(0.0);
+        let rows = scores.len();
+        let (visible, states, lanes) = (&visible[..rows], &mut states[..rows], &mut lanes[..rows]);
+        for row in 0..rows {
+            lanes[row] = scale_row(&mut scores[row], visible[row], scales.scores);
+        }
+        let width = acc.len() / rows;
+        for ((state, maxima), acc) in states.iter_mut().zip(&*lanes).zip(acc.chunks_exact_mut(width)) {
+            let max = fold(*maxima, larger);
+            // Also false for a row that sees nothing, whose maximum is −∞.
+            if max > state.max {
+                let rescale = exp2_nonpositive(state.max - max);
+                *state = State { max, sum: state.sum * rescale };
+                acc.iter_mut().for_each(|value| *value *= rescale);
+            }
+        }
+        for row in 0..rows {
+            if visible[row] == 0 {
+                scores[row].fill(0.0);
+                lanes[row].fill(0.0);
             } else {
-                softmax_row(scores, visible, scale, state, acc);
+                lanes[row] = weigh_row(&mut scores[row], states[row].max);
+            }
+        }
+        for (state, sums) in states.iter_mut().zip(&*lanes) {
+            state.sum += fold(*sums, |a, b| a + b);
+        }
+        if let Some(weights) = scales.weights {
+            for (scores, &visible) in scores.iter_mut().zip(visible) {
+                for (score, weight) in scores.iter_mut().zip(weights).take(visible) {
+                    *score *= weight;
+                }
             }
         }
     }
@@ -115,7 +148,10 @@ multiversion! {
         segment_acc: &[f32],
     ) {
         let max = larger(segment.max, total.max);
-        let (old, new) = (exp(total.max - max), exp(segment.max - max));
+        let (old, new) = (
+            exp2_nonpositive(total.max - max),
+            exp2_nonpositive(segment.max - max),
+        );
         for (total, segment) in total_acc.iter_mut().zip(segment_acc) {
             *total = *total * old + segment * new;
         }
@@ -124,9 +160,9 @@ multiversion! {
 }
 
 multiversion! {
-    /// The weighted mean.
+    /// The weighted mean; zeros of a query that saw nothing.
     pub(crate) fn finish(state: &State, acc: &[f32], out: &mut [f32]) {
-        let scale = 1.0 / state.sum;
+        let scale = if state.is_empty() { 0.0 } else { 1.0 / state.sum };
         for (out, acc) in out.iter_mut().zip(acc) {
             *out = acc * scale;
         }

@@ -1,33 +1,41 @@
 //! One share of attention: some queries of one request under one key head.
 //!
-//! Scores and weighted sums are the matrix kernels' tiles over repacked blocks
-//! of 64 positions, with an online softmax between them. Blocks and the
-//! segments of 1,024 positions they form lie at absolute positions, and a
+//! Keys and values are read in blocks of 64 positions, once for all query rows
+//! of the task, with an online softmax between scores and weighted sums. Blocks
+//! and the segments of 512 positions they form lie at absolute positions, and a
 //! query skips what it does not see, so its bits depend neither on pages nor
 //! on which queries share the task. A segment starts from nothing and is folded
-//! into the total when it ends: segments could be computed apart.
+//! into the total when it ends, so segments can be computed apart.
 
 use std::ops::Range;
 
-use lockstep_backend::{AttentionShape, BackendError, Batch};
+use lockstep_backend::{AttentionShape, Batch, Row};
 
-use super::cache::{BLOCK, Block, CpuKvCache, Plane};
-use super::softmax::{State, finish, merge, softmax_rows};
-use crate::gemm::{Element, PANEL, Tile, Tiles};
+use super::ahead::Ahead;
+use super::block::Queries;
+use super::cache::CpuKvCache;
+use super::cells::{BLOCK, Plane};
+use super::plan::Join;
+use super::scratch::{Scratch, Sums, padded, partial_len};
+use super::softmax::{State, finish, merge};
+use super::tree::Visible;
+use crate::gemm::{Element, Tiles};
 use crate::isa::Isa;
-use crate::memory::Buffer;
 use crate::number::pack_row;
 use crate::partition::Shared;
 
 /// Positions folded into the total at once.
-pub(crate) const SEGMENT: usize = 1_024;
+pub(crate) const SEGMENT: usize = 512;
 
-/// Queries `queries` of request `row` under key head `head`.
+/// Queries `queries` of request `row` under key head `head` over `segments`.
 #[derive(Debug, Clone)]
 pub(crate) struct Task {
     pub row: usize,
     pub head: usize,
     pub queries: Range<usize>,
+    pub segments: Range<usize>,
+    /// Where it leaves its segments when others compute the rest.
+    pub join: Option<usize>,
 }
 
 /// What all tasks of one call share.
@@ -40,289 +48,252 @@ pub(crate) struct Call<'a> {
     pub qkv: &'a [f32],
     pub shape: &'a AttentionShape,
     pub batch: &'a Batch<'a>,
+    pub joins: &'a [Join],
+    pub partials: Shared<'a, f32>,
     pub out: Shared<'a, f32>,
 }
 
-/// A thread's working memory.
-pub(crate) struct Scratch {
-    queries: Buffer<u32>,
-    keys: Buffer<u32>,
-    values: Buffer<u32>,
-    scores: Vec<[f32; BLOCK]>,
-    weights: Vec<u32>,
-    segment: Sums,
-    total: Sums,
-}
-
-/// Running softmax and weighted sums of a task's rows.
-struct Sums {
-    states: Vec<State>,
-    acc: Buffer<f32>,
-}
-
-impl Sums {
-    fn clear(&mut self, rows: usize, width: usize) {
-        self.states[..rows].fill(State::EMPTY);
-        self.acc[..rows * width].fill(0.0);
-    }
-}
-
-/// Head columns rounded up to whole panels.
-fn padded(head_dim: usize) -> usize {
-    head_dim.next_multiple_of(PANEL)
-}
-
-impl Scratch {
-    pub(crate) fn new() -> Self {
-        let sums = || Sums {
-            states: Vec::new(),
-            acc: Buffer::empty(),
-        };
-        Self {
-            queries: Buffer::empty(),
-            keys: Buffer::empty(),
-            values: Buffer::empty(),
-            scores: Vec::new(),
-            weights: Vec::new(),
-            segment: sums(),
-            total: sums(),
-        }
-    }
-
-    /// Makes room for tasks of `rows` query rows.
-    pub(crate) fn grow(&mut self, rows: usize, head_dim: usize) -> Result<(), BackendError> {
-        const WHAT: &str = "attention scratch";
-        self.queries.grow(rows * head_dim, WHAT)?;
-        self.keys.grow(BLOCK * head_dim, WHAT)?;
-        self.values.grow(BLOCK * padded(head_dim), WHAT)?;
-        // No tile is higher than a panel is wide.
-        self.scores.resize(PANEL, [0.0; BLOCK]);
-        self.weights.resize(PANEL * BLOCK, 0);
-        for sums in [&mut self.segment, &mut self.total] {
-            if sums.states.len() < rows {
-                sums.states.resize(rows, State::EMPTY);
-            }
-            sums.acc.grow(rows * padded(head_dim), WHAT)?;
-        }
-        Ok(())
-    }
+/// A task and what follows from it.
+pub(super) struct View<'a> {
+    pub task: &'a Task,
+    pub row: Row,
+    pub pages: &'a [u32],
+    pub plane: Plane,
+    /// Query rows: (query, head) with the head running fastest.
+    pub rows: usize,
+    /// Positions that its queries see.
+    pub seen: usize,
 }
 
 impl Call<'_> {
     /// Query heads per key head.
-    fn group(&self) -> usize {
+    pub(super) fn group(&self) -> usize {
         self.shape.heads / self.shape.kv_heads
     }
 
-    /// Computes the task's part of `out`.
-    pub(crate) fn run(&self, task: &Task, scratch: &mut Scratch) {
+    fn view<'a>(&'a self, task: &'a Task) -> View<'a> {
         let row = self.batch.rows[task.row];
-        let rows = task.queries.len() * self.group();
-        let width = padded(self.shape.head_dim);
-        let seen = row.kv_len as usize + task.queries.end;
-        let planes = [0, 1].map(|part| self.cache.plane(self.layer, part, task.head));
-        self.pack_queries(task, &mut scratch.queries);
-        scratch.total.clear(rows, width);
-        for start in (0..seen).step_by(SEGMENT) {
-            let end = seen.min(start + SEGMENT);
-            if start == 0 {
+        let new = match row.mask {
+            Some(_) => row.q_len as usize,
+            None => task.queries.end,
+        };
+        View {
+            task,
+            row,
+            pages: &self.batch.pages[row.pages_start as usize..],
+            plane: self.cache.keys(self.layer, task.head),
+            rows: task.queries.len() * self.group(),
+            seen: row.kv_len as usize + new,
+        }
+    }
+
+    /// Runs tasks one after the other, each reading ahead into the next.
+    pub(crate) fn run_all(&self, tasks: &[Task], scratch: &mut Scratch) {
+        for (index, task) in tasks.iter().enumerate() {
+            let next = tasks.get(index + 1).map(|task| self.view(task));
+            self.run(&self.view(task), next.as_ref(), scratch);
+        }
+    }
+
+    /// Computes the task's part of `out`, or of a join's partial results.
+    fn run(&self, view: &View<'_>, next: Option<&View<'_>>, scratch: &mut Scratch) {
+        let task = view.task;
+        self.pack_queries(view, 0..view.rows, &mut scratch.queries);
+        for segment in task.segments.clone() {
+            self.segment(view, segment, next, scratch);
+            if let Some(join) = task.join {
+                self.store(view, &self.joins[join], segment, &scratch.segment);
+            } else if segment == 0 {
                 // Folding into an empty total would copy; the first segment is the total.
-                self.segment(task, &planes, start..end, scratch);
                 std::mem::swap(&mut scratch.segment, &mut scratch.total);
-                continue;
-            }
-            self.segment(task, &planes, start..end, scratch);
-            let Scratch { segment, total, .. } = scratch;
-            let parts = segment.states.iter().zip(segment.acc.chunks_exact(width));
-            let totals = total
-                .states
-                .iter_mut()
-                .zip(total.acc.chunks_exact_mut(width));
-            for ((state, acc), (total, total_acc)) in parts.zip(totals).take(rows) {
-                if state.sum != 0.0 || state.max != f32::NEG_INFINITY {
-                    merge(self.isa, total, total_acc, state, acc);
+            } else {
+                let (part, total) = (&scratch.segment, &mut scratch.total);
+                let width = padded(self.shape.head_dim);
+                for index in 0..view.rows {
+                    let acc = &part.acc[index * width..(index + 1) * width];
+                    self.fold(total, index, &part.states[index], acc);
                 }
             }
         }
-        self.finish(task, &scratch.total);
-    }
-
-    fn finish(&self, task: &Task, sums: &Sums) {
-        let (head_dim, group) = (self.shape.head_dim, self.group());
-        let first = self.batch.rows[task.row].start as usize + task.queries.start;
-        let rows = sums
-            .states
-            .iter()
-            .zip(sums.acc.chunks_exact(padded(head_dim)));
-        for (index, (state, acc)) in rows.take(task.queries.len() * group).enumerate() {
-            let (token, head) = (first + index / group, task.head * group + index % group);
-            let start = token * self.shape.out_width() + head * head_dim;
-            // SAFETY: tasks cover disjoint (token, head) pairs.
-            let out = unsafe { self.out.slice(start..start + head_dim) };
-            finish(self.isa, state, &acc[..head_dim], out);
+        match task.join {
+            None => self.finish(view, &scratch.total),
+            Some(join) if self.joins[join].done() => {
+                self.collect(view, &self.joins[join], &mut scratch.total);
+                self.finish(view, &scratch.total);
+            }
+            Some(_) => {}
         }
     }
 
-    /// Rows are (query, head) with the head running fastest, in blocks of the
-    /// tile's height.
-    fn pack_queries(&self, task: &Task, out: &mut [u32]) {
+    /// Packs query rows in blocks of the tile's height.
+    fn pack_queries(&self, view: &View<'_>, rows: Range<usize>, out: &mut [u32]) {
         let (head_dim, group) = (self.shape.head_dim, self.group());
         let len = self.tiles.input.len(head_dim);
-        let first = self.batch.rows[task.row].start as usize + task.queries.start;
-        let rows = task.queries.len() * group;
+        let first = view.row.start as usize + view.task.queries.start;
         let height = self.tiles.rows();
-        for index in 0..rows {
-            let (token, head) = (first + index / group, task.head * group + index % group);
+        for (index, row) in rows.clone().enumerate() {
+            let (token, head) = (first + row / group, view.task.head * group + row % group);
             let start = token * self.shape.qkv_width() + head * head_dim;
             let query = &self.qkv[start..start + head_dim];
             let block = index / height * height;
-            let block_rows = height.min(rows - block);
             pack_row(
                 self.isa,
                 self.tiles.input,
                 query,
                 out,
                 block * len + index - block,
-                block_rows,
+                height.min(rows.len() - block),
             );
         }
     }
 
+    /// Attends one segment of positions into `scratch.segment`.
     fn segment(
         &self,
-        task: &Task,
-        planes: &[Plane; 2],
-        positions: Range<usize>,
+        view: &View<'_>,
+        segment: usize,
+        next: Option<&View<'_>>,
         scratch: &mut Scratch,
     ) {
-        let row = self.batch.rows[task.row];
-        let rows = task.queries.len() * self.group();
-        scratch.segment.clear(rows, padded(self.shape.head_dim));
-        let block = |from: usize| Block {
-            pages: &self.batch.pages[row.pages_start as usize..],
-            from,
-            count: BLOCK.min(positions.end.saturating_sub(from)),
-        };
-        for from in positions.clone().step_by(BLOCK) {
-            let (block, next) = (block(from), block(from + BLOCK));
-            for plane in planes {
-                self.cache.prefetch(plane, &next);
+        scratch
+            .segment
+            .clear(view.rows, padded(self.shape.head_dim));
+        let start = segment * SEGMENT;
+        let end = view.seen.min(start + SEGMENT);
+        let cached = view.row.kv_len as usize;
+        for from in (start..end).step_by(BLOCK) {
+            let to = end.min(from + BLOCK);
+            self.look_ahead(view, to, next, &mut scratch.ahead);
+            match view.row.mask {
+                Some(mask) if to > cached => {
+                    let visible = Visible::new(self.batch.masks, mask, &view.row);
+                    self.masked_block(view, &visible, from, scratch);
+                }
+                _ => {
+                    scratch.cells.clear();
+                    scratch.cells.extend(&view.plane, view.pages, from..to);
+                    self.pack_block(scratch);
+                    let first = cached + view.task.queries.start;
+                    self.rows(0..view.rows, Queries::Task, scratch, |row| {
+                        (first + row / self.group() + 1).saturating_sub(from)
+                    });
+                }
             }
-            self.cache.pack_keys(
-                self.isa,
-                self.element,
-                &planes[0],
-                &block,
-                &mut scratch.keys,
-            );
-            self.cache.pack_values(
-                self.isa,
-                self.element,
-                &planes[1],
-                &block,
-                &mut scratch.values,
-            );
-            for first in (0..rows).step_by(self.tiles.rows()) {
-                let last = rows.min(first + self.tiles.rows()) - 1;
-                let position = row.kv_len as usize + task.queries.start + last / self.group();
-                if position >= from {
-                    self.block(task, first..last + 1, &block, scratch);
+            scratch.ahead.fetch(self.cache, BLOCK);
+        }
+    }
+
+    /// A block that reaches into the new tokens of a masked row: each query has
+    /// its own positions there.
+    fn masked_block(
+        &self,
+        view: &View<'_>,
+        visible: &Visible<'_>,
+        from: usize,
+        scratch: &mut Scratch,
+    ) {
+        let (cached, group) = (view.row.kv_len as usize, self.group());
+        for (index, query) in view.task.queries.clone().enumerate() {
+            scratch.cells.clear();
+            let (plane, cells) = (&view.plane, &mut scratch.cells);
+            cells.extend(plane, view.pages, from..cached.max(from));
+            let skipped = from.saturating_sub(cached);
+            let left = BLOCK - cells.len();
+            for token in visible.tokens(query).skip(skipped).take(left) {
+                let position = cached + token;
+                cells.extend(plane, view.pages, position..position + 1);
+            }
+            let count = cells.len();
+            if count > 0 {
+                let rows = index * group..(index + 1) * group;
+                self.pack_queries(view, rows.clone(), &mut scratch.own_queries);
+                self.pack_block(scratch);
+                self.rows(rows, Queries::Own, scratch, |_| count);
+            }
+        }
+    }
+
+    /// Points `ahead` at what comes after position `from`: more of this task or
+    /// the beginning of the next.
+    fn look_ahead(&self, view: &View<'_>, from: usize, next: Option<&View<'_>>, ahead: &mut Ahead) {
+        let cells = ahead.restart();
+        let end = view.seen.min(view.task.segments.end * SEGMENT);
+        if from < end {
+            cells.extend(&view.plane, view.pages, from..end.min(from + BLOCK));
+        } else if let Some(next) = next {
+            let from = next.task.segments.start * SEGMENT;
+            let to = next.seen.min(from + BLOCK);
+            cells.extend(&next.plane, next.pages, from..to);
+        }
+    }
+
+    /// Folds a later segment's result for one row into the total.
+    fn fold(&self, total: &mut Sums, row: usize, state: &State, acc: &[f32]) {
+        if !state.is_empty() {
+            let width = acc.len();
+            let total_acc = &mut total.acc[row * width..(row + 1) * width];
+            merge(self.isa, &mut total.states[row], total_acc, state, acc);
+        }
+    }
+
+    /// Where a join keeps one segment's result.
+    fn partial(&self, view: &View<'_>, join: &Join, segment: usize) -> Range<usize> {
+        let len = view.rows * partial_len(self.shape.head_dim);
+        let start = join.start + segment * len;
+        start..start + len
+    }
+
+    /// Leaves a segment's result in its join.
+    fn store(&self, view: &View<'_>, join: &Join, segment: usize, sums: &Sums) {
+        let width = padded(self.shape.head_dim);
+        // SAFETY: each segment of a join belongs to one task.
+        let parts = unsafe { self.partials.slice(self.partial(view, join, segment)) };
+        let parts = parts.chunks_exact_mut(2 + width);
+        for ((part, state), acc) in parts.zip(&sums.states).zip(sums.acc.chunks_exact(width)) {
+            (part[0], part[1]) = (state.max, state.sum);
+            part[2..].copy_from_slice(acc);
+        }
+    }
+
+    /// Folds a join's segments in order.
+    fn collect(&self, view: &View<'_>, join: &Join, total: &mut Sums) {
+        let width = padded(self.shape.head_dim);
+        for segment in 0..join.segments {
+            // SAFETY: all tasks of the join are done, as its counter told this
+            // thread, so nobody else touches its segments.
+            let parts = unsafe { self.partials.slice(self.partial(view, join, segment)) };
+            for (row, part) in parts.chunks_exact(2 + width).enumerate() {
+                let state = State {
+                    max: part[0],
+                    sum: part[1],
+                };
+                if segment == 0 {
+                    total.states[row] = state;
+                    total.acc[row * width..(row + 1) * width].copy_from_slice(&part[2..]);
+                } else {
+                    self.fold(total, row, &state, &part[2..]);
                 }
             }
         }
     }
 
-    /// One tile of query rows against one block of positions.
-    fn block(&self, task: &Task, rows: Range<usize>, block: &Block<'_>, scratch: &mut Scratch) {
-        let width = padded(self.shape.head_dim);
-        let Scratch {
-            queries,
-            keys,
-            values,
-            scores,
-            weights,
-            segment,
-            ..
-        } = scratch;
-        let len = self.tiles.input.len(self.shape.head_dim);
-        let scores = &mut scores[..rows.len()];
-        self.scores(
-            &queries[rows.start * len..rows.end * len],
-            keys,
-            block.count,
-            scores,
-        );
-
-        let query = self.batch.rows[task.row].kv_len as usize + task.queries.start;
-        let mut visible = [0; PANEL];
-        for (visible, row) in visible.iter_mut().zip(rows.clone()) {
-            let seen = query + row / self.group() + 1;
-            *visible = seen.saturating_sub(block.from).min(block.count);
-        }
-        let acc = &mut segment.acc[rows.start * width..rows.end * width];
-        let states = &mut segment.states[rows.clone()];
-        softmax_rows(
-            self.isa,
-            scores,
-            &visible[..rows.len()],
-            self.shape.scale,
-            states,
-            acc,
-        );
-        for (row, weight) in scores.iter().enumerate() {
-            pack_row(self.isa, self.tiles.input, weight, weights, row, rows.len());
-        }
-        self.accumulate(weights, values, block.count, rows.len(), acc);
-    }
-
-    /// Query rows times keys.
-    fn scores(&self, queries: &[u32], keys: &[u32], count: usize, scores: &mut [[f32; BLOCK]]) {
-        let steps = self.element.steps(self.shape.head_dim);
-        let tile = self.tiles.single[scores.len() - 1];
-        let scores = scores.as_flattened_mut();
-        for panel in 0..count.div_ceil(PANEL) {
-            let keys = &keys[panel * steps * PANEL..(panel + 1) * steps * PANEL];
-            let work = Tile {
-                a: queries.as_ptr(),
-                b: keys.as_ptr(),
-                panel_stride: 0,
-                steps,
-                c: scores[panel * PANEL..].as_mut_ptr(),
-                ldc: BLOCK,
-                resume: false,
-            };
-            // SAFETY: `tile` suits this machine and as many rows as `scores`
-            // has, whose columns `panel` covers; `queries` holds those rows.
-            unsafe { tile(&work) };
-        }
-    }
-
-    /// Adds weights times values to `acc`, `rows` rows.
-    fn accumulate(
-        &self,
-        weights: &[u32],
-        values: &[u32],
-        count: usize,
-        rows: usize,
-        acc: &mut [f32],
-    ) {
-        let width = padded(self.shape.head_dim);
-        let panel_len = self.element.steps(BLOCK) * PANEL;
-        let tile = self.tiles.single[rows - 1];
-        for panel in 0..width / PANEL {
-            let values = &values[panel * panel_len..(panel + 1) * panel_len];
-            let work = Tile {
-                a: weights.as_ptr(),
-                b: values.as_ptr(),
-                panel_stride: 0,
-                steps: self.element.steps(count),
-                c: acc[panel * PANEL..].as_mut_ptr(),
-                ldc: width,
-                resume: true,
-            };
-            // SAFETY: `tile` suits this machine and `rows` rows, as many as
-            // `weights` and `acc` hold; `panel` lies within their columns.
-            unsafe { tile(&work) };
+    /// Writes the task's part of `out`.
+    fn finish(&self, view: &View<'_>, sums: &Sums) {
+        let (head_dim, group) = (self.shape.head_dim, self.group());
+        let first = view.row.start as usize + view.task.queries.start;
+        let rows = sums
+            .states
+            .iter()
+            .zip(sums.acc.chunks_exact(padded(head_dim)));
+        for (index, (state, acc)) in rows.take(view.rows).enumerate() {
+            let (token, head) = (
+                first + index / group,
+                view.task.head * group + index % group,
+            );
+            let start = token * self.shape.out_width() + head * head_dim;
+            // SAFETY: tasks and joins cover disjoint (token, head) pairs.
+            let out = unsafe { self.out.slice(start..start + head_dim) };
+            finish(self.isa, state, &acc[..head_dim], out);
         }
     }
 }

@@ -1,235 +1,20 @@
 //! Paged attention against contiguous attention in f64.
 
-use lockstep_backend::{AttentionShape, Backend, Batch, KvDType, KvShape, Row};
-use lockstep_backend_cpu::{Compute, CpuBackend, CpuKvCache, Isa};
+mod trees;
+mod world;
+
+use lockstep_backend::{Backend, KvDType, KvShape};
+use lockstep_backend_cpu::{Compute, Isa};
 use proptest::prelude::*;
 
-use crate::machine::{Values, backend, bits, rounded, tensor, variants};
+use crate::machine::{backend, bits, variants};
+use world::{Run, World, one_by_one, ragged, whole};
 
-/// Requests with all their tokens' queries, keys and values.
-struct World {
-    shape: AttentionShape,
-    /// Per request, `[tokens, qkv]`.
-    requests: Vec<Vec<f32>>,
-}
-
-impl World {
-    fn new(heads: usize, kv_heads: usize, head_dim: usize, lengths: &[usize], seed: u64) -> Self {
-        let scale = 1.0 / (head_dim as f32).sqrt();
-        let shape = AttentionShape {
-            heads,
-            kv_heads,
-            head_dim,
-            scale,
-        };
-        let mut values = Values::new(seed);
-        let request = |&length: &usize| {
-            let floats = values.floats(length * shape.qkv_width());
-            floats.iter().map(|x| x * 3.0).collect()
-        };
-        Self {
-            shape,
-            requests: lengths.iter().map(request).collect(),
-        }
-    }
-
-    fn length(&self, request: usize) -> usize {
-        self.requests[request].len() / self.shape.qkv_width()
-    }
-
-    /// One request in f64, with keys and values as the cache rounds them.
-    fn reference(&self, request: usize, dtype: Compute) -> Vec<f64> {
-        let AttentionShape {
-            heads,
-            kv_heads,
-            head_dim,
-            scale,
-        } = self.shape;
-        let (width, tokens) = (self.shape.qkv_width(), self.length(request));
-        let at = |token: usize, column: usize| {
-            rounded(self.requests[request][token * width + column], dtype)
-        };
-        let mut out = Vec::new();
-        for token in 0..tokens {
-            for head in 0..heads {
-                let key = (heads + head / (heads / kv_heads)) * head_dim;
-                let value = key + kv_heads * head_dim;
-                let score = |past: usize| -> f64 {
-                    let dot: f64 = (0..head_dim)
-                        .map(|d| at(token, head * head_dim + d) * at(past, key + d))
-                        .sum();
-                    dot * f64::from(scale)
-                };
-                let scores: Vec<f64> = (0..=token).map(score).collect();
-                let max = scores.iter().copied().fold(f64::MIN, f64::max);
-                let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
-                let sum: f64 = weights.iter().sum();
-                for d in 0..head_dim {
-                    let mean: f64 = weights
-                        .iter()
-                        .enumerate()
-                        .map(|(past, w)| w * at(past, value + d))
-                        .sum();
-                    out.push(mean / sum);
-                }
-            }
-        }
-        out
-    }
-}
-
-/// How a world is run: a cache with shuffled pages, and steps that bring some
-/// tokens of some requests each.
-struct Run {
-    page_size: usize,
-    kv_dtype: KvDType,
-    seed: u64,
-}
-
-impl Run {
-    fn cache(&self, backend: &mut CpuBackend, world: &World) -> (CpuKvCache, Vec<Vec<u32>>) {
-        let pages_of = |request| world.length(request).div_ceil(self.page_size);
-        let needed: usize = (0..world.requests.len()).map(pages_of).sum();
-        let mut free: Vec<u32> = (0..needed as u32 + 5).collect();
-        let mut values = Values::new(self.seed);
-        for i in (1..free.len()).rev() {
-            free.swap(i, values.below(i + 1));
-        }
-        let tables = (0..world.requests.len()).map(|r| free.split_off(free.len() - pages_of(r)));
-        let tables = tables.collect();
-        let shape = KvShape {
-            layers: 2,
-            kv_heads: world.shape.kv_heads,
-            head_dim: world.shape.head_dim,
-            pages: needed + 5,
-            page_size: self.page_size,
-            dtype: self.kv_dtype,
-        };
-        (backend.kv_cache(&shape).unwrap(), tables)
-    }
-
-    /// Runs every step, a list of (request, tokens to bring); returns each
-    /// request's outputs in order.
-    fn outputs(
-        &self,
-        backend: &mut CpuBackend,
-        world: &World,
-        steps: &[Vec<(usize, usize)>],
-    ) -> Vec<Vec<f32>> {
-        let (mut cache, tables) = self.cache(backend, world);
-        let mut done = vec![0; world.requests.len()];
-        let mut outputs = vec![Vec::new(); world.requests.len()];
-        for step in steps {
-            self.step(
-                backend,
-                world,
-                &mut cache,
-                &tables,
-                step,
-                &mut done,
-                &mut outputs,
-            );
-        }
-        outputs
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "the state of a run")]
-    fn step(
-        &self,
-        backend: &mut CpuBackend,
-        world: &World,
-        cache: &mut CpuKvCache,
-        tables: &[Vec<u32>],
-        step: &[(usize, usize)],
-        done: &mut [usize],
-        outputs: &mut [Vec<f32>],
-    ) {
-        let width = world.shape.qkv_width();
-        let (mut rows, mut pages, mut cells, mut positions) = (vec![], vec![], vec![], vec![]);
-        let mut qkv = Vec::new();
-        for &(request, count) in step {
-            let from = done[request];
-            let used = (from + count).div_ceil(self.page_size);
-            rows.push(Row {
-                start: cells.len() as u32,
-                q_len: count as u32,
-                kv_len: from as u32,
-                pages_start: pages.len() as u32,
-            });
-            pages.extend_from_slice(&tables[request][..used]);
-            for token in from..from + count {
-                let page = tables[request][token / self.page_size] as usize;
-                cells.push((page * self.page_size + token % self.page_size) as u32);
-                positions.push(token as u32);
-            }
-            qkv.extend_from_slice(&world.requests[request][from * width..(from + count) * width]);
-            done[request] += count;
-        }
-        let tokens = vec![0; cells.len()];
-        let batch = Batch {
-            tokens: &tokens,
-            positions: &positions,
-            cells: &cells,
-            rows: &rows,
-            pages: &pages,
-            logit_tokens: &[],
-        };
-        let qkv = tensor(backend, &qkv, width);
-        let mut out = backend
-            .tensor(cells.len(), world.shape.out_width())
-            .unwrap();
-        out.values_mut().fill(f32::NAN);
-        backend.attention(cache, 1, &qkv, &world.shape, &batch, &mut out);
-        let mut at = 0;
-        for &(request, count) in step {
-            let end = at + count * world.shape.out_width();
-            outputs[request].extend_from_slice(&out.values()[at..end]);
-            at = end;
-        }
-    }
-}
-
-/// Every request whole, all in one step.
-fn whole(world: &World) -> Vec<Vec<(usize, usize)>> {
-    vec![
-        (0..world.requests.len())
-            .map(|r| (r, world.length(r)))
-            .collect(),
-    ]
-}
-
-/// Requests one after another, token by token.
-fn one_by_one(world: &World) -> Vec<Vec<(usize, usize)>> {
-    let tokens = |r: usize| (0..world.length(r)).map(move |_| vec![(r, 1)]);
-    (0..world.requests.len()).flat_map(tokens).collect()
-}
-
-/// Random chunks of random requests.
-fn ragged(world: &World, seed: u64) -> Vec<Vec<(usize, usize)>> {
-    let mut values = Values::new(seed);
-    let mut left: Vec<usize> = (0..world.requests.len()).map(|r| world.length(r)).collect();
-    let mut steps = Vec::new();
-    while left.iter().any(|&left| left > 0) {
-        let mut step = Vec::new();
-        for (request, left) in left.iter_mut().enumerate() {
-            if *left > 0 && values.below(3) > 0 {
-                let count = 1 + values.below((*left).min(70));
-                *left -= count;
-                step.push((request, count));
-            }
-        }
-        if !step.is_empty() {
-            steps.push(step);
-        }
-    }
-    steps
-}
-
-fn check(world: &World, outputs: &[Vec<f32>], dtype: Compute, what: &str) {
+fn check(world: &World, outputs: &[Vec<f32>], dtype: Compute, kv_dtype: KvDType, what: &str) {
     // Weights are rounded to bf16 before the weighted sum.
     let limit = if dtype == Compute::Bf16 { 2e-2 } else { 2e-5 };
     for (request, output) in outputs.iter().enumerate() {
-        let reference = world.reference(request, dtype);
+        let reference = world.reference(request, dtype, kv_dtype);
         assert_eq!(reference.len(), output.len());
         for (i, (&got, &exact)) in output.iter().zip(&reference).enumerate() {
             let error = (f64::from(got) - exact).abs();
@@ -248,6 +33,12 @@ fn kv_dtype(dtype: Compute) -> KvDType {
     }
 }
 
+/// The cache types that suit an arithmetic: its own and, where heads allow, int8.
+fn kv_dtypes(dtype: Compute, head_dim: usize) -> impl Iterator<Item = KvDType> {
+    let int8 = head_dim.is_multiple_of(4).then_some(KvDType::Int8);
+    std::iter::once(kv_dtype(dtype)).chain(int8)
+}
+
 #[test]
 fn attention_is_that_of_plain_arithmetic() {
     let worlds = [
@@ -261,18 +52,16 @@ fn attention_is_that_of_plain_arithmetic() {
         for (isa, dtype) in variants() {
             let mut backend = backend(isa, dtype, 2);
             for page_size in [1, 16, 64] {
-                let run = Run {
-                    page_size,
-                    kv_dtype: kv_dtype(dtype),
-                    seed: 7,
-                };
-                let outputs = run.outputs(&mut backend, world, &whole(world));
-                check(
-                    world,
-                    &outputs,
-                    dtype,
-                    &format!("{isa} {dtype:?} page {page_size}"),
-                );
+                for kv_dtype in kv_dtypes(dtype, world.shape.head_dim) {
+                    let run = Run {
+                        page_size,
+                        kv_dtype,
+                        seed: 7,
+                    };
+                    let outputs = run.outputs(&mut backend, world, &whole(world));
+                    let what = format!("{isa} {dtype:?} {kv_dtype:?} page {page_size}");
+                    check(world, &outputs, dtype, kv_dtype, &what);
+                }
             }
         }
     }
@@ -293,7 +82,7 @@ fn a_bf16_cache_serves_f32_arithmetic_and_the_reverse() {
                 seed: 3,
             };
             let outputs = run.outputs(&mut backend(isa, dtype, 1), &world, &whole(&world));
-            check(&world, &outputs, Compute::F32, "mixed");
+            check(&world, &outputs, Compute::F32, kv_dtype, "mixed");
         }
     }
 }
@@ -308,11 +97,60 @@ fn long_requests_cross_segments() {
             seed: 5,
         };
         let whole = run.outputs(&mut backend(isa, dtype, 2), &world, &whole(&world));
-        check(&world, &whole, dtype, "long");
+        check(&world, &whole, dtype, kv_dtype(dtype), "long");
         let chunked = run.outputs(&mut backend(isa, dtype, 1), &world, &ragged(&world, 8));
         for (a, b) in whole.iter().zip(&chunked) {
             assert_eq!(bits(a), bits(b), "{isa} {dtype:?}");
         }
+    }
+}
+
+#[test]
+fn segments_computed_apart_give_the_same_bits() {
+    // One long request and few heads: positions are cut for more threads.
+    let world = World::new(3, 3, 8, &[2_600], 23);
+    for (isa, dtype) in variants() {
+        for kv_dtype in kv_dtypes(dtype, 8) {
+            let run = Run {
+                page_size: 16,
+                kv_dtype,
+                seed: 5,
+            };
+            let steps = [vec![(0, 2_590)], vec![(0, 1)], vec![(0, 9)]];
+            let outputs = |threads, steps: &[_]| {
+                bits(&run.outputs(&mut backend(isa, dtype, threads), &world, steps)[0])
+            };
+            let expected = outputs(1, &whole(&world));
+            for threads in [1, 2, 5, 8] {
+                let found = outputs(threads, &steps);
+                assert!(found == expected, "{isa} {dtype:?} {kv_dtype:?} {threads}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_int8_cache_is_near_the_exact_result() {
+    let world = World::new(4, 2, 64, &[300, 40], 41);
+    let run = Run {
+        page_size: 16,
+        kv_dtype: KvDType::Int8,
+        seed: 9,
+    };
+    let outputs = run.outputs(
+        &mut backend(Isa::detect(), Compute::F32, 1),
+        &world,
+        &whole(&world),
+    );
+    for (request, output) in outputs.iter().enumerate() {
+        let exact = world.reference(request, Compute::F32, KvDType::F32);
+        let errors = output
+            .iter()
+            .zip(&exact)
+            .map(|(x, exact)| (f64::from(*x) - exact).powi(2));
+        let error = (errors.sum::<f64>() / exact.len() as f64).sqrt();
+        let size = (exact.iter().map(|x| x * x).sum::<f64>() / exact.len() as f64).sqrt();
+        assert!(error <= 0.02 * size, "request {request}: {error} of {size}");
     }
 }
 
@@ -331,15 +169,16 @@ proptest! {
     ) {
         let world = World::new(kv_heads * group, kv_heads, 2 * half, &lengths, seed);
         for (isa, dtype) in variants() {
-            let kv_dtype = kv_dtype(dtype);
-            let base = Run { page_size: 16, kv_dtype, seed };
-            let expected = base.outputs(&mut backend(isa, dtype, 1), &world, &whole(&world));
-            let other = Run { page_size, kv_dtype, seed: seed ^ 1 };
-            let mut backend = backend(isa, dtype, threads);
-            for steps in [whole(&world), ragged(&world, seed), one_by_one(&world)] {
-                let outputs = other.outputs(&mut backend, &world, &steps);
-                for (a, b) in expected.iter().zip(&outputs) {
-                    prop_assert_eq!(bits(a), bits(b), "{} {:?}", isa, dtype);
+            for kv_dtype in kv_dtypes(dtype, 2 * half) {
+                let base = Run { page_size: 16, kv_dtype, seed };
+                let expected = base.outputs(&mut backend(isa, dtype, 1), &world, &whole(&world));
+                let other = Run { page_size, kv_dtype, seed: seed ^ 1 };
+                let mut backend = backend(isa, dtype, threads);
+                for steps in [whole(&world), ragged(&world, seed), one_by_one(&world)] {
+                    let outputs = other.outputs(&mut backend, &world, &steps);
+                    for (a, b) in expected.iter().zip(&outputs) {
+                        prop_assert_eq!(bits(a), bits(b), "{} {:?} {:?}", isa, dtype, kv_dtype);
+                    }
                 }
             }
         }
@@ -349,10 +188,10 @@ proptest! {
 #[test]
 fn instruction_sets_with_the_same_rounding_give_the_same_bits() {
     let world = World::new(6, 2, 40, &[150, 3], 31);
-    let run = |isa, dtype| {
+    let run = |isa, dtype, kv_dtype| {
         let run = Run {
             page_size: 16,
-            kv_dtype: kv_dtype(dtype),
+            kv_dtype,
             seed: 1,
         };
         bits(
@@ -363,8 +202,14 @@ fn instruction_sets_with_the_same_rounding_give_the_same_bits() {
     let exact = [Isa::Avx2, Isa::Avx512, Isa::Neon];
     let here: Vec<Isa> = exact.into_iter().filter(|isa| isa.is_available()).collect();
     for &isa in &here {
-        assert_eq!(run(isa, Compute::F32), run(here[0], Compute::F32));
-        assert_eq!(run(isa, Compute::Bf16), run(Isa::Scalar, Compute::Bf16));
+        for kv_dtype in [KvDType::F32, KvDType::Bf16, KvDType::Int8] {
+            let (dtype, kv) = (Compute::F32, kv_dtype);
+            assert_eq!(run(isa, dtype, kv), run(here[0], dtype, kv));
+        }
+        for kv_dtype in [KvDType::Bf16, KvDType::Int8] {
+            let (dtype, kv) = (Compute::Bf16, kv_dtype);
+            assert_eq!(run(isa, dtype, kv), run(Isa::Scalar, dtype, kv));
+        }
     }
 }
 
@@ -389,6 +234,13 @@ fn a_huge_cache_costs_nothing_until_it_is_written() {
         head_dim: 63,
         ..shape
     };
+    let uneven = KvShape {
+        head_dim: 62,
+        dtype: KvDType::Int8,
+        ..shape
+    };
+    let refused = backend.kv_cache(&uneven).err().unwrap().to_string();
+    assert!(refused.contains("multiple of 4"), "{refused}");
     assert!(
         backend
             .kv_cache(&odd)

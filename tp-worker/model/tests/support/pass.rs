@@ -34,6 +34,7 @@ impl Pass {
             q_len: range.len() as u32,
             kv_len: range.start as u32,
             pages_start: self.pages.len() as u32,
+            mask: None,
         });
         self.pages
             .extend((0..range.end.div_ceil(page_size)).map(&page));
@@ -53,6 +54,7 @@ impl Pass {
             rows: &self.rows,
             pages: &self.pages,
             logit_tokens,
+            masks: &[],
         }
     }
 }

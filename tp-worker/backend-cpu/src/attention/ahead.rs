@@ -1,0 +1,71 @@
+//! Keys and values asked for before they are needed.
+
+use super::cache::{CpuKvCache, Data};
+use super::cells::Cells;
+
+/// Bytes that come at once.
+const LINE: usize = 64;
+
+/// The next block, fetched a few lines at a time while the current one is
+/// worked on: a burst would fill the processor's queue of misses and stall it.
+pub(crate) struct Ahead {
+    /// The block's cells.
+    pub cells: Cells,
+    /// Rows already asked for.
+    done: usize,
+}
+
+impl Ahead {
+    pub(crate) const EMPTY: Self = Self {
+        cells: Cells::EMPTY,
+        done: 0,
+    };
+
+    /// Starts over with other cells, which the caller then fills in.
+    pub(crate) fn restart(&mut self) -> &mut Cells {
+        self.done = 0;
+        self.cells.clear();
+        &mut self.cells
+    }
+
+    /// Asks for the keys and values of `count` more positions.
+    #[inline]
+    pub(crate) fn fetch(&mut self, cache: &CpuKvCache, count: usize) {
+        let rows = self.cells.rows();
+        let end = rows.len().min(self.done + count);
+        for &row in &rows[self.done..end] {
+            for row in [row, row + cache.values_after()] {
+                prefetch_row(cache, row);
+            }
+        }
+        self.done = end;
+    }
+}
+
+#[inline(always)]
+fn prefetch_row(cache: &CpuKvCache, row: usize) {
+    let (start, bytes) = match &cache.data {
+        Data::Bf16(data) => (data.as_ptr().cast::<u8>(), 2 * cache.shape.head_dim),
+        Data::F32(data) => (data.as_ptr().cast::<u8>(), 4 * cache.shape.head_dim),
+        Data::Int8(codes, scales) => {
+            prefetch(scales.as_ptr().wrapping_add(row).cast());
+            (codes.as_ptr().cast::<u8>(), cache.shape.head_dim)
+        }
+    };
+    let start = start.wrapping_add(row * bytes);
+    for line in (0..bytes).step_by(LINE) {
+        prefetch(start.wrapping_add(line));
+    }
+}
+
+#[inline(always)]
+fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch touches nothing and never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}

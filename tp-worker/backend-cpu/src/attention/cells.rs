@@ -1,0 +1,82 @@
+//! Where positions of requests lie in the cache.
+
+/// Positions of a block: the unit of the online softmax.
+pub(crate) const BLOCK: usize = 64;
+
+/// Where the keys or values of one head of one layer lie, counted in rows of
+/// `head_dim` elements.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plane {
+    /// Row of page 0, offset 0.
+    pub(super) start: usize,
+    /// Rows from one page to the next.
+    pub(super) page_stride: usize,
+    pub(super) page_size: usize,
+    pub(super) pages: usize,
+}
+
+impl Plane {
+    /// The row of a cell.
+    ///
+    /// # Panics
+    /// When the cache has no such page.
+    #[inline(always)]
+    pub(super) fn row(&self, page: usize, offset: usize) -> usize {
+        assert!(page < self.pages, "page {page} lies outside the cache");
+        self.start + page * self.page_stride + offset
+    }
+}
+
+/// Cache rows of the keys of up to 64 positions, in order.
+#[derive(Debug)]
+pub(crate) struct Cells {
+    rows: [usize; BLOCK],
+    count: usize,
+}
+
+impl Cells {
+    pub(crate) const EMPTY: Self = Self {
+        rows: [0; BLOCK],
+        count: 0,
+    };
+
+    pub(crate) fn clear(&mut self) {
+        self.count = 0;
+    }
+
+    /// Adds consecutive positions of a request, through its page table.
+    pub(crate) fn extend(
+        &mut self,
+        plane: &Plane,
+        pages: &[u32],
+        positions: std::ops::Range<usize>,
+    ) {
+        if positions.is_empty() {
+            return;
+        }
+        let mut page = positions.start / plane.page_size;
+        let mut offset = positions.start % plane.page_size;
+        let mut left = positions.len();
+        while left > 0 {
+            let run = left.min(plane.page_size - offset);
+            let row = plane.row(pages[page] as usize, offset);
+            let slots = &mut self.rows[self.count..self.count + run];
+            slots
+                .iter_mut()
+                .zip(row..)
+                .for_each(|(slot, row)| *slot = row);
+            self.count += run;
+            left -= run;
+            (page, offset) = (page + 1, 0);
+        }
+    }
+
+    /// One row per position.
+    pub(crate) fn rows(&self) -> &[usize] {
+        &self.rows[..self.count]
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+}

@@ -1,0 +1,304 @@
+//! How a batch's attention is cut into tasks and dealt out to threads.
+//!
+//! A task is some queries of one request under one key head. Where whole tasks
+//! can't keep all threads equally busy, as with one long request and few heads,
+//! the dearest are also cut by segments of positions (flash-decoding: Dao et
+//! al., 2023), which are computed apart and then folded in order. Cuts never
+//! show in the result, because segments always begin from nothing.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use lockstep_backend::{AttentionShape, Row};
+
+use super::task::{SEGMENT, Task};
+
+/// The most query rows of a task: their sums stay in the second-level cache
+/// while keys and values stream past once.
+pub(crate) const MAX_ROWS: usize = 192;
+/// Queries are not cut into tasks of fewer rows than this: each task reads and
+/// packs all positions it sees.
+const MIN_ROWS: usize = 48;
+/// Tasks wanted per thread, so that uneven ones even out.
+const TASKS_PER_THREAD: usize = 4;
+/// Reading and packing a position costs about as much as attending this many
+/// rows to it.
+const PACKING_ROWS: usize = 8;
+/// Positions are cut only where a thread would otherwise have this many
+/// sixteenths more to do than the average one.
+const UNEVEN: usize = 2;
+
+/// Tasks of one batch. All layers of a pass have the same.
+pub(crate) struct Plan {
+    made_for: Option<(AttentionShape, usize)>,
+    rows: Vec<Row>,
+    pub tasks: Vec<Task>,
+    /// Where each thread's tasks end.
+    ends: Vec<usize>,
+    pub joins: Vec<Join>,
+    /// Floats that the joins' segments take.
+    pub partials: usize,
+    /// In (query row, position) pairs.
+    pub cost: usize,
+}
+
+/// Tasks that compute segments of the same queries.
+#[derive(Debug)]
+pub(crate) struct Join {
+    /// Where the first segment's partial result begins.
+    pub start: usize,
+    pub segments: usize,
+    tasks: usize,
+    left: AtomicUsize,
+}
+
+impl Join {
+    /// Tells that a task of it is done; true for the last one.
+    pub(crate) fn done(&self) -> bool {
+        self.left.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// Expects all its tasks.
+    pub(crate) fn reset(&self) {
+        self.left.store(self.tasks, Ordering::Relaxed);
+    }
+}
+
+impl Plan {
+    pub(crate) fn new(threads: usize) -> Self {
+        Self {
+            made_for: None,
+            rows: Vec::new(),
+            tasks: Vec::new(),
+            ends: vec![0; threads],
+            joins: Vec::new(),
+            partials: 0,
+            cost: 0,
+        }
+    }
+
+    /// The tasks of one thread.
+    pub(crate) fn of_thread(&self, thread: usize) -> &[Task] {
+        let start = thread.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.tasks[start..self.ends[thread]]
+    }
+
+    /// Makes the plan for these rows, unless it is the last one. Tiles are
+    /// `tile_rows` high; a query row's partial result takes `partial` floats.
+    pub(crate) fn make(
+        &mut self,
+        shape: &AttentionShape,
+        rows: &[Row],
+        tile_rows: usize,
+        partial: usize,
+    ) {
+        let made_for = Some((*shape, tile_rows));
+        if self.made_for == made_for && self.rows == rows {
+            return;
+        }
+        self.made_for = made_for;
+        self.rows.clear();
+        self.rows.extend_from_slice(rows);
+        self.joins.clear();
+        self.partials = 0;
+        self.cut_queries(shape, tile_rows);
+        let group = shape.heads / shape.kv_heads;
+        let largest = self.deal(group);
+        let threads = self.ends.len();
+        if 16 * largest * threads > (16 + UNEVEN) * self.cost {
+            self.cut_positions(group, partial);
+            self.deal(group);
+        }
+    }
+
+    /// Cuts rows into whole tasks.
+    fn cut_queries(&mut self, shape: &AttentionShape, tile_rows: usize) {
+        let group = shape.heads / shape.kv_heads;
+        let tokens: usize = self.rows.iter().map(|row| row.q_len as usize).sum();
+        let wanted = (tokens * shape.heads).div_ceil(self.ends.len() * TASKS_PER_THREAD);
+        let height = wanted.max(MIN_ROWS).next_multiple_of(tile_rows);
+        let queries = (height.min(MAX_ROWS) / group).max(1);
+        self.tasks.clear();
+        for (index, row) in self.rows.iter().enumerate() {
+            for head in 0..shape.kv_heads {
+                for from in (0..row.q_len as usize).step_by(queries) {
+                    let to = (row.q_len as usize).min(from + queries);
+                    self.tasks.push(Task {
+                        row: index,
+                        head,
+                        queries: from..to,
+                        segments: 0..seen(row, to).div_ceil(SEGMENT),
+                        join: None,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Cuts tasks that are a large part of a thread's share by positions.
+    fn cut_positions(&mut self, group: usize, partial: usize) {
+        let share = (self.cost / (self.ends.len() * TASKS_PER_THREAD)).max(1);
+        let whole = self.tasks.len();
+        for index in 0..whole {
+            let task = self.tasks[index].clone();
+            let segments = task.segments.end;
+            let parts = self.cost_of(&task, group).div_ceil(share).min(segments);
+            if parts < 2 {
+                self.tasks.push(task);
+                continue;
+            }
+            let join = Join {
+                start: self.partials,
+                segments,
+                tasks: parts,
+                left: AtomicUsize::new(parts),
+            };
+            self.partials += segments * task.queries.len() * group * partial;
+            self.tasks.extend((0..parts).map(|part| Task {
+                segments: crate::partition::share(segments, parts, part),
+                join: Some(self.joins.len()),
+                ..task.clone()
+            }));
+            self.joins.push(join);
+        }
+        self.tasks.drain(..whole);
+    }
+
+    fn cost_of(&self, task: &Task, group: usize) -> usize {
+        let Range { start, end } = task.segments;
+        let seen = seen(&self.rows[task.row], task.queries.end);
+        let positions = (end * SEGMENT).min(seen) - start * SEGMENT;
+        (task.queries.len() * group + PACKING_ROWS) * positions
+    }
+
+    /// Deals tasks out in runs of about equal cost; returns the largest.
+    fn deal(&mut self, group: usize) -> usize {
+        self.cost = self
+            .tasks
+            .iter()
+            .map(|task| self.cost_of(task, group))
+            .sum();
+        let threads = self.ends.len();
+        let (mut done, mut before, mut largest, mut thread) = (0, 0, 0, 0);
+        for (index, task) in self.tasks.iter().enumerate() {
+            let cost = self.cost_of(task, group);
+            // A task belongs to the thread whose share its middle falls into.
+            while thread + 1 < threads
+                && (2 * done + cost) * threads >= 2 * self.cost * (thread + 1)
+            {
+                self.ends[thread] = index;
+                largest = largest.max(done - before);
+                (thread, before) = (thread + 1, done);
+            }
+            done += cost;
+        }
+        self.ends[thread..].fill(self.tasks.len());
+        largest.max(done - before)
+    }
+}
+
+/// Positions that the queries before `end` see, or more where a mask hides some.
+fn seen(row: &Row, end: usize) -> usize {
+    let new = if row.mask.is_some() {
+        row.q_len as usize
+    } else {
+        end
+    };
+    row.kv_len as usize + new
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(threads: usize, kv_heads: usize, rows: &[(u32, u32)]) -> Plan {
+        let shape = AttentionShape {
+            heads: 4 * kv_heads,
+            kv_heads,
+            head_dim: 64,
+            scale: 0.125,
+        };
+        let rows: Vec<Row> = rows
+            .iter()
+            .map(|&(q_len, kv_len)| Row {
+                start: 0,
+                q_len,
+                kv_len,
+                pages_start: 0,
+                mask: None,
+            })
+            .collect();
+        let mut plan = Plan::new(threads);
+        plan.make(&shape, &rows, 12, 66);
+        plan
+    }
+
+    /// The dearest thread's part of the whole, in hundredths of the average.
+    fn largest(plan: &Plan) -> usize {
+        let threads = plan.ends.len();
+        let cost = |thread| -> usize {
+            let tasks = plan.of_thread(thread).iter();
+            tasks.map(|task| plan.cost_of(task, 4)).sum()
+        };
+        let largest = (0..threads).map(cost).max().unwrap();
+        100 * largest * threads / plan.cost
+    }
+
+    #[test]
+    fn heads_that_divide_evenly_stay_whole() {
+        for (threads, kv_heads) in [(1, 3), (2, 2), (2, 8), (4, 8)] {
+            let plan = plan(threads, kv_heads, &[(1, 4_000)]);
+            assert_eq!((plan.joins.len(), plan.tasks.len()), (0, kv_heads));
+            assert_eq!(largest(&plan), 100);
+        }
+    }
+
+    #[test]
+    fn a_long_request_is_cut_by_positions() {
+        for (threads, kv_heads) in [(2, 1), (2, 3), (8, 2), (7, 1)] {
+            for q_len in [1, 8] {
+                let plan = plan(threads, kv_heads, &[(q_len, 32_000)]);
+                assert_eq!(plan.joins.len(), kv_heads);
+                assert!(largest(&plan) <= 125, "{threads} {kv_heads}");
+            }
+        }
+    }
+
+    #[test]
+    fn cut_tasks_cover_every_position_once() {
+        let plan = plan(5, 3, &[(1, 9_000), (3, 100), (1, 700), (300, 1_000)]);
+        let seen = |row: usize, head, query| -> Vec<usize> {
+            let tasks = plan.tasks.iter();
+            let tasks = tasks.filter(|task| (task.row, task.head) == (row, head));
+            let tasks = tasks.filter(|task| task.queries.contains(&query));
+            tasks.flat_map(|task| task.segments.clone()).collect()
+        };
+        for (row, (q_len, kv_len)) in [(1, 9_000), (3, 100), (1, 700), (300, 1_000)]
+            .into_iter()
+            .enumerate()
+        {
+            for head in 0..3 {
+                for query in 0..q_len {
+                    let found = seen(row, head, query);
+                    assert!(found.iter().copied().eq(0..found.len()));
+                    assert!(found.len() * SEGMENT > kv_len + query);
+                }
+            }
+        }
+        assert!(largest(&plan) <= 125);
+    }
+
+    #[test]
+    fn layers_of_a_pass_share_a_plan() {
+        let mut plan = plan(2, 1, &[(1, 9_000)]);
+        let shape = plan.made_for.unwrap().0;
+        let rows = plan.rows.clone();
+        plan.tasks.clear();
+        plan.make(&shape, &rows, 12, 66);
+        assert!(plan.tasks.is_empty(), "the same rows are not planned again");
+        let mut other = rows;
+        other[0].kv_len += 1;
+        plan.make(&shape, &other, 12, 66);
+        assert!(!plan.tasks.is_empty());
+    }
+}

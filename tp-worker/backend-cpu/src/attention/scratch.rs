@@ -1,0 +1,109 @@
+//! A thread's working memory.
+
+use lockstep_backend::BackendError;
+
+use super::ahead::Ahead;
+use super::cells::{BLOCK, Cells};
+use super::panels::Panels;
+use super::softmax::{LANES, State};
+use crate::gemm::PANEL;
+use crate::memory::Buffer;
+
+/// Working memory of one thread.
+pub(crate) struct Scratch {
+    /// Query rows in the tiles' format.
+    pub queries: Buffer<u32>,
+    /// Those of one query.
+    pub own_queries: Buffer<u32>,
+    pub cells: Cells,
+    pub ahead: Ahead,
+    pub panels: Panels,
+    pub tile: TileScratch,
+    /// The segment at hand, and all segments before it.
+    pub segment: Sums,
+    pub total: Sums,
+}
+
+/// Scores and weights of the rows of one tile.
+pub(crate) struct TileScratch {
+    /// Positions of the block each row sees.
+    pub visible: [usize; PANEL],
+    pub scores: Vec<[f32; BLOCK]>,
+    /// Partial maxima and sums of each row.
+    pub lanes: [[f32; LANES]; PANEL],
+    /// Weights as the tiles take them, row by row and then step by step.
+    pub rows: Vec<[u32; BLOCK]>,
+    pub weights: Vec<u32>,
+}
+
+/// Running softmax and weighted sums of a task's rows.
+pub(crate) struct Sums {
+    pub states: Vec<State>,
+    /// `[rows][padded(head_dim)]`.
+    pub acc: Buffer<f32>,
+}
+
+impl Sums {
+    fn new() -> Self {
+        Self {
+            states: Vec::new(),
+            acc: Buffer::empty(),
+        }
+    }
+
+    /// Forgets the first `rows` rows of `width` columns.
+    pub(crate) fn clear(&mut self, rows: usize, width: usize) {
+        self.states[..rows].fill(State::EMPTY);
+        self.acc[..rows * width].fill(0.0);
+    }
+}
+
+/// Head columns rounded up to whole panels.
+pub(crate) fn padded(head_dim: usize) -> usize {
+    head_dim.next_multiple_of(PANEL)
+}
+
+/// Floats of a query row's partial result: its state and weighted sum.
+pub(crate) fn partial_len(head_dim: usize) -> usize {
+    2 + padded(head_dim)
+}
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        Self {
+            queries: Buffer::empty(),
+            own_queries: Buffer::empty(),
+            cells: Cells::EMPTY,
+            ahead: Ahead::EMPTY,
+            panels: Panels::new(),
+            tile: TileScratch {
+                visible: [0; PANEL],
+                scores: Vec::new(),
+                lanes: [[0.0; LANES]; PANEL],
+                rows: Vec::new(),
+                weights: Vec::new(),
+            },
+            segment: Sums::new(),
+            total: Sums::new(),
+        }
+    }
+
+    /// Makes room for tasks of `rows` query rows.
+    pub(crate) fn grow(&mut self, rows: usize, head_dim: usize) -> Result<(), BackendError> {
+        const WHAT: &str = "attention scratch";
+        self.queries.grow(rows * head_dim, WHAT)?;
+        self.own_queries.grow(rows * head_dim, WHAT)?;
+        self.panels.grow(head_dim)?;
+        // No tile is higher than a panel is wide.
+        self.tile.scores.resize(PANEL, [0.0; BLOCK]);
+        self.tile.rows.resize(PANEL, [0; BLOCK]);
+        self.tile.weights.resize(PANEL * BLOCK, 0);
+        for sums in [&mut self.segment, &mut self.total] {
+            if sums.states.len() < rows {
+                sums.states.resize(rows, State::EMPTY);
+            }
+            sums.acc.grow(rows * padded(head_dim), WHAT)?;
+        }
+        Ok(())
+    }
+}

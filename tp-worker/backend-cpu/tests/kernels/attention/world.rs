@@ -1,0 +1,267 @@
+//! Requests to attend, and caches to attend them in.
+
+use lockstep_backend::{AttentionShape, Backend, Batch, KvDType, KvShape, Row};
+use lockstep_backend_cpu::{Compute, CpuBackend, CpuKvCache};
+
+use crate::machine::{Values, rounded, tensor};
+
+/// Replaces a row by what a cache holds of it.
+fn store(row: &mut [f32], kv_dtype: KvDType) {
+    match kv_dtype {
+        KvDType::F32 => {}
+        KvDType::Bf16 => row
+            .iter_mut()
+            .for_each(|x| *x = half::bf16::from_f32(*x).to_f32()),
+        KvDType::Int8 => {
+            let largest = row.iter().fold(0f32, |max, x| max.max(x.abs()));
+            let scale = largest / 127.0;
+            for x in row {
+                *x = (*x * (127.0 / largest)).round_ties_even() * scale;
+            }
+        }
+    }
+}
+
+/// Requests with all their tokens' queries, keys and values.
+pub struct World {
+    pub shape: AttentionShape,
+    /// Per request, `[tokens, qkv]`.
+    pub requests: Vec<Vec<f32>>,
+}
+
+impl World {
+    pub fn new(
+        heads: usize,
+        kv_heads: usize,
+        head_dim: usize,
+        lengths: &[usize],
+        seed: u64,
+    ) -> Self {
+        let scale = 1.0 / (head_dim as f32).sqrt();
+        let shape = AttentionShape {
+            heads,
+            kv_heads,
+            head_dim,
+            scale,
+        };
+        let mut values = Values::new(seed);
+        let request = |&length: &usize| {
+            let floats = values.floats(length * shape.qkv_width());
+            floats.iter().map(|x| x * 3.0).collect()
+        };
+        Self {
+            shape,
+            requests: lengths.iter().map(request).collect(),
+        }
+    }
+
+    /// One request with keys and values as a cache holds them.
+    pub fn stored(&self, request: usize, kv_dtype: KvDType) -> Vec<f32> {
+        let AttentionShape {
+            heads, head_dim, ..
+        } = self.shape;
+        let mut stored = self.requests[request].clone();
+        for token in stored.chunks_mut(self.shape.qkv_width()) {
+            for row in token[heads * head_dim..].chunks_mut(head_dim) {
+                store(row, kv_dtype);
+            }
+        }
+        stored
+    }
+
+    pub fn length(&self, request: usize) -> usize {
+        self.requests[request].len() / self.shape.qkv_width()
+    }
+
+    /// One request in f64, with queries rounded to `dtype` and keys and values
+    /// as a cache holds them.
+    pub fn reference(&self, request: usize, dtype: Compute, kv_dtype: KvDType) -> Vec<f64> {
+        let AttentionShape {
+            heads,
+            kv_heads,
+            head_dim,
+            scale,
+        } = self.shape;
+        let (width, tokens) = (self.shape.qkv_width(), self.length(request));
+        let stored = self.stored(request, kv_dtype);
+        let at = |token: usize, column: usize| f64::from(stored[token * width + column]);
+        let query = |token: usize, column: usize| {
+            rounded(self.requests[request][token * width + column], dtype)
+        };
+        let mut out = Vec::new();
+        for token in 0..tokens {
+            for head in 0..heads {
+                let key = (heads + head / (heads / kv_heads)) * head_dim;
+                let value = key + kv_heads * head_dim;
+                let score = |past: usize| -> f64 {
+                    let dot: f64 = (0..head_dim)
+                        .map(|d| query(token, head * head_dim + d) * at(past, key + d))
+                        .sum();
+                    dot * f64::from(scale)
+                };
+                let scores: Vec<f64> = (0..=token).map(score).collect();
+                let max = scores.iter().copied().fold(f64::MIN, f64::max);
+                let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
+                let sum: f64 = weights.iter().sum();
+                for d in 0..head_dim {
+                    let mean: f64 = weights
+                        .iter()
+                        .enumerate()
+                        .map(|(past, w)| w * at(past, value + d))
+                        .sum();
+                    out.push(mean / sum);
+                }
+            }
+        }
+        out
+    }
+}
+
+/// How a world is run: a cache with shuffled pages, and steps that bring some
+/// tokens of some requests each.
+pub struct Run {
+    pub page_size: usize,
+    pub kv_dtype: KvDType,
+    pub seed: u64,
+}
+
+impl Run {
+    fn cache(&self, backend: &mut CpuBackend, world: &World) -> (CpuKvCache, Vec<Vec<u32>>) {
+        let pages_of = |request| world.length(request).div_ceil(self.page_size);
+        let needed: usize = (0..world.requests.len()).map(pages_of).sum();
+        let mut free: Vec<u32> = (0..needed as u32 + 5).collect();
+        let mut values = Values::new(self.seed);
+        for i in (1..free.len()).rev() {
+            free.swap(i, values.below(i + 1));
+        }
+        let tables = (0..world.requests.len()).map(|r| free.split_off(free.len() - pages_of(r)));
+        let tables = tables.collect();
+        let shape = KvShape {
+            layers: 2,
+            kv_heads: world.shape.kv_heads,
+            head_dim: world.shape.head_dim,
+            pages: needed + 5,
+            page_size: self.page_size,
+            dtype: self.kv_dtype,
+        };
+        (backend.kv_cache(&shape).unwrap(), tables)
+    }
+
+    /// Runs every step, a list of (request, tokens to bring); returns each
+    /// request's outputs in order.
+    pub fn outputs(
+        &self,
+        backend: &mut CpuBackend,
+        world: &World,
+        steps: &[Vec<(usize, usize)>],
+    ) -> Vec<Vec<f32>> {
+        let (mut cache, tables) = self.cache(backend, world);
+        let mut done = vec![0; world.requests.len()];
+        let mut outputs = vec![Vec::new(); world.requests.len()];
+        for step in steps {
+            self.step(
+                backend,
+                world,
+                &mut cache,
+                &tables,
+                step,
+                &mut done,
+                &mut outputs,
+            );
+        }
+        outputs
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the state of a run")]
+    fn step(
+        &self,
+        backend: &mut CpuBackend,
+        world: &World,
+        cache: &mut CpuKvCache,
+        tables: &[Vec<u32>],
+        step: &[(usize, usize)],
+        done: &mut [usize],
+        outputs: &mut [Vec<f32>],
+    ) {
+        let width = world.shape.qkv_width();
+        let (mut rows, mut pages, mut cells, mut positions) = (vec![], vec![], vec![], vec![]);
+        let mut qkv = Vec::new();
+        for &(request, count) in step {
+            let from = done[request];
+            let used = (from + count).div_ceil(self.page_size);
+            rows.push(Row {
+                start: cells.len() as u32,
+                q_len: count as u32,
+                kv_len: from as u32,
+                pages_start: pages.len() as u32,
+                mask: None,
+            });
+            pages.extend_from_slice(&tables[request][..used]);
+            for token in from..from + count {
+                let page = tables[request][token / self.page_size] as usize;
+                cells.push((page * self.page_size + token % self.page_size) as u32);
+                positions.push(token as u32);
+            }
+            qkv.extend_from_slice(&world.requests[request][from * width..(from + count) * width]);
+            done[request] += count;
+        }
+        let tokens = vec![0; cells.len()];
+        let batch = Batch {
+            tokens: &tokens,
+            positions: &positions,
+            cells: &cells,
+            rows: &rows,
+            pages: &pages,
+            logit_tokens: &[],
+            masks: &[],
+        };
+        let qkv = tensor(backend, &qkv, width);
+        let mut out = backend
+            .tensor(cells.len(), world.shape.out_width())
+            .unwrap();
+        out.values_mut().fill(f32::NAN);
+        backend.attention(cache, 1, &qkv, &world.shape, &batch, &mut out);
+        let mut at = 0;
+        for &(request, count) in step {
+            let end = at + count * world.shape.out_width();
+            outputs[request].extend_from_slice(&out.values()[at..end]);
+            at = end;
+        }
+    }
+}
+
+/// Every request whole, all in one step.
+pub fn whole(world: &World) -> Vec<Vec<(usize, usize)>> {
+    vec![
+        (0..world.requests.len())
+            .map(|r| (r, world.length(r)))
+            .collect(),
+    ]
+}
+
+/// Requests one after another, token by token.
+pub fn one_by_one(world: &World) -> Vec<Vec<(usize, usize)>> {
+    let tokens = |r: usize| (0..world.length(r)).map(move |_| vec![(r, 1)]);
+    (0..world.requests.len()).flat_map(tokens).collect()
+}
+
+/// Random chunks of random requests.
+pub fn ragged(world: &World, seed: u64) -> Vec<Vec<(usize, usize)>> {
+    let mut values = Values::new(seed);
+    let mut left: Vec<usize> = (0..world.requests.len()).map(|r| world.length(r)).collect();
+    let mut steps = Vec::new();
+    while left.iter().any(|&left| left > 0) {
+        let mut step = Vec::new();
+        for (request, left) in left.iter_mut().enumerate() {
+            if *left > 0 && values.below(3) > 0 {
+                let count = 1 + values.below((*left).min(70));
+                *left -= count;
+                step.push((request, count));
+            }
+        }
+        if !step.is_empty() {
+            steps.push(step);
+        }
+    }
+    steps
+}
