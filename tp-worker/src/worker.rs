@@ -68,7 +68,7 @@ impl<B: Backend> Worker<B> {
                 found: backend.group(),
             });
         }
-        let limits = WorkerLimits::new(config)?;
+        let limits = WorkerLimits::new(config);
         limits.check()?;
         let forward = limits.forward(config);
         let transformer = Transformer::load(&mut backend, &config.model, forward, progress)?;

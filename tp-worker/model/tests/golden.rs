@@ -228,7 +228,11 @@ fn cpu_backend_in_bfloat16() {
 fn chunked_and_batched_runs_are_bit_identical() {
     for (name, case) in cases() {
         let texts = texts(&case.golden);
-        for (dtype, compute) in [(KvDType::F32, Compute::F32), (KvDType::Bf16, Compute::Bf16)] {
+        for (dtype, compute) in [
+            (KvDType::F32, Compute::F32),
+            (KvDType::Bf16, Compute::Bf16),
+            (KvDType::Int8, Compute::Bf16),
+        ] {
             let whole = Feed::plain(dtype);
             let expected = logits(&case.model, &cpu(compute), whole, &texts);
             for (page_size, chunk, together) in [(1, 7, true), (16, 50, false), (64, 1, true)] {

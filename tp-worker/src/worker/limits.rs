@@ -1,6 +1,6 @@
 //! Sizes a worker is set up for, from the configuration.
 
-use lockstep_backend::{BackendError, KvDType};
+use lockstep_backend::KvDType;
 use lockstep_config::{EngineConfig, KvCacheDtype};
 use lockstep_model::ForwardLimits;
 
@@ -36,10 +36,7 @@ const LOGIT_BLOCK_BYTES: usize = 64 << 20;
 
 impl WorkerLimits {
     /// The limits of `config`.
-    ///
-    /// # Errors
-    /// [`WorkerError::Backend`] for a type of cache that no backend has.
-    pub fn new(config: &EngineConfig) -> Result<Self, WorkerError> {
+    pub fn new(config: &EngineConfig) -> Self {
         let drafts = config.speculation.max_speculative_num_draft_tokens;
         let schedule = &config.schedule;
         // Rows that are in flight when a request reaches its limit may pass it
@@ -51,7 +48,7 @@ impl WorkerLimits {
             Some(chunk) => schedule.max_prefill_tokens.min(chunk),
             None => schedule.max_prefill_tokens.max(positions),
         };
-        Ok(Self {
+        Self {
             requests: schedule.max_running_requests,
             tokens: prefill + schedule.max_running_requests * (1 + drafts),
             positions,
@@ -61,13 +58,9 @@ impl WorkerLimits {
             kv_dtype: match config.kv.dtype {
                 KvCacheDtype::Bfloat16 => KvDType::Bf16,
                 KvCacheDtype::Float32 => KvDType::F32,
-                KvCacheDtype::Int8 => {
-                    return Err(WorkerError::Backend(BackendError::Unsupported(
-                        "the CPU backend has no int8 cache; give --kv-cache-dtype auto".into(),
-                    )));
-                }
+                KvCacheDtype::Int8 => KvDType::Int8,
             },
-        })
+        }
     }
 
     /// Checks that cache cells and table entries can be numbered in 32 bits.

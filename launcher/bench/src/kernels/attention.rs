@@ -124,6 +124,7 @@ impl Call {
             q_len: number(q_len),
             kv_len: number(kv_len),
             pages_start: number(request * pages_each),
+            mask: None,
         };
         let tokens = 0..requests * q_len;
         let cell = |i: usize| i / q_len * pages_each * page_size + kv_len + i % q_len;
@@ -156,6 +157,7 @@ impl Call {
             rows: &self.rows,
             pages: &self.pages,
             logit_tokens: &[],
+            masks: &[],
         }
     }
 
