@@ -75,7 +75,7 @@ impl LocalGroup {
     {
         let (config, backend) = (Arc::new(config.clone()), Arc::new(backend));
         let options = Options {
-            max_elements: WorkerLimits::new(&config)?.exchange_elements(&config),
+            max_elements: WorkerLimits::new(&config).exchange_elements(&config),
             threads_per_rank: config.parallel.threads_per_rank,
             // Ranks meet for the first time when all have loaded.
             timeout: Duration::from_secs(

@@ -148,7 +148,7 @@ impl Call<'_> {
                 Input::Rounded => to_rounded(self.isa, scores, packed),
                 Input::Pairs => to_pairs(self.isa, scores, packed),
                 // Scores are f32 or bf16; there is no other element here.
-                Input::F32 | Input::Int8 => *packed = scores.map(f32::to_bits),
+                _ => *packed = scores.map(f32::to_bits),
             }
         }
         let steps = input.len(count);
