@@ -11,7 +11,6 @@ import children
 from children import THREADS, Ended
 
 CONTEXT = 192
-OUTPUT_LEN = 64
 HERE = pathlib.Path(__file__).resolve().parent
 
 
@@ -57,6 +56,8 @@ class Places:
     python: str
     model: pathlib.Path
     timeout: float
+    # Decode steps that are timed.
+    output_len: int = 64
     lockstep_args: tuple[str, ...] = ()
 
 
@@ -71,7 +72,7 @@ def lockstep(places: Places, kind: str, group: Group) -> tuple[Ended, list[Sampl
         output = pathlib.Path(folder) / "report.json"
         command = [places.lockstep, "bench", "offline", "--model-path", places.model / "hf"]
         command += ["--tp-size", 1, "--threads-per-rank", THREADS, *quantization, *places.lockstep_args]
-        command += ["--only", group.phase, *sizes, "--context", CONTEXT, "--output-len", OUTPUT_LEN]
+        command += ["--only", group.phase, *sizes, "--context", CONTEXT, "--output-len", places.output_len]
         ended = children.run([*command, "--repeat", 1, "--output", output], places.timeout)
         report = json.loads(output.read_text())
     notes = report["notes"]
@@ -95,12 +96,12 @@ def llamacpp(places: Places, kind: str, group: Group) -> tuple[Ended, list[Sampl
         command = [places.llama_bin / "llama-bench", *common, "-p", group.joined(), "-n", 0, "-r", 1, "-o", "json"]
         ended = children.run(command, places.timeout)
         return ended, [llama_prefill(row) for row in json.loads(ended.stdout)]
-    cache = max(group.sizes) * (CONTEXT + OUTPUT_LEN + 16)
+    cache = max(group.sizes) * (CONTEXT + places.output_len + 16)
     command = [places.llama_bin / "llama-batched-bench", *common, "-tb", THREADS, "-c", cache, "-b", 2048, "-ub", 512]
-    command += ["-npp", CONTEXT, "-ntg", OUTPUT_LEN, "-npl", group.joined(), "-pps", "--output-format", "jsonl"]
+    command += ["-npp", CONTEXT, "-ntg", places.output_len, "-npl", group.joined(), "-pps", "--output-format", "jsonl"]
     ended = children.run(command, places.timeout)
     rows = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
-    return ended, [llama_decode(row) for row in rows]
+    return ended, [llama_decode(row, places.output_len) for row in rows]
 
 
 def llama_prefill(row: dict) -> Sample:
@@ -110,11 +111,11 @@ def llama_prefill(row: dict) -> Sample:
     return Sample(row["n_prompt"], row["avg_ts"], row)
 
 
-def llama_decode(row: dict) -> Sample:
+def llama_decode(row: dict, output_len: int) -> Sample:
     """A line of llama-batched-bench."""
     same(row["n_threads"], THREADS, "threads")
     same(row["n_threads_batch"], THREADS, "threads")
-    same((row["pp"], row["tg"]), (CONTEXT, OUTPUT_LEN), "tokens")
+    same((row["pp"], row["tg"]), (CONTEXT, output_len), "tokens")
     return Sample(row["pl"], row["speed_tg"], row)
 
 
@@ -122,14 +123,14 @@ def transformers(places: Places, kind: str, group: Group) -> tuple[Ended, list[S
     """`torch_worker.py` in a process of its own."""
     same(kind, "bf16", "type")
     command = [places.python, HERE / "torch_worker.py", places.model / "hf", group.phase, group.joined()]
-    command += ["--context", CONTEXT, "--output-len", OUTPUT_LEN, "--threads", THREADS]
+    command += ["--context", CONTEXT, "--output-len", places.output_len, "--threads", THREADS]
     ended = children.run(command, places.timeout)
     first, *rows = [json.loads(line) for line in ended.stdout.splitlines()]
     about = first["about"]
     same((about["threads"], about["dtype"], about["onednn"]), (THREADS, "torch.bfloat16", True), "set-up")
     samples = []
     for row in rows:
-        tokens = row["size"] * (OUTPUT_LEN if group.phase == "decode" else 1)
+        tokens = row["size"] * (places.output_len if group.phase == "decode" else 1)
         same(row["tokens"], tokens, "tokens")
         samples.append(Sample(row["size"], tokens / row["seconds"], row | about))
     return ended, samples

@@ -39,6 +39,7 @@ def arguments() -> argparse.Namespace:
     add("--engines", nargs="+", choices=ALL, default=CLASSES["16-bit"], metavar="ENGINE", help=f"of {', '.join(ALL)}")
     add("--cells", nargs="+", type=Group.parse, default=[Group.parse(text) for text in GROUPS], metavar="GROUP")
     add("--repeat", type=int, default=5, help="samples of each cell (default: 5)")
+    add("--output-len", type=int, default=64, help="timed steps of decode (default: 64)")
     add("--timeout", type=float, default=600, help="seconds that one engine may take for a group (default: 600)")
     add("--lockstep-args", type=shlex.split, default=[], help="more options for lockstep, in one string")
     add("--out", type=pathlib.Path, required=True, help="results go to OUT.json and OUT.md")
@@ -67,7 +68,7 @@ class Run:
             "machine": children.machine(),
             "python": platform.python_version(),
             "threads": children.THREADS,
-            "decode": {"context": engines.CONTEXT, "output_len": engines.OUTPUT_LEN},
+            "decode": {"context": engines.CONTEXT, "output_len": a.output_len},
             "others_busy_cores": children.others_busy(),
             "samples": [],
             "failures": [],
@@ -75,8 +76,10 @@ class Run:
 
     def visit(self, places: Places, repetition: int, group: Group, engine: str) -> str:
         """Run one engine for one group and keep what it gave; the result in words."""
-        children.settle(self.before)
         key = {"repetition": repetition, "engine": engine, "phase": group.phase}
+        if self.failures(engine, group) > 1:
+            return "left out, having failed twice"
+        children.settle(self.before)
         busy = children.others_busy()
         try:
             ended, samples = engines.measure(places, engine, group)
@@ -89,6 +92,11 @@ class Run:
             self.record["samples"].append(kept)
         rates = ", ".join(f"{sample.size}: {sample.rate:.1f}" for sample in samples)
         return f"{rates} tokens/s; {ended.peak_rss / 2**30:.2f} GiB, {ended.cpu_s:.0f} s CPU in {ended.wall_s:.0f} s"
+
+    def failures(self, engine: str, group: Group) -> int:
+        """How often an engine has failed in a group."""
+        key = (engine, group.phase, group.joined())
+        return sum((one["engine"], one["phase"], one["cells"]) == key for one in self.record["failures"])
 
     def write(self) -> None:
         """Both files, as far as the run has come."""
@@ -104,12 +112,15 @@ class Run:
             "",
             f"Tokens/s, median (least–most) of {self.a.repeat}; {children.THREADS} threads. Ratios are medians of the "
             "ratios within a repetition. "
-            f"Decode: {engines.CONTEXT} to {engines.CONTEXT + engines.OUTPUT_LEN} tokens of context. "
+            f"Decode: {engines.CONTEXT} to {engines.CONTEXT + self.a.output_len} tokens of context. "
             f"Before each start other processes kept at most {max(busy, default=0):.2f} cores busy.",
             "",
         ]
         parts += [tables.class_table(name, members, self.record["samples"]) for name, members in CLASSES.items()]
-        parts += [f"Failed: {failure['engine']}, {failure['phase']}." for failure in self.record["failures"]]
+        parts += [
+            f"Failed: {failure['engine']}, {failure['phase']} {failure['cells']}."
+            for failure in self.record["failures"]
+        ]
         return "\n".join(part for part in parts if part is not None).rstrip() + "\n"
 
 
@@ -118,7 +129,10 @@ def main() -> None:
     a = arguments()
     if a.llama_bin is None and any(engine.startswith("llamacpp") for engine in a.engines):
         raise SystemExit("llama.cpp is among the engines: name its programs' folder with --llama-bin")
-    places = Places(a.lockstep, a.llama_bin, a.python, a.model, a.timeout, tuple(a.lockstep_args))
+    for path in filter(None, (a.model / "hf", a.llama_bin, a.lockstep)):
+        if not path.exists():
+            raise SystemExit(f"{path} is not there")
+    places = Places(a.lockstep, a.llama_bin, a.python, a.model, a.timeout, a.output_len, tuple(a.lockstep_args))
     run = Run(a)
     every = list(visits(a))
     start, last = time.monotonic(), 0

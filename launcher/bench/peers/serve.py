@@ -135,6 +135,9 @@ def main() -> None:
     for name in a.servers:
         if needed[name.partition(":")[0]] is None:
             raise SystemExit(f"{name} is among the servers: say where its program is (--llama-bin, --mistralrs)")
+    for path in filter(None, (a.model / "hf", *needed.values())):
+        if not path.exists():
+            raise SystemExit(f"{path} is not there")
     record = {
         "title": f"Serving comparison, {a.model.name}",
         "command": sys.argv,
