@@ -4,8 +4,10 @@ use std::ops::Range;
 
 use crate::pool::Pool;
 
-/// Fewer elements than this per thread are not worth waking a thread for.
+/// Fewer elements than this are not worth handing to a thread.
 const MIN_ELEMENTS: usize = 8_192;
+/// Chunks for each thread, so that one that is held up leaves some to others.
+const CHUNKS_PER_THREAD: usize = 4;
 
 /// The part of `0..items` that falls to share `index` of `shares`; sizes differ by at most 1.
 pub(crate) fn share(items: usize, shares: usize, index: usize) -> Range<usize> {
@@ -76,21 +78,18 @@ pub(crate) fn for_rows<T: Send>(
         return;
     }
     let rows = data.len() / width;
-    let shares = pool
-        .threads()
+    let chunks = (pool.threads() * CHUNKS_PER_THREAD)
         .min(data.len().div_ceil(MIN_ELEMENTS))
         .min(rows);
-    if shares <= 1 {
+    if chunks <= 1 || pool.threads() == 1 {
         return body(0..rows, data);
     }
     let shared = Shared::new(data);
-    pool.run(|thread| {
-        if thread < shares {
-            let rows = share(rows, shares, thread);
-            // SAFETY: shares are disjoint row ranges.
-            let part = unsafe { shared.slice(rows.start * width..rows.end * width) };
-            body(rows, part);
-        }
+    pool.for_chunks(chunks, |_, chunk| {
+        let rows = share(rows, chunks, chunk);
+        // SAFETY: chunks are disjoint row ranges, and each is run once.
+        let part = unsafe { shared.slice(rows.start * width..rows.end * width) };
+        body(rows, part);
     });
 }
 

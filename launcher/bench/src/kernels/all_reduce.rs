@@ -93,6 +93,8 @@ pub fn table() -> Table {
 fn both_ranks(setup: &Setup, weights: Weights, shard: Matrix) -> anyhow::Result<Vec<Measured>> {
     let threads = (setup.threads / RANKS).max(1);
     let options = Options {
+        // Room for the longest step, as workers have.
+        max_elements: shard.rows * TOKENS[TOKENS.len() - 1],
         threads_per_rank: threads,
         ..Options::default()
     };
