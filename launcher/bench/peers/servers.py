@@ -60,10 +60,10 @@ def llamacpp(programs: Programs, kind: str, streams: int, port: int) -> Server:
 
 
 def mistralrs(programs: Programs, kind: str, streams: int, port: int) -> Server:
-    """`mistralrs serve` on the CPU; it takes text alone and counts nothing in a stream."""
-    quantization = {"bf16": [], "q8_0": ["--isq", "q8_0"]}[kind]
+    """`mistralrs serve` on the CPU, where it has no products of bf16; it takes text alone and counts no tokens."""
+    quantization = {"f16": [], "q8_0": ["--isq", "q8_0"]}[kind]
     command = [programs.mistralrs, "serve", "--host", "127.0.0.1", "--port", port, "--max-seqs", streams]
-    command += ["-m", programs.model / "hf", "--dtype", "bf16", "--cpu", *quantization]
+    command += ["-m", programs.model / "hf", "--dtype", "f16", "--cpu", *quantization]
     end = json.loads((programs.model / "hf" / "config.json").read_text())["eos_token_id"]
     ends = end if isinstance(end, list) else [end]
     ignore = {"logit_bias": {str(token): -100.0 for token in ends}}
@@ -71,7 +71,7 @@ def mistralrs(programs: Programs, kind: str, streams: int, port: int) -> Server:
 
 
 SERVERS = {"lockstep": lockstep, "llamacpp": llamacpp, "mistralrs": mistralrs}
-NAMES = ["lockstep:bf16", "llamacpp:bf16", "mistralrs:bf16", "lockstep:int8", "llamacpp:q8_0", "mistralrs:q8_0"]
+NAMES = ["lockstep:bf16", "llamacpp:bf16", "mistralrs:f16", "lockstep:int8", "llamacpp:q8_0", "mistralrs:q8_0"]
 
 
 def free_port() -> int:
