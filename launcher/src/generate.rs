@@ -124,7 +124,15 @@ pub(crate) fn run(args: &GenerateArgs) -> anyhow::Result<u8> {
         timeout_ms: None,
         input_ids,
     };
-    let mut local = LocalEngine::start(engine, None)?;
+    let cache = settings.file.node.weight_cache.as_deref();
+    let mut local = LocalEngine::start_cached(engine, cache, None)?;
+    for warning in local
+        .weight_origins()
+        .iter()
+        .flat_map(|origin| &origin.warnings)
+    {
+        console::remark(&format!("Note: {warning}."));
+    }
     // Weights are loaded; an interrupted answer leaves no files behind.
     drop(settings);
     match answer(&mut local, tokenizer, request, &args.stop) {

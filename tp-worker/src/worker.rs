@@ -11,7 +11,7 @@ mod pages;
 mod plans;
 mod slots;
 
-use std::time::Instant;
+use std::{path::Path, time::Instant};
 
 use lockstep_backend::Backend;
 use lockstep_config::EngineConfig;
@@ -27,6 +27,7 @@ use slots::Slots;
 pub use cpu::cpu_backend;
 pub use error::{PlanError, WorkerError};
 pub use limits::WorkerLimits;
+pub use lockstep_model::WeightOrigin;
 pub use plans::{Geometry, PlanRegistry, PreparedPlan};
 
 /// One tensor-parallel rank. Every rank of a group takes the same plans in the
@@ -57,7 +58,22 @@ impl<B: Backend> Worker<B> {
     pub fn load(
         config: &EngineConfig,
         rank: usize,
+        backend: B,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Self, WorkerError> {
+        Self::load_cached(config, rank, backend, None, progress)
+    }
+
+    /// [`Self::load`], with the folder of packed weights that
+    /// [`Transformer::load_cached`] reads and fills.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_cached(
+        config: &EngineConfig,
+        rank: usize,
         mut backend: B,
+        weight_cache: Option<&Path>,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, WorkerError> {
         let size = config.parallel.tp_size;
@@ -71,7 +87,8 @@ impl<B: Backend> Worker<B> {
         let limits = WorkerLimits::new(config);
         limits.check()?;
         let forward = limits.forward(config);
-        let transformer = Transformer::load(&mut backend, &config.model, forward, progress)?;
+        let (device, model) = (&mut backend, &config.model);
+        let transformer = Transformer::load_cached(device, model, forward, weight_cache, progress)?;
         let shape = transformer.kv_shape(config.kv.num_pages, config.kv.page_size, limits.kv_dtype);
         let cache = backend.kv_cache(&shape)?;
         let plans = PlanRegistry::prepare(&limits, &transformer.schedule());
@@ -114,6 +131,11 @@ impl<B: Backend> Worker<B> {
     /// The backend in words, for people.
     pub fn describe(&self) -> String {
         self.backend.describe()
+    }
+
+    /// Where the weights came from.
+    pub fn weight_origin(&self) -> &WeightOrigin {
+        self.transformer.weight_origin()
     }
 
     /// Bytes of packed weights.

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
 use lockstep_config::args::{MemoryArgs, ModelArgs, ParallelArgs, ScheduleArgs};
-use lockstep_config::{EngineConfig, Hardware, ServeArgs};
+use lockstep_config::{EngineConfig, Hardware, NodeConfig, ServeArgs};
 use lockstep_local_engine::LocalEngine;
 
 use crate::limits::{Drift, Limits, Traffic, working_set};
@@ -85,35 +85,26 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
         Some(Phase::Decode) => args.prefill.clear(),
         None => {}
     }
-    let config = resolve(&args)?;
+    let (config, node) = resolve(&args)?;
     // All ranks compute at once.
     let threads = config.parallel.tp_size * config.parallel.threads_per_rank;
     let before = Limits::measure(threads, None, bytes)?;
     machine::forget_peak_memory();
     let start = Instant::now();
-    let mut engine = LocalEngine::start(&config, None)?;
+    let cache = node.weight_cache.as_deref();
+    let mut engine = LocalEngine::start_cached(&config, cache, None)?;
     let loaded = start.elapsed();
     let work = Model::new(&config, engine.weight_bytes());
     let cells = phases::measure(&mut engine, &args, &work)?;
     let peak = machine::peak_memory().map(|bytes| bytes as f64 / f64::from(1 << 30));
-    let backend = engine.descriptions().first().cloned();
+    let notes = about(&config, &engine, inside);
     drop(engine);
     let limits = Drift::new(before, Limits::measure(threads, None, bytes)?);
 
     let mut report = Report::new("Offline throughput", &cell::columns());
-    let model = &config.model;
-    let name = match inside {
-        true => format!("{} (inside the program)", config.server.served_model_name),
-        false => model.path.display().to_string(),
-    };
-    report.note("model", name);
-    report.note("parameters", model.parameters() as u64);
-    report.note("dtype", config.dtype.name());
-    report.note("quantization", config.quantization.name());
-    report.note("KV cache dtype", config.kv.dtype.name());
-    report.note("tensor-parallel ranks", config.parallel.tp_size as u64);
-    report.note("threads per rank", config.parallel.threads_per_rank as u64);
-    report.note("backend", backend.unwrap_or_default());
+    for (name, value) in notes {
+        report.note(name, value);
+    }
     report.note("load seconds", loaded.as_secs_f64());
     report.note(
         "weights GB read per decode step",
@@ -135,7 +126,37 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
     Ok(report)
 }
 
-fn resolve(args: &Args) -> anyhow::Result<EngineConfig> {
+/// What is measured.
+fn about(
+    config: &EngineConfig,
+    engine: &LocalEngine,
+    inside: bool,
+) -> Vec<(&'static str, serde_json::Value)> {
+    let (model, parallel) = (&config.model, &config.parallel);
+    let name = match inside {
+        true => format!("{} (inside the program)", config.server.served_model_name),
+        false => model.path.display().to_string(),
+    };
+    let backend = engine.descriptions().first().cloned();
+    let origins = engine.weight_origins();
+    let restored = origins.iter().all(|origin| origin.restored);
+    let warnings = origins.iter().flat_map(|origin| &origin.warnings);
+    let mut notes = vec![
+        ("model", name.into()),
+        ("parameters", model.parameters().into()),
+        ("dtype", config.dtype.name().into()),
+        ("quantization", config.quantization.name().into()),
+        ("KV cache dtype", config.kv.dtype.name().into()),
+        ("tensor-parallel ranks", parallel.tp_size.into()),
+        ("threads per rank", parallel.threads_per_rank.into()),
+        ("backend", backend.into()),
+        ("weights from --weight-cache", restored.into()),
+    ];
+    notes.extend(warnings.map(|warning| ("weight cache", warning.clone().into())));
+    notes
+}
+
+fn resolve(args: &Args) -> anyhow::Result<(EngineConfig, NodeConfig)> {
     let longest = args.prefill.iter().copied().max().unwrap_or(0) + 1;
     let longest = longest.max(args.context + args.output_len);
     let batch = args.batch.iter().copied().max().unwrap_or(1).max(1);
@@ -147,7 +168,7 @@ fn resolve(args: &Args) -> anyhow::Result<EngineConfig> {
     );
     engine.model.context_length.get_or_insert(longest + 16);
     engine.schedule.max_running_requests.get_or_insert(batch);
-    let (config, _) = lockstep_config::resolve(&engine, &Hardware::detect())?.value;
+    let (config, node) = lockstep_config::resolve(&engine, &Hardware::detect())?.value;
     ensure!(
         config.server.context_length >= longest,
         "the measurements need a --context-length of {longest}"
@@ -157,7 +178,7 @@ fn resolve(args: &Args) -> anyhow::Result<EngineConfig> {
         "the KV cache holds {} tokens, too few for {batch} requests: raise --max-total-tokens",
         config.kv_tokens()
     );
-    Ok(config)
+    Ok((config, node))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::time::Instant;
+use std::{path::Path, time::Instant};
 
 use lockstep_config::EngineConfig;
 use lockstep_planner::{
@@ -14,7 +14,7 @@ use lockstep_planner::{
 };
 use lockstep_proto::request::{ErrorKind, Output, Request, RequestError};
 use lockstep_tp_worker::worker::{
-    WorkerError,
+    WeightOrigin, WorkerError,
     local::{LocalGroup, OnProgress},
 };
 
@@ -54,11 +54,21 @@ impl LocalEngine {
     /// # Errors
     /// [`LocalError`]: sizes that make no planner, or a rank that can't load.
     pub fn start(config: &EngineConfig, progress: Option<&OnProgress>) -> Result<Self, LocalError> {
-        Self::with_planner(
-            config,
-            lockstep_scheduler::planner_config(config, false),
-            progress,
-        )
+        Self::start_cached(config, None, progress)
+    }
+
+    /// [`Self::start`], with a folder of packed weights to read and fill.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_cached(
+        config: &EngineConfig,
+        weight_cache: Option<&Path>,
+        progress: Option<&OnProgress>,
+    ) -> Result<Self, LocalError> {
+        let planner = lockstep_scheduler::planner_config(config, false);
+        let group = || LocalGroup::start_cached(config, weight_cache, progress);
+        Self::new(config, planner, group)
     }
 
     /// [`Self::start`] with a planner configured by the caller.
@@ -70,9 +80,17 @@ impl LocalEngine {
         planner: PlannerConfig,
         progress: Option<&OnProgress>,
     ) -> Result<Self, LocalError> {
+        Self::new(config, planner, || LocalGroup::start(config, progress))
+    }
+
+    fn new(
+        config: &EngineConfig,
+        planner: PlannerConfig,
+        group: impl FnOnce() -> Result<LocalGroup, WorkerError>,
+    ) -> Result<Self, LocalError> {
         Ok(Self {
             planner: Planner::new(planner)?,
-            group: LocalGroup::start(config, progress)?,
+            group: group()?,
             config: config.clone(),
             start: Instant::now(),
             next: 0,
@@ -87,6 +105,11 @@ impl LocalEngine {
     /// Bytes of packed weights, over all ranks.
     pub fn weight_bytes(&self) -> usize {
         self.group.weight_bytes()
+    }
+
+    /// Where each rank's weights came from.
+    pub fn weight_origins(&self) -> &[WeightOrigin] {
+        self.group.weight_origins()
     }
 
     /// Rows of the model's vocabulary.

@@ -18,6 +18,7 @@ mod operators;
 mod sglang;
 mod start;
 mod surface;
+mod weight_cache;
 
 use std::sync::Arc;
 

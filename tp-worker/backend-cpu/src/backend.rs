@@ -68,6 +68,17 @@ impl CpuBackend {
     }
 }
 
+impl CpuBackend {
+    /// What matrices of a role are kept in.
+    fn element_of(&self, role: MatrixRole) -> Packed {
+        match (self.weights, role) {
+            (WeightFormat::Native, _) => Packed::Native(self.element),
+            (WeightFormat::Int4, MatrixRole::Projection) => Packed::Int4,
+            (WeightFormat::Int8, _) | (WeightFormat::Int4, MatrixRole::Vocabulary) => Packed::Int8,
+        }
+    }
+}
+
 impl Backend for CpuBackend {
     type Matrix = CpuMatrix;
     type Vector = CpuVector;
@@ -96,11 +107,7 @@ impl Backend for CpuBackend {
         matrix: &HostMatrix<'_>,
         role: MatrixRole,
     ) -> Result<CpuMatrix, BackendError> {
-        let element = match (self.weights, role) {
-            (WeightFormat::Native, _) => Packed::Native(self.element),
-            (WeightFormat::Int4, MatrixRole::Projection) => Packed::Int4,
-            (WeightFormat::Int8, _) | (WeightFormat::Int4, MatrixRole::Vocabulary) => Packed::Int8,
-        };
+        let element = self.element_of(role);
         CpuMatrix::pack(&mut self.pool, self.isa, element, matrix)
     }
 
@@ -122,6 +129,26 @@ impl Backend for CpuBackend {
 
     fn matrix_bytes(&self, matrix: &CpuMatrix) -> usize {
         matrix.bytes()
+    }
+
+    fn matrix_format(&self, role: MatrixRole) -> Option<String> {
+        Some(CpuMatrix::format(self.element_of(role)))
+    }
+
+    fn matrix_data<'m>(&self, matrix: &'m CpuMatrix) -> &'m [u8] {
+        matrix.data()
+    }
+
+    fn restore_matrix(
+        &mut self,
+        rows: usize,
+        cols: usize,
+        role: MatrixRole,
+        unit: usize,
+        fill: &(dyn Fn(usize, &mut [u8]) + Sync),
+    ) -> Result<CpuMatrix, BackendError> {
+        let element = self.element_of(role);
+        CpuMatrix::restore(&mut self.pool, element, [rows, cols], unit, fill)
     }
 
     fn embed(&mut self, table: &CpuMatrix, first: u32, tokens: &[u32], out: &mut CpuTensor) {

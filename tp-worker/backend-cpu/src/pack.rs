@@ -4,6 +4,7 @@ mod decode;
 mod int4;
 mod int8;
 mod native;
+mod saved;
 mod step;
 
 use lockstep_backend::{BackendError, HostMatrix};
@@ -39,10 +40,9 @@ impl CpuMatrix {
                  download the checkpoint again"
             )));
         }
-        let panels = rows.div_ceil(PANEL);
-        let panel_len = element.steps(cols) * element.step_words();
-        let mut data = Buffer::zeroed(panels * panel_len, "a weight matrix")?;
-        let (shares, shared) = (pool.threads(), Shared::new(&mut data));
+        let mut packed = Self::zeroed(element, rows, cols)?;
+        let (panels, panel_len) = (packed.panels(), packed.panel_len());
+        let (shares, shared) = (pool.threads(), Shared::new(&mut packed.data));
         pool.run(|thread| {
             for panel in share(panels, shares, thread) {
                 // SAFETY: each panel belongs to one thread.
@@ -56,12 +56,23 @@ impl CpuMatrix {
                 }
             }
         });
+        Ok(packed)
+    }
+
+    /// A matrix of zeros.
+    fn zeroed(element: Packed, rows: usize, cols: usize) -> Result<Self, BackendError> {
+        let words = rows.div_ceil(PANEL) * element.steps(cols) * element.step_words();
         Ok(Self {
-            data,
+            data: Buffer::zeroed(words, "a weight matrix")?,
             rows,
             cols,
             element,
         })
+    }
+
+    /// Words of one panel.
+    fn panel_len(&self) -> usize {
+        self.steps() * self.element.step_words()
     }
 
     pub(crate) fn panels(&self) -> usize {
@@ -79,7 +90,7 @@ impl CpuMatrix {
 
     /// Copies row `row` (an output column of the product) to `out`.
     pub(crate) fn read_row(&self, row: usize, out: &mut [f32]) {
-        let panel_len = self.steps() * self.element.step_words();
+        let panel_len = self.panel_len();
         let panel = &self.data[(row / PANEL) * panel_len..][..panel_len];
         let lane = row % PANEL;
         match self.element {

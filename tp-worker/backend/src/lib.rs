@@ -72,6 +72,43 @@ pub trait Backend: Send + Sized {
     /// Bytes held by a matrix on the device.
     fn matrix_bytes(&self, matrix: &Self::Matrix) -> usize;
 
+    // ---- packed matrices on disk ----
+
+    /// Names the packed form of matrices of `role`, its version included: two
+    /// matrices of one name, shape and content have the same bytes. `None`:
+    /// this backend's matrices cannot be saved.
+    fn matrix_format(&self, role: MatrixRole) -> Option<String> {
+        let _ = role;
+        None
+    }
+    /// The packed form, for [`Self::restore_matrix`] in another process; empty
+    /// where [`Self::matrix_format`] is `None`.
+    fn matrix_data<'m>(&self, matrix: &'m Self::Matrix) -> &'m [u8] {
+        let _ = matrix;
+        &[]
+    }
+    /// Makes a matrix `[rows, cols]` of its packed form. `fill(offset, part)`
+    /// writes the bytes from `offset` on; it is called once for every `unit`
+    /// bytes (the last part may be shorter), by several threads at once.
+    /// What it leaves undone is zero.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`]; [`BackendError::Unsupported`] where
+    /// [`Self::matrix_format`] is `None`.
+    fn restore_matrix(
+        &mut self,
+        rows: usize,
+        cols: usize,
+        role: MatrixRole,
+        unit: usize,
+        fill: &(dyn Fn(usize, &mut [u8]) + Sync),
+    ) -> Result<Self::Matrix, BackendError> {
+        let _ = (rows, cols, role, unit, fill);
+        Err(BackendError::Unsupported(
+            "this backend's matrices cannot be restored; leave --weight-cache out".into(),
+        ))
+    }
+
     // ---- transformer operations ----
 
     /// `out[i] = table[tokens[i] - first]`, zero where the token lies outside

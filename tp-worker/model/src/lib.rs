@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 mod error;
+mod packed;
 mod rope;
 mod schedule;
 mod shard;
@@ -17,5 +18,7 @@ pub use error::ModelError;
 pub use rope::rope_table;
 pub use schedule::{CollectiveKind, CollectiveStep, Schedule};
 pub use shard::Shard;
-pub use transformer::{ForwardLimits, LoadProgress, LogitBlock, Transformer};
+pub use transformer::{
+    ForwardLimits, LoadPhase, LoadProgress, LogitBlock, Transformer, WeightOrigin,
+};
 pub use weights::{HostTensor, Weights};

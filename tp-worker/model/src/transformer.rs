@@ -4,6 +4,9 @@ mod buffers;
 mod forward;
 mod host;
 mod load;
+mod parts;
+
+use std::path::PathBuf;
 
 use lockstep_backend::{AttentionShape, Backend, KvDType, KvShape, RopeTable};
 use lockstep_config::ModelConfig;
@@ -28,6 +31,7 @@ pub struct Transformer<B: Backend> {
     /// Every rank's vocabulary rows.
     vocab_widths: Vec<usize>,
     buffers: Buffers<B>,
+    origin: WeightOrigin,
 }
 
 /// Sizes that buffers are allocated for.
@@ -56,10 +60,48 @@ pub struct LogitBlock<'a> {
 /// How far loading is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadProgress {
-    /// Bytes of this rank's weights that are packed.
+    /// What is being done.
+    pub phase: LoadPhase,
+    /// Bytes of this rank's weights, as the checkpoint has them, that are
+    /// loaded; or bytes of the checkpoint that are read.
     pub done: u64,
-    /// All bytes of this rank's weights.
+    /// All these bytes.
     pub total: u64,
+}
+
+/// Steps of loading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoadPhase {
+    /// The checkpoint is read to find out whether it was packed before.
+    Checking,
+    /// The checkpoint's weights are packed.
+    Packing,
+    /// Weights that were packed before are read.
+    Restoring,
+}
+
+impl LoadPhase {
+    /// For people.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Checking => "reading the checkpoint",
+            Self::Packing => "loading weights",
+            Self::Restoring => "loading packed weights",
+        }
+    }
+}
+
+/// Where a shard's weights came from, and what became of the folder of packed
+/// weights, if there is one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WeightOrigin {
+    /// The packed file that they were read from, or were written to.
+    pub file: Option<PathBuf>,
+    /// They were read from it; otherwise from the checkpoint.
+    pub restored: bool,
+    /// What went wrong with the folder, one sentence each. None of it changes
+    /// the weights.
+    pub warnings: Vec<String>,
 }
 
 /// One layer's weights. Biases of row-parallel projections (`o`, `down`) are
@@ -88,6 +130,11 @@ impl<B: Backend> Transformer<B> {
     /// This rank's part.
     pub fn shard(&self) -> &Shard {
         &self.shard
+    }
+
+    /// Where the weights came from.
+    pub fn weight_origin(&self) -> &WeightOrigin {
+        &self.origin
     }
 
     /// What the buffers were allocated for.

@@ -8,18 +8,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use lockstep_backend::{DType, HostBlock};
-use memmap2::Mmap;
+use lockstep_backend::{DType, HostBlock, HostMatrix};
 use safetensors::{Dtype as FileDType, SafeTensors, tensor::TensorInfo};
 
 use crate::ModelError;
+use mapping::MappedFile;
 
 /// All tensors of a model folder: one `model.safetensors`, or the files named
 /// by `model.safetensors.index.json`. Mapped, not read: opening is instant.
 #[derive(Debug)]
 pub struct Weights {
     folder: PathBuf,
-    files: Vec<(PathBuf, Mmap)>,
+    files: Vec<MappedFile>,
     tensors: BTreeMap<String, Entry>,
 }
 
@@ -95,11 +95,33 @@ impl Weights {
         self.tensor(name, &[len])
     }
 
+    /// The files and their names.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&Path, &fs::File)> {
+        self.files.iter().map(|file| (file.path(), file.file()))
+    }
+
+    /// Lets the system read ahead: all will be packed.
+    pub(crate) fn read_ahead(&self) {
+        self.files.iter().for_each(MappedFile::read_ahead);
+    }
+
+    /// Takes the pages of a matrix that has been packed out of this process's
+    /// memory; they are read again should anybody look at them.
+    pub(crate) fn release(&self, matrix: &HostMatrix<'_>) {
+        let width = matrix.cols * matrix.dtype.bytes();
+        for block in matrix.blocks.iter().filter(|block| block.rows > 0) {
+            let used = block.offset..block.offset + (block.rows - 1) * block.stride + width;
+            if let Some(bytes) = block.bytes.get(used) {
+                self.files.iter().for_each(|file| file.release(bytes));
+            }
+        }
+    }
+
     /// The file that holds `name`, for messages.
     pub(crate) fn file_of(&self, name: &str) -> PathBuf {
         self.tensors.get(name).map_or_else(
             || self.folder.clone(),
-            |entry| self.files[entry.file].0.clone(),
+            |entry| self.files[entry.file].path().to_owned(),
         )
     }
 
@@ -112,10 +134,11 @@ impl Weights {
                 tensor: name.to_owned(),
                 expected: expected.to_vec(),
             })?;
-        let (file, mapping) = &self.files[entry.file];
+        let mapped = &self.files[entry.file];
+        let file = mapped.path();
         if entry.shape != expected {
             return Err(ModelError::WrongShape {
-                file: file.clone(),
+                file: file.to_owned(),
                 tensor: name.to_owned(),
                 found: entry.shape.clone(),
                 expected: expected.to_vec(),
@@ -127,7 +150,7 @@ impl Weights {
             FileDType::F32 => DType::F32,
             other => {
                 return Err(ModelError::UnsupportedDType {
-                    file: file.clone(),
+                    file: file.to_owned(),
                     tensor: name.to_owned(),
                     found: format!("{other:?}"),
                 });
@@ -141,19 +164,20 @@ impl Weights {
             dtype,
             rows,
             cols,
-            bytes: &mapping[entry.start..entry.end],
+            bytes: &mapped.bytes()[entry.start..entry.end],
         })
     }
 
     /// Maps one file and takes its tensors in.
-    fn add(&mut self, file: PathBuf) -> Result<(), ModelError> {
-        let mapping = mapping::map(&file)?;
+    fn add(&mut self, path: PathBuf) -> Result<(), ModelError> {
+        let mapped = MappedFile::open(path)?;
+        let (file, mapping) = (mapped.path(), mapped.bytes());
         let damaged = |reason: String| ModelError::Damaged {
-            file: file.clone(),
+            file: file.to_owned(),
             reason,
         };
-        let (header, metadata) = SafeTensors::read_metadata(&mapping)
-            .map_err(|error| damaged(truncation(&mapping).unwrap_or_else(|| error.to_string())))?;
+        let (header, metadata) = SafeTensors::read_metadata(mapping)
+            .map_err(|error| damaged(truncation(mapping).unwrap_or_else(|| error.to_string())))?;
         let data = header + HEADER_LENGTH_BYTES;
         for (name, info) in metadata.tensors() {
             let entry = entry(self.files.len(), data, info);
@@ -163,13 +187,13 @@ impl Weights {
             if let Some(other) = self.tensors.get(&name) {
                 return Err(ModelError::Duplicate {
                     tensor: name,
-                    first: self.files[other.file].0.clone(),
-                    second: file.clone(),
+                    first: self.files[other.file].path().to_owned(),
+                    second: file.to_owned(),
                 });
             }
             self.tensors.insert(name, entry);
         }
-        self.files.push((file, mapping));
+        self.files.push(mapped);
         Ok(())
     }
 }

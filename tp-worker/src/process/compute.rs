@@ -72,8 +72,18 @@ fn load(
     let cores = ctx.node.cores.get(local_rank).map(Vec::as_slice);
     let backend = cpu_backend(&ctx.engine, cores, collective)?;
     let link = ctx.link.clone();
-    let mut progress = move |LoadProgress { done, total }: LoadProgress| {
-        link.progress("loading weights", done, total);
+    let mut progress = move |LoadProgress { phase, done, total }: LoadProgress| {
+        link.progress(phase.label(), done, total);
     };
-    Ok(Worker::load(&ctx.engine, rank, backend, &mut progress)?)
+    let cache = ctx.node.weight_cache.as_deref();
+    let worker = Worker::load_cached(&ctx.engine, rank, backend, cache, &mut progress)?;
+    let origin = worker.weight_origin();
+    for warning in &origin.warnings {
+        tracing::warn!("{warning}");
+    }
+    if let Some(file) = &origin.file {
+        let done = if origin.restored { "read" } else { "kept" };
+        tracing::info!(file = %file.display(), "packed weights {done}");
+    }
+    Ok(worker)
 }

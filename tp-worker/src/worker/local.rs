@@ -2,6 +2,7 @@
 //! offline benchmarks and tests.
 
 use std::{
+    path::{Path, PathBuf},
     sync::{
         Arc,
         mpsc::{Receiver, Sender, channel},
@@ -13,7 +14,7 @@ use std::{
 use lockstep_backend::{Backend, BackendError};
 use lockstep_collective::{Collective, Options, local_group_with};
 use lockstep_config::EngineConfig;
-use lockstep_model::{LoadProgress, ModelError};
+use lockstep_model::{LoadProgress, ModelError, WeightOrigin};
 use lockstep_proto::step::{StepPlan, StepResult};
 
 use super::{Worker, WorkerError, WorkerLimits, cpu_backend};
@@ -26,15 +27,17 @@ pub type OnProgress = Arc<dyn Fn(usize, LoadProgress) + Send + Sync>;
 pub struct LocalGroup {
     ranks: Vec<Rank>,
     descriptions: Vec<String>,
+    origins: Vec<WeightOrigin>,
     weight_bytes: usize,
 }
 
 /// A rank and what it has loaded, or why it did not start.
 type Started = (usize, Result<Loaded, WorkerError>);
 
-/// What a rank says of itself, and the bytes of its weights.
+/// What a rank says of itself and its weights.
 struct Loaded {
     description: String,
+    origin: WeightOrigin,
     weight_bytes: usize,
 }
 
@@ -54,9 +57,21 @@ impl LocalGroup {
         config: &EngineConfig,
         progress: Option<&OnProgress>,
     ) -> Result<Self, WorkerError> {
+        Self::start_cached(config, None, progress)
+    }
+
+    /// [`Self::start`], with a folder of packed weights to read and fill.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_cached(
+        config: &EngineConfig,
+        weight_cache: Option<&Path>,
+        progress: Option<&OnProgress>,
+    ) -> Result<Self, WorkerError> {
         let own = config.clone();
         let backend = move |_, collective| cpu_backend(&own, None, collective);
-        Self::start_with(config, backend, progress)
+        Self::start_all(config, backend, weight_cache, progress)
     }
 
     /// Loads `config.parallel.tp_size` workers on backends made by `backend`
@@ -67,6 +82,19 @@ impl LocalGroup {
     pub fn start_with<B, F>(
         config: &EngineConfig,
         backend: F,
+        progress: Option<&OnProgress>,
+    ) -> Result<Self, WorkerError>
+    where
+        B: Backend + 'static,
+        F: Fn(usize, Box<dyn Collective>) -> Result<B, WorkerError> + Send + Sync + 'static,
+    {
+        Self::start_all(config, backend, None, progress)
+    }
+
+    fn start_all<B, F>(
+        config: &EngineConfig,
+        backend: F,
+        weight_cache: Option<&Path>,
         progress: Option<&OnProgress>,
     ) -> Result<Self, WorkerError>
     where
@@ -98,6 +126,7 @@ impl LocalGroup {
                 config: config.clone(),
                 rank,
                 collective: Box::new(collective),
+                weight_cache: weight_cache.map(Path::to_owned),
                 progress: progress.cloned(),
                 ready: ready.clone(),
             };
@@ -117,6 +146,7 @@ impl LocalGroup {
         Ok(Self {
             ranks,
             weight_bytes: loaded.iter().map(|rank| rank.weight_bytes).sum(),
+            origins: loaded.iter().map(|rank| rank.origin.clone()).collect(),
             descriptions: loaded.into_iter().map(|rank| rank.description).collect(),
         })
     }
@@ -129,6 +159,11 @@ impl LocalGroup {
     /// Bytes of packed weights, over all ranks.
     pub fn weight_bytes(&self) -> usize {
         self.weight_bytes
+    }
+
+    /// Where each rank's weights came from.
+    pub fn weight_origins(&self) -> &[WeightOrigin] {
+        &self.origins
     }
 
     /// Queues a plan on every rank.
@@ -239,6 +274,7 @@ struct Start {
     config: Arc<EngineConfig>,
     rank: usize,
     collective: Box<dyn Collective>,
+    weight_cache: Option<PathBuf>,
     progress: Option<OnProgress>,
     ready: Sender<Started>,
 }
@@ -255,9 +291,9 @@ impl Start {
         B: Backend,
         F: Fn(usize, Box<dyn Collective>) -> Result<B, WorkerError>,
     {
-        let (rank, progress) = (self.rank, self.progress);
+        let (rank, progress, cache) = (self.rank, self.progress, self.weight_cache);
         let loaded = backend(rank, self.collective).and_then(|backend| {
-            Worker::load(&self.config, rank, backend, &mut |at| {
+            Worker::load_cached(&self.config, rank, backend, cache.as_deref(), &mut |at| {
                 if let Some(progress) = &progress {
                     progress(rank, at);
                 }
@@ -272,6 +308,7 @@ impl Start {
         };
         let loaded = Loaded {
             description: worker.describe(),
+            origin: worker.weight_origin().clone(),
             weight_bytes: worker.weight_bytes(),
         };
         if self.ready.send((rank, Ok(loaded))).is_err() {

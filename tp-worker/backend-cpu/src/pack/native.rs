@@ -1,10 +1,11 @@
 //! Panels of f32 and bf16: a step is one f32 or two consecutive bf16 of a column.
 
-use lockstep_backend::HostMatrix;
+use lockstep_backend::{DType, HostMatrix};
 
 use super::decode::decode;
 use crate::gemm::{Element, Input, PANEL};
 use crate::isa::Isa;
+use crate::multiversion::multiversion;
 use crate::number::{bf16_value, pack_row};
 
 /// Input values decoded at once; even, so that bf16 pairs never straddle chunks.
@@ -24,11 +25,14 @@ pub(super) fn pack_panel(
         Element::Bf16 => Input::Pairs,
     };
     let width = matrix.dtype.bytes();
-    let mut values = [0.0; CHUNK];
     let mut sources: [&[u8]; PANEL] = [&[]; PANEL];
     for (lane, source) in sources.iter_mut().enumerate() {
         *source = matrix.row(panel * PANEL + lane).unwrap_or(&[]);
     }
+    if let (Element::F32, DType::F32) | (Element::Bf16, DType::Bf16) = (element, matrix.dtype) {
+        return transpose(isa, &sources, out);
+    }
+    let mut values = [0.0; CHUNK];
     for from in (0..matrix.cols).step_by(CHUNK) {
         let to = matrix.cols.min(from + CHUNK);
         for (lane, source) in sources
@@ -46,6 +50,32 @@ pub(super) fn pack_panel(
                 element.steps(from) * PANEL + lane,
                 PANEL,
             );
+        }
+    }
+}
+
+/// Steps transposed at once: of each row, one line of the cache.
+const BLOCK: usize = 16;
+
+multiversion! {
+    /// Packs rows whose bytes are those of the panel's steps already, in
+    /// little-endian words; rows that are empty stay zero. An odd last bf16 is
+    /// paired with 0.
+    fn transpose(sources: &[&[u8]; PANEL], out: &mut [u32]) {
+        for (block, out) in out.chunks_mut(BLOCK * PANEL).enumerate() {
+            let mut tile = [[0u32; PANEL]; BLOCK];
+            for (lane, source) in sources.iter().enumerate() {
+                let source = source.get(block * BLOCK * 4..).unwrap_or(&[]);
+                let (words, rest) = source.as_chunks::<4>();
+                for (step, word) in tile.iter_mut().zip(words) {
+                    step[lane] = u32::from_le_bytes(*word);
+                }
+                if let (Some(step), [low, high]) = (tile.get_mut(words.len()), rest) {
+                    step[lane] = u32::from(u16::from_le_bytes([*low, *high]));
+                }
+            }
+            let tile = tile.as_flattened();
+            out.copy_from_slice(&tile[..out.len()]);
         }
     }
 }

@@ -1,0 +1,49 @@
+//! Packed matrices as bytes, to be saved and read back.
+
+use lockstep_backend::BackendError;
+
+use super::CpuMatrix;
+use crate::gemm::{Element, PANEL, Packed};
+use crate::partition::Shared;
+use crate::pool::Pool;
+
+/// Counted up whenever the order or meaning of packed bytes changes.
+const VERSION: u32 = 1;
+
+impl CpuMatrix {
+    /// Names the packed form exactly.
+    pub(crate) fn format(element: Packed) -> String {
+        let element = match element {
+            Packed::Native(Element::F32) => "f32",
+            Packed::Native(Element::Bf16) => "bf16",
+            Packed::Int8 => "int8",
+            Packed::Int4 => "int4",
+        };
+        format!("cpu-panel{PANEL}-{element}-v{VERSION}")
+    }
+
+    /// The packed form; words in this machine's byte order.
+    pub(crate) fn data(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.data)
+    }
+
+    /// A matrix `[rows, cols]` whose packed form `fill(offset, part)` writes,
+    /// `unit` bytes at a time, on all threads.
+    pub(crate) fn restore(
+        pool: &mut Pool,
+        element: Packed,
+        [rows, cols]: [usize; 2],
+        unit: usize,
+        fill: &(dyn Fn(usize, &mut [u8]) + Sync),
+    ) -> Result<Self, BackendError> {
+        let mut matrix = Self::zeroed(element, rows, cols)?;
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut matrix.data);
+        let (total, shared) = (bytes.len(), Shared::new(bytes));
+        pool.for_chunks(total.div_ceil(unit), |_, part| {
+            let from = part * unit;
+            // SAFETY: parts are disjoint, and each is claimed once.
+            fill(from, unsafe { shared.slice(from..total.min(from + unit)) });
+        });
+        Ok(matrix)
+    }
+}

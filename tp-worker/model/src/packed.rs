@@ -1,0 +1,92 @@
+//! Packed weights kept on disk, so that the next start reads them as they are.
+//!
+//! A file holds one rank's matrices in the backend's packed form. Its name is
+//! made of its key, a hash of everything that the packed bytes follow from:
+//! the checkpoint's content, the shapes, the split, the backend's formats.
+//! Nothing in it is believed: every part is compared with its checksum while
+//! it is read, and what does not match is packed anew.
+
+mod checkpoint;
+mod folder;
+mod key;
+mod layout;
+mod reader;
+mod writer;
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use blake3::Hash;
+use lockstep_backend::Backend;
+use lockstep_config::ModelConfig;
+
+use crate::{LoadProgress, Shard, Weights};
+use folder::Folder;
+
+pub(crate) use reader::{Reader, Restored};
+pub(crate) use writer::Writer;
+
+/// A rank's place in a folder of packed weights.
+pub(crate) struct Cache {
+    folder: Folder,
+    key: Hash,
+    name: String,
+}
+
+impl Cache {
+    /// Opens or makes the folder and finds the rank's key, for which the
+    /// checkpoint is read unless its files were seen before. Also what went
+    /// wrong on the way without stopping it.
+    ///
+    /// # Errors
+    /// Why packed weights can't be kept, in words.
+    pub fn open<B: Backend>(
+        path: &Path,
+        backend: &B,
+        model: &ModelConfig,
+        shard: &Shard,
+        weights: &Weights,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<(Self, Option<String>), String> {
+        let formats = key::formats(backend)
+            .ok_or_else(|| "this backend's weights cannot be kept".to_owned())?;
+        let folder = Folder::open(path).map_err(|error| error.to_string())?;
+        let (content, warning) = checkpoint::hash(weights, &folder, progress)
+            .map_err(|error| format!("the checkpoint cannot be read: {error}"))?;
+        let key = key::key(model, shard, &formats, &content);
+        let start = &key.to_hex()[..24];
+        let name = format!("{start}-rank{}of{}.packed", shard.rank, shard.size);
+        Ok((Self { folder, key, name }, warning))
+    }
+
+    /// The file, there or not.
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join(&self.name)
+    }
+
+    /// Opens the file; `None` where there is none.
+    ///
+    /// # Errors
+    /// Why it can't be used, in words.
+    pub fn reader(&self) -> Result<Option<Reader>, String> {
+        match self.folder.open_own(&self.name) {
+            Ok(Some(file)) => Reader::open(file, &self.key).map(Some),
+            Ok(None) => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Begins a file in place of the one that is there, if one is.
+    ///
+    /// # Errors
+    /// What the folder says.
+    pub fn writer(&self) -> io::Result<Writer> {
+        self.folder.sweep();
+        Ok(Writer::new(self.folder.temporary(&self.name)?, self.key))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+//! The hash of a checkpoint's bytes, remembered for as long as its files stay
+//! as they are.
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    num::NonZero,
+    os::unix::fs::{FileExt, MetadataExt},
+    path::{Path, PathBuf},
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, SystemTime},
+};
+
+use blake3::{Hash, Hasher};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    folder::Folder,
+    layout::{PIECE, SEGMENT},
+};
+use crate::{LoadPhase, LoadProgress, Weights};
+
+/// What a file was when it was read. The time of its last change, which no
+/// program can set, tells a rewritten file from an old one with the same size
+/// and date.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Stamp {
+    path: PathBuf,
+    /// The file system.
+    device: u64,
+    inode: u64,
+    size: u64,
+    /// Seconds and nanoseconds.
+    modified: (i64, i64),
+    /// Likewise.
+    changed: (i64, i64),
+}
+
+/// What is remembered of a file.
+#[derive(Debug, Serialize, Deserialize)]
+struct Seen {
+    stamp: Stamp,
+    hash: String,
+}
+
+/// A file that changed so short before it was read may change again without
+/// its times showing it: they are as coarse as the system's clock tick.
+const SETTLED: Duration = Duration::from_secs(1);
+
+/// The hash of all weight files, and why it could not be remembered, if so.
+pub(super) fn hash(
+    weights: &Weights,
+    folder: &Folder,
+    progress: &mut dyn FnMut(LoadProgress),
+) -> io::Result<(Hash, Option<String>)> {
+    let (mut all, mut warning) = (Hasher::new(), None);
+    let mut counter = Counter {
+        done: 0,
+        total: weights.files().map(|(_, file)| length(file)).sum(),
+        progress,
+    };
+    for (path, file) in weights.files() {
+        let stamp = Stamp::of(path, file)?;
+        let name = name(&stamp.path);
+        let hash = if let Some(hash) = seen(folder, &name, &stamp) {
+            counter.done += stamp.size;
+            hash
+        } else {
+            let begun = SystemTime::now();
+            let hash = read(file, &mut counter)?;
+            if stamp.settled(begun) && Stamp::of(path, file)? == stamp {
+                let hash = hash.to_string();
+                let kept = remember(folder, &name, &Seen { stamp, hash });
+                warning = warning.or(kept.err().map(|error| error.to_string()));
+            }
+            hash
+        };
+        all.update(hash.as_bytes());
+    }
+    Ok((all.finalize(), warning))
+}
+
+/// Where a file is remembered.
+fn name(path: &Path) -> String {
+    let hash = blake3::hash(path.as_os_str().as_encoded_bytes());
+    format!("{}.checkpoint", &hash.to_hex()[..24])
+}
+
+impl Stamp {
+    fn of(path: &Path, file: &File) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        Ok(Self {
+            path: path.canonicalize()?,
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        })
+    }
+
+    /// Whether the file was left alone for a while before `begun`.
+    fn settled(&self, begun: SystemTime) -> bool {
+        let begun = begun.duration_since(SystemTime::UNIX_EPOCH).ok();
+        begun
+            .and_then(|begun| begun.checked_sub(SETTLED))
+            .and_then(|at| Some((i64::try_from(at.as_secs()).ok()?, at.subsec_nanos().into())))
+            .is_some_and(|at| self.changed < at)
+    }
+}
+
+/// The hash of a file that is as it was when it was remembered.
+fn seen(folder: &Folder, name: &str, stamp: &Stamp) -> Option<Hash> {
+    let file = folder.open_own(name).ok()??;
+    let seen: Seen = serde_json::from_reader(io::BufReader::new(file)).ok()?;
+    (seen.stamp == *stamp).then(|| Hash::from_hex(&seen.hash).ok())?
+}
+
+fn remember(folder: &Folder, name: &str, seen: &Seen) -> io::Result<()> {
+    let file = folder.temporary(name)?;
+    file.file().write_all(&serde_json::to_vec(seen)?)?;
+    file.keep()
+}
+
+fn length(file: &File) -> u64 {
+    file.metadata().map_or(0, |metadata| metadata.len())
+}
+
+/// Bytes read, over all files.
+struct Counter<'p> {
+    done: u64,
+    total: u64,
+    progress: &'p mut dyn FnMut(LoadProgress),
+}
+
+/// The hash of a file's segments' hashes, read by as many threads as there are
+/// cores for this one.
+fn read(file: &File, counter: &mut Counter<'_>) -> io::Result<Hash> {
+    let size = file.metadata()?.len();
+    let count = usize::try_from(size.div_ceil(SEGMENT as u64)).map_err(io::Error::other)?;
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let hashes = Mutex::new(vec![None; count]);
+    let work = |report: &mut dyn FnMut(usize)| -> io::Result<()> {
+        let mut buffer = vec![0; PIECE];
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            if at >= count {
+                return Ok(());
+            }
+            let from = at as u64 * SEGMENT as u64;
+            let hash = segment(file, from..size.min(from + SEGMENT as u64), &mut buffer)?;
+            hashes.lock().unwrap_or_else(|broken| broken.into_inner())[at] = Some(hash);
+            report(done.fetch_add(1, Ordering::Relaxed) + 1);
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, NonZero::get);
+    let before = counter.done;
+    thread::scope(|scope| {
+        let others: Vec<_> = (1..threads.min(count))
+            .map(|_| scope.spawn(|| work(&mut |_| ())))
+            .collect();
+        work(&mut |done| {
+            let done = before + (done as u64 * SEGMENT as u64).min(size);
+            (counter.progress)(LoadProgress {
+                phase: LoadPhase::Checking,
+                done,
+                total: counter.total,
+            });
+        })?;
+        others.into_iter().try_for_each(|other| {
+            let panicked = |_| io::Error::other("a thread that reads panicked");
+            other.join().map_err(panicked)?
+        })
+    })?;
+    counter.done = before + size;
+    let mut all = Hasher::new();
+    let hashes = hashes
+        .into_inner()
+        .unwrap_or_else(|broken| broken.into_inner());
+    for hash in hashes.into_iter().flatten() {
+        all.update(hash.as_bytes());
+    }
+    all.update(&size.to_le_bytes());
+    Ok(all.finalize())
+}
+
+fn segment(file: &File, range: std::ops::Range<u64>, buffer: &mut [u8]) -> io::Result<Hash> {
+    let (mut hasher, mut from) = (Hasher::new(), range.start);
+    while from < range.end {
+        let length = buffer
+            .len()
+            .min(usize::try_from(range.end - from).unwrap_or(usize::MAX));
+        let piece = &mut buffer[..length];
+        file.read_exact_at(piece, from)?;
+        hasher.update(piece);
+        from += length as u64;
+    }
+    Ok(hasher.finalize())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,230 @@
+use std::{
+    fs,
+    os::unix::fs::{FileExt, PermissionsExt},
+    sync::Barrier,
+    thread,
+};
+
+use lockstep_backend::{DType, HostBlock, HostMatrix, MatrixRole};
+use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions, WeightFormat};
+use lockstep_collective::Single;
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+
+fn backend(dtype: Compute) -> CpuBackend {
+    let options = CpuOptions {
+        threads: 2,
+        dtype,
+        weights: WeightFormat::Native,
+        pin: None,
+        isa: None,
+    };
+    CpuBackend::new(options, Box::new(Single::new())).unwrap()
+}
+
+fn pack(
+    backend: &mut CpuBackend,
+    seed: u64,
+    rows: usize,
+    cols: usize,
+) -> lockstep_backend_cpu::CpuMatrix {
+    let mut bytes = vec![0; 2 * rows * cols];
+    let mut random = blake3::Hasher::new();
+    random
+        .update(&seed.to_le_bytes())
+        .finalize_xof()
+        .fill(&mut bytes);
+    let block = HostBlock {
+        bytes: &bytes,
+        offset: 0,
+        stride: 2 * cols,
+        rows,
+    };
+    let matrix = HostMatrix {
+        cols,
+        dtype: DType::Bf16,
+        blocks: vec![block],
+    };
+    backend
+        .load_matrix(&matrix, MatrixRole::Projection)
+        .unwrap()
+}
+
+const KEY: Hash = Hash::from_bytes([7; 32]);
+
+fn cache(folder: &TempDir) -> Cache {
+    Cache {
+        folder: Folder::open(&folder.path().join("packed")).unwrap(),
+        key: KEY,
+        name: "weights.packed".into(),
+    }
+}
+
+/// Writes matrices `[rows, cols]`, numbered from `seed` on.
+fn write(cache: &Cache, backend: &mut CpuBackend, seed: u64, shapes: &[(usize, usize)]) {
+    let mut writer = cache.writer().unwrap();
+    for (number, (rows, cols)) in shapes.iter().enumerate() {
+        let matrix = pack(backend, seed + number as u64, *rows, *cols);
+        writer
+            .add(*rows, *cols, backend.matrix_data(&matrix))
+            .unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+/// Whether the file holds these matrices: `Err` says that it is not to be used.
+fn compare(
+    cache: &Cache,
+    backend: &mut CpuBackend,
+    seed: u64,
+    shapes: &[(usize, usize)],
+) -> Result<bool, String> {
+    let mut reader = cache.reader()?.ok_or("there is no file")?;
+    let mut equal = true;
+    for (number, (rows, cols)) in shapes.iter().enumerate() {
+        let restored = reader.restore(backend, *rows, *cols, MatrixRole::Projection);
+        let restored = restored.map_err(|why| format!("{why:?}"))?;
+        let packed = pack(backend, seed + number as u64, *rows, *cols);
+        equal &= backend.matrix_data(&restored) == backend.matrix_data(&packed);
+    }
+    Ok(equal)
+}
+
+/// The second is more than one segment.
+const SHAPES: [(usize, usize); 4] = [(33, 7), (1_030, 2_100), (1, 1), (64, 128)];
+
+#[test]
+fn restored_matrices_are_the_packed_ones() {
+    for dtype in [Compute::Bf16, Compute::F32] {
+        let (folder, mut backend) = (tempfile::tempdir().unwrap(), backend(dtype));
+        let cache = cache(&folder);
+        assert!(cache.reader().unwrap().is_none());
+        write(&cache, &mut backend, 0, &SHAPES);
+        assert_eq!(compare(&cache, &mut backend, 0, &SHAPES), Ok(true));
+        assert_eq!(compare(&cache, &mut backend, 1, &SHAPES), Ok(false));
+        let mode = fs::metadata(cache.path()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        // Nothing else is left, and a new file takes the old one's place.
+        write(&cache, &mut backend, 1, &SHAPES);
+        assert_eq!(compare(&cache, &mut backend, 1, &SHAPES), Ok(true));
+        assert_eq!(fs::read_dir(cache.folder.path()).unwrap().count(), 1);
+    }
+}
+
+#[test]
+fn other_shapes_keys_and_owners_are_not_used() {
+    let (folder, mut backend) = (tempfile::tempdir().unwrap(), backend(Compute::Bf16));
+    let mut cache = cache(&folder);
+    write(&cache, &mut backend, 0, &SHAPES[2..]);
+    for shapes in [&SHAPES[3..], &SHAPES[1..2], &[(1, 1), (64, 128), (1, 1)]] {
+        assert!(
+            compare(&cache, &mut backend, 0, shapes).is_err(),
+            "{shapes:?}"
+        );
+    }
+    fs::set_permissions(cache.path(), fs::Permissions::from_mode(0o622)).unwrap();
+    let error = cache.reader().unwrap_err();
+    assert!(error.contains("others can change it"), "{error}");
+    fs::set_permissions(cache.path(), fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(compare(&cache, &mut backend, 0, &SHAPES[2..]), Ok(true));
+    cache.key = Hash::from_bytes([8; 32]);
+    assert!(cache.reader().is_err());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// A changed bit is found, unless it lies between two matrices and changes
+    /// none of them; a shortened file is always found.
+    #[test]
+    fn damage_is_found(place in 0.0..1.0f64, bit in 0..8u32, cut: bool) {
+        const SMALL: [(usize, usize); 2] = [(33, 7), (1, 1)];
+        let (folder, mut backend) = (tempfile::tempdir().unwrap(), backend(Compute::Bf16));
+        let cache = cache(&folder);
+        write(&cache, &mut backend, 0, &SMALL);
+        let file = fs::OpenOptions::new().read(true).write(true).open(cache.path()).unwrap();
+        let at = (file.metadata().unwrap().len() as f64 * place) as u64;
+        if cut {
+            file.set_len(at).unwrap();
+            prop_assert!(compare(&cache, &mut backend, 0, &SMALL).is_err());
+        } else {
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, at).unwrap();
+            file.write_all_at(&[byte[0] ^ (1 << bit)], at).unwrap();
+            let found = compare(&cache, &mut backend, 0, &SMALL);
+            prop_assert!(found.is_err() || found == Ok(true), "byte {} {:?}", at, found);
+            // Panels of 32 rows of 4 steps, two of them, then one of 1 step.
+            let inside = (4096..4096 + 1024).contains(&at) || (8192..8192 + 128).contains(&at);
+            prop_assert!(found.is_err() || !(inside || at < 4096));
+        }
+    }
+}
+
+#[test]
+fn writers_at_the_same_time_do_no_harm() {
+    let (folder, start) = (tempfile::tempdir().unwrap(), Barrier::new(4));
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let (cache, mut backend) = (cache(&folder), backend(Compute::Bf16));
+                start.wait();
+                write(&cache, &mut backend, 0, &SHAPES);
+                assert_eq!(compare(&cache, &mut backend, 0, &SHAPES), Ok(true));
+            });
+        }
+    });
+    assert_eq!(
+        fs::read_dir(cache(&folder).folder.path()).unwrap().count(),
+        1
+    );
+}
+
+#[test]
+fn only_what_nobody_writes_any_more_is_swept_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = cache(&folder);
+    let left = cache.folder.path().join(".old.packed.1-0.tmp");
+    fs::write(&left, "half a file").unwrap();
+    let foreign = cache.folder.path().join("notes.tmp");
+    fs::write(&foreign, "not ours").unwrap();
+    let being_written = cache.folder.temporary("other").unwrap();
+    cache.writer().unwrap();
+    assert!(!left.exists() && foreign.exists());
+    being_written.keep().unwrap();
+    assert!(cache.folder.path().join("other").exists());
+}
+
+#[test]
+fn keys_follow_from_everything_that_is_packed() {
+    let repository = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/lockstep-demo-7m");
+    let model = ModelConfig::load(Path::new(repository)).unwrap();
+    let of = |model: &ModelConfig, rank, size, formats: &str, content: u8| {
+        let shard = Shard::new(model, rank, size).unwrap();
+        key::key(model, &shard, formats, &Hash::from_bytes([content; 32]))
+    };
+    let elsewhere = ModelConfig {
+        path: "elsewhere".into(),
+        ..model.clone()
+    };
+    let untied = ModelConfig {
+        tie_word_embeddings: !model.tie_word_embeddings,
+        ..model.clone()
+    };
+    let first = of(&model, 0, 1, "bf16", 0);
+    assert_eq!(first, of(&elsewhere, 0, 1, "bf16", 0));
+    let mut all = vec![
+        first,
+        of(&model, 0, 2, "bf16", 0),
+        of(&model, 1, 2, "bf16", 0),
+        of(&model, 0, 1, "f32", 0),
+        of(&model, 0, 1, "bf16", 1),
+        of(&untied, 0, 1, "bf16", 0),
+    ];
+    all.sort_by_key(Hash::to_hex);
+    all.dedup();
+    assert_eq!(all.len(), 6);
+    let [narrow, wide] = [Compute::Bf16, Compute::F32].map(|dtype| key::formats(&backend(dtype)));
+    assert!(narrow.is_some() && narrow != wide);
+}

@@ -1,0 +1,176 @@
+//! Weights that are packed once and read at later starts.
+
+use std::{fs, os::unix::fs::FileExt, path::Path};
+
+use lockstep_backend::{Backend, KvDType};
+use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions, WeightFormat};
+use lockstep_collective::local_group;
+use lockstep_config::ModelConfig;
+use lockstep_model::{ForwardLimits, LoadPhase, LogitBlock, Transformer, WeightOrigin};
+
+mod support {
+    pub mod pass;
+}
+use support::pass::{Pass, fixture};
+
+fn model() -> ModelConfig {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/lockstep-demo-7m");
+    ModelConfig::load(&folder).unwrap()
+}
+
+struct Loaded {
+    origin: WeightOrigin,
+    phases: Vec<LoadPhase>,
+    bytes: usize,
+    /// Of a short text, where there is one rank.
+    logits: Vec<f32>,
+}
+
+/// Loads rank `rank` of `size`.
+fn load(model: &ModelConfig, rank: usize, size: usize, cache: Option<&Path>) -> Loaded {
+    let collective = local_group(size).into_iter().nth(rank).unwrap();
+    let options = CpuOptions {
+        threads: 2,
+        dtype: Compute::Bf16,
+        weights: WeightFormat::Native,
+        pin: None,
+        isa: None,
+    };
+    let mut backend = CpuBackend::new(options, Box::new(collective)).unwrap();
+    let limits = ForwardLimits {
+        max_tokens: 8,
+        positions: 8,
+        logit_block_rows: 8,
+    };
+    let mut phases = Vec::new();
+    let mut progress = |at: lockstep_model::LoadProgress| {
+        assert!(at.done <= at.total);
+        phases.push(at.phase);
+    };
+    let mut transformer =
+        Transformer::load_cached(&mut backend, model, limits, cache, &mut progress).unwrap();
+    phases.dedup();
+    let mut logits = Vec::new();
+    if size == 1 {
+        let shape = transformer.kv_shape(4, 8, KvDType::Bf16);
+        let mut kv = backend.kv_cache(&shape).unwrap();
+        let mut pass = Pass::default();
+        pass.push(&[1, 2, 3, 4, 5], 0..5, 8, |page| page as u32);
+        let mut sink = |block: LogitBlock<'_>| logits.extend_from_slice(block.logits);
+        let batch = pass.batch(&[0, 2, 4]);
+        transformer
+            .forward(&mut backend, &mut kv, &batch, &mut sink)
+            .unwrap();
+    }
+    Loaded {
+        origin: transformer.weight_origin().clone(),
+        bytes: transformer.weight_bytes(&backend),
+        phases,
+        logits,
+    }
+}
+
+#[test]
+fn a_second_start_reads_what_the_first_packed() {
+    let (folder, model) = (tempfile::tempdir().unwrap(), model());
+    let cache = folder.path().join("made/for/it");
+    let plain = load(&model, 0, 1, None);
+    assert_eq!(plain.origin, WeightOrigin::default());
+    let first = load(&model, 0, 1, Some(&cache));
+    let second = load(&model, 0, 1, Some(&cache));
+    assert!(!first.origin.restored && second.origin.restored);
+    assert!(first.phases.contains(&LoadPhase::Packing));
+    assert_eq!(second.phases.last(), Some(&LoadPhase::Restoring));
+    assert!(!second.phases.contains(&LoadPhase::Packing));
+    assert!(first.origin.file.is_some() && first.origin.file == second.origin.file);
+    for loaded in [&first, &second] {
+        assert_eq!(loaded.origin.warnings, Vec::<String>::new());
+        assert_eq!(loaded.bytes, plain.bytes);
+        assert!(loaded.logits == plain.logits && !plain.logits.is_empty());
+    }
+}
+
+#[test]
+fn every_rank_has_a_file_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = ModelConfig::load(&fixture("qwen3")).unwrap();
+    let mut files: Vec<_> = [(0, 1), (0, 2), (1, 2)]
+        .into_iter()
+        .flat_map(|(rank, size)| {
+            let first = load(&model, rank, size, Some(folder.path()));
+            let second = load(&model, rank, size, Some(folder.path()));
+            assert!(!first.origin.restored && second.origin.restored);
+            second.origin.file
+        })
+        .collect();
+    files.sort();
+    files.dedup();
+    assert_eq!(files.len(), 3);
+}
+
+#[test]
+fn a_damaged_file_is_packed_anew() {
+    let (folder, model) = (tempfile::tempdir().unwrap(), model());
+    let good = load(&model, 0, 1, Some(folder.path()));
+    let path = good.origin.file.unwrap();
+    let length = fs::metadata(&path).unwrap().len();
+    let open = || fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let damages: [&dyn Fn(); 3] = [
+        // Some way into the last matrices.
+        &|| open().write_all_at(b"damage", length - length / 8).unwrap(),
+        &|| open().set_len(length / 2).unwrap(),
+        &|| fs::write(&path, "").unwrap(),
+    ];
+    for damage in damages {
+        damage();
+        let loaded = load(&model, 0, 1, Some(folder.path()));
+        assert!(!loaded.origin.restored);
+        let [warning] = &loaded.origin.warnings[..] else {
+            panic!("{:?}", loaded.origin.warnings);
+        };
+        assert!(warning.contains("packed anew"), "{warning}");
+        assert!(loaded.logits == good.logits);
+        let again = load(&model, 0, 1, Some(folder.path()));
+        assert!(again.origin.restored && again.logits == good.logits);
+    }
+}
+
+#[test]
+fn another_checkpoint_is_not_taken_for_this_one() {
+    let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let original = model();
+    for entry in fs::read_dir(&original.path).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_file() {
+            fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+        }
+    }
+    let model = ModelConfig::load(copy.path()).unwrap();
+    let first = load(&model, 0, 1, Some(folder.path()));
+    // The same content elsewhere is the same checkpoint.
+    let moved = load(&original, 0, 1, Some(folder.path()));
+    assert!(moved.origin.restored && moved.origin.file == first.origin.file);
+    // One changed byte, size and date as they were.
+    let weights = copy.path().join("model.safetensors");
+    let date = fs::metadata(&weights).unwrap().modified().unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&weights).unwrap();
+    let length = file.metadata().unwrap().len();
+    file.write_all_at(&[0x55], length - 1001).unwrap();
+    file.set_modified(date).unwrap();
+    let changed = load(&model, 0, 1, Some(folder.path()));
+    assert!(!changed.origin.restored && changed.origin.file != first.origin.file);
+}
+
+#[test]
+fn a_folder_that_cannot_be_is_a_warning() {
+    let (folder, model) = (tempfile::tempdir().unwrap(), model());
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let loaded = load(&model, 0, 1, Some(&file.join("below")));
+    assert_eq!((loaded.origin.file, loaded.origin.restored), (None, false));
+    let [warning] = &loaded.origin.warnings[..] else {
+        panic!("{:?}", loaded.origin.warnings);
+    };
+    assert!(warning.contains("no packed weights are kept"), "{warning}");
+    assert!(loaded.logits == load(&model, 0, 1, None).logits);
+}
