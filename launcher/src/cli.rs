@@ -39,7 +39,7 @@ enum Parsed {
     /// Answer one prompt and end, without a server.
     Generate(Box<GenerateArgs>),
     /// Measure throughput and latency.
-    Bench(lockstep_bench::Args),
+    Bench(Box<lockstep_bench::Args>),
     /// Print the resolved configuration and its hash.
     Config(Box<ServeArgs>),
     /// Show what this machine offers, and what could be better.
@@ -67,7 +67,7 @@ struct RoleArgs {
 pub(crate) enum Command {
     Serve(Box<ServeArgs>),
     Generate(Box<GenerateArgs>),
-    Bench(lockstep_bench::Args),
+    Bench(Box<lockstep_bench::Args>),
     Config(Box<ServeArgs>),
     Doctor,
     Role(Role, PathBuf),

@@ -33,7 +33,7 @@ pub fn main() -> ExitCode {
     let result = match command {
         Command::Serve(args) => serve::run(&args),
         Command::Generate(args) => generate::run(&args).map_err(LaunchError::Command),
-        Command::Bench(args) => lockstep_bench::run(args, demo::unpack)
+        Command::Bench(args) => lockstep_bench::run(*args, demo::unpack)
             .map(|()| exit::OK)
             .map_err(LaunchError::Command),
         Command::Config(args) => config_command::run(&args),

@@ -66,7 +66,7 @@ fn bytes_of_rounded_weights_and_caches() {
     assert_eq!(bytes(Quantization::None), 2 * all);
     // One byte, and two for every 128 weights.
     assert!(bytes(Quantization::Int8).abs_diff(all + all / 64) <= 2);
-    // Half a byte, and two for every 32 weights; the table as above.
+    // Half a byte, and four for every 128 weights; the table as above.
     let int4 = (all - table) * 17 / 32 + table + table / 64;
     assert!(bytes(Quantization::Int4).abs_diff(int4) <= 2);
     for (kv_dtype, expected) in [

@@ -1,5 +1,7 @@
 //! Weights that are packed once and read at later starts.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::{fs, os::unix::fs::FileExt, path::Path};
 
 use lockstep_backend::{Backend, KvDType};

@@ -137,6 +137,16 @@ struct Counter<'p> {
     progress: &'p mut dyn FnMut(LoadProgress),
 }
 
+impl Counter<'_> {
+    fn report(&mut self, done: u64) {
+        (self.progress)(LoadProgress {
+            phase: LoadPhase::Checking,
+            done,
+            total: self.total,
+        });
+    }
+}
+
 /// The hash of a file's segments' hashes, read by as many threads as there are
 /// cores for this one.
 fn read(file: &File, counter: &mut Counter<'_>) -> io::Result<Hash> {
@@ -165,18 +175,16 @@ fn read(file: &File, counter: &mut Counter<'_>) -> io::Result<Hash> {
             .collect();
         work(&mut |done| {
             let done = before + (done as u64 * SEGMENT as u64).min(size);
-            (counter.progress)(LoadProgress {
-                phase: LoadPhase::Checking,
-                done,
-                total: counter.total,
-            });
+            counter.report(done);
         })?;
         others.into_iter().try_for_each(|other| {
             let panicked = |_| io::Error::other("a thread that reads panicked");
             other.join().map_err(panicked)?
         })
     })?;
+    // Another thread may have read the last segment.
     counter.done = before + size;
+    counter.report(counter.done);
     let mut all = Hasher::new();
     let hashes = hashes
         .into_inner()
