@@ -31,13 +31,8 @@ use super::tiles::{Input, Tiles};
 use crate::isa::Isa;
 use crate::quantise::GROUP_WORDS;
 
-/// How far ahead of the current words weights are brought to the first-level
-/// cache, in words.
-#[cfg(target_arch = "x86_64")]
-const NEAR: usize = 256;
-/// The same for the second-level cache, which can wait for more lines at once.
-#[cfg(target_arch = "x86_64")]
-const FAR: usize = 4_096;
+/// How far ahead of the current words weights are prefetched, in words.
+const AHEAD: usize = 1_024;
 
 /// Integer arithmetic on 16 lanes, one per column, in one instruction set.
 ///
@@ -87,7 +82,6 @@ trait Lanes {
         scale: Self::Floats,
         factor: *const f32,
     ) -> Self::Floats;
-    /// Asks for weights some way ahead of `from`.
     unsafe fn prefetch(from: *const u32);
 }
 

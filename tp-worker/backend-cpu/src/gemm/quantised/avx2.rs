@@ -3,7 +3,7 @@
 //! 16-bit integers.
 
 use std::arch::x86_64::{
-    __m256, __m256i, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm256_add_epi32, _mm256_and_si256,
+    __m256, __m256i, _MM_HINT_T0, _mm_prefetch, _mm256_add_epi32, _mm256_and_si256,
     _mm256_castsi256_ps, _mm256_cvtepi32_ps, _mm256_dpbusd_avx_epi32, _mm256_fmadd_ps,
     _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_mul_ps, _mm256_set1_epi8,
     _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256,
@@ -13,7 +13,7 @@ use std::arch::x86_64::{
 
 use super::int4::Int4;
 use super::int8::Int8;
-use super::{FAR, Lanes, NEAR, tile};
+use super::{Lanes, tile};
 use crate::gemm::tile::Tile;
 use crate::gemm::tiles::{Tiles, tiles};
 
@@ -135,11 +135,8 @@ macro_rules! common {
         }
         #[inline(always)]
         unsafe fn prefetch(from: *const u32) {
-            // SAFETY: a prefetch never faults, whatever the address.
-            unsafe {
-                _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(NEAR).cast());
-                _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(FAR).cast());
-            }
+            // SAFETY: a prefetch never faults.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
         }
     };
 }

@@ -2,7 +2,7 @@
 //! without it even and odd bytes are multiplied as 16-bit integers.
 
 use std::arch::x86_64::{
-    __m512, __m512i, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm512_add_epi32, _mm512_and_si512,
+    __m512, __m512i, _MM_HINT_T0, _mm_prefetch, _mm512_add_epi32, _mm512_and_si512,
     _mm512_castsi512_ps, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_dpwssd_epi32,
     _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_madd_epi16, _mm512_mul_ps,
     _mm512_set1_epi8, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
@@ -12,7 +12,7 @@ use std::arch::x86_64::{
 
 use super::int4::Int4;
 use super::int8::Int8;
-use super::{FAR, Lanes, NEAR, tile};
+use super::{Lanes, tile};
 use crate::gemm::tile::Tile;
 use crate::gemm::tiles::{Tiles, tiles};
 
@@ -114,11 +114,8 @@ macro_rules! common {
         }
         #[inline(always)]
         unsafe fn prefetch(from: *const u32) {
-            // SAFETY: a prefetch never faults, whatever the address.
-            unsafe {
-                _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(NEAR).cast());
-                _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(FAR).cast());
-            }
+            // SAFETY: a prefetch never faults.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
         }
     };
 }

@@ -5,7 +5,7 @@
     reason = "loops of constant length over registers, named by row and half"
 )]
 
-use super::{Format, Lanes};
+use super::{AHEAD, Format, Lanes};
 use crate::gemm::Input;
 use crate::gemm::tile::{LANES, PANEL};
 use crate::quantise::GROUP_WORDS;
@@ -57,10 +57,10 @@ impl Format for Int4 {
 
     #[inline(always)]
     unsafe fn scales<L: Lanes>(b: *const u32, half: usize) -> L::Floats {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise; prefetching past the end touches nothing.
         unsafe {
             let words = b.add(WEIGHTS + half * LANES);
-            L::prefetch(words);
+            L::prefetch(words.wrapping_add(AHEAD));
             L::float12(L::words(words))
         }
     }
@@ -75,7 +75,7 @@ unsafe fn products<L: Lanes, const M: usize, const P: usize, const H: usize>(
     half: usize,
     part: usize,
 ) -> [[[L::Words; H]; M]; P] {
-    // SAFETY: forwarded to the caller.
+    // SAFETY: forwarded to the caller; prefetching past the end touches nothing.
     unsafe {
         let undo = a.add((GROUP_WORDS + 1 + part) * M);
         let mut sums = [[[L::start(undo); H]; M]; P];
@@ -90,7 +90,7 @@ unsafe fn products<L: Lanes, const M: usize, const P: usize, const H: usize>(
                 let panel = b.add(p * stride + word * PANEL + half * LANES);
                 let mut weights = [L::int4(L::words(panel)); H];
                 for h in 0..H {
-                    L::prefetch(panel.add(h * LANES));
+                    L::prefetch(panel.wrapping_add(AHEAD + h * LANES));
                     weights[h] = L::int4(L::words(panel.add(h * LANES)));
                 }
                 for four in 0..2 {

@@ -5,7 +5,7 @@
     reason = "loops of constant length over registers, named by row and half"
 )]
 
-use super::{Format, Lanes};
+use super::{AHEAD, Format, Lanes};
 use crate::gemm::Input;
 use crate::gemm::tile::{LANES, PANEL};
 use crate::quantise::GROUP_WORDS;
@@ -31,7 +31,7 @@ impl Format for Int8 {
         stride: usize,
         half: usize,
     ) -> [[[L::Words; H]; M]; P] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise; prefetching past the end touches nothing.
         unsafe {
             let undo = a.add((GROUP_WORDS + 1) * M);
             let mut sums = [[[L::start(undo); H]; M]; P];
@@ -44,7 +44,7 @@ impl Format for Int8 {
                 for p in 0..P {
                     let panel = b.add(p * stride + word * PANEL + half * LANES);
                     for h in 0..H {
-                        L::prefetch(panel.add(h * LANES));
+                        L::prefetch(panel.wrapping_add(AHEAD + h * LANES));
                     }
                     let mut weights = [L::int8(L::words(panel)); H];
                     for h in 1..H {
@@ -64,9 +64,9 @@ impl Format for Int8 {
 
     #[inline(always)]
     unsafe fn scales<L: Lanes>(b: *const u32, half: usize) -> L::Floats {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise; prefetching past the end touches nothing.
         unsafe {
-            L::prefetch(b.add(WEIGHTS));
+            L::prefetch(b.wrapping_add(WEIGHTS + AHEAD));
             L::bf16(L::words(b.add(WEIGHTS)), half)
         }
     }
