@@ -158,7 +158,11 @@ fn side_by_side<'a>(
     space: &'a mut Vec<f32>,
 ) -> &'a [f32] {
     let total: usize = widths.iter().sum();
-    space.resize(rows * total, 0.0);
+    // It never shrinks, so that growing again does not fill it with zeros.
+    if space.len() < rows * total {
+        space.resize(rows * total, 0.0);
+    }
+    let space = &mut space[..rows * total];
     for_rows(pool, space, total, |rows, out| {
         for (row, out) in rows.zip(out.chunks_exact_mut(total)) {
             let mut out = out;

@@ -30,15 +30,17 @@ fn ranks_sum_gather_and_broadcast() {
 
                 let width = widths[rank];
                 let own: Vec<f32> = (0..2 * width).map(|i| (rank * 100 + i) as f32).collect();
-                let x = tensor(&mut backend, &own, width);
+                let mut x = tensor(&mut backend, &own, width);
                 let mut out = Vec::with_capacity(18);
                 let place = out.as_ptr();
-                for _ in 0..2 {
+                for rows in [2, 1, 2] {
+                    backend.set_rows(&mut x, rows);
                     let found = backend.gather_to_host(&x, &widths, &mut out).unwrap();
                     let expected: &[f32] = &[
                         0.0, 1.0, 2.0, 100.0, 101.0, 200.0, 201.0, 202.0, 203.0, //
                         3.0, 4.0, 5.0, 102.0, 103.0, 204.0, 205.0, 206.0, 207.0,
                     ];
+                    let expected = &expected[..rows * 9];
                     assert_eq!(found, if rank == 0 { expected } else { &[] });
                     assert_eq!(out.as_ptr(), place);
                 }
