@@ -23,6 +23,7 @@ mod options;
 mod pack;
 mod partition;
 mod pool;
+mod prefetch;
 mod quantise;
 mod rope;
 mod tensor;

@@ -8,7 +8,7 @@ use super::scratch::{Scratch, TileScratch, padded};
 use super::softmax::{Scales, softmax_rows};
 use super::task::Call;
 use super::transpose::{LANES, transpose};
-use crate::gemm::{Input, PANEL, Tile};
+use crate::gemm::{Ahead, Input, PANEL, Tile};
 use crate::number::{to_pairs, to_rounded};
 
 /// Positions asked for at a time; a block of one tile asks at about eight points.
@@ -132,6 +132,7 @@ impl Call<'_> {
                 c: scores[panel * PANEL..].as_mut_ptr(),
                 ldc: BLOCK,
                 resume: false,
+                ahead: Ahead::NOTHING.or(keys.as_ptr()),
             };
             // SAFETY: `tile` suits this machine and as many rows as `scores`
             // has, whose columns `panel` covers; `queries` holds those rows.
@@ -186,6 +187,7 @@ impl Call<'_> {
                 c: acc[panel * PANEL..].as_mut_ptr(),
                 ldc: width,
                 resume: true,
+                ahead: Ahead::NOTHING.or(values.as_ptr()),
             };
             // SAFETY: `tile` suits this machine and `rows` rows, as many as
             // `weights` and `acc` hold; `panel` lies within their columns.

@@ -1,9 +1,9 @@
 //! AVX2 tiles: 16 lanes are two registers; bf16 is widened in registers.
 
 use std::arch::x86_64::{
-    __m256, _MM_HINT_T0, _mm_prefetch, _mm256_and_si256, _mm256_castsi256_ps, _mm256_fmadd_ps,
-    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps,
-    _mm256_slli_epi32, _mm256_storeu_ps,
+    __m256, _mm256_and_si256, _mm256_castsi256_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
+    _mm256_loadu_si256, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_slli_epi32,
+    _mm256_storeu_ps,
 };
 
 use super::tile::{Dot, Tile, tile};
@@ -50,11 +50,6 @@ macro_rules! common {
                     _mm256_fmadd_ps(a, b[1], acc[1]),
                 ]
             }
-        }
-        #[inline(always)]
-        unsafe fn prefetch(from: *const u32) {
-            // SAFETY: a prefetch never faults.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
         }
     };
 }
@@ -111,7 +106,6 @@ unsafe fn bf16_tile<const M: usize, const P: usize, const H: usize>(work: &Tile)
     unsafe { tile::<Bf16, M, P, H>(work) }
 }
 
-pub(crate) static TILES_F32: Tiles =
-    tiles!(F32, f32_tile: [1 2 3 4 5 6], [2 1 1 1 1 1], [2 2 1 1 1 1]);
+pub(crate) static TILES_F32: Tiles = tiles!(F32, f32_tile: [1 2 3 4 5 6], [1 : 2], [2 2 1 1 1 1]);
 pub(crate) static TILES_BF16: Tiles =
-    tiles!(Rounded, bf16_tile: [1 2 3 4 5 6], [1 1 1 1 1 1], [2 2 1 1 1 1]);
+    tiles!(Rounded, bf16_tile: [1 2 3 4 5 6], [1 : 2], [2 2 1 1 1 1]);

@@ -1,9 +1,9 @@
 //! AVX-512 tiles; bf16 is widened in registers.
 
 use std::arch::x86_64::{
-    __m512, _MM_HINT_T0, _mm_prefetch, _mm512_and_si512, _mm512_castsi512_ps, _mm512_fmadd_ps,
-    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
-    _mm512_slli_epi32, _mm512_storeu_ps,
+    __m512, _mm512_and_si512, _mm512_castsi512_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
+    _mm512_loadu_si512, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_slli_epi32,
+    _mm512_storeu_ps,
 };
 
 use super::tile::{Dot, Tile, tile};
@@ -40,11 +40,6 @@ macro_rules! common {
         unsafe fn dot(acc: __m512, a: __m512, b: __m512) -> __m512 {
             // SAFETY: the caller runs AVX-512.
             unsafe { _mm512_fmadd_ps(a, b, acc) }
-        }
-        #[inline(always)]
-        unsafe fn prefetch(from: *const u32) {
-            // SAFETY: a prefetch never faults.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
         }
     };
 }
@@ -97,12 +92,12 @@ unsafe fn bf16_tile<const M: usize, const P: usize, const H: usize>(work: &Tile)
 pub(crate) static TILES_F32: Tiles = tiles!(
     F32, f32_tile:
     [1 2 3 4 5 6 7 8 9 10 11 12],
-    [4 4 4 2 2 2 1 1 1 1 1 1],
+    [1 2 3 : 4 4 4],
     [2 2 2 2 2 2 2 2 2 2 2 2]
 );
 pub(crate) static TILES_BF16: Tiles = tiles!(
     Rounded, bf16_tile:
     [1 2 3 4 5 6 7 8 9 10 11 12],
-    [4 4 2 2 2 1 1 1 1 1 1 1],
+    [1 2 3 : 4 4 4],
     [2 2 2 2 2 2 2 2 2 2 2 2]
 );

@@ -1,8 +1,8 @@
 //! AVX-512 tiles on `vdpbf16ps`.
 
 use std::arch::x86_64::{
-    __m512, __m512bh, __m512i, _MM_HINT_T0, _mm_prefetch, _mm512_dpbf16_ps, _mm512_loadu_ps,
-    _mm512_loadu_si512, _mm512_set1_epi32, _mm512_setzero_ps, _mm512_storeu_ps,
+    __m512, __m512bh, __m512i, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_set1_epi32, _mm512_setzero_ps, _mm512_storeu_ps,
 };
 
 use super::tile::{Dot, Tile, tile};
@@ -52,11 +52,6 @@ impl Dot for Bf16 {
         // SAFETY: the caller runs AVX-512 BF16.
         unsafe { _mm512_dpbf16_ps(acc, a, b) }
     }
-    #[inline(always)]
-    unsafe fn prefetch(from: *const u32) {
-        // SAFETY: a prefetch never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
-    }
 }
 
 #[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
@@ -68,6 +63,6 @@ unsafe fn bf16_tile<const M: usize, const P: usize, const H: usize>(work: &Tile)
 pub(crate) static TILES_BF16: Tiles = tiles!(
     Pairs, bf16_tile:
     [1 2 3 4 5 6 7 8 9 10 11 12],
-    [4 4 4 2 2 2 1 1 1 1 1 1],
+    [1 2 3 : 4 4 4],
     [2 2 2 2 2 2 2 2 2 2 2 2]
 );

@@ -26,13 +26,18 @@ mod tests;
 pub(super) use int4::STEP_WORDS as INT4_WORDS;
 pub(super) use int8::STEP_WORDS as INT8_WORDS;
 
+use super::ahead::Asking;
 use super::tile::{LANES, PANEL, Tile};
 use super::tiles::{Input, Tiles};
 use crate::isa::Isa;
 use crate::quantise::GROUP_WORDS;
 
-/// How far ahead of the current words weights are prefetched, in words.
-const AHEAD: usize = 1_024;
+/// How far ahead of the current words weights are brought into the first-level
+/// cache, in words: from the second level, or from memory where several panels
+/// stream.
+const fn ahead(panels: usize) -> usize {
+    if panels == 1 { 128 } else { 1_024 }
+}
 
 /// Integer arithmetic on 16 lanes, one per column, in one instruction set.
 ///
@@ -82,7 +87,6 @@ trait Lanes {
         scale: Self::Floats,
         factor: *const f32,
     ) -> Self::Floats;
-    unsafe fn prefetch(from: *const u32);
 }
 
 /// How a step of weights is laid out and multiplied.
@@ -95,12 +99,14 @@ trait Format {
     const STEP_WORDS: usize;
     /// How rows are packed.
     const INPUT: Input;
-    /// A group's integer sums, `H` halves of each panel from `half` on.
+    /// A group's integer sums, `H` halves of each panel from `half` on. A single
+    /// panel asks for the next slice meanwhile.
     unsafe fn sums<L: Lanes, const M: usize, const P: usize, const H: usize>(
         a: *const u32,
         b: *const u32,
         stride: usize,
         half: usize,
+        asking: &mut Asking,
     ) -> [[[L::Words; H]; M]; P];
     /// The scales of the 16 columns of one half of a panel.
     unsafe fn scales<L: Lanes>(b: *const u32, half: usize) -> L::Floats;
@@ -139,8 +145,9 @@ unsafe fn halves<F: Format, L: Lanes, const M: usize, const P: usize, const H: u
             }
         }
         let (mut a, mut b) = (work.a, work.b);
+        let mut asking = work.ahead.asking();
         for _ in 0..work.steps {
-            let sums = F::sums::<L, M, P, H>(a, b, work.panel_stride, half);
+            let sums = F::sums::<L, M, P, H>(a, b, work.panel_stride, half, &mut asking);
             let factors = a.add(GROUP_WORDS * M).cast::<f32>();
             for p in 0..P {
                 for h in 0..H {

@@ -38,8 +38,6 @@ macro_rules! common {
             }
             acc
         }
-        #[inline(always)]
-        unsafe fn prefetch(_: *const u32) {}
     };
 }
 
@@ -88,5 +86,5 @@ unsafe fn bf16_tile<const M: usize, const P: usize, const H: usize>(work: &Tile)
     unsafe { tile::<Bf16, M, P, H>(work) }
 }
 
-pub(crate) static TILES_F32: Tiles = tiles!(F32, f32_tile: [1 2], [1 1], [2 1]);
-pub(crate) static TILES_BF16: Tiles = tiles!(Rounded, bf16_tile: [1 2], [1 1], [2 1]);
+pub(crate) static TILES_F32: Tiles = tiles!(F32, f32_tile: [1 2], [:], [2 1]);
+pub(crate) static TILES_BF16: Tiles = tiles!(Rounded, bf16_tile: [1 2], [:], [2 1]);

@@ -5,12 +5,18 @@
     reason = "loops of constant length over registers, named by row and half"
 )]
 
+use super::ahead::{Ahead, STREAMS};
+use crate::prefetch;
+
 /// Columns of a panel: two registers of 16 lanes.
 pub(crate) const PANEL: usize = 32;
 /// Lanes of an accumulator.
 pub(crate) const LANES: usize = 16;
-/// How far ahead of the current step weights are prefetched, in steps of 128 bytes.
-const AHEAD: usize = 32;
+/// How many steps ahead of the current one weights are brought from the second
+/// to the first-level cache.
+const NEAR: usize = 4;
+/// The same where several panels stream from memory.
+const NEAR_STREAM: usize = 16;
 
 /// One tile of work. A *step* of a panel is what [`super::tiles::Element`] says,
 /// for f32 and bf16 32 times 4 bytes: one f32, or two consecutive bf16 values
@@ -29,6 +35,8 @@ pub(crate) struct Tile {
     pub ldc: usize,
     /// Continue the sums in `c` instead of starting at zero.
     pub resume: bool,
+    /// What to ask memory for meanwhile.
+    pub ahead: Ahead,
 }
 
 /// A compiled [`tile`].
@@ -55,7 +63,6 @@ pub(crate) trait Dot {
     unsafe fn a(from: *const u32) -> Self::A;
     unsafe fn b(from: *const u32, part: usize) -> Self::B;
     unsafe fn dot(acc: Self::Acc, a: Self::A, b: Self::B) -> Self::Acc;
-    unsafe fn prefetch(from: *const u32);
 }
 
 /// `M` rows times `P` panels, `H` halves of a panel at a time: 2 where
@@ -95,25 +102,21 @@ unsafe fn halves<D: Dot, const M: usize, const P: usize, const H: usize>(
             }
         }
         let (mut a, mut b) = (tile.a, tile.b.wrapping_add(column));
-        for _ in 0..tile.steps {
-            for p in 0..P {
-                let panel = b.wrapping_add(p * tile.panel_stride);
-                for h in 0..H {
-                    D::prefetch(panel.wrapping_add(AHEAD * PANEL + h * LANES));
+        let mut asking = tile.ahead.asking();
+        // A step at a time would spend a tenth of the multiply-add's slots on counting.
+        for _ in 0..tile.steps / STREAMS {
+            for run in 0..STREAMS {
+                if P == 1 {
+                    asking.ask(run);
                 }
-                for part in 0..D::INPUTS {
-                    let mut columns = [D::b(panel, part); H];
-                    for h in 1..H {
-                        columns[h] = D::b(panel.wrapping_add(h * LANES), part);
-                    }
-                    for r in 0..M {
-                        let row = D::a(a.add(part * M + r));
-                        for h in 0..H {
-                            acc[p][r][h] = D::dot(acc[p][r][h], row, columns[h]);
-                        }
-                    }
-                }
+                step::<D, M, P, H>(&mut acc, a, b, tile.panel_stride);
+                a = a.add(M * D::INPUTS);
+                b = b.wrapping_add(PANEL);
             }
+            asking.next();
+        }
+        for _ in 0..tile.steps % STREAMS {
+            step::<D, M, P, H>(&mut acc, a, b, tile.panel_stride);
             a = a.add(M * D::INPUTS);
             b = b.wrapping_add(PANEL);
         }
@@ -121,6 +124,38 @@ unsafe fn halves<D: Dot, const M: usize, const P: usize, const H: usize>(
             for r in 0..M {
                 for h in 0..H {
                     D::store(c.add(r * tile.ldc + p * PANEL + h * LANES), acc[p][r][h]);
+                }
+            }
+        }
+    }
+}
+
+/// One step of `M` rows and `P` panels.
+#[inline(always)]
+unsafe fn step<D: Dot, const M: usize, const P: usize, const H: usize>(
+    acc: &mut [[[D::Acc; H]; M]; P],
+    a: *const u32,
+    b: *const u32,
+    panel_stride: usize,
+) {
+    let near = if P == 1 { NEAR } else { NEAR_STREAM };
+    // SAFETY: forwarded to the caller.
+    unsafe {
+        for p in 0..P {
+            let panel = b.wrapping_add(p * panel_stride);
+            for h in 0..H {
+                prefetch::near(panel.wrapping_add(near * PANEL + h * LANES));
+            }
+            for part in 0..D::INPUTS {
+                let mut columns = [D::b(panel, part); H];
+                for h in 1..H {
+                    columns[h] = D::b(panel.wrapping_add(h * LANES), part);
+                }
+                for r in 0..M {
+                    let row = D::a(a.add(part * M + r));
+                    for h in 0..H {
+                        acc[p][r][h] = D::dot(acc[p][r][h], row, columns[h]);
+                    }
                 }
             }
         }

@@ -116,13 +116,21 @@ pub(crate) struct Tiles {
     pub input: Input,
     /// `single[m − 1]`: `m` rows, one panel.
     pub single: &'static [TileFn],
-    /// `stream[m − 1]`: `m` rows and as many panels at once as registers
-    /// allow, so that neither one memory stream nor the multiply-add's latency
-    /// bounds few rows.
+    /// `stream[m − 1]`: `m` rows and several panels at once, so that neither
+    /// one memory stream nor the multiply-add's latency bounds few rows. More
+    /// rows than it has take one panel at a time.
     pub stream: &'static [(TileFn, usize)],
+    /// Where tiles widen bf16 in their inner loop: the f32 tiles that give the
+    /// same bits for weights that were widened before.
+    pub widened: Option<&'static Tiles>,
 }
 
 impl Tiles {
+    /// Steps of these tiles in one step of `narrow`, whose inputs they take.
+    pub(crate) fn steps_per(&self, narrow: &Self) -> usize {
+        narrow.input.step_words() / self.input.step_words()
+    }
+
     /// The most rows of one tile.
     pub(crate) fn rows(&self) -> usize {
         self.single.len()
@@ -151,14 +159,18 @@ pub(crate) fn select(isa: Isa, element: Element) -> &'static Tiles {
     }
 }
 
-/// `tiles!(input, f: [m …], [p …], [h …])`: rows 1, 2, …, the panels streamed
-/// at once for each, and the halves of a panel whose sums fit the registers.
+/// `tiles!(input, f: [m …], [m … : p …], [h …])`: rows 1, 2, …; for how many rows
+/// to stream how many panels at once; the halves of a panel whose sums fit the
+/// registers for each number of rows.
 macro_rules! tiles {
-    ($input:ident, $tile:ident: [$($m:literal)*], [$($p:literal)*], [$($h:literal)*]) => {
+    (@widened Rounded) => { Some(&TILES_F32) };
+    (@widened $input:ident) => { None };
+    ($input:ident, $tile:ident: [$($m:literal)*], [$($s:literal)* : $($p:literal)*], [$($h:literal)*]) => {
         Tiles {
             input: $crate::gemm::Input::$input,
             single: &[$($tile::<$m, 1, $h>),*],
-            stream: &[$(($tile::<$m, $p, $h>, $p)),*],
+            stream: &[$(($tile::<$s, $p, 2>, $p)),*],
+            widened: tiles!(@widened $input),
         }
     };
 }

@@ -3,12 +3,12 @@
 //! 16-bit integers.
 
 use std::arch::x86_64::{
-    __m256, __m256i, _MM_HINT_T0, _mm_prefetch, _mm256_add_epi32, _mm256_and_si256,
-    _mm256_castsi256_ps, _mm256_cvtepi32_ps, _mm256_dpbusd_avx_epi32, _mm256_fmadd_ps,
-    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_mul_ps, _mm256_set1_epi8,
-    _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256,
-    _mm256_slli_epi16, _mm256_slli_epi32, _mm256_sllv_epi32, _mm256_srai_epi16, _mm256_srai_epi32,
-    _mm256_srli_epi16, _mm256_srli_epi32, _mm256_storeu_ps,
+    __m256, __m256i, _mm256_add_epi32, _mm256_and_si256, _mm256_castsi256_ps, _mm256_cvtepi32_ps,
+    _mm256_dpbusd_avx_epi32, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256,
+    _mm256_madd_epi16, _mm256_mul_ps, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32,
+    _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_slli_epi16, _mm256_slli_epi32,
+    _mm256_sllv_epi32, _mm256_srai_epi16, _mm256_srai_epi32, _mm256_srli_epi16, _mm256_srli_epi32,
+    _mm256_storeu_ps,
 };
 
 use super::int4::Int4;
@@ -133,11 +133,6 @@ macro_rules! common {
                 _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[i]), scale, acc[i])
             })
         }
-        #[inline(always)]
-        unsafe fn prefetch(from: *const u32) {
-            // SAFETY: a prefetch never faults.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
-        }
     };
 }
 
@@ -199,9 +194,7 @@ unsafe fn int4_plain<const M: usize, const P: usize, const H: usize>(work: &Tile
     unsafe { tile::<Int4, Plain, M, P, H>(work) }
 }
 
-pub(super) static INT8_VNNI: Tiles =
-    tiles!(Int8, int8_vnni: [1 2 3 4 5 6], [2 1 1 1 1 1], [2 2 1 1 1 1]);
-pub(super) static INT8_PLAIN: Tiles = tiles!(Int8, int8_plain: [1 2 3 4], [1 1 1 1], [2 1 1 1]);
-pub(super) static INT4_VNNI: Tiles =
-    tiles!(Int4, int4_vnni: [1 2 3 4 5 6], [1 1 1 1 1 1], [2 2 1 1 1 1]);
-pub(super) static INT4_PLAIN: Tiles = tiles!(Int4, int4_plain: [1 2 3 4], [1 1 1 1], [2 1 1 1]);
+pub(super) static INT8_VNNI: Tiles = tiles!(Int8, int8_vnni: [1 2 3 4 5 6], [1 : 2], [2 2 1 1 1 1]);
+pub(super) static INT8_PLAIN: Tiles = tiles!(Int8, int8_plain: [1 2 3 4], [ : ], [2 1 1 1]);
+pub(super) static INT4_VNNI: Tiles = tiles!(Int4, int4_vnni: [1 2 3 4 5 6], [ : ], [2 2 1 1 1 1]);
+pub(super) static INT4_PLAIN: Tiles = tiles!(Int4, int4_plain: [1 2 3 4], [ : ], [2 1 1 1]);

@@ -2,12 +2,12 @@
 //! without it even and odd bytes are multiplied as 16-bit integers.
 
 use std::arch::x86_64::{
-    __m512, __m512i, _MM_HINT_T0, _mm_prefetch, _mm512_add_epi32, _mm512_and_si512,
-    _mm512_castsi512_ps, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_dpwssd_epi32,
-    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_madd_epi16, _mm512_mul_ps,
-    _mm512_set1_epi8, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
-    _mm512_setzero_si512, _mm512_slli_epi16, _mm512_slli_epi32, _mm512_sllv_epi32,
-    _mm512_srai_epi16, _mm512_srai_epi32, _mm512_srli_epi16, _mm512_srli_epi32, _mm512_storeu_ps,
+    __m512, __m512i, _mm512_add_epi32, _mm512_and_si512, _mm512_castsi512_ps, _mm512_cvtepi32_ps,
+    _mm512_dpbusd_epi32, _mm512_dpwssd_epi32, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_madd_epi16, _mm512_mul_ps, _mm512_set1_epi8, _mm512_set1_epi16, _mm512_set1_epi32,
+    _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi16, _mm512_slli_epi32,
+    _mm512_sllv_epi32, _mm512_srai_epi16, _mm512_srai_epi32, _mm512_srli_epi16, _mm512_srli_epi32,
+    _mm512_storeu_ps,
 };
 
 use super::int4::Int4;
@@ -112,11 +112,6 @@ macro_rules! common {
                 _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, acc)
             }
         }
-        #[inline(always)]
-        unsafe fn prefetch(from: *const u32) {
-            // SAFETY: a prefetch never faults.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
-        }
     };
 }
 
@@ -193,24 +188,24 @@ unsafe fn int4_plain<const M: usize, const P: usize, const H: usize>(work: &Tile
 pub(super) static INT8_VNNI: Tiles = tiles!(
     Int8, int8_vnni:
     [1 2 3 4 5 6 7 8 9 10 11 12],
-    [4 2 2 2 2 1 1 1 1 1 1 1],
+    [1 2 3 4 5 : 4 2 2 2 2],
     [2 2 2 2 2 2 2 2 2 2 2 2]
 );
 pub(super) static INT4_VNNI: Tiles = tiles!(
     Int4, int4_vnni:
     [1 2 3 4 5 6 7 8 9 10 11 12],
-    [4 2 2 2 2 1 1 1 1 1 1 1],
+    [1 2 3 4 5 : 4 2 2 2 2],
     [2 2 2 2 2 2 2 2 2 2 2 2]
 );
 pub(super) static INT8_PLAIN: Tiles = tiles!(
     Int8, int8_plain:
     [1 2 3 4 5 6 7 8],
-    [2 2 2 1 1 1 1 1],
+    [1 2 3 : 2 2 2],
     [2 2 2 2 2 2 2 2]
 );
 pub(super) static INT4_PLAIN: Tiles = tiles!(
     Int4, int4_plain:
     [1 2 3 4 5 6 7 8],
-    [2 2 2 1 1 1 1 1],
+    [1 2 3 : 2 2 2],
     [2 2 2 2 2 2 2 2]
 );

@@ -5,9 +5,11 @@
     reason = "loops of constant length over registers, named by row and half"
 )]
 
-use super::{AHEAD, Format, Lanes};
+use super::{Format, Lanes, ahead};
 use crate::gemm::Input;
+use crate::gemm::ahead::{Asking, STREAMS};
 use crate::gemm::tile::{LANES, PANEL};
+use crate::prefetch;
 use crate::quantise::GROUP_WORDS;
 
 /// A step is `[16][32]` words, each eight weights of a column plus 8: four
@@ -34,12 +36,13 @@ impl Format for Int4 {
         b: *const u32,
         stride: usize,
         half: usize,
+        asking: &mut Asking,
     ) -> [[[L::Words; H]; M]; P] {
         // SAFETY: the caller's promise.
         unsafe {
             let mut sums = [[[L::no_words(); H]; M]; P];
             for part in 0..PARTS {
-                let products = products::<L, M, P, H>(a, b, stride, half, part);
+                let products = products::<L, M, P, H>(a, b, stride, half, part, asking);
                 for p in 0..P {
                     let scales = b.add(p * stride + WEIGHTS + half * LANES);
                     for h in 0..H {
@@ -57,10 +60,9 @@ impl Format for Int4 {
 
     #[inline(always)]
     unsafe fn scales<L: Lanes>(b: *const u32, half: usize) -> L::Floats {
-        // SAFETY: the caller's promise; prefetching past the end touches nothing.
+        // SAFETY: the caller's promise.
         unsafe {
             let words = b.add(WEIGHTS + half * LANES);
-            L::prefetch(words.wrapping_add(AHEAD));
             L::float12(L::words(words))
         }
     }
@@ -74,6 +76,7 @@ unsafe fn products<L: Lanes, const M: usize, const P: usize, const H: usize>(
     stride: usize,
     half: usize,
     part: usize,
+    asking: &mut Asking,
 ) -> [[[L::Words; H]; M]; P] {
     // SAFETY: forwarded to the caller; prefetching past the end touches nothing.
     unsafe {
@@ -86,11 +89,17 @@ unsafe fn products<L: Lanes, const M: usize, const P: usize, const H: usize>(
         }
         let words = GROUP_WORDS / PARTS / 2;
         for word in part * words..(part + 1) * words {
+            if P == 1 {
+                asking.ask(word % STREAMS);
+                if word % STREAMS == STREAMS - 1 {
+                    asking.next();
+                }
+            }
             for p in 0..P {
                 let panel = b.add(p * stride + word * PANEL + half * LANES);
                 let mut weights = [L::int4(L::words(panel)); H];
                 for h in 0..H {
-                    L::prefetch(panel.wrapping_add(AHEAD + h * LANES));
+                    prefetch::near(panel.wrapping_add(ahead(P) + h * LANES));
                     weights[h] = L::int4(L::words(panel.add(h * LANES)));
                 }
                 for four in 0..2 {

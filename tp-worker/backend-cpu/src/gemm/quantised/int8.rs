@@ -5,9 +5,11 @@
     reason = "loops of constant length over registers, named by row and half"
 )]
 
-use super::{AHEAD, Format, Lanes};
+use super::{Format, Lanes, ahead};
 use crate::gemm::Input;
+use crate::gemm::ahead::{Asking, STREAMS};
 use crate::gemm::tile::{LANES, PANEL};
+use crate::prefetch;
 use crate::quantise::GROUP_WORDS;
 
 /// A step is `[32][32]` words, each four consecutive weights of a column plus
@@ -30,6 +32,7 @@ impl Format for Int8 {
         b: *const u32,
         stride: usize,
         half: usize,
+        asking: &mut Asking,
     ) -> [[[L::Words; H]; M]; P] {
         // SAFETY: the caller's promise; prefetching past the end touches nothing.
         unsafe {
@@ -41,10 +44,16 @@ impl Format for Int8 {
                 }
             }
             for word in 0..GROUP_WORDS {
+                if P == 1 {
+                    asking.ask(word % STREAMS);
+                    if word % STREAMS == STREAMS - 1 {
+                        asking.next();
+                    }
+                }
                 for p in 0..P {
                     let panel = b.add(p * stride + word * PANEL + half * LANES);
                     for h in 0..H {
-                        L::prefetch(panel.wrapping_add(AHEAD + h * LANES));
+                        prefetch::near(panel.wrapping_add(ahead(P) + h * LANES));
                     }
                     let mut weights = [L::int8(L::words(panel)); H];
                     for h in 1..H {
@@ -64,10 +73,7 @@ impl Format for Int8 {
 
     #[inline(always)]
     unsafe fn scales<L: Lanes>(b: *const u32, half: usize) -> L::Floats {
-        // SAFETY: the caller's promise; prefetching past the end touches nothing.
-        unsafe {
-            L::prefetch(b.wrapping_add(WEIGHTS + AHEAD));
-            L::bf16(L::words(b.add(WEIGHTS)), half)
-        }
+        // SAFETY: the caller's promise.
+        unsafe { L::bf16(L::words(b.add(WEIGHTS)), half) }
     }
 }

@@ -140,8 +140,6 @@ impl Lanes for Neon {
             vfmaq_f32(acc[i], sum, vmulq_f32(scale[i], vdupq_n_f32(factor.read())))
         })
     }
-    #[inline(always)]
-    unsafe fn prefetch(_: *const u32) {}
 }
 
 #[target_feature(enable = "neon")]
@@ -156,5 +154,5 @@ unsafe fn int4<const M: usize, const P: usize, const H: usize>(work: &Tile) {
     unsafe { tile::<Int4, Neon, M, P, H>(work) }
 }
 
-pub(super) static INT8: Tiles = tiles!(Int8, int8: [1 2 3 4], [1 1 1 1], [2 1 1 1]);
-pub(super) static INT4: Tiles = tiles!(Int4, int4: [1 2 3 4], [1 1 1 1], [2 1 1 1]);
+pub(super) static INT8: Tiles = tiles!(Int8, int8: [1 2 3 4], [ : ], [2 1 1 1]);
+pub(super) static INT4: Tiles = tiles!(Int4, int4: [1 2 3 4], [ : ], [2 1 1 1]);

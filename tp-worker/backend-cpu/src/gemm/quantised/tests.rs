@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::{KERNELS, Kernels};
+use crate::gemm::ahead::Ahead;
 use crate::gemm::tile::{PANEL, Tile, TileFn};
 use crate::gemm::tiles::{Packed, Tiles};
 use crate::isa::Isa;
@@ -76,6 +77,7 @@ impl Case {
                 c: c.as_mut_ptr(),
                 ldc,
                 resume: part.start > 0,
+                ahead: Ahead::NOTHING,
             };
             // SAFETY: only kernels that run here are called, with the rows and
             // panels they are made for and room for both.

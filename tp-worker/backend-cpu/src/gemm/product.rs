@@ -1,0 +1,274 @@
+//! The order in which one thread's tiles of a product run.
+//!
+//! Weights come from memory once per call. A few rows read several panels at
+//! once, which keeps the processor's own prefetching busy. More rows reuse a
+//! slice of one panel for all their blocks while asking for the next slice: in
+//! several places at a time, because the hardware follows each page apart and
+//! one stream does not fill the memory's bandwidth.
+
+use std::ops::Range;
+
+use super::ahead::{Ahead, STREAMS};
+use super::tile::{PANEL, Tile, TileFn};
+use super::tiles::Tiles;
+use super::widen::Widened;
+use crate::isa::Isa;
+use crate::pack::CpuMatrix;
+use crate::partition::Shared;
+
+/// Words of a panel that a single block of rows passes at once: a quarter of a
+/// mebibyte with the slice asked for, far below any second-level cache.
+const LONG_SLICE: usize = 32_768;
+/// Words of a panel kept in the first-level cache while several blocks of rows
+/// pass over it, beside the blocks' own steps: 16 KiB.
+pub(super) const SHORT_SLICE: usize = 4_096;
+/// From so many blocks of rows on, widening a slice once costs less than
+/// widening it for every block.
+const WIDEN_BLOCKS: usize = 4;
+/// Panels that share one pass over a group of row blocks.
+const PANEL_GROUP: usize = 4;
+/// Rows whose steps stay in the second-level cache.
+const ROWS_GROUP: usize = 240;
+/// Blocks among which asking for the next slice is divided.
+const ASKING_BLOCKS: usize = 8;
+
+/// One product, shared by all threads.
+pub(super) struct Product<'a> {
+    pub isa: Isa,
+    pub tiles: &'static Tiles,
+    pub w: &'a CpuMatrix,
+    pub bias: Option<&'a [f32]>,
+    pub rows: usize,
+    /// Rows of every block but the last.
+    pub height: usize,
+    pub a: &'a [u32],
+    pub out: Shared<'a, f32>,
+}
+
+/// Some panels times some blocks of rows, and how the steps are cut.
+struct Group {
+    panels: Range<usize>,
+    blocks: Range<usize>,
+    slice: usize,
+}
+
+/// A slice of a panel, and the tiles for its form.
+struct Weights<'a> {
+    tiles: &'static Tiles,
+    data: &'a [u32],
+    panel: usize,
+    steps: Range<usize>,
+}
+
+impl Product<'_> {
+    /// Computes `panels` for `blocks`.
+    pub(super) fn run(&self, panels: Range<usize>, blocks: Range<usize>) {
+        if blocks.is_empty() || panels.is_empty() {
+            return;
+        }
+        if let Some(&(tile, at_once)) = self.tiles.stream.get(self.rows - 1) {
+            return self.stream(tile, at_once, panels);
+        }
+        let (panel_group, slice) = match blocks.len() {
+            1 => (1, LONG_SLICE),
+            _ => (PANEL_GROUP, SHORT_SLICE),
+        };
+        let slice = (slice / self.w.element.step_words()).max(1);
+        let block_group = (ROWS_GROUP / self.height).max(1);
+        for first_block in blocks.clone().step_by(block_group) {
+            let blocks = first_block..blocks.end.min(first_block + block_group);
+            for first in panels.clone().step_by(panel_group) {
+                let group = Group {
+                    panels: first..panels.end.min(first + panel_group),
+                    blocks: blocks.clone(),
+                    slice,
+                };
+                self.group(&group, panels.end);
+            }
+        }
+    }
+
+    /// A few rows: every panel is read once, several at a time.
+    fn stream(&self, tile: TileFn, at_once: usize, panels: Range<usize>) {
+        let weights = |panel| self.weights(panel, 0..self.w.steps(), None);
+        let full = panels.end.min(self.w.rows / PANEL);
+        let mut panel = panels.start;
+        while panel + at_once <= full {
+            self.tile(tile, &weights(panel), 0, Ahead::NOTHING);
+            panel += at_once;
+        }
+        let tile = self.tiles.single[self.rows - 1];
+        for panel in panel..panels.end {
+            self.tile_or_edge(tile, &weights(panel), 0, Ahead::NOTHING);
+        }
+        self.add_bias(panels, 0..self.rows);
+    }
+
+    /// A group of panels times a group of row blocks; `end` is where the
+    /// thread's panels end.
+    fn group(&self, group: &Group, end: usize) {
+        let Group {
+            panels,
+            blocks,
+            slice,
+        } = group;
+        let steps = self.w.steps();
+        let mut widened = match self.tiles.widened {
+            Some(tiles) if blocks.len() >= WIDEN_BLOCKS => Some(Widened::new(tiles)),
+            _ => None,
+        };
+        // A matrix without inputs still has to set its outputs.
+        for start in (0..steps.max(1)).step_by(*slice) {
+            let part = start..steps.min(start + slice);
+            for panel in panels.clone() {
+                let next = if panel + 1 < panels.end {
+                    Some((panel + 1, start))
+                } else if part.end < steps {
+                    Some((panels.start, part.end))
+                } else {
+                    (panel + 1 < end).then_some((panel + 1, 0))
+                };
+                let asking = blocks.len().min(ASKING_BLOCKS);
+                let weights = self.weights(panel, part.clone(), widened.as_mut());
+                for (index, block) in blocks.clone().enumerate() {
+                    let ahead = next
+                        .filter(|_| index < asking)
+                        .map_or(Ahead::NOTHING, |next| {
+                            self.ahead(next, *slice, index, asking)
+                        });
+                    let tile = weights.tiles.single[self.block_rows(block) - 1];
+                    self.tile_or_edge(tile, &weights, block, ahead);
+                }
+            }
+        }
+        let rows = |block: usize| (block * self.height).min(self.rows);
+        self.add_bias(panels.clone(), rows(blocks.start)..rows(blocks.end));
+    }
+
+    /// Part `index` of `parts` of the slice that begins at (panel, step).
+    fn ahead(&self, next: (usize, usize), slice: usize, index: usize, parts: usize) -> Ahead {
+        let (panel, step) = next;
+        let words = slice.min(self.w.steps() - step) * self.w.element.step_words();
+        let start = (panel * self.w.steps() + step) * self.w.element.step_words();
+        let stride = words / STREAMS;
+        Ahead {
+            from: self.w.data[start + stride / parts * index..].as_ptr(),
+            stride,
+            parts,
+        }
+    }
+
+    fn block_rows(&self, block: usize) -> usize {
+        self.height.min(self.rows - block * self.height)
+    }
+
+    /// Steps `steps` of `panel`, widened where there is room for that.
+    fn weights<'w>(
+        &'w self,
+        panel: usize,
+        steps: Range<usize>,
+        widened: Option<&'w mut Widened>,
+    ) -> Weights<'w> {
+        let words = self.w.element.step_words();
+        let first = panel * self.w.steps();
+        let words = (first + steps.start) * words..(first + steps.end) * words;
+        let (data, tiles) = match widened {
+            Some(widened) => widened.widen(self.isa, &self.w.data[words]),
+            None => (&self.w.data[words], self.tiles),
+        };
+        Weights {
+            tiles,
+            data,
+            panel,
+            steps,
+        }
+    }
+
+    /// Runs `tile`; the last panel's padding has no place in `out`.
+    fn tile_or_edge(&self, tile: TileFn, weights: &Weights<'_>, block: usize, ahead: Ahead) {
+        let Weights { panel, steps, .. } = weights;
+        let rows = self.block_rows(block);
+        let columns = self.w.rows.min((panel + 1) * PANEL) - panel * PANEL;
+        if columns == PANEL {
+            return self.tile(tile, weights, block, ahead);
+        }
+        let mut edge = [0.0; PANEL * PANEL];
+        let first = block * self.height;
+        let range = |row: usize| {
+            let start = (first + row) * self.w.rows + panel * PANEL;
+            start..start + columns
+        };
+        if steps.start > 0 {
+            for row in 0..rows {
+                // SAFETY: this thread alone works on this panel and block.
+                let part = unsafe { self.out.slice(range(row)) };
+                edge[row * PANEL..row * PANEL + columns].copy_from_slice(part);
+            }
+        }
+        self.call(tile, weights, block, (edge.as_mut_ptr(), PANEL), ahead);
+        for row in 0..rows {
+            // SAFETY: as above.
+            let part = unsafe { self.out.slice(range(row)) };
+            part.copy_from_slice(&edge[row * PANEL..row * PANEL + columns]);
+        }
+    }
+
+    fn tile(&self, tile: TileFn, weights: &Weights<'_>, block: usize, ahead: Ahead) {
+        let first = block * self.height * self.w.rows + weights.panel * PANEL;
+        // SAFETY: the tile's first element lies inside `out`.
+        let c = unsafe { self.out.as_ptr().add(first) };
+        self.call(tile, weights, block, (c, self.w.rows), ahead);
+    }
+
+    /// Runs `tile` with its result at `target`: where it begins, and elements
+    /// from row to row.
+    fn call(
+        &self,
+        tile: TileFn,
+        weights: &Weights<'_>,
+        block: usize,
+        target: (*mut f32, usize),
+        ahead: Ahead,
+    ) {
+        let (input, element) = (self.tiles.input, self.w.element);
+        let Weights { steps, data, .. } = weights;
+        let widened = weights.tiles.steps_per(self.tiles);
+        let first = block * self.height * input.len(self.w.cols);
+        let start = first + steps.start * input.step_words() * self.block_rows(block);
+        let work = Tile {
+            a: self.a[start..].as_ptr(),
+            b: data.as_ptr(),
+            panel_stride: self.w.steps() * element.step_words(),
+            steps: steps.len() * widened,
+            c: target.0,
+            ldc: target.1,
+            resume: steps.start > 0,
+            ahead: Ahead {
+                parts: ahead.parts * widened,
+                ..ahead.or(data.as_ptr())
+            },
+        };
+        // SAFETY: `tile` was compiled for an instruction set this machine runs
+        // and for as many rows as the block has; the slices above begin where
+        // the block's steps and the panel's steps do and reach past the last of
+        // them (further panels follow a first one in the same matrix); the
+        // target has room for the rows, and no other thread touches it.
+        unsafe { tile(&work) };
+    }
+
+    fn add_bias(&self, panels: Range<usize>, rows: Range<usize>) {
+        let Some(bias) = self.bias else { return };
+        let columns = panels.start * PANEL..self.w.rows.min(panels.end * PANEL);
+        if columns.is_empty() {
+            return;
+        }
+        for row in rows {
+            let start = row * self.w.rows;
+            // SAFETY: this thread alone works on these panels and rows.
+            let out = unsafe { self.out.slice(start + columns.start..start + columns.end) };
+            for (out, bias) in out.iter_mut().zip(&bias[columns.clone()]) {
+                *out += bias;
+            }
+        }
+    }
+}

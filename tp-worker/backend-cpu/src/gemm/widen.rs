@@ -1,0 +1,48 @@
+//! Slices of bf16 weights as f32, for tiles that would widen them again and again.
+
+use super::product::SHORT_SLICE;
+use super::tile::PANEL;
+use super::tiles::Tiles;
+use crate::isa::Isa;
+use crate::multiversion::multiversion;
+
+/// Room for one widened slice, and the tiles that read it.
+pub(super) struct Widened {
+    tiles: &'static Tiles,
+    values: Values,
+}
+
+/// Aligned to cache lines, so that no register is read across two.
+#[repr(align(64))]
+struct Values([u32; 2 * SHORT_SLICE]);
+
+impl Widened {
+    pub(super) fn new(tiles: &'static Tiles) -> Self {
+        Self {
+            tiles,
+            values: Values([0; 2 * SHORT_SLICE]),
+        }
+    }
+
+    /// Pairs of bf16, `[steps][32]`, as f32, `[2 · steps][32]`.
+    pub(super) fn widen(&mut self, isa: Isa, pairs: &[u32]) -> (&[u32], &'static Tiles) {
+        let values = &mut self.values.0[..2 * pairs.len()];
+        widen(isa, pairs, std::hint::black_box(PANEL), values);
+        (values, self.tiles)
+    }
+}
+
+multiversion! {
+    /// `panel` is 32, but a compiler that knows it gathers across steps instead
+    /// of going along them, which is ten times slower.
+    fn widen(pairs: &[u32], panel: usize, values: &mut [u32]) {
+        let steps = values.chunks_exact_mut(2 * panel);
+        for (pairs, values) in pairs.chunks_exact(panel).zip(steps) {
+            let (earlier, later) = values.split_at_mut(panel);
+            for ((earlier, later), pair) in earlier.iter_mut().zip(later).zip(pairs) {
+                *earlier = pair << 16;
+                *later = pair & 0xffff_0000;
+            }
+        }
+    }
+}
