@@ -11,6 +11,7 @@ use lockstep_process::{Role, exit};
 use crate::console;
 use crate::error::LaunchError;
 use crate::generate::GenerateArgs;
+use crate::pack::PackArgs;
 
 mod source;
 
@@ -38,6 +39,8 @@ enum Parsed {
     Serve(Box<ServeArgs>),
     /// Answer one prompt and end, without a server.
     Generate(Box<GenerateArgs>),
+    /// Pack a model's weights into a folder that servers start from.
+    Pack(Box<PackArgs>),
     /// Measure throughput and latency.
     Bench(Box<lockstep_bench::Args>),
     /// Print the resolved configuration and its hash.
@@ -67,6 +70,7 @@ struct RoleArgs {
 pub(crate) enum Command {
     Serve(Box<ServeArgs>),
     Generate(Box<GenerateArgs>),
+    Pack(Box<PackArgs>),
     Bench(Box<lockstep_bench::Args>),
     Config(Box<ServeArgs>),
     Doctor,
@@ -102,6 +106,7 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Command, ExitCode> {
     Ok(match parsed.command {
         Parsed::Serve(args) => Command::Serve(args),
         Parsed::Generate(args) => Command::Generate(args),
+        Parsed::Pack(args) => Command::Pack(args),
         Parsed::Bench(args) => Command::Bench(args),
         Parsed::Config(args) => Command::Config(args),
         Parsed::Doctor => Command::Doctor,

@@ -14,6 +14,7 @@ mod demo;
 mod doctor;
 mod error;
 mod generate;
+mod pack;
 mod role;
 mod run_dir;
 mod serve;
@@ -33,6 +34,7 @@ pub fn main() -> ExitCode {
     let result = match command {
         Command::Serve(args) => serve::run(&args),
         Command::Generate(args) => generate::run(&args).map_err(LaunchError::Command),
+        Command::Pack(args) => pack::run(&args).map_err(LaunchError::Command),
         Command::Bench(args) => lockstep_bench::run(*args, demo::unpack)
             .map(|()| exit::OK)
             .map_err(LaunchError::Command),

@@ -32,6 +32,44 @@ fn packed(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
+/// `lockstep pack` for two ranks.
+fn pack(folder: Option<&Path>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep-under-test"));
+    command.args(["pack", "--tp-size", "2", "--threads", "1"]);
+    command.args(["--quantization", "int8"]);
+    if let Some(folder) = folder {
+        command.arg("--weight-cache").arg(folder);
+    }
+    command.output().expect("the program runs")
+}
+
+#[tokio::test]
+async fn pack_fills_the_folder_once_or_says_why_not() {
+    let _turn = turns::shared().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    for expected in ["written", "was there already"] {
+        let output = pack(Some(folder.path()));
+        assert!(output.status.success(), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(said.matches(expected).count(), 2, "{said}");
+        for file in packed(folder.path()) {
+            assert!(said.contains(&file.display().to_string()), "{said}");
+        }
+    }
+    assert_eq!(packed(folder.path()).len(), 2);
+    let file = folder.path().join("file");
+    fs::write(&file, "").expect("written");
+    for (folder, expected) in [
+        (None, "--weight-cache"),
+        (Some(file.as_path()), "packed weights"),
+    ] {
+        let output = pack(folder);
+        assert!(!output.status.success(), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(expected), "{said}");
+    }
+}
+
 #[tokio::test]
 async fn text_does_not_depend_on_where_weights_come_from() {
     let _turn = turns::shared().await;

@@ -14,10 +14,14 @@ use tempfile::TempDir;
 use super::*;
 
 fn backend(dtype: Compute) -> CpuBackend {
+    backend_of(dtype, WeightFormat::Native)
+}
+
+fn backend_of(dtype: Compute, weights: WeightFormat) -> CpuBackend {
     let options = CpuOptions {
         threads: 2,
         dtype,
-        weights: WeightFormat::Native,
+        weights,
         pin: None,
         isa: None,
     };
@@ -36,6 +40,12 @@ fn pack(
         .update(&seed.to_le_bytes())
         .finalize_xof()
         .fill(&mut bytes);
+    // Finite: the exponent's highest bit is clear.
+    bytes
+        .as_chunks_mut::<2>()
+        .0
+        .iter_mut()
+        .for_each(|[_, high]| *high &= 0xbf);
     let block = HostBlock {
         bytes: &bytes,
         offset: 0,
@@ -97,8 +107,13 @@ const SHAPES: [(usize, usize); 4] = [(33, 7), (1_030, 2_100), (1, 1), (64, 128)]
 
 #[test]
 fn restored_matrices_are_the_packed_ones() {
-    for dtype in [Compute::Bf16, Compute::F32] {
-        let (folder, mut backend) = (tempfile::tempdir().unwrap(), backend(dtype));
+    for (dtype, weights) in [
+        (Compute::Bf16, WeightFormat::Native),
+        (Compute::F32, WeightFormat::Native),
+        (Compute::Bf16, WeightFormat::Int8),
+        (Compute::Bf16, WeightFormat::Int4),
+    ] {
+        let (folder, mut backend) = (tempfile::tempdir().unwrap(), backend_of(dtype, weights));
         let cache = cache(&folder);
         assert!(cache.reader().unwrap().is_none());
         write(&cache, &mut backend, 0, &SHAPES);
@@ -225,6 +240,16 @@ fn keys_follow_from_everything_that_is_packed() {
     all.sort_by_key(Hash::to_hex);
     all.dedup();
     assert_eq!(all.len(), 6);
-    let [narrow, wide] = [Compute::Bf16, Compute::F32].map(|dtype| key::formats(&backend(dtype)));
-    assert!(narrow.is_some() && narrow != wide);
+    let mut formats: Vec<_> = [
+        backend(Compute::Bf16),
+        backend(Compute::F32),
+        backend_of(Compute::Bf16, WeightFormat::Int8),
+        backend_of(Compute::Bf16, WeightFormat::Int4),
+    ]
+    .iter()
+    .filter_map(key::formats)
+    .collect();
+    formats.sort();
+    formats.dedup();
+    assert_eq!(formats.len(), 4);
 }

@@ -1,0 +1,94 @@
+//! `lockstep pack`: fills a folder of packed weights before a server starts.
+
+use std::fs;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use lockstep_config::ServeArgs;
+use lockstep_config::args::ModelArgs;
+use lockstep_process::exit;
+use lockstep_tp_worker::worker::WeightOrigin;
+use lockstep_tp_worker::worker::local::{LocalGroup, OnProgress};
+
+use crate::console;
+use crate::settings::Settings;
+
+/// What to pack, and for how many ranks.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct PackArgs {
+    /// Tensor-parallel ranks; a server has to start with as many.
+    #[arg(
+        long,
+        visible_alias = "tp",
+        alias = "tensor-parallel-size",
+        value_name = "RANKS",
+        default_value_t = 1
+    )]
+    tp_size: usize,
+    /// Compute threads of each rank [default: available cores / ranks].
+    #[arg(long, value_name = "THREADS")]
+    threads: Option<usize>,
+    #[command(flatten)]
+    model: ModelArgs,
+}
+
+/// Packs what is not there yet, and names the files on stdout.
+pub(crate) fn run(args: &PackArgs) -> anyhow::Result<u8> {
+    if args.model.weight_cache.is_none() {
+        bail!("no folder is named; give --weight-cache DIR");
+    }
+    let mut serve = ServeArgs::default();
+    serve.model = args.model.clone();
+    serve.parallel.tp_size = Some(args.tp_size);
+    serve.parallel.threads_per_rank = args.threads;
+    serve.schedule.max_running_requests = Some(1);
+    let settings = Settings::prepare(&serve)?;
+    let (engine, node) = (&settings.file.engine, &settings.file.node);
+    let bars = MultiProgress::new();
+    let progress = progress(&bars, args.tp_size);
+    let group = LocalGroup::start_cached(engine, node.weight_cache.as_deref(), Some(&progress))?;
+    bars.clear()?;
+    for (rank, origin) in group.weight_origins().iter().enumerate() {
+        console::answer(&format!("rank {rank}: {}", outcome(origin)?));
+    }
+    Ok(exit::OK)
+}
+
+/// What became of a rank's file, or why there is none.
+fn outcome(origin: &WeightOrigin) -> anyhow::Result<String> {
+    let Some(file) = &origin.file else {
+        bail!("{}", origin.warnings.join("; "));
+    };
+    for warning in &origin.warnings {
+        console::remark(&format!("Note: {warning}."));
+    }
+    let size = fs::metadata(file).with_context(|| file.display().to_string())?;
+    let done = if origin.restored {
+        "was there already"
+    } else {
+        "written"
+    };
+    let gib = size.len() as f64 / f64::from(1 << 30);
+    Ok(format!("{} ({gib:.2} GiB) {done}", file.display()))
+}
+
+/// One bar per rank, on a terminal.
+fn progress(bars: &MultiProgress, ranks: usize) -> OnProgress {
+    let style = ProgressStyle::with_template("  {prefix:<10} {bar:32} {percent:>3}%  {msg}");
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+    let bars: Vec<_> = (0..ranks)
+        .map(|rank| {
+            let bar = bars.add(ProgressBar::new(0)).with_style(style.clone());
+            bar.with_prefix(format!("rank {rank}"))
+        })
+        .collect();
+    Arc::new(move |rank, at| {
+        let Some(bar) = bars.get(rank) else { return };
+        if bar.message() != at.phase.label() {
+            bar.set_message(at.phase.label());
+        }
+        bar.set_length(at.total);
+        bar.set_position(at.done);
+    })
+}
