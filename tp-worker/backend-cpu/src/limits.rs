@@ -20,6 +20,9 @@ mod avx512;
 mod neon;
 mod scalar;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
 use lockstep_backend::BackendError;
 
 use crate::isa::Isa;
@@ -31,8 +34,13 @@ pub use peak::Arithmetic;
 
 /// Rounds that a median is taken of.
 const ROUNDS: usize = 9;
-/// Calls of the pool in a round of [`Meter::barrier`].
+/// Most calls of the pool in a round of [`Meter::barrier`].
 const BARRIERS: u32 = 500;
+/// After this long a round of [`Meter::barrier`] makes no more calls.
+const BARRIER_ROUND: Duration = Duration::from_millis(10);
+/// Pieces that each thread's work is cut into, so that threads can help one
+/// that is disturbed, as they do in kernels.
+const PIECES: usize = 32;
 
 /// Threads that measure limits.
 pub struct Meter {
@@ -111,22 +119,38 @@ impl Meter {
         peak::measure(&mut self.pool, self.clock, arithmetic, isa)
     }
 
-    /// Seconds that offering an empty job to all threads takes, and waiting for
-    /// those that came.
+    /// Seconds that it takes until all threads have begun a job and ended it.
+    /// Kernels need not wait for threads that come late, and are faster than
+    /// this where there is little to do.
     pub fn barrier(&mut self) -> Measured {
+        let threads = self.pool.threads();
         let mut round = || {
-            // Threads wait for each other, so this is wall time also where one
-            // thread alone is measured by its own.
-            let start = std::time::Instant::now();
-            for _ in 0..BARRIERS {
-                self.pool.run(|thread| {
-                    std::hint::black_box(thread);
+            // This is wall time also where one thread alone is measured by its own.
+            let start = Instant::now();
+            let mut calls = 0;
+            loop {
+                let begun = AtomicUsize::new(0);
+                // A thread that waits here takes no other's share: all come.
+                self.pool.run(|_| {
+                    begun.fetch_add(1, Ordering::AcqRel);
+                    let mut spins = 0;
+                    while begun.load(Ordering::Acquire) < threads {
+                        spins += 1;
+                        match spins % 1_000 {
+                            0 => std::thread::yield_now(),
+                            _ => std::hint::spin_loop(),
+                        }
+                    }
                 });
+                calls += 1;
+                let took = start.elapsed();
+                if calls == BARRIERS || took > BARRIER_ROUND {
+                    return took.as_secs_f64() / f64::from(calls);
+                }
             }
-            start.elapsed().as_secs_f64() / f64::from(BARRIERS)
         };
         round();
-        Measured::of((0..ROUNDS).map(|_| round()).collect(), "an empty job")
+        Measured::of((0..ROUNDS).map(|_| round()).collect(), "all threads meet")
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::hint::black_box;
 
-use super::{Clock, Measured, ROUNDS};
+use super::{Clock, Measured, PIECES, ROUNDS};
 use crate::isa::Isa;
 use crate::pool::Pool;
 
@@ -98,17 +98,17 @@ pub(super) fn measure(
     let threads = pool.threads();
     let mut round = |turns: u64| {
         let start = clock.seconds();
-        pool.run(|_| {
+        pool.for_chunks(threads * PIECES, |_, _| {
             // SAFETY: `chains` gives only loops that this machine runs.
             black_box(unsafe { (chains.run)(black_box(turns)) });
         });
         clock.seconds() - start
     };
-    let mut turns = 1_000;
+    let mut turns = 100;
     while round(turns) < ROUND {
         turns *= 2;
     }
-    let operations = (chains.operations * threads) as f64 * turns as f64;
+    let operations = (chains.operations * threads * PIECES) as f64 * turns as f64;
     let rates = (0..ROUNDS).map(|_| operations / round(turns)).collect();
     Some(Measured::of(rates, chains.instruction))
 }

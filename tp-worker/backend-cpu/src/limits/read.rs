@@ -6,7 +6,7 @@ use std::hint::black_box;
 use lockstep_backend::BackendError;
 
 use super::ways::{Line, TRIALS, fastest, touch};
-use super::{Clock, Measured};
+use super::{Clock, Measured, PIECES};
 use crate::memory::Buffer;
 use crate::partition::share;
 use crate::pool::Pool;
@@ -81,9 +81,9 @@ pub(super) fn bandwidth(
     Ok(fastest(&WAYS, memory.len(), |way, part| {
         let lines = &memory[part];
         let start = clock.seconds();
-        let threads = pool.threads();
-        pool.run(|thread| {
-            black_box(fold(&lines[share(lines.len(), threads, thread)], way));
+        let pieces = pool.threads() * PIECES;
+        pool.for_chunks(pieces, |_, piece| {
+            black_box(fold(&lines[share(lines.len(), pieces, piece)], way));
         });
         size_of_val(lines) as f64 / (clock.seconds() - start).max(1e-9)
     }))

@@ -5,7 +5,7 @@ use std::fmt;
 use lockstep_backend::BackendError;
 
 use super::ways::{Line, TRIALS, fastest, touch};
-use super::{Clock, Measured};
+use super::{Clock, Measured, PIECES};
 use crate::isa::Isa;
 use crate::memory::Buffer;
 use crate::multiversion::multiversion;
@@ -46,15 +46,15 @@ pub(super) fn bandwidth(
     let mut memory = Buffer::<Line>::zeroed(lines, "measuring memory")?;
     touch(pool, &mut memory);
     let isa = Isa::available().next_back().unwrap_or(Isa::Scalar);
-    let threads = pool.threads();
+    let pieces = pool.threads() * PIECES;
     Ok(fastest(&WAYS, lines, |way, part| {
         let part = Shared::new(&mut memory[part]);
         let start = clock.seconds();
-        pool.run(|thread| {
-            // SAFETY: the threads' shares are disjoint.
+        pool.for_chunks(pieces, |_, piece| {
+            // SAFETY: pieces are disjoint.
             go(
                 isa,
-                unsafe { part.slice(share(part.len(), threads, thread)) },
+                unsafe { part.slice(share(part.len(), pieces, piece)) },
                 way,
             );
         });
