@@ -4,6 +4,7 @@ mod ahead;
 mod block;
 mod cache;
 mod cells;
+mod direct;
 mod panels;
 mod plan;
 mod quantize;

@@ -28,6 +28,11 @@ impl Ahead {
         &mut self.cells
     }
 
+    /// Counts the first `count` positions as asked for by somebody else.
+    pub(crate) fn skip(&mut self, count: usize) {
+        self.done = self.cells.len().min(count);
+    }
+
     /// Asks for the keys and values of `count` more positions.
     #[inline]
     pub(crate) fn fetch(&mut self, cache: &CpuKvCache, count: usize) {
@@ -44,15 +49,11 @@ impl Ahead {
 
 #[inline(always)]
 fn prefetch_row(cache: &CpuKvCache, row: usize) {
-    let (start, bytes) = match &cache.data {
-        Data::Bf16(data) => (data.as_ptr().cast::<u8>(), 2 * cache.shape.head_dim),
-        Data::F32(data) => (data.as_ptr().cast::<u8>(), 4 * cache.shape.head_dim),
-        Data::Int8(codes, scales) => {
-            prefetch(scales.as_ptr().wrapping_add(row).cast());
-            (codes.as_ptr().cast::<u8>(), cache.shape.head_dim)
-        }
-    };
-    let start = start.wrapping_add(row * bytes);
+    if let Data::Int8(_, scales) = &cache.data {
+        prefetch(scales.as_ptr().wrapping_add(row).cast());
+    }
+    let (data, bytes) = cache.bytes();
+    let start = data.wrapping_add(row * bytes);
     for line in (0..bytes).step_by(LINE) {
         prefetch(start.wrapping_add(line));
     }

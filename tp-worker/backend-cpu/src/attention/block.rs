@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 use super::cells::BLOCK;
+use super::direct::Source;
 use super::panels::Panels;
 use super::scratch::{Scratch, TileScratch, padded};
 use super::softmax::{Scales, softmax_rows};
-use super::task::Call;
+use super::task::{Call, View};
 use super::transpose::{LANES, transpose};
 use crate::gemm::{Ahead, Input, PANEL, Tile};
 use crate::number::{to_pairs, to_rounded};
@@ -24,38 +25,32 @@ pub(super) enum Queries {
 }
 
 impl Call<'_> {
-    /// Packs the block at `scratch.cells`.
-    pub(super) fn pack_block(&self, scratch: &mut Scratch) {
-        let Scratch {
-            panels,
-            cells,
-            ahead,
-            ..
-        } = scratch;
-        ahead.fetch(self.cache, FETCH);
-        panels.pack_keys(self.isa, self.element, self.cache, cells);
-        ahead.fetch(self.cache, FETCH);
-        panels.pack_values(self.isa, self.element, self.cache, cells);
-        let scale = self.shape.scale * std::f32::consts::LOG2_E;
-        if self.cache.has_scales() {
-            let scales = panels.key_scales.iter_mut().take(cells.len());
-            scales.for_each(|slot| *slot *= scale);
-        } else {
-            panels.key_scales.fill(scale);
-        }
-    }
-
-    /// Attends `rows` of the task, packed as `queries`, to the packed block, of
-    /// which `visible` says how many positions a row sees; it never falls from
-    /// row to row.
-    pub(super) fn rows(
+    /// Attends `rows` of the task, packed as `queries`, to the block at
+    /// `scratch.cells`, of which `visible` says how many positions a row sees;
+    /// it never falls from row to row.
+    pub(super) fn attend(
         &self,
+        view: &View<'_>,
         rows: Range<usize>,
         queries: Queries,
         scratch: &mut Scratch,
         visible: impl Fn(usize) -> usize,
     ) {
-        let count = scratch.cells.len();
+        let scale = self.shape.scale * std::f32::consts::LOG2_E;
+        let Scratch {
+            panels,
+            cells,
+            ahead,
+            ..
+        } = &mut *scratch;
+        panels.load_scales(self.cache, cells, scale);
+        if view.direct.is_none() {
+            ahead.fetch(self.cache, FETCH);
+            panels.pack_keys(self.isa, self.element, self.cache, cells);
+            ahead.fetch(self.cache, FETCH);
+            panels.pack_values(self.isa, self.element, self.cache, cells);
+        }
+        let count = cells.len();
         let row_len = self.tiles.input.len(self.shape.head_dim);
         for first in rows.clone().step_by(self.tiles.rows()) {
             let last = rows.end.min(first + self.tiles.rows());
@@ -64,7 +59,7 @@ impl Call<'_> {
             }
             if scratch.tile.visible[last - first - 1] > 0 {
                 let packed = (first - rows.start) * row_len..(last - rows.start) * row_len;
-                self.tile(first..last, queries, packed, scratch);
+                self.tile(view, first..last, queries, packed, scratch);
             }
         }
     }
@@ -72,6 +67,7 @@ impl Call<'_> {
     /// One tile of query rows.
     fn tile(
         &self,
+        view: &View<'_>,
         rows: Range<usize>,
         queries: Queries,
         packed: Range<usize>,
@@ -81,6 +77,7 @@ impl Call<'_> {
         let Scratch {
             queries: of_task,
             own_queries,
+            cells,
             panels,
             tile,
             ahead,
@@ -92,16 +89,29 @@ impl Call<'_> {
             Queries::Own => &own_queries[packed],
         };
         let seen = tile.visible[rows.len() - 1];
-        let scores = &mut tile.scores[..rows.len()];
-        self.scores(queries, panels, seen, scores);
-        ahead.fetch(self.cache, 2 * FETCH);
         let acc = &mut segment.acc[rows.start * width..rows.end * width];
+        let states = &mut segment.states[rows.clone()];
+        let rows = rows.len();
+        let block = &cells.rows()[..seen];
+        match view.direct {
+            // SAFETY: the kernels were chosen for this machine and cache, and
+            // for a task of at most as many rows as the table has; cells hold
+            // rows of the cache; queries are packed for `rows` rows.
+            Some(direct) => unsafe {
+                let source = self.source(block, ahead.cells.rows());
+                let scores = tile.scores[..rows].as_mut_ptr();
+                direct.scores[rows - 1](&source, queries.as_ptr(), scores);
+            },
+            None => self.scores(queries, panels, seen, &mut tile.scores[..rows]),
+        }
+        if view.direct.is_none() {
+            ahead.fetch(self.cache, 2 * FETCH);
+        }
         let scales = Scales {
             scores: &panels.key_scales,
             weights: self.cache.has_scales().then_some(&panels.value_scales),
         };
-        let states = &mut segment.states[rows.clone()];
-        let visible = &tile.visible[..rows.len()];
+        let (scores, visible) = (&mut tile.scores[..rows], &tile.visible[..rows]);
         softmax_rows(
             self.isa,
             scores,
@@ -111,10 +121,35 @@ impl Call<'_> {
             acc,
             &mut tile.lanes,
         );
-        ahead.fetch(self.cache, FETCH);
-        self.pack_weights(tile, rows.len(), seen);
-        ahead.fetch(self.cache, FETCH);
-        self.accumulate(&tile.weights, panels, seen, rows.len(), acc);
+        self.convert_weights(tile, rows);
+        match view.direct {
+            // SAFETY: as above; `acc` has `rows` rows of `width`.
+            Some(direct) => unsafe {
+                let source = self.source(block, ahead.cells.rows());
+                let weights = tile.rows[..rows].as_ptr();
+                direct.sums[rows - 1](&source, weights, acc.as_mut_ptr(), width);
+                ahead.skip(seen);
+            },
+            None => {
+                ahead.fetch(self.cache, FETCH);
+                self.turn_weights(tile, rows, seen);
+                ahead.fetch(self.cache, FETCH);
+                self.accumulate(&tile.weights, panels, seen, rows, acc);
+            }
+        }
+    }
+
+    /// What the direct kernels read.
+    fn source<'a>(&self, rows: &'a [usize], next: &'a [usize]) -> Source<'a> {
+        let (data, row_bytes) = self.cache.bytes();
+        Source {
+            data,
+            row_bytes,
+            head_dim: self.shape.head_dim,
+            rows,
+            next,
+            values_after: self.cache.values_after(),
+        }
     }
 
     /// Query rows times keys, for the first `count` positions.
@@ -140,8 +175,8 @@ impl Call<'_> {
         }
     }
 
-    /// Brings the first `count` weights of each row into the tiles' format.
-    fn pack_weights(&self, tile: &mut TileScratch, rows: usize, count: usize) {
+    /// Brings weights into the tiles' type, row by row.
+    fn convert_weights(&self, tile: &mut TileScratch, rows: usize) {
         let input = self.tiles.input;
         let weights = tile.scores[..rows].iter().zip(&mut tile.rows);
         for (scores, packed) in weights {
@@ -152,7 +187,11 @@ impl Call<'_> {
                 _ => *packed = scores.map(f32::to_bits),
             }
         }
-        let steps = input.len(count);
+    }
+
+    /// Brings the first `count` weights of each row into the tiles' order.
+    fn turn_weights(&self, tile: &mut TileScratch, rows: usize, count: usize) {
+        let steps = self.tiles.input.len(count);
         for (group, lanes) in tile.rows[..rows].chunks(LANES).enumerate() {
             let mut from = [lanes[0].as_ptr(); LANES];
             for (from, row) in from.iter_mut().zip(lanes) {

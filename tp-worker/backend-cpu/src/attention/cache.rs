@@ -103,6 +103,16 @@ impl CpuKvCache {
         matches!(self.data, Data::Int8(..))
     }
 
+    /// Where row 0 begins, and the bytes of a row.
+    pub(super) fn bytes(&self) -> (*const u8, usize) {
+        let head_dim = self.shape.head_dim;
+        match &self.data {
+            Data::Bf16(data) => (data.as_ptr().cast(), 2 * head_dim),
+            Data::F32(data) => (data.as_ptr().cast(), 4 * head_dim),
+            Data::Int8(codes, _) => (codes.as_ptr().cast(), head_dim),
+        }
+    }
+
     /// The keys of one head of a layer.
     pub(crate) fn keys(&self, layer: usize, head: usize) -> Plane {
         let shape = &self.shape;

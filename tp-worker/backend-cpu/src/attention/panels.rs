@@ -47,6 +47,19 @@ impl Panels {
             .grow(BLOCK * head_dim.next_multiple_of(PANEL), WHAT)
     }
 
+    /// Finds what scores and weights of `cells` are multiplied by; all scores
+    /// also by `scale`.
+    pub(crate) fn load_scales(&mut self, cache: &CpuKvCache, cells: &Cells, scale: f32) {
+        let Data::Int8(_, scales) = &cache.data else {
+            return self.key_scales.fill(scale);
+        };
+        let after = cache.values_after();
+        let slots = self.key_scales.iter_mut().zip(&mut self.value_scales);
+        for ((key, value), &row) in slots.zip(cells.rows()) {
+            (*key, *value) = (scales[row] * scale, scales[row + after]);
+        }
+    }
+
     /// Packs the keys of `cells`; columns past them keep what they held.
     pub(crate) fn pack_keys(
         &mut self,
@@ -86,7 +99,7 @@ impl Panels {
                 );
                 widen_pairs(isa, &self.turned[..len], &mut self.keys);
             }
-            (Data::Int8(codes, scales), _) => {
+            (Data::Int8(codes, _), _) => {
                 let len = turn(
                     isa,
                     bytemuck::cast_slice(codes),
@@ -98,9 +111,6 @@ impl Panels {
                 match element {
                     Element::Bf16 => codes_to_pairs(isa, turned, &mut self.keys),
                     Element::F32 => codes_to_floats(isa, turned, &mut self.keys),
-                }
-                for (scale, &row) in self.key_scales.iter_mut().zip(rows) {
-                    *scale = scales[row];
                 }
             }
         }
@@ -124,15 +134,10 @@ impl Panels {
             (Data::Bf16(data), Element::F32) => {
                 widen_values(isa, data, rows, after, head_dim, out);
             }
-            (Data::Int8(codes, scales), _) => {
-                match element {
-                    Element::Bf16 => pair_codes(isa, codes, rows, after, head_dim, out),
-                    Element::F32 => widen_codes(isa, codes, rows, after, head_dim, out),
-                }
-                for (scale, &row) in self.value_scales.iter_mut().zip(rows) {
-                    *scale = scales[row + after];
-                }
-            }
+            (Data::Int8(codes, _), _) => match element {
+                Element::Bf16 => pair_codes(isa, codes, rows, after, head_dim, out),
+                Element::F32 => widen_codes(isa, codes, rows, after, head_dim, out),
+            },
         }
     }
 }

@@ -160,11 +160,9 @@ multiversion! {
 }
 
 multiversion! {
-    /// The weighted mean; zeros of a query that saw nothing.
-    pub(crate) fn finish(state: &State, acc: &[f32], out: &mut [f32]) {
+    /// Turns weighted sums into the weighted mean; zeros of a query that saw nothing.
+    pub(crate) fn finish(state: &State, sums: &mut [f32]) {
         let scale = if state.is_empty() { 0.0 } else { 1.0 / state.sum };
-        for (out, acc) in out.iter_mut().zip(acc) {
-            *out = acc * scale;
-        }
+        sums.iter_mut().for_each(|sum| *sum *= scale);
     }
 }

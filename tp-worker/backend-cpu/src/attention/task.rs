@@ -15,6 +15,7 @@ use super::ahead::Ahead;
 use super::block::Queries;
 use super::cache::CpuKvCache;
 use super::cells::{BLOCK, Plane};
+use super::direct::{self, Direct};
 use super::plan::Join;
 use super::scratch::{Scratch, Sums, padded, partial_len};
 use super::softmax::{State, finish, merge};
@@ -63,6 +64,8 @@ pub(super) struct View<'a> {
     pub rows: usize,
     /// Positions that its queries see.
     pub seen: usize,
+    /// Kernels for so few rows.
+    pub direct: Option<&'static Direct>,
 }
 
 impl Call<'_> {
@@ -77,13 +80,18 @@ impl Call<'_> {
             Some(_) => row.q_len as usize,
             None => task.queries.end,
         };
+        let rows = task.queries.len() * self.group();
+        let direct = (rows <= direct::ROWS)
+            .then(|| direct::select(self.isa, self.tiles.input, self.cache))
+            .flatten();
         View {
             task,
             row,
             pages: &self.batch.pages[row.pages_start as usize..],
             plane: self.cache.keys(self.layer, task.head),
-            rows: task.queries.len() * self.group(),
+            rows,
             seen: row.kv_len as usize + new,
+            direct,
         }
     }
 
@@ -163,6 +171,12 @@ impl Call<'_> {
         let cached = view.row.kv_len as usize;
         for from in (start..end).step_by(BLOCK) {
             let to = end.min(from + BLOCK);
+            // What was read ahead, unless this task has just begun.
+            std::mem::swap(&mut scratch.cells, &mut scratch.ahead.cells);
+            if from == view.task.segments.start * SEGMENT {
+                scratch.cells.clear();
+                scratch.cells.extend(&view.plane, view.pages, from..to);
+            }
             self.look_ahead(view, to, next, &mut scratch.ahead);
             match view.row.mask {
                 Some(mask) if to > cached => {
@@ -170,11 +184,8 @@ impl Call<'_> {
                     self.masked_block(view, &visible, from, scratch);
                 }
                 _ => {
-                    scratch.cells.clear();
-                    scratch.cells.extend(&view.plane, view.pages, from..to);
-                    self.pack_block(scratch);
                     let first = cached + view.task.queries.start;
-                    self.rows(0..view.rows, Queries::Task, scratch, |row| {
+                    self.attend(view, 0..view.rows, Queries::Task, scratch, |row| {
                         (first + row / self.group() + 1).saturating_sub(from)
                     });
                 }
@@ -207,8 +218,7 @@ impl Call<'_> {
             if count > 0 {
                 let rows = index * group..(index + 1) * group;
                 self.pack_queries(view, rows.clone(), &mut scratch.own_queries);
-                self.pack_block(scratch);
-                self.rows(rows, Queries::Own, scratch, |_| count);
+                self.attend(view, rows, Queries::Own, scratch, |_| count);
             }
         }
     }
@@ -293,7 +303,11 @@ impl Call<'_> {
             let start = token * self.shape.out_width() + head * head_dim;
             // SAFETY: tasks and joins cover disjoint (token, head) pairs.
             let out = unsafe { self.out.slice(start..start + head_dim) };
-            finish(self.isa, state, &acc[..head_dim], out);
+            match view.direct {
+                Some(direct) => direct.order.restore(&acc[..head_dim], out),
+                None => out.copy_from_slice(&acc[..head_dim]),
+            }
+            finish(self.isa, state, out);
         }
     }
 }

@@ -12,6 +12,9 @@ mod avx512;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 
+#[cfg(target_arch = "x86_64")]
+pub(super) use avx512::quarter;
+
 use crate::isa::Isa;
 
 /// The most rows turned around at once.

@@ -1,0 +1,107 @@
+//! Few query rows against a block read straight from the cache.
+//!
+//! With the few query rows of a decoding request, packing keys and values costs
+//! more than attending to them. These kernels turn keys around and widen values
+//! in registers and use them at once. Each score and each weighted sum is the
+//! same chain of multiply-adds as in the tiles over packed blocks, so which of
+//! the two attended a token does not show in its bits.
+
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod kernel;
+
+use crate::gemm::Input;
+use crate::isa::Isa;
+
+use super::cache::{CpuKvCache, Data};
+use super::cells::BLOCK;
+
+/// The most query rows.
+pub(super) const ROWS: usize = 8;
+/// Columns of an accumulator pair; heads are a multiple of it.
+pub(super) const COLUMNS: usize = 32;
+
+/// A block of one request and what comes after it, as cache rows.
+pub(super) struct Source<'a> {
+    /// Row 0 of the cache.
+    pub data: *const u8,
+    /// Bytes from one row to the next.
+    pub row_bytes: usize,
+    pub head_dim: usize,
+    /// The block's rows.
+    pub rows: &'a [usize],
+    /// Rows to ask for meanwhile.
+    pub next: &'a [usize],
+    /// Rows to add for values.
+    pub values_after: usize,
+}
+
+/// `scores[r][i]` of query row `r` and position `i`, from queries packed as for
+/// a tile: `[inputs][rows]`.
+///
+/// # Safety
+/// The machine runs the table's instruction set; the source's rows lie in the
+/// cache; queries and scores hold as many rows as the function is for.
+pub(super) type ScoresFn = unsafe fn(&Source<'_>, queries: *const u32, scores: *mut [f32; BLOCK]);
+
+/// Adds weights, packed row by row, times values to `acc`, whose rows are
+/// `width` apart and hold the columns in the order of [`Direct::order`].
+///
+/// # Safety
+/// As for [`ScoresFn`].
+pub(super) type SumsFn =
+    unsafe fn(&Source<'_>, weights: *const [u32; BLOCK], acc: *mut f32, width: usize);
+
+/// The order in which sums hold 32 columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// As they are.
+    Plain,
+    /// First the even ones, then the odd ones.
+    EvenOdd,
+}
+
+impl Order {
+    /// Writes columns in their own order.
+    pub(super) fn restore(self, acc: &[f32], out: &mut [f32]) {
+        match self {
+            Self::Plain => out.copy_from_slice(acc),
+            Self::EvenOdd => {
+                let parts = acc.as_chunks::<COLUMNS>().0.iter();
+                for (acc, out) in parts.zip(out.as_chunks_mut::<COLUMNS>().0) {
+                    for i in 0..COLUMNS / 2 {
+                        (out[2 * i], out[2 * i + 1]) = (acc[i], acc[COLUMNS / 2 + i]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Kernels for 1 to [`ROWS`] rows of one instruction set and type of cache.
+pub(super) struct Direct {
+    pub scores: [ScoresFn; ROWS],
+    pub sums: [SumsFn; ROWS],
+    pub order: Order,
+}
+
+/// The kernels that agree with tiles that take `input`, where there are some.
+pub(super) fn select(isa: Isa, input: Input, cache: &CpuKvCache) -> Option<&'static Direct> {
+    if !cache.shape.head_dim.is_multiple_of(COLUMNS) {
+        return None;
+    }
+    match (isa, input, &cache.data) {
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx512 | Isa::Avx512Bf16, Input::F32 | Input::Rounded, data) => Some(match data {
+            Data::Bf16(_) => &avx512::BF16_ROWS,
+            Data::F32(_) => &avx512::F32_ROWS,
+            Data::Int8(..) => &avx512::INT8_ROWS,
+        }),
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx512Bf16, Input::Pairs, Data::Bf16(_)) => Some(&avx512::BF16_PAIRS),
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx512Bf16, Input::Pairs, Data::Int8(..)) => Some(&avx512::INT8_PAIRS),
+        _ => None,
+    }
+}
