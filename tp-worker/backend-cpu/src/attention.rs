@@ -77,6 +77,7 @@ impl Attention {
             isa,
             element,
             tiles,
+            direct: direct::select(isa, tiles, cache),
             cache,
             layer,
             qkv,

@@ -51,7 +51,7 @@ multiversion! {
 
 multiversion! {
     /// Rounds values to bf16 but keeps them as f32.
-    pub(crate) fn to_rounded(x: &[f32], out: &mut [u32]) {
+    fn to_rounded(x: &[f32], out: &mut [u32]) {
         for (bits, &x) in out.iter_mut().zip(x) {
             *bits = bf16_bits(x) << 16;
         }

@@ -2,15 +2,16 @@
 
 use std::ops::Range;
 
+use super::ahead::Ahead as NextBlock;
 use super::cells::BLOCK;
-use super::direct::Source;
+use super::direct::{Direct, SCORE_ROWS, Source};
 use super::panels::Panels;
 use super::scratch::{Scratch, TileScratch, padded};
 use super::softmax::{Scales, softmax_rows};
 use super::task::{Call, View};
 use super::transpose::{LANES, transpose};
 use crate::gemm::{Ahead, Input, PANEL, Tile};
-use crate::number::{to_pairs, to_rounded};
+use crate::number::to_pairs;
 
 /// Positions asked for at a time; a block of one tile asks at about eight points.
 const FETCH: usize = 8;
@@ -44,9 +45,12 @@ impl Call<'_> {
             ..
         } = &mut *scratch;
         panels.load_scales(self.cache, cells, scale);
-        if view.direct.is_none() {
+        let few = self.direct.filter(|_| view.rows <= SCORE_ROWS);
+        if few.is_none() {
             ahead.fetch(self.cache, FETCH);
             panels.pack_keys(self.isa, self.element, self.cache, cells);
+        }
+        if self.direct.is_none() {
             ahead.fetch(self.cache, FETCH);
             panels.pack_values(self.isa, self.element, self.cache, cells);
         }
@@ -59,7 +63,7 @@ impl Call<'_> {
             }
             if scratch.tile.visible[last - first - 1] > 0 {
                 let packed = (first - rows.start) * row_len..(last - rows.start) * row_len;
-                self.tile(view, first..last, queries, packed, scratch);
+                self.tile(first..last, queries, packed, few, scratch);
             }
         }
     }
@@ -67,10 +71,10 @@ impl Call<'_> {
     /// One tile of query rows.
     fn tile(
         &self,
-        view: &View<'_>,
         rows: Range<usize>,
         queries: Queries,
         packed: Range<usize>,
+        few: Option<&Direct>,
         scratch: &mut Scratch,
     ) {
         let width = padded(self.shape.head_dim);
@@ -93,23 +97,20 @@ impl Call<'_> {
         let states = &mut segment.states[rows.clone()];
         let rows = rows.len();
         let block = &cells.rows()[..seen];
-        match view.direct {
-            // SAFETY: the kernels were chosen for this machine and cache, and
-            // for a task of at most as many rows as the table has; cells hold
-            // rows of the cache; queries are packed for `rows` rows.
-            Some(direct) => unsafe {
-                let source = self.source(block, ahead.cells.rows());
-                let scores = tile.scores[..rows].as_mut_ptr();
-                direct.scores[rows - 1](&source, queries.as_ptr(), scores);
-            },
-            None => self.scores(queries, panels, seen, &mut tile.scores[..rows]),
-        }
-        if view.direct.is_none() {
+        if let Some(direct) = few {
+            let source = self.source(block, ahead.cells.rows());
+            let scores = tile.scores[..rows].as_mut_ptr();
+            // SAFETY: the kernels were chosen for this machine and cache; cells
+            // hold rows of the cache; queries and scores hold `rows` rows.
+            unsafe { direct.scores[rows - 1](&source, queries.as_ptr(), scores) };
+        } else {
+            self.scores(queries, panels, seen, &mut tile.scores[..rows]);
             ahead.fetch(self.cache, 2 * FETCH);
         }
         let scales = Scales {
             scores: &panels.key_scales,
             weights: self.cache.has_scales().then_some(&panels.value_scales),
+            round: self.tiles.input == Input::Rounded,
         };
         let (scores, visible) = (&mut tile.scores[..rows], &tile.visible[..rows]);
         softmax_rows(
@@ -121,22 +122,37 @@ impl Call<'_> {
             acc,
             &mut tile.lanes,
         );
-        self.convert_weights(tile, rows);
-        match view.direct {
-            // SAFETY: as above; `acc` has `rows` rows of `width`.
-            Some(direct) => unsafe {
-                let source = self.source(block, ahead.cells.rows());
-                let weights = tile.rows[..rows].as_ptr();
-                direct.sums[rows - 1](&source, weights, acc.as_mut_ptr(), width);
-                ahead.skip(seen);
-            },
-            None => {
-                ahead.fetch(self.cache, FETCH);
-                self.turn_weights(tile, rows, seen);
-                ahead.fetch(self.cache, FETCH);
-                self.accumulate(&tile.weights, panels, seen, rows, acc);
-            }
+        self.sums(block, few.is_some(), ahead, panels, tile, acc);
+    }
+
+    /// Adds weights, which are in place of the scores, times the values of
+    /// `block` to `acc`.
+    fn sums(
+        &self,
+        block: &[usize],
+        few: bool,
+        ahead: &mut NextBlock,
+        panels: &Panels,
+        tile: &mut TileScratch,
+        acc: &mut [f32],
+    ) {
+        let width = padded(self.shape.head_dim);
+        let rows = acc.len() / width;
+        let weights = self.weight_inputs(&mut tile.rows, &tile.scores[..rows]);
+        let Some(direct) = self.direct else {
+            ahead.fetch(self.cache, FETCH);
+            self.turn_weights(weights, &mut tile.weights, block.len());
+            ahead.fetch(self.cache, FETCH);
+            return self.accumulate(&tile.weights, panels, block.len(), rows, acc);
+        };
+        if few {
+            ahead.skip(block.len());
         }
+        let next = if few { ahead.cells.rows() } else { &[] };
+        let source = self.source(block, next);
+        // SAFETY: the kernels were chosen for this machine and cache; cells hold
+        // rows of the cache; weights and `acc` have `rows` rows, these of `width`.
+        unsafe { direct.sums[rows - 1](&source, weights.as_ptr(), acc.as_mut_ptr(), width) };
     }
 
     /// What the direct kernels read.
@@ -175,32 +191,33 @@ impl Call<'_> {
         }
     }
 
-    /// Brings weights into the tiles' type, row by row.
-    fn convert_weights(&self, tile: &mut TileScratch, rows: usize) {
-        let input = self.tiles.input;
-        let weights = tile.scores[..rows].iter().zip(&mut tile.rows);
-        for (scores, packed) in weights {
-            match input {
-                Input::Rounded => to_rounded(self.isa, scores, packed),
-                Input::Pairs => to_pairs(self.isa, scores, packed),
-                // Scores are f32 or bf16; there is no other element here.
-                _ => *packed = scores.map(f32::to_bits),
-            }
+    /// Weights in the tiles' type, row by row.
+    fn weight_inputs<'a>(
+        &self,
+        pairs: &'a mut [[u32; BLOCK]],
+        weights: &'a [[f32; BLOCK]],
+    ) -> &'a [[u32; BLOCK]] {
+        if self.tiles.input != Input::Pairs {
+            return bytemuck::cast_slice(weights);
         }
+        for (weights, pairs) in weights.iter().zip(&mut *pairs) {
+            to_pairs(self.isa, weights, pairs);
+        }
+        &pairs[..weights.len()]
     }
 
     /// Brings the first `count` weights of each row into the tiles' order.
-    fn turn_weights(&self, tile: &mut TileScratch, rows: usize, count: usize) {
+    fn turn_weights(&self, rows: &[[u32; BLOCK]], out: &mut [u32], count: usize) {
         let steps = self.tiles.input.len(count);
-        for (group, lanes) in tile.rows[..rows].chunks(LANES).enumerate() {
+        for (group, lanes) in rows.chunks(LANES).enumerate() {
             let mut from = [lanes[0].as_ptr(); LANES];
             for (from, row) in from.iter_mut().zip(lanes) {
                 *from = row.as_ptr();
             }
-            let to = tile.weights[group * LANES..rows * steps].as_mut_ptr();
+            let to = out[group * LANES..rows.len() * steps].as_mut_ptr();
             // SAFETY: a backend is built only for instruction sets this machine
-            // runs; rows hold 64 elements, and `weights` holds `rows` for each step.
-            unsafe { transpose(self.isa, &from, lanes.len(), steps, to, rows) };
+            // runs; rows hold 64 elements, and `out` holds all rows for each step.
+            unsafe { transpose(self.isa, &from, lanes.len(), steps, to, rows.len()) };
         }
     }
 

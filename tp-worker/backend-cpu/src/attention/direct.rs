@@ -1,24 +1,36 @@
-//! Few query rows against a block read straight from the cache.
+//! Query rows against a block read straight from the cache.
 //!
-//! With the few query rows of a decoding request, packing keys and values costs
-//! more than attending to them. These kernels turn keys around and widen values
-//! in registers and use them at once. Each score and each weighted sum is the
-//! same chain of multiply-adds as in the tiles over packed blocks, so which of
-//! the two attended a token does not show in its bits.
+//! Values lie in the cache as weighted sums need them, so packing them is never
+//! worth it where these kernels exist. Keys are turned around in registers and
+//! used at once where query rows are as few as a decoding request's; for more
+//! rows they are better turned once and packed. Each score and each weighted
+//! sum is the same chain of multiply-adds as in the tiles over packed blocks,
+//! so which kernel attended a token does not show in its bits.
+
+#![cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(
+        dead_code,
+        unused_imports,
+        reason = "other processors' kernels are the tiles alone"
+    )
+)]
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod kernel;
 
-use crate::gemm::Input;
+use crate::gemm::{Input, Tiles};
 use crate::isa::Isa;
 
 use super::cache::{CpuKvCache, Data};
 use super::cells::BLOCK;
 
-/// The most query rows.
-pub(super) const ROWS: usize = 8;
+/// The most query rows that keys are turned around for.
+pub(super) const SCORE_ROWS: usize = 8;
+/// The most rows of weights.
+pub(super) const SUM_ROWS: usize = 12;
 /// Columns of an accumulator pair; heads are a multiple of it.
 pub(super) const COLUMNS: usize = 32;
 
@@ -79,19 +91,19 @@ impl Order {
     }
 }
 
-/// Kernels for 1 to [`ROWS`] rows of one instruction set and type of cache.
+/// Kernels for 1, 2, … rows of one instruction set and type of cache.
 pub(super) struct Direct {
-    pub scores: [ScoresFn; ROWS],
-    pub sums: [SumsFn; ROWS],
+    pub scores: [ScoresFn; SCORE_ROWS],
+    pub sums: [SumsFn; SUM_ROWS],
     pub order: Order,
 }
 
-/// The kernels that agree with tiles that take `input`, where there are some.
-pub(super) fn select(isa: Isa, input: Input, cache: &CpuKvCache) -> Option<&'static Direct> {
-    if !cache.shape.head_dim.is_multiple_of(COLUMNS) {
+/// The kernels that agree with `tiles`, where there are some.
+pub(super) fn select(isa: Isa, tiles: &Tiles, cache: &CpuKvCache) -> Option<&'static Direct> {
+    if !cache.shape.head_dim.is_multiple_of(COLUMNS) || tiles.rows() > SUM_ROWS {
         return None;
     }
-    match (isa, input, &cache.data) {
+    match (isa, tiles.input, &cache.data) {
         #[cfg(target_arch = "x86_64")]
         (Isa::Avx512 | Isa::Avx512Bf16, Input::F32 | Input::Rounded, data) => Some(match data {
             Data::Bf16(_) => &avx512::BF16_ROWS,

@@ -54,6 +54,8 @@ impl Panels {
             return self.key_scales.fill(scale);
         };
         let after = cache.values_after();
+        // Weights past the block are zero, but stale factors may not be finite.
+        self.value_scales[cells.len()..].fill(0.0);
         let slots = self.key_scales.iter_mut().zip(&mut self.value_scales);
         for ((key, value), &row) in slots.zip(cells.rows()) {
             (*key, *value) = (scales[row] * scale, scales[row + after]);

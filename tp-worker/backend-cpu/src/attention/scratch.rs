@@ -31,7 +31,8 @@ pub(crate) struct TileScratch {
     pub scores: Vec<[f32; BLOCK]>,
     /// Partial maxima and sums of each row.
     pub lanes: [[f32; LANES]; PANEL],
-    /// Weights as the tiles take them, row by row and then step by step.
+    /// Weights as the tiles take them, row by row where those are pairs, and
+    /// step by step.
     pub rows: Vec<[u32; BLOCK]>,
     pub weights: Vec<u32>,
 }

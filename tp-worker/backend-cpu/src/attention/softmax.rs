@@ -4,6 +4,7 @@
 use super::cells::BLOCK;
 use crate::exp::exp2_nonpositive;
 use crate::multiversion::multiversion;
+use crate::number::bf16_bits;
 
 /// Partial maxima and sums of a row, folded in one order.
 pub(super) const LANES: usize = 16;
@@ -27,12 +28,14 @@ impl State {
     }
 }
 
-/// What a block's positions multiply.
+/// What becomes of a block's scores and weights.
 pub(crate) struct Scales<'a> {
-    /// Raw scores.
+    /// Factors of raw scores.
     pub scores: &'a [f32; BLOCK],
-    /// Weights, once their sum is taken.
+    /// Factors of weights, once their sum is taken.
     pub weights: Option<&'a [f32; BLOCK]>,
+    /// Weights are rounded to bf16 in the end.
+    pub round: bool,
 }
 
 #[inline(always)]
@@ -52,22 +55,31 @@ fn fold(mut lanes: [f32; LANES], combine: impl Fn(f32, f32) -> f32) -> f32 {
     lanes[0]
 }
 
+/// Ones for what a query sees, at the end of them zeros for what it does not:
+/// the block of a query that sees `n` positions begins at `BLOCK − n`.
+static SEEN: [u32; 2 * BLOCK] = {
+    let mut seen = [0; 2 * BLOCK];
+    let mut i = 0;
+    while i < BLOCK {
+        seen[i] = u32::MAX;
+        i += 1;
+    }
+    seen
+};
+
 /// Scales a row's raw scores, hides those from `visible` on, and returns the
 /// largest in each lane.
 #[inline(always)]
 fn scale_row(scores: &mut [f32; BLOCK], visible: usize, scales: &[f32; BLOCK]) -> [f32; LANES] {
-    let visible = visible as i32;
+    let seen = &SEEN[BLOCK - visible..][..BLOCK];
+    let hidden = f32::NEG_INFINITY.to_bits();
+    for i in 0..BLOCK {
+        let scaled = (scores[i] * scales[i]).to_bits();
+        scores[i] = f32::from_bits((scaled & seen[i]) | (hidden & !seen[i]));
+    }
     let mut maxima = [f32::NEG_INFINITY; LANES];
-    let chunks = scores.as_chunks_mut::<LANES>().0.iter_mut();
-    for (index, (chunk, scales)) in chunks.zip(scales.as_chunks::<LANES>().0).enumerate() {
+    for chunk in scores.as_chunks::<LANES>().0 {
         for lane in 0..LANES {
-            let position = (index * LANES + lane) as i32;
-            let scaled = chunk[lane] * scales[lane];
-            chunk[lane] = if position < visible {
-                scaled
-            } else {
-                f32::NEG_INFINITY
-            };
             maxima[lane] = larger(chunk[lane], maxima[lane]);
         }
     }
@@ -76,12 +88,22 @@ fn scale_row(scores: &mut [f32; BLOCK], visible: usize, scales: &[f32; BLOCK]) -
 
 /// Turns a row's scaled scores into weights; returns their sum in each lane.
 #[inline(always)]
-fn weigh_row(scores: &mut [f32; BLOCK], max: f32) -> [f32; LANES] {
+fn weigh_row(scores: &mut [f32; BLOCK], max: f32, scales: &Scales<'_>) -> [f32; LANES] {
     let mut sums = [0.0f32; LANES];
-    for chunk in scores.as_chunks_mut::<LANES>().0 {
+    for (index, chunk) in scores.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
         for lane in 0..LANES {
             chunk[lane] = exp2_nonpositive(chunk[lane] - max);
             sums[lane] += chunk[lane];
+        }
+        if let Some(weights) = scales.weights {
+            for lane in 0..LANES {
+                chunk[lane] *= weights[index * LANES + lane];
+            }
+        }
+        if scales.round {
+            for weight in chunk {
+                *weight = f32::from_bits(bf16_bits(*weight) << 16);
+            }
         }
     }
     sums
@@ -123,18 +145,11 @@ multiversion! {
                 scores[row].fill(0.0);
                 lanes[row].fill(0.0);
             } else {
-                lanes[row] = weigh_row(&mut scores[row], states[row].max);
+                lanes[row] = weigh_row(&mut scores[row], states[row].max, scales);
             }
         }
         for (state, sums) in states.iter_mut().zip(&*lanes) {
             state.sum += fold(*sums, |a, b| a + b);
-        }
-        if let Some(weights) = scales.weights {
-            for (scores, &visible) in scores.iter_mut().zip(visible) {
-                for (score, weight) in scores.iter_mut().zip(weights).take(visible) {
-                    *score *= weight;
-                }
-            }
         }
     }
 }

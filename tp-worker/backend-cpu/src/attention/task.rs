@@ -15,7 +15,7 @@ use super::ahead::Ahead;
 use super::block::Queries;
 use super::cache::CpuKvCache;
 use super::cells::{BLOCK, Plane};
-use super::direct::{self, Direct};
+use super::direct::Direct;
 use super::plan::Join;
 use super::scratch::{Scratch, Sums, padded, partial_len};
 use super::softmax::{State, finish, merge};
@@ -44,6 +44,7 @@ pub(crate) struct Call<'a> {
     pub isa: Isa,
     pub element: Element,
     pub tiles: &'static Tiles,
+    pub direct: Option<&'static Direct>,
     pub cache: &'a CpuKvCache,
     pub layer: usize,
     pub qkv: &'a [f32],
@@ -64,8 +65,6 @@ pub(super) struct View<'a> {
     pub rows: usize,
     /// Positions that its queries see.
     pub seen: usize,
-    /// Kernels for so few rows.
-    pub direct: Option<&'static Direct>,
 }
 
 impl Call<'_> {
@@ -81,9 +80,6 @@ impl Call<'_> {
             None => task.queries.end,
         };
         let rows = task.queries.len() * self.group();
-        let direct = (rows <= direct::ROWS)
-            .then(|| direct::select(self.isa, self.tiles.input, self.cache))
-            .flatten();
         View {
             task,
             row,
@@ -91,7 +87,6 @@ impl Call<'_> {
             plane: self.cache.keys(self.layer, task.head),
             rows,
             seen: row.kv_len as usize + new,
-            direct,
         }
     }
 
@@ -303,7 +298,7 @@ impl Call<'_> {
             let start = token * self.shape.out_width() + head * head_dim;
             // SAFETY: tasks and joins cover disjoint (token, head) pairs.
             let out = unsafe { self.out.slice(start..start + head_dim) };
-            match view.direct {
+            match self.direct {
                 Some(direct) => direct.order.restore(&acc[..head_dim], out),
                 None => out.copy_from_slice(&acc[..head_dim]),
             }

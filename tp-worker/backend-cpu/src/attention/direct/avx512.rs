@@ -264,6 +264,10 @@ macro_rules! direct {
                 $module::values::<6, 2>,
                 $module::values::<7, 1>,
                 $module::values::<8, 1>,
+                $module::values::<9, 1>,
+                $module::values::<10, 1>,
+                $module::values::<11, 1>,
+                $module::values::<12, 1>,
             ],
             order: Order::$order,
         };
