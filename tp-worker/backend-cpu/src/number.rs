@@ -78,8 +78,7 @@ pub(crate) fn pack_row(
                 to_rounded(isa, chunk, packed);
                 packed[chunk.len()..].fill(0);
             }
-            Input::Int8 => quantise(isa, chunk, 128, 1, packed),
-            Input::Int4 => quantise(isa, chunk, 8, 4, packed),
+            Input::Integers => quantise(isa, chunk, packed),
         }
         let slots = out[start + index * input.len(CHUNK) * stride..]
             .iter_mut()
@@ -119,7 +118,7 @@ mod tests {
                         Input::Pairs => {
                             naive[i / 2 * stride] |= bf16_bits(*x) << (16 * (i % 2));
                         }
-                        Input::Int8 | Input::Int4 => continue,
+                        Input::Integers => continue,
                     }
                 }
                 for isa in Isa::available() {

@@ -6,6 +6,15 @@ use crate::multiversion::multiversion;
 pub(crate) const GROUP: usize = 128;
 /// 4-byte words of a group's integers.
 pub(crate) const GROUP_WORDS: usize = GROUP / 4;
+/// Words of a group: its integers, its scale, and what undoes the offsets of
+/// 8-bit weights and of each quarter of 4-bit ones.
+pub(crate) const ROW_WORDS: usize = SCALE_WORD + 6;
+/// Where a group's scale lies.
+pub(crate) const SCALE_WORD: usize = GROUP_WORDS;
+/// Where what undoes an offset of 128 lies.
+pub(crate) const UNDO_INT8: usize = SCALE_WORD + 1;
+/// Where what undoes an offset of 8 lies, for each quarter of the group.
+pub(crate) const UNDO_INT4: usize = SCALE_WORD + 2;
 /// Below it a group counts as zeros, so that no reciprocal overflows.
 pub(crate) const SMALLEST: f32 = f32::from_bits(27 << 23);
 /// Adding it leaves a small value's nearest integer, ties to even, in the low bits.
@@ -19,10 +28,9 @@ pub(crate) fn magnitude(x: f32) -> u32 {
     x.to_bits() & 0x7fff_ffff
 }
 
-/// One group: 32 words of four integers, its scale, then for each of
-/// `weights.len() …` see [`quantise`].
+/// One group of [`quantise`].
 #[inline(always)]
-fn quantise_group(values: &[f32; GROUP], offset: i32, sums: usize, out: &mut [u32]) {
+fn quantise_group(values: &[f32; GROUP], out: &mut [u32]) {
     let mut largest = [0u32; LANES];
     for chunk in values.as_chunks::<LANES>().0 {
         for lane in 0..LANES {
@@ -44,12 +52,14 @@ fn quantise_group(values: &[f32; GROUP], offset: i32, sums: usize, out: &mut [u3
     for (word, four) in out.iter_mut().zip(integers.as_chunks::<4>().0) {
         *word = u32::from_le_bytes(four.map(i8::cast_unsigned));
     }
-    out[GROUP_WORDS] = scale.to_bits();
-    let summed = integers.chunks_exact(GROUP / sums);
-    for (word, part) in out[GROUP_WORDS + 1..].iter_mut().zip(summed) {
-        let sum: i32 = part.iter().map(|&x| i32::from(x)).sum();
-        *word = (-offset * sum).cast_unsigned();
+    out[SCALE_WORD] = scale.to_bits();
+    let mut total = 0;
+    for (quarter, integers) in integers.chunks_exact(GROUP / 4).enumerate() {
+        let sum: i32 = integers.iter().map(|&x| i32::from(x)).sum();
+        out[UNDO_INT4 + quarter] = (-8 * sum).cast_unsigned();
+        total += sum;
     }
+    out[UNDO_INT8] = (-128 * total).cast_unsigned();
 }
 
 multiversion! {
@@ -57,22 +67,21 @@ multiversion! {
     /// [`GROUP`] of inputs, the largest magnitude over 127: a channel that
     /// stands out spoils its group alone. `x ≈ scale · integer`, ties to even.
     ///
-    /// Per group: 32 words of four consecutive integers, the earliest in the
-    /// low byte; the scale; and for each of `sums` equal parts of the group
-    /// −`offset` times the sum of its integers, which undoes the offset that
-    /// makes weights unsigned. The last group is filled up with zeros. A group
-    /// with an infinity or a NaN gets a NaN scale; one below 2⁻¹⁰⁰ is zero.
-    pub(crate) fn quantise(row: &[f32], offset: i32, sums: usize, out: &mut [u32]) {
-        let words = GROUP_WORDS + 1 + sums;
+    /// Per group, [`ROW_WORDS`]: 32 words of four consecutive integers, the
+    /// earliest in the low byte; the scale; −128 times the sum of the integers
+    /// and −8 times that of each quarter, which undo the offsets that make
+    /// weights unsigned. The last group is filled up with zeros. A group with an
+    /// infinity or a NaN gets a NaN scale; one below 2⁻¹⁰⁰ is zero.
+    pub(crate) fn quantise(row: &[f32], out: &mut [u32]) {
         let (groups, rest) = row.as_chunks::<GROUP>();
-        let mut out = out.chunks_exact_mut(words);
+        let mut out = out.chunks_exact_mut(ROW_WORDS);
         for (group, out) in groups.iter().zip(&mut out) {
-            quantise_group(group, offset, sums, out);
+            quantise_group(group, out);
         }
         if let (false, Some(out)) = (rest.is_empty(), out.next()) {
             let mut group = [0.0; GROUP];
             group[..rest.len()].copy_from_slice(rest);
-            quantise_group(&group, offset, sums, out);
+            quantise_group(&group, out);
         }
     }
 }
@@ -84,9 +93,9 @@ mod tests {
     use super::*;
     use crate::isa::Isa;
 
-    fn packed(isa: Isa, row: &[f32], offset: i32, sums: usize) -> Vec<u32> {
-        let mut out = vec![0xdead_beef; row.len().div_ceil(GROUP) * (GROUP_WORDS + 1 + sums)];
-        quantise(isa, row, offset, sums, &mut out);
+    fn packed(isa: Isa, row: &[f32]) -> Vec<u32> {
+        let mut out = vec![0xdead_beef; row.len().div_ceil(GROUP) * ROW_WORDS];
+        quantise(isa, row, &mut out);
         out
     }
 
@@ -98,11 +107,9 @@ mod tests {
         ) {
             let mut row = row;
             row.iter_mut().take(small).for_each(|x| *x *= 1e-38);
-            for (offset, sums) in [(128, 1), (8, 4)] {
-                let scalar = packed(Isa::Scalar, &row, offset, sums);
-                for isa in Isa::available() {
-                    prop_assert_eq!(&packed(isa, &row, offset, sums), &scalar);
-                }
+            let scalar = packed(Isa::Scalar, &row);
+            for isa in Isa::available() {
+                prop_assert_eq!(&packed(isa, &row), &scalar);
             }
         }
 
@@ -110,10 +117,10 @@ mod tests {
         fn values_come_back_within_half_a_step(
             row in prop::collection::vec(-1e3f32..1e3, 1..300),
         ) {
-            let out = packed(Isa::detect(), &row, 8, 4);
-            for (group, words) in row.chunks(GROUP).zip(out.chunks(GROUP_WORDS + 5)) {
+            let out = packed(Isa::detect(), &row);
+            for (group, words) in row.chunks(GROUP).zip(out.chunks(ROW_WORDS)) {
                 let largest = group.iter().fold(0.0f32, |a, x| a.max(x.abs()));
-                let scale = f32::from_bits(words[GROUP_WORDS]);
+                let scale = f32::from_bits(words[SCALE_WORD]);
                 prop_assert_eq!(scale, largest / 127.0);
                 let mut sums = [0i32; 4];
                 for (i, x) in group.iter().enumerate() {
@@ -123,9 +130,11 @@ mod tests {
                     let step = f64::from(scale) * 0.5 * (1.0 + 1e-5);
                     prop_assert!((back - f64::from(*x)).abs() <= step);
                 }
-                for (sum, word) in sums.iter().zip(&words[GROUP_WORDS + 1..]) {
+                for (sum, word) in sums.iter().zip(&words[UNDO_INT4..]) {
                     prop_assert_eq!(-8 * sum, word.cast_signed());
                 }
+                let total: i32 = sums.iter().sum();
+                prop_assert_eq!(-128 * total, words[UNDO_INT8].cast_signed());
             }
         }
     }
@@ -136,8 +145,9 @@ mod tests {
             let mut row = [1.0; 300];
             row[130] = bad;
             for isa in Isa::available() {
-                let out = packed(isa, &row, 128, 1);
-                let scales = [0, 1, 2].map(|group| f32::from_bits(out[group * 34 + 32]));
+                let out = packed(isa, &row);
+                let scales =
+                    [0, 1, 2].map(|group| f32::from_bits(out[group * ROW_WORDS + SCALE_WORD]));
                 assert!(scales[1].is_nan());
                 assert_eq!([scales[0], scales[2]], [1.0 / 127.0; 2]);
             }
@@ -147,7 +157,7 @@ mod tests {
     #[test]
     fn zeros_stay_zeros() {
         assert!(
-            packed(Isa::detect(), &[0.0, -0.0, 1e-40], 128, 1)
+            packed(Isa::detect(), &[0.0, -0.0, 1e-40])
                 .iter()
                 .all(|&word| word == 0)
         );

@@ -28,9 +28,9 @@ pub(super) use int8::STEP_WORDS as INT8_WORDS;
 
 use super::ahead::Asking;
 use super::tile::{LANES, PANEL, Tile};
-use super::tiles::{Input, Tiles};
+use super::tiles::Tiles;
 use crate::isa::Isa;
-use crate::quantise::GROUP_WORDS;
+use crate::quantise::{ROW_WORDS, SCALE_WORD};
 
 /// How far ahead of the current words weights are brought into the first-level
 /// cache, in words: from the second level, or from memory where several panels
@@ -97,8 +97,6 @@ trait Lanes {
 trait Format {
     /// Words of a step of a panel.
     const STEP_WORDS: usize;
-    /// How rows are packed.
-    const INPUT: Input;
     /// A group's integer sums, `H` halves of each panel from `half` on. A single
     /// panel asks for the next slice meanwhile.
     unsafe fn sums<L: Lanes, const M: usize, const P: usize, const H: usize>(
@@ -148,7 +146,7 @@ unsafe fn halves<F: Format, L: Lanes, const M: usize, const P: usize, const H: u
         let mut asking = work.ahead.asking();
         for _ in 0..work.steps {
             let sums = F::sums::<L, M, P, H>(a, b, work.panel_stride, half, &mut asking);
-            let factors = a.add(GROUP_WORDS * M).cast::<f32>();
+            let factors = a.add(SCALE_WORD * M).cast::<f32>();
             for p in 0..P {
                 for h in 0..H {
                     let scales = F::scales::<L>(b.add(p * work.panel_stride), half + h);
@@ -158,7 +156,7 @@ unsafe fn halves<F: Format, L: Lanes, const M: usize, const P: usize, const H: u
                     }
                 }
             }
-            a = a.add(M * F::INPUT.step_words());
+            a = a.add(M * ROW_WORDS);
             b = b.wrapping_add(F::STEP_WORDS);
         }
         for p in 0..P {

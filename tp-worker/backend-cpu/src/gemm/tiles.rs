@@ -2,7 +2,7 @@
 
 use super::tile::{PANEL, TileFn};
 use crate::isa::Isa;
-use crate::quantise::{GROUP, GROUP_WORDS};
+use crate::quantise::{GROUP, ROW_WORDS};
 
 /// What a step of a weight panel holds for each of its columns. Products cut a
 /// row of weights at whole steps.
@@ -81,10 +81,8 @@ pub(crate) enum Input {
     /// Pairs of bf16, the earlier one in the low half.
     Pairs,
     /// Groups of 8-bit integers, each with its scale and what undoes the
-    /// offset of 8-bit weights.
-    Int8,
-    /// The same with what undoes the offset of 4-bit weights, in four parts.
-    Int4,
+    /// offsets of weights.
+    Integers,
 }
 
 impl Input {
@@ -95,7 +93,7 @@ impl Input {
             Self::F32 => k,
             Self::Rounded => k.next_multiple_of(2),
             Self::Pairs => k.div_ceil(2),
-            Self::Int8 | Self::Int4 => k.div_ceil(GROUP) * self.step_words(),
+            Self::Integers => k.div_ceil(GROUP) * self.step_words(),
         }
     }
 
@@ -104,8 +102,7 @@ impl Input {
         match self {
             Self::F32 | Self::Pairs => 1,
             Self::Rounded => 2,
-            Self::Int8 => GROUP_WORDS + 2,
-            Self::Int4 => GROUP_WORDS + 5,
+            Self::Integers => ROW_WORDS,
         }
     }
 }

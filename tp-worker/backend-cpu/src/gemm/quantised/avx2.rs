@@ -194,7 +194,9 @@ unsafe fn int4_plain<const M: usize, const P: usize, const H: usize>(work: &Tile
     unsafe { tile::<Int4, Plain, M, P, H>(work) }
 }
 
-pub(super) static INT8_VNNI: Tiles = tiles!(Int8, int8_vnni: [1 2 3 4 5 6], [1 : 2], [2 2 1 1 1 1]);
-pub(super) static INT8_PLAIN: Tiles = tiles!(Int8, int8_plain: [1 2 3 4], [ : ], [2 1 1 1]);
-pub(super) static INT4_VNNI: Tiles = tiles!(Int4, int4_vnni: [1 2 3 4 5 6], [ : ], [2 2 1 1 1 1]);
-pub(super) static INT4_PLAIN: Tiles = tiles!(Int4, int4_plain: [1 2 3 4], [ : ], [2 1 1 1]);
+pub(super) static INT8_VNNI: Tiles =
+    tiles!(Integers, int8_vnni: [1 2 3 4 5 6], [1 : 2], [2 2 1 1 1 1]);
+pub(super) static INT8_PLAIN: Tiles = tiles!(Integers, int8_plain: [1 2 3 4], [ : ], [2 1 1 1]);
+pub(super) static INT4_VNNI: Tiles =
+    tiles!(Integers, int4_vnni: [1 2 3 4 5 6], [ : ], [2 2 1 1 1 1]);
+pub(super) static INT4_PLAIN: Tiles = tiles!(Integers, int4_plain: [1 2 3 4], [ : ], [2 1 1 1]);

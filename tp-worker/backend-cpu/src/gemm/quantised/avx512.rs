@@ -186,25 +186,25 @@ unsafe fn int4_plain<const M: usize, const P: usize, const H: usize>(work: &Tile
 }
 
 pub(super) static INT8_VNNI: Tiles = tiles!(
-    Int8, int8_vnni:
+    Integers, int8_vnni:
     [1 2 3 4 5 6 7 8 9 10 11 12],
     [1 2 3 4 5 : 4 2 2 2 2],
     [2 2 2 2 2 2 2 2 2 2 2 2]
 );
 pub(super) static INT4_VNNI: Tiles = tiles!(
-    Int4, int4_vnni:
+    Integers, int4_vnni:
     [1 2 3 4 5 6 7 8 9 10 11 12],
     [1 2 3 4 5 : 4 2 2 2 2],
     [2 2 2 2 2 2 2 2 2 2 2 2]
 );
 pub(super) static INT8_PLAIN: Tiles = tiles!(
-    Int8, int8_plain:
+    Integers, int8_plain:
     [1 2 3 4 5 6 7 8],
     [1 2 3 : 2 2 2],
     [2 2 2 2 2 2 2 2]
 );
 pub(super) static INT4_PLAIN: Tiles = tiles!(
-    Int4, int4_plain:
+    Integers, int4_plain:
     [1 2 3 4 5 6 7 8],
     [1 2 3 : 2 2 2],
     [2 2 2 2 2 2 2 2]

@@ -6,11 +6,10 @@
 )]
 
 use super::{Format, Lanes, ahead};
-use crate::gemm::Input;
 use crate::gemm::ahead::{Asking, STREAMS};
 use crate::gemm::tile::{LANES, PANEL};
 use crate::prefetch;
-use crate::quantise::GROUP_WORDS;
+use crate::quantise::{GROUP_WORDS, UNDO_INT4};
 
 /// A step is `[16][32]` words, each eight weights of a column plus 8: four
 /// consecutive ones in the low halves of its bytes, the next four in the high
@@ -28,7 +27,6 @@ pub(in crate::gemm) const STEP_WORDS: usize = WEIGHTS + PANEL;
 
 impl Format for Int4 {
     const STEP_WORDS: usize = STEP_WORDS;
-    const INPUT: Input = Input::Int4;
 
     #[inline(always)]
     unsafe fn sums<L: Lanes, const M: usize, const P: usize, const H: usize>(
@@ -80,7 +78,7 @@ unsafe fn products<L: Lanes, const M: usize, const P: usize, const H: usize>(
 ) -> [[[L::Words; H]; M]; P] {
     // SAFETY: forwarded to the caller; prefetching past the end touches nothing.
     unsafe {
-        let undo = a.add((GROUP_WORDS + 1 + part) * M);
+        let undo = a.add((UNDO_INT4 + part) * M);
         let mut sums = [[[L::start(undo); H]; M]; P];
         for r in 1..M {
             for p in 0..P {

@@ -6,11 +6,10 @@
 )]
 
 use super::{Format, Lanes, ahead};
-use crate::gemm::Input;
 use crate::gemm::ahead::{Asking, STREAMS};
 use crate::gemm::tile::{LANES, PANEL};
 use crate::prefetch;
-use crate::quantise::GROUP_WORDS;
+use crate::quantise::{GROUP_WORDS, UNDO_INT8};
 
 /// A step is `[32][32]` words, each four consecutive weights of a column plus
 /// 128, the earliest in the low byte, then 16 words with the scales of columns
@@ -24,7 +23,6 @@ pub(in crate::gemm) const STEP_WORDS: usize = WEIGHTS + LANES;
 
 impl Format for Int8 {
     const STEP_WORDS: usize = STEP_WORDS;
-    const INPUT: Input = Input::Int8;
 
     #[inline(always)]
     unsafe fn sums<L: Lanes, const M: usize, const P: usize, const H: usize>(
@@ -36,7 +34,7 @@ impl Format for Int8 {
     ) -> [[[L::Words; H]; M]; P] {
         // SAFETY: the caller's promise; prefetching past the end touches nothing.
         unsafe {
-            let undo = a.add((GROUP_WORDS + 1) * M);
+            let undo = a.add(UNDO_INT8 * M);
             let mut sums = [[[L::start(undo); H]; M]; P];
             for r in 1..M {
                 for p in 0..P {

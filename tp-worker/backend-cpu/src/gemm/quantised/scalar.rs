@@ -121,5 +121,5 @@ unsafe fn int4<const M: usize, const P: usize, const H: usize>(work: &Tile) {
     unsafe { tile::<Int4, Scalar, M, P, H>(work) }
 }
 
-pub(super) static INT8: Tiles = tiles!(Int8, int8: [1 2], [ : ], [2 1]);
-pub(super) static INT4: Tiles = tiles!(Int4, int4: [1 2], [ : ], [2 1]);
+pub(super) static INT8: Tiles = tiles!(Integers, int8: [1 2], [ : ], [2 1]);
+pub(super) static INT4: Tiles = tiles!(Integers, int4: [1 2], [ : ], [2 1]);
