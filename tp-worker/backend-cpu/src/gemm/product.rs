@@ -10,25 +10,33 @@ use std::ops::Range;
 
 use super::ahead::{Ahead, STREAMS};
 use super::tile::{PANEL, Tile, TileFn};
-use super::tiles::Tiles;
+use super::tiles::{Packed, Tiles};
 use super::widen::Widened;
 use crate::isa::Isa;
 use crate::pack::CpuMatrix;
 use crate::partition::Shared;
 
 /// Words of a panel that a single block of rows passes at once: a quarter of a
-/// mebibyte with the slice asked for, far below any second-level cache.
-const LONG_SLICE: usize = 32_768;
+/// mebibyte with the slice asked for, far below any second-level cache. Several
+/// blocks pass so much of a panel of quantised weights: their products take so
+/// few instructions that sums spend more time in being cut than weights in
+/// coming from the second-level cache.
+pub(super) const LONG_SLICE: usize = 32_768;
 /// Words of a panel kept in the first-level cache while several blocks of rows
 /// pass over it, beside the blocks' own steps: 16 KiB.
 pub(super) const SHORT_SLICE: usize = 4_096;
 /// From so many blocks of rows on, widening a slice once costs less than
 /// widening it for every block.
 const WIDEN_BLOCKS: usize = 4;
+/// The same for 4-bit weights, which save more.
+const WIDEN_INT4_BLOCKS: usize = 3;
 /// Panels that share one pass over a group of row blocks.
 const PANEL_GROUP: usize = 4;
 /// Rows whose steps stay in the second-level cache.
 const ROWS_GROUP: usize = 240;
+/// Rows that pass over a slice of quantised weights, whose steps are a quarter
+/// as long: a usual chunk of a prompt reads weights from memory once.
+const LONG_ROWS_GROUP: usize = 528;
 /// Blocks among which asking for the next slice is divided.
 const ASKING_BLOCKS: usize = 8;
 
@@ -55,6 +63,8 @@ struct Group {
 /// A slice of a panel, and the tiles for its form.
 struct Weights<'a> {
     tiles: &'static Tiles,
+    /// Words of `data` per word of the matrix, rounded up.
+    growth: usize,
     data: &'a [u32],
     panel: usize,
     steps: Range<usize>,
@@ -69,12 +79,19 @@ impl Product<'_> {
         if let Some(&(tile, at_once)) = self.tiles.stream.get(self.rows - 1) {
             return self.stream(tile, at_once, panels);
         }
-        let (panel_group, slice) = match blocks.len() {
-            1 => (1, LONG_SLICE),
-            _ => (PANEL_GROUP, SHORT_SLICE),
+        let (panel_group, slice, rows) = match (blocks.len(), self.w.element) {
+            (1, _) => (1, LONG_SLICE, ROWS_GROUP),
+            (_, Packed::Native(_)) => (PANEL_GROUP, SHORT_SLICE, ROWS_GROUP),
+            (_, Packed::Int8 | Packed::Int4) => (1, LONG_SLICE, LONG_ROWS_GROUP),
         };
-        let slice = (slice / self.w.element.step_words()).max(1);
-        let block_group = (ROWS_GROUP / self.height).max(1);
+        let slice = (slice / self.slice_step_words()).max(1);
+        let block_group = (rows / self.height).max(1);
+        let widen = match self.w.element {
+            Packed::Int4 => blocks.len() >= WIDEN_INT4_BLOCKS,
+            _ => blocks.len() >= WIDEN_BLOCKS,
+        };
+        let widened = self.tiles.widened.filter(|_| widen);
+        let mut widened = widened.map(Widened::new);
         for first_block in blocks.clone().step_by(block_group) {
             let blocks = first_block..blocks.end.min(first_block + block_group);
             for first in panels.clone().step_by(panel_group) {
@@ -83,7 +100,7 @@ impl Product<'_> {
                     blocks: blocks.clone(),
                     slice,
                 };
-                self.group(&group, panels.end);
+                self.group(&group, panels.end, widened.as_mut());
             }
         }
     }
@@ -106,17 +123,13 @@ impl Product<'_> {
 
     /// A group of panels times a group of row blocks; `end` is where the
     /// thread's panels end.
-    fn group(&self, group: &Group, end: usize) {
+    fn group(&self, group: &Group, end: usize, mut widened: Option<&mut Widened>) {
         let Group {
             panels,
             blocks,
             slice,
         } = group;
         let steps = self.w.steps();
-        let mut widened = match self.tiles.widened {
-            Some(tiles) if blocks.len() >= WIDEN_BLOCKS => Some(Widened::new(tiles)),
-            _ => None,
-        };
         // A matrix without inputs still has to set its outputs.
         for start in (0..steps.max(1)).step_by(*slice) {
             let part = start..steps.min(start + slice);
@@ -129,7 +142,7 @@ impl Product<'_> {
                     (panel + 1 < end).then_some((panel + 1, 0))
                 };
                 let asking = blocks.len().min(ASKING_BLOCKS);
-                let weights = self.weights(panel, part.clone(), widened.as_mut());
+                let weights = self.weights(panel, part.clone(), widened.as_deref_mut());
                 for (index, block) in blocks.clone().enumerate() {
                     let ahead = next
                         .filter(|_| index < asking)
@@ -158,6 +171,14 @@ impl Product<'_> {
         }
     }
 
+    /// Words of a step that count for a slice's length: 4-bit weights may be widened.
+    fn slice_step_words(&self) -> usize {
+        match self.w.element {
+            Packed::Int4 => Packed::Int8.step_words(),
+            element => element.step_words(),
+        }
+    }
+
     fn block_rows(&self, block: usize) -> usize {
         self.height.min(self.rows - block * self.height)
     }
@@ -172,12 +193,14 @@ impl Product<'_> {
         let words = self.w.element.step_words();
         let first = panel * self.w.steps();
         let words = (first + steps.start) * words..(first + steps.end) * words;
+        let narrow = &self.w.data[words];
         let (data, tiles) = match widened {
-            Some(widened) => widened.widen(self.isa, &self.w.data[words]),
-            None => (&self.w.data[words], self.tiles),
+            Some(widened) => widened.widen(self.isa, self.w.element, narrow),
+            None => (narrow, self.tiles),
         };
         Weights {
             tiles,
+            growth: data.len().div_ceil(narrow.len().max(1)),
             data,
             panel,
             steps,
@@ -244,7 +267,7 @@ impl Product<'_> {
             ldc: target.1,
             resume: steps.start > 0,
             ahead: Ahead {
-                parts: ahead.parts * widened,
+                parts: ahead.parts * weights.growth,
                 ..ahead.or(data.as_ptr())
             },
         };

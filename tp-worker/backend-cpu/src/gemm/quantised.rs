@@ -22,9 +22,11 @@ mod neon;
 mod scalar;
 #[cfg(test)]
 mod tests;
+mod widen;
 
 pub(super) use int4::STEP_WORDS as INT4_WORDS;
 pub(super) use int8::STEP_WORDS as INT8_WORDS;
+pub(super) use widen::widen;
 
 use super::ahead::Asking;
 use super::tile::{LANES, PANEL, Tile};

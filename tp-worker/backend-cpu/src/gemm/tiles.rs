@@ -117,8 +117,8 @@ pub(crate) struct Tiles {
     /// one memory stream nor the multiply-add's latency bounds few rows. More
     /// rows than it has take one panel at a time.
     pub stream: &'static [(TileFn, usize)],
-    /// Where tiles widen bf16 in their inner loop: the f32 tiles that give the
-    /// same bits for weights that were widened before.
+    /// Where tiles widen bf16 or 4-bit weights in their inner loop: the f32 or
+    /// 8-bit tiles that give the same bits for weights that were widened before.
     pub widened: Option<&'static Tiles>,
 }
 
@@ -158,16 +158,17 @@ pub(crate) fn select(isa: Isa, element: Element) -> &'static Tiles {
 
 /// `tiles!(input, f: [m …], [m … : p …], [h …])`: rows 1, 2, …; for how many rows
 /// to stream how many panels at once; the halves of a panel whose sums fit the
-/// registers for each number of rows.
+/// registers for each number of rows; the tiles for widened weights.
 macro_rules! tiles {
     (@widened Rounded) => { Some(&TILES_F32) };
     (@widened $input:ident) => { None };
-    ($input:ident, $tile:ident: [$($m:literal)*], [$($s:literal)* : $($p:literal)*], [$($h:literal)*]) => {
+    (@widened $input:ident $widened:ident) => { Some(&$widened) };
+    ($input:ident, $tile:ident: [$($m:literal)*], [$($s:literal)* : $($p:literal)*], [$($h:literal)*] $(, $widened:ident)?) => {
         Tiles {
             input: $crate::gemm::Input::$input,
             single: &[$($tile::<$m, 1, $h>),*],
             stream: &[$(($tile::<$s, $p, 2>, $p)),*],
-            widened: tiles!(@widened $input),
+            widened: tiles!(@widened $input $($widened)?),
         }
     };
 }

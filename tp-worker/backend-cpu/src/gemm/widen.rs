@@ -1,8 +1,10 @@
-//! Slices of bf16 weights as f32, for tiles that would widen them again and again.
+//! Slices of bf16 weights as f32 and of 4-bit weights as 8-bit ones, for tiles
+//! that would widen them again and again.
 
-use super::product::SHORT_SLICE;
+use super::product::LONG_SLICE;
+use super::quantised;
 use super::tile::PANEL;
-use super::tiles::Tiles;
+use super::tiles::{Packed, Tiles};
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
 
@@ -14,21 +16,35 @@ pub(super) struct Widened {
 
 /// Aligned to cache lines, so that no register is read across two.
 #[repr(align(64))]
-struct Values([u32; 2 * SHORT_SLICE]);
+struct Values([u32; LONG_SLICE]);
 
 impl Widened {
     pub(super) fn new(tiles: &'static Tiles) -> Self {
         Self {
             tiles,
-            values: Values([0; 2 * SHORT_SLICE]),
+            values: Values([0; LONG_SLICE]),
         }
     }
 
-    /// Pairs of bf16, `[steps][32]`, as f32, `[2 · steps][32]`.
-    pub(super) fn widen(&mut self, isa: Isa, pairs: &[u32]) -> (&[u32], &'static Tiles) {
-        let values = &mut self.values.0[..2 * pairs.len()];
-        widen(isa, pairs, std::hint::black_box(PANEL), values);
-        (values, self.tiles)
+    /// 4-bit weights as 8-bit ones, or pairs of bf16, `[steps][32]`, as f32,
+    /// `[2 · steps][32]`.
+    pub(super) fn widen(
+        &mut self,
+        isa: Isa,
+        element: Packed,
+        narrow: &[u32],
+    ) -> (&[u32], &'static Tiles) {
+        let values = &mut self.values.0;
+        let len = if element == Packed::Int4 {
+            let len = narrow.len() / Packed::Int4.step_words() * Packed::Int8.step_words();
+            quantised::widen(isa, narrow, &mut values[..len]);
+            len
+        } else {
+            let len = 2 * narrow.len();
+            widen(isa, narrow, std::hint::black_box(PANEL), &mut values[..len]);
+            len
+        };
+        (&values[..len], self.tiles)
     }
 }
 

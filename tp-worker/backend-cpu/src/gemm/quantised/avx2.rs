@@ -198,5 +198,6 @@ pub(super) static INT8_VNNI: Tiles =
     tiles!(Integers, int8_vnni: [1 2 3 4 5 6], [1 : 2], [2 2 1 1 1 1]);
 pub(super) static INT8_PLAIN: Tiles = tiles!(Integers, int8_plain: [1 2 3 4], [ : ], [2 1 1 1]);
 pub(super) static INT4_VNNI: Tiles =
-    tiles!(Integers, int4_vnni: [1 2 3 4 5 6], [ : ], [2 2 1 1 1 1]);
-pub(super) static INT4_PLAIN: Tiles = tiles!(Integers, int4_plain: [1 2 3 4], [ : ], [2 1 1 1]);
+    tiles!(Integers, int4_vnni: [1 2 3 4 5 6], [ : ], [2 2 1 1 1 1], INT8_VNNI);
+pub(super) static INT4_PLAIN: Tiles =
+    tiles!(Integers, int4_plain: [1 2 3 4], [ : ], [2 1 1 1], INT8_PLAIN);

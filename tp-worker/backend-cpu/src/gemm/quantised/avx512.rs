@@ -195,7 +195,7 @@ pub(super) static INT4_VNNI: Tiles = tiles!(
     Integers, int4_vnni:
     [1 2 3 4 5 6 7 8 9 10 11 12],
     [1 2 3 4 5 : 4 2 2 2 2],
-    [2 2 2 2 2 2 2 2 2 2 2 2]
+    [2 2 2 2 2 2 2 2 2 2 2 2], INT8_VNNI
 );
 pub(super) static INT8_PLAIN: Tiles = tiles!(
     Integers, int8_plain:
@@ -207,5 +207,5 @@ pub(super) static INT4_PLAIN: Tiles = tiles!(
     Integers, int4_plain:
     [1 2 3 4 5 6 7 8],
     [1 2 3 : 2 2 2],
-    [2 2 2 2 2 2 2 2]
+    [2 2 2 2 2 2 2 2], INT8_PLAIN
 );

@@ -155,4 +155,4 @@ unsafe fn int4<const M: usize, const P: usize, const H: usize>(work: &Tile) {
 }
 
 pub(super) static INT8: Tiles = tiles!(Integers, int8: [1 2 3 4], [ : ], [2 1 1 1]);
-pub(super) static INT4: Tiles = tiles!(Integers, int4: [1 2 3 4], [ : ], [2 1 1 1]);
+pub(super) static INT4: Tiles = tiles!(Integers, int4: [1 2 3 4], [ : ], [2 1 1 1], INT8);
