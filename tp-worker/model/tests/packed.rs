@@ -176,3 +176,25 @@ fn a_folder_that_cannot_be_is_a_warning() {
     assert!(warning.contains("no packed weights are kept"), "{warning}");
     assert!(loaded.logits == load(&model, 0, 1, None).logits);
 }
+
+/// What can be written but not kept, as on a disk that is full.
+#[test]
+fn a_file_that_cannot_be_written_is_a_warning_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = ModelConfig::load(&fixture("qwen3")).unwrap();
+    let good = load(&model, 0, 1, Some(folder.path()));
+    let path = good.origin.file.unwrap();
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    let loaded = load(&model, 0, 1, Some(folder.path()));
+    assert_eq!((loaded.origin.file, loaded.origin.restored), (None, false));
+    let warnings = loaded.origin.warnings.join("\n");
+    assert!(warnings.contains("is not written"), "{warnings}");
+    assert!(loaded.logits == good.logits);
+    let names = fs::read_dir(folder.path()).unwrap();
+    let left: Vec<_> = names
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".tmp"))
+        .collect();
+    assert_eq!(left, Vec::<String>::new());
+}
