@@ -10,6 +10,7 @@ mod limits;
 mod machine;
 mod offline;
 mod planner;
+mod quality;
 mod report;
 mod roofline;
 mod roundtrip;
@@ -44,6 +45,9 @@ enum Bench {
     /// Each kernel against what the machine can do: memory read and
     /// multiplications, measured in the same run.
     Kernels(Box<kernels::Args>),
+    /// What quantised weights and caches do to a model's predictions:
+    /// perplexity and distance from the same checkpoint in f32.
+    Quality(Box<quality::Args>),
     /// Time that planning one step takes.
     Planner(planner::Args),
     /// Round trip of a step between scheduler and worker processes.
@@ -62,6 +66,7 @@ pub fn run(args: Args, demo: DemoModel) -> anyhow::Result<()> {
         Bench::Offline(bench) => offline::run(*bench, demo)?,
         Bench::Serve(bench) => serve::run(*bench)?,
         Bench::Kernels(bench) => kernels::run(&bench)?,
+        Bench::Quality(bench) => quality::run(&bench, demo)?,
         Bench::Planner(bench) => planner::run(&bench)?,
         Bench::Roundtrip(bench) => match roundtrip::run(&bench)? {
             Some(report) => report,

@@ -1,0 +1,162 @@
+//! What quantised weights and caches do to a model's predictions.
+//!
+//! Every form of the model reads the same tokens; its predictions of each next
+//! token are compared with those of the same checkpoint in f32.
+
+mod logits;
+mod score;
+mod texts;
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, ensure};
+use lockstep_config::args::{DtypeArg, KvCacheDtypeArg, MemoryArgs, ModelArgs, QuantizationArg};
+use lockstep_config::{EngineConfig, Hardware, ServeArgs};
+use serde_json::json;
+
+use crate::report::{Report, progress};
+use crate::{DemoModel, machine};
+use logits::Model;
+use score::Score;
+
+/// How far quantised forms of a model stray from it.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Folder of a Hugging Face model [default: the demo model].
+    #[arg(long, value_name = "DIR")]
+    model_path: Option<PathBuf>,
+    /// What to compare with f32.
+    #[arg(long, value_delimiter = ',', default_value = "none,int8,int4")]
+    quantization: Vec<QuantizationArg>,
+    /// Caches to try each with.
+    #[arg(long, value_delimiter = ',', default_value = "auto,int8")]
+    kv_cache_dtype: Vec<KvCacheDtypeArg>,
+    /// Text to read [default: text that the model writes itself, sampled at
+    /// temperature 1].
+    #[arg(long, value_name = "FILE")]
+    text: Option<PathBuf>,
+    /// Tokens to read.
+    #[arg(long, default_value_t = 2_048)]
+    tokens: usize,
+    /// Tokens read at a time, nothing known of those before.
+    #[arg(long, default_value_t = 256)]
+    window: usize,
+    /// Kernel threads [default: all cores].
+    #[arg(long)]
+    threads: Option<usize>,
+}
+
+/// Compares.
+pub fn run(args: &Args, demo: DemoModel) -> anyhow::Result<Report> {
+    ensure!(
+        args.window > 1 && args.tokens >= args.window,
+        "read windows of at least 2 tokens, and at least one of them"
+    );
+    let folder = tempfile::tempdir().context("a folder for the demo model")?;
+    let path = match &args.model_path {
+        Some(path) => path.clone(),
+        None => demo(folder.path()).context("writing the demo model")?,
+    };
+    let form = |dtype, quantization, kv| config(args, &path, dtype, quantization, kv);
+    let reference = form(
+        DtypeArg::Float32,
+        QuantizationArg::None,
+        KvCacheDtypeArg::Auto,
+    )?;
+    let windows = texts::windows(args, &reference)?;
+    progress("reading the text in float32");
+    let mut model = Model::load(&reference, args.window)?;
+    let truth = model.read(&windows)?;
+    let mut report = Report::new(
+        "Predictions against float32",
+        &[
+            "weights",
+            "KV cache",
+            "GB of weights",
+            "perplexity",
+            "of float32's",
+            "KL divergence",
+            "KL, worst 1 %",
+            "same best token",
+        ],
+    );
+    report.note("model", path.display().to_string());
+    report.note("tokens predicted", truth.rows());
+    report.note(
+        "text",
+        args.text.as_ref().map_or_else(
+            || "written by the model itself".to_owned(),
+            |file| file.display().to_string(),
+        ),
+    );
+    add(&mut report, &reference, &model, &truth.against(&truth));
+    drop(model);
+    for &quantization in &args.quantization {
+        for &kv in &args.kv_cache_dtype {
+            let config = form(DtypeArg::Auto, quantization, kv)?;
+            progress(&format!(
+                "reading it with {} weights, {} cache",
+                name(&config),
+                config.kv.dtype.name()
+            ));
+            let mut model = Model::load(&config, args.window)?;
+            let score = truth.against(&model.read(&windows)?);
+            add(&mut report, &config, &model, &score);
+        }
+    }
+    report.note(
+        "peak memory GiB",
+        machine::peak_memory().map(|bytes| bytes as f64 / f64::from(1 << 30)),
+    );
+    Ok(report)
+}
+
+/// What the weights are kept in.
+fn name(config: &EngineConfig) -> &'static str {
+    match config.quantization {
+        lockstep_config::Quantization::None => config.dtype.name(),
+        quantization => quantization.name(),
+    }
+}
+
+fn add(report: &mut Report, config: &EngineConfig, model: &Model, score: &Score) {
+    report.row(vec![
+        json!(name(config)),
+        json!(config.kv.dtype.name()),
+        json!(model.weight_bytes() as f64 * 1e-9),
+        json!(score.perplexity),
+        json!(score.ratio),
+        json!(score.divergence),
+        json!(score.worst),
+        json!(score.agreement),
+    ]);
+}
+
+fn config(
+    args: &Args,
+    path: &std::path::Path,
+    dtype: DtypeArg,
+    quantization: QuantizationArg,
+    kv: KvCacheDtypeArg,
+) -> anyhow::Result<EngineConfig> {
+    let mut serve = ServeArgs::of_engine(
+        ModelArgs {
+            model_path: Some(path.to_owned()),
+            dtype: Some(dtype),
+            quantization: Some(quantization),
+            context_length: Some(args.window + 16),
+            ..ModelArgs::default()
+        },
+        lockstep_config::args::ParallelArgs::default(),
+        MemoryArgs {
+            kv_cache_dtype: Some(kv),
+            ..MemoryArgs::default()
+        },
+        lockstep_config::args::ScheduleArgs::default(),
+    );
+    serve.parallel.threads_per_rank = args.threads;
+    serve.schedule.max_running_requests = Some(texts::AT_ONCE);
+    Ok(lockstep_config::resolve(&serve, &Hardware::detect())?
+        .value
+        .0)
+}
