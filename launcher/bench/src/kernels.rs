@@ -45,7 +45,7 @@ pub struct Args {
     )]
     weights: Vec<Weights>,
     /// What the KV cache is kept in.
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "bf16")]
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "bf16,int8")]
     kv_cache_dtype: Vec<KvFormat>,
     /// Tokens per matrix product.
     #[arg(

@@ -34,6 +34,8 @@ pub enum KvFormat {
     /// 32-bit float.
     #[value(alias = "float32")]
     F32,
+    /// 8-bit integers with scales.
+    Int8,
 }
 
 impl Weights {
@@ -67,20 +69,25 @@ impl Weights {
 
 impl KvFormat {
     pub fn name(self) -> &'static str {
-        self.weights().name()
+        match self {
+            Self::Bf16 => "bf16",
+            Self::F32 => "f32",
+            Self::Int8 => "int8",
+        }
     }
 
     pub fn dtype(self) -> KvDType {
         match self {
             Self::Bf16 => KvDType::Bf16,
             Self::F32 => KvDType::F32,
+            Self::Int8 => KvDType::Int8,
         }
     }
 
-    /// Weights of the same arithmetic.
+    /// Weights of the arithmetic that attention is computed in.
     pub fn weights(self) -> Weights {
         match self {
-            Self::Bf16 => Weights::Bf16,
+            Self::Bf16 | Self::Int8 => Weights::Bf16,
             Self::F32 => Weights::F32,
         }
     }
