@@ -2,7 +2,8 @@
 //!
 //! [`CpuBackend`] implements [`lockstep_backend::Backend`] on a set of CPU
 //! cores. Kernels exist for AVX-512 with and without bf16, AVX2, NEON and plain
-//! Rust; one is chosen when the backend is built. Every output element is
+//! Rust; one is chosen when the backend is built. Weights may be rounded to 8 or
+//! 4 bits ([`WeightFormat`]). Every output element is
 //! accumulated in one order, so results do not depend on the batch, the
 //! chunking, the page size or the number of threads. [`limits`] measures what
 //! the same threads can do at most.
