@@ -2,6 +2,7 @@
 
 use super::cache::{CpuKvCache, Data};
 use super::cells::Cells;
+use crate::prefetch::near;
 
 /// Bytes that come at once.
 const LINE: usize = 64;
@@ -50,23 +51,11 @@ impl Ahead {
 #[inline(always)]
 fn prefetch_row(cache: &CpuKvCache, row: usize) {
     if let Data::Int8(_, scales) = &cache.data {
-        prefetch(scales.as_ptr().wrapping_add(row).cast());
+        near(scales.as_ptr().wrapping_add(row));
     }
     let (data, bytes) = cache.bytes();
     let start = data.wrapping_add(row * bytes);
     for line in (0..bytes).step_by(LINE) {
-        prefetch(start.wrapping_add(line));
+        near(start.wrapping_add(line));
     }
-}
-
-#[inline(always)]
-fn prefetch(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch touches nothing and never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::ahead::Ahead as NextBlock;
 use super::cells::BLOCK;
-use super::direct::{Direct, SCORE_ROWS, Source};
+use super::direct::{Direct, Source};
 use super::panels::Panels;
 use super::scratch::{Scratch, TileScratch, padded};
 use super::softmax::{Scales, softmax_rows};
@@ -45,7 +45,9 @@ impl Call<'_> {
             ..
         } = &mut *scratch;
         panels.load_scales(self.cache, cells, scale);
-        let few = self.direct.filter(|_| view.rows <= SCORE_ROWS);
+        let few = self
+            .direct
+            .filter(|direct| view.rows <= direct.scores.len());
         if few.is_none() {
             ahead.fetch(self.cache, FETCH);
             panels.pack_keys(self.isa, self.element, self.cache, cells);

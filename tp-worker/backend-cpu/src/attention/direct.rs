@@ -7,30 +7,25 @@
 //! sum is the same chain of multiply-adds as in the tiles over packed blocks,
 //! so which kernel attended a token does not show in its bits.
 
-#![cfg_attr(
-    not(target_arch = "x86_64"),
-    expect(
-        dead_code,
-        unused_imports,
-        reason = "other processors' kernels are the tiles alone"
-    )
-)]
-
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
+mod avx512_bf16;
+mod format;
 mod kernel;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
-use crate::gemm::{Input, Tiles};
+#[cfg(target_arch = "x86_64")]
+use crate::gemm::Input;
+use crate::gemm::Tiles;
 use crate::isa::Isa;
 
 use super::cache::{CpuKvCache, Data};
 use super::cells::BLOCK;
 
-/// The most query rows that keys are turned around for.
-pub(super) const SCORE_ROWS: usize = 8;
-/// The most rows of weights.
-pub(super) const SUM_ROWS: usize = 12;
 /// Columns of an accumulator pair; heads are a multiple of it.
 pub(super) const COLUMNS: usize = 32;
 
@@ -93,27 +88,42 @@ impl Order {
 
 /// Kernels for 1, 2, … rows of one instruction set and type of cache.
 pub(super) struct Direct {
-    pub scores: [ScoresFn; SCORE_ROWS],
-    pub sums: [SumsFn; SUM_ROWS],
+    /// For as few rows as are worth turning keys around for.
+    pub scores: &'static [ScoresFn],
+    /// For as many rows as a tile has.
+    pub sums: &'static [SumsFn],
     pub order: Order,
 }
 
-/// The kernels that agree with `tiles`, where there are some.
+/// The kernels of a module for what a cache holds.
+macro_rules! of_type {
+    ($data:ident, $module:ident) => {
+        match $data {
+            Data::Bf16(_) => &$module::BF16_ROWS,
+            Data::F32(_) => &$module::F32_ROWS,
+            Data::Int8(..) => &$module::INT8_ROWS,
+        }
+    };
+}
+
+/// The kernels that agree with `tiles`, where there are some: plain Rust has the
+/// tiles alone.
 pub(super) fn select(isa: Isa, tiles: &Tiles, cache: &CpuKvCache) -> Option<&'static Direct> {
-    if !cache.shape.head_dim.is_multiple_of(COLUMNS) || tiles.rows() > SUM_ROWS {
-        return None;
-    }
-    match (isa, tiles.input, &cache.data) {
+    let direct = match (isa, &cache.data) {
         #[cfg(target_arch = "x86_64")]
-        (Isa::Avx512 | Isa::Avx512Bf16, Input::F32 | Input::Rounded, data) => Some(match data {
-            Data::Bf16(_) => &avx512::BF16_ROWS,
-            Data::F32(_) => &avx512::F32_ROWS,
-            Data::Int8(..) => &avx512::INT8_ROWS,
-        }),
+        (Isa::Avx512Bf16, Data::Bf16(_)) if tiles.input == Input::Pairs => &avx512_bf16::BF16_ROWS,
         #[cfg(target_arch = "x86_64")]
-        (Isa::Avx512Bf16, Input::Pairs, Data::Bf16(_)) => Some(&avx512::BF16_PAIRS),
+        (Isa::Avx512Bf16, Data::Int8(..)) if tiles.input == Input::Pairs => &avx512_bf16::INT8_ROWS,
         #[cfg(target_arch = "x86_64")]
-        (Isa::Avx512Bf16, Input::Pairs, Data::Int8(..)) => Some(&avx512::INT8_PAIRS),
-        _ => None,
-    }
+        (Isa::Avx512 | Isa::Avx512Bf16, data) => {
+            of_type!(data, avx512)
+        }
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx2, data) => of_type!(data, avx2),
+        #[cfg(target_arch = "aarch64")]
+        (Isa::Neon, data) => of_type!(data, neon),
+        _ => return None,
+    };
+    let fits = cache.shape.head_dim.is_multiple_of(COLUMNS) && tiles.rows() <= direct.sums.len();
+    fits.then_some(direct)
 }

@@ -6,14 +6,11 @@
 //! gathered a quarter register per row and interleaved twice.
 
 #[cfg(target_arch = "x86_64")]
-mod avx2;
+pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
-mod avx512;
+pub(super) mod avx512;
 #[cfg(target_arch = "aarch64")]
-mod neon;
-
-#[cfg(target_arch = "x86_64")]
-pub(super) use avx512::quarter;
+pub(super) mod neon;
 
 use crate::isa::Isa;
 

@@ -1,41 +1,20 @@
-//! The two loops, for any arithmetic on 16 lanes of AVX-512.
+//! The two loops, for any format on any instruction set.
 
 #![expect(
     clippy::needless_range_loop,
-    reason = "loops of constant length over registers, named by row and part"
+    reason = "loops of constant length over registers, named by row and half"
 )]
 
-use std::arch::x86_64::{
-    __m512, __m512i, _MM_HINT_T0, _mm_prefetch, _mm512_loadu_ps, _mm512_setzero_ps,
-    _mm512_storeu_ps,
-};
-
+use super::format::{Format, Simd};
 use super::{COLUMNS, Source};
 use crate::attention::cells::BLOCK;
-use crate::attention::transpose::{LANES, quarter};
+use crate::attention::transpose::LANES;
+use crate::prefetch::near;
 
 /// Bytes that memory hands out at once.
 const LINE: usize = 64;
 /// 4-byte words of a row turned around at once.
 const WORDS: usize = 4;
-
-/// How words of keys and rows of values become operands.
-///
-/// # Safety
-/// The methods use AVX-512: call them only, inlined, from a function compiled
-/// for it, with pointers valid for what they read.
-pub(super) trait Format {
-    /// Operands in a 4-byte word of a key, as many as inputs of a query.
-    const KEY_PARTS: usize;
-    /// Positions whose values one weight input covers.
-    const POSITIONS: usize;
-    /// The operands of 16 positions' words; the first [`Self::KEY_PARTS`] count.
-    unsafe fn key_parts(words: __m512i) -> [__m512i; 4];
-    /// Two operands of 32 columns of a row and, with two positions, of the next.
-    unsafe fn value_parts(row: *const u8, next: *const u8, column: usize) -> [__m512i; 2];
-    /// `acc + input · part`, the input for all lanes.
-    unsafe fn dot(acc: __m512, input: *const u32, part: __m512i) -> __m512;
-}
 
 impl Source<'_> {
     #[inline(always)]
@@ -51,8 +30,7 @@ impl Source<'_> {
         };
         let start = self.row(row + after);
         for line in (0..self.row_bytes).step_by(LINE) {
-            // SAFETY: a prefetch touches nothing and never faults.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line).cast()) };
+            near(start.wrapping_add(line));
         }
     }
 }
@@ -79,7 +57,7 @@ pub(super) unsafe fn scores<F: Format, const M: usize>(
         // SAFETY: rows lie in the cache and hold `words`; queries hold `M` rows
         // of their inputs, and scores `M` rows of a block.
         unsafe {
-            let mut acc = [_mm512_setzero_ps(); M];
+            let mut sums = [F::Simd::zero(); M];
             let mut input = queries;
             let mut asked = 0;
             for step in 0..steps {
@@ -87,11 +65,11 @@ pub(super) unsafe fn scores<F: Format, const M: usize>(
                     source.prefetch(group * LANES + asked, 0);
                     asked += 1;
                 }
-                for column in quarter(&from, step * WORDS) {
-                    let parts = F::key_parts(column);
+                for words in F::Simd::quarter(&from, step * WORDS) {
                     for part in 0..F::KEY_PARTS {
+                        let key = F::key(words, part);
                         for r in 0..M {
-                            acc[r] = F::dot(acc[r], input.add(r), parts[part]);
+                            sums[r] = F::dot(sums[r], input.add(r), key);
                         }
                         input = input.add(M);
                     }
@@ -99,18 +77,19 @@ pub(super) unsafe fn scores<F: Format, const M: usize>(
             }
             for r in 0..M {
                 let to = (*scores.add(r)).as_mut_ptr().add(group * LANES);
-                _mm512_storeu_ps(to, acc[r]);
+                F::Simd::store(to, sums[r]);
             }
         }
     }
 }
 
-/// See [`super::SumsFn`], for `M` rows, up to `P` times 32 columns at once.
+/// See [`super::SumsFn`], for `M` rows: up to `P` times 32 columns at once, `H`
+/// halves of them.
 ///
 /// # Safety
 /// As there, inlined in a function compiled for the format's instructions.
 #[inline(always)]
-pub(super) unsafe fn sums<F: Format, const M: usize, const P: usize>(
+pub(super) unsafe fn sums<F: Format, const M: usize, const P: usize, const H: usize>(
     source: &Source<'_>,
     weights: *const [u32; BLOCK],
     acc: *mut f32,
@@ -121,37 +100,44 @@ pub(super) unsafe fn sums<F: Format, const M: usize, const P: usize>(
     // SAFETY: forwarded to the caller; panels lie within the head.
     unsafe {
         while panel + P <= panels {
-            columns::<F, M, P>(source, weights, acc, width, panel);
+            for half in (0..2).step_by(H) {
+                columns::<F, M, P, H>(source, weights, acc, width, panel, half);
+            }
             panel += P;
         }
         while panel < panels {
-            columns::<F, M, 1>(source, weights, acc, width, panel);
+            for half in (0..2).step_by(H) {
+                columns::<F, M, 1, H>(source, weights, acc, width, panel, half);
+            }
             panel += 1;
         }
     }
 }
 
 #[inline(always)]
-unsafe fn columns<F: Format, const M: usize, const P: usize>(
+unsafe fn columns<F: Format, const M: usize, const P: usize, const H: usize>(
     source: &Source<'_>,
     weights: *const [u32; BLOCK],
     acc: *mut f32,
     width: usize,
     panel: usize,
+    half: usize,
 ) {
     let at = |r: usize, p: usize, h: usize| {
-        acc.wrapping_add(r * width + (panel + p) * COLUMNS + h * LANES)
+        acc.wrapping_add(r * width + (panel + p) * COLUMNS + (half + h) * LANES)
     };
     // SAFETY: rows lie in the cache; weights and sums hold `M` rows.
     unsafe {
-        let mut sums = [[[_mm512_setzero_ps(); 2]; P]; M];
+        let mut sums = [[[F::Simd::zero(); H]; P]; M];
         for r in 0..M {
             for p in 0..P {
-                sums[r][p] = [_mm512_loadu_ps(at(r, p, 0)), _mm512_loadu_ps(at(r, p, 1))];
+                for h in 0..H {
+                    sums[r][p][h] = F::Simd::load(at(r, p, h));
+                }
             }
         }
         for (step, rows) in source.rows.chunks(F::POSITIONS).enumerate() {
-            if panel == 0 {
+            if panel + half == 0 {
                 for i in 0..F::POSITIONS {
                     source.prefetch(step * F::POSITIONS + i, source.values_after);
                 }
@@ -160,21 +146,71 @@ unsafe fn columns<F: Format, const M: usize, const P: usize>(
             // An odd last position is paired with itself: its partner's weight is 0.
             let next = source.row(rows[rows.len() - 1] + source.values_after);
             for p in 0..P {
-                let parts = F::value_parts(first, next, (panel + p) * COLUMNS);
+                let column = (panel + p) * COLUMNS;
+                let mut values = [F::value(first, next, column, half); H];
+                for h in 1..H {
+                    values[h] = F::value(first, next, column, half + h);
+                }
+                // Halves run fastest: they share a weight, which is loaded once.
                 for r in 0..M {
                     let weight = weights.add(r).cast::<u32>().add(step);
-                    for h in 0..2 {
-                        sums[r][p][h] = F::dot(sums[r][p][h], weight, parts[h]);
+                    for h in 0..H {
+                        sums[r][p][h] = F::dot(sums[r][p][h], weight, values[h]);
                     }
                 }
             }
         }
         for r in 0..M {
             for p in 0..P {
-                for h in 0..2 {
-                    _mm512_storeu_ps(at(r, p, h), sums[r][p][h]);
+                for h in 0..H {
+                    F::Simd::store(at(r, p, h), sums[r][p][h]);
                 }
             }
         }
     }
 }
+
+/// `direct!(NAME in module: Format, Order, "features": scores [m …], sums [m p h …])`:
+/// the kernels of one format, compiled for the instructions it needs.
+macro_rules! direct {
+    (
+        $name:ident in $module:ident: $format:ty, $order:ident, $(#[$features:meta])?
+        [$($scores:literal)*], [$($m:literal $p:literal $h:literal),*]
+    ) => {
+        mod $module {
+            use super::*;
+            use $crate::attention::cells::BLOCK;
+            use $crate::attention::direct::{Source, kernel};
+
+            $(#[$features])?
+            pub(super) unsafe fn scores<const M: usize>(
+                source: &Source<'_>,
+                queries: *const u32,
+                scores: *mut [f32; BLOCK],
+            ) {
+                // SAFETY: the caller's promise; compiled for the format.
+                unsafe { kernel::scores::<$format, M>(source, queries, scores) }
+            }
+
+            $(#[$features])?
+            pub(super) unsafe fn sums<const M: usize, const P: usize, const H: usize>(
+                source: &Source<'_>,
+                weights: *const [u32; BLOCK],
+                acc: *mut f32,
+                width: usize,
+            ) {
+                // SAFETY: as above.
+                unsafe { kernel::sums::<$format, M, P, H>(source, weights, acc, width) }
+            }
+        }
+
+        pub(super) static $name: $crate::attention::direct::Direct =
+            $crate::attention::direct::Direct {
+                scores: &[$($module::scores::<$scores>),*],
+                sums: &[$($module::sums::<$m, $p, $h>),*],
+                order: $crate::attention::direct::Order::$order,
+            };
+    };
+}
+
+pub(super) use direct;

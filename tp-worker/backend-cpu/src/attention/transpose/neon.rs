@@ -9,6 +9,25 @@ use super::{LANES, STEPS};
 
 const WIDTH: usize = 4;
 
+/// Four steps of 4 rows from `step` on, one register per step.
+///
+/// # Safety
+/// 4 rows are readable there; NEON is part of aarch64.
+#[inline(always)]
+pub(in crate::attention) unsafe fn quarter(
+    rows: &[*const u32],
+    step: usize,
+) -> [uint32x4_t; STEPS] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let load = |lane: usize| vld1q_u32(rows[lane].add(step));
+        let (a, b, c, d) = (load(0), load(1), load(2), load(3));
+        let (ab, cd) = (vtrn1q_u32(a, b), vtrn1q_u32(c, d));
+        let (ef, gh) = (vtrn2q_u32(a, b), vtrn2q_u32(c, d));
+        [low(ab, cd), low(ef, gh), high(ab, cd), high(ef, gh)]
+    }
+}
+
 /// See [`super::transpose`]; `steps` is a multiple of 4.
 ///
 /// # Safety
@@ -23,18 +42,11 @@ pub(super) unsafe fn transpose(
     for first in (0..lanes).step_by(WIDTH) {
         let count = WIDTH.min(lanes - first);
         // Lanes without a row repeat the last; they are not stored.
-        let load = |lane: usize, step: usize| {
-            // SAFETY: rows are readable for `steps` elements.
-            unsafe { vld1q_u32(rows[first + lane.min(count - 1)].add(step)) }
-        };
+        let rows: [*const u32; WIDTH] =
+            std::array::from_fn(|lane| rows[first + lane.min(count - 1)]);
         for step in (0..steps).step_by(STEPS) {
-            let (a, b, c, d) = (load(0, step), load(1, step), load(2, step), load(3, step));
-            // SAFETY: NEON is part of aarch64.
-            let columns = unsafe {
-                let (ab, cd) = (vtrn1q_u32(a, b), vtrn1q_u32(c, d));
-                let (ef, gh) = (vtrn2q_u32(a, b), vtrn2q_u32(c, d));
-                [low(ab, cd), low(ef, gh), high(ab, cd), high(ef, gh)]
-            };
+            // SAFETY: rows are readable for `steps` elements.
+            let columns = unsafe { quarter(&rows, step) };
             for (i, column) in columns.into_iter().enumerate() {
                 // SAFETY: `out` is writable for `lanes` elements of every step.
                 unsafe { store(out.add((step + i) * stride + first), column, count) };
