@@ -87,16 +87,19 @@ impl Attention {
             partials: Shared::new(&mut self.partials),
             out: Shared::new(out),
         };
-        if plan.cost * shape.head_dim <= ALONE {
-            call.run_all(&plan.tasks, &mut self.scratch[0]);
-            return Ok(());
-        }
-        let (plan, scratch) = (&*plan, Shared::new(&mut self.scratch));
-        pool.run(|thread| {
-            // SAFETY: each thread takes its own scratch.
+        let tasks = &plan.tasks;
+        let alone = plan.cost * shape.head_dim <= ALONE;
+        let scratch = Shared::new(&mut self.scratch);
+        let run = |thread: usize, index: usize| {
+            // SAFETY: a thread has its own scratch and one task at a time.
             let scratch = unsafe { scratch.slice(thread..thread + 1) };
-            call.run_all(plan.of_thread(thread), &mut scratch[0]);
-        });
+            call.run(&tasks[index], tasks.get(index + 1), &mut scratch[0]);
+        };
+        if alone {
+            (0..tasks.len()).for_each(|index| run(0, index));
+        } else {
+            pool.for_chunks(tasks.len(), run);
+        }
         Ok(())
     }
 }

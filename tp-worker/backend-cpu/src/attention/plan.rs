@@ -1,4 +1,4 @@
-//! How a batch's attention is cut into tasks and dealt out to threads.
+//! How a batch's attention is cut into tasks for threads to take.
 //!
 //! A task is some queries of one request under one key head. Where whole tasks
 //! can't keep all threads equally busy, as with one long request and few heads,
@@ -33,8 +33,8 @@ pub(crate) struct Plan {
     made_for: Option<(AttentionShape, usize)>,
     rows: Vec<Row>,
     pub tasks: Vec<Task>,
-    /// Where each thread's tasks end.
-    ends: Vec<usize>,
+    /// Each thread's part of the cost, as far as can be told beforehand.
+    loads: Vec<usize>,
     pub joins: Vec<Join>,
     /// Floats that the joins' segments take.
     pub partials: usize,
@@ -70,17 +70,11 @@ impl Plan {
             made_for: None,
             rows: Vec::new(),
             tasks: Vec::new(),
-            ends: vec![0; threads],
+            loads: vec![0; threads],
             joins: Vec::new(),
             partials: 0,
             cost: 0,
         }
-    }
-
-    /// The tasks of one thread.
-    pub(crate) fn of_thread(&self, thread: usize) -> &[Task] {
-        let start = thread.checked_sub(1).map_or(0, |before| self.ends[before]);
-        &self.tasks[start..self.ends[thread]]
     }
 
     /// Makes the plan for these rows, unless it is the last one. Tiles are
@@ -103,11 +97,13 @@ impl Plan {
         self.partials = 0;
         self.cut_queries(shape, tile_rows);
         let group = shape.heads / shape.kv_heads;
-        let largest = self.deal(group);
-        let threads = self.ends.len();
-        if 16 * largest * threads > (16 + UNEVEN) * self.cost {
+        self.cost = self
+            .tasks
+            .iter()
+            .map(|task| self.cost_of(task, group))
+            .sum();
+        if 16 * self.longest(group) * self.loads.len() > (16 + UNEVEN) * self.cost {
             self.cut_positions(group, partial);
-            self.deal(group);
         }
     }
 
@@ -115,7 +111,7 @@ impl Plan {
     fn cut_queries(&mut self, shape: &AttentionShape, tile_rows: usize) {
         let group = shape.heads / shape.kv_heads;
         let tokens: usize = self.rows.iter().map(|row| row.q_len as usize).sum();
-        let wanted = (tokens * shape.heads).div_ceil(self.ends.len() * TASKS_PER_THREAD);
+        let wanted = (tokens * shape.heads).div_ceil(self.loads.len() * TASKS_PER_THREAD);
         let height = wanted.max(MIN_ROWS).next_multiple_of(tile_rows);
         let queries = (height.min(MAX_ROWS) / group).max(1);
         self.tasks.clear();
@@ -137,7 +133,7 @@ impl Plan {
 
     /// Cuts tasks that are a large part of a thread's share by positions.
     fn cut_positions(&mut self, group: usize, partial: usize) {
-        let share = (self.cost / (self.ends.len() * TASKS_PER_THREAD)).max(1);
+        let share = (self.cost / (self.loads.len() * TASKS_PER_THREAD)).max(1);
         let whole = self.tasks.len();
         for index in 0..whole {
             let task = self.tasks[index].clone();
@@ -171,29 +167,17 @@ impl Plan {
         (task.queries.len() * group + PACKING_ROWS) * positions
     }
 
-    /// Deals tasks out in runs of about equal cost; returns the largest.
-    fn deal(&mut self, group: usize) -> usize {
-        self.cost = self
-            .tasks
-            .iter()
-            .map(|task| self.cost_of(task, group))
-            .sum();
-        let threads = self.ends.len();
-        let (mut done, mut before, mut largest, mut thread) = (0, 0, 0, 0);
-        for (index, task) in self.tasks.iter().enumerate() {
-            let cost = self.cost_of(task, group);
-            // A task belongs to the thread whose share its middle falls into.
-            while thread + 1 < threads
-                && (2 * done + cost) * threads >= 2 * self.cost * (thread + 1)
-            {
-                self.ends[thread] = index;
-                largest = largest.max(done - before);
-                (thread, before) = (thread + 1, done);
+    /// The dearest thread's part when each takes the next task as it is done
+    /// with one.
+    fn longest(&mut self, group: usize) -> usize {
+        self.loads.fill(0);
+        for index in 0..self.tasks.len() {
+            let cost = self.cost_of(&self.tasks[index], group);
+            if let Some(load) = self.loads.iter_mut().min() {
+                *load += cost;
             }
-            done += cost;
         }
-        self.ends[thread..].fill(self.tasks.len());
-        largest.max(done - before)
+        self.loads.iter().copied().max().unwrap_or(0)
     }
 }
 
@@ -234,22 +218,16 @@ mod tests {
     }
 
     /// The dearest thread's part of the whole, in hundredths of the average.
-    fn largest(plan: &Plan) -> usize {
-        let threads = plan.ends.len();
-        let cost = |thread| -> usize {
-            let tasks = plan.of_thread(thread).iter();
-            tasks.map(|task| plan.cost_of(task, 4)).sum()
-        };
-        let largest = (0..threads).map(cost).max().unwrap();
-        100 * largest * threads / plan.cost
+    fn largest(plan: &mut Plan) -> usize {
+        100 * plan.longest(4) * plan.loads.len() / plan.cost
     }
 
     #[test]
     fn heads_that_divide_evenly_stay_whole() {
         for (threads, kv_heads) in [(1, 3), (2, 2), (2, 8), (4, 8)] {
-            let plan = plan(threads, kv_heads, &[(1, 4_000)]);
+            let mut plan = plan(threads, kv_heads, &[(1, 4_000)]);
             assert_eq!((plan.joins.len(), plan.tasks.len()), (0, kv_heads));
-            assert_eq!(largest(&plan), 100);
+            assert_eq!(largest(&mut plan), 100);
         }
     }
 
@@ -257,16 +235,16 @@ mod tests {
     fn a_long_request_is_cut_by_positions() {
         for (threads, kv_heads) in [(2, 1), (2, 3), (8, 2), (7, 1)] {
             for q_len in [1, 8] {
-                let plan = plan(threads, kv_heads, &[(q_len, 32_000)]);
+                let mut plan = plan(threads, kv_heads, &[(q_len, 32_000)]);
                 assert_eq!(plan.joins.len(), kv_heads);
-                assert!(largest(&plan) <= 125, "{threads} {kv_heads}");
+                assert!(largest(&mut plan) <= 125, "{threads} {kv_heads}");
             }
         }
     }
 
     #[test]
     fn cut_tasks_cover_every_position_once() {
-        let plan = plan(5, 3, &[(1, 9_000), (3, 100), (1, 700), (300, 1_000)]);
+        let mut plan = plan(5, 3, &[(1, 9_000), (3, 100), (1, 700), (300, 1_000)]);
         let seen = |row: usize, head, query| -> Vec<usize> {
             let tasks = plan.tasks.iter();
             let tasks = tasks.filter(|task| (task.row, task.head) == (row, head));
@@ -285,7 +263,7 @@ mod tests {
                 }
             }
         }
-        assert!(largest(&plan) <= 125);
+        assert!(largest(&mut plan) <= 125);
     }
 
     #[test]

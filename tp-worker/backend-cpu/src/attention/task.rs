@@ -90,17 +90,11 @@ impl Call<'_> {
         }
     }
 
-    /// Runs tasks one after the other, each reading ahead into the next.
-    pub(crate) fn run_all(&self, tasks: &[Task], scratch: &mut Scratch) {
-        for (index, task) in tasks.iter().enumerate() {
-            let next = tasks.get(index + 1).map(|task| self.view(task));
-            self.run(&self.view(task), next.as_ref(), scratch);
-        }
-    }
-
-    /// Computes the task's part of `out`, or of a join's partial results.
-    fn run(&self, view: &View<'_>, next: Option<&View<'_>>, scratch: &mut Scratch) {
-        let task = view.task;
+    /// Computes the task's part of `out`, or of a join's partial results, and
+    /// reads ahead into the `next`, which most likely follows on this thread.
+    pub(crate) fn run(&self, task: &Task, next: Option<&Task>, scratch: &mut Scratch) {
+        let next = next.map(|task| self.view(task));
+        let (view, next) = (&self.view(task), next.as_ref());
         self.pack_queries(view, 0..view.rows, &mut scratch.queries);
         for segment in task.segments.clone() {
             self.segment(view, segment, next, scratch);
