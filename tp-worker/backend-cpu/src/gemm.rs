@@ -39,8 +39,11 @@ pub(crate) use quantised::describe as describe_quantised;
 pub(crate) use tile::{PANEL, Tile};
 pub(crate) use tiles::{Element, Input, Packed, Tiles, select};
 
-/// Up to this many packed steps, the caller packs alone.
-const PACK_ALONE: usize = 16_384;
+/// Up to this many packed words, the caller packs alone.
+const PACK_ALONE: usize = 4_096;
+/// Columns that are packed at a time: whole groups of quantised inputs, and
+/// whole chunks of [`pack_row`].
+const PACK_COLUMNS: usize = 1_024;
 
 /// Multiplies `x` `[n, in]` by `w`'s transpose into `out` `[n, out]`.
 /// `scratch` grows to hold the packed rows.
@@ -103,26 +106,28 @@ fn pack_rows(
 ) {
     let len = input.len(width);
     let rows = out.len() / len.max(1);
-    let blocks = rows.div_ceil(height);
-    let pack = |block: usize, out: &mut [u32]| {
+    let parts = width.div_ceil(PACK_COLUMNS);
+    // Columns `part` of a block's rows become one run of words.
+    let pack = |unit: usize, out: &Shared<'_, u32>| {
+        let (block, part) = (unit / parts, unit % parts);
         let first = block * height;
         let count = height.min(rows - first);
+        let columns = part * PACK_COLUMNS..width.min((part + 1) * PACK_COLUMNS);
+        let start = first * len;
+        let words = input.len(columns.start) * count..input.len(columns.end) * count;
+        // SAFETY: each unit is packed once, and units' words are disjoint.
+        let out = unsafe { out.slice(start + words.start..start + words.end) };
         for row in 0..count {
             let values = &x[(first + row) * width..(first + row + 1) * width];
-            pack_row(isa, input, values, out, row, count);
+            pack_row(isa, input, &values[columns.clone()], out, row, count);
         }
     };
-    let range = |block: usize| block * height * len..((block + 1) * height).min(rows) * len;
-    if out.len() <= PACK_ALONE {
-        return (0..blocks).for_each(|block| pack(block, &mut out[range(block)]));
+    let units = rows.div_ceil(height) * parts;
+    let (words, out) = (out.len(), Shared::new(out));
+    if words <= PACK_ALONE {
+        return (0..units).for_each(|unit| pack(unit, &out));
     }
-    let (shares, shared) = (pool.threads(), Shared::new(out));
-    pool.run(|thread| {
-        for block in share(blocks, shares, thread) {
-            // SAFETY: each block belongs to one thread.
-            pack(block, unsafe { shared.slice(range(block)) });
-        }
-    });
+    pool.for_chunks(units, |_, unit| pack(unit, &out));
 }
 
 /// How many ways rows and panels are cut: the cut whose largest part is
