@@ -34,11 +34,13 @@ use crate::partition::{Shared, share};
 use crate::pool::Pool;
 
 pub(crate) use ahead::Ahead;
-use product::Product;
+use product::{PANEL_GROUP, Product};
 pub(crate) use quantised::describe as describe_quantised;
 pub(crate) use tile::{PANEL, Tile};
 pub(crate) use tiles::{Element, Input, Packed, Tiles, select};
 
+/// Parts that a thread's panels are cut into.
+const CHUNKS_PER_THREAD: usize = 4;
 /// Up to this many packed words, the caller packs alone.
 const PACK_ALONE: usize = 4_096;
 /// Columns that are packed at a time: whole groups of quantised inputs, and
@@ -86,10 +88,20 @@ pub(crate) fn matmul(
         a: scratch,
         out: Shared::new(out),
     };
-    pool.run(|thread| {
-        let panels = share(w.panels(), panel_shares, thread % panel_shares);
-        let blocks = share(blocks, row_shares, thread / panel_shares);
-        product.run(panels, blocks);
+    if row_shares > 1 {
+        pool.run(|thread| {
+            let panels = share(w.panels(), panel_shares, thread % panel_shares);
+            let blocks = share(blocks, row_shares, thread / panel_shares);
+            product.run(panels, blocks);
+        });
+        return Ok(());
+    }
+    // A thread that the machine disturbs leaves its last chunks to the others.
+    let chunk = w.panels().div_ceil(pool.threads() * CHUNKS_PER_THREAD);
+    let chunk = chunk.next_multiple_of(PANEL_GROUP);
+    pool.for_chunks(w.panels().div_ceil(chunk), |_, index| {
+        let panels = index * chunk..w.panels().min((index + 1) * chunk);
+        product.run(panels, 0..blocks);
     });
     Ok(())
 }

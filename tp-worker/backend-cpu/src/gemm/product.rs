@@ -31,7 +31,7 @@ const WIDEN_BLOCKS: usize = 4;
 /// The same for 4-bit weights, which save more.
 const WIDEN_INT4_BLOCKS: usize = 3;
 /// Panels that share one pass over a group of row blocks.
-const PANEL_GROUP: usize = 4;
+pub(super) const PANEL_GROUP: usize = 4;
 /// Rows whose steps stay in the second-level cache.
 const ROWS_GROUP: usize = 240;
 /// Rows that pass over a slice of quantised weights, whose steps are a quarter
@@ -100,7 +100,7 @@ impl Product<'_> {
                     blocks: blocks.clone(),
                     slice,
                 };
-                self.group(&group, panels.end, widened.as_mut());
+                self.group(&group, widened.as_mut());
             }
         }
     }
@@ -111,7 +111,9 @@ impl Product<'_> {
         let full = panels.end.min(self.w.rows / PANEL);
         let mut panel = panels.start;
         while panel + at_once <= full {
-            self.tile(tile, &weights(panel), 0, Ahead::NOTHING);
+            let next = (panel + at_once).min(self.w.panels() - 1);
+            let ahead = self.ahead((next, 0), self.w.steps(), 0, 1);
+            self.tile(tile, &weights(panel), 0, ahead);
             panel += at_once;
         }
         let tile = self.tiles.single[self.rows - 1];
@@ -121,9 +123,8 @@ impl Product<'_> {
         self.add_bias(panels, 0..self.rows);
     }
 
-    /// A group of panels times a group of row blocks; `end` is where the
-    /// thread's panels end.
-    fn group(&self, group: &Group, end: usize, mut widened: Option<&mut Widened>) {
+    /// A group of panels times a group of row blocks.
+    fn group(&self, group: &Group, mut widened: Option<&mut Widened>) {
         let Group {
             panels,
             blocks,
@@ -139,7 +140,7 @@ impl Product<'_> {
                 } else if part.end < steps {
                     Some((panels.start, part.end))
                 } else {
-                    (panel + 1 < end).then_some((panel + 1, 0))
+                    (panel + 1 < self.w.panels()).then_some((panel + 1, 0))
                 };
                 let asking = blocks.len().min(ASKING_BLOCKS);
                 let weights = self.weights(panel, part.clone(), widened.as_deref_mut());

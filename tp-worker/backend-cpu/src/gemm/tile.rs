@@ -103,22 +103,39 @@ unsafe fn halves<D: Dot, const M: usize, const P: usize, const H: usize>(
         }
         let (mut a, mut b) = (tile.a, tile.b.wrapping_add(column));
         let mut asking = tile.ahead.asking();
+        // The last steps of streaming panels ask for the first of the next ones.
+        let last = if P == 1 {
+            0
+        } else {
+            NEAR_STREAM.min(tile.steps)
+        };
+        let near = if P == 1 { NEAR } else { NEAR_STREAM };
+        let steps = tile.steps - last;
         // A step at a time would spend a tenth of the multiply-add's slots on counting.
-        for _ in 0..tile.steps / STREAMS {
+        for _ in 0..steps / STREAMS {
             for run in 0..STREAMS {
                 if P == 1 {
                     asking.ask(run);
                 }
-                step::<D, M, P, H>(&mut acc, a, b, tile.panel_stride);
+                let near = b.wrapping_add(near * PANEL);
+                step::<D, M, P, H>(&mut acc, a, b, near, tile.panel_stride);
                 a = a.add(M * D::INPUTS);
                 b = b.wrapping_add(PANEL);
             }
             asking.next();
         }
-        for _ in 0..tile.steps % STREAMS {
-            step::<D, M, P, H>(&mut acc, a, b, tile.panel_stride);
+        for _ in 0..steps % STREAMS {
+            let near = b.wrapping_add(near * PANEL);
+            step::<D, M, P, H>(&mut acc, a, b, near, tile.panel_stride);
             a = a.add(M * D::INPUTS);
             b = b.wrapping_add(PANEL);
+        }
+        let mut near = tile.ahead.from.wrapping_add(column);
+        for _ in 0..last {
+            step::<D, M, P, H>(&mut acc, a, b, near, tile.panel_stride);
+            a = a.add(M * D::INPUTS);
+            b = b.wrapping_add(PANEL);
+            near = near.wrapping_add(PANEL);
         }
         for p in 0..P {
             for r in 0..M {
@@ -130,21 +147,21 @@ unsafe fn halves<D: Dot, const M: usize, const P: usize, const H: usize>(
     }
 }
 
-/// One step of `M` rows and `P` panels.
+/// One step of `M` rows and `P` panels; asks for the step of the same panels at `near`.
 #[inline(always)]
 unsafe fn step<D: Dot, const M: usize, const P: usize, const H: usize>(
     acc: &mut [[[D::Acc; H]; M]; P],
     a: *const u32,
     b: *const u32,
+    near: *const u32,
     panel_stride: usize,
 ) {
-    let near = if P == 1 { NEAR } else { NEAR_STREAM };
     // SAFETY: forwarded to the caller.
     unsafe {
         for p in 0..P {
             let panel = b.wrapping_add(p * panel_stride);
             for h in 0..H {
-                prefetch::near(panel.wrapping_add(near * PANEL + h * LANES));
+                prefetch::near(near.wrapping_add(p * panel_stride + h * LANES));
             }
             for part in 0..D::INPUTS {
                 let mut columns = [D::b(panel, part); H];
