@@ -31,7 +31,7 @@ pub(crate) struct Sizing {
 
 /// Key/value heads that each rank holds: one copy serves as many of the rank's
 /// query heads as share it.
-fn kv_heads_per_rank(model: &ModelConfig, tp_size: usize) -> usize {
+pub fn kv_heads_per_rank(model: &ModelConfig, tp_size: usize) -> usize {
     let local = model.num_heads / tp_size;
     let group = model.num_heads / model.num_kv_heads;
     let (mut a, mut b) = (local, group);

@@ -38,6 +38,12 @@ pub(crate) fn run(args: &PackArgs) -> anyhow::Result<u8> {
     if args.model.weight_cache.is_none() {
         bail!("no folder is named; give --weight-cache DIR");
     }
+    if args.model.served_model_name.is_some() || args.model.context_length.is_some() {
+        bail!(
+            "--served-model-name and --context-length do not change packed weights; leave them \
+             to lockstep serve"
+        );
+    }
     let mut serve = ServeArgs::default();
     serve.model = args.model.clone();
     serve.parallel.tp_size = Some(args.tp_size);

@@ -24,8 +24,8 @@ pub struct Args {
     /// Prompt lengths for prefill [default: 128,512,2048; demo model: 128,512,1024].
     #[arg(long, value_delimiter = ',')]
     prefill: Vec<usize>,
-    /// Batch sizes for decode.
-    #[arg(long, value_delimiter = ',', default_value = "1,4,8,16,32")]
+    /// Batch sizes for decode [default: 1,4,8,16,32].
+    #[arg(long, value_delimiter = ',')]
     batch: Vec<usize>,
     /// Measure one phase alone [default: both].
     #[arg(long, value_name = "PHASE")]
@@ -76,14 +76,18 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
         let path = demo(folder.path()).context("writing the demo model")?;
         args.model.model_path = Some(path);
     }
-    if args.prefill.is_empty() {
+    let (prefill, decode) = (Some(Phase::Prefill), Some(Phase::Decode));
+    ensure!(
+        (args.only != decode || args.prefill.is_empty())
+            && (args.only != prefill || args.batch.is_empty()),
+        "--only leaves out what --prefill or --batch asks for; give one of them"
+    );
+    if args.only != prefill && args.batch.is_empty() {
+        args.batch = vec![1, 4, 8, 16, 32];
+    }
+    if args.only != decode && args.prefill.is_empty() {
         // The demo model's context is 2,048 tokens, the first output among them.
         args.prefill = vec![128, 512, if inside { 1024 } else { 2048 }];
-    }
-    match args.only {
-        Some(Phase::Prefill) => args.batch.clear(),
-        Some(Phase::Decode) => args.prefill.clear(),
-        None => {}
     }
     let (config, node) = resolve(&args)?;
     // All ranks compute at once.

@@ -64,6 +64,7 @@ pub fn run(args: &Args, demo: DemoModel) -> anyhow::Result<Report> {
         KvCacheDtypeArg::Auto,
     )?;
     let windows = texts::windows(args, &reference)?;
+    check_memory(&windows, reference.model.vocab_size)?;
     progress("reading the text in float32");
     let mut model = Model::load(&reference, args.window)?;
     let truth = model.read(&windows)?;
@@ -109,6 +110,19 @@ pub fn run(args: &Args, demo: DemoModel) -> anyhow::Result<Report> {
         machine::peak_memory().map(|bytes| bytes as f64 / f64::from(1 << 30)),
     );
     Ok(report)
+}
+
+/// Refuses what would be ended for want of memory.
+fn check_memory(windows: &[Vec<u32>], vocab: usize) -> anyhow::Result<()> {
+    let rows: usize = windows.iter().map(Vec::len).sum();
+    let needed = 2 * (rows * vocab * size_of::<f32>()) as u64;
+    let available = machine::available_memory().unwrap_or(u64::MAX);
+    ensure!(
+        needed < available / 2,
+        "predictions of {rows} tokens take {needed} bytes, more than half of the memory available; \
+         lower --tokens"
+    );
+    Ok(())
 }
 
 /// What the weights are kept in.

@@ -24,6 +24,8 @@ mod tile;
 mod tiles;
 mod widen;
 
+use std::ops::Range;
+
 use lockstep_backend::BackendError;
 
 use crate::isa::Isa;
@@ -97,11 +99,9 @@ pub(crate) fn matmul(
         return Ok(());
     }
     // A thread that the machine disturbs leaves its last chunks to the others.
-    let chunk = w.panels().div_ceil(pool.threads() * CHUNKS_PER_THREAD);
-    let chunk = chunk.next_multiple_of(PANEL_GROUP);
-    pool.for_chunks(w.panels().div_ceil(chunk), |_, index| {
-        let panels = index * chunk..w.panels().min((index + 1) * chunk);
-        product.run(panels, 0..blocks);
+    let (threads, panels) = (pool.threads(), w.panels());
+    pool.for_chunks(threads * CHUNKS_PER_THREAD, |_, index| {
+        product.run(chunk(panels, threads, index), 0..blocks);
     });
     Ok(())
 }
@@ -142,6 +142,19 @@ fn pack_rows(
     pool.for_chunks(units, |_, unit| pack(unit, &out));
 }
 
+/// Panels of chunk `index` of `threads · CHUNKS_PER_THREAD`. Each thread's
+/// chunks make up its even share; they are cut at whole groups of panels where
+/// that leaves shares even.
+fn chunk(panels: usize, threads: usize, index: usize) -> Range<usize> {
+    let groups = panels.div_ceil(PANEL_GROUP);
+    let even = groups.is_multiple_of(threads) || groups >= 16 * threads;
+    let unit = if even { PANEL_GROUP } else { 1 };
+    let own = share(panels.div_ceil(unit), threads, index / CHUNKS_PER_THREAD);
+    let part = share(own.len(), CHUNKS_PER_THREAD, index % CHUNKS_PER_THREAD);
+    let bound = |at: usize| ((own.start + at) * unit).min(panels);
+    bound(part.start)..bound(part.end)
+}
+
 /// How many ways rows and panels are cut: the cut whose largest part is
 /// smallest, preferring to cut panels, which reads each weight once.
 fn shares(threads: usize, blocks: usize, panels: usize) -> (usize, usize) {
@@ -149,4 +162,29 @@ fn shares(threads: usize, blocks: usize, panels: usize) -> (usize, usize) {
     let cuts = (1..=threads.min(blocks)).filter(|rows| threads.is_multiple_of(*rows));
     let rows = cuts.min_by_key(|&rows| (largest(rows), rows)).unwrap_or(1);
     (rows, threads / rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_cover_all_panels_once_and_give_threads_even_shares() {
+        for threads in [1, 2, 3, 64] {
+            for panels in [0, 1, 7, 28, 36, 64, 304, 1_000, 4_748] {
+                let chunks = threads * CHUNKS_PER_THREAD;
+                let parts: Vec<_> = (0..chunks).map(|i| chunk(panels, threads, i)).collect();
+                let all: Vec<usize> = parts.iter().cloned().flatten().collect();
+                assert_eq!(all, (0..panels).collect::<Vec<_>>());
+                let shares = parts.chunks(CHUNKS_PER_THREAD);
+                let shares = shares.map(|parts| parts.iter().map(Range::len).sum::<usize>());
+                let most = shares.max().unwrap();
+                let even = panels.div_ceil(threads);
+                assert!(
+                    most <= even + even / 12,
+                    "{most} of {panels} for one of {threads}"
+                );
+            }
+        }
+    }
 }

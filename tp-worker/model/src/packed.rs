@@ -33,6 +33,8 @@ pub(crate) struct Cache {
     folder: Folder,
     key: Hash,
     name: String,
+    /// What the checkpoint's files were when the key was made.
+    stamps: Vec<checkpoint::Stamp>,
 }
 
 impl Cache {
@@ -53,12 +55,26 @@ impl Cache {
         let formats = key::formats(backend)
             .ok_or_else(|| "this backend's weights cannot be kept".to_owned())?;
         let folder = Folder::open(path).map_err(|error| error.to_string())?;
-        let (content, warning) = checkpoint::hash(weights, &folder, progress)
-            .map_err(|error| format!("the checkpoint cannot be read: {error}"))?;
+        let unread = |error| format!("the checkpoint cannot be read: {error}");
+        let stamps = checkpoint::stamps(weights).map_err(unread)?;
+        let (content, warning) = checkpoint::hash(weights, &folder, progress).map_err(unread)?;
         let key = key::key(model, shard, &formats, &content);
         let start = &key.to_hex()[..24];
         let name = format!("{start}-rank{}of{}.packed", shard.rank, shard.size);
-        Ok((Self { folder, key, name }, warning))
+        let cache = Self {
+            folder,
+            key,
+            name,
+            stamps,
+        };
+        Ok((cache, warning))
+    }
+
+    /// Whether the checkpoint's files are still those that the key was made of:
+    /// one that is overwritten while it is packed makes a file that must not
+    /// be kept.
+    pub fn still_describes(&self, weights: &Weights) -> bool {
+        checkpoint::stamps(weights).is_ok_and(|stamps| stamps == self.stamps)
     }
 
     /// The file, there or not.

@@ -20,6 +20,16 @@ fn model() -> ModelConfig {
     ModelConfig::load(&folder).unwrap()
 }
 
+/// Copies the model's files to `folder`.
+fn copy_of(model: &ModelConfig, folder: &Path) {
+    for entry in fs::read_dir(&model.path).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_file() {
+            fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();
+        }
+    }
+}
+
 struct Loaded {
     origin: WeightOrigin,
     phases: Vec<LoadPhase>,
@@ -30,6 +40,17 @@ struct Loaded {
 
 /// Loads rank `rank` of `size`.
 fn load(model: &ModelConfig, rank: usize, size: usize, cache: Option<&Path>) -> Loaded {
+    load_watched(model, rank, size, cache, &mut |_| {})
+}
+
+/// The same, with `watch` called at every step of the way.
+fn load_watched(
+    model: &ModelConfig,
+    rank: usize,
+    size: usize,
+    cache: Option<&Path>,
+    watch: &mut dyn FnMut(LoadPhase),
+) -> Loaded {
     let collective = local_group(size).into_iter().nth(rank).unwrap();
     let options = CpuOptions {
         threads: 2,
@@ -48,6 +69,7 @@ fn load(model: &ModelConfig, rank: usize, size: usize, cache: Option<&Path>) -> 
     let mut progress = |at: lockstep_model::LoadProgress| {
         assert!(at.done <= at.total);
         phases.push(at.phase);
+        watch(at.phase);
     };
     let mut transformer =
         Transformer::load_cached(&mut backend, model, limits, cache, &mut progress).unwrap();
@@ -138,15 +160,39 @@ fn a_damaged_file_is_packed_anew() {
 }
 
 #[test]
+fn a_checkpoint_overwritten_while_it_is_packed_leaves_no_file() {
+    let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    copy_of(&model(), copy.path());
+    let model = ModelConfig::load(copy.path()).unwrap();
+    let weights = copy.path().join("model.safetensors");
+    let mut done = false;
+    let loaded = load_watched(&model, 0, 1, Some(folder.path()), &mut |phase| {
+        if phase == LoadPhase::Packing && !done {
+            let file = fs::OpenOptions::new().write(true).open(&weights).unwrap();
+            let length = file.metadata().unwrap().len();
+            file.write_all_at(&[0x55], length - 1001).unwrap();
+            done = true;
+        }
+    });
+    assert!(done && loaded.origin.file.is_none());
+    let warnings = loaded.origin.warnings.join(" ");
+    assert!(
+        warnings.contains("changed while it was packed"),
+        "{warnings}"
+    );
+    let packed = fs::read_dir(folder.path()).unwrap();
+    let packed = packed.filter(|entry| {
+        let name = entry.as_ref().unwrap().file_name();
+        name.to_string_lossy().ends_with(".packed")
+    });
+    assert_eq!(packed.count(), 0);
+}
+
+#[test]
 fn another_checkpoint_is_not_taken_for_this_one() {
     let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let original = model();
-    for entry in fs::read_dir(&original.path).unwrap() {
-        let entry = entry.unwrap();
-        if entry.file_type().unwrap().is_file() {
-            fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
-        }
-    }
+    copy_of(&original, copy.path());
     let model = ModelConfig::load(copy.path()).unwrap();
     let first = load(&model, 0, 1, Some(folder.path()));
     // The same content elsewhere is the same checkpoint.

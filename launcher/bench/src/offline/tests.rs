@@ -16,10 +16,13 @@ struct Line {
 fn one_phase_alone_makes_its_rows_alone() -> anyhow::Result<()> {
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/lockstep-demo-7m");
     let folder = tempfile::tempdir()?;
-    for (only, rows) in [("prefill", [17, 33]), ("decode", [20, 20])] {
+    for (only, sizes, rows) in [
+        ("prefill", "--prefill 17,33", [17, 33]),
+        ("decode", "--batch 1,2", [20, 20]),
+    ] {
         let line = format!(
             "offline --model-path {model} --tp-size 1 --threads-per-rank 1 --only {only} \
-             --prefill 17,33 --batch 1,2 --context 20 --output-len 3 --repeat 1"
+             {sizes} --context 20 --output-len 3 --repeat 1"
         );
         let line: Line = clap::Parser::try_parse_from(line.split_whitespace())?;
         let path = folder.path().join(only);

@@ -105,11 +105,10 @@ fn layer_parameters(model: &ModelConfig) -> usize {
     model.hidden_size * (model.head_dim * heads + 3 * model.intermediate_size)
 }
 
-/// Key/value heads over all ranks: where there are more ranks than heads, each
-/// rank has one.
+/// Key/value heads over all ranks, copies included.
 fn kv_heads(config: &EngineConfig) -> usize {
     let ranks = config.parallel.tp_size;
-    config.model.num_kv_heads.div_ceil(ranks).max(1) * ranks
+    lockstep_config::kv_heads_per_rank(&config.model, ranks) * ranks
 }
 
 #[cfg(test)]

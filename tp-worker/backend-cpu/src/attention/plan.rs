@@ -27,6 +27,8 @@ const PACKING_ROWS: usize = 8;
 /// Positions are cut only where a thread would otherwise have this many
 /// sixteenths more to do than the average one.
 const UNEVEN: usize = 2;
+/// Floats kept for tasks whose positions are cut: 64 MiB.
+const MAX_PARTIALS: usize = 16 << 20;
 
 /// Tasks of one batch. All layers of a pass have the same.
 pub(crate) struct Plan {
@@ -139,7 +141,9 @@ impl Plan {
             let task = self.tasks[index].clone();
             let segments = task.segments.end;
             let parts = self.cost_of(&task, group).div_ceil(share).min(segments);
-            if parts < 2 {
+            let partials = segments * task.queries.len() * group * partial;
+            // Threads that wait cost less than memory that is not there.
+            if parts < 2 || self.partials + partials > MAX_PARTIALS {
                 self.tasks.push(task);
                 continue;
             }
@@ -149,7 +153,7 @@ impl Plan {
                 tasks: parts,
                 left: AtomicUsize::new(parts),
             };
-            self.partials += segments * task.queries.len() * group * partial;
+            self.partials += partials;
             self.tasks.extend((0..parts).map(|part| Task {
                 segments: crate::partition::share(segments, parts, part),
                 join: Some(self.joins.len()),

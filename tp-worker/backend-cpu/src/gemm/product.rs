@@ -201,7 +201,7 @@ impl Product<'_> {
         };
         Weights {
             tiles,
-            growth: data.len().div_ceil(narrow.len().max(1)),
+            growth: data.len().div_ceil(narrow.len().max(1)).max(1),
             data,
             panel,
             steps,

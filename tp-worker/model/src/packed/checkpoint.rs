@@ -28,7 +28,7 @@ use crate::{LoadPhase, LoadProgress, Weights};
 /// program can set, tells a rewritten file from an old one with the same size
 /// and date.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Stamp {
+pub(super) struct Stamp {
     path: PathBuf,
     /// The file system.
     device: u64,
@@ -50,6 +50,12 @@ struct Seen {
 /// A file that changed so short before it was read may change again without
 /// its times showing it: they are as coarse as the system's clock tick.
 const SETTLED: Duration = Duration::from_secs(1);
+
+/// What the weight files are now.
+pub(super) fn stamps(weights: &Weights) -> io::Result<Vec<Stamp>> {
+    let files = weights.files();
+    files.map(|(path, file)| Stamp::of(path, file)).collect()
+}
 
 /// The hash of all weight files, and why it could not be remembered, if so.
 pub(super) fn hash(

@@ -81,7 +81,8 @@ fn read(file: &File, entry: &Entry, offset: usize, part: &mut [u8]) -> Result<()
         .get(offset / SEGMENT)
         .ok_or("a matrix is shorter than it has to be")?;
     let mut hasher = blake3::Hasher::new();
-    let mut from = entry.offset + offset as u64;
+    let from = entry.offset.checked_add(offset as u64);
+    let mut from = from.ok_or("a matrix lies outside the file")?;
     for piece in part.chunks_mut(PIECE) {
         file.read_exact_at(piece, from)
             .map_err(|error| error.to_string())?;

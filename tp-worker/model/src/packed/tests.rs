@@ -69,6 +69,7 @@ fn cache(folder: &TempDir) -> Cache {
         folder: Folder::open(&folder.path().join("packed")).unwrap(),
         key: KEY,
         name: "weights.packed".into(),
+        stamps: Vec::new(),
     }
 }
 

@@ -66,7 +66,14 @@ pub(super) fn load<B: Backend>(
     weights.read_ahead();
     match Loader::new(source, host, progress).parts(backend, host) {
         Ok((parts, Source::Checkpoint { writer, .. })) => {
-            match writer.and_then(|writer| writer.map(Writer::finish).transpose()) {
+            let unchanged = cache.is_none_or(|cache| cache.still_describes(weights));
+            let finish = |writer: Writer| match unchanged {
+                true => writer.finish(),
+                false => Err(std::io::Error::other(
+                    "the checkpoint changed while it was packed; start again to serve it as it is now",
+                )),
+            };
+            match writer.and_then(|writer| writer.map(finish).transpose()) {
                 Ok(written) => origin.file = written.and(file),
                 Err(error) => origin
                     .warnings
