@@ -69,6 +69,10 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
         args.repeat > 0 && args.output_len > 1,
         "repeat at least once, over 2 tokens or more"
     );
+    ensure!(
+        !args.batch.contains(&0) && !args.prefill.contains(&0),
+        "--batch and --prefill take sizes of at least 1"
+    );
     // Its folder stays until all is measured.
     let folder = tempfile::tempdir().context("a folder for the demo model")?;
     let inside = args.model.model_path.is_none();

@@ -48,9 +48,12 @@ pub struct Args {
 
 /// Compares.
 pub fn run(args: &Args, demo: DemoModel) -> anyhow::Result<Report> {
+    ensure!(args.window > 1, "a --window has at least 2 tokens");
     ensure!(
-        args.window > 1 && args.tokens >= args.window,
-        "read windows of at least 2 tokens, and at least one of them"
+        args.tokens >= args.window,
+        "--tokens {} is less than one --window of {}",
+        args.tokens,
+        args.window
     );
     let folder = tempfile::tempdir().context("a folder for the demo model")?;
     let path = match &args.model_path {

@@ -1,6 +1,7 @@
 //! One life of the stream: commands out, events in, no lock between them.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 use lockstep_proto::{
     pb::lockstep::{Abort, FrontendEvent, FrontendMessage, Stop, frontend_message::Kind},
@@ -14,6 +15,9 @@ use super::{
     handle::Live,
     link::{Command, Connection},
 };
+
+/// How long a halt waits for events that are on their way.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 
 struct Entry {
     trace_id: String,
@@ -50,7 +54,10 @@ pub(super) async fn serve(
     };
     let reason = loop {
         tokio::select! {
-            () = halt.cancelled() => break "The server is shutting down.",
+            () = halt.cancelled() => {
+                session.hear_out(&mut inbound).await;
+                break "The server is shutting down.";
+            }
             event = inbound.message() => match event {
                 Ok(Some(event)) => session.deliver(event),
                 Ok(None) => {
@@ -92,6 +99,19 @@ pub(super) fn refuse(command: Command) {
 }
 
 impl Session {
+    /// Takes what the scheduler said before it ended: where it fails, the halt
+    /// and the reason for it arrive at about the same time, and clients are
+    /// owed the reason.
+    async fn hear_out(&mut self, inbound: &mut tonic::Streaming<FrontendEvent>) {
+        let rest = async {
+            while let Ok(Some(event)) = inbound.message().await {
+                self.deliver(event);
+            }
+        };
+        // Silence is the usual case: a scheduler that goes on is not waited for.
+        let _ = tokio::time::timeout(LAST_WORDS, rest).await;
+    }
+
     fn deliver(&mut self, event: FrontendEvent) {
         for output in event.outputs {
             let number = output.request;
