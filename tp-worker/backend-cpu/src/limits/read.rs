@@ -10,6 +10,7 @@ use super::{Clock, Measured, PIECES};
 use crate::memory::Buffer;
 use crate::partition::share;
 use crate::pool::Pool;
+use crate::prefetch::{far, near};
 
 /// A way of reading.
 #[derive(Clone, Copy)]
@@ -99,10 +100,10 @@ fn fold(lines: &[Line], way: Way) -> u64 {
     match prefetch {
         Prefetch::None => go_through(lines, streams, turn, |_| {}),
         Prefetch::L1(ahead) => go_through(lines, streams, turn, |line| {
-            prefetch_to::<true>(line.wrapping_add(ahead));
+            near(line.wrapping_add(ahead));
         }),
         Prefetch::L2(ahead) => go_through(lines, streams, turn, |line| {
-            prefetch_to::<false>(line.wrapping_add(ahead));
+            far(line.wrapping_add(ahead));
         }),
     }
 }
@@ -146,38 +147,6 @@ fn bring(line: &Line) -> u64 {
     // SAFETY: the reference is valid.
     unsafe { std::ptr::from_ref(&line[0]).read_volatile() }
 }
-
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn prefetch_to<const L1: bool>(line: *const Line) {
-    use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
-    // SAFETY: a prefetch never faults.
-    unsafe {
-        if L1 {
-            _mm_prefetch::<_MM_HINT_T0>(line.cast());
-        } else {
-            _mm_prefetch::<_MM_HINT_T1>(line.cast());
-        }
-    }
-}
-
-#[cfg(target_arch = "aarch64")]
-#[inline(always)]
-fn prefetch_to<const L1: bool>(line: *const Line) {
-    use std::arch::asm;
-    // SAFETY: a prefetch never faults and changes nothing that a program sees.
-    unsafe {
-        if L1 {
-            asm!("prfm pldl1keep, [{0}]", in(reg) line, options(nostack, readonly, preserves_flags));
-        } else {
-            asm!("prfm pldl2keep, [{0}]", in(reg) line, options(nostack, readonly, preserves_flags));
-        }
-    }
-}
-
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-#[inline(always)]
-fn prefetch_to<const L1: bool>(_line: *const Line) {}
 
 #[cfg(test)]
 mod tests {
