@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Dtype, KvCacheDtype, ModelConfig, Quantization};
+use crate::{Dtype, KvCacheDtype, ModelConfig, Quantization, SpeculationConfig};
 
 /// What all processes of one engine agree on. Equal on every node: its hash is
 /// checked in each handshake.
@@ -88,14 +88,6 @@ pub struct ScheduleConfig {
     pub priorities: bool,
     /// The next step is planned before the result of the last is back.
     pub overlap: bool,
-}
-
-/// Speculative decoding; sizes are resolved here and used wherever a buffer,
-/// a reserve or a length check depends on them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SpeculationConfig {
-    /// Tokens one verification may bring, the largest over all tiers; 0 = off.
-    pub max_speculative_num_draft_tokens: usize,
 }
 
 /// Time limits.

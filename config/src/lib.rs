@@ -17,11 +17,12 @@ mod memory;
 mod model;
 mod node;
 mod resolve;
+mod speculation;
 
 pub use args::ServeArgs;
 pub use engine::{
     EngineConfig, KvConfig, LimitsConfig, NodeConfig, ParallelConfig, RequestLimits,
-    ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig,
+    ScheduleConfig, SchedulePolicy, ServerConfig, TimeoutConfig,
 };
 pub use error::ConfigError;
 pub use file::{ConfigFile, ConfigFileError};
@@ -31,6 +32,10 @@ pub use hardware::Hardware;
 pub use memory::kv_heads_per_rank;
 pub use model::{Architecture, ModelConfig, ModelConfigError, RopeConfig, RopeScaling};
 pub use resolve::{Resolved, resolve};
+pub use speculation::{
+    Algorithm, Algorithms, Capabilities, DraftKind, DraftKv, DraftModel, DraftShape, NgramConfig,
+    SpeculationConfig, Verification,
+};
 
 #[cfg(test)]
 mod testing;

@@ -78,9 +78,7 @@ pub fn resolve(
         parallel: ranks.parallel,
         kv,
         schedule,
-        speculation: SpeculationConfig {
-            max_speculative_num_draft_tokens: 0,
-        },
+        speculation: SpeculationConfig::none(),
         timeouts: timeouts(args),
         server,
         model,

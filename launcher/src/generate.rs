@@ -122,6 +122,7 @@ pub(crate) fn run(args: &GenerateArgs) -> anyhow::Result<u8> {
         max_new_tokens: args.max_tokens.min(room),
         priority: 0,
         timeout_ms: None,
+        max_draft_steps: None,
         input_ids,
     };
     let cache = settings.file.node.weight_cache.as_deref();

@@ -23,6 +23,8 @@ pub struct Request {
     pub priority: i32,
     /// From arrival at the scheduler, milliseconds; `None` = the server's own limit.
     pub timeout_ms: Option<u32>,
+    /// Draft steps at the most; 0 = no speculation; `None` = the server's own.
+    pub max_draft_steps: Option<u32>,
 }
 
 /// Why a request ended well.
@@ -115,6 +117,43 @@ pub struct Finish {
     pub matched_token: Option<u32>,
     /// Its counts.
     pub usage: Usage,
+    /// What speculation brought; `None` where nothing was verified.
+    pub speculation: Option<SpeculationUsage>,
+}
+
+/// What speculation brought a request. A position never proposed is no
+/// rejection: rates are `accepted[i] / proposed[i]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SpeculationUsage {
+    /// Passes that verified drafted tokens.
+    pub verify_steps: u32,
+    /// Drafted tokens that were verified, all branches together.
+    pub draft_tokens: u32,
+    /// By position: passes that proposed a token there.
+    pub proposed: Vec<u32>,
+    /// By position: passes that accepted one there.
+    pub accepted: Vec<u32>,
+}
+
+impl SpeculationUsage {
+    /// Counts one pass that proposed `depth` positions, `draft_tokens` tokens
+    /// in all, of which the first `accepted` positions were accepted.
+    pub fn count(&mut self, depth: u32, draft_tokens: u32, accepted: u32) {
+        self.verify_steps += 1;
+        self.draft_tokens += draft_tokens;
+        for (list, length) in [(&mut self.proposed, depth), (&mut self.accepted, accepted)] {
+            let length = length as usize;
+            if list.len() < length {
+                list.resize(length, 0);
+            }
+            list[..length].iter_mut().for_each(|count| *count += 1);
+        }
+    }
+
+    /// Drafted tokens that were accepted.
+    pub fn accepted_tokens(&self) -> u32 {
+        self.accepted.iter().sum()
+    }
 }
 
 /// What one step brought for one request.
@@ -147,6 +186,7 @@ impl TryFrom<pb::Submit> for Request {
             max_new_tokens: wire.max_new_tokens,
             priority: wire.priority.unwrap_or(0),
             timeout_ms: wire.timeout_ms,
+            max_draft_steps: wire.max_draft_steps,
         })
     }
 }
@@ -163,6 +203,7 @@ impl Request {
             max_new_tokens: self.max_new_tokens,
             priority: Some(self.priority),
             timeout_ms: self.timeout_ms,
+            max_draft_steps: self.max_draft_steps,
         }
     }
 }
@@ -202,6 +243,7 @@ impl From<Finish> for pb::Finish {
             kind: Some(kind),
             matched_token: finish.matched_token,
             usage: Some(finish.usage.into()),
+            speculation: finish.speculation.map(Into::into),
         }
     }
 }
@@ -220,7 +262,30 @@ impl TryFrom<pb::Finish> for Finish {
             outcome,
             matched_token: wire.matched_token,
             usage: wire.usage.unwrap_or_default().into(),
+            speculation: wire.speculation.map(Into::into),
         })
+    }
+}
+
+impl From<SpeculationUsage> for pb::SpeculationUsage {
+    fn from(usage: SpeculationUsage) -> Self {
+        Self {
+            verify_steps: usage.verify_steps,
+            draft_tokens: usage.draft_tokens,
+            proposed: usage.proposed,
+            accepted: usage.accepted,
+        }
+    }
+}
+
+impl From<pb::SpeculationUsage> for SpeculationUsage {
+    fn from(wire: pb::SpeculationUsage) -> Self {
+        Self {
+            verify_steps: wire.verify_steps,
+            draft_tokens: wire.draft_tokens,
+            proposed: wire.proposed,
+            accepted: wire.accepted,
+        }
     }
 }
 

@@ -22,6 +22,8 @@ pub struct StepPlan {
     pub opens: Vec<SlotOpen>,
     /// The rows of the batch, each slot at most once.
     pub extends: Vec<SlotExtend>,
+    /// Draft steps of the decode rows, as far as their slots allow; 0 = none.
+    pub draft_steps: u32,
 }
 
 /// Everything a worker must know of a request until its slot closes.
@@ -39,6 +41,8 @@ pub struct SlotOpen {
     pub sampling: SamplingParams,
     /// What is reported of them.
     pub logprobs: LogprobParams,
+    /// Draft steps at the most; `None` = as the plans say.
+    pub max_draft_steps: Option<u32>,
 }
 
 /// One row of the ragged batch.
@@ -80,6 +84,10 @@ pub struct SlotOutput {
     pub logprobs: Vec<TokenLogprob>,
     /// Of this pass's prompt positions, when asked for.
     pub prompt_logprobs: Vec<TokenLogprob>,
+    /// Positions that drafts were proposed for: the depth of the chain or tree.
+    pub draft_depth: u32,
+    /// Drafted tokens that were verified, all branches together.
+    pub draft_tokens: u32,
 }
 
 impl From<StepPlan> for pb::StepPlan {
@@ -89,6 +97,7 @@ impl From<StepPlan> for pb::StepPlan {
             closes: plan.closes,
             opens: plan.opens.into_iter().map(Into::into).collect(),
             extends: plan.extends.into_iter().map(Into::into).collect(),
+            draft_steps: plan.draft_steps,
         }
     }
 }
@@ -105,6 +114,7 @@ impl TryFrom<pb::StepPlan> for StepPlan {
                 .map(TryInto::try_into)
                 .collect::<Result<_, _>>()?,
             extends: wire.extends.into_iter().map(Into::into).collect(),
+            draft_steps: wire.draft_steps,
         })
     }
 }
@@ -118,6 +128,7 @@ impl From<SlotOpen> for pb::SlotOpen {
             token_ids: open.token_ids,
             prompt_len: open.prompt_len,
             cached_len: open.cached_len,
+            max_draft_steps: open.max_draft_steps,
         }
     }
 }
@@ -135,6 +146,7 @@ impl TryFrom<pb::SlotOpen> for SlotOpen {
                 .ok_or(WireError::Missing("sampling"))?
                 .try_into()?,
             logprobs: wire.logprobs.unwrap_or_default().into(),
+            max_draft_steps: wire.max_draft_steps,
         })
     }
 }
@@ -190,6 +202,8 @@ impl From<SlotOutput> for pb::SlotOutput {
             token_ids: output.token_ids,
             logprobs: output.logprobs.into_iter().map(Into::into).collect(),
             prompt_logprobs: output.prompt_logprobs.into_iter().map(Into::into).collect(),
+            draft_depth: output.draft_depth,
+            draft_tokens: output.draft_tokens,
         }
     }
 }
@@ -201,6 +215,8 @@ impl From<pb::SlotOutput> for SlotOutput {
             token_ids: wire.token_ids,
             logprobs: wire.logprobs.into_iter().map(Into::into).collect(),
             prompt_logprobs: wire.prompt_logprobs.into_iter().map(Into::into).collect(),
+            draft_depth: wire.draft_depth,
+            draft_tokens: wire.draft_tokens,
         }
     }
 }

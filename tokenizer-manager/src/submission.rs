@@ -81,6 +81,7 @@ impl Submission {
                     max_new_tokens,
                     priority: draft.priority.unwrap_or(0),
                     timeout_ms: draft.timeout_ms,
+                    max_draft_steps: None,
                 };
                 let handle = engine.scheduler.submit(request)?;
                 generations.push(Generation::new(engine, handle, prompt.clone(), &options)?);

@@ -136,6 +136,7 @@ fn request(id: u32, prompt: u32, length: u32) -> Request {
         max_new_tokens: length - prompt,
         priority: 0,
         timeout_ms: None,
+        max_draft_steps: None,
     }
 }
 

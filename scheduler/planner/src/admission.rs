@@ -191,6 +191,7 @@ impl Planner {
                 prompt_start: entry.prompt_logprobs_from(),
                 ..entry.rest.logprobs
             },
+            max_draft_steps: entry.rest.max_draft_steps,
         });
     }
 

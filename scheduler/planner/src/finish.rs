@@ -77,6 +77,7 @@ impl Planner {
             outcome,
             matched_token,
             usage: entry.usage(),
+            speculation: None,
         });
         self.outputs.push((entry.id, output));
     }

@@ -69,6 +69,7 @@ impl Planner {
             rest: Box::new(Rest {
                 sampling: request.sampling,
                 logprobs: request.logprobs,
+                max_draft_steps: request.max_draft_steps,
                 prompt_logprobs: Vec::new(),
                 delivered: false,
                 cached_tokens: None,

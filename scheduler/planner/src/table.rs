@@ -71,6 +71,8 @@ pub(crate) struct Entry {
 pub(crate) struct Rest {
     pub sampling: SamplingParams,
     pub logprobs: LogprobParams,
+    /// The request's own limit of draft steps.
+    pub max_draft_steps: Option<u32>,
     /// Of the chunks so far, until the first output takes them.
     pub prompt_logprobs: Vec<TokenLogprob>,
     /// The first output is out.

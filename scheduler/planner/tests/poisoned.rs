@@ -21,6 +21,7 @@ fn request(token: u32) -> Request {
         max_new_tokens: 12,
         priority: 0,
         timeout_ms: None,
+        max_draft_steps: None,
     }
 }
 

@@ -42,6 +42,7 @@ impl Engine {
                 outcome: Err(error),
                 matched_token: None,
                 usage,
+                speculation: None,
             };
             self.sinks.push(
                 id,
@@ -88,6 +89,7 @@ impl Engine {
             max_new_tokens: 1,
             priority: 0,
             timeout_ms: None,
+            max_draft_steps: None,
         };
         if let Err(error) = self.planner.submit(self.clock.now(), id, request) {
             // Refused means busy, and then steps run anyway.

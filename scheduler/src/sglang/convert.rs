@@ -76,6 +76,7 @@ pub fn convert(wire: GenerateRequest, config: &EngineConfig, seed: u64) -> Resul
         max_new_tokens,
         priority: 0,
         timeout_ms: None,
+        max_draft_steps: None,
     };
     let requests = (0..choices as u64).map(request).collect();
     Ok(Call {

@@ -306,5 +306,6 @@ pub fn request(prompt: &[u32], max_new_tokens: u32) -> Request {
         max_new_tokens,
         priority: 0,
         timeout_ms: None,
+        max_draft_steps: None,
     }
 }

@@ -120,6 +120,7 @@ fn lost() -> Output {
             outcome: Err(disconnected()),
             matched_token: None,
             usage: Usage::default(),
+            speculation: None,
         }),
         ..Output::default()
     }

@@ -195,6 +195,7 @@ impl Session {
                         outcome: Ok(FinishReason::Abort),
                         matched_token: None,
                         usage: Usage::default(),
+                        speculation: None,
                     }),
                     ..Output::default()
                 });
@@ -235,6 +236,7 @@ fn failed(error: RequestError) -> Output {
             outcome: Err(error),
             matched_token: None,
             usage: Usage::default(),
+            speculation: None,
         }),
         ..Output::default()
     }
@@ -261,6 +263,7 @@ mod tests {
             max_new_tokens: 1,
             priority: 0,
             timeout_ms: None,
+            max_draft_steps: None,
         };
         session.obey(Command::Submit {
             number,

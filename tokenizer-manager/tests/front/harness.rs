@@ -123,6 +123,7 @@ pub fn engine_config() -> EngineConfig {
         },
         speculation: SpeculationConfig {
             max_speculative_num_draft_tokens: 4,
+            ..SpeculationConfig::none()
         },
         timeouts: TimeoutConfig {
             request_s: None,

@@ -106,6 +106,7 @@ pub fn ended(reason: FinishReason, usage: Usage, matched_token: Option<u32>) -> 
             kind: Some(finish::Kind::Reason(reason.into())),
             matched_token,
             usage: Some(usage),
+            speculation: None,
         }),
         ..Output::default()
     }

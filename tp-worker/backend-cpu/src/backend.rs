@@ -295,8 +295,42 @@ impl Backend for CpuBackend {
         });
     }
 
+    fn copy_rows(&mut self, x: &CpuTensor, from: &[u32], out: &mut CpuTensor, to: &[u32]) {
+        let width = x.width();
+        out.expect(out.rows(), width, "the copied rows' target");
+        assert!(from.len() == to.len(), "every row copied has a target");
+        let (x, out) = (x.values(), out.values_mut());
+        let range = |row: u32| row as usize * width..(row as usize + 1) * width;
+        for (from, to) in from.iter().zip(to) {
+            out[range(*to)].copy_from_slice(&x[range(*from)]);
+        }
+    }
+
+    fn place_columns(&mut self, x: &CpuTensor, out: &mut CpuTensor, first: usize) {
+        let (width, total) = (x.width(), out.width());
+        out.expect(x.rows(), total, "the tensor that columns are placed in");
+        assert!(first + width <= total, "columns lie within the tensor");
+        let x = x.values();
+        for_rows(&mut self.pool, out.values_mut(), total, |rows, part| {
+            let x = &x[rows.start * width..rows.end * width];
+            for (x, out) in x.chunks_exact(width).zip(part.chunks_exact_mut(total)) {
+                out[first..first + width].copy_from_slice(x);
+            }
+        });
+    }
+
+    fn copy_cells(&mut self, cache: &mut CpuKvCache, moves: &[(u32, u32)]) {
+        for (from, to) in moves {
+            cache.copy_cell(*from, *to);
+        }
+    }
+
     fn group(&self) -> (usize, usize) {
         self.group.rank_and_size()
+    }
+
+    fn set_solo(&mut self, solo: bool) {
+        self.group.set_solo(solo);
     }
 
     fn all_reduce(&mut self, x: &mut CpuTensor) -> Result<(), BackendError> {

@@ -1,7 +1,7 @@
 //! A rank's collectives, fused with what comes before and after them.
 
 use lockstep_backend::BackendError;
-use lockstep_collective::{Collective, CollectiveError, Parts};
+use lockstep_collective::{Collective, CollectiveError, Parts, Single};
 
 use crate::isa::Isa;
 use crate::norm::{self, AddNorm};
@@ -12,6 +12,10 @@ use crate::tensor::CpuTensor;
 /// The ranks, as one of them sees them.
 pub(crate) struct Group {
     collective: Box<dyn Collective>,
+    /// The group that does not matter now: a group of one, or while solo the
+    /// real one.
+    other: Box<dyn Collective>,
+    solo: bool,
     /// Rank 0: all ranks' columns, rank after rank, where they must be copied.
     gathered: Vec<f32>,
     /// Elements that each rank brings to a gather.
@@ -24,6 +28,16 @@ impl Group {
             gathered: Vec::new(),
             counts: vec![0; collective.size()],
             collective,
+            other: Box::new(Single::new()),
+            solo: false,
+        }
+    }
+
+    /// Leaves the others out, or not any more.
+    pub(crate) fn set_solo(&mut self, solo: bool) {
+        if self.solo != solo {
+            std::mem::swap(&mut self.collective, &mut self.other);
+            self.solo = solo;
         }
     }
 
@@ -121,6 +135,7 @@ impl Group {
             collective,
             gathered,
             counts,
+            ..
         } = self;
         counts.clear();
         counts.extend(widths.iter().map(|width| rows * width));

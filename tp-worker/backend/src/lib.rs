@@ -199,11 +199,30 @@ pub trait Backend: Send + Sized {
     fn silu_mul(&mut self, gate_up: &Self::Tensor, out: &mut Self::Tensor);
     /// `out[i] = x[rows[i]]`.
     fn gather_rows(&mut self, x: &Self::Tensor, rows: &[u32], out: &mut Self::Tensor);
+    /// `out[to[i]] = x[from[i]]`, of equal widths; other rows of `out` stay, and
+    /// so does its row count.
+    fn copy_rows(&mut self, x: &Self::Tensor, from: &[u32], out: &mut Self::Tensor, to: &[u32]);
+    /// `out[i, first..first + width] = x[i]`: `x` is `[n, width]`, `out` has as
+    /// many rows.
+    fn place_columns(&mut self, x: &Self::Tensor, out: &mut Self::Tensor, first: usize);
+    /// Copies the keys and values of cells, in all layers, `(from, to)` one
+    /// after the other, bit for bit.
+    fn copy_cells(&mut self, cache: &mut Self::KvCache, moves: &[(u32, u32)]);
 
     // ---- collectives, in the device's own order of operations ----
 
     /// Rank in the group and its size.
     fn group(&self) -> (usize, usize);
+    /// While solo, this rank is a group of its own: [`Self::group`] is `(0, 1)`
+    /// and collectives concern nobody else.
+    fn set_solo(&mut self, solo: bool);
+    /// Does `work` solo, see [`Self::set_solo`]: how a rank drafts without its peers.
+    fn solo<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
+        self.set_solo(true);
+        let result = work(self);
+        self.set_solo(false);
+        result
+    }
     /// Sums over ranks, in rank order.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+mod capture;
 mod error;
 mod packed;
 mod rope;
@@ -14,6 +15,7 @@ mod shard;
 mod transformer;
 mod weights;
 
+pub use capture::{CaptureSpec, Tables};
 pub use error::ModelError;
 pub use rope::rope_table;
 pub use schedule::{CollectiveKind, CollectiveStep, Schedule};

@@ -121,5 +121,6 @@ fn request(vocab: usize, length: usize, output_len: usize, seed: u64) -> Request
         max_new_tokens: u32::try_from(output_len).unwrap_or(u32::MAX),
         priority: 0,
         timeout_ms: None,
+        max_draft_steps: None,
     }
 }

@@ -55,6 +55,7 @@ fn written(config: &EngineConfig, window: usize, count: usize) -> anyhow::Result
         max_new_tokens: (window - 1) as u32,
         priority: 0,
         timeout_ms: None,
+        max_draft_steps: None,
     };
     let completions = engine.run((0..count).map(request).collect())?;
     Ok(completions

@@ -202,6 +202,7 @@ prop_compose! {
             max_new_tokens,
             priority,
             timeout_ms: None,
+            max_draft_steps: None,
         };
         Job { request, arrival, patience }
     }

@@ -116,6 +116,7 @@ pub fn request(prompt: &[u32], max_new_tokens: u32, sampling: SamplingParams) ->
         max_new_tokens,
         priority: 0,
         timeout_ms: None,
+        max_draft_steps: None,
     }
 }
 

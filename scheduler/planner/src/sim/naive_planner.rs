@@ -68,6 +68,7 @@ impl NaivePlanner {
                 cached_len: 0,
                 sampling: request.sampling.clone(),
                 logprobs: request.logprobs,
+                max_draft_steps: request.max_draft_steps,
             });
         }
         plan.extends.push(row);
@@ -97,6 +98,7 @@ impl NaivePlanner {
                     completion_tokens: self.output.len() as u32,
                     cached_tokens: 0,
                 },
+                speculation: None,
             });
             self.output.clear();
             self.waiting.pop_front();

@@ -84,6 +84,7 @@ prop_compose! {
             max_new_tokens,
             priority,
             timeout_ms,
+            max_draft_steps: None,
         }
     }
 }
@@ -435,6 +436,7 @@ fn a_dead_engine_ends_everybody_once() {
         max_new_tokens: 50,
         priority: 0,
         timeout_ms: Some(9),
+        max_draft_steps: None,
     };
     let mut run = Scenario::new(&config, vec![request; 60]);
     (0..60).for_each(|_| run.submit());

@@ -29,6 +29,7 @@ fn under_way(requests: u64) -> Planner {
             max_new_tokens: 5,
             priority: 0,
             timeout_ms: None,
+            max_draft_steps: None,
         };
         planner.submit(Millis(0), RequestId(id), request).unwrap();
     }

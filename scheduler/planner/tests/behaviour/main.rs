@@ -44,6 +44,7 @@ fn request(input_ids: Vec<u32>, max_new_tokens: u32) -> Request {
         max_new_tokens,
         priority: 0,
         timeout_ms: None,
+        max_draft_steps: None,
     }
 }
 

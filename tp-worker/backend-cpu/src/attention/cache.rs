@@ -130,6 +130,32 @@ impl CpuKvCache {
         self.shape.pages * self.shape.kv_heads * self.shape.page_size
     }
 
+    /// Copies the keys and values of one cell to another, in all layers.
+    pub(crate) fn copy_cell(&mut self, from: u32, to: u32) {
+        let (head_dim, page_size) = (self.shape.head_dim, self.shape.page_size);
+        let values_after = self.values_after();
+        let at = |plane: &Plane, cell: u32| {
+            plane.row(cell as usize / page_size, cell as usize % page_size)
+        };
+        for layer in 0..self.shape.layers {
+            for head in 0..self.shape.kv_heads {
+                let plane = self.keys(layer, head);
+                for part in [0, values_after] {
+                    let (from, to) = (at(&plane, from) + part, at(&plane, to) + part);
+                    let range = from * head_dim..(from + 1) * head_dim;
+                    match &mut self.data {
+                        Data::Bf16(data) => data.copy_within(range, to * head_dim),
+                        Data::F32(data) => data.copy_within(range, to * head_dim),
+                        Data::Int8(codes, scales) => {
+                            codes.copy_within(range, to * head_dim);
+                            scales[to] = scales[from];
+                        }
+                    }
+                }
+            }
+        }
+    }
+
     /// Stores keys and values of `qkv` rows at `cells`. Threads split by head,
     /// so a cell named twice holds its last row whole.
     pub(crate) fn write(

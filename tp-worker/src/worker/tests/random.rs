@@ -51,6 +51,7 @@ fn opens() -> impl Strategy<Value = SlotOpen> {
                 top: reports.1,
                 prompt_start: reports.2,
             },
+            max_draft_steps: None,
         }
     })
 }

@@ -58,9 +58,7 @@ pub fn config(tp_size: usize, page_size: usize, dtype: Dtype) -> EngineConfig {
             priorities: false,
             overlap: false,
         },
-        speculation: SpeculationConfig {
-            max_speculative_num_draft_tokens: 0,
-        },
+        speculation: SpeculationConfig::none(),
         timeouts: TimeoutConfig {
             request_s: None,
             queue_s: None,
@@ -251,6 +249,7 @@ pub fn open(slot: u32, request: &Request) -> SlotOpen {
         cached_len: 0,
         sampling: request.sampling.clone(),
         logprobs: request.logprobs,
+        max_draft_steps: None,
     }
 }
 

@@ -1,0 +1,235 @@
+//! Speculative decoding as it is configured, and what an algorithm says of itself.
+
+use std::{fmt, path::Path, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ConfigError, ModelConfig};
+
+mod draft;
+
+pub use draft::{DraftKind, DraftModel};
+
+/// Speculative decoding, resolved. Every size that depends on it comes from here.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SpeculationConfig {
+    /// The registered name of the algorithm; `None` = no speculation.
+    pub algorithm: Option<String>,
+    /// What it drafts with, where that is a model of its own.
+    pub draft: Option<DraftModel>,
+    /// What drafting keeps per cached token.
+    pub draft_kv: DraftKv,
+    /// Draft steps: the depth of a chain or tree. 0 without speculation.
+    pub num_steps: usize,
+    /// Branches per node; 1 = a chain.
+    pub topk: usize,
+    /// Tokens of one request in a verification, its last known token included:
+    /// `num_steps + 1` for chains. 0 without speculation.
+    pub num_draft_tokens: usize,
+    /// How drafted tokens are verified.
+    pub verification: Verification,
+    /// `num_draft_tokens`, the largest over all tiers; 0 without speculation.
+    /// KV reserve, table width, context check and buffers are sized by it.
+    pub max_speculative_num_draft_tokens: usize,
+    /// What NGRAM remembers.
+    pub ngram: NgramConfig,
+}
+
+/// Sizes of NGRAM's memory (SGLang's `--speculative-ngram-*`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NgramConfig {
+    /// The shortest suffix that is looked up, tokens.
+    pub min_match: usize,
+    /// The longest.
+    pub max_match: usize,
+    /// Nodes of the trie that requests share; the oldest go when it is full.
+    pub capacity: usize,
+}
+
+/// What drafting keeps per cached token, which decides over prefix keys.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DraftKv {
+    /// Nothing.
+    #[default]
+    None,
+    /// Keys and values that depend on the tokens up to their own: a draft model.
+    Tokens,
+    /// Keys and values that depend on the next token too: EAGLE's heads. Prefix
+    /// keys are pairs of tokens.
+    Pairs,
+}
+
+/// How drafted tokens are verified. All are lossless in law.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verification {
+    /// The target's token is sampled as without speculation, and a drafted token
+    /// is accepted when it is that one: the text at a seed is the same with
+    /// speculation and without.
+    #[default]
+    Target,
+    /// Drafts are sampled and accepted with probability `min(1, p / q)`
+    /// (Leviathan et al., arXiv:2211.17192); in trees recursively (Miao et al.,
+    /// arXiv:2305.09781; Jeon et al., arXiv:2402.14160).
+    Rejection,
+    /// A chain is accepted as a block (Sun et al., arXiv:2403.10444).
+    Block,
+}
+
+/// What an algorithm can do, asked instead of its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capabilities {
+    /// It drafts with a model in a folder of its own.
+    pub needs_draft_model: bool,
+    /// What drafting keeps per cached token.
+    pub draft_kv: DraftKv,
+    /// It can propose trees.
+    pub supports_tree: bool,
+    /// It runs passes of several tokens per request, like a verification, on
+    /// the draft model.
+    pub supports_target_verify_for_draft: bool,
+    /// It can sample its drafts and tell their probabilities, which
+    /// [`Verification::Rejection`] and [`Verification::Block`] need.
+    pub draft_probabilities: bool,
+    /// Its passes read the target's hidden states.
+    pub carries_hidden_states: bool,
+    /// Its depth may change from step to step.
+    pub adaptive: bool,
+}
+
+/// Steps, branches and verified tokens of one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DraftShape {
+    /// Draft steps.
+    pub num_steps: usize,
+    /// Branches per node.
+    pub topk: usize,
+    /// Tokens in a verification, the last known one included.
+    pub num_draft_tokens: usize,
+}
+
+/// A speculative algorithm as configuration sees it. The device's side is
+/// registered beside it in the worker.
+pub trait Algorithm: fmt::Debug + Send + Sync {
+    /// What `--speculative-algorithm` calls it, in capitals.
+    fn name(&self) -> &str;
+    /// One sentence for people: what it drafts with.
+    fn summary(&self) -> &str;
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+    /// The shape where the options leave it open.
+    fn default_shape(&self) -> DraftShape {
+        DraftShape {
+            num_steps: 3,
+            topk: 1,
+            num_draft_tokens: 4,
+        }
+    }
+    /// Reads what it drafts with; `path` is `--speculative-draft-model-path`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when the folder is missing, damaged or does not fit.
+    fn load_draft(
+        &self,
+        path: Option<&Path>,
+        target: &ModelConfig,
+    ) -> Result<Option<DraftModel>, ConfigError>;
+    /// Checks what the general rules can't know.
+    ///
+    /// # Errors
+    /// [`ConfigError`] naming the options and the remedy.
+    fn validate(
+        &self,
+        speculation: &SpeculationConfig,
+        target: &ModelConfig,
+    ) -> Result<(), ConfigError> {
+        let _ = (speculation, target);
+        Ok(())
+    }
+    /// Tokens of one request in a verify-shaped pass of the target, or of the
+    /// draft model.
+    fn tokens_per_request_for_verify(&self, draft_tokens: usize, is_draft: bool) -> usize {
+        let _ = is_draft;
+        draft_tokens
+    }
+    /// The largest `num_draft_tokens` over everything it may do.
+    fn max_draft_tokens(&self, speculation: &SpeculationConfig) -> usize {
+        self.tokens_per_request_for_verify(speculation.num_draft_tokens, false)
+    }
+}
+
+/// The algorithms a program knows.
+#[derive(Debug, Clone, Default)]
+pub struct Algorithms(Vec<Arc<dyn Algorithm>>);
+
+impl Algorithms {
+    /// Adds one; a later one of the same name takes the earlier one's place.
+    pub fn add(&mut self, algorithm: Arc<dyn Algorithm>) {
+        self.0.retain(|known| known.name() != algorithm.name());
+        self.0.push(algorithm);
+    }
+
+    /// The one of that name, in whatever case.
+    pub fn find(&self, name: &str) -> Option<&Arc<dyn Algorithm>> {
+        self.0
+            .iter()
+            .find(|known| known.name().eq_ignore_ascii_case(name))
+    }
+
+    /// All of them, in the order they were added.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Algorithm>> {
+        self.0.iter()
+    }
+}
+
+impl SpeculationConfig {
+    /// No speculation.
+    pub fn none() -> Self {
+        Self {
+            algorithm: None,
+            draft: None,
+            draft_kv: DraftKv::None,
+            num_steps: 0,
+            topk: 1,
+            num_draft_tokens: 0,
+            verification: Verification::Target,
+            max_speculative_num_draft_tokens: 0,
+            ngram: NgramConfig::default(),
+        }
+    }
+
+    /// Whether anything is drafted.
+    pub fn enabled(&self) -> bool {
+        self.algorithm.is_some()
+    }
+
+    /// The most tokens that one step commits for one request: the longest path
+    /// and the token after it.
+    pub fn max_commit(&self) -> usize {
+        (self.num_steps + 1)
+            .min(self.max_speculative_num_draft_tokens)
+            .max(1)
+    }
+}
+
+impl Default for NgramConfig {
+    fn default() -> Self {
+        Self {
+            min_match: 1,
+            max_match: 16,
+            capacity: 1 << 20,
+        }
+    }
+}
+
+impl Verification {
+    /// Its name as an option's value.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Target => "target",
+            Self::Rejection => "rejection",
+            Self::Block => "block",
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The device's side of an algorithm.
+
+use lockstep_backend::{Backend, Row};
+use lockstep_model::{CaptureSpec, Tables};
+use lockstep_proto::sampling::SamplingParams;
+
+use crate::{DraftError, Drafts};
+
+/// Proposes tokens for running requests.
+///
+/// A request is known by its slot, and stands at `tokens`, of which all but the
+/// last have the target's keys and values in place. The drafter keeps its own
+/// keys and values under the same page tables, at the positions that the
+/// request's rows may write: [`DraftRow::room`] from the last token on.
+///
+/// Whatever a drafter proposes, the text stays the target's: a bad draft costs
+/// time only. Its methods are called solo (see [`Backend::set_solo`]).
+pub trait Drafter<B: Backend>: Send {
+    /// What the target's passes must keep for [`Self::extend`].
+    fn capture(&self) -> CaptureSpec {
+        CaptureSpec::default()
+    }
+
+    /// Bytes of weights and of keys and values on the device.
+    fn bytes(&self, backend: &B) -> (usize, usize) {
+        let _ = backend;
+        (0, 0)
+    }
+
+    /// A slot was given to a request; the first `cached_len` tokens have keys
+    /// and values from the prefix cache, the drafter's included.
+    fn open(&mut self, slot: usize, tokens: &[u32], cached_len: usize) {
+        let _ = (slot, tokens, cached_len);
+    }
+
+    /// A slot's request is gone; `tokens` is all its text.
+    fn close(&mut self, slot: usize, tokens: &[u32]) {
+        let _ = (slot, tokens);
+    }
+
+    /// Proposes tokens for `rows`: one [`Drafts::begin`] each, in order, and at
+    /// most [`DraftRow::steps`] deep and [`DraftRow::most`] nodes.
+    ///
+    /// # Errors
+    /// [`DraftError`]; the rank ends with it.
+    fn draft(
+        &mut self,
+        device: &mut Device<'_, B>,
+        rows: &[DraftRow<'_>],
+        drafts: &mut Drafts,
+    ) -> Result<(), DraftError>;
+
+    /// Takes in what a pass of the target brought: prompt chunks, and the
+    /// accepted tokens of verified rows.
+    ///
+    /// # Errors
+    /// [`DraftError`]; the rank ends with it.
+    fn extend(
+        &mut self,
+        device: &mut Device<'_, B>,
+        rows: &[ExtendRow<'_>],
+    ) -> Result<(), DraftError> {
+        let _ = (device, rows);
+        Ok(())
+    }
+}
+
+/// What a drafter computes on.
+pub struct Device<'a, B: Backend> {
+    /// The device, solo.
+    pub backend: &'a mut B,
+    /// The target's tables of tokens, whole.
+    pub tables: Tables<'a, B>,
+    /// What the target's last pass kept, `[tokens of the pass, capture width]`.
+    pub features: Option<&'a B::Tensor>,
+    /// Where requests keep keys and values.
+    pub pages: PageTable<'a>,
+}
+
+/// The request-to-page table.
+#[derive(Debug, Clone, Copy)]
+pub struct PageTable<'a> {
+    /// Rows of all slots.
+    pub entries: &'a [u32],
+    /// Tokens per page.
+    pub page_size: u32,
+}
+
+impl PageTable<'_> {
+    /// The cache cell of a position in the row that begins at `start`.
+    pub fn cell(&self, start: u32, position: u32) -> u32 {
+        let page = self.entries[(start + position / self.page_size) as usize];
+        page * self.page_size + position % self.page_size
+    }
+}
+
+/// A request that wants drafts.
+#[derive(Debug, Clone, Copy)]
+pub struct DraftRow<'a> {
+    /// Its slot.
+    pub slot: usize,
+    /// Where its row of [`Device::pages`] begins.
+    pub pages_start: u32,
+    /// Prompt and output.
+    pub tokens: &'a [u32],
+    /// Where the output begins.
+    pub prompt_len: usize,
+    /// Draft steps; at least 1.
+    pub steps: usize,
+    /// Branches per node.
+    pub topk: usize,
+    /// Nodes at the most.
+    pub most: usize,
+    /// Positions that may be written from the last token's own on.
+    pub room: usize,
+    /// How its tokens are chosen.
+    pub sampling: &'a SamplingParams,
+}
+
+/// What a pass of the target brought one request.
+#[derive(Debug, Clone, Copy)]
+pub struct ExtendRow<'a> {
+    /// Its slot.
+    pub slot: usize,
+    /// Where its row of [`Device::pages`] begins.
+    pub pages_start: u32,
+    /// Prompt and output, the token sampled in this pass included.
+    pub tokens: &'a [u32],
+    /// Where the output begins.
+    pub prompt_len: usize,
+    /// First position whose keys and values are new.
+    pub start: usize,
+    /// For each new position in turn, its row of [`Device::features`].
+    pub rows: &'a [u32],
+}
+
+impl ExtendRow<'_> {
+    /// Behind the last position that is new.
+    pub fn end(&self) -> usize {
+        self.start + self.rows.len()
+    }
+}
+
+/// A row of a batch of the drafter's own: `q_len` tokens from position `kv_len` on.
+pub fn batch_row(start: usize, q_len: usize, kv_len: usize, pages_start: u32) -> Row {
+    Row {
+        start: start as u32,
+        q_len: q_len as u32,
+        kv_len: kv_len as u32,
+        pages_start,
+        mask: None,
+    }
+}

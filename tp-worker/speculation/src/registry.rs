@@ -1,0 +1,97 @@
+//! Algorithms by name.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use lockstep_backend::{Backend, KvDType};
+use lockstep_config::{Algorithm, Algorithms, SpeculationConfig};
+use lockstep_model::{ForwardLimits, LoadProgress, Tables};
+
+use crate::{DraftError, Drafter};
+
+/// What a drafter is built for.
+pub struct Build<'a, B: Backend> {
+    /// The device, solo.
+    pub backend: &'a mut B,
+    /// The configuration.
+    pub speculation: &'a SpeculationConfig,
+    /// The target's tables of tokens, whole.
+    pub tables: Tables<'a, B>,
+    /// Rows of the target's vocabulary.
+    pub vocab: usize,
+    /// Slots.
+    pub requests: usize,
+    /// The largest pass.
+    pub limits: ForwardLimits,
+    /// Pages of the cache.
+    pub pages: usize,
+    /// Tokens of a page.
+    pub page_size: usize,
+    /// Type of keys and values.
+    pub kv_dtype: KvDType,
+    /// Called while weights load.
+    pub progress: &'a mut dyn FnMut(LoadProgress),
+}
+
+/// An algorithm with its device's side.
+pub trait Drafting<B: Backend>: Algorithm {
+    /// Loads weights and allocates buffers; everything a step needs.
+    ///
+    /// # Errors
+    /// [`DraftError`]: what is wrong with the files or the memory.
+    fn build(&self, build: Build<'_, B>) -> Result<Box<dyn Drafter<B>>, DraftError>;
+}
+
+/// The algorithms of a program.
+pub struct Registry<B: Backend> {
+    known: BTreeMap<String, Arc<dyn Drafting<B>>>,
+}
+
+impl<B: Backend> Registry<B> {
+    /// No algorithm.
+    pub fn empty() -> Self {
+        Self {
+            known: BTreeMap::new(),
+        }
+    }
+
+    /// Adds an algorithm under its name; a later one of the same name takes the
+    /// earlier one's place.
+    #[must_use]
+    pub fn with(mut self, algorithm: impl Drafting<B> + 'static) -> Self {
+        let name = algorithm.name().to_ascii_uppercase();
+        self.known.insert(name, Arc::new(algorithm));
+        self
+    }
+
+    /// As configuration sees them.
+    pub fn algorithms(&self) -> Algorithms {
+        let mut algorithms = Algorithms::default();
+        for known in self.known.values() {
+            algorithms.add(known.clone());
+        }
+        algorithms
+    }
+
+    /// Builds the configured drafter; `None` without speculation.
+    ///
+    /// # Errors
+    /// [`DraftError::Unknown`], and what [`Drafting::build`] gives.
+    pub fn build(&self, build: Build<'_, B>) -> Result<Option<Box<dyn Drafter<B>>>, DraftError> {
+        let Some(name) = &build.speculation.algorithm else {
+            return Ok(None);
+        };
+        let algorithm = self
+            .known
+            .get(&name.to_ascii_uppercase())
+            .ok_or_else(|| DraftError::Unknown(name.clone()))?;
+        algorithm.build(build).map(Some)
+    }
+}
+
+impl<B: Backend> Clone for Registry<B> {
+    fn clone(&self) -> Self {
+        Self {
+            known: self.known.clone(),
+        }
+    }
+}
