@@ -1,5 +1,7 @@
 //! The device's side of an algorithm.
 
+use std::ops::Range;
+
 use lockstep_backend::{Backend, Row};
 use lockstep_model::{CaptureSpec, Tables};
 use lockstep_proto::sampling::SamplingParams;
@@ -8,8 +10,8 @@ use crate::{DraftError, Drafts};
 
 /// Proposes tokens for running requests.
 ///
-/// A request is known by its slot, and stands at `tokens`, of which all but the
-/// last have the target's keys and values in place. The drafter keeps its own
+/// A request is known by its slot; all its tokens but the last have the target's
+/// keys and values in place. The drafter keeps its own
 /// keys and values under the same page tables, at the positions that the
 /// request's rows may write: [`DraftRow::room`] from the last token on.
 ///
@@ -46,7 +48,7 @@ pub trait Drafter<B: Backend>: Send {
     fn draft(
         &mut self,
         device: &mut Device<'_, B>,
-        rows: &[DraftRow<'_>],
+        rows: &[DraftRow],
         drafts: &mut Drafts,
     ) -> Result<(), DraftError>;
 
@@ -55,11 +57,7 @@ pub trait Drafter<B: Backend>: Send {
     ///
     /// # Errors
     /// [`DraftError`]; the rank ends with it.
-    fn extend(
-        &mut self,
-        device: &mut Device<'_, B>,
-        rows: &[ExtendRow<'_>],
-    ) -> Result<(), DraftError> {
+    fn extend(&mut self, device: &mut Device<'_, B>, rows: &[ExtendRow]) -> Result<(), DraftError> {
         let _ = (device, rows);
         Ok(())
     }
@@ -73,8 +71,22 @@ pub struct Device<'a, B: Backend> {
     pub tables: Tables<'a, B>,
     /// What the target's last pass kept, `[tokens of the pass, capture width]`.
     pub features: Option<&'a B::Tensor>,
+    /// Rows of [`Self::features`], which [`ExtendRow::features`] points into.
+    pub feature_rows: &'a [u32],
     /// Where requests keep keys and values.
     pub pages: PageTable<'a>,
+    /// The requests by slot.
+    pub requests: &'a dyn Requests,
+}
+
+/// What drafters may know of requests.
+pub trait Requests {
+    /// Prompt and output, whatever was sampled last included.
+    fn tokens(&self, slot: usize) -> &[u32];
+    /// Where the output begins.
+    fn prompt_len(&self, slot: usize) -> usize;
+    /// How its tokens are chosen.
+    fn sampling(&self, slot: usize) -> &SamplingParams;
 }
 
 /// The request-to-page table.
@@ -95,49 +107,45 @@ impl PageTable<'_> {
 }
 
 /// A request that wants drafts.
-#[derive(Debug, Clone, Copy)]
-pub struct DraftRow<'a> {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DraftRow {
     /// Its slot.
     pub slot: usize,
     /// Where its row of [`Device::pages`] begins.
     pub pages_start: u32,
-    /// Prompt and output.
-    pub tokens: &'a [u32],
-    /// Where the output begins.
-    pub prompt_len: usize,
-    /// Draft steps; at least 1.
+    /// Positions with the target's keys and values: one less than its tokens.
+    pub kv_len: usize,
+    /// Draft steps; 0 asks for nothing.
     pub steps: usize,
     /// Branches per node.
     pub topk: usize,
     /// Nodes at the most.
     pub most: usize,
-    /// Positions that may be written from the last token's own on.
+    /// Positions that may be written from `kv_len` on.
     pub room: usize,
-    /// How its tokens are chosen.
-    pub sampling: &'a SamplingParams,
 }
 
 /// What a pass of the target brought one request.
-#[derive(Debug, Clone, Copy)]
-pub struct ExtendRow<'a> {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExtendRow {
     /// Its slot.
     pub slot: usize,
     /// Where its row of [`Device::pages`] begins.
     pub pages_start: u32,
-    /// Prompt and output, the token sampled in this pass included.
-    pub tokens: &'a [u32],
-    /// Where the output begins.
-    pub prompt_len: usize,
     /// First position whose keys and values are new.
     pub start: usize,
-    /// For each new position in turn, its row of [`Device::features`].
-    pub rows: &'a [u32],
+    /// For each new position in turn, where [`Device::feature_rows`] names its
+    /// row of features.
+    pub features: Range<usize>,
+    /// Nothing more is known behind the last new position but the token that
+    /// was sampled for it: the request drafts next.
+    pub ends: bool,
 }
 
-impl ExtendRow<'_> {
+impl ExtendRow {
     /// Behind the last position that is new.
     pub fn end(&self) -> usize {
-        self.start + self.rows.len()
+        self.start + self.features.len()
     }
 }
 

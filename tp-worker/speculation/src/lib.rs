@@ -13,7 +13,7 @@ mod drafts;
 mod error;
 mod registry;
 
-pub use drafter::{Device, DraftRow, Drafter, ExtendRow, PageTable, batch_row};
+pub use drafter::{Device, DraftRow, Drafter, ExtendRow, PageTable, Requests, batch_row};
 pub use drafts::{DraftedRow, Drafts, Node};
 pub use error::DraftError;
 pub use registry::{Build, Drafting, Registry};
