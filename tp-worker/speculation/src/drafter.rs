@@ -40,8 +40,8 @@ pub trait Drafter<B: Backend>: Send {
         let _ = (slot, tokens);
     }
 
-    /// Proposes tokens for `rows`: one [`Drafts::begin`] each, in order, and at
-    /// most [`DraftRow::steps`] deep and [`DraftRow::most`] nodes.
+    /// Proposes tokens for `rows`, whose rows of `drafts` are begun in the same
+    /// order: at most [`DraftRow::steps`] deep and [`DraftRow::most`] nodes each.
     ///
     /// # Errors
     /// [`DraftError`]; the rank ends with it.

@@ -1,7 +1,7 @@
 //! Drafted tokens of one step: chains and trees.
 
 /// A drafted token's place in its row, and what it follows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Node {
     /// The token.
     pub token: u32,
@@ -10,44 +10,42 @@ pub struct Node {
     pub parent: u32,
 }
 
-/// Which of a step's nodes are one request's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DraftedRow {
-    /// Index of the first in [`Drafts::nodes`].
-    pub start: usize,
-    /// How many.
-    pub len: usize,
-}
-
-/// What was drafted for the decode rows of a step, in their order. Parents come
-/// before children.
+/// What was drafted for the decode rows of a step, in their order. Rows grow
+/// side by side; parents come before children.
 #[derive(Debug, Default)]
 pub struct Drafts {
-    rows: Vec<DraftedRow>,
+    /// Nodes of each row.
+    rows: Vec<usize>,
+    /// `[rows, most]`.
     nodes: Vec<Node>,
-    /// Where a drafted token was sampled: the distribution it was sampled from.
+    most: usize,
+    /// `[rows, most, vocab]`: what each drafted token was sampled from.
     probabilities: Vec<f32>,
-    /// Columns of `probabilities`; 0 = drafts are not sampled.
+    /// 0 = drafts are not sampled.
     vocab: usize,
 }
 
 impl Drafts {
-    /// For `requests` rows of at most `nodes` nodes; `vocab > 0` where drafts
+    /// For `requests` rows of at most `most` nodes; `vocab > 0` where drafts
     /// are sampled and keep their distributions.
-    pub fn new(requests: usize, nodes: usize, vocab: usize) -> Self {
+    pub fn new(requests: usize, most: usize, vocab: usize) -> Self {
         Self {
             rows: Vec::with_capacity(requests),
-            nodes: Vec::with_capacity(requests * nodes),
+            nodes: vec![Node::default(); requests * most],
+            most,
             probabilities: Vec::new(),
             vocab,
         }
     }
 
-    /// Forgets everything, keeping the memory.
-    pub fn clear(&mut self) {
+    /// Forgets everything and begins `rows` empty rows.
+    ///
+    /// # Panics
+    /// With more rows than it was made for.
+    pub fn begin(&mut self, rows: usize) {
+        assert!(rows * self.most <= self.nodes.len(), "rows are limited");
         self.rows.clear();
-        self.nodes.clear();
-        self.probabilities.clear();
+        self.rows.resize(rows, 0);
     }
 
     /// Whether drafted tokens are sampled and keep their distributions.
@@ -55,49 +53,54 @@ impl Drafts {
         self.vocab > 0
     }
 
-    /// Begins the next row.
-    pub fn begin(&mut self) {
-        let start = self.nodes.len();
-        self.rows.push(DraftedRow { start, len: 0 });
-    }
-
-    /// Adds a node to the row begun last and gives its number, from 1.
+    /// Adds a node to a row and gives its number, from 1.
     ///
     /// # Panics
-    /// Before [`Self::begin`].
-    pub fn push(&mut self, node: Node) -> u32 {
-        let row = self.rows.last_mut().expect("a row was begun");
-        self.nodes.push(node);
-        row.len += 1;
-        row.len as u32
+    /// When the row is full.
+    pub fn push(&mut self, row: usize, node: Node) -> u32 {
+        let len = &mut self.rows[row];
+        assert!(*len < self.most, "a row's nodes are limited");
+        self.nodes[row * self.most + *len] = node;
+        *len += 1;
+        *len as u32
     }
 
-    /// The distribution that the node pushed next is sampled from, all zero:
-    /// over the target's vocabulary, to be filled by the drafter.
-    pub fn distribution(&mut self) -> &mut [f32] {
-        let at = self.nodes.len() * self.vocab;
-        self.probabilities.resize(at + self.vocab, 0.0);
-        &mut self.probabilities[at..]
+    /// The distribution that the row's next node is sampled from, all zero:
+    /// over the target's vocabulary, to be filled before it is pushed.
+    pub fn distribution(&mut self, row: usize) -> &mut [f32] {
+        let start = (row * self.most + self.rows[row]) * self.vocab;
+        let end = start + self.vocab;
+        if self.probabilities.len() < end {
+            self.probabilities.resize(end, 0.0);
+        }
+        let distribution = &mut self.probabilities[start..end];
+        distribution.fill(0.0);
+        distribution
     }
 
-    /// The rows.
-    pub fn rows(&self) -> &[DraftedRow] {
-        &self.rows
+    /// How many rows.
+    pub fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Nodes of a row at the most.
+    pub fn most(&self) -> usize {
+        self.most
     }
 
     /// A row's nodes; node number `n` is at `n - 1`.
     pub fn nodes(&self, row: usize) -> &[Node] {
-        let DraftedRow { start, len } = self.rows[row];
-        &self.nodes[start..start + len]
+        &self.nodes[row * self.most..][..self.rows[row]]
     }
 
     /// The distribution that node `number` of a row was sampled from; `None`
-    /// where it was not sampled.
+    /// where drafts are not sampled.
     pub fn probabilities(&self, row: usize, number: u32) -> Option<&[f32]> {
-        let at = (self.rows[row].start + number as usize - 1) * self.vocab;
-        self.probabilities
-            .get(at..at + self.vocab)
-            .filter(|p| !p.is_empty())
+        if self.vocab == 0 {
+            return None;
+        }
+        let start = (row * self.most + number as usize - 1) * self.vocab;
+        self.probabilities.get(start..start + self.vocab)
     }
 
     /// The row's depth: the most nodes on a path.

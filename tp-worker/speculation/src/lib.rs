@@ -14,6 +14,6 @@ mod error;
 mod registry;
 
 pub use drafter::{Device, DraftRow, Drafter, ExtendRow, PageTable, Requests, batch_row};
-pub use drafts::{DraftedRow, Drafts, Node};
+pub use drafts::{Drafts, Node};
 pub use error::DraftError;
 pub use registry::{Build, Drafting, Registry};
