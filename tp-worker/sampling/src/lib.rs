@@ -15,6 +15,6 @@ mod sampler;
 
 pub use error::SamplingError;
 pub use history::TokenHistory;
-pub use logprob::token_logprob;
+pub use logprob::{log_normalizer, token_logprob};
 pub use philox::{Stream, philox4x32_10, uniform};
 pub use sampler::{Request, Sampler};

@@ -70,7 +70,10 @@ pub(crate) fn finite_max(logits: &[f32]) -> Result<f32, SamplingError> {
 }
 
 /// The largest logit and `ln Σ exp(logit - largest)`, in one fixed order.
-fn log_normalizer(logits: &[f32]) -> Result<(f32, f64), SamplingError> {
+///
+/// # Errors
+/// [`SamplingError::NotFinite`] for NaN, +∞ or nothing but -∞.
+pub fn log_normalizer(logits: &[f32]) -> Result<(f32, f64), SamplingError> {
     let max = finite_max(logits)?;
     let mut total = 0.0;
     let mut weights = [0f32; 512];
