@@ -154,6 +154,19 @@ impl SpeculationUsage {
     pub fn accepted_tokens(&self) -> u32 {
         self.accepted.iter().sum()
     }
+
+    /// Adds what speculation brought another request.
+    pub fn add(&mut self, other: &Self) {
+        self.verify_steps += other.verify_steps;
+        self.draft_tokens += other.draft_tokens;
+        for (sum, add) in [
+            (&mut self.proposed, &other.proposed),
+            (&mut self.accepted, &other.accepted),
+        ] {
+            sum.resize(sum.len().max(add.len()), 0);
+            sum.iter_mut().zip(add).for_each(|(sum, add)| *sum += add);
+        }
+    }
 }
 
 /// What one step brought for one request.

@@ -54,6 +54,7 @@ pub fn response(load: &Load, steps: &StepClock) -> GetLoadResponse {
         step_times: Some(steps.wire()),
         aborted_requests_total: load.counters.aborted,
         failed_requests_total: load.counters.failed + load.counters.timed_out,
+        speculation: None,
     }
 }
 

@@ -7,7 +7,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 
 use futures::Stream;
 use lockstep_proto::{
-    request::{ErrorKind, Finish, FinishReason, Output, RequestError, Usage},
+    request::{ErrorKind, Finish, FinishReason, Output, RequestError, SpeculationUsage, Usage},
     sampling::{SamplingParams, TokenLogprob},
 };
 use lockstep_text::{OutputOptions, OutputText, StopMatch};
@@ -54,6 +54,8 @@ pub struct End {
     pub matched: Option<Matched>,
     /// Its counts.
     pub usage: Usage,
+    /// What speculation brought; `None` where nothing was verified.
+    pub speculation: Option<SpeculationUsage>,
 }
 
 /// What ended a choice.
@@ -275,14 +277,16 @@ impl Generation {
 
     /// A stop string ended the text: the scheduler need not go on.
     async fn stopped(&mut self, stop: StopMatch, finish: Option<Finish>) -> End {
-        let counts = match finish {
-            Some(finish) => Some(finish.usage),
+        let finish = match finish {
+            Some(finish) => Some(finish),
             None => self.handle.stop().await,
         };
+        let cached = finish.as_ref().map_or(0, |end| end.usage.cached_tokens);
         End {
             reason: FinishReason::Stop,
             matched: self.stops.get(stop.index).cloned().map(Matched::Text),
-            usage: self.usage(counts.unwrap_or_default().cached_tokens),
+            usage: self.usage(cached),
+            speculation: finish.and_then(|finish| finish.speculation),
         }
     }
 
@@ -321,6 +325,7 @@ impl Generation {
             reason,
             matched: finish.matched_token.map(Matched::Token),
             usage: self.usage(finish.usage.cached_tokens),
+            speculation: finish.speculation,
         })
     }
 

@@ -5,12 +5,13 @@ mod context;
 mod draft;
 mod sampling;
 mod seed;
+mod speculative;
 mod tokenize;
 
 use std::sync::Arc;
 
 pub use check::{count, integer, non_negative};
-pub use draft::{Draft, Fields, Input, LogprobDraft, MaxTokens, SamplingDraft};
+pub use draft::{Draft, Fields, Input, LogprobDraft, MaxTokens, SamplingDraft, SpeculativeDraft};
 use lockstep_proto::{
     request::Request,
     sampling::{LogprobParams, SamplingParams},
@@ -41,6 +42,7 @@ struct Checked {
     logprobs: LogprobParams,
     n: usize,
     seed: Option<u64>,
+    max_draft_steps: Option<u32>,
 }
 
 impl Submission {
@@ -57,6 +59,7 @@ impl Submission {
             logprobs,
             n,
             seed,
+            max_draft_steps,
         } = check_draft(engine, &draft)?;
         let prompts = tokenize::tokenize(engine, &draft).await?;
         check::tokens(&draft, &prompts, n, &engine.config.schedule)?;
@@ -81,7 +84,7 @@ impl Submission {
                     max_new_tokens,
                     priority: draft.priority.unwrap_or(0),
                     timeout_ms: draft.timeout_ms,
-                    max_draft_steps: None,
+                    max_draft_steps,
                 };
                 let handle = engine.scheduler.submit(request)?;
                 generations.push(Generation::new(engine, handle, prompt.clone(), &options)?);
@@ -138,6 +141,10 @@ fn check_draft(engine: &Engine, draft: &Draft) -> ApiResult<Checked> {
         logprobs,
         n,
         seed: draft.sampling.seed,
+        max_draft_steps: speculative::max_draft_steps(
+            draft.speculative,
+            &engine.config.speculation,
+        )?,
     })
 }
 

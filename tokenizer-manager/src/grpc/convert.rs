@@ -11,7 +11,9 @@ use crate::{
     engine::{Engine, fresh_id},
     error::{ApiError, ApiResult},
     http::{check_messages, valid_id},
-    submission::{Draft, Fields, Input, LogprobDraft, MaxTokens, SamplingDraft, count},
+    submission::{
+        Draft, Fields, Input, LogprobDraft, MaxTokens, SamplingDraft, SpeculativeDraft, count,
+    },
     text::Conversation,
 };
 
@@ -63,6 +65,11 @@ pub(super) async fn draft(engine: &Engine, request: GenerateRequest) -> ApiResul
     draft.skip_special_tokens = request.skip_special_tokens.unwrap_or(true);
     draft.priority = request.priority;
     draft.timeout_ms = request.timeout_ms;
+    let speculative = request.speculative.unwrap_or_default();
+    draft.speculative = SpeculativeDraft {
+        enabled: speculative.enabled,
+        max_steps: speculative.max_steps.map(Into::into),
+    };
     draft.sampling = sampling(request.sampling.unwrap_or_default());
     draft.logprobs = logprobs(request.logprobs.unwrap_or_default());
     Ok(draft)

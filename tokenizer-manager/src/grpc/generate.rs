@@ -89,4 +89,5 @@ fn finish(answer: &mut GenerateResponse, end: End) {
         Matched::Text(text) => generate_response::Matched::MatchedStop(text),
     });
     answer.usage = Some(end.usage.into());
+    answer.speculation = end.speculation.map(Into::into);
 }

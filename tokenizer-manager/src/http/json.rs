@@ -7,6 +7,8 @@ use serde::{
     de::{self, IntoDeserializer, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
 };
 
+use crate::submission::SpeculativeDraft;
+
 /// One value or a list of them.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum OneOrMany<T> {
@@ -241,6 +243,24 @@ impl Visitor<'_> for SeedVisitor {
 
     fn visit_i64<E: de::Error>(self, seed: i64) -> Result<Seed, E> {
         Ok(Seed(seed.cast_unsigned()))
+    }
+}
+
+/// How much speculation a request takes. A field that is misspelt would be
+/// taken for the default, so unknown ones are errors.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Speculative {
+    enabled: Option<bool>,
+    max_steps: Option<i64>,
+}
+
+impl Speculative {
+    pub(super) fn draft(self) -> SpeculativeDraft {
+        SpeculativeDraft {
+            enabled: self.enabled,
+            max_steps: self.max_steps,
+        }
     }
 }
 

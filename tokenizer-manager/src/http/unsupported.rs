@@ -137,6 +137,11 @@ const FIELDS: &[Field] = &[
         Routes(4 | 8),
         "use 'sampling_params.max_new_tokens'",
     ),
+    instead(
+        "speculative",
+        SAMPLING_PARAMS,
+        "put it beside 'sampling_params'",
+    ),
     // What would stand in the prompt, or keep it apart.
     instead(
         "truncate_prompt_tokens",

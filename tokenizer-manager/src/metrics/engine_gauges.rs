@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use lockstep_proto::pb::lockstep::{GetLoadResponse, StepTimes};
+use lockstep_proto::pb::lockstep::{GetLoadResponse, SpeculationLoad, StepTimes};
 
 /// Name, what it says, where it is.
 type Series = (&'static str, &'static str, fn(&GetLoadResponse) -> u64);
@@ -75,6 +75,9 @@ pub fn render_load(load: &GetLoadResponse) -> String {
     if let Some(times) = &load.step_times {
         step_times(&mut out, times);
     }
+    if let Some(speculation) = &load.speculation {
+        speculated(&mut out, speculation);
+    }
     out
 }
 
@@ -84,6 +87,52 @@ fn series(out: &mut String, name: &str, kind: &str, help: &str, value: u64) {
         out,
         "# HELP lockstep_{name} {help}\n# TYPE lockstep_{name} {kind}\nlockstep_{name} {value}\n"
     );
+}
+
+/// What speculation brought, in all and by position; positions count from 1.
+fn speculated(out: &mut String, load: &SpeculationLoad) {
+    let accepted = load.accepted.iter().sum();
+    for (name, help, value) in [
+        (
+            "spec_verify_steps_total",
+            "Verifications of a request's drafted tokens.",
+            load.verify_steps,
+        ),
+        (
+            "spec_draft_tokens_total",
+            "Drafted tokens that were verified.",
+            load.draft_tokens,
+        ),
+        (
+            "spec_accepted_tokens_total",
+            "Drafted tokens that were accepted.",
+            accepted,
+        ),
+        (
+            "spec_wasted_tokens_total",
+            "Drafted tokens that were verified and not accepted.",
+            load.draft_tokens.saturating_sub(accepted),
+        ),
+    ] {
+        series(out, name, "counter", help, value);
+    }
+    for (name, help, counts) in [
+        (
+            "lockstep_spec_proposed_total",
+            "Verifications with a drafted token at this position.",
+            &load.proposed,
+        ),
+        (
+            "lockstep_spec_accepted_total",
+            "Verifications that accepted a drafted token at this position.",
+            &load.accepted,
+        ),
+    ] {
+        let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} counter\n");
+        for (at, count) in counts.iter().enumerate() {
+            let _ = writeln!(out, "{name}{{position=\"{}\"}} {count}", at + 1);
+        }
+    }
 }
 
 fn step_times(out: &mut String, times: &StepTimes) {
@@ -108,6 +157,30 @@ fn step_times(out: &mut String, times: &StepTimes) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn speculation_is_told_in_all_and_by_position() {
+        let text = render_load(&GetLoadResponse {
+            speculation: Some(SpeculationLoad {
+                verify_steps: 4,
+                draft_tokens: 13,
+                proposed: vec![4, 4, 3],
+                accepted: vec![3, 1, 1],
+            }),
+            ..GetLoadResponse::default()
+        });
+        for line in [
+            "lockstep_spec_verify_steps_total 4",
+            "lockstep_spec_draft_tokens_total 13",
+            "lockstep_spec_accepted_tokens_total 5",
+            "lockstep_spec_wasted_tokens_total 8",
+            "lockstep_spec_proposed_total{position=\"3\"} 3",
+            "lockstep_spec_accepted_total{position=\"1\"} 3",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        assert!(!render_load(&GetLoadResponse::default()).contains("spec_"));
+    }
 
     #[test]
     fn step_times_are_cumulative() {

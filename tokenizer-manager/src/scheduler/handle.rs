@@ -70,8 +70,8 @@ impl RequestHandle {
     }
 
     /// Ends the request early because its text is complete, and waits a moment
-    /// for its counts; `None` if they do not come.
-    pub async fn stop(&mut self) -> Option<Usage> {
+    /// for its end with its counts; `None` if they do not come.
+    pub async fn stop(&mut self) -> Option<Finish> {
         if self.finished {
             return None;
         }
@@ -83,7 +83,7 @@ impl RequestHandle {
         let last = async {
             loop {
                 if let Some(finish) = self.outputs.recv().await?.finish {
-                    return finish.outcome.is_ok().then_some(finish.usage);
+                    return finish.outcome.is_ok().then_some(finish);
                 }
             }
         };

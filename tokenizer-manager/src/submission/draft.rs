@@ -96,6 +96,15 @@ pub struct LogprobDraft {
     pub prompt_start: Option<u32>,
 }
 
+/// How much speculation a request takes, as given, `None` = left out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SpeculativeDraft {
+    /// `false` = none.
+    pub enabled: Option<bool>,
+    /// Draft steps at the most.
+    pub max_steps: Option<i64>,
+}
+
 /// A client's wishes.
 #[derive(Debug, Clone)]
 pub struct Draft {
@@ -123,6 +132,8 @@ pub struct Draft {
     pub priority: Option<i32>,
     /// Milliseconds; `None` = the server's limit.
     pub timeout_ms: Option<u32>,
+    /// How much speculation it takes.
+    pub speculative: SpeculativeDraft,
 }
 
 impl Draft {
@@ -147,6 +158,7 @@ impl Draft {
             skip_special_tokens: true,
             priority: None,
             timeout_ms: None,
+            speculative: SpeculativeDraft::default(),
         }
     }
 }

@@ -13,3 +13,4 @@ mod mock;
 mod native;
 mod operators;
 mod refusals;
+mod speculative;

@@ -27,6 +27,19 @@ pub(super) fn explain(body: &[u8], path: &str, error: &serde_json::Error) -> Api
             ..ApiError::invalid(&param, format!("Missing required parameter: '{param}'."))
         };
     }
+    if let Some(expected) = text
+        .strip_prefix("unknown field `")
+        .and_then(|rest| rest.split_once("`, expected "))
+        .map(|(_, expected)| expected.replace('`', "'"))
+    {
+        return ApiError {
+            code: Some("unknown_parameter"),
+            ..ApiError::invalid(
+                path,
+                format!("Unknown parameter: '{path}'. Expected {expected}."),
+            )
+        };
+    }
     let (is_type, problem) = match text.strip_prefix("invalid type: ") {
         Some(rest) => (true, mismatch(rest)),
         None => (
@@ -160,6 +173,7 @@ mod tests {
 
     #[derive(Debug, Deserialize)]
     #[expect(dead_code, reason = "only its parsing is looked at")]
+    #[serde(deny_unknown_fields)]
     struct Inner {
         flag: Option<bool>,
     }
@@ -246,6 +260,17 @@ mod tests {
                 "{body}"
             );
         }
+    }
+
+    #[test]
+    fn unknown_fields_are_named() {
+        let error = parse::<Sample>(br#"{"inner": {"flg": true}}"#).expect_err("misspelt");
+        assert_eq!(error.param.as_deref(), Some("inner.flg"));
+        assert_eq!(error.code, Some("unknown_parameter"));
+        assert_eq!(
+            error.message,
+            "Unknown parameter: 'inner.flg'. Expected 'flag'."
+        );
     }
 
     #[test]

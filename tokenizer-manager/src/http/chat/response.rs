@@ -37,7 +37,7 @@ pub(super) async fn answer(
     let ended = try_join_all(generations.into_iter().map(Generation::complete)).await?;
     let mut choices = Vec::with_capacity(ended.len());
     for (index, (whole, end)) in ended.into_iter().enumerate() {
-        meter.end(index, end.usage);
+        meter.end(index, &end);
         choices.push(Choice {
             index,
             finish_reason: finish_reason(&end)?,

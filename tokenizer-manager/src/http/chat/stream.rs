@@ -103,7 +103,7 @@ impl Choices for ChatChoices {
         }
         if let Some(end) = &delta.end {
             let finish_reason = Some(finish_reason(end)?);
-            chunks.meter.end(index, end.usage);
+            chunks.meter.end(index, end);
             let last = Choice {
                 index,
                 finish_reason,

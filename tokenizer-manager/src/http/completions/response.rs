@@ -91,7 +91,7 @@ pub(super) async fn answer(
     let ended = try_join_all(generations.into_iter().map(Generation::complete)).await?;
     let mut choices = Vec::with_capacity(ended.len());
     for (index, (whole, end)) in ended.into_iter().enumerate() {
-        meter.end(index, end.usage);
+        meter.end(index, &end);
         let echo = echoes.get(index / submission.n);
         let logprobs = shape.logprobs(&frame.engine, echo, &whole);
         let text = match echo {

@@ -73,7 +73,7 @@ impl Choices for CompletionChoices {
     ) -> ApiResult<()> {
         let finish_reason = delta.end.as_ref().map(finish_reason).transpose()?;
         match &delta.end {
-            Some(end) => chunks.meter.end(index, end.usage),
+            Some(end) => chunks.meter.end(index, end),
             None => chunks.meter.progress(index, delta.completion_tokens),
         }
         let echo = self.echoes.get(index / self.n);

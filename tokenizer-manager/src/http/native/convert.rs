@@ -49,18 +49,26 @@ pub(super) fn drafts(
         -1,
     )?;
     let tops = spread("top_logprobs_num", request.top_logprobs_num.take(), len, 0)?;
+    let speculative = spread(
+        "speculative",
+        request.speculative.take(),
+        len,
+        Object::default(),
+    )?;
     let mut drafts = Vec::with_capacity(len);
-    for (((((input, rid), Object(params)), wanted), start), top) in inputs
+    for ((((((input, rid), Object(params)), wanted), start), top), Object(speculative)) in inputs
         .into_iter()
         .zip(rids)
         .zip(params)
         .zip(wanted)
         .zip(starts)
         .zip(tops)
+        .zip(speculative)
     {
         let mut draft = Draft::new(fields(field), rid, vec![input]);
         sampling(params, &mut draft)?;
         draft.priority = request.priority;
+        draft.speculative = speculative.draft();
         draft.logprobs = logprobs(wanted, start, top)?;
         drafts.push(draft);
     }

@@ -4,7 +4,7 @@
 use serde::Deserialize;
 
 use crate::http::{
-    json::{LogitBias, Object, OneOrMany, Prompt, Seed},
+    json::{LogitBias, Object, OneOrMany, Prompt, Seed, Speculative},
     unsupported::{self, Generating, Routes},
 };
 
@@ -22,6 +22,7 @@ pub(in crate::http) struct GenerateRequest {
     pub return_text_in_logprobs: Option<bool>,
     pub stream: Option<bool>,
     pub priority: Option<i32>,
+    pub speculative: Option<OneOrMany<Object<Speculative>>>,
 }
 
 impl Generating for GenerateRequest {

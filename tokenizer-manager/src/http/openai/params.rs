@@ -6,7 +6,7 @@ use serde::Deserialize;
 use crate::{
     error::{ApiError, ApiResult},
     http::json::Object,
-    submission::{Draft, SamplingDraft},
+    submission::{Draft, SamplingDraft, SpeculativeDraft},
 };
 
 /// Declares a request type with the common fields after its own.
@@ -38,6 +38,7 @@ macro_rules! openai_request {
             pub stream: Option<bool>,
             pub stream_options: Option<$crate::http::json::Object<$crate::http::openai::params::StreamOptions>>,
             pub priority: Option<i32>,
+            pub speculative: Option<$crate::http::json::Object<$crate::http::json::Speculative>>,
         }
 
         impl $name {
@@ -50,6 +51,7 @@ macro_rules! openai_request {
                     include_stop: self.include_stop_str_in_output,
                     skip_special_tokens: self.skip_special_tokens,
                     priority: self.priority,
+                    speculative: self.speculative.unwrap_or_default().0.draft(),
                     sampling: $crate::submission::SamplingDraft {
                         temperature: self.temperature,
                         top_p: self.top_p,
@@ -86,6 +88,7 @@ pub(crate) struct Common {
     pub include_stop: Option<bool>,
     pub skip_special_tokens: Option<bool>,
     pub priority: Option<i32>,
+    pub speculative: SpeculativeDraft,
     pub sampling: SamplingDraft,
 }
 
@@ -111,6 +114,7 @@ impl Common {
         draft.include_stop = self.include_stop.unwrap_or(false);
         draft.skip_special_tokens = self.skip_special_tokens.unwrap_or(true);
         draft.priority = self.priority;
+        draft.speculative = self.speculative;
         draft.sampling = self.sampling;
         Ok(())
     }

@@ -1,22 +1,68 @@
 //! Token counts of a whole request.
 
-use lockstep_proto::request::Usage;
+use lockstep_proto::request::{SpeculationUsage, Usage};
 use serde::Serialize;
 
-use crate::{submission::Submission, tally::Tally};
+use crate::{generation::End, submission::Submission, tally::Tally};
 
-/// OpenAI's `usage` object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// OpenAI's `usage` object. What speculation brought stands in it twice: in
+/// OpenAI's words, and by position.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct UsageBody {
     prompt_tokens: u64,
     completion_tokens: u64,
     total_tokens: u64,
     prompt_tokens_details: PromptDetails,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completion_tokens_details: Option<CompletionDetails>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speculative: Option<SpeculativeBody>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 struct PromptDetails {
     cached_tokens: u64,
+}
+
+/// A drafted token that was verified is a prediction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+struct CompletionDetails {
+    accepted_prediction_tokens: u32,
+    rejected_prediction_tokens: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct SpeculativeBody {
+    verify_steps: u32,
+    draft_tokens: u32,
+    accepted_tokens: u32,
+    proposed_per_position: Vec<u32>,
+    accepted_per_position: Vec<u32>,
+}
+
+impl From<&SpeculationUsage> for CompletionDetails {
+    fn from(usage: &SpeculationUsage) -> Self {
+        let accepted = usage.accepted_tokens();
+        Self {
+            accepted_prediction_tokens: accepted,
+            rejected_prediction_tokens: usage.draft_tokens.saturating_sub(accepted),
+        }
+    }
+}
+
+impl From<&SpeculationUsage> for SpeculativeBody {
+    fn from(usage: &SpeculationUsage) -> Self {
+        let mut accepted_per_position = usage.accepted.clone();
+        let positions = usage.proposed.len().max(accepted_per_position.len());
+        accepted_per_position.resize(positions, 0);
+        Self {
+            verify_steps: usage.verify_steps,
+            draft_tokens: usage.draft_tokens,
+            accepted_tokens: usage.accepted_tokens(),
+            proposed_per_position: usage.proposed.clone(),
+            accepted_per_position,
+        }
+    }
 }
 
 /// Counts over all choices. A prompt counts once, however many choices it has;
@@ -27,6 +73,7 @@ pub(crate) struct UsageMeter {
     n: usize,
     prompt_tokens: u64,
     choices: Vec<Usage>,
+    speculation: Option<SpeculationUsage>,
 }
 
 impl UsageMeter {
@@ -39,6 +86,7 @@ impl UsageMeter {
             n: submission.n,
             prompt_tokens,
             choices: vec![Usage::default(); submission.prompts.len() * submission.n],
+            speculation: None,
         }
     }
 
@@ -48,8 +96,11 @@ impl UsageMeter {
     }
 
     /// Choice `index` ended.
-    pub(crate) fn end(&mut self, index: usize, usage: Usage) {
-        self.choices[index] = usage;
+    pub(crate) fn end(&mut self, index: usize, end: &End) {
+        self.choices[index] = end.usage;
+        if let Some(usage) = &end.speculation {
+            self.speculation.get_or_insert_default().add(usage);
+        }
     }
 
     /// The counts so far.
@@ -67,6 +118,8 @@ impl UsageMeter {
             prompt_tokens_details: PromptDetails {
                 cached_tokens: cached.map(|usage| u64::from(usage.cached_tokens)).sum(),
             },
+            completion_tokens_details: self.speculation.as_ref().map(Into::into),
+            speculative: self.speculation.as_ref().map(Into::into),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! One choice's answer as it grows.
 
+mod speculation;
+
 use std::sync::Arc;
 
 use lockstep_proto::{
@@ -7,6 +9,7 @@ use lockstep_proto::{
     sampling::TokenLogprob,
 };
 use serde::Serialize;
+use speculation::Speculation;
 
 use crate::{
     engine::Engine,
@@ -53,6 +56,8 @@ struct MetaInfo<'a> {
     completion_tokens: u32,
     cached_tokens: u32,
     weight_version: &'static str,
+    #[serde(flatten)]
+    speculation: Option<Speculation>,
     #[serde(skip_serializing_if = "Option::is_none")]
     input_token_logprobs: Option<&'a [Triple]>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -165,6 +170,11 @@ impl Meta {
                 completion_tokens: self.usage.completion_tokens,
                 cached_tokens: self.usage.cached_tokens,
                 weight_version: "default",
+                speculation: self
+                    .end
+                    .as_ref()
+                    .and_then(|end| end.speculation.as_ref())
+                    .map(Into::into),
                 input_token_logprobs: self.logprobs.then_some(&self.input),
                 output_token_logprobs: self.logprobs.then_some(&self.output),
                 input_top_logprobs: self.top.then_some(&self.input_top),
