@@ -66,6 +66,11 @@ impl Candidates {
         }
     }
 
+    /// The weight of all that is in `list`.
+    pub fn total(&self) -> f64 {
+        self.list.iter().map(|c| f64::from(c.weight)).sum()
+    }
+
     /// How many cells hold `count` tokens or a little more than `mass`.
     fn needed_cells(&mut self, scores: &[f32], weights: &[f32], count: usize, mass: f64) -> usize {
         self.counts.fill(0);

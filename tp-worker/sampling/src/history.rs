@@ -13,6 +13,8 @@ pub(crate) struct Seen {
     pub token: u32,
     /// Occurrences in the output; 0 = in the prompt only.
     pub outputs: u32,
+    /// It occurs in the prompt, so it stays when its outputs are taken back.
+    pub prompt: bool,
 }
 
 impl TokenHistory {
@@ -27,6 +29,7 @@ impl TokenHistory {
         let new = prompt.iter().map(|token| Seen {
             token: *token,
             outputs: 0,
+            prompt: true,
         });
         self.seen.extend(new);
         self.seen.sort_unstable_by_key(|seen| seen.token);
@@ -35,9 +38,28 @@ impl TokenHistory {
 
     /// Takes in one output token.
     pub fn push(&mut self, token: u32) {
-        match self.seen.binary_search_by_key(&token, |seen| seen.token) {
+        match self.find(token) {
             Ok(at) => self.seen[at].outputs += 1,
-            Err(at) => self.seen.insert(at, Seen { token, outputs: 1 }),
+            Err(at) => self.seen.insert(
+                at,
+                Seen {
+                    token,
+                    outputs: 1,
+                    prompt: false,
+                },
+            ),
+        }
+    }
+
+    /// Takes back one output token, as if it had never been pushed. A token
+    /// that is not in the output changes nothing.
+    pub fn pop(&mut self, token: u32) {
+        if let Ok(at) = self.find(token) {
+            let seen = &mut self.seen[at];
+            seen.outputs = seen.outputs.saturating_sub(1);
+            if seen.outputs == 0 && !seen.prompt {
+                self.seen.remove(at);
+            }
         }
     }
 
@@ -45,10 +67,16 @@ impl TokenHistory {
     pub(crate) fn seen(&self) -> &[Seen] {
         &self.seen
     }
+
+    fn find(&self, token: u32) -> Result<usize, usize> {
+        self.seen.binary_search_by_key(&token, |seen| seen.token)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -66,5 +94,27 @@ mod tests {
         assert_eq!(seen, [(3, 2), (5, 0), (9, 1)]);
         history.reset(&[1]);
         assert_eq!(history.seen().len(), 1);
+    }
+
+    proptest! {
+        /// Pushing and taking back, in any order, leaves what was there.
+        #[test]
+        fn pop_undoes_push(
+            prompt in prop::collection::vec(0u32..8, 0..6),
+            output in prop::collection::vec(0u32..8, 0..6),
+            (tentative, undone) in prop::collection::vec(0u32..8, 0..6)
+                .prop_flat_map(|list| (Just(list.clone()), Just(list).prop_shuffle())),
+            absent in 8u32..10,
+        ) {
+            let mut history = TokenHistory::default();
+            history.reset(&prompt);
+            output.iter().for_each(|token| history.push(*token));
+            let before = history.clone();
+            tentative.iter().for_each(|token| history.push(*token));
+            prop_assert_eq!(history == before, tentative.is_empty());
+            undone.iter().for_each(|token| history.pop(*token));
+            history.pop(absent);
+            prop_assert_eq!(history, before);
+        }
     }
 }

@@ -2,19 +2,27 @@
 //!
 //! A token depends on its logits, the request's parameters and history, and
 //! the pair (seed, output position) alone: never on slot, step, batch or rank.
+//! For speculation there are the distribution itself, what rejected drafts
+//! leave of it, and the drawing of drafts.
 
 #![forbid(unsafe_code)]
 
 mod candidates;
+mod draft;
 mod error;
 mod exp;
 mod history;
+mod inverse;
 mod logprob;
 mod philox;
+mod residual;
 mod sampler;
 
+pub use draft::{DraftKey, DraftSampler};
 pub use error::SamplingError;
 pub use history::TokenHistory;
+pub use inverse::{inverse_cdf, total};
 pub use logprob::{log_normalizer, token_logprob};
 pub use philox::{Stream, philox4x32_10, uniform};
+pub use residual::subtract;
 pub use sampler::{Request, Sampler};

@@ -9,6 +9,12 @@ pub struct Stream(pub u32);
 impl Stream {
     /// Choosing a token.
     pub const SAMPLE: Self = Self(0);
+    /// Whether a drafted token is accepted.
+    pub const ACCEPT: Self = Self(1);
+    /// Choosing a token from what rejected drafts left of the distribution.
+    pub const RESIDUAL: Self = Self(2);
+    /// Choosing a token to draft.
+    pub const DRAFT: Self = Self(3);
 }
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];

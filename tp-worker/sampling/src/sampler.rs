@@ -6,6 +6,7 @@ use crate::{
     SamplingError, Stream, TokenHistory,
     candidates::Candidates,
     exp::{exp_nonpositive, sum},
+    inverse::{inverse_cdf, invert, total},
     logprob::finite_max,
     uniform,
 };
@@ -35,9 +36,6 @@ pub struct Request<'a> {
     pub position: u64,
 }
 
-/// Tokens whose weights are summed at a time.
-const BLOCK: usize = 512;
-
 /// Keeps logits finite whatever penalties and biases do to them.
 const BOUND: f32 = 1e30;
 
@@ -59,6 +57,57 @@ impl Sampler {
     /// [`SamplingError::NotFinite`], [`SamplingError::WrongWidth`]. Parameters
     /// in their documented ranges never cause one.
     pub fn sample(&mut self, logits: &[f32], request: Request<'_>) -> Result<u32, SamplingError> {
+        let kept = self.evaluate(logits, request)?;
+        let point = || uniform(request.params.seed, request.position, Stream::SAMPLE, 0);
+        Ok(match kept {
+            Kept::One(token) => token,
+            Kept::Weights => inverse_cdf(&self.weights, point()),
+            Kept::Candidates => {
+                let list = self.candidates.list.iter();
+                invert(
+                    list.map(|c| (c.token, c.weight)),
+                    point() * self.candidates.total(),
+                )
+            }
+        })
+    }
+
+    /// The distribution that [`Self::sample`] draws from, into `out`: one
+    /// probability per token, whose sum is 1 within rounding. Temperature 0
+    /// gives everything to the token that greedy takes.
+    ///
+    /// # Errors
+    /// As [`Self::sample`]; `out` is then as it was.
+    pub fn distribution(
+        &mut self,
+        logits: &[f32],
+        request: Request<'_>,
+        out: &mut Vec<f32>,
+    ) -> Result<(), SamplingError> {
+        let kept = self.evaluate(logits, request)?;
+        out.clear();
+        match kept {
+            Kept::One(token) => {
+                out.resize(self.vocab, 0.0);
+                out[token as usize] = 1.0;
+            }
+            Kept::Weights => {
+                let scale = total(&self.weights).recip() as f32;
+                out.extend(self.weights.iter().map(|weight| weight * scale));
+            }
+            Kept::Candidates => {
+                let scale = self.candidates.total().recip() as f32;
+                out.resize(self.vocab, 0.0);
+                for candidate in &self.candidates.list {
+                    out[candidate.token as usize] = candidate.weight * scale;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adjusts, weighs and truncates a row.
+    fn evaluate(&mut self, logits: &[f32], request: Request<'_>) -> Result<Kept, SamplingError> {
         if logits.len() != self.vocab {
             return Err(SamplingError::WrongWidth {
                 found: logits.len(),
@@ -69,7 +118,7 @@ impl Sampler {
         let params = request.params;
         let adjusted = needs_adjusting(request);
         if params.temperature == 0.0 && !adjusted {
-            return Ok(first_equal(logits, raw_max));
+            return Ok(Kept::One(first_equal(logits, raw_max)));
         }
         self.scores.clear();
         self.scores.extend_from_slice(logits);
@@ -78,10 +127,10 @@ impl Sampler {
             max = adjust(&mut self.scores, request)?;
         }
         if params.temperature == 0.0 {
-            return Ok(first_equal(&self.scores, max));
+            return Ok(Kept::One(first_equal(&self.scores, max)));
         }
         self.weigh(max, params.temperature);
-        Ok(self.draw(params, request.position))
+        Ok(self.truncate(params))
     }
 
     /// Turns adjusted logits into scores `(logit - max) / temperature` and
@@ -96,21 +145,30 @@ impl Sampler {
         self.weights.extend(weights);
     }
 
-    /// Draws from the weights after truncation, by inverting their sum.
-    fn draw(&mut self, params: &SamplingParams, position: u64) -> u32 {
-        let point = uniform(params.seed, position, Stream::SAMPLE, 0);
+    /// Drops what top-k, top-p and min-p exclude.
+    fn truncate(&mut self, params: &SamplingParams) -> Kept {
         let top_k = match params.top_k as usize {
             0 => self.vocab,
             k => k.min(self.vocab),
         };
         if top_k == self.vocab && params.top_p >= 1.0 {
-            return self.draw_untruncated(params.min_p, point);
+            // Without top-k and top-p no order is needed.
+            if params.min_p > 0.0 {
+                for weight in &mut self.weights {
+                    *weight = if *weight >= params.min_p {
+                        *weight
+                    } else {
+                        0.0
+                    };
+                }
+            }
+            return Kept::Weights;
         }
         let candidates = &mut self.candidates;
         if top_k < self.vocab {
             candidates.select(&self.scores, &self.weights, top_k, f64::INFINITY);
-            let total: f64 = candidates.list.iter().map(|c| f64::from(c.weight)).sum();
-            truncate_to_mass(candidates, f64::from(params.top_p) * total);
+            let mass = f64::from(params.top_p) * candidates.total();
+            truncate_to_mass(candidates, mass);
         } else {
             let mass = f64::from(params.top_p) * sum(&self.weights);
             candidates.select(&self.scores, &self.weights, self.vocab, mass);
@@ -120,53 +178,18 @@ impl Sampler {
             .list
             .partition_point(|candidate| candidate.weight >= params.min_p);
         candidates.list.truncate(kept.max(1));
-        let total: f64 = candidates.list.iter().map(|c| f64::from(c.weight)).sum();
-        let list = candidates.list.iter().map(|c| (c.token, c.weight));
-        invert(list, point * total)
-    }
-
-    /// Without top-k and top-p no order is needed: ids are walked as they are.
-    fn draw_untruncated(&mut self, min_p: f32, point: f64) -> u32 {
-        if min_p > 0.0 {
-            for weight in &mut self.weights {
-                *weight = if *weight >= min_p { *weight } else { 0.0 };
-            }
-        }
-        // Blocks first, then the tokens of one block: only those need a
-        // running sum, which no vector unit helps with.
-        let total: f64 = self.weights.chunks(BLOCK).map(sum).sum();
-        let mut target = point * total;
-        let mut last = 0..0;
-        for start in (0..self.vocab).step_by(BLOCK) {
-            let range = start..self.vocab.min(start + BLOCK);
-            let mass = sum(&self.weights[range.clone()]);
-            if mass > 0.0 {
-                last = range;
-                if mass > target {
-                    break;
-                }
-                target -= mass;
-            }
-        }
-        let ids = last.clone().map(|id| id as u32);
-        invert(ids.zip(self.weights[last].iter().copied()), target)
+        Kept::Candidates
     }
 }
 
-/// The first token at which the running sum exceeds `target`; the last one
-/// with weight when rounding leaves none.
-fn invert(tokens: impl Iterator<Item = (u32, f32)>, target: f64) -> u32 {
-    let (mut sum, mut last) = (0.0, 0);
-    for (token, weight) in tokens {
-        if weight > 0.0 {
-            sum += f64::from(weight);
-            last = token;
-            if sum > target {
-                break;
-            }
-        }
-    }
-    last
+/// Where the tokens are that a row's parameters leave.
+enum Kept {
+    /// There is only this one.
+    One(u32),
+    /// In [`Sampler::weights`], in order of ids.
+    Weights,
+    /// In [`Sampler::candidates`], most likely first.
+    Candidates,
 }
 
 /// Drops what follows the first candidates that hold `mass`.

@@ -135,6 +135,50 @@ proptest! {
             "{} at {} in {:?}", token, point, distribution);
     }
 
+    /// The distribution is the oracle's, and inverting it gives the token
+    /// drawn where ids are walked in order.
+    #[test]
+    fn the_distribution_is_what_is_drawn_from(
+        logits in prop::collection::vec(-8f32..8.0, 30..120),
+        params in params(),
+        greedy in any::<bool>(),
+        prompt in prop::collection::vec(0u32..30, 0..6),
+        output in prop::collection::vec(0u32..30, 0..8),
+    ) {
+        let temperature = if greedy { 0.0 } else { params.temperature };
+        let params = SamplingParams { temperature, ..params };
+        let history = history(&prompt, &output);
+        let position = output.len() as u64;
+        let request = Request { params: &params, history: &history, position };
+        let mut sampler = Sampler::new(logits.len());
+        let mut law = vec![9.0; 3];
+        sampler.distribution(&logits, request, &mut law).unwrap();
+        prop_assert_eq!(law.len(), logits.len());
+        prop_assert!((crate::total(&law) - 1.0).abs() < 1e-5);
+        let token = sampler.sample(&logits, request).unwrap();
+        prop_assert!(law[token as usize] > 0.0);
+        if greedy {
+            prop_assert_eq!(law[token as usize], 1.0);
+            return Ok(());
+        }
+        if params.top_k == 0 && params.top_p >= 1.0 {
+            let point = uniform(params.seed, position, Stream::SAMPLE, 0);
+            prop_assert_eq!(crate::inverse_cdf(&law, point), token);
+        }
+        let mut expected = vec![0.0; logits.len()];
+        for (token, p) in oracle(&logits, &params, &prompt, &output) {
+            expected[token as usize] = p;
+        }
+        let kept = |p: &&f64| **p > 0.0;
+        let edge = expected.iter().filter(kept).count() != law.iter().filter(|p| **p > 0.0).count();
+        let close = expected.iter().zip(&law).all(|(e, p)| (e - f64::from(*p)).abs() < 1e-5);
+        let moved = law.iter().zip(&expected).enumerate().all(|(token, (p, e))| {
+            (*p > 0.0) == (*e > 0.0)
+                || nearly_kept(&logits, &params, &prompt, &output, token as u32)
+        });
+        prop_assert!(close || edge && moved, "{:?} {:?}", law, expected);
+    }
+
     /// Garbage in parameters' legal ranges and in logits never panics.
     #[test]
     fn odd_logits_are_defined(
