@@ -21,6 +21,8 @@ pub struct Drafts {
     most: usize,
     /// `[rows, most, vocab]`: what each drafted token was sampled from.
     probabilities: Vec<f32>,
+    /// `[rows, most]`: which nodes have theirs.
+    sampled: Vec<bool>,
     /// 0 = drafts are not sampled.
     vocab: usize,
 }
@@ -34,6 +36,7 @@ impl Drafts {
             nodes: vec![Node::default(); requests * most],
             most,
             probabilities: Vec::new(),
+            sampled: vec![false; requests * most],
             vocab,
         }
     }
@@ -46,6 +49,7 @@ impl Drafts {
         assert!(rows * self.most <= self.nodes.len(), "rows are limited");
         self.rows.clear();
         self.rows.resize(rows, 0);
+        self.sampled.fill(false);
     }
 
     /// Whether drafted tokens are sampled and keep their distributions.
@@ -65,10 +69,16 @@ impl Drafts {
         *len as u32
     }
 
-    /// The distribution that the row's next node is sampled from, all zero:
-    /// over the target's vocabulary, to be filled before it is pushed.
+    /// The distribution that the row's next node is sampled from, given its
+    /// earlier siblings, all zero: over the target's vocabulary, to be filled
+    /// before the node is pushed. Not called for a node that is not sampled.
+    ///
+    /// # Panics
+    /// When the row is full.
     pub fn distribution(&mut self, row: usize) -> &mut [f32] {
-        let start = (row * self.most + self.rows[row]) * self.vocab;
+        let node = row * self.most + self.rows[row];
+        self.sampled[node] = true;
+        let start = node * self.vocab;
         let end = start + self.vocab;
         if self.probabilities.len() < end {
             self.probabilities.resize(end, 0.0);
@@ -94,13 +104,14 @@ impl Drafts {
     }
 
     /// The distribution that node `number` of a row was sampled from; `None`
-    /// where drafts are not sampled.
+    /// where it was not sampled.
     pub fn probabilities(&self, row: usize, number: u32) -> Option<&[f32]> {
-        if self.vocab == 0 {
+        let node = row * self.most + number as usize - 1;
+        if self.vocab == 0 || !self.sampled[node] {
             return None;
         }
-        let start = (row * self.most + number as usize - 1) * self.vocab;
-        self.probabilities.get(start..start + self.vocab)
+        self.probabilities
+            .get(node * self.vocab..(node + 1) * self.vocab)
     }
 
     /// The row's depth: the most nodes on a path.

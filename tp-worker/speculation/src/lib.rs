@@ -13,9 +13,11 @@ mod drafts;
 mod error;
 mod registry;
 mod tree;
+mod verify;
 
 pub use drafter::{Device, DraftRow, Drafter, ExtendRow, PageTable, Requests, batch_row};
 pub use drafts::{Drafts, Node};
 pub use error::DraftError;
 pub use registry::{Build, Drafting, Registry};
 pub use tree::{Expanded, TreeGrower, TreeShape, push_depths, push_masks};
+pub use verify::{Verified, Verifier, VerifyRow};

@@ -1,0 +1,226 @@
+//! Which drafted tokens a request takes, and the token after them.
+//!
+//! Rows of logits arrive in the order of nodes and are not kept, so a decision
+//! is taken at the node whose logits are there: nothing as large as the
+//! vocabulary is held per node. Parents come before children, so one look at
+//! each row of logits is enough in every mode.
+
+use lockstep_config::Verification;
+use lockstep_proto::sampling::{SamplingParams, TokenLogprob};
+use lockstep_sampling::{Request, Sampler, SamplingError, TokenHistory, token_logprob};
+
+use crate::{Drafts, Node};
+
+mod block;
+mod recursive;
+
+/// Verifies drafted rows, one after the other.
+///
+/// For each row: [`Self::begin`], [`Self::node`] for node 0 (the root, the last
+/// known token) and then every drafted node in the order of their numbers,
+/// [`Self::finish`]. Every mode is lossless: the tokens follow the law of
+/// sampling from the target one by one, with all of a request's parameters
+/// applied at each output position. Temperature 0 takes the same tokens as
+/// without speculation in every mode.
+///
+/// The random numbers are functions of the request's seed, the output position
+/// and the node's number. A position can be drafted for in several steps, but
+/// under a number of its own each time where it matters: block verification's
+/// outcome depends on the drafts and the numbers behind the accepted ones, so
+/// using these again would bias the next step.
+#[derive(Debug)]
+pub struct Verifier {
+    mode: Verification,
+    rule: Rule,
+    /// The node whose logits decide what comes next; `None`: all is decided.
+    current: Option<u32>,
+    verified: Verified,
+    /// The target's distribution at a node, then what is left of it.
+    law: Vec<f32>,
+    block: block::Block,
+}
+
+/// A row to verify.
+#[derive(Debug)]
+pub struct VerifyRow<'a> {
+    /// What was drafted.
+    pub drafts: &'a Drafts,
+    /// Which of the drafts' rows it is.
+    pub row: usize,
+    /// How the request's tokens are chosen.
+    pub params: &'a SamplingParams,
+    /// The request's tokens so far. Only read and changed when `params` has
+    /// penalties; the decided tokens are pushed as they are decided, and after
+    /// [`Verifier::finish`] it has taken in exactly [`Verified::tokens`].
+    pub history: &'a mut TokenHistory,
+    /// Output tokens so far, before this row.
+    pub position: u64,
+    /// Whether log-probabilities are reported, and of how many most likely tokens.
+    pub logprobs: Option<usize>,
+}
+
+/// What came of a row.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct Verified {
+    /// The accepted nodes, from the root on; without the root.
+    pub path: Vec<u32>,
+    /// The tokens of `path`, and the one that follows: always one more than
+    /// `path`, and nothing where the row failed.
+    pub tokens: Vec<u32>,
+    /// Log-probabilities of `tokens`; empty unless asked for.
+    pub logprobs: Vec<TokenLogprob>,
+}
+
+/// How a row is decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rule {
+    /// The target's token is sampled; a child that has it is descended to.
+    Coupled,
+    /// Children are accepted one by one with probability `min(1, p / q)`.
+    Recursive,
+    /// The chain is accepted as a block.
+    Block,
+}
+
+impl Verifier {
+    /// A verifier for rows of `vocab` logits and at most `max_nodes` drafted nodes.
+    pub fn new(mode: Verification, vocab: usize, max_nodes: usize) -> Self {
+        Self {
+            mode,
+            rule: Rule::Coupled,
+            current: None,
+            verified: Verified {
+                path: Vec::with_capacity(max_nodes),
+                tokens: Vec::with_capacity(max_nodes + 1),
+                logprobs: Vec::new(),
+            },
+            law: Vec::with_capacity(vocab),
+            block: block::Block::default(),
+        }
+    }
+
+    /// Begins a row.
+    ///
+    /// Drafts that were not sampled are verified like in mode `target` (which
+    /// has the same law then), and trees in mode `block` like in `rejection`.
+    pub fn begin(&mut self, row: &VerifyRow<'_>) {
+        self.rule = rule(self.mode, row);
+        self.current = Some(0);
+        self.verified.path.clear();
+        self.verified.tokens.clear();
+        self.verified.logprobs.clear();
+        self.block.begin();
+    }
+
+    /// Takes in the logits of one node. Those off the path cost nothing and may
+    /// be anything.
+    ///
+    /// # Errors
+    /// [`SamplingError`] at the root: the row fails and gets no token. Logits
+    /// that are not finite further down end the path before them, so that the
+    /// request meets them at its next step's root.
+    pub fn node(
+        &mut self,
+        number: u32,
+        logits: &[f32],
+        row: &mut VerifyRow<'_>,
+        sampler: &mut Sampler,
+    ) -> Result<(), SamplingError> {
+        if self.current != Some(number) {
+            return Ok(());
+        }
+        self.current = None;
+        let decided = match self.rule {
+            Rule::Coupled => self.coupled(number, logits, row, sampler),
+            Rule::Recursive => self.recursive(number, logits, row, sampler),
+            Rule::Block => self.block(number, logits, row, sampler),
+        };
+        match decided {
+            Err(error) if number == 0 => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends the row: what was accepted. The log-probabilities may be taken out.
+    pub fn finish(&mut self, row: &mut VerifyRow<'_>) -> &mut Verified {
+        self.current = None;
+        if self.rule == Rule::Block {
+            self.finish_block(row);
+        }
+        // A node whose logits decided nothing is not on the path: its token is
+        // the last one, as if it had not been drafted.
+        let decided = self.verified.tokens.len().saturating_sub(1);
+        self.verified.path.truncate(decided);
+        &mut self.verified
+    }
+
+    /// Samples like without speculation and looks whether that was drafted.
+    fn coupled(
+        &mut self,
+        number: u32,
+        logits: &[f32],
+        row: &mut VerifyRow<'_>,
+        sampler: &mut Sampler,
+    ) -> Result<(), SamplingError> {
+        let token = sampler.sample(logits, self.request(row))?;
+        let child = children(row.drafts.nodes(row.row), number)
+            .find(|(_, node)| node.token == token)
+            .map(|(child, _)| child);
+        self.take(token, child, logits, row)
+    }
+
+    /// Emits a token and goes on at the node that drafted it.
+    fn take(
+        &mut self,
+        token: u32,
+        child: Option<u32>,
+        logits: &[f32],
+        row: &mut VerifyRow<'_>,
+    ) -> Result<(), SamplingError> {
+        if let Some(top) = row.logprobs {
+            let logprob = token_logprob(logits, token, top)?;
+            self.verified.logprobs.push(logprob);
+        }
+        self.verified.tokens.push(token);
+        if row.params.has_penalties() {
+            row.history.push(token);
+        }
+        self.verified.path.extend(child);
+        self.current = child;
+        Ok(())
+    }
+
+    /// The request at the current node, whose depth is the number of tokens
+    /// decided so far.
+    fn request<'a>(&self, row: &'a VerifyRow<'_>) -> Request<'a> {
+        Request {
+            params: row.params,
+            history: row.history,
+            position: row.position + self.verified.tokens.len() as u64,
+        }
+    }
+}
+
+/// How a row is decided.
+fn rule(mode: Verification, row: &VerifyRow<'_>) -> Rule {
+    let nodes = row.drafts.nodes(row.row).len() as u32;
+    let sampled = |number| row.drafts.probabilities(row.row, number).is_some();
+    let coupled =
+        mode == Verification::Target || row.params.temperature == 0.0 || !(1..=nodes).any(sampled);
+    if coupled {
+        return Rule::Coupled;
+    }
+    let block = mode == Verification::Block
+        && row.drafts.is_chain(row.row)
+        && (1..=nodes).all(|number| block::law(row, number).is_some());
+    if block { Rule::Block } else { Rule::Recursive }
+}
+
+/// The nodes that follow `parent`, with their numbers.
+fn children(nodes: &[Node], parent: u32) -> impl Iterator<Item = (u32, Node)> {
+    let numbered = (1u32..).zip(nodes.iter().copied());
+    numbered.filter(move |(_, node)| node.parent == parent)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+//! Block verification of a chain (Sun et al., arXiv:2403.10444, algorithm 2).
+//!
+//! With `p(·|i)` the target's distribution behind `i` drafted tokens, `q` the
+//! draft's, and `γ` drafted tokens `x₁ … x_γ`:
+//! `b₀ = 1`, `bᵢ = min(bᵢ₋₁ · p(xᵢ|i−1) / q(xᵢ|i−1), 1)`;
+//! `zᵢ = Σₓ max(bᵢ · p(x|i) − q(x|i), 0)`;
+//! `hᵢ = zᵢ / (zᵢ + 1 − bᵢ)` for `i < γ`, `h_γ = b_γ`.
+//! The accepted length is the *largest* `i` with `uᵢ < hᵢ`, not the one before
+//! the first failure, and the next token is drawn in proportion to
+//! `max(b · p − q, 0)` there, or from `p` behind the whole chain.
+//!
+//! Logits are not kept, so the next token is drawn at every length that may be
+//! the accepted one, and the last such draw stands.
+
+use lockstep_proto::sampling::TokenLogprob;
+use lockstep_sampling::{
+    Sampler, SamplingError, Stream, inverse_cdf, subtract, token_logprob, uniform,
+};
+
+use super::{Verifier, VerifyRow};
+
+/// State of a chain.
+#[derive(Debug, Default)]
+pub(super) struct Block {
+    /// `bᵢ` at the current node.
+    ratio: f64,
+    /// The largest length accepted so far.
+    accepted: Option<Accepted>,
+}
+
+/// A length that passed, and what follows there.
+#[derive(Debug)]
+struct Accepted {
+    len: usize,
+    token: u32,
+    logprob: Option<TokenLogprob>,
+}
+
+impl Block {
+    pub(super) fn begin(&mut self) {
+        self.ratio = 1.0;
+        self.accepted = None;
+    }
+}
+
+/// The distribution that a node was drawn from; `None` where it was not.
+pub(super) fn law<'a>(row: &VerifyRow<'a>, number: u32) -> Option<&'a [f32]> {
+    let drafts = row.drafts;
+    let token = drafts.nodes(row.row)[number as usize - 1].token as usize;
+    let law = drafts.probabilities(row.row, number)?;
+    law.get(token).is_some_and(|q| *q > 0.0).then_some(law)
+}
+
+impl Verifier {
+    /// Tests the length that ends at node `number`, and takes the next drafted
+    /// token for the time being.
+    pub(super) fn block(
+        &mut self,
+        number: u32,
+        logits: &[f32],
+        row: &mut VerifyRow<'_>,
+        sampler: &mut Sampler,
+    ) -> Result<(), SamplingError> {
+        let request = self.request(row);
+        let (seed, position, len) = (request.params.seed, request.position, number as usize);
+        // That of the output position which the node's token was drafted for.
+        let point = match number {
+            0 => 0.0,
+            _ => uniform(seed, position - 1, Stream::ACCEPT, number),
+        };
+        let next = number + 1;
+        let (Some(node), Some(q)) = (row.drafts.nodes(row.row).get(len), next_law(row, next))
+        else {
+            if point < self.block.ratio {
+                let token = sampler.sample(logits, request)?;
+                return self.accept(len, token, logits, row);
+            }
+            return Ok(());
+        };
+        sampler.distribution(logits, request, &mut self.law)?;
+        let drafted = node.token as usize;
+        let ratio = self.block.ratio;
+        let next_ratio = ratio * f64::from(self.law[drafted]) / f64::from(q[drafted]);
+        let left = subtract(&mut self.law, ratio, q);
+        if number == 0 || point * (left + 1.0 - ratio) < left {
+            let token = if left > 0.0 {
+                let point = uniform(seed, position, Stream::RESIDUAL, number);
+                inverse_cdf(&self.law, point)
+            } else {
+                // The two are equal but for rounding: the drafted token is as
+                // good as any, and is accepted.
+                node.token
+            };
+            self.accept(len, token, logits, row)?;
+        }
+        if next_ratio > 0.0 {
+            self.block.ratio = next_ratio.min(1.0);
+            self.take(node.token, Some(next), logits, row)?;
+        }
+        Ok(())
+    }
+
+    /// Notes that the first `len` drafted tokens and then `token` may stand.
+    fn accept(
+        &mut self,
+        len: usize,
+        token: u32,
+        logits: &[f32],
+        row: &VerifyRow<'_>,
+    ) -> Result<(), SamplingError> {
+        let logprob = row.logprobs.map(|top| token_logprob(logits, token, top));
+        self.block.accepted = Some(Accepted {
+            len,
+            token,
+            logprob: logprob.transpose()?,
+        });
+        Ok(())
+    }
+
+    /// Takes back the tokens behind the accepted length and adds the one that
+    /// follows it.
+    pub(super) fn finish_block(&mut self, row: &mut VerifyRow<'_>) {
+        let accepted = self.block.accepted.take();
+        let verified = &mut self.verified;
+        let penalties = row.params.has_penalties();
+        let len = accepted.as_ref().map_or(0, |accepted| accepted.len);
+        for token in verified.tokens.drain(len..).filter(|_| penalties) {
+            row.history.pop(token);
+        }
+        verified.logprobs.truncate(len);
+        if let Some(accepted) = accepted {
+            verified.tokens.push(accepted.token);
+            verified.logprobs.extend(accepted.logprob);
+            if penalties {
+                row.history.push(accepted.token);
+            }
+        }
+    }
+}
+
+/// [`law`] of a node that may not exist.
+fn next_law<'a>(row: &VerifyRow<'a>, number: u32) -> Option<&'a [f32]> {
+    let exists = number as usize <= row.drafts.nodes(row.row).len();
+    exists.then(|| law(row, number)).flatten()
+}

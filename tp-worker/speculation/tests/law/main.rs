@@ -1,0 +1,128 @@
+//! The law of the text: χ² tests that speculative decoding draws the tokens
+//! that sampling one by one draws, for every way of verifying, on toy models
+//! small enough to know the law of their first three tokens exactly.
+//!
+//! Seeds are fixed, so a test that passes keeps passing; the bounds are those
+//! that a right law exceeds with probability 10⁻⁸. The wrong rules at the end
+//! show that a wrong law is far outside.
+
+mod chi2;
+mod schemes;
+mod toy;
+mod wrong;
+
+use lockstep_config::Verification;
+
+use chi2::Fit;
+use schemes::{Children, Scheme, Speculative};
+use toy::Case;
+use wrong::{Rule, Wrong};
+
+/// Texts per case; seven cases make more than a million per way.
+const TEXTS: u64 = 150_000;
+
+/// Texts per case of rules that are only here to be compared with.
+const FEW: u64 = 30_000;
+
+/// Counts texts of every case and compares with the exact law.
+fn follow_the_law(texts: u64, mut scheme: impl FnMut(&Case) -> Box<dyn Scheme>) {
+    for case in Case::all() {
+        let fit = Fit::of(&case, &mut *scheme(&case), texts);
+        assert!(fit.fits(), "{}: {fit:?}", case.name);
+    }
+}
+
+fn speculative(mode: Verification, widths: &'static [usize], children: Children, texts: u64) {
+    follow_the_law(texts, |case| {
+        Box::new(Speculative::new(case, mode, widths, children))
+    });
+}
+
+#[test]
+fn chains_by_rejection() {
+    speculative(
+        Verification::Rejection,
+        &[1, 1, 1],
+        Children::Sampled,
+        TEXTS,
+    );
+}
+
+#[test]
+fn chains_as_blocks() {
+    speculative(Verification::Block, &[1, 1, 1], Children::Sampled, TEXTS);
+}
+
+#[test]
+fn trees_by_recursive_rejection() {
+    speculative(Verification::Rejection, &[2, 2], Children::Sampled, TEXTS);
+}
+
+#[test]
+fn trees_with_certain_children() {
+    speculative(Verification::Rejection, &[3, 2], Children::Likeliest, TEXTS);
+}
+
+#[test]
+fn trees_with_sampled_and_certain_children() {
+    speculative(Verification::Rejection, &[3, 1], Children::Mixed, FEW);
+}
+
+#[test]
+fn trees_by_the_targets_own_tokens() {
+    speculative(Verification::Target, &[2, 2], Children::Likeliest, TEXTS);
+}
+
+#[test]
+fn trees_in_block_mode_are_verified_recursively() {
+    speculative(Verification::Block, &[2, 1], Children::Sampled, FEW);
+}
+
+/// Sun et al., theorem 2: a block is accepted no shorter than token by token.
+#[test]
+fn blocks_accept_at_least_as_much_as_tokens() {
+    let mut longer = false;
+    for case in Case::all() {
+        let accepted = |mode| {
+            let widths = &[1, 1, 1];
+            Speculative::new(&case, mode, widths, Children::Sampled).accepted(&case, TEXTS)
+        };
+        let (block, token) = (
+            accepted(Verification::Block),
+            accepted(Verification::Rejection),
+        );
+        // At most three are accepted, so a mean's deviation is below this.
+        let deviation = 1.5 * (2.0 / TEXTS as f64).sqrt();
+        assert!(
+            block > token - 4.0 * deviation,
+            "{}: {block} {token}",
+            case.name
+        );
+        longer |= block > token + 5.0 * deviation;
+    }
+    assert!(longer, "no case in which blocks do better");
+}
+
+/// The right rules in textbook form pass, so what the wrong ones fail by is
+/// not the way they are written.
+#[test]
+fn textbook_rules_follow_the_law() {
+    follow_the_law(FEW, |_| Box::new(Wrong::new(Rule::Tokens)));
+    follow_the_law(FEW, |_| Box::new(Wrong::new(Rule::Block)));
+}
+
+#[test]
+fn wrong_rules_are_caught() {
+    for rule in [
+        Rule::InvertedRatio,
+        Rule::ResidualIsTarget,
+        Rule::BlockFirstFailure,
+        Rule::BlockNumbersByPosition,
+    ] {
+        let caught = Case::all().iter().any(|case| {
+            let fit = Fit::of(case, &mut Wrong::new(rule), FEW);
+            !fit.fits()
+        });
+        assert!(caught, "{rule:?}");
+    }
+}
