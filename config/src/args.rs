@@ -12,6 +12,7 @@ mod process;
 mod refused;
 mod schedule;
 mod server;
+mod speculation;
 mod timeouts;
 
 pub use limits::LimitArgs;
@@ -22,6 +23,7 @@ pub use process::ProcessArgs;
 pub(crate) use refused::RefusedArgs;
 pub use schedule::{PolicyArg, ScheduleArgs};
 pub use server::ServerArgs;
+pub use speculation::{SpeculationArgs, VerificationArg};
 pub use timeouts::TimeoutArgs;
 
 /// All options of `lockstep serve`. `None` and `false` mean "not given".
@@ -39,6 +41,9 @@ pub struct ServeArgs {
     /// Batching.
     #[command(flatten)]
     pub schedule: ScheduleArgs,
+    /// Drafts and their verification.
+    #[command(flatten)]
+    pub speculation: SpeculationArgs,
     /// The public front.
     #[command(flatten)]
     pub server: ServerArgs,

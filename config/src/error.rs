@@ -80,6 +80,18 @@ impl ConfigError {
         }
     }
 
+    pub(crate) fn file(
+        option: &'static str,
+        path: &std::path::Path,
+        message: impl Into<String>,
+    ) -> Self {
+        Self::File {
+            option,
+            path: path.to_owned(),
+            message: message.into(),
+        }
+    }
+
     pub(crate) fn conflict(
         first: impl Into<String>,
         second: impl Into<String>,

@@ -78,8 +78,9 @@ fn read(path: &Path) -> Result<toml::Table, String> {
 
 /// Keys whose values are paths; relative ones begin at the file's own folder,
 /// wherever the program is started.
-const PATHS: [&str; 5] = [
+const PATHS: [&str; 6] = [
     "model-path",
+    "speculative-draft-model-path",
     "weight-cache",
     "api-key-file",
     "dist-secret-file",

@@ -13,9 +13,16 @@ impl EngineConfig {
     /// changing a result (folders, names, ports, threads, time limits of one
     /// process). Secrets stand in [`crate::NodeConfig`] and are never hashed.
     pub fn hash(&self) -> String {
-        let mut model = json!(self.model);
-        if let Some(model) = model.as_object_mut() {
-            model.remove("path");
+        let without_path = |mut model: Value| {
+            if let Some(model) = model.as_object_mut() {
+                model.remove("path");
+            }
+            model
+        };
+        let model = without_path(json!(self.model));
+        let mut speculation = json!(self.speculation);
+        if let Some(draft) = speculation.pointer_mut("/draft/model") {
+            *draft = without_path(draft.take());
         }
         let shared = json!({
             "version": env!("CARGO_PKG_VERSION"),
@@ -26,7 +33,7 @@ impl EngineConfig {
             "nnodes": self.parallel.nnodes,
             "kv": self.kv,
             "schedule": self.schedule,
-            "speculation": self.speculation,
+            "speculation": speculation,
             "step_watchdog_s": self.timeouts.step_watchdog_s,
             "context_length": self.server.context_length,
         });

@@ -29,7 +29,7 @@ pub use file::{ConfigFile, ConfigFileError};
 pub use file_args::with_config_file;
 pub use format::{Dtype, KvCacheDtype, Quantization};
 pub use hardware::Hardware;
-pub use memory::kv_heads_per_rank;
+pub use memory::{DraftMemory, kv_heads_per_rank};
 pub use model::{Architecture, ModelConfig, ModelConfigError, RopeConfig, RopeScaling};
 pub use resolve::{Resolved, resolve};
 pub use speculation::{

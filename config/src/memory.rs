@@ -1,14 +1,20 @@
 //! How much of the memory becomes KV cache.
 
 use crate::resolve::Resolved;
-use crate::{ConfigError, Dtype, Hardware, KvCacheDtype, KvConfig, ModelConfig, Quantization};
+use crate::{
+    ConfigError, Dtype, Hardware, KvCacheDtype, KvConfig, ModelConfig, Quantization,
+    SpeculationConfig,
+};
 
-/// Tokens beyond its text that a request may hold in the cache: what steps in
-/// flight write. One without overlap, two with it.
-const IN_FLIGHT: usize = 2;
+mod draft;
+
+pub use draft::DraftMemory;
 
 /// The largest number of cache slots that can be numbered.
 const MOST_TOKENS: usize = u32::MAX as usize;
+
+/// Bytes of a block of logits, on the device and on the host.
+const LOGITS: u64 = 2 * (64 << 20);
 
 /// What sizing depends on beside the model and the machine.
 pub(crate) struct Sizing {
@@ -17,16 +23,27 @@ pub(crate) struct Sizing {
     pub(crate) kv_dtype: KvCacheDtype,
     pub(crate) tp_size: usize,
     pub(crate) nnodes: usize,
+    pub(crate) node_rank: usize,
     pub(crate) page_size: usize,
     pub(crate) radix_cache: bool,
     pub(crate) max_running_requests: usize,
     /// Prompt tokens of one step; `None` = whole prompts.
     pub(crate) chunk: Option<usize>,
+    pub(crate) overlap: bool,
+    pub(crate) speculation: SpeculationConfig,
     /// `--context-length`.
     pub(crate) context_length: Option<usize>,
     /// `--max-total-tokens`.
     pub(crate) max_total_tokens: Option<usize>,
     pub(crate) mem_fraction_static: f64,
+}
+
+impl Sizing {
+    /// Tokens beyond its text that a request may hold in the cache: what a step
+    /// may write, and what steps in flight have written.
+    fn in_flight(&self) -> usize {
+        self.speculation.reserve(self.overlap)
+    }
 }
 
 /// Key/value heads that each rank holds: one copy serves as many of the rank's
@@ -41,11 +58,13 @@ pub fn kv_heads_per_rank(model: &ModelConfig, tp_size: usize) -> usize {
     local / a
 }
 
-/// Bytes that one cached token takes on this node, over its ranks.
+/// Bytes that one cached token takes on this node, over its ranks, with what
+/// the draft keeps of it.
 pub(crate) fn kv_bytes_per_token(model: &ModelConfig, sizing: &Sizing) -> u64 {
     let ranks = sizing.tp_size / sizing.nnodes;
     let heads = kv_heads_per_rank(model, sizing.tp_size) * ranks;
-    (2 * model.num_layers * heads * sizing.kv_dtype.row_bytes(model.head_dim)) as u64
+    let target = 2 * model.num_layers * heads * sizing.kv_dtype.row_bytes(model.head_dim);
+    target as u64 + draft::kv_bytes_per_token(sizing)
 }
 
 /// Bytes of weights on this node. A tied table is held once: rows are looked up
@@ -59,10 +78,9 @@ pub(crate) fn weight_bytes(model: &ModelConfig, sizing: &Sizing) -> u64 {
 }
 
 /// Bytes of activations that a step needs on this node, over its ranks: f32 for
-/// every token, and a block of logits.
+/// every token, and a block of logits. Every running request may have all its
+/// drafts verified.
 fn activation_bytes(model: &ModelConfig, sizing: &Sizing, context: usize) -> u64 {
-    /// Of a block of logits, on the device and on the host.
-    const LOGITS: u64 = 2 * (64 << 20);
     let ranks = sizing.tp_size / sizing.nnodes;
     let heads = model.num_heads / sizing.nnodes;
     let kv_heads = kv_heads_per_rank(model, sizing.tp_size) * ranks;
@@ -73,10 +91,14 @@ fn activation_bytes(model: &ModelConfig, sizing: &Sizing, context: usize) -> u64
         (3 * heads + 2 * kv_heads) * model.head_dim,
         3 * model.intermediate_size.div_ceil(sizing.nnodes),
     ];
-    let tokens = (sizing.chunk.unwrap_or(context) + sizing.max_running_requests) as u64;
+    let verified = sizing.speculation.max_speculative_num_draft_tokens.max(1);
+    let decoded = sizing.max_running_requests.saturating_mul(verified);
+    let tokens = sizing.chunk.unwrap_or(context).saturating_add(decoded) as u64;
     let rows = |width: usize| tokens.saturating_mul(4 * width as u64);
     let steps = widths.map(rows).into_iter().fold(0, u64::saturating_add);
-    steps.saturating_add(LOGITS.min(2 * rows(model.vocab_size)))
+    steps
+        .saturating_add(LOGITS.min(rows(model.vocab_size).saturating_mul(2)))
+        .saturating_add(draft::activation_bytes(model, sizing, tokens))
 }
 
 /// Sizes the cache and the context.
@@ -102,7 +124,7 @@ pub(crate) fn size(
         .min(MOST_TOKENS - 2 * page)
         / page
         * page;
-    let per_request = (wanted_context + IN_FLIGHT).next_multiple_of(page);
+    let per_request = (wanted_context + sizing.in_flight()).next_multiple_of(page);
     let useful = per_request.saturating_mul(sizing.max_running_requests);
     let tokens = match sizing.max_total_tokens {
         Some(tokens) if tokens / page == 0 => {
@@ -155,7 +177,7 @@ pub(crate) fn size(
 
 /// The longest text, given that one request must fit into the cache alone.
 fn context(wanted: usize, tokens: usize, sizing: &Sizing) -> Result<usize, ConfigError> {
-    let longest = tokens.saturating_sub(IN_FLIGHT);
+    let longest = tokens.saturating_sub(sizing.in_flight());
     if wanted <= longest {
         return Ok(wanted);
     }
@@ -186,13 +208,21 @@ fn room(
     let activations = activation_bytes(model, sizing, context);
     let kept = rest.max(activations);
     let budget = hardware.available_memory.saturating_sub(kept);
-    let weights = weight_bytes(model, sizing);
+    let drafts = draft::weight_bytes(model, sizing);
+    let weights = weight_bytes(model, sizing) + drafts;
     let least = kv_bytes_per_token(model, sizing) * sizing.page_size as u64;
     budget
         .checked_sub(weights)
         .filter(|room| *room >= least)
         .ok_or_else(|| ConfigError::Memory {
-            need: format!("the weights take {}", gib(weights)),
+            need: match drafts {
+                0 => format!("the weights take {}", gib(weights)),
+                drafts => format!(
+                    "the weights take {}, {} of it for drafts",
+                    gib(weights),
+                    gib(drafts)
+                ),
+            },
             have: format!(
                 "--mem-fraction-static {} of {}, and activations of {}, leave {} of the {} available",
                 sizing.mem_fraction_static,

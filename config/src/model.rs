@@ -11,6 +11,7 @@ mod rope;
 mod window;
 
 pub use error::ModelConfigError;
+pub(crate) use raw::Raw;
 
 /// Model families served, all dense decoder-only transformers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

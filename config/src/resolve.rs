@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use crate::args::{PolicyArg, ServeArgs};
 use crate::memory::{self, Sizing};
 use crate::{
-    ConfigError, EngineConfig, Hardware, ModelConfig, NodeConfig, ScheduleConfig, SchedulePolicy,
-    ServerConfig, SpeculationConfig, TimeoutConfig,
+    Algorithms, ConfigError, EngineConfig, Hardware, ModelConfig, NodeConfig, ScheduleConfig,
+    SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig,
 };
 
 mod format;
@@ -15,6 +15,7 @@ mod parallel;
 mod schedule;
 mod secret;
 mod server;
+mod speculation;
 
 /// A value, and what people should know about how it came about.
 #[derive(Debug)]
@@ -25,7 +26,8 @@ pub struct Resolved<T> {
     pub notes: Vec<String>,
 }
 
-/// Resolves options against the model and the machine.
+/// Resolves options against the model, the machine and the algorithms that the
+/// program can draft with.
 ///
 /// `node.run_dir` is the parent folder from `--run-dir`, or empty: whoever
 /// starts processes puts a folder of its own there.
@@ -35,20 +37,14 @@ pub struct Resolved<T> {
 pub fn resolve(
     args: &ServeArgs,
     hardware: &Hardware,
+    algorithms: &Algorithms,
 ) -> Result<Resolved<(EngineConfig, NodeConfig)>, ConfigError> {
     args.refused.check()?;
-    let Some(path) = &args.model.model_path else {
-        return Err(ConfigError::value(
-            "--model-path",
-            "",
-            "no model is named",
-            "Name its folder",
-        ));
-    };
-    let model = ModelConfig::load_for(path, args.model.context_length)?;
+    let model = model(args)?;
     let ranks = parallel::resolve(args, &model, hardware)?;
     let dtype = format::dtype(args);
     let quantization = format::quantization(args);
+    let speculation = speculation::resolve(args, &model, algorithms)?;
     let max_running_requests = args.schedule.max_running_requests.unwrap_or(64);
     let sizing = Sizing {
         dtype,
@@ -56,10 +52,13 @@ pub fn resolve(
         kv_dtype: format::kv_cache(args, dtype)?,
         tp_size: ranks.parallel.tp_size,
         nnodes: ranks.parallel.nnodes,
+        node_rank: ranks.node_rank,
         page_size: page_size(args)?,
         radix_cache: !args.memory.disable_radix_cache,
         max_running_requests,
         chunk: schedule::chunk(args),
+        overlap: !args.schedule.disable_overlap_schedule,
+        speculation: speculation.clone(),
         context_length: context_length(args, &model)?,
         max_total_tokens: args.memory.max_total_tokens,
         mem_fraction_static: fraction(args)?,
@@ -78,7 +77,7 @@ pub fn resolve(
         parallel: ranks.parallel,
         kv,
         schedule,
-        speculation: SpeculationConfig::none(),
+        speculation,
         timeouts: timeouts(args),
         server,
         model,
@@ -98,6 +97,18 @@ pub fn resolve(
         value: (engine, node),
         notes,
     })
+}
+
+fn model(args: &ServeArgs) -> Result<ModelConfig, ConfigError> {
+    let Some(path) = &args.model.model_path else {
+        return Err(ConfigError::value(
+            "--model-path",
+            "",
+            "no model is named",
+            "Name its folder",
+        ));
+    };
+    Ok(ModelConfig::load_for(path, args.model.context_length)?)
 }
 
 /// What to know about a server that others can reach and that asks for no key.

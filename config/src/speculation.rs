@@ -8,6 +8,7 @@ use crate::{ConfigError, ModelConfig};
 
 mod draft;
 
+pub(crate) use draft::OPTION as DRAFT_OPTION;
 pub use draft::{DraftKind, DraftModel};
 
 /// Speculative decoding, resolved. Every size that depends on it comes from here.
@@ -153,6 +154,11 @@ pub trait Algorithm: fmt::Debug + Send + Sync {
         let _ = is_draft;
         draft_tokens
     }
+    /// Whether it reads [`SpeculationConfig::ngram`]; the options of it are an
+    /// error with an algorithm that does not.
+    fn reads_ngram_options(&self) -> bool {
+        self.name() == "NGRAM"
+    }
     /// The largest `num_draft_tokens` over everything it may do.
     fn max_draft_tokens(&self, speculation: &SpeculationConfig) -> usize {
         self.tokens_per_request_for_verify(speculation.num_draft_tokens, false)
@@ -202,6 +208,21 @@ impl SpeculationConfig {
     /// Whether anything is drafted.
     pub fn enabled(&self) -> bool {
         self.algorithm.is_some()
+    }
+
+    /// KV slots that one decode step may write for one request, `W`: all nodes
+    /// that are drafted, or all tokens that are verified. 1 without speculation.
+    pub fn slots_per_step(&self) -> usize {
+        (self.num_steps * self.topk)
+            .max(self.max_speculative_num_draft_tokens)
+            .max(1)
+    }
+
+    /// KV slots that a request needs beyond its committed text when a step
+    /// starts: what the step may write, and under overlap also what an unseen
+    /// result may have committed.
+    pub fn reserve(&self, overlap: bool) -> usize {
+        self.slots_per_step() + if overlap { self.max_commit() } else { 0 }
     }
 
     /// The most tokens that one step commits for one request: the longest path

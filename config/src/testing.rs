@@ -1,12 +1,20 @@
 //! What tests of several modules need.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use clap::{CommandFactory, Parser};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{ConfigError, EngineConfig, Hardware, NodeConfig, ServeArgs, resolve};
+use crate::{
+    Algorithm, Algorithms, Capabilities, ConfigError, DraftKv, DraftModel, DraftShape,
+    EngineConfig, Hardware, ModelConfig, NodeConfig, ServeArgs, SpeculationConfig, resolve,
+};
+
+mod heads;
+
+pub(crate) use heads::{Head, head, tensor_names};
 
 /// A program with nothing but the serving options.
 #[derive(Debug, Parser)]
@@ -101,5 +109,105 @@ pub(crate) fn resolve_model(
         .expect("options that parse")
         .args;
     args.model.model_path = Some(model.to_owned());
-    resolve(&args, machine).map(|resolved| resolved.value)
+    resolve(&args, machine, &algorithms()).map(|resolved| resolved.value)
+}
+
+/// An algorithm of every kind.
+pub(crate) fn algorithms() -> Algorithms {
+    let mut algorithms = Algorithms::default();
+    for name in [
+        "EAGLE",
+        "EAGLE3",
+        "STANDALONE",
+        "NGRAM",
+        "BLOCKS",
+        "REFUSING",
+    ] {
+        algorithms.add(Arc::new(TestAlgorithm(name)));
+    }
+    algorithms
+}
+
+/// One of them, by its name.
+#[derive(Debug)]
+struct TestAlgorithm(&'static str);
+
+impl Algorithm for TestAlgorithm {
+    fn name(&self) -> &str {
+        self.0
+    }
+
+    fn summary(&self) -> &str {
+        "drafts for tests."
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let draft_kv = match self.0 {
+            "EAGLE" | "EAGLE3" => DraftKv::Pairs,
+            "STANDALONE" => DraftKv::Tokens,
+            _ => DraftKv::None,
+        };
+        let has_model = draft_kv != DraftKv::None;
+        Capabilities {
+            needs_draft_model: has_model,
+            draft_kv,
+            supports_tree: self.0 != "BLOCKS",
+            supports_target_verify_for_draft: self.0 == "BLOCKS",
+            draft_probabilities: has_model,
+            carries_hidden_states: draft_kv == DraftKv::Pairs,
+            adaptive: false,
+        }
+    }
+
+    fn default_shape(&self) -> DraftShape {
+        match self.0 {
+            "NGRAM" => DraftShape {
+                num_steps: 5,
+                topk: 4,
+                num_draft_tokens: 8,
+            },
+            _ => DraftShape {
+                num_steps: 3,
+                topk: 1,
+                num_draft_tokens: 4,
+            },
+        }
+    }
+
+    fn load_draft(
+        &self,
+        path: Option<&Path>,
+        target: &ModelConfig,
+    ) -> Result<Option<DraftModel>, ConfigError> {
+        let load = |path| match self.0 {
+            "EAGLE" => DraftModel::load_eagle(path, target),
+            "EAGLE3" => DraftModel::load_eagle3(path, target),
+            _ => DraftModel::load_model(path, target),
+        };
+        path.map(load).transpose()
+    }
+
+    fn validate(
+        &self,
+        speculation: &SpeculationConfig,
+        _: &ModelConfig,
+    ) -> Result<(), ConfigError> {
+        match self.0 {
+            "REFUSING" => Err(ConfigError::value(
+                "--speculative-num-steps",
+                speculation.num_steps,
+                "is refused",
+                "Give none",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn tokens_per_request_for_verify(&self, draft_tokens: usize, is_draft: bool) -> usize {
+        match (self.0, is_draft) {
+            ("BLOCKS", true) => 2 * draft_tokens,
+            ("BLOCKS", false) => 10 * draft_tokens,
+            _ => draft_tokens,
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! `lockstep config`: what `lockstep serve` with the same options would run.
 
-use lockstep_config::ServeArgs;
+use lockstep_config::{Algorithms, ServeArgs};
 use lockstep_process::exit;
 use serde_json::{Value, json};
 
@@ -8,8 +8,8 @@ use crate::console;
 use crate::error::LaunchError;
 use crate::settings::Settings;
 
-pub(crate) fn run(args: &ServeArgs) -> Result<u8, LaunchError> {
-    let settings = Settings::prepare(args)?;
+pub(crate) fn run(args: &ServeArgs, algorithms: &Algorithms) -> Result<u8, LaunchError> {
+    let settings = Settings::prepare(args, algorithms)?;
     console::answer(&format!("{:#}", describe(&settings)));
     Ok(exit::OK)
 }

@@ -4,8 +4,8 @@ use std::io::{self, Read, Write};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use lockstep_config::ServeArgs;
 use lockstep_config::args::ModelArgs;
+use lockstep_config::{Algorithms, ServeArgs};
 use lockstep_local_engine::LocalEngine;
 use lockstep_process::exit;
 use lockstep_proto::request::Request;
@@ -81,9 +81,9 @@ impl GenerateArgs {
 }
 
 /// Answers on stdout as tokens come; figures go to stderr.
-pub(crate) fn run(args: &GenerateArgs) -> anyhow::Result<u8> {
+pub(crate) fn run(args: &GenerateArgs, algorithms: &Algorithms) -> anyhow::Result<u8> {
     args.check()?;
-    let settings = Settings::prepare(&serve_args(args))?;
+    let settings = Settings::prepare(&serve_args(args), algorithms)?;
     let engine = &settings.file.engine;
     let tokenizer = Tokenizer::load(&engine.model.path)?;
     let input_ids = tokenizer.encode(&prompt(args, &settings)?, args.raw)?;

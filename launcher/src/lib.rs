@@ -22,23 +22,32 @@ mod settings;
 
 use cli::Command;
 use error::LaunchError;
+use lockstep_backend_cpu::CpuBackend;
 use lockstep_process::exit;
+use lockstep_speculation::Registry;
 
 /// The program: parses the command line and runs the command. Exit codes are
 /// in [`lockstep_process::exit`].
 pub fn main() -> ExitCode {
+    main_with(&Registry::empty())
+}
+
+/// [`main`], with the speculative algorithms of `registry`. A program with
+/// algorithms of its own is this one function.
+pub fn main_with(registry: &Registry<CpuBackend>) -> ExitCode {
+    let algorithms = registry.algorithms();
     let command = match cli::parse(std::env::args_os().collect()) {
         Ok(command) => command,
         Err(code) => return code,
     };
     let result = match command {
-        Command::Serve(args) => serve::run(&args),
-        Command::Generate(args) => generate::run(&args).map_err(LaunchError::Command),
-        Command::Pack(args) => pack::run(&args).map_err(LaunchError::Command),
-        Command::Bench(args) => lockstep_bench::run(*args, demo::unpack)
+        Command::Serve(args) => serve::run(&args, &algorithms),
+        Command::Generate(args) => generate::run(&args, &algorithms).map_err(LaunchError::Command),
+        Command::Pack(args) => pack::run(&args, &algorithms).map_err(LaunchError::Command),
+        Command::Bench(args) => lockstep_bench::run(*args, demo::unpack, registry)
             .map(|()| exit::OK)
             .map_err(LaunchError::Command),
-        Command::Config(args) => config_command::run(&args),
+        Command::Config(args) => config_command::run(&args, &algorithms),
         Command::Doctor => doctor::run(),
         Command::Role(role, run_dir) => return role::run(role, &run_dir),
     };

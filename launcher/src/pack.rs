@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
-use lockstep_config::ServeArgs;
 use lockstep_config::args::ModelArgs;
+use lockstep_config::{Algorithms, ServeArgs};
 use lockstep_process::exit;
 use lockstep_tp_worker::worker::WeightOrigin;
 use lockstep_tp_worker::worker::local::{LocalGroup, OnProgress};
@@ -34,7 +34,7 @@ pub(crate) struct PackArgs {
 }
 
 /// Packs what is not there yet, and names the files on stdout.
-pub(crate) fn run(args: &PackArgs) -> anyhow::Result<u8> {
+pub(crate) fn run(args: &PackArgs, algorithms: &Algorithms) -> anyhow::Result<u8> {
     if args.model.weight_cache.is_none() {
         bail!("no folder is named; give --weight-cache DIR");
     }
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &PackArgs) -> anyhow::Result<u8> {
     serve.parallel.tp_size = Some(args.tp_size);
     serve.parallel.threads_per_rank = args.threads;
     serve.schedule.max_running_requests = Some(1);
-    let settings = Settings::prepare(&serve)?;
+    let settings = Settings::prepare(&serve, algorithms)?;
     let (engine, node) = (&settings.file.engine, &settings.file.node);
     let bars = MultiProgress::new();
     let progress = progress(&bars, args.tp_size);

@@ -2,7 +2,7 @@
 
 use std::net::{TcpListener, ToSocketAddrs};
 
-use lockstep_config::ServeArgs;
+use lockstep_config::{Algorithms, ServeArgs};
 use lockstep_process::logging;
 
 use crate::console::Console;
@@ -23,8 +23,8 @@ mod summary;
 mod supervisor;
 
 /// Serves until told to stop; gives the exit code.
-pub(crate) fn run(args: &ServeArgs) -> Result<u8, LaunchError> {
-    let settings = Settings::prepare(args)?;
+pub(crate) fn run(args: &ServeArgs, algorithms: &Algorithms) -> Result<u8, LaunchError> {
+    let settings = Settings::prepare(args, algorithms)?;
     let node = &settings.file.node;
     logging::init("launcher", &node.log, node.log_json);
     if node.node_rank == 0 {

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use lockstep_config::{ConfigError, ConfigFile, Hardware, Resolved, ServeArgs, resolve};
+use lockstep_config::{
+    Algorithms, ConfigError, ConfigFile, Hardware, Resolved, ServeArgs, resolve,
+};
 use lockstep_process::logging;
 
 use crate::demo;
@@ -25,11 +27,11 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// Makes the run directory, puts the demo model there where no other is
-    /// named, and resolves the configuration.
+    /// named, and resolves the configuration with what the program can draft with.
     ///
     /// # Errors
     /// [`LaunchError`].
-    pub(crate) fn prepare(args: &ServeArgs) -> Result<Self, LaunchError> {
+    pub(crate) fn prepare(args: &ServeArgs, algorithms: &Algorithms) -> Result<Self, LaunchError> {
         let mut args = args.clone();
         check_log(&args)?;
         let run_dir = RunDir::create(args.process.run_dir.as_deref())?;
@@ -45,11 +47,14 @@ impl Settings {
         let Resolved {
             value: (engine, mut node),
             notes,
-        } = resolve(&args, &Hardware::detect())?;
+        } = resolve(&args, &Hardware::detect(), algorithms)?;
         node.run_dir = absolute(run_dir.path());
         node.weight_cache = node.weight_cache.as_deref().map(absolute);
         let mut engine = engine;
         engine.model.path = absolute(&engine.model.path);
+        if let Some(draft) = &mut engine.speculation.draft {
+            draft.model.path = absolute(&draft.model.path);
+        }
         let max_restarts = args.process.max_restarts.unwrap_or(0);
         Ok(Self {
             file: ConfigFile::new(engine, node),

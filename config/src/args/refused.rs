@@ -19,7 +19,13 @@ struct Refused {
     remedy: &'static str,
 }
 
-const SPECULATION: &str = "leave the speculative options out; decoding runs without drafts";
+const ADAPTIVE: &str = "give a fixed depth with --speculative-num-steps";
+const LOSSLESS: &str =
+    "leave it out; verification never changes the law of the text, see --speculative-verification";
+const DRAFT_AS_TARGET: &str = "leave it out; drafts are computed and cached as --dtype, \
+                               --quantization and --kv-cache-dtype say";
+const FOLDERS: &str = "name a folder with safetensors by --speculative-draft-model-path";
+const BREADTH: &str = "use --speculative-eagle-topk, the branches of each drafted token";
 const REPLICAS: &str = "use --tp-size, or run one server per replica behind a gateway";
 const EXPERTS: &str = "experts are not served; use a dense model";
 const LORA: &str = "merge the adapter into the model's weights and serve that";
@@ -51,12 +57,47 @@ const fn switch(names: &'static [&'static str], remedy: &'static str) -> Refused
 }
 
 const TABLE: &[Refused] = &[
-    valued(&["speculative-algorithm"], SPECULATION),
-    valued(&["speculative-draft-model-path"], SPECULATION),
-    valued(&["draft-model"], SPECULATION),
-    valued(&["speculative-num-steps"], SPECULATION),
-    valued(&["speculative-eagle-topk"], SPECULATION),
-    valued(&["speculative-num-draft-tokens"], SPECULATION),
+    switch(&["speculative-adaptive"], ADAPTIVE),
+    valued(&["speculative-adaptive-config"], ADAPTIVE),
+    valued(&["speculative-accept-threshold-single"], LOSSLESS),
+    valued(&["speculative-accept-threshold-acc"], LOSSLESS),
+    switch(
+        &["speculative-use-rejection-sampling"],
+        "use --speculative-verification rejection",
+    ),
+    switch(
+        &["speculative-use-block-verification"],
+        "use --speculative-verification block",
+    ),
+    valued(
+        &["speculative-token-map"],
+        "leave it out; a head brings its own map of tokens",
+    ),
+    valued(&["speculative-draft-model-revision"], FOLDERS),
+    valued(&["speculative-draft-load-format"], FOLDERS),
+    valued(&["speculative-draft-model-quantization"], DRAFT_AS_TARGET),
+    valued(&["speculative-draft-kv-cache-dtype"], DRAFT_AS_TARGET),
+    valued(
+        &["speculative-attention-mode"],
+        "leave it out; there is one kind of pass",
+    ),
+    valued(&["speculative-ngram-min-bfs-breadth"], BREADTH),
+    valued(&["speculative-ngram-max-bfs-breadth"], BREADTH),
+    valued(
+        &["speculative-ngram-match-type"],
+        "leave it out; the likeliest continuations are drafted",
+    ),
+    valued(
+        &[
+            "speculative-ngram-max-trie-depth",
+            "speculative-ngram-branch-length",
+        ],
+        "use --speculative-ngram-max-match-window-size and --speculative-num-steps",
+    ),
+    valued(
+        &["speculative-config"],
+        "use --speculative-algorithm, --speculative-draft-model-path and --speculative-num-steps",
+    ),
     passing(&["dp-size", "dp", "data-parallel-size"], &["1"], REPLICAS),
     passing(
         &["pp-size", "pp", "pipeline-parallel-size"],

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::{Sizing, activation_bytes, kv_bytes_per_token, kv_heads_per_rank, size, weight_bytes};
 use crate::testing::{folder, llama, machine, resolve_line, resolve_model, with};
-use crate::{Dtype, Hardware, KvCacheDtype, ModelConfig, Quantization};
+use crate::{Dtype, Hardware, KvCacheDtype, ModelConfig, Quantization, SpeculationConfig};
 
 fn model() -> ModelConfig {
     ModelConfig::load(folder(&llama(), None).path()).expect("a served model")
@@ -15,10 +15,13 @@ fn sizing() -> Sizing {
         kv_dtype: KvCacheDtype::Bfloat16,
         tp_size: 1,
         nnodes: 1,
+        node_rank: 0,
         page_size: 16,
         radix_cache: true,
         max_running_requests: 64,
         chunk: Some(512),
+        overlap: true,
+        speculation: SpeculationConfig::none(),
         context_length: None,
         max_total_tokens: None,
         mem_fraction_static: 0.85,

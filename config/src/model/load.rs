@@ -27,29 +27,46 @@ impl ModelConfig {
         let config = Raw::read(&dir.join("config.json"))?;
         let architecture = architecture(&config)?;
         refuse(&config, architecture)?;
-        let num_layers = config.required("num_hidden_layers")?;
-        let max_position_embeddings = config.required("max_position_embeddings")?;
-        let context = context_length.unwrap_or(max_position_embeddings);
-        window::check(&config, architecture, num_layers, context)?;
+        let model = Self::build(dir, &config, architecture)?;
+        let context = context_length.unwrap_or(model.max_position_embeddings);
+        window::check(&config, architecture, model.num_layers, context)?;
+        Ok(model)
+    }
+
+    /// Reads the `config.json` of a draft head, whose layer is a Llama's,
+    /// whatever its architecture is called.
+    ///
+    /// # Errors
+    /// As [`ModelConfig::load`].
+    pub(crate) fn of_head(dir: &Path, config: &Raw) -> Result<Self, ModelConfigError> {
+        refuse(config, Architecture::Llama)?;
+        Self::build(dir, config, Architecture::Llama)
+    }
+
+    fn build(
+        dir: &Path,
+        config: &Raw,
+        architecture: Architecture,
+    ) -> Result<Self, ModelConfigError> {
         let hidden_size = config.required("hidden_size")?;
         let num_heads = config.required("num_attention_heads")?;
-        let (num_kv_heads, head_dim) = heads(&config, architecture, hidden_size, num_heads)?;
+        let (num_kv_heads, head_dim) = heads(config, architecture, hidden_size, num_heads)?;
         let vocab_size = config.required("vocab_size")?;
         let bias = config.flag("attention_bias", false)?;
-        let (eos_token_ids, bos_token_id) = special_tokens(dir, &config, vocab_size)?;
+        let (eos_token_ids, bos_token_id) = special_tokens(dir, config, vocab_size)?;
         let model = Self {
             path: dir.to_owned(),
             architecture,
             hidden_size,
-            num_layers,
+            num_layers: config.required("num_hidden_layers")?,
             num_heads,
             num_kv_heads,
             head_dim,
             intermediate_size: config.required("intermediate_size")?,
             vocab_size,
-            max_position_embeddings,
+            max_position_embeddings: config.required("max_position_embeddings")?,
             rms_norm_eps: config.number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
-            rope: rope::read(&config)?,
+            rope: rope::read(config)?,
             // All four families default to an output head of their own.
             tie_word_embeddings: config.flag("tie_word_embeddings", false)?,
             // Qwen2 has these biases without saying so, and no others.
@@ -60,7 +77,7 @@ impl ModelConfig {
             eos_token_ids,
             bos_token_id,
         };
-        believable(&config, &model)?;
+        believable(config, &model)?;
         Ok(model)
     }
 }

@@ -11,7 +11,7 @@ use super::ModelConfigError;
 const LARGEST: u64 = 1 << 31;
 
 /// A JSON object and where it came from.
-pub(super) struct Raw {
+pub(crate) struct Raw {
     path: PathBuf,
     prefix: String,
     map: Map<String, Value>,
@@ -19,7 +19,7 @@ pub(super) struct Raw {
 
 impl Raw {
     /// Reads a file.
-    pub(super) fn read(path: &Path) -> Result<Self, ModelConfigError> {
+    pub(crate) fn read(path: &Path) -> Result<Self, ModelConfigError> {
         let path = path.to_owned();
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
@@ -42,17 +42,17 @@ impl Raw {
     }
 
     /// The value; `None` where absent or null.
-    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+    pub(crate) fn get(&self, key: &str) -> Option<&Value> {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
     /// Whether the key is there, be it null.
-    pub(super) fn has(&self, key: &str) -> bool {
+    pub(crate) fn has(&self, key: &str) -> bool {
         self.map.contains_key(key)
     }
 
     /// A size: a whole number, at least 1.
-    pub(super) fn size(&self, key: &str) -> Result<Option<usize>, ModelConfigError> {
+    pub(crate) fn size(&self, key: &str) -> Result<Option<usize>, ModelConfigError> {
         let Some(value) = self.get(key) else {
             return Ok(None);
         };
@@ -63,13 +63,13 @@ impl Raw {
     }
 
     /// A size that must be there.
-    pub(super) fn required(&self, key: &str) -> Result<usize, ModelConfigError> {
+    pub(crate) fn required(&self, key: &str) -> Result<usize, ModelConfigError> {
         self.size(key)?
             .ok_or_else(|| self.wrong(key, "is missing".into()))
     }
 
     /// A number above zero.
-    pub(super) fn number(&self, key: &str) -> Result<Option<f64>, ModelConfigError> {
+    pub(crate) fn number(&self, key: &str) -> Result<Option<f64>, ModelConfigError> {
         let Some(value) = self.get(key) else {
             return Ok(None);
         };
@@ -80,7 +80,7 @@ impl Raw {
     }
 
     /// True or false.
-    pub(super) fn flag(&self, key: &str, default: bool) -> Result<bool, ModelConfigError> {
+    pub(crate) fn flag(&self, key: &str, default: bool) -> Result<bool, ModelConfigError> {
         match self.get(key) {
             None => Ok(default),
             Some(Value::Bool(flag)) => Ok(*flag),
@@ -89,7 +89,7 @@ impl Raw {
     }
 
     /// A text.
-    pub(super) fn text(&self, key: &str) -> Result<Option<&str>, ModelConfigError> {
+    pub(crate) fn text(&self, key: &str) -> Result<Option<&str>, ModelConfigError> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
@@ -98,7 +98,7 @@ impl Raw {
     }
 
     /// A nested object.
-    pub(super) fn object(&self, key: &str) -> Result<Option<Self>, ModelConfigError> {
+    pub(crate) fn object(&self, key: &str) -> Result<Option<Self>, ModelConfigError> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::Object(map)) => Ok(Some(Self {
@@ -111,7 +111,7 @@ impl Raw {
     }
 
     /// One token id or a list of them.
-    pub(super) fn token_ids(&self, key: &str) -> Result<Vec<u32>, ModelConfigError> {
+    pub(crate) fn token_ids(&self, key: &str) -> Result<Vec<u32>, ModelConfigError> {
         let wrong = |value: &Value| self.wrong(key, format!("is {value}, not a token id"));
         let id = |value: &Value| {
             value
@@ -127,7 +127,7 @@ impl Raw {
     }
 
     /// The error for a value that makes no sense.
-    pub(super) fn wrong(&self, key: &str, message: String) -> ModelConfigError {
+    pub(crate) fn wrong(&self, key: &str, message: String) -> ModelConfigError {
         let key = format!("{}{key}", self.prefix);
         ModelConfigError::Key {
             path: self.path.clone(),
@@ -137,7 +137,7 @@ impl Raw {
     }
 
     /// The error for a value that is not served.
-    pub(super) fn unsupported(&self, key: &str, remedy: impl Into<String>) -> ModelConfigError {
+    pub(crate) fn unsupported(&self, key: &str, remedy: impl Into<String>) -> ModelConfigError {
         ModelConfigError::Unsupported {
             path: self.path.clone(),
             key: format!("{}{key}", self.prefix),

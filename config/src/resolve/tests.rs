@@ -1,6 +1,6 @@
 use clap::Parser;
 
-use crate::testing::{Program, folder, llama, machine, resolve_line};
+use crate::testing::{Program, algorithms, folder, llama, machine, resolve_line};
 use crate::{
     ConfigError, ConfigFile, Dtype, KvCacheDtype, Quantization, SchedulePolicy, TimeoutConfig,
     resolve,
@@ -200,14 +200,6 @@ const REFUSED: &[(&str, &[&str])] = &[
         &["--pin-cores auto", "--threads-per-rank"],
     ),
     ("--tp 4 --pin-cores auto", &["--pin-cores auto", "4 ranks"]),
-    (
-        "--speculative-algorithm EAGLE",
-        &["--speculative-algorithm", "not supported"],
-    ),
-    (
-        "--speculative-num-steps 3",
-        &["--speculative-num-steps", "not supported"],
-    ),
     ("--dp-size 2", &["--dp-size", "--tp-size"]),
     ("--pp 2", &["--pp-size", "--tp-size"]),
     ("--ep-size 2", &["--ep-size", "dense model"]),
@@ -379,7 +371,9 @@ fn an_open_server_is_noted() {
         let words = ["lockstep"].into_iter().chain(line.split_whitespace());
         let mut args = Program::try_parse_from(words).expect("parses").args;
         args.model.model_path = Some(model.path().to_owned());
-        let notes = resolve(&args, &machine()).expect("good").notes;
+        let notes = resolve(&args, &machine(), &algorithms())
+            .expect("good")
+            .notes;
         assert_eq!(!notes.is_empty(), noted, "{line}: {notes:?}");
     }
 }
@@ -387,7 +381,7 @@ fn an_open_server_is_noted() {
 #[test]
 fn a_folder_is_required() {
     let args = Program::try_parse_from(["lockstep"]).expect("parses").args;
-    let error = resolve(&args, &machine()).expect_err("no model");
+    let error = resolve(&args, &machine(), &algorithms()).expect_err("no model");
     assert!(matches!(
         error,
         ConfigError::Value {

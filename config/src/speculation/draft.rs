@@ -1,8 +1,19 @@
-//! What is drafted with, read from its own `config.json`.
+//! What is drafted with, read from its own folder.
+
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ModelConfig;
+use crate::{ConfigError, ModelConfig};
+
+mod capture;
+mod folder;
+mod tokens;
+
+use folder::{Folder, Found};
+
+/// The option that names the folder.
+pub(crate) const OPTION: &str = "--speculative-draft-model-path";
 
 /// A draft model or head.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -30,3 +41,124 @@ pub enum DraftKind {
         capture_layers: Vec<usize>,
     },
 }
+
+impl DraftModel {
+    /// Reads a whole model: any that could be served itself, with the target's
+    /// vocabulary.
+    ///
+    /// # Errors
+    /// [`ConfigError::File`]: the folder is missing, damaged or of another
+    /// kind, or its tokens are not the target's.
+    pub fn load_model(path: &Path, target: &ModelConfig) -> Result<Self, ConfigError> {
+        Folder::open(path)?.must_hold(Found::Model)?;
+        let model = ModelConfig::load(path).map_err(|error| folder::damaged(path, error))?;
+        if model.vocab_size != target.vocab_size {
+            return Err(ConfigError::file(
+                OPTION,
+                path,
+                format!(
+                    "the model has {} tokens and the target {}; give a smaller model of the \
+                     target's own family, with the same tokenizer.",
+                    model.vocab_size, target.vocab_size
+                ),
+            ));
+        }
+        tokens::compare(path, &target.path)?;
+        Ok(Self {
+            model,
+            kind: DraftKind::Model,
+        })
+    }
+
+    /// Reads an EAGLE-1/2 head in SafeAILab's layout.
+    ///
+    /// # Errors
+    /// [`ConfigError::File`]: the folder is missing, damaged or of another
+    /// kind, or the head is another model's.
+    pub fn load_eagle(path: &Path, target: &ModelConfig) -> Result<Self, ConfigError> {
+        let folder = Folder::open(path)?;
+        folder.must_hold(Found::Eagle)?;
+        Ok(Self {
+            model: head(&folder, target)?,
+            kind: DraftKind::Eagle,
+        })
+    }
+
+    /// Reads an EAGLE-3 head in the layout of SafeAILab, SpecForge and SGLang.
+    ///
+    /// # Errors
+    /// [`ConfigError::File`]: the folder is missing, damaged or of another
+    /// kind, or the head is another model's.
+    pub fn load_eagle3(path: &Path, target: &ModelConfig) -> Result<Self, ConfigError> {
+        let folder = Folder::open(path)?;
+        folder.must_hold(Found::Eagle3)?;
+        let model = head(&folder, target)?;
+        let damaged = |error| folder::damaged(path, error);
+        // Other arrangements of the norms, which no key of the tensors tells.
+        for key in ["norm_before_residual", "norm_before_fc", "norm_output"] {
+            if folder.config.flag(key, false).map_err(damaged)? {
+                let remedy = "heads with other norms than EAGLE-3's own are not served";
+                return Err(damaged(folder.config.unsupported(key, remedy)));
+            }
+        }
+        let draft_vocab_size = folder
+            .config
+            .size("draft_vocab_size")
+            .map_err(damaged)?
+            .unwrap_or(target.vocab_size);
+        if draft_vocab_size > target.vocab_size {
+            let message = format!("is more than the target's {} tokens", target.vocab_size);
+            return Err(damaged(folder.config.wrong("draft_vocab_size", message)));
+        }
+        let capture_layers = capture::layers(&folder, target.num_layers)?;
+        Ok(Self {
+            model,
+            kind: DraftKind::Eagle3 {
+                draft_vocab_size,
+                capture_layers,
+            },
+        })
+    }
+}
+
+/// The one layer of a head, after a check that it was made for the target.
+fn head(folder: &Folder, target: &ModelConfig) -> Result<ModelConfig, ConfigError> {
+    let path = &folder.path;
+    let damaged = |error| folder::damaged(path, error);
+    let mut model = ModelConfig::of_head(path, &folder.config).map_err(damaged)?;
+    // SafeAILab's name for biases on q, k and v alone.
+    model.qkv_bias |= folder.config.flag("qkv_bias", false).map_err(damaged)?;
+    if model.num_layers != 1 {
+        let remedy = "heads have one layer";
+        return Err(damaged(
+            folder.config.unsupported("num_hidden_layers", remedy),
+        ));
+    }
+    let width = folder
+        .config
+        .size("target_hidden_size")
+        .map_err(damaged)?
+        .unwrap_or(target.hidden_size);
+    for (what, head, target) in [
+        ("a hidden size", model.hidden_size, target.hidden_size),
+        ("a target's hidden size", width, target.hidden_size),
+        ("a vocabulary", model.vocab_size, target.vocab_size),
+    ] {
+        if head != target {
+            return Err(ConfigError::file(
+                OPTION,
+                path,
+                format!(
+                    "the head was made for another model: it has {what} of {head}, and the \
+                     target's is {target}. Give the head trained for this model."
+                ),
+            ));
+        }
+    }
+    model.eos_token_ids.clone_from(&target.eos_token_ids);
+    model.bos_token_id = target.bos_token_id;
+    Ok(model)
+}
+
+#[cfg(test)]
+mod tests;

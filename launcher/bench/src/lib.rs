@@ -21,6 +21,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::{Args as ClapArgs, Subcommand};
+use lockstep_backend_cpu::CpuBackend;
+use lockstep_speculation::Registry;
 
 /// Measure this machine with Lockstep.
 #[derive(Debug, ClapArgs)]
@@ -57,13 +59,15 @@ enum Bench {
 /// Writes the demo model below a folder and gives its path.
 pub type DemoModel = fn(&Path) -> io::Result<PathBuf>;
 
-/// Runs one benchmark; `demo` is the model where none is named.
+/// Runs one benchmark; `demo` is the model where none is named, and `registry`
+/// what it can draft with.
 ///
 /// # Errors
 /// When it can't be run as asked; no figures are printed then.
-pub fn run(args: Args, demo: DemoModel) -> anyhow::Result<()> {
+pub fn run(args: Args, demo: DemoModel, registry: &Registry<CpuBackend>) -> anyhow::Result<()> {
+    let algorithms = registry.algorithms();
     let report = match args.bench {
-        Bench::Offline(bench) => offline::run(*bench, demo)?,
+        Bench::Offline(bench) => offline::run(*bench, demo, &algorithms)?,
         Bench::Serve(bench) => serve::run(*bench)?,
         Bench::Kernels(bench) => kernels::run(&bench)?,
         Bench::Quality(bench) => quality::run(&bench, demo)?,

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
 use lockstep_config::args::{MemoryArgs, ModelArgs, ParallelArgs, ScheduleArgs};
-use lockstep_config::{EngineConfig, Hardware, NodeConfig, ServeArgs};
+use lockstep_config::{Algorithms, EngineConfig, Hardware, NodeConfig, ServeArgs};
 use lockstep_local_engine::LocalEngine;
 
 use crate::limits::{Drift, Limits, Traffic, working_set};
@@ -47,6 +47,9 @@ pub struct Args {
     memory: MemoryArgs,
     #[command(flatten)]
     schedule: ScheduleArgs,
+    /// What the program can draft with.
+    #[arg(skip)]
+    algorithms: Algorithms,
 }
 
 /// What is measured.
@@ -59,7 +62,8 @@ enum Phase {
 }
 
 /// Runs the benchmark.
-pub fn run(args: Args, demo: DemoModel) -> anyhow::Result<Report> {
+pub fn run(mut args: Args, demo: DemoModel, algorithms: &Algorithms) -> anyhow::Result<Report> {
+    args.algorithms = algorithms.clone();
     report(args, demo, working_set()?)
 }
 
@@ -176,7 +180,8 @@ fn resolve(args: &Args) -> anyhow::Result<(EngineConfig, NodeConfig)> {
     );
     engine.model.context_length.get_or_insert(longest + 16);
     engine.schedule.max_running_requests.get_or_insert(batch);
-    let (config, node) = lockstep_config::resolve(&engine, &Hardware::detect())?.value;
+    let (config, node) =
+        lockstep_config::resolve(&engine, &Hardware::detect(), &args.algorithms)?.value;
     ensure!(
         config.server.context_length >= longest,
         "the measurements need a --context-length of {longest}"

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
 use lockstep_config::args::{DtypeArg, KvCacheDtypeArg, MemoryArgs, ModelArgs, QuantizationArg};
-use lockstep_config::{EngineConfig, Hardware, ServeArgs};
+use lockstep_config::{Algorithms, EngineConfig, Hardware, ServeArgs};
 use serde_json::json;
 
 use crate::report::{Report, progress};
@@ -173,7 +173,9 @@ fn config(
     );
     serve.parallel.threads_per_rank = args.threads;
     serve.schedule.max_running_requests = Some(texts::AT_ONCE);
-    Ok(lockstep_config::resolve(&serve, &Hardware::detect())?
-        .value
-        .0)
+    Ok(
+        lockstep_config::resolve(&serve, &Hardware::detect(), &Algorithms::default())?
+            .value
+            .0,
+    )
 }

@@ -1,4 +1,4 @@
-use lockstep_config::{ConfigFile, Hardware, ServeArgs, resolve};
+use lockstep_config::{Algorithms, ConfigFile, Hardware, ServeArgs, resolve};
 
 /// A configuration of the demo model, for tests of other modules.
 pub(crate) fn config_file() -> ConfigFile {
@@ -11,7 +11,7 @@ pub(crate) fn config_file() -> ConfigFile {
         available_memory: 8 << 30,
         memory_limit: None,
     };
-    let (engine, node) = resolve(&args, &hardware)
+    let (engine, node) = resolve(&args, &hardware, &Algorithms::default())
         .expect("a good configuration")
         .value;
     ConfigFile::new(engine, node)

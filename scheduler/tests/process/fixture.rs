@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, thread::JoinHandle, time::Duration};
 
-use lockstep_config::{EngineConfig, Hardware, NodeConfig, ServeArgs};
+use lockstep_config::{Algorithms, EngineConfig, Hardware, NodeConfig, ServeArgs};
 use lockstep_planner::sim::{SimModel, SimWorker};
 use lockstep_process::{ControlLink, Role, RoleContext, connect_unix};
 use lockstep_proto::{
@@ -52,7 +52,8 @@ impl Scheduler {
     /// Starts one; its workers are the test's to attach.
     pub fn start(args: &ServeArgs) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let resolved = lockstep_config::resolve(args, &Hardware::detect()).expect("valid options");
+        let resolved = lockstep_config::resolve(args, &Hardware::detect(), &Algorithms::default())
+            .expect("valid options");
         let (engine, mut node) = resolved.value;
         node.run_dir = dir.path().to_owned();
         let (link, _reports) = ControlLink::detached();

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use lockstep_config::{
-    Dtype, EngineConfig, Hardware, ServeArgs,
+    Algorithms, Dtype, EngineConfig, Hardware, ServeArgs,
     args::{DtypeArg, PolicyArg},
     resolve,
 };
@@ -89,7 +89,7 @@ impl Setup {
             available_memory: 8 << 30,
             memory_limit: None,
         };
-        let (config, _) = resolve(&args, &machine)
+        let (config, _) = resolve(&args, &machine, &Algorithms::default())
             .unwrap_or_else(|error| panic!("{self:?}: {error}"))
             .value;
         config

@@ -1,0 +1,70 @@
+use std::path::PathBuf;
+
+use super::positive;
+
+const HEADING: &str = "Speculative decoding";
+
+/// How drafted tokens can be verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum VerificationArg {
+    /// Accept a draft where the target would have chosen the same token: texts
+    /// at a seed are those without speculation.
+    Target,
+    /// Accept a draft with probability min(1, p/q): as many texts of each kind,
+    /// and more accepted drafts at temperatures above 0.
+    Rejection,
+    /// As rejection, over a whole chain at once.
+    Block,
+}
+
+/// Drafting tokens cheaply and verifying several of them in one pass.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct SpeculationArgs {
+    /// What drafts tokens for the model to verify, several in one pass
+    /// [default: none; demo model: EAGLE3].
+    ///
+    /// EAGLE3 and EAGLE use a small head trained for the model, STANDALONE a
+    /// smaller model with the same tokenizer, NGRAM the texts seen so far,
+    /// NEXTN layers that come with the model. `none` turns drafting off.
+    /// Whatever is drafted, the text stays the model's own.
+    #[arg(long, env = "LOCKSTEP_SPECULATIVE_ALGORITHM", value_name = "NAME",
+          help_heading = HEADING)]
+    pub speculative_algorithm: Option<String>,
+    /// Folder of the draft head or model: config.json and safetensors.
+    #[arg(long, aliases = ["draft-model", "speculative-draft-model"],
+          env = "LOCKSTEP_SPECULATIVE_DRAFT_MODEL_PATH", value_name = "DIR",
+          help_heading = HEADING)]
+    pub speculative_draft_model_path: Option<PathBuf>,
+    /// Draft steps: how many tokens deep a chain or tree is, at most 64
+    /// [default: the algorithm's, mostly 3].
+    #[arg(long, env = "LOCKSTEP_SPECULATIVE_NUM_STEPS", value_name = "STEPS",
+          value_parser = positive, help_heading = HEADING)]
+    pub speculative_num_steps: Option<usize>,
+    /// Branches of each drafted token, at most 64; 1 = a chain [default: the
+    /// algorithm's, mostly 1].
+    #[arg(long, env = "LOCKSTEP_SPECULATIVE_EAGLE_TOPK", value_name = "BRANCHES",
+          value_parser = positive, help_heading = HEADING)]
+    pub speculative_eagle_topk: Option<usize>,
+    /// Tokens of a request in one verification, its last known token included,
+    /// at most 512 [default: chains: steps + 1; trees: 1 + steps × branches].
+    #[arg(long, env = "LOCKSTEP_SPECULATIVE_NUM_DRAFT_TOKENS", value_name = "TOKENS",
+          value_parser = positive, help_heading = HEADING)]
+    pub speculative_num_draft_tokens: Option<usize>,
+    /// How drafts are verified above temperature 0 [default: target].
+    #[arg(long, env = "LOCKSTEP_SPECULATIVE_VERIFICATION", value_name = "MODE",
+          help_heading = HEADING)]
+    pub speculative_verification: Option<VerificationArg>,
+    /// NGRAM: tokens of the shortest suffix that is looked up [default: 1].
+    #[arg(long, env = "LOCKSTEP_SPECULATIVE_NGRAM_MIN_MATCH_WINDOW_SIZE",
+          value_name = "TOKENS", value_parser = positive, help_heading = HEADING)]
+    pub speculative_ngram_min_match_window_size: Option<usize>,
+    /// NGRAM: tokens of the longest suffix that is looked up, at most 64
+    /// [default: 16].
+    #[arg(long, env = "LOCKSTEP_SPECULATIVE_NGRAM_MAX_MATCH_WINDOW_SIZE",
+          value_name = "TOKENS", value_parser = positive, help_heading = HEADING)]
+    pub speculative_ngram_max_match_window_size: Option<usize>,
+    /// NGRAM: nodes of the memory that requests share [default: 1048576].
+    #[arg(long, env = "LOCKSTEP_SPECULATIVE_NGRAM_CAPACITY", value_name = "NODES",
+          value_parser = positive, help_heading = HEADING)]
+    pub speculative_ngram_capacity: Option<usize>,
+}

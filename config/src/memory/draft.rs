@@ -1,0 +1,169 @@
+//! What drafting takes: weights, keys and values, activations. All of it lies
+//! with rank 0, which drafts alone.
+
+use super::Sizing;
+use crate::{
+    DraftKind, DraftKv, DraftModel, EngineConfig, KvCacheDtype, ModelConfig, SpeculationConfig,
+    Verification,
+};
+
+/// Bytes that drafting takes on the node with rank 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DraftMemory {
+    /// Weights of the draft, and the whole tables of tokens that it shares with
+    /// the target, where each rank of the target holds a part of them.
+    pub weights: u64,
+    /// Its keys and values, for the whole cache.
+    pub kv: u64,
+}
+
+impl EngineConfig {
+    /// What drafting takes; `None` where nothing is drafted, or without weights.
+    pub fn draft_memory(&self) -> Option<DraftMemory> {
+        let draft = self.speculation.draft.as_ref()?;
+        let tables = Tables {
+            tp_size: self.parallel.tp_size,
+            target: &self.model,
+        };
+        let bytes = weights(draft, &tables);
+        let tokens = (self.kv.num_pages * self.kv.page_size) as u64;
+        Some(DraftMemory {
+            weights: self
+                .quantization
+                .bytes(self.dtype, bytes.projections, bytes.tables) as u64,
+            kv: tokens * kv_bytes(&self.speculation, self.kv.dtype),
+        })
+    }
+}
+
+/// Bytes of keys and values of a token.
+fn kv_bytes(speculation: &SpeculationConfig, dtype: KvCacheDtype) -> u64 {
+    match (&speculation.draft, speculation.draft_kv) {
+        (None, _) | (_, DraftKv::None) => 0,
+        (Some(DraftModel { model, .. }), _) => {
+            (2 * model.num_layers * model.num_kv_heads * dtype.row_bytes(model.head_dim)) as u64
+        }
+    }
+}
+
+/// Bytes that a cached token takes on this node beside the target's.
+pub(super) fn kv_bytes_per_token(sizing: &Sizing) -> u64 {
+    match sizing.node_rank {
+        0 => kv_bytes(&sizing.speculation, sizing.kv_dtype),
+        _ => 0,
+    }
+}
+
+/// Bytes of weights on this node beside the target's.
+pub(super) fn weight_bytes(target: &ModelConfig, sizing: &Sizing) -> u64 {
+    let Some(draft) = sizing
+        .speculation
+        .draft
+        .as_ref()
+        .filter(|_| sizing.node_rank == 0)
+    else {
+        return 0;
+    };
+    let tables = Tables {
+        tp_size: sizing.tp_size,
+        target,
+    };
+    let weights = weights(draft, &tables);
+    sizing
+        .quantization
+        .bytes(sizing.dtype, weights.projections, weights.tables) as u64
+}
+
+/// Whose tables of tokens a head reads.
+struct Tables<'a> {
+    tp_size: usize,
+    target: &'a ModelConfig,
+}
+
+/// Numbers of weights.
+#[derive(Debug, PartialEq, Eq)]
+struct Weights {
+    /// In layers.
+    projections: usize,
+    /// In tables of tokens.
+    tables: usize,
+}
+
+fn weights(draft: &DraftModel, shared: &Tables<'_>) -> Weights {
+    let model = &draft.model;
+    let hidden = model.hidden_size;
+    // One layer of a head; queries, keys and values read `inputs` columns.
+    let layer = |inputs: usize| {
+        let attention =
+            inputs * (model.num_heads + 2 * model.num_kv_heads) + hidden * model.num_heads;
+        attention * model.head_dim + 3 * hidden * model.intermediate_size
+    };
+    let table = shared.target.vocab_size * hidden;
+    // A rank that holds all of the target's tables shares them.
+    let whole = |count: usize| if shared.tp_size > 1 { count * table } else { 0 };
+    match &draft.kind {
+        DraftKind::Model => {
+            let count = if model.tie_word_embeddings { 1 } else { 2 };
+            let tables = count * model.vocab_size * hidden;
+            Weights {
+                projections: model.parameters() - tables,
+                tables,
+            }
+        }
+        DraftKind::Eagle => Weights {
+            // fc and its bias, and the norm behind attention.
+            projections: 2 * hidden * hidden + hidden + layer(hidden) + hidden,
+            tables: whole(if shared.target.tie_word_embeddings {
+                1
+            } else {
+                2
+            }),
+        },
+        DraftKind::Eagle3 {
+            draft_vocab_size,
+            capture_layers,
+        } => Weights {
+            // fc, and three norms of the layer and the last one.
+            projections: capture_layers.len() * hidden * hidden + layer(2 * hidden) + 4 * hidden,
+            tables: draft_vocab_size * hidden + whole(1),
+        },
+    }
+}
+
+/// Bytes of activations of `tokens` rows on this node: what is captured of the
+/// target, a pass of the draft over all of them, and the distributions that
+/// drafts are sampled from.
+pub(super) fn activation_bytes(target: &ModelConfig, sizing: &Sizing, tokens: u64) -> u64 {
+    let speculation = &sizing.speculation;
+    let Some(draft) = speculation.draft.as_ref().filter(|_| sizing.node_rank == 0) else {
+        return 0;
+    };
+    let model = &draft.model;
+    let (captured, vocab) = match &draft.kind {
+        DraftKind::Model => (0, model.vocab_size),
+        DraftKind::Eagle => (1, target.vocab_size),
+        DraftKind::Eagle3 {
+            draft_vocab_size,
+            capture_layers,
+        } => (capture_layers.len(), *draft_vocab_size),
+    };
+    let hidden = model.hidden_size;
+    // Captured, joined for fc; then as of a rank of the target.
+    let width = 2 * (captured + 1) * hidden
+        + 3 * hidden
+        + (3 * model.num_heads + 2 * model.num_kv_heads) * model.head_dim
+        + 3 * model.intermediate_size;
+    let rows = |rows: u64, width: usize| rows.saturating_mul(4 * width as u64);
+    let sampled = match speculation.verification {
+        Verification::Target => 0,
+        Verification::Rejection | Verification::Block => {
+            sizing.max_running_requests * speculation.num_draft_tokens
+        }
+    };
+    rows(tokens, width)
+        .saturating_add(super::LOGITS.min(rows(tokens, 2 * vocab)))
+        .saturating_add(rows(sampled as u64, target.vocab_size))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::{Tables, Weights, weights};
+use crate::testing::{Head, folder, head, llama, machine, resolve_line, resolve_model, with};
+use crate::{DraftModel, EngineConfig, ModelConfig};
+
+/// The small Llama with seven layers, with a head of its own or a tied one.
+fn target(tied: bool) -> ModelConfig {
+    let changes = json!({"num_hidden_layers": 7, "tie_word_embeddings": tied});
+    ModelConfig::load(folder(&with(llama(), &changes), None).path()).expect("a served model")
+}
+
+fn draft(kind: Head) -> DraftModel {
+    let dir = head(kind, &json!({}));
+    let load = match kind {
+        Head::Model => DraftModel::load_model,
+        Head::Eagle => DraftModel::load_eagle,
+        Head::Eagle3 => DraftModel::load_eagle3,
+    };
+    load(dir.path(), &target(true)).expect("a draft that fits")
+}
+
+#[test]
+fn weights_of_drafts() {
+    let count = |kind, tp_size, tied| {
+        let target = &target(tied);
+        weights(&draft(kind), &Tables { tp_size, target })
+    };
+    // A layer of 64 with 8 heads and 4 of keys and values, 8 wide; 96 in the MLP.
+    let (qkv, output, mlp, table) = (64 * 16 * 8, 64 * 64, 3 * 64 * 96, 100 * 64);
+    let eagle = 2 * 64 * 64 + 64 + qkv + output + mlp + 64;
+    let eagle3 = 3 * 64 * 64 + 2 * qkv + output + mlp + 4 * 64;
+    for (kind, tp_size, tied, projections, tables) in [
+        (Head::Eagle, 1, true, eagle, 0),
+        (Head::Eagle, 1, false, eagle, 0),
+        (Head::Eagle, 2, true, eagle, table),
+        (Head::Eagle, 2, false, eagle, 2 * table),
+        (Head::Eagle3, 1, false, eagle3, 50 * 64),
+        (Head::Eagle3, 4, true, eagle3, 50 * 64 + table),
+        (Head::Eagle3, 4, false, eagle3, 50 * 64 + table),
+    ] {
+        let expected = Weights {
+            projections,
+            tables,
+        };
+        assert_eq!(
+            count(kind, tp_size, tied),
+            expected,
+            "{kind:?} {tp_size} {tied}"
+        );
+    }
+    let Weights {
+        projections,
+        tables,
+    } = count(Head::Model, 2, false);
+    assert_eq!(projections + tables, draft(Head::Model).model.parameters());
+    assert_eq!(tables, 100 * 32);
+}
+
+/// Options for a kind of draft, and the folder that they name.
+fn line(kind: Head, rest: &str) -> (String, tempfile::TempDir) {
+    let dir = head(
+        kind,
+        &json!({"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}),
+    );
+    let name = match kind {
+        Head::Model => "STANDALONE",
+        Head::Eagle => "EAGLE",
+        Head::Eagle3 => "EAGLE3",
+    };
+    let path = dir.path().display();
+    let line = format!("--speculative-algorithm {name} --draft-model {path} {rest}");
+    (line, dir)
+}
+
+fn resolved(kind: Head, rest: &str) -> EngineConfig {
+    let target = folder(&with(llama(), &json!({"num_hidden_layers": 3})), None);
+    let (line, _dir) = line(kind, rest);
+    resolve_model(&line, target.path(), &machine())
+        .expect("fits")
+        .0
+}
+
+#[test]
+fn memory_of_drafts() {
+    for (kind, rest, of_weight, of_token) in [
+        // A key and a value for each of 4 heads, 8 wide.
+        (Head::Eagle, "", 2, 2 * 4 * 8 * 2),
+        (Head::Eagle3, "--dtype float32", 4, 2 * 4 * 8 * 4),
+        (Head::Model, "--kv-cache-dtype int8", 2, 2 * 4 * (4 + 4)),
+    ] {
+        let engine = resolved(kind, rest);
+        let target = &engine.model;
+        let count = weights(&draft(kind), &Tables { tp_size: 1, target });
+        let memory = engine.draft_memory().expect("a draft");
+        let values = count.projections + count.tables;
+        assert_eq!(memory.weights, of_weight * values as u64, "{kind:?}");
+        let tokens = (engine.kv.num_pages * engine.kv.page_size) as u64;
+        assert_eq!(memory.kv, tokens * of_token, "{kind:?}");
+    }
+    assert_eq!(resolve_line("").expect("fits").0.draft_memory(), None);
+}
+
+#[test]
+fn the_reserve_is_what_a_step_may_write_and_an_unseen_one_may_commit() {
+    // (options, slots of a step, committed at the most, reserve with overlap)
+    for (rest, slots, commit, reserve) in [
+        ("--speculative-num-steps 3", 4, 4, 8),
+        (
+            "--speculative-eagle-topk 4 --speculative-num-draft-tokens 16",
+            16,
+            4,
+            20,
+        ),
+        // More nodes are drafted than verified.
+        (
+            "--speculative-eagle-topk 4 --speculative-num-draft-tokens 6",
+            12,
+            4,
+            16,
+        ),
+        (
+            "--speculative-eagle-topk 4 --speculative-num-draft-tokens 2",
+            12,
+            2,
+            14,
+        ),
+    ] {
+        let engine = resolved(Head::Eagle, rest);
+        let found = &engine.speculation;
+        assert_eq!(
+            (
+                found.slots_per_step(),
+                found.max_commit(),
+                found.reserve(true)
+            ),
+            (slots, commit, reserve),
+            "{rest}"
+        );
+        assert_eq!(found.reserve(false), slots, "{rest}");
+    }
+    let none = resolve_line("").expect("fits").0.speculation;
+    assert_eq!((none.reserve(false), none.reserve(true)), (1, 2));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever the shape: the longest text and its reserve fit into the cache,
+    /// and the cache is not more than all requests can use.
+    #[test]
+    fn the_context_leaves_room_for_the_reserve(
+        steps in 1_usize..9,
+        topk in 1_usize..5,
+        page in 1_usize..70,
+        requests in 1_usize..9,
+        total in proptest::option::of(1_usize..3000),
+        overlap: bool,
+    ) {
+        let mut rest = format!(
+            "--speculative-num-steps {steps} --speculative-eagle-topk {topk} --page-size {page} \
+             --max-running-requests {requests}"
+        );
+        if let Some(total) = total {
+            rest += &format!(" --max-total-tokens {total}");
+        }
+        if !overlap {
+            rest += " --disable-overlap-schedule";
+        }
+        let (line, _dir) = line(Head::Eagle, &rest);
+        match (resolve_line(&line), total) {
+            (Ok((engine, _)), _) => {
+                let reserve = engine.speculation.reserve(overlap);
+                let context = engine.server.context_length;
+                prop_assert!(context + reserve <= engine.kv_tokens());
+                let longest = (512 + reserve).next_multiple_of(page);
+                prop_assert!(total.is_some() || engine.kv_tokens() == longest * requests);
+                prop_assert!(context == 512 || context + reserve == engine.kv_tokens());
+            }
+            // Not one token beside the reserve: all nodes, and the longest path.
+            (Err(_), Some(total)) => {
+                let nodes = (steps * topk).max(1 + steps * topk);
+                let lag = if overlap { steps + 1 } else { 0 };
+                prop_assert!(total / page * page <= nodes + lag);
+            }
+            (Err(error), None) => prop_assert!(false, "{error}"),
+        }
+    }
+}

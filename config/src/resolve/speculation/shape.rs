@@ -1,0 +1,113 @@
+//! Steps, branches and tokens of a verification.
+
+use super::ALGORITHM;
+use crate::args::SpeculationArgs;
+use crate::{Algorithm, ConfigError, DraftShape};
+
+pub(super) const STEPS: &str = "--speculative-num-steps";
+pub(super) const TOPK: &str = "--speculative-eagle-topk";
+pub(super) const TOKENS: &str = "--speculative-num-draft-tokens";
+
+const MOST_STEPS: usize = 64;
+const MOST_BRANCHES: usize = 64;
+pub(super) const MOST_TOKENS: usize = 512;
+
+/// What the options leave open, the algorithm fills in.
+pub(super) fn resolve(
+    given: &SpeculationArgs,
+    algorithm: &dyn Algorithm,
+) -> Result<DraftShape, ConfigError> {
+    for (option, value, most) in [
+        (STEPS, given.speculative_num_steps, MOST_STEPS),
+        (TOPK, given.speculative_eagle_topk, MOST_BRANCHES),
+        (TOKENS, given.speculative_num_draft_tokens, MOST_TOKENS),
+    ] {
+        if let Some(value) = value.filter(|value| *value > most) {
+            let why = format!("at most {most}");
+            return Err(ConfigError::value(option, value, why, "Give that or less"));
+        }
+    }
+    let default = algorithm.default_shape();
+    let topk = given.speculative_eagle_topk.unwrap_or(default.topk);
+    if topk == 1 {
+        return chain(given, default);
+    }
+    if !algorithm.capabilities().supports_tree {
+        return Err(ConfigError::conflict(
+            format!("{ALGORITHM} {}", algorithm.name()),
+            format!("{TOPK} {topk}"),
+            "it drafts chains, which do not branch",
+            format!("Give {TOPK} 1 or leave it out"),
+        ));
+    }
+    tree(given, default, topk)
+}
+
+/// A chain is verified whole, so its steps and its tokens are one choice.
+fn chain(given: &SpeculationArgs, default: DraftShape) -> Result<DraftShape, ConfigError> {
+    let steps = given.speculative_num_steps;
+    let num_steps = match (steps, given.speculative_num_draft_tokens) {
+        (Some(steps), Some(tokens)) if tokens != steps + 1 => {
+            return Err(ConfigError::conflict(
+                format!("{STEPS} {steps}"),
+                format!("{TOKENS} {tokens}"),
+                "a chain has a token for each step, and the last known one before them",
+                format!(
+                    "Give {TOKENS} {}, leave one of them out, or give {TOPK} above 1 for a tree",
+                    steps + 1
+                ),
+            ));
+        }
+        (Some(steps), _) => steps,
+        (None, Some(tokens)) if !(2..=MOST_STEPS + 1).contains(&tokens) => {
+            return Err(ConfigError::value(
+                TOKENS,
+                tokens,
+                format!(
+                    "a chain has 2 to {} tokens, the last known one included",
+                    MOST_STEPS + 1
+                ),
+                format!("Give such a number, or {TOPK} above 1 for a tree"),
+            ));
+        }
+        (None, Some(tokens)) => tokens - 1,
+        (None, None) => default.num_steps,
+    };
+    Ok(DraftShape {
+        num_steps,
+        topk: 1,
+        num_draft_tokens: num_steps + 1,
+    })
+}
+
+/// The likeliest nodes of a tree, as many as are asked for.
+fn tree(
+    given: &SpeculationArgs,
+    default: DraftShape,
+    topk: usize,
+) -> Result<DraftShape, ConfigError> {
+    let num_steps = given.speculative_num_steps.unwrap_or(default.num_steps);
+    // The first step drafts `topk` nodes, each later one `topk` after each of
+    // the `topk` likeliest of the step before.
+    let most = 1 + topk + num_steps.saturating_sub(1) * topk * topk;
+    let most = most.min(MOST_TOKENS);
+    let as_default = (num_steps, topk) == (default.num_steps, default.topk);
+    let num_draft_tokens = match given.speculative_num_draft_tokens {
+        Some(tokens) => tokens,
+        None if as_default => default.num_draft_tokens,
+        None => (1 + num_steps * topk).min(most),
+    };
+    if (2..=most).contains(&num_draft_tokens) {
+        return Ok(DraftShape {
+            num_steps,
+            topk,
+            num_draft_tokens,
+        });
+    }
+    Err(ConfigError::conflict(
+        format!("{TOKENS} {num_draft_tokens}"),
+        format!("{TOPK} {topk}"),
+        format!("a tree of {num_steps} steps with so many branches has 2 to {most} tokens"),
+        format!("Give {TOKENS} {most} or less, or more steps or branches"),
+    ))
+}

@@ -1,0 +1,316 @@
+use serde_json::json;
+
+use crate::testing::{Head, folder, head, llama, machine, resolve_line, resolve_model, with};
+use crate::{DraftKind, DraftKv, SpeculationConfig, Verification};
+
+/// Resolves a command line in which `EAGLE`, `EAGLE3` and `MODEL` stand for the
+/// options that name the algorithm and its draft.
+fn resolve(line: &str) -> Result<SpeculationConfig, String> {
+    let (eagle, eagle3, model) = (
+        head(Head::Eagle, &json!({})),
+        head(Head::Eagle3, &json!({})),
+        head(Head::Model, &json!({})),
+    );
+    let words = line.split_whitespace().map(|word| {
+        let (name, dir) = match word {
+            "EAGLE" => ("eagle", &eagle),
+            "EAGLE3" => ("EAGLE3", &eagle3),
+            "MODEL" => ("Standalone", &model),
+            word => return word.to_owned(),
+        };
+        let path = dir.path().display();
+        format!("--speculative-algorithm {name} --draft-model {path}")
+    });
+    let words: Vec<_> = words.collect();
+    let target = folder(&with(llama(), &json!({"num_hidden_layers": 7})), None);
+    resolve_model(&words.join(" "), target.path(), &machine())
+        .map(|(engine, _)| engine.speculation)
+        .map_err(|error| error.to_string())
+}
+
+#[test]
+fn shapes() {
+    // (options, steps, branches, tokens)
+    for (line, steps, topk, tokens) in [
+        ("EAGLE3", 3, 1, 4),
+        ("EAGLE --speculative-num-steps 5", 5, 1, 6),
+        ("MODEL --speculative-num-draft-tokens 8", 7, 1, 8),
+        (
+            "EAGLE --speculative-num-steps 64 --speculative-num-draft-tokens 65 \
+             --speculative-eagle-topk 1",
+            64,
+            1,
+            65,
+        ),
+        (
+            "EAGLE3 --speculative-eagle-topk 4 --speculative-num-draft-tokens 16",
+            3,
+            4,
+            16,
+        ),
+        ("EAGLE3 --speculative-eagle-topk 4", 3, 4, 13),
+        (
+            "EAGLE3 --speculative-num-steps 1 --speculative-eagle-topk 8 \
+             --speculative-num-draft-tokens 9",
+            1,
+            8,
+            9,
+        ),
+        (
+            "EAGLE3 --speculative-num-steps 64 --speculative-eagle-topk 64",
+            64,
+            64,
+            512,
+        ),
+        ("--speculative-algorithm NGRAM", 5, 4, 8),
+        (
+            "--speculative-algorithm ngram --speculative-num-steps 2",
+            2,
+            4,
+            9,
+        ),
+        (
+            "--speculative-algorithm NGRAM --speculative-eagle-topk 1",
+            5,
+            1,
+            6,
+        ),
+    ] {
+        let found = resolve(line).expect(line);
+        assert_eq!(
+            (found.num_steps, found.topk, found.num_draft_tokens),
+            (steps, topk, tokens),
+            "{line}"
+        );
+        assert_eq!(found.max_speculative_num_draft_tokens, tokens, "{line}");
+        assert_eq!(found.verification, Verification::Target);
+    }
+}
+
+#[test]
+fn none_is_none() {
+    for line in [
+        "",
+        "--speculative-algorithm none",
+        "--speculative-algorithm None",
+    ] {
+        assert_eq!(resolve(line), Ok(SpeculationConfig::none()), "{line}");
+    }
+}
+
+#[test]
+fn options_and_what_algorithms_say_arrive() {
+    let found = resolve("EAGLE3 --speculative-verification block").expect("good");
+    assert_eq!(found.algorithm.as_deref(), Some("EAGLE3"));
+    assert_eq!(
+        (found.draft_kv, found.verification),
+        (DraftKv::Pairs, Verification::Block)
+    );
+    let draft = found.draft.expect("a head");
+    assert!(matches!(draft.kind, DraftKind::Eagle3 { .. }));
+    let found = resolve("MODEL --speculative-verification rejection --speculative-eagle-topk 2")
+        .expect("good");
+    assert_eq!(
+        (found.algorithm.as_deref(), found.verification, found.topk),
+        (Some("STANDALONE"), Verification::Rejection, 2)
+    );
+    let found = resolve(
+        "--speculative-algorithm NGRAM --speculative-ngram-min-match-window-size 20 \
+         --speculative-ngram-capacity 1000",
+    )
+    .expect("good");
+    assert_eq!(
+        (
+            found.ngram.min_match,
+            found.ngram.max_match,
+            found.ngram.capacity
+        ),
+        (20, 20, 1000)
+    );
+    // What an algorithm verifies beyond the drafted tokens counts.
+    let found = resolve("--speculative-algorithm BLOCKS").expect("good");
+    assert_eq!(
+        (
+            found.num_draft_tokens,
+            found.max_speculative_num_draft_tokens
+        ),
+        (4, 40)
+    );
+    assert_eq!((found.slots_per_step(), found.max_commit()), (40, 4));
+}
+
+/// Command lines that can't be served: what the error must name.
+const REFUSED: &[(&str, &[&str])] = &[
+    (
+        "--speculative-algorithm MEDUSA",
+        &["MEDUSA", "none: nothing", "; EAGLE3: drafts for tests; "],
+    ),
+    (
+        "--speculative-num-steps 3",
+        &["--speculative-num-steps", "--speculative-algorithm"],
+    ),
+    (
+        "--speculative-algorithm none --speculative-eagle-topk 2",
+        &["--speculative-eagle-topk", "--speculative-algorithm none"],
+    ),
+    (
+        "--draft-model d",
+        &["--speculative-draft-model-path", "--speculative-algorithm"],
+    ),
+    (
+        "--speculative-verification target",
+        &["--speculative-verification", "--speculative-algorithm"],
+    ),
+    (
+        "--speculative-ngram-capacity 9",
+        &["--speculative-ngram-capacity", "--speculative-algorithm"],
+    ),
+    (
+        "--speculative-algorithm eagle",
+        &[
+            "--speculative-algorithm EAGLE",
+            "--speculative-draft-model-path",
+        ],
+    ),
+    (
+        "--speculative-algorithm NGRAM --draft-model d",
+        &[
+            "--speculative-algorithm NGRAM",
+            "--speculative-draft-model-path",
+        ],
+    ),
+    (
+        "--speculative-algorithm eagle3 --draft-model /nowhere",
+        &["--speculative-draft-model-path /nowhere", "config.json"],
+    ),
+    (
+        "EAGLE --speculative-num-steps 3 --speculative-num-draft-tokens 5",
+        &[
+            "--speculative-num-steps 3",
+            "--speculative-num-draft-tokens 5",
+            "tokens 4",
+        ],
+    ),
+    (
+        "EAGLE --speculative-num-draft-tokens 1",
+        &["--speculative-num-draft-tokens 1", "2 to 65"],
+    ),
+    (
+        "EAGLE --speculative-num-draft-tokens 66",
+        &["--speculative-num-draft-tokens 66", "2 to 65"],
+    ),
+    (
+        "EAGLE --speculative-num-steps 65",
+        &["--speculative-num-steps 65", "at most 64"],
+    ),
+    (
+        "EAGLE --speculative-eagle-topk 65",
+        &["--speculative-eagle-topk 65", "at most 64"],
+    ),
+    (
+        "EAGLE --speculative-eagle-topk 2 --speculative-num-draft-tokens 513",
+        &["--speculative-num-draft-tokens 513", "at most 512"],
+    ),
+    (
+        "EAGLE --speculative-eagle-topk 2 --speculative-num-draft-tokens 12",
+        &[
+            "--speculative-num-draft-tokens 12",
+            "--speculative-eagle-topk 2",
+            "2 to 11",
+        ],
+    ),
+    (
+        "EAGLE --speculative-eagle-topk 2 --speculative-num-draft-tokens 1",
+        &["--speculative-num-draft-tokens 1", "2 to 11"],
+    ),
+    (
+        "--speculative-algorithm BLOCKS --speculative-eagle-topk 2",
+        &[
+            "--speculative-algorithm BLOCKS",
+            "--speculative-eagle-topk 2",
+        ],
+    ),
+    (
+        "--speculative-algorithm BLOCKS --speculative-num-steps 60",
+        &["--speculative-algorithm BLOCKS", "610", "512"],
+    ),
+    (
+        "--speculative-algorithm NGRAM --speculative-verification rejection",
+        &[
+            "--speculative-verification rejection",
+            "--speculative-algorithm NGRAM",
+        ],
+    ),
+    (
+        "EAGLE3 --speculative-eagle-topk 2 --speculative-verification block",
+        &[
+            "--speculative-verification block",
+            "--speculative-eagle-topk 2",
+        ],
+    ),
+    (
+        "EAGLE3 --speculative-ngram-max-match-window-size 3",
+        &[
+            "--speculative-ngram-max-match-window-size",
+            "EAGLE3",
+            "NGRAM",
+        ],
+    ),
+    (
+        "--speculative-algorithm NGRAM --speculative-ngram-max-match-window-size 65",
+        &["--speculative-ngram-max-match-window-size 65", "64"],
+    ),
+    (
+        "--speculative-algorithm NGRAM --speculative-ngram-min-match-window-size 5 \
+         --speculative-ngram-max-match-window-size 4",
+        &["min-match-window-size 5", "max-match-window-size 4"],
+    ),
+    (
+        "--speculative-algorithm REFUSING",
+        &["--speculative-num-steps 3", "is refused"],
+    ),
+    (
+        "--speculative-adaptive",
+        &["--speculative-adaptive", "--speculative-num-steps"],
+    ),
+    (
+        "--speculative-accept-threshold-acc 0.9",
+        &[
+            "--speculative-accept-threshold-acc",
+            "--speculative-verification",
+        ],
+    ),
+    (
+        "--speculative-use-rejection-sampling",
+        &[
+            "--speculative-use-rejection-sampling",
+            "--speculative-verification rejection",
+        ],
+    ),
+];
+
+#[test]
+fn what_contradicts_itself_is_refused_with_a_remedy() {
+    for (line, names) in REFUSED {
+        let error = resolve(line).expect_err(line);
+        for name in *names {
+            assert!(error.contains(name), "{line}: {name:?} is not in: {error}");
+        }
+        assert!(error.ends_with('.'), "{line}: {error}");
+    }
+}
+
+#[test]
+fn the_hash_tells_shapes_and_no_folders() {
+    let hash = |line: &str| resolve_line(line).expect(line).0.hash();
+    let with_head = |steps: usize| {
+        let dir = head(Head::Eagle, &json!({}));
+        let path = dir.path().display();
+        hash(&format!(
+            "--speculative-algorithm EAGLE --draft-model {path} --speculative-num-steps {steps}"
+        ))
+    };
+    assert_eq!(with_head(2), with_head(2), "another folder, the same head");
+    assert_ne!(with_head(2), with_head(3));
+    assert_ne!(with_head(2), hash(""));
+}

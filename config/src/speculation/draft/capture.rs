@@ -1,0 +1,75 @@
+//! Which of the target's layers an EAGLE-3 head reads.
+
+use super::OPTION;
+use super::folder::{Folder, damaged};
+use crate::ConfigError;
+use crate::model::Raw;
+
+const KEY: &str = "eagle_aux_hidden_state_layer_ids";
+
+/// The layers whose input is captured, ascending.
+///
+/// Without a word in `config.json` they are `(2, n / 2, n - 3)`, as of
+/// SafeAILab's heads. The key names them in two ways: on the top level, as vLLM
+/// writes it, by the layer whose input it is; inside `eagle_config`, as
+/// SpecForge and SGLang write it, by the layer whose output it is.
+pub(super) fn layers(folder: &Folder, num_layers: usize) -> Result<Vec<usize>, ConfigError> {
+    let path = &folder.path;
+    let wrong = |error| damaged(path, error);
+    let config = &folder.config;
+    let inner = config.object("eagle_config").map_err(wrong)?;
+    if let Some(inner) = &inner
+        && !inner.flag("use_aux_hidden_state", true).map_err(wrong)?
+    {
+        let remedy = "an EAGLE-3 head reads three layers of the target";
+        return Err(wrong(inner.unsupported("use_aux_hidden_state", remedy)));
+    }
+    let named = match &inner {
+        Some(inner) if inner.get(KEY).is_some() => Some((inner, 1)),
+        _ => config.get(KEY).is_some().then_some((config, 0)),
+    };
+    match named {
+        Some((raw, shift)) => given(raw, shift, num_layers).map_err(wrong),
+        None => standard(num_layers).ok_or_else(|| {
+            ConfigError::file(
+                OPTION,
+                path,
+                format!(
+                    "an EAGLE-3 head reads the inputs of layers 2, n / 2 and n - 3, and in the \
+                     target's {num_layers} layers these are not three. Give a target with at \
+                     least 7 layers, or name the layers in the head's config.json as `{KEY}`."
+                ),
+            )
+        }),
+    }
+}
+
+/// `(2, n / 2, n - 3)` where these are three layers in that order.
+fn standard(n: usize) -> Option<Vec<usize>> {
+    let layers = vec![2, n / 2, n.checked_sub(3)?];
+    ascending(&layers).then_some(layers)
+}
+
+fn given(
+    raw: &Raw,
+    shift: usize,
+    num_layers: usize,
+) -> Result<Vec<usize>, crate::ModelConfigError> {
+    let layers: Vec<_> = raw
+        .token_ids(KEY)?
+        .into_iter()
+        .map(|id| (id as usize).saturating_add(shift))
+        .collect();
+    let inside = layers.last().is_some_and(|last| *last < num_layers);
+    if layers.len() == 3 && inside && ascending(&layers) {
+        return Ok(layers);
+    }
+    let message = format!(
+        "must name three layers in ascending order, of the target's {num_layers} and not the last"
+    );
+    Err(raw.wrong(KEY, message))
+}
+
+fn ascending(layers: &[usize]) -> bool {
+    layers.windows(2).all(|pair| pair[0] < pair[1])
+}

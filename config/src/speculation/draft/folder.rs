@@ -1,0 +1,179 @@
+//! What lies in a draft's folder, told by its tensors.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::OPTION;
+use crate::model::Raw;
+use crate::{ConfigError, ModelConfigError};
+
+/// The longest header that safetensors allows, bytes.
+const LONGEST_HEADER: u64 = 100_000_000;
+
+/// Kinds of folders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    /// A whole model.
+    Model,
+    /// An EAGLE-1/2 head.
+    Eagle,
+    /// An EAGLE-3 head.
+    Eagle3,
+}
+
+/// A draft's folder.
+pub(super) struct Folder {
+    pub(super) path: PathBuf,
+    pub(super) config: Raw,
+    /// Names of all tensors.
+    tensors: BTreeSet<String>,
+}
+
+impl Folder {
+    /// Reads `config.json` and the names of the tensors.
+    ///
+    /// # Errors
+    /// [`ConfigError::File`].
+    pub(super) fn open(path: &Path) -> Result<Self, ConfigError> {
+        let config = Raw::read(&path.join("config.json")).map_err(|error| damaged(path, error))?;
+        for key in ["speculators_config", "transformer_layer_config"] {
+            if config.get(key).is_some() {
+                return Err(ConfigError::file(
+                    OPTION,
+                    path,
+                    format!(
+                        "config.json has `{key}`: it is in the layout of the speculators \
+                         library. Give the head in the layout it was trained in, where \
+                         config.json describes the layer itself."
+                    ),
+                ));
+            }
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            config,
+            tensors: tensors(path)?,
+        })
+    }
+
+    /// Checks that the folder holds what is wanted.
+    ///
+    /// # Errors
+    /// [`ConfigError::File`] says what it is and which algorithm takes it.
+    pub(super) fn must_hold(&self, wanted: Found) -> Result<(), ConfigError> {
+        let found = self.found();
+        if found == wanted {
+            return Ok(());
+        }
+        Err(ConfigError::file(
+            OPTION,
+            &self.path,
+            format!(
+                "holds {}, but {} is needed. Give --speculative-algorithm {} for it, or another \
+                 folder.",
+                found.name(),
+                wanted.name(),
+                found.algorithm()
+            ),
+        ))
+    }
+
+    /// What the tensors are those of. Names of architectures don't tell: public
+    /// heads call themselves `LlamaForCausalLM` too.
+    fn found(&self) -> Found {
+        let any = |part: &str| self.tensors.iter().any(|name| name.contains(part));
+        let third = self.config.get("draft_vocab_size").is_some();
+        if any("midlayer.") || any("hidden_norm.") || any("d2t") {
+            Found::Eagle3
+        } else if !self.tensors.iter().any(|name| name.ends_with("fc.weight")) {
+            Found::Model
+        } else if third {
+            Found::Eagle3
+        } else {
+            Found::Eagle
+        }
+    }
+}
+
+impl Found {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Model => "a whole model",
+            Self::Eagle => "an EAGLE-1/2 head",
+            Self::Eagle3 => "an EAGLE-3 head",
+        }
+    }
+
+    /// The algorithm that drafts with it.
+    fn algorithm(self) -> &'static str {
+        match self {
+            Self::Model => "STANDALONE",
+            Self::Eagle => "EAGLE",
+            Self::Eagle3 => "EAGLE3",
+        }
+    }
+}
+
+/// A draft's `config.json` that can't be read or served.
+pub(super) fn damaged(path: &Path, error: ModelConfigError) -> ConfigError {
+    let message = match error {
+        ModelConfigError::Read { message, .. } => {
+            format!("config.json: {message}. Name a folder with config.json and safetensors.")
+        }
+        other => other.to_string(),
+    };
+    ConfigError::file(OPTION, path, message)
+}
+
+fn tensors(folder: &Path) -> Result<BTreeSet<String>, ConfigError> {
+    let index = folder.join("model.safetensors.index.json");
+    let single = folder.join("model.safetensors");
+    let names = if index.exists() {
+        indexed(&index)
+    } else if single.exists() {
+        header(&single)
+    } else {
+        let message = if folder.join("pytorch_model.bin").exists() {
+            "has its weights in pytorch_model.bin, a format that can carry code and is never \
+             read. Convert it: load it with torch.load(weights_only=True), save it as \
+             model.safetensors with safetensors.torch.save_file."
+        } else {
+            "has no model.safetensors. Name a folder with config.json and safetensors."
+        };
+        return Err(ConfigError::file(OPTION, folder, message));
+    };
+    names.map_err(|error| ConfigError::file(OPTION, folder, format!("{error}.")))
+}
+
+/// Names in an index of several files.
+fn indexed(path: &Path) -> io::Result<BTreeSet<String>> {
+    #[derive(Deserialize)]
+    struct Index {
+        weight_map: std::collections::BTreeMap<String, IgnoredAny>,
+    }
+    let index: Index = serde_json::from_slice(&std::fs::read(path)?)?;
+    Ok(index.weight_map.into_keys().collect())
+}
+
+/// Names in the header of one file: its length in eight bytes, then JSON.
+fn header(path: &Path) -> io::Result<BTreeSet<String>> {
+    let mut file = File::open(path)?;
+    let mut length = [0; 8];
+    file.read_exact(&mut length)?;
+    let length = u64::from_le_bytes(length);
+    if length > LONGEST_HEADER.min(file.metadata()?.len()) {
+        return Err(io::Error::other("model.safetensors is damaged"));
+    }
+    let mut text = vec![0; length as usize];
+    file.read_exact(&mut text)?;
+    let map: std::collections::BTreeMap<String, IgnoredAny> = serde_json::from_slice(&text)?;
+    Ok(map
+        .into_keys()
+        .filter(|name| name != "__metadata__")
+        .collect())
+}

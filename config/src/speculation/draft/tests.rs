@@ -1,0 +1,228 @@
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::{DraftKind, DraftModel};
+use crate::testing::{Head, folder, head, llama, tensor_names, with};
+use crate::{ConfigError, ModelConfig};
+
+/// The small Llama with so many layers.
+fn target(layers: usize) -> ModelConfig {
+    let config = with(llama(), &json!({"num_hidden_layers": layers}));
+    ModelConfig::load(folder(&config, None).path()).expect("a served model")
+}
+
+fn eagle3(layers: usize, changes: &Value) -> Result<Vec<usize>, String> {
+    let dir = head(Head::Eagle3, changes);
+    let draft = DraftModel::load_eagle3(dir.path(), &target(layers)).map_err(|e| e.to_string())?;
+    match draft.kind {
+        DraftKind::Eagle3 {
+            draft_vocab_size,
+            capture_layers,
+        } => {
+            let wanted = changes.get("draft_vocab_size").map_or(50, |_| 100);
+            assert_eq!(draft_vocab_size, wanted);
+            Ok(capture_layers)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn captured_layers_are_safeailabs_unless_they_are_named() {
+    let none = json!({});
+    // (layers of the target, changes, layers whose input is captured)
+    for (layers, changes, expected) in [
+        (7, none.clone(), [2, 3, 4]),
+        (16, none.clone(), [2, 8, 13]),
+        (32, none, [2, 16, 29]),
+        (7, json!({"draft_vocab_size": "(absent)"}), [2, 3, 4]),
+        // The layer whose input it is.
+        (
+            4,
+            json!({"eagle_aux_hidden_state_layer_ids": [0, 2, 3]}),
+            [0, 2, 3],
+        ),
+        // The layer whose output it is.
+        (
+            6,
+            json!({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 4],
+                   "use_aux_hidden_state": true}}),
+            [2, 3, 5],
+        ),
+        (9, json!({"eagle_config": {}}), [2, 4, 6]),
+    ] {
+        let found = eagle3(layers, &changes);
+        assert_eq!(found.as_deref(), Ok(&expected[..]), "{layers} {changes}");
+    }
+}
+
+#[test]
+fn heads_that_do_not_fit_say_so() {
+    const IDS: &str = "eagle_aux_hidden_state_layer_ids";
+    for (layers, changes, names) in [
+        (6, json!({}), ["2, n / 2 and n - 3", "at least 7 layers"]),
+        (2, json!({}), ["target's 2 layers", IDS]),
+        (7, json!({IDS: [1, 2]}), [IDS, "three layers"]),
+        (7, json!({IDS: [3, 2, 1]}), [IDS, "ascending"]),
+        (7, json!({IDS: [1, 2, 7]}), [IDS, "the target's 7"]),
+        (
+            7,
+            json!({"eagle_config": {IDS: [1, 2, 6]}}),
+            ["eagle_config.", "the target's 7"],
+        ),
+        (
+            7,
+            json!({"eagle_config": {"use_aux_hidden_state": false}}),
+            ["use_aux_hidden_state", "three layers"],
+        ),
+        (7, json!({"hidden_size": 128}), ["hidden size of 128", "64"]),
+        (
+            7,
+            json!({"target_hidden_size": 96}),
+            ["hidden size of 96", "64"],
+        ),
+        (7, json!({"vocab_size": 101}), ["vocabulary of 101", "100"]),
+        (
+            7,
+            json!({"num_hidden_layers": 2}),
+            ["num_hidden_layers", "one layer"],
+        ),
+        (
+            7,
+            json!({"draft_vocab_size": 101}),
+            ["draft_vocab_size", "100"],
+        ),
+        (
+            7,
+            json!({"norm_before_residual": true}),
+            ["norm_before_residual", "norms"],
+        ),
+        (
+            7,
+            json!({"speculators_config": {}}),
+            ["speculators_config", "layout"],
+        ),
+    ] {
+        let error = eagle3(layers, &changes).expect_err("does not fit");
+        for name in names.iter().chain(&["--speculative-draft-model-path"]) {
+            assert!(
+                error.contains(name),
+                "{changes}: {name:?} is not in: {error}"
+            );
+        }
+    }
+}
+
+type Load = fn(&Path, &ModelConfig) -> Result<DraftModel, ConfigError>;
+
+const LOADS: [(Head, Load, &str); 3] = [
+    (Head::Model, DraftModel::load_model, "STANDALONE"),
+    (Head::Eagle, DraftModel::load_eagle, "EAGLE "),
+    (Head::Eagle3, DraftModel::load_eagle3, "EAGLE3"),
+];
+
+#[test]
+fn a_folder_of_another_kind_names_its_algorithm() {
+    for (kind, _, algorithm) in LOADS {
+        let dir = head(kind, &json!({}));
+        for (wanted, load, _) in LOADS {
+            let loaded = load(dir.path(), &target(7));
+            if wanted == kind {
+                let model = loaded.expect("the right kind").model;
+                assert_eq!((model.vocab_size, model.num_layers), (100, 1));
+                continue;
+            }
+            let error = loaded.expect_err("another kind").to_string();
+            assert!(error.contains(algorithm), "{kind:?} as {wanted:?}: {error}");
+        }
+    }
+}
+
+/// Public heads call themselves what a whole model is called.
+#[test]
+fn the_tensors_tell_the_kind_and_not_the_name() {
+    let plain = json!({"architectures": ["LlamaForCausalLM"]});
+    assert_eq!(eagle3(7, &plain).as_deref(), Ok(&[2, 3, 4][..]));
+    for names in [
+        ["layers.0.hidden_norm.weight", "fc.weight"],
+        ["model.midlayer.mlp.up_proj.weight", "model.fc.weight"],
+    ] {
+        let dir = head(Head::Eagle3, &plain);
+        tensor_names(dir.path(), &names);
+        DraftModel::load_eagle3(dir.path(), &target(7)).expect("an EAGLE-3 head");
+    }
+    let dir = head(Head::Eagle, &json!({"qkv_bias": true}));
+    let index = json!({"weight_map": {"fc.weight": "a", "layers.0.mlp.up_proj.weight": "b"}});
+    let path = dir.path().join("model.safetensors.index.json");
+    std::fs::write(path, index.to_string()).expect("written");
+    std::fs::remove_file(dir.path().join("model.safetensors")).expect("removed");
+    let model = DraftModel::load_eagle(dir.path(), &target(7))
+        .expect("a head")
+        .model;
+    assert!(model.qkv_bias && !model.output_bias);
+}
+
+#[test]
+fn files_that_are_missing_or_damaged_are_named() {
+    let dir = head(Head::Eagle, &json!({}));
+    let error = |dir: &Path| {
+        DraftModel::load_eagle(dir, &target(7))
+            .expect_err("damaged")
+            .to_string()
+    };
+    let weights = dir.path().join("model.safetensors");
+    for bytes in [
+        &[][..],
+        &[1, 2, 3],
+        &[255; 8],
+        &[2, 0, 0, 0, 0, 0, 0, 0, b'{', b'x'],
+    ] {
+        std::fs::write(&weights, bytes).expect("written");
+        assert!(error(dir.path()).contains("--speculative-draft-model-path"));
+    }
+    std::fs::remove_file(&weights).expect("removed");
+    assert!(error(dir.path()).contains("no model.safetensors"));
+    std::fs::write(dir.path().join("pytorch_model.bin"), "").expect("written");
+    assert!(error(dir.path()).contains("safetensors.torch.save_file"));
+    let missing = error(&dir.path().join("nowhere"));
+    assert!(missing.contains("config.json"), "{missing}");
+    assert!(!missing.contains("--model-path"), "{missing}");
+}
+
+#[test]
+fn a_draft_models_tokens_are_the_targets() {
+    let tokenizer = |vocab: Value, added: &str, merges: &str| {
+        json!({
+            "model": {"vocab": vocab, "merges": [merges]},
+            "added_tokens": [{"id": 2, "content": added, "special": true}],
+        })
+        .to_string()
+    };
+    let own = tokenizer(json!({"a": 0, "b": 1}), "<end>", "a b");
+    let target_dir = folder(&llama(), None);
+    let target = ModelConfig::load(target_dir.path()).expect("a served model");
+    let draft = head(Head::Model, &json!({}));
+    let load = |text: &str| {
+        std::fs::write(draft.path().join("tokenizer.json"), text).expect("written");
+        DraftModel::load_model(draft.path(), &target).map_err(|error| error.to_string())
+    };
+    load("{}").expect("the target has none to compare with");
+    std::fs::write(target_dir.path().join("tokenizer.json"), &own).expect("written");
+    load(&own).expect("the same");
+    load(&tokenizer(json!({"b": 1, "a": 0}), "<end>", "b a")).expect("the same numbers");
+    for other in [
+        tokenizer(json!({"a": 1, "b": 0}), "<end>", "a b"),
+        tokenizer(json!({"a": 0, "b": 1}), "<stop>", "a b"),
+    ] {
+        let error = load(&other).expect_err("other tokens");
+        assert!(error.contains("not the target's"), "{error}");
+    }
+    assert!(load("{").expect_err("damaged").contains("tokenizer.json"));
+    let larger = head(Head::Model, &json!({"vocab_size": 120}));
+    let error = DraftModel::load_model(larger.path(), &target).expect_err("larger");
+    assert!(
+        error.to_string().contains("120 tokens and the target 100"),
+        "{error}"
+    );
+}

@@ -1,0 +1,51 @@
+//! Whether two tokenizers number their tokens alike.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::OPTION;
+use crate::ConfigError;
+
+/// Compares the tokenizers of two models where both have one in their folder.
+///
+/// # Errors
+/// [`ConfigError::File`]: a number means different texts, or a file is damaged.
+pub(super) fn compare(draft: &Path, target: &Path) -> Result<(), ConfigError> {
+    let [own, other] = [draft, target].map(|folder| folder.join("tokenizer.json"));
+    let failed = |message: String| ConfigError::file(OPTION, draft, message);
+    let read = |path: &Path| {
+        std::fs::read(path).map_err(|error| failed(format!("{}: {error}.", path.display())))
+    };
+    if !own.exists() || !other.exists() {
+        return Ok(());
+    }
+    let (own, other) = (read(&own)?, read(&other)?);
+    if own == other {
+        return Ok(());
+    }
+    let numbers =
+        |bytes: &[u8]| numbers(bytes).map_err(|error| failed(format!("tokenizer.json: {error}.")));
+    if numbers(&own)? == numbers(&other)? {
+        return Ok(());
+    }
+    Err(failed(
+        "the tokenizer is not the target's: a token's number means another text. Give a model \
+         with the target's own tokenizer."
+            .into(),
+    ))
+}
+
+/// The vocabulary, and texts of added tokens by number. How texts are cut into
+/// tokens does not matter: drafts begin and end as tokens.
+fn numbers(bytes: &[u8]) -> serde_json::Result<(Value, BTreeMap<u64, String>)> {
+    let mut file: Value = serde_json::from_slice(bytes)?;
+    let vocabulary = file["model"]["vocab"].take();
+    let added = file["added_tokens"].as_array().into_iter().flatten();
+    let added = added.filter_map(|token| {
+        let text = token["content"].as_str()?.to_owned();
+        Some((token["id"].as_u64()?, text))
+    });
+    Ok((vocabulary, added.collect()))
+}
