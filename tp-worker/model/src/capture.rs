@@ -1,7 +1,5 @@
 //! What a pass leaves for a drafter.
 
-use lockstep_backend::Backend;
-
 /// Which hidden states of every token a pass keeps, one after the other in the
 /// columns of [`crate::Transformer::features`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,19 +22,3 @@ impl CaptureSpec {
         self.layers.is_empty() && !self.last_hidden
     }
 }
-
-/// A model's tables of tokens, whole.
-pub struct Tables<'a, B: Backend> {
-    /// The embedding, `[vocab, hidden]`.
-    pub embedding: &'a B::Matrix,
-    /// The output head, `[vocab, hidden]`; the embedding where they are tied.
-    pub head: &'a B::Matrix,
-}
-
-// Derived, these would ask the same of the backend.
-impl<B: Backend> Clone for Tables<'_, B> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<B: Backend> Copy for Tables<'_, B> {}

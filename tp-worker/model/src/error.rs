@@ -76,6 +76,16 @@ pub enum ModelError {
         /// Its type.
         found: String,
     },
+    /// A tensor of whole numbers is something else.
+    #[error("{file}: tensor {tensor} is {found}; expected I64 or I32")]
+    NotIntegers {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        found: String,
+    },
     /// Tensors that form one matrix differ in type.
     #[error("{file}: tensor {tensor} is not of the same type as {sibling}, with which it is fused")]
     MixedDTypes {
@@ -107,6 +117,58 @@ pub enum ModelError {
         found: usize,
         /// How many fit.
         limit: usize,
+    },
+    /// A hidden state that the model does not have.
+    #[error("the input of layer {layer} is to be captured, the model has {layers} layers")]
+    NoSuchLayer {
+        /// The layer asked for, from 0.
+        layer: usize,
+        /// Layers of the model.
+        layers: usize,
+    },
+    /// A whole model where a draft head is needed.
+    #[error("{folder} is a whole model, not an EAGLE head; give the algorithm STANDALONE for it")]
+    NotAHead {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A draft head that was made for another model.
+    #[error(
+        "{folder} has hidden size {found}, the model it drafts for {expected};          give --speculative-draft-model-path a head that was trained for this model"
+    )]
+    HeadWidth {
+        /// The head's folder.
+        folder: PathBuf,
+        /// Its hidden size.
+        found: usize,
+        /// The target's.
+        expected: usize,
+    },
+    /// A draft head's pass without as many hidden inputs.
+    #[error("a draft pass over {tokens} tokens was fed {fed} hidden states")]
+    HiddenInputs {
+        /// Tokens of the pass.
+        tokens: usize,
+        /// Hidden states fed since the last pass.
+        fed: usize,
+    },
+    /// A stored hidden state that is not there.
+    #[error("{what} {index} of a draft head was asked for, there are {count}")]
+    NoHiddenState {
+        /// What kind of state.
+        what: &'static str,
+        /// Its number, from 0.
+        index: u32,
+        /// How many there are.
+        count: usize,
+    },
+    /// Drafting while peers take part.
+    #[error("rank {rank} drafts as one of {ranks} ranks; drafting runs solo")]
+    NotSolo {
+        /// This rank.
+        rank: usize,
+        /// Ranks of the group.
+        ranks: usize,
     },
     /// The device failed.
     #[error(transparent)]

@@ -2,25 +2,29 @@
 //!
 //! [`Weights`] opens a model folder's safetensors, [`Shard`] says which part
 //! of each matrix a rank holds, [`Transformer`] packs that part on a
-//! [`lockstep_backend::Backend`] and runs the ragged extend.
 
 #![deny(unsafe_code)]
 
 mod capture;
 mod error;
+mod layer;
+mod limits;
+mod loader;
 mod packed;
 mod rope;
 mod schedule;
 mod shard;
+mod solo;
+mod tables;
 mod transformer;
 mod weights;
 
-pub use capture::{CaptureSpec, Tables};
+pub use capture::CaptureSpec;
 pub use error::ModelError;
+pub use limits::ForwardLimits;
 pub use rope::rope_table;
 pub use schedule::{CollectiveKind, CollectiveStep, Schedule};
 pub use shard::Shard;
-pub use transformer::{
-    ForwardLimits, LoadPhase, LoadProgress, LogitBlock, Transformer, WeightOrigin,
-};
+pub use tables::{Tables, WholeTables};
+pub use transformer::{LoadPhase, LoadProgress, LogitBlock, Transformer, WeightOrigin};
 pub use weights::{HostTensor, Weights};

@@ -1,6 +1,7 @@
 //! A dense decoder-only transformer (Llama, Mistral, Qwen2, Qwen3), one shard of it.
 
 mod buffers;
+mod capture;
 mod forward;
 mod host;
 mod load;
@@ -8,11 +9,15 @@ mod parts;
 
 use std::path::PathBuf;
 
-use lockstep_backend::{AttentionShape, Backend, KvDType, KvShape, RopeTable};
+use lockstep_backend::{Backend, KvDType, KvShape};
 use lockstep_config::ModelConfig;
 
-use crate::{CollectiveKind, CollectiveStep, Schedule, Shard};
+use crate::{
+    CollectiveKind, CollectiveStep, ForwardLimits, Schedule, Shard, Tables,
+    layer::{Geometry, Layer},
+};
 use buffers::Buffers;
+use capture::Capture;
 
 /// One rank's shard of a model on a device, with all buffers a pass needs:
 /// after loading, [`Self::forward`] allocates nothing.
@@ -20,10 +25,11 @@ pub struct Transformer<B: Backend> {
     model: ModelConfig,
     shard: Shard,
     limits: ForwardLimits,
-    attention: AttentionShape,
-    rope: RopeTable,
+    geometry: Geometry,
     /// Vocabulary rows of this rank.
     embedding: B::Matrix,
+    /// The norm before each layer's attention.
+    input_norms: Vec<B::Vector>,
     layers: Vec<Layer<B>>,
     norm: B::Vector,
     /// `None`: the embedding table is the head.
@@ -31,19 +37,9 @@ pub struct Transformer<B: Backend> {
     /// Every rank's vocabulary rows.
     vocab_widths: Vec<usize>,
     buffers: Buffers<B>,
+    /// What is kept for a drafter, if anything.
+    capture: Option<Capture<B>>,
     origin: WeightOrigin,
-}
-
-/// Sizes that buffers are allocated for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ForwardLimits {
-    /// Tokens of one pass, over all requests.
-    pub max_tokens: usize,
-    /// Positions the rotary table covers.
-    pub positions: usize,
-    /// Rows of logits computed and brought to the host at a time; bounds the
-    /// memory of passes that want many.
-    pub logit_block_rows: usize,
 }
 
 /// Some rows of logits, on the host of rank 0.
@@ -104,23 +100,6 @@ pub struct WeightOrigin {
     pub warnings: Vec<String>,
 }
 
-/// One layer's weights. Biases of row-parallel projections (`o`, `down`) are
-/// on rank 0 alone, so that the sum over ranks contains them once.
-struct Layer<B: Backend> {
-    input_norm: B::Vector,
-    qkv: B::Matrix,
-    qkv_bias: Option<B::Vector>,
-    q_norm: Option<B::Vector>,
-    k_norm: Option<B::Vector>,
-    output: B::Matrix,
-    output_bias: Option<B::Vector>,
-    post_norm: B::Vector,
-    gate_up: B::Matrix,
-    gate_up_bias: Option<B::Vector>,
-    down: B::Matrix,
-    down_bias: Option<B::Vector>,
-}
-
 impl<B: Backend> Transformer<B> {
     /// The model's description.
     pub fn model(&self) -> &ModelConfig {
@@ -156,14 +135,18 @@ impl<B: Backend> Transformer<B> {
 
     /// Bytes of packed weights on the device.
     pub fn weight_bytes(&self, backend: &B) -> usize {
-        let layers = self.layers.iter().flat_map(|layer| {
-            [&layer.qkv, &layer.output, &layer.gate_up, &layer.down]
-                .map(|matrix| backend.matrix_bytes(matrix))
-        });
-        let ends = std::iter::once(&self.embedding)
-            .chain(&self.head)
-            .map(|matrix| backend.matrix_bytes(matrix));
-        layers.chain(ends).sum()
+        let layers = self.layers.iter().flat_map(Layer::matrices);
+        let matrices = std::iter::once(&self.embedding).chain(&self.head);
+        let bytes = |matrix| backend.matrix_bytes(matrix);
+        matrices.chain(layers).map(bytes).sum()
+    }
+
+    /// This rank's rows of the tables of tokens: whole on a rank alone.
+    pub fn tables(&self) -> Tables<'_, B> {
+        Tables {
+            embedding: &self.embedding,
+            head: self.head.as_ref().unwrap_or(&self.embedding),
+        }
     }
 
     /// The collectives of a pass. Equal on all ranks.
@@ -173,10 +156,15 @@ impl<B: Backend> Transformer<B> {
             width: self.model.hidden_size,
         };
         // One after the embedding, then one after attention and one after the
-        // MLP of every layer; the last layer's run over wanted tokens only.
+        // MLP of every layer; the last layer's run over wanted tokens only,
+        // unless all its outputs are kept.
+        let (narrow, wanted) = match self.keeps_last_hidden() {
+            true => (0, 0),
+            false => (1, 2),
+        };
         Schedule {
-            tokens: vec![reduce; 1 + 2 * (self.model.num_layers - 1)],
-            logit_tokens: vec![reduce; 2],
+            tokens: vec![reduce; 1 + 2 * (self.model.num_layers - narrow)],
+            logit_tokens: vec![reduce; wanted],
             block: vec![CollectiveStep {
                 kind: CollectiveKind::Gather,
                 width: self.model.vocab_size,

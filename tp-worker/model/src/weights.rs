@@ -1,6 +1,7 @@
 //! A model folder's tensors, mapped and named.
 
 mod mapping;
+mod tensor;
 
 use std::{
     collections::BTreeMap,
@@ -8,11 +9,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use lockstep_backend::{DType, HostBlock, HostMatrix};
+use lockstep_backend::{DType, HostMatrix};
 use safetensors::{Dtype as FileDType, SafeTensors, tensor::TensorInfo};
 
 use crate::ModelError;
 use mapping::MappedFile;
+use tensor::little_endian;
+
+pub use tensor::HostTensor;
 
 /// All tensors of a model folder: one `model.safetensors`, or the files named
 /// by `model.safetensors.index.json`. Mapped, not read: opening is instant.
@@ -30,19 +34,6 @@ struct Entry {
     shape: Vec<usize>,
     start: usize,
     end: usize,
-}
-
-/// One tensor on the host: row-major, little-endian.
-#[derive(Debug, Clone, Copy)]
-pub struct HostTensor<'a> {
-    /// Element type.
-    pub dtype: DType,
-    /// Rows (1 for a vector).
-    pub rows: usize,
-    /// Columns.
-    pub cols: usize,
-    /// `rows · cols` elements.
-    pub bytes: &'a [u8],
 }
 
 impl Weights {
@@ -95,6 +86,33 @@ impl Weights {
         self.tensor(name, &[len])
     }
 
+    /// The elements of [`Self::vector`].
+    ///
+    /// # Errors
+    /// As [`Self::matrix`].
+    pub(crate) fn floats(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
+        Ok(self.vector(name, len)?.to_f32(0..len))
+    }
+
+    /// The vector `name` of `len` whole numbers.
+    ///
+    /// # Errors
+    /// As [`Self::matrix`], but [`ModelError::NotIntegers`] for other types.
+    pub(crate) fn integers(&self, name: &str, len: usize) -> Result<Vec<i64>, ModelError> {
+        let (entry, bytes) = self.find(name, &[len])?;
+        match entry.dtype {
+            FileDType::I64 => Ok(little_endian(bytes).map(i64::from_le_bytes).collect()),
+            FileDType::I32 => Ok(little_endian(bytes)
+                .map(|bytes| i64::from(i32::from_le_bytes(bytes)))
+                .collect()),
+            other => Err(ModelError::NotIntegers {
+                file: self.file_of(name),
+                tensor: name.to_owned(),
+                found: format!("{other:?}"),
+            }),
+        }
+    }
+
     /// The files and their names.
     pub(crate) fn files(&self) -> impl Iterator<Item = (&Path, &fs::File)> {
         self.files.iter().map(|file| (file.path(), file.file()))
@@ -125,7 +143,8 @@ impl Weights {
         )
     }
 
-    fn tensor(&self, name: &str, expected: &[usize]) -> Result<HostTensor<'_>, ModelError> {
+    /// A tensor of any type, which must have the shape `expected`.
+    fn find(&self, name: &str, expected: &[usize]) -> Result<(&Entry, &[u8]), ModelError> {
         let entry = self
             .tensors
             .get(name)
@@ -135,22 +154,26 @@ impl Weights {
                 expected: expected.to_vec(),
             })?;
         let mapped = &self.files[entry.file];
-        let file = mapped.path();
         if entry.shape != expected {
             return Err(ModelError::WrongShape {
-                file: file.to_owned(),
+                file: mapped.path().to_owned(),
                 tensor: name.to_owned(),
                 found: entry.shape.clone(),
                 expected: expected.to_vec(),
             });
         }
+        Ok((entry, &mapped.bytes()[entry.start..entry.end]))
+    }
+
+    fn tensor(&self, name: &str, expected: &[usize]) -> Result<HostTensor<'_>, ModelError> {
+        let (entry, bytes) = self.find(name, expected)?;
         let dtype = match entry.dtype {
             FileDType::BF16 => DType::Bf16,
             FileDType::F16 => DType::F16,
             FileDType::F32 => DType::F32,
             other => {
                 return Err(ModelError::UnsupportedDType {
-                    file: file.to_owned(),
+                    file: self.file_of(name),
                     tensor: name.to_owned(),
                     found: format!("{other:?}"),
                 });
@@ -164,7 +187,7 @@ impl Weights {
             dtype,
             rows,
             cols,
-            bytes: &mapped.bytes()[entry.start..entry.end],
+            bytes,
         })
     }
 
@@ -195,49 +218,6 @@ impl Weights {
         }
         self.files.push(mapped);
         Ok(())
-    }
-}
-
-impl<'a> HostTensor<'a> {
-    /// Rows `first..first + rows`, all columns.
-    pub fn row_block(&self, first: usize, rows: usize) -> HostBlock<'a> {
-        let stride = self.cols * self.dtype.bytes();
-        HostBlock {
-            bytes: self.bytes,
-            offset: first * stride,
-            stride,
-            rows,
-        }
-    }
-
-    /// All rows, columns from `first` on (the matrix says how many).
-    pub fn column_block(&self, first: usize) -> HostBlock<'a> {
-        HostBlock {
-            bytes: self.bytes,
-            offset: first * self.dtype.bytes(),
-            stride: self.cols * self.dtype.bytes(),
-            rows: self.rows,
-        }
-    }
-
-    /// Elements `range` as f32 (exact for every type served).
-    pub fn to_f32(&self, range: std::ops::Range<usize>) -> Vec<f32> {
-        let size = self.dtype.bytes();
-        let bytes = &self.bytes[range.start * size..range.end * size];
-        match self.dtype {
-            DType::F32 => bytes
-                .chunks_exact(4)
-                .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-                .collect(),
-            DType::Bf16 => bytes
-                .chunks_exact(2)
-                .map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32())
-                .collect(),
-            DType::F16 => bytes
-                .chunks_exact(2)
-                .map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32())
-                .collect(),
-        }
     }
 }
 

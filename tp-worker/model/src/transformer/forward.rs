@@ -1,8 +1,8 @@
 //! The ragged extend.
 
-use lockstep_backend::{Backend, Batch, Linear, RmsNorm};
+use lockstep_backend::{Backend, Batch};
 
-use super::{Buffers, Layer, LogitBlock, Transformer};
+use super::{LogitBlock, Transformer};
 use crate::ModelError;
 
 impl<B: Backend> Transformer<B> {
@@ -20,126 +20,88 @@ impl<B: Backend> Transformer<B> {
         batch: &Batch<'_>,
         sink: &mut dyn FnMut(LogitBlock<'_>),
     ) -> Result<(), ModelError> {
-        self.check(batch)?;
+        self.limits.check(batch)?;
+        if let Some(capture) = &mut self.capture {
+            capture.begin(backend, batch.tokens.len());
+        }
         if batch.tokens.is_empty() {
             return Ok(());
         }
-        self.buffers.set_rows(backend, batch.tokens.len());
-        let first = self.shard.vocab.start as u32;
-        let (b, eps) = (&mut self.buffers, self.model.rms_norm_eps);
+        let b = &mut self.buffers.layer;
+        b.set_rows(backend, batch.tokens.len());
+        let (first, eps) = (self.shard.vocab.start as u32, self.model.rms_norm_eps);
         backend.embed(&self.embedding, first, batch.tokens, &mut b.residual);
         backend.all_reduce(&mut b.residual)?;
-        let norm = self.layers.first().map_or(&self.norm, |l| &l.input_norm);
+        let norm = self.input_norms.first().unwrap_or(&self.norm);
         backend.rms_norm(&b.residual, norm, eps, &mut b.normed);
         for number in 0..self.layers.len() {
-            self.attend(backend, cache, number, batch);
-            if number + 1 == self.layers.len() {
-                if batch.logit_tokens.is_empty() {
-                    return Ok(());
-                }
-                if batch.logit_tokens.len() < batch.tokens.len() {
-                    self.buffers.narrow(backend, batch.logit_tokens);
-                }
+            let last = number + 1 == self.layers.len();
+            if !self.layer(backend, cache, number, last, batch)? {
+                return Ok(());
             }
-            self.finish_layer(backend, number)?;
         }
-        self.logits(backend, batch.logit_tokens.len(), sink)
+        if let Some(capture) = &mut self.capture {
+            capture.last_hidden(backend, &self.buffers.layer.normed);
+        }
+        self.logits(backend, batch, sink)
     }
 
-    fn check(&self, batch: &Batch<'_>) -> Result<(), ModelError> {
-        let too_large = |what, found, limit| ModelError::TooLarge { what, found, limit };
-        let (tokens, limit) = (batch.tokens.len(), self.limits.max_tokens);
-        if tokens > limit {
-            return Err(too_large("tokens", tokens, limit));
-        }
-        let positions = batch.positions.iter().max().map_or(0, |p| *p as usize + 1);
-        if positions > self.limits.positions {
-            return Err(too_large("positions", positions, self.limits.positions));
-        }
-        Ok(())
-    }
-
-    /// From the normed residual stream to the attention output of layer `number`.
-    fn attend(
+    /// Runs layer `number`, the last one over the wanted tokens alone where
+    /// nothing else is asked of it. Whether anything follows.
+    fn layer(
         &mut self,
         backend: &mut B,
         cache: &mut B::KvCache,
         number: usize,
+        last: bool,
         batch: &Batch<'_>,
-    ) {
-        let eps = self.model.rms_norm_eps;
-        let (layer, shape) = (&self.layers[number], &self.attention);
-        let Buffers {
-            normed,
-            qkv,
-            attended,
-            ..
-        } = &mut self.buffers;
-        backend.matmul(normed, &layer.qkv, layer.qkv_bias.as_ref(), qkv);
-        if let Some(weight) = &layer.q_norm {
-            backend.head_norm(qkv, shape, 0..shape.heads, weight, eps);
+    ) -> Result<bool, ModelError> {
+        let narrow = last && !self.keeps_last_hidden();
+        let (layer, b) = (&self.layers[number], &mut self.buffers.layer);
+        if let Some(capture) = &mut self.capture {
+            capture.layer_input(backend, number, &b.residual);
         }
-        if let Some(weight) = &layer.k_norm {
-            let keys = shape.heads..shape.heads + shape.kv_heads;
-            backend.head_norm(qkv, shape, keys, weight, eps);
+        let (geometry, attention) = (&self.geometry, &mut b.attention);
+        layer.attend(backend, geometry, &b.normed, attention, cache, batch);
+        if narrow {
+            if batch.logit_tokens.is_empty() {
+                return Ok(false);
+            }
+            if batch.logit_tokens.len() < batch.tokens.len() {
+                self.buffers.narrow(backend, batch.logit_tokens);
+            }
         }
-        backend.rope(qkv, shape, &self.rope, batch.positions);
-        backend.attention(cache, number, qkv, shape, batch, attended);
+        let next_norm = self.input_norms.get(number + 1).unwrap_or(&self.norm);
+        layer.finish(backend, geometry, &mut self.buffers.layer, next_norm)?;
+        Ok(true)
     }
 
-    /// From the attention output to the residual stream as the next layer, or
-    /// the head, wants it normed.
-    fn finish_layer(&mut self, backend: &mut B, number: usize) -> Result<(), ModelError> {
-        let layer: &Layer<B> = &self.layers[number];
-        let next = self.layers.get(number + 1);
-        let next_norm = next.map_or(&self.norm, |next| &next.input_norm);
-        let eps = self.model.rms_norm_eps;
-        let norm = |weight| RmsNorm { weight, eps };
-        let Buffers {
-            residual,
-            delta,
-            normed,
-            attended,
-            gate_up,
-            activated,
-            ..
-        } = &mut self.buffers;
-        let output = Linear {
-            weight: &layer.output,
-            bias: layer.output_bias.as_ref(),
-        };
-        let post = norm(&layer.post_norm);
-        backend.matmul_add_rms_norm(attended, output, residual, delta, post, normed)?;
-        backend.matmul(normed, &layer.gate_up, layer.gate_up_bias.as_ref(), gate_up);
-        backend.silu_mul(gate_up, activated);
-        let down = Linear {
-            weight: &layer.down,
-            bias: layer.down_bias.as_ref(),
-        };
-        let next = norm(next_norm);
-        backend.matmul_add_rms_norm(activated, down, residual, delta, next, normed)?;
-        Ok(())
-    }
-
-    /// The head over `rows` normed rows, in blocks.
+    /// The head over the wanted rows, in blocks.
     fn logits(
         &mut self,
         backend: &mut B,
-        rows: usize,
+        batch: &Batch<'_>,
         sink: &mut dyn FnMut(LogitBlock<'_>),
     ) -> Result<(), ModelError> {
+        let wanted = batch.logit_tokens;
+        let wide = self.keeps_last_hidden();
         let head = self.head.as_ref().unwrap_or(&self.embedding);
         let vocab = self.model.vocab_size;
         let block_rows = self.limits.logit_block_rows;
         let b = &mut self.buffers;
-        for first in (0..rows).step_by(block_rows) {
-            let numbers = &b.numbers[first..rows.min(first + block_rows)];
-            backend.set_rows(&mut b.logits, numbers.len());
-            if numbers.len() == rows {
-                backend.matmul(&b.normed, head, None, &mut b.logits);
+        // Where the wanted rows are among the normed ones, and how many these are.
+        let (rows, normed) = match wide {
+            true => (wanted, batch.tokens.len()),
+            false => (&b.numbers[..wanted.len()], wanted.len()),
+        };
+        for first in (0..rows.len()).step_by(block_rows) {
+            let block = &rows[first..rows.len().min(first + block_rows)];
+            backend.set_rows(&mut b.logits, block.len());
+            if block.len() == normed {
+                backend.matmul(&b.layer.normed, head, None, &mut b.logits);
             } else {
-                backend.set_rows(&mut b.head_input, numbers.len());
-                backend.gather_rows(&b.normed, numbers, &mut b.head_input);
+                backend.set_rows(&mut b.head_input, block.len());
+                backend.gather_rows(&b.layer.normed, block, &mut b.head_input);
                 backend.matmul(&b.head_input, head, None, &mut b.logits);
             }
             let logits =

@@ -2,13 +2,11 @@
 
 use std::path::Path;
 
-use lockstep_backend::{AttentionShape, Backend};
+use lockstep_backend::Backend;
 use lockstep_config::ModelConfig;
 
-use super::{
-    Buffers, ForwardLimits, LoadProgress, Transformer, WeightOrigin, host::HostModel, parts,
-};
-use crate::{ModelError, Shard, Weights, packed::Cache, rope_table};
+use super::{Buffers, LoadProgress, Transformer, WeightOrigin, host::HostModel, parts};
+use crate::{ForwardLimits, ModelError, Shard, Weights, layer::Geometry, packed::Cache};
 
 impl<B: Backend> Transformer<B> {
     /// Opens `model.path`, checks every tensor this rank needs, packs its part
@@ -69,28 +67,20 @@ impl<B: Backend> Transformer<B> {
             &mut origin,
             progress,
         )?;
-        let limits = ForwardLimits {
-            max_tokens: limits.max_tokens.max(1),
-            logit_block_rows: limits.logit_block_rows.clamp(1, limits.max_tokens.max(1)),
-            ..limits
-        };
+        let limits = limits.sensible();
         Ok(Self {
             embedding: parts.embedding,
+            input_norms: parts.input_norms,
             layers: parts.layers,
             norm: parts.norm,
             head: parts.head,
             vocab_widths: shard.vocab_widths(model),
-            attention: AttentionShape {
-                heads: shard.heads.len(),
-                kv_heads: shard.kv_heads.len(),
-                head_dim: model.head_dim,
-                scale: (model.head_dim as f32).sqrt().recip(),
-            },
-            rope: rope_table(&model.rope, model.head_dim, limits.positions),
+            geometry: Geometry::new(model, &shard, limits.positions),
             buffers: Buffers::new(backend, model, &shard, limits)?,
             model: model.clone(),
             shard,
             limits,
+            capture: None,
             origin,
         })
     }

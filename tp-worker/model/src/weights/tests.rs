@@ -3,6 +3,8 @@ use std::collections::HashMap;
 use safetensors::{serialize, tensor::TensorView};
 use tempfile::TempDir;
 
+use lockstep_backend::HostBlock;
+
 use super::*;
 
 fn file(tensors: &[(&str, FileDType, &[usize], &[u8])]) -> Vec<u8> {

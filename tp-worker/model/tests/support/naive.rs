@@ -4,13 +4,15 @@
 use std::ops::Range;
 
 use lockstep_backend::{
-    AttentionShape, Backend, BackendError, Batch, DType, HostMatrix, KvShape, MatrixRole, RopeTable,
+    AttentionShape, Backend, BackendError, Batch, DType, HostMatrix, KvShape, MatrixRole,
+    RopeTable, Row,
 };
 use lockstep_collective::Collective;
 
 /// Every operation as a loop.
 pub struct Naive {
     collective: Box<dyn Collective>,
+    solo: bool,
     /// Collectives issued so far: kind and elements per row.
     pub issued: Vec<(&'static str, usize)>,
 }
@@ -45,6 +47,7 @@ impl Naive {
     pub fn new(collective: Box<dyn Collective>) -> Self {
         Self {
             collective,
+            solo: false,
             issued: Vec::new(),
         }
     }
@@ -66,6 +69,20 @@ fn normed(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
     let mean = x.iter().map(|v| v * v).sum::<f32>() / x.len() as f32;
     let scale = (mean + eps).sqrt().recip();
     x.iter().zip(weight).map(|(v, w)| v * scale * w).collect()
+}
+
+/// The cached positions that new token `new` of `row` sees.
+fn seen(row: &Row, new: usize, masks: &[u64]) -> Vec<usize> {
+    let visible = |other: &usize| match row.mask {
+        None => *other <= new,
+        Some(start) => {
+            let words = start as usize + new * row.mask_words();
+            masks[words + other / 64] >> (other % 64) & 1 == 1
+        }
+    };
+    let cached = row.kv_len as usize;
+    let among_new = (0..row.q_len as usize).filter(visible);
+    (0..cached).chain(among_new.map(|n| cached + n)).collect()
 }
 
 fn failed(error: lockstep_collective::CollectiveError) -> BackendError {
@@ -213,8 +230,10 @@ impl Backend for Naive {
         for row in batch.rows {
             for new in 0..row.q_len as usize {
                 let token = row.start as usize + new;
-                let seen = row.kv_len as usize + new + 1;
-                assert_eq!(batch.positions[token] as usize + 1, seen);
+                let seen = seen(row, new, batch.masks);
+                if row.mask.is_none() {
+                    assert_eq!(batch.positions[token] as usize + 1, seen.len());
+                }
                 for head in 0..shape.heads {
                     let column = head / (shape.heads / shape.kv_heads) * dim;
                     let at = |position: usize| {
@@ -222,15 +241,16 @@ impl Backend for Naive {
                         (page as usize * size + position % size) * width + column
                     };
                     let query = &qkv.row(token)[head * dim..][..dim];
-                    let scores: Vec<f32> = (0..seen)
-                        .map(|p| dot(query, &keys[at(p)..][..dim]) * shape.scale)
-                        .collect();
+                    let score = |p: &usize| dot(query, &keys[at(*p)..][..dim]) * shape.scale;
+                    let scores: Vec<f32> = seen.iter().map(score).collect();
                     let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
                     let weights: Vec<f32> = scores.iter().map(|s| (s - max).exp()).collect();
                     let total: f32 = weights.iter().sum();
                     for i in 0..dim {
-                        let sum: f32 = (0..seen).map(|p| weights[p] * values[at(p) + i]).sum();
-                        out.row_mut(token)[head * dim + i] = sum / total;
+                        let terms = seen.iter().zip(&weights);
+                        let sum: f32 = terms.map(|(p, w)| w * values[at(*p) + i]).sum();
+                        let mean = if seen.is_empty() { 0.0 } else { sum / total };
+                        out.row_mut(token)[head * dim + i] = mean;
                     }
                 }
             }
@@ -252,11 +272,43 @@ impl Backend for Naive {
             out.row_mut(to).copy_from_slice(x.row(*from as usize));
         }
     }
+    fn copy_rows(&mut self, x: &Tensor, from: &[u32], out: &mut Tensor, to: &[u32]) {
+        assert_eq!((x.width, from.len()), (out.width, to.len()));
+        for (from, to) in from.iter().zip(to) {
+            assert!((*from as usize) < x.rows && (*to as usize) < out.rows);
+            out.row_mut(*to as usize)
+                .copy_from_slice(x.row(*from as usize));
+        }
+    }
+    fn place_columns(&mut self, x: &Tensor, out: &mut Tensor, first: usize) {
+        assert_eq!(x.rows, out.rows);
+        for row in 0..x.rows {
+            out.row_mut(row)[first..first + x.width].copy_from_slice(x.row(row));
+        }
+    }
+    fn copy_cells(&mut self, cache: &mut Cache, moves: &[(u32, u32)]) {
+        let width = cache.shape.kv_heads * cache.shape.head_dim;
+        let at = |cell: u32| cell as usize * width;
+        for (from, to) in moves {
+            for part in cache.keys.iter_mut().chain(&mut cache.values) {
+                part.copy_within(at(*from)..at(*from) + width, at(*to));
+            }
+        }
+    }
 
     fn group(&self) -> (usize, usize) {
+        if self.solo {
+            return (0, 1);
+        }
         (self.collective.rank(), self.collective.size())
     }
+    fn set_solo(&mut self, solo: bool) {
+        self.solo = solo;
+    }
     fn all_reduce(&mut self, x: &mut Tensor) -> Result<(), BackendError> {
+        if self.solo {
+            return Ok(());
+        }
         self.issued.push(("all_reduce", x.width));
         self.collective.all_reduce_sum(x.used()).map_err(failed)
     }
@@ -266,6 +318,10 @@ impl Backend for Naive {
         widths: &[usize],
         out: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], BackendError> {
+        if self.solo {
+            assert_eq!(widths, [x.width]);
+            return Ok(&x.data[..x.rows * x.width]);
+        }
         let total: usize = widths.iter().sum();
         self.issued.push(("gather", total));
         let counts: Vec<usize> = widths.iter().map(|width| width * x.rows).collect();
@@ -290,6 +346,9 @@ impl Backend for Naive {
         Ok(out)
     }
     fn broadcast_tokens(&mut self, tokens: &mut [u32]) -> Result<(), BackendError> {
-        self.collective.broadcast(0, tokens).map_err(failed)
+        match self.solo {
+            true => Ok(()),
+            false => self.collective.broadcast(0, tokens).map_err(failed),
+        }
     }
 }

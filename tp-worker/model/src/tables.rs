@@ -1,0 +1,79 @@
+//! Tables of tokens, whole: what a drafter reads of the target.
+
+use lockstep_backend::{Backend, MatrixRole};
+use lockstep_config::ModelConfig;
+
+use crate::{LoadProgress, ModelError, Weights, loader::Loader, solo};
+
+/// A model's tables of tokens, whole.
+pub struct Tables<'a, B: Backend> {
+    /// The embedding, `[vocab, hidden]`.
+    pub embedding: &'a B::Matrix,
+    /// The output head, `[vocab, hidden]`; the embedding where they are tied.
+    pub head: &'a B::Matrix,
+}
+
+// Derived, these would ask the same of the backend.
+impl<B: Backend> Clone for Tables<'_, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<B: Backend> Copy for Tables<'_, B> {}
+
+/// The tables of a model whose shards hold parts of them, for the rank that
+/// drafts.
+pub struct WholeTables<B: Backend> {
+    embedding: B::Matrix,
+    head: Option<B::Matrix>,
+}
+
+impl<B: Backend> WholeTables<B> {
+    /// Loads the embedding, and the output head where `head` asks for it and it
+    /// is not the embedding. `backend` must be solo.
+    ///
+    /// # Errors
+    /// [`ModelError`]: what is wrong with the files or the memory.
+    pub fn load(
+        backend: &mut B,
+        model: &ModelConfig,
+        head: bool,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Self, ModelError> {
+        solo::check(backend)?;
+        let weights = Weights::open(&model.path)?;
+        let table = |name| {
+            let table = weights.matrix(name, model.vocab_size, model.hidden_size)?;
+            Ok::<_, ModelError>(table.whole())
+        };
+        let embedding = table("model.embed_tokens.weight")?;
+        let head = (head && !model.tie_word_embeddings)
+            .then(|| table("lm_head.weight"))
+            .transpose()?;
+        let tables = std::iter::once(&embedding).chain(&head);
+        let mut loader = Loader::checkpoint(&weights, tables, progress);
+        let role = MatrixRole::Vocabulary;
+        Ok(Self {
+            embedding: loader.matrix(backend, &embedding, role)?,
+            head: head
+                .as_ref()
+                .map(|head| loader.matrix(backend, head, role))
+                .transpose()?,
+        })
+    }
+
+    /// The tables. Where the head was not asked for, the embedding stands in
+    /// its place.
+    pub fn tables(&self) -> Tables<'_, B> {
+        Tables {
+            embedding: &self.embedding,
+            head: self.head.as_ref().unwrap_or(&self.embedding),
+        }
+    }
+
+    /// Bytes on the device.
+    pub fn weight_bytes(&self, backend: &B) -> usize {
+        let tables = std::iter::once(&self.embedding).chain(&self.head);
+        tables.map(|table| backend.matrix_bytes(table)).sum()
+    }
+}

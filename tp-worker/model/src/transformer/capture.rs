@@ -1,0 +1,86 @@
+//! Hidden states that passes keep for a drafter.
+
+use lockstep_backend::{Backend, BackendError};
+
+use super::Transformer;
+use crate::{CaptureSpec, ModelError};
+
+/// What is kept, and where.
+pub(super) struct Capture<B: Backend> {
+    spec: CaptureSpec,
+    /// `[n, width]`.
+    features: B::Tensor,
+    hidden: usize,
+}
+
+impl<B: Backend> Transformer<B> {
+    /// From now on passes keep what `spec` says, in memory allocated here;
+    /// an empty one keeps nothing. All ranks must ask for the same.
+    ///
+    /// # Errors
+    /// [`ModelError::NoSuchLayer`]; [`ModelError::Backend`] when memory is short.
+    pub fn set_capture(&mut self, backend: &mut B, spec: CaptureSpec) -> Result<(), ModelError> {
+        let layers = self.layers.len();
+        if let Some(&layer) = spec.layers.iter().find(|layer| **layer >= layers) {
+            return Err(ModelError::NoSuchLayer { layer, layers });
+        }
+        self.capture = match spec.is_empty() {
+            true => None,
+            false => Some(Capture::new(
+                backend,
+                spec,
+                self.limits.max_tokens,
+                self.model.hidden_size,
+            )?),
+        };
+        Ok(())
+    }
+
+    /// What the last pass kept, `[tokens of the pass, width of the capture]`,
+    /// rows in batch order; `None` where nothing is kept. Equal on all ranks.
+    pub fn features(&self) -> Option<&B::Tensor> {
+        self.capture.as_ref().map(|capture| &capture.features)
+    }
+
+    /// The last layer must run over every token.
+    pub(super) fn keeps_last_hidden(&self) -> bool {
+        self.capture.as_ref().is_some_and(|c| c.spec.last_hidden)
+    }
+}
+
+impl<B: Backend> Capture<B> {
+    fn new(
+        backend: &mut B,
+        spec: CaptureSpec,
+        tokens: usize,
+        hidden: usize,
+    ) -> Result<Self, BackendError> {
+        let mut features = backend.tensor(tokens, spec.width(hidden))?;
+        backend.set_rows(&mut features, 0);
+        Ok(Self {
+            spec,
+            features,
+            hidden,
+        })
+    }
+
+    /// Begins a pass over `rows` tokens.
+    pub fn begin(&mut self, backend: &mut B, rows: usize) {
+        backend.set_rows(&mut self.features, rows);
+    }
+
+    /// Keeps the input of layer `number` where it is wanted.
+    pub fn layer_input(&mut self, backend: &mut B, number: usize, residual: &B::Tensor) {
+        for (place, _) in (0..).zip(&self.spec.layers).filter(|(_, l)| **l == number) {
+            backend.place_columns(residual, &mut self.features, place * self.hidden);
+        }
+    }
+
+    /// Keeps the normed output of the last layer where it is wanted.
+    pub fn last_hidden(&mut self, backend: &mut B, normed: &B::Tensor) {
+        if self.spec.last_hidden {
+            let first = self.spec.layers.len() * self.hidden;
+            backend.place_columns(normed, &mut self.features, first);
+        }
+    }
+}
