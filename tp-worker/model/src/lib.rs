@@ -2,10 +2,13 @@
 //!
 //! [`Weights`] opens a model folder's safetensors, [`Shard`] says which part
 //! of each matrix a rank holds, [`Transformer`] packs that part on a
+//! [`lockstep_backend::Backend`] and runs the ragged extend. [`EagleHead`]
+//! drafts from the hidden states that a transformer's passes keep.
 
 #![deny(unsafe_code)]
 
 mod capture;
+mod eagle;
 mod error;
 mod layer;
 mod limits;
@@ -20,6 +23,7 @@ mod transformer;
 mod weights;
 
 pub use capture::CaptureSpec;
+pub use eagle::{EagleHead, HiddenSource};
 pub use error::ModelError;
 pub use limits::ForwardLimits;
 pub use rope::rope_table;

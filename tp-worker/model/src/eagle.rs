@@ -1,0 +1,122 @@
+//! EAGLE draft heads: one layer that continues the target's hidden states.
+
+mod buffers;
+mod forward;
+mod hidden;
+mod host;
+mod load;
+mod output;
+
+use lockstep_backend::{Backend, KvDType, KvShape};
+
+use crate::{
+    CaptureSpec, ForwardLimits,
+    layer::{Geometry, Layer},
+};
+use buffers::Buffers;
+
+pub use hidden::HiddenSource;
+
+/// An EAGLE-1/2 (Li et al., arXiv:2401.15077, arXiv:2406.16858) or EAGLE-3
+/// head (arXiv:2503.01840) on one device, in the layouts of the public
+/// checkpoints, with all buffers its passes need.
+///
+/// Position `i` takes the pair of a hidden state of position `i` and the token
+/// at `i + 1`, and predicts the token at `i + 2`. The hidden state is the
+/// target's where that is known, and the head's own output of position `i - 1`
+/// while it drafts. A pass is fed hidden states, run over the tokens, and its
+/// outputs are read, fed again, or kept as a request's root, from which a later
+/// step drafts.
+///
+/// It runs solo, see [`Backend::set_solo`].
+pub struct EagleHead<B: Backend> {
+    capture: CaptureSpec,
+    /// Width of the residual stream.
+    hidden: usize,
+    vocab: usize,
+    limits: ForwardLimits,
+    requests: usize,
+    geometry: Geometry,
+    wiring: Wiring<B>,
+    /// `[hidden, 2·hidden]` for EAGLE-1, `[hidden, captured width]` for EAGLE-3.
+    fc: B::Matrix,
+    fc_bias: Option<B::Vector>,
+    layer: Layer<B>,
+    /// `None`: the table of the target.
+    embedding: Option<B::Matrix>,
+    /// `None`: the table of the target.
+    head: Option<B::Matrix>,
+    /// The target's token for each of the head's; empty where they are the same.
+    targets: Vec<u32>,
+    buffers: Buffers<B>,
+    /// Hidden inputs of the next pass.
+    fed: usize,
+    /// Tokens of the last pass.
+    outputs: usize,
+}
+
+/// How the two generations connect embedding, hidden state and layer.
+enum Wiring<B: Backend> {
+    /// `fc` joins embedding and hidden state to the layer's residual stream.
+    Eagle {
+        /// Before the attention; the public checkpoints have none.
+        input_norm: Option<B::Vector>,
+    },
+    /// `fc` joins the target's hidden states to the residual stream, and the
+    /// attention reads embedding and residual stream side by side.
+    Eagle3 {
+        embedding_norm: B::Vector,
+        hidden_norm: B::Vector,
+        /// Before the output head.
+        norm: B::Vector,
+    },
+}
+
+impl<B: Backend> EagleHead<B> {
+    /// What the target's passes must keep for [`Self::feed_features`].
+    pub fn capture(&self) -> CaptureSpec {
+        self.capture.clone()
+    }
+
+    /// What the buffers were allocated for.
+    pub fn limits(&self) -> ForwardLimits {
+        self.limits
+    }
+
+    /// The cache the head needs for `pages` pages.
+    pub fn kv_shape(&self, pages: usize, page_size: usize, dtype: KvDType) -> KvShape {
+        KvShape {
+            layers: 1,
+            kv_heads: self.geometry.attention.kv_heads,
+            head_dim: self.geometry.attention.head_dim,
+            pages,
+            page_size,
+            dtype,
+        }
+    }
+
+    /// Bytes of packed weights on the device, tables of its own included.
+    pub fn weight_bytes(&self, backend: &B) -> usize {
+        let tables = self.embedding.iter().chain(&self.head);
+        let matrices = std::iter::once(&self.fc).chain(self.layer.matrices());
+        let bytes = |matrix| backend.matrix_bytes(matrix);
+        matrices.chain(tables).map(bytes).sum()
+    }
+
+    /// Rows of the output head.
+    pub fn vocab(&self) -> usize {
+        self.vocab
+    }
+
+    /// Whether the embedding and the output head are its own, and not those of
+    /// the tables passed in.
+    pub fn own_tables(&self) -> (bool, bool) {
+        (self.embedding.is_some(), self.head.is_some())
+    }
+
+    /// The target's token for one of [`Self::vocab`].
+    pub fn target_token(&self, draft_id: u32) -> u32 {
+        let target = self.targets.get(draft_id as usize);
+        target.copied().unwrap_or(draft_id)
+    }
+}

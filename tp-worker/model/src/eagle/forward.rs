@@ -1,0 +1,78 @@
+//! A head's pass.
+
+use std::mem::swap;
+
+use lockstep_backend::{Backend, Batch};
+
+use super::{EagleHead, Wiring};
+use crate::{ModelError, Tables, solo};
+
+impl<B: Backend> EagleHead<B> {
+    /// Runs the head over `batch.tokens`, the token after each position, with
+    /// the hidden inputs fed since the last pass; writes keys and values at
+    /// `batch.cells` and keeps the outputs, `[tokens, hidden]`, until the next
+    /// pass. `batch.logit_tokens` is not looked at: see [`Self::logits`].
+    ///
+    /// # Errors
+    /// Before anything ran: [`ModelError::TooLarge`] when the batch exceeds the
+    /// limits, [`ModelError::HiddenInputs`] when fewer or more hidden states
+    /// were fed, [`ModelError::NotSolo`].
+    pub fn forward(
+        &mut self,
+        backend: &mut B,
+        cache: &mut B::KvCache,
+        tables: Tables<'_, B>,
+        batch: &Batch<'_>,
+    ) -> Result<(), ModelError> {
+        solo::check(backend)?;
+        self.limits.check(batch)?;
+        let (tokens, fed) = (batch.tokens.len(), self.fed);
+        if tokens != fed {
+            return Err(ModelError::HiddenInputs { tokens, fed });
+        }
+        (self.fed, self.outputs) = (0, tokens);
+        self.buffers.set_rows(backend, tokens);
+        if tokens == 0 {
+            return Ok(());
+        }
+        let (geometry, eps, hidden) = (&self.geometry, self.geometry.eps, self.hidden);
+        let b = &mut self.buffers;
+        let table = self.embedding.as_ref().unwrap_or(tables.embedding);
+        backend.embed(table, 0, batch.tokens, &mut b.embedded);
+        let input = match &self.wiring {
+            Wiring::Eagle { input_norm } => {
+                backend.place_columns(&b.embedded, &mut b.joined, 0);
+                backend.place_columns(&b.hidden, &mut b.joined, hidden);
+                let (residual, bias) = (&mut b.layer.residual, self.fc_bias.as_ref());
+                backend.matmul(&b.joined, &self.fc, bias, residual);
+                match input_norm {
+                    None => &b.layer.residual,
+                    Some(weight) => {
+                        backend.rms_norm(residual, weight, eps, &mut b.layer.normed);
+                        &b.layer.normed
+                    }
+                }
+            }
+            Wiring::Eagle3 {
+                embedding_norm,
+                hidden_norm,
+                ..
+            } => {
+                let normed = &mut b.layer.normed;
+                backend.rms_norm(&b.embedded, embedding_norm, eps, normed);
+                backend.place_columns(normed, &mut b.joined, 0);
+                backend.rms_norm(&b.hidden, hidden_norm, eps, normed);
+                backend.place_columns(normed, &mut b.joined, hidden);
+                swap(&mut b.hidden, &mut b.layer.residual);
+                &b.joined
+            }
+        };
+        let layer = &self.layer;
+        let attention = &mut b.layer.attention;
+        layer.attend(backend, geometry, input, attention, cache, batch);
+        // What the layer leaves normed is not read: roots are kept unnormed, so
+        // logits norm what they are asked for.
+        layer.finish(backend, geometry, &mut b.layer, &layer.post_norm)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,178 @@
+//! Hidden states of a head: fed, kept and found again.
+
+use lockstep_backend::Backend;
+
+use super::{EagleHead, Wiring};
+use crate::{ModelError, limits::fits};
+
+/// Where a hidden state is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HiddenSource {
+    /// What [`EagleHead::keep_roots`] stored for this slot.
+    Root(u32),
+    /// The output of this row of the last pass.
+    Output(u32),
+}
+
+impl<B: Backend> EagleHead<B> {
+    /// The next pass takes as hidden inputs, token after token, the rows
+    /// `rows` of `features`, what the target's pass kept for
+    /// [`Self::capture`].
+    ///
+    /// # Errors
+    /// [`ModelError::TooLarge`].
+    ///
+    /// # Panics
+    /// Devices panic when `features` has another width or not so many rows.
+    pub fn feed_features(
+        &mut self,
+        backend: &mut B,
+        features: &B::Tensor,
+        rows: &[u32],
+    ) -> Result<(), ModelError> {
+        fits("hidden states", rows.len(), self.limits.max_tokens)?;
+        let b = &mut self.buffers;
+        backend.set_rows(&mut b.hidden, rows.len());
+        match &self.wiring {
+            Wiring::Eagle { .. } => backend.gather_rows(features, rows, &mut b.hidden),
+            Wiring::Eagle3 { .. } => {
+                backend.set_rows(&mut b.features, rows.len());
+                backend.gather_rows(features, rows, &mut b.features);
+                let bias = self.fc_bias.as_ref();
+                backend.matmul(&b.features, &self.fc, bias, &mut b.hidden);
+            }
+        }
+        self.fed = rows.len();
+        Ok(())
+    }
+
+    /// The next pass takes these as hidden inputs, token after token.
+    ///
+    /// # Errors
+    /// [`ModelError::TooLarge`], [`ModelError::NoHiddenState`].
+    pub fn feed_hidden(
+        &mut self,
+        backend: &mut B,
+        sources: &[HiddenSource],
+    ) -> Result<(), ModelError> {
+        fits("hidden states", sources.len(), self.limits.max_tokens)?;
+        let b = &mut self.buffers;
+        b.picks.sort(sources, self.requests, self.outputs)?;
+        backend.set_rows(&mut b.hidden, sources.len());
+        let outputs = &b.layer.residual;
+        b.picks.copy(backend, &b.roots, outputs, &mut b.hidden);
+        self.fed = sources.len();
+        Ok(())
+    }
+
+    /// Stores the outputs of rows `rows` of the last pass as the roots of
+    /// `slots`, one after the other.
+    ///
+    /// # Errors
+    /// [`ModelError::NoHiddenState`]; [`ModelError::TooLarge`] when there are
+    /// more rows than slots.
+    pub fn keep_roots(
+        &mut self,
+        backend: &mut B,
+        rows: &[u32],
+        slots: &[u32],
+    ) -> Result<(), ModelError> {
+        fits("roots", rows.len(), slots.len())?;
+        let slots = &slots[..rows.len()];
+        rows.iter().try_for_each(|row| output(*row, self.outputs))?;
+        slots
+            .iter()
+            .try_for_each(|slot| root(*slot, self.requests))?;
+        let b = &mut self.buffers;
+        if !rows.is_empty() {
+            backend.copy_rows(&b.layer.residual, rows, &mut b.roots, slots);
+        }
+        Ok(())
+    }
+}
+
+/// Sources apart, as copies of rows: from where, to where.
+pub(super) struct Picks {
+    roots: [Vec<u32>; 2],
+    outputs: [Vec<u32>; 2],
+}
+
+impl Picks {
+    /// Room for `most` sources.
+    pub fn new(most: usize) -> Self {
+        let list = || [Vec::with_capacity(most), Vec::with_capacity(most)];
+        Self {
+            roots: list(),
+            outputs: list(),
+        }
+    }
+
+    /// Takes `sources` apart.
+    ///
+    /// # Errors
+    /// [`ModelError::NoHiddenState`].
+    pub fn sort(
+        &mut self,
+        sources: &[HiddenSource],
+        requests: usize,
+        outputs: usize,
+    ) -> Result<(), ModelError> {
+        let Self {
+            roots: [root_from, root_to],
+            outputs: [output_from, output_to],
+        } = self;
+        for list in [
+            &mut *root_from,
+            &mut *root_to,
+            &mut *output_from,
+            &mut *output_to,
+        ] {
+            list.clear();
+        }
+        for (to, source) in (0..).zip(sources) {
+            let (from, lists) = match *source {
+                HiddenSource::Root(slot) => {
+                    root(slot, requests)?;
+                    (slot, (&mut *root_from, &mut *root_to))
+                }
+                HiddenSource::Output(row) => {
+                    output(row, outputs)?;
+                    (row, (&mut *output_from, &mut *output_to))
+                }
+            };
+            lists.0.push(from);
+            lists.1.push(to);
+        }
+        Ok(())
+    }
+
+    /// Copies what was sorted last to `out`, source after source.
+    pub fn copy<B: Backend>(
+        &self,
+        backend: &mut B,
+        roots: &B::Tensor,
+        outputs: &B::Tensor,
+        out: &mut B::Tensor,
+    ) {
+        for ([from, to], x) in [(&self.roots, roots), (&self.outputs, outputs)] {
+            if !from.is_empty() {
+                backend.copy_rows(x, from, out, to);
+            }
+        }
+    }
+}
+
+fn root(slot: u32, requests: usize) -> Result<(), ModelError> {
+    known("root", slot, requests)
+}
+
+fn output(row: u32, outputs: usize) -> Result<(), ModelError> {
+    known("output", row, outputs)
+}
+
+fn known(what: &'static str, index: u32, count: usize) -> Result<(), ModelError> {
+    if (index as usize) < count {
+        return Ok(());
+    }
+    Err(ModelError::NoHiddenState { what, index, count })
+}

@@ -1,0 +1,99 @@
+//! From files to a head on a device.
+
+use lockstep_backend::{Backend, MatrixRole};
+use lockstep_config::{DraftKind, DraftModel, ModelConfig};
+
+use super::{
+    Buffers, EagleHead, Wiring,
+    buffers::Sizes,
+    host::{HostHead, HostWiring},
+};
+use crate::{
+    CaptureSpec, ForwardLimits, LoadProgress, ModelError, Shard, Weights,
+    layer::Geometry,
+    loader::{self, Loader},
+    solo,
+};
+
+impl<B: Backend> EagleHead<B> {
+    /// Opens `draft.model.path`, checks and packs every tensor and allocates
+    /// the buffers: passes of at most `limits.max_tokens` tokens, logits of at
+    /// most `limits.logit_block_rows` states at a time, roots for `requests`
+    /// slots. `backend` must be solo; `target` is the model it drafts for.
+    ///
+    /// # Errors
+    /// [`ModelError`]: what is wrong with the files or the memory.
+    pub fn load(
+        backend: &mut B,
+        draft: &DraftModel,
+        target: &ModelConfig,
+        requests: usize,
+        limits: ForwardLimits,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Self, ModelError> {
+        solo::check(backend)?;
+        let (model, limits) = (&draft.model, limits.sensible());
+        let shard = Shard::new(model, 0, 1)?;
+        let weights = Weights::open(&model.path)?;
+        let host = HostHead::describe(&weights, draft, target, &shard)?;
+        let capture = match &draft.kind {
+            DraftKind::Eagle3 { capture_layers, .. } => CaptureSpec {
+                layers: capture_layers.clone(),
+                last_hidden: false,
+            },
+            DraftKind::Eagle | DraftKind::Model => CaptureSpec {
+                layers: Vec::new(),
+                last_hidden: true,
+            },
+        };
+        let sizes = Sizes {
+            features: capture.width(target.hidden_size),
+            vocab: host.vocab,
+            requests,
+            limits,
+        };
+        weights.read_ahead();
+        let mut loader = Loader::checkpoint(&weights, host.matrices(), progress);
+        let mut table = |backend: &mut B, table: &Option<_>| {
+            let load = |table| loader.matrix(backend, table, MatrixRole::Vocabulary);
+            table.as_ref().map(load).transpose()
+        };
+        Ok(Self {
+            embedding: table(backend, &host.embedding)?,
+            head: table(backend, &host.head)?,
+            fc: loader.matrix(backend, &host.fc, MatrixRole::Projection)?,
+            fc_bias: loader::vector(backend, host.fc_bias.as_ref())?,
+            layer: loader.layer(backend, &host.layer)?,
+            wiring: Wiring::load(backend, &host.wiring)?,
+            buffers: Buffers::new(backend, model, &shard, &sizes)?,
+            geometry: Geometry::new(model, &shard, limits.positions),
+            capture,
+            hidden: model.hidden_size,
+            vocab: host.vocab,
+            limits,
+            requests,
+            targets: host.targets,
+            fed: 0,
+            outputs: 0,
+        })
+    }
+}
+
+impl<B: Backend> Wiring<B> {
+    fn load(backend: &mut B, host: &HostWiring) -> Result<Self, ModelError> {
+        Ok(match host {
+            HostWiring::Eagle { input_norm } => Self::Eagle {
+                input_norm: loader::vector(backend, input_norm.as_ref())?,
+            },
+            HostWiring::Eagle3 {
+                embedding_norm,
+                hidden_norm,
+                norm,
+            } => Self::Eagle3 {
+                embedding_norm: backend.load_vector(embedding_norm)?,
+                hidden_norm: backend.load_vector(hidden_norm)?,
+                norm: backend.load_vector(norm)?,
+            },
+        })
+    }
+}
