@@ -16,6 +16,7 @@ mod hash;
 mod memory;
 mod model;
 mod node;
+pub mod reserve;
 mod resolve;
 mod speculation;
 
@@ -31,6 +32,7 @@ pub use format::{Dtype, KvCacheDtype, Quantization};
 pub use hardware::Hardware;
 pub use memory::{DraftMemory, kv_heads_per_rank};
 pub use model::{Architecture, ModelConfig, ModelConfigError, RopeConfig, RopeScaling};
+pub use reserve::ReserveConfig;
 pub use resolve::{Resolved, resolve};
 pub use speculation::{
     Algorithm, Algorithms, Capabilities, DraftKind, DraftKv, DraftModel, DraftShape, NgramConfig,

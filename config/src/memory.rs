@@ -42,7 +42,8 @@ impl Sizing {
     /// Tokens beyond its text that a request may hold in the cache: what a step
     /// may write, and what steps in flight have written.
     fn in_flight(&self) -> usize {
-        self.speculation.reserve(self.overlap)
+        let reserve = self.speculation.reserve();
+        reserve.alloc_reserve_per_decode(self.overlap) as usize
     }
 }
 

@@ -4,7 +4,7 @@ use std::{fmt, path::Path, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ConfigError, ModelConfig};
+use crate::{ConfigError, ModelConfig, ReserveConfig};
 
 mod draft;
 
@@ -210,27 +210,24 @@ impl SpeculationConfig {
         self.algorithm.is_some()
     }
 
-    /// KV slots that one decode step may write for one request, `W`: all nodes
-    /// that are drafted, or all tokens that are verified. 1 without speculation.
-    pub fn slots_per_step(&self) -> usize {
-        (self.num_steps * self.topk)
-            .max(self.max_speculative_num_draft_tokens)
-            .max(1)
-    }
-
-    /// KV slots that a request needs beyond its committed text when a step
-    /// starts: what the step may write, and under overlap also what an unseen
-    /// result may have committed.
-    pub fn reserve(&self, overlap: bool) -> usize {
-        self.slots_per_step() + if overlap { self.max_commit() } else { 0 }
+    /// What a decode step may write and commit; all that is sized by it asks
+    /// this. Numbers beyond its range are refused when the options are read.
+    pub fn reserve(&self) -> ReserveConfig {
+        if !self.enabled() {
+            return ReserveConfig::none();
+        }
+        let to_u32 = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+        ReserveConfig {
+            steps: to_u32(self.num_steps),
+            topk: to_u32(self.topk),
+            draft_tokens: to_u32(self.max_speculative_num_draft_tokens),
+        }
     }
 
     /// The most tokens that one step commits for one request: the longest path
     /// and the token after it.
     pub fn max_commit(&self) -> usize {
-        (self.num_steps + 1)
-            .min(self.max_speculative_num_draft_tokens)
-            .max(1)
+        self.reserve().max_commit_per_decode() as usize
     }
 }
 

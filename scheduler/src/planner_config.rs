@@ -1,7 +1,7 @@
 //! The planner's part of the resolved configuration.
 
 use lockstep_config::{EngineConfig, SchedulePolicy};
-use lockstep_planner::{PlannerConfig, ReserveConfig};
+use lockstep_planner::PlannerConfig;
 
 /// What the planner needs to know of the engine. `kv_events`: changes of the
 /// prefix cache are recorded for subscribers.
@@ -25,7 +25,8 @@ pub fn planner_config(config: &EngineConfig, kv_events: bool) -> PlannerConfig {
         priority_scheduling: schedule.priorities,
         request_timeout_ms: config.timeouts.request_s.map(|s| s * 1000),
         queue_timeout_ms: config.timeouts.queue_s.map(|s| s * 1000),
-        reserve: ReserveConfig::none(),
+        reserve: config.speculation.reserve(),
+        draft_kv: config.speculation.draft_kv,
         kv_events,
     }
 }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use lockstep_proto::{sampling::LogprobParams, step::SlotOpen};
 
-use crate::{Planner, SchedulePolicy, flight::Draft, radix::common_prefix, table::Stage};
+use crate::{Planner, SchedulePolicy, flight::Draft, table::Stage};
 
 /// Longest-prefix order is worked out for queues up to this length.
 const LPM_LONGEST_QUEUE: usize = 128;
@@ -54,20 +54,25 @@ impl Planner {
         self.scratch = (candidates, prefilling);
     }
 
-    fn collect_candidates(&self, candidates: &mut Vec<u32>) {
+    fn collect_candidates(&mut self, candidates: &mut Vec<u32>) {
         candidates.clear();
-        let by_prefix = self.config.schedule_policy == SchedulePolicy::Lpm
-            && self.queue.len() <= LPM_LONGEST_QUEUE;
+        let Self {
+            table, kv, queue, ..
+        } = self;
+        // Held back are those that never ran.
+        let allowed = |index: &u32| !self.held || table[*index].retracted;
+        let waiting = queue.iter().filter(allowed);
+        let by_prefix =
+            self.config.schedule_policy == SchedulePolicy::Lpm && queue.len() <= LPM_LONGEST_QUEUE;
         if by_prefix {
-            candidates.extend(self.queue.iter());
+            candidates.extend(waiting);
             candidates.sort_by_cached_key(|index| {
-                let entry = &self.table[*index];
-                let matched = Reverse(self.kv.match_len(entry));
+                let entry = &table[*index];
+                let matched = Reverse(kv.match_len(entry));
                 (Reverse(entry.priority), !entry.retracted, matched)
             });
         } else {
-            let most = self.slots.free() + MOST_DEFERRED;
-            candidates.extend(self.queue.iter().take(most));
+            candidates.extend(waiting.take(self.slots.free() + MOST_DEFERRED));
         }
     }
 
@@ -121,7 +126,7 @@ impl Planner {
             return false;
         }
         let need = if self.running.is_empty() {
-            let least = entry.least_tokens(self.alloc_len);
+            let least = entry.least_tokens(&self.config.reserve);
             self.kv.missing(entry.pages.len(), least)
         } else {
             self.future_pages_of(index).saturating_add(future)
@@ -139,21 +144,19 @@ impl Planner {
 
     /// Another request computes a good part of this one's prefix right now:
     /// standing back a step or more saves computing it twice.
-    pub(crate) fn should_defer(&self, index: u32, prefilling: &[u32]) -> bool {
-        let entry = &self.table[index];
+    pub(crate) fn should_defer(&mut self, index: u32, prefilling: &[u32]) -> bool {
+        let Self { table, kv, .. } = self;
+        let entry = &table[index];
         if prefilling.is_empty() || entry.deferrals >= MOST_DEFERRALS {
             return false;
         }
-        let page = self.config.page_size;
-        let longest = entry.cacheable() as usize;
         let shared = prefilling.iter().map(|other| {
-            let other = &self.table[*other];
-            let known = &other.tokens[..other.prefill_end as usize];
-            common_prefix(known, &entry.tokens[..longest]) as u32 / page * page
+            let other = &table[*other];
+            kv.shared_len(&other.tokens[..other.prefill_end as usize], entry)
         });
         let shared = shared.max().unwrap_or(0);
         shared >= SHARED_TOKENS_THAT_PAY
-            && shared - shared.min(self.kv.match_len(entry)) >= SHARED_TOKENS_THAT_PAY
+            && shared - shared.min(kv.match_len(entry)) >= SHARED_TOKENS_THAT_PAY
     }
 
     fn open(&mut self, draft: &mut Draft, index: u32, slot: u32) {
@@ -181,6 +184,9 @@ impl Planner {
         entry
             .pages
             .reserve(more / self.config.page_size as usize + 2);
+        let depth = entry.max_depth as usize;
+        entry.rest.speculation.proposed.reserve(depth);
+        entry.rest.speculation.accepted.reserve(depth);
         draft.plan.opens.push(SlotOpen {
             slot,
             token_ids: entry.tokens.clone(),
@@ -205,9 +211,10 @@ impl Planner {
 
     /// Pages that one request is expected to want beyond what it holds.
     pub(crate) fn future_pages_of(&self, index: u32) -> u32 {
-        let lag = self.config.reserve.commit_lag(self.config.overlap);
-        let reserve = self.alloc_len + lag;
-        self.ratio
-            .future_pages(&self.kv, &self.table[index], reserve)
+        let entry = &self.table[index];
+        let (reserve, depth) = (&self.config.reserve, entry.max_depth);
+        let reserve =
+            reserve.alloc_len_at(depth) + reserve.commit_lag_at(depth, self.config.overlap);
+        self.ratio.future_pages(&self.kv, entry, reserve)
     }
 }

@@ -8,7 +8,7 @@ use lockstep_proto::{
 use crate::{
     Millis, Planner, PlannerError,
     flight::Row,
-    table::{Entry, Stage},
+    table::{Entry, Stage, len_u32},
 };
 
 impl Planner {
@@ -41,7 +41,9 @@ impl Planner {
     }
 
     /// Outputs stand in the rows' order. A row that samples brings one, with at
-    /// least a token, or with none where its logits were not numbers.
+    /// least a token, or with none where its logits were not numbers; more than
+    /// one token only after as many drafted ones, and those only where it may
+    /// draft.
     fn check_result(&self, result: &StepResult) -> Result<(), PlannerError> {
         let bad = |message| {
             Err(PlannerError::BadResult {
@@ -58,14 +60,19 @@ impl Planner {
             if row.sample && output.is_none() {
                 return bad(format!("slot {} brought nothing", row.slot));
             }
-            let count = output.map_or(0, |output| output.token_ids.len());
-            let most = match (row.sample, row.prefill_to) {
-                (false, _) => 0,
-                (true, Some(_)) => 1,
-                (true, None) => self.max_commit as usize,
+            let Some(output) = output else {
+                continue;
             };
+            let (slot, depth) = (row.slot, output.draft_depth);
+            if depth > row.depth || (depth == 0) != (output.draft_tokens == 0) {
+                return bad(format!(
+                    "slot {slot} drafted {} tokens in {depth} steps, at most {} steps",
+                    output.draft_tokens, row.depth
+                ));
+            }
+            let count = len_u32(&output.token_ids);
+            let most = row.most.min(1 + depth);
             if count > most {
-                let slot = row.slot;
                 return bad(format!(
                     "slot {slot} brought {count} tokens, at most {most}"
                 ));
@@ -80,10 +87,16 @@ impl Planner {
     fn complete_row(&mut self, row: &Row, output: SlotOutput) {
         if !self.table.lives(row.index, row.arrival) {
             // It ended while this row was in flight: the row was wasted.
+            if output.draft_depth > 0 {
+                self.speculation.count_wasted(&output);
+            }
             return;
         }
-        let brought = crate::table::len_u32(&output.token_ids);
+        let brought = len_u32(&output.token_ids);
         if row.sample && brought == 0 {
+            if output.draft_depth > 0 {
+                self.speculation.count_wasted(&output);
+            }
             self.end_poisoned(row.index);
             return;
         }
@@ -92,12 +105,19 @@ impl Planner {
         entry.samples_in_flight -= u32::from(row.sample);
         if entry.stage == Stage::Running {
             match row.prefill_to {
-                Some(to) => entry.committed = to,
+                Some(to) => (entry.committed, entry.drafted) = (to, to),
                 None => {
                     entry.committed += brought;
-                    entry.planned -= self.max_commit - brought;
+                    entry.planned -= row.most - brought;
+                    // A draft model need not have seen the last drafted token.
+                    entry.drafted = entry.committed - 1;
                 }
             }
+        }
+        if output.draft_depth > 0 {
+            let (depth, drafted, accepted) = (output.draft_depth, output.draft_tokens, brought - 1);
+            self.speculation.count(&output, accepted);
+            entry.rest.speculation.count(depth, drafted, accepted);
         }
         let mut output = output;
         if !entry.rest.delivered {

@@ -1,6 +1,6 @@
 //! What the planner is told once, at start.
 
-use crate::{PlannerError, ReserveConfig};
+use crate::{DraftKv, PlannerError, ReserveConfig};
 
 /// A moment, in milliseconds on any clock that never goes back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,8 +53,10 @@ pub struct PlannerConfig {
     pub request_timeout_ms: Option<u64>,
     /// Most time from arrival to the first admission.
     pub queue_timeout_ms: Option<u64>,
-    /// What a decode step may write.
+    /// What a decode step may write; its steps are those of each plan.
     pub reserve: ReserveConfig,
+    /// What drafting keeps per cached token, which decides over prefix keys.
+    pub draft_kv: DraftKv,
     /// Record what enters and leaves the prefix cache, see
     /// [`Planner::cache_events`](crate::Planner::cache_events).
     pub kv_events: bool,
@@ -78,6 +80,7 @@ impl Default for PlannerConfig {
             request_timeout_ms: None,
             queue_timeout_ms: None,
             reserve: ReserveConfig::none(),
+            draft_kv: DraftKv::None,
             kv_events: false,
         }
     }
@@ -89,8 +92,9 @@ impl PlannerConfig {
         u64::from(self.num_pages.saturating_sub(1)) * u64::from(self.page_size)
     }
 
-    /// The most new tokens one plan's extends can bring, for sizing a worker's
-    /// buffers. Rows are at most `max_running_requests`.
+    /// The most new tokens one plan's extends can bring, drafted ones not
+    /// counted, for sizing a worker's buffers. Rows are at most
+    /// `max_running_requests`, and each may draft.
     pub fn max_step_tokens(&self) -> u32 {
         let rows = self.max_running_requests;
         match self.chunked_prefill_size {
@@ -159,6 +163,12 @@ impl PlannerConfig {
                     .into(),
             });
         }
-        self.reserve.validate()
+        match self.reserve.fault() {
+            Some(message) => Err(PlannerError::Config {
+                field: "reserve",
+                message: message.into(),
+            }),
+            None => Ok(()),
+        }
     }
 }

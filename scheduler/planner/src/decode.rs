@@ -3,29 +3,40 @@
 use crate::{
     Planner,
     flight::{Draft, Row},
+    table::Entry,
 };
+
+/// What rows are granted: less than needed shows that the tests would notice.
+#[cfg(test)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Grant {
+    /// What the row may write.
+    Exact,
+    /// `W` from what is committed, as if nothing were in flight.
+    WithoutLag,
+    /// One slot from where the slot can stand, as if nothing were drafted.
+    One,
+}
 
 impl Planner {
     /// One row for each request that decodes. Its pages cover all that the step
     /// may write: `planned` is as far as the slot can stand by then.
     pub(crate) fn plan_decodes(&mut self, draft: &mut Draft) {
         self.make_room_for_decodes();
-        let Self {
-            running,
-            table,
-            kv,
-            flight,
-            ..
-        } = self;
-        for index in running.iter().copied() {
-            let entry = &mut table[index];
+        for at in 0..self.running.len() {
+            let index = self.running[at];
+            let entry = &self.table[index];
             if !entry.decodes() {
                 continue;
             }
-            let Some(held) = kv.grow(&mut entry.pages, entry.planned + self.alloc_len) else {
+            let depth = self.depth(entry);
+            let to = self.written_up_to(entry);
+            let entry = &mut self.table[index];
+            let Some(held) = self.kv.grow(&mut entry.pages, to) else {
                 continue;
             };
-            entry.planned += self.max_commit;
+            let most = self.config.reserve.max_commit_at(depth);
+            entry.planned += most;
             entry.rows_in_flight += 1;
             entry.samples_in_flight += 1;
             let row = Row {
@@ -34,11 +45,30 @@ impl Planner {
                 slot: entry.slot,
                 prefill_to: None,
                 sample: true,
+                depth,
+                most,
                 last_chunk: false,
             };
-            draft.push(row, 0, flight.page_list(&entry.pages[held..]));
+            draft.push(row, 0, self.flight.page_list(&entry.pages[held..]));
             self.counters.decode_rows += 1;
         }
+    }
+
+    /// Draft steps that a request's next row may take.
+    fn depth(&self, entry: &Entry) -> u32 {
+        self.draft_steps.min(entry.max_depth)
+    }
+
+    /// Where the next decode row's writes end at the latest.
+    fn written_up_to(&self, entry: &Entry) -> u32 {
+        let alloc_len = self.config.reserve.alloc_len_at(self.depth(entry));
+        #[cfg(test)]
+        match self.grant {
+            Grant::Exact => {}
+            Grant::WithoutLag => return entry.committed + alloc_len,
+            Grant::One => return entry.planned + 1,
+        }
+        entry.planned + alloc_len
     }
 
     /// Retracts from the end of the ranking until all decode rows fit.
@@ -58,7 +88,7 @@ impl Planner {
             .filter(|entry| entry.decodes())
             .map(|entry| {
                 self.kv
-                    .missing(entry.pages.len(), entry.planned + self.alloc_len)
+                    .missing(entry.pages.len(), self.written_up_to(entry))
             })
             .sum()
     }

@@ -77,7 +77,8 @@ impl Planner {
             outcome,
             matched_token,
             usage: entry.usage(),
-            speculation: None,
+            speculation: (entry.rest.speculation.verify_steps > 0)
+                .then_some(entry.rest.speculation),
         });
         self.outputs.push((entry.id, output));
     }

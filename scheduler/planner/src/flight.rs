@@ -15,6 +15,10 @@ pub(crate) struct Row {
     pub prefill_to: Option<u32>,
     /// Brings tokens.
     pub sample: bool,
+    /// Draft steps it may take.
+    pub depth: u32,
+    /// Tokens that it brings at the most.
+    pub most: u32,
     /// The prompt ends here: prompt log-probabilities are complete.
     pub last_chunk: bool,
 }

@@ -44,7 +44,7 @@ impl Planner {
             own.iter().copied().for_each(&mut hold);
         }
         if let Some(cache) = &self.kv.cache {
-            cache.check(entries().map(|entry| entry.node), &mut hold)?;
+            cache.check(&mut entries().map(|entry| entry.node), &mut hold)?;
         }
         for (page, count) in (0..).zip(holders) {
             if count != u32::from(page != 0) {

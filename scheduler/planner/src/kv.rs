@@ -1,9 +1,10 @@
 //! Pages and prefix cache together: the KV memory as requests see it.
 
 use crate::{
-    PlannerConfig,
+    DraftKv, PlannerConfig,
     pages::PagePool,
-    radix::{ROOT, RadixCache},
+    prefix::{PrefixCache, prefix_cache},
+    radix::{ROOT, common_prefix},
     table::Entry,
 };
 
@@ -11,9 +12,10 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct KvMemory {
     page_size: u32,
+    draft_kv: DraftKv,
     pub pool: PagePool,
     /// `None` without prefix caching.
-    pub cache: Option<RadixCache<u32>>,
+    pub cache: Option<Box<dyn PrefixCache>>,
     pub evicted_pages: u64,
 }
 
@@ -21,10 +23,11 @@ impl KvMemory {
     pub fn new(config: &PlannerConfig) -> Self {
         Self {
             page_size: config.page_size,
+            draft_kv: config.draft_kv,
             pool: PagePool::new(config.num_pages),
             cache: config
                 .radix_cache
-                .then(|| RadixCache::new(config.page_size, config.kv_events)),
+                .then(|| prefix_cache(config.draft_kv, config.page_size, config.kv_events)),
             evicted_pages: 0,
         }
     }
@@ -41,7 +44,9 @@ impl KvMemory {
     }
 
     pub fn evictable_pages(&self) -> u32 {
-        self.cache.as_ref().map_or(0, RadixCache::evictable_pages)
+        self.cache
+            .as_ref()
+            .map_or(0, |cache| cache.evictable_pages())
     }
 
     /// Pages that can be had without taking any from a request.
@@ -75,34 +80,64 @@ impl KvMemory {
         let Some(cache) = &mut self.cache else {
             return;
         };
-        let key = &entry.tokens[..entry.cacheable() as usize];
-        entry.node = cache.match_prefix(key, &mut entry.pages);
+        let units = entry.cacheable() as usize;
+        entry.node = cache.match_prefix(&entry.tokens, units, &mut entry.pages);
         cache.lock(entry.node);
         entry.protected_pages = crate::table::len_u32(&entry.pages);
         entry.committed = entry.protected_pages * self.page_size;
+        entry.drafted = entry.committed;
         entry.planned = entry.committed;
     }
 
     /// How many leading tokens of a waiting request are cached.
-    pub fn match_len(&self, entry: &Entry) -> u32 {
-        let key = &entry.tokens[..entry.cacheable() as usize];
+    pub fn match_len(&mut self, entry: &Entry) -> u32 {
+        let units = entry.cacheable() as usize;
         self.cache
-            .as_ref()
-            .map_or(0, |cache| cache.match_len(key) as u32)
+            .as_mut()
+            .map_or(0, |cache| cache.match_len(&entry.tokens, units) as u32)
+    }
+
+    /// How many leading tokens of a waiting request could be served, in whole
+    /// pages, once `known` is cached.
+    pub fn shared_len(&self, known: &[u32], entry: &Entry) -> u32 {
+        let units = entry.cacheable() as usize;
+        let shared = match self.draft_kv {
+            DraftKv::None | DraftKv::Tokens => common_prefix(known, &entry.tokens[..units]),
+            // The last token that both have is the next of the last position.
+            DraftKv::Pairs => common_prefix(known, &entry.tokens[..=units]).saturating_sub(1),
+        };
+        shared as u32 / self.page_size * self.page_size
+    }
+
+    /// Leading positions of a request's text that others may use: all that is
+    /// kept there, for the target and for drafting, is final and depends on the
+    /// text's own tokens alone.
+    fn shareable(&self, entry: &Entry) -> u32 {
+        match self.draft_kv {
+            DraftKv::None => entry.committed,
+            DraftKv::Tokens => entry.committed.min(entry.drafted),
+            // What the last token's own depends on is not in the text. Where
+            // the text was cut among accepted tokens, neither is what was
+            // sampled after it.
+            DraftKv::Pairs => entry.committed.min(entry.len() - 1),
+        }
     }
 
     /// Lets others use the whole pages that a running request has committed.
     pub fn share(&mut self, entry: &mut Entry) {
+        let (from, to) = (
+            entry.protected_pages,
+            self.shareable(entry) / self.page_size,
+        );
         let Some(cache) = &mut self.cache else {
             return;
         };
-        let (from, to) = (entry.protected_pages, entry.committed / self.page_size);
         if to <= from {
             return;
         }
-        let tokens = (from * self.page_size) as usize..(to * self.page_size) as usize;
+        let positions = (from * self.page_size) as usize..(to * self.page_size) as usize;
         let pages = &entry.pages[from as usize..to as usize];
-        if let Some(node) = cache.extend(entry.node, &entry.tokens[tokens], pages) {
+        if let Some(node) = cache.extend(entry.node, &entry.tokens, positions, pages) {
             entry.node = node;
             entry.protected_pages = to;
         }
@@ -114,22 +149,21 @@ impl KvMemory {
         entry.committed = entry.committed.min(entry.protected_pages * self.page_size);
     }
 
-    /// Takes all pages of a request: whole committed pages into the cache, the
+    /// Takes all pages of a request: whole shareable pages into the cache, the
     /// others into the free list, where the next plan may take them at once.
     ///
     /// Rows of this request may still be in flight. They write at positions
-    /// `≥ committed` only, hence into pages freed here and never into cached
-    /// ones; and since every worker executes plans in order, such a write is
+    /// `≥ committed` only, a draft model's at `≥ drafted`, hence into pages
+    /// freed here and never into cached ones; and since every worker executes plans in order, such a write is
     /// done before a later plan's owner of the page writes, and an owner reads
     /// only positions that it wrote.
     pub fn release(&mut self, entry: &mut Entry) {
         let from = entry.protected_pages as usize;
         let mut kept = from..from;
+        let full = (self.shareable(entry) / self.page_size) as usize;
         if let Some(cache) = &mut self.cache {
-            let full = (entry.committed / self.page_size) as usize;
-            let key = &entry.tokens[..full * self.page_size as usize];
             // What another request has cached meanwhile is held twice: ours goes.
-            kept = cache.insert(key, &entry.pages[..full])..full;
+            kept = cache.insert(&entry.tokens, &entry.pages[..full])..full;
             cache.unlock(entry.node);
         }
         let own = entry.pages.iter().enumerate().skip(from).rev();
@@ -155,21 +189,21 @@ impl KvMemory {
             return 0;
         };
         let pages = cache.total_pages();
-        cache.clear(|page| self.pool.release(page));
+        cache.clear(&mut |page| self.pool.release(page));
         u64::from(pages) * u64::from(self.page_size)
     }
 
     /// The engine's memory is gone: all pages are free and nothing is cached.
     pub fn reset(&mut self) {
         if let Some(cache) = &mut self.cache {
-            cache.clear(|_| {});
+            cache.clear(&mut |_| {});
         }
         self.pool.reset();
     }
 
     fn evict(&mut self, count: u32) {
         if let Some(cache) = &mut self.cache {
-            let freed = cache.evict(count, |page| self.pool.release(page));
+            let freed = cache.evict(count, &mut |page| self.pool.release(page));
             self.evicted_pages += u64::from(freed);
         }
     }

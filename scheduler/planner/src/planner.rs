@@ -9,8 +9,15 @@ use lockstep_proto::{
 
 use crate::{
     Busy, CacheEvent, Counters, Millis, PlannerConfig, PlannerError, RequestId,
-    deadlines::Deadlines, estimate::NewTokenRatio, flight::Flight, kv::KvMemory, queue::WaitQueue,
-    retry_after::AdmissionRate, slots::Slots, table::RequestTable,
+    SpeculationCounters,
+    deadlines::Deadlines,
+    estimate::NewTokenRatio,
+    flight::Flight,
+    kv::KvMemory,
+    queue::WaitQueue,
+    retry_after::AdmissionRate,
+    slots::Slots,
+    table::{RequestTable, Stage, len_u32},
 };
 
 /// Every request's state, and the next plan from it.
@@ -32,10 +39,14 @@ pub struct Planner {
     pub(crate) deadlines: Deadlines,
     pub(crate) queue_deadlines: Deadlines,
     pub(crate) arrivals: u64,
-    /// `W`: slots that one decode step writes at most.
-    pub(crate) alloc_len: u32,
-    /// Tokens that one decode step commits at most.
-    pub(crate) max_commit: u32,
+    /// Draft steps of the next plans.
+    pub(crate) draft_steps: u32,
+    /// Nothing new is admitted.
+    pub(crate) held: bool,
+    pub(crate) speculation: SpeculationCounters,
+    /// What decode rows are granted.
+    #[cfg(test)]
+    pub(crate) grant: crate::decode::Grant,
     /// Reused by admission: candidates, and requests in their prefill.
     pub(crate) scratch: (Vec<u32>, Vec<u32>),
 }
@@ -62,8 +73,11 @@ impl Planner {
             deadlines: Deadlines::default(),
             queue_deadlines: Deadlines::default(),
             arrivals: 0,
-            alloc_len: config.reserve.alloc_len_per_decode(config.page_size),
-            max_commit: config.reserve.max_commit_per_decode(),
+            draft_steps: config.reserve.steps,
+            held: false,
+            speculation: SpeculationCounters::new(config.reserve.steps),
+            #[cfg(test)]
+            grant: crate::decode::Grant::Exact,
             scratch: Default::default(),
             config,
         })
@@ -76,6 +90,18 @@ impl Planner {
     pub fn with_conservativeness(mut self, thousandths: u32) -> Self {
         self.ratio = NewTokenRatio::new(thousandths);
         self
+    }
+
+    /// Lets decode rows draft so many steps from the next plan on, as far as
+    /// their requests allow; 0 = none. At first, and at the most, those of
+    /// [`PlannerConfig::reserve`].
+    pub fn set_draft_steps(&mut self, steps: u32) {
+        self.draft_steps = steps.min(self.config.reserve.steps);
+    }
+
+    /// What speculation brought since the start.
+    pub fn speculation(&self) -> &SpeculationCounters {
+        &self.speculation
     }
 
     /// What it was told at start.
@@ -109,20 +135,34 @@ impl Planner {
     pub fn restart_engine(&mut self) {
         self.forget_engine();
         for index in self.table.by_arrival() {
-            if self.table[index].stage == crate::table::Stage::Draining {
+            if self.table[index].stage == Stage::Draining {
                 self.requeue(index);
             }
         }
     }
 
+    /// Holds new requests back, or lets them in again: while held they queue,
+    /// and those that have begun go on to their ends. Once
+    /// [`flush_cache`](Self::flush_cache) succeeds nothing is left that the
+    /// weights of before have touched.
+    pub fn hold_admission(&mut self, held: bool) {
+        self.held = held;
+    }
+
     /// Drops the whole prefix cache; gives the number of tokens dropped.
     ///
     /// # Errors
-    /// [`Busy`] while requests run or steps are in flight.
+    /// [`Busy`] while requests run or steps are in flight; while admission is
+    /// held, also when a request that has begun waits to go on.
     pub fn flush_cache(&mut self) -> Result<u64, Busy> {
-        if !self.running.is_empty() || self.in_flight() > 0 {
+        let mut running = len_u32(&self.running);
+        if self.held {
+            let begun = self.queue.iter().filter(|at| self.table[*at].retracted);
+            running += u32::try_from(begun.count()).unwrap_or(u32::MAX);
+        }
+        if running > 0 || self.in_flight() > 0 {
             return Err(Busy {
-                running: crate::table::len_u32(&self.running),
+                running,
                 in_flight: u32::try_from(self.in_flight()).unwrap_or(u32::MAX),
             });
         }
@@ -132,11 +172,8 @@ impl Planner {
     /// Drains what entered and left the prefix cache since the last call,
     /// oldest first; empty unless `kv_events` is set.
     pub fn cache_events(&mut self) -> impl Iterator<Item = CacheEvent> + '_ {
-        self.kv
-            .cache
-            .as_mut()
-            .into_iter()
-            .flat_map(|cache| cache.take_events())
+        let cache = self.kv.cache.as_mut();
+        cache.into_iter().flat_map(|cache| cache.take_events())
     }
 
     /// The whole prefix cache as events, for a subscriber that comes late: to
@@ -163,7 +200,7 @@ impl Planner {
     fn forget_engine(&mut self) {
         for index in std::mem::take(&mut self.running) {
             let entry = &mut self.table[index];
-            entry.stage = crate::table::Stage::Draining;
+            entry.stage = Stage::Draining;
             entry.clear_kv();
         }
         for index in self.table.by_arrival() {

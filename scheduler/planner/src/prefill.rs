@@ -51,12 +51,15 @@ impl Planner {
             return;
         };
         let last_chunk = to == entry.prefill_end;
+        let sample = last_chunk && entry.remaining() > 0;
         let row = Row {
             index,
             arrival: entry.arrival,
             slot: entry.slot,
             prefill_to: Some(to),
-            sample: last_chunk && entry.remaining() > 0,
+            sample,
+            depth: 0,
+            most: u32::from(sample),
             last_chunk,
         };
         entry.planned = to;

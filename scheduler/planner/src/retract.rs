@@ -51,7 +51,7 @@ impl Planner {
     /// Makes room for the first waiting request where it outranks running ones
     /// by far: those are retracted, if that is enough to let it in.
     pub(crate) fn preempt(&mut self) {
-        if !self.config.priority_scheduling {
+        if !self.config.priority_scheduling || self.held {
             return;
         }
         let Some(head) = self.queue.first() else {
@@ -89,11 +89,11 @@ impl Planner {
     }
 
     /// Pages missing to admit a waiting request beside the running ones.
-    fn pages_short(&self, index: u32) -> u64 {
+    fn pages_short(&mut self, index: u32) -> u64 {
         let matched = self.kv.match_len(&self.table[index]) / self.config.page_size;
         let need = if self.running.is_empty() {
             self.kv
-                .pages_for(self.table[index].least_tokens(self.alloc_len))
+                .pages_for(self.table[index].least_tokens(&self.config.reserve))
         } else {
             let own = self.future_pages_of(index).saturating_sub(matched);
             // Matched pages stop being evictable once the request is in.

@@ -1,8 +1,9 @@
 //! A simulated engine: the planner's oracle, for tests and benches.
 //!
 //! [`SimWorker`] keeps KV storage as real workers do, but each cell holds the
-//! token written there, so that any page given to the wrong request, freed too
-//! early or shared too early shows up at once. Its "model" is a hash of the
+//! token written there, and the drafter's the tokens that it depends on, so
+//! that any page given to the wrong request, freed too early or shared too
+//! early or too far shows up at once. Its "model" is a hash of the
 //! whole context: a wrong context gives wrong tokens. [`run_alone`] is what a
 //! request must get whoever else runs, and [`NaivePlanner`] a planner too
 //! simple to be wrong.
@@ -16,6 +17,7 @@ use lockstep_proto::{
 
 use crate::{Millis, Planner, PlannerError, RequestId};
 
+mod cells;
 mod model;
 mod naive_planner;
 mod reference;

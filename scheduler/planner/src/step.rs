@@ -30,6 +30,7 @@ impl Planner {
             self.flight.recycle_rows(draft.rows);
             return None;
         }
+        draft.plan.draft_steps = self.draft_steps;
         self.slots.drain_closes(&mut draft.plan.closes);
         self.ratio.decay();
         Some(self.flight.launch(draft))

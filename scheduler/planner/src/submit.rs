@@ -1,6 +1,6 @@
 //! New requests: what is refused at the door, and how the rest queues.
 
-use lockstep_proto::request::{ErrorKind, Request, RequestError};
+use lockstep_proto::request::{ErrorKind, Request, RequestError, SpeculationUsage};
 
 use crate::{
     Millis, Planner, RequestId,
@@ -28,7 +28,8 @@ impl Planner {
         let prompt_len = len_u32(&request.input_ids);
         let room = self.config.context_length - prompt_len;
         let max_new = request.max_new_tokens.min(room);
-        self.check_capacity(prompt_len, max_new)?;
+        let max_depth = self.max_depth(request.max_draft_steps);
+        self.check_capacity(prompt_len, max_new, max_depth)?;
         self.check_queue(prompt_len)?;
         let entry = self.new_entry(id, request, max_new);
         let (deadline, queue_deadline) = (entry.rest.deadline, entry.rest.queue_deadline);
@@ -55,9 +56,11 @@ impl Planner {
             slot: 0,
             prompt_len: len_u32(&request.input_ids),
             max_new,
+            max_depth: self.max_depth(request.max_draft_steps),
             prefill_end: 0,
             planned: 0,
             committed: 0,
+            drafted: 0,
             protected_pages: 0,
             node: ROOT,
             rows_in_flight: 0,
@@ -72,11 +75,18 @@ impl Planner {
                 max_draft_steps: request.max_draft_steps,
                 prompt_logprobs: Vec::new(),
                 delivered: false,
+                speculation: SpeculationUsage::default(),
                 cached_tokens: None,
                 deadline: limits.into_iter().flatten().min().map(after),
                 queue_deadline: self.config.queue_timeout_ms.map(after),
             }),
         }
+    }
+
+    /// Draft steps that a request may take at the most.
+    fn max_depth(&self, asked: Option<u32>) -> u32 {
+        let steps = self.config.reserve.steps;
+        asked.map_or(steps, |asked| asked.min(steps))
     }
 
     fn check_request(&self, request: &Request) -> Result<(), RequestError> {
@@ -121,15 +131,18 @@ impl Planner {
     }
 
     /// A request that fits alone can always run: all others can be retracted.
-    fn check_capacity(&self, prompt_len: u32, max_new: u32) -> Result<(), RequestError> {
+    fn check_capacity(
+        &self,
+        prompt_len: u32,
+        max_new: u32,
+        max_depth: u32,
+    ) -> Result<(), RequestError> {
         let page = u64::from(self.config.page_size);
-        let lag = self.config.reserve.commit_lag(self.config.overlap);
-        // The last step that is planned starts with two tokens to go (the next to
-        // last may be in flight then), so that without speculation the last
-        // token's KV is never written.
-        let reserve = self.alloc_len + lag.saturating_sub(1);
-        let need = u64::from(prompt_len) + u64::from(max_new) + u64::from(reserve);
-        let need = need.saturating_sub(2).max(u64::from(prompt_len));
+        let text = u64::from(prompt_len) + u64::from(max_new);
+        let reserve = &self.config.reserve;
+        let need = reserve
+            .tokens_for_text(text, max_depth, self.config.overlap)
+            .max(u64::from(prompt_len));
         let capacity = self.config.capacity_tokens();
         if need.next_multiple_of(page) <= capacity {
             return Ok(());

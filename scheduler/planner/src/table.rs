@@ -7,12 +7,12 @@ use std::{
 };
 
 use lockstep_proto::{
-    request::Usage,
+    request::{SpeculationUsage, Usage},
     sampling::{LogprobParams, SamplingParams, TokenLogprob},
 };
 
 use crate::{
-    RequestId,
+    RequestId, ReserveConfig,
     radix::{NodeId, ROOT},
 };
 
@@ -44,12 +44,17 @@ pub(crate) struct Entry {
     pub prompt_len: u32,
     /// `max_new_tokens`, cut to the context length.
     pub max_new: u32,
+    /// Draft steps it may take at the most; 0 = it never drafts.
+    pub max_depth: u32,
     /// Tokens known when the slot was opened; the prefill ends there.
     pub prefill_end: u32,
     /// Upper bound of the slot's KV length after all planned steps.
     pub planned: u32,
     /// KV that is final: positions below hold exactly `tokens`.
     pub committed: u32,
+    /// The drafter's KV that is sure to be in place; only a draft model's may
+    /// be less than `committed`.
+    pub drafted: u32,
     /// Leading pages that the cache owns, locked through `node`.
     pub protected_pages: u32,
     pub node: NodeId,
@@ -77,6 +82,8 @@ pub(crate) struct Rest {
     pub prompt_logprobs: Vec<TokenLogprob>,
     /// The first output is out.
     pub delivered: bool,
+    /// What speculation brought it.
+    pub speculation: SpeculationUsage,
     /// Cached tokens at the first admission.
     pub cached_tokens: Option<u32>,
     pub deadline: Option<u64>,
@@ -104,8 +111,9 @@ impl Entry {
 
     /// KV tokens it needs to go on alone: its known tokens, and what a decode
     /// step after the prefill writes, if there is one.
-    pub fn least_tokens(&self, alloc_len: u32) -> u32 {
+    pub fn least_tokens(&self, reserve: &ReserveConfig) -> u32 {
         let decodes = self.remaining() > 1;
+        let alloc_len = reserve.alloc_len_at(self.max_depth);
         self.len() + if decodes { alloc_len } else { 0 }
     }
 
@@ -151,6 +159,7 @@ impl Entry {
         self.node = ROOT;
         self.planned = 0;
         self.committed = 0;
+        self.drafted = 0;
     }
 }
 

@@ -131,17 +131,22 @@ fn the_reserve_is_what_a_step_may_write_and_an_unseen_one_may_commit() {
         let found = &engine.speculation;
         assert_eq!(
             (
-                found.slots_per_step(),
+                found.reserve().alloc_len_per_decode(),
                 found.max_commit(),
-                found.reserve(true)
+                found.reserve().alloc_reserve_per_decode(true)
             ),
             (slots, commit, reserve),
             "{rest}"
         );
-        assert_eq!(found.reserve(false), slots, "{rest}");
+        assert_eq!(
+            found.reserve().alloc_reserve_per_decode(false),
+            slots,
+            "{rest}"
+        );
     }
     let none = resolve_line("").expect("fits").0.speculation;
-    assert_eq!((none.reserve(false), none.reserve(true)), (1, 2));
+    let none = |overlap| none.reserve().alloc_reserve_per_decode(overlap);
+    assert_eq!((none(false), none(true)), (1, 2));
 }
 
 proptest! {
@@ -171,7 +176,7 @@ proptest! {
         let (line, _dir) = line(Head::Eagle, &rest);
         match (resolve_line(&line), total) {
             (Ok((engine, _)), _) => {
-                let reserve = engine.speculation.reserve(overlap);
+                let reserve = engine.speculation.reserve().alloc_reserve_per_decode(overlap) as usize;
                 let context = engine.server.context_length;
                 prop_assert!(context + reserve <= engine.kv_tokens());
                 let longest = (512 + reserve).next_multiple_of(page);

@@ -136,7 +136,11 @@ fn options_and_what_algorithms_say_arrive() {
         ),
         (4, 40)
     );
-    assert_eq!((found.slots_per_step(), found.max_commit()), (40, 4));
+    let reserve = found.reserve();
+    assert_eq!(
+        (reserve.alloc_len_per_decode(), found.max_commit()),
+        (40, 4)
+    );
 }
 
 /// Command lines that can't be served: what the error must name.

@@ -1,17 +1,20 @@
 //! What a cache key is made of.
 
-use std::fmt::Debug;
+use std::{fmt::Debug, ops::Range};
 
 /// One unit of a key, one per token.
 ///
 /// A plain model's unit is the token. Under EAGLE a cached position also holds
 /// the draft's KV, which depends on the next token, so there the unit is the
 /// pair (token, next token).
-pub trait KeyUnit: Copy + Ord + Debug {
+pub trait KeyUnit: Copy + Ord + Debug + Send + Sync + 'static {
     /// The token at this position, for cache events.
     fn token(self) -> u32;
     /// Folds this unit into a running hash.
     fn absorb(self, hash: u64) -> u64;
+    /// The units of some positions of a text, in `scratch` where they are not
+    /// the text itself. A pair of the last position needs one token more.
+    fn key<'a>(text: &'a [u32], positions: Range<usize>, scratch: &'a mut Vec<Self>) -> &'a [Self];
 }
 
 impl KeyUnit for u32 {
@@ -21,6 +24,9 @@ impl KeyUnit for u32 {
     fn absorb(self, hash: u64) -> u64 {
         mix(hash ^ u64::from(self))
     }
+    fn key<'a>(text: &'a [u32], positions: Range<usize>, _: &'a mut Vec<Self>) -> &'a [Self] {
+        &text[positions]
+    }
 }
 
 impl KeyUnit for (u32, u32) {
@@ -29,6 +35,14 @@ impl KeyUnit for (u32, u32) {
     }
     fn absorb(self, hash: u64) -> u64 {
         mix(hash ^ (u64::from(self.0) << 32 | u64::from(self.1)))
+    }
+    fn key<'a>(text: &'a [u32], positions: Range<usize>, scratch: &'a mut Vec<Self>) -> &'a [Self] {
+        scratch.clear();
+        if !positions.is_empty() {
+            let pairs = text[positions.start..=positions.end].windows(2);
+            scratch.extend(pairs.map(|pair| (pair[0], pair[1])));
+        }
+        scratch
     }
 }
 

@@ -49,6 +49,7 @@ impl NaivePlanner {
         self.step += 1;
         let mut plan = StepPlan {
             step: self.step,
+            draft_steps: self.config.reserve.steps,
             ..StepPlan::default()
         };
         let mut row = SlotExtend {
@@ -59,8 +60,11 @@ impl NaivePlanner {
             plan.closes.extend(self.open.then_some(0));
             self.open = true;
             row.prefill_len = request.input_ids.len() as u32;
-            // Every page there is: nobody else wants any.
-            row.new_pages = (1..self.config.num_pages).collect();
+            // As many as it can ever want: nobody else wants any.
+            let reserve = &self.config.reserve;
+            let extra = reserve.req_to_token_extra_context_len(self.config.overlap);
+            let pages = (self.config.context_length + extra).div_ceil(self.config.page_size);
+            row.new_pages = (1..self.config.num_pages).take(pages as usize).collect();
             plan.opens.push(SlotOpen {
                 slot: 0,
                 token_ids: request.input_ids.clone(),
@@ -80,9 +84,16 @@ impl NaivePlanner {
         self.in_flight = false;
         let (id, request) = self.waiting.front()?;
         let id = *id;
-        let from = result.outputs.into_iter().next().unwrap_or_default();
-        self.output.extend(&from.token_ids);
-        let (reason, matched_token) = self.ends(request, &from.token_ids);
+        let mut from = result.outputs.into_iter().next().unwrap_or_default();
+        let (mut reason, mut matched_token) = self.ends(request, None);
+        let mut taken = 0;
+        while let (None, Some(token)) = (&reason, from.token_ids.get(taken).copied()) {
+            self.output.push(token);
+            taken += 1;
+            (reason, matched_token) = self.ends(request, Some(token));
+        }
+        from.token_ids.truncate(taken);
+        from.logprobs.truncate(taken);
         let mut output = Output {
             token_ids: from.token_ids,
             logprobs: from.logprobs,
@@ -106,18 +117,16 @@ impl NaivePlanner {
         Some((id, output))
     }
 
-    fn ends(&self, request: &Request, new: &[u32]) -> (Option<FinishReason>, Option<u32>) {
+    fn ends(&self, request: &Request, last: Option<u32>) -> (Option<FinishReason>, Option<u32>) {
         let sampling = &request.sampling;
         let room = self.config.context_length as usize - request.input_ids.len();
         let most = room.min(request.max_new_tokens as usize);
         let may_stop = self.output.len() > sampling.min_new_tokens as usize;
-        let stop = new
-            .last()
-            .filter(|token| may_stop && sampling.stop_token_ids.contains(token));
+        let stop = last.filter(|token| may_stop && sampling.stop_token_ids.contains(token));
         let reason = match stop {
             Some(_) => Some(FinishReason::Stop),
             None => (self.output.len() >= most).then_some(FinishReason::Length),
         };
-        (reason, stop.copied())
+        (reason, stop)
     }
 }

@@ -13,6 +13,8 @@ pub(super) struct SimSlot {
     open: SlotOpen,
     pub pages: Vec<u32>,
     pub kv_len: u32,
+    /// How far the drafter's KV reaches.
+    pub drafted: u32,
     /// Hash of the first `kv_len` tokens.
     context: u64,
 }
@@ -24,6 +26,7 @@ impl SimSlot {
             open: open.clone(),
             pages: Vec::new(),
             kv_len: open.cached_len,
+            drafted: open.cached_len,
             context: cached.iter().fold(SimModel::EMPTY, |hash, token| {
                 SimModel::absorb(hash, *token)
             }),
@@ -102,9 +105,17 @@ impl SimSlot {
         }
     }
 
-    /// A number in `1..=most` that only the context decides: how many tokens a
-    /// speculative step gets accepted.
-    pub fn accepted(&self, most: u32) -> u32 {
-        1 + (self.context >> 7) as u32 % most
+    /// Draft steps of a decode row in a plan of `steps`.
+    pub fn depth(&self, steps: u32) -> u32 {
+        self.open
+            .max_draft_steps
+            .map_or(steps, |most| most.min(steps))
+    }
+
+    /// How many of at most `most` positions are drafted, and how many tokens
+    /// the verification then brings. Only the context decides.
+    pub fn speculates(&self, most: u32) -> (u32, u32) {
+        let proposed = ((self.context >> 23) as u32 % (most + 2)).min(most);
+        (proposed, 1 + (self.context >> 7) as u32 % (proposed + 1))
     }
 }

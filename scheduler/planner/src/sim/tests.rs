@@ -9,7 +9,9 @@ use lockstep_proto::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::{PlannerConfig, ReserveConfig, SchedulePolicy};
+use crate::{DraftKv, PlannerConfig, ReserveConfig, SchedulePolicy};
+
+mod speculation;
 
 const MODEL: SimModel = SimModel { vocab_size: 11 };
 const CONTEXT: u32 = 96;
@@ -23,6 +25,8 @@ enum Op {
     Execute,
     Complete,
     Flush,
+    Depth(u8),
+    Hold(bool),
     LoseWorker,
 }
 
@@ -35,6 +39,8 @@ fn op() -> impl Strategy<Value = Op> {
         11 => Just(Op::Execute),
         10 => Just(Op::Complete),
         1 => Just(Op::Flush),
+        2 => any::<u8>().prop_map(Op::Depth),
+        1 => any::<bool>().prop_map(Op::Hold),
     ]
 }
 
@@ -62,6 +68,7 @@ prop_compose! {
         start in prop::option::weighted(0.25, 0u32..8),
         priority in -20i32..20,
         timeout_ms in prop::option::weighted(0.1, 1u32..400),
+        max_draft_steps in prop::option::weighted(0.4, 0u32..8),
     ) -> Request {
         let len = input_ids.len() as u32;
         let scores = max_new_tokens == 0;
@@ -84,21 +91,36 @@ prop_compose! {
             max_new_tokens,
             priority,
             timeout_ms,
-            max_draft_steps: None,
+            max_draft_steps,
         }
     }
 }
 
-fn reserve() -> impl Strategy<Value = ReserveConfig> {
-    let spec = |steps, topk, draft_tokens| ReserveConfig {
+/// Chains and trees, also of fewer tokens than a path of all steps has.
+fn speculative() -> impl Strategy<Value = ReserveConfig> {
+    (1u32..7, 1u32..5, 2u32..20).prop_map(|(steps, topk, tokens)| ReserveConfig {
         steps,
         topk,
-        draft_tokens,
-    };
+        draft_tokens: if topk == 1 {
+            tokens.min(steps + 1)
+        } else {
+            tokens
+        },
+    })
+}
+
+fn reserve() -> impl Strategy<Value = ReserveConfig> {
     prop_oneof![
-        6 => Just(ReserveConfig::none()),
-        1 => Just(spec(3, 1, 4)),
-        1 => Just(spec(2, 2, 5)),
+        1 => Just(ReserveConfig::none()),
+        1 => speculative(),
+    ]
+}
+
+fn draft_kv() -> impl Strategy<Value = DraftKv> {
+    prop_oneof![
+        Just(DraftKv::None),
+        Just(DraftKv::Tokens),
+        Just(DraftKv::Pairs)
     ]
 }
 
@@ -116,6 +138,7 @@ prop_compose! {
         priority_scheduling in any::<bool>(),
         queue_timeout_ms in prop::option::weighted(0.1, 50u64..500),
         reserve in reserve(),
+        draft_kv in draft_kv(),
     ) -> PlannerConfig {
         PlannerConfig {
             max_running_requests: slots,
@@ -133,6 +156,7 @@ prop_compose! {
             request_timeout_ms: None,
             queue_timeout_ms,
             reserve,
+            draft_kv: if reserve.speculates() { draft_kv } else { DraftKv::None },
             kv_events: true,
         }
     }
@@ -205,10 +229,17 @@ impl Scenario {
                 self.engine.complete(Millis(self.now)).unwrap();
             }
             Op::Flush => {
-                let idle = self.engine.planner.load().running_requests == 0
-                    && self.engine.planner.in_flight() == 0;
-                assert_eq!(self.engine.planner.flush_cache().is_ok(), idle);
+                let planner = &mut self.engine.planner;
+                let begun = planner.table.iter().any(|(_, entry)| entry.retracted);
+                let waits = planner.held && begun;
+                let idle = planner.load().running_requests == 0 && planner.in_flight() == 0;
+                assert_eq!(planner.flush_cache().is_ok(), idle && !waits);
             }
+            Op::Depth(any) => {
+                let steps = u32::from(*any) % (self.engine.planner.config.reserve.steps + 1);
+                self.engine.planner.set_draft_steps(steps);
+            }
+            Op::Hold(held) => self.engine.planner.hold_admission(*held),
             Op::LoseWorker => {
                 self.engine.lose_worker();
                 self.engine.planner.restart_engine();
@@ -224,6 +255,7 @@ impl Scenario {
 
     /// Runs until nothing is left; fails when that takes too many steps.
     fn finish(&mut self) {
+        self.engine.planner.hold_admission(false);
         let mut steps = 0;
         loop {
             self.submit();
@@ -270,6 +302,7 @@ impl Scenario {
             .extend(self.engine.planner.take_outputs());
         let got = self.collect();
         assert_eq!(got.len(), self.accepted.len());
+        self.check_tallies(&got);
         for (id, request) in &self.accepted {
             let Collected { output, ends } = &got[id];
             assert_eq!(*ends, 1);
@@ -299,6 +332,41 @@ impl Scenario {
                 }
             }
         }
+    }
+
+    /// What the requests were told adds up to what the planner counted.
+    fn check_tallies(&self, got: &BTreeMap<RequestId, Collected>) {
+        let counted = self.engine.planner.speculation();
+        let steps = self.engine.planner.config.reserve.steps as usize;
+        let (mut proposed, mut accepted) = (vec![0; steps], vec![0; steps]);
+        let mut verified = 0;
+        for Collected { output, .. } in got.values() {
+            let finish = output.finish.as_ref().unwrap();
+            let Some(told) = &finish.speculation else {
+                continue;
+            };
+            assert!(told.accepted_tokens() <= told.draft_tokens);
+            verified += u64::from(told.verify_steps);
+            for (sums, list) in [
+                (&mut proposed, &told.proposed),
+                (&mut accepted, &told.accepted),
+            ] {
+                assert!(list.is_sorted_by(|deeper, shallower| deeper >= shallower));
+                for (sum, count) in sums.iter_mut().zip(list) {
+                    *sum += u64::from(*count);
+                }
+            }
+        }
+        assert_eq!(
+            (&proposed, &accepted),
+            (&counted.proposed, &counted.accepted)
+        );
+        assert_eq!(accepted.iter().sum::<u64>(), counted.accepted_tokens);
+        assert_eq!(
+            counted.draft_tokens,
+            counted.accepted_tokens + counted.wasted_tokens
+        );
+        assert!(verified <= counted.verify_steps);
     }
 
     /// With everybody gone only the cache holds pages, and it lets them go.
@@ -398,8 +466,17 @@ proptest! {
 
     /// The naive planner, the simulated worker and the reference agree.
     #[test]
-    fn the_naive_planner_agrees(requests in prop::collection::vec(request(), 1..6)) {
-        let config = PlannerConfig { context_length: CONTEXT, ..PlannerConfig::default() };
+    fn the_naive_planner_agrees(
+        requests in prop::collection::vec(request(), 1..6),
+        reserve in reserve(),
+        draft_kv in draft_kv(),
+    ) {
+        let config = PlannerConfig {
+            context_length: CONTEXT,
+            reserve,
+            draft_kv,
+            ..PlannerConfig::default()
+        };
         let mut worker = SimWorker::new(&config, MODEL, true);
         let mut planner = NaivePlanner::new(&config);
         for (id, request) in (0..).zip(requests) {

@@ -1,9 +1,11 @@
 //! A worker whose KV cells hold tokens.
 
+use std::ops::Range;
+
 use lockstep_proto::step::{SlotExtend, SlotOutput, StepPlan, StepResult};
 
-use super::{SimModel, slot::SimSlot};
-use crate::PlannerConfig;
+use super::{SimModel, cells::Cells, slot::SimSlot};
+use crate::{DraftKv, PlannerConfig};
 
 /// A plan that a worker could not have executed, or that broke its memory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -15,8 +17,13 @@ pub struct SimError {
     pub message: String,
 }
 
-/// What a rejected draft leaves behind.
-const GARBAGE: u32 = u32::MAX;
+/// What a row has done.
+struct Written {
+    slot: u32,
+    /// Wherever it wrote.
+    positions: Range<u32>,
+    output: Option<SlotOutput>,
+}
 
 /// Executes plans as rank 0 does.
 #[derive(Debug)]
@@ -25,7 +32,7 @@ pub struct SimWorker {
     model: SimModel,
     /// Check all memory at each step; costs time in proportion to all contexts.
     verify: bool,
-    cells: Vec<Option<u32>>,
+    cells: Cells,
     slots: Vec<Option<SimSlot>>,
     last_step: u64,
 }
@@ -34,11 +41,10 @@ impl SimWorker {
     /// A worker for plans made under `config`. With `verify` it checks every
     /// cell that a row reads; benches go without.
     pub fn new(config: &PlannerConfig, model: SimModel, verify: bool) -> Self {
-        let cells = config.num_pages as usize * config.page_size as usize;
         Self {
             model,
             verify,
-            cells: vec![None; cells],
+            cells: Cells::new(config),
             slots: (0..config.max_running_requests).map(|_| None).collect(),
             last_step: 0,
             config: config.clone(),
@@ -47,7 +53,7 @@ impl SimWorker {
 
     /// As after a restart: nothing open, nothing stored, next is step 1.
     pub fn reset(&mut self) {
-        self.cells.fill(None);
+        self.cells.forget();
         self.slots.fill_with(|| None);
         self.last_step = 0;
     }
@@ -84,20 +90,24 @@ impl SimWorker {
         ensure(tokens > 0 && tokens <= most, || {
             format!("{tokens} tokens, at most {most}")
         })?;
+        let steps = self.config.reserve.steps;
+        ensure(plan.draft_steps <= steps, || {
+            format!("{} draft steps, at most {steps}", plan.draft_steps)
+        })?;
         // All rows of a pass write before any is sure to have read.
-        let mut outputs = Vec::with_capacity(plan.extends.len());
+        let mut written = Vec::with_capacity(plan.extends.len());
         for row in &plan.extends {
-            outputs.extend(self.write_row(row)?);
+            written.push(self.write_row(row, plan.draft_steps)?);
         }
         if self.verify {
             plan.extends
                 .iter()
                 .try_for_each(|row| self.check_row(row))?;
-            self.check_writers(plan)?;
+            self.check_writers(&written)?;
         }
         Ok(StepResult {
             step: plan.step,
-            outputs,
+            outputs: written.into_iter().filter_map(|row| row.output).collect(),
             ..StepResult::default()
         })
     }
@@ -141,93 +151,100 @@ impl SimWorker {
         Ok(())
     }
 
-    fn write_row(&mut self, row: &SlotExtend) -> Result<Option<SlotOutput>, String> {
-        let model = self.model;
+    fn write_row(&mut self, row: &SlotExtend, steps: u32) -> Result<Written, String> {
+        let (model, reserve) = (self.model, self.config.reserve);
         let Some(Some(slot)) = self.slots.get_mut(row.slot as usize) else {
             return Err(format!("slot {} is not open", row.slot));
         };
-        let from = slot.kv_len;
         let mut out = SlotOutput {
             slot: row.slot,
             ..SlotOutput::default()
         };
-        let mut garbage = 0;
+        let (from, drafted) = (slot.kv_len, slot.drafted);
+        let to;
         if row.prefill_len > 0 {
+            to = from + row.prefill_len;
+            ensure_held(&self.config, slot, to)?;
             slot.advance(row.prefill_len, model, &mut out);
             if row.sample {
                 slot.sample(model, &mut out);
             }
+            slot.drafted = slot.kv_len;
         } else {
-            let reserve = &self.config.reserve;
-            garbage = reserve.alloc_len_per_decode(self.config.page_size);
-            let most = reserve.max_commit_per_decode();
-            for _ in 0..slot.accepted(most) {
+            let depth = slot.depth(steps);
+            // A step may write all of it, whatever becomes of its drafts.
+            to = from + reserve.alloc_len_at(depth);
+            ensure_held(&self.config, slot, to)?;
+            self.cells.spoil(slot, from..to);
+            let (proposed, brought) = slot.speculates(reserve.max_commit_at(depth) - 1);
+            for _ in 0..brought {
                 slot.advance(1, model, &mut out);
                 slot.sample(model, &mut out);
             }
-        }
-        let to = slot.kv_len.max(from + garbage);
-        self.write(row.slot, from, to)?;
-        let says = row.sample || !out.prompt_logprobs.is_empty();
-        Ok(says.then_some(out))
-    }
-
-    /// Stores the slot's tokens at positions `from..kv_len`, garbage up to `to`.
-    fn write(&mut self, slot: u32, from: u32, to: u32) -> Result<(), String> {
-        let page_size = self.config.page_size;
-        let Some(Some(open)) = self.slots.get(slot as usize) else {
-            return Err(format!("slot {slot} is not open"));
-        };
-        let held = open.pages.len() as u32 * page_size;
-        ensure(to <= held, || {
-            format!("slot {slot} writes up to {to}, its pages hold {held}")
-        })?;
-        for position in from..to {
-            let token = if position < open.kv_len {
-                open.tokens()[position as usize]
-            } else {
-                GARBAGE
+            out.draft_depth = proposed;
+            out.draft_tokens = match proposed {
+                0 => 0,
+                depth => (depth * reserve.topk)
+                    .min(reserve.draft_tokens - 1)
+                    .max(depth),
             };
-            let page = open.pages[(position / page_size) as usize];
-            self.cells[(page * page_size + position % page_size) as usize] = Some(token);
+            // A draft model has not read the last token that it drafted.
+            let behind = self.config.draft_kv == DraftKv::Tokens && brought > proposed;
+            slot.drafted = slot.kv_len - u32::from(behind);
         }
-        Ok(())
+        self.cells.store_target(slot, from);
+        self.cells.store_draft(slot, drafted);
+        let says = row.sample || !out.prompt_logprobs.is_empty();
+        Ok(Written {
+            slot: row.slot,
+            positions: drafted.min(from)..to,
+            output: says.then_some(out),
+        })
     }
 
-    /// What the row has read is exactly its request's tokens.
+    /// What a slot has read is exactly its request's tokens.
     fn check_row(&self, row: &SlotExtend) -> Result<(), String> {
         let slot = self.slot(row.slot)?;
-        let page_size = self.config.page_size;
-        for position in 0..slot.kv_len {
-            let page = slot.pages[(position / page_size) as usize];
-            let cell = self.cells[(page * page_size + position % page_size) as usize];
-            let token = slot.tokens()[position as usize];
-            ensure(cell == Some(token), || {
-                format!(
-                    "slot {} position {position} on page {page}: {cell:?}, not {token}",
-                    row.slot
-                )
-            })?;
-        }
-        Ok(())
+        let checked = self.cells.check(slot);
+        checked.map_err(|message| format!("slot {} {message}", row.slot))
     }
 
     /// No page that a row writes to is in another open slot's table.
-    fn check_writers(&self, plan: &StepPlan) -> Result<(), String> {
+    fn check_writers(&self, written: &[Written]) -> Result<(), String> {
         let mut users = vec![0u32; self.config.num_pages as usize];
         let pages = self.slots.iter().flatten().flat_map(|slot| &slot.pages);
         pages.for_each(|page| users[*page as usize] += 1);
-        for row in &plan.extends {
-            let slot = self.slot(row.slot)?;
-            // The row's last position is in the page it has certainly written.
-            let last = slot.kv_len.saturating_sub(1) / self.config.page_size;
-            let page = slot.pages[last as usize];
-            ensure(users[page as usize] == 1, || {
-                format!("slot {} writes on page {page}, which others read", row.slot)
-            })?;
+        for Written {
+            slot, positions, ..
+        } in written
+        {
+            let page_size = self.config.page_size;
+            let first = (positions.start / page_size) as usize;
+            let end = positions.end.div_ceil(page_size) as usize;
+            for page in &self.slot(*slot)?.pages[first..end] {
+                ensure(users[*page as usize] == 1, || {
+                    format!("slot {slot} writes on page {page}, which others read")
+                })?;
+            }
         }
         Ok(())
     }
+}
+
+/// The slot's pages, and its row of the page table, reach up to `to`.
+fn ensure_held(config: &PlannerConfig, slot: &SimSlot, to: u32) -> Result<(), String> {
+    let held = slot.pages.len() as u32 * config.page_size;
+    ensure(to <= held, || {
+        format!("a slot writes up to {to}, its pages hold {held}")
+    })?;
+    let extra = config
+        .reserve
+        .req_to_token_extra_context_len(config.overlap);
+    let width = config.context_length + extra;
+    let pages = width.div_ceil(config.page_size);
+    ensure(to <= width && slot.pages.len() <= pages as usize, || {
+        format!("a slot writes up to {to}, its row holds {width}")
+    })
 }
 
 fn ensure(holds: bool, message: impl FnOnce() -> String) -> Result<(), String> {

@@ -13,8 +13,10 @@ use lockstep_proto::{
 };
 
 mod cache;
+mod hold;
 mod limits;
 mod order;
+mod speculation;
 mod steps;
 
 const MODEL: SimModel = SimModel { vocab_size: 1000 };

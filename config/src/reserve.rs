@@ -1,0 +1,164 @@
+//! KV slots that one decode step may write, and what is kept for it.
+//!
+//! One module for all who need it: page allocator, admission, width of a
+//! request-to-token row, memory sizing.
+//!
+//! With `W` ([`ReserveConfig::alloc_len_per_decode`]) the most slots that one
+//! step writes for one request, and `L` ([`ReserveConfig::commit_lag`]) the
+//! most tokens that an unseen result can have committed, a step launched while
+//! one result is unseen may write `[committed, committed + L + W)`:
+//! the host knows `committed`, the device stands at most `L` further, and the
+//! step writes `W` slots from there. So `W + L` is exactly what must be
+//! allocated at launch, and what is allocated never shrinks while steps fly.
+//!
+//! Here a step's nodes lie in consecutive slots whatever the page size: drafting
+//! writes at most `steps · topk`, verification `draft_tokens`, both from the
+//! last known token on. After it the accepted path is moved to the front, so
+//! that `W` is `max(steps · topk, draft_tokens)`. SGLang starts every branch of
+//! a tree on a page of its own and reserves twice the result; [`paged`] has its
+//! formulae. For page 64, topk 4 and steps 3 they keep 1,024 slots where
+//! `W + L` is 16.
+//!
+//! **A text may end anywhere up to the context length, and the step that was
+//! in flight then has moved its slot on.** The last step that is planned under
+//! overlap starts with two tokens to go, so its slot stands at most at
+//! `context - 3 + L` and writes up to `context - 3 + L + W`. A row of the
+//! request-to-token table therefore is wider than the context by
+//! [`ReserveConfig::req_to_token_extra_context_len`], which is at least `W + L`.
+
+pub mod paged;
+
+/// The largest shape over all speculation tiers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReserveConfig {
+    /// Draft steps; 0 without speculation.
+    pub steps: u32,
+    /// Branches per draft step; 1 for chains and without speculation.
+    pub topk: u32,
+    /// Tokens in a verify pass; 0 without speculation.
+    pub draft_tokens: u32,
+}
+
+impl Default for ReserveConfig {
+    fn default() -> Self {
+        Self::none()
+    }
+}
+
+impl ReserveConfig {
+    /// No speculation: one token per step.
+    pub const fn none() -> Self {
+        Self {
+            steps: 0,
+            topk: 1,
+            draft_tokens: 0,
+        }
+    }
+
+    /// Whether any tier speculates.
+    pub const fn speculates(&self) -> bool {
+        self.draft_tokens > 0
+    }
+
+    /// `W`: the most KV slots that one decode step writes for one request.
+    pub const fn alloc_len_per_decode(&self) -> u32 {
+        self.alloc_len_at(self.steps)
+    }
+
+    /// `W` of a row that drafts at most `depth` steps. Depth 0 writes one slot.
+    /// Any other may write as much as the largest: a drafter of blocks writes
+    /// its block however little of it was asked for.
+    pub const fn alloc_len_at(&self, depth: u32) -> u32 {
+        if !self.drafts_at(depth) {
+            return 1;
+        }
+        max(self.steps * self.topk, self.draft_tokens)
+    }
+
+    /// The most tokens that one step commits: all drafts on the longest path
+    /// and the token after them.
+    pub const fn max_commit_per_decode(&self) -> u32 {
+        self.max_commit_at(self.steps)
+    }
+
+    /// The most tokens that a row which drafts at most `depth` steps commits.
+    pub const fn max_commit_at(&self, depth: u32) -> u32 {
+        if !self.drafts_at(depth) {
+            return 1;
+        }
+        min(min(depth, self.steps) + 1, self.draft_tokens)
+    }
+
+    /// `L`: how far the device may be ahead of the host's committed count when
+    /// a step is planned.
+    pub const fn commit_lag(&self, overlap: bool) -> u32 {
+        self.commit_lag_at(self.steps, overlap)
+    }
+
+    /// `L` of a request that drafts at most `depth` steps.
+    pub const fn commit_lag_at(&self, depth: u32, overlap: bool) -> u32 {
+        if overlap {
+            self.max_commit_at(depth)
+        } else {
+            0
+        }
+    }
+
+    /// `W + L`, what must be allocated beyond `committed` when a step starts.
+    pub const fn alloc_reserve_per_decode(&self, overlap: bool) -> u32 {
+        self.alloc_len_per_decode() + self.commit_lag(overlap)
+    }
+
+    /// KV tokens that a text of `tokens` tokens needs at the most when it runs
+    /// alone and drafts at most `depth` steps, up to its end.
+    ///
+    /// Without overlap the last step starts with one token to go, whose
+    /// predecessor's KV is written by it; with overlap it starts with two, for
+    /// the next to last may be in flight then.
+    pub const fn tokens_for_text(&self, tokens: u64, depth: u32, overlap: bool) -> u64 {
+        let lag = self.commit_lag_at(depth, overlap).saturating_sub(1);
+        let beyond = (self.alloc_len_at(depth) + lag) as u64;
+        (tokens + beyond).saturating_sub(2)
+    }
+
+    /// Positions of a request-to-token row beyond the context length.
+    pub const fn req_to_token_extra_context_len(&self, overlap: bool) -> u32 {
+        max(
+            4 + self.draft_tokens,
+            self.alloc_reserve_per_decode(overlap),
+        )
+    }
+
+    /// What is wrong with the shape, if anything, and which options to change.
+    pub const fn fault(&self) -> Option<&'static str> {
+        if self.topk == 0 {
+            return Some("topk must be at least 1 (--speculative-eagle-topk)");
+        }
+        if self.speculates() != (self.steps > 0) {
+            return Some(
+                "steps and draft_tokens are both 0 or both positive \
+                 (--speculative-num-steps, --speculative-num-draft-tokens)",
+            );
+        }
+        if self.steps > 1 << 10 || self.topk > 1 << 10 || self.draft_tokens > 1 << 16 {
+            return Some("steps and topk are at most 1024, draft_tokens at most 65536");
+        }
+        None
+    }
+
+    const fn drafts_at(&self, depth: u32) -> bool {
+        self.speculates() && depth > 0
+    }
+}
+
+// `Ord::max` is no const function.
+const fn max(a: u32, b: u32) -> u32 {
+    if a > b { a } else { b }
+}
+
+const fn min(a: u32, b: u32) -> u32 {
+    if a < b { a } else { b }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+//! The prefix cache as requests see it: texts outside, keys inside.
+
+use std::{fmt::Debug, ops::Range};
+
+use crate::{
+    CacheEvent, DraftKv, IntegrityError,
+    radix::{KeyUnit, NodeId, RadixCache},
+};
+
+/// A radix cache whose keys are made from texts. Positions count tokens; the
+/// key of a position may depend on the token after it, which then is known.
+pub(crate) trait PrefixCache: Debug + Send + Sync {
+    /// As [`RadixCache::match_prefix`], of the text's first `units` positions.
+    fn match_prefix(&mut self, text: &[u32], units: usize, pages: &mut Vec<u32>) -> NodeId;
+    /// As [`RadixCache::match_len`].
+    fn match_len(&mut self, text: &[u32], units: usize) -> usize;
+    /// As [`RadixCache::insert`], of the text's first positions: as many as
+    /// `pages` hold.
+    fn insert(&mut self, text: &[u32], pages: &[u32]) -> usize;
+    /// As [`RadixCache::extend`], for some whole pages of a text.
+    fn extend(
+        &mut self,
+        node: NodeId,
+        text: &[u32],
+        positions: Range<usize>,
+        pages: &[u32],
+    ) -> Option<NodeId>;
+    fn lock(&mut self, node: NodeId);
+    fn unlock(&mut self, node: NodeId);
+    fn total_pages(&self) -> u32;
+    fn evictable_pages(&self) -> u32;
+    fn evict(&mut self, count: u32, release: &mut dyn FnMut(u32)) -> u32;
+    fn clear(&mut self, release: &mut dyn FnMut(u32));
+    fn take_events(&mut self) -> Vec<CacheEvent>;
+    fn snapshot(&self) -> Vec<CacheEvent>;
+    /// As [`RadixCache::check`].
+    fn check(
+        &self,
+        holders: &mut dyn Iterator<Item = NodeId>,
+        page: &mut dyn FnMut(u32),
+    ) -> Result<(), IntegrityError>;
+}
+
+/// An empty cache with the keys that the drafter's KV asks for.
+pub(crate) fn prefix_cache(
+    draft_kv: DraftKv,
+    page_size: u32,
+    events: bool,
+) -> Box<dyn PrefixCache> {
+    match draft_kv {
+        DraftKv::None | DraftKv::Tokens => Box::new(Keyed::<u32>::new(page_size, events)),
+        DraftKv::Pairs => Box::new(Keyed::<(u32, u32)>::new(page_size, events)),
+    }
+}
+
+/// A tree, and the key that is looked up.
+#[derive(Debug)]
+struct Keyed<K> {
+    page_size: usize,
+    tree: RadixCache<K>,
+    /// Reused from call to call.
+    key: Vec<K>,
+}
+
+impl<K: KeyUnit> Keyed<K> {
+    fn new(page_size: u32, events: bool) -> Self {
+        Self {
+            page_size: page_size as usize,
+            tree: RadixCache::new(page_size, events),
+            key: Vec::new(),
+        }
+    }
+}
+
+impl<K: KeyUnit> PrefixCache for Keyed<K> {
+    fn match_prefix(&mut self, text: &[u32], units: usize, pages: &mut Vec<u32>) -> NodeId {
+        let key = K::key(text, 0..units, &mut self.key);
+        self.tree.match_prefix(key, pages)
+    }
+
+    fn match_len(&mut self, text: &[u32], units: usize) -> usize {
+        let key = K::key(text, 0..units, &mut self.key);
+        self.tree.match_len(key)
+    }
+
+    fn insert(&mut self, text: &[u32], pages: &[u32]) -> usize {
+        let units = pages.len() * self.page_size;
+        let key = K::key(text, 0..units, &mut self.key);
+        self.tree.insert(key, pages)
+    }
+
+    fn extend(
+        &mut self,
+        node: NodeId,
+        text: &[u32],
+        positions: Range<usize>,
+        pages: &[u32],
+    ) -> Option<NodeId> {
+        let key = K::key(text, positions, &mut self.key);
+        self.tree.extend(node, key, pages)
+    }
+
+    fn lock(&mut self, node: NodeId) {
+        self.tree.lock(node);
+    }
+
+    fn unlock(&mut self, node: NodeId) {
+        self.tree.unlock(node);
+    }
+
+    fn total_pages(&self) -> u32 {
+        self.tree.total_pages()
+    }
+
+    fn evictable_pages(&self) -> u32 {
+        self.tree.evictable_pages()
+    }
+
+    fn evict(&mut self, count: u32, release: &mut dyn FnMut(u32)) -> u32 {
+        self.tree.evict(count, release)
+    }
+
+    fn clear(&mut self, release: &mut dyn FnMut(u32)) {
+        self.tree.clear(release);
+    }
+
+    fn take_events(&mut self) -> Vec<CacheEvent> {
+        self.tree.take_events().collect()
+    }
+
+    fn snapshot(&self) -> Vec<CacheEvent> {
+        self.tree.snapshot()
+    }
+
+    fn check(
+        &self,
+        holders: &mut dyn Iterator<Item = NodeId>,
+        page: &mut dyn FnMut(u32),
+    ) -> Result<(), IntegrityError> {
+        self.tree.check(holders, page)
+    }
+}
+
+#[cfg(test)]
+mod tests;

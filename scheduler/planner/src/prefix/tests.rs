@@ -1,0 +1,78 @@
+//! What is shared between texts, against its definition.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Every text that was cached, with how many of its positions.
+#[derive(Debug, Default)]
+struct NaivePrefixes(Vec<(Vec<u32>, usize)>);
+
+impl NaivePrefixes {
+    /// A position is served by another text if all tokens that its keys and
+    /// values depend on are the same: those up to its own for `Tokens`, and the
+    /// next as well for `Pairs`. Whole pages are served.
+    fn match_len(&self, draft_kv: DraftKv, page: usize, text: &[u32], units: usize) -> usize {
+        let next = usize::from(draft_kv == DraftKv::Pairs);
+        let served = |(other, held): &(Vec<u32>, usize)| {
+            let same = |at: &usize| text[..=at + next] == other[..=at + next];
+            (0..units.min(*held)).take_while(same).count() / page * page
+        };
+        self.0.iter().map(served).max().unwrap_or(0)
+    }
+}
+
+fn text() -> impl Strategy<Value = Vec<u32>> {
+    prop::collection::vec(0u32..2, 1..20)
+}
+
+proptest! {
+    #[test]
+    fn texts_share_what_depends_on_the_same_tokens(
+        page in 1u32..5,
+        pairs: bool,
+        texts in prop::collection::vec((text(), any::<bool>()), 1..30),
+    ) {
+        let draft_kv = if pairs { DraftKv::Pairs } else { DraftKv::Tokens };
+        let mut cache = prefix_cache(draft_kv, page, true);
+        let mut naive = NaivePrefixes::default();
+        let mut next_page = 0;
+        let page = page as usize;
+        for (text, insert) in texts {
+            let units = text.len() - 1;
+            let expected = naive.match_len(draft_kv, page, &text, units);
+            prop_assert_eq!(cache.match_len(&text, units), expected);
+            let mut pages = Vec::new();
+            let node = cache.match_prefix(&text, units, &mut pages);
+            prop_assert_eq!(pages.len() * page, expected);
+            if insert {
+                // Half of the time through a lock, as a running request does.
+                let whole = units / page;
+                let own = (whole - pages.len()) as u32;
+                pages.extend(next_page..next_page + own);
+                next_page += own;
+                if text[0] == 0 {
+                    cache.lock(node);
+                    let positions = expected..whole * page;
+                    let end = cache.extend(node, &text, positions, &pages[expected / page..]);
+                    cache.unlock(end.unwrap_or(node));
+                } else {
+                    prop_assert_eq!(cache.insert(&text, &pages), expected / page);
+                }
+                naive.0.push((text, whole * page));
+            }
+            cache.check(&mut std::iter::empty(), &mut |_| {}).unwrap();
+        }
+        // Routers are told tokens, whatever the keys are.
+        for event in cache.snapshot() {
+            let CacheEvent::BlockStored { parent: None, blocks, .. } = event else {
+                continue;
+            };
+            let starts = |(text, _): &(Vec<u32>, usize)| text.starts_with(&blocks[0].token_ids);
+            prop_assert!(naive.0.iter().any(starts));
+        }
+        let mut freed = 0;
+        cache.clear(&mut |_| freed += 1);
+        prop_assert_eq!(freed, next_page);
+    }
+}

@@ -1,0 +1,114 @@
+//! The simulated memory: cells that say what was written to them.
+
+use std::ops::Range;
+
+use super::slot::SimSlot;
+use crate::{DraftKv, PlannerConfig};
+
+/// What a rejected draft leaves behind.
+const GARBAGE: u32 = u32::MAX;
+
+/// What a drafter's keys and values at a position depend on, beside all tokens
+/// before it: the token, and under [`DraftKv::Pairs`] the next.
+type DraftCell = (u32, Option<u32>);
+
+/// KV cells of target and drafter, under the same page tables.
+#[derive(Debug)]
+pub(super) struct Cells {
+    page_size: u32,
+    draft_kv: DraftKv,
+    target: Vec<Option<u32>>,
+    draft: Vec<Option<DraftCell>>,
+}
+
+impl Cells {
+    pub fn new(config: &PlannerConfig) -> Self {
+        let cells = config.num_pages as usize * config.page_size as usize;
+        let drafted = if config.draft_kv == DraftKv::None {
+            0
+        } else {
+            cells
+        };
+        Self {
+            page_size: config.page_size,
+            draft_kv: config.draft_kv,
+            target: vec![None; cells],
+            draft: vec![None; drafted],
+        }
+    }
+
+    pub fn forget(&mut self) {
+        self.target.fill(None);
+        self.draft.fill(None);
+    }
+
+    /// Drafting and verification wrote these positions, and nothing of it lasts.
+    pub fn spoil(&mut self, slot: &SimSlot, positions: Range<u32>) {
+        for position in positions {
+            let cell = self.cell(slot, position);
+            self.target[cell] = Some(GARBAGE);
+            if let Some(draft) = self.draft.get_mut(cell) {
+                *draft = Some((GARBAGE, None));
+            }
+        }
+    }
+
+    /// Stores the slot's tokens from `from` up to where it stands.
+    pub fn store_target(&mut self, slot: &SimSlot, from: u32) {
+        for position in from..slot.kv_len {
+            let cell = self.cell(slot, position);
+            self.target[cell] = Some(slot.tokens()[position as usize]);
+        }
+    }
+
+    /// Stores what the drafter took in from `from` on.
+    pub fn store_draft(&mut self, slot: &SimSlot, from: u32) {
+        if self.draft_kv == DraftKv::None {
+            return;
+        }
+        for position in from..slot.drafted {
+            let cell = self.cell(slot, position);
+            self.draft[cell] = Some(self.depends_on(slot, position));
+        }
+    }
+
+    /// Whether all that the slot reads is exactly its request's.
+    pub fn check(&self, slot: &SimSlot) -> Result<(), String> {
+        for position in 0..slot.kv_len {
+            let found = self.target[self.cell(slot, position)];
+            let token = slot.tokens()[position as usize];
+            if found != Some(token) {
+                return Err(format!("position {position}: {found:?}, not {token}"));
+            }
+        }
+        let drafted = if self.draft_kv == DraftKv::None {
+            0
+        } else {
+            slot.drafted
+        };
+        for position in 0..drafted {
+            let found = self.draft[self.cell(slot, position)];
+            let expected = self.depends_on(slot, position);
+            if found != Some(expected) {
+                return Err(format!(
+                    "draft position {position}: {found:?}, not {expected:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn depends_on(&self, slot: &SimSlot, position: u32) -> DraftCell {
+        let at = position as usize;
+        let next = slot.tokens().get(at + 1).copied();
+        (
+            slot.tokens()[at],
+            next.filter(|_| self.draft_kv == DraftKv::Pairs),
+        )
+    }
+
+    fn cell(&self, slot: &SimSlot, position: u32) -> usize {
+        let page = slot.pages[(position / self.page_size) as usize];
+        (page * self.page_size + position % self.page_size) as usize
+    }
+}

@@ -1,0 +1,178 @@
+//! Reserve and prefix keys under speculation, and that these tests would see
+//! it if either were wrong.
+
+use std::cell::Cell;
+
+use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
+
+use super::*;
+use crate::{Counters, Load, decode::Grant};
+
+/// Everything that the reserve depends on.
+#[derive(Debug, Clone)]
+struct Case {
+    config: PlannerConfig,
+    requests: Vec<Request>,
+    /// Draft steps of the plans in turn.
+    depths: Vec<u32>,
+}
+
+prop_compose! {
+    fn case()(
+        config in config(),
+        page_size in prop_oneof![Just(1u32), Just(16), Just(64), 1u32..65],
+        reserve in speculative(),
+        draft_kv in draft_kv(),
+        tokens in 150u32..400,
+        requests in prop::collection::vec(request(), 1..10),
+        depths in prop::collection::vec(0u32..8, 1..6),
+    ) -> Case {
+        Case {
+            config: PlannerConfig {
+                max_queued_requests: 100,
+                max_queued_tokens: 10_000,
+                page_size,
+                num_pages: 1 + tokens.div_ceil(page_size),
+                reserve,
+                draft_kv,
+                priority_scheduling: true,
+                ..config
+            },
+            requests,
+            depths,
+        }
+    }
+}
+
+/// The next turn of a conversation: prompt, answer, and something else. Now
+/// and then the answer is left out.
+fn next_turn(at: usize, request: &Request) -> Request {
+    let mut input_ids = request.input_ids.clone();
+    if !at.is_multiple_of(3) {
+        input_ids.extend(run_alone(MODEL, CONTEXT, request).token_ids);
+    }
+    input_ids.extend([(at as u32) % MODEL.vocab_size, 1]);
+    Request {
+        input_ids,
+        max_new_tokens: 9,
+        logprobs: LogprobParams::default(),
+        ..request.clone()
+    }
+}
+
+/// Runs all requests at once, and then their next turns, with a worker that
+/// writes all that it may.
+fn drive(case: &Case, planner_sees: DraftKv, grant: Grant) -> Result<Load, String> {
+    let config = PlannerConfig {
+        draft_kv: planner_sees,
+        ..case.config.clone()
+    };
+    let planner = Planner::new(config).map_err(|error| error.to_string())?;
+    // Whoever has a slot is let in, so that pages run out.
+    let mut planner = planner.with_conservativeness(0);
+    planner.grant = grant;
+    let worker = SimWorker::new(&case.config, MODEL, true);
+    let mut engine = SimEngine::new(planner, worker);
+    let turns = (0..).zip(&case.requests);
+    let next = turns.map(|(at, request)| next_turn(at, request)).collect();
+    for (round, requests) in (0..).zip([&case.requests, &next]) {
+        for (id, request) in (100 * round..).zip(requests) {
+            // What can never fit is refused; that is not what is tested here.
+            let id = RequestId(id);
+            let _ = engine.planner.submit(Millis(0), id, request.clone());
+        }
+        drain(&mut engine, &case.depths)?;
+    }
+    Ok(engine.planner.load())
+}
+
+/// Runs until nothing is left, and checks that this is so.
+fn drain(engine: &mut SimEngine, depths: &[u32]) -> Result<(), String> {
+    for depth in depths.iter().cycle() {
+        engine.planner.set_draft_steps(*depth);
+        let went_on = engine.turn(Millis(0)).map_err(|fault| fault.to_string())?;
+        if engine.planner.grant == Grant::Exact {
+            let books = engine.planner.check_integrity();
+            books.map_err(|error| error.to_string())?;
+        }
+        if !went_on {
+            break;
+        }
+    }
+    let load = engine.planner.load();
+    if !engine.planner.is_idle() || load.kv_tokens_used + load.leaked_pages > 0 {
+        return Err(format!("something is left: {load:?}"));
+    }
+    Ok(())
+}
+
+/// Runs many cases, always the same; gives what they did together.
+fn run(drive: impl Fn(&Case) -> Result<Load, String>) -> Result<Counters, String> {
+    let config = Config {
+        cases: 1500,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let rng = proptest::test_runner::TestRng::deterministic_rng(config.rng_algorithm);
+    let mut runner = TestRunner::new_with_rng(config, rng);
+    let sum = Cell::new(Counters::default());
+    let outcome = runner.run(&case(), |case| {
+        let load = drive(&case).map_err(TestCaseError::fail)?;
+        let mut all = sum.get();
+        all.generated_tokens += load.counters.generated_tokens;
+        all.decode_rows += load.counters.decode_rows;
+        all.cached_tokens += load.counters.cached_tokens;
+        all.retractions += load.counters.retractions;
+        sum.set(all);
+        Ok(())
+    });
+    match outcome {
+        Ok(()) => Ok(sum.get()),
+        Err(TestError::Fail(reason, _)) => Err(reason.to_string()),
+        Err(TestError::Abort(reason)) => Err(format!("aborted: {reason}")),
+    }
+}
+
+#[test]
+fn no_write_leaves_the_reserve_and_no_page_leaks() {
+    let exact = |case: &Case| drive(case, case.config.draft_kv, Grant::Exact);
+    let sum = run(exact).expect("no fault");
+    // The cases do what they are about.
+    assert!(sum.generated_tokens > sum.decode_rows + 10_000, "{sum:?}");
+    assert!(sum.cached_tokens > 10_000, "{sum:?}");
+    assert!(sum.retractions > 100, "{sum:?}");
+}
+
+#[test]
+fn a_reserve_that_is_too_small_shows() {
+    for grant in [Grant::One, Grant::WithoutLag] {
+        let short = |case: &Case| drive(case, case.config.draft_kv, grant);
+        let fault = run(short).expect_err("writes leave what was granted");
+        assert!(fault.contains("writes up to"), "{grant:?}: {fault}");
+    }
+}
+
+#[test]
+fn wrong_prefix_keys_show() {
+    // What the drafter keeps, and keys that would do for less.
+    for (kept, keys) in [
+        (DraftKv::Tokens, DraftKv::None),
+        (DraftKv::Pairs, DraftKv::None),
+        (DraftKv::Pairs, DraftKv::Tokens),
+    ] {
+        let wrong = |case: &Case| {
+            let config = PlannerConfig {
+                draft_kv: kept,
+                radix_cache: true,
+                ..case.config.clone()
+            };
+            let case = Case {
+                config,
+                ..case.clone()
+            };
+            drive(&case, keys, Grant::Exact)
+        };
+        let fault = run(wrong).expect_err("a cached prefix is not the request's");
+        assert!(fault.contains("draft position"), "{kept:?}: {fault}");
+    }
+}

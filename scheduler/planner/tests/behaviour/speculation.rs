@@ -1,0 +1,271 @@
+//! Draft steps, what they bring, and what of it is cached.
+
+use lockstep_planner::{DraftKv, PlannerConfig, PlannerError, ReserveConfig};
+use lockstep_proto::{
+    request::{FinishReason, SpeculationUsage},
+    step::{SlotOutput, StepResult},
+};
+
+use super::*;
+
+fn drafting(draft_kv: DraftKv) -> PlannerConfig {
+    PlannerConfig {
+        overlap: false,
+        reserve: ReserveConfig {
+            steps: 3,
+            topk: 2,
+            draft_tokens: 6,
+        },
+        draft_kv,
+        ..config()
+    }
+}
+
+/// A result made up on the spot: tokens, draft steps and drafted tokens.
+fn answer(engine: &mut SimEngine, tokens: &[u32], depth: u32, drafted: u32) -> StepPlan {
+    let plan = engine.planner.plan().expect("there is work");
+    let result = StepResult {
+        step: plan.step,
+        outputs: vec![SlotOutput {
+            slot: plan.extends[0].slot,
+            token_ids: tokens.to_vec(),
+            draft_depth: depth,
+            draft_tokens: drafted,
+            ..SlotOutput::default()
+        }],
+        ..StepResult::default()
+    };
+    engine.planner.complete(Millis(0), result).unwrap();
+    engine.outputs.extend(engine.planner.take_outputs());
+    engine.planner.check_integrity().unwrap();
+    plan
+}
+
+#[test]
+fn plans_carry_the_steps_and_requests_their_own_limit() {
+    let mut engine = engine(&drafting(DraftKv::Pairs));
+    let limited = Request {
+        max_draft_steps: Some(1),
+        ..request(prompt(1, 9), 20)
+    };
+    submit(&mut engine, 1, limited);
+    let plan = answer(&mut engine, &[5], 0, 0);
+    assert_eq!(plan.draft_steps, 3);
+    assert_eq!(plan.opens[0].max_draft_steps, Some(1));
+    engine.planner.set_draft_steps(2);
+    assert_eq!(answer(&mut engine, &[5, 6], 1, 2).draft_steps, 2);
+    engine.planner.set_draft_steps(99);
+    assert_eq!(answer(&mut engine, &[7], 0, 0).draft_steps, 3);
+    engine.planner.set_draft_steps(0);
+    assert_eq!(answer(&mut engine, &[8], 0, 0).draft_steps, 0);
+}
+
+#[test]
+fn each_request_is_told_what_speculation_brought() {
+    let mut engine = engine(&drafting(DraftKv::Pairs));
+    let mut first = request(prompt(1, 9), 20);
+    first.sampling.stop_token_ids = vec![4];
+    submit(&mut engine, 1, first);
+    answer(&mut engine, &[1], 0, 0);
+    answer(&mut engine, &[1, 1, 1, 1], 3, 5);
+    answer(&mut engine, &[1], 2, 3);
+    // Nothing was proposed: no verification.
+    answer(&mut engine, &[1], 0, 0);
+    // The stop comes second; both drafted tokens had been accepted.
+    answer(&mut engine, &[2, 4, 9], 2, 4);
+    let end = finish(&engine, 1);
+    assert_eq!(
+        (end.outcome, end.matched_token),
+        (Ok(FinishReason::Stop), Some(4))
+    );
+    assert_eq!(end.usage.completion_tokens, 9);
+    let told = SpeculationUsage {
+        verify_steps: 3,
+        draft_tokens: 12,
+        proposed: vec![3, 3, 1],
+        accepted: vec![2, 2, 1],
+    };
+    assert_eq!(end.speculation, Some(told));
+    let counted = engine.planner.speculation();
+    assert_eq!((counted.verify_steps, counted.draft_tokens), (3, 12));
+    assert_eq!((counted.accepted_tokens, counted.wasted_tokens), (5, 7));
+    assert_eq!(counted.proposed, [3, 3, 1]);
+    assert_eq!(counted.accepted, [2, 2, 1]);
+    // Who never verified anything is told nothing.
+    submit(&mut engine, 2, request(prompt(2, 9), 2));
+    answer(&mut engine, &[1], 0, 0);
+    answer(&mut engine, &[1], 0, 0);
+    assert_eq!(finish(&engine, 2).speculation, None);
+}
+
+#[test]
+fn drafts_of_a_request_that_ended_are_wasted() {
+    let mut engine = engine(&PlannerConfig {
+        overlap: true,
+        ..drafting(DraftKv::Pairs)
+    });
+    let mut stopped = request(prompt(1, 9), 20);
+    stopped.sampling.stop_token_ids = vec![4];
+    submit(&mut engine, 1, stopped);
+    let plans: Vec<_> = (0..2).map(|_| engine.planner.plan().unwrap()).collect();
+    for (plan, depth) in plans.iter().zip([0, 3]) {
+        let output = SlotOutput {
+            slot: plan.extends[0].slot,
+            token_ids: vec![4],
+            draft_depth: depth,
+            draft_tokens: depth,
+            ..SlotOutput::default()
+        };
+        let result = StepResult {
+            step: plan.step,
+            outputs: vec![output],
+            ..StepResult::default()
+        };
+        engine.planner.complete(Millis(0), result).unwrap();
+    }
+    let counted = engine.planner.speculation();
+    assert_eq!((counted.verify_steps, counted.wasted_tokens), (1, 3));
+    assert_eq!(counted.proposed, [0, 0, 0]);
+    engine.planner.check_integrity().unwrap();
+}
+
+#[test]
+fn more_than_was_drafted_is_refused() {
+    let mut engine = engine(&drafting(DraftKv::Pairs));
+    let limited = Request {
+        max_draft_steps: Some(2),
+        ..request(prompt(1, 9), 20)
+    };
+    submit(&mut engine, 1, limited);
+    answer(&mut engine, &[1], 0, 0);
+    let plan = engine.planner.plan().unwrap();
+    // (tokens, draft steps, drafted tokens)
+    for (tokens, depth, drafted) in [
+        (2, 0, 0),
+        (3, 1, 1),
+        (4, 2, 4),
+        (1, 3, 3),
+        (1, 0, 2),
+        (1, 2, 0),
+    ] {
+        let result = StepResult {
+            step: plan.step,
+            outputs: vec![SlotOutput {
+                slot: 0,
+                token_ids: vec![1; tokens],
+                draft_depth: depth,
+                draft_tokens: drafted,
+                ..SlotOutput::default()
+            }],
+            ..StepResult::default()
+        };
+        let error = engine.planner.complete(Millis(0), result).unwrap_err();
+        assert!(matches!(error, PlannerError::BadResult { .. }), "{error}");
+    }
+    assert_eq!(engine.planner.in_flight(), 1, "nothing was taken");
+}
+
+#[test]
+fn a_pair_is_cached_with_the_token_after_it() {
+    for (draft_kv, after_another) in [
+        (DraftKv::None, 40),
+        (DraftKv::Tokens, 40),
+        (DraftKv::Pairs, 36),
+    ] {
+        let mut engine = engine(&drafting(draft_kv));
+        let first = request(prompt(1, 40), 1);
+        submit(&mut engine, 1, first.clone());
+        run(&mut engine);
+        let sampled = tokens(&engine, 1)[0];
+        for (id, next, cached) in [(2, sampled, 40), (3, sampled + 1, after_another)] {
+            let mut ids = first.input_ids.clone();
+            ids.extend([next, 1]);
+            submit(&mut engine, id, request(ids, 1));
+            run(&mut engine);
+            assert_eq!(
+                finish(&engine, id).usage.cached_tokens,
+                cached,
+                "{draft_kv:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_follows_a_stop_among_accepted_tokens_is_in_no_key() {
+    // 7 tokens of the prompt and 1, then a run of four with the stop second:
+    // ten tokens are the text, and its last has no successor.
+    for (draft_kv, cached) in [
+        (DraftKv::None, 10),
+        (DraftKv::Tokens, 10),
+        (DraftKv::Pairs, 9),
+    ] {
+        let mut engine = engine(&PlannerConfig {
+            page_size: 1,
+            ..drafting(draft_kv)
+        });
+        let mut stopped = request(prompt(1, 7), 20);
+        stopped.sampling.stop_token_ids = vec![4];
+        submit(&mut engine, 1, stopped.clone());
+        answer(&mut engine, &[1], 0, 0);
+        answer(&mut engine, &[2, 4, 8, 9], 3, 3);
+        assert_eq!(finish(&engine, 1).usage.completion_tokens, 3);
+        let mut ids = stopped.input_ids;
+        ids.extend([1, 2, 4, 8, 9]);
+        submit(&mut engine, 2, request(ids, 1));
+        answer(&mut engine, &[1], 0, 0);
+        assert_eq!(
+            finish(&engine, 2).usage.cached_tokens,
+            cached,
+            "{draft_kv:?}"
+        );
+    }
+}
+
+#[test]
+fn a_draft_model_may_be_one_token_behind() {
+    for (draft_kv, cached) in [
+        (DraftKv::None, 11),
+        (DraftKv::Tokens, 10),
+        (DraftKv::Pairs, 11),
+    ] {
+        let mut engine = engine(&PlannerConfig {
+            page_size: 1,
+            ..drafting(draft_kv)
+        });
+        submit(&mut engine, 1, request(prompt(1, 7), 5));
+        answer(&mut engine, &[1], 0, 0);
+        answer(&mut engine, &[2, 3, 4, 5], 3, 3);
+        let mut ids = prompt(1, 7);
+        ids.extend([1, 2, 3, 4, 5, 6]);
+        submit(&mut engine, 2, request(ids, 1));
+        answer(&mut engine, &[1], 0, 0);
+        assert_eq!(
+            finish(&engine, 2).usage.cached_tokens,
+            cached,
+            "{draft_kv:?}"
+        );
+    }
+}
+
+#[test]
+fn who_opts_out_is_charged_without_speculation() {
+    let tight = PlannerConfig {
+        num_pages: 1 + 20,
+        ..drafting(DraftKv::Pairs)
+    };
+    let mut engine = engine(&tight);
+    let full = Request {
+        max_draft_steps: Some(0),
+        ..request(prompt(1, 40), 41)
+    };
+    let drafts = Request {
+        max_draft_steps: None,
+        ..full.clone()
+    };
+    let error = engine.planner.submit(Millis(0), RequestId(1), drafts);
+    assert!(error.unwrap_err().message.contains("--max-total-tokens"));
+    submit(&mut engine, 1, full);
+    run(&mut engine);
+    assert_eq!(tokens(&engine, 1).len(), 41);
+}
