@@ -29,6 +29,9 @@ fn describe(settings: &Settings) -> Value {
     if settings.demo {
         engine["model"]["path"] = "(inside the program)".into();
     }
+    if settings.demo_head {
+        engine["speculation"]["draft"]["model"]["path"] = "(inside the program)".into();
+    }
     json!({
         "hash": settings.file.hash,
         "engine": engine,

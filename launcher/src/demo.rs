@@ -1,29 +1,42 @@
-//! The demo model inside the program.
+//! The demo model inside the program, and the head that drafts for it.
 
 use std::io;
 use std::path::{Path, PathBuf};
+
+use lockstep_config::Algorithms;
+use lockstep_config::args::SpeculationArgs;
 
 /// Its name in the API.
 pub(crate) const NAME: &str = "lockstep-demo-7m";
 /// Ranks it is served with: two, to show what the program is about.
 pub(crate) const TP_SIZE: usize = 2;
 
+/// The algorithm that it drafts with.
+const ALGORITHM: &str = "EAGLE3";
+
 macro_rules! file {
-    ($name:literal) => {
+    ($folder:literal, $name:literal) => {
         (
             $name,
-            include_bytes!(concat!("../../models/lockstep-demo-7m/", $name)).as_slice(),
+            include_bytes!(concat!("../../models/", $folder, "/", $name)).as_slice(),
         )
     };
 }
 
-/// Name and content of each file of the model.
-const FILES: [(&str, &[u8]); 5] = [
-    file!("config.json"),
-    file!("generation_config.json"),
-    file!("model.safetensors"),
-    file!("tokenizer.json"),
-    file!("tokenizer_config.json"),
+/// Name and content of each file of a folder.
+type Files = &'static [(&'static str, &'static [u8])];
+
+const MODEL: Files = &[
+    file!("lockstep-demo-7m", "config.json"),
+    file!("lockstep-demo-7m", "generation_config.json"),
+    file!("lockstep-demo-7m", "model.safetensors"),
+    file!("lockstep-demo-7m", "tokenizer.json"),
+    file!("lockstep-demo-7m", "tokenizer_config.json"),
+];
+
+const HEAD: Files = &[
+    file!("lockstep-demo-7m-eagle3", "config.json"),
+    file!("lockstep-demo-7m-eagle3", "model.safetensors"),
 ];
 
 /// Writes the model into a folder of its own below `parent` and returns that.
@@ -31,9 +44,38 @@ const FILES: [(&str, &[u8]); 5] = [
 /// # Errors
 /// Those of the file system.
 pub(crate) fn unpack(parent: &Path) -> io::Result<PathBuf> {
-    let folder = parent.join(NAME);
+    write(parent.join(NAME), MODEL)
+}
+
+/// Lets the demo model speculate with its own EAGLE-3 head where nothing else
+/// is asked for and the program knows how: without the option for the
+/// algorithm, and where EAGLE3 is named without a head. The head is written
+/// below `parent`; gives whether it was.
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn speculate(
+    args: &mut SpeculationArgs,
+    algorithms: &Algorithms,
+    parent: &Path,
+) -> io::Result<bool> {
+    let named = args.speculative_algorithm.as_deref();
+    let wanted = named.is_none_or(|name| name.eq_ignore_ascii_case(ALGORITHM));
+    if !wanted
+        || args.speculative_draft_model_path.is_some()
+        || algorithms.find(ALGORITHM).is_none()
+    {
+        return Ok(false);
+    }
+    args.speculative_algorithm = Some(ALGORITHM.to_owned());
+    let folder = write(parent.join(format!("{NAME}-eagle3")), HEAD)?;
+    args.speculative_draft_model_path = Some(folder);
+    Ok(true)
+}
+
+fn write(folder: PathBuf, files: Files) -> io::Result<PathBuf> {
     std::fs::create_dir(&folder)?;
-    for (name, content) in FILES {
+    for (name, content) in files {
         std::fs::write(folder.join(name), content)?;
     }
     Ok(folder)
@@ -41,7 +83,12 @@ pub(crate) fn unpack(parent: &Path) -> io::Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_config::ModelConfig;
+    use std::path::{Path, PathBuf};
+
+    use lockstep_config::args::SpeculationArgs;
+    use lockstep_config::{Algorithms, DraftKind, DraftModel, ModelConfig};
+
+    use crate::settings::tests::algorithms;
 
     #[test]
     fn the_model_inside_is_complete() {
@@ -50,5 +97,53 @@ mod tests {
         let model = ModelConfig::load(&folder).expect("a served model");
         assert_eq!((model.num_layers, model.vocab_size), (7, 4096));
         assert_eq!(model.eos_token_ids, [2]);
+    }
+
+    #[test]
+    fn the_head_inside_is_complete_and_the_models_own() {
+        let parent = tempfile::tempdir().expect("a temporary folder");
+        let model = super::unpack(parent.path()).expect("unpacked");
+        let model = ModelConfig::load(&model).expect("a served model");
+        let mut args = SpeculationArgs::default();
+        let done = super::speculate(&mut args, &algorithms(), parent.path()).expect("unpacked");
+        assert!(done);
+        let folder = args.speculative_draft_model_path.expect("named");
+        let head = DraftModel::load_eagle3(&folder, &model).expect("a head that fits");
+        let expected = DraftKind::Eagle3 {
+            draft_vocab_size: 1024,
+            capture_layers: vec![2, 3, 4],
+        };
+        assert_eq!(head.kind, expected);
+    }
+
+    #[test]
+    fn what_is_asked_for_comes_first() {
+        let path = || Some(PathBuf::from("head"));
+        // (algorithm, head, algorithms known, whether its own head drafts)
+        for (name, head, known, own) in [
+            (None, None, algorithms(), true),
+            (None, None, Algorithms::default(), false),
+            (None, path(), algorithms(), false),
+            (Some("eagle3"), None, algorithms(), true),
+            (Some("EAGLE3"), path(), algorithms(), false),
+            (Some("none"), None, algorithms(), false),
+            (Some("NGRAM"), None, algorithms(), false),
+        ] {
+            let parent = tempfile::tempdir().expect("a temporary folder");
+            let mut args = SpeculationArgs {
+                speculative_algorithm: name.map(str::to_owned),
+                speculative_draft_model_path: head.clone(),
+                ..SpeculationArgs::default()
+            };
+            let done = super::speculate(&mut args, &known, parent.path()).expect("unpacked");
+            assert_eq!(done, own, "{name:?} {head:?}");
+            let expected = if own { Some("EAGLE3") } else { name };
+            assert_eq!(args.speculative_algorithm.as_deref(), expected);
+            let folder = own
+                .then(|| parent.path().join("lockstep-demo-7m-eagle3"))
+                .or(head);
+            assert_eq!(args.speculative_draft_model_path, folder);
+            assert!(!own || Path::exists(&parent.path().join("lockstep-demo-7m-eagle3")));
+        }
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct Settings {
     pub(crate) notes: Vec<String>,
     /// The model is the one inside the program.
     pub(crate) demo: bool,
+    /// So is the head that drafts for it.
+    pub(crate) demo_head: bool,
     /// Restarts that are allowed.
     pub(crate) max_restarts: u32,
     /// Lives as long as the settings.
@@ -36,6 +38,7 @@ impl Settings {
         check_log(&args)?;
         let run_dir = RunDir::create(args.process.run_dir.as_deref())?;
         let demo = args.model.model_path.is_none();
+        let mut demo_head = false;
         if demo {
             let failed = |source| LaunchError::RunDir {
                 path: run_dir.path().to_owned(),
@@ -43,6 +46,8 @@ impl Settings {
             };
             args.model.model_path = Some(demo::unpack(run_dir.path()).map_err(failed)?);
             args.parallel.tp_size.get_or_insert(demo::TP_SIZE);
+            demo_head = demo::speculate(&mut args.speculation, algorithms, run_dir.path())
+                .map_err(failed)?;
         }
         let Resolved {
             value: (engine, mut node),
@@ -60,6 +65,7 @@ impl Settings {
             file: ConfigFile::new(engine, node),
             notes,
             demo,
+            demo_head,
             max_restarts,
             _run_dir: run_dir,
         })

@@ -98,9 +98,16 @@ fn weights(draft: &DraftModel, shared: &Tables<'_>) -> Weights {
             inputs * (model.num_heads + 2 * model.num_kv_heads) + hidden * model.num_heads;
         attention * model.head_dim + 3 * hidden * model.intermediate_size
     };
-    let table = shared.target.vocab_size * hidden;
-    // A rank that holds all of the target's tables shares them.
-    let whole = |count: usize| if shared.tp_size > 1 { count * table } else { 0 };
+    let own = |rows: usize, is_own: bool| if is_own { rows * hidden } else { 0 };
+    // Heads read the target's tables. Where each rank has a part of those, the
+    // one that drafts holds them whole beside it.
+    let target = shared.target;
+    let head_is_read = !draft.own_head && !target.tie_word_embeddings;
+    let whole = match (shared.tp_size, head_is_read) {
+        (1, _) => 0,
+        (_, false) => target.vocab_size * hidden,
+        (_, true) => 2 * target.vocab_size * hidden,
+    };
     match &draft.kind {
         DraftKind::Model => {
             let count = if model.tie_word_embeddings { 1 } else { 2 };
@@ -113,11 +120,7 @@ fn weights(draft: &DraftModel, shared: &Tables<'_>) -> Weights {
         DraftKind::Eagle => Weights {
             // fc and its bias, and the norm behind attention.
             projections: 2 * hidden * hidden + hidden + layer(hidden) + hidden,
-            tables: whole(if shared.target.tie_word_embeddings {
-                1
-            } else {
-                2
-            }),
+            tables: own(target.vocab_size, draft.own_embedding) + whole,
         },
         DraftKind::Eagle3 {
             draft_vocab_size,
@@ -125,7 +128,9 @@ fn weights(draft: &DraftModel, shared: &Tables<'_>) -> Weights {
         } => Weights {
             // fc, and three norms of the layer and the last one.
             projections: capture_layers.len() * hidden * hidden + layer(2 * hidden) + 4 * hidden,
-            tables: draft_vocab_size * hidden + whole(1),
+            tables: own(target.vocab_size, draft.own_embedding)
+                + own(*draft_vocab_size, draft.own_head)
+                + whole,
         },
     }
 }

@@ -22,6 +22,10 @@ pub struct DraftModel {
     pub model: ModelConfig,
     /// What kind it is.
     pub kind: DraftKind,
+    /// It has an embedding of its own, and does not read the target's.
+    pub own_embedding: bool,
+    /// It has an output head of its own, and does not read the target's.
+    pub own_head: bool,
 }
 
 /// Kinds of draft models.
@@ -67,6 +71,8 @@ impl DraftModel {
         Ok(Self {
             model,
             kind: DraftKind::Model,
+            own_embedding: true,
+            own_head: true,
         })
     }
 
@@ -81,6 +87,9 @@ impl DraftModel {
         Ok(Self {
             model: head(&folder, target)?,
             kind: DraftKind::Eagle,
+            own_embedding: folder.has(EMBEDDING),
+            // Hidden states are read as the target's own are.
+            own_head: false,
         })
     }
 
@@ -117,9 +126,15 @@ impl DraftModel {
                 draft_vocab_size,
                 capture_layers,
             },
+            own_embedding: folder.has(EMBEDDING),
+            // Only over the whole vocabulary can the target's stand in.
+            own_head: folder.has("lm_head.weight") || draft_vocab_size < target.vocab_size,
         })
     }
 }
+
+/// A head's own embedding, where it has one.
+const EMBEDDING: &str = "embed_tokens.weight";
 
 /// The one layer of a head, after a check that it was made for the target.
 fn head(folder: &Folder, target: &ModelConfig) -> Result<ModelConfig, ConfigError> {

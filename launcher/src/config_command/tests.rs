@@ -1,7 +1,7 @@
-use lockstep_config::{Algorithms, ServeArgs};
+use lockstep_config::ServeArgs;
 
 use super::describe;
-use crate::settings::Settings;
+use crate::settings::{Settings, tests::algorithms};
 
 #[test]
 fn shows_everything_but_secrets() {
@@ -9,12 +9,17 @@ fn shows_everything_but_secrets() {
     let mut args = ServeArgs::default();
     args.process.run_dir = Some(parent.path().to_owned());
     args.server.api_key = Some("hunter2".into());
-    let settings = Settings::prepare(&args, &Algorithms::default()).expect("good");
+    let settings = Settings::prepare(&args, &algorithms()).expect("good");
     let text = describe(&settings).to_string();
     assert!(text.contains(&settings.file.hash));
     assert!(text.contains("(inside the program)") && text.contains("set, not shown"));
     assert!(!text.contains("hunter2"));
     assert!(!text.contains(&parent.path().display().to_string()));
+    assert_eq!(
+        settings.file.engine.speculation.algorithm.as_deref(),
+        Some("EAGLE3"),
+        "the demo model speculates"
+    );
     assert_eq!(
         settings.file.engine.parallel.tp_size, 2,
         "the demo model shows two ranks"

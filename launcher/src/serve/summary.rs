@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use lockstep_config::{EngineConfig, Quantization};
+use lockstep_config::{EngineConfig, Quantization, Verification};
 use lockstep_process::exit;
 
 use super::group::Group;
@@ -22,6 +22,12 @@ pub(super) fn starting(settings: &Settings, console: &Console) {
         console.say(
             "No --model-path given: serving the small demo model inside this program.\n\
              It answers exercises such as \"Count from 3 to 12.\", nothing more.",
+        );
+    }
+    if settings.demo_head {
+        console.say(
+            "Its draft head proposes tokens that the model verifies, several in one pass;\n\
+             --speculative-algorithm none turns that off.",
         );
     }
     for note in &settings.notes {
@@ -136,6 +142,9 @@ fn text(settings: &Settings, backend: Option<&str>, seconds: f64) -> String {
             grouped(server.context_length)
         ),
     ));
+    if let Some(drafts) = speculation(engine) {
+        rows.push(("Speculation", drafts));
+    }
     let mut text = format!("\nReady after {seconds:.1} s.\n\n");
     for (name, value) in rows {
         let _ = writeln!(text, "  {name:<12} {value}");
@@ -182,6 +191,30 @@ fn reachable(host: &str) -> String {
         _ if host.contains(':') && !host.starts_with('[') => format!("[{host}]"),
         _ => host.into(),
     }
+}
+
+/// What is drafted, how much of it, and what that takes.
+fn speculation(engine: &EngineConfig) -> Option<String> {
+    let speculation = &engine.speculation;
+    let mut text = speculation.algorithm.clone()?;
+    let _ = write!(text, ", {}", counted(speculation.num_steps, "step"));
+    if speculation.topk > 1 {
+        let (topk, tokens) = (speculation.topk, speculation.num_draft_tokens);
+        let _ = write!(text, " of {topk} branches, {tokens} tokens verified");
+    }
+    if speculation.verification != Verification::Target {
+        let _ = write!(text, ", {} verification", speculation.verification.name());
+    }
+    if let Some(memory) = engine.draft_memory() {
+        let (weights, kv) = (megabytes(memory.weights), megabytes(memory.kv));
+        let _ = write!(text, ", draft weights {weights}, draft KV cache {kv}");
+    }
+    Some(text)
+}
+
+/// "3.4 MB".
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 * 1e-6)
 }
 
 /// What the weights are held in.

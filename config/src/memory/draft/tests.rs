@@ -50,6 +50,16 @@ fn weights_of_drafts() {
             "{kind:?} {tp_size} {tied}"
         );
     }
+    // Tables of its own.
+    let mut other = draft(Head::Eagle3);
+    (other.own_embedding, other.own_head) = (true, false);
+    let target_of = |tp_size, tied| {
+        let target = &target(tied);
+        weights(&other, &Tables { tp_size, target }).tables
+    };
+    assert_eq!(target_of(1, false), table);
+    assert_eq!(target_of(2, false), 3 * table);
+    assert_eq!(target_of(2, true), 2 * table);
     let Weights {
         projections,
         tables,

@@ -83,6 +83,11 @@ impl Folder {
         ))
     }
 
+    /// Whether there is a tensor of this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.tensors.contains(name)
+    }
+
     /// What the tensors are those of. Names of architectures don't tell: public
     /// heads call themselves `LlamaForCausalLM` too.
     fn found(&self) -> Found {

@@ -152,6 +152,22 @@ fn the_tensors_tell_the_kind_and_not_the_name() {
         tensor_names(dir.path(), &names);
         DraftModel::load_eagle3(dir.path(), &target(7)).expect("an EAGLE-3 head");
     }
+    // Tables that a head brings are its own.
+    for (vocab, names, own) in [
+        (50, vec!["d2t", "lm_head.weight"], (false, true)),
+        (50, vec!["d2t"], (false, true)),
+        (100, vec!["hidden_norm.weight"], (false, false)),
+        (
+            100,
+            vec!["d2t", "lm_head.weight", "embed_tokens.weight"],
+            (true, true),
+        ),
+    ] {
+        let dir = head(Head::Eagle3, &json!({"draft_vocab_size": vocab}));
+        tensor_names(dir.path(), &names);
+        let draft = DraftModel::load_eagle3(dir.path(), &target(7)).expect("an EAGLE-3 head");
+        assert_eq!((draft.own_embedding, draft.own_head), own, "{names:?}");
+    }
     let dir = head(Head::Eagle, &json!({"qkv_bias": true}));
     let index = json!({"weight_map": {"fc.weight": "a", "layers.0.mlp.up_proj.weight": "b"}});
     let path = dir.path().join("model.safetensors.index.json");

@@ -1,5 +1,8 @@
-use super::{curl, grouped, reachable, rounded};
-use crate::settings::tests::config_file;
+use lockstep_config::ServeArgs;
+use lockstep_config::args::VerificationArg;
+
+use super::{curl, grouped, reachable, rounded, speculation};
+use crate::settings::tests::{config_file, config_of};
 
 #[test]
 fn the_curl_line_is_a_request_that_parses() {
@@ -39,4 +42,35 @@ fn numbers_and_addresses_for_people() {
         ["127.0.0.1", "::", "::1", "example.org"].map(reachable),
         ["127.0.0.1", "[::1]", "[::1]", "example.org"]
     );
+}
+
+#[test]
+fn drafts_and_what_they_take_are_told() {
+    assert_eq!(speculation(&config_file().engine), None);
+    let told = |algorithm: &str, change: fn(&mut ServeArgs)| {
+        let mut args = ServeArgs::default();
+        args.memory.max_total_tokens = Some(1600);
+        args.speculation.speculative_algorithm = Some(algorithm.into());
+        change(&mut args);
+        speculation(&config_of(args).engine).expect("it speculates")
+    };
+    assert_eq!(
+        told("EAGLE3", |args| args.model.context_length = Some(100)),
+        "EAGLE3, 3 steps, draft weights 3.4 MB, draft KV cache 1.7 MB"
+    );
+    let tree = told("eagle3", |args| {
+        args.speculation.speculative_eagle_topk = Some(4);
+        args.speculation.speculative_num_draft_tokens = Some(16);
+        args.speculation.speculative_verification = Some(VerificationArg::Rejection);
+    });
+    assert!(
+        tree.starts_with(
+            "EAGLE3, 3 steps of 4 branches, 16 tokens verified, rejection verification, draft"
+        ),
+        "{tree}"
+    );
+    let none = told("NGRAM", |args| {
+        args.speculation.speculative_num_steps = Some(1);
+    });
+    assert_eq!(none, "NGRAM, 1 step");
 }
