@@ -92,7 +92,9 @@ impl ConfigError {
         }
     }
 
-    pub(crate) fn conflict(
+    /// Two options, or an option and what it meets, that do not go together:
+    /// both, why, and what to do.
+    pub fn conflict(
         first: impl Into<String>,
         second: impl Into<String>,
         why: impl Into<String>,

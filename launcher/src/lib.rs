@@ -29,7 +29,7 @@ use lockstep_speculation::Registry;
 /// The program: parses the command line and runs the command. Exit codes are
 /// in [`lockstep_process::exit`].
 pub fn main() -> ExitCode {
-    main_with(&Registry::empty())
+    main_with(&Registry::builtin())
 }
 
 /// [`main`], with the speculative algorithms of `registry`. A program with
@@ -49,7 +49,7 @@ pub fn main_with(registry: &Registry<CpuBackend>) -> ExitCode {
             .map_err(LaunchError::Command),
         Command::Config(args) => config_command::run(&args, &algorithms),
         Command::Doctor => doctor::run(),
-        Command::Role(role, run_dir) => return role::run(role, &run_dir),
+        Command::Role(role, run_dir) => return role::run(role, &run_dir, registry),
     };
     match result {
         Ok(code) => ExitCode::from(code),

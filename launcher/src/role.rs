@@ -3,12 +3,14 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use lockstep_backend_cpu::CpuBackend;
 use lockstep_process::{Role, RoleContext, exit};
+use lockstep_speculation::Registry;
 
 use crate::console;
 
 /// Takes on `role` and runs it to its end.
-pub(crate) fn run(role: Role, run_dir: &Path) -> ExitCode {
+pub(crate) fn run(role: Role, run_dir: &Path, registry: &Registry<CpuBackend>) -> ExitCode {
     // Shown by ps and top; without the name it is that of /proc/self/exe.
     let _ = rustix::thread::set_name(match role {
         Role::TokenizerManager(_) => c"ls-tokenizer",
@@ -26,7 +28,7 @@ pub(crate) fn run(role: Role, run_dir: &Path) -> ExitCode {
     let code = match role {
         Role::TokenizerManager(_) => context.leave(lockstep_tokenizer_manager::run(own)),
         Role::Scheduler => context.leave(lockstep_scheduler::run(own)),
-        Role::Worker(_) => context.leave(lockstep_tp_worker::run(own)),
+        Role::Worker(_) => context.leave(lockstep_tp_worker::run(own, registry)),
     };
     ExitCode::from(code)
 }

@@ -8,18 +8,21 @@ mod stream;
 use std::sync::{Arc, mpsc};
 
 use abort::SharedAbort;
+use lockstep_backend_cpu::CpuBackend;
 use lockstep_process::{Role, RoleContext};
+use lockstep_speculation::Registry;
 
 use crate::RunError;
 
 /// Messages that may wait for the stream: ready and, with overlap, two results.
 const OUTGOING: usize = 8;
 
-/// Runs one worker until the scheduler ends its stream.
+/// Runs one worker until the scheduler ends its stream. `registry` holds the
+/// algorithms that speculation may name.
 ///
 /// # Errors
 /// Why it ended, unless the scheduler closed the stream in order.
-pub fn run(ctx: RoleContext) -> Result<(), RunError> {
+pub fn run(ctx: RoleContext, registry: &Registry<CpuBackend>) -> Result<(), RunError> {
     let Role::Worker(rank) = ctx.role else {
         return Err(RunError::Role(ctx.role.to_string()));
     };
@@ -41,7 +44,7 @@ pub fn run(ctx: RoleContext) -> Result<(), RunError> {
             source,
         })?;
 
-    let computed = compute::compute(&ctx, rank, listener, &incoming, &outgoing, &abort);
+    let computed = compute::compute(&ctx, rank, listener, &incoming, &outgoing, &abort, registry);
     if let Err(error) = &computed {
         stream::report(&outgoing, &error.to_string());
     }

@@ -3,12 +3,15 @@
 mod batch;
 mod cpu;
 mod digest;
+mod drafting;
 mod emit;
 mod error;
 mod limits;
 pub mod local;
+mod outcome;
 mod pages;
 mod plans;
+mod reload;
 mod slots;
 
 use std::{path::Path, time::Instant};
@@ -18,11 +21,14 @@ use lockstep_config::EngineConfig;
 use lockstep_model::{LoadProgress, Transformer};
 use lockstep_proto::step::{SlotOutput, StepPlan, StepResult};
 use lockstep_sampling::Sampler;
+use lockstep_speculation::{Registry, Verifier};
 
-use batch::BatchBuffers;
+use batch::{BatchBuffers, Drafted};
 use digest::Digest;
-use emit::{Emitter, FAILED};
-use slots::Slots;
+use drafting::{Drafting, share_capture};
+use emit::Emitter;
+use outcome::Outcomes;
+use slots::{RowPlan, Slots};
 
 pub use cpu::cpu_backend;
 pub use error::{PlanError, WorkerError};
@@ -33,22 +39,27 @@ pub use plans::{Geometry, PlanRegistry, PreparedPlan};
 /// One tensor-parallel rank. Every rank of a group takes the same plans in the
 /// same order; results differ only in that rank 0's carries the outputs.
 pub struct Worker<B: Backend> {
+    config: EngineConfig,
+    registry: Registry<B>,
     backend: B,
     transformer: Transformer<B>,
     cache: B::KvCache,
     kv_bytes: usize,
     slots: Slots,
     plans: PlanRegistry,
+    /// The step's rows.
+    rows: Vec<RowPlan>,
+    drafting: Drafting<B>,
     batch: BatchBuffers,
     sampler: Sampler,
-    /// Tokens sampled in a step, in row order.
-    sampled: Vec<u32>,
+    verifier: Verifier,
+    outcomes: Outcomes,
     digest: Digest,
     last_step: u64,
     broken: bool,
 }
 
-impl<B: Backend> Worker<B> {
+impl<B: Backend + 'static> Worker<B> {
     /// Loads this rank's shard, allocates cache and buffers, prepares the
     /// plans and compares them with rank 0's. All ranks call it together.
     ///
@@ -61,18 +72,19 @@ impl<B: Backend> Worker<B> {
         backend: B,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, WorkerError> {
-        Self::load_cached(config, rank, backend, None, progress)
+        Self::load_with(config, rank, backend, &Registry::builtin(), None, progress)
     }
 
-    /// [`Self::load`], with the folder of packed weights that
-    /// [`Transformer::load_cached`] reads and fills.
+    /// [`Self::load`], with the algorithms that speculation may name and the
+    /// folder of packed weights that [`Transformer::load_cached`] reads and fills.
     ///
     /// # Errors
     /// As [`Self::load`].
-    pub fn load_cached(
+    pub fn load_with(
         config: &EngineConfig,
         rank: usize,
         mut backend: B,
+        registry: &Registry<B>,
         weight_cache: Option<&Path>,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, WorkerError> {
@@ -88,16 +100,28 @@ impl<B: Backend> Worker<B> {
         limits.check()?;
         let forward = limits.forward(config);
         let (device, model) = (&mut backend, &config.model);
-        let transformer = Transformer::load_cached(device, model, forward, weight_cache, progress)?;
+        let mut transformer =
+            Transformer::load_cached(device, model, forward, weight_cache, progress)?;
+        let drafting = Drafting::load(config, registry, device, &mut transformer, progress)?;
+        share_capture(device, &mut transformer, &drafting)?;
         let shape = transformer.kv_shape(config.kv.num_pages, config.kv.page_size, limits.kv_dtype);
         let cache = backend.kv_cache(&shape)?;
         let plans = PlanRegistry::prepare(&limits, &transformer.schedule());
         compare_plans(&mut backend, rank, &plans)?;
         Ok(Self {
+            config: config.clone(),
+            registry: registry.clone(),
             slots: Slots::new(&limits),
             batch: BatchBuffers::new(&limits),
             sampler: Sampler::new(config.model.vocab_size),
-            sampled: Vec::with_capacity(limits.requests),
+            verifier: Verifier::new(
+                config.speculation.verification,
+                config.model.vocab_size,
+                limits.max_commit,
+            ),
+            outcomes: Outcomes::new(limits.requests, limits.max_commit),
+            rows: Vec::with_capacity(limits.requests),
+            drafting,
             digest: Digest::new(),
             last_step: 0,
             kv_bytes: shape.bytes_per_token() * config.kv.num_pages * config.kv.page_size,
@@ -138,14 +162,16 @@ impl<B: Backend> Worker<B> {
         self.transformer.weight_origin()
     }
 
-    /// Bytes of packed weights.
+    /// Bytes of packed weights, the drafter's included.
     pub fn weight_bytes(&self) -> usize {
-        self.transformer.weight_bytes(&self.backend)
+        let (draft, _) = self.drafting.bytes(&self.backend);
+        self.transformer.weight_bytes(&self.backend) + draft
     }
 
-    /// Bytes of the KV cache when it is full.
+    /// Bytes of the KV cache when it is full, the drafter's included.
     pub fn kv_bytes(&self) -> usize {
-        self.kv_bytes
+        let (_, draft) = self.drafting.bytes(&self.backend);
+        self.kv_bytes + draft
     }
 
     /// What is prepared.
@@ -159,11 +185,17 @@ impl<B: Backend> Worker<B> {
             step: plan.step,
             reason,
         };
-        self.take(plan).map_err(invalid)?;
-        let prepared = self.plans.find(self.batch.geometry()).map_err(invalid)?;
         self.digest.plan(plan);
+        self.take(plan).map_err(invalid)?;
+        let (backend, target) = (&mut self.backend, &self.transformer);
+        self.drafting
+            .draft(backend, target, &self.slots, &self.rows, plan.draft_steps)?;
+        self.lay_out().map_err(invalid)?;
+        let prepared = self.plans.find(self.batch.geometry()).map_err(invalid)?;
         self.digest.word(prepared.digest);
+        self.drafting.digest(&mut self.digest);
         let outputs = self.forward()?;
+        self.settle()?;
         Ok(StepResult {
             step: plan.step,
             digest: self.digest.value(),
@@ -172,7 +204,7 @@ impl<B: Backend> Worker<B> {
         })
     }
 
-    /// Brings the slots to where the plan wants them and lays out its batch.
+    /// Brings the slots to where the plan wants them.
     fn take(&mut self, plan: &StepPlan) -> Result<(), PlanError> {
         let expected = self.last_step + 1;
         if plan.step != expected {
@@ -181,31 +213,50 @@ impl<B: Backend> Worker<B> {
         self.last_step = plan.step;
         for slot in &plan.closes {
             self.slots.close(*slot)?;
+            self.drafting.close(*slot as usize, &self.slots);
         }
         for open in &plan.opens {
             self.slots.open(open)?;
+            self.drafting.open(open.slot as usize, &self.slots);
         }
-        self.batch.clear();
+        self.rows.clear();
         for extend in &plan.extends {
-            let row = self.slots.extend(plan.step, extend)?;
-            self.batch.push(row, &self.slots)?;
+            self.rows.push(self.slots.extend(plan.step, extend)?);
+        }
+        Ok(())
+    }
+
+    /// Lays the rows out as one batch, each with its drafts.
+    fn lay_out(&mut self) -> Result<(), PlanError> {
+        self.batch.clear();
+        let mut decodes = 0;
+        for row in &self.rows {
+            let drafted = if row.decodes {
+                decodes += 1;
+                self.drafting.of(decodes - 1)
+            } else {
+                Drafted::NONE
+            };
+            self.batch.push(*row, &self.slots, drafted)?;
         }
         self.batch.seal(&self.slots)
     }
 
-    /// Runs the batch, samples, and tells every slot its token.
+    /// Runs the batch and chooses tokens, on rank 0.
     fn forward(&mut self) -> Result<Vec<SlotOutput>, WorkerError> {
         let mut outputs = Vec::new();
-        self.sampled.clear();
+        self.outcomes.clear();
         if self.backend.group().0 == 0 {
             outputs.extend(self.batch.outputs(&self.slots));
         }
         let mut emitter = Emitter {
             slots: &mut self.slots,
             uses: self.batch.uses(),
+            drafts: self.drafting.drafts(),
             sampler: &mut self.sampler,
+            verifier: &mut self.verifier,
             outputs: &mut outputs,
-            sampled: &mut self.sampled,
+            outcomes: &mut self.outcomes,
         };
         // The page tables are borrowed by the batch while the emitter changes
         // slots, so they are handed out for the pass.
@@ -218,15 +269,19 @@ impl<B: Backend> Worker<B> {
                 });
         self.slots.return_tables(tables);
         result?;
-        self.sampled.resize(self.batch.samples(), FAILED);
-        if !self.sampled.is_empty() {
-            self.backend.broadcast_tokens(&mut self.sampled)?;
-        }
-        for token in &self.sampled {
-            self.digest.word(u64::from(*token));
-        }
-        self.batch.commit(&mut self.slots, &self.sampled);
         Ok(outputs)
+    }
+
+    /// Tells all ranks what was chosen, and slots and drafter what it means.
+    fn settle(&mut self) -> Result<(), WorkerError> {
+        let (backend, batch) = (&mut self.backend, &self.batch);
+        self.outcomes.tell(backend, batch)?;
+        self.outcomes.digest(&mut self.digest);
+        self.outcomes
+            .commit(backend, &mut self.cache, batch, &mut self.slots);
+        let (target, slots) = (&self.transformer, &self.slots);
+        self.drafting
+            .extend(backend, target, slots, batch, &self.outcomes)
     }
 }
 

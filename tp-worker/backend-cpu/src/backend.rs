@@ -378,6 +378,13 @@ impl Backend for CpuBackend {
         self.group.gather(&mut self.pool, x, widths, space)
     }
 
+    fn count_ranks(&mut self, yes: bool) -> Result<usize, BackendError> {
+        let mut count = [f32::from(yes)];
+        self.group.all_reduce(&mut count)?;
+        // Small whole numbers are exact.
+        Ok(count[0] as usize)
+    }
+
     fn broadcast_tokens(&mut self, tokens: &mut [u32]) -> Result<(), BackendError> {
         self.group.broadcast(tokens)
     }

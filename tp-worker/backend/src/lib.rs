@@ -241,6 +241,11 @@ pub trait Backend: Send + Sized {
         widths: &[usize],
         space: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], BackendError>;
+    /// On how many ranks `yes` is true.
+    ///
+    /// # Errors
+    /// [`BackendError::Collective`] when a peer is gone or out of step.
+    fn count_ranks(&mut self, yes: bool) -> Result<usize, BackendError>;
     /// Gives every rank rank 0's tokens.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lockstep_backend::{Backend, Row};
+use lockstep_backend::Backend;
 use lockstep_model::{CaptureSpec, Tables};
 use lockstep_proto::sampling::SamplingParams;
 
@@ -146,16 +146,5 @@ impl ExtendRow {
     /// Behind the last position that is new.
     pub fn end(&self) -> usize {
         self.start + self.features.len()
-    }
-}
-
-/// A row of a batch of the drafter's own: `q_len` tokens from position `kv_len` on.
-pub fn batch_row(start: usize, q_len: usize, kv_len: usize, pages_start: u32) -> Row {
-    Row {
-        start: start as u32,
-        q_len: q_len as u32,
-        kv_len: kv_len as u32,
-        pages_start,
-        mask: None,
     }
 }

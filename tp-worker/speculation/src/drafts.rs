@@ -113,22 +113,25 @@ impl Drafts {
         self.probabilities
             .get(node * self.vocab..(node + 1) * self.vocab)
     }
-
-    /// The row's depth: the most nodes on a path.
-    pub fn depth(&self, row: usize) -> u32 {
-        let nodes = self.nodes(row);
-        let depth = |node: &Node| {
-            std::iter::successors(Some(*node), |node| {
-                (node.parent > 0).then(|| nodes[node.parent as usize - 1])
-            })
-            .count() as u32
-        };
-        nodes.iter().map(depth).max().unwrap_or(0)
-    }
-
     /// Whether each node of a row follows the one before it.
     pub fn is_chain(&self, row: usize) -> bool {
-        let mut nodes = self.nodes(row).iter().enumerate();
-        nodes.all(|(at, node)| node.parent as usize == at)
+        is_chain(self.nodes(row))
     }
+}
+
+/// The depth of a row: the most nodes on a path.
+pub fn depth(nodes: &[Node]) -> u32 {
+    let depth = |node: &Node| {
+        std::iter::successors(Some(*node), |node| {
+            (node.parent > 0).then(|| nodes[node.parent as usize - 1])
+        })
+        .count() as u32
+    };
+    nodes.iter().map(depth).max().unwrap_or(0)
+}
+
+/// Whether each node of a row follows the one before it.
+pub fn is_chain(nodes: &[Node]) -> bool {
+    let mut nodes = nodes.iter().enumerate();
+    nodes.all(|(at, node)| node.parent as usize == at)
 }

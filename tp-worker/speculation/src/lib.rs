@@ -8,16 +8,26 @@
 
 #![forbid(unsafe_code)]
 
+mod builtin;
+mod choose;
 mod drafter;
 mod drafts;
+mod eagle;
 mod error;
+mod pass;
+mod propose;
 mod registry;
+mod standalone;
 mod tree;
 mod verify;
 
-pub use drafter::{Device, DraftRow, Drafter, ExtendRow, PageTable, Requests, batch_row};
-pub use drafts::{Drafts, Node};
+pub use builtin::{Eagle, Eagle3, Standalone};
+pub use drafter::{Device, DraftRow, Drafter, ExtendRow, PageTable, Requests};
+pub use drafts::{Drafts, Node, depth, is_chain};
+pub use eagle::EagleDrafter;
 pub use error::DraftError;
+pub use pass::Pass;
 pub use registry::{Build, Drafting, Registry};
+pub use standalone::StandaloneDrafter;
 pub use tree::{Expanded, TreeGrower, TreeShape, push_depths, push_masks};
 pub use verify::{Verified, Verifier, VerifyRow};

@@ -3,10 +3,12 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use lockstep_backend::{Backend, KvDType};
-use lockstep_config::{Algorithm, Algorithms, SpeculationConfig};
-use lockstep_model::{ForwardLimits, LoadProgress, Tables};
+use lockstep_config::{
+    Algorithm, Algorithms, DraftModel, ModelConfig, SpeculationConfig, Verification,
+};
+use lockstep_model::{ForwardLimits, LoadProgress};
 
-use crate::{DraftError, Drafter};
+use crate::{DraftError, Drafter, choose::Chooser};
 
 /// What a drafter is built for.
 pub struct Build<'a, B: Backend> {
@@ -14,10 +16,8 @@ pub struct Build<'a, B: Backend> {
     pub backend: &'a mut B,
     /// The configuration.
     pub speculation: &'a SpeculationConfig,
-    /// The target's tables of tokens, whole.
-    pub tables: Tables<'a, B>,
-    /// Rows of the target's vocabulary.
-    pub vocab: usize,
+    /// The target.
+    pub target: &'a ModelConfig,
     /// Slots.
     pub requests: usize,
     /// The largest pass.
@@ -30,6 +30,30 @@ pub struct Build<'a, B: Backend> {
     pub kv_dtype: KvDType,
     /// Called while weights load.
     pub progress: &'a mut dyn FnMut(LoadProgress),
+}
+
+impl<'a, B: Backend> Build<'a, B> {
+    /// How drafted tokens are chosen.
+    pub(crate) fn chooser(&self) -> Chooser {
+        let sampled = self.speculation.verification != Verification::Target;
+        Chooser::new(self.target.vocab_size, sampled)
+    }
+
+    /// What the configuration says is drafted with.
+    ///
+    /// # Errors
+    /// [`DraftError::Config`] when it names nothing.
+    pub fn draft(&self) -> Result<&'a DraftModel, DraftError> {
+        let speculation: &'a SpeculationConfig = self.speculation;
+        speculation
+            .draft
+            .as_ref()
+            .ok_or_else(|| DraftError::Config {
+                algorithm: speculation.algorithm.clone().unwrap_or_default(),
+                reason: "it drafts with a model; name one with --speculative-draft-model-path"
+                    .into(),
+            })
+    }
 }
 
 /// An algorithm with its device's side.

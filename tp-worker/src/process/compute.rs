@@ -6,6 +6,7 @@ use lockstep_backend_cpu::CpuBackend;
 use lockstep_model::LoadProgress;
 use lockstep_process::RoleContext;
 use lockstep_proto::pb::lockstep::{WorkerReady, worker_message};
+use lockstep_speculation::Registry;
 
 use super::{
     abort::SharedAbort,
@@ -28,6 +29,7 @@ pub fn compute(
     orders: &Receiver<Order>,
     outgoing: &Outgoing,
     abort: &SharedAbort,
+    registry: &Registry<CpuBackend>,
 ) -> Result<(), RunError> {
     // The orders end before the start when another rank fails first.
     let Ok(Order::Start(start)) = orders.recv() else {
@@ -36,7 +38,7 @@ pub fn compute(
     let secret = ctx.node.dist_secret.as_deref();
     let (collective, handle) = collectives::connect(&ctx.engine, rank, secret, listener, &start)?;
     abort.arm(handle);
-    let mut worker = load(ctx, rank, collective)?;
+    let mut worker = load(ctx, rank, collective, registry)?;
     let ready = WorkerReady {
         weight_bytes: worker.weight_bytes() as u64,
         kv_bytes: worker.kv_bytes() as u64,
@@ -67,6 +69,7 @@ fn load(
     ctx: &RoleContext,
     rank: usize,
     collective: Box<dyn lockstep_collective::Collective>,
+    registry: &Registry<CpuBackend>,
 ) -> Result<Worker<CpuBackend>, RunError> {
     let local_rank = rank % ctx.engine.ranks_per_node();
     let cores = ctx.node.cores.get(local_rank).map(Vec::as_slice);
@@ -76,7 +79,7 @@ fn load(
         link.progress(phase.label(), done, total);
     };
     let cache = ctx.node.weight_cache.as_deref();
-    let worker = Worker::load_cached(&ctx.engine, rank, backend, cache, &mut progress)?;
+    let worker = Worker::load_with(&ctx.engine, rank, backend, registry, cache, &mut progress)?;
     let origin = worker.weight_origin();
     for warning in &origin.warnings {
         tracing::warn!("{warning}");

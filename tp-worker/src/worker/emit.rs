@@ -2,20 +2,25 @@
 
 use lockstep_model::LogitBlock;
 use lockstep_proto::step::SlotOutput;
-use lockstep_sampling::{Request, Sampler, token_logprob};
+use lockstep_sampling::{Sampler, token_logprob};
+use lockstep_speculation::{Drafts, Verifier, VerifyRow};
 
-use super::{batch::LogitUse, slots::Slots};
+use super::{
+    batch::{LogitUse, Wanted},
+    outcome::Outcomes,
+    slots::{Slot, Slots},
+};
 
-/// Broadcast in place of a token when a row's logits were not finite.
-pub const FAILED: u32 = u32::MAX;
-
-/// Samples and scores rows of logits as they arrive.
+/// Samples, verifies and scores rows of logits as they arrive.
 pub struct Emitter<'a> {
     pub slots: &'a mut Slots,
     pub uses: &'a [LogitUse],
+    /// The step's drafts, and those of a row that has none.
+    pub drafts: (&'a Drafts, &'a Drafts),
     pub sampler: &'a mut Sampler,
+    pub verifier: &'a mut Verifier,
     pub outputs: &'a mut [SlotOutput],
-    pub sampled: &'a mut Vec<u32>,
+    pub outcomes: &'a mut Outcomes,
 }
 
 impl Emitter<'_> {
@@ -24,9 +29,15 @@ impl Emitter<'_> {
         let rows = block.logits.chunks_exact(block.vocab);
         let uses = &self.uses[block.first..];
         for (logits, wanted) in rows.zip(uses) {
-            match wanted.scored {
-                Some(position) => self.score(*wanted, position, logits),
-                None => self.sample(*wanted, logits),
+            match wanted.what {
+                Wanted::Score(position) => self.score(*wanted, position, logits),
+                Wanted::Node {
+                    number,
+                    drafts,
+                    last,
+                } => {
+                    self.verify(*wanted, (number, drafts, last), logits);
+                }
             }
         }
     }
@@ -41,30 +52,52 @@ impl Emitter<'_> {
         }
     }
 
-    /// Samples a token; a slot whose logits are not finite emits nothing from
-    /// then on, which its scheduler takes for an error of that request alone.
-    fn sample(&mut self, wanted: LogitUse, logits: &[f32]) {
+    /// Takes in a node's logits; with the row's last one it is decided. A slot
+    /// whose logits are not finite emits nothing from then on, which its
+    /// scheduler takes for an error of that request alone.
+    fn verify(
+        &mut self,
+        wanted: LogitUse,
+        (number, drafts, last): (u32, Option<usize>, bool),
+        logits: &[f32],
+    ) {
         let slot = self.slots.get_mut(wanted.slot);
-        let request = Request {
-            params: &slot.sampling,
-            history: &slot.history,
-            position: slot.tokens.len() as u64 - u64::from(slot.prompt_len),
-        };
-        let token = match self.sampler.sample(logits, request) {
-            Ok(token) if !slot.failed => token,
-            _ => {
-                slot.failed = true;
-                self.sampled.push(FAILED);
-                return;
-            }
-        };
-        self.sampled.push(token);
-        let output = &mut self.outputs[wanted.output];
-        output.token_ids.push(token);
-        if slot.logprobs.output
-            && let Ok(logprob) = token_logprob(logits, token, slot.logprobs.top as usize)
-        {
-            output.logprobs.push(logprob);
+        let mut row = verify_row(slot, self.drafts, drafts);
+        if number == 0 {
+            self.verifier.begin(&row);
         }
+        let failed = self
+            .verifier
+            .node(number, logits, &mut row, self.sampler)
+            .is_err();
+        let verified = last.then(|| self.verifier.finish(&mut row));
+        slot.failed |= failed;
+        let Some(verified) = verified else { return };
+        if slot.failed || verified.tokens.is_empty() {
+            slot.failed = true;
+            self.outcomes.push(None);
+            return;
+        }
+        self.outcomes.push(Some(verified));
+        let output = &mut self.outputs[wanted.output];
+        output.token_ids.extend_from_slice(&verified.tokens);
+        output.logprobs.append(&mut verified.logprobs);
+    }
+}
+
+/// A row as the verifier sees it.
+fn verify_row<'a>(
+    slot: &'a mut Slot,
+    (drafts, none): (&'a Drafts, &'a Drafts),
+    row: Option<usize>,
+) -> VerifyRow<'a> {
+    let reported = slot.logprobs;
+    VerifyRow {
+        drafts: if row.is_some() { drafts } else { none },
+        row: row.unwrap_or(0),
+        position: slot.tokens.len() as u64 - u64::from(slot.prompt_len),
+        params: &slot.sampling,
+        history: &mut slot.history,
+        logprobs: reported.output.then_some(reported.top as usize),
     }
 }

@@ -3,6 +3,7 @@
 use lockstep_backend::BackendError;
 use lockstep_backend_cpu::CpuError;
 use lockstep_model::ModelError;
+use lockstep_speculation::DraftError;
 
 use super::Geometry;
 
@@ -15,6 +16,12 @@ pub enum WorkerError {
     /// The device or a collective failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
+    /// New weights can't be used; the worker goes on with the old ones.
+    #[error("{0}")]
+    Reload(String),
+    /// The drafter can't be built or run.
+    #[error(transparent)]
+    Draft(#[from] DraftError),
     /// The CPU backend can't be built.
     #[error(transparent)]
     Cpu(#[from] CpuError),

@@ -23,6 +23,10 @@ pub struct WorkerLimits {
     pub vocab: usize,
     /// Type of cached keys and values.
     pub kv_dtype: KvDType,
+    /// Tokens that one step commits for one request at the most.
+    pub max_commit: usize,
+    /// Nodes that a drafter expands for one request at the most.
+    pub draft_nodes: usize,
 }
 
 /// Shared memory that a group takes at most: a container's /dev/shm has 64 MiB
@@ -50,7 +54,7 @@ impl WorkerLimits {
         };
         Self {
             requests: schedule.max_running_requests,
-            tokens: prefill + schedule.max_running_requests * (1 + drafts),
+            tokens: prefill + schedule.max_running_requests * drafts.max(1),
             positions,
             pages: config.kv.num_pages,
             page_size: config.kv.page_size,
@@ -60,6 +64,8 @@ impl WorkerLimits {
                 KvCacheDtype::Float32 => KvDType::F32,
                 KvCacheDtype::Int8 => KvDType::Int8,
             },
+            max_commit: config.speculation.max_commit(),
+            draft_nodes: config.speculation.num_steps * config.speculation.topk + 1,
         }
     }
 
@@ -85,6 +91,13 @@ impl WorkerLimits {
     /// Entries of one row of the request-to-page table.
     pub fn table_width(&self) -> usize {
         self.positions.div_ceil(self.page_size) + 1
+    }
+
+    /// Tokens of a drafter's pass at the most: all that a step of the target
+    /// brings and what it has fallen behind, or all nodes of all trees.
+    pub fn draft_tokens(&self) -> usize {
+        let behind = 2 * self.requests;
+        (self.tokens + behind).max(self.requests * self.draft_nodes)
     }
 
     /// Elements of the buffers in which `config`'s ranks bring each other their

@@ -12,10 +12,12 @@ use std::{
 };
 
 use lockstep_backend::{Backend, BackendError};
+use lockstep_backend_cpu::CpuBackend;
 use lockstep_collective::{Collective, Options, local_group_with};
 use lockstep_config::EngineConfig;
 use lockstep_model::{LoadProgress, ModelError, WeightOrigin};
 use lockstep_proto::step::{StepPlan, StepResult};
+use lockstep_speculation::Registry;
 
 use super::{Worker, WorkerError, WorkerLimits, cpu_backend};
 
@@ -69,9 +71,22 @@ impl LocalGroup {
         weight_cache: Option<&Path>,
         progress: Option<&OnProgress>,
     ) -> Result<Self, WorkerError> {
+        Self::start_registered(config, &Registry::builtin(), weight_cache, progress)
+    }
+
+    /// [`Self::start_cached`], with the algorithms that speculation may name.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_registered(
+        config: &EngineConfig,
+        registry: &Registry<CpuBackend>,
+        weight_cache: Option<&Path>,
+        progress: Option<&OnProgress>,
+    ) -> Result<Self, WorkerError> {
         let own = config.clone();
         let backend = move |_, collective| cpu_backend(&own, None, collective);
-        Self::start_all(config, backend, weight_cache, progress)
+        Self::start_all(config, backend, registry, weight_cache, progress)
     }
 
     /// Loads `config.parallel.tp_size` workers on backends made by `backend`
@@ -88,12 +103,13 @@ impl LocalGroup {
         B: Backend + 'static,
         F: Fn(usize, Box<dyn Collective>) -> Result<B, WorkerError> + Send + Sync + 'static,
     {
-        Self::start_all(config, backend, None, progress)
+        Self::start_all(config, backend, &Registry::builtin(), None, progress)
     }
 
     fn start_all<B, F>(
         config: &EngineConfig,
         backend: F,
+        registry: &Registry<B>,
         weight_cache: Option<&Path>,
         progress: Option<&OnProgress>,
     ) -> Result<Self, WorkerError>
@@ -130,10 +146,10 @@ impl LocalGroup {
                 progress: progress.cloned(),
                 ready: ready.clone(),
             };
-            let backend = backend.clone();
+            let (backend, registry) = (backend.clone(), registry.clone());
             let thread = std::thread::Builder::new()
                 .name(format!("rank {rank}"))
-                .spawn(move || start.serve(&*backend, &taken, &given))
+                .spawn(move || start.serve(&*backend, &registry, &taken, &given))
                 .map_err(|_| WorkerError::Ended { rank })?;
             ranks.push(Rank {
                 plans: Some(plans),
@@ -285,19 +301,22 @@ impl Start {
     fn serve<B, F>(
         self,
         backend: &F,
+        registry: &Registry<B>,
         plans: &Receiver<Arc<StepPlan>>,
         results: &Sender<Result<StepResult, WorkerError>>,
     ) where
-        B: Backend,
+        B: Backend + 'static,
         F: Fn(usize, Box<dyn Collective>) -> Result<B, WorkerError>,
     {
         let (rank, progress, cache) = (self.rank, self.progress, self.weight_cache);
         let loaded = backend(rank, self.collective).and_then(|backend| {
-            Worker::load_cached(&self.config, rank, backend, cache.as_deref(), &mut |at| {
+            let mut progress = |at| {
                 if let Some(progress) = &progress {
                     progress(rank, at);
                 }
-            })
+            };
+            let cache = cache.as_deref();
+            Worker::load_with(&self.config, rank, backend, registry, cache, &mut progress)
         });
         let mut worker = match loaded {
             Ok(worker) => worker,

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use lockstep_speculation::PageTable;
+
 use super::{PlanError, WorkerLimits};
 
 /// One row per slot, in one allocation that batches point into.
@@ -31,6 +33,19 @@ impl PageTables {
     /// All rows, `[slots, width]`; lent to the batch during a pass.
     pub fn entries(&mut self) -> &mut Vec<u32> {
         &mut self.entries
+    }
+
+    /// All rows, and the tokens of a page, as drafters see them.
+    pub fn table(&self) -> PageTable<'_> {
+        PageTable {
+            entries: &self.entries,
+            page_size: self.page_size as u32,
+        }
+    }
+
+    /// Positions that the pages of `slot` hold.
+    pub fn held(&self, slot: usize) -> usize {
+        self.granted[slot] * self.page_size
     }
 
     /// Where `slot`'s row begins in [`Self::entries`].

@@ -5,8 +5,9 @@ use lockstep_proto::{
     step::{SlotExtend, SlotOpen},
 };
 use lockstep_sampling::TokenHistory;
+use lockstep_speculation::Requests;
 
-use super::{PlanError, WorkerLimits, emit::FAILED, pages::PageTables};
+use super::{PlanError, WorkerLimits, outcome::FAILED, pages::PageTables};
 
 /// One request.
 #[derive(Debug, Default)]
@@ -20,6 +21,8 @@ pub struct Slot {
     pub kv_len: u32,
     pub sampling: SamplingParams,
     pub logprobs: LogprobParams,
+    /// Draft steps at the most.
+    pub max_draft_steps: u32,
     /// Kept only where penalties need it.
     pub history: TokenHistory,
     /// Its logits were not finite: it emits nothing any more.
@@ -37,6 +40,8 @@ pub struct RowPlan {
     /// New tokens.
     pub q_len: u32,
     pub sample: bool,
+    /// It goes on from the token sampled last: it may bring drafts too.
+    pub decodes: bool,
 }
 
 /// All slots and their pages.
@@ -112,6 +117,7 @@ impl Slots {
         slot.kv_len = open.cached_len;
         slot.sampling.clone_from(&open.sampling);
         slot.logprobs = open.logprobs;
+        slot.max_draft_steps = open.max_draft_steps.unwrap_or(u32::MAX);
         slot.failed = false;
         slot.extended = 0;
         slot.history.clear();
@@ -148,26 +154,28 @@ impl Slots {
             start: slot.kv_len,
             q_len,
             sample: extend.sample,
+            decodes: extend.prefill_len == 0,
         };
         self.pages.grant(at, &extend.new_pages)?;
         Ok(row)
     }
 
-    /// Takes in what a row brought.
-    pub fn commit(&mut self, row: RowPlan, sampled: Option<u32>) {
+    /// Takes in what a row brought: its own tokens, those of its drafts that
+    /// were accepted, and one more; nothing is sampled in the middle of a prompt.
+    pub fn commit(&mut self, row: RowPlan, sampled: &[u32]) {
         let slot = &mut self.slots[row.slot];
-        slot.kv_len += row.q_len;
+        let accepted = sampled.len().saturating_sub(1) as u32;
+        slot.kv_len += row.q_len + accepted;
         match sampled {
             // Keeps the slot's lengths what its scheduler expects.
-            Some(FAILED) => slot.tokens.push(0),
-            Some(token) => {
-                slot.tokens.push(token);
-                if slot.sampling.has_penalties() {
-                    slot.history.push(token);
-                }
-            }
-            None => {}
+            [FAILED] => slot.tokens.push(0),
+            tokens => slot.tokens.extend_from_slice(tokens),
         }
+    }
+
+    /// Tokens of a slot at the most.
+    pub fn positions(&self) -> usize {
+        self.positions
     }
 
     fn existing(&self, slot: u32) -> Result<usize, PlanError> {
@@ -253,4 +261,18 @@ fn row_length(slot: &Slot, extend: &SlotExtend) -> Result<u32, PlanError> {
         });
     }
     Ok(q_len)
+}
+
+impl Requests for Slots {
+    fn tokens(&self, slot: usize) -> &[u32] {
+        &self.slots[slot].tokens
+    }
+
+    fn prompt_len(&self, slot: usize) -> usize {
+        self.slots[slot].prompt_len as usize
+    }
+
+    fn sampling(&self, slot: usize) -> &SamplingParams {
+        &self.slots[slot].sampling
+    }
 }

@@ -5,4 +5,5 @@ mod invariance;
 mod limits;
 mod random;
 mod sampling;
+mod speculation;
 mod support;

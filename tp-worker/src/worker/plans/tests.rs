@@ -5,6 +5,8 @@ use super::*;
 
 fn limits(requests: usize, tokens: usize) -> WorkerLimits {
     WorkerLimits {
+        max_commit: 1,
+        draft_nodes: 1,
         requests,
         tokens,
         positions: 500,

@@ -76,6 +76,7 @@ fn plans() -> impl Strategy<Value = Vec<StepPlan>> {
             closes,
             opens,
             extends,
+            draft_steps: 0,
         };
         numbered.map(plan).collect()
     })

@@ -132,6 +132,8 @@ pub struct Generated {
     pub tokens: Vec<u32>,
     pub logprobs: Vec<TokenLogprob>,
     pub prompt_logprobs: Vec<TokenLogprob>,
+    /// Accepted drafts of each round, not cut at the end of the output.
+    pub accepted: Vec<u32>,
 }
 
 /// A request in a slot.
@@ -150,6 +152,10 @@ pub struct Scheduler<'g> {
     page_size: usize,
     chunk: usize,
     batch: usize,
+    /// Draft steps of each plan in turn.
+    pub draft_steps: Vec<u32>,
+    /// Positions that a decode step may write.
+    reserve: usize,
     step: &'g mut u64,
     free_pages: Vec<u32>,
     free_slots: Vec<u32>,
@@ -168,6 +174,10 @@ impl<'g> Scheduler<'g> {
             page_size: config.kv.page_size,
             chunk,
             batch,
+            draft_steps: vec![config.speculation.num_steps as u32],
+            reserve: (config.speculation.num_steps * config.speculation.topk)
+                .max(config.speculation.num_draft_tokens)
+                .max(1),
             step,
             free_pages: (1..config.kv.num_pages as u32).collect(),
             free_slots: (0..SLOTS as u32).collect(),
@@ -184,6 +194,7 @@ impl<'g> Scheduler<'g> {
             let mut plan = StepPlan {
                 step: *self.step,
                 closes: std::mem::take(&mut closes),
+                draft_steps: self.draft_steps[*self.step as usize % self.draft_steps.len()],
                 ..StepPlan::default()
             };
             while running.len() < self.batch
@@ -205,7 +216,7 @@ impl<'g> Scheduler<'g> {
                 plan.extends.push(self.extend(row, total, produced));
             }
             let result = self.group.step(plan)?;
-            collect(result, &running, &mut generated);
+            collect(result, &running, requests, &mut generated);
             running.retain_mut(|row| {
                 let (request, output) = (&requests[row.request], &generated[row.request].tokens);
                 let stopped = output
@@ -226,8 +237,9 @@ impl<'g> Scheduler<'g> {
     fn extend(&mut self, row: &mut Running, prompt: usize, produced: usize) -> SlotExtend {
         let chunk = self.chunk.min(prompt - row.prefilled);
         row.prefilled += chunk;
-        let end = row.prefilled + if chunk == 0 { produced } else { 0 };
-        let needed = end.div_ceil(self.page_size);
+        let decoded = produced.saturating_sub(1) + self.reserve;
+        let end = row.prefilled + if chunk == 0 { decoded } else { 0 };
+        let needed = end.div_ceil(self.page_size).max(row.granted);
         let at = self.free_pages.len() - (needed - row.granted);
         let new_pages = self.free_pages.split_off(at);
         row.granted = needed;
@@ -253,10 +265,27 @@ pub fn open(slot: u32, request: &Request) -> SlotOpen {
     }
 }
 
-fn collect(result: StepResult, running: &[Running], generated: &mut [Generated]) {
-    for output in result.outputs {
+/// Takes outputs in, cut where the request ends.
+fn collect(
+    result: StepResult,
+    running: &[Running],
+    requests: &[Request],
+    generated: &mut [Generated],
+) {
+    for mut output in result.outputs {
         let row = running.iter().find(|row| row.slot == output.slot).unwrap();
-        let generated = &mut generated[row.request];
+        let (request, generated) = (&requests[row.request], &mut generated[row.request]);
+        if !generated.tokens.is_empty() {
+            let accepted = output.token_ids.len() as u32 - 1;
+            assert!(accepted <= output.draft_depth && output.draft_depth <= output.draft_tokens);
+            generated.accepted.push(accepted);
+        }
+        let left = request.max_new_tokens - generated.tokens.len();
+        let stops = |token: &u32| request.sampling.stop_token_ids.contains(token);
+        let stop = output.token_ids.iter().position(stops);
+        let taken = left.min(stop.map_or(usize::MAX, |at| at + 1));
+        output.token_ids.truncate(taken);
+        output.logprobs.truncate(taken);
         generated.tokens.extend(output.token_ids);
         generated.logprobs.extend(output.logprobs);
         generated.prompt_logprobs.extend(output.prompt_logprobs);

@@ -1,0 +1,89 @@
+//! Chains and trees of drafts, grown level by level over all rows at once.
+
+mod chain;
+mod grown;
+
+use lockstep_backend::Backend;
+use lockstep_model::HiddenSource;
+
+use crate::{Device, DraftError, DraftRow, Drafts, Pass, choose::Chooser};
+
+/// A model that drafts one level after the other.
+pub(crate) trait Proposer<B: Backend> {
+    /// Columns of its logits.
+    fn vocab(&self) -> usize;
+
+    /// The target's ids of its tokens, where they differ.
+    fn ids(&self) -> Option<&[u32]>;
+
+    /// Where it keeps a node of depth 1, counted from a row's `kv_len`.
+    fn first_cell(&self) -> usize;
+
+    /// Computes the logits of each row's first draft.
+    fn first(&mut self, device: &mut Device<'_, B>, rows: &[DraftRow]) -> Result<(), DraftError>;
+
+    /// Runs a pass over drafted tokens; `sources` says for each whose hidden
+    /// state it follows.
+    fn next(
+        &mut self,
+        device: &mut Device<'_, B>,
+        pass: &Pass,
+        sources: &[HiddenSource],
+    ) -> Result<(), DraftError>;
+
+    /// The logits computed last, `[rows, vocab]`, or `[wanted, vocab]` of a pass.
+    fn logits(&self) -> &[f32];
+}
+
+/// Buffers of [`Growth::draft`].
+#[derive(Debug)]
+pub(crate) struct Growth {
+    pass: Pass,
+    sources: Vec<HiddenSource>,
+    /// Rows that draft, of those asked.
+    active: Vec<usize>,
+    /// The rows that draft, by themselves.
+    rows: Vec<DraftRow>,
+    trees: grown::Trees,
+    chooser: Chooser,
+}
+
+impl Growth {
+    /// For `requests` rows and passes of `tokens` tokens.
+    pub fn new(requests: usize, tokens: usize, chooser: Chooser) -> Self {
+        Self {
+            pass: Pass::new(requests, tokens),
+            sources: Vec::with_capacity(tokens),
+            active: Vec::with_capacity(requests),
+            rows: Vec::with_capacity(requests),
+            trees: grown::Trees::default(),
+            chooser,
+        }
+    }
+
+    /// Drafts for all rows that want any: trees where some row branches.
+    ///
+    /// # Errors
+    /// The model's.
+    pub fn draft<B: Backend>(
+        &mut self,
+        model: &mut impl Proposer<B>,
+        device: &mut Device<'_, B>,
+        rows: &[DraftRow],
+        drafts: &mut Drafts,
+    ) -> Result<(), DraftError> {
+        self.active.clear();
+        let wants = |at: &usize| rows[*at].steps.min(rows[*at].most) > 0;
+        self.active.extend((0..rows.len()).filter(wants));
+        self.rows.clear();
+        self.rows.extend(self.active.iter().map(|at| rows[*at]));
+        if self.rows.is_empty() {
+            return Ok(());
+        }
+        if self.rows.iter().any(|row| row.topk > 1) {
+            self.trees(model, device, drafts)
+        } else {
+            self.chains(model, device, drafts)
+        }
+    }
+}

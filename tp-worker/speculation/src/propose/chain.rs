@@ -1,0 +1,66 @@
+//! Chains: one token per row and pass.
+
+use lockstep_backend::Backend;
+use lockstep_model::HiddenSource;
+
+use super::{Growth, Proposer};
+use crate::{Device, DraftError, DraftRow, Drafts, Node};
+
+/// How deep a row's chain may be: its nodes are kept in cells of their own but
+/// for the last, which no pass follows.
+fn depth(row: &DraftRow, first_cell: usize) -> usize {
+    row.steps
+        .min(row.most)
+        .min(row.room.saturating_sub(first_cell) + 1)
+}
+
+impl Growth {
+    /// Drafts chains for `self.rows`.
+    pub(super) fn chains<B: Backend>(
+        &mut self,
+        model: &mut impl Proposer<B>,
+        device: &mut Device<'_, B>,
+        drafts: &mut Drafts,
+    ) -> Result<(), DraftError> {
+        let first_cell = model.first_cell();
+        let deepest = self.rows.iter().map(|row| depth(row, first_cell)).max();
+        let deepest = deepest.unwrap_or(0);
+        let vocab = model.vocab();
+        model.first(device, &self.rows)?;
+        for level in 0..deepest {
+            // Logits of the rows still growing, in their order.
+            let growing = |row: &DraftRow| depth(row, first_cell) > level;
+            if level > 0 {
+                model.next(device, &self.pass, &self.sources)?;
+            }
+            self.pass.clear();
+            self.sources.clear();
+            let logits = model.logits();
+            let rows = self.active.iter().zip(&self.rows);
+            for (output, (at, row)) in rows.filter(|(_, row)| growing(row)).enumerate() {
+                let logits = &logits[output * vocab..(output + 1) * vocab];
+                let token = self
+                    .chooser
+                    .choose(device, row, *at, logits, model.ids(), drafts);
+                drafts.push(
+                    *at,
+                    Node {
+                        token,
+                        parent: level as u32,
+                    },
+                );
+                if depth(row, first_cell) > level + 1 {
+                    let place = row.kv_len + first_cell + level;
+                    self.pass.begin(place, row.pages_start);
+                    self.pass.push(device.pages, token, place, place);
+                    self.pass.want();
+                    self.sources.push(match level {
+                        0 => HiddenSource::Root(row.slot as u32),
+                        _ => HiddenSource::Output(output as u32),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}

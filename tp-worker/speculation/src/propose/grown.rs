@@ -1,0 +1,92 @@
+//! Trees: every level runs all nodes expanded so far in one masked row.
+
+use lockstep_backend::Backend;
+use lockstep_model::HiddenSource;
+
+use super::{Growth, Proposer};
+use crate::{Device, DraftError, Drafts, TreeGrower, TreeShape};
+
+/// One grower per row, reused.
+#[derive(Debug, Default)]
+pub(super) struct Trees {
+    growers: Vec<TreeGrower>,
+    /// Where the row's tokens began in the last pass.
+    starts: Vec<u32>,
+}
+
+impl Growth {
+    /// Drafts trees for `self.rows`.
+    pub(super) fn trees<B: Backend>(
+        &mut self,
+        model: &mut impl Proposer<B>,
+        device: &mut Device<'_, B>,
+        drafts: &mut Drafts,
+    ) -> Result<(), DraftError> {
+        let (rows, count) = (&self.rows, self.rows.len());
+        let Trees { growers, starts } = &mut self.trees;
+        growers.resize_with(count.max(growers.len()), TreeGrower::default);
+        starts.clear();
+        starts.resize(count, 0);
+        for (grower, row) in growers.iter_mut().zip(rows) {
+            grower.begin(TreeShape::fit(row, model.first_cell()));
+        }
+        model.first(device, rows)?;
+        let vocab = model.vocab();
+        let (logits, map) = (model.logits(), |id| target_token(model.ids(), id));
+        for (grower, logits) in growers.iter_mut().zip(logits.chunks_exact(vocab)) {
+            grower.level(logits, &map);
+        }
+        while self.expand(model.first_cell(), device) {
+            model.next(device, &self.pass, &self.sources)?;
+            let (logits, map) = (model.logits(), |id| target_token(model.ids(), id));
+            let mut taken = 0;
+            for grower in &mut self.trees.growers[..count] {
+                let wanted = grower.frontier().len() * vocab;
+                grower.level(&logits[taken..taken + wanted], &map);
+                taken += wanted;
+            }
+        }
+        for (grower, at) in self.trees.growers.iter_mut().zip(&self.active) {
+            grower.finish(drafts, *at);
+        }
+        Ok(())
+    }
+
+    /// Lays out the next pass; whether there is one. A token's hidden state
+    /// comes from its parent's row of the pass before, where all parents were.
+    fn expand<B: Backend>(&mut self, first_cell: usize, device: &Device<'_, B>) -> bool {
+        self.pass.clear();
+        self.sources.clear();
+        let Trees { growers, starts } = &mut self.trees;
+        for ((grower, row), start) in growers.iter().zip(&self.rows).zip(starts) {
+            let frontier = grower.frontier().len();
+            if frontier == 0 {
+                continue;
+            }
+            let (before, base) = (*start, row.kv_len + first_cell);
+            *start = self.pass.len() as u32;
+            self.pass.begin(base, row.pages_start);
+            self.pass.mask(|masks| grower.push_mask(masks));
+            let fresh = grower.expanded().len() - frontier;
+            for (at, node) in grower.expanded().iter().enumerate() {
+                let position = base + node.depth as usize - 1;
+                self.pass
+                    .push(device.pages, node.token, position, base + at);
+                if at >= fresh {
+                    self.pass.want();
+                }
+                self.sources.push(match node.parent.checked_sub(1) {
+                    None => HiddenSource::Root(row.slot as u32),
+                    Some(parent) => HiddenSource::Output(before + parent),
+                });
+            }
+        }
+        !self.pass.is_empty()
+    }
+}
+
+fn target_token(ids: Option<&[u32]>, id: u32) -> u32 {
+    ids.and_then(|ids| ids.get(id as usize))
+        .copied()
+        .unwrap_or(id)
+}

@@ -1,0 +1,187 @@
+//! A small model of its own that shares the target's tokenizer.
+
+use lockstep_backend::Backend;
+use lockstep_model::{HiddenSource, LogitBlock, Transformer};
+
+use crate::{
+    Build, Device, DraftError, DraftRow, Drafter, Drafts, ExtendRow, Pass,
+    propose::{Growth, Proposer},
+};
+
+/// A request this far behind is caught up without waiting for its next draft,
+/// whose first pass takes a token in anyway.
+const LAG: usize = 2;
+
+/// Drafts with a whole model.
+pub struct StandaloneDrafter<B: Backend> {
+    model: Model<B>,
+    growth: Growth,
+    pass: Pass,
+    /// For each slot that drafted: where it stood, and how many of its drafts
+    /// have keys and values.
+    drafted: Vec<(usize, usize)>,
+    kv_bytes: usize,
+}
+
+/// The model, its cache and its logits.
+struct Model<B: Backend> {
+    transformer: Transformer<B>,
+    cache: B::KvCache,
+    /// Leading tokens of each slot that have keys and values.
+    known: Vec<usize>,
+    pass: Pass,
+    logits: Vec<f32>,
+}
+
+impl<B: Backend> StandaloneDrafter<B> {
+    /// Loads the configured model.
+    ///
+    /// # Errors
+    /// [`DraftError`]: its files, or the memory.
+    pub fn load(build: Build<'_, B>) -> Result<Self, DraftError> {
+        let (draft, chooser) = (build.draft()?, build.chooser());
+        let Build {
+            backend,
+            requests,
+            limits,
+            pages,
+            page_size,
+            kv_dtype,
+            progress,
+            ..
+        } = build;
+        let transformer = Transformer::load(backend, &draft.model, limits, progress)?;
+        let shape = transformer.kv_shape(pages, page_size, kv_dtype);
+        Ok(Self {
+            kv_bytes: shape.bytes_per_token() * pages * page_size,
+            model: Model {
+                cache: backend.kv_cache(&shape)?,
+                transformer,
+                known: vec![0; requests],
+                pass: Pass::new(requests, limits.max_tokens),
+                logits: Vec::new(),
+            },
+            growth: Growth::new(requests, limits.max_tokens, chooser),
+            pass: Pass::new(requests, limits.max_tokens),
+            drafted: vec![(0, 0); requests],
+        })
+    }
+}
+
+impl<B: Backend> Drafter<B> for StandaloneDrafter<B> {
+    fn bytes(&self, backend: &B) -> (usize, usize) {
+        (self.model.transformer.weight_bytes(backend), self.kv_bytes)
+    }
+
+    fn open(&mut self, slot: usize, _tokens: &[u32], cached_len: usize) {
+        self.model.known[slot] = cached_len;
+        self.drafted[slot] = (0, 0);
+    }
+
+    fn draft(
+        &mut self,
+        device: &mut Device<'_, B>,
+        rows: &[DraftRow],
+        drafts: &mut Drafts,
+    ) -> Result<(), DraftError> {
+        self.growth.draft(&mut self.model, device, rows, drafts)?;
+        for (at, row) in rows.iter().enumerate() {
+            // The last of a chain was not taken in, nor was any node of a tree
+            // at the position where it would belong.
+            let taken_in = match row.topk {
+                1 => drafts.nodes(at).len().saturating_sub(1),
+                _ => 0,
+            };
+            self.drafted[row.slot] = (row.kv_len, taken_in);
+        }
+        Ok(())
+    }
+
+    fn extend(&mut self, device: &mut Device<'_, B>, rows: &[ExtendRow]) -> Result<(), DraftError> {
+        self.pass.clear();
+        for row in rows {
+            let known = &mut self.model.known[row.slot];
+            let (stood, taken_in) = std::mem::take(&mut self.drafted[row.slot]);
+            if taken_in > 0 && stood == row.start {
+                // Accepted drafts are in place; the first new position is the
+                // token that was known before.
+                *known = (*known).max((row.start + 1 + taken_in).min(row.end()));
+            }
+            *known = (*known).min(row.end());
+            if row.end() - *known < LAG {
+                continue;
+            }
+            let tokens = device.requests.tokens(row.slot);
+            self.pass.begin(*known, row.pages_start);
+            let new = &tokens[*known..row.end()];
+            self.pass.push_chain(device.pages, new, *known);
+            *known = row.end();
+        }
+        if self.pass.is_empty() {
+            return Ok(());
+        }
+        let batch = self.pass.batch(device.pages);
+        let Model {
+            transformer, cache, ..
+        } = &mut self.model;
+        transformer.forward(device.backend, cache, &batch, &mut |_| {})?;
+        Ok(())
+    }
+}
+
+impl<B: Backend> Model<B> {
+    fn run(&mut self, device: &mut Device<'_, B>, pass: &Pass) -> Result<(), DraftError> {
+        let logits = &mut self.logits;
+        logits.clear();
+        let batch = pass.batch(device.pages);
+        let mut keep = |block: LogitBlock<'_>| logits.extend_from_slice(block.logits);
+        self.transformer
+            .forward(device.backend, &mut self.cache, &batch, &mut keep)?;
+        Ok(())
+    }
+}
+
+impl<B: Backend> Proposer<B> for Model<B> {
+    fn vocab(&self) -> usize {
+        self.transformer.model().vocab_size
+    }
+
+    fn ids(&self) -> Option<&[u32]> {
+        None
+    }
+
+    /// The last known token comes first.
+    fn first_cell(&self) -> usize {
+        1
+    }
+
+    fn first(&mut self, device: &mut Device<'_, B>, rows: &[DraftRow]) -> Result<(), DraftError> {
+        let mut pass = std::mem::take(&mut self.pass);
+        pass.clear();
+        for row in rows {
+            let known = &mut self.known[row.slot];
+            let tokens = device.requests.tokens(row.slot);
+            *known = (*known).min(row.kv_len);
+            pass.begin(*known, row.pages_start);
+            pass.push_chain(device.pages, &tokens[*known..=row.kv_len], *known);
+            pass.want();
+            *known = row.kv_len + 1;
+        }
+        let done = self.run(device, &pass);
+        self.pass = pass;
+        done
+    }
+
+    fn next(
+        &mut self,
+        device: &mut Device<'_, B>,
+        pass: &Pass,
+        _sources: &[HiddenSource],
+    ) -> Result<(), DraftError> {
+        self.run(device, pass)
+    }
+
+    fn logits(&self) -> &[f32] {
+        &self.logits
+    }
+}

@@ -1,0 +1,315 @@
+//! Drafting around a step, and what all ranks know of the drafts.
+
+use lockstep_backend::Backend;
+use lockstep_config::{EngineConfig, SpeculationConfig, Verification};
+use lockstep_model::{CaptureSpec, ForwardLimits, LoadProgress, Transformer, WholeTables};
+use lockstep_speculation::{
+    Build, Device, DraftRow, Drafter, Drafts, ExtendRow, Node, Registry, Requests as _,
+};
+
+use super::{
+    WorkerError, WorkerLimits,
+    batch::{BatchBuffers, Drafted},
+    digest::Digest,
+    outcome::Outcomes,
+    slots::{RowPlan, Slots},
+};
+
+/// Drafts of a step. Rank 0 drafts, alone and solo; the others are told.
+pub struct Drafting<B: Backend> {
+    config: SpeculationConfig,
+    drafter: Option<Box<dyn Drafter<B>>>,
+    /// Where this rank has a part of the target's tables only.
+    tables: Option<WholeTables<B>>,
+    drafts: Drafts,
+    /// Of a row that does not draft.
+    none: Drafts,
+    /// The step's decode rows.
+    rows: Vec<DraftRow>,
+    /// Nodes of a row at the most.
+    most: usize,
+    /// For every decode row: nodes, then token and parent of each.
+    words: Vec<u32>,
+    extends: Vec<ExtendRow>,
+    feature_rows: Vec<u32>,
+}
+
+impl<B: Backend> Drafting<B> {
+    /// Loads the configured drafter on rank 0 and tells the target what to keep
+    /// for it; [`share_capture`] then tells the other ranks. No collective runs,
+    /// so that a rank that fails leaves none waiting.
+    ///
+    /// # Errors
+    /// [`WorkerError`]: its files, or the memory.
+    pub fn load(
+        config: &EngineConfig,
+        registry: &Registry<B>,
+        backend: &mut B,
+        target: &mut Transformer<B>,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Self, WorkerError> {
+        let limits = WorkerLimits::new(config);
+        let speculation = &config.speculation;
+        let (rank, size) = backend.group();
+        let mut tables = None;
+        let mut drafter = None;
+        if rank == 0 {
+            let forward = ForwardLimits {
+                max_tokens: limits.draft_tokens(),
+                ..limits.forward(config)
+            };
+            drafter = backend.solo(|backend| {
+                registry.build(Build {
+                    backend,
+                    speculation,
+                    target: &config.model,
+                    requests: limits.requests,
+                    limits: forward,
+                    pages: limits.pages,
+                    page_size: limits.page_size,
+                    kv_dtype: limits.kv_dtype,
+                    progress,
+                })
+            })?;
+        }
+        if let Some(drafter) = &drafter {
+            let capture = drafter.capture();
+            if size > 1 && !capture.is_empty() {
+                let load =
+                    |backend: &mut B| WholeTables::load(backend, &config.model, true, progress);
+                tables = Some(backend.solo(load)?);
+            }
+            target.set_capture(backend, capture)?;
+        }
+        let most = speculation
+            .max_speculative_num_draft_tokens
+            .saturating_sub(1);
+        let vocab = match speculation.verification {
+            Verification::Target => 0,
+            Verification::Rejection | Verification::Block => config.model.vocab_size,
+        };
+        Ok(Self {
+            config: speculation.clone(),
+            drafts: Drafts::new(limits.requests, most, vocab),
+            none: no_drafts(),
+            rows: Vec::with_capacity(limits.requests),
+            words: Vec::with_capacity(limits.requests * (1 + 2 * most)),
+            extends: Vec::with_capacity(limits.requests),
+            feature_rows: Vec::with_capacity(limits.tokens),
+            drafter,
+            tables,
+            most,
+        })
+    }
+
+    /// Bytes of the drafter's weights and of its cache.
+    pub fn bytes(&self, backend: &B) -> (usize, usize) {
+        let Some(drafter) = &self.drafter else {
+            return (0, 0);
+        };
+        let tables = self.tables.as_ref();
+        let tables = tables.map_or(0, |tables| tables.weight_bytes(backend));
+        let (weights, kv) = drafter.bytes(backend);
+        (weights + tables, kv)
+    }
+
+    /// A slot was given to a request.
+    pub fn open(&mut self, slot: usize, slots: &Slots) {
+        if let Some(drafter) = &mut self.drafter {
+            let request = slots.get(slot);
+            drafter.open(slot, &request.tokens, request.kv_len as usize);
+        }
+    }
+
+    /// A slot's request is gone.
+    pub fn close(&mut self, slot: usize, slots: &Slots) {
+        if let Some(drafter) = &mut self.drafter {
+            drafter.close(slot, slots.tokens(slot));
+        }
+    }
+
+    /// Drafts at most `steps` deep for every decode row.
+    ///
+    /// # Errors
+    /// The drafter's and the broadcast's.
+    pub fn draft(
+        &mut self,
+        backend: &mut B,
+        target: &Transformer<B>,
+        slots: &Slots,
+        rows: &[RowPlan],
+        steps: u32,
+    ) -> Result<(), WorkerError> {
+        self.rows.clear();
+        let decodes = rows.iter().filter(|row| row.decodes);
+        self.rows
+            .extend(decodes.map(|row| draft_row(&self.config, slots, row, steps)));
+        self.drafts.begin(self.rows.len());
+        self.words.clear();
+        if self.most == 0 || self.rows.iter().all(|row| row.steps == 0) {
+            return Ok(());
+        }
+        if let Some(drafter) = &mut self.drafter {
+            let tables = self.tables.as_ref();
+            let tables = tables.map_or_else(|| target.tables(), WholeTables::tables);
+            backend.solo(|backend| {
+                let mut device = Device {
+                    backend,
+                    tables,
+                    features: None,
+                    feature_rows: &[],
+                    pages: slots.pages().table(),
+                    requests: slots,
+                };
+                drafter.draft(&mut device, &self.rows, &mut self.drafts)
+            })?;
+        }
+        self.tell(backend)
+    }
+
+    /// The drafts of the step's `decode`-th decode row.
+    pub fn of(&self, decode: usize) -> Drafted<'_> {
+        Drafted {
+            row: Some(decode),
+            nodes: self.drafts.nodes(decode),
+        }
+    }
+
+    /// The step's drafts, and those of a row that does not draft.
+    pub fn drafts(&self) -> (&Drafts, &Drafts) {
+        (&self.drafts, &self.none)
+    }
+
+    /// Takes the drafts into the step's digest.
+    pub fn digest(&self, digest: &mut Digest) {
+        digest.list(&self.words);
+    }
+
+    /// Hands the drafter what the pass brought; slots have committed it.
+    ///
+    /// # Errors
+    /// The drafter's.
+    pub fn extend(
+        &mut self,
+        backend: &mut B,
+        target: &Transformer<B>,
+        slots: &Slots,
+        batch: &BatchBuffers,
+        outcomes: &Outcomes,
+    ) -> Result<(), WorkerError> {
+        let Some(drafter) = &mut self.drafter else {
+            return Ok(());
+        };
+        self.extends.clear();
+        self.feature_rows.clear();
+        for (row, outcome) in batch.rows().iter().zip(outcomes.of(batch)) {
+            let from = self.feature_rows.len();
+            let plan = row.plan;
+            self.feature_rows.extend(row.start..row.start + plan.q_len);
+            let accepted = outcome.path.iter().map(|node| row.start + node);
+            self.feature_rows.extend(accepted);
+            self.extends.push(ExtendRow {
+                slot: plan.slot,
+                pages_start: slots.pages().start(plan.slot) as u32,
+                start: plan.start as usize,
+                features: from..self.feature_rows.len(),
+                ends: plan.sample,
+            });
+        }
+        let tables = self.tables.as_ref();
+        let tables = tables.map_or_else(|| target.tables(), WholeTables::tables);
+        backend.solo(|backend| {
+            let mut device = Device {
+                backend,
+                tables,
+                features: target.features(),
+                feature_rows: &self.feature_rows,
+                pages: slots.pages().table(),
+                requests: slots,
+            };
+            drafter.extend(&mut device, &self.extends)
+        })?;
+        Ok(())
+    }
+
+    /// Gives every rank rank 0's drafts.
+    fn tell(&mut self, backend: &mut B) -> Result<(), WorkerError> {
+        let stride = 1 + 2 * self.most;
+        self.words.clear();
+        self.words.resize(self.rows.len() * stride, 0);
+        let rows = self.words.chunks_exact_mut(stride).enumerate();
+        for (row, words) in rows.filter(|_| self.drafter.is_some()) {
+            let nodes = self.drafts.nodes(row);
+            words[0] = nodes.len() as u32;
+            for (words, node) in words[1..].chunks_exact_mut(2).zip(nodes) {
+                words.copy_from_slice(&[node.token, node.parent]);
+            }
+        }
+        backend.broadcast_tokens(&mut self.words)?;
+        if self.drafter.is_none() {
+            for (row, words) in self.words.chunks_exact(stride).enumerate() {
+                for node in words[1..].chunks_exact(2).take(words[0] as usize) {
+                    let (token, parent) = (node[0], node[1]);
+                    self.drafts.push(row, Node { token, parent });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One row without drafts.
+fn no_drafts() -> Drafts {
+    let mut none = Drafts::new(1, 0, 0);
+    none.begin(1);
+    none
+}
+
+/// What a decode row may draft: no deeper than plan and request allow, and
+/// within its pages and its positions.
+fn draft_row(config: &SpeculationConfig, slots: &Slots, row: &RowPlan, steps: u32) -> DraftRow {
+    let (start, slot) = (row.start as usize, slots.get(row.slot));
+    let held = slots.pages().held(row.slot).min(slots.positions());
+    let room = held.saturating_sub(start);
+    let wanted = steps.min(slot.max_draft_steps) as usize;
+    let most = config.num_draft_tokens.saturating_sub(1);
+    let most = most.min(room.saturating_sub(1));
+    DraftRow {
+        slot: row.slot,
+        pages_start: slots.pages().start(row.slot) as u32,
+        kv_len: start,
+        steps: if slot.failed {
+            0
+        } else {
+            wanted.min(config.num_steps).min(most)
+        },
+        topk: config.topk,
+        most,
+        room,
+    }
+}
+
+/// Makes every rank compute what rank 0's drafter reads: the width of the last
+/// layer's collectives depends on it. All ranks call it together.
+///
+/// # Errors
+/// The broadcast's, or for want of memory.
+pub fn share_capture<B: Backend>(
+    backend: &mut B,
+    target: &mut Transformer<B>,
+    drafting: &Drafting<B>,
+) -> Result<(), WorkerError> {
+    let capture = drafting.drafter.as_ref().map(|drafter| drafter.capture());
+    let mut words = [u32::from(
+        capture.is_some_and(|capture| capture.last_hidden),
+    )];
+    backend.broadcast_tokens(&mut words)?;
+    if backend.group().0 > 0 && words[0] > 0 {
+        let capture = CaptureSpec {
+            layers: Vec::new(),
+            last_hidden: true,
+        };
+        target.set_capture(backend, capture)?;
+    }
+    Ok(())
+}

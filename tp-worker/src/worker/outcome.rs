@@ -1,0 +1,136 @@
+//! What the rows of a step brought, on every rank.
+
+use lockstep_backend::Backend;
+use lockstep_speculation::Verified;
+
+use super::{
+    WorkerError,
+    batch::{BatchBuffers, BatchRow},
+    digest::Digest,
+    slots::Slots,
+};
+
+/// In place of a token when a row's logits were not finite.
+pub const FAILED: u32 = u32::MAX;
+
+/// The sampled rows of a step: rank 0 writes them, all ranks read them.
+#[derive(Debug)]
+pub struct Outcomes {
+    /// For every sampled row: how many tokens; the tokens; the accepted nodes.
+    words: Vec<u32>,
+    /// Tokens of a row at the most.
+    most: usize,
+    /// Cells whose keys and values move.
+    moves: Vec<(u32, u32)>,
+}
+
+/// What one row brought.
+#[derive(Debug, Clone, Copy)]
+pub struct Outcome<'a> {
+    /// Accepted drafts and the token after them; none where none was sampled.
+    pub tokens: &'a [u32],
+    /// Numbers of the accepted drafts, ascending.
+    pub path: &'a [u32],
+}
+
+impl Outcomes {
+    /// For `requests` rows of at most `most` tokens.
+    pub fn new(requests: usize, most: usize) -> Self {
+        Self {
+            words: Vec::with_capacity(requests * 2 * most),
+            most,
+            moves: Vec::with_capacity(requests * most),
+        }
+    }
+
+    /// Forgets the last step.
+    pub fn clear(&mut self) {
+        self.words.clear();
+    }
+
+    /// Notes the next sampled row's outcome; `None` where it failed.
+    pub fn push(&mut self, verified: Option<&Verified>) {
+        let at = self.words.len();
+        self.words.resize(at + 2 * self.most, 0);
+        let words = &mut self.words[at..];
+        let (tokens, path) = match verified {
+            Some(verified) => (verified.tokens.as_slice(), verified.path.as_slice()),
+            None => (&[FAILED][..], &[][..]),
+        };
+        words[0] = tokens.len() as u32;
+        words[1..][..tokens.len()].copy_from_slice(tokens);
+        words[1 + self.most..][..path.len()].copy_from_slice(path);
+    }
+
+    /// Gives every rank rank 0's outcomes.
+    ///
+    /// # Errors
+    /// The broadcast's.
+    pub fn tell<B: Backend>(
+        &mut self,
+        backend: &mut B,
+        batch: &BatchBuffers,
+    ) -> Result<(), WorkerError> {
+        let rows = batch.rows().iter().filter(|row| row.plan.sample).count();
+        self.words.resize(rows * 2 * self.most, 0);
+        if rows > 0 {
+            backend.broadcast_tokens(&mut self.words)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the outcomes into the step's digest.
+    pub fn digest(&self, digest: &mut Digest) {
+        digest.list(&self.words);
+    }
+
+    /// One outcome for each row of the batch, in order.
+    pub fn of<'a>(&'a self, batch: &'a BatchBuffers) -> impl Iterator<Item = Outcome<'a>> {
+        let most = self.most;
+        let mut sampled = self.words.chunks_exact(2 * most);
+        batch.rows().iter().map(move |row| {
+            let words = if row.plan.sample {
+                sampled.next()
+            } else {
+                None
+            };
+            let (mut tokens, mut path): (&[u32], &[u32]) = (&[], &[]);
+            if let Some(words) = words {
+                let count = words[0] as usize;
+                tokens = &words[1..1 + count];
+                path = &words[1 + most..][..count.saturating_sub(1)];
+            }
+            Outcome { tokens, path }
+        })
+    }
+
+    /// Moves accepted nodes of trees to where their positions belong, and tells
+    /// the slots what was committed.
+    pub fn commit<B: Backend>(
+        &mut self,
+        backend: &mut B,
+        cache: &mut B::KvCache,
+        batch: &BatchBuffers,
+        slots: &mut Slots,
+    ) {
+        let mut moves = std::mem::take(&mut self.moves);
+        moves.clear();
+        for (row, outcome) in batch.rows().iter().zip(self.of(batch)) {
+            push_moves(row, outcome, slots, &mut moves);
+            slots.commit(row.plan, outcome.tokens);
+        }
+        backend.copy_cells(cache, &moves);
+        self.moves = moves;
+    }
+}
+
+/// Node `n` lies in the cell of position `start + n`; the `i`-th accepted one
+/// belongs to position `start + i`. `i <= n`, so in this order no cell is
+/// overwritten before it was moved.
+fn push_moves(row: &BatchRow, outcome: Outcome<'_>, slots: &Slots, moves: &mut Vec<(u32, u32)>) {
+    let plan = row.plan;
+    let cell = |offset: u32| slots.pages().cell(plan.slot, plan.start + offset);
+    let path = (1..).zip(outcome.path);
+    let moved = path.filter(|(to, from)| to != *from);
+    moves.extend(moved.map(|(to, from)| (cell(*from), cell(to))));
+}
