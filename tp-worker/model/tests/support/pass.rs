@@ -18,6 +18,7 @@ pub struct Pass {
     pub cells: Vec<u32>,
     pub rows: Vec<Row>,
     pub pages: Vec<u32>,
+    pub masks: Vec<u64>,
 }
 
 impl Pass {
@@ -54,7 +55,7 @@ impl Pass {
             rows: &self.rows,
             pages: &self.pages,
             logit_tokens,
-            masks: &[],
+            masks: &self.masks,
         }
     }
 }

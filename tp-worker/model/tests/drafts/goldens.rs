@@ -1,0 +1,238 @@
+//! Both EAGLE heads and the small model of the demo model against the
+//! reference in PyTorch.
+
+use std::{fs, path::PathBuf, sync::Arc, thread};
+
+use lockstep_backend::{Backend, KvDType};
+use lockstep_backend_cpu::{Compute, CpuBackend};
+use lockstep_collective::local_group;
+use lockstep_config::{DraftModel, ModelConfig};
+use lockstep_model::{ForwardLimits, HiddenSource, ModelError, Transformer};
+
+use crate::{
+    head::{REQUESTS, Rig, Setup, argmax},
+    pass::Pass,
+    support::cpu,
+};
+
+#[derive(serde::Deserialize)]
+struct Goldens {
+    prompts: Vec<Prompt>,
+}
+
+/// First drafted tokens: the target's id, the head's id and the logit.
+type Top5 = Option<Vec<(u32, u32, f32)>>;
+
+#[derive(serde::Deserialize)]
+struct Prompt {
+    prompt_ids: Vec<u32>,
+    output_ids: Vec<u32>,
+    eagle3_first_step_top5: Top5,
+    eagle_first_step_top5: Top5,
+    draft_first_step_top5: Top5,
+}
+
+/// Logits stay below 32, whose float32 spacing is 2e-6; sums of a few hundred
+/// terms in another order than torch's, through eight layers.
+const TOLERANCE: f32 = 2e-4;
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn model(name: &str) -> ModelConfig {
+    ModelConfig::load(&root().join("models").join(name)).unwrap()
+}
+
+fn goldens() -> Vec<Prompt> {
+    let text = fs::read(root().join("tests/fixtures/goldens.json")).unwrap();
+    let goldens: Goldens = serde_json::from_slice(&text).unwrap();
+    assert_eq!(goldens.prompts.len(), 40);
+    goldens.prompts
+}
+
+/// Runs `work` on every rank of a group; rank 0's result.
+fn ranks<R: Send + 'static>(
+    size: usize,
+    work: impl Fn(CpuBackend) -> R + Send + Sync + 'static,
+) -> R {
+    let work = Arc::new(work);
+    let ranks = local_group(size).into_iter().map(|collective| {
+        let work = work.clone();
+        thread::spawn(move || work(cpu(Compute::F32, Box::new(collective))))
+    });
+    let ranks: Vec<_> = ranks.collect();
+    let mut results = ranks.into_iter().map(|rank| rank.join().unwrap());
+    results.next().unwrap()
+}
+
+/// Logits of the first drafted token of every prompt, and the head's ids as
+/// the target's.
+fn first_logits(
+    backend: CpuBackend,
+    model: &ModelConfig,
+    draft: &DraftModel,
+    setup: Setup,
+) -> Vec<(Vec<f32>, Vec<u32>)> {
+    let mut rig = Rig::new(backend, model, draft, setup);
+    let mut all = Vec::new();
+    for (slot, prompt) in (0..).zip(&goldens()) {
+        let slot = slot % REQUESTS as u32;
+        let next = rig.prefill(&prompt.prompt_ids, slot);
+        if next.is_none() {
+            continue;
+        }
+        assert_eq!(next, Some(prompt.output_ids[0]));
+        let (backend, drafting) = rig.drafting();
+        let logits = drafting.logits(backend, &[HiddenSource::Root(slot)]);
+        let vocab = drafting.head.vocab() as u32;
+        assert_eq!(logits.len(), vocab as usize);
+        all.push((
+            logits,
+            (0..vocab)
+                .map(|id| drafting.head.target_token(id))
+                .collect(),
+        ));
+    }
+    all
+}
+
+fn check(name: &str, logits: &[f32], target_of: impl Fn(u32) -> u32, top5: &Top5) -> usize {
+    let Some(top5) = top5 else {
+        // The first token of the answer was its last.
+        return 0;
+    };
+    for (target, draft, expected) in top5 {
+        assert_eq!(target_of(*draft), *target, "{name}");
+        let error = (logits[*draft as usize] - expected).abs();
+        assert!(error <= TOLERANCE, "{name}: off by {error}");
+    }
+    if top5[0].2 - top5[1].2 > 2.0 * TOLERANCE {
+        assert_eq!(argmax(logits), top5[0].1, "{name}");
+    }
+    1
+}
+
+const SETUPS: [(usize, Setup); 3] = [
+    (1, setup(usize::MAX, 16)),
+    (1, setup(13, 1)),
+    (2, setup(50, 64)),
+];
+
+const fn setup(chunk: usize, page_size: usize) -> Setup {
+    Setup {
+        page_size,
+        chunk,
+        kv_dtype: KvDType::F32,
+        positions: 256,
+    }
+}
+
+fn heads(draft: &DraftModel, top5: fn(&Prompt) -> &Top5) {
+    let target = model("lockstep-demo-7m");
+    let mut whole: Option<Vec<(Vec<f32>, Vec<u32>)>> = None;
+    for (tp_size, setup) in SETUPS {
+        let (model, draft) = (target.clone(), draft.clone());
+        let found = ranks(tp_size, move |backend| {
+            first_logits(backend, &model, &draft, setup)
+        });
+        let mut checked = 0;
+        for (prompt, (logits, targets)) in goldens().iter().zip(&found) {
+            let target_of = |id| targets[id as usize];
+            checked += check("head", logits, target_of, top5(prompt));
+        }
+        assert!(checked > 30, "{checked} prompts");
+        // One rank's bits depend on neither chunks nor pages.
+        if tp_size == 1 {
+            assert!(*whole.get_or_insert_with(|| found.clone()) == found);
+        }
+    }
+}
+
+#[test]
+fn the_eagle3_head_drafts_as_the_reference_does() {
+    let (target, path) = (
+        model("lockstep-demo-7m"),
+        root().join("models/lockstep-demo-7m-eagle3"),
+    );
+    let draft = DraftModel::load_eagle3(&path, &target).unwrap();
+    heads(&draft, |prompt| &prompt.eagle3_first_step_top5);
+}
+
+#[test]
+fn the_eagle_head_drafts_as_the_reference_does() {
+    let (target, path) = (
+        model("lockstep-demo-7m"),
+        root().join("models/lockstep-demo-7m-eagle"),
+    );
+    let draft = DraftModel::load_eagle(&path, &target).unwrap();
+    heads(&draft, |prompt| &prompt.eagle_first_step_top5);
+}
+
+/// A draft model is a model like any other; in a group it is rank 0's alone,
+/// and has the bits it has without a group.
+#[test]
+fn the_draft_model_runs_whole_inside_a_group() {
+    let run = |mut backend: CpuBackend| {
+        if backend.group().0 > 0 {
+            return Vec::new();
+        }
+        let limits = ForwardLimits {
+            max_tokens: 256,
+            positions: 256,
+            logit_block_rows: 1,
+        };
+        backend.solo(|backend| {
+            let model = model("lockstep-demo-1m-draft");
+            let mut draft = Transformer::load(backend, &model, limits, &mut |_| {}).unwrap();
+            assert_eq!((draft.shard().rank, draft.shard().size), (0, 1));
+            let mut cache = backend
+                .kv_cache(&draft.kv_shape(16, 16, KvDType::F32))
+                .unwrap();
+            let goldens = goldens();
+            let texts = goldens.iter().map(|prompt| {
+                let mut text = prompt.prompt_ids.clone();
+                text.push(prompt.output_ids[0]);
+                let mut pass = Pass::default();
+                pass.push(&text, 0..text.len(), 16, |page| page as u32);
+                let mut logits = Vec::new();
+                let wanted = [text.len() as u32 - 1];
+                let batch = pass.batch(&wanted);
+                draft
+                    .forward(backend, &mut cache, &batch, &mut |block| {
+                        logits = block.logits.to_vec();
+                    })
+                    .unwrap();
+                logits
+            });
+            texts.collect::<Vec<_>>()
+        })
+    };
+    let alone = ranks(1, run);
+    let mut checked = 0;
+    for (prompt, logits) in goldens().iter().zip(&alone) {
+        checked += check("draft", logits, |id| id, &prompt.draft_first_step_top5);
+    }
+    assert!(checked > 30, "{checked} prompts");
+    assert!(ranks(2, run) == alone);
+}
+
+/// A rank that forgets to step out of the group is told so and does not hang.
+#[test]
+fn heads_refuse_to_run_in_a_group() {
+    let refused = ranks(2, |mut backend| {
+        let target = model("lockstep-demo-7m");
+        let path = root().join("models/lockstep-demo-7m-eagle");
+        let draft = DraftModel::load_eagle(&path, &target).unwrap();
+        let limits = ForwardLimits {
+            max_tokens: 1,
+            positions: 1,
+            logit_block_rows: 1,
+        };
+        lockstep_model::EagleHead::load(&mut backend, &draft, &target, 1, limits, &mut |_| {}).err()
+    });
+    assert!(matches!(
+        refused,
+        Some(ModelError::NotSolo { rank: 0, ranks: 2 })
+    ));
+}

@@ -1,0 +1,16 @@
+//! What drafts: EAGLE heads and small models.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../support/head.rs"]
+mod head;
+#[path = "../support/naive.rs"]
+mod naive;
+#[path = "../support/pass.rs"]
+mod pass;
+
+mod goldens;
+mod oracle;
+mod refusals;
+mod support;
+mod trees;

@@ -1,0 +1,133 @@
+//! Heads of random weights: the CPU backend against plain loops.
+
+use lockstep_backend::{Backend, KvDType};
+use lockstep_backend_cpu::Compute;
+use lockstep_collective::Single;
+use lockstep_config::DraftKind;
+use lockstep_model::HiddenSource;
+
+use crate::{
+    head::{REQUESTS, Rig, Setup},
+    naive::Naive,
+    support::{Checkpoint, DRAFT_VOCAB, cpu},
+};
+
+const SETUP: Setup = Setup {
+    page_size: 4,
+    chunk: 5,
+    kv_dtype: KvDType::F32,
+    positions: 24,
+};
+
+/// Texts of two requests, roots kept across passes, a chain and a tree; all
+/// logits on the way.
+fn drafted<B: Backend>(backend: B, checkpoint: &Checkpoint) -> Vec<f32> {
+    let (_folder, draft) = checkpoint.write();
+    let mut rig = Rig::new(backend, &checkpoint.target, &draft, SETUP);
+    let mut all = Vec::new();
+    rig.prefill(&[9, 8, 7, 6, 5, 4, 3], 2).unwrap();
+    rig.prefill(&[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], 0).unwrap();
+    let (backend, drafting) = rig.drafting();
+    let roots = [HiddenSource::Root(0), HiddenSource::Root(2)];
+    all.extend(drafting.logits(backend, &roots));
+    drafting.next(backend, 11, HiddenSource::Root(0), 17);
+    // Roots outlive other requests' passes.
+    all.extend(drafting.logits(backend, &[HiddenSource::Root(2), HiddenSource::Output(0)]));
+    drafting.next(backend, 12, HiddenSource::Output(0), 18);
+    all.extend(drafting.logits(backend, &[HiddenSource::Output(0)]));
+    let level = [(20, None), (21, None)];
+    drafting.nodes(backend, 11, 0, &level);
+    drafting.nodes(
+        backend,
+        11,
+        0,
+        &[level[0], level[1], (22, Some(1)), (23, Some(0))],
+    );
+    let outputs: Vec<_> = (0..4).map(HiddenSource::Output).collect();
+    all.extend(drafting.logits(backend, &outputs));
+    assert_eq!(all.len(), 9 * drafting.head.vocab());
+    all
+}
+
+fn compare(checkpoint: &Checkpoint) -> Vec<f32> {
+    let exact = drafted(Naive::new(Box::new(Single::new())), checkpoint);
+    let found = drafted(cpu(Compute::F32, Box::new(Single::new())), checkpoint);
+    assert!(exact.iter().all(|logit| logit.is_finite()));
+    for (exact, found) in exact.iter().zip(&found) {
+        assert!((exact - found).abs() <= 2e-4, "{found} instead of {exact}");
+    }
+    // Logits that hardly differ would hide whose they are.
+    let (least, most) = exact
+        .iter()
+        .fold((f32::MAX, f32::MIN), |(a, b), x| (a.min(*x), b.max(*x)));
+    assert!(most - least > 0.1, "{least} to {most}");
+    exact
+}
+
+#[test]
+fn eagle3_heads_agree() {
+    let mut checkpoint = Checkpoint::eagle3();
+    let shared = compare(&checkpoint);
+    let (hidden, vocab) = (checkpoint.target.hidden_size, checkpoint.target.vocab_size);
+    // A table of its own takes the target's place.
+    checkpoint.random("embed_tokens.weight", &[vocab, hidden]);
+    let own = compare(&checkpoint);
+    assert!(own != shared);
+}
+
+/// Over the whole vocabulary the target's output head may serve.
+#[test]
+fn eagle3_heads_may_share_the_output_head() {
+    let mut checkpoint = Checkpoint::eagle3();
+    let vocab = checkpoint.target.vocab_size;
+    checkpoint.tensors.remove("lm_head.weight");
+    checkpoint.tensors.remove("d2t");
+    checkpoint.draft.kind = DraftKind::Eagle3 {
+        draft_vocab_size: vocab,
+        capture_layers: vec![0, 1, 2],
+    };
+    compare(&checkpoint);
+    let (_folder, draft) = checkpoint.write();
+    let backend = Naive::new(Box::new(Single::new()));
+    let mut rig = Rig::new(backend, &checkpoint.target, &draft, SETUP);
+    let (_, drafting) = rig.drafting();
+    assert_eq!(drafting.head.vocab(), vocab);
+    assert_eq!(drafting.head.own_tables(), (false, false));
+    assert_eq!(drafting.head.target_token(330), 330);
+}
+
+#[test]
+fn eagle_heads_agree() {
+    let mut checkpoint = Checkpoint::eagle();
+    let plain = compare(&checkpoint);
+    let (hidden, vocab) = (checkpoint.target.hidden_size, checkpoint.target.vocab_size);
+    checkpoint.random("layers.0.input_layernorm.weight", &[hidden]);
+    let normed = compare(&checkpoint);
+    assert!(normed != plain);
+    checkpoint.tensors.remove("fc.bias");
+    let unbiased = compare(&checkpoint);
+    assert!(unbiased != normed);
+    checkpoint.random("embed_tokens.weight", &[vocab, hidden]);
+    assert!(compare(&checkpoint) != unbiased);
+}
+
+#[test]
+fn a_head_tells_what_it_needs() {
+    let checkpoint = Checkpoint::eagle3();
+    let (_folder, draft) = checkpoint.write();
+    let backend = Naive::new(Box::new(Single::new()));
+    let mut rig = Rig::new(backend, &checkpoint.target, &draft, SETUP);
+    let (backend, drafting) = rig.drafting();
+    let head = &drafting.head;
+    assert_eq!(head.vocab(), DRAFT_VOCAB);
+    assert_eq!(head.own_tables(), (false, true));
+    assert_eq!([0, 1, 49].map(|id| head.target_token(id)), [0, 3, 147]);
+    assert_eq!(head.capture().layers, [0, 1, 2]);
+    let shape = head.kv_shape(6, 4, KvDType::Bf16);
+    assert_eq!((shape.layers, shape.kv_heads, shape.head_dim), (1, 2, 32));
+    assert_eq!((shape.pages, shape.page_size), (6, 4));
+    // f32 matrices: fc, q, k, v, o, gate, up, down, head.
+    let elements = 64 * 192 + 128 * 128 + 2 * 64 * 128 + 64 * 128 + 3 * 64 * 80 + 50 * 64;
+    assert_eq!(head.weight_bytes(backend), 4 * elements);
+    assert!(REQUESTS > 2);
+}

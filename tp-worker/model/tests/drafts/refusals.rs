@@ -1,0 +1,179 @@
+//! What a head can't do is an error that says so.
+
+use lockstep_backend::KvDType;
+use lockstep_collective::Single;
+use lockstep_config::DraftKind;
+use lockstep_model::{EagleHead, ForwardLimits, HiddenSource, ModelError};
+
+use crate::{
+    head::{REQUESTS, Rig, Setup},
+    naive::Naive,
+    pass::Pass,
+    support::Checkpoint,
+};
+
+const LIMITS: ForwardLimits = ForwardLimits {
+    max_tokens: 8,
+    positions: 16,
+    logit_block_rows: 4,
+};
+
+fn refused(checkpoint: &Checkpoint) -> ModelError {
+    let (_folder, draft) = checkpoint.write();
+    let mut backend = Naive::new(Box::new(Single::new()));
+    let (target, silent) = (&checkpoint.target, &mut |_| {});
+    let head = EagleHead::load(&mut backend, &draft, target, REQUESTS, LIMITS, silent);
+    head.err().expect("a bad checkpoint is refused")
+}
+
+#[test]
+fn missing_and_misshapen_tensors_are_named() {
+    for make in [Checkpoint::eagle, Checkpoint::eagle3] {
+        let optional = ["fc.bias"];
+        let names: Vec<String> = make().tensors.keys().cloned().collect();
+        for name in names {
+            if !optional.contains(&name.as_str()) {
+                let mut checkpoint = make();
+                checkpoint.tensors.remove(&name);
+                let error = refused(&checkpoint);
+                assert!(
+                    matches!(&error, ModelError::MissingTensor { tensor, .. } if *tensor == name),
+                    "{name}: {error}"
+                );
+            }
+            let mut checkpoint = make();
+            let mut shape = checkpoint.tensors[&name].shape.clone();
+            shape[0] += 1;
+            checkpoint.random(&name, &shape);
+            let error = refused(&checkpoint);
+            assert!(
+                matches!(&error, ModelError::WrongShape { tensor, .. } if *tensor == name),
+                "{name}: {error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn tables_that_do_not_fit_are_named() {
+    let mut floats = Checkpoint::eagle3();
+    floats.random("d2t", &[crate::support::DRAFT_VOCAB]);
+    assert!(matches!(refused(&floats), ModelError::NotIntegers { tensor, .. } if tensor == "d2t"));
+    for wild in [-1, 331, i64::MAX] {
+        let mut offsets = vec![0; crate::support::DRAFT_VOCAB];
+        offsets[0] = wild;
+        let mut checkpoint = Checkpoint::eagle3();
+        checkpoint.integers("d2t", &offsets);
+        let error = refused(&checkpoint).to_string();
+        assert!(error.contains("draft token 0 by"), "{error}");
+    }
+    let mut table = Checkpoint::eagle();
+    table.random("embed_tokens.weight", &[330, 64]);
+    let error = refused(&table).to_string();
+    assert!(
+        error.contains("embed_tokens") && error.contains("[331, 64]"),
+        "{error}"
+    );
+}
+
+#[test]
+fn heads_of_other_models_are_refused() {
+    let mut narrow = Checkpoint::eagle();
+    narrow.target.hidden_size = 128;
+    let error = refused(&narrow);
+    assert!(matches!(
+        error,
+        ModelError::HeadWidth {
+            found: 64,
+            expected: 128,
+            ..
+        }
+    ));
+    let mut whole = Checkpoint::eagle();
+    whole.draft.kind = DraftKind::Model;
+    assert!(refused(&whole).to_string().contains("STANDALONE"));
+}
+
+fn rig(checkpoint: &Checkpoint) -> (tempfile::TempDir, Rig<Naive>) {
+    let (folder, draft) = checkpoint.write();
+    let setup = Setup {
+        page_size: 4,
+        chunk: 8,
+        kv_dtype: KvDType::F32,
+        positions: 16,
+    };
+    let backend = Naive::new(Box::new(Single::new()));
+    (folder, Rig::new(backend, &checkpoint.target, &draft, setup))
+}
+
+#[test]
+fn states_that_are_not_there_are_errors() {
+    let (_folder, mut rig) = rig(&Checkpoint::eagle3());
+    rig.prefill(&[1, 2, 3], 0).unwrap();
+    let (backend, drafting) = rig.drafting();
+    let (head, tables) = (&mut drafting.head, drafting.tables.tables());
+    for (source, what) in [
+        (HiddenSource::Root(REQUESTS as u32), "root 3"),
+        (HiddenSource::Output(3), "output 3"),
+    ] {
+        let error = head.feed_hidden(backend, &[source]).unwrap_err();
+        assert!(error.to_string().starts_with(what), "{error}");
+        assert!(head.logits(backend, tables, &[source]).is_err());
+    }
+    assert!(head.keep_roots(backend, &[3], &[0]).is_err());
+    assert!(head.keep_roots(backend, &[0], &[3]).is_err());
+    assert!(head.keep_roots(backend, &[0, 1], &[0]).is_err());
+    let sources = [HiddenSource::Root(0); 9];
+    let most = head.limits();
+    let error = head.feed_hidden(backend, &sources[..most.max_tokens + 1]);
+    assert!(matches!(
+        error,
+        Err(ModelError::TooLarge {
+            found: 9,
+            limit: 8,
+            ..
+        })
+    ));
+    let error = head.logits(backend, tables, &sources[..most.logit_block_rows + 1]);
+    assert!(matches!(
+        error,
+        Err(ModelError::TooLarge {
+            found: 9,
+            limit: 8,
+            ..
+        })
+    ));
+    assert!(head.logits(backend, tables, &[]).unwrap().is_empty());
+}
+
+#[test]
+fn passes_need_as_many_hidden_states_as_tokens() {
+    let (_folder, mut rig) = rig(&Checkpoint::eagle());
+    rig.prefill(&[1, 2, 3], 0).unwrap();
+    let (backend, drafting) = rig.drafting();
+    let mut pass = Pass::default();
+    pass.push(&[0, 0, 0, 5, 6], 3..5, 4, |page| page as u32);
+    for fed in [0, 1] {
+        let sources = [HiddenSource::Root(0); 2];
+        drafting.head.feed_hidden(backend, &sources[..fed]).unwrap();
+        let error = drafting.try_run(backend, &pass).unwrap_err();
+        assert!(matches!(error, ModelError::HiddenInputs { tokens: 2, fed: f } if f == fed));
+    }
+    pass.positions[1] = 16;
+    drafting
+        .head
+        .feed_hidden(backend, &[HiddenSource::Root(0); 2])
+        .unwrap();
+    let error = drafting.try_run(backend, &pass).unwrap_err();
+    assert!(matches!(
+        error,
+        ModelError::TooLarge {
+            what: "positions",
+            found: 17,
+            limit: 16
+        }
+    ));
+    // What was fed is still there.
+    pass.positions[1] = 4;
+    drafting.try_run(backend, &pass).unwrap();
+}

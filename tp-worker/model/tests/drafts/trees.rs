@@ -1,0 +1,80 @@
+//! Trees of drafts: a path has the bits of the same tokens in a chain.
+
+use lockstep_backend::KvDType;
+use lockstep_backend_cpu::Compute;
+use lockstep_collective::Single;
+use lockstep_model::HiddenSource;
+use proptest::prelude::*;
+
+use crate::{
+    head::{Rig, Setup},
+    support::{Checkpoint, cpu},
+};
+
+/// Grows a tree level by level, every pass over all of it, as drafters do; and
+/// walks each of its paths as a chain.
+fn agree(checkpoint: &Checkpoint, setup: Setup, compute: Compute, nodes: &[(u32, Option<usize>)]) {
+    let (_folder, draft) = checkpoint.write();
+    let backend = cpu(compute, Box::new(Single::new()));
+    let mut rig = Rig::new(backend, &checkpoint.target, &draft, setup);
+    let text = [3, 1, 4, 1, 5, 9, 2, 6, 5];
+    rig.prefill(&text, 1).unwrap();
+    let (backend, drafting) = rig.drafting();
+    let depth = |mut node: usize| {
+        let mut depth = 0;
+        while let Some(parent) = nodes[node].1 {
+            (node, depth) = (parent, depth + 1);
+        }
+        depth
+    };
+    let depths: Vec<usize> = (0..nodes.len()).map(depth).collect();
+    for level in 0..=depths.iter().copied().max().unwrap_or(0) {
+        let known = depths.iter().take_while(|depth| **depth <= level).count();
+        drafting.nodes(backend, text.len(), 1, &nodes[..known]);
+    }
+    let outputs: Vec<_> = (0..nodes.len() as u32).map(HiddenSource::Output).collect();
+    let tree = drafting.logits(backend, &outputs);
+    let vocab = drafting.head.vocab();
+    for node in 0..nodes.len() {
+        let mut path: Vec<usize> =
+            std::iter::successors(Some(node), |node| nodes[*node].1).collect();
+        path.reverse();
+        let mut source = HiddenSource::Root(1);
+        for (position, node) in (text.len()..).zip(path) {
+            drafting.next(backend, position, source, nodes[node].0);
+            source = HiddenSource::Output(0);
+        }
+        let chain = drafting.logits(backend, &[source]);
+        assert!(
+            chain == tree[node * vocab..][..vocab],
+            "node {node} of {nodes:?}"
+        );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn a_path_has_the_bits_of_a_chain(
+        choices in prop::collection::vec((0u32..331, 0usize..3), 1..8),
+        page_size in prop::sample::select(vec![1usize, 3, 16]),
+        kind in 0usize..2,
+        low in any::<bool>(),
+    ) {
+        // Breadth first: parents never fall, so levels are prefixes.
+        let mut nodes: Vec<(u32, Option<usize>)> = Vec::new();
+        let mut parent = 0usize;
+        for (token, step) in choices {
+            parent = (parent + step).min(nodes.len());
+            nodes.push((token, parent.checked_sub(1)));
+        }
+        let checkpoint = [Checkpoint::eagle, Checkpoint::eagle3][kind]();
+        let (compute, kv_dtype) = match low {
+            true => (Compute::Bf16, KvDType::Bf16),
+            false => (Compute::F32, KvDType::F32),
+        };
+        let setup = Setup { page_size, chunk: 4, kv_dtype, positions: 20 };
+        agree(&checkpoint, setup, compute, &nodes);
+    }
+}

@@ -1,0 +1,206 @@
+//! A text through a target and the EAGLE head behind it.
+
+use lockstep_backend::{Backend, KvDType};
+use lockstep_config::{DraftModel, ModelConfig};
+use lockstep_model::{
+    EagleHead, ForwardLimits, HiddenSource, ModelError, Transformer, WholeTables,
+};
+
+use crate::pass::Pass;
+
+/// How texts are fed.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup {
+    pub page_size: usize,
+    /// New tokens per pass.
+    pub chunk: usize,
+    pub kv_dtype: KvDType,
+    /// The longest text, drafts included.
+    pub positions: usize,
+}
+
+/// One rank: its part of the target and, on rank 0, the head.
+pub struct Rig<B: Backend> {
+    pub backend: B,
+    pub target: Transformer<B>,
+    cache: B::KvCache,
+    pub drafting: Option<Drafting<B>>,
+    setup: Setup,
+}
+
+/// What drafts.
+pub struct Drafting<B: Backend> {
+    pub tables: WholeTables<B>,
+    pub head: EagleHead<B>,
+    cache: B::KvCache,
+    setup: Setup,
+}
+
+/// Slots of every head here.
+pub const REQUESTS: usize = 3;
+
+impl<B: Backend> Rig<B> {
+    pub fn new(mut backend: B, model: &ModelConfig, draft: &DraftModel, setup: Setup) -> Self {
+        let limits = ForwardLimits {
+            max_tokens: setup.chunk.min(setup.positions).max(8),
+            positions: setup.positions,
+            logit_block_rows: 8,
+        };
+        let silent = &mut |_| {};
+        let mut target = Transformer::load(&mut backend, model, limits, silent).unwrap();
+        let pages = setup.positions.div_ceil(setup.page_size);
+        let shape = target.kv_shape(pages, setup.page_size, setup.kv_dtype);
+        let cache = backend.kv_cache(&shape).unwrap();
+        // Every rank keeps what the head asks for; only rank 0 has one.
+        let (rank, _) = backend.group();
+        let (capture, drafting) = backend.solo(|backend| {
+            let head = EagleHead::load(backend, draft, model, REQUESTS, limits, silent).unwrap();
+            let shape = head.kv_shape(pages, setup.page_size, setup.kv_dtype);
+            let (_, own_head) = head.own_tables();
+            let drafting = Drafting {
+                tables: WholeTables::load(backend, model, !own_head, silent).unwrap(),
+                cache: backend.kv_cache(&shape).unwrap(),
+                setup,
+                head,
+            };
+            (drafting.head.capture(), (rank == 0).then_some(drafting))
+        });
+        target.set_capture(&mut backend, capture).unwrap();
+        Self {
+            backend,
+            target,
+            cache,
+            drafting,
+            setup,
+        }
+    }
+
+    /// Runs `text` and takes it into the head, whose root of `slot` it becomes.
+    /// On rank 0, the token that the target says next.
+    pub fn prefill(&mut self, text: &[u32], slot: u32) -> Option<u32> {
+        let mut next = None;
+        let setup = self.setup;
+        for start in (0..text.len()).step_by(setup.chunk) {
+            let range = start..text.len().min(start + setup.chunk);
+            let mut pass = Pass::default();
+            pass.push(text, range.clone(), setup.page_size, setup.page());
+            let wanted = [range.len() as u32 - 1];
+            let wanted = if range.end == text.len() {
+                &wanted[..]
+            } else {
+                &[]
+            };
+            let (backend, cache) = (&mut self.backend, &mut self.cache);
+            self.target
+                .forward(backend, cache, &pass.batch(wanted), &mut |block| {
+                    next = Some(argmax(block.logits));
+                })
+                .unwrap();
+            let Some(drafting) = &mut self.drafting else {
+                continue;
+            };
+            // The token after each position.
+            let shifted: Vec<u32> = text[1..].iter().copied().chain(next).collect();
+            let mut pass = Pass::default();
+            pass.push(&shifted, range.clone(), setup.page_size, setup.page());
+            let rows: Vec<u32> = (0..range.len() as u32).collect();
+            let features = self.target.features().unwrap();
+            backend.solo(|backend| {
+                drafting
+                    .head
+                    .feed_features(backend, features, &rows)
+                    .unwrap();
+                drafting.run(backend, &pass);
+                let last = [range.len() as u32 - 1];
+                drafting.head.keep_roots(backend, &last, &[slot]).unwrap();
+            });
+        }
+        next
+    }
+
+    /// Rank 0's head.
+    pub fn drafting(&mut self) -> (&mut B, &mut Drafting<B>) {
+        (&mut self.backend, self.drafting.as_mut().unwrap())
+    }
+}
+
+impl<B: Backend> Drafting<B> {
+    fn run(&mut self, backend: &mut B, pass: &Pass) {
+        self.try_run(backend, pass).unwrap();
+    }
+
+    pub fn try_run(&mut self, backend: &mut B, pass: &Pass) -> Result<(), ModelError> {
+        let (batch, tables) = (pass.batch(&[]), self.tables.tables());
+        self.head.forward(backend, &mut self.cache, tables, &batch)
+    }
+
+    /// Runs nodes behind a text of `len` tokens: `(token, parent)`, where no
+    /// parent is the root of `slot`. The last pass was over the nodes of the
+    /// levels above.
+    pub fn nodes(
+        &mut self,
+        backend: &mut B,
+        len: usize,
+        slot: u32,
+        nodes: &[(u32, Option<usize>)],
+    ) {
+        let mut depths: Vec<usize> = Vec::new();
+        let mut masks: Vec<u64> = Vec::new();
+        for (node, (_, parent)) in nodes.iter().enumerate() {
+            depths.push(parent.map_or(0, |parent| depths[parent] + 1));
+            masks.push(parent.map_or(0, |parent| masks[parent]) | 1 << node);
+        }
+        let sources: Vec<_> = nodes
+            .iter()
+            .map(|(_, parent)| {
+                parent.map_or(HiddenSource::Root(slot), |p| HiddenSource::Output(p as u32))
+            })
+            .collect();
+        let tokens: Vec<u32> = nodes.iter().map(|(token, _)| *token).collect();
+        let mut text = vec![0; len];
+        text.extend(&tokens);
+        let mut pass = Pass::default();
+        let setup = self.setup;
+        pass.push(&text, len..len + nodes.len(), setup.page_size, setup.page());
+        pass.rows[0].mask = Some(0);
+        pass.masks = masks;
+        for (position, depth) in pass.positions.iter_mut().zip(&depths) {
+            *position = (len + depth) as u32;
+        }
+        backend.solo(|backend| {
+            self.head.feed_hidden(backend, &sources).unwrap();
+            self.run(backend, &pass);
+        });
+    }
+
+    /// The pass over the next token of a chain.
+    pub fn next(&mut self, backend: &mut B, position: usize, source: HiddenSource, token: u32) {
+        let mut text = vec![0; position];
+        text.push(token);
+        let mut pass = Pass::default();
+        let setup = self.setup;
+        pass.push(&text, position..position + 1, setup.page_size, setup.page());
+        backend.solo(|backend| {
+            self.head.feed_hidden(backend, &[source]).unwrap();
+            self.run(backend, &pass);
+        });
+    }
+
+    pub fn logits(&mut self, backend: &mut B, sources: &[HiddenSource]) -> Vec<f32> {
+        let tables = self.tables.tables();
+        backend.solo(|backend| self.head.logits(backend, tables, sources).unwrap().to_vec())
+    }
+}
+
+impl Setup {
+    /// The pages of a text, in falling order.
+    fn page(self) -> impl Fn(usize) -> u32 {
+        let pages = self.positions.div_ceil(self.page_size);
+        move |page| (pages - 1 - page) as u32
+    }
+}
+
+pub fn argmax(logits: &[f32]) -> u32 {
+    let max = logits.iter().copied().fold(f32::MIN, f32::max);
+    logits.iter().position(|l| *l == max).unwrap() as u32
+}
