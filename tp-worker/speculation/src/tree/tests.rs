@@ -210,7 +210,7 @@ proptest! {
             let nodes = drafts.nodes(0);
             prop_assert_eq!(nodes, &oracle(&model, shape)[..]);
             prop_assert!(nodes.len() <= shape.most);
-            prop_assert!(drafts.depth(0) as usize <= shape.steps);
+            prop_assert!(crate::depth(drafts.nodes(0)) as usize <= shape.steps);
             for (at, node) in nodes.iter().enumerate() {
                 prop_assert!(node.parent as usize <= at);
             }
