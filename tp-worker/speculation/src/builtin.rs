@@ -7,12 +7,19 @@ use lockstep_config::{
     Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, DraftShape, ModelConfig,
 };
 
-use crate::{Build, DraftError, Drafter, Drafting, EagleDrafter, Registry, StandaloneDrafter};
+use crate::{
+    Build, DraftError, Drafter, Drafting, EagleDrafter, NextN, Ngram, Registry, StandaloneDrafter,
+};
 
 impl<B: Backend + 'static> Registry<B> {
-    /// EAGLE, EAGLE3 and STANDALONE.
+    /// EAGLE, EAGLE3, STANDALONE, NGRAM and NEXTN.
     pub fn builtin() -> Self {
-        Self::empty().with(Eagle).with(Eagle3).with(Standalone)
+        Self::empty()
+            .with(Eagle)
+            .with(Eagle3)
+            .with(Standalone)
+            .with(Ngram)
+            .with(NextN)
     }
 }
 

@@ -6,7 +6,7 @@ use lockstep_backend::Backend;
 use lockstep_model::{CaptureSpec, Tables};
 use lockstep_proto::sampling::SamplingParams;
 
-use crate::{DraftError, Drafts};
+use crate::{Corpora, DraftError, Drafts};
 
 /// Proposes tokens for running requests.
 ///
@@ -60,6 +60,11 @@ pub trait Drafter<B: Backend>: Send {
     fn extend(&mut self, device: &mut Device<'_, B>, rows: &[ExtendRow]) -> Result<(), DraftError> {
         let _ = (device, rows);
         Ok(())
+    }
+
+    /// Texts that it drafts from, for whoever adds and removes them.
+    fn corpora(&self) -> Option<&Corpora> {
+        None
     }
 }
 

@@ -80,21 +80,29 @@ struct Candidate {
 }
 
 impl TreeShape {
-    /// What a row's steps, branches, nodes and room allow. `own` is how many
-    /// positions the drafter writes before the first expanded node: 1 where it
-    /// runs over the root token too, as draft models do, 0 where the root is
-    /// part of the last cached pair, as with EAGLE's heads.
-    ///
-    /// The target's verification writes the root and all kept nodes, the
-    /// drafter [`Self::expanded`] nodes. Where the end of the context leaves too
-    /// little room for these, the tree becomes narrow before it becomes shallow.
-    pub fn fit(row: &DraftRow, own: usize) -> Self {
+    /// What a row's steps, branches, nodes and room allow: the target's
+    /// verification writes the root and all kept nodes.
+    pub fn of(row: &DraftRow) -> Self {
         let most = row.most.min(row.room.saturating_sub(1));
+        Self {
+            steps: row.steps.min(most),
+            topk: row.topk,
+            most,
+        }
+    }
+
+    /// [`Self::of`], for a drafter that itself writes [`Self::expanded`] nodes
+    /// behind `own` positions: 1 where it runs over the root token too, as draft
+    /// models do, 0 where the root is part of the last cached pair, as with
+    /// EAGLE's heads. Where the end of the context leaves too little room for
+    /// these, the tree becomes narrow before it becomes shallow.
+    pub fn fit(row: &DraftRow, own: usize) -> Self {
+        let Self { steps, topk, most } = Self::of(row);
         let cells = row.room.saturating_sub(own);
-        let steps = row.steps.min(most).min(cells + 1);
+        let steps = steps.min(cells + 1);
         let topk = match steps {
-            0 | 1 => row.topk,
-            _ => row.topk.min(cells / (steps - 1)),
+            0 | 1 => topk,
+            _ => topk.min(cells / (steps - 1)),
         };
         Self { steps, topk, most }
     }

@@ -1,0 +1,60 @@
+//! NEXTN: a model's own layers for multi-token prediction.
+
+use std::path::Path;
+
+use lockstep_backend::Backend;
+use lockstep_config::{Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, ModelConfig};
+
+use crate::{Build, DraftError, Drafter, Drafting};
+
+/// The algorithm by that name, which says that no served architecture has such
+/// layers: neither Llama nor Mistral, Qwen2 nor Qwen3.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct NextN;
+
+const WHY: &str = "it drafts with a model's own multi-token prediction layers, and no architecture served here has any";
+const REMEDY: &str = "Give EAGLE3, EAGLE or STANDALONE with a --speculative-draft-model-path, or NGRAM, which needs none";
+
+impl Algorithm for NextN {
+    fn name(&self) -> &str {
+        "NEXTN"
+    }
+
+    fn summary(&self) -> &str {
+        "drafts with the model's own multi-token prediction layers; no served architecture has any"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            needs_draft_model: false,
+            draft_kv: DraftKv::None,
+            supports_tree: false,
+            supports_target_verify_for_draft: false,
+            draft_probabilities: false,
+            carries_hidden_states: true,
+            adaptive: false,
+        }
+    }
+
+    fn load_draft(
+        &self,
+        _path: Option<&Path>,
+        target: &ModelConfig,
+    ) -> Result<Option<DraftModel>, ConfigError> {
+        Err(ConfigError::conflict(
+            "--speculative-algorithm NEXTN",
+            format!("a {:?} model", target.architecture),
+            WHY,
+            REMEDY,
+        ))
+    }
+}
+
+impl<B: Backend> Drafting<B> for NextN {
+    fn build(&self, _build: Build<'_, B>) -> Result<Box<dyn Drafter<B>>, DraftError> {
+        Err(DraftError::Config {
+            algorithm: "NEXTN".to_owned(),
+            reason: format!("{WHY}. {REMEDY}"),
+        })
+    }
+}

@@ -1,0 +1,251 @@
+//! NGRAM: drafts are what followed the same words before.
+
+mod continuations;
+mod corpora;
+mod history;
+mod trie;
+
+use std::path::Path;
+
+use lockstep_backend::Backend;
+use lockstep_config::{
+    Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, DraftShape, ModelConfig,
+    NgramConfig, SpeculationConfig,
+};
+
+use crate::{Build, Device, DraftError, DraftRow, Drafter, Drafting, Drafts, ExtendRow, TreeShape};
+use continuations::Continuations;
+use history::{History, Match, PLACES};
+
+pub use corpora::{Corpora, Corpus, CorpusError, MAX_CORPORA, MAX_CORPUS_TOKENS};
+
+/// The algorithm: no draft model, nothing on the device.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Ngram;
+
+impl Algorithm for Ngram {
+    fn name(&self) -> &str {
+        "NGRAM"
+    }
+
+    fn summary(&self) -> &str {
+        "drafts with what followed the same words in the request, in given texts and in served ones"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            needs_draft_model: false,
+            draft_kv: DraftKv::None,
+            supports_tree: true,
+            supports_target_verify_for_draft: false,
+            draft_probabilities: false,
+            carries_hidden_states: false,
+            adaptive: true,
+        }
+    }
+
+    /// Deep chains: a look-up costs nothing, and what is copied is often long.
+    fn default_shape(&self) -> DraftShape {
+        DraftShape {
+            num_steps: 7,
+            topk: 1,
+            num_draft_tokens: 8,
+        }
+    }
+
+    fn load_draft(
+        &self,
+        _path: Option<&Path>,
+        _target: &ModelConfig,
+    ) -> Result<Option<DraftModel>, ConfigError> {
+        Ok(None)
+    }
+
+    fn validate(
+        &self,
+        speculation: &SpeculationConfig,
+        _target: &ModelConfig,
+    ) -> Result<(), ConfigError> {
+        let window = window(&speculation.ngram, speculation.num_steps);
+        let capacity = speculation.ngram.capacity;
+        if capacity > window {
+            return Ok(());
+        }
+        Err(ConfigError::Value {
+            option: "--speculative-ngram-capacity",
+            value: capacity.to_string(),
+            why: format!("the longest match and its continuation are {window} tokens"),
+            remedy: format!("Give at least {}, or leave it out", window + 1),
+        })
+    }
+}
+
+impl<B: Backend> Drafting<B> for Ngram {
+    fn build(&self, build: Build<'_, B>) -> Result<Box<dyn Drafter<B>>, DraftError> {
+        let steps = build.speculation.num_steps;
+        let ngram = build.speculation.ngram;
+        Ok(Box::new(NgramDrafter::new(ngram, steps, build.requests)))
+    }
+}
+
+/// Tokens of a path of the shared trie: a match and its continuation.
+fn window(ngram: &NgramConfig, steps: usize) -> usize {
+    ngram.max_match + steps.max(1)
+}
+
+/// Looks up how a request's text ends: in the text itself, in the corpora, and
+/// in the texts served before. The longest match wins; among equals the request's
+/// own text comes before a corpus, and that before what others were served. With
+/// branches to fill, weaker evidence follows stronger.
+struct NgramDrafter {
+    shortest: usize,
+    longest: usize,
+    window: usize,
+    slots: Vec<Slot>,
+    trie: trie::Trie,
+    corpora: corpora::View,
+    found: Continuations,
+    matches: Vec<Match>,
+}
+
+/// What is kept of a request.
+struct Slot {
+    history: History,
+    /// Windows of its text up to the one that begins here are in the trie.
+    served: usize,
+}
+
+/// Evidence of equal matches is ranked by where it is from.
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    Own,
+    Corpus,
+    Served,
+}
+
+impl NgramDrafter {
+    fn new(ngram: NgramConfig, steps: usize, requests: usize) -> Self {
+        let shortest = ngram.min_match.max(1);
+        let longest = ngram.max_match.max(shortest);
+        let slot = || Slot {
+            history: History::new(shortest, longest),
+            served: 0,
+        };
+        Self {
+            shortest,
+            longest,
+            window: window(&ngram, steps),
+            slots: std::iter::repeat_with(slot).take(requests).collect(),
+            trie: trie::Trie::new(ngram.capacity),
+            corpora: corpora::View::new(Corpora::new(longest)),
+            found: Continuations::default(),
+            matches: Vec::new(),
+        }
+    }
+
+    /// Begins a request's text.
+    fn begin(&mut self, slot: usize, text: &[u32]) {
+        let longest = self.longest;
+        let slot = &mut self.slots[slot];
+        slot.history.clear();
+        // What is served begins behind these tokens, and is found by their end.
+        slot.served = text.len().saturating_sub(longest);
+    }
+
+    /// Drafts for a request that stands at `text`.
+    fn propose(&mut self, row: &DraftRow, text: &[u32], drafts: &mut Drafts, at: usize) {
+        let shape = TreeShape::of(row);
+        if shape.steps > 0 {
+            self.look_up(row.slot, text, shape);
+            self.found.draft(shape, drafts, at);
+        }
+    }
+
+    /// Finds what may follow `text`, a request's.
+    fn look_up(&mut self, slot: usize, text: &[u32], shape: TreeShape) {
+        self.found.clear();
+        let history = &mut self.slots[slot].history;
+        history.index(text);
+        history.find(text, shape.topk > 1, &mut self.matches);
+        // Stronger evidence first, and the latest first among equal.
+        let order = |at: &Match| std::cmp::Reverse((at.len, at.end));
+        self.matches.sort_unstable_by_key(order);
+        for at in &self.matches {
+            // Where the match reaches the text's end, the text repeats itself:
+            // what follows is the piece between, over and over.
+            let piece = text[at.end..].iter().copied().cycle();
+            let rank = rank(self.longest, at.len, Source::Own);
+            self.found.add_path(rank, piece.take(shape.steps));
+        }
+        for index in self.corpora.indices() {
+            if let Some((places, len)) = index.find(text, self.shortest) {
+                let rank = rank(self.longest, len, Source::Corpus);
+                let stride = places.len().div_ceil(PLACES);
+                for place in places.iter().step_by(stride) {
+                    let after = index.after(*place).iter().copied();
+                    self.found.add_path(rank, after.take(shape.steps));
+                }
+            }
+        }
+        if let Some((node, len)) = self.trie.find(text, self.shortest..=self.longest) {
+            let rank = rank(self.longest, len, Source::Served);
+            self.trie.follow(node, shape, rank, &mut self.found);
+        }
+    }
+
+    /// Takes a request's text into the trie: every window that is complete, or,
+    /// where the text is `whole`, those that its end cuts short too.
+    fn serve(&mut self, slot: usize, text: &[u32], whole: bool) {
+        let served = &mut self.slots[slot].served;
+        let end = match whole {
+            true => text.len().saturating_sub(1),
+            false => (text.len() + 1).saturating_sub(self.window),
+        };
+        for start in *served..end {
+            let window = (start + self.window).min(text.len());
+            self.trie.insert(&text[start..window]);
+        }
+        *served = end.max(*served);
+    }
+}
+
+/// The longer the match, the stronger.
+fn rank(longest: usize, len: usize, source: Source) -> u32 {
+    (longest - len) as u32 * 3 + source as u32
+}
+
+impl<B: Backend> Drafter<B> for NgramDrafter {
+    fn open(&mut self, slot: usize, tokens: &[u32], _cached_len: usize) {
+        self.begin(slot, tokens);
+    }
+
+    fn close(&mut self, slot: usize, tokens: &[u32]) {
+        self.serve(slot, tokens, true);
+    }
+
+    fn draft(
+        &mut self,
+        device: &mut Device<'_, B>,
+        rows: &[DraftRow],
+        drafts: &mut Drafts,
+    ) -> Result<(), DraftError> {
+        for (at, row) in rows.iter().enumerate() {
+            self.propose(row, device.requests.tokens(row.slot), drafts, at);
+        }
+        Ok(())
+    }
+
+    fn extend(&mut self, device: &mut Device<'_, B>, rows: &[ExtendRow]) -> Result<(), DraftError> {
+        for row in rows {
+            self.serve(row.slot, device.requests.tokens(row.slot), false);
+        }
+        Ok(())
+    }
+
+    fn corpora(&self) -> Option<&Corpora> {
+        Some(self.corpora.corpora())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,192 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const CONFIG: NgramConfig = NgramConfig {
+    min_match: 1,
+    max_match: 6,
+    capacity: 4000,
+};
+
+fn drafter() -> NgramDrafter {
+    NgramDrafter::new(CONFIG, 4, 2)
+}
+
+fn row(steps: usize, topk: usize, most: usize) -> DraftRow {
+    DraftRow {
+        slot: 0,
+        pages_start: 0,
+        kv_len: 0,
+        steps,
+        topk,
+        most,
+        room: 100,
+    }
+}
+
+/// Tokens and parents.
+fn propose(drafter: &mut NgramDrafter, row: DraftRow, text: &[u32]) -> Vec<(u32, u32)> {
+    let mut drafts = Drafts::new(1, row.most, 0);
+    drafts.begin(1);
+    drafter.propose(&row, text, &mut drafts, 0);
+    assert!(crate::depth(drafts.nodes(0)) as usize <= row.steps);
+    let nodes = drafts.nodes(0).iter();
+    nodes.map(|node| (node.token, node.parent)).collect()
+}
+
+fn chain(tokens: &[u32]) -> Vec<(u32, u32)> {
+    tokens.iter().copied().zip(0..).collect()
+}
+
+#[test]
+fn a_request_s_own_text_is_copied_and_repetition_goes_on() {
+    let mut drafter = drafter();
+    let text = [5, 6, 7, 8, 9, 5, 6];
+    drafter.begin(0, &text);
+    assert_eq!(
+        propose(&mut drafter, row(3, 1, 3), &text),
+        chain(&[7, 8, 9])
+    );
+    assert_eq!(propose(&mut drafter, row(3, 1, 2), &text), chain(&[7, 8]));
+    let loops = [1, 2, 3, 1, 2, 3];
+    drafter.begin(0, &loops);
+    let on = chain(&[1, 2, 3, 1]);
+    assert_eq!(propose(&mut drafter, row(4, 1, 4), &loops), on);
+    assert_eq!(propose(&mut drafter, row(4, 1, 4), &[4]), []);
+}
+
+#[test]
+fn a_tree_has_what_is_most_frequent_after_the_longest_match_first() {
+    let mut drafter = drafter();
+    let text = [2, 1, 8, 9, 1, 7, 9, 1, 7, 2, 1];
+    drafter.begin(0, &text);
+    let tree = propose(&mut drafter, row(1, 2, 3), &text);
+    // "2 1" was followed by 8, "1" alone by 7 more often.
+    assert_eq!(tree, [(8, 0), (7, 0)]);
+}
+
+#[test]
+fn what_was_served_is_drafted_for_others() {
+    let mut drafter = drafter();
+    let (prompt, answer) = ([1, 2, 3], [10, 11, 12, 13]);
+    let text = [&prompt[..], &answer].concat();
+    drafter.begin(1, &prompt);
+    for len in 4..=text.len() {
+        drafter.serve(1, &text[..len], false);
+    }
+    drafter.serve(1, &text, true);
+    let other = [9, 2, 3];
+    drafter.begin(0, &other);
+    let drafted = propose(&mut drafter, row(4, 1, 4), &other);
+    assert_eq!(drafted, chain(&answer));
+}
+
+#[test]
+fn corpora_yield_to_the_request_s_own_text_and_to_longer_matches() {
+    let mut drafter = drafter();
+    let corpora = drafter.corpora.corpora().clone();
+    let text = [4, 9, 1, 2, 6, 1, 2];
+    drafter.begin(0, &text);
+    corpora.insert("same", vec![1, 2, 70, 71]).unwrap();
+    let own = propose(&mut drafter, row(2, 1, 2), &text);
+    assert_eq!(own, chain(&[6, 1]));
+    corpora.insert("longer", vec![6, 1, 2, 80, 81]).unwrap();
+    let longer = propose(&mut drafter, row(2, 1, 2), &text);
+    assert_eq!(longer, chain(&[80, 81]));
+    let tree = propose(&mut drafter, row(1, 3, 3), &text);
+    assert_eq!(tree, [(80, 0), (6, 0), (70, 0)]);
+    corpora.remove("longer").unwrap();
+    assert_eq!(propose(&mut drafter, row(2, 1, 2), &text), own);
+}
+
+#[test]
+fn a_memory_that_holds_no_window_is_refused() {
+    let target = ModelConfig::load(&demo()).unwrap();
+    let mut speculation = SpeculationConfig {
+        num_steps: 4,
+        ngram: NgramConfig {
+            capacity: 10,
+            ..CONFIG
+        },
+        ..SpeculationConfig::none()
+    };
+    let error = Ngram.validate(&speculation, &target).unwrap_err();
+    assert!(error.to_string().contains("Give at least 11"), "{error}");
+    speculation.ngram.capacity = 11;
+    Ngram.validate(&speculation, &target).unwrap();
+    let error = crate::NextN.load_draft(None, &target).unwrap_err();
+    assert!(error.to_string().contains("EAGLE3"), "{error}");
+}
+
+fn demo() -> std::path::PathBuf {
+    let here = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let above = here
+        .ancestors()
+        .find(|folder| folder.join("models").is_dir());
+    above.unwrap().join("models/lockstep-demo-7m")
+}
+
+proptest! {
+    // Texts short enough for the look-up to see every place.
+    #[test]
+    fn a_chain_begins_with_the_most_frequent_continuation_of_the_longest_match(
+        text in prop::collection::vec(0u32..4, 1..60),
+        steps in 1usize..5,
+    ) {
+        let mut drafter = drafter();
+        drafter.begin(0, &text[..1]);
+        let drafted = propose(&mut drafter, row(steps, 1, steps), &text);
+        let ends: Vec<(usize, usize)> = (1..text.len())
+            .map(|end| {
+                let pairs = text[..end].iter().rev().zip(text.iter().rev());
+                (end, pairs.take(CONFIG.max_match).take_while(|(a, b)| a == b).count())
+            })
+            .filter(|(_, len)| *len > 0)
+            .collect();
+        let longest = ends.iter().map(|(_, len)| *len).max();
+        // By the definition: votes, then the latest place that votes so.
+        let places = ends.iter().filter(|(_, len)| Some(*len) == longest);
+        let votes = |token: u32| {
+            let votes = places.clone().filter(|(end, _)| text[*end] == token);
+            (votes.clone().count(), votes.map(|(end, _)| *end).max())
+        };
+        let expected = (0..4).max_by_key(|token| votes(*token));
+        match longest {
+            None => prop_assert!(drafted.is_empty()),
+            Some(_) => {
+                prop_assert_eq!(drafted.len(), steps);
+                prop_assert_eq!(Some(drafted[0].0), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn drafts_keep_within_their_row_and_depend_on_what_was_fed_alone(
+        texts in prop::collection::vec(prop::collection::vec(0u32..3, 1..40), 1..6),
+        steps in 0usize..5,
+        topk in 1usize..4,
+        most in 0usize..9,
+        room in 0usize..9,
+    ) {
+        let row = DraftRow { room, ..row(steps, topk, most) };
+        let run = || {
+            let mut drafter = drafter();
+            let mut all = Vec::new();
+            for text in &texts {
+                drafter.begin(0, &text[..1]);
+                for len in 1..=text.len() {
+                    drafter.serve(0, &text[..len], false);
+                    all.push(propose(&mut drafter, row, &text[..len]));
+                }
+                drafter.serve(0, text, true);
+            }
+            all
+        };
+        let all = run();
+        prop_assert_eq!(&all, &run());
+        for nodes in all {
+            prop_assert!(nodes.len() <= most.min(room.saturating_sub(1)));
+            prop_assert!(nodes.iter().enumerate().all(|(at, node)| node.1 as usize <= at));
+        }
+    }
+}
