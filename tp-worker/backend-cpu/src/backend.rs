@@ -16,10 +16,9 @@ use crate::memory::Buffer;
 use crate::norm::AddNorm;
 use crate::options::{Compute, CpuError, CpuOptions, WeightFormat};
 use crate::pack::CpuMatrix;
-use crate::partition::for_rows;
 use crate::pool::Pool;
 use crate::tensor::{CpuTensor, CpuVector};
-use crate::{activation, norm, rope};
+use crate::{activation, norm, rope, rows};
 
 /// One rank on a set of CPU cores.
 ///
@@ -152,20 +151,7 @@ impl Backend for CpuBackend {
     }
 
     fn embed(&mut self, table: &CpuMatrix, first: u32, tokens: &[u32], out: &mut CpuTensor) {
-        out.expect(tokens.len(), table.cols, "the embedding output");
-        for_rows(
-            &mut self.pool,
-            out.values_mut(),
-            table.cols,
-            |rows, part| {
-                for (row, &token) in part.chunks_exact_mut(table.cols).zip(&tokens[rows]) {
-                    match token.checked_sub(first).map(|index| index as usize) {
-                        Some(index) if index < table.rows => table.read_row(index, row),
-                        _ => row.fill(0.0),
-                    }
-                }
-            },
-        );
+        rows::embed(&mut self.pool, table, first, tokens, out);
     }
 
     fn matmul(
@@ -285,38 +271,15 @@ impl Backend for CpuBackend {
     }
 
     fn gather_rows(&mut self, x: &CpuTensor, rows: &[u32], out: &mut CpuTensor) {
-        let width = x.width();
-        out.expect(rows.len(), width, "the gathered rows");
-        let x = x.values();
-        for_rows(&mut self.pool, out.values_mut(), width, |range, part| {
-            for (out, &row) in part.chunks_exact_mut(width).zip(&rows[range]) {
-                out.copy_from_slice(&x[row as usize * width..(row as usize + 1) * width]);
-            }
-        });
+        rows::gather(&mut self.pool, x, rows, out);
     }
 
     fn copy_rows(&mut self, x: &CpuTensor, from: &[u32], out: &mut CpuTensor, to: &[u32]) {
-        let width = x.width();
-        out.expect(out.rows(), width, "the copied rows' target");
-        assert!(from.len() == to.len(), "every row copied has a target");
-        let (x, out) = (x.values(), out.values_mut());
-        let range = |row: u32| row as usize * width..(row as usize + 1) * width;
-        for (from, to) in from.iter().zip(to) {
-            out[range(*to)].copy_from_slice(&x[range(*from)]);
-        }
+        rows::copy(x, from, out, to);
     }
 
     fn place_columns(&mut self, x: &CpuTensor, out: &mut CpuTensor, first: usize) {
-        let (width, total) = (x.width(), out.width());
-        out.expect(x.rows(), total, "the tensor that columns are placed in");
-        assert!(first + width <= total, "columns lie within the tensor");
-        let x = x.values();
-        for_rows(&mut self.pool, out.values_mut(), total, |rows, part| {
-            let x = &x[rows.start * width..rows.end * width];
-            for (x, out) in x.chunks_exact(width).zip(part.chunks_exact_mut(total)) {
-                out[first..first + width].copy_from_slice(x);
-            }
-        });
+        rows::place(&mut self.pool, x, out, first);
     }
 
     fn copy_cells(&mut self, cache: &mut CpuKvCache, moves: &[(u32, u32)]) {

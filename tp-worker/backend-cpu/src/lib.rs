@@ -27,6 +27,7 @@ mod pool;
 mod prefetch;
 mod quantise;
 mod rope;
+mod rows;
 mod tensor;
 
 pub use attention::CpuKvCache;

@@ -49,7 +49,12 @@ impl Checkpoint {
         };
         Self {
             tensors: BTreeMap::new(),
-            draft: DraftModel { model, kind },
+            draft: DraftModel {
+                model,
+                kind,
+                own_embedding: false,
+                own_head: false,
+            },
             target,
             state: 7,
         }
@@ -147,6 +152,8 @@ impl Checkpoint {
         let file = serialize(views, None).unwrap();
         std::fs::write(folder.path().join("model.safetensors"), file).unwrap();
         let mut draft = self.draft.clone();
+        draft.own_embedding = self.tensors.contains_key("embed_tokens.weight");
+        draft.own_head = self.tensors.contains_key("lm_head.weight");
         draft.model.path = Path::to_owned(folder.path());
         (folder, draft)
     }

@@ -56,9 +56,9 @@ impl<B: Backend> Rig<B> {
         let (capture, drafting) = backend.solo(|backend| {
             let head = EagleHead::load(backend, draft, model, REQUESTS, limits, silent).unwrap();
             let shape = head.kv_shape(pages, setup.page_size, setup.kv_dtype);
-            let (_, own_head) = head.own_tables();
+            assert_eq!(head.own_tables(), (draft.own_embedding, draft.own_head));
             let drafting = Drafting {
-                tables: WholeTables::load(backend, model, !own_head, silent).unwrap(),
+                tables: WholeTables::load(backend, model, !draft.own_head, silent).unwrap(),
                 cache: backend.kv_cache(&shape).unwrap(),
                 setup,
                 head,

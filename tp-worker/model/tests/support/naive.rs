@@ -345,6 +345,13 @@ impl Backend for Naive {
         }
         Ok(out)
     }
+    fn count_ranks(&mut self, yes: bool) -> Result<usize, BackendError> {
+        let mut count = [f32::from(yes)];
+        if !self.solo {
+            self.collective.all_reduce_sum(&mut count).map_err(failed)?;
+        }
+        Ok(count[0] as usize)
+    }
     fn broadcast_tokens(&mut self, tokens: &mut [u32]) -> Result<(), BackendError> {
         match self.solo {
             true => Ok(()),
