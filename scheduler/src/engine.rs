@@ -268,8 +268,11 @@ impl Engine {
                 }
             }
             Command::Load { reply } => {
+                let speculates = self.config.speculation.enabled();
+                let speculation = speculates.then(|| self.planner.speculation());
+                let load = load::response(&self.planner.load(), speculation, &self.steps);
                 // The asker may have given up.
-                let _ = reply.send(load::response(&self.planner.load(), &self.steps));
+                let _ = reply.send(load);
             }
             Command::Flush { reply } => {
                 // The asker may have given up.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lockstep_planner::Load;
-use lockstep_proto::pb::lockstep::{GetLoadResponse, StepTimes};
+use lockstep_planner::{Load, SpeculationCounters};
+use lockstep_proto::pb::lockstep::{GetLoadResponse, SpeculationLoad, StepTimes};
 
 /// Upper bounds of the step-time histogram, microseconds: from a small model
 /// on a CPU to a long prefill of a large one.
@@ -36,8 +36,13 @@ impl StepClock {
     }
 }
 
-/// Joins the planner's counters with the step times.
-pub fn response(load: &Load, steps: &StepClock) -> GetLoadResponse {
+/// Joins the planner's counters with the step times; `speculation` where there
+/// is some.
+pub fn response(
+    load: &Load,
+    speculation: Option<&SpeculationCounters>,
+    steps: &StepClock,
+) -> GetLoadResponse {
     GetLoadResponse {
         running_requests: load.running_requests,
         waiting_requests: load.waiting_requests,
@@ -54,7 +59,12 @@ pub fn response(load: &Load, steps: &StepClock) -> GetLoadResponse {
         step_times: Some(steps.wire()),
         aborted_requests_total: load.counters.aborted,
         failed_requests_total: load.counters.failed + load.counters.timed_out,
-        speculation: None,
+        speculation: speculation.map(|counted| SpeculationLoad {
+            verify_steps: counted.verify_steps,
+            draft_tokens: counted.draft_tokens,
+            proposed: counted.proposed.clone(),
+            accepted: counted.accepted.clone(),
+        }),
     }
 }
 

@@ -40,6 +40,11 @@ impl<K: Copy + Ord> NaiveCache<K> {
         self.ends.retain(|_, end| *end != page);
     }
 
+    /// Every cached prefix, in order.
+    pub fn prefixes(&self) -> impl Iterator<Item = &[K]> {
+        self.ends.keys().map(Vec::as_slice)
+    }
+
     /// Pages cached.
     pub fn len(&self) -> usize {
         self.ends.len()

@@ -51,9 +51,14 @@ pub fn args(tp_size: usize) -> ServeArgs {
 impl Scheduler {
     /// Starts one; its workers are the test's to attach.
     pub fn start(args: &ServeArgs) -> Self {
+        Self::start_with(args, &Algorithms::default())
+    }
+
+    /// Starts one that knows these algorithms.
+    pub fn start_with(args: &ServeArgs, algorithms: &Algorithms) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let resolved = lockstep_config::resolve(args, &Hardware::detect(), &Algorithms::default())
-            .expect("valid options");
+        let resolved =
+            lockstep_config::resolve(args, &Hardware::detect(), algorithms).expect("valid options");
         let (engine, mut node) = resolved.value;
         node.run_dir = dir.path().to_owned();
         let (link, _reports) = ControlLink::detached();
@@ -76,7 +81,12 @@ impl Scheduler {
 
     /// Starts one with honest workers and waits until it serves.
     pub async fn serving(args: &ServeArgs) -> (Self, Frontend) {
-        let scheduler = Self::start(args);
+        Self::start(args).attached().await
+    }
+
+    /// Attaches honest workers and waits until it serves.
+    pub async fn attached(self) -> (Self, Frontend) {
+        let scheduler = self;
         for rank in 0..scheduler.engine.parallel.tp_size {
             scheduler.worker(rank, |_, _| true).await;
         }

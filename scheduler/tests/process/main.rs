@@ -4,3 +4,4 @@ mod faults;
 mod fixture;
 mod serving;
 mod sglang;
+mod speculation;
