@@ -71,6 +71,7 @@ pub fn resolve(
     let api_key = secret::api_key(&args.server)?;
     let server = server::resolve(args, &model, context_length, api_key.is_some())?;
     notes.extend(open_to_all(&server));
+    notes.extend(speculation::beyond(&speculation, context_length));
     let engine = EngineConfig {
         dtype,
         quantization,

@@ -4,12 +4,14 @@ use std::io::{self, Read, Write};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use lockstep_config::args::ModelArgs;
-use lockstep_config::{Algorithms, ServeArgs};
+use lockstep_backend_cpu::CpuBackend;
+use lockstep_config::ServeArgs;
+use lockstep_config::args::{ModelArgs, SpeculationArgs};
 use lockstep_local_engine::LocalEngine;
 use lockstep_process::exit;
 use lockstep_proto::request::Request;
 use lockstep_proto::sampling::{LogprobParams, SamplingParams};
+use lockstep_speculation::Registry;
 use lockstep_text::{
     ChatRequest, ChatTemplate, OutputOptions, OutputText, TemplateOptions, Tokenizer,
 };
@@ -63,6 +65,8 @@ pub(crate) struct GenerateArgs {
     threads: Option<usize>,
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    speculation: SpeculationArgs,
 }
 
 impl GenerateArgs {
@@ -81,9 +85,9 @@ impl GenerateArgs {
 }
 
 /// Answers on stdout as tokens come; figures go to stderr.
-pub(crate) fn run(args: &GenerateArgs, algorithms: &Algorithms) -> anyhow::Result<u8> {
+pub(crate) fn run(args: &GenerateArgs, registry: &Registry<CpuBackend>) -> anyhow::Result<u8> {
     args.check()?;
-    let settings = Settings::prepare(&serve_args(args), algorithms)?;
+    let settings = Settings::prepare(&serve_args(args), &registry.algorithms())?;
     let engine = &settings.file.engine;
     let tokenizer = Tokenizer::load(&engine.model.path)?;
     let input_ids = tokenizer.encode(&prompt(args, &settings)?, args.raw)?;
@@ -126,7 +130,7 @@ pub(crate) fn run(args: &GenerateArgs, algorithms: &Algorithms) -> anyhow::Resul
         input_ids,
     };
     let cache = settings.file.node.weight_cache.as_deref();
-    let mut local = LocalEngine::start_cached(engine, cache, None)?;
+    let mut local = LocalEngine::start_registered(engine, registry, cache, None)?;
     for warning in local
         .weight_origins()
         .iter()
@@ -153,6 +157,7 @@ fn broken_pipe(error: &anyhow::Error) -> bool {
 fn serve_args(args: &GenerateArgs) -> ServeArgs {
     let mut serve = ServeArgs::default();
     serve.model = args.model.clone();
+    serve.speculation = args.speculation.clone();
     serve.parallel.tp_size = Some(args.tp_size);
     serve.parallel.threads_per_rank = args.threads;
     serve.schedule.max_running_requests = Some(1);

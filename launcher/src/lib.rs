@@ -42,7 +42,7 @@ pub fn main_with(registry: &Registry<CpuBackend>) -> ExitCode {
     };
     let result = match command {
         Command::Serve(args) => serve::run(&args, &algorithms),
-        Command::Generate(args) => generate::run(&args, &algorithms).map_err(LaunchError::Command),
+        Command::Generate(args) => generate::run(&args, registry).map_err(LaunchError::Command),
         Command::Pack(args) => pack::run(&args, &algorithms).map_err(LaunchError::Command),
         Command::Bench(args) => lockstep_bench::run(*args, demo::unpack, registry)
             .map(|()| exit::OK)

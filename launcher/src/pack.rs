@@ -46,6 +46,8 @@ pub(crate) fn run(args: &PackArgs, algorithms: &Algorithms) -> anyhow::Result<u8
     }
     let mut serve = ServeArgs::default();
     serve.model = args.model.clone();
+    // Drafts are small and read as they are.
+    serve.speculation.speculative_algorithm = Some("none".into());
     serve.parallel.tp_size = Some(args.tp_size);
     serve.parallel.threads_per_rank = args.threads;
     serve.schedule.max_running_requests = Some(1);

@@ -10,8 +10,8 @@ pub enum VerificationArg {
     /// Accept a draft where the target would have chosen the same token: texts
     /// at a seed are those without speculation.
     Target,
-    /// Accept a draft with probability min(1, p/q): as many texts of each kind,
-    /// and more accepted drafts at temperatures above 0.
+    /// Accept a draft with probability min(1, p/q): texts are as likely as
+    /// without speculation, and above temperature 0 more drafts are accepted.
     Rejection,
     /// As rejection, over a whole chain at once.
     Block,

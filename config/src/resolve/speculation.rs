@@ -3,7 +3,7 @@
 use super::{ConfigError, ModelConfig, ServeArgs, SpeculationConfig};
 use crate::args::{SpeculationArgs, VerificationArg};
 use crate::speculation::DRAFT_OPTION;
-use crate::{Algorithm, Algorithms, DraftModel, NgramConfig, Verification};
+use crate::{Algorithm, Algorithms, DraftKind, DraftModel, NgramConfig, Verification};
 
 mod shape;
 
@@ -44,6 +44,19 @@ pub(super) fn resolve(
     algorithm.validate(&speculation, target)?;
     speculation.max_speculative_num_draft_tokens = most(&speculation, algorithm)?;
     Ok(speculation)
+}
+
+/// What to know about a draft model that ends before the context does.
+pub(super) fn beyond(speculation: &SpeculationConfig, context_length: usize) -> Option<String> {
+    let DraftModel { model, kind, .. } = speculation.draft.as_ref()?;
+    let end = model.max_position_embeddings;
+    // Heads commonly name fewer positions than they work at.
+    (*kind == DraftKind::Model && end < context_length).then(|| {
+        format!(
+            "the draft model's positions end at {end} of {context_length}; drafts beyond it are \
+             seldom accepted"
+        )
+    })
 }
 
 /// Nothing is drafted, which options about drafting contradict.

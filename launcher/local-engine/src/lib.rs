@@ -8,11 +8,13 @@
 
 use std::{path::Path, time::Instant};
 
+use lockstep_backend_cpu::CpuBackend;
 use lockstep_config::EngineConfig;
 use lockstep_planner::{
     IntegrityError, Load, Millis, Planner, PlannerConfig, PlannerError, RequestId,
 };
 use lockstep_proto::request::{ErrorKind, Output, Request, RequestError};
+use lockstep_speculation::Registry;
 use lockstep_tp_worker::worker::{
     WeightOrigin, WorkerError,
     local::{LocalGroup, OnProgress},
@@ -66,8 +68,21 @@ impl LocalEngine {
         weight_cache: Option<&Path>,
         progress: Option<&OnProgress>,
     ) -> Result<Self, LocalError> {
+        Self::start_registered(config, &Registry::builtin(), weight_cache, progress)
+    }
+
+    /// [`Self::start_cached`], with the algorithms that speculation may name.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_registered(
+        config: &EngineConfig,
+        registry: &Registry<CpuBackend>,
+        weight_cache: Option<&Path>,
+        progress: Option<&OnProgress>,
+    ) -> Result<Self, LocalError> {
         let planner = lockstep_scheduler::planner_config(config, false);
-        let group = || LocalGroup::start_cached(config, weight_cache, progress);
+        let group = || LocalGroup::start_registered(config, registry, weight_cache, progress);
         Self::new(config, planner, group)
     }
 

@@ -75,8 +75,10 @@ impl<B: Backend> Drafting<B> {
         if let Some(drafter) = &drafter {
             let capture = drafter.capture();
             if size > 1 && !capture.is_empty() {
+                let draft = speculation.draft.as_ref();
+                let head = draft.is_none_or(|draft| !draft.own_head);
                 let load =
-                    |backend: &mut B| WholeTables::load(backend, &config.model, true, progress);
+                    |backend: &mut B| WholeTables::load(backend, &config.model, head, progress);
                 tables = Some(backend.solo(load)?);
             }
             target.set_capture(backend, capture)?;

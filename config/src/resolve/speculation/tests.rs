@@ -318,3 +318,17 @@ fn the_hash_tells_shapes_and_no_folders() {
     assert_ne!(with_head(2), with_head(3));
     assert_ne!(with_head(2), hash(""));
 }
+
+#[test]
+fn a_draft_model_that_ends_before_the_context_is_noted() {
+    let noted = |line: &str, positions: usize| {
+        let mut found = resolve(line).expect(line);
+        let draft = found.draft.as_mut().expect("a draft");
+        draft.model.max_position_embeddings = positions;
+        super::beyond(&found, 512)
+    };
+    assert_eq!(noted("MODEL", 512), None);
+    let note = noted("MODEL", 511).expect("noted");
+    assert!(note.contains("511 of 512"), "{note}");
+    assert_eq!(noted("EAGLE", 100), None);
+}
