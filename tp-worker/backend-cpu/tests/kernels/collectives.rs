@@ -47,9 +47,71 @@ fn ranks_sum_gather_and_broadcast() {
                 let mut tokens = [rank as u32 + 5; 4];
                 backend.broadcast_tokens(&mut tokens).unwrap();
                 assert_eq!(tokens, [5; 4]);
+
+                assert_eq!(backend.count_ranks(rank > 0).unwrap(), 2);
             });
         }
     });
+}
+
+/// Whatever a rank does alone, the others neither wait for it nor hear of it,
+/// and it computes as a group of one.
+#[test]
+fn collectives_of_a_solo_rank_concern_nobody() {
+    std::thread::scope(|scope| {
+        for (rank, group) in local_group(2).into_iter().enumerate() {
+            scope.spawn(move || {
+                let mut backend = CpuBackend::new(options(1), Box::new(group)).unwrap();
+                for round in 0..3 {
+                    if rank == round % 2 {
+                        backend.solo(work_alone);
+                    }
+                    assert_eq!(backend.group(), (rank, 2));
+                    let mut x = tensor(&mut backend, &[rank as f32 + 1.0], 1);
+                    backend.all_reduce(&mut x).unwrap();
+                    assert_eq!(x.values(), [3.0]);
+                }
+                // Solo twice is solo; out once is out.
+                backend.set_solo(true);
+                backend.set_solo(true);
+                assert_eq!(backend.group(), (0, 1));
+                backend.set_solo(false);
+                backend.set_solo(false);
+                assert_eq!(backend.group(), (rank, 2));
+            });
+        }
+    });
+}
+
+fn work_alone(backend: &mut CpuBackend) {
+    assert_eq!(backend.group(), (0, 1));
+    let mut x = tensor(backend, &[1.0, 2.0], 2);
+    backend.all_reduce(&mut x).unwrap();
+    assert_eq!(x.values(), [1.0, 2.0]);
+    let mut space = Vec::new();
+    let found = backend.gather_to_host(&x, &[2], &mut space).unwrap();
+    assert_eq!(found, [1.0, 2.0]);
+    let mut tokens = [7, 8];
+    backend.broadcast_tokens(&mut tokens).unwrap();
+    assert_eq!(tokens, [7, 8]);
+    assert_eq!(backend.count_ranks(true).unwrap(), 1);
+
+    let identity = matrix(backend, &[1.0, 0.0, 0.0, 1.0], 2);
+    let weight = backend.load_vector(&[1.0, 1.0]).unwrap();
+    let mut residual = tensor(backend, &[10.0, 20.0], 2);
+    let (mut delta, mut out) = (tensor(backend, &[0.0; 2], 2), tensor(backend, &[0.0; 2], 2));
+    let linear = Linear {
+        weight: &identity,
+        bias: None,
+    };
+    let norm = RmsNorm {
+        weight: &weight,
+        eps: 0.0,
+    };
+    backend
+        .matmul_add_rms_norm(&x, linear, &mut residual, &mut delta, norm, &mut out)
+        .unwrap();
+    assert_eq!(residual.values(), [11.0, 22.0]);
 }
 
 /// The fused end of a row-parallel projection and the operations it stands

@@ -7,5 +7,6 @@ mod attention;
 mod collectives;
 mod machine;
 mod matmul;
+mod moves;
 mod quantised;
 mod rows;
