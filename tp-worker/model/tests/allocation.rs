@@ -1,5 +1,7 @@
 //! A pass in the steady state allocates nothing.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 #[path = "support/pass.rs"]
 mod pass;
 
@@ -11,8 +13,8 @@ use std::{
 use lockstep_backend::{Backend, KvDType};
 use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions, WeightFormat};
 use lockstep_collective::Single;
-use lockstep_config::ModelConfig;
-use lockstep_model::{ForwardLimits, Transformer};
+use lockstep_config::{DraftModel, ModelConfig};
+use lockstep_model::{EagleHead, ForwardLimits, HiddenSource, Transformer};
 use pass::{Pass, fixture};
 
 thread_local! {
@@ -47,14 +49,7 @@ fn a_pass_allocates_nothing() {
     let page = |page: usize| page as u32;
     for (compute, dtype) in [(Compute::F32, KvDType::F32), (Compute::Bf16, KvDType::Bf16)] {
         let model = ModelConfig::load(&fixture("qwen3")).unwrap();
-        let options = CpuOptions {
-            threads: 1,
-            dtype: compute,
-            weights: WeightFormat::Native,
-            pin: None,
-            isa: None,
-        };
-        let mut backend = CpuBackend::new(options, Box::new(Single::new())).unwrap();
+        let mut backend = cpu(compute);
         let limits = ForwardLimits {
             max_tokens: 32,
             positions: 40,
@@ -79,5 +74,83 @@ fn a_pass_allocates_nothing() {
         }
         assert_eq!(rounds[1], 0, "{compute:?} allocated {} times", rounds[1]);
         assert!(ALLOCATIONS.get() > 0, "the counter counts");
+    }
+}
+
+fn cpu(dtype: Compute) -> CpuBackend {
+    let options = CpuOptions {
+        threads: 1,
+        dtype,
+        weights: WeightFormat::Native,
+        pin: None,
+        isa: None,
+    };
+    CpuBackend::new(options, Box::new(Single::new())).unwrap()
+}
+
+/// Keeping hidden states, taking them into either head, and drafting a chain
+/// and a level of a tree.
+#[test]
+fn drafting_allocates_nothing() {
+    let models = fixture("../../../models");
+    let target = ModelConfig::load(&models.join("lockstep-demo-7m")).unwrap();
+    let eagle = DraftModel::load_eagle(&models.join("lockstep-demo-7m-eagle"), &target).unwrap();
+    let eagle3 = DraftModel::load_eagle3(&models.join("lockstep-demo-7m-eagle3"), &target).unwrap();
+    for draft in [eagle, eagle3] {
+        let mut backend = cpu(Compute::Bf16);
+        let limits = ForwardLimits {
+            max_tokens: 8,
+            positions: 16,
+            logit_block_rows: 4,
+        };
+        let silent = &mut |_| {};
+        let mut model = Transformer::load(&mut backend, &target, limits, silent).unwrap();
+        let mut head = EagleHead::load(&mut backend, &draft, &target, 2, limits, silent).unwrap();
+        model.set_capture(&mut backend, head.capture()).unwrap();
+        let mut cache = backend
+            .kv_cache(&model.kv_shape(2, 8, KvDType::Bf16))
+            .unwrap();
+        let mut drafts = backend
+            .kv_cache(&head.kv_shape(2, 8, KvDType::Bf16))
+            .unwrap();
+        let pass = |range| {
+            let mut pass = Pass::default();
+            pass.push(&[5; 16], range, 8, |page| page as u32);
+            pass
+        };
+        let (prompt, one, mut two) = (pass(0..6), pass(6..7), pass(6..8));
+        two.rows[0].mask = Some(0);
+        two.masks = vec![1, 2];
+        two.positions = vec![6; 2];
+        let mut rounds = [0; 2];
+        for round in &mut rounds {
+            let before = ALLOCATIONS.get();
+            model
+                .forward(&mut backend, &mut cache, &prompt.batch(&[5]), &mut |_| {})
+                .unwrap();
+            let features = model.features().unwrap();
+            head.feed_features(&mut backend, features, &[0, 1, 2, 3, 4, 5])
+                .unwrap();
+            let (tables, root) = (model.tables(), HiddenSource::Root(1));
+            head.forward(&mut backend, &mut drafts, tables, &prompt.batch(&[]))
+                .unwrap();
+            head.keep_roots(&mut backend, &[5], &[1]).unwrap();
+            head.logits(&mut backend, tables, &[root]).unwrap();
+            head.feed_hidden(&mut backend, &[root]).unwrap();
+            head.forward(&mut backend, &mut drafts, tables, &one.batch(&[]))
+                .unwrap();
+            let sources = [root, HiddenSource::Output(0)];
+            head.logits(&mut backend, tables, &sources).unwrap();
+            head.feed_hidden(&mut backend, &sources).unwrap();
+            head.forward(&mut backend, &mut drafts, tables, &two.batch(&[]))
+                .unwrap();
+            backend.copy_cells(&mut cache, &[(5, 4), (4, 3)]);
+            *round += ALLOCATIONS.get() - before;
+        }
+        assert_eq!(
+            rounds[1], 0,
+            "{:?} allocated {} times",
+            draft.kind, rounds[1]
+        );
     }
 }

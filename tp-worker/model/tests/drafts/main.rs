@@ -9,7 +9,9 @@ mod naive;
 #[path = "../support/pass.rs"]
 mod pass;
 
+mod capture;
 mod goldens;
+mod moved;
 mod oracle;
 mod refusals;
 mod support;

@@ -1,0 +1,241 @@
+//! Hidden states that passes keep.
+
+use std::{sync::Arc, thread};
+
+use lockstep_backend::{Backend, KvDType};
+use lockstep_backend_cpu::{Compute, CpuBackend, CpuTensor};
+use lockstep_collective::{Single, local_group};
+use lockstep_config::ModelConfig;
+use lockstep_model::{
+    CaptureSpec, CollectiveKind, ForwardLimits, ModelError, Transformer, Weights,
+};
+
+use crate::{
+    naive::Naive,
+    pass::{Pass, fixture},
+    support::cpu,
+};
+
+const TOKENS: usize = 10;
+
+fn spec(layers: &[usize], last_hidden: bool) -> CaptureSpec {
+    CaptureSpec {
+        layers: layers.to_vec(),
+        last_hidden,
+    }
+}
+
+fn specs() -> [CaptureSpec; 4] {
+    [
+        spec(&[], false),
+        spec(&[0, 2], false),
+        spec(&[], true),
+        spec(&[1, 2], true),
+    ]
+}
+
+/// A model, and what it keeps of the tokens 1, 2, 3 …
+struct Kept<B: Backend> {
+    backend: B,
+    model: Transformer<B>,
+    cache: B::KvCache,
+}
+
+impl<B: Backend> Kept<B> {
+    fn new(mut backend: B, model: &ModelConfig, spec: CaptureSpec) -> Self {
+        let limits = ForwardLimits {
+            max_tokens: TOKENS + 2,
+            positions: TOKENS,
+            logit_block_rows: 3,
+        };
+        let mut model = Transformer::load(&mut backend, model, limits, &mut |_| {}).unwrap();
+        model.set_capture(&mut backend, spec).unwrap();
+        let shape = model.kv_shape(3, 4, KvDType::F32);
+        let cache = backend.kv_cache(&shape).unwrap();
+        Self {
+            backend,
+            model,
+            cache,
+        }
+    }
+
+    fn run(&mut self, range: std::ops::Range<usize>, wanted: &[u32]) -> Vec<f32> {
+        let text: Vec<u32> = (1..=TOKENS as u32).collect();
+        let mut pass = Pass::default();
+        pass.push(&text, range, 4, |page| page as u32);
+        let (mut logits, backend) = (Vec::new(), &mut self.backend);
+        let (cache, batch) = (&mut self.cache, pass.batch(wanted));
+        self.model
+            .forward(backend, cache, &batch, &mut |block| {
+                logits.extend_from_slice(block.logits);
+            })
+            .unwrap();
+        logits
+    }
+}
+
+impl Kept<CpuBackend> {
+    fn features(&self) -> Vec<f32> {
+        self.model
+            .features()
+            .map_or(Vec::new(), |f| f.values().to_vec())
+    }
+}
+
+fn qwen3() -> ModelConfig {
+    ModelConfig::load(&fixture("qwen3")).unwrap()
+}
+
+fn alone(compute: Compute) -> CpuBackend {
+    cpu(compute, Box::new(Single::new()))
+}
+
+/// Column `place` of features, in units of the hidden size.
+fn column(features: &[f32], width: usize, hidden: usize, place: usize) -> Vec<f32> {
+    let rows = features.chunks(width);
+    rows.flat_map(|row| &row[place * hidden..][..hidden])
+        .copied()
+        .collect()
+}
+
+fn tensor(backend: &mut CpuBackend, values: &[f32], width: usize) -> CpuTensor {
+    let mut tensor = backend.tensor(values.len() / width, width).unwrap();
+    tensor.values_mut().copy_from_slice(values);
+    tensor
+}
+
+/// Running the last layer over every token changes no bit of those wanted.
+#[test]
+fn logits_do_not_depend_on_what_is_kept() {
+    let all: Vec<u32> = (0..TOKENS as u32).collect();
+    for compute in [Compute::F32, Compute::Bf16] {
+        let mut plain = Kept::new(alone(compute), &qwen3(), spec(&[], false));
+        for spec in specs() {
+            let width = spec.width(qwen3().hidden_size);
+            let mut kept = Kept::new(alone(compute), &qwen3(), spec);
+            for wanted in [&[][..], &[9], &[0, 4, 9], &all] {
+                assert!(kept.run(0..TOKENS, wanted) == plain.run(0..TOKENS, wanted));
+                assert_eq!(kept.features().len(), TOKENS * width);
+            }
+        }
+    }
+}
+
+#[test]
+fn features_are_the_residual_stream() {
+    let (model, mut values) = (qwen3(), Vec::new());
+    let hidden = model.hidden_size;
+    let mut kept = Kept::new(alone(Compute::F32), &model, spec(&[0, 1, 2], true));
+    let logits = kept.run(0..TOKENS, &(0..TOKENS as u32).collect::<Vec<_>>());
+    let features = kept.features();
+    let state = |place| column(&features, 4 * hidden, hidden, place);
+
+    let weights = Weights::open(&model.path).unwrap();
+    let table = weights
+        .matrix("model.embed_tokens.weight", model.vocab_size, hidden)
+        .unwrap();
+    for token in 1..=TOKENS {
+        values.extend(table.to_f32(token * hidden..(token + 1) * hidden));
+    }
+    assert!(state(0) == values, "the first layer reads the embedding");
+
+    // A model of fewer layers ends, normed, with what the next layer reads.
+    let backend = &mut alone(Compute::F32);
+    let norm = weights
+        .vector("model.norm.weight", hidden)
+        .unwrap()
+        .to_f32(0..hidden);
+    let norm = backend.load_vector(&norm).unwrap();
+    for layers in 1..3 {
+        let shallow = ModelConfig {
+            num_layers: layers,
+            ..model.clone()
+        };
+        let mut shallow = Kept::new(alone(Compute::F32), &shallow, spec(&[], true));
+        shallow.run(0..TOKENS, &[]);
+        let input = tensor(backend, &state(layers), hidden);
+        let mut normed = backend.tensor(TOKENS, hidden).unwrap();
+        backend.rms_norm(&input, &norm, model.rms_norm_eps, &mut normed);
+        assert!(normed.values() == shallow.features());
+    }
+
+    // The head over the last state gives the logits.
+    let last = tensor(&mut kept.backend, &state(3), hidden);
+    let mut out = kept.backend.tensor(TOKENS, model.vocab_size).unwrap();
+    kept.backend
+        .matmul(&last, kept.model.tables().head, None, &mut out);
+    assert!(out.values() == logits);
+}
+
+#[test]
+fn chunks_keep_the_bits_of_whole_texts() {
+    let mut whole = Kept::new(alone(Compute::Bf16), &qwen3(), spec(&[1], true));
+    whole.run(0..TOKENS, &[]);
+    let mut parts = Kept::new(alone(Compute::Bf16), &qwen3(), spec(&[1], true));
+    let mut features = Vec::new();
+    for (range, wanted) in [(0..3, &[][..]), (3..4, &[0]), (4..4, &[]), (4..10, &[1, 3])] {
+        parts.run(range, wanted);
+        features.extend(parts.features());
+    }
+    assert!(features == whole.features());
+}
+
+/// The residual stream is the same on all ranks, and that of one up to rounding.
+#[test]
+fn ranks_keep_the_same() {
+    let mut single = Kept::new(alone(Compute::F32), &qwen3(), spec(&[1, 2], true));
+    single.run(0..TOKENS, &[9]);
+    let work = Arc::new(|backend| {
+        let mut kept = Kept::new(backend, &qwen3(), spec(&[1, 2], true));
+        kept.run(0..TOKENS, &[9]);
+        kept.features()
+    });
+    let ranks = local_group(2).into_iter().map(|group| {
+        let work = work.clone();
+        thread::spawn(move || work(cpu(Compute::F32, Box::new(group))))
+    });
+    let ranks: Vec<_> = ranks.collect();
+    let kept: Vec<Vec<f32>> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+    assert!(kept[0] == kept[1]);
+    for (one, two) in single.features().iter().zip(&kept[0]) {
+        assert!((one - two).abs() <= 1e-4, "{two} instead of {one}");
+    }
+}
+
+/// Ranks compare schedules before serving; they must say what really happens.
+#[test]
+fn collectives_follow_the_schedule() {
+    for spec in specs() {
+        let backend = Naive::new(Box::new(Single::new()));
+        let mut kept = Kept::new(backend, &qwen3(), spec);
+        for wanted in [&[][..], &[9], &[0, 4, 9], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]] {
+            kept.backend.issued.clear();
+            kept.run(0..TOKENS, wanted);
+            let schedule = kept.model.schedule();
+            let steps = schedule.steps(wanted.len()).map(|step| match step.kind {
+                CollectiveKind::AllReduce => ("all_reduce", step.width),
+                CollectiveKind::Gather => ("gather", step.width),
+            });
+            assert_eq!(kept.backend.issued, steps.collect::<Vec<_>>());
+        }
+    }
+}
+
+#[test]
+fn layers_that_are_not_there_are_refused() {
+    let mut kept = Kept::new(alone(Compute::F32), &qwen3(), spec(&[0], false));
+    let refused = kept
+        .model
+        .set_capture(&mut kept.backend, spec(&[1, 3], false));
+    assert!(matches!(
+        refused,
+        Err(ModelError::NoSuchLayer {
+            layer: 3,
+            layers: 3
+        })
+    ));
+    kept.model
+        .set_capture(&mut kept.backend, spec(&[], false))
+        .unwrap();
+    assert!(kept.model.features().is_none());
+}

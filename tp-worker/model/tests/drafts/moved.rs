@@ -1,0 +1,138 @@
+//! A verified tree: the accepted path's keys and values move to consecutive
+//! cells, and the text goes on as if it had been a chain.
+
+use lockstep_backend::{Backend, KvDType};
+use lockstep_backend_cpu::Compute;
+use lockstep_collective::Single;
+use lockstep_config::ModelConfig;
+use lockstep_model::{ForwardLimits, Transformer};
+
+use crate::{
+    naive::Naive,
+    pass::{Pass, fixture},
+    support::cpu,
+};
+
+const TEXT: [u32; 7] = [3, 1, 4, 1, 5, 9, 2];
+/// Token and parent; the first is the text's last token.
+const NODES: [(u32, usize); 7] = [(6, 0), (11, 0), (12, 0), (13, 1), (14, 2), (15, 4), (16, 4)];
+/// An accepted path, and what follows it.
+const PATH: [usize; 4] = [0, 2, 4, 6];
+const NEXT: u32 = 99;
+
+struct Run<B: Backend> {
+    backend: B,
+    model: Transformer<B>,
+    cache: B::KvCache,
+    page_size: usize,
+}
+
+impl<B: Backend> Run<B> {
+    fn new(mut backend: B, page_size: usize, dtype: KvDType) -> Self {
+        let model = ModelConfig::load(&fixture("llama")).unwrap();
+        let limits = ForwardLimits {
+            max_tokens: 16,
+            positions: 16,
+            logit_block_rows: 16,
+        };
+        let model = Transformer::load(&mut backend, &model, limits, &mut |_| {}).unwrap();
+        let pages = 16usize.div_ceil(page_size);
+        let cache = backend
+            .kv_cache(&model.kv_shape(pages, page_size, dtype))
+            .unwrap();
+        Self {
+            backend,
+            model,
+            cache,
+            page_size,
+        }
+    }
+
+    fn page(&self) -> impl Fn(usize) -> u32 + use<B> {
+        let pages = 16usize.div_ceil(self.page_size);
+        move |page| (pages - 1 - page) as u32
+    }
+
+    fn forward(&mut self, pass: &Pass) -> Vec<f32> {
+        let wanted: Vec<u32> = (0..pass.tokens.len() as u32).collect();
+        let (mut logits, batch) = (Vec::new(), pass.batch(&wanted));
+        self.model
+            .forward(&mut self.backend, &mut self.cache, &batch, &mut |block| {
+                logits.extend_from_slice(block.logits);
+            })
+            .unwrap();
+        logits
+    }
+
+    fn chain(&mut self, text: &[u32], from: usize) -> Vec<f32> {
+        let mut pass = Pass::default();
+        pass.push(text, from..text.len(), self.page_size, self.page());
+        self.forward(&pass)
+    }
+
+    /// The path's logits and those of the token after it.
+    fn as_chain(&mut self) -> Vec<f32> {
+        self.chain(&TEXT, 0);
+        let text: Vec<u32> = TEXT
+            .into_iter()
+            .chain(PATH.map(|node| NODES[node].0))
+            .collect();
+        let mut logits = self.chain(&text, TEXT.len());
+        let text: Vec<u32> = text.into_iter().chain([NEXT]).collect();
+        logits.extend(self.chain(&text, text.len() - 1));
+        logits
+    }
+
+    fn as_tree(&mut self) -> Vec<f32> {
+        self.chain(&TEXT, 0);
+        let (start, vocab) = (TEXT.len(), self.model.model().vocab_size);
+        let text: Vec<u32> = TEXT.into_iter().chain(NODES.map(|node| node.0)).collect();
+        let mut pass = Pass::default();
+        pass.push(&text, start..text.len(), self.page_size, self.page());
+        pass.rows[0].mask = Some(0);
+        let mut depths = [0; NODES.len()];
+        for (node, (_, parent)) in NODES.iter().enumerate() {
+            let seen = if node > 0 { pass.masks[*parent] } else { 0 };
+            depths[node] = if node > 0 { depths[*parent] + 1 } else { 0 };
+            pass.masks.push(seen | 1 << node);
+            pass.positions[node] = start as u32 + depths[node];
+        }
+        let all = self.forward(&pass);
+        let rows = PATH.map(|node| &all[node * vocab..(node + 1) * vocab]);
+        let mut logits = rows.concat();
+        let moves: Vec<_> = (0..)
+            .zip(PATH)
+            .map(|(to, from): (usize, _)| (pass.cells[from], pass.cells[to]))
+            .collect();
+        self.backend.copy_cells(&mut self.cache, &moves);
+        let text: Vec<u32> = TEXT
+            .into_iter()
+            .chain(PATH.map(|node| NODES[node].0))
+            .chain([NEXT])
+            .collect();
+        logits.extend(self.chain(&text, text.len() - 1));
+        logits
+    }
+}
+
+#[test]
+fn a_verified_tree_continues_as_the_chain() {
+    for page_size in [1, 3, 16] {
+        for (compute, dtype) in [
+            (Compute::F32, KvDType::F32),
+            (Compute::Bf16, KvDType::Bf16),
+            (Compute::Bf16, KvDType::Int8),
+        ] {
+            let new = || Run::new(cpu(compute, Box::new(Single::new())), page_size, dtype);
+            assert!(new().as_tree() == new().as_chain(), "{page_size} {dtype:?}");
+        }
+        let new = || Run::new(Naive::new(Box::new(Single::new())), page_size, KvDType::F32);
+        let (tree, chain) = (new().as_tree(), new().as_chain());
+        assert!(tree == chain);
+        let cpu = cpu(Compute::F32, Box::new(Single::new()));
+        let found = Run::new(cpu, page_size, KvDType::F32).as_tree();
+        for (exact, found) in tree.iter().zip(&found) {
+            assert!((exact - found).abs() <= 2e-4, "{found} instead of {exact}");
+        }
+    }
+}
