@@ -121,6 +121,9 @@ proptest! {
         prop_assert!(reach(shape, overlap, &rows) <= exact);
         prop_assert!(exact <= paged::alloc_reserve_per_decode(&shape, page, overlap));
         prop_assert!(shape.req_to_token_extra_context_len(overlap) >= exact);
+        // The longest text fits its row of the request-to-token table.
+        let row = 1000 + shape.req_to_token_extra_context_len(overlap);
+        prop_assert!(shape.tokens_for_text(1000, steps, overlap) <= u64::from(row));
         // Not one slot less would do.
         let all = vec![(steps, shape.max_commit_per_decode()); 3];
         prop_assert_eq!(reach(shape, overlap, &all), exact);

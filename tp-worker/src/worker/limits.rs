@@ -43,9 +43,11 @@ impl WorkerLimits {
     pub fn new(config: &EngineConfig) -> Self {
         let drafts = config.speculation.max_speculative_num_draft_tokens;
         let schedule = &config.schedule;
-        // Rows that are in flight when a request reaches its limit may pass it
-        // by a step: the same slack that the request-to-page table has.
-        let positions = config.server.context_length + 4 + drafts;
+        // A text may end at the context length, and the step that was in flight
+        // then writes beyond it.
+        let reserve = config.speculation.reserve();
+        let beyond = reserve.req_to_token_extra_context_len(schedule.overlap);
+        let positions = config.server.context_length + beyond as usize;
         // A prompt that is not cut may be longer than what is prefilled of
         // several prompts together.
         let prefill = match schedule.chunked_prefill_size {
