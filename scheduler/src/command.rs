@@ -2,7 +2,10 @@
 
 use lockstep_planner::CacheEvent;
 use lockstep_proto::{
-    pb::lockstep::{FlushCacheResponse, GetLoadResponse, WorkerHello, WorkerReady},
+    pb::lockstep::{
+        FlushCacheResponse, GetLoadResponse, UpdateWeightsRequest, UpdateWeightsResponse,
+        WeightsReloaded, WorkerHello, WorkerReady,
+    },
     request::{Request, RequestError},
     step::StepResult,
 };
@@ -61,6 +64,16 @@ pub enum Command {
     /// Empty the prefix cache.
     Flush {
         reply: oneshot::Sender<FlushCacheResponse>,
+    },
+    /// Compute with other weights; the answer comes when all ranks have them.
+    UpdateWeights {
+        wanted: UpdateWeightsRequest,
+        reply: oneshot::Sender<UpdateWeightsResponse>,
+    },
+    /// A worker looked at other weights, or has them.
+    WorkerReloaded {
+        rank: usize,
+        reloaded: WeightsReloaded,
     },
     /// Send changes of the prefix cache from now on.
     CacheEvents {

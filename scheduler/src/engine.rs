@@ -2,6 +2,7 @@
 
 mod requests;
 mod status;
+mod update;
 
 use std::{
     sync::Arc,
@@ -34,6 +35,7 @@ use crate::{
 };
 use requests::unavailable;
 use status::Status;
+use update::Update;
 
 /// How often time limits of requests are looked at while there are any.
 const TICK: Duration = Duration::from_millis(20);
@@ -68,6 +70,8 @@ pub struct Engine {
     probes: u64,
     /// A rank whose node was told to stop.
     leaving: Option<usize>,
+    /// Other weights on their way.
+    update: Option<Update>,
     status: Status,
     /// Books were checked since the planner last was busy.
     checked: bool,
@@ -95,6 +99,7 @@ impl Engine {
             phase: Phase::Starting,
             probes: 0,
             leaving: None,
+            update: None,
             status: Status::default(),
             checked: true,
         })
@@ -115,6 +120,7 @@ impl Engine {
                 .fail_all(unavailable(format!("the engine failed: {error}")));
             self.health.failed(&error.to_string());
             self.group.fail(&error.to_string());
+            self.fail_update(&error.to_string());
             self.deliver();
         }
         outcome
@@ -159,7 +165,8 @@ impl Engine {
     /// Plans as far ahead as is allowed and hands out what has come.
     fn advance(&mut self) -> Result<(), RunError> {
         self.planner.tick(self.clock.now());
-        if self.phase != Phase::Starting {
+        self.advance_update()?;
+        if self.phase != Phase::Starting && !self.reloads() {
             while self.group.takes_plans()
                 && let Some(plan) = self.planner.plan()
             {
@@ -218,7 +225,7 @@ impl Engine {
         if !self.planner.is_idle() {
             return now + TICK;
         }
-        if self.phase == Phase::Starting {
+        if self.phase == Phase::Starting || self.update.is_some() {
             return now + status::WAITING;
         }
         now + Duration::from_secs(self.config.timeouts.step_watchdog_s.max(1))
@@ -251,6 +258,8 @@ impl Engine {
             Command::WorkerHello { hello, link, reply } => self.attach(&hello, link, reply)?,
             Command::WorkerReady { rank, ready } => self.worker_ready(rank, ready),
             Command::WorkerResult { rank, result } => self.result(rank, result)?,
+            Command::UpdateWeights { wanted, reply } => self.update_weights(wanted, reply)?,
+            Command::WorkerReloaded { rank, reloaded } => self.worker_reloaded(rank, reloaded)?,
             Command::WorkerLeaving { rank } => {
                 tracing::warn!(
                     rank,

@@ -8,7 +8,7 @@ use lockstep_proto::{
     pb::lockstep::{
         CheckHealthRequest, CheckHealthResponse, FlushCacheRequest, FlushCacheResponse,
         FrontendEvent, FrontendHello, FrontendMessage, GetLoadRequest, GetLoadResponse, Submit,
-        frontend_message,
+        UpdateWeightsRequest, UpdateWeightsResponse, frontend_message,
         frontend_server::{Frontend, FrontendServer},
     },
     request::{ErrorKind, Request as TokenRequest, RequestError},
@@ -165,6 +165,19 @@ impl Frontend for FrontendService {
         ask(&self.commands, |reply| Command::Flush { reply })
             .await
             .map(Response::new)
+    }
+
+    async fn update_weights(
+        &self,
+        request: Request<UpdateWeightsRequest>,
+    ) -> Result<Response<UpdateWeightsResponse>, Status> {
+        let wanted = request.into_inner();
+        ask(&self.commands, |reply| Command::UpdateWeights {
+            wanted,
+            reply,
+        })
+        .await
+        .map(Response::new)
     }
 }
 

@@ -4,7 +4,7 @@
 use std::{collections::VecDeque, time::Instant};
 
 use lockstep_proto::{
-    pb::lockstep::{GroupStart, WorkerHello, WorkerReady},
+    pb::lockstep::{GroupStart, ReloadWeights, WorkerHello, WorkerReady},
     step::{StepPlan, StepResult},
 };
 
@@ -136,6 +136,14 @@ impl Group {
         });
         let plan = lockstep_proto::pb::lockstep::StepPlan::from(plan);
         self.each(|link| link.plan(plan.clone()))
+    }
+
+    /// Asks every rank for other weights.
+    ///
+    /// # Errors
+    /// Names the rank that does not take the order.
+    pub fn reload(&self, reload: &ReloadWeights) -> Result<(), String> {
+        self.each(|link| link.reload(reload.clone()))
     }
 
     /// Takes a rank's result; true once the step is done on every rank.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use lockstep_planner::RequestId;
 use lockstep_proto::{
-    pb::lockstep::{self as pb, FrontendEvent, FrontendWelcome},
+    pb::lockstep::{self as pb, FrontendEvent, FrontendWelcome, WeightsInUse},
     request::Output,
 };
 use tokio::sync::mpsc;
@@ -37,6 +37,8 @@ pub enum Sink {
 pub struct Sinks {
     sinks: BTreeMap<SinkId, Entry>,
     next: SinkId,
+    /// Where they are not those of the start.
+    weights: Option<WeightsInUse>,
 }
 
 struct Entry {
@@ -73,6 +75,7 @@ impl Sinks {
             let _ = events.try_send(FrontendEvent {
                 outputs: Vec::new(),
                 welcome: Some(welcome),
+                weights: self.weights.clone(),
             });
         }
         let entry = Entry {
@@ -83,6 +86,37 @@ impl Sinks {
         };
         self.sinks.insert(number, entry);
         number
+    }
+
+    /// Requests of all sinks that have not ended.
+    pub fn live(&self) -> Vec<RequestId> {
+        let of_sink = |(sink, entry): (&SinkId, &Entry)| {
+            let requests = entry.live.keys();
+            requests
+                .filter_map(|request| request_id(*sink, *request))
+                .collect::<Vec<_>>()
+        };
+        self.sinks.iter().flat_map(of_sink).collect()
+    }
+
+    /// Which weights compute, unless they are those of the start.
+    pub fn weights(&self) -> Option<&WeightsInUse> {
+        self.weights.as_ref()
+    }
+
+    /// Other weights compute from now on; every frontend hears of it between
+    /// the outputs of the old ones and those of the new ones.
+    pub fn announce(&mut self, weights: WeightsInUse) {
+        for entry in self.sinks.values_mut() {
+            if matches!(entry.sink, Sink::Frontend(_)) {
+                entry.logprobs = 0;
+                entry.events.push(FrontendEvent {
+                    weights: Some(weights.clone()),
+                    ..FrontendEvent::default()
+                });
+            }
+        }
+        self.weights = Some(weights);
     }
 
     /// The next number round the circle that no open sink has: a frontend stays
@@ -155,8 +189,10 @@ impl Sinks {
                 Sink::Frontend(events) => {
                     entry.logprobs = 0;
                     let mut waiting = entry.events.drain(..);
-                    let sent = waiting.try_for_each(|event| events.try_send(event));
-                    if let Err(mpsc::error::TrySendError::Full(_)) = sent {
+                    let is_full = |error| matches!(error, mpsc::error::TrySendError::Full(_));
+                    let sent =
+                        waiting.try_for_each(|event| events.try_send(event).map_err(is_full));
+                    if sent == Err(true) {
                         tracing::warn!(
                             sink = id,
                             "a frontend does not read its events and is cut off"
@@ -185,7 +221,7 @@ impl Entry {
                 self.logprobs = logprobs;
                 self.events.push(FrontendEvent {
                     outputs: vec![output],
-                    welcome: None,
+                    ..FrontendEvent::default()
                 });
             }
         }

@@ -6,7 +6,8 @@ use futures::{Stream, StreamExt as _};
 use lockstep_proto::{
     limits::INTERNAL_MESSAGE_BYTES,
     pb::lockstep::{
-        GroupStart, StepPlan, WorkerCommand, WorkerHello, WorkerMessage, worker_command,
+        GroupStart, ReloadWeights, StepPlan, WorkerCommand, WorkerHello, WorkerMessage,
+        worker_command,
         worker_gateway_server::{WorkerGateway, WorkerGatewayServer},
         worker_message,
     },
@@ -44,6 +45,10 @@ impl WorkerLink {
     /// Sends a plan.
     pub fn plan(&self, plan: StepPlan) -> Result<(), String> {
         self.send(worker_command::Kind::Plan(plan))
+    }
+    /// Asks for other weights.
+    pub fn reload(&self, reload: ReloadWeights) -> Result<(), String> {
+        self.send(worker_command::Kind::Reload(reload))
     }
     /// Ends the stream with an error, so that the worker's node knows that the
     /// engine failed; dropping the link alone says that all is done.
@@ -144,6 +149,9 @@ async fn forward(
                     rank,
                     result: result.into(),
                 },
+                worker_message::Kind::Reloaded(reloaded) => {
+                    Command::WorkerReloaded { rank, reloaded }
+                }
                 worker_message::Kind::Leaving(_) => Command::WorkerLeaving { rank },
                 worker_message::Kind::Failure(failure) => return failure.message,
                 worker_message::Kind::Hello(_) => return "it said hello twice".to_owned(),

@@ -6,6 +6,7 @@ use std::{
 };
 
 use lockstep_config::EngineConfig;
+use lockstep_proto::pb::lockstep::WeightsInUse;
 
 use crate::{
     error::{ApiError, ApiResult},
@@ -48,6 +49,18 @@ impl Engine {
     /// The model's name in the API.
     pub fn model(&self) -> &str {
         &self.config.server.served_model_name
+    }
+
+    /// The weights that compute.
+    pub fn weights(&self) -> WeightsInUse {
+        self.scheduler.weights().unwrap_or_else(|| {
+            let draft = self.config.speculation.draft.as_ref();
+            WeightsInUse {
+                model_path: self.config.model.path.display().to_string(),
+                draft_path: draft.map(|draft| draft.model.path.display().to_string()),
+                version: "default".to_owned(),
+            }
+        })
     }
 
     /// Whether a forward step runs and requests are let in.

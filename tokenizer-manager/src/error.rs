@@ -105,11 +105,11 @@ impl ApiError {
         RequestError::new(ErrorKind::Internal, message).into()
     }
 
-    /// Somebody aborted the request by its id.
+    /// Somebody aborted the request, by its id or with all others.
     pub fn aborted() -> Self {
         Self {
             code: Some("request_aborted"),
-            ..Self::bad_request("The request was aborted by its id.")
+            ..Self::bad_request("The request was aborted, by its id or by an operator.")
         }
     }
 

@@ -15,6 +15,7 @@ mod serve;
 mod sse;
 mod tokenize;
 mod unsupported;
+mod weights;
 
 use std::sync::Arc;
 
@@ -58,6 +59,7 @@ pub fn router(engine: Arc<Engine>) -> Router {
             get(admin::flush_cache).post(admin::flush_cache),
         )
         .route("/abort_request", post(admin::abort_request))
+        .route("/update_weights_from_disk", post(weights::update_from_disk))
         .route("/metrics", get(admin::metrics))
         .fallback(any(unknown))
         .method_not_allowed_fallback(wrong_method)

@@ -18,7 +18,7 @@ pub use handle::RequestHandle;
 use lockstep_proto::{
     pb::lockstep::{
         CheckHealthRequest, FlushCacheRequest, FlushCacheResponse, GetLoadRequest, GetLoadResponse,
-        frontend_client::FrontendClient,
+        UpdateWeightsRequest, UpdateWeightsResponse, WeightsInUse, frontend_client::FrontendClient,
     },
     request::{ErrorKind, Request, RequestError},
 };
@@ -63,6 +63,7 @@ pub enum LinkState {
 pub struct Scheduler {
     commands: mpsc::UnboundedSender<Command>,
     state: watch::Receiver<LinkState>,
+    weights: watch::Receiver<Option<WeightsInUse>>,
     next: AtomicU64,
     live: Arc<AtomicUsize>,
     capacity: usize,
@@ -76,14 +77,17 @@ impl Scheduler {
     ) -> (Self, impl Future<Output = ()> + Send) {
         let (commands, inbox) = mpsc::unbounded_channel();
         let (state, watch) = watch::channel(LinkState::Connecting);
+        let (in_use, weights) = watch::channel(None);
         let scheduler = Self {
             commands,
             state: watch,
+            weights,
             next: AtomicU64::new(1),
             live: Arc::default(),
             capacity: options.capacity,
         };
-        (scheduler, Link::new(options, inbox, state, halt).run())
+        let link = Link::new(options, inbox, state, in_use, halt);
+        (scheduler, link.run())
     }
 
     /// Follows the state of the stream.
@@ -186,6 +190,30 @@ impl Scheduler {
     pub async fn flush(&self) -> Result<FlushCacheResponse, RequestError> {
         let mut client = self.client()?;
         answer(client.flush_cache(FlushCacheRequest {})).await
+    }
+
+    /// Which weights compute; `None` = those that the engine started with.
+    pub fn weights(&self) -> Option<WeightsInUse> {
+        self.weights.borrow().clone()
+    }
+
+    /// Computes with other weights from now on. Takes as long as running
+    /// requests and the reading take; dropping the future before the reading
+    /// gives the update up.
+    ///
+    /// # Errors
+    /// Why the weights stay as they were.
+    pub async fn update_weights(
+        &self,
+        wanted: UpdateWeightsRequest,
+    ) -> Result<UpdateWeightsResponse, RequestError> {
+        let mut client = self.client()?;
+        let answer = client.update_weights(wanted).await;
+        let answer = answer.map_err(|_| disconnected())?.into_inner();
+        match answer.error {
+            Some(error) => Err(error.into()),
+            None => Ok(answer),
+        }
     }
 
     fn client(&self) -> Result<FrontendClient<Channel>, RequestError> {

@@ -37,6 +37,14 @@ impl Status {
         }
     }
 
+    /// Names the ranks that an update of the weights waits for.
+    pub fn updating(&mut self, awaited: impl FnOnce() -> Vec<usize>) {
+        if self.due(WAITING).is_some() {
+            let ranks = awaited();
+            tracing::info!(?ranks, "waiting for workers to read new weights");
+        }
+    }
+
     /// Tells throughput and load, unless nothing has happened.
     pub fn serving(&mut self, load: impl FnOnce() -> Load) {
         let Some(since) = self.due(WORKING) else {

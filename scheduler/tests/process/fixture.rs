@@ -7,8 +7,9 @@ use lockstep_planner::sim::{SimModel, SimWorker};
 use lockstep_process::{ControlLink, Role, RoleContext, connect_unix};
 use lockstep_proto::{
     pb::lockstep::{
-        FrontendEvent, FrontendHello, FrontendMessage, WorkerFailure, WorkerHello, WorkerMessage,
-        WorkerReady, frontend_client::FrontendClient, frontend_message, worker_command,
+        FrontendEvent, FrontendHello, FrontendMessage, ReloadWeights, WeightsInUse,
+        WeightsReloaded, WorkerFailure, WorkerHello, WorkerMessage, WorkerReady,
+        frontend_client::FrontendClient, frontend_message, worker_command,
         worker_gateway_client::WorkerGatewayClient, worker_message,
     },
     request::{Output, Request},
@@ -154,6 +155,7 @@ async fn work(
     let send = async |kind| {
         let _ = messages.send(WorkerMessage { kind: Some(kind) }).await;
     };
+    let rank = hello.rank;
     send(worker_message::Kind::Hello(hello)).await;
     let attached = WorkerGatewayClient::new(channel)
         .attach(ReceiverStream::new(outgoing))
@@ -181,15 +183,32 @@ async fn work(
                 }
                 send(worker_message::Kind::Result(result.into())).await;
             }
+            Some(worker_command::Kind::Reload(reload)) => {
+                let error = refusal(rank, &reload);
+                send(worker_message::Kind::Reloaded(WeightsReloaded { error })).await;
+            }
             None => {}
         }
     }
     Ok(())
 }
 
+/// Why a simulated rank does not take weights: their path says it.
+fn refusal(rank: u32, reload: &ReloadWeights) -> Option<String> {
+    let refuses = match reload.model_path.as_str() {
+        "/other-shape" => true,
+        "/cut-off" => !reload.check_only,
+        "/only-on-rank-0" => !reload.check_only && rank > 0,
+        _ => false,
+    };
+    refuses.then(|| "they do not fit".to_owned())
+}
+
 /// A tokenizer-manager's end.
 pub struct Frontend {
     pub client: FrontendClient<Channel>,
+    /// What it was told of the weights last.
+    pub weights: Option<WeightsInUse>,
     messages: mpsc::Sender<FrontendMessage>,
     events: Streaming<FrontendEvent>,
 }
@@ -215,6 +234,7 @@ impl Frontend {
         assert!(welcome.welcome.is_some());
         Ok(Self {
             client,
+            weights: welcome.weights,
             messages,
             events,
         })
@@ -268,6 +288,7 @@ impl Frontend {
             .await
             .map_err(|_| Status::deadline_exceeded("no event"))??
             .ok_or_else(|| Status::unavailable("the stream ended"))?;
+        self.weights = event.weights.or(self.weights.take());
         let convert = |output: lockstep_proto::pb::lockstep::Output| {
             (
                 output.request,

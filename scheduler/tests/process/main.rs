@@ -5,3 +5,4 @@ mod fixture;
 mod serving;
 mod sglang;
 mod speculation;
+mod weights;

@@ -19,6 +19,7 @@ mod sglang;
 mod start;
 mod surface;
 mod weight_cache;
+mod weights;
 
 use std::sync::Arc;
 

@@ -21,7 +21,7 @@ pub(super) async fn index(State(engine): State<Arc<Engine>>) -> Response {
          POST /generate  POST /tokenize  POST /detokenize\n\
          GET /health  GET /ping  GET /health_generate  GET /metrics\n\
          GET /version  GET /model_info  GET /server_info\n\
-         POST or GET /flush_cache  POST /abort_request\n",
+         POST or GET /flush_cache  POST /abort_request  POST /update_weights_from_disk\n",
         env!("CARGO_PKG_VERSION"),
         engine.model()
     );
@@ -35,7 +35,7 @@ pub(super) async fn version() -> ApiResult<Response> {
 
 #[derive(Serialize)]
 struct ModelInfo<'a> {
-    model_path: String,
+    model_path: &'a str,
     tokenizer_path: String,
     served_model_name: &'a str,
     is_generation: bool,
@@ -44,17 +44,31 @@ struct ModelInfo<'a> {
     max_model_len: usize,
     eos_token_ids: &'a [u32],
     dtype: Value,
+    quantization: Value,
+    speculative: Option<Speculation<'a>>,
     has_chat_template: bool,
-    weight_version: &'static str,
+    weight_version: &'a str,
+}
+
+/// How the server speculates; names as those of the options.
+#[derive(Serialize)]
+struct Speculation<'a> {
+    algorithm: &'a str,
+    draft_model_path: Option<&'a str>,
+    num_steps: usize,
+    eagle_topk: usize,
+    num_draft_tokens: usize,
+    verification: &'static str,
 }
 
 /// `GET /model_info`, with SGLang's fields and a few more.
 pub(super) async fn model_info(State(engine): State<Arc<Engine>>) -> ApiResult<Response> {
     let config = &engine.config;
-    let path = config.model.path.display().to_string();
+    let weights = engine.weights();
+    let speculation = &config.speculation;
     json(&ModelInfo {
-        tokenizer_path: path.clone(),
-        model_path: path,
+        tokenizer_path: config.model.path.display().to_string(),
+        model_path: &weights.model_path,
         served_model_name: engine.model(),
         is_generation: true,
         architecture: json!(config.model.architecture),
@@ -62,8 +76,20 @@ pub(super) async fn model_info(State(engine): State<Arc<Engine>>) -> ApiResult<R
         max_model_len: config.server.context_length,
         eos_token_ids: &config.model.eos_token_ids,
         dtype: json!(config.dtype),
+        quantization: json!(config.quantization),
+        speculative: speculation
+            .algorithm
+            .as_deref()
+            .map(|algorithm| Speculation {
+                algorithm,
+                draft_model_path: weights.draft_path.as_deref(),
+                num_steps: speculation.num_steps,
+                eagle_topk: speculation.topk,
+                num_draft_tokens: speculation.num_draft_tokens,
+                verification: speculation.verification.name(),
+            }),
         has_chat_template: engine.text.template.is_some(),
-        weight_version: "default",
+        weight_version: &weights.version,
     })
 }
 
@@ -81,8 +107,14 @@ pub(super) async fn server_info(State(engine): State<Arc<Engine>>) -> ApiResult<
             "steps_total": load.steps_total,
         })
     });
+    let weights = engine.weights();
     json(&json!({
         "version": env!("CARGO_PKG_VERSION"),
+        "weights": {
+            "model_path": weights.model_path,
+            "draft_model_path": weights.draft_path,
+            "version": weights.version,
+        },
         "config_hash": engine.config_hash,
         "config": &*engine.config,
         "tokenizer_manager": engine.index,

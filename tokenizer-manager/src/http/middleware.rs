@@ -80,6 +80,7 @@ fn route(path: Option<&MatchedPath>) -> &'static str {
         "/server_info",
         "/flush_cache",
         "/abort_request",
+        "/update_weights_from_disk",
         "/metrics",
     ];
     let path = path.map_or("", MatchedPath::as_str);

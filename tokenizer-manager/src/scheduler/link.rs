@@ -6,8 +6,8 @@ use lockstep_process::connect_unix;
 use lockstep_proto::{
     limits::INTERNAL_MESSAGE_BYTES,
     pb::lockstep::{
-        FrontendEvent, FrontendHello, FrontendMessage, frontend_client::FrontendClient,
-        frontend_message::Kind,
+        FrontendEvent, FrontendHello, FrontendMessage, WeightsInUse,
+        frontend_client::FrontendClient, frontend_message::Kind,
     },
     request::{Output, Request},
 };
@@ -55,12 +55,15 @@ pub(super) struct Connection {
     pub client: FrontendClient<Channel>,
     pub outbound: mpsc::Sender<FrontendMessage>,
     pub inbound: Streaming<FrontendEvent>,
+    /// Unless they are those of the start.
+    pub weights: Option<WeightsInUse>,
 }
 
 pub(super) struct Link {
     options: LinkOptions,
     inbox: mpsc::UnboundedReceiver<Command>,
     state: watch::Sender<LinkState>,
+    weights: watch::Sender<Option<WeightsInUse>>,
     halt: CancellationToken,
 }
 
@@ -76,12 +79,14 @@ impl Link {
         options: LinkOptions,
         inbox: mpsc::UnboundedReceiver<Command>,
         state: watch::Sender<LinkState>,
+        weights: watch::Sender<Option<WeightsInUse>>,
         halt: CancellationToken,
     ) -> Self {
         Self {
             options,
             inbox,
             state,
+            weights,
             halt,
         }
     }
@@ -101,7 +106,8 @@ impl Link {
                     let ready = LinkState::Ready(connection.client.clone());
                     self.state.send_replace(ready);
                     tracing::info!(socket = %options.socket.display(), "connected to the scheduler");
-                    session::serve(connection, &mut self.inbox, &halt, || {
+                    let weights = self.weights.clone();
+                    session::serve(connection, &mut self.inbox, &halt, weights, || {
                         self.state.send_replace(LinkState::Connecting);
                     })
                     .await;
@@ -178,7 +184,8 @@ async fn handshake(options: &LinkOptions) -> Result<Connection, ConnectError> {
         .message()
         .await
         .map_err(|status| refused(&status, options))?;
-    let Some(welcome) = first.and_then(|event| event.welcome) else {
+    let first = first.unwrap_or_default();
+    let Some(welcome) = first.welcome else {
         return Err(ConnectError::Retry(
             "the scheduler's first message is not a welcome".to_owned(),
         ));
@@ -190,6 +197,7 @@ async fn handshake(options: &LinkOptions) -> Result<Connection, ConnectError> {
         client,
         outbound,
         inbound,
+        weights: first.weights,
     })
 }
 

@@ -4,10 +4,12 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use lockstep_proto::{
-    pb::lockstep::{Abort, FrontendEvent, FrontendMessage, Stop, frontend_message::Kind},
+    pb::lockstep::{
+        Abort, FrontendEvent, FrontendMessage, Stop, WeightsInUse, frontend_message::Kind,
+    },
     request::{ErrorKind, Finish, FinishReason, Output, RequestError, Usage},
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -32,6 +34,7 @@ struct Session {
     /// Aborts and stops that found `outbound` full. No request is taken before
     /// they are sent, so that there are never more than live requests.
     owed: VecDeque<Kind>,
+    weights: watch::Sender<Option<WeightsInUse>>,
 }
 
 /// Carries requests until the stream ends or `halt`. Then `left` runs, so that
@@ -40,17 +43,21 @@ pub(super) async fn serve(
     connection: Connection,
     inbox: &mut mpsc::UnboundedReceiver<Command>,
     halt: &CancellationToken,
+    weights: watch::Sender<Option<WeightsInUse>>,
     left: impl FnOnce(),
 ) {
     let Connection {
         outbound,
         mut inbound,
+        weights: in_use,
         ..
     } = connection;
+    weights.send_replace(in_use);
     let mut session = Session {
         live: HashMap::new(),
         outbound: outbound.clone(),
         owed: VecDeque::new(),
+        weights,
     };
     let reason = loop {
         tokio::select! {
@@ -113,6 +120,9 @@ impl Session {
     }
 
     fn deliver(&mut self, event: FrontendEvent) {
+        if event.weights.is_some() {
+            self.weights.send_replace(event.weights);
+        }
         for output in event.outputs {
             let number = output.request;
             let output = Output::try_from(output).unwrap_or_else(|error| {
@@ -290,6 +300,7 @@ mod tests {
             live: HashMap::new(),
             outbound,
             owed: VecDeque::new(),
+            weights: watch::Sender::new(None),
         };
         let mut outputs: Vec<_> = (0..4).map(|number| submit(&mut session, number)).collect();
         let refusals: Vec<bool> = outputs.iter_mut().map(refused).collect();

@@ -14,3 +14,4 @@ mod native;
 mod operators;
 mod refusals;
 mod speculative;
+mod weights;

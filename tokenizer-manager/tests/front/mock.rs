@@ -11,11 +11,15 @@ use std::{
 use lockstep_proto::pb::lockstep::{
     CheckHealthRequest, CheckHealthResponse, Finish, FinishReason, FlushCacheRequest,
     FlushCacheResponse, FrontendEvent, FrontendMessage, FrontendWelcome, GetLoadRequest,
-    GetLoadResponse, Output, RequestError, Submit, TokenLogprob, Usage, finish,
+    GetLoadResponse, Output, RequestError, Submit, TokenLogprob, UpdateWeightsRequest,
+    UpdateWeightsResponse, Usage, WeightsInUse, finish,
     frontend_message::Kind,
     frontend_server::{Frontend, FrontendServer},
 };
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{
+    mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    oneshot,
+};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -26,6 +30,7 @@ pub enum Asked {
     Submit(Box<Job>),
     Abort(u64),
     Stop(u64),
+    Update(UpdateWeightsRequest, oneshot::Sender<UpdateWeightsResponse>),
 }
 
 /// One submitted request and the way back.
@@ -42,7 +47,7 @@ impl Job {
                 request: self.submit.request,
                 ..output
             }],
-            welcome: None,
+            ..FrontendEvent::default()
         };
         let sink = self.sink.lock().expect("unpoisoned");
         sink.as_ref()
@@ -173,6 +178,7 @@ impl Mock {
             Some(Asked::Submit(job)) => *job,
             Some(Asked::Abort(number)) => panic!("abort of {number}, not a request"),
             Some(Asked::Stop(number)) => panic!("stop of {number}, not a request"),
+            Some(Asked::Update(update, _)) => panic!("{update:?}, not a request"),
             None => panic!("the scheduler is gone"),
         }
     }
@@ -183,6 +189,7 @@ impl Mock {
             Some(Asked::Abort(number)) => number,
             Some(Asked::Stop(number)) => panic!("stop of {number}, not an abort"),
             Some(Asked::Submit(job)) => panic!("{:?}, not an abort", job.submit),
+            Some(Asked::Update(update, _)) => panic!("{update:?}, not an abort"),
             None => panic!("the scheduler is gone"),
         }
     }
@@ -193,8 +200,31 @@ impl Mock {
             Some(Asked::Stop(number)) => number,
             Some(Asked::Abort(number)) => panic!("abort of {number}, not a stop"),
             Some(Asked::Submit(job)) => panic!("{:?}, not a stop", job.submit),
+            Some(Asked::Update(update, _)) => panic!("{update:?}, not a stop"),
             None => panic!("the scheduler is gone"),
         }
+    }
+
+    /// The next update of the weights, and where its outcome goes.
+    pub async fn update(&self) -> (UpdateWeightsRequest, oneshot::Sender<UpdateWeightsResponse>) {
+        match self.asked.lock().await.recv().await {
+            Some(Asked::Update(update, reply)) => (update, reply),
+            Some(_) => panic!("not an update"),
+            None => panic!("the scheduler is gone"),
+        }
+    }
+
+    /// Says that other weights compute from now on.
+    pub fn announce(&self, weights: WeightsInUse) {
+        let sink = self.sink.lock().expect("unpoisoned").clone();
+        let sink = sink.expect("connected");
+        let event = FrontendEvent {
+            weights: Some(weights),
+            ..FrontendEvent::default()
+        };
+        let sink = sink.lock().expect("unpoisoned");
+        let sender = sink.as_ref().expect("connected");
+        sender.send(Ok(event)).expect("connected");
     }
 
     /// Breaks the stream, as a dying scheduler would.
@@ -222,6 +252,7 @@ impl Frontend for Service {
             welcome: Some(FrontendWelcome {
                 config_hash: self.0.config_hash.clone(),
             }),
+            weights: None,
         };
         sender.send(Ok(welcome)).expect("open");
         let sink: Sink = Arc::new(Mutex::new(Some(sender)));
@@ -281,5 +312,18 @@ impl Frontend for Service {
             tokens: 7,
             reason: String::new(),
         }))
+    }
+
+    async fn update_weights(
+        &self,
+        request: Request<UpdateWeightsRequest>,
+    ) -> Result<Response<UpdateWeightsResponse>, Status> {
+        let (reply, answer) = oneshot::channel();
+        let asked = Asked::Update(request.into_inner(), reply);
+        let _ = self.0.sender.send(asked);
+        let answer = answer.await;
+        answer
+            .map(Response::new)
+            .map_err(|_| Status::unavailable("the scheduler is stopping"))
     }
 }

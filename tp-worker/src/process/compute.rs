@@ -1,11 +1,13 @@
 //! The computing thread: plans in, results out, nothing else.
 
-use std::sync::mpsc::Receiver;
+use std::{path::Path, sync::mpsc::Receiver};
 
 use lockstep_backend_cpu::CpuBackend;
 use lockstep_model::LoadProgress;
 use lockstep_process::RoleContext;
-use lockstep_proto::pb::lockstep::{WorkerReady, worker_message};
+use lockstep_proto::pb::lockstep::{
+    ReloadWeights, WeightsReloaded, WorkerReady, worker_message::Kind,
+};
 use lockstep_speculation::Registry;
 
 use super::{
@@ -15,7 +17,7 @@ use super::{
 };
 use crate::{
     RunError,
-    worker::{Worker, cpu_backend},
+    worker::{Worker, WorkerError, cpu_backend},
 };
 
 /// Loads the shard and computes until the orders end.
@@ -46,23 +48,41 @@ pub fn compute(
     };
     tracing::info!(backend = ready.backend, "loaded");
     ctx.link.ready(&ready.backend);
-    if outgoing
-        .blocking_send(message(worker_message::Kind::Ready(ready)))
-        .is_err()
-    {
+    if outgoing.blocking_send(message(Kind::Ready(ready))).is_err() {
         return Ok(());
     }
     while let Ok(order) = orders.recv() {
-        let Order::Plan(plan) = order else { continue };
-        let result = worker.step(&plan)?;
-        if outgoing
-            .blocking_send(message(worker_message::Kind::Result(result.into())))
-            .is_err()
-        {
+        let answer = match order {
+            Order::Plan(plan) => Kind::Result(worker.step(&plan)?.into()),
+            Order::Reload(wanted) => Kind::Reloaded(reload(&mut worker, &wanted)?),
+            Order::Start(_) => continue,
+        };
+        if outgoing.blocking_send(message(answer)).is_err() {
             break;
         }
     }
     Ok(())
+}
+
+/// Looks at other weights, or takes them.
+fn reload(
+    worker: &mut Worker<CpuBackend>,
+    wanted: &ReloadWeights,
+) -> Result<WeightsReloaded, RunError> {
+    let model = Path::new(&wanted.model_path);
+    let draft = wanted.draft_path.as_deref().map(Path::new);
+    let outcome = if wanted.check_only {
+        worker.check_reload(model, draft)
+    } else {
+        tracing::info!(model = wanted.model_path, "reading other weights");
+        worker.reload(model, draft)
+    };
+    let error = match outcome {
+        Ok(()) => None,
+        Err(WorkerError::Reload(reason)) => Some(reason),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(WeightsReloaded { error })
 }
 
 fn load(

@@ -6,8 +6,8 @@ use lockstep_process::{RoleContext, connect_tcp, connect_unix};
 use lockstep_proto::{
     limits::INTERNAL_MESSAGE_BYTES,
     pb::lockstep::{
-        GroupStart, WorkerCommand, WorkerFailure, WorkerHello, WorkerLeaving, WorkerMessage,
-        worker_command, worker_gateway_client::WorkerGatewayClient, worker_message,
+        GroupStart, ReloadWeights, WorkerCommand, WorkerFailure, WorkerHello, WorkerLeaving,
+        WorkerMessage, worker_command, worker_gateway_client::WorkerGatewayClient, worker_message,
     },
     step::StepPlan,
 };
@@ -24,6 +24,8 @@ pub enum Order {
     Start(GroupStart),
     /// One forward pass.
     Plan(StepPlan),
+    /// Other weights.
+    Reload(ReloadWeights),
 }
 
 /// Messages on their way to the scheduler.
@@ -136,6 +138,9 @@ async fn carry(
                     })?;
                 Order::Plan(plan)
             }
+            Some(WorkerCommand {
+                kind: Some(worker_command::Kind::Reload(reload)),
+            }) => Order::Reload(reload),
             Some(WorkerCommand { kind: None }) => continue,
             None => return Ok(()),
         };

@@ -42,6 +42,19 @@ impl<B: Backend + 'static> Worker<B> {
         Ok(())
     }
 
+    /// Whether [`Self::reload`] could take these folders, as far as their
+    /// descriptions tell. Nothing changes, and requests may run.
+    ///
+    /// # Errors
+    /// [`WorkerError::Reload`] with what does not fit.
+    pub fn check_reload(&self, model: &Path, draft: Option<&Path>) -> Result<(), WorkerError> {
+        let target = same_shape(&self.config, model)?;
+        if let Some(folder) = draft {
+            self.same_draft(&target, folder)?;
+        }
+        Ok(())
+    }
+
     /// Where the weights in use were read from: the target's folder and the
     /// draft's.
     pub fn weight_folders(&self) -> (&PathBuf, Option<&PathBuf>) {

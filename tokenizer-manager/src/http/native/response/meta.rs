@@ -28,6 +28,7 @@ pub(super) struct Meta {
     text: String,
     output_ids: Vec<u32>,
     usage: Usage,
+    weight_version: String,
     end: Option<End>,
     logprobs: bool,
     top: bool,
@@ -55,7 +56,7 @@ struct MetaInfo<'a> {
     prompt_tokens: u32,
     completion_tokens: u32,
     cached_tokens: u32,
-    weight_version: &'static str,
+    weight_version: &'a str,
     #[serde(flatten)]
     speculation: Option<Speculation>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -99,6 +100,7 @@ impl Meta {
         text_in_logprobs: bool,
     ) -> Self {
         Self {
+            weight_version: engine.weights().version,
             engine,
             id,
             text: String::new(),
@@ -120,6 +122,10 @@ impl Meta {
 
     /// Adds what one step brought.
     pub(super) fn add(&mut self, delta: Delta) -> ApiResult<()> {
+        if self.output_ids.is_empty() {
+            // What waits for other weights is answered by those.
+            self.weight_version = self.engine.weights().version;
+        }
         self.text.push_str(&delta.text);
         self.usage.completion_tokens = delta.completion_tokens;
         for logprob in &delta.prompt_logprobs {
@@ -169,7 +175,7 @@ impl Meta {
                 prompt_tokens: self.usage.prompt_tokens,
                 completion_tokens: self.usage.completion_tokens,
                 cached_tokens: self.usage.cached_tokens,
-                weight_version: "default",
+                weight_version: &self.weight_version,
                 speculation: self
                     .end
                     .as_ref()
@@ -196,7 +202,7 @@ fn finish(end: &End) -> Finish<'_> {
             length: end.usage.completion_tokens,
         },
         FinishReason::Abort => Finish::Abort {
-            message: "Abort requested by its id.",
+            message: "Abort requested, by its id or by an operator.",
         },
     }
 }

@@ -1,0 +1,179 @@
+//! Other weights while the server runs: what runs ends on the old ones, what
+//! comes gets the new ones, and speculation goes on with both models changed.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use lockstep_tests::{
+    body::{completion, with},
+    server::Server,
+    sse, turns,
+};
+use serde_json::{Value, json};
+
+use crate::options;
+
+const PATH: &str = "/update_weights_from_disk";
+/// The demo model goes on counting.
+const PROMPT: &str = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13,";
+/// Long enough to be running still when the update has been looked at.
+const LONG: u32 = 800;
+const SHORT: u32 = 40;
+
+fn demo() -> PathBuf {
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
+    models
+        .join("lockstep-demo-7m")
+        .canonicalize()
+        .expect("the demo model")
+}
+
+/// The demo model with a matrix of its first layer turned round: other texts
+/// from the same shapes.
+fn other_weights(folder: &Path) {
+    copy_demo(folder);
+    let file = folder.join("model.safetensors");
+    let mut bytes = fs::read(&file).expect("weights");
+    let header = usize::try_from(u64::from_le_bytes(
+        bytes[..8].try_into().expect("eight bytes"),
+    ))
+    .expect("a size");
+    let described: Value = serde_json::from_slice(&bytes[8..8 + header]).expect("a header");
+    let matrix = &described["model.layers.0.mlp.down_proj.weight"];
+    let at = |end: usize| {
+        let offset = matrix["data_offsets"][end].as_u64().expect("an offset");
+        8 + header + usize::try_from(offset).expect("a size")
+    };
+    let size = match matrix["dtype"].as_str() {
+        Some("F32") => 4,
+        _ => 2,
+    };
+    let (start, end) = (at(0), at(1));
+    let turned: Vec<u8> = bytes[start..end].rchunks(size).flatten().copied().collect();
+    bytes[start..end].copy_from_slice(&turned);
+    fs::write(file, bytes).expect("written");
+}
+
+fn copy_demo(folder: &Path) {
+    fs::create_dir(folder).expect("a folder");
+    for entry in fs::read_dir(demo()).expect("the demo model").flatten() {
+        fs::copy(entry.path(), folder.join(entry.file_name())).expect("copied");
+    }
+}
+
+fn counting(tokens: u32, fields: &Value) -> Value {
+    let fields = with(json!({"max_tokens": tokens, "ignore_eos": true}), fields);
+    completion(PROMPT, &fields)
+}
+
+/// A text, and the share of drafted tokens that were accepted.
+async fn text(server: &Server, fields: &Value) -> (String, f64) {
+    let answer = server.ok("/v1/completions", &counting(SHORT, fields)).await;
+    let text = answer["choices"][0]["text"].as_str().expect("a text");
+    let count = |field: &str| answer["usage"]["speculative"][field].as_f64();
+    let share = count("accepted_tokens").zip(count("draft_tokens"));
+    (
+        text.to_owned(),
+        share.map_or(0.0, |(accepted, drafted)| accepted / drafted),
+    )
+}
+
+/// A server that drafts with the target itself: nearly every draft is right as
+/// long as both have the same weights.
+async fn server() -> Server {
+    let demo = demo();
+    let options = options().set("--speculative-algorithm", "STANDALONE").set(
+        "--speculative-draft-model-path",
+        demo.to_str().expect("UTF-8"),
+    );
+    Server::start(options).await
+}
+
+#[tokio::test]
+async fn texts_change_with_the_weights_and_running_ones_do_not() {
+    let _turn = turns::shared().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let other = folder.path().join("other");
+    other_weights(&other);
+    let other = other.to_str().expect("UTF-8");
+    let server = server().await;
+    let streaming = json!({"stream": true});
+    let long = counting(LONG, &streaming);
+    let alone = server.stream("/v1/completions", &long).await;
+    let alone = sse::text(&alone.chunks().await, 0);
+    let (before, share) = text(&server, &json!({})).await;
+    assert!(share > 0.9, "{share}");
+
+    let mut running = server.stream("/v1/completions", &long).await;
+    let first = running.next().await;
+    let update = json!({
+        "model_path": other, "draft_model_path": other, "weight_version": "other",
+    });
+    let (answer, rest) = tokio::join!(server.ok(PATH, &update), running.chunks());
+    assert_eq!(answer["success"], true, "{answer}");
+    let sse::Event::Json(first) = first else {
+        panic!("{first:?}");
+    };
+    let chunks: Vec<Value> = std::iter::once(first).chain(rest).collect();
+    assert_eq!(sse::text(&chunks, 0), alone, "the old text, bit for bit");
+
+    let (after, share) = text(&server, &json!({})).await;
+    assert_ne!(after, before);
+    assert!(share > 0.9, "the draft has the new weights too: {share}");
+    let plain = text(&server, &json!({"speculative": {"enabled": false}})).await;
+    assert_eq!(plain, (after, 0.0), "speculation changes no text");
+    let info = server.get("/model_info").await.ok();
+    assert_eq!(info["model_path"], other);
+    assert_eq!(info["weight_version"], "other");
+    assert_eq!(info["speculative"]["draft_model_path"], other);
+
+    // And back, with nothing left over.
+    let back = demo();
+    let back = json!({"model_path": back, "draft_model_path": back});
+    server.ok(PATH, &back).await;
+    assert_eq!(text(&server, &json!({})).await.0, before);
+    let metrics = server.metrics().await;
+    assert_eq!(metrics.value("lockstep_kv_leaked_pages"), 0.0);
+    assert_eq!(metrics.value("lockstep_kv_tokens_used"), 0.0);
+}
+
+#[tokio::test]
+async fn folders_that_do_not_fit_leave_everything_as_it_was() {
+    let _turn = turns::shared().await;
+    let parent = tempfile::tempdir().expect("a folder");
+    let server = server().await;
+    let (before, _) = text(&server, &json!({})).await;
+    let wide = parent.path().join("wide");
+    copy_demo(&wide);
+    let config = wide.join("config.json");
+    let mut described: Value =
+        serde_json::from_slice(&fs::read(&config).expect("read")).expect("JSON");
+    described["intermediate_size"] = json!(640);
+    fs::write(&config, described.to_string()).expect("written");
+    let cut = parent.path().join("cut");
+    copy_demo(&cut);
+    let weights = cut.join("model.safetensors");
+    let bytes = fs::read(&weights).expect("read");
+    fs::write(&weights, &bytes[..bytes.len() / 2]).expect("written");
+    let none = parent.path().join("none");
+    for (target, draft) in [
+        (&none, None),
+        (&wide, None),
+        (&cut, None),
+        (&demo(), Some(&wide)),
+        (&demo(), Some(&cut)),
+    ] {
+        let mut update = json!({"model_path": target});
+        if let Some(draft) = draft {
+            update["draft_model_path"] = json!(draft);
+        }
+        let answer = server.post(PATH, &update).await;
+        assert_eq!(answer.status, 400, "{update}: {}", answer.text);
+        assert_eq!(answer.json()["success"], false);
+        let (after, share) = text(&server, &json!({})).await;
+        assert_eq!(after, before, "{update}");
+        assert!(share > 0.9, "{update}: {share}");
+    }
+}

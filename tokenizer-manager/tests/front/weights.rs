@@ -1,0 +1,169 @@
+//! Other weights while the server runs.
+
+use lockstep_proto::pb::lockstep::{
+    ErrorKind, FinishReason, RequestError, UpdateWeightsRequest, UpdateWeightsResponse,
+    WeightsInUse,
+};
+use serde_json::{Value, json};
+
+use super::{
+    harness::{Front, start, start_with},
+    mock::ids,
+};
+
+const PATH: &str = "/update_weights_from_disk";
+
+async fn model_info(front: &Front) -> Value {
+    serde_json::from_str(&front.get("/model_info").await.1).expect("json")
+}
+
+#[tokio::test]
+async fn target_and_draft_are_updated_together() {
+    let front = start().await;
+    let before = model_info(&front).await;
+    assert_eq!(before["weight_version"], "default");
+    for field in ["draft_model_path", "speculative_draft_model_path"] {
+        let body = json!({
+            "model_path": "/models/new", field: "/models/head", "abort_all_requests": true,
+            "flush_cache": true, "weight_version": "v2", "load_format": "auto",
+        });
+        let (answer, ()) = tokio::join!(front.ok(PATH, &body), async {
+            let (update, reply) = front.mock.update().await;
+            let expected = UpdateWeightsRequest {
+                model_path: "/models/new".to_owned(),
+                draft_path: Some("/models/head".to_owned()),
+                abort_all: true,
+                version: Some("v2".to_owned()),
+            };
+            assert_eq!(update, expected);
+            let answer = UpdateWeightsResponse {
+                error: None,
+                paused_requests: 3,
+            };
+            reply.send(answer).expect("awaited");
+        });
+        assert_eq!(answer["success"], true);
+        assert_eq!(answer["num_paused_requests"], 3);
+        assert!(answer["message"].is_string());
+    }
+}
+
+#[tokio::test]
+async fn answers_name_the_weights_they_come_of() {
+    let front = start_with(|engine, _| {
+        engine.speculation.algorithm = Some("EAGLE3".to_owned());
+        engine.speculation.num_steps = 3;
+    })
+    .await;
+    let body = json!({"text": "ab"});
+    for version in ["default", "v2"] {
+        let (answer, ()) = tokio::join!(front.ok("/generate", &body), async {
+            // The request waits while the weights change.
+            let job = front.mock.job().await;
+            if version != "default" {
+                front.mock.announce(WeightsInUse {
+                    model_path: "/models/new".to_owned(),
+                    draft_path: Some("/models/head".to_owned()),
+                    version: version.to_owned(),
+                });
+            }
+            job.tokens(&ids("x"));
+            job.finish(FinishReason::Stop, 1);
+        });
+        assert_eq!(answer["meta_info"]["weight_version"], version);
+    }
+    let info = model_info(&front).await;
+    assert_eq!(info["model_path"], "/models/new");
+    assert_eq!(info["weight_version"], "v2");
+    assert_eq!(info["quantization"], "none");
+    let speculative = &info["speculative"];
+    assert_eq!(speculative["algorithm"], "EAGLE3");
+    assert_eq!(speculative["draft_model_path"], "/models/head");
+    let (_, text) = front.get("/server_info").await;
+    let server: Value = serde_json::from_str(&text).expect("json");
+    assert_eq!(server["weights"]["version"], "v2");
+    assert_eq!(server["config"]["speculation"]["num_steps"], 3);
+}
+
+#[tokio::test]
+async fn a_refusal_has_sglangs_fields_and_the_error_object() {
+    let front = start().await;
+    let body = json!({"model_path": "/models/other"});
+    let ((status, text), ()) = tokio::join!(front.post(PATH, &body), async {
+        let (update, reply) = front.mock.update().await;
+        assert_eq!((update.draft_path, update.abort_all), (None, false));
+        let error = RequestError {
+            kind: ErrorKind::Invalid.into(),
+            message: "hidden_size is 512, not 256".to_owned(),
+            ..RequestError::default()
+        };
+        let answer = UpdateWeightsResponse {
+            error: Some(error),
+            paused_requests: 0,
+        };
+        reply.send(answer).expect("awaited");
+    });
+    assert_eq!(status, 400, "{text}");
+    let answer: Value = serde_json::from_str(&text).expect("json");
+    assert_eq!(answer["success"], false);
+    assert_eq!(answer["message"], "hidden_size is 512, not 256");
+    assert_eq!(answer["num_paused_requests"], 0);
+    assert_eq!(answer["error"]["message"], answer["message"]);
+}
+
+#[tokio::test]
+async fn what_cannot_be_meant_is_refused_by_name() {
+    let front = start().await;
+    for (fields, param) in [
+        (json!({}), "model_path"),
+        (json!({"model_path": 5}), "model_path"),
+        (json!({"model_path": "some/model"}), "model_path"),
+        (json!({"model_path": ""}), "model_path"),
+        (json!({"model_path": "/a\0b"}), "model_path"),
+        (
+            json!({"model_path": "/a", "draft_model_path": "b"}),
+            "draft_model_path",
+        ),
+        (
+            json!({"model_path": "/a", "draft_model_path": "/b", "speculative_draft_model_path": "/c"}),
+            "speculative_draft_model_path",
+        ),
+        (
+            json!({"model_path": "/a", "flush_cache": false}),
+            "flush_cache",
+        ),
+        (
+            json!({"model_path": "/a", "load_format": "gguf"}),
+            "load_format",
+        ),
+        (json!({"model_path": "/a", "is_async": true}), "is_async"),
+        (
+            json!({"model_path": "/a", "keep_pause": true}),
+            "keep_pause",
+        ),
+        (
+            json!({"model_path": "/a", "weight_version": "a b"}),
+            "weight_version",
+        ),
+        (
+            json!({"model_path": "/a", "abort_all_requests": "yes"}),
+            "abort_all_requests",
+        ),
+    ] {
+        let (status, text) = front.post(PATH, &fields).await;
+        assert_eq!(status, 400, "{fields}: {text}");
+        let error: Value = serde_json::from_str(&text).expect("json");
+        assert_eq!(error["error"]["param"], param, "{fields}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn it_asks_for_the_key() {
+    let front = start_with(|engine, node| {
+        engine.server.api_key_required = true;
+        node.api_key = Some("secret".to_owned());
+    })
+    .await;
+    let (status, _) = front.post(PATH, &json!({"model_path": "/a"})).await;
+    assert_eq!(status, 401);
+}
