@@ -105,11 +105,16 @@ impl Planner {
         entry.samples_in_flight -= u32::from(row.sample);
         if entry.stage == Stage::Running {
             match row.prefill_to {
-                Some(to) => (entry.committed, entry.drafted) = (to, to),
+                Some(to) => {
+                    // A draft model may leave a single token to its next pass.
+                    let single = to == entry.committed + 1;
+                    entry.drafted = to - u32::from(single);
+                    entry.committed = to;
+                }
                 None => {
                     entry.committed += brought;
                     entry.planned -= row.most - brought;
-                    // A draft model need not have seen the last drafted token.
+                    // It need not have seen the last drafted token either.
                     entry.drafted = entry.committed - 1;
                 }
             }

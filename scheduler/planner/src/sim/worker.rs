@@ -169,7 +169,9 @@ impl SimWorker {
             if row.sample {
                 slot.sample(model, &mut out);
             }
-            slot.drafted = slot.kv_len;
+            // A draft model may leave a single token to its next pass.
+            let behind = self.config.draft_kv == DraftKv::Tokens && slot.kv_len - drafted == 1;
+            slot.drafted = slot.kv_len - u32::from(behind);
         } else {
             let depth = slot.depth(steps);
             // A step may write all of it, whatever becomes of its drafts.
@@ -188,8 +190,8 @@ impl SimWorker {
                     .min(reserve.draft_tokens - 1)
                     .max(depth),
             };
-            // A draft model has not read the last token that it drafted.
-            let behind = self.config.draft_kv == DraftKv::Tokens && brought > proposed;
+            // A draft model need not have read the last token that was accepted.
+            let behind = self.config.draft_kv == DraftKv::Tokens;
             slot.drafted = slot.kv_len - u32::from(behind);
         }
         self.cells.store_target(slot, from);

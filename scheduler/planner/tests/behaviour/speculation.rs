@@ -249,6 +249,24 @@ fn a_draft_model_may_be_one_token_behind() {
 }
 
 #[test]
+fn a_draft_model_may_leave_a_single_token_for_later() {
+    for (draft_kv, cached) in [(DraftKv::None, 9), (DraftKv::Tokens, 8)] {
+        let mut engine = engine(&PlannerConfig {
+            page_size: 1,
+            ..drafting(draft_kv)
+        });
+        // The second prompt has one token more than is cached.
+        for (id, len) in [(1, 8), (2, 9), (3, 12)] {
+            submit(&mut engine, id, request(prompt(1, len), 1));
+            run(&mut engine);
+        }
+        assert_eq!(finish(&engine, 2).usage.cached_tokens, 8, "{draft_kv:?}");
+        let third = finish(&engine, 3).usage.cached_tokens;
+        assert_eq!(third, cached, "{draft_kv:?}");
+    }
+}
+
+#[test]
 fn who_opts_out_is_charged_without_speculation() {
     let tight = PlannerConfig {
         num_pages: 1 + 20,
