@@ -101,7 +101,7 @@ fn drafting_allocates_nothing() {
         let limits = ForwardLimits {
             max_tokens: 8,
             positions: 16,
-            logit_block_rows: 4,
+            logit_block_rows: 1,
         };
         let silent = &mut |_| {};
         let mut model = Transformer::load(&mut backend, &target, limits, silent).unwrap();

@@ -40,6 +40,8 @@ pub(super) struct Buffers<B: Backend> {
     pub logits: B::Tensor,
     /// The same on the host, where the device's memory can't be read.
     pub host_logits: Vec<f32>,
+    /// Logits of more states than a block has rows.
+    pub collected: Vec<f32>,
     pub picks: Picks,
 }
 
@@ -67,6 +69,7 @@ impl<B: Backend> Buffers<B> {
             head_normed: backend.tensor(block, hidden)?,
             logits: backend.tensor(block, sizes.vocab)?,
             host_logits: Vec::new(),
+            collected: collected(sizes)?,
             picks: Picks::new(tokens),
         })
     }
@@ -77,4 +80,19 @@ impl<B: Backend> Buffers<B> {
         backend.set_rows(&mut self.embedded, rows);
         backend.set_rows(&mut self.joined, rows);
     }
+}
+
+/// Room for one state of every slot, as chains need it, where that takes more
+/// than a block. Trees may make it grow once.
+fn collected(sizes: &Sizes) -> Result<Vec<f32>, BackendError> {
+    let mut collected = Vec::new();
+    if sizes.requests > sizes.limits.logit_block_rows {
+        let elements = sizes.requests.saturating_mul(sizes.vocab);
+        let no_room = |_| BackendError::OutOfMemory {
+            what: "draft logits",
+            bytes: elements.saturating_mul(size_of::<f32>()),
+        };
+        collected.try_reserve_exact(elements).map_err(no_room)?;
+    }
+    Ok(collected)
 }

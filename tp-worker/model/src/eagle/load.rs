@@ -17,9 +17,8 @@ use crate::{
 
 impl<B: Backend> EagleHead<B> {
     /// Opens `draft.model.path`, checks and packs every tensor and allocates
-    /// the buffers: passes of at most `limits.max_tokens` tokens, logits of at
-    /// most `limits.logit_block_rows` states at a time, roots for `requests`
-    /// slots. `backend` must be solo; `target` is the model it drafts for.
+    /// the buffers: passes of at most `limits.max_tokens` tokens, logits in
+    /// blocks of `limits.logit_block_rows`, roots for `requests` slots. `backend` must be solo; `target` is the model it drafts for.
     ///
     /// # Errors
     /// [`ModelError`]: what is wrong with the files or the memory.

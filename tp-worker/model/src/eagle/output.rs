@@ -1,5 +1,7 @@
 //! Hidden states to logits.
 
+use std::mem::take;
+
 use lockstep_backend::Backend;
 
 use super::{EagleHead, HiddenSource, Wiring};
@@ -7,12 +9,13 @@ use crate::{ModelError, Tables, limits::fits, solo};
 
 impl<B: Backend> EagleHead<B> {
     /// What the head predicts from each of `sources`, `[sources, vocab]` on the
-    /// host; columns are the head's tokens, see [`Self::target_token`].
+    /// host; columns are the head's tokens, see [`Self::target_token`]. At most
+    /// [`crate::ForwardLimits::logit_block_rows`] are computed at a time and
+    /// read where they are; more are collected.
     ///
     /// # Errors
-    /// [`ModelError::TooLarge`] for more sources than
-    /// [`crate::ForwardLimits::logit_block_rows`]; [`ModelError::NoHiddenState`];
-    /// [`ModelError::NotSolo`].
+    /// [`ModelError::TooLarge`] for more sources than a pass has tokens;
+    /// [`ModelError::NoHiddenState`]; [`ModelError::NotSolo`].
     pub fn logits(
         &mut self,
         backend: &mut B,
@@ -20,12 +23,30 @@ impl<B: Backend> EagleHead<B> {
         sources: &[HiddenSource],
     ) -> Result<&[f32], ModelError> {
         solo::check(backend)?;
-        let (rows, most) = (sources.len(), self.limits.logit_block_rows);
-        fits("rows of draft logits", rows, most)?;
+        let block = self.limits.logit_block_rows;
+        fits("draft logits", sources.len(), self.limits.max_tokens)?;
+        if sources.len() <= block {
+            return self.logit_block(backend, tables, sources);
+        }
+        let mut collected = take(&mut self.buffers.collected);
+        collected.clear();
+        for sources in sources.chunks(block) {
+            collected.extend_from_slice(self.logit_block(backend, tables, sources)?);
+        }
+        self.buffers.collected = collected;
+        Ok(&self.buffers.collected)
+    }
+
+    fn logit_block(
+        &mut self,
+        backend: &mut B,
+        tables: Tables<'_, B>,
+        sources: &[HiddenSource],
+    ) -> Result<&[f32], ModelError> {
+        let (b, rows) = (&mut self.buffers, sources.len());
         if rows == 0 {
             return Ok(&[]);
         }
-        let b = &mut self.buffers;
         b.picks.sort(sources, self.requests, self.outputs)?;
         backend.set_rows(&mut b.head_input, rows);
         backend.set_rows(&mut b.logits, rows);

@@ -134,7 +134,7 @@ fn states_that_are_not_there_are_errors() {
             ..
         })
     ));
-    let error = head.logits(backend, tables, &sources[..most.logit_block_rows + 1]);
+    let error = head.logits(backend, tables, &sources[..most.max_tokens + 1]);
     assert!(matches!(
         error,
         Err(ModelError::TooLarge {
