@@ -15,7 +15,8 @@ pub(super) struct Capture<B: Backend> {
 
 impl<B: Backend> Transformer<B> {
     /// From now on passes keep what `spec` says, in memory allocated here;
-    /// an empty one keeps nothing. All ranks must ask for the same.
+    /// an empty one keeps nothing. Ranks may differ in layers, but must agree
+    /// on the last hidden state, which takes collectives over every token.
     ///
     /// # Errors
     /// [`ModelError::NoSuchLayer`]; [`ModelError::Backend`] when memory is short.
@@ -37,7 +38,7 @@ impl<B: Backend> Transformer<B> {
     }
 
     /// What the last pass kept, `[tokens of the pass, width of the capture]`,
-    /// rows in batch order; `None` where nothing is kept. Equal on all ranks.
+    /// rows in batch order; `None` where nothing is kept. The same bits on all ranks.
     pub fn features(&self) -> Option<&B::Tensor> {
         self.capture.as_ref().map(|capture| &capture.features)
     }
