@@ -18,7 +18,7 @@ impl<B: Backend + 'static> Registry<B> {
             .with(Eagle)
             .with(Eagle3)
             .with(Standalone)
-            .with(Ngram)
+            .with(Ngram::default())
             .with(NextN)
     }
 }

@@ -13,6 +13,14 @@ pub enum DraftError {
     /// Nobody registered an algorithm of that name.
     #[error("no speculative algorithm is called {0}; this program was built without it")]
     Unknown(String),
+    /// A drafter did what none may.
+    #[error("{algorithm} broke the rules of drafters: {reason}")]
+    Rules {
+        /// The algorithm.
+        algorithm: String,
+        /// What it did, and the rule.
+        reason: String,
+    },
     /// What the configuration promised is not there.
     #[error("{algorithm} can't start: {reason}")]
     Config {

@@ -10,6 +10,7 @@
 
 mod builtin;
 mod choose;
+pub mod conformance;
 mod drafter;
 mod drafts;
 mod eagle;

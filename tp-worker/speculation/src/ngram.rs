@@ -19,9 +19,12 @@ use history::{History, Match, PLACES};
 
 pub use corpora::{Corpora, Corpus, CorpusError, MAX_CORPORA, MAX_CORPUS_TOKENS};
 
-/// The algorithm: no draft model, nothing on the device.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct Ngram;
+/// The algorithm: no draft model, nothing on the device. All that are built from
+/// one draft from the same corpora, also after new weights were loaded.
+#[derive(Debug, Default, Clone)]
+pub struct Ngram {
+    corpora: Corpora,
+}
 
 impl Algorithm for Ngram {
     fn name(&self) -> &str {
@@ -84,7 +87,12 @@ impl<B: Backend> Drafting<B> for Ngram {
     fn build(&self, build: Build<'_, B>) -> Result<Box<dyn Drafter<B>>, DraftError> {
         let steps = build.speculation.num_steps;
         let ngram = build.speculation.ngram;
-        Ok(Box::new(NgramDrafter::new(ngram, steps, build.requests)))
+        Ok(Box::new(NgramDrafter::new(
+            ngram,
+            steps,
+            build.requests,
+            self.corpora.clone(),
+        )))
     }
 }
 
@@ -124,7 +132,7 @@ enum Source {
 }
 
 impl NgramDrafter {
-    fn new(ngram: NgramConfig, steps: usize, requests: usize) -> Self {
+    fn new(ngram: NgramConfig, steps: usize, requests: usize, corpora: Corpora) -> Self {
         let shortest = ngram.min_match.max(1);
         let longest = ngram.max_match.max(shortest);
         let slot = || Slot {
@@ -137,7 +145,7 @@ impl NgramDrafter {
             window: window(&ngram, steps),
             slots: std::iter::repeat_with(slot).take(requests).collect(),
             trie: trie::Trie::new(ngram.capacity),
-            corpora: corpora::View::new(Corpora::new(longest)),
+            corpora: corpora::View::new(corpora),
             found: Continuations::default(),
             matches: Vec::new(),
         }
@@ -178,7 +186,7 @@ impl NgramDrafter {
             self.found.add_path(rank, piece.take(shape.steps));
         }
         for index in self.corpora.indices() {
-            if let Some((places, len)) = index.find(text, self.shortest) {
+            if let Some((places, len)) = index.find(text, self.shortest..=self.longest) {
                 let rank = rank(self.longest, len, Source::Corpus);
                 let stride = places.len().div_ceil(PLACES);
                 for place in places.iter().step_by(stride) {

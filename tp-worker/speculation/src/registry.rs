@@ -87,6 +87,20 @@ impl<B: Backend> Registry<B> {
         self
     }
 
+    /// The same names for what `f` makes of each.
+    pub(crate) fn map<D: Drafting<B> + 'static>(
+        &self,
+        f: impl Fn(Arc<dyn Drafting<B>>) -> Arc<D>,
+    ) -> Self {
+        let known = self.known.iter();
+        let known = known.map(|(name, algorithm)| -> (String, Arc<dyn Drafting<B>>) {
+            (name.clone(), f(algorithm.clone()))
+        });
+        Self {
+            known: known.collect(),
+        }
+    }
+
     /// As configuration sees them.
     pub fn algorithms(&self) -> Algorithms {
         let mut algorithms = Algorithms::default();

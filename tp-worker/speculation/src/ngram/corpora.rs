@@ -20,15 +20,13 @@ pub const MAX_CORPORA: usize = 64;
 
 /// A handle on the texts that NGRAM drafts from beside the served ones. Clones
 /// share them; changes take effect with the next step.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Corpora {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Shared {
-    /// The longest match that is ever looked up.
-    longest: usize,
     /// Changes with every change, so that readers need no lock to see that
     /// there was none.
     version: AtomicU64,
@@ -82,17 +80,6 @@ pub enum CorpusError {
 }
 
 impl Corpora {
-    /// None yet. `longest` is the longest match that is looked up, in tokens.
-    pub fn new(longest: usize) -> Self {
-        Self {
-            shared: Arc::new(Shared {
-                longest,
-                version: AtomicU64::new(0),
-                corpora: Mutex::default(),
-            }),
-        }
-    }
-
     /// Adds a corpus, in place of one of the same name. Sorting it takes about a
     /// second per million tokens, on the caller's thread.
     ///
@@ -100,7 +87,7 @@ impl Corpora {
     /// [`CorpusError`]; nothing has changed then.
     pub fn insert(&self, name: &str, tokens: Vec<u32>) -> Result<(), CorpusError> {
         self.check(name, tokens.len(), &self.corpora())?;
-        let index = Arc::new(Index::new(tokens, self.shared.longest));
+        let index = Arc::new(Index::new(tokens));
         let mut corpora = self.corpora();
         // Others may have come while this one was sorted.
         self.check(name, index.tokens(), &corpora)?;
@@ -214,7 +201,7 @@ mod tests {
 
     #[test]
     fn corpora_come_and_go_and_views_follow() {
-        let corpora = Corpora::new(4);
+        let corpora = Corpora::default();
         let mut view = View::new(corpora.clone());
         assert!(view.indices().is_empty());
         corpora.insert("b", vec![1, 2, 3]).unwrap();
@@ -236,7 +223,7 @@ mod tests {
 
     #[test]
     fn limits_are_errors_that_change_nothing() {
-        let corpora = Corpora::new(1);
+        let corpora = Corpora::default();
         let short = corpora.insert("x", vec![1]).unwrap_err();
         assert!(matches!(short, CorpusError::Short { tokens: 1, .. }));
         let long = corpora.insert("x", vec![1; MAX_CORPUS_TOKENS + 1]);

@@ -9,7 +9,7 @@ const CONFIG: NgramConfig = NgramConfig {
 };
 
 fn drafter() -> NgramDrafter {
-    NgramDrafter::new(CONFIG, 4, 2)
+    NgramDrafter::new(CONFIG, 4, 2, Corpora::default())
 }
 
 fn row(steps: usize, topk: usize, most: usize) -> DraftRow {
@@ -110,10 +110,12 @@ fn a_memory_that_holds_no_window_is_refused() {
         },
         ..SpeculationConfig::none()
     };
-    let error = Ngram.validate(&speculation, &target).unwrap_err();
+    let error = Ngram::default()
+        .validate(&speculation, &target)
+        .unwrap_err();
     assert!(error.to_string().contains("Give at least 11"), "{error}");
     speculation.ngram.capacity = 11;
-    Ngram.validate(&speculation, &target).unwrap();
+    Ngram::default().validate(&speculation, &target).unwrap();
     let error = crate::NextN.load_draft(None, &target).unwrap_err();
     assert!(error.to_string().contains("EAGLE3"), "{error}");
 }

@@ -1,0 +1,146 @@
+//! What every algorithm must keep to, checked from the outside.
+//!
+//! [`answers`] checks what an algorithm says of itself. [`watch`] puts a guard
+//! around every drafter of a registry, which checks each draft before it is
+//! verified. A battery that drives a real worker through them, and compares
+//! texts, is in the crate of the worker.
+
+mod guard;
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use lockstep_backend::Backend;
+use lockstep_config::{Algorithm, DraftKv, ModelConfig};
+
+use crate::{Drafts, Registry};
+
+/// What an algorithm's answers contradict, one sentence each. `draft` is a folder
+/// that it can draft with, where it needs one.
+pub fn answers(
+    algorithm: &dyn Algorithm,
+    target: &ModelConfig,
+    draft: Option<&Path>,
+) -> Vec<String> {
+    let capabilities = algorithm.capabilities();
+    let shape = algorithm.default_shape();
+    let name = algorithm.name();
+    let mut wrong = Vec::new();
+    let mut rule = |holds: bool, rule: &str| {
+        if !holds {
+            wrong.push(format!("{name}: {rule}"));
+        }
+    };
+    let named = !name.is_empty() && name == name.to_ascii_uppercase();
+    rule(named, "a name is in capitals");
+    rule(!algorithm.summary().is_empty(), "a summary says something");
+    rule(shape.num_steps >= 1, "the default shape has a step");
+    if shape.topk == 1 {
+        let chain = shape.num_draft_tokens == shape.num_steps + 1;
+        rule(
+            chain,
+            "a default chain has a token per step and the last known one",
+        );
+    } else {
+        let tree = capabilities.supports_tree;
+        rule(tree, "a default shape with branches needs supports_tree");
+    }
+    let model = capabilities.needs_draft_model;
+    let keeps = capabilities.draft_kv != DraftKv::None;
+    rule(model || !keeps, "draft keys and values need a draft model");
+    let passes = capabilities.supports_target_verify_for_draft;
+    rule(
+        model || !passes,
+        "passes of the draft model need a draft model",
+    );
+    for tokens in 2..=64 {
+        let verified = algorithm.tokens_per_request_for_verify(tokens, false);
+        rule(verified >= tokens, "the target verifies all drafted tokens");
+        let drafted = algorithm.tokens_per_request_for_verify(tokens, true);
+        let own = passes || drafted == tokens;
+        rule(
+            own,
+            "a width of its own on the draft model needs supports_target_verify_for_draft",
+        );
+    }
+    let none = algorithm.load_draft(None, target);
+    if model {
+        rule(
+            none.is_err(),
+            "without a folder, a draft model can't be loaded",
+        );
+        let loaded = draft.map(|path| algorithm.load_draft(Some(path), target));
+        let loaded = matches!(loaded, Some(Ok(Some(_))));
+        rule(loaded, "the draft model of the battery can be loaded");
+    } else {
+        rule(
+            !matches!(none, Ok(Some(_))),
+            "without needs_draft_model nothing is loaded",
+        );
+    }
+    wrong.dedup();
+    wrong
+}
+
+/// The same algorithms, each with a guard, and what the guards find.
+///
+/// A drafter that breaks a rule fails with [`crate::DraftError::Rules`], so that
+/// nothing behind it has to cope.
+pub fn watch<B: Backend + 'static>(registry: &Registry<B>) -> (Registry<B>, Findings) {
+    let findings = Findings::default();
+    let watched = registry.map(|algorithm| {
+        let findings = findings.clone();
+        Arc::new(guard::Guarded::new(algorithm, findings))
+    });
+    (watched, findings)
+}
+
+/// What guards have seen. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Findings(Arc<Mutex<Seen>>);
+
+#[derive(Debug, Default)]
+struct Seen {
+    drafted: usize,
+    branched: usize,
+    all: DefaultHasher,
+}
+
+impl Findings {
+    /// Tokens that were drafted.
+    pub fn drafted(&self) -> usize {
+        self.seen(|seen| seen.drafted)
+    }
+
+    /// Rows that were no chains.
+    pub fn branched(&self) -> usize {
+        self.seen(|seen| seen.branched)
+    }
+
+    /// A digest of all drafts in order: equal for drafters that do the same.
+    pub fn digest(&self) -> u64 {
+        self.seen(|seen| seen.all.finish())
+    }
+
+    fn take(&self, drafts: &Drafts) {
+        self.seen(|seen| {
+            for row in 0..drafts.rows() {
+                let nodes = drafts.nodes(row);
+                seen.drafted += nodes.len();
+                seen.branched += usize::from(!drafts.is_chain(row));
+                nodes.len().hash(&mut seen.all);
+                for node in nodes {
+                    (node.token, node.parent).hash(&mut seen.all);
+                }
+            }
+        });
+    }
+
+    fn seen<T>(&self, f: impl FnOnce(&mut Seen) -> T) -> T {
+        // Numbers that a panicking holder has left are still numbers.
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
