@@ -1,0 +1,274 @@
+//! A battery that every speculative algorithm has to pass.
+//!
+//! It runs an algorithm in a real worker on the CPU: chains and trees, prompts
+//! in chunks, prefixes from the cache, depths that change from step to step and
+//! differ between requests, aborts, retractions, steps without rows, texts up to
+//! the end of the context. Guards check every draft (see
+//! [`lockstep_speculation::conformance`]), texts must be those without
+//! speculation, and a second run must draft the same.
+//!
+//! Run it over an algorithm of your own, with a small model:
+//!
+//! ```no_run
+//! use lockstep_speculation::Registry;
+//! use lockstep_tp_worker::conformance;
+//!
+//! let registry = Registry::builtin();
+//! conformance::check(&registry, "NGRAM", "path/to/model".as_ref(), None)?;
+//! # Ok::<(), conformance::ConformanceError>(())
+//! ```
+
+mod play;
+mod requests;
+
+use std::path::{Path, PathBuf};
+
+use lockstep_backend_cpu::CpuBackend;
+use lockstep_config::{
+    Algorithm, ConfigError, EngineConfig, Hardware, ModelConfig, ServeArgs, SpeculationConfig,
+    args::{DtypeArg, SpeculationArgs, VerificationArg},
+    resolve,
+};
+use lockstep_speculation::{
+    Registry,
+    conformance::{answers, watch},
+};
+
+use crate::worker::{WorkerError, local::LocalGroup};
+use play::Play;
+
+/// What an algorithm did not keep to.
+#[derive(Debug, thiserror::Error)]
+pub enum ConformanceError {
+    /// It is not in the registry.
+    #[error("no algorithm is called {0}")]
+    Unknown(String),
+    /// Its answers contradict each other.
+    #[error("{}", .0.join("; "))]
+    Answers(Vec<String>),
+    /// A shape that its capabilities promise can't be configured, or the model
+    /// can't be used.
+    #[error("{run}: {source}")]
+    Config {
+        /// Which run.
+        run: String,
+        /// Why.
+        source: Box<ConfigError>,
+    },
+    /// A worker ended: a guard stopped a draft, or the drafter failed.
+    #[error("{run}: {source}")]
+    Worker {
+        /// Which run.
+        run: String,
+        /// Why.
+        source: Box<WorkerError>,
+    },
+    /// Speculation changed a text.
+    #[error("{run}: request {request} became {found:?}, without speculation it is {expected:?}")]
+    Text {
+        /// Which run.
+        run: String,
+        /// The request.
+        request: usize,
+        /// Its tokens without speculation.
+        expected: Vec<u32>,
+        /// Its tokens.
+        found: Vec<u32>,
+    },
+    /// The same requests were drafted for in another way.
+    #[error("{run}: a second run of the same requests drafted something else")]
+    Differs {
+        /// Which run.
+        run: String,
+    },
+    /// Nothing was ever drafted, so that nothing was checked.
+    #[error("{run}: nothing was drafted")]
+    Idle {
+        /// Which run.
+        run: String,
+    },
+}
+
+/// What a passed battery saw.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Runs of all requests.
+    pub runs: usize,
+    /// Tokens drafted.
+    pub drafted: usize,
+    /// Rows that were drafted as trees with branches.
+    pub trees: usize,
+    /// Drafted tokens that were accepted.
+    pub accepted: usize,
+}
+
+/// Positions of a request at the most.
+const CONTEXT: usize = 128;
+/// Requests that run at once: fewer than there are, so that slots change hands.
+const SLOTS: usize = 3;
+/// Tokens of a page.
+const PAGE_SIZE: usize = 16;
+
+/// Runs the battery over the algorithm of `registry` called `name`, with the
+/// model folder `target` and, for algorithms that need one, a draft's.
+///
+/// # Errors
+/// [`ConformanceError`]: the first rule that is broken.
+pub fn check(
+    registry: &Registry<CpuBackend>,
+    name: &str,
+    target: &Path,
+    draft: Option<&Path>,
+) -> Result<Report, ConformanceError> {
+    let algorithms = registry.algorithms();
+    let algorithm = algorithms
+        .find(name)
+        .ok_or_else(|| ConformanceError::Unknown(name.to_owned()))?;
+    let model = ModelConfig::load(target).map_err(|error| ConformanceError::Config {
+        run: "the target".to_owned(),
+        source: Box::new(error.into()),
+    })?;
+    let wrong = answers(algorithm.as_ref(), &model, draft);
+    if !wrong.is_empty() {
+        return Err(ConformanceError::Answers(wrong));
+    }
+    let mut battery = Battery {
+        registry,
+        algorithm: algorithm.as_ref(),
+        target,
+        draft,
+        expected: Vec::new(),
+    };
+    let mut report = Report::default();
+    for shape in Shape::all(algorithm.as_ref()) {
+        battery.run(&shape, &mut report)?;
+    }
+    Ok(report)
+}
+
+struct Battery<'a> {
+    registry: &'a Registry<CpuBackend>,
+    algorithm: &'a dyn Algorithm,
+    target: &'a Path,
+    draft: Option<&'a Path>,
+    /// Texts without speculation, once they are known.
+    expected: Vec<Vec<u32>>,
+}
+
+/// How much is drafted in a run, and how it is verified.
+struct Shape {
+    name: &'static str,
+    /// Steps, branches, tokens; the algorithm's own where there are none.
+    sizes: Option<[usize; 3]>,
+    verification: Option<VerificationArg>,
+    /// The algorithm may refuse it.
+    optional: bool,
+}
+
+impl Shape {
+    /// What an algorithm promises to draft.
+    fn all(algorithm: &dyn Algorithm) -> Vec<Self> {
+        let capabilities = algorithm.capabilities();
+        let shape = |name, sizes, optional| Self {
+            name,
+            sizes,
+            verification: None,
+            optional,
+        };
+        let mut all = vec![
+            shape("its own shape", None, false),
+            shape("chains of one step", Some([1, 1, 2]), true),
+            shape("chains of six steps", Some([6, 1, 7]), true),
+        ];
+        if capabilities.supports_tree {
+            all.push(shape("trees", Some([3, 3, 9]), false));
+        }
+        if capabilities.draft_probabilities {
+            all.push(Self {
+                verification: Some(VerificationArg::Rejection),
+                ..shape("sampled drafts", None, false)
+            });
+        }
+        all
+    }
+}
+
+impl Battery<'_> {
+    fn run(&mut self, shape: &Shape, report: &mut Report) -> Result<(), ConformanceError> {
+        let run = format!("{} with {}", self.algorithm.name(), shape.name);
+        let config = match self.config(shape) {
+            Ok(config) => config,
+            Err(_) if shape.optional => return Ok(()),
+            Err(source) => {
+                let source = Box::new(source);
+                return Err(ConformanceError::Config { run, source });
+            }
+        };
+        let failed = |source| ConformanceError::Worker {
+            run: run.clone(),
+            source: Box::new(source),
+        };
+        if self.expected.is_empty() {
+            let mut plain = config.clone();
+            plain.speculation = SpeculationConfig::none();
+            let play = Play::new(&plain, self.registry).and_then(Play::run);
+            self.expected = play.map_err(failed)?.texts;
+        }
+        let mut digests = Vec::new();
+        for _ in 0..2 {
+            let (watched, findings) = watch(self.registry);
+            let found = Play::new(&config, &watched)
+                .and_then(Play::run)
+                .map_err(failed)?;
+            let texts = self.expected.iter().zip(&found.texts);
+            for (request, (expected, found)) in texts.enumerate() {
+                // Sampled drafts are lossless in law, not text by text.
+                let greedy = requests::all()[request].sampling.temperature == 0.0;
+                if expected != found && (greedy || shape.verification.is_none()) {
+                    return Err(ConformanceError::Text {
+                        run,
+                        request,
+                        expected: expected.clone(),
+                        found: found.clone(),
+                    });
+                }
+            }
+            if findings.drafted() == 0 {
+                return Err(ConformanceError::Idle { run });
+            }
+            report.runs += 1;
+            report.drafted += findings.drafted();
+            report.trees += findings.branched();
+            report.accepted += found.accepted;
+            digests.push(findings.digest());
+        }
+        if digests[0] != digests[1] {
+            return Err(ConformanceError::Differs { run });
+        }
+        Ok(())
+    }
+
+    fn config(&self, shape: &Shape) -> Result<EngineConfig, ConfigError> {
+        let mut args = ServeArgs::default();
+        args.model.model_path = Some(self.target.to_owned());
+        args.model.dtype = Some(DtypeArg::Float32);
+        args.model.context_length = Some(CONTEXT);
+        args.parallel.tp_size = Some(1);
+        args.parallel.threads_per_rank = Some(1);
+        args.memory.page_size = Some(PAGE_SIZE);
+        args.memory.max_total_tokens = Some(requests::all().len() * 2 * CONTEXT);
+        args.schedule.max_running_requests = Some(SLOTS);
+        args.speculation = SpeculationArgs {
+            speculative_algorithm: Some(self.algorithm.name().to_owned()),
+            speculative_draft_model_path: self.draft.map(PathBuf::from),
+            speculative_num_steps: shape.sizes.map(|[steps, _, _]| steps),
+            speculative_eagle_topk: shape.sizes.map(|[_, topk, _]| topk),
+            speculative_num_draft_tokens: shape.sizes.map(|[_, _, tokens]| tokens),
+            speculative_verification: shape.verification,
+            ..SpeculationArgs::default()
+        };
+        let algorithms = self.registry.algorithms();
+        let resolved = resolve(&args, &Hardware::detect(), &algorithms)?;
+        Ok(resolved.value.0)
+    }
+}

@@ -1,0 +1,93 @@
+//! The battery's requests.
+
+use lockstep_proto::sampling::SamplingParams;
+
+use super::CONTEXT;
+
+/// A request, and what happens to it.
+#[derive(Debug, Clone)]
+pub(super) struct Request {
+    pub(super) prompt: Vec<u32>,
+    pub(super) sampling: SamplingParams,
+    /// Tokens at the most.
+    pub(super) tokens: usize,
+    pub(super) max_draft_steps: Option<u32>,
+    pub(super) fate: Fate,
+    /// An earlier request that its prompt begins like, whose pages it reads.
+    pub(super) shares: Option<usize>,
+}
+
+/// How a request ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// With its last token.
+    Finishes,
+    /// It leaves when it has so many tokens.
+    Aborted(usize),
+    /// It loses its slot at so many tokens and begins anew with them.
+    Retracted(usize),
+}
+
+/// All of them, in the order of arrival.
+pub(super) fn all() -> Vec<Request> {
+    let long = words(1, 70);
+    let phrase = words(2, 5).repeat(8);
+    let branch = [&long[..50], &words(3, 10)].concat();
+    vec![
+        Request::new(long.clone(), 24),
+        Request::new(words(4, 1), 12),
+        Request::new(phrase.clone(), 20).sampled(0.8),
+        // The end of the context comes first.
+        Request::new(words(5, 100), CONTEXT - 100),
+        Request::new(branch, 16).sharing(0),
+        Request::new(words(6, 90), 20).with(Fate::Aborted(3)),
+        Request::new(words(7, 20), 10).capped(0),
+        Request::new(phrase.clone(), 18).sampled(1.2).capped(1),
+        Request::new(long, 12).sharing(0),
+        Request::new(phrase, 16).with(Fate::Retracted(6)),
+        Request::new(words(8, 33), 14)
+            .sampled(0.5)
+            .with(Fate::Retracted(1)),
+    ]
+}
+
+impl Request {
+    fn new(prompt: Vec<u32>, tokens: usize) -> Self {
+        Self {
+            prompt,
+            sampling: SamplingParams::greedy(),
+            tokens,
+            max_draft_steps: None,
+            fate: Fate::Finishes,
+            shares: None,
+        }
+    }
+
+    fn sampled(mut self, temperature: f32) -> Self {
+        self.sampling.temperature = temperature;
+        self.sampling.seed = self.prompt.len() as u64;
+        self
+    }
+
+    fn sharing(mut self, other: usize) -> Self {
+        self.shares = Some(other);
+        self
+    }
+
+    fn capped(mut self, steps: u32) -> Self {
+        self.max_draft_steps = Some(steps);
+        self
+    }
+
+    fn with(mut self, fate: Fate) -> Self {
+        self.fate = fate;
+        self
+    }
+}
+
+/// Tokens that any vocabulary has, different ones for each seed.
+fn words(seed: u32, count: usize) -> Vec<u32> {
+    let step = |word: &u32| Some(word.wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
+    let words = std::iter::successors(Some(seed), step).skip(1).take(count);
+    words.map(|word| 10 + (word >> 16) % 200).collect()
+}

@@ -1,0 +1,238 @@
+//! The battery passes every algorithm that is served, and catches those that
+//! break a rule.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use lockstep_backend_cpu::CpuBackend;
+use lockstep_config::{Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, ModelConfig};
+use lockstep_speculation::{
+    Build, Device, DraftError, DraftRow, Drafter, Drafting, Drafts, Ngram, Node, Registry,
+};
+use lockstep_tp_worker::conformance::{ConformanceError, Report, check};
+
+fn model(name: &str) -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut above = here.ancestors();
+    let root = above.find(|folder| folder.join("models").is_dir());
+    let root = root.expect("the models are above this crate");
+    root.join("models").join(name)
+}
+
+fn builtin(name: &str, draft: Option<&str>) -> Result<Report, ConformanceError> {
+    let draft = draft.map(model);
+    let target = model("lockstep-demo-7m");
+    check(&Registry::builtin(), name, &target, draft.as_deref())
+}
+
+#[test]
+fn eagle_conforms() {
+    let report = builtin("EAGLE", Some("lockstep-demo-7m-eagle")).unwrap();
+    assert!(report.trees > 0 && report.accepted > 0);
+}
+
+#[test]
+fn eagle3_conforms() {
+    let report = builtin("EAGLE3", Some("lockstep-demo-7m-eagle3")).unwrap();
+    assert!(report.trees > 0 && report.accepted > 0);
+}
+
+#[test]
+fn a_standalone_draft_conforms() {
+    let report = builtin("STANDALONE", Some("lockstep-demo-1m-draft")).unwrap();
+    assert!(report.trees > 0 && report.accepted > 0);
+}
+
+#[test]
+fn ngrams_conform() {
+    let report = builtin("ngram", None).unwrap();
+    assert!(report.trees > 0 && report.accepted > 0);
+}
+
+#[test]
+fn layers_that_no_model_has_are_refused_with_the_remedy() {
+    let error = builtin("NEXTN", None).unwrap_err();
+    assert!(matches!(error, ConformanceError::Config { .. }), "{error}");
+    assert!(error.to_string().contains("NGRAM"), "{error}");
+    let error = builtin("LOOKAHEAD", None).unwrap_err();
+    assert!(matches!(error, ConformanceError::Unknown(_)), "{error}");
+}
+
+/// What an algorithm does wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// Nothing.
+    None,
+    /// It branches, and says that it does not.
+    Branches,
+    /// A row deeper than it may be.
+    TooDeep,
+    /// A child before its parent.
+    ChildFirst,
+    /// The same token twice after one node.
+    Twins,
+    /// A token that no vocabulary has.
+    Token,
+    /// Something else each time it is built.
+    Whim,
+    /// Nothing is drafted.
+    Silence,
+    /// It says that it reads hidden states, and captures none.
+    Hidden,
+    /// It says that it keeps keys and values without a model.
+    Keeps,
+    /// It says that it samples, and gives no probabilities.
+    Probabilities,
+    /// It verifies fewer tokens than it drafts.
+    Narrow,
+    /// It runs passes of a width of its own on a draft model that it has not.
+    Passes,
+}
+
+/// Drafts the last token again and again.
+#[derive(Debug)]
+struct Echo(Fault);
+
+struct EchoDrafter {
+    fault: Fault,
+    offset: u32,
+}
+
+impl Algorithm for Echo {
+    fn name(&self) -> &str {
+        "ECHO"
+    }
+    fn summary(&self) -> &str {
+        "the last token again"
+    }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            needs_draft_model: false,
+            draft_kv: match self.0 {
+                Fault::Keeps => DraftKv::Tokens,
+                _ => DraftKv::None,
+            },
+            supports_tree: self.0 == Fault::Twins,
+            supports_target_verify_for_draft: false,
+            draft_probabilities: self.0 == Fault::Probabilities,
+            carries_hidden_states: self.0 == Fault::Hidden,
+            adaptive: true,
+        }
+    }
+    fn load_draft(
+        &self,
+        _path: Option<&Path>,
+        _target: &ModelConfig,
+    ) -> Result<Option<DraftModel>, ConfigError> {
+        Ok(None)
+    }
+    fn tokens_per_request_for_verify(&self, draft_tokens: usize, is_draft: bool) -> usize {
+        match (self.0, is_draft) {
+            (Fault::Narrow, false) => draft_tokens - 1,
+            (Fault::Passes, true) => draft_tokens + 1,
+            _ => draft_tokens,
+        }
+    }
+}
+
+impl Drafting<CpuBackend> for Echo {
+    fn build(
+        &self,
+        _build: Build<'_, CpuBackend>,
+    ) -> Result<Box<dyn Drafter<CpuBackend>>, DraftError> {
+        static BUILT: AtomicU32 = AtomicU32::new(0);
+        let offset = match self.0 {
+            Fault::Whim => BUILT.fetch_add(1, Ordering::Relaxed),
+            _ => 0,
+        };
+        let fault = self.0;
+        Ok(Box::new(EchoDrafter { fault, offset }))
+    }
+}
+
+impl Drafter<CpuBackend> for EchoDrafter {
+    fn draft(
+        &mut self,
+        device: &mut Device<'_, CpuBackend>,
+        rows: &[DraftRow],
+        drafts: &mut Drafts,
+    ) -> Result<(), DraftError> {
+        for (at, row) in rows.iter().enumerate() {
+            let last = device.requests.tokens(row.slot)[row.kv_len];
+            let token = (last + self.offset) % 200;
+            let chain = (0..row.steps.min(row.most) as u32).map(|parent| (token, parent));
+            let nodes = match self.fault {
+                Fault::Silence => Vec::new(),
+                Fault::Branches => vec![(token, 0), (token + 1, 0)],
+                Fault::Twins => vec![(token, 0), (token, 0)],
+                Fault::ChildFirst => vec![(token, 2), (token, 0)],
+                Fault::Token => vec![(u32::MAX, 0)],
+                Fault::TooDeep => vec![(token, 0), (token, 1)],
+                _ => chain.collect(),
+            };
+            // Faults show where a row has room for them; the deep one in steps
+            // that are shallower than their rows.
+            let shallow = self.fault == Fault::TooDeep && row.steps > 1;
+            if row.steps > 0 && row.most >= nodes.len() && !shallow {
+                for (token, parent) in nodes {
+                    drafts.push(at, Node { token, parent });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn echo(fault: Fault) -> Result<Report, ConformanceError> {
+    let registry = Registry::empty().with(Echo(fault)).with(Ngram::default());
+    check(&registry, "ECHO", &model("lockstep-demo-7m"), None)
+}
+
+#[test]
+fn a_sound_algorithm_of_a_user_conforms() {
+    let report = echo(Fault::None).unwrap();
+    assert!(report.drafted > 0 && report.trees == 0);
+}
+
+#[test]
+fn drafts_that_break_a_rule_are_caught() {
+    for (fault, rule) in [
+        (Fault::Branches, "drafts are chains"),
+        (Fault::TooDeep, "at most `steps` deep"),
+        (Fault::ChildFirst, "parents come before children"),
+        (Fault::Twins, "children of a node differ"),
+        (Fault::Token, "tokens are the target's"),
+        (Fault::Hidden, "carries_hidden_states"),
+        (
+            Fault::Probabilities,
+            "a sampled draft has its probabilities",
+        ),
+    ] {
+        let error = echo(fault).unwrap_err();
+        assert!(matches!(error, ConformanceError::Worker { .. }), "{error}");
+        assert!(error.to_string().contains(rule), "{fault:?}: {error}");
+    }
+}
+
+#[test]
+fn answers_that_contradict_each_other_are_caught() {
+    for (fault, rule) in [
+        (Fault::Keeps, "draft keys and values need a draft model"),
+        (Fault::Narrow, "the target verifies all drafted tokens"),
+        (Fault::Passes, "needs supports_target_verify_for_draft"),
+    ] {
+        let error = echo(fault).unwrap_err();
+        assert!(matches!(error, ConformanceError::Answers(_)), "{error}");
+        assert!(error.to_string().contains(rule), "{fault:?}: {error}");
+    }
+}
+
+#[test]
+fn drafters_that_do_nothing_or_not_the_same_are_caught() {
+    let error = echo(Fault::Silence).unwrap_err();
+    assert!(matches!(error, ConformanceError::Idle { .. }), "{error}");
+    let error = echo(Fault::Whim).unwrap_err();
+    assert!(matches!(error, ConformanceError::Differs { .. }), "{error}");
+}
