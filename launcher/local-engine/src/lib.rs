@@ -12,6 +12,7 @@ use lockstep_backend_cpu::CpuBackend;
 use lockstep_config::EngineConfig;
 use lockstep_planner::{
     IntegrityError, Load, Millis, Planner, PlannerConfig, PlannerError, RequestId,
+    SpeculationCounters,
 };
 use lockstep_proto::request::{ErrorKind, Output, Request, RequestError};
 use lockstep_speculation::Registry;
@@ -112,6 +113,13 @@ impl LocalEngine {
         })
     }
 
+    /// Sets how careful admission is, see [`Planner::with_conservativeness`].
+    #[must_use]
+    pub fn with_conservativeness(mut self, thousandths: u32) -> Self {
+        self.planner = self.planner.with_conservativeness(thousandths);
+        self
+    }
+
     /// What each rank runs on.
     pub fn descriptions(&self) -> &[String] {
         self.group.descriptions()
@@ -210,6 +218,17 @@ impl LocalEngine {
     /// [`lockstep_planner::Busy`] while requests run.
     pub fn flush_cache(&mut self) -> Result<u64, lockstep_planner::Busy> {
         self.planner.flush_cache()
+    }
+
+    /// Lets decode rows draft so many steps from the next plan on, as far as
+    /// configuration and requests allow; 0 = none.
+    pub fn set_draft_steps(&mut self, steps: u32) {
+        self.planner.set_draft_steps(steps);
+    }
+
+    /// What speculation brought since the start.
+    pub fn speculation(&self) -> &SpeculationCounters {
+        self.planner.speculation()
     }
 
     /// Gauges and counters.

@@ -1,0 +1,65 @@
+//! The ways to verify that keep the law of texts and not each text.
+
+use lockstep_config::{Dtype, args::VerificationArg};
+use lockstep_proto::{request::Request, sampling::SamplingParams};
+
+use crate::{
+    goldens::GOLDENS,
+    load::idle,
+    oracle::{compare, golden_answers},
+    requests::golden,
+    setup::{Algorithm, Setup, Shape},
+};
+
+const MODES: [(VerificationArg, Shape); 3] = [
+    (VerificationArg::Rejection, Shape::chain(4)),
+    (VerificationArg::Rejection, Shape::TREE),
+    (VerificationArg::Block, Shape::chain(4)),
+];
+
+#[test]
+fn at_temperature_zero_every_mode_is_greedy() {
+    let expected = golden_answers((Dtype::Float32, 1));
+    for (mode, shape) in MODES {
+        let setup = Setup {
+            verification: Some(mode),
+            ..Setup::drafting(Dtype::Float32, 1, Algorithm::Eagle3, shape)
+        };
+        let mut engine = setup.start();
+        let found = engine.run(GOLDENS.iter().map(golden).collect()).unwrap();
+        for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            compare(&format!("{setup:?}, prompt {at}"), found, expected);
+        }
+        assert!(engine.speculation().accepted_tokens > 0, "{setup:?}");
+        idle(&mut engine);
+    }
+}
+
+/// A text depends on its request and on what is drafted, and drafts depend on
+/// the text alone.
+#[test]
+fn company_changes_no_sampled_text() {
+    let request = |(at, text)| Request {
+        sampling: SamplingParams {
+            temperature: 1.0,
+            seed: at,
+            ..SamplingParams::default()
+        },
+        ..golden(text)
+    };
+    let requests: Vec<Request> = (0u64..).zip(&GOLDENS[..24]).map(request).collect();
+    for (mode, shape) in MODES {
+        let setup = Setup {
+            verification: Some(mode),
+            ..Setup::drafting(Dtype::Float32, 1, Algorithm::Standalone, shape)
+        };
+        let mut engine = setup.start();
+        let together = engine.run(requests.clone()).unwrap();
+        for (at, request) in requests.iter().enumerate() {
+            let alone = engine.run(vec![request.clone()]).unwrap();
+            compare(&format!("{setup:?}, prompt {at}"), &alone[0], &together[at]);
+        }
+        assert!(engine.speculation().accepted_tokens > 0, "{setup:?}");
+        idle(&mut engine);
+    }
+}

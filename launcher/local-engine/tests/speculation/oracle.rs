@@ -1,0 +1,114 @@
+//! The same requests without speculation.
+
+use std::{
+    collections::BTreeMap,
+    sync::{LazyLock, Mutex},
+};
+
+use lockstep_config::Dtype;
+use lockstep_local_engine::{Completion, LocalEngine};
+use lockstep_proto::{
+    request::{FinishReason, Request, Usage},
+    sampling::TokenLogprob,
+};
+
+use crate::{
+    goldens::GOLDENS,
+    requests::{Job, golden},
+    setup::Setup,
+};
+
+/// Engines without speculation, one for each type and number of ranks: both
+/// decide over the last bits.
+#[derive(Default)]
+pub struct Oracle(BTreeMap<(&'static str, usize), LocalEngine>);
+
+impl Oracle {
+    /// The answers to `requests`, all asked at once.
+    pub fn answers<'a>(
+        &mut self,
+        (dtype, tp): (Dtype, usize),
+        requests: impl IntoIterator<Item = &'a Request>,
+    ) -> Vec<Completion> {
+        let plain = |request: &Request| Request {
+            max_draft_steps: None,
+            ..request.clone()
+        };
+        let engine = self.0.entry((dtype.name(), tp));
+        let engine = engine.or_insert_with(|| Setup::plain(dtype, tp).start());
+        engine
+            .run(requests.into_iter().map(plain).collect())
+            .unwrap()
+    }
+
+    /// [`Self::answers`], each alone.
+    pub fn alone<'a>(
+        &mut self,
+        form: (Dtype, usize),
+        jobs: impl IntoIterator<Item = &'a Job>,
+    ) -> Vec<Completion> {
+        jobs.into_iter()
+            .map(|job| self.answers(form, [&job.request]).remove(0))
+            .collect()
+    }
+}
+
+type Answers = BTreeMap<(&'static str, usize), Vec<Completion>>;
+
+/// The answers to all [`GOLDENS`], computed once.
+pub fn golden_answers(form: (Dtype, usize)) -> Vec<Completion> {
+    static KNOWN: LazyLock<Mutex<Answers>> = LazyLock::new(Mutex::default);
+    let mut known = KNOWN.lock().unwrap();
+    let answers = known.entry((form.0.name(), form.1)).or_insert_with(|| {
+        let requests: Vec<Request> = GOLDENS.iter().map(golden).collect();
+        Oracle::default().answers(form, &requests)
+    });
+    answers.clone()
+}
+
+/// Asserts that an answer is the expected one bit for bit; an aborted one is
+/// its beginning.
+pub fn compare(what: &str, found: &Completion, expected: &Completion) {
+    let finish = found.finish.as_ref().expect("it ended");
+    let wanted = expected.finish.as_ref().expect("it ended");
+    let usage = |usage: Usage| (usage.prompt_tokens, usage.completion_tokens);
+    let mut length = expected.token_ids.len();
+    if finish.outcome == Ok(FinishReason::Abort) {
+        length = found.token_ids.len();
+    } else {
+        let end = (finish.outcome.clone(), finish.matched_token);
+        assert_eq!(
+            end,
+            (wanted.outcome.clone(), wanted.matched_token),
+            "{what}: end"
+        );
+        assert_eq!(usage(finish.usage), usage(wanted.usage), "{what}: usage");
+    }
+    assert_eq!(
+        found.token_ids,
+        expected.token_ids[..length],
+        "{what}: tokens"
+    );
+    let reported = length.min(expected.logprobs.len());
+    same(what, &found.logprobs, &expected.logprobs[..reported]);
+    // A request that was aborted during its prompt has reported nothing of it.
+    if length > 0 || finish.outcome != Ok(FinishReason::Abort) {
+        same(what, &found.prompt_logprobs, &expected.prompt_logprobs);
+    }
+}
+
+/// Asserts that two lists are the same bits.
+fn same(what: &str, found: &[TokenLogprob], expected: &[TokenLogprob]) {
+    assert_eq!(found.len(), expected.len(), "{what}: positions");
+    let bits = |logprob: &TokenLogprob| {
+        let top = logprob.top.iter().map(|(id, value)| (*id, value.to_bits()));
+        let top: Vec<_> = top.collect();
+        (logprob.token_id, logprob.logprob.map(f32::to_bits), top)
+    };
+    for (position, (found, expected)) in found.iter().zip(expected).enumerate() {
+        assert!(
+            bits(found) == bits(expected),
+            "{what}: position {position} is {found:?}, not {expected:?}"
+        );
+    }
+}

@@ -1,0 +1,157 @@
+//! What is asked: the goldens, and random requests after their likeness.
+
+use lockstep_proto::{
+    request::Request,
+    sampling::{LogprobParams, SamplingParams},
+};
+use rand::{Rng, SeedableRng as _, rngs::StdRng};
+
+use crate::{
+    goldens::{GOLDENS, Golden, MAX_NEW},
+    setup::CONTEXT,
+};
+
+const VOCABULARY: u32 = 4096;
+const MOST_NEW: u32 = 48;
+
+/// A request and its fate.
+#[derive(Debug, Clone)]
+pub struct Job {
+    pub request: Request,
+    /// Turn at which it comes.
+    pub arrival: usize,
+    /// Turns after which its client leaves.
+    pub patience: Option<usize>,
+}
+
+/// The greedy answer to a golden's prompt, with log-probabilities.
+pub fn golden(golden: &Golden) -> Request {
+    Request {
+        trace_id: String::new(),
+        input_ids: golden.prompt_ids.clone(),
+        sampling: SamplingParams::greedy(),
+        logprobs: LogprobParams {
+            output: true,
+            top: 2,
+            prompt_start: None,
+        },
+        max_new_tokens: MAX_NEW,
+        priority: 0,
+        timeout_ms: None,
+        max_draft_steps: None,
+    }
+}
+
+/// Random requests that come over `turns` turns; some leave early. The same
+/// seed gives the same ones.
+pub fn random(seed: u64, count: usize, turns: usize) -> Vec<Job> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    (0..count).map(|_| job(&mut rng, turns)).collect()
+}
+
+fn job(rng: &mut StdRng, turns: usize) -> Job {
+    let input_ids = prompt(rng);
+    let scored = rng.random_bool(0.04);
+    let start =
+        (scored || rng.random_bool(0.2)).then(|| rng.random_range(0..input_ids.len()) as u32);
+    Job {
+        request: Request {
+            trace_id: String::new(),
+            sampling: sampling(rng),
+            logprobs: LogprobParams {
+                output: rng.random(),
+                top: rng.random_range(0..3),
+                prompt_start: start,
+            },
+            max_new_tokens: if scored {
+                0
+            } else {
+                rng.random_range(1..=MOST_NEW)
+            },
+            priority: 0,
+            timeout_ms: None,
+            max_draft_steps: pick(
+                rng,
+                &[None, None, None, None, Some(0), Some(1), Some(2), Some(9)],
+            ),
+            input_ids,
+        },
+        arrival: rng.random_range(0..turns),
+        patience: rng.random_bool(0.2).then(|| rng.random_range(0..24)),
+    }
+}
+
+/// A golden's prompt, whole or cut anywhere, with part of its answer or with
+/// tokens that make no sense; so prompts share beginnings.
+fn prompt(rng: &mut StdRng) -> Vec<u32> {
+    let golden = &GOLDENS[rng.random_range(0..GOLDENS.len())];
+    let mut ids = golden.prompt_ids.clone();
+    match rng.random_range(0..12) {
+        0..=2 => {}
+        // Their outputs end with the context.
+        3 => {
+            let length = rng.random_range(CONTEXT - 20..CONTEXT);
+            ids = ids.into_iter().cycle().take(length).collect();
+        }
+        4..=6 => {
+            let answer = rng.random_range(0..golden.output_ids.len().min(20));
+            ids.extend(&golden.output_ids[..answer]);
+        }
+        7..=9 => {
+            ids.truncate(rng.random_range(0..ids.len()));
+            let own = rng.random_range(1..20);
+            ids.extend((0..own).map(|_| rng.random_range(0..VOCABULARY)));
+        }
+        _ => {
+            let length = rng.random_range(1..100);
+            ids = (0..length)
+                .map(|_| rng.random_range(0..VOCABULARY))
+                .collect();
+        }
+    }
+    ids
+}
+
+fn sampling(rng: &mut StdRng) -> SamplingParams {
+    let penalised = rng.random_bool(0.3);
+    let mut penalty = |low: f32, none: f32, high: f32| {
+        if penalised {
+            rng.random_range(low..high)
+        } else {
+            none
+        }
+    };
+    let (presence_penalty, frequency_penalty, repetition_penalty) = (
+        penalty(-1.0, 0.0, 1.0),
+        penalty(-1.0, 0.0, 1.0),
+        penalty(0.7, 1.0, 1.5),
+    );
+    let biased = rng.random_range(0..3);
+    let stops = if rng.random_bool(0.2) {
+        rng.random_range(1..40)
+    } else {
+        0
+    };
+    SamplingParams {
+        temperature: pick(rng, &[0.0, 0.0, 0.3, 0.7, 1.0, 1.5]),
+        top_p: pick(rng, &[1.0, 1.0, 0.8]),
+        top_k: pick(rng, &[0, 0, 20, 1]),
+        min_p: pick(rng, &[0.0, 0.0, 0.05]),
+        presence_penalty,
+        frequency_penalty,
+        repetition_penalty,
+        logit_bias: (0..biased)
+            .map(|_| (rng.random_range(0..VOCABULARY), rng.random_range(-5.0..5.0)))
+            .collect(),
+        seed: rng.random(),
+        min_new_tokens: rng.random_range(0..8),
+        stop_token_ids: (0..stops)
+            .map(|_| rng.random_range(0..VOCABULARY))
+            .collect(),
+        ignore_eos: rng.random(),
+    }
+}
+
+fn pick<T: Copy>(rng: &mut StdRng, from: &[T]) -> T {
+    from[rng.random_range(0..from.len())]
+}

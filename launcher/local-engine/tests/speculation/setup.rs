@@ -1,0 +1,178 @@
+//! Engines as their flags would make them.
+
+use std::path::{Path, PathBuf};
+
+use lockstep_backend_cpu::CpuBackend;
+use lockstep_config::{
+    Dtype, EngineConfig, Hardware, ServeArgs,
+    args::{DtypeArg, VerificationArg},
+    resolve,
+};
+use lockstep_local_engine::LocalEngine;
+use lockstep_speculation::Registry;
+
+/// Tokens of a request at the most, prompt and output together.
+pub const CONTEXT: usize = 288;
+
+/// What drafts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Algorithm {
+    Eagle3,
+    Eagle,
+    Standalone,
+    Ngram,
+}
+
+impl Algorithm {
+    pub const ALL: [Self; 4] = [Self::Eagle3, Self::Eagle, Self::Standalone, Self::Ngram];
+
+    /// As `--speculative-algorithm` calls it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Eagle3 => "EAGLE3",
+            Self::Eagle => "EAGLE",
+            Self::Standalone => "STANDALONE",
+            Self::Ngram => "NGRAM",
+        }
+    }
+
+    /// Its folder, from the repository's root.
+    fn draft(self) -> Option<&'static str> {
+        match self {
+            Self::Eagle3 => Some("models/lockstep-demo-7m-eagle3"),
+            Self::Eagle => Some("models/lockstep-demo-7m-eagle"),
+            Self::Standalone => Some("models/lockstep-demo-1m-draft"),
+            Self::Ngram => None,
+        }
+    }
+}
+
+/// How much is drafted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    pub steps: usize,
+    pub topk: usize,
+    /// In a verification, the last known one included.
+    pub tokens: usize,
+}
+
+impl Shape {
+    /// The tree whose accepted lengths the reference knows.
+    pub const TREE: Self = Self {
+        steps: 3,
+        topk: 4,
+        tokens: 16,
+    };
+
+    pub const fn chain(steps: usize) -> Self {
+        Self {
+            steps,
+            topk: 1,
+            tokens: steps + 1,
+        }
+    }
+}
+
+/// One configuration of the demo model; the fields are flags of `lockstep serve`.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    pub speculation: Option<(Algorithm, Shape)>,
+    pub verification: Option<VerificationArg>,
+    pub dtype: Dtype,
+    pub tp: usize,
+    pub page: usize,
+    /// `None`: whole prompts.
+    pub chunk: Option<i64>,
+    pub overlap: bool,
+    pub radix: bool,
+    /// Requests that run at once.
+    pub running: usize,
+    /// KV tokens.
+    pub tokens: usize,
+    /// How careful admission is, in thousandths; with little, requests are
+    /// retracted often.
+    pub care: u32,
+}
+
+impl Setup {
+    /// Without speculation, and with room for everybody.
+    pub fn plain(dtype: Dtype, tp: usize) -> Self {
+        Self {
+            speculation: None,
+            verification: None,
+            dtype,
+            tp,
+            page: 16,
+            chunk: Some(512),
+            overlap: true,
+            radix: false,
+            running: 32,
+            tokens: 16_384,
+            care: 1000,
+        }
+    }
+
+    /// [`Self::plain`], with speculation and prefix cache.
+    pub fn drafting(dtype: Dtype, tp: usize, algorithm: Algorithm, shape: Shape) -> Self {
+        Self {
+            speculation: Some((algorithm, shape)),
+            radix: true,
+            ..Self::plain(dtype, tp)
+        }
+    }
+
+    fn args(&self) -> ServeArgs {
+        let mut args = ServeArgs::default();
+        args.model.model_path = Some(root().join("models/lockstep-demo-7m"));
+        args.model.dtype = Some(match self.dtype {
+            Dtype::Bfloat16 => DtypeArg::Bfloat16,
+            Dtype::Float32 => DtypeArg::Float32,
+        });
+        args.model.context_length = Some(CONTEXT);
+        args.parallel.tp_size = Some(self.tp);
+        args.parallel.threads_per_rank = Some(1);
+        args.memory.page_size = Some(self.page);
+        args.memory.max_total_tokens = Some(self.tokens);
+        args.memory.disable_radix_cache = !self.radix;
+        args.schedule.max_running_requests = Some(self.running);
+        args.schedule.chunked_prefill_size = Some(self.chunk.unwrap_or(-1));
+        args.schedule.disable_overlap_schedule = !self.overlap;
+        if let Some((algorithm, shape)) = self.speculation {
+            let given = &mut args.speculation;
+            given.speculative_algorithm = Some(algorithm.name().into());
+            given.speculative_draft_model_path = algorithm.draft().map(|path| root().join(path));
+            given.speculative_num_steps = Some(shape.steps);
+            given.speculative_eagle_topk = Some(shape.topk);
+            given.speculative_num_draft_tokens = Some(shape.tokens);
+            given.speculative_verification = self.verification;
+        }
+        args
+    }
+
+    /// Resolved as `lockstep serve` does, on a machine that is always the same.
+    pub fn config(&self) -> EngineConfig {
+        let machine = Hardware {
+            cores: vec![0, 1],
+            total_memory: 8 << 30,
+            available_memory: 8 << 30,
+            memory_limit: None,
+        };
+        let known = Registry::<CpuBackend>::builtin().algorithms();
+        let (config, _) = resolve(&self.args(), &machine, &known)
+            .unwrap_or_else(|error| panic!("{self:?}: {error}"))
+            .value;
+        config
+    }
+
+    /// Starts it.
+    pub fn start(&self) -> LocalEngine {
+        let engine = LocalEngine::start(&self.config(), None);
+        let engine = engine.unwrap_or_else(|error| panic!("{self:?}: {error}"));
+        engine.with_conservativeness(self.care)
+    }
+}
+
+/// The repository.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
