@@ -15,6 +15,7 @@ mod report;
 mod roofline;
 mod roundtrip;
 mod serve;
+mod speculate;
 mod stats;
 
 use std::io;
@@ -50,6 +51,9 @@ enum Bench {
     /// What quantised weights and caches do to a model's predictions:
     /// perplexity and distance from the same checkpoint in f32.
     Quality(Box<quality::Args>),
+    /// What speculative decoding brings: accepted drafts and tokens/s by domain
+    /// of the prompts, algorithm and depth, beside none in the same run.
+    Speculate(Box<speculate::Args>),
     /// Time that planning one step takes.
     Planner(planner::Args),
     /// Round trip of a step between scheduler and worker processes.
@@ -71,6 +75,7 @@ pub fn run(args: Args, demo: DemoModel, registry: &Registry<CpuBackend>) -> anyh
         Bench::Serve(bench) => serve::run(*bench)?,
         Bench::Kernels(bench) => kernels::run(&bench)?,
         Bench::Quality(bench) => quality::run(&bench, demo)?,
+        Bench::Speculate(bench) => speculate::run(*bench, demo, &algorithms)?,
         Bench::Planner(bench) => planner::run(&bench)?,
         Bench::Roundtrip(bench) => match roundtrip::run(&bench)? {
             Some(report) => report,

@@ -1,0 +1,148 @@
+//! Speculation against the same engine without it: by domain of the prompts,
+//! by algorithm and by depth.
+//!
+//! All engines are loaded at once and answer the same prompts in turn, greedily,
+//! so that a machine that drifts within minutes drifts for all of them. Their
+//! texts are compared: a difference is reported, for there should be none.
+
+mod drafting;
+mod engines;
+mod prompts;
+mod race;
+mod tables;
+mod tally;
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, ensure};
+use lockstep_config::Algorithms;
+use lockstep_config::args::{MemoryArgs, ModelArgs, ParallelArgs, ScheduleArgs, SpeculationArgs};
+
+use crate::DemoModel;
+use crate::limits::{Drift, Limits, working_set};
+use crate::report::Report;
+use drafting::Drafting;
+use engines::Engines;
+use prompts::Prompts;
+use tally::Tally;
+
+/// What speculation brings, by domain and depth.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What to draft with: names, each with its folder where that is not
+    /// MODEL-eagle3, MODEL-eagle or MODEL-draft (`standalone=models/small`)
+    /// [default: those whose folder is there].
+    ///
+    /// NGRAM remembers what it served, and finds the texts of earlier runs.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "NAME[=DIR]",
+        conflicts_with = "speculative_algorithm"
+    )]
+    algorithms: Vec<Drafting>,
+    /// Draft steps to try; the deepest decides over buffers.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1,2,3,5,7",
+        conflicts_with = "speculative_num_steps"
+    )]
+    steps: Vec<u32>,
+    /// Requests that run at once.
+    #[arg(long, value_delimiter = ',', default_value = "1")]
+    batch: Vec<usize>,
+    /// JSON of prompts: `{"prompts": [{"domain": …, "messages": […]}]}`, with
+    /// `prompt` (text) or `prompt_ids` in place of `messages` where there is no
+    /// chat [default: 20 domains of the demo model].
+    #[arg(long, value_name = "FILE")]
+    prompts: Option<PathBuf>,
+    /// Only these domains.
+    #[arg(long, value_delimiter = ',')]
+    domains: Vec<String>,
+    /// Prompts of each domain at the most.
+    #[arg(long, default_value_t = 4)]
+    per_domain: usize,
+    /// Tokens of an answer at the most.
+    #[arg(long, default_value_t = 64)]
+    max_tokens: u32,
+    /// Repetitions; ratios are taken within each, and their median is reported.
+    #[arg(long, default_value_t = 1)]
+    repeat: usize,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    parallel: ParallelArgs,
+    #[command(flatten)]
+    memory: MemoryArgs,
+    #[command(flatten)]
+    schedule: ScheduleArgs,
+    #[command(flatten)]
+    speculation: SpeculationArgs,
+    /// The algorithms that the program knows.
+    #[arg(skip)]
+    known: Algorithms,
+}
+
+/// Runs the benchmark.
+pub fn run(mut args: Args, demo: DemoModel, algorithms: &Algorithms) -> anyhow::Result<Report> {
+    args.known = algorithms.clone();
+    report(args, demo, working_set()?)
+}
+
+/// Measures, with limits from going through `bytes` of memory.
+fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Report> {
+    check(&args)?;
+    // Its folder stays until all is measured.
+    let folder = tempfile::tempdir().context("a folder for the demo model")?;
+    let model = match &args.model.model_path {
+        Some(path) => path.clone(),
+        None => demo(folder.path()).context("writing the demo model")?,
+    };
+    args.model.model_path = Some(model.clone());
+    let drafting = drafting::choose(&args, &model)?;
+    let prompts = Prompts::load(&args, &model)?;
+    let plain = engines::plain(&args, &prompts)?;
+    let threads = plain.parallel.tp_size * plain.parallel.threads_per_rank;
+    let before = Limits::measure(threads, None, bytes)?;
+    let mut engines = Engines::start(&args, &plain, &drafting, &prompts)?;
+    let mut tally = Tally::default();
+    race::all(&args, &prompts, &mut engines, &mut tally)?;
+    let about = engines.about(&plain);
+    drop(engines);
+    let limits = Drift::new(before, Limits::measure(threads, None, bytes)?);
+
+    let mut report = tables::report(&tally);
+    for (name, value) in about {
+        report.note(name, value);
+    }
+    report.note("prompts", prompts.source());
+    report.note("prompts of a domain", args.per_domain);
+    report.note("tokens of an answer, at most", args.max_tokens);
+    report.note("repetitions", args.repeat);
+    report.note(
+        "answers that differ from those without speculation",
+        tally.different(),
+    );
+    report.add(limits.table());
+    Ok(report)
+}
+
+fn check(args: &Args) -> anyhow::Result<()> {
+    ensure!(
+        args.repeat > 0 && args.per_domain > 0 && args.max_tokens > 1,
+        "--repeat and --per-domain are at least 1, --max-tokens at least 2"
+    );
+    ensure!(
+        !args.batch.contains(&0) && !args.steps.contains(&0),
+        "--batch and --steps take numbers of at least 1; without speculation is measured anyway"
+    );
+    ensure!(
+        !args.batch.is_empty() && !args.steps.is_empty(),
+        "--batch and --steps need a number each"
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

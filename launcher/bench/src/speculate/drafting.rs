@@ -1,0 +1,91 @@
+//! Which algorithms are measured, and where they find what they draft with.
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::{Context as _, bail};
+
+use super::Args;
+
+/// An algorithm and the folder it drafts with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drafting {
+    /// As `--speculative-algorithm` takes it.
+    pub name: String,
+    /// `None` where it needs none, or lies beside the model.
+    pub folder: Option<PathBuf>,
+}
+
+/// Algorithms that draft with a folder, and how its name continues the model's.
+const BESIDE: [(&str, &str); 3] = [
+    ("EAGLE3", "-eagle3"),
+    ("EAGLE", "-eagle"),
+    ("STANDALONE", "-draft"),
+];
+
+impl FromStr for Drafting {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        let (name, folder) = match text.split_once('=') {
+            Some((name, folder)) => (name, Some(PathBuf::from(folder))),
+            None => (text, None),
+        };
+        Ok(Self {
+            name: name.to_ascii_uppercase(),
+            folder,
+        })
+    }
+}
+
+/// Those asked for, or those whose folder lies beside the model.
+///
+/// # Errors
+/// When a folder is not where it was looked for, or there is none at all.
+pub fn choose(args: &Args, model: &Path) -> anyhow::Result<Vec<Drafting>> {
+    if let Some(name) = &args.speculation.speculative_algorithm {
+        let folder = args.speculation.speculative_draft_model_path.clone();
+        let name = name.to_ascii_uppercase();
+        return Ok(vec![Drafting { name, folder }]);
+    }
+    let found = |(name, suffix): (&str, &str)| {
+        let folder = beside(model, suffix);
+        folder.is_dir().then(|| Drafting {
+            name: name.to_owned(),
+            folder: Some(folder),
+        })
+    };
+    if args.algorithms.is_empty() {
+        let all: Vec<Drafting> = BESIDE.into_iter().filter_map(found).collect();
+        if all.is_empty() {
+            bail!(
+                "nothing beside {} to draft with; name it: --algorithms eagle3=FOLDER",
+                model.display()
+            );
+        }
+        return Ok(all);
+    }
+    let complete = |asked: &Drafting| {
+        let known = BESIDE.into_iter().find(|(name, _)| *name == asked.name);
+        match (known, &asked.folder) {
+            (Some(known), None) => found(known).with_context(|| {
+                format!(
+                    "{} has no folder {}; name it: --algorithms {}=FOLDER",
+                    asked.name,
+                    beside(model, known.1).display(),
+                    asked.name.to_ascii_lowercase()
+                )
+            }),
+            _ => Ok(asked.clone()),
+        }
+    };
+    args.algorithms.iter().map(complete).collect()
+}
+
+fn beside(model: &Path, suffix: &str) -> PathBuf {
+    let mut name = model.file_name().map_or_else(OsString::new, OsString::from);
+    name.push(suffix);
+    model.with_file_name(name)
+}

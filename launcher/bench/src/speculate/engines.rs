@@ -1,0 +1,134 @@
+//! The engines that race: one without speculation, one for each algorithm.
+
+use anyhow::Context as _;
+use lockstep_config::args::SpeculationArgs;
+use lockstep_config::{EngineConfig, Hardware, ServeArgs};
+use lockstep_local_engine::LocalEngine;
+use serde_json::{Value, json};
+
+use super::{Args, drafting::Drafting, prompts::Prompts};
+use crate::report::progress;
+
+/// All engines, loaded.
+pub struct Engines {
+    plain: LocalEngine,
+    drafting: Vec<(String, LocalEngine)>,
+    verification: String,
+}
+
+impl Engines {
+    /// Loads them all, and lets each answer once so that its memory is in place.
+    ///
+    /// # Errors
+    /// Options that contradict each other, folders that do not fit, memory.
+    pub fn start(
+        args: &Args,
+        plain: &EngineConfig,
+        drafting: &[Drafting],
+        prompts: &Prompts,
+    ) -> anyhow::Result<Self> {
+        progress("loading the model without speculation");
+        let mut engines = Self {
+            plain: LocalEngine::start(plain, None)?,
+            drafting: Vec::new(),
+            verification: String::new(),
+        };
+        for drafting in drafting {
+            progress(&format!("loading it with {}", drafting.name));
+            let config = config(args, Some(drafting), prompts)?;
+            let engine = LocalEngine::start(&config, None);
+            let engine = engine.with_context(|| drafting.name.clone())?;
+            config
+                .speculation
+                .verification
+                .name()
+                .clone_into(&mut engines.verification);
+            engines.drafting.push((drafting.name.clone(), engine));
+        }
+        Ok(engines)
+    }
+
+    /// The one without speculation.
+    pub fn plain(&mut self) -> &mut LocalEngine {
+        &mut self.plain
+    }
+
+    /// The others, with the algorithm's name.
+    pub fn drafting(&mut self) -> &mut [(String, LocalEngine)] {
+        &mut self.drafting
+    }
+
+    /// What is measured.
+    pub fn about(&self, plain: &EngineConfig) -> Vec<(&'static str, Value)> {
+        let (model, parallel) = (&plain.model, &plain.parallel);
+        let weights = |engine: &LocalEngine| engine.weight_bytes() as f64 * 1e-9;
+        let drafts = self.drafting.iter().map(|(name, engine)| {
+            let own = weights(engine) - weights(&self.plain);
+            format!("{name} {own:.3}")
+        });
+        vec![
+            ("model", json!(model.path.display().to_string())),
+            ("parameters", json!(model.parameters())),
+            ("dtype", json!(plain.dtype.name())),
+            ("quantization", json!(plain.quantization.name())),
+            ("KV cache dtype", json!(plain.kv.dtype.name())),
+            ("tensor-parallel ranks", json!(parallel.tp_size)),
+            ("threads per rank", json!(parallel.threads_per_rank)),
+            ("page size", json!(plain.kv.page_size)),
+            ("overlap", json!(plain.schedule.overlap)),
+            ("backend", json!(self.plain.descriptions().first())),
+            ("weights GB", json!(weights(&self.plain))),
+            (
+                "weights GB of drafting",
+                json!(drafts.collect::<Vec<_>>().join(", ")),
+            ),
+            ("verification", json!(self.verification)),
+            ("temperature", json!(0)),
+        ]
+    }
+}
+
+/// The configuration without speculation.
+///
+/// # Errors
+/// Options that contradict each other.
+pub fn plain(args: &Args, prompts: &Prompts) -> anyhow::Result<EngineConfig> {
+    config(args, None, prompts)
+}
+
+/// Room for the largest batch of the longest prompts, unless sizes are given:
+/// several engines share the memory.
+fn config(
+    args: &Args,
+    drafting: Option<&Drafting>,
+    prompts: &Prompts,
+) -> anyhow::Result<EngineConfig> {
+    let mut serve = ServeArgs::of_engine(
+        args.model.clone(),
+        args.parallel.clone(),
+        args.memory.clone(),
+        args.schedule.clone(),
+    );
+    let steps = args.steps.iter().copied().max().unwrap_or(1) as usize;
+    if let Some(drafting) = drafting {
+        serve.speculation = SpeculationArgs {
+            speculative_algorithm: Some(drafting.name.clone()),
+            speculative_draft_model_path: drafting.folder.clone(),
+            speculative_num_steps: Some(steps),
+            ..args.speculation.clone()
+        };
+    }
+    let topk = args.speculation.speculative_eagle_topk.unwrap_or(1);
+    let tokens = args.speculation.speculative_num_draft_tokens.unwrap_or(0);
+    // Two steps may be under way, each with its drafts.
+    let slack = 2 * tokens.max(steps * topk + 1) + 16;
+    let longest = prompts.longest() + args.max_tokens as usize;
+    let batch = args.batch.iter().copied().max().unwrap_or(1);
+    let page = serve.memory.page_size.unwrap_or(16);
+    serve.model.context_length.get_or_insert(longest + slack);
+    serve.schedule.max_running_requests.get_or_insert(batch);
+    let tokens = batch * (longest + slack + page);
+    serve.memory.max_total_tokens.get_or_insert(tokens + page);
+    let resolved = lockstep_config::resolve(&serve, &Hardware::detect(), &args.known)?;
+    Ok(resolved.value.0)
+}

@@ -1,0 +1,178 @@
+//! Prompts by domain, as token ids of the model.
+
+use std::path::Path;
+
+use anyhow::{Context as _, ensure};
+use lockstep_text::{ChatRequest, ChatTemplate, TemplateOptions, Tokenizer};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::Args;
+
+/// What `models/training/bench_prompts.py` writes.
+const OWN: &str = include_str!("prompts.json");
+
+/// Prompts of some domains.
+pub struct Prompts {
+    domains: Vec<Domain>,
+    source: String,
+}
+
+/// The prompts of one domain.
+pub struct Domain {
+    /// Its name.
+    pub name: String,
+    /// Token ids of each.
+    pub prompts: Vec<Vec<u32>>,
+}
+
+#[derive(Deserialize)]
+struct File {
+    prompts: Vec<Written>,
+}
+
+/// A prompt in one of three forms.
+#[derive(Deserialize)]
+struct Written {
+    domain: String,
+    messages: Option<Vec<Value>>,
+    prompt: Option<String>,
+    prompt_ids: Option<Vec<u32>>,
+}
+
+impl Prompts {
+    /// Those that the arguments name, in the file's order.
+    ///
+    /// # Errors
+    /// A file that is none of prompts, a domain without any, a model without
+    /// what their form needs.
+    pub fn load(args: &Args, model: &Path) -> anyhow::Result<Self> {
+        let (text, source) = match &args.prompts {
+            None => (OWN.to_owned(), "inside the program".to_owned()),
+            Some(path) => {
+                let source = path.display().to_string();
+                let text = std::fs::read_to_string(path).context(source.clone())?;
+                (text, source)
+            }
+        };
+        let file: File = serde_json::from_str(&text).with_context(|| source.clone())?;
+        let encoder = Encoder {
+            tokenizer: Tokenizer::load(model)?,
+            template: ChatTemplate::from_dir(model, TemplateOptions::default())?,
+        };
+        let mut domains: Vec<Domain> = Vec::new();
+        for written in &file.prompts {
+            let name = &written.domain;
+            if !args.domains.is_empty() && !args.domains.contains(name) {
+                continue;
+            }
+            let at = domains.iter().position(|domain| domain.name == *name);
+            let at = at.unwrap_or_else(|| {
+                domains.push(Domain {
+                    name: name.clone(),
+                    prompts: Vec::new(),
+                });
+                domains.len() - 1
+            });
+            let prompts = &mut domains[at].prompts;
+            if prompts.len() < args.per_domain {
+                prompts.push(
+                    encoder
+                        .encode(written)
+                        .with_context(|| format!("{source}: {name}"))?,
+                );
+            }
+        }
+        ensure!(
+            !domains.is_empty(),
+            "{source} has no prompt of these domains"
+        );
+        for wanted in &args.domains {
+            let known = domains.iter().any(|domain| domain.name == *wanted);
+            ensure!(known, "{source} has no domain {wanted}");
+        }
+        Ok(Self { domains, source })
+    }
+
+    /// In the file's order, each with at least one prompt.
+    pub fn domains(&self) -> &[Domain] {
+        &self.domains
+    }
+
+    /// Where they are from.
+    pub fn source(&self) -> String {
+        self.source.clone()
+    }
+
+    /// Tokens of the longest.
+    pub fn longest(&self) -> usize {
+        let all = self.domains.iter().flat_map(|domain| &domain.prompts);
+        all.map(Vec::len).max().unwrap_or(0)
+    }
+}
+
+impl Domain {
+    /// Its prompts in batches of `size`. The last is left out where it is not
+    /// full, and the only one filled up from the beginning.
+    pub fn batches(&self, size: usize) -> Vec<Vec<&[u32]>> {
+        let count = (self.prompts.len() / size).max(1) * size;
+        let prompts: Vec<&[u32]> = self
+            .prompts
+            .iter()
+            .map(Vec::as_slice)
+            .cycle()
+            .take(count)
+            .collect();
+        prompts.chunks(size).map(<[_]>::to_vec).collect()
+    }
+}
+
+struct Encoder {
+    tokenizer: Tokenizer,
+    template: Option<ChatTemplate>,
+}
+
+impl Encoder {
+    fn encode(&self, written: &Written) -> anyhow::Result<Vec<u32>> {
+        let ids = match (&written.messages, &written.prompt, &written.prompt_ids) {
+            (_, _, Some(ids)) => ids.clone(),
+            (Some(messages), ..) => {
+                let template = self.template.as_ref();
+                let template = template.context("the model has no chat template for messages")?;
+                let chat = ChatRequest {
+                    messages,
+                    add_generation_prompt: true,
+                    ..ChatRequest::default()
+                };
+                self.tokenizer.encode(&template.render(&chat)?, false)?
+            }
+            (None, Some(text), None) => self.tokenizer.encode(text, true)?,
+            (None, None, None) => Vec::new(),
+        };
+        ensure!(!ids.is_empty(), "a prompt is empty");
+        Ok(ids)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_are_full() {
+        let domain = Domain {
+            name: "a".into(),
+            prompts: (0..5).map(|id| vec![id]).collect(),
+        };
+        let ids = |size| -> Vec<Vec<u32>> {
+            let batches = domain.batches(size);
+            batches
+                .iter()
+                .map(|batch| batch.iter().map(|ids| ids[0]).collect())
+                .collect()
+        };
+        assert_eq!(ids(2), [[0, 1], [2, 3]]);
+        assert_eq!(ids(5), [[0, 1, 2, 3, 4]]);
+        assert_eq!(ids(7), [[0, 1, 2, 3, 4, 0, 1]]);
+    }
+}
