@@ -1,4 +1,4 @@
-"""The target in plain PyTorch. Parameter names are those of the checkpoint, so state dicts load without renaming."""
+"""The target, and any other Llama, in plain PyTorch. Parameter names are those of the checkpoint."""
 
 import json
 import pathlib
@@ -20,10 +20,10 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x.float(), (x.shape[-1],), self.weight.float(), self.eps).to(x.dtype)
 
 
-def rotary_tables(length: int, config) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin [length, head_dim] of positions 0.. (rotate-half convention)."""
+def rotary_tables(length: int, config, start: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin [length, head_dim] of positions start.. (rotate-half convention)."""
     frequencies = config.rope_theta ** (-torch.arange(0, config.head_dim, 2).float() / config.head_dim)
-    angles = torch.arange(length)[:, None].float() * frequencies
+    angles = torch.arange(start, start + length)[:, None].float() * frequencies
     angles = torch.cat([angles, angles], -1)
     return angles.cos(), angles.sin()
 
@@ -35,26 +35,35 @@ def rotate(x, cos, sin):
 
 
 class Attention(nn.Module):
-    def __init__(self, config):
+    def __init__(self, config, inputs: int | None = None):
+        """`inputs` is the width that queries, keys and values are read from, the hidden size where none is given."""
         super().__init__()
+        inputs = inputs or config.hidden_size
         self.heads, self.kv_heads, self.head_dim = (
             config.num_attention_heads,
             config.num_key_value_heads,
             config.head_dim,
         )
-        self.q_proj = nn.Linear(config.hidden_size, self.heads * self.head_dim, bias=False)
-        self.k_proj = nn.Linear(config.hidden_size, self.kv_heads * self.head_dim, bias=False)
-        self.v_proj = nn.Linear(config.hidden_size, self.kv_heads * self.head_dim, bias=False)
+        self.q_proj = nn.Linear(inputs, self.heads * self.head_dim, bias=False)
+        self.k_proj = nn.Linear(inputs, self.kv_heads * self.head_dim, bias=False)
+        self.v_proj = nn.Linear(inputs, self.kv_heads * self.head_dim, bias=False)
         self.o_proj = nn.Linear(self.heads * self.head_dim, config.hidden_size, bias=False)
 
     def split(self, x, heads: int):
         return x.unflatten(-1, (heads, self.head_dim)).transpose(1, 2)
 
-    def forward(self, x, cos, sin):
+    def project(self, x, cos, sin):
+        """Queries, keys and values [batch, heads, tokens, head_dim], a key/value head for every query head."""
         q = rotate(self.split(self.q_proj(x), self.heads), cos, sin)
         k = rotate(self.split(self.k_proj(x), self.kv_heads), cos, sin)
         v = self.split(self.v_proj(x), self.kv_heads)
-        k, v = (t.repeat_interleave(self.heads // self.kv_heads, 1) for t in (k, v))
+        return q, *(t.repeat_interleave(self.heads // self.kv_heads, 1) for t in (k, v))
+
+    def merge(self, mixed):
+        return self.o_proj(mixed.transpose(1, 2).flatten(2))
+
+    def forward(self, x, cos, sin):
+        q, k, v = self.project(x, cos, sin)
         if self.training:  # on the CPU the fused kernel's backward pass is slower than plain matrix products
             positions = torch.arange(x.shape[1])
             scores = (q @ k.transpose(-1, -2)) * self.head_dim**-0.5
@@ -62,7 +71,7 @@ class Attention(nn.Module):
             mixed = scores.softmax(-1).to(v.dtype) @ v
         else:
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.o_proj(mixed.transpose(1, 2).flatten(2))
+        return self.merge(mixed)
 
 
 class MLP(nn.Module):
@@ -108,11 +117,18 @@ class Llama(nn.Module):
                 nn.init.normal_(parameter, std=0.02 / ((2 * config.num_hidden_layers) ** 0.5 if writes else 1))
 
     def forward(self, ids):
+        return self.states(ids)[0]
+
+    def states(self, ids, capture: tuple[int, ...] = ()):
+        """The states after the final norm, and the inputs of the captured layers, side by side."""
         x = self.model.embed_tokens(ids)
         cos, sin = rotary_tables(ids.shape[1], self.config)
-        for layer in self.model.layers:
+        captured = []
+        for number, layer in enumerate(self.model.layers):
+            if number in capture:
+                captured.append(x)
             x = layer(x, cos, sin)
-        return self.model.norm(x)
+        return self.model.norm(x), torch.cat(captured, -1) if capture else None
 
     def head(self, x):
         return F.linear(x, self.model.embed_tokens.weight)
@@ -126,11 +142,12 @@ def load(folder: pathlib.Path) -> Llama:
     return model.float().eval()
 
 
-def save(model: Llama, config: dict, folder: pathlib.Path) -> None:
-    """Write config.json and the weights in bfloat16."""
+def save(model: nn.Module, config: dict, folder: pathlib.Path) -> None:
+    """Write config.json and the weights, numbers with a fraction in bfloat16."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: value.to(torch.bfloat16).contiguous() for name, value in model.state_dict().items()}
+    stored = lambda value: value.to(torch.bfloat16) if value.is_floating_point() else value
+    weights = {name: stored(value).contiguous() for name, value in model.state_dict().items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config, indent=2))
 

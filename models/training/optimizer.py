@@ -7,17 +7,18 @@ import torch
 
 
 class Optimizer:
-    """Muon for the layers' matrices, AdamW for embeddings and norms.
+    """Muon for the layers' matrices, AdamW for tables of tokens and norms.
 
     Progress is the share of the time budget used, so a run ends on time on any machine.
     """
 
     def __init__(self, model: torch.nn.Module, lr: float, muon_lr: float, minutes: float, warmup: int = 50):
         named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-        matrices = [p for name, p in named if p.dim() == 2 and "embed" not in name]
-        embeddings = [p for name, p in named if p.dim() == 2 and "embed" in name]
+        table = lambda name: "embed" in name or "lm_head" in name
+        matrices = [p for name, p in named if p.dim() == 2 and not table(name)]
+        tables = [p for name, p in named if p.dim() == 2 and table(name)]
         vectors = [p for _, p in named if p.dim() < 2]
-        groups = [{"params": embeddings, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
+        groups = [{"params": tables, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
         self.optimizers = [
             torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), fused=True),
             torch.optim.Muon(matrices, lr=muon_lr, weight_decay=0.01, momentum=0.95, nesterov=True, ns_steps=5),
