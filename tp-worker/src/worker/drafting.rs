@@ -280,11 +280,9 @@ fn draft_row(config: &SpeculationConfig, slots: &Slots, row: &RowPlan, steps: u3
         slot: row.slot,
         pages_start: slots.pages().start(row.slot) as u32,
         kv_len: start,
-        steps: if slot.failed {
-            0
-        } else {
-            wanted.min(config.num_steps).min(most)
-        },
+        // Rank 0 alone knows of slots that have failed, and all ranks must see the
+        // same steps here: such a slot drafts on until its scheduler closes it.
+        steps: wanted.min(config.num_steps).min(most),
         topk: config.topk,
         most,
         room,

@@ -4,7 +4,7 @@ use std::{fs, thread};
 
 use lockstep_backend_cpu::CpuError;
 use lockstep_collective::local_group;
-use lockstep_config::{Dtype, ModelConfig};
+use lockstep_config::{Dtype, ModelConfig, SpeculationConfig};
 use lockstep_proto::step::{SlotExtend, StepPlan};
 
 use super::support::{Request, config, open, repository};
@@ -92,61 +92,77 @@ fn poisoned(token: usize) -> tempfile::TempDir {
     folder
 }
 
+/// Plans for `prompts` side by side: one prefill, then three decode steps that
+/// may draft.
+fn plans(prompts: &[&[u32]]) -> Vec<StepPlan> {
+    let rows = |prefill: bool| {
+        let row = |slot: usize| SlotExtend {
+            slot: slot as u32,
+            prefill_len: if prefill {
+                prompts[slot].len() as u32
+            } else {
+                0
+            },
+            sample: true,
+            new_pages: if prefill {
+                vec![slot as u32 + 1]
+            } else {
+                vec![]
+            },
+        };
+        (0..prompts.len()).map(row).collect()
+    };
+    let opens = prompts.iter().enumerate();
+    let opens = opens.map(|(slot, prompt)| open(slot as u32, &Request::greedy(prompt, 9)));
+    let first = StepPlan {
+        step: 1,
+        opens: opens.collect(),
+        extends: rows(true),
+        ..StepPlan::default()
+    };
+    let next = (2..5).map(|step| StepPlan {
+        step,
+        extends: rows(false),
+        draft_steps: 2,
+        ..StepPlan::default()
+    });
+    std::iter::once(first).chain(next).collect()
+}
+
 /// Logits that are not finite end their own request: it brings no token, then
-/// and later, and its neighbour goes on as if alone.
+/// and later, and its neighbour goes on as if alone; nor do ranks wait for each
+/// other where it alone is left and would draft.
 #[test]
 fn nan_harms_one_request_alone() {
     let folder = poisoned(77);
     let mut config = config(2, 16, Dtype::Float32);
     config.model = ModelConfig::load(folder.path()).unwrap();
-    let plans = |prompts: &[&[u32]]| {
-        let rows = |prefill: bool| {
-            let row = |slot: usize| SlotExtend {
-                slot: slot as u32,
-                prefill_len: if prefill {
-                    prompts[slot].len() as u32
-                } else {
-                    0
-                },
-                sample: true,
-                new_pages: if prefill {
-                    vec![slot as u32 + 1]
-                } else {
-                    vec![]
-                },
-            };
-            (0..prompts.len()).map(row).collect()
-        };
-        let opens = prompts.iter().enumerate();
-        let opens = opens.map(|(slot, prompt)| open(slot as u32, &Request::greedy(prompt, 9)));
-        let first = StepPlan {
-            step: 1,
-            opens: opens.collect(),
-            extends: rows(true),
-            ..StepPlan::default()
-        };
-        let next = (2..5).map(move |step| StepPlan {
-            step,
-            extends: rows(false),
-            ..StepPlan::default()
-        });
-        std::iter::once(first)
-            .chain(next.collect::<Vec<_>>())
-            .collect::<Vec<_>>()
+    let drafting = SpeculationConfig {
+        algorithm: Some("NGRAM".to_owned()),
+        num_steps: 2,
+        num_draft_tokens: 3,
+        max_speculative_num_draft_tokens: 3,
+        ..SpeculationConfig::none()
     };
-    let run = |prompts: &[&[u32]]| {
-        let group = LocalGroup::start(&config, None).unwrap();
-        let results = plans(prompts)
-            .into_iter()
-            .map(|plan| group.step(plan).unwrap().outputs);
-        results.collect::<Vec<_>>()
-    };
-    let good: &[u32] = &[5, 6, 7, 8];
-    let alone = run(&[good]);
-    for (both, alone) in run(&[good, &[5, 77, 7]]).iter().zip(&alone) {
-        assert_eq!(both[0], alone[0]);
-        assert_eq!(both[0].token_ids.len(), 1);
-        assert_eq!(both[1].slot, 1);
-        assert!(both[1].token_ids.is_empty() && both[1].logprobs.is_empty());
+    for speculation in [SpeculationConfig::none(), drafting] {
+        config.speculation = speculation;
+        let run = |prompts: &[&[u32]]| {
+            let group = LocalGroup::start(&config, None).unwrap();
+            let results = plans(prompts)
+                .into_iter()
+                .map(|plan| group.step(plan).unwrap().outputs);
+            results.collect::<Vec<_>>()
+        };
+        let (good, bad): (&[u32], &[u32]) = (&[5, 6, 7, 8], &[5, 77, 7]);
+        let alone = run(&[good]);
+        for (both, alone) in run(&[good, bad]).iter().zip(&alone) {
+            assert_eq!(both[0], alone[0]);
+            assert!(!both[0].token_ids.is_empty());
+            assert_eq!(both[1].slot, 1);
+            assert!(both[1].token_ids.is_empty() && both[1].logprobs.is_empty());
+        }
+        for outputs in run(&[bad]) {
+            assert!(outputs[0].token_ids.is_empty());
+        }
     }
 }
