@@ -3,8 +3,8 @@
 use lockstep_planner::CacheEvent;
 use lockstep_proto::{
     pb::lockstep::{
-        FlushCacheResponse, GetLoadResponse, UpdateWeightsRequest, UpdateWeightsResponse,
-        WeightsReloaded, WorkerHello, WorkerReady,
+        CorporaEdit, CorporaEdited, FlushCacheResponse, GetLoadResponse, UpdateWeightsRequest,
+        UpdateWeightsResponse, WeightsReloaded, WorkerHello, WorkerReady,
     },
     request::{Request, RequestError},
     step::StepResult,
@@ -75,6 +75,13 @@ pub enum Command {
         rank: usize,
         reloaded: WeightsReloaded,
     },
+    /// Change the texts that rank 0 drafts from.
+    EditCorpora {
+        edit: CorporaEdit,
+        reply: oneshot::Sender<CorporaEdited>,
+    },
+    /// Rank 0 did.
+    WorkerCorpora { edited: CorporaEdited },
     /// Send changes of the prefix cache from now on.
     CacheEvents {
         reply: mpsc::Sender<Vec<CacheEvent>>,

@@ -1,10 +1,12 @@
 //! The engine loop: events in, plans to the workers, outputs to the sinks.
 
+mod corpora;
 mod requests;
 mod status;
 mod update;
 
 use std::{
+    collections::VecDeque,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -13,7 +15,7 @@ use lockstep_config::EngineConfig;
 use lockstep_planner::Planner;
 use lockstep_process::{ControlLink, RoleContext};
 use lockstep_proto::{
-    pb::lockstep::{FlushCacheResponse, WorkerHello, WorkerReady},
+    pb::lockstep::{CorporaEdited, FlushCacheResponse, WorkerHello, WorkerReady},
     step::StepResult,
 };
 use tokio::{
@@ -72,6 +74,8 @@ pub struct Engine {
     leaving: Option<usize>,
     /// Other weights on their way.
     update: Option<Update>,
+    /// Who waits for rank 0's corpora, in order.
+    corpora: VecDeque<oneshot::Sender<CorporaEdited>>,
     status: Status,
     /// Books were checked since the planner last was busy.
     checked: bool,
@@ -100,6 +104,7 @@ impl Engine {
             probes: 0,
             leaving: None,
             update: None,
+            corpora: VecDeque::new(),
             status: Status::default(),
             checked: true,
         })
@@ -259,6 +264,8 @@ impl Engine {
             Command::WorkerReady { rank, ready } => self.worker_ready(rank, ready),
             Command::WorkerResult { rank, result } => self.result(rank, result)?,
             Command::UpdateWeights { wanted, reply } => self.update_weights(wanted, reply)?,
+            Command::EditCorpora { edit, reply } => self.edit_corpora(edit, reply)?,
+            Command::WorkerCorpora { edited } => self.corpora_edited(edited),
             Command::WorkerReloaded { rank, reloaded } => self.worker_reloaded(rank, reloaded)?,
             Command::WorkerLeaving { rank } => {
                 tracing::warn!(

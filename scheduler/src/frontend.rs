@@ -6,9 +6,9 @@ use futures::{Stream, StreamExt as _};
 use lockstep_proto::{
     limits::INTERNAL_MESSAGE_BYTES,
     pb::lockstep::{
-        CheckHealthRequest, CheckHealthResponse, FlushCacheRequest, FlushCacheResponse,
-        FrontendEvent, FrontendHello, FrontendMessage, GetLoadRequest, GetLoadResponse, Submit,
-        UpdateWeightsRequest, UpdateWeightsResponse, frontend_message,
+        CheckHealthRequest, CheckHealthResponse, CorporaEdit, CorporaEdited, FlushCacheRequest,
+        FlushCacheResponse, FrontendEvent, FrontendHello, FrontendMessage, GetLoadRequest,
+        GetLoadResponse, Submit, UpdateWeightsRequest, UpdateWeightsResponse, frontend_message,
         frontend_server::{Frontend, FrontendServer},
     },
     request::{ErrorKind, Request as TokenRequest, RequestError},
@@ -163,6 +163,16 @@ impl Frontend for FrontendService {
         _: Request<FlushCacheRequest>,
     ) -> Result<Response<FlushCacheResponse>, Status> {
         ask(&self.commands, |reply| Command::Flush { reply })
+            .await
+            .map(Response::new)
+    }
+
+    async fn edit_corpora(
+        &self,
+        request: Request<CorporaEdit>,
+    ) -> Result<Response<CorporaEdited>, Status> {
+        let edit = request.into_inner();
+        ask(&self.commands, |reply| Command::EditCorpora { edit, reply })
             .await
             .map(Response::new)
     }

@@ -4,7 +4,7 @@
 use std::{collections::VecDeque, time::Instant};
 
 use lockstep_proto::{
-    pb::lockstep::{GroupStart, ReloadWeights, WorkerHello, WorkerReady},
+    pb::lockstep::{CorporaEdit, GroupStart, ReloadWeights, WorkerHello, WorkerReady},
     step::{StepPlan, StepResult},
 };
 
@@ -144,6 +144,17 @@ impl Group {
     /// Names the rank that does not take the order.
     pub fn reload(&self, reload: &ReloadWeights) -> Result<(), String> {
         self.each(|link| link.reload(reload.clone()))
+    }
+
+    /// Hands a change of the corpora to rank 0, which drafts.
+    ///
+    /// # Errors
+    /// Says why rank 0 does not take it.
+    pub fn edit_corpora(&self, edit: CorporaEdit) -> Result<(), String> {
+        let link = self.members.first().and_then(|member| member.link.as_ref());
+        let link = link.ok_or("rank 0 is not attached")?;
+        link.edit_corpora(edit)
+            .map_err(|reason| format!("rank 0: {reason}"))
     }
 
     /// Takes a rank's result; true once the step is done on every rank.

@@ -6,8 +6,8 @@ use futures::{Stream, StreamExt as _};
 use lockstep_proto::{
     limits::INTERNAL_MESSAGE_BYTES,
     pb::lockstep::{
-        GroupStart, ReloadWeights, StepPlan, WorkerCommand, WorkerHello, WorkerMessage,
-        worker_command,
+        CorporaEdit, GroupStart, ReloadWeights, StepPlan, WorkerCommand, WorkerHello,
+        WorkerMessage, worker_command,
         worker_gateway_server::{WorkerGateway, WorkerGatewayServer},
         worker_message,
     },
@@ -21,8 +21,8 @@ use crate::{
     frontend::ask,
 };
 
-/// Commands that may wait for one worker: the start and, with overlap, two plans.
-const LINK_QUEUE: usize = 8;
+/// Commands that may wait for one worker: plans, and what operators want.
+const LINK_QUEUE: usize = 16;
 /// A stream that does not say hello within this is not a worker.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -49,6 +49,10 @@ impl WorkerLink {
     /// Asks for other weights.
     pub fn reload(&self, reload: ReloadWeights) -> Result<(), String> {
         self.send(worker_command::Kind::Reload(reload))
+    }
+    /// Changes the texts that are drafted from.
+    pub fn edit_corpora(&self, edit: CorporaEdit) -> Result<(), String> {
+        self.send(worker_command::Kind::Corpora(edit))
     }
     /// Ends the stream with an error, so that the worker's node knows that the
     /// engine failed; dropping the link alone says that all is done.
@@ -152,6 +156,7 @@ async fn forward(
                 worker_message::Kind::Reloaded(reloaded) => {
                     Command::WorkerReloaded { rank, reloaded }
                 }
+                worker_message::Kind::Corpora(edited) => Command::WorkerCorpora { edited },
                 worker_message::Kind::Leaving(_) => Command::WorkerLeaving { rank },
                 worker_message::Kind::Failure(failure) => return failure.message,
                 worker_message::Kind::Hello(_) => return "it said hello twice".to_owned(),

@@ -5,6 +5,7 @@ mod admin;
 mod body;
 mod chat;
 mod completions;
+mod corpora;
 mod info;
 mod json;
 mod middleware;
@@ -23,7 +24,7 @@ use axum::{
     Router,
     extract::Request,
     middleware::{from_fn, from_fn_with_state},
-    routing::{any, get, post},
+    routing::{any, delete, get, post},
 };
 pub(crate) use chat::convert::messages::check as check_messages;
 pub(crate) use middleware::{check_key, valid_id};
@@ -59,6 +60,11 @@ pub fn router(engine: Arc<Engine>) -> Router {
             get(admin::flush_cache).post(admin::flush_cache),
         )
         .route("/abort_request", post(admin::abort_request))
+        .route("/ngram/corpus", get(corpora::list).post(corpora::add))
+        .route("/ngram/corpus/{*name}", delete(corpora::remove))
+        .route("/add_external_corpus", post(corpora::add_external))
+        .route("/remove_external_corpus", post(corpora::remove_external))
+        .route("/list_external_corpora", get(corpora::list_external))
         .route("/update_weights_from_disk", post(weights::update_from_disk))
         .route("/metrics", get(admin::metrics))
         .fallback(any(unknown))

@@ -17,8 +17,9 @@ use std::{
 pub use handle::RequestHandle;
 use lockstep_proto::{
     pb::lockstep::{
-        CheckHealthRequest, FlushCacheRequest, FlushCacheResponse, GetLoadRequest, GetLoadResponse,
-        UpdateWeightsRequest, UpdateWeightsResponse, WeightsInUse, frontend_client::FrontendClient,
+        CheckHealthRequest, CorporaEdit, CorpusSize, FlushCacheRequest, FlushCacheResponse,
+        GetLoadRequest, GetLoadResponse, UpdateWeightsRequest, UpdateWeightsResponse, WeightsInUse,
+        frontend_client::FrontendClient,
     },
     request::{ErrorKind, Request, RequestError},
 };
@@ -213,6 +214,20 @@ impl Scheduler {
         match answer.error {
             Some(error) => Err(error.into()),
             None => Ok(answer),
+        }
+    }
+
+    /// Changes the texts that are drafted from; gives all there are then.
+    ///
+    /// # Errors
+    /// Why nothing changed.
+    pub async fn edit_corpora(&self, edit: CorporaEdit) -> Result<Vec<CorpusSize>, RequestError> {
+        let mut client = self.client()?;
+        let answer = client.edit_corpora(edit).await;
+        let answer = answer.map_err(|_| disconnected())?.into_inner();
+        match answer.error {
+            Some(error) => Err(error.into()),
+            None => Ok(answer.corpora),
         }
     }
 

@@ -3,6 +3,7 @@
 mod abort;
 mod collectives;
 mod compute;
+mod corpora;
 mod stream;
 
 use std::sync::{Arc, mpsc};

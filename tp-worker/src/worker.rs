@@ -21,7 +21,7 @@ use lockstep_config::EngineConfig;
 use lockstep_model::{LoadProgress, Transformer};
 use lockstep_proto::step::{SlotOutput, StepPlan, StepResult};
 use lockstep_sampling::Sampler;
-use lockstep_speculation::{Registry, Verifier};
+use lockstep_speculation::{Corpora, Registry, Verifier};
 
 use batch::{BatchBuffers, Drafted};
 use digest::Digest;
@@ -172,6 +172,12 @@ impl<B: Backend + 'static> Worker<B> {
     pub fn kv_bytes(&self) -> usize {
         let (_, draft) = self.drafting.bytes(&self.backend);
         self.kv_bytes + draft
+    }
+
+    /// Texts that it drafts from, for whoever adds and removes them; `None`
+    /// where it drafts otherwise, or on ranks that do not draft.
+    pub fn corpora(&self) -> Option<&Corpora> {
+        self.drafting.corpora()
     }
 
     /// What is prepared.

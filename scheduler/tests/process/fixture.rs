@@ -7,10 +7,10 @@ use lockstep_planner::sim::{SimModel, SimWorker};
 use lockstep_process::{ControlLink, Role, RoleContext, connect_unix};
 use lockstep_proto::{
     pb::lockstep::{
-        FrontendEvent, FrontendHello, FrontendMessage, ReloadWeights, WeightsInUse,
-        WeightsReloaded, WorkerFailure, WorkerHello, WorkerMessage, WorkerReady,
-        frontend_client::FrontendClient, frontend_message, worker_command,
-        worker_gateway_client::WorkerGatewayClient, worker_message,
+        CorporaEdited, Corpus, CorpusSize, FrontendEvent, FrontendHello, FrontendMessage,
+        ReloadWeights, WeightsInUse, WeightsReloaded, WorkerFailure, WorkerHello, WorkerMessage,
+        WorkerReady, corpora_edit, frontend_client::FrontendClient, frontend_message,
+        worker_command, worker_gateway_client::WorkerGatewayClient, worker_message,
     },
     request::{Output, Request},
     sampling::{LogprobParams, SamplingParams},
@@ -186,6 +186,22 @@ async fn work(
             Some(worker_command::Kind::Reload(reload)) => {
                 let error = refusal(rank, &reload);
                 send(worker_message::Kind::Reloaded(WeightsReloaded { error })).await;
+            }
+            Some(worker_command::Kind::Corpora(edit)) => {
+                assert_eq!(rank, 0, "only rank 0 drafts");
+                let added = |add: Corpus| CorpusSize {
+                    name: add.name,
+                    tokens: add.token_ids.len() as u64,
+                };
+                let corpora = match edit.kind {
+                    Some(corpora_edit::Kind::Add(add)) => vec![added(add)],
+                    Some(corpora_edit::Kind::Remove(_)) | None => Vec::new(),
+                };
+                let edited = CorporaEdited {
+                    error: None,
+                    corpora,
+                };
+                send(worker_message::Kind::Corpora(edited)).await;
             }
             None => {}
         }

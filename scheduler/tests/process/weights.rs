@@ -1,7 +1,9 @@
 //! Other weights: what runs ends first, what comes waits, and all ranks agree.
 
 use lockstep_proto::{
-    pb::lockstep::{ErrorKind, UpdateWeightsRequest, UpdateWeightsResponse},
+    pb::lockstep::{
+        CorporaEdit, Corpus, ErrorKind, UpdateWeightsRequest, UpdateWeightsResponse, corpora_edit,
+    },
     request::{FinishReason, Output},
 };
 use tokio::task::JoinHandle;
@@ -157,4 +159,25 @@ async fn ranks_with_different_weights_end_the_group() {
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.message.contains("rank 1"), "{error:?}");
     scheduler.ended().await.expect_err("it can't go on");
+}
+
+#[tokio::test]
+async fn corpora_go_to_the_rank_that_drafts_and_answers_come_in_order() {
+    let (_scheduler, frontend) = Scheduler::serving(&args(2)).await;
+    let add = |tokens: u32| CorporaEdit {
+        kind: Some(corpora_edit::Kind::Add(Corpus {
+            name: format!("of {tokens}"),
+            token_ids: (0..tokens).collect(),
+        })),
+    };
+    let mut client = frontend.client.clone();
+    for tokens in [3, 100_000] {
+        let edited = client.edit_corpora(add(tokens)).await.expect("an answer");
+        let edited = edited.into_inner();
+        assert_eq!(edited.error, None);
+        assert_eq!(edited.corpora[0].name, format!("of {tokens}"));
+        assert_eq!(edited.corpora[0].tokens, u64::from(tokens));
+    }
+    let list = client.edit_corpora(CorporaEdit::default()).await;
+    assert!(list.expect("an answer").into_inner().corpora.is_empty());
 }

@@ -4,6 +4,7 @@
 mod bad_input;
 mod chat;
 mod completions;
+mod corpora;
 mod drain;
 mod faults;
 mod fronts;

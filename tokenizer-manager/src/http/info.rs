@@ -21,7 +21,8 @@ pub(super) async fn index(State(engine): State<Arc<Engine>>) -> Response {
          POST /generate  POST /tokenize  POST /detokenize\n\
          GET /health  GET /ping  GET /health_generate  GET /metrics\n\
          GET /version  GET /model_info  GET /server_info\n\
-         POST or GET /flush_cache  POST /abort_request  POST /update_weights_from_disk\n",
+         POST or GET /flush_cache  POST /abort_request  POST /update_weights_from_disk\n\
+         GET or POST /ngram/corpus  DELETE /ngram/corpus/NAME\n",
         env!("CARGO_PKG_VERSION"),
         engine.model()
     );

@@ -81,11 +81,16 @@ fn route(path: Option<&MatchedPath>) -> &'static str {
         "/flush_cache",
         "/abort_request",
         "/update_weights_from_disk",
+        "/ngram/corpus",
+        "/add_external_corpus",
+        "/remove_external_corpus",
+        "/list_external_corpora",
         "/metrics",
     ];
     let path = path.map_or("", MatchedPath::as_str);
     let path = match path {
         "/v1/models/{*id}" => "/v1/models",
+        "/ngram/corpus/{*name}" => "/ngram/corpus",
         "/get_model_info" => "/model_info",
         "/get_server_info" => "/server_info",
         path => path,

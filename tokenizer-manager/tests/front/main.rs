@@ -5,6 +5,7 @@ mod access;
 mod chat;
 mod client;
 mod completions;
+mod corpora;
 mod grpc;
 mod harness;
 mod health;

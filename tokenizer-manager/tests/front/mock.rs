@@ -9,10 +9,11 @@ use std::{
 };
 
 use lockstep_proto::pb::lockstep::{
-    CheckHealthRequest, CheckHealthResponse, Finish, FinishReason, FlushCacheRequest,
-    FlushCacheResponse, FrontendEvent, FrontendMessage, FrontendWelcome, GetLoadRequest,
-    GetLoadResponse, Output, RequestError, Submit, TokenLogprob, UpdateWeightsRequest,
-    UpdateWeightsResponse, Usage, WeightsInUse, finish,
+    CheckHealthRequest, CheckHealthResponse, CorporaEdit, CorporaEdited, Corpus, CorpusSize,
+    ErrorKind, Finish, FinishReason, FlushCacheRequest, FlushCacheResponse, FrontendEvent,
+    FrontendMessage, FrontendWelcome, GetLoadRequest, GetLoadResponse, Output, RequestError,
+    Submit, TokenLogprob, UpdateWeightsRequest, UpdateWeightsResponse, Usage, WeightsInUse,
+    corpora_edit, finish,
     frontend_message::Kind,
     frontend_server::{Frontend, FrontendServer},
 };
@@ -26,14 +27,17 @@ use tonic::{Request, Response, Status, Streaming};
 type Sink = Arc<Mutex<Option<UnboundedSender<Result<FrontendEvent, Status>>>>>;
 
 /// What the tokenizer-manager asked for.
+#[derive(Debug)]
 pub enum Asked {
     Submit(Box<Job>),
     Abort(u64),
     Stop(u64),
     Update(UpdateWeightsRequest, oneshot::Sender<UpdateWeightsResponse>),
+    Corpus(Vec<u32>),
 }
 
 /// One submitted request and the way back.
+#[derive(Debug)]
 pub struct Job {
     pub submit: Submit,
     sink: Sink,
@@ -172,45 +176,49 @@ impl Mock {
         mock
     }
 
+    /// The next of what the tokenizer-manager asks.
+    async fn next(&self) -> Asked {
+        let next = self.asked.lock().await.recv().await;
+        next.expect("the scheduler is there")
+    }
+
     /// The next request.
     pub async fn job(&self) -> Job {
-        match self.asked.lock().await.recv().await {
-            Some(Asked::Submit(job)) => *job,
-            Some(Asked::Abort(number)) => panic!("abort of {number}, not a request"),
-            Some(Asked::Stop(number)) => panic!("stop of {number}, not a request"),
-            Some(Asked::Update(update, _)) => panic!("{update:?}, not a request"),
-            None => panic!("the scheduler is gone"),
+        match self.next().await {
+            Asked::Submit(job) => *job,
+            other => panic!("{other:?}, not a request"),
         }
     }
 
     /// The next abort.
     pub async fn abort(&self) -> u64 {
-        match self.asked.lock().await.recv().await {
-            Some(Asked::Abort(number)) => number,
-            Some(Asked::Stop(number)) => panic!("stop of {number}, not an abort"),
-            Some(Asked::Submit(job)) => panic!("{:?}, not an abort", job.submit),
-            Some(Asked::Update(update, _)) => panic!("{update:?}, not an abort"),
-            None => panic!("the scheduler is gone"),
+        match self.next().await {
+            Asked::Abort(number) => number,
+            other => panic!("{other:?}, not an abort"),
         }
     }
 
     /// The next stop of a request whose client has all it wants.
     pub async fn stop(&self) -> u64 {
-        match self.asked.lock().await.recv().await {
-            Some(Asked::Stop(number)) => number,
-            Some(Asked::Abort(number)) => panic!("abort of {number}, not a stop"),
-            Some(Asked::Submit(job)) => panic!("{:?}, not a stop", job.submit),
-            Some(Asked::Update(update, _)) => panic!("{update:?}, not a stop"),
-            None => panic!("the scheduler is gone"),
+        match self.next().await {
+            Asked::Stop(number) => number,
+            other => panic!("{other:?}, not a stop"),
+        }
+    }
+
+    /// The next corpus's tokens.
+    pub async fn corpus(&self) -> Vec<u32> {
+        match self.next().await {
+            Asked::Corpus(tokens) => tokens,
+            other => panic!("{other:?}, not a corpus"),
         }
     }
 
     /// The next update of the weights, and where its outcome goes.
     pub async fn update(&self) -> (UpdateWeightsRequest, oneshot::Sender<UpdateWeightsResponse>) {
-        match self.asked.lock().await.recv().await {
-            Some(Asked::Update(update, reply)) => (update, reply),
-            Some(_) => panic!("not an update"),
-            None => panic!("the scheduler is gone"),
+        match self.next().await {
+            Asked::Update(update, reply) => (update, reply),
+            other => panic!("{other:?}, not an update"),
         }
     }
 
@@ -312,6 +320,37 @@ impl Frontend for Service {
             tokens: 7,
             reason: String::new(),
         }))
+    }
+
+    /// There is one corpus, "old", and what is added.
+    async fn edit_corpora(
+        &self,
+        request: Request<CorporaEdit>,
+    ) -> Result<Response<CorporaEdited>, Status> {
+        let size = |name: &str, tokens: &[u32]| CorpusSize {
+            name: name.to_owned(),
+            tokens: tokens.len() as u64,
+        };
+        let mut edited = CorporaEdited::default();
+        match request.into_inner().kind {
+            Some(corpora_edit::Kind::Add(Corpus { name, token_ids })) => {
+                edited.corpora.push(size(&name, &token_ids));
+                let _ = self.0.sender.send(Asked::Corpus(token_ids));
+            }
+            Some(corpora_edit::Kind::Remove(name)) if name == "old" => {
+                return Ok(Response::new(edited));
+            }
+            Some(corpora_edit::Kind::Remove(name)) => {
+                edited.error = Some(RequestError {
+                    kind: ErrorKind::Invalid.into(),
+                    message: format!("no corpus is called {name}"),
+                    ..RequestError::default()
+                });
+            }
+            None => {}
+        }
+        edited.corpora.push(size("old", &[1, 2]));
+        Ok(Response::new(edited))
     }
 
     async fn update_weights(

@@ -13,6 +13,7 @@ use lockstep_speculation::Registry;
 use super::{
     abort::SharedAbort,
     collectives::{self, Listener},
+    corpora::Librarian,
     stream::{Order, Outgoing, message},
 };
 use crate::{
@@ -51,10 +52,15 @@ pub fn compute(
     if outgoing.blocking_send(message(Kind::Ready(ready))).is_err() {
         return Ok(());
     }
+    let librarian = Librarian::new(outgoing.downgrade());
     while let Ok(order) = orders.recv() {
         let answer = match order {
             Order::Plan(plan) => Kind::Result(worker.step(&plan)?.into()),
             Order::Reload(wanted) => Kind::Reloaded(reload(&mut worker, &wanted)?),
+            Order::Corpora(edit) => {
+                librarian.edit(worker.corpora().cloned(), edit);
+                continue;
+            }
             Order::Start(_) => continue,
         };
         if outgoing.blocking_send(message(answer)).is_err() {

@@ -6,8 +6,9 @@ use lockstep_process::{RoleContext, connect_tcp, connect_unix};
 use lockstep_proto::{
     limits::INTERNAL_MESSAGE_BYTES,
     pb::lockstep::{
-        GroupStart, ReloadWeights, WorkerCommand, WorkerFailure, WorkerHello, WorkerLeaving,
-        WorkerMessage, worker_command, worker_gateway_client::WorkerGatewayClient, worker_message,
+        CorporaEdit, GroupStart, ReloadWeights, WorkerCommand, WorkerFailure, WorkerHello,
+        WorkerLeaving, WorkerMessage, worker_command, worker_gateway_client::WorkerGatewayClient,
+        worker_message,
     },
     step::StepPlan,
 };
@@ -26,6 +27,8 @@ pub enum Order {
     Plan(StepPlan),
     /// Other weights.
     Reload(ReloadWeights),
+    /// Other texts to draft from.
+    Corpora(CorporaEdit),
 }
 
 /// Messages on their way to the scheduler.
@@ -141,6 +144,9 @@ async fn carry(
             Some(WorkerCommand {
                 kind: Some(worker_command::Kind::Reload(reload)),
             }) => Order::Reload(reload),
+            Some(WorkerCommand {
+                kind: Some(worker_command::Kind::Corpora(edit)),
+            }) => Order::Corpora(edit),
             Some(WorkerCommand { kind: None }) => continue,
             None => return Ok(()),
         };

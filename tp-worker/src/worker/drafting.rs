@@ -4,7 +4,7 @@ use lockstep_backend::Backend;
 use lockstep_config::{EngineConfig, SpeculationConfig, Verification};
 use lockstep_model::{CaptureSpec, ForwardLimits, LoadProgress, Transformer, WholeTables};
 use lockstep_speculation::{
-    Build, Device, DraftRow, Drafter, Drafts, ExtendRow, Node, Registry, Requests as _,
+    Build, Corpora, Device, DraftRow, Drafter, Drafts, ExtendRow, Node, Registry, Requests as _,
 };
 
 use super::{
@@ -102,6 +102,11 @@ impl<B: Backend> Drafting<B> {
             tables,
             most,
         })
+    }
+
+    /// Texts that it drafts from.
+    pub fn corpora(&self) -> Option<&Corpora> {
+        self.drafter.as_ref()?.corpora()
     }
 
     /// Bytes of the drafter's weights and of its cache.

@@ -1,0 +1,65 @@
+//! Texts that a server is given to draft from.
+
+use lockstep_tests::{body::chat, server::Server, turns};
+use serde_json::{Value, json};
+
+use crate::options;
+
+const PATH: &str = "/ngram/corpus";
+
+/// What the demo model answers when it counts from `first` on.
+fn counted(first: u32) -> String {
+    let numbers: Vec<String> = (first..first + 10).map(|n| n.to_string()).collect();
+    numbers.join(", ")
+}
+
+/// Lets it count; gives the drafted tokens that were accepted, and the text.
+async fn count(server: &Server, first: u32) -> (u64, String) {
+    let prompt = format!("Count from {first} to {}.", first + 9);
+    let answer = server
+        .ok("/v1/chat/completions", &chat(&prompt, &json!({})))
+        .await;
+    let text = answer["choices"][0]["message"]["content"].as_str();
+    let accepted = answer["usage"]["speculative"]["accepted_tokens"].as_u64();
+    (accepted.unwrap_or(0), text.expect("a text").to_owned())
+}
+
+fn corpora(answer: &Value) -> Vec<&str> {
+    let all = answer["corpora"].as_array().expect("a list").iter();
+    all.map(|corpus| corpus["name"].as_str().expect("a name"))
+        .collect()
+}
+
+#[tokio::test]
+async fn a_corpus_is_drafted_from_until_it_is_removed() {
+    let _turn = turns::shared().await;
+    let server = Server::start(options().set("--speculative-algorithm", "NGRAM")).await;
+    let (without, text) = count(&server, 3).await;
+    assert_eq!(text, counted(3));
+    let body = json!({"name": "numbers/teens", "text": counted(14)});
+    let added = server.ok(PATH, &body).await;
+    assert_eq!(corpora(&added), ["numbers/teens"]);
+    let body = json!({"corpus_id": "more", "documents": ["one text", "another text"]});
+    let more = server.ok("/add_external_corpus", &body).await;
+    assert_eq!(more["success"], true);
+    assert_eq!(
+        corpora(&server.get(PATH).await.ok()),
+        ["more", "numbers/teens"]
+    );
+    let (with, text) = count(&server, 14).await;
+    assert_eq!(text, counted(14));
+    assert!(
+        with > without + 5,
+        "{with} drafts were right, {without} before"
+    );
+    let url = server.url("/ngram/corpus/numbers/teens");
+    let removed = server.client.delete(&url).send().await.expect("answered");
+    assert_eq!(removed.status(), 200);
+    assert_eq!(corpora(&server.get(PATH).await.ok()), ["more"]);
+    let again = server.client.delete(&url).send().await.expect("answered");
+    assert_eq!(again.status(), 400);
+    let short = server
+        .post(PATH, &json!({"name": "short", "token_ids": [5]}))
+        .await;
+    assert_eq!(short.status, 400, "{}", short.text);
+}

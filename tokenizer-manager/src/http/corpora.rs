@@ -1,0 +1,250 @@
+//! Texts that NGRAM drafts from beside those it serves: under names of our own,
+//! and under SGLang's.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Path, State},
+    response::Response,
+};
+use lockstep_proto::{
+    pb::lockstep::{CorporaEdit, Corpus, CorpusSize, corpora_edit::Kind},
+    sampling::token_in_vocabulary,
+};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{body::Json, json, middleware::valid_id};
+use crate::{
+    engine::{Engine, fresh_id},
+    error::{ApiError, ApiResult},
+};
+
+/// Tokens of one corpus at the most, as in SGLang.
+const MOST_TOKENS: usize = 10_000_000;
+
+/// A corpus as a text or as tokens.
+#[derive(Deserialize)]
+pub(super) struct AddRequest {
+    name: String,
+    text: Option<String>,
+    token_ids: Option<Vec<u32>>,
+}
+
+/// A corpus as SGLang has it.
+#[derive(Deserialize)]
+pub(super) struct AddExternalRequest {
+    corpus_id: Option<String>,
+    documents: Option<Vec<String>>,
+    token_chunks: Option<Vec<Vec<u32>>>,
+    file_path: Option<Value>,
+}
+
+/// Which corpus to forget.
+#[derive(Deserialize)]
+pub(super) struct RemoveExternalRequest {
+    corpus_id: String,
+}
+
+/// `POST /ngram/corpus`: adds a corpus, in place of one of the same name.
+pub(super) async fn add(
+    State(engine): State<Arc<Engine>>,
+    Json(request): Json<AddRequest>,
+) -> ApiResult<Response> {
+    drafts_from_texts(&engine)?;
+    let token_ids = match (request.text, request.token_ids) {
+        (Some(text), None) => joined(&engine, vec![text], "text").await?,
+        (None, Some(ids)) => ids,
+        _ => {
+            return Err(ApiError::invalid(
+                "text",
+                "One of 'text' and 'token_ids' must be given.",
+            ));
+        }
+    };
+    let name = request.name;
+    let added = insert(&engine, ("name", &name), ("token_ids", token_ids)).await?;
+    json(&json!({"name": name, "tokens": added.tokens, "corpora": added.corpora}))
+}
+
+/// `GET /ngram/corpus`: all there are.
+pub(super) async fn list(State(engine): State<Arc<Engine>>) -> ApiResult<Response> {
+    json(&json!({"corpora": sizes(&edit(&engine, None).await?)}))
+}
+
+/// `DELETE /ngram/corpus/{name}`.
+pub(super) async fn remove(
+    State(engine): State<Arc<Engine>>,
+    Path(name): Path<String>,
+) -> ApiResult<Response> {
+    let left = edit(&engine, Some(Kind::Remove(name.clone()))).await?;
+    json(&json!({"name": name, "removed": true, "corpora": sizes(&left)}))
+}
+
+/// `POST /add_external_corpus`: documents become one corpus.
+pub(super) async fn add_external(
+    State(engine): State<Arc<Engine>>,
+    Json(request): Json<AddExternalRequest>,
+) -> ApiResult<Response> {
+    let loaded = external(&engine, request).await;
+    let (name, tokens) = match loaded {
+        Ok(loaded) => loaded,
+        Err(error) => return refusal(error),
+    };
+    json(&json!({
+        "success": true,
+        "corpus_id": name,
+        "message": format!("Loaded corpus '{name}' with {tokens} tokens."),
+        "loaded_token_count": tokens,
+    }))
+}
+
+/// `POST /remove_external_corpus`.
+pub(super) async fn remove_external(
+    State(engine): State<Arc<Engine>>,
+    Json(request): Json<RemoveExternalRequest>,
+) -> ApiResult<Response> {
+    let name = request.corpus_id;
+    match edit(&engine, Some(Kind::Remove(name.clone()))).await {
+        Ok(_) => json(&json!({"success": true, "message": format!("Removed corpus '{name}'.")})),
+        Err(error) => refusal(error),
+    }
+}
+
+/// `GET /list_external_corpora`.
+pub(super) async fn list_external(State(engine): State<Arc<Engine>>) -> ApiResult<Response> {
+    let corpora = match edit(&engine, None).await {
+        Ok(corpora) => corpora,
+        Err(error) => return refusal(error),
+    };
+    let ids: Vec<&String> = corpora.iter().map(|corpus| &corpus.name).collect();
+    let counts = corpora.iter();
+    let counts: Map<String, Value> = counts
+        .map(|corpus| (corpus.name.clone(), corpus.tokens.into()))
+        .collect();
+    json(&json!({
+        "success": true, "corpus_ids": ids, "corpus_token_counts": counts, "message": "",
+    }))
+}
+
+async fn external(engine: &Engine, request: AddExternalRequest) -> ApiResult<(String, u64)> {
+    drafts_from_texts(engine)?;
+    if !matches!(request.file_path, None | Some(Value::Null)) {
+        return Err(ApiError::unsupported(
+            "file_path",
+            "Requests cannot name files; send the texts in 'documents'.",
+        ));
+    }
+    let token_ids = match (request.documents, request.token_chunks) {
+        (Some(documents), None) => joined(engine, documents, "documents").await?,
+        (None, Some(chunks)) => chunks.concat(),
+        _ => {
+            return Err(ApiError::invalid(
+                "documents",
+                "One of 'documents' and 'token_chunks' must be given.",
+            ));
+        }
+    };
+    let name = request.corpus_id.unwrap_or_else(fresh_id);
+    let token_ids = ("token_chunks", token_ids);
+    let added = insert(engine, ("corpus_id", &name), token_ids).await?;
+    Ok((name, added.tokens))
+}
+
+/// The tokens of texts, each behind the last one's end token: what follows the
+/// end of one text is not the beginning of the next.
+async fn joined(engine: &Engine, texts: Vec<String>, field: &str) -> ApiResult<Vec<u32>> {
+    let end = engine.config.model.eos_token_ids.first().copied();
+    let tokenizer = engine.text.tokenizer.clone();
+    let bytes = texts.iter().map(String::len).sum();
+    let work = move || {
+        let mut all = Vec::new();
+        for (at, text) in texts.iter().enumerate() {
+            all.extend(end.filter(|_| at > 0));
+            all.extend(tokenizer.encode(text, false)?);
+        }
+        Ok(all)
+    };
+    let encoded: Result<_, lockstep_text::EncodeError> =
+        engine.text.pool.run_aside(bytes, work).await?;
+    encoded.map_err(|error| ApiError::invalid(field, error.to_string()))
+}
+
+struct Added {
+    tokens: u64,
+    corpora: Value,
+}
+
+/// Adds a corpus; both arguments come with their fields' names.
+async fn insert(
+    engine: &Engine,
+    (name_field, name): (&str, &str),
+    (field, token_ids): (&'static str, Vec<u32>),
+) -> ApiResult<Added> {
+    if !valid_id(name) {
+        return Err(ApiError::invalid(
+            name_field,
+            format!(
+                "Invalid '{name_field}' {name:?}: expected 1 to 128 letters, digits and characters \
+                 of \"-_.:/\"."
+            ),
+        ));
+    }
+    if token_ids.len() > MOST_TOKENS {
+        return Err(ApiError::invalid(
+            field,
+            format!(
+                "A corpus of {} tokens; the limit is {MOST_TOKENS}.",
+                token_ids.len()
+            ),
+        ));
+    }
+    let vocabulary = u32::try_from(engine.config.model.vocab_size).unwrap_or(u32::MAX);
+    for id in &token_ids {
+        token_in_vocabulary(field, *id, vocabulary)?;
+    }
+    let tokens = token_ids.len() as u64;
+    let corpus = Corpus {
+        name: name.to_owned(),
+        token_ids,
+    };
+    let corpora = edit(engine, Some(Kind::Add(corpus))).await?;
+    Ok(Added {
+        tokens,
+        corpora: sizes(&corpora),
+    })
+}
+
+async fn edit(engine: &Engine, kind: Option<Kind>) -> ApiResult<Vec<CorpusSize>> {
+    drafts_from_texts(engine)?;
+    Ok(engine.scheduler.edit_corpora(CorporaEdit { kind }).await?)
+}
+
+/// 400 unless the server drafts from texts.
+fn drafts_from_texts(engine: &Engine) -> ApiResult<()> {
+    match engine.config.speculation.algorithm.as_deref() {
+        Some(name) if name.eq_ignore_ascii_case("NGRAM") => Ok(()),
+        other => Err(ApiError::bad_request(format!(
+            "Corpora are for servers that draft from texts; this one {}. Start it with \
+             `--speculative-algorithm NGRAM`.",
+            other.map_or_else(
+                || "does not speculate".to_owned(),
+                |name| format!("drafts with {name}")
+            )
+        ))),
+    }
+}
+
+fn sizes(corpora: &[CorpusSize]) -> Value {
+    let size = |corpus: &CorpusSize| json!({"name": corpus.name, "tokens": corpus.tokens});
+    corpora.iter().map(size).collect()
+}
+
+/// As any refusal, with SGLang's fields beside the error object.
+fn refusal(error: ApiError) -> ApiResult<Response> {
+    let mut body = json!(error.body());
+    body["success"] = false.into();
+    body["message"] = error.message.clone().into();
+    let body = json(&body)?.into_body();
+    Ok(error.into_http().map(|_| body))
+}
