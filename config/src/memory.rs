@@ -31,6 +31,8 @@ pub(crate) struct Sizing {
     pub(crate) chunk: Option<usize>,
     pub(crate) overlap: bool,
     pub(crate) speculation: SpeculationConfig,
+    /// What the algorithm takes beside a draft model.
+    pub(crate) drafter_bytes: u64,
     /// `--context-length`.
     pub(crate) context_length: Option<usize>,
     /// `--max-total-tokens`.
@@ -210,7 +212,7 @@ fn room(
     let kept = rest.max(activations);
     let budget = hardware.available_memory.saturating_sub(kept);
     let drafts = draft::weight_bytes(model, sizing);
-    let weights = weight_bytes(model, sizing) + drafts;
+    let weights = weight_bytes(model, sizing).saturating_add(drafts);
     let least = kv_bytes_per_token(model, sizing) * sizing.page_size as u64;
     budget
         .checked_sub(weights)

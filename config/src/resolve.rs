@@ -44,7 +44,7 @@ pub fn resolve(
     let ranks = parallel::resolve(args, &model, hardware)?;
     let dtype = format::dtype(args);
     let quantization = format::quantization(args);
-    let speculation = speculation::resolve(args, &model, algorithms)?;
+    let (speculation, drafter_bytes) = speculation::resolve(args, &model, algorithms)?;
     let max_running_requests = args.schedule.max_running_requests.unwrap_or(64);
     let sizing = Sizing {
         dtype,
@@ -59,6 +59,7 @@ pub fn resolve(
         chunk: schedule::chunk(args),
         overlap: !args.schedule.disable_overlap_schedule,
         speculation: speculation.clone(),
+        drafter_bytes,
         context_length: context_length(args, &model)?,
         max_total_tokens: args.memory.max_total_tokens,
         mem_fraction_static: fraction(args)?,

@@ -159,6 +159,12 @@ pub trait Algorithm: fmt::Debug + Send + Sync {
     fn reads_ngram_options(&self) -> bool {
         self.name() == "NGRAM"
     }
+    /// Bytes that it takes on the node with rank 0 beside the weights, keys,
+    /// values and activations of a draft model, which are counted for it.
+    fn memory_bytes(&self, speculation: &SpeculationConfig) -> u64 {
+        let _ = speculation;
+        0
+    }
     /// The largest `num_draft_tokens` over everything it may do.
     fn max_draft_tokens(&self, speculation: &SpeculationConfig) -> usize {
         self.tokens_per_request_for_verify(speculation.num_draft_tokens, false)

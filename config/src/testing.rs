@@ -203,6 +203,13 @@ impl Algorithm for TestAlgorithm {
         }
     }
 
+    fn memory_bytes(&self, speculation: &SpeculationConfig) -> u64 {
+        match self.0 {
+            "NGRAM" => 100 * speculation.ngram.capacity as u64,
+            _ => 0,
+        }
+    }
+
     fn tokens_per_request_for_verify(&self, draft_tokens: usize, is_draft: bool) -> usize {
         match (self.0, is_draft) {
             ("BLOCKS", true) => 2 * draft_tokens,

@@ -54,24 +54,24 @@ pub(super) fn kv_bytes_per_token(sizing: &Sizing) -> u64 {
     }
 }
 
-/// Bytes of weights on this node beside the target's.
+/// Bytes of weights on this node beside the target's, and of whatever else the
+/// algorithm keeps.
 pub(super) fn weight_bytes(target: &ModelConfig, sizing: &Sizing) -> u64 {
-    let Some(draft) = sizing
-        .speculation
-        .draft
-        .as_ref()
-        .filter(|_| sizing.node_rank == 0)
-    else {
+    if sizing.node_rank > 0 {
         return 0;
+    }
+    let Some(draft) = &sizing.speculation.draft else {
+        return sizing.drafter_bytes;
     };
     let tables = Tables {
         tp_size: sizing.tp_size,
         target,
     };
     let weights = weights(draft, &tables);
-    sizing
+    let bytes = sizing
         .quantization
-        .bytes(sizing.dtype, weights.projections, weights.tables) as u64
+        .bytes(sizing.dtype, weights.projections, weights.tables) as u64;
+    bytes.saturating_add(sizing.drafter_bytes)
 }
 
 /// Whose tables of tokens a head reads.

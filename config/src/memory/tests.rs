@@ -22,6 +22,7 @@ fn sizing() -> Sizing {
         chunk: Some(512),
         overlap: true,
         speculation: SpeculationConfig::none(),
+        drafter_bytes: 0,
         context_length: None,
         max_total_tokens: None,
         mem_fraction_static: 0.85,

@@ -16,15 +16,17 @@ const LONGEST_MATCH: usize = 64;
 /// Nodes of NGRAM's memory, whose numbers fit 32 bits with room to spare.
 const MOST_NODES: usize = 1 << 28;
 
+/// The configuration, and the bytes that the algorithm asks for beside a draft
+/// model's.
 pub(super) fn resolve(
     args: &ServeArgs,
     target: &ModelConfig,
     known: &Algorithms,
-) -> Result<SpeculationConfig, ConfigError> {
+) -> Result<(SpeculationConfig, u64), ConfigError> {
     let given = &args.speculation;
     let name = match given.speculative_algorithm.as_deref() {
         Some(name) if !name.eq_ignore_ascii_case("none") => name,
-        none => return without(none, given),
+        none => return without(none, given).map(|none| (none, 0)),
     };
     let algorithm = known.find(name).ok_or_else(|| unknown(name, known))?;
     let algorithm = algorithm.as_ref();
@@ -43,7 +45,8 @@ pub(super) fn resolve(
     };
     algorithm.validate(&speculation, target)?;
     speculation.max_speculative_num_draft_tokens = most(&speculation, algorithm)?;
-    Ok(speculation)
+    let bytes = algorithm.memory_bytes(&speculation);
+    Ok((speculation, bytes))
 }
 
 /// What to know about a draft model that ends before the context does.

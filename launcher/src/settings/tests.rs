@@ -1,10 +1,10 @@
 use std::path::Path;
-use std::sync::Arc;
 
-use lockstep_config::{
-    Algorithm, Algorithms, Capabilities, ConfigError, ConfigFile, DraftKv, DraftModel, Hardware,
-    ModelConfig, ServeArgs, resolve,
-};
+use lockstep_backend_cpu::CpuBackend;
+use lockstep_config::{Algorithms, ConfigFile, Hardware, ServeArgs, resolve};
+use lockstep_speculation::Registry;
+
+use crate::cli::{self, Command};
 
 /// A configuration of the demo model, for tests of other modules.
 pub(crate) fn config_file() -> ConfigFile {
@@ -19,57 +19,70 @@ pub(crate) fn config_of(mut args: ServeArgs) -> ConfigFile {
         crate::demo::speculate(&mut args.speculation, &known, parent.path()).expect("unpacked");
     }
     args.model.model_path = Some(crate::demo::unpack(parent.path()).expect("unpacked"));
-    let hardware = Hardware {
-        cores: vec![0, 1],
-        total_memory: 8 << 30,
-        available_memory: 8 << 30,
-        memory_limit: None,
-    };
-    let (engine, node) = resolve(&args, &hardware, &known)
+    let (engine, node) = resolve(&args, &machine(), &known)
         .expect("a good configuration")
         .value;
     ConfigFile::new(engine, node)
 }
 
-/// EAGLE3 as configuration sees it, and an algorithm without a model.
-pub(crate) fn algorithms() -> Algorithms {
-    let mut algorithms = Algorithms::default();
-    algorithms.add(Arc::new(Known("EAGLE3")));
-    algorithms.add(Arc::new(Known("NGRAM")));
-    algorithms
+fn machine() -> Hardware {
+    Hardware {
+        cores: vec![0, 1],
+        total_memory: 8 << 30,
+        available_memory: 8 << 30,
+        memory_limit: None,
+    }
 }
 
-#[derive(Debug)]
-struct Known(&'static str);
+/// Those that the program comes with.
+pub(crate) fn algorithms() -> Algorithms {
+    Registry::<CpuBackend>::builtin().algorithms()
+}
 
-impl Algorithm for Known {
-    fn name(&self) -> &str {
-        self.0
+/// The README's examples of speculation, with the demo models in the places of
+/// the folders.
+#[test]
+fn the_readmes_examples_are_good_configurations() {
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
+    let folder = |name: &str| models.join(name).display().to_string();
+    let text = include_str!("../../../README.md").replace("\\\n", "");
+    let mut found = Vec::new();
+    for line in text
+        .lines()
+        .filter(|line| line.contains("--speculative-algorithm"))
+    {
+        let Some(rest) = line.strip_prefix("lockstep serve DIR ") else {
+            continue;
+        };
+        let words = rest.split_whitespace().map(|word| match word {
+            "HEAD" if rest.contains("EAGLE3") => folder("lockstep-demo-7m-eagle3"),
+            "HEAD" => folder("lockstep-demo-7m-eagle"),
+            "SMALLER-MODEL" => folder("lockstep-demo-1m-draft"),
+            word => word.to_owned(),
+        });
+        let words = [
+            "lockstep".into(),
+            "serve".into(),
+            folder("lockstep-demo-7m"),
+        ]
+        .into_iter()
+        .chain(words)
+        .map(Into::into)
+        .collect();
+        let Ok(Command::Serve(args)) = cli::parse(words) else {
+            panic!("{line}: does not parse");
+        };
+        let resolved = resolve(&args, &machine(), &algorithms());
+        let speculation = resolved.expect(line).value.0.speculation;
+        found.push((speculation.algorithm.expect(line), speculation.topk));
     }
-
-    fn summary(&self) -> &str {
-        "for tests"
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        let head = self.0 == "EAGLE3";
-        Capabilities {
-            needs_draft_model: head,
-            draft_kv: if head { DraftKv::Pairs } else { DraftKv::None },
-            supports_tree: true,
-            supports_target_verify_for_draft: false,
-            draft_probabilities: head,
-            carries_hidden_states: head,
-            adaptive: false,
-        }
-    }
-
-    fn load_draft(
-        &self,
-        path: Option<&Path>,
-        target: &ModelConfig,
-    ) -> Result<Option<DraftModel>, ConfigError> {
-        path.map(|path| DraftModel::load_eagle3(path, target))
-            .transpose()
-    }
+    let expected = [
+        ("EAGLE3", 1),
+        ("EAGLE", 1),
+        ("STANDALONE", 1),
+        ("NGRAM", 1),
+        ("EAGLE3", 4),
+    ];
+    let expected = expected.map(|(name, topk)| (name.to_owned(), topk));
+    assert_eq!(found, expected);
 }

@@ -64,6 +64,10 @@ impl Algorithm for Ngram {
         Ok(None)
     }
 
+    fn memory_bytes(&self, speculation: &SpeculationConfig) -> u64 {
+        trie::NODE_BYTES * speculation.ngram.capacity as u64
+    }
+
     fn validate(
         &self,
         speculation: &SpeculationConfig,

@@ -159,6 +159,21 @@ fn the_reserve_is_what_a_step_may_write_and_an_unseen_one_may_commit() {
     assert_eq!((none(false), none(true)), (1, 2));
 }
 
+#[test]
+fn what_an_algorithm_keeps_is_charged_where_it_drafts() {
+    let resolve = |capacity: u64, rest: &str| {
+        let line =
+            format!("--speculative-algorithm NGRAM --speculative-ngram-capacity {capacity} {rest}");
+        resolve_line(&line).map_err(|error| error.to_string())
+    };
+    resolve(1 << 20, "").expect("100 MB of 8 GiB");
+    let error = resolve(1 << 27, "").expect_err("13 GB of 8 GiB");
+    assert!(error.contains("12.50 GiB of it for drafts"), "{error}");
+    let second = "--nnodes 2 --tp-size 2 --node-rank 1 --dist-init-addr a:1 \
+                  --dist-secret 0123456789abcdef";
+    resolve(1 << 27, second).expect("drafts are on node 0");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

@@ -8,6 +8,9 @@ use super::continuations::{Continuations, ROOT};
 use crate::TreeShape;
 use nodes::Nodes;
 
+/// Bytes of a node that is used, its place in its parent's list included.
+pub(super) const NODE_BYTES: u64 = 60;
+
 /// Children that are looked at per node: the ones used last.
 const CHILDREN: usize = 64;
 
@@ -40,7 +43,7 @@ struct Branch {
 
 impl Trie {
     /// One of at most `capacity` nodes, which must be more than the tokens of
-    /// any window. A node takes about 60 bytes once it is used.
+    /// any window. A node takes [`NODE_BYTES`] once it is used.
     pub(super) fn new(capacity: usize) -> Self {
         Self {
             nodes: Nodes::new(capacity),
