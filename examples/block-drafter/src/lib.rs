@@ -1,0 +1,96 @@
+//! BLOCK: a draft model drafts a whole block of tokens in one pass.
+//!
+//! An example to copy; the README next to it walks through the parts. The
+//! algorithm as configuration sees it is here, what it does on the device in
+//! `drafter`, and how guesses become a block in `guesses`.
+
+#![forbid(unsafe_code)]
+
+mod drafter;
+mod guesses;
+
+use std::path::Path;
+
+use lockstep_backend::Backend;
+use lockstep_config::{
+    Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, DraftShape, ModelConfig,
+};
+use lockstep_speculation::{Build, DraftError, Drafter, Drafting};
+
+/// Guesses that a pass carries beyond the tokens that will be verified: they
+/// have one round more to become right.
+const LOOKAHEAD: usize = 3;
+
+/// The algorithm. It drafts with a small model that has the target's tokenizer,
+/// and like DFLASH it takes one pass per round however deep it drafts: the pass
+/// runs over the last known token and a block of guesses, and what the model
+/// says after each of them is the block (a Jacobi iteration, as in Santilli et
+/// al., arXiv:2305.10427). The first token is always the model's own; a later
+/// one is, where the guesses before it were right.
+#[derive(Debug, Clone, Copy)]
+pub struct Block;
+
+impl Algorithm for Block {
+    fn name(&self) -> &str {
+        "BLOCK"
+    }
+
+    fn summary(&self) -> &str {
+        "a block of tokens from one pass of a smaller model with the same tokenizer"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            needs_draft_model: true,
+            draft_kv: DraftKv::Tokens,
+            supports_tree: false,
+            // Its passes have several tokens per request.
+            supports_target_verify_for_draft: true,
+            draft_probabilities: false,
+            carries_hidden_states: false,
+            adaptive: true,
+        }
+    }
+
+    fn default_shape(&self) -> DraftShape {
+        DraftShape {
+            num_steps: 4,
+            topk: 1,
+            num_draft_tokens: 5,
+        }
+    }
+
+    fn load_draft(
+        &self,
+        path: Option<&Path>,
+        target: &ModelConfig,
+    ) -> Result<Option<DraftModel>, ConfigError> {
+        let path = path.ok_or_else(|| {
+            ConfigError::conflict(
+                "--speculative-algorithm BLOCK",
+                "no --speculative-draft-model-path",
+                "it drafts with a smaller model",
+                "Name its folder with --speculative-draft-model-path",
+            )
+        })?;
+        DraftModel::load_model(path, target).map(Some)
+    }
+
+    /// The target verifies what is drafted; the draft model's passes are wider.
+    /// The reserve of cache positions follows the larger of the two.
+    fn tokens_per_request_for_verify(&self, draft_tokens: usize, is_draft: bool) -> usize {
+        if is_draft {
+            draft_tokens + LOOKAHEAD
+        } else {
+            draft_tokens
+        }
+    }
+}
+
+impl<B: Backend + 'static> Drafting<B> for Block {
+    fn build(&self, build: Build<'_, B>) -> Result<Box<dyn Drafter<B>>, DraftError> {
+        let tokens = build.speculation.num_draft_tokens;
+        let width = self.tokens_per_request_for_verify(tokens, true);
+        Ok(Box::new(drafter::BlockDrafter::load(build, width)?))
+    }
+}

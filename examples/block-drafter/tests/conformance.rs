@@ -1,0 +1,46 @@
+//! The example passes the battery that every algorithm has to pass.
+
+use std::path::{Path, PathBuf};
+
+use lockstep_config::{Algorithm, Hardware, ServeArgs, args::DtypeArg, resolve};
+use lockstep_example_block_drafter::Block;
+use lockstep_speculation::Registry;
+use lockstep_tp_worker::conformance;
+
+fn model(name: &str) -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = here
+        .ancestors()
+        .find(|folder| folder.join("models").is_dir());
+    root.expect("the models are above this crate")
+        .join("models")
+        .join(name)
+}
+
+#[test]
+fn it_conforms_and_drafts_what_is_accepted() {
+    let registry = Registry::builtin().with(Block);
+    let (target, draft) = (model("lockstep-demo-7m"), model("lockstep-demo-1m-draft"));
+    let report = conformance::check(&registry, "block", &target, Some(&draft)).unwrap();
+    assert!(report.drafted > report.accepted && report.accepted > 0);
+    assert_eq!(report.trees, 0);
+}
+
+#[test]
+fn the_wider_pass_decides_over_the_reserve() {
+    assert_eq!(Block.tokens_per_request_for_verify(5, false), 5);
+    assert_eq!(Block.tokens_per_request_for_verify(5, true), 8);
+    let mut args = ServeArgs::default();
+    args.model.model_path = Some(model("lockstep-demo-7m"));
+    args.model.dtype = Some(DtypeArg::Float32);
+    args.memory.max_total_tokens = Some(4096);
+    args.schedule.max_running_requests = Some(2);
+    args.model.context_length = Some(256);
+    args.speculation.speculative_algorithm = Some("Block".to_owned());
+    args.speculation.speculative_draft_model_path = Some(model("lockstep-demo-1m-draft"));
+    let registry = Registry::<lockstep_backend_cpu::CpuBackend>::empty().with(Block);
+    let resolved = resolve(&args, &Hardware::detect(), &registry.algorithms()).unwrap();
+    let speculation = resolved.value.0.speculation;
+    assert_eq!(speculation.num_draft_tokens, 5);
+    assert_eq!(speculation.max_speculative_num_draft_tokens, 8);
+}
