@@ -3,6 +3,7 @@ mod goldens;
 mod invalid;
 mod invariance;
 mod limits;
+mod memory;
 mod random;
 mod sampling;
 mod speculation;

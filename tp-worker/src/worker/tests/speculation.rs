@@ -34,7 +34,11 @@ fn goldens() -> Vec<Golden> {
 }
 
 /// `config` with an algorithm of the demo family.
-fn speculating(mut config: EngineConfig, algorithm: &str, shape: [usize; 3]) -> EngineConfig {
+pub(super) fn speculating(
+    mut config: EngineConfig,
+    algorithm: &str,
+    shape: [usize; 3],
+) -> EngineConfig {
     let [num_steps, topk, num_draft_tokens] = shape;
     let target: &ModelConfig = &config.model;
     let folder = |name: &str| repository().join("models").join(name);
