@@ -47,6 +47,20 @@ pub(crate) fn unpack(parent: &Path) -> io::Result<PathBuf> {
     write(parent.join(NAME), MODEL)
 }
 
+/// [`unpack`], with the head that drafts for the model beside it.
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn unpack_family(parent: &Path) -> io::Result<PathBuf> {
+    write(head(parent), HEAD)?;
+    unpack(parent)
+}
+
+/// Where the head is written, by the name that tells whose it is.
+fn head(parent: &Path) -> PathBuf {
+    parent.join(format!("{NAME}-eagle3"))
+}
+
 /// Lets the demo model speculate with its own EAGLE-3 head where nothing else
 /// is asked for and the program knows how: without the option for the
 /// algorithm, and where EAGLE3 is named without a head. The head is written
@@ -68,7 +82,7 @@ pub(crate) fn speculate(
         return Ok(false);
     }
     args.speculative_algorithm = Some(ALGORITHM.to_owned());
-    let folder = write(parent.join(format!("{NAME}-eagle3")), HEAD)?;
+    let folder = write(head(parent), HEAD)?;
     args.speculative_draft_model_path = Some(folder);
     Ok(true)
 }

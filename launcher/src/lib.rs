@@ -44,7 +44,7 @@ pub fn main_with(registry: &Registry<CpuBackend>) -> ExitCode {
         Command::Serve(args) => serve::run(&args, &algorithms),
         Command::Generate(args) => generate::run(&args, registry).map_err(LaunchError::Command),
         Command::Pack(args) => pack::run(&args, &algorithms).map_err(LaunchError::Command),
-        Command::Bench(args) => lockstep_bench::run(*args, demo::unpack, registry)
+        Command::Bench(args) => lockstep_bench::run(*args, demo::unpack_family, registry)
             .map(|()| exit::OK)
             .map_err(LaunchError::Command),
         Command::Config(args) => config_command::run(&args, &algorithms),

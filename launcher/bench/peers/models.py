@@ -7,7 +7,10 @@ Speed depends on a model's shape, not on what it knows, so the weights are rando
   python models.py --out models --llama-cpp llama.cpp --shapes 1b --types q8_0
 
 Each shape becomes OUT/SHAPE/hf and OUT/SHAPE/TYPE.gguf; what is there already is kept. Needs torch, transformers,
-sentencepiece, about 7 GB of disk for 1b and 3 GB for 0.5b.
+sentencepiece, about 7 GB of disk for 1b, 3 GB for 0.5b and 5 GB for 1b-family.
+
+1b-family is for speculation: the demo model and all that drafts for it, widened together, with the model's own vocabulary.
+Its drafts are OUT/1b-family/hf-draft, hf-eagle3 and hf-eagle, and draft-bf16.gguf.
 """
 
 import argparse
@@ -24,6 +27,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 HERE = pathlib.Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[2]
 DEMO = REPOSITORY / "models" / "lockstep-demo-7m"
+DRAFTS = {"eagle3": "lockstep-demo-7m-eagle3", "eagle": "lockstep-demo-7m-eagle", "draft": "lockstep-demo-1m-draft"}
 TYPES = ["q8_0", "q4_0", "q4_k_m"]
 # Longest prompt and output of any cell; the widened demo model would say 2,048.
 CONTEXT = 4096
@@ -63,7 +67,20 @@ def make_05b(folder: pathlib.Path) -> None:
         shutil.copy(DEMO / name, folder / name)
 
 
-MAKERS = {"1b": make_1b, "0.5b": make_05b}
+def make_family(folder: pathlib.Path) -> None:
+    """1b's shape with the demo model's vocabulary; its drafts, widened too, go beside it as OUT-eagle3 and so on."""
+    shape = "--hidden 2048 --layers 16 --intermediate 8192 --heads 32 --kv-heads 8 --draft-shape 512,4,2048,8,4"
+    script = REPOSITORY / "models" / "training" / "inflate.py"
+    drafts = [word for name, small in DRAFTS.items() for word in (f"--{name}", REPOSITORY / "models" / small)]
+    subprocess.run([sys.executable, script, *shape.split(), *drafts, "--out", folder], check=True)
+    for name in DRAFTS:
+        made, final = (folder.with_name(f"{of}-{name}") for of in (folder.name, "hf"))
+        if final.exists():
+            shutil.rmtree(final)
+        made.rename(final)
+
+
+MAKERS = {"1b": make_1b, "0.5b": make_05b, "1b-family": make_family}
 
 
 def convert(folder: pathlib.Path, llama_cpp: pathlib.Path, out: pathlib.Path) -> None:
@@ -96,7 +113,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for all models")
     parser.add_argument("--llama-cpp", type=pathlib.Path, help="llama.cpp's source folder, built; without it no GGUF")
-    parser.add_argument("--shapes", nargs="+", choices=MAKERS, default=list(MAKERS))
+    parser.add_argument("--shapes", nargs="+", choices=MAKERS, default=["1b", "0.5b"])
     parser.add_argument(
         "--types", nargs="+", choices=TYPES, default=TYPES, help="GGUF types besides bf16 (default: all)"
     )
@@ -109,6 +126,9 @@ def main() -> None:
             continue
         plain = folder / "bf16.gguf"
         once(plain, lambda out, folder=folder: convert(folder / "hf", a.llama_cpp, out))
+        if shape == "1b-family":
+            once(folder / "draft-bf16.gguf", lambda out, folder=folder: convert(folder / "hf-draft", a.llama_cpp, out))
+            continue
         for kind in a.types:
             once(folder / f"{kind}.gguf", lambda out, plain=plain, kind=kind: quantize(a.llama_cpp, plain, kind, out))
 

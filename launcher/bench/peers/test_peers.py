@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Tests of what needs no engine: python -m unittest test_peers.py, in this folder."""
 
+import argparse
 import subprocess
 import unittest
 
 import children
 import engines
+import speculate
 import tables
 
 
@@ -82,6 +84,27 @@ class Engines(unittest.TestCase):
         self.assertEqual(engines.llama_prefill(record).rate, 99.5)
         with self.assertRaises(engines.Unequal):
             engines.llama_prefill(record | {"n_threads": 4})
+
+
+class Speculation(unittest.TestCase):
+    """The table of speculation beside none."""
+
+    def test_each_engine_is_held_against_itself_and_the_best_against_the_best(self):
+        rates = {("lockstep", 0): [10, 20], ("lockstep", 3): [30, 40]}
+        rates |= {("llamacpp", 0): [10, 10], ("llamacpp", 3): [5, 5]}
+        samples = [
+            {"engine": engine, "domain": "facts", "steps": steps, "repetition": repetition, "rate": rate}
+            for (engine, steps), values in rates.items()
+            for repetition, rate in enumerate(values)
+        ]
+        record = {"title": "Title", "samples": samples, "failures": [{"what": "llamacpp, 5 drafts"}]}
+        arguments = argparse.Namespace(steps=[3, 5], repeat=2, per_domain=1, max_tokens=8)
+        lines = speculate.markdown(arguments, record).splitlines()
+        ours = "| facts | lockstep | 15.0 (10.0–20.0) | 35.0 (30.0–40.0) | – | 2.50 (2.00–3.00) | – |"
+        self.assertTrue(any(line.startswith(ours) for line in lines), lines)
+        theirs = "| facts | llamacpp | 10.0 (10.0–10.0) | 5.0 (5.0–5.0) | – | 0.50 (0.50–0.50) | – | 3.50 (3.00–4.00) |"
+        self.assertIn(theirs, lines)
+        self.assertEqual(lines[-1], "Failed: llamacpp, 5 drafts.")
 
 
 if __name__ == "__main__":
