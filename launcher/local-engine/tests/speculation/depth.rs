@@ -27,7 +27,7 @@ fn the_depth_may_change_with_every_step() {
         let expected = Oracle::default().answers((Dtype::Float32, 1), requests);
         let mut engine = setup.start();
         let mut rng = StdRng::seed_from_u64(at as u64);
-        let found = run(&mut engine, &jobs, |engine| {
+        let found = run(&format!("{setup:?}"), &mut engine, &jobs, |engine| {
             // Often none at all, for some steps in a row.
             if rng.random_bool(0.5) {
                 engine.set_draft_steps(rng.random_range(0..=6u32).saturating_sub(1));
@@ -93,7 +93,7 @@ fn requests_that_opted_out_run_beside_others() {
         for (at, job) in jobs.iter_mut().enumerate() {
             job.request.max_draft_steps = [None, Some(0), Some(2)][(at + round) % 3];
         }
-        let found = run(&mut engine, &jobs, |_| {});
+        let found = run("opting out", &mut engine, &jobs, |_| {});
         for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
             let what = format!("prompt {at}, round {round}");
             compare(&what, found, expected);

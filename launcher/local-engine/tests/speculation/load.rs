@@ -5,8 +5,10 @@ use lockstep_local_engine::{Completion, LocalEngine};
 use crate::requests::Job;
 
 /// Lets jobs come and leave turn by turn, until all have ended; `before` is
-/// called before every step. The planner's books are checked after each.
+/// called before every step. The planner's books are checked after each;
+/// `what` says where a fault was found.
 pub fn run(
+    what: &str,
     engine: &mut LocalEngine,
     jobs: &[Job],
     mut before: impl FnMut(&mut LocalEngine),
@@ -27,8 +29,10 @@ pub fn run(
         }
         turn += 1;
         before(engine);
-        engine.step().unwrap();
-        engine.check_integrity().unwrap();
+        let stepped = engine.step();
+        assert!(stepped.is_ok(), "{what}, turn {turn}: {stepped:?}");
+        let books = engine.check_integrity();
+        assert!(books.is_ok(), "{what}, turn {turn}: {books:?}");
         for (id, output) in engine.take_outputs() {
             let job = ids.iter().position(|known| *known == Some(id)).unwrap();
             assert!(completions[job].finish.is_none(), "an output after the end");

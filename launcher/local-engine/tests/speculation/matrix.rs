@@ -215,13 +215,10 @@ fn check(
         .collect();
     expected.extend(oracle.answers(form, requests));
     let mut engine = setup.start();
-    let found = run(&mut engine, &jobs, |_| {});
+    let what = format!("seed {seed}, {setup:?}");
+    let found = run(&what, &mut engine, &jobs, |_| {});
     for (job, (found, expected)) in found.iter().zip(&expected).enumerate() {
-        compare(
-            &format!("{setup:?}, seed {seed}, job {job}"),
-            found,
-            expected,
-        );
+        compare(&format!("job {job}, {what}"), found, expected);
     }
     if setup.radix {
         // The longest prompts, the second time from the cache.

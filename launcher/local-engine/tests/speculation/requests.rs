@@ -68,7 +68,7 @@ fn job(rng: &mut StdRng, turns: usize) -> Job {
             } else {
                 rng.random_range(1..=MOST_NEW)
             },
-            priority: 0,
+            priority: pick(rng, &[0, 0, 0, 0, 5, 20]),
             timeout_ms: None,
             max_draft_steps: pick(
                 rng,

@@ -137,6 +137,7 @@ impl Setup {
         args.schedule.max_running_requests = Some(self.running);
         args.schedule.chunked_prefill_size = Some(self.chunk.unwrap_or(-1));
         args.schedule.disable_overlap_schedule = !self.overlap;
+        args.schedule.enable_priority_scheduling = true;
         if let Some((algorithm, shape)) = self.speculation {
             let given = &mut args.speculation;
             given.speculative_algorithm = Some(algorithm.name().into());

