@@ -135,9 +135,9 @@ fn weights(draft: &DraftModel, shared: &Tables<'_>) -> Weights {
     }
 }
 
-/// Bytes of activations of `tokens` rows on this node: what is captured of the
-/// target, a pass of the draft over all of them, and the distributions that
-/// drafts are sampled from.
+/// Bytes of activations on this node: what is captured of a step of `tokens`
+/// rows of the target, a pass of the draft over all of them or over all nodes of
+/// all trees, its logits, and the distributions that drafts are sampled from.
 pub(super) fn activation_bytes(target: &ModelConfig, sizing: &Sizing, tokens: u64) -> u64 {
     let speculation = &sizing.speculation;
     let Some(draft) = speculation.draft.as_ref().filter(|_| sizing.node_rank == 0) else {
@@ -165,8 +165,16 @@ pub(super) fn activation_bytes(target: &ModelConfig, sizing: &Sizing, tokens: u6
             sizing.max_running_requests * speculation.num_draft_tokens
         }
     };
-    rows(tokens, width)
-        .saturating_add(super::LOGITS.min(rows(tokens, 2 * vocab)))
+    let requests = sizing.max_running_requests as u64;
+    let frontier = requests.saturating_mul(speculation.topk as u64);
+    // The root token, and the frontier of each step; or up to two tokens that a
+    // draft model is behind.
+    let nodes = requests.saturating_add(frontier.saturating_mul(speculation.num_steps as u64));
+    let passed = tokens.saturating_add(2 * requests).max(nodes);
+    rows(passed, width)
+        .saturating_add(super::LOGITS.min(rows(passed, 2 * vocab)))
+        // Those of a whole frontier are collected on the host, and copied once.
+        .saturating_add(rows(frontier, 2 * vocab))
         .saturating_add(rows(sampled as u64, target.vocab_size))
 }
 

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::{Tables, Weights, weights};
+use super::{Sizing, Tables, Weights, activation_bytes, weights};
 use crate::testing::{Head, folder, head, llama, machine, resolve_line, resolve_model, with};
 use crate::{DraftModel, EngineConfig, ModelConfig};
 
@@ -110,6 +110,41 @@ fn memory_of_drafts() {
         assert_eq!(memory.kv, tokens * of_token, "{kind:?}");
     }
     assert_eq!(resolve_line("").expect("fits").0.draft_memory(), None);
+}
+
+/// A tree of many nodes of which few are verified takes more than a chain.
+#[test]
+fn activations_grow_with_the_nodes_that_are_drafted() {
+    let bytes = |topk: usize| {
+        let rest = format!(
+            "--speculative-num-steps 8 --speculative-eagle-topk {topk} \
+             --speculative-num-draft-tokens 9 --max-running-requests 64 --chunked-prefill-size 64"
+        );
+        let engine = resolved(Head::Eagle, &rest);
+        let sizing = Sizing {
+            dtype: engine.dtype,
+            quantization: engine.quantization,
+            kv_dtype: engine.kv.dtype,
+            tp_size: 1,
+            nnodes: 1,
+            node_rank: 0,
+            page_size: engine.kv.page_size,
+            radix_cache: true,
+            max_running_requests: 64,
+            chunk: engine.schedule.chunked_prefill_size,
+            overlap: true,
+            speculation: engine.speculation,
+            drafter_bytes: 0,
+            context_length: None,
+            max_total_tokens: None,
+            mem_fraction_static: 0.5,
+        };
+        activation_bytes(&engine.model, &sizing, 64 + 64 * 9)
+    };
+    // Rows of the draft's pass: 64 + 64 · 9 + 2 · 64, or 64 · (1 + 8 · topk).
+    let (chain, tree) = (bytes(1), bytes(16));
+    assert!(tree > 10 * chain, "{tree} {chain}");
+    assert!(tree < 25 * chain, "{tree} {chain}");
 }
 
 #[test]
