@@ -189,6 +189,12 @@ impl Shape {
                 ..shape("sampled drafts", None, false)
             });
         }
+        if capabilities.draft_probabilities && capabilities.supports_tree {
+            all.push(Self {
+                verification: Some(VerificationArg::Rejection),
+                ..shape("sampled trees", Some([3, 3, 9]), false)
+            });
+        }
         all
     }
 }

@@ -3,7 +3,7 @@
 use lockstep_backend::Backend;
 use lockstep_sampling::{DraftKey, DraftSampler};
 
-use crate::{Device, DraftRow, Drafts};
+use crate::{Device, DraftRow, Drafts, Drawing};
 
 /// Chooses drafted tokens.
 #[derive(Debug)]
@@ -18,6 +18,24 @@ impl Chooser {
         Self {
             sampler: sampled.then(|| DraftSampler::new(vocab)),
         }
+    }
+
+    /// What the tokens of a row's tree are drawn with; `None` where they are the
+    /// likeliest. `ids` are the target's numbers of the draft's tokens.
+    pub fn drawing<'a, B: Backend>(
+        &'a mut self,
+        device: &'a Device<'_, B>,
+        row: &DraftRow,
+        ids: Option<&'a [u32]>,
+    ) -> Option<Drawing<'a>> {
+        let params = device.requests.sampling(row.slot);
+        let sampler = self.sampler.as_mut()?;
+        (params.temperature > 0.0).then_some(Drawing {
+            sampler,
+            ids,
+            params,
+            position: position(device, row),
+        })
     }
 
     /// The most likely token after `logits`, the first among equals, as the
@@ -38,10 +56,9 @@ impl Chooser {
             && sampling.temperature > 0.0
             && sampler.set(logits, ids, sampling.temperature).is_ok()
         {
-            let output = row.kv_len + 1 - device.requests.prompt_len(row.slot);
             let key = DraftKey {
                 seed: sampling.seed,
-                position: output as u64 + u64::from(node) - 1,
+                position: position(device, row) + u64::from(node) - 1,
                 node,
             };
             if let Some(token) = sampler.draw(key) {
@@ -58,4 +75,9 @@ impl Chooser {
         let ids = ids.and_then(|ids| ids.get(best.0));
         ids.copied().unwrap_or(best.0 as u32)
     }
+}
+
+/// The request's output tokens so far.
+fn position<B: Backend>(device: &Device<'_, B>, row: &DraftRow) -> u64 {
+    (row.kv_len + 1 - device.requests.prompt_len(row.slot)) as u64
 }

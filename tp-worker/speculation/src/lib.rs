@@ -34,5 +34,5 @@ pub use ngram::{Corpora, Corpus, CorpusError, MAX_CORPORA, MAX_CORPUS_TOKENS, Ng
 pub use pass::Pass;
 pub use registry::{Build, Drafting, Registry};
 pub use standalone::StandaloneDrafter;
-pub use tree::{Expanded, TreeGrower, TreeShape, push_depths, push_masks};
+pub use tree::{Drawing, Expanded, TreeGrower, TreeShape, push_depths, push_masks};
 pub use verify::{Verified, Verifier, VerifyRow};

@@ -1,12 +1,14 @@
 //! Dynamic trees of drafts: which nodes are drafted from, and which are kept.
 
 mod paths;
+mod sampled;
 
 use lockstep_sampling::log_normalizer;
 
 use crate::{DraftRow, Drafts, Node};
 
 pub use paths::{push_depths, push_masks};
+pub use sampled::Drawing;
 
 /// Grows one request's tree as EAGLE-2 does (Li et al., arXiv:2406.16858).
 ///
@@ -26,6 +28,9 @@ pub use paths::{push_depths, push_masks};
 /// grower.finish(drafts, row);
 /// ```
 ///
+/// Where tokens are drawn, [`Self::sample_level`] takes the place of
+/// [`Self::level`] and of [`Self::finish`].
+///
 /// A masked row sees all cached positions, so what was expanded on earlier
 /// levels can't be cached: every level runs all of [`Self::expanded`] anew.
 /// After the first tree of a shape nothing is allocated.
@@ -42,6 +47,8 @@ pub struct TreeGrower {
     order: Vec<u32>,
     /// The best logits of one node, in order.
     best: Vec<(u32, f32)>,
+    /// Where tokens are drawn: children of each node of the frontier.
+    seats: Vec<usize>,
 }
 
 /// How large a tree may become.
@@ -139,25 +146,10 @@ impl TreeGrower {
     /// for every node of the frontier, or the root's row at first. `map` gives
     /// the target's number of a draft token. Rows that hold NaN bring nothing.
     pub fn level(&mut self, logits: &[f32], map: &dyn Fn(u32) -> u32) {
-        if self.levels == self.shape.steps || logits.is_empty() {
-            return;
-        }
-        let generated = self.candidates.len();
-        if self.levels == 0 {
-            self.branch(0, 0.0, logits, map);
-        } else {
-            let rows = self.frontier().len().max(1);
-            let logits = logits.chunks_exact(logits.len() / rows);
-            for (at, logits) in (self.frontier..self.expanded.len()).zip(logits) {
-                let score = self.candidates[self.expanded[at].candidate as usize].score;
-                self.branch(at as u32 + 1, score, logits, map);
-            }
-        }
-        self.levels += 1;
-        self.frontier = self.expanded.len();
-        if self.levels < self.shape.steps {
-            self.expand(generated);
-        }
+        self.grow(logits, |grower, _, parent, logits| {
+            let score = grower.score(parent);
+            grower.branch(parent, score, logits, map);
+        });
     }
 
     /// The nodes whose logits [`Self::level`] wants next: the last of
@@ -196,6 +188,37 @@ impl TreeGrower {
             };
             drafts.push(row, Node { token, parent });
         }
+    }
+
+    /// Generates the next level: `branch` gets the place of each node on the
+    /// frontier, the node as candidates name their parents, and its logits.
+    fn grow(&mut self, logits: &[f32], mut branch: impl FnMut(&mut Self, usize, u32, &[f32])) {
+        if self.levels == self.shape.steps || logits.is_empty() {
+            return;
+        }
+        let generated = self.candidates.len();
+        if self.levels == 0 {
+            branch(self, 0, 0, logits);
+        } else {
+            let (first, rows) = (self.frontier as u32 + 1, self.frontier().len().max(1));
+            let logits = logits.chunks_exact(logits.len() / rows);
+            for ((place, node), logits) in (first..).enumerate().zip(logits) {
+                branch(self, place, node, logits);
+            }
+        }
+        self.levels += 1;
+        self.frontier = self.expanded.len();
+        if self.levels < self.shape.steps {
+            self.expand(generated);
+        }
+    }
+
+    /// The score of a node as candidates name their parents.
+    fn score(&self, parent: u32) -> f32 {
+        parent.checked_sub(1).map_or(0.0, |expanded| {
+            let candidate = self.expanded[expanded as usize].candidate;
+            self.candidates[candidate as usize].score
+        })
     }
 
     /// Adds the `topk` best tokens after a node as candidates.

@@ -31,25 +31,40 @@ impl Growth {
             grower.begin(TreeShape::fit(row, model.first_cell()));
         }
         model.first(device, rows)?;
-        let vocab = model.vocab();
-        let (logits, map) = (model.logits(), |id| target_token(model.ids(), id));
-        for (grower, logits) in growers.iter_mut().zip(logits.chunks_exact(vocab)) {
-            grower.level(logits, &map);
-        }
+        self.level(model, device, drafts, |_| 1);
         while self.expand(model.first_cell(), device) {
             model.next(device, &self.pass, &self.sources)?;
-            let (logits, map) = (model.logits(), |id| target_token(model.ids(), id));
-            let mut taken = 0;
-            for grower in &mut self.trees.growers[..count] {
-                let wanted = grower.frontier().len() * vocab;
-                grower.level(&logits[taken..taken + wanted], &map);
-                taken += wanted;
+            self.level(model, device, drafts, |grower| grower.frontier().len());
+        }
+        let rows = self.active.iter().zip(&self.rows);
+        for (grower, (at, row)) in self.trees.growers.iter_mut().zip(rows) {
+            // What was drawn is drafted already.
+            if self.chooser.drawing(device, row, None).is_none() {
+                grower.finish(drafts, *at);
             }
         }
-        for (grower, at) in self.trees.growers.iter_mut().zip(&self.active) {
-            grower.finish(drafts, *at);
-        }
         Ok(())
+    }
+
+    /// Generates a level of every tree from the model's logits, of which each
+    /// grower takes so many rows as `wanted` says.
+    fn level<B: Backend>(
+        &mut self,
+        model: &impl Proposer<B>,
+        device: &Device<'_, B>,
+        drafts: &mut Drafts,
+        wanted: impl Fn(&TreeGrower) -> usize,
+    ) {
+        let (ids, mut rest) = (model.ids(), model.logits());
+        let rows = self.active.iter().zip(&self.rows);
+        for (grower, (at, row)) in self.trees.growers.iter_mut().zip(rows) {
+            let (logits, others) = rest.split_at(wanted(grower) * model.vocab());
+            rest = others;
+            match self.chooser.drawing(device, row, ids) {
+                Some(mut drawing) => grower.sample_level(logits, &mut drawing, drafts, *at),
+                None => grower.level(logits, &|id| target_token(ids, id)),
+            }
+        }
     }
 
     /// Lays out the next pass; whether there is one. A token's hidden state

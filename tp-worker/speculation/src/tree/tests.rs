@@ -1,6 +1,9 @@
+use lockstep_proto::sampling::SamplingParams;
+use lockstep_sampling::DraftSampler;
 use proptest::prelude::*;
 
 use super::*;
+use crate::depth;
 
 /// A draft model whose logits depend on the path alone. Few different values
 /// make ties common.
@@ -259,6 +262,54 @@ proptest! {
             }
             prop_assert_eq!(&masks[1 + query * words..][..words], &expected[..]);
             prop_assert_eq!(depths[1 + query], depth);
+        }
+    }
+}
+
+proptest! {
+    /// Drawn trees keep their shape, and all that is drawn is drafted, with what
+    /// it was drawn from.
+    #[test]
+    fn drawn_trees_keep_their_limits(
+        (steps, topk, extra) in (1usize..6, 1usize..5, 0usize..12),
+        vocab in 1usize..7,
+        seed: u64,
+    ) {
+        let shape = TreeShape { steps, topk, most: steps + extra };
+        let model = Model { vocab, values: 5, seed };
+        let params = SamplingParams { seed, ..SamplingParams::default() };
+        let mut drafts = Drafts::new(1, shape.most, vocab);
+        drafts.begin(1);
+        let mut sampler = DraftSampler::new(vocab);
+        let mut drawing = Drawing { sampler: &mut sampler, ids: None, params: &params, position: 3 };
+        let mut grower = TreeGrower::default();
+        grower.begin(shape);
+        let mut logits = model.logits(&[]);
+        while !logits.is_empty() {
+            grower.sample_level(&logits, &mut drawing, &mut drafts, 0);
+            let expanded = grower.expanded();
+            prop_assert!(expanded.len() <= shape.expanded());
+            let first = expanded.len() - grower.frontier().len();
+            let tokens = |mut at: usize| {
+                let mut tokens = vec![expanded[at].token];
+                while let Some(parent) = expanded[at].parent.checked_sub(1) {
+                    at = parent as usize;
+                    tokens.insert(0, expanded[at].token);
+                }
+                tokens
+            };
+            logits = (first..expanded.len()).flat_map(|at| model.logits(&tokens(at))).collect();
+        }
+        let nodes = drafts.nodes(0);
+        // A chain's worth at least: each level has a share.
+        prop_assert!((steps..=shape.most).contains(&nodes.len()));
+        prop_assert_eq!(depth(nodes) as usize, steps);
+        for (at, node) in nodes.iter().enumerate() {
+            prop_assert!(node.parent as usize <= at && !nodes[..at].contains(node));
+            let siblings = nodes.iter().filter(|other| other.parent == node.parent).count();
+            prop_assert!(siblings <= topk);
+            let law = drafts.probabilities(0, at as u32 + 1).unwrap();
+            prop_assert!(law[node.token as usize] > 0.0);
         }
     }
 }

@@ -12,6 +12,7 @@ mod toy;
 mod wrong;
 
 use lockstep_config::Verification;
+use lockstep_speculation::TreeShape;
 
 use chi2::Fit;
 use schemes::{Children, Scheme, Speculative};
@@ -56,6 +57,16 @@ fn chains_as_blocks() {
 #[test]
 fn trees_by_recursive_rejection() {
     speculative(Verification::Rejection, &[2, 2], Children::Sampled, TEXTS);
+}
+
+#[test]
+fn trees_as_models_grow_them() {
+    let shape = TreeShape {
+        steps: 3,
+        topk: 2,
+        most: 6,
+    };
+    speculative(Verification::Rejection, &[], Children::Grown(shape), TEXTS);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use lockstep_config::Verification;
 use lockstep_proto::sampling::SamplingParams;
 use lockstep_sampling::{DraftKey, DraftSampler, Sampler, TokenHistory};
-use lockstep_speculation::{Drafts, Node, Verifier, VerifyRow};
+use lockstep_speculation::{Drafts, Drawing, Node, TreeGrower, TreeShape, Verifier, VerifyRow};
 
 use crate::toy::{Case, Context, LEN, PROMPT, history};
 
@@ -22,6 +22,9 @@ pub enum Children {
     Likeliest,
     /// All but the last are drawn, and that is the likeliest left.
     Mixed,
+    /// Drawn as models' trees are grown, in a shape that changes from round to
+    /// round.
+    Grown(TreeShape),
 }
 
 /// The crate under test.
@@ -31,6 +34,7 @@ pub struct Speculative {
     children: Children,
     drafts: Drafts,
     draft_sampler: DraftSampler,
+    grower: TreeGrower,
     verifier: Verifier,
     sampler: Sampler,
     /// Context and depth of each node of the round.
@@ -53,6 +57,7 @@ impl Speculative {
             children,
             drafts: Drafts::new(1, 16, if sampled { case.vocab } else { 0 }),
             draft_sampler: DraftSampler::new(case.vocab),
+            grower: TreeGrower::default(),
             verifier: Verifier::new(mode, case.vocab, 16),
             sampler: Sampler::new(case.vocab),
             nodes: Vec::new(),
@@ -108,6 +113,9 @@ impl Speculative {
         self.nodes.clear();
         self.nodes.push((Context::of(&self.text), 0));
         let base = (self.text.len() - PROMPT.len()) as u64;
+        if let Children::Grown(shape) = self.children {
+            return self.grow(case, base, shape);
+        }
         let mut parent = 0;
         while let Some((context, depth)) = self.nodes.get(parent).copied() {
             let width = self.widths.get(depth).copied().unwrap_or(0);
@@ -117,7 +125,7 @@ impl Speculative {
             for child in 0..width {
                 let sampled = match self.children {
                     Children::Sampled => true,
-                    Children::Likeliest => false,
+                    Children::Likeliest | Children::Grown(_) => false,
                     Children::Mixed => child + 1 < width,
                 };
                 let key = DraftKey {
@@ -141,6 +149,41 @@ impl Speculative {
                 sampler.exclude(token);
             }
             parent += 1;
+        }
+    }
+
+    fn grow(&mut self, case: &Case, base: u64, shape: TreeShape) {
+        let root = self.nodes[0].0;
+        let mut drawing = Drawing {
+            sampler: &mut self.draft_sampler,
+            ids: None,
+            params: &self.params,
+            position: base,
+        };
+        self.grower.begin(TreeShape {
+            most: shape.most - self.text.len() % 2,
+            ..shape
+        });
+        let mut logits = case.draft(root).to_vec();
+        while !logits.is_empty() {
+            self.grower
+                .sample_level(&logits, &mut drawing, &mut self.drafts, 0);
+            let mut contexts: Vec<Context> = Vec::new();
+            for node in self.grower.expanded() {
+                let parent = node.parent.checked_sub(1);
+                let before = parent.map_or(root, |parent| contexts[parent as usize]);
+                contexts.push(before.then(node.token));
+            }
+            let frontier = contexts.len() - self.grower.frontier().len();
+            let rows = contexts[frontier..].iter();
+            logits = rows
+                .flat_map(|context| case.draft(*context))
+                .copied()
+                .collect();
+        }
+        for node in self.drafts.nodes(0) {
+            let (context, depth) = self.nodes[node.parent as usize];
+            self.nodes.push((context.then(node.token), depth + 1));
         }
     }
 }
