@@ -278,11 +278,7 @@ impl Engine {
             Command::WorkerGone { rank, reason } => {
                 return Err(RunError::Group(format!("rank {rank}: {reason}")));
             }
-            Command::Health { force_step, reply } => {
-                if self.health.ask(reply, force_step, self.group.sent()) && self.planner.is_idle() {
-                    self.probe();
-                }
-            }
+            Command::Health { force_step, reply } => self.ask_health(force_step, reply),
             Command::Load { reply } => {
                 let speculates = self.config.speculation.enabled();
                 let speculation = speculates.then(|| self.planner.speculation());

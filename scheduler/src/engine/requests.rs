@@ -5,6 +5,7 @@ use lockstep_proto::{
     request::{ErrorKind, Finish, Output, Request, RequestError, Usage},
     sampling::{LogprobParams, SamplingParams},
 };
+use tokio::sync::oneshot;
 
 use super::{Engine, Phase};
 use crate::{admissible::admissible, command::SinkId, sinks::request_id};
@@ -70,6 +71,22 @@ impl Engine {
             }
             invalid
         })
+    }
+
+    /// Answers once a step ran on every rank. While other weights are read none
+    /// can, and who ended the node for that would make it read them again: the
+    /// reading has a time limit of its own.
+    pub(super) fn ask_health(
+        &mut self,
+        force_step: bool,
+        reply: oneshot::Sender<Result<(), String>>,
+    ) {
+        if self.reloads() && !force_step {
+            // The asker may have given up.
+            let _ = reply.send(Ok(()));
+        } else if self.health.ask(reply, force_step, self.group.sent()) && self.planner.is_idle() {
+            self.probe();
+        }
     }
 
     /// One token of a one-token prompt: a real forward step on every rank.

@@ -129,6 +129,7 @@ impl Responses {
 
     fn complete(&mut self, index: u64, finish: Finish) -> Result<GenerateComplete, Status> {
         let reason = finish.outcome.map_err(Status::from)?;
+        let speculation = finish.speculation.unwrap_or_default();
         let choice = &mut self.choices[usize::try_from(index).unwrap_or(0)];
         let (output, prompt_start) = (self.logprobs.output, self.logprobs.prompt_start);
         Ok(GenerateComplete {
@@ -146,6 +147,8 @@ impl Responses {
             cached_tokens: finish.usage.cached_tokens,
             matched_stop: finish.matched_token.map(MatchedStop::MatchedTokenId),
             index: count(usize::try_from(index).unwrap_or(0)),
+            spec_accepted_tokens: speculation.accepted_tokens(),
+            spec_draft_tokens: speculation.draft_tokens,
             ..Default::default()
         })
     }

@@ -3,10 +3,10 @@
 use lockstep_config::Architecture;
 use lockstep_process::RoleContext;
 use lockstep_proto::pb::{
-    lockstep::GetLoadResponse,
+    lockstep::{GetLoadResponse, SpeculationLoad},
     sglang::grpc::scheduler::{
         AggregateMetrics, GetLoadsRequest, GetLoadsResponse, GetModelInfoResponse,
-        GetServerInfoResponse, MemoryMetrics, QueueMetrics, SchedulerLoad,
+        GetServerInfoResponse, MemoryMetrics, QueueMetrics, SchedulerLoad, SpeculativeMetrics,
     },
 };
 use prost_types::{Struct, Value, value::Kind};
@@ -90,6 +90,16 @@ pub fn server(ctx: &RoleContext, load: &GetLoadResponse) -> GetServerInfoRespons
     }
 }
 
+fn speculative(load: &SpeculationLoad) -> SpeculativeMetrics {
+    let accepted: u64 = load.accepted.iter().sum();
+    let ratio = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
+    SpeculativeMetrics {
+        // Every verification brings the target's own token too.
+        accept_length: ratio(accepted + load.verify_steps, load.verify_steps),
+        accept_rate: ratio(accepted, load.draft_tokens),
+    }
+}
+
 /// The load; there is one data-parallel rank, number 0.
 ///
 /// # Errors
@@ -129,6 +139,11 @@ pub fn loads(
             token_capacity: int(load.kv_tokens_total),
             ..Default::default()
         }),
+        speculative: load
+            .speculation
+            .as_ref()
+            .filter(|_| wants("spec"))
+            .map(speculative),
         queues: wants("queues").then(|| QueueMetrics {
             waiting,
             ..Default::default()
@@ -149,4 +164,22 @@ pub fn loads(
         loads: vec![one],
         ..Default::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_count_the_targets_own_token() {
+        let counted = speculative(&SpeculationLoad {
+            verify_steps: 4,
+            draft_tokens: 12,
+            proposed: vec![4, 4, 4],
+            accepted: vec![3, 2, 1],
+        });
+        assert_eq!((counted.accept_length, counted.accept_rate), (2.5, 0.5));
+        let nothing = speculative(&SpeculationLoad::default());
+        assert_eq!((nothing.accept_length, nothing.accept_rate), (0.0, 0.0));
+    }
 }

@@ -2,7 +2,8 @@
 
 use lockstep_proto::{
     pb::lockstep::{
-        CorporaEdit, Corpus, ErrorKind, UpdateWeightsRequest, UpdateWeightsResponse, corpora_edit,
+        CheckHealthRequest, CorporaEdit, Corpus, ErrorKind, UpdateWeightsRequest,
+        UpdateWeightsResponse, corpora_edit,
     },
     request::{FinishReason, Output},
 };
@@ -149,6 +150,25 @@ async fn an_update_that_nobody_waits_for_is_given_up() {
     let (_, version) = end(&mut frontend, waits).await;
     assert_eq!(version, None, "it was let in with the old weights");
     frontend.abort(1).await;
+}
+
+#[tokio::test]
+async fn a_node_that_reads_weights_is_healthy() {
+    let (_scheduler, frontend) = Scheduler::serving(&args(1)).await;
+    let answer = ask(&frontend, update("/endless"));
+    let healthy = async |force_step| {
+        let request = CheckHealthRequest {
+            // Longer than a step is taken for recent.
+            timeout_ms: 1100,
+            force_step,
+        };
+        let mut client = frontend.client.clone();
+        let health = client.check_health(request).await;
+        health.expect("an answer").into_inner().healthy
+    };
+    while healthy(true).await {}
+    assert!(healthy(false).await, "no step can run, and none has to");
+    answer.abort();
 }
 
 #[tokio::test]

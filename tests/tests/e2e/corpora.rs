@@ -52,6 +52,18 @@ async fn a_corpus_is_drafted_from_until_it_is_removed() {
         with > without + 5,
         "{with} drafts were right, {without} before"
     );
+    let info = server.get("/server_info").await.ok();
+    let length = &info["internal_states"][0]["avg_spec_accept_length"];
+    assert!(length.as_f64().is_some_and(|length| length > 1.0), "{info}");
+    let models = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/lockstep-demo-7m");
+    let update = json!({"model_path": models});
+    server.ok("/update_weights_from_disk", &update).await;
+    let kept = server.get(PATH).await.ok();
+    assert_eq!(
+        corpora(&kept),
+        ["more", "numbers/teens"],
+        "other weights, the same texts"
+    );
     let url = server.url("/ngram/corpus/numbers/teens");
     let removed = server.client.delete(&url).send().await.expect("answered");
     assert_eq!(removed.status(), 200);

@@ -7,6 +7,7 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
+use lockstep_proto::pb::lockstep::SpeculationLoad;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -97,7 +98,14 @@ pub(super) async fn model_info(State(engine): State<Arc<Engine>>) -> ApiResult<R
 /// `GET /server_info`: the resolved configuration, which holds no secret, and
 /// the scheduler's load, `null` without a scheduler.
 pub(super) async fn server_info(State(engine): State<Arc<Engine>>) -> ApiResult<Response> {
-    let load = engine.scheduler.load().await.ok().map(|load| {
+    let load = engine.scheduler.load().await.ok();
+    let speculation = load.as_ref().and_then(|load| load.speculation.as_ref());
+    // Where SGLang's tools look for it.
+    let internal_states = json!([{
+        "speculative_num_steps": engine.config.speculation.num_steps,
+        "avg_spec_accept_length": speculation.and_then(accept_length),
+    }]);
+    let load = load.map(|load| {
         json!({
             "num_running_reqs": load.running_requests,
             "num_waiting_reqs": load.waiting_requests,
@@ -120,5 +128,13 @@ pub(super) async fn server_info(State(engine): State<Arc<Engine>>) -> ApiResult<
         "config": &*engine.config,
         "tokenizer_manager": engine.index,
         "load": load,
+        "internal_states": internal_states,
     }))
+}
+
+/// Tokens per verification: accepted drafts, and the target's own; `None`
+/// before the first.
+fn accept_length(load: &SpeculationLoad) -> Option<f64> {
+    let accepted: u64 = load.accepted.iter().sum();
+    (load.verify_steps > 0).then(|| 1.0 + accepted as f64 / load.verify_steps as f64)
 }
