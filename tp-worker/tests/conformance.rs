@@ -7,11 +7,21 @@ use std::{
 };
 
 use lockstep_backend_cpu::CpuBackend;
-use lockstep_config::{Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, ModelConfig};
+use lockstep_config::{
+    Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, Hardware, ModelConfig, ServeArgs,
+    resolve,
+};
+use lockstep_proto::{
+    sampling::{LogprobParams, SamplingParams},
+    step::{SlotExtend, SlotOpen, StepPlan},
+};
 use lockstep_speculation::{
     Build, Device, DraftError, DraftRow, Drafter, Drafting, Drafts, Ngram, Node, Registry,
 };
-use lockstep_tp_worker::conformance::{ConformanceError, Report, check};
+use lockstep_tp_worker::{
+    conformance::{ConformanceError, Report, check},
+    worker::{WorkerError, local::LocalGroup},
+};
 
 fn model(name: &str) -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -71,6 +81,8 @@ enum Fault {
     TooDeep,
     /// A child before its parent.
     ChildFirst,
+    /// A node that follows itself.
+    Itself,
     /// The same token twice after one node.
     Twins,
     /// A token that no vocabulary has.
@@ -168,6 +180,7 @@ impl Drafter<CpuBackend> for EchoDrafter {
                 Fault::Branches => vec![(token, 0), (token + 1, 0)],
                 Fault::Twins => vec![(token, 0), (token, 0)],
                 Fault::ChildFirst => vec![(token, 2), (token, 0)],
+                Fault::Itself => vec![(token, 1)],
                 Fault::Token => vec![(u32::MAX, 0)],
                 Fault::TooDeep => vec![(token, 0), (token, 1)],
                 _ => chain.collect(),
@@ -235,4 +248,60 @@ fn drafters_that_do_nothing_or_not_the_same_are_caught() {
     assert!(matches!(error, ConformanceError::Idle { .. }), "{error}");
     let error = echo(Fault::Whim).unwrap_err();
     assert!(matches!(error, ConformanceError::Differs { .. }), "{error}");
+}
+
+/// In service nobody guards a drafter, and none may bring a rank down by what it
+/// drafts, or hold it up.
+#[test]
+fn a_rank_ends_with_the_rule_that_a_drafter_broke() {
+    for (fault, steps, rule) in [
+        (Fault::TooDeep, 1, "at most `steps` deep"),
+        (Fault::ChildFirst, 3, "parents come before children"),
+        (Fault::Itself, 3, "parents come before children"),
+    ] {
+        let registry = Registry::empty().with(Echo(fault));
+        let mut args = ServeArgs::default();
+        args.model.model_path = Some(model("lockstep-demo-7m"));
+        args.parallel.tp_size = Some(2);
+        args.parallel.threads_per_rank = Some(1);
+        args.memory.max_total_tokens = Some(4096);
+        args.model.context_length = Some(64);
+        args.schedule.max_running_requests = Some(1);
+        args.speculation.speculative_algorithm = Some("ECHO".to_owned());
+        let algorithms = registry.algorithms();
+        let resolved = resolve(&args, &Hardware::detect(), &algorithms).unwrap();
+        let config = resolved.value.0;
+        let group = LocalGroup::start_registered(&config, &registry, None, None).unwrap();
+        let row = |prefill_len, new_pages| SlotExtend {
+            slot: 0,
+            prefill_len,
+            sample: true,
+            new_pages,
+        };
+        let pages = (1..=64u32.div_ceil(config.kv.page_size as u32)).collect();
+        let first = StepPlan {
+            step: 1,
+            opens: vec![SlotOpen {
+                slot: 0,
+                token_ids: vec![5, 6, 7],
+                prompt_len: 3,
+                cached_len: 0,
+                sampling: SamplingParams::greedy(),
+                logprobs: LogprobParams::default(),
+                max_draft_steps: None,
+            }],
+            extends: vec![row(3, pages)],
+            ..StepPlan::default()
+        };
+        group.step(first).unwrap();
+        let next = StepPlan {
+            step: 2,
+            extends: vec![row(0, Vec::new())],
+            draft_steps: steps,
+            ..StepPlan::default()
+        };
+        let error = group.step(next).unwrap_err();
+        assert!(matches!(error, WorkerError::Draft(_)), "{fault:?}: {error}");
+        assert!(error.to_string().contains(rule), "{fault:?}: {error}");
+    }
 }

@@ -1,5 +1,7 @@
 //! Drafted tokens of one step: chains and trees.
 
+use crate::DraftRow;
+
 /// A drafted token's place in its row, and what it follows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Node {
@@ -113,6 +115,21 @@ impl Drafts {
         self.probabilities
             .get(node * self.vocab..(node + 1) * self.vocab)
     }
+
+    /// Which rule a row breaks that was drafted for `asked`, of those that all
+    /// that comes after relies on.
+    pub fn fault(&self, row: usize, asked: &DraftRow) -> Option<&'static str> {
+        let nodes = self.nodes(row);
+        let later = |(before, node): (usize, &Node)| node.parent as usize > before;
+        if nodes.len() > asked.most {
+            Some("a row has at most `most` nodes")
+        } else if nodes.iter().enumerate().any(later) {
+            Some("parents come before children")
+        } else {
+            (depth(nodes) as usize > asked.steps).then_some("a row is at most `steps` deep")
+        }
+    }
+
     /// Whether each node of a row follows the one before it.
     pub fn is_chain(&self, row: usize) -> bool {
         is_chain(self.nodes(row))

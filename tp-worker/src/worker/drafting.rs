@@ -4,7 +4,8 @@ use lockstep_backend::Backend;
 use lockstep_config::{EngineConfig, SpeculationConfig, Verification};
 use lockstep_model::{CaptureSpec, ForwardLimits, LoadProgress, Transformer, WholeTables};
 use lockstep_speculation::{
-    Build, Corpora, Device, DraftRow, Drafter, Drafts, ExtendRow, Node, Registry, Requests as _,
+    Build, Corpora, Device, DraftError, DraftRow, Drafter, Drafts, ExtendRow, Node, Registry,
+    Requests as _,
 };
 
 use super::{
@@ -170,6 +171,7 @@ impl<B: Backend> Drafting<B> {
                 };
                 drafter.draft(&mut device, &self.rows, &mut self.drafts)
             })?;
+            self.check()?;
         }
         self.tell(backend)
     }
@@ -236,6 +238,19 @@ impl<B: Backend> Drafting<B> {
             };
             drafter.extend(&mut device, &self.extends)
         })?;
+        Ok(())
+    }
+
+    /// Stops a drafter, which may be anybody's, before others rely on its drafts.
+    fn check(&self) -> Result<(), DraftError> {
+        for (at, row) in self.rows.iter().enumerate() {
+            if let Some(rule) = self.drafts.fault(at, row) {
+                return Err(DraftError::Rules {
+                    algorithm: self.config.algorithm.clone().unwrap_or_default(),
+                    reason: format!("{rule}; row {row:?} got {:?}", self.drafts.nodes(at)),
+                });
+            }
+        }
         Ok(())
     }
 
