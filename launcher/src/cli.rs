@@ -122,7 +122,9 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Command, ExitCode> {
 /// where that is not the command line.
 pub(crate) fn hints(error: &LaunchError, arguments: Vec<OsString>) -> Vec<String> {
     let options: &[&str] = match error {
-        LaunchError::Config(ConfigError::Value { option, .. }) => &[option],
+        LaunchError::Config(
+            ConfigError::Value { option, .. } | ConfigError::File { option, .. },
+        ) => &[option],
         LaunchError::Config(ConfigError::Conflict { first, second, .. }) => &[first, second],
         LaunchError::Config(ConfigError::Model(_)) => &["--model-path"],
         _ => return Vec::new(),

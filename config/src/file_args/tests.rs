@@ -62,7 +62,19 @@ fn values_are_checked_as_flags_are() {
 
 #[test]
 fn relative_paths_begin_at_the_files_folder() {
-    let args = parse(&[], "model-path = 'm'\napi-key-file = '/k'\n").expect("good");
+    let args = parse(
+        &[],
+        "model-path = 'm'\napi-key-file = '/k'\nspeculative-draft-model-path = 'd/e'\n\
+         speculative-algorithm = 'EAGLE'\nspeculative-num-steps = 4\n",
+    )
+    .expect("good");
+    let (speculation, here) = (&args.speculation, std::env::temp_dir());
+    assert_eq!(
+        speculation.speculative_draft_model_path,
+        Some(here.join("d/e"))
+    );
+    assert_eq!(speculation.speculative_algorithm.as_deref(), Some("EAGLE"));
+    assert_eq!(speculation.speculative_num_steps, Some(4));
     let model = args.model.model_path.expect("given");
     assert_eq!(model, std::env::temp_dir().join("m"));
     assert_eq!(args.server.api_key_file, Some("/k".into()));
@@ -80,6 +92,10 @@ fn what_is_not_an_option_is_an_error() {
             "[possible values: none, int8, int4]",
         ),
         ("lora-paths = 'a'", "`lora-paths` is not an option"),
+        (
+            "speculative-adaptive = true",
+            "`speculative-adaptive` is not an option",
+        ),
         ("log-json = 'yes'", "true or false"),
         ("port = [1]", "a text or a number"),
         ("[port]\nx = 1", "a text or a number"),

@@ -95,7 +95,7 @@ impl Folder {
         let third = self.config.get("draft_vocab_size").is_some();
         if any("midlayer.") || any("hidden_norm.") || any("d2t") {
             Found::Eagle3
-        } else if !self.tensors.iter().any(|name| name.ends_with("fc.weight")) {
+        } else if !self.has("fc.weight") && !any(".fc.weight") {
             Found::Model
         } else if third {
             Found::Eagle3
