@@ -92,10 +92,12 @@ pub fn server(ctx: &RoleContext, load: &GetLoadResponse) -> GetServerInfoRespons
 
 fn speculative(load: &SpeculationLoad) -> SpeculativeMetrics {
     let accepted: u64 = load.accepted.iter().sum();
+    let used = load.proposed.first().copied().unwrap_or(0);
     let ratio = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
     SpeculativeMetrics {
-        // Every verification brings the target's own token too.
-        accept_length: ratio(accepted + load.verify_steps, load.verify_steps),
+        // Every verification brings the target's own token too. Those of
+        // requests that had ended brought nothing, and proposed nothing.
+        accept_length: ratio(accepted + used, used),
         accept_rate: ratio(accepted, load.draft_tokens),
     }
 }
@@ -173,7 +175,7 @@ mod tests {
     #[test]
     fn lengths_count_the_targets_own_token() {
         let counted = speculative(&SpeculationLoad {
-            verify_steps: 4,
+            verify_steps: 5,
             draft_tokens: 12,
             proposed: vec![4, 4, 4],
             accepted: vec![3, 2, 1],

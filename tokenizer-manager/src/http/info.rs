@@ -132,9 +132,10 @@ pub(super) async fn server_info(State(engine): State<Arc<Engine>>) -> ApiResult<
     }))
 }
 
-/// Tokens per verification: accepted drafts, and the target's own; `None`
-/// before the first.
+/// Tokens per verification of a request that had not ended: accepted drafts, and
+/// the target's own; `None` before the first.
 fn accept_length(load: &SpeculationLoad) -> Option<f64> {
     let accepted: u64 = load.accepted.iter().sum();
-    (load.verify_steps > 0).then(|| 1.0 + accepted as f64 / load.verify_steps as f64)
+    let used = load.proposed.first().copied().filter(|used| *used > 0)?;
+    Some(1.0 + accepted as f64 / used as f64)
 }
