@@ -72,7 +72,8 @@ pub trait Drafter<B: Backend>: Send {
 pub struct Device<'a, B: Backend> {
     /// The device, solo.
     pub backend: &'a mut B,
-    /// The target's tables of tokens, whole.
+    /// The target's tables of tokens: whole for a drafter that captures hidden
+    /// states, otherwise this rank's rows alone.
     pub tables: Tables<'a, B>,
     /// What the target's last pass kept, `[tokens of the pass, capture width]`.
     pub features: Option<&'a B::Tensor>,
