@@ -21,7 +21,7 @@ impl Algorithm for NextN {
     }
 
     fn summary(&self) -> &str {
-        "drafts with the model's own multi-token prediction layers; no served architecture has any"
+        "the model's own layers for multi-token prediction, which no served architecture has"
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -32,7 +32,7 @@ impl Algorithm for Ngram {
     }
 
     fn summary(&self) -> &str {
-        "drafts with what followed the same words in the request, in given texts and in served ones"
+        "what followed the same words in the request, in given texts and in served ones"
     }
 
     fn capabilities(&self) -> Capabilities {

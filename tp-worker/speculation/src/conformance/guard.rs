@@ -70,6 +70,9 @@ impl<B: Backend> Algorithm for Guarded<B> {
     fn reads_ngram_options(&self) -> bool {
         self.algorithm.reads_ngram_options()
     }
+    fn memory_bytes(&self, speculation: &SpeculationConfig) -> u64 {
+        self.algorithm.memory_bytes(speculation)
+    }
     fn max_draft_tokens(&self, speculation: &SpeculationConfig) -> usize {
         self.algorithm.max_draft_tokens(speculation)
     }
