@@ -75,7 +75,7 @@ pub fn run(args: Args, demo: DemoModel, registry: &Registry<CpuBackend>) -> anyh
         Bench::Serve(bench) => serve::run(*bench)?,
         Bench::Kernels(bench) => kernels::run(&bench)?,
         Bench::Quality(bench) => quality::run(&bench, demo)?,
-        Bench::Speculate(bench) => speculate::run(*bench, demo, &algorithms)?,
+        Bench::Speculate(bench) => speculate::run(*bench, demo, registry)?,
         Bench::Planner(bench) => planner::run(&bench)?,
         Bench::Roundtrip(bench) => match roundtrip::run(&bench)? {
             Some(report) => report,

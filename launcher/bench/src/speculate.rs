@@ -15,8 +15,9 @@ mod tally;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
-use lockstep_config::Algorithms;
+use lockstep_backend_cpu::CpuBackend;
 use lockstep_config::args::{MemoryArgs, ModelArgs, ParallelArgs, ScheduleArgs, SpeculationArgs};
+use lockstep_speculation::Registry;
 
 use crate::DemoModel;
 use crate::limits::{Drift, Limits, working_set};
@@ -79,19 +80,20 @@ pub struct Args {
     schedule: ScheduleArgs,
     #[command(flatten)]
     speculation: SpeculationArgs,
-    /// The algorithms that the program knows.
-    #[arg(skip)]
-    known: Algorithms,
 }
 
 /// Runs the benchmark.
-pub fn run(mut args: Args, demo: DemoModel, algorithms: &Algorithms) -> anyhow::Result<Report> {
-    args.known = algorithms.clone();
-    report(args, demo, working_set()?)
+pub fn run(args: Args, demo: DemoModel, registry: &Registry<CpuBackend>) -> anyhow::Result<Report> {
+    report(args, demo, registry, working_set()?)
 }
 
 /// Measures, with limits from going through `bytes` of memory.
-fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Report> {
+fn report(
+    mut args: Args,
+    demo: DemoModel,
+    registry: &Registry<CpuBackend>,
+    bytes: usize,
+) -> anyhow::Result<Report> {
     check(&args)?;
     // Its folder stays until all is measured.
     let folder = tempfile::tempdir().context("a folder for the demo model")?;
@@ -105,7 +107,7 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
     let plain = engines::plain(&args, &prompts)?;
     let threads = plain.parallel.tp_size * plain.parallel.threads_per_rank;
     let before = Limits::measure(threads, None, bytes)?;
-    let mut engines = Engines::start(&args, &plain, &drafting, &prompts)?;
+    let mut engines = Engines::start(&args, &plain, &drafting, &prompts, registry)?;
     let mut tally = Tally::default();
     race::all(&args, &prompts, &mut engines, &mut tally)?;
     let about = engines.about(&plain);

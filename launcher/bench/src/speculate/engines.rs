@@ -1,9 +1,11 @@
 //! The engines that race: one without speculation, one for each algorithm.
 
 use anyhow::Context as _;
+use lockstep_backend_cpu::CpuBackend;
 use lockstep_config::args::SpeculationArgs;
-use lockstep_config::{EngineConfig, Hardware, ServeArgs};
+use lockstep_config::{Algorithms, EngineConfig, Hardware, ServeArgs};
 use lockstep_local_engine::LocalEngine;
+use lockstep_speculation::Registry;
 use serde_json::{Value, json};
 
 use super::{Args, drafting::Drafting, prompts::Prompts};
@@ -26,6 +28,7 @@ impl Engines {
         plain: &EngineConfig,
         drafting: &[Drafting],
         prompts: &Prompts,
+        registry: &Registry<CpuBackend>,
     ) -> anyhow::Result<Self> {
         progress("loading the model without speculation");
         let mut engines = Self {
@@ -35,8 +38,8 @@ impl Engines {
         };
         for drafting in drafting {
             progress(&format!("loading it with {}", drafting.name));
-            let config = config(args, Some(drafting), prompts)?;
-            let engine = LocalEngine::start(&config, None);
+            let config = config(args, Some(drafting), prompts, &registry.algorithms())?;
+            let engine = LocalEngine::start_registered(&config, registry, None, None);
             let engine = engine.with_context(|| drafting.name.clone())?;
             config
                 .speculation
@@ -93,7 +96,7 @@ impl Engines {
 /// # Errors
 /// Options that contradict each other.
 pub fn plain(args: &Args, prompts: &Prompts) -> anyhow::Result<EngineConfig> {
-    config(args, None, prompts)
+    config(args, None, prompts, &Algorithms::default())
 }
 
 /// Room for the largest batch of the longest prompts, unless sizes are given:
@@ -102,6 +105,7 @@ fn config(
     args: &Args,
     drafting: Option<&Drafting>,
     prompts: &Prompts,
+    algorithms: &Algorithms,
 ) -> anyhow::Result<EngineConfig> {
     let mut serve = ServeArgs::of_engine(
         args.model.clone(),
@@ -129,6 +133,6 @@ fn config(
     serve.schedule.max_running_requests.get_or_insert(batch);
     let tokens = batch * (longest + slack + page);
     serve.memory.max_total_tokens.get_or_insert(tokens + page);
-    let resolved = lockstep_config::resolve(&serve, &Hardware::detect(), &args.known)?;
+    let resolved = lockstep_config::resolve(&serve, &Hardware::detect(), algorithms)?;
     Ok(resolved.value.0)
 }

@@ -19,11 +19,7 @@ const MODELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models");
 fn args(line: &str) -> anyhow::Result<Args> {
     let words = std::iter::once("speculate").chain(line.split_whitespace());
     let line: Line = clap::Parser::try_parse_from(words)?;
-    Ok(Args {
-        known: lockstep_speculation::Registry::<lockstep_backend_cpu::CpuBackend>::builtin()
-            .algorithms(),
-        ..line.args
-    })
+    Ok(line.args)
 }
 
 fn no_demo(_: &Path) -> std::io::Result<PathBuf> {
@@ -37,7 +33,7 @@ fn the_demo_family_is_measured() -> anyhow::Result<()> {
          --algorithms eagle3,standalone={MODELS}/lockstep-demo-1m-draft --steps 1,3 \
          --domains weather,smalltalk --per-domain 2 --batch 1,3 --max-tokens 24 --repeat 2"
     );
-    let report = report(args(&line)?, no_demo, 1 << 20)?.to_json();
+    let report = report(args(&line)?, no_demo, &Registry::builtin(), 1 << 20)?.to_json();
     let different = "answers that differ from those without speculation";
     assert_eq!(report["notes"][different], 0);
     let rows = report["rows"].as_array().context("rows")?;
@@ -67,7 +63,7 @@ fn what_is_missing_is_named() -> anyhow::Result<()> {
     let model = format!("{MODELS}/lockstep-demo-7m");
     let refused = |line: &str| -> anyhow::Result<String> {
         let args = args(&format!("--model-path {model} {line}"))?;
-        match report(args, no_demo, 1 << 20) {
+        match report(args, no_demo, &Registry::builtin(), 1 << 20) {
             Ok(_) => anyhow::bail!("{line} is taken"),
             Err(error) => Ok(format!("{error:#}")),
         }
