@@ -21,6 +21,10 @@ pub use corpora::{Corpora, Corpus, CorpusError, MAX_CORPORA, MAX_CORPUS_TOKENS};
 
 /// The algorithm: no draft model, nothing on the device. All that are built from
 /// one draft from the same corpora, also after new weights were loaded.
+///
+/// Requests draft from what was served to others. That changes no text, but how
+/// fast a text comes may tell that its like was served before, as with a shared
+/// prefix cache.
 #[derive(Debug, Default, Clone)]
 pub struct Ngram {
     corpora: Corpora,

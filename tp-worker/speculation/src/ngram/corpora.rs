@@ -80,8 +80,8 @@ pub enum CorpusError {
 }
 
 impl Corpora {
-    /// Adds a corpus, in place of one of the same name. Sorting it takes about a
-    /// second per million tokens, on the caller's thread.
+    /// Adds a corpus, in place of one of the same name. It takes 8 bytes per
+    /// token, and is sorted on the caller's thread: no step waits for that.
     ///
     /// # Errors
     /// [`CorpusError`]; nothing has changed then.
