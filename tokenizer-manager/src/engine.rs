@@ -16,6 +16,9 @@ use crate::{
     text::Text,
 };
 
+/// What the weights are called that an engine starts with, as in SGLang.
+pub const FIRST_WEIGHTS: &str = "default";
+
 /// The front of one engine.
 #[derive(Debug)]
 pub struct Engine {
@@ -58,7 +61,7 @@ impl Engine {
             WeightsInUse {
                 model_path: self.config.model.path.display().to_string(),
                 draft_path: draft.map(|draft| draft.model.path.display().to_string()),
-                version: "default".to_owned(),
+                version: FIRST_WEIGHTS.to_owned(),
             }
         })
     }

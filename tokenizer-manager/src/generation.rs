@@ -41,6 +41,8 @@ pub struct Delta {
     pub prompt_logprobs: Vec<TokenLogprob>,
     /// Tokens generated so far.
     pub completion_tokens: u32,
+    /// What the weights are called that it comes of; `None` = the first ones.
+    pub weight_version: Option<Arc<str>>,
     /// With the last delta.
     pub end: Option<End>,
 }
@@ -204,6 +206,7 @@ impl Generation {
             whole.text.push_str(&delta.text);
             whole.tokens.extend(delta.tokens);
             whole.prompt_logprobs.extend(delta.prompt_logprobs);
+            whole.weight_version = delta.weight_version;
             if let Some(end) = delta.end {
                 return Ok((whole, end));
             }
@@ -250,6 +253,7 @@ impl Generation {
             _ => self.pending.take(),
         };
         delta.completion_tokens = self.completion_tokens();
+        delta.weight_version = self.handle.weight_version();
         if let Some(end) = &delta.end {
             self.timing.end(end.usage);
         }

@@ -120,14 +120,17 @@ impl Scheduler {
         // when its stream broke cannot reach another request.
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, outputs) = mpsc::unbounded_channel();
+        let weights = handle::Version::default();
         let submit = Command::Submit {
             number,
             request: Box::new(request),
             outputs: sender,
             live,
+            weights: weights.clone(),
         };
         self.commands.send(submit).map_err(|_| disconnected())?;
-        Ok(RequestHandle::new(number, outputs, self.commands.clone()))
+        let commands = self.commands.clone();
+        Ok(RequestHandle::new(number, outputs, commands, weights))
     }
 
     /// Aborts the requests with this client-visible id, or all; returns how many.

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -16,6 +16,10 @@ use super::{disconnected, link::Command};
 /// How long the scheduler gets to say what an aborted request had used.
 const LAST_WORD: Duration = Duration::from_millis(250);
 
+/// What the weights are called that serve a request, known with its first
+/// output; `None` = those that the engine started with.
+pub(super) type Version = Arc<OnceLock<Option<Arc<str>>>>;
+
 /// The outputs of one request. Dropping it before the last output aborts the request.
 ///
 /// Outputs wait in memory until they are taken: they are bounded by the
@@ -28,6 +32,7 @@ pub struct RequestHandle {
     /// A failure that came right behind tokens: they are shown first.
     failure: Option<Output>,
     finished: bool,
+    weights: Version,
 }
 
 impl RequestHandle {
@@ -35,6 +40,7 @@ impl RequestHandle {
         number: u64,
         outputs: mpsc::UnboundedReceiver<Output>,
         commands: mpsc::UnboundedSender<Command>,
+        weights: Version,
     ) -> Self {
         Self {
             number,
@@ -42,6 +48,7 @@ impl RequestHandle {
             commands,
             failure: None,
             finished: false,
+            weights,
         }
     }
 
@@ -67,6 +74,12 @@ impl RequestHandle {
         }
         self.finished = output.finish.is_some();
         output
+    }
+
+    /// What the weights are called that serve it, once an output came; `None` =
+    /// those that the engine started with.
+    pub fn weight_version(&self) -> Option<Arc<str>> {
+        self.weights.get().cloned().flatten()
     }
 
     /// Ends the request early because its text is complete, and waits a moment

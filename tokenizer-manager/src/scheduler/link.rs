@@ -16,7 +16,11 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Streaming, transport::Channel};
 
-use super::{LinkOptions, LinkState, handle::Live, session};
+use super::{
+    LinkOptions, LinkState,
+    handle::{Live, Version},
+    session,
+};
 
 /// Pause between attempts to connect.
 const RETRY: Duration = Duration::from_millis(100);
@@ -35,6 +39,7 @@ pub(super) enum Command {
         request: Box<Request>,
         outputs: mpsc::UnboundedSender<Output>,
         live: Live,
+        weights: Version,
     },
     /// Nobody waits for the request any more.
     Abort { number: u64 },

@@ -1,7 +1,10 @@
 //! One life of the stream: commands out, events in, no lock between them.
 
-use std::collections::{HashMap, VecDeque};
-use std::time::Duration;
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use lockstep_proto::{
     pb::lockstep::{
@@ -14,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     disconnected,
-    handle::Live,
+    handle::{Live, Version},
     link::{Command, Connection},
 };
 
@@ -25,6 +28,7 @@ struct Entry {
     trace_id: String,
     outputs: mpsc::UnboundedSender<Output>,
     live: Live,
+    weights: Version,
 }
 
 struct Session {
@@ -35,6 +39,8 @@ struct Session {
     /// they are sent, so that there are never more than live requests.
     owed: VecDeque<Kind>,
     weights: watch::Sender<Option<WeightsInUse>>,
+    /// What they are called, unless they are those of the start.
+    version: Option<Arc<str>>,
 }
 
 /// Carries requests until the stream ends or `halt`. Then `left` runs, so that
@@ -52,12 +58,16 @@ pub(super) async fn serve(
         weights: in_use,
         ..
     } = connection;
+    let version = in_use
+        .as_ref()
+        .map(|weights| weights.version.as_str().into());
     weights.send_replace(in_use);
     let mut session = Session {
         live: HashMap::new(),
         outbound: outbound.clone(),
         owed: VecDeque::new(),
         weights,
+        version,
     };
     let reason = loop {
         tokio::select! {
@@ -120,8 +130,9 @@ impl Session {
     }
 
     fn deliver(&mut self, event: FrontendEvent) {
-        if event.weights.is_some() {
-            self.weights.send_replace(event.weights);
+        if let Some(weights) = event.weights {
+            self.version = Some(weights.version.as_str().into());
+            self.weights.send_replace(Some(weights));
         }
         for output in event.outputs {
             let number = output.request;
@@ -132,6 +143,10 @@ impl Session {
                     "The engine sent a faulty output.",
                 ))
             });
+            if let Some(entry) = self.live.get(&number) {
+                // All of a request's outputs are of the same weights.
+                entry.weights.get_or_init(|| self.version.clone());
+            }
             // A receiver that is gone has sent its abort already.
             if output.finish.is_none() {
                 if let Some(entry) = self.live.get(&number) {
@@ -152,6 +167,7 @@ impl Session {
                 request,
                 outputs,
                 live,
+                weights,
             } => {
                 let Some(place) = self.place() else {
                     drop(live);
@@ -162,6 +178,7 @@ impl Session {
                     trace_id: request.trace_id.clone(),
                     outputs,
                     live,
+                    weights,
                 };
                 place.send(FrontendMessage {
                     kind: Some(Kind::Submit(request.into_submit(number))),
@@ -254,8 +271,6 @@ fn failed(error: RequestError) -> Output {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use lockstep_proto::{
         request::Request,
         sampling::{LogprobParams, SamplingParams},
@@ -280,6 +295,7 @@ mod tests {
             request: Box::new(request),
             outputs,
             live: Live::enter(&Arc::default(), 1).expect("a place"),
+            weights: Version::default(),
         });
         received
     }
@@ -301,6 +317,7 @@ mod tests {
             outbound,
             owed: VecDeque::new(),
             weights: watch::Sender::new(None),
+            version: None,
         };
         let mut outputs: Vec<_> = (0..4).map(|number| submit(&mut session, number)).collect();
         let refusals: Vec<bool> = outputs.iter_mut().map(refused).collect();

@@ -69,19 +69,31 @@ async fn answers_name_the_weights_they_come_of() {
             }
             job.tokens(&ids("x"));
             job.finish(FinishReason::Stop, 1);
+            // What comes later changes nothing of it, however late it is read.
+            if version != "default" {
+                front.mock.announce(WeightsInUse {
+                    model_path: "/models/newer".to_owned(),
+                    draft_path: Some("/models/head".to_owned()),
+                    version: "v3".to_owned(),
+                });
+            }
         });
         assert_eq!(answer["meta_info"]["weight_version"], version);
     }
-    let info = model_info(&front).await;
-    assert_eq!(info["model_path"], "/models/new");
-    assert_eq!(info["weight_version"], "v2");
+    let info = loop {
+        let info = model_info(&front).await;
+        if info["weight_version"] == "v3" {
+            break info;
+        }
+    };
+    assert_eq!(info["model_path"], "/models/newer");
     assert_eq!(info["quantization"], "none");
     let speculative = &info["speculative"];
     assert_eq!(speculative["algorithm"], "EAGLE3");
     assert_eq!(speculative["draft_model_path"], "/models/head");
     let (_, text) = front.get("/server_info").await;
     let server: Value = serde_json::from_str(&text).expect("json");
-    assert_eq!(server["weights"]["version"], "v2");
+    assert_eq!(server["weights"]["version"], "v3");
     assert_eq!(server["config"]["speculation"]["num_steps"], 3);
 }
 

@@ -12,7 +12,7 @@ use serde::Serialize;
 use speculation::Speculation;
 
 use crate::{
-    engine::Engine,
+    engine::{Engine, FIRST_WEIGHTS},
     error::ApiResult,
     generation::{Delta, End, Matched},
     submission::LogprobDraft,
@@ -28,7 +28,8 @@ pub(super) struct Meta {
     text: String,
     output_ids: Vec<u32>,
     usage: Usage,
-    weight_version: String,
+    /// `None` = those that the engine started with.
+    weight_version: Option<Arc<str>>,
     end: Option<End>,
     logprobs: bool,
     top: bool,
@@ -100,7 +101,7 @@ impl Meta {
         text_in_logprobs: bool,
     ) -> Self {
         Self {
-            weight_version: engine.weights().version,
+            weight_version: None,
             engine,
             id,
             text: String::new(),
@@ -122,10 +123,7 @@ impl Meta {
 
     /// Adds what one step brought.
     pub(super) fn add(&mut self, delta: Delta) -> ApiResult<()> {
-        if self.output_ids.is_empty() {
-            // What waits for other weights is answered by those.
-            self.weight_version = self.engine.weights().version;
-        }
+        self.weight_version = delta.weight_version;
         self.text.push_str(&delta.text);
         self.usage.completion_tokens = delta.completion_tokens;
         for logprob in &delta.prompt_logprobs {
@@ -175,7 +173,7 @@ impl Meta {
                 prompt_tokens: self.usage.prompt_tokens,
                 completion_tokens: self.usage.completion_tokens,
                 cached_tokens: self.usage.cached_tokens,
-                weight_version: &self.weight_version,
+                weight_version: self.weight_version.as_deref().unwrap_or(FIRST_WEIGHTS),
                 speculation: self
                     .end
                     .as_ref()
