@@ -97,7 +97,8 @@ fn report(
     check(&args)?;
     // Its folder stays until all is measured.
     let folder = tempfile::tempdir().context("a folder for the demo model")?;
-    let model = match &args.model.model_path {
+    let named = args.model.model_path.clone();
+    let model = match &named {
         Some(path) => path.clone(),
         None => demo(folder.path()).context("writing the demo model")?,
     };
@@ -115,6 +116,9 @@ fn report(
     let limits = Drift::new(before, Limits::measure(threads, None, bytes)?);
 
     let mut report = tables::report(&tally);
+    let name = |path: PathBuf| path.display().to_string();
+    let demo = "the demo model inside the program".to_owned();
+    report.note("model", named.map_or(demo, name));
     for (name, value) in about {
         report.note(name, value);
     }
@@ -122,6 +126,14 @@ fn report(
     report.note("prompts of a domain", args.per_domain);
     report.note("tokens of an answer, at most", args.max_tokens);
     report.note("repetitions", args.repeat);
+    report.note(
+        "tokens/round",
+        "tokens after an answer's first, for each verification",
+    );
+    report.note(
+        "accepted by position",
+        "part of the drafts proposed there, those behind an answer's end included",
+    );
     report.note(
         "answers that differ from those without speculation",
         tally.different(),

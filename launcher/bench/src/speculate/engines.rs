@@ -70,7 +70,6 @@ impl Engines {
             format!("{name} {own:.3}")
         });
         vec![
-            ("model", json!(model.path.display().to_string())),
             ("parameters", json!(model.parameters())),
             ("dtype", json!(plain.dtype.name())),
             ("quantization", json!(plain.quantization.name())),
