@@ -176,6 +176,9 @@ pub struct NodeConfig {
     /// Folder of packed weights for the next start; `None` = they are packed
     /// anew each time.
     pub weight_cache: Option<PathBuf>,
+    /// Requests may name the folders inside this one as weights to go on with;
+    /// `None` = none.
+    pub weight_update_dir: Option<PathBuf>,
     /// Clients must show it.
     pub api_key: Option<String>,
     /// Shared by all nodes; workers must show it.

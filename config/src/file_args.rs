@@ -78,10 +78,11 @@ fn read(path: &Path) -> Result<toml::Table, String> {
 
 /// Keys whose values are paths; relative ones begin at the file's own folder,
 /// wherever the program is started.
-const PATHS: [&str; 6] = [
+const PATHS: [&str; 7] = [
     "model-path",
     "speculative-draft-model-path",
     "weight-cache",
+    "weight-update-dir",
     "api-key-file",
     "dist-secret-file",
     "run-dir",

@@ -35,6 +35,7 @@ impl fmt::Debug for NodeConfig {
             run_dir,
             cores,
             weight_cache,
+            weight_update_dir,
             api_key,
             dist_secret,
             log,
@@ -45,6 +46,7 @@ impl fmt::Debug for NodeConfig {
             .field("run_dir", run_dir)
             .field("cores", cores)
             .field("weight_cache", weight_cache)
+            .field("weight_update_dir", weight_update_dir)
             .field("api_key", &api_key.as_ref().map(|_| "***"))
             .field("dist_secret", &dist_secret.as_ref().map(|_| "***"))
             .field("log", log)

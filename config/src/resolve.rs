@@ -1,6 +1,7 @@
 //! From options to one configuration.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use crate::args::{PolicyArg, ServeArgs};
 use crate::memory::{self, Sizing};
@@ -71,7 +72,7 @@ pub fn resolve(
     let schedule = schedule::resolve(args, max_running_requests, context_length)?;
     let api_key = secret::api_key(&args.server)?;
     let server = server::resolve(args, &model, context_length, api_key.is_some())?;
-    notes.extend(open_to_all(&server));
+    notes.extend(open_to_all(args, &server, &speculation));
     notes.extend(speculation::beyond(&speculation, context_length));
     let engine = EngineConfig {
         dtype,
@@ -90,6 +91,7 @@ pub fn resolve(
         run_dir: process.run_dir.clone().unwrap_or_default(),
         cores: ranks.cores,
         weight_cache: args.model.weight_cache.clone(),
+        weight_update_dir: weight_update_dir(args)?,
         api_key,
         dist_secret: ranks.dist_secret,
         log: process.log_level.clone().unwrap_or_else(|| "info".into()),
@@ -113,16 +115,45 @@ fn model(args: &ServeArgs) -> Result<ModelConfig, ConfigError> {
     Ok(ModelConfig::load_for(path, args.model.context_length)?)
 }
 
-/// What to know about a server that others can reach and that asks for no key.
-fn open_to_all(server: &ServerConfig) -> Option<String> {
+/// The folder of weights that requests may name, which must be there.
+fn weight_update_dir(args: &ServeArgs) -> Result<Option<PathBuf>, ConfigError> {
+    let folder = args.model.weight_update_dir.clone();
+    match folder.as_ref().filter(|folder| !folder.is_dir()) {
+        None => Ok(folder),
+        Some(missing) => Err(ConfigError::value(
+            "--weight-update-dir",
+            missing.display(),
+            "there is no such folder",
+            "Name one whose folders hold the weights, or leave it out",
+        )),
+    }
+}
+
+/// What to know about a server that others can reach and that asks for no key:
+/// operators' requests are then everybody's.
+fn open_to_all(
+    args: &ServeArgs,
+    server: &ServerConfig,
+    speculation: &SpeculationConfig,
+) -> Option<String> {
     let host = server.host.trim_start_matches('[').trim_end_matches(']');
     let local = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
-    (!local && !server.api_key_required).then(|| {
-        format!(
-            "whoever reaches {} can use this server; --api-key-file makes it ask for a key",
-            server.host
-        )
-    })
+    if local || server.api_key_required {
+        return None;
+    }
+    let corpora = match speculation.algorithm.as_deref() {
+        Some("NGRAM") => ", add and remove the texts that NGRAM drafts from",
+        _ => "",
+    };
+    let weights = match args.model.weight_update_dir {
+        Some(_) => ", exchange its weights",
+        None => "",
+    };
+    Some(format!(
+        "whoever reaches {} can use this server, flush its cache, abort its requests{corpora}\
+         {weights}; --api-key-file makes it ask for a key",
+        server.host
+    ))
 }
 
 fn page_size(args: &ServeArgs) -> Result<usize, ConfigError> {

@@ -45,6 +45,9 @@ pub struct NgramConfig {
     pub max_match: usize,
     /// Nodes of the trie that requests share; the oldest go when it is full.
     pub capacity: usize,
+    /// No such trie: served texts are not remembered, so that no client can tell
+    /// by the time of an answer what others were served.
+    pub private: bool,
 }
 
 /// What drafting keeps per cached token, which decides over prefix keys.
@@ -243,6 +246,7 @@ impl Default for NgramConfig {
             min_match: 1,
             max_match: 16,
             capacity: 1 << 20,
+            private: false,
         }
     }
 }

@@ -39,6 +39,7 @@ fn describe(settings: &Settings) -> Value {
             "node_rank": node.node_rank,
             "cores": node.cores,
             "weight_cache": node.weight_cache,
+            "weight_update_dir": node.weight_update_dir,
             "api_key": secret(&node.api_key),
             "dist_secret": secret(&node.dist_secret),
             "log": node.log,

@@ -55,6 +55,7 @@ impl Settings {
         } = resolve(&args, &Hardware::detect(), algorithms)?;
         node.run_dir = absolute(run_dir.path());
         node.weight_cache = node.weight_cache.as_deref().map(absolute);
+        node.weight_update_dir = node.weight_update_dir.as_deref().map(absolute);
         let mut engine = engine;
         engine.model.path = absolute(&engine.model.path);
         if let Some(draft) = &mut engine.speculation.draft {

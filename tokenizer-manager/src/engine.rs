@@ -1,6 +1,7 @@
 //! What every surface and every request shares.
 
 use std::{
+    path::PathBuf,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -30,6 +31,8 @@ pub struct Engine {
     pub index: usize,
     /// What clients must show.
     pub api_key: Option<String>,
+    /// The folder inside which requests may name folders of weights.
+    pub weight_update_dir: Option<PathBuf>,
     /// Text in and out of tokens.
     pub text: Text,
     /// Where requests go.

@@ -179,6 +179,7 @@ fn build(
         config,
         index,
         api_key,
+        weight_update_dir: context.node.weight_update_dir.clone(),
         text,
         scheduler,
         gate: Gate::default(),

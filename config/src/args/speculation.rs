@@ -1,5 +1,7 @@
 use std::path::PathBuf;
 
+use clap::builder::FalseyValueParser;
+
 use super::positive;
 
 const HEADING: &str = "Speculative decoding";
@@ -67,4 +69,13 @@ pub struct SpeculationArgs {
     #[arg(long, env = "LOCKSTEP_SPECULATIVE_NGRAM_CAPACITY", value_name = "NODES",
           value_parser = positive, help_heading = HEADING)]
     pub speculative_ngram_capacity: Option<usize>,
+    /// NGRAM: draft from a request's own text and from given corpora alone.
+    ///
+    /// Otherwise the texts that were served are remembered, and shared by all
+    /// requests: an answer that comes faster than it should can tell one client
+    /// what another was served. The prefix cache can tell it of how prompts
+    /// begin; --disable-radix-cache turns that off.
+    #[arg(long, env = "LOCKSTEP_SPECULATIVE_NGRAM_PRIVATE",
+          value_parser = FalseyValueParser::new(), help_heading = HEADING)]
+    pub speculative_ngram_private: bool,
 }

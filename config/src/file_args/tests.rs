@@ -65,6 +65,7 @@ fn relative_paths_begin_at_the_files_folder() {
     let args = parse(
         &[],
         "model-path = 'm'\napi-key-file = '/k'\nspeculative-draft-model-path = 'd/e'\n\
+         weight-update-dir = 'w'\n\
          speculative-algorithm = 'EAGLE'\nspeculative-num-steps = 4\n",
     )
     .expect("good");
@@ -78,6 +79,8 @@ fn relative_paths_begin_at_the_files_folder() {
     let model = args.model.model_path.expect("given");
     assert_eq!(model, std::env::temp_dir().join("m"));
     assert_eq!(args.server.api_key_file, Some("/k".into()));
+    let updates = std::env::temp_dir().join("w");
+    assert_eq!(args.model.weight_update_dir, Some(updates));
 }
 
 #[test]

@@ -18,6 +18,7 @@ fn equal_where_nodes_may_differ() {
         "--served-model-name other",
         "--drain-timeout 1 --startup-timeout 2 --request-timeout 3",
         "--weight-cache /tmp/packed",
+        "--weight-update-dir /",
         "--kv-cache-dtype bf16 --quantization none",
         "--log-level debug --max-body-bytes 1",
     ] {
@@ -45,6 +46,8 @@ fn different_where_results_or_the_protocol_would() {
         "--enable-priority-scheduling",
         "--schedule-policy lpm",
         "--watchdog-timeout 1",
+        "--speculative-algorithm NGRAM",
+        "--speculative-algorithm NGRAM --speculative-ngram-private",
     ];
     let mut hashes: Vec<_> = lines.iter().map(|line| hash(line)).collect();
     hashes.sort();

@@ -11,6 +11,7 @@ const ALGORITHM: &str = "--speculative-algorithm";
 const MIN_MATCH: &str = "--speculative-ngram-min-match-window-size";
 const MAX_MATCH: &str = "--speculative-ngram-max-match-window-size";
 const CAPACITY: &str = "--speculative-ngram-capacity";
+const PRIVATE: &str = "--speculative-ngram-private";
 /// The longest suffix that NGRAM looks up.
 const LONGEST_MATCH: usize = 64;
 /// Nodes of NGRAM's memory, whose numbers fit 32 bits with room to spare.
@@ -168,7 +169,7 @@ fn verification(
     Ok(mode)
 }
 
-fn ngram_options(given: &SpeculationArgs) -> [(&'static str, bool); 3] {
+fn ngram_options(given: &SpeculationArgs) -> [(&'static str, bool); 4] {
     [
         (
             MIN_MATCH,
@@ -179,6 +180,7 @@ fn ngram_options(given: &SpeculationArgs) -> [(&'static str, bool); 3] {
             given.speculative_ngram_max_match_window_size.is_some(),
         ),
         (CAPACITY, given.speculative_ngram_capacity.is_some()),
+        (PRIVATE, given.speculative_ngram_private),
     ]
 }
 
@@ -201,7 +203,16 @@ fn ngram(given: &SpeculationArgs, algorithm: &dyn Algorithm) -> Result<NgramConf
         min_match: min_match.unwrap_or(default.min_match),
         max_match: max_match.unwrap_or(default.max_match.max(min_match.unwrap_or(0))),
         capacity: given.speculative_ngram_capacity.unwrap_or(default.capacity),
+        private: given.speculative_ngram_private,
     };
+    if let Some(capacity) = given.speculative_ngram_capacity.filter(|_| ngram.private) {
+        return Err(ConfigError::conflict(
+            format!("{CAPACITY} {capacity}"),
+            PRIVATE,
+            "no served text is remembered",
+            "Leave one of them out",
+        ));
+    }
     for (option, value, most) in [
         (MIN_MATCH, ngram.min_match, LONGEST_MATCH),
         (MAX_MATCH, ngram.max_match, LONGEST_MATCH),

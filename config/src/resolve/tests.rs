@@ -75,6 +75,19 @@ fn options_arrive() {
     assert_eq!(engine.timeouts, times);
     assert_eq!((node.log.as_str(), node.log_json), ("debug", true));
     assert_eq!(node.weight_cache, Some("/w".into()));
+    assert_eq!(node.weight_update_dir, None);
+}
+
+#[test]
+fn folders_of_weights_are_named_in_one_that_is_there() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_str().expect("UTF-8");
+    let (_, node) = resolve_line(&format!("--weight-update-dir {path}")).expect("good");
+    assert_eq!(node.weight_update_dir, Some(path.into()));
+    assert!(format!("{node:?}").contains(path));
+    let missing = format!("--weight-update-dir {path}/none");
+    let error = resolve_line(&missing).expect_err("nothing there");
+    assert!(error.to_string().contains(&missing), "{error}");
 }
 
 /// Command lines that cannot be served: what the error must name.
@@ -361,20 +374,28 @@ fn secrets_are_in_no_error_and_in_no_engine_configuration() {
 #[test]
 fn an_open_server_is_noted() {
     let model = folder(&llama(), None);
-    for (line, noted) in [
-        ("", false),
-        ("--host localhost", false),
-        ("--host ::1", false),
-        ("--host 0.0.0.0", true),
-        ("--host 0.0.0.0 --api-key k", false),
-    ] {
+    let ngram = "--host 0.0.0.0 --speculative-algorithm NGRAM --weight-update-dir /";
+    let rights = ["flush", "NGRAM", "weights"];
+    let table: [(&str, &[&str]); 6] = [
+        ("", &[]),
+        ("--host localhost", &[]),
+        ("--host ::1", &[]),
+        ("--host 0.0.0.0", &rights[..1]),
+        (ngram, &rights),
+        ("--host 0.0.0.0 --api-key k", &[]),
+    ];
+    for (line, noted) in table {
         let words = ["lockstep"].into_iter().chain(line.split_whitespace());
         let mut args = Program::try_parse_from(words).expect("parses").args;
         args.model.model_path = Some(model.path().to_owned());
         let notes = resolve(&args, &machine(), &algorithms())
             .expect("good")
             .notes;
-        assert_eq!(!notes.is_empty(), noted, "{line}: {notes:?}");
+        assert_eq!(notes.is_empty(), noted.is_empty(), "{line}: {notes:?}");
+        for right in rights {
+            let said = notes.iter().any(|note| note.contains(right));
+            assert_eq!(said, noted.contains(&right), "{line}: {right}: {notes:?}");
+        }
     }
 }
 

@@ -33,7 +33,11 @@ fn corpora(answer: &Value) -> Vec<&str> {
 #[tokio::test]
 async fn a_corpus_is_drafted_from_until_it_is_removed() {
     let _turn = turns::shared().await;
-    let server = Server::start(options().set("--speculative-algorithm", "NGRAM")).await;
+    let models = concat!(env!("CARGO_MANIFEST_DIR"), "/../models");
+    let options = options()
+        .set("--speculative-algorithm", "NGRAM")
+        .set("--weight-update-dir", models);
+    let server = Server::start(options).await;
     let (without, text) = count(&server, 3).await;
     assert_eq!(text, counted(3));
     let body = json!({"name": "numbers/teens", "text": counted(14)});
@@ -55,8 +59,7 @@ async fn a_corpus_is_drafted_from_until_it_is_removed() {
     let info = server.get("/server_info").await.ok();
     let length = &info["internal_states"][0]["avg_spec_accept_length"];
     assert!(length.as_f64().is_some_and(|length| length > 1.0), "{info}");
-    let models = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/lockstep-demo-7m");
-    let update = json!({"model_path": models});
+    let update = json!({"model_path": "lockstep-demo-7m"});
     server.ok("/update_weights_from_disk", &update).await;
     let kept = server.get(PATH).await.ok();
     assert_eq!(

@@ -3,6 +3,7 @@
 
 use std::{
     fs,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
 };
 
@@ -82,12 +83,14 @@ async fn text(server: &Server, fields: &Value) -> (String, f64) {
 
 /// A server that drafts with the target itself: nearly every draft is right as
 /// long as both have the same weights.
-async fn server() -> Server {
+/// Weights may come from folders inside `updates`.
+async fn server(updates: &Path) -> Server {
     let demo = demo();
     let options = options().set("--speculative-algorithm", "STANDALONE").set(
         "--speculative-draft-model-path",
         demo.to_str().expect("UTF-8"),
     );
+    let options = options.set("--weight-update-dir", updates.to_str().expect("UTF-8"));
     Server::start(options).await
 }
 
@@ -95,10 +98,12 @@ async fn server() -> Server {
 async fn texts_change_with_the_weights_and_running_ones_do_not() {
     let _turn = turns::shared().await;
     let folder = tempfile::tempdir().expect("a folder");
-    let other = folder.path().join("other");
+    let updates = folder.path().canonicalize().expect("real");
+    let other = updates.join("other");
     other_weights(&other);
     let other = other.to_str().expect("UTF-8");
-    let server = server().await;
+    copy_demo(&updates.join("demo"));
+    let server = server(&updates).await;
     let streaming = json!({"stream": true});
     let long = counting(LONG, &streaming);
     let alone = server.stream("/v1/completions", &long).await;
@@ -130,8 +135,7 @@ async fn texts_change_with_the_weights_and_running_ones_do_not() {
     assert_eq!(info["speculative"]["draft_model_path"], other);
 
     // And back, with nothing left over.
-    let back = demo();
-    let back = json!({"model_path": back, "draft_model_path": back});
+    let back = json!({"model_path": "demo", "draft_model_path": "demo"});
     server.ok(PATH, &back).await;
     assert_eq!(text(&server, &json!({})).await.0, before);
     let metrics = server.metrics().await;
@@ -143,8 +147,10 @@ async fn texts_change_with_the_weights_and_running_ones_do_not() {
 async fn folders_that_do_not_fit_leave_everything_as_it_was() {
     let _turn = turns::shared().await;
     let parent = tempfile::tempdir().expect("a folder");
-    let server = server().await;
+    let server = server(parent.path()).await;
     let (before, _) = text(&server, &json!({})).await;
+    let good = parent.path().join("good");
+    copy_demo(&good);
     let wide = parent.path().join("wide");
     copy_demo(&wide);
     let config = wide.join("config.json");
@@ -158,12 +164,19 @@ async fn folders_that_do_not_fit_leave_everything_as_it_was() {
     let bytes = fs::read(&weights).expect("read");
     fs::write(&weights, &bytes[..bytes.len() / 2]).expect("written");
     let none = parent.path().join("none");
+    symlink(demo(), parent.path().join("link")).expect("linked");
+    let name = parent.path().file_name().expect("a name");
     for (target, draft) in [
         (&none, None),
         (&wide, None),
         (&cut, None),
-        (&demo(), Some(&wide)),
-        (&demo(), Some(&cut)),
+        (&good, Some(&wide)),
+        (&good, Some(&cut)),
+        // It is there and would fit, but for where it is.
+        (&demo(), None),
+        (&good, Some(&demo())),
+        (&parent.path().join("link"), None),
+        (&parent.path().join("..").join(name).join("good"), None),
     ] {
         let mut update = json!({"model_path": target});
         if let Some(draft) = draft {

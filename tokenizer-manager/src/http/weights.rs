@@ -1,9 +1,15 @@
 //! Other weights while the server runs.
 
+mod folder;
+
 use std::sync::Arc;
 
-use axum::{extract::State, response::Response};
-use lockstep_proto::pb::lockstep::UpdateWeightsRequest;
+use axum::{
+    extract::{FromRequest, Request, State},
+    response::Response,
+};
+use folder::UpdateDir;
+use lockstep_proto::pb::lockstep::{UpdateWeightsRequest, UpdateWeightsResponse};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -13,10 +19,8 @@ use crate::{
     error::{ApiError, ApiResult},
 };
 
-/// The bytes of a path at the most, as Linux has it.
-const PATH_BYTES: usize = 4096;
-
-/// What to compute with, as SGLang names it.
+/// What to compute with, as SGLang names it. Paths are relative to
+/// `--weight-update-dir`, or absolute.
 #[derive(Deserialize)]
 pub(super) struct UpdateRequest {
     model_path: String,
@@ -30,23 +34,40 @@ pub(super) struct UpdateRequest {
     keep_pause: Option<bool>,
 }
 
-/// `POST /update_weights_from_disk`: target and draft together, from folders on
-/// the engine's nodes. Answers when new requests are let in again. SGLang's
-/// answer; a refusal has the error object beside it.
+/// `POST /update_weights_from_disk`: target and draft together, from folders
+/// inside `--weight-update-dir`; several nodes have them in the same places.
+/// Answers when new requests are let in again. SGLang's answer; a refusal has
+/// the error object beside it.
 pub(super) async fn update_from_disk(
     State(engine): State<Arc<Engine>>,
-    Json(request): Json<UpdateRequest>,
+    request: Request,
 ) -> ApiResult<Response> {
-    let wanted = wanted(request)?;
-    let path = wanted.model_path.clone();
-    match engine.scheduler.update_weights(wanted).await {
-        Ok(updated) => json(&json!({
+    match update(&engine, request).await {
+        Ok((path, updated)) => json(&json!({
             "success": true,
             "message": format!("The weights are those of {path}."),
             "num_paused_requests": updated.paused_requests,
         })),
-        Err(error) => refusal(error.into()),
+        Err(error) => refusal(error),
     }
+}
+
+/// Gives the folder of the weights that compute now.
+async fn update(
+    engine: &Arc<Engine>,
+    request: Request,
+) -> ApiResult<(String, UpdateWeightsResponse)> {
+    // Before the body is looked at.
+    let dir = UpdateDir::of(engine)?;
+    let Json(request) = Json::from_request(request, engine).await?;
+    let mut wanted = wanted(request)?;
+    wanted.model_path = dir.find("model_path", wanted.model_path).await?;
+    if let Some(path) = wanted.draft_path {
+        wanted.draft_path = Some(dir.find("draft_model_path", path).await?);
+    }
+    let path = wanted.model_path.clone();
+    let updated = engine.scheduler.update_weights(wanted).await?;
+    Ok((path, updated))
 }
 
 /// As any refusal, with SGLang's fields beside the error object.
@@ -72,13 +93,8 @@ fn wanted(request: UpdateRequest) -> ApiResult<UpdateWeightsRequest> {
                  give one of them.",
             ));
         }
-        (Some(path), _) => Some(("draft_model_path", path)),
-        (None, path) => path.map(|path| ("speculative_draft_model_path", path)),
+        (one, other) => one.or(other),
     };
-    is_path("model_path", &request.model_path)?;
-    if let Some((field, path)) = &draft {
-        is_path(field, path)?;
-    }
     let version = request.weight_version;
     if let Some(version) = version.as_deref().filter(|version| !valid_id(version)) {
         return Err(ApiError::invalid(
@@ -91,7 +107,7 @@ fn wanted(request: UpdateRequest) -> ApiResult<UpdateWeightsRequest> {
     }
     Ok(UpdateWeightsRequest {
         model_path: request.model_path,
-        draft_path: draft.map(|(_, path)| path),
+        draft_path: draft,
         abort_all: request.abort_all_requests.unwrap_or(false),
         version,
     })
@@ -130,14 +146,4 @@ fn unsupported(request: &UpdateRequest) -> ApiResult<()> {
         }
     }
     Ok(())
-}
-
-fn is_path(field: &str, path: &str) -> ApiResult<()> {
-    if path.starts_with('/') && path.len() < PATH_BYTES && !path.contains('\0') {
-        return Ok(());
-    }
-    Err(ApiError::invalid(
-        field,
-        format!("Invalid '{field}': expected the absolute path of a folder on the engine's nodes."),
-    ))
 }

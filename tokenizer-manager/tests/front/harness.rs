@@ -202,6 +202,7 @@ pub fn node_config(run_dir: PathBuf) -> NodeConfig {
         run_dir,
         cores: Vec::new(),
         weight_cache: None,
+        weight_update_dir: None,
         api_key: None,
         dist_secret: None,
         log: "off".to_owned(),

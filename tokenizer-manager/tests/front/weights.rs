@@ -1,10 +1,13 @@
 //! Other weights while the server runs.
 
+use std::{fs::create_dir, os::unix::fs::symlink};
+
 use lockstep_proto::pb::lockstep::{
     ErrorKind, FinishReason, RequestError, UpdateWeightsRequest, UpdateWeightsResponse,
     WeightsInUse,
 };
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use super::{
     harness::{Front, start, start_with},
@@ -13,25 +16,39 @@ use super::{
 
 const PATH: &str = "/update_weights_from_disk";
 
+/// A front whose requests may name the folders `new` and `head`, and more that
+/// the test makes.
+async fn start_updatable() -> (Front, TempDir) {
+    let dir = tempfile::tempdir().expect("a folder");
+    for name in ["new", "head"] {
+        create_dir(dir.path().join(name)).expect("made");
+    }
+    let path = dir.path().to_owned();
+    let front = start_with(|_, node| node.weight_update_dir = Some(path)).await;
+    (front, dir)
+}
+
 async fn model_info(front: &Front) -> Value {
     serde_json::from_str(&front.get("/model_info").await.1).expect("json")
 }
 
 #[tokio::test]
 async fn target_and_draft_are_updated_together() {
-    let front = start().await;
+    let (front, dir) = start_updatable().await;
+    let real = dir.path().canonicalize().expect("real");
+    let real = |name| real.join(name).to_str().expect("UTF-8").to_owned();
     let before = model_info(&front).await;
     assert_eq!(before["weight_version"], "default");
     for field in ["draft_model_path", "speculative_draft_model_path"] {
         let body = json!({
-            "model_path": "/models/new", field: "/models/head", "abort_all_requests": true,
+            "model_path": "new", field: dir.path().join("head"), "abort_all_requests": true,
             "flush_cache": true, "weight_version": "v2", "load_format": "auto",
         });
         let (answer, ()) = tokio::join!(front.ok(PATH, &body), async {
             let (update, reply) = front.mock.update().await;
             let expected = UpdateWeightsRequest {
-                model_path: "/models/new".to_owned(),
-                draft_path: Some("/models/head".to_owned()),
+                model_path: real("new"),
+                draft_path: Some(real("head")),
                 abort_all: true,
                 version: Some("v2".to_owned()),
             };
@@ -99,8 +116,8 @@ async fn answers_name_the_weights_they_come_of() {
 
 #[tokio::test]
 async fn a_refusal_has_sglangs_fields_and_the_error_object() {
-    let front = start().await;
-    let body = json!({"model_path": "/models/other"});
+    let (front, _dir) = start_updatable().await;
+    let body = json!({"model_path": "new"});
     let ((status, text), ()) = tokio::join!(front.post(PATH, &body), async {
         let (update, reply) = front.mock.update().await;
         assert_eq!((update.draft_path, update.abort_all), (None, false));
@@ -125,40 +142,33 @@ async fn a_refusal_has_sglangs_fields_and_the_error_object() {
 
 #[tokio::test]
 async fn what_cannot_be_meant_is_refused_by_name() {
-    let front = start().await;
+    let (front, _dir) = start_updatable().await;
     for (fields, param) in [
         (json!({}), "model_path"),
         (json!({"model_path": 5}), "model_path"),
-        (json!({"model_path": "some/model"}), "model_path"),
-        (json!({"model_path": ""}), "model_path"),
-        (json!({"model_path": "/a\0b"}), "model_path"),
         (
-            json!({"model_path": "/a", "draft_model_path": "b"}),
-            "draft_model_path",
-        ),
-        (
-            json!({"model_path": "/a", "draft_model_path": "/b", "speculative_draft_model_path": "/c"}),
+            json!({"model_path": "new", "draft_model_path": "head", "speculative_draft_model_path": "other"}),
             "speculative_draft_model_path",
         ),
         (
-            json!({"model_path": "/a", "flush_cache": false}),
+            json!({"model_path": "new", "flush_cache": false}),
             "flush_cache",
         ),
         (
-            json!({"model_path": "/a", "load_format": "gguf"}),
+            json!({"model_path": "new", "load_format": "gguf"}),
             "load_format",
         ),
-        (json!({"model_path": "/a", "is_async": true}), "is_async"),
+        (json!({"model_path": "new", "is_async": true}), "is_async"),
         (
-            json!({"model_path": "/a", "keep_pause": true}),
+            json!({"model_path": "new", "keep_pause": true}),
             "keep_pause",
         ),
         (
-            json!({"model_path": "/a", "weight_version": "a b"}),
+            json!({"model_path": "new", "weight_version": "a b"}),
             "weight_version",
         ),
         (
-            json!({"model_path": "/a", "abort_all_requests": "yes"}),
+            json!({"model_path": "new", "abort_all_requests": "yes"}),
             "abort_all_requests",
         ),
     ] {
@@ -176,6 +186,68 @@ async fn it_asks_for_the_key() {
         node.api_key = Some("secret".to_owned());
     })
     .await;
-    let (status, _) = front.post(PATH, &json!({"model_path": "/a"})).await;
+    let body = json!({"model_path": "a"});
+    let (status, _) = front.post(PATH, &body).await;
     assert_eq!(status, 401);
+}
+
+#[tokio::test]
+async fn a_server_without_a_folder_for_it_refuses_whatever_is_asked() {
+    let front = start().await;
+    for body in [
+        json!({"model_path": "/"}),
+        json!({"model_path": "/none"}),
+        json!({}),
+        json!("no object"),
+    ] {
+        let (status, text) = front.post(PATH, &body).await;
+        assert_eq!(status, 403, "{body}: {text}");
+        let answer: Value = serde_json::from_str(&text).expect("json");
+        assert_eq!(answer["success"], false);
+        let error = &answer["error"];
+        assert_eq!(error["type"], "permission_error");
+        let message = error["message"].as_str().expect("a text");
+        assert!(message.contains("--weight-update-dir"), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_outside_looks_as_if_it_were_not_there() {
+    let (front, dir) = start_updatable().await;
+    let outside = tempfile::tempdir().expect("a folder");
+    let outside = outside.path();
+    symlink(outside, dir.path().join("link")).expect("linked");
+    let way_up = format!("..{}", outside.display());
+    let deep = dir
+        .path()
+        .join("../..")
+        .join(outside.strip_prefix("/").expect("absolute"));
+    let mut refusals = Vec::new();
+    for path in [
+        json!("none"),
+        json!(dir.path().join("none")),
+        json!(dir.path()),
+        json!(""),
+        json!("."),
+        json!(outside),
+        json!(outside.join("none")),
+        json!("link"),
+        json!(dir.path().join("link")),
+        json!(".."),
+        json!("new/../new"),
+        json!(way_up),
+        json!(deep),
+        json!("a\0b"),
+    ] {
+        let (status, text) = front.post(PATH, &json!({"model_path": path})).await;
+        assert_eq!(status, 400, "{path}: {text}");
+        refusals.push(text);
+        let draft = json!({"model_path": "new", "draft_model_path": path});
+        let (status, text) = front.post(PATH, &draft).await;
+        assert_eq!(status, 400, "{path}: {text}");
+        refusals.push(text.replace("draft_model_path", "model_path"));
+    }
+    refusals.dedup();
+    assert_eq!(refusals.len(), 1, "{refusals:?}");
+    assert!(refusals[0].contains("--weight-update-dir"), "{refusals:?}");
 }

@@ -22,9 +22,9 @@ pub use corpora::{Corpora, Corpus, CorpusError, MAX_CORPORA, MAX_CORPUS_TOKENS};
 /// The algorithm: no draft model, nothing on the device. All that are built from
 /// one draft from the same corpora, also after new weights were loaded.
 ///
-/// Requests draft from what was served to others. That changes no text, but how
-/// fast a text comes may tell that its like was served before, as with a shared
-/// prefix cache.
+/// Requests draft from what was served to others, unless that is `private`. It
+/// changes no text, but how fast a text comes may tell that its like was served
+/// before, as with a shared prefix cache.
 #[derive(Debug, Default, Clone)]
 pub struct Ngram {
     corpora: Corpora,
@@ -69,7 +69,10 @@ impl Algorithm for Ngram {
     }
 
     fn memory_bytes(&self, speculation: &SpeculationConfig) -> u64 {
-        trie::NODE_BYTES * speculation.ngram.capacity as u64
+        match speculation.ngram.private {
+            true => 0,
+            false => trie::NODE_BYTES * speculation.ngram.capacity as u64,
+        }
     }
 
     fn validate(
@@ -79,7 +82,7 @@ impl Algorithm for Ngram {
     ) -> Result<(), ConfigError> {
         let window = window(&speculation.ngram, speculation.num_steps);
         let capacity = speculation.ngram.capacity;
-        if capacity > window {
+        if capacity > window || speculation.ngram.private {
             return Ok(());
         }
         Err(ConfigError::Value {
@@ -110,7 +113,7 @@ fn window(ngram: &NgramConfig, steps: usize) -> usize {
 }
 
 /// Looks up how a request's text ends: in the text itself, in the corpora, and
-/// in the texts served before. The longest match wins; among equals the request's
+/// in the texts served before, unless those are private. The longest match wins; among equals the request's
 /// own text comes before a corpus, and that before what others were served. With
 /// branches to fill, weaker evidence follows stronger.
 struct NgramDrafter {
@@ -118,7 +121,8 @@ struct NgramDrafter {
     longest: usize,
     window: usize,
     slots: Vec<Slot>,
-    trie: trie::Trie,
+    /// What was served; `None` where it is not to be remembered.
+    trie: Option<trie::Trie>,
     corpora: corpora::View,
     found: Continuations,
     matches: Vec<Match>,
@@ -152,7 +156,7 @@ impl NgramDrafter {
             longest,
             window: window(&ngram, steps),
             slots: std::iter::repeat_with(slot).take(requests).collect(),
-            trie: trie::Trie::new(ngram.capacity),
+            trie: (!ngram.private).then(|| trie::Trie::new(ngram.capacity)),
             corpora: corpora::View::new(corpora),
             found: Continuations::default(),
             matches: Vec::new(),
@@ -203,15 +207,20 @@ impl NgramDrafter {
                 }
             }
         }
-        if let Some((node, len)) = self.trie.find(text, self.shortest..=self.longest) {
+        if let Some(trie) = &mut self.trie
+            && let Some((node, len)) = trie.find(text, self.shortest..=self.longest)
+        {
             let rank = rank(self.longest, len, Source::Served);
-            self.trie.follow(node, shape, rank, &mut self.found);
+            trie.follow(node, shape, rank, &mut self.found);
         }
     }
 
     /// Takes a request's text into the trie: every window that is complete, or,
     /// where the text is `whole`, those that its end cuts short too.
     fn serve(&mut self, slot: usize, text: &[u32], whole: bool) {
+        let Some(trie) = &mut self.trie else {
+            return;
+        };
         let served = &mut self.slots[slot].served;
         let end = match whole {
             true => text.len().saturating_sub(1),
@@ -219,7 +228,7 @@ impl NgramDrafter {
         };
         for start in *served..end {
             let window = (start + self.window).min(text.len());
-            self.trie.insert(&text[start..window]);
+            trie.insert(&text[start..window]);
         }
         *served = end.max(*served);
     }

@@ -127,6 +127,9 @@ fn options_and_what_algorithms_say_arrive() {
         ),
         (20, 20, 1000)
     );
+    assert!(!found.ngram.private);
+    let found = resolve("--speculative-algorithm NGRAM --speculative-ngram-private");
+    assert!(found.expect("good").ngram.private);
     // What an algorithm verifies beyond the drafted tokens counts.
     let found = resolve("--speculative-algorithm BLOCKS").expect("good");
     assert_eq!(
@@ -168,6 +171,21 @@ const REFUSED: &[(&str, &[&str])] = &[
     (
         "--speculative-ngram-capacity 9",
         &["--speculative-ngram-capacity", "--speculative-algorithm"],
+    ),
+    (
+        "--speculative-ngram-private",
+        &["--speculative-ngram-private", "--speculative-algorithm"],
+    ),
+    (
+        "EAGLE3 --speculative-ngram-private",
+        &["--speculative-ngram-private", "EAGLE3", "NGRAM"],
+    ),
+    (
+        "--speculative-algorithm NGRAM --speculative-ngram-private --speculative-ngram-capacity 99",
+        &[
+            "--speculative-ngram-capacity 99",
+            "--speculative-ngram-private",
+        ],
     ),
     (
         "--speculative-algorithm eagle",

@@ -6,6 +6,7 @@ const CONFIG: NgramConfig = NgramConfig {
     min_match: 1,
     max_match: 6,
     capacity: 4000,
+    private: false,
 };
 
 fn drafter() -> NgramDrafter {
@@ -79,6 +80,57 @@ fn what_was_served_is_drafted_for_others() {
     drafter.begin(0, &other);
     let drafted = propose(&mut drafter, row(4, 1, 4), &other);
     assert_eq!(drafted, chain(&answer));
+}
+
+#[test]
+fn private_texts_are_drafted_for_no_one_else() {
+    let private = NgramConfig {
+        private: true,
+        ..CONFIG
+    };
+    let text = [1, 2, 3, 10, 11, 2, 3];
+    for (config, others) in [(private, 0), (CONFIG, 1)] {
+        let mut drafter = NgramDrafter::new(config, 2, 2, Corpora::default());
+        drafter.begin(1, &text[..3]);
+        let own = propose(
+            &mut drafter,
+            DraftRow {
+                slot: 1,
+                ..row(2, 1, 2)
+            },
+            &text,
+        );
+        assert_eq!(own, chain(&[10, 11]), "a request's own text");
+        drafter.serve(1, &text, false);
+        drafter.serve(1, &text, true);
+        let other = [9, 1, 2];
+        drafter.begin(0, &other);
+        let drafted = propose(&mut drafter, row(1, 1, 1), &other);
+        assert_eq!(drafted.len(), others, "{config:?}");
+        let corpora = drafter.corpora.corpora().clone();
+        corpora.insert("given", vec![9, 1, 2, 70]).unwrap();
+        let given = propose(&mut drafter, row(1, 1, 1), &other);
+        assert_eq!(given, chain(&[70]), "a given text");
+    }
+}
+
+#[test]
+fn what_is_not_remembered_takes_no_memory() {
+    let target = ModelConfig::load(&demo()).unwrap();
+    let mut speculation = SpeculationConfig {
+        num_steps: 4,
+        ngram: NgramConfig {
+            capacity: 1,
+            private: true,
+            ..CONFIG
+        },
+        ..SpeculationConfig::none()
+    };
+    let ngram = Ngram::default();
+    ngram.validate(&speculation, &target).unwrap();
+    assert_eq!(ngram.memory_bytes(&speculation), 0);
+    speculation.ngram.private = false;
+    assert_eq!(ngram.memory_bytes(&speculation), trie::NODE_BYTES);
 }
 
 #[test]

@@ -1,0 +1,130 @@
+//! Which folders a request may name: those inside `--weight-update-dir`.
+
+use std::path::{Component, Path, PathBuf};
+
+use axum::http::StatusCode;
+
+use crate::{
+    engine::Engine,
+    error::{ApiError, ApiResult},
+};
+
+/// The server's `--weight-update-dir`.
+#[derive(Debug)]
+pub(super) struct UpdateDir(PathBuf);
+
+impl UpdateDir {
+    /// The one that `engine` was started with.
+    ///
+    /// # Errors
+    /// 403 where there is none.
+    pub(super) fn of(engine: &Engine) -> ApiResult<Self> {
+        engine.weight_update_dir.clone().map(Self).ok_or_else(|| {
+            ApiError::new(
+                StatusCode::FORBIDDEN,
+                "permission_error",
+                Some("weight_updates_off"),
+                "This server keeps its weights. Start it with --weight-update-dir DIR to allow \
+                 those in folders inside DIR.",
+            )
+        })
+    }
+
+    /// The real path of the folder that `path`, the request's `field`, names.
+    ///
+    /// # Errors
+    /// 400 in the same words wherever the path leads, so that requests cannot
+    /// find out what else is on the disk.
+    pub(super) async fn find(&self, field: &str, path: String) -> ApiResult<String> {
+        let dir = self.0.clone();
+        let found = tokio::task::spawn_blocking(move || inside(&dir, Path::new(&path))).await;
+        found.ok().flatten().ok_or_else(|| {
+            ApiError::invalid(
+                field,
+                format!(
+                    "Invalid '{field}': there is no such folder inside the server's \
+                     --weight-update-dir; give its path from there, without '..'."
+                ),
+            )
+        })
+    }
+}
+
+/// The real path of a folder below `dir`; `None` for all others, links that lead
+/// out of it and `dir` itself among them. Outside nothing is looked at, so that
+/// the time of an answer says nothing either.
+fn inside(dir: &Path, path: &Path) -> Option<String> {
+    if path.components().any(|part| part == Component::ParentDir) {
+        return None;
+    }
+    let real = dir.canonicalize().ok()?;
+    let named = dir.join(path);
+    if !named.starts_with(dir) && !named.starts_with(&real) {
+        return None;
+    }
+    let folder = named.canonicalize().ok()?;
+    let below = folder != real && folder.starts_with(&real) && folder.is_dir();
+    below.then(|| folder.into_os_string().into_string().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    #[test]
+    fn folders_below_are_found_and_no_others() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let parent = parent.path().canonicalize().expect("real");
+        let (dir, other) = (parent.join("dir"), parent.join("other"));
+        // A neighbour whose name begins alike.
+        let alike = parent.join("dir-2");
+        for folder in [&dir.join("a/b"), &other.join("secret"), &alike] {
+            fs::create_dir_all(folder).expect("made");
+        }
+        fs::write(dir.join("file"), "").expect("written");
+        symlink("a", dir.join("alias")).expect("linked");
+        symlink(&other, dir.join("out")).expect("linked");
+        symlink("..", dir.join("up")).expect("linked");
+        symlink(".", dir.join("self")).expect("linked");
+        let link = parent.join("link");
+        symlink(&dir, &link).expect("linked");
+
+        let text = |path: PathBuf| Some(path.to_str().expect("UTF-8").to_owned());
+        for start in [&dir, &link] {
+            for (named, found) in [("a", "a"), ("a/b/", "a/b"), ("./alias/b", "a/b")] {
+                let expected = text(dir.join(found));
+                assert_eq!(inside(start, Path::new(named)), expected, "{named}");
+                assert_eq!(inside(start, &start.join(named)), expected, "{named}");
+                assert_eq!(inside(start, &dir.join(named)), expected, "{named}");
+            }
+            for named in [
+                "",
+                ".",
+                "/",
+                "..",
+                "none",
+                "file",
+                "file/",
+                "out",
+                "out/secret",
+                "up",
+                "up/other",
+                "self",
+                "../other",
+                "a/../a",
+                "a/../../other",
+                "a\0",
+            ] {
+                assert_eq!(inside(start, Path::new(named)), None, "{named:?}");
+            }
+            for named in [&parent, &other, &other.join("secret"), &alike, &dir, &link] {
+                assert_eq!(inside(start, named), None, "{named:?}");
+            }
+            let escape = start.join("../other");
+            assert_eq!(inside(start, &escape), None);
+        }
+        assert_eq!(inside(&parent.join("gone"), Path::new("a")), None);
+    }
+}
