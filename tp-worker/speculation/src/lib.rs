@@ -24,7 +24,7 @@ mod standalone;
 mod tree;
 mod verify;
 
-pub use builtin::{Eagle, Eagle3, Standalone};
+pub use builtin::{EAGLE, EAGLE3, STANDALONE, WithModel};
 pub use drafter::{Device, DraftRow, Drafter, ExtendRow, PageTable, Requests};
 pub use drafts::{Drafts, Node, depth, is_chain};
 pub use eagle::EagleDrafter;
