@@ -45,7 +45,7 @@ pub(crate) struct GenerateArgs {
     /// End before this text; may be given several times.
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
-    /// The same seed gives the same answer [default: 0].
+    /// The same seed gives the same answer.
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     seed: u64,
     /// Continue the prompt as it is, without the model's chat template.

@@ -109,7 +109,7 @@ fn unknown(name: &str, known: &Algorithms) -> ConfigError {
         ALGORITHM,
         name,
         "this program knows no algorithm of that name",
-        format!("Known are none: nothing is drafted{names}"),
+        format!("Known are none (nothing is drafted){names}"),
     )
 }
 
@@ -126,8 +126,9 @@ fn draft(
     };
     match (path, algorithm.capabilities().needs_draft_model) {
         (None, true) => conflict(
-            "it drafts with weights of their own",
-            "Name their folder with --speculative-draft-model-path",
+            "it drafts with a model of its own, and none is named",
+            "Name its folder with --speculative-draft-model-path; those for the demo model \
+             are in models/ of the source",
         ),
         (Some(_), false) => conflict(
             "it drafts without a model of its own",

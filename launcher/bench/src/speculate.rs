@@ -135,6 +135,10 @@ fn report(
         "part of the drafts proposed there, those behind an answer's end included",
     );
     report.note(
+        "NGRAM",
+        "remembers what earlier runs served, these prompts' answers too: no figure of a first run",
+    );
+    report.note(
         "answers that differ from those without speculation",
         tally.different(),
     );

@@ -58,7 +58,7 @@ pub(super) async fn add(
         _ => {
             return Err(ApiError::invalid(
                 "text",
-                "One of 'text' and 'token_ids' must be given.",
+                "Exactly one of 'text' and 'token_ids' must be given.",
             ));
         }
     };

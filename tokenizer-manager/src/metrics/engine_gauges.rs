@@ -95,12 +95,12 @@ fn speculated(out: &mut String, load: &SpeculationLoad) {
     for (name, help, value) in [
         (
             "spec_verify_steps_total",
-            "Verifications of a request's drafted tokens.",
+            "Verifications of a request's drafted tokens, also where the request had ended meanwhile.",
             load.verify_steps,
         ),
         (
             "spec_draft_tokens_total",
-            "Drafted tokens that were verified.",
+            "Drafted tokens that were verified, also where the request had ended meanwhile.",
             load.draft_tokens,
         ),
         (
@@ -110,7 +110,7 @@ fn speculated(out: &mut String, load: &SpeculationLoad) {
         ),
         (
             "spec_wasted_tokens_total",
-            "Drafted tokens that were verified and not accepted.",
+            "Drafted tokens that were verified for nothing: not accepted, or their request had ended meanwhile.",
             load.draft_tokens.saturating_sub(accepted),
         ),
     ] {
@@ -119,7 +119,7 @@ fn speculated(out: &mut String, load: &SpeculationLoad) {
     for (name, help, counts) in [
         (
             "lockstep_spec_proposed_total",
-            "Verifications with a drafted token at this position.",
+            "Verifications with a drafted token at this position, of requests that went on.",
             &load.proposed,
         ),
         (

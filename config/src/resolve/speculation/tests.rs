@@ -150,7 +150,7 @@ fn options_and_what_algorithms_say_arrive() {
 const REFUSED: &[(&str, &[&str])] = &[
     (
         "--speculative-algorithm MEDUSA",
-        &["MEDUSA", "none: nothing", "; EAGLE3: drafts for tests; "],
+        &["MEDUSA", "none (nothing", "; EAGLE3: drafts for tests; "],
     ),
     (
         "--speculative-num-steps 3",

@@ -48,7 +48,7 @@ impl Prompts {
     /// what their form needs.
     pub fn load(args: &Args, model: &Path) -> anyhow::Result<Self> {
         let (text, source) = match &args.prompts {
-            None => (OWN.to_owned(), "inside the program".to_owned()),
+            None => (OWN.to_owned(), "those inside the program".to_owned()),
             Some(path) => {
                 let source = path.display().to_string();
                 let text = std::fs::read_to_string(path).context(source.clone())?;
@@ -60,6 +60,8 @@ impl Prompts {
             tokenizer: Tokenizer::load(model)?,
             template: ChatTemplate::from_dir(model, TemplateOptions::default())?,
         };
+        let mut known: Vec<&str> = file.prompts.iter().map(|p| p.domain.as_str()).collect();
+        known.dedup();
         let mut domains: Vec<Domain> = Vec::new();
         for written in &file.prompts {
             let name = &written.domain;
@@ -83,14 +85,15 @@ impl Prompts {
                 );
             }
         }
-        ensure!(
-            !domains.is_empty(),
-            "{source} has no prompt of these domains"
-        );
         for wanted in &args.domains {
-            let known = domains.iter().any(|domain| domain.name == *wanted);
-            ensure!(known, "{source} has no domain {wanted}");
+            let found = domains.iter().any(|domain| domain.name == *wanted);
+            ensure!(
+                found,
+                "no prompt of {source} is of the domain {wanted}; there are: {}",
+                known.join(", ")
+            );
         }
+        ensure!(!domains.is_empty(), "{source} has no prompt");
         Ok(Self { domains, source })
     }
 
