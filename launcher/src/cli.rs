@@ -27,7 +27,12 @@ Without a command, `serve` is meant.";
 /// Serves large language models from cooperating processes: OpenAI-compatible
 /// HTTP and gRPC in front, tensor-parallel workers behind.
 #[derive(Parser)]
-#[command(name = "lockstep", version, after_help = EXAMPLES)]
+#[command(
+    name = "lockstep",
+    version,
+    override_usage = "lockstep [COMMAND] [OPTIONS]",
+    after_help = EXAMPLES
+)]
 struct Cli {
     #[command(subcommand)]
     command: Parsed,
@@ -36,6 +41,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Parsed {
     /// Serve a model over HTTP and gRPC (the default command).
+    #[command(override_usage = "lockstep serve [DIR] [OPTIONS]")]
     Serve(Box<ServeArgs>),
     /// Answer one prompt and end, without a server.
     Generate(Box<GenerateArgs>),
@@ -44,6 +50,7 @@ enum Parsed {
     /// Measure throughput and latency.
     Bench(Box<lockstep_bench::Args>),
     /// Print the resolved configuration and its hash.
+    #[command(override_usage = "lockstep config [DIR] [OPTIONS]")]
     Config(Box<ServeArgs>),
     /// Show what this machine offers, and what could be better.
     Doctor,

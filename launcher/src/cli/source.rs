@@ -15,6 +15,12 @@ pub(super) fn hint(command: &Command, words: &[OsString], error: &clap::Error) -
     if error.kind() == ErrorKind::UnknownArgument && !shown.starts_with('-') {
         return Some("A model's folder comes right after the command: lockstep serve DIR.".into());
     }
+    if error.kind() == ErrorKind::ArgumentConflict && shown == "[TEXT]" {
+        return Some(
+            "The word without an option is the prompt; a model's folder is --model-path DIR."
+                .into(),
+        );
+    }
     variable(command, words, shown)
 }
 

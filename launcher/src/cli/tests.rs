@@ -88,3 +88,21 @@ fn a_file_gives_options_to_the_command_it_is_named_for() {
     std::fs::write(file.path(), "prot = 7").expect("written");
     assert!(parse(words(&line)).is_err());
 }
+
+#[test]
+fn a_folder_taken_for_a_prompt_gets_a_hint() {
+    let command = Cli::command();
+    let line = words("lockstep generate folder --prompt text");
+    let error = command.clone().try_get_matches_from(&line);
+    let found = super::source::hint(&command, &line, &error.expect_err("two prompts"));
+    assert!(found.is_some_and(|hint| hint.contains("--model-path")));
+}
+
+#[test]
+fn help_says_where_a_folder_may_stand() {
+    let help = Cli::command()
+        .find_subcommand_mut("serve")
+        .map(|serve| serve.render_help());
+    let help = help.expect("serve is a command").to_string();
+    assert!(help.contains("lockstep serve [DIR]"), "{help}");
+}
