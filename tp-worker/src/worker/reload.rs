@@ -1,6 +1,6 @@
 //! New weights for a running worker.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use lockstep_backend::Backend;
 use lockstep_config::{EngineConfig, ModelConfig};
@@ -53,16 +53,6 @@ impl<B: Backend + 'static> Worker<B> {
             self.same_draft(&target, folder)?;
         }
         Ok(())
-    }
-
-    /// Where the weights in use were read from: the target's folder and the
-    /// draft's.
-    pub fn weight_folders(&self) -> (&PathBuf, Option<&PathBuf>) {
-        let draft = self.config.speculation.draft.as_ref();
-        (
-            &self.config.model.path,
-            draft.map(|draft| &draft.model.path),
-        )
     }
 
     fn load_again(
