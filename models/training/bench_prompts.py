@@ -4,7 +4,7 @@
 They are the first lines of each domain in the eval.jsonl that gen_data.py writes by default; in the open domains no
 model of the family has seen them in training.
 
-  python bench_prompts.py --out ../../launcher/bench/src/speculate/prompts.json
+  python bench_prompts.py --out ../../bench/src/speculate/prompts.json
 """
 
 import argparse

@@ -14,7 +14,7 @@ struct Line {
     args: Args,
 }
 
-const MODELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models");
+const MODELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../models");
 
 fn args(line: &str) -> anyhow::Result<Args> {
     let words = std::iter::once("speculate").chain(line.split_whitespace());

@@ -14,7 +14,7 @@ struct Line {
 
 #[test]
 fn one_phase_alone_makes_its_rows_alone() -> anyhow::Result<()> {
-    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/lockstep-demo-7m");
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/lockstep-demo-7m");
     let folder = tempfile::tempdir()?;
     for (only, sizes, rows) in [
         ("prefill", "--prefill 17,33", [17, 33]),
