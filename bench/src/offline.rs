@@ -11,8 +11,9 @@ use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
 use lockstep_config::args::{MemoryArgs, ModelArgs, ParallelArgs, ScheduleArgs};
-use lockstep_config::{Algorithms, EngineConfig, Hardware, NodeConfig, ServeArgs};
+use lockstep_config::{Hardware, ServeArgs};
 use lockstep_local_engine::LocalEngine;
+use lockstep_types::{Algorithms, EngineConfig, NodeConfig};
 
 use crate::limits::{Drift, Limits, Traffic, working_set};
 use crate::{DemoModel, machine, report::Report};

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
 use lockstep_planner::{Millis, Planner, PlannerConfig, RequestId};
-use lockstep_proto::{
+use lockstep_types::{
     request::Request,
     sampling::{LogprobParams, SamplingParams},
     step::{SlotExtend, SlotOutput, StepPlan, StepResult},

@@ -11,7 +11,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
 use lockstep_config::args::{DtypeArg, KvCacheDtypeArg, MemoryArgs, ModelArgs, QuantizationArg};
-use lockstep_config::{Algorithms, EngineConfig, Hardware, ServeArgs};
+use lockstep_config::{Hardware, ServeArgs};
+use lockstep_types::{Algorithms, EngineConfig};
 use serde_json::json;
 
 use crate::report::{Report, progress};
@@ -131,7 +132,7 @@ fn check_memory(windows: &[Vec<u32>], vocab: usize) -> anyhow::Result<()> {
 /// What the weights are kept in.
 fn name(config: &EngineConfig) -> &'static str {
     match config.quantization {
-        lockstep_config::Quantization::None => config.dtype.name(),
+        lockstep_types::Quantization::None => config.dtype.name(),
         quantization => quantization.name(),
     }
 }

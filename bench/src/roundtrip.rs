@@ -10,15 +10,13 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use futures::{Stream, StreamExt as _};
-use lockstep_proto::{
-    pb::lockstep::{
-        WorkerCommand, WorkerMessage, worker_command,
-        worker_gateway_client::WorkerGatewayClient,
-        worker_gateway_server::{WorkerGateway, WorkerGatewayServer},
-        worker_message,
-    },
-    step::{SlotExtend, SlotOutput, StepPlan, StepResult},
+use lockstep_proto::pb::lockstep::{
+    WorkerCommand, WorkerMessage, worker_command,
+    worker_gateway_client::WorkerGatewayClient,
+    worker_gateway_server::{WorkerGateway, WorkerGatewayServer},
+    worker_message,
 };
+use lockstep_types::step::{SlotExtend, SlotOutput, StepPlan, StepResult};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{EngineConfig, NodeConfig};
+use lockstep_types::{EngineConfig, NodeConfig};
 
 /// What the launcher hands to every process of its node.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
@@ -16,7 +16,7 @@ pub struct ConfigFile {
     pub engine: EngineConfig,
     /// What is this node's own, secrets included.
     pub node: NodeConfig,
-    /// [`EngineConfig::hash`], computed once: numbers read back from a file may
+    /// [`crate::hash`], computed once: numbers read back from a file may
     /// differ in their last digit.
     pub hash: String,
     /// Version of the program that wrote the file.
@@ -38,7 +38,7 @@ pub struct ConfigFileError {
 impl ConfigFile {
     /// Bundles a resolved configuration with its hash.
     pub fn new(engine: EngineConfig, node: NodeConfig) -> Self {
-        let hash = engine.hash();
+        let hash = crate::hash(&engine);
         let version = VERSION.to_owned();
         Self {
             engine,
@@ -73,7 +73,7 @@ impl ConfigFile {
     /// # Errors
     /// When it is missing, malformed, or written by another version.
     pub fn read(run_dir: &Path) -> Result<Self, ConfigFileError> {
-        let path = run_dir.join(crate::node::CONFIG_FILE);
+        let path = run_dir.join(NodeConfig::CONFIG_FILE);
         let failed = |message: String| ConfigFileError {
             path: path.clone(),
             message,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 
-use crate::ConfigError;
+use lockstep_types::ConfigError;
 
 /// Adds the options of the `--config` file that neither a flag nor the
 /// environment gives to the end of `arguments`, so that they are parsed and

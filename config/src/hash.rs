@@ -5,48 +5,46 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::EngineConfig;
+use lockstep_types::EngineConfig;
 
-impl EngineConfig {
-    /// SHA-256 (hex) of what all processes on all nodes must share, and of the
-    /// program's version. Left out: what may differ between nodes without
-    /// changing a result (folders, names, ports, threads, time limits of one
-    /// process). Secrets stand in [`crate::NodeConfig`] and are never hashed.
-    pub fn hash(&self) -> String {
-        let without_path = |mut model: Value| {
-            if let Some(model) = model.as_object_mut() {
-                model.remove("path");
-            }
-            model
-        };
-        let model = without_path(json!(self.model));
-        let mut speculation = json!(self.speculation);
-        if let Some(draft) = speculation.pointer_mut("/draft/model") {
-            *draft = without_path(draft.take());
+/// SHA-256 (hex) of what all processes on all nodes must share, and of the
+/// program's version. Left out: what may differ between nodes without
+/// changing a result (folders, names, ports, threads, time limits of one
+/// process). Secrets stand in [`NodeConfig`](lockstep_types::NodeConfig) and are never hashed.
+pub fn hash(engine: &EngineConfig) -> String {
+    let without_path = |mut model: Value| {
+        if let Some(model) = model.as_object_mut() {
+            model.remove("path");
         }
-        let shared = json!({
-            "version": env!("CARGO_PKG_VERSION"),
-            "model": model,
-            "dtype": self.dtype,
-            "quantization": self.quantization,
-            "tp_size": self.parallel.tp_size,
-            "nnodes": self.parallel.nnodes,
-            "kv": self.kv,
-            "schedule": self.schedule,
-            "speculation": speculation,
-            "step_watchdog_s": self.timeouts.step_watchdog_s,
-            "context_length": self.server.context_length,
-        });
-        let mut text = String::new();
-        canonical(&shared, &mut text);
-        let digest = Sha256::digest(text.as_bytes());
-        digest
-            .iter()
-            .fold(String::with_capacity(64), |mut hex, byte| {
-                let _ = write!(hex, "{byte:02x}");
-                hex
-            })
+        model
+    };
+    let model = without_path(json!(engine.model));
+    let mut speculation = json!(engine.speculation);
+    if let Some(draft) = speculation.pointer_mut("/draft/model") {
+        *draft = without_path(draft.take());
     }
+    let shared = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "model": model,
+        "dtype": engine.dtype,
+        "quantization": engine.quantization,
+        "tp_size": engine.parallel.tp_size,
+        "nnodes": engine.parallel.nnodes,
+        "kv": engine.kv,
+        "schedule": engine.schedule,
+        "speculation": speculation,
+        "step_watchdog_s": engine.timeouts.step_watchdog_s,
+        "context_length": engine.server.context_length,
+    });
+    let mut text = String::new();
+    canonical(&shared, &mut text);
+    let digest = Sha256::digest(text.as_bytes());
+    digest
+        .iter()
+        .fold(String::with_capacity(64), |mut hex, byte| {
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        })
 }
 
 /// JSON without spaces and with sorted keys.

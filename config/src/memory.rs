@@ -1,14 +1,15 @@
 //! How much of the memory becomes KV cache.
 
-use crate::resolve::Resolved;
-use crate::{
-    ConfigError, Dtype, Hardware, KvCacheDtype, KvConfig, ModelConfig, Quantization,
-    SpeculationConfig,
+use lockstep_types::{
+    ConfigError, Dtype, KvCacheDtype, KvConfig, ModelConfig, Quantization, SpeculationConfig,
 };
+
+use crate::Hardware;
+use crate::resolve::Resolved;
 
 mod draft;
 
-pub use draft::DraftMemory;
+pub use draft::{DraftMemory, draft_memory};
 
 /// The largest number of cache slots that can be numbered.
 const MOST_TOKENS: usize = u32::MAX as usize;
@@ -49,23 +50,11 @@ impl Sizing {
     }
 }
 
-/// Key/value heads that each rank holds: one copy serves as many of the rank's
-/// query heads as share it.
-pub fn kv_heads_per_rank(model: &ModelConfig, tp_size: usize) -> usize {
-    let local = model.num_heads / tp_size;
-    let group = model.num_heads / model.num_kv_heads;
-    let (mut a, mut b) = (local, group);
-    while b > 0 {
-        (a, b) = (b, a % b);
-    }
-    local / a
-}
-
 /// Bytes that one cached token takes on this node, over its ranks, with what
 /// the draft keeps of it.
 pub(crate) fn kv_bytes_per_token(model: &ModelConfig, sizing: &Sizing) -> u64 {
     let ranks = sizing.tp_size / sizing.nnodes;
-    let heads = kv_heads_per_rank(model, sizing.tp_size) * ranks;
+    let heads = model.kv_heads_per_rank(sizing.tp_size) * ranks;
     let target = 2 * model.num_layers * heads * sizing.kv_dtype.row_bytes(model.head_dim);
     target as u64 + draft::kv_bytes_per_token(sizing)
 }
@@ -86,7 +75,7 @@ pub(crate) fn weight_bytes(model: &ModelConfig, sizing: &Sizing) -> u64 {
 fn activation_bytes(model: &ModelConfig, sizing: &Sizing, context: usize) -> u64 {
     let ranks = sizing.tp_size / sizing.nnodes;
     let heads = model.num_heads / sizing.nnodes;
-    let kv_heads = kv_heads_per_rank(model, sizing.tp_size) * ranks;
+    let kv_heads = model.kv_heads_per_rank(sizing.tp_size) * ranks;
     // Residual stream, its change and its norm on every rank; queries, keys,
     // values and two copies of what attention gives; gate, up and their product.
     let widths = [

@@ -1,14 +1,15 @@
 //! From options to one configuration.
 
+use lockstep_types::{
+    Algorithms, ConfigError, EngineConfig, ModelConfig, NodeConfig, ScheduleConfig, SchedulePolicy,
+    ServerConfig, SpeculationConfig, TimeoutConfig,
+};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use crate::Hardware;
 use crate::args::{PolicyArg, ServeArgs};
 use crate::memory::{self, Sizing};
-use crate::{
-    Algorithms, ConfigError, EngineConfig, Hardware, ModelConfig, NodeConfig, ScheduleConfig,
-    SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig,
-};
 
 mod format;
 mod limits;
@@ -112,7 +113,10 @@ fn model(args: &ServeArgs) -> Result<ModelConfig, ConfigError> {
             "Name its folder",
         ));
     };
-    Ok(ModelConfig::load_for(path, args.model.context_length)?)
+    Ok(lockstep_model_folder::load_for(
+        path,
+        args.model.context_length,
+    )?)
 }
 
 /// The folder of weights that requests may name, which must be there.

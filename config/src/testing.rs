@@ -4,17 +4,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clap::{CommandFactory, Parser};
-use serde_json::{Value, json};
-use tempfile::TempDir;
-
-use crate::{
+use lockstep_types::{
     Algorithm, Algorithms, Capabilities, ConfigError, DraftKv, DraftModel, DraftShape,
-    EngineConfig, Hardware, ModelConfig, NodeConfig, ServeArgs, SpeculationConfig, resolve,
+    EngineConfig, ModelConfig, NodeConfig, SpeculationConfig,
 };
 
-mod heads;
+use crate::{Hardware, ServeArgs, resolve};
 
-pub(crate) use heads::{Head, head, tensor_names};
+// The same folders as in the tests of the crate that reads them.
+#[path = "../model-folder/src/testing.rs"]
+mod folders;
+
+pub(crate) use folders::{Head, folder, head, llama, with};
 
 /// A program with nothing but the serving options.
 #[derive(Debug, Parser)]
@@ -28,58 +29,6 @@ impl Program {
     pub(crate) fn definition() -> clap::Command {
         Self::command()
     }
-}
-
-/// A small Llama's `config.json`, as transformers 4 writes it.
-pub(crate) fn llama() -> Value {
-    json!({
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "intermediate_size": 96,
-        "vocab_size": 100,
-        "max_position_embeddings": 512,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 500000.0,
-        "rope_scaling": null,
-        "hidden_act": "silu",
-        "attention_bias": false,
-        "mlp_bias": false,
-        "tie_word_embeddings": true,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "torch_dtype": "bfloat16"
-    })
-}
-
-/// `base` with keys replaced; null stays null, the text `(absent)` removes.
-pub(crate) fn with(mut base: Value, changes: &Value) -> Value {
-    let map = base.as_object_mut().expect("an object");
-    for (key, value) in changes.as_object().expect("an object") {
-        if value == "(absent)" {
-            map.remove(key);
-        } else {
-            map.insert(key.clone(), value.clone());
-        }
-    }
-    base
-}
-
-/// A model folder with these files.
-pub(crate) fn folder(config: &Value, generation: Option<&Value>) -> TempDir {
-    let dir = tempfile::tempdir().expect("a temporary folder");
-    write(dir.path(), "config.json", config);
-    if let Some(generation) = generation {
-        write(dir.path(), "generation_config.json", generation);
-    }
-    dir
-}
-
-fn write(dir: &Path, name: &str, value: &Value) {
-    std::fs::write(dir.join(name), value.to_string()).expect("written");
 }
 
 /// A machine with two cores and 8 GiB.
@@ -180,9 +129,9 @@ impl Algorithm for TestAlgorithm {
         target: &ModelConfig,
     ) -> Result<Option<DraftModel>, ConfigError> {
         let load = |path| match self.0 {
-            "EAGLE" => DraftModel::load_eagle(path, target),
-            "EAGLE3" => DraftModel::load_eagle3(path, target),
-            _ => DraftModel::load_model(path, target),
+            "EAGLE" => lockstep_model_folder::draft::eagle(path, target),
+            "EAGLE3" => lockstep_model_folder::draft::eagle3(path, target),
+            _ => lockstep_model_folder::draft::whole_model(path, target),
         };
         path.map(load).transpose()
     }

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use lockstep_config::{ConfigError, ServeArgs, with_config_file};
+use lockstep_config::{ServeArgs, with_config_file};
 use lockstep_process::{Role, exit};
+use lockstep_types::ConfigError;
 
 use crate::console;
 use crate::error::LaunchError;

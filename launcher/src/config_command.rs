@@ -1,7 +1,8 @@
 //! `lockstep config`: what `lockstep serve` with the same options would run.
 
-use lockstep_config::{Algorithms, ServeArgs};
+use lockstep_config::ServeArgs;
 use lockstep_process::exit;
+use lockstep_types::Algorithms;
 use serde_json::{Value, json};
 
 use crate::console;

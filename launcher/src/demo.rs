@@ -3,8 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use lockstep_config::Algorithms;
 use lockstep_config::args::SpeculationArgs;
+use lockstep_types::Algorithms;
 
 /// Its name in the API.
 pub(crate) const NAME: &str = "lockstep-demo-7m";
@@ -100,7 +100,7 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use lockstep_config::args::SpeculationArgs;
-    use lockstep_config::{Algorithms, DraftKind, DraftModel, ModelConfig};
+    use lockstep_types::{Algorithms, DraftKind};
 
     use crate::settings::tests::algorithms;
 
@@ -108,7 +108,7 @@ mod tests {
     fn the_model_inside_is_complete() {
         let parent = tempfile::tempdir().expect("a temporary folder");
         let folder = super::unpack(parent.path()).expect("unpacked");
-        let model = ModelConfig::load(&folder).expect("a served model");
+        let model = lockstep_model_folder::load(&folder).expect("a served model");
         assert_eq!((model.num_layers, model.vocab_size), (7, 4096));
         assert_eq!(model.eos_token_ids, [2]);
     }
@@ -117,12 +117,12 @@ mod tests {
     fn the_head_inside_is_complete_and_the_models_own() {
         let parent = tempfile::tempdir().expect("a temporary folder");
         let model = super::unpack(parent.path()).expect("unpacked");
-        let model = ModelConfig::load(&model).expect("a served model");
+        let model = lockstep_model_folder::load(&model).expect("a served model");
         let mut args = SpeculationArgs::default();
         let done = super::speculate(&mut args, &algorithms(), parent.path()).expect("unpacked");
         assert!(done);
         let folder = args.speculative_draft_model_path.expect("named");
-        let head = DraftModel::load_eagle3(&folder, &model).expect("a head that fits");
+        let head = lockstep_model_folder::draft::eagle3(&folder, &model).expect("a head that fits");
         let expected = DraftKind::Eagle3 {
             draft_vocab_size: 1024,
             capture_layers: vec![2, 3, 4],

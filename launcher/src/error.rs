@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use lockstep_config::{ConfigError, ConfigFileError};
+use lockstep_config::ConfigFileError;
 use lockstep_process::exit;
+use lockstep_types::ConfigError;
 
 /// An error for the person at the command line.
 #[derive(Debug, thiserror::Error)]

@@ -9,12 +9,12 @@ use lockstep_config::ServeArgs;
 use lockstep_config::args::{ModelArgs, SpeculationArgs};
 use lockstep_local_engine::LocalEngine;
 use lockstep_process::exit;
-use lockstep_proto::request::Request;
-use lockstep_proto::sampling::{LogprobParams, SamplingParams};
 use lockstep_speculation::Registry;
 use lockstep_text::{
     ChatRequest, ChatTemplate, OutputOptions, OutputText, TemplateOptions, Tokenizer,
 };
+use lockstep_types::request::Request;
+use lockstep_types::sampling::{LogprobParams, SamplingParams};
 
 use crate::console;
 use crate::settings::Settings;

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use lockstep_config::ServeArgs;
 use lockstep_config::args::ModelArgs;
-use lockstep_config::{Algorithms, ServeArgs};
 use lockstep_process::exit;
 use lockstep_tp_worker::worker::WeightOrigin;
 use lockstep_tp_worker::worker::local::{LocalGroup, OnProgress};
+use lockstep_types::Algorithms;
 
 use crate::console;
 use crate::settings::Settings;

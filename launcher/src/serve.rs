@@ -2,8 +2,9 @@
 
 use std::net::{TcpListener, ToSocketAddrs};
 
-use lockstep_config::{Algorithms, ServeArgs};
+use lockstep_config::ServeArgs;
 use lockstep_process::logging;
+use lockstep_types::Algorithms;
 
 use crate::console::Console;
 use crate::error::LaunchError;

@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use lockstep_config::{
-    Algorithms, ConfigError, ConfigFile, Hardware, Resolved, ServeArgs, resolve,
-};
+use lockstep_config::{ConfigFile, Hardware, Resolved, ServeArgs, resolve};
 use lockstep_process::logging;
+use lockstep_types::{Algorithms, ConfigError};
 
 use crate::demo;
 use crate::error::LaunchError;

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_config::{ConfigFile, EngineConfig, NodeConfig};
+use lockstep_config::ConfigFile;
+use lockstep_types::{EngineConfig, NodeConfig};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::{ControlLink, exit, logging};

@@ -1,5 +1,7 @@
 //! What can be wrong with a message from another process.
 
+use lockstep_types::sampling::InvalidField;
+
 /// A message that does not say what it must.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum WireError {
@@ -7,11 +9,6 @@ pub enum WireError {
     #[error("field `{0}` is missing")]
     Missing(&'static str),
     /// A value outside what the field may hold.
-    #[error("field `{field}`: {message}")]
-    Invalid {
-        /// The field's name in the .proto file.
-        field: &'static str,
-        /// What is wrong and what would be right.
-        message: String,
-    },
+    #[error(transparent)]
+    Invalid(#[from] InvalidField),
 }

@@ -1,14 +1,17 @@
 //! What every request must satisfy, whatever its frontend checked itself.
 
-use lockstep_config::ModelConfig;
-use lockstep_proto::{WireError, request::Request, sampling::token_in_vocabulary};
+use lockstep_types::ModelConfig;
+use lockstep_types::{
+    request::Request,
+    sampling::{InvalidField, token_in_vocabulary},
+};
 
 /// Checks tokens and parameters against the model, and adds the model's end
 /// tokens unless the request ignores them.
 ///
 /// # Errors
-/// [`WireError::Invalid`] names the field at fault.
-pub fn admissible(mut request: Request, model: &ModelConfig) -> Result<Request, WireError> {
+/// [`InvalidField`] names the field at fault.
+pub fn admissible(mut request: Request, model: &ModelConfig) -> Result<Request, InvalidField> {
     let vocab_size = u32::try_from(model.vocab_size).unwrap_or(u32::MAX);
     for id in &request.input_ids {
         token_in_vocabulary("input_ids", *id, vocab_size)?;

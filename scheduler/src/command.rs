@@ -1,11 +1,11 @@
 //! What the gRPC services ask of the engine loop.
 
 use lockstep_planner::CacheEvent;
-use lockstep_proto::{
-    pb::lockstep::{
-        CorporaEdit, CorporaEdited, FlushCacheResponse, GetLoadResponse, UpdateWeightsRequest,
-        UpdateWeightsResponse, WeightsReloaded, WorkerHello, WorkerReady,
-    },
+use lockstep_proto::pb::lockstep::{
+    CorporaEdit, CorporaEdited, FlushCacheResponse, GetLoadResponse, UpdateWeightsRequest,
+    UpdateWeightsResponse, WeightsReloaded, WorkerHello, WorkerReady,
+};
+use lockstep_types::{
     request::{Request, RequestError},
     step::StepResult,
 };

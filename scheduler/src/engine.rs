@@ -11,13 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockstep_config::EngineConfig;
 use lockstep_planner::Planner;
 use lockstep_process::{ControlLink, RoleContext};
-use lockstep_proto::{
-    pb::lockstep::{CorporaEdited, FlushCacheResponse, WorkerHello, WorkerReady},
-    step::StepResult,
-};
+use lockstep_proto::pb::lockstep::{CorporaEdited, FlushCacheResponse, WorkerHello, WorkerReady};
+use lockstep_types::EngineConfig;
+use lockstep_types::step::StepResult;
 use tokio::{
     sync::{mpsc, oneshot},
     time::{Instant as TokioInstant, sleep_until},

@@ -11,8 +11,8 @@ use lockstep_proto::{
         GetLoadResponse, Submit, UpdateWeightsRequest, UpdateWeightsResponse, frontend_message,
         frontend_server::{Frontend, FrontendServer},
     },
-    request::{ErrorKind, Request as TokenRequest, RequestError},
 };
+use lockstep_types::request::{ErrorKind, Request as TokenRequest, RequestError};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};

@@ -3,10 +3,10 @@
 
 use std::{collections::VecDeque, time::Instant};
 
-use lockstep_proto::{
-    pb::lockstep::{CorporaEdit, GroupStart, ReloadWeights, WorkerHello, WorkerReady},
-    step::{StepPlan, StepResult},
+use lockstep_proto::pb::lockstep::{
+    CorporaEdit, GroupStart, ReloadWeights, WorkerHello, WorkerReady,
 };
+use lockstep_types::step::{StepPlan, StepResult};
 
 use crate::workers::WorkerLink;
 

@@ -1,7 +1,7 @@
 //! The planner's part of the resolved configuration.
 
-use lockstep_config::{EngineConfig, SchedulePolicy};
 use lockstep_planner::PlannerConfig;
+use lockstep_types::{EngineConfig, SchedulePolicy};
 
 /// What the planner needs to know of the engine. `kv_events`: changes of the
 /// prefix cache are recorded for subscribers.

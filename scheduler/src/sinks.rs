@@ -4,10 +4,8 @@
 use std::collections::BTreeMap;
 
 use lockstep_planner::RequestId;
-use lockstep_proto::{
-    pb::lockstep::{self as pb, FrontendEvent, FrontendWelcome, WeightsInUse},
-    request::Output,
-};
+use lockstep_proto::pb::lockstep::{self as pb, FrontendEvent, FrontendWelcome, WeightsInUse};
+use lockstep_types::request::Output;
 use tokio::sync::mpsc;
 
 use crate::command::SinkId;
@@ -172,7 +170,7 @@ impl Sinks {
             );
         }
         match &entry.sink {
-            Sink::Frontend(_) => entry.add(output.into_wire(request)),
+            Sink::Frontend(_) => entry.add(lockstep_proto::output(output, request)),
             // Fails only when the caller has left; its close is on the way.
             Sink::Call(call) => {
                 let _ = call.send((request, output));

@@ -6,8 +6,8 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use lockstep_config::EngineConfig;
 use lockstep_proto::pb::lockstep::WeightsInUse;
+use lockstep_types::EngineConfig;
 
 use crate::{
     error::{ApiError, ApiResult},

@@ -4,10 +4,8 @@ use axum::{
     body::Body,
     http::{HeaderValue, Response, StatusCode, header},
 };
-use lockstep_proto::{
-    WireError,
-    request::{ErrorKind, RequestError},
-};
+use lockstep_types::request::{ErrorKind, RequestError};
+use lockstep_types::sampling::InvalidField;
 use serde::Serialize;
 
 /// Seconds after which a client may try again where nobody knows better.
@@ -227,14 +225,10 @@ impl From<RequestError> for ApiError {
     }
 }
 
-impl From<WireError> for ApiError {
-    fn from(error: WireError) -> Self {
-        match error {
-            WireError::Missing(field) => Self::invalid(field, format!("'{field}' is missing.")),
-            WireError::Invalid { field, message } => {
-                Self::invalid(field, format!("Invalid value for '{field}': {message}."))
-            }
-        }
+impl From<InvalidField> for ApiError {
+    fn from(error: InvalidField) -> Self {
+        let InvalidField { field, message } = error;
+        Self::invalid(field, format!("Invalid value for '{field}': {message}."))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Whether requests are let in, and how many are inside.
 
-use lockstep_proto::request::{ErrorKind, RequestError};
+use lockstep_types::request::{ErrorKind, RequestError};
 use tokio::sync::watch;
 use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 

@@ -6,11 +6,11 @@ mod timing;
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use futures::Stream;
-use lockstep_proto::{
+use lockstep_text::{OutputOptions, OutputText, StopMatch};
+use lockstep_types::{
     request::{ErrorKind, Finish, FinishReason, Output, RequestError, SpeculationUsage, Usage},
     sampling::{SamplingParams, TokenLogprob},
 };
-use lockstep_text::{OutputOptions, OutputText, StopMatch};
 pub use pending::OutputToken;
 use pending::Pending;
 use timing::Timing;

@@ -15,14 +15,12 @@ use std::{
 };
 
 pub use handle::RequestHandle;
-use lockstep_proto::{
-    pb::lockstep::{
-        CheckHealthRequest, CorporaEdit, CorpusSize, FlushCacheRequest, FlushCacheResponse,
-        GetLoadRequest, GetLoadResponse, UpdateWeightsRequest, UpdateWeightsResponse, WeightsInUse,
-        frontend_client::FrontendClient,
-    },
-    request::{ErrorKind, Request, RequestError},
+use lockstep_proto::pb::lockstep::{
+    CheckHealthRequest, CorporaEdit, CorpusSize, FlushCacheRequest, FlushCacheResponse,
+    GetLoadRequest, GetLoadResponse, UpdateWeightsRequest, UpdateWeightsResponse, WeightsInUse,
+    frontend_client::FrontendClient,
 };
+use lockstep_types::request::{ErrorKind, Request, RequestError};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;

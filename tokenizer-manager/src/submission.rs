@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 pub use check::{count, integer, non_negative};
 pub use draft::{Draft, Fields, Input, LogprobDraft, MaxTokens, SamplingDraft, SpeculativeDraft};
-use lockstep_proto::{
+use lockstep_types::{
     request::Request,
     sampling::{LogprobParams, SamplingParams},
 };

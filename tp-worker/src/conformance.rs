@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 
 use lockstep_backend_cpu::CpuBackend;
 use lockstep_config::{
-    Algorithm, ConfigError, EngineConfig, Hardware, ModelConfig, ServeArgs, SpeculationConfig,
+    Hardware, ServeArgs,
     args::{DtypeArg, SpeculationArgs, VerificationArg},
     resolve,
 };
@@ -33,6 +33,7 @@ use lockstep_speculation::{
     Registry,
     conformance::{answers, watch},
 };
+use lockstep_types::{Algorithm, ConfigError, EngineConfig, SpeculationConfig};
 
 use crate::worker::{WorkerError, local::LocalGroup};
 use play::Play;
@@ -124,7 +125,7 @@ pub fn check(
     let algorithm = algorithms
         .find(name)
         .ok_or_else(|| ConformanceError::Unknown(name.to_owned()))?;
-    let model = ModelConfig::load(target).map_err(|error| ConformanceError::Config {
+    let model = lockstep_model_folder::load(target).map_err(|error| ConformanceError::Config {
         run: "the target".to_owned(),
         source: Box::new(error.into()),
     })?;

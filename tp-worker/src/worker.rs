@@ -17,11 +17,11 @@ mod slots;
 use std::{path::Path, time::Instant};
 
 use lockstep_backend::Backend;
-use lockstep_config::EngineConfig;
 use lockstep_model::{LoadProgress, Transformer};
-use lockstep_proto::step::{SlotOutput, StepPlan, StepResult};
 use lockstep_sampling::Sampler;
 use lockstep_speculation::{Corpora, Registry, Verifier};
+use lockstep_types::EngineConfig;
+use lockstep_types::step::{SlotOutput, StepPlan, StepResult};
 
 use batch::{BatchBuffers, Drafted};
 use digest::Digest;

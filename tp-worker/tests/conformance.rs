@@ -7,20 +7,18 @@ use std::{
 };
 
 use lockstep_backend_cpu::CpuBackend;
-use lockstep_config::{
-    Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, Hardware, ModelConfig, ServeArgs,
-    resolve,
-};
-use lockstep_proto::{
-    sampling::{LogprobParams, SamplingParams},
-    step::{SlotExtend, SlotOpen, StepPlan},
-};
+use lockstep_config::{Hardware, ServeArgs, resolve};
 use lockstep_speculation::{
     Build, Device, DraftError, DraftRow, Drafter, Drafting, Drafts, Ngram, Node, Registry,
 };
 use lockstep_tp_worker::{
     conformance::{ConformanceError, Report, check},
     worker::{WorkerError, local::LocalGroup},
+};
+use lockstep_types::{Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, ModelConfig};
+use lockstep_types::{
+    sampling::{LogprobParams, SamplingParams},
+    step::{SlotExtend, SlotOpen, StepPlan},
 };
 
 fn model(name: &str) -> PathBuf {

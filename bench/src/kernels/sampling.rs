@@ -1,8 +1,8 @@
 //! From a row of logits to a token, on one thread as rank 0 does it.
 
 use lockstep_backend_cpu::limits::Clock;
-use lockstep_proto::sampling::SamplingParams;
 use lockstep_sampling::{Request, Sampler, TokenHistory};
+use lockstep_types::sampling::SamplingParams;
 
 use super::line::Line;
 use super::setup::{Setup, fill};

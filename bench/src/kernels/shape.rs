@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::ensure;
 use clap::ValueEnum;
 use lockstep_backend::AttentionShape;
-use lockstep_config::ModelConfig;
+use lockstep_types::ModelConfig;
 
 /// Models that are often served on CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -134,7 +134,7 @@ pub fn chosen(
     custom: &Custom,
 ) -> anyhow::Result<Vec<Shape>> {
     if let Some(folder) = folder {
-        return Ok(vec![Shape::of(&ModelConfig::load(folder)?)]);
+        return Ok(vec![Shape::of(&lockstep_model_folder::load(folder)?)]);
     }
     let Custom {
         hidden,

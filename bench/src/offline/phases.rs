@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use lockstep_local_engine::LocalEngine;
-use lockstep_proto::{
+use lockstep_types::{
     request::Request,
     sampling::{LogprobParams, SamplingParams},
 };

@@ -1,7 +1,7 @@
 //! What a model's steps amount to: bytes to read and operations to do.
 
 use lockstep_backend_cpu::limits::Arithmetic;
-use lockstep_config::{Dtype, EngineConfig, ModelConfig, Quantization};
+use lockstep_types::{Dtype, EngineConfig, ModelConfig, Quantization};
 
 use crate::roofline::Work;
 
@@ -108,7 +108,7 @@ fn layer_parameters(model: &ModelConfig) -> usize {
 /// Key/value heads over all ranks, copies included.
 fn kv_heads(config: &EngineConfig) -> usize {
     let ranks = config.parallel.tp_size;
-    lockstep_config::kv_heads_per_rank(&config.model, ranks) * ranks
+    config.model.kv_heads_per_rank(ranks) * ranks
 }
 
 #[cfg(test)]

@@ -4,9 +4,9 @@ use anyhow::ensure;
 use lockstep_backend::{Backend as _, Batch, Row};
 use lockstep_backend_cpu::{CpuBackend, CpuKvCache};
 use lockstep_collective::Single;
-use lockstep_config::EngineConfig;
 use lockstep_model::{ForwardLimits, Transformer};
 use lockstep_tp_worker::worker::{WorkerLimits, cpu_backend};
+use lockstep_types::EngineConfig;
 
 use super::score::Predictions;
 

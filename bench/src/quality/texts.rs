@@ -1,11 +1,11 @@
 //! What is read: a file, or what the model writes itself.
 
 use anyhow::{Context as _, ensure};
-use lockstep_config::EngineConfig;
 use lockstep_local_engine::LocalEngine;
-use lockstep_proto::request::Request;
-use lockstep_proto::sampling::{LogprobParams, SamplingParams};
 use lockstep_text::Tokenizer;
+use lockstep_types::EngineConfig;
+use lockstep_types::request::Request;
+use lockstep_types::sampling::{LogprobParams, SamplingParams};
 
 use super::Args;
 use crate::report::progress;

@@ -3,9 +3,10 @@
 use anyhow::Context as _;
 use lockstep_backend_cpu::CpuBackend;
 use lockstep_config::args::SpeculationArgs;
-use lockstep_config::{Algorithms, EngineConfig, Hardware, ServeArgs};
+use lockstep_config::{Hardware, ServeArgs};
 use lockstep_local_engine::LocalEngine;
 use lockstep_speculation::Registry;
+use lockstep_types::{Algorithms, EngineConfig};
 use serde_json::{Value, json};
 
 use super::{Args, drafting::Drafting, prompts::Prompts};

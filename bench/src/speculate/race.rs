@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use lockstep_local_engine::LocalEngine;
-use lockstep_proto::request::{Request, SpeculationUsage};
-use lockstep_proto::sampling::{LogprobParams, SamplingParams};
+use lockstep_types::request::{Request, SpeculationUsage};
+use lockstep_types::sampling::{LogprobParams, SamplingParams};
 
 use super::tally::{Cell, Runner, merge};
 use super::{Args, engines::Engines, prompts::Prompts, tally::Tally};

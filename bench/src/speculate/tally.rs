@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lockstep_proto::request::SpeculationUsage;
+use lockstep_types::request::SpeculationUsage;
 
 use super::race::Run;
 

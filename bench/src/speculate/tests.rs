@@ -1,7 +1,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use lockstep_proto::request::SpeculationUsage;
+use lockstep_types::request::SpeculationUsage;
 use serde_json::{Value, json};
 
 use super::race::Run;

@@ -1,6 +1,6 @@
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-use crate::ConfigError;
+use lockstep_types::ConfigError;
 
 /// Options of SGLang and vLLM that people will try and that this version does
 /// not have. They are known so that the error can say what to do.

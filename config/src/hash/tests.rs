@@ -4,7 +4,7 @@ use super::canonical;
 use crate::testing::{folder, llama, machine, resolve_line, resolve_model, with};
 
 fn hash(line: &str) -> String {
-    resolve_line(line).expect(line).0.hash()
+    super::hash(&resolve_line(line).expect(line).0)
 }
 
 #[test]
@@ -59,10 +59,7 @@ fn different_where_results_or_the_protocol_would() {
 fn the_model_counts_by_its_shape_and_not_by_its_folder() {
     let of = |config| {
         let model = folder(&config, None);
-        resolve_model("", model.path(), &machine())
-            .expect("good")
-            .0
-            .hash()
+        super::hash(&resolve_model("", model.path(), &machine()).expect("good").0)
     };
     assert_eq!(of(llama()), of(llama()));
     assert_ne!(of(llama()), of(with(llama(), &json!({"rope_theta": 1.0}))));

@@ -1,11 +1,12 @@
 //! What drafting takes: weights, keys and values, activations. All of it lies
 //! with rank 0, which drafts alone.
 
-use super::Sizing;
-use crate::{
+use lockstep_types::{
     DraftKind, DraftKv, DraftModel, EngineConfig, KvCacheDtype, ModelConfig, SpeculationConfig,
     Verification,
 };
+
+use super::Sizing;
 
 /// Bytes that drafting takes on the node with rank 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,23 +18,21 @@ pub struct DraftMemory {
     pub kv: u64,
 }
 
-impl EngineConfig {
-    /// What drafting takes; `None` where nothing is drafted, or without weights.
-    pub fn draft_memory(&self) -> Option<DraftMemory> {
-        let draft = self.speculation.draft.as_ref()?;
-        let tables = Tables {
-            tp_size: self.parallel.tp_size,
-            target: &self.model,
-        };
-        let bytes = weights(draft, &tables);
-        let tokens = (self.kv.num_pages * self.kv.page_size) as u64;
-        Some(DraftMemory {
-            weights: self
-                .quantization
-                .bytes(self.dtype, bytes.projections, bytes.tables) as u64,
-            kv: tokens * kv_bytes(&self.speculation, self.kv.dtype),
-        })
-    }
+/// What drafting takes; `None` where nothing is drafted, or without weights.
+pub fn draft_memory(engine: &EngineConfig) -> Option<DraftMemory> {
+    let draft = engine.speculation.draft.as_ref()?;
+    let tables = Tables {
+        tp_size: engine.parallel.tp_size,
+        target: &engine.model,
+    };
+    let bytes = weights(draft, &tables);
+    let tokens = (engine.kv.num_pages * engine.kv.page_size) as u64;
+    Some(DraftMemory {
+        weights: engine
+            .quantization
+            .bytes(engine.dtype, bytes.projections, bytes.tables) as u64,
+        kv: tokens * kv_bytes(&engine.speculation, engine.kv.dtype),
+    })
 }
 
 /// Bytes of keys and values of a token.

@@ -1,11 +1,12 @@
+use lockstep_types::{Dtype, KvCacheDtype, ModelConfig, Quantization, SpeculationConfig};
 use proptest::prelude::*;
 
-use super::{Sizing, activation_bytes, kv_bytes_per_token, kv_heads_per_rank, size, weight_bytes};
+use super::{Sizing, activation_bytes, kv_bytes_per_token, size, weight_bytes};
+use crate::Hardware;
 use crate::testing::{folder, llama, machine, resolve_line, resolve_model, with};
-use crate::{Dtype, Hardware, KvCacheDtype, ModelConfig, Quantization, SpeculationConfig};
 
 fn model() -> ModelConfig {
-    ModelConfig::load(folder(&llama(), None).path()).expect("a served model")
+    lockstep_model_folder::load(folder(&llama(), None).path()).expect("a served model")
 }
 
 fn sizing() -> Sizing {
@@ -103,11 +104,7 @@ fn kv_heads_of_a_rank() {
             num_kv_heads: kv,
             ..model()
         };
-        assert_eq!(
-            kv_heads_per_rank(&model, ranks),
-            held,
-            "{heads} {kv} {ranks}"
-        );
+        assert_eq!(model.kv_heads_per_rank(ranks), held, "{heads} {kv} {ranks}");
     }
 }
 

@@ -1,7 +1,8 @@
 //! What weights and the cache are held in.
 
+use lockstep_types::{ConfigError, Dtype, KvCacheDtype, Quantization};
+
 use crate::args::{DtypeArg, KvCacheDtypeArg, QuantizationArg, ServeArgs};
-use crate::{ConfigError, Dtype, KvCacheDtype, Quantization};
 
 pub(super) fn dtype(args: &ServeArgs) -> Dtype {
     match args.model.dtype.unwrap_or(DtypeArg::Auto) {

@@ -1,6 +1,7 @@
+use lockstep_types::{LimitsConfig, RequestLimits};
+
 use super::ConfigError;
 use crate::args::LimitArgs;
-use crate::{LimitsConfig, RequestLimits};
 
 /// The JSON parser's own limit.
 const DEEPEST_JSON: usize = 127;

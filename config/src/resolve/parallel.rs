@@ -1,7 +1,8 @@
 //! Ranks, nodes, threads and cores.
 
+use lockstep_types::ParallelConfig;
+
 use super::{ConfigError, Hardware, ModelConfig, ServeArgs, secret};
-use crate::ParallelConfig;
 use crate::hardware::parse_cores;
 
 /// How the ranks are spread.

@@ -2,8 +2,8 @@
 
 use super::{ConfigError, ModelConfig, ServeArgs, SpeculationConfig};
 use crate::args::{SpeculationArgs, VerificationArg};
-use crate::speculation::DRAFT_OPTION;
-use crate::{Algorithm, Algorithms, DraftKind, DraftModel, NgramConfig, Verification};
+use lockstep_model_folder::draft::OPTION as DRAFT_OPTION;
+use lockstep_types::{Algorithm, Algorithms, DraftKind, DraftModel, NgramConfig, Verification};
 
 mod shape;
 

@@ -1,10 +1,10 @@
 use clap::Parser;
+use lockstep_types::{
+    ConfigError, Dtype, KvCacheDtype, Quantization, SchedulePolicy, TimeoutConfig,
+};
 
 use crate::testing::{Program, algorithms, folder, llama, machine, resolve_line};
-use crate::{
-    ConfigError, ConfigFile, Dtype, KvCacheDtype, Quantization, SchedulePolicy, TimeoutConfig,
-    resolve,
-};
+use crate::{ConfigFile, resolve};
 
 #[test]
 fn defaults() {

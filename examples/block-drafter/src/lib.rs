@@ -12,10 +12,10 @@ mod guesses;
 use std::path::Path;
 
 use lockstep_backend::Backend;
-use lockstep_config::{
+use lockstep_speculation::{Build, DraftError, Drafter, Drafting};
+use lockstep_types::{
     Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, DraftShape, ModelConfig,
 };
-use lockstep_speculation::{Build, DraftError, Drafter, Drafting};
 
 /// Guesses that a pass carries beyond the tokens that will be verified: they
 /// have one round more to become right.
@@ -73,7 +73,7 @@ impl Algorithm for Block {
                 "Name its folder with --speculative-draft-model-path",
             )
         })?;
-        DraftModel::load_model(path, target).map(Some)
+        lockstep_model_folder::draft::whole_model(path, target).map(Some)
     }
 
     /// The target verifies what is drafted; the draft model's passes are wider.

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use lockstep_config::{Algorithm, Hardware, ServeArgs, args::DtypeArg, resolve};
+use lockstep_config::{Hardware, ServeArgs, args::DtypeArg, resolve};
 use lockstep_example_block_drafter::Block;
 use lockstep_speculation::Registry;
 use lockstep_tp_worker::conformance;
+use lockstep_types::Algorithm;
 
 fn model(name: &str) -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));

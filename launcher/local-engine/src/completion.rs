@@ -1,6 +1,6 @@
 //! All outputs of one request joined.
 
-use lockstep_proto::{
+use lockstep_types::{
     request::{Finish, Output},
     sampling::TokenLogprob,
 };

@@ -9,17 +9,17 @@
 use std::{path::Path, time::Instant};
 
 use lockstep_backend_cpu::CpuBackend;
-use lockstep_config::EngineConfig;
 use lockstep_planner::{
     IntegrityError, Load, Millis, Planner, PlannerConfig, PlannerError, RequestId,
     SpeculationCounters,
 };
-use lockstep_proto::request::{ErrorKind, Output, Request, RequestError};
 use lockstep_speculation::Registry;
 use lockstep_tp_worker::worker::{
     WeightOrigin, WorkerError,
     local::{LocalGroup, OnProgress},
 };
+use lockstep_types::EngineConfig;
+use lockstep_types::request::{ErrorKind, Output, Request, RequestError};
 
 mod completion;
 

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use lockstep_config::{EngineConfig, Quantization, Verification};
 use lockstep_process::exit;
+use lockstep_types::{EngineConfig, Quantization, Verification};
 
 use super::group::Group;
 use crate::console::{self, Console};
@@ -205,7 +205,7 @@ fn speculation(engine: &EngineConfig) -> Option<String> {
     if speculation.verification != Verification::Target {
         let _ = write!(text, ", {} verification", speculation.verification.name());
     }
-    if let Some(memory) = engine.draft_memory() {
+    if let Some(memory) = lockstep_config::draft_memory(engine) {
         let (weights, kv) = (megabytes(memory.weights), megabytes(memory.kv));
         let _ = write!(text, ", draft weights {weights}, draft KV cache {kv}");
     }

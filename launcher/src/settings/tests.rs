@@ -1,8 +1,9 @@
 use std::path::Path;
 
 use lockstep_backend_cpu::CpuBackend;
-use lockstep_config::{Algorithms, ConfigFile, Hardware, ServeArgs, resolve};
+use lockstep_config::{ConfigFile, Hardware, ServeArgs, resolve};
 use lockstep_speculation::Registry;
+use lockstep_types::Algorithms;
 
 use crate::cli::{self, Command};
 

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use lockstep_proto::{sampling::LogprobParams, step::SlotOpen};
+use lockstep_types::{sampling::LogprobParams, step::SlotOpen};
 
 use crate::{Planner, SchedulePolicy, flight::Draft, table::Stage};
 

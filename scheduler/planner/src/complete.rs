@@ -1,6 +1,6 @@
 //! Results come back.
 
-use lockstep_proto::{
+use lockstep_types::{
     request::{ErrorKind, FinishReason, Output, RequestError},
     step::{SlotOutput, StepResult},
 };

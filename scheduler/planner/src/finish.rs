@@ -1,6 +1,6 @@
 //! How requests end.
 
-use lockstep_proto::request::{ErrorKind, Finish, FinishReason, Output, RequestError};
+use lockstep_types::request::{ErrorKind, Finish, FinishReason, Output, RequestError};
 
 use crate::{Millis, Planner, RequestId, table::Stage};
 

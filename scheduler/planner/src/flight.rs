@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use lockstep_proto::step::{SlotExtend, StepPlan};
+use lockstep_types::step::{SlotExtend, StepPlan};
 
 /// What the planner must know of one extend until its result is back.
 #[derive(Debug, Clone, Copy)]

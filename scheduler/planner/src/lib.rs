@@ -1,7 +1,7 @@
 //! The pure scheduling library: (state, events) to plan.
 //!
 //! [`Planner`] holds every request, every KV page and the radix prefix cache,
-//! and turns them into one [`StepPlan`](lockstep_proto::step::StepPlan) after
+//! and turns them into one [`StepPlan`](lockstep_types::step::StepPlan) after
 //! another. It reads no clock (time enters as [`Millis`]), does no I/O, starts
 //! no thread and draws no random number: the same calls give the same plans.
 //!
@@ -47,7 +47,7 @@ pub use config::{Millis, PlannerConfig, RequestId, SchedulePolicy};
 pub use error::{Busy, IntegrityError, PlannerError};
 pub use load::{Counters, Load};
 /// What a decode step may write, and what drafting keeps per cached token.
-pub use lockstep_config::{DraftKv, ReserveConfig};
+pub use lockstep_types::{DraftKv, ReserveConfig};
 pub use planner::Planner;
 pub use radix::{CacheEvent, StoredBlock};
 pub use speculation::SpeculationCounters;

@@ -2,7 +2,7 @@
 
 use std::vec::Drain;
 
-use lockstep_proto::{
+use lockstep_types::{
     request::{Output, RequestError},
     step::StepPlan,
 };

@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use lockstep_proto::{
+use lockstep_types::{
     request::Output,
     step::{StepPlan, StepResult},
 };

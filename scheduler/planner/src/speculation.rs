@@ -1,6 +1,6 @@
 //! What speculation brought, in sums since the start.
 
-use lockstep_proto::step::SlotOutput;
+use lockstep_types::step::SlotOutput;
 
 /// Counts over all decode rows that verified drafted tokens.
 ///

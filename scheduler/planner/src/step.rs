@@ -1,6 +1,6 @@
 //! Putting one step together.
 
-use lockstep_proto::{
+use lockstep_types::{
     request::{ErrorKind, Output, RequestError},
     step::StepPlan,
 };

@@ -1,6 +1,6 @@
 //! New requests: what is refused at the door, and how the rest queues.
 
-use lockstep_proto::request::{ErrorKind, Request, RequestError, SpeculationUsage};
+use lockstep_types::request::{ErrorKind, Request, RequestError, SpeculationUsage};
 
 use crate::{
     Millis, Planner, RequestId,

@@ -6,7 +6,7 @@ use std::{
     ops::{Index, IndexMut},
 };
 
-use lockstep_proto::{
+use lockstep_types::{
     request::{SpeculationUsage, Usage},
     sampling::{LogprobParams, SamplingParams, TokenLogprob},
 };

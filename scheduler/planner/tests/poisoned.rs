@@ -4,7 +4,7 @@ use lockstep_planner::{
     Millis, Planner, PlannerConfig, RequestId,
     sim::{SimModel, SimWorker},
 };
-use lockstep_proto::{
+use lockstep_types::{
     request::{ErrorKind, FinishReason, Request},
     sampling::{LogprobParams, SamplingParams},
 };

@@ -1,9 +1,7 @@
 //! Texts to draft from, on their way to the rank that drafts.
 
-use lockstep_proto::{
-    pb::lockstep::{CorporaEdit, CorporaEdited},
-    request::{ErrorKind, RequestError},
-};
+use lockstep_proto::pb::lockstep::{CorporaEdit, CorporaEdited};
+use lockstep_types::request::{ErrorKind, RequestError};
 use tokio::sync::oneshot;
 
 use super::{Engine, Phase, requests::unavailable};

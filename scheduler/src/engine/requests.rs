@@ -1,7 +1,6 @@
 //! Requests on their way into the planner.
 
-use lockstep_proto::{
-    WireError,
+use lockstep_types::{
     request::{ErrorKind, Finish, Output, Request, RequestError, Usage},
     sampling::{LogprobParams, SamplingParams},
 };
@@ -66,9 +65,7 @@ impl Engine {
         }
         admissible(request, &self.config.model).map_err(|error| {
             let mut invalid = RequestError::new(ErrorKind::Invalid, error.to_string());
-            if let WireError::Invalid { field, .. } = error {
-                invalid.param = Some(field.to_owned());
-            }
+            invalid.param = Some(error.field.to_owned());
             invalid
         })
     }

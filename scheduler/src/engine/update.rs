@@ -3,12 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use lockstep_proto::{
-    pb::lockstep::{
-        ReloadWeights, UpdateWeightsRequest, UpdateWeightsResponse, WeightsInUse, WeightsReloaded,
-    },
-    request::{ErrorKind, RequestError},
+use lockstep_proto::pb::lockstep::{
+    ReloadWeights, UpdateWeightsRequest, UpdateWeightsResponse, WeightsInUse, WeightsReloaded,
 };
+use lockstep_types::request::{ErrorKind, RequestError};
 use tokio::sync::oneshot;
 
 use super::{Engine, Phase, requests::unavailable};

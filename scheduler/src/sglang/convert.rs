@@ -4,9 +4,9 @@
 //! choice it means "not given" (`top_p`, `top_k`, `repetition_penalty`, `n`);
 //! `temperature` 0 means greedy, as in SGLang, whose clients always set it.
 
-use lockstep_config::{EngineConfig, RequestLimits};
-use lockstep_proto::{
-    pb::sglang::grpc::scheduler::{GenerateRequest, SamplingParams as WireParams},
+use lockstep_proto::pb::sglang::grpc::scheduler::{GenerateRequest, SamplingParams as WireParams};
+use lockstep_types::{EngineConfig, RequestLimits};
+use lockstep_types::{
     request::Request,
     sampling::{LogprobParams, SamplingParams},
 };

@@ -6,11 +6,11 @@ use std::{
 };
 
 use futures::Stream;
-use lockstep_proto::{
-    pb::sglang::grpc::scheduler::{
-        GenerateComplete, GenerateResponse, GenerateStreamChunk, InputLogProbs, InputTokenLogProb,
-        OutputLogProbs, TopLogProbs, generate_complete::MatchedStop, generate_response,
-    },
+use lockstep_proto::pb::sglang::grpc::scheduler::{
+    GenerateComplete, GenerateResponse, GenerateStreamChunk, InputLogProbs, InputTokenLogProb,
+    OutputLogProbs, TopLogProbs, generate_complete::MatchedStop, generate_response,
+};
+use lockstep_types::{
     request::{Finish, FinishReason, Output},
     sampling::{LogprobParams, TokenLogprob},
 };
@@ -128,7 +128,7 @@ impl Responses {
     }
 
     fn complete(&mut self, index: u64, finish: Finish) -> Result<GenerateComplete, Status> {
-        let reason = finish.outcome.map_err(Status::from)?;
+        let reason = finish.outcome.map_err(lockstep_proto::status)?;
         let speculation = finish.speculation.unwrap_or_default();
         let choice = &mut self.choices[usize::try_from(index).unwrap_or(0)];
         let (output, prompt_start) = (self.logprobs.output, self.logprobs.prompt_start);

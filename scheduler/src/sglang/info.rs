@@ -1,6 +1,5 @@
 //! What the gateway wants to know of the model and of the load.
 
-use lockstep_config::Architecture;
 use lockstep_process::RoleContext;
 use lockstep_proto::pb::{
     lockstep::{GetLoadResponse, SpeculationLoad},
@@ -9,6 +8,7 @@ use lockstep_proto::pb::{
         GetServerInfoResponse, MemoryMetrics, QueueMetrics, SchedulerLoad, SpeculativeMetrics,
     },
 };
+use lockstep_types::Architecture;
 use prost_types::{Struct, Value, value::Kind};
 use tonic::Status;
 

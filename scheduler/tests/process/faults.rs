@@ -1,9 +1,7 @@
 //! Workers that die, hang, or compute something else.
 
-use lockstep_proto::{
-    pb::lockstep::CheckHealthRequest,
-    request::{ErrorKind, RequestError},
-};
+use lockstep_proto::pb::lockstep::CheckHealthRequest;
+use lockstep_types::request::{ErrorKind, RequestError};
 
 use crate::fixture::{Frontend, Scheduler, args, request};
 

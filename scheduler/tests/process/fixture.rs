@@ -2,16 +2,17 @@
 
 use std::{sync::Arc, thread::JoinHandle, time::Duration};
 
-use lockstep_config::{Algorithms, EngineConfig, Hardware, NodeConfig, ServeArgs};
+use lockstep_config::{Hardware, ServeArgs};
 use lockstep_planner::sim::{SimModel, SimWorker};
 use lockstep_process::{ControlLink, Role, RoleContext, connect_unix};
-use lockstep_proto::{
-    pb::lockstep::{
-        CorporaEdited, Corpus, CorpusSize, FrontendEvent, FrontendHello, FrontendMessage,
-        ReloadWeights, WeightsInUse, WeightsReloaded, WorkerFailure, WorkerHello, WorkerMessage,
-        WorkerReady, corpora_edit, frontend_client::FrontendClient, frontend_message,
-        worker_command, worker_gateway_client::WorkerGatewayClient, worker_message,
-    },
+use lockstep_proto::pb::lockstep::{
+    CorporaEdited, Corpus, CorpusSize, FrontendEvent, FrontendHello, FrontendMessage,
+    ReloadWeights, WeightsInUse, WeightsReloaded, WorkerFailure, WorkerHello, WorkerMessage,
+    WorkerReady, corpora_edit, frontend_client::FrontendClient, frontend_message, worker_command,
+    worker_gateway_client::WorkerGatewayClient, worker_message,
+};
+use lockstep_types::{Algorithms, EngineConfig, NodeConfig};
+use lockstep_types::{
     request::{Output, Request},
     sampling::{LogprobParams, SamplingParams},
     step::StepPlan,
@@ -64,7 +65,7 @@ impl Scheduler {
         node.run_dir = dir.path().to_owned();
         let (link, _reports) = ControlLink::detached();
         let ctx = RoleContext {
-            config_hash: engine.hash(),
+            config_hash: lockstep_config::hash(&engine),
             engine: Arc::new(engine),
             node: Arc::new(node),
             role: Role::Scheduler,
@@ -276,7 +277,7 @@ impl Frontend {
 
     /// Hands a request in.
     pub async fn submit(&self, number: u64, request: Request) {
-        let submit = frontend_message::Kind::Submit(request.into_submit(number));
+        let submit = frontend_message::Kind::Submit(lockstep_proto::submit(request, number));
         self.messages
             .send(FrontendMessage { kind: Some(submit) })
             .await

@@ -1,10 +1,8 @@
 //! What a frontend gets from a healthy engine.
 
 use lockstep_planner::sim::{SimModel, run_alone};
-use lockstep_proto::{
-    pb::lockstep::FlushCacheRequest,
-    request::{ErrorKind, FinishReason},
-};
+use lockstep_proto::pb::lockstep::FlushCacheRequest;
+use lockstep_types::request::{ErrorKind, FinishReason};
 use tonic::Code;
 
 use crate::fixture::{FORWARD_US, Frontend, LIMIT, Scheduler, args, request};
@@ -103,7 +101,7 @@ async fn numbers_are_local_to_a_connection() {
     one.submit(5, request(&[1, 2, 3], 4)).await;
     other.submit(5, request(&[9, 8, 7, 6], 4)).await;
     let (first, second) = tokio::join!(one.finish(1), other.finish(1));
-    let prompt = |output: &lockstep_proto::request::Output| {
+    let prompt = |output: &lockstep_types::request::Output| {
         output.finish.as_ref().expect("ended").usage.prompt_tokens
     };
     assert_eq!((prompt(&first[&5]), prompt(&second[&5])), (3, 4));

@@ -3,10 +3,10 @@
 
 use std::{path::Path, sync::Arc};
 
-use lockstep_config::{
+use lockstep_planner::sim::{SimModel, run_alone};
+use lockstep_types::{
     Algorithm, Algorithms, Capabilities, ConfigError, DraftKv, DraftModel, ModelConfig,
 };
-use lockstep_planner::sim::{SimModel, run_alone};
 
 use crate::fixture::{Scheduler, args, request};
 

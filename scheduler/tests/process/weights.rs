@@ -1,12 +1,10 @@
 //! Other weights: what runs ends first, what comes waits, and all ranks agree.
 
-use lockstep_proto::{
-    pb::lockstep::{
-        CheckHealthRequest, CorporaEdit, Corpus, ErrorKind, UpdateWeightsRequest,
-        UpdateWeightsResponse, corpora_edit,
-    },
-    request::{FinishReason, Output},
+use lockstep_proto::pb::lockstep::{
+    CheckHealthRequest, CorporaEdit, Corpus, ErrorKind, UpdateWeightsRequest,
+    UpdateWeightsResponse, corpora_edit,
 };
+use lockstep_types::request::{FinishReason, Output};
 use tokio::task::JoinHandle;
 
 use crate::fixture::{Frontend, Scheduler, args, request};

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use lockstep_proto::sampling::TokenLogprob;
+use lockstep_types::sampling::TokenLogprob;
 
 /// One output token.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockstep_proto::request::Usage;
+use lockstep_types::request::Usage;
 use tokio::time::Instant;
 
 use crate::{metrics::Latencies, tally::Tally};

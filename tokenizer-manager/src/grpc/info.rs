@@ -1,12 +1,10 @@
 //! The calls that generate nothing.
 
-use lockstep_proto::{
-    pb::lockstep::{
-        DetokenizeRequest, DetokenizeResponse, GetModelInfoResponse, GetServerInfoResponse,
-        TokenizeRequest, TokenizeResponse,
-    },
-    sampling::token_in_vocabulary,
+use lockstep_proto::pb::lockstep::{
+    DetokenizeRequest, DetokenizeResponse, GetModelInfoResponse, GetServerInfoResponse,
+    TokenizeRequest, TokenizeResponse,
 };
+use lockstep_types::sampling::token_in_vocabulary;
 
 use crate::{
     engine::Engine,

@@ -11,8 +11,8 @@ use axum::{
 };
 use bytes::Bytes;
 use explain::explain;
-use lockstep_config::LimitsConfig;
-use lockstep_proto::request::{ErrorKind, RequestError};
+use lockstep_types::LimitsConfig;
+use lockstep_types::request::{ErrorKind, RequestError};
 use serde::de::DeserializeOwned;
 
 use super::json::Object;

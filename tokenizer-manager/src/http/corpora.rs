@@ -7,10 +7,8 @@ use axum::{
     extract::{Path, State},
     response::Response,
 };
-use lockstep_proto::{
-    pb::lockstep::{CorporaEdit, Corpus, CorpusSize, corpora_edit::Kind},
-    sampling::token_in_vocabulary,
-};
+use lockstep_proto::pb::lockstep::{CorporaEdit, Corpus, CorpusSize, corpora_edit::Kind};
+use lockstep_types::sampling::token_in_vocabulary;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 

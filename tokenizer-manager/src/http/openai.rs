@@ -7,7 +7,7 @@ pub(super) mod stream;
 pub(super) mod usage;
 
 use axum::http::StatusCode;
-use lockstep_proto::request::FinishReason;
+use lockstep_types::request::FinishReason;
 
 use crate::{
     engine::Engine,

@@ -8,7 +8,7 @@ use hyper_util::{
     server::conn::auto::Builder,
     service::TowerToHyperService,
 };
-use lockstep_proto::request::{ErrorKind, RequestError};
+use lockstep_types::request::{ErrorKind, RequestError};
 use tokio::{
     io::AsyncWriteExt,
     net::{TcpListener, TcpStream},

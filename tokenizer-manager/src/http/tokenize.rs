@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
-use lockstep_proto::sampling::token_in_vocabulary;
+use lockstep_types::sampling::token_in_vocabulary;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 

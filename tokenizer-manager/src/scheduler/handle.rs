@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use lockstep_proto::request::{ErrorKind, Finish, Output, RequestError, Usage};
+use lockstep_types::request::{ErrorKind, Finish, Output, RequestError, Usage};
 use tokio::sync::mpsc;
 
 use super::{disconnected, link::Command};

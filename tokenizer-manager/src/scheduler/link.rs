@@ -9,8 +9,8 @@ use lockstep_proto::{
         FrontendEvent, FrontendHello, FrontendMessage, WeightsInUse,
         frontend_client::FrontendClient, frontend_message::Kind,
     },
-    request::{Output, Request},
 };
+use lockstep_types::request::{Output, Request};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;

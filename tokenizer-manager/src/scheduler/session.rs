@@ -6,12 +6,10 @@ use std::{
     time::Duration,
 };
 
-use lockstep_proto::{
-    pb::lockstep::{
-        Abort, FrontendEvent, FrontendMessage, Stop, WeightsInUse, frontend_message::Kind,
-    },
-    request::{ErrorKind, Finish, FinishReason, Output, RequestError, Usage},
+use lockstep_proto::pb::lockstep::{
+    Abort, FrontendEvent, FrontendMessage, Stop, WeightsInUse, frontend_message::Kind,
 };
+use lockstep_types::request::{ErrorKind, Finish, FinishReason, Output, RequestError, Usage};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -181,7 +179,7 @@ impl Session {
                     weights,
                 };
                 place.send(FrontendMessage {
-                    kind: Some(Kind::Submit(request.into_submit(number))),
+                    kind: Some(Kind::Submit(lockstep_proto::submit(*request, number))),
                 });
                 self.live.insert(number, entry);
             }
@@ -271,7 +269,7 @@ fn failed(error: RequestError) -> Output {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_proto::{
+    use lockstep_types::{
         request::Request,
         sampling::{LogprobParams, SamplingParams},
     };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockstep_config::{RequestLimits, ScheduleConfig};
+use lockstep_types::{RequestLimits, ScheduleConfig};
 
 use super::Draft;
 use crate::error::{ApiError, ApiResult};

@@ -1,6 +1,6 @@
 //! Sampling parameters from a draft.
 
-use lockstep_proto::sampling::SamplingParams;
+use lockstep_types::sampling::SamplingParams;
 
 use super::{
     Fields, SamplingDraft,

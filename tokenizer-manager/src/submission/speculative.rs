@@ -1,6 +1,6 @@
 //! How much speculation a request takes.
 
-use lockstep_config::SpeculationConfig;
+use lockstep_types::SpeculationConfig;
 
 use super::{SpeculativeDraft, check::integer};
 use crate::error::{ApiError, ApiResult};

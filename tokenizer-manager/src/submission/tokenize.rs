@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use lockstep_proto::sampling::token_in_vocabulary;
 use lockstep_text::EncodeError;
+use lockstep_types::sampling::token_in_vocabulary;
 
 use super::{Draft, Fields, Input, context::prompt_too_long, sampling::vocabulary};
 use crate::{

@@ -2,13 +2,13 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use lockstep_config::{
+use lockstep_process::{ChildMessage, ControlLink, Role, RoleContext};
+use lockstep_tokenizer_manager::{Listeners, RunError, serve_on};
+use lockstep_types::{
     Architecture, Dtype, EngineConfig, KvCacheDtype, KvConfig, LimitsConfig, ModelConfig,
     NodeConfig, ParallelConfig, Quantization, RequestLimits, RopeConfig, RopeScaling,
     ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig,
 };
-use lockstep_process::{ChildMessage, ControlLink, Role, RoleContext};
-use lockstep_tokenizer_manager::{Listeners, RunError, serve_on};
 use tokio::{net::TcpListener, sync::mpsc::UnboundedReceiver, task::JoinHandle};
 
 use super::mock::Mock;

@@ -4,7 +4,7 @@ mod buffers;
 mod host;
 
 use lockstep_backend::{AttentionShape, Backend, BackendError, Batch, Linear, RmsNorm, RopeTable};
-use lockstep_config::ModelConfig;
+use lockstep_types::ModelConfig;
 
 use crate::{Shard, rope_table};
 

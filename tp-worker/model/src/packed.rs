@@ -20,7 +20,7 @@ use std::{
 
 use blake3::Hash;
 use lockstep_backend::Backend;
-use lockstep_config::ModelConfig;
+use lockstep_types::ModelConfig;
 
 use crate::{LoadProgress, Shard, Weights};
 use folder::Folder;

@@ -3,7 +3,7 @@
 use std::f64::consts::PI;
 
 use lockstep_backend::RopeTable;
-use lockstep_config::{RopeConfig, RopeScaling};
+use lockstep_types::{RopeConfig, RopeScaling};
 
 /// Cosines and sines for positions `0..positions` (Su et al.,
 /// arXiv:2104.09864), computed in f64 and rounded once.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lockstep_config::ModelConfig;
+use lockstep_types::ModelConfig;
 
 use crate::ModelError;
 

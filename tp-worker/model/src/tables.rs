@@ -1,7 +1,7 @@
 //! Tables of tokens, whole: what a drafter reads of the target.
 
 use lockstep_backend::{Backend, MatrixRole};
-use lockstep_config::ModelConfig;
+use lockstep_types::ModelConfig;
 
 use crate::{LoadProgress, ModelError, Weights, loader::Loader, solo};
 

@@ -10,7 +10,7 @@ mod parts;
 use std::path::PathBuf;
 
 use lockstep_backend::{Backend, KvDType, KvShape};
-use lockstep_config::ModelConfig;
+use lockstep_types::ModelConfig;
 
 use crate::{
     CollectiveKind, CollectiveStep, ForwardLimits, Schedule, Shard, Tables,

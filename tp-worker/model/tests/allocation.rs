@@ -13,7 +13,6 @@ use std::{
 use lockstep_backend::{Backend, KvDType};
 use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions, WeightFormat};
 use lockstep_collective::Single;
-use lockstep_config::{DraftModel, ModelConfig};
 use lockstep_model::{EagleHead, ForwardLimits, HiddenSource, Transformer};
 use pass::{Pass, fixture};
 
@@ -48,7 +47,7 @@ fn a_pass_allocates_nothing() {
     let text: Vec<u32> = (0..40).collect();
     let page = |page: usize| page as u32;
     for (compute, dtype) in [(Compute::F32, KvDType::F32), (Compute::Bf16, KvDType::Bf16)] {
-        let model = ModelConfig::load(&fixture("qwen3")).unwrap();
+        let model = lockstep_model_folder::load(&fixture("qwen3")).unwrap();
         let mut backend = cpu(compute);
         let limits = ForwardLimits {
             max_tokens: 32,
@@ -93,9 +92,13 @@ fn cpu(dtype: Compute) -> CpuBackend {
 #[test]
 fn drafting_allocates_nothing() {
     let models = fixture("../../../models");
-    let target = ModelConfig::load(&models.join("lockstep-demo-7m")).unwrap();
-    let eagle = DraftModel::load_eagle(&models.join("lockstep-demo-7m-eagle"), &target).unwrap();
-    let eagle3 = DraftModel::load_eagle3(&models.join("lockstep-demo-7m-eagle3"), &target).unwrap();
+    let target = lockstep_model_folder::load(&models.join("lockstep-demo-7m")).unwrap();
+    let eagle =
+        lockstep_model_folder::draft::eagle(&models.join("lockstep-demo-7m-eagle"), &target)
+            .unwrap();
+    let eagle3 =
+        lockstep_model_folder::draft::eagle3(&models.join("lockstep-demo-7m-eagle3"), &target)
+            .unwrap();
     for draft in [eagle, eagle3] {
         let mut backend = cpu(Compute::Bf16);
         let limits = ForwardLimits {

@@ -9,8 +9,8 @@ mod pass;
 
 use lockstep_backend::{Backend, KvDType};
 use lockstep_collective::Single;
-use lockstep_config::ModelConfig;
 use lockstep_model::{CollectiveKind, ForwardLimits, LogitBlock, ModelError, Transformer};
+use lockstep_types::ModelConfig;
 use naive::{Cache, Naive};
 use pass::{Pass, fixture};
 
@@ -21,7 +21,7 @@ struct Loaded {
 }
 
 fn load(logit_block_rows: usize) -> Loaded {
-    let model = ModelConfig::load(&fixture("qwen3")).unwrap();
+    let model = lockstep_model_folder::load(&fixture("qwen3")).unwrap();
     let mut backend = Naive::new(Box::new(Single::new()));
     let limits = ForwardLimits {
         max_tokens: 12,
@@ -130,7 +130,7 @@ fn passes_beyond_the_limits_are_errors() {
 #[test]
 fn files_that_contradict_the_configuration_are_errors() {
     let load = |change: fn(&mut ModelConfig)| {
-        let mut model = ModelConfig::load(&fixture("llama")).unwrap();
+        let mut model = lockstep_model_folder::load(&fixture("llama")).unwrap();
         change(&mut model);
         let mut backend = Naive::new(Box::new(Single::new()));
         let limits = ForwardLimits {

@@ -14,7 +14,7 @@ use std::{fs, sync::Arc};
 use driver::{Factory, Feed, logits};
 use lockstep_backend::KvDType;
 use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions, WeightFormat};
-use lockstep_config::ModelConfig;
+use lockstep_types::ModelConfig;
 use naive::Naive;
 use pass::fixture;
 
@@ -68,7 +68,7 @@ const CASES: [(&str, Option<usize>); 14] = [
 fn cases() -> impl Iterator<Item = (&'static str, Case)> {
     CASES.into_iter().map(|(name, context)| {
         let folder = fixture(name);
-        let model = ModelConfig::load_for(&folder, context).unwrap();
+        let model = lockstep_model_folder::load_for(&folder, context).unwrap();
         let text = fs::read(folder.join("golden.json")).unwrap();
         let mut golden: Golden = serde_json::from_slice(&text).unwrap();
         let limit = context.unwrap_or(usize::MAX);

@@ -7,8 +7,8 @@ use std::{fs, os::unix::fs::FileExt, path::Path};
 use lockstep_backend::{Backend, KvDType};
 use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions, WeightFormat};
 use lockstep_collective::local_group;
-use lockstep_config::ModelConfig;
 use lockstep_model::{ForwardLimits, LoadPhase, LogitBlock, Transformer, WeightOrigin};
+use lockstep_types::ModelConfig;
 
 mod support {
     pub mod pass;
@@ -17,7 +17,7 @@ use support::pass::{Pass, fixture};
 
 fn model() -> ModelConfig {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/lockstep-demo-7m");
-    ModelConfig::load(&folder).unwrap()
+    lockstep_model_folder::load(&folder).unwrap()
 }
 
 /// Copies the model's files to `folder`.
@@ -117,7 +117,7 @@ fn a_second_start_reads_what_the_first_packed() {
 #[test]
 fn every_rank_has_a_file_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
-    let model = ModelConfig::load(&fixture("qwen3")).unwrap();
+    let model = lockstep_model_folder::load(&fixture("qwen3")).unwrap();
     let mut files: Vec<_> = [(0, 1), (0, 2), (1, 2)]
         .into_iter()
         .flat_map(|(rank, size)| {
@@ -163,7 +163,7 @@ fn a_damaged_file_is_packed_anew() {
 fn a_checkpoint_overwritten_while_it_is_packed_leaves_no_file() {
     let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     copy_of(&model(), copy.path());
-    let model = ModelConfig::load(copy.path()).unwrap();
+    let model = lockstep_model_folder::load(copy.path()).unwrap();
     let weights = copy.path().join("model.safetensors");
     let mut done = false;
     let loaded = load_watched(&model, 0, 1, Some(folder.path()), &mut |phase| {
@@ -193,7 +193,7 @@ fn another_checkpoint_is_not_taken_for_this_one() {
     let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let original = model();
     copy_of(&original, copy.path());
-    let model = ModelConfig::load(copy.path()).unwrap();
+    let model = lockstep_model_folder::load(copy.path()).unwrap();
     let first = load(&model, 0, 1, Some(folder.path()));
     // The same content elsewhere is the same checkpoint.
     let moved = load(&original, 0, 1, Some(folder.path()));
@@ -227,7 +227,7 @@ fn a_folder_that_cannot_be_is_a_warning() {
 #[test]
 fn a_file_that_cannot_be_written_is_a_warning_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let model = ModelConfig::load(&fixture("qwen3")).unwrap();
+    let model = lockstep_model_folder::load(&fixture("qwen3")).unwrap();
     let good = load(&model, 0, 1, Some(folder.path()));
     let path = good.origin.file.unwrap();
     fs::remove_file(&path).unwrap();

@@ -1,6 +1,6 @@
 //! Log-probabilities as reported to clients.
 
-use lockstep_proto::sampling::TokenLogprob;
+use lockstep_types::sampling::TokenLogprob;
 
 use crate::{
     SamplingError,

@@ -1,6 +1,6 @@
 //! From logits to a token.
 
-use lockstep_proto::sampling::SamplingParams;
+use lockstep_types::sampling::SamplingParams;
 
 use crate::{
     SamplingError, Stream, TokenHistory,

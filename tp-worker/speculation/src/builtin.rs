@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use lockstep_backend::Backend;
-use lockstep_config::{
+use lockstep_types::{
     Algorithm, Capabilities, ConfigError, DraftKind, DraftKv, DraftModel, DraftShape, ModelConfig,
 };
 
@@ -42,7 +42,7 @@ pub const EAGLE: WithModel = WithModel {
     draft_kv: DraftKv::Pairs,
     carries_hidden_states: true,
     num_steps: 3,
-    load: DraftModel::load_eagle,
+    load: lockstep_model_folder::draft::eagle,
 };
 
 /// EAGLE-3: a head on the hidden states of three layers (Li et al.,
@@ -50,7 +50,7 @@ pub const EAGLE: WithModel = WithModel {
 pub const EAGLE3: WithModel = WithModel {
     name: "EAGLE3",
     summary: "an EAGLE-3 head on hidden states of three of the target's layers",
-    load: DraftModel::load_eagle3,
+    load: lockstep_model_folder::draft::eagle3,
     ..EAGLE
 };
 
@@ -61,7 +61,7 @@ pub const STANDALONE: WithModel = WithModel {
     draft_kv: DraftKv::Tokens,
     carries_hidden_states: false,
     num_steps: 4,
-    load: DraftModel::load_model,
+    load: lockstep_model_folder::draft::whole_model,
 };
 
 impl Algorithm for WithModel {

@@ -14,7 +14,7 @@ use std::{
 };
 
 use lockstep_backend::Backend;
-use lockstep_config::{Algorithm, DraftKv, ModelConfig};
+use lockstep_types::{Algorithm, DraftKv, ModelConfig};
 
 use crate::{Drafts, Registry};
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use lockstep_backend::Backend;
 use lockstep_model::{CaptureSpec, Tables};
-use lockstep_proto::sampling::SamplingParams;
+use lockstep_types::sampling::SamplingParams;
 
 use crate::{Corpora, DraftError, Drafts};
 

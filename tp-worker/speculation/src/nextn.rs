@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use lockstep_backend::Backend;
-use lockstep_config::{Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, ModelConfig};
+use lockstep_types::{Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, ModelConfig};
 
 use crate::{Build, DraftError, Drafter, Drafting};
 

@@ -8,7 +8,7 @@ mod trie;
 use std::path::Path;
 
 use lockstep_backend::Backend;
-use lockstep_config::{
+use lockstep_types::{
     Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, DraftShape, ModelConfig,
     NgramConfig, SpeculationConfig,
 };

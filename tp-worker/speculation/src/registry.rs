@@ -3,10 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use lockstep_backend::{Backend, KvDType};
-use lockstep_config::{
+use lockstep_model::{ForwardLimits, LoadProgress};
+use lockstep_types::{
     Algorithm, Algorithms, DraftModel, ModelConfig, SpeculationConfig, Verification,
 };
-use lockstep_model::{ForwardLimits, LoadProgress};
 
 use crate::{DraftError, Drafter, choose::Chooser};
 

@@ -5,9 +5,9 @@
 //! vocabulary is held per node. Parents come before children, so one look at
 //! each row of logits is enough in every mode.
 
-use lockstep_config::Verification;
-use lockstep_proto::sampling::{SamplingParams, TokenLogprob};
 use lockstep_sampling::{Request, Sampler, SamplingError, TokenHistory, token_logprob};
+use lockstep_types::Verification;
+use lockstep_types::sampling::{SamplingParams, TokenLogprob};
 
 use crate::{Drafts, Node};
 

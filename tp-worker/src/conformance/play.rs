@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 
 use lockstep_backend_cpu::CpuBackend;
-use lockstep_config::EngineConfig;
-use lockstep_proto::{
+use lockstep_speculation::Registry;
+use lockstep_types::EngineConfig;
+use lockstep_types::{
     sampling::LogprobParams,
     step::{SlotExtend, SlotOpen, StepPlan, StepResult},
 };
-use lockstep_speculation::Registry;
 
 use super::{
     LocalGroup, PAGE_SIZE, SLOTS, WorkerError,

@@ -1,6 +1,6 @@
 //! The battery's requests.
 
-use lockstep_proto::sampling::SamplingParams;
+use lockstep_types::sampling::SamplingParams;
 
 use super::CONTEXT;
 

@@ -8,8 +8,8 @@ use std::{
 use lockstep_collective::{
     AbortHandle, Collective, CollectiveError, Options, SharedMemory, Single, Tcp, TcpListenerHandle,
 };
-use lockstep_config::EngineConfig;
 use lockstep_proto::pb::lockstep::GroupStart;
+use lockstep_types::EngineConfig;
 
 use crate::{RunError, worker::WorkerLimits};
 

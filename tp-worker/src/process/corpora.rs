@@ -3,13 +3,11 @@
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use lockstep_proto::{
-    pb::lockstep::{
-        CorporaEdit, CorporaEdited, CorpusSize, WorkerMessage, corpora_edit, worker_message::Kind,
-    },
-    request::{ErrorKind, RequestError},
+use lockstep_proto::pb::lockstep::{
+    CorporaEdit, CorporaEdited, CorpusSize, WorkerMessage, corpora_edit, worker_message::Kind,
 };
 use lockstep_speculation::{Corpora, CorpusError};
+use lockstep_types::request::{ErrorKind, RequestError};
 use tokio::sync::mpsc::WeakSender;
 
 use super::stream::message;

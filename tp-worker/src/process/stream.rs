@@ -10,8 +10,8 @@ use lockstep_proto::{
         WorkerLeaving, WorkerMessage, worker_command, worker_gateway_client::WorkerGatewayClient,
         worker_message,
     },
-    step::StepPlan,
 };
+use lockstep_types::step::StepPlan;
 use tokio::sync::mpsc::WeakSender;
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tonic::{Request, Streaming};

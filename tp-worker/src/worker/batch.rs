@@ -1,8 +1,8 @@
 //! The ragged batch of a step, in buffers that are reused.
 
 use lockstep_backend::{Batch, Row};
-use lockstep_proto::{sampling::TokenLogprob, step::SlotOutput};
 use lockstep_speculation::{Node, depth, is_chain, push_depths, push_masks};
+use lockstep_types::{sampling::TokenLogprob, step::SlotOutput};
 
 use super::{
     Geometry, PlanError, WorkerLimits,

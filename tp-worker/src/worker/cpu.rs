@@ -2,7 +2,7 @@
 
 use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions, WeightFormat};
 use lockstep_collective::Collective;
-use lockstep_config::{Dtype, EngineConfig, Quantization};
+use lockstep_types::{Dtype, EngineConfig, Quantization};
 
 use super::WorkerError;
 

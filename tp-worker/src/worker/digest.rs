@@ -1,6 +1,6 @@
 //! A rolling digest of everything that happened to a worker.
 
-use lockstep_proto::step::{SlotExtend, SlotOpen, StepPlan};
+use lockstep_types::step::{SlotExtend, SlotOpen, StepPlan};
 
 /// 64-bit FNV-1a over words, with a final mix (Fowler, Noll & Vo; finalizer
 /// of MurmurHash3). Tells accidents apart, not attacks.

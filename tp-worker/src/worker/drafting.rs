@@ -1,12 +1,12 @@
 //! Drafting around a step, and what all ranks know of the drafts.
 
 use lockstep_backend::Backend;
-use lockstep_config::{EngineConfig, SpeculationConfig, Verification};
 use lockstep_model::{CaptureSpec, ForwardLimits, LoadProgress, Transformer, WholeTables};
 use lockstep_speculation::{
     Build, Corpora, Device, DraftError, DraftRow, Drafter, Drafts, ExtendRow, Node, Registry,
     Requests as _,
 };
+use lockstep_types::{EngineConfig, SpeculationConfig, Verification};
 
 use super::{
     WorkerError, WorkerLimits,

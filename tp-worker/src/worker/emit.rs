@@ -1,9 +1,9 @@
 //! From logits to a step's outputs, on rank 0.
 
 use lockstep_model::LogitBlock;
-use lockstep_proto::step::SlotOutput;
 use lockstep_sampling::{Sampler, token_logprob};
 use lockstep_speculation::{Drafts, Verifier, VerifyRow};
+use lockstep_types::step::SlotOutput;
 
 use super::{
     batch::{LogitUse, Wanted},

@@ -1,8 +1,8 @@
 //! Sizes a worker is set up for, from the configuration.
 
 use lockstep_backend::KvDType;
-use lockstep_config::{EngineConfig, KvCacheDtype};
 use lockstep_model::ForwardLimits;
+use lockstep_types::{EngineConfig, KvCacheDtype};
 
 use super::WorkerError;
 

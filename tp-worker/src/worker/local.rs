@@ -14,10 +14,10 @@ use std::{
 use lockstep_backend::{Backend, BackendError};
 use lockstep_backend_cpu::CpuBackend;
 use lockstep_collective::{Collective, Options, local_group_with};
-use lockstep_config::EngineConfig;
 use lockstep_model::{LoadProgress, ModelError, WeightOrigin};
-use lockstep_proto::step::{StepPlan, StepResult};
 use lockstep_speculation::Registry;
+use lockstep_types::EngineConfig;
+use lockstep_types::step::{StepPlan, StepResult};
 
 use super::{Worker, WorkerError, WorkerLimits, cpu_backend};
 

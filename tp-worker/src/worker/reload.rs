@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use lockstep_backend::Backend;
-use lockstep_config::{EngineConfig, ModelConfig};
 use lockstep_model::Transformer;
+use lockstep_types::{EngineConfig, ModelConfig};
 
 use super::{
     Worker, WorkerError, WorkerLimits,
@@ -79,7 +79,7 @@ impl<B: Backend + 'static> Worker<B> {
         &self,
         target: &ModelConfig,
         folder: &Path,
-    ) -> Result<Option<lockstep_config::DraftModel>, WorkerError> {
+    ) -> Result<Option<lockstep_types::DraftModel>, WorkerError> {
         let refuse = |reason: String| Err(WorkerError::Reload(reason));
         let speculation = &self.config.speculation;
         let (Some(name), Some(present)) = (&speculation.algorithm, &speculation.draft) else {
@@ -112,7 +112,7 @@ impl<B: Backend + 'static> Worker<B> {
 /// Describes the model in `folder`, which must be as the present one.
 fn same_shape(config: &EngineConfig, folder: &Path) -> Result<ModelConfig, WorkerError> {
     let context = Some(config.server.context_length);
-    let new = ModelConfig::load_for(folder, context)
+    let new = lockstep_model_folder::load_for(folder, context)
         .map_err(|error| WorkerError::Reload(error.to_string()))?;
     let mut like_present = new.clone();
     like_present.path.clone_from(&config.model.path);

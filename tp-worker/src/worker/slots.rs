@@ -1,11 +1,11 @@
 //! Requests as a worker knows them.
 
-use lockstep_proto::{
+use lockstep_sampling::TokenHistory;
+use lockstep_speculation::Requests;
+use lockstep_types::{
     sampling::{LogprobParams, SamplingParams},
     step::{SlotExtend, SlotOpen},
 };
-use lockstep_sampling::TokenHistory;
-use lockstep_speculation::Requests;
 
 use super::{PlanError, WorkerLimits, outcome::FAILED, pages::PageTables};
 

@@ -1,22 +1,23 @@
+use lockstep_types::{DraftModel, EngineConfig, ModelConfig};
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::{Sizing, Tables, Weights, activation_bytes, weights};
+use super::{Sizing, Tables, Weights, activation_bytes, draft_memory, weights};
 use crate::testing::{Head, folder, head, llama, machine, resolve_line, resolve_model, with};
-use crate::{DraftModel, EngineConfig, ModelConfig};
 
 /// The small Llama with seven layers, with a head of its own or a tied one.
 fn target(tied: bool) -> ModelConfig {
     let changes = json!({"num_hidden_layers": 7, "tie_word_embeddings": tied});
-    ModelConfig::load(folder(&with(llama(), &changes), None).path()).expect("a served model")
+    lockstep_model_folder::load(folder(&with(llama(), &changes), None).path())
+        .expect("a served model")
 }
 
 fn draft(kind: Head) -> DraftModel {
     let dir = head(kind, &json!({}));
     let load = match kind {
-        Head::Model => DraftModel::load_model,
-        Head::Eagle => DraftModel::load_eagle,
-        Head::Eagle3 => DraftModel::load_eagle3,
+        Head::Model => lockstep_model_folder::draft::whole_model,
+        Head::Eagle => lockstep_model_folder::draft::eagle,
+        Head::Eagle3 => lockstep_model_folder::draft::eagle3,
     };
     load(dir.path(), &target(true)).expect("a draft that fits")
 }
@@ -103,13 +104,13 @@ fn memory_of_drafts() {
         let engine = resolved(kind, rest);
         let target = &engine.model;
         let count = weights(&draft(kind), &Tables { tp_size: 1, target });
-        let memory = engine.draft_memory().expect("a draft");
+        let memory = draft_memory(&engine).expect("a draft");
         let values = count.projections + count.tables;
         assert_eq!(memory.weights, of_weight * values as u64, "{kind:?}");
         let tokens = (engine.kv.num_pages * engine.kv.page_size) as u64;
         assert_eq!(memory.kv, tokens * of_token, "{kind:?}");
     }
-    assert_eq!(resolve_line("").expect("fits").0.draft_memory(), None);
+    assert_eq!(draft_memory(&resolve_line("").expect("fits").0), None);
 }
 
 /// A tree of many nodes of which few are verified takes more than a chain.

@@ -1,8 +1,9 @@
 //! Steps, branches and tokens of a verification.
 
+use lockstep_types::{Algorithm, ConfigError, DraftShape};
+
 use super::ALGORITHM;
 use crate::args::SpeculationArgs;
-use crate::{Algorithm, ConfigError, DraftShape};
 
 pub(super) const STEPS: &str = "--speculative-num-steps";
 pub(super) const TOPK: &str = "--speculative-eagle-topk";

@@ -1,7 +1,7 @@
+use lockstep_types::{DraftKind, DraftKv, SpeculationConfig, Verification};
 use serde_json::json;
 
 use crate::testing::{Head, folder, head, llama, machine, resolve_line, resolve_model, with};
-use crate::{DraftKind, DraftKv, SpeculationConfig, Verification};
 
 /// Resolves a command line in which `EAGLE`, `EAGLE3` and `MODEL` stand for the
 /// options that name the algorithm and its draft.
@@ -324,7 +324,7 @@ fn what_contradicts_itself_is_refused_with_a_remedy() {
 
 #[test]
 fn the_hash_tells_shapes_and_no_folders() {
-    let hash = |line: &str| resolve_line(line).expect(line).0.hash();
+    let hash = |line: &str| crate::hash(&resolve_line(line).expect(line).0);
     let with_head = |steps: usize| {
         let dir = head(Head::Eagle, &json!({}));
         let path = dir.path().display();

@@ -2,9 +2,9 @@
 //! gated where the model is tested; here it is configuration, shards, plans and
 //! sampling that must fit every shape.
 
-use lockstep_config::Dtype;
 use lockstep_local_engine::Completion;
-use lockstep_proto::sampling::SamplingParams;
+use lockstep_types::Dtype;
+use lockstep_types::sampling::SamplingParams;
 
 use crate::{
     goldens::{RandomModel, random_model},

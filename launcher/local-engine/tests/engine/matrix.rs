@@ -9,9 +9,9 @@
 //! are scored, which takes as long as all else, on one row per number of ranks;
 //! these three rows have all values of the other columns.
 
-use lockstep_config::Dtype;
 use lockstep_local_engine::{Completion, LocalEngine};
-use lockstep_proto::{request::Request, sampling::SamplingParams};
+use lockstep_types::Dtype;
+use lockstep_types::{request::Request, sampling::SamplingParams};
 
 use crate::{
     goldens::{Golden, MAX_NEW, goldens},

@@ -3,10 +3,10 @@
 
 use std::{cell::RefCell, collections::BTreeMap};
 
-use lockstep_config::Dtype;
 use lockstep_local_engine::{Completion, LocalEngine};
 use lockstep_planner::Counters;
-use lockstep_proto::{
+use lockstep_types::Dtype;
+use lockstep_types::{
     request::{FinishReason, Request, Usage},
     sampling::{LogprobParams, SamplingParams},
 };

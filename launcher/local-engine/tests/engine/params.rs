@@ -1,8 +1,8 @@
 //! What the parameters of a request do to its answer.
 
-use lockstep_config::Dtype;
 use lockstep_local_engine::{Completion, LocalEngine};
-use lockstep_proto::{
+use lockstep_types::Dtype;
+use lockstep_types::{
     request::{ErrorKind, FinishReason},
     sampling::{LogprobParams, SamplingParams},
 };

@@ -1,8 +1,8 @@
 //! Splitting a model over ranks reorders its sums and changes nothing more.
 
-use lockstep_config::Dtype;
 use lockstep_local_engine::Completion;
-use lockstep_proto::sampling::SamplingParams;
+use lockstep_types::Dtype;
+use lockstep_types::sampling::SamplingParams;
 
 use crate::{
     goldens::goldens,

@@ -1,8 +1,8 @@
 //! Answers of the demo model against those of transformers.
 
-use lockstep_config::Dtype;
 use lockstep_local_engine::Completion;
-use lockstep_proto::sampling::TokenLogprob;
+use lockstep_types::Dtype;
+use lockstep_types::sampling::TokenLogprob;
 
 use crate::goldens::{Golden, Scores, goldens, scores};
 

@@ -1,7 +1,7 @@
 //! Equality of answers, bit by bit.
 
 use lockstep_local_engine::Completion;
-use lockstep_proto::sampling::TokenLogprob;
+use lockstep_types::sampling::TokenLogprob;
 
 /// Asserts that tokens, log-probabilities and alternatives are the same bits,
 /// and that the answers ended alike.

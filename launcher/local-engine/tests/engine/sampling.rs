@@ -1,8 +1,8 @@
 //! A sampled text depends on its seed and on nothing around it.
 
-use lockstep_config::Dtype;
 use lockstep_local_engine::Completion;
-use lockstep_proto::{request::Request, sampling::SamplingParams};
+use lockstep_types::Dtype;
+use lockstep_types::{request::Request, sampling::SamplingParams};
 
 use crate::{
     goldens::goldens,

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use lockstep_config::{
-    Algorithms, Dtype, EngineConfig, Hardware, ServeArgs,
+    Hardware, ServeArgs,
     args::{DtypeArg, PolicyArg},
     resolve,
 };
 use lockstep_local_engine::{Completion, LocalEngine};
-use lockstep_proto::{
+use lockstep_types::{Algorithms, Dtype, EngineConfig};
+use lockstep_types::{
     request::{FinishReason, Request},
     sampling::{LogprobParams, SamplingParams},
 };

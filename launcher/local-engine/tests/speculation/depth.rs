@@ -1,7 +1,7 @@
 //! How much is drafted may change from step to step, and from request to
 //! request.
 
-use lockstep_config::Dtype;
+use lockstep_types::Dtype;
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
 use crate::{

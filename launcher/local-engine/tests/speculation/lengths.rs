@@ -1,8 +1,8 @@
 //! Every round accepts as many drafts as the reference implementation's.
 
-use lockstep_config::Dtype;
 use lockstep_local_engine::{Completion, LocalEngine};
-use lockstep_proto::request::{Request, SpeculationUsage};
+use lockstep_types::Dtype;
+use lockstep_types::request::{Request, SpeculationUsage};
 
 use crate::{
     goldens::{DEEPEST, GOLDENS},

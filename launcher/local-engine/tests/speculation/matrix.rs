@@ -14,8 +14,8 @@
 //! answers goldens greedily, and random requests with whatever sampling they
 //! ask for, all in one batch from which some leave early.
 
-use lockstep_config::Dtype;
-use lockstep_proto::request::Request;
+use lockstep_types::Dtype;
+use lockstep_types::request::Request;
 
 use crate::{
     goldens::GOLDENS,

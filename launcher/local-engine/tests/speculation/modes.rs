@@ -1,7 +1,8 @@
 //! The ways to verify that keep the law of texts and not each text.
 
-use lockstep_config::{Dtype, args::VerificationArg};
-use lockstep_proto::{request::Request, sampling::SamplingParams};
+use lockstep_config::args::VerificationArg;
+use lockstep_types::Dtype;
+use lockstep_types::{request::Request, sampling::SamplingParams};
 
 use crate::{
     goldens::GOLDENS,

@@ -5,9 +5,9 @@ use std::{
     sync::{LazyLock, Mutex},
 };
 
-use lockstep_config::Dtype;
 use lockstep_local_engine::{Completion, LocalEngine};
-use lockstep_proto::{
+use lockstep_types::Dtype;
+use lockstep_types::{
     request::{FinishReason, Request, Usage},
     sampling::TokenLogprob,
 };

@@ -1,6 +1,6 @@
 //! What is asked: the goldens, and random requests after their likeness.
 
-use lockstep_proto::{
+use lockstep_types::{
     request::Request,
     sampling::{LogprobParams, SamplingParams},
 };

@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 
 use lockstep_backend_cpu::CpuBackend;
 use lockstep_config::{
-    Dtype, EngineConfig, Hardware, ServeArgs,
+    Hardware, ServeArgs,
     args::{DtypeArg, VerificationArg},
     resolve,
 };
 use lockstep_local_engine::LocalEngine;
 use lockstep_speculation::Registry;
+use lockstep_types::{Dtype, EngineConfig};
 
 /// Tokens of a request at the most, prompt and output together.
 pub const CONTEXT: usize = 288;

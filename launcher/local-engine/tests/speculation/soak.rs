@@ -13,9 +13,9 @@
 
 use std::time::{Duration, Instant};
 
-use lockstep_config::Dtype;
 use lockstep_local_engine::Completion;
-use lockstep_proto::request::FinishReason;
+use lockstep_types::Dtype;
+use lockstep_types::request::FinishReason;
 use rand::{Rng, SeedableRng as _, rngs::StdRng};
 
 use crate::{

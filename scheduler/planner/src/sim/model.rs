@@ -1,6 +1,6 @@
 //! A deterministic stand-in for a language model.
 
-use lockstep_proto::sampling::SamplingParams;
+use lockstep_types::sampling::SamplingParams;
 
 use crate::radix::KeyUnit;
 

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use lockstep_proto::{
+use lockstep_types::{
     request::{Finish, FinishReason, Output, Request, Usage},
     step::{SlotExtend, SlotOpen, StepPlan, StepResult},
 };

@@ -1,6 +1,6 @@
 //! What a request must get, worked out without any planner.
 
-use lockstep_proto::{
+use lockstep_types::{
     request::{FinishReason, Request},
     sampling::TokenLogprob,
 };

@@ -1,6 +1,6 @@
 //! One slot of the simulated worker.
 
-use lockstep_proto::{
+use lockstep_types::{
     sampling::TokenLogprob,
     step::{SlotExtend, SlotOpen, SlotOutput},
 };

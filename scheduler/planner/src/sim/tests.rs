@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_proto::{
+use lockstep_types::{
     request::{ErrorKind, FinishReason, Request, RequestError},
     sampling::{LogprobParams, SamplingParams},
 };

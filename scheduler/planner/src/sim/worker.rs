@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lockstep_proto::step::{SlotExtend, SlotOutput, StepPlan, StepResult};
+use lockstep_types::step::{SlotExtend, SlotOutput, StepPlan, StepResult};
 
 use super::{SimModel, cells::Cells, slot::SimSlot};
 use crate::{DraftKv, PlannerConfig};

@@ -1,7 +1,7 @@
 //! The way out of a state that admission should not let arise: pages are
 //! taken away under the planner's hands.
 
-use lockstep_proto::{
+use lockstep_types::{
     request::{ErrorKind, Request},
     sampling::{LogprobParams, SamplingParams},
     step::StepResult,

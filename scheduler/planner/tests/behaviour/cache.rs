@@ -1,7 +1,7 @@
 //! What is computed once only.
 
 use lockstep_planner::{CacheEvent, PlannerConfig, sim::run_alone};
-use lockstep_proto::request::FinishReason;
+use lockstep_types::request::FinishReason;
 
 use super::*;
 

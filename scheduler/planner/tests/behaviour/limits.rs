@@ -1,7 +1,7 @@
 //! What is refused, and what is ended early.
 
 use lockstep_planner::{Millis, Planner, PlannerConfig, PlannerError, RequestId};
-use lockstep_proto::request::{ErrorKind, FinishReason, Output, Request, RequestError};
+use lockstep_types::request::{ErrorKind, FinishReason, Output, Request, RequestError};
 
 use super::*;
 

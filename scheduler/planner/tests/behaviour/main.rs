@@ -6,7 +6,7 @@ use lockstep_planner::{
     Millis, Planner, PlannerConfig, RequestId,
     sim::{SimEngine, SimModel, SimWorker},
 };
-use lockstep_proto::{
+use lockstep_types::{
     request::{Finish, Request},
     sampling::{LogprobParams, SamplingParams},
     step::StepPlan,

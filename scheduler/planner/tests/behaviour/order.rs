@@ -1,7 +1,7 @@
 //! Who goes first, and who goes last.
 
 use lockstep_planner::{PlannerConfig, RequestId, SchedulePolicy, sim::run_alone};
-use lockstep_proto::request::Request;
+use lockstep_types::request::Request;
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! Draft steps, what they bring, and what of it is cached.
 
 use lockstep_planner::{DraftKv, PlannerConfig, PlannerError, ReserveConfig};
-use lockstep_proto::{
+use lockstep_types::{
     request::{FinishReason, SpeculationUsage},
     step::{SlotOutput, StepResult},
 };

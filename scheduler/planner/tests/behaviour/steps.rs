@@ -1,7 +1,7 @@
 //! What a step holds, and what comes back.
 
 use lockstep_planner::{Millis, PlannerConfig, PlannerError, sim::SimEngine};
-use lockstep_proto::{
+use lockstep_types::{
     request::FinishReason,
     step::{SlotOutput, StepResult},
 };

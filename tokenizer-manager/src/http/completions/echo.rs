@@ -1,7 +1,7 @@
 //! The prompt in front of its completion.
 
-use lockstep_proto::sampling::TokenLogprob;
 use lockstep_text::{IncrementalDetokenizer, Tokenizer};
+use lockstep_types::sampling::TokenLogprob;
 
 use crate::http::openai::logprobs::CompletionLogprobs;
 

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use lockstep_proto::sampling::TokenLogprob;
 use lockstep_text::Tokenizer;
+use lockstep_types::sampling::TokenLogprob;
 use serde::{Serialize, Serializer};
 
 use crate::generation::OutputToken;

@@ -1,6 +1,6 @@
 //! Token counts of a whole request.
 
-use lockstep_proto::request::{SpeculationUsage, Usage};
+use lockstep_types::request::{SpeculationUsage, Usage};
 use serde::Serialize;
 
 use crate::{generation::End, submission::Submission, tally::Tally};

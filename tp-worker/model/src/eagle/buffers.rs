@@ -1,7 +1,7 @@
 //! Hidden states and activations of a head, allocated once.
 
 use lockstep_backend::{Backend, BackendError};
-use lockstep_config::ModelConfig;
+use lockstep_types::ModelConfig;
 
 use super::hidden::Picks;
 use crate::{ForwardLimits, Shard, layer::LayerBuffers};

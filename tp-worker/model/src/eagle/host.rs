@@ -1,7 +1,7 @@
 //! A head's checkpoint, described without copying.
 
 use lockstep_backend::HostMatrix;
-use lockstep_config::{DraftKind, DraftModel, ModelConfig};
+use lockstep_types::{DraftKind, DraftModel, ModelConfig};
 
 use crate::{
     ModelError, Shard, Weights,

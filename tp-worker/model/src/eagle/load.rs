@@ -1,7 +1,7 @@
 //! From files to a head on a device.
 
 use lockstep_backend::{Backend, MatrixRole};
-use lockstep_config::{DraftKind, DraftModel, ModelConfig};
+use lockstep_types::{DraftKind, DraftModel, ModelConfig};
 
 use super::{
     Buffers, EagleHead, Wiring,

@@ -1,7 +1,7 @@
 //! Activations of a layer, allocated once.
 
 use lockstep_backend::{Backend, BackendError};
-use lockstep_config::ModelConfig;
+use lockstep_types::ModelConfig;
 
 use crate::Shard;
 

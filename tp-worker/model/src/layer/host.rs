@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use lockstep_backend::HostMatrix;
-use lockstep_config::ModelConfig;
+use lockstep_types::ModelConfig;
 
 use crate::{ModelError, Shard, Weights};
 

@@ -2,7 +2,7 @@
 
 use blake3::{Hash, Hasher};
 use lockstep_backend::{Backend, MatrixRole};
-use lockstep_config::ModelConfig;
+use lockstep_types::ModelConfig;
 
 use super::layout;
 use crate::Shard;

@@ -215,7 +215,7 @@ fn only_what_nobody_writes_any_more_is_swept_away() {
 #[test]
 fn keys_follow_from_everything_that_is_packed() {
     let repository = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/lockstep-demo-7m");
-    let model = ModelConfig::load(Path::new(repository)).unwrap();
+    let model = lockstep_model_folder::load(Path::new(repository)).unwrap();
     let of = |model: &ModelConfig, rank, size, formats: &str, content: u8| {
         let shard = Shard::new(model, rank, size).unwrap();
         key::key(model, &shard, formats, &Hash::from_bytes([content; 32]))

@@ -1,4 +1,4 @@
-use lockstep_config::{Architecture, RopeConfig, RopeScaling};
+use lockstep_types::{Architecture, RopeConfig, RopeScaling};
 use proptest::prelude::*;
 
 use super::*;

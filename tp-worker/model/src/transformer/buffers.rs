@@ -1,7 +1,7 @@
 //! Activations of a pass, allocated once.
 
 use lockstep_backend::Backend;
-use lockstep_config::ModelConfig;
+use lockstep_types::ModelConfig;
 
 use crate::{ForwardLimits, ModelError, Shard, layer::LayerBuffers};
 

@@ -1,7 +1,7 @@
 //! What a rank takes from the files, described without copying.
 
 use lockstep_backend::HostMatrix;
-use lockstep_config::ModelConfig;
+use lockstep_types::ModelConfig;
 
 use crate::{
     ModelError, Shard, Weights,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use lockstep_backend::Backend;
-use lockstep_config::ModelConfig;
+use lockstep_types::ModelConfig;
 
 use super::{Buffers, LoadProgress, Transformer, WeightOrigin, host::HostModel, parts};
 use crate::{ForwardLimits, ModelError, Shard, Weights, layer::Geometry, packed::Cache};

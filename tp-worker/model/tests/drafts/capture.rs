@@ -5,10 +5,10 @@ use std::{sync::Arc, thread};
 use lockstep_backend::{Backend, KvDType};
 use lockstep_backend_cpu::{Compute, CpuBackend, CpuTensor};
 use lockstep_collective::{Single, local_group};
-use lockstep_config::ModelConfig;
 use lockstep_model::{
     CaptureSpec, CollectiveKind, ForwardLimits, ModelError, Transformer, Weights,
 };
+use lockstep_types::ModelConfig;
 
 use crate::{
     naive::Naive,
@@ -83,7 +83,7 @@ impl Kept<CpuBackend> {
 }
 
 fn qwen3() -> ModelConfig {
-    ModelConfig::load(&fixture("qwen3")).unwrap()
+    lockstep_model_folder::load(&fixture("qwen3")).unwrap()
 }
 
 fn alone(compute: Compute) -> CpuBackend {

@@ -6,8 +6,8 @@ use std::{fs, path::PathBuf, sync::Arc, thread};
 use lockstep_backend::{Backend, KvDType};
 use lockstep_backend_cpu::{Compute, CpuBackend};
 use lockstep_collective::local_group;
-use lockstep_config::{DraftModel, ModelConfig};
 use lockstep_model::{ForwardLimits, HiddenSource, ModelError, Transformer};
+use lockstep_types::{DraftModel, ModelConfig};
 
 use crate::{
     head::{REQUESTS, Rig, Setup, argmax},
@@ -41,7 +41,7 @@ fn root() -> PathBuf {
 }
 
 fn model(name: &str) -> ModelConfig {
-    ModelConfig::load(&root().join("models").join(name)).unwrap()
+    lockstep_model_folder::load(&root().join("models").join(name)).unwrap()
 }
 
 fn goldens() -> Vec<Prompt> {
@@ -155,7 +155,7 @@ fn the_eagle3_head_drafts_as_the_reference_does() {
         model("lockstep-demo-7m"),
         root().join("models/lockstep-demo-7m-eagle3"),
     );
-    let draft = DraftModel::load_eagle3(&path, &target).unwrap();
+    let draft = lockstep_model_folder::draft::eagle3(&path, &target).unwrap();
     heads(&draft, |prompt| &prompt.eagle3_first_step_top5);
 }
 
@@ -165,7 +165,7 @@ fn the_eagle_head_drafts_as_the_reference_does() {
         model("lockstep-demo-7m"),
         root().join("models/lockstep-demo-7m-eagle"),
     );
-    let draft = DraftModel::load_eagle(&path, &target).unwrap();
+    let draft = lockstep_model_folder::draft::eagle(&path, &target).unwrap();
     heads(&draft, |prompt| &prompt.eagle_first_step_top5);
 }
 
@@ -223,7 +223,7 @@ fn heads_refuse_to_run_in_a_group() {
     let refused = ranks(2, |mut backend| {
         let target = model("lockstep-demo-7m");
         let path = root().join("models/lockstep-demo-7m-eagle");
-        let draft = DraftModel::load_eagle(&path, &target).unwrap();
+        let draft = lockstep_model_folder::draft::eagle(&path, &target).unwrap();
         let limits = ForwardLimits {
             max_tokens: 1,
             positions: 1,

@@ -4,7 +4,6 @@
 use lockstep_backend::{Backend, KvDType};
 use lockstep_backend_cpu::Compute;
 use lockstep_collective::Single;
-use lockstep_config::ModelConfig;
 use lockstep_model::{ForwardLimits, Transformer};
 
 use crate::{
@@ -29,7 +28,7 @@ struct Run<B: Backend> {
 
 impl<B: Backend> Run<B> {
     fn new(mut backend: B, page_size: usize, dtype: KvDType) -> Self {
-        let model = ModelConfig::load(&fixture("llama")).unwrap();
+        let model = lockstep_model_folder::load(&fixture("llama")).unwrap();
         let limits = ForwardLimits {
             max_tokens: 16,
             positions: 16,

@@ -3,8 +3,8 @@
 use lockstep_backend::{Backend, KvDType};
 use lockstep_backend_cpu::Compute;
 use lockstep_collective::Single;
-use lockstep_config::DraftKind;
 use lockstep_model::HiddenSource;
+use lockstep_types::DraftKind;
 
 use crate::{
     head::{Rig, Setup},

@@ -2,8 +2,8 @@
 
 use lockstep_backend::KvDType;
 use lockstep_collective::Single;
-use lockstep_config::DraftKind;
 use lockstep_model::{EagleHead, ForwardLimits, HiddenSource, ModelError};
+use lockstep_types::DraftKind;
 
 use crate::{
     head::{REQUESTS, Rig, Setup},

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::Path};
 
 use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions, WeightFormat};
 use lockstep_collective::Collective;
-use lockstep_config::{DraftKind, DraftModel, ModelConfig};
+use lockstep_types::{DraftKind, DraftModel, ModelConfig};
 use safetensors::{Dtype, serialize, tensor::TensorView};
 use tempfile::TempDir;
 
@@ -41,7 +41,7 @@ pub const DRAFT_VOCAB: usize = 50;
 
 impl Checkpoint {
     fn new(kind: DraftKind) -> Self {
-        let target = ModelConfig::load(&fixture("llama")).unwrap();
+        let target = lockstep_model_folder::load(&fixture("llama")).unwrap();
         let model = ModelConfig {
             num_layers: 1,
             intermediate_size: 80,

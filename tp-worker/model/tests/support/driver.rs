@@ -4,8 +4,8 @@ use std::{sync::Arc, thread};
 
 use lockstep_backend::{Backend, KvDType};
 use lockstep_collective::{Collective, local_group};
-use lockstep_config::ModelConfig;
 use lockstep_model::{ForwardLimits, Transformer};
+use lockstep_types::ModelConfig;
 
 use crate::pass::Pass;
 

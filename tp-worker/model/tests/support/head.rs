@@ -1,10 +1,10 @@
 //! A text through a target and the EAGLE head behind it.
 
 use lockstep_backend::{Backend, KvDType};
-use lockstep_config::{DraftModel, ModelConfig};
 use lockstep_model::{
     EagleHead, ForwardLimits, HiddenSource, ModelError, Transformer, WholeTables,
 };
+use lockstep_types::{DraftModel, ModelConfig};
 
 use crate::pass::Pass;
 

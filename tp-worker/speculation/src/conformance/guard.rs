@@ -3,11 +3,11 @@
 use std::{fmt, path::Path, sync::Arc};
 
 use lockstep_backend::Backend;
-use lockstep_config::{
+use lockstep_model::CaptureSpec;
+use lockstep_types::{
     Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, DraftShape, ModelConfig,
     SpeculationConfig,
 };
-use lockstep_model::CaptureSpec;
 
 use super::Findings;
 use crate::{

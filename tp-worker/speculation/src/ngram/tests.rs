@@ -116,7 +116,7 @@ fn private_texts_are_drafted_for_no_one_else() {
 
 #[test]
 fn what_is_not_remembered_takes_no_memory() {
-    let target = ModelConfig::load(&demo()).unwrap();
+    let target = lockstep_model_folder::load(&demo()).unwrap();
     let mut speculation = SpeculationConfig {
         num_steps: 4,
         ngram: NgramConfig {
@@ -153,7 +153,7 @@ fn corpora_yield_to_the_request_s_own_text_and_to_longer_matches() {
 
 #[test]
 fn a_memory_that_holds_no_window_is_refused() {
-    let target = ModelConfig::load(&demo()).unwrap();
+    let target = lockstep_model_folder::load(&demo()).unwrap();
     let mut speculation = SpeculationConfig {
         num_steps: 4,
         ngram: NgramConfig {

@@ -1,7 +1,7 @@
 //! Trees whose tokens are drawn.
 
-use lockstep_proto::sampling::SamplingParams;
 use lockstep_sampling::{DraftKey, DraftSampler};
+use lockstep_types::sampling::SamplingParams;
 
 use super::{Candidate, TreeGrower};
 use crate::{Drafts, Node};

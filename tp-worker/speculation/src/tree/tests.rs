@@ -1,5 +1,5 @@
-use lockstep_proto::sampling::SamplingParams;
 use lockstep_sampling::DraftSampler;
+use lockstep_types::sampling::SamplingParams;
 use proptest::prelude::*;
 
 use super::*;

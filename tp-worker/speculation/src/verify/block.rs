@@ -12,10 +12,10 @@
 //! Logits are not kept, so the next token is drawn at every length that may be
 //! the accepted one, and the last such draw stands.
 
-use lockstep_proto::sampling::TokenLogprob;
 use lockstep_sampling::{
     Sampler, SamplingError, Stream, inverse_cdf, subtract, token_logprob, uniform,
 };
+use lockstep_types::sampling::TokenLogprob;
 
 use super::{Verifier, VerifyRow};
 

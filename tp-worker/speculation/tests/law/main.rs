@@ -11,8 +11,8 @@ mod schemes;
 mod toy;
 mod wrong;
 
-use lockstep_config::Verification;
 use lockstep_speculation::TreeShape;
+use lockstep_types::Verification;
 
 use chi2::Fit;
 use schemes::{Children, Scheme, Speculative};

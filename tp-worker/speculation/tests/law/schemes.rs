@@ -1,9 +1,9 @@
 //! Texts by speculative decoding, over as many rounds as it takes.
 
-use lockstep_config::Verification;
-use lockstep_proto::sampling::SamplingParams;
 use lockstep_sampling::{DraftKey, DraftSampler, Sampler, TokenHistory};
 use lockstep_speculation::{Drafts, Drawing, Node, TreeGrower, TreeShape, Verifier, VerifyRow};
+use lockstep_types::Verification;
+use lockstep_types::sampling::SamplingParams;
 
 use crate::toy::{Case, Context, LEN, PROMPT, history};
 

@@ -1,7 +1,7 @@
 //! Toy models: logits by the last two tokens.
 
-use lockstep_proto::sampling::SamplingParams;
 use lockstep_sampling::{Request, Sampler, Stream, TokenHistory, uniform};
+use lockstep_types::sampling::SamplingParams;
 
 /// Tokens of a text whose joint law is tested.
 pub const LEN: usize = 3;

@@ -4,8 +4,8 @@ use std::{fs, thread};
 
 use lockstep_backend_cpu::CpuError;
 use lockstep_collective::local_group;
-use lockstep_config::{Dtype, ModelConfig, SpeculationConfig};
-use lockstep_proto::step::{SlotExtend, StepPlan};
+use lockstep_types::step::{SlotExtend, StepPlan};
+use lockstep_types::{Dtype, SpeculationConfig};
 
 use super::support::{Request, config, open, repository};
 use crate::worker::{Worker, WorkerError, cpu_backend, local::LocalGroup};
@@ -136,7 +136,7 @@ fn plans(prompts: &[&[u32]]) -> Vec<StepPlan> {
 fn nan_harms_one_request_alone() {
     let folder = poisoned(77);
     let mut config = config(2, 16, Dtype::Float32);
-    config.model = ModelConfig::load(folder.path()).unwrap();
+    config.model = lockstep_model_folder::load(folder.path()).unwrap();
     let drafting = SpeculationConfig {
         algorithm: Some("NGRAM".to_owned()),
         num_steps: 2,

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use lockstep_config::Dtype;
-use lockstep_proto::sampling::LogprobParams;
+use lockstep_types::Dtype;
+use lockstep_types::sampling::LogprobParams;
 
 use super::support::{Request, Scheduler, config, repository};
 use crate::worker::local::LocalGroup;
@@ -70,7 +70,7 @@ fn float32_equals_the_goldens() {
         let generated = scheduler.run(&requests).unwrap();
         for ((golden, measured), found) in goldens.iter().zip(&measured).zip(&generated) {
             assert_eq!(found.tokens, golden.output_ids);
-            let close = |found: &lockstep_proto::sampling::TokenLogprob, expected: &f32| {
+            let close = |found: &lockstep_types::sampling::TokenLogprob, expected: &f32| {
                 let error = (found.logprob.unwrap() - expected).abs();
                 assert!(error < 1e-3, "{found:?} instead of {expected}");
             };

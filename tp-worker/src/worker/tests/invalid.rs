@@ -1,7 +1,7 @@
 //! Plans that can't be followed.
 
-use lockstep_config::Dtype;
-use lockstep_proto::step::{SlotExtend, SlotOpen, StepPlan};
+use lockstep_types::Dtype;
+use lockstep_types::step::{SlotExtend, SlotOpen, StepPlan};
 
 use super::support::{CONTEXT, Request, SLOTS, config, open};
 use crate::worker::{PlanError, Worker, WorkerError, cpu_backend};

@@ -1,7 +1,7 @@
 //! A request's results do not depend on how it was run.
 
-use lockstep_config::Dtype;
-use lockstep_proto::{
+use lockstep_types::Dtype;
+use lockstep_types::{
     sampling::{LogprobParams, SamplingParams},
     step::{SlotExtend, SlotOpen, StepPlan},
 };

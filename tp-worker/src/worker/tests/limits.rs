@@ -1,6 +1,6 @@
 //! Sizes that ranks agree on.
 
-use lockstep_config::Dtype;
+use lockstep_types::Dtype;
 
 use super::support::config;
 use crate::worker::WorkerLimits;

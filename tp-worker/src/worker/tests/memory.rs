@@ -1,6 +1,6 @@
 //! What drafting takes, as configuration counts it and as it is allocated.
 
-use lockstep_config::{Dtype, EngineConfig, KvCacheDtype, Quantization};
+use lockstep_types::{Dtype, EngineConfig, KvCacheDtype, Quantization};
 
 use super::{speculation::speculating, support::config};
 use crate::worker::{Worker, cpu_backend, local::LocalGroup};
@@ -10,7 +10,7 @@ const ALGORITHMS: [&str; 3] = ["EAGLE", "EAGLE3", "STANDALONE"];
 /// The same without drafts.
 fn plain(config: &EngineConfig) -> EngineConfig {
     EngineConfig {
-        speculation: lockstep_config::SpeculationConfig::none(),
+        speculation: lockstep_types::SpeculationConfig::none(),
         ..config.clone()
     }
 }
@@ -35,7 +35,7 @@ fn weights_take_what_is_counted() {
         config.quantization = quantization;
         let bytes = |config: &EngineConfig| LocalGroup::start(config, None).unwrap().weight_bytes();
         let taken = bytes(&config) - bytes(&plain(&config));
-        let counted = config.draft_memory().unwrap().weights;
+        let counted = lockstep_config::draft_memory(&config).unwrap().weights;
         assert!(
             close(counted, taken),
             "{algorithm} {dtype:?} {quantization:?} on {tp_size}: {counted} counted, {taken} taken"
@@ -59,7 +59,7 @@ fn keys_and_values_take_what_is_counted() {
             worker.kv_bytes()
         };
         let taken = bytes(&config) - bytes(&plain(&config));
-        let counted = config.draft_memory().unwrap().kv;
+        let counted = lockstep_config::draft_memory(&config).unwrap().kv;
         assert_eq!(taken as u64, counted, "{algorithm} {dtype:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! Plans from a broken or hostile scheduler.
 
-use lockstep_config::{Dtype, EngineConfig, ModelConfig};
-use lockstep_proto::{
+use lockstep_types::{Dtype, EngineConfig};
+use lockstep_types::{
     sampling::{LogprobParams, SamplingParams},
     step::{SlotExtend, SlotOpen, StepPlan},
 };
@@ -16,7 +16,7 @@ const VOCAB: u32 = 331;
 fn small() -> EngineConfig {
     let mut config = config(1, 4, Dtype::Float32);
     let model = repository().join("tests/fixtures/architectures/llama");
-    config.model = ModelConfig::load(&model).unwrap();
+    config.model = lockstep_model_folder::load(&model).unwrap();
     config.kv.num_pages = 9;
     config.schedule.max_running_requests = 3;
     config.schedule.max_prefill_tokens = 16;

@@ -1,7 +1,7 @@
 //! Sampled texts, and what ranks agree on.
 
-use lockstep_config::Dtype;
-use lockstep_proto::sampling::SamplingParams;
+use lockstep_types::Dtype;
+use lockstep_types::sampling::SamplingParams;
 
 use super::{
     goldens::goldens,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_config::{DraftKv, DraftModel, Dtype, EngineConfig, ModelConfig, SpeculationConfig};
+use lockstep_types::{DraftKv, Dtype, EngineConfig, ModelConfig, SpeculationConfig};
 use serde::Deserialize;
 
 use super::support::{Generated, Request, Scheduler, config, repository};
@@ -44,15 +44,15 @@ pub(super) fn speculating(
     let folder = |name: &str| repository().join("models").join(name);
     let (draft, draft_kv) = match algorithm {
         "EAGLE" => (
-            DraftModel::load_eagle(&folder("lockstep-demo-7m-eagle"), target),
+            lockstep_model_folder::draft::eagle(&folder("lockstep-demo-7m-eagle"), target),
             DraftKv::Pairs,
         ),
         "EAGLE3" => (
-            DraftModel::load_eagle3(&folder("lockstep-demo-7m-eagle3"), target),
+            lockstep_model_folder::draft::eagle3(&folder("lockstep-demo-7m-eagle3"), target),
             DraftKv::Pairs,
         ),
         _ => (
-            DraftModel::load_model(&folder("lockstep-demo-1m-draft"), target),
+            lockstep_model_folder::draft::whole_model(&folder("lockstep-demo-1m-draft"), target),
             DraftKv::Tokens,
         ),
     };

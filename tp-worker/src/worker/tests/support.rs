@@ -2,12 +2,11 @@
 
 use std::{collections::VecDeque, path::PathBuf};
 
-use lockstep_config::{
-    Dtype, EngineConfig, KvCacheDtype, KvConfig, LimitsConfig, ModelConfig, ParallelConfig,
-    Quantization, RequestLimits, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig,
-    TimeoutConfig,
+use lockstep_types::{
+    Dtype, EngineConfig, KvCacheDtype, KvConfig, LimitsConfig, ParallelConfig, Quantization,
+    RequestLimits, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig,
 };
-use lockstep_proto::{
+use lockstep_types::{
     sampling::{LogprobParams, SamplingParams, TokenLogprob},
     step::{SlotExtend, SlotOpen, StepPlan, StepResult},
 };
@@ -29,7 +28,7 @@ pub fn repository() -> PathBuf {
 
 pub fn config(tp_size: usize, page_size: usize, dtype: Dtype) -> EngineConfig {
     EngineConfig {
-        model: ModelConfig::load(&repository().join("models/lockstep-demo-7m")).unwrap(),
+        model: lockstep_model_folder::load(&repository().join("models/lockstep-demo-7m")).unwrap(),
         dtype,
         quantization: Quantization::None,
         parallel: ParallelConfig {

@@ -4,7 +4,7 @@ mod speculation;
 
 use std::sync::Arc;
 
-use lockstep_proto::{
+use lockstep_types::{
     request::{FinishReason, Usage},
     sampling::TokenLogprob,
 };

@@ -1,6 +1,6 @@
 //! What speculation brought a choice, as SGLang names it.
 
-use lockstep_proto::request::SpeculationUsage;
+use lockstep_types::request::SpeculationUsage;
 use serde::Serialize;
 
 /// Fields of `meta_info`. Of drafted tokens those are proposed that were

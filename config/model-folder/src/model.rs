@@ -2,84 +2,89 @@
 
 use std::path::Path;
 
-use super::raw::Raw;
-use super::{Architecture, ModelConfig, ModelConfigError, rope, window};
+use lockstep_types::{Architecture, ModelConfig, ModelConfigError};
+
+use crate::raw::Raw;
+
+mod rope;
+mod window;
 
 /// Parameters of the largest model that is believed: beyond it sizes are damage.
 const LARGEST_MODEL: f64 = 1e14;
 
-impl ModelConfig {
-    /// Reads a Hugging Face model folder, as written by transformers 4 and 5.
-    ///
-    /// # Errors
-    /// When a file is missing or damaged, or the model needs something that is
-    /// not served; the error names the key and the remedy.
-    pub fn load(dir: &Path) -> Result<Self, ModelConfigError> {
-        Self::load_for(dir, None)
-    }
+/// Reads a Hugging Face model folder, as written by transformers 4 and 5.
+///
+/// # Errors
+/// When a file is missing or damaged, or the model needs something that is
+/// not served; the error names the key and the remedy.
+pub fn load(dir: &Path) -> Result<ModelConfig, ModelConfigError> {
+    load_for(dir, None)
+}
 
-    /// As [`ModelConfig::load`], for texts of at most `context_length` tokens:
-    /// a model with a sliding window is served where none of them fills it.
-    ///
-    /// # Errors
-    /// As [`ModelConfig::load`].
-    pub fn load_for(dir: &Path, context_length: Option<usize>) -> Result<Self, ModelConfigError> {
-        let config = Raw::read(&dir.join("config.json"))?;
-        let architecture = architecture(&config)?;
-        refuse(&config, architecture)?;
-        let model = Self::build(dir, &config, architecture)?;
-        let context = context_length.unwrap_or(model.max_position_embeddings);
-        window::check(&config, architecture, model.num_layers, context)?;
-        Ok(model)
-    }
+/// As [`load`], for texts of at most `context_length` tokens:
+/// a model with a sliding window is served where none of them fills it.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_for(
+    dir: &Path,
+    context_length: Option<usize>,
+) -> Result<ModelConfig, ModelConfigError> {
+    let config = Raw::read(&dir.join("config.json"))?;
+    let architecture = architecture(&config)?;
+    refuse(&config, architecture)?;
+    let model = build(dir, &config, architecture)?;
+    let context = context_length.unwrap_or(model.max_position_embeddings);
+    window::check(&config, architecture, model.num_layers, context)?;
+    Ok(model)
+}
 
-    /// Reads the `config.json` of a draft head, whose layer is a Llama's,
-    /// whatever its architecture is called.
-    ///
-    /// # Errors
-    /// As [`ModelConfig::load`].
-    pub(crate) fn of_head(dir: &Path, config: &Raw) -> Result<Self, ModelConfigError> {
-        refuse(config, Architecture::Llama)?;
-        Self::build(dir, config, Architecture::Llama)
-    }
+/// Reads the `config.json` of a draft head, whose layer is a Llama's,
+/// whatever its architecture is called.
+///
+/// # Errors
+/// As [`load`].
+pub(crate) fn head(dir: &Path, config: &Raw) -> Result<ModelConfig, ModelConfigError> {
+    refuse(config, Architecture::Llama)?;
+    build(dir, config, Architecture::Llama)
+}
 
-    fn build(
-        dir: &Path,
-        config: &Raw,
-        architecture: Architecture,
-    ) -> Result<Self, ModelConfigError> {
-        let hidden_size = config.required("hidden_size")?;
-        let num_heads = config.required("num_attention_heads")?;
-        let (num_kv_heads, head_dim) = heads(config, architecture, hidden_size, num_heads)?;
-        let vocab_size = config.required("vocab_size")?;
-        let bias = config.flag("attention_bias", false)?;
-        let (eos_token_ids, bos_token_id) = special_tokens(dir, config, vocab_size)?;
-        let model = Self {
-            path: dir.to_owned(),
-            architecture,
-            hidden_size,
-            num_layers: config.required("num_hidden_layers")?,
-            num_heads,
-            num_kv_heads,
-            head_dim,
-            intermediate_size: config.required("intermediate_size")?,
-            vocab_size,
-            max_position_embeddings: config.required("max_position_embeddings")?,
-            rms_norm_eps: config.number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
-            rope: rope::read(config)?,
-            // All four families default to an output head of their own.
-            tie_word_embeddings: config.flag("tie_word_embeddings", false)?,
-            // Qwen2 has these biases without saying so, and no others.
-            qkv_bias: bias || architecture == Architecture::Qwen2,
-            output_bias: bias,
-            mlp_bias: config.flag("mlp_bias", false)?,
-            qk_norm: architecture == Architecture::Qwen3,
-            eos_token_ids,
-            bos_token_id,
-        };
-        believable(config, &model)?;
-        Ok(model)
-    }
+fn build(
+    dir: &Path,
+    config: &Raw,
+    architecture: Architecture,
+) -> Result<ModelConfig, ModelConfigError> {
+    let hidden_size = config.required("hidden_size")?;
+    let num_heads = config.required("num_attention_heads")?;
+    let (num_kv_heads, head_dim) = heads(config, architecture, hidden_size, num_heads)?;
+    let vocab_size = config.required("vocab_size")?;
+    let bias = config.flag("attention_bias", false)?;
+    let (eos_token_ids, bos_token_id) = special_tokens(dir, config, vocab_size)?;
+    let model = ModelConfig {
+        path: dir.to_owned(),
+        architecture,
+        hidden_size,
+        num_layers: config.required("num_hidden_layers")?,
+        num_heads,
+        num_kv_heads,
+        head_dim,
+        intermediate_size: config.required("intermediate_size")?,
+        vocab_size,
+        max_position_embeddings: config.required("max_position_embeddings")?,
+        rms_norm_eps: config.number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
+        rope: rope::read(config)?,
+        // All four families default to an output head of their own.
+        tie_word_embeddings: config.flag("tie_word_embeddings", false)?,
+        // Qwen2 has these biases without saying so, and no others.
+        qkv_bias: bias || architecture == Architecture::Qwen2,
+        output_bias: bias,
+        mlp_bias: config.flag("mlp_bias", false)?,
+        qk_norm: architecture == Architecture::Qwen3,
+        eos_token_ids,
+        bos_token_id,
+    };
+    believable(config, &model)?;
+    Ok(model)
 }
 
 fn architecture(config: &Raw) -> Result<Architecture, ModelConfigError> {

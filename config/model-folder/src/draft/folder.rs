@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use lockstep_types::{ConfigError, ModelConfigError};
+
 use super::OPTION;
-use crate::model::Raw;
-use crate::{ConfigError, ModelConfigError};
+use crate::raw::Raw;
 
 /// The longest header that safetensors allows, bytes.
 const LONGEST_HEADER: u64 = 100_000_000;

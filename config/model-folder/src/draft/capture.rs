@@ -1,9 +1,10 @@
 //! Which of the target's layers an EAGLE-3 head reads.
 
+use lockstep_types::{ConfigError, ModelConfigError};
+
 use super::OPTION;
 use super::folder::{Folder, damaged};
-use crate::ConfigError;
-use crate::model::Raw;
+use crate::raw::Raw;
 
 const KEY: &str = "eagle_aux_hidden_state_layer_ids";
 
@@ -50,11 +51,7 @@ fn standard(n: usize) -> Option<Vec<usize>> {
     ascending(&layers).then_some(layers)
 }
 
-fn given(
-    raw: &Raw,
-    shift: usize,
-    num_layers: usize,
-) -> Result<Vec<usize>, crate::ModelConfigError> {
+fn given(raw: &Raw, shift: usize, num_layers: usize) -> Result<Vec<usize>, ModelConfigError> {
     let layers: Vec<_> = raw
         .token_ids(KEY)?
         .into_iter()

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use lockstep_types::ConfigError;
+
 use super::OPTION;
-use crate::ConfigError;
 
 /// Compares the tokenizers of two models where both have one in their folder.
 ///

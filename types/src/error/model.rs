@@ -1,3 +1,5 @@
+//! What can be wrong with a model's description, always with the remedy.
+
 use std::path::PathBuf;
 
 /// A model folder that cannot be served.

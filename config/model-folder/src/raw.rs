@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::ModelConfigError;
+use lockstep_types::ModelConfigError;
 
 /// No size in a served model comes near this; larger ones are damage, and
 /// would overflow products of sizes.

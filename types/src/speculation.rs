@@ -6,11 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ConfigError, ModelConfig, ReserveConfig};
 
-mod draft;
-
-pub(crate) use draft::OPTION as DRAFT_OPTION;
-pub use draft::{DraftKind, DraftModel};
-
 /// Speculative decoding, resolved. Every size that depends on it comes from here.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SpeculationConfig {
@@ -34,6 +29,37 @@ pub struct SpeculationConfig {
     pub max_speculative_num_draft_tokens: usize,
     /// What NGRAM remembers.
     pub ngram: NgramConfig,
+}
+
+/// A draft model or head.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DraftModel {
+    /// Its layers, as of a model; `vocab_size` is the target's.
+    pub model: ModelConfig,
+    /// What kind it is.
+    pub kind: DraftKind,
+    /// It has an embedding of its own, and does not read the target's.
+    pub own_embedding: bool,
+    /// It has an output head of its own, and does not read the target's.
+    pub own_head: bool,
+}
+
+/// Kinds of draft models.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum DraftKind {
+    /// A whole model with the target's tokenizer.
+    Model,
+    /// An EAGLE-1/2 head: the target's last hidden state and the next token's
+    /// embedding through `fc` into one layer (Li et al., arXiv:2401.15077).
+    Eagle,
+    /// An EAGLE-3 head: hidden states of three layers (Li et al., arXiv:2503.01840).
+    Eagle3 {
+        /// Rows of its output head.
+        draft_vocab_size: usize,
+        /// The target's layers whose input is captured, ascending.
+        capture_layers: Vec<usize>,
+    },
 }
 
 /// Sizes of NGRAM's memory (SGLang's `--speculative-ngram-*`).

@@ -1,20 +1,19 @@
 use std::path::Path;
 
+use lockstep_types::{ConfigError, DraftKind, DraftModel, ModelConfig};
 use serde_json::{Value, json};
 
-use super::{DraftKind, DraftModel};
 use crate::testing::{Head, folder, head, llama, tensor_names, with};
-use crate::{ConfigError, ModelConfig};
 
 /// The small Llama with so many layers.
 fn target(layers: usize) -> ModelConfig {
     let config = with(llama(), &json!({"num_hidden_layers": layers}));
-    ModelConfig::load(folder(&config, None).path()).expect("a served model")
+    crate::load(folder(&config, None).path()).expect("a served model")
 }
 
 fn eagle3(layers: usize, changes: &Value) -> Result<Vec<usize>, String> {
     let dir = head(Head::Eagle3, changes);
-    let draft = DraftModel::load_eagle3(dir.path(), &target(layers)).map_err(|e| e.to_string())?;
+    let draft = crate::draft::eagle3(dir.path(), &target(layers)).map_err(|e| e.to_string())?;
     match draft.kind {
         DraftKind::Eagle3 {
             draft_vocab_size,
@@ -117,9 +116,9 @@ fn heads_that_do_not_fit_say_so() {
 type Load = fn(&Path, &ModelConfig) -> Result<DraftModel, ConfigError>;
 
 const LOADS: [(Head, Load, &str); 3] = [
-    (Head::Model, DraftModel::load_model, "STANDALONE"),
-    (Head::Eagle, DraftModel::load_eagle, "EAGLE "),
-    (Head::Eagle3, DraftModel::load_eagle3, "EAGLE3"),
+    (Head::Model, crate::draft::whole_model, "STANDALONE"),
+    (Head::Eagle, crate::draft::eagle, "EAGLE "),
+    (Head::Eagle3, crate::draft::eagle3, "EAGLE3"),
 ];
 
 #[test]
@@ -150,7 +149,7 @@ fn the_tensors_tell_the_kind_and_not_the_name() {
     ] {
         let dir = head(Head::Eagle3, &plain);
         tensor_names(dir.path(), &names);
-        DraftModel::load_eagle3(dir.path(), &target(7)).expect("an EAGLE-3 head");
+        crate::draft::eagle3(dir.path(), &target(7)).expect("an EAGLE-3 head");
     }
     // Tables that a head brings are its own.
     for (vocab, names, own) in [
@@ -165,7 +164,7 @@ fn the_tensors_tell_the_kind_and_not_the_name() {
     ] {
         let dir = head(Head::Eagle3, &json!({"draft_vocab_size": vocab}));
         tensor_names(dir.path(), &names);
-        let draft = DraftModel::load_eagle3(dir.path(), &target(7)).expect("an EAGLE-3 head");
+        let draft = crate::draft::eagle3(dir.path(), &target(7)).expect("an EAGLE-3 head");
         assert_eq!((draft.own_embedding, draft.own_head), own, "{names:?}");
     }
     let dir = head(Head::Eagle, &json!({"qkv_bias": true}));
@@ -173,7 +172,7 @@ fn the_tensors_tell_the_kind_and_not_the_name() {
     let path = dir.path().join("model.safetensors.index.json");
     std::fs::write(path, index.to_string()).expect("written");
     std::fs::remove_file(dir.path().join("model.safetensors")).expect("removed");
-    let model = DraftModel::load_eagle(dir.path(), &target(7))
+    let model = crate::draft::eagle(dir.path(), &target(7))
         .expect("a head")
         .model;
     assert!(model.qkv_bias && !model.output_bias);
@@ -183,7 +182,7 @@ fn the_tensors_tell_the_kind_and_not_the_name() {
 fn files_that_are_missing_or_damaged_are_named() {
     let dir = head(Head::Eagle, &json!({}));
     let error = |dir: &Path| {
-        DraftModel::load_eagle(dir, &target(7))
+        crate::draft::eagle(dir, &target(7))
             .expect_err("damaged")
             .to_string()
     };
@@ -217,11 +216,11 @@ fn a_draft_models_tokens_are_the_targets() {
     };
     let own = tokenizer(json!({"a": 0, "b": 1}), "<end>", "a b");
     let target_dir = folder(&llama(), None);
-    let target = ModelConfig::load(target_dir.path()).expect("a served model");
+    let target = crate::load(target_dir.path()).expect("a served model");
     let draft = head(Head::Model, &json!({}));
     let load = |text: &str| {
         std::fs::write(draft.path().join("tokenizer.json"), text).expect("written");
-        DraftModel::load_model(draft.path(), &target).map_err(|error| error.to_string())
+        crate::draft::whole_model(draft.path(), &target).map_err(|error| error.to_string())
     };
     load("{}").expect("the target has none to compare with");
     std::fs::write(target_dir.path().join("tokenizer.json"), &own).expect("written");
@@ -236,7 +235,7 @@ fn a_draft_models_tokens_are_the_targets() {
     }
     assert!(load("{").expect_err("damaged").contains("tokenizer.json"));
     let larger = head(Head::Model, &json!({"vocab_size": 120}));
-    let error = DraftModel::load_model(larger.path(), &target).expect_err("larger");
+    let error = crate::draft::whole_model(larger.path(), &target).expect_err("larger");
     assert!(
         error.to_string().contains("120 tokens and the target 100"),
         "{error}"

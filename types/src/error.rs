@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::model::ModelConfigError;
+mod model;
+
+pub use model::ModelConfigError;
 
 /// A configuration that cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +67,8 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    pub(crate) fn value(
+    /// An option's value, what is wrong with it, and what to do.
+    pub fn value(
         option: &'static str,
         value: impl std::fmt::Display,
         why: impl Into<String>,
@@ -80,11 +83,8 @@ impl ConfigError {
         }
     }
 
-    pub(crate) fn file(
-        option: &'static str,
-        path: &std::path::Path,
-        message: impl Into<String>,
-    ) -> Self {
+    /// A file or folder that an option names, and what is wrong with it.
+    pub fn file(option: &'static str, path: &std::path::Path, message: impl Into<String>) -> Self {
         Self::File {
             option,
             path: path.to_owned(),

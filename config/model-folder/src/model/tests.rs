@@ -1,11 +1,10 @@
+use lockstep_types::{Architecture, ModelConfig, RopeConfig, RopeScaling};
 use serde_json::{Value, json};
 
 use crate::testing::{folder, llama, with};
-use crate::{Architecture, ModelConfig, RopeConfig, RopeScaling};
 
 fn load(changes: &Value) -> Result<ModelConfig, String> {
-    ModelConfig::load(folder(&with(llama(), changes), None).path())
-        .map_err(|error| error.to_string())
+    crate::load(folder(&with(llama(), changes), None).path()).map_err(|error| error.to_string())
 }
 
 fn good(changes: &Value) -> ModelConfig {
@@ -254,8 +253,8 @@ fn windows_that_never_fill_are_served() {
         &json!({"architectures": ["MistralForCausalLM"], "sliding_window": 128}),
     );
     let dir = folder(&mistral, None);
-    ModelConfig::load_for(dir.path(), Some(128)).expect("the remedy works");
-    assert!(ModelConfig::load_for(dir.path(), Some(129)).is_err());
+    crate::load_for(dir.path(), Some(128)).expect("the remedy works");
+    assert!(crate::load_for(dir.path(), Some(129)).is_err());
 }
 
 #[test]
@@ -312,7 +311,7 @@ fn damage_is_named_by_its_key() {
 fn end_tokens_come_from_both_files() {
     let load = |config: Value, generation: Value| {
         let dir = folder(&with(llama(), &config), Some(&generation));
-        ModelConfig::load(dir.path()).expect("good").eos_token_ids
+        crate::load(dir.path()).expect("good").eos_token_ids
     };
     assert_eq!(
         load(json!({}), json!({"eos_token_id": [7, 5, 2]})),
@@ -333,15 +332,11 @@ fn end_tokens_come_from_both_files() {
 #[test]
 fn files_that_are_not_there_or_not_json() {
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let error = ModelConfig::load(dir.path())
-        .expect_err("no file")
-        .to_string();
+    let error = crate::load(dir.path()).expect_err("no file").to_string();
     assert!(error.contains("--model-path"), "{error}");
     for content in ["", "[]", "{\"a\":", "\u{fffd}"] {
         std::fs::write(dir.path().join("config.json"), content).expect("written");
-        let error = ModelConfig::load(dir.path())
-            .expect_err(content)
-            .to_string();
+        let error = crate::load(dir.path()).expect_err(content).to_string();
         assert!(error.contains("config.json"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! The resolved configuration.
+//! The resolved configuration, as all processes of an engine know it.
 
 use std::path::PathBuf;
 

@@ -1,17 +1,8 @@
-//! A model's description, read from Hugging Face's `config.json`.
+//! A model's description.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-
-mod error;
-mod load;
-mod raw;
-mod rope;
-mod window;
-
-pub use error::ModelConfigError;
-pub(crate) use raw::Raw;
 
 /// Model families served, all dense decoder-only transformers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,6 +95,18 @@ pub enum RopeScaling {
 }
 
 impl ModelConfig {
+    /// Key/value heads that each of `tp_size` ranks holds: one copy serves as
+    /// many of the rank's query heads as share it.
+    pub fn kv_heads_per_rank(&self, tp_size: usize) -> usize {
+        let local = self.num_heads / tp_size;
+        let group = self.num_heads / self.num_kv_heads;
+        let (mut a, mut b) = (local, group);
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        local / a
+    }
+
     /// Parameters, counted from the shapes (tied embeddings once).
     pub fn parameters(&self) -> usize {
         let attention =

@@ -1,7 +1,8 @@
 //! Rotary parameters in the spellings of transformers 4 and 5.
 
-use super::raw::Raw;
-use super::{ModelConfigError, RopeConfig, RopeScaling};
+use lockstep_types::{ModelConfigError, RopeConfig, RopeScaling};
+
+use crate::raw::Raw;
 
 /// Base of the frequencies where a model names none, as in transformers.
 const DEFAULT_THETA: f64 = 10_000.0;

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use crate::NodeConfig;
 
-/// Name of the configuration file.
-pub(crate) const CONFIG_FILE: &str = "config.json";
-
 impl NodeConfig {
+    /// Name of the resolved configuration's file in the run directory.
+    pub const CONFIG_FILE: &str = "config.json";
+
     /// The launcher's socket, for its children.
     pub fn control_socket(&self) -> PathBuf {
         self.run_dir.join("control.sock")
@@ -23,7 +23,7 @@ impl NodeConfig {
     }
     /// The resolved configuration, for this node's processes.
     pub fn config_file(&self) -> PathBuf {
-        self.run_dir.join(CONFIG_FILE)
+        self.run_dir.join(Self::CONFIG_FILE)
     }
 }
 

@@ -1,7 +1,8 @@
 //! Sliding-window attention, which is served only where the window is never full.
 
-use super::raw::Raw;
-use super::{Architecture, ModelConfigError};
+use lockstep_types::{Architecture, ModelConfigError};
+
+use crate::raw::Raw;
 
 /// Mistral's window where `config.json` names none, as in transformers.
 const MISTRAL_DEFAULT: usize = 4096;

@@ -1,0 +1,144 @@
+//! What is drafted with: a whole model or a head.
+
+use std::path::Path;
+
+use lockstep_types::{ConfigError, DraftKind, DraftModel, ModelConfig};
+
+mod capture;
+mod folder;
+mod tokens;
+
+use folder::{Folder, Found};
+
+/// The option that names the folder.
+pub const OPTION: &str = "--speculative-draft-model-path";
+
+/// Reads a whole model: any that could be served itself, with the target's
+/// vocabulary.
+///
+/// # Errors
+/// [`ConfigError::File`]: the folder is missing, damaged or of another
+/// kind, or its tokens are not the target's.
+pub fn whole_model(path: &Path, target: &ModelConfig) -> Result<DraftModel, ConfigError> {
+    Folder::open(path)?.must_hold(Found::Model)?;
+    let model = crate::load(path).map_err(|error| folder::damaged(path, error))?;
+    if model.vocab_size != target.vocab_size {
+        return Err(ConfigError::file(
+            OPTION,
+            path,
+            format!(
+                "the model has {} tokens and the target {}; give a smaller model of the \
+                 target's own family, with the same tokenizer.",
+                model.vocab_size, target.vocab_size
+            ),
+        ));
+    }
+    tokens::compare(path, &target.path)?;
+    Ok(DraftModel {
+        model,
+        kind: DraftKind::Model,
+        own_embedding: true,
+        own_head: true,
+    })
+}
+
+/// Reads an EAGLE-1/2 head in SafeAILab's layout.
+///
+/// # Errors
+/// [`ConfigError::File`]: the folder is missing, damaged or of another
+/// kind, or the head is another model's.
+pub fn eagle(path: &Path, target: &ModelConfig) -> Result<DraftModel, ConfigError> {
+    let folder = Folder::open(path)?;
+    folder.must_hold(Found::Eagle)?;
+    Ok(DraftModel {
+        model: head(&folder, target)?,
+        kind: DraftKind::Eagle,
+        own_embedding: folder.has(EMBEDDING),
+        // Hidden states are read as the target's own are.
+        own_head: false,
+    })
+}
+
+/// Reads an EAGLE-3 head in the layout of SafeAILab, SpecForge and SGLang.
+///
+/// # Errors
+/// [`ConfigError::File`]: the folder is missing, damaged or of another
+/// kind, or the head is another model's.
+pub fn eagle3(path: &Path, target: &ModelConfig) -> Result<DraftModel, ConfigError> {
+    let folder = Folder::open(path)?;
+    folder.must_hold(Found::Eagle3)?;
+    let model = head(&folder, target)?;
+    let damaged = |error| folder::damaged(path, error);
+    // Other arrangements of the norms, which no key of the tensors tells.
+    for key in ["norm_before_residual", "norm_before_fc", "norm_output"] {
+        if folder.config.flag(key, false).map_err(damaged)? {
+            let remedy = "heads with other norms than EAGLE-3's own are not served";
+            return Err(damaged(folder.config.unsupported(key, remedy)));
+        }
+    }
+    let draft_vocab_size = folder
+        .config
+        .size("draft_vocab_size")
+        .map_err(damaged)?
+        .unwrap_or(target.vocab_size);
+    if draft_vocab_size > target.vocab_size {
+        let message = format!("is more than the target's {} tokens", target.vocab_size);
+        return Err(damaged(folder.config.wrong("draft_vocab_size", message)));
+    }
+    let capture_layers = capture::layers(&folder, target.num_layers)?;
+    Ok(DraftModel {
+        model,
+        kind: DraftKind::Eagle3 {
+            draft_vocab_size,
+            capture_layers,
+        },
+        own_embedding: folder.has(EMBEDDING),
+        // Only over the whole vocabulary can the target's stand in.
+        own_head: folder.has("lm_head.weight") || draft_vocab_size < target.vocab_size,
+    })
+}
+
+/// A head's own embedding, where it has one.
+const EMBEDDING: &str = "embed_tokens.weight";
+
+/// The one layer of a head, after a check that it was made for the target.
+fn head(folder: &Folder, target: &ModelConfig) -> Result<ModelConfig, ConfigError> {
+    let path = &folder.path;
+    let damaged = |error| folder::damaged(path, error);
+    let mut model = crate::model::head(path, &folder.config).map_err(damaged)?;
+    // SafeAILab's name for biases on q, k and v alone.
+    model.qkv_bias |= folder.config.flag("qkv_bias", false).map_err(damaged)?;
+    if model.num_layers != 1 {
+        let remedy = "heads have one layer";
+        return Err(damaged(
+            folder.config.unsupported("num_hidden_layers", remedy),
+        ));
+    }
+    let width = folder
+        .config
+        .size("target_hidden_size")
+        .map_err(damaged)?
+        .unwrap_or(target.hidden_size);
+    for (what, head, target) in [
+        ("a hidden size", model.hidden_size, target.hidden_size),
+        ("a target's hidden size", width, target.hidden_size),
+        ("a vocabulary", model.vocab_size, target.vocab_size),
+    ] {
+        if head != target {
+            return Err(ConfigError::file(
+                OPTION,
+                path,
+                format!(
+                    "the head was made for another model: it has {what} of {head}, and the \
+                     target's is {target}. Give the head trained for this model."
+                ),
+            ));
+        }
+    }
+    model.eos_token_ids.clone_from(&target.eos_token_ids);
+    model.bos_token_id = target.bos_token_id;
+    Ok(model)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+//! Conversions between a message and the plain data that it mirrors.
+
+/// Both conversions between the message `pb::Name` and the plain `Name` of the
+/// same fields; with `try`, reading may fail. A field that is not taken as it is
+/// says how:
+///
+/// | word | on the wire | plain |
+/// |---|---|---|
+/// | `each` | a list of messages | a list |
+/// | `try_each` | the same, where reading one may fail | a list |
+/// | `maybe` | an optional message | an `Option` |
+/// | `filled` | optional; absent means the default | always there |
+/// | `given` | a message that has to be there | always there |
+macro_rules! mirror {
+    ($name:ident { $($field:ident $(: $how:ident)?),* $(,)? }) => {
+        impl From<pb::$name> for $name {
+            fn from(wire: pb::$name) -> Self {
+                Self { $($field: mirror!(@read wire.$field $($how)?)),* }
+            }
+        }
+        mirror!(@back $name { $($field $(: $how)?),* });
+    };
+    (try $name:ident { $($field:ident $(: $how:ident)?),* $(,)? }) => {
+        impl TryFrom<pb::$name> for $name {
+            type Error = WireError;
+            fn try_from(wire: pb::$name) -> Result<Self, WireError> {
+                Ok(Self { $($field: mirror!(@read wire.$field $($how)?)),* })
+            }
+        }
+        mirror!(@back $name { $($field $(: $how)?),* });
+    };
+    (@back $name:ident { $($field:ident $(: $how:ident)?),* }) => {
+        impl From<$name> for pb::$name {
+            fn from(plain: $name) -> Self {
+                Self { $($field: mirror!(@write plain.$field $($how)?)),* }
+            }
+        }
+    };
+
+    (@read $wire:ident.$field:ident) => { $wire.$field };
+    (@read $wire:ident.$field:ident each) => { $wire.$field.into_iter().map(Into::into).collect() };
+    (@read $wire:ident.$field:ident try_each) => {
+        $wire.$field.into_iter().map(TryInto::try_into).collect::<Result<_, _>>()?
+    };
+    (@read $wire:ident.$field:ident maybe) => { $wire.$field.map(Into::into) };
+    (@read $wire:ident.$field:ident filled) => { $wire.$field.unwrap_or_default().into() };
+    (@read $wire:ident.$field:ident given) => {
+        $wire.$field.ok_or(WireError::Missing(stringify!($field)))?.try_into()?
+    };
+
+    (@write $plain:ident.$field:ident) => { $plain.$field };
+    (@write $plain:ident.$field:ident each) => {
+        $plain.$field.into_iter().map(Into::into).collect()
+    };
+    (@write $plain:ident.$field:ident try_each) => { mirror!(@write $plain.$field each) };
+    (@write $plain:ident.$field:ident maybe) => { $plain.$field.map(Into::into) };
+    (@write $plain:ident.$field:ident filled) => { Some($plain.$field.into()) };
+    (@write $plain:ident.$field:ident given) => { Some($plain.$field.into()) };
+}
+
+pub(crate) use mirror;

@@ -1,0 +1,32 @@
+//! The plain data that Lockstep's parts agree on, below wire and command line:
+//! requests, sampling, steps, and the resolved configuration.
+//!
+//! Nothing here does I/O, and nothing here knows gRPC or flags: `proto` turns
+//! requests and steps into messages, `config` makes the configuration.
+
+#![forbid(unsafe_code)]
+
+pub mod request;
+pub mod reserve;
+pub mod sampling;
+pub mod step;
+
+mod engine;
+mod error;
+mod format;
+mod model;
+mod node;
+mod speculation;
+
+pub use engine::{
+    EngineConfig, KvConfig, LimitsConfig, NodeConfig, ParallelConfig, RequestLimits,
+    ScheduleConfig, SchedulePolicy, ServerConfig, TimeoutConfig,
+};
+pub use error::{ConfigError, ModelConfigError};
+pub use format::{Dtype, KvCacheDtype, Quantization};
+pub use model::{Architecture, ModelConfig, RopeConfig, RopeScaling};
+pub use reserve::ReserveConfig;
+pub use speculation::{
+    Algorithm, Algorithms, Capabilities, DraftKind, DraftKv, DraftModel, DraftShape, NgramConfig,
+    SpeculationConfig, Verification,
+};

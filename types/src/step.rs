@@ -1,0 +1,87 @@
+//! The contract between scheduler and worker: plans down, results up.
+//!
+//! A plan never carries a request's KV length: under overlap the scheduler
+//! does not know yet how many tokens the previous step committed. The worker's
+//! slot knows, and the pages granted always cover what the step may write.
+
+use crate::sampling::{LogprobParams, SamplingParams, TokenLogprob};
+
+/// One forward pass. Effects happen in field order: `closes`, `opens`, then
+/// `extends` runs as one ragged batch.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct StepPlan {
+    /// Consecutive number, from 1.
+    pub step: u64,
+    /// Slots that are free from now on.
+    pub closes: Vec<u32>,
+    /// Requests that get a slot.
+    pub opens: Vec<SlotOpen>,
+    /// The rows of the batch, each slot at most once.
+    pub extends: Vec<SlotExtend>,
+    /// Draft steps of the decode rows, as far as their slots allow; 0 = none.
+    pub draft_steps: u32,
+}
+
+/// Everything a worker must know of a request until its slot closes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SlotOpen {
+    /// Index below `max_running_requests`.
+    pub slot: u32,
+    /// Prompt, and after a retraction also the tokens emitted so far.
+    pub token_ids: Vec<u32>,
+    /// Where the output begins in `token_ids`.
+    pub prompt_len: u32,
+    /// Leading tokens whose KV is in place (prefix cache), `< token_ids.len()`.
+    pub cached_len: u32,
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+    /// What is reported of them.
+    pub logprobs: LogprobParams,
+    /// Draft steps at the most; `None` = as the plans say.
+    pub max_draft_steps: Option<u32>,
+}
+
+/// One row of the ragged batch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SlotExtend {
+    /// An open slot.
+    pub slot: u32,
+    /// `> 0`: so many known tokens from where the slot stands; `0`: a decode
+    /// step from the token sampled last.
+    pub prefill_len: u32,
+    /// Sample a token after the last position.
+    pub sample: bool,
+    /// Pages appended to the slot's page table before the pass. The first
+    /// extend of a slot brings the pages of its cached prefix too.
+    pub new_pages: Vec<u32>,
+}
+
+/// What one pass brought.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct StepResult {
+    /// The plan's number.
+    pub step: u64,
+    /// Rolling digest over plans and tokens; equal on all ranks.
+    pub digest: u64,
+    /// One per sampled or scored row, in the plan's order; rank 0 only.
+    pub outputs: Vec<SlotOutput>,
+    /// Time from taking the plan up to knowing its tokens, microseconds.
+    pub forward_us: u64,
+}
+
+/// One row's outcome.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SlotOutput {
+    /// The row's slot.
+    pub slot: u32,
+    /// Tokens sampled (one; more under speculation; none for a mid-prompt chunk).
+    pub token_ids: Vec<u32>,
+    /// One per token, when asked for.
+    pub logprobs: Vec<TokenLogprob>,
+    /// Of this pass's prompt positions, when asked for.
+    pub prompt_logprobs: Vec<TokenLogprob>,
+    /// Positions that drafts were proposed for: the depth of the chain or tree.
+    pub draft_depth: u32,
+    /// Drafted tokens that were verified, all branches together.
+    pub draft_tokens: u32,
+}
