@@ -1,6 +1,9 @@
 //! A rolling digest of everything that happened to a worker.
 
-use lockstep_types::step::{SlotExtend, SlotOpen, StepPlan};
+use lockstep_types::{
+    sampling::{LogprobParams, SamplingParams},
+    step::{SlotExtend, SlotOpen, StepPlan},
+};
 
 /// 64-bit FNV-1a over words, with a final mix (Fowler, Noll & Vo; finalizer
 /// of MurmurHash3). Tells accidents apart, not attacks.
@@ -27,14 +30,23 @@ impl Digest {
         }
     }
 
-    /// Takes in every field of a plan.
+    /// Takes in a plan. Structs are taken apart without `..`, here and below, so
+    /// that a new field does not compile until it is taken in too.
     pub fn plan(&mut self, plan: &StepPlan) {
-        self.word(plan.step);
-        self.list(&plan.closes);
-        self.word(plan.opens.len() as u64);
-        plan.opens.iter().for_each(|open| self.open(open));
-        self.word(plan.extends.len() as u64);
-        plan.extends.iter().for_each(|extend| self.extend(extend));
+        let StepPlan {
+            step,
+            closes,
+            opens,
+            extends,
+            draft_steps,
+        } = plan;
+        self.word(*step);
+        self.list(closes);
+        self.word(opens.len() as u64);
+        opens.iter().for_each(|open| self.open(open));
+        self.word(extends.len() as u64);
+        extends.iter().for_each(|extend| self.extend(extend));
+        self.word(u64::from(*draft_steps));
     }
 
     /// The digest so far.
@@ -46,38 +58,87 @@ impl Digest {
     }
 
     fn open(&mut self, open: &SlotOpen) {
-        self.word(u64::from(open.slot));
-        self.list(&open.token_ids);
-        self.word(u64::from(open.prompt_len));
-        self.word(u64::from(open.cached_len));
-        let sampling = &open.sampling;
+        let SlotOpen {
+            slot,
+            token_ids,
+            prompt_len,
+            cached_len,
+            sampling,
+            logprobs,
+            max_draft_steps,
+        } = open;
+        self.word(u64::from(*slot));
+        self.list(token_ids);
+        self.word(u64::from(*prompt_len));
+        self.word(u64::from(*cached_len));
+        self.sampling(sampling);
+        self.logprobs(*logprobs);
+        self.option(*max_draft_steps);
+    }
+
+    fn sampling(&mut self, sampling: &SamplingParams) {
+        let SamplingParams {
+            temperature,
+            top_p,
+            top_k,
+            min_p,
+            presence_penalty,
+            frequency_penalty,
+            repetition_penalty,
+            logit_bias,
+            seed,
+            min_new_tokens,
+            stop_token_ids,
+            ignore_eos,
+        } = sampling;
         for value in [
-            sampling.temperature,
-            sampling.top_p,
-            sampling.min_p,
-            sampling.presence_penalty,
-            sampling.frequency_penalty,
-            sampling.repetition_penalty,
+            temperature,
+            top_p,
+            min_p,
+            presence_penalty,
+            frequency_penalty,
+            repetition_penalty,
         ] {
             self.word(u64::from(value.to_bits()));
         }
-        self.word(u64::from(sampling.top_k));
-        self.word(sampling.logit_bias.len() as u64);
-        for (token, bias) in &sampling.logit_bias {
+        self.word(u64::from(*top_k));
+        self.word(logit_bias.len() as u64);
+        for (token, bias) in logit_bias {
             self.word(u64::from(*token) << 32 | u64::from(bias.to_bits()));
         }
-        self.word(sampling.seed);
-        self.word(u64::from(sampling.min_new_tokens));
-        self.list(&sampling.stop_token_ids);
-        self.word(u64::from(sampling.ignore_eos));
-        let logprobs = open.logprobs;
-        self.word(u64::from(logprobs.output) << 32 | u64::from(logprobs.top));
-        self.word(logprobs.prompt_start.map_or(u64::MAX, u64::from));
+        self.word(*seed);
+        self.word(u64::from(*min_new_tokens));
+        self.list(stop_token_ids);
+        self.word(u64::from(*ignore_eos));
+    }
+
+    fn logprobs(&mut self, logprobs: LogprobParams) {
+        let LogprobParams {
+            output,
+            top,
+            prompt_start,
+        } = logprobs;
+        self.word(u64::from(output) << 32 | u64::from(top));
+        self.option(prompt_start);
     }
 
     fn extend(&mut self, extend: &SlotExtend) {
-        self.word(u64::from(extend.slot) << 32 | u64::from(extend.prefill_len));
-        self.word(u64::from(extend.sample));
-        self.list(&extend.new_pages);
+        let SlotExtend {
+            slot,
+            prefill_len,
+            sample,
+            new_pages,
+        } = extend;
+        self.word(u64::from(*slot) << 32 | u64::from(*prefill_len));
+        self.word(u64::from(*sample));
+        self.list(new_pages);
+    }
+
+    /// No `u32` is `u64::MAX`.
+    fn option(&mut self, value: Option<u32>) {
+        self.word(value.map_or(u64::MAX, u64::from));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+use super::*;
+
+/// A plan in which every list has an element and every option a value.
+fn plan() -> StepPlan {
+    StepPlan {
+        step: 7,
+        closes: vec![3],
+        opens: vec![SlotOpen {
+            slot: 1,
+            token_ids: vec![10, 11, 12],
+            prompt_len: 2,
+            cached_len: 1,
+            sampling: SamplingParams {
+                temperature: 0.5,
+                top_p: 0.9,
+                top_k: 40,
+                min_p: 0.1,
+                presence_penalty: 0.2,
+                frequency_penalty: 0.3,
+                repetition_penalty: 1.1,
+                logit_bias: vec![(5, 1.5)],
+                seed: 99,
+                min_new_tokens: 4,
+                stop_token_ids: vec![6],
+                ignore_eos: false,
+            },
+            logprobs: LogprobParams {
+                output: true,
+                top: 2,
+                prompt_start: Some(0),
+            },
+            max_draft_steps: Some(3),
+        }],
+        extends: vec![SlotExtend {
+            slot: 1,
+            prefill_len: 2,
+            sample: false,
+            new_pages: vec![8],
+        }],
+        draft_steps: 5,
+    }
+}
+
+fn digest(plan: &StepPlan) -> u64 {
+    let mut digest = Digest::new();
+    digest.plan(plan);
+    digest.value()
+}
+
+#[test]
+fn every_field_of_a_plan_changes_the_digest() {
+    type Change = fn(&mut StepPlan);
+    let changes: &[(&str, Change)] = &[
+        ("step", |plan| plan.step += 1),
+        ("closes", |plan| plan.closes[0] += 1),
+        ("closes", |plan| plan.closes.clear()),
+        ("opens", |plan| plan.opens.clear()),
+        ("slot", |plan| plan.opens[0].slot += 1),
+        ("token_ids", |plan| plan.opens[0].token_ids[1] += 1),
+        ("token_ids", |plan| plan.opens[0].token_ids.push(0)),
+        ("prompt_len", |plan| plan.opens[0].prompt_len += 1),
+        ("cached_len", |plan| plan.opens[0].cached_len += 1),
+        ("temperature", |plan| sampling(plan).temperature = 0.6),
+        ("top_p", |plan| sampling(plan).top_p = 0.8),
+        ("top_k", |plan| sampling(plan).top_k = 0),
+        ("min_p", |plan| sampling(plan).min_p = 0.0),
+        ("presence", |plan| sampling(plan).presence_penalty = 0.0),
+        ("frequency", |plan| sampling(plan).frequency_penalty = 0.0),
+        ("repetition", |plan| sampling(plan).repetition_penalty = 1.0),
+        ("bias's token", |plan| sampling(plan).logit_bias[0].0 = 4),
+        ("bias", |plan| sampling(plan).logit_bias[0].1 = -1.5),
+        ("logit_bias", |plan| sampling(plan).logit_bias.clear()),
+        ("seed", |plan| sampling(plan).seed = 98),
+        ("min_new_tokens", |plan| sampling(plan).min_new_tokens = 0),
+        ("stop_token_ids", |plan| {
+            sampling(plan).stop_token_ids[0] = 7;
+        }),
+        ("ignore_eos", |plan| sampling(plan).ignore_eos = true),
+        ("output", |plan| plan.opens[0].logprobs.output = false),
+        ("top", |plan| plan.opens[0].logprobs.top = 0),
+        ("prompt_start", |plan| {
+            plan.opens[0].logprobs.prompt_start = None;
+        }),
+        ("max_draft_steps", |plan| {
+            plan.opens[0].max_draft_steps = Some(0);
+        }),
+        ("max_draft_steps", |plan| {
+            plan.opens[0].max_draft_steps = None;
+        }),
+        ("extends", |plan| plan.extends.clear()),
+        ("slot", |plan| plan.extends[0].slot = 0),
+        ("prefill_len", |plan| plan.extends[0].prefill_len = 0),
+        ("sample", |plan| plan.extends[0].sample = true),
+        ("new_pages", |plan| plan.extends[0].new_pages[0] = 9),
+        ("draft_steps", |plan| plan.draft_steps = 0),
+    ];
+    for (field, change) in changes {
+        let mut changed = plan();
+        change(&mut changed);
+        assert_ne!(digest(&changed), digest(&plan()), "{field}");
+    }
+}
+
+fn sampling(plan: &mut StepPlan) -> &mut SamplingParams {
+    &mut plan.opens[0].sampling
+}
