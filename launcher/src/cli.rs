@@ -174,4 +174,6 @@ fn with_default_command(mut arguments: Vec<OsString>) -> Vec<OsString> {
 }
 
 #[cfg(test)]
+mod reference;
+#[cfg(test)]
 mod tests;

@@ -125,6 +125,11 @@ impl Latencies {
             None,
             "Requests answered, by route and HTTP status.".into(),
         );
+        recorder.describe_counter(
+            "lockstep_grpc_requests_total".into(),
+            None,
+            "Calls of lockstep.v1.Inference, by method.".into(),
+        );
         recorder.describe_gauge(
             "lockstep_requests_in_flight".into(),
             None,

@@ -1,13 +1,19 @@
 //! Checks that the documents keep their word.
 
+use std::collections::BTreeSet;
+
 use crate::{Finding, Tree, workspace};
 
 /// Lines that the architecture may need.
 const ARCHITECTURE_LINES: usize = 200;
+/// Lines that the README may need.
+const README_LINES: usize = 100;
 
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = architecture(tree);
     findings.extend(test_command(tree));
+    findings.extend(readme(tree));
+    findings.extend(routes(tree));
     findings
 }
 
@@ -36,6 +42,62 @@ fn architecture(tree: &Tree) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// The README is short, and the pages it sends readers to are there.
+fn readme(tree: &Tree) -> Vec<Finding> {
+    const PATH: &str = "README.md";
+    let Some(text) = tree.text(PATH) else {
+        return Vec::new(); // Named by the check of the test command.
+    };
+    let mut findings = Vec::new();
+    let lines = text.lines().count();
+    if lines > README_LINES {
+        let message =
+            format!("{lines} lines, at most {README_LINES}: the rest belongs under docs/");
+        findings.push(Finding::new(PATH, 0, message));
+    }
+    for (at, line) in text.lines().enumerate() {
+        for target in line.split("](").skip(1) {
+            let target = target.split([')', '#']).next().unwrap_or_default();
+            let local = !target.is_empty() && !target.contains("://");
+            if local && !tree.has(target.trim_end_matches('/')) {
+                let message = format!("links to `{target}`, which is not there");
+                findings.push(Finding::new(PATH, at + 1, message));
+            }
+        }
+    }
+    findings
+}
+
+/// The page of HTTP paths and the router know the same ones.
+fn routes(tree: &Tree) -> Vec<Finding> {
+    let (page, router) = ("docs/http.md", "tokenizer-manager/src/http.rs");
+    let (Some(text), Some(code)) = (tree.text(page), tree.text(router)) else {
+        return vec![Finding::new(page, 0, format!("missing, or {router} is"))];
+    };
+    let plain = |path: &str| path.replace("{*", "{");
+    let served: BTreeSet<String> = code
+        .split(".route(")
+        .skip(1)
+        .filter_map(|call| call.split('"').nth(1).map(plain))
+        .collect();
+    // Rows of the table of paths; other tables name calls and not paths.
+    let told: BTreeSet<String> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(" | ").next())
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .filter(|word| word.starts_with('/'))
+        .map(plain)
+        .collect();
+    let missing = served.difference(&told);
+    let missing = missing.map(|path| format!("does not mention the route {path}"));
+    let gone = told.difference(&served);
+    let gone = gone.map(|path| format!("names {path}, which is no route"));
+    missing
+        .chain(gone)
+        .map(|message| Finding::new(page, 0, message))
+        .collect()
 }
 
 /// The command that the README gives for the tests is the one that CI runs.
@@ -74,15 +136,24 @@ mod tests {
     use super::check;
     use crate::Tree;
 
-    const GOOD: [(&str, &str); 6] = [
+    const GOOD: [(&str, &str); 9] = [
         ("Cargo.toml", "[workspace]\nmembers = [\"a\", \"b\"]\n"),
         ("a/Cargo.toml", "[package]\nname = \"lockstep-a\"\n"),
         ("b/Cargo.toml", "[package]\nname = \"lockstep-b\"\n"),
         ("ARCHITECTURE.md", "`a` and `lockstep-b`.\n"),
         (
             "README.md",
-            "```sh\ncargo test --workspace   # everything\n```\n",
+            "```sh\ncargo test --workspace   # everything\n```\n![one](docs/pictures/one.svg) [pictures](docs/pictures/)\n",
         ),
+        (
+            "docs/http.md",
+            "| POST `/a`, `/a/{id}` | says `/no` |\n| `Call` | a call |\n",
+        ),
+        (
+            "tokenizer-manager/src/http.rs",
+            "Router::new().route(\"/a\", post(a))\n.route(\n    \"/a/{*id}\", get(b))\n",
+        ),
+        ("docs/pictures/one.svg", "<svg/>\n"),
         (".ci/run", "set -e\ncargo test --workspace\n"),
     ];
 
@@ -98,6 +169,7 @@ mod tests {
     #[test]
     fn finds_broken_promises() {
         let long = "`a` and `b`\n".repeat(201);
+        let wordy = format!("cargo test --workspace\n{}", "word\n".repeat(100));
         for (path, text, expected) in [
             ("ARCHITECTURE.md", None, "ARCHITECTURE.md: missing"),
             (
@@ -115,6 +187,23 @@ mod tests {
                 "README.md",
                 Some("Run the tests.\n"),
                 "no line that starts with `cargo test`",
+            ),
+            ("README.md", Some(wordy.as_str()), "101 lines, at most 100"),
+            (
+                "README.md",
+                Some("cargo test --workspace\n![a](docs/pictures/two.svg)\n"),
+                "links to `docs/pictures/two.svg`",
+            ),
+            ("docs/http.md", None, "docs/http.md: missing"),
+            (
+                "docs/http.md",
+                Some("| `/a` | |\n"),
+                "does not mention the route /a/{id}",
+            ),
+            (
+                "docs/http.md",
+                Some("| `/a`, `/a/{id}`, `/b` | |\n"),
+                "names /b, which is no route",
             ),
             (".ci/run", None, ".ci/run: missing"),
             (

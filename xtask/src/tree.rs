@@ -81,6 +81,15 @@ impl Tree {
         self.files.get(path).map(String::as_str)
     }
 
+    /// Whether there is a text file or a folder of them at `path`.
+    #[must_use]
+    pub fn has(&self, path: &str) -> bool {
+        let below = format!("{path}/");
+        self.files
+            .keys()
+            .any(|file| file == path || file.starts_with(&below))
+    }
+
     fn read_below(&mut self, directory: &Path, prefix: &str) -> anyhow::Result<()> {
         let at = || format!("read {}", directory.display());
         for entry in fs::read_dir(directory).with_context(at)? {

@@ -40,13 +40,13 @@ pub(crate) fn algorithms() -> Algorithms {
     Registry::<CpuBackend>::builtin().algorithms()
 }
 
-/// The README's examples of speculation, with the demo models in the places of
+/// The examples of docs/speculation.md, with the demo models in the places of
 /// the folders.
 #[test]
-fn the_readmes_examples_are_good_configurations() {
+fn the_documented_examples_are_good_configurations() {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
     let folder = |name: &str| models.join(name).display().to_string();
-    let text = include_str!("../../../README.md").replace("\\\n", "");
+    let text = include_str!("../../../docs/speculation.md").replace("\\\n", "");
     let mut found = Vec::new();
     for line in text
         .lines()

@@ -13,6 +13,7 @@ mod hang;
 mod keys;
 mod limits;
 mod load;
+mod metrics;
 mod native;
 mod nodes;
 mod operators;

@@ -1,0 +1,111 @@
+//! `docs/flags.md`, written from the definition of the command line.
+
+use std::fmt::Write;
+
+use clap::{Arg, Command, CommandFactory};
+use expect_test::expect_file;
+
+use super::Cli;
+
+const HEAD: &str = "\
+# Every flag
+
+Generated from the definition of the command line, as `lockstep COMMAND --help` shows it: after a change, \
+`UPDATE_EXPECT=1 cargo test -p lockstep reference` writes this page anew.
+
+Each flag of `serve` is also an environment variable, `LOCKSTEP_` and its name in capitals, and a key of the file that \
+`--config` names; a flag wins over the environment, the environment over the file.
+What a value resolves to with a model on this machine, `lockstep config` prints.
+";
+
+#[test]
+fn every_flag_stands_in_its_reference() {
+    let program = Cli::command();
+    let mut page = HEAD.to_owned();
+    for command in program.get_subcommands() {
+        // `config` takes what `serve` takes; roles are started by the launcher.
+        if !command.is_hide_set() && command.get_name() != "config" {
+            section(&mut page, "lockstep", command);
+        }
+    }
+    expect_file![concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/flags.md")].assert_eq(&page);
+}
+
+/// One command, its commands included, with a table for each group of flags.
+fn section(page: &mut String, parents: &str, command: &Command) {
+    let name = format!("{parents} {}", command.get_name());
+    let about = command.get_long_about().or(command.get_about());
+    let about = about.map_or_else(String::new, ToString::to_string);
+    let _ = write!(page, "\n## `{name}`\n\n{about}\n");
+    let mut heading = None;
+    let shown = |arg: &&Arg| !arg.is_hide_set() && arg.get_id() != "help";
+    for arg in command.get_arguments().filter(shown) {
+        let group = arg.get_help_heading().unwrap_or_default();
+        if heading != Some(group) {
+            heading = Some(group);
+            if !group.is_empty() {
+                let _ = write!(page, "\n### {group}\n");
+            }
+            page.push_str("\n| Flag | Meaning |\n|---|---|\n");
+        }
+        let _ = writeln!(page, "| `{}` | {} |", synopsis(arg), meaning(arg));
+    }
+    for inner in command.get_subcommands() {
+        section(page, &name, inner);
+    }
+}
+
+/// The flag with its value: `--port PORT`, `--dtype auto|bfloat16|float32`.
+fn synopsis(arg: &Arg) -> String {
+    let mut text = match (arg.get_long(), arg.get_short()) {
+        (Some(long), Some(short)) => format!("-{short}, --{long}"),
+        (Some(long), None) => format!("--{long}"),
+        _ => String::new(),
+    };
+    if arg.get_action().takes_values() {
+        let values: Vec<_> = arg.get_possible_values();
+        let value = if values.is_empty() {
+            let names = arg.get_value_names().unwrap_or_default();
+            names.iter().map(ToString::to_string).collect::<Vec<_>>()
+        } else {
+            let shown = values.iter().filter(|value| !value.is_hide_set());
+            vec![
+                shown
+                    .map(|value| value.get_name())
+                    .collect::<Vec<_>>()
+                    .join("\\|"),
+            ]
+        };
+        let value = value.join(" ");
+        if text.is_empty() {
+            text = value;
+        } else {
+            let _ = write!(text, " {value}");
+        }
+    }
+    text
+}
+
+/// The whole help, in one line.
+fn meaning(arg: &Arg) -> String {
+    let help = arg.get_long_help().or(arg.get_help());
+    let help = help.map_or_else(String::new, ToString::to_string);
+    let mut text = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for value in arg.get_possible_values() {
+        if let (false, Some(help)) = (value.is_hide_set(), value.get_help()) {
+            let _ = write!(text, " `{}`: {help}", value.get_name());
+            if !text.ends_with('.') {
+                text.push('.');
+            }
+        }
+    }
+    if !arg.get_default_values().is_empty() && !text.contains("[default") {
+        let values: Vec<_> = arg
+            .get_default_values()
+            .iter()
+            .map(|value| value.to_string_lossy())
+            .collect();
+        let _ = write!(text, " [default: {}]", values.join(", "));
+    }
+    text.replace('|', "\\|").replace("\\\\|", "\\|")
+}

@@ -1,0 +1,56 @@
+//! The page of metrics says what a server really reports.
+
+use std::fmt::Write;
+
+use expect_test::expect_file;
+use lockstep_proto::pb::lockstep::{GetModelInfoRequest, inference_client::InferenceClient};
+use lockstep_tests::{body::chat, turns};
+use serde_json::json;
+
+use crate::shared;
+
+const HEAD: &str = "\
+# Metrics
+
+`/metrics` on the HTTP port answers in Prometheus' text format.
+Generated from a server's answer: after a change, `UPDATE_EXPECT=1 cargo test -p lockstep-tests metrics` writes this page anew.
+
+With `--tokenizer-managers N` it answers for the one that took the scrape and says which in the label `tokenizer_manager`; figures without that label are the engine's, the same in all.
+Series whose name has `spec_` are there where the server speculates; those by `position` count draft positions from 1.
+
+| Name | Kind | Meaning |
+|---|---|---|
+";
+
+#[tokio::test]
+async fn every_series_stands_on_the_page_of_metrics() {
+    let (_turn, server) = (turns::shared().await, shared().await);
+    // Every kind of request once, so that all series exist.
+    let body = chat("Count from 3 to 12.", &json!({"max_tokens": 9}));
+    server.ok("/v1/chat/completions", &body).await;
+    let address = format!("http://127.0.0.1:{}", server.grpc_port);
+    let mut grpc = InferenceClient::connect(address).await.expect("gRPC");
+    let info = grpc.get_model_info(GetModelInfoRequest {}).await;
+    info.expect("an answer");
+
+    let text = server.get("/metrics").await.text;
+    let comment = |word: &str| {
+        let start = format!("# {word} ");
+        let lines = text
+            .lines()
+            .filter_map(move |line| line.strip_prefix(&start));
+        lines
+            .filter_map(|rest| rest.split_once(' '))
+            .collect::<Vec<_>>()
+    };
+    let helps = comment("HELP");
+    let mut kinds = comment("TYPE");
+    kinds.sort_unstable();
+    let mut page = HEAD.to_owned();
+    for (name, kind) in kinds {
+        let help = helps.iter().find(|(of, _)| *of == name);
+        let (_, help) = help.unwrap_or_else(|| panic!("{name} says nothing of itself"));
+        let _ = writeln!(page, "| `{name}` | {kind} | {help} |");
+    }
+    expect_file![concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md")].assert_eq(&page);
+}
