@@ -34,7 +34,7 @@ const PROBE_EVERY: Duration = Duration::from_secs(10);
 /// server has is an error.
 ///
 /// # Errors
-/// Those of resolving and binding.
+/// The address does not resolve, or cannot be bound.
 pub fn listen(host: &str, port: u16, shared: bool) -> io::Result<TcpListener> {
     let address = resolve(host, port)?;
     let socket = Socket::new(
@@ -57,16 +57,16 @@ fn resolve(host: &str, port: u16) -> io::Result<SocketAddr> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address")))
 }
 
-/// The connections that one process serves at once, whatever they speak.
+/// Limits the connections that one process serves at once, HTTP and gRPC together.
 #[derive(Debug, Clone)]
-pub struct Places {
+pub struct ConnectionPermits {
     permits: Arc<Semaphore>,
-    /// How many there are.
+    /// Permits in all.
     pub limit: usize,
 }
 
-impl Places {
-    /// Places for `limit` connections.
+impl ConnectionPermits {
+    /// Permits for `limit` connections.
     pub fn new(limit: usize) -> Self {
         let limit = limit.min(Semaphore::MAX_PERMITS);
         Self {
@@ -75,8 +75,8 @@ impl Places {
         }
     }
 
-    /// One place, held until it is dropped; `None` when all are taken.
-    pub fn take(&self) -> Option<OwnedSemaphorePermit> {
+    /// One permit, held until it is dropped; `None` when all are taken.
+    pub fn try_acquire(&self) -> Option<OwnedSemaphorePermit> {
         self.permits.clone().try_acquire_owned().ok()
     }
 }
@@ -99,7 +99,7 @@ pub async fn accept(listener: &TcpListener) -> TcpStream {
     }
 }
 
-/// Events leave at once, and peers that vanished or stopped reading are noticed.
+/// Sends small events at once, and notices peers that vanished or stopped reading.
 fn tune(stream: &TcpStream) -> io::Result<()> {
     // Without it each small event would wait for the acknowledgement of the last.
     stream.set_nodelay(true)?;
@@ -111,34 +111,34 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(STALL_TIMEOUT))
 }
 
-/// All connections of a listener that find a place. Those beyond the limit are
-/// closed: gRPC has no words before a connection stands, and clients take it
-/// for UNAVAILABLE.
+/// The connections of a listener that get a permit. Those beyond the limit are
+/// closed: gRPC sends no status before a connection is established, and its
+/// clients report UNAVAILABLE.
 pub fn incoming(
     listener: TcpListener,
-    places: Places,
+    permits: ConnectionPermits,
 ) -> impl Stream<Item = io::Result<Connection>> {
-    stream::unfold((listener, places), |(listener, places)| async move {
+    stream::unfold((listener, permits), |(listener, permits)| async move {
         loop {
             let stream = accept(&listener).await;
-            let Some(place) = places.take() else {
-                tracing::debug!(limit = places.limit, "a connection beyond the limit");
+            let Some(permit) = permits.try_acquire() else {
+                tracing::debug!(limit = permits.limit, "a connection beyond the limit");
                 continue;
             };
             let connection = Connection {
                 stream,
-                _place: place,
+                _permit: permit,
             };
-            return Some((Ok(connection), (listener, places)));
+            return Some((Ok(connection), (listener, permits)));
         }
     })
 }
 
-/// A connection and its place.
+/// A connection and its permit.
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Connected for Connection {

@@ -1,21 +1,21 @@
-//! Whether requests are let in, and how many are inside.
+//! Admission to this process: open, draining or halted, and how many requests run.
 
 use lockstep_types::request::{ErrorKind, RequestError};
 use tokio::sync::watch;
 use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 
-/// What the process lets in.
+/// What the process admits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GateState {
-    /// Everything.
+    /// New requests are admitted.
     Open,
-    /// Nothing new; what is inside finishes.
+    /// No new requests; those that run finish.
     Draining,
-    /// Nothing; what is inside ends with an error.
+    /// No new requests; those that run end with an error.
     Halted,
 }
 
-/// The door that every generating request passes.
+/// Admits generating requests and counts those that run.
 #[derive(Debug)]
 pub struct Gate {
     state: watch::Sender<GateState>,
@@ -35,12 +35,12 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// Lets one request in.
+    /// Admits one request.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] while draining and after.
     pub fn enter(&self) -> Result<Ticket, RequestError> {
-        // Taken before the state is read: whoever drains sees this request inside.
+        // Taken before the state is read: a drain that starts now waits for this request.
         let ticket = self.inside.token();
         match self.state() {
             GateState::Open => Ok(ticket),
@@ -51,17 +51,17 @@ impl Gate {
         }
     }
 
-    /// What is let in now.
+    /// The state now.
     pub fn state(&self) -> GateState {
         *self.state.borrow()
     }
 
-    /// Follows the state.
+    /// A receiver that is notified when the state changes.
     pub fn subscribe(&self) -> watch::Receiver<GateState> {
         self.state.subscribe()
     }
 
-    /// Stops letting requests in; a halted gate stays halted.
+    /// Stops admitting requests; a halted gate stays halted.
     pub fn close(&self, state: GateState) {
         self.state.send_if_modified(|now| {
             let change = *now != GateState::Halted && *now != state;
@@ -72,12 +72,12 @@ impl Gate {
         });
     }
 
-    /// Requests inside.
+    /// Requests that run.
     pub fn inside(&self) -> usize {
         self.inside.len()
     }
 
-    /// Waits until nobody is inside; meant for a closed gate.
+    /// Waits until no request runs. The gate must be closed.
     pub async fn empty(&self) {
         self.inside.close();
         self.inside.wait().await;
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_draining_gate_lets_nobody_in_and_waits_for_those_inside() {
+    async fn a_draining_gate_admits_nothing_and_waits_for_what_runs() {
         let gate = Gate::default();
         let ticket = gate.enter().expect("open");
         gate.close(GateState::Draining);

@@ -17,11 +17,11 @@ use timing::Timing;
 use tokio::time::{Instant, Sleep};
 
 use crate::{
-    engine::Engine,
+    app::App,
     error::{ApiError, ApiResult},
     gate::Ticket,
-    scheduler::RequestHandle,
-    submission::Draft,
+    scheduler_client::RequestHandle,
+    submission::GenerateSpec,
 };
 
 /// Prompt tokens that the first output token is decoded after: enough for a
@@ -30,18 +30,18 @@ const CONTEXT_TOKENS: usize = 8;
 /// The scheduler ends a request at its time limit; this much later it is taken to hang.
 const TIMEOUT_MARGIN: Duration = Duration::from_secs(5);
 
-/// What one step brought for a client.
+/// What a client gets of one step.
 #[derive(Debug, Clone, Default)]
 pub struct Delta {
     /// Text to show now.
     pub text: String,
     /// Tokens whose text began to show, in order.
     pub tokens: Vec<OutputToken>,
-    /// Of the prompt, once, when asked for.
+    /// The prompt's log-probabilities, once, when asked for.
     pub prompt_logprobs: Vec<TokenLogprob>,
     /// Tokens generated so far.
     pub completion_tokens: u32,
-    /// What the weights are called that it comes of; `None` = the first ones.
+    /// The version of the weights that computed it; `None` = the first ones.
     pub weight_version: Option<Arc<str>>,
     /// With the last delta.
     pub end: Option<End>,
@@ -50,13 +50,13 @@ pub struct Delta {
 /// How a choice ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
-    /// Why.
+    /// Why it ended.
     pub reason: FinishReason,
-    /// What exactly, after [`FinishReason::Stop`].
+    /// What matched, after [`FinishReason::Stop`].
     pub matched: Option<Matched>,
-    /// Its counts.
+    /// Token counts.
     pub usage: Usage,
-    /// What speculation brought; `None` where nothing was verified.
+    /// Counts of speculative decoding; `None` where nothing was verified.
     pub speculation: Option<SpeculationUsage>,
 }
 
@@ -85,19 +85,19 @@ pub struct GenerationOptions {
 }
 
 impl GenerationOptions {
-    /// From a checked draft.
+    /// From a request that passed its checks.
     pub fn new(
-        draft: &Draft,
+        spec: &GenerateSpec,
         sampling: &SamplingParams,
         ticket: Arc<Ticket>,
         arrived: Instant,
     ) -> ApiResult<Self> {
         Ok(Self {
-            stops: draft.stops.clone().into(),
-            include_stop: draft.include_stop,
-            skip_special_tokens: draft.skip_special_tokens,
+            stops: spec.stops.clone().into(),
+            include_stop: spec.include_stop,
+            skip_special_tokens: spec.skip_special_tokens,
             min_tokens: sampling.min_new_tokens as usize,
-            timeout_ms: draft.timeout_ms,
+            timeout_ms: spec.timeout_ms,
             arrived,
             ticket,
         })
@@ -127,14 +127,14 @@ impl Generation {
     /// # Errors
     /// 400 for stop strings that cannot be matched.
     pub fn new(
-        engine: &Engine,
+        app: &App,
         handle: RequestHandle,
         prompt: Arc<[u32]>,
         options: &GenerationOptions,
     ) -> ApiResult<Self> {
         let from = prompt.len().saturating_sub(CONTEXT_TOKENS);
         let text = OutputText::new(
-            engine.text.tokenizer.clone(),
+            app.text.tokenizer.clone(),
             OutputOptions {
                 skip_special_tokens: options.skip_special_tokens,
                 stops: &options.stops,
@@ -147,7 +147,7 @@ impl Generation {
         let own = options
             .timeout_ms
             .map(|ms| Duration::from_millis(ms.into()));
-        let limit = own.or(engine.config.timeouts.request_s.map(Duration::from_secs));
+        let limit = own.or(app.config.timeouts.request_s.map(Duration::from_secs));
         Ok(Self {
             handle,
             text,
@@ -156,7 +156,7 @@ impl Generation {
             stops: Arc::clone(&options.stops),
             deadline: limit
                 .map(|limit| Box::pin(tokio::time::sleep(limit.saturating_add(TIMEOUT_MARGIN)))),
-            timing: Timing::new(engine.metrics.latencies(), options.arrived),
+            timing: Timing::new(app.metrics.latencies(), options.arrived),
             include_stop: options.include_stop,
             ended_by_token: false,
             ended: false,
@@ -168,7 +168,7 @@ impl Generation {
     /// after an error or an `end`.
     ///
     /// # Errors
-    /// Whatever ended the request other than well.
+    /// The scheduler's error, or 408 beyond the request's time limit.
     pub async fn next(&mut self) -> ApiResult<Delta> {
         loop {
             let output = self.receive().await?;
@@ -198,7 +198,7 @@ impl Generation {
     /// Waits for the end and joins all deltas.
     ///
     /// # Errors
-    /// Whatever ended the request other than well.
+    /// The scheduler's error, or 408 beyond the request's time limit.
     pub async fn complete(mut self) -> ApiResult<(Delta, End)> {
         let mut whole = Delta::default();
         loop {

@@ -25,8 +25,8 @@ use tonic::{Request, Response, Status, service::InterceptorLayer, transport::Ser
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 use crate::{
-    accept::{self, Places},
-    engine::Engine,
+    accept::{self, ConnectionPermits},
+    app::App,
     error::ApiError,
     http::check_key,
 };
@@ -35,22 +35,22 @@ use crate::{
 const SERVICE: &str = "lockstep.v1.Inference";
 
 /// The public service.
-struct Front {
-    engine: Arc<Engine>,
+struct InferenceService {
+    app: Arc<App>,
 }
 
 /// Serves until `close`, then lets open calls end.
 ///
 /// # Errors
-/// Those of the transport.
+/// The transport failed, or the reflection service could not be built.
 pub async fn serve(
-    engine: Arc<Engine>,
+    app: Arc<App>,
     listener: TcpListener,
-    places: Places,
+    permits: ConnectionPermits,
     close: CancellationToken,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let (reporter, health) = tonic_health::server::health_reporter();
-    // Until the engine is asked: tonic's own default is SERVING.
+    // tonic's default is SERVING; nothing is known before the first check.
     for service in ["", SERVICE] {
         reporter
             .set_service_status(service, ServingStatus::NotServing)
@@ -59,12 +59,10 @@ pub async fn serve(
     // Older tools (grpcurl before 1.9, grpcio-reflection) speak v1alpha only.
     let newer = reflection().build_v1()?;
     let older = reflection().build_v1alpha()?;
-    let inference = InferenceServer::new(Front {
-        engine: engine.clone(),
-    })
-    .max_decoding_message_size(PUBLIC_MESSAGE_BYTES)
-    .max_encoding_message_size(PUBLIC_ANSWER_BYTES);
-    let key = engine.api_key.clone();
+    let inference = InferenceServer::new(InferenceService { app: app.clone() })
+        .max_decoding_message_size(PUBLIC_MESSAGE_BYTES)
+        .max_encoding_message_size(PUBLIC_ANSWER_BYTES);
+    let key = app.api_key.clone();
     let authorized = tower::ServiceBuilder::new()
         .layer(InterceptorLayer::new(move |request: Request<()>| {
             let shown = request.metadata().get("authorization");
@@ -73,8 +71,8 @@ pub async fn serve(
             Ok(request)
         }))
         .service(inference);
-    let header_bytes = u32::try_from(engine.config.server.limits.header_bytes);
-    let watcher = tokio::spawn(report(engine, reporter, close.clone()));
+    let header_bytes = u32::try_from(app.config.server.limits.header_bytes);
+    let health_reports = tokio::spawn(report_health(app, reporter, close.clone()));
     let served = Server::builder()
         .max_concurrent_streams(PUBLIC_CONCURRENT_STREAMS)
         .http2_max_header_list_size(header_bytes.unwrap_or(u32::MAX))
@@ -83,9 +81,9 @@ pub async fn serve(
         .add_service(newer)
         .add_service(older)
         .add_service(authorized)
-        .serve_with_incoming_shutdown(accept::incoming(listener, places), close.cancelled_owned())
+        .serve_with_incoming_shutdown(accept::incoming(listener, permits), close.cancelled_owned())
         .await;
-    watcher.abort();
+    health_reports.abort();
     Ok(served?)
 }
 
@@ -100,12 +98,12 @@ fn reflection() -> tonic_reflection::server::Builder<'static> {
 
 /// SERVING while requests are let in and steps run on every rank. On `close`,
 /// open watches end, which would hold up the server's end otherwise.
-async fn report(engine: Arc<Engine>, mut reporter: HealthReporter, close: CancellationToken) {
-    let limit = Duration::from_secs(engine.config.timeouts.health_s);
+async fn report_health(app: Arc<App>, mut reporter: HealthReporter, close: CancellationToken) {
+    let limit = Duration::from_secs(app.config.timeouts.health_s);
     let mut period = tokio::time::interval(limit.max(Duration::from_secs(1)));
     period.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut gate = engine.gate.subscribe();
-    let mut link = engine.scheduler.state();
+    let mut gate = app.gate.subscribe();
+    let mut link = app.scheduler.state();
     // One that the last check did not see makes it worthless.
     let mut changed = async || {
         tokio::select! {
@@ -118,7 +116,7 @@ async fn report(engine: Arc<Engine>, mut reporter: HealthReporter, close: Cancel
         let healthy = tokio::select! {
             biased;
             open = changed() => if open { continue } else { break },
-            health = engine.healthy(false) => health.is_ok(),
+            health = app.healthy(false) => health.is_ok(),
         };
         let status = match healthy {
             true => ServingStatus::Serving,
@@ -140,15 +138,15 @@ async fn report(engine: Arc<Engine>, mut reporter: HealthReporter, close: Cancel
 type Answers = Pin<Box<dyn Stream<Item = Result<GenerateResponse, Status>> + Send>>;
 
 #[tonic::async_trait]
-impl Inference for Front {
+impl Inference for InferenceService {
     type GenerateStream = Answers;
 
     async fn generate(
         &self,
         request: Request<GenerateRequest>,
     ) -> Result<Response<Answers>, Status> {
-        self.engine.metrics.called("Generate");
-        let answers = generate::generate(&self.engine, request.into_inner()).await;
+        self.app.metrics.called("Generate");
+        let answers = generate::generate(&self.app, request.into_inner()).await;
         answers.map(Response::new).map_err(ApiError::into_status)
     }
 
@@ -156,12 +154,12 @@ impl Inference for Front {
         &self,
         request: Request<AbortRequest>,
     ) -> Result<Response<AbortResponse>, Status> {
-        self.engine.metrics.called("Abort");
+        self.app.metrics.called("Abort");
         let id = request.into_inner().request_id;
         if id.is_empty() {
             return Err(ApiError::invalid("request_id", "'request_id' is missing.").into_status());
         }
-        let found = self.engine.scheduler.abort(Some(id)).await > 0;
+        let found = self.app.scheduler.abort(Some(id)).await > 0;
         Ok(Response::new(AbortResponse { found }))
     }
 
@@ -169,8 +167,8 @@ impl Inference for Front {
         &self,
         request: Request<TokenizeRequest>,
     ) -> Result<Response<TokenizeResponse>, Status> {
-        self.engine.metrics.called("Tokenize");
-        info::tokenize(&self.engine, request.into_inner())
+        self.app.metrics.called("Tokenize");
+        info::tokenize(&self.app, request.into_inner())
             .await
             .map(Response::new)
             .map_err(ApiError::into_status)
@@ -180,8 +178,8 @@ impl Inference for Front {
         &self,
         request: Request<DetokenizeRequest>,
     ) -> Result<Response<DetokenizeResponse>, Status> {
-        self.engine.metrics.called("Detokenize");
-        info::detokenize(&self.engine, request.into_inner())
+        self.app.metrics.called("Detokenize");
+        info::detokenize(&self.app, request.into_inner())
             .await
             .map(Response::new)
             .map_err(ApiError::into_status)
@@ -191,16 +189,16 @@ impl Inference for Front {
         &self,
         _: Request<GetModelInfoRequest>,
     ) -> Result<Response<GetModelInfoResponse>, Status> {
-        self.engine.metrics.called("GetModelInfo");
-        Ok(Response::new(info::model(&self.engine)))
+        self.app.metrics.called("GetModelInfo");
+        Ok(Response::new(info::model(&self.app)))
     }
 
     async fn get_server_info(
         &self,
         _: Request<GetServerInfoRequest>,
     ) -> Result<Response<GetServerInfoResponse>, Status> {
-        self.engine.metrics.called("GetServerInfo");
-        info::server(&self.engine)
+        self.app.metrics.called("GetServerInfo");
+        info::server(&self.app)
             .await
             .map(Response::new)
             .map_err(ApiError::into_status)

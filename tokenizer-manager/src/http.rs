@@ -12,6 +12,7 @@ mod middleware;
 mod models;
 mod native;
 mod openai;
+mod sampling;
 mod serve;
 mod sse;
 mod tokenize;
@@ -32,12 +33,12 @@ pub use serve::Connections;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{
-    engine::Engine,
+    app::App,
     error::{ApiError, ApiResult},
 };
 
-/// All routes of `engine`.
-pub fn router(engine: Arc<Engine>) -> Router {
+/// All routes.
+pub fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/", get(info::index))
         .route("/v1/chat/completions", post(chat::create))
@@ -69,15 +70,12 @@ pub fn router(engine: Arc<Engine>) -> Router {
         .route("/metrics", get(admin::metrics))
         .fallback(any(unknown))
         .method_not_allowed_fallback(wrong_method)
-        .layer(from_fn_with_state(engine.clone(), middleware::authorize))
-        .layer(from_fn_with_state(
-            engine.clone(),
-            middleware::limit_headers,
-        ))
+        .layer(from_fn_with_state(app.clone(), middleware::authorize))
+        .layer(from_fn_with_state(app.clone(), middleware::limit_headers))
         .layer(CatchPanicLayer::custom(middleware::panicked))
         .layer(from_fn(access::log))
-        .layer(from_fn_with_state(engine.clone(), middleware::identify))
-        .with_state(engine)
+        .layer(from_fn_with_state(app.clone(), middleware::identify))
+        .with_state(app)
 }
 
 async fn unknown(request: Request) -> ApiError {

@@ -1,12 +1,12 @@
 //! The tokenizer-manager process: HTTP and gRPC front of the engine.
 //!
 //! ```text
-//! chat, completions, /generate, gRPC ──▶ Draft ──▶ Submission ──▶ Scheduler (one stream)
-//!                                                      │
-//!                         SSE, JSON, gRPC ◀── Delta ◀── Generation (one per choice)
+//! chat, completions, /generate, gRPC ──▶ GenerateSpec ──▶ Submission ──▶ SchedulerClient (one stream)
+//!                                                             │
+//!                                SSE, JSON, gRPC ◀── Delta ◀── Generation (one per choice)
 //! ```
 //!
-//! A surface turns what it parsed into a [`submission::Draft`]; checks, tokens
+//! A surface turns what it parsed into a [`submission::GenerateSpec`]; checks, tokens
 //! and limits are the same for all of them. A [`generation::Generation`] turns
 //! the scheduler's tokens into text and aborts its request when it is dropped,
 //! so a client that leaves, by whatever way, costs nothing from then on.
@@ -14,18 +14,18 @@
 #![forbid(unsafe_code)]
 
 pub mod accept;
-pub mod engine;
+pub mod app;
 pub mod error;
 pub mod gate;
 pub mod generation;
 pub mod grpc;
 pub mod http;
 pub mod metrics;
+mod request_stats;
 pub mod run;
-pub mod scheduler;
+pub mod scheduler_client;
 pub mod stall;
 pub mod submission;
-mod tally;
 pub mod text;
 
 pub use run::{Listeners, RunError, run, serve_on};

@@ -1,4 +1,4 @@
-//! What this process measures, and what it tells Prometheus of the scheduler.
+//! This process's Prometheus metrics, and those of the scheduler beside them.
 
 mod engine_gauges;
 
@@ -19,7 +19,7 @@ const SECONDS: &[f64] = &[
     10.0, 20.0, 40.0, 80.0, 160.0, 640.0,
 ];
 
-/// How often histograms are tidied up, so that they stay small without a scraper.
+/// How often histograms are compacted, so that they stay small without a scraper.
 pub const UPKEEP: Duration = Duration::from_secs(5);
 
 /// The recorder of this process. Its handles are made once: recording a value
@@ -55,7 +55,7 @@ impl Metrics {
     /// may share one port, and a scrape reaches any of them.
     ///
     /// # Errors
-    /// Never with these constants; the exporter checks them.
+    /// [`BuildError`] for bucket bounds that the exporter refuses.
     pub fn new(index: usize) -> Result<Self, BuildError> {
         let recorder = PrometheusBuilder::new()
             .set_buckets(SECONDS)?
@@ -98,7 +98,7 @@ impl Metrics {
         self.handle.render()
     }
 
-    /// Sorts what came in since the last call into buckets.
+    /// Moves the values since the last call into buckets.
     pub fn upkeep(&self) {
         self.handle.run_upkeep();
     }

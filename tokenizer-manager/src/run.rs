@@ -8,12 +8,12 @@ use tokio::{net::TcpListener, runtime};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    accept::{self, Places},
-    engine::{Engine, now},
+    accept::{self, ConnectionPermits},
+    app::{App, now},
     gate::{Gate, GateState},
     grpc, http,
     metrics::{Metrics, UPKEEP},
-    scheduler::{LinkOptions, LinkState, Scheduler},
+    scheduler_client::{LinkOptions, LinkState, SchedulerClient},
     text::Text,
 };
 
@@ -116,21 +116,21 @@ async fn serve(context: RoleContext) -> Result<(), RunError> {
 /// See [`RunError`].
 pub async fn serve_on(context: RoleContext, listeners: Listeners) -> Result<(), RunError> {
     let lifecycle = context.link.lifecycle().clone();
-    let (engine, link) = build(&context, lifecycle.halt.clone())?;
+    let (app, link) = build(&context, lifecycle.halt.clone())?;
     let link = tokio::spawn(link);
-    let upkeep = tokio::spawn(upkeep(engine.clone()));
+    let upkeep = tokio::spawn(upkeep(app.clone()));
     let close = CancellationToken::new();
     let address = listeners.http.local_addr().ok();
-    let mut servers = tokio::spawn(servers(engine.clone(), listeners, close.clone()));
+    let mut servers = tokio::spawn(servers(app.clone(), listeners, close.clone()));
     let served = tokio::select! {
-        served = lead(&engine, &context, &lifecycle, address) => served,
+        served = run_until_shutdown(&app, &context, &lifecycle, address) => served,
         ended = &mut servers => Err(RunError::Grpc(match ended {
             Ok(Err(error)) => error,
             Ok(Ok(())) => "it ended by itself".to_owned(),
             Err(error) => error.to_string(),
         })),
     };
-    engine.gate.close(match lifecycle.halt.is_cancelled() {
+    app.gate.close(match lifecycle.halt.is_cancelled() {
         true => GateState::Halted,
         false => GateState::Draining,
     });
@@ -155,7 +155,7 @@ pub async fn serve_on(context: RoleContext, listeners: Listeners) -> Result<(), 
 fn build(
     context: &RoleContext,
     halt: CancellationToken,
-) -> Result<(Arc<Engine>, impl Future<Output = ()> + Send + use<>), RunError> {
+) -> Result<(Arc<App>, impl Future<Output = ()> + Send + use<>), RunError> {
     let Role::TokenizerManager(index) = context.role else {
         return Err(RunError::Role(context.role));
     };
@@ -165,7 +165,7 @@ fn build(
         return Err(RunError::NoKey);
     }
     let text = Text::load(&config.model.path)?;
-    let (scheduler, link) = Scheduler::new(
+    let (scheduler, link) = SchedulerClient::new(
         LinkOptions {
             socket: context.node.frontend_socket(),
             config_hash: context.config_hash.clone(),
@@ -174,7 +174,7 @@ fn build(
         },
         halt,
     );
-    let engine = Engine {
+    let app = App {
         config_hash: context.config_hash.clone(),
         config,
         index,
@@ -186,17 +186,17 @@ fn build(
         metrics: Metrics::new(index)?,
         started: now(),
     };
-    Ok((Arc::new(engine), link))
+    Ok((Arc::new(app), link))
 }
 
 /// Reports readiness, then waits for the end: drained, halted, or no scheduler to serve with.
-async fn lead(
-    engine: &Engine,
+async fn run_until_shutdown(
+    app: &App,
     context: &RoleContext,
     lifecycle: &Lifecycle,
     address: Option<std::net::SocketAddr>,
 ) -> Result<(), RunError> {
-    let mut state = engine.scheduler.state();
+    let mut state = app.scheduler.state();
     let ended = async {
         tokio::select! {
             () = lifecycle.halt.cancelled() => {}
@@ -213,7 +213,7 @@ async fn lead(
                 tracing::info!(address, "serving");
                 context
                     .link
-                    .ready(&format!("serving {} on http://{address}", engine.model()));
+                    .ready(&format!("serving {} on http://{address}", app.model()));
             }
             LinkState::Incompatible(reason) => return Err(RunError::Incompatible(reason.clone())),
             _ => {}
@@ -224,39 +224,39 @@ async fn lead(
         }
     }
     if lifecycle.halt.is_cancelled() {
-        engine.gate.close(GateState::Halted);
+        app.gate.close(GateState::Halted);
         return Ok(());
     }
-    tracing::info!(inside = engine.gate.inside(), "draining");
-    engine.gate.close(GateState::Draining);
+    tracing::info!(inside = app.gate.inside(), "draining");
+    app.gate.close(GateState::Draining);
     tokio::select! {
-        () = engine.gate.empty() => tracing::info!("drained"),
-        () = lifecycle.halt.cancelled() => engine.gate.close(GateState::Halted),
+        () = app.gate.empty() => tracing::info!("drained"),
+        () = lifecycle.halt.cancelled() => app.gate.close(GateState::Halted),
     }
     Ok(())
 }
 
 async fn servers(
-    engine: Arc<Engine>,
+    app: Arc<App>,
     listeners: Listeners,
     close: CancellationToken,
 ) -> Result<(), String> {
-    let limits = &engine.config.server.limits;
-    let places = Places::new(limits.connections);
+    let limits = &app.config.server.limits;
+    let permits = ConnectionPermits::new(limits.connections);
     let connections = http::Connections {
-        places: places.clone(),
+        permits: permits.clone(),
         header_bytes: limits.header_bytes,
         close: close.clone(),
     };
     let web = async {
         connections
-            .serve(listeners.http, http::router(engine.clone()))
+            .serve(listeners.http, http::router(app.clone()))
             .await;
         Ok(())
     };
     let grpc = async {
         match listeners.grpc {
-            Some(listener) => grpc::serve(engine.clone(), listener, places, close.clone())
+            Some(listener) => grpc::serve(app.clone(), listener, permits, close.clone())
                 .await
                 .map_err(|error| error.to_string()),
             None => Ok(()),
@@ -265,10 +265,10 @@ async fn servers(
     futures::future::try_join(web, grpc).await.map(|_| ())
 }
 
-async fn upkeep(engine: Arc<Engine>) {
+async fn upkeep(app: Arc<App>) {
     let mut ticks = tokio::time::interval(UPKEEP);
     loop {
         ticks.tick().await;
-        engine.metrics.upkeep();
+        app.metrics.upkeep();
     }
 }

@@ -1,25 +1,27 @@
-//! From what a client asked to requests at the scheduler; one path for every surface.
+//! From a [`GenerateSpec`] to requests at the scheduler: checks, tokenization and
+//! limits are the same for every API.
 
 mod check;
 mod context;
-mod draft;
 mod sampling;
 mod seed;
+mod spec;
 mod speculative;
 mod tokenize;
 
 use std::sync::Arc;
 
 pub use check::{count, integer, non_negative};
-pub use draft::{Draft, Fields, Input, LogprobDraft, MaxTokens, SamplingDraft, SpeculativeDraft};
 use lockstep_types::{
     request::Request,
     sampling::{LogprobParams, SamplingParams},
 };
+pub use sampling::SamplingSpec;
+pub use spec::{FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, SpeculativeSpec};
 use tokio::time::Instant;
 
 use crate::{
-    engine::Engine,
+    app::App,
     error::{ApiError, ApiResult},
     generation::{Generation, GenerationOptions},
 };
@@ -35,7 +37,7 @@ pub struct Submission {
     pub generations: Vec<Generation>,
 }
 
-/// A request that passed every check but is not submitted yet.
+/// What the checks that need no tokenizer make of a [`GenerateSpec`].
 #[derive(Debug)]
 struct Checked {
     sampling: SamplingParams,
@@ -46,35 +48,36 @@ struct Checked {
 }
 
 impl Submission {
-    /// Checks, tokenizes and submits. Nothing is queued unless all of it is
-    /// right; dropping the future or the result aborts what was submitted.
+    /// Checks, tokenizes and submits. Nothing is submitted unless every choice is
+    /// valid; dropping the future or the result aborts what was submitted.
     ///
     /// # Errors
-    /// Everything a request can be refused for.
-    pub async fn new(engine: &Engine, draft: Draft) -> ApiResult<Self> {
+    /// 400 for a field out of range or a prompt that does not fit, 429 where too
+    /// many requests run and wait, 503 while draining or without a scheduler.
+    pub async fn new(app: &App, spec: GenerateSpec) -> ApiResult<Self> {
         let arrived = Instant::now();
-        let ticket = engine.gate.enter()?;
+        let ticket = app.gate.enter()?;
         let Checked {
             sampling,
             logprobs,
             n,
             seed,
             max_draft_steps,
-        } = check_draft(engine, &draft)?;
-        let prompts = tokenize::tokenize(engine, &draft).await?;
-        check::tokens(&draft, &prompts, n, &engine.config.schedule)?;
+        } = check_spec(app, &spec)?;
+        let prompts = tokenize::tokenize(app, &spec).await?;
+        check::tokens(&spec, &prompts, n, &app.config.schedule)?;
         let lengths = prompts
             .iter()
-            .map(|prompt| context::max_new_tokens(engine, &draft, prompt.len()))
+            .map(|prompt| context::max_new_tokens(app, &spec, prompt.len()))
             .collect::<ApiResult<Vec<u32>>>()?;
         let ticket = Arc::new(ticket);
-        let options = GenerationOptions::new(&draft, &sampling, Arc::clone(&ticket), arrived)?;
+        let options = GenerationOptions::new(&spec, &sampling, Arc::clone(&ticket), arrived)?;
         let mut generations = Vec::with_capacity(prompts.len() * n);
         for (prompt, max_new_tokens) in prompts.iter().zip(lengths) {
             let seeds = seed::seeds(seed, n);
             for seed in seeds {
                 let request = Request {
-                    trace_id: draft.trace_id.clone(),
+                    trace_id: spec.trace_id.clone(),
                     input_ids: prompt.to_vec(),
                     sampling: SamplingParams {
                         seed,
@@ -82,16 +85,16 @@ impl Submission {
                     },
                     logprobs: logprobs_within(logprobs, prompt.len()),
                     max_new_tokens,
-                    priority: draft.priority.unwrap_or(0),
-                    timeout_ms: draft.timeout_ms,
+                    priority: spec.priority.unwrap_or(0),
+                    timeout_ms: spec.timeout_ms,
                     max_draft_steps,
                 };
-                let handle = engine.scheduler.submit(request)?;
-                generations.push(Generation::new(engine, handle, prompt.clone(), &options)?);
+                let handle = app.scheduler.submit(request)?;
+                generations.push(Generation::new(app, handle, prompt.clone(), &options)?);
             }
         }
         tracing::debug!(
-            request = draft.trace_id,
+            request = spec.trace_id,
             prompts = prompts.len(),
             n,
             "submitted"
@@ -105,31 +108,31 @@ impl Submission {
 }
 
 /// Every check that needs no tokenizer.
-fn check_draft(engine: &Engine, draft: &Draft) -> ApiResult<Checked> {
-    let limits = &engine.config.server.limits.request;
-    let fields = &draft.fields;
-    if draft.inputs.is_empty() {
+fn check_spec(app: &App, spec: &GenerateSpec) -> ApiResult<Checked> {
+    let limits = &app.config.server.limits.request;
+    let fields = &spec.fields;
+    if spec.inputs.is_empty() {
         return Err(ApiError::invalid(
             fields.input,
             format!("Invalid '{}': it must not be empty.", fields.input),
         ));
     }
-    count(fields.input, draft.inputs.len(), limits.prompts)?;
-    let n = check::choices(draft, limits)?;
-    check::stops(&draft.stops, &fields.name("stop"), limits)?;
-    let sampling = sampling::resolve(&draft.sampling, fields, engine)?;
+    count(fields.input, spec.inputs.len(), limits.prompts)?;
+    let n = check::choices(spec, limits)?;
+    check::stops(&spec.stops, &fields.name("stop"), limits)?;
+    let sampling = sampling::resolve(&spec.sampling, fields, app)?;
     let top = integer(
-        &draft.logprobs.top_field,
-        draft.logprobs.top,
+        &spec.logprobs.top_field,
+        spec.logprobs.top,
         0,
         limits.top_logprobs as i64,
     )?;
     let logprobs = LogprobParams {
-        output: draft.logprobs.output,
+        output: spec.logprobs.output,
         top: u32::try_from(top).unwrap_or(0),
-        prompt_start: draft.logprobs.prompt_start,
+        prompt_start: spec.logprobs.prompt_start,
     };
-    if !engine.config.schedule.priorities && draft.priority.is_some_and(|priority| priority != 0) {
+    if !app.config.schedule.priorities && spec.priority.is_some_and(|priority| priority != 0) {
         return Err(ApiError::unsupported(
             fields.name("priority"),
             "This server was started without priorities; leave 'priority' out or start it with \
@@ -140,15 +143,12 @@ fn check_draft(engine: &Engine, draft: &Draft) -> ApiResult<Checked> {
         sampling,
         logprobs,
         n,
-        seed: draft.sampling.seed,
-        max_draft_steps: speculative::max_draft_steps(
-            draft.speculative,
-            &engine.config.speculation,
-        )?,
+        seed: spec.sampling.seed,
+        max_draft_steps: speculative::max_draft_steps(spec.speculative, &app.config.speculation)?,
     })
 }
 
-/// A start beyond the prompt means no prompt position.
+/// A `prompt_start` beyond the prompt reports no prompt position.
 fn logprobs_within(logprobs: LogprobParams, prompt_len: usize) -> LogprobParams {
     LogprobParams {
         prompt_start: logprobs

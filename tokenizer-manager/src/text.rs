@@ -1,4 +1,4 @@
-//! The model's tokenizer and chat template, and where long texts are worked on.
+//! The model's tokenizer and chat template, and a thread pool for long texts.
 
 use std::{path::Path, sync::Arc};
 
@@ -12,7 +12,7 @@ use crate::error::{ApiError, ApiResult};
 /// millisecond, about what moving them to another thread may take.
 const INLINE_BYTES: usize = 512;
 
-/// Text in and out of tokens.
+/// The model's tokenizer and chat template.
 #[derive(Debug)]
 pub struct Text {
     /// The model's tokenizer.
@@ -130,7 +130,7 @@ impl Pool {
     /// otherwise on another thread once one is free.
     ///
     /// # Errors
-    /// 500 if `work` panics.
+    /// 500 where `work` panics.
     pub async fn run<T, F>(&self, bytes: usize, work: F) -> ApiResult<T>
     where
         T: Send + 'static,
@@ -139,11 +139,11 @@ impl Pool {
         run(&self.prompts, bytes, work).await
     }
 
-    /// The same for what no request's first token waits for: a thread of its
-    /// own, so that long texts never keep prompts waiting.
+    /// Runs `work` on about `bytes` bytes that are no prompt: on one thread of its
+    /// own, so that long texts never delay prompts.
     ///
     /// # Errors
-    /// 500 if `work` panics.
+    /// 500 where `work` panics.
     pub async fn run_aside<T, F>(&self, bytes: usize, work: F) -> ApiResult<T>
     where
         T: Send + 'static,

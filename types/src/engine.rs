@@ -30,6 +30,16 @@ pub struct EngineConfig {
     pub server: ServerConfig,
 }
 
+impl EngineConfig {
+    /// The most tokens that a prompt of `prompt` tokens leaves for the output:
+    /// what is drafted beyond the output needs room in the context too.
+    pub fn max_output_tokens(&self, prompt: usize) -> usize {
+        let drafted = self.speculation.max_speculative_num_draft_tokens;
+        let taken = prompt.saturating_add(drafted);
+        self.server.context_length.saturating_sub(taken)
+    }
+}
+
 /// Ranks and nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParallelConfig {

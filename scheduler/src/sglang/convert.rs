@@ -136,11 +136,7 @@ fn max_new_tokens(
     prompt: usize,
     config: &EngineConfig,
 ) -> Result<u32, Status> {
-    let reserved = config.speculation.max_speculative_num_draft_tokens;
-    let left = config
-        .server
-        .context_length
-        .saturating_sub(prompt + reserved);
+    let left = config.max_output_tokens(prompt);
     let context = config.server.context_length;
     let too_long = || {
         Status::invalid_argument(format!(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lockstep_types::request::Usage;
 use tokio::time::Instant;
 
-use crate::{metrics::Latencies, tally::Tally};
+use crate::{metrics::Latencies, request_stats::RequestStats};
 
 /// Clock of one choice.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub(super) struct Timing {
     latencies: Latencies,
     arrived: Instant,
     last: Option<Instant>,
-    tally: Option<Arc<Tally>>,
+    stats: Option<Arc<RequestStats>>,
 }
 
 impl Timing {
@@ -23,7 +23,7 @@ impl Timing {
             latencies,
             arrived,
             last: None,
-            tally: Tally::current(),
+            stats: RequestStats::current(),
         }
     }
 
@@ -44,8 +44,8 @@ impl Timing {
             }
         }
         latencies.generated_tokens.increment(tokens as u64);
-        if let Some(tally) = &self.tally {
-            tally.completion(tokens as u64);
+        if let Some(stats) = &self.stats {
+            stats.completion(tokens as u64);
         }
         self.last = Some(now);
     }

@@ -1,4 +1,4 @@
-//! From a gRPC request to a draft. Absent fields are absent: zero is a choice.
+//! From a gRPC request to a spec. Absent fields are absent: zero is a choice.
 
 use std::borrow::Cow;
 
@@ -8,17 +8,18 @@ use lockstep_proto::pb::lockstep::{
 use serde_json::json;
 
 use crate::{
-    engine::{Engine, fresh_id},
+    app::{App, fresh_id},
     error::{ApiError, ApiResult},
     http::{check_messages, valid_id},
     submission::{
-        Draft, Fields, Input, LogprobDraft, MaxTokens, SamplingDraft, SpeculativeDraft, count,
+        FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, SamplingSpec, SpeculativeSpec,
+        count,
     },
     text::Conversation,
 };
 
 /// Checks what is gRPC's own and renders a chat.
-pub(super) async fn draft(engine: &Engine, request: GenerateRequest) -> ApiResult<Draft> {
+pub(super) async fn spec(app: &App, request: GenerateRequest) -> ApiResult<GenerateSpec> {
     let id = match request.request_id {
         None => fresh_id(),
         Some(id) if valid_id(&id) => id,
@@ -47,43 +48,43 @@ pub(super) async fn draft(engine: &Engine, request: GenerateRequest) -> ApiResul
             },
         ),
         Some(generate_request::Input::Tokens(tokens)) => ("tokens", Input::Ids(tokens.ids)),
-        Some(generate_request::Input::Chat(chat)) => ("chat", render(engine, chat).await?),
+        Some(generate_request::Input::Chat(chat)) => ("chat", render(app, chat).await?),
     };
-    let fields = Fields {
+    let fields = FieldNames {
         input: field,
         noun: "prompt",
         max_tokens: "max_new_tokens",
         prefix: "",
     };
-    let mut draft = Draft::new(fields, id, vec![input]);
-    draft.n = request.n.unwrap_or(1).into();
-    draft.max_tokens = match request.max_new_tokens {
+    let mut spec = GenerateSpec::new(fields, id, vec![input]);
+    spec.n = request.n.unwrap_or(1).into();
+    spec.max_tokens = match request.max_new_tokens {
         Some(tokens) => MaxTokens::Exact(tokens.into()),
         None => MaxTokens::Rest,
     };
-    draft.stops = request.stop;
-    draft.skip_special_tokens = request.skip_special_tokens.unwrap_or(true);
-    draft.priority = request.priority;
-    draft.timeout_ms = request.timeout_ms;
+    spec.stops = request.stop;
+    spec.skip_special_tokens = request.skip_special_tokens.unwrap_or(true);
+    spec.priority = request.priority;
+    spec.timeout_ms = request.timeout_ms;
     let speculative = request.speculative.unwrap_or_default();
-    draft.speculative = SpeculativeDraft {
+    spec.speculative = SpeculativeSpec {
         enabled: speculative.enabled,
         max_steps: speculative.max_steps.map(Into::into),
     };
-    draft.sampling = sampling(request.sampling.unwrap_or_default());
-    draft.logprobs = logprobs(request.logprobs.unwrap_or_default());
-    Ok(draft)
+    spec.sampling = sampling(request.sampling.unwrap_or_default());
+    spec.logprobs = logprobs(request.logprobs.unwrap_or_default());
+    Ok(spec)
 }
 
-async fn render(engine: &Engine, chat: Chat) -> ApiResult<Input> {
-    let limit = engine.config.server.limits.request.messages;
+async fn render(app: &App, chat: Chat) -> ApiResult<Input> {
+    let limit = app.config.server.limits.request.messages;
     count("chat.messages", chat.messages.len(), limit)?;
     let messages = chat.messages.into_iter();
     let messages = messages
         .map(|message| json!({"role": message.role, "content": message.content}))
         .collect::<Vec<_>>();
     check_messages(&messages)?;
-    let text = engine
+    let text = app
         .text
         .render(Conversation {
             messages,
@@ -97,14 +98,14 @@ async fn render(engine: &Engine, chat: Chat) -> ApiResult<Input> {
     })
 }
 
-fn sampling(wire: SamplingParams) -> SamplingDraft {
+fn sampling(wire: SamplingParams) -> SamplingSpec {
     let mut logit_bias: Vec<(u32, f64)> = wire
         .logit_bias
         .into_iter()
         .map(|(id, bias)| (id, bias.into()))
         .collect();
     logit_bias.sort_by_key(|(id, _)| *id);
-    SamplingDraft {
+    SamplingSpec {
         temperature: wire.temperature.map(decimal),
         top_p: wire.top_p.map(decimal),
         top_k: wire.top_k.map(Into::into),
@@ -126,8 +127,8 @@ fn decimal(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
 }
 
-fn logprobs(wire: LogprobParams) -> LogprobDraft {
-    LogprobDraft {
+fn logprobs(wire: LogprobParams) -> LogprobSpec {
+    LogprobSpec {
         output: wire.output.unwrap_or(false),
         top: wire.top.unwrap_or(0).into(),
         top_field: Cow::Borrowed("logprobs.top"),

@@ -9,7 +9,7 @@ use lockstep_proto::pb::lockstep::{
 
 use super::{Answers, convert};
 use crate::{
-    engine::Engine,
+    app::App,
     error::{ApiError, ApiResult},
     generation::{Delta, End, Generation, Matched},
     stall::{Guarded, STALL_TIMEOUT},
@@ -17,11 +17,11 @@ use crate::{
 };
 
 /// Submits a request; a refusal before the first token is the call's own status.
-pub(super) async fn generate(engine: &Arc<Engine>, request: GenerateRequest) -> ApiResult<Answers> {
+pub(super) async fn generate(app: &Arc<App>, request: GenerateRequest) -> ApiResult<Answers> {
     let streaming = request.stream.unwrap_or(true);
-    let draft = convert::draft(engine, request).await?;
-    let id: Arc<str> = draft.trace_id.as_str().into();
-    let submission = Submission::new(engine, draft).await?;
+    let spec = convert::spec(app, request).await?;
+    let id: Arc<str> = spec.trace_id.as_str().into();
+    let submission = Submission::new(app, spec).await?;
     let choices = submission.generations.into_iter().enumerate();
     let mut answers = if streaming {
         stream::select_all(choices.map(|(index, generation)| {

@@ -7,62 +7,59 @@ use lockstep_proto::pb::lockstep::{
 use lockstep_types::sampling::token_in_vocabulary;
 
 use crate::{
-    engine::Engine,
+    app::App,
     error::{ApiError, ApiResult},
 };
 
-pub(super) async fn tokenize(
-    engine: &Engine,
-    request: TokenizeRequest,
-) -> ApiResult<TokenizeResponse> {
-    let tokenizer = engine.text.tokenizer.clone();
+pub(super) async fn tokenize(app: &App, request: TokenizeRequest) -> ApiResult<TokenizeResponse> {
+    let tokenizer = app.text.tokenizer.clone();
     let special = request.add_special_tokens.unwrap_or(true);
     let bytes = request.text.len();
     let work = move || tokenizer.encode(&request.text, special);
-    let ids = engine.text.pool.run_aside(bytes, work).await?;
+    let ids = app.text.pool.run_aside(bytes, work).await?;
     Ok(TokenizeResponse {
         ids: ids.map_err(|error| ApiError::invalid("text", error.to_string()))?,
-        max_model_len: narrow(engine.config.server.context_length),
+        max_model_len: narrow(app.config.server.context_length),
     })
 }
 
 pub(super) async fn detokenize(
-    engine: &Engine,
+    app: &App,
     request: DetokenizeRequest,
 ) -> ApiResult<DetokenizeResponse> {
-    let vocabulary = narrow(engine.config.model.vocab_size);
+    let vocabulary = narrow(app.config.model.vocab_size);
     for id in &request.ids {
         token_in_vocabulary("ids", *id, vocabulary)?;
     }
-    let tokenizer = engine.text.tokenizer.clone();
+    let tokenizer = app.text.tokenizer.clone();
     let skip = request.skip_special_tokens.unwrap_or(true);
     let bytes = request.ids.len().saturating_mul(4);
     let work = move || tokenizer.decode(&request.ids, skip);
-    let text = engine.text.pool.run_aside(bytes, work).await?;
+    let text = app.text.pool.run_aside(bytes, work).await?;
     Ok(DetokenizeResponse { text })
 }
 
-pub(super) fn model(engine: &Engine) -> GetModelInfoResponse {
-    let model = &engine.config.model;
+pub(super) fn model(app: &App) -> GetModelInfoResponse {
+    let model = &app.config.model;
     GetModelInfoResponse {
-        served_model_name: engine.model().to_owned(),
+        served_model_name: app.model().to_owned(),
         model_path: model.path.display().to_string(),
         architecture: name(&model.architecture),
         vocab_size: narrow(model.vocab_size),
-        max_model_len: narrow(engine.config.server.context_length),
+        max_model_len: narrow(app.config.server.context_length),
         eos_token_ids: model.eos_token_ids.clone(),
-        dtype: name(&engine.config.dtype),
+        dtype: name(&app.config.dtype),
     }
 }
 
-pub(super) async fn server(engine: &Engine) -> ApiResult<GetServerInfoResponse> {
-    let load = engine.scheduler.load().await?;
-    let config_json = serde_json::to_string(&*engine.config)
+pub(super) async fn server(app: &App) -> ApiResult<GetServerInfoResponse> {
+    let load = app.scheduler.load().await?;
+    let config_json = serde_json::to_string(&*app.config)
         .map_err(|error| ApiError::internal(format!("The configuration has no JSON: {error}")))?;
     Ok(GetServerInfoResponse {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         config_json,
-        config_hash: engine.config_hash.clone(),
+        config_hash: app.config_hash.clone(),
         running_requests: load.running_requests,
         waiting_requests: load.waiting_requests,
         kv_tokens_used: load.kv_tokens_used,

@@ -18,7 +18,7 @@ use hyper::body::{Frame, SizeHint};
 use tokio::time::Instant;
 
 use super::middleware::RequestId;
-use crate::{error::ErrorCode, tally::Tally};
+use crate::{error::ErrorCode, request_stats::RequestStats};
 
 /// nginx's status for a client that left before it was answered.
 const CLIENT_LEFT: u16 = 499;
@@ -31,12 +31,12 @@ pub(super) async fn log(request: Request, next: Next) -> Response<Body> {
         method: request.method().clone(),
         path: request.uri().path().to_owned(),
         started: Instant::now(),
-        tally: Arc::default(),
+        stats: Arc::default(),
         status: CLIENT_LEFT,
         code: None,
         complete: false,
     };
-    let response = Arc::clone(&line.tally).scope(next.run(request)).await;
+    let response = Arc::clone(&line.stats).scope(next.run(request)).await;
     line.status = response.status().as_u16();
     line.code = response.extensions().get::<ErrorCode>().map(|code| code.0);
     response.map(|body| Body::new(Logged { body, line }))
@@ -48,7 +48,7 @@ struct Line {
     method: Method,
     path: String,
     started: Instant,
-    tally: Arc<Tally>,
+    stats: Arc<RequestStats>,
     status: u16,
     code: Option<&'static str>,
     /// The whole answer was taken.
@@ -57,7 +57,7 @@ struct Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        let (prompt_tokens, completion_tokens) = self.tally.tokens();
+        let (prompt_tokens, completion_tokens) = self.stats.tokens();
         let ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         tracing::info!(
             target: "access",
@@ -65,7 +65,7 @@ impl Drop for Line {
             method = self.method.as_str(),
             path = self.path,
             status = self.status,
-            code = self.code.or(self.tally.error()),
+            code = self.code.or(self.stats.error()),
             complete = self.complete,
             prompt_tokens,
             completion_tokens,
@@ -161,9 +161,9 @@ mod tests {
     }
 
     async fn generate() -> &'static str {
-        let tally = Tally::current().expect("within a request");
-        tally.prompt(5);
-        tally.completion(3);
+        let stats = RequestStats::current().expect("within a request");
+        stats.prompt(5);
+        stats.completion(3);
         "abc"
     }
 

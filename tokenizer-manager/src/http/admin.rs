@@ -12,27 +12,27 @@ use serde_json::json;
 
 use super::{body::Json, json};
 use crate::{
-    engine::Engine,
+    app::App,
     error::{ApiError, ApiResult},
     metrics::render_load,
 };
 
 /// `GET /health`, `GET /ping`: 200 only if a forward step ran on every rank recently, or one runs now.
-pub(super) async fn health(State(engine): State<Arc<Engine>>) -> ApiResult<Response> {
-    engine.healthy(false).await?;
+pub(super) async fn health(State(app): State<Arc<App>>) -> ApiResult<Response> {
+    app.healthy(false).await?;
     json(&json!({"status": "ok"}))
 }
 
 /// `GET /health_generate`: 200 after a step of its own.
-pub(super) async fn health_generate(State(engine): State<Arc<Engine>>) -> ApiResult<Response> {
-    engine.healthy(true).await?;
+pub(super) async fn health_generate(State(app): State<Arc<App>>) -> ApiResult<Response> {
+    app.healthy(true).await?;
     json(&json!({"status": "ok"}))
 }
 
 /// `/flush_cache`: empties the prefix cache. Refused while requests run. GET
 /// does the same as POST, as SGLang has it.
-pub(super) async fn flush_cache(State(engine): State<Arc<Engine>>) -> ApiResult<Response> {
-    let flushed = engine.scheduler.flush().await?;
+pub(super) async fn flush_cache(State(app): State<Arc<App>>) -> ApiResult<Response> {
+    let flushed = app.scheduler.flush().await?;
     if !flushed.flushed {
         return Err(ApiError::bad_request(format!(
             "The cache was not flushed: {}",
@@ -52,7 +52,7 @@ pub(super) struct AbortRequest {
 /// `POST /abort_request`: by the id in the answer (`chatcmpl-…`, `rid`), or all
 /// that came by this tokenizer-manager.
 pub(super) async fn abort_request(
-    State(engine): State<Arc<Engine>>,
+    State(app): State<Arc<App>>,
     Json(request): Json<AbortRequest>,
 ) -> ApiResult<Response> {
     let id = match (request.rid, request.abort_all.unwrap_or(false)) {
@@ -65,14 +65,14 @@ pub(super) async fn abort_request(
             ));
         }
     };
-    let aborted = engine.scheduler.abort(id).await;
+    let aborted = app.scheduler.abort(id).await;
     json(&json!({"aborted": aborted}))
 }
 
 /// `GET /metrics`: this process's series and, if it can be reached, the scheduler's.
-pub(super) async fn metrics(State(engine): State<Arc<Engine>>) -> Response {
-    let mut text = engine.metrics.render();
-    let load = engine.scheduler.load().await;
+pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
+    let mut text = app.metrics.render();
+    let load = app.scheduler.load().await;
     text.push_str(
         "# HELP lockstep_scheduler_up Whether the scheduler answered.\n# TYPE \
          lockstep_scheduler_up gauge\n",

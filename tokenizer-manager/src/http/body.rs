@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 
 use super::json::Object;
 use crate::{
-    engine::Engine,
+    app::App,
     error::{ApiError, ApiResult},
 };
 
@@ -27,11 +27,11 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// A JSON body of type `T`.
 pub(super) struct Json<T>(pub T);
 
-impl<T: DeserializeOwned> FromRequest<Arc<Engine>> for Json<T> {
+impl<T: DeserializeOwned> FromRequest<Arc<App>> for Json<T> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, engine: &Arc<Engine>) -> ApiResult<Self> {
-        let body = json_bytes(request, &engine.config.server.limits).await?;
+    async fn from_request(request: Request, app: &Arc<App>) -> ApiResult<Self> {
+        let body = json_bytes(request, &app.config.server.limits).await?;
         parse(&body).map(Self)
     }
 }

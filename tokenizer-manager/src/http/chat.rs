@@ -11,25 +11,25 @@ use axum::{Extension, extract::State, response::Response};
 
 use super::{
     middleware::RequestId,
-    openai::{check_model, frame::Frame},
+    openai::{check_model, envelope::Envelope},
     unsupported::GenerateJson,
 };
-use crate::{engine::Engine, error::ApiResult, submission::Submission};
+use crate::{app::App, error::ApiResult, submission::Submission};
 
 pub(super) async fn create(
-    State(engine): State<Arc<Engine>>,
+    State(app): State<Arc<App>>,
     Extension(id): Extension<RequestId>,
     GenerateJson(mut request): GenerateJson<types::ChatRequest>,
 ) -> ApiResult<Response> {
-    check_model(&engine, request.model.as_deref())?;
+    check_model(&app, request.model.as_deref())?;
     let streaming = request.streaming()?;
     let id = id.object("chatcmpl");
     let wants_logprobs = request.logprobs.unwrap_or(false);
-    let draft = convert::draft(&engine, &mut request, id.clone()).await?;
-    let submission = Submission::new(&engine, draft).await?;
-    let frame = Frame::new(engine, id);
+    let spec = convert::spec(&app, &mut request, id.clone()).await?;
+    let submission = Submission::new(&app, spec).await?;
+    let envelope = Envelope::new(app, id);
     match streaming {
-        Some(streaming) => stream::answer(frame, wants_logprobs, submission, streaming).await,
-        None => response::answer(&frame, wants_logprobs, submission).await,
+        Some(streaming) => stream::answer(envelope, wants_logprobs, submission, streaming).await,
+        None => response::answer(&envelope, wants_logprobs, submission).await,
     }
 }

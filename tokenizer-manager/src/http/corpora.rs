@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::{body::Json, json, middleware::valid_id};
 use crate::{
-    engine::{Engine, fresh_id},
+    app::{App, fresh_id},
     error::{ApiError, ApiResult},
 };
 
@@ -46,12 +46,12 @@ pub(super) struct RemoveExternalRequest {
 
 /// `POST /ngram/corpus`: adds a corpus, in place of one of the same name.
 pub(super) async fn add(
-    State(engine): State<Arc<Engine>>,
+    State(app): State<Arc<App>>,
     Json(request): Json<AddRequest>,
 ) -> ApiResult<Response> {
-    drafts_from_texts(&engine)?;
+    drafts_from_texts(&app)?;
     let token_ids = match (request.text, request.token_ids) {
-        (Some(text), None) => joined(&engine, vec![text], "text").await?,
+        (Some(text), None) => joined(&app, vec![text], "text").await?,
         (None, Some(ids)) => ids,
         _ => {
             return Err(ApiError::invalid(
@@ -61,30 +61,30 @@ pub(super) async fn add(
         }
     };
     let name = request.name;
-    let added = insert(&engine, ("name", &name), ("token_ids", token_ids)).await?;
+    let added = insert(&app, ("name", &name), ("token_ids", token_ids)).await?;
     json(&json!({"name": name, "tokens": added.tokens, "corpora": added.corpora}))
 }
 
 /// `GET /ngram/corpus`: all there are.
-pub(super) async fn list(State(engine): State<Arc<Engine>>) -> ApiResult<Response> {
-    json(&json!({"corpora": sizes(&edit(&engine, None).await?)}))
+pub(super) async fn list(State(app): State<Arc<App>>) -> ApiResult<Response> {
+    json(&json!({"corpora": sizes(&edit(&app, None).await?)}))
 }
 
 /// `DELETE /ngram/corpus/{name}`.
 pub(super) async fn remove(
-    State(engine): State<Arc<Engine>>,
+    State(app): State<Arc<App>>,
     Path(name): Path<String>,
 ) -> ApiResult<Response> {
-    let left = edit(&engine, Some(Kind::Remove(name.clone()))).await?;
+    let left = edit(&app, Some(Kind::Remove(name.clone()))).await?;
     json(&json!({"name": name, "removed": true, "corpora": sizes(&left)}))
 }
 
 /// `POST /add_external_corpus`: documents become one corpus.
 pub(super) async fn add_external(
-    State(engine): State<Arc<Engine>>,
+    State(app): State<Arc<App>>,
     Json(request): Json<AddExternalRequest>,
 ) -> ApiResult<Response> {
-    let loaded = external(&engine, request).await;
+    let loaded = external(&app, request).await;
     let (name, tokens) = match loaded {
         Ok(loaded) => loaded,
         Err(error) => return refusal(error),
@@ -99,19 +99,19 @@ pub(super) async fn add_external(
 
 /// `POST /remove_external_corpus`.
 pub(super) async fn remove_external(
-    State(engine): State<Arc<Engine>>,
+    State(app): State<Arc<App>>,
     Json(request): Json<RemoveExternalRequest>,
 ) -> ApiResult<Response> {
     let name = request.corpus_id;
-    match edit(&engine, Some(Kind::Remove(name.clone()))).await {
+    match edit(&app, Some(Kind::Remove(name.clone()))).await {
         Ok(_) => json(&json!({"success": true, "message": format!("Removed corpus '{name}'.")})),
         Err(error) => refusal(error),
     }
 }
 
 /// `GET /list_external_corpora`.
-pub(super) async fn list_external(State(engine): State<Arc<Engine>>) -> ApiResult<Response> {
-    let corpora = match edit(&engine, None).await {
+pub(super) async fn list_external(State(app): State<Arc<App>>) -> ApiResult<Response> {
+    let corpora = match edit(&app, None).await {
         Ok(corpora) => corpora,
         Err(error) => return refusal(error),
     };
@@ -125,8 +125,8 @@ pub(super) async fn list_external(State(engine): State<Arc<Engine>>) -> ApiResul
     }))
 }
 
-async fn external(engine: &Engine, request: AddExternalRequest) -> ApiResult<(String, u64)> {
-    drafts_from_texts(engine)?;
+async fn external(app: &App, request: AddExternalRequest) -> ApiResult<(String, u64)> {
+    drafts_from_texts(app)?;
     if !matches!(request.file_path, None | Some(Value::Null)) {
         return Err(ApiError::unsupported(
             "file_path",
@@ -134,7 +134,7 @@ async fn external(engine: &Engine, request: AddExternalRequest) -> ApiResult<(St
         ));
     }
     let token_ids = match (request.documents, request.token_chunks) {
-        (Some(documents), None) => joined(engine, documents, "documents").await?,
+        (Some(documents), None) => joined(app, documents, "documents").await?,
         (None, Some(chunks)) => chunks.concat(),
         _ => {
             return Err(ApiError::invalid(
@@ -145,15 +145,15 @@ async fn external(engine: &Engine, request: AddExternalRequest) -> ApiResult<(St
     };
     let name = request.corpus_id.unwrap_or_else(fresh_id);
     let token_ids = ("token_chunks", token_ids);
-    let added = insert(engine, ("corpus_id", &name), token_ids).await?;
+    let added = insert(app, ("corpus_id", &name), token_ids).await?;
     Ok((name, added.tokens))
 }
 
 /// The tokens of texts, each behind the last one's end token: what follows the
 /// end of one text is not the beginning of the next.
-async fn joined(engine: &Engine, texts: Vec<String>, field: &str) -> ApiResult<Vec<u32>> {
-    let end = engine.config.model.eos_token_ids.first().copied();
-    let tokenizer = engine.text.tokenizer.clone();
+async fn joined(app: &App, texts: Vec<String>, field: &str) -> ApiResult<Vec<u32>> {
+    let end = app.config.model.eos_token_ids.first().copied();
+    let tokenizer = app.text.tokenizer.clone();
     let bytes = texts.iter().map(String::len).sum();
     let work = move || {
         let mut all = Vec::new();
@@ -164,7 +164,7 @@ async fn joined(engine: &Engine, texts: Vec<String>, field: &str) -> ApiResult<V
         Ok(all)
     };
     let encoded: Result<_, lockstep_text::EncodeError> =
-        engine.text.pool.run_aside(bytes, work).await?;
+        app.text.pool.run_aside(bytes, work).await?;
     encoded.map_err(|error| ApiError::invalid(field, error.to_string()))
 }
 
@@ -175,7 +175,7 @@ struct Added {
 
 /// Adds a corpus; both arguments come with their fields' names.
 async fn insert(
-    engine: &Engine,
+    app: &App,
     (name_field, name): (&str, &str),
     (field, token_ids): (&'static str, Vec<u32>),
 ) -> ApiResult<Added> {
@@ -197,7 +197,7 @@ async fn insert(
             ),
         ));
     }
-    let vocabulary = u32::try_from(engine.config.model.vocab_size).unwrap_or(u32::MAX);
+    let vocabulary = u32::try_from(app.config.model.vocab_size).unwrap_or(u32::MAX);
     for id in &token_ids {
         token_in_vocabulary(field, *id, vocabulary)?;
     }
@@ -206,21 +206,21 @@ async fn insert(
         name: name.to_owned(),
         token_ids,
     };
-    let corpora = edit(engine, Some(Kind::Add(corpus))).await?;
+    let corpora = edit(app, Some(Kind::Add(corpus))).await?;
     Ok(Added {
         tokens,
         corpora: sizes(&corpora),
     })
 }
 
-async fn edit(engine: &Engine, kind: Option<Kind>) -> ApiResult<Vec<CorpusSize>> {
-    drafts_from_texts(engine)?;
-    Ok(engine.scheduler.edit_corpora(CorporaEdit { kind }).await?)
+async fn edit(app: &App, kind: Option<Kind>) -> ApiResult<Vec<CorpusSize>> {
+    drafts_from_texts(app)?;
+    Ok(app.scheduler.edit_corpora(CorporaEdit { kind }).await?)
 }
 
 /// 400 unless the server drafts from texts.
-fn drafts_from_texts(engine: &Engine) -> ApiResult<()> {
-    match engine.config.speculation.algorithm.as_deref() {
+fn drafts_from_texts(app: &App) -> ApiResult<()> {
+    match app.config.speculation.algorithm.as_deref() {
         Some(name) if name.eq_ignore_ascii_case("NGRAM") => Ok(()),
         other => Err(ApiError::bad_request(format!(
             "Corpora are for servers that draft from texts; this one {}. Start it with \

@@ -12,10 +12,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::json;
-use crate::{engine::Engine, error::ApiResult};
+use crate::{app::App, error::ApiResult};
 
 /// `GET /`.
-pub(super) async fn index(State(engine): State<Arc<Engine>>) -> Response {
+pub(super) async fn index(State(app): State<Arc<App>>) -> Response {
     let text = format!(
         "lockstep {} serves {}\n\n\
          POST /v1/chat/completions  POST /v1/completions  GET /v1/models\n\
@@ -25,7 +25,7 @@ pub(super) async fn index(State(engine): State<Arc<Engine>>) -> Response {
          POST or GET /flush_cache  POST /abort_request  POST /update_weights_from_disk\n\
          GET or POST /ngram/corpus  DELETE /ngram/corpus/NAME\n",
         env!("CARGO_PKG_VERSION"),
-        engine.model()
+        app.model()
     );
     ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()
 }
@@ -64,14 +64,14 @@ struct Speculation<'a> {
 }
 
 /// `GET /model_info`, with SGLang's fields and a few more.
-pub(super) async fn model_info(State(engine): State<Arc<Engine>>) -> ApiResult<Response> {
-    let config = &engine.config;
-    let weights = engine.weights();
+pub(super) async fn model_info(State(app): State<Arc<App>>) -> ApiResult<Response> {
+    let config = &app.config;
+    let weights = app.weights();
     let speculation = &config.speculation;
     json(&ModelInfo {
         tokenizer_path: config.model.path.display().to_string(),
         model_path: &weights.model_path,
-        served_model_name: engine.model(),
+        served_model_name: app.model(),
         is_generation: true,
         architecture: json!(config.model.architecture),
         vocab_size: config.model.vocab_size,
@@ -90,19 +90,19 @@ pub(super) async fn model_info(State(engine): State<Arc<Engine>>) -> ApiResult<R
                 num_draft_tokens: speculation.num_draft_tokens,
                 verification: speculation.verification.name(),
             }),
-        has_chat_template: engine.text.template.is_some(),
+        has_chat_template: app.text.template.is_some(),
         weight_version: &weights.version,
     })
 }
 
 /// `GET /server_info`: the resolved configuration, which holds no secret, and
 /// the scheduler's load, `null` without a scheduler.
-pub(super) async fn server_info(State(engine): State<Arc<Engine>>) -> ApiResult<Response> {
-    let load = engine.scheduler.load().await.ok();
+pub(super) async fn server_info(State(app): State<Arc<App>>) -> ApiResult<Response> {
+    let load = app.scheduler.load().await.ok();
     let speculation = load.as_ref().and_then(|load| load.speculation.as_ref());
     // Where SGLang's tools look for it.
     let internal_states = json!([{
-        "speculative_num_steps": engine.config.speculation.num_steps,
+        "speculative_num_steps": app.config.speculation.num_steps,
         "avg_spec_accept_length": speculation.and_then(accept_length),
     }]);
     let load = load.map(|load| {
@@ -116,7 +116,7 @@ pub(super) async fn server_info(State(engine): State<Arc<Engine>>) -> ApiResult<
             "steps_total": load.steps_total,
         })
     });
-    let weights = engine.weights();
+    let weights = app.weights();
     json(&json!({
         "version": env!("CARGO_PKG_VERSION"),
         "weights": {
@@ -124,9 +124,9 @@ pub(super) async fn server_info(State(engine): State<Arc<Engine>>) -> ApiResult<
             "draft_model_path": weights.draft_path,
             "version": weights.version,
         },
-        "config_hash": engine.config_hash,
-        "config": &*engine.config,
-        "tokenizer_manager": engine.index,
+        "config_hash": app.config_hash,
+        "config": &*app.config,
+        "tokenizer_manager": app.index,
         "load": load,
         "internal_states": internal_states,
     }))

@@ -7,7 +7,7 @@ use serde::{
     de::{self, IntoDeserializer, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
 };
 
-use crate::submission::SpeculativeDraft;
+use crate::submission::SpeculativeSpec;
 
 /// One value or a list of them.
 #[derive(Debug, Clone, PartialEq)]
@@ -256,8 +256,8 @@ pub(super) struct Speculative {
 }
 
 impl Speculative {
-    pub(super) fn draft(self) -> SpeculativeDraft {
-        SpeculativeDraft {
+    pub(super) fn spec(self) -> SpeculativeSpec {
+        SpeculativeSpec {
             enabled: self.enabled,
             max_steps: self.max_steps,
         }

@@ -12,7 +12,7 @@ use lockstep_process::{BearerError, check_bearer};
 use tracing::Instrument;
 
 use crate::{
-    engine::{Engine, fresh_id},
+    app::{App, fresh_id},
     error::ApiError,
 };
 
@@ -34,7 +34,7 @@ impl RequestId {
 
 /// Gives the request its id and a tracing span, and counts the answer.
 pub(super) async fn identify(
-    State(engine): State<Arc<Engine>>,
+    State(app): State<Arc<App>>,
     mut request: Request,
     next: Next,
 ) -> Response<Body> {
@@ -43,7 +43,7 @@ pub(super) async fn identify(
     let route = route(request.extensions().get::<MatchedPath>());
     let span = tracing::info_span!("http", request = &*id, route);
     let mut response = next.run(request).instrument(span).await;
-    engine.metrics.answered(route, response.status().as_u16());
+    app.metrics.answered(route, response.status().as_u16());
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
@@ -104,11 +104,11 @@ fn route(path: Option<&MatchedPath>) -> &'static str {
 
 /// Refuses more bytes of headers than the configuration allows.
 pub(super) async fn limit_headers(
-    State(engine): State<Arc<Engine>>,
+    State(app): State<Arc<App>>,
     request: Request,
     next: Next,
 ) -> Response<Body> {
-    let limit = engine.config.server.limits.header_bytes;
+    let limit = app.config.server.limits.header_bytes;
     let headers = request.headers();
     let target = request.uri().to_string().len();
     let bytes = headers
@@ -131,7 +131,7 @@ pub(super) async fn limit_headers(
 /// Asks for the API key, where the server has one, on every route but
 /// `/health` and `/ping`.
 pub(super) async fn authorize(
-    State(engine): State<Arc<Engine>>,
+    State(app): State<Arc<App>>,
     request: Request,
     next: Next,
 ) -> Response<Body> {
@@ -142,7 +142,7 @@ pub(super) async fn authorize(
             .headers()
             .get(header::AUTHORIZATION)
             .map(HeaderValue::as_bytes);
-        if let Err(error) = check_key(engine.api_key.as_deref(), shown) {
+        if let Err(error) = check_key(app.api_key.as_deref(), shown) {
             return error.into_http();
         }
     }

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{json, openai::model_not_found};
 use crate::{
-    engine::Engine,
+    app::App,
     error::{ApiError, ApiResult},
 };
 
@@ -31,32 +31,32 @@ struct List<'a> {
     data: [Model<'a>; 1],
 }
 
-fn model(engine: &Engine) -> Model<'_> {
+fn model(app: &App) -> Model<'_> {
     Model {
-        id: engine.model(),
+        id: app.model(),
         object: "model",
-        created: engine.started,
+        created: app.started,
         owned_by: "lockstep",
-        root: engine.model(),
+        root: app.model(),
         parent: None,
-        max_model_len: engine.config.server.context_length,
+        max_model_len: app.config.server.context_length,
     }
 }
 
-pub(super) async fn list(State(engine): State<Arc<Engine>>) -> ApiResult<Response> {
+pub(super) async fn list(State(app): State<Arc<App>>) -> ApiResult<Response> {
     json(&List {
         object: "list",
-        data: [model(&engine)],
+        data: [model(&app)],
     })
 }
 
 pub(super) async fn retrieve(
-    State(engine): State<Arc<Engine>>,
+    State(app): State<Arc<App>>,
     id: Result<Path<String>, axum::extract::rejection::PathRejection>,
 ) -> ApiResult<Response> {
     let Path(id) = id.map_err(|error| ApiError::invalid("model", error.body_text()))?;
-    if id != engine.model() {
-        return Err(model_not_found(&engine, &id));
+    if id != app.model() {
+        return Err(model_not_found(&app, &id));
     }
-    json(&model(&engine))
+    json(&model(&app))
 }

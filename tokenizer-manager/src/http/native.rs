@@ -9,19 +9,19 @@ use std::sync::Arc;
 use axum::{Extension, extract::State, response::Response};
 
 use super::{middleware::RequestId, unsupported::GenerateJson};
-use crate::{engine::Engine, error::ApiResult};
+use crate::{app::App, error::ApiResult};
 
 pub(super) async fn generate(
-    State(engine): State<Arc<Engine>>,
+    State(app): State<Arc<App>>,
     Extension(id): Extension<RequestId>,
     GenerateJson(request): GenerateJson<types::GenerateRequest>,
 ) -> ApiResult<Response> {
     let stream = request.stream.unwrap_or(false);
-    let batch = convert::drafts(&engine, request, &id.0)?;
-    let jobs = response::Jobs::submit(&engine, batch).await?;
+    let specs = convert::specs(&app, request, &id.0)?;
+    let choices = response::Choices::submit(&app, specs).await?;
     if stream {
-        response::stream(jobs).await
+        response::stream(choices).await
     } else {
-        response::whole(jobs).await
+        response::whole(choices).await
     }
 }

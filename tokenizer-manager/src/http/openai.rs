@@ -1,6 +1,6 @@
 //! What OpenAI's two generating routes have in common.
 
-pub(super) mod frame;
+pub(super) mod envelope;
 pub(super) mod logprobs;
 pub(super) mod params;
 pub(super) mod stream;
@@ -10,25 +10,25 @@ use axum::http::StatusCode;
 use lockstep_types::request::FinishReason;
 
 use crate::{
-    engine::Engine,
+    app::App,
     error::{ApiError, ApiResult},
     generation::End,
 };
 
 /// The `model` of a request must be the one that is served.
-pub(super) fn check_model(engine: &Engine, model: Option<&str>) -> ApiResult<()> {
+pub(super) fn check_model(app: &App, model: Option<&str>) -> ApiResult<()> {
     match model {
         None | Some("") => Err(ApiError {
             code: Some("missing_required_parameter"),
             ..ApiError::invalid("model", "you must provide a model parameter")
         }),
-        Some(model) if model == engine.model() => Ok(()),
-        Some(model) => Err(model_not_found(engine, model)),
+        Some(model) if model == app.model() => Ok(()),
+        Some(model) => Err(model_not_found(app, model)),
     }
 }
 
 /// 404 for a model that is not served.
-pub(super) fn model_not_found(engine: &Engine, model: &str) -> ApiError {
+pub(super) fn model_not_found(app: &App, model: &str) -> ApiError {
     ApiError {
         status: StatusCode::NOT_FOUND,
         code: Some("model_not_found"),
@@ -37,7 +37,7 @@ pub(super) fn model_not_found(engine: &Engine, model: &str) -> ApiError {
             format!(
                 "The model `{model}` does not exist or you do not have access to it. This server \
                  serves `{}`.",
-                engine.model()
+                app.model()
             ),
         )
     }

@@ -16,7 +16,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    accept::{Places, accept},
+    accept::{ConnectionPermits, accept},
     error::ApiError,
 };
 
@@ -31,8 +31,8 @@ const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Serves a router on a listener.
 #[derive(Debug)]
 pub struct Connections {
-    /// Connections at once, those of other ports among them.
-    pub places: Places,
+    /// Limits the connections of all ports together.
+    pub permits: ConnectionPermits,
     /// Bytes of headers that a route may see.
     pub header_bytes: usize,
     /// Ends the accepting, and each connection after the answer it is giving.
@@ -49,14 +49,14 @@ impl Connections {
                 () = self.close.cancelled() => break,
                 stream = accept(&listener) => stream,
             };
-            let Some(place) = self.places.take() else {
-                tasks.spawn(refuse(stream, self.places.limit));
+            let Some(permit) = self.permits.try_acquire() else {
+                tasks.spawn(refuse(stream, self.permits.limit));
                 continue;
             };
             let (builder, router, close) = (builder.clone(), router.clone(), self.close.clone());
             tasks.spawn(async move {
                 serve_one(&builder, stream, router, close).await;
-                drop(place);
+                drop(permit);
             });
         }
         drop(listener);
@@ -103,7 +103,7 @@ async fn serve_one(
     }
 }
 
-/// Tells a connection beyond the limit so, instead of leaving it waiting.
+/// Answers a connection beyond the limit with 503.
 async fn refuse(mut stream: TcpStream, limit: usize) {
     let error = ApiError::from(RequestError::new(
         ErrorKind::Unavailable,

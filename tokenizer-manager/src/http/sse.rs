@@ -12,23 +12,23 @@ use serde::Serialize;
 
 use crate::{
     error::ApiError,
+    request_stats::RequestStats,
     stall::{Guarded, STALL_TIMEOUT},
-    tally::Tally,
 };
 
 /// Frames of one write.
 #[derive(Debug)]
 pub(super) struct Frames {
     bytes: BytesMut,
-    tally: Option<Arc<Tally>>,
+    stats: Option<Arc<RequestStats>>,
 }
 
 impl Frames {
     /// None yet, for the request that the caller works for.
-    fn new(tally: Option<Arc<Tally>>) -> Self {
+    fn new(stats: Option<Arc<RequestStats>>) -> Self {
         Self {
             bytes: BytesMut::new(),
-            tally,
+            stats,
         }
     }
 
@@ -47,8 +47,8 @@ impl Frames {
 
     /// Adds the error that ends a stream.
     pub(super) fn error(&mut self, error: &ApiError) {
-        if let Some(tally) = &self.tally {
-            tally.failed(error.code());
+        if let Some(stats) = &self.stats {
+            stats.failed(error.code());
         }
         self.event(&error.body());
     }
@@ -84,7 +84,7 @@ pub(super) fn response<F>(
 where
     F: Framer,
 {
-    let state = (items, framer, Frames::new(Tally::current()), false);
+    let state = (items, framer, Frames::new(RequestStats::current()), false);
     let bytes = futures::stream::unfold(
         state,
         |(mut items, mut framer, mut frames, over)| async move {

@@ -15,7 +15,7 @@ use super::{
     openai::check_model,
 };
 use crate::{
-    engine::Engine,
+    app::App,
     error::{ApiError, ApiResult},
     submission::count,
     text::Conversation,
@@ -51,11 +51,11 @@ struct Tokenized {
 }
 
 pub(super) async fn tokenize(
-    State(engine): State<Arc<Engine>>,
+    State(app): State<Arc<App>>,
     Json(mut request): Json<TokenizeRequest>,
 ) -> ApiResult<Response> {
     if request.model.is_some() {
-        check_model(&engine, request.model.as_deref())?;
+        check_model(&app, request.model.as_deref())?;
     }
     let special = request.add_special_tokens;
     let (texts, is_list, special) = match (request.prompt.take(), request.messages.take()) {
@@ -64,7 +64,7 @@ pub(super) async fn tokenize(
             (prompt.into_vec(), is_list, special.unwrap_or(true))
         }
         (None, Some(messages)) => {
-            let text = rendered(&engine, &mut request, messages).await?;
+            let text = rendered(&app, &mut request, messages).await?;
             (vec![text], false, special.unwrap_or(false))
         }
         _ => {
@@ -77,20 +77,20 @@ pub(super) async fn tokenize(
     count(
         "prompt",
         texts.len(),
-        engine.config.server.limits.request.prompts,
+        app.config.server.limits.request.prompts,
     )?;
     let mut lists = Vec::with_capacity(texts.len());
     for text in texts {
-        lists.push(encode(&engine, text, special).await?);
+        lists.push(encode(&app, text, special).await?);
     }
     let token_strs = (request.return_token_strs == Some(true) && !is_list).then(|| {
-        let name = |id: &u32| engine.text.tokenizer.id_to_token(*id).unwrap_or_default();
+        let name = |id: &u32| app.text.tokenizer.id_to_token(*id).unwrap_or_default();
         lists.iter().flatten().map(name).collect()
     });
     let counts: Vec<usize> = lists.iter().map(Vec::len).collect();
     json(&Tokenized {
         count: nested(counts, is_list),
-        max_model_len: engine.config.server.context_length,
+        max_model_len: app.config.server.context_length,
         tokens: nested(lists, is_list),
         token_strs,
     })
@@ -108,14 +108,14 @@ fn nested<T>(mut values: Vec<T>, is_list: bool) -> Nested<T> {
 }
 
 async fn rendered(
-    engine: &Engine,
+    app: &App,
     request: &mut TokenizeRequest,
     messages: Vec<Value>,
 ) -> ApiResult<String> {
     count(
         "messages",
         messages.len(),
-        engine.config.server.limits.request.messages,
+        app.config.server.limits.request.messages,
     )?;
     messages::check(&messages)?;
     let continue_final_message = request.continue_final_message.unwrap_or(false);
@@ -128,15 +128,15 @@ async fn rendered(
         continue_final_message,
         kwargs: request.chat_template_kwargs.take(),
     };
-    engine.text.render(conversation).await
+    app.text.render(conversation).await
 }
 
 /// Tokenizes a text of any length that a body may hold.
-async fn encode(engine: &Engine, text: String, special: bool) -> ApiResult<Vec<u32>> {
-    let tokenizer = engine.text.tokenizer.clone();
+async fn encode(app: &App, text: String, special: bool) -> ApiResult<Vec<u32>> {
+    let tokenizer = app.text.tokenizer.clone();
     let bytes = text.len();
     let work = move || tokenizer.encode(&text, special);
-    let encoded = engine.text.pool.run_aside(bytes, work).await?;
+    let encoded = app.text.pool.run_aside(bytes, work).await?;
     encoded.map_err(|error| ApiError::invalid("prompt", error.to_string()))
 }
 
@@ -155,11 +155,11 @@ struct Detokenized {
 }
 
 pub(super) async fn detokenize(
-    State(engine): State<Arc<Engine>>,
+    State(app): State<Arc<App>>,
     Json(request): Json<DetokenizeRequest>,
 ) -> ApiResult<Response> {
     if request.model.is_some() {
-        check_model(&engine, request.model.as_deref())?;
+        check_model(&app, request.model.as_deref())?;
     }
     let Prompt::Tokens(lists) = request.tokens else {
         return Err(ApiError::invalid(
@@ -170,16 +170,16 @@ pub(super) async fn detokenize(
     count(
         "tokens",
         lists.len(),
-        engine.config.server.limits.request.prompts,
+        app.config.server.limits.request.prompts,
     )?;
-    let vocabulary = u32::try_from(engine.config.model.vocab_size).unwrap_or(u32::MAX);
+    let vocabulary = u32::try_from(app.config.model.vocab_size).unwrap_or(u32::MAX);
     for id in lists.iter().flatten() {
         token_in_vocabulary("tokens", *id, vocabulary)?;
     }
     // vLLM shows special tokens, SGLang hides them; as there, hiding is the
     // default where the client says nothing.
     let skip = request.skip_special_tokens.unwrap_or(true);
-    let tokenizer = engine.text.tokenizer.clone();
+    let tokenizer = app.text.tokenizer.clone();
     let is_list = lists.len() > 1;
     let bytes = lists.iter().map(Vec::len).sum::<usize>().saturating_mul(4);
     let work = move || {
@@ -188,7 +188,7 @@ pub(super) async fn detokenize(
             .map(|ids| tokenizer.decode(ids, skip))
             .collect()
     };
-    let texts: Vec<String> = engine.text.pool.run_aside(bytes, work).await?;
+    let texts: Vec<String> = app.text.pool.run_aside(bytes, work).await?;
     let text = || match texts.as_slice() {
         // `[]` is one text without tokens.
         [] => Nested::One(String::new()),

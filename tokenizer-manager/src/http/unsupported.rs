@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::body;
 use crate::{
-    engine::Engine,
+    app::App,
     error::{ApiError, ApiResult},
 };
 
@@ -38,11 +38,11 @@ pub(super) trait Generating: DeserializeOwned {
 /// The JSON body of a generating route.
 pub(super) struct GenerateJson<T>(pub T);
 
-impl<T: Generating> FromRequest<Arc<Engine>> for GenerateJson<T> {
+impl<T: Generating> FromRequest<Arc<App>> for GenerateJson<T> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, engine: &Arc<Engine>) -> ApiResult<Self> {
-        let body = body::json_bytes(request, &engine.config.server.limits).await?;
+    async fn from_request(request: Request, app: &Arc<App>) -> ApiResult<Self> {
+        let body = body::json_bytes(request, &app.config.server.limits).await?;
         check(&body, T::ROUTE)?;
         body::parse(&body).map(Self)
     }

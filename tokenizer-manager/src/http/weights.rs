@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::{body::Json, json, middleware::valid_id};
 use crate::{
-    engine::Engine,
+    app::App,
     error::{ApiError, ApiResult},
 };
 
@@ -39,10 +39,10 @@ pub(super) struct UpdateRequest {
 /// Answers when new requests are let in again. SGLang's answer; a refusal has
 /// the error object beside it.
 pub(super) async fn update_from_disk(
-    State(engine): State<Arc<Engine>>,
+    State(app): State<Arc<App>>,
     request: Request,
 ) -> ApiResult<Response> {
-    match update(&engine, request).await {
+    match update(&app, request).await {
         Ok((path, updated)) => json(&json!({
             "success": true,
             "message": format!("The weights are those of {path}."),
@@ -53,24 +53,21 @@ pub(super) async fn update_from_disk(
 }
 
 /// Gives the folder of the weights that compute now.
-async fn update(
-    engine: &Arc<Engine>,
-    request: Request,
-) -> ApiResult<(String, UpdateWeightsResponse)> {
+async fn update(app: &Arc<App>, request: Request) -> ApiResult<(String, UpdateWeightsResponse)> {
     // Before the body is looked at.
-    let dir = UpdateDir::of(engine)?;
-    let Json(request) = Json::from_request(request, engine).await?;
+    let dir = UpdateDir::of(app)?;
+    let Json(request) = Json::from_request(request, app).await?;
     let mut wanted = wanted(request)?;
     wanted.model_path = dir.find("model_path", wanted.model_path).await?;
     if let Some(path) = wanted.draft_path {
         wanted.draft_path = Some(dir.find("draft_model_path", path).await?);
     }
     let path = wanted.model_path.clone();
-    let updated = engine.scheduler.update_weights(wanted).await?;
+    let updated = app.scheduler.update_weights(wanted).await?;
     Ok((path, updated))
 }
 
-/// As any refusal, with SGLang's fields beside the error object.
+/// The usual error object, with SGLang's fields beside it.
 fn refusal(error: ApiError) -> ApiResult<Response> {
     let mut body = json!(error.body());
     body["success"] = false.into();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lockstep_types::{RequestLimits, ScheduleConfig};
 
-use super::Draft;
+use super::GenerateSpec;
 use crate::error::{ApiError, ApiResult};
 
 /// A number within `[low, high]`, or `(low, high]` with `open_low`.
@@ -97,16 +97,16 @@ fn out_of_range(
 }
 
 /// `n`, so that all choices of the request stay within the limit.
-pub(super) fn choices(draft: &Draft, limits: &RequestLimits) -> ApiResult<usize> {
-    let n = integer(&draft.fields.name("n"), draft.n, 1, limits.choices as i64)?;
+pub(super) fn choices(spec: &GenerateSpec, limits: &RequestLimits) -> ApiResult<usize> {
+    let n = integer(&spec.fields.name("n"), spec.n, 1, limits.choices as i64)?;
     let n = usize::try_from(n).unwrap_or(1);
-    let all = n.saturating_mul(draft.inputs.len());
+    let all = n.saturating_mul(spec.inputs.len());
     if all > limits.choices {
         return Err(ApiError::invalid(
-            draft.fields.name("n"),
+            spec.fields.name("n"),
             format!(
                 "This request asks for {all} choices ({} prompts times n = {n}); the limit is {}.",
-                draft.inputs.len(),
+                spec.inputs.len(),
                 limits.choices
             ),
         ));
@@ -118,7 +118,7 @@ pub(super) fn choices(draft: &Draft, limits: &RequestLimits) -> ApiResult<usize>
 /// otherwise some of its choices would be refused however often it came, and
 /// each of them is a copy of its prompt until then.
 pub(super) fn tokens(
-    draft: &Draft,
+    spec: &GenerateSpec,
     prompts: &[Arc<[u32]>],
     n: usize,
     schedule: &ScheduleConfig,
@@ -134,7 +134,7 @@ pub(super) fn tokens(
     }
     let most = schedule.max_queued_tokens;
     Err(ApiError::invalid(
-        draft.fields.input,
+        spec.fields.input,
         format!(
             "This request has {all} prompt tokens ({} prompts times n = {n}): more than can run \
              and wait at once ({} requests run, {most} tokens wait). Send fewer prompts or \

@@ -1,37 +1,37 @@
-//! What fits the context, with the tokens that speculation keeps reserved.
+//! Whether prompt and output fit the context.
 
 use std::fmt::Display;
 
-use super::{Draft, Fields, MaxTokens, non_negative};
+use super::{FieldNames, GenerateSpec, MaxTokens, non_negative};
 use crate::{
-    engine::Engine,
+    app::App,
     error::{ApiError, ApiResult},
 };
 
-/// The output limit of a prompt of `prompt_len` tokens: `prompt + output +
-/// reserved draft tokens <= context`.
-pub(super) fn max_new_tokens(engine: &Engine, draft: &Draft, prompt_len: usize) -> ApiResult<u32> {
-    let context = engine.config.server.context_length;
-    let reserved = engine.config.speculation.max_speculative_num_draft_tokens;
-    let fields = &draft.fields;
+/// The output's limit behind a prompt of `prompt_len` tokens. Prompt, output and
+/// the tokens reserved for drafts fit the context together.
+pub(super) fn max_new_tokens(app: &App, spec: &GenerateSpec, prompt_len: usize) -> ApiResult<u32> {
+    let context = app.config.server.context_length;
+    let reserved = app.config.speculation.max_speculative_num_draft_tokens;
+    let fields = &spec.fields;
     if prompt_len == 0 {
         return Err(ApiError::invalid(
             fields.input,
             format!("Invalid '{}': it has no tokens.", fields.input),
         ));
     }
-    let wanted = match draft.max_tokens {
+    let wanted = match spec.max_tokens {
         MaxTokens::Exact(tokens) => Some(non_negative(fields.max_tokens, tokens)? as usize),
         MaxTokens::Default(_) | MaxTokens::Rest => None,
     };
     if wanted == Some(0) {
-        return scoring_only(draft, prompt_len, context);
+        return scoring_only(spec, prompt_len, context);
     }
-    let left = context.saturating_sub(prompt_len + reserved);
+    let left = app.config.max_output_tokens(prompt_len);
     if left == 0 {
         return Err(prompt_too_long(fields, prompt_len, context, reserved));
     }
-    let tokens = match (wanted, draft.max_tokens) {
+    let tokens = match (wanted, spec.max_tokens) {
         (Some(wanted), _) if wanted > left => {
             return Err(request_too_long(
                 fields, prompt_len, wanted, context, reserved,
@@ -42,14 +42,14 @@ pub(super) fn max_new_tokens(engine: &Engine, draft: &Draft, prompt_len: usize) 
         (None, _) => left,
     };
     let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
-    minimum_within(draft, tokens)?;
+    minimum_within(spec, tokens)?;
     Ok(tokens)
 }
 
-/// No output: only a prompt whose probabilities are asked for makes sense.
-fn scoring_only(draft: &Draft, prompt_len: usize, context: usize) -> ApiResult<u32> {
-    let fields = &draft.fields;
-    if draft.logprobs.prompt_start.is_none() {
+/// `max_tokens` 0: valid only where the prompt's log-probabilities are asked for.
+fn scoring_only(spec: &GenerateSpec, prompt_len: usize, context: usize) -> ApiResult<u32> {
+    let fields = &spec.fields;
+    if spec.logprobs.prompt_start.is_none() {
         return Err(ApiError {
             code: Some("integer_below_min_value"),
             ..ApiError::invalid(
@@ -65,16 +65,16 @@ fn scoring_only(draft: &Draft, prompt_len: usize, context: usize) -> ApiResult<u
     if prompt_len > context {
         return Err(prompt_too_long(fields, prompt_len, context, 0));
     }
-    minimum_within(draft, 0)?;
+    minimum_within(spec, 0)?;
     Ok(0)
 }
 
-fn minimum_within(draft: &Draft, max_new_tokens: u32) -> ApiResult<()> {
-    let field = draft.sampling.min_tokens_field;
-    let minimum = draft.sampling.min_tokens.unwrap_or(0);
+fn minimum_within(spec: &GenerateSpec, max_new_tokens: u32) -> ApiResult<()> {
+    let field = spec.sampling.min_tokens_field;
+    let minimum = spec.sampling.min_tokens.unwrap_or(0);
     if minimum > i64::from(max_new_tokens) {
         return Err(ApiError::invalid(
-            draft.fields.name(field),
+            spec.fields.name(field),
             format!(
                 "Invalid '{field}': {minimum} is more than the {max_new_tokens} tokens that the \
                  output may have."
@@ -87,7 +87,7 @@ fn minimum_within(draft: &Draft, max_new_tokens: u32) -> ApiResult<()> {
 /// The error for a prompt that leaves no room for a single token. `prompt_len`
 /// is its tokens, or `at least` so many where they were not counted.
 pub(super) fn prompt_too_long(
-    fields: &Fields,
+    fields: &FieldNames,
     prompt_len: impl Display,
     context: usize,
     reserved: usize,
@@ -108,7 +108,7 @@ pub(super) fn prompt_too_long(
 }
 
 fn request_too_long(
-    fields: &Fields,
+    fields: &FieldNames,
     prompt_len: usize,
     wanted: usize,
     context: usize,
@@ -135,7 +135,7 @@ fn reserve(tokens: usize, before: &str, after: &str) -> String {
     }
 }
 
-fn too_long(fields: &Fields, message: String) -> ApiError {
+fn too_long(fields: &FieldNames, message: String) -> ApiError {
     ApiError {
         code: Some("context_length_exceeded"),
         ..ApiError::invalid(fields.input, message)

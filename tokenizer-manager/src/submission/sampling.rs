@@ -1,53 +1,84 @@
-//! Sampling parameters from a draft.
+//! Sampling parameters: as given, and checked with their defaults filled in.
 
 use lockstep_types::sampling::SamplingParams;
 
 use super::{
-    Fields, SamplingDraft,
+    FieldNames,
     check::{count, decimal, integer},
 };
 use crate::{
-    engine::Engine,
+    app::App,
     error::{ApiError, ApiResult},
 };
 
-/// Checks every parameter and fills in what was left out. The seed is set per choice.
+/// Sampling parameters as a client gave them; `None` = not given.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SamplingSpec {
+    /// In [0, 2]; 0 = greedy.
+    pub temperature: Option<f64>,
+    /// Nucleus, in (0, 1].
+    pub top_p: Option<f64>,
+    /// The `k` most likely tokens; -1 or 0 = all.
+    pub top_k: Option<i64>,
+    /// In [0, 1], relative to the most likely token.
+    pub min_p: Option<f64>,
+    /// In [-2, 2], once for every token already in the output.
+    pub presence_penalty: Option<f64>,
+    /// In [-2, 2], per occurrence in the output.
+    pub frequency_penalty: Option<f64>,
+    /// In (0, 2], a factor on the logits of tokens seen.
+    pub repetition_penalty: Option<f64>,
+    /// (token id, bias in [-100, 100]).
+    pub logit_bias: Vec<(u32, f64)>,
+    /// Drawn at random when absent.
+    pub seed: Option<u64>,
+    /// No end or stop token is sampled before so many output tokens.
+    pub min_tokens: Option<i64>,
+    /// Token ids that end the output, besides the model's.
+    pub stop_token_ids: Vec<u32>,
+    /// The model's own end tokens do not end the output.
+    pub ignore_eos: bool,
+    /// The API's name of `min_tokens`, for error messages.
+    pub min_tokens_field: &'static str,
+}
+
+/// Checks every parameter and fills in defaults. The seed is set per choice.
 pub(super) fn resolve(
-    draft: &SamplingDraft,
-    fields: &Fields,
-    engine: &Engine,
+    spec: &SamplingSpec,
+    fields: &FieldNames,
+    app: &App,
 ) -> ApiResult<SamplingParams> {
-    let limits = &engine.config.server.limits.request;
+    let limits = &app.config.server.limits.request;
     for (field, len, most) in [
-        ("logit_bias", draft.logit_bias.len(), limits.logit_bias),
+        ("logit_bias", spec.logit_bias.len(), limits.logit_bias),
         (
             "stop_token_ids",
-            draft.stop_token_ids.len(),
+            spec.stop_token_ids.len(),
             limits.stop_token_ids,
         ),
     ] {
         count(&fields.name(field), len, most)?;
     }
-    let top_k = draft.top_k.unwrap_or(0);
+    let top_k = spec.top_k.unwrap_or(0);
     let top_k = integer(&fields.name("top_k"), top_k, -1, i64::from(i32::MAX))?;
-    let min_field = fields.name(draft.min_tokens_field);
-    let min_new_tokens = super::non_negative(&min_field, draft.min_tokens.unwrap_or(0))?;
+    let min_field = fields.name(spec.min_tokens_field);
+    let min_new_tokens = super::non_negative(&min_field, spec.min_tokens.unwrap_or(0))?;
     let params = SamplingParams {
         // -1 and 0 both mean all.
         top_k: u32::try_from(top_k).unwrap_or(0),
-        logit_bias: logit_bias(draft, fields)?,
+        logit_bias: logit_bias(spec, fields)?,
         seed: 0,
         min_new_tokens,
-        stop_token_ids: stop_tokens(draft, engine),
-        ignore_eos: draft.ignore_eos,
-        ..decimals(draft, fields)?
+        stop_token_ids: stop_tokens(spec, app),
+        ignore_eos: spec.ignore_eos,
+        ..decimals(spec, fields)?
     };
-    // The contract's own check, which also sorts; ranges were named above.
-    params.validated(vocabulary(engine)).map_err(ApiError::from)
+    // Repeats the range checks without field names, and sorts the lists.
+    params.validated(vocabulary(app)).map_err(ApiError::from)
 }
 
 /// The parameters that are decimal numbers.
-fn decimals(draft: &SamplingDraft, fields: &Fields) -> ApiResult<SamplingParams> {
+fn decimals(spec: &SamplingSpec, fields: &FieldNames) -> ApiResult<SamplingParams> {
     let default = SamplingParams::default();
     let within = |field: &'static str, value: Option<f64>, default: f32, range: Range| {
         let Range(low, high, open_low) = range;
@@ -59,27 +90,27 @@ fn decimals(draft: &SamplingDraft, fields: &Fields) -> ApiResult<SamplingParams>
     Ok(SamplingParams {
         temperature: within(
             "temperature",
-            draft.temperature,
+            spec.temperature,
             default.temperature,
             Range(0.0, 2.0, false),
         )?,
-        top_p: within("top_p", draft.top_p, default.top_p, Range(0.0, 1.0, true))?,
-        min_p: within("min_p", draft.min_p, default.min_p, Range(0.0, 1.0, false))?,
+        top_p: within("top_p", spec.top_p, default.top_p, Range(0.0, 1.0, true))?,
+        min_p: within("min_p", spec.min_p, default.min_p, Range(0.0, 1.0, false))?,
         presence_penalty: within(
             "presence_penalty",
-            draft.presence_penalty,
+            spec.presence_penalty,
             default.presence_penalty,
             penalty,
         )?,
         frequency_penalty: within(
             "frequency_penalty",
-            draft.frequency_penalty,
+            spec.frequency_penalty,
             default.frequency_penalty,
             penalty,
         )?,
         repetition_penalty: within(
             "repetition_penalty",
-            draft.repetition_penalty,
+            spec.repetition_penalty,
             default.repetition_penalty,
             Range(0.0, 2.0, true),
         )?,
@@ -87,19 +118,18 @@ fn decimals(draft: &SamplingDraft, fields: &Fields) -> ApiResult<SamplingParams>
     })
 }
 
-/// From, to (inclusive), and whether the lower end itself is left out.
+/// Lower bound, upper bound (inclusive), and whether the lower bound is excluded.
 #[derive(Clone, Copy)]
 struct Range(f64, f64, bool);
 
-/// Rows of the model's embedding table: ids below are tokens.
-pub(super) fn vocabulary(engine: &Engine) -> u32 {
-    u32::try_from(engine.config.model.vocab_size).unwrap_or(u32::MAX)
+/// The vocabulary size: valid token ids are below it.
+pub(super) fn vocabulary(app: &App) -> u32 {
+    u32::try_from(app.config.model.vocab_size).unwrap_or(u32::MAX)
 }
 
-fn logit_bias(draft: &SamplingDraft, fields: &Fields) -> ApiResult<Vec<(u32, f32)>> {
+fn logit_bias(spec: &SamplingSpec, fields: &FieldNames) -> ApiResult<Vec<(u32, f32)>> {
     let name = fields.name("logit_bias");
-    draft
-        .logit_bias
+    spec.logit_bias
         .iter()
         .map(|(id, bias)| {
             decimal(&name, *bias, -100.0, 100.0, false).map(|bias| (*id, bias as f32))
@@ -108,10 +138,10 @@ fn logit_bias(draft: &SamplingDraft, fields: &Fields) -> ApiResult<Vec<(u32, f32
 }
 
 /// The request's own end tokens and, unless they are ignored, the model's.
-fn stop_tokens(draft: &SamplingDraft, engine: &Engine) -> Vec<u32> {
-    let mut ids = draft.stop_token_ids.clone();
-    if !draft.ignore_eos {
-        ids.extend(&engine.config.model.eos_token_ids);
+fn stop_tokens(spec: &SamplingSpec, app: &App) -> Vec<u32> {
+    let mut ids = spec.stop_token_ids.clone();
+    if !spec.ignore_eos {
+        ids.extend(&app.config.model.eos_token_ids);
     }
     ids
 }

@@ -2,29 +2,29 @@
 
 use lockstep_types::SpeculationConfig;
 
-use super::{SpeculativeDraft, check::integer};
+use super::{SpeculativeSpec, check::integer};
 use crate::error::{ApiError, ApiResult};
 
 /// The deepest that a request may ask for: far beyond what any draft is worth.
 const MOST_STEPS: i64 = 64;
 
-/// Draft steps of a request at the most; 0 = none, `None` = as the server does.
+/// GenerateSpec steps of a request at the most; 0 = none, `None` = as the server does.
 ///
 /// # Errors
 /// 400 for a depth out of range, and for asking a server that does not speculate.
 pub(super) fn max_draft_steps(
-    draft: SpeculativeDraft,
+    spec: SpeculativeSpec,
     server: &SpeculationConfig,
 ) -> ApiResult<Option<u32>> {
-    let max_steps = draft
+    let max_steps = spec
         .max_steps
         .map(|steps| integer("speculative.max_steps", steps, 0, MOST_STEPS))
         .transpose()?;
-    if draft.enabled == Some(false) {
+    if spec.enabled == Some(false) {
         return Ok(Some(0));
     }
     if !server.enabled() {
-        let wanted = match (draft.enabled, max_steps) {
+        let wanted = match (spec.enabled, max_steps) {
             (Some(true), _) => Some("speculative.enabled"),
             (_, Some(1..)) => Some("speculative.max_steps"),
             _ => None,
@@ -55,8 +55,8 @@ mod tests {
             algorithm: algorithm.map(str::to_owned),
             ..SpeculationConfig::none()
         };
-        let draft = SpeculativeDraft { enabled, max_steps };
-        max_draft_steps(draft, &server).map_err(|error| error.param.expect("a field"))
+        let spec = SpeculativeSpec { enabled, max_steps };
+        max_draft_steps(spec, &server).map_err(|error| error.param.expect("a field"))
     }
 
     #[test]

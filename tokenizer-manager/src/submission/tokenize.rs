@@ -5,22 +5,22 @@ use std::sync::Arc;
 use lockstep_text::EncodeError;
 use lockstep_types::sampling::token_in_vocabulary;
 
-use super::{Draft, Fields, Input, context::prompt_too_long, sampling::vocabulary};
+use super::{FieldNames, GenerateSpec, Input, context::prompt_too_long, sampling::vocabulary};
 use crate::{
-    engine::Engine,
+    app::App,
     error::{ApiError, ApiResult},
 };
 
 /// The tokens of each prompt, in order.
-pub(super) async fn tokenize(engine: &Engine, draft: &Draft) -> ApiResult<Vec<Arc<[u32]>>> {
-    let mut prompts = Vec::with_capacity(draft.inputs.len());
-    for input in &draft.inputs {
+pub(super) async fn tokenize(app: &App, spec: &GenerateSpec) -> ApiResult<Vec<Arc<[u32]>>> {
+    let mut prompts = Vec::with_capacity(spec.inputs.len());
+    for input in &spec.inputs {
         prompts.push(match input {
-            Input::Ids(ids) => in_vocabulary(engine, &draft.fields, ids)?.into(),
+            Input::Ids(ids) => in_vocabulary(app, &spec.fields, ids)?.into(),
             Input::Text {
                 text,
                 add_special_tokens,
-            } => encode(engine, &draft.fields, text, *add_special_tokens)
+            } => encode(app, &spec.fields, text, *add_special_tokens)
                 .await?
                 .into(),
         });
@@ -28,25 +28,20 @@ pub(super) async fn tokenize(engine: &Engine, draft: &Draft) -> ApiResult<Vec<Ar
     Ok(prompts)
 }
 
-fn in_vocabulary<'a>(engine: &Engine, fields: &Fields, ids: &'a [u32]) -> ApiResult<&'a [u32]> {
+fn in_vocabulary<'a>(app: &App, fields: &FieldNames, ids: &'a [u32]) -> ApiResult<&'a [u32]> {
     for id in ids {
-        token_in_vocabulary(fields.input, *id, vocabulary(engine))?;
+        token_in_vocabulary(fields.input, *id, vocabulary(app))?;
     }
     Ok(ids)
 }
 
-async fn encode(
-    engine: &Engine,
-    fields: &Fields,
-    text: &str,
-    special: bool,
-) -> ApiResult<Vec<u32>> {
-    let context = engine.config.server.context_length;
-    let tokenizer = engine.text.tokenizer.clone();
+async fn encode(app: &App, fields: &FieldNames, text: &str, special: bool) -> ApiResult<Vec<u32>> {
+    let context = app.config.server.context_length;
+    let tokenizer = app.text.tokenizer.clone();
     // A text too long for its tokens to fit whatever they are is not tokenized.
     let counted = tokenizer.min_tokens(text.len()) <= context;
     let owned = text.to_owned();
-    let encoded = engine
+    let encoded = app
         .text
         .pool
         .run(text.len(), move || {
@@ -55,7 +50,7 @@ async fn encode(
         .await?;
     encoded.map_err(|error| match error {
         EncodeError::TooLong { at_least, limit } => {
-            let reserved = engine.config.speculation.max_speculative_num_draft_tokens;
+            let reserved = app.config.speculation.max_speculative_num_draft_tokens;
             if counted {
                 prompt_too_long(fields, at_least, limit, reserved)
             } else {

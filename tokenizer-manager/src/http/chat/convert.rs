@@ -1,4 +1,4 @@
-//! From a chat request to a draft.
+//! From a chat request to a spec.
 
 pub(crate) mod messages;
 mod unsupported;
@@ -7,9 +7,9 @@ use std::borrow::Cow;
 
 use super::types::ChatRequest;
 use crate::{
-    engine::Engine,
+    app::App,
     error::{ApiError, ApiResult},
-    submission::{Draft, Fields, Input, LogprobDraft, MaxTokens, count, integer},
+    submission::{FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, count, integer},
     text::Conversation,
 };
 
@@ -17,22 +17,22 @@ use crate::{
 const MOST_TOP_LOGPROBS: i64 = 20;
 
 /// Checks what is the chat API's own and renders the messages.
-pub(super) async fn draft(
-    engine: &Engine,
+pub(super) async fn spec(
+    app: &App,
     request: &mut ChatRequest,
     trace_id: String,
-) -> ApiResult<Draft> {
+) -> ApiResult<GenerateSpec> {
     unsupported::check(request)?;
     count(
         "messages",
         request.messages.len(),
-        engine.config.server.limits.request.messages,
+        app.config.server.limits.request.messages,
     )?;
     messages::check(&request.messages)?;
     let (max_tokens, max_tokens_field) = max_tokens(request)?;
     let logprobs = logprobs(request)?;
-    let mut draft = Draft::new(
-        Fields {
+    let mut spec = GenerateSpec::new(
+        FieldNames {
             input: "messages",
             noun: "messages",
             max_tokens: max_tokens_field,
@@ -41,15 +41,15 @@ pub(super) async fn draft(
         trace_id,
         Vec::new(),
     );
-    request.common(&mut draft)?;
-    draft.max_tokens = max_tokens;
-    draft.logprobs = logprobs;
-    let text = engine.text.render(conversation(request)).await?;
-    draft.inputs = vec![Input::Text {
+    request.common(&mut spec)?;
+    spec.max_tokens = max_tokens;
+    spec.logprobs = logprobs;
+    let text = app.text.render(conversation(request)).await?;
+    spec.inputs = vec![Input::Text {
         text,
         add_special_tokens: false,
     }];
-    Ok(draft)
+    Ok(spec)
 }
 
 fn max_tokens(request: &ChatRequest) -> ApiResult<(MaxTokens, &'static str)> {
@@ -64,7 +64,7 @@ fn max_tokens(request: &ChatRequest) -> ApiResult<(MaxTokens, &'static str)> {
     }
 }
 
-fn logprobs(request: &ChatRequest) -> ApiResult<LogprobDraft> {
+fn logprobs(request: &ChatRequest) -> ApiResult<LogprobSpec> {
     let output = request.logprobs.unwrap_or(false);
     let top = integer(
         "top_logprobs",
@@ -78,7 +78,7 @@ fn logprobs(request: &ChatRequest) -> ApiResult<LogprobDraft> {
             "The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled.",
         ));
     }
-    Ok(LogprobDraft {
+    Ok(LogprobSpec {
         output,
         top,
         top_field: Cow::Borrowed("top_logprobs"),

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::{
     error::ApiResult,
     generation::Generation,
-    http::openai::{finish_reason, frame::Frame, logprobs::ChatLogprobs, usage::UsageMeter},
+    http::openai::{envelope::Envelope, finish_reason, logprobs::ChatLogprobs, usage::UsageMeter},
     submission::Submission,
 };
 
@@ -28,7 +28,7 @@ struct Message {
 
 /// Waits for all choices. The first that fails ends the others.
 pub(super) async fn answer(
-    frame: &Frame,
+    envelope: &Envelope,
     logprobs: bool,
     mut submission: Submission,
 ) -> ApiResult<Response> {
@@ -42,7 +42,7 @@ pub(super) async fn answer(
             index,
             finish_reason: finish_reason(&end)?,
             logprobs: logprobs
-                .then(|| ChatLogprobs::new(&frame.engine.text.tokenizer, &whole.tokens)),
+                .then(|| ChatLogprobs::new(&envelope.app.text.tokenizer, &whole.tokens)),
             message: Message {
                 role: "assistant",
                 content: whole.text,
@@ -50,5 +50,5 @@ pub(super) async fn answer(
             },
         });
     }
-    frame.whole("chat.completion", &choices, meter.body())
+    envelope.whole("chat.completion", &choices, meter.body())
 }

@@ -9,8 +9,8 @@ use crate::{
     generation::Delta,
     http::{
         openai::{
+            envelope::{Choices, ChunkFramer, Chunks, Envelope},
             finish_reason,
-            frame::{Choices, ChunkFramer, Chunks, Frame},
             logprobs::ChatLogprobs,
             params::Streaming,
             stream,
@@ -45,7 +45,7 @@ struct ChatChoices {
 
 /// Streams all choices.
 pub(super) async fn answer(
-    frame: Frame,
+    envelope: Envelope,
     logprobs: bool,
     submission: Submission,
     streaming: Streaming,
@@ -56,7 +56,7 @@ pub(super) async fn answer(
             greeted: vec![false; submission.generations.len()],
         },
         chunks: Chunks {
-            frame,
+            envelope,
             object: "chat.completion.chunk",
             streaming,
             meter: UsageMeter::new(&submission),
@@ -87,7 +87,7 @@ impl Choices for ChatChoices {
             chunks.choice(greeting, frames);
         }
         if !delta.text.is_empty() || (self.logprobs && !delta.tokens.is_empty()) {
-            let tokenizer = &chunks.frame.engine.text.tokenizer;
+            let tokenizer = &chunks.envelope.app.text.tokenizer;
             let choice = Choice {
                 index,
                 delta: Part {

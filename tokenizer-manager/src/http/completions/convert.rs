@@ -1,4 +1,4 @@
-//! From a completions request to a draft.
+//! From a completions request to a spec.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use super::{response::Shape, types::CompletionRequest};
 use crate::{
     error::{ApiError, ApiResult},
     http::json::Prompt,
-    submission::{Draft, Fields, Input, LogprobDraft, MaxTokens, integer},
+    submission::{FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, integer},
 };
 
 /// OpenAI's default of `max_tokens`.
@@ -14,7 +14,7 @@ const MAX_TOKENS: u32 = 16;
 /// OpenAI's limit of `logprobs`.
 const MOST_LOGPROBS: i64 = 5;
 
-const FIELDS: Fields = Fields {
+const FIELDS: FieldNames = FieldNames {
     input: "prompt",
     noun: "prompt",
     max_tokens: "max_tokens",
@@ -22,10 +22,10 @@ const FIELDS: Fields = Fields {
 };
 
 /// Checks what is the completions API's own.
-pub(super) fn draft(
+pub(super) fn spec(
     request: &mut CompletionRequest,
     trace_id: String,
-) -> ApiResult<(Draft, Shape)> {
+) -> ApiResult<(GenerateSpec, Shape)> {
     if request
         .suffix
         .as_ref()
@@ -37,16 +37,16 @@ pub(super) fn draft(
         ));
     }
     text_only(request)?;
-    let mut draft = Draft::new(FIELDS, trace_id, inputs(request)?);
-    request.common(&mut draft)?;
+    let mut spec = GenerateSpec::new(FIELDS, trace_id, inputs(request)?);
+    request.common(&mut spec)?;
     let shape = Shape {
         echo: request.echo.unwrap_or(false),
         logprobs: request.logprobs.is_some(),
         output: request.max_tokens != Some(0),
-        skip_special_tokens: draft.skip_special_tokens,
+        skip_special_tokens: spec.skip_special_tokens,
     };
     let top = integer("logprobs", request.logprobs.unwrap_or(0), 0, MOST_LOGPROBS)?;
-    draft.logprobs = LogprobDraft {
+    spec.logprobs = LogprobSpec {
         output: shape.logprobs,
         top,
         top_field: Cow::Borrowed("logprobs"),
@@ -54,11 +54,11 @@ pub(super) fn draft(
         // must ask for some.
         prompt_start: (shape.echo && (shape.logprobs || !shape.output)).then_some(0),
     };
-    draft.max_tokens = match request.max_tokens {
+    spec.max_tokens = match request.max_tokens {
         Some(tokens) => MaxTokens::Exact(tokens),
         None => MaxTokens::Default(MAX_TOKENS),
     };
-    Ok((draft, shape))
+    Ok((spec, shape))
 }
 
 fn text_only(request: &CompletionRequest) -> ApiResult<()> {

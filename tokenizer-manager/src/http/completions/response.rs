@@ -8,10 +8,12 @@ use serde::Serialize;
 
 use super::echo::Echo;
 use crate::{
-    engine::Engine,
+    app::App,
     error::ApiResult,
     generation::{Delta, Generation},
-    http::openai::{finish_reason, frame::Frame, logprobs::CompletionLogprobs, usage::UsageMeter},
+    http::openai::{
+        envelope::Envelope, finish_reason, logprobs::CompletionLogprobs, usage::UsageMeter,
+    },
     submission::Submission,
 };
 
@@ -30,37 +32,33 @@ pub(super) struct Shape {
 
 impl Shape {
     /// The prompts to show, one per prompt; empty without echo.
-    pub(super) async fn echoes(
-        self,
-        engine: &Engine,
-        submission: &Submission,
-    ) -> ApiResult<Vec<Echo>> {
+    pub(super) async fn echoes(self, app: &App, submission: &Submission) -> ApiResult<Vec<Echo>> {
         if !self.echo {
             return Ok(Vec::new());
         }
         let prompts = submission.prompts.clone();
         let tokens: usize = prompts.iter().map(|prompt| prompt.len()).sum();
-        let tokenizer = engine.text.tokenizer.clone();
+        let tokenizer = app.text.tokenizer.clone();
         let work = move || {
             let echo =
                 |prompt: &Arc<[u32]>| Echo::new(&tokenizer, prompt, self.skip_special_tokens);
             prompts.iter().map(echo).collect()
         };
         let bytes = tokens.saturating_mul(4);
-        engine.text.pool.run_aside(bytes, work).await
+        app.text.pool.run_aside(bytes, work).await
     }
 
     /// The log-probabilities of a delta; those of the prompt come with the first.
     pub(super) fn logprobs(
         self,
-        engine: &Engine,
+        app: &App,
         echo: Option<&Echo>,
         delta: &Delta,
     ) -> Option<CompletionLogprobs> {
         if !self.logprobs {
             return None;
         }
-        let tokenizer = &engine.text.tokenizer;
+        let tokenizer = &app.text.tokenizer;
         let mut logprobs = CompletionLogprobs::default();
         if let Some(echo) = echo {
             echo.describe(tokenizer, &delta.prompt_logprobs, &mut logprobs);
@@ -81,19 +79,19 @@ struct Choice {
 
 /// Waits for all choices. The first that fails ends the others.
 pub(super) async fn answer(
-    frame: &Frame,
+    envelope: &Envelope,
     shape: Shape,
     mut submission: Submission,
 ) -> ApiResult<Response> {
     let mut meter = UsageMeter::new(&submission);
-    let echoes = shape.echoes(&frame.engine, &submission).await?;
+    let echoes = shape.echoes(&envelope.app, &submission).await?;
     let generations = std::mem::take(&mut submission.generations);
     let ended = try_join_all(generations.into_iter().map(Generation::complete)).await?;
     let mut choices = Vec::with_capacity(ended.len());
     for (index, (whole, end)) in ended.into_iter().enumerate() {
         meter.end(index, &end);
         let echo = echoes.get(index / submission.n);
-        let logprobs = shape.logprobs(&frame.engine, echo, &whole);
+        let logprobs = shape.logprobs(&envelope.app, echo, &whole);
         let text = match echo {
             Some(echo) => format!("{}{}", echo.text, whole.text),
             None => whole.text,
@@ -105,5 +103,5 @@ pub(super) async fn answer(
             finish_reason: finish_reason(&end)?,
         });
     }
-    frame.whole("text_completion", &choices, meter.body())
+    envelope.whole("text_completion", &choices, meter.body())
 }

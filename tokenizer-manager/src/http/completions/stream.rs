@@ -10,8 +10,8 @@ use crate::{
     generation::Delta,
     http::{
         openai::{
+            envelope::{Choices, ChunkFramer, Chunks, Envelope},
             finish_reason,
-            frame::{Choices, ChunkFramer, Chunks, Frame},
             logprobs::CompletionLogprobs,
             params::Streaming,
             stream,
@@ -40,7 +40,7 @@ struct CompletionChoices {
 
 /// Streams all choices.
 pub(super) async fn answer(
-    frame: Frame,
+    envelope: Envelope,
     shape: Shape,
     submission: Submission,
     streaming: Streaming,
@@ -49,11 +49,11 @@ pub(super) async fn answer(
         choices: CompletionChoices {
             shape,
             n: submission.n,
-            echoes: shape.echoes(&frame.engine, &submission).await?,
+            echoes: shape.echoes(&envelope.app, &submission).await?,
             echoed: vec![false; submission.generations.len()],
         },
         chunks: Chunks {
-            frame,
+            envelope,
             object: "text_completion",
             streaming,
             meter: UsageMeter::new(&submission),
@@ -77,7 +77,7 @@ impl Choices for CompletionChoices {
             None => chunks.meter.progress(index, delta.completion_tokens),
         }
         let echo = self.echoes.get(index / self.n);
-        let logprobs = self.shape.logprobs(&chunks.frame.engine, echo, &delta);
+        let logprobs = self.shape.logprobs(&chunks.envelope.app, echo, &delta);
         if let Some(echo) = echo
             && !std::mem::replace(&mut self.echoed[index], true)
         {

@@ -1,61 +1,61 @@
-//! From a native request to one draft per prompt.
+//! From a native request to one [`GenerateSpec`] per prompt.
 
 use std::borrow::Cow;
 
 use super::types::{GenerateRequest, SamplingFields};
 use crate::{
-    engine::Engine,
+    app::App,
     error::{ApiError, ApiResult},
     http::{
         json::{Object, OneOrMany, Prompt},
         middleware::valid_id,
     },
-    submission::{Draft, Fields, Input, LogprobDraft, MaxTokens, SamplingDraft, count},
+    submission::{FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, count},
 };
 
 /// SGLang's default of `max_new_tokens`.
 const MAX_NEW_TOKENS: u32 = 128;
 
-/// The drafts of a request and how to answer.
-pub(super) struct Batch {
-    pub drafts: Vec<Draft>,
-    /// A list came, so a list goes back.
+/// The prompts of a request, and how to answer.
+pub(super) struct NativeSpecs {
+    pub specs: Vec<GenerateSpec>,
+    /// The request was a list, and so is the answer.
     pub is_list: bool,
     /// Log-probabilities come with their token's text.
     pub text_in_logprobs: bool,
 }
 
-/// Takes a request apart.
-pub(super) fn drafts(
-    engine: &Engine,
+/// One [`GenerateSpec`] per prompt of the request.
+pub(super) fn specs(
+    app: &App,
     mut request: GenerateRequest,
     request_id: &str,
-) -> ApiResult<Batch> {
+) -> ApiResult<NativeSpecs> {
     let (inputs, is_list, field) = inputs(&mut request)?;
     let len = inputs.len();
-    count(field, len, engine.config.server.limits.request.prompts)?;
+    count(field, len, app.config.server.limits.request.prompts)?;
     let rids = rids(request.rid.take(), len, request_id)?;
-    let params = spread(
+    let params = per_prompt(
         "sampling_params",
         request.sampling_params.take(),
         len,
         Object::default(),
     )?;
-    let wanted = spread("return_logprob", request.return_logprob.take(), len, false)?;
-    let starts = spread(
+    let wanted = per_prompt("return_logprob", request.return_logprob.take(), len, false)?;
+    let starts = per_prompt(
         "logprob_start_len",
         request.logprob_start_len.take(),
         len,
         -1,
     )?;
-    let tops = spread("top_logprobs_num", request.top_logprobs_num.take(), len, 0)?;
-    let speculative = spread(
+    let tops = per_prompt("top_logprobs_num", request.top_logprobs_num.take(), len, 0)?;
+    let speculative = per_prompt(
         "speculative",
         request.speculative.take(),
         len,
         Object::default(),
     )?;
-    let mut drafts = Vec::with_capacity(len);
+    let mut specs = Vec::with_capacity(len);
     for ((((((input, rid), Object(params)), wanted), start), top), Object(speculative)) in inputs
         .into_iter()
         .zip(rids)
@@ -65,28 +65,28 @@ pub(super) fn drafts(
         .zip(tops)
         .zip(speculative)
     {
-        let mut draft = Draft::new(fields(field), rid, vec![input]);
-        sampling(params, &mut draft)?;
-        draft.priority = request.priority;
-        draft.speculative = speculative.draft();
-        draft.logprobs = logprobs(wanted, start, top)?;
-        drafts.push(draft);
+        let mut spec = GenerateSpec::new(fields(field), rid, vec![input]);
+        sampling(params, &mut spec);
+        spec.priority = request.priority;
+        spec.speculative = speculative.spec();
+        spec.logprobs = logprobs(wanted, start, top)?;
+        specs.push(spec);
     }
-    let choices: i64 = drafts
+    let choices: i64 = specs
         .iter()
-        .map(|draft| draft.n.max(0))
+        .map(|spec| spec.n.max(0))
         .fold(0, i64::saturating_add);
-    let most = engine.config.server.limits.request.choices;
+    let most = app.config.server.limits.request.choices;
     count("n", usize::try_from(choices).unwrap_or(usize::MAX), most)?;
-    Ok(Batch {
-        drafts,
+    Ok(NativeSpecs {
+        specs,
         is_list,
         text_in_logprobs: request.return_text_in_logprobs.unwrap_or(false),
     })
 }
 
-fn fields(input: &'static str) -> Fields {
-    Fields {
+fn fields(input: &'static str) -> FieldNames {
+    FieldNames {
         input,
         noun: "prompt",
         max_tokens: "sampling_params.max_new_tokens",
@@ -147,8 +147,8 @@ fn not_empty(
     Ok((inputs, is_list, field))
 }
 
-/// One value for each of `len` prompts.
-fn spread<T: Clone>(
+/// A field's value for each of `len` prompts: one for all, or a list.
+fn per_prompt<T: Clone>(
     field: &str,
     values: Option<OneOrMany<T>>,
     len: usize,
@@ -176,7 +176,7 @@ fn rids(rid: Option<OneOrMany<String>>, len: usize, request_id: &str) -> ApiResu
     let rids = match rid {
         None => (0..len).map(drawn).collect(),
         Some(OneOrMany::One(rid)) if len > 1 => (0..len).map(|at| format!("{rid}-{at}")).collect(),
-        Some(rids) => spread("rid", Some(rids), len, String::new())?,
+        Some(rids) => per_prompt("rid", Some(rids), len, String::new())?,
     };
     if let Some(wrong) = rids.iter().find(|rid| !valid_id(rid)) {
         return Err(ApiError::invalid(
@@ -190,40 +190,31 @@ fn rids(rid: Option<OneOrMany<String>>, len: usize, request_id: &str) -> ApiResu
     Ok(rids)
 }
 
-fn sampling(params: SamplingFields, draft: &mut Draft) -> ApiResult<()> {
-    draft.n = params.n.unwrap_or(1);
-    draft.max_tokens = match params.max_new_tokens {
+fn sampling(mut params: SamplingFields, spec: &mut GenerateSpec) {
+    spec.n = params.n.unwrap_or(1);
+    spec.max_tokens = match params.max_new_tokens {
         Some(tokens) => MaxTokens::Exact(tokens),
         None => MaxTokens::Default(MAX_NEW_TOKENS),
     };
-    draft.stops = params.stop.map(OneOrMany::into_vec).unwrap_or_default();
-    draft.include_stop = params.no_stop_trim.unwrap_or(false);
-    draft.skip_special_tokens = params.skip_special_tokens.unwrap_or(true);
-    draft.sampling = SamplingDraft {
-        temperature: params.temperature,
-        top_p: params.top_p,
-        top_k: params.top_k,
-        min_p: params.min_p,
-        presence_penalty: params.presence_penalty,
-        frequency_penalty: params.frequency_penalty,
-        repetition_penalty: params.repetition_penalty,
-        logit_bias: params.logit_bias.unwrap_or_default().0,
-        seed: params.sampling_seed.or(params.seed).map(|seed| seed.0),
-        min_tokens: params.min_new_tokens,
-        stop_token_ids: params.stop_token_ids.unwrap_or_default(),
-        ignore_eos: params.ignore_eos.unwrap_or(false),
-        min_tokens_field: "min_new_tokens",
-    };
-    Ok(())
+    spec.stops = params
+        .stop
+        .take()
+        .map(OneOrMany::into_vec)
+        .unwrap_or_default();
+    spec.include_stop = params.no_stop_trim.unwrap_or(false);
+    spec.skip_special_tokens = params.skip_special_tokens.unwrap_or(true);
+    // SGLang's name of the seed comes before OpenAI's.
+    params.seed = params.sampling_seed.or(params.seed);
+    spec.sampling = params.sampling();
 }
 
 /// `logprob_start_len` of -1 means: output tokens only.
-fn logprobs(wanted: bool, start: i64, top: i64) -> ApiResult<LogprobDraft> {
+fn logprobs(wanted: bool, start: i64, top: i64) -> ApiResult<LogprobSpec> {
     let prompt_start = match start {
         -1 => None,
         start => Some(crate::submission::non_negative("logprob_start_len", start)?),
     };
-    Ok(LogprobDraft {
+    Ok(LogprobSpec {
         output: wanted,
         top: if wanted { top } else { 0 },
         top_field: Cow::Borrowed("top_logprobs_num"),

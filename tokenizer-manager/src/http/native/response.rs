@@ -8,45 +8,44 @@ use axum::response::Response;
 use futures::{StreamExt, future::try_join_all, stream};
 use meta::{Answer, Meta};
 
-use super::convert::Batch;
+use super::convert::NativeSpecs;
 use crate::{
-    engine::Engine,
+    app::App,
     error::ApiResult,
     generation::{Delta, Generation},
     http::{
         json,
         sse::{self, Framer, Frames},
     },
+    request_stats::RequestStats,
     submission::Submission,
-    tally::Tally,
 };
 
-/// One choice being generated and what its answer repeats.
-struct Job {
+/// One choice being generated, and its answer so far.
+struct Choice {
     meta: Meta,
     generation: Generation,
 }
 
 /// All choices of a request.
-pub(super) struct Jobs {
-    engine: Arc<Engine>,
-    jobs: Vec<Job>,
+pub(super) struct Choices {
+    choices: Vec<Choice>,
     is_list: bool,
 }
 
-impl Jobs {
-    /// Submits every draft. If one is refused, the others are aborted.
-    pub(super) async fn submit(engine: &Arc<Engine>, batch: Batch) -> ApiResult<Self> {
-        let mut jobs = Vec::new();
-        let mut is_list = batch.is_list;
-        for draft in batch.drafts {
-            let rid = draft.trace_id.clone();
-            let logprobs = draft.logprobs.clone();
-            let submission = Submission::new(engine, draft).await?;
+impl Choices {
+    /// Submits every prompt. If one is refused, the others are aborted.
+    pub(super) async fn submit(app: &Arc<App>, specs: NativeSpecs) -> ApiResult<Self> {
+        let mut choices = Vec::new();
+        let mut is_list = specs.is_list;
+        for spec in specs.specs {
+            let rid = spec.trace_id.clone();
+            let logprobs = spec.logprobs.clone();
+            let submission = Submission::new(app, spec).await?;
             is_list |= submission.n > 1;
             let prompt_tokens = submission.prompts.first().map_or(0, |prompt| prompt.len());
-            if let Some(tally) = Tally::current() {
-                tally.prompt(prompt_tokens as u64);
+            if let Some(stats) = RequestStats::current() {
+                stats.prompt(prompt_tokens as u64);
             }
             for (choice, generation) in submission.generations.into_iter().enumerate() {
                 let id = match submission.n {
@@ -54,31 +53,27 @@ impl Jobs {
                     _ => format!("{rid}-{choice}"),
                 };
                 let meta = Meta::new(
-                    engine.clone(),
+                    app.clone(),
                     id,
                     prompt_tokens,
                     &logprobs,
-                    batch.text_in_logprobs,
+                    specs.text_in_logprobs,
                 );
-                jobs.push(Job { meta, generation });
+                choices.push(Choice { meta, generation });
             }
         }
-        Ok(Self {
-            engine: engine.clone(),
-            jobs,
-            is_list,
-        })
+        Ok(Self { choices, is_list })
     }
 }
 
 /// Waits for all choices.
-pub(super) async fn whole(jobs: Jobs) -> ApiResult<Response> {
-    let is_list = jobs.is_list;
-    let answers = jobs.jobs.into_iter().map(|job| async move {
-        let Job {
+pub(super) async fn whole(choices: Choices) -> ApiResult<Response> {
+    let is_list = choices.is_list;
+    let answers = choices.choices.into_iter().map(|choice| async move {
+        let Choice {
             mut meta,
             generation,
-        } = job;
+        } = choice;
         let (mut whole, end) = generation.complete().await?;
         whole.end = Some(end);
         meta.add(whole)?;
@@ -98,19 +93,17 @@ pub(super) async fn whole(jobs: Jobs) -> ApiResult<Response> {
 struct NativeFramer {
     metas: Vec<Meta>,
     is_list: bool,
-    // Keeps the tokenizer of every answer alive and shared.
-    _engine: Arc<Engine>,
 }
 
 /// Streams all choices.
-pub(super) async fn stream(jobs: Jobs) -> ApiResult<Response> {
-    let (mut metas, mut choices) = (Vec::new(), Vec::new());
-    for (index, job) in jobs.jobs.into_iter().enumerate() {
-        metas.push(job.meta);
-        let deltas = job.generation.into_stream();
-        choices.push(Box::pin(deltas.map(move |delta| (index, delta))));
+pub(super) async fn stream(request: Choices) -> ApiResult<Response> {
+    let (mut metas, mut deltas) = (Vec::new(), Vec::new());
+    for (index, choice) in request.choices.into_iter().enumerate() {
+        metas.push(choice.meta);
+        let generated = choice.generation.into_stream();
+        deltas.push(Box::pin(generated.map(move |delta| (index, delta))));
     }
-    let mut deltas = stream::select_all(choices);
+    let mut deltas = stream::select_all(deltas);
     // A request refused by the scheduler is answered with a status.
     let first = match deltas.next().await {
         Some((index, delta)) => Some((index, Ok(delta?))),
@@ -118,8 +111,7 @@ pub(super) async fn stream(jobs: Jobs) -> ApiResult<Response> {
     };
     let framer = NativeFramer {
         metas,
-        is_list: jobs.is_list,
-        _engine: jobs.engine,
+        is_list: request.is_list,
     };
     Ok(sse::response(stream::iter(first).chain(deltas), framer))
 }

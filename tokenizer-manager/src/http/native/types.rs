@@ -4,7 +4,8 @@
 use serde::Deserialize;
 
 use crate::http::{
-    json::{LogitBias, Object, OneOrMany, Prompt, Seed, Speculative},
+    json::{Object, OneOrMany, Prompt, Seed, Speculative},
+    sampling::with_sampling_fields,
     unsupported::{self, Generating, Routes},
 };
 
@@ -29,25 +30,16 @@ impl Generating for GenerateRequest {
     const ROUTE: Routes = unsupported::GENERATE;
 }
 
-/// `sampling_params`.
-#[derive(Debug, Clone, Default, Deserialize)]
-pub(in crate::http) struct SamplingFields {
-    pub max_new_tokens: Option<i64>,
-    pub min_new_tokens: Option<i64>,
-    pub stop: Option<OneOrMany<String>>,
-    pub stop_token_ids: Option<Vec<u32>>,
-    pub temperature: Option<f64>,
-    pub top_p: Option<f64>,
-    pub top_k: Option<i64>,
-    pub min_p: Option<f64>,
-    pub frequency_penalty: Option<f64>,
-    pub presence_penalty: Option<f64>,
-    pub repetition_penalty: Option<f64>,
-    pub n: Option<i64>,
-    pub ignore_eos: Option<bool>,
-    pub skip_special_tokens: Option<bool>,
-    pub no_stop_trim: Option<bool>,
-    pub logit_bias: Option<LogitBias>,
-    pub sampling_seed: Option<Seed>,
-    pub seed: Option<Seed>,
+with_sampling_fields! {
+    /// `sampling_params`.
+    #[derive(Clone, Default)]
+    pub(in crate::http) struct SamplingFields {
+        pub max_new_tokens: Option<i64>,
+        pub n: Option<i64>,
+        pub stop: Option<OneOrMany<String>>,
+        pub skip_special_tokens: Option<bool>,
+        pub no_stop_trim: Option<bool>,
+        pub sampling_seed: Option<Seed>,
+    }
+    min_tokens: min_new_tokens
 }

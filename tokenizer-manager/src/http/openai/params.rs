@@ -6,69 +6,41 @@ use serde::Deserialize;
 use crate::{
     error::{ApiError, ApiResult},
     http::json::Object,
-    submission::{Draft, SamplingDraft, SpeculativeDraft},
 };
 
-/// Declares a request type with the common fields after its own.
+/// Declares a request type: its own fields, then those of both generating routes.
 macro_rules! openai_request {
     ($(#[$meta:meta])* $vis:vis struct $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* }) => {
-        $(#[$meta])*
-        #[derive(Debug, serde::Deserialize)]
-        $vis struct $name {
-            $($(#[$field_meta])* pub $field: $type,)*
-            pub model: Option<String>,
-            pub max_tokens: Option<i64>,
-            pub temperature: Option<f64>,
-            pub top_p: Option<f64>,
-            pub top_k: Option<i64>,
-            pub min_p: Option<f64>,
-            pub n: Option<i64>,
-            pub best_of: Option<i64>,
-            pub stop: Option<$crate::http::json::OneOrMany<String>>,
-            pub stop_token_ids: Option<Vec<u32>>,
-            pub seed: Option<$crate::http::json::Seed>,
-            pub presence_penalty: Option<f64>,
-            pub frequency_penalty: Option<f64>,
-            pub repetition_penalty: Option<f64>,
-            pub logit_bias: Option<$crate::http::json::LogitBias>,
-            pub min_tokens: Option<i64>,
-            pub ignore_eos: Option<bool>,
-            pub skip_special_tokens: Option<bool>,
-            pub include_stop_str_in_output: Option<bool>,
-            pub stream: Option<bool>,
-            pub stream_options: Option<$crate::http::json::Object<$crate::http::openai::params::StreamOptions>>,
-            pub priority: Option<i32>,
-            pub speculative: Option<$crate::http::json::Object<$crate::http::json::Speculative>>,
+        $crate::http::sampling::with_sampling_fields! {
+            $(#[$meta])*
+            $vis struct $name {
+                $($(#[$field_meta])* pub $field: $type,)*
+                pub model: Option<String>,
+                pub max_tokens: Option<i64>,
+                pub n: Option<i64>,
+                pub best_of: Option<i64>,
+                pub stop: Option<$crate::http::json::OneOrMany<String>>,
+                pub skip_special_tokens: Option<bool>,
+                pub include_stop_str_in_output: Option<bool>,
+                pub stream: Option<bool>,
+                pub stream_options: Option<$crate::http::json::Object<$crate::http::openai::params::StreamOptions>>,
+                pub priority: Option<i32>,
+                pub speculative: Option<$crate::http::json::Object<$crate::http::json::Speculative>>,
+            }
+            min_tokens: min_tokens
         }
 
         impl $name {
-            /// Moves the common fields into `draft`.
-            pub fn common(&mut self, draft: &mut $crate::submission::Draft) -> $crate::error::ApiResult<()> {
-                $crate::http::openai::params::Common {
-                    n: self.n,
-                    best_of: self.best_of,
-                    stop: self.stop.take(),
-                    include_stop: self.include_stop_str_in_output,
-                    skip_special_tokens: self.skip_special_tokens,
-                    priority: self.priority,
-                    speculative: self.speculative.unwrap_or_default().0.draft(),
-                    sampling: $crate::submission::SamplingDraft {
-                        temperature: self.temperature,
-                        top_p: self.top_p,
-                        top_k: self.top_k,
-                        min_p: self.min_p,
-                        presence_penalty: self.presence_penalty,
-                        frequency_penalty: self.frequency_penalty,
-                        repetition_penalty: self.repetition_penalty,
-                        logit_bias: self.logit_bias.take().unwrap_or_default().0,
-                        seed: self.seed.map(|seed| seed.0),
-                        min_tokens: self.min_tokens,
-                        stop_token_ids: self.stop_token_ids.take().unwrap_or_default(),
-                        ignore_eos: self.ignore_eos.unwrap_or(false),
-                        min_tokens_field: "min_tokens",
-                    },
-                }
-                .fill(draft)
+            /// Moves the common fields into `spec`.
+            pub fn common(&mut self, spec: &mut $crate::submission::GenerateSpec) -> $crate::error::ApiResult<()> {
+                spec.n = $crate::http::openai::params::choices(self.n, self.best_of)?;
+                spec.stops = self.stop.take().map($crate::http::json::OneOrMany::into_vec).unwrap_or_default();
+                spec.include_stop = self.include_stop_str_in_output.unwrap_or(false);
+                spec.skip_special_tokens = self.skip_special_tokens.unwrap_or(true);
+                spec.priority = self.priority;
+                spec.speculative = self.speculative.unwrap_or_default().0.spec();
+                spec.sampling = self.sampling();
+                Ok(())
             }
 
             /// Whether and how the answer is streamed.
@@ -80,43 +52,18 @@ macro_rules! openai_request {
 }
 pub(crate) use openai_request;
 
-/// The common fields that go into a draft.
-pub(crate) struct Common {
-    pub n: Option<i64>,
-    pub best_of: Option<i64>,
-    pub stop: Option<crate::http::json::OneOrMany<String>>,
-    pub include_stop: Option<bool>,
-    pub skip_special_tokens: Option<bool>,
-    pub priority: Option<i32>,
-    pub speculative: SpeculativeDraft,
-    pub sampling: SamplingDraft,
-}
-
-impl Common {
-    pub(crate) fn fill(self, draft: &mut Draft) -> ApiResult<()> {
-        draft.n = self.n.unwrap_or(1);
-        if let Some(best_of) = self.best_of
-            && best_of != draft.n
-        {
-            return Err(ApiError::unsupported(
-                "best_of",
-                format!(
-                    "'best_of' ({best_of}) other than 'n' ({}) is not supported by this version; \
-                     ask for n choices and rank them by their logprobs.",
-                    draft.n
-                ),
-            ));
-        }
-        draft.stops = self
-            .stop
-            .map(crate::http::json::OneOrMany::into_vec)
-            .unwrap_or_default();
-        draft.include_stop = self.include_stop.unwrap_or(false);
-        draft.skip_special_tokens = self.skip_special_tokens.unwrap_or(true);
-        draft.priority = self.priority;
-        draft.speculative = self.speculative;
-        draft.sampling = self.sampling;
-        Ok(())
+/// `n`, where `best_of` asks for no more.
+pub(crate) fn choices(n: Option<i64>, best_of: Option<i64>) -> ApiResult<i64> {
+    let n = n.unwrap_or(1);
+    match best_of {
+        Some(best_of) if best_of != n => Err(ApiError::unsupported(
+            "best_of",
+            format!(
+                "'best_of' ({best_of}) other than 'n' ({n}) is not supported by this version; ask \
+                 for n choices and rank them by their logprobs."
+            ),
+        )),
+        _ => Ok(n),
     }
 }
 

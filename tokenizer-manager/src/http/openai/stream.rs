@@ -11,7 +11,7 @@ pub(crate) type Deltas = stream::BoxStream<'static, (usize, ApiResult<Delta>)>;
 /// by the scheduler is answered with a status and not with a stream.
 ///
 /// # Errors
-/// When the first thing to come is an error.
+/// The error of the choice whose result comes first, such as 429 or 503.
 pub(crate) async fn start(submission: Submission) -> ApiResult<Deltas> {
     let choices = submission
         .generations

@@ -3,7 +3,7 @@
 use lockstep_types::request::{SpeculationUsage, Usage};
 use serde::Serialize;
 
-use crate::{generation::End, submission::Submission, tally::Tally};
+use crate::{generation::End, request_stats::RequestStats, submission::Submission};
 
 /// OpenAI's `usage` object. What speculation brought stands in it twice: in
 /// OpenAI's words, and by position.
@@ -79,8 +79,8 @@ pub(crate) struct UsageMeter {
 impl UsageMeter {
     pub(crate) fn new(submission: &Submission) -> Self {
         let prompt_tokens = submission.prompts.iter().map(|p| p.len() as u64).sum();
-        if let Some(tally) = Tally::current() {
-            tally.prompt(prompt_tokens);
+        if let Some(stats) = RequestStats::current() {
+            stats.prompt(prompt_tokens);
         }
         Self {
             n: submission.n,

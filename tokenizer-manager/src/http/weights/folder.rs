@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use axum::http::StatusCode;
 
 use crate::{
-    engine::Engine,
+    app::App,
     error::{ApiError, ApiResult},
 };
 
@@ -14,12 +14,12 @@ use crate::{
 pub(super) struct UpdateDir(PathBuf);
 
 impl UpdateDir {
-    /// The one that `engine` was started with.
+    /// The folder that this server was started with.
     ///
     /// # Errors
-    /// 403 where there is none.
-    pub(super) fn of(engine: &Engine) -> ApiResult<Self> {
-        engine.weight_update_dir.clone().map(Self).ok_or_else(|| {
+    /// 403 on a server without `--weight-update-dir`.
+    pub(super) fn of(app: &App) -> ApiResult<Self> {
+        app.weight_update_dir.clone().map(Self).ok_or_else(|| {
             ApiError::new(
                 StatusCode::FORBIDDEN,
                 "permission_error",
@@ -33,8 +33,8 @@ impl UpdateDir {
     /// The real path of the folder that `path`, the request's `field`, names.
     ///
     /// # Errors
-    /// 400 in the same words wherever the path leads, so that requests cannot
-    /// find out what else is on the disk.
+    /// 400 for every other path, with one message for all of them, so that requests
+    /// cannot find out what else is on the disk.
     pub(super) async fn find(&self, field: &str, path: String) -> ApiResult<String> {
         let dir = self.0.clone();
         let found = tokio::task::spawn_blocking(move || inside(&dir, Path::new(&path))).await;

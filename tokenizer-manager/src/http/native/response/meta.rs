@@ -12,10 +12,10 @@ use serde::Serialize;
 use speculation::Speculation;
 
 use crate::{
-    engine::{Engine, FIRST_WEIGHTS},
+    app::{App, FIRST_WEIGHTS},
     error::ApiResult,
     generation::{Delta, End, Matched},
-    submission::LogprobDraft,
+    submission::LogprobSpec,
 };
 
 /// SGLang's `[logprob, token id, text or null]`.
@@ -23,7 +23,7 @@ type Triple = (Option<f32>, u32, Option<String>);
 
 /// What has come of a choice so far.
 pub(super) struct Meta {
-    engine: Arc<Engine>,
+    app: Arc<App>,
     id: String,
     text: String,
     output_ids: Vec<u32>,
@@ -94,15 +94,15 @@ enum Match<'a> {
 
 impl Meta {
     pub(super) fn new(
-        engine: Arc<Engine>,
+        app: Arc<App>,
         id: String,
         prompt_tokens: usize,
-        logprobs: &LogprobDraft,
+        logprobs: &LogprobSpec,
         text_in_logprobs: bool,
     ) -> Self {
         Self {
             weight_version: None,
-            engine,
+            app,
             id,
             text: String::new(),
             output_ids: Vec::new(),
@@ -148,7 +148,7 @@ impl Meta {
 
     fn triples(&self, logprob: &TokenLogprob) -> (Triple, Option<Vec<Triple>>) {
         let text = |id: u32| {
-            let tokenizer = &self.engine.text.tokenizer;
+            let tokenizer = &self.app.text.tokenizer;
             self.text_in_logprobs
                 .then(|| tokenizer.token_text(id).unwrap_or_default())
         };

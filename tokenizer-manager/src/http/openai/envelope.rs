@@ -1,4 +1,4 @@
-//! What both generating routes put around their choices.
+//! The JSON objects around the choices of both generating routes.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{
     usage::{UsageBody, UsageMeter},
 };
 use crate::{
-    engine::{Engine, now},
+    app::{App, now},
     error::ApiResult,
     generation::Delta,
     http::{
@@ -19,9 +19,9 @@ use crate::{
     },
 };
 
-/// What every object of one answer repeats.
-pub(crate) struct Frame {
-    pub engine: Arc<Engine>,
+/// The fields that every object of one answer repeats.
+pub(crate) struct Envelope {
+    pub app: Arc<App>,
     id: String,
     created: u64,
     fingerprint: String,
@@ -50,11 +50,11 @@ struct Chunk<'a, C> {
     usage: Option<Option<UsageBody>>,
 }
 
-impl Frame {
-    pub(crate) fn new(engine: Arc<Engine>, id: String) -> Self {
+impl Envelope {
+    pub(crate) fn new(app: Arc<App>, id: String) -> Self {
         Self {
-            fingerprint: engine.fingerprint(),
-            engine,
+            fingerprint: app.fingerprint(),
+            app,
             id,
             created: now(),
         }
@@ -71,7 +71,7 @@ impl Frame {
             id: &self.id,
             object,
             created: self.created,
-            model: self.engine.model(),
+            model: self.app.model(),
             choices,
             usage,
             system_fingerprint: &self.fingerprint,
@@ -81,7 +81,7 @@ impl Frame {
 
 /// The chunks of a streamed answer.
 pub(crate) struct Chunks {
-    pub frame: Frame,
+    pub envelope: Envelope,
     pub object: &'static str,
     pub streaming: Streaming,
     pub meter: UsageMeter,
@@ -106,25 +106,25 @@ impl Chunks {
         usage: Option<Option<UsageBody>>,
         frames: &mut Frames,
     ) {
-        let frame = &self.frame;
+        let envelope = &self.envelope;
         frames.event(&Chunk {
-            id: &frame.id,
+            id: &envelope.id,
             object: self.object,
-            created: frame.created,
-            model: frame.engine.model(),
-            system_fingerprint: &frame.fingerprint,
+            created: envelope.created,
+            model: envelope.app.model(),
+            system_fingerprint: &envelope.fingerprint,
             choices,
             usage,
         });
     }
 }
 
-/// What a route makes of deltas.
+/// A route's form of a choice's deltas.
 pub(crate) trait Choices: Send + 'static {
     /// Adds the chunks of one delta of choice `index`.
     ///
     /// # Errors
-    /// For an end that is an error to clients: it ends the stream.
+    /// A choice that somebody else aborted; the error ends the stream.
     fn delta(
         &mut self,
         chunks: &mut Chunks,

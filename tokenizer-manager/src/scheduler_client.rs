@@ -1,5 +1,5 @@
-//! The scheduler as the tokenizer-manager sees it: submit a request, get its
-//! outputs; dropping the handle aborts the request.
+//! The client of the scheduler: submits requests and receives their outputs over
+//! one stream. Dropping a request's handle aborts the request.
 
 mod handle;
 mod link;
@@ -25,12 +25,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
-use self::link::{Command, Link};
+use self::link::{Link, LinkCommand};
 
 /// How long a unary call other than a health check may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where the scheduler is and who calls.
+/// The scheduler's address and this process's identity.
 #[derive(Debug, Clone)]
 pub struct LinkOptions {
     /// The scheduler's socket.
@@ -39,19 +39,18 @@ pub struct LinkOptions {
     pub config_hash: String,
     /// This process's name in the scheduler's log.
     pub name: String,
-    /// Requests that may live at once: what the scheduler can run and queue.
-    /// More would certainly be refused there.
+    /// Requests that may run and wait at once. The scheduler would refuse more.
     pub capacity: usize,
 }
 
-/// State of the stream to the scheduler.
+/// The state of the stream to the scheduler.
 #[derive(Debug, Clone)]
 pub enum LinkState {
     /// No scheduler yet, or the stream ended; trying again.
     Connecting,
-    /// Requests flow.
+    /// Connected; requests can be submitted.
     Ready(FrontendClient<Channel>),
-    /// The scheduler has another configuration. Nothing can mend that.
+    /// The scheduler has another configuration; connecting again won't help.
     Incompatible(String),
     /// Shut down.
     Closed,
@@ -59,8 +58,8 @@ pub enum LinkState {
 
 /// A shared client of the scheduler.
 #[derive(Debug)]
-pub struct Scheduler {
-    commands: mpsc::UnboundedSender<Command>,
+pub struct SchedulerClient {
+    commands: mpsc::UnboundedSender<LinkCommand>,
     state: watch::Receiver<LinkState>,
     weights: watch::Receiver<Option<WeightsInUse>>,
     next: AtomicU64,
@@ -68,7 +67,7 @@ pub struct Scheduler {
     capacity: usize,
 }
 
-impl Scheduler {
+impl SchedulerClient {
     /// A client and the task that keeps it connected until `halt`.
     pub fn new(
         options: LinkOptions,
@@ -89,7 +88,7 @@ impl Scheduler {
         (scheduler, link.run())
     }
 
-    /// Follows the state of the stream.
+    /// A receiver that is notified when the stream's state changes.
     pub fn state(&self) -> watch::Receiver<LinkState> {
         self.state.clone()
     }
@@ -99,7 +98,7 @@ impl Scheduler {
         matches!(*self.state.borrow(), LinkState::Ready(_))
     }
 
-    /// Requests that the scheduler works on.
+    /// Requests that were submitted and have not finished.
     pub fn live(&self) -> usize {
         self.live.load(Ordering::Relaxed)
     }
@@ -113,13 +112,13 @@ impl Scheduler {
         if !self.is_ready() {
             return Err(disconnected());
         }
-        let live = handle::Live::enter(&self.live, self.capacity)?;
+        let live = handle::LivePermit::acquire(&self.live, self.capacity)?;
         // Request numbers are never reused, so an output that was under way
         // when its stream broke cannot reach another request.
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, outputs) = mpsc::unbounded_channel();
         let weights = handle::Version::default();
-        let submit = Command::Submit {
+        let submit = LinkCommand::Submit {
             number,
             request: Box::new(request),
             outputs: sender,
@@ -134,17 +133,17 @@ impl Scheduler {
     /// Aborts the requests with this client-visible id, or all; returns how many.
     pub async fn abort(&self, trace_id: Option<String>) -> usize {
         let (reply, count) = oneshot::channel();
-        let command = Command::AbortTrace { trace_id, reply };
+        let command = LinkCommand::AbortTrace { trace_id, reply };
         if self.commands.send(command).is_err() {
             return 0;
         }
         count.await.unwrap_or(0)
     }
 
-    /// Healthy, or why not, within `timeout`.
+    /// Checks within `timeout` that a forward step runs on every rank.
     ///
     /// # Errors
-    /// Why a step did not run, in words.
+    /// The reason, as a clause for a message, where none does.
     pub async fn health(&self, force_step: bool, timeout: Duration) -> Result<(), String> {
         let mut client = self.client().map_err(|error| error.message)?;
         let request = CheckHealthRequest {
@@ -176,10 +175,10 @@ impl Scheduler {
         }
     }
 
-    /// Current counters of the scheduler.
+    /// The scheduler's counters now.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] without an answer.
+    /// [`ErrorKind::Unavailable`] where the scheduler does not answer in time.
     pub async fn load(&self) -> Result<GetLoadResponse, RequestError> {
         let mut client = self.client()?;
         answer(client.get_load(GetLoadRequest {})).await
@@ -188,23 +187,22 @@ impl Scheduler {
     /// Empties the prefix cache.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] without an answer.
+    /// [`ErrorKind::Unavailable`] where the scheduler does not answer in time.
     pub async fn flush(&self) -> Result<FlushCacheResponse, RequestError> {
         let mut client = self.client()?;
         answer(client.flush_cache(FlushCacheRequest {})).await
     }
 
-    /// Which weights compute; `None` = those that the engine started with.
+    /// The weights in use; `None` = those that the engine started with.
     pub fn weights(&self) -> Option<WeightsInUse> {
         self.weights.borrow().clone()
     }
 
-    /// Computes with other weights from now on. Takes as long as running
-    /// requests and the reading take; dropping the future before the reading
-    /// gives the update up.
+    /// Replaces the weights. Waits for running requests and for the files to be
+    /// read; dropping the future before they are read cancels the update.
     ///
     /// # Errors
-    /// Why the weights stay as they were.
+    /// The reason why the old weights stay, or [`ErrorKind::Unavailable`].
     pub async fn update_weights(
         &self,
         wanted: UpdateWeightsRequest,
@@ -249,7 +247,7 @@ async fn answer<T>(
     }
 }
 
-/// What requests get while there is no scheduler.
+/// The error while there is no scheduler.
 pub fn disconnected() -> RequestError {
     RequestError::new(
         ErrorKind::Unavailable,

@@ -1,4 +1,4 @@
-//! The task that owns the stream to the scheduler and the table of live requests.
+//! The task that connects to the scheduler, and connects again after a failure.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use tonic::{Streaming, transport::Channel};
 
 use super::{
     LinkOptions, LinkState,
-    handle::{Live, Version},
+    handle::{LivePermit, Version},
     session,
 };
 
@@ -30,25 +30,25 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// answers at once; only one that hangs does not.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What handles ask of the link.
+/// A message from the client or a request's handle to the link's task.
 #[derive(Debug)]
-pub(super) enum Command {
+pub(super) enum LinkCommand {
     /// A new request and where its outputs go.
     Submit {
         number: u64,
         request: Box<Request>,
         outputs: mpsc::UnboundedSender<Output>,
-        live: Live,
+        live: LivePermit,
         weights: Version,
     },
-    /// Nobody waits for the request any more.
+    /// The handle was dropped before the request ended.
     Abort { number: u64 },
-    /// The request has all it needs; only its last output is still awaited.
+    /// The text is complete; only the last output is still awaited.
     Stop { number: u64 },
-    /// The handle is gone and the request ended.
+    /// The handle was dropped after the request ended.
     Forget { number: u64 },
-    /// Abort by the client-visible id, `None` = all; their handles get an
-    /// output that says so.
+    /// Aborts the requests with this client-visible id, `None` = all. Their handles
+    /// receive [`FinishReason::Abort`](lockstep_types::request::FinishReason::Abort).
     AbortTrace {
         trace_id: Option<String>,
         reply: oneshot::Sender<usize>,
@@ -60,29 +60,29 @@ pub(super) struct Connection {
     pub client: FrontendClient<Channel>,
     pub outbound: mpsc::Sender<FrontendMessage>,
     pub inbound: Streaming<FrontendEvent>,
-    /// Unless they are those of the start.
+    /// The weights in use; `None` = those of the start.
     pub weights: Option<WeightsInUse>,
 }
 
 pub(super) struct Link {
     options: LinkOptions,
-    inbox: mpsc::UnboundedReceiver<Command>,
+    inbox: mpsc::UnboundedReceiver<LinkCommand>,
     state: watch::Sender<LinkState>,
     weights: watch::Sender<Option<WeightsInUse>>,
     halt: CancellationToken,
 }
 
 enum ConnectError {
-    /// Worth another try.
+    /// May succeed later.
     Retry(String),
-    /// Another configuration.
+    /// The scheduler has another configuration.
     Incompatible(String),
 }
 
 impl Link {
     pub(super) fn new(
         options: LinkOptions,
-        inbox: mpsc::UnboundedReceiver<Command>,
+        inbox: mpsc::UnboundedReceiver<LinkCommand>,
         state: watch::Sender<LinkState>,
         weights: watch::Sender<Option<WeightsInUse>>,
         halt: CancellationToken,
@@ -206,7 +206,7 @@ async fn handshake(options: &LinkOptions) -> Result<Connection, ConnectError> {
     })
 }
 
-/// A scheduler that minds the hash itself says FAILED_PRECONDITION.
+/// A scheduler with another configuration answers FAILED_PRECONDITION.
 fn refused(status: &tonic::Status, options: &LinkOptions) -> ConnectError {
     if status.code() == tonic::Code::FailedPrecondition {
         return incompatible(status.message(), options);

@@ -1,5 +1,5 @@
-//! What one HTTP request cost, gathered where it is known, for its line in the
-//! access log.
+//! Token counts and the late error of one HTTP request, collected while it is
+//! answered, for its line in the access log.
 
 use std::sync::{
     Arc, OnceLock,
@@ -7,24 +7,24 @@ use std::sync::{
 };
 
 tokio::task_local! {
-    static CURRENT: Arc<Tally>;
+    static CURRENT: Arc<RequestStats>;
 }
 
-/// The tokens of one HTTP request, over all its prompts and choices.
+/// Counts of one HTTP request, over all its prompts and choices.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct RequestStats {
     prompt_tokens: AtomicU64,
     completion_tokens: AtomicU64,
     error: OnceLock<&'static str>,
 }
 
-impl Tally {
-    /// That of the request that the caller works for; `None` outside HTTP.
+impl RequestStats {
+    /// Those of the request that the current task answers; `None` outside HTTP.
     pub fn current() -> Option<Arc<Self>> {
         CURRENT.try_with(Arc::clone).ok()
     }
 
-    /// Runs `work` for the request of this tally.
+    /// Runs `work` with these as the current ones.
     pub async fn scope<F: Future>(self: Arc<Self>, work: F) -> F::Output {
         CURRENT.scope(self, work).await
     }

@@ -1,4 +1,4 @@
-//! One submitted request.
+//! The handle of one submitted request.
 
 use std::{
     sync::{
@@ -11,13 +11,13 @@ use std::{
 use lockstep_types::request::{ErrorKind, Finish, Output, RequestError, Usage};
 use tokio::sync::mpsc;
 
-use super::{disconnected, link::Command};
+use super::{disconnected, link::LinkCommand};
 
-/// How long the scheduler gets to say what an aborted request had used.
-const LAST_WORD: Duration = Duration::from_millis(250);
+/// How long a stopped request's final counts are waited for.
+const FINISH_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// What the weights are called that serve a request, known with its first
-/// output; `None` = those that the engine started with.
+/// The version of the weights that serve a request, set with its first output;
+/// `None` = those that the engine started with.
 pub(super) type Version = Arc<OnceLock<Option<Arc<str>>>>;
 
 /// The outputs of one request. Dropping it before the last output aborts the request.
@@ -28,8 +28,8 @@ pub(super) type Version = Arc<OnceLock<Option<Arc<str>>>>;
 pub struct RequestHandle {
     number: u64,
     outputs: mpsc::UnboundedReceiver<Output>,
-    commands: mpsc::UnboundedSender<Command>,
-    /// A failure that came right behind tokens: they are shown first.
+    commands: mpsc::UnboundedSender<LinkCommand>,
+    /// A failure that arrived together with tokens, which are returned first.
     failure: Option<Output>,
     finished: bool,
     weights: Version,
@@ -39,7 +39,7 @@ impl RequestHandle {
     pub(super) fn new(
         number: u64,
         outputs: mpsc::UnboundedReceiver<Output>,
-        commands: mpsc::UnboundedSender<Command>,
+        commands: mpsc::UnboundedSender<LinkCommand>,
         weights: Version,
     ) -> Self {
         Self {
@@ -52,7 +52,7 @@ impl RequestHandle {
         }
     }
 
-    /// The next output, with all that has come since joined to it. Not to be
+    /// The next output, joined with all further ones that arrived. Not to be
     /// called after an output with `finish`. Cancel-safe.
     pub async fn next(&mut self) -> Output {
         let mut output = match self.failure.take() {
@@ -76,20 +76,20 @@ impl RequestHandle {
         output
     }
 
-    /// What the weights are called that serve it, once an output came; `None` =
+    /// The version of the weights that serve it, once an output arrived; `None` =
     /// those that the engine started with.
     pub fn weight_version(&self) -> Option<Arc<str>> {
         self.weights.get().cloned().flatten()
     }
 
-    /// Ends the request early because its text is complete, and waits a moment
-    /// for its end with its counts; `None` if they do not come.
+    /// Ends the request early because its text is complete, and waits briefly for
+    /// its final counts; `None` if they do not arrive.
     pub async fn stop(&mut self) -> Option<Finish> {
         if self.finished {
             return None;
         }
         self.finished = true;
-        let stop = Command::Stop {
+        let stop = LinkCommand::Stop {
             number: self.number,
         };
         self.commands.send(stop).ok()?;
@@ -100,7 +100,10 @@ impl RequestHandle {
                 }
             }
         };
-        tokio::time::timeout(LAST_WORD, last).await.ok().flatten()
+        tokio::time::timeout(FINISH_TIMEOUT, last)
+            .await
+            .ok()
+            .flatten()
     }
 }
 
@@ -108,11 +111,11 @@ impl Drop for RequestHandle {
     fn drop(&mut self) {
         if !self.finished {
             // Without a link there is nothing to abort.
-            let _ = self.commands.send(Command::Abort {
+            let _ = self.commands.send(LinkCommand::Abort {
                 number: self.number,
             });
         } else {
-            let _ = self.commands.send(Command::Forget {
+            let _ = self.commands.send(LinkCommand::Forget {
                 number: self.number,
             });
         }
@@ -126,7 +129,7 @@ fn append(output: &mut Output, more: Output) {
     output.finish = more.finish;
 }
 
-/// The link's task is gone without a last word.
+/// The output that stands for a link that ended without one.
 fn lost() -> Output {
     Output {
         finish: Some(Finish {
@@ -139,13 +142,13 @@ fn lost() -> Output {
     }
 }
 
-/// One of the requests that may live at once, until the scheduler is done with
-/// it: a client that is slow to take its output holds no place.
+/// Counts one request against the capacity until the scheduler has finished it:
+/// a client that reads its output slowly holds no permit.
 #[derive(Debug)]
-pub(super) struct Live(Arc<AtomicUsize>);
+pub(super) struct LivePermit(Arc<AtomicUsize>);
 
-impl Live {
-    pub(super) fn enter(count: &Arc<AtomicUsize>, capacity: usize) -> Result<Self, RequestError> {
+impl LivePermit {
+    pub(super) fn acquire(count: &Arc<AtomicUsize>, capacity: usize) -> Result<Self, RequestError> {
         let live = Self(Arc::clone(count));
         if live.0.fetch_add(1, Ordering::Relaxed) >= capacity {
             return Err(RequestError::new(
@@ -157,7 +160,7 @@ impl Live {
     }
 }
 
-impl Drop for Live {
+impl Drop for LivePermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

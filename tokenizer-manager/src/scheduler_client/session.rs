@@ -1,4 +1,5 @@
-//! One life of the stream: commands out, events in, no lock between them.
+//! One connection to the scheduler: commands go out and events come in, on one task
+//! and without a lock.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,40 +16,40 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     disconnected,
-    handle::{Live, Version},
-    link::{Command, Connection},
+    handle::{LivePermit, Version},
+    link::{Connection, LinkCommand},
 };
 
-/// How long a halt waits for events that are on their way.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+/// How long a halt waits for events already on their way.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
-struct Entry {
+struct LiveRequest {
     trace_id: String,
     outputs: mpsc::UnboundedSender<Output>,
-    live: Live,
+    live: LivePermit,
     weights: Version,
 }
 
 struct Session {
-    // Looked up by number only; its order decides nothing.
-    live: HashMap<u64, Entry>,
+    // Looked up by number only; its order affects nothing.
+    live: HashMap<u64, LiveRequest>,
     outbound: mpsc::Sender<FrontendMessage>,
-    /// Aborts and stops that found `outbound` full. No request is taken before
-    /// they are sent, so that there are never more than live requests.
-    owed: VecDeque<Kind>,
+    /// Aborts and stops that found `outbound` full. No request is accepted before
+    /// they are sent, so there are never more of them than live requests.
+    unsent: VecDeque<Kind>,
     weights: watch::Sender<Option<WeightsInUse>>,
-    /// What they are called, unless they are those of the start.
+    /// The version of the weights in use; `None` = those of the start.
     version: Option<Arc<str>>,
 }
 
-/// Carries requests until the stream ends or `halt`. Then `left` runs, so that
+/// Serves requests until the stream ends or `halt`. Then `on_end` runs, so that
 /// new requests are refused at once, and every live request ends with an error.
 pub(super) async fn serve(
     connection: Connection,
-    inbox: &mut mpsc::UnboundedReceiver<Command>,
+    inbox: &mut mpsc::UnboundedReceiver<LinkCommand>,
     halt: &CancellationToken,
     weights: watch::Sender<Option<WeightsInUse>>,
-    left: impl FnOnce(),
+    on_end: impl FnOnce(),
 ) {
     let Connection {
         outbound,
@@ -63,18 +64,18 @@ pub(super) async fn serve(
     let mut session = Session {
         live: HashMap::new(),
         outbound: outbound.clone(),
-        owed: VecDeque::new(),
+        unsent: VecDeque::new(),
         weights,
         version,
     };
     let reason = loop {
         tokio::select! {
             () = halt.cancelled() => {
-                session.hear_out(&mut inbound).await;
+                session.drain(&mut inbound).await;
                 break "The server is shutting down.";
             }
             event = inbound.message() => match event {
-                Ok(Some(event)) => session.deliver(event),
+                Ok(Some(event)) => session.dispatch(event),
                 Ok(None) => {
                     tracing::warn!("the scheduler ended the stream");
                     break "The engine stopped while this request was running.";
@@ -84,15 +85,15 @@ pub(super) async fn serve(
                     break "The engine stopped while this request was running.";
                 }
             },
-            Ok(place) = outbound.reserve(), if !session.owed.is_empty() => {
-                if let Some(kind) = session.owed.pop_front() {
-                    place.send(FrontendMessage { kind: Some(kind) });
+            Ok(permit) = outbound.reserve(), if !session.unsent.is_empty() => {
+                if let Some(kind) = session.unsent.pop_front() {
+                    permit.send(FrontendMessage { kind: Some(kind) });
                 }
             }
-            Some(command) = inbox.recv() => session.obey(command),
+            Some(command) = inbox.recv() => session.handle(command),
         }
     };
-    left();
+    on_end();
     for (_, entry) in session.live.drain() {
         let _ = entry
             .outputs
@@ -101,33 +102,33 @@ pub(super) async fn serve(
 }
 
 /// The answer to a command while there is no stream.
-pub(super) fn refuse(command: Command) {
+pub(super) fn refuse(command: LinkCommand) {
     match command {
-        Command::Submit { outputs, .. } => {
+        LinkCommand::Submit { outputs, .. } => {
             let _ = outputs.send(failed(disconnected()));
         }
-        Command::AbortTrace { reply, .. } => {
+        LinkCommand::AbortTrace { reply, .. } => {
             let _ = reply.send(0);
         }
-        Command::Abort { .. } | Command::Stop { .. } | Command::Forget { .. } => {}
+        LinkCommand::Abort { .. } | LinkCommand::Stop { .. } | LinkCommand::Forget { .. } => {}
     }
 }
 
 impl Session {
-    /// Takes what the scheduler said before it ended: where it fails, the halt
-    /// and the reason for it arrive at about the same time, and clients are
-    /// owed the reason.
-    async fn hear_out(&mut self, inbound: &mut tonic::Streaming<FrontendEvent>) {
+    /// Handles the events that the scheduler sent before it ended. Where it fails,
+    /// the halt and the reason arrive at about the same time, and clients should
+    /// get the reason.
+    async fn drain(&mut self, inbound: &mut tonic::Streaming<FrontendEvent>) {
         let rest = async {
             while let Ok(Some(event)) = inbound.message().await {
-                self.deliver(event);
+                self.dispatch(event);
             }
         };
-        // Silence is the usual case: a scheduler that goes on is not waited for.
-        let _ = tokio::time::timeout(LAST_WORDS, rest).await;
+        // Usually nothing arrives: a scheduler that keeps running is not waited for.
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, rest).await;
     }
 
-    fn deliver(&mut self, event: FrontendEvent) {
+    fn dispatch(&mut self, event: FrontendEvent) {
         if let Some(weights) = event.weights {
             self.version = Some(weights.version.as_str().into());
             self.weights.send_replace(Some(weights));
@@ -145,66 +146,66 @@ impl Session {
                 // All of a request's outputs are of the same weights.
                 entry.weights.get_or_init(|| self.version.clone());
             }
-            // A receiver that is gone has sent its abort already.
+            // A handle that was dropped has sent its abort already.
             if output.finish.is_none() {
                 if let Some(entry) = self.live.get(&number) {
                     let _ = entry.outputs.send(output);
                 }
             } else if let Some(entry) = self.live.remove(&number) {
-                // Its place is free before anybody can know that it ended.
+                // The permit is free before anybody can know that the request ended.
                 drop(entry.live);
                 let _ = entry.outputs.send(output);
             }
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    fn handle(&mut self, command: LinkCommand) {
         match command {
-            Command::Submit {
+            LinkCommand::Submit {
                 number,
                 request,
                 outputs,
                 live,
                 weights,
             } => {
-                let Some(place) = self.place() else {
+                let Some(permit) = self.reserve() else {
                     drop(live);
                     let _ = outputs.send(failed(behind()));
                     return;
                 };
-                let entry = Entry {
+                let entry = LiveRequest {
                     trace_id: request.trace_id.clone(),
                     outputs,
                     live,
                     weights,
                 };
-                place.send(FrontendMessage {
+                permit.send(FrontendMessage {
                     kind: Some(Kind::Submit(lockstep_proto::submit(*request, number))),
                 });
                 self.live.insert(number, entry);
             }
-            Command::Abort { number } => {
+            LinkCommand::Abort { number } => {
                 if self.live.remove(&number).is_some() {
                     self.send(Kind::Abort(Abort { request: number }));
                 }
             }
-            Command::Stop { number } => {
+            LinkCommand::Stop { number } => {
                 if self.live.contains_key(&number) {
                     self.send(Kind::Stop(Stop { request: number }));
                 }
             }
-            Command::Forget { number } => {
+            LinkCommand::Forget { number } => {
                 self.live.remove(&number);
             }
-            Command::AbortTrace { trace_id, reply } => {
-                // A caller that left does not want the count.
+            LinkCommand::AbortTrace { trace_id, reply } => {
+                // A caller that is gone needs no count.
                 let _ = reply.send(self.abort_trace(trace_id.as_deref()));
             }
         }
     }
 
     fn abort_trace(&mut self, trace_id: Option<&str>) -> usize {
-        let wanted = |entry: &Entry| trace_id.is_none_or(|wanted| entry.trace_id == wanted);
+        let wanted = |entry: &LiveRequest| trace_id.is_none_or(|wanted| entry.trace_id == wanted);
         let mut numbers: Vec<u64> = self
             .live
             .iter()
@@ -229,25 +230,27 @@ impl Session {
         numbers.len()
     }
 
-    /// Room for a request; `None` while the scheduler takes nothing.
-    fn place(&self) -> Option<mpsc::Permit<'_, FrontendMessage>> {
-        match self.owed.is_empty() {
+    /// Room for a new request in the outbound queue; `None` while it is full.
+    fn reserve(&self) -> Option<mpsc::Permit<'_, FrontendMessage>> {
+        match self.unsent.is_empty() {
             true => self.outbound.try_reserve().ok(),
             false => None,
         }
     }
 
-    /// Sends what must not get lost.
+    /// Sends now or, where the queue is full, as soon as there is room.
     fn send(&mut self, kind: Kind) {
-        // A stream that has ended is noticed on its other half.
+        // That a stream has ended shows on its inbound half.
         match self.outbound.try_reserve() {
-            Ok(place) if self.owed.is_empty() => place.send(FrontendMessage { kind: Some(kind) }),
-            _ => self.owed.push_back(kind),
+            Ok(permit) if self.unsent.is_empty() => {
+                permit.send(FrontendMessage { kind: Some(kind) });
+            }
+            _ => self.unsent.push_back(kind),
         }
     }
 }
 
-/// What requests get while the scheduler takes no more.
+/// The error while the outbound queue is full.
 fn behind() -> RequestError {
     RequestError::new(
         ErrorKind::Unavailable,
@@ -288,11 +291,11 @@ mod tests {
             timeout_ms: None,
             max_draft_steps: None,
         };
-        session.obey(Command::Submit {
+        session.handle(LinkCommand::Submit {
             number,
             request: Box::new(request),
             outputs,
-            live: Live::enter(&Arc::default(), 1).expect("a place"),
+            live: LivePermit::acquire(&Arc::default(), 1).expect("a permit"),
             weights: Version::default(),
         });
         received
@@ -313,20 +316,20 @@ mod tests {
         let mut session = Session {
             live: HashMap::new(),
             outbound,
-            owed: VecDeque::new(),
+            unsent: VecDeque::new(),
             weights: watch::Sender::new(None),
             version: None,
         };
         let mut outputs: Vec<_> = (0..4).map(|number| submit(&mut session, number)).collect();
         let refusals: Vec<bool> = outputs.iter_mut().map(refused).collect();
         assert_eq!(refusals, [false, false, true, true]);
-        session.obey(Command::Abort { number: 0 });
-        session.obey(Command::Stop { number: 1 });
-        assert_eq!(session.owed.len(), 2);
+        session.handle(LinkCommand::Abort { number: 0 });
+        session.handle(LinkCommand::Stop { number: 1 });
+        assert_eq!(session.unsent.len(), 2);
         assert!(messages.try_recv().is_ok(), "room for one");
         assert!(
             refused(&mut submit(&mut session, 4)),
-            "what is owed goes first"
+            "what is unsent goes first"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! What every surface and every request shares.
+//! The application state that every HTTP and gRPC handler shares.
 
 use std::{
     path::PathBuf,
@@ -13,51 +13,51 @@ use crate::{
     error::{ApiError, ApiResult},
     gate::{Gate, GateState},
     metrics::Metrics,
-    scheduler::Scheduler,
+    scheduler_client::SchedulerClient,
     text::Text,
 };
 
-/// What the weights are called that an engine starts with, as in SGLang.
+/// The version name of the weights that an engine starts with, as in SGLang.
 pub const FIRST_WEIGHTS: &str = "default";
 
-/// The front of one engine.
+/// The state of one tokenizer-manager process.
 #[derive(Debug)]
-pub struct Engine {
-    /// What all processes agree on.
+pub struct App {
+    /// The resolved configuration.
     pub config: Arc<EngineConfig>,
-    /// Its hash.
+    /// The configuration's hash, hexadecimal.
     pub config_hash: String,
-    /// This tokenizer-manager's number.
+    /// This tokenizer-manager's index, from 0.
     pub index: usize,
-    /// What clients must show.
+    /// The key that clients have to send; `None` = no key is needed.
     pub api_key: Option<String>,
-    /// The folder inside which requests may name folders of weights.
+    /// The folder inside which `/update_weights_from_disk` may name folders.
     pub weight_update_dir: Option<PathBuf>,
-    /// Text in and out of tokens.
+    /// Tokenizer and chat template.
     pub text: Text,
-    /// Where requests go.
-    pub scheduler: Scheduler,
-    /// Who is let in.
+    /// The client of the scheduler.
+    pub scheduler: SchedulerClient,
+    /// Admits requests, and counts them for draining.
     pub gate: Gate,
-    /// What is measured.
+    /// The Prometheus metrics of this process.
     pub metrics: Metrics,
     /// When this process started, seconds since 1970.
     pub started: u64,
 }
 
-impl Engine {
-    /// OpenAI's `system_fingerprint`: equal results may be expected of equal fingerprints.
+impl App {
+    /// OpenAI's `system_fingerprint`; equal configurations have equal ones.
     pub fn fingerprint(&self) -> String {
         let hash = &self.config_hash;
         format!("fp_{}", hash.get(..12).unwrap_or(hash))
     }
 
-    /// The model's name in the API.
+    /// The served model's name.
     pub fn model(&self) -> &str {
         &self.config.server.served_model_name
     }
 
-    /// The weights that compute.
+    /// The weights in use now.
     pub fn weights(&self) -> WeightsInUse {
         self.scheduler.weights().unwrap_or_else(|| {
             let draft = self.config.speculation.draft.as_ref();
@@ -69,10 +69,11 @@ impl Engine {
         })
     }
 
-    /// Whether a forward step runs and requests are let in.
+    /// Checks that requests are admitted and that a forward step runs on every
+    /// rank; `force_step` runs one even where the last is recent.
     ///
     /// # Errors
-    /// 503 saying why not.
+    /// 503 with the reason while draining or without a step in time.
     pub async fn healthy(&self, force_step: bool) -> ApiResult<()> {
         if self.gate.state() != GateState::Open {
             return Err(ApiError::unavailable("The server is shutting down."));
@@ -83,14 +84,14 @@ impl Engine {
     }
 }
 
-/// Seconds since 1970.
+/// The time, seconds since 1970.
 pub fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
 }
 
-/// A fresh id: 32 hexadecimal digits.
+/// A random id: 32 hexadecimal digits.
 pub fn fresh_id() -> String {
     format!("{:032x}", rand::random::<u128>())
 }

@@ -1,0 +1,52 @@
+//! The sampling parameters that all HTTP APIs have in common.
+
+/// Declares a request type: its own fields, then the sampling parameters, of
+/// which `min_tokens` is named as the API names it. (serde's `flatten` would do
+/// without a macro, but its errors no longer name the field at fault.)
+macro_rules! with_sampling_fields {
+    (
+        $(#[$meta:meta])*
+        $vis:vis struct $name:ident { $($(#[$field_meta:meta])* pub $field:ident: $type:ty,)* }
+        min_tokens: $min_tokens:ident
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug, serde::Deserialize)]
+        $vis struct $name {
+            $($(#[$field_meta])* pub $field: $type,)*
+            pub temperature: Option<f64>,
+            pub top_p: Option<f64>,
+            pub top_k: Option<i64>,
+            pub min_p: Option<f64>,
+            pub presence_penalty: Option<f64>,
+            pub frequency_penalty: Option<f64>,
+            pub repetition_penalty: Option<f64>,
+            pub logit_bias: Option<$crate::http::json::LogitBias>,
+            pub seed: Option<$crate::http::json::Seed>,
+            pub $min_tokens: Option<i64>,
+            pub stop_token_ids: Option<Vec<u32>>,
+            pub ignore_eos: Option<bool>,
+        }
+
+        impl $name {
+            /// Takes the sampling parameters out of the request.
+            pub fn sampling(&mut self) -> $crate::submission::SamplingSpec {
+                $crate::submission::SamplingSpec {
+                    temperature: self.temperature,
+                    top_p: self.top_p,
+                    top_k: self.top_k,
+                    min_p: self.min_p,
+                    presence_penalty: self.presence_penalty,
+                    frequency_penalty: self.frequency_penalty,
+                    repetition_penalty: self.repetition_penalty,
+                    logit_bias: self.logit_bias.take().unwrap_or_default().0,
+                    seed: self.seed.map(|seed| seed.0),
+                    min_tokens: self.$min_tokens,
+                    stop_token_ids: self.stop_token_ids.take().unwrap_or_default(),
+                    ignore_eos: self.ignore_eos.unwrap_or(false),
+                    min_tokens_field: stringify!($min_tokens),
+                }
+            }
+        }
+    };
+}
+pub(in crate::http) use with_sampling_fields;
