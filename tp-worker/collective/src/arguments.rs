@@ -2,11 +2,14 @@
 
 use crate::CollectiveError;
 
-/// The rank that checks, and the size of its group.
+/// The rank that checks, in a group of `size`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arguments {
+    /// Its number in the group.
     pub rank: usize,
     pub size: usize,
+    /// Its number in errors: that of the first group.
+    pub name: usize,
 }
 
 impl Arguments {
@@ -29,9 +32,20 @@ impl Arguments {
         Err(self.error(format!("{length} elements in a buffer of {capacity}")))
     }
 
+    /// Checks that `all` elements are `part` from or for every rank.
+    pub fn equal_parts(self, part: usize, all: usize) -> Result<(), CollectiveError> {
+        let size = self.size;
+        if part.checked_mul(size) == Some(all) {
+            return Ok(());
+        }
+        Err(self.error(format!(
+            "{part} elements for each of {size} ranks, and {all} for all together"
+        )))
+    }
+
     /// Checks a gather's counts; returns their sum.
     pub fn counts(self, send: usize, counts: &[usize]) -> Result<usize, CollectiveError> {
-        let Self { rank, size } = self;
+        let Self { rank, size, .. } = self;
         if counts.len() != size {
             return Err(self.error(format!(
                 "gather with {} counts for {size} ranks",
@@ -77,17 +91,17 @@ impl Arguments {
 
     fn error(self, reason: String) -> CollectiveError {
         CollectiveError::Argument {
-            rank: self.rank,
+            rank: self.name,
             reason,
         }
     }
 }
 
-/// A digest of a gather's counts (FNV-1a), compared between ranks.
-pub(crate) fn counts_digest(counts: &[usize]) -> u64 {
+/// A digest of numbers that ranks compare (FNV-1a).
+pub(crate) fn digest(numbers: impl IntoIterator<Item = u64>) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for &count in counts {
-        hash = (hash ^ count as u64).wrapping_mul(0x0000_0100_0000_01b3);
+    for number in numbers {
+        hash = (hash ^ number).wrapping_mul(0x0000_0100_0000_01b3);
     }
     hash
 }

@@ -8,6 +8,11 @@ use crate::{AbortHandle, CollectiveError, Parts};
 /// group is broken: every later call of this rank returns the same error, and
 /// its peers fail too instead of waiting for it. All ranks then have to build
 /// a new group.
+///
+/// [`Self::split`] forms groups of some of the ranks. A rank's groups share
+/// its fate: an error in one of them breaks all, an abort ends the waits in
+/// all, and a rank leaves when the last of them is dropped. Errors name ranks
+/// by their numbers in the first group.
 pub trait Collective: Send {
     /// This rank, `0..size()`.
     fn rank(&self) -> usize;
@@ -45,8 +50,35 @@ pub trait Collective: Send {
     /// rank's part. Added element-wise in rank order they are the same sum.
     ///
     /// # Errors
-    /// As [`Self::sum_buffer`]; see [`CollectiveError`].
+    /// [`CollectiveError::Argument`] beyond [`Self::sum_capacity`]; otherwise
+    /// see [`CollectiveError`].
     fn sum_parts(&mut self, length: usize) -> Result<Parts<'_>, CollectiveError>;
+
+    /// Sets `own` to this rank's part of the element-wise sum of `data` over
+    /// ranks: with `n = own.len()`, its elements `rank · n..(rank + 1) · n`.
+    /// `data` has `size · n` elements, and all ranks pass the same `n`. The
+    /// bits are those of [`Self::all_reduce_sum`].
+    ///
+    /// # Errors
+    /// [`CollectiveError::Argument`] when the lengths don't fit each other;
+    /// otherwise see [`CollectiveError`].
+    fn reduce_scatter_sum(&mut self, data: &[f32], own: &mut [f32]) -> Result<(), CollectiveError>;
+
+    /// Gives every rank all ranks' `own`, in rank order, in `all`, of
+    /// `size · own.len()` elements. All ranks pass the same length.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Argument`] when the lengths don't fit each other;
+    /// otherwise see [`CollectiveError`].
+    fn all_gather(&mut self, own: &[f32], all: &mut [f32]) -> Result<(), CollectiveError>;
+
+    /// [`Self::all_gather`] of words: how ranks vote, compare what they have
+    /// prepared, and learn what others decided.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Argument`] when the lengths don't fit each other;
+    /// otherwise see [`CollectiveError`].
+    fn exchange(&mut self, words: &[u32], all: &mut [u32]) -> Result<(), CollectiveError>;
 
     /// Gives rank 0 every rank's `send`, concatenated by rank, in `recv`.
     ///
@@ -55,8 +87,8 @@ pub trait Collective: Send {
     /// on the others.
     ///
     /// # Errors
-    /// See [`CollectiveError`]; [`CollectiveError::Argument`] when lengths
-    /// don't fit `counts`.
+    /// [`CollectiveError::Argument`] when lengths don't fit `counts`; otherwise
+    /// see [`CollectiveError`].
     fn gather(
         &mut self,
         send: &[f32],
@@ -65,11 +97,12 @@ pub trait Collective: Send {
     ) -> Result<(), CollectiveError>;
 
     /// [`Self::gather`] that lends rank 0 the parts instead of copying them;
-    /// `None` on the other ranks. No count may exceed
-    /// [`Self::gather_capacity`].
+    /// `None` on the other ranks.
     ///
     /// # Errors
-    /// As [`Self::gather`].
+    /// [`CollectiveError::Argument`] when `send` doesn't fit `counts`, or a
+    /// count exceeds [`Self::gather_capacity`]; otherwise see
+    /// [`CollectiveError`].
     fn gather_parts<'a>(
         &'a mut self,
         send: &'a [f32],
@@ -84,8 +117,8 @@ pub trait Collective: Send {
     /// length and root.
     ///
     /// # Errors
-    /// See [`CollectiveError`]; [`CollectiveError::Argument`] when there is no
-    /// rank `root`.
+    /// [`CollectiveError::Argument`] when there is no rank `root`; otherwise
+    /// see [`CollectiveError`].
     fn broadcast(&mut self, root: usize, data: &mut [u32]) -> Result<(), CollectiveError>;
 
     /// Returns once every rank has called it.
@@ -94,7 +127,19 @@ pub trait Collective: Send {
     /// See [`CollectiveError`].
     fn barrier(&mut self) -> Result<(), CollectiveError>;
 
-    /// A handle that makes all present and future calls of this rank fail,
-    /// usable from any thread.
+    /// Splits the group into groups of equal `color`, and returns this rank's;
+    /// ranks keep their order. This group goes on beside them.
+    ///
+    /// All ranks of this group call it together. What a new group runs is
+    /// ordered with this group's operations like operations of one group: two
+    /// ranks that share both must run them in the same order.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Join`] when a rank doesn't come; otherwise see
+    /// [`CollectiveError`].
+    fn split(&mut self, color: u32) -> Result<Box<dyn Collective>, CollectiveError>;
+
+    /// A handle that makes all present and future calls of this rank fail, in
+    /// all its groups, usable from any thread.
     fn abort_handle(&self) -> AbortHandle;
 }

@@ -1,30 +1,34 @@
-//! The operations, in terms of exchanges; the same for every transport.
+//! The operations, in terms of transfers; the same for every transport.
 
+mod gather;
+mod reduce;
+
+use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
-use crate::arguments::{Arguments, counts_digest};
+use crate::arguments::{Arguments, digest};
 use crate::endpoint::Endpoint;
-use crate::sum::{share, sum_in_rank_order};
-use crate::{AbortHandle, Collective, CollectiveError, Kind, Operation, Parts};
+use crate::membership::Membership;
+use crate::{AbortHandle, Collective, CollectiveError, Kind, Operation, Parts, Single};
 
-/// Elements over all peers up to which every rank of more than two reads
-/// everything itself; above, each rank sums a share and all read the shares, which moves less
-/// data but costs a second exchange.
-const DIRECT_ELEMENTS: usize = 32 * 1024;
-
-/// A rank's membership in a group over some transport.
-pub(crate) struct Group<E: Endpoint> {
+/// A rank's place in a group over some transport.
+pub struct Group<E: Endpoint> {
     endpoint: E,
+    membership: Arc<Membership>,
+    /// See [`Operation::group`].
+    id: u64,
     sequence: u64,
-    broken: Option<CollectiveError>,
 }
 
-impl<E: Endpoint> Group<E> {
-    pub fn new(endpoint: E) -> Self {
+impl<E: Endpoint + 'static> Group<E> {
+    /// The rank's first group.
+    pub(crate) fn new(endpoint: E, membership: Arc<Membership>) -> Self {
         Self {
             endpoint,
+            membership,
+            id: 0,
             sequence: 0,
-            broken: None,
         }
     }
 
@@ -32,6 +36,7 @@ impl<E: Endpoint> Group<E> {
         Arguments {
             rank: self.endpoint.rank(),
             size: self.endpoint.size(),
+            name: self.membership.name,
         }
     }
 
@@ -42,10 +47,9 @@ impl<E: Endpoint> Group<E> {
         length: usize,
         detail: u64,
     ) -> Result<Operation, CollectiveError> {
-        if let Some(error) = &self.broken {
-            return Err(error.clone());
-        }
+        self.membership.check()?;
         let operation = Operation {
+            group: self.id,
             sequence: self.sequence,
             kind,
             length: length as u64,
@@ -55,172 +59,46 @@ impl<E: Endpoint> Group<E> {
         Ok(operation)
     }
 
-    /// Ends the group for this rank if `result` is an error.
-    fn settle(&mut self, result: Result<(), CollectiveError>) -> Result<(), CollectiveError> {
-        if let Err(error) = &result
-            && self.broken.is_none()
-        {
-            self.broken = Some(error.clone());
-            self.endpoint.leave();
-        }
-        result
+    /// Breaks the rank's groups if `result` is an error.
+    fn settle<T>(&self, result: Result<T, CollectiveError>) -> Result<T, CollectiveError> {
+        self.membership.settle(result)
     }
 
-    fn sum(&mut self, data: &mut [f32]) -> Result<(), CollectiveError> {
-        let operation = self.next(Kind::AllReduceSum, data.len(), 0)?;
-        if data.is_empty() {
-            return self.endpoint.exchange(operation, &nothing);
-        }
-        for chunk in data.chunks_mut(self.endpoint.capacity()) {
-            if chunk.len() <= self.direct_elements() {
-                self.sum_direct(operation, chunk)?;
-            } else {
-                self.sum_shares(operation, chunk)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Up to how many elements every rank reads all parts.
-    fn direct_elements(&self) -> usize {
-        match self.endpoint.size() - 1 {
-            // In shares, two ranks would move as much and meet once more.
-            0 | 1 => self.endpoint.capacity(),
-            peers => self.endpoint.capacity().min(DIRECT_ELEMENTS / peers),
-        }
-    }
-
-    fn sum_direct(
-        &mut self,
-        operation: Operation,
-        data: &mut [f32],
-    ) -> Result<(), CollectiveError> {
-        let length = data.len();
-        self.endpoint.outgoing()[..length].copy_from_slice(data);
-        self.endpoint.exchange(operation, &|_, _| 0..length)?;
-        let part = |rank| &self.endpoint.incoming(rank)[..length];
-        sum_in_rank_order(data, self.endpoint.size(), part);
-        Ok(())
-    }
-
-    fn sum_shares(
-        &mut self,
-        operation: Operation,
-        data: &mut [f32],
-    ) -> Result<(), CollectiveError> {
-        let (length, size) = (data.len(), self.endpoint.size());
-        self.endpoint.outgoing()[..length].copy_from_slice(data);
-        self.endpoint
-            .exchange(operation, &|_, to| share(length, to, size))?;
-        let own = share(length, self.endpoint.rank(), size);
-        let part = |rank| &self.endpoint.incoming(rank)[own.clone()];
-        sum_in_rank_order(&mut data[own.clone()], size, part);
-        self.endpoint.outgoing()[own.clone()].copy_from_slice(&data[own]);
-        self.endpoint
-            .exchange(operation, &|from, _| share(length, from, size))?;
-        for rank in (0..size).filter(|&rank| rank != self.endpoint.rank()) {
-            let theirs = share(length, rank, size);
-            data[theirs.clone()].copy_from_slice(&self.endpoint.incoming(rank)[theirs]);
-        }
-        Ok(())
-    }
-
-    fn collect(
-        &mut self,
-        send: &[f32],
-        counts: &[usize],
-        mut recv: Option<&mut [f32]>,
-    ) -> Result<(), CollectiveError> {
-        let total = self
-            .arguments()
-            .gather(send.len(), counts, recv.as_deref())?;
-        let operation = self.next(Kind::Gather, total, counts_digest(counts))?;
-        let capacity = self.endpoint.capacity();
-        let longest = counts.iter().copied().max().unwrap_or(0);
-        for chunk in 0..longest.div_ceil(capacity).max(1) {
-            let begin = chunk * capacity;
-            let part = |count: usize| count.min(begin)..count.min(begin + capacity);
-            let own = &send[part(send.len())];
-            self.endpoint.outgoing()[..own.len()].copy_from_slice(own);
-            let to_root = |from: usize, to: usize| match to {
-                0 => 0..part(counts[from]).len(),
-                _ => 0..0,
-            };
-            self.endpoint.exchange(operation, &to_root)?;
-            let Some(recv) = recv.as_deref_mut() else {
-                continue;
-            };
-            let mut start = 0;
-            for (rank, &count) in counts.iter().enumerate() {
-                let part = part(count);
-                let data = &self.endpoint.incoming(rank)[..part.len()];
-                recv[start + part.start..start + part.end].copy_from_slice(data);
-                start += count;
-            }
-        }
-        Ok(())
-    }
-
-    fn buffer(&mut self, length: usize) -> Result<&mut [f32], CollectiveError> {
-        if let Some(error) = &self.broken {
-            return Err(error.clone());
-        }
-        self.arguments().fits(length, self.direct_elements())?;
-        Ok(&mut self.endpoint.outgoing()[..length])
-    }
-
-    fn bring(&mut self, length: usize) -> Result<(), CollectiveError> {
-        self.buffer(length)?;
-        let operation = self.next(Kind::AllReduceSum, length, 0)?;
-        self.endpoint.exchange(operation, &|_, _| 0..length)
-    }
-
-    fn bring_to_root(&mut self, send: &[f32], counts: &[usize]) -> Result<(), CollectiveError> {
-        let arguments = self.arguments();
-        let total = arguments.counts(send.len(), counts)?;
-        let longest = counts.iter().copied().max().unwrap_or(0);
-        arguments.fits(longest, self.endpoint.capacity())?;
-        let operation = self.next(Kind::Gather, total, counts_digest(counts))?;
-        if arguments.rank != 0 {
-            self.endpoint.outgoing()[..send.len()].copy_from_slice(send);
-        }
-        let to_root = |from: usize, to: usize| if to == 0 { 0..counts[from] } else { 0..0 };
-        self.endpoint.exchange(operation, &to_root)
-    }
-
-    fn spread(&mut self, root: usize, data: &mut [u32]) -> Result<(), CollectiveError> {
-        self.arguments().root(root)?;
-        let operation = self.next(Kind::Broadcast, data.len(), root as u64)?;
-        if data.is_empty() {
-            return self.endpoint.exchange(operation, &nothing);
-        }
-        for chunk in data.chunks_mut(self.endpoint.capacity()) {
-            // Only moved, never computed with: any bits survive.
-            let chunk: &mut [f32] = bytemuck::cast_slice_mut(chunk);
-            let length = chunk.len();
-            if self.endpoint.rank() == root {
-                self.endpoint.outgoing()[..length].copy_from_slice(chunk);
-            }
-            let from_root = |from: usize, _| if from == root { 0..length } else { 0..0 };
-            self.endpoint.exchange(operation, &from_root)?;
-            if self.endpoint.rank() != root {
-                chunk.copy_from_slice(&self.endpoint.incoming(root)[..length]);
-            }
-        }
-        Ok(())
-    }
-
-    fn meet(&mut self) -> Result<(), CollectiveError> {
+    fn try_barrier(&mut self) -> Result<(), CollectiveError> {
         let operation = self.next(Kind::Barrier, 0, 0)?;
-        self.endpoint.exchange(operation, &nothing)
+        self.endpoint.transfer(operation, &nothing)
+    }
+
+    fn try_split(&mut self, color: u32) -> Result<Box<dyn Collective>, CollectiveError> {
+        let size = self.endpoint.size();
+        let mut colors = vec![0; size];
+        let parent = self.next(Kind::Split, 1, 0)?;
+        self.gather_all(parent, &[color], &mut colors)?;
+        let ranks: Vec<usize> = (0..size).filter(|&rank| colors[rank] == color).collect();
+        if ranks.len() == 1 {
+            let crowded = self.endpoint.is_crowded();
+            return Ok(Box::new(Single::of(self.membership.clone(), crowded)));
+        }
+        let Operation {
+            group, sequence, ..
+        } = parent;
+        let ours = ranks.iter().map(|&rank| rank as u64);
+        let id = digest([group, sequence].into_iter().chain(ours));
+        Ok(Box::new(Self {
+            endpoint: self.endpoint.split(&ranks, id)?,
+            membership: self.membership.clone(),
+            id,
+            sequence: 0,
+        }))
     }
 }
 
+/// What transfers that carry no elements send.
 fn nothing(_from: usize, _to: usize) -> Range<usize> {
     0..0
 }
 
-impl<E: Endpoint> Collective for Group<E> {
+impl<E: Endpoint + 'static> Collective for Group<E> {
     fn rank(&self) -> usize {
         self.endpoint.rank()
     }
@@ -234,7 +112,7 @@ impl<E: Endpoint> Collective for Group<E> {
     }
 
     fn all_reduce_sum(&mut self, data: &mut [f32]) -> Result<(), CollectiveError> {
-        let result = self.sum(data);
+        let result = self.try_all_reduce(data);
         self.settle(result)
     }
 
@@ -243,16 +121,31 @@ impl<E: Endpoint> Collective for Group<E> {
     }
 
     fn sum_buffer(&mut self, length: usize) -> Result<&mut [f32], CollectiveError> {
-        let checked = self.buffer(length).map(|_| ());
+        let checked = self.check_sum(length);
         self.settle(checked)?;
-        self.buffer(length)
+        Ok(&mut self.endpoint.outgoing()[..length])
     }
 
     fn sum_parts(&mut self, length: usize) -> Result<Parts<'_>, CollectiveError> {
-        let result = self.bring(length);
+        let result = self.transfer_sum(length);
         self.settle(result)?;
         let part = |rank| &self.endpoint.incoming(rank)[..length];
         Ok(Parts::new(self.endpoint.size(), part))
+    }
+
+    fn reduce_scatter_sum(&mut self, data: &[f32], own: &mut [f32]) -> Result<(), CollectiveError> {
+        let result = self.try_reduce_scatter(data, own);
+        self.settle(result)
+    }
+
+    fn all_gather(&mut self, own: &[f32], all: &mut [f32]) -> Result<(), CollectiveError> {
+        let result = self.try_all_gather(Kind::AllGather, own, all);
+        self.settle(result)
+    }
+
+    fn exchange(&mut self, words: &[u32], all: &mut [u32]) -> Result<(), CollectiveError> {
+        let result = self.try_all_gather(Kind::Exchange, words, all);
+        self.settle(result)
     }
 
     fn gather(
@@ -261,7 +154,7 @@ impl<E: Endpoint> Collective for Group<E> {
         counts: &[usize],
         recv: Option<&mut [f32]>,
     ) -> Result<(), CollectiveError> {
-        let result = self.collect(send, counts, recv);
+        let result = self.try_gather(send, counts, recv);
         self.settle(result)
     }
 
@@ -270,7 +163,7 @@ impl<E: Endpoint> Collective for Group<E> {
         send: &'a [f32],
         counts: &[usize],
     ) -> Result<Option<Parts<'a>>, CollectiveError> {
-        let result = self.bring_to_root(send, counts);
+        let result = self.transfer_gather(send, counts);
         self.settle(result)?;
         let part = |rank| match rank {
             0 => send,
@@ -284,93 +177,28 @@ impl<E: Endpoint> Collective for Group<E> {
     }
 
     fn broadcast(&mut self, root: usize, data: &mut [u32]) -> Result<(), CollectiveError> {
-        let result = self.spread(root, data);
+        let result = self.try_broadcast(root, data);
         self.settle(result)
     }
 
     fn barrier(&mut self) -> Result<(), CollectiveError> {
-        let result = self.meet();
+        let result = self.try_barrier();
+        self.settle(result)
+    }
+
+    fn split(&mut self, color: u32) -> Result<Box<dyn Collective>, CollectiveError> {
+        let result = self.try_split(color);
         self.settle(result)
     }
 
     fn abort_handle(&self) -> AbortHandle {
-        AbortHandle::new(self.endpoint.aborter())
+        self.membership.abort_handle()
     }
 }
 
-impl<E: Endpoint> Drop for Group<E> {
-    fn drop(&mut self) {
-        self.endpoint.leave();
-    }
-}
-
-impl<E: Endpoint> std::fmt::Debug for Group<E> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Arguments { rank, size } = self.arguments();
+impl<E: Endpoint + 'static> fmt::Debug for Group<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Arguments { rank, size, .. } = self.arguments();
         write!(f, "rank {rank} of {size}")
     }
 }
-
-/// Implements [`Collective`] for a newtype around a [`Group`].
-macro_rules! member {
-    ($name:ty) => {
-        impl $crate::Collective for $name {
-            fn rank(&self) -> usize {
-                self.0.rank()
-            }
-            fn size(&self) -> usize {
-                self.0.size()
-            }
-            fn is_crowded(&self) -> bool {
-                self.0.is_crowded()
-            }
-            fn all_reduce_sum(&mut self, data: &mut [f32]) -> Result<(), $crate::CollectiveError> {
-                self.0.all_reduce_sum(data)
-            }
-            fn sum_capacity(&self) -> usize {
-                self.0.sum_capacity()
-            }
-            fn sum_buffer(&mut self, length: usize) -> Result<&mut [f32], $crate::CollectiveError> {
-                self.0.sum_buffer(length)
-            }
-            fn sum_parts(
-                &mut self,
-                length: usize,
-            ) -> Result<$crate::Parts<'_>, $crate::CollectiveError> {
-                self.0.sum_parts(length)
-            }
-            fn gather(
-                &mut self,
-                send: &[f32],
-                counts: &[usize],
-                recv: Option<&mut [f32]>,
-            ) -> Result<(), $crate::CollectiveError> {
-                self.0.gather(send, counts, recv)
-            }
-            fn gather_parts<'a>(
-                &'a mut self,
-                send: &'a [f32],
-                counts: &[usize],
-            ) -> Result<Option<$crate::Parts<'a>>, $crate::CollectiveError> {
-                self.0.gather_parts(send, counts)
-            }
-            fn gather_capacity(&self) -> usize {
-                self.0.gather_capacity()
-            }
-            fn broadcast(
-                &mut self,
-                root: usize,
-                data: &mut [u32],
-            ) -> Result<(), $crate::CollectiveError> {
-                self.0.broadcast(root, data)
-            }
-            fn barrier(&mut self) -> Result<(), $crate::CollectiveError> {
-                self.0.barrier()
-            }
-            fn abort_handle(&self) -> $crate::AbortHandle {
-                self.0.abort_handle()
-            }
-        }
-    };
-}
-pub(crate) use member;

@@ -5,7 +5,8 @@
 //! number of chunks. Ranks compare what they are about to do before they read
 //! each other's data, so ranks that diverge get an error that names both
 //! sides instead of a hang or a wrong sum. A dead, stuck or aborted rank ends
-//! the waits of its peers.
+//! the waits of its peers. A group can be split; the groups of a rank share its
+//! connections and its fate.
 //!
 //! ```
 //! use lockstep_collective::{Collective, local_group};
@@ -23,12 +24,12 @@
 
 #![deny(unsafe_code)]
 
-mod abort;
 mod arguments;
 mod collective;
 mod endpoint;
 mod error;
 mod group;
+mod membership;
 mod operation;
 mod options;
 mod parts;
@@ -38,9 +39,9 @@ mod single;
 mod sum;
 mod tcp;
 
-pub use abort::AbortHandle;
 pub use collective::Collective;
 pub use error::CollectiveError;
+pub use membership::AbortHandle;
 pub use operation::{Kind, Operation};
 pub use options::Options;
 pub use parts::Parts;

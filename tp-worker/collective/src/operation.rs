@@ -5,11 +5,15 @@ use std::fmt;
 /// One operation of one rank, as its peers see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operation {
+    /// The group it runs in: 0 for the first, a digest of how it came about
+    /// for one that was split off.
+    pub group: u64,
     /// How many operations the rank ran before this one in the group.
     pub sequence: u64,
     /// Which operation it is.
     pub kind: Kind,
-    /// Elements, of the whole group for [`Kind::Gather`].
+    /// Elements: of the whole group for [`Kind::Gather`] and
+    /// [`Kind::ReduceScatterSum`], of each rank for the others.
     pub length: u64,
     /// Whatever else must be equal: the root of a broadcast, a digest of a
     /// gather's counts.
@@ -28,30 +32,46 @@ pub enum Kind {
     Broadcast = 3,
     /// [`crate::Collective::barrier`].
     Barrier = 4,
+    /// [`crate::Collective::exchange`].
+    Exchange = 5,
+    /// [`crate::Collective::all_gather`].
+    AllGather = 6,
+    /// [`crate::Collective::reduce_scatter_sum`].
+    ReduceScatterSum = 7,
+    /// [`crate::Collective::split`].
+    Split = 8,
     /// Something this version doesn't know.
     Unknown = 255,
 }
 
 impl Kind {
+    /// All that there are.
+    pub(crate) const ALL: [Self; 8] = [
+        Self::AllReduceSum,
+        Self::Gather,
+        Self::Broadcast,
+        Self::Barrier,
+        Self::Exchange,
+        Self::AllGather,
+        Self::ReduceScatterSum,
+        Self::Split,
+    ];
+
     /// The kind with number `value`.
-    pub(crate) fn from_number(value: u64) -> Self {
-        match value {
-            1 => Self::AllReduceSum,
-            2 => Self::Gather,
-            3 => Self::Broadcast,
-            4 => Self::Barrier,
-            _ => Self::Unknown,
-        }
+    fn from_number(value: u64) -> Self {
+        let known = Self::ALL.into_iter().find(|kind| *kind as u64 == value);
+        known.unwrap_or(Self::Unknown)
     }
 }
 
 impl Operation {
     /// Words of the fixed-size encoding.
-    pub(crate) const WORDS: usize = 4;
+    pub(crate) const WORDS: usize = 5;
 
     /// The encoding that travels in headers.
     pub(crate) fn to_words(self) -> [u64; Self::WORDS] {
         [
+            self.group,
             self.sequence,
             u64::from(self.kind as u8),
             self.length,
@@ -62,10 +82,11 @@ impl Operation {
     /// The inverse of [`Self::to_words`].
     pub(crate) fn from_words(words: [u64; Self::WORDS]) -> Self {
         Self {
-            sequence: words[0],
-            kind: Kind::from_number(words[1]),
-            length: words[2],
-            detail: words[3],
+            group: words[0],
+            sequence: words[1],
+            kind: Kind::from_number(words[2]),
+            length: words[3],
+            detail: words[4],
         }
     }
 }
@@ -73,18 +94,27 @@ impl Operation {
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
+            group,
             sequence,
+            kind,
             length,
             detail,
-            ..
         } = self;
-        match self.kind {
+        match kind {
             Kind::AllReduceSum => write!(f, "all_reduce_sum of {length} elements")?,
             Kind::Gather => write!(f, "gather of {length} elements (counts #{detail:016x})")?,
             Kind::Broadcast => write!(f, "broadcast of {length} elements from rank {detail}")?,
             Kind::Barrier => f.write_str("barrier")?,
+            Kind::Exchange => write!(f, "exchange of {length} words")?,
+            Kind::AllGather => write!(f, "all_gather of {length} elements from each rank")?,
+            Kind::ReduceScatterSum => write!(f, "reduce_scatter_sum of {length} elements")?,
+            Kind::Split => f.write_str("split")?,
             Kind::Unknown => f.write_str("an unknown operation")?,
         }
-        write!(f, " as operation {sequence}")
+        write!(f, " as operation {sequence}")?;
+        match group {
+            0 => Ok(()),
+            _ => write!(f, " of subgroup #{group:016x}"),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! What the ranks brought to an exchange, read where it lies.
+//! What the ranks sent in a transfer, read where it lies.
 
 /// Ranks that a group may have.
 pub(crate) const MAX_RANKS: usize = 64;

@@ -1,24 +1,26 @@
 //! Ranks on one machine, over shared memory.
 
+mod home;
 mod join;
 mod member;
 mod region;
+mod seats;
 mod wait;
 
 use std::sync::Arc;
 
+use home::{Home, Offers};
 use member::Member;
 use region::Region;
+use seats::Seats;
 
-use crate::group::{Group, member};
+use crate::group::Group;
+use crate::membership::Membership;
 use crate::patience::Patience;
 use crate::{CollectiveError, Options};
 
 /// One rank of a group whose ranks share memory, as threads or as processes.
-#[derive(Debug)]
-pub struct SharedMemory(Group<Member>);
-
-member!(SharedMemory);
+pub type SharedMemory = Group<Member>;
 
 /// A group inside this process, rank by rank, for one thread each.
 #[must_use]
@@ -29,11 +31,11 @@ pub fn local_group(size: usize) -> Vec<SharedMemory> {
 /// [`local_group`] with settings.
 #[must_use]
 pub fn local_group_with(size: usize, options: &Options) -> Vec<SharedMemory> {
-    let region = Arc::new(Region::allocate(size, options.max_elements.max(1)));
-    let patience = Patience::new(size, options);
-    let member = |rank| Member::new(region.clone(), rank, patience.clone());
+    let options = at_least_one(options);
+    let region = Arc::new(Region::allocate(size, options.max_elements));
+    let home = Home::Process(Arc::new(Offers::default()));
     (0..size)
-        .map(|rank| SharedMemory(Group::new(member(rank))))
+        .map(|rank| first_group(region.clone(), rank, home.clone(), &options))
         .collect()
 }
 
@@ -42,7 +44,7 @@ impl SharedMemory {
     /// `max_elements` and otherwise default [`Options`].
     ///
     /// # Errors
-    /// As [`Self::join`].
+    /// Those of [`Self::join`].
     pub fn create(
         name: &str,
         rank: usize,
@@ -63,7 +65,8 @@ impl SharedMemory {
     /// Joins group `name` as `rank` of `size` (1 to 64) and waits for the other
     /// ranks. The group meets in a file `/dev/shm/name`, mode 0600, that the
     /// first rank creates and the last one removes; every group needs a name
-    /// of its own.
+    /// of its own. Groups that are split off meet in files whose names begin
+    /// with it.
     ///
     /// # Errors
     /// [`CollectiveError::Join`] when rank, size, name or settings don't fit
@@ -81,15 +84,26 @@ impl SharedMemory {
             );
             return Err(CollectiveError::join(rank, reason));
         }
-        let options = &Options {
-            max_elements: options.max_elements.max(1),
-            ..options.clone()
-        };
-        let region = Arc::new(join::join(name, rank, size, options)?);
-        Ok(Self(Group::new(Member::new(
-            region,
-            rank,
-            Patience::new(size, options),
-        ))))
+        let options = at_least_one(options);
+        let region = Arc::new(join::join(name, rank, size, &options)?);
+        let home = Home::Files(name.to_owned());
+        Ok(first_group(region, rank, home, &options))
+    }
+}
+
+fn first_group(region: Arc<Region>, rank: usize, home: Home, options: &Options) -> SharedMemory {
+    let names = (0..region.ranks()).collect();
+    let seats = Arc::new(Seats::default());
+    let patience = Patience::new(region.ranks(), options);
+    let membership = Membership::new(rank, seats.clone());
+    let member = Member::new(region, rank, names, patience, seats, home, options);
+    Group::new(member, membership)
+}
+
+/// Buffers hold an element at least.
+fn at_least_one(options: &Options) -> Options {
+    Options {
+        max_elements: options.max_elements.max(1),
+        ..options.clone()
     }
 }

@@ -1,39 +1,59 @@
 //! The group of one rank.
 
+use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::abort::Abort;
 use crate::arguments::Arguments;
+use crate::membership::{Alone, Membership};
 use crate::{AbortHandle, Collective, CollectiveError, Parts};
 
 /// A group of size 1: sums and broadcasts leave the data as it is.
-#[derive(Debug, Clone, Default)]
 pub struct Single {
-    aborted: Arc<Flag>,
-}
-
-#[derive(Debug, Default)]
-struct Flag(AtomicBool);
-
-impl Abort for Flag {
-    fn abort(&self) {
-        self.0.store(true, Ordering::Release);
-    }
+    membership: Arc<Membership>,
+    crowded: bool,
 }
 
 impl Single {
     /// A group of its own.
     #[must_use]
     pub fn new() -> Self {
-        Self::default()
+        Self::of(Membership::new(0, Arc::new(Alone::default())), false)
+    }
+
+    /// A rank alone, split off from the groups of `membership`, whose ranks may
+    /// crowd the machine.
+    pub(crate) fn of(membership: Arc<Membership>, crowded: bool) -> Self {
+        Self {
+            membership,
+            crowded,
+        }
     }
 
     fn check(&self) -> Result<(), CollectiveError> {
-        if self.aborted.0.load(Ordering::Acquire) {
-            return Err(CollectiveError::Aborted { rank: 0 });
+        self.membership.check_aborted()
+    }
+
+    fn arguments(&self) -> Arguments {
+        Arguments {
+            rank: 0,
+            size: 1,
+            name: self.membership.name,
         }
+    }
+
+    /// All parts are the own one.
+    fn copy<T: Copy>(&self, from: &[T], to: &mut [T]) -> Result<(), CollectiveError> {
+        self.check()?;
+        let checked = self.arguments().equal_parts(from.len(), to.len());
+        self.membership.settle(checked)?;
+        to.copy_from_slice(from);
         Ok(())
+    }
+}
+
+impl Default for Single {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -46,9 +66,10 @@ impl Collective for Single {
         1
     }
 
-    /// No other rank competes; how many threads this one has, it alone knows.
+    /// Of ranks that split off alone; how many threads a rank without peers
+    /// has, it alone knows.
     fn is_crowded(&self) -> bool {
-        false
+        self.crowded
     }
 
     fn all_reduce_sum(&mut self, _data: &mut [f32]) -> Result<(), CollectiveError> {
@@ -61,13 +82,25 @@ impl Collective for Single {
 
     fn sum_buffer(&mut self, length: usize) -> Result<&mut [f32], CollectiveError> {
         self.check()?;
-        Arguments { rank: 0, size: 1 }.fits(length, 0)?;
+        self.membership.settle(self.arguments().fits(length, 0))?;
         Ok(&mut [])
     }
 
     fn sum_parts(&mut self, length: usize) -> Result<Parts<'_>, CollectiveError> {
         self.sum_buffer(length)?;
         Ok(Parts::new(1, |_| &[]))
+    }
+
+    fn reduce_scatter_sum(&mut self, data: &[f32], own: &mut [f32]) -> Result<(), CollectiveError> {
+        self.copy(data, own)
+    }
+
+    fn all_gather(&mut self, own: &[f32], all: &mut [f32]) -> Result<(), CollectiveError> {
+        self.copy(own, all)
+    }
+
+    fn exchange(&mut self, words: &[u32], all: &mut [u32]) -> Result<(), CollectiveError> {
+        self.copy(words, all)
     }
 
     fn gather(
@@ -77,7 +110,8 @@ impl Collective for Single {
         recv: Option<&mut [f32]>,
     ) -> Result<(), CollectiveError> {
         self.check()?;
-        Arguments { rank: 0, size: 1 }.gather(send.len(), counts, recv.as_deref())?;
+        let checked = self.arguments().gather(send.len(), counts, recv.as_deref());
+        self.membership.settle(checked)?;
         if let Some(recv) = recv {
             recv.copy_from_slice(send);
         }
@@ -90,7 +124,8 @@ impl Collective for Single {
         counts: &[usize],
     ) -> Result<Option<Parts<'a>>, CollectiveError> {
         self.check()?;
-        Arguments { rank: 0, size: 1 }.counts(send.len(), counts)?;
+        let checked = self.arguments().counts(send.len(), counts);
+        self.membership.settle(checked)?;
         Ok(Some(Parts::new(1, |_| send)))
     }
 
@@ -101,14 +136,25 @@ impl Collective for Single {
 
     fn broadcast(&mut self, root: usize, _data: &mut [u32]) -> Result<(), CollectiveError> {
         self.check()?;
-        Arguments { rank: 0, size: 1 }.root(root)
+        self.membership.settle(self.arguments().root(root))
     }
 
     fn barrier(&mut self) -> Result<(), CollectiveError> {
         self.check()
     }
 
+    fn split(&mut self, _color: u32) -> Result<Box<dyn Collective>, CollectiveError> {
+        self.check()?;
+        Ok(Box::new(Self::of(self.membership.clone(), self.crowded)))
+    }
+
     fn abort_handle(&self) -> AbortHandle {
-        AbortHandle::new(self.aborted.clone())
+        self.membership.abort_handle()
+    }
+}
+
+impl fmt::Debug for Single {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} alone", self.membership.name)
     }
 }

@@ -3,15 +3,19 @@
 mod frame;
 mod handshake;
 mod lane;
+mod links;
 mod mac;
 mod member;
 mod mesh;
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::Arc;
 
+use links::Links;
 use member::Member;
 
-use crate::group::{Group, member};
+use crate::group::Group;
+use crate::membership::Membership;
 use crate::patience::Patience;
 use crate::{CollectiveError, Options};
 
@@ -23,10 +27,7 @@ compile_error!("frames carry little-endian elements as they lie in memory");
 /// The secret keeps strangers and other groups out. What the ranks exchange
 /// afterwards is neither encrypted nor authenticated, so the network between
 /// them has to be a trusted one.
-#[derive(Debug)]
-pub struct Tcp(Group<Member>);
-
-member!(Tcp);
+pub type Tcp = Group<Member>;
 
 /// A rank's open port, before the group is formed.
 #[derive(Debug)]
@@ -62,7 +63,7 @@ impl TcpListenerHandle {
     /// the same `group_id` and the same `secret`.
     ///
     /// # Errors
-    /// As [`Self::connect_with`].
+    /// Those of [`Self::connect_with`].
     pub fn connect(
         self,
         rank: usize,
@@ -105,8 +106,11 @@ impl TcpListenerHandle {
             .iter()
             .filter(|peer| peer.ip() == addresses[rank].ip())
             .count();
-        let member = Member::new(rank, streams, options, Patience::new(local, options))
+        let links = Links::new(streams)
             .map_err(|error| CollectiveError::system(rank, "prepare the connections", &error))?;
-        Ok(Tcp(Group::new(member)))
+        let (links, names) = (Arc::new(links), (0..size).collect());
+        let patience = Patience::new(local, options);
+        let member = Member::new(rank, names, links.clone(), patience, options.max_elements);
+        Ok(Group::new(member, Membership::new(rank, links)))
     }
 }

@@ -16,35 +16,56 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::home::Home;
 use super::region::Region;
-use super::wait::{ABORTED, LEFT, PRESENT, reached, sleep, wake};
-use crate::abort::Abort;
+use super::seats::Seats;
+use super::wait::{ABORTED, PRESENT, reached, sleep, wake};
 use crate::endpoint::Endpoint;
 use crate::patience::Patience;
-use crate::{CollectiveError, Operation};
+use crate::{CollectiveError, Operation, Options};
 
 /// A rank's end of the region. `&mut self` separates writing and publishing
 /// from reading, so borrows of buffers end before the next phase starts.
-pub(crate) struct Member {
+pub struct Member {
     region: Arc<Region>,
     rank: usize,
+    /// Every rank's number in the first group.
+    names: Vec<usize>,
     patience: Patience,
     /// The last phase that this rank has published and every peer has reached.
     phase: u32,
     /// Whether a phase was published that not every peer reached: buffers may
     /// be in use on either side for ever.
     broken: bool,
+    seats: Arc<Seats>,
+    home: Home,
+    options: Options,
 }
 
 impl Member {
-    pub fn new(region: Arc<Region>, rank: usize, patience: Patience) -> Self {
+    /// Rank `rank` of the region, `names[rank]` of the first group, with the
+    /// `seats` of all groups that the rank is in.
+    pub(crate) fn new(
+        region: Arc<Region>,
+        rank: usize,
+        names: Vec<usize>,
+        patience: Patience,
+        seats: Arc<Seats>,
+        home: Home,
+        options: &Options,
+    ) -> Self {
         assert!(rank < region.ranks(), "rank {rank} of {}", region.ranks());
+        seats.take(region.clone(), rank);
         Self {
             region,
             rank,
+            names,
             patience,
             phase: 0,
             broken: false,
+            seats,
+            home,
+            options: options.clone(),
         }
     }
 
@@ -69,10 +90,9 @@ impl Member {
             let waited = start.elapsed();
             let left = self.patience.timeout.saturating_sub(waited);
             if left.is_zero() {
-                let rank = self.rank;
                 return Err(CollectiveError::Timeout {
-                    rank,
-                    missing: peer,
+                    rank: self.names[self.rank],
+                    missing: self.names[peer],
                     operation,
                     waited,
                 });
@@ -92,7 +112,8 @@ impl Member {
             sleep(&control.arrived, seen, limit)
         };
         control.waiters.0.fetch_sub(1, Ordering::SeqCst);
-        asleep.map_err(|error| CollectiveError::system(self.rank, "futex wait", &error))
+        let name = self.names[self.rank];
+        asleep.map_err(|error| CollectiveError::system(name, "futex wait", &error))
     }
 
     /// Fails if this rank was aborted or a peer left before `phase`.
@@ -111,10 +132,12 @@ impl Member {
     fn check_state(&self, rank: usize, operation: Operation) -> Result<(), CollectiveError> {
         match self.region.control(rank).state.load(Ordering::Acquire) {
             PRESENT => Ok(()),
-            ABORTED if rank == self.rank => Err(CollectiveError::Aborted { rank }),
+            ABORTED if rank == self.rank => Err(CollectiveError::Aborted {
+                rank: self.names[rank],
+            }),
             _ => Err(CollectiveError::PeerLeft {
-                rank: self.rank,
-                peer: rank,
+                rank: self.names[self.rank],
+                peer: self.names[rank],
                 operation,
             }),
         }
@@ -127,18 +150,14 @@ impl Member {
             let theirs = Operation::from_words(theirs);
             if theirs != ours {
                 return Err(CollectiveError::Mismatch {
-                    rank: self.rank,
+                    rank: self.names[self.rank],
                     ours,
-                    peer,
+                    peer: self.names[peer],
                     theirs,
                 });
             }
         }
         Ok(())
-    }
-
-    fn wake_all(&self) {
-        (0..self.size()).for_each(|rank| wake(&self.region.control(rank).arrived));
     }
 }
 
@@ -172,11 +191,11 @@ impl Endpoint for Member {
         unsafe { std::slice::from_raw_parts_mut(buffer.as_ptr(), self.region.capacity()) }
     }
 
-    /// What `rank` published in the phase that [`Self::exchange`] last ended.
+    /// What `rank` published in the phase that [`Self::transfer`] last ended.
     fn incoming(&self, rank: usize) -> &[f32] {
         assert!(!self.broken, "a phase that failed leaves nothing to read");
         let buffer = self.region.buffer(rank, self.phase as usize % 2);
-        // SAFETY: `exchange` has seen that `rank` reached `phase`, and `rank`
+        // SAFETY: `transfer` has seen that `rank` reached `phase`, and `rank`
         // writes this buffer again only after this rank publishes the next
         // phase, which needs `&mut self`. Before the first phase the buffer is
         // zero and nobody writes buffer 0 until all ranks have reached phase 1.
@@ -185,7 +204,7 @@ impl Endpoint for Member {
 
     /// Publishes the outgoing buffer under the name of `operation` and waits
     /// until every peer has done the same.
-    fn exchange(
+    fn transfer(
         &mut self,
         operation: Operation,
         _part: &dyn Fn(usize, usize) -> Range<usize>,
@@ -214,33 +233,17 @@ impl Endpoint for Member {
         Ok(())
     }
 
-    /// Takes this rank out of the group: peers that wait for it fail.
-    fn leave(&mut self) {
-        let state = &self.region.control(self.rank).state;
-        let _ = state.compare_exchange(PRESENT, LEFT, Ordering::Release, Ordering::Relaxed);
-        self.wake_all();
-    }
-
-    /// Something that fails this rank's waits.
-    fn aborter(&self) -> Arc<dyn Abort> {
-        Arc::new(Aborter {
-            region: self.region.clone(),
-            rank: self.rank,
-        })
-    }
-}
-
-struct Aborter {
-    region: Arc<Region>,
-    rank: usize,
-}
-
-impl Abort for Aborter {
-    fn abort(&self) {
-        self.region
-            .control(self.rank)
-            .state
-            .store(ABORTED, Ordering::Release);
-        (0..self.region.ranks()).for_each(|rank| wake(&self.region.control(rank).arrived));
+    fn split(&self, ranks: &[usize], id: u64) -> Result<Self, CollectiveError> {
+        let own = ranks.iter().take_while(|&&rank| rank != self.rank);
+        let rank = own.count();
+        Ok(Self::new(
+            self.home.region(id, rank, ranks.len(), &self.options)?,
+            rank,
+            ranks.iter().map(|&rank| self.names[rank]).collect(),
+            self.patience.clone(),
+            self.seats.clone(),
+            self.home.clone(),
+            &self.options,
+        ))
     }
 }

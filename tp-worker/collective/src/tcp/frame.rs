@@ -27,18 +27,14 @@ pub(crate) fn decode(header: &[u8; HEADER]) -> (Operation, u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::{decode, encode};
+    use super::{HEADER, decode, encode};
     use crate::{Kind, Operation};
 
     #[test]
     fn decodes_what_it_encodes() {
-        for kind in [
-            Kind::AllReduceSum,
-            Kind::Gather,
-            Kind::Broadcast,
-            Kind::Barrier,
-        ] {
+        for kind in Kind::ALL {
             let operation = Operation {
+                group: 1 << 50,
                 sequence: 1 << 40,
                 kind,
                 length: 7,
@@ -46,6 +42,6 @@ mod tests {
             };
             assert_eq!(decode(&encode(operation, 99)), (operation, 99));
         }
-        assert_eq!(decode(&[0xff; 40]).0.kind, Kind::Unknown);
+        assert_eq!(decode(&[0xff; HEADER]).0.kind, Kind::Unknown);
     }
 }

@@ -1,4 +1,4 @@
-//! The two directions of one connection during one exchange.
+//! The two directions of one connection during one transfer.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;

@@ -4,29 +4,31 @@
 //! that send each other more than the sockets hold don't block each other.
 
 use std::io;
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::lane::{Lane, Unexpected};
-use crate::abort::Abort;
+use super::links::Links;
 use crate::endpoint::Endpoint;
+use crate::membership::Presence as _;
 use crate::patience::Patience;
-use crate::{CollectiveError, Operation, Options};
+use crate::{CollectiveError, Operation};
 
 pub(crate) use crate::parts::MAX_RANKS;
 
-/// The longest that a rank whose exchange failed looks for the cause and makes
+/// The longest that a rank whose transfer failed looks for the cause and makes
 /// sure that its peers learn of it.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// A rank's end of the mesh.
-pub(crate) struct Member {
+/// A rank's end of the connections between the ranks of one group.
+pub struct Member {
     rank: usize,
+    /// Every rank's number in the first group.
+    names: Vec<usize>,
     links: Arc<Links>,
     patience: Patience,
     outgoing: Vec<f32>,
@@ -35,43 +37,32 @@ pub(crate) struct Member {
     lanes: Vec<Lane>,
 }
 
-struct Links {
-    /// By rank; the own one is `None`.
-    streams: Vec<Option<TcpStream>>,
-    aborted: AtomicBool,
-}
-
 impl Member {
-    /// A member with a connection for every rank but its own.
-    pub fn new(
+    /// Rank `rank` of a group with ranks `names` of the first group, with
+    /// buffers of `capacity` elements.
+    pub(crate) fn new(
         rank: usize,
-        streams: Vec<Option<TcpStream>>,
-        options: &Options,
+        names: Vec<usize>,
+        links: Arc<Links>,
         patience: Patience,
-    ) -> io::Result<Self> {
-        for stream in streams.iter().flatten() {
-            stream.set_nodelay(true)?;
-            stream.set_nonblocking(true)?;
-        }
-        let size = streams.len();
-        let elements = |peer| {
-            if peer == rank {
-                0
-            } else {
-                options.max_elements
-            }
-        };
-        Ok(Self {
+        capacity: usize,
+    ) -> Self {
+        let size = names.len();
+        let elements = |peer| if peer == rank { 0 } else { capacity };
+        Self {
             rank,
-            links: Arc::new(Links {
-                streams,
-                aborted: AtomicBool::new(false),
-            }),
+            names,
+            links,
             patience,
-            outgoing: vec![0.0; options.max_elements],
+            outgoing: vec![0.0; capacity],
             incoming: (0..size).map(|peer| vec![0.0; elements(peer)]).collect(),
             lanes: vec![Lane::IDLE; size],
-        })
+        }
+    }
+
+    /// This rank's number in the first group.
+    fn name(&self) -> usize {
+        self.names[self.rank]
     }
 
     /// Moves what can be moved on every connection; says whether all are done.
@@ -81,8 +72,8 @@ impl Member {
         part: &dyn Fn(usize, usize) -> Range<usize>,
     ) -> Result<bool, CollectiveError> {
         let mut done = true;
-        for (peer, stream) in self.links.streams.iter().enumerate() {
-            let (Some(stream), lane) = (stream, &mut self.lanes[peer]) else {
+        for (peer, &name) in self.names.iter().enumerate() {
+            let (Some(stream), lane) = (self.links.to(name), &mut self.lanes[peer]) else {
                 continue;
             };
             if lane.wants_write() {
@@ -94,18 +85,17 @@ impl Member {
                 lane.read(stream, bytemuck::cast_slice_mut(received));
             }
             if let Err(Unexpected(theirs)) = lane.check(operation) {
-                let rank = self.rank;
                 return Err(CollectiveError::Mismatch {
-                    rank,
+                    rank: self.names[self.rank],
                     ours: operation,
-                    peer,
+                    peer: name,
                     theirs,
                 });
             }
             if lane.lost() {
                 return Err(CollectiveError::PeerLeft {
-                    rank: self.rank,
-                    peer,
+                    rank: self.names[self.rank],
+                    peer: name,
                     operation,
                 });
             }
@@ -137,10 +127,9 @@ impl Member {
                 let rank = self.rank;
                 let missing =
                     (0..self.size()).find(|&peer| peer != rank && !self.lanes[peer].done());
-                let missing = missing.unwrap_or(rank);
                 return Err(CollectiveError::Timeout {
-                    rank,
-                    missing,
+                    rank: self.name(),
+                    missing: self.names[missing.unwrap_or(rank)],
                     operation,
                     waited,
                 });
@@ -149,7 +138,7 @@ impl Member {
         }
     }
 
-    /// After a failed exchange: makes sure that every peer has this rank's
+    /// After a failed transfer: makes sure that every peer has this rank's
     /// header, and returns the divergence that may be behind the failure.
     fn conclude(&mut self, operation: Operation, error: CollectiveError) -> CollectiveError {
         use CollectiveError::{Mismatch, PeerLeft};
@@ -160,18 +149,17 @@ impl Member {
         let end = Instant::now() + GRACE.min(self.patience.timeout);
         self.lanes.iter_mut().for_each(Lane::headers_only);
         loop {
-            for (peer, stream) in self.links.streams.iter().enumerate() {
-                let (Some(stream), lane) = (stream, &mut self.lanes[peer]) else {
+            for (peer, &name) in self.names.iter().enumerate() {
+                let (Some(stream), lane) = (self.links.to(name), &mut self.lanes[peer]) else {
                     continue;
                 };
                 lane.write(stream, bytemuck::cast_slice(&self.outgoing));
                 lane.read(stream, bytemuck::cast_slice_mut(&mut self.incoming[peer]));
                 if let Err(Unexpected(theirs)) = lane.check(operation) {
-                    let rank = self.rank;
                     found.get_or_insert(Mismatch {
-                        rank,
+                        rank: self.names[self.rank],
                         ours: operation,
-                        peer,
+                        peer: name,
                         theirs,
                     });
                 }
@@ -194,8 +182,8 @@ impl Member {
     /// from a peer the header that tells it what went wrong.
     fn drain(&mut self, end: Instant) {
         self.links.close(Shutdown::Write);
-        for (peer, stream) in self.links.streams.iter().enumerate() {
-            let (Some(stream), buffer) = (stream, &mut self.incoming[peer]) else {
+        for (peer, &name) in self.names.iter().enumerate() {
+            let (Some(stream), buffer) = (self.links.to(name), &mut self.incoming[peer]) else {
                 continue;
             };
             let buffer: &mut [u8] = bytemuck::cast_slice_mut(buffer);
@@ -218,13 +206,14 @@ impl Member {
 
     /// Sleeps until some connection can move on, at most `limit`.
     fn poll(&self, limit: Duration) -> Result<(), CollectiveError> {
-        let Some(any) = self.links.streams.iter().flatten().next() else {
+        let streams = self.names.iter().map(|&name| self.links.to(name));
+        let Some(any) = streams.clone().flatten().next() else {
             return Ok(());
         };
         let mut fds: [PollFd<'_>; MAX_RANKS] =
             std::array::from_fn(|_| PollFd::new(any, PollFlags::empty()));
         let mut count = 0;
-        for (stream, lane) in self.links.streams.iter().zip(&self.lanes) {
+        for (stream, lane) in streams.zip(&self.lanes) {
             let Some(stream) = stream else { continue };
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::IN, lane.wants_read());
@@ -236,15 +225,15 @@ impl Member {
         }
         match poll(&mut fds[..count], Some(&timespec(limit))) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(CollectiveError::system(self.rank, "poll", &error)),
+            Err(error) => Err(CollectiveError::system(self.name(), "poll", &error)),
         }
     }
 
     fn check_aborted(&self) -> Result<(), CollectiveError> {
-        if self.links.aborted.load(Ordering::Acquire) {
-            return Err(CollectiveError::Aborted { rank: self.rank });
+        match self.links.is_aborted() {
+            true => Err(CollectiveError::Aborted { rank: self.name() }),
+            false => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -254,7 +243,7 @@ impl Endpoint for Member {
     }
 
     fn size(&self) -> usize {
-        self.links.streams.len()
+        self.names.len()
     }
 
     fn capacity(&self) -> usize {
@@ -277,7 +266,7 @@ impl Endpoint for Member {
         }
     }
 
-    fn exchange(
+    fn transfer(
         &mut self,
         operation: Operation,
         part: &dyn Fn(usize, usize) -> Range<usize>,
@@ -292,29 +281,15 @@ impl Endpoint for Member {
         result.map_err(|error| self.conclude(operation, error))
     }
 
-    fn leave(&mut self) {
-        self.links.close(Shutdown::Both);
-    }
-
-    fn aborter(&self) -> Arc<dyn Abort> {
-        self.links.clone()
-    }
-}
-
-impl Abort for Links {
-    fn abort(&self) {
-        self.aborted.store(true, Ordering::Release);
-        // Wakes this rank from its poll, and tells the peers.
-        self.close(Shutdown::Both);
-    }
-}
-
-impl Links {
-    fn close(&self, how: Shutdown) {
-        for stream in self.streams.iter().flatten() {
-            // Fails only if the connection is gone already.
-            let _ = stream.shutdown(how);
-        }
+    fn split(&self, ranks: &[usize], _id: u64) -> Result<Self, CollectiveError> {
+        let own = ranks.iter().take_while(|&&rank| rank != self.rank);
+        Ok(Self::new(
+            own.count(),
+            ranks.iter().map(|&rank| self.names[rank]).collect(),
+            self.links.clone(),
+            self.patience.clone(),
+            self.outgoing.len(),
+        ))
     }
 }
 

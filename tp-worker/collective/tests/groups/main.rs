@@ -4,5 +4,6 @@
 mod processes;
 mod shared;
 mod single;
+mod subgroups;
 mod support;
 mod tcp;

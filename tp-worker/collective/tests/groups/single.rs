@@ -2,7 +2,7 @@
 
 use lockstep_collective::{Collective, CollectiveError, Single};
 
-use crate::support::{Case, check_against_oracle};
+use crate::support::{Call, Case, check_against_oracle};
 
 #[test]
 fn equals_the_plain_sum() {
@@ -13,23 +13,33 @@ fn equals_the_plain_sum() {
 
 #[test]
 fn refuses_wrong_arguments_and_ends_when_aborted() {
-    let mut member = Single::new();
-    for error in [
-        member.gather(&[0.0], &[1], None),
-        member.gather(&[0.0], &[1, 1], Some(&mut [0.0; 2])),
-        member.gather(&[0.0], &[2], Some(&mut [0.0; 2])),
-        member.gather(&[0.0], &[1], Some(&mut [0.0; 2])),
-        member.broadcast(1, &mut [0]),
-    ] {
+    let wrong: [Call; 8] = [
+        |member| member.gather(&[0.0], &[1], None),
+        |member| member.gather(&[0.0], &[1, 1], Some(&mut [0.0; 2])),
+        |member| member.gather(&[0.0], &[2], Some(&mut [0.0; 2])),
+        |member| member.gather(&[0.0], &[1], Some(&mut [0.0; 2])),
+        |member| member.broadcast(1, &mut [0]),
+        |member| member.exchange(&[0], &mut [0; 2]),
+        |member| member.all_gather(&[0.0], &mut []),
+        |member| member.reduce_scatter_sum(&[0.0; 2], &mut [0.0]),
+    ];
+    for wrong in wrong {
+        let mut member = Single::new();
+        let error = wrong(&mut member).expect_err("it does not fit");
         assert!(
-            matches!(error, Err(CollectiveError::Argument { rank: 0, .. })),
+            matches!(error, CollectiveError::Argument { rank: 0, .. }),
             "{error:?}"
         );
+        assert_eq!(member.barrier(), Err(error), "the group is broken");
     }
+    let mut member = Single::new();
+    let split = member.split(5).expect("split");
+    assert_eq!((split.rank(), split.size()), (0, 1));
     member.abort_handle().abort();
-    assert_eq!(member.barrier(), Err(CollectiveError::Aborted { rank: 0 }));
-    assert_eq!(
-        member.all_reduce_sum(&mut [0.0]),
-        Err(CollectiveError::Aborted { rank: 0 })
-    );
+    for mut member in [Box::new(member) as Box<dyn Collective>, split] {
+        let aborted = Err(CollectiveError::Aborted { rank: 0 });
+        assert_eq!(member.barrier(), aborted);
+        assert_eq!(member.all_reduce_sum(&mut [0.0]), aborted);
+        assert_eq!(member.exchange(&[0], &mut [0]), aborted);
+    }
 }

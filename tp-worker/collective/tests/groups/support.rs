@@ -7,6 +7,8 @@ use lockstep_collective::{Collective, CollectiveError, Options};
 use proptest::prelude::*;
 
 pub type Members = Vec<Box<dyn Collective>>;
+/// A call of one rank.
+pub type Call = fn(&mut dyn Collective) -> Result<(), CollectiveError>;
 
 /// Data of every rank for one round of all operations.
 #[derive(Debug, Clone)]
@@ -51,6 +53,20 @@ impl Case {
         self.data[0].len()
     }
 
+    /// The same case for some of the ranks, cut to at most `length` elements.
+    fn among(&self, ranks: &[usize], length: usize) -> Self {
+        let cut = |data: &[f32]| data[..data.len().min(length)].to_vec();
+        Self {
+            size: ranks.len(),
+            data: ranks.iter().map(|&rank| cut(&self.data[rank])).collect(),
+            counts: ranks
+                .iter()
+                .map(|&rank| self.counts[rank].min(length))
+                .collect(),
+            root: self.root % ranks.len(),
+        }
+    }
+
     fn sum(&self) -> Vec<f32> {
         let mut sum = self.data[0].clone();
         for data in &self.data[1..] {
@@ -88,33 +104,73 @@ pub fn on_threads<T: Send>(
     })
 }
 
-/// Runs all operations twice and compares with plain loops, bit for bit.
+/// Colors of ranks for groups of all, of every other one, and of each alone.
+const COLORS: [fn(usize) -> u32; 3] = [|_| 7, |rank| rank as u32 % 2, |rank| rank as u32];
+
+/// Runs all operations twice and compares with plain loops, bit for bit; then
+/// the same in groups of some of the ranks, and in the first group again.
 pub fn check_against_oracle(case: &Case, members: Members) {
-    let (sum, gathered) = (bits(&case.sum()), bits(&case.gathered()));
+    let everybody: Vec<usize> = (0..case.size).collect();
+    let small = case.among(&everybody, 3_000);
     on_threads(members, |mut member| {
         let rank = member.rank();
-        assert_eq!(member.size(), case.size);
-        for _ in 0..2 {
-            let mut data = case.data[rank].clone();
-            member.all_reduce_sum(&mut data).expect("sum");
-            assert!(bits(&data) == sum, "sum on rank {rank}");
-            let mut recv = vec![0.0; gathered.len()];
-            let recv_on_root = (rank == 0).then_some(&mut recv[..]);
-            let send = &case.data[rank][..case.counts[rank]];
-            member
-                .gather(send, &case.counts, recv_on_root)
-                .expect("gather");
-            assert!(rank != 0 || bits(&recv) == gathered, "gather");
-            check_parts(case, &mut *member, &sum, &gathered);
-            member.barrier().expect("barrier");
-            let mut words = bits(&case.data[rank]);
-            member.broadcast(case.root, &mut words).expect("broadcast");
-            assert!(
-                words == bits(&case.data[case.root]),
-                "broadcast on rank {rank}"
-            );
+        check_operations(case, &mut *member);
+        check_operations(case, &mut *member);
+        for color in COLORS {
+            let mut group = member.split(color(rank)).expect("split");
+            let mut ranks = everybody.clone();
+            ranks.retain(|&other| color(other) == color(rank));
+            assert_eq!(ranks[group.rank()], rank);
+            assert_eq!(group.is_crowded(), member.is_crowded());
+            check_operations(&small.among(&ranks, 3_000), &mut *group);
+            check_operations(&small, &mut *member);
+            check_operations(&small.among(&ranks, 700), &mut *group);
         }
     });
+}
+
+fn check_operations(case: &Case, member: &mut dyn Collective) {
+    let (sum, gathered) = (bits(&case.sum()), bits(&case.gathered()));
+    let rank = member.rank();
+    assert_eq!(member.size(), case.size);
+    let mut data = case.data[rank].clone();
+    member.all_reduce_sum(&mut data).expect("sum");
+    assert!(bits(&data) == sum, "sum on rank {rank}");
+    let mut recv = vec![0.0; gathered.len()];
+    let recv_on_root = (rank == 0).then_some(&mut recv[..]);
+    let send = &case.data[rank][..case.counts[rank]];
+    member
+        .gather(send, &case.counts, recv_on_root)
+        .expect("gather");
+    assert!(rank != 0 || bits(&recv) == gathered, "gather");
+    check_parts(case, member, &sum, &gathered);
+    check_equal_parts(case, member, &sum);
+    member.barrier().expect("barrier");
+    let mut words = bits(&case.data[rank]);
+    member.broadcast(case.root, &mut words).expect("broadcast");
+    assert!(
+        words == bits(&case.data[case.root]),
+        "broadcast on rank {rank}"
+    );
+}
+
+/// What every rank brings the same amount of.
+fn check_equal_parts(case: &Case, member: &mut dyn Collective, sum: &[u32]) {
+    let (rank, own) = (member.rank(), &case.data[member.rank()]);
+    let all = case.data.concat();
+    let mut gathered = vec![f32::NAN; all.len()];
+    member.all_gather(own, &mut gathered).expect("all_gather");
+    assert!(bits(&gathered) == bits(&all), "all_gather on rank {rank}");
+    let mut words = vec![u32::MAX; all.len()];
+    member.exchange(&bits(own), &mut words).expect("exchange");
+    assert!(words == bits(&all), "exchange on rank {rank}");
+    let each = own.len() / case.size;
+    let mut part = vec![f32::NAN; each];
+    member
+        .reduce_scatter_sum(&own[..each * case.size], &mut part)
+        .expect("reduce_scatter");
+    let expected = &sum[rank * each..(rank + 1) * each];
+    assert!(bits(&part) == expected, "reduce_scatter on rank {rank}");
 }
 
 /// Sums and gathers as many elements as the group lends, without a copy.
@@ -198,18 +254,63 @@ pub fn divergence_names_both_sides(members: Members) {
     }
 }
 
-/// Ranks that run different operations of equal length.
-pub fn different_operations_are_found(members: Members) {
-    let errors = on_threads(members, |mut member| {
-        let counts = [5, 5];
-        match member.rank() {
-            0 => member.gather(&[0.0; 5], &counts, Some(&mut [0.0; 10])),
-            _ => member.broadcast(0, &mut [0; 10]),
+/// Operations of a group of two, no two of which may meet.
+const OPERATIONS: [Call; 14] = [
+    |member| member.all_reduce_sum(&mut [0.0; 4]),
+    |member| member.all_reduce_sum(&mut [0.0; 2]),
+    |member| member.sum_parts(1).map(|_| ()),
+    |member| member.all_gather(&[0.0; 2], &mut [0.0; 4]),
+    |member| member.all_gather(&[0.0; 4], &mut [0.0; 8]),
+    |member| member.reduce_scatter_sum(&[0.0; 4], &mut [0.0; 2]),
+    |member| member.reduce_scatter_sum(&[0.0; 2], &mut [0.0; 1]),
+    |member| member.exchange(&[0; 2], &mut [0; 4]),
+    |member| member.exchange(&[0; 4], &mut [0; 8]),
+    |member| member.exchange(&[], &mut []),
+    |member| member.gather_parts(&[0.0; 2], &[2, 2]).map(|_| ()),
+    |member| member.broadcast(0, &mut [0; 2]),
+    |member| member.broadcast(1, &mut [0; 2]),
+    |member| member.barrier(),
+];
+
+/// Ranks that run different operations are told both.
+pub fn different_operations_are_found(group: impl Fn() -> Members) {
+    for first in 0..OPERATIONS.len() {
+        for second in first + 1..OPERATIONS.len() {
+            let errors = on_threads(group(), |mut member| {
+                let number = if member.rank() == 0 { first } else { second };
+                OPERATIONS[number](&mut *member).expect_err("operations differ")
+            });
+            let sides = errors.iter().map(|error| match error {
+                CollectiveError::Mismatch { ours, theirs, .. } => (*ours, *theirs),
+                other => panic!("{first} and {second}: {other}"),
+            });
+            let [(ours, theirs), (back, forth)] = sides.collect::<Vec<_>>()[..] else {
+                panic!("two ranks");
+            };
+            assert_eq!((ours, theirs), (forth, back), "{first} and {second}");
+            assert_ne!(ours.to_string(), theirs.to_string());
         }
-        .expect_err("operations differ")
-    });
-    for error in errors {
-        assert!(matches!(error, CollectiveError::Mismatch { .. }), "{error}");
+    }
+}
+
+/// Buffers that don't fit each other are refused before anything moves.
+pub fn wrong_lengths_are_refused(group: impl Fn() -> Members) {
+    let wrong: [Call; 5] = [
+        |member| member.exchange(&[0; 2], &mut [0; 3]),
+        |member| member.all_gather(&[0.0; 2], &mut [0.0; 5]),
+        |member| member.all_gather(&[], &mut [0.0; 1]),
+        |member| member.reduce_scatter_sum(&[0.0; 5], &mut [0.0; 2]),
+        |member| member.reduce_scatter_sum(&[0.0; 4], &mut [0.0; 4]),
+    ];
+    for (number, wrong) in wrong.iter().enumerate() {
+        for mut member in group() {
+            let rank = member.rank();
+            let error = wrong(&mut *member).expect_err("lengths differ");
+            let refused =
+                matches!(error, CollectiveError::Argument { rank: named, .. } if named == rank);
+            assert!(refused, "{number}: {error}");
+            assert_eq!(member.barrier(), Err(error), "the group is broken");
+        }
     }
 }
 
@@ -322,7 +423,11 @@ macro_rules! failure_tests {
         }
         #[test]
         fn different_operations_are_found() {
-            crate::support::different_operations_are_found(($group)(2, &support::patient()));
+            crate::support::different_operations_are_found(|| ($group)(2, &support::patient()));
+        }
+        #[test]
+        fn wrong_lengths_are_refused() {
+            crate::support::wrong_lengths_are_refused(|| ($group)(2, &support::patient()));
         }
         #[test]
         fn abort_ends_a_wait() {
@@ -344,6 +449,34 @@ macro_rules! failure_tests {
         fn many_operations_stay_in_step() {
             crate::support::many_operations_stay_in_step(($group)(2, &support::patient()), 20_000);
             crate::support::many_operations_stay_in_step(($group)(4, &support::patient()), 1_000);
+        }
+        #[test]
+        fn a_subgroup_diverges_by_itself_and_ends_all() {
+            crate::subgroups::divergence_names_both_sides(($group)(4, &support::patient()));
+        }
+        #[test]
+        fn a_silent_rank_of_a_subgroup_is_named() {
+            crate::subgroups::a_silent_rank_is_named(($group)(4, &support::impatient()));
+        }
+        #[test]
+        fn an_abort_ends_the_waits_in_subgroups() {
+            crate::subgroups::abort_ends_waits(($group)(4, &support::patient()));
+        }
+        #[test]
+        fn a_rank_leaves_with_its_last_group() {
+            crate::subgroups::a_rank_leaves_with_its_last_group(($group)(4, &support::patient()));
+        }
+        #[test]
+        fn an_error_breaks_all_groups_of_a_rank() {
+            crate::subgroups::an_error_breaks_all_groups(($group)(4, &support::patient()));
+        }
+        #[test]
+        fn groups_of_the_same_ranks_are_told_apart() {
+            crate::subgroups::equal_groups_are_told_apart(($group)(2, &support::impatient()));
+        }
+        #[test]
+        fn groups_can_be_split_again() {
+            crate::subgroups::splits_of_splits(($group)(8, &support::patient()));
         }
     };
 }

@@ -1,0 +1,120 @@
+//! Sums over ranks.
+
+use std::ops::Range;
+
+use super::{Group, nothing};
+use crate::endpoint::Endpoint;
+use crate::sum::{share, sum_in_rank_order};
+use crate::{CollectiveError, Kind, Operation};
+
+/// Elements over all peers up to which every rank of more than two reads
+/// everything itself; above, each rank sums a share and all read the shares,
+/// which moves less data but costs a second transfer.
+const DIRECT_ELEMENTS: usize = 32 * 1024;
+
+impl<E: Endpoint + 'static> Group<E> {
+    pub(super) fn try_all_reduce(&mut self, data: &mut [f32]) -> Result<(), CollectiveError> {
+        let operation = self.next(Kind::AllReduceSum, data.len(), 0)?;
+        if data.is_empty() {
+            return self.endpoint.transfer(operation, &nothing);
+        }
+        for chunk in data.chunks_mut(self.endpoint.capacity()) {
+            if chunk.len() <= self.direct_elements() {
+                self.sum_direct(operation, chunk)?;
+            } else {
+                self.sum_shares(operation, chunk)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Up to how many elements every rank reads all parts.
+    pub(super) fn direct_elements(&self) -> usize {
+        match self.endpoint.size() - 1 {
+            // In shares, two ranks would move as much and wait once more.
+            0 | 1 => self.endpoint.capacity(),
+            peers => self.endpoint.capacity().min(DIRECT_ELEMENTS / peers),
+        }
+    }
+
+    fn sum_direct(
+        &mut self,
+        operation: Operation,
+        data: &mut [f32],
+    ) -> Result<(), CollectiveError> {
+        let length = data.len();
+        self.endpoint.outgoing()[..length].copy_from_slice(data);
+        self.endpoint.transfer(operation, &|_, _| 0..length)?;
+        let part = |rank| &self.endpoint.incoming(rank)[..length];
+        sum_in_rank_order(data, self.endpoint.size(), part);
+        Ok(())
+    }
+
+    fn sum_shares(
+        &mut self,
+        operation: Operation,
+        data: &mut [f32],
+    ) -> Result<(), CollectiveError> {
+        let (length, size) = (data.len(), self.endpoint.size());
+        self.endpoint.outgoing()[..length].copy_from_slice(data);
+        self.endpoint
+            .transfer(operation, &|_, to| share(length, to, size))?;
+        let own = share(length, self.endpoint.rank(), size);
+        let part = |rank| &self.endpoint.incoming(rank)[own.clone()];
+        sum_in_rank_order(&mut data[own.clone()], size, part);
+        self.endpoint.outgoing()[own.clone()].copy_from_slice(&data[own]);
+        self.endpoint
+            .transfer(operation, &|from, _| share(length, from, size))?;
+        for rank in (0..size).filter(|&rank| rank != self.endpoint.rank()) {
+            let theirs = share(length, rank, size);
+            data[theirs.clone()].copy_from_slice(&self.endpoint.incoming(rank)[theirs]);
+        }
+        Ok(())
+    }
+
+    /// Whether the group goes on and lends `length` elements.
+    pub(super) fn check_sum(&self, length: usize) -> Result<(), CollectiveError> {
+        self.membership.check()?;
+        self.arguments().fits(length, self.direct_elements())
+    }
+
+    pub(super) fn transfer_sum(&mut self, length: usize) -> Result<(), CollectiveError> {
+        self.check_sum(length)?;
+        let operation = self.next(Kind::AllReduceSum, length, 0)?;
+        self.endpoint.transfer(operation, &|_, _| 0..length)
+    }
+
+    pub(super) fn try_reduce_scatter(
+        &mut self,
+        data: &[f32],
+        own: &mut [f32],
+    ) -> Result<(), CollectiveError> {
+        self.arguments().equal_parts(own.len(), data.len())?;
+        let operation = self.next(Kind::ReduceScatterSum, data.len(), 0)?;
+        if data.is_empty() {
+            return self.endpoint.transfer(operation, &nothing);
+        }
+        let (rank, size, length) = (self.endpoint.rank(), self.endpoint.size(), own.len());
+        let capacity = self.endpoint.capacity();
+        for (number, chunk) in data.chunks(capacity).enumerate() {
+            let begin = number * capacity;
+            // What lies of a rank's part in this chunk.
+            let part = |rank: usize| -> Range<usize> {
+                let inside = |at: usize| at.saturating_sub(begin).min(chunk.len());
+                inside(rank * length)..inside((rank + 1) * length)
+            };
+            self.endpoint.outgoing()[..chunk.len()].copy_from_slice(chunk);
+            self.endpoint.transfer(operation, &|_, to| part(to))?;
+            let mine = part(rank);
+            if mine.is_empty() {
+                continue;
+            }
+            let at = begin + mine.start - rank * length;
+            let sum = &mut own[at..at + mine.len()];
+            sum_in_rank_order(sum, size, |rank| {
+                &self.endpoint.incoming(rank)[mine.clone()]
+            });
+        }
+        Ok(())
+    }
+}

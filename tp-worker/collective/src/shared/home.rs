@@ -1,0 +1,71 @@
+//! Where the ranks of a new group find the memory that they share.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::join;
+use super::region::Region;
+use crate::{CollectiveError, Options};
+
+/// How groups that are split off come by their regions.
+#[derive(Clone)]
+pub(crate) enum Home {
+    /// Threads of one process: who comes first leaves the region here.
+    Process(Arc<Offers>),
+    /// Processes: through files whose names begin with the first group's.
+    Files(String),
+}
+
+/// Regions that not all of their ranks have taken yet.
+#[derive(Default)]
+pub(crate) struct Offers(Mutex<Vec<Offer>>);
+
+struct Offer {
+    id: u64,
+    region: Arc<Region>,
+    /// Ranks that are still to come.
+    missing: usize,
+}
+
+impl Home {
+    /// The region of group `id`, for rank `rank` of `size`.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Join`] when another process doesn't come;
+    /// [`CollectiveError::System`].
+    pub fn region(
+        &self,
+        id: u64,
+        rank: usize,
+        size: usize,
+        options: &Options,
+    ) -> Result<Arc<Region>, CollectiveError> {
+        match self {
+            Self::Process(offers) => Ok(offers.take(id, size, options.max_elements)),
+            Self::Files(name) => {
+                let name = format!("{name}.{id:016x}");
+                Ok(Arc::new(join::join(&name, rank, size, options)?))
+            }
+        }
+    }
+}
+
+impl Offers {
+    fn take(&self, id: u64, size: usize, capacity: usize) -> Arc<Region> {
+        let mut offers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = offers.iter().position(|offer| offer.id == id);
+        let at = at.unwrap_or_else(|| {
+            offers.push(Offer {
+                id,
+                region: Arc::new(Region::allocate(size, capacity)),
+                missing: size,
+            });
+            offers.len() - 1
+        });
+        let offer = &mut offers[at];
+        offer.missing -= 1;
+        match offer.missing {
+            0 => offers.swap_remove(at).region,
+            _ => offer.region.clone(),
+        }
+    }
+}
