@@ -2,6 +2,7 @@
 
 use lockstep_types::{
     ConfigError, Dtype, KvCacheDtype, KvConfig, ModelConfig, Quantization, SpeculationConfig,
+    StepLimits,
 };
 
 use crate::Hardware;
@@ -27,9 +28,8 @@ pub(crate) struct Sizing {
     pub(crate) node_rank: usize,
     pub(crate) page_size: usize,
     pub(crate) radix_cache: bool,
-    pub(crate) max_running_requests: usize,
-    /// Prompt tokens of one step; `None` = whole prompts.
-    pub(crate) chunk: Option<usize>,
+    /// The largest step, of texts as long as asked for.
+    pub(crate) step: StepLimits,
     pub(crate) overlap: bool,
     pub(crate) speculation: SpeculationConfig,
     /// What the algorithm takes beside a draft model.
@@ -72,7 +72,7 @@ pub(crate) fn weight_bytes(model: &ModelConfig, sizing: &Sizing) -> u64 {
 /// Bytes of activations that a step needs on this node, over its ranks: f32 for
 /// every token, and a block of logits. Every running request may have all its
 /// drafts verified.
-fn activation_bytes(model: &ModelConfig, sizing: &Sizing, context: usize) -> u64 {
+fn activation_bytes(model: &ModelConfig, sizing: &Sizing) -> u64 {
     let ranks = sizing.tp_size / sizing.nnodes;
     let heads = model.num_heads / sizing.nnodes;
     let kv_heads = model.kv_heads_per_rank(sizing.tp_size) * ranks;
@@ -83,14 +83,12 @@ fn activation_bytes(model: &ModelConfig, sizing: &Sizing, context: usize) -> u64
         (3 * heads + 2 * kv_heads) * model.head_dim,
         3 * model.intermediate_size.div_ceil(sizing.nnodes),
     ];
-    let verified = sizing.speculation.max_speculative_num_draft_tokens.max(1);
-    let decoded = sizing.max_running_requests.saturating_mul(verified);
-    let tokens = sizing.chunk.unwrap_or(context).saturating_add(decoded) as u64;
+    let tokens = sizing.step.tokens as u64;
     let rows = |width: usize| tokens.saturating_mul(4 * width as u64);
     let steps = widths.map(rows).into_iter().fold(0, u64::saturating_add);
     steps
         .saturating_add(LOGITS.min(rows(model.vocab_size).saturating_mul(2)))
-        .saturating_add(draft::activation_bytes(model, sizing, tokens))
+        .saturating_add(draft::activation_bytes(model, sizing))
 }
 
 /// Sizes the cache and the context.
@@ -110,14 +108,14 @@ pub(crate) fn size(
     let wanted_context = sizing
         .context_length
         .unwrap_or(model.max_position_embeddings);
-    let fits = room(model, sizing, wanted_context, hardware)? / per_token;
+    let fits = room(model, sizing, hardware)? / per_token;
     let fits = usize::try_from(fits)
         .unwrap_or(usize::MAX)
         .min(MOST_TOKENS - 2 * page)
         / page
         * page;
     let per_request = (wanted_context + sizing.in_flight()).next_multiple_of(page);
-    let useful = per_request.saturating_mul(sizing.max_running_requests);
+    let useful = per_request.saturating_mul(sizing.step.requests);
     let tokens = match sizing.max_total_tokens {
         Some(tokens) if tokens / page == 0 => {
             return Err(ConfigError::conflict(
@@ -189,15 +187,10 @@ fn context(wanted: usize, tokens: usize, sizing: &Sizing) -> Result<usize, Confi
 }
 
 /// Bytes for the cache.
-fn room(
-    model: &ModelConfig,
-    sizing: &Sizing,
-    context: usize,
-    hardware: &Hardware,
-) -> Result<u64, ConfigError> {
+fn room(model: &ModelConfig, sizing: &Sizing, hardware: &Hardware) -> Result<u64, ConfigError> {
     let rest = (hardware.total_memory as f64 * (1.0 - sizing.mem_fraction_static)) as u64;
     // What stays free has to hold the activations, however much was asked for.
-    let activations = activation_bytes(model, sizing, context);
+    let activations = activation_bytes(model, sizing);
     let kept = rest.max(activations);
     let budget = hardware.available_memory.saturating_sub(kept);
     let drafts = draft::weight_bytes(model, sizing);

@@ -2,7 +2,7 @@
 
 use lockstep_types::{
     Algorithms, ConfigError, EngineConfig, ModelConfig, NodeConfig, ScheduleConfig, SchedulePolicy,
-    ServerConfig, SpeculationConfig, TimeoutConfig,
+    ServerConfig, SpeculationConfig, StepLimits, TimeoutConfig,
 };
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -48,6 +48,8 @@ pub fn resolve(
     let quantization = format::quantization(args);
     let (speculation, drafter_bytes) = speculation::resolve(args, &model, algorithms)?;
     let max_running_requests = args.schedule.max_running_requests.unwrap_or(64);
+    let (asked, longest) = context_length(args, &model)?;
+    let schedule = schedule::resolve(args, max_running_requests, longest);
     let sizing = Sizing {
         dtype,
         quantization,
@@ -57,12 +59,11 @@ pub fn resolve(
         node_rank: ranks.node_rank,
         page_size: page_size(args)?,
         radix_cache: !args.memory.disable_radix_cache,
-        max_running_requests,
-        chunk: schedule::chunk(args),
-        overlap: !args.schedule.disable_overlap_schedule,
+        step: StepLimits::new(&schedule, &speculation, longest),
+        overlap: schedule.overlap,
         speculation: speculation.clone(),
         drafter_bytes,
-        context_length: context_length(args, &model)?,
+        context_length: asked,
         max_total_tokens: args.memory.max_total_tokens,
         mem_fraction_static: fraction(args)?,
     };
@@ -70,7 +71,8 @@ pub fn resolve(
         value: (kv, context_length),
         mut notes,
     } = memory::size(&model, &sizing, hardware)?;
-    let schedule = schedule::resolve(args, max_running_requests, context_length)?;
+    schedule::check(args, context_length)?;
+    let schedule = schedule::resolve(args, max_running_requests, context_length);
     let api_key = secret::api_key(&args.server)?;
     let server = server::resolve(args, &model, context_length, api_key.is_some())?;
     notes.extend(open_to_all(args, &server, &speculation));
@@ -89,12 +91,12 @@ pub fn resolve(
     let process = &args.process;
     let node = NodeConfig {
         node_rank: ranks.node_rank,
-        run_dir: process.run_dir.clone().unwrap_or_default(),
         cores: ranks.cores,
-        weight_cache: args.model.weight_cache.clone(),
         weight_update_dir: weight_update_dir(args)?,
         api_key,
         dist_secret: ranks.dist_secret,
+        run_dir: process.run_dir.clone().unwrap_or_default(),
+        weight_cache: args.model.weight_cache.clone(),
         log: process.log_level.clone().unwrap_or_else(|| "info".into()),
         log_json: process.log_json,
     };
@@ -186,7 +188,11 @@ fn fraction(args: &ServeArgs) -> Result<f64, ConfigError> {
     ))
 }
 
-fn context_length(args: &ServeArgs, model: &ModelConfig) -> Result<Option<usize>, ConfigError> {
+/// The context that is asked for, and what it is if memory allows.
+fn context_length(
+    args: &ServeArgs,
+    model: &ModelConfig,
+) -> Result<(Option<usize>, usize), ConfigError> {
     match args.model.context_length {
         Some(length) if length > model.max_position_embeddings => Err(ConfigError::value(
             "--context-length",
@@ -197,7 +203,7 @@ fn context_length(args: &ServeArgs, model: &ModelConfig) -> Result<Option<usize>
             ),
             "Give that or less",
         )),
-        length => Ok(length),
+        length => Ok((length, length.unwrap_or(model.max_position_embeddings))),
     }
 }
 

@@ -17,6 +17,7 @@ mod format;
 mod model;
 mod node;
 mod speculation;
+mod step_limits;
 
 pub use engine::{
     EngineConfig, KvConfig, LimitsConfig, NodeConfig, ParallelConfig, RequestLimits,
@@ -30,3 +31,4 @@ pub use speculation::{
     Algorithm, Algorithms, Capabilities, DraftKind, DraftKv, DraftModel, DraftShape, NgramConfig,
     SpeculationConfig, Verification,
 };
+pub use step_limits::StepLimits;

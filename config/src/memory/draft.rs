@@ -137,7 +137,7 @@ fn weights(draft: &DraftModel, shared: &Tables<'_>) -> Weights {
 /// Bytes of activations on this node: what is captured of a step of `tokens`
 /// rows of the target, a pass of the draft over all of them or over all nodes of
 /// all trees, its logits, and the distributions that drafts are sampled from.
-pub(super) fn activation_bytes(target: &ModelConfig, sizing: &Sizing, tokens: u64) -> u64 {
+pub(super) fn activation_bytes(target: &ModelConfig, sizing: &Sizing) -> u64 {
     let speculation = &sizing.speculation;
     let Some(draft) = speculation.draft.as_ref().filter(|_| sizing.node_rank == 0) else {
         return 0;
@@ -161,15 +161,11 @@ pub(super) fn activation_bytes(target: &ModelConfig, sizing: &Sizing, tokens: u6
     let sampled = match speculation.verification {
         Verification::Target => 0,
         Verification::Rejection | Verification::Block => {
-            sizing.max_running_requests * speculation.num_draft_tokens
+            sizing.step.requests * speculation.num_draft_tokens
         }
     };
-    let requests = sizing.max_running_requests as u64;
-    let frontier = requests.saturating_mul(speculation.topk as u64);
-    // The root token, and the frontier of each step; or up to two tokens that a
-    // draft model is behind.
-    let nodes = requests.saturating_add(frontier.saturating_mul(speculation.num_steps as u64));
-    let passed = tokens.saturating_add(2 * requests).max(nodes);
+    let frontier = (sizing.step.requests as u64).saturating_mul(speculation.topk as u64);
+    let passed = sizing.step.draft_tokens() as u64;
     rows(passed, width)
         .saturating_add(super::LOGITS.min(rows(passed, 2 * vocab)))
         // Those of a whole frontier are collected on the host, and copied once.

@@ -1,4 +1,6 @@
-use lockstep_types::{Dtype, KvCacheDtype, ModelConfig, Quantization, SpeculationConfig};
+use lockstep_types::{
+    Dtype, KvCacheDtype, ModelConfig, Quantization, SpeculationConfig, StepLimits,
+};
 use proptest::prelude::*;
 
 use super::{Sizing, activation_bytes, kv_bytes_per_token, size, weight_bytes};
@@ -7,6 +9,17 @@ use crate::testing::{folder, llama, machine, resolve_line, resolve_model, with};
 
 fn model() -> ModelConfig {
     lockstep_model_folder::load(folder(&llama(), None).path()).expect("a served model")
+}
+
+/// Of texts as long as the model's, or of prompts cut into chunks.
+fn step(requests: usize, chunk: Option<usize>) -> StepLimits {
+    StepLimits {
+        requests,
+        tokens: chunk.unwrap_or(100_000) + requests,
+        positions: 512,
+        max_commit: 1,
+        draft_nodes: 1,
+    }
 }
 
 fn sizing() -> Sizing {
@@ -19,8 +32,7 @@ fn sizing() -> Sizing {
         node_rank: 0,
         page_size: 16,
         radix_cache: true,
-        max_running_requests: 64,
-        chunk: Some(512),
+        step: step(64, Some(512)),
         overlap: true,
         speculation: SpeculationConfig::none(),
         drafter_bytes: 0,
@@ -214,7 +226,7 @@ proptest! {
         mem_fraction_static in 0.05_f64..1.0,
     ) {
         let sizing = Sizing {
-            tp_size: 1 << tp_log, page_size, max_running_requests, context_length,
+            tp_size: 1 << tp_log, page_size, step: step(max_running_requests, Some(512)), context_length,
             max_total_tokens, mem_fraction_static, ..sizing()
         };
         let machine = Hardware { total_memory: 1 << 24, available_memory: available, ..machine() };
@@ -224,7 +236,7 @@ proptest! {
             let tokens = (kv.num_pages - 1) * kv.page_size;
             let bytes = tokens as u64 * kv_bytes_per_token(model, &sizing)
                 + weight_bytes(model, &sizing)
-                + activation_bytes(model, &sizing, context);
+                + activation_bytes(model, &sizing);
             prop_assert!(bytes <= available);
             prop_assert!(context >= 1 && context + 2 <= tokens);
             prop_assert!(context <= context_length.unwrap_or(512));
@@ -241,18 +253,36 @@ proptest! {
 
 #[test]
 fn whole_prompts_leave_room_for_their_activations() {
-    let (cut, whole) = (
-        sizing(),
-        Sizing {
-            chunk: None,
-            ..sizing()
-        },
-    );
-    let bytes = |sizing, context| activation_bytes(model_once(), sizing, context);
-    assert_eq!(bytes(&cut, 512), bytes(&cut, 100_000));
+    let whole = Sizing {
+        step: step(64, None),
+        ..sizing()
+    };
+    let bytes = |sizing: &Sizing| activation_bytes(model_once(), sizing);
     // Floats of a token: 3 × 64, (3 × 8 + 2 × 4) × 8, 3 × 96, and 2 × 100 logits.
-    assert_eq!(bytes(&cut, 512), (512 + 64) * 4 * (192 + 256 + 288 + 200));
-    assert!(bytes(&whole, 100_000) > 100 * bytes(&cut, 100_000));
+    assert_eq!(bytes(&sizing()), (512 + 64) * 4 * (192 + 256 + 288 + 200));
+    assert!(bytes(&whole) > 100 * bytes(&sizing()));
+}
+
+/// Several whole prompts may run in one step, up to `--max-prefill-tokens`.
+#[test]
+fn steps_of_several_whole_prompts_are_charged() {
+    let model = folder(&llama(), None);
+    let small = Hardware {
+        total_memory: 32 << 20,
+        available_memory: 32 << 20,
+        ..machine()
+    };
+    let tokens = |prefill: usize| {
+        let line = format!(
+            "--chunked-prefill-size -1 --max-prefill-tokens {prefill} --mem-fraction-static 1 \
+             --max-running-requests 1000"
+        );
+        let (engine, _) = resolve_model(&line, model.path(), &small).expect("fits");
+        engine.kv_tokens()
+    };
+    // Floats of a token as above, and bytes of keys and values.
+    let taken = (4096 - 512) * 4 * (192 + 256 + 288) / 256;
+    assert!(tokens(512) >= tokens(4096) + taken);
 }
 
 fn model_once() -> &'static ModelConfig {

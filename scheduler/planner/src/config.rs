@@ -1,5 +1,7 @@
 //! What the planner is told once, at start.
 
+use lockstep_types::StepLimits;
+
 use crate::{DraftKv, PlannerError, ReserveConfig};
 
 /// A moment, in milliseconds on any clock that never goes back.
@@ -97,15 +99,13 @@ impl PlannerConfig {
     /// `max_running_requests`, and each may draft.
     pub fn max_step_tokens(&self) -> u32 {
         let rows = self.max_running_requests;
-        match self.chunked_prefill_size {
-            Some(_) => {
-                let budget = self.prefill_budget();
-                budget.max(budget.div_ceil(4).saturating_add(rows))
-            }
-            None => self
-                .max_prefill_tokens
-                .max(self.context_length)
-                .saturating_add(rows),
+        let chunk = self.chunked_prefill_size.map(|chunk| chunk as usize);
+        let (most, context) = (self.max_prefill_tokens, self.context_length);
+        // One of three `u32`.
+        let prompts = StepLimits::prefill_tokens(most as usize, chunk, context as usize) as u32;
+        match chunk {
+            Some(_) => prompts.max(prompts.div_ceil(4).saturating_add(rows)),
+            None => prompts.saturating_add(rows),
         }
     }
 

@@ -56,7 +56,7 @@ impl<B: Backend> Drafting<B> {
         let mut drafter = None;
         if rank == 0 {
             let forward = ForwardLimits {
-                max_tokens: limits.draft_tokens(),
+                max_tokens: limits.draft_tokens,
                 ..limits.forward(config)
             };
             drafter = backend.solo(|backend| {

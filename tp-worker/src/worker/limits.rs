@@ -13,6 +13,8 @@ pub struct WorkerLimits {
     pub requests: usize,
     /// Tokens of a batch.
     pub tokens: usize,
+    /// Tokens of a drafter's pass.
+    pub draft_tokens: usize,
     /// Tokens of a slot.
     pub positions: usize,
     /// Pages of the cache.
@@ -25,8 +27,6 @@ pub struct WorkerLimits {
     pub kv_dtype: KvDType,
     /// Tokens that one step commits for one request at the most.
     pub max_commit: usize,
-    /// Nodes that a drafter expands for one request at the most.
-    pub draft_nodes: usize,
 }
 
 /// Shared memory that a group takes at most: a container's /dev/shm has 64 MiB
@@ -41,23 +41,13 @@ const LOGIT_BLOCK_BYTES: usize = 64 << 20;
 impl WorkerLimits {
     /// The limits of `config`.
     pub fn new(config: &EngineConfig) -> Self {
-        let drafts = config.speculation.max_speculative_num_draft_tokens;
-        let schedule = &config.schedule;
-        // A text may end at the context length, and the step that was in flight
-        // then writes beyond it.
-        let reserve = config.speculation.reserve();
-        let beyond = reserve.req_to_token_extra_context_len(schedule.overlap);
-        let positions = config.server.context_length + beyond as usize;
-        // A prompt that is not cut may be longer than what is prefilled of
-        // several prompts together.
-        let prefill = match schedule.chunked_prefill_size {
-            Some(chunk) => schedule.max_prefill_tokens.min(chunk),
-            None => schedule.max_prefill_tokens.max(positions),
-        };
+        let step = config.step_limits();
         Self {
-            requests: schedule.max_running_requests,
-            tokens: prefill + schedule.max_running_requests * drafts.max(1),
-            positions,
+            requests: step.requests,
+            tokens: step.tokens,
+            draft_tokens: step.draft_tokens(),
+            positions: step.positions,
+            max_commit: step.max_commit,
             pages: config.kv.num_pages,
             page_size: config.kv.page_size,
             vocab: config.model.vocab_size,
@@ -66,8 +56,6 @@ impl WorkerLimits {
                 KvCacheDtype::Float32 => KvDType::F32,
                 KvCacheDtype::Int8 => KvDType::Int8,
             },
-            max_commit: config.speculation.max_commit(),
-            draft_nodes: config.speculation.num_steps * config.speculation.topk + 1,
         }
     }
 
@@ -93,13 +81,6 @@ impl WorkerLimits {
     /// Entries of one row of the request-to-page table.
     pub fn table_width(&self) -> usize {
         self.positions.div_ceil(self.page_size) + 1
-    }
-
-    /// Tokens of a drafter's pass at the most: all that a step of the target
-    /// brings and what it has fallen behind, or all nodes of all trees.
-    pub fn draft_tokens(&self) -> usize {
-        let behind = 2 * self.requests;
-        (self.tokens + behind).max(self.requests * self.draft_nodes)
     }
 
     /// Elements of the buffers in which `config`'s ranks bring each other their

@@ -131,8 +131,7 @@ fn activations_grow_with_the_nodes_that_are_drafted() {
             node_rank: 0,
             page_size: engine.kv.page_size,
             radix_cache: true,
-            max_running_requests: 64,
-            chunk: engine.schedule.chunked_prefill_size,
+            step: engine.step_limits(),
             overlap: true,
             speculation: engine.speculation,
             drafter_bytes: 0,
@@ -140,7 +139,7 @@ fn activations_grow_with_the_nodes_that_are_drafted() {
             max_total_tokens: None,
             mem_fraction_static: 0.5,
         };
-        activation_bytes(&engine.model, &sizing, 64 + 64 * 9)
+        activation_bytes(&engine.model, &sizing)
     };
     // Rows of the draft's pass: 64 + 64 · 9 + 2 · 64, or 64 · (1 + 8 · topk).
     let (chain, tree) = (bytes(1), bytes(16));

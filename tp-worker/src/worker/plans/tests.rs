@@ -6,9 +6,9 @@ use super::*;
 fn limits(requests: usize, tokens: usize) -> WorkerLimits {
     WorkerLimits {
         max_commit: 1,
-        draft_nodes: 1,
         requests,
         tokens,
+        draft_tokens: tokens,
         positions: 500,
         pages: 10,
         page_size: 16,

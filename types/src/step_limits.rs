@@ -1,0 +1,72 @@
+//! The most that one step may ask of a worker.
+
+use crate::{ScheduleConfig, SpeculationConfig};
+
+/// Sizes of the largest step. Memory is charged by them, workers allocate by
+/// them, and the planner keeps within them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepLimits {
+    /// Rows of the batch: requests that run at once.
+    pub requests: usize,
+    /// Tokens of the batch: of prompts, and what every request has verified.
+    pub tokens: usize,
+    /// Positions of one request: a text may end at the context length, and the
+    /// step that was in flight then writes beyond it.
+    pub positions: usize,
+    /// Tokens that a step commits for one request.
+    pub max_commit: usize,
+    /// Nodes that a drafter expands for one request, its root included.
+    pub draft_nodes: usize,
+}
+
+impl StepLimits {
+    /// Of a schedule, for texts of at most `context_length` tokens.
+    pub fn new(
+        schedule: &ScheduleConfig,
+        speculation: &SpeculationConfig,
+        context_length: usize,
+    ) -> Self {
+        let requests = schedule.max_running_requests;
+        let verified = speculation.max_speculative_num_draft_tokens.max(1);
+        let prefill = Self::prefill_tokens(
+            schedule.max_prefill_tokens,
+            schedule.chunked_prefill_size,
+            context_length,
+        );
+        let reserve = speculation.reserve();
+        let beyond = reserve.req_to_token_extra_context_len(schedule.overlap);
+        Self {
+            requests,
+            tokens: prefill.saturating_add(requests.saturating_mul(verified)),
+            positions: context_length + beyond as usize,
+            max_commit: speculation.max_commit(),
+            draft_nodes: speculation.num_steps * speculation.topk + 1,
+        }
+    }
+
+    /// Tokens of prompts in one step. Where prompts are cut, `chunk` is for all
+    /// of them together; where they are not, several run in one step up to
+    /// `max_prefill_tokens`, or one alone, however long.
+    pub const fn prefill_tokens(
+        max_prefill_tokens: usize,
+        chunk: Option<usize>,
+        context_length: usize,
+    ) -> usize {
+        match chunk {
+            Some(chunk) if chunk < max_prefill_tokens => chunk,
+            None if context_length > max_prefill_tokens => context_length,
+            _ => max_prefill_tokens,
+        }
+    }
+
+    /// Tokens of a drafter's pass: all that a step of the target brings and
+    /// what the drafter has fallen behind, or all nodes of all trees.
+    pub fn draft_tokens(&self) -> usize {
+        let behind = self.requests.saturating_mul(2);
+        let nodes = self.requests.saturating_mul(self.draft_nodes);
+        self.tokens.saturating_add(behind).max(nodes)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,67 @@
+use super::StepLimits;
+use crate::{ScheduleConfig, SchedulePolicy, SpeculationConfig};
+
+fn schedule(max_prefill_tokens: usize, chunked_prefill_size: Option<usize>) -> ScheduleConfig {
+    ScheduleConfig {
+        max_running_requests: 64,
+        max_queued_requests: 1,
+        max_queued_tokens: 1,
+        max_prefill_tokens,
+        chunked_prefill_size,
+        policy: SchedulePolicy::Fcfs,
+        priorities: false,
+        overlap: true,
+    }
+}
+
+#[test]
+fn prompts_of_a_step() {
+    // (--max-prefill-tokens, --chunked-prefill-size, context, tokens)
+    for (most, chunk, context, tokens) in [
+        (1024, Some(512), 4096, 512),
+        (512, Some(512), 4096, 512),
+        (256, Some(512), 4096, 256),
+        (16_384, None, 4096, 16_384),
+        (1024, None, 4096, 4096),
+        (4096, None, 4096, 4096),
+    ] {
+        let found = StepLimits::prefill_tokens(most, chunk, context);
+        assert_eq!(found, tokens, "{most} {chunk:?} {context}");
+    }
+}
+
+#[test]
+fn tokens_of_a_step_and_of_its_drafts() {
+    let limits = |speculation: &SpeculationConfig| {
+        StepLimits::new(&schedule(1024, Some(512)), speculation, 1000)
+    };
+    let plain = StepLimits {
+        requests: 64,
+        tokens: 512 + 64,
+        positions: 1004,
+        max_commit: 1,
+        draft_nodes: 1,
+    };
+    assert_eq!(limits(&SpeculationConfig::none()), plain);
+    assert_eq!(plain.draft_tokens(), 576 + 128);
+    let mut tree = SpeculationConfig {
+        algorithm: Some("EAGLE".into()),
+        num_steps: 3,
+        topk: 4,
+        num_draft_tokens: 8,
+        max_speculative_num_draft_tokens: 8,
+        ..SpeculationConfig::none()
+    };
+    let drafting = StepLimits {
+        requests: 64,
+        tokens: 512 + 64 * 8,
+        // A step writes 3 levels of 4, and one unseen has committed 4.
+        positions: 1000 + 12 + 4,
+        max_commit: 4,
+        draft_nodes: 13,
+    };
+    assert_eq!(limits(&tree), drafting);
+    assert_eq!(drafting.draft_tokens(), 1024 + 128);
+    (tree.num_steps, tree.topk) = (8, 16);
+    assert_eq!(limits(&tree).draft_tokens(), 64 * 129, "nodes of all trees");
+}
