@@ -22,8 +22,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::{Args as ClapArgs, Subcommand};
-use lockstep_backend_cpu::CpuBackend;
-use lockstep_speculation::Registry;
+use lockstep_devices::Registry;
 
 /// Measure this machine with Lockstep.
 #[derive(Debug, ClapArgs)]
@@ -68,7 +67,7 @@ pub type DemoModel = fn(&Path) -> io::Result<PathBuf>;
 ///
 /// # Errors
 /// When it can't be run as asked; no figures are printed then.
-pub fn run(args: Args, demo: DemoModel, registry: &Registry<CpuBackend>) -> anyhow::Result<()> {
+pub fn run(args: Args, demo: DemoModel, registry: &Registry) -> anyhow::Result<()> {
     let algorithms = registry.algorithms();
     let report = match args.bench {
         Bench::Offline(bench) => offline::run(*bench, demo, &algorithms)?,

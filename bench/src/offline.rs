@@ -12,7 +12,7 @@ use std::time::Instant;
 use anyhow::{Context as _, ensure};
 use lockstep_config::args::{MemoryArgs, ModelArgs, ParallelArgs, ScheduleArgs};
 use lockstep_config::{Hardware, ServeArgs};
-use lockstep_local_engine::LocalEngine;
+use lockstep_local_engine::{LocalEngine, LocalOptions};
 use lockstep_types::{Algorithms, EngineConfig, NodeConfig};
 
 use crate::limits::{Drift, Limits, Traffic, working_set};
@@ -85,27 +85,18 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
         let path = demo(folder.path()).context("writing the demo model")?;
         args.model.model_path = Some(path);
     }
-    let (prefill, decode) = (Some(Phase::Prefill), Some(Phase::Decode));
-    ensure!(
-        (args.only != decode || args.prefill.is_empty())
-            && (args.only != prefill || args.batch.is_empty()),
-        "--only leaves out what --prefill or --batch asks for; give one of them"
-    );
-    if args.only != prefill && args.batch.is_empty() {
-        args.batch = vec![1, 4, 8, 16, 32];
-    }
-    if args.only != decode && args.prefill.is_empty() {
-        // The demo model's context is 2,048 tokens, the first output among them.
-        args.prefill = vec![128, 512, if inside { 1024 } else { 2048 }];
-    }
+    complete(&mut args, inside)?;
     let (config, node) = resolve(&args)?;
     // All ranks compute at once.
     let threads = config.parallel.tp_size * config.parallel.threads_per_rank;
     let before = Limits::measure(threads, None, bytes)?;
     machine::forget_peak_memory();
     let start = Instant::now();
-    let cache = node.weight_cache.as_deref();
-    let mut engine = LocalEngine::start_cached(&config, cache, None)?;
+    let options = LocalOptions {
+        weight_cache: node.weight_cache,
+        ..LocalOptions::default()
+    };
+    let mut engine = LocalEngine::start(&config, &options)?;
     let loaded = start.elapsed();
     let work = Model::new(&config, engine.weight_bytes());
     let cells = phases::measure(&mut engine, &args, &work)?;
@@ -137,6 +128,25 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
     report.note("peak memory GiB", peak);
     report.add(limits.table());
     Ok(report)
+}
+
+/// Chooses what is measured where the arguments do not say; `inside` is the demo
+/// model.
+fn complete(args: &mut Args, inside: bool) -> anyhow::Result<()> {
+    let (prefill, decode) = (Some(Phase::Prefill), Some(Phase::Decode));
+    ensure!(
+        (args.only != decode || args.prefill.is_empty())
+            && (args.only != prefill || args.batch.is_empty()),
+        "--only leaves out what --prefill or --batch asks for; give one of them"
+    );
+    if args.only != prefill && args.batch.is_empty() {
+        args.batch = vec![1, 4, 8, 16, 32];
+    }
+    if args.only != decode && args.prefill.is_empty() {
+        // The demo model's context is 2,048 tokens, the first output among them.
+        args.prefill = vec![128, 512, if inside { 1024 } else { 2048 }];
+    }
+    Ok(())
 }
 
 /// What is measured.

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::report::{Report, progress};
 use crate::{DemoModel, machine};
-use logits::Model;
+use logits::Reading;
 use score::Score;
 
 /// How far quantised forms of a model stray from it.
@@ -70,8 +70,10 @@ pub fn run(args: &Args, demo: DemoModel) -> anyhow::Result<Report> {
     let windows = texts::windows(args, &reference)?;
     check_memory(&windows, reference.model.vocab_size)?;
     progress("reading the text in float32");
-    let mut model = Model::load(&reference, args.window)?;
-    let truth = model.read(&windows)?;
+    let Reading {
+        predictions: truth,
+        weight_bytes,
+    } = logits::read(&reference, args.window, &windows)?;
     let mut report = Report::new(
         "Predictions against float32",
         &[
@@ -94,8 +96,8 @@ pub fn run(args: &Args, demo: DemoModel) -> anyhow::Result<Report> {
             |file| file.display().to_string(),
         ),
     );
-    add(&mut report, &reference, &model, &truth.against(&truth));
-    drop(model);
+    let score = truth.against(&truth);
+    add(&mut report, &reference, weight_bytes, &score);
     for &quantization in &args.quantization {
         for &kv in &args.kv_cache_dtype {
             let config = form(DtypeArg::Auto, quantization, kv)?;
@@ -104,9 +106,9 @@ pub fn run(args: &Args, demo: DemoModel) -> anyhow::Result<Report> {
                 name(&config),
                 config.kv.dtype.name()
             ));
-            let mut model = Model::load(&config, args.window)?;
-            let score = truth.against(&model.read(&windows)?);
-            add(&mut report, &config, &model, &score);
+            let found = logits::read(&config, args.window, &windows)?;
+            let score = truth.against(&found.predictions);
+            add(&mut report, &config, found.weight_bytes, &score);
         }
     }
     report.note(
@@ -137,11 +139,11 @@ fn name(config: &EngineConfig) -> &'static str {
     }
 }
 
-fn add(report: &mut Report, config: &EngineConfig, model: &Model, score: &Score) {
+fn add(report: &mut Report, config: &EngineConfig, weight_bytes: usize, score: &Score) {
     report.row(vec![
         json!(name(config)),
         json!(config.kv.dtype.name()),
-        json!(model.weight_bytes() as f64 * 1e-9),
+        json!(weight_bytes as f64 * 1e-9),
         json!(score.perplexity),
         json!(score.ratio),
         json!(score.divergence),

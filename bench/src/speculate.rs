@@ -15,9 +15,8 @@ mod tally;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
-use lockstep_backend_cpu::CpuBackend;
 use lockstep_config::args::{MemoryArgs, ModelArgs, ParallelArgs, ScheduleArgs, SpeculationArgs};
-use lockstep_speculation::Registry;
+use lockstep_devices::Registry;
 
 use crate::DemoModel;
 use crate::limits::{Drift, Limits, working_set};
@@ -83,7 +82,7 @@ pub struct Args {
 }
 
 /// Runs the benchmark.
-pub fn run(args: Args, demo: DemoModel, registry: &Registry<CpuBackend>) -> anyhow::Result<Report> {
+pub fn run(args: Args, demo: DemoModel, registry: &Registry) -> anyhow::Result<Report> {
     report(args, demo, registry, working_set()?)
 }
 
@@ -91,7 +90,7 @@ pub fn run(args: Args, demo: DemoModel, registry: &Registry<CpuBackend>) -> anyh
 fn report(
     mut args: Args,
     demo: DemoModel,
-    registry: &Registry<CpuBackend>,
+    registry: &Registry,
     bytes: usize,
 ) -> anyhow::Result<Report> {
     check(&args)?;

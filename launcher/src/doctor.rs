@@ -3,47 +3,22 @@
 use std::fmt::Write;
 
 use lockstep_config::Hardware;
+use lockstep_devices::Finding;
 use lockstep_process::exit;
 
 use crate::console;
 use crate::error::LaunchError;
 
+mod cores;
 mod gpu;
-mod processor;
 mod system;
-
-/// One line of the report.
-pub(crate) struct Finding {
-    /// What was looked at.
-    pub(crate) name: &'static str,
-    /// What was found.
-    pub(crate) found: String,
-    /// What is wrong with it and what to do; `None` = all is well.
-    pub(crate) problem: Option<String>,
-}
-
-impl Finding {
-    fn new(name: &'static str, found: impl Into<String>) -> Self {
-        Self {
-            name,
-            found: found.into(),
-            problem: None,
-        }
-    }
-
-    fn problem_if(mut self, wrong: bool, remedy: impl Into<String>) -> Self {
-        if wrong {
-            self.problem = Some(remedy.into());
-        }
-        self
-    }
-}
 
 /// Prints the report. Problems are advice: the exit code is 0.
 #[expect(clippy::unnecessary_wraps, reason = "all commands have this shape")]
 pub(crate) fn run() -> Result<u8, LaunchError> {
     let hardware = Hardware::detect();
-    let mut findings = vec![processor::cores(&hardware), processor::instructions()];
+    let mut findings = vec![cores::find(&hardware)];
+    findings.extend(lockstep_devices::findings());
     findings.push(system::memory(&hardware));
     findings.push(system::huge_pages());
     findings.push(system::shared_memory());

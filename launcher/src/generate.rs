@@ -4,12 +4,11 @@ use std::io::{self, Read, Write};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use lockstep_backend_cpu::CpuBackend;
 use lockstep_config::ServeArgs;
 use lockstep_config::args::{ModelArgs, SpeculationArgs};
-use lockstep_local_engine::LocalEngine;
+use lockstep_devices::Registry;
+use lockstep_local_engine::{LocalEngine, LocalOptions};
 use lockstep_process::exit;
-use lockstep_speculation::Registry;
 use lockstep_text::{
     ChatRequest, ChatTemplate, OutputOptions, OutputText, TemplateOptions, Tokenizer,
 };
@@ -85,7 +84,7 @@ impl GenerateArgs {
 }
 
 /// Answers on stdout as tokens come; figures go to stderr.
-pub(crate) fn run(args: &GenerateArgs, registry: &Registry<CpuBackend>) -> anyhow::Result<u8> {
+pub(crate) fn run(args: &GenerateArgs, registry: &Registry) -> anyhow::Result<u8> {
     args.check()?;
     let settings = Settings::prepare(&serve_args(args), &registry.algorithms())?;
     let engine = &settings.file.engine;
@@ -129,8 +128,12 @@ pub(crate) fn run(args: &GenerateArgs, registry: &Registry<CpuBackend>) -> anyho
         max_draft_steps: None,
         input_ids,
     };
-    let cache = settings.file.node.weight_cache.as_deref();
-    let mut local = LocalEngine::start_registered(engine, registry, cache, None)?;
+    let options = LocalOptions {
+        registry: registry.clone(),
+        weight_cache: settings.file.node.weight_cache.clone(),
+        progress: None,
+    };
+    let mut local = LocalEngine::start(engine, &options)?;
     for warning in local
         .weight_origins()
         .iter()

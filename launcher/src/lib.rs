@@ -22,9 +22,8 @@ mod settings;
 
 use cli::Command;
 use error::LaunchError;
-use lockstep_backend_cpu::CpuBackend;
+use lockstep_devices::Registry;
 use lockstep_process::exit;
-use lockstep_speculation::Registry;
 
 /// The program: parses the command line and runs the command. Exit codes are
 /// in [`lockstep_process::exit`].
@@ -34,7 +33,7 @@ pub fn main() -> ExitCode {
 
 /// [`main`], with the speculative algorithms of `registry`. A program with
 /// algorithms of its own is this one function.
-pub fn main_with(registry: &Registry<CpuBackend>) -> ExitCode {
+pub fn main_with(registry: &Registry) -> ExitCode {
     let algorithms = registry.algorithms();
     let command = match cli::parse(std::env::args_os().collect()) {
         Ok(command) => command,

@@ -9,7 +9,7 @@ use lockstep_config::ServeArgs;
 use lockstep_config::args::ModelArgs;
 use lockstep_process::exit;
 use lockstep_tp_worker::worker::WeightOrigin;
-use lockstep_tp_worker::worker::local::{LocalGroup, OnProgress};
+use lockstep_tp_worker::worker::local::{LocalGroup, LocalOptions, OnProgress};
 use lockstep_types::Algorithms;
 
 use crate::console;
@@ -55,8 +55,12 @@ pub(crate) fn run(args: &PackArgs, algorithms: &Algorithms) -> anyhow::Result<u8
     let settings = Settings::prepare(&serve, algorithms)?;
     let (engine, node) = (&settings.file.engine, &settings.file.node);
     let bars = MultiProgress::new();
-    let progress = progress(&bars, args.tp_size);
-    let group = LocalGroup::start_cached(engine, node.weight_cache.as_deref(), Some(&progress))?;
+    let options = LocalOptions {
+        weight_cache: node.weight_cache.clone(),
+        progress: Some(progress(&bars, args.tp_size)),
+        ..LocalOptions::default()
+    };
+    let group = LocalGroup::start(engine, &options)?;
     bars.clear()?;
     for (rank, origin) in group.weight_origins().iter().enumerate() {
         console::answer(&format!("rank {rank}: {}", outcome(origin)?));

@@ -3,14 +3,13 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use lockstep_backend_cpu::CpuBackend;
+use lockstep_devices::Registry;
 use lockstep_process::{Role, RoleContext, exit};
-use lockstep_speculation::Registry;
 
 use crate::console;
 
 /// Takes on `role` and runs it to its end.
-pub(crate) fn run(role: Role, run_dir: &Path, registry: &Registry<CpuBackend>) -> ExitCode {
+pub(crate) fn run(role: Role, run_dir: &Path, registry: &Registry) -> ExitCode {
     // Shown by ps and top; without the name it is that of /proc/self/exe.
     let _ = rustix::thread::set_name(match role {
         Role::TokenizerManager(_) => c"ls-tokenizer",

@@ -1,6 +1,6 @@
 //! A battery that every speculative algorithm has to pass.
 //!
-//! It runs an algorithm in a real worker on the CPU: chains and trees, prompts
+//! It runs an algorithm in a real worker on this machine's device: chains and trees, prompts
 //! in chunks, prefixes from the cache, depths that change from step to step and
 //! differ between requests, aborts, retractions, steps without rows, texts up to
 //! the end of the context. Guards check every draft (see
@@ -10,7 +10,7 @@
 //! Run it over an algorithm of your own, with a small model:
 //!
 //! ```no_run
-//! use lockstep_speculation::Registry;
+//! use lockstep_devices::Registry;
 //! use lockstep_tp_worker::conformance;
 //!
 //! let registry = Registry::builtin();
@@ -23,17 +23,18 @@ mod requests;
 
 use std::path::{Path, PathBuf};
 
-use lockstep_backend_cpu::CpuBackend;
+use lockstep_backend::Backend;
 use lockstep_config::{
     Hardware, ServeArgs,
     args::{DtypeArg, SpeculationArgs, VerificationArg},
     resolve,
 };
+use lockstep_devices::{Device, OnDevice, Registry};
 use lockstep_speculation::{
-    Registry,
+    DrafterRegistry,
     conformance::{answers, watch},
 };
-use lockstep_types::{Algorithm, ConfigError, EngineConfig, SpeculationConfig};
+use lockstep_types::{Algorithm, Algorithms, ConfigError, EngineConfig, SpeculationConfig};
 
 use crate::worker::{WorkerError, local::LocalGroup};
 use play::Play;
@@ -116,7 +117,7 @@ const PAGE_SIZE: usize = 16;
 /// # Errors
 /// [`ConformanceError`]: the first rule that is broken.
 pub fn check(
-    registry: &Registry<CpuBackend>,
+    registry: &Registry,
     name: &str,
     target: &Path,
     draft: Option<&Path>,
@@ -133,25 +134,44 @@ pub fn check(
     if !wrong.is_empty() {
         return Err(ConformanceError::Answers(wrong));
     }
-    let mut battery = Battery {
-        registry,
+    registry.run(Candidate {
+        algorithms: &algorithms,
         algorithm: algorithm.as_ref(),
         target,
         draft,
-        expected: Vec::new(),
-    };
-    let mut report = Report::default();
-    for shape in Shape::all(algorithm.as_ref()) {
-        battery.run(&shape, &mut report)?;
-    }
-    Ok(report)
+    })
 }
 
-struct Battery<'a> {
-    registry: &'a Registry<CpuBackend>,
+/// An algorithm, and what it drafts for and with.
+struct Candidate<'a> {
+    algorithms: &'a Algorithms,
     algorithm: &'a dyn Algorithm,
     target: &'a Path,
     draft: Option<&'a Path>,
+}
+
+impl OnDevice for Candidate<'_> {
+    type Output = Result<Report, ConformanceError>;
+
+    fn run<B: Device>(self, drafters: &DrafterRegistry<B>) -> Self::Output {
+        let shapes = Shape::all(self.algorithm);
+        let mut battery = Battery {
+            drafters,
+            candidate: self,
+            expected: Vec::new(),
+        };
+        let mut report = Report::default();
+        for shape in shapes {
+            battery.run(&shape, &mut report)?;
+        }
+        Ok(report)
+    }
+}
+
+/// The runs of a candidate on one device.
+struct Battery<'a, B: Backend> {
+    drafters: &'a DrafterRegistry<B>,
+    candidate: Candidate<'a>,
     /// Texts without speculation, once they are known.
     expected: Vec<Vec<u32>>,
 }
@@ -200,10 +220,10 @@ impl Shape {
     }
 }
 
-impl Battery<'_> {
+impl<B: Device> Battery<'_, B> {
     fn run(&mut self, shape: &Shape, report: &mut Report) -> Result<(), ConformanceError> {
-        let run = format!("{} with {}", self.algorithm.name(), shape.name);
-        let config = match self.config(shape) {
+        let run = format!("{} with {}", self.candidate.algorithm.name(), shape.name);
+        let config = match self.candidate.config(shape) {
             Ok(config) => config,
             Err(_) if shape.optional => return Ok(()),
             Err(source) => {
@@ -218,12 +238,12 @@ impl Battery<'_> {
         if self.expected.is_empty() {
             let mut plain = config.clone();
             plain.speculation = SpeculationConfig::none();
-            let play = Play::new(&plain, self.registry).and_then(Play::run);
+            let play = Play::new(&plain, self.drafters).and_then(Play::run);
             self.expected = play.map_err(failed)?.texts;
         }
         let mut digests = Vec::new();
         for _ in 0..2 {
-            let (watched, findings) = watch(self.registry);
+            let (watched, findings) = watch(self.drafters);
             let found = Play::new(&config, &watched)
                 .and_then(Play::run)
                 .map_err(failed)?;
@@ -254,7 +274,10 @@ impl Battery<'_> {
         }
         Ok(())
     }
+}
 
+impl Candidate<'_> {
+    /// A server of one rank that drafts in that shape.
     fn config(&self, shape: &Shape) -> Result<EngineConfig, ConfigError> {
         let mut args = ServeArgs::default();
         args.model.model_path = Some(self.target.to_owned());
@@ -274,8 +297,7 @@ impl Battery<'_> {
             speculative_verification: shape.verification,
             ..SpeculationArgs::default()
         };
-        let algorithms = self.registry.algorithms();
-        let resolved = resolve(&args, &Hardware::detect(), &algorithms)?;
+        let resolved = resolve(&args, &Hardware::detect(), self.algorithms)?;
         Ok(resolved.value.0)
     }
 }

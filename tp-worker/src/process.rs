@@ -9,9 +9,9 @@ mod stream;
 use std::sync::{Arc, mpsc};
 
 use abort::SharedAbort;
-use lockstep_backend_cpu::CpuBackend;
+use compute::Computing;
+use lockstep_devices::Registry;
 use lockstep_process::{Role, RoleContext};
-use lockstep_speculation::Registry;
 
 use crate::RunError;
 
@@ -23,7 +23,7 @@ const OUTGOING: usize = 8;
 ///
 /// # Errors
 /// Why it ended, unless the scheduler closed the stream in order.
-pub fn run(ctx: RoleContext, registry: &Registry<CpuBackend>) -> Result<(), RunError> {
+pub fn run(ctx: RoleContext, registry: &Registry) -> Result<(), RunError> {
     let Role::Worker(rank) = ctx.role else {
         return Err(RunError::Role(ctx.role.to_string()));
     };
@@ -45,7 +45,14 @@ pub fn run(ctx: RoleContext, registry: &Registry<CpuBackend>) -> Result<(), RunE
             source,
         })?;
 
-    let computed = compute::compute(&ctx, rank, listener, &incoming, &outgoing, &abort, registry);
+    let computed = registry.run(Computing {
+        ctx: &ctx,
+        rank,
+        listener,
+        orders: &incoming,
+        outgoing: &outgoing,
+        abort: &abort,
+    });
     if let Err(error) = &computed {
         stream::report(&outgoing, &error.to_string());
     }

@@ -1,7 +1,6 @@
 //! One rank: weights, cache, slots and sampler behind `step`.
 
 mod batch;
-mod cpu;
 mod digest;
 mod drafting;
 mod emit;
@@ -19,7 +18,7 @@ use std::{path::Path, time::Instant};
 use lockstep_backend::Backend;
 use lockstep_model::{LoadProgress, Transformer};
 use lockstep_sampling::Sampler;
-use lockstep_speculation::{Corpora, Registry, Verifier};
+use lockstep_speculation::{Corpora, DrafterRegistry, Verifier};
 use lockstep_types::EngineConfig;
 use lockstep_types::step::{SlotOutput, StepPlan, StepResult};
 
@@ -30,7 +29,6 @@ use emit::Emitter;
 use outcome::Outcomes;
 use slots::{RowPlan, Slots};
 
-pub use cpu::cpu_backend;
 pub use error::{PlanError, WorkerError};
 pub use limits::WorkerLimits;
 pub use lockstep_model::WeightOrigin;
@@ -40,7 +38,7 @@ pub use plans::{Geometry, PlanRegistry, PreparedPlan};
 /// same order; results differ only in that rank 0's carries the outputs.
 pub struct Worker<B: Backend> {
     config: EngineConfig,
-    registry: Registry<B>,
+    registry: DrafterRegistry<B>,
     backend: B,
     transformer: Transformer<B>,
     cache: B::KvCache,
@@ -72,7 +70,14 @@ impl<B: Backend + 'static> Worker<B> {
         backend: B,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, WorkerError> {
-        Self::load_with(config, rank, backend, &Registry::builtin(), None, progress)
+        Self::load_with(
+            config,
+            rank,
+            backend,
+            &DrafterRegistry::builtin(),
+            None,
+            progress,
+        )
     }
 
     /// [`Self::load`], with the algorithms that speculation may name and the
@@ -84,7 +89,7 @@ impl<B: Backend + 'static> Worker<B> {
         config: &EngineConfig,
         rank: usize,
         mut backend: B,
-        registry: &Registry<B>,
+        registry: &DrafterRegistry<B>,
         weight_cache: Option<&Path>,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, WorkerError> {

@@ -8,12 +8,16 @@ use std::{
 
 use lockstep_backend_cpu::CpuBackend;
 use lockstep_config::{Hardware, ServeArgs, resolve};
+use lockstep_devices::Registry;
 use lockstep_speculation::{
-    Build, Device, DraftError, DraftRow, Drafter, Drafting, Drafts, Ngram, Node, Registry,
+    Build, Device, DraftError, DraftRow, Drafter, DrafterFactory, Drafts, Ngram, Node,
 };
 use lockstep_tp_worker::{
     conformance::{ConformanceError, Report, check},
-    worker::{WorkerError, local::LocalGroup},
+    worker::{
+        WorkerError,
+        local::{LocalGroup, LocalOptions},
+    },
 };
 use lockstep_types::{Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, ModelConfig};
 use lockstep_types::{
@@ -147,7 +151,7 @@ impl Algorithm for Echo {
     }
 }
 
-impl Drafting<CpuBackend> for Echo {
+impl DrafterFactory<CpuBackend> for Echo {
     fn build(
         &self,
         _build: Build<'_, CpuBackend>,
@@ -269,7 +273,11 @@ fn a_rank_ends_with_the_rule_that_a_drafter_broke() {
         let algorithms = registry.algorithms();
         let resolved = resolve(&args, &Hardware::detect(), &algorithms).unwrap();
         let config = resolved.value.0;
-        let group = LocalGroup::start_registered(&config, &registry, None, None).unwrap();
+        let options = LocalOptions {
+            registry,
+            ..LocalOptions::default()
+        };
+        let group = LocalGroup::start(&config, &options).unwrap();
         let row = |prefill_len, new_pages| SlotExtend {
             slot: 0,
             prefill_len,

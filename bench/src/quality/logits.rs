@@ -1,11 +1,12 @@
 //! A model without planner and server: windows of tokens in, logits out.
 
 use anyhow::ensure;
-use lockstep_backend::{Backend as _, Batch, Row};
-use lockstep_backend_cpu::{CpuBackend, CpuKvCache};
+use lockstep_backend::{Backend, Batch, Row};
 use lockstep_collective::Single;
+use lockstep_devices::{Device, DeviceOptions, OnDevice, Registry};
 use lockstep_model::{ForwardLimits, Transformer};
-use lockstep_tp_worker::worker::{WorkerLimits, cpu_backend};
+use lockstep_speculation::DrafterRegistry;
+use lockstep_tp_worker::worker::WorkerLimits;
 use lockstep_types::EngineConfig;
 
 use super::score::Predictions;
@@ -13,23 +14,61 @@ use super::score::Predictions;
 /// Rows of logits computed at once.
 const BLOCK_ROWS: usize = 64;
 
+/// What reading a text brought.
+pub struct Reading {
+    /// After every token of every window but the last.
+    pub predictions: Predictions,
+    /// Bytes of packed weights.
+    pub weight_bytes: usize,
+}
+
+/// Reads `windows`, of up to `window` tokens each, with `config`'s model on this
+/// process's threads.
+///
+/// # Errors
+/// When the model can't be loaded or has more than one rank, and the device's.
+pub fn read(config: &EngineConfig, window: usize, windows: &[Vec<u32>]) -> anyhow::Result<Reading> {
+    Registry::empty().run(Text {
+        config,
+        window,
+        windows,
+    })
+}
+
+/// The text, and what is to read it.
+struct Text<'a> {
+    config: &'a EngineConfig,
+    window: usize,
+    windows: &'a [Vec<u32>],
+}
+
+impl OnDevice for Text<'_> {
+    type Output = anyhow::Result<Reading>;
+
+    fn run<B: Device>(self, _drafters: &DrafterRegistry<B>) -> Self::Output {
+        let mut model = Model::<B>::load(self.config, self.window)?;
+        Ok(Reading {
+            predictions: model.read(self.windows)?,
+            weight_bytes: model.transformer.weight_bytes(&model.backend),
+        })
+    }
+}
+
 /// A loaded model with a cache of one window.
-pub struct Model {
-    backend: CpuBackend,
-    transformer: Transformer<CpuBackend>,
-    cache: CpuKvCache,
+struct Model<B: Backend> {
+    backend: B,
+    transformer: Transformer<B>,
+    cache: B::KvCache,
     page_size: usize,
 }
 
-impl Model {
-    /// Loads `config`'s model on this process's threads, for windows of up to
-    /// `window` tokens.
-    pub fn load(config: &EngineConfig, window: usize) -> anyhow::Result<Self> {
+impl<B: Device> Model<B> {
+    fn load(config: &EngineConfig, window: usize) -> anyhow::Result<Self> {
         ensure!(
             config.parallel.tp_size == 1,
             "one rank reads the text: leave tensor parallelism out"
         );
-        let mut backend = cpu_backend(config, None, Box::new(Single::new()))?;
+        let mut backend = B::open(&DeviceOptions::new(config), Box::new(Single::new()))?;
         let limits = ForwardLimits {
             max_tokens: window,
             positions: window,
@@ -51,13 +90,7 @@ impl Model {
         })
     }
 
-    /// Bytes of packed weights.
-    pub fn weight_bytes(&self) -> usize {
-        self.transformer.weight_bytes(&self.backend)
-    }
-
-    /// What the model predicts after every token of every window but the last.
-    pub fn read(&mut self, windows: &[Vec<u32>]) -> anyhow::Result<Predictions> {
+    fn read(&mut self, windows: &[Vec<u32>]) -> anyhow::Result<Predictions> {
         let vocab = self.transformer.model().vocab_size;
         let mut predictions = Predictions::new(vocab);
         for window in windows {

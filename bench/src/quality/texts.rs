@@ -1,7 +1,7 @@
 //! What is read: a file, or what the model writes itself.
 
 use anyhow::{Context as _, ensure};
-use lockstep_local_engine::LocalEngine;
+use lockstep_local_engine::{LocalEngine, LocalOptions};
 use lockstep_text::Tokenizer;
 use lockstep_types::EngineConfig;
 use lockstep_types::request::Request;
@@ -40,7 +40,7 @@ pub fn windows(args: &Args, reference: &EngineConfig) -> anyhow::Result<Vec<Vec<
 
 /// Texts sampled at temperature 1, end tokens among them.
 fn written(config: &EngineConfig, window: usize, count: usize) -> anyhow::Result<Vec<Vec<u32>>> {
-    let mut engine = LocalEngine::start(config, None)?;
+    let mut engine = LocalEngine::start(config, &LocalOptions::default())?;
     let first = config.model.bos_token_id.unwrap_or(0);
     let request = |seed: usize| Request {
         trace_id: String::new(),

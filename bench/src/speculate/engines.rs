@@ -1,11 +1,10 @@
 //! The engines that race: one without speculation, one for each algorithm.
 
 use anyhow::Context as _;
-use lockstep_backend_cpu::CpuBackend;
 use lockstep_config::args::SpeculationArgs;
 use lockstep_config::{Hardware, ServeArgs};
-use lockstep_local_engine::LocalEngine;
-use lockstep_speculation::Registry;
+use lockstep_devices::Registry;
+use lockstep_local_engine::{LocalEngine, LocalOptions};
 use lockstep_types::{Algorithms, EngineConfig};
 use serde_json::{Value, json};
 
@@ -29,18 +28,22 @@ impl Engines {
         plain: &EngineConfig,
         drafting: &[Drafting],
         prompts: &Prompts,
-        registry: &Registry<CpuBackend>,
+        registry: &Registry,
     ) -> anyhow::Result<Self> {
         progress("loading the model without speculation");
         let mut engines = Self {
-            plain: LocalEngine::start(plain, None)?,
+            plain: LocalEngine::start(plain, &LocalOptions::default())?,
             drafting: Vec::new(),
             verification: String::new(),
+        };
+        let options = LocalOptions {
+            registry: registry.clone(),
+            ..LocalOptions::default()
         };
         for drafting in drafting {
             progress(&format!("loading it with {}", drafting.name));
             let config = config(args, Some(drafting), prompts, &registry.algorithms())?;
-            let engine = LocalEngine::start_registered(&config, registry, None, None);
+            let engine = LocalEngine::start(&config, &options);
             let engine = engine.with_context(|| drafting.name.clone())?;
             config
                 .speculation

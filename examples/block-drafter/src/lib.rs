@@ -12,7 +12,7 @@ mod guesses;
 use std::path::Path;
 
 use lockstep_backend::Backend;
-use lockstep_speculation::{Build, DraftError, Drafter, Drafting};
+use lockstep_speculation::{Build, DraftError, Drafter, DrafterFactory};
 use lockstep_types::{
     Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, DraftShape, ModelConfig,
 };
@@ -87,7 +87,7 @@ impl Algorithm for Block {
     }
 }
 
-impl<B: Backend + 'static> Drafting<B> for Block {
+impl<B: Backend + 'static> DrafterFactory<B> for Block {
     fn build(&self, build: Build<'_, B>) -> Result<Box<dyn Drafter<B>>, DraftError> {
         let tokens = build.speculation.num_draft_tokens;
         let width = self.tokens_per_request_for_verify(tokens, true);

@@ -4,8 +4,8 @@
 
 use std::process::ExitCode;
 
+use lockstep_devices::Registry;
 use lockstep_example_block_drafter::Block;
-use lockstep_speculation::Registry;
 
 fn main() -> ExitCode {
     lockstep::main_with(&Registry::builtin().with(Block))

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use lockstep_config::{Hardware, ServeArgs, args::DtypeArg, resolve};
+use lockstep_devices::Registry;
 use lockstep_example_block_drafter::Block;
-use lockstep_speculation::Registry;
 use lockstep_tp_worker::conformance;
 use lockstep_types::Algorithm;
 
@@ -39,7 +39,7 @@ fn the_wider_pass_decides_over_the_reserve() {
     args.model.context_length = Some(256);
     args.speculation.speculative_algorithm = Some("Block".to_owned());
     args.speculation.speculative_draft_model_path = Some(model("lockstep-demo-1m-draft"));
-    let registry = Registry::<lockstep_backend_cpu::CpuBackend>::empty().with(Block);
+    let registry = Registry::empty().with(Block);
     let resolved = resolve(&args, &Hardware::detect(), &registry.algorithms()).unwrap();
     let speculation = resolved.value.0.speculation;
     assert_eq!(speculation.num_draft_tokens, 5);

@@ -6,24 +6,19 @@
 
 #![forbid(unsafe_code)]
 
-use std::{path::Path, time::Instant};
+use std::time::Instant;
 
-use lockstep_backend_cpu::CpuBackend;
 use lockstep_planner::{
-    IntegrityError, Load, Millis, Planner, PlannerConfig, PlannerError, RequestId,
-    SpeculationCounters,
+    IntegrityError, Load, Millis, Planner, PlannerError, RequestId, SpeculationCounters,
 };
-use lockstep_speculation::Registry;
-use lockstep_tp_worker::worker::{
-    WeightOrigin, WorkerError,
-    local::{LocalGroup, OnProgress},
-};
+use lockstep_tp_worker::worker::{WeightOrigin, WorkerError, local::LocalGroup};
 use lockstep_types::EngineConfig;
 use lockstep_types::request::{ErrorKind, Output, Request, RequestError};
 
 mod completion;
 
 pub use completion::Completion;
+pub use lockstep_tp_worker::worker::local::LocalOptions;
 
 /// Why the engine can't go on.
 #[derive(Debug, thiserror::Error)]
@@ -56,57 +51,10 @@ impl LocalEngine {
     ///
     /// # Errors
     /// [`LocalError`]: sizes that make no planner, or a rank that can't load.
-    pub fn start(config: &EngineConfig, progress: Option<&OnProgress>) -> Result<Self, LocalError> {
-        Self::start_cached(config, None, progress)
-    }
-
-    /// [`Self::start`], with a folder of packed weights to read and fill.
-    ///
-    /// # Errors
-    /// As [`Self::start`].
-    pub fn start_cached(
-        config: &EngineConfig,
-        weight_cache: Option<&Path>,
-        progress: Option<&OnProgress>,
-    ) -> Result<Self, LocalError> {
-        Self::start_registered(config, &Registry::builtin(), weight_cache, progress)
-    }
-
-    /// [`Self::start_cached`], with the algorithms that speculation may name.
-    ///
-    /// # Errors
-    /// As [`Self::start`].
-    pub fn start_registered(
-        config: &EngineConfig,
-        registry: &Registry<CpuBackend>,
-        weight_cache: Option<&Path>,
-        progress: Option<&OnProgress>,
-    ) -> Result<Self, LocalError> {
-        let planner = lockstep_scheduler::planner_config(config, false);
-        let group = || LocalGroup::start_registered(config, registry, weight_cache, progress);
-        Self::new(config, planner, group)
-    }
-
-    /// [`Self::start`] with a planner configured by the caller.
-    ///
-    /// # Errors
-    /// As [`Self::start`].
-    pub fn with_planner(
-        config: &EngineConfig,
-        planner: PlannerConfig,
-        progress: Option<&OnProgress>,
-    ) -> Result<Self, LocalError> {
-        Self::new(config, planner, || LocalGroup::start(config, progress))
-    }
-
-    fn new(
-        config: &EngineConfig,
-        planner: PlannerConfig,
-        group: impl FnOnce() -> Result<LocalGroup, WorkerError>,
-    ) -> Result<Self, LocalError> {
+    pub fn start(config: &EngineConfig, options: &LocalOptions) -> Result<Self, LocalError> {
         Ok(Self {
-            planner: Planner::new(planner)?,
-            group: group()?,
+            planner: Planner::new(lockstep_scheduler::planner_config(config, false))?,
+            group: LocalGroup::start(config, options)?,
             config: config.clone(),
             start: Instant::now(),
             next: 0,

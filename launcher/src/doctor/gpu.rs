@@ -1,9 +1,8 @@
 //! GPUs, found by loading the driver's library where there is one.
 
+use lockstep_devices::Finding;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
-
-use super::Finding;
 
 const NAME: &str = "GPUs";
 

@@ -1,9 +1,9 @@
 //! Memory, files and limits.
 
 use lockstep_config::Hardware;
+use lockstep_devices::Finding;
 use rustix::process::{Resource, getrlimit};
 
-use super::Finding;
 use crate::run_dir::RunDir;
 
 const GIB: u64 = 1 << 30;

@@ -1,4 +1,6 @@
-use super::{Finding, report};
+use lockstep_devices::Finding;
+
+use super::report;
 
 #[test]
 fn problems_are_marked_with_their_remedy() {

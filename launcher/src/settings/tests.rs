@@ -1,8 +1,7 @@
 use std::path::Path;
 
-use lockstep_backend_cpu::CpuBackend;
 use lockstep_config::{ConfigFile, Hardware, ServeArgs, resolve};
-use lockstep_speculation::Registry;
+use lockstep_devices::Registry;
 use lockstep_types::Algorithms;
 
 use crate::cli::{self, Command};
@@ -37,7 +36,7 @@ fn machine() -> Hardware {
 
 /// Those that the program comes with.
 pub(crate) fn algorithms() -> Algorithms {
-    Registry::<CpuBackend>::builtin().algorithms()
+    Registry::builtin().algorithms()
 }
 
 /// The examples of docs/speculation.md, with the demo models in the places of

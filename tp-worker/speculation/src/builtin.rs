@@ -8,10 +8,11 @@ use lockstep_types::{
 };
 
 use crate::{
-    Build, DraftError, Drafter, Drafting, EagleDrafter, NextN, Ngram, Registry, StandaloneDrafter,
+    Build, DraftError, Drafter, DrafterFactory, DrafterRegistry, EagleDrafter, NextN, Ngram,
+    StandaloneDrafter,
 };
 
-impl<B: Backend + 'static> Registry<B> {
+impl<B: Backend + 'static> DrafterRegistry<B> {
     /// EAGLE, EAGLE3, STANDALONE, NGRAM and NEXTN.
     pub fn builtin() -> Self {
         Self::empty()
@@ -110,7 +111,7 @@ impl Algorithm for WithModel {
     }
 }
 
-impl<B: Backend + 'static> Drafting<B> for WithModel {
+impl<B: Backend + 'static> DrafterFactory<B> for WithModel {
     fn build(&self, build: Build<'_, B>) -> Result<Box<dyn Drafter<B>>, DraftError> {
         Ok(match build.draft()?.kind {
             DraftKind::Model => Box::new(StandaloneDrafter::load(build)?),

@@ -16,7 +16,7 @@ use std::{
 use lockstep_backend::Backend;
 use lockstep_types::{Algorithm, DraftKv, ModelConfig};
 
-use crate::{Drafts, Registry};
+use crate::{DrafterRegistry, Drafts};
 
 /// What an algorithm's answers contradict, one sentence each. `draft` is a folder
 /// that it can draft with, where it needs one.
@@ -89,7 +89,9 @@ pub fn answers(
 ///
 /// A drafter that breaks a rule fails with [`crate::DraftError::Rules`], so that
 /// nothing behind it has to cope.
-pub fn watch<B: Backend + 'static>(registry: &Registry<B>) -> (Registry<B>, Findings) {
+pub fn watch<B: Backend + 'static>(
+    registry: &DrafterRegistry<B>,
+) -> (DrafterRegistry<B>, Findings) {
     let findings = Findings::default();
     let watched = registry.map(|algorithm| {
         let findings = findings.clone();

@@ -32,7 +32,7 @@ pub use error::DraftError;
 pub use nextn::NextN;
 pub use ngram::{Corpora, Corpus, CorpusError, MAX_CORPORA, MAX_CORPUS_TOKENS, Ngram};
 pub use pass::Pass;
-pub use registry::{Build, Drafting, Registry};
+pub use registry::{Build, DrafterFactory, DrafterRegistry};
 pub use standalone::StandaloneDrafter;
 pub use tree::{Drawing, Expanded, TreeGrower, TreeShape, push_depths, push_masks};
 pub use verify::{Verified, Verifier, VerifyRow};

@@ -5,7 +5,7 @@ use std::path::Path;
 use lockstep_backend::Backend;
 use lockstep_types::{Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, ModelConfig};
 
-use crate::{Build, DraftError, Drafter, Drafting};
+use crate::{Build, DraftError, Drafter, DrafterFactory};
 
 /// The algorithm by that name, which says that no served architecture has such
 /// layers: neither Llama nor Mistral, Qwen2 nor Qwen3.
@@ -50,7 +50,7 @@ impl Algorithm for NextN {
     }
 }
 
-impl<B: Backend> Drafting<B> for NextN {
+impl<B: Backend> DrafterFactory<B> for NextN {
     fn build(&self, _build: Build<'_, B>) -> Result<Box<dyn Drafter<B>>, DraftError> {
         Err(DraftError::Config {
             algorithm: "NEXTN".to_owned(),

@@ -13,7 +13,9 @@ use lockstep_types::{
     NgramConfig, SpeculationConfig,
 };
 
-use crate::{Build, Device, DraftError, DraftRow, Drafter, Drafting, Drafts, ExtendRow, TreeShape};
+use crate::{
+    Build, Device, DraftError, DraftRow, Drafter, DrafterFactory, Drafts, ExtendRow, TreeShape,
+};
 use continuations::Continuations;
 use history::{History, Match, PLACES};
 
@@ -94,7 +96,7 @@ impl Algorithm for Ngram {
     }
 }
 
-impl<B: Backend> Drafting<B> for Ngram {
+impl<B: Backend> DrafterFactory<B> for Ngram {
     fn build(&self, build: Build<'_, B>) -> Result<Box<dyn Drafter<B>>, DraftError> {
         let steps = build.speculation.num_steps;
         let ngram = build.speculation.ngram;

@@ -56,8 +56,8 @@ impl<'a, B: Backend> Build<'a, B> {
     }
 }
 
-/// An algorithm with its device's side.
-pub trait Drafting<B: Backend>: Algorithm {
+/// An algorithm that can draft on devices of `B`.
+pub trait DrafterFactory<B: Backend>: Algorithm {
     /// Loads weights and allocates buffers; everything a step needs.
     ///
     /// # Errors
@@ -65,12 +65,12 @@ pub trait Drafting<B: Backend>: Algorithm {
     fn build(&self, build: Build<'_, B>) -> Result<Box<dyn Drafter<B>>, DraftError>;
 }
 
-/// The algorithms of a program.
-pub struct Registry<B: Backend> {
-    known: BTreeMap<String, Arc<dyn Drafting<B>>>,
+/// The algorithms of a program that can draft on devices of `B`, by name.
+pub struct DrafterRegistry<B: Backend> {
+    known: BTreeMap<String, Arc<dyn DrafterFactory<B>>>,
 }
 
-impl<B: Backend> Registry<B> {
+impl<B: Backend> DrafterRegistry<B> {
     /// No algorithm.
     pub fn empty() -> Self {
         Self {
@@ -81,21 +81,28 @@ impl<B: Backend> Registry<B> {
     /// Adds an algorithm under its name; a later one of the same name takes the
     /// earlier one's place.
     #[must_use]
-    pub fn with(mut self, algorithm: impl Drafting<B> + 'static) -> Self {
-        let name = algorithm.name().to_ascii_uppercase();
-        self.known.insert(name, Arc::new(algorithm));
+    pub fn with(mut self, algorithm: impl DrafterFactory<B> + 'static) -> Self {
+        self.add(Arc::new(algorithm));
         self
     }
 
+    /// [`Self::with`] for an algorithm that other registries know too.
+    pub fn add(&mut self, algorithm: Arc<dyn DrafterFactory<B>>) {
+        let name = algorithm.name().to_ascii_uppercase();
+        self.known.insert(name, algorithm);
+    }
+
     /// The same names for what `f` makes of each.
-    pub(crate) fn map<D: Drafting<B> + 'static>(
+    pub(crate) fn map<D: DrafterFactory<B> + 'static>(
         &self,
-        f: impl Fn(Arc<dyn Drafting<B>>) -> Arc<D>,
+        f: impl Fn(Arc<dyn DrafterFactory<B>>) -> Arc<D>,
     ) -> Self {
         let known = self.known.iter();
-        let known = known.map(|(name, algorithm)| -> (String, Arc<dyn Drafting<B>>) {
-            (name.clone(), f(algorithm.clone()))
-        });
+        let known = known.map(
+            |(name, algorithm)| -> (String, Arc<dyn DrafterFactory<B>>) {
+                (name.clone(), f(algorithm.clone()))
+            },
+        );
         Self {
             known: known.collect(),
         }
@@ -113,7 +120,7 @@ impl<B: Backend> Registry<B> {
     /// Builds the configured drafter; `None` without speculation.
     ///
     /// # Errors
-    /// [`DraftError::Unknown`], and what [`Drafting::build`] gives.
+    /// [`DraftError::Unknown`], and what [`DrafterFactory::build`] gives.
     pub fn build(&self, build: Build<'_, B>) -> Result<Option<Box<dyn Drafter<B>>>, DraftError> {
         let Some(name) = &build.speculation.algorithm else {
             return Ok(None);
@@ -126,7 +133,7 @@ impl<B: Backend> Registry<B> {
     }
 }
 
-impl<B: Backend> Clone for Registry<B> {
+impl<B: Backend> Clone for DrafterRegistry<B> {
     fn clone(&self) -> Self {
         Self {
             known: self.known.clone(),

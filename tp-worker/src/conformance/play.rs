@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use lockstep_backend_cpu::CpuBackend;
-use lockstep_speculation::Registry;
+use lockstep_devices::Device;
+use lockstep_speculation::DrafterRegistry;
 use lockstep_types::EngineConfig;
 use lockstep_types::{
     sampling::LogprobParams,
@@ -64,15 +64,15 @@ struct Running {
 }
 
 impl Play {
-    pub(super) fn new(
+    pub(super) fn new<B: Device>(
         config: &EngineConfig,
-        registry: &Registry<CpuBackend>,
+        drafters: &DrafterRegistry<B>,
     ) -> Result<Self, WorkerError> {
         let speculation = &config.speculation;
         let requests = requests::all();
         let nodes = speculation.num_steps * speculation.topk;
         Ok(Self {
-            group: LocalGroup::start_registered(config, registry, None, None)?,
+            group: LocalGroup::start_on_device(config, drafters, None, None)?,
             waiting: (0..requests.len()).collect(),
             running: Vec::new(),
             kept: vec![Vec::new(); requests.len()],

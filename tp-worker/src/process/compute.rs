@@ -2,13 +2,14 @@
 
 use std::{path::Path, sync::mpsc::Receiver};
 
-use lockstep_backend_cpu::CpuBackend;
+use lockstep_backend::Backend;
+use lockstep_devices::{Device, DeviceOptions, OnDevice};
 use lockstep_model::LoadProgress;
 use lockstep_process::RoleContext;
 use lockstep_proto::pb::lockstep::{
     ReloadWeights, WeightsReloaded, WorkerReady, worker_message::Kind,
 };
-use lockstep_speculation::Registry;
+use lockstep_speculation::DrafterRegistry;
 
 use super::{
     abort::SharedAbort,
@@ -18,61 +19,75 @@ use super::{
 };
 use crate::{
     RunError,
-    worker::{Worker, WorkerError, cpu_backend},
+    worker::{Worker, WorkerError},
 };
 
-/// Loads the shard and computes until the orders end.
-///
-/// # Errors
-/// What the device, the model or the group failed with.
-pub fn compute(
-    ctx: &RoleContext,
-    rank: usize,
-    listener: Option<Listener>,
-    orders: &Receiver<Order>,
-    outgoing: &Outgoing,
-    abort: &SharedAbort,
-    registry: &Registry<CpuBackend>,
-) -> Result<(), RunError> {
-    // The orders end before the start when another rank fails first.
-    let Ok(Order::Start(start)) = orders.recv() else {
-        return Ok(());
-    };
-    let secret = ctx.node.dist_secret.as_deref();
-    let (collective, handle) = collectives::connect(&ctx.engine, rank, secret, listener, &start)?;
-    abort.arm(handle);
-    let mut worker = load(ctx, rank, collective, registry)?;
-    let ready = WorkerReady {
-        weight_bytes: worker.weight_bytes() as u64,
-        kv_bytes: worker.kv_bytes() as u64,
-        backend: worker.describe(),
-    };
-    tracing::info!(backend = ready.backend, "loaded");
-    ctx.link.ready(&ready.backend);
-    if outgoing.blocking_send(message(Kind::Ready(ready))).is_err() {
-        return Ok(());
-    }
-    let librarian = Librarian::new(outgoing.downgrade());
-    while let Ok(order) = orders.recv() {
-        let answer = match order {
-            Order::Plan(plan) => Kind::Result(worker.step(&plan)?.into()),
-            Order::Reload(wanted) => Kind::Reloaded(reload(&mut worker, &wanted)?),
-            Order::Corpora(edit) => {
-                librarian.edit(worker.corpora().cloned(), edit);
-                continue;
-            }
-            Order::Start(_) => continue,
+/// What the computing thread works with.
+pub struct Computing<'a> {
+    pub ctx: &'a RoleContext,
+    pub rank: usize,
+    /// Where peers of other nodes connect.
+    pub listener: Option<Listener>,
+    pub orders: &'a Receiver<Order>,
+    pub outgoing: &'a Outgoing,
+    pub abort: &'a SharedAbort,
+}
+
+impl OnDevice for Computing<'_> {
+    /// What the device, the model or the group failed with.
+    type Output = Result<(), RunError>;
+
+    /// Loads the shard and computes until the orders end.
+    fn run<B: Device>(self, drafters: &DrafterRegistry<B>) -> Self::Output {
+        let Self {
+            ctx,
+            rank,
+            listener,
+            orders,
+            outgoing,
+            abort,
+        } = self;
+        // The orders end before the start when another rank fails first.
+        let Ok(Order::Start(start)) = orders.recv() else {
+            return Ok(());
         };
-        if outgoing.blocking_send(message(answer)).is_err() {
-            break;
+        let secret = ctx.node.dist_secret.as_deref();
+        let (collective, handle) =
+            collectives::connect(&ctx.engine, rank, secret, listener, &start)?;
+        abort.arm(handle);
+        let mut worker = load(ctx, rank, collective, drafters)?;
+        let ready = WorkerReady {
+            weight_bytes: worker.weight_bytes() as u64,
+            kv_bytes: worker.kv_bytes() as u64,
+            backend: worker.describe(),
+        };
+        tracing::info!(backend = ready.backend, "loaded");
+        ctx.link.ready(&ready.backend);
+        if outgoing.blocking_send(message(Kind::Ready(ready))).is_err() {
+            return Ok(());
         }
+        let librarian = Librarian::new(outgoing.downgrade());
+        while let Ok(order) = orders.recv() {
+            let answer = match order {
+                Order::Plan(plan) => Kind::Result(worker.step(&plan)?.into()),
+                Order::Reload(wanted) => Kind::Reloaded(reload(&mut worker, &wanted)?),
+                Order::Corpora(edit) => {
+                    librarian.edit(worker.corpora().cloned(), edit);
+                    continue;
+                }
+                Order::Start(_) => continue,
+            };
+            if outgoing.blocking_send(message(answer)).is_err() {
+                break;
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Looks at other weights, or takes them.
-fn reload(
-    worker: &mut Worker<CpuBackend>,
+fn reload<B: Backend + 'static>(
+    worker: &mut Worker<B>,
     wanted: &ReloadWeights,
 ) -> Result<WeightsReloaded, RunError> {
     let model = Path::new(&wanted.model_path);
@@ -91,21 +106,22 @@ fn reload(
     Ok(WeightsReloaded { error })
 }
 
-fn load(
+fn load<B: Device>(
     ctx: &RoleContext,
     rank: usize,
     collective: Box<dyn lockstep_collective::Collective>,
-    registry: &Registry<CpuBackend>,
-) -> Result<Worker<CpuBackend>, RunError> {
+    drafters: &DrafterRegistry<B>,
+) -> Result<Worker<B>, RunError> {
     let local_rank = rank % ctx.engine.ranks_per_node();
     let cores = ctx.node.cores.get(local_rank).map(Vec::as_slice);
-    let backend = cpu_backend(&ctx.engine, cores, collective)?;
+    let options = DeviceOptions::new(&ctx.engine).pinned(cores);
+    let backend = B::open(&options, collective).map_err(WorkerError::from)?;
     let link = ctx.link.clone();
     let mut progress = move |LoadProgress { phase, done, total }: LoadProgress| {
         link.progress(phase.label(), done, total);
     };
     let cache = ctx.node.weight_cache.as_deref();
-    let worker = Worker::load_with(&ctx.engine, rank, backend, registry, cache, &mut progress)?;
+    let worker = Worker::load_with(&ctx.engine, rank, backend, drafters, cache, &mut progress)?;
     let origin = worker.weight_origin();
     for warning in &origin.warnings {
         tracing::warn!("{warning}");

@@ -3,8 +3,8 @@
 use lockstep_backend::Backend;
 use lockstep_model::{CaptureSpec, ForwardLimits, LoadProgress, Transformer, WholeTables};
 use lockstep_speculation::{
-    Build, Corpora, Device, DraftError, DraftRow, Drafter, Drafts, ExtendRow, Node, Registry,
-    Requests as _,
+    Build, Corpora, Device, DraftError, DraftRow, Drafter, DrafterRegistry, Drafts, ExtendRow,
+    Node, Requests as _,
 };
 use lockstep_types::{EngineConfig, SpeculationConfig, Verification};
 
@@ -44,7 +44,7 @@ impl<B: Backend> Drafting<B> {
     /// [`WorkerError`]: its files, or the memory.
     pub fn load(
         config: &EngineConfig,
-        registry: &Registry<B>,
+        registry: &DrafterRegistry<B>,
         backend: &mut B,
         target: &mut Transformer<B>,
         progress: &mut dyn FnMut(LoadProgress),

@@ -1,7 +1,7 @@
 //! What stops a worker.
 
 use lockstep_backend::BackendError;
-use lockstep_backend_cpu::CpuError;
+use lockstep_devices::DeviceError;
 use lockstep_model::ModelError;
 use lockstep_speculation::DraftError;
 
@@ -24,7 +24,7 @@ pub enum WorkerError {
     Draft(#[from] DraftError),
     /// The CPU backend can't be built.
     #[error(transparent)]
-    Cpu(#[from] CpuError),
+    Device(#[from] DeviceError),
     /// The scheduler sent something that can't be done.
     #[error("plan {step} cannot be followed: {reason}")]
     Plan {

@@ -12,17 +12,28 @@ use std::{
 };
 
 use lockstep_backend::{Backend, BackendError};
-use lockstep_backend_cpu::CpuBackend;
 use lockstep_collective::{Collective, Options, local_group_with};
+use lockstep_devices::{Device, DeviceOptions, OnDevice, Registry};
 use lockstep_model::{LoadProgress, ModelError, WeightOrigin};
-use lockstep_speculation::Registry;
+use lockstep_speculation::DrafterRegistry;
 use lockstep_types::EngineConfig;
 use lockstep_types::step::{StepPlan, StepResult};
 
-use super::{Worker, WorkerError, WorkerLimits, cpu_backend};
+use super::{Worker, WorkerError, WorkerLimits};
 
 /// Called by every rank while it loads: rank and how far it is.
 pub type OnProgress = Arc<dyn Fn(usize, LoadProgress) + Send + Sync>;
+
+/// What a group takes beside its configuration.
+#[derive(Clone, Default)]
+pub struct LocalOptions {
+    /// Algorithms that speculation may name.
+    pub registry: Registry,
+    /// Folder of packed weights to read and fill.
+    pub weight_cache: Option<PathBuf>,
+    /// Hears of every rank's loading.
+    pub progress: Option<OnProgress>,
+}
 
 /// Worker threads that follow the same plans. Plans queue up; results come in
 /// the plans' order. Dropping it ends the threads.
@@ -51,73 +62,47 @@ struct Rank {
 }
 
 impl LocalGroup {
-    /// Loads workers on CPU backends, not pinned.
+    /// Loads `config.parallel.tp_size` workers on this machine's device, their
+    /// threads not pinned, and waits until all are ready.
     ///
     /// # Errors
     /// The [`WorkerError`] of the rank that failed first.
-    pub fn start(
-        config: &EngineConfig,
-        progress: Option<&OnProgress>,
-    ) -> Result<Self, WorkerError> {
-        Self::start_cached(config, None, progress)
+    pub fn start(config: &EngineConfig, options: &LocalOptions) -> Result<Self, WorkerError> {
+        options.registry.run(Start { config, options })
     }
 
-    /// [`Self::start`], with a folder of packed weights to read and fill.
-    ///
-    /// # Errors
-    /// As [`Self::start`].
-    pub fn start_cached(
-        config: &EngineConfig,
-        weight_cache: Option<&Path>,
-        progress: Option<&OnProgress>,
-    ) -> Result<Self, WorkerError> {
-        Self::start_registered(config, &Registry::builtin(), weight_cache, progress)
-    }
-
-    /// [`Self::start_cached`], with the algorithms that speculation may name.
-    ///
-    /// # Errors
-    /// As [`Self::start`].
-    pub fn start_registered(
-        config: &EngineConfig,
-        registry: &Registry<CpuBackend>,
-        weight_cache: Option<&Path>,
-        progress: Option<&OnProgress>,
-    ) -> Result<Self, WorkerError> {
-        let own = config.clone();
-        let backend = move |_, collective| cpu_backend(&own, None, collective);
-        Self::start_all(config, backend, registry, weight_cache, progress)
-    }
-
-    /// Loads `config.parallel.tp_size` workers on backends made by `backend`
-    /// (given the rank's collectives) and waits until all are ready.
+    /// [`Self::start`] on devices of `B`, with `drafters` alone.
     ///
     /// # Errors
     /// The [`WorkerError`] of the rank that failed first.
-    pub fn start_with<B, F>(
+    pub(crate) fn start_on_device<B: Device>(
         config: &EngineConfig,
-        backend: F,
+        drafters: &DrafterRegistry<B>,
+        weight_cache: Option<&Path>,
         progress: Option<&OnProgress>,
+    ) -> Result<Self, WorkerError> {
+        let device = DeviceOptions::new(config);
+        let open = move |_, collective| Ok(B::open(&device, collective)?);
+        Self::start_on(config, drafters, weight_cache, progress, open)
+    }
+
+    /// [`Self::start_on_device`] on backends made by `open`, given the rank and its
+    /// collectives.
+    ///
+    /// # Errors
+    /// The [`WorkerError`] of the rank that failed first.
+    pub(crate) fn start_on<B, F>(
+        config: &EngineConfig,
+        drafters: &DrafterRegistry<B>,
+        weight_cache: Option<&Path>,
+        progress: Option<&OnProgress>,
+        open: F,
     ) -> Result<Self, WorkerError>
     where
         B: Backend + 'static,
         F: Fn(usize, Box<dyn Collective>) -> Result<B, WorkerError> + Send + Sync + 'static,
     {
-        Self::start_all(config, backend, &Registry::builtin(), None, progress)
-    }
-
-    fn start_all<B, F>(
-        config: &EngineConfig,
-        backend: F,
-        registry: &Registry<B>,
-        weight_cache: Option<&Path>,
-        progress: Option<&OnProgress>,
-    ) -> Result<Self, WorkerError>
-    where
-        B: Backend + 'static,
-        F: Fn(usize, Box<dyn Collective>) -> Result<B, WorkerError> + Send + Sync + 'static,
-    {
-        let (config, backend) = (Arc::new(config.clone()), Arc::new(backend));
+        let (config, open) = (Arc::new(config.clone()), Arc::new(open));
         let options = Options {
             max_elements: WorkerLimits::new(&config).exchange_elements(&config),
             threads_per_rank: config.parallel.threads_per_rank,
@@ -138,7 +123,7 @@ impl LocalGroup {
         {
             let (plans, taken) = channel();
             let (given, results) = channel();
-            let start = Start {
+            let loading = Loading {
                 config: config.clone(),
                 rank,
                 collective: Box::new(collective),
@@ -146,10 +131,10 @@ impl LocalGroup {
                 progress: progress.cloned(),
                 ready: ready.clone(),
             };
-            let (backend, registry) = (backend.clone(), registry.clone());
+            let (open, drafters) = (open.clone(), drafters.clone());
             let thread = std::thread::Builder::new()
                 .name(format!("rank {rank}"))
-                .spawn(move || start.serve(&*backend, &registry, &taken, &given))
+                .spawn(move || loading.serve(&*open, &drafters, &taken, &given))
                 .map_err(|_| WorkerError::Ended { rank })?;
             ranks.push(Rank {
                 plans: Some(plans),
@@ -285,8 +270,24 @@ fn cause(failures: Vec<WorkerError>) -> Option<WorkerError> {
     failures.into_iter().min_by_key(weight)
 }
 
+/// Starting a group on whatever device there is.
+struct Start<'a> {
+    config: &'a EngineConfig,
+    options: &'a LocalOptions,
+}
+
+impl OnDevice for Start<'_> {
+    type Output = Result<LocalGroup, WorkerError>;
+
+    fn run<B: Device>(self, drafters: &DrafterRegistry<B>) -> Self::Output {
+        let Self { config, options } = self;
+        let (cache, progress) = (options.weight_cache.as_deref(), options.progress.as_ref());
+        LocalGroup::start_on_device(config, drafters, cache, progress)
+    }
+}
+
 /// What a rank's thread starts from.
-struct Start {
+struct Loading {
     config: Arc<EngineConfig>,
     rank: usize,
     collective: Box<dyn Collective>,
@@ -295,13 +296,13 @@ struct Start {
     ready: Sender<Started>,
 }
 
-impl Start {
+impl Loading {
     /// The thread: loads, reports, then follows plans until the first error
     /// or until nobody sends any.
     fn serve<B, F>(
         self,
-        backend: &F,
-        registry: &Registry<B>,
+        open: &F,
+        drafters: &DrafterRegistry<B>,
         plans: &Receiver<Arc<StepPlan>>,
         results: &Sender<Result<StepResult, WorkerError>>,
     ) where
@@ -309,14 +310,14 @@ impl Start {
         F: Fn(usize, Box<dyn Collective>) -> Result<B, WorkerError>,
     {
         let (rank, progress, cache) = (self.rank, self.progress, self.weight_cache);
-        let loaded = backend(rank, self.collective).and_then(|backend| {
+        let loaded = open(rank, self.collective).and_then(|backend| {
             let mut progress = |at| {
                 if let Some(progress) = &progress {
                     progress(rank, at);
                 }
             };
             let cache = cache.as_deref();
-            Worker::load_with(&self.config, rank, backend, registry, cache, &mut progress)
+            Worker::load_with(&self.config, rank, backend, drafters, cache, &mut progress)
         });
         let mut worker = match loaded {
             Ok(worker) => worker,

@@ -7,7 +7,7 @@ use lockstep_config::{
     args::{DtypeArg, PolicyArg},
     resolve,
 };
-use lockstep_local_engine::{Completion, LocalEngine};
+use lockstep_local_engine::{Completion, LocalEngine, LocalOptions};
 use lockstep_types::{Algorithms, Dtype, EngineConfig};
 use lockstep_types::{
     request::{FinishReason, Request},
@@ -98,7 +98,8 @@ impl Setup {
 
     /// Starts it.
     pub fn start(&self) -> LocalEngine {
-        LocalEngine::start(&self.config(), None).unwrap_or_else(|error| panic!("{self:?}: {error}"))
+        LocalEngine::start(&self.config(), &LocalOptions::default())
+            .unwrap_or_else(|error| panic!("{self:?}: {error}"))
     }
 }
 

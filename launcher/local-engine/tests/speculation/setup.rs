@@ -2,14 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use lockstep_backend_cpu::CpuBackend;
 use lockstep_config::{
     Hardware, ServeArgs,
     args::{DtypeArg, VerificationArg},
     resolve,
 };
-use lockstep_local_engine::LocalEngine;
-use lockstep_speculation::Registry;
+use lockstep_devices::Registry;
+use lockstep_local_engine::{LocalEngine, LocalOptions};
 use lockstep_types::{Dtype, EngineConfig};
 
 /// Tokens of a request at the most, prompt and output together.
@@ -159,7 +158,7 @@ impl Setup {
             available_memory: 8 << 30,
             memory_limit: None,
         };
-        let known = Registry::<CpuBackend>::builtin().algorithms();
+        let known = Registry::builtin().algorithms();
         let (config, _) = resolve(&self.args(), &machine, &known)
             .unwrap_or_else(|error| panic!("{self:?}: {error}"))
             .value;
@@ -168,7 +167,7 @@ impl Setup {
 
     /// Starts it.
     pub fn start(&self) -> LocalEngine {
-        let engine = LocalEngine::start(&self.config(), None);
+        let engine = LocalEngine::start(&self.config(), &LocalOptions::default());
         let engine = engine.unwrap_or_else(|error| panic!("{self:?}: {error}"));
         engine.with_conservativeness(self.care)
     }

@@ -11,12 +11,12 @@ use lockstep_types::{
 
 use super::Findings;
 use crate::{
-    Build, Corpora, Device, DraftError, DraftRow, Drafter, Drafting, Drafts, ExtendRow, depth,
+    Build, Corpora, Device, DraftError, DraftRow, Drafter, DrafterFactory, Drafts, ExtendRow, depth,
 };
 
 /// An algorithm whose drafters are guarded.
 pub(super) struct Guarded<B: Backend> {
-    algorithm: Arc<dyn Drafting<B>>,
+    algorithm: Arc<dyn DrafterFactory<B>>,
     findings: Findings,
 }
 
@@ -28,7 +28,7 @@ impl<B: Backend> fmt::Debug for Guarded<B> {
 }
 
 impl<B: Backend> Guarded<B> {
-    pub(super) fn new(algorithm: Arc<dyn Drafting<B>>, findings: Findings) -> Self {
+    pub(super) fn new(algorithm: Arc<dyn DrafterFactory<B>>, findings: Findings) -> Self {
         Self {
             algorithm,
             findings,
@@ -78,7 +78,7 @@ impl<B: Backend> Algorithm for Guarded<B> {
     }
 }
 
-impl<B: Backend + 'static> Drafting<B> for Guarded<B> {
+impl<B: Backend + 'static> DrafterFactory<B> for Guarded<B> {
     fn build(&self, build: Build<'_, B>) -> Result<Box<dyn Drafter<B>>, DraftError> {
         let vocab = build.target.vocab_size;
         let guard = Guard {

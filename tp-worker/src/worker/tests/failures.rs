@@ -4,11 +4,16 @@ use std::{fs, thread};
 
 use lockstep_backend_cpu::CpuError;
 use lockstep_collective::local_group;
+use lockstep_devices::DeviceError;
+use lockstep_speculation::DrafterRegistry;
 use lockstep_types::step::{SlotExtend, StepPlan};
 use lockstep_types::{Dtype, SpeculationConfig};
 
-use super::support::{Request, config, open, repository};
-use crate::worker::{Worker, WorkerError, cpu_backend, local::LocalGroup};
+use super::support::{Request, config, cpu, open, repository};
+use crate::worker::{
+    Worker, WorkerError,
+    local::{LocalGroup, LocalOptions},
+};
 
 /// The group's error is the failed rank's, not its peers' complaint.
 #[test]
@@ -16,14 +21,16 @@ fn a_rank_that_does_not_start_is_the_cause() {
     let config = config(2, 16, Dtype::Float32);
     let own = config.clone();
     let backend = move |rank, collective| match rank {
-        0 => cpu_backend(&own, None, collective),
-        _ => Err(CpuError::NoThreads.into()),
+        0 => Ok(cpu(&own, collective)),
+        _ => Err(DeviceError::new(CpuError::NoThreads).into()),
     };
-    let error = LocalGroup::start_with(&config, backend, None)
+    let drafters = DrafterRegistry::empty();
+    let error = LocalGroup::start_on(&config, &drafters, None, None, backend)
         .err()
         .unwrap();
     assert!(
-        matches!(error, WorkerError::Cpu(CpuError::NoThreads)),
+        matches!(error, WorkerError::Device(_))
+            && error.to_string() == CpuError::NoThreads.to_string(),
         "{error}"
     );
 }
@@ -32,7 +39,8 @@ fn a_rank_that_does_not_start_is_the_cause() {
 /// rank notices first, and stays that way.
 #[test]
 fn a_bad_plan_ends_the_group() {
-    let group = LocalGroup::start(&config(2, 16, Dtype::Float32), None).unwrap();
+    let config = config(2, 16, Dtype::Float32);
+    let group = LocalGroup::start(&config, &LocalOptions::default()).unwrap();
     let bad = StepPlan {
         step: 1,
         closes: vec![3],
@@ -57,7 +65,7 @@ fn ranks_that_prepared_other_plans_do_not_start() {
             let mut config = config(2, 16, Dtype::Float32);
             config.schedule.max_running_requests += rank;
             thread::spawn(move || {
-                let backend = cpu_backend(&config, None, Box::new(collective)).unwrap();
+                let backend = cpu(&config, Box::new(collective));
                 Worker::load(&config, rank, backend, &mut |_| {}).err()
             })
         })
@@ -147,7 +155,7 @@ fn nan_harms_one_request_alone() {
     for speculation in [SpeculationConfig::none(), drafting] {
         config.speculation = speculation;
         let run = |prompts: &[&[u32]]| {
-            let group = LocalGroup::start(&config, None).unwrap();
+            let group = LocalGroup::start(&config, &LocalOptions::default()).unwrap();
             let results = plans(prompts)
                 .into_iter()
                 .map(|plan| group.step(plan).unwrap().outputs);

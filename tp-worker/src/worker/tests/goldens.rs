@@ -6,7 +6,7 @@ use lockstep_types::Dtype;
 use lockstep_types::sampling::LogprobParams;
 
 use super::support::{Request, Scheduler, config, repository};
-use crate::worker::local::LocalGroup;
+use crate::worker::local::{LocalGroup, LocalOptions};
 
 #[derive(serde::Deserialize)]
 pub struct Goldens {
@@ -64,7 +64,7 @@ fn float32_equals_the_goldens() {
         [(1, 16, usize::MAX, 40), (2, 1, 32, 17), (4, 64, 50, 40)]
     {
         let config = config(tp_size, page_size, Dtype::Float32);
-        let group = LocalGroup::start(&config, None).unwrap();
+        let group = LocalGroup::start(&config, &LocalOptions::default()).unwrap();
         let mut step = 0;
         let mut scheduler = Scheduler::new(&group, &mut step, &config, chunk, batch);
         let generated = scheduler.run(&requests).unwrap();
@@ -100,7 +100,7 @@ fn bfloat16_equals_the_goldens_where_the_margin_is_clear() {
     let goldens = goldens();
     let measured = read::<Measured>("demo_logprobs.json").prompts;
     let config = config(2, 16, Dtype::Bfloat16);
-    let group = LocalGroup::start(&config, None).unwrap();
+    let group = LocalGroup::start(&config, &LocalOptions::default()).unwrap();
     let mut step = 0;
     let mut scheduler = Scheduler::new(&group, &mut step, &config, usize::MAX, 40);
     let generated = scheduler.run(&requests(&goldens)).unwrap();

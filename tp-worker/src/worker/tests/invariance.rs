@@ -10,7 +10,7 @@ use super::{
     goldens::goldens,
     support::{Request, Scheduler, config, open},
 };
-use crate::worker::local::LocalGroup;
+use crate::worker::local::{LocalGroup, LocalOptions};
 
 /// Greedy and sampled requests, some with penalties and prompt scores.
 fn mixed() -> Vec<Request> {
@@ -44,7 +44,7 @@ fn chunked_whole_single_and_batched_are_bit_identical() {
         let mut expected = None;
         for page_size in [1, 16, 64] {
             let config = config(2, page_size, dtype);
-            let group = LocalGroup::start(&config, None).unwrap();
+            let group = LocalGroup::start(&config, &LocalOptions::default()).unwrap();
             let mut step = 0;
             for (chunk, batch) in [(usize::MAX, 1), (usize::MAX, 12), (7, 12), (33, 5)] {
                 let mut scheduler = Scheduler::new(&group, &mut step, &config, chunk, batch);
@@ -78,7 +78,7 @@ fn plan(step: u64, opens: Vec<SlotOpen>, extend: SlotExtend) -> StepPlan {
 #[test]
 fn cached_prefixes_and_reopened_requests_are_bit_identical() {
     let config = config(1, 16, Dtype::Float32);
-    let group = LocalGroup::start(&config, None).unwrap();
+    let group = LocalGroup::start(&config, &LocalOptions::default()).unwrap();
     let mut request = Request::greedy(&goldens()[1].prompt_ids, 10);
     request.sampling = SamplingParams {
         temperature: 1.2,

@@ -2,8 +2,14 @@
 
 use lockstep_types::{Dtype, EngineConfig, KvCacheDtype, Quantization};
 
-use super::{speculation::speculating, support::config};
-use crate::worker::{Worker, cpu_backend, local::LocalGroup};
+use super::{
+    speculation::speculating,
+    support::{config, cpu},
+};
+use crate::worker::{
+    Worker,
+    local::{LocalGroup, LocalOptions},
+};
 
 const ALGORITHMS: [&str; 3] = ["EAGLE", "EAGLE3", "STANDALONE"];
 
@@ -33,7 +39,11 @@ fn weights_take_what_is_counted() {
     ] {
         let mut config = speculating(config(tp_size, 16, dtype), algorithm, [3, 1, 4]);
         config.quantization = quantization;
-        let bytes = |config: &EngineConfig| LocalGroup::start(config, None).unwrap().weight_bytes();
+        let bytes = |config: &EngineConfig| {
+            LocalGroup::start(config, &LocalOptions::default())
+                .unwrap()
+                .weight_bytes()
+        };
         let taken = bytes(&config) - bytes(&plain(&config));
         let counted = lockstep_config::draft_memory(&config).unwrap().weights;
         assert!(
@@ -53,8 +63,7 @@ fn keys_and_values_take_what_is_counted() {
         let mut config = speculating(config(1, 16, Dtype::Float32), algorithm, [3, 1, 4]);
         config.kv.dtype = dtype;
         let bytes = |config: &EngineConfig| {
-            let alone = Box::new(lockstep_collective::Single::new());
-            let backend = cpu_backend(config, None, alone).unwrap();
+            let backend = cpu(config, Box::new(lockstep_collective::Single::new()));
             let worker = Worker::load(config, 0, backend, &mut |_| {}).unwrap();
             worker.kv_bytes()
         };

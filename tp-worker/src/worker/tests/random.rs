@@ -7,8 +7,8 @@ use lockstep_types::{
 };
 use proptest::{collection::vec, option, prelude::*};
 
-use super::support::{config, repository};
-use crate::worker::{Worker, WorkerError, cpu_backend};
+use super::support::{config, cpu, repository};
+use crate::worker::{Worker, WorkerError};
 
 const VOCAB: u32 = 331;
 
@@ -102,7 +102,7 @@ fn repaired(mut plans: Vec<StepPlan>) -> Vec<StepPlan> {
 
 fn follow(plans: &[StepPlan]) -> usize {
     let config = small();
-    let backend = cpu_backend(&config, None, Box::new(lockstep_collective::Single::new())).unwrap();
+    let backend = cpu(&config, Box::new(lockstep_collective::Single::new()));
     let mut worker = Worker::load(&config, 0, backend, &mut |_| {}).unwrap();
     let mut followed = 0;
     for plan in plans {

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::worker::{
     WorkerError,
-    local::{LocalGroup, OnProgress},
+    local::{LocalGroup, LocalOptions, OnProgress},
 };
 
 fn sampled(seed: u64) -> Request {
@@ -26,7 +26,7 @@ fn sampled(seed: u64) -> Request {
 #[test]
 fn a_text_is_its_seeds() {
     let config = config(2, 16, Dtype::Float32);
-    let group = LocalGroup::start(&config, None).unwrap();
+    let group = LocalGroup::start(&config, &LocalOptions::default()).unwrap();
     let mut step = 0;
     let requests = [sampled(1), sampled(2), sampled(1)];
     let together = Scheduler::new(&group, &mut step, &config, 9, 3)
@@ -45,7 +45,9 @@ fn a_text_is_its_seeds() {
 fn a_failed_start_is_an_error_of_the_group() {
     let mut config = config(2, 16, Dtype::Float32);
     config.model.path = "/nonexistent".into();
-    let error = LocalGroup::start(&config, None).err().unwrap();
+    let error = LocalGroup::start(&config, &LocalOptions::default())
+        .err()
+        .unwrap();
     assert!(matches!(error, WorkerError::Model(_)), "{error}");
     assert!(error.to_string().contains("/nonexistent"));
 }
@@ -58,7 +60,11 @@ fn loading_reports_progress() {
     let sink = seen.clone();
     let progress = move |rank: usize, at| sink.lock().unwrap()[rank].push(at);
     let progress: OnProgress = std::sync::Arc::new(progress);
-    drop(LocalGroup::start(&config, Some(&progress)).unwrap());
+    let options = LocalOptions {
+        progress: Some(progress),
+        ..LocalOptions::default()
+    };
+    drop(LocalGroup::start(&config, &options).unwrap());
     for ranks in seen.lock().unwrap().iter() {
         assert!(ranks.windows(2).all(|pair| pair[0].done < pair[1].done));
         let last = ranks.last().unwrap();

@@ -6,7 +6,7 @@ use lockstep_types::{DraftKv, Dtype, EngineConfig, ModelConfig, SpeculationConfi
 use serde::Deserialize;
 
 use super::support::{Generated, Request, Scheduler, config, repository};
-use crate::worker::local::LocalGroup;
+use crate::worker::local::{LocalGroup, LocalOptions};
 
 #[derive(Deserialize)]
 struct Goldens {
@@ -82,7 +82,7 @@ fn run(
     requests: &[Request],
     depths: &[u32],
 ) -> Vec<Generated> {
-    let group = LocalGroup::start(config, None).unwrap();
+    let group = LocalGroup::start(config, &LocalOptions::default()).unwrap();
     let mut step = 0;
     let mut scheduler = Scheduler::new(&group, &mut step, config, chunk, 40);
     if !depths.is_empty() {

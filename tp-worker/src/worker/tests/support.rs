@@ -2,6 +2,9 @@
 
 use std::{collections::VecDeque, path::PathBuf};
 
+use lockstep_backend_cpu::CpuBackend;
+use lockstep_collective::Collective;
+use lockstep_devices::{Device as _, DeviceOptions};
 use lockstep_types::{
     Dtype, EngineConfig, KvCacheDtype, KvConfig, LimitsConfig, ParallelConfig, Quantization,
     RequestLimits, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig,
@@ -24,6 +27,11 @@ pub fn repository() -> PathBuf {
     above
         .expect("the repository is above its packages")
         .to_owned()
+}
+
+/// A rank's cores as its configuration wants them.
+pub fn cpu(config: &EngineConfig, collective: Box<dyn Collective>) -> CpuBackend {
+    CpuBackend::open(&DeviceOptions::new(config), collective).unwrap()
 }
 
 pub fn config(tp_size: usize, page_size: usize, dtype: Dtype) -> EngineConfig {

@@ -1,0 +1,106 @@
+//! The cores of the host.
+
+use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions, Isa, WeightFormat};
+use lockstep_collective::Collective;
+use lockstep_types::{Dtype, Quantization};
+
+use crate::{Device, DeviceError, DeviceOptions, Finding};
+
+impl Device for CpuBackend {
+    fn open(
+        options: &DeviceOptions<'_>,
+        collective: Box<dyn Collective>,
+    ) -> Result<Self, DeviceError> {
+        let isa = options.kernels.map(str::parse::<Isa>).transpose();
+        let options = CpuOptions {
+            threads: options.threads,
+            dtype: match options.dtype {
+                Dtype::Bfloat16 => Compute::Bf16,
+                Dtype::Float32 => Compute::F32,
+            },
+            weights: match options.quantization {
+                Quantization::None => WeightFormat::Native,
+                Quantization::Int8 => WeightFormat::Int8,
+                Quantization::Int4 => WeightFormat::Int4,
+            },
+            pin: options
+                .cores
+                .filter(|cores| !cores.is_empty())
+                .map(<[usize]>::to_vec),
+            isa: isa.map_err(DeviceError::new)?,
+        };
+        Self::new(options, collective).map_err(DeviceError::new)
+    }
+
+    fn findings() -> Vec<Finding> {
+        let isa = Isa::detect();
+        let all: Vec<_> = Isa::available().map(Isa::name).collect();
+        let found = format!("{} (of {})", isa.name(), all.join(", "));
+        let instructions = Finding::new("Instructions", found).problem_if(
+            isa == Isa::Scalar,
+            "kernels run without wide vectors; a processor, or a virtual machine's CPU type, \
+             with AVX2 is many times faster",
+        );
+        vec![instructions]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_backend::Backend as _;
+    use lockstep_collective::Single;
+
+    use super::*;
+
+    fn describe(options: &DeviceOptions<'_>) -> Result<String, DeviceError> {
+        CpuBackend::open(options, Box::new(Single::new())).map(|backend| backend.describe())
+    }
+
+    #[test]
+    fn a_device_is_opened_as_its_options_want_it() {
+        let options = DeviceOptions {
+            threads: 2,
+            dtype: Dtype::Float32,
+            quantization: Quantization::None,
+            cores: Some(&[]),
+            kernels: Some("scalar"),
+        };
+        let found = describe(&options).unwrap();
+        assert!(
+            found.contains("scalar") && found.contains("2 threads"),
+            "{found}"
+        );
+        let int8 = DeviceOptions {
+            quantization: Quantization::Int8,
+            ..options
+        };
+        assert_ne!(describe(&int8).unwrap(), found);
+    }
+
+    #[test]
+    fn what_can_not_be_had_is_refused_with_the_devices_reason() {
+        let options = DeviceOptions {
+            threads: 0,
+            dtype: Dtype::Float32,
+            quantization: Quantization::None,
+            cores: None,
+            kernels: None,
+        };
+        let error = describe(&options).unwrap_err().to_string();
+        assert!(error.contains("at least one thread"), "{error}");
+        let one = DeviceOptions {
+            threads: 1,
+            ..options
+        };
+        let error = describe(&one.pinned(Some(&[0, 1])))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("2 cores are named for 1 threads"), "{error}");
+        let none_such = DeviceOptions {
+            kernels: Some("mmx"),
+            ..one
+        };
+        let error = describe(&none_such).unwrap_err().to_string();
+        assert!(error.contains("mmx"), "{error}");
+    }
+}

@@ -1,0 +1,75 @@
+//! What a backend is asked before there is one.
+
+use lockstep_backend::Backend;
+use lockstep_collective::Collective;
+use lockstep_types::{Dtype, EngineConfig, Quantization};
+
+use crate::Finding;
+
+/// A kind of device, known by its backend.
+pub trait Device: Backend + 'static {
+    /// Whether this machine has such a device: all have one, or it says so.
+    fn is_available() -> bool {
+        true
+    }
+
+    /// Opens a rank's device; `collective` connects it to its peers.
+    ///
+    /// # Errors
+    /// [`DeviceError`]: threads, cores or kernels that can't be had.
+    fn open(
+        options: &DeviceOptions<'_>,
+        collective: Box<dyn Collective>,
+    ) -> Result<Self, DeviceError>;
+
+    /// What `lockstep doctor` says of such devices on this machine.
+    fn findings() -> Vec<Finding>;
+}
+
+/// How a rank's device is opened.
+#[derive(Debug, Clone, Copy)]
+pub struct DeviceOptions<'a> {
+    /// Host threads that compute, or drive the device; at least 1.
+    pub threads: usize,
+    /// What matrix products compute in.
+    pub dtype: Dtype,
+    /// What weight matrices are rounded to when they are loaded.
+    pub quantization: Quantization,
+    /// Cores of the threads, one each; none or an empty list pins nothing.
+    pub cores: Option<&'a [usize]>,
+    /// Name of the kernels to use instead of the fastest that the device runs.
+    pub kernels: Option<&'a str>,
+}
+
+impl DeviceOptions<'static> {
+    /// As the configuration wants every rank's device; not pinned.
+    pub fn new(config: &EngineConfig) -> Self {
+        Self {
+            threads: config.parallel.threads_per_rank,
+            dtype: config.dtype,
+            quantization: config.quantization,
+            cores: None,
+            kernels: None,
+        }
+    }
+}
+
+impl<'a> DeviceOptions<'a> {
+    /// The same, pinned to `cores`.
+    #[must_use]
+    pub fn pinned(self, cores: Option<&'a [usize]>) -> Self {
+        Self { cores, ..self }
+    }
+}
+
+/// Why a device can't be opened; each has reasons of its own.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct DeviceError(Box<dyn std::error::Error + Send + Sync>);
+
+impl DeviceError {
+    /// For the device's own reason.
+    pub fn new(reason: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self(Box::new(reason))
+    }
+}
