@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, ensure};
 use lockstep_backend_cpu::Isa;
-use lockstep_backend_cpu::limits::{Arithmetic, Measured, Meter};
+use lockstep_backend_cpu::roofline::{Arithmetic, Measured, Meter};
 use serde_json::{Value, json};
 
 use crate::machine;

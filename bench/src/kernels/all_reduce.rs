@@ -5,7 +5,7 @@ use std::thread;
 
 use anyhow::Context as _;
 use lockstep_backend::{Backend, Linear, MatrixRole, RmsNorm};
-use lockstep_backend_cpu::limits::Clock;
+use lockstep_backend_cpu::roofline::Clock;
 use lockstep_backend_cpu::{CpuBackend, CpuMatrix, CpuVector};
 use lockstep_collective::{Options, SharedMemory, local_group_with};
 use serde_json::json;

@@ -1,6 +1,6 @@
 //! One measured kernel, and the table of all.
 
-use lockstep_backend_cpu::limits::Arithmetic;
+use lockstep_backend_cpu::roofline::Arithmetic;
 use serde_json::{Value, json};
 
 use super::setup::Times;

@@ -1,6 +1,6 @@
 //! From a row of logits to a token, on one thread as rank 0 does it.
 
-use lockstep_backend_cpu::limits::Clock;
+use lockstep_backend_cpu::roofline::Clock;
 use lockstep_sampling::{Request, Sampler, TokenHistory};
 use lockstep_types::sampling::SamplingParams;
 

@@ -1,12 +1,11 @@
 //! What all measurements share: threads, clock, repetitions, formats.
 
 use clap::ValueEnum;
-use lockstep_backend::{Backend, BackendError, DType, HostBlock, HostMatrix, KvDType, MatrixRole};
-use lockstep_backend_cpu::limits::{Arithmetic, Clock};
-use lockstep_backend_cpu::{
-    Compute, CpuBackend, CpuError, CpuMatrix, CpuOptions, Isa, WeightFormat,
-};
+use lockstep_backend::{Backend, BackendError, CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
+use lockstep_backend_cpu::roofline::{Arithmetic, Clock};
+use lockstep_backend_cpu::{CpuBackend, CpuError, CpuMatrix, CpuOptions, Isa};
 use lockstep_collective::{Collective, Single};
+use lockstep_types::{Dtype, KvCacheDtype, Quantization};
 
 use super::shape::Matrix;
 
@@ -57,12 +56,12 @@ impl Weights {
         }
     }
 
-    fn options(self) -> (Compute, WeightFormat) {
+    fn options(self) -> (Dtype, Quantization) {
         match self {
-            Self::Bf16 => (Compute::Bf16, WeightFormat::Native),
-            Self::F32 => (Compute::F32, WeightFormat::Native),
-            Self::Int8 => (Compute::Bf16, WeightFormat::Int8),
-            Self::Int4 => (Compute::Bf16, WeightFormat::Int4),
+            Self::Bf16 => (Dtype::Bfloat16, Quantization::None),
+            Self::F32 => (Dtype::Float32, Quantization::None),
+            Self::Int8 => (Dtype::Bfloat16, Quantization::Int8),
+            Self::Int4 => (Dtype::Bfloat16, Quantization::Int4),
         }
     }
 }
@@ -76,11 +75,11 @@ impl KvFormat {
         }
     }
 
-    pub fn dtype(self) -> KvDType {
+    pub fn dtype(self) -> KvCacheDtype {
         match self {
-            Self::Bf16 => KvDType::Bf16,
-            Self::F32 => KvDType::F32,
-            Self::Int8 => KvDType::Int8,
+            Self::Bf16 => KvCacheDtype::Bfloat16,
+            Self::F32 => KvCacheDtype::Float32,
+            Self::Int8 => KvCacheDtype::Int8,
         }
     }
 
@@ -152,11 +151,11 @@ impl Setup {
         threads: usize,
         collective: Box<dyn Collective>,
     ) -> Result<CpuBackend, CpuError> {
-        let (dtype, weights) = weights.options();
+        let (dtype, quantization) = weights.options();
         let options = CpuOptions {
             threads,
             dtype,
-            weights,
+            quantization,
             pin: None,
             isa: self.isa,
         };
@@ -196,7 +195,7 @@ pub fn load(
     let bytes: Vec<u8> = (0..len.div_ceil(2)).flat_map(value).collect();
     let host = HostMatrix {
         cols: matrix.cols,
-        dtype: DType::Bf16,
+        dtype: CheckpointDtype::Bf16,
         blocks: vec![HostBlock {
             bytes: &bytes,
             offset: 0,

@@ -7,14 +7,15 @@ use lockstep_backend::{
     RopeTable,
 };
 use lockstep_collective::Collective;
+use lockstep_types::{Dtype, Quantization};
 
 use crate::attention::{Attention, CpuKvCache};
-use crate::gemm::{Element, Packed, describe_quantised, matmul};
+use crate::gemm::{Element, Packed, describe_quantized, matmul};
 use crate::group::Group;
 use crate::isa::Isa;
 use crate::memory::Buffer;
 use crate::norm::AddNorm;
-use crate::options::{Compute, CpuError, CpuOptions, WeightFormat};
+use crate::options::{CpuError, CpuOptions};
 use crate::pack::CpuMatrix;
 use crate::pool::Pool;
 use crate::tensor::{CpuTensor, CpuVector};
@@ -30,7 +31,7 @@ pub struct CpuBackend {
     pool: Pool,
     isa: Isa,
     element: Element,
-    weights: WeightFormat,
+    quantization: Quantization,
     group: Group,
     attention: Attention,
     /// Packed inputs of the current matrix product.
@@ -47,19 +48,19 @@ impl CpuBackend {
         let CpuOptions {
             threads,
             dtype,
-            weights,
+            quantization,
             pin,
             isa: _,
         } = options;
         let element = match dtype {
-            Compute::Bf16 => Element::Bf16,
-            Compute::F32 => Element::F32,
+            Dtype::Bfloat16 => Element::Bf16,
+            Dtype::Float32 => Element::F32,
         };
         Ok(Self {
             pool: Pool::new(threads, pin.as_deref(), collective.is_crowded())?,
             isa,
             element,
-            weights,
+            quantization,
             group: Group::new(collective),
             attention: Attention::new(threads),
             packed: Buffer::empty(),
@@ -70,10 +71,10 @@ impl CpuBackend {
 impl CpuBackend {
     /// What matrices of a role are kept in.
     fn element_of(&self, role: MatrixRole) -> Packed {
-        match (self.weights, role) {
-            (WeightFormat::Native, _) => Packed::Native(self.element),
-            (WeightFormat::Int4, MatrixRole::Projection) => Packed::Int4,
-            (WeightFormat::Int8, _) | (WeightFormat::Int4, MatrixRole::Vocabulary) => Packed::Int8,
+        match (self.quantization, role) {
+            (Quantization::None, _) => Packed::Native(self.element),
+            (Quantization::Int4, MatrixRole::Projection) => Packed::Int4,
+            (Quantization::Int8, _) | (Quantization::Int4, MatrixRole::Vocabulary) => Packed::Int8,
         }
     }
 }
@@ -89,14 +90,14 @@ impl Backend for CpuBackend {
             Element::Bf16 => "bf16",
             Element::F32 => "f32",
         };
-        let (threads, quantised) = (self.pool.threads(), describe_quantised(self.isa));
-        match self.weights {
-            WeightFormat::Native => format!("cpu {}, {dtype}, {threads} threads", self.isa),
-            WeightFormat::Int8 => {
-                format!("cpu {quantised}, {dtype}, int8 weights, {threads} threads")
+        let (threads, quantized) = (self.pool.threads(), describe_quantized(self.isa));
+        match self.quantization {
+            Quantization::None => format!("cpu {}, {dtype}, {threads} threads", self.isa),
+            Quantization::Int8 => {
+                format!("cpu {quantized}, {dtype}, int8 weights, {threads} threads")
             }
-            WeightFormat::Int4 => {
-                format!("cpu {quantised}, {dtype}, int4 weights, {threads} threads")
+            Quantization::Int4 => {
+                format!("cpu {quantized}, {dtype}, int4 weights, {threads} threads")
             }
         }
     }

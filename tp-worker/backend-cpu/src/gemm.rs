@@ -18,7 +18,7 @@ mod avx512_bf16;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod product;
-mod quantised;
+mod quantized;
 mod scalar;
 mod tile;
 mod tiles;
@@ -37,7 +37,7 @@ use crate::pool::Pool;
 
 pub(crate) use ahead::Ahead;
 use product::{PANEL_GROUP, Product};
-pub(crate) use quantised::describe as describe_quantised;
+pub(crate) use quantized::describe as describe_quantized;
 pub(crate) use tile::{PANEL, Tile};
 pub(crate) use tiles::{Element, Input, Packed, Tiles, select};
 
@@ -45,7 +45,7 @@ pub(crate) use tiles::{Element, Input, Packed, Tiles, select};
 const CHUNKS_PER_THREAD: usize = 4;
 /// Up to this many packed words, the caller packs alone.
 const PACK_ALONE: usize = 4_096;
-/// Columns that are packed at a time: whole groups of quantised inputs, and
+/// Columns that are packed at a time: whole groups of quantized inputs, and
 /// whole chunks of [`pack_row`].
 const PACK_COLUMNS: usize = 1_024;
 

@@ -3,9 +3,9 @@
 //! [`CpuBackend`] implements [`lockstep_backend::Backend`] on a set of CPU
 //! cores. Kernels exist for AVX-512 with and without bf16, AVX2, NEON and plain
 //! Rust; one is chosen when the backend is built. Weights may be rounded to 8 or
-//! 4 bits ([`WeightFormat`]). Every output element is
+//! 4 bits. Every output element is
 //! accumulated in one order, so results do not depend on the batch, the
-//! chunking, the page size or the number of threads. [`limits`] measures what
+//! chunking, the page size or the number of threads. [`roofline`] measures what
 //! the same threads can do at most.
 
 mod activation;
@@ -15,7 +15,6 @@ mod exp;
 mod gemm;
 mod group;
 mod isa;
-pub mod limits;
 mod memory;
 mod multiversion;
 mod norm;
@@ -25,7 +24,8 @@ mod pack;
 mod partition;
 mod pool;
 mod prefetch;
-mod quantise;
+mod quantize;
+pub mod roofline;
 mod rope;
 mod rows;
 mod tensor;
@@ -33,6 +33,6 @@ mod tensor;
 pub use attention::CpuKvCache;
 pub use backend::CpuBackend;
 pub use isa::{Isa, UnknownIsa};
-pub use options::{Compute, CpuError, CpuOptions, WeightFormat};
+pub use options::{CpuError, CpuOptions};
 pub use pack::CpuMatrix;
 pub use tensor::{CpuTensor, CpuVector};

@@ -3,9 +3,9 @@
 use crate::gemm::Input;
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
-use crate::quantise::quantise;
+use crate::quantize::quantize;
 
-/// Values converted at once, whole groups of quantised ones.
+/// Values converted at once, whole groups of quantized ones.
 const CHUNK: usize = 256;
 
 /// `x` rounded to the nearest bf16, ties to even; NaN stays NaN.
@@ -78,7 +78,7 @@ pub(crate) fn pack_row(
                 to_rounded(isa, chunk, packed);
                 packed[chunk.len()..].fill(0);
             }
-            Input::Integers => quantise(isa, chunk, packed),
+            Input::Integers => quantize(isa, chunk, packed),
         }
         let slots = out[start + index * input.len(CHUNK) * stride..]
             .iter_mut()

@@ -1,40 +1,19 @@
 //! How a backend is set up.
 
+use lockstep_types::{Dtype, Quantization};
+
 use crate::isa::Isa;
-
-/// What matrix products compute in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Compute {
-    /// Weights and inputs rounded to bf16, sums in f32.
-    Bf16,
-    /// f32 throughout.
-    F32,
-}
-
-/// What weights are kept in. Quantised weights are multiplied with inputs
-/// rounded to 8-bit integers per token and 128 values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WeightFormat {
-    /// What products compute in.
-    Native,
-    /// 8-bit integers with one bf16 scale per output and 128 inputs: 8.125 bits
-    /// a weight.
-    Int8,
-    /// 4-bit integers with a scale per output and 32 inputs, itself a multiple
-    /// by a 5-bit integer of one per 128 inputs: 4.25 bits a weight. Tables of
-    /// the vocabulary bear less rounding and are [`Self::Int8`].
-    Int4,
-}
 
 /// Settings of a [`crate::CpuBackend`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CpuOptions {
     /// Threads, counting the one that calls the backend; at least 1.
     pub threads: usize,
-    /// Arithmetic of matrix products.
-    pub dtype: Compute,
+    /// What matrix products compute in: bf16 weights and inputs with sums in
+    /// f32, or f32 throughout.
+    pub dtype: Dtype,
     /// What weight matrices are rounded to when they are loaded.
-    pub weights: WeightFormat,
+    pub quantization: Quantization,
     /// Cores, one per thread; the thread that builds the backend is pinned to the first.
     pub pin: Option<Vec<usize>>,
     /// Kernels to use instead of the fastest this machine runs.

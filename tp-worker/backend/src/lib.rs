@@ -15,8 +15,8 @@ mod weights;
 pub use batch::{Batch, Row};
 pub use error::BackendError;
 pub use layer::{Linear, RmsNorm};
-pub use shape::{AttentionShape, KvDType, KvShape, RopeTable};
-pub use weights::{DType, HostBlock, HostMatrix, MatrixRole};
+pub use shape::{AttentionShape, KvShape, RopeTable};
+pub use weights::{CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
 
 /// One device holding one shard.
 ///

@@ -1,5 +1,7 @@
 //! Shapes that several operations share.
 
+use lockstep_types::KvCacheDtype;
+
 /// Attention heads of one rank and how `qkv` columns are laid out:
 /// all query heads, then all key heads, then all value heads.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -25,29 +27,6 @@ impl AttentionShape {
     }
 }
 
-/// What a paged cache keeps keys and values in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KvDType {
-    /// 32-bit float.
-    F32,
-    /// bfloat16.
-    Bf16,
-    /// Whole numbers within ±127 times one f32 per token, head and part: the
-    /// largest magnitude over 127.
-    Int8,
-}
-
-impl KvDType {
-    /// Bytes of one token's key or value under one head.
-    pub fn row_bytes(self, head_dim: usize) -> usize {
-        match self {
-            Self::F32 => 4 * head_dim,
-            Self::Bf16 => 2 * head_dim,
-            Self::Int8 => head_dim + 4,
-        }
-    }
-}
-
 /// Size of the paged cache of one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvShape {
@@ -62,7 +41,7 @@ pub struct KvShape {
     /// Tokens per page.
     pub page_size: usize,
     /// Element type.
-    pub dtype: KvDType,
+    pub dtype: KvCacheDtype,
 }
 
 impl KvShape {

@@ -2,7 +2,7 @@
 
 /// Element types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DType {
+pub enum CheckpointDtype {
     /// 32-bit float.
     F32,
     /// bfloat16.
@@ -11,7 +11,7 @@ pub enum DType {
     F16,
 }
 
-impl DType {
+impl CheckpointDtype {
     /// Size of one element.
     pub fn bytes(self) -> usize {
         match self {
@@ -38,7 +38,7 @@ pub struct HostMatrix<'a> {
     /// Columns used.
     pub cols: usize,
     /// Element type of `blocks`.
-    pub dtype: DType,
+    pub dtype: CheckpointDtype,
     /// Row blocks, top to bottom.
     pub blocks: Vec<HostBlock<'a>>,
 }

@@ -1,8 +1,7 @@
 //! The cores of the host.
 
-use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions, Isa, WeightFormat};
+use lockstep_backend_cpu::{CpuBackend, CpuOptions, Isa};
 use lockstep_collective::Collective;
-use lockstep_types::{Dtype, Quantization};
 
 use crate::{Device, DeviceError, DeviceOptions, Finding};
 
@@ -14,15 +13,8 @@ impl Device for CpuBackend {
         let isa = options.kernels.map(str::parse::<Isa>).transpose();
         let options = CpuOptions {
             threads: options.threads,
-            dtype: match options.dtype {
-                Dtype::Bfloat16 => Compute::Bf16,
-                Dtype::Float32 => Compute::F32,
-            },
-            weights: match options.quantization {
-                Quantization::None => WeightFormat::Native,
-                Quantization::Int8 => WeightFormat::Int8,
-                Quantization::Int4 => WeightFormat::Int4,
-            },
+            dtype: options.dtype,
+            quantization: options.quantization,
             pin: options
                 .cores
                 .filter(|cores| !cores.is_empty())
@@ -49,6 +41,7 @@ impl Device for CpuBackend {
 mod tests {
     use lockstep_backend::Backend as _;
     use lockstep_collective::Single;
+    use lockstep_types::{Dtype, Quantization};
 
     use super::*;
 

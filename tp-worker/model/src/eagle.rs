@@ -7,7 +7,8 @@ mod host;
 mod load;
 mod output;
 
-use lockstep_backend::{Backend, KvDType, KvShape};
+use lockstep_backend::{Backend, KvShape};
+use lockstep_types::KvCacheDtype;
 
 use crate::{
     CaptureSpec, ForwardLimits,
@@ -84,7 +85,7 @@ impl<B: Backend> EagleHead<B> {
     }
 
     /// The cache the head needs for `pages` pages.
-    pub fn kv_shape(&self, pages: usize, page_size: usize, dtype: KvDType) -> KvShape {
+    pub fn kv_shape(&self, pages: usize, page_size: usize, dtype: KvCacheDtype) -> KvShape {
         KvShape {
             layers: 1,
             kv_heads: self.geometry.attention.kv_heads,

@@ -80,7 +80,7 @@ impl Shard {
         let local = model.num_heads / size;
         let group = model.num_heads / model.num_kv_heads;
         let heads = rank * local..(rank + 1) * local;
-        let served = gcd(local, group);
+        let served = local / model.kv_heads_per_rank(size);
         Ok(Self {
             rank,
             size,
@@ -110,11 +110,6 @@ fn deal(total: usize, unit: usize, rank: usize, size: usize) -> Range<usize> {
     let (each, more) = (units / size, units % size);
     let start = |rank: usize| (each * rank + more.min(rank)) * unit;
     start(rank).min(total)..start(rank + 1).min(total)
-}
-
-/// Greatest common divisor (Euclid).
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// "1, 2, 4 or 8".

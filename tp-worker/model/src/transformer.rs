@@ -9,8 +9,8 @@ mod parts;
 
 use std::path::PathBuf;
 
-use lockstep_backend::{Backend, KvDType, KvShape};
-use lockstep_types::ModelConfig;
+use lockstep_backend::{Backend, KvShape};
+use lockstep_types::{KvCacheDtype, ModelConfig};
 
 use crate::{
     CollectiveKind, CollectiveStep, ForwardLimits, Schedule, Shard, Tables,
@@ -122,7 +122,7 @@ impl<B: Backend> Transformer<B> {
     }
 
     /// The cache this rank needs for `pages` pages.
-    pub fn kv_shape(&self, pages: usize, page_size: usize, dtype: KvDType) -> KvShape {
+    pub fn kv_shape(&self, pages: usize, page_size: usize, dtype: KvCacheDtype) -> KvShape {
         KvShape {
             layers: self.model.num_layers,
             kv_heads: self.shard.kv_heads.len(),

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use lockstep_backend::{DType, HostMatrix};
+use lockstep_backend::{CheckpointDtype, HostMatrix};
 use safetensors::{Dtype as FileDType, SafeTensors, tensor::TensorInfo};
 
 use crate::ModelError;
@@ -168,9 +168,9 @@ impl Weights {
     fn tensor(&self, name: &str, expected: &[usize]) -> Result<HostTensor<'_>, ModelError> {
         let (entry, bytes) = self.find(name, expected)?;
         let dtype = match entry.dtype {
-            FileDType::BF16 => DType::Bf16,
-            FileDType::F16 => DType::F16,
-            FileDType::F32 => DType::F32,
+            FileDType::BF16 => CheckpointDtype::Bf16,
+            FileDType::F16 => CheckpointDtype::F16,
+            FileDType::F32 => CheckpointDtype::F32,
             other => {
                 return Err(ModelError::UnsupportedDType {
                     file: self.file_of(name),

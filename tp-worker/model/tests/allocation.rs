@@ -10,10 +10,11 @@ use std::{
     cell::Cell,
 };
 
-use lockstep_backend::{Backend, KvDType};
-use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions, WeightFormat};
+use lockstep_backend::Backend;
+use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_collective::Single;
 use lockstep_model::{EagleHead, ForwardLimits, HiddenSource, Transformer};
+use lockstep_types::{Dtype, KvCacheDtype, Quantization};
 use pass::{Pass, fixture};
 
 thread_local! {
@@ -46,7 +47,10 @@ static COUNTING: Counting = Counting;
 fn a_pass_allocates_nothing() {
     let text: Vec<u32> = (0..40).collect();
     let page = |page: usize| page as u32;
-    for (compute, dtype) in [(Compute::F32, KvDType::F32), (Compute::Bf16, KvDType::Bf16)] {
+    for (compute, dtype) in [
+        (Dtype::Float32, KvCacheDtype::Float32),
+        (Dtype::Bfloat16, KvCacheDtype::Bfloat16),
+    ] {
         let model = lockstep_model_folder::load(&fixture("qwen3")).unwrap();
         let mut backend = cpu(compute);
         let limits = ForwardLimits {
@@ -76,11 +80,11 @@ fn a_pass_allocates_nothing() {
     }
 }
 
-fn cpu(dtype: Compute) -> CpuBackend {
+fn cpu(dtype: Dtype) -> CpuBackend {
     let options = CpuOptions {
         threads: 1,
         dtype,
-        weights: WeightFormat::Native,
+        quantization: Quantization::None,
         pin: None,
         isa: None,
     };
@@ -100,7 +104,7 @@ fn drafting_allocates_nothing() {
         lockstep_model_folder::draft::eagle3(&models.join("lockstep-demo-7m-eagle3"), &target)
             .unwrap();
     for draft in [eagle, eagle3] {
-        let mut backend = cpu(Compute::Bf16);
+        let mut backend = cpu(Dtype::Bfloat16);
         let limits = ForwardLimits {
             max_tokens: 8,
             positions: 16,
@@ -111,10 +115,10 @@ fn drafting_allocates_nothing() {
         let mut head = EagleHead::load(&mut backend, &draft, &target, 2, limits, silent).unwrap();
         model.set_capture(&mut backend, head.capture()).unwrap();
         let mut cache = backend
-            .kv_cache(&model.kv_shape(2, 8, KvDType::Bf16))
+            .kv_cache(&model.kv_shape(2, 8, KvCacheDtype::Bfloat16))
             .unwrap();
         let mut drafts = backend
-            .kv_cache(&head.kv_shape(2, 8, KvDType::Bf16))
+            .kv_cache(&head.kv_shape(2, 8, KvCacheDtype::Bfloat16))
             .unwrap();
         let pass = |range| {
             let mut pass = Pass::default();

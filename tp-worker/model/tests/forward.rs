@@ -7,10 +7,10 @@ mod naive;
 #[path = "support/pass.rs"]
 mod pass;
 
-use lockstep_backend::{Backend, KvDType};
+use lockstep_backend::Backend;
 use lockstep_collective::Single;
 use lockstep_model::{CollectiveKind, ForwardLimits, LogitBlock, ModelError, Transformer};
-use lockstep_types::ModelConfig;
+use lockstep_types::{KvCacheDtype, ModelConfig};
 use naive::{Cache, Naive};
 use pass::{Pass, fixture};
 
@@ -30,7 +30,7 @@ fn load(logit_block_rows: usize) -> Loaded {
     };
     let transformer = Transformer::load(&mut backend, &model, limits, &mut |_| {}).unwrap();
     let cache = backend
-        .kv_cache(&transformer.kv_shape(4, 8, KvDType::F32))
+        .kv_cache(&transformer.kv_shape(4, 8, KvCacheDtype::Float32))
         .unwrap();
     Loaded {
         backend,

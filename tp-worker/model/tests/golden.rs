@@ -12,9 +12,8 @@ mod pass;
 use std::{fs, sync::Arc};
 
 use driver::{Factory, Feed, logits};
-use lockstep_backend::KvDType;
-use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions, WeightFormat};
-use lockstep_types::ModelConfig;
+use lockstep_backend_cpu::{CpuBackend, CpuOptions};
+use lockstep_types::{Dtype, KvCacheDtype, ModelConfig, Quantization};
 use naive::Naive;
 use pass::fixture;
 
@@ -80,16 +79,16 @@ fn cases() -> impl Iterator<Item = (&'static str, Case)> {
     })
 }
 
-fn cpu(dtype: Compute) -> Factory<CpuBackend> {
-    quantised(dtype, WeightFormat::Native)
+fn cpu(dtype: Dtype) -> Factory<CpuBackend> {
+    quantized(dtype, Quantization::None)
 }
 
-fn quantised(dtype: Compute, weights: WeightFormat) -> Factory<CpuBackend> {
+fn quantized(dtype: Dtype, quantization: Quantization) -> Factory<CpuBackend> {
     Arc::new(move |collective| {
         let options = CpuOptions {
             threads: 1,
             dtype,
-            weights,
+            quantization,
             pin: None,
             isa: None,
         };
@@ -179,7 +178,7 @@ fn naive_backend_in_float32() {
         for tp_size in [1, 2] {
             let feed = Feed {
                 tp_size,
-                ..Feed::plain(KvDType::F32)
+                ..Feed::plain(KvCacheDtype::Float32)
             };
             let found = logits(&case.model, &naive(), feed, &texts);
             check(name, &case.golden, &found, F32_TOLERANCE, F32_CLEAR_GAP);
@@ -194,9 +193,9 @@ fn cpu_backend_in_float32() {
         for tp_size in [1, 2, 4] {
             let feed = Feed {
                 tp_size,
-                ..Feed::plain(KvDType::F32)
+                ..Feed::plain(KvCacheDtype::Float32)
             };
-            let found = logits(&case.model, &cpu(Compute::F32), feed, &texts);
+            let found = logits(&case.model, &cpu(Dtype::Float32), feed, &texts);
             check(name, &case.golden, &found, F32_TOLERANCE, F32_CLEAR_GAP);
         }
     }
@@ -212,9 +211,9 @@ fn cpu_backend_in_bfloat16() {
         for tp_size in [1, 2, 4] {
             let feed = Feed {
                 tp_size,
-                ..Feed::plain(KvDType::Bf16)
+                ..Feed::plain(KvCacheDtype::Bfloat16)
             };
-            let found = logits(&case.model, &cpu(Compute::Bf16), feed, &texts);
+            let found = logits(&case.model, &cpu(Dtype::Bfloat16), feed, &texts);
             check(name, &case.golden, &found, reference, 2.0 * reference);
         }
         for prompt in &case.golden.prompts {
@@ -240,16 +239,16 @@ fn relative_error(found: &[f32], exact: &[f32]) -> f64 {
 /// Rounding weights moves logits by a few hundredths of their spread with 8 bits
 /// and some tenths with 4, however many ranks share the model.
 #[test]
-fn quantised_weights_stay_near_the_reference() {
-    for (format, limit) in [(WeightFormat::Int8, 0.05), (WeightFormat::Int4, 0.4)] {
+fn quantized_weights_stay_near_the_reference() {
+    for (format, limit) in [(Quantization::Int8, 0.05), (Quantization::Int4, 0.4)] {
         for (name, case) in cases() {
             let texts = texts(&case.golden);
             for tp_size in [1, 2] {
                 let feed = Feed {
                     tp_size,
-                    ..Feed::plain(KvDType::Bf16)
+                    ..Feed::plain(KvCacheDtype::Bfloat16)
                 };
-                let factory = quantised(Compute::Bf16, format);
+                let factory = quantized(Dtype::Bfloat16, format);
                 let found = logits(&case.model, &factory, feed, &texts);
                 for (prompt, logits) in case.golden.prompts.iter().zip(&found) {
                     let last = &logits[prompt.ids.len() - 1];
@@ -267,12 +266,12 @@ fn chunked_and_batched_runs_are_bit_identical() {
     for (name, case) in cases() {
         let texts = texts(&case.golden);
         for (dtype, compute, weights) in [
-            (KvDType::F32, Compute::F32, WeightFormat::Native),
-            (KvDType::Bf16, Compute::Bf16, WeightFormat::Native),
-            (KvDType::Int8, Compute::Bf16, WeightFormat::Int8),
-            (KvDType::Bf16, Compute::Bf16, WeightFormat::Int4),
+            (KvCacheDtype::Float32, Dtype::Float32, Quantization::None),
+            (KvCacheDtype::Bfloat16, Dtype::Bfloat16, Quantization::None),
+            (KvCacheDtype::Int8, Dtype::Bfloat16, Quantization::Int8),
+            (KvCacheDtype::Bfloat16, Dtype::Bfloat16, Quantization::Int4),
         ] {
-            let (whole, factory) = (Feed::plain(dtype), quantised(compute, weights));
+            let (whole, factory) = (Feed::plain(dtype), quantized(compute, weights));
             let expected = logits(&case.model, &factory, whole, &texts);
             for (page_size, chunk, together) in [(1, 7, true), (16, 50, false), (64, 1, true)] {
                 let feed = Feed {

@@ -4,11 +4,11 @@
 
 use std::{fs, os::unix::fs::FileExt, path::Path};
 
-use lockstep_backend::{Backend, KvDType};
-use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions, WeightFormat};
+use lockstep_backend::Backend;
+use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_collective::local_group;
 use lockstep_model::{ForwardLimits, LoadPhase, LogitBlock, Transformer, WeightOrigin};
-use lockstep_types::ModelConfig;
+use lockstep_types::{Dtype, KvCacheDtype, ModelConfig, Quantization};
 
 mod support {
     pub mod pass;
@@ -54,8 +54,8 @@ fn load_watched(
     let collective = local_group(size).into_iter().nth(rank).unwrap();
     let options = CpuOptions {
         threads: 2,
-        dtype: Compute::Bf16,
-        weights: WeightFormat::Native,
+        dtype: Dtype::Bfloat16,
+        quantization: Quantization::None,
         pin: None,
         isa: None,
     };
@@ -76,7 +76,7 @@ fn load_watched(
     phases.dedup();
     let mut logits = Vec::new();
     if size == 1 {
-        let shape = transformer.kv_shape(4, 8, KvDType::Bf16);
+        let shape = transformer.kv_shape(4, 8, KvCacheDtype::Bfloat16);
         let mut kv = backend.kv_cache(&shape).unwrap();
         let mut pass = Pass::default();
         pass.push(&[1, 2, 3, 4, 5], 0..5, 8, |page| page as u32);

@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use lockstep_backend::{Backend, KvDType};
+use lockstep_backend::Backend;
 use lockstep_model::{ForwardLimits, LoadProgress};
 use lockstep_types::{
-    Algorithm, Algorithms, DraftModel, ModelConfig, SpeculationConfig, Verification,
+    Algorithm, Algorithms, DraftModel, KvCacheDtype, ModelConfig, SpeculationConfig, Verification,
 };
 
 use crate::{DraftError, Drafter, choose::Chooser};
@@ -27,7 +27,7 @@ pub struct Build<'a, B: Backend> {
     /// Tokens of a page.
     pub page_size: usize,
     /// Type of keys and values.
-    pub kv_dtype: KvDType,
+    pub kv_dtype: KvCacheDtype,
     /// Called while weights load.
     pub progress: &'a mut dyn FnMut(LoadProgress),
 }

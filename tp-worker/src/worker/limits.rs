@@ -1,6 +1,5 @@
 //! Sizes a worker is set up for, from the configuration.
 
-use lockstep_backend::KvDType;
 use lockstep_model::ForwardLimits;
 use lockstep_types::{EngineConfig, KvCacheDtype};
 
@@ -24,7 +23,7 @@ pub struct WorkerLimits {
     /// Token ids.
     pub vocab: usize,
     /// Type of cached keys and values.
-    pub kv_dtype: KvDType,
+    pub kv_dtype: KvCacheDtype,
     /// Tokens that one step commits for one request at the most.
     pub max_commit: usize,
 }
@@ -51,11 +50,7 @@ impl WorkerLimits {
             pages: config.kv.num_pages,
             page_size: config.kv.page_size,
             vocab: config.model.vocab_size,
-            kv_dtype: match config.kv.dtype {
-                KvCacheDtype::Bfloat16 => KvDType::Bf16,
-                KvCacheDtype::Float32 => KvDType::F32,
-                KvCacheDtype::Int8 => KvDType::Int8,
-            },
+            kv_dtype: config.kv.dtype,
         }
     }
 

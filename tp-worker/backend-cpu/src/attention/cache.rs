@@ -5,7 +5,8 @@
 //! token still reads whole rows. An int8 cache keeps its scales apart, in the
 //! same order, so that rows of codes stay aligned.
 
-use lockstep_backend::{AttentionShape, BackendError, KvDType, KvShape};
+use lockstep_backend::{AttentionShape, BackendError, KvShape};
+use lockstep_types::KvCacheDtype;
 
 use super::cells::Plane;
 use super::quantize::quantize;
@@ -39,8 +40,8 @@ impl CpuKvCache {
     pub(crate) fn new(shape: &KvShape) -> Result<Self, BackendError> {
         const WHAT: &str = "the KV cache";
         let step = match shape.dtype {
-            KvDType::Int8 => 4,
-            KvDType::Bf16 | KvDType::F32 => 2,
+            KvCacheDtype::Int8 => 4,
+            KvCacheDtype::Bfloat16 | KvCacheDtype::Float32 => 2,
         };
         let fits = shape.head_dim.is_multiple_of(step) && shape.head_dim <= MAX_HEAD_DIM;
         if !fits || shape.page_size == 0 {
@@ -61,9 +62,9 @@ impl CpuKvCache {
             bytes: usize::MAX,
         })?;
         let data = match shape.dtype {
-            KvDType::Bf16 => Data::Bf16(Buffer::zeroed(elements, WHAT)?),
-            KvDType::F32 => Data::F32(Buffer::zeroed(elements, WHAT)?),
-            KvDType::Int8 => {
+            KvCacheDtype::Bfloat16 => Data::Bf16(Buffer::zeroed(elements, WHAT)?),
+            KvCacheDtype::Float32 => Data::F32(Buffer::zeroed(elements, WHAT)?),
+            KvCacheDtype::Int8 => {
                 Data::Int8(Buffer::zeroed(elements, WHAT)?, Buffer::zeroed(rows, WHAT)?)
             }
         };

@@ -11,7 +11,7 @@ const TINY: f32 = 1e-30;
 const ROUND: f32 = 12_582_912.0;
 
 multiversion! {
-    /// Quantises a row; `value ≈ code · scale` within half a scale. The scale of
+    /// Quantizes a row; `value ≈ code · scale` within half a scale. The scale of
     /// a row that is not finite is not finite either, so that the row stays
     /// recognisably broken.
     ///

@@ -18,7 +18,7 @@ use crate::partition::Shared;
 
 /// Words of a panel that a single block of rows passes at once: a quarter of a
 /// mebibyte with the slice asked for, far below any second-level cache. Several
-/// blocks pass so much of a panel of quantised weights: their products take so
+/// blocks pass so much of a panel of quantized weights: their products take so
 /// few instructions that sums spend more time in being cut than weights in
 /// coming from the second-level cache.
 pub(super) const LONG_SLICE: usize = 32_768;
@@ -34,7 +34,7 @@ const WIDEN_INT4_BLOCKS: usize = 3;
 pub(super) const PANEL_GROUP: usize = 4;
 /// Rows whose steps stay in the second-level cache.
 const ROWS_GROUP: usize = 240;
-/// Rows that pass over a slice of quantised weights, whose steps are a quarter
+/// Rows that pass over a slice of quantized weights, whose steps are a quarter
 /// as long: a usual chunk of a prompt reads weights from memory once.
 const LONG_ROWS_GROUP: usize = 528;
 /// Blocks among which asking for the next slice is divided.

@@ -2,7 +2,7 @@
 
 use super::tile::{PANEL, TileFn};
 use crate::isa::Isa;
-use crate::quantise::{GROUP, ROW_WORDS};
+use crate::quantize::{GROUP, ROW_WORDS};
 
 /// What a step of a weight panel holds for each of its columns. Products cut a
 /// row of weights at whole steps.
@@ -55,8 +55,8 @@ impl Packed {
     pub(crate) fn step_words(self) -> usize {
         match self {
             Self::Native(element) => element.step_words(),
-            Self::Int8 => super::quantised::INT8_WORDS,
-            Self::Int4 => super::quantised::INT4_WORDS,
+            Self::Int8 => super::quantized::INT8_WORDS,
+            Self::Int4 => super::quantized::INT4_WORDS,
         }
     }
 
@@ -64,8 +64,8 @@ impl Packed {
     pub(crate) fn tiles(self, isa: Isa) -> &'static Tiles {
         match self {
             Self::Native(element) => select(isa, element),
-            Self::Int8 => super::quantised::int8(isa),
-            Self::Int4 => super::quantised::int4(isa),
+            Self::Int8 => super::quantized::int8(isa),
+            Self::Int4 => super::quantized::int4(isa),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! that would widen them again and again.
 
 use super::product::LONG_SLICE;
-use super::quantised;
+use super::quantized;
 use super::tile::PANEL;
 use super::tiles::{Packed, Tiles};
 use crate::isa::Isa;
@@ -37,7 +37,7 @@ impl Widened {
         let values = &mut self.values.0;
         let len = if element == Packed::Int4 {
             let len = narrow.len() / Packed::Int4.step_words() * Packed::Int8.step_words();
-            quantised::widen(isa, narrow, &mut values[..len]);
+            quantized::widen(isa, narrow, &mut values[..len]);
             len
         } else {
             let len = 2 * narrow.len();

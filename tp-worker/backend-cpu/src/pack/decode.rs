@@ -1,23 +1,23 @@
 //! Checkpoint values as f32.
 
-use lockstep_backend::DType;
+use lockstep_backend::CheckpointDtype;
 
 use crate::number::bf16_value;
 
 /// Little-endian values of any type as f32, which holds them all exactly.
-pub(super) fn decode(dtype: DType, bytes: &[u8], values: &mut [f32]) {
+pub(super) fn decode(dtype: CheckpointDtype, bytes: &[u8], values: &mut [f32]) {
     match dtype {
-        DType::F32 => {
+        CheckpointDtype::F32 => {
             for (value, bytes) in values.iter_mut().zip(bytes.as_chunks::<4>().0) {
                 *value = f32::from_le_bytes(*bytes);
             }
         }
-        DType::Bf16 => {
+        CheckpointDtype::Bf16 => {
             for (value, bytes) in values.iter_mut().zip(bytes.as_chunks::<2>().0) {
                 *value = bf16_value(u16::from_le_bytes(*bytes));
             }
         }
-        DType::F16 => {
+        CheckpointDtype::F16 => {
             for (value, bytes) in values.iter_mut().zip(bytes.as_chunks::<2>().0) {
                 *value = half::f16::from_le_bytes(*bytes).to_f32();
             }

@@ -1,4 +1,4 @@
-//! Panels of 4-bit weights, laid out as `gemm/quantised/int4.rs` reads them.
+//! Panels of 4-bit weights, laid out as `gemm/quantized/int4.rs` reads them.
 
 use lockstep_backend::HostMatrix;
 
@@ -6,7 +6,7 @@ use super::step::{Group, for_groups};
 use crate::gemm::{PANEL, Packed};
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
-use crate::quantise::{GROUP, GROUP_WORDS, ROUND, SMALLEST, magnitude};
+use crate::quantize::{GROUP, GROUP_WORDS, ROUND, SMALLEST, magnitude};
 
 /// Words of a step's weights; its scales follow.
 const WEIGHTS: usize = GROUP_WORDS / 2 * PANEL;
@@ -29,7 +29,7 @@ type Columns = [f32; PANEL];
 pub(super) fn pack_panel(isa: Isa, matrix: &HostMatrix<'_>, panel: usize, out: &mut [u32]) {
     let step_words = Packed::Int4.step_words();
     for_groups(matrix, panel, step_words, out, |group, out| {
-        quantise(isa, group, out);
+        quantize(isa, group, out);
     });
 }
 
@@ -187,7 +187,7 @@ multiversion! {
     /// multiplier, both chosen for the least squared error among a few. A column
     /// with an infinity, a NaN or a magnitude above 2⁶⁰ gets a NaN scale, one
     /// below 2⁻¹⁰⁰ is zero.
-    fn quantise(group: &Group, out: &mut [u32]) {
+    fn quantize(group: &Group, out: &mut [u32]) {
         let codes = best_codes(group);
         let (weights, scales) = out.split_at_mut(WEIGHTS);
         scales.copy_from_slice(&codes);

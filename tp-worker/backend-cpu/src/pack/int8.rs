@@ -1,4 +1,4 @@
-//! Panels of 8-bit weights, laid out as `gemm/quantised/int8.rs` reads them.
+//! Panels of 8-bit weights, laid out as `gemm/quantized/int8.rs` reads them.
 
 use lockstep_backend::HostMatrix;
 
@@ -7,7 +7,7 @@ use crate::gemm::{PANEL, Packed};
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
 use crate::number::{bf16_bits, bf16_value};
-use crate::quantise::{GROUP, GROUP_WORDS, ROUND, SMALLEST, magnitude};
+use crate::quantize::{GROUP, GROUP_WORDS, ROUND, SMALLEST, magnitude};
 
 /// Words of a step's weights; its scales follow.
 const WEIGHTS: usize = GROUP_WORDS * PANEL;
@@ -16,7 +16,7 @@ const WEIGHTS: usize = GROUP_WORDS * PANEL;
 pub(super) fn pack_panel(isa: Isa, matrix: &HostMatrix<'_>, panel: usize, out: &mut [u32]) {
     let step_words = Packed::Int8.step_words();
     for_groups(matrix, panel, step_words, out, |group, out| {
-        quantise(isa, group, out);
+        quantize(isa, group, out);
     });
 }
 
@@ -37,7 +37,7 @@ multiversion! {
     /// The scale of a column is its largest magnitude over 127, rounded to
     /// bf16; integers are the nearest to `weight / scale`, ties to even. A
     /// column with an infinity or a NaN gets a NaN scale, one below 2⁻¹⁰⁰ is zero.
-    fn quantise(group: &Group, out: &mut [u32]) {
+    fn quantize(group: &Group, out: &mut [u32]) {
         let mut largest = [0u32; PANEL];
         for columns in group {
             for lane in 0..PANEL {

@@ -1,6 +1,6 @@
 //! Panels of f32 and bf16: a step is one f32 or two consecutive bf16 of a column.
 
-use lockstep_backend::{DType, HostMatrix};
+use lockstep_backend::{CheckpointDtype, HostMatrix};
 
 use super::decode::decode;
 use crate::gemm::{Element, Input, PANEL};
@@ -29,7 +29,9 @@ pub(super) fn pack_panel(
     for (lane, source) in sources.iter_mut().enumerate() {
         *source = matrix.row(panel * PANEL + lane).unwrap_or(&[]);
     }
-    if let (Element::F32, DType::F32) | (Element::Bf16, DType::Bf16) = (element, matrix.dtype) {
+    if let (Element::F32, CheckpointDtype::F32) | (Element::Bf16, CheckpointDtype::Bf16) =
+        (element, matrix.dtype)
+    {
         return transpose(isa, &sources, out);
     }
     let mut values = [0.0; CHUNK];

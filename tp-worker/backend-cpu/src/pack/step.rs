@@ -4,19 +4,19 @@ use lockstep_backend::HostMatrix;
 
 use super::decode::decode;
 use crate::gemm::PANEL;
-use crate::quantise::GROUP;
+use crate::quantize::GROUP;
 
 /// A group of inputs of every column of a panel: `[input][column]`.
 pub(super) type Group = [[f32; PANEL]; GROUP];
 
-/// Calls `quantise(group, out)` for every step of panel `panel` of `matrix`
+/// Calls `quantize(group, out)` for every step of panel `panel` of `matrix`
 /// with its part of `out`; inputs and columns past the matrix's are zero.
 pub(super) fn for_groups(
     matrix: &HostMatrix<'_>,
     panel: usize,
     step_words: usize,
     out: &mut [u32],
-    quantise: impl Fn(&Group, &mut [u32]),
+    quantize: impl Fn(&Group, &mut [u32]),
 ) {
     let width = matrix.dtype.bytes();
     let mut group: Group = [[0.0; PANEL]; GROUP];
@@ -35,6 +35,6 @@ pub(super) fn for_groups(
                 columns[lane] = *value;
             }
         }
-        quantise(&group, out);
+        quantize(&group, out);
     }
 }

@@ -3,16 +3,17 @@
 mod trees;
 mod world;
 
-use lockstep_backend::{Backend, KvDType, KvShape};
-use lockstep_backend_cpu::{Compute, Isa};
+use lockstep_backend::{Backend, KvShape};
+use lockstep_backend_cpu::Isa;
+use lockstep_types::{Dtype, KvCacheDtype};
 use proptest::prelude::*;
 
 use crate::machine::{backend, bits, variants};
 use world::{Run, World, one_by_one, ragged, whole};
 
-fn check(world: &World, outputs: &[Vec<f32>], dtype: Compute, kv_dtype: KvDType, what: &str) {
+fn check(world: &World, outputs: &[Vec<f32>], dtype: Dtype, kv_dtype: KvCacheDtype, what: &str) {
     // Weights are rounded to bf16 before the weighted sum.
-    let limit = if dtype == Compute::Bf16 { 2e-2 } else { 2e-5 };
+    let limit = if dtype == Dtype::Bfloat16 { 2e-2 } else { 2e-5 };
     for (request, output) in outputs.iter().enumerate() {
         let reference = world.reference(request, dtype, kv_dtype);
         assert_eq!(reference.len(), output.len());
@@ -26,16 +27,16 @@ fn check(world: &World, outputs: &[Vec<f32>], dtype: Compute, kv_dtype: KvDType,
     }
 }
 
-fn kv_dtype(dtype: Compute) -> KvDType {
+fn kv_dtype(dtype: Dtype) -> KvCacheDtype {
     match dtype {
-        Compute::Bf16 => KvDType::Bf16,
-        Compute::F32 => KvDType::F32,
+        Dtype::Bfloat16 => KvCacheDtype::Bfloat16,
+        Dtype::Float32 => KvCacheDtype::Float32,
     }
 }
 
 /// The cache types that suit an arithmetic: its own and, where heads allow, int8.
-fn kv_dtypes(dtype: Compute, head_dim: usize) -> impl Iterator<Item = KvDType> {
-    let int8 = head_dim.is_multiple_of(4).then_some(KvDType::Int8);
+fn kv_dtypes(dtype: Dtype, head_dim: usize) -> impl Iterator<Item = KvCacheDtype> {
+    let int8 = head_dim.is_multiple_of(4).then_some(KvCacheDtype::Int8);
     std::iter::once(kv_dtype(dtype)).chain(int8)
 }
 
@@ -75,14 +76,17 @@ fn a_bf16_cache_serves_f32_arithmetic_and_the_reverse() {
         *x = half::bf16::from_f32(*x).to_f32();
     }
     for isa in Isa::available() {
-        for (dtype, kv_dtype) in [(Compute::F32, KvDType::Bf16), (Compute::Bf16, KvDType::F32)] {
+        for (dtype, kv_dtype) in [
+            (Dtype::Float32, KvCacheDtype::Bfloat16),
+            (Dtype::Bfloat16, KvCacheDtype::Float32),
+        ] {
             let run = Run {
                 page_size: 16,
                 kv_dtype,
                 seed: 3,
             };
             let outputs = run.outputs(&mut backend(isa, dtype, 1), &world, &whole(&world));
-            check(&world, &outputs, Compute::F32, kv_dtype, "mixed");
+            check(&world, &outputs, Dtype::Float32, kv_dtype, "mixed");
         }
     }
 }
@@ -134,16 +138,16 @@ fn an_int8_cache_is_near_the_exact_result() {
     let world = World::new(4, 2, 64, &[300, 40], 41);
     let run = Run {
         page_size: 16,
-        kv_dtype: KvDType::Int8,
+        kv_dtype: KvCacheDtype::Int8,
         seed: 9,
     };
     let outputs = run.outputs(
-        &mut backend(Isa::detect(), Compute::F32, 1),
+        &mut backend(Isa::detect(), Dtype::Float32, 1),
         &world,
         &whole(&world),
     );
     for (request, output) in outputs.iter().enumerate() {
-        let exact = world.reference(request, Compute::F32, KvDType::F32);
+        let exact = world.reference(request, Dtype::Float32, KvCacheDtype::Float32);
         let errors = output
             .iter()
             .zip(&exact)
@@ -203,12 +207,16 @@ fn instruction_sets_with_the_same_rounding_give_the_same_bits() {
     let exact = [Isa::Avx2, Isa::Avx512, Isa::Neon];
     let here: Vec<Isa> = exact.into_iter().filter(|isa| isa.is_available()).collect();
     for &isa in &here {
-        for kv_dtype in [KvDType::F32, KvDType::Bf16, KvDType::Int8] {
-            let (dtype, kv) = (Compute::F32, kv_dtype);
+        for kv_dtype in [
+            KvCacheDtype::Float32,
+            KvCacheDtype::Bfloat16,
+            KvCacheDtype::Int8,
+        ] {
+            let (dtype, kv) = (Dtype::Float32, kv_dtype);
             assert_eq!(run(isa, dtype, kv), run(here[0], dtype, kv));
         }
-        for kv_dtype in [KvDType::Bf16, KvDType::Int8] {
-            let (dtype, kv) = (Compute::Bf16, kv_dtype);
+        for kv_dtype in [KvCacheDtype::Bfloat16, KvCacheDtype::Int8] {
+            let (dtype, kv) = (Dtype::Bfloat16, kv_dtype);
             assert_eq!(run(isa, dtype, kv), run(Isa::Scalar, dtype, kv));
         }
     }
@@ -216,14 +224,14 @@ fn instruction_sets_with_the_same_rounding_give_the_same_bits() {
 
 #[test]
 fn a_huge_cache_costs_nothing_until_it_is_written() {
-    let mut backend = backend(Isa::detect(), Compute::Bf16, 1);
+    let mut backend = backend(Isa::detect(), Dtype::Bfloat16, 1);
     let shape = KvShape {
         layers: 32,
         kv_heads: 8,
         head_dim: 128,
         pages: 4_000_000,
         page_size: 1,
-        dtype: KvDType::Bf16,
+        dtype: KvCacheDtype::Bfloat16,
     };
     assert!(backend.kv_cache(&shape).is_ok());
     let absurd = KvShape {
@@ -237,7 +245,7 @@ fn a_huge_cache_costs_nothing_until_it_is_written() {
     };
     let uneven = KvShape {
         head_dim: 62,
-        dtype: KvDType::Int8,
+        dtype: KvCacheDtype::Int8,
         ..shape
     };
     let refused = backend.kv_cache(&uneven).err().unwrap().to_string();

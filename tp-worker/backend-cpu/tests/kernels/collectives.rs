@@ -1,16 +1,17 @@
 //! Collectives through the backend, and how one is built.
 
 use lockstep_backend::{Backend, Linear, RmsNorm};
-use lockstep_backend_cpu::{Compute, CpuBackend, CpuError, CpuOptions, Isa, WeightFormat};
+use lockstep_backend_cpu::{CpuBackend, CpuError, CpuOptions, Isa};
 use lockstep_collective::{Collective, Options, Single, local_group, local_group_with};
+use lockstep_types::{Dtype, Quantization};
 
 use crate::machine::{Values, bits, matrix, tensor};
 
 fn options(threads: usize) -> CpuOptions {
     CpuOptions {
         threads,
-        dtype: Compute::F32,
-        weights: WeightFormat::Native,
+        dtype: Dtype::Float32,
+        quantization: Quantization::None,
         pin: None,
         isa: None,
     }

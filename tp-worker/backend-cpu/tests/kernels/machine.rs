@@ -1,16 +1,15 @@
 //! Backends to test, and data for them.
 
-use lockstep_backend::{Backend, DType, HostBlock, HostMatrix, MatrixRole};
-use lockstep_backend_cpu::{
-    Compute, CpuBackend, CpuMatrix, CpuOptions, CpuTensor, Isa, WeightFormat,
-};
+use lockstep_backend::{Backend, CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
+use lockstep_backend_cpu::{CpuBackend, CpuMatrix, CpuOptions, CpuTensor, Isa};
 use lockstep_collective::Single;
+use lockstep_types::{Dtype, Quantization};
 
-pub fn backend(isa: Isa, dtype: Compute, threads: usize) -> CpuBackend {
+pub fn backend(isa: Isa, dtype: Dtype, threads: usize) -> CpuBackend {
     let options = CpuOptions {
         threads,
         dtype,
-        weights: WeightFormat::Native,
+        quantization: Quantization::None,
         pin: None,
         isa: Some(isa),
     };
@@ -18,11 +17,11 @@ pub fn backend(isa: Isa, dtype: Compute, threads: usize) -> CpuBackend {
 }
 
 /// A backend that rounds its weights.
-pub fn quantised(isa: Isa, weights: WeightFormat, threads: usize) -> CpuBackend {
+pub fn quantized(isa: Isa, quantization: Quantization, threads: usize) -> CpuBackend {
     let options = CpuOptions {
         threads,
-        dtype: Compute::Bf16,
-        weights,
+        dtype: Dtype::Bfloat16,
+        quantization,
         pin: None,
         isa: Some(isa),
     };
@@ -30,8 +29,8 @@ pub fn quantised(isa: Isa, weights: WeightFormat, threads: usize) -> CpuBackend 
 }
 
 /// Every instruction set of this machine in both arithmetics.
-pub fn variants() -> impl Iterator<Item = (Isa, Compute)> {
-    Isa::available().flat_map(|isa| [(isa, Compute::Bf16), (isa, Compute::F32)])
+pub fn variants() -> impl Iterator<Item = (Isa, Dtype)> {
+    Isa::available().flat_map(|isa| [(isa, Dtype::Bfloat16), (isa, Dtype::Float32)])
 }
 
 /// A small generator (Marsaglia's xorshift), so that data depends on a seed alone.
@@ -72,7 +71,7 @@ pub fn matrix(backend: &mut CpuBackend, values: &[f32], cols: usize) -> CpuMatri
     };
     let matrix = HostMatrix {
         cols,
-        dtype: DType::F32,
+        dtype: CheckpointDtype::F32,
         blocks: vec![block],
     };
     backend
@@ -91,9 +90,9 @@ pub fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|x| x.to_bits()).collect()
 }
 
-pub fn rounded(x: f32, dtype: Compute) -> f64 {
+pub fn rounded(x: f32, dtype: Dtype) -> f64 {
     f64::from(match dtype {
-        Compute::F32 => x,
-        Compute::Bf16 => half::bf16::from_f32(x).to_f32(),
+        Dtype::Float32 => x,
+        Dtype::Bfloat16 => half::bf16::from_f32(x).to_f32(),
     })
 }

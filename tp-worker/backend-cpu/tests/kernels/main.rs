@@ -8,5 +8,5 @@ mod collectives;
 mod machine;
 mod matmul;
 mod moves;
-mod quantised;
+mod quantized;
 mod rows;

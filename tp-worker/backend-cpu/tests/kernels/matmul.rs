@@ -1,8 +1,9 @@
 //! Matrix products.
 
 use half::{bf16, f16};
-use lockstep_backend::{Backend, DType, HostBlock, HostMatrix, MatrixRole};
-use lockstep_backend_cpu::{Compute, CpuBackend, Isa};
+use lockstep_backend::{Backend, CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
+use lockstep_backend_cpu::{CpuBackend, Isa};
+use lockstep_types::Dtype;
 use proptest::prelude::*;
 
 use crate::machine::{Values, backend, bits, matrix, rounded, tensor, variants};
@@ -62,7 +63,7 @@ impl Case {
         all
     }
 
-    fn check(&self, out: &[f32], dtype: Compute) {
+    fn check(&self, out: &[f32], dtype: Dtype) {
         for i in 0..self.n {
             for j in 0..self.rows {
                 let (mut sum, mut size) = (0.0f64, 0.0f64);
@@ -120,8 +121,8 @@ fn instruction_sets_with_the_same_rounding_give_the_same_bits() {
         let exact = [Isa::Avx2, Isa::Avx512, Isa::Neon];
         let here: Vec<Isa> = exact.into_iter().filter(|isa| isa.is_available()).collect();
         for &isa in &here {
-            assert_eq!(run(isa, Compute::F32), run(here[0], Compute::F32));
-            assert_eq!(run(isa, Compute::Bf16), run(Isa::Scalar, Compute::Bf16));
+            assert_eq!(run(isa, Dtype::Float32), run(here[0], Dtype::Float32));
+            assert_eq!(run(isa, Dtype::Bfloat16), run(Isa::Scalar, Dtype::Bfloat16));
         }
     }
 }
@@ -158,7 +159,7 @@ fn a_row_does_not_depend_on_a_large_batch() {
 
 #[test]
 fn no_rows_are_fine() {
-    let mut backend = backend(Isa::detect(), Compute::Bf16, 2);
+    let mut backend = backend(Isa::detect(), Dtype::Bfloat16, 2);
     let case = Case::new(0, 16, 32, true);
     assert!(case.run(&mut backend).is_empty());
 }
@@ -178,15 +179,19 @@ fn weights_load_from_any_type_and_layout() {
         let mut expected = backend.tensor(4, rows).unwrap();
         let loaded = matrix(&mut backend, &plain, cols);
         backend.matmul(&input, &loaded, None, &mut expected);
-        for disk in [DType::F32, DType::Bf16, DType::F16] {
+        for disk in [
+            CheckpointDtype::F32,
+            CheckpointDtype::Bf16,
+            CheckpointDtype::F16,
+        ] {
             let mut bytes = vec![0xffu8];
             for row in 0..rows {
                 for col in 0..cols + pad {
                     let x = value(row, col);
                     match disk {
-                        DType::F32 => bytes.extend(x.to_le_bytes()),
-                        DType::Bf16 => bytes.extend(bf16::from_f32(x).to_le_bytes()),
-                        DType::F16 => bytes.extend(f16::from_f32(x).to_le_bytes()),
+                        CheckpointDtype::F32 => bytes.extend(x.to_le_bytes()),
+                        CheckpointDtype::Bf16 => bytes.extend(bf16::from_f32(x).to_le_bytes()),
+                        CheckpointDtype::F16 => bytes.extend(f16::from_f32(x).to_le_bytes()),
                     }
                 }
             }
@@ -217,7 +222,7 @@ fn weights_load_from_any_type_and_layout() {
 
 #[test]
 fn a_matrix_that_is_cut_off_is_refused() {
-    let mut backend = backend(Isa::detect(), Compute::Bf16, 1);
+    let mut backend = backend(Isa::detect(), Dtype::Bfloat16, 1);
     let block = HostBlock {
         bytes: &[0; 63],
         offset: 0,
@@ -226,7 +231,7 @@ fn a_matrix_that_is_cut_off_is_refused() {
     };
     let host = HostMatrix {
         cols: 8,
-        dtype: DType::Bf16,
+        dtype: CheckpointDtype::Bf16,
         blocks: vec![block],
     };
     let error = backend

@@ -1,7 +1,8 @@
 //! Rows, columns and cache cells that move unchanged.
 
-use lockstep_backend::{AttentionShape, Backend, Batch, KvDType, KvShape, Row};
-use lockstep_backend_cpu::{Compute, CpuBackend, CpuKvCache, Isa};
+use lockstep_backend::{AttentionShape, Backend, Batch, KvShape, Row};
+use lockstep_backend_cpu::{CpuBackend, CpuKvCache, Isa};
+use lockstep_types::{Dtype, KvCacheDtype};
 use proptest::prelude::*;
 
 use crate::machine::{Values, backend, bits, tensor};
@@ -26,7 +27,7 @@ proptest! {
         seed: u64,
     ) {
         let mut values = Values::new(seed);
-        let mut backend = backend(Isa::detect(), Compute::F32, 2);
+        let mut backend = backend(Isa::detect(), Dtype::Float32, 2);
         let (from, to) = (values.floats(n * width), values.floats(targets * width));
         let x = tensor(&mut backend, &from, width);
         let mut out = tensor(&mut backend, &to, width);
@@ -53,7 +54,7 @@ proptest! {
         let (before, width, after) = widths;
         let total = before + width + after;
         let mut values = Values::new(seed);
-        let mut backend = backend(Isa::detect(), Compute::F32, threads);
+        let mut backend = backend(Isa::detect(), Dtype::Float32, threads);
         let (columns, all) = (values.floats(n * width), values.floats(n * total));
         let x = tensor(&mut backend, &columns, width);
         let mut out = tensor(&mut backend, &all, total);
@@ -71,11 +72,11 @@ proptest! {
         cells in 1usize..40,
         moves in 0usize..30,
         page_size in prop::sample::select(vec![1usize, 3, 16, 64]),
-        kv_dtype in prop::sample::select(vec![KvDType::F32, KvDType::Bf16, KvDType::Int8]),
+        kv_dtype in prop::sample::select(vec![KvCacheDtype::Float32, KvCacheDtype::Bfloat16, KvCacheDtype::Int8]),
         seed: u64,
     ) {
         let mut values = Values::new(seed);
-        let mut backend = backend(Isa::detect(), Compute::Bf16, 2);
+        let mut backend = backend(Isa::detect(), Dtype::Bfloat16, 2);
         let tokens = Tokens::new(cells, page_size, kv_dtype, &mut values);
         let mut holds: Vec<usize> = (0..cells).collect();
         let mut moved = tokens.cache(&mut backend, &holds);
@@ -97,13 +98,13 @@ proptest! {
 /// Keys and values of some tokens in every layer, and a query behind them.
 struct Tokens {
     page_size: usize,
-    kv_dtype: KvDType,
+    kv_dtype: KvCacheDtype,
     /// Per layer, `[cells + 1, qkv]`.
     layers: Vec<Vec<f32>>,
 }
 
 impl Tokens {
-    fn new(cells: usize, page_size: usize, kv_dtype: KvDType, values: &mut Values) -> Self {
+    fn new(cells: usize, page_size: usize, kv_dtype: KvCacheDtype, values: &mut Values) -> Self {
         let layer = |_| values.floats((cells + 1) * HEADS.qkv_width());
         Self {
             page_size,

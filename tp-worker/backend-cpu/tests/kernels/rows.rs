@@ -1,7 +1,8 @@
 //! Operations whose rows stand alone: norms, rotation, activation, embedding.
 
 use lockstep_backend::{AttentionShape, Backend, RopeTable};
-use lockstep_backend_cpu::{Compute, CpuBackend, CpuTensor, Isa};
+use lockstep_backend_cpu::{CpuBackend, CpuTensor, Isa};
+use lockstep_types::Dtype;
 use proptest::prelude::*;
 
 use crate::machine::{Values, backend, bits, matrix, rounded, tensor, variants};
@@ -48,7 +49,7 @@ proptest! {
         let weight = values.floats(width);
         let mut first: Option<Vec<u32>> = None;
         for isa in Isa::available() {
-            let mut backend = backend(isa, Compute::F32, 2);
+            let mut backend = backend(isa, Dtype::Float32, 2);
             let weight_vector = backend.load_vector(&weight).unwrap();
             let mut residual = tensor(&mut backend, &x, width);
             let delta_tensor = tensor(&mut backend, &delta, width);
@@ -83,7 +84,7 @@ proptest! {
         let table = table(300, half);
         let mut first: Option<Vec<u32>> = None;
         for isa in Isa::available() {
-            let mut backend = backend(isa, Compute::F32, 2);
+            let mut backend = backend(isa, Dtype::Float32, 2);
             let mut qkv = tensor(&mut backend, &x, width);
             let vector = backend.load_vector(&weight).unwrap();
             backend.head_norm(&mut qkv, &shape, 1..3 * heads, &vector, EPS);
@@ -123,7 +124,7 @@ proptest! {
         let x: Vec<f32> = Values::new(seed).floats(2 * n * width).iter().map(|x| x * 20.0).collect();
         let mut first: Option<Vec<u32>> = None;
         for isa in Isa::available() {
-            let mut backend = backend(isa, Compute::F32, 2);
+            let mut backend = backend(isa, Dtype::Float32, 2);
             let gate_up = tensor(&mut backend, &x, 2 * width);
             let mut out = backend.tensor(n, width).unwrap();
             backend.silu_mul(&gate_up, &mut out);
@@ -142,7 +143,7 @@ proptest! {
 #[test]
 fn extreme_gates_stay_finite() {
     for isa in Isa::available() {
-        let mut backend = backend(isa, Compute::F32, 1);
+        let mut backend = backend(isa, Dtype::Float32, 1);
         let x = [-1e30, -100.0, 0.0, 100.0, 1.0, 1.0, 1.0, 1.0];
         let gate_up = tensor(&mut backend, &x, 8);
         let mut out = backend.tensor(1, 4).unwrap();
@@ -189,7 +190,7 @@ fn gather(backend: &mut CpuBackend, x: &[f32], width: usize, rows: &[u32]) -> Ve
 
 #[test]
 fn gathering_copies_rows() {
-    let mut backend = backend(Isa::detect(), Compute::F32, 3);
+    let mut backend = backend(Isa::detect(), Dtype::Float32, 3);
     let x = Values::new(1).floats(50 * 11);
     let rows: Vec<u32> = (0..5_000).map(|i| i * 13 % 50).collect();
     let out = gather(&mut backend, &x, 11, &rows);

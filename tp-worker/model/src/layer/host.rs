@@ -142,7 +142,7 @@ impl<'a> LayerSource<'a, '_> {
         Ok(fused.map_or_else(
             || HostMatrix {
                 cols: inputs,
-                dtype: lockstep_backend::DType::F32,
+                dtype: lockstep_backend::CheckpointDtype::F32,
                 blocks: Vec::new(),
             },
             |(matrix, _)| matrix,

@@ -5,23 +5,24 @@ use std::{
     thread,
 };
 
-use lockstep_backend::{DType, HostBlock, HostMatrix, MatrixRole};
-use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions, WeightFormat};
+use lockstep_backend::{CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
+use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_collective::Single;
+use lockstep_types::{Dtype, Quantization};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
 
-fn backend(dtype: Compute) -> CpuBackend {
-    backend_of(dtype, WeightFormat::Native)
+fn backend(dtype: Dtype) -> CpuBackend {
+    backend_of(dtype, Quantization::None)
 }
 
-fn backend_of(dtype: Compute, weights: WeightFormat) -> CpuBackend {
+fn backend_of(dtype: Dtype, quantization: Quantization) -> CpuBackend {
     let options = CpuOptions {
         threads: 2,
         dtype,
-        weights,
+        quantization,
         pin: None,
         isa: None,
     };
@@ -54,7 +55,7 @@ fn pack(
     };
     let matrix = HostMatrix {
         cols,
-        dtype: DType::Bf16,
+        dtype: CheckpointDtype::Bf16,
         blocks: vec![block],
     };
     backend
@@ -109,10 +110,10 @@ const SHAPES: [(usize, usize); 4] = [(33, 7), (1_030, 2_100), (1, 1), (64, 128)]
 #[test]
 fn restored_matrices_are_the_packed_ones() {
     for (dtype, weights) in [
-        (Compute::Bf16, WeightFormat::Native),
-        (Compute::F32, WeightFormat::Native),
-        (Compute::Bf16, WeightFormat::Int8),
-        (Compute::Bf16, WeightFormat::Int4),
+        (Dtype::Bfloat16, Quantization::None),
+        (Dtype::Float32, Quantization::None),
+        (Dtype::Bfloat16, Quantization::Int8),
+        (Dtype::Bfloat16, Quantization::Int4),
     ] {
         let (folder, mut backend) = (tempfile::tempdir().unwrap(), backend_of(dtype, weights));
         let cache = cache(&folder);
@@ -131,7 +132,7 @@ fn restored_matrices_are_the_packed_ones() {
 
 #[test]
 fn other_shapes_keys_and_owners_are_not_used() {
-    let (folder, mut backend) = (tempfile::tempdir().unwrap(), backend(Compute::Bf16));
+    let (folder, mut backend) = (tempfile::tempdir().unwrap(), backend(Dtype::Bfloat16));
     let mut cache = cache(&folder);
     write(&cache, &mut backend, 0, &SHAPES[2..]);
     for shapes in [&SHAPES[3..], &SHAPES[1..2], &[(1, 1), (64, 128), (1, 1)]] {
@@ -157,7 +158,7 @@ proptest! {
     #[test]
     fn damage_is_found(place in 0.0..1.0f64, bit in 0..8u32, cut: bool) {
         const SMALL: [(usize, usize); 2] = [(33, 7), (1, 1)];
-        let (folder, mut backend) = (tempfile::tempdir().unwrap(), backend(Compute::Bf16));
+        let (folder, mut backend) = (tempfile::tempdir().unwrap(), backend(Dtype::Bfloat16));
         let cache = cache(&folder);
         write(&cache, &mut backend, 0, &SMALL);
         let file = fs::OpenOptions::new().read(true).write(true).open(cache.path()).unwrap();
@@ -184,7 +185,7 @@ fn writers_at_the_same_time_do_no_harm() {
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                let (cache, mut backend) = (cache(&folder), backend(Compute::Bf16));
+                let (cache, mut backend) = (cache(&folder), backend(Dtype::Bfloat16));
                 start.wait();
                 write(&cache, &mut backend, 0, &SHAPES);
                 assert_eq!(compare(&cache, &mut backend, 0, &SHAPES), Ok(true));
@@ -242,10 +243,10 @@ fn keys_follow_from_everything_that_is_packed() {
     all.dedup();
     assert_eq!(all.len(), 6);
     let mut formats: Vec<_> = [
-        backend(Compute::Bf16),
-        backend(Compute::F32),
-        backend_of(Compute::Bf16, WeightFormat::Int8),
-        backend_of(Compute::Bf16, WeightFormat::Int4),
+        backend(Dtype::Bfloat16),
+        backend(Dtype::Float32),
+        backend_of(Dtype::Bfloat16, Quantization::Int8),
+        backend_of(Dtype::Bfloat16, Quantization::Int4),
     ]
     .iter()
     .filter_map(key::formats)

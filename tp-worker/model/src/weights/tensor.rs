@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use lockstep_backend::{DType, HostBlock, HostMatrix};
+use lockstep_backend::{CheckpointDtype, HostBlock, HostMatrix};
 
 /// One tensor on the host: row-major, little-endian.
 #[derive(Debug, Clone, Copy)]
 pub struct HostTensor<'a> {
     /// Element type.
-    pub dtype: DType,
+    pub dtype: CheckpointDtype,
     /// Rows (1 for a vector).
     pub rows: usize,
     /// Columns.
@@ -65,11 +65,11 @@ impl<'a> HostTensor<'a> {
         let size = self.dtype.bytes();
         let bytes = &self.bytes[range.start * size..range.end * size];
         match self.dtype {
-            DType::F32 => little_endian(bytes).map(f32::from_le_bytes).collect(),
-            DType::Bf16 => little_endian(bytes)
+            CheckpointDtype::F32 => little_endian(bytes).map(f32::from_le_bytes).collect(),
+            CheckpointDtype::Bf16 => little_endian(bytes)
                 .map(|bytes| half::bf16::from_le_bytes(bytes).to_f32())
                 .collect(),
-            DType::F16 => little_endian(bytes)
+            CheckpointDtype::F16 => little_endian(bytes)
                 .map(|bytes| half::f16::from_le_bytes(bytes).to_f32())
                 .collect(),
         }

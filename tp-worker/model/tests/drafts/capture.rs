@@ -2,13 +2,13 @@
 
 use std::{sync::Arc, thread};
 
-use lockstep_backend::{Backend, KvDType};
-use lockstep_backend_cpu::{Compute, CpuBackend, CpuTensor};
+use lockstep_backend::Backend;
+use lockstep_backend_cpu::{CpuBackend, CpuTensor};
 use lockstep_collective::{Single, local_group};
 use lockstep_model::{
     CaptureSpec, CollectiveKind, ForwardLimits, ModelError, Transformer, Weights,
 };
-use lockstep_types::ModelConfig;
+use lockstep_types::{Dtype, KvCacheDtype, ModelConfig};
 
 use crate::{
     naive::Naive,
@@ -50,7 +50,7 @@ impl<B: Backend> Kept<B> {
         };
         let mut model = Transformer::load(&mut backend, model, limits, &mut |_| {}).unwrap();
         model.set_capture(&mut backend, spec).unwrap();
-        let shape = model.kv_shape(3, 4, KvDType::F32);
+        let shape = model.kv_shape(3, 4, KvCacheDtype::Float32);
         let cache = backend.kv_cache(&shape).unwrap();
         Self {
             backend,
@@ -86,7 +86,7 @@ fn qwen3() -> ModelConfig {
     lockstep_model_folder::load(&fixture("qwen3")).unwrap()
 }
 
-fn alone(compute: Compute) -> CpuBackend {
+fn alone(compute: Dtype) -> CpuBackend {
     cpu(compute, Box::new(Single::new()))
 }
 
@@ -108,7 +108,7 @@ fn tensor(backend: &mut CpuBackend, values: &[f32], width: usize) -> CpuTensor {
 #[test]
 fn logits_do_not_depend_on_what_is_kept() {
     let all: Vec<u32> = (0..TOKENS as u32).collect();
-    for compute in [Compute::F32, Compute::Bf16] {
+    for compute in [Dtype::Float32, Dtype::Bfloat16] {
         let mut plain = Kept::new(alone(compute), &qwen3(), spec(&[], false));
         for spec in specs() {
             let width = spec.width(qwen3().hidden_size);
@@ -125,7 +125,7 @@ fn logits_do_not_depend_on_what_is_kept() {
 fn features_are_the_residual_stream() {
     let (model, mut values) = (qwen3(), Vec::new());
     let hidden = model.hidden_size;
-    let mut kept = Kept::new(alone(Compute::F32), &model, spec(&[0, 1, 2], true));
+    let mut kept = Kept::new(alone(Dtype::Float32), &model, spec(&[0, 1, 2], true));
     let logits = kept.run(0..TOKENS, &(0..TOKENS as u32).collect::<Vec<_>>());
     let features = kept.features();
     let state = |place| column(&features, 4 * hidden, hidden, place);
@@ -140,7 +140,7 @@ fn features_are_the_residual_stream() {
     assert!(state(0) == values, "the first layer reads the embedding");
 
     // A model of fewer layers ends, normed, with what the next layer reads.
-    let backend = &mut alone(Compute::F32);
+    let backend = &mut alone(Dtype::Float32);
     let norm = weights
         .vector("model.norm.weight", hidden)
         .unwrap()
@@ -151,7 +151,7 @@ fn features_are_the_residual_stream() {
             num_layers: layers,
             ..model.clone()
         };
-        let mut shallow = Kept::new(alone(Compute::F32), &shallow, spec(&[], true));
+        let mut shallow = Kept::new(alone(Dtype::Float32), &shallow, spec(&[], true));
         shallow.run(0..TOKENS, &[]);
         let input = tensor(backend, &state(layers), hidden);
         let mut normed = backend.tensor(TOKENS, hidden).unwrap();
@@ -169,9 +169,9 @@ fn features_are_the_residual_stream() {
 
 #[test]
 fn chunks_keep_the_bits_of_whole_texts() {
-    let mut whole = Kept::new(alone(Compute::Bf16), &qwen3(), spec(&[1], true));
+    let mut whole = Kept::new(alone(Dtype::Bfloat16), &qwen3(), spec(&[1], true));
     whole.run(0..TOKENS, &[]);
-    let mut parts = Kept::new(alone(Compute::Bf16), &qwen3(), spec(&[1], true));
+    let mut parts = Kept::new(alone(Dtype::Bfloat16), &qwen3(), spec(&[1], true));
     let mut features = Vec::new();
     for (range, wanted) in [(0..3, &[][..]), (3..4, &[0]), (4..4, &[]), (4..10, &[1, 3])] {
         parts.run(range, wanted);
@@ -183,7 +183,7 @@ fn chunks_keep_the_bits_of_whole_texts() {
 /// The residual stream is the same on all ranks, and that of one up to rounding.
 #[test]
 fn ranks_keep_the_same() {
-    let mut single = Kept::new(alone(Compute::F32), &qwen3(), spec(&[1, 2], true));
+    let mut single = Kept::new(alone(Dtype::Float32), &qwen3(), spec(&[1, 2], true));
     single.run(0..TOKENS, &[9]);
     let work = Arc::new(|backend| {
         let mut kept = Kept::new(backend, &qwen3(), spec(&[1, 2], true));
@@ -192,7 +192,7 @@ fn ranks_keep_the_same() {
     });
     let ranks = local_group(2).into_iter().map(|group| {
         let work = work.clone();
-        thread::spawn(move || work(cpu(Compute::F32, Box::new(group))))
+        thread::spawn(move || work(cpu(Dtype::Float32, Box::new(group))))
     });
     let ranks: Vec<_> = ranks.collect();
     let kept: Vec<Vec<f32>> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
@@ -223,7 +223,7 @@ fn collectives_follow_the_schedule() {
 
 #[test]
 fn layers_that_are_not_there_are_refused() {
-    let mut kept = Kept::new(alone(Compute::F32), &qwen3(), spec(&[0], false));
+    let mut kept = Kept::new(alone(Dtype::Float32), &qwen3(), spec(&[0], false));
     let refused = kept
         .model
         .set_capture(&mut kept.backend, spec(&[1, 3], false));

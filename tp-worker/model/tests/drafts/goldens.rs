@@ -3,11 +3,11 @@
 
 use std::{fs, path::PathBuf, sync::Arc, thread};
 
-use lockstep_backend::{Backend, KvDType};
-use lockstep_backend_cpu::{Compute, CpuBackend};
+use lockstep_backend::Backend;
+use lockstep_backend_cpu::CpuBackend;
 use lockstep_collective::local_group;
 use lockstep_model::{ForwardLimits, HiddenSource, ModelError, Transformer};
-use lockstep_types::{DraftModel, ModelConfig};
+use lockstep_types::{DraftModel, Dtype, KvCacheDtype, ModelConfig};
 
 use crate::{
     head::{REQUESTS, Rig, Setup, argmax},
@@ -59,7 +59,7 @@ fn ranks<R: Send + 'static>(
     let work = Arc::new(work);
     let ranks = local_group(size).into_iter().map(|collective| {
         let work = work.clone();
-        thread::spawn(move || work(cpu(Compute::F32, Box::new(collective))))
+        thread::spawn(move || work(cpu(Dtype::Float32, Box::new(collective))))
     });
     let ranks: Vec<_> = ranks.collect();
     let mut results = ranks.into_iter().map(|rank| rank.join().unwrap());
@@ -123,7 +123,7 @@ const fn setup(chunk: usize, page_size: usize) -> Setup {
     Setup {
         page_size,
         chunk,
-        kv_dtype: KvDType::F32,
+        kv_dtype: KvCacheDtype::Float32,
         positions: 256,
     }
 }
@@ -187,7 +187,7 @@ fn the_draft_model_runs_whole_inside_a_group() {
             let mut draft = Transformer::load(backend, &model, limits, &mut |_| {}).unwrap();
             assert_eq!((draft.shard().rank, draft.shard().size), (0, 1));
             let mut cache = backend
-                .kv_cache(&draft.kv_shape(16, 16, KvDType::F32))
+                .kv_cache(&draft.kv_shape(16, 16, KvCacheDtype::Float32))
                 .unwrap();
             let goldens = goldens();
             let texts = goldens.iter().map(|prompt| {

@@ -1,10 +1,10 @@
 //! A verified tree: the accepted path's keys and values move to consecutive
 //! cells, and the text goes on as if it had been a chain.
 
-use lockstep_backend::{Backend, KvDType};
-use lockstep_backend_cpu::Compute;
+use lockstep_backend::Backend;
 use lockstep_collective::Single;
 use lockstep_model::{ForwardLimits, Transformer};
+use lockstep_types::{Dtype, KvCacheDtype};
 
 use crate::{
     naive::Naive,
@@ -27,7 +27,7 @@ struct Run<B: Backend> {
 }
 
 impl<B: Backend> Run<B> {
-    fn new(mut backend: B, page_size: usize, dtype: KvDType) -> Self {
+    fn new(mut backend: B, page_size: usize, dtype: KvCacheDtype) -> Self {
         let model = lockstep_model_folder::load(&fixture("llama")).unwrap();
         let limits = ForwardLimits {
             max_tokens: 16,
@@ -118,18 +118,24 @@ impl<B: Backend> Run<B> {
 fn a_verified_tree_continues_as_the_chain() {
     for page_size in [1, 3, 16] {
         for (compute, dtype) in [
-            (Compute::F32, KvDType::F32),
-            (Compute::Bf16, KvDType::Bf16),
-            (Compute::Bf16, KvDType::Int8),
+            (Dtype::Float32, KvCacheDtype::Float32),
+            (Dtype::Bfloat16, KvCacheDtype::Bfloat16),
+            (Dtype::Bfloat16, KvCacheDtype::Int8),
         ] {
             let new = || Run::new(cpu(compute, Box::new(Single::new())), page_size, dtype);
             assert!(new().as_tree() == new().as_chain(), "{page_size} {dtype:?}");
         }
-        let new = || Run::new(Naive::new(Box::new(Single::new())), page_size, KvDType::F32);
+        let new = || {
+            Run::new(
+                Naive::new(Box::new(Single::new())),
+                page_size,
+                KvCacheDtype::Float32,
+            )
+        };
         let (tree, chain) = (new().as_tree(), new().as_chain());
         assert!(tree == chain);
-        let cpu = cpu(Compute::F32, Box::new(Single::new()));
-        let found = Run::new(cpu, page_size, KvDType::F32).as_tree();
+        let cpu = cpu(Dtype::Float32, Box::new(Single::new()));
+        let found = Run::new(cpu, page_size, KvCacheDtype::Float32).as_tree();
         for (exact, found) in tree.iter().zip(&found) {
             assert!((exact - found).abs() <= 2e-4, "{found} instead of {exact}");
         }

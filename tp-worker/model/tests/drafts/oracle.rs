@@ -1,10 +1,9 @@
 //! Heads of random weights: the CPU backend against plain loops.
 
-use lockstep_backend::{Backend, KvDType};
-use lockstep_backend_cpu::Compute;
+use lockstep_backend::Backend;
 use lockstep_collective::Single;
 use lockstep_model::HiddenSource;
-use lockstep_types::DraftKind;
+use lockstep_types::{DraftKind, Dtype, KvCacheDtype};
 
 use crate::{
     head::{Rig, Setup},
@@ -15,7 +14,7 @@ use crate::{
 const SETUP: Setup = Setup {
     page_size: 4,
     chunk: 5,
-    kv_dtype: KvDType::F32,
+    kv_dtype: KvCacheDtype::Float32,
     positions: 24,
 };
 
@@ -51,7 +50,7 @@ fn drafted<B: Backend>(backend: B, checkpoint: &Checkpoint) -> Vec<f32> {
 
 fn compare(checkpoint: &Checkpoint) -> Vec<f32> {
     let exact = drafted(Naive::new(Box::new(Single::new())), checkpoint);
-    let found = drafted(cpu(Compute::F32, Box::new(Single::new())), checkpoint);
+    let found = drafted(cpu(Dtype::Float32, Box::new(Single::new())), checkpoint);
     assert!(exact.iter().all(|logit| logit.is_finite()));
     for (exact, found) in exact.iter().zip(&found) {
         assert!((exact - found).abs() <= 2e-4, "{found} instead of {exact}");
@@ -123,7 +122,7 @@ fn a_head_tells_what_it_needs() {
     assert_eq!(head.own_tables(), (false, true));
     assert_eq!([0, 1, 49].map(|id| head.target_token(id)), [0, 3, 147]);
     assert_eq!(head.capture().layers, [0, 1, 2]);
-    let shape = head.kv_shape(6, 4, KvDType::Bf16);
+    let shape = head.kv_shape(6, 4, KvCacheDtype::Bfloat16);
     assert_eq!((shape.layers, shape.kv_heads, shape.head_dim), (1, 2, 32));
     assert_eq!((shape.pages, shape.page_size), (6, 4));
     // f32 matrices: fc, q, k, v, o, gate, up, down, head.

@@ -1,9 +1,8 @@
 //! What a head can't do is an error that says so.
 
-use lockstep_backend::KvDType;
 use lockstep_collective::Single;
 use lockstep_model::{EagleHead, ForwardLimits, HiddenSource, ModelError};
-use lockstep_types::DraftKind;
+use lockstep_types::{DraftKind, KvCacheDtype};
 
 use crate::{
     head::{REQUESTS, Rig, Setup},
@@ -99,7 +98,7 @@ fn rig(checkpoint: &Checkpoint) -> (tempfile::TempDir, Rig<Naive>) {
     let setup = Setup {
         page_size: 4,
         chunk: 8,
-        kv_dtype: KvDType::F32,
+        kv_dtype: KvCacheDtype::Float32,
         positions: 16,
     };
     let backend = Naive::new(Box::new(Single::new()));

@@ -2,19 +2,19 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use lockstep_backend_cpu::{Compute, CpuBackend, CpuOptions, WeightFormat};
+use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_collective::Collective;
-use lockstep_types::{DraftKind, DraftModel, ModelConfig};
-use safetensors::{Dtype, serialize, tensor::TensorView};
+use lockstep_types::{DraftKind, DraftModel, Dtype, ModelConfig, Quantization};
+use safetensors::{Dtype as FileDtype, serialize, tensor::TensorView};
 use tempfile::TempDir;
 
 use crate::pass::fixture;
 
-pub fn cpu(dtype: Compute, collective: Box<dyn Collective>) -> CpuBackend {
+pub fn cpu(dtype: Dtype, collective: Box<dyn Collective>) -> CpuBackend {
     let options = CpuOptions {
         threads: 1,
         dtype,
-        weights: WeightFormat::Native,
+        quantization: Quantization::None,
         pin: None,
         isa: None,
     };
@@ -31,7 +31,7 @@ pub struct Checkpoint {
 
 /// One tensor of a file.
 pub struct Stored {
-    pub dtype: Dtype,
+    pub dtype: FileDtype,
     pub shape: Vec<usize>,
     pub bytes: Vec<u8>,
 }
@@ -125,7 +125,7 @@ impl Checkpoint {
         };
         let bytes = (0..count).flat_map(|_| value().to_le_bytes()).collect();
         let stored = Stored {
-            dtype: Dtype::F32,
+            dtype: FileDtype::F32,
             shape: shape.to_vec(),
             bytes,
         };
@@ -134,7 +134,7 @@ impl Checkpoint {
 
     pub fn integers(&mut self, name: &str, values: &[i64]) {
         let stored = Stored {
-            dtype: Dtype::I64,
+            dtype: FileDtype::I64,
             shape: vec![values.len()],
             bytes: values.iter().flat_map(|v| v.to_le_bytes()).collect(),
         };

@@ -1,9 +1,8 @@
 //! Trees of drafts: a path has the bits of the same tokens in a chain.
 
-use lockstep_backend::KvDType;
-use lockstep_backend_cpu::Compute;
 use lockstep_collective::Single;
 use lockstep_model::HiddenSource;
+use lockstep_types::{Dtype, KvCacheDtype};
 use proptest::prelude::*;
 
 use crate::{
@@ -13,7 +12,7 @@ use crate::{
 
 /// Grows a tree level by level, every pass over all of it, as drafters do; and
 /// walks each of its paths as a chain.
-fn agree(checkpoint: &Checkpoint, setup: Setup, compute: Compute, nodes: &[(u32, Option<usize>)]) {
+fn agree(checkpoint: &Checkpoint, setup: Setup, compute: Dtype, nodes: &[(u32, Option<usize>)]) {
     let (_folder, draft) = checkpoint.write();
     let backend = cpu(compute, Box::new(Single::new()));
     let mut rig = Rig::new(backend, &checkpoint.target, &draft, setup);
@@ -71,8 +70,8 @@ proptest! {
         }
         let checkpoint = [Checkpoint::eagle, Checkpoint::eagle3][kind]();
         let (compute, kv_dtype) = match low {
-            true => (Compute::Bf16, KvDType::Bf16),
-            false => (Compute::F32, KvDType::F32),
+            true => (Dtype::Bfloat16, KvCacheDtype::Bfloat16),
+            false => (Dtype::Float32, KvCacheDtype::Float32),
         };
         let setup = Setup { page_size, chunk: 4, kv_dtype, positions: 20 };
         agree(&checkpoint, setup, compute, &nodes);

@@ -2,10 +2,10 @@
 
 use std::{sync::Arc, thread};
 
-use lockstep_backend::{Backend, KvDType};
+use lockstep_backend::Backend;
 use lockstep_collective::{Collective, local_group};
 use lockstep_model::{ForwardLimits, Transformer};
-use lockstep_types::ModelConfig;
+use lockstep_types::{KvCacheDtype, ModelConfig};
 
 use crate::pass::Pass;
 
@@ -21,12 +21,12 @@ pub struct Feed {
     pub chunk: usize,
     /// All texts in the same passes, or one after the other.
     pub together: bool,
-    pub kv_dtype: KvDType,
+    pub kv_dtype: KvCacheDtype,
 }
 
 impl Feed {
     /// One rank, whole texts, one at a time.
-    pub fn plain(kv_dtype: KvDType) -> Self {
+    pub fn plain(kv_dtype: KvCacheDtype) -> Self {
         Self {
             tp_size: 1,
             page_size: 16,

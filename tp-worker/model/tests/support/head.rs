@@ -1,10 +1,10 @@
 //! A text through a target and the EAGLE head behind it.
 
-use lockstep_backend::{Backend, KvDType};
+use lockstep_backend::Backend;
 use lockstep_model::{
     EagleHead, ForwardLimits, HiddenSource, ModelError, Transformer, WholeTables,
 };
-use lockstep_types::{DraftModel, ModelConfig};
+use lockstep_types::{DraftModel, KvCacheDtype, ModelConfig};
 
 use crate::pass::Pass;
 
@@ -14,7 +14,7 @@ pub struct Setup {
     pub page_size: usize,
     /// New tokens per pass.
     pub chunk: usize,
-    pub kv_dtype: KvDType,
+    pub kv_dtype: KvCacheDtype,
     /// The longest text, drafts included.
     pub positions: usize,
 }

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use lockstep_backend::{
-    AttentionShape, Backend, BackendError, Batch, DType, HostMatrix, KvShape, MatrixRole,
+    AttentionShape, Backend, BackendError, Batch, CheckpointDtype, HostMatrix, KvShape, MatrixRole,
     RopeTable, Row,
 };
 use lockstep_collective::Collective;
@@ -53,11 +53,15 @@ impl Naive {
     }
 }
 
-fn element(bytes: &[u8], dtype: DType, at: usize) -> f32 {
+fn element(bytes: &[u8], dtype: CheckpointDtype, at: usize) -> f32 {
     match dtype {
-        DType::F32 => f32::from_le_bytes(bytes[4 * at..4 * at + 4].try_into().unwrap()),
-        DType::Bf16 => half::bf16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]).to_f32(),
-        DType::F16 => half::f16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]).to_f32(),
+        CheckpointDtype::F32 => f32::from_le_bytes(bytes[4 * at..4 * at + 4].try_into().unwrap()),
+        CheckpointDtype::Bf16 => {
+            half::bf16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]).to_f32()
+        }
+        CheckpointDtype::F16 => {
+            half::f16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]).to_f32()
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-use lockstep_backend::KvDType;
 use lockstep_model::CollectiveStep;
+use lockstep_types::KvCacheDtype;
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn limits(requests: usize, tokens: usize) -> WorkerLimits {
         pages: 10,
         page_size: 16,
         vocab: 100,
-        kv_dtype: KvDType::F32,
+        kv_dtype: KvCacheDtype::Float32,
     }
 }
 

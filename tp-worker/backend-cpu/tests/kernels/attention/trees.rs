@@ -1,7 +1,8 @@
 //! Masks over new tokens: trees of drafts and anything else.
 
-use lockstep_backend::{Backend, Batch, KvDType, KvShape, Row};
-use lockstep_backend_cpu::{Compute, CpuBackend, CpuKvCache, Isa};
+use lockstep_backend::{Backend, Batch, KvShape, Row};
+use lockstep_backend_cpu::{CpuBackend, CpuKvCache, Isa};
+use lockstep_types::{Dtype, KvCacheDtype};
 use proptest::prelude::*;
 
 use super::kv_dtypes;
@@ -22,7 +23,7 @@ impl<'a> Request<'a> {
         backend: &mut CpuBackend,
         world: &'a World,
         page_size: usize,
-        kv_dtype: KvDType,
+        kv_dtype: KvCacheDtype,
         capacity: usize,
     ) -> Self {
         let pages = capacity.div_ceil(page_size);
@@ -171,8 +172,8 @@ proptest! {
         let masks = words(count, |query, token| seen[query * count + token]);
         let expected = reference(&world, prefix, |query, token| seen[query * count + token]);
         for isa in Isa::available() {
-            let mut backend = backend(isa, Compute::F32, 2);
-            let mut request = Request::new(&mut backend, &world, 16, KvDType::F32, prefix + count);
+            let mut backend = backend(isa, Dtype::Float32, 2);
+            let mut request = Request::new(&mut backend, &world, 16, KvCacheDtype::Float32, prefix + count);
             if prefix > 0 {
                 request.extend(&mut backend, cached, None);
             }
@@ -220,7 +221,7 @@ fn a_causal_mask_is_no_mask() {
     for (isa, dtype) in variants() {
         let mut backend = backend(isa, dtype, 2);
         let mut run = |masks| {
-            let mut request = Request::new(&mut backend, &world, 16, KvDType::Bf16, 150);
+            let mut request = Request::new(&mut backend, &world, 16, KvCacheDtype::Bfloat16, 150);
             bits(&request.extend(&mut backend, &world.requests[0], masks))
         };
         let causal = run(None);

@@ -1,18 +1,19 @@
 //! Requests to attend, and caches to attend them in.
 
-use lockstep_backend::{AttentionShape, Backend, Batch, KvDType, KvShape, Row};
-use lockstep_backend_cpu::{Compute, CpuBackend, CpuKvCache};
+use lockstep_backend::{AttentionShape, Backend, Batch, KvShape, Row};
+use lockstep_backend_cpu::{CpuBackend, CpuKvCache};
+use lockstep_types::{Dtype, KvCacheDtype};
 
 use crate::machine::{Values, rounded, tensor};
 
 /// Replaces a row by what a cache holds of it.
-fn store(row: &mut [f32], kv_dtype: KvDType) {
+fn store(row: &mut [f32], kv_dtype: KvCacheDtype) {
     match kv_dtype {
-        KvDType::F32 => {}
-        KvDType::Bf16 => row
+        KvCacheDtype::Float32 => {}
+        KvCacheDtype::Bfloat16 => row
             .iter_mut()
             .for_each(|x| *x = half::bf16::from_f32(*x).to_f32()),
-        KvDType::Int8 => {
+        KvCacheDtype::Int8 => {
             let largest = row.iter().fold(0f32, |max, x| max.max(x.abs()));
             let scale = largest / 127.0;
             for x in row {
@@ -56,7 +57,7 @@ impl World {
     }
 
     /// One request with keys and values as a cache holds them.
-    pub fn stored(&self, request: usize, kv_dtype: KvDType) -> Vec<f32> {
+    pub fn stored(&self, request: usize, kv_dtype: KvCacheDtype) -> Vec<f32> {
         let AttentionShape {
             heads, head_dim, ..
         } = self.shape;
@@ -75,7 +76,7 @@ impl World {
 
     /// One request in f64, with queries rounded to `dtype` and keys and values
     /// as a cache holds them.
-    pub fn reference(&self, request: usize, dtype: Compute, kv_dtype: KvDType) -> Vec<f64> {
+    pub fn reference(&self, request: usize, dtype: Dtype, kv_dtype: KvCacheDtype) -> Vec<f64> {
         let AttentionShape {
             heads,
             kv_heads,
@@ -121,7 +122,7 @@ impl World {
 /// tokens of some requests each.
 pub struct Run {
     pub page_size: usize,
-    pub kv_dtype: KvDType,
+    pub kv_dtype: KvCacheDtype,
     pub seed: u64,
 }
 

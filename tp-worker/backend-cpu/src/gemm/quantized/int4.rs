@@ -9,7 +9,7 @@ use super::{Format, Lanes, ahead};
 use crate::gemm::ahead::{Asking, STREAMS};
 use crate::gemm::tile::{LANES, PANEL};
 use crate::prefetch;
-use crate::quantise::{GROUP_WORDS, UNDO_INT4};
+use crate::quantize::{GROUP_WORDS, UNDO_INT4};
 
 /// A step is `[16][32]` words, each eight weights of a column plus 8: four
 /// consecutive ones in the low halves of its bytes, the next four in the high

@@ -9,7 +9,7 @@ use super::{Format, Lanes, ahead};
 use crate::gemm::ahead::{Asking, STREAMS};
 use crate::gemm::tile::{LANES, PANEL};
 use crate::prefetch;
-use crate::quantise::{GROUP_WORDS, UNDO_INT8};
+use crate::quantize::{GROUP_WORDS, UNDO_INT8};
 
 /// A step is `[32][32]` words, each four consecutive weights of a column plus
 /// 128, the earliest in the low byte, then 16 words with the scales of columns

@@ -3,7 +3,7 @@
 //!
 //! A step of a panel is one [`GROUP`] of inputs. Weights are unsigned with an
 //! offset, as `vpdpbusd` wants them; a row's words carry what undoes it
-//! ([`crate::quantise`]), so every instruction set's sum of a group is the same
+//! ([`crate::quantize`]), so every instruction set's sum of a group is the same
 //! integer, and with one fused multiply-add per group the same f32.
 
 #![expect(
@@ -32,7 +32,7 @@ use super::ahead::Asking;
 use super::tile::{LANES, PANEL, Tile};
 use super::tiles::Tiles;
 use crate::isa::Isa;
-use crate::quantise::{ROW_WORDS, SCALE_WORD};
+use crate::quantize::{ROW_WORDS, SCALE_WORD};
 
 /// How far ahead of the current words weights are brought into the first-level
 /// cache, in words: from the second level, or from memory where several panels
@@ -248,7 +248,7 @@ pub(super) fn int4(isa: Isa) -> &'static Tiles {
     kernels(isa).int4
 }
 
-/// The instruction set that quantised weights are multiplied with, for people.
+/// The instruction set that quantized weights are multiplied with, for people.
 pub(crate) fn describe(isa: Isa) -> &'static str {
     kernels(isa).name
 }

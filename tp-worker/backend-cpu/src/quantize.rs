@@ -2,7 +2,7 @@
 
 use crate::multiversion::multiversion;
 
-/// Inputs that share a scale, and inputs of one step of quantised weights.
+/// Inputs that share a scale, and inputs of one step of quantized weights.
 pub(crate) const GROUP: usize = 128;
 /// 4-byte words of a group's integers.
 pub(crate) const GROUP_WORDS: usize = GROUP / 4;
@@ -28,9 +28,9 @@ pub(crate) fn magnitude(x: f32) -> u32 {
     x.to_bits() & 0x7fff_ffff
 }
 
-/// One group of [`quantise`].
+/// One group of [`quantize`].
 #[inline(always)]
-fn quantise_group(values: &[f32; GROUP], out: &mut [u32]) {
+fn quantize_group(values: &[f32; GROUP], out: &mut [u32]) {
     let mut largest = [0u32; LANES];
     for chunk in values.as_chunks::<LANES>().0 {
         for lane in 0..LANES {
@@ -72,16 +72,16 @@ multiversion! {
     /// and −8 times that of each quarter, which undo the offsets that make
     /// weights unsigned. The last group is filled up with zeros. A group with an
     /// infinity or a NaN gets a NaN scale; one below 2⁻¹⁰⁰ is zero.
-    pub(crate) fn quantise(row: &[f32], out: &mut [u32]) {
+    pub(crate) fn quantize(row: &[f32], out: &mut [u32]) {
         let (groups, rest) = row.as_chunks::<GROUP>();
         let mut out = out.chunks_exact_mut(ROW_WORDS);
         for (group, out) in groups.iter().zip(&mut out) {
-            quantise_group(group, out);
+            quantize_group(group, out);
         }
         if let (false, Some(out)) = (rest.is_empty(), out.next()) {
             let mut group = [0.0; GROUP];
             group[..rest.len()].copy_from_slice(rest);
-            quantise_group(&group, out);
+            quantize_group(&group, out);
         }
     }
 }
@@ -95,7 +95,7 @@ mod tests {
 
     fn packed(isa: Isa, row: &[f32]) -> Vec<u32> {
         let mut out = vec![0xdead_beef; row.len().div_ceil(GROUP) * ROW_WORDS];
-        quantise(isa, row, &mut out);
+        quantize(isa, row, &mut out);
         out
     }
 

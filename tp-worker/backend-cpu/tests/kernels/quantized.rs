@@ -1,13 +1,14 @@
 //! Products with weights rounded to integers.
 
 use half::{bf16, f16};
-use lockstep_backend::{Backend, DType, HostBlock, HostMatrix, MatrixRole};
-use lockstep_backend_cpu::{CpuBackend, CpuMatrix, Isa, WeightFormat};
+use lockstep_backend::{Backend, CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
+use lockstep_backend_cpu::{CpuBackend, CpuMatrix, Isa};
+use lockstep_types::Quantization;
 use proptest::prelude::*;
 
-use crate::machine::{Values, bits, matrix, quantised, tensor};
+use crate::machine::{Values, bits, matrix, quantized, tensor};
 
-const FORMATS: [WeightFormat; 2] = [WeightFormat::Int8, WeightFormat::Int4];
+const FORMATS: [Quantization; 2] = [Quantization::Int8, Quantization::Int4];
 const GROUP: usize = 128;
 
 /// `n` rows times `[out, in]` weights; one input channel in 50 stands out.
@@ -53,7 +54,7 @@ impl Case {
 }
 
 /// The weights a matrix stands for, `[rows, cols]`.
-fn dequantised(backend: &mut CpuBackend, w: &CpuMatrix, rows: usize, cols: usize) -> Vec<f32> {
+fn dequantized(backend: &mut CpuBackend, w: &CpuMatrix, rows: usize, cols: usize) -> Vec<f32> {
     let tokens: Vec<u32> = (0..rows as u32).collect();
     let mut out = backend.tensor(rows, cols).unwrap();
     backend.embed(w, 0, &tokens, &mut out);
@@ -90,9 +91,9 @@ fn products_are_those_of_the_rounded_values() {
     for format in FORMATS {
         for (n, cols, rows) in SHAPES {
             let case = Case::new(n, cols, rows);
-            let mut backend = quantised(Isa::detect(), format, 2);
+            let mut backend = quantized(Isa::detect(), format, 2);
             let w = matrix(&mut backend, &case.w, cols);
-            let weights = dequantised(&mut backend, &w, rows, cols);
+            let weights = dequantized(&mut backend, &w, rows, cols);
             let out = case.multiply(&mut backend, &w, &case.x);
             for (i, x) in case.x.chunks_exact(cols).enumerate() {
                 let x = rounded_inputs(x);
@@ -122,10 +123,10 @@ fn every_instruction_set_and_thread_count_gives_the_same_bits() {
     for format in FORMATS {
         for (n, cols, rows) in SHAPES {
             let case = Case::new(n, cols, rows);
-            let plain = bits(&case.run(&mut quantised(Isa::Scalar, format, 1)));
+            let plain = bits(&case.run(&mut quantized(Isa::Scalar, format, 1)));
             for isa in Isa::available() {
                 for threads in [1, 3] {
-                    let out = case.run(&mut quantised(isa, format, threads));
+                    let out = case.run(&mut quantized(isa, format, threads));
                     assert_eq!(bits(&out), plain, "{isa} {format:?} {n} x {cols} x {rows}");
                 }
             }
@@ -146,8 +147,8 @@ proptest! {
         let case = Case::new(n, cols, rows);
         for format in FORMATS {
             for isa in Isa::available() {
-                let together = case.run(&mut quantised(isa, format, threads));
-                let mut single = quantised(isa, format, 1);
+                let together = case.run(&mut quantized(isa, format, threads));
+                let mut single = quantized(isa, format, 1);
                 let w = matrix(&mut single, &case.w, cols);
                 let rows = case.x.chunks_exact(cols);
                 let alone: Vec<f32> = rows
@@ -178,17 +179,17 @@ fn distributions(rows: usize, cols: usize) -> [Vec<f32>; 2] {
     [plain, outliers]
 }
 
-fn read_back(format: WeightFormat, values: &[f32], cols: usize) -> Vec<f32> {
-    let mut backend = quantised(Isa::detect(), format, 2);
+fn read_back(format: Quantization, values: &[f32], cols: usize) -> Vec<f32> {
+    let mut backend = quantized(Isa::detect(), format, 2);
     let w = matrix(&mut backend, values, cols);
-    dequantised(&mut backend, &w, values.len() / cols, cols)
+    dequantized(&mut backend, &w, values.len() / cols, cols)
 }
 
 #[test]
 fn int8_weights_lie_within_half_a_step() {
     let cols = 300;
     for values in distributions(70, cols) {
-        let back = read_back(WeightFormat::Int8, &values, cols);
+        let back = read_back(Quantization::Int8, &values, cols);
         for (row, back) in values.chunks(cols).zip(back.chunks(cols)) {
             for (group, back) in row.chunks(GROUP).zip(back.chunks(GROUP)) {
                 let largest = group.iter().fold(0.0f32, |a, x| a.max(x.abs()));
@@ -222,7 +223,7 @@ fn q4_0(values: &[f32]) -> Vec<f32> {
 fn int4_weights_are_closer_than_q4_0() {
     let cols = 512;
     for values in distributions(70, cols) {
-        let ours = relative_error(&read_back(WeightFormat::Int4, &values, cols), &values);
+        let ours = relative_error(&read_back(Quantization::Int4, &values, cols), &values);
         let theirs = relative_error(&q4_0(&values), &values);
         assert!(ours < theirs, "{ours} against {theirs}");
     }
@@ -242,7 +243,7 @@ fn int4_keeps_what_it_can_hold() {
         integer as f32 * multiplier * 0.0625
     };
     let values: Vec<f32> = (0..40 * cols).map(value).collect();
-    assert_eq!(read_back(WeightFormat::Int4, &values, cols), values);
+    assert_eq!(read_back(Quantization::Int4, &values, cols), values);
 }
 
 #[test]
@@ -253,7 +254,7 @@ fn an_input_that_stands_out_spoils_its_group_alone() {
         row[GROUP..2 * GROUP].fill(0.0);
     }
     for format in FORMATS {
-        let mut backend = quantised(Isa::detect(), format, 1);
+        let mut backend = quantized(Isa::detect(), format, 1);
         let plain = case.run(&mut backend);
         let w = matrix(&mut backend, &case.w, cols);
         let mut x = case.x.clone();
@@ -271,7 +272,7 @@ fn what_is_not_finite_stays_visible() {
     case.x[cols + 200] = f32::NAN;
     for format in FORMATS {
         for isa in Isa::available() {
-            let out = case.run(&mut quantised(isa, format, 1));
+            let out = case.run(&mut quantized(isa, format, 1));
             for (j, value) in out[..rows].iter().enumerate() {
                 assert_eq!(value.is_finite(), j != 5, "{isa} {format:?} {j}");
             }
@@ -289,14 +290,18 @@ fn weights_load_from_any_type_and_layout() {
         .collect();
     for format in FORMATS {
         let expected = read_back(format, &plain, cols);
-        for disk in [DType::F32, DType::Bf16, DType::F16] {
+        for disk in [
+            CheckpointDtype::F32,
+            CheckpointDtype::Bf16,
+            CheckpointDtype::F16,
+        ] {
             let mut bytes = vec![0xffu8];
             for i in 0..rows * (cols + pad) {
                 let x = value(i / (cols + pad), i % (cols + pad));
                 match disk {
-                    DType::F32 => bytes.extend(x.to_le_bytes()),
-                    DType::Bf16 => bytes.extend(bf16::from_f32(x).to_le_bytes()),
-                    DType::F16 => bytes.extend(f16::from_f32(x).to_le_bytes()),
+                    CheckpointDtype::F32 => bytes.extend(x.to_le_bytes()),
+                    CheckpointDtype::Bf16 => bytes.extend(bf16::from_f32(x).to_le_bytes()),
+                    CheckpointDtype::F16 => bytes.extend(f16::from_f32(x).to_le_bytes()),
                 }
             }
             let stride = (cols + pad) * disk.bytes();
@@ -312,9 +317,9 @@ fn weights_load_from_any_type_and_layout() {
                 blocks: vec![block(0, 20), block(20, 20), block(20, 61), block(61, rows)],
             };
             for isa in Isa::available() {
-                let mut backend = quantised(isa, format, 2);
+                let mut backend = quantized(isa, format, 2);
                 let w = backend.load_matrix(&host, MatrixRole::Projection).unwrap();
-                let back = dequantised(&mut backend, &w, rows, cols);
+                let back = dequantized(&mut backend, &w, rows, cols);
                 assert_eq!(bits(&back), bits(&expected), "{isa} {format:?} {disk:?}");
             }
         }
@@ -325,7 +330,7 @@ fn weights_load_from_any_type_and_layout() {
 fn a_weight_takes_hardly_more_than_its_bits() {
     let values = vec![1.0; 64 * 1_024];
     let bits_of = |format, role| {
-        let mut backend = quantised(Isa::detect(), format, 1);
+        let mut backend = quantized(Isa::detect(), format, 1);
         let bytes: Vec<u8> = values.iter().flat_map(|x: &f32| x.to_le_bytes()).collect();
         let block = HostBlock {
             bytes: &bytes,
@@ -335,23 +340,23 @@ fn a_weight_takes_hardly_more_than_its_bits() {
         };
         let host = HostMatrix {
             cols: 1_024,
-            dtype: DType::F32,
+            dtype: CheckpointDtype::F32,
             blocks: vec![block],
         };
         let w = backend.load_matrix(&host, role).unwrap();
         backend.matrix_bytes(&w) as f64 * 8.0 / values.len() as f64
     };
     for role in [MatrixRole::Projection, MatrixRole::Vocabulary] {
-        assert_eq!(bits_of(WeightFormat::Int8, role), 8.125);
+        assert_eq!(bits_of(Quantization::Int8, role), 8.125);
     }
-    assert_eq!(bits_of(WeightFormat::Int4, MatrixRole::Projection), 4.25);
-    assert_eq!(bits_of(WeightFormat::Int4, MatrixRole::Vocabulary), 8.125);
+    assert_eq!(bits_of(Quantization::Int4, MatrixRole::Projection), 4.25);
+    assert_eq!(bits_of(Quantization::Int4, MatrixRole::Vocabulary), 8.125);
 }
 
 #[test]
 fn the_description_names_the_weights() {
-    let text = |format| quantised(Isa::Scalar, format, 1).describe();
+    let text = |format| quantized(Isa::Scalar, format, 1).describe();
     let expected = "cpu scalar, bf16, int8 weights, 1 threads";
-    assert_eq!(text(WeightFormat::Int8), expected);
-    assert_eq!(text(WeightFormat::Int4), expected.replace("int8", "int4"));
+    assert_eq!(text(Quantization::Int8), expected);
+    assert_eq!(text(Quantization::Int4), expected.replace("int8", "int4"));
 }
