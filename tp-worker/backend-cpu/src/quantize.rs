@@ -127,8 +127,10 @@ mod tests {
                     let integer = words[i / 4].to_le_bytes()[i % 4].cast_signed();
                     sums[i / 32] += i32::from(integer);
                     let back = f64::from(scale) * f64::from(integer);
-                    let step = f64::from(scale) * 0.5 * (1.0 + 1e-5);
-                    prop_assert!((back - f64::from(*x)).abs() <= step);
+                    // The scale, its inverse and the product with that are
+                    // rounded too, each by 2^-24 of at most 127 steps.
+                    let half = 0.5 + 3.0 * 127.0 / f64::from(1 << 24);
+                    prop_assert!((back - f64::from(*x)).abs() <= half * f64::from(scale));
                 }
                 for (sum, word) in sums.iter().zip(&words[UNDO_INT4..]) {
                     prop_assert_eq!(-8 * sum, word.cast_signed());
