@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod documents;
 mod promises;
 mod rust;
 mod text;
@@ -17,7 +18,13 @@ pub use tree::{Finding, Tree};
 /// Everything that is wrong in `tree`, sorted by place.
 #[must_use]
 pub fn check(tree: &Tree) -> Vec<Finding> {
-    let checks = [text::check, rust::check, workspace::check, promises::check];
+    let checks = [
+        text::check,
+        rust::check,
+        workspace::check,
+        promises::check,
+        documents::check,
+    ];
     let mut findings: Vec<Finding> = checks.iter().flat_map(|check| check(tree)).collect();
     findings.sort();
     findings
