@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockstep_planner::Planner;
+use lockstep_planner::{Planner, PlannerConfig};
 use lockstep_process::{ControlLink, RoleContext};
 use lockstep_proto::pb::lockstep::{CorporaEdited, FlushCacheResponse, WorkerHello, WorkerReady};
 use lockstep_types::EngineConfig;
@@ -29,7 +29,6 @@ use crate::{
     health::Health,
     kv_events::KvEvents,
     load::{self, StepClock},
-    planner_config::planner_config,
     sinks::{Sinks, request_id},
     workers::WorkerLink,
 };
@@ -85,13 +84,16 @@ impl Engine {
     /// # Errors
     /// [`RunError::Planner`] for sizes that make no planner.
     pub fn new(ctx: &RoleContext, commands: mpsc::Receiver<Command>) -> Result<Self, RunError> {
-        let kv_events = ctx.engine.server.sglang_grpc_port.is_some();
+        let planner = PlannerConfig {
+            kv_events: ctx.engine.server.sglang_grpc_port.is_some(),
+            ..PlannerConfig::from(&*ctx.engine)
+        };
         Ok(Self {
             config: ctx.engine.clone(),
             config_hash: ctx.config_hash.clone(),
             link: ctx.link.clone(),
             commands,
-            planner: Planner::new(planner_config(&ctx.engine, kv_events))?,
+            planner: Planner::new(planner)?,
             group: Group::new(ctx.engine.parallel.tp_size),
             sinks: Sinks::default(),
             health: Health::default(),

@@ -18,7 +18,6 @@ mod group;
 mod health;
 mod kv_events;
 mod load;
-mod planner_config;
 mod serve;
 mod sglang;
 mod sinks;
@@ -26,5 +25,4 @@ mod workers;
 
 pub use admissible::admissible;
 pub use error::RunError;
-pub use planner_config::planner_config;
 pub use serve::run;

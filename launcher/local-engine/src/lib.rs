@@ -53,7 +53,7 @@ impl LocalEngine {
     /// [`LocalError`]: sizes that make no planner, or a rank that can't load.
     pub fn start(config: &EngineConfig, options: &LocalOptions) -> Result<Self, LocalError> {
         Ok(Self {
-            planner: Planner::new(lockstep_scheduler::planner_config(config, false))?,
+            planner: Planner::new(config.into())?,
             group: LocalGroup::start(config, options)?,
             config: config.clone(),
             start: Instant::now(),

@@ -1,220 +1,250 @@
-//! Waiting requests get slots.
+//! Who waits, for how long, and who gets the next slot.
 
-use std::cmp::Reverse;
+use std::sync::Arc;
 
-use lockstep_types::{sampling::LogprobParams, step::SlotOpen};
+use lockstep_types::request::{ErrorKind, Request, RequestError, SpeculationUsage};
 
-use crate::{Planner, SchedulePolicy, flight::Draft, table::Stage};
+use crate::{
+    IntegrityError, Millis, PlannerConfig, RequestId,
+    error::total,
+    kv::RequestKv,
+    request::{RequestState, RequestTable, Rest, Stage, len_u32},
+};
+use limits::{check_capacity, check_request};
+use new_token_ratio::NewTokenRatio;
+use pace::AdmissionPace;
+use queue::{Deadlines, WaitQueue};
 
-/// Longest-prefix order is worked out for queues up to this length.
-const LPM_LONGEST_QUEUE: usize = 128;
-/// Known tokens of the requests that one plan opens: they travel whole, also where
-/// most of them are cached, and a plan has to fit a message.
-const MOST_OPENED_TOKENS: u64 = 4 << 20;
-/// Candidates passed over in one step before admission stops.
-const MOST_DEFERRED: usize = 32;
-/// Waiting for another request's prefix pays from so many tokens on (SGLang's 32/32 rule).
-const SHARED_TOKENS_THAT_PAY: u32 = 32;
-/// After so many steps a request no longer waits for others' prefixes.
-const MOST_DEFERRALS: u32 = 1024;
+mod admit;
+mod limits;
+mod new_token_ratio;
+mod pace;
+mod preemption;
+mod queue;
 
-enum Verdict {
-    Admitted,
-    /// Its prefix is being computed: not now, but others may go.
-    Deferred,
-    /// It does not fit, and nobody overtakes it.
-    Full,
+/// The queue, its time limits, and how freely it is let in.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    config: Arc<PlannerConfig>,
+    now: Millis,
+    arrivals: u64,
+    queue: WaitQueue,
+    /// Of all requests, from arrival to end.
+    deadlines: Deadlines,
+    /// Of requests that never ran, from arrival to first admission.
+    queue_deadlines: Deadlines,
+    ratio: NewTokenRatio,
+    pace: AdmissionPace,
+    /// Nothing new is admitted.
+    held: bool,
+    /// Reused from step to step.
+    candidates: Vec<u32>,
+    prefilling: Vec<u32>,
 }
 
-impl Planner {
-    /// Opens slots in queue order while slots, budget and pages last.
-    pub(crate) fn admit(&mut self, draft: &mut Draft) {
-        if draft.budget == 0 || self.queue.is_empty() || self.slots.free() == 0 {
-            return;
-        }
-        let (mut candidates, mut prefilling) = std::mem::take(&mut self.scratch);
-        self.collect_candidates(&mut candidates);
-        self.collect_prefilling(&mut prefilling);
-        let mut future = self.future_pages();
-        let (mut deferred, mut opened) = (0, 0);
-        for index in candidates.iter().copied() {
-            if draft.budget == 0 || deferred > MOST_DEFERRED || opened >= MOST_OPENED_TOKENS {
-                break;
-            }
-            match self.try_admit(draft, index, &prefilling, future) {
-                Verdict::Admitted => {
-                    opened += u64::from(self.table[index].len());
-                    future += self.future_pages_of(index);
-                    prefilling.push(index);
-                }
-                Verdict::Deferred => deferred += 1,
-                Verdict::Full => break,
-            }
-        }
-        self.scratch = (candidates, prefilling);
-    }
-
-    fn collect_candidates(&mut self, candidates: &mut Vec<u32>) {
-        candidates.clear();
-        let Self {
-            table, kv, queue, ..
-        } = self;
-        // Held back are those that never ran.
-        let allowed = |index: &u32| !self.held || table[*index].retracted;
-        let waiting = queue.iter().filter(allowed);
-        let by_prefix =
-            self.config.schedule_policy == SchedulePolicy::Lpm && queue.len() <= LPM_LONGEST_QUEUE;
-        if by_prefix {
-            candidates.extend(waiting);
-            candidates.sort_by_cached_key(|index| {
-                let entry = &table[*index];
-                let matched = Reverse(kv.match_len(entry));
-                (Reverse(entry.priority), !entry.retracted, matched)
-            });
-        } else {
-            candidates.extend(waiting.take(self.slots.free() + MOST_DEFERRED));
+impl Admission {
+    pub fn new(config: Arc<PlannerConfig>) -> Self {
+        Self {
+            config,
+            now: Millis(0),
+            arrivals: 0,
+            queue: WaitQueue::default(),
+            deadlines: Deadlines::default(),
+            queue_deadlines: Deadlines::default(),
+            ratio: NewTokenRatio::new(1000),
+            pace: AdmissionPace::default(),
+            held: false,
+            candidates: Vec::new(),
+            prefilling: Vec::new(),
         }
     }
 
-    /// Running requests whose prompt is not all in the cache yet.
-    pub(crate) fn collect_prefilling(&self, prefilling: &mut Vec<u32>) {
-        prefilling.clear();
-        if self.kv.cache.is_some() {
-            let computes = |index: &&u32| {
-                let entry = &self.table[**index];
-                entry.committed < entry.prefill_end
-            };
-            prefilling.extend(self.running.iter().filter(computes));
-        }
+    pub fn set_conservativeness(&mut self, thousandths: u32) {
+        self.ratio = NewTokenRatio::new(thousandths);
     }
 
-    fn try_admit(
+    /// Time never goes back.
+    pub fn advance(&mut self, now: Millis) {
+        self.now = self.now.max(now);
+    }
+
+    pub fn hold(&mut self, held: bool) {
+        self.held = held;
+    }
+
+    pub fn is_held(&self) -> bool {
+        self.held
+    }
+
+    pub fn waiting(&self) -> impl Iterator<Item = u32> + '_ {
+        self.queue.iter()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub fn waiting_tokens(&self) -> u64 {
+        self.queue.tokens()
+    }
+
+    /// Takes a request on that can run here and finds a place in the queue.
+    pub fn accept(
         &mut self,
-        draft: &mut Draft,
-        index: u32,
-        prefilling: &[u32],
-        future: u32,
-    ) -> Verdict {
-        if self.slots.free() == 0 {
-            return Verdict::Full;
-        }
-        if self.should_defer(index, prefilling) {
-            self.table[index].deferrals += 1;
-            return Verdict::Deferred;
-        }
-        self.kv.match_prefix(&mut self.table[index]);
-        if !self.fits(draft, index, future) {
-            self.kv.unmatch(&mut self.table[index]);
-            return Verdict::Full;
-        }
-        let Some(slot) = self.slots.take() else {
-            self.kv.unmatch(&mut self.table[index]);
-            return Verdict::Full;
-        };
-        self.open(draft, index, slot);
-        let chunk = self.chunk(index, self.chunk_budget(draft));
-        self.push_chunk(draft, index, chunk, true);
-        Verdict::Admitted
+        id: RequestId,
+        request: Request,
+        free_slots: usize,
+    ) -> Result<RequestState, RequestError> {
+        check_request(&self.config, &request)?;
+        let prompt_len = len_u32(&request.input_ids);
+        let room = self.config.context_length - prompt_len;
+        let max_new = request.max_new_tokens.min(room);
+        let steps = self.config.reserve.steps;
+        let max_depth = request
+            .max_draft_steps
+            .map_or(steps, |asked| asked.min(steps));
+        check_capacity(&self.config, prompt_len, max_new, max_depth)?;
+        self.check_queue(prompt_len, free_slots)?;
+        self.arrivals += 1;
+        let limits = [
+            request.timeout_ms.map(u64::from),
+            self.config.request_timeout_ms,
+        ];
+        let after = |ms: u64| self.now.0.saturating_add(ms);
+        Ok(RequestState {
+            id,
+            arrival: self.arrivals,
+            priority: request.priority,
+            stage: Stage::Waiting,
+            slot: 0,
+            prompt_len,
+            max_new,
+            max_depth,
+            prefill_end: 0,
+            rows_in_flight: 0,
+            samples_in_flight: 0,
+            deferrals: 0,
+            retracted: false,
+            kv: RequestKv::none(),
+            tokens: request.input_ids,
+            rest: Box::new(Rest {
+                sampling: request.sampling,
+                logprobs: request.logprobs,
+                max_draft_steps: request.max_draft_steps,
+                prompt_logprobs: Vec::new(),
+                delivered: false,
+                speculation: SpeculationUsage::default(),
+                cached_tokens: None,
+                deadline: limits.into_iter().flatten().min().map(after),
+                queue_deadline: self.config.queue_timeout_ms.map(after),
+            }),
+        })
     }
 
-    /// Budget and pages. Alone, a request needs its prompt and one step only;
-    /// beside others, what all of them are expected to want still.
-    fn fits(&self, draft: &Draft, index: u32, future: u32) -> bool {
-        let entry = &self.table[index];
-        let whole = self.config.chunked_prefill_size.is_none();
-        if whole && draft.has_prefill && entry.len() - entry.planned > draft.budget {
-            return false;
-        }
-        let need = if self.running.is_empty() {
-            let least = entry.least_tokens(&self.config.reserve);
-            self.kv.missing(entry.pages.len(), least)
+    /// Requests for which a slot is free hardly wait and do not count.
+    fn check_queue(&self, prompt_len: u32, free_slots: usize) -> Result<(), RequestError> {
+        let most = self.config.max_queued_requests as usize + free_slots;
+        let waiting = self.queue.len();
+        let tokens = self.queue.tokens() + u64::from(prompt_len);
+        let (what, places) = if waiting >= most {
+            ("requests", 1)
+        } else if waiting > 0 && tokens > self.config.max_queued_tokens {
+            let excess = tokens - self.config.max_queued_tokens;
+            let mean = (self.queue.tokens() / waiting as u64).max(1);
+            ("tokens", excess.div_ceil(mean))
         } else {
-            self.future_pages_of(index).saturating_add(future)
+            return Ok(());
         };
-        need <= self.kv.available()
+        Err(RequestError {
+            kind: ErrorKind::Overloaded,
+            message: format!(
+                "the queue is full: {waiting} requests with {} tokens wait \
+                 (too many {what}; --max-queued-{what})",
+                self.queue.tokens()
+            ),
+            param: None,
+            retry_after_s: Some(self.pace.seconds_for(places, self.now.0)),
+        })
     }
 
-    /// Without chunking a prompt is computed whole, however long.
-    fn chunk_budget(&self, draft: &Draft) -> u32 {
-        match self.config.chunked_prefill_size {
-            Some(_) => draft.budget,
-            None => u32::MAX,
-        }
-    }
-
-    /// Another request computes a good part of this one's prefix right now:
-    /// standing back a step or more saves computing it twice.
-    pub(crate) fn should_defer(&mut self, index: u32, prefilling: &[u32]) -> bool {
-        let Self { table, kv, .. } = self;
-        let entry = &table[index];
-        if prefilling.is_empty() || entry.deferrals >= MOST_DEFERRALS {
-            return false;
-        }
-        let shared = prefilling.iter().map(|other| {
-            let other = &table[*other];
-            kv.shared_len(&other.tokens[..other.prefill_end as usize], entry)
-        });
-        let shared = shared.max().unwrap_or(0);
-        shared >= SHARED_TOKENS_THAT_PAY
-            && shared - shared.min(kv.match_len(entry)) >= SHARED_TOKENS_THAT_PAY
-    }
-
-    fn open(&mut self, draft: &mut Draft, index: u32, slot: u32) {
-        self.queue.remove(&self.table[index]);
-        let rank = self.table[index].rank();
-        let at = self
-            .running
-            .partition_point(|other| self.table[*other].rank() < rank);
-        self.running.insert(at, index);
-        let entry = &mut self.table[index];
-        entry.stage = Stage::Running;
-        entry.slot = slot;
-        entry.prefill_end = entry.len();
+    /// Queues a new request; its time runs from now on.
+    pub fn enqueue(&mut self, index: u32, request: &RequestState) {
+        self.queue.push(index, request);
+        self.deadlines.insert(request.rest.deadline, index);
         self.queue_deadlines
-            .remove(entry.rest.queue_deadline.take(), index);
-        self.pace.record(self.now.0);
-        if entry.rest.cached_tokens.is_none() {
-            entry.rest.cached_tokens = Some(entry.committed);
-            self.counters.prompt_tokens += u64::from(entry.prompt_len);
-            self.counters.cached_tokens += u64::from(entry.committed);
+            .insert(request.rest.queue_deadline, index);
+    }
+
+    /// Queues a request again that has lost its slot, in front of those of its
+    /// priority that never ran.
+    pub fn requeue(&mut self, index: u32, request: &mut RequestState) {
+        request.stage = Stage::Waiting;
+        request.retracted = true;
+        if !request.rest.delivered {
+            // The next prefill brings them again from their start.
+            request.rest.prompt_logprobs.clear();
         }
-        // The decode loop then grows these lists without allocating, as a rule.
-        let more = entry.remaining().min(1024) as usize;
-        entry.tokens.reserve(more);
-        entry
-            .pages
-            .reserve(more / self.config.page_size as usize + 2);
-        let depth = entry.max_depth as usize;
-        entry.rest.speculation.proposed.reserve(depth);
-        entry.rest.speculation.accepted.reserve(depth);
-        draft.plan.opens.push(SlotOpen {
-            slot,
-            token_ids: entry.tokens.clone(),
-            prompt_len: entry.prompt_len,
-            cached_len: entry.committed,
-            sampling: entry.rest.sampling.clone(),
-            logprobs: LogprobParams {
-                prompt_start: entry.prompt_logprobs_from(),
-                ..entry.rest.logprobs
-            },
-            max_draft_steps: entry.rest.max_draft_steps,
-        });
+        self.queue.push(index, request);
     }
 
-    /// Pages that running requests are expected to want still.
-    pub(crate) fn future_pages(&self) -> u32 {
-        let running = self.running.iter().copied();
-        running
-            .map(|index| self.future_pages_of(index))
-            .fold(0, u32::saturating_add)
+    /// A request has ended, waiting or not.
+    pub fn forget(&mut self, index: u32, request: &RequestState) {
+        if request.stage == Stage::Waiting {
+            self.queue.remove(request);
+        }
+        self.deadlines.remove(request.rest.deadline, index);
+        self.queue_deadlines
+            .remove(request.rest.queue_deadline, index);
     }
 
-    /// Pages that one request is expected to want beyond what it holds.
-    pub(crate) fn future_pages_of(&self, index: u32) -> u32 {
-        let entry = &self.table[index];
-        let (reserve, depth) = (&self.config.reserve, entry.max_depth);
-        let reserve =
-            reserve.alloc_len_at(depth) + reserve.commit_lag_at(depth, self.config.overlap);
-        self.ratio.future_pages(&self.kv, entry, reserve)
+    /// A request whose time is over, and what its client is told.
+    pub fn timed_out(&self) -> Option<(u32, RequestError)> {
+        if let Some(index) = self.deadlines.due(self.now.0) {
+            let error = RequestError::new(
+                ErrorKind::Timeout,
+                "the request's time limit has passed (timeout_ms, --request-timeout)",
+            );
+            return Some((index, error));
+        }
+        let index = self.queue_deadlines.due(self.now.0)?;
+        let places = self.queue.len() as u64;
+        let error = RequestError {
+            retry_after_s: Some(self.pace.seconds_for(places, self.now.0)),
+            ..RequestError::new(
+                ErrorKind::Overloaded,
+                "the request waited longer than the queue's time limit (--queue-timeout)",
+            )
+        };
+        Some((index, error))
+    }
+
+    /// One more step went well: requests are expected to want a little less.
+    pub fn step_planned(&mut self) {
+        self.ratio.decay();
+    }
+
+    /// Pages ran out: the `running` requests want more than was expected.
+    pub fn pages_ran_out<'a>(&mut self, running: impl Iterator<Item = &'a RequestState>) {
+        self.ratio.raise(running);
+    }
+
+    /// Checks queue and time limits against the requests.
+    pub fn check(&self, requests: &RequestTable) -> Result<(), IntegrityError> {
+        let all = || requests.iter().map(|(_, request)| request);
+        let waiting = || all().filter(|request| request.stage == Stage::Waiting);
+        let tokens = waiting().map(|request| u64::from(request.len())).sum();
+        total("queued tokens", self.queue.tokens(), tokens)?;
+        let waiting = waiting().count() as u64;
+        total("queued requests", self.queue.len() as u64, waiting)?;
+        let limited = all().filter(|request| request.rest.deadline.is_some());
+        let limited = limited.count() as u64;
+        total("deadlines", self.deadlines.len() as u64, limited)?;
+        let limited = all().filter(|request| request.rest.queue_deadline.is_some());
+        let limited = limited.count() as u64;
+        total(
+            "queue deadlines",
+            self.queue_deadlines.len() as u64,
+            limited,
+        )
     }
 }

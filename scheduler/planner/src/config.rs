@@ -1,8 +1,8 @@
 //! What the planner is told once, at start.
 
-use lockstep_types::StepLimits;
+use lockstep_types::{EngineConfig, StepLimits};
 
-use crate::{DraftKv, PlannerError, ReserveConfig};
+use crate::{DraftKv, PlannerError, ReserveConfig, SchedulePolicy};
 
 /// A moment, in milliseconds on any clock that never goes back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -12,18 +12,7 @@ pub struct Millis(pub u64);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// Which waiting request is admitted next, inside one priority.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum SchedulePolicy {
-    /// By arrival.
-    #[default]
-    Fcfs,
-    /// Longest cached prefix first; by arrival when more than 128 requests
-    /// wait, since matching them all would cost more than it brings.
-    Lpm,
-}
-
-/// Sizes, limits and policies; see `EngineConfig` for the flags behind them.
+/// Sizes, limits and policies; see [`EngineConfig`] for the flags behind them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannerConfig {
     /// Slots, which is also the most requests that run at once.
@@ -83,6 +72,40 @@ impl Default for PlannerConfig {
             queue_timeout_ms: None,
             reserve: ReserveConfig::none(),
             draft_kv: DraftKv::None,
+            kv_events: false,
+        }
+    }
+}
+
+/// Without [`PlannerConfig::kv_events`].
+impl From<&EngineConfig> for PlannerConfig {
+    fn from(engine: &EngineConfig) -> Self {
+        let EngineConfig {
+            schedule,
+            kv,
+            speculation,
+            timeouts,
+            ..
+        } = engine;
+        // Sizes are checked to fit when the configuration is resolved.
+        let size = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+        Self {
+            max_running_requests: size(schedule.max_running_requests),
+            max_queued_requests: size(schedule.max_queued_requests),
+            max_queued_tokens: schedule.max_queued_tokens as u64,
+            max_prefill_tokens: size(schedule.max_prefill_tokens),
+            chunked_prefill_size: schedule.chunked_prefill_size.map(size),
+            page_size: size(kv.page_size),
+            num_pages: size(kv.num_pages),
+            context_length: size(engine.server.context_length),
+            overlap: schedule.overlap,
+            radix_cache: kv.radix_cache,
+            schedule_policy: schedule.policy,
+            priority_scheduling: schedule.priorities,
+            request_timeout_ms: timeouts.request_s.map(|s| s * 1000),
+            queue_timeout_ms: timeouts.queue_s.map(|s| s * 1000),
+            reserve: speculation.reserve(),
+            draft_kv: speculation.draft_kv,
             kv_events: false,
         }
     }

@@ -85,3 +85,15 @@ pub enum IntegrityError {
         counted: u64,
     },
 }
+
+/// A kept total must be the sum of its parts.
+pub(crate) fn total(what: &'static str, kept: u64, counted: u64) -> Result<(), IntegrityError> {
+    if kept == counted {
+        return Ok(());
+    }
+    Err(IntegrityError::Total {
+        what,
+        kept,
+        counted,
+    })
+}

@@ -1,25 +1,51 @@
-//! Pages and prefix cache together: the KV memory as requests see it.
+//! The KV memory: every page is in the free list, in the prefix cache, or with
+//! one request.
 
 use crate::{
-    DraftKv, PlannerConfig,
-    pages::PagePool,
-    prefix::{PrefixCache, prefix_cache},
-    radix::{ROOT, common_prefix},
-    table::Entry,
+    CacheEvent, DraftKv, PlannerConfig,
+    request::{RequestState, len_u32},
 };
+use pages::PagePool;
+use prefix::{PrefixCache, prefix_cache};
+use radix::common_prefix;
 
-/// All KV pages, each in the free list, in the cache, or with one request.
+mod check;
+#[cfg(test)]
+mod naive_cache;
+mod pages;
+mod prefix;
+pub mod radix;
+mod request;
+
+pub(crate) use request::RequestKv;
+
+/// Page pool and prefix cache together.
 #[derive(Debug)]
-pub(crate) struct KvMemory {
+pub(crate) struct Kv {
     page_size: u32,
     draft_kv: DraftKv,
-    pub pool: PagePool,
+    pool: PagePool,
     /// `None` without prefix caching.
-    pub cache: Option<Box<dyn PrefixCache>>,
-    pub evicted_pages: u64,
+    cache: Option<Box<dyn PrefixCache>>,
+    evicted_pages: u64,
 }
 
-impl KvMemory {
+/// Where the pages are, counted in tokens.
+#[derive(Debug)]
+pub(crate) struct KvUsage {
+    /// Held by requests, in whole pages.
+    pub used: u64,
+    /// In the cache, and free to be evicted.
+    pub evictable: u64,
+    /// All there are.
+    pub total: u64,
+    /// Evicted since the start.
+    pub evicted: u64,
+    /// Pages that nobody accounts for.
+    pub leaked_pages: u64,
+}
+
+impl Kv {
     pub fn new(config: &PlannerConfig) -> Self {
         Self {
             page_size: config.page_size,
@@ -32,21 +58,19 @@ impl KvMemory {
         }
     }
 
+    /// Whether prefixes are cached.
+    pub fn caches_prefixes(&self) -> bool {
+        self.cache.is_some()
+    }
+
     /// Pages that hold `tokens` tokens.
     pub fn pages_for(&self, tokens: u32) -> u32 {
         tokens.div_ceil(self.page_size)
     }
 
-    /// Pages missing until `tokens` tokens fit beside `held` pages.
-    pub fn missing(&self, held: usize, tokens: u32) -> u32 {
-        let held = u32::try_from(held).unwrap_or(u32::MAX);
-        self.pages_for(tokens).saturating_sub(held)
-    }
-
-    pub fn evictable_pages(&self) -> u32 {
-        self.cache
-            .as_ref()
-            .map_or(0, |cache| cache.evictable_pages())
+    /// Pages missing until `tokens` tokens fit beside what a request holds.
+    pub fn missing(&self, held: &RequestKv, tokens: u32) -> u32 {
+        self.pages_for(tokens).saturating_sub(len_u32(&held.pages))
     }
 
     /// Pages that can be had without taking any from a request.
@@ -54,57 +78,72 @@ impl KvMemory {
         self.pool.free_pages() + self.evictable_pages()
     }
 
-    /// Appends pages until `tokens` tokens fit, evicting where needed; gives
-    /// the number of pages there were. `None`, and nothing done, when there
-    /// are not enough.
-    pub fn grow(&mut self, pages: &mut Vec<u32>, tokens: u32) -> Option<usize> {
-        let held = pages.len();
+    /// Tokens that fit beyond what is planned, in the request's own pages and
+    /// all that can be had.
+    pub fn room(&self, held: &RequestKv) -> u64 {
+        let pages = held.pages.len() as u64 + u64::from(self.available());
+        (pages * u64::from(self.page_size)).saturating_sub(u64::from(held.planned))
+    }
+
+    /// Appends pages until `tokens` tokens fit, evicting where needed. False,
+    /// and nothing done, when there are not enough.
+    pub fn grow(&mut self, held: &mut RequestKv, tokens: u32) -> bool {
         let missing = self.missing(held, tokens);
         if missing == 0 {
-            return Some(held);
+            return true;
         }
         let free = self.pool.free_pages();
         if free < missing {
             if self.available() < missing {
-                return None;
+                return false;
             }
             self.evict(missing - free);
         }
-        pages.extend((0..missing).map_while(|_| self.pool.alloc()));
-        Some(held)
+        let pages = (0..missing).map_while(|_| self.pool.alloc());
+        held.pages.extend(pages);
+        true
     }
 
     /// Finds and locks the cached prefix of a request that gets a slot.
-    pub fn match_prefix(&mut self, entry: &mut Entry) {
-        entry.clear_kv();
+    pub fn match_prefix(&mut self, request: &mut RequestState) {
+        let units = request.cacheable() as usize;
+        let held = &mut request.kv;
+        held.clear();
         let Some(cache) = &mut self.cache else {
             return;
         };
-        let units = entry.cacheable() as usize;
-        entry.node = cache.match_prefix(&entry.tokens, units, &mut entry.pages);
-        cache.lock(entry.node);
-        entry.protected_pages = crate::table::len_u32(&entry.pages);
-        entry.committed = entry.protected_pages * self.page_size;
-        entry.drafted = entry.committed;
-        entry.planned = entry.committed;
+        held.node = cache.match_prefix(&request.tokens, units, &mut held.pages);
+        cache.lock(held.node);
+        held.protected_pages = len_u32(&held.pages);
+        held.committed = held.protected_pages * self.page_size;
+        held.drafted = held.committed;
+        held.planned = held.committed;
+    }
+
+    /// Undoes [`match_prefix`](Self::match_prefix) of a request that stays in the queue.
+    pub fn unmatch(&mut self, held: &mut RequestKv) {
+        if let Some(cache) = &mut self.cache {
+            cache.unlock(held.node);
+        }
+        held.clear();
     }
 
     /// How many leading tokens of a waiting request are cached.
-    pub fn match_len(&mut self, entry: &Entry) -> u32 {
-        let units = entry.cacheable() as usize;
+    pub fn match_len(&mut self, request: &RequestState) -> u32 {
+        let units = request.cacheable() as usize;
         self.cache
             .as_mut()
-            .map_or(0, |cache| cache.match_len(&entry.tokens, units) as u32)
+            .map_or(0, |cache| cache.match_len(&request.tokens, units) as u32)
     }
 
     /// How many leading tokens of a waiting request could be served, in whole
     /// pages, once `known` is cached.
-    pub fn shared_len(&self, known: &[u32], entry: &Entry) -> u32 {
-        let units = entry.cacheable() as usize;
+    pub fn shared_len(&self, known: &[u32], request: &RequestState) -> u32 {
+        let units = request.cacheable() as usize;
         let shared = match self.draft_kv {
-            DraftKv::None | DraftKv::Tokens => common_prefix(known, &entry.tokens[..units]),
-            // The last token that both have is the next of the last position.
-            DraftKv::Pairs => common_prefix(known, &entry.tokens[..=units]).saturating_sub(1),
+            DraftKv::None | DraftKv::Tokens => common_prefix(known, &request.tokens[..units]),
+            // A pair needs the token after it: the last position in common has none.
+            DraftKv::Pairs => common_prefix(known, &request.tokens[..=units]).saturating_sub(1),
         };
         shared as u32 / self.page_size * self.page_size
     }
@@ -112,23 +151,22 @@ impl KvMemory {
     /// Leading positions of a request's text that others may use: all that is
     /// kept there, for the target and for drafting, is final and depends on the
     /// text's own tokens alone.
-    fn shareable(&self, entry: &Entry) -> u32 {
+    fn shareable(&self, request: &RequestState) -> u32 {
+        let held = &request.kv;
         match self.draft_kv {
-            DraftKv::None => entry.committed,
-            DraftKv::Tokens => entry.committed.min(entry.drafted),
-            // What the last token's own depends on is not in the text. Where
-            // the text was cut among accepted tokens, neither is what was
-            // sampled after it.
-            DraftKv::Pairs => entry.committed.min(entry.len() - 1),
+            DraftKv::None => held.committed,
+            DraftKv::Tokens => held.committed.min(held.drafted),
+            // The pair of the last token depends on a token that is not in the
+            // text: not sampled yet, or sampled behind the end of the text.
+            DraftKv::Pairs => held.committed.min(request.len() - 1),
         }
     }
 
     /// Lets others use the whole pages that a running request has committed.
-    pub fn share(&mut self, entry: &mut Entry) {
-        let (from, to) = (
-            entry.protected_pages,
-            self.shareable(entry) / self.page_size,
-        );
+    pub fn share(&mut self, request: &mut RequestState) {
+        let to = self.shareable(request) / self.page_size;
+        let held = &mut request.kv;
+        let from = held.protected_pages;
         let Some(cache) = &mut self.cache else {
             return;
         };
@@ -136,17 +174,17 @@ impl KvMemory {
             return;
         }
         let positions = (from * self.page_size) as usize..(to * self.page_size) as usize;
-        let pages = &entry.pages[from as usize..to as usize];
-        if let Some(node) = cache.extend(entry.node, &entry.tokens, positions, pages) {
-            entry.node = node;
-            entry.protected_pages = to;
+        let pages = &held.pages[from as usize..to as usize];
+        if let Some(node) = cache.extend(held.node, &request.tokens, positions, pages) {
+            held.node = node;
+            held.protected_pages = to;
         }
     }
 
     /// Forgets what a request has committed beyond what it shares already, so
     /// that its release adds nothing to the cache.
-    pub fn disown(&self, entry: &mut Entry) {
-        entry.committed = entry.committed.min(entry.protected_pages * self.page_size);
+    pub fn disown(&self, held: &mut RequestKv) {
+        held.truncate(held.protected_pages * self.page_size);
     }
 
     /// Takes all pages of a request: whole shareable pages into the cache, the
@@ -154,33 +192,26 @@ impl KvMemory {
     ///
     /// Rows of this request may still be in flight. They write at positions
     /// `≥ committed` only, a draft model's at `≥ drafted`, hence into pages
-    /// freed here and never into cached ones; and since every worker executes plans in order, such a write is
-    /// done before a later plan's owner of the page writes, and an owner reads
-    /// only positions that it wrote.
-    pub fn release(&mut self, entry: &mut Entry) {
-        let from = entry.protected_pages as usize;
+    /// freed here and never into cached ones; and since every worker executes
+    /// plans in order, such a write is done before a later plan's owner of the
+    /// page writes, and an owner reads only positions that it wrote.
+    pub fn release(&mut self, request: &mut RequestState) {
+        let full = (self.shareable(request) / self.page_size) as usize;
+        let held = &mut request.kv;
+        let from = held.protected_pages as usize;
         let mut kept = from..from;
-        let full = (self.shareable(entry) / self.page_size) as usize;
         if let Some(cache) = &mut self.cache {
             // What another request has cached meanwhile is held twice: ours goes.
-            kept = cache.insert(&entry.tokens, &entry.pages[..full])..full;
-            cache.unlock(entry.node);
+            kept = cache.insert(&request.tokens, &held.pages[..full])..full;
+            cache.unlock(held.node);
         }
-        let own = entry.pages.iter().enumerate().skip(from).rev();
+        let own = held.pages.iter().enumerate().skip(from).rev();
         for (at, page) in own {
             if !kept.contains(&at) {
                 self.pool.release(*page);
             }
         }
-        entry.clear_kv();
-    }
-
-    /// Undoes [`match_prefix`](Self::match_prefix) of a request that stays in the queue.
-    pub fn unmatch(&mut self, entry: &mut Entry) {
-        if let Some(cache) = &mut self.cache {
-            cache.unlock(entry.node);
-        }
-        entry.clear_kv();
+        held.clear();
     }
 
     /// Drops the cache; no request may hold pages. Gives the tokens dropped.
@@ -193,12 +224,51 @@ impl KvMemory {
         u64::from(pages) * u64::from(self.page_size)
     }
 
-    /// The engine's memory is gone: all pages are free and nothing is cached.
-    pub fn reset(&mut self) {
+    /// The engine's memory is gone, and with it what `holders` had there: all
+    /// pages are free and nothing is cached.
+    pub fn reset<'a>(&mut self, holders: impl Iterator<Item = &'a mut RequestKv>) {
+        holders.for_each(RequestKv::clear);
         if let Some(cache) = &mut self.cache {
             cache.clear(&mut |_| {});
         }
         self.pool.reset();
+    }
+
+    /// Drains what entered and left the cache, oldest first.
+    pub fn cache_events(&mut self) -> impl Iterator<Item = CacheEvent> + '_ {
+        let cache = self.cache.as_mut();
+        cache.into_iter().flat_map(|cache| cache.take_events())
+    }
+
+    /// The whole cache as events.
+    pub fn cache_snapshot(&self) -> Vec<CacheEvent> {
+        self.cache
+            .as_ref()
+            .map_or(Vec::new(), |cache| cache.snapshot())
+    }
+
+    /// Where the pages are; `holders` are the requests with a slot.
+    pub fn usage<'a>(&self, holders: impl Iterator<Item = &'a RequestKv>) -> KvUsage {
+        let page = u64::from(self.page_size);
+        let outside = self.pool.capacity() - self.pool.free_pages();
+        let evictable = self.evictable_pages();
+        let cached = self.cache.as_ref().map_or(0, |cache| cache.total_pages());
+        let own: u32 = holders
+            .map(|held| len_u32(&held.pages) - held.protected_pages)
+            .sum();
+        KvUsage {
+            used: u64::from(outside - evictable) * page,
+            evictable: u64::from(evictable) * page,
+            total: u64::from(self.pool.capacity()) * page,
+            evicted: self.evicted_pages * page,
+            leaked_pages: u64::from(outside.saturating_sub(cached + own)),
+        }
+    }
+
+    fn evictable_pages(&self) -> u32 {
+        self.cache
+            .as_ref()
+            .map_or(0, |cache| cache.evictable_pages())
     }
 
     fn evict(&mut self, count: u32) {
@@ -207,6 +277,10 @@ impl KvMemory {
             self.evicted_pages += u64::from(freed);
         }
     }
-}
 
-const _: () = assert!(ROOT.0 == 0, "a request without a match holds the root");
+    /// The pool, for tests that take pages away.
+    #[cfg(test)]
+    pub fn pool(&mut self) -> &mut PagePool {
+        &mut self.pool
+    }
+}

@@ -5,6 +5,10 @@
 //! another. It reads no clock (time enters as [`Millis`]), does no I/O, starts
 //! no thread and draws no random number: the same calls give the same plans.
 //!
+//! Inside there are three owners, each with its fields to itself: admission
+//! (who waits, how long, who is next), batch (who runs, and the steps in
+//! flight) and KV (pages and prefix cache). [`Planner`] joins them.
+//!
 //! A caller's loop is: feed events ([`Planner::submit`], [`Planner::abort`],
 //! [`Planner::tick`], [`Planner::complete`]), send what [`Planner::plan`]
 //! gives until it gives nothing, and deliver [`Planner::take_outputs`].
@@ -17,37 +21,19 @@
 pub mod config;
 pub mod error;
 pub mod load;
-pub mod naive_cache;
-pub mod pages;
 pub mod planner;
-pub mod radix;
 pub mod sim;
 
 mod admission;
-mod complete;
-mod deadlines;
-mod decode;
-mod estimate;
-mod finish;
-mod flight;
-mod integrity;
+mod batch;
 mod kv;
-mod prefill;
-mod prefix;
-mod queue;
-mod retract;
-mod retry_after;
-mod slots;
-mod speculation;
-mod step;
-mod submit;
-mod table;
+mod request;
 
-pub use config::{Millis, PlannerConfig, RequestId, SchedulePolicy};
+pub use config::{Millis, PlannerConfig, RequestId};
 pub use error::{Busy, IntegrityError, PlannerError};
-pub use load::{Counters, Load};
-/// What a decode step may write, and what drafting keeps per cached token.
-pub use lockstep_types::{DraftKv, ReserveConfig};
+pub use kv::radix::{CacheEvent, StoredBlock};
+pub use load::{Counters, Load, SpeculationCounters};
+/// What a decode step may write, what drafting keeps per cached token, and who
+/// is admitted next.
+pub use lockstep_types::{DraftKv, ReserveConfig, SchedulePolicy};
 pub use planner::Planner;
-pub use radix::{CacheEvent, StoredBlock};
-pub use speculation::SpeculationCounters;

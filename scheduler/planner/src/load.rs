@@ -1,6 +1,9 @@
 //! How busy the planner is, and what it has done since the start.
 
-use crate::{Planner, table::len_u32};
+use lockstep_types::{
+    request::{ErrorKind, FinishReason, RequestError},
+    step::{SlotOutput, StepPlan},
+};
 
 /// A snapshot of the planner's load.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -60,37 +63,83 @@ pub struct Counters {
     pub evicted_tokens: u64,
 }
 
-impl Planner {
-    /// Gauges and counters; cheap enough for every step.
-    pub fn load(&self) -> Load {
-        let page = u64::from(self.config.page_size);
-        let pool = &self.kv.pool;
-        let outside = pool.capacity() - pool.free_pages();
-        let evictable = self.kv.evictable_pages();
-        let cached = self
-            .kv
-            .cache
-            .as_ref()
-            .map_or(0, |cache| cache.total_pages());
-        let own = |index: &u32| {
-            let entry = &self.table[*index];
-            len_u32(&entry.pages) - entry.protected_pages
-        };
-        let held: u32 = self.running.iter().map(own).sum();
-        let running = len_u32(&self.running);
-        Load {
-            running_requests: running,
-            waiting_requests: u32::try_from(self.table.len()).unwrap_or(u32::MAX) - running,
-            waiting_tokens: self.queue.tokens(),
-            kv_tokens_used: u64::from(outside - evictable) * page,
-            kv_tokens_cached: u64::from(evictable) * page,
-            kv_tokens_total: self.config.capacity_tokens(),
-            leaked_pages: u64::from(outside.saturating_sub(cached + held)),
-            steps_in_flight: u32::try_from(self.in_flight()).unwrap_or(u32::MAX),
-            counters: Counters {
-                evicted_tokens: self.kv.evicted_pages * page,
-                ..self.counters
-            },
+impl Counters {
+    /// Counts what a step computes.
+    pub(crate) fn count_plan(&mut self, plan: &StepPlan) {
+        for extend in &plan.extends {
+            self.prefill_tokens += u64::from(extend.prefill_len);
+            self.decode_rows += u64::from(extend.prefill_len == 0);
         }
+    }
+
+    /// Counts how a request ended.
+    pub(crate) fn count_end(&mut self, outcome: &Result<FinishReason, RequestError>) {
+        let counter = match outcome {
+            Ok(FinishReason::Abort) => &mut self.aborted,
+            Ok(_) => &mut self.finished,
+            // Overloaded ends an accepted request only when it waited too long.
+            Err(error) if matches!(error.kind, ErrorKind::Timeout | ErrorKind::Overloaded) => {
+                &mut self.timed_out
+            }
+            Err(_) => &mut self.failed,
+        };
+        *counter += 1;
+    }
+}
+
+/// Counts over all decode rows that verified drafted tokens.
+///
+/// A position never proposed is no rejection: its rate of acceptance is
+/// `accepted[i] / proposed[i]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SpeculationCounters {
+    /// Rows that verified drafted tokens.
+    pub verify_steps: u64,
+    /// Drafted tokens that were verified, all branches together.
+    pub draft_tokens: u64,
+    /// Of those, accepted ones; where a text ended among them, all the same.
+    pub accepted_tokens: u64,
+    /// The others, and all of rows whose request had ended.
+    pub wasted_tokens: u64,
+    /// By position: rows that proposed a token there.
+    pub proposed: Vec<u64>,
+    /// By position: rows that accepted one there.
+    pub accepted: Vec<u64>,
+}
+
+impl SpeculationCounters {
+    /// Nothing yet, for drafts of up to `steps` positions.
+    pub(crate) fn new(steps: u32) -> Self {
+        Self {
+            proposed: vec![0; steps as usize],
+            accepted: vec![0; steps as usize],
+            ..Self::default()
+        }
+    }
+
+    /// Counts a row whose request goes on.
+    pub(crate) fn count(&mut self, output: &SlotOutput, accepted: u32) {
+        self.verify_steps += 1;
+        self.draft_tokens += u64::from(output.draft_tokens);
+        self.accepted_tokens += u64::from(accepted);
+        self.wasted_tokens += u64::from(output.draft_tokens.saturating_sub(accepted));
+        for (list, length) in [
+            (&mut self.proposed, output.draft_depth),
+            (&mut self.accepted, accepted),
+        ] {
+            let positions = list.iter_mut().take(length as usize);
+            positions.for_each(|count| *count += 1);
+        }
+    }
+
+    /// Counts a row whose drafts, if it had any, came to nothing: its request
+    /// had ended, or its logits were not numbers.
+    pub(crate) fn count_wasted(&mut self, output: &SlotOutput) {
+        if output.draft_depth == 0 {
+            return;
+        }
+        self.verify_steps += 1;
+        self.draft_tokens += u64::from(output.draft_tokens);
+        self.wasted_tokens += u64::from(output.draft_tokens);
     }
 }

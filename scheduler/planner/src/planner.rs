@@ -1,54 +1,35 @@
-//! The planner's state and its face; the work is in the modules named after it.
+//! The planner joins its three owners: [`Admission`] knows who waits,
+//! [`Batch`] who runs and what is on its way, [`Kv`] where the pages are.
 
-use std::vec::Drain;
+use std::{sync::Arc, vec::Drain};
 
 use lockstep_types::{
-    request::{Output, RequestError},
+    request::{ErrorKind, FinishReason, Output, Request, RequestError},
     step::StepPlan,
 };
 
 use crate::{
-    Busy, CacheEvent, Counters, Millis, PlannerConfig, PlannerError, RequestId,
-    SpeculationCounters,
-    deadlines::Deadlines,
-    estimate::NewTokenRatio,
-    flight::Flight,
-    kv::KvMemory,
-    queue::WaitQueue,
-    retry_after::AdmissionRate,
-    slots::Slots,
-    table::{RequestTable, Stage, len_u32},
+    Busy, Counters, Millis, PlannerConfig, PlannerError, RequestId, SpeculationCounters,
+    admission::Admission,
+    batch::{Batch, StepBuilder},
+    kv::Kv,
+    request::{RequestTable, Stage},
 };
+
+mod inspect;
+mod results;
 
 /// Every request's state, and the next plan from it.
 #[derive(Debug)]
 pub struct Planner {
-    pub(crate) config: PlannerConfig,
-    pub(crate) now: Millis,
-    pub(crate) table: RequestTable,
-    pub(crate) queue: WaitQueue,
-    /// Requests with a slot, most important first; rows stand in this order.
-    pub(crate) running: Vec<u32>,
-    pub(crate) slots: Slots,
-    pub(crate) kv: KvMemory,
-    pub(crate) flight: Flight,
-    pub(crate) outputs: Vec<(RequestId, Output)>,
-    pub(crate) counters: Counters,
-    pub(crate) ratio: NewTokenRatio,
-    pub(crate) pace: AdmissionRate,
-    pub(crate) deadlines: Deadlines,
-    pub(crate) queue_deadlines: Deadlines,
-    pub(crate) arrivals: u64,
-    /// Draft steps of the next plans.
-    pub(crate) draft_steps: u32,
-    /// Nothing new is admitted.
-    pub(crate) held: bool,
-    pub(crate) speculation: SpeculationCounters,
-    /// What decode rows are granted.
-    #[cfg(test)]
-    pub(crate) grant: crate::decode::Grant,
-    /// Reused by admission: candidates, and requests in their prefill.
-    pub(crate) scratch: (Vec<u32>, Vec<u32>),
+    config: Arc<PlannerConfig>,
+    requests: RequestTable,
+    admission: Admission,
+    batch: Batch,
+    kv: Kv,
+    outputs: Vec<(RequestId, Output)>,
+    counters: Counters,
+    speculation: SpeculationCounters,
 }
 
 impl Planner {
@@ -58,27 +39,15 @@ impl Planner {
     /// [`PlannerError::Config`] names the field at fault.
     pub fn new(config: PlannerConfig) -> Result<Self, PlannerError> {
         config.validate()?;
+        let config = Arc::new(config);
         Ok(Self {
-            now: Millis(0),
-            table: RequestTable::default(),
-            queue: WaitQueue::default(),
-            running: Vec::with_capacity(config.max_running_requests as usize),
-            slots: Slots::new(config.max_running_requests),
-            kv: KvMemory::new(&config),
-            flight: Flight::default(),
+            requests: RequestTable::default(),
+            admission: Admission::new(config.clone()),
+            batch: Batch::new(config.clone()),
+            kv: Kv::new(&config),
             outputs: Vec::new(),
             counters: Counters::default(),
-            ratio: NewTokenRatio::new(1000),
-            pace: AdmissionRate::default(),
-            deadlines: Deadlines::default(),
-            queue_deadlines: Deadlines::default(),
-            arrivals: 0,
-            draft_steps: config.reserve.steps,
-            held: false,
             speculation: SpeculationCounters::new(config.reserve.steps),
-            #[cfg(test)]
-            grant: crate::decode::Grant::Exact,
-            scratch: Default::default(),
             config,
         })
     }
@@ -88,7 +57,7 @@ impl Planner {
     /// more requests at once and retracts more of them.
     #[must_use]
     pub fn with_conservativeness(mut self, thousandths: u32) -> Self {
-        self.ratio = NewTokenRatio::new(thousandths);
+        self.admission.set_conservativeness(thousandths);
         self
     }
 
@@ -96,34 +65,187 @@ impl Planner {
     /// their requests allow; 0 = none. At first, and at the most, those of
     /// [`PlannerConfig::reserve`].
     pub fn set_draft_steps(&mut self, steps: u32) {
-        self.draft_steps = steps.min(self.config.reserve.steps);
+        self.batch.set_draft_steps(steps);
     }
 
-    /// What speculation brought since the start.
-    pub fn speculation(&self) -> &SpeculationCounters {
-        &self.speculation
+    /// Queues a request.
+    ///
+    /// # Errors
+    /// `Invalid` when it can never run here; `Overloaded`, with a time to try
+    /// again, when a queue is full.
+    pub fn submit(
+        &mut self,
+        now: Millis,
+        id: RequestId,
+        request: Request,
+    ) -> Result<(), RequestError> {
+        self.admission.advance(now);
+        if self.requests.find(id).is_some() {
+            return Err(RequestError {
+                param: Some("request".into()),
+                ..RequestError::new(ErrorKind::Invalid, format!("request {} is known", id.0))
+            });
+        }
+        let free_slots = self.batch.free_slots();
+        let accepted = self.admission.accept(id, request, free_slots);
+        if matches!(&accepted, Err(error) if error.kind == ErrorKind::Overloaded) {
+            self.counters.rejected += 1;
+        }
+        let index = self.requests.insert(accepted?);
+        self.admission.enqueue(index, &self.requests[index]);
+        self.counters.requests += 1;
+        Ok(())
     }
 
-    /// What it was told at start.
-    pub fn config(&self) -> &PlannerConfig {
-        &self.config
+    /// The next step: decode rows first, then prompts within the token budget,
+    /// those under way before new ones. `None` when there is nothing to do or
+    /// enough is in flight.
+    pub fn plan(&mut self) -> Option<StepPlan> {
+        if self.batch.is_empty() && self.admission.is_empty() {
+            return None;
+        }
+        let mut step = self.batch.begin_step()?;
+        self.preempt();
+        self.make_room_for_decodes();
+        let Self {
+            requests,
+            admission,
+            batch,
+            kv,
+            counters,
+            ..
+        } = self;
+        batch.plan_decodes(requests, kv, &mut step);
+        batch.plan_prefills(requests, kv, &mut step);
+        admission.admit(requests, batch, kv, counters, &mut step);
+        if step.is_empty() && batch.in_flight() == 0 {
+            self.unblock(&mut step);
+        }
+        if step.is_empty() {
+            self.batch.discard(step);
+            return None;
+        }
+        self.admission.step_planned();
+        let plan = self.batch.launch(step);
+        self.counters.count_plan(&plan);
+        Some(plan)
     }
 
-    /// Gives a sent plan's buffers back for reuse; optional.
-    pub fn recycle(&mut self, plan: StepPlan) {
-        self.flight.recycle(plan);
+    /// Displaces running requests in favour of a waiting one, until it fits.
+    fn preempt(&mut self) {
+        let (requests, batch) = (&self.requests, &self.batch);
+        let preemption = self.admission.preemption(requests, batch, &mut self.kv);
+        let Some((head, victims)) = preemption else {
+            return;
+        };
+        for victim in victims {
+            let (requests, batch) = (&self.requests, &self.batch);
+            let kv = &mut self.kv;
+            if self.admission.has_room_for(head, requests, batch, kv) {
+                return;
+            }
+            self.retract(victim);
+            self.counters.preemptions += 1;
+        }
     }
 
-    /// What happened since the last call, in order.
-    pub fn take_outputs(&mut self) -> Drain<'_, (RequestId, Output)> {
-        self.outputs.drain(..)
+    /// Retracts from the end of the ranking until all decode rows fit.
+    fn make_room_for_decodes(&mut self) {
+        while self.batch.decode_pages(&self.requests, &self.kv) > self.kv.available()
+            && self.batch.len() > 1
+            && let Some(last) = self.batch.last()
+        {
+            self.retract(last);
+        }
+    }
+
+    /// Nothing is in flight and nothing could be planned although requests run:
+    /// prompts hold all pages half way. The last ones give theirs back until
+    /// the first can go on.
+    fn unblock(&mut self, step: &mut StepBuilder) {
+        while step.is_empty()
+            && let Some(last) = self.batch.last()
+        {
+            if self.batch.len() == 1 {
+                // Submission refuses what does not fit alone: the books are wrong.
+                let error = RequestError::new(
+                    ErrorKind::Internal,
+                    "the KV pool has no page for the only running request",
+                );
+                self.end(last, Err(error), None, Output::default());
+                return;
+            }
+            self.retract(last);
+            self.batch
+                .plan_prefills(&mut self.requests, &mut self.kv, step);
+        }
+    }
+
+    /// Takes slot and pages from a running request and queues it again. What it
+    /// emitted stays emitted: its tokens become the prompt of its next
+    /// admission, and positions count on. Results in flight are still taken
+    /// before it queues.
+    fn retract(&mut self, index: u32) {
+        let running = self.batch.running().map(|index| &self.requests[index]);
+        self.admission.pages_ran_out(running);
+        self.batch.close(&mut self.requests, &mut self.kv, index);
+        self.counters.retractions += 1;
+        let request = &mut self.requests[index];
+        if request.rows_in_flight == 0 {
+            self.admission.requeue(index, request);
+        }
+    }
+
+    /// The one way out: frees whatever the request holds and emits its last
+    /// output. Rows still in flight find the request gone and are ignored.
+    fn end(
+        &mut self,
+        index: u32,
+        outcome: Result<FinishReason, RequestError>,
+        matched_token: Option<u32>,
+        mut output: Output,
+    ) {
+        if self.requests[index].stage == Stage::Running {
+            self.batch.close(&mut self.requests, &mut self.kv, index);
+        }
+        let Some(request) = self.requests.remove(index) else {
+            return;
+        };
+        self.admission.forget(index, &request);
+        self.counters.count_end(&outcome);
+        let id = request.id;
+        output.finish = Some(request.finish(outcome, matched_token));
+        self.outputs.push((id, output));
+    }
+
+    /// Ends a request with an Abort output; unknown ids are harmless.
+    pub fn abort(&mut self, id: RequestId) {
+        if let Some(index) = self.requests.find(id) {
+            self.end(index, Ok(FinishReason::Abort), None, Output::default());
+        }
+    }
+
+    /// Ends a request with a Stop output, because its client has all that it
+    /// wants; unknown ids are harmless.
+    pub fn stop(&mut self, id: RequestId) {
+        if let Some(index) = self.requests.find(id) {
+            self.end(index, Ok(FinishReason::Stop), None, Output::default());
+        }
+    }
+
+    /// Ends requests whose time is over.
+    pub fn tick(&mut self, now: Millis) {
+        self.admission.advance(now);
+        while let Some((index, error)) = self.admission.timed_out() {
+            self.end(index, Err(error), None, Output::default());
+        }
     }
 
     /// The engine died for good: every request ends with this error, nothing is
     /// in flight or cached any more, and the next plan is step 1 again.
     pub fn fail_all(&mut self, error: RequestError) {
         self.forget_engine();
-        for index in self.table.by_arrival() {
+        for index in self.requests.by_arrival() {
             self.end(index, Err(error.clone()), None, Output::default());
         }
         drop(error);
@@ -134,11 +256,19 @@ impl Planner {
     /// plan is step 1 again. Clients notice a pause only.
     pub fn restart_engine(&mut self) {
         self.forget_engine();
-        for index in self.table.by_arrival() {
-            if self.table[index].stage == Stage::Draining {
-                self.requeue(index);
+        for index in self.requests.by_arrival() {
+            let request = &mut self.requests[index];
+            if request.stage == Stage::Draining {
+                self.admission.requeue(index, request);
             }
         }
+    }
+
+    /// Running requests lose slot and pages, which exist no more.
+    fn forget_engine(&mut self) {
+        self.batch.reset(&mut self.requests);
+        let holders = self.requests.iter_mut().map(|request| &mut request.kv);
+        self.kv.reset(holders);
     }
 
     /// Holds new requests back, or lets them in again: while held they queue,
@@ -146,7 +276,7 @@ impl Planner {
     /// [`flush_cache`](Self::flush_cache) succeeds nothing is left that the
     /// weights of before have touched.
     pub fn hold_admission(&mut self, held: bool) {
-        self.held = held;
+        self.admission.hold(held);
     }
 
     /// Drops the whole prefix cache; gives the number of tokens dropped.
@@ -155,61 +285,45 @@ impl Planner {
     /// [`Busy`] while requests run or steps are in flight; while admission is
     /// held, also when a request that has begun waits to go on.
     pub fn flush_cache(&mut self) -> Result<u64, Busy> {
-        let mut running = len_u32(&self.running);
-        if self.held {
-            let begun = self.queue.iter().filter(|at| self.table[*at].retracted);
-            running += u32::try_from(begun.count()).unwrap_or(u32::MAX);
+        let mut running = self.batch.len();
+        if self.admission.is_held() {
+            let begun = |index: &u32| self.requests[*index].retracted;
+            running += self.admission.waiting().filter(begun).count();
         }
         if running > 0 || self.in_flight() > 0 {
             return Err(Busy {
-                running,
+                running: u32::try_from(running).unwrap_or(u32::MAX),
                 in_flight: u32::try_from(self.in_flight()).unwrap_or(u32::MAX),
             });
         }
         Ok(self.kv.flush())
     }
 
-    /// Drains what entered and left the prefix cache since the last call,
-    /// oldest first; empty unless `kv_events` is set.
-    pub fn cache_events(&mut self) -> impl Iterator<Item = CacheEvent> + '_ {
-        let cache = self.kv.cache.as_mut();
-        cache.into_iter().flat_map(|cache| cache.take_events())
+    /// What it was told at start.
+    pub fn config(&self) -> &PlannerConfig {
+        &self.config
     }
 
-    /// The whole prefix cache as events, for a subscriber that comes late: to
-    /// be sent before the events drained from now on. Empty unless `kv_events`
-    /// is set.
-    pub fn cache_snapshot(&self) -> Vec<CacheEvent> {
-        self.kv
-            .cache
-            .as_ref()
-            .map_or(Vec::new(), |cache| cache.snapshot())
+    /// Gives a sent plan's buffers back for reuse; optional.
+    pub fn recycle(&mut self, plan: StepPlan) {
+        self.batch.recycle_plan(plan);
+    }
+
+    /// What happened since the last call, in order.
+    pub fn take_outputs(&mut self) -> Drain<'_, (RequestId, Output)> {
+        self.outputs.drain(..)
     }
 
     /// No request is known and no step is in flight.
     pub fn is_idle(&self) -> bool {
-        self.table.len() == 0 && self.in_flight() == 0
+        self.requests.len() == 0 && self.in_flight() == 0
     }
 
     /// Steps planned and not completed.
     pub fn in_flight(&self) -> usize {
-        self.flight.steps.len()
-    }
-
-    /// Running requests lose slot and pages, which exist no more.
-    fn forget_engine(&mut self) {
-        for index in std::mem::take(&mut self.running) {
-            let entry = &mut self.table[index];
-            entry.stage = Stage::Draining;
-            entry.clear_kv();
-        }
-        for index in self.table.by_arrival() {
-            let entry = &mut self.table[index];
-            entry.rows_in_flight = 0;
-            entry.samples_in_flight = 0;
-        }
-        self.flight.reset();
-        self.slots.reset();
-        self.kv.reset();
+        self.batch.in_flight()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,10 @@
 use std::{sync::Arc, thread::JoinHandle, time::Duration};
 
 use lockstep_config::{Hardware, ServeArgs};
-use lockstep_planner::sim::{SimModel, SimWorker};
+use lockstep_planner::{
+    PlannerConfig,
+    sim::{SimModel, SimWorker},
+};
 use lockstep_process::{ControlLink, Role, RoleContext, connect_unix};
 use lockstep_proto::pb::lockstep::{
     CorporaEdited, Corpus, CorpusSize, FrontendEvent, FrontendHello, FrontendMessage,
@@ -107,7 +110,7 @@ impl Scheduler {
         let channel = connect_unix(&self.node.workers_socket(), LIMIT)
             .await
             .expect("listening");
-        let planner = lockstep_scheduler::planner_config(&self.engine, false);
+        let planner = PlannerConfig::from(&*self.engine);
         let vocab_size = self.engine.model.vocab_size as u32;
         let worker = SimWorker::new(&planner, SimModel { vocab_size }, true);
         let hello = WorkerHello {

@@ -2,7 +2,7 @@
 
 use lockstep_types::sampling::SamplingParams;
 
-use crate::radix::KeyUnit;
+use crate::kv::radix::KeyUnit;
 
 /// Next token and log-probability from a hash of all tokens before.
 #[derive(Debug, Clone, Copy)]

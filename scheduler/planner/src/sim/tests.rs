@@ -230,13 +230,12 @@ impl Scenario {
             }
             Op::Flush => {
                 let planner = &mut self.engine.planner;
-                let begun = planner.table.iter().any(|(_, entry)| entry.retracted);
-                let waits = planner.held && begun;
+                let waits = planner.is_held() && planner.any_retracted();
                 let idle = planner.load().running_requests == 0 && planner.in_flight() == 0;
                 assert_eq!(planner.flush_cache().is_ok(), idle && !waits);
             }
             Op::Depth(any) => {
-                let steps = u32::from(*any) % (self.engine.planner.config.reserve.steps + 1);
+                let steps = u32::from(*any) % (self.engine.planner.config().reserve.steps + 1);
                 self.engine.planner.set_draft_steps(steps);
             }
             Op::Hold(held) => self.engine.planner.hold_admission(*held),
@@ -337,7 +336,7 @@ impl Scenario {
     /// What the requests were told adds up to what the planner counted.
     fn check_tallies(&self, got: &BTreeMap<RequestId, Collected>) {
         let counted = self.engine.planner.speculation();
-        let steps = self.engine.planner.config.reserve.steps as usize;
+        let steps = self.engine.planner.config().reserve.steps as usize;
         let (mut proposed, mut accepted) = (vec![0; steps], vec![0; steps]);
         let mut verified = 0;
         for Collected { output, .. } in got.values() {

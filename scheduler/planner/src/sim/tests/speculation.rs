@@ -6,7 +6,7 @@ use std::cell::Cell;
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
 
 use super::*;
-use crate::{Counters, Load, decode::Grant};
+use crate::{Counters, Load, batch::Grant};
 
 /// Everything that the reserve depends on.
 #[derive(Debug, Clone)]
@@ -70,7 +70,7 @@ fn drive(case: &Case, planner_sees: DraftKv, grant: Grant) -> Result<Load, Strin
     let planner = Planner::new(config).map_err(|error| error.to_string())?;
     // Whoever has a slot is let in, so that pages run out.
     let mut planner = planner.with_conservativeness(0);
-    planner.grant = grant;
+    *planner.grant() = grant;
     let worker = SimWorker::new(&case.config, MODEL, true);
     let mut engine = SimEngine::new(planner, worker);
     let turns = (0..).zip(&case.requests);
@@ -91,7 +91,7 @@ fn drain(engine: &mut SimEngine, depths: &[u32]) -> Result<(), String> {
     for depth in depths.iter().cycle() {
         engine.planner.set_draft_steps(*depth);
         let went_on = engine.turn(Millis(0)).map_err(|fault| fault.to_string())?;
-        if engine.planner.grant == Grant::Exact {
+        if *engine.planner.grant() == Grant::Exact {
             let books = engine.planner.check_integrity();
             books.map_err(|error| error.to_string())?;
         }

@@ -4,17 +4,17 @@
 use lockstep_types::{
     request::{ErrorKind, Request},
     sampling::{LogprobParams, SamplingParams},
-    step::StepResult,
+    step::{SlotOutput, StepResult},
 };
 
 use crate::{Millis, Planner, PlannerConfig, RequestId};
 
-/// Prompts of 40 tokens; 8 of the first are in.
-fn under_way(requests: u64) -> Planner {
+/// Prompts of 40 tokens, in steps of `budget`; the first step is done.
+fn under_way(requests: u64, budget: u32) -> Planner {
     let mut planner = Planner::new(PlannerConfig {
         page_size: 4,
         num_pages: 1 + 24,
-        chunked_prefill_size: Some(8),
+        chunked_prefill_size: Some(budget),
         overlap: false,
         radix_cache: false,
         ..PlannerConfig::default()
@@ -42,40 +42,57 @@ fn under_way(requests: u64) -> Planner {
     planner
 }
 
+fn take_all_pages(planner: &mut Planner) -> Vec<u32> {
+    let pool = planner.kv.pool();
+    std::iter::from_fn(|| pool.alloc()).collect()
+}
+
+fn give_back(planner: &mut Planner, taken: &[u32]) {
+    let pool = planner.kv.pool();
+    taken.iter().for_each(|page| pool.release(*page));
+}
+
 #[test]
 fn the_last_gives_its_pages_to_the_first() {
-    let mut planner = under_way(2);
-    // A wider budget lets the second in beside the rest of the first.
-    planner.config.chunked_prefill_size = Some(36);
+    let mut planner = under_way(2, 36);
+    // The budget lets the second in beside the rest of the first.
     let plan = planner.plan().unwrap();
     assert_eq!((plan.opens.len(), plan.extends.len()), (1, 2));
+    let sampled = SlotOutput {
+        slot: plan.extends[0].slot,
+        token_ids: vec![7],
+        ..SlotOutput::default()
+    };
+    let result = StepResult {
+        step: plan.step,
+        outputs: vec![sampled],
+        ..StepResult::default()
+    };
+    planner.complete(Millis(0), result).unwrap();
     // Both stand in the middle of their prompts, as far as the planner knows,
     // and all pages are gone.
-    planner.flight.reset();
-    for index in planner.running.clone() {
-        let entry = &mut planner.table[index];
-        (entry.rows_in_flight, entry.samples_in_flight) = (0, 0);
-        entry.committed = entry.planned;
-        entry.prefill_end = entry.planned + 8;
+    for index in planner.batch.running() {
+        let request = &mut planner.requests[index];
+        request.prefill_end = request.kv.planned() + 8;
     }
-    let taken: Vec<u32> = std::iter::from_fn(|| planner.kv.pool.alloc()).collect();
+    let taken = take_all_pages(&mut planner);
     let plan = planner.plan().expect("the first goes on");
     assert_eq!(plan.extends.len(), 1);
     assert_eq!(plan.closes.len(), 1);
     assert_eq!(planner.load().counters.retractions, 1);
-    taken.iter().for_each(|page| planner.kv.pool.release(*page));
+    give_back(&mut planner, &taken);
     planner.check_integrity().unwrap();
 }
 
 #[test]
 fn alone_and_without_pages_it_ends_with_an_error() {
-    let mut planner = under_way(1);
-    let taken: Vec<u32> = std::iter::from_fn(|| planner.kv.pool.alloc()).collect();
+    let mut planner = under_way(1, 8);
+    let taken = take_all_pages(&mut planner);
     assert_eq!(planner.plan(), None);
     let (_, output) = planner.take_outputs().next().expect("it ended");
     let error = output.finish.unwrap().outcome.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Internal);
-    taken.iter().for_each(|page| planner.kv.pool.release(*page));
+    give_back(&mut planner, &taken);
     planner.check_integrity().unwrap();
     assert!(planner.is_idle());
 }

@@ -5,7 +5,7 @@
 /// A slot that closes is free at once: any plan that could open it again
 /// carries its close too, and workers close before they open.
 #[derive(Debug)]
-pub(crate) struct Slots {
+pub(super) struct Slots {
     count: u32,
     free: Vec<u32>,
     closing: Vec<u32>,

@@ -2,10 +2,8 @@
 
 use std::{fmt::Debug, ops::Range};
 
-use crate::{
-    CacheEvent, DraftKv, IntegrityError,
-    radix::{KeyUnit, NodeId, RadixCache},
-};
+use super::radix::{KeyUnit, NodeId, RadixCache};
+use crate::{CacheEvent, DraftKv, IntegrityError};
 
 /// A radix cache whose keys are made from texts. Positions count tokens; the
 /// key of a position may depend on the token after it, which then is known.

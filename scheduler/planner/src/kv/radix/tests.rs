@@ -1,7 +1,7 @@
 //! The radix tree against the naive cache.
 
 use super::*;
-use crate::naive_cache::NaiveCache;
+use crate::kv::naive_cache::NaiveCache;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Every request the planner knows.
+//! What the planner knows of each request.
 
 use std::{
     cmp::Reverse,
@@ -7,14 +7,12 @@ use std::{
 };
 
 use lockstep_types::{
-    request::{SpeculationUsage, Usage},
+    request::{Finish, FinishReason, Output, RequestError, SpeculationUsage, Usage},
     sampling::{LogprobParams, SamplingParams, TokenLogprob},
+    step::SlotOutput,
 };
 
-use crate::{
-    RequestId, ReserveConfig,
-    radix::{NodeId, ROOT},
-};
+use crate::{RequestId, ReserveConfig, kv::RequestKv};
 
 /// Where a request stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,12 +27,8 @@ pub(crate) enum Stage {
 }
 
 /// One request.
-///
-/// Lengths are in tokens: `cache_protected ≤ committed ≤ allocated`, where
-/// `cache_protected` is `protected_pages` whole pages and `allocated` is
-/// `pages` whole pages.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct RequestState {
     pub id: RequestId,
     /// Consecutive number of its submission; never reused.
     pub arrival: u64,
@@ -48,24 +42,13 @@ pub(crate) struct Entry {
     pub max_depth: u32,
     /// Tokens known when the slot was opened; the prefill ends there.
     pub prefill_end: u32,
-    /// Upper bound of the slot's KV length after all planned steps.
-    pub planned: u32,
-    /// KV that is final: positions below hold exactly `tokens`.
-    pub committed: u32,
-    /// The drafter's KV that is sure to be in place; only a draft model's may
-    /// be less than `committed`.
-    pub drafted: u32,
-    /// Leading pages that the cache owns, locked through `node`.
-    pub protected_pages: u32,
-    pub node: NodeId,
     pub rows_in_flight: u32,
     pub samples_in_flight: u32,
     /// Steps it stood back for another request that computes its prefix.
     pub deferrals: u32,
     /// Had a slot before: goes before others of its priority.
     pub retracted: bool,
-    /// The slot's page table.
-    pub pages: Vec<u32>,
+    pub kv: RequestKv,
     /// Prompt and output.
     pub tokens: Vec<u32>,
     pub rest: Box<Rest>,
@@ -90,7 +73,7 @@ pub(crate) struct Rest {
     pub queue_deadline: Option<u64>,
 }
 
-impl Entry {
+impl RequestState {
     /// Order among running requests, most important first.
     pub fn rank(&self) -> (Reverse<i32>, u64) {
         (Reverse(self.priority), self.arrival)
@@ -119,7 +102,7 @@ impl Entry {
 
     /// Known tokens are left that no step brings.
     pub fn prefilling(&self) -> bool {
-        self.planned < self.prefill_end
+        self.kv.planned() < self.prefill_end
     }
 
     /// Its prefill is planned, and the results in flight can't be all there is:
@@ -144,22 +127,59 @@ impl Entry {
         (self.len() - 1).min(scored.saturating_sub(1))
     }
 
-    pub fn usage(&self) -> Usage {
-        Usage {
-            prompt_tokens: self.prompt_len,
-            completion_tokens: self.emitted(),
-            cached_tokens: self.rest.cached_tokens.unwrap_or(0),
+    /// Takes new tokens, and says how the request ends if it does with them.
+    /// What comes after its last token is dropped, so that neither client nor
+    /// cache keys ever see it.
+    pub fn take(&mut self, from: SlotOutput) -> (Output, Option<(FinishReason, Option<u32>)>) {
+        let mut output = Output {
+            token_ids: from.token_ids,
+            logprobs: from.logprobs,
+            prompt_logprobs: std::mem::take(&mut self.rest.prompt_logprobs),
+            finish: None,
+        };
+        self.rest.delivered = true;
+        if self.max_new == 0 {
+            return (output, Some((FinishReason::Length, None)));
         }
+        let mut finish = None;
+        let mut taken = 0;
+        for token in output.token_ids.iter().copied() {
+            // The worker masks stop tokens before `min_new_tokens`.
+            let may_stop = self.emitted() >= self.rest.sampling.min_new_tokens;
+            self.tokens.push(token);
+            taken += 1;
+            if may_stop && self.rest.sampling.stop_token_ids.contains(&token) {
+                finish = Some((FinishReason::Stop, Some(token)));
+            } else if self.emitted() >= self.max_new {
+                finish = Some((FinishReason::Length, None));
+            }
+            if finish.is_some() {
+                break;
+            }
+        }
+        output.token_ids.truncate(taken);
+        output.logprobs.truncate(taken);
+        let len = self.len();
+        self.kv.truncate(len);
+        (output, finish)
     }
 
-    /// Forgets slot and pages, which the caller has given back.
-    pub fn clear_kv(&mut self) {
-        self.pages.clear();
-        self.protected_pages = 0;
-        self.node = ROOT;
-        self.planned = 0;
-        self.committed = 0;
-        self.drafted = 0;
+    /// The last word to its client.
+    pub fn finish(
+        self,
+        outcome: Result<FinishReason, RequestError>,
+        matched_token: Option<u32>,
+    ) -> Finish {
+        Finish {
+            outcome,
+            matched_token,
+            usage: Usage {
+                prompt_tokens: self.prompt_len,
+                completion_tokens: self.emitted(),
+                cached_tokens: self.rest.cached_tokens.unwrap_or(0),
+            },
+            speculation: (self.rest.speculation.verify_steps > 0).then_some(self.rest.speculation),
+        }
     }
 }
 
@@ -171,27 +191,27 @@ pub(crate) fn len_u32<T>(list: &[T]) -> u32 {
 /// Requests by a small index that is reused, and by id.
 #[derive(Debug, Default)]
 pub(crate) struct RequestTable {
-    entries: Vec<Option<Entry>>,
+    requests: Vec<Option<RequestState>>,
     unused: Vec<u32>,
     by_id: BTreeMap<RequestId, u32>,
 }
 
 impl RequestTable {
-    pub fn insert(&mut self, entry: Entry) -> u32 {
+    pub fn insert(&mut self, request: RequestState) -> u32 {
         let index = self.unused.pop().unwrap_or_else(|| {
-            self.entries.push(None);
-            len_u32(&self.entries) - 1
+            self.requests.push(None);
+            len_u32(&self.requests) - 1
         });
-        self.by_id.insert(entry.id, index);
-        self.entries[index as usize] = Some(entry);
+        self.by_id.insert(request.id, index);
+        self.requests[index as usize] = Some(request);
         index
     }
 
-    pub fn remove(&mut self, index: u32) -> Option<Entry> {
-        let entry = self.entries[index as usize].take()?;
-        self.by_id.remove(&entry.id);
+    pub fn remove(&mut self, index: u32) -> Option<RequestState> {
+        let request = self.requests[index as usize].take()?;
+        self.by_id.remove(&request.id);
         self.unused.push(index);
-        Some(entry)
+        Some(request)
     }
 
     pub fn find(&self, id: RequestId) -> Option<u32> {
@@ -200,24 +220,30 @@ impl RequestTable {
 
     /// Whether `index` still is the request that arrived as number `arrival`.
     pub fn lives(&self, index: u32, arrival: u64) -> bool {
-        matches!(self.entries.get(index as usize), Some(Some(entry)) if entry.arrival == arrival)
+        let slot = self.requests.get(index as usize);
+        matches!(slot, Some(Some(request)) if request.arrival == arrival)
     }
 
     pub fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &Entry)> {
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &RequestState)> {
         (0..)
-            .zip(&self.entries)
-            .filter_map(|(index, entry)| Some((index, entry.as_ref()?)))
+            .zip(&self.requests)
+            .filter_map(|(index, request)| Some((index, request.as_ref()?)))
+    }
+
+    /// All requests, in no order that means anything.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut RequestState> {
+        self.requests.iter_mut().flatten()
     }
 
     /// All indices, by arrival.
     pub fn by_arrival(&self) -> Vec<u32> {
         let mut all: Vec<_> = self
             .iter()
-            .map(|(index, entry)| (entry.arrival, index))
+            .map(|(index, request)| (request.arrival, index))
             .collect();
         all.sort_unstable();
         all.into_iter().map(|(_, index)| index).collect()
@@ -225,17 +251,17 @@ impl RequestTable {
 }
 
 impl Index<u32> for RequestTable {
-    type Output = Entry;
-    fn index(&self, index: u32) -> &Entry {
-        self.entries[index as usize]
+    type Output = RequestState;
+    fn index(&self, index: u32) -> &RequestState {
+        self.requests[index as usize]
             .as_ref()
             .expect("queue and running list name live requests only")
     }
 }
 
 impl IndexMut<u32> for RequestTable {
-    fn index_mut(&mut self, index: u32) -> &mut Entry {
-        self.entries[index as usize]
+    fn index_mut(&mut self, index: u32) -> &mut RequestState {
+        self.requests[index as usize]
             .as_mut()
             .expect("queue and running list name live requests only")
     }

@@ -4,7 +4,7 @@
 //! still bring, this share is expected. It falls with every step, so that the
 //! batch fills up, and jumps up at a retraction, which showed it too low.
 
-use crate::{kv::KvMemory, table::Entry};
+use crate::{kv::Kv, request::RequestState};
 
 const ONE: u64 = 1024;
 /// 0.7 and 0.7 · 0.14, each times the conservativeness.
@@ -17,7 +17,7 @@ const RETRACT_DECODE_STEPS: u64 = 20;
 
 /// Expected share of the tokens still allowed, in 1/1024.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct NewTokenRatio {
+pub(super) struct NewTokenRatio {
     now: u64,
     lowest: u64,
 }
@@ -38,23 +38,23 @@ impl NewTokenRatio {
     }
 
     /// A retraction: at least what `running` have shown to need.
-    pub fn raise<'a>(&mut self, running: impl Iterator<Item = &'a Entry>) {
+    pub fn raise<'a>(&mut self, running: impl Iterator<Item = &'a RequestState>) {
         let (mut shown, mut allowed) = (0, 0);
-        for entry in running {
-            shown += u64::from(entry.emitted()) + RETRACT_DECODE_STEPS;
-            allowed += u64::from(entry.max_new);
+        for request in running {
+            shown += u64::from(request.emitted()) + RETRACT_DECODE_STEPS;
+            allowed += u64::from(request.max_new);
         }
         let ratio = (shown * ONE).checked_div(allowed).unwrap_or(ONE);
         self.now = ratio.clamp(self.now, ONE);
     }
 
-    /// Pages that a request is expected to want beyond the `held` ones, with
+    /// Pages that a request is expected to want beyond those it holds, with
     /// `reserve` slots for the step that writes most.
-    pub fn future_pages(&self, kv: &KvMemory, entry: &Entry, reserve: u32) -> u32 {
-        let more = u64::from(entry.remaining().min(CLIP_MAX_NEW_TOKENS));
+    pub fn future_pages(&self, kv: &Kv, request: &RequestState, reserve: u32) -> u32 {
+        let more = u64::from(request.remaining().min(CLIP_MAX_NEW_TOKENS));
         // At most CLIP_MAX_NEW_TOKENS, hence no loss.
         let more = (more * self.now).div_ceil(ONE) as u32;
-        kv.missing(entry.pages.len(), entry.len() + more + reserve)
+        kv.missing(&request.kv, request.len() + more + reserve)
     }
 }
 

@@ -7,9 +7,9 @@ const LONGEST_S: u64 = 60;
 
 /// When the last requests left the queue.
 #[derive(Debug, Default)]
-pub(crate) struct AdmissionRate(VecDeque<u64>);
+pub(super) struct AdmissionPace(VecDeque<u64>);
 
-impl AdmissionRate {
+impl AdmissionPace {
     pub fn record(&mut self, now: u64) {
         if self.0.len() == WINDOW {
             self.0.pop_front();
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn follows_the_pace() {
-        let mut rate = AdmissionRate::default();
+        let mut rate = AdmissionPace::default();
         assert_eq!(rate.seconds_for(5, 0), 1);
         for at in 0..40 {
             rate.record(at * 500);

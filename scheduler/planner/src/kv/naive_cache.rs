@@ -1,4 +1,4 @@
-//! The prefix cache in its plainest form: the oracle of [`crate::radix`].
+//! The prefix cache in its plainest form: the oracle of [`super::radix`].
 
 use std::collections::BTreeMap;
 
@@ -48,10 +48,5 @@ impl<K: Copy + Ord> NaiveCache<K> {
     /// Pages cached.
     pub fn len(&self) -> usize {
         self.ends.len()
-    }
-
-    /// Whether nothing is cached.
-    pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
     }
 }

@@ -1,0 +1,168 @@
+//! The rows that running requests bring to a step: decode rows, and the next
+//! chunks of prompts.
+
+use super::{Batch, RowInFlight, StepBuilder};
+use crate::{
+    kv::Kv,
+    request::{RequestState, RequestTable},
+};
+
+/// What decode rows are granted: less than needed shows that the tests would notice.
+#[cfg(test)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Grant {
+    /// What the row may write.
+    Exact,
+    /// `W` from what is committed, as if nothing were in flight.
+    WithoutLag,
+    /// One slot from where the slot can stand, as if nothing were drafted.
+    One,
+}
+
+impl Batch {
+    /// Adds a row for each request that decodes. Its pages cover all that the
+    /// step may write: `planned` is as far as the slot can stand by then. What
+    /// the rows leave of the budget is for prompts.
+    pub fn plan_decodes(
+        &mut self,
+        requests: &mut RequestTable,
+        kv: &mut Kv,
+        step: &mut StepBuilder,
+    ) {
+        for at in 0..self.running.len() {
+            let index = self.running[at];
+            let request = &mut requests[index];
+            if !request.decodes() {
+                continue;
+            }
+            let depth = self.depth(request);
+            let to = self.written_up_to(request);
+            if !kv.grow(&mut request.kv, to) {
+                continue;
+            }
+            let most = self.config.reserve.max_commit_at(depth);
+            request.kv.plan(most);
+            let row = RowInFlight {
+                index,
+                arrival: request.arrival,
+                slot: request.slot,
+                prefill_to: None,
+                sample: true,
+                depth,
+                most,
+                last_chunk: false,
+            };
+            self.add_row(request, row, 0, step);
+        }
+        // Never all of it: new requests would wait for old ones to end.
+        let budget = self.config.prefill_budget();
+        let decodes = u32::try_from(step.len()).unwrap_or(u32::MAX);
+        step.budget = budget.saturating_sub(decodes).max(budget.div_ceil(4));
+    }
+
+    /// Continues prompts in rank order while budget and pages last.
+    pub fn plan_prefills(
+        &mut self,
+        requests: &mut RequestTable,
+        kv: &mut Kv,
+        step: &mut StepBuilder,
+    ) {
+        for at in 0..self.running.len() {
+            let request = &requests[self.running[at]];
+            if step.budget == 0 {
+                return;
+            }
+            if request.prefilling() {
+                self.plan_chunk(requests, kv, self.running[at], step.budget, step);
+            }
+        }
+    }
+
+    /// Adds a row for the prompt's next tokens, as far as `budget` and pages go.
+    pub fn plan_chunk(
+        &mut self,
+        requests: &mut RequestTable,
+        kv: &mut Kv,
+        index: u32,
+        budget: u32,
+        step: &mut StepBuilder,
+    ) {
+        let request = &mut requests[index];
+        let chunk = self.chunk(request, kv, budget);
+        let to = request.kv.planned() + chunk;
+        if chunk == 0 || !kv.grow(&mut request.kv, to) {
+            return;
+        }
+        request.kv.plan(chunk);
+        let last_chunk = to == request.prefill_end;
+        let sample = last_chunk && request.remaining() > 0;
+        let row = RowInFlight {
+            index,
+            arrival: request.arrival,
+            slot: request.slot,
+            prefill_to: Some(to),
+            sample,
+            depth: 0,
+            most: u32::from(sample),
+            last_chunk,
+        };
+        self.add_row(request, row, chunk, step);
+        step.budget = step.budget.saturating_sub(chunk);
+        step.has_prefill = true;
+    }
+
+    /// How many of the prompt's next tokens fit budget and pages. A chunk that
+    /// is not the last ends with a page if it reaches one, for the cache takes
+    /// whole pages.
+    fn chunk(&self, request: &RequestState, kv: &Kv, budget: u32) -> u32 {
+        let page = u64::from(self.config.page_size);
+        let from = u64::from(request.kv.planned());
+        let left = u64::from(request.prefill_end) - from;
+        let mut chunk = left.min(u64::from(budget)).min(kv.room(&request.kv));
+        if chunk < left {
+            let end = (from + chunk) / page * page;
+            chunk = if end > from { end - from } else { chunk };
+        }
+        // At most `left`, which is a `u32`.
+        chunk as u32
+    }
+
+    fn add_row(
+        &mut self,
+        request: &mut RequestState,
+        row: RowInFlight,
+        prefill_len: u32,
+        step: &mut StepBuilder,
+    ) {
+        request.rows_in_flight += 1;
+        request.samples_in_flight += u32::from(row.sample);
+        let new_pages = self.flight.page_list(request.kv.take_unsent_pages());
+        step.extend(row, prefill_len, new_pages);
+    }
+
+    /// New pages that the next decode rows need.
+    pub fn decode_pages(&self, requests: &RequestTable, kv: &Kv) -> u32 {
+        self.running()
+            .map(|index| &requests[index])
+            .filter(|request| request.decodes())
+            .map(|request| kv.missing(&request.kv, self.written_up_to(request)))
+            .sum()
+    }
+
+    /// Draft steps that a request's next row may take.
+    fn depth(&self, request: &RequestState) -> u32 {
+        self.draft_steps.min(request.max_depth)
+    }
+
+    /// Where the next decode row's writes end at the latest.
+    fn written_up_to(&self, request: &RequestState) -> u32 {
+        let alloc_len = self.config.reserve.alloc_len_at(self.depth(request));
+        #[cfg(test)]
+        match self.grant {
+            Grant::Exact => {}
+            Grant::WithoutLag => return request.kv.committed() + alloc_len,
+            Grant::One => return request.kv.planned() + 1,
+        }
+        request.kv.planned() + alloc_len
+    }
+}

@@ -1,0 +1,87 @@
+//! What the planner shows of itself.
+
+use crate::{
+    CacheEvent, Counters, IntegrityError, Load, Planner, SpeculationCounters, request::RequestState,
+};
+
+impl Planner {
+    /// Drains what entered and left the prefix cache since the last call,
+    /// oldest first; empty unless `kv_events` is set.
+    pub fn cache_events(&mut self) -> impl Iterator<Item = CacheEvent> + '_ {
+        self.kv.cache_events()
+    }
+
+    /// The whole prefix cache as events, for a subscriber that comes late: to
+    /// be sent before the events drained from now on. Empty unless `kv_events`
+    /// is set.
+    pub fn cache_snapshot(&self) -> Vec<CacheEvent> {
+        self.kv.cache_snapshot()
+    }
+
+    /// What speculation brought since the start.
+    pub fn speculation(&self) -> &SpeculationCounters {
+        &self.speculation
+    }
+
+    /// Gauges and counters; cheap enough for every step.
+    pub fn load(&self) -> Load {
+        let kv = self.kv.usage(self.running().map(|request| &request.kv));
+        let running = u32::try_from(self.batch.len()).unwrap_or(u32::MAX);
+        Load {
+            running_requests: running,
+            waiting_requests: u32::try_from(self.requests.len()).unwrap_or(u32::MAX) - running,
+            waiting_tokens: self.admission.waiting_tokens(),
+            kv_tokens_used: kv.used,
+            kv_tokens_cached: kv.evictable,
+            kv_tokens_total: kv.total,
+            leaked_pages: kv.leaked_pages,
+            steps_in_flight: u32::try_from(self.in_flight()).unwrap_or(u32::MAX),
+            counters: Counters {
+                evicted_tokens: kv.evicted,
+                ..self.counters
+            },
+        }
+    }
+
+    /// Checks that every page is in exactly one of free list, cache and
+    /// requests, that cache locks are those of running requests, that every
+    /// slot is free or held once, and that all counters agree.
+    ///
+    /// # Errors
+    /// The first fault found.
+    pub fn check_integrity(&self) -> Result<(), IntegrityError> {
+        self.kv.check(self.running().map(|request| &request.kv))?;
+        self.batch.check(&self.requests)?;
+        self.admission.check(&self.requests)?;
+        for (index, request) in self.requests.iter() {
+            let kv = self.kv.check_request(request);
+            kv.and_then(|()| self.batch.check_request(index, request))
+                .map_err(|message| IntegrityError::Request {
+                    id: request.id.0,
+                    message: message.into(),
+                })?;
+        }
+        Ok(())
+    }
+
+    /// The requests with a slot.
+    fn running(&self) -> impl Iterator<Item = &RequestState> + Clone {
+        self.batch.running().map(|index| &self.requests[index])
+    }
+}
+
+/// What tests look at, and bend.
+#[cfg(test)]
+impl Planner {
+    pub(crate) fn any_retracted(&self) -> bool {
+        self.requests.iter().any(|(_, request)| request.retracted)
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.admission.is_held()
+    }
+
+    pub(crate) fn grant(&mut self) -> &mut crate::batch::Grant {
+        &mut self.batch.grant
+    }
+}

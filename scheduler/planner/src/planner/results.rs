@@ -1,0 +1,91 @@
+//! Results come back.
+
+use lockstep_types::{
+    request::{ErrorKind, Output, RequestError},
+    step::{SlotOutput, StepResult},
+};
+
+use crate::{
+    Millis, Planner, PlannerError,
+    batch::RowInFlight,
+    request::{Stage, len_u32},
+};
+
+impl Planner {
+    /// Takes the oldest step's result.
+    ///
+    /// # Errors
+    /// It is not the oldest step's, or does not fit it. Nothing was taken then,
+    /// and the engine that gave it is not to be trusted any more.
+    pub fn complete(&mut self, now: Millis, result: StepResult) -> Result<(), PlannerError> {
+        let step = self.batch.take_step(&result)?;
+        self.admission.advance(now);
+        for (row, output) in step.results(result.outputs) {
+            self.complete_row(row, output.unwrap_or_default());
+        }
+        self.batch.recycle(step);
+        self.counters.steps += 1;
+        Ok(())
+    }
+
+    fn complete_row(&mut self, row: &RowInFlight, mut output: SlotOutput) {
+        let brought = len_u32(&output.token_ids);
+        // It may have ended while this row was in flight.
+        let lives = self.requests.lives(row.index, row.arrival);
+        let poisoned = row.sample && brought == 0;
+        if !lives || poisoned {
+            self.speculation.count_wasted(&output);
+            if lives {
+                self.end_poisoned(row.index);
+            }
+            return;
+        }
+        let request = &mut self.requests[row.index];
+        row.commit(request, brought);
+        if output.draft_depth > 0 {
+            let (depth, drafted, accepted) = (output.draft_depth, output.draft_tokens, brought - 1);
+            self.speculation.count(&output, accepted);
+            request.rest.speculation.count(depth, drafted, accepted);
+        }
+        if !request.rest.delivered {
+            let scores = &mut request.rest.prompt_logprobs;
+            scores.append(&mut output.prompt_logprobs);
+        }
+        if (row.sample || row.last_chunk) && self.deliver(row.index, output) {
+            return;
+        }
+        let request = &mut self.requests[row.index];
+        match request.stage {
+            Stage::Running if row.prefill_to.is_some() => self.kv.share(request),
+            Stage::Draining if request.rows_in_flight == 0 => {
+                self.admission.requeue(row.index, request);
+            }
+            _ => {}
+        }
+    }
+
+    /// Hands new tokens out; whether the request ended with them.
+    fn deliver(&mut self, index: u32, from: SlotOutput) -> bool {
+        let request = &mut self.requests[index];
+        let (output, finish) = request.take(from);
+        self.counters.generated_tokens += output.token_ids.len() as u64;
+        let Some((reason, matched_token)) = finish else {
+            self.outputs.push((request.id, output));
+            return false;
+        };
+        self.end(index, Ok(reason), matched_token, output);
+        true
+    }
+
+    /// Ends a request whose logits were not numbers, and keeps what it computed
+    /// out of the cache: it alone fails.
+    fn end_poisoned(&mut self, index: u32) {
+        let error = RequestError::new(
+            ErrorKind::Internal,
+            "the model computed values that are not numbers for this request; \
+             if it happens with other prompts too, the weights are damaged",
+        );
+        self.kv.disown(&mut self.requests[index].kv);
+        self.end(index, Err(error), None, Output::default());
+    }
+}
