@@ -4,6 +4,7 @@
 //! given as `LOCKSTEP_<NAME>` in the environment or as a key of the `--config`
 //! file; a flag wins over the environment, the environment over the file.
 
+mod algorithm;
 mod limits;
 mod memory;
 mod model;
@@ -15,6 +16,7 @@ mod server;
 mod speculation;
 mod timeouts;
 
+pub use algorithm::{AlgorithmArgs, with_algorithm_options};
 pub use limits::LimitArgs;
 pub use memory::{KvCacheDtypeArg, MemoryArgs};
 pub use model::{DtypeArg, ModelArgs, QuantizationArg};

@@ -147,9 +147,11 @@ fn open_to_all(
     if local || server.api_key_required {
         return None;
     }
-    let corpora = match speculation.algorithm.as_deref() {
-        Some("NGRAM") => ", add and remove the texts that NGRAM drafts from",
-        _ => "",
+    let corpora = match &speculation.algorithm {
+        Some(name) if speculation.drafts_from_texts => {
+            format!(", add and remove the texts that {name} drafts from")
+        }
+        _ => String::new(),
     };
     let weights = match args.model.weight_update_dir {
         Some(_) => ", exchange its weights",

@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches, Parser};
 use lockstep_types::{
     Algorithm, Algorithms, Capabilities, ConfigError, DraftKv, DraftModel, DraftShape,
-    EngineConfig, ModelConfig, NodeConfig, SpeculationConfig,
+    EngineConfig, ModelConfig, NodeConfig, NumberOption, OptionSpec, OptionValues,
+    SpeculationConfig, SwitchOption,
 };
 
-use crate::{Hardware, ServeArgs, resolve};
+use crate::{Hardware, ServeArgs, resolve, with_algorithm_options};
 
 // The same folders as in the tests of the crate that reads them.
 #[path = "../model-folder/src/testing.rs"]
@@ -27,7 +28,16 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn definition() -> clap::Command {
-        Self::command()
+        with_algorithm_options(Self::command(), &algorithms()).expect("flags that differ")
+    }
+
+    /// Parses words with the algorithms' flags too.
+    pub(crate) fn parse_words<W>(words: impl IntoIterator<Item = W>) -> Result<Self, clap::Error>
+    where
+        W: Into<std::ffi::OsString> + Clone,
+    {
+        let matches = Self::definition().try_get_matches_from(words)?;
+        Self::from_arg_matches(&matches)
     }
 }
 
@@ -54,7 +64,7 @@ pub(crate) fn resolve_model(
     machine: &Hardware,
 ) -> Result<(EngineConfig, NodeConfig), ConfigError> {
     let words = ["lockstep"].into_iter().chain(line.split_whitespace());
-    let mut args = Program::try_parse_from(words)
+    let mut args = Program::parse_words(words)
         .expect("options that parse")
         .args;
     args.model.model_path = Some(model.to_owned());
@@ -68,7 +78,8 @@ pub(crate) fn algorithms() -> Algorithms {
         "EAGLE",
         "EAGLE3",
         "STANDALONE",
-        "NGRAM",
+        "WINDOW",
+        "TEXTS",
         "BLOCKS",
         "REFUSING",
     ] {
@@ -79,7 +90,42 @@ pub(crate) fn algorithms() -> Algorithms {
 
 /// One of them, by its name.
 #[derive(Debug)]
-struct TestAlgorithm(&'static str);
+pub(crate) struct TestAlgorithm(pub(crate) &'static str);
+
+/// The options of WINDOW.
+const SIZE: NumberOption = NumberOption {
+    flag: "--speculative-window-size",
+    unit: "TOKENS",
+    default: 4,
+    least: 2,
+    most: 64,
+    help: "tokens that are looked at",
+};
+const NODES: NumberOption = NumberOption {
+    flag: "--speculative-window-nodes",
+    unit: "NODES",
+    default: 1 << 20,
+    least: 1,
+    most: 1 << 28,
+    help: "what is kept of them",
+};
+const PRIVATE: SwitchOption = SwitchOption {
+    flag: "--speculative-window-private",
+    help: "remember nothing",
+    details: "It is slower.",
+};
+const OPTIONS: [OptionSpec; 3] = [
+    OptionSpec::Number(SIZE),
+    OptionSpec::Number(NODES),
+    OptionSpec::Switch(PRIVATE),
+];
+/// Flags that stand for something else already.
+const A_FLAG_OF_THE_PROGRAM: [OptionSpec; 1] = [OptionSpec::Number(NumberOption {
+    flag: "--port",
+    ..SIZE
+})];
+const AN_OPTION_OF_WINDOW: [OptionSpec; 1] =
+    [OptionSpec::Number(NumberOption { default: 5, ..SIZE })];
 
 impl Algorithm for TestAlgorithm {
     fn name(&self) -> &str {
@@ -105,12 +151,13 @@ impl Algorithm for TestAlgorithm {
             draft_probabilities: has_model,
             carries_hidden_states: draft_kv == DraftKv::Pairs,
             adaptive: false,
+            drafts_from_texts: self.0 == "TEXTS",
         }
     }
 
     fn default_shape(&self) -> DraftShape {
         match self.0 {
-            "NGRAM" => DraftShape {
+            "WINDOW" => DraftShape {
                 num_steps: 5,
                 topk: 4,
                 num_draft_tokens: 8,
@@ -152,9 +199,38 @@ impl Algorithm for TestAlgorithm {
         }
     }
 
+    fn options(&self) -> &[OptionSpec] {
+        match self.0 {
+            "WINDOW" | "WINDOW AGAIN" => &OPTIONS,
+            "CLASHES WITH A FLAG" => &A_FLAG_OF_THE_PROGRAM,
+            "CLASHES WITH AN OPTION" => &AN_OPTION_OF_WINDOW,
+            _ => &[],
+        }
+    }
+
+    fn why_others_refuse_options(&self) -> &str {
+        "it has no window"
+    }
+
+    /// Twice the window, unless nodes are given; and a private one has none.
+    fn complete_options(&self, given: &mut OptionValues) -> Result<(), ConfigError> {
+        if let (Some(size), None) = (SIZE.given(given), NODES.given(given)) {
+            NODES.set(given, 2 * size);
+        } else if NODES.given(given).is_some() && PRIVATE.get(given) {
+            let remedy = "Leave one of them out";
+            return Err(ConfigError::conflict(
+                NODES.flag,
+                PRIVATE.flag,
+                "no",
+                remedy,
+            ));
+        }
+        Ok(())
+    }
+
     fn memory_bytes(&self, speculation: &SpeculationConfig) -> u64 {
         match self.0 {
-            "NGRAM" => 100 * speculation.ngram.capacity as u64,
+            "WINDOW" => 100 * NODES.get(&speculation.options),
             _ => 0,
         }
     }

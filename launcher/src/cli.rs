@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use lockstep_config::{ServeArgs, with_config_file};
+use lockstep_config::{ServeArgs, with_algorithm_options, with_config_file};
 use lockstep_process::{Role, exit};
-use lockstep_types::ConfigError;
+use lockstep_types::{Algorithms, ConfigError};
 
 use crate::console;
 use crate::error::LaunchError;
@@ -85,17 +85,30 @@ pub(crate) enum Command {
     Role(Role, PathBuf),
 }
 
+/// The definition of the command line, with a flag for every option that one of
+/// `algorithms` declares.
+///
+/// # Errors
+/// For an option whose flag stands for something else already.
+fn definition(algorithms: &Algorithms) -> Result<clap::Command, ConfigError> {
+    with_algorithm_options(Cli::command(), algorithms)
+}
+
 /// Parses the command line, with the `--config` file where one is named.
 ///
 /// # Errors
 /// The exit code, after help, version or an error has been printed.
-pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Command, ExitCode> {
-    let command = Cli::command();
-    let words = with_default_command(arguments);
-    let arguments = with_config_file(&command, words.clone()).map_err(|error| {
+pub(crate) fn parse(
+    arguments: Vec<OsString>,
+    algorithms: &Algorithms,
+) -> Result<Command, ExitCode> {
+    let wrong = |error| {
         console::complain(&LaunchError::Config(error));
         ExitCode::from(exit::USAGE)
-    })?;
+    };
+    let command = definition(algorithms).map_err(wrong)?;
+    let words = with_default_command(arguments);
+    let arguments = with_config_file(&command, words.clone()).map_err(wrong)?;
     let parsed = command
         .clone()
         .try_get_matches_from(arguments)
@@ -128,7 +141,11 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Command, ExitCode> {
 
 /// Says of the options that a configuration error names where they are from,
 /// where that is not the command line.
-pub(crate) fn hints(error: &LaunchError, arguments: Vec<OsString>) -> Vec<String> {
+pub(crate) fn hints(
+    error: &LaunchError,
+    arguments: Vec<OsString>,
+    algorithms: &Algorithms,
+) -> Vec<String> {
     let options: &[&str] = match error {
         LaunchError::Config(
             ConfigError::Value { option, .. } | ConfigError::File { option, .. },
@@ -137,7 +154,9 @@ pub(crate) fn hints(error: &LaunchError, arguments: Vec<OsString>) -> Vec<String
         LaunchError::Config(ConfigError::Model(_)) => &["--model-path"],
         _ => return Vec::new(),
     };
-    let command = Cli::command();
+    let Ok(command) = definition(algorithms) else {
+        return Vec::new();
+    };
     let words = with_default_command(arguments);
     let Ok(all) = with_config_file(&command, words.clone()) else {
         return Vec::new();

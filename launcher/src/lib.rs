@@ -35,7 +35,7 @@ pub fn main() -> ExitCode {
 /// algorithms of its own is this one function.
 pub fn main_with(registry: &Registry) -> ExitCode {
     let algorithms = registry.algorithms();
-    let command = match cli::parse(std::env::args_os().collect()) {
+    let command = match cli::parse(std::env::args_os().collect(), &algorithms) {
         Ok(command) => command,
         Err(code) => return code,
     };
@@ -54,7 +54,7 @@ pub fn main_with(registry: &Registry) -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             console::complain(&error);
-            for hint in cli::hints(&error, std::env::args_os().collect()) {
+            for hint in cli::hints(&error, std::env::args_os().collect(), &algorithms) {
                 console::remark(&hint);
             }
             ExitCode::from(error.exit_code())

@@ -133,6 +133,7 @@ impl Algorithm for Echo {
             draft_probabilities: self.0 == Fault::Probabilities,
             carries_hidden_states: self.0 == Fault::Hidden,
             adaptive: true,
+            drafts_from_texts: false,
         }
     }
     fn load_draft(

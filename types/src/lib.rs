@@ -28,7 +28,7 @@ pub use format::{Dtype, KvCacheDtype, Quantization};
 pub use model::{Architecture, ModelConfig, RopeConfig, RopeScaling};
 pub use reserve::ReserveConfig;
 pub use speculation::{
-    Algorithm, Algorithms, Capabilities, DraftKind, DraftKv, DraftModel, DraftShape, NgramConfig,
-    SpeculationConfig, Verification,
+    Algorithm, Algorithms, Capabilities, DraftKind, DraftKv, DraftModel, DraftShape, NumberOption,
+    OptionSpec, OptionValue, OptionValues, SpeculationConfig, SwitchOption, Verification,
 };
 pub use step_limits::StepLimits;

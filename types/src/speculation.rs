@@ -6,6 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ConfigError, ModelConfig, ReserveConfig};
 
+pub use options::{NumberOption, OptionSpec, OptionValue, OptionValues, SwitchOption};
+
+mod options;
+
 /// Speculative decoding, resolved. Every size that depends on it comes from here.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SpeculationConfig {
@@ -27,8 +31,10 @@ pub struct SpeculationConfig {
     /// `num_draft_tokens`, the largest over all tiers; 0 without speculation.
     /// KV reserve, table width, context check and buffers are sized by it.
     pub max_speculative_num_draft_tokens: usize,
-    /// What NGRAM remembers.
-    pub ngram: NgramConfig,
+    /// [`Capabilities::drafts_from_texts`] of the algorithm.
+    pub drafts_from_texts: bool,
+    /// Values of the options that the algorithm declares for itself.
+    pub options: OptionValues,
 }
 
 /// A draft model or head.
@@ -60,20 +66,6 @@ pub enum DraftKind {
         /// The target's layers whose input is captured, ascending.
         capture_layers: Vec<usize>,
     },
-}
-
-/// Sizes of NGRAM's memory (SGLang's `--speculative-ngram-*`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NgramConfig {
-    /// The shortest suffix that is looked up, tokens.
-    pub min_match: usize,
-    /// The longest.
-    pub max_match: usize,
-    /// Nodes of the trie that requests share; the oldest go when it is full.
-    pub capacity: usize,
-    /// No such trie: served texts are not remembered, so that no client can tell
-    /// by the time of an answer what others were served.
-    pub private: bool,
 }
 
 /// What drafting keeps per cached token, which decides over prefix keys.
@@ -126,6 +118,9 @@ pub struct Capabilities {
     pub carries_hidden_states: bool,
     /// Its depth may change from step to step.
     pub adaptive: bool,
+    /// Operators may give it texts to draft from, and take them away, while it
+    /// serves.
+    pub drafts_from_texts: bool,
 }
 
 /// Steps, branches and verified tokens of one request.
@@ -183,10 +178,25 @@ pub trait Algorithm: fmt::Debug + Send + Sync {
         let _ = is_draft;
         draft_tokens
     }
-    /// Whether it reads [`SpeculationConfig::ngram`]; the options of it are an
-    /// error with an algorithm that does not.
-    fn reads_ngram_options(&self) -> bool {
-        self.name() == "NGRAM"
+    /// Options of its own: each becomes a flag of the program. Their values are
+    /// in [`SpeculationConfig::options`]; with another algorithm they are an error.
+    fn options(&self) -> &[OptionSpec] {
+        &[]
+    }
+    /// Why an algorithm without these options refuses them, as a clause: "it
+    /// looks no texts up".
+    fn why_others_refuse_options(&self) -> &str {
+        "it has no such option"
+    }
+    /// Checks options that were given against each other, before their ranges,
+    /// and sets those whose default depends on another one. All others get their
+    /// defaults afterwards.
+    ///
+    /// # Errors
+    /// [`ConfigError::Conflict`] naming the options that do not go together.
+    fn complete_options(&self, given: &mut OptionValues) -> Result<(), ConfigError> {
+        let _ = given;
+        Ok(())
     }
     /// Bytes that it takes on the node with rank 0 beside the weights, keys,
     /// values and activations of a draft model, which are counted for it.
@@ -236,7 +246,8 @@ impl SpeculationConfig {
             num_draft_tokens: 0,
             verification: Verification::Target,
             max_speculative_num_draft_tokens: 0,
-            ngram: NgramConfig::default(),
+            drafts_from_texts: false,
+            options: OptionValues::default(),
         }
     }
 
@@ -263,17 +274,6 @@ impl SpeculationConfig {
     /// and the token after it.
     pub fn max_commit(&self) -> usize {
         self.reserve().max_commit_per_decode() as usize
-    }
-}
-
-impl Default for NgramConfig {
-    fn default() -> Self {
-        Self {
-            min_match: 1,
-            max_match: 16,
-            capacity: 1 << 20,
-            private: false,
-        }
     }
 }
 

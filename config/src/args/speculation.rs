@@ -1,10 +1,8 @@
 use std::path::PathBuf;
 
-use clap::builder::FalseyValueParser;
+use super::{AlgorithmArgs, positive};
 
-use super::positive;
-
-const HEADING: &str = "Speculative decoding";
+pub(super) const HEADING: &str = "Speculative decoding";
 
 /// How drafted tokens can be verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -56,26 +54,7 @@ pub struct SpeculationArgs {
     #[arg(long, env = "LOCKSTEP_SPECULATIVE_VERIFICATION", value_name = "MODE",
           help_heading = HEADING)]
     pub speculative_verification: Option<VerificationArg>,
-    /// NGRAM: tokens of the shortest suffix that is looked up [default: 1].
-    #[arg(long, env = "LOCKSTEP_SPECULATIVE_NGRAM_MIN_MATCH_WINDOW_SIZE",
-          value_name = "TOKENS", value_parser = positive, help_heading = HEADING)]
-    pub speculative_ngram_min_match_window_size: Option<usize>,
-    /// NGRAM: tokens of the longest suffix that is looked up, at most 64
-    /// [default: 16].
-    #[arg(long, env = "LOCKSTEP_SPECULATIVE_NGRAM_MAX_MATCH_WINDOW_SIZE",
-          value_name = "TOKENS", value_parser = positive, help_heading = HEADING)]
-    pub speculative_ngram_max_match_window_size: Option<usize>,
-    /// NGRAM: nodes of the memory that requests share [default: 1048576].
-    #[arg(long, env = "LOCKSTEP_SPECULATIVE_NGRAM_CAPACITY", value_name = "NODES",
-          value_parser = positive, help_heading = HEADING)]
-    pub speculative_ngram_capacity: Option<usize>,
-    /// NGRAM: draft from a request's own text and from given corpora alone.
-    ///
-    /// Otherwise the texts that were served are remembered, and shared by all
-    /// requests: an answer that comes faster than it should can tell one client
-    /// what another was served. The prefix cache can tell it of how prompts
-    /// begin; --disable-radix-cache turns that off.
-    #[arg(long, env = "LOCKSTEP_SPECULATIVE_NGRAM_PRIVATE",
-          value_parser = FalseyValueParser::new(), help_heading = HEADING)]
-    pub speculative_ngram_private: bool,
+    /// Options that algorithms declare for themselves.
+    #[command(flatten)]
+    pub algorithm: AlgorithmArgs,
 }

@@ -1,5 +1,3 @@
-use clap::Parser;
-
 use super::with_config_file;
 use crate::args::ServeArgs;
 use crate::testing::Program;
@@ -12,7 +10,7 @@ fn parse(line: &[&str], content: &str) -> Result<ServeArgs, String> {
     words.extend(line.iter().map(Into::into));
     let words =
         with_config_file(&Program::definition(), words).map_err(|error| error.to_string())?;
-    Program::try_parse_from(words)
+    Program::parse_words(words)
         .map(|program| program.args)
         .map_err(|error| error.to_string())
 }
@@ -160,6 +158,6 @@ fn every_option_has_its_name_in_the_environment_and_its_help() {
 #[test]
 fn a_kubernetes_service_link_is_explained() {
     let error =
-        Program::try_parse_from(["lockstep", "--port", "tcp://10.0.0.1:80"]).expect_err("no port");
+        Program::parse_words(["lockstep", "--port", "tcp://10.0.0.1:80"]).expect_err("no port");
     assert!(error.to_string().contains("enableServiceLinks"), "{error}");
 }

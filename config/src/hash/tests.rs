@@ -46,8 +46,10 @@ fn different_where_results_or_the_protocol_would() {
         "--enable-priority-scheduling",
         "--schedule-policy lpm",
         "--watchdog-timeout 1",
-        "--speculative-algorithm NGRAM",
-        "--speculative-algorithm NGRAM --speculative-ngram-private",
+        "--speculative-algorithm WINDOW",
+        "--speculative-algorithm WINDOW --speculative-window-size 5",
+        "--speculative-algorithm WINDOW --speculative-window-nodes 5",
+        "--speculative-algorithm WINDOW --speculative-window-private",
     ];
     let mut hashes: Vec<_> = lines.iter().map(|line| hash(line)).collect();
     hashes.sort();

@@ -3,19 +3,12 @@
 use super::{ConfigError, ModelConfig, ServeArgs, SpeculationConfig};
 use crate::args::{SpeculationArgs, VerificationArg};
 use lockstep_model_folder::draft::OPTION as DRAFT_OPTION;
-use lockstep_types::{Algorithm, Algorithms, DraftKind, DraftModel, NgramConfig, Verification};
+use lockstep_types::{Algorithm, Algorithms, DraftKind, DraftModel, Verification};
 
+mod options;
 mod shape;
 
 const ALGORITHM: &str = "--speculative-algorithm";
-const MIN_MATCH: &str = "--speculative-ngram-min-match-window-size";
-const MAX_MATCH: &str = "--speculative-ngram-max-match-window-size";
-const CAPACITY: &str = "--speculative-ngram-capacity";
-const PRIVATE: &str = "--speculative-ngram-private";
-/// The longest suffix that NGRAM looks up.
-const LONGEST_MATCH: usize = 64;
-/// Nodes of NGRAM's memory, whose numbers fit 32 bits with room to spare.
-const MOST_NODES: usize = 1 << 28;
 
 /// The configuration, and the bytes that the algorithm asks for beside a draft
 /// model's.
@@ -27,7 +20,7 @@ pub(super) fn resolve(
     let given = &args.speculation;
     let name = match given.speculative_algorithm.as_deref() {
         Some(name) if !name.eq_ignore_ascii_case("none") => name,
-        none => return without(none, given).map(|none| (none, 0)),
+        none => return without(none, given, known).map(|none| (none, 0)),
     };
     let algorithm = known.find(name).ok_or_else(|| unknown(name, known))?;
     let algorithm = algorithm.as_ref();
@@ -37,12 +30,13 @@ pub(super) fn resolve(
         algorithm: Some(algorithm.name().to_owned()),
         draft,
         draft_kv: algorithm.capabilities().draft_kv,
+        drafts_from_texts: algorithm.capabilities().drafts_from_texts,
         num_steps: shape.num_steps,
         topk: shape.topk,
         num_draft_tokens: shape.num_draft_tokens,
         verification: verification(given, algorithm, shape.topk)?,
         max_speculative_num_draft_tokens: shape.num_draft_tokens,
-        ngram: ngram(given, algorithm)?,
+        options: options::resolve(&given.algorithm.0, algorithm, known)?,
     };
     algorithm.validate(&speculation, target)?;
     speculation.max_speculative_num_draft_tokens = most(&speculation, algorithm)?;
@@ -64,8 +58,12 @@ pub(super) fn beyond(speculation: &SpeculationConfig, context_length: usize) -> 
 }
 
 /// Nothing is drafted, which options about drafting contradict.
-fn without(none: Option<&str>, given: &SpeculationArgs) -> Result<SpeculationConfig, ConfigError> {
-    let Some(option) = first(given) else {
+fn without(
+    none: Option<&str>,
+    given: &SpeculationArgs,
+    known: &Algorithms,
+) -> Result<SpeculationConfig, ConfigError> {
+    let Some(option) = first(given, known) else {
         return Ok(SpeculationConfig::none());
     };
     let why = "nothing is drafted without an algorithm";
@@ -76,18 +74,16 @@ fn without(none: Option<&str>, given: &SpeculationArgs) -> Result<SpeculationCon
             why,
             "Leave one of them out",
         ),
-        None => ConfigError::conflict(
-            option,
-            ALGORITHM,
-            why,
-            format!("Give {ALGORITHM} too, such as EAGLE3, or leave {option} out"),
-        ),
+        None => {
+            let remedy = format!("Give {ALGORITHM} too, such as EAGLE3, or leave {option} out");
+            ConfigError::conflict(option, ALGORITHM, why, remedy)
+        }
     })
 }
 
 /// The first option about drafting that was given.
-fn first(given: &SpeculationArgs) -> Option<&'static str> {
-    [
+fn first(given: &SpeculationArgs, known: &Algorithms) -> Option<String> {
+    let general = [
         (DRAFT_OPTION, given.speculative_draft_model_path.is_some()),
         (shape::STEPS, given.speculative_num_steps.is_some()),
         (shape::TOPK, given.speculative_eagle_topk.is_some()),
@@ -95,8 +91,8 @@ fn first(given: &SpeculationArgs) -> Option<&'static str> {
         (VERIFICATION, given.speculative_verification.is_some()),
     ]
     .into_iter()
-    .chain(ngram_options(given))
-    .find_map(|(option, is_given)| is_given.then_some(option))
+    .find_map(|(option, is_given)| is_given.then(|| option.to_owned()));
+    general.or_else(|| options::first(&given.algorithm.0, known))
 }
 
 fn unknown(name: &str, known: &Algorithms) -> ConfigError {
@@ -168,71 +164,6 @@ fn verification(
         ));
     }
     Ok(mode)
-}
-
-fn ngram_options(given: &SpeculationArgs) -> [(&'static str, bool); 4] {
-    [
-        (
-            MIN_MATCH,
-            given.speculative_ngram_min_match_window_size.is_some(),
-        ),
-        (
-            MAX_MATCH,
-            given.speculative_ngram_max_match_window_size.is_some(),
-        ),
-        (CAPACITY, given.speculative_ngram_capacity.is_some()),
-        (PRIVATE, given.speculative_ngram_private),
-    ]
-}
-
-fn ngram(given: &SpeculationArgs, algorithm: &dyn Algorithm) -> Result<NgramConfig, ConfigError> {
-    let option = ngram_options(given)
-        .into_iter()
-        .find_map(|(option, is_given)| is_given.then_some(option));
-    if let Some(option) = option.filter(|_| !algorithm.reads_ngram_options()) {
-        return Err(ConfigError::conflict(
-            option,
-            format!("{ALGORITHM} {}", algorithm.name()),
-            "it looks no texts up",
-            format!("Leave {option} out, or give {ALGORITHM} NGRAM"),
-        ));
-    }
-    let default = NgramConfig::default();
-    let min_match = given.speculative_ngram_min_match_window_size;
-    let max_match = given.speculative_ngram_max_match_window_size;
-    let ngram = NgramConfig {
-        min_match: min_match.unwrap_or(default.min_match),
-        max_match: max_match.unwrap_or(default.max_match.max(min_match.unwrap_or(0))),
-        capacity: given.speculative_ngram_capacity.unwrap_or(default.capacity),
-        private: given.speculative_ngram_private,
-    };
-    if let Some(capacity) = given.speculative_ngram_capacity.filter(|_| ngram.private) {
-        return Err(ConfigError::conflict(
-            format!("{CAPACITY} {capacity}"),
-            PRIVATE,
-            "no served text is remembered",
-            "Leave one of them out",
-        ));
-    }
-    for (option, value, most) in [
-        (MIN_MATCH, ngram.min_match, LONGEST_MATCH),
-        (MAX_MATCH, ngram.max_match, LONGEST_MATCH),
-        (CAPACITY, ngram.capacity, MOST_NODES),
-    ] {
-        if value > most {
-            let why = format!("at most {most}");
-            return Err(ConfigError::value(option, value, why, "Give that or less"));
-        }
-    }
-    if ngram.min_match > ngram.max_match {
-        return Err(ConfigError::conflict(
-            format!("{MIN_MATCH} {}", ngram.min_match),
-            format!("{MAX_MATCH} {}", ngram.max_match),
-            "the shortest suffix would be longer than the longest",
-            format!("Give a {MAX_MATCH} that is no smaller"),
-        ));
-    }
-    Ok(ngram)
 }
 
 /// The most tokens of one request in any pass that is shaped like a verification.

@@ -1,4 +1,3 @@
-use clap::Parser;
 use lockstep_types::{
     ConfigError, Dtype, KvCacheDtype, Quantization, SchedulePolicy, TimeoutConfig,
 };
@@ -374,19 +373,19 @@ fn secrets_are_in_no_error_and_in_no_engine_configuration() {
 #[test]
 fn an_open_server_is_noted() {
     let model = folder(&llama(), None);
-    let ngram = "--host 0.0.0.0 --speculative-algorithm NGRAM --weight-update-dir /";
-    let rights = ["flush", "NGRAM", "weights"];
+    let texts = "--host 0.0.0.0 --speculative-algorithm TEXTS --weight-update-dir /";
+    let rights = ["flush", "TEXTS", "weights"];
     let table: [(&str, &[&str]); 6] = [
         ("", &[]),
         ("--host localhost", &[]),
         ("--host ::1", &[]),
         ("--host 0.0.0.0", &rights[..1]),
-        (ngram, &rights),
+        (texts, &rights),
         ("--host 0.0.0.0 --api-key k", &[]),
     ];
     for (line, noted) in table {
         let words = ["lockstep"].into_iter().chain(line.split_whitespace());
-        let mut args = Program::try_parse_from(words).expect("parses").args;
+        let mut args = Program::parse_words(words).expect("parses").args;
         args.model.model_path = Some(model.path().to_owned());
         let notes = resolve(&args, &machine(), &algorithms())
             .expect("good")
@@ -401,7 +400,7 @@ fn an_open_server_is_noted() {
 
 #[test]
 fn a_folder_is_required() {
-    let args = Program::try_parse_from(["lockstep"]).expect("parses").args;
+    let args = Program::parse_words(["lockstep"]).expect("parses").args;
     let error = resolve(&args, &machine(), &algorithms()).expect_err("no model");
     assert!(matches!(
         error,

@@ -49,6 +49,7 @@ impl Algorithm for Block {
             draft_probabilities: false,
             carries_hidden_states: false,
             adaptive: true,
+            drafts_from_texts: false,
         }
     }
 

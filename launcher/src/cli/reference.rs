@@ -2,10 +2,11 @@
 
 use std::fmt::Write;
 
-use clap::{Arg, Command, CommandFactory};
+use clap::{Arg, Command};
 use expect_test::expect_file;
 
-use super::Cli;
+use super::definition;
+use crate::settings::tests::algorithms;
 
 const HEAD: &str = "\
 # Every flag
@@ -20,7 +21,7 @@ What a value resolves to with a model on this machine, `lockstep config` prints.
 
 #[test]
 fn every_flag_stands_in_its_reference() {
-    let program = Cli::command();
+    let program = definition(&algorithms()).expect("flags that differ");
     let mut page = HEAD.to_owned();
     for command in program.get_subcommands() {
         // `config` takes what `serve` takes; roles are started by the launcher.
@@ -37,18 +38,24 @@ fn section(page: &mut String, parents: &str, command: &Command) {
     let about = command.get_long_about().or(command.get_about());
     let about = about.map_or_else(String::new, ToString::to_string);
     let _ = write!(page, "\n## `{name}`\n\n{about}\n");
-    let mut heading = None;
     let shown = |arg: &&Arg| !arg.is_hide_set() && arg.get_id() != "help";
+    // Algorithms' own flags come last, but stand with the others of their group.
+    let mut groups: Vec<(&str, Vec<&Arg>)> = Vec::new();
     for arg in command.get_arguments().filter(shown) {
-        let group = arg.get_help_heading().unwrap_or_default();
-        if heading != Some(group) {
-            heading = Some(group);
-            if !group.is_empty() {
-                let _ = write!(page, "\n### {group}\n");
-            }
-            page.push_str("\n| Flag | Meaning |\n|---|---|\n");
+        let heading = arg.get_help_heading().unwrap_or_default();
+        match groups.iter_mut().find(|(known, _)| *known == heading) {
+            Some((_, group)) => group.push(arg),
+            None => groups.push((heading, vec![arg])),
         }
-        let _ = writeln!(page, "| `{}` | {} |", synopsis(arg), meaning(arg));
+    }
+    for (heading, group) in groups {
+        if !heading.is_empty() {
+            let _ = write!(page, "\n### {heading}\n");
+        }
+        page.push_str("\n| Flag | Meaning |\n|---|---|\n");
+        for arg in group {
+            let _ = writeln!(page, "| `{}` | {} |", synopsis(arg), meaning(arg));
+        }
     }
     for inner in command.get_subcommands() {
         section(page, &name, inner);

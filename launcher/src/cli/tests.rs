@@ -1,17 +1,25 @@
 use std::ffi::OsString;
 
-use clap::CommandFactory;
 use lockstep_process::Role;
 
-use super::{Cli, Command, parse, with_default_command};
+use super::{Command, definition, parse, with_default_command};
+use crate::settings::tests::algorithms;
 
 fn words(line: &str) -> Vec<OsString> {
     line.split_whitespace().map(Into::into).collect()
 }
 
+fn program() -> clap::Command {
+    definition(&algorithms()).expect("flags that differ")
+}
+
+fn parsed(words: Vec<OsString>) -> Result<Command, std::process::ExitCode> {
+    parse(words, &algorithms())
+}
+
 #[test]
 fn the_definition_is_consistent() {
-    Cli::command().debug_assert();
+    program().debug_assert();
 }
 
 #[test]
@@ -43,26 +51,26 @@ fn serve_is_the_default_command() {
 #[test]
 fn commands_and_roles() {
     assert!(
-        matches!(parse(words("lockstep --port 1")), Ok(Command::Serve(args)) if args.server.port == Some(1))
+        matches!(parsed(words("lockstep --port 1")), Ok(Command::Serve(args)) if args.server.port == Some(1))
     );
     assert!(matches!(
-        parse(words("lockstep config --tp 2")),
+        parsed(words("lockstep config --tp 2")),
         Ok(Command::Config(_))
     ));
     for line in [
         "generate -p hello --raw",
         "generate hello --tp 2 --stop a --stop b",
     ] {
-        let parsed = parse(words(&format!("lockstep {line}")));
+        let parsed = parsed(words(&format!("lockstep {line}")));
         assert!(matches!(parsed, Ok(Command::Generate(_))), "{line}");
     }
-    assert!(parse(words("lockstep generate")).is_err());
-    assert!(parse(words("lockstep generate a -p b")).is_err());
-    let model = parse(words("lockstep serve m"));
+    assert!(parsed(words("lockstep generate")).is_err());
+    assert!(parsed(words("lockstep generate a -p b")).is_err());
+    let model = parsed(words("lockstep serve m"));
     assert!(matches!(model, Ok(Command::Serve(args))
         if args.model.model_path.as_deref() == Some("m".as_ref())));
     assert!(matches!(
-        parse(words("lockstep doctor")),
+        parsed(words("lockstep doctor")),
         Ok(Command::Doctor)
     ));
     for (line, expected) in [
@@ -70,7 +78,7 @@ fn commands_and_roles() {
         ("worker --index 3", Role::Worker(3)),
         ("tokenizer-manager --index 1", Role::TokenizerManager(1)),
     ] {
-        let parsed = parse(words(&format!("lockstep {line} --run-dir /run/x")));
+        let parsed = parsed(words(&format!("lockstep {line} --run-dir /run/x")));
         assert!(
             matches!(parsed, Ok(Command::Role(role, dir))
             if role == expected && dir.as_os_str() == "/run/x"),
@@ -84,14 +92,16 @@ fn a_file_gives_options_to_the_command_it_is_named_for() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), "port = 7").expect("written");
     let line = format!("lockstep --config {}", file.path().display());
-    assert!(matches!(parse(words(&line)), Ok(Command::Serve(args)) if args.server.port == Some(7)));
+    assert!(
+        matches!(parsed(words(&line)), Ok(Command::Serve(args)) if args.server.port == Some(7))
+    );
     std::fs::write(file.path(), "prot = 7").expect("written");
-    assert!(parse(words(&line)).is_err());
+    assert!(parsed(words(&line)).is_err());
 }
 
 #[test]
 fn a_folder_taken_for_a_prompt_gets_a_hint() {
-    let command = Cli::command();
+    let command = program();
     let line = words("lockstep generate folder --prompt text");
     let error = command.clone().try_get_matches_from(&line);
     let found = super::source::hint(&command, &line, &error.expect_err("two prompts"));
@@ -100,9 +110,50 @@ fn a_folder_taken_for_a_prompt_gets_a_hint() {
 
 #[test]
 fn help_says_where_a_folder_may_stand() {
-    let help = Cli::command()
+    let help = program()
         .find_subcommand_mut("serve")
         .map(|serve| serve.render_help());
     let help = help.expect("serve is a command").to_string();
     assert!(help.contains("lockstep serve [DIR]"), "{help}");
+}
+
+/// What NGRAM declares is refused as its own checks say, wherever it is given.
+#[test]
+fn an_algorithms_own_flags_are_its_own() {
+    use crate::settings::tests::refusal;
+    for (line, expected) in [
+        (
+            "--speculative-algorithm EAGLE3 --speculative-ngram-private",
+            "--speculative-ngram-private and --speculative-algorithm EAGLE3: it looks no texts up. \
+             Leave --speculative-ngram-private out, or give --speculative-algorithm NGRAM.",
+        ),
+        (
+            "--speculative-algorithm NGRAM --speculative-ngram-private \
+             --speculative-ngram-capacity 9",
+            "--speculative-ngram-capacity 9 and --speculative-ngram-private: no served text is \
+             remembered. Leave one of them out.",
+        ),
+        (
+            "--speculative-algorithm NGRAM --speculative-ngram-min-match-window-size 65",
+            "--speculative-ngram-min-match-window-size 65: at most 64. Give that or less.",
+        ),
+        (
+            "--speculative-algorithm NGRAM --speculative-ngram-min-match-window-size 5 \
+             --speculative-ngram-max-match-window-size 4",
+            "--speculative-ngram-min-match-window-size 5 and \
+             --speculative-ngram-max-match-window-size 4: the shortest suffix would be longer than \
+             the longest. Give a --speculative-ngram-max-match-window-size that is no smaller.",
+        ),
+        (
+            "--speculative-algorithm NGRAM --speculative-ngram-capacity 9",
+            "--speculative-ngram-capacity 9: the longest match and its continuation are 23 tokens. \
+             Give at least 24, or leave it out.",
+        ),
+    ] {
+        let words = words(&format!("lockstep {line}"));
+        let Ok(Command::Serve(args)) = parse(words, &algorithms()) else {
+            panic!("{line}: it parses");
+        };
+        assert_eq!(refusal(*args), expected, "{line}");
+    }
 }

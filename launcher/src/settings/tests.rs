@@ -2,7 +2,7 @@ use std::path::Path;
 
 use lockstep_config::{ConfigFile, Hardware, ServeArgs, resolve};
 use lockstep_devices::Registry;
-use lockstep_types::Algorithms;
+use lockstep_types::{Algorithms, ConfigError, EngineConfig, NodeConfig};
 
 use crate::cli::{self, Command};
 
@@ -11,18 +11,25 @@ pub(crate) fn config_file() -> ConfigFile {
     config_of(ServeArgs::default())
 }
 
+/// Why a configuration of some options is refused.
+pub(crate) fn refusal(args: ServeArgs) -> String {
+    resolved(args).expect_err("refused").to_string()
+}
+
 /// That of some options.
-pub(crate) fn config_of(mut args: ServeArgs) -> ConfigFile {
+pub(crate) fn config_of(args: ServeArgs) -> ConfigFile {
+    let (engine, node) = resolved(args).expect("a good configuration");
+    ConfigFile::new(engine, node)
+}
+
+fn resolved(mut args: ServeArgs) -> Result<(EngineConfig, NodeConfig), ConfigError> {
     let parent = tempfile::tempdir().expect("a temporary folder");
     let known = algorithms();
     if args.speculation.speculative_algorithm.is_some() {
         crate::demo::speculate(&mut args.speculation, &known, parent.path()).expect("unpacked");
     }
     args.model.model_path = Some(crate::demo::unpack(parent.path()).expect("unpacked"));
-    let (engine, node) = resolve(&args, &machine(), &known)
-        .expect("a good configuration")
-        .value;
-    ConfigFile::new(engine, node)
+    resolve(&args, &machine(), &known).map(|resolved| resolved.value)
 }
 
 fn machine() -> Hardware {
@@ -69,7 +76,7 @@ fn the_documented_examples_are_good_configurations() {
         .chain(words)
         .map(Into::into)
         .collect();
-        let Ok(Command::Serve(args)) = cli::parse(words) else {
+        let Ok(Command::Serve(args)) = cli::parse(words, &algorithms()) else {
             panic!("{line}: does not parse");
         };
         let resolved = resolve(&args, &machine(), &algorithms());

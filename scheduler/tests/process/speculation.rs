@@ -32,6 +32,7 @@ impl Algorithm for Pairs {
             draft_probabilities: false,
             carries_hidden_states: true,
             adaptive: true,
+            drafts_from_texts: false,
         }
     }
 

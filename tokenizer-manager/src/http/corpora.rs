@@ -1,5 +1,5 @@
-//! Texts that NGRAM drafts from beside those it serves: under names of our own,
-//! and under SGLang's.
+//! Texts to draft from beside those that are served: under names of our own, and
+//! under SGLang's.
 
 use std::sync::Arc;
 
@@ -220,17 +220,18 @@ async fn edit(app: &App, kind: Option<Kind>) -> ApiResult<Vec<CorpusSize>> {
 
 /// 400 unless the server drafts from texts.
 fn drafts_from_texts(app: &App) -> ApiResult<()> {
-    match app.config.speculation.algorithm.as_deref() {
-        Some(name) if name.eq_ignore_ascii_case("NGRAM") => Ok(()),
-        other => Err(ApiError::bad_request(format!(
-            "Corpora are for servers that draft from texts; this one {}. Start it with \
-             `--speculative-algorithm NGRAM`.",
-            other.map_or_else(
-                || "does not speculate".to_owned(),
-                |name| format!("drafts with {name}")
-            )
-        ))),
+    let speculation = &app.config.speculation;
+    if speculation.drafts_from_texts {
+        return Ok(());
     }
+    let instead = match &speculation.algorithm {
+        None => "does not speculate".to_owned(),
+        Some(name) => format!("drafts with {name}"),
+    };
+    Err(ApiError::bad_request(format!(
+        "Corpora are for servers that draft from texts; this one {instead}. Start it with \
+         `--speculative-algorithm NGRAM`."
+    )))
 }
 
 fn sizes(corpora: &[CorpusSize]) -> Value {

@@ -7,8 +7,12 @@ use super::{
     mock::{EOS, ids},
 };
 
-async fn ngram() -> Front {
-    start_with(|engine, _| engine.speculation.algorithm = Some("NGRAM".to_owned())).await
+async fn drafting_from_texts() -> Front {
+    start_with(|engine, _| {
+        engine.speculation.algorithm = Some("TEXTS".to_owned());
+        engine.speculation.drafts_from_texts = true;
+    })
+    .await
 }
 
 fn parsed(text: &str) -> Value {
@@ -17,7 +21,7 @@ fn parsed(text: &str) -> Value {
 
 #[tokio::test]
 async fn corpora_come_are_listed_and_go() {
-    let front = ngram().await;
+    let front = drafting_from_texts().await;
     let text = front.ok("/tokenize", &json!({"prompt": "abab"})).await["tokens"].clone();
     for (fields, tokens) in [
         (json!({"text": "abab"}), text),
@@ -50,7 +54,7 @@ async fn corpora_come_are_listed_and_go() {
 
 #[tokio::test]
 async fn sglangs_routes_do_the_same() {
-    let front = ngram().await;
+    let front = drafting_from_texts().await;
     let body = json!({"corpus_id": "docs", "documents": ["a", "b"]});
     let (answer, sent) = tokio::join!(front.ok("/add_external_corpus", &body), front.mock.corpus());
     let expected = [ids("a"), vec![EOS], ids("b")].concat();
@@ -80,7 +84,7 @@ async fn sglangs_routes_do_the_same() {
 
 #[tokio::test]
 async fn what_is_no_corpus_is_refused_by_name() {
-    let front = ngram().await;
+    let front = drafting_from_texts().await;
     for (path, body, param) in [
         ("/ngram/corpus", json!({"text": "a"}), "name"),
         ("/ngram/corpus", json!({"name": "a b", "text": "a"}), "name"),

@@ -83,6 +83,7 @@ impl Algorithm for WithModel {
             draft_probabilities: true,
             carries_hidden_states: self.carries_hidden_states,
             adaptive: true,
+            drafts_from_texts: false,
         }
     }
 

@@ -33,6 +33,7 @@ impl Algorithm for NextN {
             draft_probabilities: false,
             carries_hidden_states: true,
             adaptive: false,
+            drafts_from_texts: false,
         }
     }
 

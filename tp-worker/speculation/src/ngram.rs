@@ -3,14 +3,15 @@
 mod continuations;
 mod corpora;
 mod history;
+mod options;
 mod trie;
 
 use std::path::Path;
 
 use lockstep_backend::Backend;
 use lockstep_types::{
-    Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, DraftShape, ModelConfig,
-    NgramConfig, SpeculationConfig,
+    Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, DraftShape, ModelConfig, OptionSpec,
+    OptionValues, SpeculationConfig,
 };
 
 use crate::{
@@ -18,6 +19,7 @@ use crate::{
 };
 use continuations::Continuations;
 use history::{History, Match, PLACES};
+use options::NgramConfig;
 
 pub use corpora::{Corpora, Corpus, CorpusError, MAX_CORPORA, MAX_CORPUS_TOKENS};
 
@@ -50,6 +52,7 @@ impl Algorithm for Ngram {
             draft_probabilities: false,
             carries_hidden_states: false,
             adaptive: true,
+            drafts_from_texts: true,
         }
     }
 
@@ -70,10 +73,23 @@ impl Algorithm for Ngram {
         Ok(None)
     }
 
+    fn options(&self) -> &[OptionSpec] {
+        &options::OPTIONS
+    }
+
+    fn why_others_refuse_options(&self) -> &str {
+        "it looks no texts up"
+    }
+
+    fn complete_options(&self, given: &mut OptionValues) -> Result<(), ConfigError> {
+        options::complete(given)
+    }
+
     fn memory_bytes(&self, speculation: &SpeculationConfig) -> u64 {
-        match speculation.ngram.private {
+        let config = NgramConfig::read(&speculation.options);
+        match config.private {
             true => 0,
-            false => trie::NODE_BYTES * speculation.ngram.capacity as u64,
+            false => trie::NODE_BYTES * config.capacity as u64,
         }
     }
 
@@ -82,26 +98,27 @@ impl Algorithm for Ngram {
         speculation: &SpeculationConfig,
         _target: &ModelConfig,
     ) -> Result<(), ConfigError> {
-        let window = window(&speculation.ngram, speculation.num_steps);
-        let capacity = speculation.ngram.capacity;
-        if capacity > window || speculation.ngram.private {
+        let config = NgramConfig::read(&speculation.options);
+        config.check()?;
+        let window = window(&config, speculation.num_steps);
+        if config.capacity > window || config.private {
             return Ok(());
         }
-        Err(ConfigError::Value {
-            option: "--speculative-ngram-capacity",
-            value: capacity.to_string(),
-            why: format!("the longest match and its continuation are {window} tokens"),
-            remedy: format!("Give at least {}, or leave it out", window + 1),
-        })
+        Err(ConfigError::value(
+            options::CAPACITY.flag,
+            config.capacity,
+            format!("the longest match and its continuation are {window} tokens"),
+            format!("Give at least {}, or leave it out", window + 1),
+        ))
     }
 }
 
 impl<B: Backend> DrafterFactory<B> for Ngram {
     fn build(&self, build: Build<'_, B>) -> Result<Box<dyn Drafter<B>>, DraftError> {
         let steps = build.speculation.num_steps;
-        let ngram = build.speculation.ngram;
+        let config = NgramConfig::read(&build.speculation.options);
         Ok(Box::new(NgramDrafter::new(
-            ngram,
+            config,
             steps,
             build.requests,
             self.corpora.clone(),
@@ -110,8 +127,8 @@ impl<B: Backend> DrafterFactory<B> for Ngram {
 }
 
 /// Tokens of a path of the shared trie: a match and its continuation.
-fn window(ngram: &NgramConfig, steps: usize) -> usize {
-    ngram.max_match + steps.max(1)
+fn window(config: &NgramConfig, steps: usize) -> usize {
+    config.max_match + steps.max(1)
 }
 
 /// Looks up how a request's text ends: in the text itself, in the corpora, and
@@ -146,9 +163,9 @@ enum Source {
 }
 
 impl NgramDrafter {
-    fn new(ngram: NgramConfig, steps: usize, requests: usize, corpora: Corpora) -> Self {
-        let shortest = ngram.min_match.max(1);
-        let longest = ngram.max_match.max(shortest);
+    fn new(config: NgramConfig, steps: usize, requests: usize, corpora: Corpora) -> Self {
+        let shortest = config.min_match.max(1);
+        let longest = config.max_match.max(shortest);
         let slot = || Slot {
             history: History::new(shortest, longest),
             served: 0,
@@ -156,9 +173,9 @@ impl NgramDrafter {
         Self {
             shortest,
             longest,
-            window: window(&ngram, steps),
+            window: window(&config, steps),
             slots: std::iter::repeat_with(slot).take(requests).collect(),
-            trie: (!ngram.private).then(|| trie::Trie::new(ngram.capacity)),
+            trie: (!config.private).then(|| trie::Trie::new(config.capacity)),
             corpora: corpora::View::new(corpora),
             found: Continuations::default(),
             matches: Vec::new(),

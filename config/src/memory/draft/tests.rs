@@ -198,7 +198,7 @@ fn the_reserve_is_what_a_step_may_write_and_an_unseen_one_may_commit() {
 fn what_an_algorithm_keeps_is_charged_where_it_drafts() {
     let resolve = |capacity: u64, rest: &str| {
         let line =
-            format!("--speculative-algorithm NGRAM --speculative-ngram-capacity {capacity} {rest}");
+            format!("--speculative-algorithm WINDOW --speculative-window-nodes {capacity} {rest}");
         resolve_line(&line).map_err(|error| error.to_string())
     };
     resolve(1 << 20, "").expect("100 MB of 8 GiB");

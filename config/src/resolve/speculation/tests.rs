@@ -62,15 +62,15 @@ fn shapes() {
             64,
             512,
         ),
-        ("--speculative-algorithm NGRAM", 5, 4, 8),
+        ("--speculative-algorithm WINDOW", 5, 4, 8),
         (
-            "--speculative-algorithm ngram --speculative-num-steps 2",
+            "--speculative-algorithm window --speculative-num-steps 2",
             2,
             4,
             9,
         ),
         (
-            "--speculative-algorithm NGRAM --speculative-eagle-topk 1",
+            "--speculative-algorithm WINDOW --speculative-eagle-topk 1",
             5,
             1,
             6,
@@ -114,22 +114,17 @@ fn options_and_what_algorithms_say_arrive() {
         (found.algorithm.as_deref(), found.verification, found.topk),
         (Some("STANDALONE"), Verification::Rejection, 2)
     );
-    let found = resolve(
-        "--speculative-algorithm NGRAM --speculative-ngram-min-match-window-size 20 \
-         --speculative-ngram-capacity 1000",
-    )
-    .expect("good");
-    assert_eq!(
-        (
-            found.ngram.min_match,
-            found.ngram.max_match,
-            found.ngram.capacity
-        ),
-        (20, 20, 1000)
+    let options = |line: &str| {
+        let found = resolve(&format!("--speculative-algorithm WINDOW {line}")).expect(line);
+        serde_json::to_string(&found.options).expect("plain data")
+    };
+    let (all, small) = (
+        r#"{"speculative-window-nodes":1048576,"speculative-window-private":false,"speculative-window-size":4}"#,
+        r#"{"speculative-window-nodes":18,"speculative-window-private":true,"speculative-window-size":9}"#,
     );
-    assert!(!found.ngram.private);
-    let found = resolve("--speculative-algorithm NGRAM --speculative-ngram-private");
-    assert!(found.expect("good").ngram.private);
+    assert_eq!(options(""), all);
+    let given = "--speculative-window-size 9 --speculative-window-private";
+    assert_eq!(options(given), small);
     // What an algorithm verifies beyond the drafted tokens counts.
     let found = resolve("--speculative-algorithm BLOCKS").expect("good");
     assert_eq!(
@@ -169,23 +164,28 @@ const REFUSED: &[(&str, &[&str])] = &[
         &["--speculative-verification", "--speculative-algorithm"],
     ),
     (
-        "--speculative-ngram-capacity 9",
-        &["--speculative-ngram-capacity", "--speculative-algorithm"],
+        "--speculative-window-nodes 9",
+        &["--speculative-window-nodes", "--speculative-algorithm"],
     ),
     (
-        "--speculative-ngram-private",
-        &["--speculative-ngram-private", "--speculative-algorithm"],
-    ),
-    (
-        "EAGLE3 --speculative-ngram-private",
-        &["--speculative-ngram-private", "EAGLE3", "NGRAM"],
-    ),
-    (
-        "--speculative-algorithm NGRAM --speculative-ngram-private --speculative-ngram-capacity 99",
+        "--speculative-algorithm none --speculative-window-private",
         &[
-            "--speculative-ngram-capacity 99",
-            "--speculative-ngram-private",
+            "--speculative-window-private",
+            "--speculative-algorithm none",
         ],
+    ),
+    (
+        "EAGLE3 --speculative-window-private",
+        &[
+            "--speculative-window-private",
+            "EAGLE3",
+            "it has no window",
+            "WINDOW",
+        ],
+    ),
+    (
+        "--speculative-algorithm WINDOW --speculative-window-private --speculative-window-nodes 99",
+        &["--speculative-window-nodes", "--speculative-window-private"],
     ),
     (
         "--speculative-algorithm eagle",
@@ -195,9 +195,9 @@ const REFUSED: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "--speculative-algorithm NGRAM --draft-model d",
+        "--speculative-algorithm WINDOW --draft-model d",
         &[
-            "--speculative-algorithm NGRAM",
+            "--speculative-algorithm WINDOW",
             "--speculative-draft-model-path",
         ],
     ),
@@ -257,10 +257,10 @@ const REFUSED: &[(&str, &[&str])] = &[
         &["--speculative-algorithm BLOCKS", "610", "512"],
     ),
     (
-        "--speculative-algorithm NGRAM --speculative-verification rejection",
+        "--speculative-algorithm WINDOW --speculative-verification rejection",
         &[
             "--speculative-verification rejection",
-            "--speculative-algorithm NGRAM",
+            "--speculative-algorithm WINDOW",
         ],
     ),
     (
@@ -271,21 +271,17 @@ const REFUSED: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "EAGLE3 --speculative-ngram-max-match-window-size 3",
+        "EAGLE3 --speculative-window-nodes 3 --speculative-window-size 3",
         &[
-            "--speculative-ngram-max-match-window-size",
+            "--speculative-window-size and",
             "EAGLE3",
-            "NGRAM",
+            "or give",
+            "WINDOW",
         ],
     ),
     (
-        "--speculative-algorithm NGRAM --speculative-ngram-max-match-window-size 65",
-        &["--speculative-ngram-max-match-window-size 65", "64"],
-    ),
-    (
-        "--speculative-algorithm NGRAM --speculative-ngram-min-match-window-size 5 \
-         --speculative-ngram-max-match-window-size 4",
-        &["min-match-window-size 5", "max-match-window-size 4"],
+        "--speculative-algorithm WINDOW --speculative-window-size 65",
+        &["--speculative-window-size 65", "at most 64"],
     ),
     (
         "--speculative-algorithm REFUSING",

@@ -5,8 +5,8 @@ use std::{fmt, path::Path, sync::Arc};
 use lockstep_backend::Backend;
 use lockstep_model::CaptureSpec;
 use lockstep_types::{
-    Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, DraftShape, ModelConfig,
-    SpeculationConfig,
+    Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, DraftShape, ModelConfig, OptionSpec,
+    OptionValues, SpeculationConfig,
 };
 
 use super::Findings;
@@ -67,8 +67,14 @@ impl<B: Backend> Algorithm for Guarded<B> {
         self.algorithm
             .tokens_per_request_for_verify(draft_tokens, is_draft)
     }
-    fn reads_ngram_options(&self) -> bool {
-        self.algorithm.reads_ngram_options()
+    fn options(&self) -> &[OptionSpec] {
+        self.algorithm.options()
+    }
+    fn why_others_refuse_options(&self) -> &str {
+        self.algorithm.why_others_refuse_options()
+    }
+    fn complete_options(&self, given: &mut OptionValues) -> Result<(), ConfigError> {
+        self.algorithm.complete_options(given)
     }
     fn memory_bytes(&self, speculation: &SpeculationConfig) -> u64 {
         self.algorithm.memory_bytes(speculation)

@@ -119,17 +119,22 @@ fn what_is_not_remembered_takes_no_memory() {
     let target = lockstep_model_folder::load(&demo()).unwrap();
     let mut speculation = SpeculationConfig {
         num_steps: 4,
-        ngram: NgramConfig {
+        options: NgramConfig {
             capacity: 1,
             private: true,
             ..CONFIG
-        },
+        }
+        .write(),
         ..SpeculationConfig::none()
     };
     let ngram = Ngram::default();
     ngram.validate(&speculation, &target).unwrap();
     assert_eq!(ngram.memory_bytes(&speculation), 0);
-    speculation.ngram.private = false;
+    speculation.options = NgramConfig {
+        capacity: 1,
+        ..CONFIG
+    }
+    .write();
     assert_eq!(ngram.memory_bytes(&speculation), trie::NODE_BYTES);
 }
 
@@ -156,17 +161,22 @@ fn a_memory_that_holds_no_window_is_refused() {
     let target = lockstep_model_folder::load(&demo()).unwrap();
     let mut speculation = SpeculationConfig {
         num_steps: 4,
-        ngram: NgramConfig {
+        options: NgramConfig {
             capacity: 10,
             ..CONFIG
-        },
+        }
+        .write(),
         ..SpeculationConfig::none()
     };
     let error = Ngram::default()
         .validate(&speculation, &target)
         .unwrap_err();
     assert!(error.to_string().contains("Give at least 11"), "{error}");
-    speculation.ngram.capacity = 11;
+    speculation.options = NgramConfig {
+        capacity: 11,
+        ..CONFIG
+    }
+    .write();
     Ngram::default().validate(&speculation, &target).unwrap();
     let error = crate::NextN.load_draft(None, &target).unwrap_err();
     assert!(error.to_string().contains("EAGLE3"), "{error}");

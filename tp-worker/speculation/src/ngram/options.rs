@@ -1,0 +1,122 @@
+//! The options of NGRAM, as SGLang names them.
+
+use lockstep_types::{ConfigError, NumberOption, OptionSpec, OptionValues, SwitchOption};
+
+const MIN_MATCH: NumberOption = NumberOption {
+    flag: "--speculative-ngram-min-match-window-size",
+    unit: "TOKENS",
+    default: 1,
+    least: 1,
+    most: 64,
+    help: "tokens of the shortest suffix that is looked up",
+};
+const MAX_MATCH: NumberOption = NumberOption {
+    flag: "--speculative-ngram-max-match-window-size",
+    unit: "TOKENS",
+    default: 16,
+    least: 1,
+    most: 64,
+    help: "tokens of the longest suffix that is looked up, at most 64",
+};
+pub(super) const CAPACITY: NumberOption = NumberOption {
+    flag: "--speculative-ngram-capacity",
+    unit: "NODES",
+    default: 1 << 20,
+    least: 1,
+    // Numbers of nodes fit 32 bits with room to spare.
+    most: 1 << 28,
+    help: "nodes of the memory that requests share",
+};
+const PRIVATE: SwitchOption = SwitchOption {
+    flag: "--speculative-ngram-private",
+    help: "draft from a request's own text and from given corpora alone",
+    details: "Otherwise the texts that were served are remembered, and shared by all requests: an \
+              answer that comes faster than it should can tell one client what another was \
+              served. The prefix cache can tell it of how prompts begin; --disable-radix-cache \
+              turns that off.",
+};
+
+/// All of them.
+pub(super) const OPTIONS: [OptionSpec; 4] = [
+    OptionSpec::Number(MIN_MATCH),
+    OptionSpec::Number(MAX_MATCH),
+    OptionSpec::Number(CAPACITY),
+    OptionSpec::Switch(PRIVATE),
+];
+
+/// The values of the options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NgramConfig {
+    /// The shortest suffix that is looked up, tokens.
+    pub min_match: usize,
+    /// The longest.
+    pub max_match: usize,
+    /// Nodes of the trie that requests share; the oldest go when it is full.
+    pub capacity: usize,
+    /// No such trie: served texts are not remembered, so that no client can tell
+    /// by the time of an answer what others were served.
+    pub private: bool,
+}
+
+impl NgramConfig {
+    /// Reads them from a configuration.
+    pub fn read(values: &OptionValues) -> Self {
+        // Their ranges fit.
+        let number =
+            |option: NumberOption| usize::try_from(option.get(values)).unwrap_or(usize::MAX);
+        Self {
+            min_match: number(MIN_MATCH),
+            max_match: number(MAX_MATCH),
+            capacity: number(CAPACITY),
+            private: PRIVATE.get(values),
+        }
+    }
+
+    /// Writes them as a configuration has them.
+    #[cfg(test)]
+    pub fn write(self) -> OptionValues {
+        let mut values = OptionValues::default();
+        MIN_MATCH.set(&mut values, self.min_match as u64);
+        MAX_MATCH.set(&mut values, self.max_match as u64);
+        CAPACITY.set(&mut values, self.capacity as u64);
+        PRIVATE.set(&mut values, self.private);
+        values
+    }
+
+    /// Checks them against each other.
+    ///
+    /// # Errors
+    /// [`ConfigError::Conflict`] where the shortest match is longer than the longest.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if self.min_match <= self.max_match {
+            return Ok(());
+        }
+        Err(ConfigError::conflict(
+            format!("{} {}", MIN_MATCH.flag, self.min_match),
+            format!("{} {}", MAX_MATCH.flag, self.max_match),
+            "the shortest suffix would be longer than the longest",
+            format!("Give a {} that is no smaller", MAX_MATCH.flag),
+        ))
+    }
+}
+
+/// Raises the default of the longest match to a given shortest one.
+///
+/// # Errors
+/// [`ConfigError::Conflict`] for a capacity of a memory that there is not to be.
+pub(super) fn complete(given: &mut OptionValues) -> Result<(), ConfigError> {
+    if let Some(shortest) = MIN_MATCH.given(given)
+        && MAX_MATCH.given(given).is_none()
+    {
+        MAX_MATCH.set(given, MAX_MATCH.default.max(shortest));
+    }
+    match CAPACITY.given(given) {
+        Some(capacity) if PRIVATE.get(given) => Err(ConfigError::conflict(
+            format!("{} {capacity}", CAPACITY.flag),
+            PRIVATE.flag,
+            "no served text is remembered",
+            "Leave one of them out",
+        )),
+        _ => Ok(()),
+    }
+}
