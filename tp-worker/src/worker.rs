@@ -1,5 +1,6 @@
 //! One rank: weights, cache, slots and sampler behind `step`.
 
+mod agree;
 mod batch;
 mod digest;
 mod drafting;
@@ -15,8 +16,8 @@ mod slots;
 
 use std::{path::Path, time::Instant};
 
-use lockstep_backend::Backend;
-use lockstep_model::{LoadProgress, Transformer};
+use lockstep_backend::{Axis, Backend};
+use lockstep_model::{LoadOptions, LoadProgress, Transformer};
 use lockstep_sampling::Sampler;
 use lockstep_speculation::{Corpora, DrafterRegistry, Verifier};
 use lockstep_types::EngineConfig;
@@ -24,7 +25,7 @@ use lockstep_types::step::{SlotOutput, StepPlan, StepResult};
 
 use batch::{BatchBuffers, Drafted};
 use digest::Digest;
-use drafting::{Drafting, share_capture};
+use drafting::Drafting;
 use emit::Emitter;
 use outcome::Outcomes;
 use slots::{RowPlan, Slots};
@@ -81,7 +82,7 @@ impl<B: Backend + 'static> Worker<B> {
     }
 
     /// [`Self::load`], with the algorithms that speculation may name and the
-    /// folder of packed weights that [`Transformer::load_cached`] reads and fills.
+    /// folder of packed weights that [`LoadOptions::cache`] says.
     ///
     /// # Errors
     /// As [`Self::load`].
@@ -94,25 +95,25 @@ impl<B: Backend + 'static> Worker<B> {
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, WorkerError> {
         let size = config.parallel.tp_size;
-        if backend.group() != (rank, size) {
-            return Err(WorkerError::Group {
-                rank,
-                size,
-                found: backend.group(),
-            });
+        let found = backend.group(Axis::Tensor);
+        if found != (rank, size) {
+            return Err(WorkerError::Group { rank, size, found });
         }
         let limits = WorkerLimits::new(config);
         limits.check()?;
-        let forward = limits.forward(config);
+        let options = LoadOptions {
+            axis: Axis::Tensor,
+            limits: limits.forward(config),
+            cache: weight_cache,
+        };
         let (device, model) = (&mut backend, &config.model);
-        let mut transformer =
-            Transformer::load_cached(device, model, forward, weight_cache, progress)?;
+        let mut transformer = Transformer::load(device, model, options, progress)?;
         let drafting = Drafting::load(config, registry, device, &mut transformer, progress)?;
-        share_capture(device, &mut transformer, &drafting)?;
+        agree::share_capture(device, &mut transformer, &drafting)?;
         let shape = transformer.kv_shape(config.kv.num_pages, config.kv.page_size, limits.kv_dtype);
         let cache = backend.kv_cache(&shape)?;
         let plans = PlanRegistry::prepare(&limits, &transformer.schedule());
-        compare_plans(&mut backend, rank, &plans)?;
+        agree::compare_passes(&mut backend, plans.digest())?;
         Ok(Self {
             config: config.clone(),
             registry: registry.clone(),
@@ -154,7 +155,7 @@ impl<B: Backend + 'static> Worker<B> {
 
     /// Rank and group size.
     pub fn group(&self) -> (usize, usize) {
-        self.backend.group()
+        self.backend.group(Axis::Tensor)
     }
 
     /// The backend in words, for people.
@@ -257,7 +258,7 @@ impl<B: Backend + 'static> Worker<B> {
     fn forward(&mut self) -> Result<Vec<SlotOutput>, WorkerError> {
         let mut outputs = Vec::new();
         self.outcomes.clear();
-        if self.backend.group().0 == 0 {
+        if self.backend.leads(Axis::Tensor) {
             outputs.extend(self.batch.outputs(&self.slots));
         }
         let mut emitter = Emitter {
@@ -286,7 +287,7 @@ impl<B: Backend + 'static> Worker<B> {
     /// Tells all ranks what was chosen, and slots and drafter what it means.
     fn settle(&mut self) -> Result<(), WorkerError> {
         let (backend, batch) = (&mut self.backend, &self.batch);
-        self.outcomes.tell(backend, batch)?;
+        self.outcomes.broadcast(backend, batch)?;
         self.outcomes.digest(&mut self.digest);
         self.outcomes
             .commit(backend, &mut self.cache, batch, &mut self.slots);
@@ -294,22 +295,6 @@ impl<B: Backend + 'static> Worker<B> {
         self.drafting
             .extend(backend, target, slots, batch, &self.outcomes)
     }
-}
-
-/// Every rank's prepared plans must be rank 0's.
-fn compare_plans<B: Backend>(
-    backend: &mut B,
-    rank: usize,
-    plans: &PlanRegistry,
-) -> Result<(), WorkerError> {
-    let ours = plans.digest();
-    let mut words = [ours as u32, (ours >> 32) as u32];
-    backend.broadcast_tokens(&mut words)?;
-    let theirs = u64::from(words[0]) | u64::from(words[1]) << 32;
-    if ours == theirs {
-        return Ok(());
-    }
-    Err(WorkerError::PlansDiffer { rank, ours, theirs })
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use std::thread;
 
 use anyhow::Context as _;
-use lockstep_backend::{Backend, Linear, MatrixRole, RmsNorm};
+use lockstep_backend::{Axis, Backend, Linear, MatrixRole, RmsNorm, RowParallel};
 use lockstep_backend_cpu::roofline::Clock;
 use lockstep_backend_cpu::{CpuBackend, CpuMatrix, CpuVector};
 use lockstep_collective::{Options, SharedMemory, local_group_with};
@@ -180,13 +180,16 @@ impl Rank {
                 let start = clock.seconds();
                 backend.matmul(&x, matrix, None, &mut delta);
                 let middle = clock.seconds();
-                backend.all_reduce(&mut delta)?;
+                backend.all_reduce(Axis::Tensor, &mut delta)?;
                 product += middle - start;
                 sum += clock.seconds() - middle;
             }
             let start = clock.seconds();
             for weight in matrices.iter().take(count) {
-                let linear = Linear { weight, bias: None };
+                let linear = RowParallel {
+                    axis: Axis::Tensor,
+                    part: Linear { weight, bias: None },
+                };
                 let norm = RmsNorm {
                     weight: norm,
                     eps: 1e-5,

@@ -1,10 +1,10 @@
 //! A model without planner and server: windows of tokens in, logits out.
 
 use anyhow::ensure;
-use lockstep_backend::{Backend, Batch, Row};
+use lockstep_backend::{Axis, Backend, Batch, Row};
 use lockstep_collective::Single;
 use lockstep_devices::{Device, DeviceOptions, OnDevice, Registry};
-use lockstep_model::{ForwardLimits, Transformer};
+use lockstep_model::{ForwardLimits, LoadOptions, Transformer};
 use lockstep_speculation::DrafterRegistry;
 use lockstep_tp_worker::worker::WorkerLimits;
 use lockstep_types::EngineConfig;
@@ -74,7 +74,12 @@ impl<B: Device> Model<B> {
             positions: window,
             logit_block_rows: BLOCK_ROWS,
         };
-        let transformer = Transformer::load(&mut backend, &config.model, limits, &mut |_| {})?;
+        let transformer = Transformer::load(
+            &mut backend,
+            &config.model,
+            LoadOptions::new(Axis::Tensor, limits),
+            &mut |_| {},
+        )?;
         let page_size = config.kv.page_size;
         let shape = transformer.kv_shape(
             window.div_ceil(page_size),

@@ -1,7 +1,7 @@
 //! What the algorithm does on the device.
 
-use lockstep_backend::Backend;
-use lockstep_model::{LogitBlock, Transformer};
+use lockstep_backend::{Axis, Backend};
+use lockstep_model::{LoadOptions, LogitBlock, Transformer};
 use lockstep_speculation::{
     Build, Device, DraftError, DraftRow, Drafter, Drafts, ExtendRow, Node, Pass,
 };
@@ -57,7 +57,8 @@ impl<B: Backend> BlockDrafter<B> {
             progress,
             ..
         } = build;
-        let transformer = Transformer::load(backend, &draft.model, limits, progress)?;
+        let options = LoadOptions::new(Axis::Alone, limits);
+        let transformer = Transformer::load(backend, &draft.model, options, progress)?;
         let shape = transformer.kv_shape(pages, page_size, kv_dtype);
         Ok(Self {
             cache: backend.kv_cache(&shape)?,

@@ -3,15 +3,15 @@
 use std::ops::Range;
 
 use lockstep_backend::{
-    AttentionShape, Backend, BackendError, Batch, HostMatrix, KvShape, Linear, MatrixRole, RmsNorm,
-    RopeTable,
+    AttentionShape, Axis, Backend, BackendError, Batch, HostMatrix, KvShape, Linear, MatrixRole,
+    RmsNorm, RopeTable, RowParallel,
 };
 use lockstep_collective::Collective;
 use lockstep_types::{Dtype, Quantization};
 
 use crate::attention::{Attention, CpuKvCache};
+use crate::collectives::Collectives;
 use crate::gemm::{Element, Packed, describe_quantized, matmul};
-use crate::group::Group;
 use crate::isa::Isa;
 use crate::memory::Buffer;
 use crate::norm::AddNorm;
@@ -32,7 +32,7 @@ pub struct CpuBackend {
     isa: Isa,
     element: Element,
     quantization: Quantization,
-    group: Group,
+    collectives: Collectives,
     attention: Attention,
     /// Packed inputs of the current matrix product.
     packed: Buffer<u32>,
@@ -61,7 +61,7 @@ impl CpuBackend {
             isa,
             element,
             quantization,
-            group: Group::new(collective),
+            collectives: Collectives::new(collective),
             attention: Attention::new(threads),
             packed: Buffer::empty(),
         })
@@ -289,27 +289,24 @@ impl Backend for CpuBackend {
         }
     }
 
-    fn group(&self) -> (usize, usize) {
-        self.group.rank_and_size()
+    fn group(&self, axis: Axis) -> (usize, usize) {
+        self.collectives.rank_and_size(axis)
     }
 
-    fn set_solo(&mut self, solo: bool) {
-        self.group.set_solo(solo);
-    }
-
-    fn all_reduce(&mut self, x: &mut CpuTensor) -> Result<(), BackendError> {
-        self.group.all_reduce(x.values_mut())
+    fn all_reduce(&mut self, axis: Axis, x: &mut CpuTensor) -> Result<(), BackendError> {
+        self.collectives.all_reduce(axis, x.values_mut())
     }
 
     fn matmul_add_rms_norm(
         &mut self,
         x: &CpuTensor,
-        w: Linear<'_, CpuMatrix, CpuVector>,
+        w: RowParallel<'_, CpuMatrix, CpuVector>,
         residual: &mut CpuTensor,
         delta: &mut CpuTensor,
         norm: RmsNorm<'_, CpuVector>,
         out: &mut CpuTensor,
     ) -> Result<(), BackendError> {
+        let RowParallel { axis, part: w } = w;
         let (rows, width) = (x.rows(), norm.weight.0.len());
         assert!(
             w.weight.rows == width,
@@ -327,30 +324,30 @@ impl Backend for CpuBackend {
             out: out.values_mut(),
         };
         let (pool, delta) = (&mut self.pool, delta.values_mut());
-        self.group.sum_add_rms_norm(pool, isa, product, delta, norm)
+        self.collectives
+            .sum_add_rms_norm(axis, pool, isa, product, delta, norm)
     }
 
     fn gather_to_host<'a>(
         &mut self,
+        axis: Axis,
         x: &'a CpuTensor,
         widths: &[usize],
         space: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], BackendError> {
-        let (rank, size) = self.group();
+        let (rank, size) = self.group(axis);
         assert!(widths.len() == size, "one width per rank");
         assert!(widths[rank] == x.width(), "rank {rank}'s width is its own");
-        self.group.gather(&mut self.pool, x, widths, space)
+        self.collectives
+            .gather(axis, &mut self.pool, x, widths, space)
     }
 
-    fn count_ranks(&mut self, yes: bool) -> Result<usize, BackendError> {
-        let mut count = [f32::from(yes)];
-        self.group.all_reduce(&mut count)?;
-        // Small whole numbers are exact.
-        Ok(count[0] as usize)
+    fn exchange(&mut self, axis: Axis, words: &[u32], all: &mut [u32]) -> Result<(), BackendError> {
+        self.collectives.exchange(axis, words, all)
     }
 
-    fn broadcast_tokens(&mut self, tokens: &mut [u32]) -> Result<(), BackendError> {
-        self.group.broadcast(tokens)
+    fn broadcast(&mut self, axis: Axis, words: &mut [u32]) -> Result<(), BackendError> {
+        self.collectives.broadcast(axis, words)
     }
 }
 

@@ -11,9 +11,9 @@
 mod activation;
 mod attention;
 mod backend;
+mod collectives;
 mod exp;
 mod gemm;
-mod group;
 mod isa;
 mod memory;
 mod multiversion;

@@ -1,5 +1,7 @@
 //! Weights of one operation that belong together.
 
+use crate::Axis;
+
 /// A linear map, `x ↦ x · weightᵀ + bias`.
 #[derive(Debug)]
 pub struct Linear<'a, M, V> {
@@ -7,6 +9,16 @@ pub struct Linear<'a, M, V> {
     pub weight: &'a M,
     /// `[out]`.
     pub bias: Option<&'a V>,
+}
+
+/// A linear map whose inputs are split over ranks: its result is the sum of
+/// what the ranks' parts give. One of them alone has the bias.
+#[derive(Debug)]
+pub struct RowParallel<'a, M, V> {
+    /// The ranks.
+    pub axis: Axis,
+    /// This rank's part.
+    pub part: Linear<'a, M, V>,
 }
 
 /// A root-mean-square norm (Zhang & Sennrich, arXiv:1910.07467).
@@ -25,6 +37,12 @@ impl<M, V> Clone for Linear<'_, M, V> {
     }
 }
 impl<M, V> Copy for Linear<'_, M, V> {}
+impl<M, V> Clone for RowParallel<'_, M, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<M, V> Copy for RowParallel<'_, M, V> {}
 impl<V> Clone for RmsNorm<'_, V> {
     fn clone(&self) -> Self {
         *self

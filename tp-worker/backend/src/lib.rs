@@ -6,15 +6,17 @@
 
 #![forbid(unsafe_code)]
 
+mod axis;
 mod batch;
 mod error;
 mod layer;
 mod shape;
 mod weights;
 
+pub use axis::Axis;
 pub use batch::{Batch, Row};
 pub use error::BackendError;
-pub use layer::{Linear, RmsNorm};
+pub use layer::{Linear, RmsNorm, RowParallel};
 pub use shape::{AttentionShape, KvShape, RopeTable};
 pub use weights::{CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
 
@@ -151,14 +153,14 @@ pub trait Backend: Send + Sized {
     fn matmul_add_rms_norm(
         &mut self,
         x: &Self::Tensor,
-        w: Linear<'_, Self::Matrix, Self::Vector>,
+        w: RowParallel<'_, Self::Matrix, Self::Vector>,
         residual: &mut Self::Tensor,
         delta: &mut Self::Tensor,
         norm: RmsNorm<'_, Self::Vector>,
         out: &mut Self::Tensor,
     ) -> Result<(), BackendError> {
-        self.matmul(x, w.weight, w.bias, delta);
-        self.all_reduce(delta)?;
+        self.matmul(x, w.part.weight, w.part.bias, delta);
+        self.all_reduce(w.axis, delta)?;
         self.add_rms_norm(residual, delta, norm.weight, norm.eps, out);
         Ok(())
     }
@@ -211,44 +213,45 @@ pub trait Backend: Send + Sized {
 
     // ---- collectives, in the device's own order of operations ----
 
-    /// Rank in the group and its size.
-    fn group(&self) -> (usize, usize);
-    /// While solo, this rank is a group of its own: [`Self::group`] is `(0, 1)`
-    /// and collectives concern nobody else.
-    fn set_solo(&mut self, solo: bool);
-    /// Does `work` solo, see [`Self::set_solo`]: how a rank drafts without its peers.
-    fn solo<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
-        self.set_solo(true);
-        let result = work(self);
-        self.set_solo(false);
-        result
+    /// This rank's number in the group of `axis`, and the group's size.
+    fn group(&self, axis: Axis) -> (usize, usize);
+    /// Whether this rank is the first of the group of `axis`: the one that
+    /// receives what is gathered, and whose word is broadcast.
+    fn leads(&self, axis: Axis) -> bool {
+        self.group(axis).0 == 0
     }
-    /// Sums over ranks, in rank order.
+    /// Sums over the ranks of `axis`, in rank order.
     ///
     /// # Errors
     /// [`BackendError::Collective`] when a peer is gone or out of step.
-    fn all_reduce(&mut self, x: &mut Self::Tensor) -> Result<(), BackendError>;
-    /// Brings `x` `[n, width]` of every rank to the host of rank 0 and returns
-    /// it there as `[n, Σ widths]`, columns in rank order; nothing on the other
-    /// ranks. `widths[r]` is rank `r`'s width. What is returned lies in `space`,
-    /// which grows as needed, or in `x` itself where the host can read it.
+    fn all_reduce(&mut self, axis: Axis, x: &mut Self::Tensor) -> Result<(), BackendError>;
+    /// Brings `x` `[n, width]` of every rank of `axis` to the host of the one
+    /// that leads and returns it there as `[n, Σ widths]`, columns in rank
+    /// order; nothing on the other ranks. `widths[r]` is rank `r`'s width. What
+    /// is returned lies in `space`, which grows as needed, or in `x` itself
+    /// where the host can read it.
     ///
     /// # Errors
     /// [`BackendError::Collective`] when a peer is gone or out of step.
     fn gather_to_host<'a>(
         &mut self,
+        axis: Axis,
         x: &'a Self::Tensor,
         widths: &[usize],
         space: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], BackendError>;
-    /// On how many ranks `yes` is true.
+    /// Gives every rank of `axis` the `words` of all, in rank order, in `all`:
+    /// as many of each. For what ranks vote on and compare.
+    ///
+    /// # Errors
+    /// [`BackendError::Collective`] when a peer is gone or out of step, or the
+    /// lengths don't fit each other.
+    fn exchange(&mut self, axis: Axis, words: &[u32], all: &mut [u32]) -> Result<(), BackendError>;
+    /// Gives every rank of `axis` the words of the one that leads. For what one
+    /// rank decides in every step: [`Self::exchange`] would bring every rank the
+    /// empty words of all others too.
     ///
     /// # Errors
     /// [`BackendError::Collective`] when a peer is gone or out of step.
-    fn count_ranks(&mut self, yes: bool) -> Result<usize, BackendError>;
-    /// Gives every rank rank 0's tokens.
-    ///
-    /// # Errors
-    /// [`BackendError::Collective`] when a peer is gone or out of step.
-    fn broadcast_tokens(&mut self, tokens: &mut [u32]) -> Result<(), BackendError>;
+    fn broadcast(&mut self, axis: Axis, words: &mut [u32]) -> Result<(), BackendError>;
 }

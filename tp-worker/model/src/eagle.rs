@@ -12,7 +12,7 @@ use lockstep_types::KvCacheDtype;
 
 use crate::{
     CaptureSpec, ForwardLimits,
-    layer::{Geometry, Layer},
+    layer::{Layer, LayerShape},
 };
 use buffers::Buffers;
 
@@ -29,7 +29,7 @@ pub use hidden::HiddenSource;
 /// outputs are read, fed again, or kept as a request's root, from which a later
 /// step drafts.
 ///
-/// It runs solo, see [`Backend::set_solo`].
+/// It is whole on one rank and waits for no other.
 pub struct EagleHead<B: Backend> {
     capture: CaptureSpec,
     /// Width of the residual stream.
@@ -37,7 +37,7 @@ pub struct EagleHead<B: Backend> {
     vocab: usize,
     limits: ForwardLimits,
     requests: usize,
-    geometry: Geometry,
+    shape: LayerShape,
     wiring: Wiring<B>,
     /// `[hidden, 2·hidden]` for EAGLE-1, `[hidden, captured width]` for EAGLE-3.
     fc: B::Matrix,
@@ -88,8 +88,8 @@ impl<B: Backend> EagleHead<B> {
     pub fn kv_shape(&self, pages: usize, page_size: usize, dtype: KvCacheDtype) -> KvShape {
         KvShape {
             layers: 1,
-            kv_heads: self.geometry.attention.kv_heads,
-            head_dim: self.geometry.attention.head_dim,
+            kv_heads: self.shape.attention.kv_heads,
+            head_dim: self.shape.attention.head_dim,
             pages,
             page_size,
             dtype,

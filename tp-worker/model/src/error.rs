@@ -162,14 +162,6 @@ pub enum ModelError {
         /// How many there are.
         count: usize,
     },
-    /// Drafting while peers take part.
-    #[error("rank {rank} drafts as one of {ranks} ranks; drafting runs solo")]
-    NotSolo {
-        /// This rank.
-        rank: usize,
-        /// Ranks of the group.
-        ranks: usize,
-    },
     /// The device failed.
     #[error(transparent)]
     Backend(#[from] BackendError),

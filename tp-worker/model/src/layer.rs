@@ -3,7 +3,9 @@
 mod buffers;
 mod host;
 
-use lockstep_backend::{AttentionShape, Backend, BackendError, Batch, Linear, RmsNorm, RopeTable};
+use lockstep_backend::{
+    AttentionShape, Axis, Backend, BackendError, Batch, Linear, RmsNorm, RopeTable, RowParallel,
+};
 use lockstep_types::ModelConfig;
 
 use crate::{Shard, rope_table};
@@ -12,8 +14,8 @@ pub(crate) use buffers::{AttentionBuffers, LayerBuffers};
 pub(crate) use host::{HostLayer, LayerSource};
 
 /// One layer's weights, without the norm before its attention. Biases of
-/// row-parallel projections (`o`, `down`) are on rank 0 alone, so that the sum
-/// over ranks contains them once.
+/// row-parallel projections (`o`, `down`) are on one rank alone, so that the sum
+/// over ranks contains them once: see [`Shard::adds_biases`].
 pub(crate) struct Layer<B: Backend> {
     /// Its place in the cache.
     pub number: usize,
@@ -31,7 +33,9 @@ pub(crate) struct Layer<B: Backend> {
 }
 
 /// What all layers of a model share.
-pub(crate) struct Geometry {
+pub(crate) struct LayerShape {
+    /// The ranks that the layers are split over.
+    pub axis: Axis,
     /// This rank's heads.
     pub attention: AttentionShape,
     /// Angles of every position served.
@@ -40,10 +44,11 @@ pub(crate) struct Geometry {
     pub eps: f32,
 }
 
-impl Geometry {
-    /// A shard's heads at positions `0..positions`.
-    pub fn new(model: &ModelConfig, shard: &Shard, positions: usize) -> Self {
+impl LayerShape {
+    /// A shard's heads at positions `0..positions`, over the ranks of `axis`.
+    pub fn new(axis: Axis, model: &ModelConfig, shard: &Shard, positions: usize) -> Self {
         Self {
+            axis,
             attention: AttentionShape {
                 heads: shard.heads.len(),
                 kv_heads: shard.kv_heads.len(),
@@ -66,24 +71,24 @@ impl<B: Backend> Layer<B> {
     pub fn attend(
         &self,
         backend: &mut B,
-        geometry: &Geometry,
+        shape: &LayerShape,
         input: &B::Tensor,
         buffers: &mut AttentionBuffers<B>,
         cache: &mut B::KvCache,
         batch: &Batch<'_>,
     ) {
-        let (shape, eps) = (&geometry.attention, geometry.eps);
+        let (heads, eps) = (&shape.attention, shape.eps);
         let AttentionBuffers { qkv, attended } = buffers;
         backend.matmul(input, &self.qkv, self.qkv_bias.as_ref(), qkv);
         if let Some(weight) = &self.q_norm {
-            backend.head_norm(qkv, shape, 0..shape.heads, weight, eps);
+            backend.head_norm(qkv, heads, 0..heads.heads, weight, eps);
         }
         if let Some(weight) = &self.k_norm {
-            let keys = shape.heads..shape.heads + shape.kv_heads;
-            backend.head_norm(qkv, shape, keys, weight, eps);
+            let keys = heads.heads..heads.heads + heads.kv_heads;
+            backend.head_norm(qkv, heads, keys, weight, eps);
         }
-        backend.rope(qkv, shape, &geometry.rope, batch.positions);
-        backend.attention(cache, self.number, qkv, shape, batch, attended);
+        backend.rope(qkv, heads, &shape.rope, batch.positions);
+        backend.attention(cache, self.number, qkv, heads, batch, attended);
     }
 
     /// From the attention output to the residual stream behind the layer, and
@@ -94,11 +99,11 @@ impl<B: Backend> Layer<B> {
     pub fn finish(
         &self,
         backend: &mut B,
-        geometry: &Geometry,
+        shape: &LayerShape,
         buffers: &mut LayerBuffers<B>,
         next_norm: &B::Vector,
     ) -> Result<(), BackendError> {
-        let eps = geometry.eps;
+        let (axis, eps) = (shape.axis, shape.eps);
         let norm = |weight| RmsNorm { weight, eps };
         let LayerBuffers {
             residual,
@@ -108,17 +113,23 @@ impl<B: Backend> Layer<B> {
             gate_up,
             activated,
         } = buffers;
-        let output = Linear {
-            weight: &self.output,
-            bias: self.output_bias.as_ref(),
+        let output = RowParallel {
+            axis,
+            part: Linear {
+                weight: &self.output,
+                bias: self.output_bias.as_ref(),
+            },
         };
         let (attended, post) = (&attention.attended, norm(&self.post_norm));
         backend.matmul_add_rms_norm(attended, output, residual, delta, post, normed)?;
         backend.matmul(normed, &self.gate_up, self.gate_up_bias.as_ref(), gate_up);
         backend.silu_mul(gate_up, activated);
-        let down = Linear {
-            weight: &self.down,
-            bias: self.down_bias.as_ref(),
+        let down = RowParallel {
+            axis,
+            part: Linear {
+                weight: &self.down,
+                bias: self.down_bias.as_ref(),
+            },
         };
         let next = norm(next_norm);
         backend.matmul_add_rms_norm(activated, down, residual, delta, next, normed)

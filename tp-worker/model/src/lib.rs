@@ -17,7 +17,6 @@ mod packed;
 mod rope;
 mod schedule;
 mod shard;
-mod solo;
 mod tables;
 mod transformer;
 mod weights;
@@ -30,5 +29,7 @@ pub use rope::rope_table;
 pub use schedule::{CollectiveKind, CollectiveStep, Schedule};
 pub use shard::Shard;
 pub use tables::{Tables, WholeTables};
-pub use transformer::{LoadPhase, LoadProgress, LogitBlock, Transformer, WeightOrigin};
+pub use transformer::{
+    LoadOptions, LoadPhase, LoadProgress, LogitBlock, Transformer, WeightOrigin,
+};
 pub use weights::{HostTensor, Weights};

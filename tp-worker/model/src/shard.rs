@@ -35,11 +35,11 @@ pub struct Shard {
     pub vocab: Range<usize>,
 }
 
-/// Columns of the MLP are dealt out in blocks of so many.
+/// Columns of the MLP are split in blocks of so many.
 const MLP_UNIT: usize = 32;
 /// Fewer units than these would leave shares too uneven.
 const UNITS_PER_RANK: usize = 8;
-/// Rows of the vocabulary are dealt out in blocks of so many.
+/// Rows of the vocabulary are split in blocks of so many.
 const VOCAB_UNIT: usize = 16;
 
 impl Shard {
@@ -86,22 +86,28 @@ impl Shard {
             size,
             kv_heads: heads.clone().step_by(served).map(|h| h / group).collect(),
             heads,
-            mlp: deal(model.intermediate_size, MLP_UNIT, rank, size),
-            vocab: deal(model.vocab_size, VOCAB_UNIT, rank, size),
+            mlp: split_range(model.intermediate_size, MLP_UNIT, rank, size),
+            vocab: split_range(model.vocab_size, VOCAB_UNIT, rank, size),
         })
+    }
+
+    /// Whether this rank has the biases of row-parallel projections: a sum over
+    /// ranks must contain them once.
+    pub fn adds_biases(&self) -> bool {
+        self.rank == 0
     }
 
     /// Every rank's number of vocabulary rows.
     pub fn vocab_widths(&self, model: &ModelConfig) -> Vec<usize> {
         (0..self.size)
-            .map(|rank| deal(model.vocab_size, VOCAB_UNIT, rank, self.size).len())
+            .map(|rank| split_range(model.vocab_size, VOCAB_UNIT, rank, self.size).len())
             .collect()
     }
 }
 
-/// Rank `rank`'s part of `0..total`, dealt out in units of `unit`, or of the
+/// Rank `rank`'s part of `0..total`, split in units of `unit`, or of the
 /// largest power of two below it that gives every rank [`UNITS_PER_RANK`].
-fn deal(total: usize, unit: usize, rank: usize, size: usize) -> Range<usize> {
+fn split_range(total: usize, unit: usize, rank: usize, size: usize) -> Range<usize> {
     let mut unit = unit;
     while unit > 1 && total / unit < UNITS_PER_RANK * size {
         unit /= 2;

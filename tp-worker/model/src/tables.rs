@@ -3,7 +3,7 @@
 use lockstep_backend::{Backend, MatrixRole};
 use lockstep_types::ModelConfig;
 
-use crate::{LoadProgress, ModelError, Weights, loader::Loader, solo};
+use crate::{LoadProgress, ModelError, Weights, loader::Loader};
 
 /// A model's tables of tokens, whole.
 pub struct Tables<'a, B: Backend> {
@@ -30,7 +30,7 @@ pub struct WholeTables<B: Backend> {
 
 impl<B: Backend> WholeTables<B> {
     /// Loads the embedding, and the output head where `head` asks for it and it
-    /// is not the embedding. `backend` must be solo.
+    /// is not the embedding.
     ///
     /// # Errors
     /// [`ModelError`]: what is wrong with the files or the memory.
@@ -40,7 +40,6 @@ impl<B: Backend> WholeTables<B> {
         head: bool,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, ModelError> {
-        solo::check(backend)?;
         let weights = Weights::open(&model.path)?;
         let table = |name| {
             let table = weights.matrix(name, model.vocab_size, model.hidden_size)?;

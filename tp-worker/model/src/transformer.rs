@@ -9,15 +9,17 @@ mod parts;
 
 use std::path::PathBuf;
 
-use lockstep_backend::{Backend, KvShape};
+use lockstep_backend::{Axis, Backend, KvShape};
 use lockstep_types::{KvCacheDtype, ModelConfig};
 
 use crate::{
     CollectiveKind, CollectiveStep, ForwardLimits, Schedule, Shard, Tables,
-    layer::{Geometry, Layer},
+    layer::{Layer, LayerShape},
 };
 use buffers::Buffers;
 use capture::Capture;
+
+pub use load::LoadOptions;
 
 /// One rank's shard of a model on a device, with all buffers a pass needs:
 /// after loading, [`Self::forward`] allocates nothing.
@@ -25,7 +27,7 @@ pub struct Transformer<B: Backend> {
     model: ModelConfig,
     shard: Shard,
     limits: ForwardLimits,
-    geometry: Geometry,
+    shape: LayerShape,
     /// Vocabulary rows of this rank.
     embedding: B::Matrix,
     /// The norm before each layer's attention.
@@ -42,7 +44,7 @@ pub struct Transformer<B: Backend> {
     origin: WeightOrigin,
 }
 
-/// Some rows of logits, on the host of rank 0.
+/// Some rows of logits, on the host of the rank that leads.
 #[derive(Debug, Clone, Copy)]
 pub struct LogitBlock<'a> {
     /// Index in `batch.logit_tokens` of the first row.
@@ -114,6 +116,11 @@ impl<B: Backend> Transformer<B> {
     /// Where the weights came from.
     pub fn weight_origin(&self) -> &WeightOrigin {
         &self.origin
+    }
+
+    /// The ranks that it is split over.
+    pub fn axis(&self) -> Axis {
+        self.shape.axis
     }
 
     /// What the buffers were allocated for.

@@ -10,10 +10,10 @@ use std::{
     cell::Cell,
 };
 
-use lockstep_backend::Backend;
+use lockstep_backend::{Axis, Backend};
 use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_collective::Single;
-use lockstep_model::{EagleHead, ForwardLimits, HiddenSource, Transformer};
+use lockstep_model::{EagleHead, ForwardLimits, HiddenSource, LoadOptions, Transformer};
 use lockstep_types::{Dtype, KvCacheDtype, Quantization};
 use pass::{Pass, fixture};
 
@@ -58,7 +58,13 @@ fn a_pass_allocates_nothing() {
             positions: 40,
             logit_block_rows: 3,
         };
-        let mut transformer = Transformer::load(&mut backend, &model, limits, &mut |_| {}).unwrap();
+        let mut transformer = Transformer::load(
+            &mut backend,
+            &model,
+            LoadOptions::new(Axis::Tensor, limits),
+            &mut |_| {},
+        )
+        .unwrap();
         let mut cache = backend
             .kv_cache(&transformer.kv_shape(5, 8, dtype))
             .unwrap();
@@ -111,7 +117,13 @@ fn drafting_allocates_nothing() {
             logit_block_rows: 1,
         };
         let silent = &mut |_| {};
-        let mut model = Transformer::load(&mut backend, &target, limits, silent).unwrap();
+        let mut model = Transformer::load(
+            &mut backend,
+            &target,
+            LoadOptions::new(Axis::Tensor, limits),
+            silent,
+        )
+        .unwrap();
         let mut head = EagleHead::load(&mut backend, &draft, &target, 2, limits, silent).unwrap();
         model.set_capture(&mut backend, head.capture()).unwrap();
         let mut cache = backend

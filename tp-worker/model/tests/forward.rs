@@ -7,9 +7,11 @@ mod naive;
 #[path = "support/pass.rs"]
 mod pass;
 
-use lockstep_backend::Backend;
+use lockstep_backend::{Axis, Backend};
 use lockstep_collective::Single;
-use lockstep_model::{CollectiveKind, ForwardLimits, LogitBlock, ModelError, Transformer};
+use lockstep_model::{
+    CollectiveKind, ForwardLimits, LoadOptions, LogitBlock, ModelError, Transformer,
+};
 use lockstep_types::{KvCacheDtype, ModelConfig};
 use naive::{Cache, Naive};
 use pass::{Pass, fixture};
@@ -28,7 +30,13 @@ fn load(logit_block_rows: usize) -> Loaded {
         positions: 20,
         logit_block_rows,
     };
-    let transformer = Transformer::load(&mut backend, &model, limits, &mut |_| {}).unwrap();
+    let transformer = Transformer::load(
+        &mut backend,
+        &model,
+        LoadOptions::new(Axis::Tensor, limits),
+        &mut |_| {},
+    )
+    .unwrap();
     let cache = backend
         .kv_cache(&transformer.kv_shape(4, 8, KvCacheDtype::Float32))
         .unwrap();
@@ -138,7 +146,13 @@ fn files_that_contradict_the_configuration_are_errors() {
             positions: 1,
             logit_block_rows: 1,
         };
-        Transformer::load(&mut backend, &model, limits, &mut |_| {}).err()
+        Transformer::load(
+            &mut backend,
+            &model,
+            LoadOptions::new(Axis::Tensor, limits),
+            &mut |_| {},
+        )
+        .err()
     };
     assert!(load(|_| {}).is_none());
     let bias = load(|model| model.qkv_bias = true).unwrap().to_string();

@@ -4,10 +4,12 @@
 
 use std::{fs, os::unix::fs::FileExt, path::Path};
 
-use lockstep_backend::Backend;
+use lockstep_backend::{Axis, Backend};
 use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_collective::local_group;
-use lockstep_model::{ForwardLimits, LoadPhase, LogitBlock, Transformer, WeightOrigin};
+use lockstep_model::{
+    ForwardLimits, LoadOptions, LoadPhase, LogitBlock, Transformer, WeightOrigin,
+};
 use lockstep_types::{Dtype, KvCacheDtype, ModelConfig, Quantization};
 
 mod support {
@@ -65,14 +67,17 @@ fn load_watched(
         positions: 8,
         logit_block_rows: 8,
     };
+    let load = LoadOptions {
+        cache,
+        ..LoadOptions::new(Axis::Tensor, limits)
+    };
     let mut phases = Vec::new();
     let mut progress = |at: lockstep_model::LoadProgress| {
         assert!(at.done <= at.total);
         phases.push(at.phase);
         watch(at.phase);
     };
-    let mut transformer =
-        Transformer::load_cached(&mut backend, model, limits, cache, &mut progress).unwrap();
+    let mut transformer = Transformer::load(&mut backend, model, load, &mut progress).unwrap();
     phases.dedup();
     let mut logits = Vec::new();
     if size == 1 {

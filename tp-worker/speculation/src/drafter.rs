@@ -16,7 +16,8 @@ use crate::{Corpora, DraftError, Drafts};
 /// request's rows may write: [`DraftRow::room`] from the last token on.
 ///
 /// Whatever a drafter proposes, the text stays the target's: a bad draft costs
-/// time only. Its methods are called solo (see [`Backend::set_solo`]).
+/// time only. It is on one rank of several, whose peers do not wait: all its
+/// collectives are on [`lockstep_backend::Axis::Alone`].
 pub trait Drafter<B: Backend>: Send {
     /// What the target's passes must keep for [`Self::extend`].
     fn capture(&self) -> CaptureSpec {
@@ -70,7 +71,7 @@ pub trait Drafter<B: Backend>: Send {
 
 /// What a drafter computes on.
 pub struct Device<'a, B: Backend> {
-    /// The device, solo.
+    /// The device; see [`Drafter`] for what may run on it.
     pub backend: &'a mut B,
     /// The target's tables of tokens: whole for a drafter that captures hidden
     /// states, otherwise this rank's rows alone.

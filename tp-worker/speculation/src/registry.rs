@@ -12,7 +12,8 @@ use crate::{DraftError, Drafter, choose::Chooser};
 
 /// What a drafter is built for.
 pub struct Build<'a, B: Backend> {
-    /// The device, solo.
+    /// The device. A drafter is whole on its rank: what it loads and runs is on
+    /// [`lockstep_backend::Axis::Alone`].
     pub backend: &'a mut B,
     /// The configuration.
     pub speculation: &'a SpeculationConfig,

@@ -1,7 +1,7 @@
 //! A small model of its own that shares the target's tokenizer.
 
-use lockstep_backend::Backend;
-use lockstep_model::{HiddenSource, LogitBlock, Transformer};
+use lockstep_backend::{Axis, Backend};
+use lockstep_model::{HiddenSource, LoadOptions, LogitBlock, Transformer};
 
 use crate::{
     Build, Device, DraftError, DraftRow, Drafter, Drafts, ExtendRow, Pass,
@@ -50,7 +50,8 @@ impl<B: Backend> StandaloneDrafter<B> {
             progress,
             ..
         } = build;
-        let transformer = Transformer::load(backend, &draft.model, limits, progress)?;
+        let options = LoadOptions::new(Axis::Alone, limits);
+        let transformer = Transformer::load(backend, &draft.model, options, progress)?;
         let shape = transformer.kv_shape(pages, page_size, kv_dtype);
         Ok(Self {
             kv_bytes: shape.bytes_per_token() * pages * page_size,

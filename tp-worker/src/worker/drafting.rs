@@ -1,6 +1,6 @@
 //! Drafting around a step, and what all ranks know of the drafts.
 
-use lockstep_backend::Backend;
+use lockstep_backend::{Axis, Backend};
 use lockstep_model::{CaptureSpec, ForwardLimits, LoadProgress, Transformer, WholeTables};
 use lockstep_speculation::{
     Build, Corpora, Device, DraftError, DraftRow, Drafter, DrafterRegistry, Drafts, ExtendRow,
@@ -16,7 +16,7 @@ use super::{
     slots::{RowPlan, Slots},
 };
 
-/// Drafts of a step. Rank 0 drafts, alone and solo; the others are told.
+/// Drafts of a step. The rank that leads drafts, alone; the others are told.
 pub struct Drafting<B: Backend> {
     config: SpeculationConfig,
     drafter: Option<Box<dyn Drafter<B>>>,
@@ -36,9 +36,9 @@ pub struct Drafting<B: Backend> {
 }
 
 impl<B: Backend> Drafting<B> {
-    /// Loads the configured drafter on rank 0 and tells the target what to keep
-    /// for it; [`share_capture`] then tells the other ranks. No collective runs,
-    /// so that a rank that fails leaves none waiting.
+    /// Loads the configured drafter on the rank that leads and tells the target
+    /// what to keep for it; [`super::agree::share_capture`] then tells the other
+    /// ranks. No collective runs, so that a rank that fails leaves none waiting.
     ///
     /// # Errors
     /// [`WorkerError`]: its files, or the memory.
@@ -51,26 +51,24 @@ impl<B: Backend> Drafting<B> {
     ) -> Result<Self, WorkerError> {
         let limits = WorkerLimits::new(config);
         let speculation = &config.speculation;
-        let (rank, size) = backend.group();
+        let (_, size) = backend.group(Axis::Tensor);
         let mut tables = None;
         let mut drafter = None;
-        if rank == 0 {
+        if backend.leads(Axis::Tensor) {
             let forward = ForwardLimits {
                 max_tokens: limits.draft_tokens,
                 ..limits.forward(config)
             };
-            drafter = backend.solo(|backend| {
-                registry.build(Build {
-                    backend,
-                    speculation,
-                    target: &config.model,
-                    requests: limits.requests,
-                    limits: forward,
-                    pages: limits.pages,
-                    page_size: limits.page_size,
-                    kv_dtype: limits.kv_dtype,
-                    progress,
-                })
+            drafter = registry.build(Build {
+                backend,
+                speculation,
+                target: &config.model,
+                requests: limits.requests,
+                limits: forward,
+                pages: limits.pages,
+                page_size: limits.page_size,
+                kv_dtype: limits.kv_dtype,
+                progress,
             })?;
         }
         if let Some(drafter) = &drafter {
@@ -78,9 +76,7 @@ impl<B: Backend> Drafting<B> {
             if size > 1 && !capture.is_empty() {
                 let draft = speculation.draft.as_ref();
                 let head = draft.is_none_or(|draft| !draft.own_head);
-                let load =
-                    |backend: &mut B| WholeTables::load(backend, &config.model, head, progress);
-                tables = Some(backend.solo(load)?);
+                tables = Some(WholeTables::load(backend, &config.model, head, progress)?);
             }
             target.set_capture(backend, capture)?;
         }
@@ -103,6 +99,12 @@ impl<B: Backend> Drafting<B> {
             tables,
             most,
         })
+    }
+
+    /// What the target's passes must keep for the drafter; `None` on ranks that
+    /// do not draft.
+    pub fn capture(&self) -> Option<CaptureSpec> {
+        self.drafter.as_ref().map(|drafter| drafter.capture())
     }
 
     /// Texts that it drafts from.
@@ -139,7 +141,8 @@ impl<B: Backend> Drafting<B> {
     /// Drafts at most `steps` deep for every decode row.
     ///
     /// # Errors
-    /// The drafter's and the broadcast's.
+    /// [`WorkerError::Draft`] by the drafter, or when it breaks the rules;
+    /// [`WorkerError::Backend`] when a peer is gone.
     pub fn draft(
         &mut self,
         backend: &mut B,
@@ -160,20 +163,18 @@ impl<B: Backend> Drafting<B> {
         if let Some(drafter) = &mut self.drafter {
             let tables = self.tables.as_ref();
             let tables = tables.map_or_else(|| target.tables(), WholeTables::tables);
-            backend.solo(|backend| {
-                let mut device = Device {
-                    backend,
-                    tables,
-                    features: None,
-                    feature_rows: &[],
-                    pages: slots.pages().table(),
-                    requests: slots,
-                };
-                drafter.draft(&mut device, &self.rows, &mut self.drafts)
-            })?;
+            let mut device = Device {
+                backend,
+                tables,
+                features: None,
+                feature_rows: &[],
+                pages: slots.pages().table(),
+                requests: slots,
+            };
+            drafter.draft(&mut device, &self.rows, &mut self.drafts)?;
             self.check()?;
         }
-        self.tell(backend)
+        self.broadcast(backend)
     }
 
     /// The drafts of the step's `decode`-th decode row.
@@ -197,7 +198,7 @@ impl<B: Backend> Drafting<B> {
     /// Hands the drafter what the pass brought; slots have committed it.
     ///
     /// # Errors
-    /// The drafter's.
+    /// [`WorkerError::Draft`].
     pub fn extend(
         &mut self,
         backend: &mut B,
@@ -227,17 +228,15 @@ impl<B: Backend> Drafting<B> {
         }
         let tables = self.tables.as_ref();
         let tables = tables.map_or_else(|| target.tables(), WholeTables::tables);
-        backend.solo(|backend| {
-            let mut device = Device {
-                backend,
-                tables,
-                features: target.features(),
-                feature_rows: &self.feature_rows,
-                pages: slots.pages().table(),
-                requests: slots,
-            };
-            drafter.extend(&mut device, &self.extends)
-        })?;
+        let mut device = Device {
+            backend,
+            tables,
+            features: target.features(),
+            feature_rows: &self.feature_rows,
+            pages: slots.pages().table(),
+            requests: slots,
+        };
+        drafter.extend(&mut device, &self.extends)?;
         Ok(())
     }
 
@@ -254,8 +253,8 @@ impl<B: Backend> Drafting<B> {
         Ok(())
     }
 
-    /// Gives every rank rank 0's drafts.
-    fn tell(&mut self, backend: &mut B) -> Result<(), WorkerError> {
+    /// Gives every rank the drafts of the one that leads.
+    fn broadcast(&mut self, backend: &mut B) -> Result<(), WorkerError> {
         let stride = 1 + 2 * self.most;
         self.words.clear();
         self.words.resize(self.rows.len() * stride, 0);
@@ -267,7 +266,7 @@ impl<B: Backend> Drafting<B> {
                 words.copy_from_slice(&[node.token, node.parent]);
             }
         }
-        backend.broadcast_tokens(&mut self.words)?;
+        backend.broadcast(Axis::Tensor, &mut self.words)?;
         if self.drafter.is_none() {
             for (row, words) in self.words.chunks_exact(stride).enumerate() {
                 for node in words[1..].chunks_exact(2).take(words[0] as usize) {
@@ -300,36 +299,11 @@ fn draft_row(config: &SpeculationConfig, slots: &Slots, row: &RowPlan, steps: u3
         slot: row.slot,
         pages_start: slots.pages().start(row.slot) as u32,
         kv_len: start,
-        // Rank 0 alone knows of slots that have failed, and all ranks must see the
+        // The rank that leads alone knows of slots that have failed, and all ranks must see the
         // same steps here: such a slot drafts on until its scheduler closes it.
         steps: wanted.min(config.num_steps).min(most),
         topk: config.topk,
         most,
         room,
     }
-}
-
-/// Makes every rank compute what rank 0's drafter reads: the width of the last
-/// layer's collectives depends on it. All ranks call it together.
-///
-/// # Errors
-/// The broadcast's, or for want of memory.
-pub fn share_capture<B: Backend>(
-    backend: &mut B,
-    target: &mut Transformer<B>,
-    drafting: &Drafting<B>,
-) -> Result<(), WorkerError> {
-    let capture = drafting.drafter.as_ref().map(|drafter| drafter.capture());
-    let mut words = [u32::from(
-        capture.is_some_and(|capture| capture.last_hidden),
-    )];
-    backend.broadcast_tokens(&mut words)?;
-    if backend.group().0 > 0 && words[0] > 0 {
-        let capture = CaptureSpec {
-            layers: Vec::new(),
-            last_hidden: true,
-        };
-        target.set_capture(backend, capture)?;
-    }
-    Ok(())
 }

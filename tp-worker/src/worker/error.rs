@@ -56,17 +56,19 @@ pub enum WorkerError {
         /// The option to lower.
         remedy: &'static str,
     },
-    /// This rank prepared other collectives than rank 0.
+    /// Two ranks prepared different passes.
     #[error(
-        "rank {rank} prepared plans {ours:016x}, rank 0 {theirs:016x}: \
+        "rank {rank} prepared passes {ours:016x}, rank {peer} {theirs:016x}: \
          all ranks need the same version, model and configuration"
     )]
-    PlansDiffer {
+    PassesDiffer {
         /// This rank.
         rank: usize,
         /// Its digest.
         ours: u64,
-        /// Rank 0's digest.
+        /// The first rank that differs.
+        peer: usize,
+        /// Its digest.
         theirs: u64,
     },
     /// Ranks took different steps.

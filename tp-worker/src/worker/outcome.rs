@@ -1,6 +1,6 @@
 //! What the rows of a step brought, on every rank.
 
-use lockstep_backend::Backend;
+use lockstep_backend::{Axis, Backend};
 use lockstep_speculation::Verified;
 
 use super::{
@@ -62,11 +62,11 @@ impl Outcomes {
         words[1 + self.most..][..path.len()].copy_from_slice(path);
     }
 
-    /// Gives every rank rank 0's outcomes.
+    /// Gives every rank the outcomes of the one that leads.
     ///
     /// # Errors
-    /// The broadcast's.
-    pub fn tell<B: Backend>(
+    /// [`WorkerError::Backend`] when a peer is gone.
+    pub fn broadcast<B: Backend>(
         &mut self,
         backend: &mut B,
         batch: &BatchBuffers,
@@ -74,7 +74,7 @@ impl Outcomes {
         let rows = batch.rows().iter().filter(|row| row.plan.sample).count();
         self.words.resize(rows * 2 * self.most, 0);
         if rows > 0 {
-            backend.broadcast_tokens(&mut self.words)?;
+            backend.broadcast(Axis::Tensor, &mut self.words)?;
         }
         Ok(())
     }

@@ -2,14 +2,11 @@
 
 use std::path::Path;
 
-use lockstep_backend::Backend;
-use lockstep_model::Transformer;
+use lockstep_backend::{Axis, Backend};
+use lockstep_model::{LoadOptions, Transformer};
 use lockstep_types::{EngineConfig, ModelConfig};
 
-use super::{
-    Worker, WorkerError, WorkerLimits,
-    drafting::{Drafting, share_capture},
-};
+use super::{Worker, WorkerError, WorkerLimits, agree, drafting::Drafting};
 
 impl<B: Backend + 'static> Worker<B> {
     /// Takes the weights of `model` and, where a folder is drafted with, those
@@ -26,7 +23,7 @@ impl<B: Backend + 'static> Worker<B> {
     /// Any other error ends the worker.
     pub fn reload(&mut self, model: &Path, draft: Option<&Path>) -> Result<(), WorkerError> {
         let loaded = self.load_again(model, draft);
-        let failures = self.backend.count_ranks(loaded.is_err())?;
+        let failures = agree::count(&mut self.backend, loaded.is_err())?;
         let (config, mut transformer, drafting) = match loaded {
             Err(error) => return Err(WorkerError::Reload(error.to_string())),
             Ok(_) if failures > 0 => {
@@ -35,7 +32,7 @@ impl<B: Backend + 'static> Worker<B> {
             }
             Ok(loaded) => loaded,
         };
-        share_capture(&mut self.backend, &mut transformer, &drafting)?;
+        agree::share_capture(&mut self.backend, &mut transformer, &drafting)?;
         self.config = config;
         self.transformer = transformer;
         self.drafting = drafting;
@@ -66,9 +63,9 @@ impl<B: Backend + 'static> Worker<B> {
             config.speculation.draft = self.same_draft(&config.model, folder)?;
         }
         let limits = WorkerLimits::new(&config);
-        let (backend, forward) = (&mut self.backend, limits.forward(&config));
-        let progress = &mut |_| {};
-        let mut transformer = Transformer::load(backend, &config.model, forward, progress)?;
+        let (backend, progress) = (&mut self.backend, &mut |_| {});
+        let options = LoadOptions::new(Axis::Tensor, limits.forward(&config));
+        let mut transformer = Transformer::load(backend, &config.model, options, progress)?;
         let drafting =
             Drafting::load(&config, &self.registry, backend, &mut transformer, progress)?;
         Ok((config, transformer, drafting))

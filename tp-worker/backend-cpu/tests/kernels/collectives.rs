@@ -1,6 +1,6 @@
 //! Collectives through the backend, and how one is built.
 
-use lockstep_backend::{Backend, Linear, RmsNorm};
+use lockstep_backend::{Axis, Backend, Linear, RmsNorm, RowParallel};
 use lockstep_backend_cpu::{CpuBackend, CpuError, CpuOptions, Isa};
 use lockstep_collective::{Collective, Options, Single, local_group, local_group_with};
 use lockstep_types::{Dtype, Quantization};
@@ -24,9 +24,10 @@ fn ranks_sum_gather_and_broadcast() {
         for (rank, group) in local_group(3).into_iter().enumerate() {
             scope.spawn(move || {
                 let mut backend = CpuBackend::new(options(1), Box::new(group)).unwrap();
-                assert_eq!(backend.group(), (rank, 3));
+                assert_eq!(backend.group(Axis::Tensor), (rank, 3));
+                assert_eq!(backend.leads(Axis::Tensor), rank == 0);
                 let mut x = tensor(&mut backend, &[rank as f32, 1.0], 2);
-                backend.all_reduce(&mut x).unwrap();
+                backend.all_reduce(Axis::Tensor, &mut x).unwrap();
                 assert_eq!(x.values(), [3.0, 3.0]);
 
                 let width = widths[rank];
@@ -36,7 +37,9 @@ fn ranks_sum_gather_and_broadcast() {
                 let place = out.as_ptr();
                 for rows in [2, 1, 2] {
                     backend.set_rows(&mut x, rows);
-                    let found = backend.gather_to_host(&x, &widths, &mut out).unwrap();
+                    let found = backend
+                        .gather_to_host(Axis::Tensor, &x, &widths, &mut out)
+                        .unwrap();
                     let expected: &[f32] = &[
                         0.0, 1.0, 2.0, 100.0, 101.0, 200.0, 201.0, 202.0, 203.0, //
                         3.0, 4.0, 5.0, 102.0, 103.0, 204.0, 205.0, 206.0, 207.0,
@@ -46,10 +49,12 @@ fn ranks_sum_gather_and_broadcast() {
                     assert_eq!(out.as_ptr(), place);
                 }
                 let mut tokens = [rank as u32 + 5; 4];
-                backend.broadcast_tokens(&mut tokens).unwrap();
+                backend.broadcast(Axis::Tensor, &mut tokens).unwrap();
                 assert_eq!(tokens, [5; 4]);
 
-                assert_eq!(backend.count_ranks(rank > 0).unwrap(), 2);
+                let (words, mut all) = ([rank as u32, u32::MAX], [0; 6]);
+                backend.exchange(Axis::Tensor, &words, &mut all).unwrap();
+                assert_eq!(all, [0, u32::MAX, 1, u32::MAX, 2, u32::MAX]);
             });
         }
     });
@@ -58,52 +63,53 @@ fn ranks_sum_gather_and_broadcast() {
 /// Whatever a rank does alone, the others neither wait for it nor hear of it,
 /// and it computes as a group of one.
 #[test]
-fn collectives_of_a_solo_rank_concern_nobody() {
+fn collectives_of_a_rank_alone_concern_nobody() {
     std::thread::scope(|scope| {
         for (rank, group) in local_group(2).into_iter().enumerate() {
             scope.spawn(move || {
                 let mut backend = CpuBackend::new(options(1), Box::new(group)).unwrap();
                 for round in 0..3 {
                     if rank == round % 2 {
-                        backend.solo(work_alone);
+                        work_alone(&mut backend);
                     }
-                    assert_eq!(backend.group(), (rank, 2));
+                    assert_eq!(backend.group(Axis::Tensor), (rank, 2));
                     let mut x = tensor(&mut backend, &[rank as f32 + 1.0], 1);
-                    backend.all_reduce(&mut x).unwrap();
+                    backend.all_reduce(Axis::Tensor, &mut x).unwrap();
                     assert_eq!(x.values(), [3.0]);
                 }
-                // Solo twice is solo; out once is out.
-                backend.set_solo(true);
-                backend.set_solo(true);
-                assert_eq!(backend.group(), (0, 1));
-                backend.set_solo(false);
-                backend.set_solo(false);
-                assert_eq!(backend.group(), (rank, 2));
             });
         }
     });
 }
 
 fn work_alone(backend: &mut CpuBackend) {
-    assert_eq!(backend.group(), (0, 1));
+    assert_eq!(backend.group(Axis::Alone), (0, 1));
+    assert!(backend.leads(Axis::Alone));
     let mut x = tensor(backend, &[1.0, 2.0], 2);
-    backend.all_reduce(&mut x).unwrap();
+    backend.all_reduce(Axis::Alone, &mut x).unwrap();
     assert_eq!(x.values(), [1.0, 2.0]);
     let mut space = Vec::new();
-    let found = backend.gather_to_host(&x, &[2], &mut space).unwrap();
+    let found = backend
+        .gather_to_host(Axis::Alone, &x, &[2], &mut space)
+        .unwrap();
     assert_eq!(found, [1.0, 2.0]);
     let mut tokens = [7, 8];
-    backend.broadcast_tokens(&mut tokens).unwrap();
+    backend.broadcast(Axis::Alone, &mut tokens).unwrap();
     assert_eq!(tokens, [7, 8]);
-    assert_eq!(backend.count_ranks(true).unwrap(), 1);
+    let mut all = [0; 2];
+    backend.exchange(Axis::Alone, &[3, 4], &mut all).unwrap();
+    assert_eq!(all, [3, 4]);
 
     let identity = matrix(backend, &[1.0, 0.0, 0.0, 1.0], 2);
     let weight = backend.load_vector(&[1.0, 1.0]).unwrap();
     let mut residual = tensor(backend, &[10.0, 20.0], 2);
     let (mut delta, mut out) = (tensor(backend, &[0.0; 2], 2), tensor(backend, &[0.0; 2], 2));
-    let linear = Linear {
-        weight: &identity,
-        bias: None,
+    let linear = RowParallel {
+        axis: Axis::Alone,
+        part: Linear {
+            weight: &identity,
+            bias: None,
+        },
     };
     let norm = RmsNorm {
         weight: &weight,
@@ -143,7 +149,10 @@ fn row_parallel_both_ways(
         let mut delta = tensor(&mut backend, &space, WIDTH);
         let mut out = tensor(&mut backend, &space, WIDTH);
         if fused {
-            let linear = Linear { weight: &w, bias };
+            let linear = RowParallel {
+                axis: Axis::Tensor,
+                part: Linear { weight: &w, bias },
+            };
             let norm = RmsNorm {
                 weight: &weight,
                 eps: EPS,
@@ -153,7 +162,7 @@ fn row_parallel_both_ways(
             done.unwrap();
         } else {
             backend.matmul(&x, &w, bias, &mut delta);
-            backend.all_reduce(&mut delta).unwrap();
+            backend.all_reduce(Axis::Tensor, &mut delta).unwrap();
             backend.add_rms_norm(&mut residual, &delta, &weight, EPS, &mut out);
         }
         both.push([bits(residual.values()), bits(out.values())]);
@@ -203,7 +212,9 @@ fn large_gathers_arrive_by_copying() {
                 let own = [rank as f32; 9];
                 let x = tensor(&mut backend, &own, 3);
                 let mut space = Vec::new();
-                let found = backend.gather_to_host(&x, &[3, 3], &mut space).unwrap();
+                let found = backend
+                    .gather_to_host(Axis::Tensor, &x, &[3, 3], &mut space)
+                    .unwrap();
                 let row = [0.0, 0.0, 0.0, 1.0, 1.0, 1.0];
                 assert_eq!(found, if rank == 0 { row.repeat(3) } else { vec![] });
             });
@@ -216,7 +227,9 @@ fn one_rank_gathers_without_copying() {
     let mut backend = CpuBackend::new(options(2), Box::new(Single::new())).unwrap();
     let x = tensor(&mut backend, &[1.0, 2.0, 3.0, 4.0], 2);
     let mut out = Vec::new();
-    let found = backend.gather_to_host(&x, &[2], &mut out).unwrap();
+    let found = backend
+        .gather_to_host(Axis::Tensor, &x, &[2], &mut out)
+        .unwrap();
     assert_eq!(found, [1.0, 2.0, 3.0, 4.0]);
     assert_eq!(found.as_ptr(), x.values().as_ptr());
     let description = backend.describe();

@@ -5,7 +5,7 @@ use std::mem::swap;
 use lockstep_backend::{Backend, Batch};
 
 use super::{EagleHead, Wiring};
-use crate::{ModelError, Tables, solo};
+use crate::{ModelError, Tables};
 
 impl<B: Backend> EagleHead<B> {
     /// Runs the head over `batch.tokens`, the token after each position, with
@@ -16,7 +16,7 @@ impl<B: Backend> EagleHead<B> {
     /// # Errors
     /// Before anything ran: [`ModelError::TooLarge`] when the batch exceeds the
     /// limits, [`ModelError::HiddenInputs`] when fewer or more hidden states
-    /// were fed, [`ModelError::NotSolo`].
+    /// were fed.
     pub fn forward(
         &mut self,
         backend: &mut B,
@@ -24,7 +24,6 @@ impl<B: Backend> EagleHead<B> {
         tables: Tables<'_, B>,
         batch: &Batch<'_>,
     ) -> Result<(), ModelError> {
-        solo::check(backend)?;
         self.limits.check(batch)?;
         let (tokens, fed) = (batch.tokens.len(), self.fed);
         if tokens != fed {
@@ -35,7 +34,7 @@ impl<B: Backend> EagleHead<B> {
         if tokens == 0 {
             return Ok(());
         }
-        let (geometry, eps, hidden) = (&self.geometry, self.geometry.eps, self.hidden);
+        let (shape, eps, hidden) = (&self.shape, self.shape.eps, self.hidden);
         let b = &mut self.buffers;
         let table = self.embedding.as_ref().unwrap_or(tables.embedding);
         backend.embed(table, 0, batch.tokens, &mut b.embedded);
@@ -69,10 +68,10 @@ impl<B: Backend> EagleHead<B> {
         };
         let layer = &self.layer;
         let attention = &mut b.layer.attention;
-        layer.attend(backend, geometry, input, attention, cache, batch);
+        layer.attend(backend, shape, input, attention, cache, batch);
         // What the layer leaves normed is not read: roots are kept unnormed, so
         // logits norm what they are asked for.
-        layer.finish(backend, geometry, &mut b.layer, &layer.post_norm)?;
+        layer.finish(backend, shape, &mut b.layer, &layer.post_norm)?;
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! From files to a head on a device.
 
-use lockstep_backend::{Backend, MatrixRole};
+use lockstep_backend::{Axis, Backend, MatrixRole};
 use lockstep_types::{DraftKind, DraftModel, ModelConfig};
 
 use super::{
@@ -10,15 +10,15 @@ use super::{
 };
 use crate::{
     CaptureSpec, ForwardLimits, LoadProgress, ModelError, Shard, Weights,
-    layer::Geometry,
+    layer::LayerShape,
     loader::{self, Loader},
-    solo,
 };
 
 impl<B: Backend> EagleHead<B> {
     /// Opens `draft.model.path`, checks and packs every tensor and allocates
     /// the buffers: passes of at most `limits.max_tokens` tokens, logits in
-    /// blocks of `limits.logit_block_rows`, roots for `requests` slots. `backend` must be solo; `target` is the model it drafts for.
+    /// blocks of `limits.logit_block_rows`, roots for `requests` slots. `target`
+    /// is the model it drafts for. The head is whole on this rank.
     ///
     /// # Errors
     /// [`ModelError`]: what is wrong with the files or the memory.
@@ -30,7 +30,6 @@ impl<B: Backend> EagleHead<B> {
         limits: ForwardLimits,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, ModelError> {
-        solo::check(backend)?;
         let (model, limits) = (&draft.model, limits.sensible());
         let shard = Shard::new(model, 0, 1)?;
         let weights = Weights::open(&model.path)?;
@@ -65,7 +64,7 @@ impl<B: Backend> EagleHead<B> {
             layer: loader.layer(backend, &host.layer)?,
             wiring: Wiring::load(backend, &host.wiring)?,
             buffers: Buffers::new(backend, model, &shard, &sizes)?,
-            geometry: Geometry::new(model, &shard, limits.positions),
+            shape: LayerShape::new(Axis::Alone, model, &shard, limits.positions),
             capture,
             hidden: model.hidden_size,
             vocab: host.vocab,

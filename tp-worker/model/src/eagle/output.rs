@@ -5,7 +5,7 @@ use std::mem::take;
 use lockstep_backend::Backend;
 
 use super::{EagleHead, HiddenSource, Wiring};
-use crate::{ModelError, Tables, limits::fits, solo};
+use crate::{ModelError, Tables, limits::fits};
 
 impl<B: Backend> EagleHead<B> {
     /// What the head predicts from each of `sources`, `[sources, vocab]` on the
@@ -15,14 +15,13 @@ impl<B: Backend> EagleHead<B> {
     ///
     /// # Errors
     /// [`ModelError::TooLarge`] for more sources than a pass has tokens;
-    /// [`ModelError::NoHiddenState`]; [`ModelError::NotSolo`].
+    /// [`ModelError::NoHiddenState`].
     pub fn logits(
         &mut self,
         backend: &mut B,
         tables: Tables<'_, B>,
         sources: &[HiddenSource],
     ) -> Result<&[f32], ModelError> {
-        solo::check(backend)?;
         let block = self.limits.logit_block_rows;
         fits("draft logits", sources.len(), self.limits.max_tokens)?;
         if sources.len() <= block {
@@ -56,7 +55,7 @@ impl<B: Backend> EagleHead<B> {
             Wiring::Eagle { .. } => &b.head_input,
             Wiring::Eagle3 { norm, .. } => {
                 backend.set_rows(&mut b.head_normed, rows);
-                let eps = self.geometry.eps;
+                let eps = self.shape.eps;
                 backend.rms_norm(&b.head_input, norm, eps, &mut b.head_normed);
                 &b.head_normed
             }
@@ -64,6 +63,7 @@ impl<B: Backend> EagleHead<B> {
         let head = self.head.as_ref().unwrap_or(tables.head);
         backend.matmul(input, head, None, &mut b.logits);
         let widths = [self.vocab];
-        Ok(backend.gather_to_host(&b.logits, &widths, &mut b.host_logits)?)
+        let axis = self.shape.axis;
+        Ok(backend.gather_to_host(axis, &b.logits, &widths, &mut b.host_logits)?)
     }
 }

@@ -186,7 +186,7 @@ impl<'a> LayerSource<'a, '_> {
             return Ok(None);
         }
         let bias = self.norm(name, self.model.hidden_size)?;
-        Ok((self.shard.rank == 0).then_some(bias))
+        Ok(self.shard.adds_biases().then_some(bias))
     }
 
     fn name(&self, suffix: &str) -> String {

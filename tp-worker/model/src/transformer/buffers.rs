@@ -14,7 +14,7 @@ pub(super) struct Buffers<B: Backend> {
     pub head_input: B::Tensor,
     /// This rank's columns of one logit block, `[block, vocab part]`.
     pub logits: B::Tensor,
-    /// One logit block on the host of rank 0, `[block, vocab]`.
+    /// One logit block on the host of the rank that leads, `[block, vocab]`.
     pub host_logits: Vec<f32>,
     /// `0..max_tokens`: row numbers of logit blocks.
     pub numbers: Vec<u32>,

@@ -8,7 +8,8 @@ use crate::ModelError;
 impl<B: Backend> Transformer<B> {
     /// Runs `batch`: writes its keys and values into `cache` and hands the
     /// logits of `batch.logit_tokens` to `sink`, block by block in order, on
-    /// rank 0 alone. All ranks must call it with the same batch.
+    /// the rank that leads alone. All ranks of its axis must call it with the
+    /// same batch.
     ///
     /// # Errors
     /// [`ModelError::TooLarge`] before anything ran when the batch exceeds the
@@ -31,7 +32,7 @@ impl<B: Backend> Transformer<B> {
         b.set_rows(backend, batch.tokens.len());
         let (first, eps) = (self.shard.vocab.start as u32, self.model.rms_norm_eps);
         backend.embed(&self.embedding, first, batch.tokens, &mut b.residual);
-        backend.all_reduce(&mut b.residual)?;
+        backend.all_reduce(self.shape.axis, &mut b.residual)?;
         let norm = self.input_norms.first().unwrap_or(&self.norm);
         backend.rms_norm(&b.residual, norm, eps, &mut b.normed);
         for number in 0..self.layers.len() {
@@ -47,7 +48,8 @@ impl<B: Backend> Transformer<B> {
     }
 
     /// Runs layer `number`, the last one over the wanted tokens alone where
-    /// nothing else is asked of it. Whether anything follows.
+    /// nothing else is asked of it. Returns false if the pass ends here, because
+    /// no logits are wanted.
     fn layer(
         &mut self,
         backend: &mut B,
@@ -61,8 +63,8 @@ impl<B: Backend> Transformer<B> {
         if let Some(capture) = &mut self.capture {
             capture.layer_input(backend, number, &b.residual);
         }
-        let (geometry, attention) = (&self.geometry, &mut b.attention);
-        layer.attend(backend, geometry, &b.normed, attention, cache, batch);
+        let (shape, attention) = (&self.shape, &mut b.attention);
+        layer.attend(backend, shape, &b.normed, attention, cache, batch);
         if narrow {
             if batch.logit_tokens.is_empty() {
                 return Ok(false);
@@ -72,7 +74,7 @@ impl<B: Backend> Transformer<B> {
             }
         }
         let next_norm = self.input_norms.get(number + 1).unwrap_or(&self.norm);
-        layer.finish(backend, geometry, &mut self.buffers.layer, next_norm)?;
+        layer.finish(backend, shape, &mut self.buffers.layer, next_norm)?;
         Ok(true)
     }
 
@@ -87,7 +89,7 @@ impl<B: Backend> Transformer<B> {
         let wide = self.keeps_last_hidden();
         let head = self.head.as_ref().unwrap_or(&self.embedding);
         let vocab = self.model.vocab_size;
-        let block_rows = self.limits.logit_block_rows;
+        let (axis, block_rows) = (self.shape.axis, self.limits.logit_block_rows);
         let b = &mut self.buffers;
         // Where the wanted rows are among the normed ones, and how many these are.
         let (rows, normed) = match wide {
@@ -105,8 +107,8 @@ impl<B: Backend> Transformer<B> {
                 backend.matmul(&b.head_input, head, None, &mut b.logits);
             }
             let logits =
-                backend.gather_to_host(&b.logits, &self.vocab_widths, &mut b.host_logits)?;
-            if self.shard.rank == 0 {
+                backend.gather_to_host(axis, &b.logits, &self.vocab_widths, &mut b.host_logits)?;
+            if backend.leads(axis) {
                 sink(LogitBlock {
                     first,
                     logits,

@@ -2,11 +2,36 @@
 
 use std::path::Path;
 
-use lockstep_backend::Backend;
+use lockstep_backend::{Axis, Backend};
 use lockstep_types::ModelConfig;
 
 use super::{Buffers, LoadProgress, Transformer, WeightOrigin, host::HostModel, parts};
-use crate::{ForwardLimits, ModelError, Shard, Weights, layer::Geometry, packed::Cache};
+use crate::{ForwardLimits, ModelError, Shard, Weights, layer::LayerShape, packed::Cache};
+
+/// How a model is loaded.
+#[derive(Debug, Clone, Copy)]
+pub struct LoadOptions<'a> {
+    /// The ranks that it is split over: all of them load it.
+    pub axis: Axis,
+    /// The largest pass.
+    pub limits: ForwardLimits,
+    /// A folder of packed matrices: those packed before, from a checkpoint with
+    /// the same content, are read from it as they are; otherwise they are left
+    /// there for the next time. What goes wrong with the folder is in
+    /// [`Transformer::weight_origin`] and no error.
+    pub cache: Option<&'a Path>,
+}
+
+impl LoadOptions<'_> {
+    /// Loading over the ranks of `axis`, from the checkpoint.
+    pub fn new(axis: Axis, limits: ForwardLimits) -> Self {
+        Self {
+            axis,
+            limits,
+            cache: None,
+        }
+    }
+}
 
 impl<B: Backend> Transformer<B> {
     /// Opens `model.path`, checks every tensor this rank needs, packs its part
@@ -17,27 +42,15 @@ impl<B: Backend> Transformer<B> {
     pub fn load(
         backend: &mut B,
         model: &ModelConfig,
-        limits: ForwardLimits,
+        options: LoadOptions<'_>,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, ModelError> {
-        Self::load_cached(backend, model, limits, None, progress)
-    }
-
-    /// [`Self::load`], but matrices that were packed before, from a checkpoint
-    /// with the same content, are read from the folder `cache` as they are;
-    /// otherwise they are left there for the next time. What goes wrong with
-    /// the folder is in [`Self::weight_origin`] and no error.
-    ///
-    /// # Errors
-    /// As [`Self::load`].
-    pub fn load_cached(
-        backend: &mut B,
-        model: &ModelConfig,
-        limits: ForwardLimits,
-        cache: Option<&Path>,
-        progress: &mut dyn FnMut(LoadProgress),
-    ) -> Result<Self, ModelError> {
-        let (rank, size) = backend.group();
+        let LoadOptions {
+            axis,
+            limits,
+            cache,
+        } = options;
+        let (rank, size) = backend.group(axis);
         let shard = Shard::new(model, rank, size)?;
         let weights = Weights::open(&model.path)?;
         let host = HostModel::describe(&weights, model, &shard)?;
@@ -75,7 +88,7 @@ impl<B: Backend> Transformer<B> {
             norm: parts.norm,
             head: parts.head,
             vocab_widths: shard.vocab_widths(model),
-            geometry: Geometry::new(model, &shard, limits.positions),
+            shape: LayerShape::new(axis, model, &shard, limits.positions),
             buffers: Buffers::new(backend, model, &shard, limits)?,
             model: model.clone(),
             shard,

@@ -2,11 +2,11 @@
 
 use std::{sync::Arc, thread};
 
-use lockstep_backend::Backend;
+use lockstep_backend::{Axis, Backend};
 use lockstep_backend_cpu::{CpuBackend, CpuTensor};
 use lockstep_collective::{Single, local_group};
 use lockstep_model::{
-    CaptureSpec, CollectiveKind, ForwardLimits, ModelError, Transformer, Weights,
+    CaptureSpec, CollectiveKind, ForwardLimits, LoadOptions, ModelError, Transformer, Weights,
 };
 use lockstep_types::{Dtype, KvCacheDtype, ModelConfig};
 
@@ -48,7 +48,13 @@ impl<B: Backend> Kept<B> {
             positions: TOKENS,
             logit_block_rows: 3,
         };
-        let mut model = Transformer::load(&mut backend, model, limits, &mut |_| {}).unwrap();
+        let mut model = Transformer::load(
+            &mut backend,
+            model,
+            LoadOptions::new(Axis::Tensor, limits),
+            &mut |_| {},
+        )
+        .unwrap();
         model.set_capture(&mut backend, spec).unwrap();
         let shape = model.kv_shape(3, 4, KvCacheDtype::Float32);
         let cache = backend.kv_cache(&shape).unwrap();

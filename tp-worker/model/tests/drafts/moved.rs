@@ -1,9 +1,9 @@
 //! A verified tree: the accepted path's keys and values move to consecutive
 //! cells, and the text goes on as if it had been a chain.
 
-use lockstep_backend::Backend;
+use lockstep_backend::{Axis, Backend};
 use lockstep_collective::Single;
-use lockstep_model::{ForwardLimits, Transformer};
+use lockstep_model::{ForwardLimits, LoadOptions, Transformer};
 use lockstep_types::{Dtype, KvCacheDtype};
 
 use crate::{
@@ -34,7 +34,13 @@ impl<B: Backend> Run<B> {
             positions: 16,
             logit_block_rows: 16,
         };
-        let model = Transformer::load(&mut backend, &model, limits, &mut |_| {}).unwrap();
+        let model = Transformer::load(
+            &mut backend,
+            &model,
+            LoadOptions::new(Axis::Tensor, limits),
+            &mut |_| {},
+        )
+        .unwrap();
         let pages = 16usize.div_ceil(page_size);
         let cache = backend
             .kv_cache(&model.kv_shape(pages, page_size, dtype))

@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, thread};
 
-use lockstep_backend::Backend;
+use lockstep_backend::{Axis, Backend};
 use lockstep_collective::{Collective, local_group};
-use lockstep_model::{ForwardLimits, Transformer};
+use lockstep_model::{ForwardLimits, LoadOptions, Transformer};
 use lockstep_types::{KvCacheDtype, ModelConfig};
 
 use crate::pass::Pass;
@@ -66,7 +66,13 @@ fn rank<B: Backend>(
         // Odd and small, so that blocks end inside of texts.
         logit_block_rows: 13,
     };
-    let mut transformer = Transformer::load(&mut backend, model, limits, &mut |_| {}).unwrap();
+    let mut transformer = Transformer::load(
+        &mut backend,
+        model,
+        LoadOptions::new(Axis::Tensor, limits),
+        &mut |_| {},
+    )
+    .unwrap();
     let pages_each = longest.div_ceil(feed.page_size);
     let pages = texts.len() * pages_each;
     let shape = transformer.kv_shape(pages, feed.page_size, feed.kv_dtype);

@@ -1,8 +1,8 @@
 //! A text through a target and the EAGLE head behind it.
 
-use lockstep_backend::Backend;
+use lockstep_backend::{Axis, Backend};
 use lockstep_model::{
-    EagleHead, ForwardLimits, HiddenSource, ModelError, Transformer, WholeTables,
+    EagleHead, ForwardLimits, HiddenSource, LoadOptions, ModelError, Transformer, WholeTables,
 };
 use lockstep_types::{DraftModel, KvCacheDtype, ModelConfig};
 
@@ -48,24 +48,29 @@ impl<B: Backend> Rig<B> {
             logit_block_rows: 3,
         };
         let silent = &mut |_| {};
-        let mut target = Transformer::load(&mut backend, model, limits, silent).unwrap();
+        let mut target = Transformer::load(
+            &mut backend,
+            model,
+            LoadOptions::new(Axis::Tensor, limits),
+            silent,
+        )
+        .unwrap();
         let pages = setup.positions.div_ceil(setup.page_size);
         let shape = target.kv_shape(pages, setup.page_size, setup.kv_dtype);
         let cache = backend.kv_cache(&shape).unwrap();
         // Every rank keeps what the head asks for; only rank 0 has one.
-        let (rank, _) = backend.group();
-        let (capture, drafting) = backend.solo(|backend| {
-            let head = EagleHead::load(backend, draft, model, REQUESTS, limits, silent).unwrap();
-            let shape = head.kv_shape(pages, setup.page_size, setup.kv_dtype);
-            assert_eq!(head.own_tables(), (draft.own_embedding, draft.own_head));
-            let drafting = Drafting {
-                tables: WholeTables::load(backend, model, !draft.own_head, silent).unwrap(),
-                cache: backend.kv_cache(&shape).unwrap(),
-                setup,
-                head,
-            };
-            (drafting.head.capture(), (rank == 0).then_some(drafting))
-        });
+        let head = EagleHead::load(&mut backend, draft, model, REQUESTS, limits, silent).unwrap();
+        let shape = head.kv_shape(pages, setup.page_size, setup.kv_dtype);
+        assert_eq!(head.own_tables(), (draft.own_embedding, draft.own_head));
+        let tables = WholeTables::load(&mut backend, model, !draft.own_head, silent).unwrap();
+        let drafting = Drafting {
+            tables,
+            cache: backend.kv_cache(&shape).unwrap(),
+            setup,
+            head,
+        };
+        let capture = drafting.head.capture();
+        let drafting = backend.leads(Axis::Tensor).then_some(drafting);
         target.set_capture(&mut backend, capture).unwrap();
         Self {
             backend,
@@ -106,15 +111,13 @@ impl<B: Backend> Rig<B> {
             pass.push(&shifted, range.clone(), setup.page_size, setup.page());
             let rows: Vec<u32> = (0..range.len() as u32).collect();
             let features = self.target.features().unwrap();
-            backend.solo(|backend| {
-                drafting
-                    .head
-                    .feed_features(backend, features, &rows)
-                    .unwrap();
-                drafting.run(backend, &pass);
-                let last = [range.len() as u32 - 1];
-                drafting.head.keep_roots(backend, &last, &[slot]).unwrap();
-            });
+            drafting
+                .head
+                .feed_features(backend, features, &rows)
+                .unwrap();
+            drafting.run(backend, &pass);
+            let last = [range.len() as u32 - 1];
+            drafting.head.keep_roots(backend, &last, &[slot]).unwrap();
         }
         next
     }
@@ -168,10 +171,8 @@ impl<B: Backend> Drafting<B> {
         for (position, depth) in pass.positions.iter_mut().zip(&depths) {
             *position = (len + depth) as u32;
         }
-        backend.solo(|backend| {
-            self.head.feed_hidden(backend, &sources).unwrap();
-            self.run(backend, &pass);
-        });
+        self.head.feed_hidden(backend, &sources).unwrap();
+        self.run(backend, &pass);
     }
 
     /// The pass over the next token of a chain.
@@ -181,15 +182,13 @@ impl<B: Backend> Drafting<B> {
         let mut pass = Pass::default();
         let setup = self.setup;
         pass.push(&text, position..position + 1, setup.page_size, setup.page());
-        backend.solo(|backend| {
-            self.head.feed_hidden(backend, &[source]).unwrap();
-            self.run(backend, &pass);
-        });
+        self.head.feed_hidden(backend, &[source]).unwrap();
+        self.run(backend, &pass);
     }
 
     pub fn logits(&mut self, backend: &mut B, sources: &[HiddenSource]) -> Vec<f32> {
         let tables = self.tables.tables();
-        backend.solo(|backend| self.head.logits(backend, tables, sources).unwrap().to_vec())
+        self.head.logits(backend, tables, sources).unwrap().to_vec()
     }
 }
 

@@ -4,15 +4,14 @@
 use std::ops::Range;
 
 use lockstep_backend::{
-    AttentionShape, Backend, BackendError, Batch, CheckpointDtype, HostMatrix, KvShape, MatrixRole,
-    RopeTable, Row,
+    AttentionShape, Axis, Backend, BackendError, Batch, CheckpointDtype, HostMatrix, KvShape,
+    MatrixRole, RopeTable, Row,
 };
 use lockstep_collective::Collective;
 
 /// Every operation as a loop.
 pub struct Naive {
     collective: Box<dyn Collective>,
-    solo: bool,
     /// Collectives issued so far: kind and elements per row.
     pub issued: Vec<(&'static str, usize)>,
 }
@@ -47,7 +46,6 @@ impl Naive {
     pub fn new(collective: Box<dyn Collective>) -> Self {
         Self {
             collective,
-            solo: false,
             issued: Vec::new(),
         }
     }
@@ -300,17 +298,14 @@ impl Backend for Naive {
         }
     }
 
-    fn group(&self) -> (usize, usize) {
-        if self.solo {
-            return (0, 1);
+    fn group(&self, axis: Axis) -> (usize, usize) {
+        match axis {
+            Axis::Tensor => (self.collective.rank(), self.collective.size()),
+            Axis::Alone => (0, 1),
         }
-        (self.collective.rank(), self.collective.size())
     }
-    fn set_solo(&mut self, solo: bool) {
-        self.solo = solo;
-    }
-    fn all_reduce(&mut self, x: &mut Tensor) -> Result<(), BackendError> {
-        if self.solo {
+    fn all_reduce(&mut self, axis: Axis, x: &mut Tensor) -> Result<(), BackendError> {
+        if axis == Axis::Alone {
             return Ok(());
         }
         self.issued.push(("all_reduce", x.width));
@@ -318,11 +313,12 @@ impl Backend for Naive {
     }
     fn gather_to_host<'a>(
         &mut self,
+        axis: Axis,
         x: &'a Tensor,
         widths: &[usize],
         out: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], BackendError> {
-        if self.solo {
+        if axis == Axis::Alone {
             assert_eq!(widths, [x.width]);
             return Ok(&x.data[..x.rows * x.width]);
         }
@@ -349,17 +345,17 @@ impl Backend for Naive {
         }
         Ok(out)
     }
-    fn count_ranks(&mut self, yes: bool) -> Result<usize, BackendError> {
-        let mut count = [f32::from(yes)];
-        if !self.solo {
-            self.collective.all_reduce_sum(&mut count).map_err(failed)?;
+    fn exchange(&mut self, axis: Axis, words: &[u32], all: &mut [u32]) -> Result<(), BackendError> {
+        if axis == Axis::Alone {
+            all.copy_from_slice(words);
+            return Ok(());
         }
-        Ok(count[0] as usize)
+        self.collective.exchange(words, all).map_err(failed)
     }
-    fn broadcast_tokens(&mut self, tokens: &mut [u32]) -> Result<(), BackendError> {
-        match self.solo {
-            true => Ok(()),
-            false => self.collective.broadcast(0, tokens).map_err(failed),
+    fn broadcast(&mut self, axis: Axis, words: &mut [u32]) -> Result<(), BackendError> {
+        match axis {
+            Axis::Tensor => self.collective.broadcast(0, words).map_err(failed),
+            Axis::Alone => Ok(()),
         }
     }
 }

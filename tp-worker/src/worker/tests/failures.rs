@@ -57,7 +57,7 @@ fn a_bad_plan_ends_the_group() {
 
 /// Ranks with different configurations notice before they serve.
 #[test]
-fn ranks_that_prepared_other_plans_do_not_start() {
+fn ranks_that_prepared_other_passes_do_not_start() {
     let ranks: Vec<_> = local_group(2)
         .into_iter()
         .enumerate()
@@ -70,16 +70,20 @@ fn ranks_that_prepared_other_plans_do_not_start() {
             })
         })
         .collect();
-    let mut errors = ranks.into_iter().map(|rank| rank.join().unwrap());
-    assert!(
-        errors.next().unwrap().is_none(),
-        "rank 0 has nothing to compare with"
-    );
-    let error = errors.next().unwrap().unwrap();
-    assert!(
-        matches!(error, WorkerError::PlansDiffer { rank: 1, .. }),
-        "{error}"
-    );
+    for (own, other) in ranks.into_iter().zip([1, 0]) {
+        let error = own.join().unwrap().unwrap();
+        let WorkerError::PassesDiffer {
+            rank,
+            ours,
+            peer,
+            theirs,
+        } = error
+        else {
+            panic!("{error}");
+        };
+        assert_eq!((rank, peer), (1 - other, other));
+        assert_ne!(ours, theirs);
+    }
 }
 
 /// Copies a small model and makes the embedding of one token NaN.

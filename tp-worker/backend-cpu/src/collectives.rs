@@ -1,6 +1,6 @@
 //! A rank's collectives, fused with what comes before and after them.
 
-use lockstep_backend::BackendError;
+use lockstep_backend::{Axis, BackendError};
 use lockstep_collective::{Collective, CollectiveError, Parts, Single};
 
 use crate::isa::Isa;
@@ -9,48 +9,56 @@ use crate::partition::for_rows;
 use crate::pool::Pool;
 use crate::tensor::CpuTensor;
 
-/// The ranks, as one of them sees them.
-pub(crate) struct Group {
-    collective: Box<dyn Collective>,
-    /// The group that does not matter now: a group of one, or while solo the
-    /// real one.
-    other: Box<dyn Collective>,
-    solo: bool,
-    /// Rank 0: all ranks' columns, rank after rank, where they must be copied.
+/// The groups that one rank is in.
+pub(crate) struct Collectives {
+    tensor: Box<dyn Collective>,
+    alone: Single,
+    /// On the rank that leads: all ranks' columns, rank after rank, where they
+    /// must be copied.
     gathered: Vec<f32>,
     /// Elements that each rank brings to a gather.
     counts: Vec<usize>,
 }
 
-impl Group {
-    pub(crate) fn new(collective: Box<dyn Collective>) -> Self {
+impl Collectives {
+    pub(crate) fn new(tensor: Box<dyn Collective>) -> Self {
         Self {
             gathered: Vec::new(),
-            counts: vec![0; collective.size()],
-            collective,
-            other: Box::new(Single::new()),
-            solo: false,
+            counts: vec![0; tensor.size()],
+            tensor,
+            alone: Single::new(),
         }
     }
 
-    /// Leaves the others out, or not any more.
-    pub(crate) fn set_solo(&mut self, solo: bool) {
-        if self.solo != solo {
-            std::mem::swap(&mut self.collective, &mut self.other);
-            self.solo = solo;
+    pub(crate) fn rank_and_size(&self, axis: Axis) -> (usize, usize) {
+        match axis {
+            Axis::Tensor => (self.tensor.rank(), self.tensor.size()),
+            Axis::Alone => (0, 1),
         }
     }
 
-    pub(crate) fn rank_and_size(&self) -> (usize, usize) {
-        (self.collective.rank(), self.collective.size())
+    pub(crate) fn all_reduce(&mut self, axis: Axis, data: &mut [f32]) -> Result<(), BackendError> {
+        self.of(axis).all_reduce_sum(data).map_err(failed)
     }
 
-    pub(crate) fn all_reduce(&mut self, data: &mut [f32]) -> Result<(), BackendError> {
-        self.collective.all_reduce_sum(data).map_err(failed)
+    pub(crate) fn exchange(
+        &mut self,
+        axis: Axis,
+        words: &[u32],
+        all: &mut [u32],
+    ) -> Result<(), BackendError> {
+        self.of(axis).exchange(words, all).map_err(failed)
     }
 
-    pub(crate) fn broadcast(&mut self, tokens: &mut [u32]) -> Result<(), BackendError> {
-        self.collective.broadcast(0, tokens).map_err(failed)
+    pub(crate) fn broadcast(&mut self, axis: Axis, words: &mut [u32]) -> Result<(), BackendError> {
+        self.of(axis).broadcast(0, words).map_err(failed)
+    }
+
+    fn of(&mut self, axis: Axis) -> &mut dyn Collective {
+        match axis {
+            Axis::Tensor => &mut *self.tensor,
+            Axis::Alone => &mut self.alone,
+        }
     }
 
     /// Sums over ranks what `product` writes, adds that to the residual and
@@ -61,81 +69,56 @@ impl Group {
     /// there, and one pass over the parts does the rest.
     pub(crate) fn sum_add_rms_norm(
         &mut self,
+        axis: Axis,
         pool: &mut Pool,
         isa: Isa,
         product: impl FnOnce(&mut Pool, &mut [f32]),
         scratch: &mut [f32],
         mut norm: AddNorm<'_>,
     ) -> Result<(), BackendError> {
-        let (size, width) = (self.collective.size(), norm.weight.len());
-        let capacity = self.collective.sum_capacity();
+        let collective = self.of(axis);
+        let (size, width) = (collective.size(), norm.weight.len());
+        let capacity = collective.sum_capacity();
         let rows_at_once = capacity / width.max(1);
         if size > 1 && scratch.len() <= capacity {
             let length = scratch.len();
-            product(pool, self.collective.sum_buffer(length).map_err(failed)?);
-            let parts = self.collective.sum_parts(length).map_err(failed)?;
+            product(pool, collective.sum_buffer(length).map_err(failed)?);
+            let parts = collective.sum_parts(length).map_err(failed)?;
             norm::add_parts_rms_norm(pool, isa, parts.by_rank(), &mut norm);
             return Ok(());
         }
         product(pool, scratch);
         if size == 2 && rows_at_once > 0 {
-            return self.sum_in_chunks(pool, isa, scratch, rows_at_once * width, &mut norm);
+            let chunk = rows_at_once * width;
+            return sum_in_chunks(collective, pool, isa, scratch, chunk, &mut norm);
         }
         if size > 1 {
-            self.all_reduce(scratch)?;
+            collective.all_reduce_sum(scratch).map_err(failed)?;
         }
         norm::add_parts_rms_norm(pool, isa, &[scratch], &mut norm);
         Ok(())
     }
 
-    /// Two ranks' sum of more than the group lends, whole rows at a time.
-    fn sum_in_chunks(
-        &mut self,
-        pool: &mut Pool,
-        isa: Isa,
-        own: &[f32],
-        chunk: usize,
-        norm: &mut AddNorm<'_>,
-    ) -> Result<(), BackendError> {
-        let rows = norm.residual.chunks_mut(chunk);
-        let rows = rows.zip(norm.out.chunks_mut(chunk)).zip(own.chunks(chunk));
-        for ((residual, out), own) in rows {
-            let buffer = self.collective.sum_buffer(own.len()).map_err(failed)?;
-            for_rows(pool, buffer, norm.weight.len(), |rows, part| {
-                let start = rows.start * norm.weight.len();
-                part.copy_from_slice(&own[start..start + part.len()]);
-            });
-            let parts = self.collective.sum_parts(own.len()).map_err(failed)?;
-            let mut chunk = AddNorm {
-                residual,
-                out,
-                weight: norm.weight,
-                eps: norm.eps,
-            };
-            norm::add_parts_rms_norm(pool, isa, parts.by_rank(), &mut chunk);
-        }
-        Ok(())
-    }
-
-    /// Brings `x` of all ranks to rank 0, columns in rank order: see
+    /// Brings `x` of all ranks to the one that leads, columns in rank order: see
     /// [`lockstep_backend::Backend::gather_to_host`].
     pub(crate) fn gather<'a>(
         &mut self,
+        axis: Axis,
         pool: &mut Pool,
         x: &'a CpuTensor,
         widths: &[usize],
         space: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], BackendError> {
-        let (rank, size) = self.rank_and_size();
+        let (rank, size) = self.rank_and_size(axis);
         let rows = x.rows();
         if size == 1 {
             return Ok(x.values());
         }
         let Self {
-            collective,
+            tensor: collective,
+            alone: _,
             gathered,
             counts,
-            ..
         } = self;
         counts.clear();
         counts.extend(widths.iter().map(|width| rows * width));
@@ -162,6 +145,35 @@ impl Group {
         });
         Ok(side_by_side(pool, &parts, rows, widths, space))
     }
+}
+
+/// Two ranks' sum of more than the group lends, whole rows at a time.
+fn sum_in_chunks(
+    collective: &mut dyn Collective,
+    pool: &mut Pool,
+    isa: Isa,
+    own: &[f32],
+    chunk: usize,
+    norm: &mut AddNorm<'_>,
+) -> Result<(), BackendError> {
+    let rows = norm.residual.chunks_mut(chunk);
+    let rows = rows.zip(norm.out.chunks_mut(chunk)).zip(own.chunks(chunk));
+    for ((residual, out), own) in rows {
+        let buffer = collective.sum_buffer(own.len()).map_err(failed)?;
+        for_rows(pool, buffer, norm.weight.len(), |rows, part| {
+            let start = rows.start * norm.weight.len();
+            part.copy_from_slice(&own[start..start + part.len()]);
+        });
+        let parts = collective.sum_parts(own.len()).map_err(failed)?;
+        let mut chunk = AddNorm {
+            residual,
+            out,
+            weight: norm.weight,
+            eps: norm.eps,
+        };
+        norm::add_parts_rms_norm(pool, isa, parts.by_rank(), &mut chunk);
+    }
+    Ok(())
 }
 
 /// Rows made of the ranks' columns.

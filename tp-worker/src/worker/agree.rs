@@ -1,0 +1,71 @@
+//! What the ranks compare and vote on outside of steps. All of them call these
+//! together.
+
+use lockstep_backend::{Axis, Backend};
+use lockstep_model::{CaptureSpec, Transformer};
+
+use super::{WorkerError, drafting::Drafting};
+
+/// Checks that every rank prepared the passes with digest `ours`.
+///
+/// # Errors
+/// [`WorkerError::PassesDiffer`] on every rank that differs from another;
+/// [`WorkerError::Backend`] when a peer is gone.
+pub fn compare_passes<B: Backend>(backend: &mut B, ours: u64) -> Result<(), WorkerError> {
+    let (rank, _) = backend.group(Axis::Tensor);
+    let all = exchange(backend, [ours as u32, (ours >> 32) as u32])?;
+    let digest = |[low, high]: [u32; 2]| u64::from(low) | u64::from(high) << 32;
+    let digests = all.into_iter().map(digest).enumerate();
+    match { digests }.find(|(_, theirs)| *theirs != ours) {
+        None => Ok(()),
+        Some((peer, theirs)) => Err(WorkerError::PassesDiffer {
+            rank,
+            ours,
+            peer,
+            theirs,
+        }),
+    }
+}
+
+/// On how many ranks `yes` is true.
+///
+/// # Errors
+/// [`WorkerError::Backend`] when a peer is gone.
+pub fn count<B: Backend>(backend: &mut B, yes: bool) -> Result<usize, WorkerError> {
+    let all = exchange(backend, [u32::from(yes)])?;
+    Ok(all.into_iter().filter(|[vote]| *vote != 0).count())
+}
+
+/// Makes every rank compute what the drafter reads, which is on one of them:
+/// the width of the last layer's collectives depends on it.
+///
+/// # Errors
+/// [`WorkerError::Backend`] when a peer is gone; [`WorkerError::Model`] for want
+/// of memory.
+pub fn share_capture<B: Backend>(
+    backend: &mut B,
+    target: &mut Transformer<B>,
+    drafting: &Drafting<B>,
+) -> Result<(), WorkerError> {
+    let own = drafting.capture().unwrap_or_default();
+    let wanted_somewhere = count(backend, own.last_hidden)? > 0;
+    if wanted_somewhere && !own.last_hidden {
+        let spec = CaptureSpec {
+            last_hidden: true,
+            ..own
+        };
+        target.set_capture(backend, spec)?;
+    }
+    Ok(())
+}
+
+/// Every rank's words.
+fn exchange<B: Backend, const N: usize>(
+    backend: &mut B,
+    words: [u32; N],
+) -> Result<Vec<[u32; N]>, WorkerError> {
+    let (_, size) = backend.group(Axis::Tensor);
+    let mut all = vec![[0; N]; size];
+    backend.exchange(Axis::Tensor, &words, all.as_flattened_mut())?;
+    Ok(all)
+}
