@@ -4,6 +4,7 @@ mod corpora;
 mod requests;
 mod status;
 mod update;
+mod workers;
 
 use std::{
     collections::VecDeque,
@@ -13,24 +14,22 @@ use std::{
 
 use lockstep_planner::{Planner, PlannerConfig};
 use lockstep_process::{ControlLink, RoleContext};
-use lockstep_proto::pb::lockstep::{CorporaEdited, FlushCacheResponse, WorkerHello, WorkerReady};
+use lockstep_proto::pb::lockstep::{CorporaEdited, FlushCacheResponse};
 use lockstep_types::EngineConfig;
-use lockstep_types::step::StepResult;
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::oneshot,
     time::{Instant as TokioInstant, sleep_until},
 };
 
 use crate::{
     clock::Clock,
-    command::{Command, SinkId},
     error::RunError,
-    group::Group,
     health::Health,
+    inbox::{Command, Event, Inbox},
     kv_events::KvEvents,
-    load::{self, StepClock},
-    sinks::{Sinks, request_id},
-    workers::WorkerLink,
+    load::{self, StepHistogram},
+    sinks::{SinkId, Sinks, request_id},
+    worker_group::WorkerGroup,
 };
 use requests::unavailable;
 use status::Status;
@@ -57,13 +56,13 @@ pub struct Engine {
     config: Arc<EngineConfig>,
     config_hash: String,
     link: ControlLink,
-    commands: mpsc::Receiver<Command>,
+    inbox: Inbox,
     planner: Planner,
-    group: Group,
+    group: WorkerGroup,
     sinks: Sinks,
     health: Health,
     kv_events: KvEvents,
-    steps: StepClock,
+    steps: StepHistogram,
     clock: Clock,
     phase: Phase,
     probes: u64,
@@ -83,7 +82,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`RunError::Planner`] for sizes that make no planner.
-    pub fn new(ctx: &RoleContext, commands: mpsc::Receiver<Command>) -> Result<Self, RunError> {
+    pub fn new(ctx: &RoleContext, inbox: Inbox) -> Result<Self, RunError> {
         let planner = PlannerConfig {
             kv_events: ctx.engine.server.sglang_grpc_port.is_some(),
             ..PlannerConfig::from(&*ctx.engine)
@@ -92,13 +91,13 @@ impl Engine {
             config: ctx.engine.clone(),
             config_hash: ctx.config_hash.clone(),
             link: ctx.link.clone(),
-            commands,
+            inbox,
             planner: Planner::new(planner)?,
-            group: Group::new(ctx.engine.parallel.tp_size),
+            group: WorkerGroup::new(ctx.engine.parallel.tp_size),
             sinks: Sinks::default(),
             health: Health::default(),
             kv_events: KvEvents::default(),
-            steps: StepClock::default(),
+            steps: StepHistogram::default(),
             clock: Clock::start(),
             phase: Phase::Starting,
             probes: 0,
@@ -145,11 +144,11 @@ impl Engine {
                 () = lifecycle.drain.cancelled(), if self.phase != Phase::Draining => {
                     self.phase = Phase::Draining;
                 }
-                command = self.commands.recv() => {
-                    let Some(command) = command else { return Err(RunError::Halted) };
-                    self.handle(command)?;
-                    while let Ok(command) = self.commands.try_recv() {
-                        self.handle(command)?;
+                event = self.inbox.recv() => {
+                    let Some(event) = event else { return Err(RunError::Halted) };
+                    self.handle(event)?;
+                    while let Ok(event) = self.inbox.try_recv() {
+                        self.handle(event)?;
                     }
                 }
                 () = sleep_until(deadline) => {}
@@ -236,7 +235,14 @@ impl Engine {
         now + Duration::from_secs(self.config.timeouts.step_watchdog_s.max(1))
     }
 
-    fn handle(&mut self, command: Command) -> Result<(), RunError> {
+    fn handle(&mut self, event: Event) -> Result<(), RunError> {
+        match event {
+            Event::Client(command) => self.handle_command(command),
+            Event::Worker { rank, event } => self.handle_worker(rank, event),
+        }
+    }
+
+    fn handle_command(&mut self, command: Command) -> Result<(), RunError> {
         match command {
             Command::Open { sink, reply } => {
                 let id = self.sinks.open(sink, &self.config_hash);
@@ -260,24 +266,8 @@ impl Engine {
                     self.planner.stop(id);
                 }
             }
-            Command::WorkerHello { hello, link, reply } => self.attach(&hello, link, reply)?,
-            Command::WorkerReady { rank, ready } => self.worker_ready(rank, ready),
-            Command::WorkerResult { rank, result } => self.result(rank, result)?,
             Command::UpdateWeights { wanted, reply } => self.update_weights(wanted, reply)?,
             Command::EditCorpora { edit, reply } => self.edit_corpora(edit, reply)?,
-            Command::WorkerCorpora { edited } => self.corpora_edited(edited),
-            Command::WorkerReloaded { rank, reloaded } => self.worker_reloaded(rank, reloaded)?,
-            Command::WorkerLeaving { rank } => {
-                tracing::warn!(
-                    rank,
-                    "this rank's node was told to stop: finishing what runs"
-                );
-                self.leaving = Some(rank);
-                self.phase = Phase::Draining;
-            }
-            Command::WorkerGone { rank, reason } => {
-                return Err(RunError::Group(format!("rank {rank}: {reason}")));
-            }
             Command::Health { force_step, reply } => self.ask_health(force_step, reply),
             Command::Load { reply } => {
                 let speculates = self.config.speculation.enabled();
@@ -301,68 +291,6 @@ impl Engine {
         }
     }
 
-    /// Takes a worker in, or tells it why not: a second process for a rank
-    /// must not end the one that serves.
-    fn attach(
-        &mut self,
-        hello: &WorkerHello,
-        link: WorkerLink,
-        reply: oneshot::Sender<Result<(), String>>,
-    ) -> Result<(), RunError> {
-        let attached = self.group.attach(hello, link);
-        // A worker that left again is noticed by its stream's end.
-        let _ = reply.send(attached.as_ref().map(|_| ()).map_err(Clone::clone));
-        match attached {
-            Ok(all) => {
-                tracing::info!(
-                    rank = hello.rank,
-                    pid = hello.pid,
-                    node = hello.node_rank,
-                    "worker attached"
-                );
-                if all {
-                    let spans_nodes = self.config.parallel.nnodes > 1;
-                    self.group
-                        .start(group_id(), spans_nodes)
-                        .map_err(RunError::Group)?;
-                }
-            }
-            Err(reason) => tracing::warn!(reason, "a worker was turned away"),
-        }
-        Ok(())
-    }
-
-    fn worker_ready(&mut self, rank: usize, ready: WorkerReady) {
-        tracing::info!(rank, backend = ready.backend, "worker ready");
-        if self.group.ready(rank, ready) && self.phase == Phase::Starting {
-            self.phase = Phase::WarmingUp;
-            self.probe();
-        }
-    }
-
-    fn result(&mut self, rank: usize, result: StepResult) -> Result<(), RunError> {
-        let everywhere = self.group.result(rank, &result).map_err(RunError::Group)?;
-        // Rank 0's tokens are the tokens; the others only confirm.
-        if rank == 0 {
-            // As the rank measured it: a plan that is sent ahead of time waits.
-            self.steps.record(Duration::from_micros(result.forward_us));
-            self.planner.complete(self.clock.now(), result)?;
-        }
-        if !everywhere {
-            return Ok(());
-        }
-        self.health.stepped(self.group.done_everywhere());
-        if self.phase == Phase::WarmingUp {
-            self.phase = Phase::Serving;
-            self.link.ready(&self.group.describe());
-        }
-        // A forced step may still be owed although the planner had work then.
-        if self.planner.is_idle() && self.health.wanted() {
-            self.probe();
-        }
-        Ok(())
-    }
-
     fn flush(&mut self) -> FlushCacheResponse {
         match self.planner.flush_cache() {
             Ok(tokens) => FlushCacheResponse {
@@ -377,13 +305,4 @@ impl Engine {
             },
         }
     }
-}
-
-/// A number that no other group on this machine has: collectives of a group
-/// that is being torn down must not be mistaken for this one's.
-fn group_id() -> u64 {
-    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let nanos = since_epoch.map_or(0, |since| since.as_nanos());
-    (u64::try_from(nanos & u128::from(u64::MAX >> 22)).unwrap_or(0) << 22)
-        | u64::from(std::process::id() & ((1 << 22) - 1))
 }

@@ -13,14 +13,14 @@ use lockstep_proto::{
     },
 };
 use lockstep_types::request::{ErrorKind, Request as TokenRequest, RequestError};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
-    command::{Command, Commands, SinkId},
-    sinks::{SINK_QUEUE, Sink},
-    workers::HELLO_TIMEOUT,
+    hello::hello,
+    inbox::{Command, Commands},
+    sinks::{SINK_QUEUE, Sink, SinkId},
 };
 
 /// The service.
@@ -51,54 +51,6 @@ impl FrontendService {
     }
 }
 
-/// Sends a command and waits for its answer.
-///
-/// # Errors
-/// UNAVAILABLE when the engine has ended.
-pub async fn ask<T>(
-    commands: &Commands,
-    command: impl FnOnce(oneshot::Sender<T>) -> Command,
-) -> Result<T, Status> {
-    let (reply, answer) = oneshot::channel();
-    let stopping = || Status::unavailable("the scheduler is stopping");
-    commands
-        .send(command(reply))
-        .await
-        .map_err(|_| stopping())?;
-    answer.await.map_err(|_| stopping())
-}
-
-/// Answers whether a step ran on every rank, within `timeout`.
-///
-/// # Errors
-/// UNAVAILABLE when the engine has ended.
-pub async fn check_health(
-    commands: &Commands,
-    timeout: Duration,
-    force_step: bool,
-) -> Result<CheckHealthResponse, Status> {
-    let check = ask(commands, |reply| Command::Health { force_step, reply });
-    Ok(match tokio::time::timeout(timeout, check).await {
-        Ok(outcome) => match outcome? {
-            Ok(()) => CheckHealthResponse {
-                healthy: true,
-                reason: String::new(),
-            },
-            Err(reason) => CheckHealthResponse {
-                healthy: false,
-                reason,
-            },
-        },
-        Err(_) => CheckHealthResponse {
-            healthy: false,
-            reason: format!(
-                "no step ran on every rank within {} ms",
-                timeout.as_millis()
-            ),
-        },
-    })
-}
-
 #[tonic::async_trait]
 impl Frontend for FrontendService {
     type ExchangeStream = Pin<Box<dyn Stream<Item = Result<FrontendEvent, Status>> + Send>>;
@@ -108,23 +60,16 @@ impl Frontend for FrontendService {
         request: Request<Streaming<FrontendMessage>>,
     ) -> Result<Response<Self::ExchangeStream>, Status> {
         let mut messages = request.into_inner();
-        let first = tokio::time::timeout(HELLO_TIMEOUT, messages.message())
-            .await
-            .map_err(|_| Status::deadline_exceeded("no hello"))??;
-        let Some(frontend_message::Kind::Hello(hello)) = first.and_then(|message| message.kind)
-        else {
-            return Err(Status::invalid_argument(
-                "the first message must be a hello",
-            ));
-        };
+        let hello = hello(&mut messages, |message| match message.kind {
+            Some(frontend_message::Kind::Hello(hello)) => Some(hello),
+            _ => None,
+        })
+        .await?;
         self.check(&hello)?;
         let (events, stream) = mpsc::channel(SINK_QUEUE);
         let commands = self.commands.clone();
-        let sink = ask(&commands, |reply| Command::Open {
-            sink: Sink::Frontend(events),
-            reply,
-        })
-        .await?;
+        let sink = Sink::Frontend(events);
+        let sink = commands.ask(|reply| Command::Open { sink, reply }).await?;
         tracing::info!(frontend = hello.name, "connected");
         tokio::spawn(async move {
             forward(sink, &mut messages, &commands).await;
@@ -144,7 +89,8 @@ impl Frontend for FrontendService {
             force_step,
         } = request.into_inner();
         let timeout = Duration::from_millis(u64::from(timeout_ms.max(1)));
-        check_health(&self.commands, timeout, force_step)
+        self.commands
+            .check_health(timeout, force_step)
             .await
             .map(Response::new)
     }
@@ -153,7 +99,8 @@ impl Frontend for FrontendService {
         &self,
         _: Request<GetLoadRequest>,
     ) -> Result<Response<GetLoadResponse>, Status> {
-        ask(&self.commands, |reply| Command::Load { reply })
+        self.commands
+            .ask(|reply| Command::Load { reply })
             .await
             .map(Response::new)
     }
@@ -162,7 +109,8 @@ impl Frontend for FrontendService {
         &self,
         _: Request<FlushCacheRequest>,
     ) -> Result<Response<FlushCacheResponse>, Status> {
-        ask(&self.commands, |reply| Command::Flush { reply })
+        self.commands
+            .ask(|reply| Command::Flush { reply })
             .await
             .map(Response::new)
     }
@@ -172,7 +120,8 @@ impl Frontend for FrontendService {
         request: Request<CorporaEdit>,
     ) -> Result<Response<CorporaEdited>, Status> {
         let edit = request.into_inner();
-        ask(&self.commands, |reply| Command::EditCorpora { edit, reply })
+        self.commands
+            .ask(|reply| Command::EditCorpora { edit, reply })
             .await
             .map(Response::new)
     }
@@ -182,12 +131,10 @@ impl Frontend for FrontendService {
         request: Request<UpdateWeightsRequest>,
     ) -> Result<Response<UpdateWeightsResponse>, Status> {
         let wanted = request.into_inner();
-        ask(&self.commands, |reply| Command::UpdateWeights {
-            wanted,
-            reply,
-        })
-        .await
-        .map(Response::new)
+        self.commands
+            .ask(|reply| Command::UpdateWeights { wanted, reply })
+            .await
+            .map(Response::new)
     }
 }
 

@@ -2,26 +2,30 @@
 //!
 //! It serves three gRPC seams and owns one event loop. [`engine`] is that loop
 //! and the only place where a clock is read that changes a batch; [`frontend`]
-//! is the seam to the tokenizer-managers, [`workers`] the one to the workers,
-//! [`sglang`] the wire-compatible public service for SGLang's gateway.
+//! is the seam to the tokenizer-managers, [`gateway`] the one to the workers,
+//! [`sglang`] the wire-compatible public service for SGLang's gateway. All of
+//! them speak to the loop through [`inbox`].
 
 #![forbid(unsafe_code)]
 
 mod admissible;
 mod bearer;
 mod clock;
-mod command;
 mod engine;
 mod error;
 mod frontend;
-mod group;
+mod gateway;
 mod health;
+mod hello;
+mod inbox;
 mod kv_events;
 mod load;
+mod net;
 mod serve;
 mod sglang;
 mod sinks;
-mod workers;
+mod worker_group;
+mod worker_link;
 
 pub use admissible::admissible;
 pub use error::RunError;

@@ -14,12 +14,12 @@ const BOUNDS_US: [u64; 14] = [
 
 /// How long steps took on rank 0, from plan taken to tokens known.
 #[derive(Default)]
-pub struct StepClock {
+pub struct StepHistogram {
     counts: [u64; BOUNDS_US.len() + 1],
     sum_us: u64,
 }
 
-impl StepClock {
+impl StepHistogram {
     /// Counts one step.
     pub fn record(&mut self, took: Duration) {
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
@@ -41,7 +41,7 @@ impl StepClock {
 pub fn response(
     load: &Load,
     speculation: Option<&SpeculationCounters>,
-    steps: &StepClock,
+    steps: &StepHistogram,
 ) -> GetLoadResponse {
     GetLoadResponse {
         running_requests: load.running_requests,
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_bound_belongs_to_its_own_bucket() {
-        let mut steps = StepClock::default();
+        let mut steps = StepHistogram::default();
         steps.record(Duration::from_micros(200));
         steps.record(Duration::from_micros(201));
         steps.record(Duration::from_secs(3600));

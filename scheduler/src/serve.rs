@@ -1,21 +1,22 @@
 //! Sockets, servers and the runtime around the engine loop.
 
-use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use lockstep_process::RoleContext;
 use lockstep_proto::limits::INTERNAL_CONCURRENT_STREAMS;
-use tokio::{sync::mpsc, task::JoinSet};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
 use crate::{
     bearer::RequireBearer,
-    command::{COMMAND_QUEUE, Commands},
     engine::Engine,
     error::RunError,
     frontend::FrontendService,
+    gateway::Gateway,
+    inbox::{Commands, WorkerEvents, inbox},
+    net::{listen_tcp, listen_unix},
     sglang,
-    workers::Gateway,
 };
 
 /// Time that open streams have to take their last messages.
@@ -39,19 +40,19 @@ pub fn run(ctx: RoleContext) -> Result<(), RunError> {
 }
 
 async fn serve(ctx: Arc<RoleContext>) -> Result<(), RunError> {
-    let (commands, receiver) = mpsc::channel(COMMAND_QUEUE);
-    let engine = Engine::new(&ctx, receiver)?;
+    let (commands, workers, inbox) = inbox();
+    let engine = Engine::new(&ctx, inbox)?;
     let stop = CancellationToken::new();
     let mut servers = JoinSet::new();
     servers.spawn(frontend_server(&ctx, &commands, &stop)?);
-    servers.spawn(worker_server(&ctx, &commands, &stop)?);
+    servers.spawn(worker_server(&ctx, &workers, &stop)?);
     if ctx.engine.parallel.nnodes > 1 {
-        servers.spawn(remote_worker_server(&ctx, &commands, &stop).await?);
+        servers.spawn(remote_worker_server(&ctx, &workers, &stop).await?);
     }
     if ctx.engine.server.sglang_grpc_port.is_some() {
         servers.spawn(sglang::server(ctx.clone(), commands.clone(), stop.clone()).await?);
     }
-    drop(commands);
+    drop((commands, workers));
 
     let engine = engine.run();
     tokio::pin!(engine);
@@ -89,9 +90,7 @@ fn frontend_server(
     commands: &Commands,
     stop: &CancellationToken,
 ) -> Result<impl Future<Output = Serving> + Send + use<>, RunError> {
-    let path = ctx.node.frontend_socket();
-    let incoming =
-        lockstep_process::listen_unix(&path).map_err(|source| listening(&path, source))?;
+    let incoming = listen_unix(&ctx.node.frontend_socket())?;
     let service = FrontendService::service(commands.clone(), ctx.config_hash.clone());
     let stop = stop.clone().cancelled_owned();
     Ok(internal_server()
@@ -101,13 +100,11 @@ fn frontend_server(
 
 fn worker_server(
     ctx: &RoleContext,
-    commands: &Commands,
+    workers: &WorkerEvents,
     stop: &CancellationToken,
 ) -> Result<impl Future<Output = Serving> + Send + use<>, RunError> {
-    let path = ctx.node.workers_socket();
-    let incoming =
-        lockstep_process::listen_unix(&path).map_err(|source| listening(&path, source))?;
-    let service = Gateway::service(commands.clone(), ctx.config_hash.clone());
+    let incoming = listen_unix(&ctx.node.workers_socket())?;
+    let service = Gateway::service(workers.clone(), ctx.config_hash.clone());
     let stop = stop.clone().cancelled_owned();
     Ok(internal_server()
         .add_service(service)
@@ -117,13 +114,13 @@ fn worker_server(
 /// Workers of other nodes come over TCP and must show the shared secret.
 async fn remote_worker_server(
     ctx: &RoleContext,
-    commands: &Commands,
+    workers: &WorkerEvents,
     stop: &CancellationToken,
 ) -> Result<impl Future<Output = Serving> + Send + use<>, RunError> {
     let addr = &ctx.engine.parallel.dist_init_addr;
     let incoming = listen_tcp(addr).await?;
     let secret = RequireBearer::secret(ctx.node.dist_secret.as_deref());
-    let service = Gateway::service(commands.clone(), ctx.config_hash.clone());
+    let service = Gateway::service(workers.clone(), ctx.config_hash.clone());
     let service = tonic::service::interceptor::InterceptedService::new(service, secret);
     let stop = stop.clone().cancelled_owned();
     Ok(internal_server()
@@ -131,29 +128,4 @@ async fn remote_worker_server(
         .http2_keepalive_timeout(Some(Duration::from_secs(3)))
         .add_service(service)
         .serve_with_incoming_shutdown(incoming, stop))
-}
-
-/// Binds a public or inter-node TCP port.
-pub(crate) async fn listen_tcp(
-    addr: &str,
-) -> Result<tonic::transport::server::TcpIncoming, RunError> {
-    let failed = |source| RunError::Io {
-        what: format!("listening on {addr}"),
-        source,
-    };
-    let resolved: Vec<SocketAddr> = tokio::net::lookup_host(addr)
-        .await
-        .map_err(failed)?
-        .collect();
-    let listener = tokio::net::TcpListener::bind(resolved.as_slice())
-        .await
-        .map_err(failed)?;
-    Ok(tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true)))
-}
-
-fn listening(path: &std::path::Path, source: std::io::Error) -> RunError {
-    RunError::Io {
-        what: format!("listening on {}", path.display()),
-        source,
-    }
 }

@@ -5,6 +5,7 @@
 //! `stop`, `skip_special_tokens` and `no_stop_trim` therefore have no effect
 //! here, as the contract wants it.
 
+mod calls;
 mod convert;
 mod events;
 mod generate;
@@ -19,7 +20,7 @@ use lockstep_proto::{limits::PUBLIC_CONCURRENT_STREAMS, pb};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
-use crate::{bearer::RequireBearer, command::Commands, error::RunError, serve::listen_tcp};
+use crate::{bearer::RequireBearer, error::RunError, inbox::Commands, net::listen_tcp};
 use service::Service;
 
 /// The service's full name, also in `grpc.health.v1`.
@@ -99,7 +100,7 @@ async fn report_health(
     loop {
         let healthy = tokio::select! {
             () = stop.cancelled() => false,
-            answer = crate::frontend::check_health(&commands, limit, false) => {
+            answer = commands.check_health(limit, false) => {
                 answer.is_ok_and(|answer| answer.healthy)
             }
         };

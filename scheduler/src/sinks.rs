@@ -8,7 +8,8 @@ use lockstep_proto::pb::lockstep::{self as pb, FrontendEvent, FrontendWelcome, W
 use lockstep_types::request::Output;
 use tokio::sync::mpsc;
 
-use crate::command::SinkId;
+/// Number of a connected frontend or of a call of the public service.
+pub type SinkId = u32;
 
 /// Bits of a [`RequestId`] that hold the sink-local number; the rest is the sink.
 const REQUEST_BITS: u32 = 40;
@@ -33,13 +34,13 @@ pub enum Sink {
 /// All sinks by number.
 #[derive(Default)]
 pub struct Sinks {
-    sinks: BTreeMap<SinkId, Entry>,
+    sinks: BTreeMap<SinkId, OpenSink>,
     next: SinkId,
     /// Where they are not those of the start.
     weights: Option<WeightsInUse>,
 }
 
-struct Entry {
+struct OpenSink {
     sink: Sink,
     /// What the next flush sends to a frontend: mostly one event.
     events: Vec<FrontendEvent>,
@@ -55,7 +56,7 @@ pub fn request_id(sink: SinkId, request: u64) -> Option<RequestId> {
 }
 
 /// Takes a [`RequestId`] apart again.
-pub fn split(id: RequestId) -> (SinkId, u64) {
+fn split(id: RequestId) -> (SinkId, u64) {
     let sink = u32::try_from(id.0 >> REQUEST_BITS).unwrap_or(SinkId::MAX);
     (sink, id.0 & ((1 << REQUEST_BITS) - 1))
 }
@@ -76,20 +77,20 @@ impl Sinks {
                 weights: self.weights.clone(),
             });
         }
-        let entry = Entry {
+        let open = OpenSink {
             sink,
             events: Vec::new(),
             logprobs: 0,
             live: BTreeMap::new(),
         };
-        self.sinks.insert(number, entry);
+        self.sinks.insert(number, open);
         number
     }
 
     /// Requests of all sinks that have not ended.
     pub fn live(&self) -> Vec<RequestId> {
-        let of_sink = |(sink, entry): (&SinkId, &Entry)| {
-            let requests = entry.live.keys();
+        let of_sink = |(sink, open): (&SinkId, &OpenSink)| {
+            let requests = open.live.keys();
             requests
                 .filter_map(|request| request_id(*sink, *request))
                 .collect::<Vec<_>>()
@@ -105,10 +106,10 @@ impl Sinks {
     /// Other weights compute from now on; every frontend hears of it between
     /// the outputs of the old ones and those of the new ones.
     pub fn announce(&mut self, weights: WeightsInUse) {
-        for entry in self.sinks.values_mut() {
-            if matches!(entry.sink, Sink::Frontend(_)) {
-                entry.logprobs = 0;
-                entry.events.push(FrontendEvent {
+        for open in self.sinks.values_mut() {
+            if matches!(open.sink, Sink::Frontend(_)) {
+                open.logprobs = 0;
+                open.events.push(FrontendEvent {
                     weights: Some(weights.clone()),
                     ..FrontendEvent::default()
                 });
@@ -133,7 +134,7 @@ impl Sinks {
         let live = self
             .sinks
             .remove(&sink)
-            .map(|entry| entry.live)
+            .map(|open| open.live)
             .unwrap_or_default();
         live.into_keys()
             .filter_map(|request| request_id(sink, request))
@@ -143,13 +144,13 @@ impl Sinks {
     /// Notes that a request was handed in; false if the sink is gone or has a
     /// request of this number already.
     pub fn begin(&mut self, sink: SinkId, request: u64, trace_id: &str) -> bool {
-        let Some(entry) = self.sinks.get_mut(&sink) else {
+        let Some(open) = self.sinks.get_mut(&sink) else {
             return false;
         };
-        if entry.live.contains_key(&request) {
+        if open.live.contains_key(&request) {
             return false;
         }
-        entry.live.insert(request, trace_id.to_owned());
+        open.live.insert(request, trace_id.to_owned());
         tracing::debug!(request = trace_id, sink, number = request, "submitted");
         true
     }
@@ -157,11 +158,11 @@ impl Sinks {
     /// Takes one output on; it leaves with [`Self::flush`].
     pub fn push(&mut self, id: RequestId, output: Output) {
         let (sink, request) = split(id);
-        let Some(entry) = self.sinks.get_mut(&sink) else {
+        let Some(open) = self.sinks.get_mut(&sink) else {
             return;
         };
         if let Some(finish) = &output.finish {
-            let trace_id = entry.live.remove(&request).unwrap_or_default();
+            let trace_id = open.live.remove(&request).unwrap_or_default();
             tracing::debug!(
                 request = trace_id,
                 outcome = ?finish.outcome,
@@ -169,8 +170,8 @@ impl Sinks {
                 "ended"
             );
         }
-        match &entry.sink {
-            Sink::Frontend(_) => entry.add(lockstep_proto::output(output, request)),
+        match &open.sink {
+            Sink::Frontend(_) => open.add(lockstep_proto::output(output, request)),
             // Fails only when the caller has left; its close is on the way.
             Sink::Call(call) => {
                 let _ = call.send((request, output));
@@ -182,11 +183,11 @@ impl Sinks {
     /// not take what they get.
     pub fn flush(&mut self) -> Vec<SinkId> {
         let mut ended = Vec::new();
-        for (id, entry) in &mut self.sinks {
-            let open = match &entry.sink {
+        for (id, open) in &mut self.sinks {
+            let takes = match &open.sink {
                 Sink::Frontend(events) => {
-                    entry.logprobs = 0;
-                    let mut waiting = entry.events.drain(..);
+                    open.logprobs = 0;
+                    let mut waiting = open.events.drain(..);
                     let is_full = |error| matches!(error, mpsc::error::TrySendError::Full(_));
                     let sent =
                         waiting.try_for_each(|event| events.try_send(event).map_err(is_full));
@@ -201,7 +202,7 @@ impl Sinks {
                 // A call that was given up while it was being opened.
                 Sink::Call(call) => !call.is_closed(),
             };
-            if !open {
+            if !takes {
                 ended.push(*id);
             }
         }
@@ -209,7 +210,7 @@ impl Sinks {
     }
 }
 
-impl Entry {
+impl OpenSink {
     fn add(&mut self, output: pb::Output) {
         let logprobs = output.logprobs.len() + output.prompt_logprobs.len();
         self.logprobs += logprobs;

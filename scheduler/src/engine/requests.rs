@@ -7,7 +7,10 @@ use lockstep_types::{
 use tokio::sync::oneshot;
 
 use super::{Engine, Phase};
-use crate::{admissible::admissible, command::SinkId, sinks::request_id};
+use crate::{
+    admissible::admissible,
+    sinks::{SinkId, request_id},
+};
 
 /// The sink number of the scheduler's own health steps; real ones begin at 1.
 const PROBE_SINK: SinkId = 0;

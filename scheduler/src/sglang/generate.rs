@@ -17,7 +17,7 @@ use lockstep_types::{
 use tokio::sync::mpsc;
 use tonic::Status;
 
-use super::service::Registration;
+use super::calls::Registration;
 
 /// One choice so far.
 #[derive(Default)]

@@ -1,11 +1,6 @@
 //! The service: one method per rpc, each a few lines.
 
-use std::{
-    collections::{BTreeMap, btree_map::Entry},
-    pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt as _};
 use lockstep_process::RoleContext;
@@ -31,6 +26,7 @@ use tokio::sync::{OnceCell, mpsc};
 use tonic::{Request, Response, Status, service::interceptor::InterceptedService};
 
 use super::{
+    calls::Calls,
     convert::{Call, convert},
     events::{Batches, batches},
     generate::Responses,
@@ -38,14 +34,10 @@ use super::{
 };
 use crate::{
     bearer::RequireBearer,
-    command::{Command, Commands, SinkId},
-    frontend::{ask, check_health},
+    inbox::{Command, Commands},
     kv_events::EVENT_QUEUE,
     sinks::Sink,
 };
-
-/// Calls in progress by their client's request id: (sink, choices).
-type Calls = Arc<Mutex<BTreeMap<String, (SinkId, u64)>>>;
 
 /// The service.
 pub struct Service {
@@ -76,26 +68,17 @@ impl Service {
 
     async fn submit(&self, request_id: String, call: &Call) -> Result<Responses, Status> {
         let (sender, outputs) = mpsc::unbounded_channel();
-        let sink = ask(&self.commands, |reply| Command::Open {
-            sink: Sink::Call(sender),
-            reply,
-        })
-        .await?;
-        let registration = Registration {
-            request_id: request_id.clone(),
-            sink,
-            calls: self.calls.clone(),
-            commands: self.commands.clone(),
-            finished: false,
-        };
-        let entry = (sink, call.requests.len() as u64);
-        match lock(&self.calls).entry(request_id) {
-            Entry::Vacant(place) => place.insert(entry),
-            Entry::Occupied(taken) => {
-                let message = format!("request_id {} is in use", taken.key());
-                return Err(Status::already_exists(message));
-            }
-        };
+        let sink = self
+            .commands
+            .ask(|reply| Command::Open {
+                sink: Sink::Call(sender),
+                reply,
+            })
+            .await?;
+        let choices = call.requests.len() as u64;
+        let registration = self
+            .calls
+            .register(request_id, sink, choices, self.commands.clone())?;
         for (request, body) in (0..).zip(call.requests.iter().cloned()) {
             self.commands
                 .send(Command::Submit {
@@ -103,59 +86,9 @@ impl Service {
                     request,
                     body: Ok(body),
                 })
-                .await
-                .map_err(|_| Status::unavailable("the scheduler is stopping"))?;
+                .await?;
         }
         Ok(Responses::new(registration, outputs, call))
-    }
-}
-
-fn lock(calls: &Calls) -> std::sync::MutexGuard<'_, BTreeMap<String, (SinkId, u64)>> {
-    calls.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A call's entry; dropping it closes the sink, which aborts what still runs.
-pub struct Registration {
-    request_id: String,
-    sink: SinkId,
-    calls: Calls,
-    commands: Commands,
-    finished: bool,
-}
-
-impl Registration {
-    /// The client's id of the call.
-    pub fn request_id(&self) -> &str {
-        &self.request_id
-    }
-    /// All choices have ended.
-    pub fn finished(&mut self) {
-        self.finished = true;
-    }
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        let mut calls = lock(&self.calls);
-        if calls
-            .get(&self.request_id)
-            .is_some_and(|(sink, _)| *sink == self.sink)
-        {
-            calls.remove(&self.request_id);
-        }
-        drop(calls);
-        if !self.finished {
-            tracing::debug!(request_id = self.request_id, "the caller left");
-        }
-        let (commands, sink) = (self.commands.clone(), self.sink);
-        if let Err(mpsc::error::TrySendError::Full(close)) =
-            commands.try_send(Command::Close { sink })
-        {
-            // The queue is full for a moment; waiting in a drop is not possible.
-            tokio::spawn(async move {
-                let _ = commands.send(close).await;
-            });
-        }
     }
 }
 
@@ -183,14 +116,11 @@ impl SglangScheduler for Service {
         request: Request<AbortRequest>,
     ) -> Result<Response<AbortResponse>, Status> {
         let request_id = request.into_inner().request_id;
-        let found = lock(&self.calls).get(&request_id).copied();
+        let found = self.calls.find(&request_id);
         if let Some((sink, choices)) = found {
             for request in 0..choices {
                 let abort = Command::Abort { sink, request };
-                self.commands
-                    .send(abort)
-                    .await
-                    .map_err(|_| Status::unavailable("the scheduler is stopping"))?;
+                self.commands.send(abort).await?;
             }
         }
         // Unknown means ended or never here: both are what the caller wants.
@@ -210,7 +140,7 @@ impl SglangScheduler for Service {
         _: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
         let limit = Duration::from_secs(self.ctx.engine.timeouts.health_s);
-        let health = check_health(&self.commands, limit, false).await?;
+        let health = self.commands.check_health(limit, false).await?;
         Ok(Response::new(HealthCheckResponse {
             healthy: health.healthy,
             message: health.reason,
@@ -228,7 +158,7 @@ impl SglangScheduler for Service {
         &self,
         _: Request<GetServerInfoRequest>,
     ) -> Result<Response<GetServerInfoResponse>, Status> {
-        let load = ask(&self.commands, |reply| Command::Load { reply }).await?;
+        let load = self.commands.ask(|reply| Command::Load { reply }).await?;
         Ok(Response::new(info::server(&self.ctx, &load)))
     }
 
@@ -237,7 +167,7 @@ impl SglangScheduler for Service {
         request: Request<GetLoadsRequest>,
     ) -> Result<Response<GetLoadsResponse>, Status> {
         let request = request.into_inner();
-        let load = ask(&self.commands, |reply| Command::Load { reply }).await?;
+        let load = self.commands.ask(|reply| Command::Load { reply }).await?;
         Ok(Response::new(info::loads(&self.ctx, &load, &request)?))
     }
 
@@ -248,7 +178,7 @@ impl SglangScheduler for Service {
         let wait = waiting_time(request.into_inner().timeout_s);
         let deadline = tokio::time::Instant::now() + wait;
         loop {
-            let flushed = ask(&self.commands, |reply| Command::Flush { reply }).await?;
+            let flushed = self.commands.ask(|reply| Command::Flush { reply }).await?;
             if flushed.flushed || tokio::time::Instant::now() >= deadline {
                 return Ok(Response::new(FlushCacheResponse {
                     success: flushed.flushed,
@@ -281,10 +211,7 @@ impl SglangScheduler for Service {
         _: Request<SubscribeKvEventsRequest>,
     ) -> Result<Response<Self::SubscribeKvEventsStream>, Status> {
         let (reply, events) = mpsc::channel(EVENT_QUEUE);
-        self.commands
-            .send(Command::CacheEvents { reply })
-            .await
-            .map_err(|_| Status::unavailable("the scheduler is stopping"))?;
+        self.commands.send(Command::CacheEvents { reply }).await?;
         Ok(Response::new(batches(events)))
     }
 

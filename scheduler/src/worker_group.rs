@@ -8,7 +8,7 @@ use lockstep_proto::pb::lockstep::{
 };
 use lockstep_types::step::{StepPlan, StepResult};
 
-use crate::workers::WorkerLink;
+use crate::worker_link::WorkerLink;
 
 /// Steps that may be unanswered by some rank: two under overlap, and two more
 /// for ranks whose answers travel a little behind rank 0's.
@@ -34,14 +34,14 @@ struct InFlight {
 }
 
 /// All ranks.
-pub struct Group {
+pub struct WorkerGroup {
     members: Vec<Member>,
     steps: VecDeque<InFlight>,
     sent: u64,
     done_everywhere: u64,
 }
 
-impl Group {
+impl WorkerGroup {
     /// A group of `size` ranks, none attached.
     pub fn new(size: usize) -> Self {
         Self {
@@ -104,7 +104,7 @@ impl Group {
                 format!("lockstep-{group_id:016x}")
             },
         };
-        self.each(|link| link.start(start.clone()))
+        self.broadcast(|link| link.start(start.clone()))
     }
 
     /// Notes that a rank is ready; true once all are.
@@ -135,7 +135,7 @@ impl Group {
             answered: 0,
         });
         let plan = lockstep_proto::pb::lockstep::StepPlan::from(plan);
-        self.each(|link| link.plan(plan.clone()))
+        self.broadcast(|link| link.plan(plan.clone()))
     }
 
     /// Asks every rank for other weights.
@@ -143,7 +143,7 @@ impl Group {
     /// # Errors
     /// Names the rank that does not take the order.
     pub fn reload(&self, reload: &ReloadWeights) -> Result<(), String> {
-        self.each(|link| link.reload(reload.clone()))
+        self.broadcast(|link| link.reload(reload.clone()))
     }
 
     /// Hands a change of the corpora to rank 0, which drafts.
@@ -173,13 +173,13 @@ impl Group {
             ));
         }
         member.done = step;
-        let entry = self
+        let in_flight = self
             .steps
             .iter_mut()
-            .find(|entry| entry.step == step)
+            .find(|in_flight| in_flight.step == step)
             .ok_or_else(|| format!("rank {rank} answered step {step}, which was not sent"))?;
-        match entry.digest {
-            None => entry.digest = Some((rank, result.digest)),
+        match in_flight.digest {
+            None => in_flight.digest = Some((rank, result.digest)),
             Some((other, digest)) if digest != result.digest => {
                 return Err(format!(
                     "ranks {other} and {rank} diverged in step {step}: digests {digest:016x} and {:016x}",
@@ -188,11 +188,11 @@ impl Group {
             }
             Some(_) => {}
         }
-        entry.answered += 1;
-        let everywhere = entry.answered == size;
+        in_flight.answered += 1;
+        let everywhere = in_flight.answered == size;
         if everywhere {
             self.done_everywhere = step;
-            self.steps.retain(|entry| entry.answered < size);
+            self.steps.retain(|in_flight| in_flight.answered < size);
         }
         Ok(everywhere)
     }
@@ -215,10 +215,10 @@ impl Group {
 
     /// Since when the oldest unanswered step is out, and the ranks that owe it.
     pub fn oldest(&self) -> Option<(Instant, Vec<usize>)> {
-        let entry = self.steps.front()?;
-        let owing = |(rank, member): (usize, &Member)| (member.done < entry.step).then_some(rank);
+        let oldest = self.steps.front()?;
+        let owing = |(rank, member): (usize, &Member)| (member.done < oldest.step).then_some(rank);
         Some((
-            entry.sent,
+            oldest.sent,
             self.members.iter().enumerate().filter_map(owing).collect(),
         ))
     }
@@ -234,7 +234,7 @@ impl Group {
         }
     }
 
-    fn each(&self, send: impl Fn(&WorkerLink) -> Result<(), String>) -> Result<(), String> {
+    fn broadcast(&self, send: impl Fn(&WorkerLink) -> Result<(), String>) -> Result<(), String> {
         for (rank, member) in self.members.iter().enumerate() {
             let link = member
                 .link
@@ -250,8 +250,8 @@ impl Group {
 mod tests {
     use super::*;
 
-    fn group(size: u32) -> (Group, Vec<crate::workers::WorkerCommands>) {
-        let mut group = Group::new(size as usize);
+    fn group(size: u32) -> (WorkerGroup, Vec<crate::worker_link::WorkerCommands>) {
+        let mut group = WorkerGroup::new(size as usize);
         let mut streams = Vec::new();
         for rank in 0..size {
             let (link, stream) = WorkerLink::new();

@@ -1,0 +1,110 @@
+//! What workers say.
+
+use std::time::Duration;
+
+use lockstep_proto::pb::lockstep::{WorkerHello, WorkerReady};
+use lockstep_types::step::StepResult;
+use tokio::sync::oneshot;
+
+use super::{Engine, Phase};
+use crate::{error::RunError, inbox::WorkerEvent, worker_link::WorkerLink};
+
+impl Engine {
+    /// Takes one event of a rank; an error ends the engine.
+    pub(super) fn handle_worker(
+        &mut self,
+        rank: usize,
+        event: WorkerEvent,
+    ) -> Result<(), RunError> {
+        match event {
+            WorkerEvent::Hello { hello, link, reply } => self.attach(&hello, link, reply)?,
+            WorkerEvent::Ready(ready) => self.worker_ready(rank, ready),
+            WorkerEvent::Result(result) => self.result(rank, result)?,
+            WorkerEvent::Reloaded(reloaded) => self.worker_reloaded(rank, reloaded)?,
+            WorkerEvent::Corpora(edited) => self.corpora_edited(edited),
+            WorkerEvent::Leaving => {
+                tracing::warn!(
+                    rank,
+                    "this rank's node was told to stop: finishing what runs"
+                );
+                self.leaving = Some(rank);
+                self.phase = Phase::Draining;
+            }
+            WorkerEvent::Gone(reason) => {
+                return Err(RunError::Group(format!("rank {rank}: {reason}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a worker in, or tells it why not: a second process for a rank
+    /// must not end the one that serves.
+    fn attach(
+        &mut self,
+        hello: &WorkerHello,
+        link: WorkerLink,
+        reply: oneshot::Sender<Result<(), String>>,
+    ) -> Result<(), RunError> {
+        let attached = self.group.attach(hello, link);
+        // A worker that left again is noticed by its stream's end.
+        let _ = reply.send(attached.as_ref().map(|_| ()).map_err(Clone::clone));
+        match attached {
+            Ok(all) => {
+                tracing::info!(
+                    rank = hello.rank,
+                    pid = hello.pid,
+                    node = hello.node_rank,
+                    "worker attached"
+                );
+                if all {
+                    let spans_nodes = self.config.parallel.nnodes > 1;
+                    self.group
+                        .start(group_id(), spans_nodes)
+                        .map_err(RunError::Group)?;
+                }
+            }
+            Err(reason) => tracing::warn!(reason, "a worker was turned away"),
+        }
+        Ok(())
+    }
+
+    fn worker_ready(&mut self, rank: usize, ready: WorkerReady) {
+        tracing::info!(rank, backend = ready.backend, "worker ready");
+        if self.group.ready(rank, ready) && self.phase == Phase::Starting {
+            self.phase = Phase::WarmingUp;
+            self.probe();
+        }
+    }
+
+    fn result(&mut self, rank: usize, result: StepResult) -> Result<(), RunError> {
+        let everywhere = self.group.result(rank, &result).map_err(RunError::Group)?;
+        // Rank 0's tokens are the tokens; the others only confirm.
+        if rank == 0 {
+            // As the rank measured it: a plan that is sent ahead of time waits.
+            self.steps.record(Duration::from_micros(result.forward_us));
+            self.planner.complete(self.clock.now(), result)?;
+        }
+        if !everywhere {
+            return Ok(());
+        }
+        self.health.stepped(self.group.done_everywhere());
+        if self.phase == Phase::WarmingUp {
+            self.phase = Phase::Serving;
+            self.link.ready(&self.group.describe());
+        }
+        // A forced step may still be owed although the planner had work then.
+        if self.planner.is_idle() && self.health.wanted() {
+            self.probe();
+        }
+        Ok(())
+    }
+}
+
+/// A number that no other group on this machine has: collectives of a group
+/// that is being torn down must not be mistaken for this one's.
+fn group_id() -> u64 {
+    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let nanos = since_epoch.map_or(0, |since| since.as_nanos());
+    (u64::try_from(nanos & u128::from(u64::MAX >> 22)).unwrap_or(0) << 22)
+        | u64::from(std::process::id() & ((1 << 22) - 1))
+}

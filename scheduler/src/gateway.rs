@@ -1,0 +1,107 @@
+//! The seam to the workers: one bidirectional stream each.
+
+use std::pin::Pin;
+
+use futures::{Stream, StreamExt as _};
+use lockstep_proto::{
+    limits::INTERNAL_MESSAGE_BYTES,
+    pb::lockstep::{
+        WorkerCommand, WorkerHello, WorkerMessage,
+        worker_gateway_server::{WorkerGateway, WorkerGatewayServer},
+        worker_message,
+    },
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::{
+    hello::hello,
+    inbox::{WorkerEvent, WorkerEvents},
+    worker_link::WorkerLink,
+};
+
+/// The service.
+pub struct Gateway {
+    events: WorkerEvents,
+    config_hash: String,
+}
+
+impl Gateway {
+    /// The gRPC service with its limits set.
+    pub fn service(events: WorkerEvents, config_hash: String) -> WorkerGatewayServer<Self> {
+        WorkerGatewayServer::new(Self {
+            events,
+            config_hash,
+        })
+        .max_decoding_message_size(INTERNAL_MESSAGE_BYTES)
+        .max_encoding_message_size(INTERNAL_MESSAGE_BYTES)
+    }
+
+    fn check(&self, hello: &WorkerHello) -> Result<(), Status> {
+        if hello.config_hash == self.config_hash {
+            return Ok(());
+        }
+        let reason = format!(
+            "rank {} runs another configuration ({}) than the scheduler ({}): start every node \
+             with the same flags and the same model",
+            hello.rank, hello.config_hash, self.config_hash
+        );
+        tracing::warn!(reason, "a worker was turned away");
+        Err(Status::failed_precondition(reason))
+    }
+}
+
+#[tonic::async_trait]
+impl WorkerGateway for Gateway {
+    type AttachStream = Pin<Box<dyn Stream<Item = Result<WorkerCommand, Status>> + Send>>;
+
+    async fn attach(
+        &self,
+        request: Request<Streaming<WorkerMessage>>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
+        let mut messages = request.into_inner();
+        let hello = hello(&mut messages, |message| match message.kind {
+            Some(worker_message::Kind::Hello(hello)) => Some(hello),
+            _ => None,
+        })
+        .await?;
+        self.check(&hello)?;
+        let rank = hello.rank as usize;
+        let (link, stream) = WorkerLink::new();
+        let events = self.events.clone();
+        events.attach(rank, hello, link).await?;
+        tokio::spawn(async move {
+            let reason = forward(rank, &mut messages, &events).await;
+            // Nobody listens any more when the engine has ended.
+            let _ = events.send(rank, WorkerEvent::Gone(reason)).await;
+        });
+        Ok(Response::new(ReceiverStream::new(stream).boxed()))
+    }
+}
+
+/// Hands a worker's messages to the engine until its stream ends; says why it did.
+async fn forward(
+    rank: usize,
+    messages: &mut Streaming<WorkerMessage>,
+    events: &WorkerEvents,
+) -> String {
+    loop {
+        let event = match messages.message().await {
+            Ok(Some(WorkerMessage { kind: Some(kind) })) => match kind {
+                worker_message::Kind::Ready(ready) => WorkerEvent::Ready(ready),
+                worker_message::Kind::Result(result) => WorkerEvent::Result(result.into()),
+                worker_message::Kind::Reloaded(reloaded) => WorkerEvent::Reloaded(reloaded),
+                worker_message::Kind::Corpora(edited) => WorkerEvent::Corpora(edited),
+                worker_message::Kind::Leaving(_) => WorkerEvent::Leaving,
+                worker_message::Kind::Failure(failure) => return failure.message,
+                worker_message::Kind::Hello(_) => return "it said hello twice".to_owned(),
+            },
+            Ok(Some(WorkerMessage { kind: None })) => continue,
+            Ok(None) => return "its stream ended".to_owned(),
+            Err(status) => return format!("its stream broke: {}", status.message()),
+        };
+        if let Err(stopping) = events.send(rank, event).await {
+            return stopping.message().to_owned();
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! What the engine loop hears: what clients and operators want, and what
+//! workers say. Both come through one queue, so that the loop takes them in the
+//! order in which they were said; each side has an inlet of its own type.
+
+use std::time::Duration;
+
+use lockstep_planner::CacheEvent;
+use lockstep_proto::pb::lockstep::{
+    CheckHealthResponse, CorporaEdit, CorporaEdited, FlushCacheResponse, GetLoadResponse,
+    UpdateWeightsRequest, UpdateWeightsResponse, WeightsReloaded, WorkerHello, WorkerReady,
+};
+use lockstep_types::{
+    request::{Request, RequestError},
+    step::StepResult,
+};
+use tokio::sync::{mpsc, oneshot};
+use tonic::Status;
+
+use crate::{
+    sinks::{Sink, SinkId},
+    worker_link::WorkerLink,
+};
+
+/// Events that may wait for the engine loop.
+const QUEUE: usize = 1024;
+
+/// One event of the engine loop.
+pub enum Event {
+    /// From a frontend or the public service.
+    Client(Command),
+    /// From a worker's stream.
+    Worker {
+        /// Whose it is.
+        rank: usize,
+        /// What it says.
+        event: WorkerEvent,
+    },
+}
+
+/// What clients and operators want.
+pub enum Command {
+    /// A receiver of outputs appeared; the answer is its number.
+    Open {
+        sink: Sink,
+        reply: oneshot::Sender<SinkId>,
+    },
+    /// It went away: its requests are aborted.
+    Close { sink: SinkId },
+    /// A request; a refusal reaches the sink as its last output.
+    Submit {
+        sink: SinkId,
+        request: u64,
+        body: Result<Request, RequestError>,
+    },
+    /// Its client does not want it any more.
+    Abort { sink: SinkId, request: u64 },
+    /// Its client has all it wants of it.
+    Stop { sink: SinkId, request: u64 },
+    /// Answer once a step ran on every rank.
+    Health {
+        force_step: bool,
+        reply: oneshot::Sender<Result<(), String>>,
+    },
+    /// Current counters.
+    Load {
+        reply: oneshot::Sender<GetLoadResponse>,
+    },
+    /// Empty the prefix cache.
+    Flush {
+        reply: oneshot::Sender<FlushCacheResponse>,
+    },
+    /// Compute with other weights; the answer comes when all ranks have them.
+    UpdateWeights {
+        wanted: UpdateWeightsRequest,
+        reply: oneshot::Sender<UpdateWeightsResponse>,
+    },
+    /// Change the texts that rank 0 drafts from.
+    EditCorpora {
+        edit: CorporaEdit,
+        reply: oneshot::Sender<CorporaEdited>,
+    },
+    /// Send changes of the prefix cache from now on.
+    CacheEvents {
+        reply: mpsc::Sender<Vec<CacheEvent>>,
+    },
+}
+
+/// What a worker says.
+pub enum WorkerEvent {
+    /// It wants in; the answer says why not.
+    Hello {
+        hello: WorkerHello,
+        link: WorkerLink,
+        reply: oneshot::Sender<Result<(), String>>,
+    },
+    /// It loaded its weights and connected its collectives.
+    Ready(WorkerReady),
+    /// It finished a step.
+    Result(StepResult),
+    /// It looked at other weights, or has them.
+    Reloaded(WeightsReloaded),
+    /// It changed the texts that it drafts from; rank 0 alone does.
+    Corpora(CorporaEdited),
+    /// Its node was told to stop.
+    Leaving,
+    /// Its stream ended, for this reason.
+    Gone(String),
+}
+
+/// The loop's end of the queue. Bounded: a flood of requests waits in its own
+/// connections' flow control instead of in the scheduler's memory.
+pub type Inbox = mpsc::Receiver<Event>;
+
+/// The queue, with an inlet for clients and one for workers.
+pub fn inbox() -> (Commands, WorkerEvents, Inbox) {
+    let (sender, inbox) = mpsc::channel(QUEUE);
+    (Commands(sender.clone()), WorkerEvents(sender), inbox)
+}
+
+/// Where services put what clients want.
+#[derive(Clone)]
+pub struct Commands(mpsc::Sender<Event>);
+
+impl Commands {
+    /// Hands a command to the engine.
+    ///
+    /// # Errors
+    /// UNAVAILABLE when the engine has ended.
+    pub async fn send(&self, command: Command) -> Result<(), Status> {
+        let sent = self.0.send(Event::Client(command)).await;
+        sent.map_err(|_| stopping())
+    }
+
+    /// Closes a sink from where nobody can wait; its requests are aborted.
+    pub fn close(&self, sink: SinkId) {
+        let close = Event::Client(Command::Close { sink });
+        if let Err(mpsc::error::TrySendError::Full(close)) = self.0.try_send(close) {
+            // The queue is full for a moment.
+            let sender = self.0.clone();
+            tokio::spawn(async move {
+                // Nobody listens any more when the engine has ended.
+                let _ = sender.send(close).await;
+            });
+        }
+    }
+
+    /// Hands a command to the engine and waits for its answer.
+    ///
+    /// # Errors
+    /// UNAVAILABLE when the engine has ended.
+    pub async fn ask<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<T, Status> {
+        let (reply, answer) = oneshot::channel();
+        self.send(command(reply)).await?;
+        answer.await.map_err(|_| stopping())
+    }
+
+    /// Answers whether a step ran on every rank, within `timeout`.
+    ///
+    /// # Errors
+    /// UNAVAILABLE when the engine has ended.
+    pub async fn check_health(
+        &self,
+        timeout: Duration,
+        force_step: bool,
+    ) -> Result<CheckHealthResponse, Status> {
+        let check = self.ask(|reply| Command::Health { force_step, reply });
+        let unhealthy = |reason| CheckHealthResponse {
+            healthy: false,
+            reason,
+        };
+        Ok(match tokio::time::timeout(timeout, check).await {
+            Ok(outcome) => match outcome? {
+                Ok(()) => CheckHealthResponse {
+                    healthy: true,
+                    reason: String::new(),
+                },
+                Err(reason) => unhealthy(reason),
+            },
+            Err(_) => unhealthy(format!(
+                "no step ran on every rank within {} ms",
+                timeout.as_millis()
+            )),
+        })
+    }
+}
+
+/// Where the gateway puts what workers say.
+#[derive(Clone)]
+pub struct WorkerEvents(mpsc::Sender<Event>);
+
+impl WorkerEvents {
+    /// Hands a worker's event to the engine.
+    ///
+    /// # Errors
+    /// UNAVAILABLE when the engine has ended.
+    pub async fn send(&self, rank: usize, event: WorkerEvent) -> Result<(), Status> {
+        let sent = self.0.send(Event::Worker { rank, event }).await;
+        sent.map_err(|_| stopping())
+    }
+
+    /// Asks the engine to take a worker in.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION says why this worker can't be part of the group;
+    /// UNAVAILABLE when the engine has ended.
+    pub async fn attach(
+        &self,
+        rank: usize,
+        hello: WorkerHello,
+        link: WorkerLink,
+    ) -> Result<(), Status> {
+        let (reply, answer) = oneshot::channel();
+        let hello = WorkerEvent::Hello { hello, link, reply };
+        self.send(rank, hello).await?;
+        let attached = answer.await.map_err(|_| stopping())?;
+        attached.map_err(Status::failed_precondition)
+    }
+}
+
+fn stopping() -> Status {
+    Status::unavailable("the scheduler is stopping")
+}
