@@ -17,10 +17,11 @@ use std::path::PathBuf;
 
 use anyhow::ensure;
 use clap::ValueEnum;
-use lockstep_backend_cpu::Isa;
+use lockstep_devices::{Device, DeviceError, OnDevice, Registry};
+use lockstep_speculation::DrafterRegistry;
 
-use crate::limits::{Drift, Limits, working_set};
 use crate::report::{Report, Table, progress};
+use crate::roofline::{self, Drift, working_set};
 use line::Line;
 use setup::{KvFormat, Setup, Weights};
 use shape::{Custom, Preset, Shape};
@@ -59,8 +60,8 @@ pub struct Args {
     threads: Option<usize>,
     /// Kernels and limits of this instruction set: scalar, neon, avx2, avx512 or
     /// avx512-bf16 [default: the one that the engine takes here].
-    #[arg(long, value_name = "NAME")]
-    isa: Option<Isa>,
+    #[arg(long, value_name = "NAME", value_parser = known)]
+    isa: Option<&'static str>,
     /// Measure these alone.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KERNELS")]
     only: Vec<Part>,
@@ -91,6 +92,18 @@ pub fn run(args: &Args) -> anyhow::Result<Report> {
     measure(args, working_set()?)
 }
 
+/// The kernels of that name.
+fn known(name: &str) -> Result<&'static str, DeviceError> {
+    struct Known<'a>(&'a str);
+    impl OnDevice for Known<'_> {
+        type Output = Result<&'static str, DeviceError>;
+        fn run<B: Device>(self, _drafters: &DrafterRegistry<B>) -> Self::Output {
+            B::kernels(Some(self.0))
+        }
+    }
+    Registry::empty().run(Known(name))
+}
+
 /// Measures with data that add up to `working_set` bytes.
 fn measure(args: &Args, working_set: usize) -> anyhow::Result<Report> {
     let threads = args
@@ -103,24 +116,18 @@ fn measure(args: &Args, working_set: usize) -> anyhow::Result<Report> {
     let shapes = shape::chosen(&args.shape, args.model_path.as_deref(), &args.custom)?;
     let setup = Setup::new(threads, args.isa, args.repeat, working_set);
     progress("measuring the limits of this machine");
-    let before = Limits::measure(threads, args.isa, setup.working_set)?;
-    let mut found = Found {
-        lines: Vec::new(),
-        steps: products::step_table(),
-        sums: all_reduce::table(),
-    };
-    for shape in &shapes {
-        for &weights in &args.weights {
-            found.weights(args, &setup, shape, weights)?;
-        }
-        found.activations(args, &setup, shape)?;
-    }
+    let before = roofline::measure(threads, args.isa, setup.working_set)?;
+    let found = Registry::empty().run(Kernels {
+        args,
+        setup: &setup,
+        shapes: &shapes,
+    })?;
     progress("measuring the limits again");
-    let after = Limits::measure(threads, args.isa, setup.working_set)?;
+    let after = roofline::measure(threads, args.isa, setup.working_set)?;
     let limits = Drift::new(before, after);
     let mut report = line::report(&found.lines, &limits);
     report.note("threads", threads as u64);
-    report.note("kernels", setup.isa_name());
+    report.note("kernels", found.kernels);
     report.note("time of one thread's kernels", setup.clock.name());
     report.note("memory gone through MiB", (setup.working_set >> 20) as u64);
     report.add(found.steps);
@@ -129,8 +136,42 @@ fn measure(args: &Args, working_set: usize) -> anyhow::Result<Report> {
     Ok(report)
 }
 
+/// All kernels that are asked for, on one device.
+struct Kernels<'a> {
+    args: &'a Args,
+    setup: &'a Setup,
+    shapes: &'a [Shape],
+}
+
+impl OnDevice for Kernels<'_> {
+    type Output = anyhow::Result<Found>;
+
+    fn run<B: Device>(self, _drafters: &DrafterRegistry<B>) -> Self::Output {
+        let Self {
+            args,
+            setup,
+            shapes,
+        } = self;
+        let mut found = Found {
+            kernels: B::kernels(setup.kernels)?,
+            lines: Vec::new(),
+            steps: products::step_table(),
+            sums: all_reduce::table(),
+        };
+        for shape in shapes {
+            for &weights in &args.weights {
+                found.weights::<B>(args, setup, shape, weights)?;
+            }
+            found.activations::<B>(args, setup, shape)?;
+        }
+        Ok(found)
+    }
+}
+
 /// What was measured.
 struct Found {
+    /// Which kernels ran.
+    kernels: &'static str,
     lines: Vec<Line>,
     steps: Table,
     sums: Table,
@@ -138,7 +179,7 @@ struct Found {
 
 impl Found {
     /// Kernels that read the weights of a layer.
-    fn weights(
+    fn weights<B: Device>(
         &mut self,
         args: &Args,
         setup: &Setup,
@@ -148,7 +189,7 @@ impl Found {
         let name = format!("{}, {} weights", shape.name, weights.name());
         if args.wants(Part::Matmul) || args.wants(Part::Steps) {
             progress(&format!("{name}: products"));
-            let mut products = products::Products::load(setup, shape, weights)?;
+            let mut products = products::Products::<B>::load(setup, shape, weights)?;
             if args.wants(Part::Matmul) {
                 products.measure(&args.tokens, &mut self.lines)?;
             }
@@ -158,13 +199,18 @@ impl Found {
         }
         if args.wants(Part::AllReduce) {
             progress(&format!("{name}: sums over ranks"));
-            all_reduce::measure(setup, shape, weights, &mut self.sums)?;
+            all_reduce::measure::<B>(setup, shape, weights, &mut self.sums)?;
         }
         Ok(())
     }
 
     /// Kernels that read activations and the cache.
-    fn activations(&mut self, args: &Args, setup: &Setup, shape: &Shape) -> anyhow::Result<()> {
+    fn activations<B: Device>(
+        &mut self,
+        args: &Args,
+        setup: &Setup,
+        shape: &Shape,
+    ) -> anyhow::Result<()> {
         if args.wants(Part::Attention) {
             for &format in &args.kv_cache_dtype {
                 progress(&format!(
@@ -172,12 +218,12 @@ impl Found {
                     shape.name,
                     format.name()
                 ));
-                attention::measure(setup, shape, format, &mut self.lines)?;
+                attention::measure::<B>(setup, shape, format, &mut self.lines)?;
             }
         }
         if args.wants(Part::Rows) {
             progress(&format!("{}: kernels over rows", shape.name));
-            rows::measure(setup, shape, &mut self.lines)?;
+            rows::measure::<B>(setup, shape, &mut self.lines)?;
         }
         if args.wants(Part::Sampling) {
             progress(&format!("{}: sampling", shape.name));

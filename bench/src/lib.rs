@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 
 mod kernels;
-mod limits;
 mod machine;
 mod offline;
 mod planner;

@@ -2,6 +2,10 @@
 //! and at least as long as its operations take to do (Williams, Waterman &
 //! Patterson, CACM 52(4), 2009).
 
+mod measured;
+
+pub use measured::{Drift, Traffic, measure, working_set};
+
 use serde_json::{Value, json};
 
 /// What some work amounts to.

@@ -19,8 +19,8 @@ use lockstep_config::args::{MemoryArgs, ModelArgs, ParallelArgs, ScheduleArgs, S
 use lockstep_devices::Registry;
 
 use crate::DemoModel;
-use crate::limits::{Drift, Limits, working_set};
 use crate::report::Report;
+use crate::roofline::{self, Drift, working_set};
 use drafting::Drafting;
 use engines::Engines;
 use prompts::Prompts;
@@ -106,13 +106,13 @@ fn report(
     let prompts = Prompts::load(&args, &model)?;
     let plain = engines::plain(&args, &prompts)?;
     let threads = plain.parallel.tp_size * plain.parallel.threads_per_rank;
-    let before = Limits::measure(threads, None, bytes)?;
+    let before = roofline::measure(threads, None, bytes)?;
     let mut engines = Engines::start(&args, &plain, &drafting, &prompts, registry)?;
     let mut tally = Tally::default();
     race::all(&args, &prompts, &mut engines, &mut tally)?;
     let about = engines.about(&plain);
     drop(engines);
-    let limits = Drift::new(before, Limits::measure(threads, None, bytes)?);
+    let limits = Drift::new(before, roofline::measure(threads, None, bytes)?);
 
     let mut report = tables::report(&tally);
     let name = |path: PathBuf| path.display().to_string();

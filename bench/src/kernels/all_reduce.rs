@@ -4,13 +4,12 @@
 use std::thread;
 
 use anyhow::Context as _;
-use lockstep_backend::{Axis, Backend, Linear, MatrixRole, RmsNorm, RowParallel};
-use lockstep_backend_cpu::roofline::Clock;
-use lockstep_backend_cpu::{CpuBackend, CpuMatrix, CpuVector};
+use lockstep_backend::{Axis, Linear, MatrixRole, RmsNorm, RowParallel};
 use lockstep_collective::{Options, SharedMemory, local_group_with};
+use lockstep_devices::{Clock, Device};
 use serde_json::json;
 
-use super::setup::{Setup, Times, Weights, fill, load};
+use super::setup::{Setup, Times, Weights, filled, load};
 use super::shape::{Matrix, Shape};
 use crate::report::Table;
 
@@ -30,7 +29,7 @@ struct Measured {
 }
 
 /// Fills the table for the two sums of a layer.
-pub fn measure(
+pub fn measure<B: Device>(
     setup: &Setup,
     shape: &Shape,
     weights: Weights,
@@ -46,7 +45,7 @@ pub fn measure(
             cols: whole.cols / RANKS,
             ..whole
         };
-        let all = both_ranks(setup, weights, shard)?;
+        let all = both_ranks::<B>(setup, weights, shard)?;
         for (tokens, measured) in TOKENS.into_iter().zip(all) {
             let Measured {
                 product,
@@ -90,7 +89,11 @@ pub fn table() -> Table {
 }
 
 /// Rank 0's times for each number of tokens.
-fn both_ranks(setup: &Setup, weights: Weights, shard: Matrix) -> anyhow::Result<Vec<Measured>> {
+fn both_ranks<B: Device>(
+    setup: &Setup,
+    weights: Weights,
+    shard: Matrix,
+) -> anyhow::Result<Vec<Measured>> {
     let threads = (setup.threads / RANKS).max(1);
     let options = Options {
         // Room for the longest step, as workers have.
@@ -99,7 +102,7 @@ fn both_ranks(setup: &Setup, weights: Weights, shard: Matrix) -> anyhow::Result<
         ..Options::default()
     };
     let members = local_group_with(RANKS, &options);
-    let run = |member: SharedMemory| rank(setup, weights, shard, threads, member);
+    let run = |member: SharedMemory| rank::<B>(setup, weights, shard, threads, member);
     let ranks: Vec<_> = thread::scope(|scope| {
         let spawned: Vec<_> = members
             .into_iter()
@@ -118,15 +121,15 @@ fn both_ranks(setup: &Setup, weights: Weights, shard: Matrix) -> anyhow::Result<
     first.context("there is no rank")
 }
 
-fn rank(
+fn rank<B: Device>(
     setup: &Setup,
     weights: Weights,
     shard: Matrix,
     threads: usize,
     member: SharedMemory,
 ) -> anyhow::Result<Vec<Measured>> {
-    let mut backend = setup.rank(weights, threads, Box::new(member))?;
-    let mut matrices: Vec<CpuMatrix> = Vec::new();
+    let mut backend: B = setup.rank(weights, threads, Box::new(member))?;
+    let mut matrices: Vec<B::Matrix> = Vec::new();
     let mut bytes = 0;
     while bytes < setup.working_set / RANKS {
         let matrix = load(&mut backend, shard, MatrixRole::Projection)?;
@@ -147,15 +150,15 @@ fn rank(
         .collect()
 }
 
-struct Rank {
+struct Rank<B: Device> {
     clock: Clock,
-    backend: CpuBackend,
-    matrices: Vec<CpuMatrix>,
-    norm: CpuVector,
+    backend: B,
+    matrices: Vec<B::Matrix>,
+    norm: B::Vector,
     shard: Matrix,
 }
 
-impl Rank {
+impl<B: Device> Rank<B> {
     fn measure(&mut self, repeat: usize, tokens: usize) -> anyhow::Result<Measured> {
         let Self {
             clock,
@@ -164,8 +167,7 @@ impl Rank {
             norm,
             shard,
         } = self;
-        let mut x = backend.tensor(tokens, shard.cols)?;
-        fill(x.values_mut());
+        let x = filled(backend, tokens, shard.cols)?;
         let mut delta = backend.tensor(tokens, shard.rows)?;
         let mut residual = backend.tensor(tokens, shard.rows)?;
         let mut out = backend.tensor(tokens, shard.rows)?;

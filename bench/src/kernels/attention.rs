@@ -1,13 +1,12 @@
 //! Attention over a paged cache that is several times the last-level cache.
 
-use lockstep_backend::{AttentionShape, Backend, Batch, KvShape, Row};
-use lockstep_backend_cpu::{CpuBackend, CpuKvCache};
+use lockstep_backend::{AttentionShape, Batch, KvShape, Row};
+use lockstep_devices::Device;
 
 use super::line::Line;
-use super::setup::{KvFormat, Setup, fill};
+use super::setup::{KvFormat, Setup, filled};
 use super::shape::Shape;
-use crate::limits::Traffic;
-use crate::roofline::Work;
+use crate::roofline::{Traffic, Work};
 
 const PAGE_SIZES: [usize; 3] = [1, 16, 64];
 /// Tokens that each layer's cache holds.
@@ -27,13 +26,13 @@ const CASES: [(usize, usize, usize); 7] = [
 ];
 
 /// Lines for all page sizes.
-pub fn measure(
+pub fn measure<B: Device>(
     setup: &Setup,
     shape: &Shape,
     format: KvFormat,
     lines: &mut Vec<Line>,
 ) -> anyhow::Result<()> {
-    let mut backend = setup.backend(format.weights())?;
+    let mut backend: B = setup.backend(format.weights())?;
     let attention = shape.attention();
     for page_size in PAGE_SIZES {
         let mut kv = KvShape {
@@ -50,8 +49,7 @@ pub fn measure(
         write_all(&mut backend, &mut cache, &kv, &attention)?;
         for (requests, q_len, kv_len) in CASES {
             let call = Call::new(requests, q_len, kv_len, page_size);
-            let mut qkv = backend.tensor(requests * q_len, attention.qkv_width())?;
-            fill(qkv.values_mut());
+            let qkv = filled(&mut backend, requests * q_len, attention.qkv_width())?;
             let mut out = backend.tensor(requests * q_len, attention.out_width())?;
             let mut layer = 0;
             // Few tokens a request are bound by memory: measure over all
@@ -88,14 +86,13 @@ pub fn measure(
 
 /// Writes every cell: memory that nobody wrote is one page of zeros. Each page
 /// is a request of its own here, so that next to nothing is attended to.
-fn write_all(
-    backend: &mut CpuBackend,
-    cache: &mut CpuKvCache,
+fn write_all<B: Device>(
+    backend: &mut B,
+    cache: &mut B::KvCache,
     kv: &KvShape,
     shape: &AttentionShape,
 ) -> anyhow::Result<()> {
-    let mut qkv = backend.tensor(WRITTEN, shape.qkv_width())?;
-    fill(qkv.values_mut());
+    let qkv = filled(backend, WRITTEN, shape.qkv_width())?;
     let mut out = backend.tensor(WRITTEN, shape.out_width())?;
     let mut call = Call::new(WRITTEN / kv.page_size, kv.page_size, 0, kv.page_size);
     for layer in 0..kv.layers {

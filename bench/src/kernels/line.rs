@@ -1,12 +1,11 @@
 //! One measured kernel, and the table of all.
 
-use lockstep_backend_cpu::roofline::Arithmetic;
+use lockstep_devices::Arithmetic;
 use serde_json::{Value, json};
 
 use super::setup::Times;
-use crate::limits::{Drift, Traffic};
 use crate::report::Report;
-use crate::roofline::{Reached, Work};
+use crate::roofline::{Drift, Reached, Traffic, Work};
 
 /// A kernel's time for some work.
 pub struct Line {

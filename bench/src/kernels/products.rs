@@ -4,15 +4,14 @@
 //! cache, and they are gone through in turn, as a model does.
 
 use lockstep_backend::{Backend, MatrixRole};
-use lockstep_backend_cpu::{CpuBackend, CpuMatrix, CpuTensor};
+use lockstep_devices::Device;
 use serde_json::json;
 
 use super::line::Line;
-use super::setup::{Setup, Times, Weights, fill, load};
+use super::setup::{Setup, Times, Weights, filled, load};
 use super::shape::{Matrix, Shape};
-use crate::limits::Traffic;
 use crate::report::Table;
-use crate::roofline::Work;
+use crate::roofline::{Traffic, Work};
 
 /// The most tokens a step of the table of steps has.
 const STEP_TOKENS: usize = 16;
@@ -23,25 +22,25 @@ const HEAD_TOKENS: usize = 64;
 const PATIENCE: f64 = 0.25;
 
 /// The weights of some layers and of the output head.
-pub struct Products<'a> {
+pub struct Products<'a, B: Backend> {
     setup: &'a Setup,
     shape: &'a Shape,
     weights: Weights,
-    backend: CpuBackend,
+    backend: B,
     kinds: [Matrix; 4],
-    layers: Vec<[CpuMatrix; 4]>,
-    head: CpuMatrix,
+    layers: Vec<[B::Matrix; 4]>,
+    head: B::Matrix,
     /// The layer to use next.
     next: usize,
 }
 
 /// Inputs and outputs of each matrix of a layer, then of the output head.
-type Activations = Vec<(CpuTensor, CpuTensor)>;
+type Activations<B> = Vec<(<B as Backend>::Tensor, <B as Backend>::Tensor)>;
 
-impl<'a> Products<'a> {
+impl<'a, B: Device> Products<'a, B> {
     /// Packs the weights.
     pub fn load(setup: &'a Setup, shape: &'a Shape, weights: Weights) -> anyhow::Result<Self> {
-        let mut backend = setup.backend(weights)?;
+        let mut backend: B = setup.backend(weights)?;
         let kinds = shape.layer();
         let mut layers = Vec::new();
         let mut bytes = 0;
@@ -50,7 +49,7 @@ impl<'a> Products<'a> {
             for kind in kinds {
                 layer.push(load(&mut backend, kind, MatrixRole::Projection)?);
             }
-            let Ok(layer) = <[CpuMatrix; 4]>::try_from(layer) else {
+            let Ok(layer) = <[B::Matrix; 4]>::try_from(layer) else {
                 anyhow::bail!("a layer has four matrices");
             };
             bytes += layer
@@ -104,7 +103,7 @@ impl<'a> Products<'a> {
             .collect::<anyhow::Result<Vec<_>>>()?;
         let (layers, repeat) = (self.layers.len(), self.setup.repeat);
         let mut round = || -> Vec<f64> {
-            let step = |step: &mut Activations| self.sweep(layers, step).iter().sum();
+            let step = |step: &mut Activations<B>| self.sweep(layers, step).iter().sum();
             activations.iter_mut().map(step).collect()
         };
         round();
@@ -145,13 +144,12 @@ impl<'a> Products<'a> {
         }
     }
 
-    fn activations(&mut self, tokens: usize, with_head: bool) -> anyhow::Result<Activations> {
+    fn activations(&mut self, tokens: usize, with_head: bool) -> anyhow::Result<Activations<B>> {
         let mut kinds = self.kinds.to_vec();
         kinds.extend(with_head.then(|| self.shape.head()));
         let mut activations = Vec::with_capacity(kinds.len());
         for kind in kinds {
-            let mut x = self.backend.tensor(tokens, kind.cols)?;
-            fill(x.values_mut());
+            let x = filled(&mut self.backend, tokens, kind.cols)?;
             activations.push((x, self.backend.tensor(tokens, kind.rows)?));
         }
         Ok(activations)
@@ -159,7 +157,7 @@ impl<'a> Products<'a> {
 
     /// Seconds of each product, on average over the next `count` layers; the
     /// output head follows, as in a model, where it has activations.
-    fn sweep(&mut self, count: usize, activations: &mut Activations) -> Vec<f64> {
+    fn sweep(&mut self, count: usize, activations: &mut Activations<B>) -> Vec<f64> {
         let clock = self.setup.clock;
         let mut seconds = vec![0.0; activations.len()];
         for _ in 0..count {

@@ -4,14 +4,13 @@
 //! Measured twice: with few tokens, whose rows lie in a cache as they do in a
 //! model's step, and with so many that they stream from memory.
 
-use lockstep_backend::{Backend, MatrixRole, RopeTable};
-use lockstep_backend_cpu::{CpuBackend, CpuTensor};
+use lockstep_backend::{MatrixRole, RopeTable};
+use lockstep_devices::Device;
 
 use super::line::Line;
-use super::setup::{Setup, Times, Weights, fill, load};
+use super::setup::{Setup, Times, Weights, filled, load};
 use super::shape::Shape;
-use crate::limits::Traffic;
-use crate::roofline::Work;
+use crate::roofline::{Traffic, Work};
 
 /// Tokens of a step.
 const STEPS: [usize; 2] = [1, 32];
@@ -21,8 +20,12 @@ const CALLS: usize = 256;
 const POSITIONS: usize = 2_048;
 
 /// Lines for all kernels.
-pub fn measure(setup: &Setup, shape: &Shape, lines: &mut Vec<Line>) -> anyhow::Result<()> {
-    let mut rows = Rows {
+pub fn measure<B: Device>(
+    setup: &Setup,
+    shape: &Shape,
+    lines: &mut Vec<Line>,
+) -> anyhow::Result<()> {
+    let mut rows = Rows::<B> {
         backend: setup.backend(Weights::Bf16)?,
         setup,
         shape,
@@ -39,14 +42,14 @@ pub fn measure(setup: &Setup, shape: &Shape, lines: &mut Vec<Line>) -> anyhow::R
 }
 
 /// `tokens` is `None` for as many as stream from memory.
-struct Rows<'a> {
-    backend: CpuBackend,
+struct Rows<'a, B> {
+    backend: B,
     setup: &'a Setup,
     shape: &'a Shape,
     lines: &'a mut Vec<Line>,
 }
 
-impl Rows<'_> {
+impl<B: Device> Rows<'_, B> {
     fn norm(&mut self, tokens: Option<usize>) -> anyhow::Result<()> {
         let width = self.shape.hidden;
         let rows = self.rows(tokens, 2 * width);
@@ -127,10 +130,8 @@ impl Rows<'_> {
         tokens.unwrap_or_else(|| self.setup.working_set.div_ceil(4 * values))
     }
 
-    fn filled(&mut self, rows: usize, width: usize) -> anyhow::Result<CpuTensor> {
-        let mut tensor = self.backend.tensor(rows, width)?;
-        fill(tensor.values_mut());
-        Ok(tensor)
+    fn filled(&mut self, rows: usize, width: usize) -> anyhow::Result<B::Tensor> {
+        Ok(filled(&mut self.backend, rows, width)?)
     }
 
     /// A line for a kernel that reads and writes `values` f32 of each row.

@@ -1,14 +1,13 @@
 //! From a row of logits to a token, on one thread as rank 0 does it.
 
-use lockstep_backend_cpu::roofline::Clock;
+use lockstep_devices::Clock;
 use lockstep_sampling::{Request, Sampler, TokenHistory};
 use lockstep_types::sampling::SamplingParams;
 
 use super::line::Line;
 use super::setup::{Setup, fill};
 use super::shape::Shape;
-use crate::limits::Traffic;
-use crate::roofline::Work;
+use crate::roofline::{Traffic, Work};
 
 /// Calls timed together.
 const CALLS: usize = 64;

@@ -1,10 +1,9 @@
 //! What all measurements share: threads, clock, repetitions, formats.
 
 use clap::ValueEnum;
-use lockstep_backend::{Backend, BackendError, CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
-use lockstep_backend_cpu::roofline::{Arithmetic, Clock};
-use lockstep_backend_cpu::{CpuBackend, CpuError, CpuMatrix, CpuOptions, Isa};
+use lockstep_backend::{BackendError, CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
 use lockstep_collective::{Collective, Single};
+use lockstep_devices::{Arithmetic, Clock, Device, DeviceError, DeviceOptions};
 use lockstep_types::{Dtype, KvCacheDtype, Quantization};
 
 use super::shape::Matrix;
@@ -56,7 +55,7 @@ impl Weights {
         }
     }
 
-    fn options(self) -> (Dtype, Quantization) {
+    fn format(self) -> (Dtype, Quantization) {
         match self {
             Self::Bf16 => (Dtype::Bfloat16, Quantization::None),
             Self::F32 => (Dtype::Float32, Quantization::None),
@@ -95,7 +94,8 @@ impl KvFormat {
 /// How everything is measured.
 pub struct Setup {
     pub threads: usize,
-    pub isa: Option<Isa>,
+    /// Name of the kernels, where they are not the fastest.
+    pub kernels: Option<&'static str>,
     pub clock: Clock,
     pub repeat: usize,
     /// Bytes that data used in turn add up to.
@@ -124,42 +124,42 @@ impl Times {
 
 impl Setup {
     /// Measurements on `threads` threads.
-    pub fn new(threads: usize, isa: Option<Isa>, repeat: usize, working_set: usize) -> Self {
+    pub fn new(
+        threads: usize,
+        kernels: Option<&'static str>,
+        repeat: usize,
+        working_set: usize,
+    ) -> Self {
         Self {
             threads,
-            isa,
+            kernels,
             clock: Clock::for_threads(threads),
             repeat,
             working_set,
         }
     }
 
-    /// Which kernels run.
-    pub fn isa_name(&self) -> &'static str {
-        self.isa.unwrap_or_else(Isa::detect).name()
-    }
-
     /// A rank of its own on all threads.
-    pub fn backend(&self, weights: Weights) -> Result<CpuBackend, CpuError> {
+    pub fn backend<B: Device>(&self, weights: Weights) -> Result<B, DeviceError> {
         self.rank(weights, self.threads, Box::new(Single::new()))
     }
 
     /// A rank of a group.
-    pub fn rank(
+    pub fn rank<B: Device>(
         &self,
         weights: Weights,
         threads: usize,
         collective: Box<dyn Collective>,
-    ) -> Result<CpuBackend, CpuError> {
-        let (dtype, quantization) = weights.options();
-        let options = CpuOptions {
+    ) -> Result<B, DeviceError> {
+        let (dtype, quantization) = weights.format();
+        let options = DeviceOptions {
             threads,
             dtype,
             quantization,
-            pin: None,
-            isa: self.isa,
+            cores: None,
+            kernels: self.kernels,
         };
-        CpuBackend::new(options, collective)
+        B::open(&options, collective)
     }
 
     /// The times of repeated runs of `calls` calls each, per call, after one
@@ -177,11 +177,11 @@ impl Setup {
 
 /// Packs a matrix of small numbers. Rows overlap in memory, so that making
 /// them costs next to nothing.
-pub fn load(
-    backend: &mut CpuBackend,
+pub fn load<B: Device>(
+    backend: &mut B,
     matrix: Matrix,
     role: MatrixRole,
-) -> Result<CpuMatrix, BackendError> {
+) -> Result<B::Matrix, BackendError> {
     /// Bytes from one row to the next.
     const STRIDE: usize = 64;
     let len = (matrix.rows - 1) * STRIDE + 2 * matrix.cols;
@@ -206,7 +206,18 @@ pub fn load(
     backend.load_matrix(&host, role)
 }
 
-/// Fills activations with numbers around zero.
+/// Activations `[rows, width]` with numbers around zero.
+pub fn filled<B: Device>(
+    backend: &mut B,
+    rows: usize,
+    width: usize,
+) -> Result<B::Tensor, BackendError> {
+    let mut tensor = backend.tensor(rows, width)?;
+    backend.write(&mut tensor, fill);
+    Ok(tensor)
+}
+
+/// Fills a row of values with numbers around zero.
 pub fn fill(values: &mut [f32]) {
     let mut state = 1u32;
     for value in values {

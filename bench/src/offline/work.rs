@@ -1,6 +1,6 @@
 //! What a model's steps amount to: bytes to read and operations to do.
 
-use lockstep_backend_cpu::roofline::Arithmetic;
+use lockstep_devices::Arithmetic;
 use lockstep_types::{Dtype, EngineConfig, ModelConfig, Quantization};
 
 use crate::roofline::Work;

@@ -1,16 +1,17 @@
 //! The cores of the host.
 
-use lockstep_backend_cpu::{CpuBackend, CpuOptions, Isa};
+use lockstep_backend_cpu::roofline::{Arithmetic, Meter};
+use lockstep_backend_cpu::{CpuBackend, CpuOptions, CpuTensor, Isa};
 use lockstep_collective::Collective;
 
-use crate::{Device, DeviceError, DeviceOptions, Finding};
+use crate::{Device, DeviceError, DeviceOptions, Finding, Roofline};
 
 impl Device for CpuBackend {
     fn open(
         options: &DeviceOptions<'_>,
         collective: Box<dyn Collective>,
     ) -> Result<Self, DeviceError> {
-        let isa = options.kernels.map(str::parse::<Isa>).transpose();
+        let isa = isa(options.kernels)?;
         let options = CpuOptions {
             threads: options.threads,
             dtype: options.dtype,
@@ -19,7 +20,7 @@ impl Device for CpuBackend {
                 .cores
                 .filter(|cores| !cores.is_empty())
                 .map(<[usize]>::to_vec),
-            isa: isa.map_err(DeviceError::new)?,
+            isa,
         };
         Self::new(options, collective).map_err(DeviceError::new)
     }
@@ -35,6 +36,33 @@ impl Device for CpuBackend {
         );
         vec![instructions]
     }
+
+    fn kernels(name: Option<&str>) -> Result<&'static str, DeviceError> {
+        Ok(isa(name)?.unwrap_or_else(Isa::detect).name())
+    }
+
+    fn roofline(options: &DeviceOptions<'_>, bytes: usize) -> Result<Roofline, DeviceError> {
+        let isa = isa(options.kernels)?
+            .or_else(|| Isa::available().next_back())
+            .unwrap_or(Isa::Scalar);
+        let mut meter = Meter::new(options.threads, None).map_err(DeviceError::new)?;
+        let peak = |arithmetic| Some((arithmetic, meter.compute_peak(arithmetic, isa)?));
+        Ok(Roofline {
+            peaks: Arithmetic::ALL.into_iter().filter_map(peak).collect(),
+            barrier: meter.barrier(),
+            read: meter.read_bandwidth(bytes).map_err(DeviceError::new)?,
+            update: meter.update_bandwidth(bytes).map_err(DeviceError::new)?,
+        })
+    }
+
+    fn write(&mut self, tensor: &mut CpuTensor, values: impl FnOnce(&mut [f32])) {
+        values(tensor.values_mut());
+    }
+}
+
+/// The instruction set of that name.
+fn isa(name: Option<&str>) -> Result<Option<Isa>, DeviceError> {
+    name.map(str::parse).transpose().map_err(DeviceError::new)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use lockstep_backend::Backend;
 use lockstep_collective::Collective;
 use lockstep_types::{Dtype, EngineConfig, Quantization};
 
-use crate::Finding;
+use crate::{Finding, Roofline};
 
 /// A kind of device, known by its backend.
 pub trait Device: Backend + 'static {
@@ -24,6 +24,24 @@ pub trait Device: Backend + 'static {
 
     /// What `lockstep doctor` says of such devices on this machine.
     fn findings() -> Vec<Finding>;
+
+    /// The name of the kernels that run when those called `name` are asked for,
+    /// or nothing is.
+    ///
+    /// # Errors
+    /// [`DeviceError`] where there are none of that name.
+    fn kernels(name: Option<&str>) -> Result<&'static str, DeviceError>;
+
+    /// Measures what such a device can do at most, with `options.threads` and
+    /// `options.kernels` alone, going through `bytes` of memory, which have to
+    /// be several times the last-level cache.
+    ///
+    /// # Errors
+    /// [`DeviceError`]: threads, kernels or memory that can't be had.
+    fn roofline(options: &DeviceOptions<'_>, bytes: usize) -> Result<Roofline, DeviceError>;
+
+    /// Has `values` write activations, `[rows, width]` of the current rows.
+    fn write(&mut self, tensor: &mut Self::Tensor, values: impl FnOnce(&mut [f32]));
 }
 
 /// How a rank's device is opened.

@@ -11,10 +11,12 @@ mod cpu;
 mod device;
 mod finding;
 mod registry;
+mod roofline;
 
 pub use device::{Device, DeviceError, DeviceOptions};
 pub use finding::Finding;
 pub use registry::OnDevice;
+pub use roofline::{Arithmetic, Clock, Measured, Roofline};
 
 use lockstep_backend_cpu::CpuBackend;
 

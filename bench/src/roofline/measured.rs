@@ -1,49 +1,53 @@
-//! The machine's limits, measured before and after what is held against them.
+//! The device's limits, measured before and after what is held against them.
 
-use anyhow::{Context as _, ensure};
-use lockstep_backend_cpu::Isa;
-use lockstep_backend_cpu::roofline::{Arithmetic, Measured, Meter};
+use anyhow::ensure;
+use lockstep_devices::{
+    Arithmetic, Device, DeviceError, DeviceOptions, Measured, OnDevice, Registry, Roofline,
+};
+use lockstep_speculation::DrafterRegistry;
+use lockstep_types::{Dtype, Quantization};
 use serde_json::{Value, json};
 
+use super::Ceiling;
 use crate::machine;
 use crate::report::Table;
-use crate::roofline::Ceiling;
 
 /// Memory that is read at least, so that no cache holds much of it.
 const MIN_MEMORY: usize = 1 << 30;
 /// How many times the last-level cache that memory is.
 const CACHES: usize = 4;
 
-/// One measurement of everything.
-pub struct Limits {
-    read: Measured,
-    update: Measured,
-    peaks: Vec<(Arithmetic, Measured)>,
-    barrier: Measured,
+/// Measures this machine's device on `threads` threads, with the kernels of that
+/// name (the best it has, if not given), going through `bytes` of memory.
+///
+/// # Errors
+/// When threads, kernels or memory can't be had.
+pub fn measure(
+    threads: usize,
+    kernels: Option<&str>,
+    bytes: usize,
+) -> Result<Roofline, DeviceError> {
+    let options = DeviceOptions {
+        threads,
+        // Every arithmetic is measured, whatever weights are kept in.
+        dtype: Dtype::Float32,
+        quantization: Quantization::None,
+        cores: None,
+        kernels,
+    };
+    Registry::empty().run(Measurement { options, bytes })
 }
 
-impl Limits {
-    /// Measures on `threads` threads, with the instructions of `isa` (the best
-    /// this machine has, if not given), reading `bytes` of memory.
-    ///
-    /// # Errors
-    /// When threads or memory can't be had.
-    pub fn measure(threads: usize, isa: Option<Isa>, bytes: usize) -> anyhow::Result<Self> {
-        let isa = isa
-            .or_else(|| Isa::available().next_back())
-            .unwrap_or(Isa::Scalar);
-        let mut meter = Meter::new(threads, None)?;
-        let peak = |arithmetic| Some((arithmetic, meter.compute_peak(arithmetic, isa)?));
-        Ok(Self {
-            peaks: Arithmetic::ALL.into_iter().filter_map(peak).collect(),
-            barrier: meter.barrier(),
-            read: meter
-                .read_bandwidth(bytes)
-                .context("measuring how fast memory is read")?,
-            update: meter
-                .update_bandwidth(bytes)
-                .context("measuring how fast memory is written")?,
-        })
+struct Measurement<'a> {
+    options: DeviceOptions<'a>,
+    bytes: usize,
+}
+
+impl OnDevice for Measurement<'_> {
+    type Output = Result<Roofline, DeviceError>;
+
+    fn run<B: Device>(self, _drafters: &DrafterRegistry<B>) -> Self::Output {
+        B::roofline(&self.options, self.bytes)
     }
 }
 
@@ -82,13 +86,13 @@ fn beyond_caches(cache: usize, free: u64) -> anyhow::Result<usize> {
 /// Limits before and after a run. Shared machines drift, and a kernel is held
 /// against the higher figure.
 pub struct Drift {
-    before: Limits,
-    after: Limits,
+    before: Roofline,
+    after: Roofline,
 }
 
 impl Drift {
     /// Joins two measurements of the same threads and instructions.
-    pub fn new(before: Limits, after: Limits) -> Self {
+    pub fn new(before: Roofline, after: Roofline) -> Self {
         Self { before, after }
     }
 
@@ -96,7 +100,7 @@ impl Drift {
     /// the best of `arithmetics`.
     pub fn ceiling(&self, traffic: Traffic, arithmetics: &[Arithmetic]) -> Ceiling {
         let both = [&self.before, &self.after];
-        let higher = |of: fn(&Limits) -> f64| both.map(of).into_iter().reduce(f64::max);
+        let higher = |of: fn(&Roofline) -> f64| both.map(of).into_iter().reduce(f64::max);
         let peaks = both.into_iter().flat_map(|limits| &limits.peaks);
         let peak = peaks
             .filter(|(arithmetic, _)| arithmetics.contains(arithmetic))
@@ -163,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_kernel_is_held_against_the_higher_figure() -> anyhow::Result<()> {
-        let limits = || Limits::measure(1, Some(Isa::Scalar), 1 << 20);
+        let limits = || measure(1, Some("scalar"), 1 << 20);
         let drift = Drift::new(limits()?, limits()?);
         let ceiling = drift.ceiling(Traffic::Read, &[Arithmetic::F32Fma, Arithmetic::Int8Dot]);
         let update = drift.ceiling(Traffic::Update, &[Arithmetic::Int8Dot]);
