@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod documents;
+mod floors;
 mod promises;
 mod rust;
 mod text;
@@ -22,6 +23,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         text::check,
         rust::check,
         workspace::check,
+        floors::check,
         promises::check,
         documents::check,
     ];
