@@ -1,6 +1,6 @@
 //! Steps on the wire.
 
-use lockstep_types::step::{SlotExtend, SlotOpen, SlotOutput, StepPlan, StepResult};
+use lockstep_types::step::{SlotExtend, SlotOpen, SlotOutput, StepDigests, StepPlan, StepResult};
 
 use crate::{WireError, mirror::mirror, pb::lockstep as pb};
 
@@ -16,10 +16,11 @@ mirror!(SlotExtend {
 });
 mirror!(StepResult {
     step,
-    digest,
+    digests: filled,
     outputs: each,
     forward_us
 });
+mirror!(StepDigests { tensor, world });
 mirror!(SlotOutput {
     slot,
     token_ids,

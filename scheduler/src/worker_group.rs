@@ -6,7 +6,7 @@ use std::{collections::VecDeque, time::Instant};
 use lockstep_proto::pb::lockstep::{
     CorporaEdit, GroupStart, ReloadWeights, WorkerHello, WorkerReady,
 };
-use lockstep_types::step::{StepPlan, StepResult};
+use lockstep_types::step::{StepDigests, StepPlan, StepResult};
 
 use crate::worker_link::WorkerLink;
 
@@ -28,8 +28,8 @@ struct Member {
 struct InFlight {
     step: u64,
     sent: Instant,
-    /// Digest of the rank that answered first.
-    digest: Option<(usize, u64)>,
+    /// Digests of the rank that answered first.
+    digests: Option<(usize, StepDigests)>,
     answered: usize,
 }
 
@@ -131,7 +131,7 @@ impl WorkerGroup {
         self.steps.push_back(InFlight {
             step,
             sent: Instant::now(),
-            digest: None,
+            digests: None,
             answered: 0,
         });
         let plan = lockstep_proto::pb::lockstep::StepPlan::from(plan);
@@ -160,7 +160,7 @@ impl WorkerGroup {
     /// Takes a rank's result; true once the step is done on every rank.
     ///
     /// # Errors
-    /// A result out of order, or a digest that differs from another rank's:
+    /// A result out of order, or digests that differ from another rank's:
     /// the ranks have diverged and nothing they compute can be trusted.
     pub fn result(&mut self, rank: usize, result: &StepResult) -> Result<bool, String> {
         let size = self.members.len();
@@ -178,15 +178,11 @@ impl WorkerGroup {
             .iter_mut()
             .find(|in_flight| in_flight.step == step)
             .ok_or_else(|| format!("rank {rank} answered step {step}, which was not sent"))?;
-        match in_flight.digest {
-            None => in_flight.digest = Some((rank, result.digest)),
-            Some((other, digest)) if digest != result.digest => {
-                return Err(format!(
-                    "ranks {other} and {rank} diverged in step {step}: digests {digest:016x} and {:016x}",
-                    result.digest
-                ));
-            }
-            Some(_) => {}
+        let (other, digests) = *in_flight.digests.get_or_insert((rank, result.digests));
+        if let Some(difference) = digests.difference(result.digests) {
+            return Err(format!(
+                "ranks {other} and {rank} diverged in step {step}: {difference}"
+            ));
         }
         in_flight.answered += 1;
         let everywhere = in_flight.answered == size;
@@ -266,10 +262,14 @@ mod tests {
         (group, streams)
     }
 
-    fn result(step: u64, digest: u64) -> StepResult {
+    fn result(step: u64, tensor: u64) -> StepResult {
+        with_digests(step, tensor, 0)
+    }
+
+    fn with_digests(step: u64, tensor: u64, world: u64) -> StepResult {
         StepResult {
             step,
-            digest,
+            digests: StepDigests { tensor, world },
             ..Default::default()
         }
     }
@@ -311,14 +311,18 @@ mod tests {
 
     #[test]
     fn different_digests_are_a_divergence_that_names_both_ranks() {
-        let (mut group, _streams) = group(2);
-        group.send(plan(1)).expect("sent");
-        group.result(1, &result(1, 5)).expect("fine");
-        let error = group.result(0, &result(1, 6)).expect_err("diverged");
-        assert!(
-            error.contains("ranks 1 and 0 diverged in step 1"),
-            "{error}"
-        );
+        for (other, which) in [
+            (with_digests(1, 6, 7), "what a tensor-parallel group shares"),
+            (with_digests(1, 5, 8), "what all ranks share"),
+        ] {
+            let (mut group, _streams) = group(2);
+            group.send(plan(1)).expect("sent");
+            group.result(1, &with_digests(1, 5, 7)).expect("fine");
+            let error = group.result(0, &other).expect_err("diverged");
+            for part in ["ranks 1 and 0 diverged in step 1", which] {
+                assert!(error.contains(part), "{error}");
+            }
+        }
     }
 
     #[test]

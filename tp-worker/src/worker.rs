@@ -24,7 +24,7 @@ use lockstep_types::EngineConfig;
 use lockstep_types::step::{SlotOutput, StepPlan, StepResult};
 
 use batch::{BatchBuffers, Drafted};
-use digest::Digest;
+use digest::Digests;
 use drafting::Drafting;
 use emit::Emitter;
 use outcome::Outcomes;
@@ -53,7 +53,7 @@ pub struct Worker<B: Backend> {
     sampler: Sampler,
     verifier: Verifier,
     outcomes: Outcomes,
-    digest: Digest,
+    digests: Digests,
     last_step: u64,
     broken: bool,
 }
@@ -128,7 +128,7 @@ impl<B: Backend + 'static> Worker<B> {
             outcomes: Outcomes::new(limits.requests, limits.max_commit),
             rows: Vec::with_capacity(limits.requests),
             drafting,
-            digest: Digest::new(),
+            digests: Digests::new(),
             last_step: 0,
             kv_bytes: shape.bytes_per_token() * config.kv.num_pages * config.kv.page_size,
             broken: false,
@@ -197,20 +197,20 @@ impl<B: Backend + 'static> Worker<B> {
             step: plan.step,
             reason,
         };
-        self.digest.plan(plan);
+        self.digests.plan(plan);
         self.take(plan).map_err(invalid)?;
         let (backend, target) = (&mut self.backend, &self.transformer);
         self.drafting
             .draft(backend, target, &self.slots, &self.rows, plan.draft_steps)?;
         self.lay_out().map_err(invalid)?;
         let prepared = self.plans.find(self.batch.geometry()).map_err(invalid)?;
-        self.digest.word(prepared.digest);
-        self.drafting.digest(&mut self.digest);
+        self.digests.world.word(prepared.digest);
+        self.drafting.digest(&mut self.digests.tensor);
         let outputs = self.forward()?;
         self.settle()?;
         Ok(StepResult {
             step: plan.step,
-            digest: self.digest.value(),
+            digests: self.digests.values(),
             outputs,
             forward_us: u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX),
         })
@@ -288,7 +288,7 @@ impl<B: Backend + 'static> Worker<B> {
     fn settle(&mut self) -> Result<(), WorkerError> {
         let (backend, batch) = (&mut self.backend, &self.batch);
         self.outcomes.broadcast(backend, batch)?;
-        self.outcomes.digest(&mut self.digest);
+        self.outcomes.digest(&mut self.digests.tensor);
         self.outcomes
             .commit(backend, &mut self.cache, batch, &mut self.slots);
         let (target, slots) = (&self.transformer, &self.slots);

@@ -4,6 +4,8 @@
 //! does not know yet how many tokens the previous step committed. The worker's
 //! slot knows, and the pages granted always cover what the step may write.
 
+use std::fmt;
+
 use crate::sampling::{LogprobParams, SamplingParams, TokenLogprob};
 
 /// One forward pass. Effects happen in field order: `closes`, `opens`, then
@@ -61,12 +63,61 @@ pub struct SlotExtend {
 pub struct StepResult {
     /// The plan's number.
     pub step: u64,
-    /// Rolling digest over plans and tokens; equal on all ranks.
-    pub digest: u64,
+    /// By which ranks are compared.
+    pub digests: StepDigests,
     /// One per sampled or scored row, in the plan's order; rank 0 only.
     pub outputs: Vec<SlotOutput>,
     /// Time from taking the plan up to knowing its tokens, microseconds.
     pub forward_us: u64,
+}
+
+/// Rolling digests over all steps so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StepDigests {
+    /// Of what one tensor-parallel group shares: plans, drafts and tokens.
+    pub tensor: u64,
+    /// Of what all ranks share, whatever their requests: the steps' numbers and
+    /// draft steps, the sizes of their passes and the collectives of those.
+    pub world: u64,
+}
+
+/// How the digests of two ranks differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Difference {
+    /// Which of the two digests: for people.
+    pub shared: &'static str,
+    /// Of the one rank.
+    pub ours: u64,
+    /// Of the other.
+    pub theirs: u64,
+}
+
+impl StepDigests {
+    /// How two ranks of one tensor-parallel group differ; what all ranks share
+    /// is looked at first.
+    pub fn difference(self, other: Self) -> Option<Difference> {
+        let pairs = [
+            ("what all ranks share", self.world, other.world),
+            ("what a tensor-parallel group shares", self.tensor, other.tensor),
+        ];
+        let differs = pairs.into_iter().find(|(_, ours, theirs)| ours != theirs);
+        differs.map(|(shared, ours, theirs)| Difference {
+            shared,
+            ours,
+            theirs,
+        })
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            shared,
+            ours,
+            theirs,
+        } = self;
+        write!(f, "the digests of {shared} are {ours:016x} and {theirs:016x}")
+    }
 }
 
 /// One row's outcome.
@@ -84,4 +135,27 @@ pub struct SlotOutput {
     pub draft_depth: u32,
     /// Drafted tokens that were verified, all branches together.
     pub draft_tokens: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn either_digest_tells_ranks_apart_and_is_named() {
+        let ours = StepDigests {
+            tensor: 5,
+            world: 7,
+        };
+        assert_eq!(ours.difference(ours), None);
+        let tensor = StepDigests { tensor: 6, ..ours };
+        let world = StepDigests { world: 8, ..ours };
+        for (other, text) in [
+            (tensor, "what a tensor-parallel group shares are 0000000000000005 and 0000000000000006"),
+            (world, "what all ranks share are 0000000000000007 and 0000000000000008"),
+        ] {
+            let difference = ours.difference(other).map(|d| d.to_string());
+            assert_eq!(difference, Some(format!("the digests of {text}")));
+        }
+    }
 }

@@ -18,7 +18,7 @@ use lockstep_types::{Algorithms, EngineConfig, NodeConfig};
 use lockstep_types::{
     request::{Output, Request},
     sampling::{LogprobParams, SamplingParams},
-    step::StepPlan,
+    step::{StepDigests, StepPlan},
 };
 use tokio::{sync::mpsc, task::JoinHandle as TokioHandle};
 use tokio_stream::wrappers::ReceiverStream;
@@ -100,12 +100,12 @@ impl Scheduler {
         (scheduler, frontend)
     }
 
-    /// Attaches a worker. `act` sees each plan and the digest about to be sent,
+    /// Attaches a worker. `act` sees each plan and the digests about to be sent,
     /// may change it, and ends the worker by returning false.
     pub async fn worker(
         &self,
         rank: usize,
-        act: impl FnMut(&StepPlan, &mut u64) -> bool + Send + 'static,
+        act: impl FnMut(&StepPlan, &mut StepDigests) -> bool + Send + 'static,
     ) -> TokioHandle<Result<(), Status>> {
         let channel = connect_unix(&self.node.workers_socket(), LIMIT)
             .await
@@ -153,7 +153,7 @@ async fn work(
     channel: Channel,
     hello: WorkerHello,
     mut worker: SimWorker,
-    mut act: impl FnMut(&StepPlan, &mut u64) -> bool,
+    mut act: impl FnMut(&StepPlan, &mut StepDigests) -> bool,
 ) -> Result<(), Status> {
     let (messages, outgoing) = mpsc::channel(8);
     let send = async |kind| {
@@ -180,9 +180,9 @@ async fn work(
                         return Ok(());
                     }
                 };
-                result.digest = plan.step;
+                result.digests.tensor = plan.step;
                 result.forward_us = FORWARD_US;
-                if !act(&plan, &mut result.digest) {
+                if !act(&plan, &mut result.digests) {
                     return Ok(());
                 }
                 send(worker_message::Kind::Result(result.into())).await;

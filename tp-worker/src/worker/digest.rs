@@ -1,9 +1,43 @@
-//! A rolling digest of everything that happened to a worker.
+//! Rolling digests of everything that happened to a worker.
 
 use lockstep_types::{
     sampling::{LogprobParams, SamplingParams},
-    step::{SlotExtend, SlotOpen, StepPlan},
+    step::{SlotExtend, SlotOpen, StepDigests, StepPlan},
 };
+
+/// What ranks are compared by after every step: see [`StepDigests`].
+#[derive(Debug)]
+pub struct Digests {
+    /// Takes in plans, drafts and tokens.
+    pub tensor: Digest,
+    /// Takes in what ranks with other requests do too.
+    pub world: Digest,
+}
+
+impl Digests {
+    /// Of nothing.
+    pub fn new() -> Self {
+        Self {
+            tensor: Digest::new(),
+            world: Digest::new(),
+        }
+    }
+
+    /// Takes in a plan.
+    pub fn plan(&mut self, plan: &StepPlan) {
+        self.tensor.plan(plan);
+        self.world.word(plan.step);
+        self.world.word(u64::from(plan.draft_steps));
+    }
+
+    /// The digests so far.
+    pub fn values(&self) -> StepDigests {
+        StepDigests {
+            tensor: self.tensor.value(),
+            world: self.world.value(),
+        }
+    }
+}
 
 /// 64-bit FNV-1a over words, with a final mix (Fowler, Noll & Vo; finalizer
 /// of MurmurHash3). Tells accidents apart, not attacks.

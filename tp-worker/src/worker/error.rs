@@ -4,6 +4,7 @@ use lockstep_backend::BackendError;
 use lockstep_devices::DeviceError;
 use lockstep_model::ModelError;
 use lockstep_speculation::DraftError;
+use lockstep_types::step::Difference;
 
 use super::Geometry;
 
@@ -72,18 +73,14 @@ pub enum WorkerError {
         theirs: u64,
     },
     /// Ranks took different steps.
-    #[error(
-        "ranks diverged at step {step}: rank 0 has digest {expected:016x}, rank {rank} has {found:016x}"
-    )]
+    #[error("ranks 0 and {rank} diverged in step {step}: {difference}")]
     Diverged {
         /// The step.
         step: u64,
         /// The rank that differs from rank 0.
         rank: usize,
-        /// Rank 0's digest.
-        expected: u64,
-        /// The rank's digest.
-        found: u64,
+        /// Rank 0's digest and that rank's.
+        difference: Difference,
     },
     /// An earlier step failed.
     #[error("the worker stopped at an earlier step; start the group again")]

@@ -200,25 +200,13 @@ impl LocalGroup {
         if let Some(error) = cause(failures) {
             return Err(error);
         }
-        let mut results = results.into_iter();
-        let first = results.next().ok_or(WorkerError::Ended { rank: 0 })?;
-        for (other, result) in results.enumerate() {
-            if result.digest != first.digest {
-                return Err(WorkerError::Diverged {
-                    step: first.step,
-                    rank: other + 1,
-                    expected: first.digest,
-                    found: result.digest,
-                });
-            }
-        }
-        Ok(first)
+        agreed(results)
     }
 
     /// [`Self::send`], then [`Self::recv`].
     ///
     /// # Errors
-    /// As theirs.
+    /// The [`WorkerError`] of a rank; [`WorkerError::Diverged`].
     pub fn step(&self, plan: StepPlan) -> Result<StepResult, WorkerError> {
         // A rank that is gone has left its reason among the results.
         let _ = self.send(plan);
@@ -238,6 +226,22 @@ impl Drop for LocalGroup {
             }
         }
     }
+}
+
+/// Rank 0's result, if it has the digests of all others.
+fn agreed(results: Vec<StepResult>) -> Result<StepResult, WorkerError> {
+    let mut results = results.into_iter();
+    let first = results.next().ok_or(WorkerError::Ended { rank: 0 })?;
+    for (rank, result) in (1..).zip(results) {
+        if let Some(difference) = first.digests.difference(result.digests) {
+            return Err(WorkerError::Diverged {
+                step: first.step,
+                rank,
+                difference,
+            });
+        }
+    }
+    Ok(first)
 }
 
 /// Waits until every rank has reported, or dropped its end in a panic.
@@ -340,6 +344,33 @@ impl Loading {
             let failed = result.is_err();
             if results.send(result).is_err() || failed {
                 return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_types::step::StepDigests;
+
+    use super::*;
+
+    #[test]
+    fn ranks_that_differ_in_either_digest_are_named() {
+        let result = |tensor, world| StepResult {
+            step: 3,
+            digests: StepDigests { tensor, world },
+            ..StepResult::default()
+        };
+        assert!(agreed(vec![result(1, 2), result(1, 2)]).is_ok());
+        for (other, which) in [
+            (result(4, 2), "a tensor-parallel group"),
+            (result(1, 4), "all ranks"),
+        ] {
+            let error = agreed(vec![result(1, 2), result(1, 2), other]).unwrap_err();
+            let text = error.to_string();
+            for part in ["ranks 0 and 2 diverged in step 3", which] {
+                assert!(text.contains(part), "{text}");
             }
         }
     }

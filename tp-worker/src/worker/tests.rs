@@ -1,3 +1,4 @@
+mod digests;
 mod failures;
 mod goldens;
 mod invalid;

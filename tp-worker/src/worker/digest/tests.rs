@@ -101,6 +101,23 @@ fn every_field_of_a_plan_changes_the_digest() {
     }
 }
 
+/// Ranks with other requests agree on the numbers of steps and draft steps.
+#[test]
+fn what_all_ranks_share_does_not_tell_requests_apart() {
+    let world = |change: fn(&mut StepPlan)| {
+        let mut plan = plan();
+        change(&mut plan);
+        let mut digests = Digests::new();
+        digests.plan(&plan);
+        digests.values().world
+    };
+    let own = world(|_| {});
+    assert_eq!(own, world(|plan| plan.opens[0].token_ids[0] = 9));
+    assert_eq!(own, world(|plan| plan.extends.clear()));
+    assert_ne!(own, world(|plan| plan.step = 8));
+    assert_ne!(own, world(|plan| plan.draft_steps = 1));
+}
+
 fn sampling(plan: &mut StepPlan) -> &mut SamplingParams {
     &mut plan.opens[0].sampling
 }

@@ -1,0 +1,42 @@
+//! What two ranks with other requests have in common.
+
+use lockstep_types::Dtype;
+use lockstep_types::step::{SlotExtend, StepDigests, StepPlan};
+
+use super::support::{Request, config, cpu, open};
+use crate::worker::Worker;
+
+/// The digests after prefilling `prompt` in one step.
+fn digests(prompt: &[u32], sample: bool) -> StepDigests {
+    let config = config(1, 16, Dtype::Float32);
+    let backend = cpu(&config, Box::new(lockstep_collective::Single::new()));
+    let mut worker = Worker::load(&config, 0, backend, &mut |_| {}).unwrap();
+    let plan = StepPlan {
+        step: 1,
+        opens: vec![open(0, &Request::greedy(prompt, 8))],
+        extends: vec![SlotExtend {
+            slot: 0,
+            prefill_len: prompt.len() as u32,
+            sample,
+            new_pages: vec![1],
+        }],
+        ..StepPlan::default()
+    };
+    worker.step(&plan).unwrap().digests
+}
+
+/// The group's digest tells plans and tokens apart, that of all ranks the
+/// sizes of passes.
+#[test]
+fn each_digest_takes_in_its_own() {
+    let base = digests(&[1, 2, 3], true);
+    assert_eq!(base, digests(&[1, 2, 3], true));
+    for (other, tensor, world) in [
+        (digests(&[1, 2, 4], true), true, false),
+        (digests(&[1, 2, 3], false), true, false),
+        (digests(&[1, 2, 3, 4, 5], true), true, true),
+    ] {
+        assert_eq!(base.tensor != other.tensor, tensor, "{base:?} {other:?}");
+        assert_eq!(base.world != other.world, world, "{base:?} {other:?}");
+    }
+}
