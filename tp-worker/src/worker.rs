@@ -3,14 +3,14 @@
 mod agree;
 mod batch;
 mod digest;
-mod drafting;
+mod draft_stage;
 mod emit;
 mod error;
 mod limits;
 pub mod local;
 mod outcome;
 mod pages;
-mod plans;
+mod passes;
 mod reload;
 mod slots;
 
@@ -19,36 +19,36 @@ use std::{path::Path, time::Instant};
 use lockstep_backend::{Axis, Backend};
 use lockstep_model::{LoadOptions, LoadProgress, Transformer};
 use lockstep_sampling::Sampler;
-use lockstep_speculation::{Corpora, DrafterRegistry, Verifier};
+use lockstep_speculation::{Corpora, DrafterRegistry, Node, Verifier};
 use lockstep_types::EngineConfig;
 use lockstep_types::step::{SlotOutput, StepPlan, StepResult};
 
-use batch::{BatchBuffers, Drafted};
+use batch::BatchBuffers;
 use digest::Digests;
-use drafting::Drafting;
+use draft_stage::DraftStage;
 use emit::Emitter;
 use outcome::Outcomes;
-use slots::{RowPlan, Slots};
+use slots::{RowTask, Slots};
 
 pub use error::{PlanError, WorkerError};
 pub use limits::WorkerLimits;
 pub use lockstep_model::WeightOrigin;
-pub use plans::{Geometry, PlanRegistry, PreparedPlan};
+pub use passes::{PassKey, PassRegistry, PreparedPass};
 
 /// One tensor-parallel rank. Every rank of a group takes the same plans in the
-/// same order; results differ only in that rank 0's carries the outputs.
+/// same order; results differ only in that the one that leads has the outputs.
 pub struct Worker<B: Backend> {
     config: EngineConfig,
-    registry: DrafterRegistry<B>,
+    drafters: DrafterRegistry<B>,
     backend: B,
     transformer: Transformer<B>,
     cache: B::KvCache,
     kv_bytes: usize,
     slots: Slots,
-    plans: PlanRegistry,
+    passes: PassRegistry,
     /// The step's rows.
-    rows: Vec<RowPlan>,
-    drafting: Drafting<B>,
+    tasks: Vec<RowTask>,
+    drafting: DraftStage<B>,
     batch: BatchBuffers,
     sampler: Sampler,
     verifier: Verifier,
@@ -58,9 +58,20 @@ pub struct Worker<B: Backend> {
     broken: bool,
 }
 
+/// What a worker takes beside its configuration and its backend.
+pub struct WorkerOptions<'a, B: Backend> {
+    /// The algorithms that speculation may name.
+    pub drafters: &'a DrafterRegistry<B>,
+    /// Folder of packed weights: see [`LoadOptions::cache`].
+    pub weight_cache: Option<&'a Path>,
+    /// Called after each matrix.
+    pub progress: &'a mut dyn FnMut(LoadProgress),
+}
+
 impl<B: Backend + 'static> Worker<B> {
     /// Loads this rank's shard, allocates cache and buffers, prepares the
-    /// plans and compares them with rank 0's. All ranks call it together.
+    /// passes and compares them with the other ranks'. All ranks call it
+    /// together.
     ///
     /// # Errors
     /// [`WorkerError`]: what is wrong with the model, the split, the memory or
@@ -68,32 +79,14 @@ impl<B: Backend + 'static> Worker<B> {
     pub fn load(
         config: &EngineConfig,
         rank: usize,
-        backend: B,
-        progress: &mut dyn FnMut(LoadProgress),
-    ) -> Result<Self, WorkerError> {
-        Self::load_with(
-            config,
-            rank,
-            backend,
-            &DrafterRegistry::builtin(),
-            None,
-            progress,
-        )
-    }
-
-    /// [`Self::load`], with the algorithms that speculation may name and the
-    /// folder of packed weights that [`LoadOptions::cache`] says.
-    ///
-    /// # Errors
-    /// As [`Self::load`].
-    pub fn load_with(
-        config: &EngineConfig,
-        rank: usize,
         mut backend: B,
-        registry: &DrafterRegistry<B>,
-        weight_cache: Option<&Path>,
-        progress: &mut dyn FnMut(LoadProgress),
+        options: WorkerOptions<'_, B>,
     ) -> Result<Self, WorkerError> {
+        let WorkerOptions {
+            drafters,
+            weight_cache,
+            progress,
+        } = options;
         let size = config.parallel.tp_size;
         let found = backend.group(Axis::Tensor);
         if found != (rank, size) {
@@ -108,15 +101,15 @@ impl<B: Backend + 'static> Worker<B> {
         };
         let (device, model) = (&mut backend, &config.model);
         let mut transformer = Transformer::load(device, model, options, progress)?;
-        let drafting = Drafting::load(config, registry, device, &mut transformer, progress)?;
+        let drafting = DraftStage::load(config, drafters, device, &mut transformer, progress)?;
         agree::share_capture(device, &mut transformer, &drafting)?;
         let shape = transformer.kv_shape(config.kv.num_pages, config.kv.page_size, limits.kv_dtype);
         let cache = backend.kv_cache(&shape)?;
-        let plans = PlanRegistry::prepare(&limits, &transformer.schedule());
-        agree::compare_passes(&mut backend, plans.digest())?;
+        let passes = PassRegistry::prepare(&limits, &transformer.schedule());
+        agree::compare_passes(&mut backend, passes.digest())?;
         Ok(Self {
             config: config.clone(),
-            registry: registry.clone(),
+            drafters: drafters.clone(),
             slots: Slots::new(&limits),
             batch: BatchBuffers::new(&limits),
             sampler: Sampler::new(config.model.vocab_size),
@@ -126,7 +119,7 @@ impl<B: Backend + 'static> Worker<B> {
                 limits.max_commit,
             ),
             outcomes: Outcomes::new(limits.requests, limits.max_commit),
-            rows: Vec::with_capacity(limits.requests),
+            tasks: Vec::with_capacity(limits.requests),
             drafting,
             digests: Digests::new(),
             last_step: 0,
@@ -135,11 +128,12 @@ impl<B: Backend + 'static> Worker<B> {
             backend,
             transformer,
             cache,
-            plans,
+            passes,
         })
     }
 
-    /// Runs one plan: closes, opens, one ragged batch, sampling on rank 0.
+    /// Runs one plan: closes, opens, one ragged batch, sampling on the rank that
+    /// leads.
     ///
     /// # Errors
     /// [`WorkerError`]. The worker is unusable afterwards and says so: a plan
@@ -187,8 +181,8 @@ impl<B: Backend + 'static> Worker<B> {
     }
 
     /// What is prepared.
-    pub fn plans(&self) -> &PlanRegistry {
-        &self.plans
+    pub fn passes(&self) -> &PassRegistry {
+        &self.passes
     }
 
     fn run(&mut self, plan: &StepPlan) -> Result<StepResult, WorkerError> {
@@ -201,10 +195,10 @@ impl<B: Backend + 'static> Worker<B> {
         self.take(plan).map_err(invalid)?;
         let (backend, target) = (&mut self.backend, &self.transformer);
         self.drafting
-            .draft(backend, target, &self.slots, &self.rows, plan.draft_steps)?;
+            .draft(backend, target, &self.slots, &self.tasks, plan.draft_steps)?;
         self.lay_out().map_err(invalid)?;
-        let prepared = self.plans.find(self.batch.geometry()).map_err(invalid)?;
-        self.digests.world.word(prepared.digest);
+        let pass = self.passes.find(self.batch.key()).map_err(invalid)?;
+        self.digests.world.word(pass.digest);
         self.drafting.digest(&mut self.digests.tensor);
         let outputs = self.forward()?;
         self.settle()?;
@@ -231,9 +225,9 @@ impl<B: Backend + 'static> Worker<B> {
             self.slots.open(open)?;
             self.drafting.open(open.slot as usize, &self.slots);
         }
-        self.rows.clear();
+        self.tasks.clear();
         for extend in &plan.extends {
-            self.rows.push(self.slots.extend(plan.step, extend)?);
+            self.tasks.push(self.slots.extend(plan.step, extend)?);
         }
         Ok(())
     }
@@ -242,28 +236,29 @@ impl<B: Backend + 'static> Worker<B> {
     fn lay_out(&mut self) -> Result<(), PlanError> {
         self.batch.clear();
         let mut decodes = 0;
-        for row in &self.rows {
-            let drafted = if row.decodes {
+        for task in &mut self.tasks {
+            let mut nodes: &[Node] = &[];
+            if task.decodes {
+                nodes = self.drafting.nodes(decodes);
+                task.drafts = Some(decodes);
                 decodes += 1;
-                self.drafting.of(decodes - 1)
-            } else {
-                Drafted::NONE
-            };
-            self.batch.push(*row, &self.slots, drafted)?;
+            }
+            self.batch.push(task, &self.slots, nodes)?;
         }
-        self.batch.seal(&self.slots)
+        self.batch.seal(&self.tasks, &self.slots)
     }
 
-    /// Runs the batch and chooses tokens, on rank 0.
+    /// Runs the batch and chooses tokens, on the rank that leads.
     fn forward(&mut self) -> Result<Vec<SlotOutput>, WorkerError> {
         let mut outputs = Vec::new();
         self.outcomes.clear();
         if self.backend.leads(Axis::Tensor) {
-            outputs.extend(self.batch.outputs(&self.slots));
+            outputs.extend(self.batch.outputs(&self.tasks, &self.slots));
         }
         let mut emitter = Emitter {
             slots: &mut self.slots,
-            uses: self.batch.uses(),
+            tasks: &self.tasks,
+            batch: &self.batch,
             drafts: self.drafting.drafts(),
             sampler: &mut self.sampler,
             verifier: &mut self.verifier,
@@ -286,14 +281,14 @@ impl<B: Backend + 'static> Worker<B> {
 
     /// Tells all ranks what was chosen, and slots and drafter what it means.
     fn settle(&mut self) -> Result<(), WorkerError> {
-        let (backend, batch) = (&mut self.backend, &self.batch);
-        self.outcomes.broadcast(backend, batch)?;
+        let (backend, tasks) = (&mut self.backend, &self.tasks);
+        self.outcomes.broadcast(backend, tasks)?;
         self.outcomes.digest(&mut self.digests.tensor);
         self.outcomes
-            .commit(backend, &mut self.cache, batch, &mut self.slots);
+            .commit(backend, &mut self.cache, tasks, &mut self.slots);
         let (target, slots) = (&self.transformer, &self.slots);
         self.drafting
-            .extend(backend, target, slots, batch, &self.outcomes)
+            .extend(backend, target, slots, tasks, &self.batch, &self.outcomes)
     }
 }
 

@@ -98,7 +98,11 @@ impl StepDigests {
     pub fn difference(self, other: Self) -> Option<Difference> {
         let pairs = [
             ("what all ranks share", self.world, other.world),
-            ("what a tensor-parallel group shares", self.tensor, other.tensor),
+            (
+                "what a tensor-parallel group shares",
+                self.tensor,
+                other.tensor,
+            ),
         ];
         let differs = pairs.into_iter().find(|(_, ours, theirs)| ours != theirs);
         differs.map(|(shared, ours, theirs)| Difference {
@@ -116,7 +120,10 @@ impl fmt::Display for Difference {
             ours,
             theirs,
         } = self;
-        write!(f, "the digests of {shared} are {ours:016x} and {theirs:016x}")
+        write!(
+            f,
+            "the digests of {shared} are {ours:016x} and {theirs:016x}"
+        )
     }
 }
 
@@ -151,8 +158,14 @@ mod tests {
         let tensor = StepDigests { tensor: 6, ..ours };
         let world = StepDigests { world: 8, ..ours };
         for (other, text) in [
-            (tensor, "what a tensor-parallel group shares are 0000000000000005 and 0000000000000006"),
-            (world, "what all ranks share are 0000000000000007 and 0000000000000008"),
+            (
+                tensor,
+                "what a tensor-parallel group shares are 0000000000000005 and 0000000000000006",
+            ),
+            (
+                world,
+                "what all ranks share are 0000000000000007 and 0000000000000008",
+            ),
         ] {
             let difference = ours.difference(other).map(|d| d.to_string());
             assert_eq!(difference, Some(format!("the digests of {text}")));

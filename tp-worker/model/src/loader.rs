@@ -96,7 +96,8 @@ impl<'l> Loader<'l> {
     /// One layer; its matrices in the order of [`HostLayer::matrices`].
     ///
     /// # Errors
-    /// As [`Self::matrix`].
+    /// [`Restored::Device`] when the device refuses it, [`Restored::Damaged`] when
+    /// a packed file doesn't have what it should.
     pub fn layer<B: Backend>(
         &mut self,
         backend: &mut B,

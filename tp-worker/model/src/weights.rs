@@ -81,7 +81,8 @@ impl Weights {
     /// The vector `name` of length `len`.
     ///
     /// # Errors
-    /// As [`Self::matrix`].
+    /// [`ModelError::MissingTensor`], [`ModelError::WrongShape`],
+    /// [`ModelError::UnsupportedDType`].
     pub fn vector(&self, name: &str, len: usize) -> Result<HostTensor<'_>, ModelError> {
         self.tensor(name, &[len])
     }
@@ -89,7 +90,8 @@ impl Weights {
     /// The elements of [`Self::vector`].
     ///
     /// # Errors
-    /// As [`Self::matrix`].
+    /// [`ModelError::MissingTensor`], [`ModelError::WrongShape`],
+    /// [`ModelError::UnsupportedDType`].
     pub(crate) fn floats(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
         Ok(self.vector(name, len)?.to_f32(0..len))
     }
@@ -97,7 +99,8 @@ impl Weights {
     /// The vector `name` of `len` whole numbers.
     ///
     /// # Errors
-    /// As [`Self::matrix`], but [`ModelError::NotIntegers`] for other types.
+    /// [`ModelError::MissingTensor`], [`ModelError::WrongShape`],
+    /// [`ModelError::NotIntegers`] for other types.
     pub(crate) fn integers(&self, name: &str, len: usize) -> Result<Vec<i64>, ModelError> {
         let (entry, bytes) = self.find(name, &[len])?;
         match entry.dtype {

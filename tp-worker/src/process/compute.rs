@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     RunError,
-    worker::{Worker, WorkerError},
+    worker::{Worker, WorkerError, WorkerOptions},
 };
 
 /// What the computing thread works with.
@@ -120,8 +120,12 @@ fn load<B: Device>(
     let mut progress = move |LoadProgress { phase, done, total }: LoadProgress| {
         link.progress(phase.label(), done, total);
     };
-    let cache = ctx.node.weight_cache.as_deref();
-    let worker = Worker::load_with(&ctx.engine, rank, backend, drafters, cache, &mut progress)?;
+    let options = WorkerOptions {
+        drafters,
+        weight_cache: ctx.node.weight_cache.as_deref(),
+        progress: &mut progress,
+    };
+    let worker = Worker::load(&ctx.engine, rank, backend, options)?;
     let origin = worker.weight_origin();
     for warning in &origin.warnings {
         tracing::warn!("{warning}");

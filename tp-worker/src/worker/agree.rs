@@ -4,7 +4,7 @@
 use lockstep_backend::{Axis, Backend};
 use lockstep_model::{CaptureSpec, Transformer};
 
-use super::{WorkerError, drafting::Drafting};
+use super::{WorkerError, draft_stage::DraftStage};
 
 /// Checks that every rank prepared the passes with digest `ours`.
 ///
@@ -45,7 +45,7 @@ pub fn count<B: Backend>(backend: &mut B, yes: bool) -> Result<usize, WorkerErro
 pub fn share_capture<B: Backend>(
     backend: &mut B,
     target: &mut Transformer<B>,
-    drafting: &Drafting<B>,
+    drafting: &DraftStage<B>,
 ) -> Result<(), WorkerError> {
     let own = drafting.capture().unwrap_or_default();
     let wanted_somewhere = count(backend, own.last_hidden)? > 0;

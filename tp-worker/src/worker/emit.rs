@@ -6,15 +6,16 @@ use lockstep_speculation::{Drafts, Verifier, VerifyRow};
 use lockstep_types::step::SlotOutput;
 
 use super::{
-    batch::{LogitUse, Wanted},
+    batch::{BatchBuffers, LogitUse, Wanted},
     outcome::Outcomes,
-    slots::{Slot, Slots},
+    slots::{RowTask, Slot, Slots},
 };
 
 /// Samples, verifies and scores rows of logits as they arrive.
 pub struct Emitter<'a> {
     pub slots: &'a mut Slots,
-    pub uses: &'a [LogitUse],
+    pub tasks: &'a [RowTask],
+    pub batch: &'a BatchBuffers,
     /// The step's drafts, and those of a row that has none.
     pub drafts: (&'a Drafts, &'a Drafts),
     pub sampler: &'a mut Sampler,
@@ -27,27 +28,29 @@ impl Emitter<'_> {
     /// Consumes one block.
     pub fn take(&mut self, block: LogitBlock<'_>) {
         let rows = block.logits.chunks_exact(block.vocab);
-        let uses = &self.uses[block.first..];
-        for (logits, wanted) in rows.zip(uses) {
-            match wanted.what {
-                Wanted::Score(position) => self.score(*wanted, position, logits),
-                Wanted::Node {
-                    number,
-                    drafts,
-                    last,
-                } => {
-                    self.verify(*wanted, (number, drafts, last), logits);
+        let uses = &self.batch.uses()[block.first..];
+        for (logits, LogitUse { row, wanted }) in rows.zip(uses) {
+            let task = self.tasks[*row];
+            match wanted {
+                Wanted::Score(position) => self.score(task, *position, logits),
+                Wanted::Node(number) => {
+                    let drafts = self.batch.rows()[*row].q_len - task.q_len;
+                    self.verify(task, *number, *number == drafts, logits);
                 }
             }
         }
     }
 
     /// Reports the log-probability of a prompt position.
-    fn score(&mut self, wanted: LogitUse, position: u32, logits: &[f32]) {
-        let slot = self.slots.get_mut(wanted.slot);
+    fn score(&mut self, task: RowTask, position: u32, logits: &[f32]) {
+        let slot = self.slots.get_mut(task.slot);
         let token = slot.tokens[position as usize];
         match token_logprob(logits, token, slot.logprobs.top as usize) {
-            Ok(logprob) => self.outputs[wanted.output].prompt_logprobs.push(logprob),
+            Ok(logprob) => {
+                if let Some(output) = task.output {
+                    self.outputs[output].prompt_logprobs.push(logprob);
+                }
+            }
             Err(_) => slot.failed = true,
         }
     }
@@ -55,14 +58,9 @@ impl Emitter<'_> {
     /// Takes in a node's logits; with the row's last one it is decided. A slot
     /// whose logits are not finite emits nothing from then on, which its
     /// scheduler takes for an error of that request alone.
-    fn verify(
-        &mut self,
-        wanted: LogitUse,
-        (number, drafts, last): (u32, Option<usize>, bool),
-        logits: &[f32],
-    ) {
-        let slot = self.slots.get_mut(wanted.slot);
-        let mut row = verify_row(slot, self.drafts, drafts);
+    fn verify(&mut self, task: RowTask, number: u32, last: bool, logits: &[f32]) {
+        let slot = self.slots.get_mut(task.slot);
+        let mut row = verify_row(slot, self.drafts, task.drafts);
         if number == 0 {
             self.verifier.begin(&row);
         }
@@ -79,9 +77,11 @@ impl Emitter<'_> {
             return;
         }
         self.outcomes.push(Some(verified));
-        let output = &mut self.outputs[wanted.output];
-        output.token_ids.extend_from_slice(&verified.tokens);
-        output.logprobs.append(&mut verified.logprobs);
+        if let Some(output) = task.output {
+            let output = &mut self.outputs[output];
+            output.token_ids.extend_from_slice(&verified.tokens);
+            output.logprobs.append(&mut verified.logprobs);
+        }
     }
 }
 

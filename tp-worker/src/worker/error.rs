@@ -6,7 +6,7 @@ use lockstep_model::ModelError;
 use lockstep_speculation::DraftError;
 use lockstep_types::step::Difference;
 
-use super::Geometry;
+use super::PassKey;
 
 /// A worker that can't start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -249,7 +249,7 @@ pub enum PlanError {
         /// Page tables it stands in.
         owners: u32,
     },
-    /// No prepared plan fits the batch.
-    #[error("no plan is prepared for {0}")]
-    Geometry(Geometry),
+    /// No prepared pass fits the batch.
+    #[error("no pass is prepared for {0}")]
+    NoPass(PassKey),
 }

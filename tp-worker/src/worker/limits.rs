@@ -78,7 +78,7 @@ impl WorkerLimits {
         self.positions.div_ceil(self.page_size) + 1
     }
 
-    /// Elements of the buffers in which `config`'s ranks bring each other their
+    /// Elements of the buffers through which `config`'s ranks exchange their
     /// parts: the activations of a whole step, where the shared memory that two
     /// buffers per rank take stays small.
     pub fn exchange_elements(&self, config: &EngineConfig) -> usize {

@@ -19,7 +19,7 @@ use lockstep_speculation::DrafterRegistry;
 use lockstep_types::EngineConfig;
 use lockstep_types::step::{StepPlan, StepResult};
 
-use super::{Worker, WorkerError, WorkerLimits};
+use super::{Worker, WorkerError, WorkerLimits, WorkerOptions};
 
 /// Called by every rank while it loads: rank and how far it is.
 pub type OnProgress = Arc<dyn Fn(usize, LoadProgress) + Send + Sync>;
@@ -106,7 +106,7 @@ impl LocalGroup {
         let options = Options {
             max_elements: WorkerLimits::new(&config).exchange_elements(&config),
             threads_per_rank: config.parallel.threads_per_rank,
-            // Ranks meet for the first time when all have loaded.
+            // Their first collective comes when all have loaded.
             timeout: Duration::from_secs(
                 config
                     .timeouts
@@ -320,8 +320,12 @@ impl Loading {
                     progress(rank, at);
                 }
             };
-            let cache = cache.as_deref();
-            Worker::load_with(&self.config, rank, backend, drafters, cache, &mut progress)
+            let options = WorkerOptions {
+                drafters,
+                weight_cache: cache.as_deref(),
+                progress: &mut progress,
+            };
+            Worker::load(&self.config, rank, backend, options)
         });
         let mut worker = match loaded {
             Ok(worker) => worker,

@@ -5,9 +5,8 @@ use lockstep_speculation::Verified;
 
 use super::{
     WorkerError,
-    batch::{BatchBuffers, BatchRow},
     digest::Digest,
-    slots::Slots,
+    slots::{RowTask, Slots},
 };
 
 /// In place of a token when a row's logits were not finite.
@@ -69,9 +68,9 @@ impl Outcomes {
     pub fn broadcast<B: Backend>(
         &mut self,
         backend: &mut B,
-        batch: &BatchBuffers,
+        tasks: &[RowTask],
     ) -> Result<(), WorkerError> {
-        let rows = batch.rows().iter().filter(|row| row.plan.sample).count();
+        let rows = tasks.iter().filter(|task| task.sample).count();
         self.words.resize(rows * 2 * self.most, 0);
         if rows > 0 {
             backend.broadcast(Axis::Tensor, &mut self.words)?;
@@ -84,16 +83,12 @@ impl Outcomes {
         digest.list(&self.words);
     }
 
-    /// One outcome for each row of the batch, in order.
-    pub fn of<'a>(&'a self, batch: &'a BatchBuffers) -> impl Iterator<Item = Outcome<'a>> {
+    /// One outcome for each of the step's `tasks`, in order.
+    pub fn of<'a>(&'a self, tasks: &'a [RowTask]) -> impl Iterator<Item = Outcome<'a>> {
         let most = self.most;
         let mut sampled = self.words.chunks_exact(2 * most);
-        batch.rows().iter().map(move |row| {
-            let words = if row.plan.sample {
-                sampled.next()
-            } else {
-                None
-            };
+        tasks.iter().map(move |task| {
+            let words = if task.sample { sampled.next() } else { None };
             let (mut tokens, mut path): (&[u32], &[u32]) = (&[], &[]);
             if let Some(words) = words {
                 let count = words[0] as usize;
@@ -104,20 +99,20 @@ impl Outcomes {
         })
     }
 
-    /// Moves accepted nodes of trees to where their positions belong, and tells
-    /// the slots what was committed.
+    /// Moves accepted nodes of trees to where their positions belong, and
+    /// commits to the slots.
     pub fn commit<B: Backend>(
         &mut self,
         backend: &mut B,
         cache: &mut B::KvCache,
-        batch: &BatchBuffers,
+        tasks: &[RowTask],
         slots: &mut Slots,
     ) {
         let mut moves = std::mem::take(&mut self.moves);
         moves.clear();
-        for (row, outcome) in batch.rows().iter().zip(self.of(batch)) {
-            push_moves(row, outcome, slots, &mut moves);
-            slots.commit(row.plan, outcome.tokens);
+        for (task, outcome) in tasks.iter().zip(self.of(tasks)) {
+            push_moves(task, outcome, slots, &mut moves);
+            slots.commit(*task, outcome.tokens);
         }
         backend.copy_cells(cache, &moves);
         self.moves = moves;
@@ -127,9 +122,8 @@ impl Outcomes {
 /// Node `n` lies in the cell of position `start + n`; the `i`-th accepted one
 /// belongs to position `start + i`. `i <= n`, so in this order no cell is
 /// overwritten before it was moved.
-fn push_moves(row: &BatchRow, outcome: Outcome<'_>, slots: &Slots, moves: &mut Vec<(u32, u32)>) {
-    let plan = row.plan;
-    let cell = |offset: u32| slots.pages().cell(plan.slot, plan.start + offset);
+fn push_moves(task: &RowTask, outcome: Outcome<'_>, slots: &Slots, moves: &mut Vec<(u32, u32)>) {
+    let cell = |offset: u32| slots.pages().cell(task.slot, task.start + offset);
     let path = (1..).zip(outcome.path);
     let moved = path.filter(|(to, from)| to != *from);
     moves.extend(moved.map(|(to, from)| (cell(*from), cell(to))));

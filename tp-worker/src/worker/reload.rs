@@ -6,7 +6,7 @@ use lockstep_backend::{Axis, Backend};
 use lockstep_model::{LoadOptions, Transformer};
 use lockstep_types::{EngineConfig, ModelConfig};
 
-use super::{Worker, WorkerError, WorkerLimits, agree, drafting::Drafting};
+use super::{Worker, WorkerError, WorkerLimits, agree, draft_stage::DraftStage};
 
 impl<B: Backend + 'static> Worker<B> {
     /// Takes the weights of `model` and, where a folder is drafted with, those
@@ -56,7 +56,7 @@ impl<B: Backend + 'static> Worker<B> {
         &mut self,
         model: &Path,
         draft: Option<&Path>,
-    ) -> Result<(EngineConfig, Transformer<B>, Drafting<B>), WorkerError> {
+    ) -> Result<(EngineConfig, Transformer<B>, DraftStage<B>), WorkerError> {
         let mut config = self.config.clone();
         config.model = same_shape(&self.config, model)?;
         if let Some(folder) = draft {
@@ -67,7 +67,7 @@ impl<B: Backend + 'static> Worker<B> {
         let options = LoadOptions::new(Axis::Tensor, limits.forward(&config));
         let mut transformer = Transformer::load(backend, &config.model, options, progress)?;
         let drafting =
-            Drafting::load(&config, &self.registry, backend, &mut transformer, progress)?;
+            DraftStage::load(&config, &self.drafters, backend, &mut transformer, progress)?;
         Ok((config, transformer, drafting))
     }
 
@@ -84,7 +84,7 @@ impl<B: Backend + 'static> Worker<B> {
                 "this server drafts without a model; leave the draft's folder out".into(),
             );
         };
-        let algorithms = self.registry.algorithms();
+        let algorithms = self.drafters.algorithms();
         let Some(algorithm) = algorithms.find(name) else {
             return refuse(format!("no speculative algorithm is called {name}"));
         };

@@ -31,17 +31,25 @@ pub struct Slot {
     extended: u64,
 }
 
-/// A validated row of a batch.
+/// What a step does for one request: as far as its plan says, then as the
+/// batch lays it out.
 #[derive(Debug, Clone, Copy)]
-pub struct RowPlan {
+pub struct RowTask {
     pub slot: usize,
     /// First new position.
     pub start: u32,
-    /// New tokens.
+    /// New tokens, drafts not counted.
     pub q_len: u32,
+    /// Choose a token after the last one.
     pub sample: bool,
-    /// It goes on from the token sampled last: it may bring drafts too.
+    /// It goes on from the token sampled last, so it may have drafts.
     pub decodes: bool,
+    /// Which row of the step's drafts is its own.
+    pub drafts: Option<usize>,
+    /// Positions that drafts were proposed for.
+    pub draft_depth: u32,
+    /// Which of the step's outputs reports it.
+    pub output: Option<usize>,
 }
 
 /// All slots and their pages.
@@ -68,7 +76,7 @@ impl Slots {
         &self.slots[slot]
     }
 
-    /// See [`Self::get`].
+    /// A slot of a validated row, to change.
     pub fn get_mut(&mut self, slot: usize) -> &mut Slot {
         &mut self.slots[slot]
     }
@@ -133,7 +141,7 @@ impl Slots {
     ///
     /// # Errors
     /// [`PlanError`] when the slot can't be extended like that.
-    pub fn extend(&mut self, step: u64, extend: &SlotExtend) -> Result<RowPlan, PlanError> {
+    pub fn extend(&mut self, step: u64, extend: &SlotExtend) -> Result<RowTask, PlanError> {
         let at = self.opened(extend.slot)?;
         let slot = &mut self.slots[at];
         if slot.extended == step {
@@ -149,23 +157,26 @@ impl Slots {
                 limit: self.positions,
             });
         }
-        let row = RowPlan {
+        let task = RowTask {
             slot: at,
             start: slot.kv_len,
             q_len,
             sample: extend.sample,
             decodes: extend.prefill_len == 0,
+            drafts: None,
+            draft_depth: 0,
+            output: None,
         };
         self.pages.grant(at, &extend.new_pages)?;
-        Ok(row)
+        Ok(task)
     }
 
     /// Takes in what a row brought: its own tokens, those of its drafts that
     /// were accepted, and one more; nothing is sampled in the middle of a prompt.
-    pub fn commit(&mut self, row: RowPlan, sampled: &[u32]) {
-        let slot = &mut self.slots[row.slot];
+    pub fn commit(&mut self, task: RowTask, sampled: &[u32]) {
+        let slot = &mut self.slots[task.slot];
         let accepted = sampled.len().saturating_sub(1) as u32;
-        slot.kv_len += row.q_len + accepted;
+        slot.kv_len += task.q_len + accepted;
         match sampled {
             // Keeps the slot's lengths what its scheduler expects.
             [FAILED] => slot.tokens.push(0),
@@ -230,7 +241,7 @@ impl Slots {
     }
 }
 
-/// How many tokens a row brings.
+/// How many new tokens a row has.
 fn row_length(slot: &Slot, extend: &SlotExtend) -> Result<u32, PlanError> {
     let (kv_len, tokens) = (slot.kv_len, slot.tokens.len());
     if extend.prefill_len == 0 && kv_len as usize + 1 != tokens {

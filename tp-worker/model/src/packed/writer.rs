@@ -86,7 +86,7 @@ impl Writer {
     /// checksum.
     ///
     /// # Errors
-    /// As [`Self::add`].
+    /// Those of the file system.
     pub fn finish(self) -> io::Result<()> {
         let index = serde_json::to_vec(&self.index)?;
         let footer = Footer {

@@ -3,14 +3,12 @@
 use lockstep_types::Dtype;
 use lockstep_types::step::{SlotExtend, StepDigests, StepPlan};
 
-use super::support::{Request, config, cpu, open};
-use crate::worker::Worker;
+use super::support::{Request, config, load_alone, open};
 
 /// The digests after prefilling `prompt` in one step.
 fn digests(prompt: &[u32], sample: bool) -> StepDigests {
     let config = config(1, 16, Dtype::Float32);
-    let backend = cpu(&config, Box::new(lockstep_collective::Single::new()));
-    let mut worker = Worker::load(&config, 0, backend, &mut |_| {}).unwrap();
+    let mut worker = load_alone(&config).unwrap();
     let plan = StepPlan {
         step: 1,
         opens: vec![open(0, &Request::greedy(prompt, 8))],

@@ -9,9 +9,9 @@ use lockstep_speculation::DrafterRegistry;
 use lockstep_types::step::{SlotExtend, StepPlan};
 use lockstep_types::{Dtype, SpeculationConfig};
 
-use super::support::{Request, config, cpu, open, repository};
+use super::support::{Request, config, cpu, load, open, repository};
 use crate::worker::{
-    Worker, WorkerError,
+    WorkerError,
     local::{LocalGroup, LocalOptions},
 };
 
@@ -64,10 +64,7 @@ fn ranks_that_prepared_other_passes_do_not_start() {
         .map(|(rank, collective)| {
             let mut config = config(2, 16, Dtype::Float32);
             config.schedule.max_running_requests += rank;
-            thread::spawn(move || {
-                let backend = cpu(&config, Box::new(collective));
-                Worker::load(&config, rank, backend, &mut |_| {}).err()
-            })
+            thread::spawn(move || load(&config, rank, Box::new(collective)).err())
         })
         .collect();
     for (own, other) in ranks.into_iter().zip([1, 0]) {

@@ -3,13 +3,12 @@
 use lockstep_types::Dtype;
 use lockstep_types::step::{SlotExtend, SlotOpen, StepPlan};
 
-use super::support::{CONTEXT, Request, SLOTS, config, cpu, open};
+use super::support::{CONTEXT, Request, SLOTS, config, load_alone, open};
 use crate::worker::{PlanError, Worker, WorkerError};
 
 fn worker() -> Worker<lockstep_backend_cpu::CpuBackend> {
     let config = config(1, 16, Dtype::Float32);
-    let backend = cpu(&config, Box::new(lockstep_collective::Single::new()));
-    Worker::load(&config, 0, backend, &mut |_| {}).unwrap()
+    load_alone(&config).unwrap()
 }
 
 fn request() -> Request {
@@ -313,11 +312,10 @@ fn more_tokens_than_buffers_hold_are_an_error() {
     config.schedule.chunked_prefill_size = Some(16);
     config.schedule.max_prefill_tokens = 16;
     config.schedule.max_running_requests = 2;
-    let backend = cpu(&config, Box::new(lockstep_collective::Single::new()));
-    let mut worker = Worker::load(&config, 0, backend, &mut |_| {}).unwrap();
+    let mut worker = load_alone(&config).unwrap();
     let error = worker.step(&good()).unwrap_err();
     let WorkerError::Plan {
-        reason: PlanError::Geometry(found),
+        reason: PlanError::NoPass(found),
         ..
     } = error
     else {
@@ -329,10 +327,7 @@ fn more_tokens_than_buffers_hold_are_an_error() {
 #[test]
 fn a_group_that_contradicts_the_configuration_is_an_error() {
     let config = config(2, 16, Dtype::Float32);
-    let backend = cpu(&config, Box::new(lockstep_collective::Single::new()));
-    let error = Worker::load(&config, 0, backend, &mut |_| {})
-        .err()
-        .unwrap();
+    let error = load_alone(&config).err().unwrap();
     assert!(matches!(
         error,
         WorkerError::Group {

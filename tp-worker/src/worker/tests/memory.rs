@@ -4,12 +4,9 @@ use lockstep_types::{Dtype, EngineConfig, KvCacheDtype, Quantization};
 
 use super::{
     speculation::speculating,
-    support::{config, cpu},
+    support::{config, load_alone},
 };
-use crate::worker::{
-    Worker,
-    local::{LocalGroup, LocalOptions},
-};
+use crate::worker::local::{LocalGroup, LocalOptions};
 
 const ALGORITHMS: [&str; 3] = ["EAGLE", "EAGLE3", "STANDALONE"];
 
@@ -63,8 +60,7 @@ fn keys_and_values_take_what_is_counted() {
         let mut config = speculating(config(1, 16, Dtype::Float32), algorithm, [3, 1, 4]);
         config.kv.dtype = dtype;
         let bytes = |config: &EngineConfig| {
-            let backend = cpu(config, Box::new(lockstep_collective::Single::new()));
-            let worker = Worker::load(config, 0, backend, &mut |_| {}).unwrap();
+            let worker = load_alone(config).unwrap();
             worker.kv_bytes()
         };
         let taken = bytes(&config) - bytes(&plain(&config));

@@ -7,8 +7,8 @@ use lockstep_types::{
 };
 use proptest::{collection::vec, option, prelude::*};
 
-use super::support::{config, cpu, repository};
-use crate::worker::{Worker, WorkerError};
+use super::support::{config, load_alone, repository};
+use crate::worker::WorkerError;
 
 const VOCAB: u32 = 331;
 
@@ -102,8 +102,7 @@ fn repaired(mut plans: Vec<StepPlan>) -> Vec<StepPlan> {
 
 fn follow(plans: &[StepPlan]) -> usize {
     let config = small();
-    let backend = cpu(&config, Box::new(lockstep_collective::Single::new()));
-    let mut worker = Worker::load(&config, 0, backend, &mut |_| {}).unwrap();
+    let mut worker = load_alone(&config).unwrap();
     let mut followed = 0;
     for plan in plans {
         match worker.step(plan) {

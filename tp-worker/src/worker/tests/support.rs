@@ -3,8 +3,9 @@
 use std::{collections::VecDeque, path::PathBuf};
 
 use lockstep_backend_cpu::CpuBackend;
-use lockstep_collective::Collective;
+use lockstep_collective::{Collective, Single};
 use lockstep_devices::{Device as _, DeviceOptions};
+use lockstep_speculation::DrafterRegistry;
 use lockstep_types::{
     Dtype, EngineConfig, KvCacheDtype, KvConfig, LimitsConfig, ParallelConfig, Quantization,
     RequestLimits, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig,
@@ -14,7 +15,7 @@ use lockstep_types::{
     step::{SlotExtend, SlotOpen, StepPlan, StepResult},
 };
 
-use crate::worker::{WorkerError, local::LocalGroup};
+use crate::worker::{Worker, WorkerError, WorkerOptions, local::LocalGroup};
 
 pub const CONTEXT: usize = 320;
 pub const SLOTS: usize = 40;
@@ -27,6 +28,25 @@ pub fn repository() -> PathBuf {
     above
         .expect("the repository is above its packages")
         .to_owned()
+}
+
+/// A worker as its configuration wants it.
+pub fn load(
+    config: &EngineConfig,
+    rank: usize,
+    collective: Box<dyn Collective>,
+) -> Result<Worker<CpuBackend>, WorkerError> {
+    let options = WorkerOptions {
+        drafters: &DrafterRegistry::builtin(),
+        weight_cache: None,
+        progress: &mut |_| {},
+    };
+    Worker::load(config, rank, cpu(config, collective), options)
+}
+
+/// [`load`] for a rank without peers.
+pub fn load_alone(config: &EngineConfig) -> Result<Worker<CpuBackend>, WorkerError> {
+    load(config, 0, Box::new(Single::new()))
 }
 
 /// A rank's cores as its configuration wants them.

@@ -1,4 +1,4 @@
-//! Prepared plans: what graphs are on a GPU, for every backend.
+//! Passes prepared before serving, by size: what is a captured graph on a GPU.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -6,9 +6,10 @@ use lockstep_model::{CollectiveKind, Schedule};
 
 use super::{PlanError, WorkerLimits, digest::Digest};
 
-/// The shape of a batch; plans are keyed by its bucket, nothing else.
+/// The size of a batch; a pass is prepared for each of its buckets, and depends
+/// on nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Geometry {
+pub struct PassKey {
     /// Rows.
     pub requests: usize,
     /// New tokens of all rows.
@@ -19,90 +20,90 @@ pub struct Geometry {
 
 /// What is known of a pass before it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PreparedPlan {
+pub struct PreparedPass {
     /// The largest batch it serves.
-    pub geometry: Geometry,
-    /// Digest of the geometry and of the collectives a pass will issue, in
+    pub key: PassKey,
+    /// Digest of the key and of the collectives a pass will issue, in
     /// order. Ranks compare it before serving, and it enters the rolling
-    /// digest of every step that runs the plan.
+    /// digest of every step that runs it.
     pub digest: u64,
 }
 
-/// All plans, prepared before serving. Their buffers are one pool of the
-/// largest geometry's size (activations in the model, the batch in the
+/// All passes, prepared before serving. Their buffers are one pool of the
+/// largest one's size (activations in the model, the batch in the
 /// worker); a batch whose bucket is here never allocates.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PlanRegistry {
-    limits: Geometry,
-    plans: BTreeMap<Geometry, PreparedPlan>,
+pub struct PassRegistry {
+    limits: PassKey,
+    passes: BTreeMap<PassKey, PreparedPass>,
 }
 
-impl PlanRegistry {
+impl PassRegistry {
     /// Prepares every bucket within `limits` for a model with `schedule`.
     pub fn prepare(limits: &WorkerLimits, schedule: &Schedule) -> Self {
-        let limits = Geometry {
+        let limits = PassKey {
             requests: limits.requests,
             tokens: limits.tokens,
             max_q_len: limits.tokens.min(limits.positions),
         };
-        let mut plans = BTreeMap::new();
+        let mut passes = BTreeMap::new();
         for requests in buckets(limits.requests) {
             for max_q_len in buckets(limits.max_q_len) {
                 for tokens in buckets(limits.tokens) {
-                    let geometry = Geometry {
+                    let key = PassKey {
                         requests,
                         tokens,
                         max_q_len,
                     };
-                    if geometry.occurs() {
-                        plans.insert(geometry, prepared(geometry, schedule));
+                    if key.occurs() {
+                        passes.insert(key, prepare(key, schedule));
                     }
                 }
             }
         }
-        Self { limits, plans }
+        Self { limits, passes }
     }
 
-    /// The plan that a batch runs under; the empty batch has the smallest.
+    /// The pass that a batch runs as; the empty batch has the smallest.
     ///
     /// # Errors
-    /// [`PlanError::Geometry`] when the batch exceeds the limits.
-    pub fn find(&self, batch: Geometry) -> Result<&PreparedPlan, PlanError> {
-        let key = Geometry {
+    /// [`PlanError::NoPass`] when the batch exceeds the limits.
+    pub fn find(&self, batch: PassKey) -> Result<&PreparedPass, PlanError> {
+        let bucketed = PassKey {
             requests: bucket(batch.requests, self.limits.requests),
             tokens: bucket(batch.tokens, self.limits.tokens),
             max_q_len: bucket(batch.max_q_len, self.limits.max_q_len),
         };
-        let fits = |plan: &&PreparedPlan| {
-            batch.requests <= plan.geometry.requests
-                && batch.tokens <= plan.geometry.tokens
-                && batch.max_q_len <= plan.geometry.max_q_len
+        let fits = |pass: &&PreparedPass| {
+            batch.requests <= pass.key.requests
+                && batch.tokens <= pass.key.tokens
+                && batch.max_q_len <= pass.key.max_q_len
         };
-        let plan = self.plans.get(&key).filter(fits);
-        plan.ok_or(PlanError::Geometry(batch))
+        let pass = self.passes.get(&bucketed).filter(fits);
+        pass.ok_or(PlanError::NoPass(batch))
     }
 
-    /// Digest of all plans.
+    /// Digest of all passes.
     pub fn digest(&self) -> u64 {
         let mut digest = Digest::new();
-        for plan in self.plans.values() {
-            digest.word(plan.digest);
+        for pass in self.passes.values() {
+            digest.word(pass.digest);
         }
         digest.value()
     }
 
     /// How many are prepared.
     pub fn len(&self) -> usize {
-        self.plans.len()
+        self.passes.len()
     }
 
     /// Whether none is.
     pub fn is_empty(&self) -> bool {
-        self.plans.is_empty()
+        self.passes.is_empty()
     }
 }
 
-impl Geometry {
+impl PassKey {
     /// Whether some batch falls into this bucket: every row has a token and at
     /// most `max_q_len`, one row has more than half of that.
     fn occurs(self) -> bool {
@@ -113,7 +114,7 @@ impl Geometry {
     }
 }
 
-impl fmt::Display for Geometry {
+impl fmt::Display for PassKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             requests,
@@ -140,9 +141,9 @@ fn buckets(limit: usize) -> impl Iterator<Item = usize> {
         .chain(std::iter::once(limit))
 }
 
-fn prepared(geometry: Geometry, schedule: &Schedule) -> PreparedPlan {
+fn prepare(key: PassKey, schedule: &Schedule) -> PreparedPass {
     let mut digest = Digest::new();
-    for word in [geometry.requests, geometry.tokens, geometry.max_q_len] {
+    for word in [key.requests, key.tokens, key.max_q_len] {
         digest.word(word as u64);
     }
     digest.word(schedule.block_rows as u64);
@@ -156,8 +157,8 @@ fn prepared(geometry: Geometry, schedule: &Schedule) -> PreparedPlan {
             digest.word(kind << 56 | step.width as u64);
         }
     }
-    PreparedPlan {
-        geometry,
+    PreparedPass {
+        key,
         digest: digest.value(),
     }
 }

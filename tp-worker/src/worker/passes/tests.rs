@@ -30,16 +30,16 @@ fn schedule(width: usize) -> Schedule {
     }
 }
 
-/// Every batch within the limits has a plan that covers it.
+/// Every batch within the limits has a pass that covers it.
 #[test]
-fn every_batch_has_a_plan() {
-    let registry = PlanRegistry::prepare(&limits(7, 300), &schedule(8));
+fn every_batch_has_a_pass() {
+    let registry = PassRegistry::prepare(&limits(7, 300), &schedule(8));
     for requests in 1..=7 {
         for max_q_len in 1..=300 {
             for others in 0..requests {
                 // `others` rows as long as the longest, the rest of one token.
                 let tokens = max_q_len * (1 + others) + requests - 1 - others;
-                let batch = Geometry {
+                let batch = PassKey {
                     requests,
                     tokens,
                     max_q_len,
@@ -49,35 +49,35 @@ fn every_batch_has_a_plan() {
             }
         }
     }
-    let idle = Geometry {
+    let idle = PassKey {
         requests: 0,
         tokens: 0,
         max_q_len: 0,
     };
     assert!(registry.find(idle).is_ok());
-    let many = Geometry {
+    let many = PassKey {
         requests: 8,
         tokens: 8,
         max_q_len: 1,
     };
-    assert_eq!(registry.find(many), Err(PlanError::Geometry(many)));
+    assert_eq!(registry.find(many), Err(PlanError::NoPass(many)));
 }
 
 #[test]
 fn digests_tell_models_and_limits_apart() {
-    let base = PlanRegistry::prepare(&limits(7, 300), &schedule(8));
+    let base = PassRegistry::prepare(&limits(7, 300), &schedule(8));
     assert_eq!(
         base.digest(),
-        PlanRegistry::prepare(&limits(7, 300), &schedule(8)).digest()
+        PassRegistry::prepare(&limits(7, 300), &schedule(8)).digest()
     );
     assert_ne!(
         base.digest(),
-        PlanRegistry::prepare(&limits(7, 300), &schedule(9)).digest()
+        PassRegistry::prepare(&limits(7, 300), &schedule(9)).digest()
     );
     assert_ne!(
         base.digest(),
-        PlanRegistry::prepare(&limits(8, 300), &schedule(8)).digest()
+        PassRegistry::prepare(&limits(8, 300), &schedule(8)).digest()
     );
-    let digests: std::collections::BTreeSet<_> = base.plans.values().map(|p| p.digest).collect();
+    let digests: std::collections::BTreeSet<_> = base.passes.values().map(|p| p.digest).collect();
     assert_eq!(digests.len(), base.len());
 }

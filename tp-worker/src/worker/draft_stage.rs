@@ -1,4 +1,4 @@
-//! Drafting around a step, and what all ranks know of the drafts.
+//! The stage of a step that drafts, and what all ranks know of the drafts.
 
 use lockstep_backend::{Axis, Backend};
 use lockstep_model::{CaptureSpec, ForwardLimits, LoadProgress, Transformer, WholeTables};
@@ -10,14 +10,14 @@ use lockstep_types::{EngineConfig, SpeculationConfig, Verification};
 
 use super::{
     WorkerError, WorkerLimits,
-    batch::{BatchBuffers, Drafted},
+    batch::BatchBuffers,
     digest::Digest,
     outcome::Outcomes,
-    slots::{RowPlan, Slots},
+    slots::{RowTask, Slots},
 };
 
-/// Drafts of a step. The rank that leads drafts, alone; the others are told.
-pub struct Drafting<B: Backend> {
+/// Drafts of a step. The rank that leads drafts, alone, and broadcasts them.
+pub struct DraftStage<B: Backend> {
     config: SpeculationConfig,
     drafter: Option<Box<dyn Drafter<B>>>,
     /// Where this rank has a part of the target's tables only.
@@ -35,16 +35,16 @@ pub struct Drafting<B: Backend> {
     feature_rows: Vec<u32>,
 }
 
-impl<B: Backend> Drafting<B> {
-    /// Loads the configured drafter on the rank that leads and tells the target
-    /// what to keep for it; [`super::agree::share_capture`] then tells the other
-    /// ranks. No collective runs, so that a rank that fails leaves none waiting.
+impl<B: Backend> DraftStage<B> {
+    /// Loads the configured drafter on the rank that leads and lets the target
+    /// keep what it reads; [`super::agree::share_capture`] then does so on the
+    /// other ranks. No collective runs, so that a rank that fails leaves none waiting.
     ///
     /// # Errors
     /// [`WorkerError`]: its files, or the memory.
     pub fn load(
         config: &EngineConfig,
-        registry: &DrafterRegistry<B>,
+        drafters: &DrafterRegistry<B>,
         backend: &mut B,
         target: &mut Transformer<B>,
         progress: &mut dyn FnMut(LoadProgress),
@@ -59,7 +59,7 @@ impl<B: Backend> Drafting<B> {
                 max_tokens: limits.draft_tokens,
                 ..limits.forward(config)
             };
-            drafter = registry.build(Build {
+            drafter = drafters.build(Build {
                 backend,
                 speculation,
                 target: &config.model,
@@ -148,13 +148,13 @@ impl<B: Backend> Drafting<B> {
         backend: &mut B,
         target: &Transformer<B>,
         slots: &Slots,
-        rows: &[RowPlan],
+        tasks: &[RowTask],
         steps: u32,
     ) -> Result<(), WorkerError> {
         self.rows.clear();
-        let decodes = rows.iter().filter(|row| row.decodes);
+        let decodes = tasks.iter().filter(|task| task.decodes);
         self.rows
-            .extend(decodes.map(|row| draft_row(&self.config, slots, row, steps)));
+            .extend(decodes.map(|task| draft_row(&self.config, slots, task, steps)));
         self.drafts.begin(self.rows.len());
         self.words.clear();
         if self.most == 0 || self.rows.iter().all(|row| row.steps == 0) {
@@ -178,11 +178,8 @@ impl<B: Backend> Drafting<B> {
     }
 
     /// The drafts of the step's `decode`-th decode row.
-    pub fn of(&self, decode: usize) -> Drafted<'_> {
-        Drafted {
-            row: Some(decode),
-            nodes: self.drafts.nodes(decode),
-        }
+    pub fn nodes(&self, decode: usize) -> &[Node] {
+        self.drafts.nodes(decode)
     }
 
     /// The step's drafts, and those of a row that does not draft.
@@ -204,6 +201,7 @@ impl<B: Backend> Drafting<B> {
         backend: &mut B,
         target: &Transformer<B>,
         slots: &Slots,
+        tasks: &[RowTask],
         batch: &BatchBuffers,
         outcomes: &Outcomes,
     ) -> Result<(), WorkerError> {
@@ -212,18 +210,18 @@ impl<B: Backend> Drafting<B> {
         };
         self.extends.clear();
         self.feature_rows.clear();
-        for (row, outcome) in batch.rows().iter().zip(outcomes.of(batch)) {
+        let rows = batch.rows().iter().zip(outcomes.of(tasks));
+        for (task, (row, outcome)) in tasks.iter().zip(rows) {
             let from = self.feature_rows.len();
-            let plan = row.plan;
-            self.feature_rows.extend(row.start..row.start + plan.q_len);
+            self.feature_rows.extend(row.start..row.start + task.q_len);
             let accepted = outcome.path.iter().map(|node| row.start + node);
             self.feature_rows.extend(accepted);
             self.extends.push(ExtendRow {
-                slot: plan.slot,
-                pages_start: slots.pages().start(plan.slot) as u32,
-                start: plan.start as usize,
+                slot: task.slot,
+                pages_start: slots.pages().start(task.slot) as u32,
+                start: task.start as usize,
                 features: from..self.feature_rows.len(),
-                ends: plan.sample,
+                ends: task.sample,
             });
         }
         let tables = self.tables.as_ref();
@@ -288,16 +286,16 @@ fn no_drafts() -> Drafts {
 
 /// What a decode row may draft: no deeper than plan and request allow, and
 /// within its pages and its positions.
-fn draft_row(config: &SpeculationConfig, slots: &Slots, row: &RowPlan, steps: u32) -> DraftRow {
-    let (start, slot) = (row.start as usize, slots.get(row.slot));
-    let held = slots.pages().held(row.slot).min(slots.positions());
+fn draft_row(config: &SpeculationConfig, slots: &Slots, task: &RowTask, steps: u32) -> DraftRow {
+    let (start, slot) = (task.start as usize, slots.get(task.slot));
+    let held = slots.pages().held(task.slot).min(slots.positions());
     let room = held.saturating_sub(start);
     let wanted = steps.min(slot.max_draft_steps) as usize;
     let most = config.num_draft_tokens.saturating_sub(1);
     let most = most.min(room.saturating_sub(1));
     DraftRow {
-        slot: row.slot,
-        pages_start: slots.pages().start(row.slot) as u32,
+        slot: task.slot,
+        pages_start: slots.pages().start(task.slot) as u32,
         kv_len: start,
         // The rank that leads alone knows of slots that have failed, and all ranks must see the
         // same steps here: such a slot drafts on until its scheduler closes it.
