@@ -1,4 +1,4 @@
-//! From logits to a step's outputs, on rank 0.
+//! From logits to a step's outputs, on the rank that leads.
 
 use lockstep_model::LogitBlock;
 use lockstep_sampling::{Sampler, token_logprob};

@@ -12,7 +12,7 @@ use super::{
 /// In place of a token when a row's logits were not finite.
 pub const FAILED: u32 = u32::MAX;
 
-/// The sampled rows of a step: rank 0 writes them, all ranks read them.
+/// The sampled rows of a step: the rank that leads writes them, all read them.
 #[derive(Debug)]
 pub struct Outcomes {
     /// For every sampled row: how many tokens; the tokens; the accepted nodes.
