@@ -186,7 +186,7 @@ impl Engine {
             self.status.serving(|| self.planner.load());
         }
         if self.planner.is_idle() {
-            self.check_books();
+            self.check_integrity();
         } else {
             self.checked = false;
         }
@@ -215,7 +215,7 @@ impl Engine {
     }
 
     /// When idle, every page must be accounted for; checked once per idle time.
-    fn check_books(&mut self) {
+    fn check_integrity(&mut self) {
         if std::mem::replace(&mut self.checked, true) {
             return;
         }

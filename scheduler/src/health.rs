@@ -34,7 +34,7 @@ impl Health {
     }
 
     /// A step is done on every rank.
-    pub fn stepped(&mut self, step: u64) {
+    pub fn step_done(&mut self, step: u64) {
         self.last = Some(Instant::now());
         for (reply, _) in self.waiting.extract_if(.., |(_, after)| step > *after) {
             // The asker may have given up.
@@ -72,16 +72,16 @@ mod tests {
         let mut health = Health::default();
         let mut first = asked(&mut health, false, 0);
         assert!(first.try_recv().is_err(), "no step has run");
-        health.stepped(1);
+        health.step_done(1);
         assert_eq!(first.try_recv(), Ok(Ok(())));
         assert_eq!(asked(&mut health, false, 1).try_recv(), Ok(Ok(())));
         let mut forced = asked(&mut health, true, 2);
-        health.stepped(2);
+        health.step_done(2);
         assert!(
             forced.try_recv().is_err(),
             "step 2 was sent before it was asked for"
         );
-        health.stepped(3);
+        health.step_done(3);
         assert_eq!(forced.try_recv(), Ok(Ok(())));
     }
 

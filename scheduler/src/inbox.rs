@@ -1,4 +1,4 @@
-//! What the engine loop hears: what clients and operators want, and what
+//! What the engine loop takes: what clients and operators want, and what
 //! workers say. Both come through one queue, so that the loop takes them in the
 //! order in which they were said; each side has an inlet of its own type.
 

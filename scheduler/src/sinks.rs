@@ -103,9 +103,9 @@ impl Sinks {
         self.weights.as_ref()
     }
 
-    /// Other weights compute from now on; every frontend hears of it between
+    /// Other weights compute from now on; every frontend is told between
     /// the outputs of the old ones and those of the new ones.
-    pub fn announce(&mut self, weights: WeightsInUse) {
+    pub fn broadcast_weights(&mut self, weights: WeightsInUse) {
         for open in self.sinks.values_mut() {
             if matches!(open.sink, Sink::Frontend(_)) {
                 open.logprobs = 0;
@@ -143,7 +143,7 @@ impl Sinks {
 
     /// Notes that a request was handed in; false if the sink is gone or has a
     /// request of this number already.
-    pub fn begin(&mut self, sink: SinkId, request: u64, trace_id: &str) -> bool {
+    pub fn register(&mut self, sink: SinkId, request: u64, trace_id: &str) -> bool {
         let Some(open) = self.sinks.get_mut(&sink) else {
             return false;
         };
@@ -246,8 +246,8 @@ mod tests {
         let mut sinks = Sinks::default();
         let sink = sinks.open(Sink::Frontend(events), "hash");
         let id = request_id(sink, 1).expect("in range");
-        assert!(sinks.begin(sink, 1, "a"));
-        assert!(!sinks.begin(sink, 1, "b"), "a number lives once");
+        assert!(sinks.register(sink, 1, "a"));
+        assert!(!sinks.register(sink, 1, "b"), "a number lives once");
         sinks.push(id, Output::default());
         assert!(sinks.flush().is_empty(), "welcome and one event fit");
         sinks.push(id, Output::default());

@@ -162,7 +162,7 @@ impl WorkerGroup {
     /// # Errors
     /// A result out of order, or digests that differ from another rank's:
     /// the ranks have diverged and nothing they compute can be trusted.
-    pub fn result(&mut self, rank: usize, result: &StepResult) -> Result<bool, String> {
+    pub fn take_result(&mut self, rank: usize, result: &StepResult) -> Result<bool, String> {
         let size = self.members.len();
         let step = result.step;
         let member = &mut self.members[rank];
@@ -286,12 +286,12 @@ mod tests {
         let (mut group, _streams) = group(2);
         group.send(plan(1)).expect("sent");
         group.send(plan(2)).expect("sent");
-        assert_eq!(group.result(0, &result(1, 5)), Ok(false));
-        assert_eq!(group.result(0, &result(2, 6)), Ok(false));
+        assert_eq!(group.take_result(0, &result(1, 5)), Ok(false));
+        assert_eq!(group.take_result(0, &result(2, 6)), Ok(false));
         assert_eq!(group.oldest().expect("in flight").1, [1]);
-        assert_eq!(group.result(1, &result(1, 5)), Ok(true));
+        assert_eq!(group.take_result(1, &result(1, 5)), Ok(true));
         assert_eq!(group.done_everywhere(), 1);
-        assert_eq!(group.result(1, &result(2, 6)), Ok(true));
+        assert_eq!(group.take_result(1, &result(2, 6)), Ok(true));
         assert!(group.oldest().is_none());
     }
 
@@ -302,10 +302,10 @@ mod tests {
         while group.takes_plans() {
             step += 1;
             group.send(plan(step)).expect("sent");
-            group.result(0, &result(step, 0)).expect("fine");
+            group.take_result(0, &result(step, 0)).expect("fine");
         }
         assert_eq!(step, MAX_AHEAD as u64);
-        group.result(1, &result(1, 0)).expect("fine");
+        group.take_result(1, &result(1, 0)).expect("fine");
         assert!(group.takes_plans());
     }
 
@@ -317,8 +317,8 @@ mod tests {
         ] {
             let (mut group, _streams) = group(2);
             group.send(plan(1)).expect("sent");
-            group.result(1, &with_digests(1, 5, 7)).expect("fine");
-            let error = group.result(0, &other).expect_err("diverged");
+            group.take_result(1, &with_digests(1, 5, 7)).expect("fine");
+            let error = group.take_result(0, &other).expect_err("diverged");
             for part in ["ranks 1 and 0 diverged in step 1", which] {
                 assert!(error.contains(part), "{error}");
             }
@@ -329,7 +329,7 @@ mod tests {
     fn results_come_in_order_and_ranks_attach_once() {
         let (mut group, _streams) = group(1);
         group.send(plan(1)).expect("sent");
-        assert!(group.result(0, &result(2, 0)).is_err());
+        assert!(group.take_result(0, &result(2, 0)).is_err());
         let hello = WorkerHello::default();
         assert!(group.attach(&hello, WorkerLink::new().0).is_err());
         let hello = WorkerHello {

@@ -181,7 +181,7 @@ impl Admission {
         request.stage = Stage::Waiting;
         request.retracted = true;
         if !request.rest.delivered {
-            // The next prefill brings them again from their start.
+            // The next prefill computes them again from their start.
             request.rest.prompt_logprobs.clear();
         }
         self.queue.push(index, request);

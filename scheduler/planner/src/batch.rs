@@ -1,4 +1,4 @@
-//! The running requests: their slots, the rows they bring to each step, and
+//! The running requests: their slots, the rows they add to each step, and
 //! the steps in flight.
 
 use std::sync::Arc;

@@ -183,7 +183,7 @@ impl Kv {
 
     /// Forgets what a request has committed beyond what it shares already, so
     /// that its release adds nothing to the cache.
-    pub fn disown(&self, held: &mut RequestKv) {
+    pub fn discard_unshared(&self, held: &mut RequestKv) {
         held.truncate(held.protected_pages * self.page_size);
     }
 

@@ -87,7 +87,7 @@ impl RequestState {
         self.len() - self.prompt_len
     }
 
-    /// Tokens it may still bring.
+    /// Tokens it may still generate.
     pub fn remaining(&self) -> u32 {
         self.max_new.saturating_sub(self.emitted())
     }
@@ -100,13 +100,13 @@ impl RequestState {
         self.len() + if decodes { alloc_len } else { 0 }
     }
 
-    /// Known tokens are left that no step brings.
+    /// Known tokens are left that no planned step computes.
     pub fn prefilling(&self) -> bool {
         self.kv.planned() < self.prefill_end
     }
 
     /// Its prefill is planned, and the results in flight can't be all there is:
-    /// each brings at least one token.
+    /// each has at least one token.
     pub fn decodes(&self) -> bool {
         !self.prefilling() && self.emitted() + self.samples_in_flight < self.max_new
     }
@@ -127,10 +127,10 @@ impl RequestState {
         (self.len() - 1).min(scored.saturating_sub(1))
     }
 
-    /// Takes new tokens, and says how the request ends if it does with them.
+    /// Appends new tokens, and says how the request ends if it does with them.
     /// What comes after its last token is dropped, so that neither client nor
     /// cache keys ever see it.
-    pub fn take(&mut self, from: SlotOutput) -> (Output, Option<(FinishReason, Option<u32>)>) {
+    pub fn append(&mut self, from: SlotOutput) -> (Output, Option<(FinishReason, Option<u32>)>) {
         let mut output = Output {
             token_ids: from.token_ids,
             logprobs: from.logprobs,

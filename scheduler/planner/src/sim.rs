@@ -106,7 +106,7 @@ impl SimEngine {
     /// one step, take its result. False when nothing was left to do.
     ///
     /// # Errors
-    /// As [`execute`](Self::execute) and [`complete`](Self::complete).
+    /// The plan was wrong, or the planner refused its result.
     pub fn turn(&mut self, now: Millis) -> Result<bool, SimFault> {
         while self.plan() {}
         self.outputs.extend(self.planner.take_outputs());

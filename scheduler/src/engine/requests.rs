@@ -28,7 +28,7 @@ impl Engine {
             return;
         };
         let trace_id = body.as_ref().map_or("", |request| &request.trace_id);
-        if !self.sinks.begin(sink, request, trace_id) {
+        if !self.sinks.register(sink, request, trace_id) {
             tracing::warn!(sink, request, "a request number that is in use is ignored");
             return;
         }

@@ -88,7 +88,7 @@ impl Engine {
             since: Instant::now(),
             answers: Vec::new(),
         };
-        self.ask_ranks(&mut update, true)?;
+        self.broadcast_reload(&mut update, true)?;
         self.update = Some(update);
         Ok(())
     }
@@ -114,7 +114,7 @@ impl Engine {
         Ok(())
     }
 
-    fn ask_ranks(&self, update: &mut Update, check_only: bool) -> Result<(), RunError> {
+    fn broadcast_reload(&self, update: &mut Update, check_only: bool) -> Result<(), RunError> {
         update.since = Instant::now();
         update.answers = vec![None; self.config.parallel.tp_size];
         let reload = ReloadWeights {
@@ -148,7 +148,7 @@ impl Engine {
             {
                 tracing::info!("reading new weights");
                 update.stage = Stage::Reloading;
-                self.ask_ranks(&mut update, false)?;
+                self.broadcast_reload(&mut update, false)?;
             }
             Stage::Emptying => {}
             Stage::Checking | Stage::Reloading => {
@@ -228,7 +228,7 @@ impl Engine {
             paused_requests,
             "serving with new weights"
         );
-        self.sinks.announce(weights);
+        self.sinks.broadcast_weights(weights);
         self.planner.hold_admission(false);
         // The asker may have given up.
         let _ = update.reply.send(UpdateWeightsResponse {

@@ -77,7 +77,10 @@ impl Engine {
     }
 
     fn result(&mut self, rank: usize, result: StepResult) -> Result<(), RunError> {
-        let everywhere = self.group.result(rank, &result).map_err(RunError::Group)?;
+        let everywhere = self
+            .group
+            .take_result(rank, &result)
+            .map_err(RunError::Group)?;
         // Rank 0's tokens are the tokens; the others only confirm.
         if rank == 0 {
             // As the rank measured it: a plan that is sent ahead of time waits.
@@ -87,7 +90,7 @@ impl Engine {
         if !everywhere {
             return Ok(());
         }
-        self.health.stepped(self.group.done_everywhere());
+        self.health.step_done(self.group.done_everywhere());
         if self.phase == Phase::WarmingUp {
             self.phase = Phase::Serving;
             self.link.ready(&self.group.describe());

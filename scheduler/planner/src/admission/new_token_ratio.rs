@@ -1,7 +1,7 @@
 //! How much memory running requests are expected to want still.
 //!
 //! SGLang's `new_token_ratio` in integers: of the tokens that requests may
-//! still bring, this share is expected. It falls with every step, so that the
+//! still generate, this share is expected. It falls with every step, so that the
 //! batch fills up, and jumps up at a retraction, which showed it too low.
 
 use crate::{kv::Kv, request::RequestState};

@@ -26,7 +26,7 @@ impl Admission {
         let pages = |victim: &u32| requests[*victim].kv.page_count() as u64;
         let held: u64 = victims.iter().map(pages).sum();
         let enough = !victims.is_empty() && self.pages_short(requests, batch, kv, head) <= held;
-        (enough && !self.stands_back(requests, batch, kv, head)).then_some((head, victims))
+        (enough && !self.would_defer(requests, batch, kv, head)).then_some((head, victims))
     }
 
     /// Whether a waiting request could get a slot now.
@@ -41,7 +41,7 @@ impl Admission {
     }
 
     /// The request would rather wait for its prefix than use the room.
-    fn stands_back(
+    fn would_defer(
         &mut self,
         requests: &RequestTable,
         batch: &Batch,

@@ -19,26 +19,26 @@ pub(crate) struct RowInFlight {
     pub slot: u32,
     /// KV length after this prefill chunk; `None` for a decode row.
     pub prefill_to: Option<u32>,
-    /// Brings tokens.
+    /// Its result has tokens.
     pub sample: bool,
     /// Draft steps it may take.
     pub depth: u32,
-    /// Tokens that it brings at the most.
-    pub most: u32,
+    /// Tokens of its result at the most.
+    pub max_tokens: u32,
     /// The prompt ends here: prompt log-probabilities are complete.
     pub last_chunk: bool,
 }
 
 impl RowInFlight {
-    /// The result is here, with `brought` tokens: what it computed is final,
+    /// The result is here, with so many tokens: what the row computed is final,
     /// unless the request has lost its pages.
-    pub fn commit(&self, request: &mut RequestState, brought: u32) {
+    pub fn commit(&self, request: &mut RequestState, tokens: u32) {
         request.rows_in_flight -= 1;
         request.samples_in_flight -= u32::from(self.sample);
         if request.stage == Stage::Running {
             match self.prefill_to {
                 Some(to) => request.kv.commit_prefill(to),
-                None => request.kv.commit_decode(brought, self.most),
+                None => request.kv.commit_decode(tokens, self.max_tokens),
             }
         }
     }
@@ -52,7 +52,7 @@ pub(crate) struct StepInFlight {
 }
 
 impl StepInFlight {
-    /// Each row with what it brought.
+    /// Each row with its output.
     pub fn results(
         &self,
         outputs: Vec<SlotOutput>,
@@ -63,7 +63,7 @@ impl StepInFlight {
             .map(move |row| (row, outputs.next_if(|output| output.slot == row.slot)))
     }
 
-    /// Outputs stand in the rows' order. A row that samples brings one, with at
+    /// Outputs stand in the rows' order. A row that samples has one, with at
     /// least a token, or with none where its logits were not numbers; more than
     /// one token only after as many drafted ones, and those only where it may
     /// draft.
@@ -85,7 +85,7 @@ impl StepInFlight {
                 ));
             }
             let count = len_u32(&output.token_ids);
-            let most = row.most.min(1 + depth);
+            let most = row.max_tokens.min(1 + depth);
             if count > most {
                 return Err(format!(
                     "slot {slot} brought {count} tokens, at most {most}"
@@ -106,7 +106,7 @@ pub(crate) struct StepBuilder {
     rows: Vec<RowInFlight>,
     /// Prompt tokens that still fit.
     pub budget: u32,
-    /// A prompt brings tokens already.
+    /// A chunk of a prompt is in it already.
     pub has_prefill: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The rows that running requests bring to a step: decode rows, and the next
+//! The rows that running requests add to a step: decode rows, and the next
 //! chunks of prompts.
 
 use super::{Batch, RowInFlight, StepBuilder};
@@ -40,8 +40,8 @@ impl Batch {
             if !kv.grow(&mut request.kv, to) {
                 continue;
             }
-            let most = self.config.reserve.max_commit_at(depth);
-            request.kv.plan(most);
+            let max_tokens = self.config.reserve.max_commit_at(depth);
+            request.kv.plan(max_tokens);
             let row = RowInFlight {
                 index,
                 arrival: request.arrival,
@@ -49,7 +49,7 @@ impl Batch {
                 prefill_to: None,
                 sample: true,
                 depth,
-                most,
+                max_tokens,
                 last_chunk: false,
             };
             self.add_row(request, row, 0, step);
@@ -103,7 +103,7 @@ impl Batch {
             prefill_to: Some(to),
             sample,
             depth: 0,
-            most: u32::from(sample),
+            max_tokens: u32::from(sample),
             last_chunk,
         };
         self.add_row(request, row, chunk, step);

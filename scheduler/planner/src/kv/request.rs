@@ -78,10 +78,10 @@ impl RequestKv {
         self.committed = to;
     }
 
-    /// The result of a decode row is here: `brought` of at most `most` tokens.
-    pub fn commit_decode(&mut self, brought: u32, most: u32) {
-        self.committed += brought;
-        self.planned -= most - brought;
+    /// The result of a decode row is here: `tokens` of at most `max_tokens`.
+    pub fn commit_decode(&mut self, tokens: u32, max_tokens: u32) {
+        self.committed += tokens;
+        self.planned -= max_tokens - tokens;
         // A draft model need not have seen the last drafted token either.
         self.drafted = self.committed - 1;
     }

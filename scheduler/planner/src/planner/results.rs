@@ -29,10 +29,10 @@ impl Planner {
     }
 
     fn complete_row(&mut self, row: &RowInFlight, mut output: SlotOutput) {
-        let brought = len_u32(&output.token_ids);
+        let tokens = len_u32(&output.token_ids);
         // It may have ended while this row was in flight.
         let lives = self.requests.lives(row.index, row.arrival);
-        let poisoned = row.sample && brought == 0;
+        let poisoned = row.sample && tokens == 0;
         if !lives || poisoned {
             self.speculation.count_wasted(&output);
             if lives {
@@ -41,9 +41,9 @@ impl Planner {
             return;
         }
         let request = &mut self.requests[row.index];
-        row.commit(request, brought);
+        row.commit(request, tokens);
         if output.draft_depth > 0 {
-            let (depth, drafted, accepted) = (output.draft_depth, output.draft_tokens, brought - 1);
+            let (depth, drafted, accepted) = (output.draft_depth, output.draft_tokens, tokens - 1);
             self.speculation.count(&output, accepted);
             request.rest.speculation.count(depth, drafted, accepted);
         }
@@ -67,7 +67,7 @@ impl Planner {
     /// Hands new tokens out; whether the request ended with them.
     fn deliver(&mut self, index: u32, from: SlotOutput) -> bool {
         let request = &mut self.requests[index];
-        let (output, finish) = request.take(from);
+        let (output, finish) = request.append(from);
         self.counters.generated_tokens += output.token_ids.len() as u64;
         let Some((reason, matched_token)) = finish else {
             self.outputs.push((request.id, output));
@@ -85,7 +85,7 @@ impl Planner {
             "the model computed values that are not numbers for this request; \
              if it happens with other prompts too, the weights are damaged",
         );
-        self.kv.disown(&mut self.requests[index].kv);
+        self.kv.discard_unshared(&mut self.requests[index].kv);
         self.end(index, Err(error), None, Output::default());
     }
 }

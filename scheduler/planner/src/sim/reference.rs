@@ -7,7 +7,7 @@ use lockstep_types::{
 
 use super::SimModel;
 
-/// All that a request brings when nothing else runs.
+/// What a request must get: its outcome when nothing else runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Alone {
     /// The output, with the stop token.
