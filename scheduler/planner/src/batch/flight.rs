@@ -254,3 +254,48 @@ impl Flight {
         self.last_step = 0;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROW: RowInFlight = RowInFlight {
+        index: 0,
+        arrival: 1,
+        slot: 0,
+        prefill_to: Some(4),
+        sample: false,
+        depth: 0,
+        max_tokens: 0,
+        last_chunk: false,
+    };
+
+    /// Room in the buffers of a new step: rows, extends, and a list of one page.
+    fn room(flight: &mut Flight) -> (StepBuilder, [usize; 3]) {
+        let step = flight.begin();
+        let pages = flight.page_list(&[7]).capacity();
+        let room = [step.rows.capacity(), step.plan.extends.capacity(), pages];
+        (step, room)
+    }
+
+    #[test]
+    fn buffers_are_reused() {
+        let mut flight = Flight::default();
+        let (mut step, before) = room(&mut flight);
+        assert!(before.iter().all(|room| *room < 100), "{before:?}");
+        for _ in 0..100 {
+            let pages = flight.page_list(&[7; 100]);
+            step.extend(ROW, 4, pages);
+        }
+        let plan = flight.launch(step, 0, &mut Slots::new(1));
+        let result = StepResult {
+            step: plan.step,
+            ..StepResult::default()
+        };
+        flight.recycle_plan(plan);
+        let step = flight.take(&result).expect("the oldest step's");
+        flight.recycle(step);
+        let (_, after) = room(&mut flight);
+        assert!(after.iter().all(|room| *room >= 100), "{after:?}");
+    }
+}

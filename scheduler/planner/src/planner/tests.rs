@@ -88,6 +88,7 @@ fn the_last_gives_its_pages_to_the_first() {
 fn alone_and_without_pages_it_ends_with_an_error() {
     let mut planner = under_way(1, 8);
     let taken = take_all_pages(&mut planner);
+    assert_eq!(planner.load().leaked_pages, taken.len() as u64);
     assert_eq!(planner.plan(), None);
     let (_, output) = planner.take_outputs().next().expect("it ended");
     let error = output.finish.unwrap().outcome.unwrap_err();

@@ -61,6 +61,25 @@ fn output_is_cached_too_but_never_past_a_stop() {
 }
 
 #[test]
+fn what_a_poisoned_request_computed_last_is_not_cached() {
+    let mut engine = engine(&config());
+    submit(&mut engine, 1, request(prompt(1, 8), 30));
+    for _ in 0..6 {
+        step(&mut engine, |_| {});
+    }
+    let plan = engine.planner.plan().unwrap();
+    let mut result = engine.worker.execute(&plan).unwrap();
+    result.outputs[0].token_ids.clear();
+    engine.planner.complete(Millis(0), result).unwrap();
+    engine.outputs.extend(engine.planner.take_outputs());
+    assert!(finish(&engine, 1).outcome.is_err());
+    // The prompt was shared when it was computed; five more tokens were not.
+    let load = engine.planner.load();
+    assert_eq!((load.kv_tokens_cached, load.kv_tokens_used), (8, 0));
+    engine.planner.check_integrity().unwrap();
+}
+
+#[test]
 fn requests_wait_for_a_prefix_under_way() {
     for (shared, admitted_at_once) in [(40, 1), (20, 3)] {
         let wide = PlannerConfig {

@@ -115,6 +115,30 @@ fn full_queues_refuse_with_a_time_to_come_back() {
 }
 
 #[test]
+fn the_time_to_come_back_follows_the_pace_of_admission() {
+    let narrow = PlannerConfig {
+        max_running_requests: 1,
+        max_queued_requests: 1,
+        ..config()
+    };
+    let mut engine = engine(&narrow);
+    for id in 0..3 {
+        let now = Millis(10_000 * id);
+        let planner = &mut engine.planner;
+        planner
+            .submit(now, RequestId(id), request(prompt(id, 9), 2))
+            .unwrap();
+        while engine.turn(now).unwrap() {}
+    }
+    let refused = (3..9).find_map(|id| {
+        let request = request(prompt(id, 9), 2);
+        let planner = &mut engine.planner;
+        planner.submit(Millis(20_000), RequestId(id), request).err()
+    });
+    assert_eq!(refused.unwrap().retry_after_s, Some(10));
+}
+
+#[test]
 fn time_limits_end_requests_wherever_they_are() {
     let limited = PlannerConfig {
         max_running_requests: 1,
@@ -153,6 +177,21 @@ fn time_limits_end_requests_wherever_they_are() {
     run(&mut engine);
     assert_eq!(engine.planner.load().counters.timed_out, 3);
     assert_eq!(engine.planner.load().kv_tokens_used, 0);
+}
+
+#[test]
+fn time_does_not_go_back() {
+    let mut engine = engine(&config());
+    engine.planner.tick(Millis(100));
+    let limited = Request {
+        timeout_ms: Some(50),
+        ..request(prompt(1, 9), 100)
+    };
+    submit(&mut engine, 1, limited);
+    for (now, ended) in [(60, 0), (149, 0), (150, 1)] {
+        engine.planner.tick(Millis(now));
+        assert_eq!(engine.planner.take_outputs().count(), ended, "{now}");
+    }
 }
 
 #[test]

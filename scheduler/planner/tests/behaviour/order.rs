@@ -121,3 +121,104 @@ fn a_plan_opens_no_more_tokens_than_travel_well() {
     assert_eq!(opens(planner.plan()), Some(3), "4.5 of 4 million tokens");
     assert_eq!(opens(planner.plan()), Some(1));
 }
+
+#[test]
+fn who_outranks_by_far_takes_its_place_before_pages_run_out_for_others() {
+    let tight = PlannerConfig {
+        max_running_requests: 2,
+        num_pages: 1 + 10,
+        priority_scheduling: true,
+        overlap: false,
+        ..config()
+    };
+    let mut engine = engine(&tight);
+    engine.planner = engine.planner.with_conservativeness(0);
+    for id in 1..=2 {
+        submit(&mut engine, id, request(prompt(id, 16), 8));
+    }
+    step(&mut engine, |plan| assert_eq!(prefills(plan), [16, 16]));
+    // Then their five pages each are full, and there are no more.
+    (0..4).for_each(|_| step(&mut engine, |plan| assert_eq!(prefills(plan), [0, 0])));
+    let urgent = Request {
+        priority: 10,
+        ..request(prompt(3, 8), 2)
+    };
+    submit(&mut engine, 3, urgent);
+    step(&mut engine, |plan| {
+        assert_eq!((plan.closes.len(), plan.opens.len()), (1, 1));
+    });
+    let counters = engine.planner.load().counters;
+    assert_eq!((counters.preemptions, counters.retractions), (1, 1));
+    // One page for the first, and two for the urgent one.
+    assert_eq!(counters.evicted_tokens, 12);
+    run(&mut engine);
+}
+
+#[test]
+fn nobody_is_displaced_in_vain() {
+    let mut engine = engine(&PlannerConfig {
+        num_pages: 1 + 20,
+        priority_scheduling: true,
+        overlap: false,
+        ..config()
+    });
+    engine.planner = engine.planner.with_conservativeness(0);
+    let with = |id, len, priority| Request {
+        priority,
+        ..request(prompt(id, len), 6)
+    };
+    submit(&mut engine, 1, with(1, 30, 20));
+    submit(&mut engine, 2, with(2, 2, 0));
+    step(&mut engine, |plan| assert_eq!(plan.opens.len(), 2));
+    // Its 13 pages and more are not there without the first's, which it does
+    // not outrank.
+    submit(&mut engine, 3, with(3, 52, 10));
+    step(&mut engine, |plan| assert!(plan.closes.is_empty()));
+    run(&mut engine);
+    assert_eq!(engine.planner.load().counters.preemptions, 0);
+}
+
+#[test]
+fn who_would_wait_for_a_prefix_displaces_nobody_yet() {
+    let mut engine = engine(&PlannerConfig {
+        max_running_requests: 1,
+        priority_scheduling: true,
+        overlap: false,
+        ..config()
+    });
+    submit(&mut engine, 1, request(prompt(1, 100), 6));
+    step(&mut engine, |plan| assert_eq!(prefills(plan), [32]));
+    let urgent = Request {
+        priority: 10,
+        ..request(prompt(1, 104), 6)
+    };
+    submit(&mut engine, 2, urgent);
+    step(&mut engine, |plan| assert!(plan.closes.is_empty()));
+    run(&mut engine);
+    assert_eq!(engine.planner.load().counters.preemptions, 1);
+    assert!(finish(&engine, 2).usage.cached_tokens >= 64);
+}
+
+#[test]
+fn what_running_requests_are_expected_to_want_falls_with_every_step() {
+    let narrow = PlannerConfig {
+        num_pages: 1 + 760 / 4,
+        context_length: 1100,
+        overlap: false,
+        ..config()
+    };
+    let mut engine = engine(&narrow);
+    // About 0.7 of 700 tokens at first, and with the second's too many.
+    submit(&mut engine, 1, request(prompt(1, 10), 700));
+    step(&mut engine, |plan| assert_eq!(plan.opens.len(), 1));
+    submit(&mut engine, 2, request(prompt(2, 10), 390));
+    step(&mut engine, |plan| assert!(plan.opens.is_empty()));
+    let mut steps = 0;
+    while engine.planner.load().running_requests < 2 {
+        assert!(engine.turn(Millis(0)).unwrap());
+        steps += 1;
+        assert!(steps < 600, "the first should still be running");
+    }
+    assert!(steps > 10, "{steps}");
+    run(&mut engine);
+}

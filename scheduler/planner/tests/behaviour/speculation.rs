@@ -130,6 +130,17 @@ fn drafts_of_a_request_that_ended_are_wasted() {
 }
 
 #[test]
+fn drafts_of_a_row_without_a_token_are_wasted() {
+    let mut engine = engine(&drafting(DraftKv::Pairs));
+    submit(&mut engine, 1, request(prompt(1, 9), 20));
+    answer(&mut engine, &[1], 0, 0);
+    answer(&mut engine, &[], 2, 3);
+    let counted = engine.planner.speculation();
+    assert_eq!((counted.verify_steps, counted.wasted_tokens), (1, 3));
+    assert_eq!(finish(&engine, 1).usage.completion_tokens, 1);
+}
+
+#[test]
 fn more_than_was_drafted_is_refused() {
     let mut engine = engine(&drafting(DraftKv::Pairs));
     let limited = Request {

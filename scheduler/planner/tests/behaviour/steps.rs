@@ -21,6 +21,31 @@ fn decodes_go_first_and_prompts_fill_the_rest() {
     step(&mut engine, |plan| assert_eq!(prefills(plan), [0, 14, 5]));
     step(&mut engine, |plan| assert_eq!(prefills(plan), [0, 0, 0]));
     run(&mut engine);
+    let counters = engine.planner.load().counters;
+    assert_eq!(counters.prefill_tokens, 10 + 70 + 9);
+    assert_eq!(counters.decode_rows, 3 * 19);
+}
+
+#[test]
+fn decode_rows_leave_a_quarter_of_the_budget_to_prompts() {
+    let mut engine = engine(&PlannerConfig {
+        max_running_requests: 5,
+        chunked_prefill_size: Some(4),
+        overlap: false,
+        ..config()
+    });
+    for id in 1..=4 {
+        submit(&mut engine, id, request(prompt(id, 4), 30));
+        step(&mut engine, |_| {});
+    }
+    while engine.planner.load().counters.prefill_tokens < 16 {
+        step(&mut engine, |_| {});
+    }
+    submit(&mut engine, 5, request(prompt(5, 4), 30));
+    step(&mut engine, |plan| {
+        assert_eq!(prefills(plan), [0, 0, 0, 0, 1]);
+    });
+    run(&mut engine);
 }
 
 #[test]
