@@ -10,6 +10,7 @@
 pub mod limits;
 pub mod pb;
 
+mod drafter;
 mod error;
 mod mirror;
 mod request;

@@ -1,6 +1,6 @@
 //! The engine loop: events in, plans to the workers, outputs to the sinks.
 
-mod corpora;
+mod drafter;
 mod requests;
 mod status;
 mod update;
@@ -14,7 +14,7 @@ use std::{
 
 use lockstep_planner::{Planner, PlannerConfig};
 use lockstep_process::{ControlLink, RoleContext};
-use lockstep_proto::pb::lockstep::{CorporaEdited, FlushCacheResponse};
+use lockstep_proto::pb::lockstep::{DrafterReply, FlushCacheResponse};
 use lockstep_types::EngineConfig;
 use tokio::{
     sync::oneshot,
@@ -70,8 +70,8 @@ pub struct Engine {
     leaving: Option<usize>,
     /// Other weights on their way.
     update: Option<Update>,
-    /// Who waits for rank 0's corpora, in order.
-    corpora: VecDeque<oneshot::Sender<CorporaEdited>>,
+    /// Who waits for the drafter's answers, in order.
+    drafter_replies: VecDeque<oneshot::Sender<DrafterReply>>,
     status: Status,
     /// Books were checked since the planner last was busy.
     checked: bool,
@@ -103,7 +103,7 @@ impl Engine {
             probes: 0,
             leaving: None,
             update: None,
-            corpora: VecDeque::new(),
+            drafter_replies: VecDeque::new(),
             status: Status::default(),
             checked: true,
         })
@@ -267,7 +267,7 @@ impl Engine {
                 }
             }
             Command::UpdateWeights { wanted, reply } => self.update_weights(wanted, reply)?,
-            Command::EditCorpora { edit, reply } => self.edit_corpora(edit, reply)?,
+            Command::Drafter { command, reply } => self.command_drafter(command, reply)?,
             Command::Health { force_step, reply } => self.ask_health(force_step, reply),
             Command::Load { reply } => {
                 let speculates = self.config.speculation.enabled();

@@ -6,7 +6,7 @@ use futures::{Stream, StreamExt as _};
 use lockstep_proto::{
     limits::INTERNAL_MESSAGE_BYTES,
     pb::lockstep::{
-        CheckHealthRequest, CheckHealthResponse, CorporaEdit, CorporaEdited, FlushCacheRequest,
+        CheckHealthRequest, CheckHealthResponse, DrafterCommand, DrafterReply, FlushCacheRequest,
         FlushCacheResponse, FrontendEvent, FrontendHello, FrontendMessage, GetLoadRequest,
         GetLoadResponse, Submit, UpdateWeightsRequest, UpdateWeightsResponse, frontend_message,
         frontend_server::{Frontend, FrontendServer},
@@ -115,13 +115,13 @@ impl Frontend for FrontendService {
             .map(Response::new)
     }
 
-    async fn edit_corpora(
+    async fn command_drafter(
         &self,
-        request: Request<CorporaEdit>,
-    ) -> Result<Response<CorporaEdited>, Status> {
-        let edit = request.into_inner();
+        request: Request<DrafterCommand>,
+    ) -> Result<Response<DrafterReply>, Status> {
+        let command = request.into_inner();
         self.commands
-            .ask(|reply| Command::EditCorpora { edit, reply })
+            .ask(|reply| Command::Drafter { command, reply })
             .await
             .map(Response::new)
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockstep_planner::CacheEvent;
 use lockstep_proto::pb::lockstep::{
-    CheckHealthResponse, CorporaEdit, CorporaEdited, FlushCacheResponse, GetLoadResponse,
+    CheckHealthResponse, DrafterCommand, DrafterReply, FlushCacheResponse, GetLoadResponse,
     UpdateWeightsRequest, UpdateWeightsResponse, WeightsReloaded, WorkerHello, WorkerReady,
 };
 use lockstep_types::{
@@ -74,10 +74,10 @@ pub enum Command {
         wanted: UpdateWeightsRequest,
         reply: oneshot::Sender<UpdateWeightsResponse>,
     },
-    /// Change the texts that rank 0 drafts from.
-    EditCorpora {
-        edit: CorporaEdit,
-        reply: oneshot::Sender<CorporaEdited>,
+    /// A command to the drafter, which is on rank 0.
+    Drafter {
+        command: DrafterCommand,
+        reply: oneshot::Sender<DrafterReply>,
     },
     /// Send changes of the prefix cache from now on.
     CacheEvents {
@@ -99,8 +99,8 @@ pub enum WorkerEvent {
     Result(StepResult),
     /// It looked at other weights, or has them.
     Reloaded(WeightsReloaded),
-    /// It changed the texts that it drafts from; rank 0 alone does.
-    Corpora(CorporaEdited),
+    /// The drafter's answer to the oldest command; from rank 0 alone.
+    Drafter(DrafterReply),
     /// Its node was told to stop.
     Leaving,
     /// Its stream ended, for this reason.

@@ -4,7 +4,7 @@
 use std::{collections::VecDeque, time::Instant};
 
 use lockstep_proto::pb::lockstep::{
-    CorporaEdit, GroupStart, ReloadWeights, WorkerHello, WorkerReady,
+    DrafterCommand, GroupStart, ReloadWeights, WorkerHello, WorkerReady,
 };
 use lockstep_types::step::{StepDigests, StepPlan, StepResult};
 
@@ -146,14 +146,14 @@ impl WorkerGroup {
         self.broadcast(|link| link.reload(reload.clone()))
     }
 
-    /// Hands a change of the corpora to rank 0, which drafts.
+    /// Sends a command to the drafter, which is on rank 0.
     ///
     /// # Errors
-    /// Says why rank 0 does not take it.
-    pub fn edit_corpora(&self, edit: CorporaEdit) -> Result<(), String> {
+    /// Why rank 0 does not take it.
+    pub fn command_drafter(&self, command: DrafterCommand) -> Result<(), String> {
         let link = self.members.first().and_then(|member| member.link.as_ref());
         let link = link.ok_or("rank 0 is not attached")?;
-        link.edit_corpora(edit)
+        link.command_drafter(command)
             .map_err(|reason| format!("rank 0: {reason}"))
     }
 

@@ -1,7 +1,7 @@
 //! The engine's end of a worker's stream.
 
 use lockstep_proto::pb::lockstep::{
-    CorporaEdit, GroupStart, ReloadWeights, StepPlan, WorkerCommand, worker_command,
+    DrafterCommand, GroupStart, ReloadWeights, StepPlan, WorkerCommand, worker_command,
 };
 use tokio::sync::mpsc;
 use tonic::Status;
@@ -33,9 +33,9 @@ impl WorkerLink {
     pub fn reload(&self, reload: ReloadWeights) -> Result<(), String> {
         self.send(worker_command::Kind::Reload(reload))
     }
-    /// Changes the texts that are drafted from.
-    pub fn edit_corpora(&self, edit: CorporaEdit) -> Result<(), String> {
-        self.send(worker_command::Kind::Corpora(edit))
+    /// Sends a command to the drafter.
+    pub fn command_drafter(&self, command: DrafterCommand) -> Result<(), String> {
+        self.send(worker_command::Kind::Drafter(command))
     }
     /// Ends the stream with an error, so that the worker's node knows that the
     /// engine failed; dropping the link alone says that all is done.

@@ -16,10 +16,11 @@ use std::{
 
 pub use handle::RequestHandle;
 use lockstep_proto::pb::lockstep::{
-    CheckHealthRequest, CorporaEdit, CorpusSize, FlushCacheRequest, FlushCacheResponse,
-    GetLoadRequest, GetLoadResponse, UpdateWeightsRequest, UpdateWeightsResponse, WeightsInUse,
+    self as wire, CheckHealthRequest, FlushCacheRequest, FlushCacheResponse, GetLoadRequest,
+    GetLoadResponse, UpdateWeightsRequest, UpdateWeightsResponse, WeightsInUse,
     frontend_client::FrontendClient,
 };
+use lockstep_types::drafter::{DrafterCommand, DrafterResult};
 use lockstep_types::request::{ErrorKind, Request, RequestError};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -216,18 +217,17 @@ impl SchedulerClient {
         }
     }
 
-    /// Changes the texts that are drafted from; gives all there are then.
+    /// Sends a command to the drafter.
     ///
     /// # Errors
-    /// Why nothing changed.
-    pub async fn edit_corpora(&self, edit: CorporaEdit) -> Result<Vec<CorpusSize>, RequestError> {
+    /// The drafter's reason why nothing changed, [`ErrorKind::Overloaded`] while
+    /// others wait, [`ErrorKind::Unavailable`] without a scheduler.
+    pub async fn command_drafter(&self, command: DrafterCommand) -> DrafterResult {
         let mut client = self.client()?;
-        let answer = client.edit_corpora(edit).await;
-        let answer = answer.map_err(|_| disconnected())?.into_inner();
-        match answer.error {
-            Some(error) => Err(error.into()),
-            None => Ok(answer.corpora),
-        }
+        let reply = client
+            .command_drafter(wire::DrafterCommand::from(command))
+            .await;
+        reply.map_err(|_| disconnected())?.into_inner().into()
     }
 
     fn client(&self) -> Result<FrontendClient<Channel>, RequestError> {

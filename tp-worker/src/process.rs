@@ -2,8 +2,8 @@
 
 mod abort;
 mod collectives;
+mod commands;
 mod compute;
-mod corpora;
 mod stream;
 
 use std::sync::{Arc, mpsc};

@@ -14,12 +14,12 @@ mod passes;
 mod reload;
 mod slots;
 
-use std::{path::Path, time::Instant};
+use std::{path::Path, sync::Arc, time::Instant};
 
 use lockstep_backend::{Axis, Backend};
 use lockstep_model::{LoadOptions, LoadProgress, Transformer};
 use lockstep_sampling::Sampler;
-use lockstep_speculation::{Corpora, DrafterRegistry, Node, Verifier};
+use lockstep_speculation::{CommandHandler, DrafterRegistry, Node, Verifier};
 use lockstep_types::EngineConfig;
 use lockstep_types::step::{SlotOutput, StepPlan, StepResult};
 
@@ -174,10 +174,10 @@ impl<B: Backend + 'static> Worker<B> {
         self.kv_bytes + draft
     }
 
-    /// Texts that it drafts from, for whoever adds and removes them; `None`
-    /// where it drafts otherwise, or on ranks that do not draft.
-    pub fn corpora(&self) -> Option<&Corpora> {
-        self.drafting.corpora()
+    /// What handles commands to the drafter; `None` where it takes none, and on
+    /// ranks that do not draft.
+    pub fn drafter_commands(&self) -> Option<Arc<dyn CommandHandler>> {
+        self.drafting.commands()
     }
 
     /// What is prepared.

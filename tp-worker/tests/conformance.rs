@@ -103,6 +103,8 @@ enum Fault {
     Narrow,
     /// It runs passes of a width of its own on a draft model that it has not.
     Passes,
+    /// It says that it drafts from texts, and takes none.
+    Texts,
 }
 
 /// Drafts the last token again and again.
@@ -133,7 +135,7 @@ impl Algorithm for Echo {
             draft_probabilities: self.0 == Fault::Probabilities,
             carries_hidden_states: self.0 == Fault::Hidden,
             adaptive: true,
-            drafts_from_texts: false,
+            drafts_from_texts: self.0 == Fault::Texts,
         }
     }
     fn load_draft(
@@ -221,6 +223,7 @@ fn drafts_that_break_a_rule_are_caught() {
         (Fault::Twins, "children of a node differ"),
         (Fault::Token, "tokens are the target's"),
         (Fault::Hidden, "carries_hidden_states"),
+        (Fault::Texts, "drafts_from_texts"),
         (
             Fault::Probabilities,
             "a sampled draft has its probabilities",

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod drafter;
 pub mod request;
 pub mod reserve;
 pub mod sampling;

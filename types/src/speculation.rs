@@ -119,7 +119,7 @@ pub struct Capabilities {
     /// Its depth may change from step to step.
     pub adaptive: bool,
     /// Operators may give it texts to draft from, and take them away, while it
-    /// serves.
+    /// serves: [`DrafterCommand::Corpora`](crate::drafter::DrafterCommand::Corpora).
     pub drafts_from_texts: bool,
 }
 

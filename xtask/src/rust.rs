@@ -1,5 +1,6 @@
 //! Checks of Rust sources: sizes, file names, and the reasons of unsafe code.
 
+mod algorithm;
 mod functions;
 mod safety;
 
@@ -21,6 +22,9 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
         if lines > limit {
             let message = format!("{lines} lines, at most {limit}: split it by idea");
             findings.push(Finding::new(path, 0, message));
+        }
+        if !is_test(path) {
+            findings.extend(algorithm::check(path, text));
         }
         match syn::parse_file(text) {
             Ok(file) => {

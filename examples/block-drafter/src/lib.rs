@@ -2,12 +2,14 @@
 //!
 //! An example to copy; the README next to it walks through the parts. The
 //! algorithm as configuration sees it is here, what it does on the device in
-//! `drafter`, and how guesses become a block in `guesses`.
+//! `drafter`, and how guesses become a block in `guesses`. A second algorithm,
+//! with an option of its own and texts to draft from, is in `phrases`.
 
 #![forbid(unsafe_code)]
 
 mod drafter;
 mod guesses;
+mod phrases;
 
 use std::path::Path;
 
@@ -16,6 +18,8 @@ use lockstep_speculation::{Build, DraftError, Drafter, DrafterFactory};
 use lockstep_types::{
     Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, DraftShape, ModelConfig,
 };
+
+pub use phrases::Phrases;
 
 /// Guesses that a pass carries beyond the tokens that will be verified: they
 /// have one round more to become right.

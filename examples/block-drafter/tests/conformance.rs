@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use lockstep_config::{Hardware, ServeArgs, args::DtypeArg, resolve};
 use lockstep_devices::Registry;
-use lockstep_example_block_drafter::Block;
+use lockstep_example_block_drafter::{Block, Phrases};
 use lockstep_tp_worker::conformance;
 use lockstep_types::Algorithm;
 
@@ -25,6 +25,14 @@ fn it_conforms_and_drafts_what_is_accepted() {
     let report = conformance::check(&registry, "block", &target, Some(&draft)).unwrap();
     assert!(report.drafted > report.accepted && report.accepted > 0);
     assert_eq!(report.trees, 0);
+}
+
+#[test]
+fn phrases_conform() {
+    let registry = Registry::builtin().with(Phrases::default());
+    let report =
+        conformance::check(&registry, "phrases", &model("lockstep-demo-7m"), None).unwrap();
+    assert!(report.drafted > 0 && report.trees == 0);
 }
 
 #[test]

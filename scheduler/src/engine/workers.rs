@@ -21,7 +21,7 @@ impl Engine {
             WorkerEvent::Ready(ready) => self.worker_ready(rank, ready),
             WorkerEvent::Result(result) => self.result(rank, result)?,
             WorkerEvent::Reloaded(reloaded) => self.worker_reloaded(rank, reloaded)?,
-            WorkerEvent::Corpora(edited) => self.corpora_edited(edited),
+            WorkerEvent::Drafter(reply) => self.drafter_replied(reply),
             WorkerEvent::Leaving => {
                 tracing::warn!(
                     rank,

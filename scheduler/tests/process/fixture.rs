@@ -9,10 +9,12 @@ use lockstep_planner::{
 };
 use lockstep_process::{ControlLink, Role, RoleContext, connect_unix};
 use lockstep_proto::pb::lockstep::{
-    CorporaEdited, Corpus, CorpusSize, FrontendEvent, FrontendHello, FrontendMessage,
-    ReloadWeights, WeightsInUse, WeightsReloaded, WorkerFailure, WorkerHello, WorkerMessage,
-    WorkerReady, corpora_edit, frontend_client::FrontendClient, frontend_message, worker_command,
-    worker_gateway_client::WorkerGatewayClient, worker_message,
+    FrontendEvent, FrontendHello, FrontendMessage, ReloadWeights, WeightsInUse, WeightsReloaded,
+    WorkerFailure, WorkerHello, WorkerMessage, WorkerReady, frontend_client::FrontendClient,
+    frontend_message, worker_command, worker_gateway_client::WorkerGatewayClient, worker_message,
+};
+use lockstep_types::drafter::{
+    CorpusCommand, CorpusSize, DrafterCommand, DrafterReply, DrafterResult,
 };
 use lockstep_types::{Algorithms, EngineConfig, NodeConfig};
 use lockstep_types::{
@@ -194,21 +196,17 @@ async fn work(
                 let error = refusal(rank, &reload);
                 send(worker_message::Kind::Reloaded(WeightsReloaded { error })).await;
             }
-            Some(worker_command::Kind::Corpora(edit)) => {
+            Some(worker_command::Kind::Drafter(command)) => {
                 assert_eq!(rank, 0, "only rank 0 drafts");
-                let added = |add: Corpus| CorpusSize {
-                    name: add.name,
-                    tokens: add.token_ids.len() as u64,
+                let added = match command.try_into().expect("a command") {
+                    DrafterCommand::Corpora(CorpusCommand::Add { name, token_ids }) => {
+                        let tokens = token_ids.len() as u64;
+                        vec![CorpusSize { name, tokens }]
+                    }
+                    DrafterCommand::Corpora(_) => Vec::new(),
                 };
-                let corpora = match edit.kind {
-                    Some(corpora_edit::Kind::Add(add)) => vec![added(add)],
-                    Some(corpora_edit::Kind::Remove(_)) | None => Vec::new(),
-                };
-                let edited = CorporaEdited {
-                    error: None,
-                    corpora,
-                };
-                send(worker_message::Kind::Corpora(edited)).await;
+                let reply = DrafterResult::Ok(DrafterReply::Corpora(added));
+                send(worker_message::Kind::Drafter(reply.into())).await;
             }
             None => {}
         }

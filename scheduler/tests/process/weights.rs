@@ -1,8 +1,10 @@
 //! Other weights: what runs ends first, what comes waits, and all ranks agree.
 
 use lockstep_proto::pb::lockstep::{
-    CheckHealthRequest, CorporaEdit, Corpus, ErrorKind, UpdateWeightsRequest,
-    UpdateWeightsResponse, corpora_edit,
+    self as wire, CheckHealthRequest, ErrorKind, UpdateWeightsRequest, UpdateWeightsResponse,
+};
+use lockstep_types::drafter::{
+    CorpusCommand, CorpusSize, DrafterCommand, DrafterReply, DrafterResult,
 };
 use lockstep_types::request::{FinishReason, Output};
 use tokio::task::JoinHandle;
@@ -182,20 +184,27 @@ async fn ranks_with_different_weights_end_the_group() {
 #[tokio::test]
 async fn corpora_go_to_the_rank_that_drafts_and_answers_come_in_order() {
     let (_scheduler, frontend) = Scheduler::serving(&args(2)).await;
-    let add = |tokens: u32| CorporaEdit {
-        kind: Some(corpora_edit::Kind::Add(Corpus {
-            name: format!("of {tokens}"),
-            token_ids: (0..tokens).collect(),
-        })),
+    let add = |tokens: u32| CorpusCommand::Add {
+        name: format!("of {tokens}"),
+        token_ids: (0..tokens).collect(),
     };
-    let mut client = frontend.client.clone();
+    let client = frontend.client.clone();
+    let send = async |command| {
+        let command = DrafterCommand::Corpora(command);
+        let reply = client
+            .clone()
+            .command_drafter(wire::DrafterCommand::from(command))
+            .await;
+        let DrafterReply::Corpora(all) =
+            DrafterResult::from(reply.expect("an answer").into_inner()).expect("no error");
+        all
+    };
     for tokens in [3, 100_000] {
-        let edited = client.edit_corpora(add(tokens)).await.expect("an answer");
-        let edited = edited.into_inner();
-        assert_eq!(edited.error, None);
-        assert_eq!(edited.corpora[0].name, format!("of {tokens}"));
-        assert_eq!(edited.corpora[0].tokens, u64::from(tokens));
+        let size = CorpusSize {
+            name: format!("of {tokens}"),
+            tokens: u64::from(tokens),
+        };
+        assert_eq!(send(add(tokens)).await, [size]);
     }
-    let list = client.edit_corpora(CorporaEdit::default()).await;
-    assert!(list.expect("an answer").into_inner().corpora.is_empty());
+    assert!(send(CorpusCommand::List).await.is_empty());
 }

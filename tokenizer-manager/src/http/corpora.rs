@@ -7,8 +7,10 @@ use axum::{
     extract::{Path, State},
     response::Response,
 };
-use lockstep_proto::pb::lockstep::{CorporaEdit, Corpus, CorpusSize, corpora_edit::Kind};
-use lockstep_types::sampling::token_in_vocabulary;
+use lockstep_types::{
+    drafter::{CorpusCommand, CorpusSize, DrafterCommand, DrafterReply},
+    sampling::token_in_vocabulary,
+};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -67,7 +69,7 @@ pub(super) async fn add(
 
 /// `GET /ngram/corpus`: all there are.
 pub(super) async fn list(State(app): State<Arc<App>>) -> ApiResult<Response> {
-    json(&json!({"corpora": sizes(&edit(&app, None).await?)}))
+    json(&json!({"corpora": sizes(&command(&app, CorpusCommand::List).await?)}))
 }
 
 /// `DELETE /ngram/corpus/{name}`.
@@ -75,7 +77,7 @@ pub(super) async fn remove(
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
 ) -> ApiResult<Response> {
-    let left = edit(&app, Some(Kind::Remove(name.clone()))).await?;
+    let left = command(&app, CorpusCommand::Remove { name: name.clone() }).await?;
     json(&json!({"name": name, "removed": true, "corpora": sizes(&left)}))
 }
 
@@ -103,7 +105,7 @@ pub(super) async fn remove_external(
     Json(request): Json<RemoveExternalRequest>,
 ) -> ApiResult<Response> {
     let name = request.corpus_id;
-    match edit(&app, Some(Kind::Remove(name.clone()))).await {
+    match command(&app, CorpusCommand::Remove { name: name.clone() }).await {
         Ok(_) => json(&json!({"success": true, "message": format!("Removed corpus '{name}'.")})),
         Err(error) => refusal(error),
     }
@@ -111,7 +113,7 @@ pub(super) async fn remove_external(
 
 /// `GET /list_external_corpora`.
 pub(super) async fn list_external(State(app): State<Arc<App>>) -> ApiResult<Response> {
-    let corpora = match edit(&app, None).await {
+    let corpora = match command(&app, CorpusCommand::List).await {
         Ok(corpora) => corpora,
         Err(error) => return refusal(error),
     };
@@ -202,20 +204,23 @@ async fn insert(
         token_in_vocabulary(field, *id, vocabulary)?;
     }
     let tokens = token_ids.len() as u64;
-    let corpus = Corpus {
+    let add = CorpusCommand::Add {
         name: name.to_owned(),
         token_ids,
     };
-    let corpora = edit(app, Some(Kind::Add(corpus))).await?;
+    let corpora = command(app, add).await?;
     Ok(Added {
         tokens,
         corpora: sizes(&corpora),
     })
 }
 
-async fn edit(app: &App, kind: Option<Kind>) -> ApiResult<Vec<CorpusSize>> {
+/// Sends a command; gives all corpora that there are then.
+async fn command(app: &App, command: CorpusCommand) -> ApiResult<Vec<CorpusSize>> {
     drafts_from_texts(app)?;
-    Ok(app.scheduler.edit_corpora(CorporaEdit { kind }).await?)
+    let command = DrafterCommand::Corpora(command);
+    let DrafterReply::Corpora(corpora) = app.scheduler.command_drafter(command).await?;
+    Ok(corpora)
 }
 
 /// 400 unless the server drafts from texts.

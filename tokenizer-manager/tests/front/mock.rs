@@ -9,13 +9,16 @@ use std::{
 };
 
 use lockstep_proto::pb::lockstep::{
-    CheckHealthRequest, CheckHealthResponse, CorporaEdit, CorporaEdited, Corpus, CorpusSize,
-    ErrorKind, Finish, FinishReason, FlushCacheRequest, FlushCacheResponse, FrontendEvent,
-    FrontendMessage, FrontendWelcome, GetLoadRequest, GetLoadResponse, Output, RequestError,
-    Submit, TokenLogprob, UpdateWeightsRequest, UpdateWeightsResponse, Usage, WeightsInUse,
-    corpora_edit, finish,
+    CheckHealthRequest, CheckHealthResponse, DrafterCommand, DrafterReply, Finish, FinishReason,
+    FlushCacheRequest, FlushCacheResponse, FrontendEvent, FrontendMessage, FrontendWelcome,
+    GetLoadRequest, GetLoadResponse, Output, RequestError, Submit, TokenLogprob,
+    UpdateWeightsRequest, UpdateWeightsResponse, Usage, WeightsInUse, finish,
     frontend_message::Kind,
     frontend_server::{Frontend, FrontendServer},
+};
+use lockstep_types::{
+    drafter::{self, CorpusCommand, CorpusSize},
+    request::ErrorKind,
 };
 use tokio::sync::{
     mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
@@ -323,34 +326,35 @@ impl Frontend for Service {
     }
 
     /// There is one corpus, "old", and what is added.
-    async fn edit_corpora(
+    async fn command_drafter(
         &self,
-        request: Request<CorporaEdit>,
-    ) -> Result<Response<CorporaEdited>, Status> {
+        request: Request<DrafterCommand>,
+    ) -> Result<Response<DrafterReply>, Status> {
         let size = |name: &str, tokens: &[u32]| CorpusSize {
             name: name.to_owned(),
             tokens: tokens.len() as u64,
         };
-        let mut edited = CorporaEdited::default();
-        match request.into_inner().kind {
-            Some(corpora_edit::Kind::Add(Corpus { name, token_ids })) => {
-                edited.corpora.push(size(&name, &token_ids));
+        let old = size("old", &[1, 2]);
+        let command = request.into_inner().try_into().expect("a command");
+        let drafter::DrafterCommand::Corpora(command) = command;
+        let result = match command {
+            CorpusCommand::List => Ok(vec![old]),
+            CorpusCommand::Add { name, token_ids } => {
+                let new = size(&name, &token_ids);
                 let _ = self.0.sender.send(Asked::Corpus(token_ids));
+                Ok(vec![new, old])
             }
-            Some(corpora_edit::Kind::Remove(name)) if name == "old" => {
-                return Ok(Response::new(edited));
+            CorpusCommand::Remove { name } if name == "old" => Ok(Vec::new()),
+            CorpusCommand::Remove { name } => {
+                let message = format!("no corpus is called {name}");
+                Err(lockstep_types::request::RequestError::new(
+                    ErrorKind::Invalid,
+                    message,
+                ))
             }
-            Some(corpora_edit::Kind::Remove(name)) => {
-                edited.error = Some(RequestError {
-                    kind: ErrorKind::Invalid.into(),
-                    message: format!("no corpus is called {name}"),
-                    ..RequestError::default()
-                });
-            }
-            None => {}
-        }
-        edited.corpora.push(size("old", &[1, 2]));
-        Ok(Response::new(edited))
+        };
+        let reply = result.map(drafter::DrafterReply::Corpora);
+        Ok(Response::new(reply.into()))
     }
 
     async fn update_weights(

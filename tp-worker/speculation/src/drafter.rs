@@ -1,12 +1,15 @@
 //! The device's side of an algorithm.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use lockstep_backend::Backend;
 use lockstep_model::{CaptureSpec, Tables};
-use lockstep_types::sampling::SamplingParams;
+use lockstep_types::{
+    drafter::{DrafterCommand, DrafterResult},
+    sampling::SamplingParams,
+};
 
-use crate::{Corpora, DraftError, Drafts};
+use crate::{DraftError, Drafts};
 
 /// Proposes tokens for running requests.
 ///
@@ -63,10 +66,21 @@ pub trait Drafter<B: Backend>: Send {
         Ok(())
     }
 
-    /// Texts that it drafts from, for whoever adds and removes them.
-    fn corpora(&self) -> Option<&Corpora> {
+    /// What handles the commands that its algorithm declares; `None` where it
+    /// declares none.
+    fn commands(&self) -> Option<Arc<dyn CommandHandler>> {
         None
     }
+}
+
+/// Handles commands to a drafter, one at a time and on a thread of its own: a
+/// command may take seconds, and steps go on meanwhile.
+pub trait CommandHandler: Send + Sync {
+    /// Carries a command out.
+    ///
+    /// # Errors
+    /// Why nothing changed, for the client who sent it.
+    fn handle(&self, command: DrafterCommand) -> DrafterResult;
 }
 
 /// What a drafter computes on.

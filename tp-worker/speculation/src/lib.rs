@@ -11,6 +11,7 @@
 mod builtin;
 mod choose;
 pub mod conformance;
+mod corpora;
 mod drafter;
 mod drafts;
 mod eagle;
@@ -25,12 +26,13 @@ mod tree;
 mod verify;
 
 pub use builtin::{EAGLE, EAGLE3, STANDALONE, WithModel};
-pub use drafter::{Device, DraftRow, Drafter, ExtendRow, PageTable, Requests};
+pub use corpora::{Corpora, CorporaView, CorpusError, CorpusIndex, MAX_CORPORA, MAX_CORPUS_TOKENS};
+pub use drafter::{CommandHandler, Device, DraftRow, Drafter, ExtendRow, PageTable, Requests};
 pub use drafts::{Drafts, Node, depth, is_chain};
 pub use eagle::EagleDrafter;
 pub use error::DraftError;
 pub use nextn::NextN;
-pub use ngram::{Corpora, Corpus, CorpusError, MAX_CORPORA, MAX_CORPUS_TOKENS, Ngram};
+pub use ngram::Ngram;
 pub use pass::Pass;
 pub use registry::{Build, DrafterFactory, DrafterRegistry};
 pub use standalone::StandaloneDrafter;

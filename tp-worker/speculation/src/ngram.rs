@@ -1,12 +1,12 @@
 //! NGRAM: drafts are what followed the same words before.
 
 mod continuations;
-mod corpora;
 mod history;
+mod index;
 mod options;
 mod trie;
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use lockstep_backend::Backend;
 use lockstep_types::{
@@ -15,13 +15,13 @@ use lockstep_types::{
 };
 
 use crate::{
-    Build, Device, DraftError, DraftRow, Drafter, DrafterFactory, Drafts, ExtendRow, TreeShape,
+    Build, CommandHandler, Corpora, CorporaView, Device, DraftError, DraftRow, Drafter,
+    DrafterFactory, Drafts, ExtendRow, TreeShape,
 };
 use continuations::Continuations;
 use history::{History, Match, PLACES};
+use index::Index;
 use options::NgramConfig;
-
-pub use corpora::{Corpora, Corpus, CorpusError, MAX_CORPORA, MAX_CORPUS_TOKENS};
 
 /// The algorithm: no draft model, nothing on the device. All that are built from
 /// one draft from the same corpora, also after new weights were loaded.
@@ -31,7 +31,7 @@ pub use corpora::{Corpora, Corpus, CorpusError, MAX_CORPORA, MAX_CORPUS_TOKENS};
 /// before, as with a shared prefix cache.
 #[derive(Debug, Default, Clone)]
 pub struct Ngram {
-    corpora: Corpora,
+    corpora: Corpora<Index>,
 }
 
 impl Algorithm for Ngram {
@@ -142,7 +142,7 @@ struct NgramDrafter {
     slots: Vec<Slot>,
     /// What was served; `None` where it is not to be remembered.
     trie: Option<trie::Trie>,
-    corpora: corpora::View,
+    corpora: CorporaView<Index>,
     found: Continuations,
     matches: Vec<Match>,
 }
@@ -163,7 +163,7 @@ enum Source {
 }
 
 impl NgramDrafter {
-    fn new(config: NgramConfig, steps: usize, requests: usize, corpora: Corpora) -> Self {
+    fn new(config: NgramConfig, steps: usize, requests: usize, corpora: Corpora<Index>) -> Self {
         let shortest = config.min_match.max(1);
         let longest = config.max_match.max(shortest);
         let slot = || Slot {
@@ -176,7 +176,7 @@ impl NgramDrafter {
             window: window(&config, steps),
             slots: std::iter::repeat_with(slot).take(requests).collect(),
             trie: (!config.private).then(|| trie::Trie::new(config.capacity)),
-            corpora: corpora::View::new(corpora),
+            corpora: CorporaView::new(corpora),
             found: Continuations::default(),
             matches: Vec::new(),
         }
@@ -286,8 +286,8 @@ impl<B: Backend> Drafter<B> for NgramDrafter {
         Ok(())
     }
 
-    fn corpora(&self) -> Option<&Corpora> {
-        Some(self.corpora.corpora())
+    fn commands(&self) -> Option<Arc<dyn CommandHandler>> {
+        Some(Arc::new(self.corpora.corpora().clone()))
     }
 }
 

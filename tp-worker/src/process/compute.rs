@@ -14,7 +14,7 @@ use lockstep_speculation::DrafterRegistry;
 use super::{
     abort::SharedAbort,
     collectives::{self, Listener},
-    corpora::Librarian,
+    commands::CommandThread,
     stream::{Order, Outgoing, message},
 };
 use crate::{
@@ -66,13 +66,13 @@ impl OnDevice for Computing<'_> {
         if outgoing.blocking_send(message(Kind::Ready(ready))).is_err() {
             return Ok(());
         }
-        let librarian = Librarian::new(outgoing.downgrade());
+        let commands = CommandThread::new(outgoing.downgrade());
         while let Ok(order) = orders.recv() {
             let answer = match order {
                 Order::Plan(plan) => Kind::Result(worker.step(&plan)?.into()),
                 Order::Reload(wanted) => Kind::Reloaded(reload(&mut worker, &wanted)?),
-                Order::Corpora(edit) => {
-                    librarian.edit(worker.corpora().cloned(), edit);
+                Order::Drafter(command) => {
+                    commands.send(worker.drafter_commands(), command);
                     continue;
                 }
                 Order::Start(_) => continue,

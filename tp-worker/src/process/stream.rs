@@ -6,12 +6,11 @@ use lockstep_process::{RoleContext, connect_tcp, connect_unix};
 use lockstep_proto::{
     limits::INTERNAL_MESSAGE_BYTES,
     pb::lockstep::{
-        CorporaEdit, GroupStart, ReloadWeights, WorkerCommand, WorkerFailure, WorkerHello,
-        WorkerLeaving, WorkerMessage, worker_command, worker_gateway_client::WorkerGatewayClient,
-        worker_message,
+        GroupStart, ReloadWeights, WorkerCommand, WorkerFailure, WorkerHello, WorkerLeaving,
+        WorkerMessage, worker_command, worker_gateway_client::WorkerGatewayClient, worker_message,
     },
 };
-use lockstep_types::step::StepPlan;
+use lockstep_types::{drafter::DrafterCommand, step::StepPlan};
 use tokio::sync::mpsc::WeakSender;
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tonic::{Request, Streaming};
@@ -27,8 +26,8 @@ pub enum Order {
     Plan(StepPlan),
     /// Other weights.
     Reload(ReloadWeights),
-    /// Other texts to draft from.
-    Corpora(CorporaEdit),
+    /// A command to the drafter.
+    Drafter(DrafterCommand),
 }
 
 /// Messages on their way to the scheduler.
@@ -133,20 +132,13 @@ async fn carry(
             }) => Order::Start(start),
             Some(WorkerCommand {
                 kind: Some(worker_command::Kind::Plan(plan)),
-            }) => {
-                let plan = plan
-                    .try_into()
-                    .map_err(|error: lockstep_proto::WireError| {
-                        RunError::Scheduler(format!("it sent a plan without meaning: {error}"))
-                    })?;
-                Order::Plan(plan)
-            }
+            }) => Order::Plan(plan.try_into().map_err(|error| meaningless(&error))?),
             Some(WorkerCommand {
                 kind: Some(worker_command::Kind::Reload(reload)),
             }) => Order::Reload(reload),
             Some(WorkerCommand {
-                kind: Some(worker_command::Kind::Corpora(edit)),
-            }) => Order::Corpora(edit),
+                kind: Some(worker_command::Kind::Drafter(command)),
+            }) => Order::Drafter(command.try_into().map_err(|error| meaningless(&error))?),
             Some(WorkerCommand { kind: None }) => continue,
             None => return Ok(()),
         };
@@ -157,6 +149,10 @@ async fn carry(
             return Ok(());
         }
     }
+}
+
+fn meaningless(error: &lockstep_proto::WireError) -> RunError {
+    RunError::Scheduler(format!("it sent a command without meaning: {error}"))
 }
 
 async fn attach(

@@ -1,10 +1,12 @@
 //! The stage of a step that drafts, and what all ranks know of the drafts.
 
+use std::sync::Arc;
+
 use lockstep_backend::{Axis, Backend};
 use lockstep_model::{CaptureSpec, ForwardLimits, LoadProgress, Transformer, WholeTables};
 use lockstep_speculation::{
-    Build, Corpora, Device, DraftError, DraftRow, Drafter, DrafterRegistry, Drafts, ExtendRow,
-    Node, Requests as _,
+    Build, CommandHandler, Device, DraftError, DraftRow, Drafter, DrafterRegistry, Drafts,
+    ExtendRow, Node, Requests as _,
 };
 use lockstep_types::{EngineConfig, SpeculationConfig, Verification};
 
@@ -107,9 +109,9 @@ impl<B: Backend> DraftStage<B> {
         self.drafter.as_ref().map(|drafter| drafter.capture())
     }
 
-    /// Texts that it drafts from.
-    pub fn corpora(&self) -> Option<&Corpora> {
-        self.drafter.as_ref()?.corpora()
+    /// What handles commands to the drafter.
+    pub fn commands(&self) -> Option<Arc<dyn CommandHandler>> {
+        self.drafter.as_ref()?.commands()
     }
 
     /// Bytes of the drafter's weights and of its cache.

@@ -7,11 +7,13 @@ use lockstep_model::CaptureSpec;
 use lockstep_types::{
     Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, DraftShape, ModelConfig, OptionSpec,
     OptionValues, SpeculationConfig,
+    drafter::{CorpusCommand, DrafterCommand},
 };
 
 use super::Findings;
 use crate::{
-    Build, Corpora, Device, DraftError, DraftRow, Drafter, DrafterFactory, Drafts, ExtendRow, depth,
+    Build, CommandHandler, Device, DraftError, DraftRow, Drafter, DrafterFactory, Drafts,
+    ExtendRow, depth,
 };
 
 /// An algorithm whose drafters are guarded.
@@ -98,8 +100,18 @@ impl<B: Backend + 'static> DrafterFactory<B> for Guarded<B> {
         if reads != guard.capabilities.carries_hidden_states {
             return guard.rules("carries_hidden_states says whether it captures any");
         }
+        if takes_texts(guard.drafter.commands().as_deref()) != guard.capabilities.drafts_from_texts
+        {
+            return guard.rules("drafts_from_texts says whether it takes texts");
+        }
         Ok(Box::new(guard))
     }
+}
+
+/// Whether texts can be listed, which changes nothing.
+fn takes_texts(commands: Option<&dyn CommandHandler>) -> bool {
+    let list = DrafterCommand::Corpora(CorpusCommand::List);
+    commands.is_some_and(|commands| commands.handle(list).is_ok())
 }
 
 struct Guard<B: Backend> {
@@ -214,7 +226,7 @@ impl<B: Backend> Drafter<B> for Guard<B> {
         self.drafter.extend(device, rows)
     }
 
-    fn corpora(&self) -> Option<&Corpora> {
-        self.drafter.corpora()
+    fn commands(&self) -> Option<Arc<dyn CommandHandler>> {
+        self.drafter.commands()
     }
 }

@@ -2,10 +2,12 @@
 
 use std::{cmp::Ordering, ops::RangeInclusive};
 
+use crate::CorpusIndex;
+
 /// A text and its places, sorted by the tokens before them, the nearest first:
 /// places that end alike stand together.
 #[derive(Debug)]
-pub(in crate::ngram) struct Index {
+pub struct Index {
     tokens: Vec<u32>,
     /// Every place that has a continuation; later ones first among those whose
     /// ends are alike.
@@ -16,23 +18,24 @@ pub(in crate::ngram) struct Index {
 /// matches.
 const SORTED: usize = 64;
 
-impl Index {
-    /// Sorts a text's places.
-    pub(in crate::ngram) fn new(tokens: Vec<u32>) -> Self {
+impl CorpusIndex for Index {
+    /// Sorts a text's places. It takes 8 bytes per token.
+    fn new(tokens: Vec<u32>) -> Self {
         let mut places: Vec<u32> = (1..tokens.len() as u32).collect();
         let before = |place: u32| tokens[..place as usize].iter().rev().take(SORTED);
         places.sort_unstable_by(|a, b| before(*a).cmp(before(*b)).then(b.cmp(a)));
         Self { tokens, places }
     }
 
-    /// How many.
-    pub(in crate::ngram) fn tokens(&self) -> usize {
+    fn tokens(&self) -> usize {
         self.tokens.len()
     }
+}
 
+impl Index {
     /// The places that end as `text` does for as many tokens as possible, within
     /// `lengths`, and how many these are.
-    pub(in crate::ngram) fn find(
+    pub(super) fn find(
         &self,
         text: &[u32],
         lengths: RangeInclusive<usize>,
@@ -55,7 +58,7 @@ impl Index {
     }
 
     /// What follows a place.
-    pub(in crate::ngram) fn after(&self, place: u32) -> &[u32] {
+    pub(super) fn after(&self, place: u32) -> &[u32] {
         &self.tokens[place as usize..]
     }
 }

@@ -1,6 +1,4 @@
-//! Texts that were given to draft from.
-
-mod index;
+//! Texts that a drafter is given to draft from while it serves.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +8,12 @@ use std::{
     },
 };
 
-pub(super) use index::Index;
+use lockstep_types::{
+    drafter::{CorpusCommand, CorpusSize, DrafterCommand, DrafterReply, DrafterResult},
+    request::{ErrorKind, RequestError},
+};
+
+use crate::CommandHandler;
 
 /// Tokens of all corpora together, at most.
 pub const MAX_CORPUS_TOKENS: usize = 10_000_000;
@@ -18,28 +21,46 @@ pub const MAX_CORPUS_TOKENS: usize = 10_000_000;
 /// Corpora at most: each is looked up in every step of every request.
 pub const MAX_CORPORA: usize = 64;
 
-/// A handle on the texts that NGRAM drafts from beside the served ones. Clones
-/// share them; changes take effect with the next step.
-#[derive(Debug, Clone, Default)]
-pub struct Corpora {
-    shared: Arc<Shared>,
+/// What a drafter makes of a text that it was given.
+pub trait CorpusIndex: Send + Sync + 'static {
+    /// Prepares a text, on a thread that no step waits for.
+    fn new(tokens: Vec<u32>) -> Self;
+    /// The text's length, tokens.
+    fn tokens(&self) -> usize;
 }
 
-#[derive(Debug, Default)]
-struct Shared {
+/// The texts that a drafter may draft from, each in the form that it looks them
+/// up in. A handle: clones share the texts. Changes take effect with the next step.
+#[derive(Debug)]
+pub struct Corpora<I> {
+    shared: Arc<Shared<I>>,
+}
+
+#[derive(Debug)]
+struct Shared<I> {
     /// Changes with every change, so that readers need no lock to see that
     /// there was none.
     version: AtomicU64,
-    corpora: Mutex<BTreeMap<String, Arc<Index>>>,
+    corpora: Mutex<BTreeMap<String, Arc<I>>>,
 }
 
-/// A corpus, for a list of them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Corpus {
-    /// What it was called.
-    pub name: String,
-    /// Its tokens.
-    pub tokens: usize,
+impl<I> Default for Corpora<I> {
+    fn default() -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                version: AtomicU64::new(0),
+                corpora: Mutex::default(),
+            }),
+        }
+    }
+}
+
+impl<I> Clone for Corpora<I> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
 }
 
 /// Why a corpus was not taken, or not removed.
@@ -79,7 +100,7 @@ pub enum CorpusError {
     },
 }
 
-impl Corpora {
+impl<I: CorpusIndex> Corpora<I> {
     /// Adds a corpus, in place of one of the same name. It takes 8 bytes per
     /// token, and is sorted on the caller's thread: no step waits for that.
     ///
@@ -87,7 +108,7 @@ impl Corpora {
     /// [`CorpusError`]; nothing has changed then.
     pub fn insert(&self, name: &str, tokens: Vec<u32>) -> Result<(), CorpusError> {
         self.check(name, tokens.len(), &self.corpora())?;
-        let index = Arc::new(Index::new(tokens));
+        let index = Arc::new(I::new(tokens));
         let mut corpora = self.corpora();
         // Others may have come while this one was sorted.
         self.check(name, index.tokens(), &corpora)?;
@@ -111,11 +132,11 @@ impl Corpora {
     }
 
     /// All of them, by name.
-    pub fn list(&self) -> Vec<Corpus> {
+    pub fn list(&self) -> Vec<CorpusSize> {
         let corpora = self.corpora();
-        let corpus = |(name, index): (&String, &Arc<Index>)| Corpus {
+        let corpus = |(name, index): (&String, &Arc<I>)| CorpusSize {
             name: name.clone(),
-            tokens: index.tokens(),
+            tokens: index.tokens() as u64,
         };
         corpora.iter().map(corpus).collect()
     }
@@ -124,7 +145,7 @@ impl Corpora {
         &self,
         name: &str,
         tokens: usize,
-        corpora: &BTreeMap<String, Arc<Index>>,
+        corpora: &BTreeMap<String, Arc<I>>,
     ) -> Result<(), CorpusError> {
         let name = || name.to_owned();
         let others = corpora.iter().filter(|(other, _)| **other != name());
@@ -151,39 +172,52 @@ impl Corpora {
         Ok(())
     }
 
-    fn corpora(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Index>>> {
+    fn corpora(&self) -> MutexGuard<'_, BTreeMap<String, Arc<I>>> {
         // A map is whole even where a holder of the lock has panicked.
         let lock = self.shared.corpora.lock();
         lock.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A reader's view of the corpora: no lock is taken while nothing changes.
-#[derive(Debug)]
-pub(super) struct View {
-    corpora: Corpora,
-    version: u64,
-    indices: Vec<Arc<Index>>,
+impl<I: CorpusIndex> CommandHandler for Corpora<I> {
+    fn handle(&self, command: DrafterCommand) -> DrafterResult {
+        let DrafterCommand::Corpora(command) = command;
+        let changed = match command {
+            CorpusCommand::List => Ok(()),
+            CorpusCommand::Add { name, token_ids } => self.insert(&name, token_ids),
+            CorpusCommand::Remove { name } => self.remove(&name),
+        };
+        changed.map_err(|error| RequestError::new(ErrorKind::Invalid, error.to_string()))?;
+        Ok(DrafterReply::Corpora(self.list()))
+    }
 }
 
-impl View {
-    pub(super) fn new(corpora: Corpora) -> Self {
-        // No version that was ever counted: the first look takes everything in.
-        let (version, indices) = (u64::MAX, Vec::new());
+/// A reader's view of the corpora: no lock is taken while nothing changes.
+#[derive(Debug)]
+pub struct CorporaView<I> {
+    corpora: Corpora<I>,
+    version: u64,
+    indices: Vec<Arc<I>>,
+}
+
+impl<I: CorpusIndex> CorporaView<I> {
+    /// A view that has taken nothing in yet.
+    pub fn new(corpora: Corpora<I>) -> Self {
         Self {
             corpora,
-            version,
-            indices,
+            // No version that was ever counted: the first look takes everything in.
+            version: u64::MAX,
+            indices: Vec::new(),
         }
     }
 
-    /// The handle.
-    pub(super) fn corpora(&self) -> &Corpora {
+    /// The texts that it is a view of.
+    pub fn corpora(&self) -> &Corpora<I> {
         &self.corpora
     }
 
     /// What there is now, by name.
-    pub(super) fn indices(&mut self) -> &[Arc<Index>] {
+    pub fn indices(&mut self) -> &[Arc<I>] {
         let version = self.corpora.shared.version.load(Ordering::Acquire);
         if version != self.version {
             self.version = version;
@@ -199,10 +233,24 @@ impl View {
 mod tests {
     use super::*;
 
+    /// A text as it is.
+    #[derive(Debug)]
+    struct Plain(Vec<u32>);
+
+    impl CorpusIndex for Plain {
+        fn new(tokens: Vec<u32>) -> Self {
+            Self(tokens)
+        }
+
+        fn tokens(&self) -> usize {
+            self.0.len()
+        }
+    }
+
     #[test]
     fn corpora_come_and_go_and_views_follow() {
-        let corpora = Corpora::default();
-        let mut view = View::new(corpora.clone());
+        let corpora = Corpora::<Plain>::default();
+        let mut view = CorporaView::new(corpora.clone());
         assert!(view.indices().is_empty());
         corpora.insert("b", vec![1, 2, 3]).unwrap();
         corpora.insert("a", vec![4, 5]).unwrap();
@@ -223,7 +271,7 @@ mod tests {
 
     #[test]
     fn limits_are_errors_that_change_nothing() {
-        let corpora = Corpora::default();
+        let corpora = Corpora::<Plain>::default();
         let short = corpora.insert("x", vec![1]).unwrap_err();
         assert!(matches!(short, CorpusError::Short { tokens: 1, .. }));
         let long = corpora.insert("x", vec![1; MAX_CORPUS_TOKENS + 1]);

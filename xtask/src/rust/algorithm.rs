@@ -1,0 +1,66 @@
+//! What an algorithm can do is asked of it: nothing else compares its name.
+
+use crate::Finding;
+
+/// The name of the algorithm whose options and texts are the most of its own.
+const NAME: &str = "ngram";
+
+/// Where the name stands beside the algorithm itself: in words that users know
+/// and that must not change, and where the program lists what it comes with.
+const ALLOWED: [&str; 12] = [
+    // The algorithm, and that the program comes with it.
+    "tp-worker/speculation/src/ngram.rs",
+    "tp-worker/speculation/src/ngram/",
+    "tp-worker/speculation/src/lib.rs",
+    "tp-worker/speculation/src/builtin.rs",
+    // Remedies and reports that name it.
+    "tp-worker/speculation/src/nextn.rs",
+    "bench/src/speculate.rs",
+    // Flags of SGLang's that are refused.
+    "config/src/args/refused.rs",
+    // Routes, and a remedy.
+    "tokenizer-manager/src/http.rs",
+    "tokenizer-manager/src/http/corpora.rs",
+    "tokenizer-manager/src/http/info.rs",
+    "tokenizer-manager/src/http/middleware.rs",
+    // This rule.
+    "xtask/",
+];
+
+pub(super) fn check(path: &str, text: &str) -> Vec<Finding> {
+    if ALLOWED.iter().any(|allowed| path.starts_with(allowed)) {
+        return Vec::new();
+    }
+    let product = text
+        .lines()
+        .enumerate()
+        .take_while(|(_, line)| line.trim() != "#[cfg(test)]");
+    let comment = |line: &str| line.trim_start().starts_with("//");
+    product
+        .filter(|(_, line)| !comment(line) && line.to_ascii_lowercase().contains(NAME))
+        .map(|(at, _)| {
+            let message = "names an algorithm: ask what it can do, or let it declare an option";
+            Finding::new(path, at + 1, message)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+
+    #[test]
+    fn a_comparison_with_the_name_is_found() {
+        let text = "// NGRAM may be explained.\nif name == \"NGRAM\" {}\n#[cfg(test)]\n\"NGRAM\"\n";
+        let lines = |path: &str| {
+            check(path, text)
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+        };
+        let found = lines("config/src/resolve.rs");
+        assert_eq!(found.len(), 1);
+        assert!(found[0].contains("resolve.rs:2"), "{found:?}");
+        assert!(lines("tp-worker/speculation/src/ngram/trie.rs").is_empty());
+    }
+}
