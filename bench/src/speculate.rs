@@ -5,7 +5,7 @@
 //! so that a machine that drifts within minutes drifts for all of them. Their
 //! texts are compared: a difference is reported, for there should be none.
 
-mod drafting;
+mod candidates;
 mod engines;
 mod prompts;
 mod race;
@@ -21,7 +21,7 @@ use lockstep_devices::Registry;
 use crate::DemoModel;
 use crate::report::Report;
 use crate::roofline::{self, Drift, working_set};
-use drafting::Drafting;
+use candidates::Candidate;
 use engines::Engines;
 use prompts::Prompts;
 use tally::Tally;
@@ -40,7 +40,7 @@ pub struct Args {
         value_name = "NAME[=DIR]",
         conflicts_with = "speculative_algorithm"
     )]
-    algorithms: Vec<Drafting>,
+    algorithms: Vec<Candidate>,
     /// Draft steps to try; the deepest decides over buffers.
     #[arg(
         long,
@@ -102,12 +102,12 @@ fn report(
         None => demo(folder.path()).context("writing the demo model")?,
     };
     args.model.model_path = Some(model.clone());
-    let drafting = drafting::choose(&args, &model)?;
+    let candidates = candidates::choose(&args, &model)?;
     let prompts = Prompts::load(&args, &model)?;
     let plain = engines::plain(&args, &prompts)?;
     let threads = plain.parallel.tp_size * plain.parallel.threads_per_rank;
     let before = roofline::measure(threads, None, bytes)?;
-    let mut engines = Engines::start(&args, &plain, &drafting, &prompts, registry)?;
+    let mut engines = Engines::start(&args, &plain, &candidates, &prompts, registry)?;
     let mut tally = Tally::default();
     race::all(&args, &prompts, &mut engines, &mut tally)?;
     let about = engines.about(&plain);

@@ -103,7 +103,7 @@ pub(crate) fn parse(
     algorithms: &Algorithms,
 ) -> Result<Command, ExitCode> {
     let wrong = |error| {
-        console::complain(&LaunchError::Config(error));
+        console::print_error(&LaunchError::Config(error));
         ExitCode::from(exit::USAGE)
     };
     let command = definition(algorithms).map_err(wrong)?;
@@ -116,7 +116,7 @@ pub(crate) fn parse(
         .map_err(|error| {
             let _ = error.print();
             if let Some(hint) = source::hint(&command, &words, &error) {
-                console::remark(&hint);
+                console::print_note(&hint);
             }
             ExitCode::from(if error.use_stderr() {
                 exit::USAGE

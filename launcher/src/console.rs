@@ -11,17 +11,17 @@ use tokio::sync::mpsc;
 const WAITING_LINES: usize = 1024;
 
 /// Prints an error. Configuration errors bring their remedy along.
-pub(crate) fn complain(error: &dyn Display) {
+pub(crate) fn print_error(error: &dyn Display) {
     let _ = writeln!(io::stderr(), "error: {error}");
 }
 
 /// Prints to stdout; a reader that left is not an error.
-pub(crate) fn answer(text: &str) {
+pub(crate) fn print(text: &str) {
     let _ = writeln!(io::stdout(), "{text}");
 }
 
 /// Prints to stderr what belongs to no answer.
-pub(crate) fn remark(text: &str) {
+pub(crate) fn print_note(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 

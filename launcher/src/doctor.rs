@@ -25,7 +25,7 @@ pub(crate) fn run() -> Result<u8, LaunchError> {
     findings.push(system::open_files());
     findings.push(system::run_dir());
     findings.extend(gpu::find());
-    console::answer(&report(&findings));
+    console::print(&report(&findings));
     Ok(exit::OK)
 }
 

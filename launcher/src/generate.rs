@@ -107,7 +107,7 @@ pub(crate) fn run(args: &GenerateArgs, registry: &Registry) -> anyhow::Result<u8
     };
     let room = u32::try_from(room).unwrap_or(u32::MAX);
     if args.max_tokens > room {
-        console::remark(&format!(
+        console::print_note(&format!(
             "Note: --max-tokens {} is more than the context of {} tokens has room for: at most \
              {room} after this prompt.",
             args.max_tokens, engine.server.context_length
@@ -139,7 +139,7 @@ pub(crate) fn run(args: &GenerateArgs, registry: &Registry) -> anyhow::Result<u8
         .iter()
         .flat_map(|origin| &origin.warnings)
     {
-        console::remark(&format!("Note: {warning}."));
+        console::print_note(&format!("Note: {warning}."));
     }
     // Weights are loaded; an interrupted answer leaves no files behind.
     drop(settings);
@@ -239,7 +239,7 @@ fn answer(
     }
     let (all, first) = (begin.elapsed(), first.unwrap_or_default());
     let rate = f64::from(tokens - 1.min(tokens)) / (all - first).as_secs_f64().max(1e-9);
-    console::remark(&format!(
+    console::print_note(&format!(
         "[{prompt_tokens} prompt tokens in {:.3} s, {tokens} tokens at {rate:.0} tokens/s]",
         first.as_secs_f64()
     ));

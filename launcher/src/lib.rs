@@ -53,9 +53,9 @@ pub fn main_with(registry: &Registry) -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            console::complain(&error);
+            console::print_error(&error);
             for hint in cli::hints(&error, std::env::args_os().collect(), &algorithms) {
-                console::remark(&hint);
+                console::print_note(&hint);
             }
             ExitCode::from(error.exit_code())
         }

@@ -63,7 +63,7 @@ pub(crate) fn run(args: &PackArgs, algorithms: &Algorithms) -> anyhow::Result<u8
     let group = LocalGroup::start(engine, &options)?;
     bars.clear()?;
     for (rank, origin) in group.weight_origins().iter().enumerate() {
-        console::answer(&format!("rank {rank}: {}", outcome(origin)?));
+        console::print(&format!("rank {rank}: {}", outcome(origin)?));
     }
     Ok(exit::OK)
 }
@@ -74,7 +74,7 @@ fn outcome(origin: &WeightOrigin) -> anyhow::Result<String> {
         bail!("{}", origin.warnings.join("; "));
     };
     for warning in &origin.warnings {
-        console::remark(&format!("Note: {warning}."));
+        console::print_note(&format!("Note: {warning}."));
     }
     let size = fs::metadata(file).with_context(|| file.display().to_string())?;
     let done = if origin.restored {

@@ -19,7 +19,7 @@ pub(crate) fn run(role: Role, run_dir: &Path, registry: &Registry) -> ExitCode {
     let context = match RoleContext::enter(run_dir, role) {
         Ok(context) => context,
         Err(error) => {
-            console::complain(&error);
+            console::print_error(&error);
             return ExitCode::from(exit::START_FAILED);
         }
     };

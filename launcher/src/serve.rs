@@ -12,11 +12,12 @@ use crate::settings::Settings;
 
 mod cause;
 mod child;
+mod children;
 mod control;
 mod end;
-mod engine;
-mod group;
-mod plan;
+mod event;
+mod lifecycle;
+mod processes;
 mod progress;
 mod signals;
 mod startup;

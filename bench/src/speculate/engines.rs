@@ -8,7 +8,7 @@ use lockstep_local_engine::{LocalEngine, LocalOptions};
 use lockstep_types::{Algorithms, EngineConfig};
 use serde_json::{Value, json};
 
-use super::{Args, drafting::Drafting, prompts::Prompts};
+use super::{Args, candidates::Candidate, prompts::Prompts};
 use crate::report::progress;
 
 /// All engines, loaded.
@@ -26,7 +26,7 @@ impl Engines {
     pub fn start(
         args: &Args,
         plain: &EngineConfig,
-        drafting: &[Drafting],
+        candidates: &[Candidate],
         prompts: &Prompts,
         registry: &Registry,
     ) -> anyhow::Result<Self> {
@@ -40,17 +40,17 @@ impl Engines {
             registry: registry.clone(),
             ..LocalOptions::default()
         };
-        for drafting in drafting {
-            progress(&format!("loading it with {}", drafting.name));
-            let config = config(args, Some(drafting), prompts, &registry.algorithms())?;
+        for candidate in candidates {
+            progress(&format!("loading it with {}", candidate.name));
+            let config = config(args, Some(candidate), prompts, &registry.algorithms())?;
             let engine = LocalEngine::start(&config, &options);
-            let engine = engine.with_context(|| drafting.name.clone())?;
+            let engine = engine.with_context(|| candidate.name.clone())?;
             config
                 .speculation
                 .verification
                 .name()
                 .clone_into(&mut engines.verification);
-            engines.drafting.push((drafting.name.clone(), engine));
+            engines.drafting.push((candidate.name.clone(), engine));
         }
         Ok(engines)
     }
@@ -106,7 +106,7 @@ pub fn plain(args: &Args, prompts: &Prompts) -> anyhow::Result<EngineConfig> {
 /// several engines share the memory.
 fn config(
     args: &Args,
-    drafting: Option<&Drafting>,
+    candidate: Option<&Candidate>,
     prompts: &Prompts,
     algorithms: &Algorithms,
 ) -> anyhow::Result<EngineConfig> {
@@ -117,10 +117,10 @@ fn config(
         args.schedule.clone(),
     );
     let steps = args.steps.iter().copied().max().unwrap_or(1) as usize;
-    if let Some(drafting) = drafting {
+    if let Some(candidate) = candidate {
         serve.speculation = SpeculationArgs {
-            speculative_algorithm: Some(drafting.name.clone()),
-            speculative_draft_model_path: drafting.folder.clone(),
+            speculative_algorithm: Some(candidate.name.clone()),
+            speculative_draft_model_path: candidate.folder.clone(),
             speculative_num_steps: Some(steps),
             ..args.speculation.clone()
         };

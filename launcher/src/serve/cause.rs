@@ -4,8 +4,8 @@ use std::fmt;
 
 use lockstep_process::{Role, exit};
 
+use super::children::{Children, Member};
 use super::end::Ending;
-use super::group::{Group, Member};
 
 /// Lines of a crashed child that an error shows.
 const SHOWN_LINES: usize = 20;
@@ -23,8 +23,8 @@ pub(super) struct Cause {
 
 /// Finds the cause among what is known so far; `None` when every child is well
 /// or was told to end.
-pub(super) fn find(group: &Group) -> Option<Cause> {
-    group
+pub(super) fn find(children: &Children) -> Option<Cause> {
+    children
         .members()
         .iter()
         .filter_map(|member| Some((weight(member)?, member)))
@@ -34,8 +34,8 @@ pub(super) fn find(group: &Group) -> Option<Cause> {
 
 /// The cause when `role` was seen to fail or to end: what [`find`] knows, or
 /// else that process itself.
-pub(super) fn find_or(group: &Group, role: Role) -> Cause {
-    find(group).unwrap_or_else(|| match group.member(role) {
+pub(super) fn find_or(children: &Children, role: Role) -> Cause {
+    find(children).unwrap_or_else(|| match children.member(role) {
         Some(member) => describe(member),
         None => Cause {
             role,

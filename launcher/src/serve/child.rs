@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::end::Ending;
-use super::group::Event;
+use super::event::Event;
 use crate::console::Lines;
 
 /// Lines of a child that are kept for an error.

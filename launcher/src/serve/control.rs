@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_stream::StreamExt;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::group::Event;
+use super::event::Event;
 
 /// Longest accepted line of a child, bytes.
 const LONGEST_LINE: u64 = 64 * 1024;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::cause::{self, Cause};
-use super::group::{Change, Group};
+use super::children::{Change, Children};
 use super::progress::Progress;
 use super::signals::Signals;
 
@@ -23,17 +23,17 @@ pub(super) enum Started {
 
 /// Waits until all children are ready.
 pub(super) async fn until_ready(
-    group: &mut Group,
+    children: &mut Children,
     limit: Duration,
     signals: &mut Signals,
     progress: &mut Progress,
 ) -> Started {
     let deadline = Instant::now() + limit;
-    while !group.all_ready() {
+    while !children.all_ready() {
         let change = tokio::select! {
-            change = group.next() => change,
+            change = children.next() => change,
             name = signals.next() => return Started::Signal(name),
-            () = sleep_until(deadline) => return Started::TimedOut(unready(group)),
+            () = sleep_until(deadline) => return Started::TimedOut(unready(children)),
         };
         match change {
             Change::Progress(role, phase, done, total) => {
@@ -48,17 +48,17 @@ pub(super) async fn until_ready(
 
 /// The cause of a failed start, after giving a child that reported a failure
 /// the time to end.
-pub(super) async fn cause(group: &mut Group) -> Option<Cause> {
+pub(super) async fn cause(children: &mut Children) -> Option<Cause> {
     const SETTLE: Duration = Duration::from_millis(200);
     // Others may fail because of the first; who was killed shows by its exit.
-    group
-        .wait_ended(super::group::everyone, Instant::now() + SETTLE)
+    children
+        .wait_ended(super::children::everyone, Instant::now() + SETTLE)
         .await;
-    cause::find(group)
+    cause::find(children)
 }
 
-fn unready(group: &Group) -> String {
-    let waiting: Vec<_> = group
+fn unready(children: &Children) -> String {
+    let waiting: Vec<_> = children
         .members()
         .iter()
         .filter(|member| member.ready.is_none())

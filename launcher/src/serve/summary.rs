@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockstep_process::exit;
 use lockstep_types::{EngineConfig, Quantization, Verification};
 
-use super::group::Group;
+use super::children::Children;
 use crate::console::{self, Console};
 use crate::settings::Settings;
 
@@ -36,7 +36,7 @@ pub(super) fn starting(settings: &Settings, console: &Console) {
 }
 
 /// Says that it serves, and what to do next.
-pub(super) fn ready(settings: &Settings, console: &Console, group: &Group, took: Duration) {
+pub(super) fn ready(settings: &Settings, console: &Console, children: &Children, took: Duration) {
     let file = &settings.file;
     let seconds = took.as_secs_f64();
     if file.node.log_json {
@@ -51,11 +51,11 @@ pub(super) fn ready(settings: &Settings, console: &Console, group: &Group, took:
         // On stdout, for whoever waits for it.
         console
             .bars()
-            .suspend(|| console::answer(&text(settings, details(group).as_deref(), seconds)));
+            .suspend(|| console::print(&text(settings, details(children).as_deref(), seconds)));
     } else {
         let parallel = &file.engine.parallel;
         console.bars().suspend(|| {
-            console::answer(&format!(
+            console::print(&format!(
                 "\nNode {} of {} is ready after {seconds:.1} s and works for {}.\n",
                 file.node.node_rank, parallel.nnodes, parallel.dist_init_addr
             ));
@@ -70,7 +70,7 @@ pub(super) fn ready_again(settings: &Settings, console: &Console, took: Duration
         tracing::info!(seconds, "ready again");
     } else {
         let line = format!("Ready again after {seconds:.1} s.");
-        console.bars().suspend(|| console::answer(&line));
+        console.bars().suspend(|| console::print(&line));
     }
 }
 
@@ -87,8 +87,8 @@ pub(super) fn stopped(settings: &Settings, console: &Console, code: u8) {
 }
 
 /// What the first rank says that it runs on.
-fn details(group: &Group) -> Option<String> {
-    group
+fn details(children: &Children) -> Option<String> {
+    children
         .members()
         .iter()
         .find(|member| matches!(member.child.role, lockstep_process::Role::Worker(_)))

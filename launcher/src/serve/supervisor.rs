@@ -6,12 +6,12 @@ use lockstep_process::exit;
 use tokio::time::{Instant, sleep};
 
 use super::cause::Cause;
-use super::engine::{self, Served};
-use super::group::Group;
+use super::children::Children;
+use super::lifecycle::{self, Served};
 use super::progress::Progress;
 use super::signals::Signals;
 use super::startup::{self, Started};
-use super::{plan, summary};
+use super::{processes, summary};
 use crate::console::Console;
 use crate::error::LaunchError;
 use crate::settings::Settings;
@@ -76,8 +76,8 @@ async fn live(
     if !again {
         summary::starting(settings, console);
     }
-    let mut group = Group::spawn(
-        plan::specs(&settings.file),
+    let mut children = Children::spawn(
+        processes::specs(&settings.file),
         &node.control_socket(),
         &console.lines(),
     )
@@ -87,19 +87,19 @@ async fn live(
     })?;
     let limit = Duration::from_secs(engine.timeouts.startup_s);
     let mut progress = Progress::new(console);
-    let started = startup::until_ready(&mut group, limit, signals, &mut progress).await;
+    let started = startup::until_ready(&mut children, limit, signals, &mut progress).await;
     progress.finish();
     match started {
         Started::Ready if again => summary::ready_again(settings, console, begin.elapsed()),
-        Started::Ready => summary::ready(settings, console, &group, begin.elapsed()),
+        Started::Ready => summary::ready(settings, console, &children, begin.elapsed()),
         Started::Failed => {
-            let cause = startup::cause(&mut group).await;
-            group.stop(HALT).await;
+            let cause = startup::cause(&mut children).await;
+            children.stop(HALT).await;
             let why = cause.map_or_else(|| "a process ended".to_owned(), |cause| cause.to_string());
             return Ok(Life::StartFailed(why));
         }
         Started::TimedOut(waiting) => {
-            group.stop(HALT).await;
+            children.stop(HALT).await;
             return Ok(Life::StartFailed(format!(
                 "not ready within {} s: {waiting}. Give more time with --startup-timeout, or see \
                  what they wait for with --log-level debug",
@@ -108,13 +108,13 @@ async fn live(
         }
         Started::Signal(name) => {
             tracing::info!("{name} during the start");
-            group.stop(HALT).await;
+            children.stop(HALT).await;
             return Ok(Life::Stopped(exit::OK));
         }
     }
     let drain = Duration::from_secs(engine.timeouts.drain_s);
     Ok(
-        match engine::serve(&mut group, signals, drain, node.node_rank == 0).await {
+        match lifecycle::serve(&mut children, signals, drain, node.node_rank == 0).await {
             Served::Stopped(code) => Life::Stopped(code),
             Served::Died(cause) => Life::Died(cause),
         },

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use tokio::process::Command;
 use tokio::time::{Instant, timeout};
 
-use super::{Change, Group, everyone, fronts};
+use super::{Change, Children, everyone, fronts};
 use crate::console::Lines;
 use crate::serve::child::ChildSpec;
 use crate::serve::end::Ending;
@@ -26,9 +26,9 @@ pub(in crate::serve) fn shell(role: Role, script: &str) -> ChildSpec {
 /// A script that stays until it is killed.
 pub(in crate::serve) const FOREVER: &str = "kill -STOP $$";
 
-/// A group of scripts, its folder, and the lines they write.
+/// Scripts as children, their folder, and the lines they write.
 pub(in crate::serve) struct Scripts {
-    pub(in crate::serve) group: Group,
+    pub(in crate::serve) children: Children,
     pub(in crate::serve) lines: tokio::sync::mpsc::Receiver<Vec<u8>>,
     socket: PathBuf,
     _dir: TempDir,
@@ -42,9 +42,9 @@ pub(in crate::serve) fn scripts(scripts: &[(Role, &str)]) -> Scripts {
         .iter()
         .map(|(role, script)| shell(*role, script))
         .collect();
-    let group = Group::spawn(specs, &socket, &sender).expect("started");
+    let children = Children::spawn(specs, &socket, &sender).expect("started");
     Scripts {
-        group,
+        children,
         lines,
         socket,
         _dir: dir,
@@ -63,12 +63,12 @@ impl Scripts {
 }
 
 /// The next change, or a failed test.
-pub(in crate::serve) async fn next(group: &mut Group) -> Change {
-    timeout(SOON, group.next()).await.expect("a change")
+pub(in crate::serve) async fn next(children: &mut Children) -> Change {
+    timeout(SOON, children.next()).await.expect("a change")
 }
 
 /// Reads one line of a link off the event loop.
-async fn told(mut link: BufReader<UnixStream>) -> LauncherMessage {
+async fn asked(mut link: BufReader<UnixStream>) -> LauncherMessage {
     let read = move || {
         let mut line = String::new();
         link.read_line(&mut line).expect("a line");
@@ -84,10 +84,10 @@ async fn an_exit_is_seen_with_the_last_lines() {
         "for i in $(seq 60); do echo line $i >&2; done; exit 7",
     )]);
     assert_eq!(
-        next(&mut scripts.group).await,
+        next(&mut scripts.children).await,
         Change::Exited(Role::Worker(0), Ending::Code(7))
     );
-    let lines = scripts.group.members()[0].child.last_lines(3);
+    let lines = scripts.children.members()[0].child.last_lines(3);
     assert_eq!(lines, ["line 58", "line 59", "line 60"]);
     let first = scripts.lines.recv().await.expect("forwarded");
     assert_eq!(first, b"line 1\n");
@@ -97,7 +97,7 @@ async fn an_exit_is_seen_with_the_last_lines() {
 async fn a_signal_is_told_from_an_exit() {
     let mut scripts = scripts(&[(Role::Scheduler, "kill -KILL $$")]);
     assert_eq!(
-        next(&mut scripts.group).await,
+        next(&mut scripts.children).await,
         Change::Exited(Role::Scheduler, Ending::Signal(9))
     );
 }
@@ -109,26 +109,26 @@ async fn reports_are_changes_and_wishes_are_lines() {
     link.get_mut()
         .write_all(b"{\"type\":\"progress\",\"phase\":\"weights\",\"done\":1,\"total\":9}\n{\"type\":\"ready\",\"detail\":\"cpu\"}\n")
         .expect("written");
-    let group = &mut scripts.group;
+    let children = &mut scripts.children;
     assert_eq!(
-        next(group).await,
+        next(children).await,
         Change::Progress(Role::Worker(1), "weights".into(), 1, 9)
     );
-    assert_eq!(next(group).await, Change::Ready(Role::Worker(1)));
-    assert!(!group.all_ready(), "the other has said nothing");
-    group.tell(LauncherMessage::Drain, everyone);
-    assert_eq!(told(link).await, LauncherMessage::Drain);
-    // Worker 0 is told when its link opens.
+    assert_eq!(next(children).await, Change::Ready(Role::Worker(1)));
+    assert!(!children.all_ready(), "the other has said nothing");
+    children.send(LauncherMessage::Drain, everyone);
+    assert_eq!(asked(link).await, LauncherMessage::Drain);
+    // Worker 0 is asked when its link opens.
     let late = scripts.link(Role::Worker(0));
     let mut link = scripts.link(Role::Worker(1));
     link.get_mut()
         .write_all(b"{\"type\":\"failed\",\"message\":\"no\"}\n")
         .expect("written");
     assert_eq!(
-        next(&mut scripts.group).await,
+        next(&mut scripts.children).await,
         Change::Failed(Role::Worker(1))
     );
-    assert_eq!(told(late).await, LauncherMessage::Drain);
+    assert_eq!(asked(late).await, LauncherMessage::Drain);
 }
 
 #[tokio::test]
@@ -137,10 +137,10 @@ async fn a_line_that_is_no_message_is_a_failure() {
     let mut link = scripts.link(Role::Worker(0));
     link.get_mut().write_all(b"hello?\n").expect("written");
     assert_eq!(
-        next(&mut scripts.group).await,
+        next(&mut scripts.children).await,
         Change::Failed(Role::Worker(0))
     );
-    let failed = scripts.group.members()[0]
+    let failed = scripts.children.members()[0]
         .failed
         .clone()
         .expect("a message");
@@ -154,17 +154,17 @@ async fn stopping_leaves_nobody_also_not_the_stopped_and_the_stubborn() {
         (Role::Worker(0), "trap '' TERM INT HUP; while :; do :; done"),
         (Role::TokenizerManager(0), "exit 0"),
     ]);
-    let group = &mut scripts.group;
-    assert!(group.wait_ended(fronts, Instant::now() + SOON).await);
-    assert!(!group.all_ended(everyone));
-    timeout(SOON, group.stop(Duration::from_millis(1)))
+    let children = &mut scripts.children;
+    assert!(children.wait_ended(fronts, Instant::now() + SOON).await);
+    assert!(!children.all_ended(everyone));
+    timeout(SOON, children.stop(Duration::from_millis(1)))
         .await
         .expect("stopped");
-    for member in group.members() {
-        let (ending, was_told) = member.ended.expect("ended");
+    for member in children.members() {
+        let (ending, was_asked) = member.ended.expect("ended");
         let killed = !fronts(member.child.role);
         assert_eq!(
-            (ending, was_told),
+            (ending, was_asked),
             if killed {
                 (Ending::Signal(9), true)
             } else {
@@ -177,8 +177,8 @@ async fn stopping_leaves_nobody_also_not_the_stopped_and_the_stubborn() {
 #[tokio::test]
 async fn children_do_not_hear_ctrl_c() {
     let mut scripts = scripts(&[(Role::Worker(0), "exec cut -d' ' -f1,5 /proc/self/stat >&2")]);
-    next(&mut scripts.group).await;
-    let line = scripts.group.members()[0].child.last_lines(1).remove(0);
+    next(&mut scripts.children).await;
+    let line = scripts.children.members()[0].child.last_lines(1).remove(0);
     let (pid, process_group) = line.split_once(' ').expect("two numbers");
     assert_eq!(pid, process_group, "a process group of its own");
 }

@@ -12,19 +12,10 @@ use tokio_util::task::AbortOnDropHandle;
 use super::child::{Child, ChildSpec};
 use super::control;
 use super::end::Ending;
+use super::event::Event;
 use crate::console::Lines;
 
-/// What tasks report to the group.
-pub(super) enum Event {
-    /// A child has opened its control link, by displayed role.
-    Linked(String, UnboundedSender<LauncherMessage>),
-    /// A child said something.
-    Report(String, ChildReport),
-    /// A child ended.
-    Exited(Role, Ending),
-}
-
-/// What changed in the group.
+/// What changed among the children.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Change {
     /// Start-up work of a role: what, and units done of all.
@@ -42,10 +33,10 @@ pub(super) struct Member {
     pub(super) child: Child,
     link: Option<UnboundedSender<LauncherMessage>>,
     /// The strongest wish so far; sent when the link opens late.
-    told: Option<LauncherMessage>,
+    asked: Option<LauncherMessage>,
     pub(super) ready: Option<String>,
     pub(super) failed: Option<String>,
-    /// How it ended, and whether it had been told to end like that: after a
+    /// How it ended, and whether it had been asked to end like that: after a
     /// drain only an end in order is, after a halt every end.
     pub(super) ended: Option<(Ending, bool)>,
 }
@@ -53,20 +44,20 @@ pub(super) struct Member {
 impl Member {
     /// Notes a failure, unless it only follows from a halt.
     fn fail(&mut self, message: String) -> Change {
-        if self.told != Some(LauncherMessage::Halt) {
+        if self.asked != Some(LauncherMessage::Halt) {
             self.failed.get_or_insert(message);
         }
         Change::Failed(self.child.role)
     }
 
-    /// Whether it has been told to end, by a drain or a halt.
-    pub(super) fn was_told(&self) -> bool {
-        self.told.is_some()
+    /// Whether it has been asked to end, by a drain or a halt.
+    pub(super) fn was_asked(&self) -> bool {
+        self.asked.is_some()
     }
 }
 
-/// The children. Dropping the group kills them all.
-pub(super) struct Group {
+/// The children. Dropping this kills them all.
+pub(super) struct Children {
     members: Vec<Member>,
     events: UnboundedReceiver<Event>,
     _control: AbortOnDropHandle<()>,
@@ -85,7 +76,7 @@ pub(super) fn fronts(role: Role) -> bool {
     matches!(role, Role::TokenizerManager(_))
 }
 
-impl Group {
+impl Children {
     /// Listens on `control_socket` and starts all children.
     ///
     /// # Errors
@@ -103,7 +94,7 @@ impl Group {
             members.push(Member {
                 child,
                 link: None,
-                told: None,
+                asked: None,
                 ready: None,
                 failed: None,
                 ended: None,
@@ -119,7 +110,7 @@ impl Group {
     /// Waits for the next change. Cancelling loses nothing.
     pub(super) async fn next(&mut self) -> Change {
         loop {
-            // The group's own control task holds a sender as long as it lives.
+            // The control task of these children holds a sender as long as it lives.
             let Some(event) = self.events.recv().await else {
                 std::future::pending().await
             };
@@ -133,7 +124,7 @@ impl Group {
         match event {
             Event::Linked(name, link) => {
                 let member = self.named(&name)?;
-                if let Some(message) = member.told {
+                if let Some(message) = member.asked {
                     let _ = link.send(message);
                 }
                 member.link = Some(link);
@@ -161,11 +152,11 @@ impl Group {
             }
             Event::Exited(role, ending) => {
                 let member = self.members.iter_mut().find(|m| m.child.role == role)?;
-                let told = match ending {
-                    Ending::Code(0) => member.told.is_some(),
-                    _ => member.told == Some(LauncherMessage::Halt),
+                let asked = match ending {
+                    Ending::Code(0) => member.asked.is_some(),
+                    _ => member.asked == Some(LauncherMessage::Halt),
                 };
-                member.ended = Some((ending, told));
+                member.ended = Some((ending, asked));
                 Some(Change::Exited(role, ending))
             }
         }
@@ -199,14 +190,14 @@ impl Group {
             .all(|m| !filter(m.child.role) || m.ended.is_some())
     }
 
-    /// Tells members something; one that has not opened its link is told when
-    /// it does.
-    pub(super) fn tell(&mut self, message: LauncherMessage, filter: Filter) {
+    /// Sends members a message; one that has not opened its link gets it when it
+    /// does.
+    pub(super) fn send(&mut self, message: LauncherMessage, filter: Filter) {
         for member in self.members.iter_mut().filter(|m| filter(m.child.role)) {
-            if member.told == Some(LauncherMessage::Halt) {
+            if member.asked == Some(LauncherMessage::Halt) {
                 continue;
             }
-            member.told = Some(message);
+            member.asked = Some(message);
             if let Some(link) = &member.link {
                 let _ = link.send(message);
             }
@@ -228,7 +219,7 @@ impl Group {
     /// Nobody is left when it returns, save what the system itself cannot kill.
     pub(super) async fn stop(&mut self, grace: Duration) {
         const UNKILLABLE: Duration = Duration::from_secs(5);
-        self.tell(LauncherMessage::Halt, everyone);
+        self.send(LauncherMessage::Halt, everyone);
         if self.wait_ended(everyone, Instant::now() + grace).await {
             return;
         }

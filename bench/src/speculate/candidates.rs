@@ -11,7 +11,7 @@ use super::Args;
 
 /// An algorithm and the folder it drafts with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Drafting {
+pub struct Candidate {
     /// As `--speculative-algorithm` takes it.
     pub name: String,
     /// `None` where it needs none, or lies beside the model.
@@ -25,7 +25,7 @@ const BESIDE: [(&str, &str); 3] = [
     ("STANDALONE", "-draft"),
 ];
 
-impl FromStr for Drafting {
+impl FromStr for Candidate {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
@@ -44,21 +44,21 @@ impl FromStr for Drafting {
 ///
 /// # Errors
 /// When a folder is not where it was looked for, or there is none at all.
-pub fn choose(args: &Args, model: &Path) -> anyhow::Result<Vec<Drafting>> {
+pub fn choose(args: &Args, model: &Path) -> anyhow::Result<Vec<Candidate>> {
     if let Some(name) = &args.speculation.speculative_algorithm {
         let folder = args.speculation.speculative_draft_model_path.clone();
         let name = name.to_ascii_uppercase();
-        return Ok(vec![Drafting { name, folder }]);
+        return Ok(vec![Candidate { name, folder }]);
     }
     let found = |(name, suffix): (&str, &str)| {
         let folder = beside(model, suffix);
-        folder.is_dir().then(|| Drafting {
+        folder.is_dir().then(|| Candidate {
             name: name.to_owned(),
             folder: Some(folder),
         })
     };
     if args.algorithms.is_empty() {
-        let all: Vec<Drafting> = BESIDE.into_iter().filter_map(found).collect();
+        let all: Vec<Candidate> = BESIDE.into_iter().filter_map(found).collect();
         if all.is_empty() {
             bail!(
                 "nothing beside {} to draft with; name it: --algorithms eagle3=FOLDER",
@@ -67,7 +67,7 @@ pub fn choose(args: &Args, model: &Path) -> anyhow::Result<Vec<Drafting>> {
         }
         return Ok(all);
     }
-    let complete = |asked: &Drafting| {
+    let complete = |asked: &Candidate| {
         let known = BESIDE.into_iter().find(|(name, _)| *name == asked.name);
         match (known, &asked.folder) {
             (Some(known), None) => found(known).with_context(|| {

@@ -6,9 +6,9 @@ use tokio::time::{Instant, timeout};
 
 use super::{Drained, Served, collapse, may_leave, released, stages};
 use crate::serve::cause;
+use crate::serve::children::tests::{FOREVER, SOON, next, scripts};
+use crate::serve::children::{Change, everyone};
 use crate::serve::end::Ending;
-use crate::serve::group::tests::{FOREVER, SOON, next, scripts};
-use crate::serve::group::{Change, everyone};
 
 const FRONT: Role = Role::TokenizerManager(0);
 
@@ -22,7 +22,7 @@ async fn a_killed_rank_is_the_cause_although_the_scheduler_complains_first() {
     let mut link = scripts.link(Role::Scheduler);
     let failed = b"{\"type\":\"failed\",\"message\":\"rank 0 is gone\"}\n";
     link.get_mut().write_all(failed).expect("written");
-    let Served::Died(cause) = timeout(SOON, collapse(&mut scripts.group, Role::Scheduler))
+    let Served::Died(cause) = timeout(SOON, collapse(&mut scripts.children, Role::Scheduler))
         .await
         .expect("ended")
     else {
@@ -30,7 +30,7 @@ async fn a_killed_rank_is_the_cause_although_the_scheduler_complains_first() {
     };
     assert_eq!(cause.role, Role::Worker(0));
     assert!(cause.what.contains("signal 9"), "{cause}");
-    assert!(scripts.group.all_ended(everyone));
+    assert!(scripts.children.all_ended(everyone));
 }
 
 #[tokio::test]
@@ -41,18 +41,18 @@ async fn what_a_child_says_is_preferred_to_its_exit_code() {
         .write_all(b"{\"type\":\"failed\",\"message\":\"port taken\"}\n")
         .expect("written");
     assert_eq!(
-        next(&mut scripts.group).await,
+        next(&mut scripts.children).await,
         Change::Failed(Role::Scheduler)
     );
-    let cause = cause::find(&scripts.group).expect("a cause");
+    let cause = cause::find(&scripts.children).expect("a cause");
     assert_eq!(cause.to_string(), "scheduler failed: port taken");
 }
 
 #[tokio::test]
 async fn a_crash_shows_its_last_lines() {
     let mut scripts = scripts(&[(Role::Worker(1), "echo first >&2; echo last >&2; exit 9")]);
-    next(&mut scripts.group).await;
-    let text = cause::find(&scripts.group).expect("a cause").to_string();
+    next(&mut scripts.children).await;
+    let text = cause::find(&scripts.children).expect("a cause").to_string();
     assert!(
         text.starts_with("worker 1 ended with exit code 9"),
         "{text}"
@@ -63,7 +63,7 @@ async fn a_crash_shows_its_last_lines() {
 #[tokio::test]
 async fn nobody_who_is_well_is_a_cause() {
     let scripts = scripts(&[(Role::Worker(1), FOREVER)]);
-    assert_eq!(cause::find(&scripts.group), None);
+    assert_eq!(cause::find(&scripts.children), None);
 }
 
 #[tokio::test]
@@ -71,7 +71,7 @@ async fn a_drain_that_takes_too_long_is_late() {
     let mut scripts = scripts(&[(Role::Scheduler, FOREVER), (FRONT, FOREVER)]);
     let limit = Instant::now() + Duration::from_millis(1);
     assert!(matches!(
-        stages(&mut scripts.group, limit, true).await,
+        stages(&mut scripts.children, limit, true).await,
         Drained::Late
     ));
 }
@@ -81,7 +81,7 @@ async fn a_drain_that_loses_a_rank_with_requests_running_has_failed() {
     let mut scripts = scripts(&[(Role::Worker(0), "kill -KILL $$"), (FRONT, FOREVER)]);
     let limit = Instant::now() + SOON;
     assert!(matches!(
-        stages(&mut scripts.group, limit, true).await,
+        stages(&mut scripts.children, limit, true).await,
         Drained::Died(Role::Worker(0))
     ));
 }
@@ -91,7 +91,7 @@ async fn a_drain_in_which_all_leave_well_is_finished() {
     let mut scripts = scripts(&[(FRONT, "exit 0"), (Role::TokenizerManager(1), "exit 0")]);
     let limit = Instant::now() + SOON;
     assert!(matches!(
-        stages(&mut scripts.group, limit, true).await,
+        stages(&mut scripts.children, limit, true).await,
         Drained::Finished
     ));
 }
@@ -99,19 +99,19 @@ async fn a_drain_in_which_all_leave_well_is_finished() {
 #[tokio::test]
 async fn ranks_may_leave_when_the_scheduler_has() {
     let mut scripts = scripts(&[(Role::Scheduler, "exit 0"), (Role::Worker(0), FOREVER)]);
-    let group = &mut scripts.group;
+    let children = &mut scripts.children;
     assert!(
-        !may_leave(group, Role::Worker(0), Ending::Code(0)),
-        "nobody was told"
+        !may_leave(children, Role::Worker(0), Ending::Code(0)),
+        "nobody was asked"
     );
-    assert!(!may_leave(group, Role::Scheduler, Ending::Code(0)));
-    group.tell(lockstep_process::LauncherMessage::Drain, super::scheduler);
-    assert!(may_leave(group, Role::Worker(0), Ending::Code(0)));
-    assert!(may_leave(group, Role::Scheduler, Ending::Code(0)));
-    assert!(!may_leave(group, Role::Worker(0), Ending::Signal(9)));
-    next(group).await;
+    assert!(!may_leave(children, Role::Scheduler, Ending::Code(0)));
+    children.send(lockstep_process::LauncherMessage::Drain, super::scheduler);
+    assert!(may_leave(children, Role::Worker(0), Ending::Code(0)));
+    assert!(may_leave(children, Role::Scheduler, Ending::Code(0)));
+    assert!(!may_leave(children, Role::Worker(0), Ending::Signal(9)));
+    next(children).await;
     assert!(
-        may_leave(group, Role::Worker(0), Ending::Code(1)),
+        may_leave(children, Role::Worker(0), Ending::Code(1)),
         "the scheduler is gone"
     );
 }
@@ -119,10 +119,12 @@ async fn ranks_may_leave_when_the_scheduler_has() {
 #[tokio::test]
 async fn a_node_ends_well_when_node_0_releases_all_its_ranks() {
     let mut both = scripts(&[(Role::Worker(2), "exit 0"), (Role::Worker(3), "exit 0")]);
-    assert!(matches!(released(&mut both.group).await, Served::Stopped(code) if code == exit::OK));
+    assert!(
+        matches!(released(&mut both.children).await, Served::Stopped(code) if code == exit::OK)
+    );
     let mut one = scripts(&[(Role::Worker(2), "exit 0"), (Role::Worker(3), "exit 1")]);
     assert!(
-        matches!(released(&mut one.group).await, Served::Died(cause) if cause.role == Role::Worker(3))
+        matches!(released(&mut one.children).await, Served::Died(cause) if cause.role == Role::Worker(3))
     );
 }
 
@@ -131,7 +133,7 @@ async fn a_node_that_leaves_ends_well_also_when_node_0_fails_first() {
     let mut scripts = scripts(&[(Role::Worker(2), "exit 0"), (Role::Worker(3), "exit 1")]);
     let limit = Instant::now() + SOON;
     assert!(matches!(
-        stages(&mut scripts.group, limit, false).await,
+        stages(&mut scripts.children, limit, false).await,
         Drained::Finished
     ));
 }
@@ -140,10 +142,10 @@ async fn a_node_that_leaves_ends_well_also_when_node_0_fails_first() {
 async fn a_rank_that_is_killed_while_its_node_leaves_is_the_cause() {
     let mut scripts = scripts(&[(Role::Worker(1), "kill -KILL $$")]);
     let limit = Instant::now() + SOON;
-    let Drained::Died(role) = stages(&mut scripts.group, limit, false).await else {
+    let Drained::Died(role) = stages(&mut scripts.children, limit, false).await else {
         panic!("a killed rank did not leave");
     };
-    let Served::Died(cause) = collapse(&mut scripts.group, role).await else {
+    let Served::Died(cause) = collapse(&mut scripts.children, role).await else {
         panic!("a death is not a stop");
     };
     assert_eq!(cause.role, Role::Worker(1));
@@ -153,6 +155,6 @@ async fn a_rank_that_is_killed_while_its_node_leaves_is_the_cause() {
 #[tokio::test]
 async fn who_was_seen_to_fail_is_the_cause_when_nothing_else_is_known() {
     let scripts = scripts(&[(Role::Worker(1), FOREVER)]);
-    let cause = cause::find_or(&scripts.group, Role::Worker(1));
+    let cause = cause::find_or(&scripts.children, Role::Worker(1));
     assert_eq!(cause.to_string(), "worker 1 failed");
 }

@@ -6,8 +6,8 @@ use lockstep_process::{LauncherMessage, Role, exit};
 use tokio::time::{Instant, timeout_at};
 
 use super::cause::{self, Cause};
+use super::children::{Change, Children, Filter, Member, everyone, fronts};
 use super::end::Ending;
-use super::group::{Change, Filter, Group, Member, everyone, fronts};
 use super::signals::Signals;
 
 /// Tokenizer-managers get this long to end their clients' requests with an
@@ -28,32 +28,32 @@ pub(super) enum Served {
 /// A node without a front ends well when all its ranks do: node 0 released
 /// them, or this node was asked to leave.
 pub(super) async fn serve(
-    group: &mut Group,
+    children: &mut Children,
     signals: &mut Signals,
     drain_limit: Duration,
     has_front: bool,
 ) -> Served {
     loop {
         tokio::select! {
-            change = group.next() => match change {
+            change = children.next() => match change {
                 Change::Exited(_, Ending::Code(0)) if !has_front => {
-                    return released(group).await;
+                    return released(children).await;
                 }
                 Change::Failed(role) | Change::Exited(role, _) => {
-                    return collapse(group, role).await;
+                    return collapse(children, role).await;
                 }
                 Change::Progress(..) | Change::Ready(_) => {}
             },
             name = signals.next() => {
-                say_drain(name, drain_limit, has_front);
-                return drain(group, signals, drain_limit, has_front).await;
+                log_drain(name, drain_limit, has_front);
+                return drain(children, signals, drain_limit, has_front).await;
             }
         }
     }
 }
 
 /// Says what a signal has set off.
-fn say_drain(name: &str, limit: Duration, has_front: bool) {
+fn log_drain(name: &str, limit: Duration, has_front: bool) {
     if has_front {
         tracing::info!(
             "{name}: finishing running requests, at most {} s; a second signal ends at once",
@@ -69,64 +69,64 @@ fn say_drain(name: &str, limit: Duration, has_front: bool) {
 }
 
 /// Node 0 has ended the engine and released the first of this node's ranks.
-async fn released(group: &mut Group) -> Served {
+async fn released(children: &mut Children) -> Served {
     const OTHERS: Duration = Duration::from_secs(5);
-    group.wait_ended(everyone, Instant::now() + OTHERS).await;
+    children.wait_ended(everyone, Instant::now() + OTHERS).await;
     let well = |member: &Member| matches!(member.ended, Some((Ending::Code(0), _)));
-    let cause = cause::find(group).filter(|_| !group.members().iter().all(well));
-    group.stop(HALT).await;
+    let cause = cause::find(children).filter(|_| !children.members().iter().all(well));
+    children.stop(HALT).await;
     cause.map_or(Served::Stopped(exit::OK), Served::Died)
 }
 
 /// Ends an engine that lost a process, `role` as far as is known yet: clients
 /// get their errors first.
-async fn collapse(group: &mut Group, role: Role) -> Served {
-    group.tell(LauncherMessage::Halt, fronts);
+async fn collapse(children: &mut Children, role: Role) -> Served {
+    children.send(LauncherMessage::Halt, fronts);
     let flushed = Instant::now() + FLUSH;
-    if group.wait_ended(fronts, flushed).await {
+    if children.wait_ended(fronts, flushed).await {
         // Whoever fails because of the first failure has a moment to do so, and
         // the one that was killed shows by its exit.
         let settle = flushed.min(Instant::now() + Duration::from_millis(200));
-        group.wait_ended(everyone, settle).await;
+        children.wait_ended(everyone, settle).await;
     }
-    let cause = cause::find_or(group, role);
-    group.stop(HALT).await;
+    let cause = cause::find_or(children, role);
+    children.stop(HALT).await;
     Served::Died(cause)
 }
 
 /// Stops admitting and lets running requests finish: front first, then the
 /// scheduler, then the ranks.
 async fn drain(
-    group: &mut Group,
+    children: &mut Children,
     signals: &mut Signals,
     limit: Duration,
     has_front: bool,
 ) -> Served {
     let deadline = Instant::now() + limit;
     let outcome = tokio::select! {
-        finished = stages(group, deadline, has_front) => Ok(finished),
+        finished = stages(children, deadline, has_front) => Ok(finished),
         name = signals.next() => Err(name),
     };
     match outcome {
         Ok(Drained::Finished) => {
-            group.stop(HALT).await;
+            children.stop(HALT).await;
             Served::Stopped(exit::OK)
         }
-        Ok(Drained::Died(role)) => collapse(group, role).await,
+        Ok(Drained::Died(role)) => collapse(children, role).await,
         Ok(Drained::Late) => {
             tracing::error!(
                 "the drain limit of {} s passed; ending the rest",
                 limit.as_secs()
             );
             // Requests that are cut off get their error as well.
-            group.tell(LauncherMessage::Halt, fronts);
-            group.wait_ended(fronts, Instant::now() + FLUSH).await;
-            group.stop(HALT).await;
+            children.send(LauncherMessage::Halt, fronts);
+            children.wait_ended(fronts, Instant::now() + FLUSH).await;
+            children.stop(HALT).await;
             Served::Stopped(exit::DRAIN_LIMIT)
         }
         Err(name) => {
             tracing::warn!("{name} again: ending at once");
-            group.stop(HALT).await;
+            children.stop(HALT).await;
             Served::Stopped(exit::INTERRUPTED)
         }
     }
@@ -140,21 +140,21 @@ enum Drained {
 }
 
 /// Ends members in order, each stage when the one before it has ended.
-async fn stages(group: &mut Group, deadline: Instant, has_front: bool) -> Drained {
+async fn stages(children: &mut Children, deadline: Instant, has_front: bool) -> Drained {
     let in_order: &[Filter] = if has_front {
         &[fronts, scheduler, everyone]
     } else {
         &[everyone]
     };
     for stage in in_order {
-        group.tell(LauncherMessage::Drain, *stage);
-        while !group.all_ended(*stage) {
-            match timeout_at(deadline, group.next()).await {
+        children.send(LauncherMessage::Drain, *stage);
+        while !children.all_ended(*stage) {
+            match timeout_at(deadline, children.next()).await {
                 Err(_) => return Drained::Late,
-                Ok(Change::Exited(role, ending)) if !may_leave(group, role, ending) => {
+                Ok(Change::Exited(role, ending)) if !may_leave(children, role, ending) => {
                     return Drained::Died(role);
                 }
-                Ok(Change::Failed(role)) if !may_leave(group, role, Ending::Unknown) => {
+                Ok(Change::Failed(role)) if !may_leave(children, role, Ending::Unknown) => {
                     return Drained::Died(role);
                 }
                 Ok(_) => {}
@@ -165,22 +165,22 @@ async fn stages(group: &mut Group, deadline: Instant, has_front: bool) -> Draine
 }
 
 /// Whether nothing is lost when a member ends like this during a drain: it was
-/// told to and ended well, or it is a rank that the scheduler released. On a
+/// asked to and ended well, or it is a rank that the scheduler released. On a
 /// node that leaves, the first rank to go ends the engine; the others may then
-/// complain of node 0 instead of leaving in order.
-fn may_leave(group: &Group, role: Role, ending: Ending) -> bool {
+/// report node 0's end instead of leaving in order.
+fn may_leave(children: &Children, role: Role, ending: Ending) -> bool {
     let well = ending == Ending::Code(0);
-    let told = |role| group.member(role).is_some_and(Member::was_told);
+    let asked = |role| children.member(role).is_some_and(Member::was_asked);
     let rank = matches!(role, Role::Worker(_));
-    let scheduler_gone = group
+    let scheduler_gone = children
         .member(Role::Scheduler)
         .is_some_and(|m| m.ended.is_some());
     let bug = Ending::Code(i32::from(exit::PANIC));
     let crashed = matches!(ending, Ending::Signal(_)) || ending == bug;
-    let node_leaves = group.member(Role::Scheduler).is_none() && rank && told(role);
-    (well && told(role))
+    let node_leaves = children.member(Role::Scheduler).is_none() && rank && asked(role);
+    (well && asked(role))
         || (node_leaves && !crashed)
-        || (rank && (scheduler_gone || (well && told(Role::Scheduler))))
+        || (rank && (scheduler_gone || (well && asked(Role::Scheduler))))
 }
 
 fn scheduler(role: Role) -> bool {
