@@ -4,18 +4,55 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Model families served, all dense decoder-only transformers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Architecture {
-    /// `LlamaForCausalLM`.
-    Llama,
-    /// `MistralForCausalLM`.
-    Mistral,
-    /// `Qwen2ForCausalLM`: biases on q, k and v.
-    Qwen2,
-    /// `Qwen3ForCausalLM`: RMS norms on the heads of q and k.
-    Qwen3,
+/// Declares the families once: what `architectures` and `model_type` call them
+/// in `config.json`.
+macro_rules! architectures {
+    ($($(#[$about:meta])* $name:ident = $class:literal, $model_type:literal;)+) => {
+        /// Model families served, all dense decoder-only transformers.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+        pub enum Architecture {
+            $($(#[$about])* #[serde(rename = $model_type)] $name,)+
+        }
+
+        impl Architecture {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name),+];
+
+            /// Its name among `architectures` in `config.json`.
+            pub fn class_name(self) -> &'static str {
+                match self { $(Self::$name => $class,)+ }
+            }
+
+            /// Its `model_type` in `config.json`.
+            pub fn model_type(self) -> &'static str {
+                match self { $(Self::$name => $model_type,)+ }
+            }
+        }
+    };
+}
+
+architectures! {
+    /// Nothing beside the common layers.
+    Llama = "LlamaForCausalLM", "llama";
+    /// A sliding window in some releases.
+    Mistral = "MistralForCausalLM", "mistral";
+    /// Biases on q, k and v.
+    Qwen2 = "Qwen2ForCausalLM", "qwen2";
+    /// RMS norms on the heads of q and k.
+    Qwen3 = "Qwen3ForCausalLM", "qwen3";
+}
+
+impl Architecture {
+    /// The class names of all, for people: "A, B and C".
+    pub fn served() -> String {
+        let names: Vec<_> = Self::ALL.iter().map(|known| known.class_name()).collect();
+        match names.split_last() {
+            Some((last, others)) if !others.is_empty() => {
+                format!("{} and {last}", others.join(", "))
+            }
+            _ => names.concat(),
+        }
+    }
 }
 
 /// Everything that the forward pass, the KV sizing and the front need to know.
@@ -116,5 +153,30 @@ impl ModelConfig {
         self.num_layers * (attention + mlp + 2 * self.hidden_size)
             + embeddings * self.vocab_size * self.hidden_size
             + self.hidden_size
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_family_is_written_as_its_model_type() {
+        for known in Architecture::ALL {
+            let written = serde_json::to_value(known).unwrap();
+            assert_eq!(written, known.model_type());
+            let read: Architecture = serde_json::from_value(written).unwrap();
+            assert_eq!(read, *known);
+        }
+    }
+
+    #[test]
+    fn all_families_are_named_for_people() {
+        let all = Architecture::served();
+        for known in Architecture::ALL {
+            assert!(all.contains(known.class_name()), "{all}");
+        }
+        assert!(all.starts_with("LlamaForCausalLM, "), "{all}");
+        assert!(all.ends_with(" and Qwen3ForCausalLM"), "{all}");
     }
 }

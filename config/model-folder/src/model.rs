@@ -96,16 +96,11 @@ fn architecture(config: &Raw) -> Result<Architecture, ModelConfigError> {
         Some(name) => ("architectures", name),
         None => ("model_type", config.text("model_type")?.unwrap_or_default()),
     };
-    Ok(match name {
-        "LlamaForCausalLM" | "llama" => Architecture::Llama,
-        "MistralForCausalLM" | "mistral" => Architecture::Mistral,
-        "Qwen2ForCausalLM" | "qwen2" => Architecture::Qwen2,
-        "Qwen3ForCausalLM" | "qwen3" => Architecture::Qwen3,
-        _ => {
-            let remedy = "served are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and \
-                          Qwen3ForCausalLM";
-            return Err(config.unsupported(key, remedy));
-        }
+    let mut all = Architecture::ALL.iter();
+    let known = all.find(|known| name == known.class_name() || name == known.model_type());
+    known.copied().ok_or_else(|| {
+        let remedy = format!("served are {}", Architecture::served());
+        config.unsupported(key, remedy)
     })
 }
 

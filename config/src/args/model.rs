@@ -32,11 +32,8 @@ pub enum QuantizationArg {
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ModelArgs {
     /// Folder of a Hugging Face model: config.json, safetensors, tokenizer.json.
-    ///
-    /// Served are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and
-    /// Qwen3ForCausalLM. Without this flag the demo model inside the program is
-    /// served.
-    #[arg(long, alias = "model", env = "LOCKSTEP_MODEL_PATH", value_name = "DIR", help_heading = HEADING)]
+    #[arg(long, alias = "model", env = "LOCKSTEP_MODEL_PATH", value_name = "DIR",
+          long_help = model_path_help(), help_heading = HEADING)]
     pub model_path: Option<PathBuf>,
     /// The model's name in the API [default: the folder's name].
     #[arg(long, env = "LOCKSTEP_SERVED_MODEL_NAME", value_name = "NAME", help_heading = HEADING)]
@@ -68,4 +65,12 @@ pub struct ModelArgs {
     #[arg(long, alias = "max-model-len", env = "LOCKSTEP_CONTEXT_LENGTH", value_name = "TOKENS",
           value_parser = positive, help_heading = HEADING)]
     pub context_length: Option<usize>,
+}
+
+fn model_path_help() -> String {
+    format!(
+        "Folder of a Hugging Face model: config.json, safetensors, tokenizer.json.\n\n\
+         Served are {}. Without this flag the demo model inside the program is served.",
+        lockstep_types::Architecture::served()
+    )
 }

@@ -8,7 +8,6 @@ use lockstep_proto::pb::{
         GetServerInfoResponse, MemoryMetrics, QueueMetrics, SchedulerLoad, SpeculativeMetrics,
     },
 };
-use lockstep_types::Architecture;
 use prost_types::{Struct, Value, value::Kind};
 use tonic::Status;
 
@@ -16,20 +15,9 @@ fn int(value: impl TryInto<i32>) -> i32 {
     value.try_into().unwrap_or(i32::MAX)
 }
 
-/// Name in `config.json`, and the short one of its family.
-fn names(architecture: Architecture) -> (&'static str, &'static str) {
-    match architecture {
-        Architecture::Llama => ("LlamaForCausalLM", "llama"),
-        Architecture::Mistral => ("MistralForCausalLM", "mistral"),
-        Architecture::Qwen2 => ("Qwen2ForCausalLM", "qwen2"),
-        Architecture::Qwen3 => ("Qwen3ForCausalLM", "qwen3"),
-    }
-}
-
 /// The model.
 pub fn model(ctx: &RoleContext) -> GetModelInfoResponse {
     let (model, server) = (&ctx.engine.model, &ctx.engine.server);
-    let (architecture, model_type) = names(model.architecture);
     let path = model.path.display().to_string();
     GetModelInfoResponse {
         tokenizer_path: path.clone(),
@@ -40,11 +28,11 @@ pub fn model(ctx: &RoleContext) -> GetModelInfoResponse {
         max_context_length: int(server.context_length),
         max_req_input_len: int(server.context_length.saturating_sub(1)),
         vocab_size: int(model.vocab_size),
-        model_type: model_type.to_owned(),
+        model_type: model.architecture.model_type().to_owned(),
         eos_token_ids: model.eos_token_ids.iter().copied().map(int).collect(),
         bos_token_id: model.bos_token_id.map_or(-1, int),
         pad_token_id: -1,
-        architectures: vec![architecture.to_owned()],
+        architectures: vec![model.architecture.class_name().to_owned()],
         ..Default::default()
     }
 }
