@@ -213,10 +213,11 @@ fn sampling(params: Option<WireParams>, config: &EngineConfig) -> Result<Samplin
         frequency_penalty: wire.frequency_penalty,
         repetition_penalty: unless_zero(wire.repetition_penalty, 1.0),
         logit_bias: logit_bias(&wire, limits)?,
-        seed: 0,
         min_new_tokens: wire.min_new_tokens,
         stop_token_ids: wire.stop_token_ids,
         ignore_eos: wire.ignore_eos,
+        // What their protocol does not know, and the seed, which the caller draws.
+        ..SamplingParams::default()
     })
 }
 

@@ -63,31 +63,10 @@ pub(super) fn resolve(
     let top_k = integer(&fields.name("top_k"), top_k, -1, i64::from(i32::MAX))?;
     let min_field = fields.name(spec.min_tokens_field);
     let min_new_tokens = super::non_negative(&min_field, spec.min_tokens.unwrap_or(0))?;
-    let params = SamplingParams {
-        // -1 and 0 both mean all.
-        top_k: u32::try_from(top_k).unwrap_or(0),
-        logit_bias: logit_bias(spec, fields)?,
-        seed: 0,
-        min_new_tokens,
-        stop_token_ids: stop_tokens(spec, app),
-        ignore_eos: spec.ignore_eos,
-        ..decimals(spec, fields)?
-    };
-    // Repeats the range checks without field names, and sorts the lists.
-    params.validated(vocabulary(app)).map_err(ApiError::from)
-}
-
-/// The parameters that are decimal numbers.
-fn decimals(spec: &SamplingSpec, fields: &FieldNames) -> ApiResult<SamplingParams> {
+    let logit_bias = logit_bias(spec, fields)?;
     let default = SamplingParams::default();
-    let within = |field: &'static str, value: Option<f64>, default: f32, range: Range| {
-        let Range(low, high, open_low) = range;
-        value.map_or(Ok(default), |value| {
-            decimal(&fields.name(field), value, low, high, open_low).map(|value| value as f32)
-        })
-    };
-    let penalty = Range(-2.0, 2.0, false);
-    Ok(SamplingParams {
+    let within = |field, value, default, range| within(&fields.name(field), value, default, range);
+    let params = SamplingParams {
         temperature: within(
             "temperature",
             spec.temperature,
@@ -95,18 +74,20 @@ fn decimals(spec: &SamplingSpec, fields: &FieldNames) -> ApiResult<SamplingParam
             Range(0.0, 2.0, false),
         )?,
         top_p: within("top_p", spec.top_p, default.top_p, Range(0.0, 1.0, true))?,
+        // -1 and 0 both mean all.
+        top_k: u32::try_from(top_k).unwrap_or(0),
         min_p: within("min_p", spec.min_p, default.min_p, Range(0.0, 1.0, false))?,
         presence_penalty: within(
             "presence_penalty",
             spec.presence_penalty,
             default.presence_penalty,
-            penalty,
+            PENALTY,
         )?,
         frequency_penalty: within(
             "frequency_penalty",
             spec.frequency_penalty,
             default.frequency_penalty,
-            penalty,
+            PENALTY,
         )?,
         repetition_penalty: within(
             "repetition_penalty",
@@ -114,13 +95,30 @@ fn decimals(spec: &SamplingSpec, fields: &FieldNames) -> ApiResult<SamplingParam
             default.repetition_penalty,
             Range(0.0, 2.0, true),
         )?,
-        ..default
-    })
+        logit_bias,
+        seed: 0,
+        min_new_tokens,
+        stop_token_ids: stop_tokens(spec, app),
+        ignore_eos: spec.ignore_eos,
+    };
+    // Repeats the range checks without field names, and sorts the lists.
+    params.validated(vocabulary(app)).map_err(ApiError::from)
 }
 
 /// Lower bound, upper bound (inclusive), and whether the lower bound is excluded.
 #[derive(Clone, Copy)]
 struct Range(f64, f64, bool);
+
+/// Of presence and frequency penalties.
+const PENALTY: Range = Range(-2.0, 2.0, false);
+
+/// A decimal number in its range, or the default.
+fn within(name: &str, value: Option<f64>, default: f32, range: Range) -> ApiResult<f32> {
+    let Range(low, high, open_low) = range;
+    value.map_or(Ok(default), |value| {
+        decimal(name, value, low, high, open_low).map(|value| value as f32)
+    })
+}
 
 /// The vocabulary size: valid token ids are below it.
 pub(super) fn vocabulary(app: &App) -> u32 {
