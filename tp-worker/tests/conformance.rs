@@ -6,7 +6,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use lockstep_backend_cpu::CpuBackend;
+use lockstep_backend::Backend;
 use lockstep_config::{Hardware, ServeArgs, resolve};
 use lockstep_devices::Registry;
 use lockstep_speculation::{
@@ -154,11 +154,8 @@ impl Algorithm for Echo {
     }
 }
 
-impl DrafterFactory<CpuBackend> for Echo {
-    fn build(
-        &self,
-        _build: Build<'_, CpuBackend>,
-    ) -> Result<Box<dyn Drafter<CpuBackend>>, DraftError> {
+impl<B: Backend> DrafterFactory<B> for Echo {
+    fn build(&self, _build: Build<'_, B>) -> Result<Box<dyn Drafter<B>>, DraftError> {
         static BUILT: AtomicU32 = AtomicU32::new(0);
         let offset = match self.0 {
             Fault::Whim => BUILT.fetch_add(1, Ordering::Relaxed),
@@ -169,10 +166,10 @@ impl DrafterFactory<CpuBackend> for Echo {
     }
 }
 
-impl Drafter<CpuBackend> for EchoDrafter {
+impl<B: Backend> Drafter<B> for EchoDrafter {
     fn draft(
         &mut self,
-        device: &mut Device<'_, CpuBackend>,
+        device: &mut Device<'_, B>,
         rows: &[DraftRow],
         drafts: &mut Drafts,
     ) -> Result<(), DraftError> {
