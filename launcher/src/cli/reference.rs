@@ -22,43 +22,75 @@ What a value resolves to with a model on this machine, `lockstep config` prints.
 #[test]
 fn every_flag_stands_in_its_reference() {
     let program = definition(&algorithms()).expect("flags that differ");
+    let serve = program.find_subcommand("serve").map(groups);
+    let serve = serve.expect("the default command");
     let mut page = HEAD.to_owned();
     for command in program.get_subcommands() {
         // `config` takes what `serve` takes; roles are started by the launcher.
         if !command.is_hide_set() && command.get_name() != "config" {
-            section(&mut page, "lockstep", command);
+            section(&mut page, "lockstep", command, &serve);
         }
     }
     expect_file![concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/flags.md")].assert_eq(&page);
 }
 
-/// One command, its commands included, with a table for each group of flags.
-fn section(page: &mut String, parents: &str, command: &Command) {
+/// Flags under one heading, a row of the table each.
+#[derive(PartialEq)]
+struct Group {
+    heading: String,
+    rows: String,
+}
+
+/// A command's flags. Algorithms' own come last, but stand with the others of
+/// their group.
+fn groups(command: &Command) -> Vec<Group> {
+    let shown = |arg: &&Arg| !arg.is_hide_set() && arg.get_id() != "help";
+    let mut groups: Vec<Group> = Vec::new();
+    for arg in command.get_arguments().filter(shown) {
+        let heading = arg.get_help_heading().unwrap_or_default();
+        let row = format!("| `{}` | {} |\n", synopsis(arg), meaning(arg));
+        match groups.iter_mut().find(|group| group.heading == heading) {
+            Some(group) => group.rows.push_str(&row),
+            None => groups.push(Group {
+                heading: heading.to_owned(),
+                rows: row,
+            }),
+        }
+    }
+    groups
+}
+
+/// One command, its commands included, with a table for each group of flags;
+/// groups that are the same for `serve` stand there alone.
+fn section(page: &mut String, parents: &str, command: &Command, serve: &[Group]) {
     let name = format!("{parents} {}", command.get_name());
     let about = command.get_long_about().or(command.get_about());
     let about = about.map_or_else(String::new, ToString::to_string);
     let _ = write!(page, "\n## `{name}`\n\n{about}\n");
-    let shown = |arg: &&Arg| !arg.is_hide_set() && arg.get_id() != "help";
-    // Algorithms' own flags come last, but stand with the others of their group.
-    let mut groups: Vec<(&str, Vec<&Arg>)> = Vec::new();
-    for arg in command.get_arguments().filter(shown) {
-        let heading = arg.get_help_heading().unwrap_or_default();
-        match groups.iter_mut().find(|(known, _)| *known == heading) {
-            Some((_, group)) => group.push(arg),
-            None => groups.push((heading, vec![arg])),
-        }
-    }
-    for (heading, group) in groups {
+    let (shared, own): (Vec<_>, Vec<_>) = groups(command)
+        .into_iter()
+        .partition(|group| command.get_name() != "serve" && serve.contains(group));
+    for Group { heading, rows } in own {
         if !heading.is_empty() {
             let _ = write!(page, "\n### {heading}\n");
         }
-        page.push_str("\n| Flag | Meaning |\n|---|---|\n");
-        for arg in group {
-            let _ = writeln!(page, "| `{}` | {} |", synopsis(arg), meaning(arg));
-        }
+        let _ = write!(page, "\n| Flag | Meaning |\n|---|---|\n{rows}");
+    }
+    let shared: Vec<_> = shared
+        .iter()
+        .map(|Group { heading, .. }| {
+            format!("[{heading}](#{})", heading.to_lowercase().replace(' ', "-"))
+        })
+        .collect();
+    if !shared.is_empty() {
+        let _ = write!(
+            page,
+            "\nAnd the flags of `serve` under {}.\n",
+            shared.join(", ")
+        );
     }
     for inner in command.get_subcommands() {
-        section(page, &name, inner);
+        section(page, &name, inner, serve);
     }
 }
 
