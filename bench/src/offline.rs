@@ -191,8 +191,13 @@ fn resolve(args: &Args) -> anyhow::Result<(EngineConfig, NodeConfig)> {
     );
     engine.model.context_length.get_or_insert(longest + 16);
     engine.schedule.max_running_requests.get_or_insert(batch);
-    let (config, node) =
-        lockstep_config::resolve(&engine, &Hardware::detect(), &args.algorithms)?.value;
+    let (config, node) = lockstep_config::resolve(
+        &engine,
+        &Hardware::detect(),
+        &args.algorithms,
+        &lockstep_devices::DeviceFootprint,
+    )?
+    .value;
     ensure!(
         config.server.context_length >= longest,
         "the measurements need a --context-length of {longest}"

@@ -176,9 +176,12 @@ fn config(
     );
     serve.parallel.threads_per_rank = args.threads;
     serve.schedule.max_running_requests = Some(texts::AT_ONCE);
-    Ok(
-        lockstep_config::resolve(&serve, &Hardware::detect(), &Algorithms::default())?
-            .value
-            .0,
-    )
+    Ok(lockstep_config::resolve(
+        &serve,
+        &Hardware::detect(),
+        &Algorithms::default(),
+        &lockstep_devices::DeviceFootprint,
+    )?
+    .value
+    .0)
 }

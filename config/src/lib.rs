@@ -18,7 +18,6 @@ pub use file::{ConfigFile, ConfigFileError};
 pub use file_args::with_config_file;
 pub use hardware::Hardware;
 pub use hash::hash;
-pub use memory::{DraftMemory, draft_memory};
 pub use resolve::{Resolved, resolve};
 
 #[cfg(test)]

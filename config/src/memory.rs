@@ -1,37 +1,23 @@
 //! How much of the memory becomes KV cache.
 
-use lockstep_types::{
-    ConfigError, Dtype, KvCacheDtype, KvConfig, ModelConfig, Quantization, SpeculationConfig,
-    StepLimits,
-};
+use lockstep_types::{ConfigError, EngineShape, Footprint, KvConfig, RankMemory};
 
 use crate::Hardware;
 use crate::resolve::Resolved;
 
-mod draft;
-
-pub use draft::{DraftMemory, draft_memory};
-
 /// The largest number of cache slots that can be numbered.
 const MOST_TOKENS: usize = u32::MAX as usize;
 
-/// Bytes of a block of logits, on the device and on the host.
-const LOGITS: u64 = 2 * (64 << 20);
-
-/// What sizing depends on beside the model and the machine.
-pub(crate) struct Sizing {
-    pub(crate) dtype: Dtype,
-    pub(crate) quantization: Quantization,
-    pub(crate) kv_dtype: KvCacheDtype,
-    pub(crate) tp_size: usize,
+/// What sizing depends on beside the machine.
+pub(crate) struct Sizing<'a> {
+    /// The engine, for texts as long as asked for.
+    pub(crate) engine: EngineShape<'a>,
+    pub(crate) footprint: &'a dyn Footprint,
     pub(crate) nnodes: usize,
     pub(crate) node_rank: usize,
     pub(crate) page_size: usize,
     pub(crate) radix_cache: bool,
-    /// The largest step, of texts as long as asked for.
-    pub(crate) step: StepLimits,
     pub(crate) overlap: bool,
-    pub(crate) speculation: SpeculationConfig,
     /// What the algorithm takes beside a draft model.
     pub(crate) drafter_bytes: u64,
     /// `--context-length`.
@@ -41,54 +27,61 @@ pub(crate) struct Sizing {
     pub(crate) mem_fraction_static: f64,
 }
 
-impl Sizing {
+impl Sizing<'_> {
     /// Tokens beyond its text that a request may hold in the cache: what a step
     /// may write, and what steps in flight have written.
     fn in_flight(&self) -> usize {
-        let reserve = self.speculation.reserve();
+        let reserve = self.engine.speculation.reserve();
         reserve.alloc_reserve_per_decode(self.overlap) as usize
+    }
+
+    /// What this node's ranks take together.
+    fn node(&self) -> NodeMemory {
+        let local = self.engine.tp_size / self.nnodes;
+        let first = self.node_rank * local;
+        let mut node = NodeMemory::default();
+        for rank in first..first + local {
+            node.add(&self.footprint.rank(&self.engine, rank));
+        }
+        if self.node_rank == 0 {
+            node.drafts = node.drafts.saturating_add(self.drafter_bytes);
+        }
+        node
     }
 }
 
-/// Bytes that one cached token takes on this node, over its ranks, with what
-/// the draft keeps of it.
-pub(crate) fn kv_bytes_per_token(model: &ModelConfig, sizing: &Sizing) -> u64 {
-    let ranks = sizing.tp_size / sizing.nnodes;
-    let heads = model.kv_heads_per_rank(sizing.tp_size) * ranks;
-    let target = 2 * model.num_layers * heads * sizing.kv_dtype.row_bytes(model.head_dim);
-    target as u64 + draft::kv_bytes_per_token(sizing)
+/// Bytes that a node's ranks take.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct NodeMemory {
+    /// Weights, those of drafts apart.
+    weights: u64,
+    drafts: u64,
+    /// What steps need beside weights and cache.
+    activations: u64,
+    /// Keys and values of one cached token.
+    per_token: u64,
 }
 
-/// Bytes of weights on this node. A tied table is held once: rows are looked up
-/// in the matrix that is the output head.
-pub(crate) fn weight_bytes(model: &ModelConfig, sizing: &Sizing) -> u64 {
-    let tables = if model.tie_word_embeddings { 1 } else { 2 };
-    let tables = tables * model.vocab_size * model.hidden_size;
-    let projections = model.parameters() - tables;
-    let bytes = sizing.quantization.bytes(sizing.dtype, projections, tables);
-    bytes.div_ceil(sizing.nnodes) as u64
-}
-
-/// Bytes of activations that a step needs on this node, over its ranks: f32 for
-/// every token, and a block of logits. Every running request may have all its
-/// drafts verified.
-fn activation_bytes(model: &ModelConfig, sizing: &Sizing) -> u64 {
-    let ranks = sizing.tp_size / sizing.nnodes;
-    let heads = model.num_heads / sizing.nnodes;
-    let kv_heads = model.kv_heads_per_rank(sizing.tp_size) * ranks;
-    // Residual stream, its change and its norm on every rank; queries, keys,
-    // values and two copies of what attention gives; gate, up and their product.
-    let widths = [
-        3 * model.hidden_size * ranks,
-        (3 * heads + 2 * kv_heads) * model.head_dim,
-        3 * model.intermediate_size.div_ceil(sizing.nnodes),
-    ];
-    let tokens = sizing.step.tokens as u64;
-    let rows = |width: usize| tokens.saturating_mul(4 * width as u64);
-    let steps = widths.map(rows).into_iter().fold(0, u64::saturating_add);
-    steps
-        .saturating_add(LOGITS.min(rows(model.vocab_size).saturating_mul(2)))
-        .saturating_add(draft::activation_bytes(model, sizing))
+impl NodeMemory {
+    fn add(&mut self, rank: &RankMemory) {
+        let sum = |values: &[u64]| values.iter().fold(0, |a: u64, b| a.saturating_add(*b));
+        let RankMemory {
+            target,
+            draft,
+            scratch,
+        } = rank;
+        self.weights = sum(&[self.weights, target.weights, target.vectors]);
+        self.drafts = sum(&[self.drafts, draft.weights, draft.vectors]);
+        self.activations = sum(&[
+            self.activations,
+            target.activations,
+            target.host,
+            draft.activations,
+            draft.host,
+            *scratch,
+        ]);
+        self.per_token = sum(&[self.per_token, target.kv_per_token, draft.kv_per_token]);
+    }
 }
 
 /// Sizes the cache and the context.
@@ -99,23 +92,22 @@ fn activation_bytes(model: &ModelConfig, sizing: &Sizing) -> u64 {
 /// memory and must not differ in pages, so with several of them nothing is
 /// derived from the memory.
 pub(crate) fn size(
-    model: &ModelConfig,
-    sizing: &Sizing,
+    sizing: &Sizing<'_>,
     hardware: &Hardware,
 ) -> Result<Resolved<(KvConfig, usize)>, ConfigError> {
     let page = sizing.page_size;
-    let per_token = kv_bytes_per_token(model, sizing);
-    let wanted_context = sizing
-        .context_length
-        .unwrap_or(model.max_position_embeddings);
-    let fits = room(model, sizing, hardware)? / per_token;
+    let node = sizing.node();
+    let per_token = node.per_token;
+    let longest = sizing.engine.model.max_position_embeddings;
+    let wanted_context = sizing.context_length.unwrap_or(longest);
+    let fits = room(&node, sizing, hardware)? / per_token;
     let fits = usize::try_from(fits)
         .unwrap_or(usize::MAX)
         .min(MOST_TOKENS - 2 * page)
         / page
         * page;
     let per_request = (wanted_context + sizing.in_flight()).next_multiple_of(page);
-    let useful = per_request.saturating_mul(sizing.step.requests);
+    let useful = per_request.saturating_mul(sizing.engine.step.requests);
     let tokens = match sizing.max_total_tokens {
         Some(tokens) if tokens / page == 0 => {
             return Err(ConfigError::conflict(
@@ -156,7 +148,7 @@ pub(crate) fn size(
     let kv = KvConfig {
         page_size: page,
         num_pages,
-        dtype: sizing.kv_dtype,
+        dtype: sizing.engine.kv_dtype,
         radix_cache: sizing.radix_cache,
     };
     Ok(Resolved {
@@ -166,7 +158,7 @@ pub(crate) fn size(
 }
 
 /// The longest text, given that one request must fit into the cache alone.
-fn context(wanted: usize, tokens: usize, sizing: &Sizing) -> Result<usize, ConfigError> {
+fn context(wanted: usize, tokens: usize, sizing: &Sizing<'_>) -> Result<usize, ConfigError> {
     let longest = tokens.saturating_sub(sizing.in_flight());
     if wanted <= longest {
         return Ok(wanted);
@@ -187,15 +179,18 @@ fn context(wanted: usize, tokens: usize, sizing: &Sizing) -> Result<usize, Confi
 }
 
 /// Bytes for the cache.
-fn room(model: &ModelConfig, sizing: &Sizing, hardware: &Hardware) -> Result<u64, ConfigError> {
+fn room(node: &NodeMemory, sizing: &Sizing<'_>, hardware: &Hardware) -> Result<u64, ConfigError> {
     let rest = (hardware.total_memory as f64 * (1.0 - sizing.mem_fraction_static)) as u64;
+    let NodeMemory {
+        drafts,
+        activations,
+        ..
+    } = *node;
     // What stays free has to hold the activations, however much was asked for.
-    let activations = activation_bytes(model, sizing);
     let kept = rest.max(activations);
     let budget = hardware.available_memory.saturating_sub(kept);
-    let drafts = draft::weight_bytes(model, sizing);
-    let weights = weight_bytes(model, sizing).saturating_add(drafts);
-    let least = kv_bytes_per_token(model, sizing) * sizing.page_size as u64;
+    let weights = node.weights.saturating_add(drafts);
+    let least = node.per_token * sizing.page_size as u64;
     budget
         .checked_sub(weights)
         .filter(|room| *room >= least)

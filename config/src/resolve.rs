@@ -1,8 +1,8 @@
 //! From options to one configuration.
 
 use lockstep_types::{
-    Algorithms, ConfigError, EngineConfig, ModelConfig, NodeConfig, ScheduleConfig, SchedulePolicy,
-    ServerConfig, SpeculationConfig, StepLimits, TimeoutConfig,
+    Algorithms, ConfigError, EngineConfig, EngineShape, Footprint, ModelConfig, NodeConfig,
+    ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, StepLimits, TimeoutConfig,
 };
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -28,8 +28,8 @@ pub struct Resolved<T> {
     pub notes: Vec<String>,
 }
 
-/// Resolves options against the model, the machine and the algorithms that the
-/// program can draft with.
+/// Resolves options against the model, the machine, the algorithms that the
+/// program can draft with, and what its devices take of the memory.
 ///
 /// `node.run_dir` is the parent folder from `--run-dir`, or empty: whoever
 /// starts processes puts a folder of its own there.
@@ -40,6 +40,7 @@ pub fn resolve(
     args: &ServeArgs,
     hardware: &Hardware,
     algorithms: &Algorithms,
+    footprint: &dyn Footprint,
 ) -> Result<Resolved<(EngineConfig, NodeConfig)>, ConfigError> {
     args.refused.check()?;
     let model = model(args)?;
@@ -51,17 +52,22 @@ pub fn resolve(
     let (asked, longest) = context_length(args, &model)?;
     let schedule = schedule::resolve(args, max_running_requests, longest);
     let sizing = Sizing {
-        dtype,
-        quantization,
-        kv_dtype: format::kv_cache(args, dtype)?,
-        tp_size: ranks.parallel.tp_size,
+        engine: EngineShape {
+            model: &model,
+            dtype,
+            quantization,
+            kv_dtype: format::kv_cache(args, dtype)?,
+            tp_size: ranks.parallel.tp_size,
+            threads_per_rank: ranks.parallel.threads_per_rank,
+            speculation: &speculation,
+            step: StepLimits::new(&schedule, &speculation, longest),
+        },
+        footprint,
         nnodes: ranks.parallel.nnodes,
         node_rank: ranks.node_rank,
         page_size: page_size(args)?,
         radix_cache: !args.memory.disable_radix_cache,
-        step: StepLimits::new(&schedule, &speculation, longest),
         overlap: schedule.overlap,
-        speculation: speculation.clone(),
         drafter_bytes,
         context_length: asked,
         max_total_tokens: args.memory.max_total_tokens,
@@ -70,7 +76,7 @@ pub fn resolve(
     let Resolved {
         value: (kv, context_length),
         mut notes,
-    } = memory::size(&model, &sizing, hardware)?;
+    } = memory::size(&sizing, hardware)?;
     schedule::check(args, context_length)?;
     let schedule = schedule::resolve(args, max_running_requests, context_length);
     let api_key = secret::api_key(&args.server)?;
@@ -88,21 +94,32 @@ pub fn resolve(
         server,
         model,
     };
-    let process = &args.process;
     let node = NodeConfig {
         node_rank: ranks.node_rank,
         cores: ranks.cores,
-        weight_update_dir: weight_update_dir(args)?,
         api_key,
         dist_secret: ranks.dist_secret,
-        run_dir: process.run_dir.clone().unwrap_or_default(),
-        weight_cache: args.model.weight_cache.clone(),
-        log: process.log_level.clone().unwrap_or_else(|| "info".into()),
-        log_json: process.log_json,
+        ..node(args)?
     };
     Ok(Resolved {
         value: (engine, node),
         notes,
+    })
+}
+
+/// What the options alone say of a node.
+fn node(args: &ServeArgs) -> Result<NodeConfig, ConfigError> {
+    let process = &args.process;
+    Ok(NodeConfig {
+        node_rank: 0,
+        run_dir: process.run_dir.clone().unwrap_or_default(),
+        cores: Vec::new(),
+        weight_cache: args.model.weight_cache.clone(),
+        weight_update_dir: weight_update_dir(args)?,
+        api_key: None,
+        dist_secret: None,
+        log: process.log_level.clone().unwrap_or_else(|| "info".into()),
+        log_json: process.log_json,
     })
 }
 

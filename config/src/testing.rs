@@ -6,8 +6,8 @@ use std::sync::Arc;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use lockstep_types::{
     Algorithm, Algorithms, Capabilities, ConfigError, DraftKv, DraftModel, DraftShape,
-    EngineConfig, ModelConfig, NodeConfig, NumberOption, OptionSpec, OptionValues,
-    SpeculationConfig, SwitchOption,
+    EngineConfig, EngineShape, Footprint, MemoryUse, ModelConfig, NodeConfig, NumberOption,
+    OptionSpec, OptionValues, RankMemory, SpeculationConfig, SwitchOption,
 };
 
 use crate::{Hardware, ServeArgs, resolve, with_algorithm_options};
@@ -68,7 +68,36 @@ pub(crate) fn resolve_model(
         .expect("options that parse")
         .args;
     args.model.model_path = Some(model.to_owned());
-    resolve(&args, machine, &algorithms()).map(|resolved| resolved.value)
+    resolve(&args, machine, &algorithms(), &Plain).map(|resolved| resolved.value)
+}
+
+/// A device that holds all weights in two bytes and knows no working memory.
+pub(crate) struct Plain;
+
+impl Plain {
+    /// Bytes of activations of a token, over all ranks.
+    pub(crate) const TOKEN: usize = 4000;
+}
+
+impl Footprint for Plain {
+    fn rank(&self, engine: &EngineShape<'_>, rank: usize) -> RankMemory {
+        let of = |model: &ModelConfig, ranks: usize| {
+            let rows = 2 * model.num_layers * model.kv_heads_per_rank(ranks);
+            MemoryUse {
+                weights: (2 * model.parameters() / ranks) as u64,
+                kv_per_token: (rows * engine.kv_dtype.row_bytes(model.head_dim)) as u64,
+                ..MemoryUse::default()
+            }
+        };
+        let draft = engine.speculation.draft.as_ref().filter(|_| rank == 0);
+        let mut target = of(engine.model, engine.tp_size);
+        target.activations = (engine.step.tokens * Self::TOKEN / engine.tp_size) as u64;
+        RankMemory {
+            target,
+            draft: draft.map_or_else(MemoryUse::default, |draft| of(&draft.model, 1)),
+            scratch: 0,
+        }
+    }
 }
 
 /// An algorithm of every kind.

@@ -51,7 +51,12 @@ impl Settings {
         let Resolved {
             value: (engine, mut node),
             notes,
-        } = resolve(&args, &Hardware::detect(), algorithms)?;
+        } = resolve(
+            &args,
+            &Hardware::detect(),
+            algorithms,
+            &lockstep_devices::DeviceFootprint,
+        )?;
         node.run_dir = absolute(run_dir.path());
         node.weight_cache = node.weight_cache.as_deref().map(absolute);
         node.weight_update_dir = node.weight_update_dir.as_deref().map(absolute);

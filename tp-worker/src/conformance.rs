@@ -29,7 +29,7 @@ use lockstep_config::{
     args::{DtypeArg, SpeculationArgs, VerificationArg},
     resolve,
 };
-use lockstep_devices::{Device, OnDevice, Registry};
+use lockstep_devices::{Device, DeviceFootprint, OnDevice, Registry};
 use lockstep_speculation::{
     DrafterRegistry,
     conformance::{answers, watch},
@@ -297,7 +297,12 @@ impl Candidate<'_> {
             speculative_verification: shape.verification,
             ..SpeculationArgs::default()
         };
-        let resolved = resolve(&args, &Hardware::detect(), self.algorithms)?;
+        let resolved = resolve(
+            &args,
+            &Hardware::detect(),
+            self.algorithms,
+            &DeviceFootprint,
+        )?;
         Ok(resolved.value.0)
     }
 }

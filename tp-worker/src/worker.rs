@@ -17,7 +17,7 @@ mod slots;
 use std::{path::Path, sync::Arc, time::Instant};
 
 use lockstep_backend::{Axis, Backend};
-use lockstep_model::{LoadOptions, LoadProgress, Transformer};
+use lockstep_model::{ForwardLimits, LoadOptions, LoadProgress, Transformer};
 use lockstep_sampling::Sampler;
 use lockstep_speculation::{CommandHandler, DrafterRegistry, Node, Verifier};
 use lockstep_types::EngineConfig;
@@ -96,7 +96,7 @@ impl<B: Backend + 'static> Worker<B> {
         limits.check()?;
         let options = LoadOptions {
             axis: Axis::Tensor,
-            limits: limits.forward(config),
+            limits: ForwardLimits::of_steps(&config.step_limits(), config.model.vocab_size),
             cache: weight_cache,
         };
         let (device, model) = (&mut backend, &config.model);

@@ -272,7 +272,13 @@ fn a_rank_ends_with_the_rule_that_a_drafter_broke() {
         args.schedule.max_running_requests = Some(1);
         args.speculation.speculative_algorithm = Some("ECHO".to_owned());
         let algorithms = registry.algorithms();
-        let resolved = resolve(&args, &Hardware::detect(), &algorithms).unwrap();
+        let resolved = resolve(
+            &args,
+            &Hardware::detect(),
+            &algorithms,
+            &lockstep_devices::DeviceFootprint,
+        )
+        .unwrap();
         let config = resolved.value.0;
         let options = LocalOptions {
             registry,

@@ -65,17 +65,6 @@ impl Quantization {
             Self::Int4 => "int4",
         }
     }
-
-    /// Bytes, scales included, of `projections` weights inside layers and
-    /// `tables` weights of vocabulary tables; unquantized they are of `dtype`.
-    pub fn bytes(self, dtype: Dtype, projections: usize, tables: usize) -> usize {
-        let int8 = |weights: usize| weights + weights.div_ceil(64);
-        match self {
-            Self::None => (projections + tables) * dtype.bytes(),
-            Self::Int8 => int8(projections) + int8(tables),
-            Self::Int4 => projections.div_ceil(2) + projections.div_ceil(32) + int8(tables),
-        }
-    }
 }
 
 impl KvCacheDtype {

@@ -14,6 +14,7 @@ pub mod step;
 
 mod engine;
 mod error;
+mod footprint;
 mod format;
 mod model;
 mod node;
@@ -25,6 +26,7 @@ pub use engine::{
     ScheduleConfig, SchedulePolicy, ServerConfig, TimeoutConfig,
 };
 pub use error::{ConfigError, ModelConfigError};
+pub use footprint::{EngineShape, Footprint, MemoryUse, RankMemory};
 pub use format::{Dtype, KvCacheDtype, Quantization};
 pub use model::{Architecture, ModelConfig, RopeConfig, RopeScaling};
 pub use reserve::ReserveConfig;

@@ -1,6 +1,7 @@
 //! What a model's steps amount to: bytes to read and operations to do.
 
-use lockstep_devices::Arithmetic;
+use lockstep_backend::{MatrixRole, MatrixShape};
+use lockstep_devices::{Arithmetic, DeviceOptions, device_memory};
 use lockstep_types::{Dtype, EngineConfig, ModelConfig, Quantization};
 
 use crate::roofline::Work;
@@ -30,7 +31,15 @@ impl Model {
         let table = model.vocab_size * model.hidden_size;
         let looked_up = match model.tie_word_embeddings {
             true => 0,
-            false => config.quantization.bytes(config.dtype, 0, table),
+            false => {
+                let memory = device_memory(&DeviceOptions::new(config));
+                let table = MatrixShape {
+                    rows: model.vocab_size,
+                    cols: model.hidden_size,
+                    role: MatrixRole::Vocabulary,
+                };
+                memory.matrix_bytes(table) as usize
+            }
         };
         let kv_row = config.kv.dtype.row_bytes(model.head_dim);
         Self {

@@ -136,6 +136,11 @@ fn config(
     serve.schedule.max_running_requests.get_or_insert(batch);
     let tokens = batch * (longest + slack + page);
     serve.memory.max_total_tokens.get_or_insert(tokens + page);
-    let resolved = lockstep_config::resolve(&serve, &Hardware::detect(), algorithms)?;
+    let resolved = lockstep_config::resolve(
+        &serve,
+        &Hardware::detect(),
+        algorithms,
+        &lockstep_devices::DeviceFootprint,
+    )?;
     Ok(resolved.value.0)
 }

@@ -1,11 +1,14 @@
+use std::sync::OnceLock;
+
 use lockstep_types::{
-    Dtype, KvCacheDtype, ModelConfig, Quantization, SpeculationConfig, StepLimits,
+    Dtype, EngineShape, Footprint, KvCacheDtype, MemoryUse, ModelConfig, Quantization, RankMemory,
+    SpeculationConfig, StepLimits,
 };
 use proptest::prelude::*;
 
-use super::{Sizing, activation_bytes, kv_bytes_per_token, size, weight_bytes};
+use super::{NodeMemory, Sizing, size};
 use crate::Hardware;
-use crate::testing::{folder, llama, machine, resolve_line, resolve_model, with};
+use crate::testing::{Plain, folder, llama, machine, resolve_line, resolve_model, with};
 
 fn model() -> ModelConfig {
     lockstep_model_folder::load(folder(&llama(), None).path()).expect("a served model")
@@ -22,19 +25,25 @@ fn step(requests: usize, chunk: Option<usize>) -> StepLimits {
     }
 }
 
-fn sizing() -> Sizing {
+fn sizing() -> Sizing<'static> {
+    static NONE: OnceLock<SpeculationConfig> = OnceLock::new();
     Sizing {
-        dtype: Dtype::Bfloat16,
-        quantization: Quantization::None,
-        kv_dtype: KvCacheDtype::Bfloat16,
-        tp_size: 1,
+        engine: EngineShape {
+            model: model_once(),
+            dtype: Dtype::Bfloat16,
+            quantization: Quantization::None,
+            kv_dtype: KvCacheDtype::Bfloat16,
+            tp_size: 1,
+            threads_per_rank: 1,
+            speculation: NONE.get_or_init(SpeculationConfig::none),
+            step: step(64, Some(512)),
+        },
+        footprint: &Plain,
         nnodes: 1,
         node_rank: 0,
         page_size: 16,
         radix_cache: true,
-        step: step(64, Some(512)),
         overlap: true,
-        speculation: SpeculationConfig::none(),
         drafter_bytes: 0,
         context_length: None,
         max_total_tokens: None,
@@ -43,60 +52,85 @@ fn sizing() -> Sizing {
 }
 
 #[test]
-fn bytes_of_a_token_and_of_the_weights() {
-    // 2 (K and V) × 2 layers × 4 heads × 8 wide × 2 bytes.
-    assert_eq!(kv_bytes_per_token(&model(), &sizing()), 256);
-    // Over two nodes each holds half.
-    let halves = Sizing {
-        tp_size: 2,
-        nnodes: 2,
-        ..sizing()
+fn a_node_takes_what_its_ranks_take() {
+    let node = |tp_size, nnodes, node_rank| {
+        let mut sizing = Sizing {
+            nnodes,
+            node_rank,
+            ..sizing()
+        };
+        sizing.engine.tp_size = tp_size;
+        sizing.node()
     };
-    assert_eq!(kv_bytes_per_token(&model(), &halves), 128);
+    let whole = NodeMemory {
+        weights: 2 * model_once().parameters() as u64,
+        drafts: 0,
+        activations: 576 * Plain::TOKEN as u64,
+        // 2 (K and V) × 2 layers × 4 heads × 8 wide × 2 bytes.
+        per_token: 256,
+    };
+    assert_eq!(node(1, 1, 0), whole);
+    assert_eq!(node(2, 1, 0), whole);
+    for node_rank in 0..2 {
+        let half = NodeMemory {
+            weights: whole.weights / 2,
+            drafts: 0,
+            activations: whole.activations / 2,
+            per_token: 128,
+        };
+        assert_eq!(node(2, 2, node_rank), half);
+        assert_eq!(node(4, 2, node_rank), half);
+    }
     // Eight ranks share four key/value heads: each is held twice.
-    let replicated = Sizing {
-        tp_size: 8,
-        ..sizing()
-    };
-    assert_eq!(kv_bytes_per_token(&model(), &replicated), 512);
-    let wide = Sizing {
-        dtype: Dtype::Float32,
-        ..sizing()
-    };
-    assert_eq!(
-        weight_bytes(&model(), &wide),
-        2 * weight_bytes(&model(), &sizing())
-    );
+    assert_eq!(node(8, 1, 0).per_token, 512);
 }
 
+/// Nodes ask for their own ranks, and every kind is charged once.
 #[test]
-fn bytes_of_rounded_weights_and_caches() {
-    let bytes = |quantization| {
-        let sizing = Sizing {
-            quantization,
+fn every_kind_is_charged() {
+    struct Kinds;
+    impl Footprint for Kinds {
+        fn rank(&self, _: &EngineShape<'_>, rank: usize) -> RankMemory {
+            let scale = 1_000_000 * (rank as u64 + 1);
+            RankMemory {
+                target: MemoryUse {
+                    weights: scale,
+                    vectors: 10 * scale,
+                    kv_per_token: 100 * scale,
+                    activations: 1000 * scale,
+                    host: 10_000 * scale,
+                },
+                draft: MemoryUse {
+                    weights: scale + 1,
+                    vectors: 10 * (scale + 1),
+                    kv_per_token: 100 * (scale + 1),
+                    activations: 1000 * (scale + 1),
+                    host: 10_000 * (scale + 1),
+                },
+                scratch: 100_000 * scale,
+            }
+        }
+    }
+    let node = |node_rank| {
+        let mut sizing = Sizing {
+            footprint: &Kinds,
+            nnodes: 2,
+            node_rank,
+            drafter_bytes: 7,
             ..sizing()
         };
-        weight_bytes(&model(), &sizing)
+        sizing.engine.tp_size = 4;
+        sizing.node()
     };
-    // The table of tokens is tied and counts once: 100 × 64.
-    let (table, all) = (6_400, model().parameters() as u64);
-    assert_eq!(bytes(Quantization::None), 2 * all);
-    // One byte, and two for every 128 weights.
-    assert!(bytes(Quantization::Int8).abs_diff(all + all / 64) <= 2);
-    // Half a byte, and four for every 128 weights; the table as above.
-    let int4 = (all - table) * 17 / 32 + table + table / 64;
-    assert!(bytes(Quantization::Int4).abs_diff(int4) <= 2);
-    for (kv_dtype, expected) in [
-        (KvCacheDtype::Float32, 512),
-        (KvCacheDtype::Bfloat16, 256),
-        // Of 8 wide heads, with a scale of four bytes each.
-        (KvCacheDtype::Int8, 2 * 2 * 4 * 12),
-    ] {
-        let sizing = Sizing {
-            kv_dtype,
-            ..sizing()
+    // Ranks 0 and 1, and 2 and 3.
+    for (node_rank, scale, drafter) in [(0, 3_000_000, 7), (1, 7_000_000, 0)] {
+        let expected = NodeMemory {
+            weights: 11 * scale,
+            drafts: 11 * (scale + 2) + drafter,
+            activations: 111_000 * scale + 11_000 * (scale + 2),
+            per_token: 100 * (2 * scale + 2),
         };
-        assert_eq!(kv_bytes_per_token(&model(), &sizing), expected);
+        assert_eq!(node(node_rank), expected);
     }
 }
 
@@ -225,18 +259,17 @@ proptest! {
         max_total_tokens in proptest::option::of(1_usize..100_000),
         mem_fraction_static in 0.05_f64..1.0,
     ) {
-        let sizing = Sizing {
-            tp_size: 1 << tp_log, page_size, step: step(max_running_requests, Some(512)), context_length,
-            max_total_tokens, mem_fraction_static, ..sizing()
+        let mut sizing = Sizing {
+            page_size, context_length, max_total_tokens, mem_fraction_static, ..sizing()
         };
+        sizing.engine.tp_size = 1 << tp_log;
+        sizing.engine.step = step(max_running_requests, Some(512));
         let machine = Hardware { total_memory: 1 << 24, available_memory: available, ..machine() };
-        let model = model_once();
-        if let Ok(sized) = size(model, &sizing, &machine) {
+        if let Ok(sized) = size(&sizing, &machine) {
             let (kv, context) = sized.value;
             let tokens = (kv.num_pages - 1) * kv.page_size;
-            let bytes = tokens as u64 * kv_bytes_per_token(model, &sizing)
-                + weight_bytes(model, &sizing)
-                + activation_bytes(model, &sizing);
+            let node = sizing.node();
+            let bytes = tokens as u64 * node.per_token + node.weights + node.activations;
             prop_assert!(bytes <= available);
             prop_assert!(context >= 1 && context + 2 <= tokens);
             prop_assert!(context <= context_length.unwrap_or(512));
@@ -249,18 +282,6 @@ proptest! {
             }
         }
     }
-}
-
-#[test]
-fn whole_prompts_leave_room_for_their_activations() {
-    let whole = Sizing {
-        step: step(64, None),
-        ..sizing()
-    };
-    let bytes = |sizing: &Sizing| activation_bytes(model_once(), sizing);
-    // Floats of a token: 3 × 64, (3 × 8 + 2 × 4) × 8, 3 × 96, and 2 × 100 logits.
-    assert_eq!(bytes(&sizing()), (512 + 64) * 4 * (192 + 256 + 288 + 200));
-    assert!(bytes(&whole) > 100 * bytes(&sizing()));
 }
 
 /// Several whole prompts may run in one step, up to `--max-prefill-tokens`.
@@ -280,13 +301,13 @@ fn steps_of_several_whole_prompts_are_charged() {
         let (engine, _) = resolve_model(&line, model.path(), &small).expect("fits");
         engine.kv_tokens()
     };
-    // Floats of a token as above, and bytes of keys and values.
-    let taken = (4096 - 512) * 4 * (192 + 256 + 288) / 256;
+    // Of activations, and of keys and values.
+    let taken = (4096 - 512) * Plain::TOKEN / 256;
     assert!(tokens(512) >= tokens(4096) + taken);
 }
 
 fn model_once() -> &'static ModelConfig {
-    static MODEL: std::sync::OnceLock<ModelConfig> = std::sync::OnceLock::new();
+    static MODEL: OnceLock<ModelConfig> = OnceLock::new();
     MODEL.get_or_init(model)
 }
 
@@ -299,3 +320,5 @@ fn huge_models_do_not_overflow() {
     let error = resolve_model("", folder(&huge, None).path(), &machine()).expect_err("too large");
     assert!(error.to_string().contains("not enough memory"), "{error}");
 }
+
+mod drafts;

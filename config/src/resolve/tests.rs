@@ -387,7 +387,7 @@ fn an_open_server_is_noted() {
         let words = ["lockstep"].into_iter().chain(line.split_whitespace());
         let mut args = Program::parse_words(words).expect("parses").args;
         args.model.model_path = Some(model.path().to_owned());
-        let notes = resolve(&args, &machine(), &algorithms())
+        let notes = resolve(&args, &machine(), &algorithms(), &crate::testing::Plain)
             .expect("good")
             .notes;
         assert_eq!(notes.is_empty(), noted.is_empty(), "{line}: {notes:?}");
@@ -401,7 +401,8 @@ fn an_open_server_is_noted() {
 #[test]
 fn a_folder_is_required() {
     let args = Program::parse_words(["lockstep"]).expect("parses").args;
-    let error = resolve(&args, &machine(), &algorithms()).expect_err("no model");
+    let error =
+        resolve(&args, &machine(), &algorithms(), &crate::testing::Plain).expect_err("no model");
     assert!(matches!(
         error,
         ConfigError::Value {

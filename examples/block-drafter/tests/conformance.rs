@@ -48,7 +48,13 @@ fn the_wider_pass_decides_over_the_reserve() {
     args.speculation.speculative_algorithm = Some("Block".to_owned());
     args.speculation.speculative_draft_model_path = Some(model("lockstep-demo-1m-draft"));
     let registry = Registry::empty().with(Block);
-    let resolved = resolve(&args, &Hardware::detect(), &registry.algorithms()).unwrap();
+    let resolved = resolve(
+        &args,
+        &Hardware::detect(),
+        &registry.algorithms(),
+        &lockstep_devices::DeviceFootprint,
+    )
+    .unwrap();
     let speculation = resolved.value.0.speculation;
     assert_eq!(speculation.num_draft_tokens, 5);
     assert_eq!(speculation.max_speculative_num_draft_tokens, 8);

@@ -3,8 +3,9 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use lockstep_devices::DeviceFootprint;
 use lockstep_process::exit;
-use lockstep_types::{EngineConfig, Quantization, Verification};
+use lockstep_types::{EngineConfig, Footprint as _, Quantization, Verification};
 
 use super::children::Children;
 use crate::console::{self, Console};
@@ -205,8 +206,11 @@ fn speculation(engine: &EngineConfig) -> Option<String> {
     if speculation.verification != Verification::Target {
         let _ = write!(text, ", {} verification", speculation.verification.name());
     }
-    if let Some(memory) = lockstep_config::draft_memory(engine) {
-        let (weights, kv) = (megabytes(memory.weights), megabytes(memory.kv));
+    if speculation.draft.is_some() {
+        let memory = DeviceFootprint.rank(&engine.shape(), 0).draft;
+        let tokens = (engine.kv.num_pages * engine.kv.page_size) as u64;
+        let kv = megabytes(tokens * memory.kv_per_token);
+        let weights = megabytes(memory.weights);
         let _ = write!(text, ", draft weights {weights}, draft KV cache {kv}");
     }
     Some(text)

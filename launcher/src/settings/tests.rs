@@ -29,7 +29,13 @@ fn resolved(mut args: ServeArgs) -> Result<(EngineConfig, NodeConfig), ConfigErr
         crate::demo::speculate(&mut args.speculation, &known, parent.path()).expect("unpacked");
     }
     args.model.model_path = Some(crate::demo::unpack(parent.path()).expect("unpacked"));
-    resolve(&args, &machine(), &known).map(|resolved| resolved.value)
+    resolve(
+        &args,
+        &machine(),
+        &known,
+        &lockstep_devices::DeviceFootprint,
+    )
+    .map(|resolved| resolved.value)
 }
 
 fn machine() -> Hardware {
@@ -79,7 +85,12 @@ fn the_documented_examples_are_good_configurations() {
         let Ok(Command::Serve(args)) = cli::parse(words, &algorithms()) else {
             panic!("{line}: does not parse");
         };
-        let resolved = resolve(&args, &machine(), &algorithms());
+        let resolved = resolve(
+            &args,
+            &machine(),
+            &algorithms(),
+            &lockstep_devices::DeviceFootprint,
+        );
         let speculation = resolved.expect(line).value.0.speculation;
         found.push((speculation.algorithm.expect(line), speculation.topk));
     }

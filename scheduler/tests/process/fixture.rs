@@ -64,8 +64,8 @@ impl Scheduler {
     /// Starts one that knows these algorithms.
     pub fn start_with(args: &ServeArgs, algorithms: &Algorithms) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let resolved =
-            lockstep_config::resolve(args, &Hardware::detect(), algorithms).expect("valid options");
+        let resolved = lockstep_config::resolve(args, &Hardware::detect(), algorithms, &NoMemory)
+            .expect("valid options");
         let (engine, mut node) = resolved.value;
         node.run_dir = dir.path().to_owned();
         let (link, _reports) = ControlLink::detached();
@@ -360,5 +360,16 @@ pub fn request(prompt: &[u32], max_new_tokens: u32) -> Request {
         priority: 0,
         timeout_ms: None,
         max_draft_steps: None,
+    }
+}
+
+/// A worker that needs next to nothing.
+struct NoMemory;
+
+impl lockstep_types::Footprint for NoMemory {
+    fn rank(&self, _: &lockstep_types::EngineShape<'_>, _: usize) -> lockstep_types::RankMemory {
+        let mut memory = lockstep_types::RankMemory::default();
+        memory.target.kv_per_token = 1;
+        memory
     }
 }

@@ -14,11 +14,11 @@ mod task;
 mod transpose;
 mod tree;
 
-use lockstep_backend::{AttentionShape, BackendError, Batch};
+use lockstep_backend::{AttentionShape, BackendError, Batch, PassShape};
 
 use crate::gemm::{Element, select};
 use crate::isa::Isa;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, grown};
 use crate::partition::Shared;
 use crate::pool::Pool;
 
@@ -29,6 +29,29 @@ use task::Call;
 
 /// Multiply-adds not worth waking a thread for.
 const ALONE: usize = 1 << 17;
+
+/// Query rows of a task at the most.
+fn task_rows(shape: &AttentionShape) -> usize {
+    MAX_ROWS.max(shape.heads / shape.kv_heads)
+}
+
+/// Bytes of one thread's working memory.
+pub(crate) fn scratch_bytes(shape: &AttentionShape) -> usize {
+    Scratch::bytes(task_rows(shape), shape.head_dim)
+}
+
+/// Floats kept at the most for tasks that are cut by positions.
+pub(crate) fn most_partials(threads: usize, pass: &PassShape) -> usize {
+    let partial = partial_len(pass.attention.head_dim);
+    let (tokens, positions) = (pass.tokens, pass.positions);
+    grown(plan::most_partials(
+        threads,
+        &pass.attention,
+        tokens,
+        positions,
+        partial,
+    ))
+}
 
 /// Buffers that outlive a call.
 pub(crate) struct Attention {
@@ -45,6 +68,12 @@ impl Attention {
             scratch: (0..threads).map(|_| Scratch::new()).collect(),
             partials: Buffer::empty(),
         }
+    }
+
+    /// Bytes of working memory that calls have left it with.
+    pub(crate) fn bytes(&self) -> usize {
+        let threads: usize = self.scratch.iter().map(Scratch::held).sum();
+        threads + self.partials.bytes()
     }
 
     /// Stores the batch's keys and values, then attends; see
@@ -69,7 +98,7 @@ impl Attention {
         plan.make(shape, batch.rows, tiles.rows(), partial_len(shape.head_dim));
         plan.joins.iter().for_each(plan::Join::reset);
         self.partials.grow(plan.partials, "partial attention")?;
-        let rows = MAX_ROWS.max(shape.heads / shape.kv_heads);
+        let rows = task_rows(shape);
         for scratch in &mut self.scratch {
             scratch.grow(rows, shape.head_dim)?;
         }

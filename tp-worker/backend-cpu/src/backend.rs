@@ -11,6 +11,7 @@ use lockstep_types::{Dtype, Quantization};
 
 use crate::attention::{Attention, CpuKvCache};
 use crate::collectives::Collectives;
+use crate::footprint::CpuAllocated;
 use crate::gemm::{Element, Packed, describe_quantized, matmul};
 use crate::isa::Isa;
 use crate::memory::Buffer;
@@ -30,12 +31,13 @@ use crate::{activation, norm, rope, rows};
 pub struct CpuBackend {
     pool: Pool,
     isa: Isa,
-    element: Element,
+    dtype: Dtype,
     quantization: Quantization,
     collectives: Collectives,
     attention: Attention,
     /// Packed inputs of the current matrix product.
     packed: Buffer<u32>,
+    allocated: CpuAllocated,
 }
 
 impl CpuBackend {
@@ -52,29 +54,24 @@ impl CpuBackend {
             pin,
             isa: _,
         } = options;
-        let element = match dtype {
-            Dtype::Bfloat16 => Element::Bf16,
-            Dtype::Float32 => Element::F32,
-        };
         Ok(Self {
             pool: Pool::new(threads, pin.as_deref(), collective.is_crowded())?,
             isa,
-            element,
+            dtype,
             quantization,
             collectives: Collectives::new(collective),
             attention: Attention::new(threads),
             packed: Buffer::empty(),
+            allocated: CpuAllocated::default(),
         })
     }
-}
 
-impl CpuBackend {
-    /// What matrices of a role are kept in.
-    fn element_of(&self, role: MatrixRole) -> Packed {
-        match (self.quantization, role) {
-            (Quantization::None, _) => Packed::Native(self.element),
-            (Quantization::Int4, MatrixRole::Projection) => Packed::Int4,
-            (Quantization::Int8, _) | (Quantization::Int4, MatrixRole::Vocabulary) => Packed::Int8,
+    /// What was allocated so far; what was given back since is in it too.
+    pub fn allocated(&self) -> CpuAllocated {
+        let scratch = self.packed.bytes() + self.attention.bytes() + self.collectives.bytes();
+        CpuAllocated {
+            scratch: scratch as u64,
+            ..self.allocated
         }
     }
 }
@@ -86,9 +83,9 @@ impl Backend for CpuBackend {
     type KvCache = CpuKvCache;
 
     fn describe(&self) -> String {
-        let dtype = match self.element {
-            Element::Bf16 => "bf16",
-            Element::F32 => "f32",
+        let dtype = match self.dtype {
+            Dtype::Bfloat16 => "bf16",
+            Dtype::Float32 => "f32",
         };
         let (threads, quantized) = (self.pool.threads(), describe_quantized(self.isa));
         match self.quantization {
@@ -107,16 +104,21 @@ impl Backend for CpuBackend {
         matrix: &HostMatrix<'_>,
         role: MatrixRole,
     ) -> Result<CpuMatrix, BackendError> {
-        let element = self.element_of(role);
-        CpuMatrix::pack(&mut self.pool, self.isa, element, matrix)
+        let element = Packed::of(self.dtype, self.quantization, role);
+        let packed = CpuMatrix::pack(&mut self.pool, self.isa, element, matrix)?;
+        self.allocated.matrices += packed.bytes() as u64;
+        Ok(packed)
     }
 
     fn load_vector(&mut self, values: &[f32]) -> Result<CpuVector, BackendError> {
+        self.allocated.vectors += size_of_val(values) as u64;
         Ok(CpuVector(values.to_vec()))
     }
 
     fn tensor(&mut self, rows: usize, width: usize) -> Result<CpuTensor, BackendError> {
-        CpuTensor::new(rows, width)
+        let tensor = CpuTensor::new(rows, width)?;
+        self.allocated.activations += size_of_val(tensor.values()) as u64;
+        Ok(tensor)
     }
 
     fn set_rows(&mut self, tensor: &mut CpuTensor, rows: usize) {
@@ -124,7 +126,9 @@ impl Backend for CpuBackend {
     }
 
     fn kv_cache(&mut self, shape: &KvShape) -> Result<CpuKvCache, BackendError> {
-        CpuKvCache::new(shape)
+        let cache = CpuKvCache::new(shape)?;
+        self.allocated.kv += cache.allocated() as u64;
+        Ok(cache)
     }
 
     fn matrix_bytes(&self, matrix: &CpuMatrix) -> usize {
@@ -132,7 +136,11 @@ impl Backend for CpuBackend {
     }
 
     fn matrix_format(&self, role: MatrixRole) -> Option<String> {
-        Some(CpuMatrix::format(self.element_of(role)))
+        Some(CpuMatrix::format(Packed::of(
+            self.dtype,
+            self.quantization,
+            role,
+        )))
     }
 
     fn matrix_data<'m>(&self, matrix: &'m CpuMatrix) -> &'m [u8] {
@@ -147,8 +155,10 @@ impl Backend for CpuBackend {
         unit: usize,
         fill: &(dyn Fn(usize, &mut [u8]) + Sync),
     ) -> Result<CpuMatrix, BackendError> {
-        let element = self.element_of(role);
-        CpuMatrix::restore(&mut self.pool, element, [rows, cols], unit, fill)
+        let element = Packed::of(self.dtype, self.quantization, role);
+        let packed = CpuMatrix::restore(&mut self.pool, element, [rows, cols], unit, fill)?;
+        self.allocated.matrices += packed.bytes() as u64;
+        Ok(packed)
     }
 
     fn embed(&mut self, table: &CpuMatrix, first: u32, tokens: &[u32], out: &mut CpuTensor) {
@@ -252,7 +262,7 @@ impl Backend for CpuBackend {
         qkv.expect(tokens, shape.qkv_width(), "qkv");
         out.expect(tokens, shape.out_width(), "the attention output");
         cache.expect(shape);
-        let (pool, isa, element) = (&mut self.pool, self.isa, self.element);
+        let (pool, isa, element) = (&mut self.pool, self.isa, Element::of(self.dtype));
         let (qkv, out) = (qkv.values(), out.values_mut());
         self.attention
             .run(pool, isa, element, cache, layer, qkv, shape, batch, out)

@@ -30,6 +30,11 @@ impl Collectives {
         }
     }
 
+    /// Bytes of its working memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.gathered.capacity() * size_of::<f32>()
+    }
+
     pub(crate) fn rank_and_size(&self, axis: Axis) -> (usize, usize) {
         match axis {
             Axis::Tensor => (self.tensor.rank(), self.tensor.size()),

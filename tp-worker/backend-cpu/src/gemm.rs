@@ -65,7 +65,7 @@ pub(crate) fn matmul(
         return Ok(());
     }
     let tiles = w.element.tiles(isa);
-    let packed = n * tiles.input.len(w.cols);
+    let packed = packed_words(w.element, isa, n, w.cols);
     scratch.grow(packed, "packed activations")?;
     // Blocks of about the same height: a low one wastes registers.
     let height = n.div_ceil(n.div_ceil(tiles.rows()));
@@ -104,6 +104,12 @@ pub(crate) fn matmul(
         product.run(chunk(panels, threads, index), 0..blocks);
     });
     Ok(())
+}
+
+/// Words that `rows` rows of inputs take when they are packed for a matrix of
+/// `cols` columns.
+pub(crate) fn packed_words(element: Packed, isa: Isa, rows: usize, cols: usize) -> usize {
+    rows.saturating_mul(element.tiles(isa).input.len(cols))
 }
 
 /// Packs rows into blocks `[inputs of a row][rows of the block]`.

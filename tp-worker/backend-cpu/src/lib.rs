@@ -13,6 +13,7 @@ mod attention;
 mod backend;
 mod collectives;
 mod exp;
+mod footprint;
 mod gemm;
 mod isa;
 mod memory;
@@ -32,6 +33,7 @@ mod tensor;
 
 pub use attention::CpuKvCache;
 pub use backend::CpuBackend;
+pub use footprint::{CpuAllocated, CpuMemory};
 pub use isa::{Isa, UnknownIsa};
 pub use options::{CpuError, CpuOptions};
 pub use pack::CpuMatrix;

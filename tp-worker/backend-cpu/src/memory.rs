@@ -69,7 +69,7 @@ impl<T: Pod> Buffer<T> {
     /// Makes room for at least `len` elements; contents are lost when it grows.
     pub(crate) fn grow(&mut self, len: usize, what: &'static str) -> Result<(), BackendError> {
         if self.len < len {
-            *self = Self::zeroed(len.next_power_of_two(), what)?;
+            *self = Self::zeroed(grown(len), what)?;
         }
         Ok(())
     }
@@ -77,6 +77,14 @@ impl<T: Pod> Buffer<T> {
     /// Bytes of address space it takes.
     pub(crate) fn bytes(&self) -> usize {
         self.len * size_of::<T>()
+    }
+}
+
+/// Elements of a buffer that has grown to hold `len`.
+pub(crate) fn grown(len: usize) -> usize {
+    match len {
+        0 => 0,
+        _ => len.checked_next_power_of_two().unwrap_or(usize::MAX),
     }
 }
 

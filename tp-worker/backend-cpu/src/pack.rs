@@ -61,9 +61,8 @@ impl CpuMatrix {
 
     /// A matrix of zeros.
     fn zeroed(element: Packed, rows: usize, cols: usize) -> Result<Self, BackendError> {
-        let words = rows.div_ceil(PANEL) * element.steps(cols) * element.step_words();
         Ok(Self {
-            data: Buffer::zeroed(words, "a weight matrix")?,
+            data: Buffer::zeroed(element.words(rows, cols), "a weight matrix")?,
             rows,
             cols,
             element,

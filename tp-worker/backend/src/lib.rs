@@ -10,6 +10,7 @@ mod axis;
 mod batch;
 mod error;
 mod layer;
+mod memory;
 mod shape;
 mod weights;
 
@@ -17,6 +18,7 @@ pub use axis::Axis;
 pub use batch::{Batch, Row};
 pub use error::BackendError;
 pub use layer::{Linear, RmsNorm, RowParallel};
+pub use memory::{DeviceMemory, MatrixShape, PassShape};
 pub use shape::{AttentionShape, KvShape, RopeTable};
 pub use weights::{CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
 

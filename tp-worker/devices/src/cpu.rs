@@ -1,7 +1,8 @@
 //! The cores of the host.
 
+use lockstep_backend::DeviceMemory;
 use lockstep_backend_cpu::roofline::{Arithmetic, Meter};
-use lockstep_backend_cpu::{CpuBackend, CpuOptions, CpuTensor, Isa};
+use lockstep_backend_cpu::{CpuBackend, CpuMemory, CpuOptions, CpuTensor, Isa};
 use lockstep_collective::Collective;
 
 use crate::{Device, DeviceError, DeviceOptions, Finding, Roofline};
@@ -11,18 +12,14 @@ impl Device for CpuBackend {
         options: &DeviceOptions<'_>,
         collective: Box<dyn Collective>,
     ) -> Result<Self, DeviceError> {
-        let isa = isa(options.kernels)?;
-        let options = CpuOptions {
-            threads: options.threads,
-            dtype: options.dtype,
-            quantization: options.quantization,
-            pin: options
-                .cores
-                .filter(|cores| !cores.is_empty())
-                .map(<[usize]>::to_vec),
-            isa,
-        };
+        let options = cpu_options(options, isa(options.kernels)?);
         Self::new(options, collective).map_err(DeviceError::new)
+    }
+
+    fn memory(options: &DeviceOptions<'_>) -> Box<dyn DeviceMemory> {
+        // Names that are none are refused when the device is opened.
+        let isa = options.kernels.and_then(|name| name.parse().ok());
+        Box::new(CpuMemory::new(&cpu_options(options, isa)))
     }
 
     fn findings() -> Vec<Finding> {
@@ -63,6 +60,19 @@ impl Device for CpuBackend {
 /// The instruction set of that name.
 fn isa(name: Option<&str>) -> Result<Option<Isa>, DeviceError> {
     name.map(str::parse).transpose().map_err(DeviceError::new)
+}
+
+fn cpu_options(options: &DeviceOptions<'_>, isa: Option<Isa>) -> CpuOptions {
+    CpuOptions {
+        threads: options.threads,
+        dtype: options.dtype,
+        quantization: options.quantization,
+        pin: options
+            .cores
+            .filter(|cores| !cores.is_empty())
+            .map(<[usize]>::to_vec),
+        isa,
+    }
 }
 
 #[cfg(test)]

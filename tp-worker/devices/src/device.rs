@@ -1,8 +1,8 @@
 //! What a backend is asked before there is one.
 
-use lockstep_backend::Backend;
+use lockstep_backend::{Backend, DeviceMemory};
 use lockstep_collective::Collective;
-use lockstep_types::{Dtype, EngineConfig, Quantization};
+use lockstep_types::{Dtype, EngineConfig, EngineShape, Quantization};
 
 use crate::{Finding, Roofline};
 
@@ -21,6 +21,9 @@ pub trait Device: Backend + 'static {
         options: &DeviceOptions<'_>,
         collective: Box<dyn Collective>,
     ) -> Result<Self, DeviceError>;
+
+    /// What such a device takes of the memory, before it is opened.
+    fn memory(options: &DeviceOptions<'_>) -> Box<dyn DeviceMemory>;
 
     /// What `lockstep doctor` says of such devices on this machine.
     fn findings() -> Vec<Finding>;
@@ -62,10 +65,15 @@ pub struct DeviceOptions<'a> {
 impl DeviceOptions<'static> {
     /// As the configuration wants every rank's device; not pinned.
     pub fn new(config: &EngineConfig) -> Self {
+        Self::of_shape(&config.shape())
+    }
+
+    /// The same, before there is a configuration.
+    pub fn of_shape(engine: &EngineShape<'_>) -> Self {
         Self {
-            threads: config.parallel.threads_per_rank,
-            dtype: config.dtype,
-            quantization: config.quantization,
+            threads: engine.threads_per_rank,
+            dtype: engine.dtype,
+            quantization: engine.quantization,
             cores: None,
             kernels: None,
         }

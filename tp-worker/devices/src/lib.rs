@@ -10,11 +10,13 @@
 mod cpu;
 mod device;
 mod finding;
+mod footprint;
 mod registry;
 mod roofline;
 
 pub use device::{Device, DeviceError, DeviceOptions};
 pub use finding::Finding;
+pub use footprint::{DeviceFootprint, device_memory};
 pub use registry::OnDevice;
 pub use roofline::{Arithmetic, Clock, Measured, Roofline};
 

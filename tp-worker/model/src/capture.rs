@@ -1,5 +1,7 @@
 //! What a pass leaves for a drafter.
 
+use lockstep_types::{DraftKind, DraftModel};
+
 /// Which hidden states of every token a pass keeps, one after the other in the
 /// columns of [`crate::Transformer::features`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -12,6 +14,33 @@ pub struct CaptureSpec {
 }
 
 impl CaptureSpec {
+    /// What a draft model reads of the target.
+    pub fn of_draft(draft: &DraftModel) -> Self {
+        match &draft.kind {
+            DraftKind::Model => Self::default(),
+            DraftKind::Eagle => Self {
+                layers: Vec::new(),
+                last_hidden: true,
+            },
+            DraftKind::Eagle3 { capture_layers, .. } => Self {
+                layers: capture_layers.clone(),
+                last_hidden: false,
+            },
+        }
+    }
+
+    /// What rank `rank` keeps where rank 0 drafts: the last hidden state takes
+    /// collectives over every token, so all ranks keep it.
+    pub fn on_rank(self, rank: usize) -> Self {
+        match rank {
+            0 => self,
+            _ => Self {
+                layers: Vec::new(),
+                ..self
+            },
+        }
+    }
+
     /// Columns, for a model of width `hidden`.
     pub fn width(&self, hidden: usize) -> usize {
         (self.layers.len() + usize::from(self.last_hidden)) * hidden

@@ -14,7 +14,9 @@ use crate::{
     CaptureSpec, ForwardLimits,
     layer::{Layer, LayerShape},
 };
-use buffers::Buffers;
+use hidden::Picks;
+
+pub(crate) use buffers::{Buffers, Sizes};
 
 pub use hidden::HiddenSource;
 
@@ -49,7 +51,8 @@ pub struct EagleHead<B: Backend> {
     head: Option<B::Matrix>,
     /// The target's token for each of the head's; empty where they are the same.
     targets: Vec<u32>,
-    buffers: Buffers<B>,
+    buffers: Buffers<B::Tensor>,
+    picks: Picks,
     /// Hidden inputs of the next pass.
     fed: usize,
     /// Tokens of the last pass.

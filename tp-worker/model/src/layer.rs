@@ -4,7 +4,8 @@ mod buffers;
 mod host;
 
 use lockstep_backend::{
-    AttentionShape, Axis, Backend, BackendError, Batch, Linear, RmsNorm, RopeTable, RowParallel,
+    AttentionShape, Axis, Backend, BackendError, Batch, Linear, MatrixRole, MatrixShape, RmsNorm,
+    RopeTable, RowParallel,
 };
 use lockstep_types::ModelConfig;
 
@@ -32,6 +33,51 @@ pub(crate) struct Layer<B: Backend> {
     pub down_bias: Option<B::Vector>,
 }
 
+/// Sizes of a layer on one rank.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct LayerSizes {
+    /// This rank's heads.
+    pub attention: AttentionShape,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Columns of the query, key and value projections.
+    pub inputs: usize,
+    /// This rank's columns of the MLP.
+    pub mlp: usize,
+}
+
+impl LayerSizes {
+    /// Of a shard's layers, whose projections read `inputs` columns.
+    pub fn new(model: &ModelConfig, shard: &Shard, inputs: usize) -> Self {
+        Self {
+            attention: AttentionShape {
+                heads: shard.heads.len(),
+                kv_heads: shard.kv_heads.len(),
+                head_dim: model.head_dim,
+                scale: (model.head_dim as f32).sqrt().recip(),
+            },
+            hidden: model.hidden_size,
+            inputs,
+            mlp: shard.mlp.len(),
+        }
+    }
+
+    /// Its matrices, in the order of [`Layer::matrices`].
+    pub fn matrices(&self) -> [MatrixShape; 4] {
+        [
+            (self.attention.qkv_width(), self.inputs),
+            (self.hidden, self.attention.out_width()),
+            (2 * self.mlp, self.hidden),
+            (self.hidden, self.mlp),
+        ]
+        .map(|(rows, cols)| MatrixShape {
+            rows,
+            cols,
+            role: MatrixRole::Projection,
+        })
+    }
+}
+
 /// What all layers of a model share.
 pub(crate) struct LayerShape {
     /// The ranks that the layers are split over.
@@ -49,12 +95,7 @@ impl LayerShape {
     pub fn new(axis: Axis, model: &ModelConfig, shard: &Shard, positions: usize) -> Self {
         Self {
             axis,
-            attention: AttentionShape {
-                heads: shard.heads.len(),
-                kv_heads: shard.kv_heads.len(),
-                head_dim: model.head_dim,
-                scale: (model.head_dim as f32).sqrt().recip(),
-            },
+            attention: LayerSizes::new(model, shard, model.hidden_size).attention,
             rope: rope_table(&model.rope, model.head_dim, positions),
             eps: model.rms_norm_eps,
         }
@@ -73,7 +114,7 @@ impl<B: Backend> Layer<B> {
         backend: &mut B,
         shape: &LayerShape,
         input: &B::Tensor,
-        buffers: &mut AttentionBuffers<B>,
+        buffers: &mut AttentionBuffers<B::Tensor>,
         cache: &mut B::KvCache,
         batch: &Batch<'_>,
     ) {
@@ -100,7 +141,7 @@ impl<B: Backend> Layer<B> {
         &self,
         backend: &mut B,
         shape: &LayerShape,
-        buffers: &mut LayerBuffers<B>,
+        buffers: &mut LayerBuffers<B::Tensor>,
         next_norm: &B::Vector,
     ) -> Result<(), BackendError> {
         let (axis, eps) = (shape.axis, shape.eps);

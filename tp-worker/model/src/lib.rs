@@ -7,9 +7,11 @@
 
 #![deny(unsafe_code)]
 
+mod allocate;
 mod capture;
 mod eagle;
 mod error;
+mod footprint;
 mod layer;
 mod limits;
 mod loader;
@@ -24,6 +26,7 @@ mod weights;
 pub use capture::CaptureSpec;
 pub use eagle::{EagleHead, HiddenSource};
 pub use error::ModelError;
+pub use footprint::rank_memory;
 pub use limits::ForwardLimits;
 pub use rope::rope_table;
 pub use schedule::{CollectiveKind, CollectiveStep, Schedule};

@@ -1,6 +1,7 @@
 //! Sizes that buffers are allocated for.
 
 use lockstep_backend::Batch;
+use lockstep_types::StepLimits;
 
 use crate::ModelError;
 
@@ -16,7 +17,27 @@ pub struct ForwardLimits {
     pub logit_block_rows: usize,
 }
 
+/// Host memory for one block of logits.
+const LOGIT_BLOCK_BYTES: usize = 64 << 20;
+
 impl ForwardLimits {
+    /// Of an engine's steps, for a target of `vocab` tokens.
+    pub fn of_steps(step: &StepLimits, vocab: usize) -> Self {
+        Self {
+            max_tokens: step.tokens,
+            positions: step.positions,
+            logit_block_rows: (LOGIT_BLOCK_BYTES / (4 * vocab.max(1))).clamp(16, 256),
+        }
+    }
+
+    /// Of its drafter's passes.
+    pub fn of_drafts(step: &StepLimits, vocab: usize) -> Self {
+        Self {
+            max_tokens: step.draft_tokens(),
+            ..Self::of_steps(step, vocab)
+        }
+    }
+
     /// At least one token, and blocks no larger than a pass.
     pub(crate) fn sensible(self) -> Self {
         let max_tokens = self.max_tokens.max(1);

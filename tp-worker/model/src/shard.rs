@@ -77,18 +77,23 @@ impl Shard {
                 return Err(split(what, total, format!("at most {total}")));
             }
         }
+        Ok(Self::of(model, rank, size))
+    }
+
+    /// [`Self::new`] of a split that was checked.
+    pub(crate) fn of(model: &ModelConfig, rank: usize, size: usize) -> Self {
         let local = model.num_heads / size;
         let group = model.num_heads / model.num_kv_heads;
         let heads = rank * local..(rank + 1) * local;
         let served = local / model.kv_heads_per_rank(size);
-        Ok(Self {
+        Self {
             rank,
             size,
             kv_heads: heads.clone().step_by(served).map(|h| h / group).collect(),
             heads,
             mlp: split_range(model.intermediate_size, MLP_UNIT, rank, size),
             vocab: split_range(model.vocab_size, VOCAB_UNIT, rank, size),
-        })
+        }
     }
 
     /// Whether this rank has the biases of row-parallel projections: a sum over

@@ -16,7 +16,7 @@ use crate::{
     CollectiveKind, CollectiveStep, ForwardLimits, Schedule, Shard, Tables,
     layer::{Layer, LayerShape},
 };
-use buffers::Buffers;
+pub(crate) use buffers::Buffers;
 use capture::Capture;
 
 pub use load::LoadOptions;
@@ -38,7 +38,9 @@ pub struct Transformer<B: Backend> {
     head: Option<B::Matrix>,
     /// Every rank's vocabulary rows.
     vocab_widths: Vec<usize>,
-    buffers: Buffers<B>,
+    buffers: Buffers<B::Tensor>,
+    /// `0..max_tokens`: row numbers of logit blocks.
+    numbers: Vec<u32>,
     /// What is kept for a drafter, if anything.
     capture: Option<Capture<B>>,
     origin: WeightOrigin,
@@ -130,14 +132,7 @@ impl<B: Backend> Transformer<B> {
 
     /// The cache this rank needs for `pages` pages.
     pub fn kv_shape(&self, pages: usize, page_size: usize, dtype: KvCacheDtype) -> KvShape {
-        KvShape {
-            layers: self.model.num_layers,
-            kv_heads: self.shard.kv_heads.len(),
-            head_dim: self.model.head_dim,
-            pages,
-            page_size,
-            dtype,
-        }
+        kv_shape(&self.model, &self.shard, pages, page_size, dtype)
     }
 
     /// Bytes of packed weights on the device.
@@ -178,5 +173,23 @@ impl<B: Backend> Transformer<B> {
             }],
             block_rows: self.limits.logit_block_rows,
         }
+    }
+}
+
+/// The cache that a shard of `model` needs for `pages` pages.
+pub(crate) fn kv_shape(
+    model: &ModelConfig,
+    shard: &Shard,
+    pages: usize,
+    page_size: usize,
+    dtype: KvCacheDtype,
+) -> KvShape {
+    KvShape {
+        layers: model.num_layers,
+        kv_heads: shard.kv_heads.len(),
+        head_dim: model.head_dim,
+        pages,
+        page_size,
+        dtype,
     }
 }

@@ -57,10 +57,8 @@ impl<B: Backend> DraftStage<B> {
         let mut tables = None;
         let mut drafter = None;
         if backend.leads(Axis::Tensor) {
-            let forward = ForwardLimits {
-                max_tokens: limits.draft_tokens,
-                ..limits.forward(config)
-            };
+            let step = config.step_limits();
+            let forward = ForwardLimits::of_drafts(&step, config.model.vocab_size);
             drafter = drafters.build(Build {
                 backend,
                 speculation,

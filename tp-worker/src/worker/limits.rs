@@ -1,6 +1,5 @@
 //! Sizes a worker is set up for, from the configuration.
 
-use lockstep_model::ForwardLimits;
 use lockstep_types::{EngineConfig, KvCacheDtype};
 
 use super::WorkerError;
@@ -12,8 +11,6 @@ pub struct WorkerLimits {
     pub requests: usize,
     /// Tokens of a batch.
     pub tokens: usize,
-    /// Tokens of a drafter's pass.
-    pub draft_tokens: usize,
     /// Tokens of a slot.
     pub positions: usize,
     /// Pages of the cache.
@@ -34,9 +31,6 @@ const EXCHANGE_BYTES: usize = 32 << 20;
 /// Elements per buffer, whatever else: 256 KiB.
 const EXCHANGE_ELEMENTS: usize = 64 << 10;
 
-/// Host memory for one block of logits.
-const LOGIT_BLOCK_BYTES: usize = 64 << 20;
-
 impl WorkerLimits {
     /// The limits of `config`.
     pub fn new(config: &EngineConfig) -> Self {
@@ -44,7 +38,6 @@ impl WorkerLimits {
         Self {
             requests: step.requests,
             tokens: step.tokens,
-            draft_tokens: step.draft_tokens(),
             positions: step.positions,
             max_commit: step.max_commit,
             pages: config.kv.num_pages,
@@ -85,15 +78,5 @@ impl WorkerLimits {
         let step = self.tokens.saturating_mul(config.model.hidden_size);
         let most = EXCHANGE_BYTES / (2 * config.parallel.tp_size.max(1) * size_of::<f32>());
         step.min(most).max(EXCHANGE_ELEMENTS)
-    }
-
-    /// Buffer sizes of a forward pass.
-    pub(super) fn forward(&self, config: &EngineConfig) -> ForwardLimits {
-        let row_bytes = 4 * config.model.vocab_size.max(1);
-        ForwardLimits {
-            max_tokens: self.tokens,
-            positions: self.positions,
-            logit_block_rows: (LOGIT_BLOCK_BYTES / row_bytes).clamp(16, 256),
-        }
     }
 }

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use lockstep_backend::{Axis, Backend};
-use lockstep_model::{LoadOptions, Transformer};
+use lockstep_model::{ForwardLimits, LoadOptions, Transformer};
 use lockstep_types::{EngineConfig, ModelConfig};
 
-use super::{Worker, WorkerError, WorkerLimits, agree, draft_stage::DraftStage};
+use super::{Worker, WorkerError, agree, draft_stage::DraftStage};
 
 impl<B: Backend + 'static> Worker<B> {
     /// Takes the weights of `model` and, where a folder is drafted with, those
@@ -62,9 +62,9 @@ impl<B: Backend + 'static> Worker<B> {
         if let Some(folder) = draft {
             config.speculation.draft = self.same_draft(&config.model, folder)?;
         }
-        let limits = WorkerLimits::new(&config);
+        let limits = ForwardLimits::of_steps(&config.step_limits(), config.model.vocab_size);
         let (backend, progress) = (&mut self.backend, &mut |_| {});
-        let options = LoadOptions::new(Axis::Tensor, limits.forward(&config));
+        let options = LoadOptions::new(Axis::Tensor, limits);
         let mut transformer = Transformer::load(backend, &config.model, options, progress)?;
         let drafting =
             DraftStage::load(&config, &self.drafters, backend, &mut transformer, progress)?;

@@ -90,9 +90,14 @@ impl Setup {
             available_memory: 8 << 30,
             memory_limit: None,
         };
-        let (config, _) = resolve(&args, &machine, &Algorithms::default())
-            .unwrap_or_else(|error| panic!("{self:?}: {error}"))
-            .value;
+        let (config, _) = resolve(
+            &args,
+            &machine,
+            &Algorithms::default(),
+            &lockstep_devices::DeviceFootprint,
+        )
+        .unwrap_or_else(|error| panic!("{self:?}: {error}"))
+        .value;
         config
     }
 

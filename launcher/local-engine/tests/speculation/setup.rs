@@ -159,9 +159,14 @@ impl Setup {
             memory_limit: None,
         };
         let known = Registry::builtin().algorithms();
-        let (config, _) = resolve(&self.args(), &machine, &known)
-            .unwrap_or_else(|error| panic!("{self:?}: {error}"))
-            .value;
+        let (config, _) = resolve(
+            &self.args(),
+            &machine,
+            &known,
+            &lockstep_devices::DeviceFootprint,
+        )
+        .unwrap_or_else(|error| panic!("{self:?}: {error}"))
+        .value;
         config
     }
 

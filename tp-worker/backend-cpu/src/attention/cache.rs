@@ -99,6 +99,15 @@ impl CpuKvCache {
         }
     }
 
+    /// Bytes of the cache when it is full.
+    pub(crate) fn allocated(&self) -> usize {
+        match &self.data {
+            Data::Bf16(data) => data.bytes(),
+            Data::F32(data) => data.bytes(),
+            Data::Int8(codes, scales) => codes.bytes() + scales.bytes(),
+        }
+    }
+
     /// Whether rows have scales.
     pub(super) fn has_scales(&self) -> bool {
         matches!(self.data, Data::Int8(..))

@@ -11,7 +11,7 @@ use super::cells::{BLOCK, Cells};
 use super::transpose::{LANES, transpose};
 use crate::gemm::{Element, PANEL};
 use crate::isa::Isa;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, grown};
 use crate::multiversion::multiversion;
 use crate::number::bf16_value;
 
@@ -37,6 +37,17 @@ impl Panels {
             value_scales: [1.0; BLOCK],
             turned: Buffer::empty(),
         }
+    }
+
+    /// Bytes that [`Self::grow`] leaves it with.
+    pub(crate) fn bytes(head_dim: usize) -> usize {
+        let keys = 2 * grown(BLOCK * head_dim);
+        4 * (keys + grown(BLOCK * head_dim.next_multiple_of(PANEL)))
+    }
+
+    /// Bytes that it has grown to.
+    pub(crate) fn held(&self) -> usize {
+        self.keys.bytes() + self.turned.bytes() + self.values.bytes()
     }
 
     pub(crate) fn grow(&mut self, head_dim: usize) -> Result<(), BackendError> {

@@ -185,6 +185,23 @@ impl Plan {
     }
 }
 
+/// Floats that joins' segments take at the most in a pass of `tokens` tokens,
+/// `partial` for a query row and segment.
+pub(crate) fn most_partials(
+    threads: usize,
+    shape: &AttentionShape,
+    tokens: usize,
+    positions: usize,
+    partial: usize,
+) -> usize {
+    if threads == 1 {
+        return 0;
+    }
+    let segments = positions.div_ceil(SEGMENT);
+    let rows = tokens.saturating_mul(shape.heads);
+    rows.saturating_mul(segments * partial).min(MAX_PARTIALS)
+}
+
 /// Positions that the queries before `end` see, or more where a mask hides some.
 fn seen(row: &Row, end: usize) -> usize {
     let new = if row.mask.is_some() {

@@ -7,7 +7,7 @@ use super::cells::{BLOCK, Cells};
 use super::panels::Panels;
 use super::softmax::{LANES, State};
 use crate::gemm::PANEL;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, grown};
 
 /// Working memory of one thread.
 pub(crate) struct Scratch {
@@ -87,6 +87,26 @@ impl Scratch {
             segment: Sums::new(),
             total: Sums::new(),
         }
+    }
+
+    /// Bytes that [`Self::grow`] leaves it with.
+    pub(crate) fn bytes(rows: usize, head_dim: usize) -> usize {
+        let queries = 2 * grown(rows * head_dim);
+        let sums = 2 * grown(rows * padded(head_dim));
+        let tile = 3 * PANEL * BLOCK;
+        let states = 2 * rows * size_of::<State>();
+        4 * (queries + sums + tile) + states + Panels::bytes(head_dim)
+    }
+
+    /// Bytes that it has grown to.
+    pub(crate) fn held(&self) -> usize {
+        let tile = &self.tile;
+        let rows = size_of_val(tile.scores.as_slice()) + size_of_val(tile.rows.as_slice());
+        let sums = [&self.segment, &self.total]
+            .map(|sums| sums.acc.bytes() + size_of_val(sums.states.as_slice()));
+        let queries = self.queries.bytes() + self.own_queries.bytes();
+        let sums: usize = sums.into_iter().sum();
+        queries + sums + rows + size_of_val(tile.weights.as_slice()) + self.panels.held()
     }
 
     /// Makes room for tasks of `rows` query rows.

@@ -1,5 +1,8 @@
 //! The table of compiled tiles of one instruction set and element type.
 
+use lockstep_backend::MatrixRole;
+use lockstep_types::{Dtype, Quantization};
+
 use super::tile::{PANEL, TileFn};
 use crate::isa::Isa;
 use crate::quantize::{GROUP, ROW_WORDS};
@@ -15,6 +18,14 @@ pub(crate) enum Element {
 }
 
 impl Element {
+    /// What products in `dtype` read.
+    pub(crate) fn of(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::Float32 => Self::F32,
+            Dtype::Bfloat16 => Self::Bf16,
+        }
+    }
+
     /// Steps of a row of `k` values.
     pub(crate) fn steps(self, k: usize) -> usize {
         match self {
@@ -43,6 +54,21 @@ pub(crate) enum Packed {
 }
 
 impl Packed {
+    /// What matrices of a role are kept in: tables of tokens bear less rounding
+    /// than layers.
+    pub(crate) fn of(dtype: Dtype, quantization: Quantization, role: MatrixRole) -> Self {
+        match (quantization, role) {
+            (Quantization::None, _) => Self::Native(Element::of(dtype)),
+            (Quantization::Int4, MatrixRole::Projection) => Self::Int4,
+            (Quantization::Int8, _) | (Quantization::Int4, MatrixRole::Vocabulary) => Self::Int8,
+        }
+    }
+
+    /// 4-byte words of a matrix `[rows, cols]`.
+    pub(crate) fn words(self, rows: usize, cols: usize) -> usize {
+        rows.div_ceil(PANEL) * self.steps(cols) * self.step_words()
+    }
+
     /// Steps of a row of `k` values.
     pub(crate) fn steps(self, k: usize) -> usize {
         match self {

@@ -57,10 +57,10 @@ impl<B: Backend> EagleHead<B> {
     ) -> Result<(), ModelError> {
         fits("hidden states", sources.len(), self.limits.max_tokens)?;
         let b = &mut self.buffers;
-        b.picks.sort(sources, self.requests, self.outputs)?;
+        self.picks.sort(sources, self.requests, self.outputs)?;
         backend.set_rows(&mut b.hidden, sources.len());
         let outputs = &b.layer.residual;
-        b.picks.copy(backend, &b.roots, outputs, &mut b.hidden);
+        self.picks.copy(backend, &b.roots, outputs, &mut b.hidden);
         self.fed = sources.len();
         Ok(())
     }

@@ -1,11 +1,11 @@
 //! From files to a head on a device.
 
 use lockstep_backend::{Axis, Backend, MatrixRole};
-use lockstep_types::{DraftKind, DraftModel, ModelConfig};
+use lockstep_types::{DraftModel, ModelConfig};
 
 use super::{
-    Buffers, EagleHead, Wiring,
-    buffers::Sizes,
+    Buffers, EagleHead, Sizes, Wiring,
+    hidden::Picks,
     host::{HostHead, HostWiring},
 };
 use crate::{
@@ -34,16 +34,7 @@ impl<B: Backend> EagleHead<B> {
         let shard = Shard::new(model, 0, 1)?;
         let weights = Weights::open(&model.path)?;
         let host = HostHead::describe(&weights, draft, target, &shard)?;
-        let capture = match &draft.kind {
-            DraftKind::Eagle3 { capture_layers, .. } => CaptureSpec {
-                layers: capture_layers.clone(),
-                last_hidden: false,
-            },
-            DraftKind::Eagle | DraftKind::Model => CaptureSpec {
-                layers: Vec::new(),
-                last_hidden: true,
-            },
-        };
+        let capture = CaptureSpec::of_draft(draft);
         let sizes = Sizes {
             features: capture.width(target.hidden_size),
             vocab: host.vocab,
@@ -64,6 +55,7 @@ impl<B: Backend> EagleHead<B> {
             layer: loader.layer(backend, &host.layer)?,
             wiring: Wiring::load(backend, &host.wiring)?,
             buffers: Buffers::new(backend, model, &shard, &sizes)?,
+            picks: Picks::new(limits.max_tokens),
             shape: LayerShape::new(Axis::Alone, model, &shard, limits.positions),
             capture,
             hidden: model.hidden_size,

@@ -46,11 +46,12 @@ impl<B: Backend> EagleHead<B> {
         if rows == 0 {
             return Ok(&[]);
         }
-        b.picks.sort(sources, self.requests, self.outputs)?;
+        self.picks.sort(sources, self.requests, self.outputs)?;
         backend.set_rows(&mut b.head_input, rows);
         backend.set_rows(&mut b.logits, rows);
         let outputs = &b.layer.residual;
-        b.picks.copy(backend, &b.roots, outputs, &mut b.head_input);
+        self.picks
+            .copy(backend, &b.roots, outputs, &mut b.head_input);
         let input = match &self.wiring {
             Wiring::Eagle { .. } => &b.head_input,
             Wiring::Eagle3 { norm, .. } => {

@@ -1,61 +1,59 @@
 //! Activations of a layer, allocated once.
 
 use lockstep_backend::{Backend, BackendError};
-use lockstep_types::ModelConfig;
 
-use crate::Shard;
+use super::LayerSizes;
+use crate::allocate::Allocate;
 
 /// One set of activations, reused by every layer and every pass.
-pub(crate) struct LayerBuffers<B: Backend> {
+pub(crate) struct LayerBuffers<T> {
     /// The residual stream, `[n, hidden]`.
-    pub residual: B::Tensor,
+    pub residual: T,
     /// What a block adds to it, `[n, hidden]`.
-    pub delta: B::Tensor,
+    pub delta: T,
     /// Normed residual, `[n, hidden]`.
-    pub normed: B::Tensor,
-    pub attention: AttentionBuffers<B>,
+    pub normed: T,
+    pub attention: AttentionBuffers<T>,
     /// Gate and up projections, `[n, 2·m]`.
-    pub gate_up: B::Tensor,
+    pub gate_up: T,
     /// Activated, `[n, m]`.
-    pub activated: B::Tensor,
+    pub activated: T,
 }
 
 /// The attention's part of them.
-pub(crate) struct AttentionBuffers<B: Backend> {
+pub(crate) struct AttentionBuffers<T> {
     /// Queries, keys and values, `[n, (heads + 2·kv_heads)·head_dim]`.
-    pub qkv: B::Tensor,
+    pub qkv: T,
     /// Attention output, `[n, heads·head_dim]`.
-    pub attended: B::Tensor,
+    pub attended: T,
 }
 
-impl<B: Backend> LayerBuffers<B> {
-    /// Allocates for passes of at most `tokens` tokens.
+impl<T> LayerBuffers<T> {
+    /// For passes of at most `tokens` tokens.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
     pub fn new(
-        backend: &mut B,
-        model: &ModelConfig,
-        shard: &Shard,
+        device: &mut impl Allocate<Tensor = T>,
+        layer: &LayerSizes,
         tokens: usize,
     ) -> Result<Self, BackendError> {
-        let heads = shard.heads.len() * model.head_dim;
-        let kv = shard.kv_heads.len() * model.head_dim;
+        let mut tensor = |width| device.activations(tokens, width);
         Ok(Self {
-            residual: backend.tensor(tokens, model.hidden_size)?,
-            delta: backend.tensor(tokens, model.hidden_size)?,
-            normed: backend.tensor(tokens, model.hidden_size)?,
+            residual: tensor(layer.hidden)?,
+            delta: tensor(layer.hidden)?,
+            normed: tensor(layer.hidden)?,
             attention: AttentionBuffers {
-                qkv: backend.tensor(tokens, heads + 2 * kv)?,
-                attended: backend.tensor(tokens, heads)?,
+                qkv: tensor(layer.attention.qkv_width())?,
+                attended: tensor(layer.attention.out_width())?,
             },
-            gate_up: backend.tensor(tokens, 2 * shard.mlp.len())?,
-            activated: backend.tensor(tokens, shard.mlp.len())?,
+            gate_up: tensor(2 * layer.mlp)?,
+            activated: tensor(layer.mlp)?,
         })
     }
 
     /// Sets the row count of the tensors that the second half of a layer uses.
-    pub fn set_block_rows(&mut self, backend: &mut B, rows: usize) {
+    pub fn set_block_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
         backend.set_rows(&mut self.delta, rows);
         backend.set_rows(&mut self.normed, rows);
         backend.set_rows(&mut self.gate_up, rows);
@@ -63,7 +61,7 @@ impl<B: Backend> LayerBuffers<B> {
     }
 
     /// Sets the row count of everything.
-    pub fn set_rows(&mut self, backend: &mut B, rows: usize) {
+    pub fn set_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
         self.set_block_rows(backend, rows);
         backend.set_rows(&mut self.residual, rows);
         backend.set_rows(&mut self.attention.qkv, rows);

@@ -1,37 +1,40 @@
 //! Activations of a pass, allocated once.
 
-use lockstep_backend::Backend;
+use lockstep_backend::{Backend, BackendError};
 use lockstep_types::ModelConfig;
 
-use crate::{ForwardLimits, ModelError, Shard, layer::LayerBuffers};
+use crate::{
+    ForwardLimits, Shard,
+    allocate::Allocate,
+    layer::{LayerBuffers, LayerSizes},
+};
 
 /// One set of activations, reused by every pass.
-pub(super) struct Buffers<B: Backend> {
-    pub layer: LayerBuffers<B>,
+pub(crate) struct Buffers<T> {
+    pub layer: LayerBuffers<T>,
     /// The rows of the attention output that logits are wanted of.
-    pub attended_wanted: B::Tensor,
+    pub attended_wanted: T,
     /// Normed rows of one logit block, `[block, hidden]`.
-    pub head_input: B::Tensor,
+    pub head_input: T,
     /// This rank's columns of one logit block, `[block, vocab part]`.
-    pub logits: B::Tensor,
+    pub logits: T,
     /// One logit block on the host of the rank that leads, `[block, vocab]`.
     pub host_logits: Vec<f32>,
-    /// `0..max_tokens`: row numbers of logit blocks.
-    pub numbers: Vec<u32>,
 }
 
-impl<B: Backend> Buffers<B> {
+impl<T> Buffers<T> {
     /// Allocates for `limits`.
     ///
     /// # Errors
-    /// [`ModelError::Backend`] when memory is short.
+    /// [`BackendError::OutOfMemory`].
     pub fn new(
-        backend: &mut B,
+        device: &mut impl Allocate<Tensor = T>,
         model: &ModelConfig,
         shard: &Shard,
         limits: ForwardLimits,
-    ) -> Result<Self, ModelError> {
+    ) -> Result<Self, BackendError> {
         let (tokens, block) = (limits.max_tokens, limits.logit_block_rows);
+        let layer = LayerSizes::new(model, shard, model.hidden_size);
         // A rank alone reads its logits where they are.
         let host = if shard.rank == 0 && shard.size > 1 {
             block * model.vocab_size
@@ -39,18 +42,17 @@ impl<B: Backend> Buffers<B> {
             0
         };
         Ok(Self {
-            layer: LayerBuffers::new(backend, model, shard, tokens)?,
-            attended_wanted: backend.tensor(tokens, shard.heads.len() * model.head_dim)?,
-            head_input: backend.tensor(block, model.hidden_size)?,
-            logits: backend.tensor(block, shard.vocab.len())?,
-            host_logits: Vec::with_capacity(host),
-            numbers: (0..tokens as u32).collect(),
+            layer: LayerBuffers::new(device, &layer, tokens)?,
+            attended_wanted: device.activations(tokens, layer.attention.out_width())?,
+            head_input: device.activations(block, model.hidden_size)?,
+            logits: device.activations(block, shard.vocab.len())?,
+            host_logits: device.host(host, "a block of logits")?,
         })
     }
 
     /// Keeps only the rows `wanted` of the residual stream and of the attention
     /// output: what follows the last attention looks at single tokens.
-    pub fn narrow(&mut self, backend: &mut B, wanted: &[u32]) {
+    pub fn narrow(&mut self, backend: &mut impl Backend<Tensor = T>, wanted: &[u32]) {
         let layer = &mut self.layer;
         layer.set_block_rows(backend, wanted.len());
         backend.set_rows(&mut self.attended_wanted, wanted.len());

@@ -94,7 +94,7 @@ impl<B: Backend> Transformer<B> {
         // Where the wanted rows are among the normed ones, and how many these are.
         let (rows, normed) = match wide {
             true => (wanted, batch.tokens.len()),
-            false => (&b.numbers[..wanted.len()], wanted.len()),
+            false => (&self.numbers[..wanted.len()], wanted.len()),
         };
         for first in (0..rows.len()).step_by(block_rows) {
             let block = &rows[first..rows.len().min(first + block_rows)];

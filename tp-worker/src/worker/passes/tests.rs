@@ -8,7 +8,6 @@ fn limits(requests: usize, tokens: usize) -> WorkerLimits {
         max_commit: 1,
         requests,
         tokens,
-        draft_tokens: tokens,
         positions: 500,
         pages: 10,
         page_size: 16,

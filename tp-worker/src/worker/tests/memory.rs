@@ -1,70 +1,149 @@
-//! What drafting takes, as configuration counts it and as it is allocated.
+//! What ranks take of the memory: as it is charged before they start, and as
+//! they allocate it.
 
-use lockstep_types::{Dtype, EngineConfig, KvCacheDtype, Quantization};
+use std::thread;
+
+use lockstep_backend_cpu::CpuAllocated;
+use lockstep_collective::local_group;
+use lockstep_devices::DeviceFootprint;
+use lockstep_types::{
+    Dtype, EngineConfig, Footprint as _, KvCacheDtype, Quantization, RankMemory, Verification,
+};
 
 use super::{
     speculation::speculating,
-    support::{config, load_alone},
+    support::{config, load, repository},
 };
-use crate::worker::local::{LocalGroup, LocalOptions};
 
 const ALGORITHMS: [&str; 3] = ["EAGLE", "EAGLE3", "STANDALONE"];
 
-/// The same without drafts.
-fn plain(config: &EngineConfig) -> EngineConfig {
-    EngineConfig {
-        speculation: lockstep_types::SpeculationConfig::none(),
-        ..config.clone()
-    }
+/// What each rank allocates, and what it tells of its weights and its cache.
+fn taken(config: &EngineConfig) -> Vec<(CpuAllocated, usize, usize)> {
+    let start = |(rank, collective)| {
+        let config = config.clone();
+        thread::spawn(move || {
+            let worker = load(&config, rank, Box::new(collective)).unwrap();
+            let told = (worker.weight_bytes(), worker.kv_bytes());
+            (worker.backend.allocated(), told.0, told.1)
+        })
+    };
+    let group = local_group(config.parallel.tp_size);
+    let ranks: Vec<_> = (0..).zip(group).map(start).collect();
+    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
 }
 
-/// Norms and biases are counted and no matrices, and packed rows are padded:
-/// both small.
-fn close(counted: u64, taken: usize) -> bool {
-    counted.abs_diff(taken as u64) * 100 <= counted
-}
+/// Norms and biases that some public heads lack are charged to all.
+const SPARE_VECTORS: u64 = 4;
 
-#[test]
-fn weights_take_what_is_counted() {
-    for (algorithm, dtype, quantization, tp_size) in [
-        ("EAGLE", Dtype::Bfloat16, Quantization::None, 1),
-        ("EAGLE3", Dtype::Bfloat16, Quantization::Int8, 1),
-        ("STANDALONE", Dtype::Float32, Quantization::Int4, 1),
-        ("EAGLE", Dtype::Float32, Quantization::None, 2),
-        ("EAGLE3", Dtype::Bfloat16, Quantization::None, 2),
-        ("STANDALONE", Dtype::Bfloat16, Quantization::None, 2),
-    ] {
-        let mut config = speculating(config(tp_size, 16, dtype), algorithm, [3, 1, 4]);
-        config.quantization = quantization;
-        let bytes = |config: &EngineConfig| {
-            LocalGroup::start(config, &LocalOptions::default())
-                .unwrap()
-                .weight_bytes()
+/// Every kind that is charged is what is allocated.
+fn check(config: &EngineConfig, what: &str) {
+    let tokens = (config.kv.num_pages * config.kv.page_size) as u64;
+    for (rank, (found, weights, kv)) in taken(config).into_iter().enumerate() {
+        let RankMemory { target, draft, .. } = DeviceFootprint.rank(&config.shape(), rank);
+        let vectors = target.vectors + draft.vectors;
+        let charged = CpuAllocated {
+            matrices: target.weights + draft.weights,
+            vectors: found.vectors,
+            activations: target.activations + draft.activations,
+            kv: (target.kv_per_token + draft.kv_per_token) * tokens,
+            scratch: found.scratch,
         };
-        let taken = bytes(&config) - bytes(&plain(&config));
-        let counted = lockstep_config::draft_memory(&config).unwrap().weights;
+        assert_eq!(charged, found, "{what}, rank {rank}");
+        assert_eq!(
+            (weights as u64, kv as u64),
+            (found.matrices, found.kv),
+            "{what}"
+        );
+        let hidden = config.speculation.draft.as_ref().filter(|_| rank == 0);
+        let spare = hidden.map_or(0, |draft| draft.model.hidden_size as u64);
+        let most = found.vectors + SPARE_VECTORS * 4 * spare;
         assert!(
-            close(counted, taken),
-            "{algorithm} {dtype:?} {quantization:?} on {tp_size}: {counted} counted, {taken} taken"
+            (found.vectors..=most).contains(&vectors),
+            "{what}, rank {rank}: {vectors} charged, {} taken",
+            found.vectors
         );
     }
 }
 
+fn chunked(config: &mut EngineConfig, chunk: Option<usize>) {
+    config.schedule.chunked_prefill_size = chunk;
+    config.schedule.max_prefill_tokens = chunk.unwrap_or(512);
+}
+
 #[test]
-fn keys_and_values_take_what_is_counted() {
-    for (algorithm, dtype) in ALGORITHMS.into_iter().zip([
-        KvCacheDtype::Bfloat16,
-        KvCacheDtype::Float32,
-        KvCacheDtype::Int8,
-    ]) {
-        let mut config = speculating(config(1, 16, Dtype::Float32), algorithm, [3, 1, 4]);
-        config.kv.dtype = dtype;
-        let bytes = |config: &EngineConfig| {
-            let worker = load_alone(config).unwrap();
-            worker.kv_bytes()
+fn architectures_take_what_is_charged() {
+    let folder = repository().join("tests/fixtures/architectures");
+    let mut folders: Vec<_> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.join("config.json").is_file())
+        .collect();
+    folders.sort();
+    assert!(folders.len() >= 14);
+    let mut compared = 0;
+    for folder in folders {
+        let Ok(model) = lockstep_model_folder::load_for(&folder, Some(32)) else {
+            continue;
         };
-        let taken = bytes(&config) - bytes(&plain(&config));
-        let counted = lockstep_config::draft_memory(&config).unwrap().kv;
-        assert_eq!(taken as u64, counted, "{algorithm} {dtype:?}");
+        for (tp_size, dtype, quantization, kv_dtype, chunk) in [
+            (
+                1,
+                Dtype::Bfloat16,
+                Quantization::None,
+                KvCacheDtype::Int8,
+                None,
+            ),
+            (
+                2,
+                Dtype::Float32,
+                Quantization::Int8,
+                KvCacheDtype::Bfloat16,
+                Some(16),
+            ),
+            (
+                4,
+                Dtype::Bfloat16,
+                Quantization::Int4,
+                KvCacheDtype::Float32,
+                Some(7),
+            ),
+        ] {
+            if !model.num_heads.is_multiple_of(tp_size) {
+                continue;
+            }
+            let mut config = config(tp_size, 4, dtype);
+            config.model = model.clone();
+            config.server.context_length = 32;
+            (config.quantization, config.kv.dtype) = (quantization, kv_dtype);
+            chunked(&mut config, chunk);
+            check(&config, &format!("{} on {tp_size}", folder.display()));
+            compared += 1;
+        }
+    }
+    assert!(compared >= 2 * 14, "{compared}");
+}
+
+#[test]
+fn drafts_take_what_is_charged() {
+    for (at, algorithm) in ALGORITHMS.into_iter().enumerate() {
+        for (tp_size, dtype, quantization, shape) in [
+            (1, Dtype::Bfloat16, Quantization::Int4, [3, 1, 4]),
+            (1, Dtype::Float32, Quantization::None, [4, 8, 6]),
+            (2, Dtype::Bfloat16, Quantization::None, [3, 1, 4]),
+            (4, Dtype::Bfloat16, Quantization::Int8, [2, 2, 4]),
+        ] {
+            let mut config = speculating(config(tp_size, 16, dtype), algorithm, shape);
+            config.quantization = quantization;
+            config.kv.dtype = [
+                KvCacheDtype::Bfloat16,
+                KvCacheDtype::Float32,
+                KvCacheDtype::Int8,
+            ][(at + tp_size) % 3];
+            chunked(&mut config, (tp_size > 1).then_some(64));
+            if tp_size == 2 {
+                config.speculation.verification = Verification::Rejection;
+            }
+            check(&config, &format!("{algorithm} {shape:?} on {tp_size}"));
+        }
     }
 }

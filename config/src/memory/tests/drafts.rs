@@ -1,73 +1,10 @@
-use lockstep_types::{DraftModel, EngineConfig, ModelConfig};
+//! Engines that draft.
+
+use lockstep_types::EngineConfig;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::{Sizing, Tables, Weights, activation_bytes, draft_memory, weights};
 use crate::testing::{Head, folder, head, llama, machine, resolve_line, resolve_model, with};
-
-/// The small Llama with seven layers, with a head of its own or a tied one.
-fn target(tied: bool) -> ModelConfig {
-    let changes = json!({"num_hidden_layers": 7, "tie_word_embeddings": tied});
-    lockstep_model_folder::load(folder(&with(llama(), &changes), None).path())
-        .expect("a served model")
-}
-
-fn draft(kind: Head) -> DraftModel {
-    let dir = head(kind, &json!({}));
-    let load = match kind {
-        Head::Model => lockstep_model_folder::draft::whole_model,
-        Head::Eagle => lockstep_model_folder::draft::eagle,
-        Head::Eagle3 => lockstep_model_folder::draft::eagle3,
-    };
-    load(dir.path(), &target(true)).expect("a draft that fits")
-}
-
-#[test]
-fn weights_of_drafts() {
-    let count = |kind, tp_size, tied| {
-        let target = &target(tied);
-        weights(&draft(kind), &Tables { tp_size, target })
-    };
-    // A layer of 64 with 8 heads and 4 of keys and values, 8 wide; 96 in the MLP.
-    let (qkv, output, mlp, table) = (64 * 16 * 8, 64 * 64, 3 * 64 * 96, 100 * 64);
-    let eagle = 2 * 64 * 64 + 64 + qkv + output + mlp + 64;
-    let eagle3 = 3 * 64 * 64 + 2 * qkv + output + mlp + 4 * 64;
-    for (kind, tp_size, tied, projections, tables) in [
-        (Head::Eagle, 1, true, eagle, 0),
-        (Head::Eagle, 1, false, eagle, 0),
-        (Head::Eagle, 2, true, eagle, table),
-        (Head::Eagle, 2, false, eagle, 2 * table),
-        (Head::Eagle3, 1, false, eagle3, 50 * 64),
-        (Head::Eagle3, 4, true, eagle3, 50 * 64 + table),
-        (Head::Eagle3, 4, false, eagle3, 50 * 64 + table),
-    ] {
-        let expected = Weights {
-            projections,
-            tables,
-        };
-        assert_eq!(
-            count(kind, tp_size, tied),
-            expected,
-            "{kind:?} {tp_size} {tied}"
-        );
-    }
-    // Tables of its own.
-    let mut other = draft(Head::Eagle3);
-    (other.own_embedding, other.own_head) = (true, false);
-    let target_of = |tp_size, tied| {
-        let target = &target(tied);
-        weights(&other, &Tables { tp_size, target }).tables
-    };
-    assert_eq!(target_of(1, false), table);
-    assert_eq!(target_of(2, false), 3 * table);
-    assert_eq!(target_of(2, true), 2 * table);
-    let Weights {
-        projections,
-        tables,
-    } = count(Head::Model, 2, false);
-    assert_eq!(projections + tables, draft(Head::Model).model.parameters());
-    assert_eq!(tables, 100 * 32);
-}
 
 /// Options for a kind of draft, and the folder that they name.
 fn line(kind: Head, rest: &str) -> (String, tempfile::TempDir) {
@@ -91,60 +28,6 @@ fn resolved(kind: Head, rest: &str) -> EngineConfig {
     resolve_model(&line, target.path(), &machine())
         .expect("fits")
         .0
-}
-
-#[test]
-fn memory_of_drafts() {
-    for (kind, rest, of_weight, of_token) in [
-        // A key and a value for each of 4 heads, 8 wide.
-        (Head::Eagle, "", 2, 2 * 4 * 8 * 2),
-        (Head::Eagle3, "--dtype float32", 4, 2 * 4 * 8 * 4),
-        (Head::Model, "--kv-cache-dtype int8", 2, 2 * 4 * (4 + 4)),
-    ] {
-        let engine = resolved(kind, rest);
-        let target = &engine.model;
-        let count = weights(&draft(kind), &Tables { tp_size: 1, target });
-        let memory = draft_memory(&engine).expect("a draft");
-        let values = count.projections + count.tables;
-        assert_eq!(memory.weights, of_weight * values as u64, "{kind:?}");
-        let tokens = (engine.kv.num_pages * engine.kv.page_size) as u64;
-        assert_eq!(memory.kv, tokens * of_token, "{kind:?}");
-    }
-    assert_eq!(draft_memory(&resolve_line("").expect("fits").0), None);
-}
-
-/// A tree of many nodes of which few are verified takes more than a chain.
-#[test]
-fn activations_grow_with_the_nodes_that_are_drafted() {
-    let bytes = |topk: usize| {
-        let rest = format!(
-            "--speculative-num-steps 8 --speculative-eagle-topk {topk} \
-             --speculative-num-draft-tokens 9 --max-running-requests 64 --chunked-prefill-size 64"
-        );
-        let engine = resolved(Head::Eagle, &rest);
-        let sizing = Sizing {
-            dtype: engine.dtype,
-            quantization: engine.quantization,
-            kv_dtype: engine.kv.dtype,
-            tp_size: 1,
-            nnodes: 1,
-            node_rank: 0,
-            page_size: engine.kv.page_size,
-            radix_cache: true,
-            step: engine.step_limits(),
-            overlap: true,
-            speculation: engine.speculation,
-            drafter_bytes: 0,
-            context_length: None,
-            max_total_tokens: None,
-            mem_fraction_static: 0.5,
-        };
-        activation_bytes(&engine.model, &sizing)
-    };
-    // Rows of the draft's pass: 64 + 64 · 9 + 2 · 64, or 64 · (1 + 8 · topk).
-    let (chain, tree) = (bytes(1), bytes(16));
-    assert!(tree > 10 * chain, "{tree} {chain}");
-    assert!(tree < 25 * chain, "{tree} {chain}");
 }
 
 #[test]

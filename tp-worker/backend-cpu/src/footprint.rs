@@ -1,0 +1,90 @@
+//! What a backend takes of the memory, before there is one.
+
+use lockstep_backend::{DeviceMemory, KvShape, MatrixShape, PassShape};
+use lockstep_types::{Dtype, Quantization};
+
+use crate::attention;
+use crate::gemm::{Packed, packed_words};
+use crate::isa::Isa;
+use crate::memory::grown;
+use crate::options::CpuOptions;
+
+/// Bytes that a [`crate::CpuBackend`] of these settings allocates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuMemory {
+    dtype: Dtype,
+    quantization: Quantization,
+    threads: usize,
+    isa: Isa,
+}
+
+/// Bytes that a backend has allocated, by kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CpuAllocated {
+    /// Packed weights.
+    pub matrices: u64,
+    /// Norms and biases.
+    pub vectors: u64,
+    /// Tensors.
+    pub activations: u64,
+    /// Caches, when they are full.
+    pub kv: u64,
+    /// Working memory of operations, as far as they have needed it.
+    pub scratch: u64,
+}
+
+impl CpuMemory {
+    /// Of a backend with `options`.
+    pub fn new(options: &CpuOptions) -> Self {
+        Self {
+            dtype: options.dtype,
+            quantization: options.quantization,
+            threads: options.threads,
+            isa: options.isa.unwrap_or_else(Isa::detect),
+        }
+    }
+}
+
+impl DeviceMemory for CpuMemory {
+    fn matrix_bytes(&self, matrix: MatrixShape) -> u64 {
+        let packed = Packed::of(self.dtype, self.quantization, matrix.role);
+        words(packed.words(matrix.rows, matrix.cols))
+    }
+
+    fn vector_bytes(&self, len: usize) -> u64 {
+        words(len)
+    }
+
+    fn tensor_bytes(&self, rows: usize, width: usize) -> u64 {
+        words(rows.saturating_mul(width))
+    }
+
+    fn kv_bytes(&self, cache: &KvShape) -> u64 {
+        let tokens = cache.pages.saturating_mul(cache.page_size);
+        (cache.bytes_per_token() as u64).saturating_mul(tokens as u64)
+    }
+
+    fn scratch_bytes(&self, passes: &[PassShape]) -> u64 {
+        let packed = |(rows, matrix): &(usize, MatrixShape)| {
+            let packed = Packed::of(self.dtype, self.quantization, matrix.role);
+            grown(packed_words(packed, self.isa, *rows, matrix.cols))
+        };
+        let most = |size: &dyn Fn(&PassShape) -> usize| passes.iter().map(size).max().unwrap_or(0);
+        let products = most(&|pass| pass.products.iter().map(packed).max().unwrap_or(0));
+        let partials = most(&|pass| attention::most_partials(self.threads, pass));
+        let gathered = most(&|pass| pass.gathered);
+        let attention = most(&|pass| attention::scratch_bytes(&pass.attention));
+        [products, partials, gathered]
+            .into_iter()
+            .map(words)
+            .fold((self.threads * attention) as u64, u64::saturating_add)
+    }
+}
+
+/// Bytes of so many words of four.
+fn words(words: usize) -> u64 {
+    (words as u64).saturating_mul(4)
+}
+
+#[cfg(test)]
+mod tests;

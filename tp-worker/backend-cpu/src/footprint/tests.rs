@@ -1,0 +1,239 @@
+use lockstep_backend::{
+    AttentionShape, Backend, Batch, CheckpointDtype, DeviceMemory, HostBlock, HostMatrix, KvShape,
+    MatrixRole, MatrixShape, PassShape, Row,
+};
+use lockstep_collective::Single;
+use lockstep_types::{Dtype, KvCacheDtype, Quantization};
+
+use super::CpuMemory;
+use crate::{CpuBackend, CpuOptions, Isa};
+
+const FORMS: [(Dtype, Quantization); 4] = [
+    (Dtype::Bfloat16, Quantization::None),
+    (Dtype::Float32, Quantization::None),
+    (Dtype::Bfloat16, Quantization::Int8),
+    (Dtype::Float32, Quantization::Int4),
+];
+
+/// A backend on one thread, and what is known of its memory.
+fn backend(isa: Isa, (dtype, quantization): (Dtype, Quantization)) -> (CpuBackend, CpuMemory) {
+    let options = CpuOptions {
+        threads: 1,
+        dtype,
+        quantization,
+        pin: None,
+        isa: Some(isa),
+    };
+    let memory = CpuMemory::new(&options);
+    (
+        CpuBackend::new(options, Box::new(Single::new())).unwrap(),
+        memory,
+    )
+}
+
+fn load(backend: &mut CpuBackend, shape: MatrixShape) -> crate::CpuMatrix {
+    let bytes = vec![0; 4 * shape.rows * shape.cols];
+    let block = HostBlock {
+        bytes: &bytes,
+        offset: 0,
+        stride: 4 * shape.cols,
+        rows: shape.rows,
+    };
+    let host = HostMatrix {
+        cols: shape.cols,
+        dtype: CheckpointDtype::F32,
+        blocks: vec![block],
+    };
+    backend.load_matrix(&host, shape.role).unwrap()
+}
+
+fn shapes() -> Vec<MatrixShape> {
+    let mut all = Vec::new();
+    for role in [MatrixRole::Projection, MatrixRole::Vocabulary] {
+        for (rows, cols) in [(1, 1), (32, 128), (33, 129), (100, 7), (64, 300)] {
+            all.push(MatrixShape { rows, cols, role });
+        }
+    }
+    all
+}
+
+#[test]
+fn weights_take_what_is_charged() {
+    for form in FORMS {
+        let (mut backend, memory) = backend(Isa::detect(), form);
+        let mut charged = 0;
+        for shape in shapes() {
+            let matrix = load(&mut backend, shape);
+            charged += memory.matrix_bytes(shape);
+            assert_eq!(
+                backend.matrix_bytes(&matrix) as u64,
+                memory.matrix_bytes(shape)
+            );
+            assert_eq!(backend.allocated().matrices, charged, "{form:?} {shape:?}");
+        }
+    }
+    // Panels of 32 outputs; bf16 in pairs, integers in groups of 128 inputs.
+    let bytes = |form, rows, cols, role| {
+        let (_, memory) = backend(Isa::Scalar, form);
+        memory.matrix_bytes(MatrixShape { rows, cols, role })
+    };
+    let [bf16, f32, int8, int4] = FORMS;
+    assert_eq!(bytes(bf16, 33, 5, MatrixRole::Projection), 64 * 6 * 2);
+    assert_eq!(bytes(f32, 33, 5, MatrixRole::Projection), 64 * 5 * 4);
+    assert_eq!(bytes(int8, 32, 128, MatrixRole::Projection), 32 * (128 + 2));
+    assert_eq!(
+        bytes(int4, 32, 256, MatrixRole::Projection),
+        32 * 2 * (64 + 4)
+    );
+    assert_eq!(bytes(int4, 32, 128, MatrixRole::Vocabulary), 32 * (128 + 2));
+}
+
+#[test]
+fn vectors_activations_and_caches_take_what_is_charged() {
+    let (mut backend, memory) = backend(Isa::detect(), FORMS[0]);
+    backend.load_vector(&[0.0; 5]).unwrap();
+    assert_eq!(
+        (backend.allocated().vectors, memory.vector_bytes(5)),
+        (20, 20)
+    );
+    backend.tensor(7, 3).unwrap();
+    assert_eq!(
+        (backend.allocated().activations, memory.tensor_bytes(7, 3)),
+        (84, 84)
+    );
+    assert_eq!(memory.tensor_bytes(usize::MAX, 4), u64::MAX, "no overflow");
+    let mut charged = 0;
+    for (dtype, row) in [
+        (KvCacheDtype::Bfloat16, 16),
+        (KvCacheDtype::Float32, 32),
+        (KvCacheDtype::Int8, 12),
+    ] {
+        let shape = KvShape {
+            layers: 3,
+            kv_heads: 2,
+            head_dim: 8,
+            pages: 5,
+            page_size: 4,
+            dtype,
+        };
+        backend.kv_cache(&shape).unwrap();
+        assert_eq!(memory.kv_bytes(&shape), 2 * 3 * 2 * row * 20);
+        charged += memory.kv_bytes(&shape);
+        assert_eq!(backend.allocated().kv, charged);
+    }
+}
+
+/// Multiplies `rows` rows with the matrix.
+fn multiply(backend: &mut CpuBackend, rows: usize, shape: MatrixShape) {
+    let matrix = load(backend, shape);
+    let x = backend.tensor(rows, shape.cols).unwrap();
+    let mut out = backend.tensor(rows, shape.rows).unwrap();
+    backend.matmul(&x, &matrix, None, &mut out);
+}
+
+/// Attends to one request of `tokens` tokens.
+fn attend(backend: &mut CpuBackend, shape: &AttentionShape, tokens: u32) {
+    let cache = KvShape {
+        layers: 1,
+        kv_heads: shape.kv_heads,
+        head_dim: shape.head_dim,
+        pages: 1,
+        page_size: tokens as usize,
+        dtype: KvCacheDtype::Bfloat16,
+    };
+    let mut cache = backend.kv_cache(&cache).unwrap();
+    let qkv = backend.tensor(tokens as usize, shape.qkv_width()).unwrap();
+    let mut out = backend.tensor(tokens as usize, shape.out_width()).unwrap();
+    let all: Vec<u32> = (0..tokens).collect();
+    let row = Row {
+        start: 0,
+        q_len: tokens,
+        kv_len: 0,
+        pages_start: 0,
+        mask: None,
+    };
+    let batch = Batch {
+        tokens: &all,
+        positions: &all,
+        cells: &all,
+        rows: &[row],
+        pages: &[0],
+        logit_tokens: &[],
+        masks: &[],
+    };
+    backend.attention(&mut cache, 0, &qkv, shape, &batch, &mut out);
+}
+
+#[test]
+fn operations_need_what_is_charged() {
+    for isa in Isa::available() {
+        for form in FORMS {
+            for (heads, kv_heads, head_dim) in [(4, 2, 8), (400, 1, 20)] {
+                let (mut backend, memory) = backend(isa, form);
+                let attention = AttentionShape {
+                    heads,
+                    kv_heads,
+                    head_dim,
+                    scale: 1.0,
+                };
+                let pass = PassShape {
+                    tokens: 6,
+                    positions: 6,
+                    attention,
+                    products: shapes().into_iter().map(|shape| (6, shape)).collect(),
+                    gathered: 0,
+                };
+                attend(&mut backend, &attention, 6);
+                shapes()
+                    .into_iter()
+                    .for_each(|shape| multiply(&mut backend, 6, shape));
+                let other = PassShape {
+                    tokens: 1,
+                    products: vec![(1, shapes()[0])],
+                    ..pass.clone()
+                };
+                let charged = memory.scratch_bytes(&[other, pass]);
+                assert_eq!(
+                    backend.allocated().scratch,
+                    charged,
+                    "{isa} {form:?} {heads}"
+                );
+            }
+        }
+    }
+}
+
+/// What several threads join, and what is gathered, comes on top.
+#[test]
+fn partial_results_are_charged_up_to_their_limit() {
+    let attention = AttentionShape {
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 8,
+        scale: 1.0,
+    };
+    let bytes = |threads: usize, tokens: usize, positions: usize, gathered: usize| {
+        let options = CpuOptions {
+            threads,
+            dtype: Dtype::Bfloat16,
+            quantization: Quantization::None,
+            pin: None,
+            isa: None,
+        };
+        let pass = PassShape {
+            tokens,
+            positions,
+            attention,
+            products: Vec::new(),
+            gathered,
+        };
+        CpuMemory::new(&options).scratch_bytes(&[pass])
+    };
+    let one = bytes(1, 2, 1000, 0);
+    assert_eq!(bytes(1, 2, 1000, 10), one + 40);
+    // 2 tokens of 4 heads in 2 segments, 34 floats each, in a power of two.
+    assert_eq!(bytes(2, 2, 1000, 0), 2 * one + 4 * 1024);
+    assert_eq!(bytes(2, 2, 1025, 0), 2 * one + 4 * 1024);
+    assert_eq!(bytes(2, 1, 512, 0), 2 * one + 4 * 256);
+    assert_eq!(bytes(3, 1 << 20, 1 << 20, 0), 3 * one + (64 << 20));
+}

@@ -1,0 +1,47 @@
+//! What a device takes for what a model asks of it.
+
+use crate::{AttentionShape, KvShape, MatrixRole};
+
+/// A weight matrix, by its size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MatrixShape {
+    /// Outputs, or rows of a table.
+    pub rows: usize,
+    /// Inputs.
+    pub cols: usize,
+    /// What it is for.
+    pub role: MatrixRole,
+}
+
+/// The largest pass of a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PassShape {
+    /// Tokens.
+    pub tokens: usize,
+    /// Positions of one request.
+    pub positions: usize,
+    /// Heads.
+    pub attention: AttentionShape,
+    /// What is multiplied: rows of activations, and the matrix.
+    pub products: Vec<(usize, MatrixShape)>,
+    /// Elements that [`crate::Backend::gather_to_host`] brings together here.
+    pub gathered: usize,
+}
+
+/// Bytes that a backend allocates, as pure functions of how it is set up.
+///
+/// A device's crate computes them where it allocates, so that what is charged
+/// before the start is what is taken after it.
+pub trait DeviceMemory {
+    /// A packed matrix.
+    fn matrix_bytes(&self, matrix: MatrixShape) -> u64;
+    /// A vector of `len` elements.
+    fn vector_bytes(&self, len: usize) -> u64;
+    /// Activations `[rows, width]`.
+    fn tensor_bytes(&self, rows: usize, width: usize) -> u64;
+    /// A paged cache, when it is full.
+    fn kv_bytes(&self, cache: &KvShape) -> u64;
+    /// What operations of these passes, which never run at once, need at the
+    /// most beside their operands.
+    fn scratch_bytes(&self, passes: &[PassShape]) -> u64;
+}

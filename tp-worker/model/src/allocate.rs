@@ -1,0 +1,72 @@
+//! Buffers made on a device, or counted for one.
+
+use lockstep_backend::{Backend, BackendError, DeviceMemory};
+
+/// What buffers are made of. Each list of buffers is told once, where it is
+/// made, and counted by making it of nothing.
+pub(crate) trait Allocate {
+    /// Activations.
+    type Tensor;
+
+    /// Activations `[rows, width]`.
+    fn activations(&mut self, rows: usize, width: usize) -> Result<Self::Tensor, BackendError>;
+
+    /// Room for `elements` floats on the host.
+    fn host(&mut self, elements: usize, what: &'static str) -> Result<Vec<f32>, BackendError>;
+}
+
+impl<B: Backend> Allocate for B {
+    type Tensor = B::Tensor;
+
+    fn activations(&mut self, rows: usize, width: usize) -> Result<B::Tensor, BackendError> {
+        self.tensor(rows, width)
+    }
+
+    fn host(&mut self, elements: usize, what: &'static str) -> Result<Vec<f32>, BackendError> {
+        let mut room = Vec::new();
+        let no_room = |_| BackendError::OutOfMemory {
+            what,
+            bytes: elements.saturating_mul(size_of::<f32>()),
+        };
+        room.try_reserve_exact(elements).map_err(no_room)?;
+        Ok(room)
+    }
+}
+
+/// Adds up bytes and makes nothing.
+pub(crate) struct Counter<'d> {
+    pub device: &'d dyn DeviceMemory,
+    pub activations: u64,
+    pub host: u64,
+}
+
+impl<'d> Counter<'d> {
+    pub fn new(device: &'d dyn DeviceMemory) -> Self {
+        Self {
+            device,
+            activations: 0,
+            host: 0,
+        }
+    }
+
+    /// Room for `rows` rows of `width` floats on the host.
+    pub fn host_rows(&mut self, rows: usize, width: usize) {
+        let bytes = (rows as u64).saturating_mul(4 * width as u64);
+        self.host = self.host.saturating_add(bytes);
+    }
+}
+
+impl Allocate for Counter<'_> {
+    type Tensor = ();
+
+    fn activations(&mut self, rows: usize, width: usize) -> Result<(), BackendError> {
+        let bytes = self.device.tensor_bytes(rows, width);
+        self.activations = self.activations.saturating_add(bytes);
+        Ok(())
+    }
+
+    fn host(&mut self, elements: usize, _: &'static str) -> Result<Vec<f32>, BackendError> {
+        self.host_rows(elements, 1);
+        Ok(Vec::new())
+    }
+}

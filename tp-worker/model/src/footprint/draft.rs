@@ -1,0 +1,156 @@
+//! What drafting takes: all of it lies with rank 0, which drafts alone, but for
+//! the target's last hidden state, which every rank keeps.
+
+use lockstep_backend::{DeviceMemory, KvShape, MatrixRole, MatrixShape};
+use lockstep_types::{DraftKind, DraftKv, DraftModel, EngineShape, MemoryUse, Verification};
+
+use super::{Part, count, layer_vectors, matrices, pass, table};
+use crate::{
+    CaptureSpec, ForwardLimits, Shard,
+    allocate::Counter,
+    eagle::{Buffers, Sizes},
+    layer::LayerSizes,
+};
+
+/// What rank `rank` of the target keeps of its passes for the draft.
+pub(super) fn kept_of_target(
+    device: &dyn DeviceMemory,
+    engine: &EngineShape<'_>,
+    rank: usize,
+    tokens: usize,
+) -> MemoryUse {
+    let capture = engine.speculation.draft.as_ref().map(CaptureSpec::of_draft);
+    let kept = capture.unwrap_or_default().on_rank(rank);
+    MemoryUse {
+        activations: device.tensor_bytes(tokens, kept.width(engine.model.hidden_size)),
+        ..MemoryUse::default()
+    }
+}
+
+/// The draft model; `None` where nothing is drafted, or without one.
+pub(super) fn part(device: &dyn DeviceMemory, engine: &EngineShape<'_>) -> Option<Part> {
+    let speculation = engine.speculation;
+    let draft = speculation.draft.as_ref()?;
+    let limits = ForwardLimits::of_drafts(&engine.step, engine.model.vocab_size);
+    let shard = Shard::of(&draft.model, 0, 1);
+    let mut part = match &draft.kind {
+        DraftKind::Model => Part::of_model(device, engine, &draft.model, &shard, limits),
+        DraftKind::Eagle | DraftKind::Eagle3 { .. } => {
+            Part::of_head(device, engine, draft, &shard, limits)
+        }
+    };
+    if speculation.draft_kv == DraftKv::None {
+        part.memory.kv_per_token = 0;
+    }
+    let host = drafters_host(engine, draft, limits.logit_block_rows);
+    part.memory.host = part.memory.host.saturating_add(host);
+    Some(part)
+}
+
+/// What drafters keep on the host: logits of a whole frontier, which heads
+/// collect block by block, and the distributions that drafts are drawn from.
+fn drafters_host(engine: &EngineShape<'_>, draft: &DraftModel, block: usize) -> u64 {
+    let (speculation, requests) = (engine.speculation, engine.step.requests);
+    let frontier = requests.saturating_mul(speculation.topk);
+    let collected = match draft.kind {
+        DraftKind::Model => 0,
+        // Room for one state of each request is among its buffers.
+        DraftKind::Eagle | DraftKind::Eagle3 { .. } if frontier > block => {
+            frontier - if requests > block { requests } else { 0 }
+        }
+        DraftKind::Eagle | DraftKind::Eagle3 { .. } => 0,
+    };
+    let most = speculation
+        .max_speculative_num_draft_tokens
+        .saturating_sub(1);
+    let drawn = match speculation.verification {
+        Verification::Target => 0,
+        Verification::Rejection | Verification::Block => requests.saturating_mul(most),
+    };
+    let bytes = |rows: usize, width: usize| (rows as u64).saturating_mul(4 * width as u64);
+    bytes(frontier.saturating_add(collected), head_rows(engine, draft))
+        .saturating_add(bytes(drawn, engine.model.vocab_size))
+}
+
+/// Columns of the draft's logits.
+fn head_rows(engine: &EngineShape<'_>, draft: &DraftModel) -> usize {
+    match &draft.kind {
+        DraftKind::Model => draft.model.vocab_size,
+        DraftKind::Eagle => engine.model.vocab_size,
+        DraftKind::Eagle3 {
+            draft_vocab_size, ..
+        } => *draft_vocab_size,
+    }
+}
+
+impl Part {
+    /// Of a head, with the whole tables that it reads of a target in parts.
+    fn of_head(
+        device: &dyn DeviceMemory,
+        engine: &EngineShape<'_>,
+        draft: &DraftModel,
+        shard: &Shard,
+        limits: ForwardLimits,
+    ) -> Self {
+        let limits = limits.sensible();
+        let (model, target) = (&draft.model, engine.model);
+        let (hidden, vocab) = (model.hidden_size, head_rows(engine, draft));
+        let features = CaptureSpec::of_draft(draft).width(target.hidden_size);
+        let (fc_inputs, layer_inputs) = match draft.kind {
+            DraftKind::Eagle3 { .. } => (features, 2 * hidden),
+            DraftKind::Eagle | DraftKind::Model => (2 * hidden, hidden),
+        };
+        let layer = LayerSizes::new(model, shard, layer_inputs);
+        let fc = MatrixShape {
+            rows: hidden,
+            cols: fc_inputs,
+            role: MatrixRole::Projection,
+        };
+        let [qkv, output, gate_up, down] = layer.matrices();
+        let projections = [fc, qkv, output, gate_up, down];
+        let own = [
+            (draft.own_embedding, table(target.vocab_size, hidden)),
+            (draft.own_head, table(vocab, hidden)),
+        ];
+        let whole = table(target.vocab_size, target.hidden_size);
+        let in_parts = engine.tp_size > 1;
+        let shared = [
+            (in_parts, whole),
+            (
+                in_parts && !draft.own_head && !target.tie_word_embeddings,
+                whole,
+            ),
+        ];
+        let tables = own.into_iter().chain(shared).filter(|(held, _)| *held);
+        let tables: Vec<_> = tables.map(|(_, table)| table).collect();
+        let mut counter = Counter::new(device);
+        let sizes = Sizes {
+            features,
+            vocab,
+            requests: engine.step.requests,
+            limits,
+        };
+        count(Buffers::new(&mut counter, model, shard, &sizes));
+        counter.host_rows(limits.positions, 2 * (model.head_dim / 2));
+        // A bias of `fc` and up to three norms, which not all checkpoints have.
+        let vectors = 4 * device.vector_bytes(hidden) + layer_vectors(device, model, shard);
+        let cache = KvShape {
+            layers: 1,
+            kv_heads: layer.attention.kv_heads,
+            head_dim: model.head_dim,
+            pages: 1,
+            page_size: 1,
+            dtype: engine.kv_dtype,
+        };
+        Self {
+            memory: MemoryUse {
+                weights: matrices(device, &projections).saturating_add(matrices(device, &tables)),
+                vectors,
+                kv_per_token: device.kv_bytes(&cache),
+                activations: counter.activations,
+                host: counter.host,
+            },
+            pass: pass(limits, &projections, table(vocab, hidden), layer.attention),
+        }
+    }
+}

@@ -1,0 +1,269 @@
+use std::path::PathBuf;
+
+use lockstep_backend::{DeviceMemory, KvShape, MatrixRole, MatrixShape, PassShape};
+use lockstep_types::{
+    Architecture, DraftKind, DraftKv, DraftModel, Dtype, EngineShape, KvCacheDtype, ModelConfig,
+    Quantization, RankMemory, RopeConfig, RopeScaling, SpeculationConfig, StepLimits, Verification,
+};
+
+use super::rank_memory;
+
+/// Weights of tables count a million; scratch is the products' largest operand.
+struct Elements;
+
+const TABLE: u64 = 1_000_000;
+
+impl DeviceMemory for Elements {
+    fn matrix_bytes(&self, matrix: MatrixShape) -> u64 {
+        let weights = (matrix.rows * matrix.cols) as u64;
+        match matrix.role {
+            MatrixRole::Projection => weights,
+            MatrixRole::Vocabulary => weights * TABLE,
+        }
+    }
+    fn vector_bytes(&self, len: usize) -> u64 {
+        len as u64
+    }
+    fn tensor_bytes(&self, rows: usize, width: usize) -> u64 {
+        (rows * width) as u64
+    }
+    fn kv_bytes(&self, cache: &KvShape) -> u64 {
+        (cache.bytes_per_token() * cache.pages * cache.page_size) as u64
+    }
+    fn scratch_bytes(&self, passes: &[PassShape]) -> u64 {
+        let products = passes.iter().flat_map(|pass| &pass.products);
+        let inputs = products.map(|(rows, matrix)| rows * matrix.cols);
+        let gathered: usize = passes.iter().map(|pass| pass.gathered).sum();
+        (inputs.max().unwrap() + gathered * 1_000_000) as u64
+    }
+}
+
+/// 8 heads of 8 over 4 of keys and values, 96 in the MLP.
+fn model(hidden: usize, num_layers: usize, tied: bool) -> ModelConfig {
+    ModelConfig {
+        path: PathBuf::new(),
+        architecture: Architecture::Qwen3,
+        hidden_size: hidden,
+        num_layers,
+        num_heads: 8,
+        num_kv_heads: 4,
+        head_dim: 8,
+        intermediate_size: 96,
+        vocab_size: 100,
+        max_position_embeddings: 512,
+        rms_norm_eps: 1e-5,
+        rope: RopeConfig {
+            theta: 1e4,
+            scaling: RopeScaling::Default,
+        },
+        tie_word_embeddings: tied,
+        qkv_bias: false,
+        output_bias: false,
+        mlp_bias: false,
+        qk_norm: false,
+        eos_token_ids: Vec::new(),
+        bos_token_id: None,
+    }
+}
+
+fn head(kind: DraftKind, own_embedding: bool, own_head: bool) -> SpeculationConfig {
+    SpeculationConfig {
+        algorithm: Some("HEAD".into()),
+        draft: Some(DraftModel {
+            model: model(64, 1, true),
+            kind,
+            own_embedding,
+            own_head,
+        }),
+        draft_kv: DraftKv::Pairs,
+        num_steps: 3,
+        topk: 2,
+        num_draft_tokens: 4,
+        max_speculative_num_draft_tokens: 4,
+        ..SpeculationConfig::none()
+    }
+}
+
+fn eagle3() -> DraftKind {
+    DraftKind::Eagle3 {
+        draft_vocab_size: 50,
+        capture_layers: vec![1, 2, 4],
+    }
+}
+
+/// Steps of 30 tokens for 5 requests, drafts of 40.
+fn memory(
+    model: &ModelConfig,
+    speculation: &SpeculationConfig,
+    tp_size: usize,
+    rank: usize,
+) -> RankMemory {
+    memory_of(5, model, speculation, tp_size, rank)
+}
+
+fn memory_of(
+    requests: usize,
+    model: &ModelConfig,
+    speculation: &SpeculationConfig,
+    tp_size: usize,
+    rank: usize,
+) -> RankMemory {
+    let engine = EngineShape {
+        model,
+        dtype: Dtype::Bfloat16,
+        quantization: Quantization::None,
+        kv_dtype: KvCacheDtype::Bfloat16,
+        tp_size,
+        threads_per_rank: 1,
+        speculation,
+        step: StepLimits {
+            requests,
+            tokens: 6 * requests,
+            positions: 20,
+            max_commit: 4,
+            draft_nodes: 7,
+        },
+    };
+    rank_memory(&Elements, &engine, rank)
+}
+
+/// A layer of 64: queries, keys and values, output, gate and up, down.
+const LAYER: u64 = 64 * 16 * 8 + 64 * 64 + 3 * 64 * 96;
+
+#[test]
+fn a_model_takes_its_layers_and_tables() {
+    for (tied, tables) in [(true, 6400), (false, 12_800)] {
+        let target = memory(&model(64, 3, tied), &SpeculationConfig::none(), 1, 0).target;
+        assert_eq!(target.weights, 3 * LAYER + tables * TABLE);
+        // Two norms per layer and the last one.
+        assert_eq!(target.vectors, 7 * 64);
+        assert_eq!(target.kv_per_token, 2 * 3 * 4 * 8 * 2);
+        // Residual, its change and its norm; queries, keys and values, and what
+        // attention gives, twice; gate, up and their product; logits' inputs.
+        let token = 3 * 64 + (3 * 8 + 2 * 4) * 8 + 3 * 96;
+        assert_eq!(target.activations, 30 * (token + 64 + 100));
+        // Sines and cosines of four pairs.
+        assert_eq!(target.host, 4 * 20 * 8);
+    }
+    let none = memory(&model(64, 3, true), &SpeculationConfig::none(), 1, 0);
+    assert_eq!(none.draft, lockstep_types::MemoryUse::default());
+    assert_eq!(none.scratch, 30 * 96, "the widest product");
+}
+
+#[test]
+fn biases_and_norms_of_heads_count() {
+    let vectors = |change: &dyn Fn(&mut ModelConfig), rank| {
+        let mut model = model(64, 1, true);
+        change(&mut model);
+        memory(&model, &SpeculationConfig::none(), 2, rank)
+            .target
+            .vectors
+    };
+    assert_eq!(vectors(&|_| (), 0), 3 * 64);
+    assert_eq!(vectors(&|m| m.qk_norm = true, 0), 3 * 64 + 16);
+    // Of one rank of two: half the heads, half the columns.
+    assert_eq!(vectors(&|m| m.qkv_bias = true, 1), 3 * 64 + 64);
+    assert_eq!(vectors(&|m| m.mlp_bias = true, 1), 3 * 64 + 96);
+    // Row-parallel biases are on rank 0.
+    assert_eq!(vectors(&|m| m.mlp_bias = true, 0), 3 * 64 + 96 + 64);
+    assert_eq!(vectors(&|m| m.output_bias = true, 0), 4 * 64);
+    assert_eq!(vectors(&|m| m.output_bias = true, 1), 3 * 64);
+}
+
+#[test]
+fn ranks_share_and_rank_0_gathers() {
+    let model = model(64, 1, true);
+    let [first, second] = [0, 1].map(|rank| memory(&model, &SpeculationConfig::none(), 2, rank));
+    let weights = first.target.weights + second.target.weights;
+    assert_eq!(weights, LAYER + 6400 * TABLE);
+    assert_eq!(first.target.host, second.target.host + 4 * 30 * 100);
+    assert_eq!(first.scratch, 30 * 64 + 30 * 100 * 1_000_000);
+    assert_eq!(second.scratch, 30 * 64);
+}
+
+#[test]
+fn heads_take_their_layer_and_the_tables_they_read() {
+    let eagle = 2 * 64 * 64 + LAYER;
+    let eagle3_ = 3 * 64 * 64 + LAYER + 64 * 16 * 8;
+    // (kind, own embedding, own head, ranks, tied, projections, table rows)
+    for (kind, own_embedding, own_head, tp_size, tied, projections, rows) in [
+        (DraftKind::Eagle, false, false, 1, true, eagle, 0),
+        (DraftKind::Eagle, false, false, 1, false, eagle, 0),
+        (DraftKind::Eagle, false, false, 2, true, eagle, 100),
+        (DraftKind::Eagle, false, false, 2, false, eagle, 200),
+        (DraftKind::Eagle, true, false, 2, false, eagle, 300),
+        (eagle3(), false, true, 1, false, eagle3_, 50),
+        (eagle3(), false, true, 4, true, eagle3_, 150),
+        (eagle3(), false, true, 4, false, eagle3_, 150),
+        (eagle3(), true, false, 1, false, eagle3_, 100),
+        (eagle3(), true, false, 2, false, eagle3_, 300),
+        (eagle3(), true, false, 2, true, eagle3_, 200),
+    ] {
+        let speculation = head(kind, own_embedding, own_head);
+        let draft = memory(&model(64, 3, tied), &speculation, tp_size, 0).draft;
+        let expected = projections + rows * 64 * TABLE;
+        assert_eq!(draft.weights, expected, "{speculation:?} {tp_size} {tied}");
+        assert_eq!(draft.vectors, 5 * 64);
+        assert_eq!(draft.kv_per_token, 2 * 4 * 8 * 2);
+    }
+}
+
+#[test]
+fn heads_activations() {
+    let target = &model(64, 3, true);
+    let token = 3 * 64 + (2 * 8 + 2 * 4) * 8 + 3 * 96;
+    for (kind, features, vocab) in [(DraftKind::Eagle, 64, 100), (eagle3(), 192, 50)] {
+        let speculation = head(kind, false, false);
+        let draft = memory(target, &speculation, 1, 0).draft;
+        // Captured, then a pass of 40 tokens: hidden states, features,
+        // embeddings, both joined; roots; states and logits of a block.
+        let pass = token + 64 + features + 64 + 128;
+        let block = 40 * (64 + 64 + vocab);
+        let expected = 30 * features + 40 * pass + 5 * 64 + block;
+        assert_eq!(draft.activations, expected, "{speculation:?}");
+        // Rotary angles, and logits of a frontier of 5 · 2.
+        assert_eq!(draft.host, 4 * (20 * 8 + 10 * vocab));
+        let mut drawn = speculation.clone();
+        drawn.verification = Verification::Rejection;
+        let drawn = memory(target, &drawn, 1, 0).draft.host - draft.host;
+        assert_eq!(drawn, 4 * 5 * 3 * 100, "one for each of three drafts");
+    }
+    // Other ranks keep the last hidden state, which takes their collectives.
+    let [eagle, other] =
+        [DraftKind::Eagle, eagle3()].map(|kind| memory(target, &head(kind, false, false), 2, 1));
+    assert_eq!((eagle.draft.activations, eagle.draft.weights), (30 * 64, 0));
+    assert_eq!(other.draft, lockstep_types::MemoryUse::default());
+}
+
+#[test]
+fn whole_models_draft_as_they_serve() {
+    let mut speculation = head(DraftKind::Model, true, true);
+    let whole = memory(&model(64, 3, true), &speculation, 2, 0);
+    let alone = memory(&model(64, 1, true), &SpeculationConfig::none(), 1, 0).target;
+    assert_eq!(whole.draft.weights, alone.weights);
+    assert_eq!(whole.draft.vectors, alone.vectors);
+    assert_eq!(whole.draft.kv_per_token, alone.kv_per_token);
+    assert_eq!(whole.draft.activations, alone.activations / 30 * 40);
+    assert_eq!(whole.draft.host, alone.host + 4 * 10 * 100);
+    // The draft's products are wider than a rank's of the target.
+    assert_eq!(whole.scratch, 40 * 96 + 30 * 100 * 1_000_000);
+    speculation.draft_kv = DraftKv::None;
+    let none = memory(&model(64, 3, true), &speculation, 2, 0).draft;
+    assert_eq!(none.kv_per_token, 0);
+}
+
+/// Logits come in blocks of 256 rows; where there are more, all are collected.
+#[test]
+fn logits_of_many_requests_are_collected() {
+    let host = |requests, topk| {
+        let mut speculation = head(DraftKind::Eagle, false, false);
+        speculation.topk = topk;
+        let target = &model(64, 3, true);
+        let draft = memory_of(requests, target, &speculation, 1, 0).draft;
+        (draft.host - 4 * 20 * 8) / 400
+    };
+    assert_eq!(host(256, 1), 256);
+    assert_eq!(host(257, 1), 2 * 257);
+    assert_eq!(host(100, 3), 2 * 300);
+    assert_eq!(host(300, 2), 2 * 600);
+}

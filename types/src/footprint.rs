@@ -1,0 +1,85 @@
+//! Memory that ranks take, by kind.
+
+use crate::{Dtype, EngineConfig, KvCacheDtype, ModelConfig, Quantization};
+use crate::{SpeculationConfig, StepLimits};
+
+/// What the memory of an engine's ranks depends on, beside the pages of the cache.
+#[derive(Debug, Clone, Copy)]
+pub struct EngineShape<'a> {
+    /// The target.
+    pub model: &'a ModelConfig,
+    /// Type that weights are held in where they are not quantized.
+    pub dtype: Dtype,
+    /// What weight matrices are rounded to.
+    pub quantization: Quantization,
+    /// Type of cached keys and values.
+    pub kv_dtype: KvCacheDtype,
+    /// Ranks.
+    pub tp_size: usize,
+    /// Compute threads of each.
+    pub threads_per_rank: usize,
+    /// What is drafted, and with what.
+    pub speculation: &'a SpeculationConfig,
+    /// The largest step.
+    pub step: StepLimits,
+}
+
+/// Bytes that a model takes on a rank.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Packed matrices.
+    pub weights: u64,
+    /// Norms and biases.
+    pub vectors: u64,
+    /// Keys and values of one cached token.
+    pub kv_per_token: u64,
+    /// Activations of the largest pass.
+    pub activations: u64,
+    /// On the host: logits, rotary angles, distributions of drafts.
+    pub host: u64,
+}
+
+/// Bytes that a rank takes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RankMemory {
+    /// The target's.
+    pub target: MemoryUse,
+    /// What drafting takes beside it, with its keys and values; nothing on
+    /// ranks that do not draft.
+    pub draft: MemoryUse,
+    /// Working memory of operations, for target and draft in turn.
+    pub scratch: u64,
+}
+
+/// What an engine takes of the devices it runs on. Configuration sizes the
+/// cache by it; a device's crate knows the numbers.
+pub trait Footprint {
+    /// Bytes that rank `rank` takes, of a model whose heads the ranks divide.
+    fn rank(&self, engine: &EngineShape<'_>, rank: usize) -> RankMemory;
+}
+
+impl MemoryUse {
+    /// All but the cache: what is taken before the first token.
+    pub fn fixed(&self) -> u64 {
+        let rest = self.vectors.saturating_add(self.host);
+        self.weights
+            .saturating_add(self.activations)
+            .saturating_add(rest)
+    }
+}
+
+impl EngineConfig {
+    /// What its ranks' memory depends on.
+    pub fn shape(&self) -> EngineShape<'_> {
+        EngineShape {
+            model: &self.model,
+            dtype: self.dtype,
+            quantization: self.quantization,
+            kv_dtype: self.kv.dtype,
+            tp_size: self.parallel.tp_size,
+            threads_per_rank: self.parallel.threads_per_rank,
+            speculation: &self.speculation,
+            step: self.step_limits(),
+        }
+    }
+}
