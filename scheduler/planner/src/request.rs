@@ -9,7 +9,6 @@ use std::{
 use lockstep_types::{
     request::{Finish, FinishReason, Output, RequestError, SpeculationUsage, Usage},
     sampling::{LogprobParams, SamplingParams, TokenLogprob},
-    step::SlotOutput,
 };
 
 use crate::{RequestId, ReserveConfig, kv::RequestKv};
@@ -127,19 +126,14 @@ impl RequestState {
         (self.len() - 1).min(scored.saturating_sub(1))
     }
 
-    /// Appends new tokens, and says how the request ends if it does with them.
-    /// What comes after its last token is dropped, so that neither client nor
-    /// cache keys ever see it.
-    pub fn append(&mut self, from: SlotOutput) -> (Output, Option<(FinishReason, Option<u32>)>) {
-        let mut output = Output {
-            token_ids: from.token_ids,
-            logprobs: from.logprobs,
-            prompt_logprobs: std::mem::take(&mut self.rest.prompt_logprobs),
-            finish: None,
-        };
+    /// Appends an output's tokens, and says how the request ends if it does with
+    /// them. What comes after its last token is dropped, so that neither client
+    /// nor cache keys ever see it.
+    #[inline]
+    pub fn append(&mut self, output: &mut Output) -> Option<(FinishReason, Option<u32>)> {
         self.rest.delivered = true;
         if self.max_new == 0 {
-            return (output, Some((FinishReason::Length, None)));
+            return Some((FinishReason::Length, None));
         }
         let mut finish = None;
         let mut taken = 0;
@@ -161,7 +155,7 @@ impl RequestState {
         output.logprobs.truncate(taken);
         let len = self.len();
         self.kv.truncate(len);
-        (output, finish)
+        finish
     }
 
     /// The last word to its client.

@@ -67,7 +67,14 @@ impl Planner {
     /// Hands new tokens out; whether the request ended with them.
     fn deliver(&mut self, index: u32, from: SlotOutput) -> bool {
         let request = &mut self.requests[index];
-        let (output, finish) = request.append(from);
+        // Made here and filled in place: a step hands out one for every row.
+        let mut output = Output {
+            token_ids: from.token_ids,
+            logprobs: from.logprobs,
+            prompt_logprobs: std::mem::take(&mut request.rest.prompt_logprobs),
+            finish: None,
+        };
+        let finish = request.append(&mut output);
         self.counters.generated_tokens += output.token_ids.len() as u64;
         let Some((reason, matched_token)) = finish else {
             self.outputs.push((request.id, output));
