@@ -42,7 +42,7 @@ const HEAD: Files = &[
 /// Writes the model into a folder of its own below `parent` and returns that.
 ///
 /// # Errors
-/// Those of the file system.
+/// When a folder or file can't be written below `parent`.
 pub(crate) fn unpack(parent: &Path) -> io::Result<PathBuf> {
     write(parent.join(NAME), MODEL)
 }
@@ -50,7 +50,7 @@ pub(crate) fn unpack(parent: &Path) -> io::Result<PathBuf> {
 /// [`unpack`], with the head that drafts for the model beside it.
 ///
 /// # Errors
-/// Those of the file system.
+/// When a folder or file can't be written below `parent`.
 pub(crate) fn unpack_family(parent: &Path) -> io::Result<PathBuf> {
     write(head(parent), HEAD)?;
     unpack(parent)
@@ -67,7 +67,7 @@ fn head(parent: &Path) -> PathBuf {
 /// below `parent`; gives whether it was.
 ///
 /// # Errors
-/// Those of the file system.
+/// When a folder or file can't be written below `parent`.
 pub(crate) fn speculate(
     args: &mut SpeculationArgs,
     algorithms: &Algorithms,

@@ -49,7 +49,8 @@ pub enum ConnectError {
 /// left behind by a dead process is replaced. Needs a tokio runtime.
 ///
 /// # Errors
-/// Those of bind; `AddrInUse` when `path` exists and is not a socket.
+/// `AddrInUse` when `path` exists and is not a socket, and whatever the system
+/// has against a socket there: no such folder, no permission, too long a path.
 pub fn listen_unix(path: &Path) -> io::Result<UnixListenerStream> {
     match std::fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path)?,

@@ -25,7 +25,8 @@ pub fn load(dir: &Path) -> Result<ModelConfig, ModelConfigError> {
 /// a model with a sliding window is served where none of them fills it.
 ///
 /// # Errors
-/// As [`load`].
+/// [`ModelConfigError`]: a file is missing or damaged, or the model needs something
+/// that is not served, such as a window that a text would fill.
 pub fn load_for(
     dir: &Path,
     context_length: Option<usize>,
@@ -43,7 +44,7 @@ pub fn load_for(
 /// whatever its architecture is called.
 ///
 /// # Errors
-/// As [`load`].
+/// [`ModelConfigError`]: a key is missing or damaged, or asks for what is not served.
 pub(crate) fn head(dir: &Path, config: &Raw) -> Result<ModelConfig, ModelConfigError> {
     refuse(config, Architecture::Llama)?;
     build(dir, config, Architecture::Llama)

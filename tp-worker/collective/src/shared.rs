@@ -44,7 +44,8 @@ impl SharedMemory {
     /// `max_elements` and otherwise default [`Options`].
     ///
     /// # Errors
-    /// Those of [`Self::join`].
+    /// [`CollectiveError::Join`] when rank, size or name don't fit those of the
+    /// group or a rank doesn't come; [`CollectiveError::System`].
     pub fn create(
         name: &str,
         rank: usize,

@@ -63,7 +63,8 @@ impl TcpListenerHandle {
     /// the same `group_id` and the same `secret`.
     ///
     /// # Errors
-    /// Those of [`Self::connect_with`].
+    /// [`CollectiveError::Join`] when a peer refuses this rank or doesn't come in
+    /// time.
     pub fn connect(
         self,
         rank: usize,

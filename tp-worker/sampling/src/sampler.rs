@@ -77,7 +77,8 @@ impl Sampler {
     /// gives everything to the token that greedy takes.
     ///
     /// # Errors
-    /// As [`Self::sample`]; `out` is then as it was.
+    /// [`SamplingError::NotFinite`], [`SamplingError::WrongWidth`]; `out` is then
+    /// as it was.
     pub fn distribution(
         &mut self,
         logits: &[f32],

@@ -86,7 +86,7 @@ impl Writer {
     /// checksum.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// When the file can't be written or renamed: no space, no permission.
     pub fn finish(self) -> io::Result<()> {
         let index = serde_json::to_vec(&self.index)?;
         let footer = Footer {
