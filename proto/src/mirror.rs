@@ -43,7 +43,9 @@ macro_rules! mirror {
         $wire.$field.into_iter().map(TryInto::try_into).collect::<Result<_, _>>()?
     };
     (@read $wire:ident.$field:ident maybe) => { $wire.$field.map(Into::into) };
-    (@read $wire:ident.$field:ident filled) => { $wire.$field.unwrap_or_default().into() };
+    (@read $wire:ident.$field:ident filled) => {
+        $wire.$field.map(Into::into).unwrap_or_default()
+    };
     (@read $wire:ident.$field:ident given) => {
         $wire.$field.ok_or(WireError::Missing(stringify!($field)))?.try_into()?
     };

@@ -1,10 +1,15 @@
 //! Steps on the wire.
 
-use lockstep_types::step::{SlotExtend, SlotOpen, SlotOutput, StepDigests, StepPlan, StepResult};
+use lockstep_adaptive::DepthRange;
+use lockstep_types::step::{
+    SlotExtend, SlotOpen, SlotOutput, StageTimes, StepDigests, StepPlan, StepResult,
+};
 
 use crate::{WireError, mirror::mirror, pb::lockstep as pb};
 
-mirror!(try StepPlan { step, closes, opens: try_each, extends: each, draft_steps });
+mirror!(try StepPlan {
+    step, closes, opens: try_each, extends: each, draft_steps, depth_range: filled
+});
 mirror!(try SlotOpen {
     slot, token_ids, prompt_len, cached_len, sampling: given, logprobs: filled, max_draft_steps
 });
@@ -18,8 +23,17 @@ mirror!(StepResult {
     step,
     digests: filled,
     outputs: each,
-    forward_us
+    forward_us,
+    stages: filled,
+    agreed_depth,
+    expected_us
 });
+mirror!(StageTimes {
+    draft_us,
+    verify_us,
+    extend_us
+});
+mirror!(DepthRange { least, most });
 mirror!(StepDigests { tensor, world });
 mirror!(SlotOutput {
     slot,

@@ -21,7 +21,7 @@ use lockstep_model::{ForwardLimits, LoadOptions, LoadProgress, Transformer};
 use lockstep_sampling::Sampler;
 use lockstep_speculation::{CommandHandler, DrafterRegistry, Node, Verifier};
 use lockstep_types::EngineConfig;
-use lockstep_types::step::{SlotOutput, StepPlan, StepResult};
+use lockstep_types::step::{SlotOutput, StageTimes, StepPlan, StepResult};
 
 use batch::BatchBuffers;
 use digest::Digests;
@@ -207,6 +207,9 @@ impl<B: Backend + 'static> Worker<B> {
             digests: self.digests.values(),
             outputs,
             forward_us: u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX),
+            stages: StageTimes::default(),
+            agreed_depth: self.config.speculation.initial_depth(),
+            expected_us: 0,
         })
     }
 

@@ -2,6 +2,7 @@
 
 use std::{fmt, path::Path, sync::Arc};
 
+use lockstep_adaptive::AdaptiveConfig;
 use serde::{Deserialize, Serialize};
 
 use crate::{ConfigError, ModelConfig, ReserveConfig};
@@ -19,7 +20,8 @@ pub struct SpeculationConfig {
     pub draft: Option<DraftModel>,
     /// What drafting keeps per cached token.
     pub draft_kv: DraftKv,
-    /// Draft steps: the depth of a chain or tree. 0 without speculation.
+    /// Draft steps: the depth of a chain or tree, the largest over all tiers. 0
+    /// without speculation.
     pub num_steps: usize,
     /// Branches per node; 1 = a chain.
     pub topk: usize,
@@ -35,6 +37,8 @@ pub struct SpeculationConfig {
     pub drafts_from_texts: bool,
     /// Values of the options that the algorithm declares for itself.
     pub options: OptionValues,
+    /// How the depth adapts; `None` = it is [`Self::num_steps`] always.
+    pub adaptive: Option<AdaptiveConfig>,
 }
 
 /// A draft model or head.
@@ -248,12 +252,33 @@ impl SpeculationConfig {
             max_speculative_num_draft_tokens: 0,
             drafts_from_texts: false,
             options: OptionValues::default(),
+            adaptive: None,
         }
     }
 
     /// Whether anything is drafted.
     pub fn enabled(&self) -> bool {
         self.algorithm.is_some()
+    }
+
+    /// Draft steps of the first plans, and of all where the depth does not adapt.
+    pub fn initial_depth(&self) -> u32 {
+        match &self.adaptive {
+            Some(adaptive) => adaptive.initial_depth,
+            None => u32::try_from(self.num_steps).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Tokens of one request in a verification `depth` steps deep. A chain has a
+    /// token for each step and the last known one before them; a tree of fewer
+    /// steps has its share of nodes, so that a step less is less work.
+    pub fn draft_tokens_at(&self, depth: usize) -> usize {
+        let (steps, nodes) = (self.num_steps, self.num_draft_tokens.saturating_sub(1));
+        match depth {
+            _ if depth >= steps => self.num_draft_tokens,
+            0 => 1,
+            _ => 1 + (nodes * depth).div_ceil(steps).max(depth),
+        }
     }
 
     /// What a decode step may write and commit; all that is sized by it asks

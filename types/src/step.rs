@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use lockstep_adaptive::DepthRange;
+
 use crate::sampling::{LogprobParams, SamplingParams, TokenLogprob};
 
 /// One forward pass. Effects happen in field order: `closes`, `opens`, then
@@ -22,6 +24,9 @@ pub struct StepPlan {
     pub extends: Vec<SlotExtend>,
     /// Draft steps of the decode rows, as far as their slots allow; 0 = none.
     pub draft_steps: u32,
+    /// Depths that an operator allows, for the decision that this step takes
+    /// part in.
+    pub depth_range: DepthRange,
 }
 
 /// Everything a worker must know of a request until its slot closes.
@@ -69,6 +74,25 @@ pub struct StepResult {
     pub outputs: Vec<SlotOutput>,
     /// Time from taking the plan up to knowing its tokens, microseconds.
     pub forward_us: u64,
+    /// What that time and the one after it went into.
+    pub stages: StageTimes,
+    /// Draft steps that the ranks have agreed on for the step
+    /// [`LAG`](lockstep_adaptive::LAG) after this one.
+    pub agreed_depth: u32,
+    /// What the policy that decided it expects of that step, microseconds; 0
+    /// where it does not say.
+    pub expected_us: u32,
+}
+
+/// Where a step's time went, in microseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StageTimes {
+    /// Drafting, over all draft steps.
+    pub draft_us: u32,
+    /// The pass, up to its tokens.
+    pub verify_us: u32,
+    /// What the drafter did with the outcome, before the result was sent.
+    pub extend_us: u32,
 }
 
 /// Rolling digests over all steps so far.

@@ -7,8 +7,9 @@ use crate::{Finding, Tree, workspace};
 /// The crates by folder, floor by floor from the ground up. A crate depends on
 /// crates of floors below its own alone, its tests included: no test has had to
 /// look up so far.
-const FLOORS: [&[&str]; 12] = [
-    &["types", "tokenizer-manager/text", "tp-worker/collective"],
+const FLOORS: [&[&str]; 13] = [
+    &["adaptive", "tokenizer-manager/text", "tp-worker/collective"],
+    &["types"],
     &[
         "proto",
         "config/model-folder",
@@ -30,7 +31,8 @@ const FLOORS: [&[&str]; 12] = [
 
 /// Crates that compute, and nothing else: they reach none of [`OUTSIDE`], through
 /// whatever crates of ours.
-const PURE: [&str; 4] = [
+const PURE: [&str; 5] = [
+    "adaptive",
     "scheduler/planner",
     "tp-worker/sampling",
     "tp-worker/speculation",

@@ -37,6 +37,7 @@ pub(super) fn resolve(
         verification: verification(given, algorithm, shape.topk)?,
         max_speculative_num_draft_tokens: shape.num_draft_tokens,
         options: options::resolve(&given.algorithm.0, algorithm, known)?,
+        adaptive: None,
     };
     algorithm.validate(&speculation, target)?;
     speculation.max_speculative_num_draft_tokens = most(&speculation, algorithm)?;

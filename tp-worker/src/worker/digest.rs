@@ -1,5 +1,6 @@
 //! Rolling digests of everything that happened to a worker.
 
+use lockstep_adaptive::{DepthRange, Digest};
 use lockstep_types::{
     sampling::{LogprobParams, SamplingParams},
     step::{SlotExtend, SlotOpen, StepDigests, StepPlan},
@@ -25,7 +26,7 @@ impl Digests {
 
     /// Takes in a plan.
     pub fn plan(&mut self, plan: &StepPlan) {
-        self.tensor.plan(plan);
+        take_plan(&mut self.tensor, plan);
         self.world.word(plan.step);
         self.world.word(u64::from(plan.draft_steps));
     }
@@ -39,139 +40,110 @@ impl Digests {
     }
 }
 
-/// 64-bit FNV-1a over words, with a final mix (Fowler, Noll & Vo; finalizer
-/// of MurmurHash3). Tells accidents apart, not attacks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Digest(u64);
+/// Takes in a plan. Structs are taken apart without `..`, here and below, so
+/// that a new field does not compile until it is taken in too.
+fn take_plan(digest: &mut Digest, plan: &StepPlan) {
+    let StepPlan {
+        step,
+        closes,
+        opens,
+        extends,
+        draft_steps,
+        depth_range,
+    } = plan;
+    digest.word(*step);
+    digest.list(closes);
+    digest.word(opens.len() as u64);
+    opens.iter().for_each(|open| take_open(digest, open));
+    digest.word(extends.len() as u64);
+    extends
+        .iter()
+        .for_each(|extend| take_extend(digest, extend));
+    digest.word(u64::from(*draft_steps));
+    let DepthRange { least, most } = depth_range;
+    digest.word(u64::from(*least) << 32 | u64::from(*most));
+}
 
-impl Digest {
-    /// Of nothing.
-    pub fn new() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
+fn take_open(digest: &mut Digest, open: &SlotOpen) {
+    let SlotOpen {
+        slot,
+        token_ids,
+        prompt_len,
+        cached_len,
+        sampling,
+        logprobs,
+        max_draft_steps,
+    } = open;
+    digest.word(u64::from(*slot));
+    digest.list(token_ids);
+    digest.word(u64::from(*prompt_len));
+    digest.word(u64::from(*cached_len));
+    take_sampling(digest, sampling);
+    take_logprobs(digest, *logprobs);
+    take_option(digest, *max_draft_steps);
+}
 
-    /// Takes in one word.
-    pub fn word(&mut self, word: u64) {
-        self.0 = (self.0 ^ word).wrapping_mul(0x0000_0100_0000_01b3);
-        self.0 ^= self.0 >> 29;
+fn take_sampling(digest: &mut Digest, sampling: &SamplingParams) {
+    let SamplingParams {
+        temperature,
+        top_p,
+        top_k,
+        min_p,
+        presence_penalty,
+        frequency_penalty,
+        repetition_penalty,
+        logit_bias,
+        seed,
+        min_new_tokens,
+        stop_token_ids,
+        ignore_eos,
+    } = sampling;
+    for value in [
+        temperature,
+        top_p,
+        min_p,
+        presence_penalty,
+        frequency_penalty,
+        repetition_penalty,
+    ] {
+        digest.word(u64::from(value.to_bits()));
     }
+    digest.word(u64::from(*top_k));
+    digest.word(logit_bias.len() as u64);
+    for (token, bias) in logit_bias {
+        digest.word(u64::from(*token) << 32 | u64::from(bias.to_bits()));
+    }
+    digest.word(*seed);
+    digest.word(u64::from(*min_new_tokens));
+    digest.list(stop_token_ids);
+    digest.word(u64::from(*ignore_eos));
+}
 
-    /// Takes in a list, its length first.
-    pub fn list(&mut self, values: &[u32]) {
-        self.word(values.len() as u64);
-        for value in values {
-            self.word(u64::from(*value));
-        }
-    }
+fn take_logprobs(digest: &mut Digest, logprobs: LogprobParams) {
+    let LogprobParams {
+        output,
+        top,
+        prompt_start,
+    } = logprobs;
+    digest.word(u64::from(output) << 32 | u64::from(top));
+    take_option(digest, prompt_start);
+}
 
-    /// Takes in a plan. Structs are taken apart without `..`, here and below, so
-    /// that a new field does not compile until it is taken in too.
-    pub fn plan(&mut self, plan: &StepPlan) {
-        let StepPlan {
-            step,
-            closes,
-            opens,
-            extends,
-            draft_steps,
-        } = plan;
-        self.word(*step);
-        self.list(closes);
-        self.word(opens.len() as u64);
-        opens.iter().for_each(|open| self.open(open));
-        self.word(extends.len() as u64);
-        extends.iter().for_each(|extend| self.extend(extend));
-        self.word(u64::from(*draft_steps));
-    }
+fn take_extend(digest: &mut Digest, extend: &SlotExtend) {
+    let SlotExtend {
+        slot,
+        prefill_len,
+        sample,
+        new_pages,
+    } = extend;
+    digest.word(u64::from(*slot) << 32 | u64::from(*prefill_len));
+    digest.word(u64::from(*sample));
+    digest.list(new_pages);
+}
 
-    /// The digest so far.
-    pub fn value(self) -> u64 {
-        let mut value = self.0;
-        value = (value ^ value >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
-        value = (value ^ value >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-        value ^ value >> 33
-    }
-
-    fn open(&mut self, open: &SlotOpen) {
-        let SlotOpen {
-            slot,
-            token_ids,
-            prompt_len,
-            cached_len,
-            sampling,
-            logprobs,
-            max_draft_steps,
-        } = open;
-        self.word(u64::from(*slot));
-        self.list(token_ids);
-        self.word(u64::from(*prompt_len));
-        self.word(u64::from(*cached_len));
-        self.sampling(sampling);
-        self.logprobs(*logprobs);
-        self.option(*max_draft_steps);
-    }
-
-    fn sampling(&mut self, sampling: &SamplingParams) {
-        let SamplingParams {
-            temperature,
-            top_p,
-            top_k,
-            min_p,
-            presence_penalty,
-            frequency_penalty,
-            repetition_penalty,
-            logit_bias,
-            seed,
-            min_new_tokens,
-            stop_token_ids,
-            ignore_eos,
-        } = sampling;
-        for value in [
-            temperature,
-            top_p,
-            min_p,
-            presence_penalty,
-            frequency_penalty,
-            repetition_penalty,
-        ] {
-            self.word(u64::from(value.to_bits()));
-        }
-        self.word(u64::from(*top_k));
-        self.word(logit_bias.len() as u64);
-        for (token, bias) in logit_bias {
-            self.word(u64::from(*token) << 32 | u64::from(bias.to_bits()));
-        }
-        self.word(*seed);
-        self.word(u64::from(*min_new_tokens));
-        self.list(stop_token_ids);
-        self.word(u64::from(*ignore_eos));
-    }
-
-    fn logprobs(&mut self, logprobs: LogprobParams) {
-        let LogprobParams {
-            output,
-            top,
-            prompt_start,
-        } = logprobs;
-        self.word(u64::from(output) << 32 | u64::from(top));
-        self.option(prompt_start);
-    }
-
-    fn extend(&mut self, extend: &SlotExtend) {
-        let SlotExtend {
-            slot,
-            prefill_len,
-            sample,
-            new_pages,
-        } = extend;
-        self.word(u64::from(*slot) << 32 | u64::from(*prefill_len));
-        self.word(u64::from(*sample));
-        self.list(new_pages);
-    }
-
-    /// No `u32` is `u64::MAX`.
-    fn option(&mut self, value: Option<u32>) {
-        self.word(value.map_or(u64::MAX, u64::from));
-    }
+/// No `u32` is `u64::MAX`.
+fn take_option(digest: &mut Digest, value: Option<u32>) {
+    digest.word(value.map_or(u64::MAX, u64::from));
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use lockstep_adaptive::Digest;
 use lockstep_backend::{Axis, Backend};
 use lockstep_model::{CaptureSpec, ForwardLimits, LoadProgress, Transformer, WholeTables};
 use lockstep_speculation::{
@@ -13,7 +14,6 @@ use lockstep_types::{EngineConfig, SpeculationConfig, Verification};
 use super::{
     WorkerError, WorkerLimits,
     batch::BatchBuffers,
-    digest::Digest,
     outcome::Outcomes,
     slots::{RowTask, Slots},
 };

@@ -1,11 +1,11 @@
 //! What the rows of a step brought, on every rank.
 
+use lockstep_adaptive::Digest;
 use lockstep_backend::{Axis, Backend};
 use lockstep_speculation::Verified;
 
 use super::{
     WorkerError,
-    digest::Digest,
     slots::{RowTask, Slots},
 };
 

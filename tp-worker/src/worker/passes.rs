@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use lockstep_adaptive::Digest;
 use lockstep_model::{CollectiveKind, Schedule};
 
-use super::{PlanError, WorkerLimits, digest::Digest};
+use super::{PlanError, WorkerLimits};
 
 /// The size of a batch; a pass is prepared for each of its buckets, and depends
 /// on nothing else.

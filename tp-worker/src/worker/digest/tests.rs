@@ -38,12 +38,13 @@ fn plan() -> StepPlan {
             new_pages: vec![8],
         }],
         draft_steps: 5,
+        depth_range: DepthRange { least: 1, most: 6 },
     }
 }
 
 fn digest(plan: &StepPlan) -> u64 {
     let mut digest = Digest::new();
-    digest.plan(plan);
+    take_plan(&mut digest, plan);
     digest.value()
 }
 
@@ -93,6 +94,8 @@ fn every_field_of_a_plan_changes_the_digest() {
         ("sample", |plan| plan.extends[0].sample = true),
         ("new_pages", |plan| plan.extends[0].new_pages[0] = 9),
         ("draft_steps", |plan| plan.draft_steps = 0),
+        ("least", |plan| plan.depth_range.least = 0),
+        ("most", |plan| plan.depth_range.most = 5),
     ];
     for (field, change) in changes {
         let mut changed = plan();

@@ -22,7 +22,7 @@ fn good() -> StepPlan {
         closes: vec![],
         opens: vec![open(0, &request())],
         extends: vec![row(0, 30, true, &[1, 2])],
-        draft_steps: 0,
+        ..StepPlan::default()
     }
 }
 

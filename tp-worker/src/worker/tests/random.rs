@@ -76,7 +76,7 @@ fn plans() -> impl Strategy<Value = Vec<StepPlan>> {
             closes,
             opens,
             extends,
-            draft_steps: 0,
+            ..StepPlan::default()
         };
         numbered.map(plan).collect()
     })

@@ -1,0 +1,131 @@
+//! The one function that decides.
+
+use crate::{
+    AdaptiveConfig, Agreed, Costs, DepthRange, Digest, Moment, Outlook, Policies, Policy, Row, Seen,
+};
+
+/// A configuration names a policy that the program does not know.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("this program knows no policy {name:?}; it knows {known}")]
+pub struct UnknownPolicy {
+    /// The name.
+    pub name: String,
+    /// Those that there are.
+    pub known: String,
+}
+
+/// Decides depths: every rank has one, and all come to the same.
+#[derive(Debug)]
+pub struct Decider {
+    config: AdaptiveConfig,
+    costs: Costs,
+    policy: Box<dyn Policy>,
+    agreed: Agreed,
+    /// Of the depths that may be chosen now.
+    candidates: Vec<u32>,
+    decided: u32,
+    digest: Digest,
+}
+
+impl Decider {
+    /// One that has seen nothing but the steps measured before serving.
+    ///
+    /// # Errors
+    /// [`UnknownPolicy`].
+    pub fn new(
+        config: &AdaptiveConfig,
+        policies: &Policies,
+        profile: &[Seen],
+    ) -> Result<Self, UnknownPolicy> {
+        let factory = policies.find(&config.policy).ok_or_else(|| {
+            let known: Vec<_> = policies.iter().map(|known| known.name()).collect();
+            UnknownPolicy {
+                name: config.policy.clone(),
+                known: known.join(", "),
+            }
+        })?;
+        Ok(Self {
+            costs: Costs::new(config, profile),
+            policy: factory.build(config),
+            agreed: Agreed::new(config.initial_depth),
+            candidates: Vec::with_capacity(config.tiers.len()),
+            decided: config.initial_depth,
+            digest: Digest::new(),
+            config: config.clone(),
+        })
+    }
+
+    /// The depth of the next step, of which no plan may ask more.
+    pub fn depth(&self) -> u32 {
+        self.agreed.depth()
+    }
+
+    /// The next step begins.
+    pub fn begin(&mut self) {
+        self.agreed.begin();
+    }
+
+    /// Decides the depth of the step [`LAG`](crate::LAG) after the one begun
+    /// last, from all ranks' rows, within `range`. An operator's range goes
+    /// before a slot's candidates; where neither can be run, the next depth
+    /// below is.
+    pub fn decide(&mut self, rows: &[Row], range: DepthRange) -> u32 {
+        let Some(own) = rows.first() else {
+            return self.decided;
+        };
+        let seen = Seen::join(rows);
+        let runnable = rows.iter().fold(u32::MAX, |all, row| all & row.depths);
+        self.find_candidates(&seen, runnable, range);
+        self.costs.correct(&seen);
+        let moment = Moment {
+            step: own.step,
+            depth: own.depth,
+            decided: self.decided,
+            seen: &seen,
+            candidates: &self.candidates,
+            costs: &self.costs,
+        };
+        let wanted = self.policy.decide(&moment);
+        let below = self.candidates.iter().rev().find(|depth| **depth <= wanted);
+        let nearest = below.or(self.candidates.first());
+        self.decided = nearest.copied().unwrap_or(0);
+        self.agreed.decide(self.decided);
+        for row in rows {
+            self.digest.list(&row.to_words());
+        }
+        self.digest.word(u64::from(self.decided));
+        self.decided
+    }
+
+    /// Digest of all decisions, what they came from, and the policy's state.
+    pub fn digest(&self) -> u64 {
+        let mut digest = self.digest;
+        self.policy.digest(&mut digest);
+        digest.value()
+    }
+
+    /// What the policy expects.
+    pub fn outlook(&self) -> Outlook {
+        self.policy.outlook()
+    }
+
+    /// Fills in which depths may be chosen for a batch like `seen`.
+    fn find_candidates(&mut self, seen: &Seen, runnable: u32, range: DepthRange) {
+        let can_run = |depth: u32| {
+            1u32.checked_shl(depth)
+                .is_some_and(|bit| runnable & bit != 0)
+        };
+        self.candidates.clear();
+        let of_slot = self.config.slot(seen.decodes);
+        let of_slot = of_slot.map_or(&[][..], |slot| &slot.depths);
+        let fits = |depth: &u32| can_run(*depth) && range.contains(*depth);
+        self.candidates.extend(of_slot.iter().copied().filter(fits));
+        if self.candidates.is_empty() {
+            let all = self.config.tiers.iter().map(|tier| tier.depth);
+            let runs = all.filter(|depth| can_run(*depth));
+            let below = runs.filter(|depth| *depth <= range.most).last();
+            // Nothing is drafted where nothing that is allowed can be.
+            self.candidates.push(below.unwrap_or(0));
+        }
+    }
+}

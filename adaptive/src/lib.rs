@@ -1,0 +1,28 @@
+//! How deep a group drafts in its next steps, decided alike on every rank.
+//!
+//! Every rank brings a [`Row`] to every step; the rows of all ranks reach all
+//! ranks with the step's first collective. Each rank then runs
+//! [`Decider::decide`] over the same rows and comes to the same depth, for the
+//! step [`LAG`] after this one. Statistics of ranks are summed, not voted on.
+//!
+//! Nothing here knows floats, clocks, randomness or the order of a hash map, so
+//! that equal rows give equal depths on whatever machine.
+
+#![forbid(unsafe_code)]
+#![deny(clippy::float_arithmetic)]
+
+mod agreed;
+mod config;
+mod cost;
+mod decider;
+mod digest;
+mod policy;
+mod row;
+
+pub use agreed::{Agreed, LAG};
+pub use config::{AdaptiveConfig, BatchSlot, Tier};
+pub use cost::Costs;
+pub use decider::{Decider, UnknownPolicy};
+pub use digest::Digest;
+pub use policy::{Moment, Outlook, Policies, Policy, PolicyFactory};
+pub use row::{DepthRange, POSITIONS, Row, Seen};

@@ -1,0 +1,220 @@
+//! What a rank brings to a step's decision.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Drafted positions that are counted one by one, and the deepest that an
+/// adaptive group drafts.
+pub const POSITIONS: usize = 16;
+
+/// What one rank brings to one step, in a fixed number of words.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Row {
+    /// The step it travels with.
+    pub step: u64,
+    /// Draft steps of that step.
+    pub depth: u32,
+    /// Of all plans, drafts and tokens so far, and of the decider's state.
+    pub digest: u64,
+    /// Depths that the rank can run: bit `d` for depth `d`.
+    pub depths: u32,
+    /// What the step before has shown.
+    pub seen: Seen,
+}
+
+/// What a step has shown, of one rank or, [joined](Seen::join), of all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Draft steps that it ran under.
+    pub depth: u32,
+    /// Rows that decoded. Of ranks that verify alone, like the counts below: the
+    /// others bring zeros, so that sums count every request once.
+    pub decodes: u32,
+    /// Tokens of the pass, drafts included.
+    pub tokens: u32,
+    /// Those of prompts among them.
+    pub prompt_tokens: u32,
+    /// For each drafted position, from the first: rows that proposed a draft
+    /// there and accepted all before it. A position never proposed is no
+    /// rejection.
+    pub at_risk: [u32; POSITIONS],
+    /// And those of them that accepted it.
+    pub accepted: [u32; POSITIONS],
+    /// Microseconds of drafting, over all draft steps.
+    pub draft_us: u32,
+    /// Microseconds of the pass, up to its tokens.
+    pub verify_us: u32,
+    /// Microseconds of what the drafter did with the outcome.
+    pub extend_us: u32,
+}
+
+impl Row {
+    /// Words of its encoding.
+    pub const WORDS: usize = Self::SHARED + 1 + 4 + 2 * POSITIONS + 3;
+
+    /// Leading words that are equal on all ranks, or the ranks have diverged:
+    /// step, depth and digest.
+    pub const SHARED: usize = 5;
+
+    /// The encoding in which it travels.
+    pub fn to_words(&self) -> [u32; Self::WORDS] {
+        let Self {
+            step,
+            depth,
+            digest,
+            depths,
+            seen,
+        } = *self;
+        let mut words = [0; Self::WORDS];
+        let (step_low, step_high) = halves(step);
+        let (digest_low, digest_high) = halves(digest);
+        let fixed = [
+            step_low,
+            step_high,
+            depth,
+            digest_low,
+            digest_high,
+            depths,
+            seen.depth,
+            seen.decodes,
+            seen.tokens,
+            seen.prompt_tokens,
+            seen.draft_us,
+            seen.verify_us,
+            seen.extend_us,
+        ];
+        let (head, counts) = words.split_at_mut(fixed.len());
+        head.copy_from_slice(&fixed);
+        let (at_risk, accepted) = counts.split_at_mut(POSITIONS);
+        at_risk.copy_from_slice(&seen.at_risk);
+        accepted.copy_from_slice(&seen.accepted);
+        words
+    }
+
+    /// The inverse of [`Self::to_words`].
+    pub fn from_words(words: &[u32; Self::WORDS]) -> Self {
+        let [
+            step_low,
+            step_high,
+            depth,
+            digest_low,
+            digest_high,
+            depths,
+            ran,
+            decodes,
+            tokens,
+            prompt_tokens,
+            draft_us,
+            verify_us,
+            extend_us,
+            counts @ ..,
+        ] = words;
+        let mut seen = Seen {
+            depth: *ran,
+            decodes: *decodes,
+            tokens: *tokens,
+            prompt_tokens: *prompt_tokens,
+            draft_us: *draft_us,
+            verify_us: *verify_us,
+            extend_us: *extend_us,
+            ..Seen::default()
+        };
+        let (at_risk, accepted) = counts.split_at(POSITIONS);
+        seen.at_risk.copy_from_slice(at_risk);
+        seen.accepted.copy_from_slice(accepted);
+        Self {
+            step: whole(*step_low, *step_high),
+            depth: *depth,
+            digest: whole(*digest_low, *digest_high),
+            depths: *depths,
+            seen,
+        }
+    }
+}
+
+impl Seen {
+    /// Of all ranks together: requests are summed, and the largest pass and the
+    /// slowest rank count for all, since the others wait for it.
+    pub fn join(rows: &[Row]) -> Self {
+        let mut all = Self::default();
+        for Row { seen, .. } in rows {
+            all.depth = all.depth.max(seen.depth);
+            all.decodes = all.decodes.saturating_add(seen.decodes);
+            all.tokens = all.tokens.max(seen.tokens);
+            all.prompt_tokens = all.prompt_tokens.max(seen.prompt_tokens);
+            all.draft_us = all.draft_us.max(seen.draft_us);
+            all.verify_us = all.verify_us.max(seen.verify_us);
+            all.extend_us = all.extend_us.max(seen.extend_us);
+            for at in 0..POSITIONS {
+                all.at_risk[at] = all.at_risk[at].saturating_add(seen.at_risk[at]);
+                all.accepted[at] = all.accepted[at].saturating_add(seen.accepted[at]);
+            }
+        }
+        all
+    }
+
+    /// Counts one verified row: it proposed drafts for `proposed` positions, and
+    /// those of the first `accepted` were accepted.
+    pub fn count(&mut self, proposed: u32, accepted: u32) {
+        let proposed = (proposed as usize).min(POSITIONS);
+        let accepted = (accepted as usize).min(proposed);
+        for at_risk in &mut self.at_risk[..(accepted + 1).min(proposed)] {
+            *at_risk += 1;
+        }
+        for kept in &mut self.accepted[..accepted] {
+            *kept += 1;
+        }
+    }
+
+    /// Drafts accepted, over all positions.
+    pub fn drafts_accepted(&self) -> u64 {
+        self.accepted.iter().map(|count| u64::from(*count)).sum()
+    }
+}
+
+/// Depths that an operator allows: equal ends pin one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DepthRange {
+    /// The least.
+    pub least: u32,
+    /// The most.
+    pub most: u32,
+}
+
+impl Default for DepthRange {
+    /// All.
+    fn default() -> Self {
+        Self {
+            least: 0,
+            most: u32::MAX,
+        }
+    }
+}
+
+impl DepthRange {
+    /// Whether `depth` is allowed.
+    pub fn contains(self, depth: u32) -> bool {
+        (self.least..=self.most).contains(&depth)
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            step,
+            depth,
+            digest,
+            ..
+        } = self;
+        write!(f, "step {step} at depth {depth} (digest {digest:016x})")
+    }
+}
+
+fn halves(value: u64) -> (u32, u32) {
+    (value as u32, (value >> 32) as u32)
+}
+
+fn whole(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
