@@ -122,8 +122,8 @@ impl Decider {
         self.candidates.extend(of_slot.iter().copied().filter(fits));
         if self.candidates.is_empty() {
             let all = self.config.tiers.iter().map(|tier| tier.depth);
-            let runs = all.filter(|depth| can_run(*depth));
-            let below = runs.filter(|depth| *depth <= range.most).last();
+            let mut runs = all.filter(|depth| can_run(*depth));
+            let below = runs.rfind(|depth| *depth <= range.most);
             // Nothing is drafted where nothing that is allowed can be.
             self.candidates.push(below.unwrap_or(0));
         }

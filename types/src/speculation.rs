@@ -2,7 +2,7 @@
 
 use std::{fmt, path::Path, sync::Arc};
 
-use lockstep_adaptive::AdaptiveConfig;
+use lockstep_adaptive::{AdaptiveConfig, Policies};
 use serde::{Deserialize, Serialize};
 
 use crate::{ConfigError, ModelConfig, ReserveConfig};
@@ -214,27 +214,44 @@ pub trait Algorithm: fmt::Debug + Send + Sync {
     }
 }
 
-/// The algorithms a program knows.
+/// The algorithms a program knows, and the policies by which their depth may
+/// adapt.
 #[derive(Debug, Clone, Default)]
-pub struct Algorithms(Vec<Arc<dyn Algorithm>>);
+pub struct Algorithms {
+    known: Vec<Arc<dyn Algorithm>>,
+    policies: Policies,
+}
 
 impl Algorithms {
+    /// No algorithm, and these policies.
+    pub fn with_policies(policies: Policies) -> Self {
+        Self {
+            known: Vec::new(),
+            policies,
+        }
+    }
+
     /// Adds one; a later one of the same name takes the earlier one's place.
     pub fn add(&mut self, algorithm: Arc<dyn Algorithm>) {
-        self.0.retain(|known| known.name() != algorithm.name());
-        self.0.push(algorithm);
+        self.known.retain(|known| known.name() != algorithm.name());
+        self.known.push(algorithm);
     }
 
     /// The one of that name, in whatever case.
     pub fn find(&self, name: &str) -> Option<&Arc<dyn Algorithm>> {
-        self.0
+        self.known
             .iter()
             .find(|known| known.name().eq_ignore_ascii_case(name))
     }
 
     /// All of them, in the order they were added.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Algorithm>> {
-        self.0.iter()
+        self.known.iter()
+    }
+
+    /// By what the depth may adapt.
+    pub fn policies(&self) -> &Policies {
+        &self.policies
     }
 }
 

@@ -17,14 +17,15 @@ pub trait OnDevice {
 /// its backend.
 macro_rules! devices {
     ($($device:ident: $backend:ty),+ $(,)?) => {
-        /// The speculative algorithms of a program, for every device.
+        /// The speculative algorithms of a program, for every device, and the
+        /// policies by which their depth may adapt.
         #[derive(Clone)]
         pub struct Registry {
             $($device: lockstep_speculation::DrafterRegistry<$backend>,)+
         }
 
         impl Registry {
-            /// No algorithm.
+            /// No algorithm; the policies that everybody has.
             pub fn empty() -> Self {
                 Self { $($device: lockstep_speculation::DrafterRegistry::empty(),)+ }
             }
@@ -43,14 +44,23 @@ macro_rules! devices {
                 self
             }
 
+            /// Adds a policy for adaptive depth under its name; a later one of
+            /// the same name takes the earlier one's place.
+            #[must_use]
+            pub fn with_policy(
+                mut self,
+                policy: impl lockstep_adaptive::PolicyFactory + 'static,
+            ) -> Self {
+                let policy = std::sync::Arc::new(policy);
+                $(self.$device.add_policy(policy.clone());)+
+                self
+            }
+
             /// As configuration sees them.
             pub fn algorithms(&self) -> lockstep_types::Algorithms {
-                // All devices have the same ones; the later replace the earlier.
-                let mut all = lockstep_types::Algorithms::default();
-                $(for known in self.$device.algorithms().iter() {
-                    all.add(known.clone());
-                })+
-                all
+                // All devices have the same ones.
+                let of_devices = [$(self.$device.algorithms(),)+];
+                of_devices.into_iter().next().unwrap_or_default()
             }
 
             /// Does `work` on the device that this machine has.
@@ -100,3 +110,55 @@ macro_rules! on_first {
 }
 
 pub(crate) use {devices, on_first};
+
+#[cfg(test)]
+mod tests {
+    use lockstep_adaptive::{AdaptiveConfig, Policies, Policy, PolicyFactory};
+    use lockstep_speculation::DrafterRegistry;
+
+    use crate::{Device, OnDevice, Registry};
+
+    /// `static` under a name of a user's own.
+    #[derive(Debug)]
+    struct Named;
+
+    impl PolicyFactory for Named {
+        fn name(&self) -> &str {
+            "mine"
+        }
+
+        fn summary(&self) -> &str {
+            "for tests"
+        }
+
+        fn build(&self, config: &AdaptiveConfig) -> Box<dyn Policy> {
+            let policies = Policies::builtin();
+            let fixed = policies.find("static").expect("everybody has it");
+            fixed.build(config)
+        }
+    }
+
+    struct KnowsIt;
+
+    impl OnDevice for KnowsIt {
+        type Output = bool;
+
+        fn run<B: Device>(self, drafters: &DrafterRegistry<B>) -> bool {
+            drafters.policies().find("mine").is_some()
+        }
+    }
+
+    #[test]
+    fn a_policy_reaches_configuration_and_every_device() {
+        for (registry, knows) in [
+            (Registry::builtin(), false),
+            (Registry::builtin().with_policy(Named), true),
+            (Registry::empty().with_policy(Named), true),
+        ] {
+            assert_eq!(registry.run(KnowsIt), knows);
+            let algorithms = registry.algorithms();
+            assert_eq!(algorithms.policies().find("mine").is_some(), knows);
+            assert!(algorithms.policies().find("static").is_some());
+        }
+    }
+}

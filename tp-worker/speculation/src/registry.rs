@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use lockstep_adaptive::{Policies, PolicyFactory};
 use lockstep_backend::Backend;
 use lockstep_model::{ForwardLimits, LoadProgress};
 use lockstep_types::{
@@ -66,16 +67,19 @@ pub trait DrafterFactory<B: Backend>: Algorithm {
     fn build(&self, build: Build<'_, B>) -> Result<Box<dyn Drafter<B>>, DraftError>;
 }
 
-/// The algorithms of a program that can draft on devices of `B`, by name.
+/// The algorithms of a program that can draft on devices of `B`, by name, and
+/// the policies by which their depth may adapt.
 pub struct DrafterRegistry<B: Backend> {
     known: BTreeMap<String, Arc<dyn DrafterFactory<B>>>,
+    policies: Policies,
 }
 
 impl<B: Backend> DrafterRegistry<B> {
-    /// No algorithm.
+    /// No algorithm; the policies that everybody has.
     pub fn empty() -> Self {
         Self {
             known: BTreeMap::new(),
+            policies: Policies::builtin(),
         }
     }
 
@@ -93,6 +97,17 @@ impl<B: Backend> DrafterRegistry<B> {
         self.known.insert(name, algorithm);
     }
 
+    /// Adds a policy under its name; a later one of the same name takes the
+    /// earlier one's place.
+    pub fn add_policy(&mut self, policy: Arc<dyn PolicyFactory>) {
+        self.policies.add(policy);
+    }
+
+    /// By what the depth may adapt.
+    pub fn policies(&self) -> &Policies {
+        &self.policies
+    }
+
     /// The same names for what `f` makes of each.
     pub(crate) fn map<D: DrafterFactory<B> + 'static>(
         &self,
@@ -106,12 +121,13 @@ impl<B: Backend> DrafterRegistry<B> {
         );
         Self {
             known: known.collect(),
+            policies: self.policies.clone(),
         }
     }
 
     /// As configuration sees them.
     pub fn algorithms(&self) -> Algorithms {
-        let mut algorithms = Algorithms::default();
+        let mut algorithms = Algorithms::with_policies(self.policies.clone());
         for known in self.known.values() {
             algorithms.add(known.clone());
         }
@@ -138,6 +154,7 @@ impl<B: Backend> Clone for DrafterRegistry<B> {
     fn clone(&self) -> Self {
         Self {
             known: self.known.clone(),
+            policies: self.policies.clone(),
         }
     }
 }
