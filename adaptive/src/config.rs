@@ -20,6 +20,8 @@ pub struct AdaptiveConfig {
     pub update_interval: u32,
     /// Batches before the first decision.
     pub warmup_batches: u32,
+    /// Batches in a moving window, `throughput_aware`.
+    pub window_size: u32,
     /// How much better than the present depth another one must be,
     /// `throughput_aware`.
     pub switch_hysteresis: u32,
@@ -50,6 +52,21 @@ pub struct BatchSlot {
 }
 
 impl AdaptiveConfig {
+    /// With SGLang's defaults for everything else.
+    pub fn new(policy: &str, initial_depth: u32, tiers: Vec<Tier>, slots: Vec<BatchSlot>) -> Self {
+        Self {
+            policy: policy.to_owned(),
+            initial_depth,
+            tiers,
+            slots,
+            ema_alpha: 200_000,
+            update_interval: 5,
+            warmup_batches: 10,
+            window_size: 20,
+            switch_hysteresis: 100_000,
+        }
+    }
+
     /// The slot of a batch.
     pub fn slot(&self, decodes: u32) -> Option<&BatchSlot> {
         let slots = self.slots.iter();
@@ -68,5 +85,18 @@ impl AdaptiveConfig {
     pub fn depths(&self) -> u32 {
         let bit = |tier: &Tier| 1u32.checked_shl(tier.depth).unwrap_or(0);
         self.tiers.iter().map(bit).fold(0, |all, bit| all | bit)
+    }
+}
+
+impl BatchSlot {
+    /// With SGLang's defaults for everything else.
+    pub fn new(from: u32, depths: Vec<u32>) -> Self {
+        Self {
+            from,
+            depths,
+            up_hysteresis: 0,
+            down_hysteresis: -250_000,
+            ceiling_coeff: 0,
+        }
     }
 }

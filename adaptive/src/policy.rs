@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{AdaptiveConfig, Costs, Digest, POSITIONS, Seen};
+use crate::{AdaptiveConfig, BatchSlot, Costs, Digest, POSITIONS, Seen};
 
 mod fixed;
 
@@ -59,6 +59,28 @@ pub trait PolicyFactory: fmt::Debug + Send + Sync {
     fn name(&self) -> &str;
     /// One clause for people: how it decides.
     fn summary(&self) -> &str;
+    /// Whether it obeys this key of the file; one that it does not obey is an
+    /// error. All policies obey `candidate_steps`.
+    fn obeys(&self, key: &str) -> bool {
+        let _ = key;
+        true
+    }
+    /// Candidates where the file names none: depths 0 to 7, and `most`, beyond
+    /// which none of them goes.
+    fn default_slots(&self, most: u32) -> Vec<BatchSlot> {
+        let mut depths = vec![0, 1, 2, 3, 5, 7];
+        depths.retain(|depth| *depth < most);
+        depths.push(most);
+        vec![BatchSlot::new(1, depths)]
+    }
+    /// Checks what the general rules can't know.
+    ///
+    /// # Errors
+    /// What is wrong, and what to do: two sentences.
+    fn check(&self, config: &AdaptiveConfig) -> Result<(), String> {
+        let _ = config;
+        Ok(())
+    }
     /// A policy that has seen nothing.
     fn build(&self, config: &AdaptiveConfig) -> Box<dyn Policy>;
 }

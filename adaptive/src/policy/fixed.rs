@@ -19,6 +19,10 @@ impl PolicyFactory for Fixed {
         "the initial depth, always"
     }
 
+    fn obeys(&self, _key: &str) -> bool {
+        false
+    }
+
     fn build(&self, config: &AdaptiveConfig) -> Box<dyn Policy> {
         Box::new(Depth(config.initial_depth))
     }
