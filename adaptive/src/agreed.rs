@@ -8,7 +8,9 @@ pub const LAG: u64 = 2;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agreed {
     initial: u32,
-    /// Of the next [`LAG`] steps, the next first.
+    /// The step begun last; 0 = none.
+    begun: u64,
+    /// Of the [`LAG`] steps after it, the next first.
     next: [u32; LAG as usize],
 }
 
@@ -17,6 +19,7 @@ impl Agreed {
     pub fn new(initial: u32) -> Self {
         Self {
             initial,
+            begun: 0,
             next: [initial; LAG as usize],
         }
     }
@@ -26,20 +29,67 @@ impl Agreed {
         self.next[0]
     }
 
-    /// The next step has begun. Until [`Self::decide`] says otherwise, the last
+    /// What was decided last.
+    pub fn last(&self) -> u32 {
+        self.next[LAG as usize - 1]
+    }
+
+    /// The next step begins. Until [`Self::decide`] says otherwise, the last
     /// decision goes on.
     pub fn begin(&mut self) {
+        self.begun += 1;
+        let last = self.last();
         self.next.rotate_left(1);
-        self.next[LAG as usize - 1] = self.next[LAG as usize - 2];
+        self.next[LAG as usize - 1] = last;
     }
 
-    /// What was decided in the step begun last.
-    pub fn decide(&mut self, depth: u32) {
-        self.next[LAG as usize - 1] = depth;
+    /// What was decided in `step`, for the one [`LAG`] after it and until another
+    /// decision. Steps that have begun already stay as they are.
+    pub fn decide(&mut self, step: u64, depth: u32) {
+        let ahead = (step + LAG).saturating_sub(self.begun + 1);
+        let from = usize::try_from(ahead).unwrap_or(usize::MAX);
+        for next in self.next.iter_mut().skip(from) {
+            *next = depth;
+        }
     }
 
-    /// A new group begins at the initial depth again.
+    /// A new group begins with step 1 at the initial depth again.
     pub fn reset(&mut self) {
-        self.next = [self.initial; LAG as usize];
+        *self = Self::new(self.initial);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Against a list of all steps' depths, with one or two steps in flight
+        /// and steps that decide nothing.
+        #[test]
+        fn a_depth_waits_for_its_step(
+            in_flight in 1u64..=LAG,
+            decisions in prop::collection::vec(prop::option::of(0u32..9), 1..60),
+        ) {
+            let mut agreed = Agreed::new(3);
+            let mut depths = vec![3; decisions.len() + 4];
+            for step in 1..=decisions.len() as u64 {
+                let now = step as usize;
+                prop_assert_eq!(agreed.depth(), depths[now]);
+                agreed.begin();
+                // The result of the step that leaves the flight is here.
+                let Some(done) = (step + 1).checked_sub(in_flight).filter(|done| *done > 0) else {
+                    continue;
+                };
+                if let Some(depth) = decisions[done as usize - 1] {
+                    agreed.decide(done, depth);
+                    depths[(done + LAG) as usize..].fill(depth);
+                }
+            }
+            agreed.reset();
+            prop_assert_eq!(agreed, Agreed::new(3));
+        }
     }
 }

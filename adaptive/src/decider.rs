@@ -89,7 +89,7 @@ impl Decider {
         let below = self.candidates.iter().rev().find(|depth| **depth <= wanted);
         let nearest = below.or(self.candidates.first());
         self.decided = nearest.copied().unwrap_or(0);
-        self.agreed.decide(self.decided);
+        self.agreed.decide(own.step, self.decided);
         for row in rows {
             self.digest.list(&row.to_words());
         }
@@ -121,9 +121,8 @@ impl Decider {
         let fits = |depth: &u32| can_run(*depth) && range.contains(*depth);
         self.candidates.extend(of_slot.iter().copied().filter(fits));
         if self.candidates.is_empty() {
-            let all = self.config.tiers.iter().map(|tier| tier.depth);
-            let mut runs = all.filter(|depth| can_run(*depth));
-            let below = runs.rfind(|depth| *depth <= range.most);
+            let mut all = self.config.tiers.iter().map(|tier| tier.depth);
+            let below = all.rfind(|depth| can_run(*depth) && *depth <= range.most);
             // Nothing is drafted where nothing that is allowed can be.
             self.candidates.push(below.unwrap_or(0));
         }

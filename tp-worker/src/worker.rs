@@ -208,7 +208,7 @@ impl<B: Backend + 'static> Worker<B> {
             outputs,
             forward_us: u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX),
             stages: StageTimes::default(),
-            agreed_depth: self.config.speculation.initial_depth(),
+            agreed_depth: None,
             expected_us: 0,
         })
     }

@@ -77,8 +77,9 @@ pub struct StepResult {
     /// What that time and the one after it went into.
     pub stages: StageTimes,
     /// Draft steps that the ranks have agreed on for the step
-    /// [`LAG`](lockstep_adaptive::LAG) after this one.
-    pub agreed_depth: u32,
+    /// [`LAG`](lockstep_adaptive::LAG) after this one; `None` = they decided
+    /// nothing, and what was agreed before goes on.
+    pub agreed_depth: Option<u32>,
     /// What the policy that decided it expects of that step, microseconds; 0
     /// where it does not say.
     pub expected_us: u32,

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use lockstep_adaptive::{Agreed, DepthRange};
 use lockstep_types::{
     sampling::LogprobParams,
     step::{SlotOpen, StepPlan, StepResult},
@@ -33,8 +34,11 @@ pub(crate) struct Batch {
     running: Vec<u32>,
     slots: Slots,
     flight: Flight,
-    /// Draft steps of the next plans.
-    draft_steps: u32,
+    /// Draft steps that the workers have agreed on.
+    agreed: Agreed,
+    /// Draft steps of the next plans at the most, whatever is agreed.
+    most_draft_steps: u32,
+    depth_range: DepthRange,
     #[cfg(test)]
     pub grant: Grant,
 }
@@ -45,7 +49,9 @@ impl Batch {
             running: Vec::with_capacity(config.max_running_requests as usize),
             slots: Slots::new(config.max_running_requests),
             flight: Flight::default(),
-            draft_steps: config.reserve.steps,
+            agreed: Agreed::new(config.initial_depth),
+            most_draft_steps: config.reserve.steps,
+            depth_range: DepthRange::default(),
             #[cfg(test)]
             grant: Grant::Exact,
             config,
@@ -75,7 +81,16 @@ impl Batch {
     }
 
     pub fn set_draft_steps(&mut self, steps: u32) {
-        self.draft_steps = steps.min(self.config.reserve.steps);
+        self.most_draft_steps = steps.min(self.config.reserve.steps);
+    }
+
+    pub fn set_depth_range(&mut self, range: DepthRange) {
+        self.depth_range = range;
+    }
+
+    /// Draft steps of the next plan.
+    pub fn draft_steps(&self) -> u32 {
+        self.agreed.depth().min(self.most_draft_steps)
     }
 
     /// Gives a request a slot, with the prefix that is matched already; false
@@ -148,6 +163,7 @@ impl Batch {
         }
         self.flight.reset();
         self.slots.reset();
+        self.agreed.reset();
     }
 }
 
@@ -159,7 +175,9 @@ impl Batch {
 
     /// Sends a step off.
     pub fn launch(&mut self, step: StepBuilder) -> StepPlan {
-        self.flight.launch(step, self.draft_steps, &mut self.slots)
+        let depth = (self.draft_steps(), self.depth_range);
+        self.agreed.begin();
+        self.flight.launch(step, depth, &mut self.slots)
     }
 
     /// Drops a step that stayed empty.
@@ -174,7 +192,11 @@ impl Batch {
 
     /// Takes the oldest step out, if the result is its own and fits it.
     pub fn take_step(&mut self, result: &StepResult) -> Result<StepInFlight, PlannerError> {
-        self.flight.take(result)
+        let step = self.flight.take(result)?;
+        if let Some(depth) = result.agreed_depth {
+            self.agreed.decide(result.step, depth);
+        }
+        Ok(step)
     }
 
     /// Keeps a completed step's buffers for later.

@@ -46,6 +46,8 @@ pub struct PlannerConfig {
     pub queue_timeout_ms: Option<u64>,
     /// What a decode step may write; its steps are those of each plan.
     pub reserve: ReserveConfig,
+    /// Draft steps of the first plans, until the workers agree on others.
+    pub initial_depth: u32,
     /// What drafting keeps per cached token, which decides over prefix keys.
     pub draft_kv: DraftKv,
     /// Record what enters and leaves the prefix cache, see
@@ -71,6 +73,7 @@ impl Default for PlannerConfig {
             request_timeout_ms: None,
             queue_timeout_ms: None,
             reserve: ReserveConfig::none(),
+            initial_depth: u32::MAX,
             draft_kv: DraftKv::None,
             kv_events: false,
         }
@@ -105,6 +108,7 @@ impl From<&EngineConfig> for PlannerConfig {
             request_timeout_ms: timeouts.request_s.map(|s| s * 1000),
             queue_timeout_ms: timeouts.queue_s.map(|s| s * 1000),
             reserve: speculation.reserve(),
+            initial_depth: speculation.initial_depth(),
             draft_kv: speculation.draft_kv,
             kv_events: false,
         }

@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, vec::Drain};
 
+use lockstep_adaptive::DepthRange;
 use lockstep_types::{
     request::{ErrorKind, FinishReason, Output, Request, RequestError},
     step::StepPlan,
@@ -61,11 +62,22 @@ impl Planner {
         self
     }
 
-    /// Lets decode rows draft so many steps from the next plan on, as far as
-    /// their requests allow; 0 = none. At first, and at the most, those of
-    /// [`PlannerConfig::reserve`].
+    /// Lets decode rows draft so many steps at the most from the next plan on, as
+    /// far as what is agreed and their requests allow; 0 = none. At first, and at
+    /// the most, those of [`PlannerConfig::reserve`].
     pub fn set_draft_steps(&mut self, steps: u32) {
         self.batch.set_draft_steps(steps);
+    }
+
+    /// What the workers may agree on from the next plan on, where the depth
+    /// adapts.
+    pub fn set_depth_range(&mut self, range: DepthRange) {
+        self.batch.set_depth_range(range);
+    }
+
+    /// Draft steps of the next plan, as far as requests allow.
+    pub fn draft_steps(&self) -> u32 {
+        self.batch.draft_steps()
     }
 
     /// Queues a request.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use lockstep_adaptive::DepthRange;
 use lockstep_types::step::{SlotExtend, SlotOpen, SlotOutput, StepPlan, StepResult};
 
 use super::slots::Slots;
@@ -171,11 +172,16 @@ impl Flight {
     }
 
     /// Numbers the step, which is sure to be sent, and remembers its rows.
-    pub fn launch(&mut self, step: StepBuilder, draft_steps: u32, slots: &mut Slots) -> StepPlan {
+    pub fn launch(
+        &mut self,
+        step: StepBuilder,
+        depth: (u32, DepthRange),
+        slots: &mut Slots,
+    ) -> StepPlan {
         self.last_step += 1;
         let mut plan = step.plan;
         plan.step = self.last_step;
-        plan.draft_steps = draft_steps;
+        (plan.draft_steps, plan.depth_range) = depth;
         slots.drain_closes(&mut plan.closes);
         self.steps.push_back(StepInFlight {
             step: self.last_step,
@@ -287,7 +293,7 @@ mod tests {
             let pages = flight.page_list(&[7; 100]);
             step.extend(ROW, 4, pages);
         }
-        let plan = flight.launch(step, 0, &mut Slots::new(1));
+        let plan = flight.launch(step, (0, DepthRange::default()), &mut Slots::new(1));
         let result = StepResult {
             step: plan.step,
             ..StepResult::default()

@@ -154,7 +154,7 @@ impl Batch {
 
     /// Draft steps that a request's next row may take.
     fn depth(&self, request: &RequestState) -> u32 {
-        self.draft_steps.min(request.max_depth)
+        self.draft_steps().min(request.max_depth)
     }
 
     /// Where the next decode row's writes end at the latest.

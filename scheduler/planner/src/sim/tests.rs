@@ -138,6 +138,7 @@ prop_compose! {
         priority_scheduling in any::<bool>(),
         queue_timeout_ms in prop::option::weighted(0.1, 50u64..500),
         reserve in reserve(),
+        initial_depth in 0u32..8,
         draft_kv in draft_kv(),
     ) -> PlannerConfig {
         PlannerConfig {
@@ -156,11 +157,15 @@ prop_compose! {
             request_timeout_ms: None,
             queue_timeout_ms,
             reserve,
+            initial_depth,
             draft_kv: if reserve.speculates() { draft_kv } else { DraftKv::None },
             kv_events: true,
         }
     }
 }
+
+/// What workers agree on, step by step; also depths that nobody can run.
+const DECISIONS: [Option<u32>; 7] = [Some(2), None, Some(0), Some(9), Some(1), None, Some(4)];
 
 /// What came out for one request.
 #[derive(Debug, Default)]
@@ -183,7 +188,10 @@ impl Scenario {
         }
         let planner = Planner::new(config.clone()).unwrap();
         Self {
-            engine: SimEngine::new(planner, SimWorker::new(config, MODEL, true)),
+            engine: SimEngine::new(
+                planner,
+                SimWorker::new(config, MODEL, true).agreeing_on(DECISIONS.to_vec()),
+            ),
             accepted: BTreeMap::new(),
             next: requests,
             now: 0,

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use lockstep_adaptive::Agreed;
 use lockstep_types::step::{SlotExtend, SlotOutput, StepPlan, StepResult};
 
 use super::{SimModel, cells::Cells, slot::SimSlot};
@@ -35,6 +36,9 @@ pub struct SimWorker {
     cells: Cells,
     slots: Vec<Option<SimSlot>>,
     last_step: u64,
+    agreed: Agreed,
+    /// What it agrees on with its peers, step after step, over and over.
+    decisions: Vec<Option<u32>>,
 }
 
 impl SimWorker {
@@ -47,8 +51,18 @@ impl SimWorker {
             cells: Cells::new(config),
             slots: (0..config.max_running_requests).map(|_| None).collect(),
             last_step: 0,
+            agreed: Agreed::new(config.initial_depth),
+            decisions: vec![None],
             config: config.clone(),
         }
+    }
+
+    /// Agrees on these depths, one a step and over and over; `None` decides
+    /// nothing.
+    #[must_use]
+    pub fn agreeing_on(mut self, decisions: Vec<Option<u32>>) -> Self {
+        self.decisions = decisions;
+        self
     }
 
     /// As after a restart: nothing open, nothing stored, next is step 1.
@@ -56,6 +70,7 @@ impl SimWorker {
         self.cells.forget();
         self.slots.fill_with(|| None);
         self.last_step = 0;
+        self.agreed.reset();
     }
 
     /// Runs one plan.
@@ -90,7 +105,8 @@ impl SimWorker {
         ensure(tokens > 0 && tokens <= most, || {
             format!("{tokens} tokens, at most {most}")
         })?;
-        let steps = self.config.reserve.steps;
+        let steps = self.agreed.depth().min(self.config.reserve.steps);
+        self.agreed.begin();
         ensure(plan.draft_steps <= steps, || {
             format!("{} draft steps, at most {steps}", plan.draft_steps)
         })?;
@@ -105,8 +121,14 @@ impl SimWorker {
                 .try_for_each(|row| self.check_row(row))?;
             self.check_writers(&written)?;
         }
+        let turn = (plan.step - 1) as usize % self.decisions.len().max(1);
+        let agreed_depth = self.decisions.get(turn).copied().flatten();
+        if let Some(depth) = agreed_depth {
+            self.agreed.decide(plan.step, depth);
+        }
         Ok(StepResult {
             step: plan.step,
+            agreed_depth,
             outputs: written.into_iter().filter_map(|row| row.output).collect(),
             ..StepResult::default()
         })

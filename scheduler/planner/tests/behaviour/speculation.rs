@@ -61,6 +61,40 @@ fn plans_carry_the_steps_and_requests_their_own_limit() {
 }
 
 #[test]
+fn what_is_agreed_in_a_step_is_planned_two_steps_later() {
+    let config = PlannerConfig {
+        overlap: true,
+        initial_depth: 1,
+        ..drafting(DraftKv::Pairs)
+    };
+    let agreed = [Some(3), None, Some(0), Some(2), None, None, Some(9)];
+    let mut engine = engine(&config);
+    engine.worker = SimWorker::new(&config, MODEL, true).agreeing_on(agreed.to_vec());
+    submit(&mut engine, 1, request(prompt(1, 9), 60));
+    let mut planned = Vec::new();
+    let mut follow = |engine: &mut SimEngine, steps: usize| {
+        while planned.len() < steps {
+            // Two steps fly: the result of the first is taken once both are sent.
+            loop {
+                let depth = engine.planner.draft_steps();
+                if !engine.plan() {
+                    break;
+                }
+                planned.push(depth);
+            }
+            engine.execute().unwrap();
+            engine.complete(Millis(0)).unwrap();
+        }
+        std::mem::take(&mut planned)
+    };
+    assert_eq!(follow(&mut engine, 9)[..9], [1, 1, 3, 3, 0, 2, 2, 2, 3]);
+    // A new group has agreed on nothing.
+    engine.lose_worker();
+    engine.planner.restart_engine();
+    assert_eq!(follow(&mut engine, 4)[..4], [1, 1, 3, 3]);
+}
+
+#[test]
 fn each_request_is_told_what_speculation_brought() {
     let mut engine = engine(&drafting(DraftKv::Pairs));
     let mut first = request(prompt(1, 9), 20);

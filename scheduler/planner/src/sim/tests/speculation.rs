@@ -13,8 +13,10 @@ use crate::{Counters, Load, batch::Grant};
 struct Case {
     config: PlannerConfig,
     requests: Vec<Request>,
-    /// Draft steps of the plans in turn.
+    /// Draft steps of the plans in turn, at the most.
     depths: Vec<u32>,
+    /// What the workers agree on, step by step.
+    agreed: Vec<Option<u32>>,
 }
 
 prop_compose! {
@@ -26,6 +28,7 @@ prop_compose! {
         tokens in 150u32..400,
         requests in prop::collection::vec(request(), 1..10),
         depths in prop::collection::vec(0u32..8, 1..6),
+        agreed in prop::collection::vec(prop::option::of(0u32..8), 1..9),
     ) -> Case {
         Case {
             config: PlannerConfig {
@@ -40,6 +43,7 @@ prop_compose! {
             },
             requests,
             depths,
+            agreed,
         }
     }
 }
@@ -71,7 +75,7 @@ fn drive(case: &Case, planner_sees: DraftKv, grant: Grant) -> Result<Load, Strin
     // Whoever has a slot is let in, so that pages run out.
     let mut planner = planner.with_conservativeness(0);
     *planner.grant() = grant;
-    let worker = SimWorker::new(&case.config, MODEL, true);
+    let worker = SimWorker::new(&case.config, MODEL, true).agreeing_on(case.agreed.clone());
     let mut engine = SimEngine::new(planner, worker);
     let turns = (0..).zip(&case.requests);
     let next = turns.map(|(at, request)| next_turn(at, request)).collect();
