@@ -2,33 +2,177 @@
 
 use crate::{AdaptiveConfig, Seen};
 
+mod curve;
+#[cfg(test)]
+mod tests;
+
+use curve::Curve;
+
 /// Time of a step as a function of its size: measured before serving, and
 /// corrected while it serves.
+///
+/// `draft + verify + extend`, each a monotone curve: drafting over rows, once for
+/// the first draft step and once for each later one (a head's first draft comes
+/// from features that are there already, its later ones take a pass); verification
+/// over the tokens of the pass; what the drafter does with the outcome over the
+/// tokens that it takes in. Where nothing is drafted, the drafter's part is a
+/// curve over rows of its own, near zero.
+///
+/// Of several ranks it is the one with most rows that counts, since the others
+/// wait for it. Without steps measured before serving, curves begin empty and are
+/// learnt from the steps that are seen.
 #[derive(Debug, Clone)]
 pub struct Costs {
-    profile: Vec<Seen>,
+    /// Depth and tokens of a row's verification.
+    tiers: Vec<(u32, u32)>,
+    idle: Curve,
+    first: Curve,
+    later: Curve,
+    verify: Curve,
+    extend: Curve,
+}
+
+/// How large a step is on the rank that has most to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepSize {
+    /// Rows that decode.
+    pub decodes: u32,
+    /// Draft steps.
+    pub depth: u32,
+    /// Tokens of the pass.
+    pub tokens: u32,
+    /// Tokens that the drafter takes in afterwards.
+    pub taken: u32,
 }
 
 impl Costs {
     /// From steps measured before serving, joined over all ranks.
     pub fn new(config: &AdaptiveConfig, profile: &[Seen]) -> Self {
-        let _ = config;
+        let pure = || profile.iter().filter(|seen| seen.is_decode());
+        let of_depth = |depth: u32| pure().filter(move |seen| seen.depth == depth);
+        let drafting = |seen: &Seen| (seen.decodes, ns(seen.draft_us));
+        let mut first = Curve::new(of_depth(1).map(drafting));
+        let deeper = || pure().filter(|seen| seen.depth > 1);
+        let later = Curve::new(deeper().map(|seen| {
+            let begun = first.at(seen.decodes);
+            let each = match begun {
+                Some(begun) => ns(seen.draft_us).saturating_sub(begun) / u64::from(seen.depth - 1),
+                None => ns(seen.draft_us) / u64::from(seen.depth),
+            };
+            (seen.decodes, each)
+        }));
+        let later = match (of_depth(1).next(), deeper().next()) {
+            (Some(_), None) => first.clone(),
+            (None, Some(_)) => {
+                first = later.clone();
+                later
+            }
+            _ => later,
+        };
+        let drafted = || pure().filter(|seen| seen.depth > 0);
         Self {
-            profile: profile.to_vec(),
+            tiers: config
+                .tiers
+                .iter()
+                .map(|tier| (tier.depth, tier.tokens))
+                .collect(),
+            idle: Curve::new(of_depth(0).map(|seen| (seen.decodes, drafter_ns(seen)))),
+            verify: Curve::new(pure().map(|seen| (seen.tokens, ns(seen.verify_us)))),
+            extend: Curve::new(drafted().map(|seen| (seen.taken(), ns(seen.extend_us)))),
+            first,
+            later,
         }
     }
 
-    /// Takes in what a step took.
+    /// Takes in what a step took, unless it carried prompts or nothing decoded.
     pub fn correct(&mut self, seen: &Seen) {
-        let _ = seen;
+        if !seen.is_decode() {
+            return;
+        }
+        self.verify.correct(seen.tokens, ns(seen.verify_us));
+        if seen.depth == 0 {
+            return self.idle.correct(seen.decodes, drafter_ns(seen));
+        }
+        self.extend.correct(seen.taken(), ns(seen.extend_us));
+        let took = ns(seen.draft_us);
+        let first = self.first.at(seen.decodes);
+        let later = self.later.at(seen.decodes);
+        // Each draft step gets its part by what was expected of it; where nothing
+        // is known yet, all are taken for equal.
+        let share = |part: Option<u64>| match (part, draft_ns(first, later, seen.depth)) {
+            (Some(part), Some(all)) => mul_div(took, part, all),
+            _ => took / u64::from(seen.depth),
+        };
+        self.first.correct(seen.decodes, share(first));
+        if seen.depth > 1 {
+            self.later.correct(seen.decodes, share(later));
+        }
     }
 
     /// Nanoseconds of a step in which `decodes` rows draft `depth` deep, and
-    /// nothing else runs; `None` where nothing was measured.
+    /// nothing else runs; `None` where nothing is known.
     pub fn step_ns(&self, decodes: u32, depth: u32) -> Option<u64> {
-        let same = |seen: &&Seen| seen.depth == depth && seen.decodes == decodes;
-        let seen = self.profile.iter().find(same)?;
-        let us = [seen.draft_us, seen.verify_us, seen.extend_us];
-        Some(us.into_iter().map(u64::from).sum::<u64>() * 1000)
+        self.sized_ns(&self.size(decodes, depth))
     }
+
+    /// The same from what was measured before serving alone.
+    pub fn profiled_step_ns(&self, decodes: u32, depth: u32) -> Option<u64> {
+        self.sum(&self.size(decodes, depth), Curve::before)
+    }
+
+    /// Nanoseconds of a step of any size.
+    pub fn sized_ns(&self, size: &StepSize) -> Option<u64> {
+        self.sum(size, Curve::at)
+    }
+
+    /// Tokens of one row's verification at `depth`.
+    pub fn row_tokens(&self, depth: u32) -> u32 {
+        let tier = self.tiers.iter().find(|tier| tier.0 == depth);
+        tier.map_or(depth.saturating_add(1), |tier| tier.1)
+    }
+
+    /// All rows draft as deep as they may, and nothing is accepted: what a profile
+    /// before serving measures.
+    fn size(&self, decodes: u32, depth: u32) -> StepSize {
+        StepSize {
+            decodes,
+            depth,
+            tokens: decodes.saturating_mul(self.row_tokens(depth)),
+            taken: decodes,
+        }
+    }
+
+    fn sum(&self, size: &StepSize, at: impl Fn(&Curve, u32) -> Option<u64>) -> Option<u64> {
+        let verify = at(&self.verify, size.tokens)?;
+        if size.depth == 0 {
+            // Before it was seen, the drafter's part is taken for nothing.
+            let idle = at(&self.idle, size.decodes).unwrap_or(0);
+            return Some(verify.saturating_add(idle));
+        }
+        let first = at(&self.first, size.decodes);
+        let draft = draft_ns(first, at(&self.later, size.decodes), size.depth)?;
+        let extend = at(&self.extend, size.taken)?;
+        Some(verify.saturating_add(draft).saturating_add(extend))
+    }
+}
+
+/// Of all draft steps, from the first one's time and that of each later one.
+fn draft_ns(first: Option<u64>, later: Option<u64>, depth: u32) -> Option<u64> {
+    let first = first?;
+    let more = u64::from(depth.saturating_sub(1));
+    Some(first.saturating_add(later.unwrap_or(first).saturating_mul(more)))
+}
+
+fn drafter_ns(seen: &Seen) -> u64 {
+    ns(seen.draft_us).saturating_add(ns(seen.extend_us))
+}
+
+fn ns(us: u32) -> u64 {
+    u64::from(us) * 1000
+}
+
+/// `value · factor / divisor` without overflow.
+fn mul_div(value: u64, factor: u64, divisor: u64) -> u64 {
+    let product = u128::from(value) * u128::from(factor) / u128::from(divisor.max(1));
+    u64::try_from(product).unwrap_or(u64::MAX)
 }

@@ -21,7 +21,7 @@ mod row;
 
 pub use agreed::{Agreed, LAG};
 pub use config::{AdaptiveConfig, BatchSlot, Tier};
-pub use cost::Costs;
+pub use cost::{Costs, StepSize};
 pub use decider::{Decider, UnknownPolicy};
 pub use digest::Digest;
 pub use policy::{Moment, Outlook, Policies, Policy, PolicyFactory};

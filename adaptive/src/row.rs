@@ -160,16 +160,27 @@ impl Seen {
         let proposed = (proposed as usize).min(POSITIONS);
         let accepted = (accepted as usize).min(proposed);
         for at_risk in &mut self.at_risk[..(accepted + 1).min(proposed)] {
-            *at_risk += 1;
+            *at_risk = at_risk.saturating_add(1);
         }
         for kept in &mut self.accepted[..accepted] {
-            *kept += 1;
+            *kept = kept.saturating_add(1);
         }
     }
 
     /// Drafts accepted, over all positions.
     pub fn drafts_accepted(&self) -> u64 {
         self.accepted.iter().map(|count| u64::from(*count)).sum()
+    }
+
+    /// Whether its times are those of decoding alone.
+    pub fn is_decode(&self) -> bool {
+        self.decodes > 0 && self.prompt_tokens == 0
+    }
+
+    /// Tokens that the drafter took in: of each row what was accepted, and one.
+    pub fn taken(&self) -> u32 {
+        let accepted = u32::try_from(self.drafts_accepted()).unwrap_or(u32::MAX);
+        self.decodes.saturating_add(accepted)
     }
 }
 

@@ -1,0 +1,217 @@
+//! One monotone curve of time over size.
+
+/// One in fixed point with 16 binary places.
+const ONE: u64 = 1 << 16;
+/// Sizes and times beyond these are taken for these: products fit in 64 bits.
+const MOST_SIZE: u32 = 1 << 20;
+const MOST_NS: u64 = 1 << 42;
+
+/// How much steps that are seen change a curve.
+#[derive(Debug, PartialEq, Eq)]
+struct Trust {
+    /// How far knots may be from their base.
+    least: u64,
+    most: u64,
+    /// No step's error counts for more than this, so that an outlier moves a curve
+    /// no further than an ordinary slow step does (Huber's clipping).
+    most_off: u64,
+    /// A step's error goes into the whole curve by one part in so many,
+    level_rate: i64,
+    /// and into the two knots beside its size by one part in so many.
+    shape_rate: i64,
+}
+
+/// Times that were measured before serving are corrected by 35 % at most.
+const MEASURED: Trust = Trust {
+    least: ONE * 65 / 100,
+    most: ONE * 135 / 100,
+    most_off: ONE / 4,
+    level_rate: 64,
+    shape_rate: 128,
+};
+
+/// The first step of a size may have been an outlier.
+const LEARNT: Trust = Trust {
+    least: ONE / 16,
+    most: ONE * 16,
+    most_off: ONE / 2,
+    level_rate: 64,
+    shape_rate: 8,
+};
+
+/// Time over size, rising or flat: linear between knots.
+///
+/// The time at knot `i` is `base[i] · level · shape[i]`, where the level belongs to
+/// the whole curve, so that what is learnt of one size (a machine that got slower,
+/// contexts that got longer) holds for the others too; then violations of the
+/// order are pooled (isotonic regression, pool adjacent violators).
+#[derive(Debug, Clone)]
+pub(super) struct Curve {
+    /// Ascending.
+    sizes: Vec<u32>,
+    /// Nanoseconds before correction, rising; zero where nothing is known.
+    base: Vec<u64>,
+    shape: Vec<u64>,
+    level: u64,
+    trust: &'static Trust,
+    /// Corrected, rising; zero where nothing is known.
+    now: Vec<u64>,
+    /// Blocks of equal values while pooling: their sum, and their knots.
+    blocks: Vec<(u64, u64)>,
+}
+
+impl Curve {
+    /// Through measured points of size and nanoseconds; without any it has knots
+    /// that fill as steps are seen.
+    pub fn new(points: impl Iterator<Item = (u32, u64)>) -> Self {
+        let mut points: Vec<_> = points
+            .map(|(size, ns)| (size.clamp(1, MOST_SIZE), ns.clamp(1, MOST_NS)))
+            .collect();
+        points.sort_unstable();
+        let mut sizes = Vec::new();
+        let mut base = Vec::new();
+        for same in points.chunk_by(|a, b| a.0 == b.0) {
+            sizes.push(same[0].0);
+            let sum: u64 = same.iter().map(|(_, ns)| ns).sum();
+            base.push(sum / same.len() as u64);
+        }
+        let trust = if sizes.is_empty() { &LEARNT } else { &MEASURED };
+        if sizes.is_empty() {
+            sizes.extend((0..=MOST_SIZE.ilog2()).flat_map(halves));
+            base.resize(sizes.len(), 0);
+        }
+        let mut curve = Self {
+            shape: vec![ONE; sizes.len()],
+            now: base.clone(),
+            blocks: Vec::with_capacity(sizes.len()),
+            level: ONE,
+            sizes,
+            base,
+            trust,
+        };
+        curve.pool();
+        curve.base.copy_from_slice(&curve.now);
+        curve
+    }
+
+    /// Nanoseconds at `size`.
+    pub fn at(&self, size: u32) -> Option<u64> {
+        let last = self.sizes.len() - 1;
+        if size <= self.sizes[last] || self.base[last] == 0 {
+            return interpolate(&self.sizes, &self.now, size);
+        }
+        // Beyond what is known, the curve is corrected as at its end.
+        let factor = self.now[last] * ONE / self.base[last];
+        let base = interpolate(&self.sizes, &self.base, size)?;
+        let more = base.saturating_sub(self.base[last]) * factor / ONE;
+        Some((self.now[last] + more).min(MOST_NS))
+    }
+
+    /// The same as measured before serving.
+    pub fn before(&self, size: u32) -> Option<u64> {
+        (*self.trust == MEASURED)
+            .then(|| interpolate(&self.sizes, &self.base, size))
+            .flatten()
+    }
+
+    /// A step of `size` took `ns`.
+    pub fn correct(&mut self, size: u32, ns: u64) {
+        let (size, ns) = (size.clamp(1, MOST_SIZE), ns.clamp(1, MOST_NS));
+        let right = self.sizes.partition_point(|knot| *knot <= size);
+        let left = right.saturating_sub(1);
+        let right = right.min(self.sizes.len() - 1);
+        let nearer = size.abs_diff(self.sizes[left]) <= size.abs_diff(self.sizes[right]);
+        let near = if nearer { left } else { right };
+        if self.base[near] == 0 {
+            self.base[near] = (ns * ONE / self.level).clamp(1, MOST_NS);
+        } else if let Some(expected) = self.at(size) {
+            let most_off = self.trust.most_off;
+            let ratio = (ns * ONE / expected.max(1)).clamp(ONE - most_off, ONE + most_off);
+            let Trust {
+                level_rate,
+                shape_rate,
+                ..
+            } = *self.trust;
+            self.level = self.nudge(self.level, ratio, level_rate);
+            self.shape[left] = self.nudge(self.shape[left], ratio, shape_rate);
+            if right != left {
+                self.shape[right] = self.nudge(self.shape[right], ratio, shape_rate);
+            }
+        }
+        self.refresh();
+    }
+
+    /// Moves `factor` towards `factor · ratio` by one part in `rate`.
+    fn nudge(&self, factor: u64, ratio: u64, rate: i64) -> u64 {
+        let change = (factor as i64) * (ratio as i64 - ONE as i64) / (rate * ONE as i64);
+        let factor = factor.saturating_add_signed(change);
+        factor.clamp(self.trust.least, self.trust.most)
+    }
+
+    fn refresh(&mut self) {
+        let Trust { least, most, .. } = *self.trust;
+        for (at, now) in self.now.iter_mut().enumerate() {
+            let factor = (self.level * self.shape[at] / ONE).clamp(least, most);
+            let base = self.base[at];
+            *now = (base * factor / ONE).clamp(base.min(1), MOST_NS);
+        }
+        self.pool();
+    }
+
+    /// Makes `now` rise: neighbours in the wrong order take their mean.
+    fn pool(&mut self) {
+        self.blocks.clear();
+        for value in self.now.iter().filter(|value| **value > 0) {
+            let mut block = (*value, 1);
+            while let Some(last) = self
+                .blocks
+                .pop_if(|last| last.0 * block.1 > block.0 * last.1)
+            {
+                block = (block.0 + last.0, block.1 + last.1);
+            }
+            self.blocks.push(block);
+        }
+        let mut blocks = self.blocks.iter();
+        let (mut mean, mut left) = (0, 0);
+        for value in self.now.iter_mut().filter(|value| **value > 0) {
+            if left == 0 {
+                let (sum, count) = blocks.next().copied().unwrap_or((0, 1));
+                (mean, left) = (sum / count, count);
+            }
+            *value = mean;
+            left -= 1;
+        }
+    }
+}
+
+/// 2^`power` and one and a half times that.
+fn halves(power: u32) -> impl Iterator<Item = u32> {
+    let size = 1 << power;
+    let middle = size + size / 2;
+    [Some(size), (size > 1).then_some(middle)]
+        .into_iter()
+        .flatten()
+}
+
+/// Between the known knots beside `size`; beyond them the last known slope goes
+/// on, and below them the first value.
+fn interpolate(sizes: &[u32], values: &[u64], size: u32) -> Option<u64> {
+    let size = size.min(MOST_SIZE);
+    let right = sizes.partition_point(|knot| *knot < size);
+    let known = |at: &usize| values[*at] > 0;
+    let above = (right..sizes.len()).find(known);
+    let below = (0..right).rev().find(known);
+    let (from, to) = match (below, above) {
+        (None, None) => return None,
+        (None, Some(only)) => (only, only),
+        (Some(from), Some(to)) => (from, to),
+        (Some(last), None) => ((0..last).rev().find(known).unwrap_or(last), last),
+    };
+    let run = u64::from(sizes[to] - sizes[from]);
+    if run == 0 {
+        return Some(values[to]);
+    }
+    let rise = values[to].saturating_sub(values[from]);
+    let value = values[from] + rise * u64::from(size - sizes[from]) / run;
+    Some(value.min(MOST_NS))
+}
