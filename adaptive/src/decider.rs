@@ -76,12 +76,19 @@ impl Decider {
         let seen = Seen::join(rows);
         let runnable = rows.iter().fold(u32::MAX, |all, row| all & row.depths);
         self.find_candidates(&seen, runnable, range);
-        self.costs.correct(&seen);
+        // The others wait for the rank that has most rows.
+        let rows_of = |row: &Row| row.seen.decodes;
+        let most = rows.iter().map(rows_of).max().unwrap_or(0);
+        self.costs.correct(&Seen {
+            decodes: most,
+            ..seen
+        });
         let moment = Moment {
             step: own.step,
             depth: own.depth,
             decided: self.decided,
             seen: &seen,
+            rows: most,
             candidates: &self.candidates,
             costs: &self.costs,
         };

@@ -18,6 +18,8 @@ mod decider;
 mod digest;
 mod policy;
 mod row;
+#[cfg(test)]
+mod testing;
 
 pub use agreed::{Agreed, LAG};
 pub use config::{AdaptiveConfig, BatchSlot, Tier};

@@ -4,7 +4,9 @@ use std::{fmt, sync::Arc};
 
 use crate::{AdaptiveConfig, BatchSlot, Costs, Digest, POSITIONS, Seen};
 
+mod ema;
 mod fixed;
+mod throughput_aware;
 
 /// Decides how deep to draft, from the past alone and in integers.
 ///
@@ -36,6 +38,8 @@ pub struct Moment<'a> {
     pub decided: u32,
     /// What the step before it has shown, on all ranks together.
     pub seen: &'a Seen,
+    /// Its decode rows on the rank that had most, whom the others wait for.
+    pub rows: u32,
     /// Depths to choose among, ascending and never empty: those of the batch's
     /// slot that every rank can run and the operator allows.
     pub candidates: &'a [u32],
@@ -92,7 +96,11 @@ pub struct Policies(Vec<Arc<dyn PolicyFactory>>);
 impl Policies {
     /// Those that come with this crate.
     pub fn builtin() -> Self {
-        Self(vec![Arc::new(fixed::Fixed)])
+        Self(vec![
+            Arc::new(ema::Emas),
+            Arc::new(throughput_aware::ThroughputAwares),
+            Arc::new(fixed::Fixed),
+        ])
     }
 
     /// Adds one; a later one of the same name takes the earlier one's place.

@@ -1,28 +1,11 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::Tier;
+use crate::testing::config;
 
 /// Tokens of a pass to nanoseconds: flat to eight tokens, then linear.
 fn verify_us(tokens: u32) -> u32 {
     60_000 + tokens.saturating_sub(8) * 2_000
-}
-
-fn config() -> AdaptiveConfig {
-    let tier = |depth| Tier {
-        depth,
-        tokens: depth + 1,
-    };
-    AdaptiveConfig {
-        policy: "static".into(),
-        initial_depth: 3,
-        tiers: [0, 1, 3, 5, 7].map(tier).to_vec(),
-        slots: vec![],
-        ema_alpha: 200_000,
-        update_interval: 5,
-        warmup_batches: 10,
-        switch_hysteresis: 100_000,
-    }
 }
 
 /// A step of a head whose first draft takes 1 ms and each later one 6.

@@ -1,0 +1,109 @@
+//! What the tests of several files need.
+
+use crate::{AdaptiveConfig, BatchSlot, Costs, Moment, POSITIONS, Policies, Policy, Seen, Tier};
+
+/// Depths 0, 1, 3, 5 and 7 as chains, whatever the batch.
+pub(crate) fn config() -> AdaptiveConfig {
+    let tier = |depth| Tier {
+        depth,
+        tokens: depth + 1,
+    };
+    AdaptiveConfig {
+        policy: "static".into(),
+        initial_depth: 3,
+        tiers: [0, 1, 3, 5, 7].map(tier).to_vec(),
+        slots: vec![slot(1, &[0, 1, 3, 5, 7])],
+        ema_alpha: 200_000,
+        update_interval: 5,
+        warmup_batches: 10,
+        switch_hysteresis: 100_000,
+    }
+}
+
+/// With SGLang's default thresholds.
+pub(crate) fn slot(from: u32, depths: &[u32]) -> BatchSlot {
+    BatchSlot {
+        from,
+        depths: depths.to_vec(),
+        up_hysteresis: 0,
+        down_hysteresis: -250_000,
+        ceiling_coeff: 0,
+    }
+}
+
+/// A step in which each row of a chain accepted so many drafts.
+pub(crate) fn accepted(depth: u32, rows: &[u32]) -> Seen {
+    let mut seen = Seen {
+        depth,
+        decodes: rows.len() as u32,
+        ..Seen::default()
+    };
+    seen.tokens = seen.decodes * (depth + 1);
+    for row in rows {
+        seen.count(depth, *row);
+    }
+    seen
+}
+
+/// A policy, and what the decider would tell it.
+pub(crate) struct Driver {
+    pub policy: Box<dyn Policy>,
+    pub costs: Costs,
+    pub depth: u32,
+    candidates: Vec<u32>,
+    step: u64,
+}
+
+impl Driver {
+    pub fn new(name: &str, config: &AdaptiveConfig, profile: &[Seen]) -> Self {
+        let policies = Policies::builtin();
+        let factory = policies
+            .find(name)
+            .expect("a policy that comes with the crate");
+        Self {
+            policy: factory.build(config),
+            costs: Costs::new(config, profile),
+            depth: config.initial_depth,
+            candidates: config.tiers.iter().map(|tier| tier.depth).collect(),
+            step: 0,
+        }
+    }
+
+    /// Shows a step, and keeps what was decided.
+    pub fn show(&mut self, seen: &Seen) -> u32 {
+        self.step += 1;
+        self.depth = self.policy.decide(&Moment {
+            step: self.step,
+            depth: seen.depth,
+            decided: self.depth,
+            seen,
+            rows: seen.decodes,
+            candidates: &self.candidates,
+            costs: &self.costs,
+        });
+        self.depth
+    }
+
+    /// Shows it so many times.
+    pub fn show_times(&mut self, times: usize, seen: &Seen) -> u32 {
+        (0..times).fold(self.depth, |_, _| self.show(seen))
+    }
+}
+
+/// Counts of a batch so large that they are exact: of `decodes` rows the share
+/// `hazards[at]`, in thousandths, of those at risk accepts each position.
+pub(crate) fn exact(depth: u32, decodes: u32, hazards: &[u32; POSITIONS]) -> Seen {
+    let mut seen = Seen {
+        depth,
+        decodes,
+        tokens: decodes * (depth + 1),
+        ..Seen::default()
+    };
+    let mut left = decodes;
+    for (at, hazard) in hazards.iter().enumerate().take(depth as usize) {
+        seen.at_risk[at] = left;
+        left = left * hazard / 1000;
+        seen.accepted[at] = left;
+    }
+    seen
+}
