@@ -37,7 +37,7 @@ impl Agreed {
     /// The next step begins. Until [`Self::decide`] says otherwise, the last
     /// decision goes on.
     pub fn begin(&mut self) {
-        self.begun += 1;
+        self.begun = self.begun.saturating_add(1);
         let last = self.last();
         self.next.rotate_left(1);
         self.next[LAG as usize - 1] = last;
@@ -46,7 +46,7 @@ impl Agreed {
     /// What was decided in `step`, for the one [`LAG`] after it and until another
     /// decision. Steps that have begun already stay as they are.
     pub fn decide(&mut self, step: u64, depth: u32) {
-        let ahead = (step + LAG).saturating_sub(self.begun + 1);
+        let ahead = step.saturating_add(LAG - 1).saturating_sub(self.begun);
         let from = usize::try_from(ahead).unwrap_or(usize::MAX);
         for next in self.next.iter_mut().skip(from) {
             *next = depth;

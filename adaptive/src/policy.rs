@@ -125,3 +125,12 @@ impl Default for Policies {
         Self::builtin()
     }
 }
+
+/// Those of `depths` that are at most `most`.
+fn up_to(most: u32, depths: &[u32]) -> Vec<u32> {
+    depths
+        .iter()
+        .copied()
+        .filter(|depth| *depth <= most)
+        .collect()
+}

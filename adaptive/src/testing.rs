@@ -8,27 +8,13 @@ pub(crate) fn config() -> AdaptiveConfig {
         depth,
         tokens: depth + 1,
     };
-    AdaptiveConfig {
-        policy: "static".into(),
-        initial_depth: 3,
-        tiers: [0, 1, 3, 5, 7].map(tier).to_vec(),
-        slots: vec![slot(1, &[0, 1, 3, 5, 7])],
-        ema_alpha: 200_000,
-        update_interval: 5,
-        warmup_batches: 10,
-        switch_hysteresis: 100_000,
-    }
+    let tiers = [0, 1, 3, 5, 7].map(tier).to_vec();
+    AdaptiveConfig::new("static", 3, tiers, vec![slot(1, &[0, 1, 3, 5, 7])])
 }
 
 /// With SGLang's default thresholds.
 pub(crate) fn slot(from: u32, depths: &[u32]) -> BatchSlot {
-    BatchSlot {
-        from,
-        depths: depths.to_vec(),
-        up_hysteresis: 0,
-        down_hysteresis: -250_000,
-        ceiling_coeff: 0,
-    }
+    BatchSlot::new(from, depths.to_vec())
 }
 
 /// A step in which each row of a chain accepted so many drafts.

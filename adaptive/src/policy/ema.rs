@@ -1,6 +1,6 @@
 //! `ema`: SGLang's thresholds on a moving average of what is accepted.
 
-use super::{Moment, Policy, PolicyFactory};
+use super::{Moment, Policy, PolicyFactory, up_to};
 use crate::{AdaptiveConfig, BatchSlot, Digest, POSITIONS};
 
 #[cfg(test)]
@@ -22,6 +22,27 @@ impl PolicyFactory for Emas {
 
     fn summary(&self) -> &str {
         "SGLang's thresholds on a moving average of the drafts accepted per request"
+    }
+
+    fn obeys(&self, key: &str) -> bool {
+        let of_averages = ["ema_alpha", "update_interval", "warmup_batches"];
+        let of_slots = ["up_hysteresis", "down_hysteresis", "ceiling_coeff"];
+        of_averages.contains(&key) || of_slots.contains(&key)
+    }
+
+    /// SGLang's `DEFAULT_ADAPTIVE_CONFIG`.
+    fn default_slots(&self, most: u32) -> Vec<BatchSlot> {
+        let table = [
+            (1, &[1, 3, 5, 7][..], -250_000),
+            (8, &[0, 1, 3], 0),
+            (32, &[0, 1], 0),
+            (64, &[0], 0),
+        ];
+        let slot = |(from, depths, down_hysteresis)| BatchSlot {
+            down_hysteresis,
+            ..BatchSlot::new(from, up_to(most, depths))
+        };
+        table.map(slot).to_vec()
     }
 
     fn build(&self, config: &AdaptiveConfig) -> Box<dyn Policy> {

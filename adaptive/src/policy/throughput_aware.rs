@@ -1,7 +1,7 @@
 //! `throughput_aware`: SGLang's score of expected tokens over profiled time.
 
-use super::{Moment, Outlook, Policy, PolicyFactory};
-use crate::{AdaptiveConfig, Digest, POSITIONS, Seen};
+use super::{Moment, Outlook, Policy, PolicyFactory, up_to};
+use crate::{AdaptiveConfig, BatchSlot, Digest, POSITIONS, Seen};
 
 mod window;
 
@@ -23,6 +23,26 @@ impl PolicyFactory for ThroughputAwares {
         "SGLang's score: tokens expected from the last 20 batches over profiled time"
     }
 
+    fn obeys(&self, key: &str) -> bool {
+        ["window_size", "update_interval", "switch_hysteresis"].contains(&key)
+    }
+
+    fn default_slots(&self, most: u32) -> Vec<BatchSlot> {
+        vec![BatchSlot::new(1, up_to(most, &[1, 3, 5, 7]))]
+    }
+
+    fn check(&self, config: &AdaptiveConfig) -> Result<(), String> {
+        let drafts = |slot: &BatchSlot| !slot.depths.contains(&0);
+        if config.slots.iter().all(drafts) {
+            return Ok(());
+        }
+        Err(
+            "throughput_aware has no score for depth 0. Leave 0 out of candidate_steps, \
+             or let strategy be goodput, which may stop drafting"
+                .to_owned(),
+        )
+    }
+
     fn build(&self, config: &AdaptiveConfig) -> Box<dyn Policy> {
         let first = config.slots.first().map_or(&[][..], |slot| &slot.depths);
         let known = config
@@ -33,7 +53,7 @@ impl PolicyFactory for ThroughputAwares {
         Box::new(ThroughputAware {
             present: Present {
                 depth: if known { config.initial_depth } else { middle },
-                windows: Windows::new(),
+                windows: Windows::new(config.window_size),
             },
             batches: 0,
             step_us: 0,

@@ -211,3 +211,12 @@ fn every_slot_has_a_state_of_its_own() {
         "the larger one probes"
     );
 }
+
+#[test]
+fn without_a_file_its_slots_are_those_of_sglang_that_can_be_run() {
+    let depths = |most| Emas.default_slots(most).into_iter().map(|slot| slot.depths);
+    let all = [vec![1, 3, 5, 7], vec![0, 1, 3], vec![0, 1], vec![0]];
+    assert!(depths(7).eq(all));
+    assert!(depths(4).eq([vec![1, 3], vec![0, 1, 3], vec![0, 1], vec![0]]));
+    assert!(Emas.obeys("ceiling_coeff") && !Emas.obeys("window_size"));
+}

@@ -49,7 +49,7 @@ fn windows_must_be_full_and_the_interval_over_before_it_decides() {
 
 #[test]
 fn tokens_expected_are_the_sum_of_survivals_and_positions_not_seen_go_on_geometrically() {
-    let mut windows = Windows::new();
+    let mut windows = Windows::new(20);
     assert_eq!(windows.expected_tokens(1), None, "before anything was seen");
     let thousandths = |value: Option<u64>| value.map(|value| (value * 1000 + ONE / 2) / ONE);
     let mut hazards = [500; POSITIONS];
@@ -72,14 +72,14 @@ fn tokens_expected_are_the_sum_of_survivals_and_positions_not_seen_go_on_geometr
     assert_eq!(thousandths(windows.expected_tokens(4)), Some(2500));
     windows.clear_from(1);
     assert_eq!(thousandths(windows.expected_tokens(2)), Some(2600));
-    let mut none = Windows::new();
+    let mut none = Windows::new(20);
     none.push(&exact(2, 1000, &[0; POSITIONS]));
     assert_eq!(thousandths(none.expected_tokens(7)), Some(1000));
 }
 
 #[test]
 fn a_window_is_the_mean_of_the_last_twenty_batches() {
-    let mut windows = Windows::new();
+    let mut windows = Windows::new(20);
     for _ in 0..30 {
         windows.push(&accepted(1, &[1, 1]));
     }
@@ -168,4 +168,11 @@ fn empty_batches_and_an_empty_profile_decide_nothing() {
     );
     let mut blind = Driver::new("throughput_aware", &ladder(&[1, 3, 5, 7]), &[]);
     assert_eq!(blind.show_times(100, &accepted(3, &[3])), 3);
+}
+
+#[test]
+fn depth_0_is_refused() {
+    assert_eq!(ThroughputAwares.check(&ladder(&[1, 3])), Ok(()));
+    let refused = ThroughputAwares.check(&ladder(&[0, 1, 3]));
+    assert!(refused.unwrap_err().contains("depth 0"));
 }

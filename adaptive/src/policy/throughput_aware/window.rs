@@ -5,23 +5,25 @@ use crate::{Digest, POSITIONS};
 
 /// One in fixed point with 30 binary places.
 pub(super) const ONE: u64 = 1 << 30;
-/// SGLang's `window_size`.
-const BATCHES: usize = 20;
-
 /// SGLang's `PositionAcceptanceTracker`: for each position the share of requests
-/// that accepted it, of each of the last 20 batches that drafted so deep.
+/// that accepted it, of each of the last batches that drafted so deep.
 #[derive(Debug)]
 pub(super) struct Windows {
-    shares: [[u32; BATCHES]; POSITIONS],
+    /// Batches in a window.
+    size: usize,
+    /// One position's window after the other.
+    shares: Vec<u32>,
     /// Where the next share goes, and how many there are.
     next: [usize; POSITIONS],
     count: [usize; POSITIONS],
 }
 
 impl Windows {
-    pub fn new() -> Self {
+    pub fn new(size: u32) -> Self {
+        let size = size.max(1) as usize;
         Self {
-            shares: [[0; BATCHES]; POSITIONS],
+            size,
+            shares: vec![0; size * POSITIONS],
             next: [0; POSITIONS],
             count: [0; POSITIONS],
         }
@@ -33,9 +35,9 @@ impl Windows {
             let accepted = u64::from(seen.accepted[at].min(seen.decodes));
             let share = accepted * ONE / u64::from(seen.decodes.max(1));
             let next = self.next[at];
-            self.shares[at][next] = u32::try_from(share).unwrap_or(u32::MAX);
-            self.next[at] = (next + 1) % BATCHES;
-            self.count[at] = (self.count[at] + 1).min(BATCHES);
+            self.shares[at * self.size + next] = u32::try_from(share).unwrap_or(u32::MAX);
+            self.next[at] = (next + 1) % self.size;
+            self.count[at] = (self.count[at] + 1).min(self.size);
         }
     }
 
@@ -52,13 +54,14 @@ impl Windows {
         let positions = (depth as usize).min(POSITIONS);
         self.count[..positions]
             .iter()
-            .all(|count| *count == BATCHES)
+            .all(|count| *count == self.size)
     }
 
     /// The mean of a position's window.
     pub fn rate(&self, at: usize) -> Option<u64> {
         let count = self.count[at];
-        let sum: u64 = self.shares[at][..count]
+        let from = at * self.size;
+        let sum: u64 = self.shares[from..from + count]
             .iter()
             .map(|share| u64::from(*share))
             .sum();
@@ -95,10 +98,11 @@ impl Windows {
     }
 
     pub fn digest(&self, digest: &mut Digest) {
-        for at in 0..POSITIONS {
-            digest.word((self.next[at] * (BATCHES + 1) + self.count[at]) as u64);
-            digest.list(&self.shares[at]);
+        for (next, count) in self.next.iter().zip(&self.count) {
+            digest.word(*next as u64);
+            digest.word(*count as u64);
         }
+        digest.list(&self.shares);
     }
 }
 
