@@ -6,6 +6,7 @@ use crate::{AdaptiveConfig, BatchSlot, Costs, Digest, POSITIONS, Seen};
 
 mod ema;
 mod fixed;
+mod goodput;
 mod throughput_aware;
 
 /// Decides how deep to draft, from the past alone and in integers.
@@ -97,6 +98,7 @@ impl Policies {
     /// Those that come with this crate.
     pub fn builtin() -> Self {
         Self(vec![
+            Arc::new(goodput::Goodputs),
             Arc::new(ema::Emas),
             Arc::new(throughput_aware::ThroughputAwares),
             Arc::new(fixed::Fixed),

@@ -1,0 +1,270 @@
+//! `goodput`: the depth of which most tokens per second are expected.
+
+use super::{Moment, Outlook, Policy, PolicyFactory};
+use crate::{AdaptiveConfig, Digest, POSITIONS, StepSize};
+
+mod hazards;
+mod logit;
+mod probe;
+mod switch;
+mod trust;
+
+use hazards::Hazards;
+use logit::ONE;
+use probe::Probe;
+use switch::Switch;
+use trust::{Trust, Yield};
+
+/// A step's share of proposed drafts goes into the mean by one part in so many.
+const FILL_RATE: i64 = 16;
+/// A deeper depth is worth a probe where hope says this much more of it.
+const HOPE: i64 = ONE / 100;
+
+/// Makes policies that go for the most tokens per second.
+#[derive(Debug)]
+pub(super) struct Goodputs;
+
+impl PolicyFactory for Goodputs {
+    fn name(&self) -> &str {
+        "goodput"
+    }
+
+    fn summary(&self) -> &str {
+        "the most tokens per second, from acceptance by position and measured times"
+    }
+
+    fn obeys(&self, _key: &str) -> bool {
+        false
+    }
+
+    fn build(&self, config: &AdaptiveConfig) -> Box<dyn Policy> {
+        Box::new(Goodput {
+            depth: config.initial_depth,
+            rows: 0,
+            fill: ONE,
+            hazards: Hazards::new(),
+            switch: Switch::new(),
+            probe: Probe::new(),
+            trust: Trust::new(),
+            outlook: Outlook::default(),
+        })
+    }
+}
+
+/// The argmax over all candidates of
+/// `(1 + Σ_{i≤d} Π_{j≤i} h[j]) / (draft(d) + verify(d) + extend(d))`.
+///
+/// Hazards come from counts by position ([`Hazards`]), times from measured curves
+/// ([`Costs`](crate::Costs)) at the batch's present size, and depth 0 is a depth.
+/// It moves when the regret of staying has added up ([`Switch`]), tries what the
+/// present depth does not show in rare [`Probe`]s, and takes a depth that long
+/// falls short of what is expected by what it has brought ([`Trust`]). After
+/// TurboSpec (arXiv 2406.14066), with hazards by position instead of one
+/// acceptance rate. Prompts in a step add a time that no depth changes, so they
+/// leave the best depth as it is; times of such steps are not learnt from.
+#[derive(Debug)]
+struct Goodput {
+    depth: u32,
+    /// Of the last batch that decoded.
+    rows: u32,
+    /// Of the drafts that a depth allows, how many are proposed.
+    fill: i64,
+    hazards: Hazards,
+    switch: Switch,
+    probe: Probe,
+    trust: Trust,
+    outlook: Outlook,
+}
+
+/// A candidate and what is expected of it.
+#[derive(Debug, Clone, Copy)]
+struct Score {
+    depth: u32,
+    /// Tokens of a row per time, in any unit.
+    rate: u64,
+}
+
+impl Score {
+    /// The part of `best` that is lost by this one.
+    fn loss_to(self, best: Self) -> i64 {
+        let lost = best.rate.saturating_sub(self.rate);
+        i64::try_from(lost * ONE as u64 / best.rate.max(1)).unwrap_or(ONE)
+    }
+}
+
+impl Policy for Goodput {
+    fn decide(&mut self, moment: &Moment<'_>) -> u32 {
+        if moment.seen.decodes == 0 || moment.rows == 0 {
+            return self.depth;
+        }
+        self.observe(moment);
+        if moment.rows.ilog2() != self.rows.max(1).ilog2() {
+            self.probe.reset();
+        }
+        self.rows = moment.rows;
+        let scores = || {
+            moment
+                .candidates
+                .iter()
+                .filter_map(|depth| self.score(*depth, moment))
+        };
+        let Some(best) = scores().reduce(better) else {
+            return self.depth;
+        };
+        let present = scores().find(|score| score.depth == self.depth);
+        let loss = present.map_or(ONE, |present| present.loss_to(best));
+        if present.is_none() || self.switch.is_due(loss) {
+            self.move_to(best.depth);
+        }
+        self.tell(moment);
+        if let Some(depth) = self.probe.going_on() {
+            return depth;
+        }
+        self.consider_probe(moment, best).unwrap_or(self.depth)
+    }
+
+    fn digest(&self, digest: &mut Digest) {
+        digest.word(u64::from(self.depth));
+        digest.word(u64::from(self.rows));
+        digest.word(self.fill as u64);
+        self.hazards.digest(digest);
+        self.switch.digest(digest);
+        self.probe.digest(digest);
+        self.trust.digest(digest);
+    }
+
+    fn outlook(&self) -> Outlook {
+        self.outlook
+    }
+}
+
+/// The first of the greatest.
+fn better(best: Score, score: Score) -> Score {
+    if score.rate > best.rate { score } else { best }
+}
+
+impl Goodput {
+    fn move_to(&mut self, depth: u32) {
+        if depth != self.depth {
+            self.switch.moved();
+            self.probe.reset();
+            self.probe.stop();
+            self.depth = depth;
+        }
+    }
+
+    /// Takes in what a step has shown, judged first by what was expected of it.
+    fn observe(&mut self, moment: &Moment<'_>) {
+        let seen = moment.seen;
+        let us = [seen.draft_us, seen.verify_us, seen.extend_us].map(u64::from);
+        let us = us.into_iter().sum::<u64>();
+        self.switch.pass(us);
+        if seen.is_decode() {
+            let size = self.size(seen.depth, moment);
+            if let Some(ns) = moment.costs.sized_ns(&size) {
+                let accepted = seen
+                    .drafts_accepted()
+                    .min(u64::from(seen.decodes) * POSITIONS as u64);
+                let real = (accepted << 16) / u64::from(seen.decodes) + ONE as u64;
+                let tokens = self.hazards.tokens(seen.depth, false) as u64;
+                let expected = Yield {
+                    tokens,
+                    us: ns / 1000,
+                };
+                self.trust.observe(
+                    moment.step,
+                    seen.depth,
+                    Yield { tokens: real, us },
+                    expected,
+                );
+            }
+            self.observe_fill(moment);
+        }
+        self.hazards.observe(seen);
+    }
+
+    fn observe_fill(&mut self, moment: &Moment<'_>) {
+        let seen = moment.seen;
+        let most = moment.costs.row_tokens(seen.depth).saturating_sub(1);
+        let most = u64::from(most) * u64::from(moment.rows);
+        if seen.depth > 0 && most > 0 {
+            let proposed = u64::from(seen.tokens.saturating_sub(moment.rows)).min(most);
+            let share = i64::try_from((proposed << 16) / most).unwrap_or(ONE);
+            self.fill += (share - self.fill) / FILL_RATE;
+        }
+    }
+
+    /// How large a step would be.
+    fn size(&self, depth: u32, moment: &Moment<'_>) -> StepSize {
+        let rows = u64::from(moment.rows);
+        let drafts = u64::from(moment.costs.row_tokens(depth).saturating_sub(1)) * rows;
+        let drafts = (u128::from(drafts) * self.fill as u128) >> 16;
+        let taken = (rows * self.hazards.tokens(depth, false) as u64) >> 16;
+        let whole = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        StepSize {
+            decodes: moment.rows,
+            depth,
+            tokens: whole(rows.saturating_add(u64::try_from(drafts).unwrap_or(u64::MAX))),
+            taken: whole(taken),
+        }
+    }
+
+    fn score(&self, depth: u32, moment: &Moment<'_>) -> Option<Score> {
+        self.rate(depth, self.hazards.tokens(depth, false), moment)
+    }
+
+    fn rate(&self, depth: u32, tokens: i64, moment: &Moment<'_>) -> Option<Score> {
+        let ns = moment.costs.sized_ns(&self.size(depth, moment))?.max(1);
+        let rate = ((tokens as u64) << 40) / ns;
+        let factor = self.trust.factor(depth) as u64;
+        let rate = (rate.min(1 << 46) * factor) >> 16;
+        Some(Score { depth, rate })
+    }
+
+    /// Begins a probe where one is due: where nothing is drafted, of the best
+    /// depth that does; else of a deeper one that may be better than is known.
+    fn consider_probe(&mut self, moment: &Moment<'_>, best: Score) -> Option<u32> {
+        if !self.switch.can_spare(2) {
+            return None;
+        }
+        let deeper = moment
+            .candidates
+            .iter()
+            .filter(|depth| **depth > self.depth);
+        let scores = deeper.filter_map(|depth| self.score(*depth, moment));
+        let score = if self.depth == 0 {
+            scores.reduce(better)?
+        } else {
+            scores
+                .filter(|score| self.is_hopeful(score.depth, moment, best))
+                .reduce(better)?
+        };
+        let present = self.score(self.depth, moment)?;
+        if !self
+            .probe
+            .is_due(moment.step, score.loss_to(present), moment.rows)
+        {
+            return None;
+        }
+        self.switch.spend(2);
+        self.probe.begin(moment.step, score.depth, moment.rows);
+        self.probe.going_on()
+    }
+
+    /// Whether it would be the best if its logits were a deviation higher.
+    fn is_hopeful(&self, depth: u32, moment: &Moment<'_>, best: Score) -> bool {
+        let hope = self.rate(depth, self.hazards.tokens(depth, true), moment);
+        let present = self.rate(self.depth, self.hazards.tokens(self.depth, true), moment);
+        let pair = hope.zip(present);
+        pair.is_some_and(|(hope, present)| hope.rate > best.rate && present.loss_to(hope) > HOPE)
+    }
+
+    fn tell(&mut self, moment: &Moment<'_>) {
+        let ns = moment.costs.sized_ns(&self.size(self.depth, moment));
+        let us = ns.map_or(0, |ns| ns / 1000);
+        self.outlook.step_us = u32::try_from(us).unwrap_or(u32::MAX);
+        for (at, value) in self.outlook.acceptance.iter_mut().enumerate() {
+            *value = u32::try_from(self.hazards.hazard(at)).unwrap_or(0);
+        }
+    }
+}

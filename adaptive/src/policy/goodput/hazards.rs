@@ -1,0 +1,252 @@
+//! How likely each position's draft is accepted, where all before it were.
+
+use super::logit::{MOST, ONE, sigmoid};
+use crate::{Digest, POSITIONS, Seen};
+
+/// Rows at risk beyond this count as this many: a large batch knows its
+/// acceptance no better than the next change of its requests lets it.
+const MOST_ROWS: u32 = 512;
+/// Variance of the level before anything was seen, and after a change.
+const OPEN: i64 = ONE;
+/// What the level's variance gains with every step, and the most it may have.
+const LEVEL_DRIFT: i64 = ONE / 500;
+/// Variance of a position's shape before it was seen, its gain with every step,
+/// and what it has at least after a change.
+const SHAPE_OPEN: i64 = ONE / 2;
+const SHAPE_DRIFT: i64 = ONE / 5000;
+const SHAPE_CHANGE: i64 = ONE / 20;
+/// Standard deviations at which a change is believed: of the sum of innovations,
+/// which forgets a sixteenth each step, or of one step's that knows enough.
+const SUM_JUMP: i64 = 3 * ONE;
+const STEP_JUMP: i64 = 7 * ONE / 2;
+/// Information of a step that makes a test by itself.
+const ENOUGH: i64 = 4 * ONE;
+
+/// Hazards by position: `logit h[j] = level + shape[j]`, in natural logits.
+///
+/// The level, the first position's logit, follows fast: a Kalman filter with a
+/// random walk over binomial counts, whose variance opens again when innovations
+/// say that something has changed. The shape follows slowly. A position that was
+/// not proposed has no count at all, so what is deeper than the present depth is
+/// foretold by the level and the last known shape (censoring respected).
+///
+/// Drafters may propose fewer positions than asked, such as n-grams without a
+/// match; the share of rows that did is kept for each position apart.
+#[derive(Debug)]
+pub(super) struct Hazards {
+    level: i64,
+    variance: i64,
+    shape: [i64; POSITIONS],
+    shape_variance: [i64; POSITIONS],
+    /// Positions that were seen at all: the first so many.
+    known: usize,
+    /// Decaying sums of innovations and of their variances.
+    sum: i64,
+    sum_variance: i64,
+    /// Of rows that reached a position which the step's depth allowed: how many
+    /// proposed a draft there.
+    coverage: [i64; POSITIONS],
+}
+
+/// A position's counts of one step, in fixed point.
+#[derive(Clone, Copy, Default)]
+struct Count {
+    at_risk: i64,
+    accepted: i64,
+}
+
+impl Count {
+    fn new(seen: &Seen, at: usize) -> Self {
+        let (at_risk, accepted) = (seen.at_risk[at], seen.accepted[at]);
+        let accepted = i64::from(accepted.min(at_risk));
+        let counted = i64::from(at_risk.min(MOST_ROWS));
+        Self {
+            at_risk: counted * ONE,
+            accepted: accepted * counted * ONE / i64::from(at_risk.max(1)),
+        }
+    }
+
+    /// Accepted beyond what was expected, and the variance of that.
+    fn innovation(self, hazard: i64) -> (i64, i64) {
+        let expected = self.at_risk / ONE * hazard;
+        let variance = expected / ONE * (ONE - hazard) + expected % ONE * (ONE - hazard) / ONE;
+        (self.accepted - expected, variance)
+    }
+}
+
+impl Hazards {
+    pub fn new() -> Self {
+        Self {
+            level: ONE / 2,
+            variance: OPEN,
+            shape: [0; POSITIONS],
+            shape_variance: [SHAPE_OPEN; POSITIONS],
+            known: 0,
+            sum: 0,
+            sum_variance: 0,
+            coverage: [ONE; POSITIONS],
+        }
+    }
+
+    /// Takes in a step's counts.
+    pub fn observe(&mut self, seen: &Seen) {
+        self.variance = (self.variance + LEVEL_DRIFT).min(OPEN);
+        for variance in &mut self.shape_variance {
+            *variance = (*variance + SHAPE_DRIFT).min(SHAPE_OPEN);
+        }
+        self.observe_coverage(seen);
+        let (mut counts, mut positions) = ([Count::default(); POSITIONS], 0);
+        for (at, count) in counts.iter_mut().enumerate() {
+            *count = Count::new(seen, at);
+            if count.at_risk > 0 {
+                positions = at + 1;
+            }
+        }
+        let counts = &counts[..positions];
+        for at in self.known..positions {
+            self.shape[at] = self.last_shape();
+            self.known = at + 1;
+        }
+        self.follow_level(counts);
+        self.follow_shape(counts);
+    }
+
+    /// The hazard at a position, from the first; of 65,536.
+    pub fn hazard(&self, at: usize) -> i64 {
+        self.hazard_at(at, 0)
+    }
+
+    /// How uncertain a position's logit is: its variance.
+    pub fn variance(&self, at: usize) -> i64 {
+        self.variance + self.shape_variance[at]
+    }
+
+    /// Tokens expected of a row that drafts `depth` deep, `1 + Σ Π h`, with logits
+    /// from position `from` on raised by their standard deviation where `hopeful`.
+    pub fn tokens(&self, depth: u32, hopeful: bool) -> i64 {
+        let (mut survival, mut sum) = (ONE, ONE);
+        for at in 0..(depth as usize).min(POSITIONS) {
+            let raise = if hopeful {
+                deviation(self.variance(at))
+            } else {
+                0
+            };
+            let hazard = self.hazard_at(at, raise);
+            survival = survival * hazard / ONE * self.coverage[at] / ONE;
+            sum += survival;
+        }
+        sum
+    }
+
+    pub fn digest(&self, digest: &mut Digest) {
+        let numbers = [self.level, self.variance, self.sum, self.sum_variance];
+        for list in [
+            &numbers[..],
+            &self.shape,
+            &self.shape_variance,
+            &self.coverage,
+        ] {
+            for number in list {
+                digest.word(*number as u64);
+            }
+        }
+        digest.word(self.known as u64);
+    }
+
+    fn hazard_at(&self, at: usize, raise: i64) -> i64 {
+        let shape = if at < self.known {
+            self.shape[at]
+        } else {
+            self.last_shape()
+        };
+        sigmoid(self.level + shape + raise)
+    }
+
+    fn last_shape(&self) -> i64 {
+        self.known.checked_sub(1).map_or(0, |last| self.shape[last])
+    }
+
+    fn follow_level(&mut self, counts: &[Count]) {
+        let (mut innovation, mut information) = (0, 0);
+        for (at, count) in counts.iter().enumerate() {
+            let (more, variance) = count.innovation(self.hazard(at));
+            innovation += more;
+            information += variance;
+        }
+        if information == 0 {
+            return;
+        }
+        let spread = ONE + times(self.variance, information);
+        if self.has_changed(innovation, information, times(information, spread)) {
+            self.variance = OPEN;
+            for variance in &mut self.shape_variance {
+                *variance = (*variance).max(SHAPE_CHANGE);
+            }
+        }
+        let spread = ONE + times(self.variance, information);
+        let step = times(self.variance, innovation) * ONE / spread;
+        self.level = (self.level + step.clamp(-2 * ONE, 2 * ONE)).clamp(-MOST, MOST);
+        self.variance = (self.variance * ONE / spread).max(1);
+    }
+
+    /// Whether innovations are larger than chance makes them.
+    fn has_changed(&mut self, innovation: i64, information: i64, variance: i64) -> bool {
+        self.sum += innovation - self.sum / 16;
+        self.sum_variance += variance - self.sum_variance / 16;
+        let by_sum = in_deviations(self.sum, self.sum_variance) > SUM_JUMP;
+        let enough = information >= ENOUGH;
+        let by_step = enough && in_deviations(innovation, variance) > STEP_JUMP;
+        let changed = by_step || by_sum && self.sum_variance >= ENOUGH / 2;
+        if changed {
+            (self.sum, self.sum_variance) = (0, 0);
+        }
+        changed
+    }
+
+    /// What the level leaves unexplained goes into the positions, and what all of
+    /// them share, as the first one's, into the level.
+    fn follow_shape(&mut self, counts: &[Count]) {
+        for (at, count) in counts.iter().enumerate() {
+            let (innovation, information) = count.innovation(self.hazard(at));
+            let variance = self.shape_variance[at];
+            let spread = ONE + times(variance, information);
+            let step = times(variance, innovation) * ONE / spread;
+            let shape = self.shape[at] + step.clamp(-ONE, ONE);
+            self.shape[at] = shape.clamp(-MOST, MOST);
+            self.shape_variance[at] = (variance * ONE / spread).max(1);
+        }
+        let first = self.shape[0];
+        self.level = (self.level + first).clamp(-MOST, MOST);
+        for shape in &mut self.shape[..self.known] {
+            *shape = (*shape - first).clamp(-MOST, MOST);
+        }
+    }
+
+    fn observe_coverage(&mut self, seen: &Seen) {
+        let mut reached = seen.decodes;
+        for at in 0..(seen.depth as usize).min(POSITIONS) {
+            if reached > 0 {
+                let proposed = i64::from(seen.at_risk[at].min(reached));
+                let share = proposed * ONE / i64::from(reached);
+                let weight = i64::from(reached.min(8));
+                self.coverage[at] += (share - self.coverage[at]) * weight / 32;
+            }
+            reached = seen.accepted[at];
+        }
+    }
+}
+
+/// The product of two numbers in fixed point.
+fn times(a: i64, b: i64) -> i64 {
+    let product = i128::from(a) * i128::from(b) / i128::from(ONE);
+    i64::try_from(product).unwrap_or(i64::MAX)
+}
+
+fn deviation(variance: i64) -> i64 {
+    (variance.max(0) * ONE).isqrt()
+}
+
+/// How many standard deviations a number is from zero.
+fn in_deviations(number: i64, variance: i64) -> i64 {
+    number.abs() * ONE / deviation(variance).max(1)
+}

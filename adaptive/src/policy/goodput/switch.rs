@@ -1,0 +1,73 @@
+//! When to move: once staying has cost enough.
+
+use super::logit::ONE;
+use crate::Digest;
+
+/// A loss that is not worth a switch.
+const FREE: i64 = ONE / 100;
+/// Lost steps, in parts of one, after which it moves.
+const ENOUGH: i64 = ONE / 16;
+/// Steps between two moves at least.
+const DWELL: u32 = 8;
+/// Moves that may follow each other closely, and the time in which another one
+/// is earned: 50 a minute.
+const BURST: u64 = 10;
+const MOVE_US: u64 = 1_200_000;
+
+/// Accumulated regret of staying (CUSUM: Page 1954), over what is free.
+#[derive(Debug)]
+pub(super) struct Switch {
+    regret: i64,
+    /// Steps since the last move.
+    dwelt: u32,
+    /// Time earned for moves, in microseconds.
+    earned_us: u64,
+}
+
+impl Switch {
+    pub fn new() -> Self {
+        Self {
+            regret: 0,
+            dwelt: 0,
+            earned_us: BURST * MOVE_US,
+        }
+    }
+
+    /// A step took so long.
+    pub fn pass(&mut self, us: u64) {
+        self.earned_us = (self.earned_us.saturating_add(us)).min(BURST * MOVE_US);
+        self.dwelt = self.dwelt.saturating_add(1);
+    }
+
+    /// Staying loses this part of a step; whether to move now. The fewer moves are
+    /// left, the more must have been lost.
+    pub fn is_due(&mut self, loss: i64) -> bool {
+        self.regret = (self.regret + loss - FREE).clamp(0, 8 * ONE);
+        let left = self.earned_us / MOVE_US;
+        let dear = ENOUGH << (BURST / 2).saturating_sub(left);
+        left > 0 && self.dwelt >= DWELL && self.regret > dear
+    }
+
+    /// It moves.
+    pub fn moved(&mut self) {
+        self.spend(1);
+        self.regret = 0;
+        self.dwelt = 0;
+    }
+
+    /// Moves for another reason.
+    pub fn spend(&mut self, moves: u64) {
+        self.earned_us = self.earned_us.saturating_sub(moves * MOVE_US);
+    }
+
+    /// Whether so many moves may be made for another reason, with some to spare.
+    pub fn can_spare(&self, moves: u64) -> bool {
+        self.earned_us >= (moves + 2) * MOVE_US
+    }
+
+    pub fn digest(&self, digest: &mut Digest) {
+        digest.word(self.regret as u64);
+        digest.word(u64::from(self.dwelt));
+        digest.word(self.earned_us);
+    }
+}

@@ -1,0 +1,114 @@
+//! Whether a depth keeps what was expected of it.
+
+use super::logit::ONE;
+use crate::{Digest, POSITIONS};
+
+/// Steps of a depth that are judged together.
+const WINDOW: u32 = 256;
+/// Steps after which an old judgement of a depth that does not run is forgotten.
+const FORGOTTEN: u64 = 4096;
+/// A depth that brings less than this part of what was expected is taken by what
+/// it brought.
+const KEPT: i64 = ONE * 97 / 100;
+/// And never for less than this part.
+const LEAST: i64 = ONE / 2;
+
+/// For every depth, realised over expected tokens per time, over long windows.
+#[derive(Debug)]
+pub(super) struct Trust {
+    depths: [Record; POSITIONS + 1],
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Record {
+    /// What its expectations are multiplied with.
+    factor: i64,
+    judged: u64,
+    steps: u32,
+    tokens: u64,
+    expected_tokens: u64,
+    us: u64,
+    expected_us: u64,
+}
+
+/// A step's tokens, in fixed point, and its microseconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Yield {
+    pub tokens: u64,
+    pub us: u64,
+}
+
+impl Record {
+    const NEW: Self = Self {
+        factor: ONE,
+        judged: 0,
+        steps: 0,
+        tokens: 0,
+        expected_tokens: 0,
+        us: 0,
+        expected_us: 0,
+    };
+
+    fn judge(&mut self, step: u64) {
+        let per = |tokens: u64, us: u64| u128::from(tokens) * u128::from(us.max(1));
+        let realised = per(self.tokens, self.expected_us);
+        let expected = per(self.expected_tokens, self.us).max(1);
+        let part = i64::try_from((realised << 16) / expected).unwrap_or(ONE);
+        let factor = if part < KEPT { part.max(LEAST) } else { ONE };
+        *self = Self {
+            factor,
+            judged: step,
+            ..Self::NEW
+        };
+    }
+}
+
+impl Trust {
+    pub fn new() -> Self {
+        Self {
+            depths: [Record::NEW; POSITIONS + 1],
+        }
+    }
+
+    /// What an expectation of `depth` is worth, of 65,536.
+    pub fn factor(&self, depth: u32) -> i64 {
+        self.depths
+            .get(depth as usize)
+            .map_or(ONE, |record| record.factor)
+    }
+
+    /// A step at `depth` that carried no prompts. One slow step counts for two.
+    pub fn observe(&mut self, step: u64, depth: u32, real: Yield, expected: Yield) {
+        for record in &mut self.depths {
+            if record.factor < ONE && step.saturating_sub(record.judged) > FORGOTTEN {
+                *record = Record::NEW;
+            }
+        }
+        let Some(record) = self.depths.get_mut(depth as usize) else {
+            return;
+        };
+        record.steps += 1;
+        record.tokens += real.tokens;
+        record.expected_tokens += expected.tokens;
+        record.us += real.us.min(2 * expected.us);
+        record.expected_us += expected.us;
+        if record.steps == WINDOW {
+            record.judge(step);
+        }
+    }
+
+    pub fn digest(&self, digest: &mut Digest) {
+        for record in &self.depths {
+            digest.word(record.factor as u64);
+            digest.word(record.judged);
+            digest.word(u64::from(record.steps));
+            let sums = [
+                record.tokens,
+                record.expected_tokens,
+                record.us,
+                record.expected_us,
+            ];
+            sums.into_iter().for_each(|sum| digest.word(sum));
+        }
+    }
+}

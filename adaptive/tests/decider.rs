@@ -1,0 +1,238 @@
+//! What must hold of every policy, whatever rows bring.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use lockstep_adaptive::{
+    AdaptiveConfig, BatchSlot, Decider, DepthRange, POSITIONS, Policies, Row, Seen, Tier,
+};
+use proptest::prelude::*;
+
+const DEPTHS: [u32; 6] = [0, 1, 2, 3, 5, 7];
+
+fn config(policy: &str) -> AdaptiveConfig {
+    let tier = |depth| Tier {
+        depth,
+        tokens: depth + 1,
+    };
+    let small = BatchSlot::new(1, DEPTHS.to_vec());
+    let large = BatchSlot::new(16, vec![0, 1, 3]);
+    AdaptiveConfig::new(policy, 3, DEPTHS.map(tier).to_vec(), vec![small, large])
+}
+
+fn decider(policy: &str, profile: &[Seen]) -> Decider {
+    Decider::new(&config(policy), &Policies::builtin(), profile).unwrap()
+}
+
+fn names() -> Vec<String> {
+    Policies::builtin()
+        .iter()
+        .map(|policy| policy.name().to_owned())
+        .collect()
+}
+
+/// Small, ordinary and absurd numbers.
+fn word() -> impl Strategy<Value = u32> {
+    prop_oneof![0u32..40, 0u32..100_000, Just(u32::MAX), any::<u32>()]
+}
+
+fn any_seen() -> impl Strategy<Value = Seen> {
+    let counts = || prop::array::uniform16(word());
+    let sizes = (
+        prop_oneof![0u32..9, word()],
+        word(),
+        word(),
+        prop_oneof![Just(0), word()],
+    );
+    (sizes, counts(), counts(), word(), word(), word()).prop_map(
+        |(
+            (depth, decodes, tokens, prompt_tokens),
+            at_risk,
+            accepted,
+            draft_us,
+            verify_us,
+            extend_us,
+        )| Seen {
+            depth,
+            decodes,
+            tokens,
+            prompt_tokens,
+            at_risk,
+            accepted,
+            draft_us,
+            verify_us,
+            extend_us,
+        },
+    )
+}
+
+fn any_row() -> impl Strategy<Value = Row> {
+    let step = prop_oneof![0u64..9, Just(u64::MAX), any::<u64>()];
+    let depths = prop_oneof![Just(u32::MAX), any::<u32>()];
+    (step, word(), any::<u64>(), depths, any_seen()).prop_map(
+        |(step, depth, digest, depths, seen)| Row {
+            step,
+            depth,
+            digest,
+            depths,
+            seen,
+        },
+    )
+}
+
+fn any_range() -> impl Strategy<Value = DepthRange> {
+    let pair = (0u32..9, 0u32..9);
+    prop_oneof![
+        Just(DepthRange::default()),
+        pair.prop_map(|(a, b)| DepthRange {
+            least: a.min(b),
+            most: a.max(b)
+        }),
+    ]
+}
+
+type Step = (Vec<Row>, DepthRange);
+
+fn any_steps() -> impl Strategy<Value = Vec<Step>> {
+    let rows = prop::collection::vec(any_row(), 1..4);
+    prop::collection::vec((rows, any_range()), 1..20)
+}
+
+/// What may be decided: where nothing fits, the next depth below that can run.
+fn allowed(rows: &[Row], range: DepthRange) -> Vec<u32> {
+    let decodes = rows
+        .iter()
+        .fold(0u32, |sum, row| sum.saturating_add(row.seen.decodes));
+    let of_slot: &[u32] = if decodes < 16 { &DEPTHS } else { &[0, 1, 3] };
+    let runs = |depth: &u32| rows.iter().all(|row| row.depths & (1 << depth) != 0);
+    let fits = of_slot
+        .iter()
+        .copied()
+        .filter(|depth| runs(depth) && range.contains(*depth));
+    let fits: Vec<_> = fits.collect();
+    if !fits.is_empty() {
+        return fits;
+    }
+    let below = DEPTHS
+        .into_iter()
+        .filter(|depth| runs(depth) && *depth <= range.most);
+    vec![below.max().unwrap_or(0)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn equal_rows_give_equal_depths_that_all_ranks_can_run(
+        profile in prop::collection::vec(any_seen(), 0..6),
+        steps in any_steps(),
+    ) {
+        for name in names() {
+            let (mut one, mut other) = (decider(&name, &profile), decider(&name, &profile));
+            for (rows, range) in &steps {
+                one.begin();
+                other.begin();
+                let depth = one.decide(rows, *range);
+                prop_assert!(allowed(rows, *range).contains(&depth), "{} {}", name, depth);
+                prop_assert_eq!(depth, other.decide(rows, *range));
+                prop_assert_eq!(one.digest(), other.digest());
+                prop_assert_eq!(one.depth(), other.depth());
+                prop_assert_eq!(one.outlook(), other.outlook());
+            }
+        }
+    }
+
+    #[test]
+    fn a_word_that_differs_shows_in_the_digest(
+        steps in any_steps(),
+        at in any::<prop::sample::Index>(),
+        word in 0..Row::WORDS,
+        flip in 1u32..,
+    ) {
+        for name in names() {
+            let (mut one, mut other) = (decider(&name, &[]), decider(&name, &[]));
+            let at = at.index(steps.len());
+            for (number, (rows, range)) in steps.iter().enumerate() {
+                one.decide(rows, *range);
+                let mut rows = rows.clone();
+                if number == at {
+                    let mut words = rows[0].to_words();
+                    words[word] ^= flip;
+                    rows[0] = Row::from_words(&words);
+                }
+                other.decide(&rows, *range);
+                prop_assert_eq!(one.digest() == other.digest(), number < at, "{}", name);
+            }
+        }
+    }
+
+    #[test]
+    fn rows_come_back_from_their_words(row in any_row(), words in any::<[u32; 32]>()) {
+        prop_assert_eq!(Row::from_words(&row.to_words()), row);
+        let mut all = [0; Row::WORDS];
+        all[..32].copy_from_slice(&words);
+        prop_assert_eq!(Row::from_words(&all).to_words(), all);
+    }
+
+    #[test]
+    fn joining_sums_requests_and_takes_the_slowest(rows in prop::collection::vec(any_row(), 0..5)) {
+        let all = Seen::join(&rows);
+        let sum = |of: fn(&Seen) -> u32| {
+            let wide: u64 = rows.iter().map(|row| u64::from(of(&row.seen))).sum();
+            u32::try_from(wide).unwrap_or(u32::MAX)
+        };
+        let most = |of: fn(&Seen) -> u32| rows.iter().map(|row| of(&row.seen)).max().unwrap_or(0);
+        prop_assert_eq!(all.decodes, sum(|seen| seen.decodes));
+        prop_assert_eq!(all.at_risk[0], sum(|seen| seen.at_risk[0]));
+        prop_assert_eq!(all.accepted[15], sum(|seen| seen.accepted[15]));
+        prop_assert_eq!(all.tokens, most(|seen| seen.tokens));
+        prop_assert_eq!(all.prompt_tokens, most(|seen| seen.prompt_tokens));
+        prop_assert_eq!(all.verify_us, most(|seen| seen.verify_us));
+        prop_assert_eq!(all.depth, most(|seen| seen.depth));
+    }
+
+    #[test]
+    fn counting_follows_the_rows(rows in prop::collection::vec((0u32..20, 0u32..20), 0..30)) {
+        let mut seen = Seen::default();
+        for (proposed, accepted) in &rows {
+            seen.count(*proposed, *accepted);
+        }
+        for at in 0..POSITIONS as u32 {
+            let reached = |&&(proposed, accepted): &&(u32, u32)| {
+                proposed > at && accepted.min(proposed) >= at
+            };
+            let kept = |&&(proposed, accepted): &&(u32, u32)| accepted.min(proposed) > at;
+            prop_assert_eq!(seen.at_risk[at as usize] as usize, rows.iter().filter(reached).count());
+            prop_assert_eq!(seen.accepted[at as usize] as usize, rows.iter().filter(kept).count());
+        }
+    }
+}
+
+#[test]
+fn counts_saturate() {
+    let most = Seen {
+        at_risk: [u32::MAX; POSITIONS],
+        accepted: [u32::MAX; POSITIONS],
+        ..Seen::default()
+    };
+    let mut seen = most;
+    seen.count(9, 9);
+    assert_eq!(seen, most);
+    let full = Row {
+        seen: Seen {
+            decodes: u32::MAX,
+            ..most
+        },
+        ..Row::default()
+    };
+    assert_eq!(Seen::join(&[full, full]), full.seen);
+}
+
+#[test]
+fn a_policy_nobody_knows_is_refused_by_name() {
+    let error = Decider::new(&config("thrifty"), &Policies::builtin(), &[]).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("thrifty") && names().iter().all(|name| text.contains(name)),
+        "{text}"
+    );
+}

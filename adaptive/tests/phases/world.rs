@@ -1,0 +1,187 @@
+//! A machine and its work, made up: what steps take, and what is accepted.
+
+use lockstep_adaptive::Seen;
+
+/// A seeded generator (SplitMix64: Steele, Lea & Flood 2014), as a hash.
+pub fn hash(words: [u64; 4]) -> u64 {
+    words
+        .into_iter()
+        .fold(0x9e37_79b9_7f4a_7c15, |state, word| {
+            let mut value = (state ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
+            value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            value ^ value >> 31
+        })
+}
+
+/// Microseconds by size, linear between points.
+pub type Table = &'static [(u32, u32)];
+
+/// What steps take.
+#[derive(Clone, Copy)]
+pub struct Machine {
+    pub name: &'static str,
+    /// The first draft step and each later one, over rows.
+    pub first: Table,
+    pub later: Table,
+    /// The pass, over tokens.
+    pub verify: Table,
+    /// What the drafter does with the outcome, over tokens taken in.
+    pub extend: Table,
+    /// Later, passes take so many hundredths of what they did at first: contexts
+    /// grow, clocks fall.
+    pub drift: u32,
+}
+
+/// 1B parameters on two cores, with a small model that drafts.
+pub const STANDALONE: Machine = Machine {
+    name: "standalone",
+    first: &[(1, 6_000), (8, 8_000), (32, 14_000)],
+    later: &[(1, 6_000), (8, 8_000), (32, 14_000)],
+    verify: &[
+        (1, 60_000),
+        (8, 62_000),
+        (32, 90_000),
+        (64, 150_000),
+        (256, 500_000),
+    ],
+    extend: &[(1, 100)],
+    drift: 100,
+};
+
+/// The same with a head, whose first draft is there already.
+pub const HEAD: Machine = Machine {
+    name: "head",
+    first: &[(1, 1_500), (32, 4_000)],
+    later: &[(1, 5_500), (8, 7_000), (32, 12_000)],
+    extend: &[(1, 4_500), (8, 5_000), (64, 11_000)],
+    ..STANDALONE
+};
+
+/// A memory-bound device: passes are flat to eight tokens, then linear.
+pub const DENSE: Machine = Machine {
+    name: "dense",
+    first: &[(1, 1_200), (32, 1_800)],
+    later: &[(1, 1_500), (32, 2_200)],
+    verify: &[(1, 20_000), (8, 20_000), (256, 206_000)],
+    extend: &[(1, 900), (64, 1_600)],
+    drift: 100,
+};
+
+/// A tiny model, whose draft steps cost half as much as a pass.
+pub const TINY: Machine = Machine {
+    name: "tiny",
+    first: &[(1, 600), (32, 3_000)],
+    later: &[(1, 600), (32, 3_000)],
+    verify: &[(1, 1_200), (8, 2_400), (32, 7_000), (256, 50_000)],
+    extend: &[(1, 50)],
+    drift: 100,
+};
+
+impl Machine {
+    /// Microseconds of a step without noise.
+    pub fn step_us(&self, rows: u32, depth: u32, tokens: u32, taken: u32) -> [u32; 3] {
+        let verify = at(self.verify, tokens);
+        if depth == 0 {
+            return [0, verify, 0];
+        }
+        let draft = at(self.first, rows) + (depth - 1) * at(self.later, rows);
+        [draft, verify, at(self.extend, taken)]
+    }
+
+    /// What is measured before serving: rows 1, 2, 4, … and `most` at depths 0, 1
+    /// and the greatest, each off by up to three in a hundred.
+    pub fn profile(&self, most: u32, deepest: u32) -> Vec<Seen> {
+        let rows = (0..)
+            .map(|power| 1 << power)
+            .take_while(move |rows| *rows <= most);
+        let grid = rows.flat_map(|rows| [0, 1, deepest].map(|depth| (rows, depth)));
+        let measured = grid.map(|(decodes, depth)| {
+            let tokens = decodes * (depth + 1);
+            let us = self.step_us(decodes, depth, tokens, decodes);
+            let noisy = |part: usize| {
+                let draw = hash([part as u64, decodes.into(), depth.into(), 99]) % 61;
+                us[part] * (970 + draw as u32) / 1000
+            };
+            Seen {
+                depth,
+                decodes,
+                tokens,
+                draft_us: noisy(0),
+                verify_us: noisy(1),
+                extend_us: noisy(2),
+                ..Seen::default()
+            }
+        });
+        measured.collect()
+    }
+}
+
+fn at(table: Table, size: u32) -> u32 {
+    let (first, last) = (table[0], table[table.len() - 1]);
+    let right = table.partition_point(|point| point.0 < size);
+    match right {
+        0 => first.1,
+        right if right < table.len() => {
+            let (from, to) = (table[right - 1], table[right]);
+            from.1 + (to.1 - from.1) * (size - from.0) / (to.0 - from.0)
+        }
+        _ if table.len() == 1 => first.1,
+        _ => {
+            let from = table[table.len() - 2];
+            last.1 + (last.1 - from.1) * (size - last.0) / (last.0 - from.0)
+        }
+    }
+}
+
+/// How well texts can be foretold.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Text {
+    Predictable,
+    Code,
+    Hard,
+    /// Each request is one of the others.
+    Mixed,
+}
+
+/// A request: so many tokens of one kind.
+#[derive(Clone, Copy)]
+pub struct Request {
+    pub id: u64,
+    pub tokens: u32,
+    text: Text,
+}
+
+impl Request {
+    pub fn new(id: u64, tokens: u32, text: Text) -> Self {
+        let text = match (text, hash([id, 1, 1, 1]) % 3) {
+            (Text::Mixed, 0) => Text::Predictable,
+            (Text::Mixed, 1) => Text::Code,
+            (Text::Mixed, _) => Text::Hard,
+            (text, _) => text,
+        };
+        Self { id, tokens, text }
+    }
+
+    /// How many of 1,000 drafts are accepted at a position, where all before it
+    /// were.
+    pub fn hazard(&self, position: usize) -> u32 {
+        let (first, step, most) = match self.text {
+            Text::Predictable => (900, 10, 950),
+            Text::Code | Text::Mixed => (740, 15, 830),
+            Text::Hard => (300, 40, 480),
+        };
+        let own = hash([self.id, 2, 2, 2]) % 81;
+        (first + step * position as u32).min(most) + own as u32 - 40
+    }
+
+    /// Drafts that are accepted after `emitted` tokens, of `depth`. It does not
+    /// depend on who asks.
+    pub fn accepts(&self, emitted: u32, depth: u32) -> u32 {
+        let missed = |at: &u32| {
+            let draw = hash([self.id, emitted.into(), (*at).into(), 3]) % 1000;
+            draw >= u64::from(self.hazard(*at as usize))
+        };
+        (0..depth).find(missed).unwrap_or(depth)
+    }
+}
