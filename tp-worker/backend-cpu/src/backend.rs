@@ -359,6 +359,14 @@ impl Backend for CpuBackend {
     fn broadcast(&mut self, axis: Axis, words: &mut [u32]) -> Result<(), BackendError> {
         self.collectives.broadcast(axis, words)
     }
+
+    fn attach(&mut self, axis: Axis, shared: usize, words: &[u32]) -> Result<(), BackendError> {
+        self.collectives.attach(axis, shared, words)
+    }
+
+    fn attached(&self, axis: Axis, all: &mut [u32]) -> bool {
+        self.collectives.attached(axis, all)
+    }
 }
 
 /// `out = x · wᵀ + bias`, after a look at the shapes.

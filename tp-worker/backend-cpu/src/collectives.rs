@@ -59,6 +59,22 @@ impl Collectives {
         self.of(axis).broadcast(0, words).map_err(failed)
     }
 
+    pub(crate) fn attach(
+        &mut self,
+        axis: Axis,
+        shared: usize,
+        words: &[u32],
+    ) -> Result<(), BackendError> {
+        self.of(axis).attach(shared, words).map_err(failed)
+    }
+
+    pub(crate) fn attached(&self, axis: Axis, all: &mut [u32]) -> bool {
+        match axis {
+            Axis::Tensor => self.tensor.attached(all),
+            Axis::Alone => self.alone.attached(all),
+        }
+    }
+
     fn of(&mut self, axis: Axis) -> &mut dyn Collective {
         match axis {
             Axis::Tensor => &mut *self.tensor,

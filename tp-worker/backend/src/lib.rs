@@ -256,4 +256,21 @@ pub trait Backend: Send + Sized {
     /// # Errors
     /// [`BackendError::Collective`] when a peer is gone or out of step.
     fn broadcast(&mut self, axis: Axis, words: &mut [u32]) -> Result<(), BackendError>;
+    /// Has `words`, at most 64, travel with this rank's next collective of
+    /// `axis`, whichever it is: for what ranks compare and tell each other in
+    /// every step. The first `shared` of them are equal on all ranks. A rank
+    /// alone has them back at once. Attaching again before that replaces them.
+    ///
+    /// # Errors
+    /// [`BackendError::Collective`] when they are too many or the group is
+    /// broken. On ranks that attach what doesn't agree that collective fails,
+    /// before any of them uses another's data.
+    fn attach(&mut self, axis: Axis, shared: usize, words: &[u32]) -> Result<(), BackendError>;
+    /// Copies to `all` what all ranks of `axis` attached to the last collective
+    /// that took words along, in rank order. False, and `all` as it was, if
+    /// there was none yet or if what this rank attached still waits for one.
+    ///
+    /// # Panics
+    /// If `all` has another length than those words together.
+    fn attached(&self, axis: Axis, all: &mut [u32]) -> bool;
 }

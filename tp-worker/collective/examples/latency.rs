@@ -1,4 +1,5 @@
-//! Latency of `all_reduce_sum` by size, over shared memory and TCP.
+//! Latency of `all_reduce_sum` by size, over shared memory and TCP: with nothing
+//! attached, and with words that every rank then looks at. The two alternate.
 //!
 //! ```sh
 //! cargo run --release -p lockstep-collective --example latency
@@ -11,13 +12,15 @@ use std::time::{Duration, Instant};
 use lockstep_collective::{Collective, CollectiveError, Tcp, local_group};
 
 const RANKS: usize = 2;
+/// Words attached, as many as a step of a worker has.
+const WORDS: usize = 45;
 
 type Members = Vec<Box<dyn Collective>>;
 
 fn main() -> Result<(), CollectiveError> {
     println!(
-        "{:<14} {:>10} {:>10} {:>10}",
-        "transport", "bytes", "p50 us", "p99 us"
+        "{:<14} {:>10} {:>10} {:>10} {:>10} {:>10}",
+        "transport", "bytes", "p50 us", "p99 us", "+words p50", "p99 us"
     );
     for elements in [1, 256, 1024, 2048, 4096, 16_384, 65_536, 1 << 20] {
         let shared = local_group(RANKS)
@@ -47,36 +50,52 @@ fn tcp_group() -> Result<Members, CollectiveError> {
 
 fn measure(name: &str, members: Members, elements: usize) -> Result<(), CollectiveError> {
     let rounds = (40_000_000 / (elements + 2_000)).min(10_000);
-    let run = |mut member: Box<dyn Collective>| {
-        thread::spawn(move || {
-            let mut data = vec![1.0; elements];
-            let mut times = Vec::with_capacity(rounds);
-            for round in 0..rounds + rounds / 10 {
-                let start = Instant::now();
-                member.all_reduce_sum(&mut data)?;
-                // The first tenth warms up.
-                if round >= rounds / 10 {
-                    times.push(start.elapsed());
-                }
-                data.fill(1.0);
-            }
-            Ok(times)
-        })
-    };
+    let run = |member| thread::spawn(move || times(member, elements, rounds));
     let threads: Vec<_> = members.into_iter().map(run).collect();
     let times = threads
         .into_iter()
         .map(|thread| thread.join().expect("a rank panicked"));
-    let mut times = times
-        .collect::<Result<Vec<Vec<Duration>>, CollectiveError>>()?
-        .concat();
-    times.sort_unstable();
-    let micros = |share: f64| times[(times.len() as f64 * share) as usize].as_secs_f64() * 1e6;
-    println!(
-        "{name:<14} {:>10} {:>10.2} {:>10.2}",
-        elements * 4,
-        micros(0.5),
-        micros(0.99)
-    );
+    let times = times.collect::<Result<Vec<_>, CollectiveError>>()?;
+    print!("{name:<14} {:>10}", elements * 4);
+    for with_words in [0, 1] {
+        let of_ranks = times.iter().flat_map(|times| &times[with_words]);
+        let mut times: Vec<_> = of_ranks.collect();
+        times.sort_unstable();
+        let micros = |share: f64| times[(times.len() as f64 * share) as usize].as_secs_f64() * 1e6;
+        print!(" {:>10.2} {:>10.2}", micros(0.5), micros(0.99));
+    }
+    println!();
     Ok(())
+}
+
+/// Of sums with nothing attached, and with words.
+fn times(
+    mut member: Box<dyn Collective>,
+    elements: usize,
+    rounds: usize,
+) -> Result<[Vec<Duration>; 2], CollectiveError> {
+    let mut data = vec![1.0; elements];
+    let (mut words, mut all) = ([0; WORDS], [0; RANKS * WORDS]);
+    let mut times = [(); 2].map(|()| Vec::with_capacity(rounds));
+    for round in 0..rounds + rounds / 10 {
+        for (with_words, times) in times.iter_mut().enumerate() {
+            // Both begin together, whatever came before.
+            member.barrier()?;
+            let start = Instant::now();
+            if with_words == 1 {
+                words.fill(round as u32);
+                member.attach(5, &words)?;
+            }
+            member.all_reduce_sum(&mut data)?;
+            if with_words == 1 {
+                assert!(member.attached(&mut all), "they have travelled");
+            }
+            // The first tenth warms up.
+            if round >= rounds / 10 {
+                times.push(start.elapsed());
+            }
+            data.fill(1.0);
+        }
+    }
+    Ok(times)
 }

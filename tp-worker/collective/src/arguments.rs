@@ -1,6 +1,7 @@
 //! Checks of a caller's buffers, the same for every transport.
 
-use crate::CollectiveError;
+use crate::attachment::Attachment;
+use crate::{ATTACHED_WORDS, CollectiveError};
 
 /// The rank that checks, in a group of `size`.
 #[derive(Debug, Clone, Copy)]
@@ -87,6 +88,17 @@ impl Arguments {
             }
             _ => Ok(total),
         }
+    }
+
+    /// Checks what is to be attached, with its first `shared` words in common.
+    pub fn attachment(self, shared: usize, words: &[u32]) -> Result<Attachment, CollectiveError> {
+        let count = words.len();
+        Attachment::of(shared, words).ok_or_else(|| {
+            self.error(format!(
+                "{count} words attached, {shared} of them shared; \
+                 there may be 1 to {ATTACHED_WORDS}, and no more shared than attached"
+            ))
+        })
     }
 
     fn error(self, reason: String) -> CollectiveError {

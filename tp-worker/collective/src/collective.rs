@@ -127,6 +127,28 @@ pub trait Collective: Send {
     /// See [`CollectiveError`].
     fn barrier(&mut self) -> Result<(), CollectiveError>;
 
+    /// Attaches `words` to this rank's next operation in this group, whichever
+    /// it is: they travel with it. The first `shared` of them must be equal on
+    /// all ranks, and the numbers of words, all and shared. Attaching again
+    /// before that replaces them.
+    ///
+    /// In a group of one rank they arrive at once.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Argument`] unless there are 1 to
+    /// [`ATTACHED_WORDS`](crate::ATTACHED_WORDS) words, at least `shared`; the
+    /// error that broke the group. Ranks that differ have the operation end
+    /// with [`CollectiveError::Attached`], before any of them reads its data.
+    fn attach(&mut self, shared: usize, words: &[u32]) -> Result<(), CollectiveError>;
+
+    /// Copies to `all` what all ranks attached to the last operation that
+    /// took words along, in rank order. False, and `all` as it was, if there
+    /// was none yet or if this rank's [`Self::attach`] still waits for one.
+    ///
+    /// # Panics
+    /// If `all` has another length than those words together.
+    fn attached(&self, all: &mut [u32]) -> bool;
+
     /// Splits the group into groups of equal `color`, and returns this rank's;
     /// ranks keep their order. This group goes on beside them.
     ///

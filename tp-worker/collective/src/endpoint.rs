@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::attachment::Attachment;
 use crate::{CollectiveError, Operation};
 
 /// One rank's end of a transport between the ranks of one group.
@@ -30,17 +31,23 @@ pub trait Endpoint: Send + Sized {
     /// what it wrote to [`Self::outgoing`].
     fn incoming(&self, rank: usize) -> &[f32];
 
-    /// Transfers outgoing buffers under the name of `operation`.
+    /// What peer `rank` attached to the transfer that ended last.
+    fn attachment(&self, rank: usize) -> Attachment;
+
+    /// Transfers outgoing buffers under the name of `operation`, and
+    /// `attachment` with them.
     ///
     /// `part(from, to)` says which elements of `from`'s buffer `to` will read;
     /// others need not be transported.
     ///
     /// # Errors
-    /// [`CollectiveError::Mismatch`] if a peer names another operation, after
-    /// it was told; otherwise why a peer could not be waited for.
+    /// [`CollectiveError::Mismatch`] if a peer names another operation,
+    /// [`CollectiveError::Attached`] if it attaches what doesn't agree, both
+    /// after it was told; otherwise why a peer could not be waited for.
     fn transfer(
         &mut self,
         operation: Operation,
+        attachment: &Attachment,
         part: &dyn Fn(usize, usize) -> Range<usize>,
     ) -> Result<(), CollectiveError>;
 

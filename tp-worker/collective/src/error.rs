@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::Operation;
+use crate::attachment::Attachment;
 
 /// Why a group could not be formed or an operation could not finish.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -22,6 +23,28 @@ pub enum CollectiveError {
         peer: usize,
         /// What that rank runs.
         theirs: Operation,
+    },
+    /// Two ranks attached what doesn't agree to the same operation.
+    #[error(
+        "ranks diverged: rank {rank} brings {} to {operation}, and rank {peer} brings {}; \
+         what is shared must be equal",
+        brings(*shared, ours), brings(*their_shared, theirs)
+    )]
+    Attached {
+        /// The rank that reports.
+        rank: usize,
+        /// The words that it attached, none if it attached nothing.
+        ours: Vec<u32>,
+        /// How many of them must be equal on all ranks, from the first.
+        shared: usize,
+        /// The rank that differs.
+        peer: usize,
+        /// The words that it attached.
+        theirs: Vec<u32>,
+        /// How many of them, in that rank's opinion, must be equal.
+        their_shared: usize,
+        /// What they were attached to.
+        operation: Operation,
     },
     /// A peer did not take part before the deadline.
     #[error("rank {rank} waited {waited:?} for rank {missing} in {operation}: it is dead or stuck")]
@@ -89,11 +112,36 @@ impl CollectiveError {
         }
     }
 
+    /// A [`CollectiveError::Attached`]: ranks and what they attached.
+    pub(crate) fn attached(
+        operation: Operation,
+        (rank, ours): (usize, &Attachment),
+        (peer, theirs): (usize, &Attachment),
+    ) -> Self {
+        Self::Attached {
+            rank,
+            ours: ours.words().to_vec(),
+            shared: ours.shared().len(),
+            peer,
+            theirs: theirs.words().to_vec(),
+            their_shared: theirs.shared().len(),
+            operation,
+        }
+    }
+
     /// A [`CollectiveError::Join`].
     pub(crate) fn join(rank: usize, reason: impl Into<String>) -> Self {
         Self::Join {
             rank,
             reason: reason.into(),
         }
+    }
+}
+
+/// What a rank attached, for people: of many words those that are compared.
+fn brings(shared: usize, words: &[u32]) -> String {
+    match words.len() {
+        0 => "no words".into(),
+        count => format!("{count} words with {:?} shared", &words[..shared]),
     }
 }

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::arguments::{Arguments, digest};
+use crate::attachment::Attachments;
 use crate::endpoint::Endpoint;
 use crate::membership::Membership;
 use crate::{AbortHandle, Collective, CollectiveError, Kind, Operation, Parts, Single};
@@ -19,16 +20,23 @@ pub struct Group<E: Endpoint> {
     /// See [`Operation::group`].
     id: u64,
     sequence: u64,
+    attachments: Attachments,
 }
 
 impl<E: Endpoint + 'static> Group<E> {
     /// The rank's first group.
     pub(crate) fn new(endpoint: E, membership: Arc<Membership>) -> Self {
+        Self::with_id(endpoint, membership, 0)
+    }
+
+    fn with_id(endpoint: E, membership: Arc<Membership>, id: u64) -> Self {
+        let attachments = Attachments::new(endpoint.size());
         Self {
             endpoint,
             membership,
-            id: 0,
+            id,
             sequence: 0,
+            attachments,
         }
     }
 
@@ -59,6 +67,41 @@ impl<E: Endpoint + 'static> Group<E> {
         Ok(operation)
     }
 
+    /// A transfer of `operation`, see [`Endpoint::transfer`]. The first one takes
+    /// along what is attached.
+    fn transfer(
+        &mut self,
+        operation: Operation,
+        part: &dyn Fn(usize, usize) -> Range<usize>,
+    ) -> Result<(), CollectiveError> {
+        let own = &self.attachments.next;
+        self.endpoint.transfer(operation, own, part)?;
+        if !own.is_none() {
+            self.arrive();
+        }
+        Ok(())
+    }
+
+    /// Keeps what travelled with the transfer that ended last.
+    fn arrive(&mut self) {
+        let (endpoint, own) = (&self.endpoint, self.attachments.next);
+        let of = |rank| match rank == endpoint.rank() {
+            true => own,
+            false => endpoint.attachment(rank),
+        };
+        self.attachments.travelled(endpoint.size(), of);
+    }
+
+    fn try_attach(&mut self, shared: usize, words: &[u32]) -> Result<(), CollectiveError> {
+        self.membership.check()?;
+        self.attachments.next = self.arguments().attachment(shared, words)?;
+        if self.endpoint.size() == 1 {
+            // Nobody else waits for it, and there may be no operation.
+            self.arrive();
+        }
+        Ok(())
+    }
+
     /// Breaks the rank's groups if `result` is an error.
     fn settle<T>(&self, result: Result<T, CollectiveError>) -> Result<T, CollectiveError> {
         self.membership.settle(result)
@@ -66,7 +109,7 @@ impl<E: Endpoint + 'static> Group<E> {
 
     fn try_barrier(&mut self) -> Result<(), CollectiveError> {
         let operation = self.next(Kind::Barrier, 0, 0)?;
-        self.endpoint.transfer(operation, &nothing)
+        self.transfer(operation, &nothing)
     }
 
     fn try_split(&mut self, color: u32) -> Result<Box<dyn Collective>, CollectiveError> {
@@ -84,12 +127,9 @@ impl<E: Endpoint + 'static> Group<E> {
         } = parent;
         let ours = ranks.iter().map(|&rank| rank as u64);
         let id = digest([group, sequence].into_iter().chain(ours));
-        Ok(Box::new(Self {
-            endpoint: self.endpoint.split(&ranks, id)?,
-            membership: self.membership.clone(),
-            id,
-            sequence: 0,
-        }))
+        let endpoint = self.endpoint.split(&ranks, id)?;
+        let membership = self.membership.clone();
+        Ok(Box::new(Self::with_id(endpoint, membership, id)))
     }
 }
 
@@ -184,6 +224,15 @@ impl<E: Endpoint + 'static> Collective for Group<E> {
     fn barrier(&mut self) -> Result<(), CollectiveError> {
         let result = self.try_barrier();
         self.settle(result)
+    }
+
+    fn attach(&mut self, shared: usize, words: &[u32]) -> Result<(), CollectiveError> {
+        let result = self.try_attach(shared, words);
+        self.settle(result)
+    }
+
+    fn attached(&self, all: &mut [u32]) -> bool {
+        self.attachments.copy_to(all)
     }
 
     fn split(&mut self, color: u32) -> Result<Box<dyn Collective>, CollectiveError> {

@@ -4,7 +4,8 @@
 //! element-wise in rank order, whatever the transport, the length or the
 //! number of chunks. Ranks compare what they are about to do before they read
 //! each other's data, so ranks that diverge get an error that names both
-//! sides instead of a hang or a wrong sum. A dead, stuck or aborted rank ends
+//! sides instead of a hang or a wrong sum. Words that all ranks should know
+//! ride on operations that run anyway. A dead, stuck or aborted rank ends
 //! the waits of its peers. A group can be split; the groups of a rank share its
 //! connections and its fate.
 //!
@@ -25,6 +26,7 @@
 #![deny(unsafe_code)]
 
 mod arguments;
+mod attachment;
 mod collective;
 mod endpoint;
 mod error;
@@ -39,6 +41,7 @@ mod single;
 mod sum;
 mod tcp;
 
+pub use attachment::ATTACHED_WORDS;
 pub use collective::Collective;
 pub use error::CollectiveError;
 pub use membership::AbortHandle;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::arguments::Arguments;
+use crate::attachment::Attachments;
 use crate::membership::{Alone, Membership};
 use crate::{AbortHandle, Collective, CollectiveError, Parts};
 
@@ -11,6 +12,7 @@ use crate::{AbortHandle, Collective, CollectiveError, Parts};
 pub struct Single {
     membership: Arc<Membership>,
     crowded: bool,
+    attachments: Attachments,
 }
 
 impl Single {
@@ -26,6 +28,7 @@ impl Single {
         Self {
             membership,
             crowded,
+            attachments: Attachments::new(1),
         }
     }
 
@@ -141,6 +144,18 @@ impl Collective for Single {
 
     fn barrier(&mut self) -> Result<(), CollectiveError> {
         self.check()
+    }
+
+    fn attach(&mut self, shared: usize, words: &[u32]) -> Result<(), CollectiveError> {
+        self.check()?;
+        let checked = self.arguments().attachment(shared, words);
+        let own = self.membership.settle(checked)?;
+        self.attachments.travelled(1, |_| own);
+        Ok(())
+    }
+
+    fn attached(&self, all: &mut [u32]) -> bool {
+        self.attachments.copy_to(all)
     }
 
     fn split(&mut self, _color: u32) -> Result<Box<dyn Collective>, CollectiveError> {

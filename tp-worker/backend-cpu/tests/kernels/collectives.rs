@@ -60,6 +60,63 @@ fn ranks_sum_gather_and_broadcast() {
     });
 }
 
+/// What is attached rides on a fused product too, whether its sum is read in
+/// parts, in rows at a time or through a buffer, and on its first operation.
+#[test]
+fn attached_words_ride_on_whatever_comes_next() {
+    const WIDTH: usize = 8;
+    for (ranks, max_elements) in [(2, 1 << 10), (2, 2 * WIDTH), (2, 3), (3, 1 << 10), (1, 8)] {
+        let options_of_group = Options {
+            max_elements,
+            ..Options::default()
+        };
+        std::thread::scope(|scope| {
+            for group in local_group_with(ranks, &options_of_group) {
+                scope.spawn(move || {
+                    let rank = group.rank() as u32;
+                    let mut backend = CpuBackend::new(options(2), Box::new(group)).unwrap();
+                    let mut all = vec![0; ranks * 2];
+                    assert!(!backend.attached(Axis::Tensor, &mut all));
+                    backend.attach(Axis::Tensor, 1, &[5, rank]).unwrap();
+                    assert_eq!(backend.attached(Axis::Tensor, &mut all), ranks == 1);
+                    fused_sum(&mut backend, 6, WIDTH);
+                    assert!(backend.attached(Axis::Tensor, &mut all));
+                    let expected: Vec<u32> = (0..ranks as u32).flat_map(|r| [5, r]).collect();
+                    assert_eq!(all, expected);
+                    assert!(!backend.attached(Axis::Alone, &mut []));
+                    backend.attach(Axis::Alone, 0, &[9]).unwrap();
+                    let mut own = [0];
+                    assert!(backend.attached(Axis::Alone, &mut own));
+                    assert_eq!(own, [9]);
+                    assert!(backend.attached(Axis::Tensor, &mut all));
+                });
+            }
+        });
+    }
+}
+
+fn fused_sum(backend: &mut CpuBackend, rows: usize, width: usize) {
+    let zeros = vec![0.0; rows * width];
+    let x = tensor(backend, &zeros, width);
+    let w = matrix(backend, &vec![0.0; width * width], width);
+    let weight = backend.load_vector(&vec![1.0; width]).unwrap();
+    let [mut residual, mut delta, mut out] = [(); 3].map(|()| tensor(backend, &zeros, width));
+    let linear = RowParallel {
+        axis: Axis::Tensor,
+        part: Linear {
+            weight: &w,
+            bias: None,
+        },
+    };
+    let norm = RmsNorm {
+        weight: &weight,
+        eps: 1e-5,
+    };
+    backend
+        .matmul_add_rms_norm(&x, linear, &mut residual, &mut delta, norm, &mut out)
+        .unwrap();
+}
+
 /// Whatever a rank does alone, the others neither wait for it nor hear of it,
 /// and it computes as a group of one.
 #[test]

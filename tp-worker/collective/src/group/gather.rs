@@ -29,7 +29,7 @@ impl<E: Endpoint + 'static> Group<E> {
                 0 => 0..part(counts[from]).len(),
                 _ => 0..0,
             };
-            self.endpoint.transfer(operation, &to_root)?;
+            self.transfer(operation, &to_root)?;
             let Some(recv) = recv.as_deref_mut() else {
                 continue;
             };
@@ -58,7 +58,7 @@ impl<E: Endpoint + 'static> Group<E> {
             self.endpoint.outgoing()[..send.len()].copy_from_slice(send);
         }
         let to_root = |from: usize, to: usize| if to == 0 { 0..counts[from] } else { 0..0 };
-        self.endpoint.transfer(operation, &to_root)
+        self.transfer(operation, &to_root)
     }
 
     pub(super) fn try_all_gather<T: Pod>(
@@ -83,13 +83,13 @@ impl<E: Endpoint + 'static> Group<E> {
         let own: &[f32] = bytemuck::cast_slice(own);
         let all: &mut [f32] = bytemuck::cast_slice_mut(all);
         if own.is_empty() {
-            return self.endpoint.transfer(operation, &nothing);
+            return self.transfer(operation, &nothing);
         }
         let capacity = self.endpoint.capacity();
         for (number, chunk) in own.chunks(capacity).enumerate() {
             let (begin, length) = (number * capacity, chunk.len());
             self.endpoint.outgoing()[..length].copy_from_slice(chunk);
-            self.endpoint.transfer(operation, &|_, _| 0..length)?;
+            self.transfer(operation, &|_, _| 0..length)?;
             for (rank, all) in all.chunks_exact_mut(own.len()).enumerate() {
                 let data = &self.endpoint.incoming(rank)[..length];
                 all[begin..begin + length].copy_from_slice(data);
@@ -106,7 +106,7 @@ impl<E: Endpoint + 'static> Group<E> {
         self.arguments().root(root)?;
         let operation = self.next(Kind::Broadcast, data.len(), root as u64)?;
         if data.is_empty() {
-            return self.endpoint.transfer(operation, &nothing);
+            return self.transfer(operation, &nothing);
         }
         for chunk in data.chunks_mut(self.endpoint.capacity()) {
             // Only moved, never computed with: any bits survive.
@@ -116,7 +116,7 @@ impl<E: Endpoint + 'static> Group<E> {
                 self.endpoint.outgoing()[..length].copy_from_slice(chunk);
             }
             let from_root = |from: usize, _| if from == root { 0..length } else { 0..0 };
-            self.endpoint.transfer(operation, &from_root)?;
+            self.transfer(operation, &from_root)?;
             if self.endpoint.rank() != root {
                 chunk.copy_from_slice(&self.endpoint.incoming(root)[..length]);
             }

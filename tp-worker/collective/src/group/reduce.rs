@@ -16,7 +16,7 @@ impl<E: Endpoint + 'static> Group<E> {
     pub(super) fn try_all_reduce(&mut self, data: &mut [f32]) -> Result<(), CollectiveError> {
         let operation = self.next(Kind::AllReduceSum, data.len(), 0)?;
         if data.is_empty() {
-            return self.endpoint.transfer(operation, &nothing);
+            return self.transfer(operation, &nothing);
         }
         for chunk in data.chunks_mut(self.endpoint.capacity()) {
             if chunk.len() <= self.direct_elements() {
@@ -44,7 +44,7 @@ impl<E: Endpoint + 'static> Group<E> {
     ) -> Result<(), CollectiveError> {
         let length = data.len();
         self.endpoint.outgoing()[..length].copy_from_slice(data);
-        self.endpoint.transfer(operation, &|_, _| 0..length)?;
+        self.transfer(operation, &|_, _| 0..length)?;
         let part = |rank| &self.endpoint.incoming(rank)[..length];
         sum_in_rank_order(data, self.endpoint.size(), part);
         Ok(())
@@ -57,14 +57,12 @@ impl<E: Endpoint + 'static> Group<E> {
     ) -> Result<(), CollectiveError> {
         let (length, size) = (data.len(), self.endpoint.size());
         self.endpoint.outgoing()[..length].copy_from_slice(data);
-        self.endpoint
-            .transfer(operation, &|_, to| share(length, to, size))?;
+        self.transfer(operation, &|_, to| share(length, to, size))?;
         let own = share(length, self.endpoint.rank(), size);
         let part = |rank| &self.endpoint.incoming(rank)[own.clone()];
         sum_in_rank_order(&mut data[own.clone()], size, part);
         self.endpoint.outgoing()[own.clone()].copy_from_slice(&data[own]);
-        self.endpoint
-            .transfer(operation, &|from, _| share(length, from, size))?;
+        self.transfer(operation, &|from, _| share(length, from, size))?;
         for rank in (0..size).filter(|&rank| rank != self.endpoint.rank()) {
             let theirs = share(length, rank, size);
             data[theirs.clone()].copy_from_slice(&self.endpoint.incoming(rank)[theirs]);
@@ -81,7 +79,7 @@ impl<E: Endpoint + 'static> Group<E> {
     pub(super) fn transfer_sum(&mut self, length: usize) -> Result<(), CollectiveError> {
         self.check_sum(length)?;
         let operation = self.next(Kind::AllReduceSum, length, 0)?;
-        self.endpoint.transfer(operation, &|_, _| 0..length)
+        self.transfer(operation, &|_, _| 0..length)
     }
 
     pub(super) fn try_reduce_scatter(
@@ -92,7 +90,7 @@ impl<E: Endpoint + 'static> Group<E> {
         self.arguments().equal_parts(own.len(), data.len())?;
         let operation = self.next(Kind::ReduceScatterSum, data.len(), 0)?;
         if data.is_empty() {
-            return self.endpoint.transfer(operation, &nothing);
+            return self.transfer(operation, &nothing);
         }
         let (rank, size, length) = (self.endpoint.rank(), self.endpoint.size(), own.len());
         let capacity = self.endpoint.capacity();
@@ -104,7 +102,7 @@ impl<E: Endpoint + 'static> Group<E> {
                 inside(rank * length)..inside((rank + 1) * length)
             };
             self.endpoint.outgoing()[..chunk.len()].copy_from_slice(chunk);
-            self.endpoint.transfer(operation, &|_, to| part(to))?;
+            self.transfer(operation, &|_, to| part(to))?;
             let mine = part(rank);
             if mine.is_empty() {
                 continue;

@@ -15,7 +15,7 @@ use super::wait;
 use crate::{CollectiveError, Options};
 
 /// Marks a region that is ready, and the version of its layout.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"lockstp2");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"lockstp3");
 // As many as fit the joined mask.
 pub(crate) use crate::parts::MAX_RANKS;
 

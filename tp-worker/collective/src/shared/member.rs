@@ -20,6 +20,7 @@ use super::home::Home;
 use super::region::Region;
 use super::seats::Seats;
 use super::wait::{ABORTED, PRESENT, reached, sleep, wake};
+use crate::attachment::{Attachment, Shape};
 use crate::endpoint::Endpoint;
 use crate::patience::Patience;
 use crate::{CollectiveError, Operation, Options};
@@ -143,9 +144,38 @@ impl Member {
         }
     }
 
-    fn compare(&self, ours: Operation, parity: usize) -> Result<(), CollectiveError> {
+    /// Writes what peers compare before they read this rank's buffer.
+    fn describe(&self, operation: Operation, attachment: &Attachment, parity: usize) {
+        let own = self.region.control(self.rank);
+        for (slot, word) in own.operations[parity].iter().zip(operation.to_words()) {
+            slot.store(word, Ordering::Relaxed);
+        }
+        let shape = attachment.shape().to_word();
+        own.shapes[parity].store(shape, Ordering::Relaxed);
+        let slots = &own.attached[parity].0;
+        for (slot, word) in slots.iter().zip(attachment.words()) {
+            slot.store(*word, Ordering::Relaxed);
+        }
+    }
+
+    /// What `peer` described for phases of this parity.
+    fn described(&self, peer: usize, parity: usize) -> Attachment {
+        let control = self.region.control(peer);
+        let shape = Shape::from_word(control.shapes[parity].load(Ordering::Relaxed));
+        let words = &control.attached[parity].0;
+        Attachment::new(shape, |word| words[word].load(Ordering::Relaxed))
+    }
+
+    fn compare(
+        &self,
+        ours: Operation,
+        attachment: &Attachment,
+        parity: usize,
+    ) -> Result<(), CollectiveError> {
+        let shape = attachment.shape().to_word();
         for peer in 0..self.size() {
-            let words = &self.region.control(peer).operations[parity];
+            let control = self.region.control(peer);
+            let words = &control.operations[parity];
             let theirs = std::array::from_fn(|word| words[word].load(Ordering::Relaxed));
             let theirs = Operation::from_words(theirs);
             if theirs != ours {
@@ -155,6 +185,16 @@ impl Member {
                     peer: self.names[peer],
                     theirs,
                 });
+            }
+            // Most transfers take nothing along: no more than this look for those.
+            if shape | control.shapes[parity].load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let theirs = self.described(peer, parity);
+            if !attachment.agrees(&theirs) {
+                let (rank, peer) = (self.names[self.rank], self.names[peer]);
+                let (own, theirs) = ((rank, attachment), (peer, &theirs));
+                return Err(CollectiveError::attached(ours, own, theirs));
             }
         }
         Ok(())
@@ -202,11 +242,16 @@ impl Endpoint for Member {
         unsafe { std::slice::from_raw_parts(buffer.as_ptr(), self.region.capacity()) }
     }
 
+    fn attachment(&self, rank: usize) -> Attachment {
+        self.described(rank, self.phase as usize % 2)
+    }
+
     /// Publishes the outgoing buffer under the name of `operation` and waits
     /// until every peer has done the same.
     fn transfer(
         &mut self,
         operation: Operation,
+        attachment: &Attachment,
         _part: &dyn Fn(usize, usize) -> Range<usize>,
     ) -> Result<(), CollectiveError> {
         self.check_state(self.rank, operation)?;
@@ -214,9 +259,7 @@ impl Endpoint for Member {
         let phase = self.phase.wrapping_add(1);
         let own = self.region.control(self.rank);
         let parity = phase as usize % 2;
-        for (slot, word) in own.operations[parity].iter().zip(operation.to_words()) {
-            slot.store(word, Ordering::Relaxed);
-        }
+        self.describe(operation, attachment, parity);
         // Sequentially consistent together with the sleeper's increment of
         // `waiters` and its next look at `arrived`: one of the two sees the other.
         own.arrived.store(phase, Ordering::SeqCst);
@@ -227,7 +270,7 @@ impl Endpoint for Member {
         for peer in (0..self.size()).filter(|&peer| peer != self.rank) {
             self.wait(peer, phase, operation, &mut start)?;
         }
-        self.compare(operation, parity)?;
+        self.compare(operation, attachment, parity)?;
         self.phase = phase;
         self.broken = false;
         Ok(())

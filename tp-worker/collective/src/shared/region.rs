@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use memmap2::MmapRaw;
 
-use crate::Operation;
+use crate::{ATTACHED_WORDS, Operation};
 
 /// Bytes that keep two ranks' words off each other's cache lines (and off the
 /// line that the prefetcher fetches along).
@@ -49,9 +49,17 @@ pub(crate) struct Control {
     pub state: AtomicU32,
     /// What the rank runs, for even and odd phases.
     pub operations: [[AtomicU64; Operation::WORDS]; 2],
+    /// The shape of what it attaches, for even and odd phases.
+    pub shapes: [AtomicU64; 2],
+    /// And its words.
+    pub attached: [AttachedWords; 2],
     /// Peers that sleep on `arrived`.
     pub waiters: Waiters,
 }
+
+/// Words of an attachment, on lines that other phases don't touch.
+#[repr(C, align(128))]
+pub(crate) struct AttachedWords(pub [AtomicU32; ATTACHED_WORDS]);
 
 /// The count of sleepers, on lines of its own.
 #[repr(C, align(128))]

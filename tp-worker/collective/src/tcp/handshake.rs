@@ -17,7 +17,7 @@ use subtle::ConstantTimeEq;
 
 use super::mac::hmac;
 
-const MAGIC: [u8; 8] = *b"lockstc2";
+const MAGIC: [u8; 8] = *b"lockstc3";
 const NONCE: usize = 32;
 const PROOF: usize = 32;
 /// Connector's rank, acceptor's rank, size and capacity, 8 bytes each, and the

@@ -3,18 +3,23 @@
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;
 
-use super::frame::{self, HEADER};
+use super::frame::{self, HEADER, Header, LONGEST};
 use crate::Operation;
+use crate::attachment::{Attachment, Shape};
 
 /// Progress of one frame each way.
 #[derive(Debug, Clone)]
 pub(crate) struct Lane {
-    outgoing: [u8; HEADER],
-    incoming: [u8; HEADER],
-    /// Bytes sent and received, headers included.
+    /// Headers, and the words attached to them.
+    outgoing: [u8; LONGEST],
+    incoming: [u8; LONGEST],
+    /// Bytes before the payloads.
+    out_head: usize,
+    in_head: usize,
+    /// Bytes sent and received, heads included.
     sent: usize,
     got: usize,
-    /// Bytes to send and receive, headers included.
+    /// Bytes to send and receive, heads included.
     to_send: usize,
     to_get: usize,
     /// Whether the peer has closed its side or the connection is lost.
@@ -23,14 +28,21 @@ pub(crate) struct Lane {
     elements: u64,
 }
 
-/// What a peer's header says, if it is not what was expected.
-pub(crate) struct Unexpected(pub Operation);
+/// What of a peer's head is not what was expected.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Unexpected {
+    Operation(Operation),
+    /// See [`Lane::attachment`].
+    Attachment,
+}
 
 impl Lane {
     /// A lane with nothing to do.
     pub const IDLE: Self = Self {
-        outgoing: [0; HEADER],
-        incoming: [0; HEADER],
+        outgoing: [0; LONGEST],
+        incoming: [0; LONGEST],
+        out_head: HEADER,
+        in_head: HEADER,
         sent: 0,
         got: 0,
         to_send: 0,
@@ -39,13 +51,29 @@ impl Lane {
         elements: 0,
     };
 
-    /// Starts a frame of `send` elements out and one of `receive` elements in.
-    pub fn start(&mut self, operation: Operation, send: usize, receive: usize) {
-        self.outgoing = frame::encode(operation, send);
+    /// Starts a frame of `send` elements out and one of `receive` elements in,
+    /// which is expected to have as many words attached.
+    pub fn start(
+        &mut self,
+        operation: Operation,
+        attachment: &Attachment,
+        send: usize,
+        receive: usize,
+    ) {
+        let shape = attachment.shape();
+        let header = Header {
+            operation,
+            shape,
+            elements: send as u64,
+        };
+        self.outgoing[..HEADER].copy_from_slice(&header.encode());
+        frame::encode_words(attachment, &mut self.outgoing[HEADER..]);
+        let head = frame::payload_at(shape);
+        (self.out_head, self.in_head) = (head, head);
         (self.sent, self.got) = (0, 0);
         self.elements = receive as u64;
-        self.to_send = HEADER + send * size_of::<f32>();
-        self.to_get = HEADER + receive * size_of::<f32>();
+        self.to_send = head + send * size_of::<f32>();
+        self.to_get = head + receive * size_of::<f32>();
     }
 
     pub fn wants_write(&self) -> bool {
@@ -66,20 +94,20 @@ impl Lane {
         self.closed && !self.done()
     }
 
-    /// Stops sending after the header and reading into the payload: all that
+    /// Stops sending after the head and reading into the payload: all that
     /// matters now is what the peer runs.
-    pub fn headers_only(&mut self) {
-        self.to_send = self.to_send.min(self.sent.max(HEADER));
-        self.to_get = self.to_get.min(self.got.max(HEADER));
+    pub fn heads_only(&mut self) {
+        self.to_send = self.to_send.min(self.sent.max(self.out_head));
+        self.to_get = self.to_get.min(self.got.max(self.in_head));
     }
 
-    /// Sends what the socket takes of the header and `payload`.
+    /// Sends what the socket takes of the head and `payload`.
     pub fn write(&mut self, mut stream: &TcpStream, payload: &[u8]) {
+        let at = self.out_head;
         while self.wants_write() {
-            let header = &self.outgoing[self.sent.min(HEADER)..];
-            let payload =
-                &payload[self.sent.saturating_sub(HEADER)..self.to_send.max(HEADER) - HEADER];
-            match stream.write_vectored(&[IoSlice::new(header), IoSlice::new(payload)]) {
+            let head = &self.outgoing[self.sent.min(at)..at];
+            let payload = &payload[self.sent.saturating_sub(at)..self.to_send.max(at) - at];
+            match stream.write_vectored(&[IoSlice::new(head), IoSlice::new(payload)]) {
                 Ok(0) => self.closed = true,
                 Ok(count) => self.sent += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -93,29 +121,75 @@ impl Lane {
     /// Reads what the socket has, the payload into `payload`.
     pub fn read(&mut self, mut stream: &TcpStream, payload: &mut [u8]) {
         while self.wants_read() {
-            let header = &mut self.incoming[self.got.min(HEADER)..];
-            let payload =
-                &mut payload[self.got.saturating_sub(HEADER)..self.to_get.max(HEADER) - HEADER];
-            match stream.read_vectored(&mut [IoSliceMut::new(header), IoSliceMut::new(payload)]) {
+            let at = self.in_head;
+            let head = &mut self.incoming[self.got.min(at)..at];
+            let rest = &mut payload[self.got.saturating_sub(at)..self.to_get.max(at) - at];
+            match stream.read_vectored(&mut [IoSliceMut::new(head), IoSliceMut::new(rest)]) {
                 Ok(0) => self.closed = true,
                 Ok(count) => self.got += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(_) => self.closed = true,
             }
+            self.fit_head(payload);
         }
     }
 
-    /// Compares the peer's header, once it is here, with what was expected.
-    pub fn check(&self, ours: Operation) -> Result<(), Unexpected> {
-        if self.got < HEADER {
+    /// Once the peer's header is here: if as many words as expected are not
+    /// attached to it, takes the head for as long as it is, and wants no more.
+    /// What of it came as the start of a payload lies in `payload`.
+    fn fit_head(&mut self, payload: &[u8]) {
+        let Some(Header { shape, .. }) = self.header() else {
+            return;
+        };
+        let (expected, head) = (self.in_head, frame::payload_at(shape));
+        if head == expected {
+            return;
+        }
+        let got = self.got.min(head);
+        if got > expected {
+            let strayed = &payload[..got - expected];
+            self.incoming[expected..got].copy_from_slice(strayed);
+        }
+        (self.in_head, self.got, self.to_get) = (head, got, head);
+    }
+
+    /// What the peer's header says, once it is here.
+    fn header(&self) -> Option<Header> {
+        let header = self.incoming.first_chunk()?;
+        (self.got >= HEADER).then(|| Header::decode(header))
+    }
+
+    /// What the peer attached, of a shape that its header has told.
+    fn words(&self, shape: Shape) -> Attachment {
+        frame::decode_words(shape, &self.incoming[HEADER..])
+    }
+
+    /// What the peer attached to the frame that came last.
+    pub fn attachment(&self) -> Attachment {
+        let header = self.header();
+        header.map_or(Attachment::NONE, |header| self.words(header.shape))
+    }
+
+    /// Compares the peer's head, once it is here, with what was expected.
+    pub fn check(&self, ours: Operation, attachment: &Attachment) -> Result<(), Unexpected> {
+        let Some(theirs) = self.header() else {
             return Ok(());
+        };
+        if theirs.operation != ours {
+            return Err(Unexpected::Operation(theirs.operation));
         }
-        let (theirs, elements) = frame::decode(&self.incoming);
-        if theirs != ours || elements != self.elements {
-            Err(Unexpected(theirs))
-        } else {
-            Ok(())
+        let shape = attachment.shape();
+        let attached = theirs.shape != Shape::NONE || shape != Shape::NONE;
+        if attached && self.got >= self.in_head {
+            let theirs = self.words(theirs.shape);
+            if !attachment.agrees(&theirs) {
+                return Err(Unexpected::Attachment);
+            }
         }
+        if theirs.elements != self.elements {
+            return Err(Unexpected::Operation(theirs.operation));
+        }
+        Ok(())
     }
 }

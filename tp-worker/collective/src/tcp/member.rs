@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::lane::{Lane, Unexpected};
 use super::links::Links;
+use crate::attachment::Attachment;
 use crate::endpoint::Endpoint;
 use crate::membership::Presence as _;
 use crate::patience::Patience;
@@ -23,6 +24,9 @@ pub(crate) use crate::parts::MAX_RANKS;
 /// The longest that a rank whose transfer failed looks for the cause and makes
 /// sure that its peers learn of it.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// What a rank compares with its peers: an operation, and what is attached.
+type Ours<'a> = (Operation, &'a Attachment);
 
 /// A rank's end of the connections between the ranks of one group.
 pub struct Member {
@@ -68,7 +72,7 @@ impl Member {
     /// Moves what can be moved on every connection; says whether all are done.
     fn pump(
         &mut self,
-        operation: Operation,
+        ours @ (operation, attachment): Ours<'_>,
         part: &dyn Fn(usize, usize) -> Range<usize>,
     ) -> Result<bool, CollectiveError> {
         let mut done = true;
@@ -84,14 +88,9 @@ impl Member {
                 let received = &mut self.incoming[peer][part(peer, self.rank)];
                 lane.read(stream, bytemuck::cast_slice_mut(received));
             }
-            if let Err(Unexpected(theirs)) = lane.check(operation) {
-                return Err(CollectiveError::Mismatch {
-                    rank: self.names[self.rank],
-                    ours: operation,
-                    peer: name,
-                    theirs,
-                });
-            }
+            let checked = lane.check(operation, attachment);
+            let own = self.names[self.rank];
+            checked.map_err(|found| diverged(ours, own, found, name, lane))?;
             if lane.lost() {
                 return Err(CollectiveError::PeerLeft {
                     rank: self.names[self.rank],
@@ -106,7 +105,7 @@ impl Member {
 
     fn pump_until_done(
         &mut self,
-        operation: Operation,
+        ours: Ours<'_>,
         part: &dyn Fn(usize, usize) -> Range<usize>,
     ) -> Result<(), CollectiveError> {
         let start = Instant::now();
@@ -115,7 +114,7 @@ impl Member {
             self.check_aborted()?;
             let mut outcome = Ok(false);
             patience.spin.until(|| {
-                outcome = self.pump(operation, part);
+                outcome = self.pump(ours, part);
                 !matches!(outcome, Ok(false))
             });
             if outcome? {
@@ -130,7 +129,7 @@ impl Member {
                 return Err(CollectiveError::Timeout {
                     rank: self.name(),
                     missing: self.names[missing.unwrap_or(rank)],
-                    operation,
+                    operation: ours.0,
                     waited,
                 });
             }
@@ -139,15 +138,17 @@ impl Member {
     }
 
     /// After a failed transfer: makes sure that every peer has this rank's
-    /// header, and returns the divergence that may be behind the failure.
-    fn conclude(&mut self, operation: Operation, error: CollectiveError) -> CollectiveError {
-        use CollectiveError::{Mismatch, PeerLeft};
-        if self.check_aborted().is_err() || !matches!(error, Mismatch { .. } | PeerLeft { .. }) {
+    /// head, and returns the divergence that may be behind the failure.
+    fn conclude(&mut self, ours: Ours<'_>, error: CollectiveError) -> CollectiveError {
+        use CollectiveError::{Attached, Mismatch, PeerLeft};
+        let diverging = matches!(error, Mismatch { .. } | Attached { .. });
+        if self.check_aborted().is_err() || !(diverging || matches!(error, PeerLeft { .. })) {
             return self.check_aborted().err().unwrap_or(error);
         }
-        let mut found = matches!(error, Mismatch { .. }).then(|| error.clone());
+        let (operation, attachment) = ours;
+        let mut found = diverging.then(|| error.clone());
         let end = Instant::now() + GRACE.min(self.patience.timeout);
-        self.lanes.iter_mut().for_each(Lane::headers_only);
+        self.lanes.iter_mut().for_each(Lane::heads_only);
         loop {
             for (peer, &name) in self.names.iter().enumerate() {
                 let (Some(stream), lane) = (self.links.to(name), &mut self.lanes[peer]) else {
@@ -155,13 +156,9 @@ impl Member {
                 };
                 lane.write(stream, bytemuck::cast_slice(&self.outgoing));
                 lane.read(stream, bytemuck::cast_slice_mut(&mut self.incoming[peer]));
-                if let Err(Unexpected(theirs)) = lane.check(operation) {
-                    found.get_or_insert(Mismatch {
-                        rank: self.names[self.rank],
-                        ours: operation,
-                        peer: name,
-                        theirs,
-                    });
+                if let Err(unexpected) = lane.check(operation, attachment) {
+                    let own = self.names[self.rank];
+                    found.get_or_insert_with(|| diverged(ours, own, unexpected, name, lane));
                 }
             }
             let busy = self
@@ -266,19 +263,25 @@ impl Endpoint for Member {
         }
     }
 
+    fn attachment(&self, rank: usize) -> Attachment {
+        self.lanes[rank].attachment()
+    }
+
     fn transfer(
         &mut self,
         operation: Operation,
+        attachment: &Attachment,
         part: &dyn Fn(usize, usize) -> Range<usize>,
     ) -> Result<(), CollectiveError> {
         for (peer, lane) in self.lanes.iter_mut().enumerate() {
             if peer != self.rank {
                 let (send, receive) = (part(self.rank, peer), part(peer, self.rank));
-                lane.start(operation, send.len(), receive.len());
+                lane.start(operation, attachment, send.len(), receive.len());
             }
         }
-        let result = self.pump_until_done(operation, part);
-        result.map_err(|error| self.conclude(operation, error))
+        let ours = (operation, attachment);
+        let result = self.pump_until_done(ours, part);
+        result.map_err(|error| self.conclude(ours, error))
     }
 
     fn split(&self, ranks: &[usize], _id: u64) -> Result<Self, CollectiveError> {
@@ -290,6 +293,28 @@ impl Endpoint for Member {
             self.patience.clone(),
             self.outgoing.len(),
         ))
+    }
+}
+
+/// `rank` has found that `peer` differs, whose head is in `lane`.
+fn diverged(
+    (operation, attachment): Ours<'_>,
+    rank: usize,
+    found: Unexpected,
+    peer: usize,
+    lane: &Lane,
+) -> CollectiveError {
+    match found {
+        Unexpected::Operation(theirs) => CollectiveError::Mismatch {
+            rank,
+            ours: operation,
+            peer,
+            theirs,
+        },
+        Unexpected::Attachment => {
+            let theirs = lane.attachment();
+            CollectiveError::attached(operation, (rank, attachment), (peer, &theirs))
+        }
     }
 }
 

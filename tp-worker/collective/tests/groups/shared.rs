@@ -3,6 +3,7 @@
 use lockstep_collective::{Collective, CollectiveError, Options, local_group_with};
 use proptest::prelude::*;
 
+use crate::attached;
 use crate::support::{self, Case, check_against_oracle};
 
 fn group(size: usize, max_elements: usize) -> Vec<Box<dyn Collective>> {
@@ -24,6 +25,13 @@ proptest! {
     fn equals_the_plain_sum(case in support::cases(100_000), capacity in 1_usize..70_000) {
         let capacity = capacity.max(case.longest() / 64);
         check_against_oracle(&case, group(case.size, capacity));
+    }
+
+    #[test]
+    fn words_arrive_with_what_they_were_attached_to(
+        script in attached::scripts(), size in 1_usize..5, capacity in 100_usize..3_000,
+    ) {
+        attached::equals_the_account(&script, group(size, capacity));
     }
 }
 

@@ -1,7 +1,9 @@
 //! The group of one rank.
 
 use lockstep_collective::{Collective, CollectiveError, Single};
+use proptest::prelude::*;
 
+use crate::attached::{equals_the_account, scripts};
 use crate::support::{Call, Case, check_against_oracle};
 
 #[test]
@@ -11,9 +13,18 @@ fn equals_the_plain_sum() {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn words_arrive_at_once(script in scripts()) {
+        equals_the_account(&script, vec![Box::new(Single::new())]);
+    }
+}
+
 #[test]
 fn refuses_wrong_arguments_and_ends_when_aborted() {
-    let wrong: [Call; 8] = [
+    let wrong: [Call; 9] = [
         |member| member.gather(&[0.0], &[1], None),
         |member| member.gather(&[0.0], &[1, 1], Some(&mut [0.0; 2])),
         |member| member.gather(&[0.0], &[2], Some(&mut [0.0; 2])),
@@ -22,6 +33,7 @@ fn refuses_wrong_arguments_and_ends_when_aborted() {
         |member| member.exchange(&[0], &mut [0; 2]),
         |member| member.all_gather(&[0.0], &mut []),
         |member| member.reduce_scatter_sum(&[0.0; 2], &mut [0.0]),
+        |member| member.attach(1, &[]),
     ];
     for wrong in wrong {
         let mut member = Single::new();
@@ -41,5 +53,6 @@ fn refuses_wrong_arguments_and_ends_when_aborted() {
         assert_eq!(member.barrier(), aborted);
         assert_eq!(member.all_reduce_sum(&mut [0.0]), aborted);
         assert_eq!(member.exchange(&[0], &mut [0]), aborted);
+        assert_eq!(member.attach(1, &[0]), aborted);
     }
 }

@@ -475,6 +475,38 @@ macro_rules! failure_tests {
             crate::subgroups::equal_groups_are_told_apart(($group)(2, &support::impatient()));
         }
         #[test]
+        fn different_words_are_found() {
+            crate::attached::different_words_are_found(|| ($group)(4, &support::patient()));
+        }
+        #[test]
+        fn the_error_says_what_differs() {
+            crate::attached::the_error_says_what_differs(|| ($group)(2, &support::patient()));
+        }
+        #[test]
+        fn a_different_operation_is_told_first() {
+            crate::attached::a_different_operation_is_told_first(($group)(2, &support::patient()));
+        }
+        #[test]
+        fn words_add_no_operation() {
+            crate::attached::no_operation_is_added(($group)(2, &support::patient()));
+        }
+        #[test]
+        fn words_that_do_not_fit_are_refused() {
+            crate::attached::what_does_not_fit_is_refused(|| ($group)(2, &support::patient()));
+        }
+        #[test]
+        fn groups_with_words_attached_fail_like_others() {
+            let group = |size: usize, options: &lockstep_collective::Options| {
+                crate::attached::attaching(($group)(size, options))
+            };
+            crate::support::divergence_names_both_sides(group(4, &support::patient()));
+            crate::support::abort_ends_a_wait(group(2, &support::patient()));
+            crate::support::a_silent_rank_is_named(group(2, &support::impatient()));
+            crate::support::a_dropped_rank_is_noticed(group(3, &support::patient()));
+            crate::support::a_wrong_argument_reaches_the_peers(group(2, &support::patient()));
+            crate::subgroups::abort_ends_waits(group(4, &support::patient()));
+        }
+        #[test]
         fn groups_can_be_split_again() {
             crate::subgroups::splits_of_splits(($group)(8, &support::patient()));
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use lockstep_collective::{Collective, CollectiveError, Options, Tcp, TcpListenerHandle};
 use proptest::prelude::*;
 
+use crate::attached;
 use crate::support::{self, Case, Members, check_against_oracle};
 
 const SECRET: &[u8] = b"a secret of the tests";
@@ -44,6 +45,14 @@ proptest! {
     fn equals_the_plain_sum(case in support::cases(100_000), capacity in 1_usize..70_000) {
         let max_elements = capacity.max(case.longest() / 16);
         check_against_oracle(&case, group(case.size, &Options { max_elements, ..Options::default() }));
+    }
+
+    #[test]
+    fn words_arrive_with_what_they_were_attached_to(
+        script in attached::scripts(), size in 1_usize..5, capacity in 100_usize..3_000,
+    ) {
+        let options = Options { max_elements: capacity, ..Options::default() };
+        attached::equals_the_account(&script, group(size, &options));
     }
 }
 

@@ -7,11 +7,12 @@ use lockstep_backend::{
     AttentionShape, Axis, Backend, BackendError, Batch, CheckpointDtype, HostMatrix, KvShape,
     MatrixRole, RopeTable, Row,
 };
-use lockstep_collective::Collective;
+use lockstep_collective::{Collective, Single};
 
 /// Every operation as a loop.
 pub struct Naive {
     collective: Box<dyn Collective>,
+    alone: Single,
     /// Collectives issued so far: kind and elements per row.
     pub issued: Vec<(&'static str, usize)>,
 }
@@ -46,6 +47,7 @@ impl Naive {
     pub fn new(collective: Box<dyn Collective>) -> Self {
         Self {
             collective,
+            alone: Single::new(),
             issued: Vec::new(),
         }
     }
@@ -356,6 +358,19 @@ impl Backend for Naive {
         match axis {
             Axis::Tensor => self.collective.broadcast(0, words).map_err(failed),
             Axis::Alone => Ok(()),
+        }
+    }
+    fn attach(&mut self, axis: Axis, shared: usize, words: &[u32]) -> Result<(), BackendError> {
+        let attached = match axis {
+            Axis::Tensor => self.collective.attach(shared, words),
+            Axis::Alone => self.alone.attach(shared, words),
+        };
+        attached.map_err(failed)
+    }
+    fn attached(&self, axis: Axis, all: &mut [u32]) -> bool {
+        match axis {
+            Axis::Tensor => self.collective.attached(all),
+            Axis::Alone => self.alone.attached(all),
         }
     }
 }
