@@ -78,6 +78,11 @@ pub trait PolicyFactory: fmt::Debug + Send + Sync {
         depths.push(most);
         vec![BatchSlot::new(1, depths)]
     }
+    /// Whether it reads [`Moment::costs`]: steps are measured before serving only
+    /// for a policy that does.
+    fn reads_costs(&self) -> bool {
+        true
+    }
     /// Checks what the general rules can't know.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 mod agree;
 mod batch;
+mod depth;
 mod digest;
 mod draft_stage;
 mod emit;
@@ -11,11 +12,13 @@ pub mod local;
 mod outcome;
 mod pages;
 mod passes;
+mod profile;
 mod reload;
 mod slots;
 
 use std::{path::Path, sync::Arc, time::Instant};
 
+use lockstep_adaptive::Decider;
 use lockstep_backend::{Axis, Backend};
 use lockstep_model::{ForwardLimits, LoadOptions, LoadProgress, Transformer};
 use lockstep_sampling::Sampler;
@@ -24,6 +27,7 @@ use lockstep_types::EngineConfig;
 use lockstep_types::step::{SlotOutput, StageTimes, StepPlan, StepResult};
 
 use batch::BatchBuffers;
+use depth::DepthControl;
 use digest::Digests;
 use draft_stage::DraftStage;
 use emit::Emitter;
@@ -48,6 +52,7 @@ pub struct Worker<B: Backend> {
     passes: PassRegistry,
     /// The step's rows.
     tasks: Vec<RowTask>,
+    depth: DepthControl,
     drafting: DraftStage<B>,
     batch: BatchBuffers,
     sampler: Sampler,
@@ -107,7 +112,8 @@ impl<B: Backend + 'static> Worker<B> {
         let cache = backend.kv_cache(&shape)?;
         let passes = PassRegistry::prepare(&limits, &transformer.schedule());
         agree::compare_passes(&mut backend, passes.digest())?;
-        Ok(Self {
+        let mut worker = Self {
+            depth: DepthControl::fixed(&config.speculation),
             config: config.clone(),
             drafters: drafters.clone(),
             slots: Slots::new(&limits),
@@ -129,7 +135,18 @@ impl<B: Backend + 'static> Worker<B> {
             transformer,
             cache,
             passes,
-        })
+        };
+        if let Some(adaptive) = &config.speculation.adaptive {
+            let policies = drafters.policies();
+            let policy = policies.find(&adaptive.policy);
+            let profile = match policy.is_some_and(|policy| policy.reads_costs()) {
+                true => worker.profile()?,
+                false => Vec::new(),
+            };
+            let decider = Decider::new(adaptive, policies, &profile)?;
+            worker.depth = DepthControl::adaptive(adaptive, decider, size);
+        }
+        Ok(worker)
     }
 
     /// Runs one plan: closes, opens, one ragged batch, sampling on the rank that
@@ -142,7 +159,7 @@ impl<B: Backend + 'static> Worker<B> {
         if self.broken {
             return Err(WorkerError::Broken);
         }
-        let result = self.run(plan);
+        let result = self.run(plan).map_err(depth::named);
         self.broken = result.is_err();
         result
     }
@@ -186,7 +203,7 @@ impl<B: Backend + 'static> Worker<B> {
     }
 
     fn run(&mut self, plan: &StepPlan) -> Result<StepResult, WorkerError> {
-        let begun = Instant::now();
+        let mut clock = StageClock::start();
         let invalid = |reason| WorkerError::Plan {
             step: plan.step,
             reason,
@@ -194,22 +211,35 @@ impl<B: Backend + 'static> Worker<B> {
         self.digests.plan(plan);
         self.take(plan).map_err(invalid)?;
         let (backend, target) = (&mut self.backend, &self.transformer);
+        self.depth.begin(backend, plan, self.digests.tensor)?;
         self.drafting
             .draft(backend, target, &self.slots, &self.tasks, plan.draft_steps)?;
+        let draft_us = clock.stage_us();
         self.lay_out().map_err(invalid)?;
         let pass = self.passes.find(self.batch.key()).map_err(invalid)?;
         self.digests.world.word(pass.digest);
         self.drafting.digest(&mut self.digests.tensor);
         let outputs = self.forward()?;
         self.settle()?;
+        let verify_us = clock.stage_us();
+        let forward_us = clock.total_us();
+        self.extend_drafts()?;
+        let stages = StageTimes {
+            draft_us,
+            verify_us,
+            extend_us: clock.stage_us(),
+        };
+        let decided = self.depth.decide(&self.backend, plan);
+        let seen = self.seen(plan, stages);
+        self.depth.note(seen);
         Ok(StepResult {
             step: plan.step,
             digests: self.digests.values(),
             outputs,
-            forward_us: u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX),
-            stages: StageTimes::default(),
-            agreed_depth: None,
-            expected_us: 0,
+            forward_us,
+            stages,
+            agreed_depth: decided.map(|(depth, _)| depth),
+            expected_us: decided.map_or(0, |(_, expected)| expected),
         })
     }
 
@@ -282,16 +312,51 @@ impl<B: Backend + 'static> Worker<B> {
         Ok(outputs)
     }
 
-    /// Tells all ranks what was chosen, and slots and drafter what it means.
+    /// Tells all ranks what was chosen, and the slots what it means.
     fn settle(&mut self) -> Result<(), WorkerError> {
         let (backend, tasks) = (&mut self.backend, &self.tasks);
         self.outcomes.broadcast(backend, tasks)?;
         self.outcomes.digest(&mut self.digests.tensor);
         self.outcomes
             .commit(backend, &mut self.cache, tasks, &mut self.slots);
-        let (target, slots) = (&self.transformer, &self.slots);
+        Ok(())
+    }
+
+    /// Tells the drafter what was chosen.
+    fn extend_drafts(&mut self) -> Result<(), WorkerError> {
+        let (backend, target) = (&mut self.backend, &self.transformer);
+        let (slots, tasks) = (&self.slots, &self.tasks);
         self.drafting
             .extend(backend, target, slots, tasks, &self.batch, &self.outcomes)
+    }
+}
+
+/// Tells where a step's time goes. What it says is reported, and never decides
+/// anything on this rank alone.
+struct StageClock {
+    begun: Instant,
+    stage: Instant,
+}
+
+impl StageClock {
+    fn start() -> Self {
+        let begun = Instant::now();
+        Self {
+            begun,
+            stage: begun,
+        }
+    }
+
+    /// Microseconds since the last call, or since the start.
+    fn stage_us(&mut self) -> u32 {
+        let before = std::mem::replace(&mut self.stage, Instant::now());
+        let spent = self.stage.duration_since(before).as_micros();
+        u32::try_from(spent).unwrap_or(u32::MAX)
+    }
+
+    /// Microseconds since the start.
+    fn total_us(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 }
 

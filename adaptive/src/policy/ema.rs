@@ -45,6 +45,10 @@ impl PolicyFactory for Emas {
         table.map(slot).to_vec()
     }
 
+    fn reads_costs(&self) -> bool {
+        false
+    }
+
     fn build(&self, config: &AdaptiveConfig) -> Box<dyn Policy> {
         let slots = config.slots.iter();
         Box::new(Ema {

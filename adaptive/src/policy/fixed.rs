@@ -23,6 +23,10 @@ impl PolicyFactory for Fixed {
         false
     }
 
+    fn reads_costs(&self) -> bool {
+        false
+    }
+
     fn build(&self, config: &AdaptiveConfig) -> Box<dyn Policy> {
         Box::new(Depth(config.initial_depth))
     }

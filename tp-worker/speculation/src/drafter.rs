@@ -66,6 +66,9 @@ pub trait Drafter<B: Backend>: Send {
         Ok(())
     }
 
+    /// Forgets all texts: those so far were made up, to measure steps with.
+    fn forget(&mut self) {}
+
     /// What handles the commands that its algorithm declares; `None` where it
     /// declares none.
     fn commands(&self) -> Option<Arc<dyn CommandHandler>> {

@@ -286,6 +286,12 @@ impl<B: Backend> Drafter<B> for NgramDrafter {
         Ok(())
     }
 
+    fn forget(&mut self) {
+        if let Some(trie) = &mut self.trie {
+            trie.clear();
+        }
+    }
+
     fn commands(&self) -> Option<Arc<dyn CommandHandler>> {
         Some(Arc::new(self.corpora.corpora().clone()))
     }

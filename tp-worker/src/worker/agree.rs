@@ -59,6 +59,19 @@ pub fn share_capture<B: Backend>(
     Ok(())
 }
 
+/// For each of `values` the largest of any rank.
+///
+/// # Errors
+/// [`WorkerError::Backend`] when a peer is gone.
+pub fn largest<B: Backend, const N: usize>(
+    backend: &mut B,
+    values: [u32; N],
+) -> Result<[u32; N], WorkerError> {
+    let all = exchange(backend, values)?;
+    let larger = |most: [u32; N], of: [u32; N]| std::array::from_fn(|at| most[at].max(of[at]));
+    Ok(all.into_iter().fold([0; N], larger))
+}
+
 /// Every rank's words.
 fn exchange<B: Backend, const N: usize>(
     backend: &mut B,

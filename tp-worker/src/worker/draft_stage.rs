@@ -33,8 +33,14 @@ pub struct DraftStage<B: Backend> {
     most: usize,
     /// For every decode row: nodes, then token and parent of each.
     words: Vec<u32>,
+    /// Words of a row, by the step's depth.
+    stride: usize,
     extends: Vec<ExtendRow>,
     feature_rows: Vec<u32>,
+    /// Tokens of the target's vocabulary.
+    vocab: u32,
+    /// Rows get as many nodes as they may have, whatever the drafter finds.
+    fills_up: bool,
 }
 
 impl<B: Backend> DraftStage<B> {
@@ -93,11 +99,14 @@ impl<B: Backend> DraftStage<B> {
             none: no_drafts(),
             rows: Vec::with_capacity(limits.requests),
             words: Vec::with_capacity(limits.requests * (1 + 2 * most)),
+            stride: 1,
             extends: Vec::with_capacity(limits.requests),
             feature_rows: Vec::with_capacity(limits.tokens),
             drafter,
             tables,
             most,
+            vocab: config.model.vocab_size as u32,
+            fills_up: false,
         })
     }
 
@@ -155,6 +164,10 @@ impl<B: Backend> DraftStage<B> {
         let decodes = tasks.iter().filter(|task| task.decodes);
         self.rows
             .extend(decodes.map(|task| draft_row(&self.config, slots, task, steps)));
+        self.stride = 1 + 2 * self
+            .config
+            .draft_tokens_at(steps as usize)
+            .saturating_sub(1);
         self.drafts.begin(self.rows.len());
         self.words.clear();
         if self.most == 0 || self.rows.iter().all(|row| row.steps == 0) {
@@ -173,6 +186,9 @@ impl<B: Backend> DraftStage<B> {
             };
             drafter.draft(&mut device, &self.rows, &mut self.drafts)?;
             self.check()?;
+        }
+        if self.fills_up && self.drafter.is_some() {
+            self.fill_up();
         }
         self.broadcast(backend)
     }
@@ -238,6 +254,38 @@ impl<B: Backend> DraftStage<B> {
         Ok(())
     }
 
+    /// Begins or ends measuring: rows then get as many nodes as they may have,
+    /// made up where the drafter finds none, and at the end the drafter forgets
+    /// what it has seen.
+    pub fn measure(&mut self, begins: bool) {
+        self.fills_up = begins;
+        if let Some(drafter) = self.drafter.as_mut().filter(|_| !begins) {
+            drafter.forget();
+        }
+    }
+
+    /// Adds chains of any tokens from the row's last known one on.
+    fn fill_up(&mut self) {
+        for (at, row) in self
+            .rows
+            .iter()
+            .enumerate()
+            .filter(|(_, row)| row.steps > 0)
+        {
+            let own = self.drafts.nodes(at).len();
+            for number in own..row.most {
+                let level = (number - own) % row.steps;
+                self.drafts.push(
+                    at,
+                    Node {
+                        token: number as u32 % self.vocab,
+                        parent: if level == 0 { 0 } else { number as u32 },
+                    },
+                );
+            }
+        }
+    }
+
     /// Stops a drafter, which may be anybody's, before others rely on its drafts.
     fn check(&self) -> Result<(), DraftError> {
         for (at, row) in self.rows.iter().enumerate() {
@@ -253,7 +301,7 @@ impl<B: Backend> DraftStage<B> {
 
     /// Gives every rank the drafts of the one that leads.
     fn broadcast(&mut self, backend: &mut B) -> Result<(), WorkerError> {
-        let stride = 1 + 2 * self.most;
+        let stride = self.stride;
         self.words.clear();
         self.words.resize(self.rows.len() * stride, 0);
         let rows = self.words.chunks_exact_mut(stride).enumerate();
@@ -291,7 +339,7 @@ fn draft_row(config: &SpeculationConfig, slots: &Slots, task: &RowTask, steps: u
     let held = slots.pages().held(task.slot).min(slots.positions());
     let room = held.saturating_sub(start);
     let wanted = steps.min(slot.max_draft_steps) as usize;
-    let most = config.num_draft_tokens.saturating_sub(1);
+    let most = config.draft_tokens_at(wanted).saturating_sub(1);
     let most = most.min(room.saturating_sub(1));
     DraftRow {
         slot: task.slot,

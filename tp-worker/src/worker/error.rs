@@ -1,5 +1,6 @@
 //! What stops a worker.
 
+use lockstep_adaptive::{Row, UnknownPolicy};
 use lockstep_backend::BackendError;
 use lockstep_devices::DeviceError;
 use lockstep_model::ModelError;
@@ -23,6 +24,9 @@ pub enum WorkerError {
     /// The drafter can't be built or run.
     #[error(transparent)]
     Draft(#[from] DraftError),
+    /// The configuration names a policy of another program.
+    #[error(transparent)]
+    Policy(#[from] UnknownPolicy),
     /// The CPU backend can't be built.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -82,6 +86,18 @@ pub enum WorkerError {
         /// Rank 0's digest and that rank's.
         difference: Difference,
     },
+    /// Ranks began a step in different states.
+    #[error("rank {rank} began {ours}, rank {peer} {theirs}: the ranks have diverged")]
+    RowsDiffer {
+        /// The rank that reports.
+        rank: usize,
+        /// What it brought to the step.
+        ours: Box<Row>,
+        /// The rank that differs.
+        peer: usize,
+        /// What that one brought.
+        theirs: Box<Row>,
+    },
     /// An earlier step failed.
     #[error("the worker stopped at an earlier step; start the group again")]
     Broken,
@@ -101,6 +117,14 @@ pub enum PlanError {
     OutOfOrder {
         /// The number that was due.
         expected: u64,
+    },
+    /// A plan drafts deeper than the ranks have agreed.
+    #[error("{asked} draft steps are asked for, {agreed} are agreed")]
+    TooDeep {
+        /// What the plan says.
+        asked: u32,
+        /// What the ranks have agreed on.
+        agreed: u32,
     },
     /// No such slot.
     #[error("slot {slot} does not exist, there are {slots}")]

@@ -71,6 +71,11 @@ impl Slots {
         }
     }
 
+    /// How many slots there are.
+    pub fn count(&self) -> usize {
+        self.slots.len()
+    }
+
     /// A slot of a validated row.
     pub fn get(&self, slot: usize) -> &Slot {
         &self.slots[slot]

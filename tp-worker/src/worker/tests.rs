@@ -1,3 +1,4 @@
+mod depth;
 mod digests;
 mod failures;
 mod goldens;

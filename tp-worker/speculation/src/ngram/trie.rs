@@ -54,6 +54,11 @@ impl Trie {
         }
     }
 
+    /// Forgets all windows.
+    pub(super) fn clear(&mut self) {
+        *self = Self::new(self.capacity);
+    }
+
     /// Takes in one window.
     pub(super) fn insert(&mut self, window: &[u32]) {
         self.path.clear();

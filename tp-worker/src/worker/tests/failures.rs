@@ -102,8 +102,8 @@ fn poisoned(token: usize) -> tempfile::TempDir {
 }
 
 /// Plans for `prompts` side by side: one prefill, then three decode steps that
-/// may draft.
-fn plans(prompts: &[&[u32]]) -> Vec<StepPlan> {
+/// draft `draft_steps` deep.
+fn plans(prompts: &[&[u32]], draft_steps: u32) -> Vec<StepPlan> {
     let rows = |prefill: bool| {
         let row = |slot: usize| SlotExtend {
             slot: slot as u32,
@@ -132,7 +132,7 @@ fn plans(prompts: &[&[u32]]) -> Vec<StepPlan> {
     let next = (2..5).map(|step| StepPlan {
         step,
         extends: rows(false),
-        draft_steps: 2,
+        draft_steps,
         ..StepPlan::default()
     });
     std::iter::once(first).chain(next).collect()
@@ -157,7 +157,7 @@ fn nan_harms_one_request_alone() {
         config.speculation = speculation;
         let run = |prompts: &[&[u32]]| {
             let group = LocalGroup::start(&config, &LocalOptions::default()).unwrap();
-            let results = plans(prompts)
+            let results = plans(prompts, config.speculation.num_steps as u32)
                 .into_iter()
                 .map(|plan| group.step(plan).unwrap().outputs);
             results.collect::<Vec<_>>()

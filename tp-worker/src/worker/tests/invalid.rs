@@ -3,7 +3,7 @@
 use lockstep_types::Dtype;
 use lockstep_types::step::{SlotExtend, SlotOpen, StepPlan};
 
-use super::support::{CONTEXT, Request, SLOTS, config, load_alone, open};
+use super::support::{CONTEXT, Request, SLOTS, config, load_alone, open, row};
 use crate::worker::{PlanError, Worker, WorkerError};
 
 fn worker() -> Worker<lockstep_backend_cpu::CpuBackend> {
@@ -23,15 +23,6 @@ fn good() -> StepPlan {
         opens: vec![open(0, &request())],
         extends: vec![row(0, 30, true, &[1, 2])],
         ..StepPlan::default()
-    }
-}
-
-fn row(slot: u32, prefill_len: u32, sample: bool, new_pages: &[u32]) -> SlotExtend {
-    SlotExtend {
-        slot,
-        prefill_len,
-        sample,
-        new_pages: new_pages.to_vec(),
     }
 }
 

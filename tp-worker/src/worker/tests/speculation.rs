@@ -86,7 +86,8 @@ fn run(
     let mut step = 0;
     let mut scheduler = Scheduler::new(&group, &mut step, config, chunk, 40);
     if !depths.is_empty() {
-        scheduler.draft_steps = depths.to_vec();
+        let most = config.speculation.num_steps as u32;
+        scheduler.draft_steps = depths.iter().map(|depth| *depth.min(&most)).collect();
     }
     scheduler.run(requests).unwrap()
 }

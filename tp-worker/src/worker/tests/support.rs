@@ -292,6 +292,16 @@ pub fn open(slot: u32, request: &Request) -> SlotOpen {
     }
 }
 
+/// A row of a batch, with pages granted.
+pub fn row(slot: u32, prefill_len: u32, sample: bool, new_pages: &[u32]) -> SlotExtend {
+    SlotExtend {
+        slot,
+        prefill_len,
+        sample,
+        new_pages: new_pages.to_vec(),
+    }
+}
+
 /// Takes outputs in, cut where the request ends.
 fn collect(
     result: StepResult,

@@ -1,0 +1,175 @@
+//! Steps timed before serving: what each depth costs here, by batch size.
+
+use lockstep_adaptive::Seen;
+use lockstep_backend::Backend;
+use lockstep_types::{
+    sampling::{LogprobParams, SamplingParams},
+    step::{SlotExtend, SlotOpen, StepPlan},
+};
+
+use super::{Worker, WorkerError, agree, digest::Digests};
+
+/// Steps that are timed at each size and depth, the one that warms caches not
+/// counted; their median is kept.
+const REPEATS: usize = 3;
+
+/// Beyond so many microseconds of timed steps no larger batch is tried. All
+/// ranks know the slowest one's times, and stop alike.
+const BUDGET_US: u64 = 10_000_000;
+
+/// Tokens of a made-up prompt at the most.
+const PROMPT: u32 = 8;
+
+impl<B: Backend + 'static> Worker<B> {
+    /// Runs made-up requests at batch sizes 1, 2, 4 and so on, up to the
+    /// largest, at depths 0 and 1 and the greatest, and gives what each step took
+    /// on the slowest rank. All ranks call it together, before the first plan;
+    /// the worker is then as if nothing had run.
+    ///
+    /// # Errors
+    /// [`WorkerError`] of a step.
+    pub(super) fn profile(&mut self) -> Result<Vec<Seen>, WorkerError> {
+        let mut measured = Vec::new();
+        let mut spent = 0;
+        self.drafting.measure(true);
+        let largest = self.slots.count() as u32;
+        let powers = std::iter::successors(Some(1u32), |size| size.checked_mul(2));
+        let sizes = powers.take_while(|size| *size < largest);
+        for requests in sizes.chain([largest]) {
+            let Some(made_up) = MadeUp::new(self, requests) else {
+                break;
+            };
+            self.follow(&made_up.prefill())?;
+            for depth in self.measured_depths() {
+                let mut times = [Seen::default(); REPEATS];
+                self.follow(&made_up.decode(depth))?;
+                for time in &mut times {
+                    *time = self.follow(&made_up.decode(depth))?;
+                    spent += total_us(time);
+                }
+                times.sort_by_key(total_us);
+                measured.push(Seen {
+                    decodes: requests,
+                    ..times[REPEATS / 2]
+                });
+            }
+            self.follow(&made_up.close())?;
+            if spent > BUDGET_US {
+                break;
+            }
+        }
+        self.drafting.measure(false);
+        self.digests = Digests::new();
+        self.last_step = 0;
+        Ok(measured)
+    }
+
+    /// Depths whose costs tell those between them.
+    fn measured_depths(&self) -> impl Iterator<Item = u32> + use<B> {
+        let greatest = self.config.speculation.num_steps as u32;
+        let depths = [Some(0), (greatest > 1).then_some(1), Some(greatest)];
+        depths.into_iter().flatten()
+    }
+
+    /// Runs a plan; gives its size here and its times on the slowest rank.
+    fn follow(&mut self, plan: &StepPlan) -> Result<Seen, WorkerError> {
+        let plan = StepPlan {
+            step: self.last_step + 1,
+            ..plan.clone()
+        };
+        let stages = self.run(&plan)?.stages;
+        let own = [stages.draft_us, stages.verify_us, stages.extend_us];
+        let [draft_us, verify_us, extend_us] = agree::largest(&mut self.backend, own)?;
+        Ok(Seen {
+            draft_us,
+            verify_us,
+            extend_us,
+            ..self.seen(&plan, stages)
+        })
+    }
+}
+
+fn total_us(seen: &Seen) -> u64 {
+    let stages = [seen.draft_us, seen.verify_us, seen.extend_us];
+    stages.into_iter().map(u64::from).sum()
+}
+
+/// Requests of any text, on the first slots and pages.
+struct MadeUp {
+    requests: u32,
+    prompt: u32,
+    pages: u32,
+    vocab: u32,
+}
+
+impl MadeUp {
+    /// So many requests, if slots and pages hold all that is timed.
+    fn new<B: Backend + 'static>(worker: &Worker<B>, requests: u32) -> Option<Self> {
+        let config = &worker.config;
+        let limits = config.step_limits();
+        let prompt = PROMPT.min((limits.tokens / requests as usize) as u32);
+        let steps = (1 + REPEATS) as u32;
+        let commits: u32 = worker
+            .measured_depths()
+            .map(|depth| (depth + 1) * steps)
+            .sum();
+        let reserve = config.speculation.reserve();
+        let positions = prompt + commits + reserve.alloc_len_per_decode();
+        let pages = positions.div_ceil(config.kv.page_size as u32);
+        let fits = positions as usize <= limits.positions
+            // The first page is kept for padding.
+            && (pages * requests) as usize <= config.kv.num_pages.saturating_sub(1);
+        (prompt > 1 && fits).then_some(Self {
+            requests,
+            prompt,
+            pages,
+            vocab: config.model.vocab_size as u32,
+        })
+    }
+
+    fn prefill(&self) -> StepPlan {
+        let slots = 0..self.requests;
+        let open = |slot| SlotOpen {
+            slot,
+            token_ids: (0..self.prompt)
+                .map(|at| (slot * 7919 + at * 104_729) % self.vocab)
+                .collect(),
+            prompt_len: self.prompt,
+            cached_len: 0,
+            sampling: SamplingParams::greedy(),
+            logprobs: LogprobParams::default(),
+            max_draft_steps: None,
+        };
+        let extend = |slot| SlotExtend {
+            slot,
+            prefill_len: self.prompt,
+            sample: true,
+            new_pages: (slot * self.pages + 1..=(slot + 1) * self.pages).collect(),
+        };
+        StepPlan {
+            opens: slots.clone().map(open).collect(),
+            extends: slots.map(extend).collect(),
+            ..StepPlan::default()
+        }
+    }
+
+    fn decode(&self, depth: u32) -> StepPlan {
+        let extend = |slot| SlotExtend {
+            slot,
+            sample: true,
+            ..SlotExtend::default()
+        };
+        StepPlan {
+            extends: (0..self.requests).map(extend).collect(),
+            draft_steps: depth,
+            ..StepPlan::default()
+        }
+    }
+
+    fn close(&self) -> StepPlan {
+        StepPlan {
+            closes: (0..self.requests).collect(),
+            ..StepPlan::default()
+        }
+    }
+}

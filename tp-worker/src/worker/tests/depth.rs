@@ -1,0 +1,238 @@
+//! Ranks agree on the depth, refuse what was not agreed, and name each other
+//! when they differ.
+
+use std::sync::Arc;
+
+use lockstep_adaptive::{
+    AdaptiveConfig, BatchSlot, Digest, Moment, Policies, Policy, PolicyFactory, Tier,
+};
+use lockstep_backend_cpu::CpuBackend;
+use lockstep_devices::Device as _;
+use lockstep_devices::DeviceOptions;
+use lockstep_speculation::DrafterRegistry;
+use lockstep_types::{
+    Dtype, EngineConfig,
+    step::{StepPlan, StepResult},
+};
+
+use super::{
+    speculation::speculating,
+    support::{Request, config, load_alone, open, row},
+};
+use crate::worker::{PlanError, Worker, WorkerError, WorkerOptions, local::LocalGroup};
+
+/// Goes through depths in turn; on rank 0 alone it may go astray.
+#[derive(Debug, Clone)]
+struct Turns {
+    depths: Vec<u32>,
+    reads_costs: bool,
+    /// The step whose decision one rank gets wrong.
+    astray: Option<u64>,
+    /// How many were built: only one of a group's policies goes astray.
+    built: Arc<std::sync::atomic::AtomicUsize>,
+}
+
+#[derive(Debug)]
+struct Turn {
+    depths: Vec<u32>,
+    astray: Option<u64>,
+}
+
+impl PolicyFactory for Turns {
+    fn name(&self) -> &str {
+        "turns"
+    }
+
+    fn summary(&self) -> &str {
+        "one depth after the other"
+    }
+
+    fn reads_costs(&self) -> bool {
+        self.reads_costs
+    }
+
+    fn build(&self, _config: &AdaptiveConfig) -> Box<dyn Policy> {
+        let first = self.built.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0;
+        Box::new(Turn {
+            depths: self.depths.clone(),
+            astray: self.astray.filter(|_| first),
+        })
+    }
+}
+
+impl Policy for Turn {
+    fn decide(&mut self, moment: &Moment<'_>) -> u32 {
+        let depth = self.depths[moment.step as usize % self.depths.len()];
+        match self.astray == Some(moment.step) {
+            true => depth + 1,
+            false => depth,
+        }
+    }
+
+    fn digest(&self, _digest: &mut Digest) {}
+}
+
+/// EAGLE3 chains up to 3 deep whose depth takes turns.
+fn adaptive(tp_size: usize) -> EngineConfig {
+    let mut config = speculating(config(tp_size, 16, Dtype::Float32), "EAGLE3", [3, 1, 4]);
+    config.schedule.max_running_requests = 4;
+    let tier = |depth| Tier {
+        depth,
+        tokens: depth + 1,
+    };
+    let tiers = (0..4).map(tier).collect();
+    let slots = vec![BatchSlot::new(1, vec![0, 1, 2, 3])];
+    config.speculation.adaptive = Some(AdaptiveConfig::new("turns", 1, tiers, slots));
+    config
+}
+
+fn turns(depths: &[u32]) -> Turns {
+    Turns {
+        depths: depths.to_vec(),
+        reads_costs: false,
+        astray: None,
+        built: Arc::default(),
+    }
+}
+
+fn drafters(policy: Turns) -> DrafterRegistry<CpuBackend> {
+    let mut drafters = DrafterRegistry::builtin();
+    drafters.add_policy(Arc::new(policy));
+    drafters
+}
+
+fn start(config: &EngineConfig, drafters: &DrafterRegistry<CpuBackend>) -> LocalGroup {
+    LocalGroup::start_on_device(config, drafters, None, None).unwrap()
+}
+
+/// A prompt on slot 0, then decode steps at `depths`.
+fn plans(depths: &[u32]) -> Vec<StepPlan> {
+    let prompt: Vec<u32> = (10..26).collect();
+    let first = StepPlan {
+        step: 1,
+        opens: vec![open(0, &Request::greedy(&prompt, 64))],
+        extends: vec![row(0, 16, true, &[1, 2, 3, 4, 5])],
+        ..StepPlan::default()
+    };
+    let decodes = (2..).zip(depths).map(|(step, depth)| StepPlan {
+        step,
+        extends: vec![row(0, 0, true, &[])],
+        draft_steps: *depth,
+        ..StepPlan::default()
+    });
+    std::iter::once(first).chain(decodes).collect()
+}
+
+#[test]
+fn what_was_decided_holds_two_steps_later_and_no_more_is_drafted() {
+    for tp_size in [1, 2] {
+        // In step `s` depth `depths[s % 4]` is decided for step `s + 2`.
+        let group = start(&adaptive(tp_size), &drafters(turns(&[2, 3, 0, 1])));
+        let depths = [1, 3, 0, 1, 2, 3];
+        let mut results = plans(&depths).into_iter().map(|plan| group.step(plan));
+        for expected in [3, 0, 1, 2, 3, 0, 1] {
+            let result: StepResult = results.next().unwrap().unwrap();
+            assert_eq!(result.agreed_depth, Some(expected), "step {}", result.step);
+        }
+        let group = start(&adaptive(tp_size), &drafters(turns(&[2, 3, 0, 1])));
+        let mut results = plans(&[1, 3, 1]).into_iter().map(|plan| group.step(plan));
+        let refused = results.find_map(Result::err).unwrap();
+        let WorkerError::Plan { step: 4, reason } = refused else {
+            panic!("{refused}");
+        };
+        assert_eq!(
+            reason,
+            PlanError::TooDeep {
+                asked: 1,
+                agreed: 0
+            }
+        );
+    }
+}
+
+#[test]
+fn a_range_in_the_plan_binds_the_decision() {
+    let group = start(&adaptive(2), &drafters(turns(&[0, 3])));
+    let agreed = [(0, 9), (2, 2), (0, 1), (1, 9)].into_iter().zip(1..);
+    let mut plans = plans(&[0, 0, 0]);
+    let found = agreed.map(|((least, most), step)| {
+        let mut plan = plans.remove(0);
+        assert_eq!(plan.step, step);
+        plan.depth_range = lockstep_adaptive::DepthRange { least, most };
+        group.step(plan).unwrap().agreed_depth
+    });
+    let found: Vec<_> = found.collect();
+    assert_eq!(found, [Some(3), Some(2), Some(1), Some(1)]);
+}
+
+/// A rank that decides differently is found in the next step, before anything
+/// of it is committed, and both ranks' rows are shown.
+#[test]
+fn ranks_that_decide_differently_name_each_other_in_the_next_step() {
+    let policy = Turns {
+        astray: Some(3),
+        ..turns(&[2])
+    };
+    let group = start(&adaptive(2), &drafters(policy));
+    let mut results = plans(&[1, 2, 2]).into_iter().map(|plan| group.step(plan));
+    for _ in 0..3 {
+        assert!(results.next().unwrap().is_ok());
+    }
+    let error = results.next().unwrap().unwrap_err();
+    let WorkerError::RowsDiffer { ours, theirs, .. } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!((ours.step, theirs.step), (4, 4));
+    assert_ne!(ours.digest, theirs.digest);
+    for part in ["rank 0", "rank 1", "step 4", "diverged"] {
+        assert!(error.to_string().contains(part), "{error}");
+    }
+}
+
+/// Measuring before the first plan leaves no trace: slots, pages and texts are
+/// as if nothing had run.
+#[test]
+fn steps_measured_before_serving_leave_no_trace() {
+    let fixed = EngineConfig {
+        speculation: lockstep_types::SpeculationConfig {
+            adaptive: None,
+            ..adaptive(1).speculation
+        },
+        ..adaptive(1)
+    };
+    let depths = [1, 1, 1, 1];
+    let mut plain = load_alone(&fixed).unwrap();
+    let config = adaptive(1);
+    let policy = Turns {
+        reads_costs: true,
+        ..turns(&[1])
+    };
+    let options = WorkerOptions {
+        drafters: &drafters(policy),
+        weight_cache: None,
+        progress: &mut |_| {},
+    };
+    let backend = CpuBackend::open(
+        &DeviceOptions::new(&config),
+        Box::new(lockstep_collective::Single::new()),
+    );
+    let mut measured = Worker::load(&config, 0, backend.unwrap(), options).unwrap();
+    for plan in plans(&depths) {
+        let (plain, measured) = (plain.step(&plan).unwrap(), measured.step(&plan).unwrap());
+        assert_eq!(plain.outputs, measured.outputs);
+        assert_eq!(plain.digests, measured.digests);
+    }
+}
+
+/// Every policy comes with what its name says.
+#[test]
+fn a_policy_that_nobody_knows_is_an_error() {
+    let mut config = adaptive(1);
+    if let Some(adaptive) = &mut config.speculation.adaptive {
+        adaptive.policy = "nobody's".to_owned();
+    }
+    let error = load_alone(&config).err().unwrap().to_string();
+    for known in Policies::builtin().iter() {
+        assert!(error.contains(known.name()), "{error}");
+    }
+}
