@@ -39,6 +39,9 @@ pub struct SpeculationConfig {
     pub options: OptionValues,
     /// How the depth adapts; `None` = it is [`Self::num_steps`] always.
     pub adaptive: Option<AdaptiveConfig>,
+    /// [`Algorithm::pause_window`] where the depth adapts. 0 = the drafter takes
+    /// every step's tokens in at once, also of steps that draft nothing.
+    pub pause_window: usize,
 }
 
 /// A draft model or head.
@@ -202,6 +205,13 @@ pub trait Algorithm: fmt::Debug + Send + Sync {
         let _ = given;
         Ok(())
     }
+    /// Positions of a request that its drafter can take in late: those committed
+    /// in steps that draft nothing, in which it then does nearly nothing. A
+    /// request that falls further behind drafts no more. 0 = it takes in every
+    /// step at once.
+    fn pause_window(&self) -> usize {
+        0
+    }
     /// Bytes that it takes on the node with rank 0 beside the weights, keys,
     /// values and activations of a draft model, which are counted for it.
     fn memory_bytes(&self, speculation: &SpeculationConfig) -> u64 {
@@ -270,6 +280,7 @@ impl SpeculationConfig {
             drafts_from_texts: false,
             options: OptionValues::default(),
             adaptive: None,
+            pause_window: 0,
         }
     }
 

@@ -38,9 +38,13 @@ pub(super) fn resolve(
         max_speculative_num_draft_tokens: shape.num_draft_tokens,
         options: options::resolve(&given.algorithm.0, algorithm, known)?,
         adaptive: None,
+        pause_window: 0,
     };
     algorithm.validate(&speculation, target)?;
     speculation.max_speculative_num_draft_tokens = most(&speculation, algorithm)?;
+    if speculation.adaptive.is_some() {
+        speculation.pause_window = algorithm.pause_window();
+    }
     let bytes = algorithm.memory_bytes(&speculation);
     Ok((speculation, bytes))
 }

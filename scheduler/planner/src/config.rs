@@ -50,6 +50,9 @@ pub struct PlannerConfig {
     pub initial_depth: u32,
     /// What drafting keeps per cached token, which decides over prefix keys.
     pub draft_kv: DraftKv,
+    /// Positions of a request that its drafter can take in late, after steps that
+    /// drafted nothing; 0 = it takes in every step at once.
+    pub pause_window: u32,
     /// Record what enters and leaves the prefix cache, see
     /// [`Planner::cache_events`](crate::Planner::cache_events).
     pub kv_events: bool,
@@ -75,6 +78,7 @@ impl Default for PlannerConfig {
             reserve: ReserveConfig::none(),
             initial_depth: u32::MAX,
             draft_kv: DraftKv::None,
+            pause_window: 0,
             kv_events: false,
         }
     }
@@ -110,6 +114,7 @@ impl From<&EngineConfig> for PlannerConfig {
             reserve: speculation.reserve(),
             initial_depth: speculation.initial_depth(),
             draft_kv: speculation.draft_kv,
+            pause_window: size(speculation.pause_window),
             kv_events: false,
         }
     }

@@ -24,6 +24,7 @@ pub(crate) use request::RequestKv;
 pub(crate) struct Kv {
     page_size: u32,
     draft_kv: DraftKv,
+    pause_window: u32,
     pool: PagePool,
     /// `None` without prefix caching.
     cache: Option<Box<dyn PrefixCache>>,
@@ -50,6 +51,7 @@ impl Kv {
         Self {
             page_size: config.page_size,
             draft_kv: config.draft_kv,
+            pause_window: config.pause_window,
             pool: PagePool::new(config.num_pages),
             cache: config
                 .radix_cache
@@ -149,8 +151,8 @@ impl Kv {
     }
 
     /// Leading positions of a request's text that others may use: all that is
-    /// kept there, for the target and for drafting, is final and depends on the
-    /// text's own tokens alone.
+    /// kept there, for the target and for drafting, is in place, final, and depends
+    /// on the text's own tokens alone.
     fn shareable(&self, request: &RequestState) -> u32 {
         let held = &request.kv;
         match self.draft_kv {
@@ -158,7 +160,40 @@ impl Kv {
             DraftKv::Tokens => held.committed.min(held.drafted),
             // The pair of the last token depends on a token that is not in the
             // text: not sampled yet, or sampled behind the end of the text.
-            DraftKv::Pairs => held.committed.min(request.len() - 1),
+            DraftKv::Pairs => held.committed.min(held.drafted).min(request.len() - 1),
+        }
+    }
+
+    /// The result of a prefill chunk that ends at `to` is here. Prompts are taken
+    /// in by the drafter whether a step drafts or not.
+    pub fn commit_prefill(&self, held: &mut RequestKv, to: u32) {
+        let single = to == held.committed + 1;
+        let left = if single { self.left_by_drafter() } else { 0 };
+        held.committed = to;
+        held.drafted = to - left;
+    }
+
+    /// The result of a decode row is here: `tokens` of at most `max_tokens`, in a
+    /// step that drafted or, with `pauses`, drafted nothing. A drafter that has
+    /// paused takes in what it missed as it drafts again, as far as its window
+    /// reaches; what lies further back stays a hole for good.
+    pub fn commit_decode(&self, held: &mut RequestKv, tokens: u32, max_tokens: u32, pauses: bool) {
+        let behind = held.committed.saturating_sub(held.drafted);
+        held.committed += tokens;
+        held.planned -= max_tokens - tokens;
+        let left = self.left_by_drafter();
+        let in_reach = !pauses && behind <= self.pause_window.saturating_add(left);
+        if in_reach || self.pause_window == 0 {
+            held.drafted = held.committed - left;
+        }
+    }
+
+    /// Positions that a drafter may leave to its next pass.
+    fn left_by_drafter(&self) -> u32 {
+        match self.draft_kv {
+            // A single token of a prompt, or the last drafted one.
+            DraftKv::Tokens => 1,
+            DraftKv::None | DraftKv::Pairs => 0,
         }
     }
 
@@ -191,7 +226,7 @@ impl Kv {
     /// others into the free list, where the next plan may take them at once.
     ///
     /// Rows of this request may still be in flight. They write at positions
-    /// `≥ committed` only, a draft model's at `≥ drafted`, hence into pages
+    /// `≥ committed` only, a drafter's at `≥ drafted`, hence into pages
     /// freed here and never into cached ones; and since every worker executes
     /// plans in order, such a write is done before a later plan's owner of the
     /// page writes, and an owner reads only positions that it wrote.

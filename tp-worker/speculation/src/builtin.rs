@@ -32,6 +32,7 @@ pub struct WithModel {
     draft_kv: DraftKv,
     carries_hidden_states: bool,
     num_steps: usize,
+    pause_window: usize,
     load: fn(&Path, &ModelConfig) -> Result<DraftModel, ConfigError>,
 }
 
@@ -43,6 +44,8 @@ pub const EAGLE: WithModel = WithModel {
     draft_kv: DraftKv::Pairs,
     carries_hidden_states: true,
     num_steps: 3,
+    // Each position takes a row of features, as much as a few layers' KV.
+    pause_window: 64,
     load: lockstep_model_folder::draft::eagle,
 };
 
@@ -62,6 +65,8 @@ pub const STANDALONE: WithModel = WithModel {
     draft_kv: DraftKv::Tokens,
     carries_hidden_states: false,
     num_steps: 4,
+    // Its tokens are known; what it bounds is the pass that catches up.
+    pause_window: 256,
     load: lockstep_model_folder::draft::whole_model,
 };
 
@@ -93,6 +98,10 @@ impl Algorithm for WithModel {
             topk: 1,
             num_draft_tokens: self.num_steps + 1,
         }
+    }
+
+    fn pause_window(&self) -> usize {
+        self.pause_window
     }
 
     fn load_draft(

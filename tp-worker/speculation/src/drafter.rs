@@ -66,6 +66,18 @@ pub trait Drafter<B: Backend>: Send {
         Ok(())
     }
 
+    /// Takes note of rows that decoded in a step that drafts nothing. Called in
+    /// place of [`Self::extend`] where the algorithm has a
+    /// [`pause_window`](lockstep_types::Algorithm::pause_window), and may leave
+    /// everything to the next step that drafts: by its end, the positions of a
+    /// request that missed no more than the window have to be taken in.
+    ///
+    /// # Errors
+    /// [`DraftError`]; the rank ends with it.
+    fn pause(&mut self, device: &mut Device<'_, B>, rows: &[ExtendRow]) -> Result<(), DraftError> {
+        self.extend(device, rows)
+    }
+
     /// Forgets all texts: those so far were made up, to measure steps with.
     fn forget(&mut self) {}
 

@@ -1,12 +1,16 @@
 //! EAGLE's heads: one layer over the target's hidden states.
 
+mod pairs;
+mod pause;
+
 use lockstep_backend::Backend;
-use lockstep_model::{CaptureSpec, EagleHead, HiddenSource};
+use lockstep_model::{CaptureSpec, EagleHead, FeatureWindow, HiddenSource};
 
 use crate::{
     Build, Device, DraftError, DraftRow, Drafter, Drafts, ExtendRow, Pass,
     propose::{Growth, Proposer},
 };
+use pairs::Pairs;
 
 /// Drafts with an EAGLE-1/2 or EAGLE-3 head.
 ///
@@ -16,11 +20,15 @@ use crate::{
 pub struct EagleDrafter<B: Backend> {
     head: Head<B>,
     growth: Growth,
-    /// Rows of features of the pairs taken in.
-    features: Vec<u32>,
-    /// Last pairs of requests that draft next: their rows and slots.
-    roots: (Vec<u32>, Vec<u32>),
-    pass: Pass,
+    /// Leading positions of each slot whose pairs are taken in.
+    known: Vec<usize>,
+    /// Features of pairs that are not; `None` where it takes in every step.
+    window: Option<FeatureWindow<B>>,
+    pairs: Pairs,
+    /// Rows of features that move to the window, and where to.
+    kept: (Vec<u32>, Vec<u32>),
+    /// The rows asked for, as deep as they may draft.
+    rows: Vec<DraftRow>,
     kv_bytes: usize,
 }
 
@@ -43,6 +51,7 @@ impl<B: Backend> EagleDrafter<B> {
         let (draft, chooser) = (build.draft()?, build.chooser());
         let Build {
             backend,
+            speculation,
             target,
             requests,
             limits,
@@ -54,6 +63,11 @@ impl<B: Backend> EagleDrafter<B> {
         } = build;
         let head = EagleHead::load(backend, draft, target, requests, limits, progress)?;
         let shape = head.kv_shape(pages, page_size, kv_dtype);
+        let width = head.capture().width(target.hidden_size);
+        let window = match speculation.pause_window {
+            0 => None,
+            window => Some(FeatureWindow::new(backend, requests, window, width)?),
+        };
         Ok(Self {
             kv_bytes: shape.bytes_per_token() * pages * page_size,
             head: Head {
@@ -66,9 +80,11 @@ impl<B: Backend> EagleDrafter<B> {
                 sources: Vec::with_capacity(limits.max_tokens),
             },
             growth: Growth::new(requests, limits.max_tokens, chooser),
-            features: Vec::with_capacity(limits.max_tokens),
-            roots: (Vec::with_capacity(requests), Vec::with_capacity(requests)),
-            pass: Pass::new(requests, limits.max_tokens),
+            known: vec![0; requests],
+            window,
+            pairs: Pairs::new(requests, limits.max_tokens),
+            kept: (Vec::with_capacity(requests), Vec::with_capacity(requests)),
+            rows: Vec::with_capacity(requests),
         })
     }
 }
@@ -82,45 +98,59 @@ impl<B: Backend> Drafter<B> for EagleDrafter<B> {
         (self.head.head.weight_bytes(backend), self.kv_bytes)
     }
 
+    fn open(&mut self, slot: usize, _tokens: &[u32], cached_len: usize) {
+        self.known[slot] = cached_len;
+    }
+
     fn draft(
         &mut self,
         device: &mut Device<'_, B>,
         rows: &[DraftRow],
         drafts: &mut Drafts,
     ) -> Result<(), DraftError> {
-        self.growth.draft(&mut self.head, device, rows, drafts)
+        let behind = rows
+            .iter()
+            .map(|row| (row.slot, row.pages_start, row.kv_len));
+        self.catch_up(device, behind)?;
+        self.rows.clear();
+        self.rows
+            .extend(rows.iter().map(|row| match self.known[row.slot] {
+                known if known == row.kv_len => *row,
+                // What lies further back than the window stays unknown.
+                _ => DraftRow { steps: 0, ..*row },
+            }));
+        self.growth
+            .draft(&mut self.head, device, &self.rows, drafts)
     }
 
     fn extend(&mut self, device: &mut Device<'_, B>, rows: &[ExtendRow]) -> Result<(), DraftError> {
-        self.pass.clear();
-        self.features.clear();
-        self.roots.0.clear();
-        self.roots.1.clear();
-        for row in rows {
-            let tokens = device.requests.tokens(row.slot);
-            // Nothing follows the last token of a text that is only scored.
-            let pairs = row.end().min(tokens.len() - 1).saturating_sub(row.start);
-            if pairs == 0 {
-                continue;
-            }
-            self.pass.begin(row.start, row.pages_start);
-            let next = &tokens[row.start + 1..][..pairs];
-            self.pass.push_chain(device.pages, next, row.start);
-            let rows = &device.feature_rows[row.features.clone()];
-            self.features.extend_from_slice(&rows[..pairs]);
-            if row.ends {
-                self.roots.0.push(self.pass.len() as u32 - 1);
-                self.roots.1.push(row.slot as u32);
-            }
-        }
-        let (Some(features), false) = (device.features, self.pass.is_empty()) else {
+        let behind = rows
+            .iter()
+            .map(|row| (row.slot, row.pages_start, row.start));
+        self.catch_up(device, behind)?;
+        let Some(features) = device.features else {
             return Ok(());
         };
-        let Head { head, cache, .. } = &mut self.head;
-        let batch = self.pass.batch(device.pages);
-        head.feed_features(device.backend, features, &self.features)?;
-        head.forward(device.backend, cache, device.tables, &batch)?;
-        head.keep_roots(device.backend, &self.roots.0, &self.roots.1)?;
+        for row in rows {
+            // Nothing follows the last token of a text that is only scored.
+            let end = row.end().min(device.requests.tokens(row.slot).len() - 1);
+            if end <= row.start || self.known[row.slot] != row.start {
+                continue;
+            }
+            let rows = &device.feature_rows[row.features.clone()];
+            let rows = rows[..end - row.start].iter().copied();
+            self.pairs
+                .push(device, row.slot, row.pages_start, row.start, rows);
+            self.known[row.slot] = end;
+            if row.ends {
+                self.pairs.root(row.slot);
+            }
+        }
+        self.pairs.take_in(&mut self.head, device, features)
+    }
+
+    fn pause(&mut self, device: &mut Device<'_, B>, rows: &[ExtendRow]) -> Result<(), DraftError> {
+        self.keep(device, rows);
         Ok(())
     }
 }

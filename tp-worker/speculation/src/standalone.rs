@@ -20,6 +20,13 @@ pub struct StandaloneDrafter<B: Backend> {
     /// For each slot that drafted: where it stood, and how many of its drafts
     /// have keys and values.
     drafted: Vec<(usize, usize)>,
+    /// Positions that a request may be behind when it drafts: those of a pause,
+    /// and what was left before it.
+    window: usize,
+    /// Tokens of a pass.
+    most: usize,
+    /// The rows asked for, as deep as they may draft.
+    rows: Vec<DraftRow>,
     kv_bytes: usize,
 }
 
@@ -42,6 +49,7 @@ impl<B: Backend> StandaloneDrafter<B> {
         let (draft, chooser) = (build.draft()?, build.chooser());
         let Build {
             backend,
+            speculation,
             requests,
             limits,
             pages,
@@ -65,6 +73,9 @@ impl<B: Backend> StandaloneDrafter<B> {
             growth: Growth::new(requests, limits.max_tokens, chooser),
             pass: Pass::new(requests, limits.max_tokens),
             drafted: vec![(0, 0); requests],
+            window: speculation.pause_window + LAG - 1,
+            most: limits.max_tokens.max(1),
+            rows: Vec::with_capacity(requests),
         })
     }
 }
@@ -85,7 +96,23 @@ impl<B: Backend> Drafter<B> for StandaloneDrafter<B> {
         rows: &[DraftRow],
         drafts: &mut Drafts,
     ) -> Result<(), DraftError> {
-        self.growth.draft(&mut self.model, device, rows, drafts)?;
+        let behind = |row: &DraftRow| Behind {
+            slot: row.slot,
+            pages_start: row.pages_start,
+            stood: row.kv_len,
+            end: row.kv_len,
+        };
+        self.catch_up(device, rows.iter().map(behind))?;
+        self.rows.clear();
+        for row in rows {
+            let steps = match self.left_behind(row.slot, row.kv_len) {
+                true => 0,
+                false => row.steps,
+            };
+            self.rows.push(DraftRow { steps, ..*row });
+        }
+        self.growth
+            .draft(&mut self.model, device, &self.rows, drafts)?;
         for (at, row) in rows.iter().enumerate() {
             // The last of a chain was not taken in, nor was any node of a tree
             // at the position where it would belong.
@@ -99,7 +126,6 @@ impl<B: Backend> Drafter<B> for StandaloneDrafter<B> {
     }
 
     fn extend(&mut self, device: &mut Device<'_, B>, rows: &[ExtendRow]) -> Result<(), DraftError> {
-        self.pass.clear();
         for row in rows {
             let known = &mut self.model.known[row.slot];
             let (stood, taken_in) = std::mem::take(&mut self.drafted[row.slot]);
@@ -109,28 +135,81 @@ impl<B: Backend> Drafter<B> for StandaloneDrafter<B> {
                 *known = (*known).max((row.start + 1 + taken_in).min(row.end()));
             }
             *known = (*known).min(row.end());
-            if row.end() - *known < LAG {
-                continue;
-            }
-            let tokens = device.requests.tokens(row.slot);
-            self.pass.begin(*known, row.pages_start);
-            let new = &tokens[*known..row.end()];
-            self.pass.push_chain(device.pages, new, *known);
-            *known = row.end();
         }
-        if self.pass.is_empty() {
-            return Ok(());
-        }
-        let batch = self.pass.batch(device.pages);
-        let Model {
-            transformer, cache, ..
-        } = &mut self.model;
-        transformer.forward(device.backend, cache, &batch, &mut |_| {})?;
+        let behind = |row: &ExtendRow| Behind {
+            slot: row.slot,
+            pages_start: row.pages_start,
+            stood: row.start,
+            end: row.end(),
+        };
+        self.catch_up(device, rows.iter().map(behind))
+    }
+
+    /// Its tokens are known whenever it drafts again.
+    fn pause(&mut self, _: &mut Device<'_, B>, _: &[ExtendRow]) -> Result<(), DraftError> {
         Ok(())
     }
 }
 
+/// A request that may have tokens without keys and values.
+struct Behind {
+    slot: usize,
+    pages_start: u32,
+    /// Where the step found it.
+    stood: usize,
+    /// Up to where its tokens are final.
+    end: usize,
+}
+
+impl<B: Backend> StandaloneDrafter<B> {
+    /// Takes in what requests are behind, in as few passes as hold it; but of
+    /// those that stood further back than the window nothing.
+    fn catch_up(
+        &mut self,
+        device: &mut Device<'_, B>,
+        behind: impl Iterator<Item = Behind>,
+    ) -> Result<(), DraftError> {
+        self.pass.clear();
+        for row in behind {
+            let tokens = device.requests.tokens(row.slot);
+            let mut at = self.model.known[row.slot];
+            if row.end.saturating_sub(at) < LAG || self.left_behind(row.slot, row.stood) {
+                continue;
+            }
+            while at < row.end {
+                if self.pass.len() == self.most {
+                    self.model.take_in(device, &mut self.pass)?;
+                }
+                let end = row.end.min(at + self.most - self.pass.len());
+                self.pass.begin(at, row.pages_start);
+                self.pass.push_chain(device.pages, &tokens[at..end], at);
+                at = end;
+            }
+            self.model.known[row.slot] = row.end;
+        }
+        self.model.take_in(device, &mut self.pass)
+    }
+
+    /// Whether a request that stands at `position` has missed more than it may.
+    fn left_behind(&self, slot: usize, position: usize) -> bool {
+        position.saturating_sub(self.model.known[slot]) > self.window
+    }
+}
+
 impl<B: Backend> Model<B> {
+    /// Runs the model over `pass`, whose tokens are final, and clears it.
+    fn take_in(&mut self, device: &mut Device<'_, B>, pass: &mut Pass) -> Result<(), DraftError> {
+        if !pass.is_empty() {
+            let batch = pass.batch(device.pages);
+            let Self {
+                transformer, cache, ..
+            } = self;
+            transformer.forward(device.backend, cache, &batch, &mut |_| {})?;
+        }
+        pass.clear();
+        Ok(())
+    }
+
     fn run(&mut self, device: &mut Device<'_, B>, pass: &Pass) -> Result<(), DraftError> {
         let logits = &mut self.logits;
         logits.clear();

@@ -36,6 +36,10 @@ pub struct DraftStage<B: Backend> {
     /// Words of a row, by the step's depth.
     stride: usize,
     extends: Vec<ExtendRow>,
+    /// Rows that the drafter need not take in yet.
+    pauses: Vec<ExtendRow>,
+    /// The step drafts nothing, and the drafter can do without it.
+    paused: bool,
     feature_rows: Vec<u32>,
     /// Tokens of the target's vocabulary.
     vocab: u32,
@@ -101,6 +105,8 @@ impl<B: Backend> DraftStage<B> {
             words: Vec::with_capacity(limits.requests * (1 + 2 * most)),
             stride: 1,
             extends: Vec::with_capacity(limits.requests),
+            pauses: Vec::with_capacity(limits.requests),
+            paused: false,
             feature_rows: Vec::with_capacity(limits.tokens),
             drafter,
             tables,
@@ -160,6 +166,7 @@ impl<B: Backend> DraftStage<B> {
         tasks: &[RowTask],
         steps: u32,
     ) -> Result<(), WorkerError> {
+        self.paused = steps == 0 && self.config.pause_window > 0;
         self.rows.clear();
         let decodes = tasks.iter().filter(|task| task.decodes);
         self.rows
@@ -225,6 +232,7 @@ impl<B: Backend> DraftStage<B> {
             return Ok(());
         };
         self.extends.clear();
+        self.pauses.clear();
         self.feature_rows.clear();
         let rows = batch.rows().iter().zip(outcomes.of(tasks));
         for (task, (row, outcome)) in tasks.iter().zip(rows) {
@@ -232,7 +240,13 @@ impl<B: Backend> DraftStage<B> {
             self.feature_rows.extend(row.start..row.start + task.q_len);
             let accepted = outcome.path.iter().map(|node| row.start + node);
             self.feature_rows.extend(accepted);
-            self.extends.push(ExtendRow {
+            let later = self.paused && task.decodes;
+            let rows = if later {
+                &mut self.pauses
+            } else {
+                &mut self.extends
+            };
+            rows.push(ExtendRow {
                 slot: task.slot,
                 pages_start: slots.pages().start(task.slot) as u32,
                 start: task.start as usize,
@@ -250,7 +264,12 @@ impl<B: Backend> DraftStage<B> {
             pages: slots.pages().table(),
             requests: slots,
         };
-        drafter.extend(&mut device, &self.extends)?;
+        if !self.extends.is_empty() {
+            drafter.extend(&mut device, &self.extends)?;
+        }
+        if !self.pauses.is_empty() {
+            drafter.pause(&mut device, &self.pauses)?;
+        }
         Ok(())
     }
 

@@ -20,6 +20,7 @@ fn the_depth_may_change_with_every_step() {
         let shape = if at % 2 == 0 { CHAIN } else { Shape::TREE };
         let setup = Setup {
             chunk: Some(24),
+            pause_window: 3,
             ..Setup::drafting(Dtype::Float32, 1, algorithm, shape)
         };
         let jobs = random(at as u64, 16, 12);

@@ -5,7 +5,7 @@
 //! on request, through their whole product; [`lengths`] compares the accepted
 //! drafts of every round with those of the reference implementation; [`depth`]
 //! changes how much is drafted while requests run; [`modes`] is about the other
-//! ways to verify; [`soak`] runs for as long as it is told to.
+//! ways to verify; [`pauses`] has steps that draft nothing; [`soak`] runs for as long as it is told to.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -17,6 +17,7 @@ mod load;
 mod matrix;
 mod modes;
 mod oracle;
+mod pauses;
 mod requests;
 mod setup;
 mod soak;

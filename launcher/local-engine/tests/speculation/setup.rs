@@ -92,6 +92,8 @@ pub struct Setup {
     /// How careful admission is, in thousandths; with little, requests are
     /// retracted often.
     pub care: u32,
+    /// Positions that drafters may be behind after steps without drafts.
+    pub pause_window: usize,
 }
 
 impl Setup {
@@ -109,6 +111,7 @@ impl Setup {
             running: 32,
             tokens: 16_384,
             care: 1000,
+            pause_window: 0,
         }
     }
 
@@ -159,7 +162,7 @@ impl Setup {
             memory_limit: None,
         };
         let known = Registry::builtin().algorithms();
-        let (config, _) = resolve(
+        let (mut config, _) = resolve(
             &self.args(),
             &machine,
             &known,
@@ -167,6 +170,7 @@ impl Setup {
         )
         .unwrap_or_else(|error| panic!("{self:?}: {error}"))
         .value;
+        config.speculation.pause_window = self.pause_window;
         config
     }
 

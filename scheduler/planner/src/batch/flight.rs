@@ -8,6 +8,7 @@ use lockstep_types::step::{SlotExtend, SlotOpen, SlotOutput, StepPlan, StepResul
 use super::slots::Slots;
 use crate::{
     PlannerError,
+    kv::Kv,
     request::{RequestState, Stage, len_u32},
 };
 
@@ -24,6 +25,8 @@ pub(crate) struct RowInFlight {
     pub sample: bool,
     /// Draft steps it may take.
     pub depth: u32,
+    /// Its step drafts nothing.
+    pub pauses: bool,
     /// Tokens of its result at the most.
     pub max_tokens: u32,
     /// The prompt ends here: prompt log-probabilities are complete.
@@ -33,13 +36,13 @@ pub(crate) struct RowInFlight {
 impl RowInFlight {
     /// The result is here, with so many tokens: what the row computed is final,
     /// unless the request has lost its pages.
-    pub fn commit(&self, request: &mut RequestState, tokens: u32) {
+    pub fn commit(&self, kv: &Kv, request: &mut RequestState, tokens: u32) {
         request.rows_in_flight -= 1;
         request.samples_in_flight -= u32::from(self.sample);
         if request.stage == Stage::Running {
             match self.prefill_to {
-                Some(to) => request.kv.commit_prefill(to),
-                None => request.kv.commit_decode(tokens, self.max_tokens),
+                Some(to) => kv.commit_prefill(&mut request.kv, to),
+                None => kv.commit_decode(&mut request.kv, tokens, self.max_tokens, self.pauses),
             }
         }
     }
@@ -272,6 +275,7 @@ mod tests {
         prefill_to: Some(4),
         sample: false,
         depth: 0,
+        pauses: false,
         max_tokens: 0,
         last_chunk: false,
     };

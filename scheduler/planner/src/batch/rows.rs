@@ -49,6 +49,7 @@ impl Batch {
                 prefill_to: None,
                 sample: true,
                 depth,
+                pauses: self.draft_steps() == 0,
                 max_tokens,
                 last_chunk: false,
             };
@@ -103,6 +104,7 @@ impl Batch {
             prefill_to: Some(to),
             sample,
             depth: 0,
+            pauses: self.draft_steps() == 0,
             max_tokens: u32::from(sample),
             last_chunk,
         };

@@ -20,8 +20,8 @@ pub(crate) struct RequestKv {
     pub(super) planned: u32,
     /// KV that is final: positions below hold exactly the request's tokens.
     pub(super) committed: u32,
-    /// The drafter's KV that is sure to be in place; only a draft model's may
-    /// be less than `committed`.
+    /// The drafter's KV that is sure to be in place, without a hole from the
+    /// beginning; may be less than `committed`.
     pub(super) drafted: u32,
 }
 
@@ -68,22 +68,6 @@ impl RequestKv {
     /// A planned step moves the slot on by at most so many tokens.
     pub fn plan(&mut self, tokens: u32) {
         self.planned += tokens;
-    }
-
-    /// The result of a prefill chunk that ends at `to` is here.
-    pub fn commit_prefill(&mut self, to: u32) {
-        // A draft model may leave a single token to its next pass.
-        let single = to == self.committed + 1;
-        self.drafted = to - u32::from(single);
-        self.committed = to;
-    }
-
-    /// The result of a decode row is here: `tokens` of at most `max_tokens`.
-    pub fn commit_decode(&mut self, tokens: u32, max_tokens: u32) {
-        self.committed += tokens;
-        self.planned -= max_tokens - tokens;
-        // A draft model need not have seen the last drafted token either.
-        self.drafted = self.committed - 1;
     }
 
     /// The text ends at `len` tokens although more were accepted.

@@ -41,7 +41,7 @@ impl Planner {
             return;
         }
         let request = &mut self.requests[row.index];
-        row.commit(request, tokens);
+        row.commit(&self.kv, request, tokens);
         if output.draft_depth > 0 {
             let (depth, drafted, accepted) = (output.draft_depth, output.draft_tokens, tokens - 1);
             self.speculation.count(&output, accepted);

@@ -140,6 +140,7 @@ prop_compose! {
         reserve in reserve(),
         initial_depth in 0u32..8,
         draft_kv in draft_kv(),
+        pause_window in prop_oneof![Just(0u32), 1u32..12],
     ) -> PlannerConfig {
         PlannerConfig {
             max_running_requests: slots,
@@ -159,6 +160,7 @@ prop_compose! {
             reserve,
             initial_depth,
             draft_kv: if reserve.speculates() { draft_kv } else { DraftKv::None },
+            pause_window,
             kv_events: true,
         }
     }

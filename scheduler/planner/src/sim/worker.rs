@@ -212,16 +212,25 @@ impl SimWorker {
                     .min(reserve.draft_tokens - 1)
                     .max(depth),
             };
+            let window = self.config.pause_window;
             // A draft model need not have read the last token that was accepted.
-            let behind = self.config.draft_kv == DraftKv::Tokens;
-            slot.drafted = slot.kv_len - u32::from(behind);
+            let behind = u32::from(self.config.draft_kv == DraftKv::Tokens);
+            if window == 0 || steps > 0 && from - drafted <= window + behind {
+                slot.drafted = slot.kv_len - behind;
+            }
         }
         self.cells.store_target(slot, from);
         self.cells.store_draft(slot, drafted);
         let says = row.sample || !out.prompt_logprobs.is_empty();
+        let taken_in = drafted..slot.drafted;
+        let first = if taken_in.is_empty() {
+            from
+        } else {
+            drafted.min(from)
+        };
         Ok(Written {
             slot: row.slot,
-            positions: drafted.min(from)..to,
+            positions: first..to,
             output: says.then_some(out),
         })
     }

@@ -9,6 +9,7 @@ use crate::{
     CaptureSpec, ForwardLimits, Shard,
     allocate::Counter,
     eagle::{Buffers, Sizes},
+    feature_window,
     layer::LayerSizes,
 };
 
@@ -72,6 +73,14 @@ fn drafters_host(engine: &EngineShape<'_>, draft: &DraftModel, block: usize) -> 
         .saturating_add(bytes(drawn, engine.model.vocab_size))
 }
 
+/// What a head keeps of steps that draft nothing, in rows of `features`.
+fn count_window(counter: &mut Counter<'_>, engine: &EngineShape<'_>, features: usize) {
+    let (slots, window) = (engine.step.requests, engine.speculation.pause_window);
+    if window > 0 {
+        count(feature_window::rows(counter, slots, window, features));
+    }
+}
+
 /// Columns of the draft's logits.
 fn head_rows(engine: &EngineShape<'_>, draft: &DraftModel) -> usize {
     match &draft.kind {
@@ -131,6 +140,7 @@ impl Part {
             limits,
         };
         count(Buffers::new(&mut counter, model, shard, &sizes));
+        count_window(&mut counter, engine, features);
         counter.host_rows(limits.positions, 2 * (model.head_dim / 2));
         // A bias of `fc` and up to three norms, which not all checkpoints have.
         let vectors = 4 * device.vector_bytes(hidden) + layer_vectors(device, model, shard);

@@ -78,6 +78,9 @@ impl<B: Backend> Algorithm for Guarded<B> {
     fn complete_options(&self, given: &mut OptionValues) -> Result<(), ConfigError> {
         self.algorithm.complete_options(given)
     }
+    fn pause_window(&self) -> usize {
+        self.algorithm.pause_window()
+    }
     fn memory_bytes(&self, speculation: &SpeculationConfig) -> u64 {
         self.algorithm.memory_bytes(speculation)
     }
@@ -224,6 +227,10 @@ impl<B: Backend> Drafter<B> for Guard<B> {
 
     fn extend(&mut self, device: &mut Device<'_, B>, rows: &[ExtendRow]) -> Result<(), DraftError> {
         self.drafter.extend(device, rows)
+    }
+
+    fn pause(&mut self, device: &mut Device<'_, B>, rows: &[ExtendRow]) -> Result<(), DraftError> {
+        self.drafter.pause(device, rows)
     }
 
     fn commands(&self) -> Option<Arc<dyn CommandHandler>> {

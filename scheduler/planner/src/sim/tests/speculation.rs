@@ -27,7 +27,7 @@ prop_compose! {
         draft_kv in draft_kv(),
         tokens in 150u32..400,
         requests in prop::collection::vec(request(), 1..10),
-        depths in prop::collection::vec(0u32..8, 1..6),
+        depths in prop::collection::vec(prop_oneof![2 => 0u32..8, 1 => Just(0)], 1..9),
         agreed in prop::collection::vec(prop::option::of(0u32..8), 1..9),
     ) -> Case {
         Case {
@@ -64,13 +64,17 @@ fn next_turn(at: usize, request: &Request) -> Request {
     }
 }
 
+/// Makes of what the worker does what the planner knows of it.
+type Sight = fn(&mut PlannerConfig);
+
+/// It knows all.
+const ALL: Sight = |_| ();
+
 /// Runs all requests at once, and then their next turns, with a worker that
 /// writes all that it may.
-fn drive(case: &Case, planner_sees: DraftKv, grant: Grant) -> Result<Load, String> {
-    let config = PlannerConfig {
-        draft_kv: planner_sees,
-        ..case.config.clone()
-    };
+fn drive(case: &Case, planner_sees: Sight, grant: Grant) -> Result<Load, String> {
+    let mut config = case.config.clone();
+    planner_sees(&mut config);
     let planner = Planner::new(config).map_err(|error| error.to_string())?;
     // Whoever has a slot is let in, so that pages run out.
     let mut planner = planner.with_conservativeness(0);
@@ -139,7 +143,7 @@ fn run(drive: impl Fn(&Case) -> Result<Load, String>) -> Result<Counters, String
 
 #[test]
 fn no_write_leaves_the_reserve_and_no_page_leaks() {
-    let exact = |case: &Case| drive(case, case.config.draft_kv, Grant::Exact);
+    let exact = |case: &Case| drive(case, ALL, Grant::Exact);
     let sum = run(exact).expect("no fault");
     // The cases do what they are about.
     assert!(sum.generated_tokens > sum.decode_rows + 10_000, "{sum:?}");
@@ -150,33 +154,56 @@ fn no_write_leaves_the_reserve_and_no_page_leaks() {
 #[test]
 fn a_reserve_that_is_too_small_shows() {
     for grant in [Grant::One, Grant::WithoutLag] {
-        let short = |case: &Case| drive(case, case.config.draft_kv, grant);
+        let short = |case: &Case| drive(case, ALL, grant);
         let fault = run(short).expect_err("writes leave what was granted");
         assert!(fault.contains("writes up to"), "{grant:?}: {fault}");
     }
 }
 
+/// What goes wrong when a planner that sees less than there is shares the KV of
+/// a drafter that keeps `kept` and pauses for `window` positions.
+fn misled(kept: DraftKv, window: Option<u32>, planner_sees: Sight) -> Result<Counters, String> {
+    run(|case: &Case| {
+        let config = PlannerConfig {
+            draft_kv: kept,
+            radix_cache: true,
+            pause_window: window.unwrap_or(case.config.pause_window),
+            ..case.config.clone()
+        };
+        let case = Case {
+            config,
+            ..case.clone()
+        };
+        drive(&case, planner_sees, Grant::Exact)
+    })
+}
+
 #[test]
 fn wrong_prefix_keys_show() {
     // What the drafter keeps, and keys that would do for less.
+    let none: Sight = |config| config.draft_kv = DraftKv::None;
+    let tokens: Sight = |config| config.draft_kv = DraftKv::Tokens;
     for (kept, keys) in [
-        (DraftKv::Tokens, DraftKv::None),
-        (DraftKv::Pairs, DraftKv::None),
-        (DraftKv::Pairs, DraftKv::Tokens),
+        (DraftKv::Tokens, none),
+        (DraftKv::Pairs, none),
+        (DraftKv::Pairs, tokens),
     ] {
-        let wrong = |case: &Case| {
-            let config = PlannerConfig {
-                draft_kv: kept,
-                radix_cache: true,
-                ..case.config.clone()
-            };
-            let case = Case {
-                config,
-                ..case.clone()
-            };
-            drive(&case, keys, Grant::Exact)
-        };
-        let fault = run(wrong).expect_err("a cached prefix is not the request's");
+        let fault = misled(kept, None, keys).expect_err("a cached prefix is not the request's");
         assert!(fault.contains("draft position"), "{kept:?}: {fault}");
+    }
+}
+
+/// Text from steps that drafted nothing is shared only where the drafter has
+/// taken it in since.
+#[test]
+fn sharing_what_no_drafter_has_taken_in_shows() {
+    let every_step: Sight = |config| config.pause_window = 0;
+    let further_back: Sight = |config| config.pause_window += 1;
+    for kept in [DraftKv::Tokens, DraftKv::Pairs] {
+        for (window, wrong) in [(2, every_step), (2, further_back), (9, every_step)] {
+            let fault = misled(kept, Some(window), wrong).expect_err("holes are shared");
+            assert!(fault.contains("draft position"), "{kept:?}: {fault}");
+        }
+        misled(kept, Some(2), ALL).expect("what is shared was taken in");
     }
 }

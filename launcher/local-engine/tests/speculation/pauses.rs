@@ -1,0 +1,184 @@
+//! Drafters do next to nothing in steps that draft nothing, and catch up.
+
+use lockstep_local_engine::{Completion, LocalEngine};
+use lockstep_types::{Dtype, request::Request};
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+
+use crate::{
+    goldens::{GOLDENS, Golden},
+    load::{idle, run},
+    oracle::compare,
+    requests::{Job, golden},
+    setup::{Algorithm, Setup, Shape},
+};
+
+const CHAIN: Shape = Shape::chain(5);
+const WITH_KV: [Algorithm; 3] = [Algorithm::Eagle3, Algorithm::Eagle, Algorithm::Standalone];
+const WINDOW: usize = 8;
+
+fn setup(algorithm: Algorithm, shape: Shape) -> Setup {
+    Setup {
+        pause_window: WINDOW,
+        ..Setup::drafting(Dtype::Float32, 1, algorithm, shape)
+    }
+}
+
+fn jobs(requests: impl IntoIterator<Item = Request>) -> Vec<Job> {
+    let job = |request| Job {
+        request,
+        arrival: 0,
+        patience: None,
+    };
+    requests.into_iter().map(job).collect()
+}
+
+fn accepted(engine: &LocalEngine) -> u64 {
+    engine.speculation().accepted_tokens
+}
+
+/// Goldens with long answers, whose prompts fit one step together.
+fn long() -> Vec<&'static Golden> {
+    let long = GOLDENS.iter().filter(|text| text.output_ids.len() > 40);
+    let long: Vec<_> = long.collect();
+    assert!(long.len() > 8);
+    long
+}
+
+/// Runs requests for `texts` with the depths of `depth`, which is asked before every
+/// step; gives the answers, and what was accepted after each step.
+fn follow(
+    setup: &Setup,
+    texts: &[&Golden],
+    mut depth: impl FnMut(usize) -> usize,
+) -> (LocalEngine, Vec<Completion>, Vec<u64>) {
+    let mut engine = setup.start();
+    let (mut turn, mut counts) = (0, Vec::new());
+    let requests = jobs(texts.iter().map(|text| golden(text)));
+    let found = run(&format!("{setup:?}"), &mut engine, &requests, |engine| {
+        engine.set_draft_steps(depth(turn) as u32);
+        counts.push(accepted(engine));
+        turn += 1;
+    });
+    (engine, found, counts)
+}
+
+/// Steps in turn: drafts for some, then a pause of at most `most` steps.
+fn phases(seed: u64, deepest: usize, most: usize) -> Vec<usize> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut depths = Vec::new();
+    while depths.len() < 400 {
+        for _ in 0..rng.random_range(1..4) {
+            depths.push(rng.random_range(1..=deepest));
+        }
+        depths.resize(depths.len() + rng.random_range(1..=most), 0);
+    }
+    depths
+}
+
+#[test]
+fn a_pause_within_the_window_leaves_no_trace() {
+    let all: Vec<_> = GOLDENS.iter().collect();
+    for (at, algorithm) in WITH_KV.into_iter().enumerate() {
+        for shape in [CHAIN, Shape::TREE] {
+            let late = Setup {
+                tp: 1 + at % 2,
+                page: [1, 16, 64][at],
+                ..setup(algorithm, shape)
+            };
+            let at_once = Setup {
+                pause_window: 0,
+                ..late.clone()
+            };
+            let depths = phases(at as u64, shape.steps, WINDOW);
+            let (_, found, counts) = follow(&late, &all, |turn| depths[turn]);
+            let (_, expected, wanted) = follow(&at_once, &all, |turn| depths[turn]);
+            assert_eq!(counts, wanted, "{late:?}");
+            assert!(counts.last() > Some(&50), "{late:?}: {counts:?}");
+            for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                compare(&format!("{late:?}, prompt {at}"), found, expected);
+            }
+        }
+    }
+}
+
+/// Passes of a drafter hold few tokens where requests are few; those of all
+/// requests together do not fit one.
+#[test]
+fn catching_up_takes_as_many_passes_as_it_needs() {
+    let texts = long();
+    for algorithm in WITH_KV {
+        let late = Setup {
+            pause_window: 30,
+            running: texts.len(),
+            chunk: Some(8),
+            ..setup(algorithm, Shape::chain(1))
+        };
+        let limits = late.config().step_limits();
+        assert!(limits.draft_tokens() < 25 * texts.len(), "{limits:?}");
+        let at_once = Setup {
+            pause_window: 0,
+            ..late.clone()
+        };
+        let depth = |turn: usize| usize::from(turn % 31 == 30);
+        let (_, _, counts) = follow(&late, &texts, depth);
+        let (_, _, all) = follow(&at_once, &texts, depth);
+        assert_eq!(counts, all, "{algorithm:?}");
+        assert!(counts.last() > Some(&0), "{algorithm:?}");
+    }
+}
+
+/// The turn of the first step after everybody has been at depth 0 for longer
+/// than the window, prompts included.
+const TOO_LATE: usize = WINDOW + 4;
+
+#[test]
+fn who_paused_for_longer_than_the_window_drafts_no_more() {
+    let texts = long();
+    for algorithm in WITH_KV {
+        let setup = setup(algorithm, CHAIN);
+        let depth = |turn| if turn < TOO_LATE { 0 } else { CHAIN.steps };
+        let (mut engine, found, _) = follow(&setup, &texts, depth);
+        assert_eq!(engine.speculation().draft_tokens, 0, "{algorithm:?}");
+        for (at, (found, text)) in found.iter().zip(&texts).enumerate() {
+            assert_eq!(
+                found.token_ids, text.output_ids,
+                "{algorithm:?}, prompt {at}"
+            );
+        }
+        idle(&mut engine);
+    }
+}
+
+/// What was generated while nobody drafted is no prefix for others where the
+/// drafter has not taken it in: accepted lengths of the next turn of a
+/// conversation do not suffer.
+#[test]
+fn the_next_turn_drafts_as_well_after_a_pause() {
+    let texts = long();
+    for algorithm in WITH_KV {
+        let setup = setup(algorithm, CHAIN);
+        let (mut engine, found, _) = follow(&setup, &texts, |_| 0);
+        let next = texts.iter().zip(&found).map(|(text, answer)| {
+            let mut request = golden(text);
+            request.input_ids.extend(&answer.token_ids[..40]);
+            request.input_ids.extend([7, 9]);
+            request.max_new_tokens = 40;
+            request
+        });
+        let next = jobs(next);
+        let cold = Setup {
+            radix: false,
+            ..setup.clone()
+        };
+        let mut counts = Vec::new();
+        for engine in [&mut engine, &mut cold.start()] {
+            engine.set_draft_steps(CHAIN.steps as u32);
+            let before = accepted(engine);
+            run("the next turn", engine, &next, |_| {});
+            counts.push(accepted(engine) - before);
+        }
+        assert!(engine.load().counters.cached_tokens > 100, "{algorithm:?}");
+        assert_eq!(counts[0], counts[1], "{algorithm:?}");
+        assert!(counts[0] > 0);
+    }
+}

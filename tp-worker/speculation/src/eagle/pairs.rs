@@ -1,0 +1,80 @@
+//! Pairs of features and tokens on their way into the head's cache.
+
+use lockstep_backend::Backend;
+
+use super::Head;
+use crate::{Device, DraftError, Pass};
+
+/// A pass over pairs under construction, in buffers that are reused.
+pub(super) struct Pairs {
+    pass: Pass,
+    /// Rows of features, one for each pair.
+    features: Vec<u32>,
+    /// Pairs that drafts start from: their rows of the pass, and slots.
+    roots: (Vec<u32>, Vec<u32>),
+    most: usize,
+}
+
+impl Pairs {
+    /// Room for a pass of `tokens` pairs of `requests` requests.
+    pub fn new(requests: usize, tokens: usize) -> Self {
+        Self {
+            pass: Pass::new(requests, tokens),
+            features: Vec::with_capacity(tokens),
+            roots: (Vec::with_capacity(requests), Vec::with_capacity(requests)),
+            most: tokens,
+        }
+    }
+
+    /// Pairs that still fit.
+    pub fn room(&self) -> usize {
+        self.most.saturating_sub(self.pass.len())
+    }
+
+    /// Adds a request's pairs from position `start` on, whose features are in
+    /// `rows`, as a row of the pass.
+    pub fn push<B: Backend>(
+        &mut self,
+        device: &Device<'_, B>,
+        slot: usize,
+        pages_start: u32,
+        start: usize,
+        rows: impl ExactSizeIterator<Item = u32>,
+    ) {
+        let next = &device.requests.tokens(slot)[start + 1..][..rows.len()];
+        self.pass.begin(start, pages_start);
+        self.pass.push_chain(device.pages, next, start);
+        self.features.extend(rows);
+    }
+
+    /// The slot's next draft starts from the pair pushed last.
+    pub fn root(&mut self, slot: usize) {
+        self.roots.0.push(self.pass.len() as u32 - 1);
+        self.roots.1.push(slot as u32);
+    }
+
+    /// Runs the head over the pairs, whose features are rows of `features`, and
+    /// begins anew.
+    ///
+    /// # Errors
+    /// The head's.
+    pub fn take_in<B: Backend>(
+        &mut self,
+        head: &mut Head<B>,
+        device: &mut Device<'_, B>,
+        features: &B::Tensor,
+    ) -> Result<(), DraftError> {
+        if !self.pass.is_empty() {
+            let Head { head, cache, .. } = head;
+            let batch = self.pass.batch(device.pages);
+            head.feed_features(device.backend, features, &self.features)?;
+            head.forward(device.backend, cache, device.tables, &batch)?;
+            head.keep_roots(device.backend, &self.roots.0, &self.roots.1)?;
+        }
+        self.pass.clear();
+        self.features.clear();
+        self.roots.0.clear();
+        self.roots.1.clear();
+        Ok(())
+    }
+}
