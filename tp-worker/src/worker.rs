@@ -111,7 +111,9 @@ impl<B: Backend + 'static> Worker<B> {
         let shape = transformer.kv_shape(config.kv.num_pages, config.kv.page_size, limits.kv_dtype);
         let cache = backend.kv_cache(&shape)?;
         let passes = PassRegistry::prepare(&limits, &transformer.schedule());
-        agree::compare_passes(&mut backend, passes.digest())?;
+        let adaptive = config.speculation.adaptive.as_ref();
+        let tiers = adaptive.map_or(&[][..], |adaptive| &adaptive.tiers);
+        agree::compare_passes(&mut backend, passes.digest(tiers)?)?;
         let mut worker = Self {
             depth: DepthControl::fixed(&config.speculation),
             config: config.clone(),

@@ -61,6 +61,14 @@ pub enum WorkerError {
         /// The option to lower.
         remedy: &'static str,
     },
+    /// Sizes were computed without one of the depths that may be run.
+    #[error("depth {depth} needs a pass of {key}, and none is prepared")]
+    TierTooLarge {
+        /// The depth.
+        depth: u32,
+        /// The batch.
+        key: PassKey,
+    },
     /// Two ranks prepared different passes.
     #[error(
         "rank {rank} prepared passes {ours:016x}, rank {peer} {theirs:016x}: \

@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use lockstep_adaptive::Digest;
+use lockstep_adaptive::{Digest, Tier};
 use lockstep_model::{CollectiveKind, Schedule};
 
-use super::{PlanError, WorkerLimits};
+use super::{PlanError, WorkerError, WorkerLimits};
 
 /// The size of a batch; a pass is prepared for each of its buckets, and depends
 /// on nothing else.
@@ -84,13 +84,33 @@ impl PassRegistry {
         pass.ok_or(PlanError::NoPass(batch))
     }
 
-    /// Digest of all passes.
-    pub fn digest(&self) -> u64 {
+    /// Digest of all passes, and of those that steps of each of `tiers` run as.
+    ///
+    /// # Errors
+    /// [`WorkerError::TierTooLarge`] when some size left a tier out.
+    pub fn digest(&self, tiers: &[Tier]) -> Result<u64, WorkerError> {
         let mut digest = Digest::new();
         for pass in self.passes.values() {
             digest.word(pass.digest);
         }
-        digest.value()
+        for tier in tiers {
+            let tokens = tier.tokens.max(1) as usize;
+            digest.word(u64::from(tier.depth));
+            for requests in 1..=self.limits.requests {
+                let key = PassKey {
+                    requests,
+                    tokens: requests * tokens,
+                    max_q_len: tokens,
+                };
+                let pass = self.find(key);
+                let too_large = |_| WorkerError::TierTooLarge {
+                    depth: tier.depth,
+                    key,
+                };
+                digest.word(pass.map_err(too_large)?.digest);
+            }
+        }
+        Ok(digest.value())
     }
 
     /// How many are prepared.

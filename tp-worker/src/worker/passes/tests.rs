@@ -66,17 +66,35 @@ fn every_batch_has_a_pass() {
 fn digests_tell_models_and_limits_apart() {
     let base = PassRegistry::prepare(&limits(7, 300), &schedule(8));
     assert_eq!(
-        base.digest(),
-        PassRegistry::prepare(&limits(7, 300), &schedule(8)).digest()
+        base.digest(&[]).unwrap(),
+        PassRegistry::prepare(&limits(7, 300), &schedule(8))
+            .digest(&[])
+            .unwrap()
     );
     assert_ne!(
-        base.digest(),
-        PassRegistry::prepare(&limits(7, 300), &schedule(9)).digest()
+        base.digest(&[]).unwrap(),
+        PassRegistry::prepare(&limits(7, 300), &schedule(9))
+            .digest(&[])
+            .unwrap()
     );
     assert_ne!(
-        base.digest(),
-        PassRegistry::prepare(&limits(8, 300), &schedule(8)).digest()
+        base.digest(&[]).unwrap(),
+        PassRegistry::prepare(&limits(8, 300), &schedule(8))
+            .digest(&[])
+            .unwrap()
     );
     let digests: std::collections::BTreeSet<_> = base.passes.values().map(|p| p.digest).collect();
     assert_eq!(digests.len(), base.len());
+
+    let tiers = |tokens: u32| {
+        let depth = tokens - 1;
+        base.digest(&[Tier { depth, tokens }])
+    };
+    // 7 rows of 42 tokens are 294 of 300.
+    assert_ne!(tiers(42).unwrap(), tiers(41).unwrap());
+    let error = tiers(43).unwrap_err().to_string();
+    assert!(
+        error.contains("depth 42") && error.contains("301 tokens"),
+        "{error}"
+    );
 }
