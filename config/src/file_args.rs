@@ -78,9 +78,10 @@ fn read(path: &Path) -> Result<toml::Table, String> {
 
 /// Keys whose values are paths; relative ones begin at the file's own folder,
 /// wherever the program is started.
-const PATHS: [&str; 7] = [
+const PATHS: [&str; 8] = [
     "model-path",
     "speculative-draft-model-path",
+    "speculative-adaptive-config",
     "weight-cache",
     "weight-update-dir",
     "api-key-file",

@@ -82,7 +82,7 @@ pub fn resolve(
     let api_key = secret::api_key(&args.server)?;
     let server = server::resolve(args, &model, context_length, api_key.is_some())?;
     notes.extend(open_to_all(args, &server, &speculation));
-    notes.extend(speculation::beyond(&speculation, context_length));
+    notes.extend(speculation::fit(&speculation, context_length)?);
     let engine = EngineConfig {
         dtype,
         quantization,

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
+use lockstep_adaptive::{AdaptiveConfig, Policies, Policy, PolicyFactory};
 use lockstep_types::{
     Algorithm, Algorithms, Capabilities, ConfigError, DraftKv, DraftModel, DraftShape,
     EngineConfig, EngineShape, Footprint, MemoryUse, ModelConfig, NodeConfig, NumberOption,
@@ -102,7 +103,7 @@ impl Footprint for Plain {
 
 /// An algorithm of every kind.
 pub(crate) fn algorithms() -> Algorithms {
-    let mut algorithms = Algorithms::default();
+    let mut algorithms = Algorithms::with_policies(policies());
     for name in [
         "EAGLE",
         "EAGLE3",
@@ -115,6 +116,33 @@ pub(crate) fn algorithms() -> Algorithms {
         algorithms.add(Arc::new(TestAlgorithm(name)));
     }
     algorithms
+}
+
+/// The program's own, and one of a user's.
+fn policies() -> Policies {
+    let mut policies = Policies::builtin();
+    policies.add(Arc::new(UsersPolicy));
+    policies
+}
+
+/// Decides as `static` does.
+#[derive(Debug)]
+struct UsersPolicy;
+
+impl PolicyFactory for UsersPolicy {
+    fn name(&self) -> &str {
+        "users"
+    }
+
+    fn summary(&self) -> &str {
+        "decides for tests."
+    }
+
+    fn build(&self, config: &AdaptiveConfig) -> Box<dyn Policy> {
+        let policies = Policies::builtin();
+        let fixed = policies.find("static").expect("everybody has it");
+        fixed.build(config)
+    }
 }
 
 /// One of them, by its name.
@@ -179,7 +207,7 @@ impl Algorithm for TestAlgorithm {
             supports_target_verify_for_draft: self.0 == "BLOCKS",
             draft_probabilities: has_model,
             carries_hidden_states: draft_kv == DraftKv::Pairs,
-            adaptive: false,
+            adaptive: self.0 != "TEXTS",
             drafts_from_texts: self.0 == "TEXTS",
         }
     }
@@ -255,6 +283,10 @@ impl Algorithm for TestAlgorithm {
             ));
         }
         Ok(())
+    }
+
+    fn pause_window(&self) -> usize {
+        if self.0 == "EAGLE" { 9 } else { 0 }
     }
 
     fn memory_bytes(&self, speculation: &SpeculationConfig) -> u64 {

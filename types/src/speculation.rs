@@ -10,6 +10,8 @@ use crate::{ConfigError, ModelConfig, ReserveConfig};
 pub use options::{NumberOption, OptionSpec, OptionValue, OptionValues, SwitchOption};
 
 mod options;
+#[cfg(feature = "testing")]
+mod testing;
 
 /// Speculative decoding, resolved. Every size that depends on it comes from here.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -139,6 +141,31 @@ pub struct DraftShape {
     pub topk: usize,
     /// Tokens in a verification, the last known one included.
     pub num_draft_tokens: usize,
+}
+
+impl DraftShape {
+    /// The most tokens that a shape of so many steps and branches has: the first
+    /// step drafts `topk` nodes, each later one `topk` after each of the `topk`
+    /// likeliest of the step before.
+    pub fn most_tokens(num_steps: usize, topk: usize) -> usize {
+        match num_steps {
+            0 => 1,
+            steps => 1 + topk + (steps - 1) * topk * topk,
+        }
+    }
+
+    /// Tokens of one request in a verification `depth` steps deep. A chain has a
+    /// token for each step and the last known one before them; a tree of fewer
+    /// steps has its share of nodes, so that a step less is less work.
+    pub fn draft_tokens_at(&self, depth: usize) -> usize {
+        let (steps, nodes) = (self.num_steps, self.num_draft_tokens.saturating_sub(1));
+        match depth {
+            _ if depth >= steps => self.num_draft_tokens,
+            0 => 1,
+            _ => (1 + (nodes * depth).div_ceil(steps).max(depth))
+                .min(Self::most_tokens(depth, self.topk)),
+        }
+    }
 }
 
 /// A speculative algorithm as configuration sees it. The device's side is
@@ -297,16 +324,14 @@ impl SpeculationConfig {
         }
     }
 
-    /// Tokens of one request in a verification `depth` steps deep. A chain has a
-    /// token for each step and the last known one before them; a tree of fewer
-    /// steps has its share of nodes, so that a step less is less work.
+    /// [`DraftShape::draft_tokens_at`] of the largest shape.
     pub fn draft_tokens_at(&self, depth: usize) -> usize {
-        let (steps, nodes) = (self.num_steps, self.num_draft_tokens.saturating_sub(1));
-        match depth {
-            _ if depth >= steps => self.num_draft_tokens,
-            0 => 1,
-            _ => 1 + (nodes * depth).div_ceil(steps).max(depth),
-        }
+        let shape = DraftShape {
+            num_steps: self.num_steps,
+            topk: self.topk,
+            num_draft_tokens: self.num_draft_tokens,
+        };
+        shape.draft_tokens_at(depth)
     }
 
     /// What a decode step may write and commit; all that is sized by it asks
@@ -340,3 +365,6 @@ impl Verification {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

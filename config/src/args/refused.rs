@@ -19,7 +19,6 @@ struct Refused {
     remedy: &'static str,
 }
 
-const ADAPTIVE: &str = "give a fixed depth with --speculative-num-steps";
 const LOSSLESS: &str =
     "leave it out; verification never changes the law of the text, see --speculative-verification";
 const DRAFT_AS_TARGET: &str = "leave it out; drafts are computed and cached as --dtype, \
@@ -57,8 +56,6 @@ const fn switch(names: &'static [&'static str], remedy: &'static str) -> Refused
 }
 
 const TABLE: &[Refused] = &[
-    switch(&["speculative-adaptive"], ADAPTIVE),
-    valued(&["speculative-adaptive-config"], ADAPTIVE),
     valued(&["speculative-accept-threshold-single"], LOSSLESS),
     valued(&["speculative-accept-threshold-acc"], LOSSLESS),
     switch(

@@ -1,5 +1,7 @@
 use std::path::PathBuf;
 
+use clap::builder::FalseyValueParser;
+
 use super::{AlgorithmArgs, positive};
 
 pub(super) const HEADING: &str = "Speculative decoding";
@@ -54,6 +56,24 @@ pub struct SpeculationArgs {
     #[arg(long, env = "LOCKSTEP_SPECULATIVE_VERIFICATION", value_name = "MODE",
           help_heading = HEADING)]
     pub speculative_verification: Option<VerificationArg>,
+    /// Change the depth from step to step with what is accepted and how much
+    /// runs, on all ranks alike.
+    ///
+    /// --speculative-num-steps is then the depth of the first steps, and
+    /// --speculative-num-draft-tokens belongs to it. What is allocated is
+    /// enough for the deepest.
+    #[arg(long, env = "LOCKSTEP_SPECULATIVE_ADAPTIVE", value_parser = FalseyValueParser::new(),
+          help_heading = HEADING)]
+    pub speculative_adaptive: bool,
+    /// JSON file that says how the depth adapts, as for SGLang [default: strategy
+    /// goodput, depths 0, 1, 2, 3, 5, 7 up to the larger of the algorithm's and
+    /// --speculative-num-steps].
+    ///
+    /// {"strategy": "ema", "1": {"candidate_steps": [1, 3, 7]}} lets SGLang's
+    /// moving average choose among three depths; docs/adaptive.md has all keys.
+    #[arg(long, env = "LOCKSTEP_SPECULATIVE_ADAPTIVE_CONFIG", value_name = "FILE",
+          help_heading = HEADING)]
+    pub speculative_adaptive_config: Option<PathBuf>,
     /// Options that algorithms declare for themselves.
     #[command(flatten)]
     pub algorithm: AlgorithmArgs,

@@ -64,7 +64,8 @@ fn relative_paths_begin_at_the_files_folder() {
         &[],
         "model-path = 'm'\napi-key-file = '/k'\nspeculative-draft-model-path = 'd/e'\n\
          weight-update-dir = 'w'\n\
-         speculative-algorithm = 'EAGLE'\nspeculative-num-steps = 4\n",
+         speculative-algorithm = 'EAGLE'\nspeculative-num-steps = 4\n\
+         speculative-adaptive = true\nspeculative-adaptive-config = 'a.json'\n",
     )
     .expect("good");
     let (speculation, here) = (&args.speculation, std::env::temp_dir());
@@ -74,6 +75,11 @@ fn relative_paths_begin_at_the_files_folder() {
     );
     assert_eq!(speculation.speculative_algorithm.as_deref(), Some("EAGLE"));
     assert_eq!(speculation.speculative_num_steps, Some(4));
+    assert!(speculation.speculative_adaptive);
+    assert_eq!(
+        speculation.speculative_adaptive_config,
+        Some(here.join("a.json"))
+    );
     let model = args.model.model_path.expect("given");
     assert_eq!(model, std::env::temp_dir().join("m"));
     assert_eq!(args.server.api_key_file, Some("/k".into()));
@@ -93,10 +99,7 @@ fn what_is_not_an_option_is_an_error() {
             "[possible values: none, int8, int4]",
         ),
         ("lora-paths = 'a'", "`lora-paths` is not an option"),
-        (
-            "speculative-adaptive = true",
-            "`speculative-adaptive` is not an option",
-        ),
+        ("enable-lora = true", "`enable-lora` is not an option"),
         ("log-json = 'yes'", "true or false"),
         ("port = [1]", "a text or a number"),
         ("[port]\nx = 1", "a text or a number"),

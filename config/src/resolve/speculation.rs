@@ -5,6 +5,7 @@ use crate::args::{SpeculationArgs, VerificationArg};
 use lockstep_model_folder::draft::OPTION as DRAFT_OPTION;
 use lockstep_types::{Algorithm, Algorithms, DraftKind, DraftModel, Verification};
 
+mod adaptive;
 mod options;
 mod shape;
 
@@ -25,7 +26,12 @@ pub(super) fn resolve(
     let algorithm = known.find(name).ok_or_else(|| unknown(name, known))?;
     let algorithm = algorithm.as_ref();
     let draft = draft(given, algorithm, target)?;
-    let shape = shape::resolve(given, algorithm)?;
+    let first = shape::resolve(given, algorithm)?;
+    // Everything is sized by the deepest tier.
+    let (adaptive, shape) = match adaptive::resolve(given, algorithm, first, known)? {
+        Some((adaptive, deepest)) => (Some(adaptive), deepest),
+        None => (None, first),
+    };
     let mut speculation = SpeculationConfig {
         algorithm: Some(algorithm.name().to_owned()),
         draft,
@@ -37,8 +43,11 @@ pub(super) fn resolve(
         verification: verification(given, algorithm, shape.topk)?,
         max_speculative_num_draft_tokens: shape.num_draft_tokens,
         options: options::resolve(&given.algorithm.0, algorithm, known)?,
-        adaptive: None,
-        pause_window: 0,
+        pause_window: match &adaptive {
+            Some(_) => algorithm.pause_window(),
+            None => 0,
+        },
+        adaptive,
     };
     algorithm.validate(&speculation, target)?;
     speculation.max_speculative_num_draft_tokens = most(&speculation, algorithm)?;
@@ -49,8 +58,39 @@ pub(super) fn resolve(
     Ok((speculation, bytes))
 }
 
+/// Checks drafts against the context, and gives what to know about it.
+pub(super) fn fit(
+    speculation: &SpeculationConfig,
+    context_length: usize,
+) -> Result<Option<String>, ConfigError> {
+    check(speculation, context_length)?;
+    Ok(beyond(speculation, context_length))
+}
+
+/// A prompt has a token beside all that may
+/// be drafted, and so has its answer.
+fn check(speculation: &SpeculationConfig, context_length: usize) -> Result<(), ConfigError> {
+    let tokens = speculation.max_speculative_num_draft_tokens;
+    if speculation.adaptive.is_none() || tokens + 2 <= context_length {
+        return Ok(());
+    }
+    Err(ConfigError::conflict(
+        adaptive::ADAPTIVE,
+        format!("a context length of {context_length}"),
+        format!(
+            "depth {} verifies {tokens} tokens at once, which leaves no room for a text",
+            speculation.num_steps
+        ),
+        format!(
+            "Give {} or {} of less, or a larger --context-length",
+            adaptive::CANDIDATES,
+            shape::STEPS
+        ),
+    ))
+}
+
 /// What to know about a draft model that ends before the context does.
-pub(super) fn beyond(speculation: &SpeculationConfig, context_length: usize) -> Option<String> {
+fn beyond(speculation: &SpeculationConfig, context_length: usize) -> Option<String> {
     let DraftModel { model, kind, .. } = speculation.draft.as_ref()?;
     let end = model.max_position_embeddings;
     // Heads commonly name fewer positions than they work at.
@@ -94,6 +134,11 @@ fn first(given: &SpeculationArgs, known: &Algorithms) -> Option<String> {
         (shape::TOPK, given.speculative_eagle_topk.is_some()),
         (shape::TOKENS, given.speculative_num_draft_tokens.is_some()),
         (VERIFICATION, given.speculative_verification.is_some()),
+        (adaptive::ADAPTIVE, given.speculative_adaptive),
+        (
+            adaptive::CONFIG,
+            given.speculative_adaptive_config.is_some(),
+        ),
     ]
     .into_iter()
     .find_map(|(option, is_given)| is_given.then(|| option.to_owned()));

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use lockstep_adaptive::AdaptiveConfig;
 use lockstep_devices::DeviceFootprint;
 use lockstep_process::exit;
 use lockstep_types::{EngineConfig, Footprint as _, Quantization, Verification};
@@ -198,10 +199,22 @@ fn reachable(host: &str) -> String {
 fn speculation(engine: &EngineConfig) -> Option<String> {
     let speculation = &engine.speculation;
     let mut text = speculation.algorithm.clone()?;
-    let _ = write!(text, ", {}", counted(speculation.num_steps, "step"));
+    let _ = match &speculation.adaptive {
+        Some(adaptive) => write!(text, ", {}", tiers(adaptive)),
+        None => write!(text, ", {}", counted(speculation.num_steps, "step")),
+    };
     if speculation.topk > 1 {
         let (topk, tokens) = (speculation.topk, speculation.num_draft_tokens);
-        let _ = write!(text, " of {topk} branches, {tokens} tokens verified");
+        let most = if speculation.adaptive.is_some() {
+            "at most "
+        } else {
+            ""
+        };
+        let _ = write!(text, " of {topk} branches, {most}{tokens} tokens verified");
+    }
+    if let Some(adaptive) = &speculation.adaptive {
+        let (policy, first) = (&adaptive.policy, adaptive.initial_depth);
+        let _ = write!(text, ", chosen by {policy}, {first} at first");
     }
     if speculation.verification != Verification::Target {
         let _ = write!(text, ", {} verification", speculation.verification.name());
@@ -214,6 +227,22 @@ fn speculation(engine: &EngineConfig) -> Option<String> {
         let _ = write!(text, ", draft weights {weights}, draft KV cache {kv}");
     }
     Some(text)
+}
+
+/// "0, 1 or 3 steps".
+fn tiers(adaptive: &AdaptiveConfig) -> String {
+    let depths = adaptive.tiers.iter().map(|tier| tier.depth.to_string());
+    let mut depths: Vec<_> = depths.collect();
+    let deepest = depths.pop().unwrap_or_default();
+    let what = if adaptive.max_depth() == 1 {
+        "step"
+    } else {
+        "steps"
+    };
+    match depths.as_slice() {
+        [] => format!("{deepest} {what}"),
+        others => format!("{} or {deepest} {what}", others.join(", ")),
+    }
 }
 
 /// "3.4 MB".

@@ -2,7 +2,7 @@
 
 use lockstep_types::{Algorithm, ConfigError, DraftShape};
 
-use super::ALGORITHM;
+use super::{ALGORITHM, adaptive::ADAPTIVE};
 use crate::args::SpeculationArgs;
 
 pub(super) const STEPS: &str = "--speculative-num-steps";
@@ -42,6 +42,40 @@ pub(super) fn resolve(
         ));
     }
     tree(given, default, topk)
+}
+
+/// A shape `depth` steps deep with as many nodes per step.
+///
+/// # Errors
+/// When it has more tokens than can be verified.
+pub(super) fn at(shape: DraftShape, depth: usize) -> Result<DraftShape, ConfigError> {
+    let DraftShape {
+        num_steps, topk, ..
+    } = shape;
+    let num_draft_tokens = match topk {
+        1 => depth + 1,
+        _ => {
+            // Rounded down, so that the given depth gets its given tokens back.
+            let nodes = (shape.num_draft_tokens - 1) * depth / num_steps;
+            (1 + nodes.max(depth)).min(DraftShape::most_tokens(depth, topk))
+        }
+    };
+    if num_draft_tokens <= MOST_TOKENS {
+        return Ok(DraftShape {
+            num_steps: depth,
+            topk,
+            num_draft_tokens,
+        });
+    }
+    Err(ConfigError::conflict(
+        ADAPTIVE,
+        format!("{TOKENS} {}", shape.num_draft_tokens),
+        format!(
+            "with as many nodes per step, depth {depth} would verify {num_draft_tokens} tokens \
+             of a request at once, and at most {MOST_TOKENS} can be"
+        ),
+        format!("Give fewer {TOKENS} or {TOPK}, or less depth"),
+    ))
 }
 
 /// A chain is verified whole, so its steps and its tokens are one choice.
@@ -88,10 +122,7 @@ fn tree(
     topk: usize,
 ) -> Result<DraftShape, ConfigError> {
     let num_steps = given.speculative_num_steps.unwrap_or(default.num_steps);
-    // The first step drafts `topk` nodes, each later one `topk` after each of
-    // the `topk` likeliest of the step before.
-    let most = 1 + topk + num_steps.saturating_sub(1) * topk * topk;
-    let most = most.min(MOST_TOKENS);
+    let most = DraftShape::most_tokens(num_steps, topk).min(MOST_TOKENS);
     let as_default = (num_steps, topk) == (default.num_steps, default.topk);
     let num_draft_tokens = match given.speculative_num_draft_tokens {
         Some(tokens) => tokens,

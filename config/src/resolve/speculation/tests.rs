@@ -5,7 +5,7 @@ use crate::testing::{Head, folder, head, llama, machine, resolve_line, resolve_m
 
 /// Resolves a command line in which `EAGLE`, `EAGLE3` and `MODEL` stand for the
 /// options that name the algorithm and its draft.
-fn resolve(line: &str) -> Result<SpeculationConfig, String> {
+pub(super) fn resolve(line: &str) -> Result<SpeculationConfig, String> {
     let (eagle, eagle3, model) = (
         head(Head::Eagle, &json!({})),
         head(Head::Eagle3, &json!({})),
@@ -286,10 +286,6 @@ const REFUSED: &[(&str, &[&str])] = &[
     (
         "--speculative-algorithm REFUSING",
         &["--speculative-num-steps 3", "is refused"],
-    ),
-    (
-        "--speculative-adaptive",
-        &["--speculative-adaptive", "--speculative-num-steps"],
     ),
     (
         "--speculative-accept-threshold-acc 0.9",

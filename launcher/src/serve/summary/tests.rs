@@ -47,7 +47,7 @@ fn numbers_and_addresses_for_people() {
 #[test]
 fn drafts_and_what_they_take_are_told() {
     assert_eq!(speculation(&config_file().engine), None);
-    let asked = |algorithm: &str, change: fn(&mut ServeArgs)| {
+    let asked = |algorithm: &str, change: &dyn Fn(&mut ServeArgs)| {
         let mut args = ServeArgs::default();
         args.memory.max_total_tokens = Some(1600);
         args.speculation.speculative_algorithm = Some(algorithm.into());
@@ -55,10 +55,10 @@ fn drafts_and_what_they_take_are_told() {
         speculation(&config_of(args).engine).expect("it speculates")
     };
     assert_eq!(
-        asked("EAGLE3", |args| args.model.context_length = Some(100)),
+        asked("EAGLE3", &|args| args.model.context_length = Some(100)),
         "EAGLE3, 3 steps, draft weights 3.4 MB, draft KV cache 1.7 MB"
     );
-    let tree = asked("eagle3", |args| {
+    let tree = asked("eagle3", &|args| {
         args.speculation.speculative_eagle_topk = Some(4);
         args.speculation.speculative_num_draft_tokens = Some(16);
         args.speculation.speculative_verification = Some(VerificationArg::Rejection);
@@ -69,7 +69,20 @@ fn drafts_and_what_they_take_are_told() {
         ),
         "{tree}"
     );
-    let none = asked("NGRAM", |args| {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), r#"{"strategy": "static"}"#).expect("written");
+    let adaptive = asked("NGRAM", &|args| {
+        args.speculation.speculative_adaptive = true;
+        args.speculation.speculative_adaptive_config = Some(file.path().to_owned());
+        args.speculation.speculative_num_steps = Some(2);
+        args.speculation.speculative_eagle_topk = Some(2);
+    });
+    assert_eq!(
+        adaptive,
+        "NGRAM, 0, 1, 2, 3, 5 or 7 steps of 2 branches, at most 15 tokens verified, \
+         chosen by static, 2 at first"
+    );
+    let none = asked("NGRAM", &|args| {
         args.speculation.speculative_num_steps = Some(1);
     });
     assert_eq!(none, "NGRAM, 1 step");

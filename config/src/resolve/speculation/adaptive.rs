@@ -1,0 +1,264 @@
+//! How the depth adapts: the policy, its candidates, and what else its file says.
+
+use std::path::Path;
+
+use lockstep_adaptive::{AdaptiveConfig, BatchSlot, POSITIONS, Policies, PolicyFactory, Tier};
+use lockstep_types::{Algorithm, Algorithms, ConfigError, DraftShape};
+
+use super::{ALGORITHM, shape};
+use crate::args::SpeculationArgs;
+use file::{AdaptiveFile, Tuning};
+
+mod decimal;
+mod file;
+
+pub(super) const ADAPTIVE: &str = "--speculative-adaptive";
+pub(super) const CONFIG: &str = "--speculative-adaptive-config";
+/// The file's key for depths.
+pub(super) const CANDIDATES: &str = "candidate_steps";
+
+/// Where nothing else is asked for.
+const DEFAULT_POLICY: &str = "goodput";
+/// SGLang's default, for files that were written for it.
+const SGLANG_POLICY: &str = "ema";
+
+/// How the depth adapts from `first`, the shape that the other options give, and
+/// the shape of the deepest tier. `None` = it does not adapt.
+pub(super) fn resolve(
+    given: &SpeculationArgs,
+    algorithm: &dyn Algorithm,
+    first: DraftShape,
+    known: &Algorithms,
+) -> Result<Option<(AdaptiveConfig, DraftShape)>, ConfigError> {
+    let path = given.speculative_adaptive_config.as_deref();
+    if !given.speculative_adaptive {
+        return path.map_or(Ok(None), |_| Err(file_alone()));
+    }
+    if !algorithm.capabilities().adaptive {
+        return Err(can_not(algorithm, known));
+    }
+    let source = Source {
+        path,
+        steps: first.num_steps,
+    };
+    let file = source.read()?;
+    let policy = policy(&file, known.policies()).map_err(|why| source.wrong(&why))?;
+    let default = algorithm.default_shape().num_steps.min(POSITIONS);
+    let deepest = first.num_steps.max(default);
+    let mut config = AdaptiveConfig::new(policy.name(), 0, Vec::new(), Vec::new());
+    config.slots = slots(&file, policy, u32::try_from(deepest).unwrap_or(u32::MAX));
+    let depths = source.depths(&config.slots)?;
+    config.initial_depth = nearest(&config.slots, first.num_steps);
+    let deepest = shape::at(first, depths.last().copied().unwrap_or(0) as usize)?;
+    let tier = |depth: u32| {
+        let tokens = deepest.draft_tokens_at(depth as usize);
+        let tokens = algorithm.tokens_per_request_for_verify(tokens, false);
+        Tier {
+            depth,
+            tokens: u32::try_from(tokens).unwrap_or(u32::MAX),
+        }
+    };
+    config.tiers = depths.into_iter().map(tier).collect();
+    tune(&mut config, &file).map_err(|why| source.wrong(&why))?;
+    policy.check(&config).map_err(|why| source.wrong(&why))?;
+    Ok(Some((config, deepest)))
+}
+
+/// Where candidates come from.
+struct Source<'a> {
+    /// The file; `None` = options alone.
+    path: Option<&'a Path>,
+    /// What the options say.
+    steps: usize,
+}
+
+impl Source<'_> {
+    fn read(&self) -> Result<AdaptiveFile, ConfigError> {
+        let Some(path) = self.path else {
+            return Ok(AdaptiveFile::default());
+        };
+        let text = std::fs::read_to_string(path);
+        let text = text.map_err(|error| self.wrong(&format!("{error}. Name a file with JSON.")))?;
+        AdaptiveFile::parse(&text).map_err(|why| self.wrong(&why))
+    }
+
+    /// Two sentences: what is wrong, and what to do.
+    fn wrong(&self, message: &str) -> ConfigError {
+        if let Some(path) = self.path {
+            let message = format!("{}.", message.trim_end_matches('.'));
+            return ConfigError::file(CONFIG, path, message);
+        }
+        let (why, remedy) = message.split_once(". ").unwrap_or((message, ""));
+        let steps = format!("{} {}", shape::STEPS, self.steps);
+        ConfigError::conflict(ADAPTIVE, steps, why, remedy.trim_end_matches('.'))
+    }
+
+    /// Every depth of all slots, ascending.
+    fn depths(&self, slots: &[BatchSlot]) -> Result<Vec<u32>, ConfigError> {
+        let depths = slots.iter().flat_map(|slot| slot.depths.iter().copied());
+        let mut depths: Vec<_> = depths.collect();
+        depths.sort_unstable();
+        depths.dedup();
+        let names = match self.path {
+            Some(_) => CANDIDATES,
+            None => shape::STEPS,
+        };
+        match depths.last() {
+            Some(most) if *most as usize > POSITIONS => Err(self.wrong(&format!(
+                "a depth that adapts is at most {POSITIONS}, not {most}. Give such {names}."
+            ))),
+            Some(1..) => Ok(depths),
+            _ => Err(self.wrong(&format!(
+                "with no candidate above 0 nothing is ever drafted. Give other {names}, \
+                 or leave {ALGORITHM} out."
+            ))),
+        }
+    }
+}
+
+fn file_alone() -> ConfigError {
+    ConfigError::conflict(
+        CONFIG,
+        format!("no {ADAPTIVE}"),
+        "the depth does not adapt without it",
+        format!("Give {ADAPTIVE} too, or leave the file out"),
+    )
+}
+
+fn can_not(algorithm: &dyn Algorithm, known: &Algorithms) -> ConfigError {
+    let others = known.iter().filter(|other| other.capabilities().adaptive);
+    let others: Vec<_> = others.map(|other| other.name()).collect();
+    let or = match others.as_slice() {
+        [] => String::new(),
+        others => format!(
+            ", or give an algorithm whose depth can: {}",
+            others.join(", ")
+        ),
+    };
+    ConfigError::conflict(
+        format!("{ALGORITHM} {}", algorithm.name()),
+        ADAPTIVE,
+        "its depth can't change from step to step",
+        format!("Leave {ADAPTIVE} out{or}"),
+    )
+}
+
+/// The policy that decides. A file without a name that has keys of SGLang's
+/// default policy alone was written for that.
+fn policy<'a>(file: &AdaptiveFile, known: &'a Policies) -> Result<&'a dyn PolicyFactory, String> {
+    let find = |name: &str| known.find(name).ok_or_else(|| unknown(name, known));
+    let foreign = |policy: &dyn PolicyFactory| {
+        let mut keys = file.keys.iter();
+        keys.find(|key| !policy.obeys(key)).cloned()
+    };
+    let mut policy = find(file.strategy.as_deref().unwrap_or(DEFAULT_POLICY))?;
+    if file.strategy.is_none() && foreign(policy.as_ref()).is_some() {
+        policy = find(SGLANG_POLICY)?;
+    }
+    let Some(key) = foreign(policy.as_ref()) else {
+        return Ok(policy.as_ref());
+    };
+    let obeying = known.iter().filter(|other| other.obeys(&key));
+    let names: Vec<_> = obeying.map(|other| other.name()).collect();
+    let name = policy.name();
+    Err(format!(
+        "\"{key}\" means nothing to the strategy \"{name}\". Leave \"{key}\" out, \
+         or give a \"strategy\" that obeys it: {}.",
+        names.join(", ")
+    ))
+}
+
+fn unknown(name: &str, known: &Policies) -> String {
+    let mut names = Vec::new();
+    for policy in known.iter() {
+        let summary = policy.summary().trim_end_matches('.');
+        names.push(format!("{}: {summary}", policy.name()));
+    }
+    format!(
+        "this program knows no strategy \"{name}\". Known are {}.",
+        names.join("; ")
+    )
+}
+
+/// Candidates by batch size, with their thresholds. What a batch size says goes
+/// before what is said for all, and that before the policy's own table.
+fn slots(file: &AdaptiveFile, policy: &dyn PolicyFactory, deepest: u32) -> Vec<BatchSlot> {
+    let mut slots = match &file.all.candidates {
+        Some(depths) => vec![BatchSlot::new(1, depths.clone())],
+        None if file.slots.is_empty() => policy.default_slots(deepest),
+        None => Vec::new(),
+    };
+    for slot in &mut slots {
+        file.all.set_thresholds(slot);
+    }
+    slots.extend(file.slots.iter().map(|(from, tuning)| {
+        let depths = tuning.candidates.clone().unwrap_or_default();
+        let mut slot = BatchSlot::new(*from, depths);
+        file.all.set_thresholds(&mut slot);
+        tuning.set_thresholds(&mut slot);
+        slot
+    }));
+    // Batches below the first size are the first one's.
+    if let Some(first) = slots.first_mut() {
+        first.from = 1;
+    }
+    slots
+}
+
+/// The candidate of the smallest batches that is nearest to `steps`, the larger
+/// of two: most servers begin with few requests.
+fn nearest(slots: &[BatchSlot], steps: usize) -> u32 {
+    let depths = slots.first().map_or(&[][..], |slot| &slot.depths);
+    let distance = |depth: &u32| (*depth as usize).abs_diff(steps);
+    let nearest = depths.iter().rev().min_by_key(|depth| distance(depth));
+    nearest.copied().unwrap_or(0)
+}
+
+/// Numbers that are the same for all batches. SGLang lets each size have its
+/// own; nobody is known to use that.
+fn tune(config: &mut AdaptiveConfig, file: &AdaptiveFile) -> Result<(), String> {
+    type Field = fn(&Tuning) -> Option<u32>;
+    let shared: [(&str, Field, &mut u32); 3] = [
+        ("ema_alpha", |of| of.ema_alpha, &mut config.ema_alpha),
+        (
+            "update_interval",
+            |of| of.update_interval,
+            &mut config.update_interval,
+        ),
+        (
+            "warmup_batches",
+            |of| of.warmup_batches,
+            &mut config.warmup_batches,
+        ),
+    ];
+    for (key, field, value) in shared {
+        *value = field(&file.all).unwrap_or(*value);
+        let mut of_slots = file
+            .slots
+            .values()
+            .map(|slot| field(slot).unwrap_or(*value));
+        let Some(first) = of_slots.next() else {
+            continue;
+        };
+        if of_slots.any(|other| other != first) {
+            return Err(format!(
+                "\"{key}\" differs between batch sizes. Give one for all of them, outside."
+            ));
+        }
+        *value = first;
+    }
+    config.window_size = file.window_size.unwrap_or(config.window_size);
+    config.switch_hysteresis = file.switch_hysteresis.unwrap_or(config.switch_hysteresis);
+    Ok(())
+}
+
+impl Tuning {
+    fn set_thresholds(&self, slot: &mut BatchSlot) {
+        slot.up_hysteresis = self.up_hysteresis.unwrap_or(slot.up_hysteresis);
+        slot.down_hysteresis = self.down_hysteresis.unwrap_or(slot.down_hysteresis);
+        slot.ceiling_coeff = self.ceiling_coeff.unwrap_or(slot.ceiling_coeff);
+    }
+}
+
+#[cfg(test)]
+mod tests;
