@@ -125,6 +125,12 @@ impl Costs {
         self.sum(size, Curve::at)
     }
 
+    /// Whether steps of about this size have been seen, before serving or since.
+    pub fn knows(&self, size: &StepSize) -> bool {
+        let drafts = size.depth == 0 || self.first.knows(size.decodes);
+        drafts && self.verify.knows(size.tokens)
+    }
+
     /// Tokens of one row's verification at `depth`.
     pub fn row_tokens(&self, depth: u32) -> u32 {
         let tier = self.tiers.iter().find(|tier| tier.0 == depth);

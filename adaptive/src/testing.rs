@@ -36,7 +36,7 @@ pub(crate) struct Driver {
     pub policy: Box<dyn Policy>,
     pub costs: Costs,
     pub depth: u32,
-    candidates: Vec<u32>,
+    pub candidates: Vec<u32>,
     step: u64,
 }
 

@@ -26,8 +26,8 @@ const MEASURED: Trust = Trust {
     least: ONE * 65 / 100,
     most: ONE * 135 / 100,
     most_off: ONE / 4,
-    level_rate: 64,
-    shape_rate: 128,
+    level_rate: 200,
+    shape_rate: 300,
 };
 
 /// The first step of a size may have been an outlier.
@@ -97,6 +97,10 @@ impl Curve {
     /// Nanoseconds at `size`.
     pub fn at(&self, size: u32) -> Option<u64> {
         let last = self.sizes.len() - 1;
+        let known = || self.now.iter().position(|ns| *ns > 0);
+        if let Some(first) = known().filter(|first| size < self.sizes[*first]) {
+            return Some(self.below(size, first));
+        }
         if size <= self.sizes[last] || self.base[last] == 0 {
             return interpolate(&self.sizes, &self.now, size);
         }
@@ -105,6 +109,18 @@ impl Curve {
         let base = interpolate(&self.sizes, &self.base, size)?;
         let more = base.saturating_sub(self.base[last]) * factor / ONE;
         Some((self.now[last] + more).min(MOST_NS))
+    }
+
+    /// Below all that is known, at knot `first`. What was measured begins at one, or
+    /// is flat there; while learning, half of the time is taken to be in proportion,
+    /// so that small sizes get their try.
+    fn below(&self, size: u32, first: usize) -> u64 {
+        let value = self.now[first];
+        if *self.trust == MEASURED {
+            return value;
+        }
+        let part = value * u64::from(size) / u64::from(self.sizes[first]);
+        (value + part) / 2
     }
 
     /// The same as measured before serving.
@@ -117,11 +133,7 @@ impl Curve {
     /// A step of `size` took `ns`.
     pub fn correct(&mut self, size: u32, ns: u64) {
         let (size, ns) = (size.clamp(1, MOST_SIZE), ns.clamp(1, MOST_NS));
-        let right = self.sizes.partition_point(|knot| *knot <= size);
-        let left = right.saturating_sub(1);
-        let right = right.min(self.sizes.len() - 1);
-        let nearer = size.abs_diff(self.sizes[left]) <= size.abs_diff(self.sizes[right]);
-        let near = if nearer { left } else { right };
+        let (left, right, near) = self.beside(size);
         if self.base[near] == 0 {
             self.base[near] = (ns * ONE / self.level).clamp(1, MOST_NS);
         } else if let Some(expected) = self.at(size) {
@@ -139,6 +151,21 @@ impl Curve {
             }
         }
         self.refresh();
+    }
+
+    /// Whether the nearest knot has been seen.
+    pub fn knows(&self, size: u32) -> bool {
+        let (_, _, near) = self.beside(size);
+        self.base[near] > 0
+    }
+
+    /// The knots on both sides of `size`, and the nearer one.
+    fn beside(&self, size: u32) -> (usize, usize, usize) {
+        let right = self.sizes.partition_point(|knot| *knot <= size);
+        let left = right.saturating_sub(1);
+        let right = right.min(self.sizes.len() - 1);
+        let nearer = size.abs_diff(self.sizes[left]) <= size.abs_diff(self.sizes[right]);
+        (left, right, if nearer { left } else { right })
     }
 
     /// Moves `factor` towards `factor · ratio` by one part in `rate`.

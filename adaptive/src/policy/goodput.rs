@@ -9,6 +9,9 @@ mod probe;
 mod switch;
 mod trust;
 
+#[cfg(test)]
+mod tests;
+
 use hazards::Hazards;
 use logit::ONE;
 use probe::Probe;
@@ -221,11 +224,20 @@ impl Goodput {
         Some(Score { depth, rate })
     }
 
-    /// Begins a probe where one is due: where nothing is drafted, of the best
-    /// depth that does; else of a deeper one that may be better than is known.
+    /// Begins a probe where one is due: of a depth whose time nobody knows yet;
+    /// where nothing is drafted, of the best depth that does; else of a deeper one
+    /// that may be better than is known.
     fn consider_probe(&mut self, moment: &Moment<'_>, best: Score) -> Option<u32> {
         if !self.switch.can_spare(2) {
             return None;
+        }
+        let mut depths = moment.candidates.iter().copied();
+        let unknown = depths.find(|depth| !moment.costs.knows(&self.size(*depth, moment)));
+        if let Some(depth) = unknown.filter(|_| self.probe.is_due(moment.step, 0, moment.rows)) {
+            self.switch.spend(2);
+            self.probe.begin(moment.step, depth, moment.rows);
+            self.probe.reset();
+            return self.probe.going_on();
         }
         let deeper = moment
             .candidates

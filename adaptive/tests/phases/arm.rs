@@ -138,7 +138,9 @@ impl<'a> Engine<'a> {
         self.outcome.switches += u32::from(depth != self.depth);
         self.depth = depth;
         let rows = streams.len() as u32;
-        let tokens = rows * (depth + 1) + prompts;
+        let proposes = |(request, emitted): &Stream| request.proposes(*emitted, depth);
+        let drafts = streams.iter().map(proposes).sum::<u32>();
+        let tokens = rows + drafts + prompts;
         let mut seen = Seen {
             depth,
             decodes: rows,
@@ -147,8 +149,9 @@ impl<'a> Engine<'a> {
             ..Seen::default()
         };
         for (request, emitted) in streams.iter_mut() {
-            let accepted = request.accepts(*emitted, depth);
-            seen.count(depth, accepted);
+            let proposed = request.proposes(*emitted, depth);
+            let accepted = request.accepts(*emitted, proposed);
+            seen.count(proposed, accepted);
             *emitted += accepted + 1;
         }
         streams.retain(|(request, emitted)| emitted < &request.tokens);

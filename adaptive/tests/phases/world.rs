@@ -24,8 +24,9 @@ pub struct Machine {
     /// The first draft step and each later one, over rows.
     pub first: Table,
     pub later: Table,
-    /// The pass, over tokens.
+    /// The pass, over tokens; and as it was measured before serving, if it was.
     pub verify: Table,
+    pub measured: Option<Table>,
     /// What the drafter does with the outcome, over tokens taken in.
     pub extend: Table,
     /// Later, passes take so many hundredths of what they did at first: contexts
@@ -33,18 +34,22 @@ pub struct Machine {
     pub drift: u32,
 }
 
+/// A pass of 1B parameters on two cores.
+const CORES: Table = &[
+    (1, 60_000),
+    (8, 62_000),
+    (32, 90_000),
+    (64, 150_000),
+    (256, 500_000),
+];
+
 /// 1B parameters on two cores, with a small model that drafts.
 pub const STANDALONE: Machine = Machine {
     name: "standalone",
     first: &[(1, 6_000), (8, 8_000), (32, 14_000)],
     later: &[(1, 6_000), (8, 8_000), (32, 14_000)],
-    verify: &[
-        (1, 60_000),
-        (8, 62_000),
-        (32, 90_000),
-        (64, 150_000),
-        (256, 500_000),
-    ],
+    verify: CORES,
+    measured: Some(CORES),
     extend: &[(1, 100)],
     drift: 100,
 };
@@ -58,24 +63,61 @@ pub const HEAD: Machine = Machine {
     ..STANDALONE
 };
 
+const DEVICE: Table = &[(1, 20_000), (8, 20_000), (256, 206_000)];
+
 /// A memory-bound device: passes are flat to eight tokens, then linear.
 pub const DENSE: Machine = Machine {
     name: "dense",
     first: &[(1, 1_200), (32, 1_800)],
     later: &[(1, 1_500), (32, 2_200)],
-    verify: &[(1, 20_000), (8, 20_000), (256, 206_000)],
+    verify: DEVICE,
+    measured: Some(DEVICE),
     extend: &[(1, 900), (64, 1_600)],
     drift: 100,
 };
+
+const SMALL: Table = &[(1, 1_200), (8, 2_400), (32, 7_000), (256, 50_000)];
 
 /// A tiny model, whose draft steps cost half as much as a pass.
 pub const TINY: Machine = Machine {
     name: "tiny",
     first: &[(1, 600), (32, 3_000)],
     later: &[(1, 600), (32, 3_000)],
-    verify: &[(1, 1_200), (8, 2_400), (32, 7_000), (256, 50_000)],
+    verify: SMALL,
+    measured: Some(SMALL),
     extend: &[(1, 50)],
     drift: 100,
+};
+
+/// Drafts from the request's own text, for nearly nothing.
+pub const NGRAM: Machine = Machine {
+    name: "ngram",
+    first: &[(1, 30), (32, 600)],
+    later: &[(1, 1)],
+    extend: &[(1, 10), (64, 100)],
+    ..STANDALONE
+};
+
+/// Passes that grow by a third, with their contexts.
+pub const GROWING: Machine = Machine {
+    name: "growing",
+    drift: 133,
+    ..STANDALONE
+};
+
+/// A device that was measured when passes of many tokens took half as long, more
+/// than corrections can follow.
+pub const MISJUDGED: Machine = Machine {
+    name: "misjudged",
+    measured: Some(&[(1, 20_000), (8, 20_000), (256, 90_000)]),
+    ..DENSE
+};
+
+/// Nobody measured it.
+pub const UNMEASURED: Machine = Machine {
+    name: "unmeasured",
+    measured: None,
+    ..STANDALONE
 };
 
 impl Machine {
@@ -92,13 +134,17 @@ impl Machine {
     /// What is measured before serving: rows 1, 2, 4, … and `most` at depths 0, 1
     /// and the greatest, each off by up to three in a hundred.
     pub fn profile(&self, most: u32, deepest: u32) -> Vec<Seen> {
+        let Some(table) = self.measured else {
+            return Vec::new();
+        };
         let rows = (0..)
             .map(|power| 1 << power)
             .take_while(move |rows| *rows <= most);
         let grid = rows.flat_map(|rows| [0, 1, deepest].map(|depth| (rows, depth)));
         let measured = grid.map(|(decodes, depth)| {
             let tokens = decodes * (depth + 1);
-            let us = self.step_us(decodes, depth, tokens, decodes);
+            let mut us = self.step_us(decodes, depth, tokens, decodes);
+            us[1] = at(table, tokens);
             let noisy = |part: usize| {
                 let draw = hash([part as u64, decodes.into(), depth.into(), 99]) % 61;
                 us[part] * (970 + draw as u32) / 1000
@@ -142,6 +188,10 @@ pub enum Text {
     Hard,
     /// Each request is one of the others.
     Mixed,
+    /// Has been there before, mostly.
+    Repeating,
+    /// Hardly ever has.
+    Fresh,
 }
 
 /// A request: so many tokens of one kind.
@@ -170,9 +220,23 @@ impl Request {
             Text::Predictable => (900, 10, 950),
             Text::Code | Text::Mixed => (740, 15, 830),
             Text::Hard => (300, 40, 480),
+            Text::Repeating => (930, 0, 930),
+            Text::Fresh => (250, 0, 250),
         };
         let own = hash([self.id, 2, 2, 2]) % 81;
         (first + step * position as u32).min(most) + own as u32 - 40
+    }
+
+    /// Drafts that are proposed after `emitted` tokens, of `depth`: all, unless they
+    /// are looked up and not found.
+    pub fn proposes(&self, emitted: u32, depth: u32) -> u32 {
+        let found = match self.text {
+            Text::Repeating => 90,
+            Text::Fresh => 10,
+            _ => 100,
+        };
+        let draw = hash([self.id, emitted.into(), 0, 4]) % 100;
+        if draw < found { depth } else { 0 }
     }
 
     /// Drafts that are accepted after `emitted` tokens, of `depth`. It does not

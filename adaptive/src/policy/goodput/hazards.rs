@@ -9,24 +9,22 @@ const MOST_ROWS: u32 = 512;
 /// Variance of the level before anything was seen, and after a change.
 const OPEN: i64 = ONE;
 /// What the level's variance gains with every step, and the most it may have.
-const LEVEL_DRIFT: i64 = ONE / 500;
+const LEVEL_DRIFT: i64 = ONE / 1000;
 /// Variance of a position's shape before it was seen, its gain with every step,
 /// and what it has at least after a change.
 const SHAPE_OPEN: i64 = ONE / 2;
 const SHAPE_DRIFT: i64 = ONE / 5000;
 const SHAPE_CHANGE: i64 = ONE / 20;
-/// Standard deviations at which a change is believed: of the sum of innovations,
-/// which forgets a sixteenth each step, or of one step's that knows enough.
-const SUM_JUMP: i64 = 3 * ONE;
-const STEP_JUMP: i64 = 7 * ONE / 2;
-/// Information of a step that makes a test by itself.
-const ENOUGH: i64 = 4 * ONE;
+/// The change of the level that is looked for, up and down, in logits.
+const SHIFT: i64 = 3 * ONE / 2;
+/// Log-likelihood at which it is believed: by chance once in e^5 steps at most.
+const BELIEVED: i64 = 5 * ONE;
 
 /// Hazards by position: `logit h[j] = level + shape[j]`, in natural logits.
 ///
 /// The level, the first position's logit, follows fast: a Kalman filter with a
-/// random walk over binomial counts, whose variance opens again when innovations
-/// say that something has changed. The shape follows slowly. A position that was
+/// random walk over binomial counts, whose variance opens again when counts say
+/// that something has changed (CUSUM of log-likelihoods: Page 1954). The shape follows slowly. A position that was
 /// not proposed has no count at all, so what is deeper than the present depth is
 /// foretold by the level and the last known shape (censoring respected).
 ///
@@ -40,9 +38,8 @@ pub(super) struct Hazards {
     shape_variance: [i64; POSITIONS],
     /// Positions that were seen at all: the first so many.
     known: usize,
-    /// Decaying sums of innovations and of their variances.
-    sum: i64,
-    sum_variance: i64,
+    /// How much likelier counts have become with the level shifted, up and down.
+    evidence: [i64; 2],
     /// Of rows that reached a position which the step's depth allowed: how many
     /// proposed a draft there.
     coverage: [i64; POSITIONS],
@@ -82,8 +79,7 @@ impl Hazards {
             shape: [0; POSITIONS],
             shape_variance: [SHAPE_OPEN; POSITIONS],
             known: 0,
-            sum: 0,
-            sum_variance: 0,
+            evidence: [0; 2],
             coverage: [ONE; POSITIONS],
         }
     }
@@ -139,7 +135,12 @@ impl Hazards {
     }
 
     pub fn digest(&self, digest: &mut Digest) {
-        let numbers = [self.level, self.variance, self.sum, self.sum_variance];
+        let numbers = [
+            self.level,
+            self.variance,
+            self.evidence[0],
+            self.evidence[1],
+        ];
         for list in [
             &numbers[..],
             &self.shape,
@@ -176,8 +177,7 @@ impl Hazards {
         if information == 0 {
             return;
         }
-        let spread = ONE + times(self.variance, information);
-        if self.has_changed(innovation, information, times(information, spread)) {
+        if self.has_changed(counts) {
             self.variance = OPEN;
             for variance in &mut self.shape_variance {
                 *variance = (*variance).max(SHAPE_CHANGE);
@@ -189,16 +189,22 @@ impl Hazards {
         self.variance = (self.variance * ONE / spread).max(1);
     }
 
-    /// Whether innovations are larger than chance makes them.
-    fn has_changed(&mut self, innovation: i64, information: i64, variance: i64) -> bool {
-        self.sum += innovation - self.sum / 16;
-        self.sum_variance += variance - self.sum_variance / 16;
-        let by_sum = in_deviations(self.sum, self.sum_variance) > SUM_JUMP;
-        let enough = information >= ENOUGH;
-        let by_step = enough && in_deviations(innovation, variance) > STEP_JUMP;
-        let changed = by_step || by_sum && self.sum_variance >= ENOUGH / 2;
+    /// Whether counts have become likely enough with the level shifted.
+    fn has_changed(&mut self, counts: &[Count]) -> bool {
+        for (evidence, shift) in [SHIFT, -SHIFT].into_iter().enumerate() {
+            let mut more = 0;
+            for (at, count) in counts.iter().enumerate() {
+                // ln((1 + e^(x + s)) / (1 + e^x)) is the hazard's integral (Simpson).
+                let [from, middle, to] = [0, 1, 2].map(|half| self.hazard_at(at, shift * half / 2));
+                let mean = (from + 4 * middle + to) / 6;
+                more += times(shift, count.accepted - count.at_risk / ONE * mean);
+            }
+            let sum = &mut self.evidence[evidence];
+            *sum = (*sum + more).clamp(0, BELIEVED + ONE);
+        }
+        let changed = self.evidence.iter().any(|sum| *sum > BELIEVED);
         if changed {
-            (self.sum, self.sum_variance) = (0, 0);
+            self.evidence = [0; 2];
         }
         changed
     }
@@ -244,9 +250,4 @@ fn times(a: i64, b: i64) -> i64 {
 
 fn deviation(variance: i64) -> i64 {
     (variance.max(0) * ONE).isqrt()
-}
-
-/// How many standard deviations a number is from zero.
-fn in_deviations(number: i64, variance: i64) -> i64 {
-    number.abs() * ONE / deviation(variance).max(1)
 }

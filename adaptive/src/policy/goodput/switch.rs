@@ -4,15 +4,16 @@ use super::logit::ONE;
 use crate::Digest;
 
 /// A loss that is not worth a switch.
-const FREE: i64 = ONE / 100;
+const FREE: i64 = ONE / 200;
 /// Lost steps, in parts of one, after which it moves.
 const ENOUGH: i64 = ONE / 16;
 /// Steps between two moves at least.
-const DWELL: u32 = 8;
+const DWELL: u32 = 4;
 /// Moves that may follow each other closely, and the time in which another one
-/// is earned: 50 a minute.
+/// is earned: 50 a minute. Shorter steps count as `STEP_US`.
 const BURST: u64 = 10;
 const MOVE_US: u64 = 1_200_000;
+const STEP_US: u64 = 10_000;
 
 /// Accumulated regret of staying (CUSUM: Page 1954), over what is free.
 #[derive(Debug)]
@@ -28,14 +29,14 @@ impl Switch {
     pub fn new() -> Self {
         Self {
             regret: 0,
-            dwelt: 0,
+            dwelt: DWELL,
             earned_us: BURST * MOVE_US,
         }
     }
 
     /// A step took so long.
     pub fn pass(&mut self, us: u64) {
-        self.earned_us = (self.earned_us.saturating_add(us)).min(BURST * MOVE_US);
+        self.earned_us = (self.earned_us.saturating_add(us.max(STEP_US))).min(BURST * MOVE_US);
         self.dwelt = self.dwelt.saturating_add(1);
     }
 

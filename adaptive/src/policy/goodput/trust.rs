@@ -4,7 +4,13 @@ use super::logit::ONE;
 use crate::{Digest, POSITIONS};
 
 /// Steps of a depth that are judged together.
-const WINDOW: u32 = 256;
+const WINDOW: u32 = 96;
+/// Windows in a row that must fall short: a change of texts, which expectations
+/// follow within tens of steps, falls into two at the most.
+const WINDOWS: u32 = 3;
+/// Times alone that fall so far short are believed after one window: nothing but
+/// the step's size, which is known, should change them.
+const FAR_SHORT: i64 = ONE * 85 / 100;
 /// Steps after which an old judgement of a depth that does not run is forgotten.
 const FORGOTTEN: u64 = 4096;
 /// A depth that brings less than this part of what was expected is taken by what
@@ -24,6 +30,8 @@ struct Record {
     /// What its expectations are multiplied with.
     factor: i64,
     judged: u64,
+    /// Windows in a row that fell short.
+    short: u32,
     steps: u32,
     tokens: u64,
     expected_tokens: u64,
@@ -42,6 +50,7 @@ impl Record {
     const NEW: Self = Self {
         factor: ONE,
         judged: 0,
+        short: 0,
         steps: 0,
         tokens: 0,
         expected_tokens: 0,
@@ -49,15 +58,26 @@ impl Record {
         expected_us: 0,
     };
 
+    /// At the end of a window.
     fn judge(&mut self, step: u64) {
-        let per = |tokens: u64, us: u64| u128::from(tokens) * u128::from(us.max(1));
-        let realised = per(self.tokens, self.expected_us);
-        let expected = per(self.expected_tokens, self.us).max(1);
-        let part = i64::try_from((realised << 16) / expected).unwrap_or(ONE);
-        let factor = if part < KEPT { part.max(LEAST) } else { ONE };
+        let part = |real: u64, expected: u64| {
+            let part = (u128::from(real) << 16) / u128::from(expected.max(1));
+            i64::try_from(part).unwrap_or(ONE)
+        };
+        let by_time = part(self.expected_us, self.us);
+        let rate = part(self.tokens, self.expected_tokens).saturating_mul(by_time) / ONE;
+        let short = if rate < KEPT { self.short + 1 } else { 0 };
+        let factor = match (short, by_time) {
+            (0, _) => ONE,
+            (WINDOWS.., _) => rate.max(LEAST),
+            (_, by_time) if by_time < FAR_SHORT => by_time.max(LEAST),
+            _ => self.factor,
+        };
+        let judged = step;
         *self = Self {
             factor,
-            judged: step,
+            judged,
+            short,
             ..Self::NEW
         };
     }
@@ -101,7 +121,7 @@ impl Trust {
         for record in &self.depths {
             digest.word(record.factor as u64);
             digest.word(record.judged);
-            digest.word(u64::from(record.steps));
+            digest.word(u64::from(record.steps) << 32 | u64::from(record.short));
             let sums = [
                 record.tokens,
                 record.expected_tokens,

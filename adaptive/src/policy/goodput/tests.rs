@@ -1,0 +1,303 @@
+use super::*;
+use crate::{
+    Seen,
+    testing::{Driver, accepted, config, exact},
+};
+
+/// Thousandths, as hazards and tokens are told here.
+fn thousandths(value: i64) -> i64 {
+    (value * 1000 + ONE / 2) / ONE
+}
+
+fn rising(first: u32, step: u32) -> [u32; POSITIONS] {
+    std::array::from_fn(|at| (first + step * at as u32).min(980))
+}
+
+fn after(times: usize, seen: &Seen, hazards: &mut Hazards) {
+    (0..times).for_each(|_| hazards.observe(seen));
+}
+
+#[test]
+fn hazards_are_learnt_by_position() {
+    let truth = rising(500, 50);
+    let mut hazards = Hazards::new();
+    after(200, &exact(7, 40_000, &truth), &mut hazards);
+    for (at, truth) in truth.iter().enumerate().take(7) {
+        let told = thousandths(hazards.hazard(at));
+        assert!(
+            (told - i64::from(*truth)).abs() <= 15,
+            "{at}: {told} for {truth}"
+        );
+    }
+    // 1 + 0.5 + 0.5 · 0.55 + 0.5 · 0.55 · 0.6.
+    let told = thousandths(hazards.tokens(3, false));
+    assert!((told - 1940).abs() <= 25, "{told}");
+}
+
+#[test]
+fn positions_not_proposed_follow_the_level_with_the_shape_they_had() {
+    let mut hazards = Hazards::new();
+    after(200, &exact(7, 40_000, &rising(600, 40)), &mut hazards);
+    let before = [0, 3, 6].map(|at| thousandths(hazards.hazard(at)));
+    // Only the first position is seen from now on, and it falls: logit 0.41 to -0.85.
+    after(60, &exact(1, 40_000, &rising(300, 0)), &mut hazards);
+    let now = [0, 3, 6].map(|at| thousandths(hazards.hazard(at)));
+    assert!((now[0] - 300).abs() <= 10, "{now:?}");
+    // 0.72 and 0.84 are logits 0.94 and 1.66; 1.25 less is 0.42 and 0.60.
+    assert!(
+        (now[1] - 423).abs() <= 30 && (now[2] - 600).abs() <= 30,
+        "{before:?} {now:?}"
+    );
+}
+
+#[test]
+fn positions_never_seen_go_on_as_the_last_known_one() {
+    let mut hazards = Hazards::new();
+    after(60, &exact(2, 40_000, &rising(600, 100)), &mut hazards);
+    let told = [1, 2, 15].map(|at| thousandths(hazards.hazard(at)));
+    assert!(
+        (told[0] - 700).abs() <= 15 && told[1] == told[0] && told[2] == told[0],
+        "{told:?}"
+    );
+}
+
+#[test]
+fn rows_that_propose_nothing_are_no_rejections_but_bring_no_tokens() {
+    let mut hazards = Hazards::new();
+    let mut half = accepted(3, &[3, 3, 3, 3]);
+    half.decodes = 8;
+    after(100, &half, &mut hazards);
+    assert!(thousandths(hazards.hazard(0)) > 950);
+    // One, and half of the time nearly three more.
+    let told = thousandths(hazards.tokens(3, false));
+    assert!((2300..2550).contains(&told), "{told}");
+}
+
+#[test]
+fn one_row_shows_a_change_within_a_dozen_steps() {
+    for (before, then) in [(4, 0), (0, 4)] {
+        let mut hazards = Hazards::new();
+        // Four of five are accepted, or one of five; then the other way round.
+        let rows =
+            |good: u32| (0..5).map(move |at| accepted(1, &[u32::from(at < 1 + good * 3 / 4)]));
+        for _ in 0..60 {
+            rows(before).for_each(|seen| hazards.observe(&seen));
+        }
+        let settled = thousandths(hazards.hazard(0));
+        for _ in 0..12 {
+            hazards.observe(&accepted(1, &[u32::from(then > 0)]));
+        }
+        let told = thousandths(hazards.hazard(0));
+        assert!(
+            (settled > 500) == (before > 0) && (told > 500) == (then > 0),
+            "{settled} {told}"
+        );
+    }
+}
+
+#[test]
+fn small_losses_are_free_and_large_ones_move_after_the_dwell() {
+    let mut switch = Switch::new();
+    for _ in 0..10_000 {
+        switch.pass(10_000);
+        assert!(!switch.is_due(ONE / 256), "less than what is free");
+    }
+    assert!(switch.is_due(ONE / 8));
+    switch.moved();
+    let steps = (1..).find(|_| {
+        switch.pass(10_000);
+        switch.is_due(ONE / 2)
+    });
+    assert_eq!(steps, Some(4));
+}
+
+#[test]
+fn moves_stay_below_sixty_a_minute() {
+    for us in [10_000, 30_000, 100_000] {
+        let mut switch = Switch::new();
+        let minutes = 10;
+        let steps = minutes * 60_000_000 / us;
+        let moves = (0..steps).filter(|_| {
+            switch.pass(us);
+            let due = switch.is_due(ONE / 2);
+            due.then(|| switch.moved()).is_some()
+        });
+        let moves = moves.count() as u64;
+        assert!(
+            moves > 20 * minutes && moves <= 60 * minutes,
+            "{moves} at {us} us"
+        );
+    }
+}
+
+#[test]
+fn probes_that_find_nothing_and_cost_much_get_rare() {
+    let gaps = |loss: i64, rows: u32| {
+        let mut probe = Probe::new();
+        let mut last = 0;
+        let mut gaps = Vec::new();
+        for step in 1..5000 {
+            if probe.going_on().is_none() && probe.is_due(step, loss, rows) {
+                probe.begin(step, 1, rows);
+                gaps.push(step - last);
+                last = step;
+            }
+        }
+        gaps
+    };
+    assert_eq!(gaps(0, 8)[..4], [32, 64, 128, 256]);
+    assert!(gaps(0, 8).iter().all(|gap| *gap <= 1024));
+    // One step in 256 at most is lost: a probe of one row takes eight steps.
+    assert_eq!(gaps(ONE / 2, 1)[0], 1024);
+    assert_eq!(gaps(ONE / 2, 8)[0], 128);
+    let mut probe = Probe::new();
+    probe.begin(9, 3, 1);
+    let lasts = std::iter::from_fn(|| probe.going_on());
+    assert!(lasts.eq([3; 8]));
+}
+
+#[test]
+fn a_depth_that_falls_short_for_long_is_taken_by_what_it_brings() {
+    let expected = Yield {
+        tokens: 3 << 16,
+        us: 20_000,
+    };
+    let mut trust = Trust::new();
+    let show = |trust: &mut Trust, times: u64, tokens: u64, us: u64| {
+        let real = Yield {
+            tokens: (tokens << 16) / 100,
+            us,
+        };
+        (0..times).for_each(|step| trust.observe(step, 3, real, expected));
+        thousandths(trust.factor(3))
+    };
+    assert_eq!(show(&mut trust, 960, 300, 20_000), 1000);
+    // Tokens: two windows may be a change of texts, the third is not.
+    assert_eq!(show(&mut trust, 192, 270, 20_000), 1000);
+    assert_eq!(show(&mut trust, 96, 270, 20_000), 900);
+    assert_eq!(thousandths(trust.factor(5)), 1000);
+    assert_eq!(
+        show(&mut trust, 96, 300, 20_000),
+        1000,
+        "it keeps its promise again"
+    );
+    // Times: one window is enough, and an outlier counts for two.
+    assert_eq!(show(&mut trust, 96, 300, 30_000), 667);
+    assert_eq!(show(&mut trust, 95, 300, 20_000), 667);
+    assert_eq!(show(&mut trust, 1, 300, 10_000_000), 1000);
+    show(&mut trust, 96, 300, 30_000);
+    trust.observe(10_000, 5, expected, expected);
+    assert_eq!(thousandths(trust.factor(3)), 1000, "forgotten");
+}
+
+/// Verification is flat to eight tokens, draft steps take a tenth of it.
+fn profile() -> Vec<Seen> {
+    let grid = [1, 2, 4, 8, 16, 32]
+        .into_iter()
+        .flat_map(|rows| [0, 1, 7].map(|depth| (rows, depth)));
+    grid.map(|(rows, depth)| {
+        timed(Seen {
+            depth,
+            decodes: rows,
+            ..Seen::default()
+        })
+    })
+    .collect()
+}
+
+fn timed(mut seen: Seen) -> Seen {
+    seen.tokens = seen.decodes * (seen.depth + 1);
+    seen.draft_us = 2_000 * seen.depth;
+    seen.verify_us = 20_000 + 1_000 * seen.tokens.saturating_sub(8);
+    seen
+}
+
+fn driver() -> Driver {
+    Driver::new("goodput", &config(), &profile())
+}
+
+/// Steps at the depth that was decided last, whose rows all accept so much.
+fn run(driver: &mut Driver, steps: usize, rows: usize, accepts: u32) -> Vec<u32> {
+    let mut depths = vec![];
+    for _ in 0..steps {
+        let depth = driver.depth;
+        driver.show(&timed(accepted(depth, &vec![accepts.min(depth); rows])));
+        depths.push(driver.depth);
+    }
+    depths
+}
+
+#[test]
+fn it_goes_deep_where_drafts_are_accepted_and_stops_drafting_where_they_are_not() {
+    let mut driver = driver();
+    assert_eq!(run(&mut driver, 60, 1, 7).last(), Some(&7));
+    assert_eq!(run(&mut driver, 40, 1, 0).last(), Some(&0));
+    // Depth 0 shows nothing; a probe finds out.
+    let back = run(&mut driver, 400, 1, 7);
+    assert_eq!(back.last(), Some(&7));
+}
+
+#[test]
+fn another_batch_size_is_acted_on_at_once() {
+    let mut driver = driver();
+    run(&mut driver, 100, 1, 2);
+    assert!(driver.depth >= 3, "two of three accepted by one row");
+    let depths = run(&mut driver, 6, 32, 2);
+    assert!(driver.depth < 3, "{depths:?}");
+    let depths = run(&mut driver, 20, 1, 2);
+    assert!(driver.depth >= 3, "{depths:?}");
+}
+
+#[test]
+fn steps_with_prompts_show_acceptance_and_no_times() {
+    let mut driver = driver();
+    let before = driver.costs.step_ns(1, 3);
+    for _ in 0..200 {
+        let depth = driver.depth;
+        let slow = Seen {
+            prompt_tokens: 512,
+            verify_us: 900_000,
+            ..timed(accepted(depth, &[depth]))
+        };
+        driver.costs.correct(&slow);
+        driver.show(&slow);
+    }
+    assert_eq!(driver.depth, 7);
+    assert_eq!(driver.costs.step_ns(1, 3), before);
+}
+
+#[test]
+fn empty_batches_change_nothing() {
+    let mut driver = driver();
+    let depth = run(&mut driver, 60, 1, 7).pop();
+    let mut before = Digest::new();
+    driver.policy.digest(&mut before);
+    assert_eq!(Some(driver.show_times(50, &Seen::default())), depth);
+    let mut after = Digest::new();
+    driver.policy.digest(&mut after);
+    assert_eq!(before, after);
+}
+
+#[test]
+fn a_depth_that_is_no_candidate_any_more_is_left_at_once() {
+    let mut driver = driver();
+    run(&mut driver, 60, 1, 7);
+    driver.candidates = vec![0, 1];
+    assert!(driver.show(&timed(accepted(7, &[7]))) <= 1);
+}
+
+#[test]
+fn its_outlook_is_what_it_decides_by() {
+    let mut driver = driver();
+    run(&mut driver, 100, 4, 7);
+    let outlook = driver.policy.outlook();
+    let told = i64::from(outlook.step_us) * 1000;
+    let truth = driver.costs.step_ns(4, 7).unwrap() as i64;
+    assert!((told - truth).abs() * 20 < truth, "{told} {truth}");
+    assert!(
+        outlook
+            .acceptance
+            .iter()
+            .all(|hazard| *hazard > 60_000 && *hazard < 65_536)
+    );
+}
