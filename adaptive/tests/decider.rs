@@ -166,6 +166,19 @@ proptest! {
     }
 
     #[test]
+    fn ranks_without_requests_change_no_decision(steps in any_steps(), idle in 1usize..4) {
+        for name in names() {
+            let (mut one, mut other) = (decider(&name, &[]), decider(&name, &[]));
+            for (rows, range) in &steps {
+                let first = Row { depths: u32::MAX, seen: Seen::default(), ..rows[0] };
+                let mut more = rows.clone();
+                more.extend(vec![first; idle]);
+                prop_assert_eq!(one.decide(rows, *range), other.decide(&more, *range), "{}", name);
+            }
+        }
+    }
+
+    #[test]
     fn rows_come_back_from_their_words(row in any_row(), words in any::<[u32; 32]>()) {
         prop_assert_eq!(Row::from_words(&row.to_words()), row);
         let mut all = [0; Row::WORDS];

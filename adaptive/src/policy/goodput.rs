@@ -12,7 +12,7 @@ mod trust;
 #[cfg(test)]
 mod tests;
 
-use hazards::Hazards;
+use hazards::{Hazards, Tokens};
 use logit::ONE;
 use probe::Probe;
 use switch::Switch;
@@ -45,7 +45,9 @@ impl PolicyFactory for Goodputs {
             depth: config.initial_depth,
             rows: 0,
             fill: ONE,
+            tokens: Hazards::new().tokens(false),
             hazards: Hazards::new(),
+            scores: Vec::with_capacity(config.tiers.len()),
             switch: Switch::new(),
             probe: Probe::new(),
             trust: Trust::new(),
@@ -73,6 +75,9 @@ struct Goodput {
     /// Of the drafts that a depth allows, how many are proposed.
     fill: i64,
     hazards: Hazards,
+    /// What is expected at each depth now, and of each candidate.
+    tokens: Tokens,
+    scores: Vec<Score>,
     switch: Switch,
     probe: Probe,
     trust: Trust,
@@ -105,16 +110,20 @@ impl Policy for Goodput {
             self.probe.reset();
         }
         self.rows = moment.rows;
-        let scores = || {
+        self.tokens = self.hazards.tokens(false);
+        let mut scores = std::mem::take(&mut self.scores);
+        scores.clear();
+        scores.extend(
             moment
                 .candidates
                 .iter()
-                .filter_map(|depth| self.score(*depth, moment))
-        };
-        let Some(best) = scores().reduce(better) else {
+                .filter_map(|depth| self.score(*depth, moment)),
+        );
+        self.scores = scores;
+        let Some(best) = self.scores.iter().copied().reduce(better) else {
             return self.depth;
         };
-        let present = scores().find(|score| score.depth == self.depth);
+        let present = self.scores.iter().find(|score| score.depth == self.depth);
         let loss = present.map_or(ONE, |present| present.loss_to(best));
         if present.is_none() || self.switch.is_due(loss) {
             self.move_to(best.depth);
@@ -139,6 +148,11 @@ impl Policy for Goodput {
     fn outlook(&self) -> Outlook {
         self.outlook
     }
+}
+
+/// Of a depth; none is deeper than what is counted.
+fn row_tokens(tokens: &Tokens, depth: u32) -> i64 {
+    tokens[(depth as usize).min(POSITIONS)]
 }
 
 /// The first of the greatest.
@@ -169,7 +183,7 @@ impl Goodput {
                     .drafts_accepted()
                     .min(u64::from(seen.decodes) * POSITIONS as u64);
                 let real = (accepted << 16) / u64::from(seen.decodes) + ONE as u64;
-                let tokens = self.hazards.tokens(seen.depth, false) as u64;
+                let tokens = row_tokens(&self.tokens, seen.depth) as u64;
                 let expected = Yield {
                     tokens,
                     us: ns / 1000,
@@ -202,7 +216,7 @@ impl Goodput {
         let rows = u64::from(moment.rows);
         let drafts = u64::from(moment.costs.row_tokens(depth).saturating_sub(1)) * rows;
         let drafts = (u128::from(drafts) * self.fill as u128) >> 16;
-        let taken = (rows * self.hazards.tokens(depth, false) as u64) >> 16;
+        let taken = (rows * row_tokens(&self.tokens, depth) as u64) >> 16;
         let whole = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         StepSize {
             decodes: moment.rows,
@@ -213,12 +227,12 @@ impl Goodput {
     }
 
     fn score(&self, depth: u32, moment: &Moment<'_>) -> Option<Score> {
-        self.rate(depth, self.hazards.tokens(depth, false), moment)
+        self.rate(depth, &self.tokens, moment)
     }
 
-    fn rate(&self, depth: u32, tokens: i64, moment: &Moment<'_>) -> Option<Score> {
+    fn rate(&self, depth: u32, tokens: &Tokens, moment: &Moment<'_>) -> Option<Score> {
         let ns = moment.costs.sized_ns(&self.size(depth, moment))?.max(1);
-        let rate = ((tokens as u64) << 40) / ns;
+        let rate = ((row_tokens(tokens, depth) as u64) << 40) / ns;
         let factor = self.trust.factor(depth) as u64;
         let rate = (rate.min(1 << 46) * factor) >> 16;
         Some(Score { depth, rate })
@@ -228,27 +242,28 @@ impl Goodput {
     /// where nothing is drafted, of the best depth that does; else of a deeper one
     /// that may be better than is known.
     fn consider_probe(&mut self, moment: &Moment<'_>, best: Score) -> Option<u32> {
-        if !self.switch.can_spare(2) {
+        if !self.switch.can_spare(2) || !self.probe.is_due(moment.step, 0, moment.rows) {
             return None;
         }
         let mut depths = moment.candidates.iter().copied();
         let unknown = depths.find(|depth| !moment.costs.knows(&self.size(*depth, moment)));
-        if let Some(depth) = unknown.filter(|_| self.probe.is_due(moment.step, 0, moment.rows)) {
+        if let Some(depth) = unknown {
             self.switch.spend(2);
             self.probe.begin(moment.step, depth, moment.rows);
             self.probe.reset();
             return self.probe.going_on();
         }
-        let deeper = moment
-            .candidates
+        let deeper = self
+            .scores
             .iter()
-            .filter(|depth| **depth > self.depth);
-        let scores = deeper.filter_map(|depth| self.score(*depth, moment));
+            .copied()
+            .filter(|score| score.depth > self.depth);
         let score = if self.depth == 0 {
-            scores.reduce(better)?
+            deeper.reduce(better)?
         } else {
-            scores
-                .filter(|score| self.is_hopeful(score.depth, moment, best))
+            let hope = self.hazards.tokens(true);
+            deeper
+                .filter(|score| self.is_hopeful(score.depth, &hope, moment, best))
                 .reduce(better)?
         };
         let present = self.score(self.depth, moment)?;
@@ -264,9 +279,9 @@ impl Goodput {
     }
 
     /// Whether it would be the best if its logits were a deviation higher.
-    fn is_hopeful(&self, depth: u32, moment: &Moment<'_>, best: Score) -> bool {
-        let hope = self.rate(depth, self.hazards.tokens(depth, true), moment);
-        let present = self.rate(self.depth, self.hazards.tokens(self.depth, true), moment);
+    fn is_hopeful(&self, depth: u32, hope: &Tokens, moment: &Moment<'_>, best: Score) -> bool {
+        let present = self.rate(self.depth, hope, moment);
+        let hope = self.rate(depth, hope, moment);
         let pair = hope.zip(present);
         pair.is_some_and(|(hope, present)| hope.rate > best.rate && present.loss_to(hope) > HOPE)
     }

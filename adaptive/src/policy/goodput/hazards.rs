@@ -20,6 +20,9 @@ const SHIFT: i64 = 3 * ONE / 2;
 /// Log-likelihood at which it is believed: by chance once in e^5 steps at most.
 const BELIEVED: i64 = 5 * ONE;
 
+/// Tokens of a row by depth, from 0, in fixed point.
+pub(super) type Tokens = [i64; POSITIONS + 1];
+
 /// Hazards by position: `logit h[j] = level + shape[j]`, in natural logits.
 ///
 /// The level, the first position's logit, follows fast: a Kalman filter with a
@@ -43,6 +46,8 @@ pub(super) struct Hazards {
     /// Of rows that reached a position which the step's depth allowed: how many
     /// proposed a draft there.
     coverage: [i64; POSITIONS],
+    /// The same over a few steps: where the two are far apart, things have changed.
+    lately: [i64; POSITIONS],
 }
 
 /// A position's counts of one step, in fixed point.
@@ -81,6 +86,7 @@ impl Hazards {
             known: 0,
             evidence: [0; 2],
             coverage: [ONE; POSITIONS],
+            lately: [ONE; POSITIONS],
         }
     }
 
@@ -113,15 +119,16 @@ impl Hazards {
     }
 
     /// How uncertain a position's logit is: its variance.
-    pub fn variance(&self, at: usize) -> i64 {
+    fn variance(&self, at: usize) -> i64 {
         self.variance + self.shape_variance[at]
     }
 
-    /// Tokens expected of a row that drafts `depth` deep, `1 + Σ Π h`, with logits
-    /// from position `from` on raised by their standard deviation where `hopeful`.
-    pub fn tokens(&self, depth: u32, hopeful: bool) -> i64 {
-        let (mut survival, mut sum) = (ONE, ONE);
-        for at in 0..(depth as usize).min(POSITIONS) {
+    /// Tokens expected of a row at each depth, `1 + Σ Π h`, with logits raised by
+    /// their standard deviation where `hopeful`.
+    pub fn tokens(&self, hopeful: bool) -> Tokens {
+        let mut tokens = [ONE; POSITIONS + 1];
+        let mut survival = ONE;
+        for at in 0..POSITIONS {
             let raise = if hopeful {
                 deviation(self.variance(at))
             } else {
@@ -129,9 +136,9 @@ impl Hazards {
             };
             let hazard = self.hazard_at(at, raise);
             survival = survival * hazard / ONE * self.coverage[at] / ONE;
-            sum += survival;
+            tokens[at + 1] = tokens[at] + survival;
         }
-        sum
+        tokens
     }
 
     pub fn digest(&self, digest: &mut Digest) {
@@ -146,6 +153,7 @@ impl Hazards {
             &self.shape,
             &self.shape_variance,
             &self.coverage,
+            &self.lately,
         ] {
             for number in list {
                 digest.word(*number as u64);
@@ -235,17 +243,20 @@ impl Hazards {
                 let proposed = i64::from(seen.at_risk[at].min(reached));
                 let share = proposed * ONE / i64::from(reached);
                 let weight = i64::from(reached.min(8));
+                self.lately[at] += (share - self.lately[at]) / 4;
                 self.coverage[at] += (share - self.coverage[at]) * weight / 32;
+                if (self.lately[at] - self.coverage[at]).abs() > ONE / 2 {
+                    self.coverage[at] = self.lately[at];
+                }
             }
             reached = seen.accepted[at];
         }
     }
 }
 
-/// The product of two numbers in fixed point.
+/// The product of two numbers in fixed point. Counts are capped, so that it fits.
 fn times(a: i64, b: i64) -> i64 {
-    let product = i128::from(a) * i128::from(b) / i128::from(ONE);
-    i64::try_from(product).unwrap_or(i64::MAX)
+    a * b / ONE
 }
 
 fn deviation(variance: i64) -> i64 {

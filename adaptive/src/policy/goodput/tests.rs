@@ -30,7 +30,7 @@ fn hazards_are_learnt_by_position() {
         );
     }
     // 1 + 0.5 + 0.5 · 0.55 + 0.5 · 0.55 · 0.6.
-    let told = thousandths(hazards.tokens(3, false));
+    let told = thousandths(hazards.tokens(false)[3]);
     assert!((told - 1940).abs() <= 25, "{told}");
 }
 
@@ -69,8 +69,26 @@ fn rows_that_propose_nothing_are_no_rejections_but_bring_no_tokens() {
     after(100, &half, &mut hazards);
     assert!(thousandths(hazards.hazard(0)) > 950);
     // One, and half of the time nearly three more.
-    let told = thousandths(hazards.tokens(3, false));
+    let told = thousandths(hazards.tokens(false)[3]);
     assert!((2300..2550).contains(&told), "{told}");
+}
+
+#[test]
+fn drafts_that_cease_or_come_back_are_noticed_within_a_few_steps() {
+    let mut hazards = Hazards::new();
+    let tokens = |hazards: &Hazards| thousandths(hazards.tokens(false)[1]);
+    let none = Seen {
+        depth: 1,
+        decodes: 1,
+        ..Seen::default()
+    };
+    after(60, &accepted(1, &[1]), &mut hazards);
+    assert!(tokens(&hazards) > 1900);
+    after(5, &none, &mut hazards);
+    assert!(tokens(&hazards) < 1400, "{}", tokens(&hazards));
+    after(60, &none, &mut hazards);
+    after(5, &accepted(1, &[1]), &mut hazards);
+    assert!(tokens(&hazards) > 1600, "{}", tokens(&hazards));
 }
 
 #[test]
