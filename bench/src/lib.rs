@@ -1,13 +1,15 @@
 //! `lockstep bench`: what the engine, the server and its parts achieve here.
 //!
 //! Every benchmark prints a table for people and, with `--output`, JSON with
-//! the same figures, the command line and the machine.
+//! the same figures, the command line and the machine; `phases` adds Markdown
+//! and pictures.
 
 #![forbid(unsafe_code)]
 
 mod kernels;
 mod machine;
 mod offline;
+mod phases;
 mod planner;
 mod quality;
 mod report;
@@ -28,7 +30,7 @@ use lockstep_devices::Registry;
 pub struct Args {
     #[command(subcommand)]
     bench: Bench,
-    /// Also write the figures as JSON to this file.
+    /// Also write the figures as JSON to this file; `phases`: to this folder.
     #[arg(long, global = true, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -52,6 +54,11 @@ enum Bench {
     /// What speculative decoding brings: accepted drafts and tokens/s by domain
     /// of the prompts, algorithm and depth, beside none in the same run.
     Speculate(Box<speculate::Args>),
+    /// Adaptive depth against every fixed depth, while the work changes: phases
+    /// of predictable and hard texts at 1 to 32 streams.
+    ///
+    /// `--output` is a folder here: JSON, Markdown and pictures.
+    Phases(Box<phases::Args>),
     /// Time that planning one step takes.
     Planner(planner::Args),
     /// Round trip of a step between scheduler and worker processes.
@@ -74,6 +81,11 @@ pub fn run(args: Args, demo: DemoModel, registry: &Registry) -> anyhow::Result<(
         Bench::Kernels(bench) => kernels::run(&bench)?,
         Bench::Quality(bench) => quality::run(&bench, demo)?,
         Bench::Speculate(bench) => speculate::run(*bench, demo, registry)?,
+        Bench::Phases(bench) => {
+            let outcome = phases::run(*bench, demo, registry)?;
+            outcome.print();
+            return args.output.map_or(Ok(()), |folder| outcome.write(&folder));
+        }
         Bench::Planner(bench) => planner::run(&bench)?,
         Bench::Roundtrip(bench) => match roundtrip::run(&bench)? {
             Some(report) => report,

@@ -75,6 +75,20 @@ impl Report {
         std::fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))
     }
 
+    /// Notes and tables as Markdown; tables without rows are left out.
+    pub fn to_markdown(&self) -> String {
+        let mut text = format!("# {}\n\n", self.main.title);
+        for (name, value) in &self.notes {
+            text += &format!("- {name}: {}\n", cell(value));
+        }
+        text += "\n";
+        text += &self.main.to_markdown();
+        for table in self.others.iter().filter(|table| !table.rows.is_empty()) {
+            text += &format!("\n## {}\n\n{}", table.title, table.to_markdown());
+        }
+        text
+    }
+
     /// The main table as `rows`, the others under `tables` by their titles.
     pub fn to_json(&self) -> Value {
         let mut whole = json!({
@@ -115,8 +129,9 @@ impl Table {
             .map(|row| row.iter().map(cell).collect())
             .collect();
         let width = |column: usize| {
-            let cells = texts.iter().map(|row| row[column].len());
-            cells.chain([self.columns[column].len()]).max().unwrap_or(0)
+            let cells = texts.iter().map(|row| row[column].chars().count());
+            let name = self.columns[column].chars().count();
+            cells.chain([name]).max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
         let line = |cells: &mut dyn Iterator<Item = &str>| {
@@ -130,6 +145,16 @@ impl Table {
         for row in &texts {
             line(&mut row.iter().map(String::as_str));
         }
+    }
+
+    fn to_markdown(&self) -> String {
+        let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+        let mut text = line(self.columns.iter().map(|name| (*name).to_owned()).collect());
+        text += &line(vec!["---".to_owned(); self.columns.len()]);
+        for row in &self.rows {
+            text += &line(row.iter().map(cell).collect());
+        }
+        text
     }
 
     /// An object per row.
@@ -203,5 +228,32 @@ mod tests {
         let json = report.to_json();
         assert_eq!(json["rows"], json!([]));
         assert_eq!(json["tables"]["more"], json!([{"b": 1, "c": null}]));
+    }
+
+    #[test]
+    fn markdown_has_the_same_tables() {
+        let mut report = Report::new("t", &["a"]);
+        report.note("n", 3);
+        report.row(vec![json!("x")]);
+        let mut table = Table::new("more", &["b", "c"]);
+        table.row(vec![json!(1.5), Value::Null]);
+        report.add(table);
+        report.add(Table::new("empty", &["d"]));
+        expect_test::expect![[r"
+            # t
+
+            - n: 3
+
+            | a |
+            | --- |
+            | x |
+
+            ## more
+
+            | b | c |
+            | --- | --- |
+            | 1.50 | - |
+        "]]
+        .assert_eq(&report.to_markdown());
     }
 }

@@ -5,12 +5,12 @@
 //! so that a machine that drifts within minutes drifts for all of them. Their
 //! texts are compared: a difference is reported, for there should be none.
 
-mod candidates;
+pub(crate) mod candidates;
 mod engines;
-mod prompts;
+pub(crate) mod prompts;
 mod race;
 mod tables;
-mod tally;
+pub(crate) mod tally;
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ use crate::report::Report;
 use crate::roofline::{self, Drift, working_set};
 use candidates::Candidate;
 use engines::Engines;
-use prompts::Prompts;
+use prompts::{Prompts, Wanted};
 use tally::Tally;
 
 /// What speculation brings, by domain and depth.
@@ -96,14 +96,20 @@ fn report(
     check(&args)?;
     // Its folder stays until all is measured.
     let folder = tempfile::tempdir().context("a folder for the demo model")?;
-    let named = args.model.model_path.clone();
-    let model = match &named {
+    let given = args.model.model_path.clone();
+    let model = match &given {
         Some(path) => path.clone(),
         None => demo(folder.path()).context("writing the demo model")?,
     };
     args.model.model_path = Some(model.clone());
-    let candidates = candidates::choose(&args, &model)?;
-    let prompts = Prompts::load(&args, &model)?;
+    let named = candidates::named(&args.speculation);
+    let candidates = candidates::choose(&args.algorithms, named, &model)?;
+    let wanted = Wanted {
+        file: args.prompts.as_deref(),
+        domains: &args.domains,
+        per_domain: args.per_domain,
+    };
+    let prompts = Prompts::load(wanted, &model)?;
     let plain = engines::plain(&args, &prompts)?;
     let threads = plain.parallel.tp_size * plain.parallel.threads_per_rank;
     let before = roofline::measure(threads, None, bytes)?;
@@ -117,7 +123,7 @@ fn report(
     let mut report = tables::report(&tally);
     let name = |path: PathBuf| path.display().to_string();
     let demo = "the demo model inside the program".to_owned();
-    report.note("model", named.map_or(demo, name));
+    report.note("model", given.map_or(demo, name));
     for (name, value) in about {
         report.note(name, value);
     }

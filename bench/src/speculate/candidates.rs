@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use anyhow::{Context as _, bail};
 
-use super::Args;
+use lockstep_config::args::SpeculationArgs;
 
 /// An algorithm and the folder it drafts with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,15 +40,25 @@ impl FromStr for Candidate {
     }
 }
 
-/// Those asked for, or those whose folder lies beside the model.
+/// The one that the options of speculation name.
+pub fn named(args: &SpeculationArgs) -> Option<Candidate> {
+    let name = args.speculative_algorithm.as_ref()?.to_ascii_uppercase();
+    let folder = args.speculative_draft_model_path.clone();
+    Some(Candidate { name, folder })
+}
+
+/// The one that is `named`, those `asked` for, or those whose folder lies beside
+/// the model.
 ///
 /// # Errors
 /// When a folder is not where it was looked for, or there is none at all.
-pub fn choose(args: &Args, model: &Path) -> anyhow::Result<Vec<Candidate>> {
-    if let Some(name) = &args.speculation.speculative_algorithm {
-        let folder = args.speculation.speculative_draft_model_path.clone();
-        let name = name.to_ascii_uppercase();
-        return Ok(vec![Candidate { name, folder }]);
+pub fn choose(
+    asked: &[Candidate],
+    named: Option<Candidate>,
+    model: &Path,
+) -> anyhow::Result<Vec<Candidate>> {
+    if let Some(candidate) = named {
+        return Ok(vec![candidate]);
     }
     let found = |(name, suffix): (&str, &str)| {
         let folder = beside(model, suffix);
@@ -57,7 +67,7 @@ pub fn choose(args: &Args, model: &Path) -> anyhow::Result<Vec<Candidate>> {
             folder: Some(folder),
         })
     };
-    if args.algorithms.is_empty() {
+    if asked.is_empty() {
         let all: Vec<Candidate> = BESIDE.into_iter().filter_map(found).collect();
         if all.is_empty() {
             bail!(
@@ -81,7 +91,7 @@ pub fn choose(args: &Args, model: &Path) -> anyhow::Result<Vec<Candidate>> {
             _ => Ok(asked.clone()),
         }
     };
-    args.algorithms.iter().map(complete).collect()
+    asked.iter().map(complete).collect()
 }
 
 fn beside(model: &Path, suffix: &str) -> PathBuf {

@@ -7,10 +7,19 @@ use lockstep_text::{ChatRequest, ChatTemplate, TemplateOptions, Tokenizer};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Args;
-
 /// What `models/training/bench_prompts.py` writes.
 const OWN: &str = include_str!("prompts.json");
+
+/// Which prompts are wanted.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// The file; `None` = those inside the program.
+    pub file: Option<&'a Path>,
+    /// Only these domains; none = all.
+    pub domains: &'a [String],
+    /// Prompts of each domain at the most.
+    pub per_domain: usize,
+}
 
 /// Prompts of some domains.
 pub struct Prompts {
@@ -41,13 +50,13 @@ struct Written {
 }
 
 impl Prompts {
-    /// Those that the arguments name, in the file's order.
+    /// Those that are wanted, in the file's order.
     ///
     /// # Errors
     /// A file that is none of prompts, a domain without any, a model without
     /// what their form needs.
-    pub fn load(args: &Args, model: &Path) -> anyhow::Result<Self> {
-        let (text, source) = match &args.prompts {
+    pub fn load(wanted: Wanted<'_>, model: &Path) -> anyhow::Result<Self> {
+        let (text, source) = match wanted.file {
             None => (OWN.to_owned(), "those inside the program".to_owned()),
             Some(path) => {
                 let source = path.display().to_string();
@@ -65,7 +74,7 @@ impl Prompts {
         let mut domains: Vec<Domain> = Vec::new();
         for written in &file.prompts {
             let name = &written.domain;
-            if !args.domains.is_empty() && !args.domains.contains(name) {
+            if !wanted.domains.is_empty() && !wanted.domains.contains(name) {
                 continue;
             }
             let at = domains.iter().position(|domain| domain.name == *name);
@@ -77,7 +86,7 @@ impl Prompts {
                 domains.len() - 1
             });
             let prompts = &mut domains[at].prompts;
-            if prompts.len() < args.per_domain {
+            if prompts.len() < wanted.per_domain {
                 prompts.push(
                     encoder
                         .encode(written)
@@ -85,11 +94,11 @@ impl Prompts {
                 );
             }
         }
-        for wanted in &args.domains {
-            let found = domains.iter().any(|domain| domain.name == *wanted);
+        for asked in wanted.domains {
+            let found = domains.iter().any(|domain| domain.name == *asked);
             ensure!(
                 found,
-                "no prompt of {source} is of the domain {wanted}; there are: {}",
+                "no prompt of {source} is of the domain {asked}; there are: {}",
                 known.join(", ")
             );
         }

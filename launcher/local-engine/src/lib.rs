@@ -6,7 +6,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::time::Instant;
+use std::{collections::VecDeque, time::Instant};
 
 use lockstep_planner::{
     IntegrityError, Load, Millis, Planner, PlannerError, RequestId, SpeculationCounters,
@@ -16,9 +16,11 @@ use lockstep_types::EngineConfig;
 use lockstep_types::request::{ErrorKind, Output, Request, RequestError};
 
 mod completion;
+mod step_record;
 
 pub use completion::Completion;
 pub use lockstep_tp_worker::worker::local::LocalOptions;
+pub use step_record::StepRecord;
 
 /// Why the engine can't go on.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +46,9 @@ pub struct LocalEngine {
     config: EngineConfig,
     start: Instant,
     next: u64,
+    /// Steps in flight, oldest first.
+    planned: VecDeque<StepRecord>,
+    last_step: Option<StepRecord>,
 }
 
 impl LocalEngine {
@@ -58,6 +63,8 @@ impl LocalEngine {
             config: config.clone(),
             start: Instant::now(),
             next: 0,
+            planned: VecDeque::new(),
+            last_step: None,
         })
     }
 
@@ -115,6 +122,7 @@ impl LocalEngine {
         let now = self.now();
         self.planner.tick(now);
         while let Some(plan) = self.planner.plan() {
+            self.planned.push_back(StepRecord::planned(&plan));
             self.group.send(plan)?;
         }
         if self.planner.in_flight() == 0 {
@@ -125,8 +133,15 @@ impl LocalEngine {
             };
         }
         let result = self.group.recv()?;
+        let planned = self.planned.pop_front();
+        self.last_step = planned.map(|planned| planned.complete(&result));
         self.planner.complete(self.now(), result)?;
         Ok(true)
+    }
+
+    /// The step that [`Self::step`] waited for last.
+    pub fn last_step(&self) -> Option<&StepRecord> {
+        self.last_step.as_ref()
     }
 
     /// What happened since the last call, in order.

@@ -1,0 +1,176 @@
+//! What is compared, and the engines that run it.
+
+use std::fmt;
+
+use anyhow::Context as _;
+use lockstep_adaptive::{AdaptiveConfig, PolicyFactory, Tier};
+use lockstep_devices::Registry;
+use lockstep_local_engine::{LocalEngine, LocalOptions};
+use lockstep_types::EngineConfig;
+use lockstep_types::sampling::SamplingParams;
+
+use super::Args;
+use super::run::ask;
+use super::work::Text;
+use crate::report::progress;
+
+/// A way to choose the depth.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Arm {
+    /// The engine without speculation.
+    None,
+    /// Always so deep; 0 is the engine with speculation that never drafts.
+    Fixed(u32),
+    /// By the policy of that name.
+    Policy(String),
+}
+
+/// Engines, loaded, and which arm runs on which.
+pub struct Engines {
+    engines: Vec<LocalEngine>,
+    arms: Vec<(Arm, usize)>,
+}
+
+impl Arm {
+    /// Whether its depth stays.
+    pub fn is_fixed(&self) -> bool {
+        !matches!(self, Self::Policy(_))
+    }
+}
+
+impl fmt::Display for Arm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => write!(f, "none"),
+            Self::Fixed(depth) => write!(f, "depth {depth}"),
+            Self::Policy(name) => write!(f, "{name}"),
+        }
+    }
+}
+
+impl Engines {
+    /// `plain` runs without speculation; `drafting` is the configuration that
+    /// goes as deep as any arm. Fixed depths share an engine, unless it drafts
+    /// from the texts that it served: those of other arms are not for it.
+    ///
+    /// # Errors
+    /// An unknown policy, memory.
+    pub fn start(
+        args: &Args,
+        plain: LocalEngine,
+        drafting: &EngineConfig,
+        registry: &Registry,
+    ) -> anyhow::Result<Self> {
+        let options = LocalOptions {
+            registry: registry.clone(),
+            ..LocalOptions::default()
+        };
+        let mut all = Self {
+            engines: vec![plain],
+            arms: vec![(Arm::None, 0)],
+        };
+        let start = |config: &EngineConfig, what: &str| {
+            progress(&format!("loading the engine of {what}"));
+            LocalEngine::start(config, &options).with_context(|| what.to_owned())
+        };
+        let mut fixed = drafting.clone();
+        fixed.speculation.adaptive = None;
+        for &depth in &args.steps {
+            if drafting.speculation.drafts_from_texts || all.engines.len() == 1 {
+                all.engines.push(start(&fixed, "fixed depths")?);
+            }
+            all.arms.push((Arm::Fixed(depth), all.engines.len() - 1));
+        }
+        for policy in policies(args, registry)? {
+            let mut config = drafting.clone();
+            config.speculation.adaptive = Some(adaptive(drafting, &*policy, registry));
+            all.engines.push(start(&config, policy.name())?);
+            let arm = Arm::Policy(policy.name().to_owned());
+            all.arms.push((arm, all.engines.len() - 1));
+        }
+        Ok(all)
+    }
+
+    /// Without speculation first, then depths ascending, then policies.
+    pub fn arms(&self) -> Vec<Arm> {
+        self.arms.iter().map(|(arm, _)| arm.clone()).collect()
+    }
+
+    /// The engine of an arm, set to it.
+    pub fn engine(&mut self, arm: usize) -> &mut LocalEngine {
+        let (arm, at) = &self.arms[arm];
+        let engine = &mut self.engines[*at];
+        if let Arm::Fixed(depth) = arm {
+            engine.set_draft_steps(*depth);
+        }
+        engine
+    }
+
+    /// Puts the prompts of all engines into their prefix caches and touches the
+    /// memory of a large batch.
+    ///
+    /// # Errors
+    /// An engine's.
+    pub fn warm_up(&mut self, texts: &[Text]) -> anyhow::Result<()> {
+        progress("warming up");
+        for engine in &mut self.engines {
+            let two = |text: &Text| ask(&text.prompt, 2, SamplingParams::greedy());
+            engine.run(texts.iter().map(two).collect())?;
+        }
+        Ok(())
+    }
+}
+
+/// Those asked for, or all that choose a depth.
+fn policies(
+    args: &Args,
+    registry: &Registry,
+) -> anyhow::Result<Vec<std::sync::Arc<dyn PolicyFactory>>> {
+    let algorithms = registry.algorithms();
+    let known = algorithms.policies();
+    let Some(names) = &args.policies else {
+        let all = known.iter().filter(|policy| policy.name() != "static");
+        return Ok(all.cloned().collect());
+    };
+    let find = |name: &String| {
+        let names: Vec<&str> = known.iter().map(|policy| policy.name()).collect();
+        let unknown = || format!("no policy is called {name}; there are {}", names.join(", "));
+        known.find(name).cloned().with_context(unknown)
+    };
+    let names = names.iter().filter(|name| !name.is_empty());
+    names.map(find).collect()
+}
+
+/// What the options of adaptive depth say where they are of this policy, or its
+/// defaults for the deepest of the fixed depths; it begins at the algorithm's
+/// usual one.
+fn adaptive(
+    drafting: &EngineConfig,
+    policy: &dyn PolicyFactory,
+    registry: &Registry,
+) -> AdaptiveConfig {
+    let speculation = &drafting.speculation;
+    if let Some(given) = &speculation.adaptive
+        && given.policy == policy.name()
+    {
+        return given.clone();
+    }
+    let most = u32::try_from(speculation.num_steps).unwrap_or(u32::MAX);
+    let slots = policy.default_slots(most);
+    let mut depths: Vec<u32> = slots.iter().flat_map(|slot| slot.depths.clone()).collect();
+    depths.sort_unstable();
+    depths.dedup();
+    let tier = |depth: &u32| Tier {
+        depth: *depth,
+        tokens: u32::try_from(speculation.draft_tokens_at(*depth as usize)).unwrap_or(u32::MAX),
+    };
+    let algorithms = registry.algorithms();
+    let name = speculation.algorithm.as_deref().unwrap_or_default();
+    let usual = algorithms
+        .find(name)
+        .map_or(0, |known| known.default_shape().num_steps);
+    let far = |depth: &u32| (usual.abs_diff(*depth as usize), u32::MAX - depth);
+    let initial = depths.iter().copied().min_by_key(far);
+    let tiers = depths.iter().map(tier).collect();
+    AdaptiveConfig::new(policy.name(), initial.unwrap_or(0), tiers, slots)
+}

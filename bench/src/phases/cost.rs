@@ -1,0 +1,194 @@
+//! What a step takes by its depth and size, from the steps of arms that keep to
+//! one depth.
+
+use std::collections::BTreeMap;
+
+use super::run::Step;
+
+/// Decode rows up to which prompt tokens cost about the same.
+const SIZES: [u32; 5] = [2, 6, 12, 24, u32::MAX];
+
+/// Measured times of steps.
+#[derive(Debug, Clone, Default)]
+pub struct Costs {
+    depths: BTreeMap<u32, Depth>,
+}
+
+/// Times of one depth.
+#[derive(Debug, Clone, Default)]
+struct Depth {
+    /// Decode rows and seconds of steps without prompts, both ascending.
+    curve: Vec<(f64, f64)>,
+    /// Seconds that a prompt token adds, for each of [`SIZES`].
+    prompt: [Option<f64>; SIZES.len()],
+    /// Seconds of a step that has prompts alone.
+    alone: Option<f64>,
+}
+
+impl Costs {
+    /// From steps of runs at one depth each. Times are made to rise with the
+    /// rows: what falls is noise.
+    pub fn new<'a>(steps: impl IntoIterator<Item = &'a Step>) -> Self {
+        let mut by_depth: BTreeMap<u32, Vec<&Step>> = BTreeMap::new();
+        for step in steps {
+            by_depth.entry(step.depth).or_default().push(step);
+        }
+        let depths = by_depth.into_iter();
+        Self {
+            depths: depths
+                .map(|(depth, steps)| (depth, Depth::new(&steps)))
+                .collect(),
+        }
+    }
+
+    /// Adds the depths of `other` that were not measured here.
+    pub fn take_in(&mut self, other: &Self) {
+        for (depth, costs) in &other.depths {
+            let entry = self.depths.entry(*depth);
+            entry.or_insert_with(|| costs.clone());
+        }
+    }
+
+    /// Those that were measured, ascending.
+    pub fn depths(&self) -> impl Iterator<Item = u32> + '_ {
+        self.depths.keys().copied()
+    }
+
+    /// Seconds of a step; `None` where nothing like it was measured.
+    pub fn seconds(&self, depth: u32, decodes: u32, prompt_tokens: f64) -> Option<f64> {
+        let costs = self.depths.get(&depth)?;
+        if decodes == 0 {
+            return costs.alone.or_else(|| costs.at(1.0));
+        }
+        let prompt = prompt_tokens * costs.prompt_token(decodes);
+        Some(costs.at(f64::from(decodes))? + prompt)
+    }
+}
+
+impl Depth {
+    fn new(steps: &[&Step]) -> Self {
+        let mut sums: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
+        let decoding = steps.iter().filter(|step| step.decodes > 0);
+        for step in decoding.clone().filter(|step| step.prompt_tokens == 0) {
+            let (seconds, count) = sums.entry(step.decodes).or_default();
+            *seconds += step.took;
+            *count += 1.0;
+        }
+        let means = sums.into_iter();
+        let points: Vec<(f64, f64, f64)> = means
+            .map(|(rows, (seconds, count))| (f64::from(rows), seconds / count, count))
+            .collect();
+        let mut depth = Self {
+            curve: rising(&points),
+            ..Self::default()
+        };
+        for (at, most) in SIZES.iter().enumerate() {
+            let least = at.checked_sub(1).map_or(0, |below| SIZES[below]);
+            let here = |step: &&&&Step| step.decodes > least && step.decodes <= *most;
+            let (mut more, mut tokens) = (0.0, 0.0);
+            for step in decoding.clone().filter(|step| here(&step)) {
+                let plain = depth.at(f64::from(step.decodes)).unwrap_or(step.took);
+                if step.prompt_tokens > 0 {
+                    more += step.took - plain;
+                    tokens += f64::from(step.prompt_tokens);
+                }
+            }
+            depth.prompt[at] = (tokens > 0.0).then(|| (more / tokens).max(0.0));
+        }
+        let alone: Vec<f64> = steps
+            .iter()
+            .filter(|step| step.decodes == 0)
+            .map(|step| step.took)
+            .collect();
+        depth.alone = (!alone.is_empty()).then(|| alone.iter().sum::<f64>() / alone.len() as f64);
+        depth
+    }
+
+    /// Between two measured sizes on a straight line; beyond them in proportion
+    /// to the rows or as the nearest.
+    fn at(&self, rows: f64) -> Option<f64> {
+        let after = self.curve.partition_point(|(known, _)| *known < rows);
+        let before = after.checked_sub(1).and_then(|at| self.curve.get(at));
+        match (before, self.curve.get(after)) {
+            (Some((from, low)), Some((to, high))) => {
+                Some(low + (high - low) * (rows - from) / (to - from))
+            }
+            (None, Some((_, seconds))) => Some(*seconds),
+            (Some((from, seconds)), None) => Some(seconds * rows / from),
+            (None, None) => None,
+        }
+    }
+
+    /// Of the nearest size that was measured.
+    fn prompt_token(&self, decodes: u32) -> f64 {
+        let own = SIZES.partition_point(|most| *most < decodes);
+        let known = self.prompt.iter().enumerate();
+        let known = known.filter_map(|(at, seconds)| Some((at, (*seconds)?)));
+        let nearest = known.min_by_key(|(at, _)| at.abs_diff(own));
+        nearest.map_or(0.0, |(_, seconds)| seconds)
+    }
+}
+
+/// Isotonic regression by pooling neighbours that fall (Ayer et al., 1955):
+/// places and values from places, values and weights.
+fn rising(points: &[(f64, f64, f64)]) -> Vec<(f64, f64)> {
+    // Value, weight and how many places have it.
+    let mut pools: Vec<(f64, f64, usize)> = Vec::new();
+    for (_, value, weight) in points {
+        pools.push((*value, *weight, 1));
+        while let [.., (low, light, few), (high, heavy, many)] = pools[..]
+            && low > high
+        {
+            let weight = light + heavy;
+            let value = (low * light + high * heavy) / weight;
+            pools.truncate(pools.len() - 2);
+            pools.push((value, weight, few + many));
+        }
+    }
+    let values = pools
+        .into_iter()
+        .flat_map(|(value, _, count)| std::iter::repeat_n(value, count));
+    points.iter().map(|(at, ..)| *at).zip(values).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(depth: u32, decodes: u32, prompt_tokens: u32, took: f64) -> Step {
+        Step {
+            depth,
+            decodes,
+            prompt_tokens,
+            took,
+            ..Step::default()
+        }
+    }
+
+    #[test]
+    fn times_are_means_between_which_lines_run() {
+        let steps = [
+            step(2, 1, 0, 1.0),
+            step(2, 1, 0, 3.0),
+            step(2, 5, 0, 4.0),
+            step(2, 1, 4, 4.0),
+            step(2, 0, 9, 7.0),
+            step(3, 1, 0, 9.0),
+        ];
+        let costs = Costs::new(&steps);
+        assert_eq!(costs.depths().collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(costs.seconds(2, 1, 0.0), Some(2.0));
+        assert_eq!(costs.seconds(2, 3, 0.0), Some(3.0));
+        assert_eq!(costs.seconds(2, 10, 0.0), Some(8.0));
+        assert_eq!(costs.seconds(2, 1, 2.0), Some(3.0));
+        assert_eq!(costs.seconds(2, 0, 2.0), Some(7.0));
+        assert_eq!(costs.seconds(3, 0, 2.0), Some(9.0));
+        assert_eq!(costs.seconds(4, 1, 0.0), None);
+    }
+
+    #[test]
+    fn what_falls_is_pooled() {
+        let points = [(1.0, 5.0, 1.0), (2.0, 3.0, 3.0), (4.0, 9.0, 1.0)];
+        assert_eq!(rising(&points), [(1.0, 3.5), (2.0, 3.5), (4.0, 9.0)]);
+    }
+}

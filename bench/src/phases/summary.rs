@@ -1,0 +1,219 @@
+//! What the runs of a list come to.
+
+use super::arms::Arm;
+use super::bootstrap::{Estimate, paired};
+use super::cost::Costs;
+use super::list::List;
+use super::replay::{Choice, Replay};
+use super::run::{Run, Step};
+use super::texts::Log;
+use super::work::Work;
+use crate::stats::Durations;
+
+/// A list, and all that was measured of it.
+pub struct Measured {
+    /// Its phases.
+    pub list: List,
+    /// Their requests.
+    pub work: Work,
+    /// In the engines' order.
+    pub arms: Vec<Arm>,
+    /// By repetition and arm.
+    pub runs: Vec<Vec<Run>>,
+    /// Steps in flight at once.
+    pub lag: usize,
+}
+
+/// What replay says of a list, seconds.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Replayed {
+    /// Of each arm; `None` of policies.
+    pub arms: Vec<Option<f64>>,
+    /// See [`Replay::oracle`].
+    pub oracle: Option<f64>,
+    /// See [`Replay::clairvoyant`].
+    pub clairvoyant: Option<f64>,
+}
+
+impl Measured {
+    /// Seconds of an arm, the mean of its runs.
+    pub fn seconds(&self, arm: usize) -> f64 {
+        let runs = self.runs.iter().map(|runs| runs[arm].seconds());
+        runs.sum::<f64>() / self.runs.len() as f64
+    }
+
+    /// Arms that keep to one depth.
+    pub fn fixed(&self) -> impl Iterator<Item = usize> + '_ {
+        let arms = self.arms.iter().enumerate();
+        arms.filter_map(|(at, arm)| arm.is_fixed().then_some(at))
+    }
+
+    /// The fixed arm that was fastest over the whole list.
+    pub fn best_fixed(&self) -> Option<usize> {
+        self.fixed()
+            .min_by(|one, other| self.seconds(*one).total_cmp(&self.seconds(*other)))
+    }
+
+    /// How many times as fast as `other` an arm is.
+    pub fn ratio_to(&self, arm: usize, other: usize) -> Option<Estimate> {
+        paired(self.runs.len(), |repetitions| {
+            let (mut own, mut others) = (0.0, 0.0);
+            for at in repetitions {
+                own += self.runs[at][arm].seconds();
+                others += self.runs[at][other].seconds();
+            }
+            (own > 0.0).then(|| others / own)
+        })
+    }
+
+    /// How many times as fast as the fastest fixed arm, which is found anew for
+    /// every resample.
+    pub fn ratio_to_best(&self, arm: usize) -> Option<Estimate> {
+        paired(self.runs.len(), |repetitions| {
+            let mut sums = vec![0.0; self.arms.len()];
+            for at in repetitions {
+                for (sum, run) in sums.iter_mut().zip(&self.runs[at]) {
+                    *sum += run.seconds();
+                }
+            }
+            let best = self.fixed().map(|at| sums[at]).min_by(f64::total_cmp)?;
+            (sums[arm] > 0.0).then(|| best / sums[arm])
+        })
+    }
+
+    /// Tokens per second of an arm in a phase, over all repetitions.
+    pub fn rate(&self, phase: usize, arm: usize) -> Option<f64> {
+        self.rate_of(&mut (0..self.runs.len()), phase, arm)
+    }
+
+    fn rate_of(
+        &self,
+        repetitions: &mut dyn Iterator<Item = usize>,
+        phase: usize,
+        arm: usize,
+    ) -> Option<f64> {
+        let (mut tokens, mut seconds) = (0.0, 0.0);
+        for at in repetitions {
+            let (more, longer) = self.runs[at][arm].window(phase)?;
+            tokens += more;
+            seconds += longer;
+        }
+        (seconds > 0.0 && tokens > 0.0).then(|| tokens / seconds)
+    }
+
+    /// The fixed arm that was fastest in a phase, with its tokens per second.
+    pub fn best_of_phase(&self, phase: usize) -> Option<(usize, f64)> {
+        let rates = self
+            .fixed()
+            .filter_map(|at| Some((at, self.rate(phase, at)?)));
+        rates.max_by(|(_, one), (_, other)| one.total_cmp(other))
+    }
+
+    /// How many times as fast as if each phase had run at the depth that is best
+    /// for it: an upper bound of what choosing a depth by phase can bring.
+    pub fn ratio_to_best_of_phases(&self, arm: usize) -> Option<Estimate> {
+        paired(self.runs.len(), |repetitions| {
+            let drawn: Vec<usize> = repetitions.collect();
+            let (mut own, mut best) = (0.0, 0.0);
+            for phase in 0..self.work.phases.len() {
+                let rate = |arm| self.rate_of(&mut drawn.iter().copied(), phase, arm);
+                let tokens = f64::from(self.work.tokens(phase));
+                own += tokens / rate(arm)?;
+                let rates = self.fixed().filter_map(rate);
+                best += tokens / rates.max_by(f64::total_cmp)?;
+            }
+            Some(best / own)
+        })
+    }
+
+    /// The phase in which an arm is the slowest beside the best fixed depth of
+    /// that phase, and how many times as fast it is there.
+    pub fn worst_phase(&self, arm: usize) -> Option<(usize, f64)> {
+        let phases = 0..self.work.phases.len();
+        let ratios = phases.filter_map(|phase| {
+            let (_, best) = self.best_of_phase(phase)?;
+            Some((phase, self.rate(phase, arm)? / best))
+        });
+        ratios.min_by(|(_, one), (_, other)| one.total_cmp(other))
+    }
+
+    /// All gaps between outputs of an arm's requests.
+    pub fn gaps(&self, arm: usize) -> Durations {
+        let mut all = Durations::default();
+        for runs in &self.runs {
+            all.merge(&runs[arm].gaps);
+        }
+        all
+    }
+
+    /// How often a minute an arm's depth changed.
+    pub fn switches_per_minute(&self, arm: usize) -> f64 {
+        let runs = self.runs.iter().map(|runs| runs[arm].switches());
+        let minutes = self.seconds(arm) * self.runs.len() as f64 / 60.0;
+        runs.sum::<usize>() as f64 / minutes
+    }
+
+    /// Depths and the part of its time that an arm spent at each, ascending.
+    pub fn time_by_depth(&self, arm: usize) -> Vec<(u32, f64)> {
+        let mut all: Vec<(u32, f64)> = Vec::new();
+        for step in self.steps(arm) {
+            match all.iter_mut().find(|(depth, _)| *depth == step.depth) {
+                Some((_, seconds)) => *seconds += step.took,
+                None => all.push((step.depth, step.took)),
+            }
+        }
+        all.sort_unstable_by_key(|(depth, _)| *depth);
+        let sum: f64 = all.iter().map(|(_, seconds)| seconds).sum();
+        all.iter()
+            .map(|(depth, seconds)| (*depth, seconds / sum))
+            .collect()
+    }
+
+    /// Replays the list on the times of its own steps.
+    pub fn replay(&self, log: &Log) -> Replayed {
+        let plain = self.costs(|arm| *arm == Arm::None);
+        let mut fixed = self.costs(|arm| matches!(arm, Arm::Fixed(_)));
+        if !self.arms.contains(&Arm::Fixed(0)) {
+            fixed.take_in(&plain);
+        }
+        let at = |costs| Replay {
+            work: &self.work,
+            log,
+            costs,
+            prompt_tokens: self.prompt_tokens(),
+            lag: self.lag,
+        };
+        let arms = self.arms.iter().map(|arm| match arm {
+            Arm::None => at(&plain).seconds(Choice::Fixed(0)),
+            Arm::Fixed(depth) => at(&fixed).seconds(Choice::Fixed(*depth)),
+            Arm::Policy(_) => None,
+        });
+        Replayed {
+            arms: arms.collect(),
+            oracle: at(&fixed).oracle(),
+            clairvoyant: at(&fixed).clairvoyant(),
+        }
+    }
+
+    /// Prompt tokens of a request that the prefix cache did not have.
+    pub fn prompt_tokens(&self) -> f64 {
+        let items: usize = self.work.phases.iter().map(|(_, items)| items.len()).sum();
+        let steps = (0..self.arms.len()).flat_map(|arm| self.steps(arm));
+        let tokens: u64 = steps.map(|step| u64::from(step.prompt_tokens)).sum();
+        let runs = self.arms.len() * self.runs.len();
+        tokens as f64 / (items * runs).max(1) as f64
+    }
+
+    fn costs(&self, wanted: impl Fn(&Arm) -> bool) -> Costs {
+        let arms = self.arms.iter().enumerate();
+        let arms = arms.filter(|(_, arm)| wanted(arm));
+        Costs::new(arms.flat_map(|(at, _)| self.steps(at)))
+    }
+
+    fn steps(&self, arm: usize) -> impl Iterator<Item = &Step> {
+        self.runs.iter().flat_map(move |runs| &runs[arm].steps)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

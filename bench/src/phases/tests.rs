@@ -1,0 +1,110 @@
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde_json::Value;
+
+use super::*;
+
+#[derive(clap::Parser)]
+struct Line {
+    #[command(flatten)]
+    args: Args,
+}
+
+const MODELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../models");
+
+fn args(line: &str) -> anyhow::Result<Args> {
+    let model = format!("--model-path {MODELS}/lockstep-demo-7m --tp-size 1 --threads-per-rank 1");
+    let words = std::iter::once("phases");
+    let words = words.chain(model.split_whitespace());
+    let line: Line = clap::Parser::try_parse_from(words.chain(line.split_whitespace()))?;
+    Ok(line.args)
+}
+
+fn no_demo(_: &Path) -> std::io::Result<PathBuf> {
+    Err(std::io::ErrorKind::Unsupported.into())
+}
+
+fn measured(line: &str) -> anyhow::Result<(Value, tempfile::TempDir)> {
+    let outcome = run(args(line)?, no_demo, &Registry::builtin())?;
+    let folder = tempfile::tempdir()?;
+    outcome.write(folder.path())?;
+    let text = std::fs::read_to_string(folder.path().join("phases.json"))?;
+    Ok((serde_json::from_str(&text)?, folder))
+}
+
+#[test]
+fn a_list_is_measured_and_replayed() -> anyhow::Result<()> {
+    let line = "--lists two-regimes --domains weather,poem --per-domain 2 --dwell 2 \
+                --steps 0,2 --policies static --repeat 2 --max-tokens 24 \
+                --max-running-requests 4";
+    let (json, folder) = measured(line)?;
+    let notes = &json["notes"];
+    let different = "answers that differ from those without speculation";
+    assert_eq!(notes[different], 0);
+    assert_eq!(
+        notes["positions where the log's model goes on otherwise"],
+        0
+    );
+    let rows = json["rows"].as_array().context("rows")?;
+    let arms: Vec<&str> = rows.iter().filter_map(|row| row["arm"].as_str()).collect();
+    assert_eq!(arms, ["none", "depth 0", "depth 2", "static"]);
+    for row in rows {
+        let positive = [
+            "seconds",
+            "tokens/s",
+            "ratio to best fixed",
+            "low",
+            "ratio to oracle",
+        ];
+        for column in positive {
+            let value = row[column].as_f64();
+            assert!(value.is_some_and(|value| value > 0.0), "{column}: {row}");
+        }
+        // Accepted drafts were logged at every position: what a replay takes
+        // depends on nothing else that could be unknown.
+        let fixed = row["arm"] != "static";
+        assert_eq!(row["replay to measured"].is_number(), fixed, "{row}");
+    }
+    let text = std::fs::read_to_string(folder.path().join("phases.md"))?;
+    assert!(text.contains("| two-regimes | depth 2 |"), "{text}");
+    let picture = std::fs::read_to_string(folder.path().join("two-regimes.svg"))?;
+    assert_eq!(picture.matches("<polyline").count() % 2, 0);
+    assert!(picture.contains(">static</text>"), "{picture}");
+    Ok(())
+}
+
+#[test]
+fn texts_that_repeat_are_measured_without_a_replay() -> anyhow::Result<()> {
+    let line = "--lists repeats --algorithm ngram --domains poem --per-domain 2 --dwell 2 \
+                --steps 3 --policies static --repeat 1 --max-tokens 24";
+    let (json, _) = measured(line)?;
+    let rows = json["rows"].as_array().context("rows")?;
+    assert_eq!(rows.len(), 3);
+    for row in rows {
+        assert!(
+            row["ratio to none"].is_number() && row["ratio to oracle"].is_null(),
+            "{row}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_missing_is_named() -> anyhow::Result<()> {
+    for (line, part) in [
+        ("--dwell 0", "--dwell"),
+        ("--constant 0", "--constant"),
+        ("--domains nowhere", "domain"),
+        ("--domains poem --policies nothing", "nothing"),
+        ("--algorithm nothing", "NOTHING"),
+    ] {
+        let error = match run(args(line)?, no_demo, &Registry::builtin()) {
+            Ok(_) => anyhow::bail!("{line} is taken"),
+            Err(error) => format!("{error:#}"),
+        };
+        assert!(error.contains(part), "{line}: {error}");
+    }
+    assert!(args("--lists nowhere").is_err());
+    Ok(())
+}
