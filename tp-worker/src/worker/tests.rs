@@ -6,6 +6,7 @@ mod invalid;
 mod invariance;
 mod limits;
 mod memory;
+mod operations;
 mod random;
 mod sampling;
 mod speculation;
