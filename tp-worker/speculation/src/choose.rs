@@ -39,7 +39,8 @@ impl Chooser {
     }
 
     /// The most likely token after `logits`, the first among equals, as the
-    /// target numbers it. Where drafts are sampled and the request samples, a
+    /// target numbers it, and where the row may stop by it a bound of its
+    /// probability from above. Where drafts are sampled and the request samples, a
     /// token drawn from the draft's own distribution, which `drafts` keeps.
     pub fn choose<B: Backend>(
         &mut self,
@@ -49,7 +50,7 @@ impl Chooser {
         logits: &[f32],
         ids: Option<&[u32]>,
         drafts: &mut Drafts,
-    ) -> u32 {
+    ) -> (u32, f32) {
         let sampling = device.requests.sampling(row.slot);
         let node = drafts.nodes(at).len() as u32 + 1;
         if let Some(sampler) = &mut self.sampler
@@ -63,7 +64,7 @@ impl Chooser {
             };
             if let Some(token) = sampler.draw(key) {
                 drafts.distribution(at).copy_from_slice(sampler.law());
-                return token;
+                return (token, 1.0);
             }
         }
         let mut best = (0, f32::NEG_INFINITY);
@@ -72,9 +73,22 @@ impl Chooser {
                 best = (id, *logit);
             }
         }
+        let bound = match row.may_stop {
+            true => bound(logits, best),
+            false => 1.0,
+        };
         let ids = ids.and_then(|ids| ids.get(best.0));
-        ids.copied().unwrap_or(best.0 as u32)
+        (ids.copied().unwrap_or(best.0 as u32), bound)
     }
+}
+
+/// The probability that the likeliest token has at the most: as if it and the
+/// second were all there is.
+fn bound(logits: &[f32], (best, logit): (usize, f32)) -> f32 {
+    let (before, after) = (&logits[..best], &logits[logits.len().min(best + 1)..]);
+    let others = before.iter().chain(after);
+    let second = others.fold(f32::NEG_INFINITY, |most, logit| most.max(*logit));
+    1.0 / (1.0 + (second - logit).exp())
 }
 
 /// The request's output tokens so far.

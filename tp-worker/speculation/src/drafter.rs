@@ -159,6 +159,9 @@ pub struct DraftRow {
     pub most: usize,
     /// Positions that may be written from `kv_len` on.
     pub room: usize,
+    /// The drafter may stop before that, also by what it has drafted so far,
+    /// where it thinks little of going on.
+    pub may_stop: bool,
 }
 
 /// What a pass of the target brought one request.

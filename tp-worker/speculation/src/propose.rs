@@ -44,6 +44,8 @@ pub(crate) struct Growth {
     active: Vec<usize>,
     /// The rows that draft, by themselves.
     rows: Vec<DraftRow>,
+    /// How likely the drafts of each of them are accepted, at the most.
+    chances: Vec<f32>,
     trees: grown::Trees,
     chooser: Chooser,
 }
@@ -56,6 +58,7 @@ impl Growth {
             sources: Vec::with_capacity(tokens),
             active: Vec::with_capacity(requests),
             rows: Vec::with_capacity(requests),
+            chances: Vec::with_capacity(requests),
             trees: grown::Trees::default(),
             chooser,
         }

@@ -7,7 +7,7 @@ use lockstep_backend::{Axis, Backend};
 use lockstep_model::{CaptureSpec, ForwardLimits, LoadProgress, Transformer, WholeTables};
 use lockstep_speculation::{
     Build, CommandHandler, Device, DraftError, DraftRow, Drafter, DrafterRegistry, Drafts,
-    ExtendRow, Node, Requests as _,
+    ExtendRow, Node, OwnDepths, Requests as _,
 };
 use lockstep_types::{EngineConfig, SpeculationConfig, Verification};
 
@@ -41,6 +41,10 @@ pub struct DraftStage<B: Backend> {
     /// The step drafts nothing, and the drafter can do without it.
     paused: bool,
     feature_rows: Vec<u32>,
+    /// How deep each request drafts by its own past; where the group adapts.
+    own: OwnDepths,
+    /// Draft steps of the step before.
+    last_steps: u32,
     /// Tokens of the target's vocabulary.
     vocab: u32,
     /// Rows get as many nodes as they may have, whatever the drafter finds.
@@ -111,6 +115,8 @@ impl<B: Backend> DraftStage<B> {
             drafter,
             tables,
             most,
+            own: OwnDepths::new(limits.requests),
+            last_steps: 0,
             vocab: config.model.vocab_size as u32,
             fills_up: false,
         })
@@ -143,6 +149,7 @@ impl<B: Backend> DraftStage<B> {
         if let Some(drafter) = &mut self.drafter {
             let request = slots.get(slot);
             drafter.open(slot, &request.tokens, request.kv_len as usize);
+            self.own.open(slot);
         }
     }
 
@@ -167,6 +174,7 @@ impl<B: Backend> DraftStage<B> {
         steps: u32,
     ) -> Result<(), WorkerError> {
         self.paused = steps == 0 && self.config.pause_window > 0;
+        let settled = std::mem::replace(&mut self.last_steps, steps) == steps;
         self.rows.clear();
         let decodes = tasks.iter().filter(|task| task.decodes);
         self.rows
@@ -179,6 +187,9 @@ impl<B: Backend> DraftStage<B> {
         self.words.clear();
         if self.most == 0 || self.rows.iter().all(|row| row.steps == 0) {
             return Ok(());
+        }
+        if settled {
+            self.cut();
         }
         if let Some(drafter) = &mut self.drafter {
             let tables = self.tables.as_ref();
@@ -240,6 +251,10 @@ impl<B: Backend> DraftStage<B> {
             self.feature_rows.extend(row.start..row.start + task.q_len);
             let accepted = outcome.path.iter().map(|node| row.start + node);
             self.feature_rows.extend(accepted);
+            if task.decodes {
+                let proposed = task.draft_depth as usize;
+                self.own.count(task.slot, proposed, outcome.path.len());
+            }
             let later = self.paused && task.decodes;
             let rows = if later {
                 &mut self.pauses
@@ -302,6 +317,25 @@ impl<B: Backend> DraftStage<B> {
                     },
                 );
             }
+        }
+    }
+
+    /// Lets rows draft less deep than agreed where the rest is not worth it, which
+    /// the other ranks see from their drafts. Not in the first step at a depth,
+    /// which may be the only one and is to show that depth; and not alone: what
+    /// becomes of one request's drafts is what the group's depth follows.
+    fn cut(&mut self) {
+        let adapts = self.config.adaptive.is_some() && !self.fills_up;
+        if self.drafter.is_none() || !adapts || self.rows.len() < 2 {
+            return;
+        }
+        for row in &mut self.rows {
+            let depth = self.own.depth(row.slot, row.steps);
+            if depth < row.steps {
+                let nodes = self.config.draft_tokens_at(depth).saturating_sub(1);
+                (row.steps, row.most) = (depth, row.most.min(nodes));
+            }
+            row.may_stop = self.config.verification == Verification::Target;
         }
     }
 
@@ -370,5 +404,6 @@ fn draft_row(config: &SpeculationConfig, slots: &Slots, task: &RowTask, steps: u
         topk: config.topk,
         most,
         room,
+        may_stop: false,
     }
 }

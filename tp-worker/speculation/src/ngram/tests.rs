@@ -22,6 +22,7 @@ fn row(steps: usize, topk: usize, most: usize) -> DraftRow {
         topk,
         most,
         room: 100,
+        may_stop: false,
     }
 }
 

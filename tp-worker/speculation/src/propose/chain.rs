@@ -6,6 +6,10 @@ use lockstep_model::HiddenSource;
 use super::{Growth, Proposer};
 use crate::{Device, DraftError, DraftRow, Drafts, Node};
 
+/// A draft that is accepted less often than this is not worth its share of a
+/// pass, nor of the drafter's: one in eight, as in [`crate::OwnDepths`].
+const LEAST: f32 = 1.0 / 8.0;
+
 /// How deep a row's chain may be: its nodes are kept in cells of their own but
 /// for the last, which no pass follows.
 fn depth(row: &DraftRow, first_cell: usize) -> usize {
@@ -26,22 +30,34 @@ impl Growth {
         let deepest = self.rows.iter().map(|row| depth(row, first_cell)).max();
         let deepest = deepest.unwrap_or(0);
         let vocab = model.vocab();
+        self.chances.clear();
+        self.chances.resize(self.rows.len(), 1.0);
         model.first(device, &self.rows)?;
         for level in 0..deepest {
             // Logits of the rows still growing, in their order.
             let growing = |row: &DraftRow| depth(row, first_cell) > level;
             if level > 0 {
+                if self.pass.is_empty() {
+                    break;
+                }
                 model.next(device, &self.pass, &self.sources)?;
             }
             self.pass.clear();
             self.sources.clear();
             let logits = model.logits();
-            let rows = self.active.iter().zip(&self.rows);
-            for (output, (at, row)) in rows.filter(|(_, row)| growing(row)).enumerate() {
+            let rows = self.active.iter().zip(&mut self.rows);
+            let rows = rows.zip(&mut self.chances);
+            let growing = rows.filter(|((_, row), _)| growing(row));
+            for (output, ((at, row), chance)) in growing.enumerate() {
                 let logits = &logits[output * vocab..(output + 1) * vocab];
-                let token = self
-                    .chooser
-                    .choose(device, row, *at, logits, model.ids(), drafts);
+                let (token, bound) =
+                    self.chooser
+                        .choose(device, row, *at, logits, model.ids(), drafts);
+                *chance *= bound;
+                if *chance < LEAST {
+                    row.steps = level;
+                    continue;
+                }
                 drafts.push(
                     *at,
                     Node {

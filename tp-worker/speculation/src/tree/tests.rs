@@ -180,6 +180,7 @@ fn row(steps: usize, topk: usize, most: usize, room: usize) -> DraftRow {
         topk,
         most,
         room,
+        may_stop: false,
     }
 }
 
