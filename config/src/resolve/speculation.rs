@@ -51,9 +51,6 @@ pub(super) fn resolve(
     };
     algorithm.validate(&speculation, target)?;
     speculation.max_speculative_num_draft_tokens = most(&speculation, algorithm)?;
-    if speculation.adaptive.is_some() {
-        speculation.pause_window = algorithm.pause_window();
-    }
     let bytes = algorithm.memory_bytes(&speculation);
     Ok((speculation, bytes))
 }

@@ -90,8 +90,8 @@ impl Past {
             let at = position.min(POSITIONS - 1);
             // As if two drafts more had been at risk, of which one and a half
             // were accepted: a request of which little is known drafts deep.
-            let share = |of: u32| of * (2 * self.accepted[at] + 3) / (2 * self.at_risk[at] + 4);
-            reached = share(reached);
+            let (accepted, at_risk) = (2 * self.accepted[at] + 3, 2 * self.at_risk[at] + 4);
+            reached = reached * accepted / at_risk;
             if reached < LEAST {
                 return position.max(1).min(steps);
             }

@@ -1,5 +1,7 @@
 //! The stage of a step that drafts, and what all ranks know of the drafts.
 
+mod cut;
+
 use std::sync::Arc;
 
 use lockstep_adaptive::Digest;
@@ -317,25 +319,6 @@ impl<B: Backend> DraftStage<B> {
                     },
                 );
             }
-        }
-    }
-
-    /// Lets rows draft less deep than agreed where the rest is not worth it, which
-    /// the other ranks see from their drafts. Not in the first step at a depth,
-    /// which may be the only one and is to show that depth; and not alone: what
-    /// becomes of one request's drafts is what the group's depth follows.
-    fn cut(&mut self) {
-        let adapts = self.config.adaptive.is_some() && !self.fills_up;
-        if self.drafter.is_none() || !adapts || self.rows.len() < 2 {
-            return;
-        }
-        for row in &mut self.rows {
-            let depth = self.own.depth(row.slot, row.steps);
-            if depth < row.steps {
-                let nodes = self.config.draft_tokens_at(depth).saturating_sub(1);
-                (row.steps, row.most) = (depth, row.most.min(nodes));
-            }
-            row.may_stop = self.config.verification == Verification::Target;
         }
     }
 

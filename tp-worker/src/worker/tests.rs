@@ -7,6 +7,7 @@ mod invariance;
 mod limits;
 mod memory;
 mod operations;
+mod own_depths;
 mod random;
 mod sampling;
 mod speculation;

@@ -14,8 +14,8 @@ struct Goldens {
 }
 
 #[derive(Deserialize)]
-struct Golden {
-    prompt_ids: Vec<u32>,
+pub(super) struct Golden {
+    pub prompt_ids: Vec<u32>,
     output_ids: Vec<u32>,
     /// Accepted drafts per round, by drafter and depth.
     accepted: BTreeMap<String, Accepted>,
@@ -28,7 +28,7 @@ enum Accepted {
     Tree(Vec<u32>),
 }
 
-fn goldens() -> Vec<Golden> {
+pub(super) fn goldens() -> Vec<Golden> {
     let text = std::fs::read_to_string(repository().join("tests/fixtures/goldens.json")).unwrap();
     serde_json::from_str::<Goldens>(&text).unwrap().prompts
 }
