@@ -104,7 +104,13 @@ impl Play {
             let mut plan = StepPlan {
                 step: self.step,
                 closes: std::mem::take(&mut self.closes),
-                draft_steps: [self.num_steps, self.num_steps, 0, 1, self.num_steps][phase as usize],
+                draft_steps: [
+                    self.num_steps,
+                    self.num_steps,
+                    0,
+                    1.min(self.num_steps),
+                    self.num_steps,
+                ][phase as usize],
                 ..StepPlan::default()
             };
             while let Some(open) = self.open() {
