@@ -187,10 +187,13 @@ impl<B: Backend> Drafter<B> for EchoDrafter {
                 Fault::TooDeep => vec![(token, 0), (token, 1)],
                 _ => chain.collect(),
             };
-            // Faults show where a row has room for them; the deep one in steps
-            // that are shallower than their rows.
-            let shallow = self.fault == Fault::TooDeep && row.steps > 1;
-            if row.steps > 0 && row.most >= nodes.len() && !shallow {
+            // Faults show where a row has room for them; the deep one where it has
+            // not, but its drafts have.
+            let shows = match self.fault {
+                Fault::TooDeep => row.steps == 1 && drafts.most() > 1,
+                _ => row.steps > 0 && row.most >= nodes.len(),
+            };
+            if shows {
                 for (token, parent) in nodes {
                     drafts.push(at, Node { token, parent });
                 }
@@ -215,7 +218,7 @@ fn a_sound_algorithm_of_a_user_conforms() {
 fn drafts_that_break_a_rule_are_caught() {
     for (fault, rule) in [
         (Fault::Branches, "drafts are chains"),
-        (Fault::TooDeep, "at most `steps` deep"),
+        (Fault::TooDeep, "a row has at most `most` nodes"),
         (Fault::ChildFirst, "parents come before children"),
         (Fault::Twins, "children of a node differ"),
         (Fault::Token, "tokens are the target's"),
@@ -258,7 +261,7 @@ fn drafters_that_do_nothing_or_not_the_same_are_caught() {
 #[test]
 fn a_rank_ends_with_the_rule_that_a_drafter_broke() {
     for (fault, steps, rule) in [
-        (Fault::TooDeep, 1, "at most `steps` deep"),
+        (Fault::TooDeep, 1, "a row has at most `most` nodes"),
         (Fault::ChildFirst, 3, "parents come before children"),
         (Fault::Itself, 3, "parents come before children"),
     ] {

@@ -152,3 +152,39 @@ pub fn is_chain(nodes: &[Node]) -> bool {
     let mut nodes = nodes.iter().enumerate();
     nodes.all(|(at, node)| node.parent as usize == at)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_no_deeper_than_asked_though_it_has_nodes_left() {
+        let mut drafts = Drafts::new(1, 3, 0);
+        drafts.begin(1);
+        let mut asked = DraftRow {
+            slot: 0,
+            pages_start: 0,
+            kv_len: 1,
+            steps: 1,
+            topk: 3,
+            most: 3,
+            room: 9,
+            may_stop: false,
+        };
+        for parent in [0, 0] {
+            drafts.push(0, Node { token: 7, parent });
+        }
+        assert_eq!(drafts.fault(0, &asked), None);
+        drafts.push(
+            0,
+            Node {
+                token: 7,
+                parent: 2,
+            },
+        );
+        let fault = drafts.fault(0, &asked);
+        assert_eq!(fault, Some("a row is at most `steps` deep"));
+        asked.steps = 2;
+        assert_eq!(drafts.fault(0, &asked), None);
+    }
+}
