@@ -222,11 +222,9 @@ fn about(report: &mut Report, args: &Args, setup: &Setup, figures: &[Figures]) {
     let depth = u32::try_from(speculation.num_steps).unwrap_or(u32::MAX);
     report.note("algorithm", speculation.algorithm.clone());
     report.note("parameters", config.model.parameters());
-    let draft = speculation.draft.as_ref();
-    report.note(
-        "parameters of what drafts",
-        draft.map(|draft| draft.model.parameters()),
-    );
+    let (weights, of_drafting) = setup.engines.weight_bytes();
+    report.note("weights GB", weights as f64 * 1e-9);
+    report.note("weights GB of drafting", of_drafting as f64 * 1e-9);
     report.note("dtype", config.dtype.name());
     report.note("tensor-parallel ranks", config.parallel.tp_size);
     report.note("threads per rank", config.parallel.threads_per_rank);

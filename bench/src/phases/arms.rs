@@ -106,6 +106,12 @@ impl Engines {
         engine
     }
 
+    /// Bytes of the model's weights, and of those that drafting adds.
+    pub fn weight_bytes(&self) -> (usize, usize) {
+        let bytes = |at: usize| self.engines.get(at).map_or(0, LocalEngine::weight_bytes);
+        (bytes(0), bytes(1).saturating_sub(bytes(0)))
+    }
+
     /// Puts the prompts of all engines into their prefix caches and touches the
     /// memory of a large batch.
     ///
