@@ -1,7 +1,6 @@
 //! Depths that change cost no memory: a switch allocates nothing, and six tiers
 //! take what the largest takes.
 
-
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 use std::{
     alloc::{GlobalAlloc, Layout, System},
