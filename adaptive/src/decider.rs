@@ -77,10 +77,10 @@ impl Decider {
         let runnable = rows.iter().fold(u32::MAX, |all, row| all & row.depths);
         self.find_candidates(&seen, runnable, range);
         // The others wait for the rank that has most rows.
-        let rows_of = |row: &Row| row.seen.decodes;
-        let most = rows.iter().map(rows_of).max().unwrap_or(0);
+        let most = |decodes: fn(&Row) -> u32| rows.iter().map(decodes).max().unwrap_or(0);
+        let seen_rows = most(|row| row.seen.decodes);
         self.costs.correct(&Seen {
-            decodes: most,
+            decodes: seen_rows,
             ..seen
         });
         let moment = Moment {
@@ -88,7 +88,8 @@ impl Decider {
             depth: own.depth,
             decided: self.decided,
             seen: &seen,
-            rows: most,
+            seen_rows,
+            rows: most(|row| row.decodes),
             candidates: &self.candidates,
             costs: &self.costs,
         };

@@ -40,6 +40,8 @@ pub struct Moment<'a> {
     /// What the step before it has shown, on all ranks together.
     pub seen: &'a Seen,
     /// Its decode rows on the rank that had most, whom the others wait for.
+    pub seen_rows: u32,
+    /// Those of the step that runs now, on the rank that has most.
     pub rows: u32,
     /// Depths to choose among, ascending and never empty: those of the batch's
     /// slot that every rank can run and the operator allows.

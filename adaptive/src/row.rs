@@ -19,6 +19,9 @@ pub struct Row {
     pub digest: u64,
     /// Depths that the rank can run: bit `d` for depth `d`.
     pub depths: u32,
+    /// Rows that decode in this step. Of ranks that verify alone, as in
+    /// [`Seen::decodes`].
+    pub decodes: u32,
     /// What the step before has shown.
     pub seen: Seen,
 }
@@ -51,7 +54,7 @@ pub struct Seen {
 
 impl Row {
     /// Words of its encoding.
-    pub const WORDS: usize = Self::SHARED + 1 + 4 + 2 * POSITIONS + 3;
+    pub const WORDS: usize = Self::SHARED + 2 + 4 + 2 * POSITIONS + 3;
 
     /// Leading words that are equal on all ranks, or the ranks have diverged:
     /// step, depth and digest.
@@ -64,6 +67,7 @@ impl Row {
             depth,
             digest,
             depths,
+            decodes,
             seen,
         } = *self;
         let mut words = [0; Self::WORDS];
@@ -76,6 +80,7 @@ impl Row {
             digest_low,
             digest_high,
             depths,
+            decodes,
             seen.depth,
             seen.decodes,
             seen.tokens,
@@ -101,8 +106,9 @@ impl Row {
             digest_low,
             digest_high,
             depths,
-            ran,
             decodes,
+            ran,
+            decoded,
             tokens,
             prompt_tokens,
             draft_us,
@@ -112,7 +118,7 @@ impl Row {
         ] = words;
         let mut seen = Seen {
             depth: *ran,
-            decodes: *decodes,
+            decodes: *decoded,
             tokens: *tokens,
             prompt_tokens: *prompt_tokens,
             draft_us: *draft_us,
@@ -128,6 +134,7 @@ impl Row {
             depth: *depth,
             digest: whole(*digest_low, *digest_high),
             depths: *depths,
+            decodes: *decodes,
             seen,
         }
     }

@@ -63,6 +63,7 @@ impl Driver {
             depth: seen.depth,
             decided: self.depth,
             seen,
+            seen_rows: seen.decodes,
             rows: seen.decodes,
             candidates: &self.candidates,
             costs: &self.costs,

@@ -69,6 +69,7 @@ fn decisions_allocate_nothing() {
                 step: step.into(),
                 depth,
                 depths: u32::MAX,
+                decodes: seen.decodes,
                 seen,
                 ..Row::default()
             };

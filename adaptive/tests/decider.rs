@@ -68,12 +68,13 @@ fn any_seen() -> impl Strategy<Value = Seen> {
 fn any_row() -> impl Strategy<Value = Row> {
     let step = prop_oneof![0u64..9, Just(u64::MAX), any::<u64>()];
     let depths = prop_oneof![Just(u32::MAX), any::<u32>()];
-    (step, word(), any::<u64>(), depths, any_seen()).prop_map(
-        |(step, depth, digest, depths, seen)| Row {
+    (step, word(), any::<u64>(), depths, word(), any_seen()).prop_map(
+        |(step, depth, digest, depths, decodes, seen)| Row {
             step,
             depth,
             digest,
             depths,
+            decodes,
             seen,
         },
     )
@@ -170,7 +171,7 @@ proptest! {
         for name in names() {
             let (mut one, mut other) = (decider(&name, &[]), decider(&name, &[]));
             for (rows, range) in &steps {
-                let first = Row { depths: u32::MAX, seen: Seen::default(), ..rows[0] };
+                let first = Row { depths: u32::MAX, decodes: 0, seen: Seen::default(), ..rows[0] };
                 let mut more = rows.clone();
                 more.extend(vec![first; idle]);
                 prop_assert_eq!(one.decide(rows, *range), other.decide(&more, *range), "{}", name);

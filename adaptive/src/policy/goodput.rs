@@ -102,10 +102,12 @@ impl Score {
 
 impl Policy for Goodput {
     fn decide(&mut self, moment: &Moment<'_>) -> u32 {
-        if moment.seen.decodes == 0 || moment.rows == 0 {
+        if moment.rows == 0 {
             return self.depth;
         }
-        self.observe(moment);
+        if moment.seen.decodes > 0 && moment.seen_rows > 0 {
+            self.observe(moment);
+        }
         if moment.rows.ilog2() != self.rows.max(1).ilog2() {
             self.probe.reset();
         }
@@ -177,7 +179,7 @@ impl Goodput {
         let us = us.into_iter().sum::<u64>();
         self.switch.pass(us);
         if seen.is_decode() {
-            let size = self.size(seen.depth, moment);
+            let size = self.size(seen.depth, moment.seen_rows, moment);
             if let Some(ns) = moment.costs.sized_ns(&size) {
                 let accepted = seen
                     .drafts_accepted()
@@ -203,23 +205,23 @@ impl Goodput {
     fn observe_fill(&mut self, moment: &Moment<'_>) {
         let seen = moment.seen;
         let most = moment.costs.row_tokens(seen.depth).saturating_sub(1);
-        let most = u64::from(most) * u64::from(moment.rows);
+        let most = u64::from(most) * u64::from(moment.seen_rows);
         if seen.depth > 0 && most > 0 {
-            let proposed = u64::from(seen.tokens.saturating_sub(moment.rows)).min(most);
+            let proposed = u64::from(seen.tokens.saturating_sub(moment.seen_rows)).min(most);
             let share = i64::try_from((proposed << 16) / most).unwrap_or(ONE);
             self.fill += (share - self.fill) / FILL_RATE;
         }
     }
 
     /// How large a step would be.
-    fn size(&self, depth: u32, moment: &Moment<'_>) -> StepSize {
-        let rows = u64::from(moment.rows);
+    fn size(&self, depth: u32, decodes: u32, moment: &Moment<'_>) -> StepSize {
+        let rows = u64::from(decodes);
         let drafts = u64::from(moment.costs.row_tokens(depth).saturating_sub(1)) * rows;
         let drafts = (u128::from(drafts) * self.fill as u128) >> 16;
         let taken = (rows * row_tokens(&self.tokens, depth) as u64) >> 16;
         let whole = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         StepSize {
-            decodes: moment.rows,
+            decodes,
             depth,
             tokens: whole(rows.saturating_add(u64::try_from(drafts).unwrap_or(u64::MAX))),
             taken: whole(taken),
@@ -231,7 +233,10 @@ impl Goodput {
     }
 
     fn rate(&self, depth: u32, tokens: &Tokens, moment: &Moment<'_>) -> Option<Score> {
-        let ns = moment.costs.sized_ns(&self.size(depth, moment))?.max(1);
+        let ns = moment
+            .costs
+            .sized_ns(&self.size(depth, moment.rows, moment))?
+            .max(1);
         let rate = ((row_tokens(tokens, depth) as u64) << 40) / ns;
         let factor = self.trust.factor(depth) as u64;
         let rate = (rate.min(1 << 46) * factor) >> 16;
@@ -246,7 +251,8 @@ impl Goodput {
             return None;
         }
         let mut depths = moment.candidates.iter().copied();
-        let unknown = depths.find(|depth| !moment.costs.knows(&self.size(*depth, moment)));
+        let unknown =
+            depths.find(|depth| !moment.costs.knows(&self.size(*depth, moment.rows, moment)));
         if let Some(depth) = unknown {
             self.switch.spend(2);
             self.probe.begin(moment.step, depth, moment.rows);
@@ -287,7 +293,9 @@ impl Goodput {
     }
 
     fn tell(&mut self, moment: &Moment<'_>) {
-        let ns = moment.costs.sized_ns(&self.size(self.depth, moment));
+        let ns = moment
+            .costs
+            .sized_ns(&self.size(self.depth, moment.rows, moment));
         let us = ns.map_or(0, |ns| ns / 1000);
         self.outlook.step_us = u32::try_from(us).unwrap_or(u32::MAX);
         for (at, value) in self.outlook.acceptance.iter_mut().enumerate() {

@@ -182,6 +182,7 @@ impl<'a> Engine<'a> {
             depth,
             digest: 0,
             depths: u32::MAX,
+            decodes: streams.len() as u32,
             seen: self.seen,
         };
         self.decider.decide(&[row], DepthRange::default());

@@ -13,7 +13,7 @@ use lockstep_collective::{Collective, CollectiveError, Tcp, local_group};
 
 const RANKS: usize = 2;
 /// Words attached, as many as a step of a worker has.
-const WORDS: usize = 45;
+const WORDS: usize = 46;
 
 type Members = Vec<Box<dyn Collective>>;
 

@@ -115,6 +115,10 @@ impl Agreement {
             depth: plan.draft_steps,
             digest: digest.value(),
             depths: self.depths,
+            decodes: match backend.leads(Axis::Tensor) {
+                true => decodes(plan),
+                false => 0,
+            },
             seen: self.seen,
         };
         backend.attach(Axis::Tensor, Row::SHARED, &row.to_words())?;
@@ -156,6 +160,12 @@ impl<B: Backend + 'static> Worker<B> {
         }
         seen
     }
+}
+
+/// Rows of a plan that decode.
+fn decodes(plan: &StepPlan) -> u32 {
+    let decodes = plan.extends.iter().filter(|row| row.prefill_len == 0);
+    decodes.count() as u32
 }
 
 /// Names the rows of ranks that differ.
