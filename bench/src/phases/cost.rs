@@ -61,7 +61,7 @@ impl Costs {
             return costs.alone.or_else(|| costs.at(1.0));
         }
         let prompt = prompt_tokens * costs.prompt_token(decodes);
-        Some(costs.at(f64::from(decodes))? + prompt)
+        Some((costs.at(f64::from(decodes))? + prompt).max(0.0))
     }
 }
 
@@ -93,7 +93,8 @@ impl Depth {
                     tokens += f64::from(step.prompt_tokens);
                 }
             }
-            depth.prompt[at] = (tokens > 0.0).then(|| (more / tokens).max(0.0));
+            // Noise may make it negative: sums over all steps are right then.
+            depth.prompt[at] = (tokens > 0.0).then(|| more / tokens);
         }
         let alone: Vec<f64> = steps
             .iter()
