@@ -1,6 +1,7 @@
 //! What the ranks compare and vote on outside of steps. All of them call these
 //! together.
 
+use lockstep_adaptive::{Row, Seen};
 use lockstep_backend::{Axis, Backend};
 use lockstep_model::{CaptureSpec, Transformer};
 
@@ -59,17 +60,18 @@ pub fn share_capture<B: Backend>(
     Ok(())
 }
 
-/// For each of `values` the largest of any rank.
+/// What a step has shown on all ranks together.
 ///
 /// # Errors
 /// [`WorkerError::Backend`] when a peer is gone.
-pub fn largest<B: Backend, const N: usize>(
-    backend: &mut B,
-    values: [u32; N],
-) -> Result<[u32; N], WorkerError> {
-    let all = exchange(backend, values)?;
-    let larger = |most: [u32; N], of: [u32; N]| std::array::from_fn(|at| most[at].max(of[at]));
-    Ok(all.into_iter().fold([0; N], larger))
+pub fn join<B: Backend>(backend: &mut B, seen: Seen) -> Result<Seen, WorkerError> {
+    let own = Row {
+        seen,
+        ..Row::default()
+    };
+    let all = exchange(backend, own.to_words())?;
+    let rows: Vec<Row> = all.iter().map(Row::from_words).collect();
+    Ok(Seen::join(&rows))
 }
 
 /// Every rank's words.

@@ -48,10 +48,7 @@ impl<B: Backend + 'static> Worker<B> {
                     spent += total_us(time);
                 }
                 times.sort_by_key(total_us);
-                measured.push(Seen {
-                    decodes: requests,
-                    ..times[REPEATS / 2]
-                });
+                measured.push(times[REPEATS / 2]);
             }
             self.follow(&made_up.close())?;
             if spent > BUDGET_US {
@@ -71,21 +68,16 @@ impl<B: Backend + 'static> Worker<B> {
         depths.into_iter().flatten()
     }
 
-    /// Runs a plan; gives its size here and its times on the slowest rank.
+    /// Runs a plan; gives what it has shown on all ranks together, so that all
+    /// know the same.
     fn follow(&mut self, plan: &StepPlan) -> Result<Seen, WorkerError> {
         let plan = StepPlan {
             step: self.last_step + 1,
             ..plan.clone()
         };
         let stages = self.run(&plan)?.stages;
-        let own = [stages.draft_us, stages.verify_us, stages.extend_us];
-        let [draft_us, verify_us, extend_us] = agree::largest(&mut self.backend, own)?;
-        Ok(Seen {
-            draft_us,
-            verify_us,
-            extend_us,
-            ..self.seen(&plan, stages)
-        })
+        let own = self.seen(&plan, stages);
+        agree::join(&mut self.backend, own)
     }
 }
 

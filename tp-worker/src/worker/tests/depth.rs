@@ -224,6 +224,36 @@ fn steps_measured_before_serving_leave_no_trace() {
     }
 }
 
+/// What is measured decides over depths: all ranks know the same of it, also of
+/// the drafts that only one of them has verified.
+#[test]
+fn ranks_know_the_same_measurements() {
+    let mut config = adaptive(2);
+    config.speculation.adaptive = None;
+    let of_ranks = std::thread::scope(|scope| {
+        let measure = |(rank, group): (usize, lockstep_collective::SharedMemory)| {
+            let config = &config;
+            scope.spawn(move || {
+                let drafters = drafters(turns(&[1]));
+                let options = WorkerOptions {
+                    drafters: &drafters,
+                    weight_cache: None,
+                    progress: &mut |_| {},
+                };
+                let backend = CpuBackend::open(&DeviceOptions::new(config), Box::new(group));
+                let worker = Worker::load(config, rank, backend.unwrap(), options);
+                worker.unwrap().profile().unwrap()
+            })
+        };
+        let groups = lockstep_collective::local_group(2).into_iter();
+        let ranks: Vec<_> = groups.enumerate().map(measure).collect();
+        let measured = ranks.into_iter().map(|rank| rank.join().unwrap());
+        measured.collect::<Vec<_>>()
+    });
+    assert!(of_ranks[0].iter().any(|seen| seen.drafts_accepted() > 0));
+    assert_eq!(of_ranks[0], of_ranks[1]);
+}
+
 /// Every policy comes with what its name says.
 #[test]
 fn a_policy_that_nobody_knows_is_an_error() {
