@@ -1,8 +1,8 @@
 //! A battery that every speculative algorithm has to pass.
 //!
 //! It runs an algorithm in a real worker on this machine's device: chains and trees, prompts
-//! in chunks, prefixes from the cache, depths that change from step to step and
-//! differ between requests, aborts, retractions, steps without rows, texts up to
+//! in chunks, prefixes from the cache, depths that change from step to step, by
+//! plans and by a policy, and differ between requests, aborts, retractions, steps without rows, texts up to
 //! the end of the context. Guards check every draft (see
 //! [`lockstep_speculation::conformance`]), texts must be those without
 //! speculation, and a second run must draft the same.
@@ -20,8 +20,12 @@
 
 mod play;
 mod requests;
+mod turns;
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use lockstep_backend::Backend;
 use lockstep_config::{
@@ -102,6 +106,9 @@ pub struct Report {
     pub trees: usize,
     /// Drafted tokens that were accepted.
     pub accepted: usize,
+    /// Steps for which a policy had decided on another depth than for the one
+    /// before; 0 where the algorithm's depth can't adapt.
+    pub switches: usize,
 }
 
 /// Positions of a request at the most.
@@ -182,6 +189,8 @@ struct Shape {
     /// Steps, branches, tokens; the algorithm's own where there are none.
     sizes: Option<[usize; 3]>,
     verification: Option<VerificationArg>,
+    /// Ranks agree on another depth for every step.
+    adapts: bool,
     /// The algorithm may refuse it.
     optional: bool,
 }
@@ -194,6 +203,7 @@ impl Shape {
             name,
             sizes,
             verification: None,
+            adapts: false,
             optional,
         };
         let mut all = vec![
@@ -203,6 +213,11 @@ impl Shape {
         ];
         if capabilities.supports_tree {
             all.push(shape("trees", Some([3, 3, 9]), false));
+        }
+        if capabilities.adaptive {
+            let promised = all.iter().filter(|shape| !shape.optional);
+            let adapting = promised.map(Self::adapting).collect::<Vec<_>>();
+            all.extend(adapting);
         }
         if capabilities.draft_probabilities {
             all.push(Self {
@@ -217,6 +232,19 @@ impl Shape {
             });
         }
         all
+    }
+
+    /// The same at depths that ranks agree on.
+    fn adapting(&self) -> Self {
+        let name = match self.name {
+            "trees" => "trees whose depth adapts",
+            _ => "a depth that adapts",
+        };
+        Self {
+            name,
+            adapts: true,
+            ..*self
+        }
     }
 }
 
@@ -243,7 +271,8 @@ impl<B: Device> Battery<'_, B> {
         }
         let mut digests = Vec::new();
         for _ in 0..2 {
-            let (watched, findings) = watch(self.drafters);
+            let (mut watched, findings) = watch(self.drafters);
+            watched.add_policy(Arc::new(turns::Turns));
             let found = Play::new(&config, &watched)
                 .and_then(Play::run)
                 .map_err(failed)?;
@@ -267,6 +296,7 @@ impl<B: Device> Battery<'_, B> {
             report.drafted += findings.drafted();
             report.trees += findings.branched();
             report.accepted += found.accepted;
+            report.switches += found.switches;
             digests.push(findings.digest());
         }
         if digests[0] != digests[1] {
@@ -303,6 +333,10 @@ impl Candidate<'_> {
             self.algorithms,
             &DeviceFootprint,
         )?;
-        Ok(resolved.value.0)
+        let mut config = resolved.value.0;
+        if shape.adapts {
+            config.speculation.adaptive = Some(turns::config(&config.speculation));
+        }
+        Ok(config)
     }
 }

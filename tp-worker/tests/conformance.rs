@@ -42,25 +42,25 @@ fn builtin(name: &str, draft: Option<&str>) -> Result<Report, ConformanceError> 
 #[test]
 fn eagle_conforms() {
     let report = builtin("EAGLE", Some("lockstep-demo-7m-eagle")).unwrap();
-    assert!(report.trees > 0 && report.accepted > 0);
+    assert!(report.trees > 0 && report.accepted > 0 && report.switches > 0);
 }
 
 #[test]
 fn eagle3_conforms() {
     let report = builtin("EAGLE3", Some("lockstep-demo-7m-eagle3")).unwrap();
-    assert!(report.trees > 0 && report.accepted > 0);
+    assert!(report.trees > 0 && report.accepted > 0 && report.switches > 0);
 }
 
 #[test]
 fn a_standalone_draft_conforms() {
     let report = builtin("STANDALONE", Some("lockstep-demo-1m-draft")).unwrap();
-    assert!(report.trees > 0 && report.accepted > 0);
+    assert!(report.trees > 0 && report.accepted > 0 && report.switches > 0);
 }
 
 #[test]
 fn ngrams_conform() {
     let report = builtin("ngram", None).unwrap();
-    assert!(report.trees > 0 && report.accepted > 0);
+    assert!(report.trees > 0 && report.accepted > 0 && report.switches > 0);
 }
 
 #[test]

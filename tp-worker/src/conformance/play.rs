@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use lockstep_adaptive::Agreed;
 use lockstep_devices::Device;
 use lockstep_speculation::DrafterRegistry;
 use lockstep_types::EngineConfig;
@@ -28,6 +29,8 @@ pub(super) struct Outcome {
     pub(super) texts: Vec<Vec<u32>>,
     /// Drafted tokens that became part of a text, or would have, had it not ended.
     pub(super) accepted: usize,
+    /// Steps at another depth than was agreed for the one before.
+    pub(super) switches: usize,
 }
 
 /// The state between steps.
@@ -43,6 +46,8 @@ pub(super) struct Play {
     closes: Vec<u32>,
     step: u64,
     num_steps: u32,
+    /// What the ranks agree on, if they do.
+    agreed: Option<Agreed>,
     /// Positions that a decode step may write.
     reserve: usize,
     positions: usize,
@@ -71,6 +76,7 @@ impl Play {
         let speculation = &config.speculation;
         let requests = requests::all();
         let nodes = speculation.num_steps * speculation.topk;
+        let adaptive = speculation.adaptive.as_ref();
         Ok(Self {
             group: LocalGroup::start_on_device(config, drafters, None, None)?,
             waiting: (0..requests.len()).collect(),
@@ -83,6 +89,7 @@ impl Play {
             closes: Vec::new(),
             step: 0,
             num_steps: speculation.num_steps as u32,
+            agreed: adaptive.map(|adaptive| Agreed::new(adaptive.initial_depth)),
             reserve: speculation
                 .max_speculative_num_draft_tokens
                 .max(nodes)
@@ -90,7 +97,7 @@ impl Play {
             positions: WorkerLimits::new(config).positions,
             outcome: Outcome {
                 texts: vec![Vec::new(); requests.len()],
-                accepted: 0,
+                ..Outcome::default()
             },
             requests,
         })
@@ -104,13 +111,7 @@ impl Play {
             let mut plan = StepPlan {
                 step: self.step,
                 closes: std::mem::take(&mut self.closes),
-                draft_steps: [
-                    self.num_steps,
-                    self.num_steps,
-                    0,
-                    1.min(self.num_steps),
-                    self.num_steps,
-                ][phase as usize],
+                draft_steps: self.draft_steps(phase as usize),
                 ..StepPlan::default()
             };
             while let Some(open) = self.open() {
@@ -123,10 +124,25 @@ impl Play {
                 plan.extends.push(extend);
             }
             let result = self.group.step(plan)?;
+            if let (Some(agreed), Some(depth)) = (&mut self.agreed, result.agreed_depth) {
+                agreed.decide(self.step, depth);
+            }
             self.take(result);
             self.end();
         }
         Ok(self.outcome)
+    }
+
+    /// How deep the next step drafts: as agreed, or by the phase.
+    fn draft_steps(&mut self, phase: usize) -> u32 {
+        let Some(agreed) = &mut self.agreed else {
+            let most = self.num_steps;
+            return [most, most, 0, most.min(1), most][phase];
+        };
+        let depth = agreed.depth();
+        agreed.begin();
+        self.outcome.switches += usize::from(agreed.depth() != depth);
+        depth
     }
 
     /// Gives the request that waits first a slot, if there is one and the pages
