@@ -1,0 +1,382 @@
+//! What agreeing on the depth asks of a step's collectives: none that was not
+//! there, and over TCP the end of ranks that decide differently.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use lockstep_adaptive::{
+    AdaptiveConfig, BatchSlot, Digest, Moment, Policy, PolicyFactory, Row, Tier,
+};
+use lockstep_backend_cpu::CpuBackend;
+use lockstep_collective::{
+    AbortHandle, Collective, CollectiveError, Parts, Single, Tcp, local_group,
+};
+use lockstep_config::{Hardware, ServeArgs, resolve};
+use lockstep_devices::{Device, DeviceFootprint, DeviceOptions, Registry};
+use lockstep_speculation::DrafterRegistry;
+use lockstep_tp_worker::worker::{Worker, WorkerError, WorkerOptions};
+use lockstep_types::{
+    EngineConfig,
+    sampling::{LogprobParams, SamplingParams},
+    step::{SlotExtend, SlotOpen, StepPlan},
+};
+
+fn model(name: &str) -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut above = here.ancestors();
+    let root = above.find(|folder| folder.join("models").is_dir());
+    let root = root.expect("the models are above this crate");
+    root.join("models").join(name)
+}
+
+const DEPTH: u32 = 3;
+
+/// The algorithms, with their drafts and branches.
+const ALGORITHMS: [(&str, Option<&str>, usize); 4] = [
+    ("EAGLE3", Some("lockstep-demo-7m-eagle3"), 4),
+    ("EAGLE", Some("lockstep-demo-7m-eagle"), 1),
+    ("STANDALONE", Some("lockstep-demo-1m-draft"), 1),
+    ("NGRAM", None, 1),
+];
+
+fn config((algorithm, draft, topk): (&str, Option<&str>, usize), tp: usize) -> EngineConfig {
+    let mut args = ServeArgs::default();
+    args.model.model_path = Some(model("lockstep-demo-7m"));
+    args.model.context_length = Some(128);
+    args.parallel.tp_size = Some(tp);
+    args.parallel.threads_per_rank = Some(1);
+    args.memory.max_total_tokens = Some(1024);
+    args.memory.page_size = Some(16);
+    args.schedule.max_running_requests = Some(2);
+    let given = &mut args.speculation;
+    given.speculative_algorithm = Some(algorithm.to_owned());
+    given.speculative_draft_model_path = draft.map(model);
+    given.speculative_num_steps = Some(DEPTH as usize);
+    given.speculative_eagle_topk = Some(topk);
+    given.speculative_num_draft_tokens = Some(if topk == 1 { 4 } else { 9 });
+    let known = Registry::builtin().algorithms();
+    let resolved = resolve(&args, &Hardware::detect(), &known, &DeviceFootprint);
+    resolved.unwrap().value.0
+}
+
+/// Ranks agree on depths by [`Turns`].
+fn adaptive(config: &EngineConfig) -> EngineConfig {
+    let tier = |depth: u32| Tier {
+        depth,
+        tokens: config.speculation.draft_tokens_at(depth as usize) as u32,
+    };
+    let tiers = (0..=DEPTH).map(tier).collect();
+    let slots = vec![BatchSlot::new(1, (0..=DEPTH).collect())];
+    let mut config = config.clone();
+    config.speculation.adaptive = Some(AdaptiveConfig::new("turns", DEPTH, tiers, slots));
+    config
+}
+
+/// Another depth in every step, and one too deep in the step where it goes
+/// astray.
+#[derive(Debug, Clone, Copy, Default)]
+struct Turns {
+    astray: Option<u64>,
+}
+
+impl PolicyFactory for Turns {
+    fn name(&self) -> &str {
+        "turns"
+    }
+
+    fn summary(&self) -> &str {
+        "another depth in every step"
+    }
+
+    fn reads_costs(&self) -> bool {
+        false
+    }
+
+    fn build(&self, _config: &AdaptiveConfig) -> Box<dyn Policy> {
+        Box::new(*self)
+    }
+}
+
+impl Policy for Turns {
+    fn decide(&mut self, moment: &Moment<'_>) -> u32 {
+        let astray = u64::from(self.astray == Some(moment.step));
+        ((2 * moment.step + moment.step / 4 + astray) % u64::from(DEPTH + 1)) as u32
+    }
+
+    fn digest(&self, _digest: &mut Digest) {}
+}
+
+fn load(
+    config: &EngineConfig,
+    rank: usize,
+    collective: Box<dyn Collective>,
+    policy: Turns,
+) -> Worker<CpuBackend> {
+    let mut drafters = DrafterRegistry::builtin();
+    drafters.add_policy(Arc::new(policy));
+    let backend = CpuBackend::open(&DeviceOptions::new(config), collective).unwrap();
+    let options = WorkerOptions {
+        drafters: &drafters,
+        weight_cache: None,
+        progress: &mut |_| {},
+    };
+    Worker::load(config, rank, backend, options).unwrap()
+}
+
+/// Two prompts, then decode steps.
+fn plan(step: u64, draft_steps: u32) -> StepPlan {
+    let mut plan = StepPlan {
+        step,
+        draft_steps,
+        ..StepPlan::default()
+    };
+    for slot in 0..2 {
+        let first = step == 1;
+        let prompt: Vec<u32> = (0..20).map(|at| 10 + at % 5 + slot).collect();
+        plan.extends.push(SlotExtend {
+            slot,
+            prefill_len: if first { 20 } else { 0 },
+            sample: true,
+            new_pages: match first {
+                true => (1 + 8 * slot..9 + 8 * slot).collect(),
+                false => Vec::new(),
+            },
+        });
+        if first {
+            plan.opens.push(SlotOpen {
+                slot,
+                token_ids: prompt,
+                prompt_len: 20,
+                cached_len: 0,
+                sampling: SamplingParams::greedy(),
+                logprobs: LogprobParams::default(),
+                max_draft_steps: None,
+            });
+        }
+    }
+    plan
+}
+
+/// Steps that a rank runs.
+const STEPS: u64 = 14;
+
+/// Depths of [`STEPS`] steps, and the operations of each of them on rank 0.
+type Run = (Vec<u32>, Vec<Vec<String>>);
+
+/// Runs all ranks at the depths that they agree on, or at those of `fixed`.
+fn run(config: &EngineConfig, tp: usize, fixed: Option<&[u32]>) -> Run {
+    let groups: Vec<Box<dyn Collective>> = match tp {
+        1 => vec![Box::new(Single::new())],
+        _ => local_group(tp)
+            .into_iter()
+            .map(|member| Box::new(member) as _)
+            .collect(),
+    };
+    let mut runs: Vec<Run> = thread::scope(|scope| {
+        let rank = |(rank, inner)| {
+            scope.spawn(move || {
+                let log = Arc::<Mutex<Vec<String>>>::default();
+                let counted = Counted {
+                    inner,
+                    log: log.clone(),
+                };
+                let mut worker = load(config, rank, Box::new(counted), Turns::default());
+                log.lock().unwrap().clear();
+                // Agreed in the last step and the one before.
+                let mut agreed = [DEPTH; 2];
+                let (mut depths, mut operations) = (Vec::new(), Vec::new());
+                for step in 1..=STEPS {
+                    let depth = fixed.map_or(agreed[0], |fixed| fixed[step as usize - 1]);
+                    let result = worker.step(&plan(step, depth)).unwrap();
+                    assert_eq!(result.agreed_depth.is_some(), fixed.is_none());
+                    agreed = [agreed[1], result.agreed_depth.unwrap_or_default()];
+                    depths.push(depth);
+                    operations.push(std::mem::take(&mut *log.lock().unwrap()));
+                }
+                (depths, operations)
+            })
+        };
+        let ranks: Vec<_> = groups.into_iter().enumerate().map(rank).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    runs.swap_remove(0)
+}
+
+/// The same operations in the same order, as long as before, in every step.
+#[test]
+fn agreeing_adds_no_collective_to_any_step() {
+    for algorithm in ALGORITHMS {
+        for tp in [1, 2] {
+            let fixed = config(algorithm, tp);
+            let (depths, with) = run(&adaptive(&fixed), tp, None);
+            let (_, without) = run(&fixed, tp, Some(&depths));
+            assert_eq!(with, without, "{algorithm:?} on {tp} ranks");
+            assert!(depths.windows(2).filter(|pair| pair[0] != pair[1]).count() > 5);
+            assert!(tp == 1 || with.iter().all(|step| step.len() > 10));
+        }
+    }
+}
+
+/// Over TCP, a rank that decides differently in one step is found by the next
+/// one's rows, before the step that it decided about, and on both ranks.
+#[test]
+fn a_rank_that_decides_differently_ends_the_run_within_a_step() {
+    const ASTRAY: u64 = 6;
+    let config = &adaptive(&config(ALGORITHMS[1], 2));
+    let ends: Vec<(u64, WorkerError)> = thread::scope(|scope| {
+        let rank = |(rank, member): (usize, Tcp)| {
+            scope.spawn(move || {
+                let astray = (rank == 1).then_some(ASTRAY);
+                let mut worker = load(config, rank, Box::new(member), Turns { astray });
+                let mut agreed = [DEPTH; 2];
+                let end = (1..).find_map(|step| {
+                    // Depth 0 is never more than what was agreed, whoever asks.
+                    let depth = if step < ASTRAY { agreed[0] } else { 0 };
+                    match worker.step(&plan(step, depth)) {
+                        Ok(result) => agreed = [agreed[1], result.agreed_depth.unwrap()],
+                        Err(error) => return Some((step, error)),
+                    }
+                    None
+                });
+                end.unwrap()
+            })
+        };
+        let ranks: Vec<_> = tcp_group().into_iter().enumerate().map(rank).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    let mut rows: Vec<[Row; 2]> = Vec::new();
+    for (own, (step, error)) in ends.iter().enumerate() {
+        assert_eq!(*step, ASTRAY + 1, "rank {own}: {error}");
+        let WorkerError::RowsDiffer {
+            rank,
+            ours,
+            peer,
+            theirs,
+        } = error
+        else {
+            panic!("rank {own}: {error}");
+        };
+        assert_eq!((*rank, *peer), (own, 1 - own));
+        assert_eq!((ours.step, theirs.step), (ASTRAY + 1, ASTRAY + 1));
+        assert_ne!(ours.digest, theirs.digest);
+        for row in [ours, theirs] {
+            assert!(error.to_string().contains(&row.to_string()), "{error}");
+        }
+        rows.push([**ours, **theirs]);
+    }
+    rows[1].reverse();
+    assert_eq!(rows[0], rows[1], "both have seen both rows");
+}
+
+fn tcp_group() -> Vec<Tcp> {
+    let handles: Vec<_> = (0..2).map(|_| Tcp::bind("127.0.0.1:0").unwrap()).collect();
+    let addresses: Vec<_> = handles.iter().map(|handle| handle.address()).collect();
+    let addresses = &addresses;
+    thread::scope(|scope| {
+        let join = |(rank, handle): (usize, lockstep_collective::TcpListenerHandle)| {
+            scope.spawn(move || handle.connect(rank, addresses, "agreement", b"secret"))
+        };
+        let ranks: Vec<_> = handles.into_iter().enumerate().map(join).collect();
+        let joined = ranks.into_iter().map(|rank| rank.join().unwrap().unwrap());
+        joined.collect()
+    })
+}
+
+/// Writes down what a rank runs.
+struct Counted {
+    inner: Box<dyn Collective>,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl Counted {
+    fn note(&self, operation: &str, length: usize) {
+        self.log
+            .lock()
+            .unwrap()
+            .push(format!("{operation} {length}"));
+    }
+}
+
+impl Collective for Counted {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+    fn size(&self) -> usize {
+        self.inner.size()
+    }
+    fn is_crowded(&self) -> bool {
+        self.inner.is_crowded()
+    }
+    fn all_reduce_sum(&mut self, data: &mut [f32]) -> Result<(), CollectiveError> {
+        self.note("all_reduce_sum", data.len());
+        self.inner.all_reduce_sum(data)
+    }
+    fn sum_capacity(&self) -> usize {
+        self.inner.sum_capacity()
+    }
+    fn sum_buffer(&mut self, length: usize) -> Result<&mut [f32], CollectiveError> {
+        self.inner.sum_buffer(length)
+    }
+    fn sum_parts(&mut self, length: usize) -> Result<Parts<'_>, CollectiveError> {
+        self.note("sum_parts", length);
+        self.inner.sum_parts(length)
+    }
+    fn reduce_scatter_sum(&mut self, data: &[f32], own: &mut [f32]) -> Result<(), CollectiveError> {
+        self.note("reduce_scatter_sum", data.len());
+        self.inner.reduce_scatter_sum(data, own)
+    }
+    fn all_gather(&mut self, own: &[f32], all: &mut [f32]) -> Result<(), CollectiveError> {
+        self.note("all_gather", all.len());
+        self.inner.all_gather(own, all)
+    }
+    fn exchange(&mut self, words: &[u32], all: &mut [u32]) -> Result<(), CollectiveError> {
+        self.note("exchange", all.len());
+        self.inner.exchange(words, all)
+    }
+    fn gather(
+        &mut self,
+        send: &[f32],
+        counts: &[usize],
+        recv: Option<&mut [f32]>,
+    ) -> Result<(), CollectiveError> {
+        self.note("gather", counts.iter().sum());
+        self.inner.gather(send, counts, recv)
+    }
+    fn gather_parts<'a>(
+        &'a mut self,
+        send: &'a [f32],
+        counts: &[usize],
+    ) -> Result<Option<Parts<'a>>, CollectiveError> {
+        self.note("gather_parts", counts.iter().sum());
+        self.inner.gather_parts(send, counts)
+    }
+    fn gather_capacity(&self) -> usize {
+        self.inner.gather_capacity()
+    }
+    fn broadcast(&mut self, root: usize, data: &mut [u32]) -> Result<(), CollectiveError> {
+        self.note("broadcast", data.len());
+        self.inner.broadcast(root, data)
+    }
+    fn barrier(&mut self) -> Result<(), CollectiveError> {
+        self.note("barrier", 0);
+        self.inner.barrier()
+    }
+    fn attach(&mut self, shared: usize, words: &[u32]) -> Result<(), CollectiveError> {
+        self.inner.attach(shared, words)
+    }
+    fn attached(&self, all: &mut [u32]) -> bool {
+        self.inner.attached(all)
+    }
+    fn split(&mut self, color: u32) -> Result<Box<dyn Collective>, CollectiveError> {
+        self.note("split", 0);
+        self.inner.split(color)
+    }
+    fn abort_handle(&self) -> AbortHandle {
+        self.inner.abort_handle()
+    }
+}
