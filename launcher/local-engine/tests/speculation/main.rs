@@ -4,12 +4,14 @@
 //! [`matrix`] takes every algorithm through an orthogonal array of settings and,
 //! on request, through their whole product; [`lengths`] compares the accepted
 //! drafts of every round with those of the reference implementation; [`depth`]
-//! changes how much is drafted while requests run; [`modes`] is about the other
-//! ways to verify; [`pauses`] has steps that draft nothing; [`soak`] runs for as long as it is told to.
+//! changes how much is drafted while requests run, and [`adaptive`] lets the ranks
+//! agree on it by a policy; [`pauses`] has steps that draft nothing; [`modes`] is
+//! about the other ways to verify; [`soak`] runs for as long as it is told to.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod adaptive;
 mod depth;
 mod goldens;
 mod lengths;
@@ -18,6 +20,7 @@ mod matrix;
 mod modes;
 mod oracle;
 mod pauses;
+mod policies;
 mod requests;
 mod setup;
 mod soak;

@@ -14,6 +14,7 @@
 //! answers goldens greedily, and random requests with whatever sampling they
 //! ask for, all in one batch from which some leave early.
 
+use lockstep_devices::Registry;
 use lockstep_types::Dtype;
 use lockstep_types::request::Request;
 
@@ -122,7 +123,7 @@ fn product_of_ngrams() {
 
 /// What a run must have met to have shown anything.
 #[derive(Debug, Default)]
-struct Met {
+pub struct Met {
     accepted: u64,
     retractions: u64,
     aborted: u64,
@@ -137,6 +138,7 @@ fn rows(algorithm: Algorithm) {
         let goldens = (at % 2..GOLDENS.len()).step_by(2);
         check(
             &setup(row),
+            Registry::builtin(),
             goldens,
             at as u64,
             RANDOM,
@@ -164,7 +166,8 @@ fn product(algorithm: Algorithm) {
             let radix = !seed.is_multiple_of(4);
             let flags = [trees, ranks, overlap, bf16, tight, radix];
             let setup = setup(&(algorithm, page, chunk, flags));
-            check(&setup, 0..GOLDENS.len(), seed, 200, &mut oracle, &mut met);
+            let (registry, goldens) = (Registry::builtin(), 0..GOLDENS.len());
+            check(&setup, registry, goldens, seed, 200, &mut oracle, &mut met);
             seed += 1;
         }
     }
@@ -200,8 +203,9 @@ fn setup((algorithm, page, chunk, flags): &Row) -> Setup {
 
 /// One engine, all its requests, each compared with its answer without
 /// speculation.
-fn check(
+pub fn check(
     setup: &Setup,
+    registry: Registry,
     goldens: impl Iterator<Item = usize> + Clone,
     seed: u64,
     count: usize,
@@ -223,7 +227,7 @@ fn check(
         .map(|job| &job.request)
         .collect();
     expected.extend(oracle.answers(form, requests));
-    let mut engine = setup.start();
+    let mut engine = setup.start_with(registry);
     let what = format!("seed {seed}, {setup:?}");
     let found = run(&what, &mut engine, &jobs, |_| {});
     for (job, (found, expected)) in found.iter().zip(&expected).enumerate() {
@@ -249,7 +253,7 @@ fn check(
 }
 
 impl Met {
-    fn enough(&self) {
+    pub fn enough(&self) {
         let rare = self.retractions >= 1 && self.aborted >= 3;
         assert!(
             rare && self.accepted >= 300 && self.cached >= 100,

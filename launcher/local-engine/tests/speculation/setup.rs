@@ -11,6 +11,8 @@ use lockstep_devices::Registry;
 use lockstep_local_engine::{LocalEngine, LocalOptions};
 use lockstep_types::{Dtype, EngineConfig};
 
+use crate::policies::Policy;
+
 /// Tokens of a request at the most, prompt and output together.
 pub const CONTEXT: usize = 288;
 
@@ -77,6 +79,8 @@ impl Shape {
 #[derive(Debug, Clone)]
 pub struct Setup {
     pub speculation: Option<(Algorithm, Shape)>,
+    /// By which policy the depth adapts, up to the shape's steps.
+    pub policy: Option<Policy>,
     pub verification: Option<VerificationArg>,
     pub dtype: Dtype,
     pub tp: usize,
@@ -101,6 +105,7 @@ impl Setup {
     pub fn plain(dtype: Dtype, tp: usize) -> Self {
         Self {
             speculation: None,
+            policy: None,
             verification: None,
             dtype,
             tp,
@@ -171,12 +176,24 @@ impl Setup {
         .unwrap_or_else(|error| panic!("{self:?}: {error}"))
         .value;
         config.speculation.pause_window = self.pause_window;
+        if let Some(policy) = self.policy {
+            config.speculation.adaptive = Some(policy.config(&config.speculation));
+        }
         config
     }
 
     /// Starts it.
     pub fn start(&self) -> LocalEngine {
-        let engine = LocalEngine::start(&self.config(), &LocalOptions::default());
+        self.start_with(Registry::builtin())
+    }
+
+    /// Starts it with the algorithms and policies of a program.
+    pub fn start_with(&self, registry: Registry) -> LocalEngine {
+        let options = LocalOptions {
+            registry,
+            ..LocalOptions::default()
+        };
+        let engine = LocalEngine::start(&self.config(), &options);
         let engine = engine.unwrap_or_else(|error| panic!("{self:?}: {error}"));
         engine.with_conservativeness(self.care)
     }
