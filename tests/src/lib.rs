@@ -14,6 +14,7 @@ pub mod server;
 pub mod sockets;
 pub mod sse;
 pub mod turns;
+pub mod turns_policy;
 pub mod wait;
 
 /// The model that servers under test serve.

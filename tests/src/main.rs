@@ -1,7 +1,10 @@
-//! The program under test.
+//! The program under test: Lockstep, with a policy of the tests.
 
 #![forbid(unsafe_code)]
 
+use lockstep_devices::Registry;
+
 fn main() -> std::process::ExitCode {
-    lockstep::main()
+    let registry = Registry::builtin().with_policy(lockstep_tests::turns_policy::Turns);
+    lockstep::main_with(&registry)
 }

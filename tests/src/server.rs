@@ -21,6 +21,7 @@ const ORPHANS: Duration = Duration::from_secs(5);
 pub struct Options {
     program: PathBuf,
     arguments: Vec<String>,
+    environment: Vec<(String, String)>,
 }
 
 impl Options {
@@ -30,6 +31,7 @@ impl Options {
         Self {
             program: program.into(),
             arguments: Vec::new(),
+            environment: Vec::new(),
         }
         .set("--tp-size", "2")
         .set("--threads-per-rank", "1")
@@ -43,6 +45,20 @@ impl Options {
             self.arguments.drain(at..at + 2);
         }
         self.arguments.extend([option.to_owned(), value.to_owned()]);
+        self
+    }
+
+    /// Gives an option that takes no value.
+    #[must_use]
+    pub fn flag(mut self, option: &str) -> Self {
+        self.arguments.push(option.to_owned());
+        self
+    }
+
+    /// Sets a variable of its environment.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 }
@@ -124,6 +140,7 @@ impl Server {
                 command.env_remove(name);
             }
         }
+        command.envs(options.environment);
         let launcher = command.spawn().expect("the program under test");
         Self {
             port,

@@ -1,0 +1,219 @@
+//! Two nodes whose ranks agree on the depth of every step over TCP.
+//!
+//! On loopback in every run; between network namespaces, which takes the right to
+//! make some and iproute2, on request:
+//!
+//! ```text
+//! cargo test -p lockstep-tests --test e2e -- --ignored network_namespaces
+//! ```
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::PathBuf,
+    process::{Child, Command},
+};
+
+use lockstep_process::exit;
+use lockstep_tests::{
+    body::counting,
+    ports,
+    server::{Options, Server},
+    turns,
+    turns_policy::ASTRAY,
+    wait::{LIMIT, blocking},
+};
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::shared;
+
+/// A step of a request that runs long.
+const STEP: u64 = 60;
+
+/// How two nodes reach each other.
+struct Nodes {
+    /// Of the first one.
+    address: String,
+    /// What starts each of them.
+    programs: [PathBuf; 2],
+    folder: tempfile::TempDir,
+}
+
+impl Nodes {
+    fn on_loopback() -> Self {
+        let program = PathBuf::from(env!("CARGO_BIN_EXE_lockstep-under-test"));
+        Self {
+            address: format!("127.0.0.1:{}", ports::free()),
+            programs: [program.clone(), program],
+            folder: tempfile::tempdir().expect("a folder"),
+        }
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.folder.path().join(name);
+        fs::write(&path, text).expect("written");
+        path
+    }
+
+    fn options(&self, node: usize) -> Options {
+        let set = |options: Options, name, path: PathBuf| {
+            options.set(name, path.to_str().expect("UTF-8"))
+        };
+        let file = json!({"strategy": "turns", "candidate_steps": [0, 1, 2, 3]});
+        let options = Options::new(&self.programs[node])
+            .set("--nnodes", "2")
+            .set("--node-rank", &node.to_string())
+            .set("--dist-init-addr", &self.address)
+            .set("--speculative-algorithm", "NGRAM")
+            .set("--speculative-num-steps", "3")
+            .flag("--speculative-adaptive");
+        let secret = self.write("secret", "the-secret-of-both-nodes");
+        let config = self.write("adaptive.json", &file.to_string());
+        let options = set(options, "--dist-secret-file", secret);
+        set(options, "--speculative-adaptive-config", config)
+    }
+
+    async fn start(&self, second: Options) -> [Server; 2] {
+        let servers = [self.options(0), second].map(Server::launch);
+        servers[0].ready().await;
+        servers[1].says("is ready").await;
+        servers
+    }
+
+    /// Texts are those of one node without speculation.
+    async fn agree(&self) {
+        let single = shared().await;
+        let [first, second] = self.start(self.options(1)).await;
+        for fields in [
+            json!({"logprobs": true}),
+            json!({"temperature": 0.9, "seed": 7, "max_tokens": 80}),
+        ] {
+            let body = counting(&fields);
+            let expected = single.ok("/v1/chat/completions", &body).await;
+            let answer = first.ok("/v1/chat/completions", &body).await;
+            assert_eq!(answer["choices"], expected["choices"], "{fields}");
+        }
+        first.signal(Signal::TERM).await;
+        for server in [&first, &second] {
+            assert_eq!(server.exit(LIMIT).await, i32::from(exit::OK));
+        }
+    }
+
+    /// The second node's rank decides differently in one step: the next one ends
+    /// the run, and both rows are shown.
+    async fn diverge(&self) {
+        let astray = self.options(1).env(ASTRAY, &STEP.to_string());
+        let servers = self.start(astray).await;
+        let fields = json!({"max_tokens": 1900, "ignore_eos": true});
+        let body = counting(&fields);
+        let asked = servers[0]
+            .client
+            .post(servers[0].url("/v1/chat/completions"));
+        let answer = lockstep_tests::http::answer(asked.json(&body)).await;
+        let answer = answer.expect("answered");
+        assert_eq!(answer.status, 503, "{}", answer.text);
+        for server in &servers {
+            assert_ne!(server.exit(LIMIT).await, i32::from(exit::OK));
+        }
+        let log = servers.each_ref().map(Server::log).concat();
+        let row = format!("step {} at depth", STEP + 1);
+        let found = log.lines().any(|line| {
+            line.matches(&row).count() == 2
+                && ["rank 0", "rank 1", "have diverged"]
+                    .iter()
+                    .all(|part| line.contains(part))
+        });
+        assert!(found, "{log}");
+        let later = format!("step {}", STEP + 2);
+        assert!(!log.contains(&later), "{log}");
+    }
+}
+
+#[tokio::test]
+async fn two_nodes_agree_on_the_depth_of_every_step() {
+    let _turn = turns::shared().await;
+    Nodes::on_loopback().agree().await;
+}
+
+#[tokio::test]
+async fn a_node_that_decides_differently_ends_both() {
+    let _turn = turns::shared().await;
+    Nodes::on_loopback().diverge().await;
+}
+
+/// A network namespace and the process that keeps it.
+struct Namespace(Child);
+
+impl Namespace {
+    /// One with a cable to this process's own; here the cable ends at 10.99.0.1,
+    /// there at 10.99.0.2.
+    fn new() -> Self {
+        let mut keeper = Command::new("unshare");
+        keeper.args(["-n", "sleep", "infinity"]);
+        let keeper = Self(keeper.spawn().expect("unshare"));
+        let of = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+        let pid = keeper.0.id().to_string();
+        assert!(blocking(LIMIT, || of(&pid) != of("self")));
+        for line in [
+            "ip link set lo up",
+            "ip link add first type veth peer name second",
+            &format!("ip link set second netns {pid}"),
+            "ip addr add 10.99.0.1/24 dev first",
+            "ip link set first up",
+            &format!("nsenter -t {pid} -n ip addr add 10.99.0.2/24 dev second"),
+            &format!("nsenter -t {pid} -n ip link set second up"),
+            &format!("nsenter -t {pid} -n ip link set lo up"),
+        ] {
+            let mut words = line.split(' ');
+            let program = words.next().expect("a program");
+            let status = Command::new(program).args(words).status();
+            assert!(status.expect("it runs").success(), "{line}");
+        }
+        keeper
+    }
+
+    /// Nodes here and there.
+    fn nodes(&self) -> Nodes {
+        let mut nodes = Nodes::on_loopback();
+        nodes.address = format!("10.99.0.1:{}", ports::free());
+        let there = format!(
+            "#!/bin/sh\nexec nsenter -t {} -n -- {} \"$@\"\n",
+            self.0.id(),
+            nodes.programs[1].display()
+        );
+        nodes.programs[1] = nodes.write("there", &there);
+        let executable = fs::Permissions::from_mode(0o700);
+        fs::set_permissions(&nodes.programs[1], executable).expect("it is ours");
+        nodes
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs itself again where it may do as it likes.
+#[tokio::test]
+#[ignore = "needs iproute2 and the right to make network namespaces"]
+async fn two_nodes_in_network_namespaces() {
+    const INSIDE: &str = "TEST_INSIDE_A_NAMESPACE";
+    if std::env::var_os(INSIDE).is_none() {
+        let own = std::env::current_exe().expect("own path");
+        let status = Command::new("unshare")
+            .args(["-rn", "--"])
+            .arg(own)
+            .args(["--exact", "agreement::two_nodes_in_network_namespaces"])
+            .args(["--ignored", "--nocapture"])
+            .env(INSIDE, "1")
+            .status();
+        assert!(status.expect("unshare").success());
+        return;
+    }
+    let namespace = Namespace::new();
+    namespace.nodes().agree().await;
+    namespace.nodes().diverge().await;
+}
