@@ -23,6 +23,7 @@ use tokio::{
 
 use crate::{
     clock::Clock,
+    depths::Depths,
     error::RunError,
     health::Health,
     inbox::{Command, Event, Inbox},
@@ -63,6 +64,7 @@ pub struct Engine {
     health: Health,
     kv_events: KvEvents,
     steps: StepHistogram,
+    depths: Depths,
     clock: Clock,
     phase: Phase,
     probes: u64,
@@ -87,6 +89,7 @@ impl Engine {
             kv_events: ctx.engine.server.sglang_grpc_port.is_some(),
             ..PlannerConfig::from(&*ctx.engine)
         };
+        let speculation = &ctx.engine.speculation;
         Ok(Self {
             config: ctx.engine.clone(),
             config_hash: ctx.config_hash.clone(),
@@ -98,6 +101,7 @@ impl Engine {
             health: Health::default(),
             kv_events: KvEvents::default(),
             steps: StepHistogram::default(),
+            depths: Depths::new(speculation.initial_depth(), speculation.num_steps),
             clock: Clock::start(),
             phase: Phase::Starting,
             probes: 0,
@@ -174,6 +178,7 @@ impl Engine {
             while self.group.takes_plans()
                 && let Some(plan) = self.planner.plan()
             {
+                self.depths.sent(&plan);
                 self.group.send(plan).map_err(RunError::Group)?;
             }
         }
@@ -271,7 +276,7 @@ impl Engine {
             Command::Health { force_step, reply } => self.ask_health(force_step, reply),
             Command::Load { reply } => {
                 let speculates = self.config.speculation.enabled();
-                let speculation = speculates.then(|| self.planner.speculation());
+                let speculation = speculates.then(|| (self.planner.speculation(), &self.depths));
                 let load = load::response(&self.planner.load(), speculation, &self.steps);
                 // The asker may have given up.
                 let _ = reply.send(load);
@@ -279,6 +284,13 @@ impl Engine {
             Command::Flush { reply } => {
                 // The asker may have given up.
                 let _ = reply.send(self.flush());
+            }
+            Command::SetDepthRange { range, reply } => {
+                self.planner.set_depth_range(range);
+                self.depths.set_range(range);
+                tracing::info!(least = range.least, most = range.most, "depths allowed");
+                // The asker may have given up.
+                let _ = reply.send(());
             }
             Command::CacheEvents { reply } => self.kv_events.subscribe(reply, &mut self.planner),
         }

@@ -3,12 +3,14 @@
 use std::{pin::Pin, time::Duration};
 
 use futures::{Stream, StreamExt as _};
+use lockstep_adaptive::DepthRange;
 use lockstep_proto::{
     limits::INTERNAL_MESSAGE_BYTES,
     pb::lockstep::{
         CheckHealthRequest, CheckHealthResponse, DrafterCommand, DrafterReply, FlushCacheRequest,
         FlushCacheResponse, FrontendEvent, FrontendHello, FrontendMessage, GetLoadRequest,
-        GetLoadResponse, Submit, UpdateWeightsRequest, UpdateWeightsResponse, frontend_message,
+        GetLoadResponse, SetDepthRangeRequest, SetDepthRangeResponse, Submit, UpdateWeightsRequest,
+        UpdateWeightsResponse, frontend_message,
         frontend_server::{Frontend, FrontendServer},
     },
 };
@@ -113,6 +115,18 @@ impl Frontend for FrontendService {
             .ask(|reply| Command::Flush { reply })
             .await
             .map(Response::new)
+    }
+
+    async fn set_depth_range(
+        &self,
+        request: Request<SetDepthRangeRequest>,
+    ) -> Result<Response<SetDepthRangeResponse>, Status> {
+        let range = request.into_inner().range;
+        let range = range.map_or_else(DepthRange::default, DepthRange::from);
+        self.commands
+            .ask(|reply| Command::SetDepthRange { range, reply })
+            .await
+            .map(|()| Response::new(SetDepthRangeResponse {}))
     }
 
     async fn command_drafter(

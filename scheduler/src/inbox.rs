@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use lockstep_adaptive::DepthRange;
 use lockstep_planner::CacheEvent;
 use lockstep_proto::pb::lockstep::{
     CheckHealthResponse, DrafterCommand, DrafterReply, FlushCacheResponse, GetLoadResponse,
@@ -68,6 +69,11 @@ pub enum Command {
     /// Empty the prefix cache.
     Flush {
         reply: oneshot::Sender<FlushCacheResponse>,
+    },
+    /// Draft as deep as this alone from now on; the answer is that plans say so.
+    SetDepthRange {
+        range: DepthRange,
+        reply: oneshot::Sender<()>,
     },
     /// Compute with other weights; the answer comes when all ranks have them.
     UpdateWeights {

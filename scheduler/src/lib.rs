@@ -11,6 +11,7 @@
 mod admissible;
 mod bearer;
 mod clock;
+mod depths;
 mod engine;
 mod error;
 mod frontend;

@@ -5,6 +5,8 @@ use std::time::Duration;
 use lockstep_planner::{Load, SpeculationCounters};
 use lockstep_proto::pb::lockstep::{GetLoadResponse, SpeculationLoad, StepTimes};
 
+use crate::depths::Depths;
+
 /// Upper bounds of the step-time histogram, microseconds: from a small model
 /// on a CPU to a long prefill of a large one.
 const BOUNDS_US: [u64; 14] = [
@@ -40,7 +42,7 @@ impl StepHistogram {
 /// is some.
 pub fn response(
     load: &Load,
-    speculation: Option<&SpeculationCounters>,
+    speculation: Option<(&SpeculationCounters, &Depths)>,
     steps: &StepHistogram,
 ) -> GetLoadResponse {
     GetLoadResponse {
@@ -59,11 +61,12 @@ pub fn response(
         step_times: Some(steps.wire()),
         aborted_requests_total: load.counters.aborted,
         failed_requests_total: load.counters.failed + load.counters.timed_out,
-        speculation: speculation.map(|counted| SpeculationLoad {
+        speculation: speculation.map(|(counted, depths)| SpeculationLoad {
             verify_steps: counted.verify_steps,
             draft_tokens: counted.draft_tokens,
             proposed: counted.proposed.clone(),
             accepted: counted.accepted.clone(),
+            depths: Some(depths.wire()),
         }),
     }
 }

@@ -14,6 +14,7 @@ mod native;
 mod openai;
 mod sampling;
 mod serve;
+mod speculation;
 mod sse;
 mod tokenize;
 mod unsupported;
@@ -59,6 +60,10 @@ pub fn router(app: Arc<App>) -> Router {
         .route(
             "/flush_cache",
             get(admin::flush_cache).post(admin::flush_cache),
+        )
+        .route(
+            "/speculation",
+            get(speculation::show).post(speculation::set),
         )
         .route("/abort_request", post(admin::abort_request))
         .route("/ngram/corpus", get(corpora::list).post(corpora::add))

@@ -15,10 +15,11 @@ use std::{
 };
 
 pub use handle::RequestHandle;
+use lockstep_adaptive::DepthRange;
 use lockstep_proto::pb::lockstep::{
     self as wire, CheckHealthRequest, FlushCacheRequest, FlushCacheResponse, GetLoadRequest,
-    GetLoadResponse, UpdateWeightsRequest, UpdateWeightsResponse, WeightsInUse,
-    frontend_client::FrontendClient,
+    GetLoadResponse, SetDepthRangeRequest, UpdateWeightsRequest, UpdateWeightsResponse,
+    WeightsInUse, frontend_client::FrontendClient,
 };
 use lockstep_types::drafter::{DrafterCommand, DrafterResult};
 use lockstep_types::request::{ErrorKind, Request, RequestError};
@@ -192,6 +193,17 @@ impl SchedulerClient {
     pub async fn flush(&self) -> Result<FlushCacheResponse, RequestError> {
         let mut client = self.client()?;
         answer(client.flush_cache(FlushCacheRequest {})).await
+    }
+
+    /// Lets ranks decide on these depths alone; `None` = on any.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] where the scheduler does not answer in time.
+    pub async fn set_depth_range(&self, range: Option<DepthRange>) -> Result<(), RequestError> {
+        let mut client = self.client()?;
+        let range = range.map(Into::into);
+        answer(client.set_depth_range(SetDepthRangeRequest { range })).await?;
+        Ok(())
     }
 
     /// The weights in use; `None` = those that the engine started with.

@@ -85,6 +85,7 @@ impl Engine {
         if rank == 0 {
             // As the rank measured it: a plan that is sent ahead of time waits.
             self.steps.record(Duration::from_micros(result.forward_us));
+            self.depths.done(&result);
             self.planner.complete(self.clock.now(), result)?;
         }
         if !everywhere {

@@ -163,6 +163,7 @@ mod tests {
     #[test]
     fn lengths_count_the_targets_own_token() {
         let counted = speculative(&SpeculationLoad {
+            depths: None,
             verify_steps: 5,
             draft_tokens: 12,
             proposed: vec![4, 4, 4],

@@ -1,6 +1,7 @@
 //! Servers of real processes, from outside: what clients get, what operators
 //! see, and what happens when a process dies, hangs or cannot start.
 
+mod adaptive;
 mod agreement;
 mod bad_input;
 mod chat;

@@ -23,7 +23,7 @@ pub(super) async fn index(State(app): State<Arc<App>>) -> Response {
          GET /health  GET /ping  GET /health_generate  GET /metrics\n\
          GET /version  GET /model_info  GET /server_info\n\
          POST or GET /flush_cache  POST /abort_request  POST /update_weights_from_disk\n\
-         GET or POST /ngram/corpus  DELETE /ngram/corpus/NAME\n",
+         GET or POST /speculation  GET or POST /ngram/corpus  DELETE /ngram/corpus/NAME\n",
         env!("CARGO_PKG_VERSION"),
         app.model()
     );
@@ -100,9 +100,11 @@ pub(super) async fn model_info(State(app): State<Arc<App>>) -> ApiResult<Respons
 pub(super) async fn server_info(State(app): State<Arc<App>>) -> ApiResult<Response> {
     let load = app.scheduler.load().await.ok();
     let speculation = load.as_ref().and_then(|load| load.speculation.as_ref());
+    let depth = speculation.and_then(|load| load.depths.as_ref());
+    let depth = depth.map(|depths| depths.depth as usize);
     // Where SGLang's tools look for it.
     let internal_states = json!([{
-        "speculative_num_steps": app.config.speculation.num_steps,
+        "speculative_num_steps": depth.unwrap_or(app.config.speculation.num_steps),
         "avg_spec_accept_length": speculation.and_then(accept_length),
     }]);
     let load = load.map(|load| {

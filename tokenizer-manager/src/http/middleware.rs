@@ -79,6 +79,7 @@ fn route(path: Option<&MatchedPath>) -> &'static str {
         "/model_info",
         "/server_info",
         "/flush_cache",
+        "/speculation",
         "/abort_request",
         "/update_weights_from_disk",
         "/ngram/corpus",

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use lockstep_proto::pb::lockstep::{GetLoadResponse, SpeculationLoad, StepTimes};
+use lockstep_proto::pb::lockstep::{DepthLoad, GetLoadResponse, SpeculationLoad, StepTimes};
 
 /// Name, what it says, where it is.
 type Series = (&'static str, &'static str, fn(&GetLoadResponse) -> u64);
@@ -77,6 +77,9 @@ pub fn render_load(load: &GetLoadResponse) -> String {
     }
     if let Some(speculation) = &load.speculation {
         speculated(&mut out, speculation);
+        if let Some(depths) = &speculation.depths {
+            drafted_deep(&mut out, depths);
+        }
     }
     out
 }
@@ -135,6 +138,66 @@ fn speculated(out: &mut String, load: &SpeculationLoad) {
     }
 }
 
+/// How deep steps drafted and what that took; depths that never ran are left out.
+fn drafted_deep(out: &mut String, load: &DepthLoad) {
+    let depth = load.depth.into();
+    series(
+        out,
+        "spec_depth",
+        "gauge",
+        "Draft steps of the newest step that decodes.",
+        depth,
+    );
+    series(
+        out,
+        "spec_depth_switches_total",
+        "counter",
+        "Steps with other draft steps than the one before.",
+        load.switches,
+    );
+    let by_depth = |out: &mut String, name, help, counts: &[String]| {
+        let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} counter\n");
+        for (depth, count) in counts.iter().enumerate() {
+            if load.steps.get(depth).is_some_and(|steps| *steps > 0) {
+                let _ = writeln!(out, "{name}{{depth=\"{depth}\"}} {count}");
+            }
+        }
+    };
+    let steps: Vec<_> = load.steps.iter().map(u64::to_string).collect();
+    by_depth(
+        out,
+        "lockstep_spec_depth_steps_total",
+        "Steps that decode, by their draft steps.",
+        &steps,
+    );
+    let seconds = |us: &u64| format!("{}", *us as f64 / 1e6);
+    let times: Vec<_> = load.us.iter().map(seconds).collect();
+    by_depth(
+        out,
+        "lockstep_spec_depth_seconds_total",
+        "Time of steps that decode, by their draft steps.",
+        &times,
+    );
+    for (name, help, us) in [
+        (
+            "lockstep_spec_predicted_seconds_total",
+            "Time that the policy expected of steps that decode alone.",
+            load.predicted_us,
+        ),
+        (
+            "lockstep_spec_measured_seconds_total",
+            "Time that those steps took.",
+            load.measured_us,
+        ),
+    ] {
+        let _ = write!(
+            out,
+            "# HELP {name} {help}\n# TYPE {name} counter\n{name} {}\n",
+            seconds(&us)
+        );
+    }
+}
+
 fn step_times(out: &mut String, times: &StepTimes) {
     const NAME: &str = "lockstep_step_seconds";
     let _ = write!(
@@ -166,6 +229,16 @@ mod tests {
                 draft_tokens: 13,
                 proposed: vec![4, 4, 3],
                 accepted: vec![3, 1, 1],
+                depths: Some(DepthLoad {
+                    depth: 3,
+                    switches: 2,
+                    steps: vec![0, 4, 0, 9],
+                    us: vec![0, 1_500_000, 0, 20],
+                    predicted_steps: 2,
+                    predicted_us: 500_000,
+                    measured_us: 250_000,
+                    range: None,
+                }),
             }),
             ..GetLoadResponse::default()
         });
@@ -176,9 +249,16 @@ mod tests {
             "lockstep_spec_wasted_tokens_total 8",
             "lockstep_spec_proposed_total{position=\"3\"} 3",
             "lockstep_spec_accepted_total{position=\"1\"} 3",
+            "lockstep_spec_depth 3",
+            "lockstep_spec_depth_switches_total 2",
+            "lockstep_spec_depth_steps_total{depth=\"1\"} 4",
+            "lockstep_spec_depth_seconds_total{depth=\"1\"} 1.5",
+            "lockstep_spec_predicted_seconds_total 0.5",
+            "lockstep_spec_measured_seconds_total 0.25",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
+        assert!(!text.contains("depth=\"2\""), "it never ran");
         assert!(!render_load(&GetLoadResponse::default()).contains("spec_"));
     }
 

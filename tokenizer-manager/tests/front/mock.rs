@@ -9,10 +9,11 @@ use std::{
 };
 
 use lockstep_proto::pb::lockstep::{
-    CheckHealthRequest, CheckHealthResponse, DrafterCommand, DrafterReply, Finish, FinishReason,
-    FlushCacheRequest, FlushCacheResponse, FrontendEvent, FrontendMessage, FrontendWelcome,
-    GetLoadRequest, GetLoadResponse, Output, RequestError, Submit, TokenLogprob,
-    UpdateWeightsRequest, UpdateWeightsResponse, Usage, WeightsInUse, finish,
+    CheckHealthRequest, CheckHealthResponse, DepthLoad, DepthRange, DrafterCommand, DrafterReply,
+    Finish, FinishReason, FlushCacheRequest, FlushCacheResponse, FrontendEvent, FrontendMessage,
+    FrontendWelcome, GetLoadRequest, GetLoadResponse, Output, RequestError, SetDepthRangeRequest,
+    SetDepthRangeResponse, SpeculationLoad, Submit, TokenLogprob, UpdateWeightsRequest,
+    UpdateWeightsResponse, Usage, WeightsInUse, finish,
     frontend_message::Kind,
     frontend_server::{Frontend, FrontendServer},
 };
@@ -155,6 +156,8 @@ pub const EOS: u32 = 2;
 pub struct Mock {
     pub asked: tokio::sync::Mutex<UnboundedReceiver<Asked>>,
     pub healthy: AtomicBool,
+    /// What an operator wants.
+    depth_range: Mutex<Option<DepthRange>>,
     sink: Mutex<Option<Sink>>,
     sender: UnboundedSender<Asked>,
     config_hash: String,
@@ -167,6 +170,7 @@ impl Mock {
         let mock = Arc::new(Self {
             asked: tokio::sync::Mutex::new(asked),
             healthy: AtomicBool::new(true),
+            depth_range: Mutex::new(None),
             sink: Mutex::new(None),
             sender,
             config_hash: config_hash.to_owned(),
@@ -310,6 +314,21 @@ impl Frontend for Service {
         Ok(Response::new(GetLoadResponse {
             running_requests: 3,
             kv_tokens_total: 1024,
+            speculation: Some(SpeculationLoad {
+                proposed: vec![8, 4, 0],
+                accepted: vec![4, 1, 0],
+                depths: Some(DepthLoad {
+                    depth: 2,
+                    switches: 5,
+                    steps: vec![3, 0, 7],
+                    us: vec![1_500_000, 0, 250_000],
+                    predicted_steps: 2,
+                    predicted_us: 3_000_000,
+                    measured_us: 1_000_000,
+                    range: *self.0.depth_range.lock().expect("no panic"),
+                }),
+                ..SpeculationLoad::default()
+            }),
             ..GetLoadResponse::default()
         }))
     }
@@ -323,6 +342,14 @@ impl Frontend for Service {
             tokens: 7,
             reason: String::new(),
         }))
+    }
+
+    async fn set_depth_range(
+        &self,
+        request: Request<SetDepthRangeRequest>,
+    ) -> Result<Response<SetDepthRangeResponse>, Status> {
+        *self.0.depth_range.lock().expect("no panic") = request.into_inner().range;
+        Ok(Response::new(SetDepthRangeResponse {}))
     }
 
     /// There is one corpus, "old", and what is added.
