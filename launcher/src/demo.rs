@@ -63,8 +63,9 @@ fn head(parent: &Path) -> PathBuf {
 
 /// Lets the demo model speculate with its own EAGLE-3 head where nothing else
 /// is asked for and the program knows how: without the option for the
-/// algorithm, and where EAGLE3 is named without a head. The head is written
-/// below `parent`; gives whether it was.
+/// algorithm, and where EAGLE3 is named without a head. Its depth adapts, since
+/// drafts of a model as small as this one cost as much as they bring, unless a
+/// depth is asked for. The head is written below `parent`; gives whether it was.
 ///
 /// # Errors
 /// When a folder or file can't be written below `parent`.
@@ -82,6 +83,8 @@ pub(crate) fn speculate(
         return Ok(false);
     }
     args.speculative_algorithm = Some(ALGORITHM.to_owned());
+    args.speculative_adaptive |=
+        args.speculative_num_steps.is_none() && args.speculative_num_draft_tokens.is_none();
     let folder = write(head(parent), HEAD)?;
     args.speculative_draft_model_path = Some(folder);
     Ok(true)
@@ -131,6 +134,26 @@ mod tests {
     }
 
     #[test]
+    fn a_depth_that_is_asked_for_stays() {
+        for (steps, tokens, switch, adapts) in [
+            (None, None, false, true),
+            (Some(2), None, false, false),
+            (None, Some(3), false, false),
+            (Some(2), None, true, true),
+        ] {
+            let parent = tempfile::tempdir().expect("a temporary folder");
+            let mut args = SpeculationArgs {
+                speculative_num_steps: steps,
+                speculative_num_draft_tokens: tokens,
+                speculative_adaptive: switch,
+                ..SpeculationArgs::default()
+            };
+            super::speculate(&mut args, &algorithms(), parent.path()).expect("unpacked");
+            assert_eq!(args.speculative_adaptive, adapts, "{steps:?} {tokens:?}");
+        }
+    }
+
+    #[test]
     fn what_is_asked_for_comes_first() {
         let path = || Some(PathBuf::from("head"));
         // (algorithm, head, algorithms known, whether its own head drafts)
@@ -157,6 +180,7 @@ mod tests {
                 .then(|| parent.path().join("lockstep-demo-7m-eagle3"))
                 .or(head);
             assert_eq!(args.speculative_draft_model_path, folder);
+            assert_eq!(args.speculative_adaptive, own);
             assert!(!own || Path::exists(&parent.path().join("lockstep-demo-7m-eagle3")));
         }
     }

@@ -32,6 +32,12 @@ pub(super) fn starting(settings: &Settings, console: &Console) {
              --speculative-algorithm none turns that off.",
         );
     }
+    if settings.demo_head && engine.speculation.adaptive.is_some() {
+        console.say(
+            "How many follows what is accepted and how busy the machine is;\n\
+             --speculative-num-steps 3 would fix it.",
+        );
+    }
     for note in &settings.notes {
         console.say(&format!("Note: {note}."));
     }
