@@ -19,7 +19,8 @@ use crate::report::progress;
 pub enum Arm {
     /// The engine without speculation.
     None,
-    /// Always so deep; 0 is the engine with speculation that never drafts.
+    /// Always so deep. 0 is an engine whose depth could adapt and that is told not
+    /// to draft: a depth that can't adapt is never 0.
     Fixed(u32),
     /// By the policy of that name.
     Policy(String),
@@ -73,17 +74,29 @@ impl Engines {
             progress(&format!("loading the engine of {what}"));
             LocalEngine::start(config, &options).with_context(|| what.to_owned())
         };
+        let algorithms = registry.algorithms();
+        let stays = algorithms.policies().find("static");
+        let undrafted = adaptive(drafting, &**stays.context("no policy stays")?, registry);
         let mut fixed = drafting.clone();
-        fixed.speculation.adaptive = None;
-        for &depth in &args.steps {
-            if drafting.speculation.drafts_from_texts || all.engines.len() == 1 {
-                all.engines.push(start(&fixed, "fixed depths")?);
-            }
-            all.arms.push((Arm::Fixed(depth), all.engines.len() - 1));
+        (fixed.speculation.adaptive, fixed.speculation.pause_window) = (None, 0);
+        let mut depths = args.steps.clone();
+        depths.sort_unstable();
+        let mut shared = None;
+        for depth in depths {
+            let at = match shared {
+                Some(at) if !drafting.speculation.drafts_from_texts => at,
+                _ => {
+                    let config = if depth == 0 { &undrafted } else { &fixed };
+                    all.engines
+                        .push(start(config, &Arm::Fixed(depth).to_string())?);
+                    all.engines.len() - 1
+                }
+            };
+            shared = (depth > 0).then_some(at);
+            all.arms.push((Arm::Fixed(depth), at));
         }
         for policy in policies(args, registry)? {
-            let mut config = drafting.clone();
-            config.speculation.adaptive = Some(adaptive(drafting, &*policy, registry));
+            let config = adaptive(drafting, &*policy, registry);
             all.engines.push(start(&config, policy.name())?);
             let arm = Arm::Policy(policy.name().to_owned());
             all.arms.push((arm, all.engines.len() - 1));
@@ -147,19 +160,24 @@ fn policies(
     names.map(find).collect()
 }
 
-/// What the options of adaptive depth say where they are of this policy, or its
-/// defaults for the deepest of the fixed depths; it begins at the algorithm's
-/// usual one.
+/// `drafting` with a depth that adapts: as the options of adaptive depth say
+/// where they are of this policy, or by its defaults for the deepest of the fixed
+/// depths; it begins at the algorithm's usual one.
 fn adaptive(
     drafting: &EngineConfig,
     policy: &dyn PolicyFactory,
     registry: &Registry,
-) -> AdaptiveConfig {
-    let speculation = &drafting.speculation;
+) -> EngineConfig {
+    let mut config = drafting.clone();
+    let algorithms = registry.algorithms();
+    let name = drafting.speculation.algorithm.as_deref();
+    let algorithm = algorithms.find(name.unwrap_or_default());
+    let speculation = &mut config.speculation;
+    speculation.pause_window = algorithm.map_or(0, |known| known.pause_window());
     if let Some(given) = &speculation.adaptive
         && given.policy == policy.name()
     {
-        return given.clone();
+        return config;
     }
     let most = u32::try_from(speculation.num_steps).unwrap_or(u32::MAX);
     let slots = policy.default_slots(most);
@@ -170,13 +188,11 @@ fn adaptive(
         depth: *depth,
         tokens: u32::try_from(speculation.draft_tokens_at(*depth as usize)).unwrap_or(u32::MAX),
     };
-    let algorithms = registry.algorithms();
-    let name = speculation.algorithm.as_deref().unwrap_or_default();
-    let usual = algorithms
-        .find(name)
-        .map_or(0, |known| known.default_shape().num_steps);
+    let usual = algorithm.map_or(0, |known| known.default_shape().num_steps);
     let far = |depth: &u32| (usual.abs_diff(*depth as usize), u32::MAX - depth);
     let initial = depths.iter().copied().min_by_key(far);
     let tiers = depths.iter().map(tier).collect();
-    AdaptiveConfig::new(policy.name(), initial.unwrap_or(0), tiers, slots)
+    let adaptive = AdaptiveConfig::new(policy.name(), initial.unwrap_or(0), tiers, slots);
+    speculation.adaptive = Some(adaptive);
+    config
 }
