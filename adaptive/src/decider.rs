@@ -50,7 +50,7 @@ impl Decider {
             agreed: Agreed::new(config.initial_depth),
             candidates: Vec::with_capacity(config.tiers.len()),
             decided: config.initial_depth,
-            digest: Digest::new(),
+            digest: measured(profile),
             config: config.clone(),
         })
     }
@@ -135,4 +135,18 @@ impl Decider {
             self.candidates.push(below.unwrap_or(0));
         }
     }
+}
+
+/// Digest of what was measured: ranks with other costs would decide differently
+/// sooner or later, and differ from the first step on.
+fn measured(profile: &[Seen]) -> Digest {
+    let mut digest = Digest::new();
+    for seen in profile {
+        let row = Row {
+            seen: *seen,
+            ..Row::default()
+        };
+        digest.list(&row.to_words());
+    }
+    digest
 }

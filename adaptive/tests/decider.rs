@@ -241,6 +241,23 @@ fn counts_saturate() {
     assert_eq!(Seen::join(&[full, full]), full.seen);
 }
 
+/// Ranks that measured different costs would differ later: they do at once.
+#[test]
+fn another_profile_is_another_digest() {
+    let digest = |verify_us| {
+        let measured = Seen {
+            decodes: 1,
+            tokens: 1,
+            verify_us,
+            ..Seen::default()
+        };
+        let decider = Decider::new(&config("static"), &Policies::builtin(), &[measured]);
+        decider.unwrap().digest()
+    };
+    assert_eq!(digest(5), digest(5));
+    assert_ne!(digest(5), digest(6));
+}
+
 #[test]
 fn a_policy_nobody_knows_is_refused_by_name() {
     let error = Decider::new(&config("thrifty"), &Policies::builtin(), &[]).unwrap_err();

@@ -3,13 +3,15 @@
 //! An example to copy; the README next to it walks through the parts. The
 //! algorithm as configuration sees it is here, what it does on the device in
 //! `drafter`, and how guesses become a block in `guesses`. A second algorithm,
-//! with an option of its own and texts to draft from, is in `phrases`.
+//! with an option of its own and texts to draft from, is in `phrases`, and a
+//! policy that adapts the depth of either in `streaks`.
 
 #![forbid(unsafe_code)]
 
 mod drafter;
 mod guesses;
 mod phrases;
+mod streaks;
 
 use std::path::Path;
 
@@ -20,6 +22,7 @@ use lockstep_types::{
 };
 
 pub use phrases::Phrases;
+pub use streaks::Streaks;
 
 /// Guesses that a pass carries beyond the tokens that will be verified: they
 /// have one round more to become right.

@@ -1,12 +1,16 @@
-//! The `lockstep` program with two algorithms more.
+//! The `lockstep` program with two algorithms and a policy more.
 
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
 use lockstep_devices::Registry;
-use lockstep_example_block_drafter::{Block, Phrases};
+use lockstep_example_block_drafter::{Block, Phrases, Streaks};
 
 fn main() -> ExitCode {
-    lockstep::main_with(&Registry::builtin().with(Block).with(Phrases::default()))
+    let registry = Registry::builtin()
+        .with(Block)
+        .with(Phrases::default())
+        .with_policy(Streaks);
+    lockstep::main_with(&registry)
 }
