@@ -5,6 +5,6 @@
 use lockstep_devices::Registry;
 
 fn main() -> std::process::ExitCode {
-    let registry = Registry::builtin().with_policy(lockstep_tests::turns_policy::Turns);
+    let registry = Registry::builtin().with_policy(lockstep_tests::turns_policy::turns());
     lockstep::main_with(&registry)
 }

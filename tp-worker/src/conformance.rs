@@ -43,6 +43,8 @@ use lockstep_types::{Algorithm, Algorithms, ConfigError, EngineConfig, Speculati
 use crate::worker::{WorkerError, local::LocalGroup};
 use play::Play;
 
+pub use turns::Turns;
+
 /// What an algorithm did not keep to.
 #[derive(Debug, thiserror::Error)]
 pub enum ConformanceError {
@@ -272,7 +274,7 @@ impl<B: Device> Battery<'_, B> {
         let mut digests = Vec::new();
         for _ in 0..2 {
             let (mut watched, findings) = watch(self.drafters);
-            watched.add_policy(Arc::new(turns::Turns));
+            watched.add_policy(Arc::new(Turns::default()));
             let found = Play::new(&config, &watched)
                 .and_then(Play::run)
                 .map_err(failed)?;

@@ -9,9 +9,7 @@ use std::{
     thread,
 };
 
-use lockstep_adaptive::{
-    AdaptiveConfig, BatchSlot, Digest, Moment, Policy, PolicyFactory, Row, Tier,
-};
+use lockstep_adaptive::{AdaptiveConfig, BatchSlot, Row, Tier};
 use lockstep_backend_cpu::CpuBackend;
 use lockstep_collective::{
     AbortHandle, Collective, CollectiveError, Parts, Single, Tcp, local_group,
@@ -19,7 +17,10 @@ use lockstep_collective::{
 use lockstep_config::{Hardware, ServeArgs, resolve};
 use lockstep_devices::{Device, DeviceFootprint, DeviceOptions, Registry};
 use lockstep_speculation::DrafterRegistry;
-use lockstep_tp_worker::worker::{Worker, WorkerError, WorkerOptions};
+use lockstep_tp_worker::{
+    conformance::Turns,
+    worker::{Worker, WorkerError, WorkerOptions},
+};
 use lockstep_types::{
     EngineConfig,
     sampling::{LogprobParams, SamplingParams},
@@ -75,40 +76,6 @@ fn adaptive(config: &EngineConfig) -> EngineConfig {
     let mut config = config.clone();
     config.speculation.adaptive = Some(AdaptiveConfig::new("turns", DEPTH, tiers, slots));
     config
-}
-
-/// Another depth in every step, and one too deep in the step where it goes
-/// astray.
-#[derive(Debug, Clone, Copy, Default)]
-struct Turns {
-    astray: Option<u64>,
-}
-
-impl PolicyFactory for Turns {
-    fn name(&self) -> &str {
-        "turns"
-    }
-
-    fn summary(&self) -> &str {
-        "another depth in every step"
-    }
-
-    fn reads_costs(&self) -> bool {
-        false
-    }
-
-    fn build(&self, _config: &AdaptiveConfig) -> Box<dyn Policy> {
-        Box::new(*self)
-    }
-}
-
-impl Policy for Turns {
-    fn decide(&mut self, moment: &Moment<'_>) -> u32 {
-        let astray = u64::from(self.astray == Some(moment.step));
-        ((2 * moment.step + moment.step / 4 + astray) % u64::from(DEPTH + 1)) as u32
-    }
-
-    fn digest(&self, _digest: &mut Digest) {}
 }
 
 fn load(

@@ -1,11 +1,17 @@
-//! A policy that decides on another depth in every step.
+//! A policy for tests, which decides on another depth in every step.
 
 use lockstep_adaptive::{AdaptiveConfig, BatchSlot, Digest, Moment, Policy, PolicyFactory, Tier};
 use lockstep_types::SpeculationConfig;
 
+const NAME: &str = "turns";
+
 /// Goes through all candidates, the deepest after the shallowest.
-#[derive(Debug)]
-pub(super) struct Turns;
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Turns {
+    /// The step in which it decides on the next one already: given to some ranks
+    /// alone, these differ from the others from then on.
+    pub astray: Option<u64>,
+}
 
 /// Every depth of `speculation`, by turns.
 pub(super) fn config(speculation: &SpeculationConfig) -> AdaptiveConfig {
@@ -15,12 +21,12 @@ pub(super) fn config(speculation: &SpeculationConfig) -> AdaptiveConfig {
         tokens: speculation.draft_tokens_at(*depth as usize) as u32,
     };
     let tiers = depths.iter().map(tier).collect();
-    AdaptiveConfig::new(Turns.name(), 0, tiers, vec![BatchSlot::new(1, depths)])
+    AdaptiveConfig::new(NAME, 0, tiers, vec![BatchSlot::new(1, depths)])
 }
 
 impl PolicyFactory for Turns {
     fn name(&self) -> &str {
-        "turns"
+        NAME
     }
 
     fn summary(&self) -> &str {
@@ -32,14 +38,15 @@ impl PolicyFactory for Turns {
     }
 
     fn build(&self, _config: &AdaptiveConfig) -> Box<dyn Policy> {
-        Box::new(Self)
+        Box::new(*self)
     }
 }
 
 impl Policy for Turns {
     fn decide(&mut self, moment: &Moment<'_>) -> u32 {
         let count = moment.candidates.len();
-        let turn = moment.step as usize % count;
+        let astray = usize::from(self.astray == Some(moment.step));
+        let turn = (moment.step as usize + astray) % count;
         moment.candidates[count - 1 - turn]
     }
 
