@@ -55,7 +55,7 @@ pub struct Args {
     /// Lists of one phase of mixed texts, at so many streams.
     #[arg(long, visible_alias = "streams", value_delimiter = ',')]
     constant: Vec<u32>,
-    /// Fixed depths; 0 never drafts, on the engine with speculation.
+    /// Fixed depths; 0 never drafts, on an engine whose depth could adapt.
     #[arg(
         long,
         value_delimiter = ',',

@@ -6,7 +6,7 @@
 //! texts are compared: a difference is reported, for there should be none.
 
 pub(crate) mod candidates;
-mod engines;
+pub(crate) mod engines;
 pub(crate) mod prompts;
 mod race;
 mod tables;

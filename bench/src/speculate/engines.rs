@@ -102,40 +102,86 @@ pub fn plain(args: &Args, prompts: &Prompts) -> anyhow::Result<EngineConfig> {
     config(args, None, prompts, &Algorithms::default())
 }
 
-/// Room for the largest batch of the longest prompts, unless sizes are given:
-/// several engines share the memory.
 fn config(
     args: &Args,
     candidate: Option<&Candidate>,
     prompts: &Prompts,
     algorithms: &Algorithms,
 ) -> anyhow::Result<EngineConfig> {
-    let mut serve = ServeArgs::of_engine(
+    let serve = ServeArgs::of_engine(
         args.model.clone(),
         args.parallel.clone(),
         args.memory.clone(),
         args.schedule.clone(),
     );
-    let steps = args.steps.iter().copied().max().unwrap_or(1) as usize;
+    let room = Room {
+        requests: args.batch.iter().copied().max().unwrap_or(1),
+        longest: prompts.longest() + args.max_tokens as usize,
+        cached: 0,
+    };
+    let drafting = Drafting {
+        candidate,
+        steps: args.steps.iter().copied().max().unwrap_or(1) as usize,
+        options: &args.speculation,
+    };
+    resolve(serve, drafting, room, algorithms)
+}
+
+/// What drafts, and how deep at the most.
+#[derive(Debug, Clone, Copy)]
+pub struct Drafting<'a> {
+    /// `None` = nothing does.
+    pub candidate: Option<&'a Candidate>,
+    /// The deepest that is tried.
+    pub steps: usize,
+    /// Whatever else was given.
+    pub options: &'a SpeculationArgs,
+}
+
+/// What engines that share the memory need, unless sizes are given.
+#[derive(Debug, Clone, Copy)]
+pub struct Room {
+    /// Requests that run at once.
+    pub requests: usize,
+    /// Tokens of the longest prompt and its answer.
+    pub longest: usize,
+    /// Tokens that stay in the prefix cache beside them.
+    pub cached: usize,
+}
+
+/// The configuration of `serve` with room for all of it and no more.
+///
+/// # Errors
+/// Options that contradict each other.
+pub fn resolve(
+    mut serve: ServeArgs,
+    drafting: Drafting<'_>,
+    room: Room,
+    algorithms: &Algorithms,
+) -> anyhow::Result<EngineConfig> {
+    let Drafting {
+        candidate,
+        steps,
+        options,
+    } = drafting;
     if let Some(candidate) = candidate {
         serve.speculation = SpeculationArgs {
             speculative_algorithm: Some(candidate.name.clone()),
             speculative_draft_model_path: candidate.folder.clone(),
             speculative_num_steps: Some(steps),
-            ..args.speculation.clone()
+            ..options.clone()
         };
     }
-    let topk = args.speculation.speculative_eagle_topk.unwrap_or(1);
-    let tokens = args.speculation.speculative_num_draft_tokens.unwrap_or(0);
+    let topk = options.speculative_eagle_topk.unwrap_or(1);
+    let verified = options.speculative_num_draft_tokens.unwrap_or(0);
     // Two steps may be under way, each with its drafts.
-    let slack = 2 * tokens.max(steps * topk + 1) + 16;
-    let longest = prompts.longest() + args.max_tokens as usize;
-    let batch = args.batch.iter().copied().max().unwrap_or(1);
+    let longest = room.longest + 2 * verified.max(steps * topk + 1) + 16;
     let page = serve.memory.page_size.unwrap_or(16);
-    serve.model.context_length.get_or_insert(longest + slack);
-    serve.schedule.max_running_requests.get_or_insert(batch);
-    let tokens = batch * (longest + slack + page);
-    serve.memory.max_total_tokens.get_or_insert(tokens + page);
+    serve.model.context_length.get_or_insert(longest);
+    let requests = room.requests;
+    serve.schedule.max_running_requests.get_or_insert(requests);
+    let tokens = requests * (longest + page) + room.cached + page;
+    serve.memory.max_total_tokens.get_or_insert(tokens);
     let resolved = lockstep_config::resolve(
         &serve,
         &Hardware::detect(),
