@@ -142,7 +142,7 @@ impl<B: Backend + 'static> Worker<B> {
             let policies = drafters.policies();
             let policy = policies.find(&adaptive.policy);
             let profile = match policy.is_some_and(|policy| policy.reads_costs()) {
-                true => worker.profile()?,
+                true => worker.profile(progress)?,
                 false => Vec::new(),
             };
             let decider = Decider::new(adaptive, policies, &profile)?;

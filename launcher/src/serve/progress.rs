@@ -30,8 +30,11 @@ impl Progress {
     /// Shows that `role` has done `done` of `total` in `phase`.
     pub(super) fn update(&mut self, role: Role, phase: &str, done: u64, total: u64) {
         let Some(bars) = &self.bars else {
-            let ended = done >= total && !self.roles.contains_key(&role);
-            if ended {
+            let known = self
+                .roles
+                .get(&role)
+                .is_some_and(|(ended, _)| ended == phase);
+            if done >= total && !known {
                 tracing::info!("{role}: {phase}: done");
                 self.roles
                     .insert(role, (phase.to_owned(), ProgressBar::hidden()));

@@ -63,9 +63,9 @@ pub struct LoadProgress {
     /// What is being done.
     pub phase: LoadPhase,
     /// Bytes of this rank's weights, as the checkpoint has them, that are
-    /// loaded; or bytes of the checkpoint that are read.
+    /// loaded; bytes of the checkpoint that are read; or steps that are timed.
     pub done: u64,
-    /// All these bytes.
+    /// All of them.
     pub total: u64,
 }
 
@@ -78,6 +78,8 @@ pub enum LoadPhase {
     Packing,
     /// Weights that were packed before are read.
     Restoring,
+    /// Made-up steps are timed, for costs by depth.
+    Timing,
 }
 
 impl LoadPhase {
@@ -87,6 +89,7 @@ impl LoadPhase {
             Self::Checking => "reading the checkpoint",
             Self::Packing => "loading weights",
             Self::Restoring => "loading packed weights",
+            Self::Timing => "timing steps",
         }
     }
 }

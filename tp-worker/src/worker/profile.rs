@@ -2,6 +2,7 @@
 
 use lockstep_adaptive::Seen;
 use lockstep_backend::Backend;
+use lockstep_model::{LoadPhase, LoadProgress};
 use lockstep_types::{
     sampling::{LogprobParams, SamplingParams},
     step::{SlotExtend, SlotOpen, StepPlan},
@@ -24,18 +25,31 @@ impl<B: Backend + 'static> Worker<B> {
     /// Runs made-up requests at batch sizes 1, 2, 4 and so on, up to the
     /// largest, at depths 0 and 1 and the greatest, and gives what each step took
     /// on the slowest rank. All ranks call it together, before the first plan;
-    /// the worker is then as if nothing had run.
+    /// the worker is then as if nothing had run. `progress` hears of every timed
+    /// step.
     ///
     /// # Errors
     /// [`WorkerError`] of a step.
-    pub(super) fn profile(&mut self) -> Result<Vec<Seen>, WorkerError> {
+    pub(super) fn profile(
+        &mut self,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Vec<Seen>, WorkerError> {
         let mut measured = Vec::new();
         let mut spent = 0;
         self.drafting.measure(true);
         let largest = self.slots.count() as u32;
         let powers = std::iter::successors(Some(1u32), |size| size.checked_mul(2));
-        let sizes = powers.take_while(|size| *size < largest);
-        for requests in sizes.chain([largest]) {
+        let powers = powers.take_while(|size| *size < largest);
+        let sizes: Vec<u32> = powers.chain([largest]).collect();
+        let total = (sizes.len() * self.measured_depths().count() * REPEATS) as u64;
+        let mut tell = |done| {
+            progress(LoadProgress {
+                phase: LoadPhase::Timing,
+                done,
+                total,
+            });
+        };
+        for requests in sizes {
             let Some(made_up) = MadeUp::new(self, requests) else {
                 break;
             };
@@ -49,11 +63,16 @@ impl<B: Backend + 'static> Worker<B> {
                 }
                 times.sort_by_key(total_us);
                 measured.push(times[REPEATS / 2]);
+                tell((measured.len() * REPEATS) as u64);
             }
             self.follow(&made_up.close())?;
             if spent > BUDGET_US {
                 break;
             }
+        }
+        // Larger batches may have been left out.
+        if (measured.len() * REPEATS) < total as usize {
+            tell(total);
         }
         self.drafting.measure(false);
         self.digests = Digests::new();

@@ -9,6 +9,7 @@ use lockstep_adaptive::{
 use lockstep_backend_cpu::CpuBackend;
 use lockstep_devices::Device as _;
 use lockstep_devices::DeviceOptions;
+use lockstep_model::LoadPhase;
 use lockstep_speculation::DrafterRegistry;
 use lockstep_types::{
     Dtype, EngineConfig,
@@ -207,10 +208,15 @@ fn steps_measured_before_serving_leave_no_trace() {
         reads_costs: true,
         ..turns(&[1])
     };
+    let mut timed = Vec::new();
     let options = WorkerOptions {
         drafters: &drafters(policy),
         weight_cache: None,
-        progress: &mut |_| {},
+        progress: &mut |at| {
+            if at.phase == LoadPhase::Timing {
+                timed.push((at.done, at.total));
+            }
+        },
     };
     let backend = CpuBackend::open(
         &DeviceOptions::new(&config),
@@ -222,6 +228,8 @@ fn steps_measured_before_serving_leave_no_trace() {
         assert_eq!(plain.outputs, measured.outputs);
         assert_eq!(plain.digests, measured.digests);
     }
+    assert!(timed.is_sorted_by(|a, b| a.0 < b.0));
+    assert!(timed.last().is_some_and(|(done, total)| done == total));
 }
 
 /// What is measured decides over depths: all ranks know the same of it, also of
@@ -242,7 +250,7 @@ fn ranks_know_the_same_measurements() {
                 };
                 let backend = CpuBackend::open(&DeviceOptions::new(config), Box::new(group));
                 let worker = Worker::load(config, rank, backend.unwrap(), options);
-                worker.unwrap().profile().unwrap()
+                worker.unwrap().profile(&mut |_| {}).unwrap()
             })
         };
         let groups = lockstep_collective::local_group(2).into_iter();
