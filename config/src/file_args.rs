@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Command};
+use clap::{ArgAction, ArgMatches, Command};
 
 use lockstep_types::ConfigError;
 
@@ -49,7 +49,11 @@ pub fn with_config_file(
             continue;
         }
         let takes_value = argument.get_action().takes_values();
-        if let Some(flag) = flag(path, &key, &value, takes_value).map_err(wrong)? {
+        let several = matches!(argument.get_action(), ArgAction::Append);
+        for value in values(&value, several) {
+            let Some(flag) = flag(path, &key, value, takes_value).map_err(wrong)? else {
+                continue;
+            };
             arguments.push(flag);
             // Checked one by one, so that the error names the file.
             if let Err(error) = program.clone().try_get_matches_from(&arguments) {
@@ -78,16 +82,25 @@ fn read(path: &Path) -> Result<toml::Table, String> {
 
 /// Keys whose values are paths; relative ones begin at the file's own folder,
 /// wherever the program is started.
-const PATHS: [&str; 8] = [
+const PATHS: [&str; 9] = [
     "model-path",
     "speculative-draft-model-path",
     "speculative-adaptive-config",
     "weight-cache",
     "weight-update-dir",
     "api-key-file",
+    "admin-api-key-file",
     "dist-secret-file",
     "run-dir",
 ];
+
+/// The values of one key: those of a list, where the option takes several.
+fn values(value: &toml::Value, several: bool) -> &[toml::Value] {
+    match value {
+        toml::Value::Array(values) if several => values,
+        value => std::slice::from_ref(value),
+    }
+}
 
 /// The argument that stands for one key of the file `path`; `None` for a
 /// switch that is off.

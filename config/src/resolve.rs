@@ -18,6 +18,7 @@ mod schedule;
 mod secret;
 mod server;
 mod speculation;
+mod web;
 
 /// A value, and what people should know about how it came about.
 #[derive(Debug)]
@@ -80,8 +81,10 @@ pub fn resolve(
     schedule::check(args, context_length)?;
     let schedule = schedule::resolve(args, max_running_requests, context_length);
     let api_key = secret::api_key(&args.server)?;
+    let admin_api_key = secret::admin_api_key(&args.server, api_key.as_deref())?;
     let server = server::resolve(args, &model, context_length, api_key.is_some())?;
     notes.extend(open_to_all(args, &server, &speculation));
+    notes.extend(open_to_pages(&server));
     notes.extend(speculation::fit(&speculation, context_length)?);
     let engine = EngineConfig {
         dtype,
@@ -98,6 +101,7 @@ pub fn resolve(
         node_rank: ranks.node_rank,
         cores: ranks.cores,
         api_key,
+        admin_api_key,
         dist_secret: ranks.dist_secret,
         ..node(args)?
     };
@@ -117,6 +121,7 @@ fn node(args: &ServeArgs) -> Result<NodeConfig, ConfigError> {
         weight_cache: args.model.weight_cache.clone(),
         weight_update_dir: weight_update_dir(args)?,
         api_key: None,
+        admin_api_key: None,
         dist_secret: None,
         log: process.log_level.clone().unwrap_or_else(|| "info".into()),
         log_json: process.log_json,
@@ -179,6 +184,25 @@ fn open_to_all(
          {weights}; --api-key-file makes it ask for a key",
         server.host
     ))
+}
+
+/// What to know about a server that every web page may use.
+fn open_to_pages(server: &ServerConfig) -> Option<String> {
+    let any = |list: &[String]| list.iter().any(|entry| entry == "*");
+    let (option, who) = if any(&server.web.cors_allowed_origins) {
+        ("--cors-allowed-origins *", "every web page")
+    } else if any(&server.web.allowed_hosts) {
+        ("--allowed-hosts *", "a web page whose name leads here")
+    } else {
+        return None;
+    };
+    let exposed = !server.api_key_required;
+    exposed.then(|| {
+        format!(
+            "{who} that is open where this server can be reached can use it, for {option} stands \
+             and no key is asked for; --api-key-file makes it ask"
+        )
+    })
 }
 
 fn page_size(args: &ServeArgs) -> Result<usize, ConfigError> {

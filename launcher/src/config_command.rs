@@ -42,6 +42,7 @@ fn describe(settings: &Settings) -> Value {
             "weight_cache": node.weight_cache,
             "weight_update_dir": node.weight_update_dir,
             "api_key": secret(&node.api_key),
+            "admin_api_key": secret(&node.admin_api_key),
             "dist_secret": secret(&node.dist_secret),
             "log": node.log,
             "log_json": node.log_json,

@@ -39,7 +39,7 @@ pub(crate) fn run(args: &PackArgs, algorithms: &Algorithms) -> anyhow::Result<u8
     if args.model.weight_cache.is_none() {
         bail!("no folder is named; give --weight-cache DIR");
     }
-    if args.model.served_model_name.is_some() || args.model.context_length.is_some() {
+    if !args.model.served_model_name.is_empty() || args.model.context_length.is_some() {
         bail!(
             "--served-model-name and --context-length do not change packed weights; leave them \
              to lockstep serve"

@@ -20,7 +20,7 @@ use lockstep_proto::{limits::PUBLIC_CONCURRENT_STREAMS, pb};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
-use crate::{bearer::RequireBearer, error::RunError, inbox::Commands, net::listen_tcp};
+use crate::{error::RunError, inbox::Commands, net::listen_tcp};
 use service::Service;
 
 /// The service's full name, also in `grpc.health.v1`.
@@ -58,8 +58,7 @@ pub async fn server(
     // Older tools (grpcurl before 1.9, grpcio-reflection) speak v1alpha only.
     let newer = reflection().build_v1().map_err(reflecting)?;
     let older = reflection().build_v1alpha().map_err(reflecting)?;
-    let key = RequireBearer::key(ctx.node.api_key.as_deref());
-    let service = Service::grpc(ctx, commands, key);
+    let service = Service::grpc(ctx, commands);
     Ok(Server::builder()
         .max_concurrent_streams(PUBLIC_CONCURRENT_STREAMS)
         .tcp_nodelay(true)

@@ -12,6 +12,7 @@ use lockstep_types::EngineConfig;
 use crate::{
     error::{ApiError, ApiResult},
     gate::{Gate, GateState},
+    http::Keys,
     metrics::Metrics,
     scheduler_client::SchedulerClient,
     text::Text,
@@ -29,8 +30,8 @@ pub struct App {
     pub config_hash: String,
     /// This tokenizer-manager's index, from 0.
     pub index: usize,
-    /// The key that clients have to send; `None` = no key is needed.
-    pub api_key: Option<String>,
+    /// What clients and operators have to show.
+    pub keys: Keys,
     /// The folder inside which `/update_weights_from_disk` may name folders.
     pub weight_update_dir: Option<PathBuf>,
     /// Tokenizer and chat template.

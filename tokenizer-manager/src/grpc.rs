@@ -28,7 +28,6 @@ use crate::{
     accept::{self, ConnectionPermits},
     app::App,
     error::ApiError,
-    http::check_key,
 };
 
 /// The service's full name, as health checks ask for it.
@@ -62,11 +61,11 @@ pub async fn serve(
     let inference = InferenceServer::new(InferenceService { app: app.clone() })
         .max_decoding_message_size(PUBLIC_MESSAGE_BYTES)
         .max_encoding_message_size(PUBLIC_ANSWER_BYTES);
-    let key = app.api_key.clone();
+    let keys = app.keys.clone();
     let authorized = tower::ServiceBuilder::new()
         .layer(InterceptorLayer::new(move |request: Request<()>| {
             let shown = request.metadata().get("authorization");
-            check_key(key.as_deref(), shown.map(|value| value.as_bytes()))
+            keys.check_client(shown.map(|value| value.as_bytes()))
                 .map_err(ApiError::into_status)?;
             Ok(request)
         }))
@@ -155,6 +154,10 @@ impl Inference for InferenceService {
         request: Request<AbortRequest>,
     ) -> Result<Response<AbortResponse>, Status> {
         self.app.metrics.called("Abort");
+        let shown = request.metadata().get("authorization");
+        let shown = shown.map(|value| value.as_bytes());
+        let keys = &self.app.keys;
+        keys.check_operator(shown).map_err(ApiError::into_status)?;
         let id = request.into_inner().request_id;
         if id.is_empty() {
             return Err(ApiError::invalid("request_id", "'request_id' is missing.").into_status());

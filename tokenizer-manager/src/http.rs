@@ -3,11 +3,13 @@
 mod access;
 mod admin;
 mod body;
+mod browsers;
 mod chat;
 mod completions;
 mod corpora;
 mod info;
 mod json;
+mod keys;
 mod middleware;
 mod models;
 mod native;
@@ -29,7 +31,8 @@ use axum::{
     routing::{any, delete, get, post},
 };
 pub(crate) use chat::convert::messages::check as check_messages;
-pub(crate) use middleware::{check_key, valid_id};
+pub use keys::Keys;
+pub(crate) use middleware::valid_id;
 pub use serve::Connections;
 use tower_http::catch_panic::CatchPanicLayer;
 
@@ -40,6 +43,23 @@ use crate::{
 
 /// All routes.
 pub fn router(app: Arc<App>) -> Router {
+    let cors = tower::util::option_layer(browsers::cors(&app.config.server.web));
+    clients()
+        .merge(operators(&app))
+        .fallback(any(unknown))
+        .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(app.clone(), keys::clients))
+        .layer(from_fn_with_state(app.clone(), browsers::guard))
+        .layer(cors)
+        .layer(from_fn_with_state(app.clone(), middleware::limit_headers))
+        .layer(CatchPanicLayer::custom(middleware::panicked))
+        .layer(from_fn(access::log))
+        .layer(from_fn_with_state(app.clone(), middleware::identify))
+        .with_state(app)
+}
+
+/// What every client may ask.
+fn clients() -> Router<Arc<App>> {
     Router::new()
         .route("/", get(info::index))
         .route("/v1/chat/completions", post(chat::create))
@@ -57,30 +77,25 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/get_model_info", get(info::model_info))
         .route("/server_info", get(info::server_info))
         .route("/get_server_info", get(info::server_info))
-        .route(
-            "/flush_cache",
-            get(admin::flush_cache).post(admin::flush_cache),
-        )
-        .route(
-            "/speculation",
-            get(speculation::show).post(speculation::set),
-        )
+        .route("/speculation", get(speculation::show))
+        .route("/ngram/corpus", get(corpora::list))
+        .route("/list_external_corpora", get(corpora::list_external))
+        .route("/metrics", get(admin::metrics))
+}
+
+/// What changes the server for everybody.
+fn operators(app: &Arc<App>) -> Router<Arc<App>> {
+    let flush = get(admin::flush_cache).layer(from_fn(browsers::no_page));
+    Router::new()
+        .route("/flush_cache", flush.post(admin::flush_cache))
         .route("/abort_request", post(admin::abort_request))
-        .route("/ngram/corpus", get(corpora::list).post(corpora::add))
+        .route("/speculation", post(speculation::set))
+        .route("/ngram/corpus", post(corpora::add))
         .route("/ngram/corpus/{*name}", delete(corpora::remove))
         .route("/add_external_corpus", post(corpora::add_external))
         .route("/remove_external_corpus", post(corpora::remove_external))
-        .route("/list_external_corpora", get(corpora::list_external))
         .route("/update_weights_from_disk", post(weights::update_from_disk))
-        .route("/metrics", get(admin::metrics))
-        .fallback(any(unknown))
-        .method_not_allowed_fallback(wrong_method)
-        .layer(from_fn_with_state(app.clone(), middleware::authorize))
-        .layer(from_fn_with_state(app.clone(), middleware::limit_headers))
-        .layer(CatchPanicLayer::custom(middleware::panicked))
-        .layer(from_fn(access::log))
-        .layer(from_fn_with_state(app.clone(), middleware::identify))
-        .with_state(app)
+        .route_layer(from_fn_with_state(app.clone(), keys::operators))
 }
 
 async fn unknown(request: Request) -> ApiError {

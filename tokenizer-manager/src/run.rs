@@ -160,8 +160,11 @@ fn build(
         return Err(RunError::Role(context.role));
     };
     let config = context.engine.clone();
-    let api_key = context.node.api_key.clone();
-    if config.server.api_key_required && api_key.is_none() {
+    let keys = http::Keys {
+        client: context.node.api_key.clone(),
+        operator: context.node.admin_api_key.clone(),
+    };
+    if config.server.api_key_required && keys.client.is_none() {
         return Err(RunError::NoKey);
     }
     let text = Text::load(&config.model.path)?;
@@ -178,7 +181,7 @@ fn build(
         config_hash: context.config_hash.clone(),
         config,
         index,
-        api_key,
+        keys,
         weight_update_dir: context.node.weight_update_dir.clone(),
         text,
         scheduler,

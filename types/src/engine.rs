@@ -130,12 +130,26 @@ pub struct ServerConfig {
     pub sglang_grpc_port: Option<u16>,
     /// The model's name in the API.
     pub served_model_name: String,
+    /// Other names that requests may call it by.
+    pub served_model_aliases: Vec<String>,
     /// Longest prompt plus output, tokens.
     pub context_length: usize,
     /// Whether clients must show a key (the key itself is in [`NodeConfig`]).
     pub api_key_required: bool,
+    /// What browsers may do here.
+    pub web: WebConfig,
     /// What a request may ask for.
     pub limits: LimitsConfig,
+}
+
+/// Whom the front answers when a web page asks.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WebConfig {
+    /// Origins whose pages may use the server, in lower case; `*` = every page.
+    pub cors_allowed_origins: Vec<String>,
+    /// Names in `Host` that are answered without a key, in lower case, besides
+    /// those that nobody else can register; `.name` = all below it, `*` = any.
+    pub allowed_hosts: Vec<String>,
 }
 
 /// Limits checked before anything is queued.
@@ -175,7 +189,7 @@ pub struct RequestLimits {
 }
 
 /// What differs between nodes or must not be shown; never hashed or printed.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeConfig {
     /// This node's number.
     pub node_rank: usize,
@@ -191,6 +205,8 @@ pub struct NodeConfig {
     pub weight_update_dir: Option<PathBuf>,
     /// Clients must show it.
     pub api_key: Option<String>,
+    /// Operators must show it.
+    pub admin_api_key: Option<String>,
     /// Shared by all nodes; workers must show it.
     pub dist_secret: Option<String>,
     /// Filter for the log lines, as in `RUST_LOG`.

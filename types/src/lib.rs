@@ -23,7 +23,7 @@ mod step_limits;
 
 pub use engine::{
     EngineConfig, KvConfig, LimitsConfig, NodeConfig, ParallelConfig, RequestLimits,
-    ScheduleConfig, SchedulePolicy, ServerConfig, TimeoutConfig,
+    ScheduleConfig, SchedulePolicy, ServerConfig, TimeoutConfig, WebConfig,
 };
 pub use error::{ConfigError, ModelConfigError};
 pub use footprint::{EngineShape, Footprint, MemoryUse, RankMemory};

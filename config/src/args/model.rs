@@ -35,9 +35,10 @@ pub struct ModelArgs {
     #[arg(long, alias = "model", env = "LOCKSTEP_MODEL_PATH", value_name = "DIR",
           long_help = model_path_help(), help_heading = HEADING)]
     pub model_path: Option<PathBuf>,
-    /// The model's name in the API [default: the folder's name].
-    #[arg(long, env = "LOCKSTEP_SERVED_MODEL_NAME", value_name = "NAME", help_heading = HEADING)]
-    pub served_model_name: Option<String>,
+    /// The model's name in the API; of several, answers give the first [default: the folder's name].
+    #[arg(long, env = "LOCKSTEP_SERVED_MODEL_NAME", value_name = "NAME", num_args = 1..,
+          value_delimiter = ',', help_heading = HEADING)]
+    pub served_model_name: Vec<String>,
     /// Type of weights and cache, and of the values they are multiplied with [default: auto].
     #[arg(long, env = "LOCKSTEP_DTYPE", value_name = "TYPE", help_heading = HEADING)]
     pub dtype: Option<DtypeArg>,

@@ -30,6 +30,25 @@ pub struct ServerArgs {
     /// File with the key that clients must send.
     #[arg(long, env = "LOCKSTEP_API_KEY_FILE", value_name = "FILE", help_heading = HEADING)]
     pub api_key_file: Option<PathBuf>,
+    /// File with the key that operators must send to flush the cache, abort requests, pin the
+    /// depth of drafts, and change texts and weights [default: --api-key does].
+    #[arg(long, env = "LOCKSTEP_ADMIN_API_KEY_FILE", value_name = "FILE", help_heading = HEADING)]
+    pub admin_api_key_file: Option<PathBuf>,
+    /// Web pages that may use the server from a browser, such as https://chat.example.com;
+    /// several with commas, * = every page [default: none].
+    ///
+    /// They alone get CORS headers. Without a key, requests of all other pages are refused.
+    #[arg(long, env = "LOCKSTEP_CORS_ALLOWED_ORIGINS", value_name = "ORIGIN",
+          value_delimiter = ',', help_heading = HEADING)]
+    pub cors_allowed_origins: Vec<String>,
+    /// Names that requests may call this server by, besides those that nobody else can register;
+    /// several with commas, .example.com = all names below it, * = any name [default: --host].
+    ///
+    /// Asked about only where no key is: a page whose own name is made to lead here could
+    /// read the answers otherwise (DNS rebinding).
+    #[arg(long, env = "LOCKSTEP_ALLOWED_HOSTS", value_name = "NAME",
+          value_delimiter = ',', help_heading = HEADING)]
+    pub allowed_hosts: Vec<String>,
 }
 
 fn port(text: &str) -> Result<u16, String> {

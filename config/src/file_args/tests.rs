@@ -63,7 +63,7 @@ fn relative_paths_begin_at_the_files_folder() {
     let args = parse(
         &[],
         "model-path = 'm'\napi-key-file = '/k'\nspeculative-draft-model-path = 'd/e'\n\
-         weight-update-dir = 'w'\n\
+         weight-update-dir = 'w'\nadmin-api-key-file = 'op'\n\
          speculative-algorithm = 'EAGLE'\nspeculative-num-steps = 4\n\
          speculative-adaptive = true\nspeculative-adaptive-config = 'a.json'\n",
     )
@@ -83,8 +83,27 @@ fn relative_paths_begin_at_the_files_folder() {
     let model = args.model.model_path.expect("given");
     assert_eq!(model, std::env::temp_dir().join("m"));
     assert_eq!(args.server.api_key_file, Some("/k".into()));
+    assert_eq!(args.server.admin_api_key_file, Some(here.join("op")));
     let updates = std::env::temp_dir().join("w");
     assert_eq!(args.model.weight_update_dir, Some(updates));
+}
+
+#[test]
+fn options_that_take_several_values_are_lists() {
+    let args = parse(
+        &[],
+        "cors-allowed-origins = ['http://a', 'http://b']\nserved-model-name = ['x', 'y']\n\
+         allowed-hosts = 'c'\n",
+    )
+    .expect("good");
+    assert_eq!(args.server.cors_allowed_origins, ["http://a", "http://b"]);
+    assert_eq!(args.model.served_model_name, ["x", "y"]);
+    assert_eq!(args.server.allowed_hosts, ["c"]);
+    let over = parse(
+        &["--served-model-name", "z"],
+        "served-model-name = ['x', 'y']",
+    );
+    assert_eq!(over.expect("good").model.served_model_name, ["z"]);
 }
 
 #[test]

@@ -15,6 +15,25 @@ pub(super) fn api_key(args: &ServerArgs) -> Result<Option<String>, ConfigError> 
     )
 }
 
+/// The key that operators must show, which no other client knows.
+pub(super) fn admin_api_key(
+    args: &ServerArgs,
+    api_key: Option<&str>,
+) -> Result<Option<String>, ConfigError> {
+    const OPTION: &str = "--admin-api-key-file";
+    let file = args.admin_api_key_file.as_ref();
+    let key = secret(OPTION, None, OPTION, file)?;
+    if key.is_some() && key.as_deref() == api_key {
+        return Err(ConfigError::conflict(
+            OPTION,
+            "--api-key",
+            "with one key for both every client would be an operator",
+            "Leave the operators' key out, or make another one",
+        ));
+    }
+    Ok(key)
+}
+
 /// The secret that nodes share. It alone keeps strangers on the network from
 /// being a rank, so one that can be guessed is refused.
 pub(super) fn dist_secret(args: &ParallelArgs) -> Result<Option<String>, ConfigError> {

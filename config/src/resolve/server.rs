@@ -1,4 +1,4 @@
-use super::{ConfigError, ModelConfig, ServeArgs, ServerConfig, limits};
+use super::{ConfigError, ModelConfig, ServeArgs, ServerConfig, limits, web};
 
 pub(super) fn resolve(
     args: &ServeArgs,
@@ -35,19 +35,7 @@ pub(super) fn resolve(
         ("--grpc-port", grpc_port),
         ("--sglang-grpc-port", sglang_grpc_port),
     ])?;
-    let served_model_name = match &args.model.served_model_name {
-        Some(name) if name.trim().is_empty() => {
-            let remedy = "Leave the option out for the folder's name";
-            return Err(ConfigError::value(
-                "--served-model-name",
-                "",
-                "is empty",
-                remedy,
-            ));
-        }
-        Some(name) => name.clone(),
-        None => folder_name(model),
-    };
+    let (served_model_name, served_model_aliases) = names(&args.model.served_model_name, model)?;
     let host = given.host.clone().unwrap_or_else(|| "127.0.0.1".into());
     if host.is_empty() || host.contains(char::is_whitespace) || host.contains("://") {
         let remedy = "Give an IP address or a host name; 0.0.0.0 listens on every interface";
@@ -64,10 +52,29 @@ pub(super) fn resolve(
         grpc_port,
         sglang_grpc_port,
         served_model_name,
+        served_model_aliases,
         context_length,
         api_key_required,
+        web: web::resolve(given)?,
         limits: limits::resolve(&args.limits)?,
     })
+}
+
+/// The model's name, and the others that it goes by.
+fn names(given: &[String], model: &ModelConfig) -> Result<(String, Vec<String>), ConfigError> {
+    let Some((first, others)) = given.split_first() else {
+        return Ok((folder_name(model), Vec::new()));
+    };
+    if given.iter().any(|name| name.trim().is_empty()) {
+        let remedy = "Leave the option out for the folder's name";
+        return Err(ConfigError::value(
+            "--served-model-name",
+            "",
+            "is empty",
+            remedy,
+        ));
+    }
+    Ok((first.clone(), others.to_vec()))
 }
 
 fn distinct(ports: &[(&'static str, Option<u16>)]) -> Result<(), ConfigError> {

@@ -44,6 +44,7 @@ pub struct Service {
     ctx: Arc<RoleContext>,
     commands: Commands,
     calls: Calls,
+    operators: RequireBearer,
     /// Packed when somebody first asks.
     tokenizer: OnceCell<Vec<GetTokenizerChunk>>,
 }
@@ -53,8 +54,10 @@ pub type Grpc = InterceptedService<SglangSchedulerServer<Service>, RequireBearer
 
 impl Service {
     /// The gRPC service with its limits set.
-    pub fn grpc(ctx: Arc<RoleContext>, commands: Commands, key: RequireBearer) -> Grpc {
+    pub fn grpc(ctx: Arc<RoleContext>, commands: Commands) -> Grpc {
+        let clients = RequireBearer::client(&ctx.node);
         let service = Self {
+            operators: RequireBearer::operator(&ctx.node),
             ctx,
             commands,
             calls: Calls::default(),
@@ -63,7 +66,7 @@ impl Service {
         let server = SglangSchedulerServer::new(service)
             .max_decoding_message_size(PUBLIC_MESSAGE_BYTES)
             .max_encoding_message_size(PUBLIC_ANSWER_BYTES);
-        InterceptedService::new(server, key)
+        InterceptedService::new(server, clients)
     }
 
     async fn submit(&self, request_id: String, call: &Call) -> Result<Responses, Status> {
@@ -175,6 +178,7 @@ impl SglangScheduler for Service {
         &self,
         request: Request<FlushCacheRequest>,
     ) -> Result<Response<FlushCacheResponse>, Status> {
+        self.operators.check(request.metadata())?;
         let wait = waiting_time(request.into_inner().timeout_s);
         let deadline = tokio::time::Instant::now() + wait;
         loop {

@@ -4,6 +4,7 @@
 mod adaptive;
 mod agreement;
 mod bad_input;
+mod browsers;
 mod chat;
 mod completions;
 mod corpora;

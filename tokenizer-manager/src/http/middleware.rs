@@ -5,10 +5,9 @@ use std::{any::Any, sync::Arc};
 use axum::{
     body::Body,
     extract::{MatchedPath, Request, State},
-    http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode},
     middleware::Next,
 };
-use lockstep_process::{BearerError, check_bearer};
 use tracing::Instrument;
 
 use crate::{
@@ -129,43 +128,11 @@ pub(super) async fn limit_headers(
     next.run(request).await
 }
 
-/// Asks for the API key, where the server has one, on every route but
-/// `/health` and `/ping`.
-pub(super) async fn authorize(
-    State(app): State<Arc<App>>,
-    request: Request,
-    next: Next,
-) -> Response<Body> {
-    let open = matches!(request.uri().path(), "/health" | "/ping")
-        && matches!(*request.method(), Method::GET | Method::HEAD);
-    if !open {
-        let shown = request
-            .headers()
-            .get(header::AUTHORIZATION)
-            .map(HeaderValue::as_bytes);
-        if let Err(error) = check_key(app.api_key.as_deref(), shown) {
-            return error.into_http();
-        }
-    }
-    next.run(request).await
-}
-
-/// Asks for `Authorization: Bearer <key>`, where the server has a key.
-pub(crate) fn check_key(key: Option<&str>, header: Option<&[u8]>) -> Result<(), ApiError> {
-    let Some(key) = key else { return Ok(()) };
-    let message = match check_bearer(key, header) {
-        Ok(()) => return Ok(()),
-        Err(BearerError::Missing) => {
-            "You didn't provide an API key. You need to provide your API key in an Authorization \
-             header using Bearer auth (i.e. Authorization: Bearer YOUR_KEY)."
-        }
-        Err(BearerError::Wrong) => "Incorrect API key provided.",
-    };
-    Err(ApiError {
-        status: StatusCode::UNAUTHORIZED,
-        code: Some("invalid_api_key"),
-        ..ApiError::bad_request(message)
-    })
+/// Whether a request is answered whoever asks: health, as load balancers ask
+/// for it.
+pub(super) fn is_open(request: &Request) -> bool {
+    matches!(request.uri().path(), "/health" | "/ping")
+        && matches!(*request.method(), Method::GET | Method::HEAD)
 }
 
 /// The answer when a route panics: the others go on.
@@ -186,18 +153,6 @@ pub(super) fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response<Body> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_key_is_asked_for_where_there_is_one() {
-        let status = |key, header: Option<&str>| {
-            let checked = check_key(key, header.map(str::as_bytes));
-            checked.err().map(|error| error.status.as_u16())
-        };
-        assert_eq!(status(None, None), None);
-        assert_eq!(status(Some("secret"), Some("Bearer secret")), None);
-        assert_eq!(status(Some("secret"), Some("Bearer other")), Some(401));
-        assert_eq!(status(Some("secret"), None), Some(401));
-    }
 
     #[test]
     fn ids_from_clients_are_short_and_plain() {

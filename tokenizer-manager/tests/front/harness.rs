@@ -7,7 +7,7 @@ use lockstep_tokenizer_manager::{Listeners, RunError, serve_on};
 use lockstep_types::{
     Architecture, Dtype, EngineConfig, KvCacheDtype, KvConfig, LimitsConfig, ModelConfig,
     NodeConfig, ParallelConfig, Quantization, RequestLimits, RopeConfig, RopeScaling,
-    ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig,
+    ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig, WebConfig,
 };
 use tokio::{net::TcpListener, sync::mpsc::UnboundedReceiver, task::JoinHandle};
 
@@ -144,8 +144,10 @@ fn server_config() -> ServerConfig {
         grpc_port: None,
         sglang_grpc_port: None,
         served_model_name: MODEL.to_owned(),
+        served_model_aliases: Vec::new(),
         context_length: CONTEXT,
         api_key_required: false,
+        web: WebConfig::default(),
         limits: LimitsConfig {
             body_bytes: 64 * 1024,
             header_bytes: 8 * 1024,
@@ -204,6 +206,7 @@ pub fn node_config(run_dir: PathBuf) -> NodeConfig {
         weight_cache: None,
         weight_update_dir: None,
         api_key: None,
+        admin_api_key: None,
         dist_secret: None,
         log: "off".to_owned(),
         log_json: false,

@@ -3,6 +3,7 @@
 
 mod access;
 mod adaptive;
+mod browsers;
 mod chat;
 mod client;
 mod completions;

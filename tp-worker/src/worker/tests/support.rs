@@ -9,6 +9,7 @@ use lockstep_speculation::DrafterRegistry;
 use lockstep_types::{
     Dtype, EngineConfig, KvCacheDtype, KvConfig, LimitsConfig, ParallelConfig, Quantization,
     RequestLimits, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig,
+    WebConfig,
 };
 use lockstep_types::{
     sampling::{LogprobParams, SamplingParams, TokenLogprob},
@@ -105,8 +106,10 @@ fn server() -> ServerConfig {
         grpc_port: None,
         sglang_grpc_port: None,
         served_model_name: "demo".to_owned(),
+        served_model_aliases: Vec::new(),
         context_length: CONTEXT,
         api_key_required: false,
+        web: WebConfig::default(),
         limits: LimitsConfig {
             body_bytes: 0,
             header_bytes: 0,
