@@ -80,9 +80,8 @@ pub fn resolve(
     } = memory::size(&sizing, hardware)?;
     schedule::check(args, context_length)?;
     let schedule = schedule::resolve(args, max_running_requests, context_length);
-    let api_key = secret::api_key(&args.server)?;
-    let admin_api_key = secret::admin_api_key(&args.server, api_key.as_deref())?;
-    let server = server::resolve(args, &model, context_length, api_key.is_some())?;
+    let node = node(args)?;
+    let server = server::resolve(args, &model, context_length, node.api_key.is_some())?;
     notes.extend(open_to_all(args, &server, &speculation));
     notes.extend(open_to_pages(&server));
     notes.extend(speculation::fit(&speculation, context_length)?);
@@ -100,10 +99,8 @@ pub fn resolve(
     let node = NodeConfig {
         node_rank: ranks.node_rank,
         cores: ranks.cores,
-        api_key,
-        admin_api_key,
         dist_secret: ranks.dist_secret,
-        ..node(args)?
+        ..node
     };
     Ok(Resolved {
         value: (engine, node),
@@ -114,14 +111,16 @@ pub fn resolve(
 /// What the options alone say of a node.
 fn node(args: &ServeArgs) -> Result<NodeConfig, ConfigError> {
     let process = &args.process;
+    let api_key = secret::api_key(&args.server)?;
+    let admin_api_key = secret::admin_api_key(&args.server, api_key.as_deref())?;
     Ok(NodeConfig {
         node_rank: 0,
         run_dir: process.run_dir.clone().unwrap_or_default(),
         cores: Vec::new(),
         weight_cache: args.model.weight_cache.clone(),
         weight_update_dir: weight_update_dir(args)?,
-        api_key: None,
-        admin_api_key: None,
+        api_key,
+        admin_api_key,
         dist_secret: None,
         log: process.log_level.clone().unwrap_or_else(|| "info".into()),
         log_json: process.log_json,
