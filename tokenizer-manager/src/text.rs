@@ -93,14 +93,16 @@ impl Conversation {
     }
 }
 
-/// About how many bytes of text a value holds. Its nesting is bounded by the body's limit.
+/// About how many bytes of text a value holds or becomes. Its nesting is bounded
+/// by the body's limit.
 fn size(value: &Value) -> usize {
-    match value {
-        Value::String(text) => text.len(),
+    let content = match value {
+        Value::String(text) => return text.len(),
         Value::Array(items) => items.iter().map(size).sum(),
         Value::Object(fields) => size_of_fields(fields),
-        _ => 8,
-    }
+        _ => 0,
+    };
+    content + 8
 }
 
 fn size_of_fields(fields: &Map<String, Value>) -> usize {
@@ -185,6 +187,7 @@ mod tests {
         let long = "x".repeat(INLINE_BYTES);
         let fields = json!({"context": {"nested": [long.clone()]}});
         let kwargs = fields.as_object().cloned();
+        let empty = vec![json!([]); INLINE_BYTES];
         for chat in [
             Conversation {
                 messages: vec![json!({"role": "user", "content": long.clone()})],
@@ -192,6 +195,10 @@ mod tests {
             },
             Conversation {
                 tools: Some(vec![json!({"function": {"description": long.clone()}})]),
+                ..Conversation::default()
+            },
+            Conversation {
+                messages: vec![json!({"content": empty})],
                 ..Conversation::default()
             },
             Conversation {

@@ -30,7 +30,7 @@ const OPENAI: Routes = Routes(1 | 2);
 const ALL: Routes = Routes(1 | 2 | 4 | 8);
 
 /// A request that is known to this version by its fields and by those it refuses.
-pub(super) trait Generating: DeserializeOwned {
+pub(super) trait Generating: DeserializeOwned + Send + 'static {
     /// Where it comes in.
     const ROUTE: Routes;
 }
@@ -42,9 +42,11 @@ impl<T: Generating> FromRequest<Arc<App>> for GenerateJson<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &Arc<App>) -> ApiResult<Self> {
-        let body = body::json_bytes(request, &app.config.server.limits).await?;
-        check(&body, T::ROUTE)?;
-        body::parse(&body).map(Self)
+        let parse = |body: &[u8]| {
+            check(body, T::ROUTE)?;
+            body::parse(body).map(Self)
+        };
+        body::read_json(request, app, parse).await
     }
 }
 

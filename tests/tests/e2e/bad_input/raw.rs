@@ -34,7 +34,11 @@ fn get(path: &str) -> Vec<u8> {
 fn unreadable() -> Vec<(&'static str, Vec<u8>)> {
     let nested = format!("{{\"prompt\": {}1{}}}", "[".repeat(100), "]".repeat(100));
     let two = format!("{}{}", good(), good());
-    let rows: [(&str, &[u8]); 15] = [
+    let crowd = format!(
+        "{{\"chat_template_kwargs\": {{\"a\": [{}[]]}}}}",
+        "[],".repeat(70_000)
+    );
+    let rows: [(&str, &[u8]); 16] = [
         ("no body", b""),
         ("no JSON", b"{nope}"),
         ("half a JSON", br#"{"model": "x", "prompt": "#),
@@ -49,6 +53,7 @@ fn unreadable() -> Vec<(&'static str, Vec<u8>)> {
         ("a byte order mark", b"\xef\xbb\xbf{}"),
         ("deep", nested.as_bytes()),
         ("abysmal", &[b'['; 900_000]),
+        ("a crowd of lists", crowd.as_bytes()),
         ("compressed", b"\x1f\x8b\x08\x00"),
     ];
     rows.map(|(row, body)| (row, post(JSON, body))).into()
