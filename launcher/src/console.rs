@@ -1,18 +1,30 @@
-//! What people read: stdout for answers, stderr for everything else.
+//! What people read: stdout for answers, stderr for everything else. Commands
+//! that answer and end wait for their readers; `serve` waits for nobody, and
+//! says everything through queues that drop what is not read in time.
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use indicatif::MultiProgress;
-use tokio::sync::mpsc;
+use indicatif::{MultiProgress, ProgressDrawTarget};
+use lockstep_process::LineQueue;
+use lockstep_process::logging;
 
-/// Lines that may wait for a slow reader of stderr before children have to.
-const WAITING_LINES: usize = 1024;
+use screen::Screen;
+
+mod screen;
+
+/// Frames of progress bars in a second.
+const FRAMES: u8 = 20;
+/// Bars and answers go to one terminal by two ways; so long an answer waits for
+/// what was drawn before it.
+const IN_ORDER: Duration = Duration::from_millis(100);
 
 /// Prints an error. Configuration errors bring their remedy along.
 pub(crate) fn print_error(error: &dyn Display) {
-    let _ = writeln!(io::stderr(), "error: {error}");
+    print_note(&format!("error: {error}"));
 }
 
 /// Prints to stdout; a reader that left is not an error.
@@ -20,75 +32,95 @@ pub(crate) fn print(text: &str) {
     let _ = writeln!(io::stdout(), "{text}");
 }
 
-/// Prints to stderr what belongs to no answer.
+/// Prints to stderr what belongs to no answer. Where the process logs, who reads
+/// it may have stopped to.
 pub(crate) fn print_note(text: &str) {
-    let _ = writeln!(io::stderr(), "{text}");
+    if logging::started() {
+        logging::stderr().push_urgent(format!("{text}\n").as_bytes());
+        logging::finish();
+    } else {
+        let _ = writeln!(io::stderr(), "{text}");
+    }
 }
 
-/// Lines to stderr from a thread of its own: a reader that does not read must
-/// not keep the launcher from watching its children.
+/// Where `serve` says what it says. No method waits for a reader.
 pub(crate) struct Console {
-    lines: mpsc::Sender<Vec<u8>>,
-    bars: MultiProgress,
-    done: std::sync::mpsc::Receiver<()>,
+    stdout: LineQueue,
+    lines: Lines,
 }
 
-/// Something that accepts lines, for tasks that forward them.
+/// Something that accepts lines for stderr, for tasks that forward them.
 #[derive(Clone)]
-pub(crate) struct Lines(mpsc::Sender<Vec<u8>>);
+pub(crate) struct Lines {
+    queue: LineQueue,
+    bars: MultiProgress,
+}
 
 impl Lines {
-    /// Queues a line; waits while too many are queued.
-    pub(crate) async fn forward(&self, line: Vec<u8>) {
-        let _ = self.0.send(line).await;
+    /// Queues a line; dropped when too many wait.
+    pub(crate) fn push(&self, line: &[u8]) {
+        self.bars.suspend(|| self.queue.push(line));
     }
 
-    /// Accepts lines and hands them to a receiver.
+    /// Hands lines to `out`.
     #[cfg(test)]
-    pub(crate) fn collected() -> (Self, mpsc::Receiver<Vec<u8>>) {
-        let (sender, lines) = mpsc::channel(WAITING_LINES);
-        (Self(sender), lines)
+    pub(crate) fn to(out: impl Write + Send + 'static) -> Self {
+        Self {
+            queue: LineQueue::start("lines", out),
+            bars: MultiProgress::with_draw_target(ProgressDrawTarget::hidden()),
+        }
     }
 }
 
 impl Console {
-    /// Starts the thread.
+    /// Starts its threads.
+    ///
+    /// # Errors
+    /// When the system has no handle left.
     pub(crate) fn start() -> io::Result<Self> {
-        let bars = MultiProgress::new();
-        let (lines, mut queue) = mpsc::channel::<Vec<u8>>(WAITING_LINES);
-        let (ended, done) = std::sync::mpsc::channel();
-        let above = bars.clone();
-        std::thread::Builder::new()
-            .name("console".into())
-            .spawn(move || {
-                let _until_the_end: std::sync::mpsc::Sender<()> = ended;
-                while let Some(line) = queue.blocking_recv() {
-                    above.suspend(|| {
-                        let _ = io::stderr().write_all(&line);
-                    });
-                }
-            })?;
-        Ok(Self { lines, bars, done })
+        let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        let queue = logging::stderr().clone();
+        let target = if io::stderr().is_terminal() {
+            let screen = Screen::over(queue.clone());
+            ProgressDrawTarget::term_like_with_hz(Box::new(screen), FRAMES)
+        } else {
+            ProgressDrawTarget::hidden()
+        };
+        let bars = MultiProgress::with_draw_target(target);
+        Ok(Self {
+            stdout: LineQueue::start("stdout", stdout),
+            lines: Lines { queue, bars },
+        })
     }
 
     /// Progress bars at the bottom of the terminal.
     pub(crate) fn bars(&self) -> &MultiProgress {
-        &self.bars
+        &self.lines.bars
     }
 
     /// For tasks that forward lines.
     pub(crate) fn lines(&self) -> Lines {
-        Lines(self.lines.clone())
+        self.lines.clone()
     }
 
-    /// Queues a line of the launcher itself; dropped when too many wait.
+    /// A line of the launcher itself, to stderr.
     pub(crate) fn say(&self, text: &str) {
-        let _ = self.lines.try_send(format!("{text}\n").into_bytes());
+        self.lines.push(format!("{text}\n").as_bytes());
     }
 
-    /// Waits until everything is printed, for a reader that reads.
-    pub(crate) fn finish(self) {
-        drop(self.lines);
-        let _ = self.done.recv_timeout(Duration::from_millis(500));
+    /// What somebody waits for, to stdout.
+    pub(crate) fn answer(&self, text: &str) {
+        self.lines.bars.suspend(|| {
+            self.lines.queue.flush(IN_ORDER);
+            self.stdout.push(format!("{text}\n").as_bytes());
+        });
+    }
+}
+
+impl Drop for Console {
+    /// Gives readers that read the time to take the last lines.
+    fn drop(&mut self) {
+        self.stdout.flush(logging::LAST_WORDS);
+        logging::finish();
     }
 }

@@ -29,6 +29,7 @@ pub(crate) fn run(args: &ServeArgs, algorithms: &Algorithms) -> Result<u8, Launc
     let settings = Settings::prepare(args, algorithms)?;
     let node = &settings.file.node;
     logging::init("launcher", &node.log, node.log_json);
+    logging::log_panics();
     if node.node_rank == 0 {
         check_ports(&settings)?;
     }
@@ -44,12 +45,11 @@ pub(crate) fn run(args: &ServeArgs, algorithms: &Algorithms) -> Result<u8, Launc
             source,
         })?;
     let console = Console::start().map_err(|source| LaunchError::System {
-        what: "the console thread",
+        what: "the console",
         source,
     })?;
     let code = runtime.block_on(supervisor::run(&settings, &console));
     drop(runtime);
-    console.finish();
     code
 }
 

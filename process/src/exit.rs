@@ -21,9 +21,11 @@ pub const PANIC: u8 = 101;
 
 /// Ends the process from any thread, also while others are stuck.
 ///
-/// For watchdogs only: everything else returns its code from `main`. Should
-/// the C library's exit handlers hang, a kill signal follows after half a second.
+/// For watchdogs only: everything else returns its code from `main`. Lines that
+/// were logged get half a second to be read. Should the C library's exit handlers
+/// hang, a kill signal follows half a second later.
 pub fn exit_now(code: u8) -> ! {
+    crate::logging::finish();
     let _guard = std::thread::Builder::new()
         .name("exit-guard".into())
         .spawn(|| {

@@ -17,6 +17,7 @@ mod socket;
 
 pub use bearer::{BearerError, check_bearer};
 pub use link::{ControlLink, Lifecycle};
+pub use logging::LineQueue;
 pub use message::{ChildMessage, ChildReport, LauncherMessage};
 pub use role::{Role, RoleContext, RoleError};
 pub use socket::{ConnectError, connect_tcp, connect_unix, listen_unix};

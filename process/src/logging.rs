@@ -1,11 +1,65 @@
-//! Log lines on stderr, each with the role that wrote it.
+//! Log lines on stderr, each with the role that wrote it. Nobody who logs ever
+//! waits for who reads: see [`LineQueue`].
 
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsFd as _;
+use std::sync::OnceLock;
+use std::time::Duration;
 
+use tracing::{Level, Metadata};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+
+mod queue;
+
+pub use queue::LineQueue;
+
+/// A process that ends gives its last lines so long to be read.
+pub const LAST_WORDS: Duration = Duration::from_millis(500);
+
+static STDERR: OnceLock<LineQueue> = OnceLock::new();
+
+/// The queue of this process's stderr, started by its first use. Whatever else
+/// it says there goes through it as well, or waits for the reader.
+pub fn stderr() -> &'static LineQueue {
+    // A handle of its own, so that a writer that is stuck holds no lock.
+    let handle = || io::stderr().as_fd().try_clone_to_owned().map(File::from);
+    STDERR.get_or_init(|| match handle() {
+        Ok(file) => LineQueue::start("log", file),
+        Err(_) => LineQueue::start("log", io::stderr()),
+    })
+}
+
+/// Whether this process says anything through [`stderr`].
+pub fn started() -> bool {
+    STDERR.get().is_some()
+}
+
+/// Gives the last lines of a process that logs [`LAST_WORDS`] to be read.
+pub fn finish() {
+    if let Some(queue) = STDERR.get() {
+        queue.flush(LAST_WORDS);
+    }
+}
+
+/// Makes panics log lines; the default hook would write to stderr by itself,
+/// and wait there.
+pub fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("unnamed");
+        let trace = Backtrace::capture();
+        if trace.status() == BacktraceStatus::Captured {
+            tracing::error!("thread '{name}' {panic}\n{trace}");
+        } else {
+            tracing::error!("thread '{name}' {panic}");
+        }
+    }));
+}
 
 /// Starts logging in this process. `filter` is in `RUST_LOG`'s form; a filter
 /// that does not parse falls back to `info` (the configuration has checked it).
@@ -16,12 +70,10 @@ pub fn init(role: &str, filter: &str, json: bool) {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(false)
-        // Stderr is a pipe to the launcher. When the launcher is gone, reporting
-        // there that a line could not be written there would panic, and take
-        // the client whose request was being logged with it.
+        // They would go to stderr directly, and wait there or panic.
         .log_internal_errors(false);
     let result = if json {
-        let writer = JsonRole::new(role);
+        let writer = JsonRole::over(role, Queued(stderr()));
         builder
             .json()
             .flatten_event(true)
@@ -30,7 +82,7 @@ pub fn init(role: &str, filter: &str, json: bool) {
     } else {
         builder
             .with_timer(RoleTime(role.to_owned()))
-            .with_writer(io::stderr)
+            .with_writer(Queued(stderr()))
             .try_init()
     };
     // Fails only when logging was started before, as in a test.
@@ -97,17 +149,49 @@ impl FormatTime for RoleTime {
     }
 }
 
+/// Makes writers to a queue, urgent ones for errors.
+#[derive(Clone, Copy)]
+struct Queued(&'static LineQueue);
+
+/// Writes one event.
+struct QueuedEvent {
+    queue: &'static LineQueue,
+    urgent: bool,
+}
+
+impl MakeWriter<'_> for Queued {
+    type Writer = QueuedEvent;
+
+    fn make_writer(&self) -> QueuedEvent {
+        let (queue, urgent) = (self.0, false);
+        QueuedEvent { queue, urgent }
+    }
+
+    fn make_writer_for(&self, meta: &Metadata<'_>) -> QueuedEvent {
+        let (queue, urgent) = (self.0, *meta.level() == Level::ERROR);
+        QueuedEvent { queue, urgent }
+    }
+}
+
+impl Write for QueuedEvent {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.urgent {
+            true => self.queue.push_urgent(bytes),
+            false => self.queue.push(bytes),
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Puts `"role"` first into each JSON line; a line arrives in one write.
 #[derive(Clone)]
 struct JsonRole<W> {
     prefix: Vec<u8>,
     make: W,
-}
-
-impl JsonRole<fn() -> io::Stderr> {
-    fn new(role: &str) -> Self {
-        Self::over(role, io::stderr)
-    }
 }
 
 impl<W> JsonRole<W> {
@@ -117,17 +201,17 @@ impl<W> JsonRole<W> {
     }
 }
 
-impl<'a, W: Fn() -> V, V: Write + 'a> MakeWriter<'a> for JsonRole<W>
-where
-    W: 'a,
-{
-    type Writer = PrefixOnce<'a, V>;
+impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for JsonRole<W> {
+    type Writer = PrefixOnce<'a, W::Writer>;
 
     fn make_writer(&'a self) -> Self::Writer {
-        PrefixOnce {
-            prefix: &self.prefix,
-            writer: (self.make)(),
-        }
+        let (prefix, writer) = (&*self.prefix, self.make.make_writer());
+        PrefixOnce { prefix, writer }
+    }
+
+    fn make_writer_for(&'a self, meta: &Metadata<'_>) -> Self::Writer {
+        let (prefix, writer) = (&*self.prefix, self.make.make_writer_for(meta));
+        PrefixOnce { prefix, writer }
     }
 }
 

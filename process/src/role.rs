@@ -80,6 +80,7 @@ impl RoleContext {
             engine, node, hash, ..
         } = ConfigFile::read(run_dir)?;
         logging::init(&role.to_string(), &node.log, node.log_json);
+        logging::log_panics();
         // A tokenizer-manager must outlive the launcher by as long as it takes
         // to end its clients' requests with an error; the closed control link
         // ends it, for which a stopped one has to go on.
@@ -116,6 +117,7 @@ impl RoleContext {
             }
         };
         self.link.close(Duration::from_secs(1));
+        logging::finish();
         code
     }
 }

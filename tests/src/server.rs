@@ -1,6 +1,7 @@
 //! A server of real processes.
 
 use std::fs::{self, File};
+use std::io::PipeReader;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -22,6 +23,7 @@ pub struct Options {
     program: PathBuf,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
+    unread: bool,
 }
 
 impl Options {
@@ -32,6 +34,7 @@ impl Options {
             program: program.into(),
             arguments: Vec::new(),
             environment: Vec::new(),
+            unread: false,
         }
         .set("--tp-size", "2")
         .set("--threads-per-rank", "1")
@@ -61,6 +64,14 @@ impl Options {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
+
+    /// Lets it write its stdout and stderr to pipes that nobody reads before
+    /// [`Server::read_output`].
+    #[must_use]
+    pub fn unread(mut self) -> Self {
+        self.unread = true;
+        self
+    }
 }
 
 /// A started program. Dropping it kills it and checks that none of its
@@ -76,6 +87,7 @@ pub struct Server {
     /// For requests; it keeps no idle connections.
     pub client: reqwest::Client,
     launcher: Mutex<Child>,
+    unread: Mutex<Vec<(PipeReader, File)>>,
     folder: TempDir,
 }
 
@@ -125,7 +137,16 @@ impl Server {
             .set("--port", &port.to_string())
             .set("--grpc-port", &grpc_port.to_string())
             .set("--sglang-grpc-port", &sglang_port.to_string());
-        let log = |name| File::create(folder.path().join(name)).expect("a log file");
+        let mut unread = Vec::new();
+        let mut output = |name| {
+            let log = File::create(folder.path().join(name)).expect("a log file");
+            if !options.unread {
+                return Stdio::from(log);
+            }
+            let (reader, writer) = std::io::pipe().expect("a pipe");
+            unread.push((reader, log));
+            Stdio::from(writer)
+        };
         let mut command = Command::new(&options.program);
         command
             .arg("serve")
@@ -133,8 +154,8 @@ impl Server {
             .arg("--run-dir")
             .arg(folder.path())
             .stdin(Stdio::null())
-            .stdout(log("stdout"))
-            .stderr(log("stderr"));
+            .stdout(output("stdout"))
+            .stderr(output("stderr"));
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("LOCKSTEP_") {
                 command.env_remove(name);
@@ -148,6 +169,7 @@ impl Server {
             sglang_port,
             client: client(),
             launcher: Mutex::new(launcher),
+            unread: Mutex::new(unread),
             folder,
         }
     }
@@ -159,7 +181,7 @@ impl Server {
     pub async fn ready(&self) {
         until("a healthy server", LIMIT, async || {
             assert_eq!(self.ended(), None, "ended instead:\n{}", self.log());
-            if !self.log().contains("Ready after") {
+            if !self.log().contains("Ready after") && self.reads_output() {
                 return None;
             }
             let health = self.try_get("/health").await.ok()?;
@@ -197,6 +219,19 @@ impl Server {
             .map(|name| fs::read(self.folder().join(name)).unwrap_or_default())
             .map(|text| String::from_utf8_lossy(&text).into_owned())
             .concat()
+    }
+
+    /// Starts to read what was [`Options::unread`] so far, into its log.
+    pub fn read_output(&self) {
+        let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
+        for (mut pipe, mut log) in unread.drain(..) {
+            std::thread::spawn(move || std::io::copy(&mut pipe, &mut log));
+        }
+    }
+
+    fn reads_output(&self) -> bool {
+        let unread = self.unread.lock();
+        unread.unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
     /// Waits until it has written `text`.

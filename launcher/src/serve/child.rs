@@ -124,7 +124,8 @@ async fn forward(pipe: ChildStderr, lines: Lines, tail: Tail) {
         if !line.ends_with(b"\n") {
             line.push(b'\n');
         }
-        lines.forward(std::mem::take(&mut line)).await;
+        lines.push(&line);
+        line.clear();
         reader.set_limit(LONGEST_LINE);
     }
 }

@@ -9,7 +9,7 @@ use lockstep_process::exit;
 use lockstep_types::{EngineConfig, Footprint as _, Quantization, Verification};
 
 use super::children::Children;
-use crate::console::{self, Console};
+use crate::console::Console;
 use crate::settings::Settings;
 
 /// Says what is being started.
@@ -57,17 +57,13 @@ pub(super) fn ready(settings: &Settings, console: &Console, children: &Children,
         );
     } else if file.node.node_rank == 0 {
         // On stdout, for whoever waits for it.
-        console
-            .bars()
-            .suspend(|| console::print(&text(settings, details(children).as_deref(), seconds)));
+        console.answer(&text(settings, details(children).as_deref(), seconds));
     } else {
         let parallel = &file.engine.parallel;
-        console.bars().suspend(|| {
-            console::print(&format!(
-                "\nNode {} of {} is ready after {seconds:.1} s and works for {}.\n",
-                file.node.node_rank, parallel.nnodes, parallel.dist_init_addr
-            ));
-        });
+        console.answer(&format!(
+            "\nNode {} of {} is ready after {seconds:.1} s and works for {}.\n",
+            file.node.node_rank, parallel.nnodes, parallel.dist_init_addr
+        ));
     }
 }
 
@@ -77,8 +73,7 @@ pub(super) fn ready_again(settings: &Settings, console: &Console, took: Duration
     if settings.file.node.log_json {
         tracing::info!(seconds, "ready again");
     } else {
-        let line = format!("Ready again after {seconds:.1} s.");
-        console.bars().suspend(|| console::print(&line));
+        console.answer(&format!("Ready again after {seconds:.1} s."));
     }
 }
 

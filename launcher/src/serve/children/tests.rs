@@ -1,4 +1,4 @@
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, PipeReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(in crate::serve) const FOREVER: &str = "kill -STOP $$";
 /// Scripts as children, their folder, and the lines they write.
 pub(in crate::serve) struct Scripts {
     pub(in crate::serve) children: Children,
-    pub(in crate::serve) lines: tokio::sync::mpsc::Receiver<Vec<u8>>,
+    pub(in crate::serve) lines: PipeReader,
     socket: PathBuf,
     _dir: TempDir,
 }
@@ -37,12 +37,12 @@ pub(in crate::serve) struct Scripts {
 pub(in crate::serve) fn scripts(scripts: &[(Role, &str)]) -> Scripts {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let socket = dir.path().join("control.sock");
-    let (sender, lines) = Lines::collected();
+    let (lines, writer) = std::io::pipe().expect("a pipe");
     let specs = scripts
         .iter()
         .map(|(role, script)| shell(*role, script))
         .collect();
-    let children = Children::spawn(specs, &socket, &sender).expect("started");
+    let children = Children::spawn(specs, &socket, &Lines::to(writer)).expect("started");
     Scripts {
         children,
         lines,
@@ -89,8 +89,13 @@ async fn an_exit_is_seen_with_the_last_lines() {
     );
     let lines = scripts.children.members()[0].child.last_lines(3);
     assert_eq!(lines, ["line 58", "line 59", "line 60"]);
-    let first = scripts.lines.recv().await.expect("forwarded");
-    assert_eq!(first, b"line 1\n");
+    let read = move || {
+        let mut first = [0; 7];
+        scripts.lines.read_exact(&mut first).expect("forwarded");
+        first
+    };
+    let first = tokio::task::spawn_blocking(read).await.expect("no panic");
+    assert_eq!(&first, b"line 1\n");
 }
 
 #[tokio::test]
