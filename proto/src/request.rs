@@ -40,8 +40,9 @@ impl TryFrom<pb::Submit> for Request {
     }
 }
 
-/// A request's wire form, under the connection-local number `request`.
-pub fn submit(body: Request, request: u64) -> pb::Submit {
+/// A request's wire form, under the connection-local number `request`; choices of
+/// one client request share the connection-local number `parent`.
+pub fn submit(body: Request, request: u64, parent: Option<u64>) -> pb::Submit {
     pb::Submit {
         request,
         trace_id: body.trace_id,
@@ -52,6 +53,7 @@ pub fn submit(body: Request, request: u64) -> pb::Submit {
         priority: Some(body.priority),
         timeout_ms: body.timeout_ms,
         max_draft_steps: body.max_draft_steps,
+        parent,
     }
 }
 

@@ -259,8 +259,9 @@ impl Engine {
             Command::Submit {
                 sink,
                 request,
+                parent,
                 body,
-            } => self.submit(sink, request, body),
+            } => self.submit(sink, request, parent, body),
             Command::Abort { sink, request } => {
                 if let Some(id) = request_id(sink, request) {
                     self.planner.abort(id);

@@ -174,12 +174,13 @@ async fn forward(sink: SinkId, messages: &mut Streaming<FrontendMessage>, comman
 }
 
 fn submit_command(sink: SinkId, submit: Submit) -> Command {
-    let request = submit.request;
+    let (request, parent) = (submit.request, submit.parent);
     let body = TokenRequest::try_from(submit)
         .map_err(|error| RequestError::new(ErrorKind::Invalid, error.to_string()));
     Command::Submit {
         sink,
         request,
+        parent,
         body,
     }
 }

@@ -51,6 +51,9 @@ pub enum Command {
     Submit {
         sink: SinkId,
         request: u64,
+        /// The sink's number of the client request that it is one of several
+        /// choices of.
+        parent: Option<u64>,
         body: Result<Request, RequestError>,
     },
     /// Its client does not want it any more.

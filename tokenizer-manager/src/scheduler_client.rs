@@ -105,12 +105,22 @@ impl SchedulerClient {
         self.live.load(Ordering::Relaxed)
     }
 
-    /// Submits one request.
+    /// A number for a client request with several choices.
+    pub fn parent(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Submits one request; `parent` is the same for all choices of one client
+    /// request, and absent where it has one.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] without a scheduler, [`ErrorKind::Overloaded`]
     /// beyond what the scheduler could run and queue.
-    pub fn submit(&self, request: Request) -> Result<RequestHandle, RequestError> {
+    pub fn submit(
+        &self,
+        request: Request,
+        parent: Option<u64>,
+    ) -> Result<RequestHandle, RequestError> {
         if !self.is_ready() {
             return Err(disconnected());
         }
@@ -122,6 +132,7 @@ impl SchedulerClient {
         let weights = handle::Version::default();
         let submit = LinkCommand::Submit {
             number,
+            parent,
             request: Box::new(request),
             outputs: sender,
             live,

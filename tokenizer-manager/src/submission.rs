@@ -72,7 +72,11 @@ impl Submission {
             .collect::<ApiResult<Vec<u32>>>()?;
         let ticket = Arc::new(ticket);
         let options = GenerationOptions::new(&spec, &sampling, Arc::clone(&ticket), arrived)?;
-        let mut generations = Vec::with_capacity(prompts.len() * n);
+        let choices = prompts.len() * n;
+        let parent = spec
+            .parent
+            .or_else(|| (choices > 1).then(|| app.scheduler.parent()));
+        let mut generations = Vec::with_capacity(choices);
         for (prompt, max_new_tokens) in prompts.iter().zip(lengths) {
             let seeds = seed::seeds(seed, n);
             for seed in seeds {
@@ -89,7 +93,7 @@ impl Submission {
                     timeout_ms: spec.timeout_ms,
                     max_draft_steps,
                 };
-                let handle = app.scheduler.submit(request)?;
+                let handle = app.scheduler.submit(request, parent)?;
                 generations.push(Generation::new(app, handle, prompt.clone(), &options)?);
             }
         }

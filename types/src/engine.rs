@@ -174,7 +174,7 @@ pub struct RequestLimits {
     pub messages: usize,
     /// Prompts in one completions request.
     pub prompts: usize,
-    /// Choices (`n`), times prompts.
+    /// Choices of one prompt (`n`).
     pub choices: usize,
     /// Alternatives per position (`top_logprobs`, `logprobs`).
     pub top_logprobs: usize,
@@ -186,6 +186,13 @@ pub struct RequestLimits {
     pub stop_token_ids: usize,
     /// Entries of `logit_bias`.
     pub logit_bias: usize,
+}
+
+impl RequestLimits {
+    /// Choices of all prompts of a request.
+    pub fn all_choices(&self) -> usize {
+        self.choices.max(self.prompts)
+    }
 }
 
 /// What differs between nodes or must not be shown; never hashed or printed.

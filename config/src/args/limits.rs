@@ -30,7 +30,8 @@ pub struct LimitArgs {
     #[arg(long, env = "LOCKSTEP_MAX_PROMPTS", value_name = "COUNT", value_parser = positive,
           help_heading = HEADING)]
     pub max_prompts: Option<usize>,
-    /// Choices in one answer: prompts times `n` [default: 1024].
+    /// Choices of one prompt (`n`) [default: 128]. All prompts of a request
+    /// together may have as many, or as many as `--max-prompts`.
     #[arg(long, env = "LOCKSTEP_MAX_CHOICES", value_name = "COUNT", value_parser = positive,
           help_heading = HEADING)]
     pub max_choices: Option<usize>,

@@ -38,7 +38,7 @@ pub(super) fn resolve(args: &LimitArgs) -> Result<LimitsConfig, ConfigError> {
         request: RequestLimits {
             messages: args.max_messages.unwrap_or(4096),
             prompts: args.max_prompts.unwrap_or(1024),
-            choices: args.max_choices.unwrap_or(1024),
+            choices: args.max_choices.unwrap_or(128),
             top_logprobs: args.max_top_logprobs.unwrap_or(20),
             stops: args.max_stop_strings.unwrap_or(4),
             stop_bytes: args.max_stop_bytes.unwrap_or(1024),

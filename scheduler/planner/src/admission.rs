@@ -92,6 +92,7 @@ impl Admission {
     pub fn accept(
         &mut self,
         id: RequestId,
+        parent: Option<RequestId>,
         request: Request,
         free_slots: usize,
     ) -> Result<RequestState, RequestError> {
@@ -113,6 +114,7 @@ impl Admission {
         let after = |ms: u64| self.now.0.saturating_add(ms);
         Ok(RequestState {
             id,
+            parent,
             arrival: self.arrivals,
             priority: request.priority,
             stage: Stage::Waiting,
@@ -187,6 +189,16 @@ impl Admission {
         self.queue.push(index, request);
     }
 
+    /// A request lost its slot, or ended in it.
+    pub fn left_slot(&mut self, request: &RequestState) {
+        self.queue.left_slot(request);
+    }
+
+    /// The slots of all requests are gone.
+    pub fn reset_slots(&mut self) {
+        self.queue.reset_slots();
+    }
+
     /// A request has ended, waiting or not.
     pub fn forget(&mut self, index: u32, request: &RequestState) {
         if request.stage == Stage::Waiting {
@@ -236,6 +248,7 @@ impl Admission {
         total("queued tokens", self.queue.tokens(), tokens)?;
         let waiting = waiting().count() as u64;
         total("queued requests", self.queue.len() as u64, waiting)?;
+        self.queue.check(requests)?;
         let limited = all().filter(|request| request.rest.deadline.is_some());
         let limited = limited.count() as u64;
         total("deadlines", self.deadlines.len() as u64, limited)?;

@@ -91,6 +91,21 @@ impl Planner {
         id: RequestId,
         request: Request,
     ) -> Result<(), RequestError> {
+        self.submit_choice(now, id, None, request)
+    }
+
+    /// Queues a request that is one of several choices of the client request
+    /// `parent`. They share what one request gets while others wait.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn submit_choice(
+        &mut self,
+        now: Millis,
+        id: RequestId,
+        parent: Option<RequestId>,
+        request: Request,
+    ) -> Result<(), RequestError> {
         self.admission.advance(now);
         if self.requests.find(id).is_some() {
             return Err(RequestError {
@@ -99,7 +114,7 @@ impl Planner {
             });
         }
         let free_slots = self.batch.free_slots();
-        let accepted = self.admission.accept(id, request, free_slots);
+        let accepted = self.admission.accept(id, parent, request, free_slots);
         if matches!(&accepted, Err(error) if error.kind == ErrorKind::Overloaded) {
             self.counters.rejected += 1;
         }
@@ -165,8 +180,9 @@ impl Planner {
     fn make_room_for_decodes(&mut self) {
         while self.batch.decode_pages(&self.requests, &self.kv) > self.kv.available()
             && self.batch.len() > 1
-            && let Some(last) = self.batch.last()
+            && let Some(last) = self.admission.first_to_yield(&self.requests, &self.batch)
         {
+            self.pages_ran_out();
             self.retract(last);
         }
     }
@@ -187,6 +203,7 @@ impl Planner {
                 self.end(last, Err(error), None, Output::default());
                 return;
             }
+            self.pages_ran_out();
             self.retract(last);
             self.batch
                 .plan_prefills(&mut self.requests, &mut self.kv, step);
@@ -198,14 +215,19 @@ impl Planner {
     /// admission, and positions count on. Results in flight are still taken
     /// before it queues.
     fn retract(&mut self, index: u32) {
-        let running = self.batch.running().map(|index| &self.requests[index]);
-        self.admission.pages_ran_out(running);
         self.batch.close(&mut self.requests, &mut self.kv, index);
+        self.admission.left_slot(&self.requests[index]);
         self.counters.retractions += 1;
         let request = &mut self.requests[index];
         if request.rows_in_flight == 0 {
             self.admission.requeue(index, request);
         }
+    }
+
+    /// Requests want more pages than was expected.
+    fn pages_ran_out(&mut self) {
+        let running = self.batch.running().map(|index| &self.requests[index]);
+        self.admission.pages_ran_out(running);
     }
 
     /// The one way out: frees whatever the request holds and emits its last
@@ -219,6 +241,7 @@ impl Planner {
     ) {
         if self.requests[index].stage == Stage::Running {
             self.batch.close(&mut self.requests, &mut self.kv, index);
+            self.admission.left_slot(&self.requests[index]);
         }
         let Some(request) = self.requests.remove(index) else {
             return;
@@ -279,6 +302,7 @@ impl Planner {
     /// Running requests lose slot and pages, which exist no more.
     fn forget_engine(&mut self) {
         self.batch.reset(&mut self.requests);
+        self.admission.reset_slots();
         let holders = self.requests.iter_mut().map(|request| &mut request.kv);
         self.kv.reset(holders);
     }

@@ -29,7 +29,9 @@ pub(crate) enum Stage {
 #[derive(Debug)]
 pub(crate) struct RequestState {
     pub id: RequestId,
-    /// Consecutive number of its submission; never reused.
+    /// The client request that it is one of several choices of.
+    pub parent: Option<RequestId>,
+    /// Consecutive number of its submission; never reused. Admissions count too.
     pub arrival: u64,
     pub priority: i32,
     pub stage: Stage,

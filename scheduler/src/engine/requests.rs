@@ -21,6 +21,7 @@ impl Engine {
         &mut self,
         sink: SinkId,
         request: u64,
+        parent: Option<u64>,
         body: Result<Request, RequestError>,
     ) {
         let Some(id) = request_id(sink, request) else {
@@ -33,9 +34,13 @@ impl Engine {
             return;
         }
         let prompt_tokens = body.as_ref().map_or(0, |request| request.input_ids.len());
+        let parent = parent.and_then(|parent| request_id(sink, parent));
         let accepted = body
             .and_then(|request| self.admit(request))
-            .and_then(|request| self.planner.submit(self.clock.now(), id, request));
+            .and_then(|request| {
+                let now = self.clock.now();
+                self.planner.submit_choice(now, id, parent, request)
+            });
         if let Err(error) = accepted {
             let usage = Usage {
                 prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),

@@ -82,11 +82,14 @@ impl Service {
         let registration = self
             .calls
             .register(request_id, sink, choices, self.commands.clone())?;
+        // A call has a sink of its own, so any number stands for it.
+        let parent = (choices > 1).then_some(0);
         for (request, body) in (0..).zip(call.requests.iter().cloned()) {
             self.commands
                 .send(Command::Submit {
                     sink,
                     request,
+                    parent,
                     body: Ok(body),
                 })
                 .await?;

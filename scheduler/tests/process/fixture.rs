@@ -278,7 +278,7 @@ impl Frontend {
 
     /// Hands a request in.
     pub async fn submit(&self, number: u64, request: Request) {
-        let submit = frontend_message::Kind::Submit(lockstep_proto::submit(request, number));
+        let submit = frontend_message::Kind::Submit(lockstep_proto::submit(request, number, None));
         self.messages
             .send(FrontendMessage { kind: Some(submit) })
             .await

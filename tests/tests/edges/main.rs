@@ -1,5 +1,6 @@
 //! What strangers, closed pipes and hanging processes may not do to a server.
 
+mod fairness;
 mod logs;
 
 use lockstep_tests::server::Options;

@@ -36,6 +36,8 @@ pub(super) enum LinkCommand {
     /// A new request and where its outputs go.
     Submit {
         number: u64,
+        /// The number of the client request that it is one of several choices of.
+        parent: Option<u64>,
         request: Box<Request>,
         outputs: mpsc::UnboundedSender<Output>,
         live: LivePermit,

@@ -163,6 +163,7 @@ impl Session {
         match command {
             LinkCommand::Submit {
                 number,
+                parent,
                 request,
                 outputs,
                 live,
@@ -179,8 +180,9 @@ impl Session {
                     live,
                     weights,
                 };
+                let submit = lockstep_proto::submit(*request, number, parent);
                 permit.send(FrontendMessage {
-                    kind: Some(Kind::Submit(lockstep_proto::submit(*request, number))),
+                    kind: Some(Kind::Submit(submit)),
                 });
                 self.live.insert(number, entry);
             }
@@ -293,6 +295,7 @@ mod tests {
         };
         session.handle(LinkCommand::Submit {
             number,
+            parent: None,
             request: Box::new(request),
             outputs,
             live: LivePermit::acquire(&Arc::default(), 1).expect("a permit"),

@@ -101,13 +101,13 @@ pub(super) fn choices(spec: &GenerateSpec, limits: &RequestLimits) -> ApiResult<
     let n = integer(&spec.fields.name("n"), spec.n, 1, limits.choices as i64)?;
     let n = usize::try_from(n).unwrap_or(1);
     let all = n.saturating_mul(spec.inputs.len());
-    if all > limits.choices {
+    if all > limits.all_choices() {
         return Err(ApiError::invalid(
             spec.fields.name("n"),
             format!(
                 "This request asks for {all} choices ({} prompts times n = {n}); the limit is {}.",
                 spec.inputs.len(),
-                limits.choices
+                limits.all_choices()
             ),
         ));
     }

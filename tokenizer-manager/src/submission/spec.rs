@@ -88,6 +88,8 @@ pub struct GenerateSpec {
     pub inputs: Vec<Input>,
     /// Choices per prompt.
     pub n: i64,
+    /// The number of a client request that this is a part of; `None` = it is whole.
+    pub parent: Option<u64>,
     /// The limit of the output's length.
     pub max_tokens: MaxTokens,
     /// Sampling parameters.
@@ -116,6 +118,7 @@ impl GenerateSpec {
             trace_id,
             inputs,
             n: 1,
+            parent: None,
             max_tokens: MaxTokens::Rest,
             sampling: SamplingSpec {
                 min_tokens_field: "min_tokens",

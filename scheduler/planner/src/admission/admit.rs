@@ -83,7 +83,13 @@ impl Admission {
             candidates.sort_by_cached_key(|index| {
                 let request = &requests[*index];
                 let matched = Reverse(kv.match_len(request));
-                (Reverse(request.priority), !request.retracted, matched)
+                let place = queue.place(request);
+                (
+                    Reverse(request.priority),
+                    place,
+                    !request.retracted,
+                    matched,
+                )
             });
         } else {
             candidates.extend(waiting.take(batch.free_slots() + MOST_DEFERRED));
@@ -173,7 +179,8 @@ impl Admission {
 
     /// A request got its slot.
     fn left_queue(&mut self, index: u32, request: &mut RequestState, counters: &mut Counters) {
-        self.queue.remove(request);
+        self.arrivals += 1;
+        self.queue.serve(request, self.arrivals);
         self.queue_deadlines
             .remove(request.rest.queue_deadline.take(), index);
         self.pace.record(self.now.0);

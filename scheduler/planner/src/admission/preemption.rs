@@ -1,4 +1,4 @@
-//! A waiting request may displace running ones that it outranks by far.
+//! Who gives its slot to whom.
 
 use super::Admission;
 use crate::{batch::Batch, kv::Kv, request::RequestTable};
@@ -16,17 +16,61 @@ impl Admission {
         batch: &Batch,
         kv: &mut Kv,
     ) -> Option<(u32, Vec<u32>)> {
-        if !self.config.priority_scheduling || self.held {
+        if self.held {
             return None;
         }
-        let head = self.queue.first()?;
-        let priority = |index: u32| i64::from(requests[index].priority);
-        let outranked = |victim: &u32| priority(head) - priority(*victim) >= PREEMPTION_THRESHOLD;
-        let victims: Vec<u32> = batch.running().rev().take_while(outranked).collect();
+        let (head, place) = self.queue.first()?;
+        let mut victims = self.outranked(head, requests, batch);
+        if victims.is_empty() {
+            victims = self.crowding(head, place, requests, batch);
+        }
         let pages = |victim: &u32| requests[*victim].kv.page_count() as u64;
         let held: u64 = victims.iter().map(pages).sum();
-        let enough = !victims.is_empty() && self.pages_short(requests, batch, kv, head) <= held;
-        (enough && !self.would_defer(requests, batch, kv, head)).then_some((head, victims))
+        if victims.is_empty() || self.pages_short(requests, batch, kv, head, &victims) > held {
+            return None;
+        }
+        (!self.would_defer(requests, batch, kv, head)).then_some((head, victims))
+    }
+
+    /// Running requests whose priority is lower by far.
+    fn outranked(&self, head: u32, requests: &RequestTable, batch: &Batch) -> Vec<u32> {
+        if !self.config.priority_scheduling {
+            return Vec::new();
+        }
+        let priority = |index: u32| i64::from(requests[index].priority);
+        let outranked = |victim: &u32| priority(head) - priority(*victim) >= PREEMPTION_THRESHOLD;
+        batch.running().rev().take_while(outranked).collect()
+    }
+
+    /// Choices of a client request that took more than half of all slots, or of
+    /// all memory, while nobody else waited: the last ones that it can give up
+    /// and still have half, and more than the `place` slots of the head's own.
+    fn crowding(&self, head: u32, place: u32, requests: &RequestTable, batch: &Batch) -> Vec<u32> {
+        let Some((parent, running)) = self.queue.crowding(batch.len()) else {
+            return Vec::new();
+        };
+        let keeps = (batch.len() / 2).max(place as usize + 1);
+        let priority = requests[head].priority;
+        let yields = |victim: &u32| {
+            let victim = &requests[*victim];
+            victim.parent == Some(parent) && victim.priority <= priority
+        };
+        let last = batch.running().rev().filter(yields);
+        last.take(running.saturating_sub(keeps)).collect()
+    }
+
+    /// The running request that is retracted when pages run out: the least
+    /// important one, or the last choice of a client request that has more than
+    /// half of all slots, where that is as important.
+    pub fn first_to_yield(&self, requests: &RequestTable, batch: &Batch) -> Option<u32> {
+        let last = batch.last()?;
+        let crowd = self.queue.crowding(batch.len()).map(|(parent, _)| parent);
+        let priority = requests[last].priority;
+        let of_crowd = |index: &u32| {
+            let request = &requests[*index];
+            crowd.is_some() && request.parent == crowd && request.priority == priority
+        };
+        batch.running().rev().find(of_crowd).or(Some(last))
     }
 
     /// Whether a waiting request could get a slot now.
@@ -37,7 +81,7 @@ impl Admission {
         batch: &Batch,
         kv: &mut Kv,
     ) -> bool {
-        batch.free_slots() > 0 && self.pages_short(requests, batch, kv, head) == 0
+        batch.free_slots() > 0 && self.pages_short(requests, batch, kv, head, &[]) == 0
     }
 
     /// The request would rather wait for its prefix than use the room.
@@ -52,17 +96,28 @@ impl Admission {
         self.should_defer(requests, kv, index)
     }
 
-    /// Pages missing to admit a waiting request beside the running ones.
-    fn pages_short(&self, requests: &RequestTable, batch: &Batch, kv: &mut Kv, index: u32) -> u64 {
+    /// Pages missing to admit a waiting request beside the running ones that are
+    /// not `leaving`, before those give theirs back.
+    fn pages_short(
+        &self,
+        requests: &RequestTable,
+        batch: &Batch,
+        kv: &mut Kv,
+        index: u32,
+        leaving: &[u32],
+    ) -> u64 {
         let request = &requests[index];
         let matched = kv.match_len(request) / self.config.page_size;
-        let need = if batch.is_empty() {
+        let need = if batch.len() == leaving.len() {
             kv.pages_for(request.least_tokens(&self.config.reserve))
         } else {
             let own = self.future_pages_of(request, kv).saturating_sub(matched);
+            let wanted = |index: &u32| self.future_pages_of(&requests[*index], kv);
+            let given_up = leaving.iter().map(wanted).fold(0, u32::saturating_add);
+            let others = self.future_pages(requests, batch, kv);
+            let others = others.saturating_sub(given_up);
             // Matched pages stop being evictable once the request is in.
-            own.saturating_add(self.future_pages(requests, batch, kv))
-                .saturating_add(matched)
+            own.saturating_add(others).saturating_add(matched)
         };
         u64::from(need.saturating_sub(kv.available()))
     }

@@ -1,23 +1,53 @@
 //! The waiting requests in order of admission, and the time limits of all.
+//!
+//! Choices of one client request (its `n`, or its prompts) share what a request
+//! gets: who has fewest slots goes first, and among those that have as many,
+//! requests take turns as in a round robin. What is shared is slots, of which
+//! every choice takes one: a deficit round robin with equal costs.
 
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
 };
 
-use crate::request::RequestState;
+use crate::{
+    IntegrityError, RequestId,
+    error::total,
+    request::{RequestState, RequestTable, Stage},
+};
 
-/// Priority, then requests that already ran, then arrival.
-type Order = (Reverse<i32>, bool, u64);
+/// Priority; slots that its client request has before it gets one; requests
+/// that already ran; turn; arrival.
+type Order = (Reverse<i32>, u32, bool, u64, u64);
+/// Among the choices of one client request.
+type OwnOrder = (Reverse<i32>, bool, u64);
 
 /// Waiting requests by table index.
 #[derive(Debug, Default)]
 pub(super) struct WaitQueue {
     order: BTreeMap<Order, u32>,
     tokens: u64,
+    /// Client requests with several choices.
+    parents: BTreeMap<RequestId, Parent>,
 }
 
-fn order(request: &RequestState) -> Order {
+/// A client request with several choices, some of which wait or run.
+#[derive(Debug, Default)]
+struct Parent {
+    running: u32,
+    /// When it last was served, or came: in numbers of arrivals.
+    turn: u64,
+    waiting: BTreeMap<OwnOrder, Choice>,
+}
+
+#[derive(Debug)]
+struct Choice {
+    index: u32,
+    /// Where it stands in the queue.
+    key: Option<Order>,
+}
+
+fn own_order(request: &RequestState) -> OwnOrder {
     (
         Reverse(request.priority),
         !request.retracted,
@@ -25,15 +55,100 @@ fn order(request: &RequestState) -> Order {
     )
 }
 
+/// Of a request that is alone.
+fn order(request: &RequestState) -> Order {
+    let (priority, retracted, arrival) = own_order(request);
+    (priority, 0, retracted, arrival, arrival)
+}
+
 impl WaitQueue {
     pub fn push(&mut self, index: u32, request: &RequestState) {
         self.tokens += u64::from(request.len());
-        self.order.insert(order(request), index);
+        let Some(parent) = request.parent else {
+            self.order.insert(order(request), index);
+            return;
+        };
+        let family = self.parents.entry(parent).or_default();
+        if family.waiting.is_empty() {
+            family.turn = request.arrival;
+        }
+        let choice = Choice { index, key: None };
+        family.waiting.insert(own_order(request), choice);
+        self.arrange(parent);
     }
 
     pub fn remove(&mut self, request: &RequestState) {
-        if self.order.remove(&order(request)).is_some() {
+        let key = match request.parent {
+            None => Some(order(request)),
+            Some(parent) => self.leave(parent, request),
+        };
+        if key.is_some_and(|key| self.order.remove(&key).is_some()) {
             self.tokens -= u64::from(request.len());
+        }
+        if let Some(parent) = request.parent {
+            self.arrange(parent);
+        }
+    }
+
+    fn leave(&mut self, parent: RequestId, request: &RequestState) -> Option<Order> {
+        let family = self.parents.get_mut(&parent)?;
+        family.waiting.remove(&own_order(request))?.key
+    }
+
+    /// A request got a slot, as number `turn` of all that came or were served.
+    pub fn serve(&mut self, request: &RequestState, turn: u64) {
+        if let Some(family) = self.family(request) {
+            family.running += 1;
+            family.turn = turn;
+        }
+        self.remove(request);
+    }
+
+    /// A request has a slot no more.
+    pub fn left_slot(&mut self, request: &RequestState) {
+        if let Some(family) = self.family(request) {
+            family.running -= 1;
+        }
+        if let Some(parent) = request.parent {
+            self.arrange(parent);
+        }
+    }
+
+    /// Nobody has a slot any more.
+    pub fn reset_slots(&mut self) {
+        let all: Vec<_> = self.parents.keys().copied().collect();
+        for parent in all {
+            if let Some(family) = self.parents.get_mut(&parent) {
+                family.running = 0;
+            }
+            self.arrange(parent);
+        }
+    }
+
+    fn family(&mut self, request: &RequestState) -> Option<&mut Parent> {
+        self.parents.get_mut(&request.parent?)
+    }
+
+    /// Puts the waiting choices where they belong after a change among them.
+    fn arrange(&mut self, parent: RequestId) {
+        let Self { order, parents, .. } = self;
+        let Some(family) = parents.get_mut(&parent) else {
+            return;
+        };
+        if family.running == 0 && family.waiting.is_empty() {
+            parents.remove(&parent);
+            return;
+        }
+        let places = family.running..;
+        for (place, (own, choice)) in places.zip(&mut family.waiting) {
+            let (priority, retracted, arrival) = *own;
+            let key = (priority, place, retracted, family.turn, arrival);
+            if choice.key != Some(key) {
+                if let Some(old) = choice.key.replace(key) {
+                    order.remove(&old);
+                }
+                order.insert(key, choice.index);
+            }
         }
     }
 
@@ -54,8 +169,51 @@ impl WaitQueue {
         self.order.values().copied()
     }
 
-    pub fn first(&self) -> Option<u32> {
-        self.order.first_key_value().map(|(_, index)| *index)
+    /// The next request, and the slots that its client request has already.
+    pub fn first(&self) -> Option<(u32, u32)> {
+        let ((_, place, ..), index) = self.order.first_key_value()?;
+        Some((*index, *place))
+    }
+
+    /// Slots that a waiting request's client request has before it gets one.
+    pub fn place(&self, request: &RequestState) -> u32 {
+        let family = request.parent.and_then(|parent| self.parents.get(&parent));
+        let choice = family.and_then(|family| family.waiting.get(&own_order(request)));
+        choice.and_then(|choice| choice.key).map_or(0, |key| key.1)
+    }
+
+    /// The client request with more than half of `running` slots, and how many.
+    pub fn crowding(&self, running: usize) -> Option<(RequestId, usize)> {
+        let mut all = self.parents.iter();
+        all.find_map(|(parent, family)| {
+            let own = family.running as usize;
+            (own > 1 && 2 * own > running).then_some((*parent, own))
+        })
+    }
+
+    /// Checks the books of client requests against the requests.
+    pub fn check(&self, requests: &RequestTable) -> Result<(), IntegrityError> {
+        let choices = |stage: Stage| {
+            let all = requests.iter().map(|(_, request)| request);
+            all.filter(move |request| request.parent.is_some() && request.stage == stage)
+        };
+        let running = self.parents.values().map(|family| family.running);
+        let kept = running.map(u64::from).sum();
+        total(
+            "running choices",
+            kept,
+            choices(Stage::Running).count() as u64,
+        )?;
+        for request in choices(Stage::Waiting) {
+            let before = |other: &&RequestState| {
+                let waits_before = || own_order(other) < own_order(request);
+                other.parent == request.parent && (other.stage == Stage::Running || waits_before())
+            };
+            let all = choices(Stage::Running).chain(choices(Stage::Waiting));
+            let counted = all.filter(before).count() as u64;
+            total("slots before a choice", self.place(request).into(), counted)?;
+        }
+        Ok(())
     }
 }
 

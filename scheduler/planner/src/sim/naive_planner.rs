@@ -1,5 +1,5 @@
 //! A planner too simple to be wrong: one request at a time, whole prompt, no
-//! cache, one step in flight.
+//! cache, one step in flight. Client requests stand in a ring and take turns.
 
 use std::collections::VecDeque;
 
@@ -10,11 +10,16 @@ use lockstep_types::{
 
 use crate::{PlannerConfig, RequestId};
 
-/// Runs requests to their ends in order of submission, all on slot 0.
+/// A client request, and its choices that wait.
+type Family = (Option<RequestId>, VecDeque<(RequestId, Request)>);
+
+/// Runs requests to their ends, all on slot 0: one choice of each client request,
+/// then it joins the end of the ring.
 #[derive(Debug)]
 pub struct NaivePlanner {
     config: PlannerConfig,
-    waiting: VecDeque<(RequestId, Request)>,
+    ring: VecDeque<Family>,
+    running: Option<(RequestId, Request)>,
     output: Vec<u32>,
     in_flight: bool,
     open: bool,
@@ -26,7 +31,8 @@ impl NaivePlanner {
     pub fn new(config: &PlannerConfig) -> Self {
         Self {
             config: config.clone(),
-            waiting: VecDeque::new(),
+            ring: VecDeque::new(),
+            running: None,
             output: Vec::new(),
             in_flight: false,
             open: false,
@@ -36,15 +42,37 @@ impl NaivePlanner {
 
     /// Queues a request that fits the pool.
     pub fn submit(&mut self, id: RequestId, request: Request) {
-        self.waiting.push_back((id, request));
+        self.submit_choice(id, None, request);
     }
 
-    /// The next step of the first request.
+    /// Queues a choice of the client request `parent`.
+    pub fn submit_choice(&mut self, id: RequestId, parent: Option<RequestId>, request: Request) {
+        let same = |family: &&mut Family| parent.is_some() && family.0 == parent;
+        match self.ring.iter_mut().find(same) {
+            Some((_, choices)) => choices.push_back((id, request)),
+            None => self.ring.push_back((parent, [(id, request)].into())),
+        }
+    }
+
+    /// The next turn's choice.
+    fn next(&mut self) -> Option<(RequestId, Request)> {
+        let (parent, mut choices) = self.ring.pop_front()?;
+        let next = choices.pop_front();
+        if !choices.is_empty() {
+            self.ring.push_back((parent, choices));
+        }
+        next
+    }
+
+    /// The next step of the request whose turn it is.
     pub fn plan(&mut self) -> Option<StepPlan> {
-        let (_, request) = self.waiting.front()?;
         if self.in_flight {
             return None;
         }
+        if self.running.is_none() {
+            self.running = self.next();
+        }
+        let (_, request) = self.running.as_ref()?;
         self.in_flight = true;
         self.step += 1;
         let mut plan = StepPlan {
@@ -82,7 +110,7 @@ impl NaivePlanner {
     /// Takes the step's result; gives what it brought.
     pub fn complete(&mut self, result: StepResult) -> Option<(RequestId, Output)> {
         self.in_flight = false;
-        let (id, request) = self.waiting.front()?;
+        let (id, request) = self.running.as_ref()?;
         let id = *id;
         let mut from = result.outputs.into_iter().next().unwrap_or_default();
         let (mut reason, mut matched_token) = self.ends(request, None);
@@ -112,7 +140,7 @@ impl NaivePlanner {
                 speculation: None,
             });
             self.output.clear();
-            self.waiting.pop_front();
+            self.running = None;
         }
         Some((id, output))
     }

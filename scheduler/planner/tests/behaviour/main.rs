@@ -13,6 +13,7 @@ use lockstep_types::{
 };
 
 mod cache;
+mod choices;
 mod hold;
 mod limits;
 mod order;
@@ -61,6 +62,14 @@ fn submit(engine: &mut SimEngine, id: u64, request: Request) {
     engine
         .planner
         .submit(Millis(0), RequestId(id), request)
+        .unwrap();
+}
+
+fn submit_choice(engine: &mut SimEngine, id: u64, parent: u64, request: Request) {
+    let (id, parent) = (RequestId(id), Some(RequestId(parent)));
+    engine
+        .planner
+        .submit_choice(Millis(0), id, parent, request)
         .unwrap();
 }
 

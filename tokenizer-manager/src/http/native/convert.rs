@@ -76,7 +76,7 @@ pub(super) fn specs(
         .iter()
         .map(|spec| spec.n.max(0))
         .fold(0, i64::saturating_add);
-    let most = app.config.server.limits.request.choices;
+    let most = app.config.server.limits.request.all_choices();
     count("n", usize::try_from(choices).unwrap_or(usize::MAX), most)?;
     Ok(NativeSpecs {
         specs,

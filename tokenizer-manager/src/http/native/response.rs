@@ -38,7 +38,9 @@ impl Choices {
     pub(super) async fn submit(app: &Arc<App>, specs: NativeSpecs) -> ApiResult<Self> {
         let mut choices = Vec::new();
         let mut is_list = specs.is_list;
-        for spec in specs.specs {
+        let parent = (specs.specs.len() > 1).then(|| app.scheduler.parent());
+        for mut spec in specs.specs {
+            spec.parent = parent;
             let rid = spec.trace_id.clone();
             let logprobs = spec.logprobs.clone();
             let submission = Submission::new(app, spec).await?;
