@@ -58,6 +58,12 @@ impl App {
         &self.config.server.served_model_name
     }
 
+    /// All names that the model goes by, the first one first.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let aliases = &self.config.server.served_model_aliases;
+        std::iter::once(self.model()).chain(aliases.iter().map(String::as_str))
+    }
+
     /// The weights in use now.
     pub fn weights(&self) -> WeightsInUse {
         self.scheduler.weights().unwrap_or_else(|| {

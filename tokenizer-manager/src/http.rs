@@ -1,5 +1,6 @@
 //! The HTTP front: OpenAI's API, SGLang's native API, and what operators need.
 
+mod absent;
 mod access;
 mod admin;
 mod body;
@@ -26,7 +27,6 @@ use std::sync::Arc;
 
 use axum::{
     Router,
-    extract::Request,
     middleware::{from_fn, from_fn_with_state},
     routing::{any, delete, get, post},
 };
@@ -46,8 +46,8 @@ pub fn router(app: Arc<App>) -> Router {
     let cors = tower::util::option_layer(browsers::cors(&app.config.server.web));
     clients()
         .merge(operators(&app))
-        .fallback(any(unknown))
-        .method_not_allowed_fallback(wrong_method)
+        .fallback(any(absent::unknown))
+        .method_not_allowed_fallback(absent::wrong_method)
         .layer(from_fn_with_state(app.clone(), keys::clients))
         .layer(from_fn_with_state(app.clone(), browsers::guard))
         .layer(cors)
@@ -96,26 +96,6 @@ fn operators(app: &Arc<App>) -> Router<Arc<App>> {
         .route("/remove_external_corpus", post(corpora::remove_external))
         .route("/update_weights_from_disk", post(weights::update_from_disk))
         .route_layer(from_fn_with_state(app.clone(), keys::operators))
-}
-
-async fn unknown(request: Request) -> ApiError {
-    let (method, path) = (request.method(), request.uri().path());
-    ApiError {
-        status: axum::http::StatusCode::NOT_FOUND,
-        ..ApiError::bad_request(format!("Invalid URL ({method} {path})"))
-    }
-}
-
-async fn wrong_method(request: Request) -> ApiError {
-    let (method, path) = (request.method(), request.uri().path());
-    ApiError {
-        status: axum::http::StatusCode::METHOD_NOT_ALLOWED,
-        code: Some("method_not_supported"),
-        ..ApiError::bad_request(format!(
-            "Not allowed to {method} on {path}. (HINT: Perhaps you meant to use a different HTTP \
-             method?)"
-        ))
-    }
 }
 
 /// A JSON answer.

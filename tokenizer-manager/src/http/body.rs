@@ -1,5 +1,6 @@
 //! Request bodies: JSON within limits, errors that name the field.
 
+mod encoding;
 mod explain;
 mod structure;
 
@@ -11,6 +12,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
 };
 use bytes::Bytes;
+use encoding::Encoding;
 use explain::explain;
 use lockstep_types::request::{ErrorKind, RequestError};
 use serde::de::DeserializeOwned;
@@ -48,11 +50,18 @@ pub(super) async fn read_json<T: Send + 'static>(
     parse: impl FnOnce(&[u8]) -> ApiResult<T> + Send + 'static,
 ) -> ApiResult<T> {
     is_json(request.headers())?;
+    let encoding = Encoding::of(request.headers())?;
     let limits = &app.config.server.limits;
-    let body = read(request, limits.body_bytes).await?;
+    let most = limits.body_bytes;
+    let body = read(request, most).await?;
     let structure = Structure::new(limits.json_depth, app.config.server.context_length);
-    let bytes = body.len();
+    // How much a compressed body becomes, nobody knows before.
+    let bytes = match encoding {
+        Encoding::Identity => body.len(),
+        Encoding::Gzip => most,
+    };
     let parse = move || {
+        let body = encoding.decode(body, most)?;
         structure.check(&body)?;
         parse(&body)
     };
@@ -83,24 +92,17 @@ fn is_json(headers: &HeaderMap) -> ApiResult<()> {
 }
 
 async fn read(request: Request, limit: usize) -> ApiResult<Bytes> {
-    let too_large = || ApiError {
-        status: StatusCode::PAYLOAD_TOO_LARGE,
-        code: Some("request_too_large"),
-        ..ApiError::bad_request(format!(
-            "The request's body is larger than the limit of {limit} bytes."
-        ))
-    };
     let announced = request
         .headers()
         .get(header::CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|bytes| bytes > limit) {
-        return Err(too_large());
+        return Err(too_large(limit));
     }
     match tokio::time::timeout(BODY_TIMEOUT, to_bytes(request.into_body(), limit)).await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(error)) => Err(if is_length_limit(&error) {
-            too_large()
+            too_large(limit)
         } else {
             ApiError::bad_request(format!("The request's body could not be read: {error}"))
         }),
@@ -112,6 +114,16 @@ async fn read(request: Request, limit: usize) -> ApiResult<Bytes> {
             ),
         )
         .into()),
+    }
+}
+
+fn too_large(limit: usize) -> ApiError {
+    ApiError {
+        status: StatusCode::PAYLOAD_TOO_LARGE,
+        code: Some("request_too_large"),
+        ..ApiError::bad_request(format!(
+            "The request's body is larger than the limit of {limit} bytes."
+        ))
     }
 }
 

@@ -160,7 +160,7 @@ pub(super) fn is_browser(headers: &HeaderMap) -> bool {
 /// picture of a page.
 pub(super) async fn no_page(request: Request, next: Next) -> Response<Body> {
     if *request.method() == Method::GET && is_browser(request.headers()) {
-        return super::wrong_method(request).await.into_http();
+        return super::absent::wrong_method(request).await.into_http();
     }
     next.run(request).await
 }

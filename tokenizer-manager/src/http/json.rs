@@ -218,6 +218,64 @@ impl<'de> Visitor<'de> for LogitBiasVisitor {
     }
 }
 
+/// An integer, also written as a number with a point: many languages have no
+/// other numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Integer(pub i64);
+
+impl<'de> Deserialize<'de> for Integer {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(IntegerVisitor)
+    }
+}
+
+struct IntegerVisitor;
+
+impl Visitor<'_> for IntegerVisitor {
+    type Value = Integer;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an integer")
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Integer, E> {
+        Ok(Integer(number))
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Integer, E> {
+        i64::try_from(number)
+            .map(Integer)
+            .map_err(|_| E::invalid_value(de::Unexpected::Unsigned(number), &self))
+    }
+
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<Integer, E> {
+        whole(number)
+            .map(Integer)
+            .ok_or_else(|| E::invalid_type(de::Unexpected::Float(number), &self))
+    }
+}
+
+/// The integer that a decimal is, where it is exact: below 2^53.
+fn whole(number: f64) -> Option<i64> {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    (number.fract() == 0.0 && number.abs() <= EXACT).then_some(number as i64)
+}
+
+/// For serde's `deserialize_with`: an optional [`Integer`] that fits the field.
+pub(super) fn integer<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: TryFrom<i64>,
+{
+    let number = Option::<Integer>::deserialize(deserializer)?;
+    let fit = |Integer(number)| {
+        T::try_from(number).map_err(|_| {
+            de::Error::invalid_value(de::Unexpected::Signed(number), &"an integer that fits")
+        })
+    };
+    number.map(fit).transpose()
+}
+
 /// A seed: any integer of 64 bits, signed or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Seed(pub u64);
@@ -244,6 +302,12 @@ impl Visitor<'_> for SeedVisitor {
     fn visit_i64<E: de::Error>(self, seed: i64) -> Result<Seed, E> {
         Ok(Seed(seed.cast_unsigned()))
     }
+
+    fn visit_f64<E: de::Error>(self, seed: f64) -> Result<Seed, E> {
+        whole(seed)
+            .map(|seed| Seed(seed.cast_unsigned()))
+            .ok_or_else(|| E::invalid_type(de::Unexpected::Float(seed), &self))
+    }
 }
 
 /// How much speculation a request takes. A field that is misspelt would be
@@ -252,6 +316,7 @@ impl Visitor<'_> for SeedVisitor {
 #[serde(deny_unknown_fields)]
 pub(super) struct Speculative {
     enabled: Option<bool>,
+    #[serde(default, deserialize_with = "integer")]
     max_steps: Option<i64>,
 }
 
@@ -297,12 +362,35 @@ mod tests {
     }
 
     #[test]
+    fn integers_may_have_a_point() {
+        for (text, expected) in [
+            ("4", Some(4)),
+            ("4.0", Some(4)),
+            ("-2e1", Some(-20)),
+            ("-0.0", Some(0)),
+            ("9007199254740992.0", Some(1 << 53)),
+            ("9007199254740994.0", None),
+            ("1e300", None),
+            ("4.5", None),
+            ("18446744073709551615", None),
+            ("\"4\"", None),
+            ("true", None),
+        ] {
+            let parsed = serde_json::from_str::<Integer>(text);
+            assert_eq!(parsed.ok().map(|Integer(n)| n), expected, "{text}");
+        }
+        let mut text = serde_json::Deserializer::from_str("3000000000.0");
+        assert!(integer::<_, i32>(&mut text).is_err());
+    }
+
+    #[test]
     fn seeds_and_biases_are_checked() {
         assert_eq!(
             serde_json::from_str::<Seed>("-1").expect("signed"),
             Seed(u64::MAX)
         );
-        assert!(serde_json::from_str::<Seed>("1.0").is_err());
+        assert_eq!(serde_json::from_str::<Seed>("1.0").expect("whole"), Seed(1));
+        assert!(serde_json::from_str::<Seed>("1.5").is_err());
         let bias = serde_json::from_str::<LogitBias>(r#"{"5": 1, "6": -2.5}"#).expect("bias");
         assert_eq!(bias.0, [(5, 1.0), (6, -2.5)]);
         assert!(serde_json::from_str::<LogitBias>(r#"{"x": 1}"#).is_err());

@@ -1,4 +1,4 @@
-//! `/v1/models`: the one model that is served.
+//! `/v1/models`: the one model that is served, once by each of its names.
 
 use std::sync::Arc;
 
@@ -28,12 +28,12 @@ struct Model<'a> {
 #[derive(Serialize)]
 struct List<'a> {
     object: &'static str,
-    data: [Model<'a>; 1],
+    data: Vec<Model<'a>>,
 }
 
-fn model(app: &App) -> Model<'_> {
+fn model<'a>(app: &'a App, name: &'a str) -> Model<'a> {
     Model {
-        id: app.model(),
+        id: name,
         object: "model",
         created: app.started,
         owned_by: "lockstep",
@@ -46,7 +46,7 @@ fn model(app: &App) -> Model<'_> {
 pub(super) async fn list(State(app): State<Arc<App>>) -> ApiResult<Response> {
     json(&List {
         object: "list",
-        data: [model(&app)],
+        data: app.names().map(|name| model(&app, name)).collect(),
     })
 }
 
@@ -55,8 +55,8 @@ pub(super) async fn retrieve(
     id: Result<Path<String>, axum::extract::rejection::PathRejection>,
 ) -> ApiResult<Response> {
     let Path(id) = id.map_err(|error| ApiError::invalid("model", error.body_text()))?;
-    if id != app.model() {
-        return Err(model_not_found(&app, &id));
+    match app.names().find(|name| *name == id) {
+        Some(name) => json(&model(&app, name)),
+        None => Err(model_not_found(&app, &id)),
     }
-    json(&model(&app))
 }

@@ -15,20 +15,19 @@ use crate::{
     generation::End,
 };
 
-/// The `model` of a request must be the one that is served.
+/// The `model` of a request must be the one that is served, by any of its
+/// names; without one, or as `default`, it can mean no other.
 pub(super) fn check_model(app: &App, model: Option<&str>) -> ApiResult<()> {
     match model {
-        None | Some("") => Err(ApiError {
-            code: Some("missing_required_parameter"),
-            ..ApiError::invalid("model", "you must provide a model parameter")
-        }),
-        Some(model) if model == app.model() => Ok(()),
+        None | Some("" | "default") => Ok(()),
+        Some(model) if app.names().any(|name| name == model) => Ok(()),
         Some(model) => Err(model_not_found(app, model)),
     }
 }
 
 /// 404 for a model that is not served.
 pub(super) fn model_not_found(app: &App, model: &str) -> ApiError {
+    let names: Vec<_> = app.names().map(|name| format!("`{name}`")).collect();
     ApiError {
         status: StatusCode::NOT_FOUND,
         code: Some("model_not_found"),
@@ -36,8 +35,8 @@ pub(super) fn model_not_found(app: &App, model: &str) -> ApiError {
             "model",
             format!(
                 "The model `{model}` does not exist or you do not have access to it. This server \
-                 serves `{}`.",
-                app.model()
+                 serves {}.",
+                names.join(", ")
             ),
         )
     }

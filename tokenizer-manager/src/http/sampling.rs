@@ -15,6 +15,7 @@ macro_rules! with_sampling_fields {
             $($(#[$field_meta])* pub $field: $type,)*
             pub temperature: Option<f64>,
             pub top_p: Option<f64>,
+            #[serde(default, deserialize_with = "crate::http::json::integer")]
             pub top_k: Option<i64>,
             pub min_p: Option<f64>,
             pub presence_penalty: Option<f64>,
@@ -22,6 +23,7 @@ macro_rules! with_sampling_fields {
             pub repetition_penalty: Option<f64>,
             pub logit_bias: Option<$crate::http::json::LogitBias>,
             pub seed: Option<$crate::http::json::Seed>,
+            #[serde(default, deserialize_with = "crate::http::json::integer")]
             pub $min_tokens: Option<i64>,
             pub stop_token_ids: Option<Vec<u32>>,
             pub ignore_eos: Option<bool>,
@@ -30,9 +32,10 @@ macro_rules! with_sampling_fields {
         impl $name {
             /// Takes the sampling parameters out of the request.
             pub fn sampling(&mut self) -> $crate::submission::SamplingSpec {
+                let (temperature, top_p) = $crate::http::sampling::nucleus(self.temperature, self.top_p);
                 $crate::submission::SamplingSpec {
-                    temperature: self.temperature,
-                    top_p: self.top_p,
+                    temperature,
+                    top_p,
                     top_k: self.top_k,
                     min_p: self.min_p,
                     presence_penalty: self.presence_penalty,
@@ -49,4 +52,17 @@ macro_rules! with_sampling_fields {
         }
     };
 }
+/// Temperature and nucleus, where an empty nucleus stands for its limit: the
+/// likeliest token alone. A temperature out of range stays one.
+pub(in crate::http) fn nucleus(
+    temperature: Option<f64>,
+    top_p: Option<f64>,
+) -> (Option<f64>, Option<f64>) {
+    let wrong = temperature.filter(|value| !(0.0..=2.0).contains(value));
+    match top_p {
+        Some(0.0) => (wrong.or(Some(0.0)), None),
+        top_p => (temperature, top_p),
+    }
+}
+
 pub(in crate::http) use with_sampling_fields;

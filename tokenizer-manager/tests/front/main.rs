@@ -8,6 +8,7 @@ mod chat;
 mod client;
 mod completions;
 mod corpora;
+mod forgiving;
 mod grpc;
 mod harness;
 mod health;

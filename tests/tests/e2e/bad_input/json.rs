@@ -25,13 +25,12 @@ fn common() -> Vec<Row> {
         ..coded("model", "model_not_found")
     };
     vec![
-        (json!({"model": null}), coded("model", MISSING)),
         (json!({"model": "gpt-4"}), not_found),
         (json!({"model": ["x"]}), mistyped("model")),
         (json!({"temperature": -0.1}), coded("temperature", BELOW)),
         (json!({"temperature": 2.1}), coded("temperature", ABOVE)),
         (json!({"temperature": "hot"}), mistyped("temperature")),
-        (json!({"top_p": 0}), coded("top_p", BELOW)),
+        (json!({"top_p": -0.1}), coded("top_p", BELOW)),
         (json!({"top_p": 1.01}), coded("top_p", ABOVE)),
         (json!({"top_k": -2}), coded("top_k", INTEGER_BELOW)),
         (json!({"top_k": 0.5}), mistyped("top_k")),

@@ -11,8 +11,10 @@ openai_request! {
     /// A chat request. Fields listed neither here nor among the unsupported are ignored.
     pub(in crate::http) struct ChatRequest {
         messages: Vec<Value>,
+        #[serde(default, deserialize_with = "crate::http::json::integer")]
         max_completion_tokens: Option<i64>,
         logprobs: Option<bool>,
+        #[serde(default, deserialize_with = "crate::http::json::integer")]
         top_logprobs: Option<i64>,
         tools: Option<Vec<Value>>,
         tool_choice: Option<Value>,

@@ -13,6 +13,7 @@ openai_request! {
     pub(in crate::http) struct CompletionRequest {
         prompt: Option<Prompt>,
         echo: Option<bool>,
+        #[serde(default, deserialize_with = "crate::http::json::integer")]
         logprobs: Option<i64>,
         suffix: Option<String>,
         response_format: Option<Value>,

@@ -7,7 +7,7 @@ use crate::{
     app::App,
     error::{ApiError, ApiResult},
     http::{
-        json::{Object, OneOrMany, Prompt},
+        json::{Integer, Object, OneOrMany, Prompt},
         middleware::valid_id,
     },
     submission::{FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, count},
@@ -46,9 +46,14 @@ pub(super) fn specs(
         "logprob_start_len",
         request.logprob_start_len.take(),
         len,
-        -1,
+        Integer(-1),
     )?;
-    let tops = per_prompt("top_logprobs_num", request.top_logprobs_num.take(), len, 0)?;
+    let tops = per_prompt(
+        "top_logprobs_num",
+        request.top_logprobs_num.take(),
+        len,
+        Integer(0),
+    )?;
     let speculative = per_prompt(
         "speculative",
         request.speculative.take(),
@@ -69,7 +74,7 @@ pub(super) fn specs(
         sampling(params, &mut spec);
         spec.priority = request.priority;
         spec.speculative = speculative.spec();
-        spec.logprobs = logprobs(wanted, start, top)?;
+        spec.logprobs = logprobs(wanted, start.0, top.0)?;
         specs.push(spec);
     }
     let choices: i64 = specs

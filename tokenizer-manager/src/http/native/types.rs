@@ -4,7 +4,7 @@
 use serde::Deserialize;
 
 use crate::http::{
-    json::{Object, OneOrMany, Prompt, Seed, Speculative},
+    json::{Integer, Object, OneOrMany, Prompt, Seed, Speculative},
     sampling::with_sampling_fields,
     unsupported::{self, Generating, Routes},
 };
@@ -18,10 +18,11 @@ pub(in crate::http) struct GenerateRequest {
     pub sampling_params: Option<OneOrMany<Object<SamplingFields>>>,
     pub rid: Option<OneOrMany<String>>,
     pub return_logprob: Option<OneOrMany<bool>>,
-    pub logprob_start_len: Option<OneOrMany<i64>>,
-    pub top_logprobs_num: Option<OneOrMany<i64>>,
+    pub logprob_start_len: Option<OneOrMany<Integer>>,
+    pub top_logprobs_num: Option<OneOrMany<Integer>>,
     pub return_text_in_logprobs: Option<bool>,
     pub stream: Option<bool>,
+    #[serde(default, deserialize_with = "crate::http::json::integer")]
     pub priority: Option<i32>,
     pub speculative: Option<OneOrMany<Object<Speculative>>>,
 }
@@ -34,7 +35,9 @@ with_sampling_fields! {
     /// `sampling_params`.
     #[derive(Clone, Default)]
     pub(in crate::http) struct SamplingFields {
+        #[serde(default, deserialize_with = "crate::http::json::integer")]
         pub max_new_tokens: Option<i64>,
+        #[serde(default, deserialize_with = "crate::http::json::integer")]
         pub n: Option<i64>,
         pub stop: Option<OneOrMany<String>>,
         pub skip_special_tokens: Option<bool>,

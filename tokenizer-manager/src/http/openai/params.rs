@@ -16,14 +16,18 @@ macro_rules! openai_request {
             $vis struct $name {
                 $($(#[$field_meta])* pub $field: $type,)*
                 pub model: Option<String>,
+                #[serde(default, deserialize_with = "crate::http::json::integer")]
                 pub max_tokens: Option<i64>,
+                #[serde(default, deserialize_with = "crate::http::json::integer")]
                 pub n: Option<i64>,
+                #[serde(default, deserialize_with = "crate::http::json::integer")]
                 pub best_of: Option<i64>,
                 pub stop: Option<$crate::http::json::OneOrMany<String>>,
                 pub skip_special_tokens: Option<bool>,
                 pub include_stop_str_in_output: Option<bool>,
                 pub stream: Option<bool>,
                 pub stream_options: Option<$crate::http::json::Object<$crate::http::openai::params::StreamOptions>>,
+                #[serde(default, deserialize_with = "crate::http::json::integer")]
                 pub priority: Option<i32>,
                 pub speculative: Option<$crate::http::json::Object<$crate::http::json::Speculative>>,
             }

@@ -1,0 +1,125 @@
+//! Bodies that clients compressed (RFC 9110, section 8.4).
+
+use std::io::Read as _;
+
+use axum::http::{HeaderMap, StatusCode, header};
+use bytes::Bytes;
+use flate2::bufread::MultiGzDecoder;
+
+use super::too_large;
+use crate::error::{ApiError, ApiResult};
+
+/// What can be done about a body's encoding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Encoding {
+    Identity,
+    Gzip,
+}
+
+impl Encoding {
+    /// The one that the headers name.
+    ///
+    /// # Errors
+    /// 415 for one that is not known here, or several.
+    pub(super) fn of(headers: &HeaderMap) -> ApiResult<Self> {
+        let mut values = headers.get_all(header::CONTENT_ENCODING).iter();
+        let name = match (values.next(), values.next()) {
+            (None, _) => return Ok(Self::Identity),
+            (Some(value), None) => value.to_str().unwrap_or("?").trim(),
+            (Some(_), Some(_)) => "of several layers",
+        };
+        match name.to_ascii_lowercase().as_str() {
+            "" | "identity" => Ok(Self::Identity),
+            "gzip" | "x-gzip" => Ok(Self::Gzip),
+            _ => Err(ApiError {
+                status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                ..ApiError::bad_request(format!(
+                    "Unsupported Content-Encoding {name:?}: send the body plain or as 'gzip'."
+                ))
+            }),
+        }
+    }
+
+    /// The body itself, of `limit` bytes at most.
+    ///
+    /// # Errors
+    /// 413 for a larger one, 400 for one that is not of this encoding.
+    pub(super) fn decode(self, body: Bytes, limit: usize) -> ApiResult<Bytes> {
+        match self {
+            Self::Identity => Ok(body),
+            Self::Gzip => gunzip(&body, limit),
+        }
+    }
+}
+
+fn gunzip(body: &[u8], limit: usize) -> ApiResult<Bytes> {
+    let mut plain = Vec::new();
+    // One byte more than allowed tells a body that is too large.
+    let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
+    MultiGzDecoder::new(body)
+        .take(most)
+        .read_to_end(&mut plain)
+        .map_err(|error| {
+            ApiError::bad_request(format!("The request's body is not gzip: {error}."))
+        })?;
+    if plain.len() > limit {
+        return Err(too_large(limit));
+    }
+    Ok(plain.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use flate2::{Compression, write::GzEncoder};
+
+    use super::*;
+
+    fn gzip(text: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(text).expect("written");
+        encoder.finish().expect("written")
+    }
+
+    #[test]
+    fn what_is_decoded_is_bounded() {
+        let status =
+            |body: &[u8], limit| gunzip(body, limit).map_err(|error| error.status.as_u16());
+        let text = vec![b' '; 1 << 20];
+        let bomb = gzip(&text);
+        assert!(bomb.len() < 4096, "{}", bomb.len());
+        assert_eq!(status(&bomb, text.len()), Ok(text.clone().into()));
+        assert_eq!(status(&bomb, text.len() - 1), Err(413));
+        assert_eq!(status(&bomb[..bomb.len() - 9], text.len()), Err(400));
+        assert_eq!(status(b"{}", 100), Err(400));
+        assert_eq!(status(&gzip(b""), 0), Ok(Bytes::new()));
+        let two = [gzip(b"{"), gzip(b"}")].concat();
+        assert_eq!(status(&two, 2), Ok(Bytes::from_static(b"{}")));
+    }
+
+    #[test]
+    fn encodings_are_known_or_refused() {
+        let of = |values: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(
+                    header::CONTENT_ENCODING,
+                    header::HeaderValue::from_static(value),
+                );
+            }
+            Encoding::of(&headers).map_err(|error| error.status.as_u16())
+        };
+        assert_eq!(of(&[]), Ok(Encoding::Identity));
+        assert_eq!(of(&["identity"]), Ok(Encoding::Identity));
+        assert_eq!(of(&["GZIP"]), Ok(Encoding::Gzip));
+        for wrong in [
+            &["br"][..],
+            &["gzip, gzip"],
+            &["gzip", "gzip"],
+            &["deflate"],
+        ] {
+            assert_eq!(of(wrong), Err(415), "{wrong:?}");
+        }
+    }
+}
