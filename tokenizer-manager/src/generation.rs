@@ -164,20 +164,18 @@ impl Generation {
         })
     }
 
-    /// The next delta that shows something, or the last one. Not to be called
-    /// after an error or an `end`.
+    /// What the next step brought: a token counts, and is a delta, also where its
+    /// text waits for more of a character or for the end of what may be a stop
+    /// string. Not to be called after an error or an `end`.
     ///
     /// # Errors
     /// The scheduler's error, or 408 beyond the request's time limit.
     pub async fn next(&mut self) -> ApiResult<Delta> {
         loop {
             let output = self.receive().await?;
+            let is_step = !output.token_ids.is_empty();
             let delta = self.advance(output).await?;
-            if delta.end.is_some()
-                || !delta.text.is_empty()
-                || !delta.tokens.is_empty()
-                || !delta.prompt_logprobs.is_empty()
-            {
+            if is_step || delta.end.is_some() || !delta.prompt_logprobs.is_empty() {
                 return Ok(delta);
             }
         }

@@ -1,6 +1,6 @@
 //! Server-sent events: `data: <json>` and an empty line.
 
-use std::{convert::Infallible, sync::Arc};
+use std::{convert::Infallible, pin::Pin, sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
@@ -9,6 +9,7 @@ use axum::{
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::{Stream, StreamExt};
 use serde::Serialize;
+use tokio::time::{Instant, Sleep};
 
 use crate::{
     error::ApiError,
@@ -53,6 +54,11 @@ impl Frames {
         self.event(&error.body());
     }
 
+    /// Adds a comment, which clients skip.
+    fn comment(&mut self) {
+        self.bytes.put_slice(b": keep-alive\n\n");
+    }
+
     /// Adds OpenAI's last event.
     pub(super) fn done(&mut self) {
         self.bytes.put_slice(b"data: [DONE]\n\n");
@@ -76,7 +82,49 @@ pub(super) trait Framer: Send + 'static {
     fn end(&mut self, frames: &mut Frames);
 }
 
-/// Answers with events. The client leaving drops `items`.
+/// How long a stream stays silent: proxies end connections that are silent for
+/// longer, often from a minute on.
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(30);
+
+/// A stream's silence. Its timer is set anew only when it rings, not for every
+/// event.
+struct Silence {
+    limit: Duration,
+    last: Instant,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl Silence {
+    fn new(limit: Duration) -> Self {
+        Self {
+            limit,
+            last: Instant::now(),
+            timer: Box::pin(tokio::time::sleep(limit)),
+        }
+    }
+
+    /// Something was said.
+    fn broken(&mut self) {
+        self.last = Instant::now();
+    }
+
+    /// Waits until nothing was said for the whole limit.
+    async fn lasts(&mut self) {
+        loop {
+            self.timer.as_mut().await;
+            let now = Instant::now();
+            let due = self.last + self.limit;
+            if due <= now {
+                self.timer.as_mut().reset(now + self.limit);
+                return;
+            }
+            self.timer.as_mut().reset(due);
+        }
+    }
+}
+
+/// Answers with events, and comments while there are none. The client leaving
+/// drops `items`.
 pub(super) fn response<F>(
     items: impl Stream<Item = F::Item> + Send + Unpin + 'static,
     framer: F,
@@ -84,36 +132,15 @@ pub(super) fn response<F>(
 where
     F: Framer,
 {
-    let state = (items, framer, Frames::new(RequestStats::current()), false);
-    let bytes = futures::stream::unfold(
-        state,
-        |(mut items, mut framer, mut frames, over)| async move {
-            if over {
-                return None;
-            }
-            loop {
-                let over = match items.next().await {
-                    Some(item) => !framer.item(item, &mut frames),
-                    None => {
-                        framer.end(&mut frames);
-                        true
-                    }
-                };
-                match frames.take() {
-                    Some(bytes) => {
-                        return Some((Ok::<_, Infallible>(bytes), (items, framer, frames, over)));
-                    }
-                    None if over => return None,
-                    None => {}
-                }
-            }
+    let bytes = Guarded::new(
+        frames(items, framer, KEEP_ALIVE).boxed(),
+        STALL_TIMEOUT,
+        || {
+            let mut frames = Frames::new(None);
+            frames.error(&ApiError::stalled());
+            Ok(frames.take().unwrap_or_default())
         },
     );
-    let bytes = Guarded::new(bytes.boxed(), STALL_TIMEOUT, || {
-        let mut frames = Frames::new(None);
-        frames.error(&ApiError::stalled());
-        Ok(frames.take().unwrap_or_default())
-    });
     let mut response = Response::new(Body::from_stream(bytes));
     let headers = response.headers_mut();
     headers.insert(
@@ -124,4 +151,95 @@ where
     // Asks nginx not to collect the stream before passing it on.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
+}
+
+/// The bytes of a stream, one write each.
+fn frames<F: Framer>(
+    items: impl Stream<Item = F::Item> + Send + Unpin + 'static,
+    framer: F,
+    keep_alive: Duration,
+) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
+    let frames = Frames::new(RequestStats::current());
+    let state = (items, framer, frames, Silence::new(keep_alive), false);
+    futures::stream::unfold(
+        state,
+        |(mut items, mut framer, mut frames, mut silence, over)| async move {
+            if over {
+                return None;
+            }
+            loop {
+                let item = tokio::select! {
+                    biased;
+                    item = items.next() => Some(item),
+                    () = silence.lasts() => None,
+                };
+                let over = match item {
+                    Some(Some(item)) => !framer.item(item, &mut frames),
+                    Some(None) => {
+                        framer.end(&mut frames);
+                        true
+                    }
+                    None => {
+                        frames.comment();
+                        false
+                    }
+                };
+                silence.broken();
+                match frames.take() {
+                    Some(bytes) => {
+                        return Some((Ok(bytes), (items, framer, frames, silence, over)));
+                    }
+                    None if over => return None,
+                    None => {}
+                }
+            }
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::channel::mpsc;
+
+    use super::*;
+
+    struct Words;
+
+    impl Framer for Words {
+        type Item = &'static str;
+
+        fn item(&mut self, word: &'static str, frames: &mut Frames) -> bool {
+            frames.event(&word);
+            true
+        }
+
+        fn end(&mut self, frames: &mut Frames) {
+            frames.done();
+        }
+    }
+
+    #[tokio::test]
+    async fn silence_is_broken_by_comments_that_are_no_events() {
+        let (send, words) = mpsc::unbounded();
+        let mut stream = Box::pin(frames(words, Words, Duration::from_millis(1)));
+        let mut comments = 0;
+        // Each is waited for: the stream speaks up as long as nobody else does.
+        while comments < 3 {
+            let bytes = stream.next().await.expect("open").expect("bytes");
+            assert_eq!(&*bytes, b": keep-alive\n\n");
+            comments += 1;
+        }
+        send.unbounded_send("a").expect("open");
+        drop(send);
+        let mut rest = Vec::new();
+        while let Some(bytes) = stream.next().await {
+            rest.extend_from_slice(&bytes.expect("bytes"));
+        }
+        let text = String::from_utf8(rest).expect("text");
+        let events: Vec<_> = text
+            .split_terminator("\n\n")
+            .filter(|event| !event.starts_with(':'))
+            .collect();
+        assert_eq!(events, [r#"data: "a""#, "data: [DONE]"]);
+    }
 }

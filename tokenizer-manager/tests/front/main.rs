@@ -18,4 +18,5 @@ mod native;
 mod operators;
 mod refusals;
 mod speculative;
+mod steps;
 mod weights;

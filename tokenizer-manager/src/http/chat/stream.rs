@@ -86,7 +86,9 @@ impl Choices for ChatChoices {
             };
             chunks.choice(greeting, frames);
         }
-        if !delta.text.is_empty() || (self.logprobs && !delta.tokens.is_empty()) {
+        // A step's chunk may be empty, but not beside the one with the end.
+        let shows = !delta.text.is_empty() || (self.logprobs && !delta.tokens.is_empty());
+        if shows || delta.end.is_none() {
             let tokenizer = &chunks.envelope.app.text.tokenizer;
             let choice = Choice {
                 index,

@@ -15,6 +15,7 @@ use crate::{
     generation::{Delta, Generation},
     http::{
         json,
+        openai::stream::first,
         sse::{self, Framer, Frames},
     },
     request_stats::RequestStats,
@@ -105,17 +106,12 @@ pub(super) async fn stream(request: Choices) -> ApiResult<Response> {
         let generated = choice.generation.into_stream();
         deltas.push(Box::pin(generated.map(move |delta| (index, delta))));
     }
-    let mut deltas = stream::select_all(deltas);
-    // A request refused by the scheduler is answered with a status.
-    let first = match deltas.next().await {
-        Some((index, delta)) => Some((index, Ok(delta?))),
-        None => None,
-    };
+    let deltas = first(stream::select_all(deltas), sse::KEEP_ALIVE).await?;
     let framer = NativeFramer {
         metas,
         is_list: request.is_list,
     };
-    Ok(sse::response(stream::iter(first).chain(deltas), framer))
+    Ok(sse::response(deltas, framer))
 }
 
 impl Framer for NativeFramer {

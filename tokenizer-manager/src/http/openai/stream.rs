@@ -1,14 +1,17 @@
 //! The choices of a request as one stream.
 
+use std::time::Duration;
+
 use futures::{Stream, StreamExt, stream};
 
-use crate::{error::ApiResult, generation::Delta, submission::Submission};
+use crate::{error::ApiResult, generation::Delta, http::sse::KEEP_ALIVE, submission::Submission};
 
 /// Deltas of all choices as they come, with the choice's index.
 pub(crate) type Deltas = stream::BoxStream<'static, (usize, ApiResult<Delta>)>;
 
 /// Merges the choices and waits for the first delta, so that a request refused
-/// by the scheduler is answered with a status and not with a stream.
+/// by the scheduler is answered with a status and not with a stream, unless that
+/// takes so long that somebody on the way might give up the connection.
 ///
 /// # Errors
 /// The error of the choice whose result comes first, such as 429 or 503.
@@ -20,14 +23,26 @@ pub(crate) async fn start(submission: Submission) -> ApiResult<Deltas> {
         .map(|(index, generation)| {
             Box::pin(generation.into_stream().map(move |delta| (index, delta)))
         });
-    let mut deltas = merge(choices.collect());
-    let Some((index, first)) = deltas.next().await else {
-        return Ok(deltas);
-    };
-    let first = (index, Ok(first?));
-    Ok(stream::once(std::future::ready(first))
-        .chain(deltas)
-        .boxed())
+    first(merge(choices.collect()), KEEP_ALIVE).await
+}
+
+/// Waits for the first delta, `patience` at the most.
+///
+/// # Errors
+/// The first delta's.
+pub(crate) async fn first<S>(mut deltas: S, patience: Duration) -> ApiResult<Deltas>
+where
+    S: Stream<Item = (usize, ApiResult<Delta>)> + Send + Unpin + 'static,
+{
+    match tokio::time::timeout(patience, deltas.next()).await {
+        Ok(Some((index, first))) => {
+            let first = (index, Ok(first?));
+            Ok(stream::once(std::future::ready(first))
+                .chain(deltas)
+                .boxed())
+        }
+        Ok(None) | Err(_) => Ok(deltas.boxed()),
+    }
 }
 
 fn merge<S>(mut choices: Vec<S>) -> Deltas
