@@ -5,6 +5,7 @@
 //! file; a flag wins over the environment, the environment over the file.
 
 mod algorithm;
+mod connections;
 mod limits;
 mod memory;
 mod model;
@@ -17,6 +18,7 @@ mod speculation;
 mod timeouts;
 
 pub use algorithm::{AlgorithmArgs, with_algorithm_options};
+pub use connections::ConnectionArgs;
 pub use limits::LimitArgs;
 pub use memory::{KvCacheDtypeArg, MemoryArgs};
 pub use model::{DtypeArg, ModelArgs, QuantizationArg};
@@ -52,6 +54,9 @@ pub struct ServeArgs {
     /// Time limits.
     #[command(flatten)]
     pub timeouts: TimeoutArgs,
+    /// Limits on connections.
+    #[command(flatten)]
+    pub connections: ConnectionArgs,
     /// Limits on requests.
     #[command(flatten)]
     pub limits: LimitArgs,

@@ -11,6 +11,7 @@ use crate::Hardware;
 use crate::args::{PolicyArg, ServeArgs};
 use crate::memory::{self, Sizing};
 
+mod connections;
 mod format;
 mod limits;
 mod parallel;
@@ -49,7 +50,7 @@ pub fn resolve(
     let dtype = format::dtype(args);
     let quantization = format::quantization(args);
     let (speculation, drafter_bytes) = speculation::resolve(args, &model, algorithms)?;
-    let max_running_requests = args.schedule.max_running_requests.unwrap_or(64);
+    let max_running_requests = schedule::max_running_requests(&args.schedule);
     let (asked, longest) = context_length(args, &model)?;
     let schedule = schedule::resolve(args, max_running_requests, longest);
     let sizing = Sizing {

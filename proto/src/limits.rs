@@ -8,7 +8,5 @@ pub const PUBLIC_MESSAGE_BYTES: usize = 16 << 20;
 /// Largest message sent on public gRPC ports, bytes: log-probabilities of a long
 /// prompt with all alternatives. What is accepted is the client's to limit.
 pub const PUBLIC_ANSWER_BYTES: usize = 256 << 20;
-/// HTTP/2 streams one public connection may have open.
-pub const PUBLIC_CONCURRENT_STREAMS: u32 = 1024;
 /// HTTP/2 streams one internal connection may have open.
 pub const INTERNAL_CONCURRENT_STREAMS: u32 = 64;

@@ -1,6 +1,6 @@
 //! The seam to the tokenizer-managers.
 
-use std::{pin::Pin, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt as _};
 use lockstep_adaptive::DepthRange;
@@ -22,20 +22,27 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::{
     hello::hello,
     inbox::{Command, Commands},
+    ports::Ports,
     sinks::{SINK_QUEUE, Sink, SinkId},
 };
 
 /// The service.
 pub struct FrontendService {
     commands: Commands,
+    ports: Arc<Ports>,
     config_hash: String,
 }
 
 impl FrontendService {
     /// The gRPC service with its limits set.
-    pub fn service(commands: Commands, config_hash: String) -> FrontendServer<Self> {
+    pub fn service(
+        commands: Commands,
+        ports: Arc<Ports>,
+        config_hash: String,
+    ) -> FrontendServer<Self> {
         FrontendServer::new(Self {
             commands,
+            ports,
             config_hash,
         })
         .max_decoding_message_size(INTERNAL_MESSAGE_BYTES)
@@ -101,10 +108,9 @@ impl Frontend for FrontendService {
         &self,
         _: Request<GetLoadRequest>,
     ) -> Result<Response<GetLoadResponse>, Status> {
-        self.commands
-            .ask(|reply| Command::Load { reply })
-            .await
-            .map(Response::new)
+        let mut load = self.commands.ask(|reply| Command::Load { reply }).await?;
+        load.ports = self.ports.loads();
+        Ok(Response::new(load))
     }
 
     async fn flush_cache(

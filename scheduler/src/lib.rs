@@ -22,6 +22,7 @@ mod inbox;
 mod kv_events;
 mod load;
 mod net;
+mod ports;
 mod serve;
 mod sglang;
 mod sinks;

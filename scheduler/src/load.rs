@@ -68,6 +68,8 @@ pub fn response(
             accepted: counted.accepted.clone(),
             depths: Some(depths.wire()),
         }),
+        // The engine knows nothing of them.
+        ports: Vec::new(),
     }
 }
 

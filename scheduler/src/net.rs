@@ -1,9 +1,9 @@
 //! Sockets to listen on.
 
-use std::{net::SocketAddr, path::Path};
+use std::path::Path;
 
+use tokio::net::TcpListener;
 use tokio_stream::wrappers::UnixListenerStream;
-use tonic::transport::server::TcpIncoming;
 
 use crate::error::RunError;
 
@@ -18,21 +18,13 @@ pub fn listen_unix(path: &Path) -> Result<UnixListenerStream, RunError> {
     })
 }
 
-/// Binds a public or inter-node TCP port.
+/// Binds a public or inter-node TCP port, `host:port`.
 ///
 /// # Errors
 /// [`RunError::Io`] names the address.
-pub async fn listen_tcp(addr: &str) -> Result<TcpIncoming, RunError> {
-    let failed = |source| RunError::Io {
-        what: format!("listening on {addr}"),
+pub fn listen_tcp(address: &str) -> Result<TcpListener, RunError> {
+    lockstep_ports::listen(address, false).map_err(|source| RunError::Io {
+        what: format!("listening on {address}"),
         source,
-    };
-    let resolved: Vec<SocketAddr> = tokio::net::lookup_host(addr)
-        .await
-        .map_err(failed)?
-        .collect();
-    let listener = tokio::net::TcpListener::bind(resolved.as_slice())
-        .await
-        .map_err(failed)?;
-    Ok(TcpIncoming::from(listener).with_nodelay(Some(true)))
+    })
 }

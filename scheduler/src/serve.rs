@@ -2,11 +2,16 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+use futures::FutureExt as _;
+use lockstep_ports::Port;
 use lockstep_process::RoleContext;
 use lockstep_proto::limits::INTERNAL_CONCURRENT_STREAMS;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Server;
+use tonic::{
+    service::{Routes, interceptor::InterceptedService},
+    transport::Server,
+};
 
 use crate::{
     bearer::RequireBearer,
@@ -16,6 +21,7 @@ use crate::{
     gateway::Gateway,
     inbox::{Commands, WorkerEvents, inbox},
     net::{listen_tcp, listen_unix},
+    ports::Ports,
     sglang,
 };
 
@@ -44,13 +50,16 @@ async fn serve(ctx: Arc<RoleContext>) -> Result<(), RunError> {
     let engine = Engine::new(&ctx, inbox)?;
     let stop = CancellationToken::new();
     let mut servers = JoinSet::new();
-    servers.spawn(frontend_server(&ctx, &commands, &stop)?);
+    let ports = Arc::new(Ports::new(&ctx.engine));
+    servers.spawn(frontend_server(&ctx, &commands, &ports, &stop)?);
     servers.spawn(worker_server(&ctx, &workers, &stop)?);
-    if ctx.engine.parallel.nnodes > 1 {
-        servers.spawn(remote_worker_server(&ctx, &workers, &stop).await?);
+    if let Some(port) = ports.nodes.clone() {
+        let server = remote_worker_server(&ctx, port, &workers, &stop)?;
+        servers.spawn(server.map(Ok));
     }
-    if ctx.engine.server.sglang_grpc_port.is_some() {
-        servers.spawn(sglang::server(ctx.clone(), commands.clone(), stop.clone()).await?);
+    if let Some(port) = ports.sglang.clone() {
+        let server = sglang::server(ctx.clone(), port, commands.clone(), stop.clone()).await?;
+        servers.spawn(server.map(Ok));
     }
     drop((commands, workers));
 
@@ -88,10 +97,12 @@ fn internal_server() -> Server {
 fn frontend_server(
     ctx: &RoleContext,
     commands: &Commands,
+    ports: &Arc<Ports>,
     stop: &CancellationToken,
 ) -> Result<impl Future<Output = Serving> + Send + use<>, RunError> {
     let incoming = listen_unix(&ctx.node.frontend_socket())?;
-    let service = FrontendService::service(commands.clone(), ctx.config_hash.clone());
+    let service =
+        FrontendService::service(commands.clone(), ports.clone(), ctx.config_hash.clone());
     let stop = stop.clone().cancelled_owned();
     Ok(internal_server()
         .add_service(service)
@@ -112,20 +123,16 @@ fn worker_server(
 }
 
 /// Workers of other nodes come over TCP and must show the shared secret.
-async fn remote_worker_server(
+fn remote_worker_server(
     ctx: &RoleContext,
+    port: Arc<Port>,
     workers: &WorkerEvents,
     stop: &CancellationToken,
-) -> Result<impl Future<Output = Serving> + Send + use<>, RunError> {
-    let addr = &ctx.engine.parallel.dist_init_addr;
-    let incoming = listen_tcp(addr).await?;
+) -> Result<impl Future<Output = ()> + Send + use<>, RunError> {
+    let listener = listen_tcp(&ctx.engine.parallel.dist_init_addr)?;
     let secret = RequireBearer::secret(ctx.node.dist_secret.as_deref());
     let service = Gateway::service(workers.clone(), ctx.config_hash.clone());
-    let service = tonic::service::interceptor::InterceptedService::new(service, secret);
-    let stop = stop.clone().cancelled_owned();
-    Ok(internal_server()
-        .http2_keepalive_interval(Some(Duration::from_secs(2)))
-        .http2_keepalive_timeout(Some(Duration::from_secs(3)))
-        .add_service(service)
-        .serve_with_incoming_shutdown(incoming, stop))
+    let service = InterceptedService::new(service, secret);
+    let routes = Routes::new(service).prepare().into_axum_router();
+    Ok(port.serve(listener, routes, stop.clone()))
 }

@@ -15,10 +15,11 @@ mod tokenizer;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+use lockstep_ports::Port;
 use lockstep_process::RoleContext;
-use lockstep_proto::{limits::PUBLIC_CONCURRENT_STREAMS, pb};
+use lockstep_proto::pb;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Server;
+use tonic::service::Routes;
 
 use crate::{error::RunError, inbox::Commands, net::listen_tcp};
 use service::Service;
@@ -32,16 +33,17 @@ const NAME: &str = "sglang.grpc.scheduler.SglangScheduler";
 /// [`RunError::Io`] when the port can't be bound.
 pub async fn server(
     ctx: Arc<RoleContext>,
+    port: Arc<Port>,
     commands: Commands,
     stop: CancellationToken,
-) -> Result<impl Future<Output = Result<(), tonic::transport::Error>> + Send + use<>, RunError> {
+) -> Result<impl Future<Output = ()> + Send + use<>, RunError> {
     let server = &ctx.engine.server;
     let addr = format!(
         "{}:{}",
         server.host,
         server.sglang_grpc_port.unwrap_or_default()
     );
-    let incoming = listen_tcp(&addr).await?;
+    let listener = listen_tcp(&addr)?;
     let (reporter, health) = tonic_health::server::health_reporter();
     // Until the engine is asked: tonic's own default is SERVING.
     for service in ["", NAME] {
@@ -59,16 +61,11 @@ pub async fn server(
     let newer = reflection().build_v1().map_err(reflecting)?;
     let older = reflection().build_v1alpha().map_err(reflecting)?;
     let service = Service::grpc(ctx, commands);
-    Ok(Server::builder()
-        .max_concurrent_streams(PUBLIC_CONCURRENT_STREAMS)
-        .tcp_nodelay(true)
-        .http2_keepalive_interval(Some(Duration::from_secs(30)))
-        .http2_keepalive_timeout(Some(Duration::from_secs(10)))
-        .add_service(health)
+    let routes = Routes::new(health)
         .add_service(newer)
         .add_service(older)
-        .add_service(service)
-        .serve_with_incoming_shutdown(incoming, stop.cancelled_owned()))
+        .add_service(service);
+    Ok(port.serve(listener, routes.prepare().into_axum_router(), stop))
 }
 
 /// Reflection on what this port serves.

@@ -4,7 +4,9 @@
 #![forbid(unsafe_code)]
 
 pub mod body;
+pub mod flood;
 pub mod grpc;
+pub mod h2;
 pub mod http;
 pub mod metrics;
 pub mod ports;

@@ -50,4 +50,19 @@ impl Metrics {
             .map(|(_, value)| value)
             .sum()
     }
+
+    /// The sum of all series of a name that have these labels, others aside.
+    pub fn sum_with(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let labelled = format!("{name}{{");
+        let has = |series: &str| {
+            labels
+                .iter()
+                .all(|(label, value)| series.contains(&format!("{label}=\"{value}\"")))
+        };
+        self.0
+            .iter()
+            .filter(|(series, _)| series.starts_with(&labelled) && has(series))
+            .map(|(_, value)| value)
+            .sum()
+    }
 }

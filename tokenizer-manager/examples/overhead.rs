@@ -45,7 +45,8 @@ const STREAMS: usize = 10;
 async fn main() -> Result<()> {
     let front = harness::start_with(|engine, _| {
         engine.server.context_length = 2048;
-        engine.server.limits.connections = 1024;
+        let connections = &mut engine.server.limits.connections;
+        (connections.per_port, connections.per_peer) = (1024, 1024);
         engine.schedule.max_running_requests = 256;
         engine.schedule.max_queued_requests = 256;
     })

@@ -14,6 +14,7 @@ use crate::{
     gate::{Gate, GateState},
     http::Keys,
     metrics::Metrics,
+    ports::Ports,
     scheduler_client::SchedulerClient,
     text::Text,
 };
@@ -40,6 +41,8 @@ pub struct App {
     pub scheduler: SchedulerClient,
     /// Admits requests, and counts them for draining.
     pub gate: Gate,
+    /// Where clients come.
+    pub ports: Ports,
     /// The Prometheus metrics of this process.
     pub metrics: Metrics,
     /// When this process started, seconds since 1970.

@@ -8,7 +8,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 
 use futures::Stream;
 use lockstep_proto::{
-    limits::{PUBLIC_ANSWER_BYTES, PUBLIC_CONCURRENT_STREAMS, PUBLIC_MESSAGE_BYTES},
+    limits::{PUBLIC_ANSWER_BYTES, PUBLIC_MESSAGE_BYTES},
     pb::{
         LOCKSTEP_DESCRIPTORS,
         lockstep::{
@@ -21,14 +21,13 @@ use lockstep_proto::{
 };
 use tokio::{net::TcpListener, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status, service::InterceptorLayer, transport::Server};
+use tonic::{
+    Request, Response, Status,
+    service::{InterceptorLayer, Routes},
+};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
-use crate::{
-    accept::{self, ConnectionPermits},
-    app::App,
-    error::ApiError,
-};
+use crate::{app::App, error::ApiError};
 
 /// The service's full name, as health checks ask for it.
 const SERVICE: &str = "lockstep.v1.Inference";
@@ -41,13 +40,12 @@ struct InferenceService {
 /// Serves until `close`, then lets open calls end.
 ///
 /// # Errors
-/// The transport failed, or the reflection service could not be built.
+/// The reflection service could not be built.
 pub async fn serve(
     app: Arc<App>,
     listener: TcpListener,
-    permits: ConnectionPermits,
     close: CancellationToken,
-) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+) -> Result<(), tonic_reflection::server::Error> {
     let (reporter, health) = tonic_health::server::health_reporter();
     // tonic's default is SERVING; nothing is known before the first check.
     for service in ["", SERVICE] {
@@ -70,20 +68,16 @@ pub async fn serve(
             Ok(request)
         }))
         .service(inference);
-    let header_bytes = u32::try_from(app.config.server.limits.header_bytes);
-    let health_reports = tokio::spawn(report_health(app, reporter, close.clone()));
-    let served = Server::builder()
-        .max_concurrent_streams(PUBLIC_CONCURRENT_STREAMS)
-        .http2_max_header_list_size(header_bytes.unwrap_or(u32::MAX))
-        .http2_keepalive_interval(Some(Duration::from_secs(20)))
-        .add_service(health)
+    let routes = Routes::new(health)
         .add_service(newer)
         .add_service(older)
-        .add_service(authorized)
-        .serve_with_incoming_shutdown(accept::incoming(listener, permits), close.cancelled_owned())
+        .add_service(authorized);
+    let port = app.ports.grpc.clone();
+    let health_reports = tokio::spawn(report_health(app, reporter, close.clone()));
+    port.serve(listener, routes.prepare().into_axum_router(), close)
         .await;
     health_reports.abort();
-    Ok(served?)
+    Ok(())
 }
 
 /// Reflection on what this port serves.

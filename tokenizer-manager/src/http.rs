@@ -16,7 +16,6 @@ mod models;
 mod native;
 mod openai;
 mod sampling;
-mod serve;
 mod speculation;
 mod sse;
 mod tokenize;
@@ -33,7 +32,6 @@ use axum::{
 pub(crate) use chat::convert::messages::check as check_messages;
 pub use keys::Keys;
 pub(crate) use middleware::valid_id;
-pub use serve::Connections;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{

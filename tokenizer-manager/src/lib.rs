@@ -13,7 +13,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod accept;
 pub mod app;
 pub mod error;
 pub mod gate;
@@ -21,6 +20,7 @@ pub mod generation;
 pub mod grpc;
 pub mod http;
 pub mod metrics;
+mod ports;
 mod request_stats;
 pub mod run;
 pub mod scheduler_client;
@@ -28,4 +28,5 @@ pub mod stall;
 pub mod submission;
 pub mod text;
 
+pub use ports::Ports;
 pub use run::{Listeners, RunError, run, serve_on};

@@ -1,9 +1,11 @@
 //! This process's Prometheus metrics, and those of the scheduler beside them.
 
+mod connections;
 mod engine_gauges;
 
 use std::{fmt, sync::Arc, time::Duration};
 
+pub use connections::render_connections;
 pub use engine_gauges::render_load;
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{

@@ -8,11 +8,11 @@ use tokio::{net::TcpListener, runtime};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    accept::{self, ConnectionPermits},
     app::{App, now},
     gate::{Gate, GateState},
     grpc, http,
     metrics::{Metrics, UPKEEP},
+    ports::Ports,
     scheduler_client::{LinkOptions, LinkState, SchedulerClient},
     text::Text,
 };
@@ -93,9 +93,11 @@ impl Listeners {
         let server = &context.engine.server;
         let shared = context.engine.parallel.tokenizer_managers > 1;
         let open = |port: u16| {
-            accept::listen(&server.host, port, shared).map_err(|source| RunError::Listen {
-                address: format!("{}:{port}", server.host),
-                source,
+            lockstep_ports::listen((server.host.as_str(), port), shared).map_err(|source| {
+                RunError::Listen {
+                    address: format!("{}:{port}", server.host),
+                    source,
+                }
             })
         };
         Ok(Self {
@@ -179,6 +181,7 @@ fn build(
     );
     let app = App {
         config_hash: context.config_hash.clone(),
+        ports: Ports::new(&config.server.limits),
         config,
         index,
         keys,
@@ -244,22 +247,15 @@ async fn servers(
     listeners: Listeners,
     close: CancellationToken,
 ) -> Result<(), String> {
-    let limits = &app.config.server.limits;
-    let permits = ConnectionPermits::new(limits.connections);
-    let connections = http::Connections {
-        permits: permits.clone(),
-        header_bytes: limits.header_bytes,
-        close: close.clone(),
-    };
     let web = async {
-        connections
-            .serve(listeners.http, http::router(app.clone()))
-            .await;
+        let router = http::router(app.clone());
+        let port = app.ports.http.clone();
+        port.serve(listeners.http, router, close.clone()).await;
         Ok(())
     };
     let grpc = async {
         match listeners.grpc {
-            Some(listener) => grpc::serve(app.clone(), listener, permits, close.clone())
+            Some(listener) => grpc::serve(app.clone(), listener, close.clone())
                 .await
                 .map_err(|error| error.to_string()),
             None => Ok(()),

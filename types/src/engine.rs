@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Dtype, KvCacheDtype, ModelConfig, Quantization, SpeculationConfig, StepLimits};
+use crate::{
+    ConnectionLimits, Dtype, KvCacheDtype, ModelConfig, Quantization, SpeculationConfig, StepLimits,
+};
 
 /// What all processes of one engine agree on. Equal on every node: its hash is
 /// checked in each handshake.
@@ -161,8 +163,8 @@ pub struct LimitsConfig {
     pub header_bytes: usize,
     /// Nesting of a JSON body.
     pub json_depth: usize,
-    /// Connections served at once.
-    pub connections: usize,
+    /// Connections, before they ask for anything.
+    pub connections: ConnectionLimits,
     /// Contents of one request.
     pub request: RequestLimits,
 }

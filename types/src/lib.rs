@@ -12,6 +12,7 @@ pub mod reserve;
 pub mod sampling;
 pub mod step;
 
+mod connections;
 mod engine;
 mod error;
 mod footprint;
@@ -21,6 +22,7 @@ mod node;
 mod speculation;
 mod step_limits;
 
+pub use connections::ConnectionLimits;
 pub use engine::{
     EngineConfig, KvConfig, LimitsConfig, NodeConfig, ParallelConfig, RequestLimits,
     ScheduleConfig, SchedulePolicy, ServerConfig, TimeoutConfig, WebConfig,

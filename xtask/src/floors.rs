@@ -13,6 +13,7 @@ const FLOORS: [&[&str]; 13] = [
     &[
         "proto",
         "config/model-folder",
+        "ports",
         "scheduler/planner",
         "tp-worker/backend",
         "tp-worker/sampling",

@@ -18,10 +18,6 @@ pub struct LimitArgs {
     #[arg(long, env = "LOCKSTEP_MAX_JSON_DEPTH", value_name = "LEVELS", value_parser = positive,
           help_heading = HEADING)]
     pub max_json_depth: Option<usize>,
-    /// Connections served at once [default: 4096].
-    #[arg(long, env = "LOCKSTEP_MAX_CONNECTIONS", value_name = "COUNT", value_parser = positive,
-          help_heading = HEADING)]
-    pub max_connections: Option<usize>,
     /// Messages of a chat [default: 4096].
     #[arg(long, env = "LOCKSTEP_MAX_MESSAGES", value_name = "COUNT", value_parser = positive,
           help_heading = HEADING)]

@@ -1,14 +1,16 @@
 use lockstep_types::{LimitsConfig, RequestLimits};
 
-use super::ConfigError;
-use crate::args::LimitArgs;
+use super::{ConfigError, ServeArgs, connections, schedule};
 
 /// The JSON parser's own limit.
 const DEEPEST_JSON: usize = 127;
 /// HTTP servers do not work with less.
 const LEAST_HEADERS: usize = 8192;
 
-pub(super) fn resolve(args: &LimitArgs) -> Result<LimitsConfig, ConfigError> {
+pub(super) fn resolve(args: &ServeArgs) -> Result<LimitsConfig, ConfigError> {
+    let max_running_requests = schedule::max_running_requests(&args.schedule);
+    let connections = connections::resolve(&args.connections, max_running_requests)?;
+    let args = &args.limits;
     let json_depth = args.max_json_depth.unwrap_or(64);
     if json_depth > DEEPEST_JSON {
         let why = format!("the JSON parser stops at {DEEPEST_JSON}");
@@ -34,7 +36,7 @@ pub(super) fn resolve(args: &LimitArgs) -> Result<LimitsConfig, ConfigError> {
         body_bytes: args.max_body_bytes.unwrap_or(16 << 20),
         header_bytes,
         json_depth,
-        connections: args.max_connections.unwrap_or(4096),
+        connections,
         request: RequestLimits {
             messages: args.max_messages.unwrap_or(4096),
             prompts: args.max_prompts.unwrap_or(1024),

@@ -1,8 +1,14 @@
 use super::{ConfigError, PolicyArg, ScheduleConfig, SchedulePolicy, ServeArgs};
+use crate::args::ScheduleArgs;
 
 /// New prompt tokens of a step, and of one chunk, where prompts are cut.
 const PREFILL_TOKENS: usize = 1024;
 const CHUNK: usize = 512;
+
+/// Requests in a batch.
+pub(super) fn max_running_requests(args: &ScheduleArgs) -> usize {
+    args.max_running_requests.unwrap_or(64)
+}
 
 /// What the options say for texts of at most `context_length` tokens; they may
 /// still be refused, see [`check`].

@@ -56,7 +56,7 @@ pub(super) fn resolve(
         context_length,
         api_key_required,
         web: web::resolve(given)?,
-        limits: limits::resolve(&args.limits)?,
+        limits: limits::resolve(args)?,
     })
 }
 

@@ -14,7 +14,7 @@ use super::{body::Json, json};
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
-    metrics::render_load,
+    metrics::{render_connections, render_load},
 };
 
 /// `GET /health`, `GET /ping`: 200 only if a forward step ran on every rank recently, or one runs now.
@@ -82,7 +82,11 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
     } else {
         "lockstep_scheduler_up 0\n"
     });
-    if let Ok(load) = load {
+    let load = load.ok();
+    let engine_ports = load.as_ref().map_or(&[][..], |load| &load.ports);
+    let own_ports = app.ports.reports();
+    text.push_str(&render_connections(app.index, &own_ports, engine_ports));
+    if let Some(load) = load {
         text.push_str(&render_load(&load));
     }
     (

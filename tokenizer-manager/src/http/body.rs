@@ -4,7 +4,7 @@ mod encoding;
 mod explain;
 mod structure;
 
-use std::{sync::Arc, time::Duration};
+use std::{error::Error, sync::Arc};
 
 use axum::{
     body::to_bytes,
@@ -14,6 +14,7 @@ use axum::{
 use bytes::Bytes;
 use encoding::Encoding;
 use explain::explain;
+use lockstep_ports::BodyError;
 use lockstep_types::request::{ErrorKind, RequestError};
 use serde::de::DeserializeOwned;
 use structure::Structure;
@@ -23,9 +24,6 @@ use crate::{
     app::App,
     error::{ApiError, ApiResult},
 };
-
-/// How long a client may take to send its body.
-const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Bodies up to this many bytes are parsed in place: that takes a tenth of a
 /// millisecond or so.
@@ -99,22 +97,19 @@ async fn read(request: Request, limit: usize) -> ApiResult<Bytes> {
     if announced.is_some_and(|bytes| bytes > limit) {
         return Err(too_large(limit));
     }
-    match tokio::time::timeout(BODY_TIMEOUT, to_bytes(request.into_body(), limit)).await {
-        Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(error)) => Err(if is_length_limit(&error) {
-            too_large(limit)
-        } else {
-            ApiError::bad_request(format!("The request's body could not be read: {error}"))
-        }),
-        Err(_) => Err(RequestError::new(
-            ErrorKind::Timeout,
-            format!(
-                "The request's body did not arrive within {} s.",
-                BODY_TIMEOUT.as_secs()
-            ),
-        )
-        .into()),
+    let error = match to_bytes(request.into_body(), limit).await {
+        Ok(bytes) => return Ok(bytes),
+        Err(error) => error,
+    };
+    if cause::<http_body_util::LengthLimitError>(&error).is_some() {
+        return Err(too_large(limit));
     }
+    Err(match cause::<BodyError>(&error) {
+        Some(BodyError::Slow(_)) => {
+            RequestError::new(ErrorKind::Timeout, "The request's body came too slowly.").into()
+        }
+        _ => ApiError::bad_request(format!("The request's body could not be read: {error}")),
+    })
 }
 
 fn too_large(limit: usize) -> ApiError {
@@ -127,15 +122,10 @@ fn too_large(limit: usize) -> ApiError {
     }
 }
 
-fn is_length_limit(error: &axum::Error) -> bool {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = cause {
-        if error.is::<http_body_util::LengthLimitError>() {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+/// The first of an error's causes that is an `E`.
+fn cause<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
+    let causes = std::iter::successors(Some(error), |&error| error.source());
+    causes.into_iter().find_map(|error| error.downcast_ref())
 }
 
 /// Parses a body, which must be an object; the error names the field at fault.

@@ -5,8 +5,8 @@ use std::{path::PathBuf, sync::Arc};
 use lockstep_process::{ChildMessage, ControlLink, Role, RoleContext};
 use lockstep_tokenizer_manager::{Listeners, RunError, serve_on};
 use lockstep_types::{
-    Architecture, Dtype, EngineConfig, KvCacheDtype, KvConfig, LimitsConfig, ModelConfig,
-    NodeConfig, ParallelConfig, Quantization, RequestLimits, RopeConfig, RopeScaling,
+    Architecture, ConnectionLimits, Dtype, EngineConfig, KvCacheDtype, KvConfig, LimitsConfig,
+    ModelConfig, NodeConfig, ParallelConfig, Quantization, RequestLimits, RopeConfig, RopeScaling,
     ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig, WebConfig,
 };
 use tokio::{net::TcpListener, sync::mpsc::UnboundedReceiver, task::JoinHandle};
@@ -152,7 +152,16 @@ fn server_config() -> ServerConfig {
             body_bytes: 64 * 1024,
             header_bytes: 8 * 1024,
             json_depth: 32,
-            connections: 64,
+            connections: ConnectionLimits {
+                per_port: 64,
+                per_peer: 64,
+                streams: 128,
+                first_byte_s: 10,
+                head_s: 10,
+                body_s: 10,
+                body_rate: 0,
+                keep_alive_s: 60,
+            },
             request: RequestLimits {
                 messages: 16,
                 prompts: 8,

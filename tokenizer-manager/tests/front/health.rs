@@ -1,13 +1,9 @@
 //! Health as load balancers ask for it over gRPC, and places for connections.
 
-use std::{net::SocketAddr, sync::atomic::Ordering, time::Duration};
+use std::{sync::atomic::Ordering, time::Duration};
 
-use lockstep_proto::pb::lockstep::{GetModelInfoRequest, inference_client::InferenceClient};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
-use tonic::{Code, transport::Channel};
+use lockstep_proto::pb::lockstep::GetModelInfoRequest;
+use tonic::Code;
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 use super::{
@@ -87,39 +83,32 @@ async fn without_a_scheduler_nothing_is_served() {
 }
 
 #[tokio::test]
-async fn grpc_connections_take_the_places_of_http() {
-    let front = start_with(|engine, _| engine.server.limits.connections = 1).await;
-    let mut client = client(&front).await;
-    client
-        .get_model_info(GetModelInfoRequest {})
-        .await
-        .expect("the only place");
-    // Refused before it asks.
-    let mut refused = TcpStream::connect(front.address).await.expect("connected");
-    let mut answer = String::new();
-    refused.read_to_string(&mut answer).await.expect("answered");
-    assert!(answer.contains(" 503 "), "{answer}");
-    let endpoint = Channel::from_shared(front.grpc.clone()).expect("an address");
-    let beyond = async {
-        let mut client = InferenceClient::new(endpoint.connect().await?);
-        client.get_model_info(GetModelInfoRequest {}).await?;
-        anyhow::Ok(())
+async fn calls_without_a_place_are_refused_but_for_health() {
+    let front = start_with(|engine, _| engine.server.limits.connections.per_port = 1).await;
+    // A watch keeps its connection at work.
+    let watch = HealthCheckRequest {
+        service: String::new(),
     };
-    beyond.await.expect_err("beyond the limit");
-    drop(client);
+    let mut working = HealthClient::new(channel(&front).await);
+    let held = working.watch(watch.clone()).await.expect("the only place");
+    let mut beyond = client(&front).await;
+    let status = beyond.get_model_info(GetModelInfoRequest {}).await;
+    assert_eq!(status.expect_err("no place").code(), Code::Unavailable);
+    let mut probe = HealthClient::new(channel(&front).await);
+    probe.check(watch.clone()).await.expect("a probe");
+    let another = probe.watch(watch).await;
+    assert_eq!(another.expect_err("no probe").code(), Code::Unavailable);
+    drop((held, working));
     // The place is free once the server has seen the connection's end.
-    while !has_place(front.address).await.unwrap_or(false) {}
-}
-
-/// Whether a connection is served; a refused one may be closed before it asks.
-async fn has_place(address: SocketAddr) -> std::io::Result<bool> {
-    let mut stream = TcpStream::connect(address).await?;
-    stream
-        .write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
-        .await?;
-    let mut begin = [0; 12];
-    stream.read_exact(&mut begin).await?;
-    Ok(&begin == b"HTTP/1.1 200")
+    let free = async {
+        let mut again = client(&front).await;
+        while again.get_model_info(GetModelInfoRequest {}).await.is_err() {
+            again = client(&front).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), free)
+        .await
+        .expect("a place again");
 }
 
 #[tokio::test]

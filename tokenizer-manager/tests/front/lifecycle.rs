@@ -1,6 +1,6 @@
 //! Clients that leave or dawdle, schedulers that die, and the process's own end.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use lockstep_proto::pb::lockstep::FinishReason;
 use serde_json::{Value, json};
@@ -52,7 +52,6 @@ async fn a_client_that_leaves_aborts_its_request() {
             assert_eq!(aborted, numbers);
         }
     }
-    assert_eq!(front.context.engine.server.limits.connections, 64);
 }
 
 #[tokio::test]
@@ -272,29 +271,4 @@ async fn choices_that_never_fit_together_are_refused_before_any_is_queued() {
         }
     });
     assert_eq!(answer["choices"].as_array().map(Vec::len), Some(3));
-}
-
-#[tokio::test]
-async fn connections_beyond_the_limit_are_told_so() {
-    let front = start_with(|engine, _| engine.server.limits.connections = 1).await;
-    let held = TcpStream::connect(front.address).await.expect("connected");
-    let mut beyond = TcpStream::connect(front.address).await.expect("connected");
-    let mut answer = String::new();
-    beyond.read_to_string(&mut answer).await.expect("answered");
-    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
-    assert!(answer.contains("retry-after"));
-    drop(held);
-    let _keep: Arc<Mock> = front.mock.clone();
-}
-
-#[tokio::test]
-async fn a_port_is_shared_only_among_those_that_mean_to() {
-    let listen = lockstep_tokenizer_manager::accept::listen;
-    let host = "127.0.0.1";
-    let port = |listener: &tokio::net::TcpListener| listener.local_addr().expect("bound").port();
-    let shared = listen(host, 0, true).expect("a free port");
-    listen(host, port(&shared), true).expect("several tokenizer-managers");
-    listen(host, port(&shared), false).expect_err("a server of its own");
-    let alone = listen(host, 0, false).expect("a free port");
-    listen(host, port(&alone), true).expect_err("taken");
 }

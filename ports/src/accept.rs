@@ -1,0 +1,79 @@
+//! Accepting, also when the process has no descriptor left.
+
+use std::{fs::File, io, net::SocketAddr, time::Duration};
+
+use rustix::io::Errno;
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::{listen::tune, places::Places};
+
+/// Pause after a failure to accept: what is missing is not there again at once.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A listener with a descriptor in reserve.
+pub(crate) struct Acceptor {
+    listener: TcpListener,
+    /// Given up to accept one connection and close it, so that its client learns
+    /// that there is none for it (libev's manual, "The special problem of
+    /// accept()ing when you can't").
+    spare: Option<File>,
+}
+
+impl Acceptor {
+    pub(crate) fn new(listener: TcpListener) -> Self {
+        Self {
+            listener,
+            spare: spare(),
+        }
+    }
+
+    /// The next connection, tuned, and where it comes from.
+    pub(crate) async fn next(&mut self, places: &Places) -> (TcpStream, SocketAddr) {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, peer)) => {
+                    if let Err(error) = tune(&stream) {
+                        tracing::debug!(%error, "a connection could not be tuned");
+                    }
+                    return (stream, peer);
+                }
+                Err(error) if of_one_connection(&error) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    if is(&error, Errno::MFILE) {
+                        self.make_room(places).await;
+                    }
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Frees a descriptor: that of who waits longest, or else that of the
+    /// connection which found none.
+    async fn make_room(&mut self, places: &Places) {
+        if places.evict() {
+            return;
+        }
+        self.spare = None;
+        // Ready: it is what could not be accepted just now.
+        if let Ok(Ok(refused)) = tokio::time::timeout(PAUSE, self.listener.accept()).await {
+            places.refused();
+            drop(refused);
+        }
+        self.spare = spare();
+    }
+}
+
+fn spare() -> Option<File> {
+    File::open("/dev/null").ok()
+}
+
+/// The connection was gone before it was accepted.
+fn of_one_connection(error: &io::Error) -> bool {
+    is(error, Errno::CONNABORTED) || is(error, Errno::INTR)
+}
+
+fn is(error: &io::Error, number: Errno) -> bool {
+    error.raw_os_error() == Some(number.raw_os_error())
+}

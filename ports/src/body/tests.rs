@@ -1,0 +1,95 @@
+use std::net::Ipv4Addr;
+
+use axum::body::to_bytes;
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::{places::Places, port::PortLimits, report::Closed};
+
+const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn pace(whole: u64, rate: u64) -> Pace {
+    let whole = seconds(whole);
+    Pace::new(BodyLimits { whole, rate })
+}
+
+#[test]
+fn a_rate_is_asked_for_after_a_while() {
+    let begin = Instant::now();
+    let mut slow = pace(300, 100);
+    assert_eq!(slow.deadline(begin), begin + seconds(10), "nothing comes");
+    slow.came(550, begin + seconds(4));
+    // The server's own time between two parts is not the client's.
+    let later = begin + seconds(3600);
+    let expected = later + seconds(10 + 5 - 4);
+    assert_eq!(
+        slow.deadline(later),
+        expected,
+        "550 bytes earn five seconds"
+    );
+    assert_eq!(slow.deadline(later + seconds(1)), expected, "waiting on");
+}
+
+#[test]
+fn a_body_is_waited_for_only_so_long() {
+    let begin = Instant::now();
+    assert_eq!(
+        pace(300, 0).deadline(begin),
+        begin + seconds(300),
+        "any rate"
+    );
+    let mut fast = pace(60, 1);
+    for second in 0..60 {
+        let now = begin + seconds(second);
+        assert!(fast.deadline(now) > now);
+        fast.came(1_000_000, now + seconds(1));
+    }
+    let now = begin + seconds(60);
+    assert_eq!(fast.deadline(now), now, "all is used up");
+}
+
+/// A body made of what is sent to it.
+struct Parts(mpsc::UnboundedReceiver<&'static str>);
+
+impl Body for Parts {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let part = std::task::ready!(self.0.poll_recv(context));
+        Poll::Ready(part.map(|part| Ok(Frame::data(part.into()))))
+    }
+}
+
+#[tokio::test]
+async fn what_comes_arrives_and_what_does_not_ends_with_an_error() {
+    let places = Places::new(PortLimits::for_tests(1, 1));
+    let (place, _) = places.admit(Ipv4Addr::LOCALHOST.into()).expect("a place");
+    let body = |parts, whole| {
+        let limits = BodyLimits { whole, rate: 0 };
+        let body = Paced::new(Parts(parts), Some(limits), place.clone());
+        to_bytes(axum::body::Body::new(body), 100)
+    };
+    let (sender, parts) = mpsc::unbounded_channel();
+    let (bytes, ()) = tokio::join!(body(parts, seconds(3600)), async {
+        for part in ["ab", "cd"] {
+            sender.send(part).expect("read");
+            tokio::task::yield_now().await;
+        }
+        drop(sender);
+    });
+    assert_eq!(bytes.expect("all of it"), "abcd");
+
+    let (sender, parts) = mpsc::unbounded_channel();
+    sender.send("ab").expect("read");
+    let error = body(parts, Duration::ZERO).await.expect_err("too slow");
+    let status = Status::from_error(error.into());
+    assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
+    let closed = places.report("x").closed;
+    assert!(closed.contains(&(Closed::SlowBody, 1)), "{closed:?}");
+}

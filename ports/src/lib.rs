@@ -1,0 +1,30 @@
+//! Ports that strangers reach, whatever they speak.
+//!
+//! ```text
+//! listen ──▶ accept ──▶ Places ──▶ first bytes ──▶ HTTP/1.1 or HTTP/2 ──▶ requests
+//!            EMFILE     per port,  in time         head, idle time        body in time,
+//!                       per peer                                          answer to its end
+//! ```
+//!
+//! A connection that no request is on waits. When a port is full the one that
+//! waits longest gives its place away, as in nginx; one that works keeps it.
+//! Whoever finds no place then is served as a probe: health is answered, and
+//! all else refused.
+
+#![forbid(unsafe_code)]
+
+mod accept;
+mod body;
+mod deadline;
+mod first_bytes;
+mod listen;
+mod places;
+mod port;
+mod report;
+mod serve;
+mod visit;
+
+pub use body::BodyError;
+pub use listen::listen;
+pub use port::{Port, Protocol};
+pub use report::{Closed, PortReport};

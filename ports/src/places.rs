@@ -1,0 +1,257 @@
+//! Places for connections: a number per port and per peer, given to whoever
+//! comes at the cost of who waits longest.
+
+mod pool;
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv6Addr},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+use tokio::{sync::oneshot, time::Instant};
+
+use crate::{
+    port::PortLimits,
+    report::{Closed, Counters, PortReport},
+};
+use pool::Pool;
+pub(crate) use pool::Wait;
+
+/// Places for those who find no other, in which health alone is answered.
+pub(crate) const PROBES: usize = 32;
+
+/// Who shares a quota: an IPv4 address, or a /64 of IPv6, which one host may
+/// have whole.
+type Peer = IpAddr;
+
+/// The places of one port.
+#[derive(Debug)]
+pub(crate) struct Places {
+    limits: PortLimits,
+    state: Mutex<State>,
+    counters: Counters,
+}
+
+#[derive(Debug)]
+struct State {
+    regular: Pool,
+    probes: Pool,
+    /// Regular places by who has them.
+    peers: BTreeMap<Peer, usize>,
+    next: u64,
+}
+
+/// A connection's place. It is free again when this is dropped, or when it was
+/// taken away, which the other end of [`Places::admit`]'s channel tells.
+#[derive(Debug)]
+pub(crate) struct Place {
+    places: Arc<Places>,
+    id: u64,
+    /// Without a regular place.
+    pub(crate) probe: bool,
+    /// No request is on it, and what it sends begins one.
+    expects_head: AtomicBool,
+}
+
+impl Places {
+    pub(crate) fn new(limits: PortLimits) -> Arc<Self> {
+        let state = State {
+            regular: Pool::new(limits.connections),
+            probes: Pool::new(PROBES),
+            peers: BTreeMap::new(),
+            next: 0,
+        };
+        Arc::new(Self {
+            limits,
+            state: Mutex::new(state),
+            counters: Counters::default(),
+        })
+    }
+
+    /// A place for a new connection, and what says that it is taken away;
+    /// `None` when even probes have none.
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        address: IpAddr,
+    ) -> Option<(Arc<Place>, oneshot::Receiver<Closed>)> {
+        self.counters.accepted();
+        let peer = peer(address);
+        let (end, ended) = oneshot::channel();
+        let mut state = self.lock();
+        let id = state.next;
+        state.next += 1;
+        let probe = !self.has_room(&mut state, peer);
+        if probe {
+            if state.probes.is_full() && !self.evict_from(&mut state, true, |_| true) {
+                self.counters.closed(Closed::Refused);
+                return None;
+            }
+            state.probes.insert(id, peer, end);
+        } else {
+            *state.peers.entry(peer).or_default() += 1;
+            state.regular.insert(id, peer, end);
+        }
+        let place = Place {
+            places: self.clone(),
+            id,
+            probe,
+            expects_head: AtomicBool::new(false),
+        };
+        Some((Arc::new(place), ended))
+    }
+
+    /// Whether there is a regular place, after somebody gave theirs away if need be.
+    fn has_room(&self, state: &mut State, peer: Peer) -> bool {
+        let own = state.peers.get(&peer).copied().unwrap_or_default();
+        if own >= self.limits.per_peer && !self.evict_from(state, false, |other| other == peer) {
+            return false;
+        }
+        !state.regular.is_full() || self.evict_from(state, false, |_| true)
+    }
+
+    /// Closes the connection that waits longest; whether there was one.
+    pub(crate) fn evict(&self) -> bool {
+        self.evict_from(&mut self.lock(), false, |_| true)
+    }
+
+    fn evict_from(&self, state: &mut State, probes: bool, of: impl Fn(Peer) -> bool) -> bool {
+        let pool = if probes {
+            &mut state.probes
+        } else {
+            &mut state.regular
+        };
+        let Some(id) = pool.longest_waiting(of) else {
+            return false;
+        };
+        self.close(state, id, Closed::Evicted);
+        true
+    }
+
+    /// Closes what has waited for too long at the time `now`.
+    pub(crate) fn sweep(&self, now: Instant) {
+        let mut state = self.lock();
+        let late = |wait: Wait, since: Instant| now.duration_since(since) >= self.limits.of(wait);
+        let mut ended = state.regular.waiting_too_long(late);
+        ended.extend(state.probes.waiting_too_long(late));
+        for (id, wait) in ended {
+            self.close(&mut state, id, wait.outlasted());
+        }
+    }
+
+    fn close(&self, state: &mut State, id: u64, reason: Closed) {
+        if let Some(end) = state.remove(id) {
+            self.counters.closed(reason);
+            // Nobody listens when the connection has just ended by itself.
+            let _ = end.send(reason);
+        }
+    }
+
+    /// Counts a connection that was closed for want of a descriptor.
+    pub(crate) fn refused(&self) {
+        self.counters.closed(Closed::Refused);
+    }
+
+    pub(crate) fn slow_body(&self) {
+        self.counters.closed(Closed::SlowBody);
+    }
+
+    pub(crate) fn report(&self, port: &'static str) -> PortReport {
+        let state = self.lock();
+        self.counters
+            .report(port, state.regular.len() + state.probes.len())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn remove(&mut self, id: u64) -> Option<oneshot::Sender<Closed>> {
+        if let Some(open) = self.regular.remove(id) {
+            if let Some(count) = self.peers.get_mut(&open.peer) {
+                *count -= 1;
+                if *count == 0 {
+                    self.peers.remove(&open.peer);
+                }
+            }
+            return Some(open.end);
+        }
+        self.probes.remove(id).map(|open| open.end)
+    }
+
+    fn pool(&mut self, probe: bool) -> &mut Pool {
+        if probe {
+            &mut self.probes
+        } else {
+            &mut self.regular
+        }
+    }
+}
+
+impl Place {
+    /// The first bytes have come: over HTTP/1.1 a head has begun, an HTTP/2
+    /// connection may open streams.
+    pub(crate) fn detected(&self, http2: bool) {
+        let wait = if http2 { Wait::Request } else { Wait::Head };
+        self.waits(wait);
+    }
+
+    /// Bytes came over HTTP/1.1. Where they begin a head, the time for one runs
+    /// from now.
+    pub(crate) fn heard(&self) {
+        if self.expects_head.swap(false, Relaxed) {
+            self.waits(Wait::Head);
+        }
+    }
+
+    fn waits(&self, wait: Wait) {
+        self.places.lock().pool(self.probe).waits(self.id, wait);
+    }
+
+    /// A request begins. It ends when what this gives is dropped.
+    pub(crate) fn enter(self: &Arc<Self>) -> InService {
+        self.expects_head.store(false, Relaxed);
+        self.places.lock().pool(self.probe).enter(self.id);
+        InService(self.clone())
+    }
+
+    pub(crate) fn places(&self) -> &Places {
+        &self.places
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.lock().remove(self.id);
+    }
+}
+
+/// A request that is being served keeps its connection's place.
+#[derive(Debug)]
+pub(crate) struct InService(Arc<Place>);
+
+impl Drop for InService {
+    fn drop(&mut self) {
+        let place = &self.0;
+        let idle = place.places.lock().pool(place.probe).leave(place.id);
+        place.expects_head.store(idle, Relaxed);
+    }
+}
+
+fn peer(address: IpAddr) -> Peer {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => {
+            let [a, b, c, d, ..] = v6.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+        v4 => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests;

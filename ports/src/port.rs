@@ -1,0 +1,206 @@
+//! One port: its name, what it speaks, and its limits.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{body::Body, response::Response};
+use lockstep_types::ConnectionLimits;
+use rustix::process::{Resource, getrlimit};
+use tonic::Status;
+
+use crate::{
+    places::{PROBES, Places, Wait},
+    report::PortReport,
+};
+
+/// Peers of public ports are asked after so long whether they are still there,
+/// and get as long again to say so.
+const ASK_CLIENTS: Duration = Duration::from_secs(20);
+/// The same for nodes, whose work waits for each other.
+const ASK_NODES: Duration = Duration::from_secs(2);
+const NODES_ANSWER: Duration = Duration::from_secs(3);
+/// Places on a port for nodes, beside those of the ranks themselves.
+const SPARE_FOR_NODES: usize = 64;
+/// Descriptors that a process needs for other things than connections.
+const OTHER_DESCRIPTORS: usize = 64;
+/// Ports of one process, at the most; they share its descriptors.
+const PORTS: usize = 2;
+/// Calls at once on a node's connection; it needs one.
+const STREAMS_OF_NODES: u32 = 64;
+
+/// What is spoken on a port.
+#[derive(Clone)]
+pub enum Protocol {
+    /// HTTP/1.1 and HTTP/2.
+    Http {
+        /// Bytes of a request's head that hyper reads; the routes check less.
+        head_bytes: usize,
+        /// What a connection without a place is answered, by the number of
+        /// places that there are.
+        refusal: fn(usize) -> Response,
+        /// Paths that are answered without a place too.
+        probes: &'static [&'static str],
+    },
+    /// gRPC, over HTTP/2 alone.
+    Grpc {
+        /// Bytes of a call's head.
+        head_bytes: Option<u32>,
+    },
+}
+
+/// The limits of a port, as they are used.
+#[derive(Debug, Clone)]
+pub(crate) struct PortLimits {
+    pub(crate) connections: usize,
+    pub(crate) per_peer: usize,
+    pub(crate) streams: u32,
+    first_bytes: Duration,
+    head: Duration,
+    request: Duration,
+    pub(crate) body: Option<BodyLimits>,
+    /// An HTTP/2 peer is asked after so long whether it is there,
+    pub(crate) ask: Duration,
+    /// and has to answer within this.
+    pub(crate) answer: Duration,
+}
+
+/// How fast a request's body must come.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BodyLimits {
+    pub(crate) whole: Duration,
+    /// Bytes per second, 0 for any.
+    pub(crate) rate: u64,
+}
+
+impl PortLimits {
+    /// First bytes in an hour, a head in two, a request in four.
+    #[cfg(test)]
+    pub(crate) fn for_tests(connections: usize, per_peer: usize) -> Self {
+        Self {
+            connections,
+            per_peer,
+            streams: 1,
+            first_bytes: Duration::from_secs(3600),
+            head: Duration::from_secs(2 * 3600),
+            request: Duration::from_secs(4 * 3600),
+            body: None,
+            ask: ASK_CLIENTS,
+            answer: ASK_CLIENTS,
+        }
+    }
+
+    pub(crate) fn of(&self, wait: Wait) -> Duration {
+        match wait {
+            Wait::FirstBytes => self.first_bytes,
+            Wait::Head => self.head,
+            Wait::Request => self.request,
+        }
+    }
+}
+
+/// A port that strangers reach. See [`Port::serve`].
+pub struct Port {
+    pub(crate) name: &'static str,
+    pub(crate) protocol: Protocol,
+    pub(crate) limits: PortLimits,
+    pub(crate) places: Arc<Places>,
+}
+
+impl Port {
+    /// A port for clients.
+    pub fn public(name: &'static str, protocol: Protocol, limits: &ConnectionLimits) -> Arc<Self> {
+        let limits = PortLimits {
+            connections: limits.per_port,
+            per_peer: limits.per_peer,
+            streams: limits.streams,
+            first_bytes: Duration::from_secs(limits.first_byte_s),
+            head: Duration::from_secs(limits.head_s),
+            request: Duration::from_secs(limits.keep_alive_s),
+            body: Some(BodyLimits {
+                whole: Duration::from_secs(limits.body_s),
+                rate: limits.body_rate,
+            }),
+            ask: ASK_CLIENTS,
+            answer: ASK_CLIENTS,
+        };
+        Self::new(name, protocol, limits)
+    }
+
+    /// A port for nodes with `ranks` in all, which show a secret: what they send
+    /// then takes as long as they live.
+    pub fn nodes(name: &'static str, ranks: usize, limits: &ConnectionLimits) -> Arc<Self> {
+        let connections = SPARE_FOR_NODES.saturating_add(ranks);
+        let limits = PortLimits {
+            connections,
+            per_peer: connections,
+            streams: STREAMS_OF_NODES,
+            first_bytes: Duration::from_secs(limits.first_byte_s),
+            head: Duration::from_secs(limits.head_s),
+            request: Duration::from_secs(limits.keep_alive_s),
+            body: None,
+            ask: ASK_NODES,
+            answer: NODES_ANSWER,
+        };
+        Self::new(name, Protocol::Grpc { head_bytes: None }, limits)
+    }
+
+    fn new(name: &'static str, protocol: Protocol, mut limits: PortLimits) -> Arc<Self> {
+        let most = descriptors().saturating_sub(OTHER_DESCRIPTORS) / PORTS;
+        let most = most.saturating_sub(PROBES).max(1);
+        if limits.connections > most {
+            tracing::warn!(
+                "port {name} serves {most} connections, not {}: give the server more open files \
+                 (`ulimit -Hn`, LimitNOFILE)",
+                limits.connections
+            );
+            limits.connections = most;
+            limits.per_peer = limits.per_peer.min(most);
+        }
+        Arc::new(Self {
+            name,
+            protocol,
+            places: Places::new(limits.clone()),
+            limits,
+        })
+    }
+
+    /// Its state and counts.
+    pub fn report(&self) -> PortReport {
+        self.places.report(self.name)
+    }
+
+    /// What a request is answered for which there is no place.
+    pub(crate) fn refusal(&self) -> Response {
+        let limit = self.limits.connections;
+        match &self.protocol {
+            Protocol::Http { refusal, .. } => refusal(limit),
+            Protocol::Grpc { .. } => Status::unavailable(format!(
+                "the server serves {limit} connections already; try again later"
+            ))
+            .into_http::<Body>(),
+        }
+    }
+
+    /// Whether a request is answered without a place.
+    pub(crate) fn is_probe(&self, path: &str) -> bool {
+        match &self.protocol {
+            Protocol::Http { probes, .. } => probes.contains(&path),
+            Protocol::Grpc { .. } => path == "/grpc.health.v1.Health/Check",
+        }
+    }
+}
+
+/// Files that this process may have open.
+fn descriptors() -> usize {
+    let limit = getrlimit(Resource::Nofile).current;
+    let limit = limit.and_then(|limit| usize::try_from(limit).ok());
+    limit.unwrap_or(usize::MAX)
+}
+
+impl std::fmt::Debug for Port {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Port")
+            .field("name", &self.name)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,176 @@
+//! A port from its first connection to its last.
+
+use std::{pin::pin, sync::Arc, time::Duration};
+
+use axum::Router;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto::Builder,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::oneshot,
+    time::MissedTickBehavior,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    accept::Acceptor,
+    first_bytes::Visitor,
+    port::{Port, Protocol},
+    report::Closed,
+    visit::Visit,
+};
+
+/// How often connections that wait for too long are looked for.
+const SWEEP: Duration = Duration::from_secs(1);
+/// Streams of one connection that the server has reset for the client's
+/// mistakes before it is sent away: hyper's own limit, which tonic switches off.
+const PROVOKED_RESETS: usize = 1024;
+/// What an idle HTTP/2 connection gets to take its goodbye.
+const GOODBYE: Duration = Duration::from_secs(1);
+/// What a buffer for a head needs at least, as hyper has it.
+const LEAST_HEAD: usize = 8192;
+
+impl Port {
+    /// Serves `router` to those who come until `close`, then lets open requests
+    /// end, and returns once every connection has.
+    pub async fn serve(
+        self: Arc<Self>,
+        listener: TcpListener,
+        router: Router,
+        close: CancellationToken,
+    ) {
+        let tasks = TaskTracker::new();
+        let connections = async {
+            self.accept_all(listener, router, &tasks, &close).await;
+            tasks.close();
+            tasks.wait().await;
+        };
+        tokio::select! {
+            () = connections => {}
+            () = self.sweep() => {}
+        }
+    }
+
+    async fn sweep(&self) {
+        let mut ticks = tokio::time::interval(SWEEP);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            self.places.sweep(ticks.tick().await);
+        }
+    }
+
+    async fn accept_all(
+        self: &Arc<Self>,
+        listener: TcpListener,
+        router: Router,
+        tasks: &TaskTracker,
+        close: &CancellationToken,
+    ) {
+        let builder = Arc::new(self.builder());
+        let mut acceptor = Acceptor::new(listener);
+        loop {
+            let (stream, peer) = tokio::select! {
+                () = close.cancelled() => return,
+                accepted = acceptor.next(&self.places) => accepted,
+            };
+            let Some((place, ended)) = self.places.admit(peer.ip()) else {
+                tracing::debug!(port = self.name, %peer, "no place for a connection");
+                continue;
+            };
+            let visit = Visit {
+                port: self.clone(),
+                router: router.clone(),
+                place,
+            };
+            let (builder, close) = (builder.clone(), close.clone());
+            tasks.spawn(async move { receive(&builder, stream, visit, ended, close).await });
+        }
+    }
+
+    fn builder(&self) -> Builder<TokioExecutor> {
+        let mut builder = Builder::new(TokioExecutor::new());
+        let head_bytes = match self.protocol {
+            Protocol::Http { head_bytes, .. } => u32::try_from(head_bytes).ok(),
+            Protocol::Grpc { head_bytes } => head_bytes,
+        };
+        if let Protocol::Http { head_bytes, .. } = self.protocol {
+            builder
+                .http1()
+                .timer(TokioTimer::new())
+                // `Places` measures it, from the head's first byte.
+                .header_read_timeout(None)
+                .max_buf_size(head_bytes.max(LEAST_HEAD));
+        }
+        let mut http2 = builder.http2();
+        http2
+            .timer(TokioTimer::new())
+            .keep_alive_interval(self.limits.ask)
+            .keep_alive_timeout(self.limits.answer)
+            .max_concurrent_streams(self.limits.streams)
+            .max_local_error_reset_streams(PROVOKED_RESETS);
+        if let Some(bytes) = head_bytes {
+            http2.max_header_list_size(bytes);
+        }
+        builder
+    }
+}
+
+/// Finds out what a connection speaks and serves its requests.
+async fn receive(
+    builder: &Builder<TokioExecutor>,
+    stream: TcpStream,
+    visit: Visit,
+    mut ended: oneshot::Receiver<Closed>,
+    close: CancellationToken,
+) {
+    let http2_alone = matches!(visit.port.protocol, Protocol::Grpc { .. });
+    let met = tokio::select! {
+        met = Visitor::meet(stream, visit.place.clone()) => met,
+        // Nothing has been asked yet.
+        () = close.cancelled() => return,
+        _ = &mut ended => return,
+    };
+    match met {
+        Ok(visitor) if visitor.http2 || !http2_alone => {
+            serve_requests(builder, visitor, visit, ended, close).await;
+        }
+        Ok(_) => tracing::debug!("a connection does not speak HTTP/2"),
+        Err(error) => tracing::debug!(%error, "a connection ended early"),
+    }
+}
+
+async fn serve_requests(
+    builder: &Builder<TokioExecutor>,
+    visitor: Visitor,
+    visit: Visit,
+    mut ended: oneshot::Receiver<Closed>,
+    close: CancellationToken,
+) {
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(visitor), visit));
+    let mut closing = false;
+    loop {
+        tokio::select! {
+            result = connection.as_mut() => {
+                if let Err(error) = result {
+                    tracing::debug!(error, "a connection ended early");
+                }
+                return;
+            }
+            () = close.cancelled(), if !closing => {
+                closing = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            reason = &mut ended => {
+                // Another has the place of one that was evicted; one that was
+                // idle for long may hear of its end.
+                if reason == Ok(Closed::Idle) {
+                    connection.as_mut().graceful_shutdown();
+                    let _ = tokio::time::timeout(GOODBYE, connection.as_mut()).await;
+                }
+                return;
+            }
+        }
+    }
+}

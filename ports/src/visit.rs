@@ -1,0 +1,79 @@
+//! The requests of one connection.
+
+use std::{convert::Infallible, pin::Pin, sync::Arc};
+
+use axum::{
+    Router,
+    body::Body,
+    http::{HeaderValue, Version, header::CONNECTION},
+    response::Response,
+};
+use hyper::{Request, body::Incoming, service::Service};
+use tonic::Status;
+use tower::ServiceExt;
+
+use crate::{
+    body::{Answer, Paced},
+    deadline::grpc_timeout,
+    places::Place,
+    port::{Port, Protocol},
+};
+
+/// Answers the requests of one connection.
+#[derive(Clone)]
+pub(crate) struct Visit {
+    pub(crate) port: Arc<Port>,
+    pub(crate) router: Router,
+    pub(crate) place: Arc<Place>,
+}
+
+impl Service<Request<Incoming>> for Visit {
+    type Response = Response<Answer>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let in_service = self.place.enter();
+        let visit = self.clone();
+        Box::pin(async move {
+            let answer = visit.answer(request).await?;
+            Ok(answer.map(|body| Answer {
+                body,
+                _in_service: in_service,
+            }))
+        })
+    }
+}
+
+impl Visit {
+    async fn answer(self, request: Request<Incoming>) -> Result<Response, Infallible> {
+        if self.place.probe && !self.port.is_probe(request.uri().path()) {
+            return Ok(self.refuse(request.version()));
+        }
+        let given = match self.port.protocol {
+            Protocol::Grpc { .. } => grpc_timeout(request.headers()),
+            Protocol::Http { .. } => None,
+        };
+        let limits = self.port.limits.body;
+        let request = request.map(|body| Body::new(Paced::new(body, limits, self.place)));
+        let answer = self.router.oneshot(request);
+        let Some(given) = given else {
+            return answer.await;
+        };
+        match tokio::time::timeout(given, answer).await {
+            Ok(answer) => answer,
+            Err(_) => Ok(Status::deadline_exceeded("the call's own time is over").into_http()),
+        }
+    }
+
+    /// Says that there is no place; over HTTP/1.1, where that is per
+    /// connection, as the last thing.
+    fn refuse(&self, version: Version) -> Response {
+        let mut answer = self.port.refusal();
+        if version < Version::HTTP_2 {
+            let close = HeaderValue::from_static("close");
+            answer.headers_mut().insert(CONNECTION, close);
+        }
+        answer
+    }
+}

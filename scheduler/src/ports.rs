@@ -1,0 +1,50 @@
+//! The scheduler's ports for those who come over TCP.
+
+use std::sync::Arc;
+
+use lockstep_ports::{Port, PortReport, Protocol};
+use lockstep_proto::pb::lockstep::{ClosedLoad, PortLoad};
+use lockstep_types::EngineConfig;
+
+/// The ports, where they are open.
+pub struct Ports {
+    /// SGLang's gateway.
+    pub sglang: Option<Arc<Port>>,
+    /// Workers of other nodes.
+    pub nodes: Option<Arc<Port>>,
+}
+
+impl Ports {
+    /// The configured ports.
+    pub fn new(config: &EngineConfig) -> Self {
+        let limits = &config.server.limits;
+        let sglang = config.server.sglang_grpc_port.map(|_| {
+            let head_bytes = u32::try_from(limits.header_bytes).ok();
+            let protocol = Protocol::Grpc { head_bytes };
+            Port::public("sglang", protocol, &limits.connections)
+        });
+        let several = config.parallel.nnodes > 1;
+        let nodes =
+            several.then(|| Port::nodes("nodes", config.parallel.tp_size, &limits.connections));
+        Self { sglang, nodes }
+    }
+
+    /// What became of their connections.
+    pub fn loads(&self) -> Vec<PortLoad> {
+        let open = [&self.sglang, &self.nodes].into_iter().flatten();
+        open.map(|port| load(&port.report())).collect()
+    }
+}
+
+fn load(report: &PortReport) -> PortLoad {
+    let closed = report.closed.iter().map(|(reason, count)| ClosedLoad {
+        reason: reason.name().to_owned(),
+        count: *count,
+    });
+    PortLoad {
+        port: report.port.to_owned(),
+        open: report.open,
+        accepted: report.accepted,
+        closed: closed.collect(),
+    }
+}

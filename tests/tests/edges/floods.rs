@@ -1,0 +1,109 @@
+//! More connections than there are descriptors, and strangers on the port of nodes.
+
+use lockstep_proto::pb::sglang::grpc::scheduler::HealthCheckRequest;
+use lockstep_tests::{
+    body::{COUNTED, counting},
+    flood, ports,
+    processes::Role,
+    server::{Options, Server},
+    turns,
+    wait::{LIMIT, until, within},
+};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use serde_json::json;
+
+use crate::one_rank;
+
+/// Leaves a process room for `more` descriptors beside those it has.
+fn limit_descriptors(pid: i32, more: u64) {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process of ours");
+    let most = Some(open.count() as u64 + more);
+    let limit = Rlimit {
+        current: most,
+        maximum: most,
+    };
+    prlimit(Pid::from_raw(pid), Resource::Nofile, limit).expect("a lower limit");
+}
+
+async fn a_chat_is_answered(server: &Server) {
+    let body = counting(&json!({}));
+    let answer = server.ok("/v1/chat/completions", &body).await;
+    assert_eq!(answer["choices"][0]["message"]["content"], COUNTED);
+    let mut sglang = server.sglang().await;
+    let health = sglang.health_check(HealthCheckRequest {}).await;
+    health.expect("SGLang's service answers");
+}
+
+#[tokio::test]
+async fn connections_beyond_the_descriptors_give_way() {
+    let _turn = turns::shared().await;
+    let server = Server::start(one_rank()).await;
+    for role in [Role::TokenizerManager(0), Role::Scheduler] {
+        limit_descriptors(server.process(role).await.pid, 16);
+    }
+    let mut silent = flood::silent(server.port, 40).await;
+    silent.extend(flood::silent(server.sglang_port, 40).await);
+    a_chat_is_answered(&server).await;
+    drop(silent);
+}
+
+#[tokio::test]
+async fn ports_share_the_descriptors_that_there_are() {
+    let _turn = turns::shared().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("few-descriptors");
+    let bin = env!("CARGO_BIN_EXE_lockstep-under-test");
+    let script = format!("#!/bin/sh\nulimit -n 256\nexec '{bin}' \"$@\"\n");
+    std::fs::write(&program, script).expect("written");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(&program, mode).expect("made a program");
+    let server = Server::start(Options::new(program).set("--tp-size", "1")).await;
+    let mut silent = Vec::new();
+    for port in [server.port, server.grpc_port, server.sglang_port] {
+        silent.extend(flood::silent(port, 150).await);
+    }
+    a_chat_is_answered(&server).await;
+    assert!(!server.log().contains("could not be accepted"));
+    drop(silent);
+}
+
+/// Node `rank` of two.
+fn node(rank: usize, address: &str, secret: &std::path::Path) -> Options {
+    one_rank()
+        .set("--tp-size", "2")
+        .set("--nnodes", "2")
+        .set("--node-rank", &rank.to_string())
+        .set("--dist-init-addr", address)
+        .set("--dist-secret-file", secret.to_str().expect("UTF-8"))
+        .set("--first-byte-timeout", "5")
+}
+
+#[tokio::test]
+async fn strangers_leave_nodes_their_places() {
+    let _turn = turns::shared().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, "the-secret-of-both-nodes").expect("written");
+    let port = ports::free();
+    let address = format!("127.0.0.1:{port}");
+    let first = Server::launch(node(0, &address, &secret));
+    until("the port of nodes", LIMIT, async || {
+        tokio::net::TcpStream::connect(&address).await.ok()
+    })
+    .await;
+    let silent = flood::silent(port, 200).await;
+    let _second = Server::launch(node(1, &address, &secret));
+    first.ready().await;
+    within("an end to all of them", LIMIT, flood::closed(silent)).await;
+    let metrics = first.metrics().await;
+    let closed = |reason| {
+        let name = "lockstep_connections_closed_total";
+        metrics.sum_with(name, &[("port", "nodes"), ("reason", reason)])
+    };
+    assert!(closed("evicted") >= 100.0, "{}", closed("evicted"));
+    assert!(closed("silent") >= 1.0);
+    let answer = first
+        .ok("/v1/chat/completions", &counting(&json!({})))
+        .await;
+    assert_eq!(answer["choices"][0]["message"]["content"], COUNTED);
+}

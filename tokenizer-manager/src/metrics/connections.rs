@@ -1,0 +1,70 @@
+//! What became of connections, of this process's ports and of the scheduler's,
+//! in Prometheus' text format: together, since a series' name may stand only once.
+
+use std::fmt::Write;
+
+use lockstep_ports::PortReport;
+use lockstep_proto::pb::lockstep::{ClosedLoad, PortLoad};
+
+/// Name without its prefix, kind, what it says, its values by further labels.
+type Series = (&'static str, &'static str, &'static str, Values);
+type Values = fn(&PortLoad) -> Vec<(String, u64)>;
+
+const SERIES: [Series; 3] = [
+    ("open", "gauge", "Connections open, by port.", |port| {
+        vec![(String::new(), port.open)]
+    }),
+    (
+        "accepted_total",
+        "counter",
+        "Connections accepted, by port.",
+        |port| vec![(String::new(), port.accepted)],
+    ),
+    (
+        "closed_total",
+        "counter",
+        "Connections that the server ended for a reason, by port; for slow_body it is requests.",
+        |port| {
+            let closed = port.closed.iter();
+            closed
+                .map(|closed| (format!(",reason=\"{}\"", closed.reason), closed.count))
+                .collect()
+        },
+    ),
+];
+
+/// Renders the ports of tokenizer-manager `index`, and those of the engine,
+/// which carry no number.
+pub fn render_connections(index: usize, own: &[PortReport], engine: &[PortLoad]) -> String {
+    let own = own
+        .iter()
+        .map(|report| (format!("tokenizer_manager=\"{index}\","), wire(report)));
+    let engine = engine.iter().map(|load| (String::new(), load.clone()));
+    let ports: Vec<_> = own.chain(engine).collect();
+    let mut out = String::new();
+    // Writing to a string cannot fail.
+    for (name, kind, help, values) in SERIES {
+        let name = format!("lockstep_connections_{name}");
+        let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        for (front, load) in &ports {
+            for (more, value) in values(load) {
+                let port = &load.port;
+                let _ = writeln!(out, "{name}{{{front}port=\"{port}\"{more}}} {value}");
+            }
+        }
+    }
+    out
+}
+
+fn wire(report: &PortReport) -> PortLoad {
+    let closed = report.closed.iter().map(|(reason, count)| ClosedLoad {
+        reason: reason.name().to_owned(),
+        count: *count,
+    });
+    PortLoad {
+        port: report.port.to_owned(),
+        open: report.open,
+        accepted: report.accepted,
+        closed: closed.collect(),
+    }
+}

@@ -1,0 +1,57 @@
+//! The public ports of this process.
+
+use std::sync::Arc;
+
+use axum::response::{IntoResponse, Response};
+use lockstep_ports::{Port, PortReport, Protocol};
+use lockstep_types::{
+    LimitsConfig,
+    request::{ErrorKind, RequestError},
+};
+
+use crate::error::ApiError;
+
+/// Room that hyper gets beyond the header limit, so that our own check, which
+/// answers with an error object, comes first.
+const HEADER_SLACK: usize = 64 * 1024;
+/// Answered also where no place is left: what operators look at then.
+const PROBES: &[&str] = &["/health", "/ping", "/metrics"];
+
+/// The ports that clients reach.
+#[derive(Debug)]
+pub struct Ports {
+    /// OpenAI-compatible HTTP.
+    pub http: Arc<Port>,
+    /// `lockstep.v1.Inference`.
+    pub grpc: Arc<Port>,
+}
+
+impl Ports {
+    /// Ports with these limits.
+    pub fn new(limits: &LimitsConfig) -> Self {
+        let http = Protocol::Http {
+            head_bytes: limits.header_bytes.saturating_add(HEADER_SLACK),
+            refusal,
+            probes: PROBES,
+        };
+        let grpc = Protocol::Grpc {
+            head_bytes: u32::try_from(limits.header_bytes).ok(),
+        };
+        Self {
+            http: Port::public("http", http, &limits.connections),
+            grpc: Port::public("grpc", grpc, &limits.connections),
+        }
+    }
+
+    /// What became of their connections.
+    pub fn reports(&self) -> [PortReport; 2] {
+        [self.http.report(), self.grpc.report()]
+    }
+}
+
+fn refusal(limit: usize) -> Response {
+    let message = format!("The server serves {limit} connections already; try again later.");
+    let mut error = RequestError::new(ErrorKind::Unavailable, message);
+    error.retry_after_s = Some(1);
+    ApiError::from(error).into_response()
+}
