@@ -23,6 +23,8 @@ fn generate(name: &str, root: &Path, files: &[&str]) -> Result<(), Box<dyn Error
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     let bytes = prost::Message::encode_to_vec(&descriptors);
     std::fs::write(out.join(name), bytes)?;
-    tonic_prost_build::configure().compile_fds(descriptors)?;
+    tonic_prost_build::configure()
+        .codec_path("crate::codec::SliceCodec")
+        .compile_fds(descriptors)?;
     Ok(())
 }

@@ -1,0 +1,84 @@
+use futures::{FutureExt as _, stream};
+use prost::Message;
+use tonic::{
+    Code, Status, Streaming,
+    codec::{Codec, EncodeBody},
+};
+use tonic_prost::ProstCodec;
+
+use super::SliceCodec;
+use crate::pb::lockstep::{Abort, SlotOutput, StepResult, WorkerCommand, WorkerHello};
+
+/// What `decoder`'s codec reads of what `encoder`'s has written.
+fn pass<T, U>(
+    messages: Vec<T>,
+    mut encoder: impl Codec<Encode = T>,
+    mut decoder: impl Codec<Decode = U>,
+) -> Result<Vec<U>, Status>
+where
+    T: Send + 'static,
+    U: Send + 'static,
+{
+    let messages = stream::iter(messages.into_iter().map(Ok));
+    let body = EncodeBody::new_client(encoder.encoder(), messages, None, None);
+    let mut stream = Streaming::new_request(decoder.decoder(), body, None, None);
+    let mut read = Vec::new();
+    loop {
+        let next = stream.message().now_or_never();
+        match next.expect("all messages are there at once")? {
+            Some(message) => read.push(message),
+            None => return Ok(read),
+        }
+    }
+}
+
+/// Answers of no row, of few and of many, so that a short one follows a long one.
+fn answers() -> Vec<StepResult> {
+    let rows = [0, 3, 20_000, 1, 0, 256];
+    let output = |slot| SlotOutput {
+        slot,
+        token_ids: vec![slot * 7; slot as usize % 4],
+        ..Default::default()
+    };
+    let answer = |(rows, step)| StepResult {
+        step,
+        outputs: (0..rows).map(output).collect(),
+        ..Default::default()
+    };
+    rows.into_iter().zip(1..).map(answer).collect()
+}
+
+#[test]
+fn the_bytes_are_those_of_tonics_codec() {
+    type Ours = SliceCodec<StepResult, StepResult>;
+    type Tonics = ProstCodec<StepResult, StepResult>;
+    let reads = [
+        pass(answers(), Ours::default(), Ours::default()),
+        pass(answers(), Ours::default(), Tonics::default()),
+        pass(answers(), Tonics::default(), Ours::default()),
+    ];
+    for read in reads {
+        assert_eq!(read.expect("read"), answers());
+    }
+}
+
+#[test]
+fn bytes_that_are_another_message_are_an_internal_error() {
+    fn refusal<T, U>(message: T) -> Code
+    where
+        T: Message + Default + 'static,
+        U: Message + Default + 'static,
+    {
+        let written = SliceCodec::<T, T>::default();
+        let read = pass(vec![message], written, SliceCodec::<U, U>::default());
+        read.err().expect("refused").code()
+    }
+    let number = Abort { request: 7 };
+    assert_eq!(refusal::<_, WorkerCommand>(number), Code::Internal);
+    // Digests that end in the middle of a field.
+    let text = WorkerHello {
+        config_hash: "x".to_owned(),
+        ..Default::default()
+    };
+    assert_eq!(refusal::<_, StepResult>(text), Code::Internal);
+}
