@@ -48,6 +48,7 @@ fn describe(settings: &Settings) -> Value {
             "log_json": node.log_json,
         },
         "max_restarts": settings.max_restarts,
+        "ping_timeout_s": settings.ping_timeout.as_secs(),
         "notes": settings.notes,
     })
 }

@@ -1,6 +1,7 @@
 //! From the command line to a configuration that can be run.
 
 use std::path::Path;
+use std::time::Duration;
 
 use lockstep_config::{ConfigFile, Hardware, Resolved, ServeArgs, resolve};
 use lockstep_process::logging;
@@ -22,6 +23,8 @@ pub(crate) struct Settings {
     pub(crate) demo_head: bool,
     /// Restarts that are allowed.
     pub(crate) max_restarts: u32,
+    /// A process that answers no ping for so long is killed; 0 = never.
+    pub(crate) ping_timeout: Duration,
     /// Lives as long as the settings.
     _run_dir: RunDir,
 }
@@ -66,12 +69,14 @@ impl Settings {
             draft.model.path = absolute(&draft.model.path);
         }
         let max_restarts = args.process.max_restarts.unwrap_or(0);
+        let ping_timeout = Duration::from_secs(args.timeouts.ping_timeout.unwrap_or(15));
         Ok(Self {
             file: ConfigFile::new(engine, node),
             notes,
             demo,
             demo_head,
             max_restarts,
+            ping_timeout,
             _run_dir: run_dir,
         })
     }

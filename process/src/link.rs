@@ -1,11 +1,13 @@
 //! The child's end of the control link.
 
+use std::convert::Infallible;
 use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use rustix::process::{getpid, getppid};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::message::ChildMessage;
@@ -23,6 +25,14 @@ pub struct Lifecycle {
     pub halt: CancellationToken,
 }
 
+/// What the launcher's pings have brought.
+#[derive(Debug, Clone, Copy, Default)]
+struct Pings {
+    count: u64,
+    /// Log lines that all processes of this node have lost.
+    lost_log_lines: u64,
+}
+
 /// From the halt to the end of the process at the latest.
 pub(crate) const HALT_GRACE: Duration = Duration::from_millis(1500);
 
@@ -31,6 +41,7 @@ pub(crate) const HALT_GRACE: Duration = Duration::from_millis(1500);
 pub struct ControlLink {
     outgoing: UnboundedSender<ChildMessage>,
     lifecycle: Lifecycle,
+    pings: watch::Receiver<Pings>,
     /// Cancelled when nothing more will be reported.
     closing: CancellationToken,
     /// Disconnected when all reports are written.
@@ -68,7 +79,7 @@ impl ControlLink {
         end: impl FnOnce(u8) + Send + 'static,
     ) -> Result<Self, RoleError> {
         let (written_all, written) = mpsc::channel();
-        let (link, outgoing) = Self::new(written);
+        let (link, outgoing, pings) = Self::new(written);
         let pid = getpid().as_raw_nonzero().get().unsigned_abs();
         link.send(ChildMessage::Hello {
             role: role.to_string(),
@@ -76,6 +87,7 @@ impl ControlLink {
         });
         let reports = driver::Reports {
             outgoing,
+            pings,
             closing: link.closing.clone(),
             written_all,
         };
@@ -87,21 +99,27 @@ impl ControlLink {
     /// can be read from the receiver, and the [`Lifecycle`] is the caller's to
     /// cancel.
     pub fn detached() -> (Self, UnboundedReceiver<ChildMessage>) {
-        Self::new(mpsc::channel().1)
+        let (link, reports, _nobody_pings) = Self::new(mpsc::channel().1);
+        (link, reports)
     }
 
-    fn new(written: mpsc::Receiver<()>) -> (Self, UnboundedReceiver<ChildMessage>) {
+    fn new(
+        written: mpsc::Receiver<()>,
+    ) -> (Self, UnboundedReceiver<ChildMessage>, watch::Sender<Pings>) {
         let (outgoing, reports) = unbounded_channel();
+        let (pinged, pings) = watch::channel(Pings::default());
         let written = Arc::new(Mutex::new(written));
         let (lifecycle, closing) = (Lifecycle::default(), CancellationToken::new());
         (
             Self {
                 outgoing,
                 lifecycle,
+                pings,
                 closing,
                 written,
             },
             reports,
+            pinged,
         )
     }
 
@@ -126,6 +144,27 @@ impl ControlLink {
         self.send(ChildMessage::Failed {
             message: message.into(),
         });
+    }
+
+    /// Answers the launcher's pings until the link ends. A role runs this on the
+    /// runtime that does its work, so that its silence tells that it hangs: the
+    /// launcher then ends the process (`--ping-timeout`).
+    pub async fn answer_pings(&self) -> Infallible {
+        let mut pings = self.pings.clone();
+        while pings.changed().await.is_ok() {
+            self.send(ChildMessage::Pong {
+                lost_log_lines: crate::logging::lost_lines(),
+            });
+        }
+        // There is no launcher to answer: its end is the lifecycle's to tell.
+        std::future::pending().await
+    }
+
+    /// Log lines that the processes of this node have lost, by the last ping, or
+    /// this process alone where it knows of more.
+    pub fn lost_log_lines(&self) -> u64 {
+        let all = self.pings.borrow().lost_log_lines;
+        all.max(crate::logging::lost_lines())
     }
 
     /// When this process shall end.

@@ -39,6 +39,11 @@ pub fn started() -> bool {
     STDERR.get().is_some()
 }
 
+/// Lines that this process could not log because nobody read them in time.
+pub fn lost_lines() -> u64 {
+    STDERR.get().map_or(0, LineQueue::lost)
+}
+
 /// Gives the last lines of a process that logs [`LAST_WORDS`] to be read.
 pub fn finish() {
     if let Some(queue) = STDERR.get() {

@@ -30,6 +30,11 @@ pub enum ChildMessage {
         /// One line for people.
         detail: String,
     },
+    /// The role's own runtime has seen a [`LauncherMessage::Ping`].
+    Pong {
+        /// Log lines that this process has lost.
+        lost_log_lines: u64,
+    },
     /// The role cannot go on and ends.
     Failed {
         /// What happened and what to do, for people.
@@ -45,6 +50,11 @@ pub enum LauncherMessage {
     Drain,
     /// Stop now.
     Halt,
+    /// Asks whether the role's own runtime still runs.
+    Ping {
+        /// Log lines that all processes of this node have lost.
+        lost_log_lines: u64,
+    },
 }
 
 /// What a launcher learns from one child.

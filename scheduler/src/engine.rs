@@ -135,7 +135,11 @@ impl Engine {
     }
 
     async fn serve(&mut self) -> Result<(), RunError> {
-        let lifecycle = self.link.lifecycle().clone();
+        let link = self.link.clone();
+        let lifecycle = link.lifecycle();
+        // Answered here, so that a loop that hangs does not answer.
+        let pings = link.answer_pings();
+        tokio::pin!(pings);
         loop {
             self.advance()?;
             if self.phase == Phase::Draining && self.planner.is_idle() {
@@ -148,6 +152,7 @@ impl Engine {
                 () = lifecycle.drain.cancelled(), if self.phase != Phase::Draining => {
                     self.phase = Phase::Draining;
                 }
+                never = &mut pings => match never {},
                 event = self.inbox.recv() => {
                     let Some(event) = event else { return Err(RunError::Halted) };
                     self.handle(event)?;

@@ -3,7 +3,14 @@
 mod connections;
 mod engine_gauges;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt::{self, Write as _},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 pub use connections::render_connections;
 pub use engine_gauges::render_load;
@@ -31,6 +38,8 @@ pub struct Metrics {
     recorder: Arc<PrometheusRecorder>,
     handle: PrometheusHandle,
     latencies: Latencies,
+    /// Of all processes of this node.
+    lost_log_lines: Arc<AtomicU64>,
 }
 
 /// Handles that choices record with.
@@ -68,6 +77,7 @@ impl Metrics {
             handle: recorder.handle(),
             recorder: Arc::new(recorder),
             latencies,
+            lost_log_lines: Arc::default(),
         })
     }
 
@@ -95,9 +105,23 @@ impl Metrics {
         self.recorder.register_counter(&key, &METADATA).increment(1);
     }
 
+    /// Log lines that all processes of this node have lost so far.
+    pub fn lost_log_lines(&self, count: u64) {
+        self.lost_log_lines.store(count, Ordering::Relaxed);
+    }
+
     /// Everything measured here, in Prometheus' text format.
     pub fn render(&self) -> String {
-        self.handle.render()
+        let mut text = self.handle.render();
+        let lost = self.lost_log_lines.load(Ordering::Relaxed);
+        // Every tokenizer-manager tells the same, so without its number.
+        let _ = write!(
+            text,
+            "# HELP lockstep_log_lines_lost_total Log lines of this node's processes that nobody \
+             read in time.\n# TYPE lockstep_log_lines_lost_total counter\n\
+             lockstep_log_lines_lost_total {lost}\n"
+        );
+        text
     }
 
     /// Moves the values since the last call into buckets.

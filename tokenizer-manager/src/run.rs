@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use lockstep_process::{Lifecycle, Role, RoleContext};
+use lockstep_process::{ControlLink, Lifecycle, Role, RoleContext};
 use lockstep_text::TokenizerError;
 use tokio::{net::TcpListener, runtime};
 use tokio_util::sync::CancellationToken;
@@ -120,7 +120,9 @@ pub async fn serve_on(context: RoleContext, listeners: Listeners) -> Result<(), 
     let lifecycle = context.link.lifecycle().clone();
     let (app, link) = build(&context, lifecycle.halt.clone())?;
     let link = tokio::spawn(link);
-    let upkeep = tokio::spawn(upkeep(app.clone()));
+    let upkeep = tokio::spawn(upkeep(app.clone(), context.link.clone()));
+    let launcher = context.link.clone();
+    let pulse = tokio::spawn(async move { launcher.answer_pings().await });
     let close = CancellationToken::new();
     let address = listeners.http.local_addr().ok();
     let mut servers = tokio::spawn(servers(app.clone(), listeners, close.clone()));
@@ -150,6 +152,7 @@ pub async fn serve_on(context: RoleContext, listeners: Listeners) -> Result<(), 
         }
     }
     upkeep.abort();
+    pulse.abort();
     link.abort();
     served
 }
@@ -264,10 +267,11 @@ async fn servers(
     futures::future::try_join(web, grpc).await.map(|_| ())
 }
 
-async fn upkeep(app: Arc<App>) {
+async fn upkeep(app: Arc<App>, link: ControlLink) {
     let mut ticks = tokio::time::interval(UPKEEP);
     loop {
         ticks.tick().await;
+        app.metrics.lost_log_lines(link.lost_log_lines());
         app.metrics.upkeep();
     }
 }

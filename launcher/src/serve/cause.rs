@@ -35,14 +35,19 @@ pub(super) fn find(children: &Children) -> Option<Cause> {
 /// The cause when `role` was seen to fail or to end: what [`find`] knows, or
 /// else that process itself.
 pub(super) fn find_or(children: &Children, role: Role) -> Cause {
-    find(children).unwrap_or_else(|| match children.member(role) {
+    find(children).unwrap_or_else(|| of(children, role))
+}
+
+/// What is known of the end of `role` itself.
+pub(super) fn of(children: &Children, role: Role) -> Cause {
+    match children.member(role) {
         Some(member) => describe(member),
         None => Cause {
             role,
             what: "failed".into(),
             last_lines: Vec::new(),
         },
-    })
+    }
 }
 
 /// How likely it is that others failed because of this one; least is likeliest.

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use lockstep_process::{ChildMessage, ChildReport, LauncherMessage, Role};
+use lockstep_process::{ChildMessage, ChildReport, LauncherMessage, Role, logging};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
@@ -12,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::child::{Child, ChildSpec};
 use super::control;
 use super::end::Ending;
-use super::event::Event;
+use super::event::{Event, LinkNumber};
 use crate::console::Lines;
 
 /// What changed among the children.
@@ -31,7 +31,10 @@ pub(super) enum Change {
 /// A child and what is known about it.
 pub(super) struct Member {
     pub(super) child: Child,
-    link: Option<UnboundedSender<LauncherMessage>>,
+    link: Option<(LinkNumber, UnboundedSender<LauncherMessage>)>,
+    /// Pings in a row.
+    unanswered: u32,
+    lost_log_lines: u64,
     /// The strongest wish so far; sent when the link opens late.
     asked: Option<LauncherMessage>,
     pub(super) ready: Option<String>,
@@ -42,6 +45,19 @@ pub(super) struct Member {
 }
 
 impl Member {
+    fn new(child: Child) -> Self {
+        Self {
+            child,
+            link: None,
+            unanswered: 0,
+            lost_log_lines: 0,
+            asked: None,
+            ready: None,
+            failed: None,
+            ended: None,
+        }
+    }
+
     /// Notes a failure, unless it only follows from a halt.
     fn fail(&mut self, message: String) -> Change {
         if self.asked != Some(LauncherMessage::Halt) {
@@ -60,6 +76,10 @@ impl Member {
 pub(super) struct Children {
     members: Vec<Member>,
     events: UnboundedReceiver<Event>,
+    sender: UnboundedSender<Event>,
+    lines: Lines,
+    /// Of processes that were replaced.
+    lost_log_lines: u64,
     _control: AbortOnDropHandle<()>,
 }
 
@@ -91,18 +111,14 @@ impl Children {
         let mut members = Vec::with_capacity(specs.len());
         for spec in specs {
             let child = Child::spawn(spec, lines.clone(), sender.clone())?;
-            members.push(Member {
-                child,
-                link: None,
-                asked: None,
-                ready: None,
-                failed: None,
-                ended: None,
-            });
+            members.push(Member::new(child));
         }
         Ok(Self {
             members,
             events,
+            sender,
+            lines: lines.clone(),
+            lost_log_lines: 0,
             _control: control,
         })
     }
@@ -110,7 +126,6 @@ impl Children {
     /// Waits for the next change. Cancelling loses nothing.
     pub(super) async fn next(&mut self) -> Change {
         loop {
-            // The control task of these children holds a sender as long as it lives.
             let Some(event) = self.events.recv().await else {
                 std::future::pending().await
             };
@@ -122,16 +137,16 @@ impl Children {
 
     fn apply(&mut self, event: Event) -> Option<Change> {
         match event {
-            Event::Linked(name, link) => {
+            Event::Linked(name, number, link) => {
                 let member = self.named(&name)?;
                 if let Some(message) = member.asked {
                     let _ = link.send(message);
                 }
-                member.link = Some(link);
+                member.link = Some((number, link));
                 None
             }
-            Event::Report(name, report) => {
-                let member = self.named(&name)?;
+            Event::Report(number, report) => {
+                let member = self.linked(number)?;
                 let role = member.child.role;
                 match report {
                     ChildReport::Message(ChildMessage::Progress { phase, done, total }) => {
@@ -146,6 +161,11 @@ impl Children {
                     }
                     ChildReport::Garbled(line) => {
                         Some(member.fail(format!("sent an unknown line: {line}")))
+                    }
+                    ChildReport::Message(ChildMessage::Pong { lost_log_lines }) => {
+                        member.unanswered = 0;
+                        member.lost_log_lines = lost_log_lines;
+                        None
                     }
                     ChildReport::Message(ChildMessage::Hello { .. }) | ChildReport::Closed => None,
                 }
@@ -166,6 +186,11 @@ impl Children {
         self.members
             .iter_mut()
             .find(|member| member.child.role.to_string() == name)
+    }
+
+    fn linked(&mut self, number: LinkNumber) -> Option<&mut Member> {
+        let own = |member: &&mut Member| member.link.as_ref().is_some_and(|link| link.0 == number);
+        self.members.iter_mut().find(own)
     }
 
     /// The children.
@@ -198,10 +223,67 @@ impl Children {
                 continue;
             }
             member.asked = Some(message);
-            if let Some(link) = &member.link {
+            if let Some((_, link)) = &member.link {
                 let _ = link.send(message);
             }
         }
+    }
+
+    /// Pings all that can hear it; gives those that have left `most` pings in a
+    /// row unanswered, and are not ended for it yet.
+    pub(super) fn ping(&mut self, most: u32) -> Vec<Role> {
+        let lost = self.members.iter().map(|member| member.lost_log_lines);
+        let lost_log_lines = logging::lost_lines() + self.lost_log_lines + lost.sum::<u64>();
+        let mut silent = Vec::new();
+        for member in &mut self.members {
+            let Some((_, link)) = &member.link else {
+                continue;
+            };
+            if member.failed.is_some() || member.ended.is_some() {
+                continue;
+            }
+            if member.unanswered == most {
+                silent.push(member.child.role);
+            } else {
+                member.unanswered += 1;
+                let _ = link.send(LauncherMessage::Ping { lost_log_lines });
+            }
+        }
+        silent
+    }
+
+    /// Kills a child, and says why it had to.
+    pub(super) fn give_up(&mut self, role: Role, why: String) {
+        let mut members = self.members.iter_mut();
+        if let Some(member) = members.find(|member| member.child.role == role) {
+            member.failed.get_or_insert(why);
+            member.child.kill();
+        }
+    }
+
+    /// A child's end is accepted: it is no cause of anything that follows.
+    pub(super) fn excuse(&mut self, role: Role) {
+        let mut members = self.members.iter_mut();
+        if let Some(member) = members.find(|member| member.child.role == role) {
+            member.failed = None;
+            if let Some((_, was_asked)) = &mut member.ended {
+                *was_asked = true;
+            }
+        }
+    }
+
+    /// Starts a child in the place of one that has ended.
+    ///
+    /// # Errors
+    /// When the system cannot start it.
+    pub(super) fn replace(&mut self, spec: ChildSpec) -> io::Result<()> {
+        let child = Child::spawn(spec, self.lines.clone(), self.sender.clone())?;
+        let mut members = self.members.iter_mut();
+        if let Some(member) = members.find(|member| member.child.role == child.role) {
+            self.lost_log_lines += member.lost_log_lines;
+            *member = Member::new(child);
+        }
+        Ok(())
     }
 
     /// Handles events until members of the filter have ended, or the deadline.

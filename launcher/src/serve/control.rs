@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_stream::StreamExt;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::event::Event;
+use super::event::{Event, LinkNumber};
 
 /// Longest accepted line of a child, bytes.
 const LONGEST_LINE: u64 = 64 * 1024;
@@ -26,17 +26,19 @@ pub(super) fn serve(
 ) -> io::Result<AbortOnDropHandle<()>> {
     let mut incoming = listen_unix(socket)?;
     Ok(AbortOnDropHandle::new(tokio::spawn(async move {
+        let mut number = 0;
         // A failed accept concerns one child, whose start then times out.
         while let Some(accepted) = incoming.next().await {
             if let Ok(stream) = accepted {
-                tokio::spawn(link(stream, events.clone()));
+                tokio::spawn(link(stream, number, events.clone()));
+                number += 1;
             }
         }
     })))
 }
 
 /// Serves one link: the first line says who it is.
-async fn link(stream: UnixStream, events: UnboundedSender<Event>) {
+async fn link(stream: UnixStream, number: LinkNumber, events: UnboundedSender<Event>) {
     let (reader, writer) = stream.into_split();
     let mut reader = BufReader::new(reader).take(LONGEST_LINE);
     let Some(Ok(ChildMessage::Hello { role, .. })) = next(&mut reader).await else {
@@ -44,7 +46,7 @@ async fn link(stream: UnixStream, events: UnboundedSender<Event>) {
     };
     let (sender, outgoing) = unbounded_channel();
     tokio::spawn(write(writer, outgoing));
-    let _ = events.send(Event::Linked(role.clone(), sender));
+    let _ = events.send(Event::Linked(role, number, sender));
     loop {
         let report = match next(&mut reader).await {
             None => ChildReport::Closed,
@@ -52,7 +54,7 @@ async fn link(stream: UnixStream, events: UnboundedSender<Event>) {
             Some(Err(line)) => ChildReport::Garbled(line),
         };
         let more = matches!(report, ChildReport::Message(_));
-        let _ = events.send(Event::Report(role.clone(), report));
+        let _ = events.send(Event::Report(number, report));
         if !more {
             return;
         }

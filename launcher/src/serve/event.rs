@@ -5,12 +5,15 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::end::Ending;
 
+/// Tells links apart: who is replaced may still have said something.
+pub(super) type LinkNumber = u64;
+
 /// What happened to a child.
 pub(super) enum Event {
     /// It has opened its control link; by displayed role.
-    Linked(String, UnboundedSender<LauncherMessage>),
-    /// It said something; by displayed role.
-    Report(String, ChildReport),
+    Linked(String, LinkNumber, UnboundedSender<LauncherMessage>),
+    /// Something was said over a link.
+    Report(LinkNumber, ChildReport),
     /// It ended.
     Exited(Role, Ending),
 }

@@ -8,6 +8,8 @@ use tokio::time::{Instant, timeout_at};
 use super::cause::{self, Cause};
 use super::children::{Change, Children, Filter, Member, everyone, fronts};
 use super::end::Ending;
+use super::pulse::Pulse;
+use super::replace::Replacements;
 use super::signals::Signals;
 
 /// Tokenizer-managers get this long to end their clients' requests with an
@@ -30,6 +32,8 @@ pub(super) enum Served {
 pub(super) async fn serve(
     children: &mut Children,
     signals: &mut Signals,
+    mut pulse: Pulse,
+    mut replacements: Replacements<'_>,
     drain_limit: Duration,
     has_front: bool,
 ) -> Served {
@@ -39,10 +43,21 @@ pub(super) async fn serve(
                 Change::Exited(_, Ending::Code(0)) if !has_front => {
                     return released(children).await;
                 }
-                Change::Failed(role) | Change::Exited(role, _) => {
+                Change::Failed(role) => if !replacements.ends(children, role) {
                     return collapse(children, role).await;
+                },
+                Change::Exited(role, _) => {
+                    let why = cause::of(children, role).to_string();
+                    if !replacements.take(children, role, &why) {
+                        return collapse(children, role).await;
+                    }
                 }
-                Change::Progress(..) | Change::Ready(_) => {}
+                Change::Ready(role) => replacements.ready(role),
+                Change::Progress(..) => {}
+            },
+            () = pulse.due() => pulse.ping(children),
+            role = replacements.due() => if !replacements.step(children, role) {
+                return collapse(children, role).await;
             },
             name = signals.next() => {
                 log_drain(name, drain_limit, has_front);

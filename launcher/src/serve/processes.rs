@@ -26,25 +26,28 @@ pub(super) fn roles(file: &ConfigFile) -> Vec<Role> {
     roles
 }
 
-/// How to start them: this same executable again, also when its file has been
-/// replaced by a newer version meanwhile.
+/// How to start them.
 pub(super) fn specs(file: &ConfigFile) -> Vec<ChildSpec> {
-    let spec = |role| {
-        let (name, index) = match role {
-            Role::Scheduler => ("scheduler", 0),
-            Role::Worker(rank) => ("worker", rank),
-            Role::TokenizerManager(index) => ("tokenizer-manager", index),
-        };
-        let mut command = Command::new("/proc/self/exe");
-        command
-            .arg0(program_name())
-            .arg(name)
-            .arg("--run-dir")
-            .arg(&file.node.run_dir);
-        command.args(["--index", &index.to_string()]);
-        ChildSpec { role, command }
+    let roles = roles(file).into_iter();
+    roles.map(|role| spec(file, role)).collect()
+}
+
+/// How to start one of them: this same executable again, also when its file has
+/// been replaced by a newer version meanwhile.
+pub(super) fn spec(file: &ConfigFile, role: Role) -> ChildSpec {
+    let (name, index) = match role {
+        Role::Scheduler => ("scheduler", 0),
+        Role::Worker(rank) => ("worker", rank),
+        Role::TokenizerManager(index) => ("tokenizer-manager", index),
     };
-    roles(file).into_iter().map(spec).collect()
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .arg0(program_name())
+        .arg(name)
+        .arg("--run-dir")
+        .arg(&file.node.run_dir);
+    command.args(["--index", &index.to_string()]);
+    ChildSpec { role, command }
 }
 
 /// What people called this program, for listings of processes.

@@ -9,6 +9,9 @@ use super::cause::Cause;
 use super::children::Children;
 use super::lifecycle::{self, Served};
 use super::progress::Progress;
+use super::pulse::Pulse;
+use super::replace::Replacements;
+use super::restarts::Restarts;
 use super::signals::Signals;
 use super::startup::{self, Started};
 use super::{processes, summary};
@@ -18,9 +21,6 @@ use crate::settings::Settings;
 
 /// A start that failed ends its children within this.
 const HALT: Duration = Duration::from_millis(500);
-/// Before the first restart; doubled for each one after it.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// How one life ended.
 enum Life {
@@ -34,30 +34,31 @@ enum Life {
 pub(super) async fn run(settings: &Settings, console: &Console) -> Result<u8, LaunchError> {
     let system = |what| move |source| LaunchError::System { what, source };
     let mut signals = Signals::new().map_err(system("signals"))?;
-    let mut restarts = 0;
+    let mut restarts = Restarts::new(settings.max_restarts);
+    let mut again = false;
     loop {
-        let what = match live(settings, console, &mut signals, restarts > 0).await? {
+        let what = match live(settings, console, &mut signals, &mut restarts, again).await? {
             Life::Stopped(code) => {
                 summary::stopped(settings, console, code);
                 return Ok(code);
             }
-            Life::StartFailed(why) if restarts == 0 => return Err(LaunchError::Start(why)),
+            Life::StartFailed(why) if !again => return Err(LaunchError::Start(why)),
             Life::StartFailed(why) => why,
             Life::Died(cause) => cause.to_string(),
         };
-        if restarts == settings.max_restarts {
+        let Some(restart) = restarts.take(Instant::now()) else {
             tracing::error!("the engine ended: {what}");
             return Ok(exit::PROCESS_DIED);
-        }
-        let pause = LONGEST_PAUSE.min(FIRST_PAUSE * 2u32.saturating_pow(restarts.min(8)));
-        restarts += 1;
+        };
+        again = true;
         tracing::error!(
-            "the engine ended: {what}\nrestart {restarts} of {} in {} s",
-            settings.max_restarts,
-            pause.as_secs()
+            "the engine ended: {what}\nrestart {} of {} in {} s",
+            restart.number,
+            restarts.most(),
+            restart.pause.as_secs()
         );
         tokio::select! {
-            () = sleep(pause) => {}
+            () = sleep(restart.pause) => {}
             _ = signals.next() => return Ok(exit::PROCESS_DIED),
         }
     }
@@ -69,6 +70,7 @@ async fn live(
     settings: &Settings,
     console: &Console,
     signals: &mut Signals,
+    restarts: &mut Restarts,
     again: bool,
 ) -> Result<Life, LaunchError> {
     let (engine, node) = (&settings.file.engine, &settings.file.node);
@@ -112,9 +114,14 @@ async fn live(
             return Ok(Life::Stopped(exit::OK));
         }
     }
+    restarts.healthy(Instant::now());
+    let spec = |role| processes::spec(&settings.file, role);
+    let replacements = Replacements::new(restarts, limit, &spec);
+    let pulse = Pulse::new(settings.ping_timeout);
     let drain = Duration::from_secs(engine.timeouts.drain_s);
+    let front = node.node_rank == 0;
     Ok(
-        match lifecycle::serve(&mut children, signals, drain, node.node_rank == 0).await {
+        match lifecycle::serve(&mut children, signals, pulse, replacements, drain, front).await {
             Served::Stopped(code) => Life::Stopped(code),
             Served::Died(cause) => Life::Died(cause),
         },

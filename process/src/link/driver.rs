@@ -8,15 +8,18 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{HALT_GRACE, Lifecycle};
+use super::{HALT_GRACE, Lifecycle, Pings};
 use crate::exit;
 use crate::message::{ChildMessage, LauncherMessage, MAX_LINE};
 
-/// What goes to the launcher.
+/// What goes to the launcher, and what of its messages the role must answer.
 pub(super) struct Reports {
     pub(super) outgoing: UnboundedReceiver<ChildMessage>,
+    /// Told of every ping; the answer is the role's.
+    pub(super) pings: watch::Sender<Pings>,
     /// Cancelled when nothing more comes.
     pub(super) closing: CancellationToken,
     /// Dropped when all is written.
@@ -46,8 +49,9 @@ pub(super) fn start(
         .name("control".into())
         .spawn(move || {
             let (reader, writer) = stream.into_split();
+            let pings = reports.pings.clone();
             runtime.spawn(write(writer, reports));
-            let code = runtime.block_on(until_halt(reader, terminate, &lifecycle));
+            let code = runtime.block_on(until_halt(reader, terminate, &lifecycle, &pings));
             lifecycle.halt.cancel();
             runtime.block_on(async { tokio::time::sleep(HALT_GRACE).await });
             end(code);
@@ -57,7 +61,12 @@ pub(super) fn start(
 
 /// Obeys the launcher and SIGTERM; returns with an exit code when the process
 /// must stop at once.
-async fn until_halt(reader: OwnedReadHalf, mut terminate: Signal, lifecycle: &Lifecycle) -> u8 {
+async fn until_halt(
+    reader: OwnedReadHalf,
+    mut terminate: Signal,
+    lifecycle: &Lifecycle,
+    pings: &watch::Sender<Pings>,
+) -> u8 {
     let mut reader = BufReader::new(reader.take(MAX_LINE));
     let mut line = Vec::new();
     loop {
@@ -71,6 +80,10 @@ async fn until_halt(reader: OwnedReadHalf, mut terminate: Signal, lifecycle: &Li
                 match serde_json::from_slice(&line) {
                     Ok(LauncherMessage::Drain) => lifecycle.drain.cancel(),
                     Ok(LauncherMessage::Halt) => return exit::OK,
+                    Ok(LauncherMessage::Ping { lost_log_lines }) => pings.send_modify(|pings| {
+                        pings.count += 1;
+                        pings.lost_log_lines = lost_log_lines;
+                    }),
                     Err(error) => tracing::warn!(%error, "the launcher sent an unknown line"),
                 }
                 line.clear();
@@ -85,6 +98,7 @@ async fn write(mut writer: OwnedWriteHalf, reports: Reports) {
     let Reports {
         mut outgoing,
         closing,
+        pings: _told_by_the_reader,
         written_all: _until_the_end,
     } = reports;
     loop {

@@ -100,6 +100,36 @@ fn a_drain_asks_and_does_not_end() {
 }
 
 #[test]
+fn pings_are_answered_by_who_asks_for_them_and_by_nobody_else() {
+    let (link, mut launcher, _ended) = connected();
+    message(&mut launcher);
+    let ping = b"{\"type\":\"ping\",\"lost_log_lines\":7}\n";
+    launcher.get_ref().write_all(ping).expect("written");
+    // The thread of the link has seen it: what comes after it has an effect.
+    launcher
+        .get_ref()
+        .write_all(b"{\"type\":\"drain\"}\n")
+        .expect("written");
+    wait(&link.lifecycle().drain);
+    assert_eq!(link.lost_log_lines(), 7);
+    link.ready("no answer came before this");
+    assert!(matches!(message(&mut launcher), ChildMessage::Ready { .. }));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("built");
+    let answers = link.clone();
+    let pong = std::thread::spawn(move || message(&mut launcher));
+    runtime.block_on(async {
+        tokio::select! {
+            never = answers.answer_pings() => match never {},
+            () = async { while !pong.is_finished() { tokio::task::yield_now().await } } => {}
+        }
+    });
+    let pong = pong.join().expect("a message");
+    assert!(matches!(pong, ChildMessage::Pong { .. }), "{pong:?}");
+}
+
+#[test]
 fn a_halt_ends_the_process_soon() {
     let (link, launcher, ended) = connected();
     launcher

@@ -35,7 +35,10 @@ async fn unhealthy(server: &Server) {
 #[tokio::test]
 async fn health_fails_while_a_process_is_stopped_and_recovers() {
     let _turn = turns::alone().await;
-    let server = Server::start(options().set("--health-timeout", "1")).await;
+    let options = options()
+        .set("--health-timeout", "1")
+        .set("--ping-timeout", "0");
+    let server = Server::start(options).await;
     for role in [Role::Worker(0), Role::Worker(1), Role::Scheduler] {
         let process = server.process(role).await;
         process.signal(Signal::STOP);

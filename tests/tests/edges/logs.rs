@@ -45,6 +45,11 @@ async fn a_log_that_nobody_reads_stops_neither_requests_nor_the_end() {
     let answer = server.ok(CHAT, &counting(&json!({}))).await;
     assert_eq!(answer["choices"][0]["message"]["content"], COUNTED);
     assert_eq!(server.get("/health").await.status, 200);
+    until("lost lines to be counted", LIMIT, async || {
+        let metrics = server.metrics().await;
+        (metrics.value("lockstep_log_lines_lost_total") > 0.0).then_some(())
+    })
+    .await;
     server.signal(Signal::TERM).await;
     assert_eq!(server.exit(ENDED).await, i32::from(exit::OK));
 }

@@ -4,6 +4,7 @@
 
 mod fairness;
 mod floods;
+mod hang;
 mod logs;
 mod resets;
 mod silent;

@@ -78,6 +78,7 @@ pub fn talk(
         tokio::select! {
             () = lifecycle.halt.cancelled() => Err(RunError::Halted),
             () = leave(ctx, leaving) => Ok(()),
+            never = ctx.link.answer_pings() => match never {},
             outcome = carry(ctx, hello, messages, &orders) => outcome,
         }
     });

@@ -137,6 +137,67 @@ async fn reports_are_changes_and_wishes_are_lines() {
 }
 
 #[tokio::test]
+async fn who_answers_no_ping_is_told_from_who_does() {
+    let mut scripts = scripts(&[(Role::Worker(0), FOREVER), (Role::Worker(1), FOREVER)]);
+    assert!(
+        scripts.children.ping(1).is_empty(),
+        "nobody can hear it yet"
+    );
+    let mut links = [0, 1].map(|rank| scripts.link(Role::Worker(rank)));
+    for link in &mut links {
+        let ready = b"{\"type\":\"ready\",\"detail\":\"\"}\n";
+        link.get_mut().write_all(ready).expect("written");
+        next(&mut scripts.children).await;
+    }
+    let [silent, mut alive] = links;
+    assert!(scripts.children.ping(1).is_empty());
+    let answer =
+        b"{\"type\":\"pong\",\"lost_log_lines\":3}\n{\"type\":\"ready\",\"detail\":\"\"}\n";
+    alive.get_mut().write_all(answer).expect("written");
+    next(&mut scripts.children).await;
+    assert_eq!(scripts.children.ping(1), [Role::Worker(0)]);
+    assert!(matches!(asked(silent).await, LauncherMessage::Ping { .. }));
+    scripts.children.give_up(Role::Worker(0), "hangs".into());
+    assert_eq!(
+        next(&mut scripts.children).await,
+        Change::Exited(Role::Worker(0), Ending::Signal(9))
+    );
+    // The other one's answer to the second ping is still awaited.
+    assert_eq!(scripts.children.ping(1), [Role::Worker(1)]);
+}
+
+#[tokio::test]
+async fn a_child_that_was_replaced_says_nothing_for_its_successor() {
+    let mut scripts = scripts(&[(Role::TokenizerManager(0), "exit 7")]);
+    let role = Role::TokenizerManager(0);
+    let mut old = scripts.link(role);
+    let ready = b"{\"type\":\"ready\",\"detail\":\"\"}\n";
+    old.get_mut().write_all(ready).expect("written");
+    let mut seen = [
+        next(&mut scripts.children).await,
+        next(&mut scripts.children).await,
+    ];
+    seen.sort_by_key(|change| matches!(change, Change::Exited(..)));
+    assert_eq!(
+        seen,
+        [Change::Ready(role), Change::Exited(role, Ending::Code(7))]
+    );
+    scripts
+        .children
+        .replace(shell(role, FOREVER))
+        .expect("started");
+    assert!(!scripts.children.all_ready() && !scripts.children.all_ended(everyone));
+    let mut new = scripts.link(role);
+    old.get_mut()
+        .write_all(b"{\"type\":\"failed\",\"message\":\"no\"}\n")
+        .expect("written");
+    new.get_mut().write_all(ready).expect("written");
+    // Whichever came first, only the successor is heard.
+    while next(&mut scripts.children).await != Change::Ready(role) {}
+    assert!(scripts.children.all_ready());
+}
+
+#[tokio::test]
 async fn a_line_that_is_no_message_is_a_failure() {
     let mut scripts = scripts(&[(Role::Worker(0), FOREVER)]);
     let mut link = scripts.link(Role::Worker(0));

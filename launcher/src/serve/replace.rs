@@ -1,0 +1,114 @@
+//! Tokenizer-managers that died alone are replaced alone: the others, and the
+//! engine with its cache, serve on.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use lockstep_process::Role;
+use tokio::time::{Instant, sleep_until};
+
+use super::child::ChildSpec;
+use super::children::{Children, fronts};
+use super::restarts::Restarts;
+
+/// Those that are being replaced.
+pub(super) struct Replacements<'a> {
+    restarts: &'a mut Restarts,
+    startup: Duration,
+    spec: &'a dyn Fn(Role) -> ChildSpec,
+    /// When the next step is due.
+    under_way: BTreeMap<Role, (Step, Instant)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// To be started.
+    Start,
+    /// Started; it has to be ready.
+    Ready,
+}
+
+impl<'a> Replacements<'a> {
+    /// As often as `restarts` allow; each must be ready within `startup`.
+    pub(super) fn new(
+        restarts: &'a mut Restarts,
+        startup: Duration,
+        spec: &'a dyn Fn(Role) -> ChildSpec,
+    ) -> Self {
+        let under_way = BTreeMap::new();
+        Self {
+            restarts,
+            startup,
+            spec,
+            under_way,
+        }
+    }
+
+    /// `role` failed and its end is on its way; whether that may be waited for.
+    pub(super) fn ends(&self, children: &mut Children, role: Role) -> bool {
+        let replaceable = fronts(role) && self.restarts.most() > 0;
+        if replaceable {
+            children.give_up(role, "failed".into());
+        }
+        replaceable
+    }
+
+    /// `role` has ended; whether it will be replaced, and nobody else ends for it.
+    pub(super) fn take(&mut self, children: &mut Children, role: Role, why: &str) -> bool {
+        if !fronts(role) {
+            return false;
+        }
+        let now = Instant::now();
+        let Some(restart) = self.restarts.take(now) else {
+            return false;
+        };
+        tracing::error!(
+            "{why}\nonly its own requests are lost; it is replaced, restart {} of {}, in {} s",
+            restart.number,
+            self.restarts.most(),
+            restart.pause.as_secs()
+        );
+        children.excuse(role);
+        let due = (Step::Start, now + restart.pause);
+        self.under_way.insert(role, due);
+        true
+    }
+
+    /// `role` serves.
+    pub(super) fn ready(&mut self, role: Role) {
+        if self.under_way.remove(&role).is_some() {
+            tracing::info!("{role} serves again");
+        }
+        if self.under_way.is_empty() {
+            self.restarts.healthy(Instant::now());
+        }
+    }
+
+    /// Waits for the next step of a replacement. Cancelling loses nothing.
+    pub(super) async fn due(&self) -> Role {
+        match self.under_way.iter().min_by_key(|(_, (_, at))| *at) {
+            Some((role, (_, at))) => {
+                sleep_until(*at).await;
+                *role
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Takes that step; whether it went well.
+    pub(super) fn step(&mut self, children: &mut Children, role: Role) -> bool {
+        match self.under_way.remove(&role) {
+            Some((Step::Start, _)) => {
+                let due = (Step::Ready, Instant::now() + self.startup);
+                self.under_way.insert(role, due);
+                children.replace((self.spec)(role)).is_ok()
+            }
+            Some((Step::Ready, _)) => {
+                let limit = self.startup.as_secs();
+                children.give_up(role, format!("was not ready within {limit} s"));
+                true
+            }
+            None => true,
+        }
+    }
+}
