@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockstep_planner::{Load, SpeculationCounters};
+use lockstep_planner::{Load, SpeculationCounters, Times};
 use lockstep_proto::pb::lockstep::{GetLoadResponse, SpeculationLoad, StepTimes};
 
 use crate::depths::Depths;
@@ -61,6 +61,8 @@ pub fn response(
         step_times: Some(steps.wire()),
         aborted_requests_total: load.counters.aborted,
         failed_requests_total: load.counters.failed + load.counters.timed_out,
+        queue_times: Some(times(&load.counters.queue)),
+        prefill_times: Some(times(&load.counters.prefill)),
         speculation: speculation.map(|(counted, depths)| SpeculationLoad {
             verify_steps: counted.verify_steps,
             draft_tokens: counted.draft_tokens,
@@ -70,6 +72,14 @@ pub fn response(
         }),
         // The engine knows nothing of them.
         ports: Vec::new(),
+    }
+}
+
+fn times(counted: &Times) -> StepTimes {
+    StepTimes {
+        bounds_us: Times::BOUNDS_MS.map(|ms| ms * 1000).to_vec(),
+        counts: counted.counts.to_vec(),
+        sum_us: counted.sum_ms.saturating_mul(1000),
     }
 }
 

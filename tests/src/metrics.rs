@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// The series of a scrape: name with labels, and value.
+/// The series of a scrape: name with labels, without that of the model, and
+/// value.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics(BTreeMap<String, f64>);
 
@@ -21,10 +22,11 @@ impl Metrics {
             let (name, value) = line
                 .rsplit_once(' ')
                 .unwrap_or_else(|| panic!("no sample: {line:?}"));
+            let name = without_model(name);
             let value = value
                 .parse()
                 .unwrap_or_else(|_| panic!("no number: {line:?}"));
-            let twice = series.insert(name.to_owned(), value).is_some();
+            let twice = series.insert(name.clone(), value).is_some();
             assert!(!twice, "twice: {name}");
         }
         Self(series)
@@ -65,4 +67,14 @@ impl Metrics {
             .map(|(_, value)| value)
             .sum()
     }
+}
+
+/// The name of a series without the label that all of a server have.
+fn without_model(name: &str) -> String {
+    let Some((before, rest)) = name.split_once("model_name=\"") else {
+        return name.to_owned();
+    };
+    let after = rest.split_once('"').map_or("", |(_, after)| after);
+    let labels = format!("{before}{}", after.strip_prefix(',').unwrap_or(after));
+    labels.strip_suffix("{}").unwrap_or(&labels).to_owned()
 }

@@ -253,7 +253,7 @@ impl Generation {
         delta.completion_tokens = self.completion_tokens();
         delta.weight_version = self.handle.weight_version();
         if let Some(end) = &delta.end {
-            self.timing.end(end.usage);
+            self.timing.end(end);
         }
         Ok(delta)
     }

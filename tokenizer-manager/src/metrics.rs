@@ -2,6 +2,8 @@
 
 mod connections;
 mod engine_gauges;
+mod labels;
+mod process;
 
 use std::{
     fmt::{self, Write as _},
@@ -14,10 +16,15 @@ use std::{
 
 pub use connections::render_connections;
 pub use engine_gauges::render_load;
+pub use labels::with_model;
+use lockstep_types::request::FinishReason;
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{
-    BuildError, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
+    BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
+pub use process::render_process;
+
+use crate::generation::End;
 
 const METADATA: Metadata<'static> =
     Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
@@ -27,6 +34,13 @@ const SECONDS: &[f64] = &[
     0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0,
     10.0, 20.0, 40.0, 80.0, 160.0, 640.0,
 ];
+
+/// Upper bounds of lengths, tokens, as vLLM has them.
+const TOKENS: &[f64] = &[
+    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5,
+];
+const PROMPT_LENGTHS: &str = "lockstep_request_prompt_tokens";
+const OUTPUT_LENGTHS: &str = "lockstep_request_generation_tokens";
 
 /// How often histograms are compacted, so that they stay small without a scraper.
 pub const UPKEEP: Duration = Duration::from_secs(5);
@@ -51,6 +65,14 @@ pub struct Latencies {
     pub inter_token: Histogram,
     /// From arrival to the last token, seconds.
     pub whole: Histogram,
+    /// From the first token to the last, seconds.
+    pub decode: Histogram,
+    /// Prompt tokens of ended choices, one by one.
+    pub prompt_lengths: Histogram,
+    /// Output tokens of ended choices, one by one.
+    pub output_lengths: Histogram,
+    /// Choices by why they ended.
+    pub ends: Ends,
     /// Prompt tokens of ended choices.
     pub prompt_tokens: Counter,
     /// Tokens generated.
@@ -59,6 +81,26 @@ pub struct Latencies {
     pub cached_tokens: Counter,
     /// Choices being generated.
     pub in_flight: Gauge,
+}
+
+/// Choices that ended well, by reason.
+#[derive(Debug, Clone)]
+pub struct Ends {
+    stop: Counter,
+    length: Counter,
+    abort: Counter,
+}
+
+impl Ends {
+    /// Counts one.
+    pub fn count(&self, end: &End) {
+        let counter = match end.reason {
+            FinishReason::Stop => &self.stop,
+            FinishReason::Length => &self.length,
+            FinishReason::Abort => &self.abort,
+        };
+        counter.increment(1);
+    }
 }
 
 impl Metrics {
@@ -70,6 +112,8 @@ impl Metrics {
     pub fn new(index: usize) -> Result<Self, BuildError> {
         let recorder = PrometheusBuilder::new()
             .set_buckets(SECONDS)?
+            .set_buckets_for_metric(Matcher::Full(PROMPT_LENGTHS.to_owned()), TOKENS)?
+            .set_buckets_for_metric(Matcher::Full(OUTPUT_LENGTHS.to_owned()), TOKENS)?
             .add_global_label("tokenizer_manager", index.to_string())
             .build_recorder();
         let latencies = Latencies::new(&recorder);
@@ -161,7 +205,28 @@ impl Latencies {
             None,
             "Choices being generated for clients of this tokenizer-manager.".into(),
         );
+        let ends = "lockstep_request_success_total";
+        recorder.describe_counter(
+            ends.into(),
+            None,
+            "Choices that ended without an error, by why they ended.".into(),
+        );
+        let ended = |reason: &'static str| {
+            let key = Key::from_parts(ends, vec![Label::new("finished_reason", reason)]);
+            recorder.register_counter(&key, &METADATA)
+        };
         Self {
+            ends: Ends {
+                stop: ended("stop"),
+                length: ended("length"),
+                abort: ended("abort"),
+            },
+            decode: histogram(
+                "lockstep_request_decode_time_seconds",
+                "From a choice's first token to its last.",
+            ),
+            prompt_lengths: histogram(PROMPT_LENGTHS, "Prompt tokens of a choice that ended."),
+            output_lengths: histogram(OUTPUT_LENGTHS, "Output tokens of a choice that ended."),
             first_token: histogram(
                 "lockstep_time_to_first_token_seconds",
                 "From a request's arrival to its first token.",

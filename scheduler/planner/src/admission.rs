@@ -68,6 +68,10 @@ impl Admission {
         self.now = self.now.max(now);
     }
 
+    pub fn now(&self) -> Millis {
+        self.now
+    }
+
     pub fn hold(&mut self, held: bool) {
         self.held = held;
     }
@@ -135,6 +139,7 @@ impl Admission {
                 max_draft_steps: request.max_draft_steps,
                 prompt_logprobs: Vec::new(),
                 delivered: false,
+                since: self.now,
                 speculation: SpeculationUsage::default(),
                 cached_tokens: None,
                 deadline: limits.into_iter().flatten().min().map(after),

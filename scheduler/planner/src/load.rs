@@ -5,6 +5,8 @@ use lockstep_types::{
     step::{SlotOutput, StepPlan},
 };
 
+use crate::Millis;
+
 /// A snapshot of the planner's load.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Load {
@@ -61,6 +63,34 @@ pub struct Counters {
     pub preemptions: u64,
     /// KV tokens evicted from the prefix cache.
     pub evicted_tokens: u64,
+    /// From a request's arrival to its first admission.
+    pub queue: Times,
+    /// From its first admission to its first token.
+    pub prefill: Times,
+}
+
+/// How long something took, how often.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Times {
+    /// By [`Times::BOUNDS_MS`]; those beyond the last bound come last.
+    pub counts: [u64; Times::BOUNDS_MS.len() + 1],
+    /// Sum of all, milliseconds.
+    pub sum_ms: u64,
+}
+
+impl Times {
+    /// Upper bounds, milliseconds.
+    pub const BOUNDS_MS: [u64; 16] = [
+        1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000,
+    ];
+
+    /// Counts what took from `since` until `now`.
+    pub(crate) fn record(&mut self, since: Millis, now: Millis) {
+        let ms = now.0.saturating_sub(since.0);
+        let at = Self::BOUNDS_MS.partition_point(|bound| *bound < ms);
+        self.counts[at] += 1;
+        self.sum_ms = self.sum_ms.saturating_add(ms);
+    }
 }
 
 impl Counters {

@@ -11,7 +11,7 @@ use lockstep_types::{
     sampling::{LogprobParams, SamplingParams, TokenLogprob},
 };
 
-use crate::{RequestId, ReserveConfig, kv::RequestKv};
+use crate::{Millis, RequestId, ReserveConfig, kv::RequestKv};
 
 /// Where a request stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +68,8 @@ pub(crate) struct Rest {
     pub delivered: bool,
     /// What speculation brought it.
     pub speculation: SpeculationUsage,
+    /// When it arrived; from the first admission on, when that was.
+    pub since: Millis,
     /// Cached tokens at the first admission.
     pub cached_tokens: Option<u32>,
     pub deadline: Option<u64>,

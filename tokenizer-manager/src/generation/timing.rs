@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use lockstep_types::request::Usage;
 use tokio::time::Instant;
 
+use super::End;
 use crate::{metrics::Latencies, request_stats::RequestStats};
 
 /// Clock of one choice.
@@ -12,6 +12,7 @@ use crate::{metrics::Latencies, request_stats::RequestStats};
 pub(super) struct Timing {
     latencies: Latencies,
     arrived: Instant,
+    first: Option<Instant>,
     last: Option<Instant>,
     stats: Option<Arc<RequestStats>>,
 }
@@ -22,6 +23,7 @@ impl Timing {
         Self {
             latencies,
             arrived,
+            first: None,
             last: None,
             stats: RequestStats::current(),
         }
@@ -47,12 +49,19 @@ impl Timing {
         if let Some(stats) = &self.stats {
             stats.completion(tokens as u64);
         }
+        self.first.get_or_insert(now);
         self.last = Some(now);
     }
 
     /// The choice ended well.
-    pub(super) fn end(&mut self, usage: Usage) {
-        let latencies = &self.latencies;
+    pub(super) fn end(&mut self, end: &End) {
+        let (latencies, usage) = (&self.latencies, end.usage);
+        latencies.ends.count(end);
+        latencies.prompt_lengths.record(usage.prompt_tokens);
+        latencies.output_lengths.record(usage.completion_tokens);
+        if let (Some(first), Some(last)) = (self.first, self.last) {
+            latencies.decode.record(last.duration_since(first));
+        }
         latencies.whole.record(self.arrived.elapsed());
         latencies
             .prompt_tokens

@@ -14,7 +14,7 @@ use super::{body::Json, json};
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
-    metrics::{render_connections, render_load},
+    metrics::{render_connections, render_load, render_process, with_model},
 };
 
 /// `GET /health`, `GET /ping`: 200 only if a forward step ran on every rank recently, or one runs now.
@@ -73,15 +73,14 @@ pub(super) async fn abort_request(
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
     let mut text = app.metrics.render();
     let load = app.scheduler.load().await;
-    text.push_str(
+    let up = u8::from(load.is_ok());
+    let version = env!("CARGO_PKG_VERSION");
+    text.push_str(&format!(
         "# HELP lockstep_scheduler_up Whether the scheduler answered.\n# TYPE \
-         lockstep_scheduler_up gauge\n",
-    );
-    text.push_str(if load.is_ok() {
-        "lockstep_scheduler_up 1\n"
-    } else {
-        "lockstep_scheduler_up 0\n"
-    });
+         lockstep_scheduler_up gauge\nlockstep_scheduler_up {up}\n# HELP lockstep_build_info The \
+         program's version, as a label.\n# TYPE lockstep_build_info gauge\n\
+         lockstep_build_info{{version=\"{version}\"}} 1\n"
+    ));
     let load = load.ok();
     let engine_ports = load.as_ref().map_or(&[][..], |load| &load.ports);
     let own_ports = app.ports.reports();
@@ -89,6 +88,8 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
     if let Some(load) = load {
         text.push_str(&render_load(&load));
     }
+    let mut text = with_model(&text, app.model());
+    text.push_str(&render_process(app.index, app.started));
     (
         [(
             header::CONTENT_TYPE,

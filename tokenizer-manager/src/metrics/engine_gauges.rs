@@ -72,8 +72,32 @@ pub fn render_load(load: &GetLoadResponse) -> String {
             series(&mut out, name, kind, help, value(load));
         }
     }
-    if let Some(times) = &load.step_times {
-        step_times(&mut out, times);
+    let ratio = load.kv_tokens_used as f64 / load.kv_tokens_total.max(1) as f64;
+    let _ = write!(
+        out,
+        "# HELP lockstep_kv_cache_usage_perc Share of the KV slots that requests hold, 1 = all.\n\
+         # TYPE lockstep_kv_cache_usage_perc gauge\nlockstep_kv_cache_usage_perc {ratio}\n"
+    );
+    for (name, help, counted) in [
+        (
+            "step_seconds",
+            "Forward steps on rank 0, from plan taken to tokens known.",
+            &load.step_times,
+        ),
+        (
+            "request_queue_time_seconds",
+            "From a request's arrival at the scheduler to its place in the batch.",
+            &load.queue_times,
+        ),
+        (
+            "request_prefill_time_seconds",
+            "From a request's place in the batch to its first token.",
+            &load.prefill_times,
+        ),
+    ] {
+        if let Some(counted) = counted {
+            times(&mut out, name, help, counted);
+        }
     }
     if let Some(speculation) = &load.speculation {
         speculated(&mut out, speculation);
@@ -198,12 +222,9 @@ fn drafted_deep(out: &mut String, load: &DepthLoad) {
     }
 }
 
-fn step_times(out: &mut String, times: &StepTimes) {
-    const NAME: &str = "lockstep_step_seconds";
-    let _ = write!(
-        out,
-        "# HELP {NAME} Forward steps on rank 0, from plan taken to tokens known.\n# TYPE {NAME} histogram\n"
-    );
+fn times(out: &mut String, name: &str, help: &str, times: &StepTimes) {
+    let name = format!("lockstep_{name}");
+    let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} histogram\n");
     let mut total = 0;
     for (at, count) in times.counts.iter().enumerate() {
         total += count;
@@ -211,10 +232,10 @@ fn step_times(out: &mut String, times: &StepTimes) {
             .bounds_us
             .get(at)
             .map_or_else(|| "+Inf".to_owned(), |us| format!("{}", *us as f64 / 1e6));
-        let _ = writeln!(out, "{NAME}_bucket{{le=\"{bound}\"}} {total}");
+        let _ = writeln!(out, "{name}_bucket{{le=\"{bound}\"}} {total}");
     }
     let sum = times.sum_us as f64 / 1e6;
-    let _ = write!(out, "{NAME}_sum {sum}\n{NAME}_count {total}\n");
+    let _ = write!(out, "{name}_sum {sum}\n{name}_count {total}\n");
 }
 
 #[cfg(test)]
@@ -271,6 +292,13 @@ mod tests {
                 counts: vec![1, 2, 3],
                 sum_us: 12_000,
             }),
+            kv_tokens_used: 16,
+            kv_tokens_total: 64,
+            queue_times: Some(StepTimes {
+                bounds_us: vec![500_000],
+                counts: vec![4, 0],
+                sum_us: 1,
+            }),
             ..GetLoadResponse::default()
         };
         let text = render_load(&load);
@@ -281,6 +309,9 @@ mod tests {
             "lockstep_step_seconds_bucket{le=\"+Inf\"} 6",
             "lockstep_step_seconds_sum 0.012",
             "lockstep_step_seconds_count 6",
+            "lockstep_kv_cache_usage_perc 0.25",
+            "lockstep_request_queue_time_seconds_bucket{le=\"0.5\"} 4",
+            "lockstep_request_queue_time_seconds_count 4",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }

@@ -92,13 +92,17 @@ async fn metrics_count_requests_and_tokens() {
     let (status, text) = front.get("/metrics").await;
     assert_eq!(status, 200);
     for line in [
-        "lockstep_front_generated_tokens_total{tokenizer_manager=\"0\"} 3",
-        "lockstep_front_cached_tokens_total{tokenizer_manager=\"0\"} 2",
-        "lockstep_time_to_first_token_seconds_count{tokenizer_manager=\"0\"} 1",
-        "lockstep_requests_in_flight{tokenizer_manager=\"0\"} 0",
-        "lockstep_scheduler_up 1",
-        "lockstep_num_requests_running 3",
-        "lockstep_kv_tokens_total 1024",
+        "lockstep_front_generated_tokens_total{model_name=\"demo\",tokenizer_manager=\"0\"} 3",
+        "lockstep_front_cached_tokens_total{model_name=\"demo\",tokenizer_manager=\"0\"} 2",
+        "lockstep_time_to_first_token_seconds_count{model_name=\"demo\",tokenizer_manager=\"0\"} 1",
+        "lockstep_requests_in_flight{model_name=\"demo\",tokenizer_manager=\"0\"} 0",
+        "lockstep_scheduler_up{model_name=\"demo\"} 1",
+        "lockstep_request_success_total{model_name=\"demo\",tokenizer_manager=\"0\",finished_reason=\"stop\"} 1",
+        "lockstep_request_generation_tokens_sum{model_name=\"demo\",tokenizer_manager=\"0\"} 3",
+        "lockstep_request_prompt_tokens_count{model_name=\"demo\",tokenizer_manager=\"0\"} 1",
+        "lockstep_request_decode_time_seconds_count{model_name=\"demo\",tokenizer_manager=\"0\"} 1",
+        "lockstep_num_requests_running{model_name=\"demo\"} 3",
+        "lockstep_kv_tokens_total{model_name=\"demo\"} 1024",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }

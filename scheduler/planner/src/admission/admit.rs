@@ -187,6 +187,8 @@ impl Admission {
         if request.rest.cached_tokens.is_none() {
             let cached = request.kv.committed();
             request.rest.cached_tokens = Some(cached);
+            counters.queue.record(request.rest.since, self.now);
+            request.rest.since = self.now;
             counters.prompt_tokens += u64::from(request.prompt_len);
             counters.cached_tokens += u64::from(cached);
         }

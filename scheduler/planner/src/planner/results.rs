@@ -66,7 +66,11 @@ impl Planner {
 
     /// Hands new tokens out; whether the request ended with them.
     fn deliver(&mut self, index: u32, from: SlotOutput) -> bool {
+        let now = self.admission.now();
         let request = &mut self.requests[index];
+        if !request.rest.delivered {
+            self.counters.prefill.record(request.rest.since, now);
+        }
         // Made here and filled in place: a step hands out one for every row.
         let mut output = Output {
             token_ids: from.token_ids,

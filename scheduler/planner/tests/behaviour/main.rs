@@ -19,6 +19,7 @@ mod limits;
 mod order;
 mod speculation;
 mod steps;
+mod times;
 
 const MODEL: SimModel = SimModel { vocab_size: 1000 };
 

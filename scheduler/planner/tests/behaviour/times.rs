@@ -1,0 +1,48 @@
+//! How long requests wait, and how long their prompts take.
+
+use lockstep_planner::Times;
+
+use super::*;
+
+/// The bucket of a time.
+fn counted(times: &Times, ms: u64) -> u64 {
+    let at = Times::BOUNDS_MS.iter().position(|bound| ms <= *bound);
+    times.counts[at.unwrap_or(Times::BOUNDS_MS.len())]
+}
+
+#[test]
+fn queue_and_prefill_are_timed_once_for_each_request() {
+    let config = PlannerConfig {
+        max_running_requests: 1,
+        ..config()
+    };
+    let mut engine = engine(&config);
+    submit(&mut engine, 1, request(prompt(1, 5), 2));
+    submit(&mut engine, 2, request(prompt(2, 5), 2));
+    engine.planner.tick(Millis(7));
+    // The first is planned at 7 and has its first token at 30, its last one at
+    // 130; then the second goes, and has its first token at 400.
+    let mut times = [30, 130, 400, 400, 400].into_iter();
+    while let Some(now) = times.next()
+        && let Some(plan) = engine.planner.plan()
+    {
+        let result = engine.worker.execute(&plan).unwrap();
+        engine.planner.complete(Millis(now), result).unwrap();
+    }
+    let counters = engine.planner.load().counters;
+    assert_eq!(counters.queue.counts.iter().sum::<u64>(), 2);
+    assert_eq!(counters.queue.sum_ms, 7 + 130);
+    assert_eq!(
+        (counted(&counters.queue, 7), counted(&counters.queue, 130)),
+        (1, 1)
+    );
+    assert_eq!(counters.prefill.counts.iter().sum::<u64>(), 2);
+    assert_eq!(counters.prefill.sum_ms, 23 + 270);
+    assert_eq!(
+        (
+            counted(&counters.prefill, 23),
+            counted(&counters.prefill, 270)
+        ),
+        (1, 1)
+    );
+}
