@@ -2,7 +2,9 @@
 
 use std::{path::Path, sync::Arc};
 
-use lockstep_text::{ChatRequest, ChatTemplate, TemplateOptions, Tokenizer, TokenizerError};
+use lockstep_text::{
+    ChatRequest, ChatTemplate, TemplateOptions, Tokenizer, TokenizerConfig, TokenizerError,
+};
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 
@@ -19,6 +21,8 @@ pub struct Text {
     pub tokenizer: Tokenizer,
     /// The model's chat template, where it has one.
     pub template: Option<ChatTemplate>,
+    /// Its source.
+    pub template_source: Option<String>,
     /// Threads for long texts.
     pub pool: Pool,
 }
@@ -32,6 +36,7 @@ impl Text {
         Ok(Self {
             tokenizer: Tokenizer::load(dir)?,
             template: ChatTemplate::from_dir(dir, TemplateOptions::default())?,
+            template_source: template_source(dir)?,
             pool: Pool::new(),
         })
     }
@@ -67,6 +72,16 @@ impl Text {
             }
         })
     }
+}
+
+/// The template that renders chats without tools.
+fn template_source(dir: &Path) -> Result<Option<String>, TokenizerError> {
+    let mut templates = TokenizerConfig::load(dir)?.chat_templates;
+    let default = templates
+        .iter()
+        .position(|template| template.name == "default");
+    let at = default.or((templates.len() == 1).then_some(0));
+    Ok(at.map(|at| templates.swap_remove(at).source))
 }
 
 /// Messages to render.

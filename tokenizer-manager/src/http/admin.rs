@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use axum::{
-    extract::State,
+    extract::{Request, State},
     http::header,
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{body::Json, json};
+use super::{absent::wrong_method, body::Json, browsers::is_browser, json};
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
@@ -29,8 +29,19 @@ pub(super) async fn health_generate(State(app): State<Arc<App>>) -> ApiResult<Re
     json(&json!({"status": "ok"}))
 }
 
-/// `/flush_cache`: empties the prefix cache. Refused while requests run. GET
-/// does the same as POST, as SGLang has it.
+/// `GET /flush_cache`, as SGLang has it, but not for browsers: they send a GET
+/// for every picture of a page.
+pub(super) async fn get_flush_cache(
+    state: State<Arc<App>>,
+    request: Request,
+) -> ApiResult<Response> {
+    match is_browser(request.headers()) {
+        true => Err(wrong_method(request).await),
+        false => flush_cache(state).await,
+    }
+}
+
+/// `POST /flush_cache`: empties the prefix cache. Refused while requests run.
 pub(super) async fn flush_cache(State(app): State<Arc<App>>) -> ApiResult<Response> {
     let flushed = app.scheduler.flush().await?;
     if !flushed.flushed {

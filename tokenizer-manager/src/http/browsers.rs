@@ -156,15 +156,6 @@ pub(super) fn is_browser(headers: &HeaderMap) -> bool {
             .any(|name| headers.contains_key(*name))
 }
 
-/// Refuses a GET that changes something to browsers, which send one for every
-/// picture of a page.
-pub(super) async fn no_page(request: Request, next: Next) -> Response<Body> {
-    if *request.method() == Method::GET && is_browser(request.headers()) {
-        return super::absent::wrong_method(request).await.into_http();
-    }
-    next.run(request).await
-}
-
 fn any(list: &[String]) -> bool {
     list.iter().any(|entry| entry == "*")
 }

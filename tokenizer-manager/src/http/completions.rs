@@ -17,6 +17,9 @@ use super::{
 };
 use crate::{app::App, error::ApiResult, submission::Submission};
 
+/// The request's fields and their types.
+pub(super) const FIELDS: &[(&str, &str)] = types::CompletionRequest::FIELDS;
+
 pub(super) async fn create(
     State(app): State<Arc<App>>,
     Extension(id): Extension<RequestId>,

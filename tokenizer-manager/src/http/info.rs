@@ -1,6 +1,6 @@
 //! What this server is: for people, for SGLang's tools, for load balancers.
 
-use std::sync::Arc;
+use std::{fmt::Write as _, sync::Arc};
 
 use axum::{
     extract::State,
@@ -11,23 +11,63 @@ use lockstep_proto::pb::lockstep::SpeculationLoad;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::json;
+use super::{
+    json,
+    routes::{CLIENTS, OPERATORS, Route},
+};
 use crate::{app::App, error::ApiResult};
 
 /// `GET /`.
 pub(super) async fn index(State(app): State<Arc<App>>) -> Response {
-    let text = format!(
-        "lockstep {} serves {}\n\n\
-         POST /v1/chat/completions  POST /v1/completions  GET /v1/models\n\
-         POST /generate  POST /tokenize  POST /detokenize\n\
-         GET /health  GET /ping  GET /health_generate  GET /metrics\n\
-         GET /version  GET /model_info  GET /server_info\n\
-         POST or GET /flush_cache  POST /abort_request  POST /update_weights_from_disk\n\
-         GET or POST /speculation  GET or POST /ngram/corpus  DELETE /ngram/corpus/NAME\n",
+    let mut text = format!(
+        "lockstep {} serves {}\n\n",
         env!("CARGO_PKG_VERSION"),
         app.model()
     );
+    for Route {
+        method,
+        path,
+        summary,
+    } in CLIENTS.iter().chain(OPERATORS)
+    {
+        let path = path.replace("{*", "{");
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{:6} {path:26} {summary}", method.to_uppercase());
+    }
     ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()
+}
+
+/// Roles that special tokens may have.
+const ROLES: [&str; 4] = ["bos_token", "eos_token", "pad_token", "unk_token"];
+
+/// `GET /tokenizer_info`, as vLLM has it and lm_eval reads it: the parts of
+/// `tokenizer_config.json` that clients need to write prompts themselves.
+pub(super) async fn tokenizer_info(State(app): State<Arc<App>>) -> ApiResult<Response> {
+    let mut info = json!({
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": app.config.server.context_length,
+        "chat_template": app.text.template_source,
+    });
+    for role in ROLES {
+        info[role] = json!(app.text.tokenizer.special_tokens().get(role));
+    }
+    json(&info)
+}
+
+/// `GET /props`, as llama.cpp has it.
+pub(super) async fn props(State(app): State<Arc<App>>) -> ApiResult<Response> {
+    let special = app.text.tokenizer.special_tokens();
+    json(&json!({
+        "default_generation_settings": {"n_ctx": app.config.server.context_length},
+        "total_slots": app.config.schedule.max_running_requests,
+        "model_alias": app.model(),
+        "model_path": app.weights().model_path,
+        "chat_template": app.text.template_source,
+        "bos_token": special.get("bos_token"),
+        "eos_token": special.get("eos_token"),
+        "modalities": {"vision": false, "audio": false},
+        "build_info": concat!("lockstep-", env!("CARGO_PKG_VERSION")),
+    }))
 }
 
 /// `GET /version`, as vLLM has it.

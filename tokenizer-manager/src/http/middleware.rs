@@ -10,6 +10,7 @@ use axum::{
 };
 use tracing::Instrument;
 
+use super::routes;
 use crate::{
     app::{App, fresh_id},
     error::ApiError,
@@ -39,7 +40,9 @@ pub(super) async fn identify(
 ) -> Response<Body> {
     let id = client_id(request.headers()).unwrap_or_else(|| fresh_id().into());
     request.extensions_mut().insert(RequestId(id.clone()));
-    let route = route(request.extensions().get::<MatchedPath>());
+    let path = request.extensions().get::<MatchedPath>();
+    // Labels stay few: unknown paths share one.
+    let route = path.map_or("other", |path| routes::label(path.as_str()));
     let span = tracing::info_span!("http", request = &*id, route);
     let mut response = next.run(request).instrument(span).await;
     app.metrics.answered(route, response.status().as_u16());
@@ -59,47 +62,6 @@ pub(crate) fn client_id(headers: &HeaderMap) -> Option<Arc<str>> {
 pub(crate) fn valid_id(id: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/".contains(&byte);
     (1..=ID_BYTES).contains(&id.len()) && id.bytes().all(plain)
-}
-
-/// Labels stay few: unknown paths share one.
-fn route(path: Option<&MatchedPath>) -> &'static str {
-    const ROUTES: &[&str] = &[
-        "/",
-        "/v1/chat/completions",
-        "/v1/completions",
-        "/v1/models",
-        "/tokenize",
-        "/detokenize",
-        "/generate",
-        "/health",
-        "/ping",
-        "/version",
-        "/health_generate",
-        "/model_info",
-        "/server_info",
-        "/flush_cache",
-        "/speculation",
-        "/abort_request",
-        "/update_weights_from_disk",
-        "/ngram/corpus",
-        "/add_external_corpus",
-        "/remove_external_corpus",
-        "/list_external_corpora",
-        "/metrics",
-    ];
-    let path = path.map_or("", MatchedPath::as_str);
-    let path = match path {
-        "/v1/models/{*id}" => "/v1/models",
-        "/ngram/corpus/{*name}" => "/ngram/corpus",
-        "/get_model_info" => "/model_info",
-        "/get_server_info" => "/server_info",
-        path => path,
-    };
-    ROUTES
-        .iter()
-        .copied()
-        .find(|known| *known == path)
-        .unwrap_or("other")
 }
 
 /// Refuses more bytes of headers than the configuration allows.

@@ -11,6 +11,10 @@ use axum::{Extension, extract::State, response::Response};
 use super::{middleware::RequestId, unsupported::GenerateJson};
 use crate::{app::App, error::ApiResult};
 
+/// The request's fields and their types, and those of `sampling_params`.
+pub(super) const FIELDS: &[(&str, &str)] = types::GenerateRequest::FIELDS;
+pub(super) const SAMPLING_FIELDS: &[(&str, &str)] = types::SamplingFields::FIELDS;
+
 pub(super) async fn generate(
     State(app): State<Arc<App>>,
     Extension(id): Extension<RequestId>,

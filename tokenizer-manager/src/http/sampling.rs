@@ -30,6 +30,23 @@ macro_rules! with_sampling_fields {
         }
 
         impl $name {
+            /// The fields that are obeyed, with their types.
+            pub const FIELDS: &'static [(&'static str, &'static str)] = &[
+                $((stringify!($field), stringify!($type)),)*
+                ("temperature", "Option<f64>"),
+                ("top_p", "Option<f64>"),
+                ("top_k", "Option<i64>"),
+                ("min_p", "Option<f64>"),
+                ("presence_penalty", "Option<f64>"),
+                ("frequency_penalty", "Option<f64>"),
+                ("repetition_penalty", "Option<f64>"),
+                ("logit_bias", "Option<LogitBias>"),
+                ("seed", "Option<Seed>"),
+                (stringify!($min_tokens), "Option<i64>"),
+                ("stop_token_ids", "Option<Vec<u32>>"),
+                ("ignore_eos", "Option<bool>"),
+            ];
+
             /// Takes the sampling parameters out of the request.
             pub fn sampling(&mut self) -> $crate::submission::SamplingSpec {
                 let (temperature, top_p) = $crate::http::sampling::nucleus(self.temperature, self.top_p);

@@ -15,6 +15,7 @@ mod health;
 mod lifecycle;
 mod mock;
 mod native;
+mod openapi;
 mod operators;
 mod refusals;
 mod speculative;

@@ -9,22 +9,43 @@ use crate::http::{
     unsupported::{self, Generating, Routes},
 };
 
-/// A native request: one prompt, or a list of them with every other field one
-/// for all or one for each.
-#[derive(Debug, Deserialize)]
-pub(in crate::http) struct GenerateRequest {
-    pub text: Option<OneOrMany<String>>,
-    pub input_ids: Option<Prompt>,
-    pub sampling_params: Option<OneOrMany<Object<SamplingFields>>>,
-    pub rid: Option<OneOrMany<String>>,
-    pub return_logprob: Option<OneOrMany<bool>>,
-    pub logprob_start_len: Option<OneOrMany<Integer>>,
-    pub top_logprobs_num: Option<OneOrMany<Integer>>,
-    pub return_text_in_logprobs: Option<bool>,
-    pub stream: Option<bool>,
-    #[serde(default, deserialize_with = "crate::http::json::integer")]
-    pub priority: Option<i32>,
-    pub speculative: Option<OneOrMany<Object<Speculative>>>,
+/// Declares a request type and the list of its fields.
+macro_rules! with_fields {
+    (
+        $(#[$meta:meta])*
+        $vis:vis struct $name:ident { $($(#[$field_meta:meta])* pub $field:ident: $type:ty,)* }
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug, Deserialize)]
+        $vis struct $name {
+            $($(#[$field_meta])* pub $field: $type,)*
+        }
+
+        impl $name {
+            /// The fields that are obeyed, with their types.
+            pub const FIELDS: &'static [(&'static str, &'static str)] =
+                &[$((stringify!($field), stringify!($type)),)*];
+        }
+    };
+}
+
+with_fields! {
+    /// A native request: one prompt, or a list of them with every other field one
+    /// for all or one for each.
+    pub(in crate::http) struct GenerateRequest {
+        pub text: Option<OneOrMany<String>>,
+        pub input_ids: Option<Prompt>,
+        pub sampling_params: Option<OneOrMany<Object<SamplingFields>>>,
+        pub rid: Option<OneOrMany<String>>,
+        pub return_logprob: Option<OneOrMany<bool>>,
+        pub logprob_start_len: Option<OneOrMany<Integer>>,
+        pub top_logprobs_num: Option<OneOrMany<Integer>>,
+        pub return_text_in_logprobs: Option<bool>,
+        pub stream: Option<bool>,
+        #[serde(default, deserialize_with = "crate::http::json::integer")]
+        pub priority: Option<i32>,
+        pub speculative: Option<OneOrMany<Object<Speculative>>>,
+    }
 }
 
 impl Generating for GenerateRequest {

@@ -1,0 +1,134 @@
+//! `/openapi.json`: what is served, made of the routes and of the types that
+//! requests are parsed as.
+
+use std::sync::Arc;
+
+use axum::{extract::State, response::Response};
+use serde_json::{Map, Value, json};
+
+use super::{
+    chat, completions, json, native,
+    routes::{CLIENTS, OPERATORS, Route},
+};
+use crate::{app::App, error::ApiResult};
+
+type Fields = &'static [(&'static str, &'static str)];
+
+/// Requests whose fields are described.
+const BODIES: &[(&str, Fields, &[&str])] = &[
+    ("/v1/chat/completions", chat::FIELDS, &["messages"]),
+    ("/v1/completions", completions::FIELDS, &["prompt"]),
+    ("/generate", native::FIELDS, &[]),
+];
+
+/// `GET /openapi.json`, OpenAPI 3.1.
+pub(super) async fn describe(State(app): State<Arc<App>>) -> ApiResult<Response> {
+    let mut paths = Map::new();
+    for (tag, routes) in [("clients", CLIENTS), ("operators", OPERATORS)] {
+        for route in routes {
+            let path = paths.entry(route.path.replace("{*", "{"));
+            let path = path.or_insert_with(|| json!({}));
+            path[route.method] = operation(&app, route, tag);
+        }
+    }
+    let mut all = json!({
+        "openapi": "3.1.0",
+        "info": {"title": "Lockstep", "version": env!("CARGO_PKG_VERSION")},
+        "servers": [{"url": "/"}],
+        "paths": paths,
+        "components": {"schemas": {"Error": error()}},
+    });
+    if app.keys.client.is_some() || app.keys.operator.is_some() {
+        let bearer = json!({"bearer": {"type": "http", "scheme": "bearer"}});
+        all["components"]["securitySchemes"] = bearer;
+    }
+    json(&all)
+}
+
+fn operation(app: &App, route: &Route, tag: &str) -> Value {
+    let content = json!({"schema": {"$ref": "#/components/schemas/Error"}});
+    let mut operation = json!({
+        "summary": route.summary,
+        "tags": [tag],
+        "responses": {
+            "200": {"description": "The answer."},
+            "default": {"description": "A refusal.", "content": {"application/json": content}},
+        },
+    });
+    if let Some((_, name)) = route.path.split_once("{*") {
+        let name = name.trim_end_matches('}');
+        operation["parameters"] =
+            json!([{"name": name, "in": "path", "required": true, "schema": {"type": "string"}}]);
+    }
+    if route.method == "post" {
+        let known = BODIES.iter().find(|(path, ..)| *path == route.path);
+        let schema = match known {
+            Some((_, fields, required)) => object(fields, required),
+            None => json!({"type": "object"}),
+        };
+        operation["requestBody"] = json!({"content": {"application/json": {"schema": schema}}});
+    }
+    let open = matches!(route.path, "/health" | "/ping");
+    let keys = &app.keys;
+    let asked = match tag {
+        "operators" => keys.client.is_some() || keys.operator.is_some(),
+        _ => keys.client.is_some() && !open,
+    };
+    if asked {
+        operation["security"] = json!([{"bearer": []}]);
+    }
+    operation
+}
+
+/// OpenAI's error object.
+fn error() -> Value {
+    let text = json!({"type": ["string", "null"]});
+    json!({
+        "type": "object",
+        "required": ["error"],
+        "properties": {"error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": text,
+                "code": text,
+            },
+        }},
+    })
+}
+
+/// The schema of a request; fields that it does not name are ignored or refused.
+fn object(fields: Fields, required: &[&str]) -> Value {
+    let properties = fields
+        .iter()
+        .map(|(name, kind)| ((*name).to_owned(), schema(kind)))
+        .collect::<Map<_, _>>();
+    json!({"type": "object", "properties": properties, "required": required})
+}
+
+/// The schema of a field by its type in Rust.
+fn schema(kind: &str) -> Value {
+    let kind: String = kind.split_whitespace().collect();
+    let (outer, inner) = match kind.split_once('<') {
+        Some((outer, inner)) => (outer, inner.strip_suffix('>').unwrap_or(inner)),
+        None => (&*kind, ""),
+    };
+    match outer.rsplit("::").next().unwrap_or(outer) {
+        "Option" => schema(inner),
+        "OneOrMany" => {
+            let one = schema(inner);
+            json!({"anyOf": [one, {"type": "array", "items": one}]})
+        }
+        "Vec" => json!({"type": "array", "items": schema(inner)}),
+        "Object" if inner.ends_with("SamplingFields") => object(native::SAMPLING_FIELDS, &[]),
+        "Object" | "Map" | "LogitBias" => json!({"type": "object"}),
+        "Prompt" => json!({"type": ["string", "array"]}),
+        "String" => json!({"type": "string"}),
+        "bool" => json!({"type": "boolean"}),
+        "f64" => json!({"type": "number"}),
+        "i64" | "i32" | "u32" | "Integer" | "Seed" => json!({"type": "integer"}),
+        _ => json!({}),
+    }
+}
