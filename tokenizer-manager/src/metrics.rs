@@ -92,6 +92,24 @@ pub struct Ends {
 }
 
 impl Ends {
+    fn new(recorder: &PrometheusRecorder) -> Self {
+        const NAME: &str = "lockstep_request_success_total";
+        recorder.describe_counter(
+            NAME.into(),
+            None,
+            "Choices that ended without an error, by why they ended.".into(),
+        );
+        let ended = |reason: &'static str| {
+            let key = Key::from_parts(NAME, vec![Label::new("finished_reason", reason)]);
+            recorder.register_counter(&key, &METADATA)
+        };
+        Self {
+            stop: ended("stop"),
+            length: ended("length"),
+            abort: ended("abort"),
+        }
+    }
+
     /// Counts one.
     pub fn count(&self, end: &End) {
         let counter = match end.reason {
@@ -205,22 +223,8 @@ impl Latencies {
             None,
             "Choices being generated for clients of this tokenizer-manager.".into(),
         );
-        let ends = "lockstep_request_success_total";
-        recorder.describe_counter(
-            ends.into(),
-            None,
-            "Choices that ended without an error, by why they ended.".into(),
-        );
-        let ended = |reason: &'static str| {
-            let key = Key::from_parts(ends, vec![Label::new("finished_reason", reason)]);
-            recorder.register_counter(&key, &METADATA)
-        };
         Self {
-            ends: Ends {
-                stop: ended("stop"),
-                length: ended("length"),
-                abort: ended("abort"),
-            },
+            ends: Ends::new(recorder),
             decode: histogram(
                 "lockstep_request_decode_time_seconds",
                 "From a choice's first token to its last.",
