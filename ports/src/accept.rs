@@ -5,7 +5,7 @@ use std::{fs::File, io, net::SocketAddr, time::Duration};
 use rustix::io::Errno;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::{listen::tune, places::Places};
+use crate::{listen::tune, places::Places, report::Closed};
 
 /// Pause after a failure to accept: what is missing is not there again at once.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -58,7 +58,7 @@ impl Acceptor {
         self.spare = None;
         // Ready: it is what could not be accepted just now.
         if let Ok(Ok(refused)) = tokio::time::timeout(PAUSE, self.listener.accept()).await {
-            places.refused();
+            places.count(Closed::Refused);
             drop(refused);
         }
         self.spare = spare();

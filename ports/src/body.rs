@@ -3,7 +3,7 @@
 
 use std::{
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
     time::Duration,
 };
@@ -14,9 +14,15 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
 
 use crate::{
+    budget::{Budget, Charge, OverBudget},
+    messages::Messages,
     places::{InService, Place},
     port::BodyLimits,
+    report::Closed,
 };
+
+/// Of a message, at the most: the gRPC services refuse a larger one by its head.
+const LARGEST_MESSAGE: usize = 16 << 20;
 
 /// Before the rate counts: a client may compute what it sends, and connections
 /// take a while to get fast (as in Apache's `RequestReadTimeout body=20,MinRate`).
@@ -28,6 +34,9 @@ pub enum BodyError {
     /// The client was too slow. gRPC takes the status from here.
     #[error("the request's body came too slowly")]
     Slow(#[source] Status),
+    /// The process holds as many bytes of requests as it may.
+    #[error("the server has no memory for the request")]
+    OverBudget(#[source] Status),
     /// The connection broke.
     #[error(transparent)]
     Transport(#[from] hyper::Error),
@@ -39,7 +48,38 @@ pub(crate) struct Paced<B = Incoming> {
     pace: Option<Pace>,
     /// Set while the client is waited for.
     timer: Option<Pin<Box<Sleep>>>,
+    held: Option<Held>,
     place: Arc<Place>,
+}
+
+/// What a request takes of its process's budget, for its body and for whoever
+/// reads that.
+#[derive(Clone)]
+pub(crate) struct Held(Arc<Mutex<Holding>>);
+
+struct Holding {
+    charge: Charge,
+    /// In gRPC, whose reader makes room for a message when its head has come.
+    messages: Option<Messages>,
+}
+
+impl Held {
+    /// Nothing yet of a body, which has gRPC's `messages` or is read as it is.
+    pub(crate) fn new(budget: &Arc<Budget>, messages: bool) -> Self {
+        Self(Arc::new(Mutex::new(Holding {
+            charge: budget.charge(),
+            messages: messages.then(Messages::default),
+        })))
+    }
+
+    fn take(&self, data: &[u8]) -> Result<(), OverBudget> {
+        let mut holding = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = match &mut holding.messages {
+            Some(messages) => messages.announced(data).min(LARGEST_MESSAGE),
+            None => data.len(),
+        };
+        holding.charge.add(bytes)
+    }
 }
 
 /// What a client has brought in which time. What counts is the time for which
@@ -84,13 +124,30 @@ impl Pace {
 }
 
 impl<B> Paced<B> {
-    pub(crate) fn new(body: B, limits: Option<BodyLimits>, place: Arc<Place>) -> Self {
+    pub(crate) fn new(
+        body: B,
+        limits: Option<BodyLimits>,
+        held: Option<Held>,
+        place: Arc<Place>,
+    ) -> Self {
         Self {
             body,
             pace: limits.map(Pace::new),
             timer: None,
+            held,
             place,
         }
+    }
+}
+
+impl<B> Paced<B> {
+    /// Ready when the client has been waited for long enough.
+    fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(pace) = &mut self.pace else {
+            return Poll::Pending;
+        };
+        let timer = || Box::pin(sleep_until(pace.deadline(Instant::now())));
+        self.timer.get_or_insert_with(timer).as_mut().poll(context)
     }
 }
 
@@ -107,23 +164,26 @@ where
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = &mut *self;
-        let frame = Pin::new(&mut this.body).poll_frame(context);
-        let Some(pace) = &mut this.pace else {
-            return frame.map_err(BodyError::from);
+        let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) else {
+            std::task::ready!(this.poll_late(context));
+            this.place.places().count(Closed::SlowBody);
+            let status = Status::deadline_exceeded("the request's message came too slowly");
+            return Poll::Ready(Some(Err(BodyError::Slow(status))));
         };
-        if let Poll::Ready(frame) = frame {
-            if let Some(Ok(frame)) = &frame {
-                pace.came(frame.data_ref().map_or(0, Bytes::len), Instant::now());
-                this.timer = None;
+        this.timer = None;
+        if let Some(Ok(frame)) = &frame {
+            let data = frame.data_ref().map_or(&[][..], |data| data);
+            if let Some(pace) = &mut this.pace {
+                pace.came(data.len(), Instant::now());
             }
-            return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from)));
+            if let Some(held) = &this.held
+                && let Err(over) = held.take(data)
+            {
+                this.place.places().count(Closed::OverBudget);
+                return Poll::Ready(Some(Err(BodyError::OverBudget(over.into()))));
+            }
         }
-        let deadline = || Box::pin(sleep_until(pace.deadline(Instant::now())));
-        let timer = this.timer.get_or_insert_with(deadline);
-        std::task::ready!(timer.as_mut().poll(context));
-        this.place.places().slow_body();
-        let status = Status::deadline_exceeded("the request's message came too slowly");
-        Poll::Ready(Some(Err(BodyError::Slow(status))))
+        Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from)))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -15,9 +15,11 @@
 
 mod accept;
 mod body;
+mod budget;
 mod deadline;
 mod first_bytes;
 mod listen;
+mod messages;
 mod places;
 mod port;
 mod report;
@@ -25,6 +27,7 @@ mod serve;
 mod visit;
 
 pub use body::BodyError;
+pub use budget::{Budget, Charge, OverBudget};
 pub use listen::listen;
 pub use port::{Port, Protocol};
 pub use report::{Closed, PortReport};

@@ -150,13 +150,9 @@ impl Places {
         }
     }
 
-    /// Counts a connection that was closed for want of a descriptor.
-    pub(crate) fn refused(&self) {
-        self.counters.closed(Closed::Refused);
-    }
-
-    pub(crate) fn slow_body(&self) {
-        self.counters.closed(Closed::SlowBody);
+    /// Counts what ended by other hands.
+    pub(crate) fn count(&self, reason: Closed) {
+        self.counters.closed(reason);
     }
 
     pub(crate) fn report(&self, port: &'static str) -> PortReport {

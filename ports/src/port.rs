@@ -8,6 +8,7 @@ use rustix::process::{Resource, getrlimit};
 use tonic::Status;
 
 use crate::{
+    budget::Budget,
     places::{PROBES, Places, Wait},
     report::PortReport,
 };
@@ -103,11 +104,19 @@ pub struct Port {
     pub(crate) protocol: Protocol,
     pub(crate) limits: PortLimits,
     pub(crate) places: Arc<Places>,
+    /// `None` where nobody can send much before showing a secret.
+    pub(crate) budget: Option<Arc<Budget>>,
 }
 
 impl Port {
-    /// A port for clients.
-    pub fn public(name: &'static str, protocol: Protocol, limits: &ConnectionLimits) -> Arc<Self> {
+    /// A port for clients, whose requests share `budget` with those of the
+    /// process's other ports.
+    pub fn public(
+        name: &'static str,
+        protocol: Protocol,
+        limits: &ConnectionLimits,
+        budget: Arc<Budget>,
+    ) -> Arc<Self> {
         let limits = PortLimits {
             connections: limits.per_port,
             per_peer: limits.per_peer,
@@ -122,7 +131,7 @@ impl Port {
             ask: ASK_CLIENTS,
             answer: ASK_CLIENTS,
         };
-        Self::new(name, protocol, limits)
+        Self::new(name, protocol, limits, Some(budget))
     }
 
     /// A port for nodes with `ranks` in all, which show a secret: what they send
@@ -140,10 +149,15 @@ impl Port {
             ask: ASK_NODES,
             answer: NODES_ANSWER,
         };
-        Self::new(name, Protocol::Grpc { head_bytes: None }, limits)
+        Self::new(name, Protocol::Grpc { head_bytes: None }, limits, None)
     }
 
-    fn new(name: &'static str, protocol: Protocol, mut limits: PortLimits) -> Arc<Self> {
+    fn new(
+        name: &'static str,
+        protocol: Protocol,
+        mut limits: PortLimits,
+        budget: Option<Arc<Budget>>,
+    ) -> Arc<Self> {
         let most = descriptors().saturating_sub(OTHER_DESCRIPTORS) / PORTS;
         let most = most.saturating_sub(PROBES).max(1);
         if limits.connections > most {
@@ -160,6 +174,7 @@ impl Port {
             protocol,
             places: Places::new(limits.clone()),
             limits,
+            budget,
         })
     }
 

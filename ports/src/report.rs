@@ -12,6 +12,8 @@ pub enum Closed {
     /// A request's body was too slow: the request ended, and over HTTP/1.1 its
     /// connection with it.
     SlowBody,
+    /// The process holds as many bytes of requests as it may: this one ended.
+    OverBudget,
     /// No request came for too long.
     Idle,
     /// It waited longest when another needed its place.
@@ -21,10 +23,11 @@ pub enum Closed {
 }
 
 impl Closed {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Silent,
         Self::SlowHead,
         Self::SlowBody,
+        Self::OverBudget,
         Self::Idle,
         Self::Evicted,
         Self::Refused,
@@ -36,6 +39,7 @@ impl Closed {
             Self::Silent => "silent",
             Self::SlowHead => "slow_head",
             Self::SlowBody => "slow_body",
+            Self::OverBudget => "over_budget",
             Self::Idle => "idle",
             Self::Evicted => "evicted",
             Self::Refused => "refused",

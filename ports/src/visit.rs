@@ -13,7 +13,7 @@ use tonic::Status;
 use tower::ServiceExt;
 
 use crate::{
-    body::{Answer, Paced},
+    body::{Answer, Held, Paced},
     deadline::grpc_timeout,
     places::Place,
     port::{Port, Protocol},
@@ -55,8 +55,20 @@ impl Visit {
             Protocol::Http { .. } => None,
         };
         let limits = self.port.limits.body;
-        let request = request.map(|body| Body::new(Paced::new(body, limits, self.place)));
+        // What the request has brought is held until its answer begins: as
+        // bytes, and then as what was made of them.
+        let held = self.port.budget.as_ref().map(|budget| {
+            let messages = matches!(self.port.protocol, Protocol::Grpc { .. });
+            Held::new(budget, messages)
+        });
+        let place = self.place;
+        let request = request.map(|body| Body::new(Paced::new(body, limits, held.clone(), place)));
         let answer = self.router.oneshot(request);
+        let answer = async {
+            let answer = answer.await;
+            drop(held);
+            answer
+        };
         let Some(given) = given else {
             return answer.await;
         };

@@ -8,5 +8,8 @@ pub const PUBLIC_MESSAGE_BYTES: usize = 16 << 20;
 /// Largest message sent on public gRPC ports, bytes: log-probabilities of a long
 /// prompt with all alternatives. What is accepted is the client's to limit.
 pub const PUBLIC_ANSWER_BYTES: usize = 256 << 20;
+/// Largest message accepted by services without content of their own, health and
+/// reflection, bytes.
+pub const SMALL_MESSAGE_BYTES: usize = 4 << 10;
 /// HTTP/2 streams one internal connection may have open.
 pub const INTERNAL_CONCURRENT_STREAMS: u32 = 64;

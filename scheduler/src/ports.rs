@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockstep_ports::{Port, PortReport, Protocol};
+use lockstep_ports::{Budget, Port, PortReport, Protocol};
 use lockstep_proto::pb::lockstep::{ClosedLoad, PortLoad};
 use lockstep_types::EngineConfig;
 
@@ -21,7 +21,8 @@ impl Ports {
         let sglang = config.server.sglang_grpc_port.map(|_| {
             let head_bytes = u32::try_from(limits.header_bytes).ok();
             let protocol = Protocol::Grpc { head_bytes };
-            Port::public("sglang", protocol, &limits.connections)
+            let budget = Budget::new(limits.memory_bytes);
+            Port::public("sglang", protocol, &limits.connections, budget)
         });
         let several = config.parallel.nnodes > 1;
         let nodes =

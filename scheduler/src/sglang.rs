@@ -17,7 +17,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use lockstep_ports::Port;
 use lockstep_process::RoleContext;
-use lockstep_proto::pb;
+use lockstep_proto::{limits::SMALL_MESSAGE_BYTES, pb};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
@@ -61,9 +61,9 @@ pub async fn server(
     let newer = reflection().build_v1().map_err(reflecting)?;
     let older = reflection().build_v1alpha().map_err(reflecting)?;
     let service = Service::grpc(ctx, commands);
-    let routes = Routes::new(health)
-        .add_service(newer)
-        .add_service(older)
+    let routes = Routes::new(health.max_decoding_message_size(SMALL_MESSAGE_BYTES))
+        .add_service(newer.max_decoding_message_size(SMALL_MESSAGE_BYTES))
+        .add_service(older.max_decoding_message_size(SMALL_MESSAGE_BYTES))
         .add_service(service);
     Ok(port.serve(listener, routes.prepare().into_axum_router(), stop))
 }

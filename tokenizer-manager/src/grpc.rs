@@ -8,7 +8,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 
 use futures::Stream;
 use lockstep_proto::{
-    limits::{PUBLIC_ANSWER_BYTES, PUBLIC_MESSAGE_BYTES},
+    limits::{PUBLIC_ANSWER_BYTES, PUBLIC_MESSAGE_BYTES, SMALL_MESSAGE_BYTES},
     pb::{
         LOCKSTEP_DESCRIPTORS,
         lockstep::{
@@ -68,9 +68,9 @@ pub async fn serve(
             Ok(request)
         }))
         .service(inference);
-    let routes = Routes::new(health)
-        .add_service(newer)
-        .add_service(older)
+    let routes = Routes::new(health.max_decoding_message_size(SMALL_MESSAGE_BYTES))
+        .add_service(newer.max_decoding_message_size(SMALL_MESSAGE_BYTES))
+        .add_service(older.max_decoding_message_size(SMALL_MESSAGE_BYTES))
         .add_service(authorized);
     let port = app.ports.grpc.clone();
     let health_reports = tokio::spawn(report_health(app, reporter, close.clone()));

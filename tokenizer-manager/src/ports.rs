@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::response::{IntoResponse, Response};
-use lockstep_ports::{Port, PortReport, Protocol};
+use lockstep_ports::{Budget, Port, PortReport, Protocol};
 use lockstep_types::{
     LimitsConfig,
     request::{ErrorKind, RequestError},
@@ -24,6 +24,8 @@ pub struct Ports {
     pub http: Arc<Port>,
     /// `lockstep.v1.Inference`.
     pub grpc: Arc<Port>,
+    /// The bytes that their requests hold.
+    pub budget: Arc<Budget>,
 }
 
 impl Ports {
@@ -37,9 +39,13 @@ impl Ports {
         let grpc = Protocol::Grpc {
             head_bytes: u32::try_from(limits.header_bytes).ok(),
         };
+        let budget = Budget::new(limits.memory_bytes);
+        let port =
+            |name, protocol| Port::public(name, protocol, &limits.connections, budget.clone());
         Self {
-            http: Port::public("http", http, &limits.connections),
-            grpc: Port::public("grpc", grpc, &limits.connections),
+            http: port("http", http),
+            grpc: port("grpc", grpc),
+            budget: budget.clone(),
         }
     }
 

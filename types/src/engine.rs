@@ -163,6 +163,8 @@ pub struct LimitsConfig {
     pub header_bytes: usize,
     /// Nesting of a JSON body.
     pub json_depth: usize,
+    /// Bytes of requests that one process holds at once.
+    pub memory_bytes: usize,
     /// Connections, before they ask for anything.
     pub connections: ConnectionLimits,
     /// Contents of one request.

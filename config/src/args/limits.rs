@@ -10,6 +10,13 @@ pub struct LimitArgs {
     #[arg(long, env = "LOCKSTEP_MAX_BODY_BYTES", value_name = "BYTES", value_parser = positive,
           help_heading = HEADING)]
     pub max_body_bytes: Option<usize>,
+    /// Bytes of requests that each process with public ports holds at once:
+    /// bodies, and messages that are not whole yet [default: 536870912, or four
+    /// times --max-body-bytes if that is more]. Beyond, requests get 429; the
+    /// last quarter is for those of up to 64 KiB.
+    #[arg(long, env = "LOCKSTEP_MAX_REQUEST_MEMORY", value_name = "BYTES",
+          value_parser = positive, help_heading = HEADING)]
+    pub max_request_memory: Option<usize>,
     /// Bytes of all headers of a request, at least 8192 [default: 32768].
     #[arg(long, env = "LOCKSTEP_MAX_HEADER_BYTES", value_name = "BYTES", value_parser = positive,
           help_heading = HEADING)]

@@ -1,11 +1,14 @@
 use lockstep_types::{LimitsConfig, RequestLimits};
 
 use super::{ConfigError, ServeArgs, connections, schedule};
+use crate::args::LimitArgs;
 
 /// The JSON parser's own limit.
 const DEEPEST_JSON: usize = 127;
 /// HTTP servers do not work with less.
 const LEAST_HEADERS: usize = 8192;
+/// Bytes of requests at once.
+const REQUEST_MEMORY: usize = 512 << 20;
 
 pub(super) fn resolve(args: &ServeArgs) -> Result<LimitsConfig, ConfigError> {
     let max_running_requests = schedule::max_running_requests(&args.schedule);
@@ -32,8 +35,10 @@ pub(super) fn resolve(args: &ServeArgs) -> Result<LimitsConfig, ConfigError> {
             remedy,
         ));
     }
+    let body_bytes = args.max_body_bytes.unwrap_or(16 << 20);
     Ok(LimitsConfig {
-        body_bytes: args.max_body_bytes.unwrap_or(16 << 20),
+        body_bytes,
+        memory_bytes: memory_bytes(args, body_bytes)?,
         header_bytes,
         json_depth,
         connections,
@@ -48,4 +53,42 @@ pub(super) fn resolve(args: &ServeArgs) -> Result<LimitsConfig, ConfigError> {
             logit_bias: args.max_logit_bias.unwrap_or(1024),
         },
     })
+}
+
+/// A body of the largest size has to fit into three quarters.
+fn memory_bytes(args: &LimitArgs, body_bytes: usize) -> Result<usize, ConfigError> {
+    let default = REQUEST_MEMORY.max(body_bytes.saturating_mul(4));
+    let bytes = args.max_request_memory.unwrap_or(default);
+    if bytes - bytes / 4 >= body_bytes {
+        return Ok(bytes);
+    }
+    Err(ConfigError::conflict(
+        format!("--max-request-memory {bytes}"),
+        format!("--max-body-bytes {body_bytes}"),
+        "one body has to fit into three quarters of it",
+        "Give more memory, or a smaller --max-body-bytes",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_of_the_largest_size_fits() {
+        let of = |memory, body| {
+            let args = LimitArgs {
+                max_request_memory: memory,
+                ..LimitArgs::default()
+            };
+            memory_bytes(&args, body)
+        };
+        assert_eq!(of(None, 16 << 20).expect("good"), 512 << 20);
+        assert_eq!(of(None, 1 << 30).expect("good"), 4 << 30);
+        assert_eq!(of(Some(4), 3).expect("good"), 4);
+        let error = of(Some(4), 4).expect_err("never served").to_string();
+        for named in ["--max-request-memory 4", "--max-body-bytes 4"] {
+            assert!(error.contains(named), "{error}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use axum::body::to_bytes;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::{places::Places, port::PortLimits, report::Closed};
+use crate::{places::Places, port::PortLimits};
 
 const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -72,7 +72,7 @@ async fn what_comes_arrives_and_what_does_not_ends_with_an_error() {
     let (place, _) = places.admit(Ipv4Addr::LOCALHOST.into()).expect("a place");
     let body = |parts, whole| {
         let limits = BodyLimits { whole, rate: 0 };
-        let body = Paced::new(Parts(parts), Some(limits), place.clone());
+        let body = Paced::new(Parts(parts), Some(limits), None, place.clone());
         to_bytes(axum::body::Body::new(body), 100)
     };
     let (sender, parts) = mpsc::unbounded_channel();
@@ -92,4 +92,34 @@ async fn what_comes_arrives_and_what_does_not_ends_with_an_error() {
     assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
     let closed = places.report("x").closed;
     assert!(closed.contains(&(Closed::SlowBody, 1)), "{closed:?}");
+}
+
+#[tokio::test]
+async fn what_is_over_the_budget_ends_and_gives_all_back() {
+    let budget = Budget::new(100);
+    let places = Places::new(PortLimits::for_tests(1, 1));
+    let (place, _) = places.admit(Ipv4Addr::LOCALHOST.into()).expect("a place");
+    // Of messages, what their heads announce counts: here 60 bytes each.
+    let message = "\0\0\0\0\x3c";
+    let full = "x".repeat(60).leak();
+    for (messages, parts) in [
+        (false, vec!["ab"; 51]),
+        (true, vec![message, full, message]),
+    ] {
+        let held = Held::new(&budget, messages);
+        let (sender, received) = mpsc::unbounded_channel();
+        for part in parts {
+            sender.send(part).expect("read");
+        }
+        drop(sender);
+        let body = Paced::new(Parts(received), None, Some(held.clone()), place.clone());
+        let error = to_bytes(axum::body::Body::new(body), 1000).await;
+        let status = Status::from_error(error.expect_err("over the budget").into());
+        assert_eq!(status.code(), tonic::Code::ResourceExhausted);
+        assert!(budget.taken() > 0, "until its reader is done");
+        drop(held);
+        assert_eq!(budget.taken(), 0);
+    }
+    let closed = places.report("x").closed;
+    assert!(closed.contains(&(Closed::OverBudget, 2)), "{closed:?}");
 }

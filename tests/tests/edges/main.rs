@@ -2,6 +2,7 @@
 //! one file per thing they do: at a size that runs everywhere, and ignored at
 //! full size (`cargo test --release -p lockstep-tests --test edges -- --ignored`).
 
+mod bodies;
 mod fairness;
 mod floods;
 mod hang;

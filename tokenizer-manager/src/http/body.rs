@@ -108,6 +108,9 @@ async fn read(request: Request, limit: usize) -> ApiResult<Bytes> {
         Some(BodyError::Slow(_)) => {
             RequestError::new(ErrorKind::Timeout, "The request's body came too slowly.").into()
         }
+        Some(BodyError::OverBudget(status)) => {
+            RequestError::new(ErrorKind::Overloaded, status.message()).into()
+        }
         _ => ApiError::bad_request(format!("The request's body could not be read: {error}")),
     })
 }

@@ -152,6 +152,7 @@ fn server_config() -> ServerConfig {
             body_bytes: 64 * 1024,
             header_bytes: 8 * 1024,
             json_depth: 32,
+            memory_bytes: 1 << 20,
             connections: ConnectionLimits {
                 per_port: 64,
                 per_peer: 64,

@@ -1,0 +1,88 @@
+//! Bodies and messages that are begun and not ended, more than memory is for.
+
+use lockstep_proto::pb::lockstep::GetModelInfoRequest;
+use lockstep_tests::{
+    body::{COUNTED, completion, counting},
+    flood, h2,
+    server::Server,
+    turns,
+    wait::{LIMIT, until},
+};
+use serde_json::json;
+
+use crate::one_rank;
+
+const REASON: &str = "lockstep_connections_closed_total";
+
+/// How many requests of a port were over the budget.
+async fn over_budget(server: &Server, port: &str) -> f64 {
+    let metrics = server.metrics().await;
+    metrics.sum_with(REASON, &[("port", port), ("reason", "over_budget")])
+}
+
+#[tokio::test]
+async fn unfinished_bodies_are_refused_beyond_the_budget() {
+    let _turn = turns::shared().await;
+    let options = one_rank()
+        .set("--max-request-memory", "2097152")
+        .set("--max-body-bytes", "1048576")
+        .set("--min-body-rate", "0");
+    let server = Server::start(options).await;
+    let ports = [
+        ("grpc", server.grpc_port, "/lockstep.v1.Inference/Generate"),
+        (
+            "sglang",
+            server.sglang_port,
+            "/sglang.grpc.scheduler.SglangScheduler/Generate",
+        ),
+    ];
+    let mut held = Vec::new();
+    for (name, port, path) in ports {
+        let mut calls = h2::hello();
+        for stream in (1..64).step_by(2) {
+            calls.extend(h2::headers(stream, path));
+            // A message of 128 KiB of which little comes.
+            calls.extend(h2::data(stream, &[0, 0, 2, 0, 0, 7]));
+        }
+        held.push(flood::begin(port, &calls).await);
+        until("refusals", LIMIT, async || {
+            (over_budget(&server, name).await >= 10.0).then_some(())
+        })
+        .await;
+    }
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+                content-length: 1000000\r\n\r\n";
+    // What is left for large ones is less than one of them.
+    let begin = [head.as_bytes(), &[b' '; 100_000]].concat();
+    for _ in 0..8 {
+        held.push(flood::begin(server.port, &begin).await);
+    }
+    until("refusals", LIMIT, async || {
+        (over_budget(&server, "http").await >= 8.0).then_some(())
+    })
+    .await;
+    // A large request has to wait its turn; a small one is served.
+    let large = completion("a".repeat(250_000), &json!({"max_tokens": 1}));
+    let refused = until("a refusal", LIMIT, async || {
+        // It may be refused before it is sent whole, which its client can take
+        // for a broken connection.
+        server.try_post("/v1/completions", &large).await.ok()
+    })
+    .await;
+    assert_eq!(refused.status, 429, "{}", refused.text);
+    assert_eq!(refused.error()["code"], "rate_limit_exceeded");
+    assert!(refused.headers.contains_key("retry-after"));
+    let answer = server
+        .ok("/v1/chat/completions", &counting(&json!({})))
+        .await;
+    assert_eq!(answer["choices"][0]["message"]["content"], COUNTED);
+    let mut client = server.inference().await;
+    let info = client.get_model_info(GetModelInfoRequest {}).await;
+    info.expect("lockstep.v1.Inference answers");
+    drop(held);
+    until("memory again", LIMIT, async || {
+        let answer = server.try_post("/v1/completions", &large).await.ok()?;
+        (answer.status != 429).then_some(())
+    })
+    .await;
+}
