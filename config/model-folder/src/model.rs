@@ -31,7 +31,7 @@ pub fn load_for(
     dir: &Path,
     context_length: Option<usize>,
 ) -> Result<ModelConfig, ModelConfigError> {
-    let config = Raw::read(&dir.join("config.json"))?;
+    let config = Raw::read(dir, "config.json")?;
     let architecture = architecture(&config)?;
     refuse(&config, architecture)?;
     let model = build(dir, &config, architecture)?;
@@ -184,9 +184,7 @@ fn special_tokens(
 ) -> Result<(Vec<u32>, Option<u32>), ModelConfigError> {
     let mut ends = config.token_ids("eos_token_id")?;
     let mut bos = config.token_ids("bos_token_id")?;
-    let path = dir.join("generation_config.json");
-    if path.exists() {
-        let generation = Raw::read(&path)?;
+    if let Some(generation) = Raw::read_optional(dir, "generation_config.json")? {
         ends.extend(generation.token_ids("eos_token_id")?);
         bos.extend(generation.token_ids("bos_token_id")?);
     }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use lockstep_files::LARGEST_CONFIG;
 use serde_json::{Map, Value};
 
 use lockstep_types::ModelConfigError;
@@ -18,17 +19,31 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
-    /// Reads a file.
-    pub(crate) fn read(path: &Path) -> Result<Self, ModelConfigError> {
-        let path = path.to_owned();
-        let text = match std::fs::read_to_string(&path) {
-            Ok(text) => text,
+    /// Reads the file `name` of a folder.
+    pub(crate) fn read(folder: &Path, name: &str) -> Result<Self, ModelConfigError> {
+        let path = folder.join(name);
+        match lockstep_files::read(folder, name, LARGEST_CONFIG) {
+            Ok(bytes) => Self::parse(path, &bytes),
             Err(error) => {
                 let message = error.to_string();
-                return Err(ModelConfigError::Read { path, message });
+                Err(ModelConfigError::Read { path, message })
             }
-        };
-        match serde_json::from_str(&text) {
+        }
+    }
+
+    /// As [`Self::read`]; `None` where there is no such file.
+    pub(crate) fn read_optional(
+        folder: &Path,
+        name: &str,
+    ) -> Result<Option<Self>, ModelConfigError> {
+        match lockstep_files::open(folder, name) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            _ => Self::read(folder, name).map(Some),
+        }
+    }
+
+    fn parse(path: PathBuf, json: &[u8]) -> Result<Self, ModelConfigError> {
+        match serde_json::from_slice(json) {
             Ok(map) => Ok(Self {
                 path,
                 prefix: String::new(),

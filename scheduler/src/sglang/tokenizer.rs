@@ -3,6 +3,7 @@
 
 use std::{io::Write as _, path::Path};
 
+use lockstep_files::LARGEST_TOKENIZER;
 use lockstep_proto::pb::smg::grpc::common::GetTokenizerChunk;
 use sha2::{Digest as _, Sha256};
 use tonic::Status;
@@ -30,8 +31,9 @@ const FILES: [&str; 9] = [
 /// # Errors
 /// INTERNAL when a file can't be read, NOT_FOUND when there is no tokenizer.
 pub fn chunks(folder: &Path) -> Result<Vec<GetTokenizerChunk>, Status> {
-    if !folder.join("tokenizer.json").is_file() {
-        return Err(Status::not_found("the model folder has no tokenizer.json"));
+    if let Err(error) = lockstep_files::open(folder, "tokenizer.json") {
+        let message = format!("the model folder has no tokenizer.json: {error}");
+        return Err(Status::not_found(message));
     }
     let archive = pack(folder)
         .map_err(|error| Status::internal(format!("packing the tokenizer failed: {error}")))?;
@@ -55,7 +57,7 @@ pub fn chunks(folder: &Path) -> Result<Vec<GetTokenizerChunk>, Status> {
 fn pack(folder: &Path) -> Result<Vec<u8>, std::io::Error> {
     let mut archive = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
     for name in FILES {
-        match std::fs::read(folder.join(name)) {
+        match lockstep_files::read(folder, name, LARGEST_TOKENIZER) {
             Ok(bytes) => {
                 archive.start_file(name, SimpleFileOptions::default())?;
                 archive.write_all(&bytes)?;

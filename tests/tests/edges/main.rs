@@ -5,6 +5,7 @@
 mod bodies;
 mod fairness;
 mod floods;
+mod folders;
 mod hang;
 mod logs;
 mod resets;

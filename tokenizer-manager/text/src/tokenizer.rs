@@ -17,6 +17,7 @@ use config::Frame;
 pub use config::{NamedTemplate, SpecialTokens, TokenizerConfig};
 use decoder::Decoder;
 pub use error::{EncodeError, TokenizerError};
+use lockstep_files::LARGEST_TOKENIZER;
 use serde::Deserialize;
 use serde_json::Value;
 use tokenizers::{AddedToken, Tokenizer as HfTokenizer};
@@ -75,7 +76,8 @@ impl Tokenizer {
     /// [`TokenizerError`] naming the file.
     pub fn load(dir: &Path) -> Result<Self, TokenizerError> {
         let path = dir.join("tokenizer.json");
-        let bytes = std::fs::read(&path).map_err(|source| match source.kind() {
+        let bytes = lockstep_files::read(dir, "tokenizer.json", LARGEST_TOKENIZER);
+        let bytes = bytes.map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => TokenizerError::Missing { path: path.clone() },
             _ => TokenizerError::Read {
                 path: path.clone(),

@@ -5,11 +5,12 @@ mod tensor;
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs, io,
     path::{Path, PathBuf},
 };
 
 use lockstep_backend::{CheckpointDtype, HostMatrix};
+use lockstep_files::LARGEST_INDEX;
 use safetensors::{Dtype as FileDType, SafeTensors, tensor::TensorInfo};
 
 use crate::ModelError;
@@ -48,8 +49,8 @@ impl Weights {
             files: Vec::new(),
             tensors: BTreeMap::new(),
         };
-        for file in weight_files(folder)? {
-            weights.add(file)?;
+        for name in weight_files(folder)? {
+            weights.add(&name)?;
         }
         Ok(weights)
     }
@@ -195,13 +196,17 @@ impl Weights {
     }
 
     /// Maps one file and takes its tensors in.
-    fn add(&mut self, path: PathBuf) -> Result<(), ModelError> {
-        let mapped = MappedFile::open(path)?;
+    fn add(&mut self, name: &str) -> Result<(), ModelError> {
+        let mapped = MappedFile::open(&self.folder, name)?;
         let (file, mapping) = (mapped.path(), mapped.bytes());
         let damaged = |reason: String| ModelError::Damaged {
             file: file.to_owned(),
             reason,
         };
+        if header_length(mapping).is_some_and(|length| length > LARGEST_INDEX) {
+            let reason = format!("its header has more than {LARGEST_INDEX} bytes");
+            return Err(damaged(reason));
+        }
         let (header, metadata) = SafeTensors::read_metadata(mapping)
             .map_err(|error| damaged(truncation(mapping).unwrap_or_else(|| error.to_string())))?;
         let data = header + HEADER_LENGTH_BYTES;
@@ -237,10 +242,14 @@ fn entry(file: usize, data: usize, info: &TensorInfo) -> Entry {
     }
 }
 
+fn header_length(bytes: &[u8]) -> Option<u64> {
+    let length = bytes.get(..HEADER_LENGTH_BYTES)?;
+    Some(u64::from_le_bytes(length.try_into().ok()?))
+}
+
 /// Says by how much a file is too short, when its header can still be read.
 fn truncation(bytes: &[u8]) -> Option<String> {
-    let length = bytes.get(..HEADER_LENGTH_BYTES)?;
-    let header = usize::try_from(u64::from_le_bytes(length.try_into().ok()?)).ok()?;
+    let header = usize::try_from(header_length(bytes)?).ok()?;
     let data = header.checked_add(HEADER_LENGTH_BYTES)?;
     let Some(json) = bytes.get(HEADER_LENGTH_BYTES..data) else {
         return Some(format!(
@@ -258,31 +267,43 @@ fn truncation(bytes: &[u8]) -> Option<String> {
         .then(|| format!("it should have {expected} bytes and has {}", bytes.len()))
 }
 
-/// The safetensors files of a folder, in a fixed order.
-fn weight_files(folder: &Path) -> Result<Vec<PathBuf>, ModelError> {
-    let index = folder.join("model.safetensors.index.json");
-    if !index.is_file() {
-        let single = folder.join("model.safetensors");
-        return if single.is_file() {
-            Ok(vec![single])
-        } else {
-            Err(ModelError::NoWeights {
-                folder: folder.to_owned(),
-            })
-        };
-    }
-    let text = fs::read(&index).map_err(|source| ModelError::Read {
-        file: index.clone(),
-        source,
-    })?;
+/// Names of the safetensors files of a folder, in a fixed order.
+fn weight_files(folder: &Path) -> Result<Vec<String>, ModelError> {
+    const SINGLE: &str = "model.safetensors";
+    const INDEX: &str = "model.safetensors.index.json";
+    let absent = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    let text = match lockstep_files::read(folder, INDEX, LARGEST_INDEX) {
+        Ok(text) => text,
+        Err(error) if absent(&error) => {
+            return match lockstep_files::open(folder, SINGLE) {
+                Err(error) if absent(&error) => Err(ModelError::NoWeights {
+                    folder: folder.to_owned(),
+                }),
+                // Whatever else is wrong is said by who maps it.
+                _ => Ok(vec![SINGLE.to_owned()]),
+            };
+        }
+        Err(source) => {
+            return Err(ModelError::Read {
+                file: folder.join(INDEX),
+                source,
+            });
+        }
+    };
     let damaged = |reason: String| ModelError::Damaged {
-        file: index.clone(),
+        file: folder.join(INDEX),
         reason,
     };
     let parsed: Index = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
     let mut names: Vec<_> = parsed.weight_map.into_values().collect();
     names.sort();
     names.dedup();
+    if names.len() > MOST_FILES {
+        return Err(damaged(format!(
+            "it names {} files, more than {MOST_FILES}",
+            names.len()
+        )));
+    }
     for name in &names {
         // A file name only: an index must not reach outside its folder.
         if Path::new(name)
@@ -292,8 +313,12 @@ fn weight_files(folder: &Path) -> Result<Vec<PathBuf>, ModelError> {
             return Err(damaged(format!("{name:?} is not a file name")));
         }
     }
-    Ok(names.into_iter().map(|name| folder.join(name)).collect())
+    Ok(names)
 }
+
+/// The most files that a model may be spread over: each is kept open and mapped
+/// while it is read.
+const MOST_FILES: usize = 512;
 
 /// `model.safetensors.index.json`.
 #[derive(serde::Deserialize)]

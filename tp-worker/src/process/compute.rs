@@ -15,6 +15,7 @@ use super::{
     abort::SharedAbort,
     collectives::{self, Listener},
     commands::CommandThread,
+    look,
     stream::{Order, Outgoing, message},
 };
 use crate::{
@@ -70,6 +71,10 @@ impl OnDevice for Computing<'_> {
         while let Ok(order) = orders.recv() {
             let answer = match order {
                 Order::Plan(plan) => Kind::Result(worker.step(&plan)?.into()),
+                Order::Reload(wanted) if wanted.check_only => {
+                    look::begin(worker.served(), wanted, outgoing.downgrade());
+                    continue;
+                }
                 Order::Reload(wanted) => Kind::Reloaded(reload(&mut worker, &wanted)?),
                 Order::Drafter(command) => {
                     commands.send(worker.drafter_commands(), command);
@@ -85,20 +90,15 @@ impl OnDevice for Computing<'_> {
     }
 }
 
-/// Looks at other weights, or takes them.
+/// Takes other weights.
 fn reload<B: Backend + 'static>(
     worker: &mut Worker<B>,
     wanted: &ReloadWeights,
 ) -> Result<WeightsReloaded, RunError> {
     let model = Path::new(&wanted.model_path);
     let draft = wanted.draft_path.as_deref().map(Path::new);
-    let outcome = if wanted.check_only {
-        worker.check_reload(model, draft)
-    } else {
-        tracing::info!(model = wanted.model_path, "reading other weights");
-        worker.reload(model, draft)
-    };
-    let error = match outcome {
+    tracing::info!(model = wanted.model_path, "reading other weights");
+    let error = match worker.reload(model, draft) {
         Ok(()) => None,
         Err(WorkerError::Reload(reason)) => Some(reason),
         Err(error) => return Err(error.into()),

@@ -1,10 +1,10 @@
 //! What lies in a draft's folder, told by its tensors.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use lockstep_files::LARGEST_INDEX;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -12,9 +12,6 @@ use lockstep_types::{ConfigError, ModelConfigError};
 
 use super::OPTION;
 use crate::raw::Raw;
-
-/// The longest header that safetensors allows, bytes.
-const LONGEST_HEADER: u64 = 100_000_000;
 
 /// Kinds of folders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +38,7 @@ impl Folder {
     /// # Errors
     /// [`ConfigError::File`].
     pub(super) fn open(path: &Path) -> Result<Self, ConfigError> {
-        let config = Raw::read(&path.join("config.json")).map_err(|error| damaged(path, error))?;
+        let config = Raw::read(path, "config.json").map_err(|error| damaged(path, error))?;
         for key in ["speculators_config", "transformer_layer_config"] {
             if config.get(key).is_some() {
                 return Err(ConfigError::file(
@@ -137,13 +134,12 @@ pub(super) fn damaged(path: &Path, error: ModelConfigError) -> ConfigError {
 }
 
 fn tensors(folder: &Path) -> Result<BTreeSet<String>, ConfigError> {
-    let index = folder.join("model.safetensors.index.json");
-    let single = folder.join("model.safetensors");
-    let names = if index.exists() {
-        indexed(&index)
-    } else if single.exists() {
-        header(&single)
-    } else {
+    let found = match indexed(folder) {
+        Ok(None) => header(folder),
+        found => found,
+    };
+    let names = found.map_err(|error| ConfigError::file(OPTION, folder, format!("{error}.")))?;
+    names.ok_or_else(|| {
         let message = if folder.join("pytorch_model.bin").exists() {
             "has its weights in pytorch_model.bin, a format that can carry code and is never \
              read. Convert it: load it with torch.load(weights_only=True), save it as \
@@ -151,35 +147,47 @@ fn tensors(folder: &Path) -> Result<BTreeSet<String>, ConfigError> {
         } else {
             "has no model.safetensors. Name a folder with config.json and safetensors."
         };
-        return Err(ConfigError::file(OPTION, folder, message));
-    };
-    names.map_err(|error| ConfigError::file(OPTION, folder, format!("{error}.")))
+        ConfigError::file(OPTION, folder, message)
+    })
 }
 
-/// Names in an index of several files.
-fn indexed(path: &Path) -> io::Result<BTreeSet<String>> {
+/// `None` where there is no such file; other errors say which file it is.
+fn unless_absent<T>(name: &str, read: io::Result<T>) -> io::Result<Option<T>> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io::Error::new(error.kind(), format!("{name}: {error}"))),
+    }
+}
+
+/// Names in an index of several files; `None` without one.
+fn indexed(folder: &Path) -> io::Result<Option<BTreeSet<String>>> {
     #[derive(Deserialize)]
     struct Index {
         weight_map: std::collections::BTreeMap<String, IgnoredAny>,
     }
-    let index: Index = serde_json::from_slice(&std::fs::read(path)?)?;
-    Ok(index.weight_map.into_keys().collect())
+    const NAME: &str = "model.safetensors.index.json";
+    let text = unless_absent(NAME, lockstep_files::read(folder, NAME, LARGEST_INDEX))?;
+    let index: Option<Index> = text.map(|text| serde_json::from_slice(&text)).transpose()?;
+    Ok(index.map(|index| index.weight_map.into_keys().collect()))
 }
 
-/// Names in the header of one file: its length in eight bytes, then JSON.
-fn header(path: &Path) -> io::Result<BTreeSet<String>> {
-    let mut file = File::open(path)?;
+/// Names in the header of one file, its length in eight bytes, then JSON; `None`
+/// without one.
+fn header(folder: &Path) -> io::Result<Option<BTreeSet<String>>> {
+    const NAME: &str = "model.safetensors";
+    let Some(mut file) = unless_absent(NAME, lockstep_files::open(folder, NAME))? else {
+        return Ok(None);
+    };
     let mut length = [0; 8];
     file.read_exact(&mut length)?;
     let length = u64::from_le_bytes(length);
-    if length > LONGEST_HEADER.min(file.metadata()?.len()) {
-        return Err(io::Error::other("model.safetensors is damaged"));
+    if length > LARGEST_INDEX.min(file.metadata()?.len()) {
+        return Err(io::Error::other(format!("{NAME} is damaged")));
     }
     let mut text = vec![0; length as usize];
     file.read_exact(&mut text)?;
     let map: std::collections::BTreeMap<String, IgnoredAny> = serde_json::from_slice(&text)?;
-    Ok(map
-        .into_keys()
-        .filter(|name| name != "__metadata__")
-        .collect())
+    let names = map.into_keys().filter(|name| name != "__metadata__");
+    Ok(Some(names.collect()))
 }

@@ -1,8 +1,10 @@
 //! Whether two tokenizers number their tokens alike.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::Path;
 
+use lockstep_files::LARGEST_TOKENIZER;
 use serde_json::Value;
 
 use lockstep_types::ConfigError;
@@ -14,15 +16,16 @@ use super::OPTION;
 /// # Errors
 /// [`ConfigError::File`]: a number means different texts, or a file is damaged.
 pub(super) fn compare(draft: &Path, target: &Path) -> Result<(), ConfigError> {
-    let [own, other] = [draft, target].map(|folder| folder.join("tokenizer.json"));
+    const NAME: &str = "tokenizer.json";
     let failed = |message: String| ConfigError::file(OPTION, draft, message);
-    let read = |path: &Path| {
-        std::fs::read(path).map_err(|error| failed(format!("{}: {error}.", path.display())))
+    let read = |folder: &Path| match lockstep_files::read(folder, NAME, LARGEST_TOKENIZER) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed(format!("{}: {error}.", folder.join(NAME).display()))),
     };
-    if !own.exists() || !other.exists() {
+    let (Some(own), Some(other)) = (read(draft)?, read(target)?) else {
         return Ok(());
-    }
-    let (own, other) = (read(&own)?, read(&other)?);
+    };
     if own == other {
         return Ok(());
     }

@@ -3,6 +3,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use axum::http::StatusCode;
+use lockstep_files::{LONGEST_LOOK, within};
 
 use crate::{
     app::App,
@@ -34,11 +35,16 @@ impl UpdateDir {
     ///
     /// # Errors
     /// 400 for every other path, with one message for all of them, so that requests
-    /// cannot find out what else is on the disk.
+    /// cannot find out what else is on the disk; 503 where the disk does not answer.
     pub(super) async fn find(&self, field: &str, path: String) -> ApiResult<String> {
         let dir = self.0.clone();
-        let found = tokio::task::spawn_blocking(move || inside(&dir, Path::new(&path))).await;
-        found.ok().flatten().ok_or_else(|| {
+        let look = move || within(LONGEST_LOOK, move || inside(&dir, Path::new(&path)));
+        let found = tokio::task::spawn_blocking(look).await;
+        let found = found.map_err(|_| ApiError::internal("Looking for the folder failed."))?;
+        let found = found.map_err(|error| {
+            ApiError::unavailable(format!("The folder cannot be looked for: {error}."))
+        })?;
+        found.ok_or_else(|| {
             ApiError::invalid(
                 field,
                 format!(

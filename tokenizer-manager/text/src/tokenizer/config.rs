@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use lockstep_files::LARGEST_CONFIG;
 use serde_json::{Map, Value};
 use tokenizers::AddedToken;
 
@@ -25,6 +26,11 @@ pub struct TokenizerConfig {
     /// `tokenizer.json`.
     pub(super) frame: Option<Frame>,
 }
+
+/// Where further templates are, how their files end, and how many are looked at.
+const MORE_TEMPLATES: &str = "additional_chat_templates";
+const TEMPLATE: &str = ".jinja";
+const MOST_TEMPLATES: usize = 64;
 
 /// A chat template and its name (`default` where it has none).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,11 +106,11 @@ impl TokenizerConfig {
     /// [`TokenizerError`] for files that exist but cannot be read or parsed.
     pub fn load(dir: &Path) -> Result<Self, TokenizerError> {
         let mut config = Self::default();
-        if let Some(fields) = read_object(&dir.join("tokenizer_config.json"))? {
+        if let Some(fields) = read_object(dir, "tokenizer_config.json")? {
             config.read_fields(&fields, dir)?;
         }
         // Older repositories keep the roles here only.
-        if let Some(fields) = read_object(&dir.join("special_tokens_map.json"))? {
+        if let Some(fields) = read_object(dir, "special_tokens_map.json")? {
             config.special_tokens.add_from(&fields);
         }
         config.read_template_files(dir)?;
@@ -156,23 +162,22 @@ impl TokenizerConfig {
     }
 
     fn read_template_files(&mut self, dir: &Path) -> Result<(), TokenizerError> {
-        if let Some(source) = read_optional(&dir.join("chat_template.jinja"))? {
+        if let Some(source) = read_optional(dir, "chat_template.jinja")? {
             self.set_template("default", &source);
         }
-        let Ok(entries) = std::fs::read_dir(dir.join("additional_chat_templates")) else {
+        let Ok(entries) = std::fs::read_dir(dir.join(MORE_TEMPLATES)) else {
             return Ok(());
         };
-        let mut paths: Vec<_> = entries
-            .filter_map(|entry| Some(entry.ok()?.path()))
+        let mut files: Vec<_> = entries
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|file| file.ends_with(TEMPLATE))
+            .take(MOST_TEMPLATES)
             .collect();
-        paths.sort();
-        for path in paths
-            .iter()
-            .filter(|path| path.extension().is_some_and(|e| e == "jinja"))
-        {
+        files.sort();
+        for file in files {
             if let (Some(name), Some(source)) = (
-                path.file_stem().and_then(|s| s.to_str()),
-                read_optional(path)?,
+                file.strip_suffix(TEMPLATE),
+                read_optional(dir, &format!("{MORE_TEMPLATES}/{file}"))?,
             ) {
                 self.set_template(name, &source);
             }
@@ -213,12 +218,12 @@ fn frame(fields: &Map<String, Value>) -> Option<Frame> {
     })
 }
 
-fn read_object(path: &Path) -> Result<Option<Map<String, Value>>, TokenizerError> {
-    let Some(text) = read_optional(path)? else {
+fn read_object(dir: &Path, name: &str) -> Result<Option<Map<String, Value>>, TokenizerError> {
+    let Some(text) = read_optional(dir, name)? else {
         return Ok(None);
     };
     let parse = |message: String| TokenizerError::Parse {
-        path: path.to_owned(),
+        path: dir.join(name),
         message,
     };
     match serde_json::from_str(&text).map_err(|e| parse(e.to_string()))? {
@@ -227,13 +232,9 @@ fn read_object(path: &Path) -> Result<Option<Map<String, Value>>, TokenizerError
     }
 }
 
-fn read_optional(path: &Path) -> Result<Option<String>, TokenizerError> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(TokenizerError::Read {
-            path: path.to_owned(),
-            source,
-        }),
-    }
+fn read_optional(dir: &Path, name: &str) -> Result<Option<String>, TokenizerError> {
+    lockstep_files::read_text(dir, name, LARGEST_CONFIG).map_err(|source| TokenizerError::Read {
+        path: dir.join(name),
+        source,
+    })
 }

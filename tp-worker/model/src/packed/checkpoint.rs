@@ -3,7 +3,7 @@
 
 use std::{
     fs::File,
-    io::{self, Write},
+    io::{self, Read, Write},
     num::NonZero,
     os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
@@ -16,6 +16,7 @@ use std::{
 };
 
 use blake3::{Hash, Hasher};
+use lockstep_files::LARGEST_CONFIG;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -122,7 +123,8 @@ impl Stamp {
 /// The hash of a file that is as it was when it was remembered.
 fn seen(folder: &Folder, name: &str, stamp: &Stamp) -> Option<Hash> {
     let file = folder.open_own(name).ok()??;
-    let seen: Seen = serde_json::from_reader(io::BufReader::new(file)).ok()?;
+    let bytes = file.take(LARGEST_CONFIG);
+    let seen: Seen = serde_json::from_reader(io::BufReader::new(bytes)).ok()?;
     (seen.stamp == *stamp).then(|| Hash::from_hex(&seen.hash).ok())?
 }
 

@@ -45,7 +45,7 @@ impl Folder {
     /// Opens a file that this user or root wrote and nobody else can change;
     /// `None` where there is none.
     pub(super) fn open_own(&self, name: &str) -> io::Result<Option<File>> {
-        let file = match File::open(self.path.join(name)) {
+        let file = match lockstep_files::open(&self.path, name) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
@@ -104,7 +104,7 @@ impl Folder {
             if !name.starts_with('.') || !name.ends_with(UNFINISHED) {
                 continue;
             }
-            let Ok(file) = File::open(entry.path()) else {
+            let Ok(file) = lockstep_files::open(&self.path, &name) else {
                 continue;
             };
             if file.try_lock().is_ok() {

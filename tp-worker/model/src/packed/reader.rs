@@ -4,6 +4,7 @@ use std::{fs::File, io, os::unix::fs::FileExt, sync::Mutex};
 
 use blake3::Hash;
 use lockstep_backend::{Backend, BackendError, MatrixRole};
+use lockstep_files::LARGEST_INDEX;
 
 use super::layout::{self, Entry, FOOTER, Footer, Index, PAGE, PIECE, SEGMENT};
 
@@ -107,6 +108,9 @@ fn index(file: &File, key: &Hash) -> io::Result<Index> {
     let footer = Footer::from_bytes(&footer).ok_or_else(cut_off)?;
     if footer.offset < PAGE || footer.offset.checked_add(footer.length) != Some(footer_at) {
         return Err(wrong("its index is not where it has to be"));
+    }
+    if footer.length > LARGEST_INDEX {
+        return Err(wrong("its index is too large"));
     }
     let mut header = [0; PAGE as usize];
     file.read_exact_at(&mut header, 0)?;

@@ -18,16 +18,17 @@ pub(super) struct MappedFile {
 }
 
 impl MappedFile {
-    /// Maps `path`.
+    /// Maps the file `name` of `folder`.
     ///
     /// # Errors
     /// [`ModelError::Read`].
-    pub(super) fn open(path: PathBuf) -> Result<Self, ModelError> {
+    pub(super) fn open(folder: &Path, name: &str) -> Result<Self, ModelError> {
+        let path = folder.join(name);
         let read = |source| ModelError::Read {
             file: path.clone(),
             source,
         };
-        let file = File::open(&path).map_err(read)?;
+        let file = lockstep_files::open(folder, name).map_err(read)?;
         #[expect(unsafe_code, reason = "mapping a file has no safe interface")]
         // SAFETY: the mapping is private and read-only and lives no longer than
         // loading takes. Every access is bounded by the length it was mapped with.

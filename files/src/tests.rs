@@ -1,0 +1,158 @@
+use std::fs::{create_dir, create_dir_all, write};
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+
+use rustix::fs::{CWD, FileType, mknodat};
+
+use super::*;
+
+/// A folder with a file, and what else may lie in one.
+fn folder() -> tempfile::TempDir {
+    let parent = tempfile::tempdir().expect("a folder");
+    let folder = parent.path().join("model");
+    create_dir_all(folder.join("inner/deep")).expect("made");
+    write(folder.join("file"), "text").expect("written");
+    write(folder.join("inner/file"), "inner").expect("written");
+    write(parent.path().join("secret"), "secret").expect("written");
+    symlink("file", folder.join("link")).expect("linked");
+    symlink("inner/../file", folder.join("around")).expect("linked");
+    symlink("../file", folder.join("inner/up")).expect("linked");
+    symlink("../secret", folder.join("out")).expect("linked");
+    symlink(parent.path().join("secret"), folder.join("absolute")).expect("linked");
+    symlink("..", folder.join("parent")).expect("linked");
+    symlink("loop", folder.join("loop")).expect("linked");
+    symlink("gone", folder.join("dangling")).expect("linked");
+    symlink("/proc/self/fd/0", folder.join("magic")).expect("linked");
+    symlink("/dev/zero", folder.join("endless")).expect("linked");
+    let mode = Mode::RUSR | Mode::WUSR;
+    mknodat(CWD, folder.join("pipe"), FileType::Fifo, mode, 0).expect("made");
+    UnixListener::bind(folder.join("socket")).expect("bound");
+    parent
+}
+
+type Open = fn(&Path, &Path) -> io::Result<File>;
+
+#[test]
+fn regular_files_below_are_opened_and_nothing_else() {
+    let parent = folder();
+    let model = parent.path().join("model");
+    let alias = parent.path().join("alias");
+    symlink(&model, &alias).expect("linked");
+    for folder in [&model, &alias] {
+        for (name, text) in [
+            ("file", "text"),
+            ("link", "text"),
+            ("around", "text"),
+            ("inner/file", "inner"),
+            ("inner/up", "text"),
+        ] {
+            assert_eq!(read(folder, name, 5).expect(name), text.as_bytes());
+        }
+        for name in [
+            "out",
+            "absolute",
+            "parent/secret",
+            "endless",
+            "pipe",
+            "socket",
+            "inner",
+            "loop",
+            "magic",
+            "",
+            ".",
+            "..",
+            "../secret",
+            "./file",
+            "/etc/passwd",
+            "inner/../../secret",
+        ] {
+            let error = open(folder, name).expect_err(name);
+            assert_ne!(error.kind(), io::ErrorKind::NotFound, "{name}");
+        }
+        for name in ["gone", "dangling", "none/file"] {
+            let error = open(folder, name).expect_err(name);
+            assert_eq!(error.kind(), io::ErrorKind::NotFound, "{name}");
+        }
+    }
+}
+
+/// Where the kernel does not know the call, links are followed here, to the same places.
+#[test]
+fn both_ways_to_open_agree() {
+    let parent = folder();
+    let model = parent.path().join("model");
+    for name in [
+        "file",
+        "link",
+        "around",
+        "inner/file",
+        "inner/up",
+        "out",
+        "absolute",
+        "parent/secret",
+        "loop",
+        "dangling",
+        "gone",
+        "endless",
+    ] {
+        let [one, other] = [beneath as Open, resolved].map(|open| {
+            let opened = open(&model, Path::new(name));
+            opened.map(|_| ()).map_err(|error| error.raw_os_error())
+        });
+        assert_eq!(one, other, "{name}");
+    }
+}
+
+#[test]
+fn the_hubs_snapshots_may_link_to_their_blobs() {
+    let cache = tempfile::tempdir().expect("a folder");
+    let repository = cache.path().join("models--x--y");
+    let snapshot = repository.join("snapshots/0123");
+    create_dir_all(&snapshot).expect("made");
+    write(cache.path().join("token"), "secret").expect("written");
+    symlink("../../blobs/abc", snapshot.join("config.json")).expect("linked");
+    symlink("../../../token", snapshot.join("merges.txt")).expect("linked");
+    let alias = cache.path().join("alias");
+    symlink(&snapshot, &alias).expect("linked");
+    for folder in [&snapshot, &alias] {
+        let without_blobs = open(folder, "config.json").expect_err("no blobs");
+        assert!(without_blobs.to_string().contains("link out"));
+    }
+    create_dir(repository.join("blobs")).expect("made");
+    write(repository.join("blobs/abc"), "{}").expect("written");
+    for folder in [&snapshot, &alias] {
+        assert_eq!(read(folder, "config.json", 2).expect("a blob"), b"{}");
+        let error = open(folder, "merges.txt").expect_err("the cache's own file");
+        assert!(error.to_string().contains("link out"), "{error}");
+    }
+}
+
+#[test]
+fn sizes_are_bounded_whatever_files_say() {
+    let parent = folder();
+    let model = parent.path().join("model");
+    assert_eq!(read(&model, "file", 4).expect("fits"), b"text");
+    let error = read(&model, "file", 3).expect_err("too large");
+    assert_eq!(error.to_string(), "it has more than 3 bytes");
+    // It says that it has none.
+    let endless = read(Path::new("/proc/self"), "status", 10).expect_err("too large");
+    assert_eq!(endless.to_string(), "it has more than 10 bytes");
+    // Sparse: refused before there is room for it.
+    let sparse = File::create(model.join("sparse")).expect("made");
+    sparse.set_len(1 << 40).expect("a hole");
+    assert!(read(&model, "sparse", LARGEST_CONFIG).is_err());
+}
+
+#[test]
+fn texts_may_be_absent() {
+    let parent = folder();
+    let model = parent.path().join("model");
+    write(model.join("bytes"), [0xFF]).expect("written");
+    assert_eq!(
+        read_text(&model, "file", 9).expect("read"),
+        Some("text".into())
+    );
+    assert_eq!(read_text(&model, "gone", 9).expect("absent"), None);
+    let error = read_text(&model, "bytes", 9).expect_err("no UTF-8");
+    assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+}

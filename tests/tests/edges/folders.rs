@@ -1,0 +1,136 @@
+//! Folders of weights that hold what nobody expects there.
+
+use std::{
+    fs::{self, File},
+    os::unix::fs::{FileExt, symlink},
+    path::{Path, PathBuf},
+};
+
+use lockstep_tests::{
+    MODEL,
+    body::{COUNTED, completion, counting},
+    server::Server,
+    turns,
+};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use serde_json::json;
+
+use crate::options;
+
+const PATH: &str = "/update_weights_from_disk";
+
+fn demo() -> PathBuf {
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
+    models
+        .join("lockstep-demo-7m")
+        .canonicalize()
+        .expect("the demo model")
+}
+
+/// The demo model's files in `folder`, without `left_out`.
+pub fn copy_demo(folder: &Path, left_out: &str) {
+    fs::create_dir_all(folder).expect("a folder");
+    for entry in fs::read_dir(demo()).expect("the demo model").flatten() {
+        if entry.file_name() != left_out {
+            fs::copy(entry.path(), folder.join(entry.file_name())).expect("copied");
+        }
+    }
+}
+
+type Make = fn(&Path);
+
+/// What may stand where a file is expected.
+fn odd_files() -> Vec<(&'static str, Make)> {
+    fn pipe(path: &Path) {
+        mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("made");
+    }
+    fn outside(path: &Path) {
+        let name = path.file_name().expect("a name");
+        symlink(demo().join(name), path).expect("linked");
+    }
+    fn endless(path: &Path) {
+        symlink("/dev/zero", path).expect("linked");
+    }
+    fn itself(path: &Path) {
+        symlink(path, path).expect("linked");
+    }
+    fn folder(path: &Path) {
+        fs::create_dir(path).expect("made");
+    }
+    /// Says that its header, or its text, goes on for a terabyte.
+    fn huge(path: &Path) {
+        let file = File::create(path).expect("made");
+        file.set_len(1 << 40).expect("a hole");
+        file.write_all_at(&(1u64 << 39).to_le_bytes(), 0)
+            .expect("written");
+    }
+    fn short(path: &Path) {
+        fs::write(path, [0xFF; 12]).expect("written");
+    }
+    vec![
+        ("pipe", pipe),
+        ("outside", outside),
+        ("endless", endless),
+        ("itself", itself),
+        ("folder", folder),
+        ("huge", huge),
+        ("short", short),
+    ]
+}
+
+#[tokio::test]
+async fn odd_files_are_refused_at_once_and_the_old_weights_serve() {
+    let _turn = turns::shared().await;
+    let updates = tempfile::tempdir().expect("a folder");
+    let server = Server::start(options().set(
+        "--weight-update-dir",
+        updates.path().to_str().expect("UTF-8"),
+    ))
+    .await;
+    let greedy = completion("1, 2, 3,", &json!({"max_tokens": 24}));
+    let text = async || {
+        let answer = server.ok("/v1/completions", &greedy).await;
+        answer["choices"][0]["text"]
+            .as_str()
+            .expect("a text")
+            .to_owned()
+    };
+    let before = text().await;
+    for name in ["config.json", "generation_config.json", "model.safetensors"] {
+        for (kind, make) in odd_files() {
+            let folder = format!("{kind}-{name}");
+            copy_demo(&updates.path().join(&folder), name);
+            make(&updates.path().join(&folder).join(name));
+            let answer = server.post(PATH, &json!({"model_path": folder})).await;
+            assert_eq!(answer.status, 400, "{folder}: {}", answer.text);
+            assert_eq!(answer.json()["success"], false, "{folder}");
+            assert_eq!(text().await, before, "{folder}");
+        }
+    }
+}
+
+/// The layout of the Hugging Face Hub's cache.
+#[tokio::test]
+async fn a_snapshot_of_the_hubs_cache_is_served() {
+    let _turn = turns::shared().await;
+    let cache = tempfile::tempdir().expect("a folder");
+    let repository = cache.path().join("models--lockstep--demo");
+    let snapshot = repository.join("snapshots/0a1b2c");
+    fs::create_dir_all(&snapshot).expect("made");
+    copy_demo(&repository.join("blobs"), "");
+    for entry in fs::read_dir(repository.join("blobs"))
+        .expect("blobs")
+        .flatten()
+    {
+        let name = entry.file_name();
+        symlink(Path::new("../../blobs").join(&name), snapshot.join(&name)).expect("linked");
+    }
+    let options = options()
+        .set("--model-path", snapshot.to_str().expect("UTF-8"))
+        .set("--served-model-name", MODEL);
+    let server = Server::start(options).await;
+    let answer = server
+        .ok("/v1/chat/completions", &counting(&json!({})))
+        .await;
+    assert_eq!(answer["choices"][0]["message"]["content"], COUNTED);
+}

@@ -1,0 +1,84 @@
+//! Whether other weights fit what is served, as far as their descriptions tell.
+
+use std::path::Path;
+
+use lockstep_model::Weights;
+use lockstep_types::{Algorithms, DraftModel, EngineConfig, ModelConfig};
+
+use crate::worker::WorkerError;
+
+/// What is served, to compare folders with on any thread: looking at files may
+/// take long.
+#[derive(Debug, Clone)]
+pub struct Served {
+    pub(super) config: EngineConfig,
+    pub(super) algorithms: Algorithms,
+}
+
+impl Served {
+    /// Whether [`Worker::reload`](crate::worker::Worker::reload) could take these
+    /// folders: looks at descriptions and at the headers of weight files.
+    ///
+    /// # Errors
+    /// [`WorkerError::Reload`] with what does not fit.
+    pub fn check(&self, model: &Path, draft: Option<&Path>) -> Result<(), WorkerError> {
+        let target = self.same_shape(model)?;
+        if let Some(folder) = draft {
+            self.same_draft(&target, folder)?;
+        }
+        for folder in [Some(model), draft].into_iter().flatten() {
+            Weights::open(folder).map_err(|error| WorkerError::Reload(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Describes the model in `folder`, which must be as the present one.
+    pub(super) fn same_shape(&self, folder: &Path) -> Result<ModelConfig, WorkerError> {
+        let context = Some(self.config.server.context_length);
+        let new = lockstep_model_folder::load_for(folder, context)
+            .map_err(|error| WorkerError::Reload(error.to_string()))?;
+        let mut like_present = new.clone();
+        like_present.path.clone_from(&self.config.model.path);
+        if like_present == self.config.model {
+            return Ok(new);
+        }
+        Err(WorkerError::Reload(format!(
+            "the model in {} has another shape or other end tokens than the one that runs; \
+             restart the server to serve it",
+            folder.display()
+        )))
+    }
+
+    /// Describes the draft in `folder`, which must be as the present one.
+    pub(super) fn same_draft(
+        &self,
+        target: &ModelConfig,
+        folder: &Path,
+    ) -> Result<Option<DraftModel>, WorkerError> {
+        let refuse = |reason: String| Err(WorkerError::Reload(reason));
+        let speculation = &self.config.speculation;
+        let (Some(name), Some(present)) = (&speculation.algorithm, &speculation.draft) else {
+            return refuse(
+                "this server drafts without a model; leave the draft's folder out".into(),
+            );
+        };
+        let Some(algorithm) = self.algorithms.find(name) else {
+            return refuse(format!("no speculative algorithm is called {name}"));
+        };
+        let new = match algorithm.load_draft(Some(folder), target) {
+            Ok(Some(draft)) => draft,
+            Ok(None) => return refuse(format!("{name} drafts without a model")),
+            Err(error) => return refuse(error.to_string()),
+        };
+        let mut like_present = new.clone();
+        like_present.model.path.clone_from(&present.model.path);
+        if like_present != *present {
+            return refuse(format!(
+                "the draft in {} has another shape than the one that runs; \
+                 restart the server to serve it",
+                folder.display()
+            ));
+        }
+        Ok(Some(new))
+    }
+}
