@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
+use lockstep_text::Tokenizer;
 use lockstep_types::sampling::token_in_vocabulary;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::{
@@ -42,12 +43,29 @@ enum Nested<T> {
     Many(Vec<T>),
 }
 
+/// The most tokens of one answer, unless the model's context is longer: who counts
+/// tokens to cut a text learns how far it is off.
+const MOST_TOKENS: usize = 1 << 20;
+
 #[derive(Serialize)]
-struct Tokenized {
+struct Tokenized<'a> {
     count: Nested<usize>,
     max_model_len: usize,
-    tokens: Nested<Vec<u32>>,
-    token_strs: Option<Vec<String>>,
+    tokens: Nested<&'a [u32]>,
+    token_strs: Option<Spelled<'a>>,
+}
+
+/// Tokens as the vocabulary spells them, each made when it is written.
+struct Spelled<'a> {
+    tokenizer: &'a Tokenizer,
+    ids: &'a [u32],
+}
+
+impl Serialize for Spelled<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let spell = |id: &u32| self.tokenizer.id_to_token(*id).unwrap_or_default();
+        serializer.collect_seq(self.ids.iter().map(spell))
+    }
 }
 
 pub(super) async fn tokenize(
@@ -79,20 +97,25 @@ pub(super) async fn tokenize(
         texts.len(),
         app.config.server.limits.request.prompts,
     )?;
+    let mut left = MOST_TOKENS.max(app.config.server.context_length);
     let mut lists = Vec::with_capacity(texts.len());
     for text in texts {
-        lists.push(encode(&app, text, special).await?);
+        let ids = encode(&app, text, special, left).await?;
+        left -= ids.len();
+        lists.push(ids);
     }
-    let token_strs = (request.return_token_strs == Some(true) && !is_list).then(|| {
-        let name = |id: &u32| app.text.tokenizer.id_to_token(*id).unwrap_or_default();
-        lists.iter().flatten().map(name).collect()
-    });
-    let counts: Vec<usize> = lists.iter().map(Vec::len).collect();
+    let spelled = match lists.as_slice() {
+        [ids] if request.return_token_strs == Some(true) && !is_list => Some(Spelled {
+            tokenizer: &app.text.tokenizer,
+            ids,
+        }),
+        _ => None,
+    };
     json(&Tokenized {
-        count: nested(counts, is_list),
+        count: nested(lists.iter().map(Vec::len).collect(), is_list),
         max_model_len: app.config.server.context_length,
-        tokens: nested(lists, is_list),
-        token_strs,
+        tokens: nested(lists.iter().map(Vec::as_slice).collect(), is_list),
+        token_strs: spelled,
     })
 }
 
@@ -131,11 +154,11 @@ async fn rendered(
     app.text.render(conversation).await
 }
 
-/// Tokenizes a text of any length that a body may hold.
-async fn encode(app: &App, text: String, special: bool) -> ApiResult<Vec<u32>> {
+/// Tokenizes a text of at most `most` tokens.
+async fn encode(app: &App, text: String, special: bool, most: usize) -> ApiResult<Vec<u32>> {
     let tokenizer = app.text.tokenizer.clone();
     let bytes = text.len();
-    let work = move || tokenizer.encode(&text, special);
+    let work = move || tokenizer.encode_bounded(&text, special, most);
     let encoded = app.text.pool.run_aside(bytes, work).await?;
     encoded.map_err(|error| ApiError::invalid("prompt", error.to_string()))
 }

@@ -38,8 +38,6 @@ fn in_vocabulary<'a>(app: &App, fields: &FieldNames, ids: &'a [u32]) -> ApiResul
 async fn encode(app: &App, fields: &FieldNames, text: &str, special: bool) -> ApiResult<Vec<u32>> {
     let context = app.config.server.context_length;
     let tokenizer = app.text.tokenizer.clone();
-    // A text too long for its tokens to fit whatever they are is not tokenized.
-    let counted = tokenizer.min_tokens(text.len()) <= context;
     let owned = text.to_owned();
     let encoded = app
         .text
@@ -49,9 +47,13 @@ async fn encode(app: &App, fields: &FieldNames, text: &str, special: bool) -> Ap
         })
         .await?;
     encoded.map_err(|error| match error {
-        EncodeError::TooLong { at_least, limit } => {
+        EncodeError::TooLong {
+            at_least,
+            limit,
+            exact,
+        } => {
             let reserved = app.config.speculation.max_speculative_num_draft_tokens;
-            if counted {
+            if exact {
                 prompt_too_long(fields, at_least, limit, reserved)
             } else {
                 prompt_too_long(fields, format!("at least {at_least}"), limit, reserved)

@@ -6,6 +6,7 @@ pub(crate) mod decoder;
 mod error;
 #[cfg(test)]
 pub(crate) mod samples;
+mod stream;
 #[cfg(test)]
 mod tests;
 pub(crate) mod vocabulary;
@@ -20,7 +21,8 @@ pub use error::{EncodeError, TokenizerError};
 use lockstep_files::LARGEST_TOKENIZER;
 use serde::Deserialize;
 use serde_json::Value;
-use tokenizers::{AddedToken, Tokenizer as HfTokenizer};
+use stream::{Ids, Stream};
+use tokenizers::{AddedToken, Encoding, Token, Tokenizer as HfTokenizer};
 use vocabulary::Vocabulary;
 
 use crate::detokenize::IncrementalDetokenizer;
@@ -45,9 +47,17 @@ struct Inner {
     vocabulary: Vocabulary,
     decoder: Decoder,
     special_tokens: SpecialTokens,
-    frame: Option<(Option<u32>, Option<u32>)>,
+    stream: Option<Stream>,
+    /// What stands before and after a text with special tokens.
+    frame: [Vec<u32>; 2],
     max_bytes_per_token: Option<usize>,
 }
+
+/// Longer texts are tokenized word by word, bytes.
+const LONG: usize = 64 << 10;
+
+/// The longest text for a tokenizer with steps that cannot be taken word by word, bytes.
+const LONGEST_WHOLE: usize = 1 << 20;
 
 /// The parts of `tokenizer.json` that are looked at here; the vocabulary is skipped over.
 #[derive(Deserialize)]
@@ -63,8 +73,13 @@ struct Fields {
 
 #[derive(Deserialize)]
 struct ModelFields {
+    #[serde(default, rename = "type")]
+    kind: String,
     #[serde(default)]
     byte_fallback: bool,
+    dropout: Option<f32>,
+    continuing_subword_prefix: Option<String>,
+    end_of_word_suffix: Option<String>,
 }
 
 impl Tokenizer {
@@ -115,12 +130,12 @@ impl Tokenizer {
                 .get(role)
                 .and_then(|token| tokenizer.token_to_id(token))
         };
-        let frame = config.frame.map(|Frame { bos, eos }| {
-            (
-                id("bos_token").filter(|_| bos),
-                id("eos_token").filter(|_| eos),
-            )
-        });
+        let frame = match config.frame {
+            Some(Frame { bos, eos }) => [("bos_token", bos), ("eos_token", eos)]
+                .map(|(role, wanted)| id(role).filter(|_| wanted).into_iter().collect()),
+            None => surroundings(&tokenizer).map_err(|e| invalid(e.to_string()))?,
+        };
+        let stream = Stream::new(&fields, &tokenizer);
         let max_bytes_per_token = bound::max_bytes_per_token(&fields, &tokenizer);
         let special_tokens = config.special_tokens;
         let inner = Inner {
@@ -128,6 +143,7 @@ impl Tokenizer {
             vocabulary,
             decoder,
             special_tokens,
+            stream,
             frame,
             max_bytes_per_token,
         };
@@ -145,28 +161,12 @@ impl Tokenizer {
     /// # Errors
     /// [`EncodeError::Failed`].
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, EncodeError> {
-        let inner = &*self.inner;
-        let post_process = add_special_tokens && inner.frame.is_none();
-        let encoding = inner
-            .tokenizer
-            .encode_fast(text, post_process)
-            .map_err(|e| EncodeError::Failed {
-                message: e.to_string(),
-            })?;
-        let ids = encoding.get_ids();
-        Ok(match inner.frame.filter(|_| add_special_tokens) {
-            Some((bos, eos)) => bos
-                .into_iter()
-                .chain(ids.iter().copied())
-                .chain(eos)
-                .collect(),
-            None => ids.to_vec(),
-        })
+        self.encode_bounded(text, add_special_tokens, usize::MAX)
     }
 
     /// Tokenizes a text of at most `max_tokens` tokens, special tokens included. A text that cannot
-    /// fit by its mere length is refused without being tokenized, so that its cost is bounded by
-    /// `max_tokens`, not by its length.
+    /// fit by its mere length is refused without being tokenized, and a long one is left where it
+    /// has too many, so that its cost is bounded by `max_tokens`, not by its length.
     ///
     /// # Errors
     /// [`EncodeError::TooLong`] or [`EncodeError::Failed`].
@@ -176,21 +176,51 @@ impl Tokenizer {
         add_special_tokens: bool,
         max_tokens: usize,
     ) -> Result<Vec<u32>, EncodeError> {
+        let too_long = |at_least, exact| EncodeError::TooLong {
+            at_least,
+            limit: max_tokens,
+            exact,
+        };
         let at_least = self.min_tokens(text.len());
         if at_least > max_tokens {
-            return Err(EncodeError::TooLong {
-                at_least,
-                limit: max_tokens,
-            });
+            return Err(too_long(at_least, false));
         }
-        let ids = self.encode(text, add_special_tokens)?;
-        if ids.len() > max_tokens {
-            return Err(EncodeError::TooLong {
-                at_least: ids.len(),
-                limit: max_tokens,
-            });
+        let inner = &*self.inner;
+        let frame: [&[u32]; 2] = match &inner.frame {
+            [before, after] if add_special_tokens => [before, after],
+            _ => [&[], &[]],
+        };
+        let mut ids = Ids::new(frame[0], max_tokens);
+        match &inner.stream {
+            _ if text.len() <= LONG => ids.ids.extend(self.encode_whole(text)?),
+            Some(stream) => stream.encode(&inner.tokenizer, text, &mut ids)?,
+            None if text.len() <= LONGEST_WHOLE => ids.ids.extend(self.encode_whole(text)?),
+            None => {
+                return Err(EncodeError::Failed {
+                    message: format!(
+                        "it has {} bytes, and this model's tokenizer takes at most {LONGEST_WHOLE}",
+                        text.len()
+                    ),
+                });
+            }
         }
-        Ok(ids)
+        ids.ids.extend(frame[1]);
+        if ids.ids.len() > max_tokens {
+            return Err(too_long(ids.ids.len(), true));
+        }
+        Ok(ids.ids)
+    }
+
+    /// The ids of a text of moderate length, without what stands around it.
+    fn encode_whole(&self, text: &str) -> Result<Vec<u32>, EncodeError> {
+        let failed = |message: String| EncodeError::Failed { message };
+        // Where a pattern gives up, `tokenizers` panics; nothing of it is kept.
+        let encode = || self.inner.tokenizer.encode_fast(text, false);
+        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(encode)) {
+            Ok(Ok(encoding)) => Ok(encoding.get_ids().to_vec()),
+            Ok(Err(error)) => Err(failed(error.to_string())),
+            Err(_) => Err(failed("the tokenizer's pattern gives up on it".into())),
+        }
     }
 
     /// The fewest tokens that a text of `bytes` bytes can have: its length divided by what the
@@ -288,6 +318,19 @@ impl Tokenizer {
             .map(|token| self.inner.decoder.piece(&token, true))
             .unwrap_or_default()
     }
+}
+
+/// What the tokenizer's post-processor puts before and after a text.
+fn surroundings(tokenizer: &HfTokenizer) -> tokenizers::Result<[Vec<u32>; 2]> {
+    // No token has this id.
+    const TEXT: u32 = u32::MAX;
+    let text = Encoding::from_tokens(vec![Token::new(TEXT, String::new(), (0, 0))], 0);
+    let framed = tokenizer.post_process(text, None, true)?;
+    let mut sides = framed
+        .get_ids()
+        .split(|&id| id == TEXT)
+        .map(<[u32]>::to_vec);
+    Ok([(); 2].map(|()| sides.next().unwrap_or_default()))
 }
 
 /// Adds the tokens that only `tokenizer_config.json` knows, and marks as special those with a role.

@@ -94,6 +94,7 @@ fn vocabulary_covers_bytes(tokenizer: &HfTokenizer) -> bool {
         .all(|c| tokenizer.token_to_id(c.encode_utf8(&mut [0; 4])).is_some())
 }
 
-fn fallback_covers_bytes(tokenizer: &HfTokenizer) -> bool {
+/// Whether each of the 256 bytes has a token of its own.
+pub(super) fn fallback_covers_bytes(tokenizer: &HfTokenizer) -> bool {
     (0..=u8::MAX).all(|byte| tokenizer.token_to_id(&format!("<0x{byte:02X}>")).is_some())
 }

@@ -261,6 +261,15 @@ fn byte_of(c: char) -> Option<u8> {
     }
 }
 
+/// GPT-2's `bytes_to_unicode`: the character that a byte-level vocabulary spells a byte with.
+pub(super) fn char_of(byte: u8) -> char {
+    if stands_for_itself(byte) {
+        return char::from(byte);
+    }
+    let at = UNPRINTABLE.partition_point(|&other| other < byte);
+    char::from_u32(0x100 + at as u32).unwrap_or(char::REPLACEMENT_CHARACTER)
+}
+
 const fn stands_for_itself(byte: u8) -> bool {
     matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF)
 }

@@ -52,11 +52,12 @@ pub enum EncodeError {
     /// The text has more tokens than allowed.
     #[error("the text has at least {at_least} tokens, more than the {limit} allowed")]
     TooLong {
-        /// A lower bound on the number of tokens: exact where the text was tokenized, otherwise
-        /// from its length.
+        /// The number of tokens, or a lower bound on it.
         at_least: usize,
         /// The caller's limit.
         limit: usize,
+        /// Whether the text was tokenized to its end.
+        exact: bool,
     },
     /// The tokenizer itself failed, for example on a character without a token in a vocabulary
     /// without `<unk>`.

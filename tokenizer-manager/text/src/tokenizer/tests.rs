@@ -259,12 +259,17 @@ fn a_text_too_long_is_refused_before_it_is_tokenized() {
         error,
         EncodeError::TooLong {
             at_least: 11,
-            limit: 5
+            limit: 5,
+            exact: true,
         }
     );
     // Its length alone decides: tokenizing would have found far more tokens.
     let text = "7".repeat(1 << 20);
-    let Err(EncodeError::TooLong { at_least, limit: 9 }) = tokenizer.encode_bounded(&text, true, 9)
+    let Err(EncodeError::TooLong {
+        at_least,
+        limit: 9,
+        exact: false,
+    }) = tokenizer.encode_bounded(&text, true, 9)
     else {
         panic!("the text fits nowhere near");
     };

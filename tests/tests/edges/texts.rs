@@ -1,0 +1,63 @@
+//! Texts of a whole body, of one character that tokenizers or their patterns
+//! take badly.
+
+use std::fs;
+
+use lockstep_tests::{
+    processes::{Process, Role},
+    server::Server,
+    turns,
+};
+use serde_json::json;
+
+use crate::options;
+
+/// Bytes of a text, somewhat less than a body may have.
+const TEXT: usize = 15 << 20;
+
+/// A figure of a process's memory, bytes (`proc(5)`, `status`).
+fn memory(process: Process, name: &str) -> usize {
+    let status = fs::read_to_string(format!("/proc/{}/status", process.pid)).expect("it lives");
+    let line = status.lines().find(|line| line.starts_with(name));
+    let number = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+    number.map_or(0, |kib: usize| kib << 10)
+}
+
+#[tokio::test]
+async fn the_longest_texts_cost_little_more_than_themselves() {
+    let _turn = turns::shared().await;
+    let server = Server::start(options()).await;
+    let front = server.process(Role::TokenizerManager(0)).await;
+    let counted = json!({"prompt": "One, two, three."});
+    let expected = server.ok("/tokenize", &counted).await;
+    let before = memory(front, "VmRSS");
+    for character in ["7", " ", "\n", "a", "日"] {
+        let text = character.repeat(TEXT / character.len());
+        for (path, body) in [
+            ("/tokenize", json!({"prompt": text})),
+            ("/v1/completions", json!({"prompt": text, "max_tokens": 1})),
+        ] {
+            let answer = server.post(path, &body).await;
+            assert_eq!(answer.status, 400, "{path} {character:?}: {}", answer.text);
+            assert!(answer.text.len() < 1_000, "{path} {character:?}");
+        }
+    }
+    let grown = memory(front, "VmHWM") - before;
+    assert!(grown < 10 * TEXT, "{} MiB", grown >> 20);
+    // As before, and by the same process.
+    assert_eq!(server.ok("/tokenize", &counted).await, expected);
+    assert_eq!(server.process(Role::TokenizerManager(0)).await, front);
+}
+
+#[tokio::test]
+async fn words_counted_one_by_one_are_those_of_the_whole() {
+    let _turn = turns::shared().await;
+    let server = Server::start(options()).await;
+    let count = async |text: &str| {
+        let answer = server.ok("/tokenize", &json!({"prompt": text})).await;
+        answer["count"].as_u64().expect("a number")
+    };
+    let sentence = "Counted: 12 words, 3 of them\tafter\u{301} a tab.\n";
+    let short = count(sentence).await;
+    assert_eq!(count(&sentence.repeat(10_000)).await, 10_000 * short);
+}
