@@ -1,4 +1,4 @@
-//! The model's tokenizer and chat template, and a thread pool for long texts.
+//! The model's tokenizer and chat template, and a thread pool for templates and long texts.
 
 use std::{path::Path, sync::Arc};
 
@@ -23,7 +23,7 @@ pub struct Text {
     pub template: Option<ChatTemplate>,
     /// Its source.
     pub template_source: Option<String>,
-    /// Threads for long texts.
+    /// Threads for templates and long texts.
     pub pool: Pool,
 }
 
@@ -52,7 +52,6 @@ impl Text {
                 "This model has no chat template; use /v1/completions.",
             ));
         };
-        let bytes = chat.bytes();
         let render = move || {
             template.render(&ChatRequest {
                 messages: &chat.messages,
@@ -63,7 +62,8 @@ impl Text {
                 kwargs: chat.kwargs.as_ref(),
             })
         };
-        self.pool.run(bytes, render).await?.map_err(|error| {
+        // However short the messages, a template may do anything with them.
+        self.pool.run(usize::MAX, render).await?.map_err(|error| {
             if error.is_client_error() {
                 ApiError::invalid("messages", error.to_string())
             } else {
@@ -97,34 +97,6 @@ pub struct Conversation {
     pub continue_final_message: bool,
     /// Further variables of the template.
     pub kwargs: Option<Map<String, Value>>,
-}
-
-impl Conversation {
-    /// About how many bytes of text the template may come to see.
-    fn bytes(&self) -> usize {
-        let tools = self.tools.iter().flatten();
-        let messages: usize = self.messages.iter().chain(tools).map(size).sum();
-        messages + self.kwargs.as_ref().map_or(0, size_of_fields)
-    }
-}
-
-/// About how many bytes of text a value holds or becomes. Its nesting is bounded
-/// by the body's limit.
-fn size(value: &Value) -> usize {
-    let content = match value {
-        Value::String(text) => return text.len(),
-        Value::Array(items) => items.iter().map(size).sum(),
-        Value::Object(fields) => size_of_fields(fields),
-        _ => 0,
-    };
-    content + 8
-}
-
-fn size_of_fields(fields: &Map<String, Value>) -> usize {
-    fields
-        .iter()
-        .map(|(key, value)| key.len() + size(value))
-        .sum()
 }
 
 /// A bounded number of threads for work that would hold up the reactor.
@@ -193,37 +165,7 @@ where
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-
-    #[test]
-    fn tools_and_variables_count_too() {
-        let long = "x".repeat(INLINE_BYTES);
-        let fields = json!({"context": {"nested": [long.clone()]}});
-        let kwargs = fields.as_object().cloned();
-        let empty = vec![json!([]); INLINE_BYTES];
-        for chat in [
-            Conversation {
-                messages: vec![json!({"role": "user", "content": long.clone()})],
-                ..Conversation::default()
-            },
-            Conversation {
-                tools: Some(vec![json!({"function": {"description": long.clone()}})]),
-                ..Conversation::default()
-            },
-            Conversation {
-                messages: vec![json!({"content": empty})],
-                ..Conversation::default()
-            },
-            Conversation {
-                kwargs,
-                ..Conversation::default()
-            },
-        ] {
-            assert!(chat.bytes() > INLINE_BYTES, "{chat:?}");
-        }
-    }
 
     #[tokio::test]
     async fn prompts_do_not_wait_for_asides() {

@@ -11,6 +11,7 @@ mod logs;
 mod resets;
 mod silent;
 mod slow;
+mod templates;
 mod texts;
 
 use lockstep_tests::server::Options;

@@ -8,6 +8,7 @@ mod jinja;
 mod limits;
 mod message_shape;
 mod messages;
+mod meter;
 mod python_globals;
 mod python_json;
 mod python_methods;
@@ -124,8 +125,8 @@ impl ChatTemplate {
         })
     }
 
-    /// Renders a prompt. The time is bounded by the limits, some hundred milliseconds at worst; a
-    /// server renders long chats off its event loop.
+    /// Renders a prompt. Time and memory are bounded by the limits, a second or two at worst; a server
+    /// renders off its event loop.
     ///
     /// # Errors
     /// See [`TemplateError`]; never panics on any messages.
@@ -139,7 +140,7 @@ impl ChatTemplate {
         }
         let prompt = compiled
             .jinja
-            .render(self.variables(&messages, request))
+            .render(self.variables(&messages, request), request.bytes())
             .map_err(|error| match error {
                 TemplateError::Broken { message } if compiled.proven => {
                     TemplateError::Unsuitable { message }

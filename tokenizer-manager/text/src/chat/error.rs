@@ -4,6 +4,8 @@ use std::error::Error as _;
 
 use minijinja::ErrorKind;
 
+use super::meter::Exceeded;
+
 /// Why a chat template could not be loaded or rendered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
@@ -59,6 +61,7 @@ impl TemplateError {
 
     /// Classifies an error of the engine; the output limit is the caller's to recognise.
     pub(super) fn from_engine(error: &minijinja::Error, fuel: u64) -> Self {
+        let mut out_of_fuel = false;
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
         while let Some(current) = cause {
             if let Some(raised) = current.downcast_ref::<RaisedByTemplate>() {
@@ -66,15 +69,21 @@ impl TemplateError {
                     message: raised.0.clone(),
                 };
             }
+            if let Some(Exceeded(limit)) = current.downcast_ref::<Exceeded>() {
+                return Self::TooExpensive {
+                    limit: limit.clone(),
+                };
+            }
             let kind = current
                 .downcast_ref::<minijinja::Error>()
                 .map(minijinja::Error::kind);
-            if kind == Some(ErrorKind::OutOfFuel) {
-                return Self::TooExpensive {
-                    limit: format!("{fuel} template instructions"),
-                };
-            }
+            out_of_fuel |= kind == Some(ErrorKind::OutOfFuel);
             cause = current.source();
+        }
+        if out_of_fuel {
+            return Self::TooExpensive {
+                limit: format!("{fuel} template instructions"),
+            };
         }
         let mut message = error.to_string();
         if let Some(source) = error.source() {

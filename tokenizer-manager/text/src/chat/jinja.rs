@@ -1,12 +1,11 @@
 //! One compiled template in an environment that behaves like transformers' Jinja2.
 
-use std::io;
-
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
-use minijinja::{Environment, Error, ErrorKind, Value};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 
 use super::error::RaisedByTemplate;
+use super::meter::{self, Metered};
 use super::{
     Clock, TemplateError, TemplateLimits, python_globals, python_json, python_methods, source,
 };
@@ -17,6 +16,7 @@ use super::{
 #[derive(Debug)]
 pub(super) struct Jinja {
     environment: Environment<'static>,
+    template: Metered,
     limits: TemplateLimits,
 }
 
@@ -36,14 +36,20 @@ impl Jinja {
             .lstrip_blocks(true)
             .build()
             .map_err(broken)?;
-        environment.set_syntax(syntax);
+        environment.set_syntax(syntax.clone());
         environment.set_fuel(Some(limits.fuel));
         environment.set_recursion_limit(limits.call_depth);
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         environment.set_unknown_method_callback(python_methods::call);
         environment.set_formatter(|out, state, value| match python_float_or(value) {
-            Some(text) => out.write_str(&text).map_err(Error::from),
-            None => minijinja::escape_formatter(out, state, value),
+            Some(text) => meter::write(out, format_args!("{text}")),
+            None if matches!(state.auto_escape(), AutoEscape::None) => {
+                meter::write(out, format_args!("{value}"))
+            }
+            None => {
+                meter::charge_printed(value)?;
+                minijinja::escape_formatter(out, state, value)
+            }
         });
         minijinja_contrib::add_to_environment(&mut environment);
         python_globals::add_to(&mut environment);
@@ -57,35 +63,41 @@ impl Jinja {
             },
         );
         environment.add_function("strftime_now", move |format: &str| clock.strftime(format));
-        environment
-            .add_template_owned(NAME, source::rewrite(template))
-            .map_err(broken)?;
+        meter::add_to(&mut environment);
+        let template = Metered::compile(NAME, source::rewrite(template), syntax).map_err(broken)?;
         Ok(Self {
             environment,
+            template,
             limits,
         })
     }
 
-    /// Renders with `context` as the variables.
-    pub(super) fn render(&self, context: Value) -> Result<String, TemplateError> {
-        let mut out = Bounded {
-            bytes: Vec::new(),
-            limit: self.limits.output_bytes,
-            exceeded: false,
-        };
-        let rendered = self
-            .environment
-            .get_template(NAME)
-            .and_then(|template| template.render_captured_to(context, &mut out).map(drop));
-        if out.exceeded {
+    /// Renders with `context` as the variables, which hold about `bytes` bytes.
+    pub(super) fn render(&self, context: Value, bytes: usize) -> Result<String, TemplateError> {
+        let limits = &self.limits;
+        let more = limits.value_bytes_per_byte.saturating_mul(bytes as u64);
+        let allowance = limits.value_bytes.saturating_add(more);
+        let rendered = meter::within(allowance, limits.time, || {
+            self.template.render(&self.environment, context)
+        });
+        let prompt = rendered.map_err(|e| TemplateError::from_engine(&e, limits.fuel))?;
+        if prompt.len() > limits.output_bytes {
             return Err(TemplateError::TooExpensive {
-                limit: format!("{} bytes of output", out.limit),
+                limit: format!("{} bytes of output", limits.output_bytes),
             });
         }
-        rendered.map_err(|e| TemplateError::from_engine(&e, self.limits.fuel))?;
-        String::from_utf8(out.bytes).map_err(|e| TemplateError::Broken {
-            message: e.to_string(),
-        })
+        Ok(prompt)
+    }
+}
+
+#[cfg(test)]
+impl Jinja {
+    /// What the engine makes of `source` by itself, without charges.
+    pub(super) fn plain(&self, source: &str, context: Value) -> Result<String, Error> {
+        let mut environment = self.environment.clone();
+        environment.set_fuel(None);
+        environment.add_template_owned(NAME, source::rewrite(source))?;
+        environment.get_template(NAME)?.render(context)
     }
 }
 
@@ -122,26 +134,4 @@ fn python_float_or(value: &Value) -> Option<String> {
     f64::try_from(value.clone())
         .ok()
         .map(|float| python_json::python_float(float, ("inf", "nan")))
-}
-
-/// A writer that refuses to grow beyond its limit.
-struct Bounded {
-    bytes: Vec<u8>,
-    limit: usize,
-    exceeded: bool,
-}
-
-impl io::Write for Bounded {
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        if self.bytes.len().saturating_add(buf.len()) > self.limit {
-            self.exceeded = true;
-            return Err(io::Error::other("the output limit is reached"));
-        }
-        self.bytes.extend_from_slice(buf);
-        Ok(buf.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }

@@ -109,6 +109,6 @@ fn render(
         .iter()
         .map(|(name, token)| (name.as_str(), token.as_str().into()));
     template
-        .render(minijinja::Value::from_pairs(special.chain(variables)))
+        .render(minijinja::Value::from_pairs(special.chain(variables)), 0)
         .ok()
 }

@@ -8,6 +8,8 @@ use std::fmt::Write as _;
 use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs, from_args};
 use minijinja::{Error, ErrorKind, Value};
 
+use super::meter;
+
 /// The filter `tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`. Fails
 /// on values that JSON cannot express and on nesting beyond `depth_limit`.
 pub(super) fn tojson(
@@ -89,7 +91,7 @@ impl Writer {
                 .out
                 .push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number => self.number(value)?,
-            ValueKind::String => self.string(value.as_str().unwrap_or_default()),
+            ValueKind::String => self.string(value.as_str().unwrap_or_default())?,
             ValueKind::Seq | ValueKind::Iterable => self.sequence(value, depth)?,
             ValueKind::Map => self.map(value, depth)?,
             kind => {
@@ -116,12 +118,11 @@ impl Writer {
         self.out.push('[');
         let mut any = false;
         for item in value.try_iter()?.checked() {
-            self.separate(any, depth + 1);
+            self.separate(any, depth + 1)?;
             any = true;
             self.value(&item?, depth + 1)?;
         }
-        self.close(any, depth, ']');
-        Ok(())
+        self.close(any, depth, ']')
     }
 
     fn map(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
@@ -131,9 +132,9 @@ impl Writer {
         }
         self.out.push('{');
         for (index, key) in keys.iter().enumerate() {
-            self.separate(index > 0, depth + 1);
+            self.separate(index > 0, depth + 1)?;
             match key.kind() {
-                ValueKind::String => self.string(key.as_str().unwrap_or_default()),
+                ValueKind::String => self.string(key.as_str().unwrap_or_default())?,
                 ValueKind::None | ValueKind::Bool | ValueKind::Number => {
                     self.out.push('"');
                     self.value(key, depth + 1)?;
@@ -149,34 +150,38 @@ impl Writer {
             self.out.push_str(&self.key);
             self.value(&value.get_item(key)?, depth + 1)?;
         }
-        self.close(!keys.is_empty(), depth, '}');
-        Ok(())
+        self.close(!keys.is_empty(), depth, '}')
     }
 
-    fn separate(&mut self, not_first: bool, depth: usize) {
+    fn separate(&mut self, not_first: bool, depth: usize) -> Result<(), Error> {
+        meter::charge(self.item.len() + self.key.len())?;
         if not_first {
             self.out.push_str(&self.item);
         }
-        self.new_line(depth);
+        self.new_line(depth)
     }
 
-    fn close(&mut self, any: bool, depth: usize, bracket: char) {
+    fn close(&mut self, any: bool, depth: usize, bracket: char) -> Result<(), Error> {
         if any {
-            self.new_line(depth);
+            self.new_line(depth)?;
         }
         self.out.push(bracket);
+        Ok(())
     }
 
-    fn new_line(&mut self, depth: usize) {
+    fn new_line(&mut self, depth: usize) -> Result<(), Error> {
         if let Some(indent) = &self.indent {
+            meter::charge(depth.saturating_mul(indent.len()))?;
             self.out.push('\n');
             for _ in 0..depth {
                 self.out.push_str(indent);
             }
         }
+        Ok(())
     }
 
-    fn string(&mut self, text: &str) {
+    fn string(&mut self, text: &str) -> Result<(), Error> {
+        meter::charge(text.len())?;
         self.out.push('"');
         for c in text.chars() {
             match c {
@@ -196,6 +201,7 @@ impl Writer {
             }
         }
         self.out.push('"');
+        Ok(())
     }
 }
 

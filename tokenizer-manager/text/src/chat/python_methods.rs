@@ -6,6 +6,8 @@
 use minijinja::value::{Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 
+use super::meter;
+
 /// The environment's callback for methods the engine does not know.
 pub(super) fn call(
     state: &mut State<'_, '_>,
@@ -13,6 +15,7 @@ pub(super) fn call(
     method: &str,
     args: &[Value],
 ) -> Result<Value, Error> {
+    meter::method(value, method, args)?;
     let own = match value.kind() {
         ValueKind::String => string(value.as_str().unwrap_or_default(), method, args)?,
         ValueKind::Seq => sequence(value, method, args)?,

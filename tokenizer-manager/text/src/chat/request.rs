@@ -54,6 +54,13 @@ const RESERVED: &[&str] = &[
 ];
 
 impl ChatRequest<'_> {
+    /// About how many bytes of text the template may come to see.
+    pub(super) fn bytes(&self) -> usize {
+        let lists = [Some(self.messages), self.tools, self.documents];
+        let listed: usize = lists.into_iter().flatten().flatten().map(size).sum();
+        listed + self.kwargs.map_or(0, size_of_fields)
+    }
+
     /// Checks what does not depend on the template.
     pub(super) fn check(&self, json_depth: usize) -> Result<(), TemplateError> {
         if self.messages.is_empty() {
@@ -81,4 +88,19 @@ impl ChatRequest<'_> {
             json_depth,
         )
     }
+}
+
+/// About how many bytes a value holds; its nesting is bounded.
+fn size(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(size).sum(),
+        Value::Object(fields) => size_of_fields(fields),
+        _ => 8,
+    }
+}
+
+fn size_of_fields(fields: &Map<String, Value>) -> usize {
+    let field = |(name, value): (&String, &Value)| name.len() + size(value);
+    fields.iter().map(field).sum()
 }

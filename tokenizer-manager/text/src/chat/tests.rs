@@ -1,3 +1,4 @@
+mod budget;
 mod fixtures;
 mod requests;
 mod rewriting;

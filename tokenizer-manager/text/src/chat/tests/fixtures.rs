@@ -125,5 +125,5 @@ fn render(case: &Case) -> Result<String, TemplateError> {
             .map(|(name, value)| (name.as_str(), jinja::value_of(value))),
     );
     Jinja::new(&case.template, TemplateLimits::default(), clock)?
-        .render(Value::from_pairs(variables))
+        .render(Value::from_pairs(variables), 0)
 }

@@ -6,7 +6,7 @@ use crate::chat::source::rewrite;
 use crate::chat::{Clock, TemplateError, TemplateLimits};
 
 fn render_with(template: &str, limits: TemplateLimits) -> Result<String, TemplateError> {
-    Jinja::new(template, limits, Clock::Fixed(0))?.render(Value::from_pairs([("x", 1.5)]))
+    Jinja::new(template, limits, Clock::Fixed(0))?.render(Value::from_pairs([("x", 1.5)]), 0)
 }
 
 fn render(template: &str) -> String {
@@ -155,6 +155,7 @@ fn limits_stop_runaway_templates() {
         output_bytes: 1000,
         json_depth: 8,
         call_depth: 64,
+        ..TemplateLimits::default()
     };
     let fails = |template: &str| render_with(template, limits).unwrap_err();
     let endless = "{% for i in range(10000) %}{% for j in range(10000) %}{% endfor %}{% endfor %}";
@@ -204,7 +205,7 @@ fn the_json_depth_fits_a_small_stack() {
     let printed = on_a_small_stack(move || {
         let jinja = Jinja::new("{{ x }}{{ x|string|length }}", limits, Clock::System).unwrap();
         jinja
-            .render(Value::from_pairs([("x", value_of(&deep))]))
+            .render(Value::from_pairs([("x", value_of(&deep))]), 0)
             .unwrap()
     });
     assert!(printed.len() > 2 * limits.json_depth);
@@ -212,7 +213,7 @@ fn the_json_depth_fits_a_small_stack() {
     let printed = on_a_small_stack(move || {
         let jinja = Jinja::new("{{ x|tojson }}", limits, Clock::System).unwrap();
         jinja
-            .render(Value::from_pairs([("x", value_of(&deep))]))
+            .render(Value::from_pairs([("x", value_of(&deep))]), 0)
             .unwrap()
     });
     assert_eq!(printed.len(), 2 * limits.json_depth - 1);
@@ -234,7 +235,7 @@ fn raised_messages_are_found_through_macros() {
 fn strftime_formats_the_clock() {
     let now = |clock: Clock, format: &str| {
         let template = format!("{{{{ strftime_now('{format}') }}}}");
-        Jinja::new(&template, TemplateLimits::default(), clock)?.render(Value::from(()))
+        Jinja::new(&template, TemplateLimits::default(), clock)?.render(Value::from(()), 0)
     };
     assert_eq!(
         now(Clock::Fixed(86_400), "%d %b %Y, %-d %H:%M").unwrap(),

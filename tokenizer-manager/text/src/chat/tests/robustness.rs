@@ -101,7 +101,7 @@ proptest! {
         let once = rewrite(&source);
         prop_assert_eq!(rewrite(&once), once.clone(), "rewriting again changes nothing");
         if let Ok(template) = Jinja::new(&source, TemplateLimits::default(), Clock::Fixed(0)) {
-            let _ = template.render(minijinja::Value::from(()));
+            let _ = template.render(minijinja::Value::from(()), 0);
         }
     }
 }

@@ -1,0 +1,72 @@
+//! A model whose own chat template runs wild.
+
+use std::{fs, path::Path};
+
+use lockstep_tests::{
+    MODEL,
+    body::{chat, completion},
+    server::Server,
+    turns,
+};
+use serde_json::{Value, json};
+
+use crate::{folders::copy_demo, options};
+
+/// What the last message asks for: nothing wild at first, so that the template
+/// is fit for chats.
+const TEMPLATE: &str = "{%- set ns = namespace(v='ab') -%}
+{%- set wild = messages[-1].content -%}
+{%- if wild == 'double' -%}
+{%- for i in range(1000) -%}{%- set ns.v = ns.v ~ ns.v -%}{%- endfor -%}
+{%- elif wild == 'indent' -%}{%- set ns.v = ns.v|indent(4000000000, true) -%}
+{%- elif wild == 'batch' -%}{%- set ns.v = ns.v|batch(4000000000, 0)|list -%}
+{%- elif wild == 'slice' -%}{%- set ns.v = ns.v|slice(4000000000)|list -%}
+{%- elif wild == 'nest' -%}
+{%- for i in range(90000) -%}{%- set ns.v = [ns.v] -%}{%- endfor -%}
+{%- elif wild == 'itself' -%}{%- set ns.v = ns -%}{{ ns }}
+{%- elif wild == 'spin' -%}
+{%- for i in range(90000) -%}{%- for j in range(90000) -%}{%- endfor -%}{%- endfor -%}
+{%- elif wild == 'capture' -%}
+{%- for i in range(1000) -%}{%- set v -%}{{ ns.v }}{{ ns.v }}{%- endset -%}{%- set ns.v = v -%}{%- endfor -%}
+{%- endif -%}
+{%- for message in messages -%}<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>
+{% endfor -%}<|im_start|>assistant
+{{ ns.v|length }}";
+
+fn wild_model(folder: &Path) {
+    copy_demo(folder, "chat_template.jinja");
+    let config = folder.join("tokenizer_config.json");
+    let text = fs::read(&config).expect("read");
+    let mut described: Value = serde_json::from_slice(&text).expect("JSON");
+    described["chat_template"] = TEMPLATE.into();
+    fs::write(config, described.to_string()).expect("written");
+}
+
+#[tokio::test]
+async fn wild_templates_get_an_error_and_others_an_answer() {
+    let _turn = turns::shared().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = folder.path().join("wild");
+    wild_model(&model);
+    let options = options()
+        .set("--model-path", model.to_str().expect("UTF-8"))
+        .set("--served-model-name", MODEL);
+    let server = Server::start(options).await;
+    let short = json!({"max_tokens": 4});
+    for wild in [
+        "double", "indent", "batch", "slice", "nest", "itself", "spin", "capture",
+    ] {
+        let body = chat(wild, &short);
+        let (answer, health, other) = tokio::join!(
+            server.post("/v1/chat/completions", &body),
+            server.get("/health"),
+            server.post("/v1/completions", &completion("1, 2, 3,", &short)),
+        );
+        assert_eq!(answer.status, 400, "{wild}: {}", answer.text);
+        assert_eq!((health.status, other.status), (200, 200), "{wild}");
+    }
+    server
+        .ok("/v1/chat/completions", &chat("tame", &short))
+        .await;
+}

@@ -1,0 +1,249 @@
+//! Templates that double, pad, repeat or nest until memory or time end: each gets an error, after
+//! few bytes.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use serde_json::{Value as Json, json};
+
+use crate::chat::jinja::{Jinja, value_of};
+use crate::chat::{Clock, TemplateError, TemplateLimits};
+
+fn render(template: &str, x: &Json) -> Result<String, TemplateError> {
+    let limits = TemplateLimits {
+        fuel: 1_000_000,
+        value_bytes: 4 << 20,
+        time: Duration::from_secs(600),
+        ..TemplateLimits::default()
+    };
+    let variables = minijinja::Value::from_pairs([("x", value_of(x))]);
+    Jinja::new(template, limits, Clock::Fixed(0))?.render(variables, 0)
+}
+
+/// `body` again and again, on what it made the last time.
+fn again(body: &str) -> String {
+    format!(
+        "{{% set ns = namespace(v=x) %}}{{% for i in range(1000) %}}{body}{{% endfor %}}{{{{ ns.v|length }}}}"
+    )
+}
+
+#[test]
+fn values_that_grow_are_refused() {
+    let texts = [
+        "{% set ns.v = ns.v ~ ns.v %}",
+        "{% set ns.v = ns.v + ns.v %}",
+        "{% set ns.v = ns.v * 2 %}",
+        "{% set ns.v = 2 * ns.v %}",
+        "{% set ns.v = [ns.v, ns.v]|join %}",
+        "{% set ns.v = [ns.v, ns.v]|string %}",
+        "{% set ns.v = [ns.v, ns.v]|pprint %}",
+        "{% set ns.v = [ns.v, ns.v]|tojson %}",
+        "{% set ns.v = ns.v|replace('a', 'aa') %}",
+        "{% set ns.v = ns.v.replace('a', 'aa') %}",
+        "{% set ns.v = ns.v|replace('', 'aa') %}",
+        "{% set ns.v = ns.v|indent(100000, true) %}",
+        "{% set ns.v = ns.v|indent(width=100000, first=true) %}",
+        "{% set ns.v = '%s%s'|format(ns.v, ns.v) %}",
+        "{% set ns.v = '{0}{0}'.format(ns.v) %}",
+        "{% set ns.v = (ns.v ~ '&')|escape|escape %}",
+        "{% set ns.v = (ns.v ~ '&')|urlencode|urlencode %}",
+        "{% set ns.v = ns.v.join([ns.v, ns.v, ns.v]) %}",
+        "{% set v %}{{ ns.v }}{{ ns.v }}{% endset %}{% set ns.v = v %}",
+        "{% set ns.v %}{{ ns.v }}{{ ns.v }}{% endset %}",
+        "{% filter upper %}{{ ns.v }}{{ ns.v }}{% endfilter %}{% set ns.v = ns.v ~ ns.v %}",
+        "{% macro twice() %}{{ ns.v }}{{ ns.v }}{% endmacro %}{% set ns.v = twice() %}",
+        "{% macro twice() %}{{ caller() }}{{ caller() }}{% endmacro %}\
+         {% set ns.v %}{% call twice() %}{{ ns.v }}{% endcall %}{% endset %}",
+        "{% set ns.v = ns.v.ljust(60000) ~ ns.v %}",
+    ];
+    let lists = [
+        "{% set ns.v = ns.v + ns.v %}",
+        "{% set ns.v = ns.v * 2 %}",
+        "{% set ns.v = [ns.v, ns.v] %}",
+        "{% set ns.v = (ns.v, ns.v) %}",
+        "{% set ns.v = {'a': ns.v, 'b': ns.v} %}",
+        "{% set ns.v = dict(a=ns.v, b=ns.v) %}",
+        "{% set ns.v = ns.v|zip(ns.v)|list %}",
+        "{% set ns.v = ns.v|chain(ns.v) %}",
+        "{% set ns.v = [ns.v, ns.v]|sum(start=[]) + ns.v + ns.v %}",
+        "{% set ns.v = [ns.v] %}",
+        "{% set ns.v = ns.v|batch(100000, 0)|list %}",
+        "{% set ns.v = ns.v|slice(100000)|list %}",
+    ];
+    for (bodies, x) in [(&texts[..], json!("a")), (&lists[..], json!(["a", "b"]))] {
+        for body in bodies {
+            let refused = render(&again(body), &x);
+            assert!(
+                matches!(refused, Err(TemplateError::TooExpensive { .. })),
+                "{body}: {:.200}",
+                format!("{refused:?}")
+            );
+        }
+    }
+}
+
+#[test]
+fn one_step_to_gigabytes_is_refused() {
+    for template in [
+        "{{ x|indent(4000000000, true) }}",
+        "{{ x|indent(width=4000000000, first=true) }}",
+        "{{ x|batch(4000000000, 0)|list }}",
+        "{{ x|slice(4000000000)|list }}",
+        "{{ x * 99000000 }}",
+        "{{ ([x] * 99000000)|list|length }}",
+        "{{ ([x] * 99000000)|join }}",
+        "{{ [x] * 99000000 }}",
+        "{{ '%4000000000d'|format(1) }}",
+        "{{ '%*d'|format(4000000000, 1) }}",
+        "{{ '%.4000000000f'|format(1) }}",
+        "{{ '{:4000000000}'.format(1) }}",
+        "{{ range(99999)|tojson(indent=64) ~ (range(99999)|list|tojson(indent=64)) ~ (range(99999)|list|pprint) ~ (range(99999)|list|string) }}",
+        "{{ [[[[x]]]]|tojson(indent=x * 3000000) }}",
+        "{% for i in range(2000) %}0123456789{{ x * 4000 }}{% endfor %}",
+        "{% set v %}{% for i in range(90000) %}01234567890123456789012345678901234567890123456789\
+         {% endfor %}{% endset %}{{ v|length }}",
+    ] {
+        let refused = render(template, &json!("ab"));
+        let refused = refused.map(|text| text.len());
+        assert!(refused.is_err(), "{template}: {refused:?}");
+    }
+}
+
+/// A namespace that holds itself would be printed for ever.
+#[test]
+fn what_holds_itself_is_refused() {
+    for template in [
+        "{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}",
+        "{% set ns = namespace() %}{% set ns.a = [ns] %}{{ ns|tojson }}",
+        "{% set ns = namespace() %}{% set ns.a = {'b': (1, ns)} %}{{ ns ~ '' }}",
+        "{% set a = namespace() %}{% set b = namespace(a=a) %}{% set a.b = b %}{{ a }}",
+    ] {
+        assert!(render(template, &json!(1)).is_err(), "{template}");
+    }
+}
+
+#[test]
+fn lists_of_lists_of_slices_end() {
+    for body in [
+        "{% set ns.v = ns.v[0:] %}",
+        "{% set ns.v = ns.v|reverse %}",
+        "{% set ns.v = ns.v|map('upper') %}",
+        "{% set ns.v = ns.v|select %}",
+        "{% set ns.v = ns.v + [] %}",
+    ] {
+        let body = body.repeat(20);
+        let length = render(&again(&body), &json!(["a", "b"]));
+        let answered = matches!(&length, Ok(text) if text == "2")
+            || matches!(length, Err(TemplateError::TooExpensive { .. }));
+        assert!(answered, "{body:.40}: {length:?}");
+    }
+}
+
+#[test]
+fn time_ends_too() {
+    let limits = TemplateLimits {
+        time: Duration::ZERO,
+        ..TemplateLimits::default()
+    };
+    let jinja = Jinja::new(
+        "{% for i in range(2000) %}{{ 'a' * 1000 }}{% endfor %}",
+        limits,
+        Clock::Fixed(0),
+    );
+    let refused = jinja.unwrap().render(minijinja::Value::from(()), 0);
+    let expected = TemplateError::TooExpensive {
+        limit: "0 s".into(),
+    };
+    assert_eq!(refused, Err(expected));
+}
+
+fn part() -> impl Strategy<Value = String> {
+    let value = prop_oneof![
+        Just("x"),
+        Just("'a b'"),
+        Just("3"),
+        Just("[1, 'b', x]"),
+        Just("{'k': x}"),
+        Just("(1, 2)"),
+        Just("none"),
+        Just("1.5"),
+        Just("range(3)"),
+        Just("v"),
+    ];
+    let value = value.prop_map(str::to_owned);
+    value.prop_recursive(3, 12, 2, |inner| {
+        let operator = prop_oneof![
+            Just("~"),
+            Just("+"),
+            Just("*"),
+            Just("=="),
+            Just("!="),
+            Just("<"),
+            Just("in"),
+            Just("and"),
+            Just("or"),
+            Just("%"),
+            Just("not in"),
+        ];
+        let filter = prop_oneof![
+            Just("upper"),
+            Just("list"),
+            Just("join('-')"),
+            Just("string"),
+            Just("indent(2)"),
+            Just("length"),
+            Just("replace('a', 'b')"),
+            Just("first"),
+            Just("reverse"),
+            Just("tojson"),
+            Just("batch(2, 0)"),
+            Just("slice(2)"),
+            Just("sort"),
+            Just("unique"),
+            Just("default('d')"),
+            Just("map('string')"),
+            Just("pprint"),
+            Just("split"),
+            Just("lines"),
+            Just("select"),
+            Just("urlencode"),
+            Just("trim"),
+        ];
+        prop_oneof![
+            (inner.clone(), operator, inner.clone())
+                .prop_map(|(a, op, b)| format!("({a} {op} {b})")),
+            (inner.clone(), filter).prop_map(|(a, filter)| format!("({a}|{filter})")),
+            inner.clone().prop_map(|a| format!("({a})[1:]")),
+            inner.clone().prop_map(|a| format!("({a}).split('a')")),
+            (inner.clone(), inner.clone(), inner)
+                .prop_map(|(a, b, c)| format!("({a} if {b} else {c})")),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Charges change nothing of what is printed: the same template without them, as far as neither
+    /// has filters of its own.
+    #[test]
+    fn charged_templates_print_what_plain_ones_do(parts in proptest::collection::vec(part(), 1..4)) {
+        let body = |value: &str| {
+            "{% set v = V %}{% if V %}yes{% elif v is string %}text{% else %}no{% endif %}{{ V }}\n\
+             {% for e in V %}{{ loop.index }}{{ e }}{% else %}none{% endfor %}\
+             {% macro m(a, b=V) %}[{{ a }}{{ b }}]{% endmacro %}{{ m(V) }}\
+             {% set c %}<{{ V }}>{% endset %}{{ c }}{% filter upper %}{{ V }}{% endfilter %}"
+                .replace('V', value)
+        };
+        let source: String = parts.iter().map(|value| body(value)).collect();
+        let x = json!(["a", {"b": "ca"}]);
+        let limits = TemplateLimits::default();
+        let jinja = Jinja::new(&source, limits, Clock::Fixed(0)).unwrap();
+        let context = || minijinja::Value::from_pairs([("x", value_of(&x)), ("v", value_of(&json!("va")))]);
+        let plain = jinja.plain(&source, context());
+        match (jinja.render(context(), 0), plain) {
+            (Ok(charged), Ok(plain)) => prop_assert_eq!(charged, plain),
+            (charged, plain) => prop_assert_eq!(charged.is_err(), plain.is_err(), "{}: {:?} {:?}", source, charged, plain),
+        }
+    }
+}
