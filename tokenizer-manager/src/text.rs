@@ -5,6 +5,7 @@ use std::{path::Path, sync::Arc};
 use lockstep_text::{
     ChatRequest, ChatTemplate, TemplateOptions, Tokenizer, TokenizerConfig, TokenizerError,
 };
+use lockstep_types::ServerConfig;
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 
@@ -13,6 +14,13 @@ use crate::error::{ApiError, ApiResult};
 /// Texts up to this many bytes are worked on in place: it takes a tenth of a
 /// millisecond, about what moving them to another thread may take.
 const INLINE_BYTES: usize = 512;
+
+/// The most tokens that are counted for a client, which may be more than the
+/// model takes: who cuts a text by its tokens learns how far it is off.
+pub fn most_counted(server: &ServerConfig) -> usize {
+    const MOST: usize = 1 << 20;
+    server.context_length.max(MOST)
+}
 
 /// The model's tokenizer and chat template.
 #[derive(Debug)]

@@ -9,13 +9,15 @@ use lockstep_types::sampling::token_in_vocabulary;
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
+    text::most_counted,
 };
 
 pub(super) async fn tokenize(app: &App, request: TokenizeRequest) -> ApiResult<TokenizeResponse> {
     let tokenizer = app.text.tokenizer.clone();
     let special = request.add_special_tokens.unwrap_or(true);
     let bytes = request.text.len();
-    let work = move || tokenizer.encode(&request.text, special);
+    let most = most_counted(&app.config.server);
+    let work = move || tokenizer.encode_bounded(&request.text, special, most);
     let ids = app.text.pool.run_aside(bytes, work).await?;
     Ok(TokenizeResponse {
         ids: ids.map_err(|error| ApiError::invalid("text", error.to_string()))?,

@@ -161,7 +161,8 @@ async fn joined(app: &App, texts: Vec<String>, field: &str) -> ApiResult<Vec<u32
         let mut all = Vec::new();
         for (at, text) in texts.iter().enumerate() {
             all.extend(end.filter(|_| at > 0));
-            all.extend(tokenizer.encode(text, false)?);
+            let left = MOST_TOKENS.saturating_sub(all.len());
+            all.extend(tokenizer.encode_bounded(text, false, left)?);
         }
         Ok(all)
     };

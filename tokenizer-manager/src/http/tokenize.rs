@@ -19,7 +19,7 @@ use crate::{
     app::App,
     error::{ApiError, ApiResult},
     submission::count,
-    text::Conversation,
+    text::{Conversation, most_counted},
 };
 
 /// A text, texts or a conversation.
@@ -42,10 +42,6 @@ enum Nested<T> {
     One(T),
     Many(Vec<T>),
 }
-
-/// The most tokens of one answer, unless the model's context is longer: who counts
-/// tokens to cut a text learns how far it is off.
-const MOST_TOKENS: usize = 1 << 20;
 
 #[derive(Serialize)]
 struct Tokenized<'a> {
@@ -97,7 +93,7 @@ pub(super) async fn tokenize(
         texts.len(),
         app.config.server.limits.request.prompts,
     )?;
-    let mut left = MOST_TOKENS.max(app.config.server.context_length);
+    let mut left = most_counted(&app.config.server);
     let mut lists = Vec::with_capacity(texts.len());
     for text in texts {
         let ids = encode(&app, text, special, left).await?;

@@ -169,3 +169,39 @@ fn a_folder_without_weights_is_an_error() {
         Err(ModelError::NoWeights { .. })
     ));
 }
+
+#[test]
+fn sizes_are_believed_only_within_bounds() {
+    // A terabyte, of which the file says that half is its header.
+    let sparse = folder(&[("model.safetensors", &(1u64 << 39).to_le_bytes())]);
+    let path = sparse.path().join("model.safetensors");
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.set_len(1 << 40).unwrap();
+    let error = Weights::open(sparse.path()).unwrap_err().to_string();
+    assert!(error.contains("header"), "{error}");
+    let names = (0..=MOST_FILES).map(|at| (format!("t{at}"), format!("{at}.safetensors").into()));
+    let map: serde_json::Map<String, serde_json::Value> = names.collect();
+    let index = serde_json::json!({"weight_map": map}).to_string();
+    let error = open(&[("model.safetensors.index.json", index.as_bytes())]).unwrap_err();
+    assert!(error.to_string().contains("513 files"), "{error}");
+}
+
+#[test]
+fn files_that_are_not_regular_or_elsewhere_are_not_read() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let outside = folder(&[("model.safetensors", &simple())]);
+    for name in ["model.safetensors", "model.safetensors.index.json"] {
+        let odd = folder(&[]);
+        let path = odd.path().join(name);
+        std::os::unix::fs::symlink(outside.path().join("model.safetensors"), &path).unwrap();
+        let error = Weights::open(odd.path()).unwrap_err().to_string();
+        assert!(
+            error.contains(name) && error.contains("link out"),
+            "{error}"
+        );
+        fs::remove_file(&path).unwrap();
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let error = Weights::open(odd.path()).unwrap_err().to_string();
+        assert!(error.contains("not a regular file"), "{error}");
+    }
+}
