@@ -54,6 +54,7 @@ async fn wild_templates_get_an_error_and_others_an_answer() {
         .set("--served-model-name", MODEL);
     let server = Server::start(options).await;
     let short = json!({"max_tokens": 4});
+    let other = completion("1, 2, 3,", &short);
     for wild in [
         "double", "indent", "batch", "slice", "nest", "itself", "spin", "capture",
     ] {
@@ -61,7 +62,7 @@ async fn wild_templates_get_an_error_and_others_an_answer() {
         let (answer, health, other) = tokio::join!(
             server.post("/v1/chat/completions", &body),
             server.get("/health"),
-            server.post("/v1/completions", &completion("1, 2, 3,", &short)),
+            server.post("/v1/completions", &other),
         );
         assert_eq!(answer.status, 400, "{wild}: {}", answer.text);
         assert_eq!((health.status, other.status), (200, 200), "{wild}");
