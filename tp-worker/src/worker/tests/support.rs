@@ -7,9 +7,9 @@ use lockstep_collective::{Collective, Single};
 use lockstep_devices::{Device as _, DeviceOptions};
 use lockstep_speculation::DrafterRegistry;
 use lockstep_types::{
-    Dtype, EngineConfig, KvCacheDtype, KvConfig, LimitsConfig, ParallelConfig, Quantization,
-    RequestLimits, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig,
-    WebConfig,
+    ConnectionLimits, Dtype, EngineConfig, KvCacheDtype, KvConfig, LimitsConfig, ParallelConfig,
+    Quantization, RequestLimits, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig,
+    TimeoutConfig, WebConfig,
 };
 use lockstep_types::{
     sampling::{LogprobParams, SamplingParams, TokenLogprob},
@@ -114,7 +114,16 @@ fn server() -> ServerConfig {
             body_bytes: 0,
             header_bytes: 0,
             json_depth: 0,
-            connections: 0,
+            connections: ConnectionLimits {
+                per_port: 0,
+                per_peer: 0,
+                streams: 0,
+                first_byte_s: 0,
+                head_s: 0,
+                body_s: 0,
+                body_rate: 0,
+                keep_alive_s: 0,
+            },
             request: RequestLimits {
                 messages: 0,
                 prompts: 0,
