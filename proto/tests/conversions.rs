@@ -264,9 +264,12 @@ proptest! {
     }
 
     #[test]
-    fn requests(request in request(), output in output(), number in any::<u64>()) {
-        let wire = arrived(&lockstep_proto::submit(request.clone(), number));
-        prop_assert_eq!(wire.request, number);
+    fn requests(
+        request in request(), output in output(), number in any::<u64>(),
+        parent in proptest::option::of(any::<u64>()),
+    ) {
+        let wire = arrived(&lockstep_proto::submit(request.clone(), number, parent));
+        prop_assert_eq!((wire.request, wire.parent), (number, parent));
         prop_assert_eq!(Request::try_from(wire).expect("a request"), request);
         let wire = arrived(&lockstep_proto::output(output.clone(), number));
         prop_assert_eq!(wire.request, number);

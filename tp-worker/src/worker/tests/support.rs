@@ -114,6 +114,7 @@ fn server() -> ServerConfig {
             body_bytes: 0,
             header_bytes: 0,
             json_depth: 0,
+            memory_bytes: 0,
             connections: ConnectionLimits {
                 per_port: 0,
                 per_peer: 0,
