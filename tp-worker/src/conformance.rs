@@ -40,7 +40,10 @@ use lockstep_speculation::{
 };
 use lockstep_types::{Algorithm, Algorithms, ConfigError, EngineConfig, SpeculationConfig};
 
-use crate::worker::{WorkerError, local::LocalGroup};
+use crate::worker::{
+    WorkerError,
+    local::{GroupOptions, LocalGroup},
+};
 use play::Play;
 
 pub use turns::Turns;

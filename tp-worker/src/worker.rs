@@ -111,7 +111,7 @@ impl<B: Backend + 'static> Worker<B> {
         agree::share_capture(device, &mut transformer, &drafting)?;
         let shape = transformer.kv_shape(config.kv.num_pages, config.kv.page_size, limits.kv_dtype);
         let cache = backend.kv_cache(&shape)?;
-        let passes = PassRegistry::prepare(&limits, &transformer.schedule());
+        let passes = PassRegistry::prepare(&limits.step, &transformer.schedule());
         let adaptive = config.speculation.adaptive.as_ref();
         let tiers = adaptive.map_or(&[][..], |adaptive| &adaptive.tiers);
         agree::compare_passes(&mut backend, passes.digest(tiers)?)?;
@@ -125,10 +125,10 @@ impl<B: Backend + 'static> Worker<B> {
             verifier: Verifier::new(
                 config.speculation.verification,
                 config.model.vocab_size,
-                limits.max_commit,
+                limits.step.max_commit,
             ),
-            outcomes: Outcomes::new(limits.requests, limits.max_commit),
-            tasks: Vec::with_capacity(limits.requests),
+            outcomes: Outcomes::new(limits.step.requests, limits.step.max_commit),
+            tasks: Vec::with_capacity(limits.step.requests),
             drafting,
             digests: Digests::new(),
             last_step: 0,

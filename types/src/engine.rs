@@ -4,9 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    ConnectionLimits, Dtype, KvCacheDtype, ModelConfig, Quantization, SpeculationConfig, StepLimits,
-};
+use crate::{ConnectionLimits, Dtype, KvCacheDtype, ModelConfig, Quantization, SpeculationConfig};
 
 /// What all processes of one engine agree on. Equal on every node: its hash is
 /// checked in each handshake.
@@ -230,14 +228,6 @@ impl EngineConfig {
     /// Ranks on each node.
     pub fn ranks_per_node(&self) -> usize {
         self.parallel.tp_size / self.parallel.nnodes
-    }
-    /// The most that one step may ask of a worker.
-    pub fn step_limits(&self) -> StepLimits {
-        StepLimits::new(
-            &self.schedule,
-            &self.speculation,
-            self.server.context_length,
-        )
     }
     /// Tokens the cache holds for requests and prefixes; page 0 is kept for padding.
     pub fn kv_tokens(&self) -> usize {

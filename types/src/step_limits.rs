@@ -1,6 +1,6 @@
 //! The most that one step may ask of a worker.
 
-use crate::{ScheduleConfig, SpeculationConfig};
+use crate::{EngineConfig, ScheduleConfig, SpeculationConfig};
 
 /// Sizes of the largest step. Memory is charged by them, workers allocate by
 /// them, and the planner keeps within them.
@@ -65,6 +65,17 @@ impl StepLimits {
         let behind = self.requests.saturating_mul(2);
         let nodes = self.requests.saturating_mul(self.draft_nodes);
         self.tokens.saturating_add(behind).max(nodes)
+    }
+}
+
+impl EngineConfig {
+    /// The most that one step may ask of a worker.
+    pub fn step_limits(&self) -> StepLimits {
+        StepLimits::new(
+            &self.schedule,
+            &self.speculation,
+            self.server.context_length,
+        )
     }
 }
 

@@ -12,10 +12,9 @@ use lockstep_types::{
 };
 
 use super::{
-    LocalGroup, PAGE_SIZE, SLOTS, WorkerError,
+    GroupOptions, LocalGroup, PAGE_SIZE, SLOTS, WorkerError,
     requests::{self, Fate, Request},
 };
-use crate::worker::WorkerLimits;
 
 /// Prompt tokens of one row in one step.
 const CHUNK: usize = 33;
@@ -78,7 +77,7 @@ impl Play {
         let nodes = speculation.num_steps * speculation.topk;
         let adaptive = speculation.adaptive.as_ref();
         Ok(Self {
-            group: LocalGroup::start_on_device(config, drafters, None, None)?,
+            group: LocalGroup::start_on_device(config, &GroupOptions::new(drafters))?,
             waiting: (0..requests.len()).collect(),
             running: Vec::new(),
             kept: vec![Vec::new(); requests.len()],
@@ -94,7 +93,7 @@ impl Play {
                 .max_speculative_num_draft_tokens
                 .max(nodes)
                 .max(1),
-            positions: WorkerLimits::new(config).positions,
+            positions: config.step_limits().positions,
             outcome: Outcome {
                 texts: vec![Vec::new(); requests.len()],
                 ..Outcome::default()

@@ -45,7 +45,7 @@ pub struct BatchBuffers {
 
 impl BatchBuffers {
     pub fn new(limits: &WorkerLimits) -> Self {
-        let (requests, tokens) = (limits.requests, limits.tokens);
+        let (requests, tokens) = (limits.step.requests, limits.step.tokens);
         Self {
             tokens: Vec::with_capacity(tokens),
             positions: Vec::with_capacity(tokens),

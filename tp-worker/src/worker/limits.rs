@@ -1,18 +1,14 @@
 //! Sizes a worker is set up for, from the configuration.
 
-use lockstep_types::{EngineConfig, KvCacheDtype};
+use lockstep_types::{EngineConfig, KvCacheDtype, StepLimits};
 
 use super::WorkerError;
 
 /// The most a plan may ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerLimits {
-    /// Slots, and rows of a batch.
-    pub requests: usize,
-    /// Tokens of a batch.
-    pub tokens: usize,
-    /// Tokens of a slot.
-    pub positions: usize,
+    /// Sizes of the largest step: as many slots as it has rows.
+    pub step: StepLimits,
     /// Pages of the cache.
     pub pages: usize,
     /// Tokens of a page.
@@ -21,8 +17,6 @@ pub struct WorkerLimits {
     pub vocab: usize,
     /// Type of cached keys and values.
     pub kv_dtype: KvCacheDtype,
-    /// Tokens that one step commits for one request at the most.
-    pub max_commit: usize,
 }
 
 /// Shared memory that a group takes at most: a container's /dev/shm has 64 MiB
@@ -34,12 +28,8 @@ const EXCHANGE_ELEMENTS: usize = 64 << 10;
 impl WorkerLimits {
     /// The limits of `config`.
     pub fn new(config: &EngineConfig) -> Self {
-        let step = config.step_limits();
         Self {
-            requests: step.requests,
-            tokens: step.tokens,
-            positions: step.positions,
-            max_commit: step.max_commit,
+            step: config.step_limits(),
             pages: config.kv.num_pages,
             page_size: config.kv.page_size,
             vocab: config.model.vocab_size,
@@ -50,7 +40,7 @@ impl WorkerLimits {
     /// Checks that cache cells and table entries can be numbered in 32 bits.
     pub(super) fn check(&self) -> Result<(), WorkerError> {
         let cells = self.pages.saturating_mul(self.page_size);
-        let entries = self.requests.saturating_mul(self.table_width());
+        let entries = self.step.requests.saturating_mul(self.table_width());
         for (what, count, remedy) in [
             ("cache cells", cells, "--max-total-tokens"),
             ("page table entries", entries, "--max-running-requests"),
@@ -68,14 +58,14 @@ impl WorkerLimits {
 
     /// Entries of one row of the request-to-page table.
     pub fn table_width(&self) -> usize {
-        self.positions.div_ceil(self.page_size) + 1
+        self.step.positions.div_ceil(self.page_size) + 1
     }
 
     /// Elements of the buffers through which `config`'s ranks exchange their
     /// parts: the activations of a whole step, where the shared memory that two
     /// buffers per rank take stays small.
     pub fn exchange_elements(&self, config: &EngineConfig) -> usize {
-        let step = self.tokens.saturating_mul(config.model.hidden_size);
+        let step = self.step.tokens.saturating_mul(config.model.hidden_size);
         let most = EXCHANGE_BYTES / (2 * config.parallel.tp_size.max(1) * size_of::<f32>());
         step.min(most).max(EXCHANGE_ELEMENTS)
     }

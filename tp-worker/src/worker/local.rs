@@ -35,6 +35,27 @@ pub struct LocalOptions {
     pub progress: Option<OnProgress>,
 }
 
+/// The same, once it is known what the ranks run on.
+pub(crate) struct GroupOptions<'a, B: Backend> {
+    /// The algorithms that speculation may name.
+    pub drafters: &'a DrafterRegistry<B>,
+    /// See [`LocalOptions::weight_cache`].
+    pub weight_cache: Option<&'a Path>,
+    /// See [`LocalOptions::progress`].
+    pub progress: Option<&'a OnProgress>,
+}
+
+impl<'a, B: Backend> GroupOptions<'a, B> {
+    /// `drafters`, and nothing else.
+    pub fn new(drafters: &'a DrafterRegistry<B>) -> Self {
+        Self {
+            drafters,
+            weight_cache: None,
+            progress: None,
+        }
+    }
+}
+
 /// Worker threads that follow the same plans. Plans queue up; results come in
 /// the plans' order. Dropping it ends the threads.
 pub struct LocalGroup {
@@ -71,31 +92,21 @@ impl LocalGroup {
         options.registry.run(Start { config, options })
     }
 
-    /// [`Self::start`] on devices of `B`, with `drafters` alone.
-    ///
-    /// # Errors
-    /// The [`WorkerError`] of the rank that failed first.
+    /// [`Self::start`] on devices of `B`, with its errors.
     pub(crate) fn start_on_device<B: Device>(
         config: &EngineConfig,
-        drafters: &DrafterRegistry<B>,
-        weight_cache: Option<&Path>,
-        progress: Option<&OnProgress>,
+        options: &GroupOptions<'_, B>,
     ) -> Result<Self, WorkerError> {
         let device = DeviceOptions::new(config);
         let open = move |_, collective| Ok(B::open(&device, collective)?);
-        Self::start_on(config, drafters, weight_cache, progress, open)
+        Self::start_on(config, options, open)
     }
 
     /// [`Self::start_on_device`] on backends made by `open`, given the rank and its
     /// collectives.
-    ///
-    /// # Errors
-    /// The [`WorkerError`] of the rank that failed first.
     pub(crate) fn start_on<B, F>(
         config: &EngineConfig,
-        drafters: &DrafterRegistry<B>,
-        weight_cache: Option<&Path>,
-        progress: Option<&OnProgress>,
+        options: &GroupOptions<'_, B>,
         open: F,
     ) -> Result<Self, WorkerError>
     where
@@ -103,7 +114,7 @@ impl LocalGroup {
         F: Fn(usize, Box<dyn Collective>) -> Result<B, WorkerError> + Send + Sync + 'static,
     {
         let (config, open) = (Arc::new(config.clone()), Arc::new(open));
-        let options = Options {
+        let exchange = Options {
             max_elements: WorkerLimits::new(&config).exchange_elements(&config),
             threads_per_rank: config.parallel.threads_per_rank,
             // Their first collective comes when all have loaded.
@@ -117,7 +128,7 @@ impl LocalGroup {
         };
         let (ready, starts) = channel();
         let mut ranks = Vec::new();
-        for (rank, collective) in local_group_with(config.parallel.tp_size, &options)
+        for (rank, collective) in local_group_with(config.parallel.tp_size, &exchange)
             .into_iter()
             .enumerate()
         {
@@ -127,11 +138,11 @@ impl LocalGroup {
                 config: config.clone(),
                 rank,
                 collective: Box::new(collective),
-                weight_cache: weight_cache.map(Path::to_owned),
-                progress: progress.cloned(),
+                weight_cache: options.weight_cache.map(Path::to_owned),
+                progress: options.progress.cloned(),
                 ready: ready.clone(),
             };
-            let (open, drafters) = (open.clone(), drafters.clone());
+            let (open, drafters) = (open.clone(), options.drafters.clone());
             let thread = std::thread::Builder::new()
                 .name(format!("rank {rank}"))
                 .spawn(move || loading.serve(&*open, &drafters, &taken, &given))
@@ -285,8 +296,12 @@ impl OnDevice for Start<'_> {
 
     fn run<B: Device>(self, drafters: &DrafterRegistry<B>) -> Self::Output {
         let Self { config, options } = self;
-        let (cache, progress) = (options.weight_cache.as_deref(), options.progress.as_ref());
-        LocalGroup::start_on_device(config, drafters, cache, progress)
+        let options = GroupOptions {
+            weight_cache: options.weight_cache.as_deref(),
+            progress: options.progress.as_ref(),
+            ..GroupOptions::new(drafters)
+        };
+        LocalGroup::start_on_device(config, &options)
     }
 }
 

@@ -6,11 +6,8 @@ use lockstep_speculation::Verified;
 
 use super::{
     WorkerError,
-    slots::{RowTask, Slots},
+    slots::{FAILED, RowTask, Slots},
 };
-
-/// In place of a token when a row's logits were not finite.
-pub const FAILED: u32 = u32::MAX;
 
 /// The sampled rows of a step: the rank that leads writes them, all read them.
 #[derive(Debug)]

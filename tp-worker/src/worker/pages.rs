@@ -22,10 +22,10 @@ impl PageTables {
     pub fn new(limits: &WorkerLimits) -> Self {
         let width = limits.table_width();
         Self {
-            entries: vec![0; limits.requests * width],
+            entries: vec![0; limits.step.requests * width],
             width,
             page_size: limits.page_size,
-            granted: vec![0; limits.requests],
+            granted: vec![0; limits.step.requests],
             owners: vec![0; limits.pages],
         }
     }

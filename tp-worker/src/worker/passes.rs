@@ -4,8 +4,9 @@ use std::{collections::BTreeMap, fmt};
 
 use lockstep_adaptive::{Digest, Tier};
 use lockstep_model::{CollectiveKind, Schedule};
+use lockstep_types::StepLimits;
 
-use super::{PlanError, WorkerError, WorkerLimits};
+use super::{PlanError, WorkerError};
 
 /// The size of a batch; a pass is prepared for each of its buckets, and depends
 /// on nothing else.
@@ -41,7 +42,7 @@ pub struct PassRegistry {
 
 impl PassRegistry {
     /// Prepares every bucket within `limits` for a model with `schedule`.
-    pub fn prepare(limits: &WorkerLimits, schedule: &Schedule) -> Self {
+    pub fn prepare(limits: &StepLimits, schedule: &Schedule) -> Self {
         let limits = PassKey {
             requests: limits.requests,
             tokens: limits.tokens,

@@ -7,7 +7,10 @@ use lockstep_types::{
     step::{SlotExtend, SlotOpen},
 };
 
-use super::{PlanError, WorkerLimits, outcome::FAILED, pages::PageTables};
+use super::{PlanError, WorkerLimits, pages::PageTables};
+
+/// In place of a token when a row's logits were not finite.
+pub const FAILED: u32 = u32::MAX;
 
 /// One request.
 #[derive(Debug, Default)]
@@ -64,9 +67,9 @@ pub struct Slots {
 impl Slots {
     pub fn new(limits: &WorkerLimits) -> Self {
         Self {
-            slots: (0..limits.requests).map(|_| Slot::default()).collect(),
+            slots: (0..limits.step.requests).map(|_| Slot::default()).collect(),
             pages: PageTables::new(limits),
-            positions: limits.positions,
+            positions: limits.step.positions,
             vocab: limits.vocab,
         }
     }

@@ -1,18 +1,14 @@
 use lockstep_model::CollectiveStep;
-use lockstep_types::KvCacheDtype;
 
 use super::*;
 
-fn limits(requests: usize, tokens: usize) -> WorkerLimits {
-    WorkerLimits {
-        max_commit: 1,
+fn limits(requests: usize, tokens: usize) -> StepLimits {
+    StepLimits {
         requests,
         tokens,
         positions: 500,
-        pages: 10,
-        page_size: 16,
-        vocab: 100,
-        kv_dtype: KvCacheDtype::Float32,
+        max_commit: 1,
+        draft_nodes: 1,
     }
 }
 

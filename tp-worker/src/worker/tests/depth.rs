@@ -20,7 +20,10 @@ use super::{
     speculation::speculating,
     support::{Request, config, load_alone, open, row},
 };
-use crate::worker::{PlanError, Worker, WorkerError, WorkerOptions, local::LocalGroup};
+use crate::worker::{
+    PlanError, Worker, WorkerError, WorkerOptions,
+    local::{GroupOptions, LocalGroup},
+};
 
 /// Goes through depths in turn; on rank 0 alone it may go astray.
 #[derive(Debug, Clone)]
@@ -103,7 +106,7 @@ fn drafters(policy: Turns) -> DrafterRegistry<CpuBackend> {
 }
 
 fn start(config: &EngineConfig, drafters: &DrafterRegistry<CpuBackend>) -> LocalGroup {
-    LocalGroup::start_on_device(config, drafters, None, None).unwrap()
+    LocalGroup::start_on_device(config, &GroupOptions::new(drafters)).unwrap()
 }
 
 /// A prompt on slot 0, then decode steps at `depths`.

@@ -12,7 +12,7 @@ use lockstep_types::{Dtype, SpeculationConfig};
 use super::support::{Request, config, cpu, load, open, repository};
 use crate::worker::{
     WorkerError,
-    local::{LocalGroup, LocalOptions},
+    local::{GroupOptions, LocalGroup, LocalOptions},
 };
 
 /// The group's error is the failed rank's, not its peers' complaint.
@@ -25,7 +25,7 @@ fn a_rank_that_does_not_start_is_the_cause() {
         _ => Err(DeviceError::new(CpuError::NoThreads).into()),
     };
     let drafters = DrafterRegistry::empty();
-    let error = LocalGroup::start_on(&config, &drafters, None, None, backend)
+    let error = LocalGroup::start_on(&config, &GroupOptions::new(&drafters), backend)
         .err()
         .unwrap();
     assert!(

@@ -11,10 +11,8 @@ fn exchange_buffers_hold_a_step_or_stay_small() {
     let elements = |tp_size: usize, hidden: usize, tokens: usize| {
         let mut config = config(tp_size, 16, Dtype::Float32);
         config.model.hidden_size = hidden;
-        let limits = WorkerLimits {
-            tokens,
-            ..WorkerLimits::new(&config)
-        };
+        let mut limits = WorkerLimits::new(&config);
+        limits.step.tokens = tokens;
         limits.exchange_elements(&config)
     };
     assert_eq!(elements(2, 64, 100), 64 << 10, "at least 256 KiB");
