@@ -8,6 +8,7 @@
 
 mod documents;
 mod floors;
+mod modules;
 mod promises;
 mod rust;
 mod text;
@@ -24,6 +25,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         rust::check,
         workspace::check,
         floors::check,
+        modules::check,
         promises::check,
         documents::check,
     ];

@@ -1,33 +1,16 @@
 //! The same prompts through all engines, one after the other, timed.
 
 use std::io::IsTerminal as _;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use lockstep_local_engine::LocalEngine;
-use lockstep_types::request::{Request, SpeculationUsage};
+use lockstep_types::request::Request;
 use lockstep_types::sampling::{LogprobParams, SamplingParams};
 
-use super::tally::{Cell, Runner, merge};
-use super::{Args, engines::Engines, prompts::Prompts, tally::Tally};
+use super::tally::{Cell, Run, Runner, Tally, merge};
+use super::{Args, engines::Engines, prompts::Prompts};
 use crate::report::progress;
-
-/// One batch through one engine.
-#[derive(Debug, Default)]
-pub struct Run {
-    /// Answers, in the order of the prompts.
-    pub texts: Vec<Vec<u32>>,
-    /// From when all had their first token to when the last one ended.
-    pub took: Duration,
-    /// Tokens that came in that time.
-    pub tokens: u64,
-    /// Steps in that time.
-    pub steps: u64,
-    /// Tokens after each answer's first.
-    pub after_first: u64,
-    /// What speculation brought, all answers together.
-    pub usage: SpeculationUsage,
-}
 
 /// Runs everything that the arguments ask for.
 ///

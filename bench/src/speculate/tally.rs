@@ -5,7 +5,22 @@ use std::time::Duration;
 
 use lockstep_types::request::SpeculationUsage;
 
-use super::race::Run;
+/// One batch through one engine.
+#[derive(Debug, Default)]
+pub struct Run {
+    /// Answers, in the order of the prompts.
+    pub texts: Vec<Vec<u32>>,
+    /// From when all had their first token to when the last one ended.
+    pub took: Duration,
+    /// Tokens that came in that time.
+    pub tokens: u64,
+    /// Steps in that time.
+    pub steps: u64,
+    /// Tokens after each answer's first.
+    pub after_first: u64,
+    /// What speculation brought, all answers together.
+    pub usage: SpeculationUsage,
+}
 
 /// An engine at a depth.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

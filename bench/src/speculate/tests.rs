@@ -4,8 +4,7 @@ use std::time::Duration;
 use lockstep_types::request::SpeculationUsage;
 use serde_json::{Value, json};
 
-use super::race::Run;
-use super::tally::{Cell, Runner};
+use super::tally::{Cell, Run, Runner};
 use super::*;
 
 #[derive(clap::Parser)]

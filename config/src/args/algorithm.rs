@@ -4,7 +4,7 @@ use clap::builder::{FalseyValueParser, TypedValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use lockstep_types::{Algorithms, ConfigError, OptionSpec, OptionValue, OptionValues};
 
-use super::speculation::HEADING;
+pub(super) const HEADING: &str = "Speculative decoding";
 
 /// The values of algorithms' own options that were given. Their flags are not
 /// part of this structure: [`with_algorithm_options`] adds them to a command

@@ -2,9 +2,10 @@ use std::path::PathBuf;
 
 use clap::builder::FalseyValueParser;
 
-use super::{AlgorithmArgs, positive};
-
-pub(super) const HEADING: &str = "Speculative decoding";
+use super::{
+    algorithm::{AlgorithmArgs, HEADING},
+    positive,
+};
 
 /// How drafted tokens can be verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -10,6 +10,7 @@ mod options;
 mod shape;
 
 const ALGORITHM: &str = "--speculative-algorithm";
+const ADAPTIVE: &str = "--speculative-adaptive";
 
 /// The configuration, and the bytes that the algorithm asks for beside a draft
 /// model's.
@@ -72,7 +73,7 @@ fn check(speculation: &SpeculationConfig, context_length: usize) -> Result<(), C
         return Ok(());
     }
     Err(ConfigError::conflict(
-        adaptive::ADAPTIVE,
+        ADAPTIVE,
         format!("a context length of {context_length}"),
         format!(
             "depth {} verifies {tokens} tokens at once, which leaves no room for a text",
@@ -131,7 +132,7 @@ fn first(given: &SpeculationArgs, known: &Algorithms) -> Option<String> {
         (shape::TOPK, given.speculative_eagle_topk.is_some()),
         (shape::TOKENS, given.speculative_num_draft_tokens.is_some()),
         (VERIFICATION, given.speculative_verification.is_some()),
-        (adaptive::ADAPTIVE, given.speculative_adaptive),
+        (ADAPTIVE, given.speculative_adaptive),
         (
             adaptive::CONFIG,
             given.speculative_adaptive_config.is_some(),

@@ -17,6 +17,7 @@ mod layer;
 mod limits;
 mod loader;
 mod packed;
+mod progress;
 mod rope;
 mod schedule;
 mod shard;
@@ -30,11 +31,10 @@ pub use error::ModelError;
 pub use feature_window::FeatureWindow;
 pub use footprint::rank_memory;
 pub use limits::ForwardLimits;
+pub use progress::{LoadPhase, LoadProgress};
 pub use rope::rope_table;
 pub use schedule::{CollectiveKind, CollectiveStep, Schedule};
 pub use shard::Shard;
 pub use tables::{Tables, WholeTables};
-pub use transformer::{
-    LoadOptions, LoadPhase, LoadProgress, LogitBlock, Transformer, WeightOrigin,
-};
+pub use transformer::{LoadOptions, LogitBlock, Transformer, WeightOrigin};
 pub use weights::{HostTensor, Weights};

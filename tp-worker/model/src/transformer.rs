@@ -57,43 +57,6 @@ pub struct LogitBlock<'a> {
     pub vocab: usize,
 }
 
-/// How far loading is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LoadProgress {
-    /// What is being done.
-    pub phase: LoadPhase,
-    /// Bytes of this rank's weights, as the checkpoint has them, that are
-    /// loaded; bytes of the checkpoint that are read; or steps that are timed.
-    pub done: u64,
-    /// All of them.
-    pub total: u64,
-}
-
-/// Steps of loading.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LoadPhase {
-    /// The checkpoint is read to find out whether it was packed before.
-    Checking,
-    /// The checkpoint's weights are packed.
-    Packing,
-    /// Weights that were packed before are read.
-    Restoring,
-    /// Made-up steps are timed, for costs by depth.
-    Timing,
-}
-
-impl LoadPhase {
-    /// For people.
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Checking => "reading the checkpoint",
-            Self::Packing => "loading weights",
-            Self::Restoring => "loading packed weights",
-            Self::Timing => "timing steps",
-        }
-    }
-}
-
 /// Where a shard's weights came from, and what became of the folder of packed
 /// weights, if there is one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

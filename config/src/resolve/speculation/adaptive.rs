@@ -5,14 +5,13 @@ use std::path::Path;
 use lockstep_adaptive::{AdaptiveConfig, BatchSlot, POSITIONS, Policies, PolicyFactory, Tier};
 use lockstep_types::{Algorithm, Algorithms, ConfigError, DraftShape};
 
-use super::{ALGORITHM, shape};
+use super::{ADAPTIVE, ALGORITHM, shape};
 use crate::args::SpeculationArgs;
 use file::{AdaptiveFile, Tuning};
 
 mod decimal;
 mod file;
 
-pub(super) const ADAPTIVE: &str = "--speculative-adaptive";
 pub(super) const CONFIG: &str = "--speculative-adaptive-config";
 /// The file's key for depths.
 pub(super) const CANDIDATES: &str = "candidate_steps";

@@ -2,7 +2,7 @@
 
 use lockstep_types::{Algorithm, ConfigError, DraftShape};
 
-use super::{ALGORITHM, adaptive::ADAPTIVE};
+use super::{ADAPTIVE, ALGORITHM};
 use crate::args::SpeculationArgs;
 
 pub(super) const STEPS: &str = "--speculative-num-steps";

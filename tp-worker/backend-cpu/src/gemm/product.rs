@@ -11,17 +11,11 @@ use std::ops::Range;
 use super::ahead::{Ahead, STREAMS};
 use super::tile::{PANEL, Tile, TileFn};
 use super::tiles::{Packed, Tiles};
-use super::widen::Widened;
+use super::widen::{LONG_SLICE, Widened};
 use crate::isa::Isa;
 use crate::pack::CpuMatrix;
 use crate::partition::Shared;
 
-/// Words of a panel that a single block of rows passes at once: a quarter of a
-/// mebibyte with the slice asked for, far below any second-level cache. Several
-/// blocks pass so much of a panel of quantized weights: their products take so
-/// few instructions that sums spend more time in being cut than weights in
-/// coming from the second-level cache.
-pub(super) const LONG_SLICE: usize = 32_768;
 /// Words of a panel kept in the first-level cache while several blocks of rows
 /// pass over it, beside the blocks' own steps: 16 KiB.
 pub(super) const SHORT_SLICE: usize = 4_096;

@@ -1,12 +1,18 @@
 //! Slices of bf16 weights as f32 and of 4-bit weights as 8-bit ones, for tiles
 //! that would widen them again and again.
 
-use super::product::LONG_SLICE;
 use super::quantized;
 use super::tile::PANEL;
 use super::tiles::{Packed, Tiles};
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
+
+/// Words of a panel that a single block of rows passes at once: a quarter of a
+/// mebibyte with the slice asked for, far below any second-level cache. Several
+/// blocks pass so much of a panel of quantized weights: their products take so
+/// few instructions that sums spend more time in being cut than weights in
+/// coming from the second-level cache.
+pub(super) const LONG_SLICE: usize = 32_768;
 
 /// Room for one widened slice, and the tiles that read it.
 pub(super) struct Widened {

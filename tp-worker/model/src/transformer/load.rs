@@ -5,8 +5,10 @@ use std::path::Path;
 use lockstep_backend::{Axis, Backend};
 use lockstep_types::ModelConfig;
 
-use super::{Buffers, LoadProgress, Transformer, WeightOrigin, host::HostModel, parts};
-use crate::{ForwardLimits, ModelError, Shard, Weights, layer::LayerShape, packed::Cache};
+use super::{Buffers, Transformer, WeightOrigin, host::HostModel, parts};
+use crate::{
+    ForwardLimits, LoadProgress, ModelError, Shard, Weights, layer::LayerShape, packed::Cache,
+};
 
 /// How a model is loaded.
 #[derive(Debug, Clone, Copy)]

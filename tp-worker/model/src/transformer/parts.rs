@@ -2,9 +2,9 @@
 
 use lockstep_backend::{Backend, MatrixRole};
 
-use super::{LoadProgress, WeightOrigin, host::HostModel};
+use super::{WeightOrigin, host::HostModel};
 use crate::{
-    ModelError, Weights,
+    LoadProgress, ModelError, Weights,
     layer::Layer,
     loader::{Loader, Source},
     packed::{Cache, Restored, Writer},

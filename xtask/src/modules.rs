@@ -1,0 +1,162 @@
+//! Checks that modules beside each other know each other in one direction.
+//!
+//! A part may use what its parent shares with all parts, which is how Rust's
+//! modules are meant; but two parts of one module that need each other can only
+//! be read together.
+
+mod circles;
+mod names;
+
+use std::collections::BTreeMap;
+
+use crate::{Finding, Tree, workspace};
+use names::{Crate, Path};
+
+/// Circles that stay: the crate's folder, the modules sorted by name, and why.
+const KNOWN: [(&str, &[&str], &str); 14] = [
+    (
+        "config",
+        &["memory", "resolve"],
+        "sizing hands back a resolved value with its warnings, as resolving does",
+    ),
+    (
+        "process",
+        &["link", "role"],
+        "a role begins by taking its link, whose messages name the role",
+    ),
+    (
+        "scheduler/planner",
+        &["kv", "request"],
+        "a request's state holds its part of the cache, which the cache alone opens",
+    ),
+    (
+        "tokenizer-manager",
+        &["app", "generation", "http", "submission"],
+        "the routes' shared state holds what runs requests, whose parts ask it for tokenizer and limits",
+    ),
+    (
+        "tokenizer-manager",
+        &[
+            "scheduler_client::handle",
+            "scheduler_client::link",
+            "scheduler_client::session",
+        ],
+        "three ends of one stream, by who holds them",
+    ),
+    (
+        "tokenizer-manager",
+        &[
+            "submission::check",
+            "submission::sampling",
+            "submission::spec",
+        ],
+        "a request's fields, and their checks in two files by length",
+    ),
+    (
+        "tokenizer-manager/text",
+        &["chat", "detokenize", "tokenizer"],
+        "a tokenizer decodes by a detokenizer, which reads the tokenizer's table; templates come from its files",
+    ),
+    (
+        "tp-worker/backend-cpu",
+        &["attention::block", "attention::plan", "attention::task"],
+        "a task is what is planned and what is computed, in one type",
+    ),
+    (
+        "tp-worker/backend-cpu",
+        &["gemm", "number", "pack"],
+        "the shapes of panels are the product's, which reads what is packed",
+    ),
+    (
+        "tp-worker/backend-cpu",
+        &[
+            "gemm::avx2",
+            "gemm::avx512",
+            "gemm::avx512_bf16",
+            "gemm::neon",
+            "gemm::quantized",
+            "gemm::scalar",
+            "gemm::tiles",
+        ],
+        "a table of tiles names each instruction set's, which are of its types",
+    ),
+    (
+        "tp-worker/backend-cpu",
+        &["partition", "pool"],
+        "the pool cuts jobs by the shares that it runs",
+    ),
+    (
+        "tp-worker/backend-cpu",
+        &[
+            "roofline::avx2",
+            "roofline::avx512",
+            "roofline::neon",
+            "roofline::peak",
+            "roofline::scalar",
+        ],
+        "a table of loops names each instruction set's, which are of its types",
+    ),
+    (
+        "tp-worker/speculation",
+        &["drafter", "drafts"],
+        "what a drafter is asked for is what its drafts are cut to",
+    ),
+    (
+        "tp-worker",
+        &["worker::error", "worker::passes"],
+        "an error says which size of pass there is none for",
+    ),
+];
+
+pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
+    // What is wrong with the manifests themselves is found by `workspace`.
+    let members = workspace::members(tree).unwrap_or_default();
+    let mut findings = Vec::new();
+    let mut found = Vec::new();
+    for member in &members {
+        for circle in of_crate(&Crate::read(tree, member)) {
+            if let Some(known) = KNOWN.iter().position(|(folder, modules, _)| {
+                folder == member && circle.iter().eq(modules.iter())
+            }) {
+                found.push(known);
+                continue;
+            }
+            let message = format!(
+                "`{}` need each other in a circle: move what they share down, or list \
+                 them with the reason in xtask/src/modules.rs",
+                circle.join("`, `")
+            );
+            findings.push(Finding::new(&format!("{member}/src"), 0, message));
+        }
+    }
+    let gone = KNOWN.iter().enumerate();
+    let gone = gone.filter(|(at, (folder, ..))| {
+        members.iter().any(|member| member == folder) && !found.contains(at)
+    });
+    findings.extend(gone.map(|(_, (folder, modules, _))| {
+        let message = format!(
+            "lists a circle of `{}` in `{folder}`, which is none",
+            modules.join("`, `")
+        );
+        Finding::new("xtask/src/modules.rs", 0, message)
+    }));
+    findings
+}
+
+/// The circles among parts of one module, each by the sorted paths of its parts.
+fn of_crate(source: &Crate) -> Vec<Vec<String>> {
+    let mut knows: BTreeMap<Path, circles::Graph> = BTreeMap::new();
+    for (from, to) in source.references() {
+        let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
+        // A module and what it is a part of are no parts beside each other.
+        if shared < from.len() && shared < to.len() {
+            let parent = knows.entry(from[..shared].to_vec()).or_default();
+            let [from, to] = [from, to].map(|path| path[..=shared].join("::"));
+            parent.entry(from).or_default().insert(to);
+        }
+    }
+    knows.values().flat_map(circles::circles).collect()
+}
+
+#[cfg(test)]
+mod tests;
