@@ -13,11 +13,16 @@ use crate::{Finding, Tree, workspace};
 use names::{Crate, Path};
 
 /// Circles that stay: the crate's folder, the modules sorted by name, and why.
-const KNOWN: [(&str, &[&str], &str); 14] = [
+const KNOWN: [(&str, &[&str], &str); 15] = [
     (
         "config",
         &["memory", "resolve"],
         "sizing hands back a resolved value with its warnings, as resolving does",
+    ),
+    (
+        "ports",
+        &["places", "port"],
+        "a port hands out its places, which are cut by its limits",
     ),
     (
         "process",
