@@ -265,8 +265,10 @@ proptest! {
 
     #[test]
     fn requests(
-        request in request(), output in output(), number in any::<u64>(),
-        parent in proptest::option::of(any::<u64>()),
+        request in request(),
+        output in output(),
+        number in any::<u64>(),
+        parent in any::<Option<u64>>(),
     ) {
         let wire = arrived(&lockstep_proto::submit(request.clone(), number, parent));
         prop_assert_eq!((wire.request, wire.parent), (number, parent));
