@@ -1,6 +1,7 @@
 //! The engine loop: events in, plans to the workers, outputs to the sinks.
 
 mod drafter;
+mod flush;
 mod requests;
 mod status;
 mod update;
@@ -74,6 +75,8 @@ pub struct Engine {
     update: Option<Update>,
     /// Who waits for the drafter's answers, in order.
     drafter_replies: VecDeque<oneshot::Sender<DrafterReply>>,
+    /// Who waits for an empty prefix cache.
+    flushes: Vec<oneshot::Sender<FlushCacheResponse>>,
     status: Status,
     /// Books were checked since the planner last was busy.
     checked: bool,
@@ -108,6 +111,7 @@ impl Engine {
             leaving: None,
             update: None,
             drafter_replies: VecDeque::new(),
+            flushes: Vec::new(),
             status: Status::default(),
             checked: true,
         })
@@ -179,6 +183,7 @@ impl Engine {
     fn advance(&mut self) -> Result<(), RunError> {
         self.planner.tick(self.clock.now());
         self.advance_update()?;
+        self.answer_flushes();
         if self.phase != Phase::Starting && !self.reloads() {
             while self.group.takes_plans()
                 && let Some(plan) = self.planner.plan()
@@ -287,10 +292,7 @@ impl Engine {
                 // The asker may have given up.
                 let _ = reply.send(load);
             }
-            Command::Flush { reply } => {
-                // The asker may have given up.
-                let _ = reply.send(self.flush());
-            }
+            Command::Flush { reply } => self.flush(reply),
             Command::SetDepthRange { range, reply } => {
                 self.planner.set_depth_range(range);
                 self.depths.set_range(range);
@@ -306,21 +308,6 @@ impl Engine {
     fn close(&mut self, sink: SinkId) {
         for id in self.sinks.close(sink) {
             self.planner.abort(id);
-        }
-    }
-
-    fn flush(&mut self) -> FlushCacheResponse {
-        match self.planner.flush_cache() {
-            Ok(tokens) => FlushCacheResponse {
-                flushed: true,
-                tokens,
-                reason: String::new(),
-            },
-            Err(busy) => FlushCacheResponse {
-                flushed: false,
-                tokens: 0,
-                reason: format!("{busy}; flush when the server is idle"),
-            },
         }
     }
 }

@@ -112,7 +112,11 @@ fn unwelcome() -> Vec<(&'static str, Vec<u8>, Expected)> {
         ),
         ("an unknown path", get("/v2/chat"), status(404)),
         ("below a known path", get("/v1/completions/x"), status(404)),
-        ("embeddings", get("/v1/embeddings"), status(404)),
+        (
+            "embeddings",
+            get("/v1/embeddings"),
+            coded(404, "", "endpoint_not_served"),
+        ),
         ("a wrong method", get("/v1/completions"), wrong_method),
         ("an unknown method", brew.to_vec(), wrong_method),
         (
