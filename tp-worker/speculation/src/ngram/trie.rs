@@ -62,12 +62,15 @@ impl Trie {
     /// Takes in one window.
     pub(super) fn insert(&mut self, window: &[u32]) {
         self.path.clear();
+        let may_evict = self.nodes.len() + window.len() > self.capacity;
         let mut node = nodes::ROOT;
         for token in window {
             node = match self.nodes.child(node, *token) {
                 Some(child) => {
-                    // Out of the way of the evictions below.
-                    self.nodes.touch(child);
+                    if may_evict {
+                        // Out of the way of the evictions below.
+                        self.nodes.touch(child);
+                    }
                     child
                 }
                 None => {
