@@ -19,8 +19,8 @@ pub struct Row {
     pub digest: u64,
     /// Depths that the rank can run: bit `d` for depth `d`.
     pub depths: u32,
-    /// Rows that decode in this step. Of ranks that verify alone, as in
-    /// [`Seen::decodes`].
+    /// Rows that decode after this step, those whose prompts end with it among
+    /// them. Of ranks that verify alone, as in [`Seen::decodes`].
     pub decodes: u32,
     /// What the step before has shown.
     pub seen: Seen,

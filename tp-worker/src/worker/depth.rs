@@ -162,9 +162,10 @@ impl<B: Backend + 'static> Worker<B> {
     }
 }
 
-/// Rows of a plan that decode.
+/// Rows that decode after a plan, those whose prompts end with it among them: it
+/// is for them that a depth is decided.
 fn decodes(plan: &StepPlan) -> u32 {
-    let decodes = plan.extends.iter().filter(|row| row.prefill_len == 0);
+    let decodes = plan.extends.iter().filter(|row| row.sample);
     decodes.count() as u32
 }
 

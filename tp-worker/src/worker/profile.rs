@@ -18,15 +18,24 @@ const REPEATS: usize = 3;
 /// ranks know the slowest one's times, and stop alike.
 const BUDGET_US: u64 = 10_000_000;
 
+/// Passes of so many drafts fill the gap between batches of 1, 2, 4 and so on at
+/// depths 0 and 1: devices take tokens in groups, and where a pass of twelve costs
+/// what one of eight does, the depth to run is another one.
+const MIDDLE: u32 = 2;
+
+/// No larger batch is timed at the greatest depth once a step there took so many
+/// microseconds: its times tell least, and take longest.
+const DEEPEST_US: u64 = BUDGET_US / 40;
+
 /// Tokens of a made-up prompt at the most.
 const PROMPT: u32 = 8;
 
 impl<B: Backend + 'static> Worker<B> {
     /// Runs made-up requests at batch sizes 1, 2, 4 and so on, up to the
-    /// largest, at depths 0 and 1 and the greatest, and gives what each step took
-    /// on the slowest rank. All ranks call it together, before the first plan;
-    /// the worker is then as if nothing had run. `progress` hears of every timed
-    /// step.
+    /// largest, at depths 0, 1 and 2 and, as long as that is quick, the greatest,
+    /// and gives what each step took on the slowest rank. All ranks call it
+    /// together, before the first plan; the worker is then as if nothing had run.
+    /// `progress` hears of every timed step.
     ///
     /// # Errors
     /// [`WorkerError`] of a step.
@@ -41,7 +50,8 @@ impl<B: Backend + 'static> Worker<B> {
         let powers = std::iter::successors(Some(1u32), |size| size.checked_mul(2));
         let powers = powers.take_while(|size| *size < largest);
         let sizes: Vec<u32> = powers.chain([largest]).collect();
-        let total = (sizes.len() * self.measured_depths().count() * REPEATS) as u64;
+        let depths: Vec<u32> = self.measured_depths().collect();
+        let total = (sizes.len() * depths.len() * REPEATS) as u64;
         let mut tell = |done| {
             progress(LoadProgress {
                 phase: LoadPhase::Timing,
@@ -49,20 +59,26 @@ impl<B: Backend + 'static> Worker<B> {
                 total,
             });
         };
+        let mut too_long = false;
         for requests in sizes {
             let Some(made_up) = MadeUp::new(self, requests) else {
                 break;
             };
             self.follow(&made_up.prefill())?;
-            for depth in self.measured_depths() {
+            for depth in &depths {
+                if *depth > MIDDLE && too_long {
+                    continue;
+                }
                 let mut times = [Seen::default(); REPEATS];
-                self.follow(&made_up.decode(depth))?;
+                self.follow(&made_up.decode(*depth))?;
                 for time in &mut times {
-                    *time = self.follow(&made_up.decode(depth))?;
+                    *time = self.follow(&made_up.decode(*depth))?;
                     spent += total_us(time);
                 }
                 times.sort_by_key(total_us);
-                measured.push(times[REPEATS / 2]);
+                let median = times[REPEATS / 2];
+                too_long |= *depth > MIDDLE && total_us(&median) > DEEPEST_US;
+                measured.push(median);
                 tell((measured.len() * REPEATS) as u64);
             }
             self.follow(&made_up.close())?;
@@ -83,8 +99,10 @@ impl<B: Backend + 'static> Worker<B> {
     /// Depths whose costs tell those between them.
     fn measured_depths(&self) -> impl Iterator<Item = u32> + use<B> {
         let greatest = self.config.speculation.num_steps as u32;
-        let depths = [Some(0), (greatest > 1).then_some(1), Some(greatest)];
-        depths.into_iter().flatten()
+        let below = [1, MIDDLE]
+            .into_iter()
+            .filter(move |depth| *depth < greatest);
+        [0].into_iter().chain(below).chain([greatest])
     }
 
     /// Runs a plan; gives what it has shown on all ranks together, so that all
