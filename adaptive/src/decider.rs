@@ -24,6 +24,8 @@ pub struct Decider {
     /// Of the depths that may be chosen now.
     candidates: Vec<u32>,
     decided: u32,
+    /// Depth of the step seen last.
+    last_seen: u32,
     digest: Digest,
 }
 
@@ -50,6 +52,7 @@ impl Decider {
             agreed: Agreed::new(config.initial_depth),
             candidates: Vec::with_capacity(config.tiers.len()),
             decided: config.initial_depth,
+            last_seen: u32::MAX,
             digest: measured(profile),
             config: config.clone(),
         })
@@ -78,11 +81,18 @@ impl Decider {
         self.find_candidates(&seen, runnable, range);
         // The others wait for the rank that has most rows.
         let most = |decodes: fn(&Row) -> u32| rows.iter().map(decodes).max().unwrap_or(0);
+        let sum = |count: fn(&Row) -> u32| rows.iter().map(count).fold(0, u32::saturating_add);
         let seen_rows = most(|row| row.seen.decodes);
-        self.costs.correct(&Seen {
-            decodes: seen_rows,
-            ..seen
-        });
+        // A drafter that was paused takes in what it missed: that is not what such a
+        // step takes.
+        let resumes = self.last_seen == 0 && seen.depth > 0;
+        self.last_seen = seen.depth;
+        if !resumes {
+            self.costs.correct(&Seen {
+                decodes: seen_rows,
+                ..seen
+            });
+        }
         let moment = Moment {
             step: own.step,
             depth: own.depth,
@@ -90,6 +100,8 @@ impl Decider {
             seen: &seen,
             seen_rows,
             rows: most(|row| row.decodes),
+            all_rows: sum(|row| row.decodes),
+            joined: sum(|row| row.joined),
             candidates: &self.candidates,
             costs: &self.costs,
         };

@@ -43,6 +43,11 @@ pub struct Moment<'a> {
     pub seen_rows: u32,
     /// Those of the step that runs now, on the rank that has most.
     pub rows: u32,
+    /// All ranks' rows that decode after the step that runs now, and those of them
+    /// whose prompts end with it.
+    pub all_rows: u32,
+    /// See [`Self::all_rows`].
+    pub joined: u32,
     /// Depths to choose among, ascending and never empty: those of the batch's
     /// slot that every rank can run and the operator allows.
     pub candidates: &'a [u32],

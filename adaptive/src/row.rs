@@ -22,6 +22,8 @@ pub struct Row {
     /// Rows that decode after this step, those whose prompts end with it among
     /// them. Of ranks that verify alone, as in [`Seen::decodes`].
     pub decodes: u32,
+    /// Of these rows those whose prompts end with this step.
+    pub joined: u32,
     /// What the step before has shown.
     pub seen: Seen,
 }
@@ -54,7 +56,7 @@ pub struct Seen {
 
 impl Row {
     /// Words of its encoding.
-    pub const WORDS: usize = Self::SHARED + 2 + 4 + 2 * POSITIONS + 3;
+    pub const WORDS: usize = Self::SHARED + 3 + 4 + 2 * POSITIONS + 3;
 
     /// Leading words that are equal on all ranks, or the ranks have diverged:
     /// step, depth and digest.
@@ -68,6 +70,7 @@ impl Row {
             digest,
             depths,
             decodes,
+            joined,
             seen,
         } = *self;
         let mut words = [0; Self::WORDS];
@@ -81,6 +84,7 @@ impl Row {
             digest_high,
             depths,
             decodes,
+            joined,
             seen.depth,
             seen.decodes,
             seen.tokens,
@@ -107,6 +111,7 @@ impl Row {
             digest_high,
             depths,
             decodes,
+            joined,
             ran,
             decoded,
             tokens,
@@ -135,6 +140,7 @@ impl Row {
             digest: whole(*digest_low, *digest_high),
             depths: *depths,
             decodes: *decodes,
+            joined: *joined,
             seen,
         }
     }

@@ -65,6 +65,8 @@ impl Driver {
             seen,
             seen_rows: seen.decodes,
             rows: seen.decodes,
+            all_rows: seen.decodes,
+            joined: 0,
             candidates: &self.candidates,
             costs: &self.costs,
         });

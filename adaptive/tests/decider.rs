@@ -68,13 +68,15 @@ fn any_seen() -> impl Strategy<Value = Seen> {
 fn any_row() -> impl Strategy<Value = Row> {
     let step = prop_oneof![0u64..9, Just(u64::MAX), any::<u64>()];
     let depths = prop_oneof![Just(u32::MAX), any::<u32>()];
-    (step, word(), any::<u64>(), depths, word(), any_seen()).prop_map(
-        |(step, depth, digest, depths, decodes, seen)| Row {
+    let counts = (word(), word());
+    (step, word(), any::<u64>(), depths, counts, any_seen()).prop_map(
+        |(step, depth, digest, depths, (decodes, joined), seen)| Row {
             step,
             depth,
             digest,
             depths,
             decodes,
+            joined,
             seen,
         },
     )

@@ -13,6 +13,7 @@ mod list;
 mod replay;
 mod run;
 mod setup;
+mod steps;
 mod summary;
 mod svg;
 mod tables;
@@ -114,6 +115,8 @@ pub struct Outcome {
     report: Report,
     /// File names and contents.
     pictures: Vec<(String, String)>,
+    /// Every step of every run.
+    steps: String,
 }
 
 /// Runs the benchmark.
@@ -150,6 +153,7 @@ pub fn run(mut args: Args, demo: DemoModel, registry: &Registry) -> anyhow::Resu
     });
     Ok(Outcome {
         pictures: pictures.collect(),
+        steps: steps::csv(figures.iter().map(|(measured, _)| measured)),
         report,
     })
 }
@@ -267,7 +271,8 @@ impl Outcome {
         self.report.print();
     }
 
-    /// `phases.json`, `phases.md` and a picture for each list, in a folder.
+    /// `phases.json`, `phases.md`, `steps.csv` and a picture for each list, in a
+    /// folder.
     ///
     /// # Errors
     /// When it can't be written.
@@ -280,8 +285,11 @@ impl Outcome {
             let path = folder.join(name);
             std::fs::write(&path, picture).with_context(|| path.display().to_string())?;
         }
-        let path = folder.join("phases.md");
-        std::fs::write(&path, text).with_context(|| path.display().to_string())
+        for (name, text) in [("phases.md", &text), ("steps.csv", &self.steps)] {
+            let path = folder.join(name);
+            std::fs::write(&path, text).with_context(|| path.display().to_string())?;
+        }
+        Ok(())
     }
 }
 

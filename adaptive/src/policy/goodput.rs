@@ -6,6 +6,7 @@ use crate::{AdaptiveConfig, Digest, POSITIONS, StepSize};
 mod hazards;
 mod logit;
 mod probe;
+mod resume;
 mod switch;
 mod trust;
 
@@ -15,6 +16,7 @@ mod tests;
 use hazards::{Hazards, Tokens};
 use logit::ONE;
 use probe::Probe;
+use resume::Resume;
 use switch::Switch;
 use trust::{Trust, Yield};
 
@@ -50,6 +52,7 @@ impl PolicyFactory for Goodputs {
             scores: Vec::with_capacity(config.tiers.len()),
             switch: Switch::new(),
             probe: Probe::new(),
+            resume: Resume::new(),
             trust: Trust::new(),
             outlook: Outlook::default(),
         })
@@ -80,6 +83,7 @@ struct Goodput {
     scores: Vec<Score>,
     switch: Switch,
     probe: Probe,
+    resume: Resume,
     trust: Trust,
     outlook: Outlook,
 }
@@ -112,6 +116,7 @@ impl Policy for Goodput {
             self.probe.reset();
         }
         self.rows = moment.rows;
+        self.hazards.turn_over(moment.joined, moment.all_rows);
         self.tokens = self.hazards.tokens(false);
         let mut scores = std::mem::take(&mut self.scores);
         scores.clear();
@@ -127,7 +132,8 @@ impl Policy for Goodput {
         };
         let present = self.scores.iter().find(|score| score.depth == self.depth);
         let loss = present.map_or(ONE, |present| present.loss_to(best));
-        if present.is_none() || self.switch.is_due(loss) {
+        let cost = self.cost_to_draft(best.depth, moment);
+        if present.is_none() || self.switch.is_due(loss, cost) {
             self.move_to(best.depth);
         }
         self.tell(moment);
@@ -144,6 +150,7 @@ impl Policy for Goodput {
         self.hazards.digest(digest);
         self.switch.digest(digest);
         self.probe.digest(digest);
+        self.resume.digest(digest);
         self.trust.digest(digest);
     }
 
@@ -178,9 +185,11 @@ impl Goodput {
         let us = [seen.draft_us, seen.verify_us, seen.extend_us].map(u64::from);
         let us = us.into_iter().sum::<u64>();
         self.switch.pass(us);
-        if seen.is_decode() {
-            let size = self.size(seen.depth, moment.seen_rows, moment);
-            if let Some(ns) = moment.costs.sized_ns(&size) {
+        let size = self.size(seen.depth, moment.seen_rows, moment);
+        let expected = moment.costs.sized_ns(&size);
+        let resumes = self.resume.observe(seen, us, expected.map(|ns| ns / 1000));
+        if seen.is_decode() && !resumes {
+            if let Some(ns) = expected {
                 let accepted = seen
                     .drafts_accepted()
                     .min(u64::from(seen.decodes) * POSITIONS as u64);
@@ -243,11 +252,25 @@ impl Goodput {
         Some(Score { depth, rate })
     }
 
+    /// Steps that it costs to go from the present depth to `depth`, in fixed point.
+    fn cost_to_draft(&self, depth: u32, moment: &Moment<'_>) -> i64 {
+        match (self.depth, depth) {
+            (0, 1..) => self.resume.steps(moment.rows, self.step_us(moment)),
+            _ => 0,
+        }
+    }
+
+    /// Microseconds of a step at the present depth.
+    fn step_us(&self, moment: &Moment<'_>) -> u64 {
+        let size = self.size(self.depth, moment.rows, moment);
+        moment.costs.sized_ns(&size).map_or(0, |ns| ns / 1000)
+    }
+
     /// Begins a probe where one is due: of a depth whose time nobody knows yet;
     /// where nothing is drafted, of the best depth that does; else of a deeper one
     /// that may be better than is known.
     fn consider_probe(&mut self, moment: &Moment<'_>, best: Score) -> Option<u32> {
-        if !self.switch.can_spare(2) || !self.probe.is_due(moment.step, 0, moment.rows) {
+        if !self.switch.can_spare(2) || !self.probe.is_due(moment.step, 0) {
             return None;
         }
         let mut depths = moment.candidates.iter().copied();
@@ -273,10 +296,9 @@ impl Goodput {
                 .reduce(better)?
         };
         let present = self.score(self.depth, moment)?;
-        if !self
-            .probe
-            .is_due(moment.step, score.loss_to(present), moment.rows)
-        {
+        let lost = score.loss_to(present) * i64::from(Probe::steps(moment.rows));
+        let cost = lost + self.cost_to_draft(score.depth, moment);
+        if !self.probe.is_due(moment.step, cost) {
             return None;
         }
         self.switch.spend(2);
@@ -293,11 +315,7 @@ impl Goodput {
     }
 
     fn tell(&mut self, moment: &Moment<'_>) {
-        let ns = moment
-            .costs
-            .sized_ns(&self.size(self.depth, moment.rows, moment));
-        let us = ns.map_or(0, |ns| ns / 1000);
-        self.outlook.step_us = u32::try_from(us).unwrap_or(u32::MAX);
+        self.outlook.step_us = u32::try_from(self.step_us(moment)).unwrap_or(u32::MAX);
         for (at, value) in self.outlook.acceptance.iter_mut().enumerate() {
             *value = u32::try_from(self.hazards.hazard(at)).unwrap_or(0);
         }

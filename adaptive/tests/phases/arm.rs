@@ -125,15 +125,16 @@ impl<'a> Engine<'a> {
             if streams.is_empty() {
                 break;
             }
-            let prompts = (streams.len() - before) as u32 * PROMPT;
-            us += self.step(&mut streams, prompts, drift);
+            let joined = (streams.len() - before) as u32;
+            us += self.step(&mut streams, joined, drift);
         }
         self.outcome.phase_us.push(us);
     }
 
     /// One step; its microseconds without noise.
-    fn step(&mut self, streams: &mut Vec<Stream>, prompts: u32, drift: u32) -> u64 {
-        let depth = self.choose(streams);
+    fn step(&mut self, streams: &mut Vec<Stream>, joined: u32, drift: u32) -> u64 {
+        let depth = self.choose(streams, joined);
+        let prompts = joined * PROMPT;
         self.outcome.steps += 1;
         self.outcome.switches += u32::from(depth != self.depth);
         self.depth = depth;
@@ -171,7 +172,7 @@ impl<'a> Engine<'a> {
     }
 
     /// The next step's depth, as ranks agree on it.
-    fn choose(&mut self, streams: &[Stream]) -> u32 {
+    fn choose(&mut self, streams: &[Stream], joined: u32) -> u32 {
         if self.arm == Arm::Oracle {
             return self.best(streams);
         }
@@ -183,6 +184,7 @@ impl<'a> Engine<'a> {
             digest: 0,
             depths: u32::MAX,
             decodes: streams.len() as u32,
+            joined,
             seen: self.seen,
         };
         self.decider.decide(&[row], DepthRange::default());

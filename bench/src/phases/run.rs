@@ -7,6 +7,7 @@ use lockstep_local_engine::LocalEngine;
 use lockstep_planner::RequestId;
 use lockstep_types::request::Request;
 use lockstep_types::sampling::{LogprobParams, SamplingParams};
+use lockstep_types::step::StageTimes;
 
 use super::work::{Driver, Item, Text, Work};
 use crate::stats::Durations;
@@ -31,6 +32,8 @@ pub struct Step {
     pub prompt_tokens: u32,
     /// Tokens that it put out.
     pub tokens: u32,
+    /// Where its time went.
+    pub stages: StageTimes,
 }
 
 /// What one arm did.
@@ -124,6 +127,7 @@ pub fn run(
             step.depth = record.depth;
             step.decodes = record.decodes;
             step.prompt_tokens = record.prompt_tokens;
+            step.stages = record.stages;
         }
         step.tokens = take_outputs(engine, &mut running, texts, now, &mut run)?;
         run.steps.push(step);

@@ -68,6 +68,15 @@ fn a_list_is_measured_and_replayed() -> anyhow::Result<()> {
     }
     let text = std::fs::read_to_string(folder.path().join("phases.md"))?;
     assert!(text.contains("| two-regimes | depth 2 |"), "{text}");
+    let steps = std::fs::read_to_string(folder.path().join("steps.csv"))?;
+    let columns = steps.lines().next().map(|line| line.split(',').count());
+    for line in steps.lines() {
+        assert_eq!(Some(line.split(',').count()), columns, "{line}");
+    }
+    for arm in arms {
+        let of_arm = |line: &&str| line.starts_with(&format!("two-regimes,{arm},2,4,"));
+        assert!(steps.lines().any(|line| of_arm(&line)), "{arm}: {steps}");
+    }
     let picture = std::fs::read_to_string(folder.path().join("two-regimes.svg"))?;
     assert_eq!(picture.matches("<polyline").count() % 2, 0);
     assert!(picture.contains(">static</text>"), "{picture}");

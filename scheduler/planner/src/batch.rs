@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use lockstep_adaptive::{Agreed, DepthRange};
+use lockstep_adaptive::DepthRange;
 use lockstep_types::{
     sampling::LogprobParams,
     step::{SlotOpen, StepPlan, StepResult},
@@ -15,9 +15,11 @@ use crate::{
     kv::Kv,
     request::{RequestState, RequestTable, Stage, len_u32},
 };
+use depth::Depth;
 use flight::{Flight, StepInFlight};
 use slots::Slots;
 
+mod depth;
 mod flight;
 mod rows;
 mod slots;
@@ -34,11 +36,7 @@ pub(crate) struct Batch {
     running: Vec<u32>,
     slots: Slots,
     flight: Flight,
-    /// Draft steps that the workers have agreed on.
-    agreed: Agreed,
-    /// Draft steps of the next plans at the most, whatever is agreed.
-    most_draft_steps: u32,
-    depth_range: DepthRange,
+    depth: Depth,
     #[cfg(test)]
     pub grant: Grant,
 }
@@ -49,9 +47,7 @@ impl Batch {
             running: Vec::with_capacity(config.max_running_requests as usize),
             slots: Slots::new(config.max_running_requests),
             flight: Flight::default(),
-            agreed: Agreed::new(config.initial_depth),
-            most_draft_steps: config.reserve.steps,
-            depth_range: DepthRange::default(),
+            depth: Depth::new(&config),
             #[cfg(test)]
             grant: Grant::Exact,
             config,
@@ -81,16 +77,16 @@ impl Batch {
     }
 
     pub fn set_draft_steps(&mut self, steps: u32) {
-        self.most_draft_steps = steps.min(self.config.reserve.steps);
+        self.depth.set_most(steps.min(self.config.reserve.steps));
     }
 
     pub fn set_depth_range(&mut self, range: DepthRange) {
-        self.depth_range = range;
+        self.depth.set_range(range);
     }
 
-    /// Draft steps of the next plan.
+    /// Draft steps of the step that is being planned.
     pub fn draft_steps(&self) -> u32 {
-        self.agreed.depth().min(self.most_draft_steps)
+        self.depth.steps()
     }
 
     /// Gives a request a slot, with the prefix that is matched already; false
@@ -163,20 +159,26 @@ impl Batch {
         }
         self.flight.reset();
         self.slots.reset();
-        self.agreed.reset();
+        self.depth.reset();
     }
 }
 
 impl Batch {
     /// An empty step; `None` when enough are in flight.
-    pub fn begin_step(&mut self) -> Option<StepBuilder> {
-        (self.flight.len() < self.config.max_in_flight()).then(|| self.flight.begin())
+    pub fn begin_step(&mut self, requests: &RequestTable) -> Option<StepBuilder> {
+        if self.flight.len() >= self.config.max_in_flight() {
+            return None;
+        }
+        let decodes = |index: &&u32| requests[**index].decodes();
+        let running = &self.running;
+        self.depth
+            .begin(|| running.iter().filter(decodes).count() as u32);
+        Some(self.flight.begin())
     }
 
     /// Sends a step off.
     pub fn launch(&mut self, step: StepBuilder) -> StepPlan {
-        let depth = (self.draft_steps(), self.depth_range);
-        self.agreed.begin();
+        let depth = self.depth.launch(|| step.samples());
         self.flight.launch(step, depth, &mut self.slots)
     }
 
@@ -194,7 +196,7 @@ impl Batch {
     pub fn take_step(&mut self, result: &StepResult) -> Result<StepInFlight, PlannerError> {
         let step = self.flight.take(result)?;
         if let Some(depth) = result.agreed_depth {
-            self.agreed.decide(result.step, depth);
+            self.depth.decide(result.step, depth);
         }
         Ok(step)
     }

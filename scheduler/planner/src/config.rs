@@ -48,6 +48,8 @@ pub struct PlannerConfig {
     pub reserve: ReserveConfig,
     /// Draft steps of the first plans, until the workers agree on others.
     pub initial_depth: u32,
+    /// The workers agree on how deep to draft.
+    pub adapts: bool,
     /// What drafting keeps per cached token, which decides over prefix keys.
     pub draft_kv: DraftKv,
     /// Positions of a request that its drafter can take in late, after steps that
@@ -77,6 +79,7 @@ impl Default for PlannerConfig {
             queue_timeout_ms: None,
             reserve: ReserveConfig::none(),
             initial_depth: u32::MAX,
+            adapts: false,
             draft_kv: DraftKv::None,
             pause_window: 0,
             kv_events: false,
@@ -113,6 +116,7 @@ impl From<&EngineConfig> for PlannerConfig {
             queue_timeout_ms: timeouts.queue_s.map(|s| s * 1000),
             reserve: speculation.reserve(),
             initial_depth: speculation.initial_depth(),
+            adapts: speculation.adaptive.is_some(),
             draft_kv: speculation.draft_kv,
             pause_window: size(speculation.pause_window),
             kv_events: false,

@@ -75,11 +75,6 @@ impl Planner {
         self.batch.set_depth_range(range);
     }
 
-    /// Draft steps of the next plan, as far as requests allow.
-    pub fn draft_steps(&self) -> u32 {
-        self.batch.draft_steps()
-    }
-
     /// Queues a request.
     ///
     /// # Errors
@@ -131,7 +126,7 @@ impl Planner {
         if self.batch.is_empty() && self.admission.is_empty() {
             return None;
         }
-        let mut step = self.batch.begin_step()?;
+        let mut step = self.batch.begin_step(&self.requests)?;
         self.preempt();
         self.make_room_for_decodes();
         let Self {

@@ -76,6 +76,11 @@ impl SimEngine {
         }
     }
 
+    /// The plan that was made last, if the worker has not run it.
+    pub fn last_plan(&self) -> Option<&StepPlan> {
+        self.plans.back()
+    }
+
     /// Lets the worker run the oldest plan; whether there was one.
     ///
     /// # Errors

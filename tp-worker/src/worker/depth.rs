@@ -110,15 +110,17 @@ impl Agreement {
     ) -> Result<(), WorkerError> {
         self.decider.begin();
         digest.word(self.decider.digest());
+        let (decodes, joined) = match backend.leads(Axis::Tensor) {
+            true => decodes(plan),
+            false => (0, 0),
+        };
         let row = Row {
             step: plan.step,
             depth: plan.draft_steps,
             digest: digest.value(),
             depths: self.depths,
-            decodes: match backend.leads(Axis::Tensor) {
-                true => decodes(plan),
-                false => 0,
-            },
+            decodes,
+            joined,
             seen: self.seen,
         };
         backend.attach(Axis::Tensor, Row::SHARED, &row.to_words())?;
@@ -162,11 +164,12 @@ impl<B: Backend + 'static> Worker<B> {
     }
 }
 
-/// Rows that decode after a plan, those whose prompts end with it among them: it
-/// is for them that a depth is decided.
-fn decodes(plan: &StepPlan) -> u32 {
+/// Rows that decode after a plan, for which a depth is decided, and those of them
+/// whose prompts end with it.
+fn decodes(plan: &StepPlan) -> (u32, u32) {
     let decodes = plan.extends.iter().filter(|row| row.sample);
-    decodes.count() as u32
+    let joined = decodes.clone().filter(|row| row.prefill_len > 0);
+    (decodes.count() as u32, joined.count() as u32)
 }
 
 /// Names the rows of ranks that differ.

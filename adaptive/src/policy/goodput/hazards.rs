@@ -9,7 +9,11 @@ const MOST_ROWS: u32 = 512;
 /// Variance of the level before anything was seen, and after a change.
 const OPEN: i64 = ONE;
 /// What the level's variance gains with every step, and the most it may have.
-const LEVEL_DRIFT: i64 = ONE / 1000;
+const LEVEL_DRIFT: i64 = ONE / 500;
+/// Variance between the levels of requests.
+const BETWEEN: i64 = ONE / 4;
+/// The level goes into its long-run mean by one part in so many.
+const MEAN_RATE: i64 = 128;
 /// Variance of a position's shape before it was seen, its gain with every step,
 /// and what it has at least after a change.
 const SHAPE_OPEN: i64 = ONE / 2;
@@ -26,8 +30,9 @@ pub(super) type Tokens = [i64; POSITIONS + 1];
 /// Hazards by position: `logit h[j] = level + shape[j]`, in natural logits.
 ///
 /// The level, the first position's logit, follows fast: a Kalman filter with a
-/// random walk over binomial counts, whose variance opens again when counts say
-/// that something has changed (CUSUM of log-likelihoods: Page 1954). The shape follows slowly. A position that was
+/// random walk over binomial counts, whose variance opens again when requests take
+/// the places of others, and when counts say that something has changed (CUSUM of
+/// log-likelihoods: Page 1954). The shape follows slowly. A position that was
 /// not proposed has no count at all, so what is deeper than the present depth is
 /// foretold by the level and the last known shape (censoring respected).
 ///
@@ -37,6 +42,9 @@ pub(super) type Tokens = [i64; POSITIONS + 1];
 pub(super) struct Hazards {
     level: i64,
     variance: i64,
+    /// Of the level, in the long run: what is expected of requests that nobody has
+    /// seen yet.
+    mean: i64,
     shape: [i64; POSITIONS],
     shape_variance: [i64; POSITIONS],
     /// Positions that were seen at all: the first so many.
@@ -81,6 +89,7 @@ impl Hazards {
         Self {
             level: ONE / 2,
             variance: OPEN,
+            mean: ONE / 2,
             shape: [0; POSITIONS],
             shape_variance: [SHAPE_OPEN; POSITIONS],
             known: 0,
@@ -111,6 +120,20 @@ impl Hazards {
         }
         self.follow_level(counts);
         self.follow_shape(counts);
+        if positions > 0 {
+            self.mean += (self.level - self.mean) / MEAN_RATE;
+        }
+    }
+
+    /// Of `rows` rows `joined` take the places of others: the level is the mean of
+    /// all rows' levels, each drawn around the mean in the long run.
+    pub fn turn_over(&mut self, joined: u32, rows: u32) {
+        let rows = i64::from(rows).clamp(1, i64::from(MOST_ROWS));
+        let joined = i64::from(joined).min(rows);
+        let change = 2 * BETWEEN * joined / (rows * rows);
+        self.variance = (self.variance + change).min(OPEN);
+        // Half way only: requests that follow each other are often alike.
+        self.level += (self.mean - self.level) * joined / (2 * rows);
     }
 
     /// The hazard at a position, from the first; of 65,536.
@@ -145,6 +168,7 @@ impl Hazards {
         let numbers = [
             self.level,
             self.variance,
+            self.mean,
             self.evidence[0],
             self.evidence[1],
         ];

@@ -34,24 +34,27 @@ impl Probe {
         }
     }
 
+    /// How many steps a probe with so many rows lasts.
+    pub fn steps(rows: u32) -> u32 {
+        ROWS.div_ceil(rows.max(1))
+    }
+
     /// The depth of a probe that goes on.
     pub fn going_on(&mut self) -> Option<u32> {
         self.left = self.left.checked_sub(1)?;
         Some(self.depth)
     }
 
-    /// Whether it is time for one that loses this part of a step in each of its
-    /// steps, with so many rows.
-    pub fn is_due(&self, step: u64, loss: i64, rows: u32) -> bool {
-        let lasts = u64::from(steps(rows));
-        let worth = u64::try_from(loss * BUDGET / ONE).unwrap_or(0) * lasts;
+    /// Whether it is time for one that loses so many steps, in fixed point.
+    pub fn is_due(&self, step: u64, cost: i64) -> bool {
+        let worth = u64::try_from(cost.saturating_mul(BUDGET) / ONE).unwrap_or(0);
         step.saturating_sub(self.began) >= worth.max(self.pause)
     }
 
     /// Begins one.
     pub fn begin(&mut self, step: u64, depth: u32, rows: u32) {
         self.depth = depth;
-        self.left = steps(rows);
+        self.left = Self::steps(rows);
         self.began = step;
         self.pause = (self.pause * 2).min(MOST);
     }
@@ -72,8 +75,4 @@ impl Probe {
         digest.word(self.began);
         digest.word(self.pause);
     }
-}
-
-fn steps(rows: u32) -> u32 {
-    ROWS.div_ceil(rows.max(1))
 }

@@ -4,9 +4,11 @@ use super::logit::ONE;
 use crate::Digest;
 
 /// A loss that is not worth a switch.
-const FREE: i64 = ONE / 200;
+const FREE: i64 = ONE / 100;
 /// Lost steps, in parts of one, after which it moves.
-const ENOUGH: i64 = ONE / 16;
+const ENOUGH: i64 = ONE / 8;
+/// No more is remembered.
+const MOST_REGRET: i64 = 8 * ONE;
 /// Steps between two moves at least.
 const DWELL: u32 = 4;
 /// Moves that may follow each other closely, and the time in which another one
@@ -40,13 +42,14 @@ impl Switch {
         self.dwelt = self.dwelt.saturating_add(1);
     }
 
-    /// Staying loses this part of a step; whether to move now. The fewer moves are
-    /// left, the more must have been lost.
-    pub fn is_due(&mut self, loss: i64) -> bool {
-        self.regret = (self.regret + loss - FREE).clamp(0, 8 * ONE);
+    /// Staying loses this part of a step, and moving costs so many; whether to move
+    /// now. The fewer moves are left, the more must have been lost.
+    pub fn is_due(&mut self, loss: i64, cost: i64) -> bool {
+        self.regret = (self.regret + loss - FREE).clamp(0, MOST_REGRET);
         let left = self.earned_us / MOVE_US;
         let dear = ENOUGH << (BURST / 2).saturating_sub(left);
-        left > 0 && self.dwelt >= DWELL && self.regret > dear
+        let worth = dear.saturating_add(cost).min(MOST_REGRET - 1);
+        left > 0 && self.dwelt >= DWELL && self.regret > worth
     }
 
     /// It moves.

@@ -92,6 +92,32 @@ fn drafts_that_cease_or_come_back_are_noticed_within_a_few_steps() {
 }
 
 #[test]
+fn what_requests_come_opens_the_level_by_their_part_of_the_rows() {
+    let gain = |joined: u32, rows: u32| {
+        let mut hazards = Hazards::new();
+        // Long runs of accepted drafts, after which hardly anything moves it.
+        after(400, &exact(1, 400, &rising(900, 0)), &mut hazards);
+        hazards.turn_over(joined, rows);
+        let before = hazards.hazard(0);
+        hazards.observe(&accepted(1, &[0]));
+        before - hazards.hazard(0)
+    };
+    let [none, few, one] = [gain(0, 1), gain(1, 8), gain(1, 1)];
+    assert!(none < few && 3 * few < one, "{none} {few} {one}");
+    // What is not known of a new request is half taken from all before it.
+    let mut hazards = Hazards::new();
+    after(400, &exact(1, 400, &rising(500, 0)), &mut hazards);
+    after(20, &exact(1, 400, &rising(900, 0)), &mut hazards);
+    let before = thousandths(hazards.hazard(0));
+    hazards.turn_over(1, 1);
+    let then = thousandths(hazards.hazard(0));
+    assert!(
+        before > 880 && (720..820).contains(&then),
+        "{before} {then}"
+    );
+}
+
+#[test]
 fn one_row_shows_a_change_within_a_dozen_steps() {
     for (before, then) in [(4, 0), (0, 4)] {
         let mut hazards = Hazards::new();
@@ -118,13 +144,14 @@ fn small_losses_are_free_and_large_ones_move_after_the_dwell() {
     let mut switch = Switch::new();
     for _ in 0..10_000 {
         switch.pass(10_000);
-        assert!(!switch.is_due(ONE / 256), "less than what is free");
+        assert!(!switch.is_due(ONE / 128, 0), "less than what is free");
     }
-    assert!(switch.is_due(ONE / 8));
+    assert!(!switch.is_due(ONE / 4, ONE / 4), "less than moving costs");
+    assert!(switch.is_due(ONE / 8, 0));
     switch.moved();
     let steps = (1..).find(|_| {
         switch.pass(10_000);
-        switch.is_due(ONE / 2)
+        switch.is_due(ONE / 2, 0)
     });
     assert_eq!(steps, Some(4));
 }
@@ -137,7 +164,7 @@ fn moves_stay_below_sixty_a_minute() {
         let steps = minutes * 60_000_000 / us;
         let moves = (0..steps).filter(|_| {
             switch.pass(us);
-            let due = switch.is_due(ONE / 2);
+            let due = switch.is_due(ONE / 2, 0);
             due.then(|| switch.moved()).is_some()
         });
         let moves = moves.count() as u64;
@@ -150,12 +177,12 @@ fn moves_stay_below_sixty_a_minute() {
 
 #[test]
 fn probes_that_find_nothing_and_cost_much_get_rare() {
-    let gaps = |loss: i64, rows: u32| {
+    let gaps = |cost: i64, rows: u32| {
         let mut probe = Probe::new();
         let mut last = 0;
         let mut gaps = Vec::new();
         for step in 1..5000 {
-            if probe.going_on().is_none() && probe.is_due(step, loss, rows) {
+            if probe.going_on().is_none() && probe.is_due(step, cost) {
                 probe.begin(step, 1, rows);
                 gaps.push(step - last);
                 last = step;
@@ -165,9 +192,11 @@ fn probes_that_find_nothing_and_cost_much_get_rare() {
     };
     assert_eq!(gaps(0, 8)[..4], [32, 64, 128, 256]);
     assert!(gaps(0, 8).iter().all(|gap| *gap <= 1024));
-    // One step in 256 at most is lost: a probe of one row takes eight steps.
-    assert_eq!(gaps(ONE / 2, 1)[0], 1024);
+    // One step in 256 at most is lost.
+    assert_eq!(gaps(4 * ONE, 1)[0], 1024);
     assert_eq!(gaps(ONE / 2, 8)[0], 128);
+    // A probe of one row takes eight steps.
+    assert_eq!([1, 3, 8, 9].map(Probe::steps), [8, 3, 1, 1]);
     let mut probe = Probe::new();
     probe.begin(9, 3, 1);
     let lasts = std::iter::from_fn(|| probe.going_on());

@@ -124,6 +124,11 @@ impl StepBuilder {
         self.rows.is_empty()
     }
 
+    /// Rows that decode after it.
+    pub fn samples(&self) -> u32 {
+        self.rows.iter().filter(|row| row.sample).count() as u32
+    }
+
     pub fn open(&mut self, open: SlotOpen) {
         self.plan.opens.push(open);
     }

@@ -146,6 +146,7 @@ prop_compose! {
         queue_timeout_ms in prop::option::weighted(0.1, 50u64..500),
         reserve in reserve(),
         initial_depth in 0u32..8,
+        adapts in any::<bool>(),
         draft_kv in draft_kv(),
         pause_window in prop_oneof![Just(0u32), 1u32..12],
     ) -> PlannerConfig {
@@ -166,6 +167,7 @@ prop_compose! {
             queue_timeout_ms,
             reserve,
             initial_depth,
+            adapts,
             draft_kv: if reserve.speculates() { draft_kv } else { DraftKv::None },
             pause_window,
             kv_events: true,

@@ -75,12 +75,8 @@ fn what_is_agreed_in_a_step_is_planned_two_steps_later() {
     let mut follow = |engine: &mut SimEngine, steps: usize| {
         while planned.len() < steps {
             // Two steps fly: the result of the first is taken once both are sent.
-            loop {
-                let depth = engine.planner.draft_steps();
-                if !engine.plan() {
-                    break;
-                }
-                planned.push(depth);
+            while engine.plan() {
+                planned.extend(engine.last_plan().map(|plan| plan.draft_steps));
             }
             engine.execute().unwrap();
             engine.complete(Millis(0)).unwrap();
