@@ -14,6 +14,7 @@
 mod agreed;
 mod config;
 mod cost;
+mod crowd;
 mod decider;
 mod digest;
 mod policy;
@@ -24,6 +25,7 @@ mod testing;
 pub use agreed::{Agreed, LAG};
 pub use config::{AdaptiveConfig, BatchSlot, Tier};
 pub use cost::{Costs, StepSize};
+pub use crowd::Crowd;
 pub use decider::{Decider, UnknownPolicy};
 pub use digest::Digest;
 pub use policy::{Moment, Outlook, Policies, Policy, PolicyFactory};

@@ -173,7 +173,8 @@ proptest! {
         for name in names() {
             let (mut one, mut other) = (decider(&name, &[]), decider(&name, &[]));
             for (rows, range) in &steps {
-                let first = Row { depths: u32::MAX, decodes: 0, seen: Seen::default(), ..rows[0] };
+                let alone = Row { depths: u32::MAX, decodes: 0, joined: 0, ..rows[0] };
+                let first = Row { seen: Seen::default(), ..alone };
                 let mut more = rows.clone();
                 more.extend(vec![first; idle]);
                 prop_assert_eq!(one.decide(rows, *range), other.decide(&more, *range), "{}", name);

@@ -23,6 +23,7 @@ mod work;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
+use lockstep_adaptive::Seen;
 use lockstep_config::args::{MemoryArgs, ModelArgs, ParallelArgs, ScheduleArgs, SpeculationArgs};
 use lockstep_devices::Registry;
 
@@ -138,7 +139,8 @@ pub fn run(mut args: Args, demo: DemoModel, registry: &Registry) -> anyhow::Resu
     let measured = measure(&args, lists, &mut setup)?;
     let replayed = |measured: Measured| {
         let log = setup.log.as_ref().filter(|_| measured.list.is_greedy());
-        let replayed = log.map(|log| measured.replay(log));
+        let decider = |name: &str, profile: &[Seen]| setup.engines.decider(name, profile);
+        let replayed = log.map(|log| measured.replay(log, &decider));
         (measured, replayed)
     };
     let figures: Vec<Figures> = measured.into_iter().map(replayed).collect();

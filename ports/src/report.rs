@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use lockstep_proto::pb::lockstep::{ClosedLoad, PortLoad};
+
 /// Why the server ended a connection, or a request's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Closed {
@@ -58,6 +60,21 @@ pub struct PortReport {
     pub accepted: u64,
     /// Since the start, by reason.
     pub closed: Vec<(Closed, u64)>,
+}
+
+impl From<PortReport> for PortLoad {
+    fn from(report: PortReport) -> Self {
+        let closed = report.closed.iter().map(|(reason, count)| ClosedLoad {
+            reason: reason.name().to_owned(),
+            count: *count,
+        });
+        Self {
+            port: report.port.to_owned(),
+            open: report.open,
+            accepted: report.accepted,
+            closed: closed.collect(),
+        }
+    }
 }
 
 /// Counts since the start.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use lockstep_ports::{Budget, Port, PortReport, Protocol};
-use lockstep_proto::pb::lockstep::{ClosedLoad, PortLoad};
+use lockstep_ports::{Budget, Port, Protocol};
+use lockstep_proto::pb::lockstep::PortLoad;
 use lockstep_types::EngineConfig;
 
 /// The ports, where they are open.
@@ -33,19 +33,6 @@ impl Ports {
     /// What became of their connections.
     pub fn loads(&self) -> Vec<PortLoad> {
         let open = [&self.sglang, &self.nodes].into_iter().flatten();
-        open.map(|port| load(&port.report())).collect()
-    }
-}
-
-fn load(report: &PortReport) -> PortLoad {
-    let closed = report.closed.iter().map(|(reason, count)| ClosedLoad {
-        reason: reason.name().to_owned(),
-        count: *count,
-    });
-    PortLoad {
-        port: report.port.to_owned(),
-        open: report.open,
-        accepted: report.accepted,
-        closed: closed.collect(),
+        open.map(|port| port.report().into()).collect()
     }
 }

@@ -13,12 +13,11 @@ const FLOORS: [&[&str]; 13] = [
     &[
         "proto",
         "config/model-folder",
-        "ports",
         "scheduler/planner",
         "tp-worker/backend",
         "tp-worker/sampling",
     ],
-    &["config", "tp-worker/backend-cpu"],
+    &["config", "ports", "tp-worker/backend-cpu"],
     &["process", "tp-worker/model"],
     &["tp-worker/speculation"],
     &["tp-worker/devices"],

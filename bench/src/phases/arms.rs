@@ -3,7 +3,7 @@
 use std::fmt;
 
 use anyhow::Context as _;
-use lockstep_adaptive::{AdaptiveConfig, PolicyFactory, Tier};
+use lockstep_adaptive::{AdaptiveConfig, Decider, Policies, PolicyFactory, Seen, Tier};
 use lockstep_devices::Registry;
 use lockstep_local_engine::{LocalEngine, LocalOptions};
 use lockstep_types::EngineConfig;
@@ -30,6 +30,9 @@ pub enum Arm {
 pub struct Engines {
     engines: Vec<LocalEngine>,
     arms: Vec<(Arm, usize)>,
+    /// Of the policies.
+    adaptive: Vec<AdaptiveConfig>,
+    policies: Policies,
 }
 
 impl Arm {
@@ -69,6 +72,8 @@ impl Engines {
         let mut all = Self {
             engines: vec![plain],
             arms: vec![(Arm::None, 0)],
+            adaptive: Vec::new(),
+            policies: registry.algorithms().policies().clone(),
         };
         let start = |config: &EngineConfig, what: &str| {
             progress(&format!("loading the engine of {what}"));
@@ -98,6 +103,7 @@ impl Engines {
         for policy in policies(args, registry)? {
             let config = adaptive(drafting, &*policy, registry);
             all.engines.push(start(&config, policy.name())?);
+            all.adaptive.extend(config.speculation.adaptive);
             let arm = Arm::Policy(policy.name().to_owned());
             all.arms.push((arm, all.engines.len() - 1));
         }
@@ -117,6 +123,13 @@ impl Engines {
             engine.set_draft_steps(*depth);
         }
         engine
+    }
+
+    /// A policy as its engine has it, which has seen nothing but `profile`.
+    pub fn decider(&self, policy: &str, profile: &[Seen]) -> Option<Decider> {
+        let mut configs = self.adaptive.iter();
+        let config = configs.find(|config| config.policy == policy)?;
+        Decider::new(config, &self.policies, profile).ok()
     }
 
     /// Bytes of the model's weights, and of those that drafting adds.

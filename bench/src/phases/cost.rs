@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use lockstep_types::step::StageTimes;
+
 use super::run::Step;
 
 /// Decode rows up to which prompt tokens cost about the same.
@@ -23,6 +25,9 @@ struct Depth {
     prompt: [Option<f64>; SIZES.len()],
     /// Seconds of a step that has prompts alone.
     alone: Option<f64>,
+    /// Decode rows, ascending, and which parts of its seconds such a step drafts
+    /// and takes the outcome in.
+    stages: Vec<(u32, [f64; 2])>,
 }
 
 impl Costs {
@@ -54,6 +59,35 @@ impl Costs {
         self.depths.keys().copied()
     }
 
+    /// The same, of a depth that was not measured on a straight line between those
+    /// that were.
+    pub fn between(&self, depth: u32, decodes: u32, prompt_tokens: f64) -> Option<f64> {
+        let at = |depth: u32| self.seconds(depth, decodes, prompt_tokens);
+        if self.depths.contains_key(&depth) {
+            return at(depth);
+        }
+        let (below, _) = self.depths.range(..depth).next_back()?;
+        let (above, _) = self.depths.range(depth..).next()?;
+        let (low, high) = (at(*below)?, at(*above)?);
+        let part = f64::from(depth - below) / f64::from(above - below);
+        Some(low + (high - low) * part)
+    }
+
+    /// Where the time of a step goes, by the nearest that was measured.
+    pub fn stages(&self, depth: u32, decodes: u32, seconds: f64) -> StageTimes {
+        let depths = self.depths.iter();
+        let nearest = depths.min_by_key(|(known, _)| known.abs_diff(depth));
+        let sizes = nearest.into_iter().flat_map(|(_, costs)| &costs.stages);
+        let nearest = sizes.min_by_key(|(known, _)| known.abs_diff(decodes));
+        let [draft, extend] = nearest.map_or([0.0; 2], |(_, parts)| *parts);
+        let us = |part: f64| (seconds * part * 1e6) as u32;
+        StageTimes {
+            draft_us: us(draft),
+            verify_us: us(1.0 - draft - extend),
+            extend_us: us(extend),
+        }
+    }
+
     /// Seconds of a step; `None` where nothing like it was measured.
     pub fn seconds(&self, depth: u32, decodes: u32, prompt_tokens: f64) -> Option<f64> {
         let costs = self.depths.get(&depth)?;
@@ -80,6 +114,7 @@ impl Depth {
             .collect();
         let mut depth = Self {
             curve: rising(&points),
+            stages: parts(decoding.clone().filter(|step| step.prompt_tokens == 0)),
             ..Self::default()
         };
         for (at, most) in SIZES.iter().enumerate() {
@@ -128,6 +163,25 @@ impl Depth {
         let nearest = known.min_by_key(|(at, _)| at.abs_diff(own));
         nearest.map_or(0.0, |(_, seconds)| seconds)
     }
+}
+
+/// By decode rows, which parts of their time steps draft and take outcomes in.
+fn parts<'a>(steps: impl Iterator<Item = &'a &'a Step>) -> Vec<(u32, [f64; 2])> {
+    let mut sums: BTreeMap<u32, [f64; 3]> = BTreeMap::new();
+    for step in steps {
+        let StageTimes {
+            draft_us,
+            verify_us,
+            extend_us,
+        } = step.stages;
+        let [draft, extend, all] = sums.entry(step.decodes).or_default();
+        *draft += f64::from(draft_us);
+        *extend += f64::from(extend_us);
+        *all += f64::from(draft_us) + f64::from(verify_us) + f64::from(extend_us);
+    }
+    let part = |[draft, extend, all]: [f64; 3]| [draft, extend].map(|sum| sum / all.max(1.0));
+    let sums = sums.into_iter();
+    sums.map(|(rows, sums)| (rows, part(sums))).collect()
 }
 
 /// Isotonic regression by pooling neighbours that fall (Ayer et al., 1955):
@@ -185,6 +239,34 @@ mod tests {
         assert_eq!(costs.seconds(2, 0, 2.0), Some(7.0));
         assert_eq!(costs.seconds(3, 0, 2.0), Some(9.0));
         assert_eq!(costs.seconds(4, 1, 0.0), None);
+    }
+
+    #[test]
+    fn depths_between_measured_ones_and_stages_are_told() {
+        let stages = |draft_us, verify_us| StageTimes {
+            draft_us,
+            verify_us,
+            extend_us: 10,
+        };
+        let steps = [
+            (1, stages(10, 80), 2.0),
+            (3, stages(30, 60), 4.0),
+            (3, stages(50, 40), 4.0),
+        ];
+        let steps = steps.map(|(depth, stages, took)| Step {
+            stages,
+            ..step(depth, 4, 0, took)
+        });
+        let costs = Costs::new(&steps);
+        let at = |depth| costs.between(depth, 4, 0.0);
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(at),
+            [None, Some(2.0), Some(3.0), Some(4.0), None]
+        );
+        // The nearest depth and size: 40, 50 and 10 of 100 parts.
+        let told = costs.stages(9, 1, 1e-3);
+        assert_eq!((told.draft_us, told.extend_us), (400, 100));
+        assert!(told.verify_us.abs_diff(500) <= 1, "{told:?}");
     }
 
     #[test]

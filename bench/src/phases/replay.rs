@@ -10,6 +10,12 @@ use std::collections::VecDeque;
 use super::cost::Costs;
 use super::texts::Log;
 use super::work::{Driver, Item, Work};
+use lockstep_adaptive::{Decider, Seen};
+
+mod policy;
+
+use policy::Simulated;
+pub use policy::profile;
 
 /// All that a replay comes from.
 #[derive(Debug, Clone, Copy)]
@@ -52,9 +58,34 @@ struct Row {
 /// Requests by number, and whether each row is of a prompt.
 type Planned = Vec<(usize, bool)>;
 
+/// Chooses how deep each step drafts.
+trait Chooser {
+    /// Of the step that runs now; `None` where nothing is known of it.
+    fn depth(&mut self, replay: &Replay<'_>, rows: &[Row], step: &Planned) -> Option<u32>;
+    /// What that step has shown.
+    fn saw(&mut self, seen: &Seen) {
+        let _ = seen;
+    }
+}
+
+impl Chooser for Choice {
+    fn depth(&mut self, replay: &Replay<'_>, rows: &[Row], step: &Planned) -> Option<u32> {
+        replay.best(*self, rows, step)
+    }
+}
+
 impl Replay<'_> {
     /// Seconds of the whole list; `None` where a step's time is not known.
-    pub fn seconds(&self, choice: Choice) -> Option<f64> {
+    pub fn seconds(&self, mut choice: Choice) -> Option<f64> {
+        self.run(&mut choice)
+    }
+
+    /// Seconds under a policy that has seen nothing but a profile.
+    pub fn policy_seconds(&self, decider: Decider) -> Option<f64> {
+        self.run(&mut Simulated::new(decider))
+    }
+
+    fn run(&self, chooser: &mut impl Chooser) -> Option<f64> {
         let mut driver = Driver::new(self.work);
         let mut rows: Vec<Row> = Vec::new();
         let mut running: Vec<usize> = Vec::new();
@@ -80,21 +111,26 @@ impl Replay<'_> {
             let Some(step) = planned.pop_front() else {
                 return Some(seconds);
             };
-            let depth = self.depth(choice, &rows, &step)?;
+            let depth = chooser.depth(self, &rows, &step)?;
             // Rows of requests that have all ended: nothing waits for them.
             if running.is_empty() {
                 continue;
             }
-            seconds += self.step_seconds(depth, &step)?;
+            let took = self.step_seconds(depth, &step)?;
+            seconds += took;
+            let mut seen = self.seen(depth, &step, took);
             for (at, is_prompt) in step {
                 let row = &mut rows[at];
                 row.in_flight -= 1;
-                let tokens = match is_prompt {
-                    true => 1,
-                    false => self.accepted(row).min(depth) + 1,
-                };
+                let mut tokens = 1;
+                if !is_prompt {
+                    let accepted = self.accepted(row).min(depth);
+                    seen.count(depth, accepted);
+                    tokens += accepted;
+                }
                 row.out = (row.out + tokens).min(row.item.tokens);
             }
+            chooser.saw(&seen);
             running.retain(|at| rows[*at].out < rows[*at].item.tokens);
         }
     }
@@ -115,7 +151,7 @@ impl Replay<'_> {
         both.min_by(f64::total_cmp)
     }
 
-    fn depth(&self, choice: Choice, rows: &[Row], step: &Planned) -> Option<u32> {
+    fn best(&self, choice: Choice, rows: &[Row], step: &Planned) -> Option<u32> {
         if let Choice::Fixed(depth) = choice {
             return Some(depth);
         }
@@ -139,10 +175,25 @@ impl Replay<'_> {
     }
 
     fn step_seconds(&self, depth: u32, step: &Planned) -> Option<f64> {
-        let prompts = step.iter().filter(|(_, is_prompt)| *is_prompt).count();
-        let decodes = u32::try_from(step.len() - prompts).unwrap_or(u32::MAX);
-        let tokens = prompts as f64 * self.prompt_tokens;
-        self.costs.seconds(depth, decodes, tokens)
+        let (decodes, prompts) = sizes(step);
+        let tokens = f64::from(prompts) * self.prompt_tokens;
+        self.costs.between(depth, decodes, tokens)
+    }
+
+    /// What a step shows before its outcomes are counted.
+    fn seen(&self, depth: u32, step: &Planned, seconds: f64) -> Seen {
+        let (decodes, prompts) = sizes(step);
+        let stages = self.costs.stages(depth, decodes, seconds);
+        Seen {
+            depth,
+            decodes,
+            tokens: decodes * (depth + 1) + prompts,
+            prompt_tokens: prompts,
+            draft_us: stages.draft_us,
+            verify_us: stages.verify_us,
+            extend_us: stages.extend_us,
+            ..Seen::default()
+        }
     }
 
     /// Drafts accepted where the row stands; none where it has ended.
@@ -157,6 +208,13 @@ impl Replay<'_> {
         let drafts = (1..=depth).map(|depth| self.log.survival(text, depth));
         1.0 + drafts.sum::<f64>()
     }
+}
+
+/// Rows that decode, and those of prompts.
+fn sizes(step: &Planned) -> (u32, u32) {
+    let prompts = step.iter().filter(|(_, is_prompt)| *is_prompt).count();
+    let count = |rows: usize| u32::try_from(rows).unwrap_or(u32::MAX);
+    (count(step.len() - prompts), count(prompts))
 }
 
 /// A row for every request that may still need one, as far as is known when the

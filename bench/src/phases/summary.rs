@@ -1,10 +1,12 @@
 //! What the runs of a list come to.
 
+use lockstep_adaptive::{Decider, Seen};
+
 use super::arms::Arm;
 use super::bootstrap::{Estimate, paired};
 use super::cost::Costs;
 use super::list::List;
-use super::replay::{Choice, Replay};
+use super::replay::{self, Choice, Replay};
 use super::run::{Run, Step};
 use super::texts::Log;
 use super::work::Work;
@@ -24,10 +26,14 @@ pub struct Measured {
     pub lag: usize,
 }
 
+/// A policy by its name and what steps measured before serving have shown.
+pub type Deciders<'a> = dyn Fn(&str, &[Seen]) -> Option<Decider> + 'a;
+
 /// What replay says of a list, seconds.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Replayed {
-    /// Of each arm; `None` of policies.
+    /// Of each arm. Of policies without what it costs to draft again after steps
+    /// that drafted nothing.
     pub arms: Vec<Option<f64>>,
     /// See [`Replay::oracle`].
     pub oracle: Option<f64>,
@@ -169,8 +175,9 @@ impl Measured {
             .collect()
     }
 
-    /// Replays the list on the times of its own steps.
-    pub fn replay(&self, log: &Log) -> Replayed {
+    /// Replays the list on the times of its own steps; `decider` makes those of a
+    /// policy.
+    pub fn replay(&self, log: &Log, decider: &Deciders<'_>) -> Replayed {
         let plain = self.costs(|arm| *arm == Arm::None);
         let mut fixed = self.costs(|arm| matches!(arm, Arm::Fixed(_)));
         if !self.arms.contains(&Arm::Fixed(0)) {
@@ -186,7 +193,10 @@ impl Measured {
         let arms = self.arms.iter().map(|arm| match arm {
             Arm::None => at(&plain).seconds(Choice::Fixed(0)),
             Arm::Fixed(depth) => at(&fixed).seconds(Choice::Fixed(*depth)),
-            Arm::Policy(_) => None,
+            Arm::Policy(name) => {
+                let profile = replay::profile(&fixed, self.list.streams());
+                at(&fixed).policy_seconds(decider(name, &profile)?)
+            }
         });
         Replayed {
             arms: arms.collect(),

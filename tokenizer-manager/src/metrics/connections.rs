@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use lockstep_ports::PortReport;
-use lockstep_proto::pb::lockstep::{ClosedLoad, PortLoad};
+use lockstep_proto::pb::lockstep::PortLoad;
 
 /// Name without its prefix, kind, what it says, its values by further labels.
 type Series = (&'static str, &'static str, &'static str, Values);
@@ -36,9 +36,10 @@ const SERIES: [Series; 3] = [
 /// Renders the ports of tokenizer-manager `index`, and those of the engine,
 /// which carry no number.
 pub fn render_connections(index: usize, own: &[PortReport], engine: &[PortLoad]) -> String {
-    let own = own
-        .iter()
-        .map(|report| (format!("tokenizer_manager=\"{index}\","), wire(report)));
+    let own = own.iter().cloned().map(|report| {
+        let load = PortLoad::from(report);
+        (format!("tokenizer_manager=\"{index}\","), load)
+    });
     let engine = engine.iter().map(|load| (String::new(), load.clone()));
     let ports: Vec<_> = own.chain(engine).collect();
     let mut out = String::new();
@@ -54,17 +55,4 @@ pub fn render_connections(index: usize, own: &[PortReport], engine: &[PortLoad])
         }
     }
     out
-}
-
-fn wire(report: &PortReport) -> PortLoad {
-    let closed = report.closed.iter().map(|(reason, count)| ClosedLoad {
-        reason: reason.name().to_owned(),
-        count: *count,
-    });
-    PortLoad {
-        port: report.port.to_owned(),
-        open: report.open,
-        accepted: report.accepted,
-        closed: closed.collect(),
-    }
 }

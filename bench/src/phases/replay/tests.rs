@@ -1,3 +1,4 @@
+use lockstep_adaptive::{AdaptiveConfig, BatchSlot, Policies, Tier};
 use proptest::prelude::*;
 
 use super::*;
@@ -77,7 +78,7 @@ fn a_fixed_depth_takes_what_can_be_worked_out() {
     let oracle = replay(&work, &log, &costs, 1).oracle();
     assert_eq!(oracle, Some(2.0 * (10.5 + 13.5 * 4.0)));
     assert_eq!(
-        replay(&work, &log, &costs, 1).seconds(Choice::Fixed(3)),
+        replay(&work, &log, &costs, 1).seconds(Choice::Fixed(7)),
         None
     );
 }
@@ -125,6 +126,40 @@ fn work_is_the_same_at_every_depth() {
     let deep = replay.seconds(Choice::Fixed(3)).unwrap_or_default();
     assert!(plain > 0.0);
     assert_eq!(deep, 4.0 * plain);
+}
+
+fn decider(policy: &str, profile: &[Seen]) -> Decider {
+    let tiers = [0, 1, 3, 7].map(|depth| Tier {
+        depth,
+        tokens: depth + 1,
+    });
+    let slots = vec![BatchSlot::new(1, vec![0, 1, 3, 7])];
+    let config = AdaptiveConfig::new(policy, 3, tiers.to_vec(), slots);
+    Decider::new(&config, &Policies::builtin(), profile).expect("a policy of the crate")
+}
+
+#[test]
+fn a_policy_that_stays_takes_what_its_depth_takes_and_others_follow_the_texts() {
+    let lengths = [400; 4];
+    let work = work(&lengths, 1);
+    let costs = costs(&[0, 1, 3, 7], 10.0, 1.0, 0.5);
+    let text = |accepted: u32| vec![accepted; 400];
+    let log = Log {
+        accepted: vec![text(0), text(7), text(0), text(7)],
+        different: 0,
+    };
+    let replay = replay(&work, &log, &costs, 2);
+    let profile = profile(&costs, 1);
+    assert_eq!(profile.len(), 4, "{profile:?}");
+    let stays = replay.policy_seconds(decider("static", &profile));
+    let fixed = replay.seconds(Choice::Fixed(3));
+    assert_eq!(stays, fixed);
+    let adapts = replay.policy_seconds(decider("goodput", &profile));
+    let oracle = replay.oracle();
+    assert!(
+        adapts < fixed && adapts > oracle,
+        "{adapts:?} {fixed:?} {oracle:?}"
+    );
 }
 
 proptest! {
