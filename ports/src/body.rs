@@ -3,7 +3,7 @@
 
 use std::{
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll},
     time::Duration,
 };
@@ -52,10 +52,10 @@ pub(crate) struct Paced<B = Incoming> {
     place: Arc<Place>,
 }
 
-/// What a request takes of its process's budget, for its body and for whoever
-/// reads that.
+/// What a request takes of its process's budget until its answer begins: for its
+/// body, and for what is made of that. Handlers find it in the extensions.
 #[derive(Clone)]
-pub(crate) struct Held(Arc<Mutex<Holding>>);
+pub struct Held(Arc<Mutex<Holding>>);
 
 struct Holding {
     charge: Charge,
@@ -72,13 +72,25 @@ impl Held {
         })))
     }
 
+    /// Takes `bytes` more, for what the body becomes.
+    ///
+    /// # Errors
+    /// [`OverBudget`], and nothing more is taken.
+    pub fn charge(&self, bytes: usize) -> Result<(), OverBudget> {
+        self.holding().charge.add(bytes)
+    }
+
     fn take(&self, data: &[u8]) -> Result<(), OverBudget> {
-        let mut holding = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut holding = self.holding();
         let bytes = match &mut holding.messages {
             Some(messages) => messages.announced(data).min(LARGEST_MESSAGE),
             None => data.len(),
         };
         holding.charge.add(bytes)
+    }
+
+    fn holding(&self) -> MutexGuard<'_, Holding> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

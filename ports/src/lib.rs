@@ -26,7 +26,7 @@ mod report;
 mod serve;
 mod visit;
 
-pub use body::BodyError;
+pub use body::{BodyError, Held};
 pub use budget::{Budget, Charge, OverBudget};
 pub use listen::listen;
 pub use port::{Port, Protocol};

@@ -46,7 +46,7 @@ impl Service<Request<Incoming>> for Visit {
 }
 
 impl Visit {
-    async fn answer(self, request: Request<Incoming>) -> Result<Response, Infallible> {
+    async fn answer(self, mut request: Request<Incoming>) -> Result<Response, Infallible> {
         if self.place.probe && !self.port.is_probe(request.uri().path()) {
             return Ok(self.refuse(request.version()));
         }
@@ -61,6 +61,9 @@ impl Visit {
             let messages = matches!(self.port.protocol, Protocol::Grpc { .. });
             Held::new(budget, messages)
         });
+        if let Some(held) = &held {
+            request.extensions_mut().insert(held.clone());
+        }
         let place = self.place;
         let request = request.map(|body| Body::new(Paced::new(body, limits, held.clone(), place)));
         let answer = self.router.oneshot(request);

@@ -4,6 +4,7 @@ use axum::{
     body::Body,
     http::{HeaderValue, Response, StatusCode, header},
 };
+use lockstep_ports::OverBudget;
 use lockstep_types::request::{ErrorKind, RequestError};
 use lockstep_types::sampling::InvalidField;
 use serde::Serialize;
@@ -222,6 +223,12 @@ impl From<RequestError> for ApiError {
             param: error.param,
             retry_after_s: retry.then(|| error.retry_after_s.unwrap_or(RETRY_AFTER_S)),
         }
+    }
+}
+
+impl From<OverBudget> for ApiError {
+    fn from(over: OverBudget) -> Self {
+        RequestError::new(ErrorKind::Overloaded, over.to_string()).into()
     }
 }
 

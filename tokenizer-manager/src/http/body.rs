@@ -14,7 +14,7 @@ use axum::{
 use bytes::Bytes;
 use encoding::Encoding;
 use explain::explain;
-use lockstep_ports::BodyError;
+use lockstep_ports::{BodyError, Held};
 use lockstep_types::request::{ErrorKind, RequestError};
 use serde::de::DeserializeOwned;
 use structure::Structure;
@@ -51,6 +51,7 @@ pub(super) async fn read_json<T: Send + 'static>(
     let encoding = Encoding::of(request.headers())?;
     let limits = &app.config.server.limits;
     let most = limits.body_bytes;
+    let held = request.extensions().get::<Held>().cloned();
     let body = read(request, most).await?;
     let structure = Structure::new(limits.json_depth, app.config.server.context_length);
     // How much a compressed body becomes, nobody knows before.
@@ -59,7 +60,7 @@ pub(super) async fn read_json<T: Send + 'static>(
         Encoding::Gzip => most,
     };
     let parse = move || {
-        let body = encoding.decode(body, most)?;
+        let body = encoding.decode(body, most, held.as_ref())?;
         structure.check(&body)?;
         parse(&body)
     };

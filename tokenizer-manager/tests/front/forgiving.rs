@@ -143,6 +143,53 @@ async fn bodies_may_be_compressed_and_stay_bounded() {
     );
 }
 
+/// A completion of one token whose body becomes `bytes` bytes.
+async fn compressed(front: &Front, bytes: usize) -> u16 {
+    let body = completion(&json!({"max_tokens": 1})).to_string();
+    let padding = " ".repeat(bytes - body.len());
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    write!(encoder, "{body}{padding}").expect("written");
+    let request = front
+        .client
+        .post(format!("{}/v1/completions", front.url))
+        .header("content-type", "application/json")
+        .header("content-encoding", "gzip")
+        .body(encoder.finish().expect("written"));
+    request.send().await.expect("answered").status().as_u16()
+}
+
+#[tokio::test]
+async fn what_bodies_inflate_to_is_charged_while_requests_hold_it() {
+    let front = start_with(|engine, _| {
+        engine.server.limits.memory_bytes = 1 << 20;
+        engine.server.limits.body_bytes = 1 << 20;
+    })
+    .await;
+    // One by itself is more than large requests may take.
+    assert_eq!(compressed(&front, 900 << 10).await, 429);
+    // Three leave no room for a fourth until they are answered.
+    let requests = async { tokio::join!(held(&front), held(&front), held(&front)) };
+    let scheduler = async {
+        let jobs = [
+            front.mock.job().await,
+            front.mock.job().await,
+            front.mock.job().await,
+        ];
+        assert_eq!(compressed(&front, 250 << 10).await, 429);
+        jobs.iter()
+            .for_each(|job| job.finish(FinishReason::Stop, 0));
+    };
+    let (statuses, ()) = tokio::join!(requests, scheduler);
+    assert_eq!(statuses, (200, 200, 200));
+    let again = async { front.mock.job().await.finish(FinishReason::Stop, 0) };
+    let (status, ()) = tokio::join!(held(&front), again);
+    assert_eq!(status, 200, "all is given back");
+}
+
+async fn held(front: &Front) -> u16 {
+    compressed(front, 250 << 10).await
+}
+
 #[tokio::test]
 async fn what_is_not_served_says_what_is() {
     let front = start().await;

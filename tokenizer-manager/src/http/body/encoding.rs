@@ -5,9 +5,13 @@ use std::io::Read as _;
 use axum::http::{HeaderMap, StatusCode, header};
 use bytes::Bytes;
 use flate2::bufread::MultiGzDecoder;
+use lockstep_ports::Held;
 
 use super::too_large;
 use crate::error::{ApiError, ApiResult};
+
+/// Bytes of the plain body that are made before they are charged.
+const PIECE: u64 = 64 << 10;
 
 /// What can be done about a body's encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,32 +44,43 @@ impl Encoding {
         }
     }
 
-    /// The body itself, of `limit` bytes at most.
+    /// The body itself, of `limit` bytes at most. What it grows by is charged to
+    /// its request.
     ///
     /// # Errors
-    /// 413 for a larger one, 400 for one that is not of this encoding.
-    pub(super) fn decode(self, body: Bytes, limit: usize) -> ApiResult<Bytes> {
+    /// 413 for a larger one, 429 for one that is over the budget, 400 for one that
+    /// is not of this encoding.
+    pub(super) fn decode(self, body: Bytes, limit: usize, held: Option<&Held>) -> ApiResult<Bytes> {
         match self {
             Self::Identity => Ok(body),
-            Self::Gzip => gunzip(&body, limit),
+            Self::Gzip => gunzip(&body, limit, |bytes| match held {
+                Some(held) => Ok(held.charge(bytes)?),
+                None => Ok(()),
+            }),
         }
     }
 }
 
-fn gunzip(body: &[u8], limit: usize) -> ApiResult<Bytes> {
+fn gunzip(
+    body: &[u8],
+    limit: usize,
+    mut charge: impl FnMut(usize) -> ApiResult<()>,
+) -> ApiResult<Bytes> {
     let mut plain = Vec::new();
-    // One byte more than allowed tells a body that is too large.
-    let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
-    MultiGzDecoder::new(body)
-        .take(most)
-        .read_to_end(&mut plain)
-        .map_err(|error| {
+    let mut decoder = MultiGzDecoder::new(body);
+    loop {
+        let piece = decoder.by_ref().take(PIECE).read_to_end(&mut plain);
+        let bytes = piece.map_err(|error| {
             ApiError::bad_request(format!("The request's body is not gzip: {error}."))
         })?;
-    if plain.len() > limit {
-        return Err(too_large(limit));
+        if bytes == 0 {
+            return Ok(plain.into());
+        }
+        if plain.len() > limit {
+            return Err(too_large(limit));
+        }
+        charge(bytes)?;
     }
-    Ok(plain.into())
 }
 
 #[cfg(test)]
@@ -84,8 +99,9 @@ mod tests {
 
     #[test]
     fn what_is_decoded_is_bounded() {
-        let status =
-            |body: &[u8], limit| gunzip(body, limit).map_err(|error| error.status.as_u16());
+        let status = |body: &[u8], limit| {
+            gunzip(body, limit, |_| Ok(())).map_err(|error| error.status.as_u16())
+        };
         let text = vec![b' '; 1 << 20];
         let bomb = gzip(&text);
         assert!(bomb.len() < 4096, "{}", bomb.len());
@@ -96,6 +112,25 @@ mod tests {
         assert_eq!(status(&gzip(b""), 0), Ok(Bytes::new()));
         let two = [gzip(b"{"), gzip(b"}")].concat();
         assert_eq!(status(&two, 2), Ok(Bytes::from_static(b"{}")));
+    }
+
+    #[test]
+    fn what_is_decoded_is_charged_as_it_grows() {
+        let bomb = gzip(&vec![b' '; 1 << 20]);
+        let decode = |most: usize| {
+            let mut charged = 0;
+            let decoded = gunzip(&bomb, 1 << 20, |bytes| {
+                charged += bytes;
+                let over = || ApiError::from(lockstep_ports::OverBudget);
+                (charged <= most).then_some(()).ok_or_else(over)
+            });
+            let status = decoded.map_err(|error| error.status.as_u16());
+            (status.map(|plain| plain.len()), charged)
+        };
+        assert_eq!(decode(1 << 20), (Ok(1 << 20), 1 << 20));
+        let (status, charged) = decode(200 << 10);
+        assert_eq!(status, Err(429));
+        assert!(charged <= 264 << 10, "{charged}");
     }
 
     #[test]
