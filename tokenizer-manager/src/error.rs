@@ -12,6 +12,12 @@ use serde::Serialize;
 /// Seconds after which a client may try again where nobody knows better.
 const RETRY_AFTER_S: u32 = 1;
 
+/// Bytes of a message at most: it may repeat what a client sent, and over gRPC it
+/// is a header, of which most clients take 16 KiB in all.
+const LONGEST_MESSAGE: usize = 1024;
+/// Bytes of a field's name at most: it may hold a client's own key.
+const LONGEST_PARAM: usize = 256;
+
 /// One refusal: an HTTP status with OpenAI's error object, or the matching gRPC status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiError {
@@ -62,7 +68,7 @@ impl ApiError {
             status,
             kind,
             code,
-            message: message.into(),
+            message: shortened(message.into(), LONGEST_MESSAGE),
             param: None,
             retry_after_s: None,
         }
@@ -71,7 +77,7 @@ impl ApiError {
     /// 400: the field `param` cannot be what it is.
     pub fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
-            param: Some(param.into()),
+            param: Some(shortened(param.into(), LONGEST_PARAM)),
             ..Self::bad_request(message)
         }
     }
@@ -188,6 +194,17 @@ impl ApiError {
     }
 }
 
+/// At most about `most` bytes of `text`: its start, and its end, where a message
+/// says what to do.
+pub fn shortened(text: String, most: usize) -> String {
+    if text.len() <= most {
+        return text;
+    }
+    let start = text.floor_char_boundary(most - most / 4);
+    let end = text.ceil_char_boundary(text.len() - most / 4);
+    format!("{}…{}", &text[..start], &text[end..])
+}
+
 /// The one mapping from what the scheduler says to what clients see.
 impl From<RequestError> for ApiError {
     fn from(error: RequestError) -> Self {
@@ -215,13 +232,11 @@ impl From<RequestError> for ApiError {
             ),
         };
         let retry = matches!(error.kind, ErrorKind::Overloaded | ErrorKind::Unavailable);
+        let param = |param| shortened(param, LONGEST_PARAM);
         Self {
-            status,
-            kind,
-            code,
-            message: error.message,
-            param: error.param,
+            param: error.param.map(param),
             retry_after_s: retry.then(|| error.retry_after_s.unwrap_or(RETRY_AFTER_S)),
+            ..Self::new(status, kind, code, error.message)
         }
     }
 }
@@ -275,6 +290,19 @@ mod tests {
             );
             assert_eq!(error.into_status().code(), code);
         }
+    }
+
+    #[test]
+    fn long_texts_keep_their_start_and_their_end() {
+        for text in ["", "short", "just 16 bytes…"] {
+            assert_eq!(shortened(text.to_owned(), 16), text);
+        }
+        assert_eq!(shortened("a".repeat(9) + "bcdefghi", 8), "aaaaaa…hi");
+        assert_eq!(shortened("ä€𝄞".repeat(9), 8), "ä€…");
+        let error = ApiError::invalid("k".repeat(9999), "ä".repeat(9999) + "!");
+        let param = error.param.as_deref().unwrap_or_default();
+        assert!(error.message.len() <= 1027 && param.len() <= 259);
+        assert!(error.message.ends_with('!'));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::{
     app::{App, fresh_id},
     error::{ApiError, ApiResult},
-    http::{check_messages, valid_id},
+    http::{check_id, check_messages},
     submission::{
         FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, SamplingSpec, SpeculativeSpec,
         count,
@@ -22,15 +22,9 @@ use crate::{
 pub(super) async fn spec(app: &App, request: GenerateRequest) -> ApiResult<GenerateSpec> {
     let id = match request.request_id {
         None => fresh_id(),
-        Some(id) if valid_id(&id) => id,
         Some(id) => {
-            return Err(ApiError::invalid(
-                "request_id",
-                format!(
-                    "Invalid 'request_id' {id:?}: expected 1 to 128 letters, digits and characters \
-                     of \"-_.:/\"."
-                ),
-            ));
+            check_id("request_id", &id)?;
+            id
         }
     };
     let (field, input) = match request.input {

@@ -14,7 +14,7 @@ use lockstep_types::{
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{body::Json, json, middleware::valid_id};
+use super::{body::Json, json, middleware::check_id};
 use crate::{
     app::{App, fresh_id},
     error::{ApiError, ApiResult},
@@ -182,15 +182,7 @@ async fn insert(
     (name_field, name): (&str, &str),
     (field, token_ids): (&'static str, Vec<u32>),
 ) -> ApiResult<Added> {
-    if !valid_id(name) {
-        return Err(ApiError::invalid(
-            name_field,
-            format!(
-                "Invalid '{name_field}' {name:?}: expected 1 to 128 letters, digits and characters \
-                 of \"-_.:/\"."
-            ),
-        ));
-    }
+    check_id(name_field, name)?;
     if token_ids.len() > MOST_TOKENS {
         return Err(ApiError::invalid(
             field,

@@ -7,7 +7,7 @@ use serde::{
     de::{self, IntoDeserializer, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
 };
 
-use crate::submission::SpeculativeSpec;
+use crate::{error::shortened, submission::SpeculativeSpec};
 
 /// One value or a list of them.
 #[derive(Debug, Clone, PartialEq)]
@@ -209,9 +209,8 @@ impl<'de> Visitor<'de> for LogitBiasVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<LogitBias, A::Error> {
         let mut bias = Vec::new();
         while let Some((id, value)) = map.next_entry::<String, f64>()? {
-            let id: u32 = id
-                .parse()
-                .map_err(|_| de::Error::custom(format!("the key {id:?} is not a token id")))?;
+            let wrong = |id| de::Error::custom(format!("the key {id:?} is not a token id"));
+            let id = id.parse().map_err(|_| wrong(shortened(id, 64)))?;
             bias.push((id, value));
         }
         Ok(LogitBias(bias))

@@ -13,7 +13,7 @@ use tracing::Instrument;
 use super::routes;
 use crate::{
     app::{App, fresh_id},
-    error::ApiError,
+    error::{ApiError, ApiResult},
 };
 
 /// The header that carries a request's id in and out.
@@ -59,9 +59,25 @@ pub(crate) fn client_id(headers: &HeaderMap) -> Option<Arc<str>> {
 }
 
 /// Whether an id can stand in logs and headers as it is.
-pub(crate) fn valid_id(id: &str) -> bool {
+fn valid_id(id: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/".contains(&byte);
     (1..=ID_BYTES).contains(&id.len()) && id.bytes().all(plain)
+}
+
+/// Refuses an id that a client gave as `field`.
+///
+/// # Errors
+/// 400 for one that is not a [`valid_id`].
+pub(crate) fn check_id(field: &str, id: &str) -> ApiResult<()> {
+    if valid_id(id) {
+        return Ok(());
+    }
+    let id = &id[..id.floor_char_boundary(ID_BYTES)];
+    let message = format!(
+        "Invalid '{field}' {id:?}: expected 1 to {ID_BYTES} letters, digits and characters of \
+         \"-_.:/\"."
+    );
+    Err(ApiError::invalid(field, message))
 }
 
 /// Refuses more bytes of headers than the configuration allows.

@@ -13,7 +13,7 @@ use lockstep_proto::pb::lockstep::{UpdateWeightsRequest, UpdateWeightsResponse};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{body::Json, json, middleware::valid_id};
+use super::{body::Json, json, middleware::check_id};
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
@@ -93,14 +93,8 @@ fn wanted(request: UpdateRequest) -> ApiResult<UpdateWeightsRequest> {
         (one, other) => one.or(other),
     };
     let version = request.weight_version;
-    if let Some(version) = version.as_deref().filter(|version| !valid_id(version)) {
-        return Err(ApiError::invalid(
-            "weight_version",
-            format!(
-                "Invalid 'weight_version' {version:?}: expected 1 to 128 letters, digits and \
-                 characters of \"-_.:/\"."
-            ),
-        ));
+    if let Some(version) = &version {
+        check_id("weight_version", version)?;
     }
     Ok(UpdateWeightsRequest {
         model_path: request.model_path,

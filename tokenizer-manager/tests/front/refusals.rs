@@ -1,6 +1,6 @@
 //! Bad input: each gets its status and an error object, and the others are served.
 
-use lockstep_proto::pb::lockstep::FinishReason;
+use lockstep_proto::pb::lockstep::{FinishReason, GenerateRequest, generate_request::Input};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -9,7 +9,7 @@ use tokio::{
 
 use super::{
     client::{chat, completion},
-    harness::{Front, start},
+    harness::{Front, start, start_with},
     mock::ids,
 };
 
@@ -109,6 +109,62 @@ fn common() -> Vec<(Value, u16, &'static str)> {
         ),
         (json!({"priority": 1}), 400, "priority"),
     ]
+}
+
+/// What is as long as a request may be: a byte that takes seven in JSON's text of
+/// Rust's text of it.
+fn long() -> String {
+    "\u{7f}".repeat(1 << 20)
+}
+
+#[tokio::test]
+async fn errors_repeat_little_of_what_was_sent() {
+    let front = start_with(|engine, _| {
+        engine.server.limits.body_bytes = 4 << 20;
+        engine.server.limits.memory_bytes = 64 << 20;
+    })
+    .await;
+    for (path, body) in [
+        (
+            "/v1/completions",
+            completion(&json!({"logit_bias": {long(): 1}})),
+        ),
+        ("/v1/completions", completion(&json!({"model": long()}))),
+        ("/v1/completions", completion(&json!({"stop": {long(): 1}}))),
+        ("/v1/chat/completions", chat(&json!({"stream": long()}))),
+        (
+            "/v1/chat/completions",
+            chat(&json!({"messages": [{"role": long(), "content": "x"}]})),
+        ),
+        (
+            "/v1/chat/completions",
+            chat(&json!({"speculative": {long(): 1}})),
+        ),
+        (
+            "/v1/completions",
+            completion(&json!({"stream_options": {long(): 1}})),
+        ),
+        ("/generate", json!({"text": "a", "rid": long()})),
+        ("/ngram/corpus", json!({"name": long(), "texts": ["a"]})),
+    ] {
+        let (status, text) = front.post(path, &body).await;
+        assert!((400..500).contains(&status), "{path}: {status}");
+        assert!(text.len() < 4096, "{path}: {} bytes", text.len());
+    }
+    let (status, text) = front.get(&format!("/{}", "x".repeat(4096))).await;
+    assert_eq!(status, 404);
+    assert!(text.len() < 2048 && text.contains("GET / and"), "{text}");
+    let mut client = super::grpc::client(&front).await;
+    let request = GenerateRequest {
+        request_id: Some(long()),
+        input: Some(Input::Text("a".to_owned())),
+        ..GenerateRequest::default()
+    };
+    let refused = client.generate(request).await.expect_err("too long an id");
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+    let message = refused.message();
+    assert!(message.len() < 2048, "{} bytes", message.len());
+    assert!(message.contains("expected 1 to 128"), "{message}");
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use crate::{
     error::{ApiError, ApiResult},
     http::{
         json::{Integer, Object, OneOrMany, Prompt},
-        middleware::valid_id,
+        middleware::check_id,
     },
     submission::{FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, count},
 };
@@ -183,14 +183,8 @@ fn rids(rid: Option<OneOrMany<String>>, len: usize, request_id: &str) -> ApiResu
         Some(OneOrMany::One(rid)) if len > 1 => (0..len).map(|at| format!("{rid}-{at}")).collect(),
         Some(rids) => per_prompt("rid", Some(rids), len, String::new())?,
     };
-    if let Some(wrong) = rids.iter().find(|rid| !valid_id(rid)) {
-        return Err(ApiError::invalid(
-            "rid",
-            format!(
-                "Invalid 'rid' {wrong:?}: expected 1 to 128 letters, digits and characters of \
-                 \"-_.:/\"."
-            ),
-        ));
+    for rid in &rids {
+        check_id("rid", rid)?;
     }
     Ok(rids)
 }
