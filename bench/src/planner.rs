@@ -1,5 +1,6 @@
 //! Time that one step's planning takes: `plan` and `complete` with N requests
-//! decoding, the workers' answers made up on the spot.
+//! decoding, the workers' answers made up on the spot; and that of deciding how
+//! deep to draft, which every rank does in every step where the depth adapts.
 
 use std::time::Instant;
 
@@ -13,6 +14,8 @@ use lockstep_types::{
 use serde_json::json;
 
 use crate::{report::Report, stats::Durations};
+
+mod decision;
 
 /// Time that planning one step takes.
 #[derive(Debug, clap::Args)]
@@ -59,6 +62,7 @@ pub fn run(args: &Args) -> anyhow::Result<Report> {
             json!(sum),
         ]);
     }
+    report.add(decision::table(args.steps)?);
     Ok(report)
 }
 
