@@ -277,6 +277,11 @@ impl Engine {
                     self.planner.abort(id);
                 }
             }
+            Command::AbortTrace {
+                sink,
+                query,
+                trace_ids,
+            } => self.abort_trace(sink, query, trace_ids.as_deref()),
             Command::Stop { sink, request } => {
                 if let Some(id) = request_id(sink, request) {
                     self.planner.stop(id);

@@ -167,6 +167,11 @@ async fn forward(sink: SinkId, messages: &mut Streaming<FrontendMessage>, comman
                 sink,
                 request: abort.request,
             },
+            Some(frontend_message::Kind::AbortTrace(abort)) => Command::AbortTrace {
+                sink,
+                query: abort.query,
+                trace_ids: (!abort.all).then_some(abort.trace_ids),
+            },
             Some(frontend_message::Kind::Stop(stop)) => Command::Stop {
                 sink,
                 request: stop.request,

@@ -58,6 +58,14 @@ pub enum Command {
     },
     /// Its client does not want it any more.
     Abort { sink: SinkId, request: u64 },
+    /// Requests of any sink are not wanted any more; the answer is an event of
+    /// the sink that asks.
+    AbortTrace {
+        sink: SinkId,
+        query: u64,
+        /// The ids that clients know them by; `None` = all requests.
+        trace_ids: Option<Vec<String>>,
+    },
     /// Its client has all it wants of it.
     Stop { sink: SinkId, request: u64 },
     /// Answer once a step ran on every rank.

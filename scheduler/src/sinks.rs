@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use lockstep_planner::RequestId;
-use lockstep_proto::pb::lockstep::{self as pb, FrontendEvent, FrontendWelcome, WeightsInUse};
+use lockstep_proto::pb::lockstep::{
+    self as pb, FrontendEvent, FrontendWelcome, TraceAborted, WeightsInUse,
+};
 use lockstep_types::request::Output;
 use tokio::sync::mpsc;
 
@@ -72,9 +74,9 @@ impl Sinks {
             };
             // A new channel has room; a frontend that left again is closed by its stream's end.
             let _ = events.try_send(FrontendEvent {
-                outputs: Vec::new(),
                 welcome: Some(welcome),
                 weights: self.weights.clone(),
+                ..FrontendEvent::default()
             });
         }
         let open = OpenSink {
@@ -89,13 +91,37 @@ impl Sinks {
 
     /// Requests of all sinks that have not ended.
     pub fn live(&self) -> Vec<RequestId> {
+        self.live_where(|_| true)
+    }
+
+    /// Requests of all sinks that have not ended and that clients know by one of
+    /// these ids.
+    pub fn known_as(&self, trace_ids: &[String]) -> Vec<RequestId> {
+        self.live_where(|trace_id| trace_ids.iter().any(|wanted| wanted == trace_id))
+    }
+
+    fn live_where(&self, wanted: impl Fn(&str) -> bool) -> Vec<RequestId> {
+        let wanted = &wanted;
         let of_sink = |(sink, open): (&SinkId, &OpenSink)| {
-            let requests = open.live.keys();
+            let requests = open.live.iter().filter(|(_, trace_id)| wanted(trace_id));
             requests
-                .filter_map(|request| request_id(*sink, *request))
+                .filter_map(|(request, _)| request_id(*sink, *request))
                 .collect::<Vec<_>>()
         };
         self.sinks.iter().flat_map(of_sink).collect()
+    }
+
+    /// Tells a frontend, behind what was pushed so far, how many requests its
+    /// query ended.
+    pub fn trace_aborted(&mut self, sink: SinkId, query: u64, requests: usize) {
+        // One that left meanwhile needs no answer.
+        if let Some(open) = self.sinks.get_mut(&sink) {
+            let requests = u32::try_from(requests).unwrap_or(u32::MAX);
+            open.begin(FrontendEvent {
+                trace_aborted: Some(TraceAborted { query, requests }),
+                ..FrontendEvent::default()
+            });
+        }
     }
 
     /// Which weights compute, unless they are those of the start.
@@ -108,8 +134,7 @@ impl Sinks {
     pub fn broadcast_weights(&mut self, weights: WeightsInUse) {
         for open in self.sinks.values_mut() {
             if matches!(open.sink, Sink::Frontend(_)) {
-                open.logprobs = 0;
-                open.events.push(FrontendEvent {
+                open.begin(FrontendEvent {
                     weights: Some(weights.clone()),
                     ..FrontendEvent::default()
                 });
@@ -211,6 +236,12 @@ impl Sinks {
 }
 
 impl OpenSink {
+    /// Adds an event that what comes later follows or joins.
+    fn begin(&mut self, event: FrontendEvent) {
+        self.logprobs = 0;
+        self.events.push(event);
+    }
+
     fn add(&mut self, output: pb::Output) {
         let logprobs = output.logprobs.len() + output.prompt_logprobs.len();
         self.logprobs += logprobs;

@@ -79,6 +79,23 @@ impl Events {
         assert_eq!(self.next().await, Event::End);
         chunks
     }
+
+    /// The rest of a stream whose request is aborted.
+    ///
+    /// # Panics
+    /// When it ends otherwise.
+    pub async fn aborted(mut self) {
+        let error = loop {
+            match self.next().await {
+                event if event.error().is_some() => break event,
+                Event::Json(_) => {}
+                other => panic!("{other:?}"),
+            }
+        };
+        let code = error.error().map(|error| error["code"].clone());
+        assert_eq!(code, Some("request_aborted".into()));
+        assert_eq!(self.next().await, Event::End);
+    }
 }
 
 fn parse(event: &[u8]) -> Event {

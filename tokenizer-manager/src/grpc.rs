@@ -27,7 +27,7 @@ use tonic::{
 };
 use tonic_health::{ServingStatus, server::HealthReporter};
 
-use crate::{app::App, error::ApiError};
+use crate::{app::App, error::ApiError, http::known_as};
 
 /// The service's full name, as health checks ask for it.
 const SERVICE: &str = "lockstep.v1.Inference";
@@ -156,7 +156,9 @@ impl Inference for InferenceService {
         if id.is_empty() {
             return Err(ApiError::invalid("request_id", "'request_id' is missing.").into_status());
         }
-        let found = self.app.scheduler.abort(Some(id)).await > 0;
+        let ids = known_as("request_id", &id).map_err(ApiError::into_status)?;
+        let aborted = self.app.scheduler.abort(Some(ids)).await;
+        let found = aborted.map_err(|error| ApiError::from(error).into_status())? > 0;
         Ok(Response::new(AbortResponse { found }))
     }
 

@@ -34,7 +34,7 @@ use axum::{
 };
 pub(crate) use chat::convert::messages::check as check_messages;
 pub use keys::Keys;
-pub(crate) use middleware::check_id;
+pub(crate) use middleware::{check_id, known_as};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{

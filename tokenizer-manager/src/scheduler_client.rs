@@ -143,14 +143,19 @@ impl SchedulerClient {
         Ok(RequestHandle::new(number, outputs, commands, weights))
     }
 
-    /// Aborts the requests with this client-visible id, or all; returns how many.
-    pub async fn abort(&self, trace_id: Option<String>) -> usize {
+    /// Aborts the requests that clients know by one of these ids, or all, by
+    /// whichever frontend they came; returns how many.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] where the scheduler does not answer in time.
+    pub async fn abort(&self, trace_ids: Option<Vec<String>>) -> Result<usize, RequestError> {
         let (reply, count) = oneshot::channel();
-        let command = LinkCommand::AbortTrace { trace_id, reply };
-        if self.commands.send(command).is_err() {
-            return 0;
+        let command = LinkCommand::AbortTrace { trace_ids, reply };
+        self.commands.send(command).map_err(|_| disconnected())?;
+        match tokio::time::timeout(CALL_TIMEOUT, count).await {
+            Ok(Ok(count)) => Ok(count),
+            Ok(Err(_)) | Err(_) => Err(disconnected()),
         }
-        count.await.unwrap_or(0)
     }
 
     /// Checks within `timeout` that a forward step runs on every rank.

@@ -16,6 +16,19 @@ use crate::{
 const PROBE_SINK: SinkId = 0;
 
 impl Engine {
+    /// Ends what clients know by one of these ids, or everything, whichever
+    /// frontend has it. Clients hear of their ends before the asker of their number.
+    pub(super) fn abort_trace(&mut self, sink: SinkId, query: u64, trace_ids: Option<&[String]>) {
+        // What has ended already is not aborted.
+        self.deliver();
+        let wanted = trace_ids.map_or_else(|| self.sinks.live(), |ids| self.sinks.known_as(ids));
+        for id in &wanted {
+            self.planner.abort(*id);
+        }
+        self.deliver();
+        self.sinks.trace_aborted(sink, query, wanted.len());
+    }
+
     /// Hands a request to the planner; a refusal is its only output.
     pub(super) fn submit(
         &mut self,

@@ -9,9 +9,10 @@ use lockstep_planner::{
 };
 use lockstep_process::{ControlLink, Role, RoleContext, connect_unix};
 use lockstep_proto::pb::lockstep::{
-    FrontendEvent, FrontendHello, FrontendMessage, ReloadWeights, WeightsInUse, WeightsReloaded,
-    WorkerFailure, WorkerHello, WorkerMessage, WorkerReady, frontend_client::FrontendClient,
-    frontend_message, worker_command, worker_gateway_client::WorkerGatewayClient, worker_message,
+    AbortTrace, FrontendEvent, FrontendHello, FrontendMessage, ReloadWeights, TraceAborted,
+    WeightsInUse, WeightsReloaded, WorkerFailure, WorkerHello, WorkerMessage, WorkerReady,
+    frontend_client::FrontendClient, frontend_message, worker_command,
+    worker_gateway_client::WorkerGatewayClient, worker_message,
 };
 use lockstep_types::drafter::{
     CorpusCommand, CorpusSize, DrafterCommand, DrafterReply, DrafterResult,
@@ -230,6 +231,8 @@ pub struct Frontend {
     pub client: FrontendClient<Channel>,
     /// What it was told of the weights last.
     pub weights: Option<WeightsInUse>,
+    /// The newest answer to an abort by id.
+    pub aborted: Option<TraceAborted>,
     messages: mpsc::Sender<FrontendMessage>,
     events: Streaming<FrontendEvent>,
 }
@@ -256,6 +259,7 @@ impl Frontend {
         Ok(Self {
             client,
             weights: welcome.weights,
+            aborted: None,
             messages,
             events,
         })
@@ -294,6 +298,28 @@ impl Frontend {
             .expect("connected");
     }
 
+    /// Aborts those of all frontends that clients know by one of these ids, or all;
+    /// how many there were.
+    pub async fn abort_trace(&mut self, query: u64, trace_ids: Option<&[&str]>) -> u32 {
+        let ids = trace_ids.unwrap_or_default();
+        let abort = frontend_message::Kind::AbortTrace(AbortTrace {
+            query,
+            trace_ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+            all: trace_ids.is_none(),
+        });
+        self.messages
+            .send(FrontendMessage { kind: Some(abort) })
+            .await
+            .expect("connected");
+        loop {
+            self.outputs().await.expect("an answer");
+            if let Some(answer) = self.aborted.take() {
+                assert_eq!(answer.query, query);
+                return answer.requests;
+            }
+        }
+    }
+
     /// Says that the client has all it wants of one.
     pub async fn stop(&self, request: u64) {
         let stop = frontend_message::Kind::Stop(lockstep_proto::pb::lockstep::Stop { request });
@@ -310,6 +336,7 @@ impl Frontend {
             .map_err(|_| Status::deadline_exceeded("no event"))??
             .ok_or_else(|| Status::unavailable("the stream ended"))?;
         self.weights = event.weights.or(self.weights.take());
+        self.aborted = event.trace_aborted.or(self.aborted.take());
         let convert = |output: lockstep_proto::pb::lockstep::Output| {
             (
                 output.request,

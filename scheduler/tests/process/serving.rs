@@ -2,7 +2,7 @@
 
 use lockstep_planner::sim::{SimModel, run_alone};
 use lockstep_proto::pb::lockstep::FlushCacheRequest;
-use lockstep_types::request::{ErrorKind, FinishReason};
+use lockstep_types::request::{ErrorKind, FinishReason, Request};
 use tonic::Code;
 
 use crate::fixture::{FORWARD_US, Frontend, LIMIT, Scheduler, args, request};
@@ -78,6 +78,34 @@ async fn an_abort_and_a_frontend_that_leaves_free_everything() {
         }
         tokio::task::yield_now().await;
     }
+}
+
+#[tokio::test]
+async fn an_abort_by_id_reaches_requests_of_every_frontend() {
+    let (scheduler, mut one) = Scheduler::serving(&args(1)).await;
+    let (mut other, mut asker) = (scheduler.frontend().await, scheduler.frontend().await);
+    let known_as = |trace_id: &str| Request {
+        trace_id: trace_id.to_owned(),
+        ..request(&[1, 2, 3], 1000)
+    };
+    one.submit(1, known_as("a")).await;
+    one.submit(2, known_as("a")).await;
+    other.submit(1, known_as("b")).await;
+    one.outputs().await.expect("they run");
+    other.outputs().await.expect("it runs");
+
+    assert_eq!(asker.abort_trace(7, Some(&[])).await, 0, "none is not all");
+    assert_eq!(asker.abort_trace(8, Some(&["c", "a"])).await, 2);
+    for ended in one.finish(2).await.values() {
+        let finish = ended.finish.as_ref().expect("ended");
+        assert_eq!(finish.outcome, Ok(FinishReason::Abort));
+    }
+    assert_eq!(asker.abort_trace(9, Some(&["a"])).await, 0, "they ended");
+    other.outputs().await.expect("it still runs");
+    assert_eq!(asker.abort_trace(10, None).await, 1);
+    let ended = other.finish(1).await;
+    let finish = ended[&1].finish.as_ref().expect("ended");
+    assert_eq!(finish.outcome, Ok(FinishReason::Abort));
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use axum::{
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{absent::wrong_method, body::Json, browsers::is_browser, json};
+use super::{absent::wrong_method, body::Json, browsers::is_browser, json, middleware::known_as};
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
@@ -60,15 +60,15 @@ pub(super) struct AbortRequest {
     abort_all: Option<bool>,
 }
 
-/// `POST /abort_request`: by the id in the answer (`chatcmpl-…`, `rid`), or all
-/// that came by this tokenizer-manager.
+/// `POST /abort_request`: by the id in the answer (`chatcmpl-…`, `rid`), by the
+/// client's own `X-Request-Id`, or all; of any tokenizer-manager.
 pub(super) async fn abort_request(
     State(app): State<Arc<App>>,
     Json(request): Json<AbortRequest>,
 ) -> ApiResult<Response> {
-    let id = match (request.rid, request.abort_all.unwrap_or(false)) {
+    let ids = match (request.rid, request.abort_all.unwrap_or(false)) {
         (_, true) => None,
-        (Some(rid), false) => Some(rid),
+        (Some(rid), false) => Some(known_as("rid", &rid)?),
         (None, false) => {
             return Err(ApiError::invalid(
                 "rid",
@@ -76,7 +76,7 @@ pub(super) async fn abort_request(
             ));
         }
     };
-    let aborted = app.scheduler.abort(id).await;
+    let aborted = app.scheduler.abort(ids).await?;
     json(&json!({"aborted": aborted}))
 }
 

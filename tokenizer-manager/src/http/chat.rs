@@ -10,7 +10,7 @@ use std::sync::Arc;
 use axum::{Extension, extract::State, response::Response};
 
 use super::{
-    middleware::RequestId,
+    middleware::{CHAT, RequestId},
     openai::{check_model, envelope::Envelope},
     unsupported::GenerateJson,
 };
@@ -26,7 +26,7 @@ pub(super) async fn create(
 ) -> ApiResult<Response> {
     check_model(&app, request.model.as_deref())?;
     let streaming = request.streaming()?;
-    let id = id.object("chatcmpl");
+    let id = id.object(CHAT);
     let wants_logprobs = request.logprobs.unwrap_or(false);
     let spec = convert::spec(&app, &mut request, id.clone()).await?;
     let submission = Submission::new(&app, spec).await?;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use axum::{Extension, extract::State, response::Response};
 
 use super::{
-    middleware::RequestId,
+    middleware::{COMPLETION, RequestId},
     openai::{check_model, envelope::Envelope},
     unsupported::GenerateJson,
 };
@@ -27,7 +27,7 @@ pub(super) async fn create(
 ) -> ApiResult<Response> {
     check_model(&app, request.model.as_deref())?;
     let streaming = request.streaming()?;
-    let id = id.object("cmpl");
+    let id = id.object(COMPLETION);
     let (spec, shape) = convert::spec(&mut request, id.clone())?;
     let submission = Submission::new(&app, spec).await?;
     let envelope = Envelope::new(app, id);

@@ -20,16 +20,45 @@ use crate::{
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Longest id taken over from a client, bytes.
 const ID_BYTES: usize = 128;
+/// Longest id that requests are looked for by, bytes. Those of the SGLang
+/// gateway may be of any length; its own port aborts longer ones.
+const SOUGHT_ID_BYTES: usize = 1024;
+/// What the id of a chat's answer begins with; the rest is the request's.
+pub(super) const CHAT: &str = "chatcmpl";
+/// What the id of a completion's answer begins with.
+pub(super) const COMPLETION: &str = "cmpl";
 
 /// The id of an HTTP request: the client's, or drawn here.
 #[derive(Debug, Clone)]
 pub(super) struct RequestId(pub Arc<str>);
 
 impl RequestId {
-    /// The id of the object that answers, such as `chatcmpl-…`.
+    /// The id of the object that answers, which begins with [`CHAT`] or
+    /// [`COMPLETION`].
     pub(super) fn object(&self, prefix: &str) -> String {
-        format!("{prefix}-{}", self.0)
+        answer_id(prefix, &self.0)
     }
+}
+
+/// The ids by which the engine may know what a client calls `id`: one that it
+/// chose, or that of an answer.
+///
+/// # Errors
+/// An invalid `field`, for an id too long.
+pub(crate) fn known_as(field: &'static str, id: &str) -> ApiResult<Vec<String>> {
+    if id.len() > SOUGHT_ID_BYTES {
+        let message = format!(
+            "'{field}' has {} bytes; ids have at most {SOUGHT_ID_BYTES}.",
+            id.len()
+        );
+        return Err(ApiError::invalid(field, message));
+    }
+    let answers = [CHAT, COMPLETION].map(|prefix| answer_id(prefix, id));
+    Ok([id.to_owned()].into_iter().chain(answers).collect())
+}
+
+fn answer_id(prefix: &str, id: &str) -> String {
+    format!("{prefix}-{id}")
 }
 
 /// Gives the request its id and a tracing span, and counts the answer.

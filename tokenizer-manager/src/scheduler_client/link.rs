@@ -49,10 +49,12 @@ pub(super) enum LinkCommand {
     Stop { number: u64 },
     /// The handle was dropped after the request ended.
     Forget { number: u64 },
-    /// Aborts the requests with this client-visible id, `None` = all. Their handles
-    /// receive [`FinishReason::Abort`](lockstep_types::request::FinishReason::Abort).
+    /// Aborts the requests of all frontends that clients know by one of these ids,
+    /// `None` = all. Their handles receive
+    /// [`FinishReason::Abort`](lockstep_types::request::FinishReason::Abort), and
+    /// `reply` how many there were; it is dropped where nobody could be asked.
     AbortTrace {
-        trace_id: Option<String>,
+        trace_ids: Option<Vec<String>>,
         reply: oneshot::Sender<usize>,
     },
 }

@@ -8,10 +8,10 @@ use std::{
 };
 
 use lockstep_proto::pb::lockstep::{
-    Abort, FrontendEvent, FrontendMessage, Stop, WeightsInUse, frontend_message::Kind,
+    Abort, AbortTrace, FrontendEvent, FrontendMessage, Stop, WeightsInUse, frontend_message::Kind,
 };
-use lockstep_types::request::{ErrorKind, Finish, FinishReason, Output, RequestError, Usage};
-use tokio::sync::{mpsc, watch};
+use lockstep_types::request::{ErrorKind, Finish, Output, RequestError, Usage};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -22,9 +22,11 @@ use super::{
 
 /// How long a halt waits for events already on their way.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
+/// Aborts by id that may be on their way at once. The scheduler answers them
+/// between two steps.
+const QUERIES: usize = 1024;
 
 struct LiveRequest {
-    trace_id: String,
     outputs: mpsc::UnboundedSender<Output>,
     live: LivePermit,
     weights: Version,
@@ -35,8 +37,13 @@ struct Session {
     live: HashMap<u64, LiveRequest>,
     outbound: mpsc::Sender<FrontendMessage>,
     /// Aborts and stops that found `outbound` full. No request is accepted before
-    /// they are sent, so there are never more of them than live requests.
+    /// they are sent, so there are never more of them than live requests; and
+    /// aborts by id, at most [`QUERIES`].
     unsent: VecDeque<Kind>,
+    /// Who waits for the number of requests that an abort by id ended. They stay
+    /// until the scheduler answers, and hear by being dropped that it does not.
+    queries: HashMap<u64, oneshot::Sender<usize>>,
+    next_query: u64,
     weights: watch::Sender<Option<WeightsInUse>>,
     /// The version of the weights in use; `None` = those of the start.
     version: Option<Arc<str>>,
@@ -65,6 +72,8 @@ pub(super) async fn serve(
         live: HashMap::new(),
         outbound: outbound.clone(),
         unsent: VecDeque::new(),
+        queries: HashMap::new(),
+        next_query: 0,
         weights,
         version,
     };
@@ -107,10 +116,11 @@ pub(super) fn refuse(command: LinkCommand) {
         LinkCommand::Submit { outputs, .. } => {
             let _ = outputs.send(failed(disconnected()));
         }
-        LinkCommand::AbortTrace { reply, .. } => {
-            let _ = reply.send(0);
-        }
-        LinkCommand::Abort { .. } | LinkCommand::Stop { .. } | LinkCommand::Forget { .. } => {}
+        // Who asked to abort by id hears it by the reply's end.
+        LinkCommand::AbortTrace { .. }
+        | LinkCommand::Abort { .. }
+        | LinkCommand::Stop { .. }
+        | LinkCommand::Forget { .. } => {}
     }
 }
 
@@ -132,6 +142,12 @@ impl Session {
         if let Some(weights) = event.weights {
             self.version = Some(weights.version.as_str().into());
             self.weights.send_replace(Some(weights));
+        }
+        if let Some(done) = event.trace_aborted
+            && let Some(reply) = self.queries.remove(&done.query)
+        {
+            // A caller that is gone needs no count.
+            let _ = reply.send(done.requests as usize);
         }
         for output in event.outputs {
             let number = output.request;
@@ -175,7 +191,6 @@ impl Session {
                     return;
                 };
                 let entry = LiveRequest {
-                    trace_id: request.trace_id.clone(),
                     outputs,
                     live,
                     weights,
@@ -199,37 +214,20 @@ impl Session {
             LinkCommand::Forget { number } => {
                 self.live.remove(&number);
             }
-            LinkCommand::AbortTrace { trace_id, reply } => {
-                // A caller that is gone needs no count.
-                let _ = reply.send(self.abort_trace(trace_id.as_deref()));
+            LinkCommand::AbortTrace { trace_ids, reply } => {
+                if self.queries.len() >= QUERIES {
+                    return;
+                }
+                let query = self.next_query;
+                self.next_query += 1;
+                self.queries.insert(query, reply);
+                self.send(Kind::AbortTrace(AbortTrace {
+                    query,
+                    all: trace_ids.is_none(),
+                    trace_ids: trace_ids.unwrap_or_default(),
+                }));
             }
         }
-    }
-
-    fn abort_trace(&mut self, trace_id: Option<&str>) -> usize {
-        let wanted = |entry: &LiveRequest| trace_id.is_none_or(|wanted| entry.trace_id == wanted);
-        let mut numbers: Vec<u64> = self
-            .live
-            .iter()
-            .filter(|(_, entry)| wanted(entry))
-            .map(|(number, _)| *number)
-            .collect();
-        numbers.sort_unstable();
-        for number in &numbers {
-            self.send(Kind::Abort(Abort { request: *number }));
-            if let Some(entry) = self.live.remove(number) {
-                let _ = entry.outputs.send(Output {
-                    finish: Some(Finish {
-                        outcome: Ok(FinishReason::Abort),
-                        matched_token: None,
-                        usage: Usage::default(),
-                        speculation: None,
-                    }),
-                    ..Output::default()
-                });
-            }
-        }
-        numbers.len()
     }
 
     /// Room for a new request in the outbound queue; `None` while it is full.
@@ -320,6 +318,8 @@ mod tests {
             live: HashMap::new(),
             outbound,
             unsent: VecDeque::new(),
+            queries: HashMap::new(),
+            next_query: 0,
             weights: watch::Sender::new(None),
             version: None,
         };
@@ -334,5 +334,15 @@ mod tests {
             refused(&mut submit(&mut session, 4)),
             "what is unsent goes first"
         );
+        for query in 0..=QUERIES {
+            let (reply, mut count) = oneshot::channel();
+            session.handle(LinkCommand::AbortTrace {
+                trace_ids: None,
+                reply,
+            });
+            let refused = count.try_recv() == Err(oneshot::error::TryRecvError::Closed);
+            assert_eq!(refused, query == QUERIES, "{query}");
+        }
+        assert_eq!(session.unsent.len(), 2 + QUERIES);
     }
 }

@@ -142,13 +142,17 @@ async fn dropping_the_call_aborts_it_and_so_does_its_id() {
     };
     let mut other = client.clone();
     let (answers, ()) = tokio::join!(collect(&mut client, request), async {
-        front.mock.job().await;
+        let job = front.mock.job().await;
         let abort = AbortRequest {
             request_id: "mine".to_owned(),
         };
-        let found = other.abort(abort).await.expect("served").into_inner();
-        assert!(found.found);
-        front.mock.abort().await;
+        let (found, ()) = tokio::join!(other.abort(abort), async {
+            let abort = front.mock.abort_trace().await;
+            assert_eq!(abort.trace_ids, ["mine", "chatcmpl-mine", "cmpl-mine"]);
+            job.finish(FinishReason::Abort, 0);
+            front.mock.aborted(&abort, 1);
+        });
+        assert!(found.expect("served").into_inner().found);
     });
     let last = answers.expect("served").pop().expect("answers");
     assert_eq!(last.finish_reason(), FinishReason::Abort);

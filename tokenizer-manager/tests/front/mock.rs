@@ -9,11 +9,11 @@ use std::{
 };
 
 use lockstep_proto::pb::lockstep::{
-    CheckHealthRequest, CheckHealthResponse, DepthLoad, DepthRange, DrafterCommand, DrafterReply,
-    Finish, FinishReason, FlushCacheRequest, FlushCacheResponse, FrontendEvent, FrontendMessage,
-    FrontendWelcome, GetLoadRequest, GetLoadResponse, Output, RequestError, SetDepthRangeRequest,
-    SetDepthRangeResponse, SpeculationLoad, Submit, TokenLogprob, UpdateWeightsRequest,
-    UpdateWeightsResponse, Usage, WeightsInUse, finish,
+    AbortTrace, CheckHealthRequest, CheckHealthResponse, DepthLoad, DepthRange, DrafterCommand,
+    DrafterReply, Finish, FinishReason, FlushCacheRequest, FlushCacheResponse, FrontendEvent,
+    FrontendMessage, FrontendWelcome, GetLoadRequest, GetLoadResponse, Output, RequestError,
+    SetDepthRangeRequest, SetDepthRangeResponse, SpeculationLoad, Submit, TokenLogprob,
+    TraceAborted, UpdateWeightsRequest, UpdateWeightsResponse, Usage, WeightsInUse, finish,
     frontend_message::Kind,
     frontend_server::{Frontend, FrontendServer},
 };
@@ -35,6 +35,7 @@ type Sink = Arc<Mutex<Option<UnboundedSender<Result<FrontendEvent, Status>>>>>;
 pub enum Asked {
     Submit(Box<Job>),
     Abort(u64),
+    AbortTrace(AbortTrace),
     Stop(u64),
     Update(UpdateWeightsRequest, oneshot::Sender<UpdateWeightsResponse>),
     Corpus(Vec<u32>),
@@ -205,6 +206,25 @@ impl Mock {
         }
     }
 
+    /// The next abort by id.
+    pub async fn abort_trace(&self) -> AbortTrace {
+        match self.next().await {
+            Asked::AbortTrace(abort) => abort,
+            other => panic!("{other:?}, not an abort by id"),
+        }
+    }
+
+    /// Says how many requests an abort by id ended.
+    pub fn aborted(&self, abort: &AbortTrace, requests: u32) {
+        self.say(FrontendEvent {
+            trace_aborted: Some(TraceAborted {
+                query: abort.query,
+                requests,
+            }),
+            ..FrontendEvent::default()
+        });
+    }
+
     /// The next stop of a request whose client has all it wants.
     pub async fn stop(&self) -> u64 {
         match self.next().await {
@@ -231,12 +251,15 @@ impl Mock {
 
     /// Says that other weights compute from now on.
     pub fn announce(&self, weights: WeightsInUse) {
-        let sink = self.sink.lock().expect("unpoisoned").clone();
-        let sink = sink.expect("connected");
-        let event = FrontendEvent {
+        self.say(FrontendEvent {
             weights: Some(weights),
             ..FrontendEvent::default()
-        };
+        });
+    }
+
+    fn say(&self, event: FrontendEvent) {
+        let sink = self.sink.lock().expect("unpoisoned").clone();
+        let sink = sink.expect("connected");
         let sink = sink.lock().expect("unpoisoned");
         let sender = sink.as_ref().expect("connected");
         sender.send(Ok(event)).expect("connected");
@@ -263,11 +286,10 @@ impl Frontend for Service {
         let mut messages = request.into_inner();
         let (sender, events) = unbounded_channel();
         let welcome = FrontendEvent {
-            outputs: Vec::new(),
             welcome: Some(FrontendWelcome {
                 config_hash: self.0.config_hash.clone(),
             }),
-            weights: None,
+            ..FrontendEvent::default()
         };
         sender.send(Ok(welcome)).expect("open");
         let sink: Sink = Arc::new(Mutex::new(Some(sender)));
@@ -281,6 +303,7 @@ impl Frontend for Service {
                         sink: sink.clone(),
                     }))),
                     Some(Kind::Abort(abort)) => asked.send(Asked::Abort(abort.request)),
+                    Some(Kind::AbortTrace(abort)) => asked.send(Asked::AbortTrace(abort)),
                     Some(Kind::Stop(stop)) => asked.send(Asked::Stop(stop.request)),
                     Some(Kind::Hello(_)) | None => Ok(()),
                 };

@@ -112,15 +112,46 @@ async fn a_request_can_be_aborted_by_its_id() {
     let scheduler = async {
         let job = front.mock.job().await;
         job.tokens(&ids("x"));
-        let other = front
-            .ok("/abort_request", &json!({"rid": "somebody else"}))
-            .await;
-        assert_eq!(other, json!({"aborted": 0}));
-        let answer = front.ok("/abort_request", &json!({"rid": "victim"})).await;
+        let asked = async {
+            let abort = front.mock.abort_trace().await;
+            assert_eq!(
+                abort.trace_ids,
+                ["victim", "chatcmpl-victim", "cmpl-victim"]
+            );
+            assert!(!abort.all);
+            job.finish(FinishReason::Abort, 1);
+            front.mock.aborted(&abort, 1);
+        };
+        let body = json!({"rid": "victim"});
+        let (answer, ()) = tokio::join!(front.ok("/abort_request", &body), asked);
         assert_eq!(answer, json!({"aborted": 1}));
-        assert_eq!(front.mock.abort().await, job.submit.request);
     };
     let (answer, ()) = tokio::join!(front.ok("/generate", &body), scheduler);
     assert_eq!(answer["text"], "x");
     assert_eq!(answer["meta_info"]["finish_reason"]["type"], "abort");
+}
+
+#[tokio::test]
+async fn aborts_are_of_one_id_or_of_all_or_refused() {
+    let front = start().await;
+    let all = json!({"abort_all": true});
+    let (answer, ()) = tokio::join!(front.ok("/abort_request", &all), async {
+        let abort = front.mock.abort_trace().await;
+        assert!(abort.all && abort.trace_ids.is_empty(), "{abort:?}");
+        front.mock.aborted(&abort, 12);
+    });
+    assert_eq!(answer, json!({"aborted": 12}));
+
+    // Some would not fit into a message to the scheduler, whose stream would end.
+    let long = json!({"rid": "x".repeat(2000)});
+    let refused = front.post("/abort_request", &long).await;
+    assert_eq!(refused.0, 400, "{}", refused.1);
+
+    // Nobody answers any more.
+    let one = json!({"rid": "a"});
+    let (lost, ()) = tokio::join!(front.post("/abort_request", &one), async {
+        front.mock.abort_trace().await;
+        front.mock.disconnect();
+    });
+    assert_eq!(lost.0, 503, "{}", lost.1);
 }
