@@ -23,8 +23,11 @@ fn generate(name: &str, root: &Path, files: &[&str]) -> Result<(), Box<dyn Error
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     let bytes = prost::Message::encode_to_vec(&descriptors);
     std::fs::write(out.join(name), bytes)?;
+    // The codec asks which messages are clients' by their names.
+    let mut config = tonic_prost_build::Config::new();
+    config.enable_type_names();
     tonic_prost_build::configure()
         .codec_path("crate::codec::SliceCodec")
-        .compile_fds(descriptors)?;
+        .compile_fds_with_config(descriptors, config)?;
     Ok(())
 }

@@ -8,11 +8,13 @@
 use std::marker::PhantomData;
 
 use bytes::{Buf as _, BufMut as _};
-use prost::Message;
+use prost::{Message, Name};
 use tonic::{
     Status,
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
 };
+
+use crate::{limits::PUBLIC_MESSAGE_PARTS, parts};
 
 /// Sends messages `T` and receives messages `U`; the same bytes as tonic's own.
 #[derive(Debug)]
@@ -27,7 +29,7 @@ impl<T, U> Default for SliceCodec<T, U> {
 impl<T, U> Codec for SliceCodec<T, U>
 where
     T: Message + 'static,
-    U: Message + Default + 'static,
+    U: Message + Name + Default + 'static,
 {
     type Encode = T;
     type Decode = U;
@@ -71,12 +73,16 @@ impl<T: Message> Encoder for SliceEncoder<T> {
 #[derive(Debug)]
 pub struct SliceDecoder<U>(PhantomData<U>);
 
-impl<U: Message + Default> Decoder for SliceDecoder<U> {
+impl<U: Message + Name + Default> Decoder for SliceDecoder<U> {
     type Item = U;
     type Error = Status;
 
     fn decode(&mut self, message: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         let message = message.copy_to_bytes(message.remaining());
+        // A part takes two bytes, so that few messages need to be counted.
+        if message.len() > 2 * PUBLIC_MESSAGE_PARTS {
+            parts::check(&U::full_name(), &message)?;
+        }
         // INTERNAL is what gRPC wants for bytes that are no message.
         U::decode(&message[..])
             .map(Some)

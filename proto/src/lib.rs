@@ -14,6 +14,7 @@ mod codec;
 mod drafter;
 mod error;
 mod mirror;
+mod parts;
 mod request;
 mod sampling;
 mod step;

@@ -5,6 +5,8 @@
 pub const INTERNAL_MESSAGE_BYTES: usize = 64 << 20;
 /// Largest message accepted on public gRPC ports, bytes.
 pub const PUBLIC_MESSAGE_BYTES: usize = 16 << 20;
+/// Texts, lists and messages at most in one that is accepted on public gRPC ports.
+pub const PUBLIC_MESSAGE_PARTS: usize = 1 << 16;
 /// Largest message sent on public gRPC ports, bytes: log-probabilities of a long
 /// prompt with all alternatives. What is accepted is the client's to limit.
 pub const PUBLIC_ANSWER_BYTES: usize = 256 << 20;

@@ -1,5 +1,5 @@
 use futures::{FutureExt as _, stream};
-use prost::Message;
+use prost::{Message, Name};
 use tonic::{
     Code, Status, Streaming,
     codec::{Codec, EncodeBody},
@@ -7,7 +7,9 @@ use tonic::{
 use tonic_prost::ProstCodec;
 
 use super::SliceCodec;
-use crate::pb::lockstep::{Abort, SlotOutput, StepResult, WorkerCommand, WorkerHello};
+use crate::pb::lockstep::{
+    Abort, GenerateRequest, SlotOutput, StepResult, WorkerCommand, WorkerHello,
+};
 
 /// What `decoder`'s codec reads of what `encoder`'s has written.
 fn pass<T, U>(
@@ -63,11 +65,24 @@ fn the_bytes_are_those_of_tonics_codec() {
 }
 
 #[test]
+fn requests_of_too_many_parts_are_refused_before_they_are_built() {
+    type Codec = SliceCodec<GenerateRequest, GenerateRequest>;
+    let stops = |count| GenerateRequest {
+        stop: vec![String::new(); count],
+        ..Default::default()
+    };
+    let read = |count| pass(vec![stops(count)], Codec::default(), Codec::default());
+    assert_eq!(read(65_536).expect("allowed"), [stops(65_536)]);
+    let refused = read(65_537).map(drop).expect_err("one more");
+    assert_eq!(refused.code(), Code::InvalidArgument);
+}
+
+#[test]
 fn bytes_that_are_another_message_are_an_internal_error() {
     fn refusal<T, U>(message: T) -> Code
     where
-        T: Message + Default + 'static,
-        U: Message + Default + 'static,
+        T: Message + Name + Default + 'static,
+        U: Message + Name + Default + 'static,
     {
         let written = SliceCodec::<T, T>::default();
         let read = pass(vec![message], written, SliceCodec::<U, U>::default());

@@ -89,6 +89,18 @@ async fn a_stream_has_incremental_tokens_cumulative_counts_and_one_end() {
 }
 
 #[tokio::test]
+async fn messages_of_many_parts_are_refused() {
+    let (_scheduler, mut client) = serving().await;
+    let mut request = generate(&[1; 20], 7);
+    if let Some(params) = &mut request.sampling_params {
+        params.stop = vec![String::new(); 100_000];
+    }
+    let refused = client.generate(request).await.expect_err("too many");
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("65536"), "{refused:?}");
+}
+
+#[tokio::test]
 async fn a_stream_interval_loses_no_token() {
     let (_scheduler, mut client) = serving().await;
     let mut request = generate(&[1; 20], 7);

@@ -9,7 +9,7 @@ use lockstep_proto::pb::lockstep::{
 use tonic::{Code, transport::Channel};
 
 use super::{
-    harness::{Front, MODEL, start},
+    harness::{Front, MODEL, start, start_with},
     mock::{id, ids, logprob, tokens},
 };
 
@@ -75,6 +75,21 @@ async fn zero_is_a_choice_and_absent_a_default() {
         assert_eq!(last.finish_reason(), FinishReason::Length);
         assert_eq!(last.usage.map(|usage| usage.cached_tokens), Some(2));
     }
+}
+
+#[tokio::test]
+async fn messages_of_many_parts_are_refused() {
+    let front = start_with(|engine, _| engine.server.limits.memory_bytes = 16 << 20).await;
+    let mut client = client(&front).await;
+    let request = GenerateRequest {
+        input: Some(Input::Chat(Chat {
+            messages: vec![ChatMessage::default(); 100_000],
+        })),
+        ..GenerateRequest::default()
+    };
+    let refused = collect(&mut client, request).await.expect_err("too many");
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("65536"), "{refused:?}");
 }
 
 #[tokio::test]
