@@ -1,5 +1,4 @@
-//! Bodies: a request's comes in time or ends with an error, an answer's keeps
-//! its connection's place until it ends.
+//! Bodies of requests: they come in time or end with an error.
 
 use std::{
     pin::Pin,
@@ -16,7 +15,7 @@ use tonic::Status;
 use crate::{
     budget::{Budget, Charge, OverBudget},
     messages::Messages,
-    places::{InService, Place},
+    places::Place,
     port::BodyLimits,
     report::Closed,
 };
@@ -196,32 +195,6 @@ where
             }
         }
         Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from)))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// An answer's body: while it lasts, its connection works.
-pub(crate) struct Answer {
-    pub(crate) body: axum::body::Body,
-    pub(crate) _in_service: InService,
-}
-
-impl Body for Answer {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -15,7 +15,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::places::Place;
+use crate::places::{InService, Place};
 
 /// RFC 9113, 3.4.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -30,6 +30,9 @@ pub(crate) struct Visitor {
     pub(crate) http2: bool,
     /// Hears when a head may begin, over HTTP/1.1.
     place: Arc<Place>,
+    /// While there are bytes that the socket does not take: they keep the place
+    /// as an answer does, which may have ended when they were handed over.
+    unsent: Option<InService>,
 }
 
 impl Visitor {
@@ -61,7 +64,20 @@ impl Visitor {
             read: 0,
             http2,
             place,
+            unsent: None,
         })
+    }
+
+    /// Notes whether the socket took bytes.
+    fn wrote<T>(&mut self, written: Poll<T>) -> Poll<T> {
+        if written.is_ready() {
+            self.unsent = None;
+        } else if self.unsent.is_none() {
+            let unsent = self.place.enter();
+            unsent.hand_over();
+            self.unsent = Some(unsent);
+        }
+        written
     }
 }
 
@@ -92,7 +108,8 @@ impl AsyncWrite for Visitor {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.wrote(written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -108,7 +125,8 @@ impl AsyncWrite for Visitor {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.wrote(written)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -3,23 +3,26 @@
 //! ```text
 //! listen ──▶ accept ──▶ Places ──▶ first bytes ──▶ HTTP/1.1 or HTTP/2 ──▶ requests
 //!            EMFILE     per port,  in time         head, idle time        body in time,
-//!                       per peer                                          answer to its end
+//!                       per peer                                          answer taken in time
 //! ```
 //!
 //! A connection that no request is on waits. When a port is full the one that
-//! waits longest gives its place away, as in nginx; one that works keeps it.
+//! waits longest gives its place away, as in nginx; one that works keeps it,
+//! until its answers are sent or their clients have taken nothing for too long.
 //! Whoever finds no place then is served as a probe: health is answered, and
 //! all else refused.
 
 #![forbid(unsafe_code)]
 
 mod accept;
+mod answer;
 mod body;
 mod budget;
 mod deadline;
 mod first_bytes;
 mod listen;
 mod messages;
+mod outgoing;
 mod places;
 mod port;
 mod report;

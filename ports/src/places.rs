@@ -15,6 +15,7 @@ use std::{
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
+    outgoing::Outgoing,
     port::PortLimits,
     report::{Closed, Counters, PortReport},
 };
@@ -34,6 +35,8 @@ pub(crate) struct Places {
     limits: PortLimits,
     state: Mutex<State>,
     counters: Counters,
+    /// When the port's clock began.
+    began: Instant,
 }
 
 #[derive(Debug)]
@@ -42,6 +45,7 @@ struct State {
     probes: Pool,
     /// Regular places by who has them.
     peers: BTreeMap<Peer, usize>,
+    /// The next number of a connection or a request.
     next: u64,
 }
 
@@ -69,6 +73,7 @@ impl Places {
             limits,
             state: Mutex::new(state),
             counters: Counters::default(),
+            began: Instant::now(),
         })
     }
 
@@ -82,8 +87,7 @@ impl Places {
         let peer = peer(address);
         let (end, ended) = oneshot::channel();
         let mut state = self.lock();
-        let id = state.next;
-        state.next += 1;
+        let id = state.number();
         let probe = !self.has_room(&mut state, peer);
         if probe {
             if state.probes.is_full() && !self.evict_from(&mut state, true, |_| true) {
@@ -131,8 +135,18 @@ impl Places {
         true
     }
 
-    /// Closes what has waited for too long at the time `now`.
+    /// Closes what has waited for too long at the time `now`, and drops answers
+    /// that have.
     pub(crate) fn sweep(&self, now: Instant) {
+        self.end_waits(now);
+        let stalled = self.end_stalled(now);
+        // Not under the lock, which the end of what an answer holds may need.
+        for answer in stalled {
+            answer.drop_content();
+        }
+    }
+
+    fn end_waits(&self, now: Instant) {
         let mut state = self.lock();
         let late = |wait: Wait, since: Instant| now.duration_since(since) >= self.limits.of(wait);
         let mut ended = state.regular.waiting_too_long(late);
@@ -140,6 +154,34 @@ impl Places {
         for (id, wait) in ended {
             self.close(&mut state, id, wait.outlasted());
         }
+    }
+
+    fn end_stalled(&self, now: Instant) -> Vec<Arc<Outgoing>> {
+        let Some(before) = now.checked_sub(self.limits.send) else {
+            return Vec::new();
+        };
+        let before = self.clock(before);
+        let mut state = self.lock();
+        let mut stalled = state.regular.stalled_since(before);
+        stalled.extend(state.probes.stalled_since(before));
+        let mut answers = Vec::new();
+        for stalled in stalled {
+            self.counters.closed(Closed::Stalled);
+            if stalled.all
+                && let Some(end) = state.remove(stalled.connection)
+            {
+                // As below.
+                let _ = end.send(Closed::Stalled);
+            }
+            answers.extend(stalled.answers);
+        }
+        answers
+    }
+
+    /// Milliseconds since the port's begin.
+    fn clock(&self, at: Instant) -> u64 {
+        let since = at.saturating_duration_since(self.began).as_millis();
+        u64::try_from(since).unwrap_or(u64::MAX)
     }
 
     fn close(&self, state: &mut State, id: u64, reason: Closed) {
@@ -167,6 +209,12 @@ impl Places {
 }
 
 impl State {
+    fn number(&mut self) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        number
+    }
+
     fn remove(&mut self, id: u64) -> Option<oneshot::Sender<Closed>> {
         if let Some(open) = self.regular.remove(id) {
             if let Some(count) = self.peers.get_mut(&open.peer) {
@@ -212,8 +260,17 @@ impl Place {
     /// A request begins. It ends when what this gives is dropped.
     pub(crate) fn enter(self: &Arc<Self>) -> InService {
         self.expects_head.store(false, Relaxed);
-        self.places.lock().pool(self.probe).enter(self.id);
-        InService(self.clone())
+        let outgoing = Arc::new(Outgoing::new());
+        let mut state = self.places.lock();
+        let request = state.number();
+        let pool = state.pool(self.probe);
+        pool.enter(self.id, request, outgoing.clone());
+        drop(state);
+        InService {
+            place: self.clone(),
+            request,
+            outgoing,
+        }
     }
 
     pub(crate) fn places(&self) -> &Places {
@@ -229,12 +286,36 @@ impl Drop for Place {
 
 /// A request that is being served keeps its connection's place.
 #[derive(Debug)]
-pub(crate) struct InService(Arc<Place>);
+pub(crate) struct InService {
+    place: Arc<Place>,
+    request: u64,
+    /// The place has it too, until this is dropped at the latest: so nothing of
+    /// an answer ends under the places' lock.
+    outgoing: Arc<Outgoing>,
+}
+
+impl InService {
+    pub(crate) fn outgoing(&self) -> &Outgoing {
+        &self.outgoing
+    }
+
+    /// By the port's clock.
+    pub(crate) fn now(&self) -> u64 {
+        self.place.places.clock(Instant::now())
+    }
+
+    /// Something is to be taken from now on.
+    pub(crate) fn hand_over(&self) {
+        self.outgoing.hand_over(self.now());
+    }
+}
 
 impl Drop for InService {
     fn drop(&mut self) {
-        let place = &self.0;
-        let idle = place.places.lock().pool(place.probe).leave(place.id);
+        let Self { place, request, .. } = self;
+        let mut state = place.places.lock();
+        let idle = state.pool(place.probe).leave(place.id, *request);
+        drop(state);
         place.expects_head.store(idle, Relaxed);
     }
 }

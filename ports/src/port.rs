@@ -57,6 +57,8 @@ pub(crate) struct PortLimits {
     first_bytes: Duration,
     head: Duration,
     request: Duration,
+    /// An answer's next part is to be taken within this.
+    pub(crate) send: Duration,
     pub(crate) body: Option<BodyLimits>,
     /// An HTTP/2 peer is asked after so long whether it is there,
     pub(crate) ask: Duration,
@@ -73,7 +75,8 @@ pub(crate) struct BodyLimits {
 }
 
 impl PortLimits {
-    /// First bytes in an hour, a head in two, a request in four.
+    /// First bytes in an hour, a head in two, a request in four; an answer's
+    /// part is taken in eight.
     #[cfg(test)]
     pub(crate) fn for_tests(connections: usize, per_peer: usize) -> Self {
         Self {
@@ -83,6 +86,7 @@ impl PortLimits {
             first_bytes: Duration::from_secs(3600),
             head: Duration::from_secs(2 * 3600),
             request: Duration::from_secs(4 * 3600),
+            send: Duration::from_secs(8 * 3600),
             body: None,
             ask: ASK_CLIENTS,
             answer: ASK_CLIENTS,
@@ -124,6 +128,7 @@ impl Port {
             first_bytes: Duration::from_secs(limits.first_byte_s),
             head: Duration::from_secs(limits.head_s),
             request: Duration::from_secs(limits.keep_alive_s),
+            send: Duration::from_secs(limits.send_s),
             body: Some(BodyLimits {
                 whole: Duration::from_secs(limits.body_s),
                 rate: limits.body_rate,
@@ -145,11 +150,23 @@ impl Port {
             first_bytes: Duration::from_secs(limits.first_byte_s),
             head: Duration::from_secs(limits.head_s),
             request: Duration::from_secs(limits.keep_alive_s),
+            send: Duration::from_secs(limits.send_s),
             body: None,
             ask: ASK_NODES,
             answer: NODES_ANSWER,
         };
         Self::new(name, Protocol::Grpc { head_bytes: None }, limits, None)
+    }
+
+    /// A port for HTTP with no budget.
+    #[cfg(test)]
+    pub(crate) fn for_tests(limits: PortLimits) -> Arc<Self> {
+        let protocol = Protocol::Http {
+            head_bytes: 8192,
+            refusal: |_| Response::default(),
+            probes: &[],
+        };
+        Self::new("x", protocol, limits, None)
     }
 
     fn new(

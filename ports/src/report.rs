@@ -14,6 +14,9 @@ pub enum Closed {
     /// A request's body was too slow: the request ended, and over HTTP/1.1 its
     /// connection with it.
     SlowBody,
+    /// Its client took nothing of an answer for too long: the answer was
+    /// dropped, and with the last one its connection ended.
+    Stalled,
     /// The process holds as many bytes of requests as it may: this one ended.
     OverBudget,
     /// No request came for too long.
@@ -25,10 +28,11 @@ pub enum Closed {
 }
 
 impl Closed {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Silent,
         Self::SlowHead,
         Self::SlowBody,
+        Self::Stalled,
         Self::OverBudget,
         Self::Idle,
         Self::Evicted,
@@ -41,6 +45,7 @@ impl Closed {
             Self::Silent => "silent",
             Self::SlowHead => "slow_head",
             Self::SlowBody => "slow_body",
+            Self::Stalled => "stalled",
             Self::OverBudget => "over_budget",
             Self::Idle => "idle",
             Self::Evicted => "evicted",

@@ -174,3 +174,6 @@ async fn serve_requests(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

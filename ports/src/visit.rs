@@ -13,7 +13,8 @@ use tonic::Status;
 use tower::ServiceExt;
 
 use crate::{
-    body::{Answer, Held, Paced},
+    answer::Answer,
+    body::{Held, Paced},
     deadline::grpc_timeout,
     places::Place,
     port::{Port, Protocol},
@@ -37,10 +38,7 @@ impl Service<Request<Incoming>> for Visit {
         let visit = self.clone();
         Box::pin(async move {
             let answer = visit.answer(request).await?;
-            Ok(answer.map(|body| Answer {
-                body,
-                _in_service: in_service,
-            }))
+            Ok(answer.map(|body| Answer::new(in_service, body)))
         })
     }
 }

@@ -30,6 +30,12 @@ pub fn hello() -> Vec<u8> {
     [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()
 }
 
+/// The preface and settings that grant no stream any window for its answer.
+pub fn hello_without_windows() -> Vec<u8> {
+    let initial_window = [0, 4, 0, 0, 0, 0];
+    [PREFACE, &frame(SETTINGS, 0, 0, &initial_window)].concat()
+}
+
 /// The head of a gRPC call whose body is to come.
 pub fn headers(stream: u32, path: &str) -> Vec<u8> {
     // `:method: POST` and `:scheme: http` from the static table, the others as
@@ -49,6 +55,11 @@ pub fn headers(stream: u32, path: &str) -> Vec<u8> {
 /// A part of a stream's body.
 pub fn data(stream: u32, bytes: &[u8]) -> Vec<u8> {
     frame(DATA, 0, stream, bytes)
+}
+
+/// The last part of a stream's body.
+pub fn last_data(stream: u32, bytes: &[u8]) -> Vec<u8> {
+    frame(DATA, END_STREAM, stream, bytes)
 }
 
 /// More room for the server's answer.

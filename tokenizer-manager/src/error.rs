@@ -118,15 +118,6 @@ impl ApiError {
         }
     }
 
-    /// The client took nothing of its answer for too long.
-    pub fn stalled() -> Self {
-        RequestError::new(
-            ErrorKind::Timeout,
-            "The answer was dropped because its client took nothing of it for too long.",
-        )
-        .into()
-    }
-
     /// OpenAI's `code`, or the `type` where there is none: what operators look for.
     pub fn code(&self) -> &'static str {
         self.code.unwrap_or(self.kind)

@@ -24,7 +24,6 @@ mod ports;
 mod request_stats;
 pub mod run;
 pub mod scheduler_client;
-pub mod stall;
 pub mod submission;
 pub mod text;
 

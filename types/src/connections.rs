@@ -22,6 +22,8 @@ pub struct ConnectionLimits {
     /// What a request's body must bring on average, after a few seconds, bytes
     /// per second; 0 = any rate.
     pub body_rate: u64,
+    /// A client may take nothing of its answer for so long, seconds.
+    pub send_s: u64,
     /// A connection without a request stays open for so long, seconds.
     pub keep_alive_s: u64,
 }

@@ -42,6 +42,12 @@ pub struct ConnectionArgs {
     /// have passed; 0 for any rate [default: 4096].
     #[arg(long, env = "LOCKSTEP_MIN_BODY_RATE", value_name = "BYTES", help_heading = HEADING)]
     pub min_body_rate: Option<u64>,
+    /// How long a client may take nothing of its answer, in seconds
+    /// [default: 120]. Then the answer is dropped, and with the last one its
+    /// connection.
+    #[arg(long, env = "LOCKSTEP_SEND_TIMEOUT", value_name = "SECONDS",
+          value_parser = seconds, help_heading = HEADING)]
+    pub send_timeout: Option<u64>,
     /// A connection without a request stays open for so long, in seconds
     /// [default: 620]. It has to be more than what proxies before the server
     /// keep theirs for.

@@ -37,6 +37,7 @@ pub(super) fn resolve(
         head_s: args.request_head_timeout.unwrap_or(30),
         body_s: args.request_body_timeout.unwrap_or(300),
         body_rate: args.min_body_rate.unwrap_or(4096),
+        send_s: args.send_timeout.unwrap_or(120),
         keep_alive_s: args.keep_alive_timeout.unwrap_or(KEEP_ALIVE_S),
     })
 }

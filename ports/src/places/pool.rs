@@ -1,11 +1,14 @@
 //! A number of places, and who waits in them for how long.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use tokio::{sync::oneshot, time::Instant};
 
 use super::Peer;
-use crate::report::Closed;
+use crate::{outgoing::Outgoing, report::Closed};
 
 /// What a connection without a request has to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,11 +40,20 @@ pub(super) struct Pool {
     waiting: BTreeSet<(Instant, u64)>,
 }
 
+/// Answers of a connection that were not taken in time.
+pub(super) struct Stalled {
+    pub(super) connection: u64,
+    pub(super) answers: Vec<Arc<Outgoing>>,
+    /// Whether they were all that was on it.
+    pub(super) all: bool,
+}
+
 #[derive(Debug)]
 pub(super) struct Open {
     pub(super) peer: Peer,
     pub(super) end: oneshot::Sender<Closed>,
-    requests: usize,
+    /// Each with what is to be taken of its answer.
+    requests: BTreeMap<u64, Arc<Outgoing>>,
     wait: Wait,
     /// Since when it waits for that; `None` while requests are on it.
     since: Option<Instant>,
@@ -69,7 +81,7 @@ impl Pool {
         let open = Open {
             peer,
             end,
-            requests: 0,
+            requests: BTreeMap::new(),
             wait: Wait::FirstBytes,
             since: Some(now),
         };
@@ -98,9 +110,9 @@ impl Pool {
         }
     }
 
-    pub(super) fn enter(&mut self, id: u64) {
+    pub(super) fn enter(&mut self, id: u64, request: u64, outgoing: Arc<Outgoing>) {
         if let Some(open) = self.open.get_mut(&id) {
-            open.requests += 1;
+            open.requests.insert(request, outgoing);
             if let Some(since) = open.since.take() {
                 self.waiting.remove(&(since, id));
             }
@@ -108,18 +120,41 @@ impl Pool {
     }
 
     /// Whether that was the last request on it.
-    pub(super) fn leave(&mut self, id: u64) -> bool {
+    pub(super) fn leave(&mut self, id: u64, request: u64) -> bool {
         let Some(open) = self.open.get_mut(&id) else {
             return false;
         };
-        open.requests -= 1;
-        if open.requests > 0 {
+        let left = open.requests.remove(&request).is_some();
+        if !left || !open.requests.is_empty() {
             return false;
         }
         let now = Instant::now();
         (open.wait, open.since) = (Wait::Request, Some(now));
         self.waiting.insert((now, id));
         true
+    }
+
+    /// Takes the requests off whose answers' last parts were handed over before
+    /// `time` and are not taken.
+    pub(super) fn stalled_since(&mut self, time: u64) -> Vec<Stalled> {
+        let mut stalled = Vec::new();
+        for (id, open) in &mut self.open {
+            let requests = open.requests.iter();
+            let late: Vec<_> = requests
+                .filter(|(_, outgoing)| outgoing.is_untaken_since(time))
+                .map(|(request, _)| *request)
+                .collect();
+            if late.is_empty() {
+                continue;
+            }
+            let answers = late.iter().filter_map(|late| open.requests.remove(late));
+            stalled.push(Stalled {
+                connection: *id,
+                answers: answers.collect(),
+                all: open.requests.is_empty(),
+            });
+        }
+        stalled
     }
 
     pub(super) fn longest_waiting(&self, of: impl Fn(Peer) -> bool) -> Option<u64> {

@@ -13,6 +13,7 @@ mod silent;
 mod slow;
 mod templates;
 mod texts;
+mod unread;
 
 use lockstep_tests::server::Options;
 

@@ -12,7 +12,6 @@ use crate::{
     app::App,
     error::{ApiError, ApiResult},
     generation::{Delta, End, Generation, Matched},
-    stall::{Guarded, STALL_TIMEOUT},
     submission::Submission,
 };
 
@@ -49,9 +48,6 @@ pub(super) async fn generate(app: &Arc<App>, request: GenerateRequest) -> ApiRes
             *over |= matches!(item, Some(Err(_)));
             std::future::ready(item)
         });
-    let answers = Guarded::new(answers.boxed(), STALL_TIMEOUT, || {
-        Err(ApiError::stalled().into_status())
-    });
     Ok(answers.boxed())
 }
 

@@ -11,11 +11,7 @@ use futures::{Stream, StreamExt};
 use serde::Serialize;
 use tokio::time::{Instant, Sleep};
 
-use crate::{
-    error::ApiError,
-    request_stats::RequestStats,
-    stall::{Guarded, STALL_TIMEOUT},
-};
+use crate::{error::ApiError, request_stats::RequestStats};
 
 /// Frames of one write.
 #[derive(Debug)]
@@ -132,15 +128,7 @@ pub(super) fn response<F>(
 where
     F: Framer,
 {
-    let bytes = Guarded::new(
-        frames(items, framer, KEEP_ALIVE).boxed(),
-        STALL_TIMEOUT,
-        || {
-            let mut frames = Frames::new(None);
-            frames.error(&ApiError::stalled());
-            Ok(frames.take().unwrap_or_default())
-        },
-    );
+    let bytes = frames(items, framer, KEEP_ALIVE);
     let mut response = Response::new(Body::from_stream(bytes));
     let headers = response.headers_mut();
     headers.insert(

@@ -23,7 +23,7 @@ const SERIES: [Series; 3] = [
     (
         "closed_total",
         "counter",
-        "Connections that the server ended for a reason, by port; for slow_body it is requests.",
+        "Connections that the server ended for a reason, by port; for slow_body and over_budget it is requests, for stalled also answers.",
         |port| {
             let closed = port.closed.iter();
             closed

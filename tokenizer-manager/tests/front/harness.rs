@@ -161,6 +161,7 @@ fn server_config() -> ServerConfig {
                 head_s: 10,
                 body_s: 10,
                 body_rate: 0,
+                send_s: 60,
                 keep_alive_s: 60,
             },
             request: RequestLimits {

@@ -123,6 +123,7 @@ fn server() -> ServerConfig {
                 head_s: 0,
                 body_s: 0,
                 body_rate: 0,
+                send_s: 0,
                 keep_alive_s: 0,
             },
             request: RequestLimits {

@@ -1,0 +1,54 @@
+//! Answers: a connection works until it has sent them, but not for a client
+//! that takes nothing.
+//!
+//! An HTTP/2 client can keep its connection alive and still grant a stream no
+//! window. The transport then does not ask for the answer's next part, however
+//! long it takes, and with the answer its request would stay: its memory, its
+//! place at the engine, and a drain that waits for it. So each part has a time
+//! in which it must be taken, as with nginx's `send_timeout`.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use axum::body::Body;
+use bytes::Bytes;
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+
+use crate::places::InService;
+
+/// An answer's body: while it lasts, its connection works.
+pub(crate) struct Answer(InService);
+
+impl Answer {
+    pub(crate) fn new(in_service: InService, body: Body) -> Self {
+        in_service.outgoing().answer(body, in_service.now());
+        Self(in_service)
+    }
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let Self(in_service) = &*self;
+        let outgoing = in_service.outgoing();
+        outgoing.poll_part(context, || in_service.now())
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.outgoing().is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.outgoing().size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests;

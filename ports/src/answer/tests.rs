@@ -1,0 +1,115 @@
+use std::{future::poll_fn, net::Ipv4Addr, sync::Arc, time::Duration};
+
+use tokio::{sync::mpsc, sync::oneshot, time::Instant};
+
+use super::*;
+use crate::{
+    outgoing::PART,
+    places::{Place, Places},
+    port::PortLimits,
+    report::Closed,
+};
+
+type Connection = (Arc<Places>, Arc<Place>, oneshot::Receiver<Closed>);
+
+/// A connection whose answers' parts are to be taken in eight hours.
+fn connection() -> Connection {
+    let places = Places::new(PortLimits::for_tests(1, 1));
+    let (place, end) = places.admit(Ipv4Addr::LOCALHOST.into()).expect("a place");
+    (places, place, end)
+}
+
+/// A body made of what is sent to it; the sender hears of its end.
+struct Parts(mpsc::Receiver<usize>);
+
+impl HttpBody for Parts {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let part = std::task::ready!(self.0.poll_recv(context));
+        Poll::Ready(part.map(|bytes| Ok(Frame::data(vec![0; bytes].into()))))
+    }
+}
+
+fn answer(place: &Arc<Place>) -> (mpsc::Sender<usize>, Answer) {
+    let (sender, parts) = mpsc::channel(9);
+    (sender, Answer::new(place.enter(), Body::new(Parts(parts))))
+}
+
+async fn next(answer: &mut Answer) -> Option<Result<usize, axum::Error>> {
+    let frame = poll_fn(|context| Pin::new(&mut *answer).poll_frame(context)).await?;
+    Some(frame.map(|frame| frame.data_ref().map_or(0, Bytes::len)))
+}
+
+fn is_pending(answer: &mut Answer) -> bool {
+    let mut context = Context::from_waker(std::task::Waker::noop());
+    Pin::new(answer).poll_frame(&mut context).is_pending()
+}
+
+fn in_nine_hours() -> Instant {
+    Instant::now() + Duration::from_secs(9 * 3600)
+}
+
+#[tokio::test]
+async fn a_large_answer_is_handed_over_in_parts() {
+    let (_, place, _) = connection();
+    for bytes in [0, 1, PART, PART + 1, 5 * PART - 1] {
+        let mut answer = Answer::new(place.enter(), vec![7; bytes].into());
+        assert_eq!(answer.is_end_stream(), bytes == 0);
+        let mut left = bytes;
+        while let Some(part) = next(&mut answer).await {
+            let part = part.expect("a part");
+            assert!(part <= PART, "{part}");
+            left -= part;
+            assert_eq!(answer.size_hint().exact(), Some(left as u64));
+            assert!(!answer.is_end_stream(), "its end is not asked for yet");
+        }
+        assert_eq!(left, 0, "of {bytes}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_taken_is_dropped_alone() {
+    let (places, place, mut end) = connection();
+    let (sender, mut untaken) = answer(&place);
+    let (awaited_sender, mut awaited) = answer(&place);
+    for bytes in [PART + 1, 1] {
+        sender.send(bytes).await.expect("read");
+    }
+    assert_eq!(next(&mut untaken).await.expect("a part").ok(), Some(PART));
+    // Its engine may take as long as it likes.
+    assert!(is_pending(&mut awaited));
+    places.sweep(Instant::now());
+    assert!(!sender.is_closed());
+    places.sweep(in_nine_hours());
+    assert!(sender.is_closed(), "what it held is free again");
+    assert!(end.try_recv().is_err(), "the other answer is awaited");
+    assert!(next(&mut untaken).await.expect("a part").is_err());
+    drop(untaken);
+
+    awaited_sender.send(1).await.expect("it stays");
+    assert_eq!(next(&mut awaited).await.expect("a part").ok(), Some(1));
+    assert!(is_pending(&mut awaited), "taken and asked for more");
+    places.sweep(in_nine_hours());
+    assert!(end.try_recv().is_err());
+    let closed = places.report("x").closed;
+    assert!(closed.contains(&(Closed::Stalled, 1)), "{closed:?}");
+}
+
+#[tokio::test]
+async fn a_connection_ends_with_its_last_answer_that_is_not_taken() {
+    let (places, place, mut end) = connection();
+    // Not even asked for once, as with a peer that grants no window at all.
+    let answers = [answer(&place), answer(&place)];
+    places.sweep(in_nine_hours());
+    assert_eq!(end.try_recv(), Ok(Closed::Stalled));
+    assert!(answers.iter().all(|(sender, _)| sender.is_closed()));
+    drop(answers);
+    let report = places.report("x");
+    assert!(report.closed.contains(&(Closed::Stalled, 1)), "{report:?}");
+    assert_eq!(report.open, 0);
+}

@@ -1,0 +1,146 @@
+//! What of an answer is still to be sent.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    task::{Context, Poll},
+};
+
+use axum::body::Body;
+use bytes::Bytes;
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+
+/// Handed over at a time, so that a transport that asks for more has sent most
+/// of what it got.
+pub(crate) const PART: usize = 64 << 10;
+/// Instead of a time: the server is asked for the next part.
+const ASKED: u64 = u64::MAX;
+
+/// The client took nothing of the answer for too long.
+#[derive(Debug, thiserror::Error)]
+#[error("the answer was not taken in time")]
+struct Untaken;
+
+/// What a connection is to take, and since when it does not.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    /// When the last part was handed over, in milliseconds of the port's clock.
+    handed_over: AtomicU64,
+    content: Mutex<Content>,
+}
+
+#[derive(Debug, Default)]
+struct Content {
+    /// `None` without an answer, and once it has ended or was dropped.
+    body: Option<Body>,
+    /// What came in one piece and is handed over in several.
+    rest: Bytes,
+    /// Whether a part was handed over.
+    begun: bool,
+}
+
+impl Outgoing {
+    /// Of a request that is not answered yet.
+    pub(crate) fn new() -> Self {
+        Self {
+            handed_over: AtomicU64::new(ASKED),
+            content: Mutex::default(),
+        }
+    }
+
+    /// Something is to be taken from the time `now` on.
+    pub(crate) fn hand_over(&self, now: u64) {
+        self.handed_over.store(now, Relaxed);
+    }
+
+    /// Whether something that was handed over before `time` is still not taken.
+    pub(crate) fn is_untaken_since(&self, time: u64) -> bool {
+        self.handed_over.load(Relaxed) < time
+    }
+
+    /// Frees what is left of the answer: who asks for more gets an error.
+    pub(crate) fn drop_content(&self) {
+        let content = std::mem::take(&mut *self.content());
+        drop(content);
+    }
+
+    /// Gets the answer, at the time `now`.
+    pub(crate) fn answer(&self, body: Body, now: u64) {
+        self.content().body = Some(body);
+        self.hand_over(now);
+    }
+
+    /// Its next part; `now` is asked for when there is one.
+    pub(crate) fn poll_part(
+        &self,
+        context: &mut Context<'_>,
+        now: impl Fn() -> u64,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let mut content = self.content();
+        let part = content.poll_part(context);
+        if part.is_ready() {
+            content.begun = true;
+            self.hand_over(now());
+        } else {
+            self.hand_over(ASKED);
+        }
+        part
+    }
+
+    /// An answer that has begun lasts until its end was asked for, which a
+    /// transport does when it has room for more.
+    pub(crate) fn is_end_stream(&self) -> bool {
+        let content = self.content();
+        let body = content.body.as_ref();
+        !content.begun && body.is_some_and(HttpBody::is_end_stream)
+    }
+
+    /// What is left of it.
+    pub(crate) fn size_hint(&self) -> SizeHint {
+        let content = self.content();
+        let rest = content.rest.len() as u64;
+        let body = content.body.as_ref().map(HttpBody::size_hint);
+        let body = body.unwrap_or_default();
+        let mut hint = SizeHint::new();
+        hint.set_lower(body.lower().saturating_add(rest));
+        if let Some(upper) = body.upper() {
+            hint.set_upper(upper.saturating_add(rest));
+        }
+        hint
+    }
+
+    fn content(&self) -> MutexGuard<'_, Content> {
+        // The sweep needs it for a moment, once an answer is to be dropped.
+        self.content.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Content {
+    fn poll_part(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.rest.is_empty() {
+            let Some(body) = &mut self.body else {
+                let error = axum::Error::new(Untaken);
+                return Poll::Ready(Some(Err(error)));
+            };
+            let frame = match std::task::ready!(Pin::new(body).poll_frame(context)) {
+                Some(Ok(frame)) => frame,
+                end => return Poll::Ready(end),
+            };
+            match frame.into_data() {
+                Ok(data) if data.len() > PART => self.rest = data,
+                Ok(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
+                Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+            }
+        }
+        let part = self.rest.split_to(PART.min(self.rest.len()));
+        // A copy, since a part that a transport keeps would keep the whole.
+        let part = Bytes::copy_from_slice(&part);
+        Poll::Ready(Some(Ok(Frame::data(part))))
+    }
+}
