@@ -29,7 +29,7 @@ use crate::{
     health::Health,
     inbox::{Command, Event, Inbox},
     kv_events::KvEvents,
-    load::{self, StepHistogram},
+    load::{StepHistogram, Throughput},
     sinks::{SinkId, Sinks, request_id},
     worker_group::WorkerGroup,
 };
@@ -65,6 +65,7 @@ pub struct Engine {
     health: Health,
     kv_events: KvEvents,
     steps: StepHistogram,
+    throughput: Throughput,
     depths: Depths,
     clock: Clock,
     phase: Phase,
@@ -104,6 +105,7 @@ impl Engine {
             health: Health::default(),
             kv_events: KvEvents::default(),
             steps: StepHistogram::default(),
+            throughput: Throughput::new(Instant::now()),
             depths: Depths::new(speculation.initial_depth(), speculation.num_steps),
             clock: Clock::start(),
             phase: Phase::Starting,
@@ -291,11 +293,8 @@ impl Engine {
             Command::Drafter { command, reply } => self.command_drafter(command, reply)?,
             Command::Health { force_step, reply } => self.ask_health(force_step, reply),
             Command::Load { reply } => {
-                let speculates = self.config.speculation.enabled();
-                let speculation = speculates.then(|| (self.planner.speculation(), &self.depths));
-                let load = load::response(&self.planner.load(), speculation, &self.steps);
                 // The asker may have given up.
-                let _ = reply.send(load);
+                let _ = reply.send(self.load());
             }
             Command::Flush { reply } => self.flush(reply),
             Command::SetDepthRange { range, reply } => {

@@ -1,6 +1,6 @@
 //! The engine's counters as they leave the process.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockstep_planner::{Load, SpeculationCounters, Times};
 use lockstep_proto::pb::lockstep::{GetLoadResponse, SpeculationLoad, StepTimes};
@@ -38,13 +38,51 @@ impl StepHistogram {
     }
 }
 
-/// Joins the planner's counters with the step times; `speculation` where there
-/// is some.
-pub fn response(
-    load: &Load,
-    speculation: Option<(&SpeculationCounters, &Depths)>,
-    steps: &StepHistogram,
-) -> GetLoadResponse {
+/// Tokens generated per second. It moves on when somebody asks, a second after
+/// it last did at the earliest, so that several askers see the same.
+pub struct Throughput {
+    since: Instant,
+    generated: u64,
+    per_s: f64,
+}
+
+impl Throughput {
+    /// Counts from `now` on.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            since: now,
+            generated: 0,
+            per_s: 0.0,
+        }
+    }
+
+    /// Tokens per second, of `generated` since the start.
+    pub fn at(&mut self, now: Instant, generated: u64) -> f64 {
+        let passed = now.saturating_duration_since(self.since);
+        if passed >= Duration::from_secs(1) {
+            self.per_s = generated.saturating_sub(self.generated) as f64 / passed.as_secs_f64();
+            (self.since, self.generated) = (now, generated);
+        }
+        self.per_s
+    }
+}
+
+/// What the planner's load does not say.
+pub struct Rest<'a> {
+    /// Where there is some.
+    pub speculation: Option<(&'a SpeculationCounters, &'a Depths)>,
+    /// Step times.
+    pub steps: &'a StepHistogram,
+    /// Bytes of weights and of the KV cache, of all ranks.
+    pub memory: (u64, u64),
+    /// Tokens.
+    pub generated_per_s: f64,
+    /// Requests that had begun and wait again.
+    pub retracted_requests: u32,
+}
+
+/// Joins the planner's counters with the others.
+pub fn response(load: &Load, rest: &Rest<'_>) -> GetLoadResponse {
     GetLoadResponse {
         running_requests: load.running_requests,
         waiting_requests: load.waiting_requests,
@@ -58,18 +96,23 @@ pub fn response(
         steps_total: load.counters.steps,
         retractions_total: load.counters.retractions,
         leaked_pages: load.leaked_pages,
-        step_times: Some(steps.wire()),
+        step_times: Some(rest.steps.wire()),
         aborted_requests_total: load.counters.aborted,
         failed_requests_total: load.counters.failed + load.counters.timed_out,
         queue_times: Some(times(&load.counters.queue)),
         prefill_times: Some(times(&load.counters.prefill)),
-        speculation: speculation.map(|(counted, depths)| SpeculationLoad {
+        speculation: rest.speculation.map(|(counted, depths)| SpeculationLoad {
             verify_steps: counted.verify_steps,
             draft_tokens: counted.draft_tokens,
             proposed: counted.proposed.clone(),
             accepted: counted.accepted.clone(),
             depths: Some(depths.wire()),
         }),
+        weight_bytes: rest.memory.0,
+        kv_bytes: rest.memory.1,
+        waiting_tokens: load.waiting_tokens,
+        generated_per_s: rest.generated_per_s,
+        retracted_requests: rest.retracted_requests,
         // The engine knows nothing of them.
         ports: Vec::new(),
     }
@@ -86,6 +129,16 @@ fn times(counted: &Times) -> StepTimes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn throughput_is_of_the_last_second_or_more() {
+        let start = Instant::now();
+        let after = |ms| start + Duration::from_millis(ms);
+        let mut throughput = Throughput::new(start);
+        let seen = [(500, 50), (2000, 100), (2900, 900), (3000, 130)];
+        let rates = seen.map(|(ms, generated)| throughput.at(after(ms), generated));
+        assert_eq!(rates, [0.0, 50.0, 50.0, 30.0]);
+    }
 
     #[test]
     fn a_bound_belongs_to_its_own_bucket() {

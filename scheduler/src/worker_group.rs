@@ -115,6 +115,17 @@ impl WorkerGroup {
         self.members.iter().all(|member| member.ready.is_some())
     }
 
+    /// Bytes of weights and of the KV cache, of all ranks that are ready.
+    pub fn memory(&self) -> (u64, u64) {
+        let ready = self
+            .members
+            .iter()
+            .filter_map(|member| member.ready.as_ref());
+        ready.fold((0, 0), |(weights, kv), ready| {
+            (weights + ready.weight_bytes, kv + ready.kv_bytes)
+        })
+    }
+
     /// For people: what the ranks run on.
     pub fn describe(&self) -> String {
         let backend = |member: &Member| member.ready.as_ref().map(|ready| ready.backend.clone());

@@ -1,8 +1,12 @@
-//! Lines that tell an operator what the engine is about.
+//! What the engine tells of itself: its load, and lines for operators.
 
 use std::time::{Duration, Instant};
 
 use lockstep_planner::Load;
+use lockstep_proto::pb::lockstep::GetLoadResponse;
+
+use super::Engine;
+use crate::load::{self, Rest};
 
 /// Between two lines about ranks that are missing.
 pub const WAITING: Duration = Duration::from_secs(5);
@@ -76,5 +80,22 @@ impl Status {
             self.said = Instant::now();
             since
         })
+    }
+}
+
+impl Engine {
+    /// What it has done and holds now.
+    pub(super) fn load(&mut self) -> GetLoadResponse {
+        let speculates = self.config.speculation.enabled();
+        let load = self.planner.load();
+        let generated = load.counters.generated_tokens;
+        let rest = Rest {
+            speculation: speculates.then(|| (self.planner.speculation(), &self.depths)),
+            steps: &self.steps,
+            memory: self.group.memory(),
+            generated_per_s: self.throughput.at(Instant::now(), generated),
+            retracted_requests: self.planner.retracted_requests(),
+        };
+        load::response(&load, &rest)
     }
 }

@@ -4,12 +4,18 @@ use lockstep_process::RoleContext;
 use lockstep_proto::pb::{
     lockstep::{GetLoadResponse, SpeculationLoad},
     sglang::grpc::scheduler::{
-        AggregateMetrics, GetLoadsRequest, GetLoadsResponse, GetModelInfoResponse,
-        GetServerInfoResponse, MemoryMetrics, QueueMetrics, SchedulerLoad, SpeculativeMetrics,
+        AggregateMetrics, DisaggregationMetrics, GetLoadsRequest, GetLoadsResponse,
+        GetModelInfoResponse, GetServerInfoResponse, MemoryMetrics, QueueMetrics, SchedulerLoad,
+        SpeculativeMetrics,
     },
 };
 use prost_types::{Struct, Value, value::Kind};
 use tonic::Status;
+
+/// Bytes as SGLang tells them: "GB" of 2^30.
+fn gb(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
+}
 
 fn int(value: impl TryInto<i32>) -> i32 {
     value.try_into().unwrap_or(i32::MAX)
@@ -120,12 +126,16 @@ pub fn loads(
         num_waiting_reqs: waiting,
         num_total_reqs: running + waiting,
         num_used_tokens: int(load.kv_tokens_used),
+        num_waiting_uncached_tokens: int(load.waiting_tokens),
         max_total_num_tokens: int(load.kv_tokens_total),
         token_usage: usage,
+        gen_throughput: load.generated_per_s,
         cache_hit_rate: load.cached_tokens_total as f64 / (load.prompt_tokens_total.max(1)) as f64,
         utilization: f64::from(running) / ctx.engine.schedule.max_running_requests.max(1) as f64,
         max_running_requests: int(ctx.engine.schedule.max_running_requests),
         memory: wants("memory").then(|| MemoryMetrics {
+            weight_gb: gb(load.weight_bytes),
+            kv_cache_gb: gb(load.kv_bytes),
             token_capacity: int(load.kv_tokens_total),
             ..Default::default()
         }),
@@ -134,13 +144,19 @@ pub fn loads(
             .as_ref()
             .filter(|_| wants("spec"))
             .map(speculative),
+        disaggregation: wants("disagg").then(|| DisaggregationMetrics {
+            mode: "null".to_owned(),
+            ..Default::default()
+        }),
         queues: wants("queues").then(|| QueueMetrics {
             waiting,
+            retracted: int(load.retracted_requests),
             ..Default::default()
         }),
         ..Default::default()
     };
     Ok(GetLoadsResponse {
+        timestamp: jiff::Timestamp::now().to_string(),
         version: format!("lockstep-{}", env!("CARGO_PKG_VERSION")),
         dp_rank_count: 1,
         aggregate: Some(AggregateMetrics {
@@ -148,11 +164,10 @@ pub fn loads(
             total_waiting_reqs: waiting,
             total_reqs: running + waiting,
             avg_token_usage: one.token_usage,
+            avg_throughput: one.gen_throughput,
             avg_utilization: one.utilization,
-            ..Default::default()
         }),
         loads: vec![one],
-        ..Default::default()
     })
 }
 

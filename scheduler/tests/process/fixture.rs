@@ -33,6 +33,11 @@ pub const LIMIT: Duration = Duration::from_secs(30);
 /// What every step of the simulated workers is said to have taken.
 pub const FORWARD_US: u64 = 700;
 
+/// What every simulated worker says that its weights take.
+pub const WEIGHT_BYTES: u64 = 3 << 30;
+/// And its KV cache.
+pub const KV_BYTES: u64 = 1 << 30;
+
 /// A running scheduler.
 pub struct Scheduler {
     pub engine: Arc<EngineConfig>,
@@ -171,7 +176,12 @@ async fn work(
     while let Some(command) = commands.message().await? {
         match command.kind {
             Some(worker_command::Kind::Start(_)) => {
-                send(worker_message::Kind::Ready(WorkerReady::default())).await;
+                send(worker_message::Kind::Ready(WorkerReady {
+                    weight_bytes: WEIGHT_BYTES,
+                    kv_bytes: KV_BYTES,
+                    ..WorkerReady::default()
+                }))
+                .await;
             }
             Some(worker_command::Kind::Plan(plan)) => {
                 let plan = StepPlan::try_from(plan).expect("a valid plan");

@@ -312,16 +312,28 @@ async fn info_health_load_and_flush_answer() {
             .contains_key("tp_size")
     );
     collect(&mut client, generate(&[8; 70], 3)).await;
-    let request = GetLoadsRequest {
-        include: vec!["all".into()],
-        ..Default::default()
+    let mut load = async |section: &str| {
+        let request = GetLoadsRequest {
+            include: vec![section.into()],
+            ..Default::default()
+        };
+        let loads = client.get_loads(request).await.expect("an answer");
+        let loads = loads.into_inner();
+        assert!(loads.timestamp.ends_with('Z'), "{}", loads.timestamp);
+        loads.loads.into_iter().next().expect("one rank")
     };
-    let loads = client
-        .get_loads(request)
-        .await
-        .expect("an answer")
-        .into_inner();
-    assert!(loads.loads[0].queues.is_some() && loads.loads[0].max_total_num_tokens > 0);
+    let all = load("all").await;
+    assert!(all.queues.is_some() && all.max_total_num_tokens > 0);
+    assert_eq!(all.disaggregation.expect("asked for").mode, "null");
+    let memory = all.memory.expect("asked for");
+    let ranks = scheduler.engine.parallel.tp_size as f64;
+    assert_eq!(
+        (memory.weight_gb, memory.kv_cache_gb),
+        (3.0 * ranks, ranks),
+        "of all ranks"
+    );
+    let core = load("core").await;
+    assert!(core.memory.is_none() && core.queues.is_none() && core.disaggregation.is_none());
     let flushed = client
         .flush_cache(FlushCacheRequest { timeout_s: 5.0 })
         .await;

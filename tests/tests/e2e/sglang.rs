@@ -104,11 +104,26 @@ async fn a_gateway_can_register_it() {
         .into_inner();
     let args = info.server_args.expect("arguments");
     assert!(args.fields.contains_key("tp_size"));
-    let loads = client
-        .get_loads(GetLoadsRequest::default())
-        .await
-        .expect("an answer");
-    assert_eq!(loads.into_inner().loads.len(), 1);
+    // As the gateway asks.
+    let request = GetLoadsRequest {
+        include: ["core", "disagg", "queues", "memory"]
+            .map(str::to_owned)
+            .into(),
+        ..GetLoadsRequest::default()
+    };
+    let loads = client.get_loads(request).await.expect("an answer");
+    let loads = loads.into_inner().loads;
+    assert_eq!(loads.len(), 1);
+    let memory = loads[0].memory.as_ref().expect("asked for");
+    // 7 million parameters, and 32,768 tokens.
+    assert!(
+        memory.weight_gb > 0.005 && memory.kv_cache_gb > 0.005,
+        "{memory:?}"
+    );
+    assert!(
+        memory.weight_gb < 1.0 && memory.kv_cache_gb < 1.0,
+        "{memory:?}"
+    );
     let chunks = client
         .get_tokenizer(GetTokenizerRequest::default())
         .await

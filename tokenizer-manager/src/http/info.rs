@@ -7,12 +7,12 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
-use lockstep_proto::pb::lockstep::SpeculationLoad;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
     json,
+    loads::accept_length,
     routes::{CLIENTS, OPERATORS, Route},
 };
 use crate::{app::App, error::ApiResult};
@@ -82,6 +82,8 @@ struct ModelInfo<'a> {
     served_model_name: &'a str,
     is_generation: bool,
     architecture: Value,
+    model_type: &'static str,
+    architectures: [&'static str; 1],
     vocab_size: usize,
     max_model_len: usize,
     eos_token_ids: &'a [u32],
@@ -114,6 +116,8 @@ pub(super) async fn model_info(State(app): State<Arc<App>>) -> ApiResult<Respons
         served_model_name: app.model(),
         is_generation: true,
         architecture: json!(config.model.architecture),
+        model_type: config.model.architecture.model_type(),
+        architectures: [config.model.architecture.class_name()],
         vocab_size: config.model.vocab_size,
         max_model_len: config.server.context_length,
         eos_token_ids: &config.model.eos_token_ids,
@@ -159,25 +163,25 @@ pub(super) async fn server_info(State(app): State<Arc<App>>) -> ApiResult<Respon
         })
     });
     let weights = app.weights();
+    let config = &app.config;
     json(&json!({
         "version": env!("CARGO_PKG_VERSION"),
+        // Where SGLang's gateway looks for it.
+        "model_path": weights.model_path,
+        "served_model_name": app.model(),
+        "tp_size": config.parallel.tp_size,
+        "dp_size": 1,
+        "max_total_tokens": config.kv_tokens(),
+        "max_running_requests": config.schedule.max_running_requests,
         "weights": {
             "model_path": weights.model_path,
             "draft_model_path": weights.draft_path,
             "version": weights.version,
         },
         "config_hash": app.config_hash,
-        "config": &*app.config,
+        "config": &**config,
         "tokenizer_manager": app.index,
         "load": load,
         "internal_states": internal_states,
     }))
-}
-
-/// Tokens per verification of a request that had not ended: accepted drafts, and
-/// the target's own; `None` before the first.
-fn accept_length(load: &SpeculationLoad) -> Option<f64> {
-    let accepted: u64 = load.accepted.iter().sum();
-    let used = load.proposed.first().copied().filter(|used| *used > 0)?;
-    Some(1.0 + accepted as f64 / used as f64)
 }

@@ -7,7 +7,7 @@ use axum::{extract::State, response::Response};
 use serde_json::{Map, Value, json};
 
 use super::{
-    chat, completions, json, native,
+    chat, completions, json, loads, native,
     routes::{CLIENTS, OPERATORS, Route},
 };
 use crate::{app::App, error::ApiResult};
@@ -59,6 +59,10 @@ fn operation(app: &App, route: &Route, tag: &str) -> Value {
         let name = name.trim_end_matches('}');
         operation["parameters"] =
             json!([{"name": name, "in": "path", "required": true, "schema": {"type": "string"}}]);
+    }
+    if route.path == "/v1/loads" {
+        let parameter = |(name, says): (&str, &str)| json!({"name": name, "in": "query", "description": says, "schema": {"type": "string"}});
+        operation["parameters"] = loads::PARAMETERS.map(parameter).into_iter().collect();
     }
     if route.method == "post" {
         let known = BODIES.iter().find(|(path, ..)| *path == route.path);

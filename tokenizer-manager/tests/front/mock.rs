@@ -337,6 +337,11 @@ impl Frontend for Service {
         Ok(Response::new(GetLoadResponse {
             running_requests: 3,
             kv_tokens_total: 1024,
+            weight_bytes: 3 << 29,
+            kv_bytes: 1 << 29,
+            waiting_tokens: 11,
+            generated_per_s: 12.5,
+            retracted_requests: 2,
             speculation: Some(SpeculationLoad {
                 proposed: vec![8, 4, 0],
                 accepted: vec![4, 1, 0],

@@ -117,6 +117,10 @@ async fn load_and_tokenizer_are_told_as_other_servers_do() {
         (&json!(3), &json!(1024))
     );
     assert_eq!(loads["aggregate"]["total_running_reqs"], 3);
+    let told = loads["timestamp"]
+        .as_str()
+        .map(str::parse::<jiff::Timestamp>);
+    assert!(matches!(told, Some(Ok(_))), "{loads}");
     let info = ask("/tokenizer_info").await;
     assert_eq!(info["eos_token"], "<|im_end|>");
     let template = info["chat_template"].as_str().expect("a template");
@@ -124,4 +128,57 @@ async fn load_and_tokenizer_are_told_as_other_servers_do() {
     let props = ask("/props").await;
     assert_eq!(props["default_generation_settings"]["n_ctx"], CONTEXT);
     assert_eq!(props["chat_template"], template);
+}
+
+#[tokio::test]
+async fn loads_have_the_sections_and_the_format_that_were_asked_for() {
+    let front = start().await;
+    let sections = ["memory", "speculative", "disaggregation", "queues"];
+    for (query, expected) in [
+        ("", &sections[..]),
+        ("?include=all", &sections),
+        ("?include=core", &[]),
+        ("?include=memory,spec&dp_rank=0", &["memory", "speculative"]),
+        ("?include=queues&format=json", &["queues"]),
+    ] {
+        let (status, text) = front.get(&format!("/v1/loads{query}")).await;
+        assert_eq!(status, 200, "{query}: {text}");
+        let loads: Value = serde_json::from_str(&text).expect("json");
+        let one = &loads["loads"][0];
+        let given = sections.into_iter().filter(|name| !one[name].is_null());
+        assert_eq!(given.collect::<Vec<_>>(), expected, "{query}");
+        if expected.contains(&"memory") {
+            let memory = json!({
+                "weight_gb": 1.5, "kv_cache_gb": 0.5, "graph_gb": 0.0, "token_capacity": 1024
+            });
+            assert_eq!(one["memory"], memory);
+        }
+        assert_eq!(
+            (&one["num_waiting_uncached_tokens"], &one["gen_throughput"]),
+            (&json!(11), &json!(12.5)),
+        );
+    }
+    for (query, field, named) in [
+        ("include=core,x", "include", "disagg"),
+        ("dp_rank=1", "dp_rank", "0"),
+        ("dp_rank=x", "dp_rank", "0"),
+        ("format=xml", "format", "prometheus"),
+    ] {
+        let (status, text) = front.get(&format!("/v1/loads?{query}")).await;
+        let error: Value = serde_json::from_str(&text).expect("json");
+        let error = &error["error"];
+        assert_eq!((status, &error["param"]), (400, &json!(field)), "{query}");
+        let message = error["message"].as_str().expect("text");
+        assert!(message.contains(named), "{message}");
+    }
+    let (status, text) = front.get("/v1/loads?format=prometheus").await;
+    assert_eq!(status, 200, "{text}");
+    for line in [
+        "# TYPE sglang_num_running_reqs gauge",
+        "sglang_num_running_reqs{dp_rank=\"0\"} 3",
+        "sglang_memory_weight_gb{dp_rank=\"0\"} 1.5",
+        "sglang_queues_retracted{dp_rank=\"0\"} 2",
+    ] {
+        assert!(text.lines().any(|own| own == line), "{line}: {text}");
+    }
 }

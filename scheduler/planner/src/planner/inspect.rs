@@ -1,7 +1,8 @@
 //! What the planner shows of itself.
 
 use crate::{
-    CacheEvent, Counters, IntegrityError, Load, Planner, SpeculationCounters, request::RequestState,
+    CacheEvent, Counters, IntegrityError, Load, Planner, SpeculationCounters,
+    request::{RequestState, Stage},
 };
 
 impl Planner {
@@ -41,6 +42,18 @@ impl Planner {
                 ..self.counters
             },
         }
+    }
+
+    /// Of the requests that wait, those that had begun; looks at all of them.
+    pub fn retracted_requests(&self) -> u32 {
+        let waits_again = |request: &RequestState| match request.stage {
+            Stage::Waiting => request.retracted,
+            Stage::Running => false,
+            Stage::Draining => true,
+        };
+        let requests = self.requests.iter();
+        let count = requests.filter(|(_, request)| waits_again(request)).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
     }
 
     /// Checks that every page is in exactly one of free list, cache and

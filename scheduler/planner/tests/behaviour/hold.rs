@@ -43,7 +43,10 @@ fn who_was_retracted_is_let_in_again_while_held() {
     engine.planner.hold_admission(true);
     while engine.turn(Millis(0)).unwrap() {
         let load = engine.planner.load();
-        let begun_waits = load.waiting_requests > 1;
+        // The third has not begun.
+        let retracted = load.waiting_requests - 1;
+        assert_eq!(engine.planner.retracted_requests(), retracted);
+        let begun_waits = retracted > 0;
         assert!(!begun_waits || engine.planner.flush_cache().is_err());
     }
     for id in 1..=2 {
