@@ -26,6 +26,7 @@ mod outgoing;
 mod places;
 mod port;
 mod report;
+mod reserve;
 mod serve;
 mod visit;
 
@@ -34,3 +35,4 @@ pub use budget::{Budget, Charge, OverBudget};
 pub use listen::listen;
 pub use port::{Port, Protocol};
 pub use report::{Closed, PortReport};
+pub use reserve::Reserve;

@@ -6,6 +6,7 @@ mod timing;
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use futures::Stream;
+use lockstep_ports::Reserve;
 use lockstep_text::{OutputOptions, OutputText, StopMatch};
 use lockstep_types::{
     request::{ErrorKind, Finish, FinishReason, Output, RequestError, SpeculationUsage, Usage},
@@ -118,6 +119,8 @@ pub struct Generation {
     /// One token more than the text has: the one that ended it.
     ended_by_token: bool,
     ended: bool,
+    /// Room for the log-probabilities that the whole choice has.
+    pub(crate) reserve: Option<Reserve>,
     _ticket: Arc<Ticket>,
 }
 
@@ -160,6 +163,7 @@ impl Generation {
             include_stop: options.include_stop,
             ended_by_token: false,
             ended: false,
+            reserve: None,
             _ticket: Arc::clone(&options.ticket),
         })
     }
@@ -196,11 +200,20 @@ impl Generation {
     /// Waits for the end and joins all deltas.
     ///
     /// # Errors
-    /// The scheduler's error, or 408 beyond the request's time limit.
+    /// The scheduler's error, 408 beyond the request's time limit, or 429 where
+    /// there is no memory for more log-probabilities than were expected.
     pub async fn complete(mut self) -> ApiResult<(Delta, End)> {
         let mut whole = Delta::default();
         loop {
             let delta = self.next().await?;
+            if let Some(reserve) = &mut self.reserve {
+                let output = delta
+                    .tokens
+                    .iter()
+                    .filter_map(|token| token.logprob.as_ref());
+                let logprobs = output.chain(&delta.prompt_logprobs);
+                reserve.came(logprobs.map(TokenLogprob::bytes).sum())?;
+            }
             whole.text.push_str(&delta.text);
             whole.tokens.extend(delta.tokens);
             whole.prompt_logprobs.extend(delta.prompt_logprobs);

@@ -3,6 +3,7 @@
 
 mod check;
 mod context;
+mod memory;
 mod sampling;
 mod seed;
 mod spec;
@@ -70,6 +71,8 @@ impl Submission {
             .iter()
             .map(|prompt| context::max_new_tokens(app, &spec, prompt.len()))
             .collect::<ApiResult<Vec<u32>>>()?;
+        let reserves = memory::reserve(app, &spec, (logprobs, n), &prompts, &lengths)?;
+        let mut reserves = reserves.into_iter();
         let ticket = Arc::new(ticket);
         let options = GenerationOptions::new(&spec, &sampling, Arc::clone(&ticket), arrived)?;
         let choices = prompts.len() * n;
@@ -94,7 +97,9 @@ impl Submission {
                     max_draft_steps,
                 };
                 let handle = app.scheduler.submit(request, parent)?;
-                generations.push(Generation::new(app, handle, prompt.clone(), &options)?);
+                let mut generation = Generation::new(app, handle, prompt.clone(), &options)?;
+                generation.reserve = reserves.next();
+                generations.push(generation);
             }
         }
         tracing::debug!(

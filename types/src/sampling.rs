@@ -152,6 +152,21 @@ pub struct LogprobParams {
     pub prompt_start: Option<u32>,
 }
 
+/// Bytes that a log-probability and its token take, about, until they are sent: 60
+/// to 80 as JSON, less before.
+const LOGPROB_BYTES: usize = 80;
+
+impl LogprobParams {
+    /// Bytes at the most, about, that a choice of `output` tokens behind a prompt of
+    /// `prompt` tokens holds of log-probabilities when it ends.
+    pub fn bytes(&self, prompt: usize, output: u32) -> usize {
+        let start = |start: u32| prompt.saturating_sub(start as usize);
+        let output = if self.output { output as usize } else { 0 };
+        let positions = output.saturating_add(self.prompt_start.map_or(0, start));
+        positions.saturating_mul((self.top as usize + 1) * LOGPROB_BYTES)
+    }
+}
+
 /// One token's log-probability (natural logarithm) and its alternatives,
 /// most likely first. Log-probabilities are those of the model at temperature
 /// 1, before penalties, bias and truncation, as OpenAI's and SGLang's are.
@@ -163,4 +178,11 @@ pub struct TokenLogprob {
     pub logprob: Option<f32>,
     /// The most likely tokens here: (id, log-probability).
     pub top: Vec<(u32, f32)>,
+}
+
+impl TokenLogprob {
+    /// Bytes that this takes until it is sent, about.
+    pub fn bytes(&self) -> usize {
+        (self.top.len() + 1) * LOGPROB_BYTES
+    }
 }

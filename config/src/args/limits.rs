@@ -11,9 +11,9 @@ pub struct LimitArgs {
           help_heading = HEADING)]
     pub max_body_bytes: Option<usize>,
     /// Bytes of requests that each process with public ports holds at once:
-    /// bodies, and messages that are not whole yet [default: 536870912, or four
-    /// times --max-body-bytes if that is more]. Beyond, requests get 429; the
-    /// last quarter is for those of up to 64 KiB.
+    /// bodies, messages that are not whole yet, and log-probabilities to come
+    /// [default: 536870912, or four times --max-body-bytes if that is more].
+    /// Beyond, requests get 429; the last quarter is for those of up to 64 KiB.
     #[arg(long, env = "LOCKSTEP_MAX_REQUEST_MEMORY", value_name = "BYTES",
           value_parser = positive, help_heading = HEADING)]
     pub max_request_memory: Option<usize>,

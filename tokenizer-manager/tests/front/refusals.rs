@@ -168,6 +168,37 @@ async fn errors_repeat_little_of_what_was_sent() {
 }
 
 #[tokio::test]
+async fn log_probabilities_that_nobody_could_hold_are_refused() {
+    let front = start_with(|engine, _| engine.server.context_length = 200_000).await;
+    // 8 choices of 200 tokens with 21 log-probabilities each are 2.7 MB, and the
+    // budget has one.
+    let many = json!({"n": 8, "logprobs": true, "top_logprobs": 20, "max_tokens": 200});
+    let (status, text) = front.post("/v1/chat/completions", &chat(&many)).await;
+    assert_eq!(status, 429, "{text}");
+    let most = json!({"n": 8, "logprobs": true, "top_logprobs": 20, "max_tokens": 10_000});
+    let answer = front.post("/v1/chat/completions", &chat(&most)).await;
+    check_error("more than any budget", 400, "top_logprobs", &answer);
+    assert!(
+        answer.1.contains("64 MiB") && answer.1.contains("max_tokens"),
+        "{}",
+        answer.1
+    );
+    // One takes more than half of the budget, until it has ended.
+    let half = chat(&json!({"n": 1, "logprobs": true, "top_logprobs": 20, "max_tokens": 250}));
+    for _ in 0..2 {
+        let answer = async { front.ok("/v1/chat/completions", &half).await };
+        let scheduler = async {
+            let job = front.mock.job().await;
+            let (status, text) = front.post("/v1/chat/completions", &half).await;
+            assert_eq!(status, 429, "{text}");
+            job.finish(FinishReason::Stop, 0);
+        };
+        tokio::join!(answer, scheduler);
+    }
+    serves(&front).await;
+}
+
+#[tokio::test]
 async fn both_openai_routes_refuse_bad_parameters() {
     let front = start().await;
     for (fields, status, param) in common() {

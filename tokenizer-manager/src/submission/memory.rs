@@ -1,0 +1,55 @@
+//! Room for log-probabilities, which can be a thousand times what asks for them.
+
+use std::sync::Arc;
+
+use lockstep_ports::Reserve;
+use lockstep_types::sampling::LogprobParams;
+
+use super::{GenerateSpec, MaxTokens};
+use crate::{
+    app::App,
+    error::{ApiError, ApiResult},
+};
+
+/// Of one request, bytes.
+const MOST: usize = 64 << 20;
+/// Tokens that are expected of an output that only the context limits. What comes
+/// beyond is charged as it comes.
+const EXPECTED: u32 = 4096;
+
+/// Takes room for the log-probabilities of `n` choices for each prompt: for each
+/// choice its part, those of the first prompt first.
+///
+/// # Errors
+/// 400 for more than one request may have, 429 where there is no room.
+pub(super) fn reserve(
+    app: &App,
+    spec: &GenerateSpec,
+    (logprobs, n): (LogprobParams, usize),
+    prompts: &[Arc<[u32]>],
+    lengths: &[u32],
+) -> ApiResult<Vec<Reserve>> {
+    let choice = |(prompt, tokens): (&Arc<[u32]>, &u32)| {
+        let tokens = match spec.max_tokens {
+            MaxTokens::Rest => EXPECTED.min(*tokens),
+            MaxTokens::Exact(_) | MaxTokens::Default(_) => *tokens,
+        };
+        std::iter::repeat_n(logprobs.bytes(prompt.len(), tokens), n)
+    };
+    let choices: Vec<usize> = prompts.iter().zip(lengths).flat_map(choice).collect();
+    let sum = choices
+        .iter()
+        .fold(0usize, |sum, bytes| sum.saturating_add(*bytes));
+    if sum > MOST {
+        let field = spec.logprobs.top_field.as_ref();
+        let message = format!(
+            "The answer could have {} MiB of log-probabilities; the limit is {} MiB. Ask for fewer \
+             choices, tokens ('{}') or alternatives ('{field}').",
+            sum >> 20,
+            MOST >> 20,
+            spec.fields.max_tokens
+        );
+        return Err(ApiError::invalid(field, message));
+    }
+    Ok(Reserve::new(&app.ports.budget, &choices)?)
+}
