@@ -93,6 +93,12 @@ impl PortLimits {
         }
     }
 
+    /// Serves `most` connections alone, of which a peer keeps its share.
+    fn shrink(&mut self, most: usize) {
+        self.per_peer = (self.per_peer.saturating_mul(most) / self.connections).max(1);
+        self.connections = most;
+    }
+
     pub(crate) fn of(&self, wait: Wait) -> Duration {
         match wait {
             Wait::FirstBytes => self.first_bytes,
@@ -183,8 +189,7 @@ impl Port {
                  (`ulimit -Hn`, LimitNOFILE)",
                 limits.connections
             );
-            limits.connections = most;
-            limits.per_peer = limits.per_peer.min(most);
+            limits.shrink(most);
         }
         Arc::new(Self {
             name,
@@ -234,5 +239,25 @@ impl std::fmt::Debug for Port {
             .field("name", &self.name)
             .field("limits", &self.limits)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_keeps_its_share_of_fewer_places() {
+        for (all, own, most, expected) in [
+            (4096, 3072, 1984, 1488),
+            (4096, 4096, 1984, 1984),
+            (4096, 1, 1984, 1),
+            (8, 7, 1, 1),
+        ] {
+            let mut limits = PortLimits::for_tests(all, own);
+            limits.shrink(most);
+            let got = (limits.connections, limits.per_peer);
+            assert_eq!(got, (most, expected), "{own} of {all}");
+        }
     }
 }
