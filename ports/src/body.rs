@@ -82,7 +82,11 @@ impl Held {
     fn take(&self, data: &[u8]) -> Result<(), OverBudget> {
         let mut holding = self.holding();
         let bytes = match &mut holding.messages {
-            Some(messages) => messages.announced(data).min(LARGEST_MESSAGE),
+            // The reader of a stream holds one of its messages at a time.
+            Some(messages) => {
+                let announced = messages.announced(data).min(LARGEST_MESSAGE);
+                announced.saturating_sub(holding.charge.bytes())
+            }
             None => data.len(),
         };
         holding.charge.add(bytes)

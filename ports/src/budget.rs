@@ -65,6 +65,11 @@ impl Budget {
 }
 
 impl Charge {
+    /// Bytes that it has taken.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Takes `bytes` more.
     ///
     /// # Errors

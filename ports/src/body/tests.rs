@@ -95,16 +95,38 @@ async fn what_comes_arrives_and_what_does_not_ends_with_an_error() {
 }
 
 #[tokio::test]
+async fn a_stream_of_messages_is_charged_one_at_a_time() {
+    let budget = Budget::new(100);
+    let places = Places::new(PortLimits::for_tests(1, 1));
+    let (place, _) = places.admit(Ipv4Addr::LOCALHOST.into()).expect("a place");
+    let held = Held::new(&budget, true);
+    let (sender, received) = mpsc::unbounded_channel();
+    // Of 60 bytes each, and one of 20.
+    let full = "x".repeat(60).leak();
+    for _ in 0..100 {
+        for part in ["\0\0\0\0\x3c", full] {
+            sender.send(part).expect("read");
+        }
+    }
+    sender.send("\0\0\0\0\x14").expect("read");
+    drop(sender);
+    let body = Paced::new(Parts(received), None, Some(held.clone()), place);
+    let all = to_bytes(axum::body::Body::new(body), 100_000).await;
+    assert_eq!(all.expect("within the budget").len(), 100 * 65 + 5);
+    assert_eq!(budget.taken(), 60, "the largest of them");
+}
+
+#[tokio::test]
 async fn what_is_over_the_budget_ends_and_gives_all_back() {
     let budget = Budget::new(100);
     let places = Places::new(PortLimits::for_tests(1, 1));
     let (place, _) = places.admit(Ipv4Addr::LOCALHOST.into()).expect("a place");
-    // Of messages, what their heads announce counts: here 60 bytes each.
+    // Of messages, what their heads announce counts: here 60 bytes, then 120.
     let message = "\0\0\0\0\x3c";
     let full = "x".repeat(60).leak();
     for (messages, parts) in [
         (false, vec!["ab"; 51]),
-        (true, vec![message, full, message]),
+        (true, vec![message, full, "\0\0\0\0\x78"]),
     ] {
         let held = Held::new(&budget, messages);
         let (sender, received) = mpsc::unbounded_channel();
