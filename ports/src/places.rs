@@ -260,11 +260,21 @@ impl Place {
     /// A request begins. It ends when what this gives is dropped.
     pub(crate) fn enter(self: &Arc<Self>) -> InService {
         self.expects_head.store(false, Relaxed);
+        self.begin(true)
+    }
+
+    /// The same for a request that may last for ever: its connection waits as
+    /// if it were not there.
+    pub(crate) fn enter_endless(self: &Arc<Self>) -> InService {
+        self.begin(false)
+    }
+
+    fn begin(self: &Arc<Self>, works: bool) -> InService {
         let outgoing = Arc::new(Outgoing::new());
         let mut state = self.places.lock();
         let request = state.number();
         let pool = state.pool(self.probe);
-        pool.enter(self.id, request, outgoing.clone());
+        pool.enter(self.id, request, outgoing.clone(), works);
         drop(state);
         InService {
             place: self.clone(),

@@ -28,6 +28,13 @@ const PORTS: usize = 2;
 /// Calls at once on a node's connection; it needs one.
 const STREAMS_OF_NODES: u32 = 64;
 
+/// Calls that last as long as their client likes, and need no key.
+const ENDLESS: [&str; 3] = [
+    "/grpc.health.v1.Health/Watch",
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+];
+
 /// What is spoken on a port.
 #[derive(Clone)]
 pub enum Protocol {
@@ -215,6 +222,11 @@ impl Port {
             ))
             .into_http::<Body>(),
         }
+    }
+
+    /// Whether a request is no work that would keep its connection's place.
+    pub(crate) fn is_endless(&self, path: &str) -> bool {
+        matches!(self.protocol, Protocol::Grpc { .. }) && ENDLESS.contains(&path)
     }
 
     /// Whether a request is answered without a place.

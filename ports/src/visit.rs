@@ -34,7 +34,11 @@ impl Service<Request<Incoming>> for Visit {
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let in_service = self.place.enter();
+        let in_service = if self.port.is_endless(request.uri().path()) {
+            self.place.enter_endless()
+        } else {
+            self.place.enter()
+        };
         let visit = self.clone();
         Box::pin(async move {
             let answer = visit.answer(request).await?;

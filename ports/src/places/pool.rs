@@ -52,11 +52,35 @@ pub(super) struct Stalled {
 pub(super) struct Open {
     pub(super) peer: Peer,
     pub(super) end: oneshot::Sender<Closed>,
-    /// Each with what is to be taken of its answer.
-    requests: BTreeMap<u64, Arc<Outgoing>>,
+    requests: BTreeMap<u64, Request>,
+    /// Of them, those for whose sake the connection keeps its place.
+    working: usize,
     wait: Wait,
-    /// Since when it waits for that; `None` while requests are on it.
+    /// Since when it waits for that; `None` while requests work.
     since: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Request {
+    /// What is to be taken of its answer.
+    outgoing: Arc<Outgoing>,
+    works: bool,
+}
+
+impl Open {
+    /// Takes a request off, and says whether it was the last that works.
+    fn take_off(&mut self, request: u64) -> Option<(Arc<Outgoing>, bool)> {
+        let Request { outgoing, works } = self.requests.remove(&request)?;
+        self.working -= usize::from(works);
+        Some((outgoing, works && self.working == 0))
+    }
+
+    /// From now on another request may begin.
+    fn idle(&mut self) -> Instant {
+        let now = Instant::now();
+        (self.wait, self.since) = (Wait::Request, Some(now));
+        now
+    }
 }
 
 impl Pool {
@@ -82,6 +106,7 @@ impl Pool {
             peer,
             end,
             requests: BTreeMap::new(),
+            working: 0,
             wait: Wait::FirstBytes,
             since: Some(now),
         };
@@ -110,27 +135,28 @@ impl Pool {
         }
     }
 
-    pub(super) fn enter(&mut self, id: u64, request: u64, outgoing: Arc<Outgoing>) {
-        if let Some(open) = self.open.get_mut(&id) {
-            open.requests.insert(request, outgoing);
+    pub(super) fn enter(&mut self, id: u64, request: u64, outgoing: Arc<Outgoing>, works: bool) {
+        let Some(open) = self.open.get_mut(&id) else {
+            return;
+        };
+        open.requests.insert(request, Request { outgoing, works });
+        if works {
+            open.working += 1;
             if let Some(since) = open.since.take() {
                 self.waiting.remove(&(since, id));
             }
         }
     }
 
-    /// Whether that was the last request on it.
+    /// Whether that was the last request that works on it.
     pub(super) fn leave(&mut self, id: u64, request: u64) -> bool {
         let Some(open) = self.open.get_mut(&id) else {
             return false;
         };
-        let left = open.requests.remove(&request).is_some();
-        if !left || !open.requests.is_empty() {
+        let Some((_, true)) = open.take_off(request) else {
             return false;
-        }
-        let now = Instant::now();
-        (open.wait, open.since) = (Wait::Request, Some(now));
-        self.waiting.insert((now, id));
+        };
+        self.waiting.insert((open.idle(), id));
         true
     }
 
@@ -141,16 +167,25 @@ impl Pool {
         for (id, open) in &mut self.open {
             let requests = open.requests.iter();
             let late: Vec<_> = requests
-                .filter(|(_, outgoing)| outgoing.is_untaken_since(time))
+                .filter(|(_, request)| request.outgoing.is_untaken_since(time))
                 .map(|(request, _)| *request)
                 .collect();
             if late.is_empty() {
                 continue;
             }
-            let answers = late.iter().filter_map(|late| open.requests.remove(late));
+            let mut answers = Vec::new();
+            for late in late {
+                let Some((outgoing, last)) = open.take_off(late) else {
+                    continue;
+                };
+                answers.push(outgoing);
+                if last {
+                    self.waiting.insert((open.idle(), *id));
+                }
+            }
             stalled.push(Stalled {
                 connection: *id,
-                answers: answers.collect(),
+                answers,
                 all: open.requests.is_empty(),
             });
         }

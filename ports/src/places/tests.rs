@@ -129,6 +129,36 @@ fn every_wait_has_its_limit() {
 }
 
 #[test]
+fn calls_without_an_end_keep_no_place() {
+    let places = places(1, 1);
+    let mut watching = admit(&places, 1);
+    let watches = [watching.0.enter_endless(), watching.0.enter_endless()];
+    drop(watching.0.enter());
+    let mut working = admit(&places, 2);
+    assert_eq!(ended(&mut watching), Some(Closed::Evicted));
+    drop(watches);
+    // A watch beside a request that works: the request counts.
+    let _watch = working.0.enter_endless();
+    let request = working.0.enter();
+    assert!(!places.evict());
+    drop(request);
+    assert!(places.evict());
+    assert_eq!(ended(&mut working), Some(Closed::Evicted));
+}
+
+#[test]
+fn what_is_left_beside_a_stalled_answer_waits_where_it_has_no_end() {
+    let places = places(1, 1);
+    let mut watching = admit(&places, 1);
+    let _watch = watching.0.enter_endless();
+    let request = watching.0.enter();
+    request.hand_over();
+    places.sweep(Instant::now() + Duration::from_secs(9 * 3600));
+    assert_eq!(ended(&mut watching), None, "there is the watch");
+    assert!(places.evict());
+}
+
+#[test]
 fn an_ipv6_host_is_its_network() {
     let of = |text: &str| peer(text.parse().expect("an address"));
     assert_eq!(of("2001:db8:1:2::3"), of("2001:db8:1:2:ffff::"));

@@ -103,3 +103,26 @@ async fn a_body_that_stops_is_refused() {
         200
     );
 }
+
+#[tokio::test]
+async fn calls_without_an_end_keep_no_connection() {
+    let _turn = turns::shared().await;
+    let options = one_rank()
+        .set("--keep-alive-timeout", "1")
+        .set("--min-body-rate", "0");
+    let server = Server::start(options).await;
+    let mut endless = Vec::new();
+    for port in [server.grpc_port, server.sglang_port] {
+        for path in [
+            "/grpc.health.v1.Health/Watch",
+            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+        ] {
+            let mut call = lockstep_tests::h2::hello();
+            call.extend(lockstep_tests::h2::headers(1, path));
+            call.extend(lockstep_tests::h2::data(1, &[0; 5]));
+            endless.push(flood::begin(port, &call).await);
+        }
+    }
+    within("an end to all of them", LIMIT, flood::closed(endless)).await;
+}
