@@ -10,6 +10,8 @@ use lockstep_types::EngineConfig;
 pub struct Ports {
     /// SGLang's gateway.
     pub sglang: Option<Arc<Port>>,
+    /// The bytes that its requests hold.
+    pub budget: Arc<Budget>,
     /// Workers of other nodes.
     pub nodes: Option<Arc<Port>>,
 }
@@ -18,16 +20,20 @@ impl Ports {
     /// The configured ports.
     pub fn new(config: &EngineConfig) -> Self {
         let limits = &config.server.limits;
+        let budget = Budget::new(limits.memory_bytes);
         let sglang = config.server.sglang_grpc_port.map(|_| {
             let head_bytes = u32::try_from(limits.header_bytes).ok();
             let protocol = Protocol::Grpc { head_bytes };
-            let budget = Budget::new(limits.memory_bytes);
-            Port::public("sglang", protocol, &limits.connections, budget)
+            Port::public("sglang", protocol, &limits.connections, budget.clone())
         });
         let several = config.parallel.nnodes > 1;
         let nodes =
             several.then(|| Port::nodes("nodes", config.parallel.tp_size, &limits.connections));
-        Self { sglang, nodes }
+        Self {
+            sglang,
+            budget,
+            nodes,
+        }
     }
 
     /// What became of their connections.

@@ -58,6 +58,7 @@ async fn serve(ctx: Arc<RoleContext>) -> Result<(), RunError> {
         servers.spawn(server.map(Ok));
     }
     if let Some(port) = ports.sglang.clone() {
+        let port = (port, ports.budget.clone());
         let server = sglang::server(ctx.clone(), port, commands.clone(), stop.clone()).await?;
         servers.spawn(server.map(Ok));
     }

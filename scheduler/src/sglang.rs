@@ -15,7 +15,7 @@ mod tokenizer;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use lockstep_ports::Port;
+use lockstep_ports::{Budget, Port};
 use lockstep_process::RoleContext;
 use lockstep_proto::{limits::SMALL_MESSAGE_BYTES, pb};
 use tokio_util::sync::CancellationToken;
@@ -33,7 +33,7 @@ const NAME: &str = "sglang.grpc.scheduler.SglangScheduler";
 /// [`RunError::Io`] when the port can't be bound.
 pub async fn server(
     ctx: Arc<RoleContext>,
-    port: Arc<Port>,
+    (port, budget): (Arc<Port>, Arc<Budget>),
     commands: Commands,
     stop: CancellationToken,
 ) -> Result<impl Future<Output = ()> + Send + use<>, RunError> {
@@ -60,7 +60,7 @@ pub async fn server(
     // Older tools (grpcurl before 1.9, grpcio-reflection) speak v1alpha only.
     let newer = reflection().build_v1().map_err(reflecting)?;
     let older = reflection().build_v1alpha().map_err(reflecting)?;
-    let service = Service::grpc(ctx, commands);
+    let service = Service::grpc(ctx, commands, budget);
     let routes = Routes::new(health.max_decoding_message_size(SMALL_MESSAGE_BYTES))
         .add_service(newer.max_decoding_message_size(SMALL_MESSAGE_BYTES))
         .add_service(older.max_decoding_message_size(SMALL_MESSAGE_BYTES))

@@ -155,6 +155,8 @@ pub struct LogprobParams {
 /// Bytes that a log-probability and its token take, about, until they are sent: 60
 /// to 80 as JSON, less before.
 const LOGPROB_BYTES: usize = 80;
+/// Bytes of log-probabilities at most that one request may ask for.
+pub const MOST_LOGPROB_BYTES: usize = 64 << 20;
 
 impl LogprobParams {
     /// Bytes at the most, about, that a choice of `output` tokens behind a prompt of

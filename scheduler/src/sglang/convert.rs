@@ -8,7 +8,7 @@ use lockstep_proto::pb::sglang::grpc::scheduler::{GenerateRequest, SamplingParam
 use lockstep_types::{EngineConfig, RequestLimits};
 use lockstep_types::{
     request::Request,
-    sampling::{LogprobParams, SamplingParams},
+    sampling::{LogprobParams, MOST_LOGPROB_BYTES, SamplingParams},
 };
 use tonic::Status;
 
@@ -25,6 +25,8 @@ pub struct Call {
     pub interval: usize,
     /// Log-probabilities are wanted.
     pub logprobs: LogprobParams,
+    /// Bytes that they may take, of all choices.
+    pub logprob_bytes: usize,
 }
 
 /// Converts and checks a call; `seed` is drawn by the caller, for the protocol has none.
@@ -64,6 +66,19 @@ pub fn convert(wire: GenerateRequest, config: &EngineConfig, seed: u64) -> Resul
         wire.top_logprobs_num,
         config,
     )?;
+    let each = logprobs.bytes(input_ids.len(), max_new_tokens);
+    let logprob_bytes = each.saturating_mul(choices);
+    if logprob_bytes > MOST_LOGPROB_BYTES {
+        return Err(invalid(
+            "top_logprobs_num",
+            &format!(
+                "the answer could have {} MiB of log-probabilities, and the limit is {} MiB: ask \
+                 for fewer choices (n), tokens (max_new_tokens) or alternatives",
+                logprob_bytes >> 20,
+                MOST_LOGPROB_BYTES >> 20
+            ),
+        ));
+    }
     let sampling = sampling(params, config)?;
     let request = |index: u64| Request {
         trace_id: wire.request_id.clone(),
@@ -84,6 +99,7 @@ pub fn convert(wire: GenerateRequest, config: &EngineConfig, seed: u64) -> Resul
         stream: wire.stream,
         interval,
         logprobs,
+        logprob_bytes,
     })
 }
 

@@ -6,6 +6,7 @@ use std::{
 };
 
 use futures::Stream;
+use lockstep_ports::Charge;
 use lockstep_proto::pb::sglang::grpc::scheduler::{
     GenerateComplete, GenerateResponse, GenerateStreamChunk, InputLogProbs, InputTokenLogProb,
     OutputLogProbs, TopLogProbs, generate_complete::MatchedStop, generate_response,
@@ -43,6 +44,8 @@ pub struct Responses {
     /// The `complete` behind a choice's last chunk.
     next: Option<GenerateResponse>,
     registration: Registration,
+    /// For its log-probabilities, to the end of the stream.
+    _room: Charge,
 }
 
 impl Responses {
@@ -51,6 +54,7 @@ impl Responses {
         registration: Registration,
         outputs: mpsc::UnboundedReceiver<(u64, Output)>,
         call: &super::convert::Call,
+        room: Charge,
     ) -> Self {
         let prompt_tokens = call
             .requests
@@ -67,6 +71,7 @@ impl Responses {
             open: call.requests.len(),
             next: None,
             registration,
+            _room: room,
         }
     }
 

@@ -3,6 +3,7 @@
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt as _};
+use lockstep_ports::Budget;
 use lockstep_process::RoleContext;
 use lockstep_proto::{
     limits::{PUBLIC_ANSWER_BYTES, PUBLIC_MESSAGE_BYTES},
@@ -45,6 +46,7 @@ pub struct Service {
     commands: Commands,
     calls: Calls,
     operators: RequireBearer,
+    budget: Arc<Budget>,
     /// Packed when somebody first asks.
     tokenizer: OnceCell<Vec<GetTokenizerChunk>>,
 }
@@ -54,13 +56,14 @@ pub type Grpc = InterceptedService<SglangSchedulerServer<Service>, RequireBearer
 
 impl Service {
     /// The gRPC service with its limits set.
-    pub fn grpc(ctx: Arc<RoleContext>, commands: Commands) -> Grpc {
+    pub fn grpc(ctx: Arc<RoleContext>, commands: Commands, budget: Arc<Budget>) -> Grpc {
         let clients = RequireBearer::client(&ctx.node);
         let service = Self {
             operators: RequireBearer::operator(&ctx.node),
             ctx,
             commands,
             calls: Calls::default(),
+            budget,
             tokenizer: OnceCell::new(),
         };
         let server = SglangSchedulerServer::new(service)
@@ -70,6 +73,8 @@ impl Service {
     }
 
     async fn submit(&self, request_id: String, call: &Call) -> Result<Responses, Status> {
+        let mut room = self.budget.charge();
+        room.add(call.logprob_bytes)?;
         let (sender, outputs) = mpsc::unbounded_channel();
         let sink = self
             .commands
@@ -94,7 +99,7 @@ impl Service {
                 })
                 .await?;
         }
-        Ok(Responses::new(registration, outputs, call))
+        Ok(Responses::new(registration, outputs, call, room))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lockstep_ports::Reserve;
-use lockstep_types::sampling::LogprobParams;
+use lockstep_types::sampling::{LogprobParams, MOST_LOGPROB_BYTES};
 
 use super::{GenerateSpec, MaxTokens};
 use crate::{
@@ -11,8 +11,6 @@ use crate::{
     error::{ApiError, ApiResult},
 };
 
-/// Of one request, bytes.
-const MOST: usize = 64 << 20;
 /// Tokens that are expected of an output that only the context limits. What comes
 /// beyond is charged as it comes.
 const EXPECTED: u32 = 4096;
@@ -40,13 +38,13 @@ pub(super) fn reserve(
     let sum = choices
         .iter()
         .fold(0usize, |sum, bytes| sum.saturating_add(*bytes));
-    if sum > MOST {
+    if sum > MOST_LOGPROB_BYTES {
         let field = spec.logprobs.top_field.as_ref();
         let message = format!(
             "The answer could have {} MiB of log-probabilities; the limit is {} MiB. Ask for fewer \
              choices, tokens ('{}') or alternatives ('{field}').",
             sum >> 20,
-            MOST >> 20,
+            MOST_LOGPROB_BYTES >> 20,
             spec.fields.max_tokens
         );
         return Err(ApiError::invalid(field, message));
