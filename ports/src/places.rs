@@ -25,6 +25,13 @@ pub(crate) use pool::Wait;
 /// Places for those who find no other, in which health alone is answered.
 pub(crate) const PROBES: usize = 32;
 
+/// The limit that keeps a connection from a regular place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Full {
+    Port,
+    Peer,
+}
+
 /// Who shares a quota: an IPv4 address, or a /64 of IPv6, which one host may
 /// have whole.
 type Peer = IpAddr;
@@ -55,8 +62,8 @@ struct State {
 pub(crate) struct Place {
     places: Arc<Places>,
     id: u64,
-    /// Without a regular place.
-    pub(crate) probe: bool,
+    /// Why it is none of the regular places, but a probe's.
+    pub(crate) full: Option<Full>,
     /// No request is on it, and what it sends begins one.
     expects_head: AtomicBool,
 }
@@ -88,8 +95,8 @@ impl Places {
         let (end, ended) = oneshot::channel();
         let mut state = self.lock();
         let id = state.number();
-        let probe = !self.has_room(&mut state, peer);
-        if probe {
+        let full = self.is_full(&mut state, peer);
+        if full.is_some() {
             if state.probes.is_full() && !self.evict_from(&mut state, true, |_| true) {
                 self.counters.closed(Closed::Refused);
                 return None;
@@ -102,19 +109,21 @@ impl Places {
         let place = Place {
             places: self.clone(),
             id,
-            probe,
+            full,
             expects_head: AtomicBool::new(false),
         };
         Some((Arc::new(place), ended))
     }
 
-    /// Whether there is a regular place, after somebody gave theirs away if need be.
-    fn has_room(&self, state: &mut State, peer: Peer) -> bool {
+    /// Why there is no regular place, though somebody gives theirs away if they can.
+    fn is_full(&self, state: &mut State, peer: Peer) -> Option<Full> {
         let own = state.peers.get(&peer).copied().unwrap_or_default();
+        let port = state.regular.is_full();
         if own >= self.limits.per_peer && !self.evict_from(state, false, |other| other == peer) {
-            return false;
+            return Some(if port { Full::Port } else { Full::Peer });
         }
-        !state.regular.is_full() || self.evict_from(state, false, |_| true)
+        let room = !state.regular.is_full() || self.evict_from(state, false, |_| true);
+        (!room).then_some(Full::Port)
     }
 
     /// Closes the connection that waits longest; whether there was one.
@@ -228,8 +237,8 @@ impl State {
         self.probes.remove(id).map(|open| open.end)
     }
 
-    fn pool(&mut self, probe: bool) -> &mut Pool {
-        if probe {
+    fn pool(&mut self, full: Option<Full>) -> &mut Pool {
+        if full.is_some() {
             &mut self.probes
         } else {
             &mut self.regular
@@ -254,7 +263,7 @@ impl Place {
     }
 
     fn waits(&self, wait: Wait) {
-        self.places.lock().pool(self.probe).waits(self.id, wait);
+        self.places.lock().pool(self.full).waits(self.id, wait);
     }
 
     /// A request begins. It ends when what this gives is dropped.
@@ -273,7 +282,7 @@ impl Place {
         let outgoing = Arc::new(Outgoing::new());
         let mut state = self.places.lock();
         let request = state.number();
-        let pool = state.pool(self.probe);
+        let pool = state.pool(self.full);
         pool.enter(self.id, request, outgoing.clone(), works);
         drop(state);
         InService {
@@ -324,7 +333,7 @@ impl Drop for InService {
     fn drop(&mut self) {
         let Self { place, request, .. } = self;
         let mut state = place.places.lock();
-        let idle = state.pool(place.probe).leave(place.id, *request);
+        let idle = state.pool(place.full).leave(place.id, *request);
         drop(state);
         place.expects_head.store(idle, Relaxed);
     }

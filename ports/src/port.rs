@@ -9,7 +9,7 @@ use tonic::Status;
 
 use crate::{
     budget::Budget,
-    places::{PROBES, Places, Wait},
+    places::{Full, PROBES, Places, Wait},
     report::PortReport,
 };
 
@@ -42,9 +42,9 @@ pub enum Protocol {
     Http {
         /// Bytes of a request's head that hyper reads; the routes check less.
         head_bytes: usize,
-        /// What a connection without a place is answered, by the number of
-        /// places that there are.
-        refusal: fn(usize) -> Response,
+        /// What a connection without a place is answered, from a sentence that
+        /// names the limit.
+        refusal: fn(String) -> Response,
         /// Paths that are answered without a place too.
         probes: &'static [&'static str],
     },
@@ -176,7 +176,7 @@ impl Port {
     pub(crate) fn for_tests(limits: PortLimits) -> Arc<Self> {
         let protocol = Protocol::Http {
             head_bytes: 8192,
-            refusal: |_| Response::default(),
+            refusal: |message| Response::new(message.into()),
             probes: &[],
         };
         Self::new("x", protocol, limits, None)
@@ -213,14 +213,20 @@ impl Port {
     }
 
     /// What a request is answered for which there is no place.
-    pub(crate) fn refusal(&self) -> Response {
-        let limit = self.limits.connections;
+    pub(crate) fn refusal(&self, full: Full) -> Response {
+        let (limit, whose, flag) = match full {
+            Full::Port => (self.limits.connections, "", "--max-connections"),
+            Full::Peer => {
+                let limit = self.limits.per_peer;
+                (limit, " of this address", "--max-connections-per-peer")
+            }
+        };
+        let message = format!(
+            "The server serves {limit} connections{whose} already ({flag}); try again later."
+        );
         match &self.protocol {
-            Protocol::Http { refusal, .. } => refusal(limit),
-            Protocol::Grpc { .. } => Status::unavailable(format!(
-                "the server serves {limit} connections already; try again later"
-            ))
-            .into_http::<Body>(),
+            Protocol::Http { refusal, .. } => refusal(message),
+            Protocol::Grpc { .. } => Status::unavailable(message).into_http::<Body>(),
         }
     }
 
@@ -270,6 +276,26 @@ mod tests {
             limits.shrink(most);
             let got = (limits.connections, limits.per_peer);
             assert_eq!(got, (most, expected), "{own} of {all}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refusal_names_the_limit_that_was_met() {
+        let port = Port::for_tests(PortLimits::for_tests(8, 2));
+        for (full, expected) in [
+            (
+                Full::Port,
+                "serves 8 connections already (--max-connections)",
+            ),
+            (
+                Full::Peer,
+                "serves 2 connections of this address already (--max-connections-per-peer)",
+            ),
+        ] {
+            let body = port.refusal(full).into_body();
+            let body = axum::body::to_bytes(body, 1000).await.expect("short");
+            let text = String::from_utf8_lossy(&body);
+            assert!(text.contains(expected), "{text}");
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     answer::Answer,
     body::{Held, Paced},
     deadline::grpc_timeout,
-    places::Place,
+    places::{Full, Place},
     port::{Port, Protocol},
 };
 
@@ -49,8 +49,10 @@ impl Service<Request<Incoming>> for Visit {
 
 impl Visit {
     async fn answer(self, mut request: Request<Incoming>) -> Result<Response, Infallible> {
-        if self.place.probe && !self.port.is_probe(request.uri().path()) {
-            return Ok(self.refuse(request.version()));
+        if let Some(full) = self.place.full
+            && !self.port.is_probe(request.uri().path())
+        {
+            return Ok(self.refuse(full, request.version()));
         }
         let given = match self.port.protocol {
             Protocol::Grpc { .. } => grpc_timeout(request.headers()),
@@ -85,8 +87,8 @@ impl Visit {
 
     /// Says that there is no place; over HTTP/1.1, where that is per
     /// connection, as the last thing.
-    fn refuse(&self, version: Version) -> Response {
-        let mut answer = self.port.refusal();
+    fn refuse(&self, full: Full, version: Version) -> Response {
+        let mut answer = self.port.refusal(full);
         if version < Version::HTTP_2 {
             let close = HeaderValue::from_static("close");
             answer.headers_mut().insert(CONNECTION, close);

@@ -55,8 +55,7 @@ impl Ports {
     }
 }
 
-fn refusal(limit: usize) -> Response {
-    let message = format!("The server serves {limit} connections already; try again later.");
+fn refusal(message: String) -> Response {
     let mut error = RequestError::new(ErrorKind::Unavailable, message);
     error.retry_after_s = Some(1);
     ApiError::from(error).into_response()

@@ -30,14 +30,14 @@ fn who_waits_longest_gives_way_and_who_works_stays() {
     let mut newer = admit(&places, 3);
     let mut newest = admit(&places, 4);
     assert_eq!(ended(&mut oldest), Some(Closed::Evicted));
-    assert!(!newest.0.probe);
+    assert!(newest.0.full.is_none());
     // A request that ends makes its connection the one that waits shortest.
     let again = newer.0.enter();
     drop(again);
     let last = admit(&places, 5);
     assert_eq!(ended(&mut newest), Some(Closed::Evicted));
     assert_eq!((ended(&mut newer), ended(&mut working)), (None, None));
-    assert!(!last.0.probe);
+    assert!(last.0.full.is_none());
     drop(request);
     assert_eq!(places.report("x").open, 3);
     drop((working, oldest, newer, newest, last));
@@ -55,10 +55,10 @@ fn a_peer_beyond_its_share_pays_itself() {
     assert_eq!(ended(&mut other), None);
     // Where all of its own work, it gets none, though there is room.
     let requests = [second.0.enter(), third.0.enter()];
-    assert!(admit(&places, 2).0.probe);
-    assert!(!admit(&places, 3).0.probe);
+    assert_eq!(admit(&places, 2).0.full, Some(Full::Peer));
+    assert_eq!(admit(&places, 3).0.full, None);
     drop(requests);
-    assert!(!admit(&places, 2).0.probe);
+    assert!(admit(&places, 2).0.full.is_none());
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn probes_have_places_of_their_own() {
     for _ in 0..=PROBES {
         probes.push(admit(&places, 2));
     }
-    assert!(probes.iter().all(|probe| probe.0.probe));
+    assert!(probes.iter().all(|probe| probe.0.full == Some(Full::Port)));
     assert_eq!(ended(&mut probes[0]), Some(Closed::Evicted));
     // None of those left waits: the next one is sent away.
     let requests: Vec<_> = probes.iter().map(|probe| probe.0.enter()).collect();
@@ -93,7 +93,7 @@ fn probes_have_places_of_their_own() {
     );
     drop((request, requests));
     drop(working);
-    assert!(!admit(&places, 1).0.probe);
+    assert!(admit(&places, 1).0.full.is_none());
 }
 
 #[test]
