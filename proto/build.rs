@@ -28,6 +28,8 @@ fn generate(name: &str, root: &Path, files: &[&str]) -> Result<(), Box<dyn Error
     config.enable_type_names();
     tonic_prost_build::configure()
         .codec_path("crate::codec::SliceCodec")
+        // Megabytes that every call gives again.
+        .bytes(".smg.grpc.common.GetTokenizerChunk")
         .compile_fds_with_config(descriptors, config)?;
     Ok(())
 }

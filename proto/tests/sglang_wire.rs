@@ -450,7 +450,7 @@ fn cache_and_tokenizer() {
     };
     check(&wire().varint(1, 1).text(2, "m"), &flushed);
     let chunk = GetTokenizerChunk {
-        data: vec![0, 255],
+        data: vec![0, 255].into(),
         sha256: "s".into(),
     };
     check(&wire().bytes(1, &[0, 255]).text(2, "s"), &chunk);

@@ -3,6 +3,7 @@
 
 use std::{io::Write as _, path::Path};
 
+use bytes::Bytes;
 use lockstep_files::LARGEST_TOKENIZER;
 use lockstep_proto::pb::smg::grpc::common::GetTokenizerChunk;
 use sha2::{Digest as _, Sha256};
@@ -26,7 +27,7 @@ const FILES: [&str; 9] = [
 ];
 
 /// Packs the tokenizer files of a model folder; the last chunk carries the
-/// archive's SHA-256.
+/// archive's SHA-256. Chunks are parts of one archive, and so are their clones.
 ///
 /// # Errors
 /// INTERNAL when a file can't be read, NOT_FOUND when there is no tokenizer.
@@ -41,13 +42,12 @@ pub fn chunks(folder: &Path) -> Result<Vec<GetTokenizerChunk>, Status> {
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect();
-    let mut chunks: Vec<GetTokenizerChunk> = archive
-        .chunks(CHUNK)
-        .map(|data| GetTokenizerChunk {
-            data: data.to_vec(),
-            sha256: String::new(),
-        })
-        .collect();
+    let archive = Bytes::from(archive);
+    let chunk = |start: usize| GetTokenizerChunk {
+        data: archive.slice(start..archive.len().min(start + CHUNK)),
+        sha256: String::new(),
+    };
+    let mut chunks: Vec<_> = (0..archive.len()).step_by(CHUNK).map(chunk).collect();
     if let Some(last) = chunks.last_mut() {
         last.sha256 = sha256;
     }
@@ -67,4 +67,25 @@ fn pack(folder: &Path) -> Result<Vec<u8>, std::io::Error> {
         }
     }
     Ok(archive.finish()?.into_inner())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_call_gives_the_same_bytes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        // Nothing that packing makes shorter: each byte is of a hash.
+        let bytes: Vec<u8> = (0..CHUNK.div_ceil(16))
+            .flat_map(|at| Sha256::digest(at.to_le_bytes()))
+            .collect();
+        std::fs::write(folder.path().join("tokenizer.json"), bytes).expect("written");
+        let chunks = chunks(folder.path()).expect("packed");
+        assert_eq!(chunks.len(), 3);
+        assert!(chunks[..2].iter().all(|chunk| chunk.data.len() == CHUNK));
+        for (of_one, of_another) in chunks.iter().zip(chunks.clone()) {
+            assert_eq!(of_one.data.as_ptr(), of_another.data.as_ptr());
+        }
+    }
 }
