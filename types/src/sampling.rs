@@ -157,6 +157,8 @@ pub struct LogprobParams {
 const LOGPROB_BYTES: usize = 80;
 /// Bytes of log-probabilities at most that one request may ask for.
 pub const MOST_LOGPROB_BYTES: usize = 64 << 20;
+/// Tokens that are expected of an output that the context alone limits.
+pub const EXPECTED_TOKENS: u32 = 4096;
 
 impl LogprobParams {
     /// Bytes at the most, about, that a choice of `output` tokens behind a prompt of

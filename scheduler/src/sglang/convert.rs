@@ -8,7 +8,7 @@ use lockstep_proto::pb::sglang::grpc::scheduler::{GenerateRequest, SamplingParam
 use lockstep_types::{EngineConfig, RequestLimits};
 use lockstep_types::{
     request::Request,
-    sampling::{LogprobParams, MOST_LOGPROB_BYTES, SamplingParams},
+    sampling::{EXPECTED_TOKENS, LogprobParams, MOST_LOGPROB_BYTES, SamplingParams},
 };
 use tonic::Status;
 
@@ -66,19 +66,12 @@ pub fn convert(wire: GenerateRequest, config: &EngineConfig, seed: u64) -> Resul
         wire.top_logprobs_num,
         config,
     )?;
-    let each = logprobs.bytes(input_ids.len(), max_new_tokens);
-    let logprob_bytes = each.saturating_mul(choices);
-    if logprob_bytes > MOST_LOGPROB_BYTES {
-        return Err(invalid(
-            "top_logprobs_num",
-            &format!(
-                "the answer could have {} MiB of log-probabilities, and the limit is {} MiB: ask \
-                 for fewer choices (n), tokens (max_new_tokens) or alternatives",
-                logprob_bytes >> 20,
-                MOST_LOGPROB_BYTES >> 20
-            ),
-        ));
-    }
+    let expected = match given.and_then(|params| params.max_new_tokens) {
+        Some(_) => max_new_tokens,
+        None => max_new_tokens.min(EXPECTED_TOKENS),
+    };
+    let each = logprobs.bytes(input_ids.len(), expected);
+    let logprob_bytes = check_logprobs(each.saturating_mul(choices))?;
     let sampling = sampling(params, config)?;
     let request = |index: u64| Request {
         trace_id: wire.request_id.clone(),
@@ -101,6 +94,22 @@ pub fn convert(wire: GenerateRequest, config: &EngineConfig, seed: u64) -> Resul
         logprobs,
         logprob_bytes,
     })
+}
+
+/// The bytes of log-probabilities that a call may take, if it may have so many.
+fn check_logprobs(bytes: usize) -> Result<usize, Status> {
+    if bytes <= MOST_LOGPROB_BYTES {
+        return Ok(bytes);
+    }
+    Err(invalid(
+        "top_logprobs_num",
+        &format!(
+            "the answer could have {} MiB of log-probabilities, and the limit is {} MiB: ask for \
+             fewer choices (n), tokens (max_new_tokens) or alternatives",
+            bytes >> 20,
+            MOST_LOGPROB_BYTES >> 20
+        ),
+    ))
 }
 
 fn invalid(field: &str, message: &str) -> Status {

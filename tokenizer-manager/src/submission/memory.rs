@@ -3,17 +3,13 @@
 use std::sync::Arc;
 
 use lockstep_ports::Reserve;
-use lockstep_types::sampling::{LogprobParams, MOST_LOGPROB_BYTES};
+use lockstep_types::sampling::{EXPECTED_TOKENS, LogprobParams, MOST_LOGPROB_BYTES};
 
 use super::{GenerateSpec, MaxTokens};
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
 };
-
-/// Tokens that are expected of an output that only the context limits. What comes
-/// beyond is charged as it comes.
-const EXPECTED: u32 = 4096;
 
 /// Takes room for the log-probabilities of `n` choices for each prompt: for each
 /// choice its part, those of the first prompt first.
@@ -29,7 +25,8 @@ pub(super) fn reserve(
 ) -> ApiResult<Vec<Reserve>> {
     let choice = |(prompt, tokens): (&Arc<[u32]>, &u32)| {
         let tokens = match spec.max_tokens {
-            MaxTokens::Rest => EXPECTED.min(*tokens),
+            // What comes beyond is charged as it comes.
+            MaxTokens::Rest => EXPECTED_TOKENS.min(*tokens),
             MaxTokens::Exact(_) | MaxTokens::Default(_) => *tokens,
         };
         std::iter::repeat_n(logprobs.bytes(prompt.len(), tokens), n)
