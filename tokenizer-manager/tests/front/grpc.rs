@@ -22,7 +22,7 @@ pub async fn channel(front: &Front) -> Channel {
     endpoint.connect().await.expect("connected")
 }
 
-fn text(text: &str) -> GenerateRequest {
+pub fn text(text: &str) -> GenerateRequest {
     GenerateRequest {
         input: Some(Input::Text(text.to_owned())),
         max_new_tokens: Some(8),

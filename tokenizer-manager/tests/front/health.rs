@@ -7,9 +7,9 @@ use tonic::Code;
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 use super::{
-    grpc::{channel, client},
+    grpc::{channel, client, text},
     harness::{HASH, engine_config, launch, node_config, start_with},
-    mock::Mock,
+    mock::{Mock, ids},
 };
 
 #[tokio::test]
@@ -85,12 +85,17 @@ async fn without_a_scheduler_nothing_is_served() {
 #[tokio::test]
 async fn calls_without_a_place_are_refused_but_for_health() {
     let front = start_with(|engine, _| engine.server.limits.connections.per_port = 1).await;
-    // A watch keeps its connection at work.
     let watch = HealthCheckRequest {
         service: String::new(),
     };
-    let mut working = HealthClient::new(channel(&front).await);
-    let held = working.watch(watch.clone()).await.expect("the only place");
+    // A call that is being answered keeps its connection at work.
+    let mut working = client(&front).await;
+    let (held, job) = tokio::join!(working.generate(text("ab")), async {
+        let job = front.mock.job().await;
+        job.tokens(&ids("x"));
+        job
+    });
+    let held = held.expect("the only place");
     let mut beyond = client(&front).await;
     let status = beyond.get_model_info(GetModelInfoRequest {}).await;
     assert_eq!(status.expect_err("no place").code(), Code::Unavailable);
@@ -98,7 +103,7 @@ async fn calls_without_a_place_are_refused_but_for_health() {
     probe.check(watch.clone()).await.expect("a probe");
     let another = probe.watch(watch).await;
     assert_eq!(another.expect_err("no probe").code(), Code::Unavailable);
-    drop((held, working));
+    drop((held, working, job));
     // The place is free once the server has seen the connection's end.
     let free = async {
         let mut again = client(&front).await;
