@@ -31,7 +31,10 @@ impl Resume {
     pub fn observe(&mut self, seen: &Seen, us: u64, expected: Option<u64>) -> bool {
         let resumes = self.depth == 0 && seen.depth > 0;
         self.depth = seen.depth;
-        if let (true, Some(expected)) = (resumes, expected) {
+        if resumes
+            && seen.is_decode()
+            && let Some(expected) = expected
+        {
             let more = us.saturating_sub(expected) / u64::from(seen.decodes.max(1));
             let more = i64::try_from(more).unwrap_or(MOST_US).min(MOST_US);
             self.row_us += match self.row_us {
@@ -76,6 +79,15 @@ mod tests {
             assert!(!resume.observe(&at(1, 4), 900, Some(100)));
             assert_eq!(resume.steps(4, 100) / ONE, steps, "{us}");
         }
+        // Prompts in a step take their time too, which is not known apart.
+        let known = resume.steps(4, 100);
+        let with_prompts = Seen {
+            prompt_tokens: 9,
+            ..at(1, 4)
+        };
+        assert!(!resume.observe(&at(0, 4), 50, Some(50)));
+        assert!(resume.observe(&with_prompts, 9_000, Some(100)));
+        assert_eq!(resume.steps(4, 100), known);
         // Twice as many rows take twice as much in.
         assert_eq!(resume.steps(8, 100), 2 * resume.steps(4, 100));
     }
