@@ -1,5 +1,6 @@
 //! Ranks on several machines, over a full mesh of TCP connections.
 
+mod door;
 mod frame;
 mod handshake;
 mod lane;

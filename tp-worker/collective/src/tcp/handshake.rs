@@ -23,6 +23,11 @@ const PROOF: usize = 32;
 /// Connector's rank, acceptor's rank, size and capacity, 8 bytes each, and the
 /// group's digest.
 const CLAIM: usize = 4 * 8 + 32;
+/// All that the connector says before it is told whether it may join.
+pub(crate) const ANSWER: usize = CLAIM + NONCE + PROOF;
+
+/// Random bytes that one side's proof has to cover.
+pub(crate) type Nonce = [u8; NONCE];
 
 /// Who a rank says it is.
 pub(crate) struct Identity<'a> {
@@ -102,21 +107,30 @@ impl<'a> Identity<'a> {
         check_proof(&proof, &prove(b"accept"))
     }
 
-    /// Lets a rank prove itself; returns its number. `free` says whether a
-    /// number is still to come.
-    pub fn accept(
-        &self,
-        stream: &mut (impl Read + Write),
-        free: impl Fn(usize) -> bool,
-    ) -> Result<usize, Failure> {
+    /// Begins to let a rank prove itself: says the hello, and gives the nonce
+    /// that the answer has to prove.
+    pub fn greet(stream: &mut impl Write) -> Result<Nonce, Failure> {
         let nonce = nonce()?;
         stream.write_all(&[&MAGIC[..], &nonce].concat())?;
-        let claim: [u8; CLAIM] = read(stream)?;
-        let their_nonce: [u8; NONCE] = read(stream)?;
-        let proof: [u8; PROOF] = read(stream)?;
-        let prove = |label: &[u8]| hmac(self.secret, &[label, &nonce, &their_nonce, &claim]);
+        Ok(nonce)
+    }
+
+    /// Lets the rank that was told `nonce` prove itself by its `answer`;
+    /// returns its number. `free` says whether a number is still to come.
+    pub fn judge(
+        &self,
+        stream: &mut impl Write,
+        nonce: &Nonce,
+        answer: &[u8; ANSWER],
+        free: impl Fn(usize) -> bool,
+    ) -> Result<usize, Failure> {
+        let mut answer = &answer[..];
+        let claim: [u8; CLAIM] = read(&mut answer)?;
+        let their_nonce: Nonce = read(&mut answer)?;
+        let proof: [u8; PROOF] = read(&mut answer)?;
+        let prove = |label: &[u8]| hmac(self.secret, &[label, nonce, &their_nonce, &claim]);
         let verdict = check_proof(&proof, &prove(b"connect"));
-        let verdict = verdict.and_then(|()| self.judge(&claim, free));
+        let verdict = verdict.and_then(|()| self.fits(&claim, free));
         match verdict {
             Ok(rank) => {
                 stream.write_all(&[&[0][..], &prove(b"accept")].concat())?;
@@ -141,7 +155,7 @@ impl<'a> Identity<'a> {
         claim
     }
 
-    fn judge(&self, claim: &[u8; CLAIM], free: impl Fn(usize) -> bool) -> Result<usize, Failure> {
+    fn fits(&self, claim: &[u8; CLAIM], free: impl Fn(usize) -> bool) -> Result<usize, Failure> {
         let (words, _) = claim.as_chunks::<8>();
         let number = |index: usize| u64::from_le_bytes(words[index]);
         if claim[4 * 8..] != self.group {
@@ -184,7 +198,7 @@ fn read<const N: usize>(stream: &mut impl Read) -> Result<[u8; N], Failure> {
     Ok(bytes)
 }
 
-fn nonce() -> Result<[u8; NONCE], Failure> {
+fn nonce() -> Result<Nonce, Failure> {
     let mut nonce = [0; NONCE];
     let flags = rustix::rand::GetRandomFlags::empty();
     // Requests of up to 256 bytes are never cut short.

@@ -1,17 +1,14 @@
 //! Connecting every rank with every other.
 
 use std::fmt::Display;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
+use super::door::Door;
 use super::handshake::{Failure, Identity};
 use crate::CollectiveError;
 
-/// How long a stranger on the port may keep the ranks waiting.
-const STRANGER: Duration = Duration::from_secs(2);
 /// Between two attempts to reach a rank that isn't up yet.
 const RETRY: Duration = Duration::from_millis(50);
 
@@ -31,30 +28,21 @@ pub(crate) fn connect(
     for peer in 0..identity.rank {
         streams[peer] = Some(reach(addresses[peer], peer, identity, left)?);
     }
-    listener
-        .set_nonblocking(true)
-        .map_err(|error| failed(identity, "prepare to accept", &error))?;
-    let mut refused = None;
+    let mut door = Door::open(listener).map_err(|e| failed(identity, "prepare to accept", &e))?;
     while let Some(missing) = (identity.rank + 1..streams.len()).find(|&r| streams[r].is_none()) {
         if left().is_zero() {
-            let hint = refused.map(|failure: Failure| format!("; somebody was refused: {failure}"));
+            // A port scanner must not end the group, but a wrong secret should show.
+            let refused = door.refused;
+            let hint = refused.map(|failure| format!("; somebody was refused: {failure}"));
             let reason = format!(
                 "rank {missing} did not connect within {timeout:?}{}",
                 hint.unwrap_or_default()
             );
             return Err(CollectiveError::join(identity.rank, reason));
         }
-        let Some(mut stream) =
-            next(listener, left()).map_err(|e| failed(identity, "accept", &e))?
-        else {
-            continue;
-        };
-        let limit = left().min(STRANGER).max(Duration::from_millis(1));
-        let greeted = limit_waits(&stream, limit).map_err(Failure::from);
-        match greeted.and_then(|()| identity.accept(&mut stream, |rank| streams[rank].is_none())) {
-            Ok(rank) => streams[rank] = Some(stream),
-            // A port scanner must not end the group; the ranks are yet to come.
-            Err(failure) => refused = Some(failure),
+        let next = door.next(identity, |rank| streams[rank].is_none(), left());
+        if let Some((rank, stream)) = next.map_err(|e| failed(identity, "accept", &e))? {
+            streams[rank] = Some(stream);
         }
     }
     Ok(streams)
@@ -90,27 +78,6 @@ fn reach(
             // Nothing tells when a port on another machine opens.
             Err(Failure::Connection(_)) => std::thread::park_timeout(RETRY.min(left())),
         }
-    }
-}
-
-/// The next connection, or `None` if there is none within `limit`.
-fn next(listener: &TcpListener, limit: Duration) -> io::Result<Option<TcpStream>> {
-    let limit = Timespec {
-        tv_sec: limit.as_secs().cast_signed(),
-        tv_nsec: limit.subsec_nanos().into(),
-    };
-    match poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&limit)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => {}
-        Err(error) => return Err(error.into()),
-    }
-    match listener.accept() {
-        Ok((stream, _)) => Ok(Some(stream)),
-        Err(error) => match error.kind() {
-            ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {
-                Ok(None)
-            }
-            _ => Err(error),
-        },
     }
 }
 

@@ -153,6 +153,45 @@ fn strangers_on_the_port_do_not_disturb() {
         .for_each(|rank| rank.join().expect("a rank panicked"));
 }
 
+/// Strangers that say nothing, and strangers that say a byte now and then:
+/// heard one after the other, for two seconds or for each byte, they would
+/// take longer than ranks may take to join.
+#[test]
+fn silent_and_slow_strangers_do_not_keep_a_group_from_forming() {
+    use std::{io::Write, net::TcpStream, sync::mpsc};
+    let (mut handles, addresses) = bind(2);
+    let (last, first) = (handles.pop().expect("two"), handles.pop().expect("two"));
+    let stranger = |_| TcpStream::connect(addresses[0]).expect("connect");
+    let silent: Vec<_> = (0..100).map(stranger).collect();
+    let mut slow: Vec<_> = (0..3).map(stranger).collect();
+    let (formed, forming) = mpsc::channel::<()>();
+    let options = Options {
+        join_timeout: Duration::from_secs(10),
+        ..support::patient()
+    };
+    let join = |handle: TcpListenerHandle, rank| {
+        let member = handle.connect_with(rank, &addresses, "group", SECRET, &options);
+        member.and_then(|mut member| member.barrier())
+    };
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let pause = Duration::from_millis(500);
+            while forming.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
+                // Those that were sent away can't.
+                slow.iter_mut()
+                    .for_each(|stream| drop(stream.write_all(b"x")));
+            }
+        });
+        let joined = scope.spawn(|| join(first, 0));
+        let last = join(last, 1);
+        let first = joined.join().expect("rank 0 panicked");
+        drop(formed);
+        last.expect("rank 1 joins");
+        first.expect("rank 0 joins");
+    });
+    drop(silent);
+}
+
 #[test]
 fn ranks_out_of_range_are_refused() {
     let (mut handles, addresses) = bind(1);

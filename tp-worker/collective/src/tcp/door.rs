@@ -1,0 +1,200 @@
+//! A rank's open port while the group forms: who comes, and who of them is a rank.
+//!
+//! Anybody may connect there. Callers are heard side by side, each for a
+//! limited time in all, so that no stranger keeps the ranks from joining by
+//! what it says, or by saying little of it at a time, or nothing.
+
+use std::io::{self, ErrorKind, Read};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::handshake::{ANSWER, Failure, Identity, Nonce};
+
+/// How long a caller may take to show that it is a rank.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How many are heard at once; for one more, the oldest has to go.
+const MOST: usize = 64;
+/// How long each is heard however many come. A rank answers at once; one that
+/// had to go all the same calls again.
+const HEARING: Duration = Duration::from_millis(50);
+
+/// The port and its callers, in the order in which they came.
+pub(crate) struct Door<'a> {
+    listener: &'a TcpListener,
+    callers: Vec<Caller>,
+    /// Why the last one that was sent away was.
+    pub refused: Option<Failure>,
+}
+
+/// Who has connected and not yet said everything.
+struct Caller {
+    stream: TcpStream,
+    came: Instant,
+    nonce: Nonce,
+    answer: [u8; ANSWER],
+    heard: usize,
+}
+
+impl<'a> Door<'a> {
+    /// # Errors
+    /// What the system says.
+    pub fn open(listener: &'a TcpListener) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        Ok(Self {
+            listener,
+            callers: Vec::new(),
+            refused: None,
+        })
+    }
+
+    /// Waits for somebody to come or to say something, at most `limit`. The
+    /// rank that shows itself by it, with its number; `free` says whether a
+    /// number is still to come.
+    ///
+    /// # Errors
+    /// What the system says of the port, not of a caller.
+    pub fn next(
+        &mut self,
+        identity: &Identity<'_>,
+        free: impl Fn(usize) -> bool,
+        limit: Duration,
+    ) -> io::Result<Option<(usize, TcpStream)>> {
+        self.wait(limit)?;
+        let found = self.hear(identity, free);
+        self.admit()?;
+        Ok(found)
+    }
+
+    /// Whether another caller may come now.
+    fn has_room(&self) -> bool {
+        let oldest = self.callers.first();
+        self.callers.len() < MOST || oldest.is_some_and(|caller| caller.came.elapsed() >= HEARING)
+    }
+
+    fn wait(&self, limit: Duration) -> io::Result<()> {
+        let room = self.has_room();
+        let soonest = if room { PATIENCE } else { HEARING };
+        let oldest = self.callers.first().map(|caller| caller.came.elapsed());
+        let limit = oldest.map_or(limit, |age| limit.min(soonest.saturating_sub(age)));
+        let limit = Timespec {
+            tv_sec: limit.as_secs().cast_signed(),
+            tv_nsec: limit.subsec_nanos().into(),
+        };
+        let mut sockets: Vec<_> = self
+            .callers
+            .iter()
+            .map(|caller| &caller.stream)
+            .map(readable)
+            .collect();
+        if room {
+            sockets.push(readable(self.listener));
+        }
+        match poll(&mut sockets, Some(&limit)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reads what callers have said, up to the first that is a rank.
+    fn hear(
+        &mut self,
+        identity: &Identity<'_>,
+        free: impl Fn(usize) -> bool,
+    ) -> Option<(usize, TcpStream)> {
+        let mut at = 0;
+        while at < self.callers.len() {
+            let failure = match self.callers[at].hear() {
+                Ok(true) => {
+                    let caller = self.callers.remove(at);
+                    match caller.join(identity, &free) {
+                        Ok(rank) => return Some(rank),
+                        Err(failure) => failure,
+                    }
+                }
+                Ok(false) => {
+                    at += 1;
+                    continue;
+                }
+                Err(error) => {
+                    self.callers.remove(at);
+                    error.into()
+                }
+            };
+            self.refused = Some(failure);
+        }
+        None
+    }
+
+    /// Greets those who have come.
+    fn admit(&mut self) -> io::Result<()> {
+        while self.has_room() {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock => break,
+                    ErrorKind::Interrupted | ErrorKind::ConnectionAborted => continue,
+                    _ => return Err(error),
+                },
+            };
+            if self.callers.len() >= MOST {
+                self.callers.remove(0);
+            }
+            match Caller::greet(stream) {
+                Ok(caller) => self.callers.push(caller),
+                Err(failure) => self.refused = Some(failure),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Caller {
+    fn greet(mut stream: TcpStream) -> Result<Self, Failure> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        let nonce = Identity::greet(&mut stream)?;
+        Ok(Self {
+            stream,
+            came: Instant::now(),
+            nonce,
+            answer: [0; ANSWER],
+            heard: 0,
+        })
+    }
+
+    /// Reads on; tells whether it has said everything.
+    fn hear(&mut self) -> io::Result<bool> {
+        while self.heard < ANSWER {
+            match self.stream.read(&mut self.answer[self.heard..]) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(read) => self.heard += read,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let late = self.came.elapsed() >= PATIENCE;
+                    return if late {
+                        Err(ErrorKind::TimedOut.into())
+                    } else {
+                        Ok(false)
+                    };
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    fn join(
+        mut self,
+        identity: &Identity<'_>,
+        free: impl Fn(usize) -> bool,
+    ) -> Result<(usize, TcpStream), Failure> {
+        let rank = identity.judge(&mut self.stream, &self.nonce, &self.answer, free)?;
+        Ok((rank, self.stream))
+    }
+}
+
+fn readable<'a>(socket: &'a impl std::os::fd::AsFd) -> PollFd<'a> {
+    PollFd::new(socket, PollFlags::IN)
+}
