@@ -39,6 +39,26 @@ impl Process {
     pub fn kill(self) {
         self.signal(Signal::KILL);
     }
+
+    /// A figure of its memory in bytes, such as `VmRSS` (`proc(5)`, `status`).
+    ///
+    /// # Panics
+    /// When it has ended.
+    pub fn memory(self, name: &str) -> usize {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid));
+        let status = status.expect("it lives");
+        let line = status.lines().find(|line| line.starts_with(name));
+        let number = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+        number.map_or(0, |kib: usize| kib << 10)
+    }
+
+    /// Lets its peak, `VmHWM`, begin anew (`proc(5)`, `clear_refs`).
+    ///
+    /// # Panics
+    /// When it has ended.
+    pub fn reset_peak(self) {
+        std::fs::write(format!("/proc/{}/clear_refs", self.pid), "5").expect("it lives");
+    }
 }
 
 /// The processes whose command lines name `folder`, sorted by role.

@@ -3,16 +3,16 @@
 use lockstep_proto::pb::sglang::grpc::scheduler::HealthCheckRequest;
 use lockstep_tests::{
     body::{COUNTED, counting},
-    flood, ports,
+    flood,
     processes::Role,
     server::{Options, Server},
     turns,
-    wait::{LIMIT, until, within},
+    wait::{LIMIT, within},
 };
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::json;
 
-use crate::one_rank;
+use crate::{nodes::Nodes, one_rank};
 
 /// Leaves a process room for `more` descriptors beside those it has.
 fn limit_descriptors(pid: i32, more: u64) {
@@ -67,32 +67,15 @@ async fn ports_share_the_descriptors_that_there_are() {
     drop(silent);
 }
 
-/// Node `rank` of two.
-fn node(rank: usize, address: &str, secret: &std::path::Path) -> Options {
-    one_rank()
-        .set("--tp-size", "2")
-        .set("--nnodes", "2")
-        .set("--node-rank", &rank.to_string())
-        .set("--dist-init-addr", address)
-        .set("--dist-secret-file", secret.to_str().expect("UTF-8"))
-        .set("--first-byte-timeout", "5")
-}
-
 #[tokio::test]
 async fn strangers_leave_nodes_their_places() {
     let _turn = turns::shared().await;
-    let folder = tempfile::tempdir().expect("a folder");
-    let secret = folder.path().join("secret");
-    std::fs::write(&secret, "the-secret-of-both-nodes").expect("written");
-    let port = ports::free();
-    let address = format!("127.0.0.1:{port}");
-    let first = Server::launch(node(0, &address, &secret));
-    until("the port of nodes", LIMIT, async || {
-        tokio::net::TcpStream::connect(&address).await.ok()
-    })
-    .await;
-    let silent = flood::silent(port, 200).await;
-    let _second = Server::launch(node(1, &address, &secret));
+    let nodes = Nodes::new();
+    let options = |rank| nodes.options(rank).set("--first-byte-timeout", "5");
+    let first = Server::launch(options(0));
+    nodes.open().await;
+    let silent = flood::silent(nodes.port, 200).await;
+    let _second = Server::launch(options(1));
     first.ready().await;
     within("an end to all of them", LIMIT, flood::closed(silent)).await;
     let metrics = first.metrics().await;

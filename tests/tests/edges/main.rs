@@ -8,6 +8,7 @@ mod floods;
 mod folders;
 mod hang;
 mod logs;
+mod nodes;
 mod resets;
 mod silent;
 mod slow;

@@ -10,7 +10,31 @@ use lockstep_tests::{
 };
 use tokio::io::AsyncWriteExt;
 
-use crate::one_rank;
+use crate::{nodes::Nodes, one_rank};
+
+/// Makes a port reset streams, and waits until that has an end.
+async fn provoke(port: u16, path: &str) {
+    let (mut read, mut write) = connect(port).await.into_split();
+    let provoke = async {
+        let mut frames = h2::hello();
+        for stream in (1..6000).step_by(2) {
+            frames.extend(h2::headers(stream, path));
+            frames.extend(h2::window_update(stream, 0x7fff_ffff));
+            if frames.len() > 16 << 10 {
+                // The server may have hung up.
+                let _ = write.write_all(&frames).await;
+                frames.clear();
+            }
+        }
+        frames.extend(h2::ping());
+        let _ = write.write_all(&frames).await;
+    };
+    let (_, goodbye) = within("an end", LIMIT, async {
+        tokio::join!(provoke, h2::until_goaway_or_pong(&mut read))
+    })
+    .await;
+    assert!(goodbye, "port of {path}: 3,000 resets are put up with");
+}
 
 #[tokio::test]
 async fn a_client_that_provokes_resets_is_sent_away() {
@@ -24,26 +48,17 @@ async fn a_client_that_provokes_resets_is_sent_away() {
             "/sglang.grpc.scheduler.SglangScheduler/Generate",
         ),
     ] {
-        let (mut read, mut write) = connect(port).await.into_split();
-        let provoke = async {
-            let mut frames = h2::hello();
-            for stream in (1..6000).step_by(2) {
-                frames.extend(h2::headers(stream, path));
-                frames.extend(h2::window_update(stream, 0x7fff_ffff));
-                if frames.len() > 16 << 10 {
-                    // The server may have hung up.
-                    let _ = write.write_all(&frames).await;
-                    frames.clear();
-                }
-            }
-            frames.extend(h2::ping());
-            let _ = write.write_all(&frames).await;
-        };
-        let (_, goodbye) = within("an end", LIMIT, async {
-            tokio::join!(provoke, h2::until_goaway_or_pong(&mut read))
-        })
-        .await;
-        assert!(goodbye, "port of {path}: 3,000 resets are put up with");
+        provoke(port, path).await;
     }
     assert_eq!(server.get("/health").await.status, 200);
+}
+
+#[tokio::test]
+async fn the_port_of_nodes_sends_such_a_client_away_too() {
+    let _turn = turns::shared().await;
+    let nodes = Nodes::new();
+    // It listens long before the other node comes.
+    let _first = Server::launch(nodes.options(0));
+    nodes.open().await;
+    provoke(nodes.port, "/lockstep.v1.WorkerGateway/Attach").await;
 }
