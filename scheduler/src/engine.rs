@@ -26,6 +26,7 @@ use crate::{
     clock::Clock,
     depths::Depths,
     error::RunError,
+    figures::Figures,
     health::Health,
     inbox::{Command, Event, Inbox},
     kv_events::KvEvents,
@@ -64,6 +65,7 @@ pub struct Engine {
     sinks: Sinks,
     health: Health,
     kv_events: KvEvents,
+    figures: Figures,
     steps: StepHistogram,
     throughput: Throughput,
     depths: Depths,
@@ -104,6 +106,7 @@ impl Engine {
             sinks: Sinks::default(),
             health: Health::default(),
             kv_events: KvEvents::default(),
+            figures: Figures::default(),
             steps: StepHistogram::default(),
             throughput: Throughput::new(Instant::now()),
             depths: Depths::new(speculation.initial_depth(), speculation.num_steps),
@@ -296,6 +299,12 @@ impl Engine {
                 // The asker may have given up.
                 let _ = reply.send(self.load());
             }
+            Command::AskFigures { metrics, reply } => {
+                let ask = |query| self.sinks.ask_figures(query, metrics);
+                // The asker may have given up.
+                let _ = reply.send(self.figures.begin(ask));
+            }
+            Command::Figures { query, figures } => self.figures.answer(query, figures),
             Command::Flush { reply } => self.flush(reply),
             Command::SetDepthRange { range, reply } => {
                 self.planner.set_depth_range(range);

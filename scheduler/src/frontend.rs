@@ -8,9 +8,10 @@ use lockstep_proto::{
     limits::INTERNAL_MESSAGE_BYTES,
     pb::lockstep::{
         CheckHealthRequest, CheckHealthResponse, DrafterCommand, DrafterReply, FlushCacheRequest,
-        FlushCacheResponse, FrontendEvent, FrontendHello, FrontendMessage, GetLoadRequest,
-        GetLoadResponse, SetDepthRangeRequest, SetDepthRangeResponse, Submit, UpdateWeightsRequest,
-        UpdateWeightsResponse, frontend_message,
+        FlushCacheResponse, FrontendEvent, FrontendHello, FrontendMessage, GetFiguresRequest,
+        GetFiguresResponse, GetLoadRequest, GetLoadResponse, SetDepthRangeRequest,
+        SetDepthRangeResponse, Submit, UpdateWeightsRequest, UpdateWeightsResponse,
+        frontend_message,
         frontend_server::{Frontend, FrontendServer},
     },
 };
@@ -25,6 +26,9 @@ use crate::{
     ports::Ports,
     sinks::{SINK_QUEUE, Sink, SinkId},
 };
+
+/// How long all frontends together may take to tell what they know of themselves.
+const FIGURES_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The service.
 pub struct FrontendService {
@@ -113,6 +117,24 @@ impl Frontend for FrontendService {
         Ok(Response::new(load))
     }
 
+    async fn get_figures(
+        &self,
+        request: Request<GetFiguresRequest>,
+    ) -> Result<Response<GetFiguresResponse>, Status> {
+        let metrics = request.into_inner().metrics;
+        let ask = |reply| Command::AskFigures { metrics, reply };
+        let mut answers = self.commands.ask(ask).await?;
+        let mut fronts = Vec::new();
+        let all = async {
+            while let Some(figures) = answers.recv().await {
+                fronts.push(figures);
+            }
+        };
+        // Those that are late are left out.
+        let _ = tokio::time::timeout(FIGURES_TIMEOUT, all).await;
+        Ok(Response::new(GetFiguresResponse { fronts }))
+    }
+
     async fn flush_cache(
         &self,
         _: Request<FlushCacheRequest>,
@@ -171,6 +193,10 @@ async fn forward(sink: SinkId, messages: &mut Streaming<FrontendMessage>, comman
                 sink,
                 query: abort.query,
                 trace_ids: (!abort.all).then_some(abort.trace_ids),
+            },
+            Some(frontend_message::Kind::Figures(answer)) => Command::Figures {
+                query: answer.query,
+                figures: answer.figures.unwrap_or_default(),
             },
             Some(frontend_message::Kind::Stop(stop)) => Command::Stop {
                 sink,

@@ -7,8 +7,9 @@ use std::time::Duration;
 use lockstep_adaptive::DepthRange;
 use lockstep_planner::CacheEvent;
 use lockstep_proto::pb::lockstep::{
-    CheckHealthResponse, DrafterCommand, DrafterReply, FlushCacheResponse, GetLoadResponse,
-    UpdateWeightsRequest, UpdateWeightsResponse, WeightsReloaded, WorkerHello, WorkerReady,
+    CheckHealthResponse, DrafterCommand, DrafterReply, FlushCacheResponse, FrontFigures,
+    GetLoadResponse, UpdateWeightsRequest, UpdateWeightsResponse, WeightsReloaded, WorkerHello,
+    WorkerReady,
 };
 use lockstep_types::{
     request::{Request, RequestError},
@@ -77,6 +78,14 @@ pub enum Command {
     Load {
         reply: oneshot::Sender<GetLoadResponse>,
     },
+    /// Ask all frontends what they know of themselves; the answers come one by one.
+    AskFigures {
+        /// With their metrics.
+        metrics: bool,
+        reply: oneshot::Sender<mpsc::Receiver<FrontFigures>>,
+    },
+    /// What one of them knows.
+    Figures { query: u64, figures: FrontFigures },
     /// Empty the prefix cache.
     Flush {
         reply: oneshot::Sender<FlushCacheResponse>,

@@ -14,6 +14,7 @@ mod clock;
 mod depths;
 mod engine;
 mod error;
+mod figures;
 mod frontend;
 mod gateway;
 mod health;

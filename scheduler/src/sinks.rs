@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use lockstep_planner::RequestId;
 use lockstep_proto::pb::lockstep::{
-    self as pb, FrontendEvent, FrontendWelcome, TraceAborted, WeightsInUse,
+    self as pb, FiguresWanted, FrontendEvent, FrontendWelcome, TraceAborted, WeightsInUse,
 };
 use lockstep_types::request::Output;
 use tokio::sync::mpsc;
@@ -124,6 +124,14 @@ impl Sinks {
         }
     }
 
+    /// Asks every frontend what it knows of itself; returns how many there are.
+    pub fn ask_figures(&mut self, query: u64, metrics: bool) -> usize {
+        self.tell_frontends(|| FrontendEvent {
+            figures_wanted: Some(FiguresWanted { query, metrics }),
+            ..FrontendEvent::default()
+        })
+    }
+
     /// Which weights compute, unless they are those of the start.
     pub fn weights(&self) -> Option<&WeightsInUse> {
         self.weights.as_ref()
@@ -132,15 +140,19 @@ impl Sinks {
     /// Other weights compute from now on; every frontend is told between
     /// the outputs of the old ones and those of the new ones.
     pub fn broadcast_weights(&mut self, weights: WeightsInUse) {
-        for open in self.sinks.values_mut() {
-            if matches!(open.sink, Sink::Frontend(_)) {
-                open.begin(FrontendEvent {
-                    weights: Some(weights.clone()),
-                    ..FrontendEvent::default()
-                });
-            }
-        }
+        self.tell_frontends(|| FrontendEvent {
+            weights: Some(weights.clone()),
+            ..FrontendEvent::default()
+        });
         self.weights = Some(weights);
+    }
+
+    /// Tells every frontend something, behind what was pushed so far; returns how
+    /// many there are.
+    fn tell_frontends(&mut self, event: impl Fn() -> FrontendEvent) -> usize {
+        let frontends = self.sinks.values_mut();
+        let frontends = frontends.filter(|open| matches!(open.sink, Sink::Frontend(_)));
+        frontends.map(|open| open.begin(event())).count()
     }
 
     /// The next number round the circle that no open sink has: a frontend stays

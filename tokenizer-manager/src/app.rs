@@ -1,12 +1,15 @@
 //! The application state that every HTTP and gRPC handler shares.
 
+mod figures;
+
 use std::{
     path::PathBuf,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use lockstep_proto::pb::lockstep::WeightsInUse;
+pub use figures::Figures;
+use lockstep_proto::pb::lockstep::{FrontFigures, WeightsInUse};
 use lockstep_types::EngineConfig;
 
 use crate::{
@@ -45,8 +48,8 @@ pub struct App {
     pub ports: Ports,
     /// The Prometheus metrics of this process.
     pub metrics: Metrics,
-    /// When this process started, seconds since 1970.
-    pub started: u64,
+    /// What this process tells of itself.
+    pub figures: Figures,
 }
 
 impl App {
@@ -65,6 +68,20 @@ impl App {
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let aliases = &self.config.server.served_model_aliases;
         std::iter::once(self.model()).chain(aliases.iter().map(String::as_str))
+    }
+
+    /// What all tokenizer-managers that answer in time tell of themselves, by
+    /// their numbers; this one in any case. With their `metrics` where wanted.
+    pub async fn all_figures(&self, metrics: bool) -> Vec<FrontFigures> {
+        // Without the scheduler nobody knows the others.
+        let mut all = self.scheduler.figures(metrics).await.unwrap_or_default();
+        if all.iter().all(|front| front.index as usize != self.index) {
+            all.push(self.figures.now(metrics));
+        }
+        all.sort_by_key(|front| front.index);
+        // One that was replaced a moment ago may be there twice.
+        all.dedup_by_key(|front| front.index);
+        all
     }
 
     /// The weights in use now.

@@ -15,8 +15,8 @@ pub enum GateState {
     Halted,
 }
 
-/// Admits generating requests and counts those that run.
-#[derive(Debug)]
+/// Admits generating requests and counts those that run. Clones are the same gate.
+#[derive(Debug, Clone)]
 pub struct Gate {
     state: watch::Sender<GateState>,
     inside: TaskTracker,

@@ -1,12 +1,14 @@
-//! This process's Prometheus metrics, and those of the scheduler beside them.
+//! This process's Prometheus metrics, and those of its server.
 
 mod connections;
 mod engine_gauges;
 mod labels;
+mod merge;
 mod process;
+mod server;
 
 use std::{
-    fmt::{self, Write as _},
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -15,14 +17,15 @@ use std::{
 };
 
 pub use connections::render_connections;
-pub use engine_gauges::render_load;
 pub use labels::with_model;
 use lockstep_types::request::FinishReason;
+pub use merge::merge;
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{
     BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
 pub use process::render_process;
+pub use server::render_server;
 
 use crate::generation::End;
 
@@ -167,23 +170,19 @@ impl Metrics {
         self.recorder.register_counter(&key, &METADATA).increment(1);
     }
 
-    /// Log lines that all processes of this node have lost so far.
-    pub fn lost_log_lines(&self, count: u64) {
+    /// Notes how many log lines all processes of this node have lost so far.
+    pub fn note_lost_log_lines(&self, count: u64) {
         self.lost_log_lines.store(count, Ordering::Relaxed);
+    }
+
+    /// How many those are.
+    pub fn lost_log_lines(&self) -> u64 {
+        self.lost_log_lines.load(Ordering::Relaxed)
     }
 
     /// Everything measured here, in Prometheus' text format.
     pub fn render(&self) -> String {
-        let mut text = self.handle.render();
-        let lost = self.lost_log_lines.load(Ordering::Relaxed);
-        // Every tokenizer-manager tells the same, so without its number.
-        let _ = write!(
-            text,
-            "# HELP lockstep_log_lines_lost_total Log lines of this node's processes that nobody \
-             read in time.\n# TYPE lockstep_log_lines_lost_total counter\n\
-             lockstep_log_lines_lost_total {lost}\n"
-        );
-        text
+        self.handle.render()
     }
 
     /// Moves the values since the last call into buckets.

@@ -18,7 +18,7 @@ const HEADER_SLACK: usize = 64 * 1024;
 const PROBES: &[&str] = &["/health", "/ping", "/metrics"];
 
 /// The ports that clients reach.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Ports {
     /// OpenAI-compatible HTTP.
     pub http: Arc<Port>,

@@ -8,7 +8,7 @@ use tokio::{net::TcpListener, runtime};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    app::{App, now},
+    app::{App, Figures, now},
     gate::{Gate, GateState},
     grpc, http,
     metrics::{Metrics, UPKEEP},
@@ -173,6 +173,14 @@ fn build(
         return Err(RunError::NoKey);
     }
     let text = Text::load(&config.model.path)?;
+    let figures = Figures {
+        index,
+        started: now(),
+        gate: Gate::default(),
+        ports: Ports::new(&config.server.limits),
+        metrics: Metrics::new(index)?,
+    };
+    let own = figures.clone();
     let (scheduler, link) = SchedulerClient::new(
         LinkOptions {
             socket: context.node.frontend_socket(),
@@ -180,20 +188,21 @@ fn build(
             name: format!("tokenizer-manager-{index}"),
             capacity: config.schedule.max_running_requests + config.schedule.max_queued_requests,
         },
+        Arc::new(move |metrics| own.now(metrics)),
         halt,
     );
     let app = App {
         config_hash: context.config_hash.clone(),
-        ports: Ports::new(&config.server.limits),
+        ports: figures.ports.clone(),
         config,
         index,
         keys,
         weight_update_dir: context.node.weight_update_dir.clone(),
         text,
         scheduler,
-        gate: Gate::default(),
-        metrics: Metrics::new(index)?,
-        started: now(),
+        gate: figures.gate.clone(),
+        metrics: figures.metrics.clone(),
+        figures,
     };
     Ok((Arc::new(app), link))
 }
@@ -271,7 +280,7 @@ async fn upkeep(app: Arc<App>, link: ControlLink) {
     let mut ticks = tokio::time::interval(UPKEEP);
     loop {
         ticks.tick().await;
-        app.metrics.lost_log_lines(link.lost_log_lines());
+        app.metrics.note_lost_log_lines(link.lost_log_lines());
         app.metrics.upkeep();
     }
 }

@@ -17,9 +17,9 @@ use std::{
 pub use handle::RequestHandle;
 use lockstep_adaptive::DepthRange;
 use lockstep_proto::pb::lockstep::{
-    self as wire, CheckHealthRequest, FlushCacheRequest, FlushCacheResponse, GetLoadRequest,
-    GetLoadResponse, SetDepthRangeRequest, UpdateWeightsRequest, UpdateWeightsResponse,
-    WeightsInUse, frontend_client::FrontendClient,
+    self as wire, CheckHealthRequest, FlushCacheRequest, FlushCacheResponse, FrontFigures,
+    GetFiguresRequest, GetLoadRequest, GetLoadResponse, SetDepthRangeRequest, UpdateWeightsRequest,
+    UpdateWeightsResponse, WeightsInUse, frontend_client::FrontendClient,
 };
 use lockstep_types::drafter::{DrafterCommand, DrafterResult};
 use lockstep_types::request::{ErrorKind, Request, RequestError};
@@ -44,6 +44,10 @@ pub struct LinkOptions {
     /// Requests that may run and wait at once. The scheduler would refuse more.
     pub capacity: usize,
 }
+
+/// What this process tells of itself when any tokenizer-manager asks for all;
+/// true = with metrics.
+pub type OwnFigures = Arc<dyn Fn(bool) -> FrontFigures + Send + Sync>;
 
 /// The state of the stream to the scheduler.
 #[derive(Debug, Clone)]
@@ -73,6 +77,7 @@ impl SchedulerClient {
     /// A client and the task that keeps it connected until `halt`.
     pub fn new(
         options: LinkOptions,
+        own: OwnFigures,
         halt: CancellationToken,
     ) -> (Self, impl Future<Output = ()> + Send) {
         let (commands, inbox) = mpsc::unbounded_channel();
@@ -86,7 +91,7 @@ impl SchedulerClient {
             live: Arc::default(),
             capacity: options.capacity,
         };
-        let link = Link::new(options, inbox, state, in_use, halt);
+        let link = Link::new(options, inbox, state, in_use, own, halt);
         (scheduler, link.run())
     }
 
@@ -200,6 +205,17 @@ impl SchedulerClient {
     pub async fn load(&self) -> Result<GetLoadResponse, RequestError> {
         let mut client = self.client()?;
         answer(client.get_load(GetLoadRequest {})).await
+    }
+
+    /// What all tokenizer-managers know of themselves, as far as they answer in
+    /// time; with their metrics where those are wanted.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] where the scheduler does not answer in time.
+    pub async fn figures(&self, metrics: bool) -> Result<Vec<FrontFigures>, RequestError> {
+        let mut client = self.client()?;
+        let request = GetFiguresRequest { metrics };
+        Ok(answer(client.get_figures(request)).await?.fronts)
     }
 
     /// Empties the prefix cache.

@@ -9,10 +9,10 @@ use lockstep_planner::{
 };
 use lockstep_process::{ControlLink, Role, RoleContext, connect_unix};
 use lockstep_proto::pb::lockstep::{
-    AbortTrace, FrontendEvent, FrontendHello, FrontendMessage, ReloadWeights, TraceAborted,
-    WeightsInUse, WeightsReloaded, WorkerFailure, WorkerHello, WorkerMessage, WorkerReady,
-    frontend_client::FrontendClient, frontend_message, worker_command,
-    worker_gateway_client::WorkerGatewayClient, worker_message,
+    AbortTrace, FiguresAnswer, FiguresWanted, FrontFigures, FrontendEvent, FrontendHello,
+    FrontendMessage, ReloadWeights, TraceAborted, WeightsInUse, WeightsReloaded, WorkerFailure,
+    WorkerHello, WorkerMessage, WorkerReady, frontend_client::FrontendClient, frontend_message,
+    worker_command, worker_gateway_client::WorkerGatewayClient, worker_message,
 };
 use lockstep_types::drafter::{
     CorpusCommand, CorpusSize, DrafterCommand, DrafterReply, DrafterResult,
@@ -243,6 +243,8 @@ pub struct Frontend {
     pub weights: Option<WeightsInUse>,
     /// The newest answer to an abort by id.
     pub aborted: Option<TraceAborted>,
+    /// The newest question for its figures.
+    pub wanted: Option<FiguresWanted>,
     messages: mpsc::Sender<FrontendMessage>,
     events: Streaming<FrontendEvent>,
 }
@@ -270,6 +272,7 @@ impl Frontend {
             client,
             weights: welcome.weights,
             aborted: None,
+            wanted: None,
             messages,
             events,
         })
@@ -330,6 +333,29 @@ impl Frontend {
         }
     }
 
+    /// Waits for a question for its figures and answers as frontend `index`.
+    pub async fn tell_figures(&mut self, index: u32) -> FiguresWanted {
+        let wanted = loop {
+            self.outputs().await.expect("a question");
+            if let Some(wanted) = self.wanted.take() {
+                break wanted;
+            }
+        };
+        let figures = Some(FrontFigures {
+            index,
+            ..FrontFigures::default()
+        });
+        let answer = frontend_message::Kind::Figures(FiguresAnswer {
+            query: wanted.query,
+            figures,
+        });
+        self.messages
+            .send(FrontendMessage { kind: Some(answer) })
+            .await
+            .expect("connected");
+        wanted
+    }
+
     /// Says that the client has all it wants of one.
     pub async fn stop(&self, request: u64) {
         let stop = frontend_message::Kind::Stop(lockstep_proto::pb::lockstep::Stop { request });
@@ -347,6 +373,7 @@ impl Frontend {
             .ok_or_else(|| Status::unavailable("the stream ended"))?;
         self.weights = event.weights.or(self.weights.take());
         self.aborted = event.trace_aborted.or(self.aborted.take());
+        self.wanted = event.figures_wanted.or(self.wanted.take());
         let convert = |output: lockstep_proto::pb::lockstep::Output| {
             (
                 output.request,

@@ -1,7 +1,7 @@
 //! What a frontend gets from a healthy engine.
 
 use lockstep_planner::sim::{SimModel, run_alone};
-use lockstep_proto::pb::lockstep::FlushCacheRequest;
+use lockstep_proto::pb::lockstep::{FlushCacheRequest, GetFiguresRequest};
 use lockstep_types::request::{ErrorKind, FinishReason, Request};
 use tonic::Code;
 
@@ -106,6 +106,26 @@ async fn an_abort_by_id_reaches_requests_of_every_frontend() {
     let ended = other.finish(1).await;
     let finish = ended[&1].finish.as_ref().expect("ended");
     assert_eq!(finish.outcome, Ok(FinishReason::Abort));
+}
+
+#[tokio::test]
+async fn every_frontend_is_asked_for_its_figures() {
+    let (scheduler, mut one) = Scheduler::serving(&args(1)).await;
+    let mut other = scheduler.frontend().await;
+    let mut client = one.client.clone();
+    let ask = client.get_figures(GetFiguresRequest { metrics: true });
+    let (answer, first, second) = tokio::join!(ask, one.tell_figures(0), other.tell_figures(1));
+    assert!(first.metrics && second.metrics);
+    let fronts = answer.expect("an answer").into_inner().fronts;
+    let mut told: Vec<u32> = fronts.iter().map(|front| front.index).collect();
+    told.sort_unstable();
+    assert_eq!(told, [0, 1]);
+    // One that says nothing is not waited for.
+    let ask = client.get_figures(GetFiguresRequest { metrics: false });
+    let (answer, wanted) = tokio::join!(ask, other.tell_figures(1));
+    assert!(!wanted.metrics);
+    let fronts = answer.expect("an answer").into_inner().fronts;
+    assert_eq!(fronts.len(), 1);
 }
 
 #[tokio::test]

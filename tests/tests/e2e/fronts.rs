@@ -1,23 +1,27 @@
 //! Several tokenizer-managers behind one port.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use lockstep_proto::pb::lockstep::{
     AbortRequest, FinishReason, GenerateRequest, GenerateResponse, generate_request::Input,
 };
 use lockstep_tests::{
     body::{COUNTED, chat, completion, counting},
+    metrics::Metrics,
     processes::Role,
     server::Server,
     sse::{Event, Events},
     turns,
     wait::{LIMIT, until},
 };
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tonic::{Code, Streaming};
 
 use crate::{grpc::greedy, options};
 
+/// Longer than one tokenizer-manager waits for another.
+const ANSWER: Duration = Duration::from_secs(3);
 /// Long enough that no request ends by itself before it is aborted.
 const TOKENS: u32 = 1900;
 
@@ -45,11 +49,62 @@ async fn tokenizer_managers_share_the_port_and_the_engine() {
     for answer in futures::future::join_all(answers).await {
         assert_eq!(answer["choices"][0]["message"]["content"], COUNTED);
     }
-    // Whichever is scraped, the engine's series are the same.
-    for _ in 0..8 {
+}
+
+#[tokio::test]
+async fn whichever_front_is_asked_tells_of_all() {
+    let _turn = turns::shared().await;
+    let server = Server::start(options().set("--tokenizer-managers", "2")).await;
+    let body = counting(&json!({}));
+    let path = "/v1/chat/completions";
+    for _ in 0..16 {
+        server.ok(path, &body).await;
+    }
+    // Every scrape has a connection of its own, which the kernel gives to either.
+    for scrape in 0..8 {
         let metrics = server.metrics().await;
+        let answered = metrics.sum_with("lockstep_http_requests_total", &[("route", path)]);
+        assert_eq!(answered, 16.0, "{scrape}");
+        for front in ["0", "1"] {
+            let label = [("tokenizer_manager", front)];
+            let memory = metrics.sum_with("process_resident_memory_bytes", &label);
+            assert!(memory > 0.0, "{scrape}: {front}");
+        }
+        assert_eq!(metrics.value("lockstep_tokenizer_managers_silent"), 0.0);
         assert!(metrics.value("lockstep_requests_total") >= 16.0);
     }
+    let mut streams = Vec::new();
+    for at in 0..3 {
+        streams.push(begun(&server, &format!("load-{at}"), true).await);
+    }
+    for ask in 0..8 {
+        let load = server.get("/load").await.ok();
+        assert_eq!(load, json!({"server_load": 3}), "{ask}");
+    }
+}
+
+#[tokio::test]
+async fn a_front_that_hangs_is_told_by_the_other() {
+    let _turn = turns::shared().await;
+    let two = options().set("--tokenizer-managers", "2");
+    let server = Server::start(two.set("--ping-timeout", "0")).await;
+    let hung = server.process(Role::TokenizerManager(1)).await;
+    hung.signal(Signal::STOP);
+    // Connections of the one that hangs get no answer.
+    let client = reqwest::Client::builder().no_proxy().timeout(ANSWER);
+    let client = client.build().expect("a client");
+    let text = until("an answer of the other", LIMIT, async || {
+        let response = client.get(server.url("/metrics")).send().await.ok()?;
+        response.text().await.ok()
+    })
+    .await;
+    hung.signal(Signal::CONT);
+    let metrics = Metrics::parse(&text);
+    assert_eq!(metrics.value("lockstep_tokenizer_managers_silent"), 1.0);
+    let of = |front| [("tokenizer_manager", front)];
+    let memory = |front| metrics.sum_with("process_resident_memory_bytes", &of(front));
+    assert!(memory("0") > 0.0);
+    assert_eq!(memory("1"), 0.0);
 }
 
 /// A stream that has begun, of a request that its client calls `id`.

@@ -14,7 +14,7 @@ use super::{absent::wrong_method, body::Json, browsers::is_browser, json, middle
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
-    metrics::{render_connections, render_load, render_process, with_model},
+    metrics::{merge, render_server, with_model},
 };
 
 /// `GET /health`, `GET /ping`: 200 only if a forward step ran on every rank recently, or one runs now.
@@ -80,27 +80,19 @@ pub(super) async fn abort_request(
     json(&json!({"aborted": aborted}))
 }
 
-/// `GET /metrics`: this process's series and, if it can be reached, the scheduler's.
+/// `GET /metrics`: the series of all tokenizer-managers that answer in time, and
+/// the scheduler's if it can be reached.
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
-    let mut text = app.metrics.render();
-    let load = app.scheduler.load().await;
-    let up = u8::from(load.is_ok());
-    let version = env!("CARGO_PKG_VERSION");
-    text.push_str(&format!(
-        "# HELP lockstep_scheduler_up Whether the scheduler answered.\n# TYPE \
-         lockstep_scheduler_up gauge\nlockstep_scheduler_up {up}\n# HELP lockstep_build_info The \
-         program's version, as a label.\n# TYPE lockstep_build_info gauge\n\
-         lockstep_build_info{{version=\"{version}\"}} 1\n"
-    ));
-    let load = load.ok();
-    let engine_ports = load.as_ref().map_or(&[][..], |load| &load.ports);
-    let own_ports = app.ports.reports();
-    text.push_str(&render_connections(app.index, &own_ports, engine_ports));
-    if let Some(load) = load {
-        text.push_str(&render_load(&load));
-    }
-    let mut text = with_model(&text, app.model());
-    text.push_str(&render_process(app.index, app.started));
+    let (fronts, load) = tokio::join!(app.all_figures(true), app.scheduler.load());
+    let silent = app
+        .config
+        .parallel
+        .tokenizer_managers
+        .saturating_sub(fronts.len());
+    let lost = app.metrics.lost_log_lines();
+    let server = render_server(load.ok().as_ref(), silent, lost);
+    let fronts = fronts.iter().map(|front| front.metrics.as_str());
+    let text = with_model(&merge(fronts.chain([server.as_str()])), app.model());
     (
         [(
             header::CONTENT_TYPE,

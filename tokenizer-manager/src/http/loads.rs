@@ -22,9 +22,11 @@ use crate::{
 /// There is no LoRA here, and what is not there has no section.
 const SECTIONS: [&str; 7] = ["core", "memory", "spec", "lora", "disagg", "queues", "all"];
 
-/// `GET /load`, as vLLM has it: requests in progress at this tokenizer-manager.
+/// `GET /load`, as vLLM has it: requests in progress, at all tokenizer-managers.
 pub(super) async fn in_flight(State(app): State<Arc<App>>) -> ApiResult<Response> {
-    json(&json!({"server_load": app.gate.inside()}))
+    let fronts = app.all_figures(false).await;
+    let load: u64 = fronts.iter().map(|front| front.in_progress).sum();
+    json(&json!({"server_load": load}))
 }
 
 /// `GET /get_load`, as SGLang's router reads it: one entry per data-parallel

@@ -35,7 +35,7 @@ fn model<'a>(app: &'a App, name: &'a str) -> Model<'a> {
     Model {
         id: name,
         object: "model",
-        created: app.started,
+        created: app.figures.started,
         owned_by: "lockstep",
         root: app.model(),
         parent: None,

@@ -1,9 +1,7 @@
-//! What became of connections, of this process's ports and of the scheduler's,
-//! in Prometheus' text format: together, since a series' name may stand only once.
+//! What became of connections, in Prometheus' text format.
 
 use std::fmt::Write;
 
-use lockstep_ports::PortReport;
 use lockstep_proto::pb::lockstep::PortLoad;
 
 /// Name without its prefix, kind, what it says, its values by further labels.
@@ -33,21 +31,18 @@ const SERIES: [Series; 3] = [
     ),
 ];
 
-/// Renders the ports of tokenizer-manager `index`, and those of the engine,
-/// which carry no number.
-pub fn render_connections(index: usize, own: &[PortReport], engine: &[PortLoad]) -> String {
-    let own = own.iter().cloned().map(|report| {
-        let load = PortLoad::from(report);
-        (format!("tokenizer_manager=\"{index}\","), load)
+/// Renders the ports of a tokenizer-manager, or those of the scheduler, which
+/// carry no number.
+pub fn render_connections(front: Option<usize>, ports: &[PortLoad]) -> String {
+    let front = front.map_or_else(String::new, |index| {
+        format!("tokenizer_manager=\"{index}\",")
     });
-    let engine = engine.iter().map(|load| (String::new(), load.clone()));
-    let ports: Vec<_> = own.chain(engine).collect();
     let mut out = String::new();
     // Writing to a string cannot fail.
     for (name, kind, help, values) in SERIES {
         let name = format!("lockstep_connections_{name}");
         let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-        for (front, load) in &ports {
+        for load in ports {
             for (more, value) in values(load) {
                 let port = &load.port;
                 let _ = writeln!(out, "{name}{{{front}port=\"{port}\"{more}}} {value}");

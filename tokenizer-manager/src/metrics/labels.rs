@@ -1,6 +1,7 @@
 //! The label that every series of ours carries.
 
-/// Adds `model_name` to every sample, as dashboards of several models want it.
+/// Adds `model_name` to every sample, as dashboards of several models want it,
+/// but for those of processes, which all programs name alike.
 pub fn with_model(text: &str, model: &str) -> String {
     // The format's escapes: backslash, quotation mark, line end.
     let model = model
@@ -9,7 +10,8 @@ pub fn with_model(text: &str, model: &str) -> String {
         .replace('\n', "\\n");
     let mut out = String::with_capacity(text.len() * 2);
     for line in text.lines() {
-        let name = line.find(['{', ' ']).filter(|_| !line.starts_with('#'));
+        let ours = !line.starts_with('#') && !line.starts_with("process_");
+        let name = line.find(['{', ' ']).filter(|_| ours);
         match name {
             None => out.push_str(line),
             Some(end) => {
@@ -40,9 +42,11 @@ mod tests {
 
     #[test]
     fn every_sample_is_labelled_and_no_comment() {
-        let text = "# HELP a b c\n# TYPE a counter\na 1\na_bucket{le=\"0.5\",x=\"{\"} 2\n";
+        let text = "# HELP a b c\n# TYPE a counter\na 1\na_bucket{le=\"0.5\",x=\"{\"} 2\n\
+                    process_threads{x=\"y\"} 3\n";
         let labelled = "# HELP a b c\n# TYPE a counter\na{model_name=\"m\\\\\\\"\"} 1\n\
-                        a_bucket{model_name=\"m\\\\\\\"\",le=\"0.5\",x=\"{\"} 2\n";
+                        a_bucket{model_name=\"m\\\\\\\"\",le=\"0.5\",x=\"{\"} 2\n\
+                        process_threads{x=\"y\"} 3\n";
         assert_eq!(with_model(text, "m\\\""), labelled);
     }
 }

@@ -17,7 +17,7 @@ pub fn render_process(index: usize, started: u64) -> String {
         (
             "cpu_seconds_total",
             "counter",
-            "Time on processors, of this tokenizer-manager.",
+            "Time on processors.",
             Some(cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9),
         ),
         (

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Streaming, transport::Channel};
 
 use super::{
-    LinkOptions, LinkState,
+    LinkOptions, LinkState, OwnFigures,
     handle::{LivePermit, Version},
     session,
 };
@@ -73,6 +73,7 @@ pub(super) struct Link {
     inbox: mpsc::UnboundedReceiver<LinkCommand>,
     state: watch::Sender<LinkState>,
     weights: watch::Sender<Option<WeightsInUse>>,
+    own: OwnFigures,
     halt: CancellationToken,
 }
 
@@ -89,6 +90,7 @@ impl Link {
         inbox: mpsc::UnboundedReceiver<LinkCommand>,
         state: watch::Sender<LinkState>,
         weights: watch::Sender<Option<WeightsInUse>>,
+        own: OwnFigures,
         halt: CancellationToken,
     ) -> Self {
         Self {
@@ -96,6 +98,7 @@ impl Link {
             inbox,
             state,
             weights,
+            own,
             halt,
         }
     }
@@ -116,7 +119,8 @@ impl Link {
                     self.state.send_replace(ready);
                     tracing::info!(socket = %options.socket.display(), "connected to the scheduler");
                     let weights = self.weights.clone();
-                    session::serve(connection, &mut self.inbox, &halt, weights, || {
+                    let own = self.own.clone();
+                    session::serve(connection, &mut self.inbox, &halt, weights, own, || {
                         self.state.send_replace(LinkState::Connecting);
                     })
                     .await;

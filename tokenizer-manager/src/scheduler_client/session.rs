@@ -8,14 +8,15 @@ use std::{
 };
 
 use lockstep_proto::pb::lockstep::{
-    Abort, AbortTrace, FrontendEvent, FrontendMessage, Stop, WeightsInUse, frontend_message::Kind,
+    Abort, AbortTrace, FiguresAnswer, FiguresWanted, FrontendEvent, FrontendMessage, Stop,
+    WeightsInUse, frontend_message::Kind,
 };
 use lockstep_types::request::{ErrorKind, Finish, Output, RequestError, Usage};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    disconnected,
+    OwnFigures, disconnected,
     handle::{LivePermit, Version},
     link::{Connection, LinkCommand},
 };
@@ -47,6 +48,7 @@ struct Session {
     weights: watch::Sender<Option<WeightsInUse>>,
     /// The version of the weights in use; `None` = those of the start.
     version: Option<Arc<str>>,
+    own: OwnFigures,
 }
 
 /// Serves requests until the stream ends or `halt`. Then `on_end` runs, so that
@@ -56,6 +58,7 @@ pub(super) async fn serve(
     inbox: &mut mpsc::UnboundedReceiver<LinkCommand>,
     halt: &CancellationToken,
     weights: watch::Sender<Option<WeightsInUse>>,
+    own: OwnFigures,
     on_end: impl FnOnce(),
 ) {
     let Connection {
@@ -76,6 +79,7 @@ pub(super) async fn serve(
         next_query: 0,
         weights,
         version,
+        own,
     };
     let reason = loop {
         tokio::select! {
@@ -149,6 +153,9 @@ impl Session {
             // A caller that is gone needs no count.
             let _ = reply.send(done.requests as usize);
         }
+        if let Some(wanted) = event.figures_wanted {
+            self.tell_figures(wanted);
+        }
         for output in event.outputs {
             let number = output.request;
             let output = Output::try_from(output).unwrap_or_else(|error| {
@@ -173,6 +180,24 @@ impl Session {
                 let _ = entry.outputs.send(output);
             }
         }
+    }
+
+    /// Tells what this process knows of itself, on a task of its own: metrics take
+    /// a while to be written, which outputs don't wait for.
+    fn tell_figures(&self, FiguresWanted { query, metrics }: FiguresWanted) {
+        let (own, outbound) = (self.own.clone(), self.outbound.clone());
+        tokio::spawn(async move {
+            let answer = FiguresAnswer {
+                query,
+                figures: Some(own(metrics)),
+            };
+            // Without a stream nobody waits for it.
+            let _ = outbound
+                .send(FrontendMessage {
+                    kind: Some(Kind::Figures(answer)),
+                })
+                .await;
+        });
     }
 
     fn handle(&mut self, command: LinkCommand) {
@@ -272,6 +297,7 @@ fn failed(error: RequestError) -> Output {
 
 #[cfg(test)]
 mod tests {
+    use lockstep_proto::pb::lockstep::FrontFigures;
     use lockstep_types::{
         request::Request,
         sampling::{LogprobParams, SamplingParams},
@@ -322,6 +348,7 @@ mod tests {
             next_query: 0,
             weights: watch::Sender::new(None),
             version: None,
+            own: Arc::new(|_| FrontFigures::default()),
         };
         let mut outputs: Vec<_> = (0..4).map(|number| submit(&mut session, number)).collect();
         let refusals: Vec<bool> = outputs.iter_mut().map(refused).collect();

@@ -10,8 +10,9 @@ use std::{
 
 use lockstep_proto::pb::lockstep::{
     AbortTrace, CheckHealthRequest, CheckHealthResponse, DepthLoad, DepthRange, DrafterCommand,
-    DrafterReply, Finish, FinishReason, FlushCacheRequest, FlushCacheResponse, FrontendEvent,
-    FrontendMessage, FrontendWelcome, GetLoadRequest, GetLoadResponse, Output, RequestError,
+    DrafterReply, FiguresAnswer, FiguresWanted, Finish, FinishReason, FlushCacheRequest,
+    FlushCacheResponse, FrontFigures, FrontendEvent, FrontendMessage, FrontendWelcome,
+    GetFiguresRequest, GetFiguresResponse, GetLoadRequest, GetLoadResponse, Output, RequestError,
     SetDepthRangeRequest, SetDepthRangeResponse, SpeculationLoad, Submit, TokenLogprob,
     TraceAborted, UpdateWeightsRequest, UpdateWeightsResponse, Usage, WeightsInUse, finish,
     frontend_message::Kind,
@@ -39,6 +40,7 @@ pub enum Asked {
     Stop(u64),
     Update(UpdateWeightsRequest, oneshot::Sender<UpdateWeightsResponse>),
     Corpus(Vec<u32>),
+    Figures(FiguresAnswer),
 }
 
 /// One submitted request and the way back.
@@ -157,6 +159,8 @@ pub const EOS: u32 = 2;
 pub struct Mock {
     pub asked: tokio::sync::Mutex<UnboundedReceiver<Asked>>,
     pub healthy: AtomicBool,
+    /// What other tokenizer-managers tell of themselves.
+    pub others: Mutex<Vec<FrontFigures>>,
     /// What an operator wants.
     depth_range: Mutex<Option<DepthRange>>,
     sink: Mutex<Option<Sink>>,
@@ -171,6 +175,7 @@ impl Mock {
         let mock = Arc::new(Self {
             asked: tokio::sync::Mutex::new(asked),
             healthy: AtomicBool::new(true),
+            others: Mutex::default(),
             depth_range: Mutex::new(None),
             sink: Mutex::new(None),
             sender,
@@ -223,6 +228,19 @@ impl Mock {
             }),
             ..FrontendEvent::default()
         });
+    }
+
+    /// Asks for figures, as when another tokenizer-manager wants those of all; the
+    /// answer.
+    pub async fn figures(&self, wanted: FiguresWanted) -> FiguresAnswer {
+        self.say(FrontendEvent {
+            figures_wanted: Some(wanted),
+            ..FrontendEvent::default()
+        });
+        match self.next().await {
+            Asked::Figures(answer) => answer,
+            other => panic!("{other:?}, no figures"),
+        }
     }
 
     /// The next stop of a request whose client has all it wants.
@@ -304,6 +322,7 @@ impl Frontend for Service {
                     }))),
                     Some(Kind::Abort(abort)) => asked.send(Asked::Abort(abort.request)),
                     Some(Kind::AbortTrace(abort)) => asked.send(Asked::AbortTrace(abort)),
+                    Some(Kind::Figures(answer)) => asked.send(Asked::Figures(answer)),
                     Some(Kind::Stop(stop)) => asked.send(Asked::Stop(stop.request)),
                     Some(Kind::Hello(_)) | None => Ok(()),
                 };
@@ -359,6 +378,14 @@ impl Frontend for Service {
             }),
             ..GetLoadResponse::default()
         }))
+    }
+
+    async fn get_figures(
+        &self,
+        _: Request<GetFiguresRequest>,
+    ) -> Result<Response<GetFiguresResponse>, Status> {
+        let fronts = self.0.others.lock().expect("no panic").clone();
+        Ok(Response::new(GetFiguresResponse { fronts }))
     }
 
     async fn flush_cache(

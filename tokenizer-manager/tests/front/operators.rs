@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use lockstep_proto::pb::lockstep::FinishReason;
+use lockstep_proto::pb::lockstep::{FiguresWanted, FinishReason, FrontFigures};
 use serde_json::{Value, json};
 
 use super::{
@@ -110,6 +110,57 @@ async fn metrics_count_requests_and_tokens() {
         text.contains("route=\"/v1/chat/completions\",status=\"200\"")
             || text.contains("status=\"200\"")
     );
+}
+
+#[tokio::test]
+async fn the_figures_of_all_are_one_text() {
+    let front = start_with(|engine, _| engine.parallel.tokenizer_managers = 3).await;
+    let name = "lockstep_http_requests_total";
+    let metrics = format!(
+        "# TYPE {name} counter\n{name}{{tokenizer_manager=\"1\",route=\"/\",status=\"200\"}} 9\n"
+    );
+    *front.mock.others.lock().expect("no panic") = vec![FrontFigures {
+        index: 1,
+        in_progress: 5,
+        metrics,
+    }];
+    assert_eq!(front.get("/health").await.0, 200);
+    let text = front.get("/metrics").await.1;
+    let lines = |start: &str| {
+        let lines = text.lines().filter(|line| line.starts_with(start));
+        lines.collect::<Vec<_>>()
+    };
+    assert_eq!(lines(&format!("# TYPE {name} ")).len(), 1, "{text}");
+    let answered = lines(name);
+    assert_eq!(answered.len(), 2, "{text}");
+    for (line, figures) in answered.iter().zip(["\"0\",route=\"/health\"", "\"1\""]) {
+        let start = format!("{name}{{model_name=\"demo\",tokenizer_manager={figures}");
+        assert!(line.starts_with(&start), "{line}");
+    }
+    let silent = "lockstep_tokenizer_managers_silent{model_name=\"demo\"} 1";
+    assert_eq!(lines(silent).len(), 1, "{text}");
+    let (_, load) = front.get("/load").await;
+    assert_eq!(load, "{\"server_load\":5}");
+}
+
+#[tokio::test]
+async fn others_are_told_what_this_one_knows() {
+    let front = start().await;
+    let ask = async |query, metrics| {
+        let answer = front.mock.figures(FiguresWanted { query, metrics }).await;
+        assert_eq!(answer.query, query);
+        answer.figures.expect("figures")
+    };
+    assert_eq!(ask(3, false).await, FrontFigures::default());
+    let text = ask(4, true).await.metrics;
+    for start in [
+        "process_threads{",
+        "lockstep_connections_open{",
+        "lockstep_requests_in_flight{",
+    ] {
+        let start = format!("{start}tokenizer_manager=\"0\"");
+        assert!(text.lines().any(|line| line.starts_with(&start)), "{text}");
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,46 @@
+//! What this tokenizer-manager knows of itself. Several share one port, so a
+//! client reaches any of them and means them all: they ask each other by the
+//! scheduler.
+
+use lockstep_proto::pb::lockstep::{FrontFigures, PortLoad};
+
+use crate::{
+    gate::Gate,
+    metrics::{Metrics, render_connections, render_process},
+    ports::Ports,
+};
+
+/// What one tokenizer-manager tells of itself.
+#[derive(Debug, Clone)]
+pub struct Figures {
+    /// Its number, from 0.
+    pub index: usize,
+    /// When its process started, seconds since 1970.
+    pub started: u64,
+    /// Counts the requests in progress.
+    pub gate: Gate,
+    /// Counts connections.
+    pub ports: Ports,
+    /// Counts everything else.
+    pub metrics: Metrics,
+}
+
+impl Figures {
+    /// The figures now; their text is empty without `metrics`.
+    pub fn now(&self, metrics: bool) -> FrontFigures {
+        FrontFigures {
+            index: u32::try_from(self.index).unwrap_or(u32::MAX),
+            in_progress: self.gate.inside() as u64,
+            metrics: if metrics { self.text() } else { String::new() },
+        }
+    }
+
+    /// As Prometheus reads it.
+    fn text(&self) -> String {
+        let mut text = self.metrics.render();
+        let ports = self.ports.reports().map(PortLoad::from);
+        text.push_str(&render_connections(Some(self.index), &ports));
+        text.push_str(&render_process(self.index, self.started));
+        text
+    }
+}
