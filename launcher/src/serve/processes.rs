@@ -32,9 +32,25 @@ pub(super) fn specs(file: &ConfigFile) -> Vec<ChildSpec> {
     roles.map(|role| spec(file, role)).collect()
 }
 
+/// Of glibc (`mallopt(3)`), for roles whose memory strangers make grow. With a
+/// threshold of its own, each large buffer is a mapping, which grows without a
+/// copy and goes back to the system when it is freed; by default the threshold
+/// grows with what is freed, up to 32 MiB, and a process keeps that. Few arenas
+/// leave few holes.
+const MALLOC: [(&str, &str); 3] = [
+    ("MALLOC_MMAP_THRESHOLD_", "262144"),
+    ("MALLOC_TRIM_THRESHOLD_", "1048576"),
+    ("MALLOC_ARENA_MAX", "4"),
+];
+
 /// How to start one of them: this same executable again, also when its file has
 /// been replaced by a newer version meanwhile.
 pub(super) fn spec(file: &ConfigFile, role: Role) -> ChildSpec {
+    spec_where(file, role, |name| std::env::var_os(name).is_some())
+}
+
+/// The same where the variables of the environment that `is_set` tells are given.
+fn spec_where(file: &ConfigFile, role: Role, is_set: impl Fn(&str) -> bool) -> ChildSpec {
     let (name, index) = match role {
         Role::Scheduler => ("scheduler", 0),
         Role::Worker(rank) => ("worker", rank),
@@ -47,6 +63,9 @@ pub(super) fn spec(file: &ConfigFile, role: Role) -> ChildSpec {
         .arg("--run-dir")
         .arg(&file.node.run_dir);
     command.args(["--index", &index.to_string()]);
+    if !matches!(role, Role::Worker(_)) {
+        command.envs(MALLOC.into_iter().filter(|(name, _)| !is_set(name)));
+    }
     ChildSpec { role, command }
 }
 
@@ -62,6 +81,19 @@ fn program_name() -> OsString {
 mod tests {
     use super::*;
     use crate::settings::tests::config_file;
+
+    #[test]
+    fn roles_that_strangers_reach_give_memory_back() {
+        let given = |role, is_set: fn(&str) -> bool| {
+            let spec = spec_where(&config_file(), role, is_set);
+            spec.command.as_std().get_envs().count()
+        };
+        for role in [Role::Scheduler, Role::TokenizerManager(1)] {
+            assert_eq!(given(role, |_| false), MALLOC.len());
+            assert_eq!(given(role, |name| name == "MALLOC_ARENA_MAX"), 2);
+        }
+        assert_eq!(given(Role::Worker(0), |_| false), 0);
+    }
 
     #[test]
     fn every_node_runs_its_own_ranks_and_node_0_the_rest() {
