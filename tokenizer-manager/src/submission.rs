@@ -13,6 +13,7 @@ mod tokenize;
 use std::sync::Arc;
 
 pub use check::{count, integer, non_negative};
+pub use context::fits;
 use lockstep_types::{
     request::Request,
     sampling::{LogprobParams, SamplingParams},
@@ -55,7 +56,7 @@ impl Submission {
     /// # Errors
     /// 400 for a field out of range or a prompt that does not fit, 429 where too
     /// many requests run and wait, 503 while draining or without a scheduler.
-    pub async fn new(app: &App, spec: GenerateSpec) -> ApiResult<Self> {
+    pub async fn new(app: &App, mut spec: GenerateSpec) -> ApiResult<Self> {
         let arrived = Instant::now();
         let ticket = app.gate.enter()?;
         let Checked {
@@ -65,7 +66,8 @@ impl Submission {
             seed,
             max_draft_steps,
         } = check_spec(app, &spec)?;
-        let prompts = tokenize::tokenize(app, &spec).await?;
+        let inputs = std::mem::take(&mut spec.inputs);
+        let prompts = tokenize::tokenize(app, &spec.fields, inputs).await?;
         check::tokens(&spec, &prompts, n, &app.config.schedule)?;
         let lengths = prompts
             .iter()

@@ -15,6 +15,10 @@ use crate::error::{ApiError, ApiResult};
 /// millisecond, about what moving them to another thread may take.
 const INLINE_BYTES: usize = 512;
 
+/// Of more bytes than this, one body or prompt is worked on at a time: what is
+/// made of it may be several times as large.
+const LARGE: usize = 1 << 20;
+
 /// The most tokens that are counted for a client, which may be more than the
 /// model takes: who cuts a text by its tokens learns how far it is off.
 pub fn most_counted(server: &ServerConfig) -> usize {
@@ -60,6 +64,7 @@ impl Text {
                 "This model has no chat template; use /v1/completions.",
             ));
         };
+        let bytes = chat.text_bytes();
         let render = move || {
             template.render(&ChatRequest {
                 messages: &chat.messages,
@@ -71,7 +76,8 @@ impl Text {
             })
         };
         // However short the messages, a template may do anything with them.
-        self.pool.run(usize::MAX, render).await?.map_err(|error| {
+        let bytes = bytes.saturating_add(INLINE_BYTES + 1);
+        self.pool.run(bytes, render).await?.map_err(|error| {
             if error.is_client_error() {
                 ApiError::invalid("messages", error.to_string())
             } else {
@@ -107,9 +113,26 @@ pub struct Conversation {
     pub kwargs: Option<Map<String, Value>>,
 }
 
+impl Conversation {
+    /// Bytes of the messages' texts.
+    pub fn text_bytes(&self) -> usize {
+        let texts = |content: &Value| match content {
+            Value::String(text) => text.len(),
+            Value::Array(parts) => {
+                let texts = parts.iter().filter_map(|part| part["text"].as_str());
+                texts.map(str::len).sum()
+            }
+            _ => 0,
+        };
+        let messages = self.messages.iter();
+        messages.map(|message| texts(&message["content"])).sum()
+    }
+}
+
 /// A bounded number of threads for work that would hold up the reactor.
 #[derive(Debug)]
 pub struct Pool {
+    large: Arc<Semaphore>,
     prompts: Arc<Semaphore>,
     asides: Arc<Semaphore>,
 }
@@ -118,13 +141,15 @@ impl Pool {
     fn new() -> Self {
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
         Self {
+            large: Arc::new(Semaphore::new(1)),
             prompts: Arc::new(Semaphore::new(threads)),
             asides: Arc::new(Semaphore::new(1)),
         }
     }
 
     /// Runs `work` on about `bytes` bytes of a prompt: here if they are few,
-    /// otherwise on another thread once one is free.
+    /// otherwise on another thread once one is free. What is large waits for what
+    /// else is.
     ///
     /// # Errors
     /// 500 where `work` panics.
@@ -133,7 +158,8 @@ impl Pool {
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        run(&self.prompts, bytes, work).await
+        let large = (bytes > LARGE).then_some(&self.large);
+        run(large, &self.prompts, bytes, work).await
     }
 
     /// Runs `work` on about `bytes` bytes that are no prompt: on one thread of its
@@ -146,11 +172,16 @@ impl Pool {
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        run(&self.asides, bytes, work).await
+        run(None, &self.asides, bytes, work).await
     }
 }
 
-async fn run<T, F>(permits: &Arc<Semaphore>, bytes: usize, work: F) -> ApiResult<T>
+async fn run<T, F>(
+    large: Option<&Arc<Semaphore>>,
+    permits: &Arc<Semaphore>,
+    bytes: usize,
+    work: F,
+) -> ApiResult<T>
 where
     T: Send + 'static,
     F: FnOnce() -> T + Send + 'static,
@@ -159,11 +190,14 @@ where
         return Ok(work());
     }
     let failed = || ApiError::internal("Working on the request's text failed.");
-    let permit = permits.clone().acquire_owned().await;
-    let permit = permit.map_err(|_| failed())?;
-    // The work holds the permit: it goes on when its client leaves.
+    let mut held = Vec::new();
+    for permits in large.into_iter().chain([permits]) {
+        let permit = permits.clone().acquire_owned().await;
+        held.push(permit.map_err(|_| failed())?);
+    }
+    // The work holds the permits: it goes on when its client leaves.
     let work = move || {
-        let _permit = permit;
+        let _held = held;
         work()
     };
     tokio::task::spawn_blocking(work)
@@ -187,6 +221,22 @@ mod tests {
         };
         let (aside, prompt) = tokio::join!(aside, prompt);
         assert_eq!((aside, prompt), (Ok(true), Ok(7)));
+    }
+
+    #[tokio::test]
+    async fn large_prompts_take_turns_and_short_ones_do_not_wait() {
+        let pool = Pool::new();
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let first = pool.run(LARGE + 1, move || held.recv().is_ok());
+        let second = pool.run(LARGE + 1, || 7);
+        let others = async {
+            assert_eq!(pool.large.available_permits(), 0);
+            let short = pool.run_aside(LARGE, || 1).await;
+            release.send(()).expect("it still waits");
+            short
+        };
+        let (first, second, short) = tokio::join!(biased; first, second, others);
+        assert_eq!((first, second, short), (Ok(true), Ok(7), Ok(1)));
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@ mod fairness;
 mod floods;
 mod folders;
 mod hang;
+mod large;
 mod logs;
 mod nodes;
 mod resets;

@@ -1,27 +1,13 @@
 //! Texts of a whole body, of one character that tokenizers or their patterns
 //! take badly.
 
-use std::fs;
-
-use lockstep_tests::{
-    processes::{Process, Role},
-    server::Server,
-    turns,
-};
+use lockstep_tests::{processes::Role, server::Server, turns};
 use serde_json::json;
 
 use crate::options;
 
 /// Bytes of a text, somewhat less than a body may have.
 const TEXT: usize = 15 << 20;
-
-/// A figure of a process's memory, bytes (`proc(5)`, `status`).
-fn memory(process: Process, name: &str) -> usize {
-    let status = fs::read_to_string(format!("/proc/{}/status", process.pid)).expect("it lives");
-    let line = status.lines().find(|line| line.starts_with(name));
-    let number = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
-    number.map_or(0, |kib: usize| kib << 10)
-}
 
 #[tokio::test]
 async fn the_longest_texts_cost_little_more_than_themselves() {
@@ -30,7 +16,7 @@ async fn the_longest_texts_cost_little_more_than_themselves() {
     let front = server.process(Role::TokenizerManager(0)).await;
     let counted = json!({"prompt": "One, two, three."});
     let expected = server.ok("/tokenize", &counted).await;
-    let before = memory(front, "VmRSS");
+    let before = front.memory("VmRSS");
     for character in ["7", " ", "\n", "a", "日"] {
         let written = json!(character).to_string().len() - 2;
         let text = character.repeat(TEXT / written);
@@ -43,7 +29,7 @@ async fn the_longest_texts_cost_little_more_than_themselves() {
             assert!(answer.text.len() < 1_000, "{path} {character:?}");
         }
     }
-    let grown = memory(front, "VmHWM") - before;
+    let grown = front.memory("VmHWM") - before;
     assert!(grown < 10 * TEXT, "{} MiB", grown >> 20);
     // As before, and by the same process.
     assert_eq!(server.ok("/tokenize", &counted).await, expected);

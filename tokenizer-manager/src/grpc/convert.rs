@@ -13,7 +13,7 @@ use crate::{
     http::{check_id, check_messages},
     submission::{
         FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, SamplingSpec, SpeculativeSpec,
-        count,
+        count, fits,
     },
     text::Conversation,
 };
@@ -42,14 +42,11 @@ pub(super) async fn spec(app: &App, request: GenerateRequest) -> ApiResult<Gener
             },
         ),
         Some(generate_request::Input::Tokens(tokens)) => ("tokens", Input::Ids(tokens.ids)),
-        Some(generate_request::Input::Chat(chat)) => ("chat", render(app, chat).await?),
+        Some(generate_request::Input::Chat(chat)) => {
+            ("chat", render(app, &names("chat"), chat).await?)
+        }
     };
-    let fields = FieldNames {
-        input: field,
-        noun: "prompt",
-        max_tokens: "max_new_tokens",
-        prefix: "",
-    };
+    let fields = names(field);
     let mut spec = GenerateSpec::new(fields, id, vec![input]);
     spec.n = request.n.unwrap_or(1).into();
     spec.max_tokens = match request.max_new_tokens {
@@ -70,7 +67,16 @@ pub(super) async fn spec(app: &App, request: GenerateRequest) -> ApiResult<Gener
     Ok(spec)
 }
 
-async fn render(app: &App, chat: Chat) -> ApiResult<Input> {
+fn names(input: &'static str) -> FieldNames {
+    FieldNames {
+        input,
+        noun: "prompt",
+        max_tokens: "max_new_tokens",
+        prefix: "",
+    }
+}
+
+async fn render(app: &App, fields: &FieldNames, chat: Chat) -> ApiResult<Input> {
     let limit = app.config.server.limits.request.messages;
     count("chat.messages", chat.messages.len(), limit)?;
     let messages = chat.messages.into_iter();
@@ -78,14 +84,13 @@ async fn render(app: &App, chat: Chat) -> ApiResult<Input> {
         .map(|message| json!({"role": message.role, "content": message.content}))
         .collect::<Vec<_>>();
     check_messages(&messages)?;
-    let text = app
-        .text
-        .render(Conversation {
-            messages,
-            add_generation_prompt: true,
-            ..Conversation::default()
-        })
-        .await?;
+    let conversation = Conversation {
+        messages,
+        add_generation_prompt: true,
+        ..Conversation::default()
+    };
+    fits(app, fields, &conversation)?;
+    let text = app.text.render(conversation).await?;
     Ok(Input::Text {
         text,
         add_special_tokens: false,

@@ -9,6 +9,7 @@ use lockstep_types::sampling::token_in_vocabulary;
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
+    submission::count,
     text::most_counted,
 };
 
@@ -29,6 +30,7 @@ pub(super) async fn detokenize(
     app: &App,
     request: DetokenizeRequest,
 ) -> ApiResult<DetokenizeResponse> {
+    count("ids", request.ids.len(), most_counted(&app.config.server))?;
     let vocabulary = narrow(app.config.model.vocab_size);
     for id in &request.ids {
         token_in_vocabulary("ids", *id, vocabulary)?;

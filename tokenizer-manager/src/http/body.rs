@@ -7,13 +7,13 @@ mod structure;
 use std::{error::Error, sync::Arc};
 
 use axum::{
-    body::to_bytes,
+    body::Body,
     extract::{FromRequest, Request},
     http::{HeaderMap, StatusCode, header},
 };
-use bytes::Bytes;
 use encoding::Encoding;
 use explain::explain;
+use http_body_util::BodyExt as _;
 use lockstep_ports::{BodyError, Held};
 use lockstep_types::request::{ErrorKind, RequestError};
 use serde::de::DeserializeOwned;
@@ -61,7 +61,10 @@ pub(super) async fn read_json<T: Send + 'static>(
     };
     let parse = move || {
         let body = encoding.decode(body, most, held.as_ref())?;
-        structure.check(&body)?;
+        let becomes = structure.check(&body)?;
+        if let Some(held) = &held {
+            held.charge(becomes)?;
+        }
         parse(&body)
     };
     if bytes <= INLINE_BYTES {
@@ -90,7 +93,9 @@ fn is_json(headers: &HeaderMap) -> ApiResult<()> {
     })
 }
 
-async fn read(request: Request, limit: usize) -> ApiResult<Bytes> {
+/// The whole body, in memory that grows as it comes: what is announced and not
+/// sent takes none.
+async fn read(request: Request, limit: usize) -> ApiResult<Vec<u8>> {
     let announced = request
         .headers()
         .get(header::CONTENT_LENGTH)
@@ -98,14 +103,23 @@ async fn read(request: Request, limit: usize) -> ApiResult<Bytes> {
     if announced.is_some_and(|bytes| bytes > limit) {
         return Err(too_large(limit));
     }
-    let error = match to_bytes(request.into_body(), limit).await {
-        Ok(bytes) => return Ok(bytes),
-        Err(error) => error,
-    };
-    if cause::<http_body_util::LengthLimitError>(&error).is_some() {
-        return Err(too_large(limit));
+    let mut body: Body = request.into_body();
+    let mut all = Vec::new();
+    while let Some(frame) = body.frame().await {
+        // Trailers say nothing here.
+        let Ok(data) = frame.map_err(|error| unreadable(&error))?.into_data() else {
+            continue;
+        };
+        if data.len() > limit - all.len() {
+            return Err(too_large(limit));
+        }
+        all.extend_from_slice(&data);
     }
-    Err(match cause::<BodyError>(&error) {
+    Ok(all)
+}
+
+fn unreadable(error: &axum::Error) -> ApiError {
+    match cause::<BodyError>(error) {
         Some(BodyError::Slow(_)) => {
             RequestError::new(ErrorKind::Timeout, "The request's body came too slowly.").into()
         }
@@ -113,7 +127,7 @@ async fn read(request: Request, limit: usize) -> ApiResult<Bytes> {
             RequestError::new(ErrorKind::Overloaded, status.message()).into()
         }
         _ => ApiError::bad_request(format!("The request's body could not be read: {error}")),
-    })
+    }
 }
 
 fn too_large(limit: usize) -> ApiError {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
-use lockstep_text::Tokenizer;
+use lockstep_text::{EncodeError, Tokenizer};
 use lockstep_types::sampling::token_in_vocabulary;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -147,6 +147,16 @@ async fn rendered(
         continue_final_message,
         kwargs: request.chat_template_kwargs.take(),
     };
+    let least = app.text.tokenizer.min_tokens(conversation.text_bytes());
+    let most = most_counted(&app.config.server);
+    if least > most {
+        let error = EncodeError::TooLong {
+            at_least: least,
+            limit: most,
+            exact: false,
+        };
+        return Err(ApiError::invalid("messages", error.to_string()));
+    }
     app.text.render(conversation).await
 }
 

@@ -6,6 +6,7 @@ use super::{FieldNames, GenerateSpec, MaxTokens, non_negative};
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
+    text::Conversation,
 };
 
 /// The output's limit behind a prompt of `prompt_len` tokens. Prompt, output and
@@ -44,6 +45,22 @@ pub(super) fn max_new_tokens(app: &App, spec: &GenerateSpec, prompt_len: usize) 
     let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
     minimum_within(spec, tokens)?;
     Ok(tokens)
+}
+
+/// Refuses messages that by their length alone have too many tokens, before a
+/// template makes several copies of them.
+///
+/// # Errors
+/// 400, with the fewest tokens that they can have.
+pub fn fits(app: &App, fields: &FieldNames, chat: &Conversation) -> ApiResult<()> {
+    let context = app.config.server.context_length;
+    let least = app.text.tokenizer.min_tokens(chat.text_bytes());
+    if least <= context {
+        return Ok(());
+    }
+    let reserved = app.config.speculation.max_speculative_num_draft_tokens;
+    let least = format!("at least {least}");
+    Err(prompt_too_long(fields, least, context, reserved))
 }
 
 /// `max_tokens` 0: valid only where the prompt's log-probabilities are asked for.

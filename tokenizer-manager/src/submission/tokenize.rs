@@ -5,47 +5,49 @@ use std::sync::Arc;
 use lockstep_text::EncodeError;
 use lockstep_types::sampling::token_in_vocabulary;
 
-use super::{FieldNames, GenerateSpec, Input, context::prompt_too_long, sampling::vocabulary};
+use super::{FieldNames, Input, context::prompt_too_long, sampling::vocabulary};
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
 };
 
 /// The tokens of each prompt, in order.
-pub(super) async fn tokenize(app: &App, spec: &GenerateSpec) -> ApiResult<Vec<Arc<[u32]>>> {
-    let mut prompts = Vec::with_capacity(spec.inputs.len());
-    for input in &spec.inputs {
+pub(super) async fn tokenize(
+    app: &App,
+    fields: &FieldNames,
+    inputs: Vec<Input>,
+) -> ApiResult<Vec<Arc<[u32]>>> {
+    let mut prompts = Vec::with_capacity(inputs.len());
+    for input in inputs {
         prompts.push(match input {
-            Input::Ids(ids) => in_vocabulary(app, &spec.fields, ids)?.into(),
+            Input::Ids(ids) => in_vocabulary(app, fields, ids)?.into(),
             Input::Text {
                 text,
                 add_special_tokens,
-            } => encode(app, &spec.fields, text, *add_special_tokens)
-                .await?
-                .into(),
+            } => encode(app, fields, text, add_special_tokens).await?.into(),
         });
     }
     Ok(prompts)
 }
 
-fn in_vocabulary<'a>(app: &App, fields: &FieldNames, ids: &'a [u32]) -> ApiResult<&'a [u32]> {
-    for id in ids {
+fn in_vocabulary(app: &App, fields: &FieldNames, ids: Vec<u32>) -> ApiResult<Vec<u32>> {
+    for id in &ids {
         token_in_vocabulary(fields.input, *id, vocabulary(app))?;
     }
     Ok(ids)
 }
 
-async fn encode(app: &App, fields: &FieldNames, text: &str, special: bool) -> ApiResult<Vec<u32>> {
+async fn encode(
+    app: &App,
+    fields: &FieldNames,
+    text: String,
+    special: bool,
+) -> ApiResult<Vec<u32>> {
     let context = app.config.server.context_length;
     let tokenizer = app.text.tokenizer.clone();
-    let owned = text.to_owned();
-    let encoded = app
-        .text
-        .pool
-        .run(text.len(), move || {
-            tokenizer.encode_bounded(&owned, special, context)
-        })
-        .await?;
+    let bytes = text.len();
+    let work = move || tokenizer.encode_bounded(&text, special, context);
+    let encoded = app.text.pool.run(bytes, work).await?;
     encoded.map_err(|error| match error {
         EncodeError::TooLong {
             at_least,

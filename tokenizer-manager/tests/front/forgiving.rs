@@ -191,6 +191,19 @@ async fn held(front: &Front) -> u16 {
 }
 
 #[tokio::test]
+async fn what_json_becomes_is_charged() {
+    let front = start_with(|engine, _| engine.server.limits.memory_bytes = 1 << 20).await;
+    let tokenize = async |lists: usize| {
+        let body = json!({"prompt": "a", "chat_template_kwargs": {"a": vec![json!([]); lists]}});
+        front.post("/tokenize", &body).await.0
+    };
+    // Some 9 KB of JSON, and hundreds of bytes for each list.
+    assert_eq!(tokenize(3_000).await, 200);
+    assert_eq!(tokenize(3_600).await, 429);
+    assert_eq!(tokenize(3_000).await, 200, "all is given back");
+}
+
+#[tokio::test]
 async fn what_is_not_served_says_what_is() {
     let front = start().await;
     for (path, word) in [

@@ -8,6 +8,13 @@ const MOST_PARTS: usize = 1 << 16;
 /// Numbers and other plain values, if a prompt can't have even more token ids.
 const MOST_PLAIN: usize = 1 << 18;
 
+/// About what `serde_json` takes for each, in bytes, besides the characters of
+/// strings: an object is made with room for four fields, a list for four values.
+const OBJECT: usize = 512;
+const LIST: usize = 256;
+const STRING: usize = 128;
+const PLAIN: usize = 64;
+
 /// What a body may consist of.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Structure {
@@ -25,13 +32,15 @@ impl Structure {
         }
     }
 
-    /// Counts what stands outside strings, and the strings. Of a body that is no
-    /// JSON it may count anything; parsing refuses that afterwards.
+    /// Counts what stands outside strings, and the strings, and gives the bytes
+    /// that are made of it, besides the strings' own. Of a body that is no JSON it
+    /// may count anything; parsing refuses that afterwards.
     ///
     /// # Errors
     /// 400 with the limit that is exceeded.
-    pub fn check(self, body: &[u8]) -> ApiResult<()> {
+    pub fn check(self, body: &[u8]) -> ApiResult<usize> {
         let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
+        let mut bytes = 0;
         let (mut parts, mut plain, mut in_plain) = (0usize, 0usize, false);
         for byte in body {
             if in_string {
@@ -44,8 +53,9 @@ impl Structure {
                 continue;
             }
             match byte {
-                b'"' => (in_string, parts) = (true, parts + 1),
-                b'[' | b'{' => (depth, parts) = (depth + 1, parts + 1),
+                b'"' => (in_string, parts, bytes) = (true, parts + 1, bytes + STRING),
+                b'[' => (depth, parts, bytes) = (depth + 1, parts + 1, bytes + LIST),
+                b'{' => (depth, parts, bytes) = (depth + 1, parts + 1, bytes + OBJECT),
                 b']' | b'}' => depth = depth.saturating_sub(1),
                 b',' | b':' | b' ' | b'\t' | b'\n' | b'\r' => {}
                 _ if in_plain => continue,
@@ -68,7 +78,7 @@ impl Structure {
                 return Err(too_many("lists, objects and strings", MOST_PARTS));
             }
         }
-        Ok(())
+        Ok(bytes + plain * PLAIN)
     }
 }
 
@@ -111,7 +121,18 @@ mod tests {
         }
         let ids = list("7", MOST_PLAIN + 9);
         let long = Structure::new(8, MOST_PLAIN + 9);
-        assert_eq!(long.check(ids.as_bytes()), Ok(()));
+        assert_eq!(
+            long.check(ids.as_bytes()),
+            Ok(LIST + (MOST_PLAIN + 9) * PLAIN)
+        );
+    }
+
+    #[test]
+    fn what_is_made_of_it_is_told() {
+        let bytes = |body: &str| Structure::new(8, 0).check(body.as_bytes());
+        let expected = OBJECT + 3 * STRING + LIST + 2 * PLAIN;
+        assert_eq!(bytes(r#"{"a": "[[", "b": [1, null]}"#), Ok(expected));
+        assert_eq!(bytes(""), Ok(0));
     }
 
     fn value() -> impl Strategy<Value = Value> {
@@ -156,7 +177,7 @@ mod tests {
             let [depth, parts, plain] = count(&value);
             prop_assert!(parts <= MOST_PARTS);
             let exactly = Structure { depth, plain };
-            prop_assert_eq!(exactly.check(&body), Ok(()));
+            prop_assert!(exactly.check(&body).is_ok());
             if depth > 0 {
                 let less = Structure { depth: depth - 1, plain };
                 prop_assert!(less.check(&body).is_err());

@@ -9,7 +9,7 @@ use super::types::ChatRequest;
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
-    submission::{FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, count, integer},
+    submission::{FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, count, fits, integer},
     text::Conversation,
 };
 
@@ -44,7 +44,9 @@ pub(super) async fn spec(
     request.common(&mut spec)?;
     spec.max_tokens = max_tokens;
     spec.logprobs = logprobs;
-    let text = app.text.render(conversation(request)).await?;
+    let conversation = conversation(request);
+    fits(app, &spec.fields, &conversation)?;
+    let text = app.text.render(conversation).await?;
     spec.inputs = vec![Input::Text {
         text,
         add_special_tokens: false,

@@ -1,0 +1,148 @@
+//! Large bodies of the worst kinds, several at a time.
+
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use lockstep_tests::{
+    body::{COUNTED, counting},
+    flood,
+    server::Server,
+    turns,
+    wait::{LIMIT, within},
+};
+use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::options;
+
+/// Bodies at a time.
+const AT_ONCE: usize = 8;
+
+/// A kind of body: where it is sent, how it begins, what it repeats, how it ends.
+type Kind = (&'static str, &'static str, &'static str, &'static str);
+
+const KINDS: [Kind; 6] = [
+    ("/v1/completions", r#"{"prompt":""#, "7", r#""}"#),
+    ("/tokenize", r#"{"prompt":""#, "7", r#""}"#),
+    (
+        "/v1/chat/completions",
+        r#"{"messages":[{"role":"user","content":""#,
+        "7",
+        r#""}]}"#,
+    ),
+    ("/v1/chat/completions", r#"{"messages":["#, "[],", "[]]}"),
+    ("/v1/completions", r#"{"prompt":"#, "[", "]}"),
+    ("/v1/completions", r#"{"prompt":["#, "7,", "7]}"),
+];
+
+/// A request whose body has exactly `bytes`.
+fn request((path, begin, repeated, end): Kind, bytes: usize) -> Vec<u8> {
+    let mut body = begin.to_owned();
+    let room = bytes - begin.len() - end.len();
+    body.push_str(&repeated.repeat(room / repeated.len()));
+    body.push_str(&" ".repeat(room % repeated.len()));
+    body.push_str(end);
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+         content-type: application/json\r\ncontent-length: {bytes}\r\n\r\n"
+    );
+    [head, body].concat().into_bytes()
+}
+
+/// Sends what is left and reads the answer.
+async fn answer(mut stream: TcpStream, last: &[u8]) -> String {
+    stream.write_all(last).await.expect("it still listens");
+    let mut answer = String::new();
+    stream
+        .read_to_string(&mut answer)
+        .await
+        .expect("an answer and an end");
+    answer
+}
+
+/// The longest that `/health` took while the bodies are answered.
+async fn all_at_once(server: &Server, kind: Kind, bytes: usize) -> Duration {
+    let request = request(kind, bytes);
+    let (most, last) = request.split_at(request.len() - 1);
+    let mut begun = Vec::new();
+    for _ in 0..AT_ONCE {
+        begun.push(flood::begin(server.port, most).await);
+    }
+    let answers = join_all(begun.into_iter().map(|stream| answer(stream, last)));
+    let mut answers = std::pin::pin!(within("answers", LIMIT, answers));
+    let mut slowest = Duration::ZERO;
+    let answers = loop {
+        let begin = Instant::now();
+        let health = server.get("/health");
+        tokio::select! {
+            answers = &mut answers => break answers,
+            health = health => assert_eq!(health.status, 200),
+        }
+        slowest = slowest.max(begin.elapsed());
+    };
+    for answer in answers {
+        assert!(answer.starts_with("HTTP/1.1 400"), "{kind:?}: {answer}");
+        assert!(answer.len() < 2_000, "{kind:?}: {answer}");
+    }
+    slowest
+}
+
+#[expect(clippy::print_stdout, reason = "what `--nocapture` is for")]
+fn report(kind: Kind, grown: usize, health: Duration) {
+    println!("{kind:?}: {} MiB, /health {health:?}", grown >> 20);
+}
+
+/// Sends bodies of all kinds, and gives the growth of all processes' memory and
+/// the longest that `/health` took.
+async fn send_all(bytes: usize) -> (usize, Duration) {
+    let _turn = turns::shared().await;
+    let server = Server::start(options()).await;
+    let counted = async || {
+        let answer = server
+            .ok("/v1/chat/completions", &counting(&json!({})))
+            .await;
+        assert_eq!(answer["choices"][0]["message"]["content"], COUNTED);
+    };
+    counted().await;
+    let processes = server.processes();
+    let sum = |name| processes.iter().map(|of| of.memory(name)).sum::<usize>();
+    let before = sum("VmRSS");
+    let (mut grown, mut slowest) = (0, Duration::ZERO);
+    for kind in KINDS {
+        for process in &processes {
+            process.reset_peak();
+        }
+        let health = all_at_once(&server, kind, bytes).await;
+        let more = sum("VmHWM").saturating_sub(before);
+        report(kind, more, health);
+        (grown, slowest) = (grown.max(more), slowest.max(health));
+    }
+    counted().await;
+    assert_eq!(server.processes(), processes);
+    (grown, slowest)
+}
+
+#[tokio::test]
+async fn large_bodies_cost_little_more_than_themselves() {
+    const BODY: usize = 4 << 20;
+    // What a server may grow by whatever is asked, such as threads' heaps.
+    const OTHER: usize = 16 << 20;
+    let (grown, _) = send_all(BODY).await;
+    assert!(grown <= 10 * BODY + OTHER, "{} MiB", grown >> 20);
+}
+
+/// At full size; the only one that measures time.
+#[tokio::test]
+#[ignore = "full size"]
+async fn the_largest_bodies_cost_little_more_than_themselves() {
+    const BODY: usize = 16 << 20;
+    let (grown, slowest) = send_all(BODY).await;
+    assert!(grown <= 10 * BODY, "{} MiB", grown >> 20);
+    assert!(
+        slowest <= Duration::from_secs(1),
+        "/health took {slowest:?}"
+    );
+}
