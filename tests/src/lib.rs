@@ -17,6 +17,7 @@ pub mod row;
 pub mod server;
 pub mod sockets;
 pub mod sse;
+pub mod storm;
 pub mod turns;
 pub mod turns_policy;
 pub mod wait;

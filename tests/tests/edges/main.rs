@@ -3,6 +3,7 @@
 //! full size (`cargo test --release -p lockstep-tests --test edges -- --ignored`).
 
 mod bodies;
+mod end;
 mod fairness;
 mod floods;
 mod folders;
