@@ -10,6 +10,7 @@ pub mod h2;
 pub mod http;
 pub mod innocent;
 pub mod metrics;
+pub mod mutated;
 pub mod ports;
 pub mod processes;
 pub mod raw;

@@ -6,16 +6,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use futures::{StreamExt, stream};
+use lockstep_process::exit;
 use lockstep_tests::{
     MODEL,
     body::{COUNTED, completion, counting},
     server::Server,
     turns,
+    wait::{LIMIT, within},
 };
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::json;
+use tokio::process::Command;
 
-use crate::options;
+use crate::{one_rank, options};
 
 const PATH: &str = "/update_weights_from_disk";
 
@@ -105,6 +109,110 @@ async fn odd_files_are_refused_at_once_and_the_old_weights_serve() {
             assert_eq!(answer.status, 400, "{folder}: {}", answer.text);
             assert_eq!(answer.json()["success"], false, "{folder}");
             assert_eq!(text().await, before, "{folder}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn odd_drafts_are_refused_and_the_old_ones_draft() {
+    let _turn = turns::shared().await;
+    let updates = tempfile::tempdir().expect("a folder");
+    let name = |folder: &Path| folder.to_str().expect("UTF-8").to_owned();
+    let options = options()
+        .set("--weight-update-dir", &name(updates.path()))
+        .set("--speculative-algorithm", "STANDALONE")
+        .set("--speculative-draft-model-path", &name(&demo()));
+    let server = Server::start(options).await;
+    let greedy = completion("1, 2, 3,", &json!({"max_tokens": 24}));
+    let before = server.ok("/v1/completions", &greedy).await;
+    copy_demo(&updates.path().join("good"), "");
+    for name in ["config.json", "model.safetensors"] {
+        for (kind, make) in odd_files() {
+            let folder = format!("{kind}-{name}");
+            copy_demo(&updates.path().join(&folder), name);
+            make(&updates.path().join(&folder).join(name));
+            let update = json!({"model_path": "good", "draft_model_path": folder});
+            let answer = server.post(PATH, &update).await;
+            assert_eq!(answer.status, 400, "{folder}: {}", answer.text);
+            assert_eq!(answer.json()["success"], false, "{folder}");
+            let after = server.ok("/v1/completions", &greedy).await;
+            assert_eq!(after["choices"], before["choices"], "{folder}");
+        }
+    }
+    let metrics = server.metrics().await;
+    assert!(metrics.value("lockstep_spec_accepted_tokens_total") > 0.0);
+}
+
+#[tokio::test]
+async fn a_start_from_an_odd_folder_ends_and_names_the_file() {
+    let _turn = turns::shared().await;
+    let models = tempfile::tempdir().expect("a folder");
+    let mut starts = Vec::new();
+    for name in ["config.json", "tokenizer.json", "model.safetensors"] {
+        for (kind, make) in odd_files() {
+            let model = models.path().join(format!("{kind}-{name}"));
+            copy_demo(&model, name);
+            make(&model.join(name));
+            let options = one_rank().set("--model-path", model.to_str().expect("UTF-8"));
+            starts.push((kind, name, options));
+        }
+    }
+    let fails = async |(kind, name, options)| {
+        let server = Server::launch(options);
+        let code = server.exit(LIMIT).await;
+        let log = server.log();
+        let codes = [exit::START_FAILED, exit::USAGE].map(i32::from);
+        assert!(codes.contains(&code), "{kind} {name}: {code}\n{log}");
+        assert!(log.contains(name), "{kind} {name}:\n{log}");
+    };
+    let starts = stream::iter(starts).map(fails);
+    starts.buffer_unordered(2).collect::<Vec<()>>().await;
+}
+
+#[tokio::test]
+async fn odd_files_among_packed_weights_are_passed_over() {
+    let _turn = turns::shared().await;
+    let cache = tempfile::tempdir().expect("a folder");
+    let generate = async || {
+        let generate = Command::new(env!("CARGO_BIN_EXE_lockstep-under-test"))
+            .args([
+                "generate",
+                "--tp-size",
+                "1",
+                "--threads",
+                "1",
+                "--weight-cache",
+            ])
+            .arg(cache.path())
+            .arg("Count from 3 to 12.")
+            .kill_on_drop(true)
+            .output();
+        let output = within("a text", LIMIT, generate).await.expect("it runs");
+        assert!(output.status.success(), "{output:?}");
+        output
+    };
+    let packed = || -> Vec<PathBuf> {
+        let entries = fs::read_dir(cache.path()).expect("the cache").flatten();
+        let paths = entries.map(|entry| entry.path());
+        paths
+            .filter(|path| path.extension().is_some_and(|end| end == "packed"))
+            .collect()
+    };
+    let first = generate().await;
+    for (kind, make) in odd_files() {
+        let [file] = &packed()[..] else {
+            panic!("{kind}: {:?}", packed());
+        };
+        fs::remove_file(file).expect("removed");
+        make(file);
+        let again = generate().await;
+        assert_eq!(again.stdout, first.stdout, "{kind}");
+        let said = String::from_utf8_lossy(&again.stderr);
+        let told = said.contains("packed anew") || said.contains("no packed weights are kept");
+        assert!(told, "{kind}: {said}");
+        if file.is_dir() {
+            fs::remove_dir(file).expect("removed");
+            generate().await;
         }
     }
 }

@@ -3,13 +3,16 @@
 //! full size (`cargo test --release -p lockstep-tests --test edges -- --ignored`).
 
 mod bodies;
+mod containers;
 mod end;
 mod fairness;
 mod floods;
 mod folders;
 mod hang;
 mod large;
+mod logprobs;
 mod logs;
+mod mutated;
 mod nodes;
 mod resets;
 mod silent;

@@ -1,0 +1,88 @@
+//! A short request for more log-probabilities than anybody could keep.
+
+use lockstep_tests::{
+    body::{chat, completion},
+    row::Row,
+    server::Server,
+    turns,
+    wait::{LIMIT, until},
+};
+use serde_json::{Value, json};
+
+use crate::options;
+
+const CHAT: &str = "/v1/chat/completions";
+const CHOICES: usize = 16;
+const TOKENS: usize = 100;
+
+/// A chat with all alternatives of every token.
+fn described(fields: &Value) -> Value {
+    let mut body = chat("Hello.", fields);
+    let all = json!({"logprobs": true, "top_logprobs": 20, "ignore_eos": true, "n": CHOICES});
+    body = lockstep_tests::body::with(body, &all);
+    lockstep_tests::body::with(body, fields)
+}
+
+#[tokio::test]
+async fn log_probabilities_are_refused_where_there_is_no_room() {
+    let _turn = turns::shared().await;
+    // Three quarters of it are room for one such request, not for two.
+    let options = options()
+        .set("--max-request-memory", "4194304")
+        .set("--max-body-bytes", "1048576");
+    let server = Server::start(options).await;
+    let fields = json!({"max_tokens": TOKENS});
+    let whole = |answer: &Value| {
+        let choices = answer["choices"].as_array().expect("choices");
+        assert_eq!(choices.len(), CHOICES);
+        for choice in choices {
+            let tokens = choice["logprobs"]["content"].as_array().expect("tokens");
+            assert_eq!(tokens.len(), TOKENS);
+            let alternatives = |token: &Value| token["top_logprobs"].as_array().map(Vec::len);
+            assert!(tokens.iter().all(|token| alternatives(token) == Some(20)));
+        }
+    };
+    let streamed = described(&json!({"max_tokens": TOKENS, "stream": true}));
+    let mut first = server.stream(CHAT, &streamed).await;
+    first.next().await;
+    let refused = server.post(CHAT, &described(&fields)).await;
+    assert_eq!(refused.status, 429, "{}", refused.text);
+    assert!(refused.headers.contains_key("retry-after"));
+    // Others need no such room, and there is some when the first ends.
+    server
+        .ok(CHAT, &chat("Hello.", &json!({"max_tokens": 2})))
+        .await;
+    first.chunks().await;
+    let answer = until("room again", LIMIT, async || {
+        let answer = server.post(CHAT, &described(&fields)).await;
+        (answer.status != 429).then_some(answer)
+    })
+    .await;
+    whole(&answer.ok());
+    // More than any server keeps for one request, whatever room it has.
+    let refused = server.post(CHAT, &described(&json!({"n": 64}))).await;
+    assert_eq!(refused.status, 400, "{}", refused.text);
+    assert_eq!(refused.error()["param"], "top_logprobs");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full size"]
+async fn short_requests_for_very_many_log_probabilities() {
+    let _turn = turns::alone().await;
+    let server = Server::start(options()).await;
+    let row = Row::begin("15", &server);
+    let endless = described(&json!({"n": 64})).to_string();
+    let asked = server.post(CHAT, &described(&json!({"n": 64}))).await;
+    let prompts = vec!["1, 2, 3, 4, 5, 6, 7, 8, ".repeat(50); 64];
+    let fields = json!({"max_tokens": 1, "echo": true, "logprobs": 5});
+    let scored = server
+        .post("/v1/completions", &completion(prompts, &fields))
+        .await;
+    let outcome = format!(
+        "a chat of {} bytes: {}; 64 prompts: {}",
+        endless.len(),
+        asked.status,
+        scored.status
+    );
+    row.end(&server, &outcome).await;
+}
