@@ -1,30 +1,63 @@
 //! One budget for the bytes that all requests of a process hold together, as
-//! gRPC core's `ResourceQuota` and Envoy's overload manager have it.
+//! gRPC core's `ResourceQuota` and Envoy's overload manager have it, with parts
+//! of it that some requests may not exceed: those of one peer, and those of
+//! services that ask for no key.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering::Relaxed},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use tonic::Status;
 
-/// A request of so many bytes at most may use the budget's last quarter, so
+use crate::places::Peer;
+
+/// A request of so many bytes at most may use a budget's last quarter, so
 /// that a few large ones don't keep out all others.
 const SMALL: usize = 64 << 10;
+/// A peer's requests hold at most this part of a budget, so that no single one
+/// keeps out all others.
+const OF_A_PEER: usize = 2;
+/// Requests of services without a key hold at most this part of a budget.
+const WITHOUT_KEY: usize = 16;
 
 /// The bytes that requests may hold, and those that they do.
 #[derive(Debug)]
 pub struct Budget {
     limit: usize,
     taken: AtomicUsize,
+    /// What this is a part of: what is taken here is taken there too.
+    whole: Option<Arc<Budget>>,
+    over: OverBudget,
+    /// The parts of peers whose connections have places.
+    peers: Mutex<BTreeMap<Peer, Weak<Budget>>>,
 }
 
 /// The budget has not so many bytes left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "The server holds as many bytes of requests as --max-request-memory allows; try again later."
-)]
-pub struct OverBudget;
+pub enum OverBudget {
+    /// For nobody.
+    #[error(
+        "The server holds as many bytes of requests as --max-request-memory allows; try again \
+         later."
+    )]
+    Process,
+    /// For this peer.
+    #[error(
+        "The server holds as many bytes of requests of this address as it may, half of \
+         --max-request-memory; try again later."
+    )]
+    Peer,
+    /// For services that ask for no key.
+    #[error(
+        "The server holds as many bytes of requests that need no key as it may, a sixteenth of \
+         --max-request-memory; try again later."
+    )]
+    WithoutKey,
+}
 
 /// What one request has taken, given back when this is dropped.
 #[derive(Debug)]
@@ -44,10 +77,43 @@ impl From<OverBudget> for Status {
 impl Budget {
     /// A budget of `limit` bytes.
     pub fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new(Self::part(limit, None, OverBudget::Process))
+    }
+
+    fn part(limit: usize, whole: Option<Arc<Self>>, over: OverBudget) -> Self {
+        Self {
             limit,
             taken: AtomicUsize::new(0),
-        })
+            whole,
+            over,
+            peers: Mutex::default(),
+        }
+    }
+
+    /// The part of it for services that ask for no key.
+    pub(crate) fn without_key(self: &Arc<Self>) -> Arc<Self> {
+        let limit = (self.limit / WITHOUT_KEY).max(SMALL).min(self.limit);
+        let whole = Some(self.clone());
+        Arc::new(Self::part(limit, whole, OverBudget::WithoutKey))
+    }
+
+    /// The part of it for a peer, the same as long as somebody has it.
+    pub(crate) fn of_peer(self: &Arc<Self>, peer: Peer) -> Arc<Self> {
+        let mut peers = self.peers();
+        if let Some(own) = peers.get(&peer).and_then(Weak::upgrade) {
+            return own;
+        }
+        // One whose connections have ended needs no entry.
+        peers.retain(|_, own| own.strong_count() > 0);
+        let limit = self.limit / OF_A_PEER;
+        let own = Self::part(limit, Some(self.clone()), OverBudget::Peer);
+        let own = Arc::new(own);
+        peers.insert(peer, Arc::downgrade(&own));
+        own
+    }
+
+    fn peers(&self) -> MutexGuard<'_, BTreeMap<Peer, Weak<Self>>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Nothing yet, for one request.
@@ -62,6 +128,31 @@ impl Budget {
     pub fn taken(&self) -> usize {
         self.taken.load(Relaxed)
     }
+
+    /// Takes `bytes` more for a request that then has `own`, here and in what
+    /// this is a part of, or in none of them.
+    fn take(&self, bytes: usize, own: usize) -> Result<(), OverBudget> {
+        let limit = match own <= SMALL {
+            true => self.limit,
+            false => self.limit - self.limit / 4,
+        };
+        let more = |taken: usize| taken.checked_add(bytes).filter(|sum| *sum <= limit);
+        let taken = self.taken.fetch_update(Relaxed, Relaxed, more);
+        taken.map_err(|_| self.over)?;
+        let Some(whole) = &self.whole else {
+            return Ok(());
+        };
+        whole.take(bytes, own).inspect_err(|_| {
+            self.taken.fetch_sub(bytes, Relaxed);
+        })
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.taken.fetch_sub(bytes, Relaxed);
+        if let Some(whole) = &self.whole {
+            whole.give_back(bytes);
+        }
+    }
 }
 
 impl Charge {
@@ -75,33 +166,24 @@ impl Charge {
     /// # Errors
     /// [`OverBudget`], and nothing more is taken.
     pub fn add(&mut self, bytes: usize) -> Result<(), OverBudget> {
-        let Budget { limit, taken } = &*self.budget;
         let own = self.bytes.saturating_add(bytes);
-        let limit = if own <= SMALL {
-            *limit
-        } else {
-            limit - limit / 4
-        };
-        let more = |taken: usize| taken.checked_add(bytes).filter(|sum| *sum <= limit);
-        match taken.fetch_update(Relaxed, Relaxed, more) {
-            Ok(_) => {
-                self.bytes = own;
-                Ok(())
-            }
-            Err(_) => Err(OverBudget),
-        }
+        self.budget.take(bytes, own)?;
+        self.bytes = own;
+        Ok(())
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.budget.taken.fetch_sub(self.bytes, Relaxed);
+        self.budget.give_back(self.bytes);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const OVER: Result<(), OverBudget> = Err(OverBudget::Process);
 
     #[test]
     fn large_requests_leave_room_for_small_ones() {
@@ -110,20 +192,66 @@ mod tests {
         for _ in 0..12 {
             assert_eq!(large.add(SMALL), Ok(()));
         }
-        assert_eq!(large.add(1), Err(OverBudget), "three quarters");
+        assert_eq!(large.add(1), OVER, "three quarters");
         let mut small: Vec<_> = (0..4).map(|_| budget.charge()).collect();
         for charge in &mut small {
             assert_eq!(charge.add(SMALL), Ok(()));
-            assert_eq!(charge.add(1), Err(OverBudget), "it would be large");
+            assert_eq!(charge.add(1), OVER, "it would be large");
         }
-        assert_eq!(budget.charge().add(1), Err(OverBudget), "nothing is left");
+        assert_eq!(budget.charge().add(1), OVER, "nothing is left");
         assert_eq!(budget.taken(), 16 * SMALL);
         drop(large);
         assert_eq!(budget.taken(), 4 * SMALL);
         let mut next = budget.charge();
-        assert_eq!(next.add(usize::MAX), Err(OverBudget));
+        assert_eq!(next.add(usize::MAX), OVER);
         assert_eq!(next.add(8 * SMALL), Ok(()));
         drop((next, small));
         assert_eq!(budget.taken(), 0);
+    }
+
+    #[test]
+    fn a_peer_has_half_of_it_over_all_its_connections() {
+        let budget = Budget::new(8 * SMALL);
+        let address = |last: u8| Peer::from([127, 0, 0, last]);
+        let [one, again] = [(); 2].map(|()| budget.of_peer(address(1)));
+        let held: Vec<_> = [&one, &one, &again, &again]
+            .map(|own| own.charge())
+            .into_iter()
+            .map(|mut charge| charge.add(SMALL).map(|()| charge))
+            .collect();
+        assert!(held.iter().all(Result::is_ok));
+        assert_eq!(again.charge().add(1), Err(OverBudget::Peer));
+        assert_eq!(budget.taken(), 4 * SMALL, "what is refused is not taken");
+        let other = budget.of_peer(address(2));
+        assert_eq!(other.charge().add(SMALL), Ok(()));
+        let mut rest = budget.charge();
+        assert_eq!(rest.add(SMALL), Ok(()));
+        drop((held, one, again, rest));
+        assert_eq!(budget.taken(), 0);
+        let mut third = budget.of_peer(address(3)).charge();
+        assert_eq!(third.add(3 * SMALL), Ok(()), "three quarters of its half");
+        assert_eq!(third.add(1), Err(OverBudget::Peer));
+        assert_eq!(budget.peers().len(), 2, "who left is forgotten");
+    }
+
+    #[test]
+    fn services_without_a_key_empty_no_more_than_their_part() {
+        let budget = Budget::new(64 * SMALL);
+        let open = budget.without_key();
+        let mut held = Vec::new();
+        for last in 1..=2 {
+            let own = open.of_peer(Peer::from([127, 0, 0, last]));
+            for _ in 0..2 {
+                let mut charge = own.charge();
+                assert_eq!(charge.add(SMALL), Ok(()));
+                held.push(charge);
+            }
+            assert_eq!(own.charge().add(1), Err(OverBudget::Peer));
+        }
+        let third = open.of_peer(Peer::from([127, 0, 0, 3]));
+        assert_eq!(third.charge().add(1), Err(OverBudget::WithoutKey));
+        assert_eq!(third.taken(), 0);
+        assert_eq!(budget.taken(), 4 * SMALL);
+        assert_eq!(budget.charge().add(32 * SMALL), Ok(()));
     }
 }

@@ -34,7 +34,7 @@ pub(crate) enum Full {
 
 /// Who shares a quota: an IPv4 address, or a /64 of IPv6, which one host may
 /// have whole.
-type Peer = IpAddr;
+pub(crate) type Peer = IpAddr;
 
 /// The places of one port.
 #[derive(Debug)]
@@ -339,7 +339,8 @@ impl Drop for InService {
     }
 }
 
-fn peer(address: IpAddr) -> Peer {
+/// Who shares a quota with this address.
+pub(crate) fn peer(address: IpAddr) -> Peer {
     match address.to_canonical() {
         IpAddr::V6(v6) => {
             let [a, b, c, d, ..] = v6.segments();

@@ -9,7 +9,7 @@ use tonic::Status;
 
 use crate::{
     budget::Budget,
-    places::{Full, PROBES, Places, Wait},
+    places::{Full, PROBES, Peer, Places, Wait},
     report::PortReport,
 };
 
@@ -34,6 +34,9 @@ const ENDLESS: [&str; 3] = [
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];
+
+/// Services that need no key, also where there is one.
+const WITHOUT_KEY: [&str; 2] = ["/grpc.health.", "/grpc.reflection."];
 
 /// What is spoken on a port.
 #[derive(Clone)]
@@ -122,7 +125,14 @@ pub struct Port {
     pub(crate) limits: PortLimits,
     pub(crate) places: Arc<Places>,
     /// `None` where nobody can send much before showing a secret.
-    pub(crate) budget: Option<Arc<Budget>>,
+    pub(crate) budgets: Option<Budgets>,
+}
+
+/// What requests draw on: those of a port, or of one of its connections.
+#[derive(Clone)]
+pub(crate) struct Budgets {
+    all: Arc<Budget>,
+    without_key: Arc<Budget>,
 }
 
 impl Port {
@@ -203,7 +213,7 @@ impl Port {
             protocol,
             places: Places::new(limits.clone()),
             limits,
-            budget,
+            budgets: budget.map(Budgets::new),
         })
     }
 
@@ -240,6 +250,32 @@ impl Port {
         match &self.protocol {
             Protocol::Http { probes, .. } => probes.contains(&path),
             Protocol::Grpc { .. } => path == "/grpc.health.v1.Health/Check",
+        }
+    }
+}
+
+impl Budgets {
+    fn new(all: Arc<Budget>) -> Self {
+        Self {
+            without_key: all.without_key(),
+            all,
+        }
+    }
+
+    /// For the connections of `peer`.
+    pub(crate) fn of_peer(&self, peer: Peer) -> Self {
+        Self {
+            all: self.all.of_peer(peer),
+            without_key: self.without_key.of_peer(peer),
+        }
+    }
+
+    /// For a request.
+    pub(crate) fn of_path(&self, path: &str) -> &Arc<Budget> {
+        let is_open = WITHOUT_KEY.iter().any(|service| path.starts_with(service));
+        match is_open {
+            true => &self.without_key,
+            false => &self.all,
         }
     }
 }

@@ -58,7 +58,7 @@ mod tests {
             assert_eq!(first.came(bytes), Ok(()));
             assert_eq!(budget.taken(), taken);
         }
-        assert_eq!(second.came(1 << 20), Err(OverBudget));
+        assert_eq!(second.came(1 << 20), Err(OverBudget::Process));
         drop(first);
         assert_eq!(budget.taken(), 301, "the second still runs");
         drop(second);

@@ -17,7 +17,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     accept::Acceptor,
     first_bytes::Visitor,
-    port::{Port, Protocol},
+    places,
+    port::{Budgets, Port, Protocol},
     report::Closed,
     visit::Visit,
 };
@@ -79,10 +80,12 @@ impl Port {
                 tracing::debug!(port = self.name, %peer, "no place for a connection");
                 continue;
             };
+            let of_peer = |budgets: &Budgets| budgets.of_peer(places::peer(peer.ip()));
             let visit = Visit {
                 port: self.clone(),
                 router: router.clone(),
                 place,
+                budgets: self.budgets.as_ref().map(of_peer),
             };
             let (builder, close) = (builder.clone(), close.clone());
             tasks.spawn(async move { receive(&builder, stream, visit, ended, close).await });

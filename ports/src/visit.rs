@@ -17,7 +17,7 @@ use crate::{
     body::{Held, Paced},
     deadline::grpc_timeout,
     places::{Full, Place},
-    port::{Port, Protocol},
+    port::{Budgets, Port, Protocol},
 };
 
 /// Answers the requests of one connection.
@@ -26,6 +26,7 @@ pub(crate) struct Visit {
     pub(crate) port: Arc<Port>,
     pub(crate) router: Router,
     pub(crate) place: Arc<Place>,
+    pub(crate) budgets: Option<Budgets>,
 }
 
 impl Service<Request<Incoming>> for Visit {
@@ -61,9 +62,9 @@ impl Visit {
         let limits = self.port.limits.body;
         // What the request has brought is held until its answer begins: as
         // bytes, and then as what was made of them.
-        let held = self.port.budget.as_ref().map(|budget| {
+        let held = self.budgets.as_ref().map(|budgets| {
             let messages = matches!(self.port.protocol, Protocol::Grpc { .. });
-            Held::new(budget, messages)
+            Held::new(budgets.of_path(request.uri().path()), messages)
         });
         if let Some(held) = &held {
             request.extensions_mut().insert(held.clone());

@@ -44,6 +44,17 @@ pub async fn begin(port: u16, bytes: &[u8]) -> TcpStream {
     stream
 }
 
+/// The same from another address of this machine.
+///
+/// # Panics
+/// When nobody listens.
+pub async fn begin_from(address: &str, port: u16, bytes: &[u8]) -> TcpStream {
+    let mut streams = silent_from(address, port, 1).await;
+    let mut stream = streams.pop().expect("one");
+    stream.write_all(bytes).await.expect("sent");
+    stream
+}
+
 /// Waits until the server has closed them all.
 pub async fn closed(streams: Vec<TcpStream>) {
     join_all(streams.into_iter().map(|mut stream| async move {

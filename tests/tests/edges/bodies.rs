@@ -21,6 +21,49 @@ async fn over_budget(server: &Server, port: &str) -> f64 {
 }
 
 #[tokio::test]
+async fn one_address_leaves_memory_for_others() {
+    let _turn = turns::shared().await;
+    let options = one_rank()
+        .set("--max-request-memory", "4194304")
+        .set("--max-body-bytes", "1048576")
+        .set("--min-body-rate", "0");
+    let server = Server::start(options).await;
+    let large = completion("a".repeat(250_000), &json!({"max_tokens": 1}));
+    let is_taken = async || {
+        let answer = server.post("/v1/completions", &large).await;
+        assert_eq!(answer.status, 400, "too many tokens: {}", answer.text);
+    };
+    let calls = |path: &str, message: &[u8]| {
+        let calls = (1..200)
+            .step_by(2)
+            .flat_map(|stream| [h2::headers(stream, path), h2::data(stream, message)].concat());
+        h2::hello().into_iter().chain(calls).collect::<Vec<_>>()
+    };
+    // Messages of 128 KiB, and of 4 KiB where no key is asked for.
+    let generate = calls("/lockstep.v1.Inference/Generate", &[0, 0, 2, 0, 0, 7]);
+    let health = calls("/grpc.health.v1.Health/Check", &[0, 0, 0, 16, 0, 7]);
+    let mut held = vec![flood::begin_from("127.0.0.2", server.grpc_port, &generate).await];
+    until("refusals", LIMIT, async || {
+        (over_budget(&server, "grpc").await >= 80.0).then_some(())
+    })
+    .await;
+    is_taken().await;
+    drop(held.pop());
+    for connection in 0..12 {
+        let address = ["127.0.0.2", "127.0.0.3"][connection % 2];
+        held.push(flood::begin_from(address, server.grpc_port, &health).await);
+    }
+    until("refusals", LIMIT, async || {
+        (over_budget(&server, "grpc").await >= 1_000.0).then_some(())
+    })
+    .await;
+    is_taken().await;
+    let mut client = server.inference().await;
+    let info = client.get_model_info(GetModelInfoRequest {}).await;
+    info.expect("lockstep.v1.Inference answers");
+}
+
+#[tokio::test]
 async fn unfinished_bodies_are_refused_beyond_the_budget() {
     let _turn = turns::shared().await;
     let options = one_rank()

@@ -125,7 +125,7 @@ mod tests {
             let mut charged = 0;
             let decoded = gunzip(&bomb, 1 << 20, |bytes| {
                 charged += bytes;
-                let over = || ApiError::from(lockstep_ports::OverBudget);
+                let over = || ApiError::from(lockstep_ports::OverBudget::Process);
                 (charged <= most).then_some(()).ok_or_else(over)
             });
             let status = decoded.map_err(|error| error.status.as_u16());
