@@ -13,7 +13,7 @@ use std::{
 
 use tonic::Status;
 
-use crate::places::Peer;
+use crate::peer::Peer;
 
 /// A request of so many bytes at most may use a budget's last quarter, so
 /// that a few large ones don't keep out all others.

@@ -23,6 +23,7 @@ mod first_bytes;
 mod listen;
 mod messages;
 mod outgoing;
+mod peer;
 mod places;
 mod port;
 mod report;

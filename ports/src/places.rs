@@ -5,7 +5,7 @@ mod pool;
 
 use std::{
     collections::BTreeMap,
-    net::{IpAddr, Ipv6Addr},
+    net::IpAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -16,6 +16,7 @@ use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
     outgoing::Outgoing,
+    peer::{self, Peer},
     port::PortLimits,
     report::{Closed, Counters, PortReport},
 };
@@ -31,10 +32,6 @@ pub(crate) enum Full {
     Port,
     Peer,
 }
-
-/// Who shares a quota: an IPv4 address, or a /64 of IPv6, which one host may
-/// have whole.
-pub(crate) type Peer = IpAddr;
 
 /// The places of one port.
 #[derive(Debug)]
@@ -91,7 +88,7 @@ impl Places {
         address: IpAddr,
     ) -> Option<(Arc<Place>, oneshot::Receiver<Closed>)> {
         self.counters.accepted();
-        let peer = peer(address);
+        let peer = peer::of(address);
         let (end, ended) = oneshot::channel();
         let mut state = self.lock();
         let id = state.number();
@@ -336,17 +333,6 @@ impl Drop for InService {
         let idle = state.pool(place.full).leave(place.id, *request);
         drop(state);
         place.expects_head.store(idle, Relaxed);
-    }
-}
-
-/// Who shares a quota with this address.
-pub(crate) fn peer(address: IpAddr) -> Peer {
-    match address.to_canonical() {
-        IpAddr::V6(v6) => {
-            let [a, b, c, d, ..] = v6.segments();
-            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
-        }
-        v4 => v4,
     }
 }
 

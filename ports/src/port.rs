@@ -9,7 +9,8 @@ use tonic::Status;
 
 use crate::{
     budget::Budget,
-    places::{Full, PROBES, Peer, Places, Wait},
+    peer::Peer,
+    places::{Full, PROBES, Places, Wait},
     report::PortReport,
 };
 

@@ -17,7 +17,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     accept::Acceptor,
     first_bytes::Visitor,
-    places,
+    peer,
     port::{Budgets, Port, Protocol},
     report::Closed,
     visit::Visit,
@@ -80,7 +80,7 @@ impl Port {
                 tracing::debug!(port = self.name, %peer, "no place for a connection");
                 continue;
             };
-            let of_peer = |budgets: &Budgets| budgets.of_peer(places::peer(peer.ip()));
+            let of_peer = |budgets: &Budgets| budgets.of_peer(peer::of(peer.ip()));
             let visit = Visit {
                 port: self.clone(),
                 router: router.clone(),

@@ -8,7 +8,7 @@ use std::{
 use tokio::{sync::oneshot, time::Instant};
 
 use super::Peer;
-use crate::{outgoing::Outgoing, report::Closed};
+use crate::{outgoing::Outgoing, peer::Peer, report::Closed};
 
 /// What a connection without a request has to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -160,7 +160,7 @@ fn what_is_left_beside_a_stalled_answer_waits_where_it_has_no_end() {
 
 #[test]
 fn an_ipv6_host_is_its_network() {
-    let of = |text: &str| peer(text.parse().expect("an address"));
+    let of = |text: &str| peer::of(text.parse().expect("an address"));
     assert_eq!(of("2001:db8:1:2::3"), of("2001:db8:1:2:ffff::"));
     assert_ne!(of("2001:db8:1:2::3"), of("2001:db8:1:3::3"));
     assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
