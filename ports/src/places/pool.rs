@@ -7,7 +7,6 @@ use std::{
 
 use tokio::{sync::oneshot, time::Instant};
 
-use super::Peer;
 use crate::{outgoing::Outgoing, peer::Peer, report::Closed};
 
 /// What a connection without a request has to do next.
