@@ -8,6 +8,7 @@ mod end;
 mod fairness;
 mod floods;
 mod folders;
+mod given_back;
 mod hang;
 mod large;
 mod logprobs;
