@@ -2,14 +2,15 @@
 //!
 //! A list of phases is answered by every arm: without speculation, at every
 //! fixed depth, and by every policy. All answer the same requests greedily, so
-//! that work is equal, and find the prompts in the prefix cache. Arms run in
-//! turn within a repetition, forwards and backwards, and ratios are taken within
+//! that work is equal, and find the prompts in the prefix cache. Arms take turns
+//! at slices of the list, forwards and backwards, and ratios are taken within
 //! repetitions.
 
 mod arms;
 mod bootstrap;
 mod cost;
 mod list;
+mod race;
 mod replay;
 mod run;
 mod setup;
@@ -194,28 +195,11 @@ fn measure(args: &Args, lists: Vec<List>, setup: &mut Setup) -> anyhow::Result<V
     let mut measured: Vec<Measured> = measured.collect();
     for repetition in 0..args.repeat {
         for measured in &mut measured {
-            let mut order: Vec<usize> = (0..arms.len()).collect();
-            if repetition % 2 == 1 {
-                order.reverse();
+            let runs = race::race(measured, setup, repetition)?;
+            for (arm, run) in arms.iter().zip(&runs) {
+                progress(&format!("  {arm}: {:.1} s", run.seconds()));
             }
-            let mut runs = Vec::with_capacity(arms.len());
-            for at in order {
-                let engine = setup.engines.engine(at);
-                let seeds = repetition as u64;
-                let run = run::run(engine, &measured.work, &setup.texts, seeds);
-                let run = run.with_context(|| arms[at].to_string())?;
-                progress(&format!(
-                    "repetition {}, {}, {}: {:.1} s",
-                    repetition + 1,
-                    measured.list.name,
-                    arms[at],
-                    run.seconds()
-                ));
-                runs.push((at, run));
-            }
-            runs.sort_by_key(|(at, _)| *at);
-            let runs = runs.into_iter().map(|(_, run)| run);
-            measured.runs.push(runs.collect());
+            measured.runs.push(runs);
         }
     }
     Ok(measured)

@@ -26,10 +26,9 @@ pub enum Arm {
     Policy(String),
 }
 
-/// Engines, loaded, and which arm runs on which.
+/// Every arm's engine, loaded.
 pub struct Engines {
-    engines: Vec<LocalEngine>,
-    arms: Vec<(Arm, usize)>,
+    engines: Vec<(Arm, LocalEngine)>,
     /// Of the policies.
     adaptive: Vec<AdaptiveConfig>,
     policies: Policies,
@@ -54,8 +53,7 @@ impl fmt::Display for Arm {
 
 impl Engines {
     /// `plain` runs without speculation; `drafting` is the configuration that
-    /// goes as deep as any arm. Fixed depths share an engine, unless it drafts
-    /// from the texts that it served: those of other arms are not for it.
+    /// goes as deep as any arm.
     ///
     /// # Errors
     /// An unknown policy, memory.
@@ -65,64 +63,56 @@ impl Engines {
         drafting: &EngineConfig,
         registry: &Registry,
     ) -> anyhow::Result<Self> {
-        let options = LocalOptions {
-            registry: registry.clone(),
-            ..LocalOptions::default()
-        };
-        let mut all = Self {
-            engines: vec![plain],
-            arms: vec![(Arm::None, 0)],
-            adaptive: Vec::new(),
-            policies: registry.algorithms().policies().clone(),
-        };
-        let start = |config: &EngineConfig, what: &str| {
-            progress(&format!("loading the engine of {what}"));
-            LocalEngine::start(config, &options).with_context(|| what.to_owned())
-        };
         let algorithms = registry.algorithms();
+        let mut all = Self {
+            engines: vec![(Arm::None, plain)],
+            adaptive: Vec::new(),
+            policies: algorithms.policies().clone(),
+        };
         let stays = algorithms.policies().find("static");
         let undrafted = adaptive(drafting, &**stays.context("no policy stays")?, registry);
         let mut fixed = drafting.clone();
         (fixed.speculation.adaptive, fixed.speculation.pause_window) = (None, 0);
         let mut depths = args.steps.clone();
         depths.sort_unstable();
-        let mut shared = None;
+        depths.dedup();
         for depth in depths {
-            let at = match shared {
-                Some(at) if !drafting.speculation.drafts_from_texts => at,
-                _ => {
-                    let config = if depth == 0 { &undrafted } else { &fixed };
-                    all.engines
-                        .push(start(config, &Arm::Fixed(depth).to_string())?);
-                    all.engines.len() - 1
-                }
-            };
-            shared = (depth > 0).then_some(at);
-            all.arms.push((Arm::Fixed(depth), at));
+            let config = if depth == 0 { &undrafted } else { &fixed };
+            all.add(Arm::Fixed(depth), config, registry)?;
         }
         for policy in policies(args, registry)? {
             let config = adaptive(drafting, &*policy, registry);
-            all.engines.push(start(&config, policy.name())?);
+            all.add(Arm::Policy(policy.name().to_owned()), &config, registry)?;
             all.adaptive.extend(config.speculation.adaptive);
-            let arm = Arm::Policy(policy.name().to_owned());
-            all.arms.push((arm, all.engines.len() - 1));
         }
         Ok(all)
     }
 
-    /// Without speculation first, then depths ascending, then policies.
-    pub fn arms(&self) -> Vec<Arm> {
-        self.arms.iter().map(|(arm, _)| arm.clone()).collect()
+    fn add(&mut self, arm: Arm, config: &EngineConfig, registry: &Registry) -> anyhow::Result<()> {
+        progress(&format!("loading the engine of {arm}"));
+        let options = LocalOptions {
+            registry: registry.clone(),
+            ..LocalOptions::default()
+        };
+        let engine = LocalEngine::start(config, &options);
+        let mut engine = engine.with_context(|| {
+            format!("the engine of {arm}; every arm loads the model once, fewer --steps and --policies take less memory")
+        })?;
+        if let Arm::Fixed(depth) = arm {
+            engine.set_draft_steps(depth);
+        }
+        self.engines.push((arm, engine));
+        Ok(())
     }
 
-    /// The engine of an arm, set to it.
+    /// Without speculation first, then depths ascending, then policies.
+    pub fn arms(&self) -> Vec<Arm> {
+        self.engines.iter().map(|(arm, _)| arm.clone()).collect()
+    }
+
+    /// The engine of an arm.
     pub fn engine(&mut self, arm: usize) -> &mut LocalEngine {
-        let (arm, at) = &self.arms[arm];
-        let engine = &mut self.engines[*at];
-        if let Arm::Fixed(depth) = arm {
-            engine.set_draft_steps(*depth);
-        }
-        engine
+        &mut self.engines[arm].1
     }
 
     /// A policy as its engine has it, which has seen nothing but `profile`.
@@ -134,7 +124,10 @@ impl Engines {
 
     /// Bytes of the model's weights, and of those that drafting adds.
     pub fn weight_bytes(&self) -> (usize, usize) {
-        let bytes = |at: usize| self.engines.get(at).map_or(0, LocalEngine::weight_bytes);
+        let bytes = |at: usize| {
+            let engine = self.engines.get(at);
+            engine.map_or(0, |(_, engine)| engine.weight_bytes())
+        };
         (bytes(0), bytes(1).saturating_sub(bytes(0)))
     }
 
@@ -145,7 +138,7 @@ impl Engines {
     /// An engine's.
     pub fn warm_up(&mut self, texts: &[Text]) -> anyhow::Result<()> {
         progress("warming up");
-        for engine in &mut self.engines {
+        for (_, engine) in &mut self.engines {
             let two = |text: &Text| ask(&text.prompt, 2, SamplingParams::greedy());
             engine.run(texts.iter().map(two).collect())?;
         }

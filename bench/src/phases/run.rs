@@ -1,6 +1,6 @@
-//! One arm answers a list, and every step is written down.
+//! One arm answers a list, a slice at a time, and every step is written down.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use lockstep_local_engine::LocalEngine;
@@ -20,9 +20,10 @@ const FRESH_TEMPERATURE: f32 = 1.5;
 pub struct Step {
     /// The phase that had begun last when its result came.
     pub phase: usize,
-    /// From the run's beginning to the result, seconds.
+    /// From the run's beginning to the result, seconds in which this arm had the
+    /// machine.
     pub at: f64,
-    /// Since the result before, seconds.
+    /// Since the result before, the same seconds.
     pub took: f64,
     /// Draft steps of its plan.
     pub depth: u32,
@@ -55,11 +56,6 @@ impl Run {
         self.steps.last().map_or(0.0, |step| step.at)
     }
 
-    /// Tokens put out.
-    pub fn tokens(&self) -> u64 {
-        self.steps.iter().map(|step| u64::from(step.tokens)).sum()
-    }
-
     /// Tokens and seconds of a phase: up to the beginning of the next.
     pub fn window(&self, phase: usize) -> Option<(f64, f64)> {
         let begin = *self.begins.get(phase)?;
@@ -82,104 +78,136 @@ struct Running {
     id: RequestId,
     item: Item,
     answer: Vec<u32>,
-    heard: Option<Instant>,
+    /// When its last output came, as [`Step::at`].
+    heard: Option<f64>,
 }
 
-/// Answers all of `work`; `repetition` makes seeds that never come again.
-///
-/// # Errors
-/// The engine's, or a request that fails or ends early.
-pub fn run(
-    engine: &mut LocalEngine,
-    work: &Work,
-    texts: &[Text],
+/// An arm that answers a list.
+pub struct Answering<'a> {
+    work: &'a Work,
+    texts: &'a [Text],
+    driver: Driver<'a>,
+    /// Makes seeds that never come again.
     repetition: u64,
-) -> anyhow::Result<Run> {
-    let mut driver = Driver::new(work);
-    let mut run = Run::default();
-    let mut running: Vec<Running> = Vec::new();
-    let start = Instant::now();
-    let mut last = start;
-    loop {
-        while let Some((phase, item)) = driver.next(running.len()) {
-            if run.begins.len() <= phase {
-                run.begins.resize(phase + 1, start.elapsed().as_secs_f64());
+    running: Vec<Running>,
+    /// Tokens put out.
+    tokens: u64,
+    /// Seconds that it has had.
+    seconds: f64,
+    run: Run,
+}
+
+impl<'a> Answering<'a> {
+    /// Nothing has begun.
+    pub fn new(work: &'a Work, texts: &'a [Text], repetition: u64) -> Self {
+        Self {
+            work,
+            texts,
+            driver: Driver::new(work),
+            repetition,
+            running: Vec::new(),
+            tokens: 0,
+            seconds: 0.0,
+            run: Run::default(),
+        }
+    }
+
+    /// Goes on until so many tokens are out since the beginning, or nothing is left
+    /// to do. No step is under way afterwards.
+    ///
+    /// # Errors
+    /// The engine's, or a request that fails.
+    pub fn go_on(&mut self, engine: &mut LocalEngine, tokens: u64) -> anyhow::Result<()> {
+        let (begin, before) = (Instant::now(), self.seconds);
+        loop {
+            self.begin_requests(engine)?;
+            let more = match self.tokens < tokens {
+                true => engine.step()?,
+                false => engine.settle_step()?,
+            };
+            if !more {
+                return Ok(());
             }
-            running.push(Running {
-                id: engine.submit(request(&item, texts, repetition))?,
+            self.seconds = before + begin.elapsed().as_secs_f64();
+            self.take_step(engine)?;
+        }
+    }
+
+    fn begin_requests(&mut self, engine: &mut LocalEngine) -> anyhow::Result<()> {
+        while let Some((phase, item)) = self.driver.next(self.running.len()) {
+            if self.run.begins.len() <= phase {
+                self.run.begins.resize(phase + 1, self.seconds);
+            }
+            self.running.push(Running {
+                id: engine.submit(request(&item, self.texts, self.repetition))?,
                 item,
                 answer: Vec::with_capacity(item.tokens as usize),
                 heard: None,
             });
         }
-        if !engine.step()? {
-            break;
-        }
-        let now = Instant::now();
+        Ok(())
+    }
+
+    fn take_step(&mut self, engine: &mut LocalEngine) -> anyhow::Result<()> {
         let mut step = Step {
-            phase: run.begins.len().saturating_sub(1),
-            at: (now - start).as_secs_f64(),
-            took: (now - last).as_secs_f64(),
+            phase: self.run.begins.len().saturating_sub(1),
+            at: self.seconds,
+            took: self.seconds - self.run.seconds(),
+            tokens: self.take_outputs(engine)?,
             ..Step::default()
         };
-        last = now;
         if let Some(record) = engine.last_step() {
             step.depth = record.depth;
             step.decodes = record.decodes;
             step.prompt_tokens = record.prompt_tokens;
             step.stages = record.stages;
         }
-        step.tokens = take_outputs(engine, &mut running, texts, now, &mut run)?;
-        run.steps.push(step);
+        self.tokens += u64::from(step.tokens);
+        self.run.steps.push(step);
+        Ok(())
     }
-    let wanted: u64 = (0..work.phases.len())
-        .map(|phase| u64::from(work.tokens(phase)))
-        .sum();
-    let found = run.tokens();
-    ensure!(
-        found == wanted,
-        "{found} tokens came, {wanted} were asked for: answers are others than those before"
-    );
-    drop_idle_end(&mut run);
-    Ok(run)
-}
 
-/// Rows of requests that have ended may still have been under way.
-fn drop_idle_end(run: &mut Run) {
-    while run.steps.last().is_some_and(|step| step.tokens == 0) {
-        run.steps.pop();
-    }
-}
-
-/// Tokens that came.
-fn take_outputs(
-    engine: &mut LocalEngine,
-    running: &mut Vec<Running>,
-    texts: &[Text],
-    now: Instant,
-    run: &mut Run,
-) -> anyhow::Result<u32> {
-    let mut tokens = 0;
-    for (id, output) in engine.take_outputs() {
-        let Some(at) = running.iter().position(|known| known.id == id) else {
-            continue;
-        };
-        let request = &mut running[at];
-        if !output.token_ids.is_empty() {
-            if let Some(heard) = request.heard.replace(now) {
-                run.gaps.record(now - heard);
+    /// Tokens that came.
+    fn take_outputs(&mut self, engine: &mut LocalEngine) -> anyhow::Result<u32> {
+        let mut tokens = 0;
+        for (id, output) in engine.take_outputs() {
+            let Some(at) = self.running.iter().position(|known| known.id == id) else {
+                continue;
+            };
+            let request = &mut self.running[at];
+            if !output.token_ids.is_empty() {
+                if let Some(heard) = request.heard.replace(self.seconds) {
+                    let gap = Duration::from_secs_f64(self.seconds - heard);
+                    self.run.gaps.record(gap);
+                }
+                tokens += u32::try_from(output.token_ids.len()).unwrap_or(u32::MAX);
+                request.answer.extend(&output.token_ids);
             }
-            tokens += u32::try_from(output.token_ids.len()).unwrap_or(u32::MAX);
-            request.answer.extend(&output.token_ids);
+            if let Some(finish) = output.finish {
+                finish.outcome?;
+                let Running { item, answer, .. } = self.running.swap_remove(at);
+                let known = self.texts[item.text].answer.get(..answer.len());
+                self.run.different += u64::from(item.seed.is_none() && known != Some(&answer[..]));
+            }
         }
-        if let Some(finish) = output.finish {
-            finish.outcome?;
-            let Running { item, answer, .. } = running.swap_remove(at);
-            let known = texts[item.text].answer.get(..answer.len());
-            run.different += u64::from(item.seed.is_none() && known != Some(&answer[..]));
-        }
+        Ok(tokens)
     }
-    Ok(tokens)
+
+    /// What it did.
+    ///
+    /// # Errors
+    /// Answers that are shorter or longer than those of other arms.
+    pub fn end(mut self) -> anyhow::Result<Run> {
+        let (found, wanted) = (self.tokens, self.work.all_tokens());
+        ensure!(
+            found == wanted,
+            "{found} tokens came, {wanted} were asked for: answers are others than those before"
+        );
+        // Rows of requests that have ended may still have been under way.
+        let steps = &mut self.run.steps;
+        while steps.pop_if(|step| step.tokens == 0).is_some() {}
+        Ok(self.run)
+    }
 }
 
 fn request(item: &Item, texts: &[Text], repetition: u64) -> Request {

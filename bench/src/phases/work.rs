@@ -79,6 +79,12 @@ impl Work {
     pub fn tokens(&self, phase: usize) -> u32 {
         self.phases.get(phase).map_or(0, |(phase, _)| phase.tokens)
     }
+
+    /// Tokens of all phases.
+    pub fn all_tokens(&self) -> u64 {
+        let tokens = self.phases.iter().map(|(phase, _)| u64::from(phase.tokens));
+        tokens.sum()
+    }
 }
 
 /// Texts of a kind, one of each domain after the other; all texts where none is

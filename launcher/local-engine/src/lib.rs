@@ -132,6 +132,17 @@ impl LocalEngine {
                 Err(LocalError::Stuck)
             };
         }
+        self.settle_step()
+    }
+
+    /// Waits for the oldest step under way and plans no other. False when none is.
+    ///
+    /// # Errors
+    /// [`LocalError`] when a rank fails.
+    pub fn settle_step(&mut self) -> Result<bool, LocalError> {
+        if self.planner.in_flight() == 0 {
+            return Ok(false);
+        }
         let result = self.group.recv()?;
         let planned = self.planned.pop_front();
         self.last_step = planned.map(|planned| planned.complete(&result));
