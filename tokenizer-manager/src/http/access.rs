@@ -22,6 +22,9 @@ use crate::{error::ErrorCode, request_stats::RequestStats};
 
 /// nginx's status for a client that left before it was answered.
 const CLIENT_LEFT: u16 = 499;
+/// Bytes of a path in the log: all that a route needs, and much less than a
+/// stranger may send, whose lines would take others' room.
+const PATH: usize = 256;
 
 /// Logs the request once it is finished.
 pub(super) async fn log(request: Request, next: Next) -> Response<Body> {
@@ -29,7 +32,7 @@ pub(super) async fn log(request: Request, next: Next) -> Response<Body> {
     let mut line = Line {
         request: id.map(|id| Arc::clone(&id.0)),
         method: request.method().clone(),
-        path: request.uri().path().to_owned(),
+        path: logged_path(request.uri().path()).to_owned(),
         started: Instant::now(),
         stats: Arc::default(),
         status: CLIENT_LEFT,
@@ -40,6 +43,11 @@ pub(super) async fn log(request: Request, next: Next) -> Response<Body> {
     line.status = response.status().as_u16();
     line.code = response.extensions().get::<ErrorCode>().map(|code| code.0);
     response.map(|body| Body::new(Logged { body, line }))
+}
+
+/// A path or its beginning.
+fn logged_path(path: &str) -> &str {
+    &path[..path.floor_char_boundary(PATH)]
 }
 
 /// A request's line, written when it is dropped.
@@ -211,6 +219,10 @@ mod tests {
             assert_eq!(line["fields"][field], value, "{line}");
         }
         assert!(line["fields"].get("code").is_none(), "{line}");
+
+        let long = format!("/{}", "x".repeat(60_000));
+        drop(send("GET", &long).await.expect("answered"));
+        assert_eq!(lines.take()[0]["fields"]["path"], long[..256]);
 
         drop(send("POST", "/bad").await.expect("answered"));
         let fields = &lines.take()[0]["fields"];
