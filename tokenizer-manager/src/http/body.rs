@@ -23,6 +23,7 @@ use super::json::Object;
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
+    text::most_counted,
 };
 
 /// Bodies up to this many bytes are parsed in place: that takes a tenth of a
@@ -53,7 +54,11 @@ pub(super) async fn read_json<T: Send + 'static>(
     let most = limits.body_bytes;
     let held = request.extensions().get::<Held>().cloned();
     let body = read(request, most).await?;
-    let structure = Structure::new(limits.json_depth, app.config.server.context_length);
+    let structure = Structure {
+        depth: limits.json_depth,
+        // What a client may count, it may also give.
+        plain: most_counted(&app.config.server),
+    };
     // How much a compressed body becomes, nobody knows before.
     let bytes = match encoding {
         Encoding::Identity => body.len(),

@@ -178,9 +178,9 @@ pub(super) struct DetokenizeRequest {
 }
 
 #[derive(Serialize)]
-struct Detokenized {
-    prompt: Nested<String>,
-    text: Nested<String>,
+struct Detokenized<'a> {
+    prompt: Nested<&'a str>,
+    text: Nested<&'a str>,
 }
 
 pub(super) async fn detokenize(
@@ -220,8 +220,8 @@ pub(super) async fn detokenize(
     let texts: Vec<String> = app.text.pool.run_aside(bytes, work).await?;
     let text = || match texts.as_slice() {
         // `[]` is one text without tokens.
-        [] => Nested::One(String::new()),
-        _ => nested(texts.clone(), is_list),
+        [] => Nested::One(""),
+        _ => nested(texts.iter().map(String::as_str).collect(), is_list),
     };
     json(&Detokenized {
         prompt: text(),

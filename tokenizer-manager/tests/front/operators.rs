@@ -80,6 +80,21 @@ async fn tokens_there_and_back() {
 }
 
 #[tokio::test]
+async fn what_is_tokenized_can_be_given_back() {
+    let front = start_with(|engine, _| {
+        engine.server.limits.body_bytes = 4 << 20;
+        engine.server.limits.memory_bytes = 256 << 20;
+    })
+    .await;
+    // More than a body may have of other values.
+    let text = "7".repeat(300_000);
+    let given = json!({"prompt": text, "add_special_tokens": false});
+    let tokens = front.ok("/tokenize", &given).await["tokens"].take();
+    let back = front.ok("/detokenize", &json!({"tokens": tokens})).await;
+    assert!(back["text"] == *text && back["prompt"] == *text);
+}
+
+#[tokio::test]
 async fn metrics_count_requests_and_tokens() {
     let front = start().await;
     let scheduler = async {

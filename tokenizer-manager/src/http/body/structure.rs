@@ -5,8 +5,6 @@ use crate::error::{ApiError, ApiResult};
 /// Containers, and strings, keys among them. A `[]` takes two bytes in a body and
 /// tens of bytes in memory.
 const MOST_PARTS: usize = 1 << 16;
-/// Numbers and other plain values, if a prompt can't have even more token ids.
-const MOST_PLAIN: usize = 1 << 18;
 
 /// About what `serde_json` takes for each, in bytes, besides the characters of
 /// strings: an object is made with room for four fields, a list for four values.
@@ -19,19 +17,12 @@ const PLAIN: usize = 64;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Structure {
     /// Levels of nesting.
-    depth: usize,
-    plain: usize,
+    pub depth: usize,
+    /// Numbers and other plain values.
+    pub plain: usize,
 }
 
 impl Structure {
-    /// For prompts of up to `context_len` token ids.
-    pub fn new(depth: usize, context_len: usize) -> Self {
-        Self {
-            depth,
-            plain: MOST_PLAIN.max(context_len),
-        }
-    }
-
     /// Counts what stands outside strings, and the strings, and gives the bytes
     /// that are made of it, besides the strings' own. Of a body that is no JSON it
     /// may count anything; parsing refuses that afterwards.
@@ -95,8 +86,11 @@ mod tests {
 
     use super::*;
 
+    const PLAIN_VALUES: usize = 1 << 18;
+
     fn refused(body: &str, depth: usize) -> Option<String> {
-        let error = Structure::new(depth, 0).check(body.as_bytes()).err()?;
+        let plain = PLAIN_VALUES;
+        let error = Structure { depth, plain }.check(body.as_bytes()).err()?;
         Some(error.message)
     }
 
@@ -113,23 +107,17 @@ mod tests {
             ("[]", MOST_PARTS - 1),
             ("{}", MOST_PARTS - 1),
             (r#""[""#, MOST_PARTS - 1),
-            ("-1.5e3", MOST_PLAIN),
-            ("null", MOST_PLAIN),
+            ("-1.5e3", PLAIN_VALUES),
+            ("null", PLAIN_VALUES),
         ] {
             assert_eq!(refused(&list(item, most), 8), None, "{item}");
             assert!(refused(&list(item, most + 1), 8).is_some(), "{item}");
         }
-        let ids = list("7", MOST_PLAIN + 9);
-        let long = Structure::new(8, MOST_PLAIN + 9);
-        assert_eq!(
-            long.check(ids.as_bytes()),
-            Ok(LIST + (MOST_PLAIN + 9) * PLAIN)
-        );
     }
 
     #[test]
     fn what_is_made_of_it_is_told() {
-        let bytes = |body: &str| Structure::new(8, 0).check(body.as_bytes());
+        let bytes = |body: &str| Structure { depth: 8, plain: 9 }.check(body.as_bytes());
         let expected = OBJECT + 3 * STRING + LIST + 2 * PLAIN;
         assert_eq!(bytes(r#"{"a": "[[", "b": [1, null]}"#), Ok(expected));
         assert_eq!(bytes(""), Ok(0));
