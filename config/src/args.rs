@@ -96,9 +96,35 @@ fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
+/// More than a century: times so far ahead can still be computed with.
+const MOST_SECONDS: u64 = u32::MAX as u64;
+
 /// Parses seconds, at least 1.
 fn seconds(text: &str) -> Result<u64, String> {
-    positive(text)
-        .map(|s| s as u64)
-        .map_err(|_| "must be whole seconds, at least 1".into())
+    match seconds_or_none(text) {
+        Ok(0) | Err(_) => Err(format!("must be whole seconds, 1 to {MOST_SECONDS}")),
+        good => good,
+    }
+}
+
+/// Parses seconds, where 0 says that there is no limit.
+fn seconds_or_none(text: &str) -> Result<u64, String> {
+    let given = text.parse().ok().filter(|given| *given <= MOST_SECONDS);
+    given.ok_or_else(|| format!("must be whole seconds, 0 to {MOST_SECONDS}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_can_be_added_to_any_time() {
+        assert_eq!(seconds("1"), Ok(1));
+        assert_eq!(seconds("4294967295"), Ok(MOST_SECONDS));
+        assert_eq!(seconds_or_none("0"), Ok(0));
+        for bad in ["0", "-1", "x", "4294967296", "18446744073709551615"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+        assert!(seconds_or_none("18446744073709551615").is_err());
+    }
 }

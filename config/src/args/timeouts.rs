@@ -1,4 +1,4 @@
-use super::seconds;
+use super::{seconds, seconds_or_none};
 
 const HEADING: &str = "Time limits";
 
@@ -27,7 +27,8 @@ pub struct TimeoutArgs {
     pub drain_timeout: Option<u64>,
     /// A process of the engine that answers no ping for so long is killed;
     /// 0 = never, for debuggers [default: 15].
-    #[arg(long, env = "LOCKSTEP_PING_TIMEOUT", value_name = "SECONDS", help_heading = HEADING)]
+    #[arg(long, env = "LOCKSTEP_PING_TIMEOUT", value_name = "SECONDS",
+          value_parser = seconds_or_none, help_heading = HEADING)]
     pub ping_timeout: Option<u64>,
     /// The whole start may take so long [default: 600].
     #[arg(long, env = "LOCKSTEP_STARTUP_TIMEOUT", value_name = "SECONDS",

@@ -262,7 +262,7 @@ fn truncation(bytes: &[u8]) -> Option<String> {
         .values()
         .filter_map(|tensor| tensor.get("data_offsets")?.get(1)?.as_u64())
         .max()?;
-    let expected = data as u64 + end;
+    let expected = (data as u64).checked_add(end)?;
     (bytes.len() as u64 != expected)
         .then(|| format!("it should have {expected} bytes and has {}", bytes.len()))
 }

@@ -105,7 +105,11 @@ fn damaged_files_are_errors() {
     let mut garbage = good.clone();
     garbage[8] = b'!';
     let huge = [u64::MAX.to_le_bytes().to_vec(), vec![0; 100]].concat();
+    let header = br#"{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,18446744073709551615]}}"#;
+    let length = (header.len() as u64).to_le_bytes();
+    let endless = [&length[..], header, &[0; 4]].concat();
     for (bytes, part) in [
+        (&endless[..], "damaged"),
         (&good[..good.len() - 3], "should have"),
         (&good[..20], "header should have"),
         (&good[..4], "damaged"),
