@@ -28,6 +28,8 @@ const OTHER_DESCRIPTORS: usize = 64;
 const PORTS: usize = 2;
 /// Calls at once on a node's connection; it needs one.
 const STREAMS_OF_NODES: u32 = 64;
+/// Bytes of their heads, as hyper has them by default.
+const HEAD_OF_NODES: u32 = 16 << 10;
 
 /// Calls that last as long as their client likes, and need no key.
 const ENDLESS: [&str; 3] = [
@@ -45,7 +47,7 @@ pub enum Protocol {
     /// HTTP/1.1 and HTTP/2.
     Http {
         /// Bytes of a request's head that hyper reads; the routes check less.
-        head_bytes: usize,
+        head_bytes: u32,
         /// What a connection without a place is answered, from a sentence that
         /// names the limit.
         refusal: fn(String) -> Response,
@@ -55,7 +57,7 @@ pub enum Protocol {
     /// gRPC, over HTTP/2 alone.
     Grpc {
         /// Bytes of a call's head.
-        head_bytes: Option<u32>,
+        head_bytes: u32,
     },
 }
 
@@ -179,7 +181,8 @@ impl Port {
             ask: ASK_NODES,
             answer: NODES_ANSWER,
         };
-        Self::new(name, Protocol::Grpc { head_bytes: None }, limits, None)
+        let head_bytes = HEAD_OF_NODES;
+        Self::new(name, Protocol::Grpc { head_bytes }, limits, None)
     }
 
     /// A port for HTTP with no budget.

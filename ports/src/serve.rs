@@ -94,28 +94,23 @@ impl Port {
 
     fn builder(&self) -> Builder<TokioExecutor> {
         let mut builder = Builder::new(TokioExecutor::new());
-        let head_bytes = match self.protocol {
-            Protocol::Http { head_bytes, .. } => u32::try_from(head_bytes).ok(),
-            Protocol::Grpc { head_bytes } => head_bytes,
-        };
-        if let Protocol::Http { head_bytes, .. } = self.protocol {
+        let (Protocol::Http { head_bytes, .. } | Protocol::Grpc { head_bytes }) = self.protocol;
+        if matches!(self.protocol, Protocol::Http { .. }) {
             builder
                 .http1()
                 .timer(TokioTimer::new())
                 // `Places` measures it, from the head's first byte.
                 .header_read_timeout(None)
-                .max_buf_size(head_bytes.max(LEAST_HEAD));
+                .max_buf_size(LEAST_HEAD.max(head_bytes as usize));
         }
-        let mut http2 = builder.http2();
-        http2
+        builder
+            .http2()
             .timer(TokioTimer::new())
             .keep_alive_interval(self.limits.ask)
             .keep_alive_timeout(self.limits.answer)
             .max_concurrent_streams(self.limits.streams)
+            .max_header_list_size(head_bytes)
             .max_local_error_reset_streams(PROVOKED_RESETS);
-        if let Some(bytes) = head_bytes {
-            http2.max_header_list_size(bytes);
-        }
         builder
     }
 }

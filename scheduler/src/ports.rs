@@ -22,8 +22,9 @@ impl Ports {
         let limits = &config.server.limits;
         let budget = Budget::new(limits.memory_bytes);
         let sglang = config.server.sglang_grpc_port.map(|_| {
-            let head_bytes = u32::try_from(limits.header_bytes).ok();
-            let protocol = Protocol::Grpc { head_bytes };
+            let protocol = Protocol::Grpc {
+                head_bytes: limits.header_bytes,
+            };
             Port::public("sglang", protocol, &limits.connections, budget.clone())
         });
         let several = config.parallel.nnodes > 1;

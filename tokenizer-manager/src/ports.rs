@@ -13,7 +13,7 @@ use crate::error::ApiError;
 
 /// Room that hyper gets beyond the header limit, so that our own check, which
 /// answers with an error object, comes first.
-const HEADER_SLACK: usize = 64 * 1024;
+const HEADER_SLACK: u32 = 64 * 1024;
 /// Answered also where no place is left: what operators look at then.
 const PROBES: &[&str] = &["/health", "/ping", "/metrics"];
 
@@ -37,7 +37,7 @@ impl Ports {
             probes: PROBES,
         };
         let grpc = Protocol::Grpc {
-            head_bytes: u32::try_from(limits.header_bytes).ok(),
+            head_bytes: limits.header_bytes,
         };
         let budget = Budget::new(limits.memory_bytes);
         let port =

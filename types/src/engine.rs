@@ -158,7 +158,7 @@ pub struct LimitsConfig {
     /// Bytes of a request body.
     pub body_bytes: usize,
     /// Bytes of all request headers.
-    pub header_bytes: usize,
+    pub header_bytes: u32,
     /// Nesting of a JSON body.
     pub json_depth: usize,
     /// Bytes of requests that one process holds at once.

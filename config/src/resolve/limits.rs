@@ -6,7 +6,7 @@ use crate::args::LimitArgs;
 /// The JSON parser's own limit.
 const DEEPEST_JSON: usize = 127;
 /// HTTP servers do not work with less.
-const LEAST_HEADERS: usize = 8192;
+const LEAST_HEADERS: u32 = 8192;
 /// Bytes of requests at once.
 const REQUEST_MEMORY: usize = 512 << 20;
 
@@ -24,17 +24,7 @@ pub(super) fn resolve(args: &ServeArgs) -> Result<LimitsConfig, ConfigError> {
             "Give that or less",
         ));
     }
-    let header_bytes = args.max_header_bytes.unwrap_or(32 * 1024);
-    if header_bytes < LEAST_HEADERS {
-        let why = format!("usual clients need {LEAST_HEADERS}");
-        let remedy = "Give that or more";
-        return Err(ConfigError::value(
-            "--max-header-bytes",
-            header_bytes,
-            why,
-            remedy,
-        ));
-    }
+    let header_bytes = header_bytes(args.max_header_bytes.unwrap_or(32 * 1024))?;
     let body_bytes = args.max_body_bytes.unwrap_or(16 << 20);
     Ok(LimitsConfig {
         body_bytes,
@@ -55,6 +45,22 @@ pub(super) fn resolve(args: &ServeArgs) -> Result<LimitsConfig, ConfigError> {
     })
 }
 
+/// HTTP/2 says them in 32 bits.
+fn header_bytes(given: usize) -> Result<u32, ConfigError> {
+    let refused = |why, remedy| ConfigError::value("--max-header-bytes", given, why, remedy);
+    match u32::try_from(given) {
+        Ok(bytes @ LEAST_HEADERS..) => Ok(bytes),
+        Ok(_) => Err(refused(
+            format!("usual clients need {LEAST_HEADERS}"),
+            "Give that or more",
+        )),
+        Err(_) => Err(refused(
+            format!("HTTP/2 has no number above {}", u32::MAX),
+            "Give that or less",
+        )),
+    }
+}
+
 /// A body of the largest size has to fit into three quarters.
 fn memory_bytes(args: &LimitArgs, body_bytes: usize) -> Result<usize, ConfigError> {
     let default = REQUEST_MEMORY.max(body_bytes.saturating_mul(4));
@@ -73,6 +79,19 @@ fn memory_bytes(args: &LimitArgs, body_bytes: usize) -> Result<usize, ConfigErro
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn headers_have_a_limit_that_every_protocol_knows() {
+        for given in [8192, 32 << 10, u32::MAX as usize] {
+            assert_eq!(header_bytes(given).expect("good") as usize, given);
+        }
+        for (given, limit) in [(8191, "8192"), (5_000_000_000, "4294967295")] {
+            let error = header_bytes(given).expect_err("refused").to_string();
+            for named in ["--max-header-bytes", &given.to_string(), limit] {
+                assert!(error.contains(named), "{error}");
+            }
+        }
+    }
 
     #[test]
     fn a_body_of_the_largest_size_fits() {

@@ -115,7 +115,7 @@ pub(super) async fn limit_headers(
     request: Request,
     next: Next,
 ) -> Response<Body> {
-    let limit = app.config.server.limits.header_bytes;
+    let limit = app.config.server.limits.header_bytes as usize;
     let headers = request.headers();
     let target = request.uri().to_string().len();
     let bytes = headers
