@@ -16,14 +16,16 @@ use axum::body::Body;
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
-use crate::places::InService;
+use crate::{budget::Charge, places::InService};
 
 /// An answer's body: while it lasts, its connection works.
 pub(crate) struct Answer(InService);
 
 impl Answer {
-    pub(crate) fn new(in_service: InService, body: Body) -> Self {
-        in_service.outgoing().answer(body, in_service.now());
+    /// With the room that the body has, where it is charged.
+    pub(crate) fn new(in_service: InService, body: Body, room: Option<Charge>) -> Self {
+        let now = in_service.now();
+        in_service.outgoing().answer(body, room, now);
         Self(in_service)
     }
 }

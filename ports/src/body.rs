@@ -48,6 +48,8 @@ pub(crate) struct Paced<B = Incoming> {
     /// Set while the client is waited for.
     timer: Option<Pin<Box<Sleep>>>,
     held: Option<Held>,
+    /// Room for what has come and was not asked for yet.
+    pub(crate) window: Option<Arc<Charge>>,
     place: Arc<Place>,
 }
 
@@ -150,6 +152,7 @@ impl<B> Paced<B> {
             pace: limits.map(Pace::new),
             timer: None,
             held,
+            window: None,
             place,
         }
     }

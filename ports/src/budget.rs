@@ -23,6 +23,8 @@ const SMALL: usize = 64 << 10;
 const OF_A_PEER: usize = 2;
 /// Requests of services without a key hold at most this part of a budget.
 const WITHOUT_KEY: usize = 16;
+/// But this much, where that is less than a few connections need.
+const LEAST_WITHOUT_KEY: usize = 16 * SMALL;
 
 /// The bytes that requests may hold, and those that they do.
 #[derive(Debug)]
@@ -92,7 +94,8 @@ impl Budget {
 
     /// The part of it for services that ask for no key.
     pub(crate) fn without_key(self: &Arc<Self>) -> Arc<Self> {
-        let limit = (self.limit / WITHOUT_KEY).max(SMALL).min(self.limit);
+        let limit = (self.limit / WITHOUT_KEY).max(LEAST_WITHOUT_KEY);
+        let limit = limit.min(self.limit);
         let whole = Some(self.clone());
         Arc::new(Self::part(limit, whole, OverBudget::WithoutKey))
     }
@@ -122,6 +125,11 @@ impl Budget {
             budget: self.clone(),
             bytes: 0,
         }
+    }
+
+    /// Bytes that requests may hold.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
     }
 
     /// Bytes that requests hold now.
@@ -170,6 +178,15 @@ impl Charge {
         self.budget.take(bytes, own)?;
         self.bytes = own;
         Ok(())
+    }
+}
+
+impl Charge {
+    /// Gives back what is beyond `bytes`.
+    pub(crate) fn keep(&mut self, bytes: usize) {
+        let beyond = self.bytes.saturating_sub(bytes);
+        self.budget.give_back(beyond);
+        self.bytes -= beyond;
     }
 }
 
@@ -236,12 +253,12 @@ mod tests {
 
     #[test]
     fn services_without_a_key_empty_no_more_than_their_part() {
-        let budget = Budget::new(64 * SMALL);
+        let budget = Budget::new(256 * SMALL);
         let open = budget.without_key();
         let mut held = Vec::new();
         for last in 1..=2 {
             let own = open.of_peer(Peer::from([127, 0, 0, last]));
-            for _ in 0..2 {
+            for _ in 0..8 {
                 let mut charge = own.charge();
                 assert_eq!(charge.add(SMALL), Ok(()));
                 held.push(charge);
@@ -251,7 +268,7 @@ mod tests {
         let third = open.of_peer(Peer::from([127, 0, 0, 3]));
         assert_eq!(third.charge().add(1), Err(OverBudget::WithoutKey));
         assert_eq!(third.taken(), 0);
-        assert_eq!(budget.taken(), 4 * SMALL);
-        assert_eq!(budget.charge().add(32 * SMALL), Ok(()));
+        assert_eq!(budget.taken(), 16 * SMALL);
+        assert_eq!(budget.charge().add(128 * SMALL), Ok(()));
     }
 }

@@ -15,8 +15,16 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::places::{InService, Place};
+use crate::{
+    budget::{Budget, Charge, OverBudget},
+    places::{InService, Place},
+    port::Budgets,
+    report::Closed,
+};
 
+/// So many bytes of a head are not charged: most have less, and the connection
+/// itself takes more.
+const SMALL_HEAD: usize = 4 << 10;
 /// RFC 9113, 3.4.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -33,6 +41,28 @@ pub(crate) struct Visitor {
     /// While there are bytes that the socket does not take: they keep the place
     /// as an answer does, which may have ended when they were handed over.
     unsent: Option<InService>,
+    /// For an HTTP/1.1 head that has not ended; `None` where nothing is charged.
+    head: Option<Head>,
+}
+
+/// What has come of a head, and its room.
+struct Head {
+    bytes: usize,
+    budget: Arc<Budget>,
+    room: Option<Charge>,
+}
+
+impl Head {
+    /// Takes in `bytes` more that came.
+    fn came(&mut self, bytes: usize) -> Result<(), OverBudget> {
+        self.bytes += bytes;
+        let beyond = self.bytes.saturating_sub(SMALL_HEAD);
+        if beyond == 0 {
+            return Ok(());
+        }
+        let room = self.room.get_or_insert_with(|| self.budget.charge());
+        room.add(beyond - room.bytes())
+    }
 }
 
 impl Visitor {
@@ -40,7 +70,11 @@ impl Visitor {
     ///
     /// # Errors
     /// `UnexpectedEof` when it ends before, and what the system says.
-    pub(crate) async fn meet(mut stream: TcpStream, place: Arc<Place>) -> io::Result<Self> {
+    pub(crate) async fn meet(
+        mut stream: TcpStream,
+        place: Arc<Place>,
+        budgets: Option<&Budgets>,
+    ) -> io::Result<Self> {
         let mut first = [0; PREFACE.len()];
         let mut came = 0;
         let http2 = loop {
@@ -65,7 +99,29 @@ impl Visitor {
             http2,
             place,
             unsent: None,
+            head: budgets.filter(|_| !http2).map(|budgets| Head {
+                bytes: 0,
+                budget: budgets.all().clone(),
+                room: None,
+            }),
         })
+    }
+
+    /// Bytes came over HTTP/1.1.
+    fn heard(&mut self, bytes: usize) -> Result<(), OverBudget> {
+        let begins = self.place.heard();
+        let Some(head) = &mut self.head else {
+            return Ok(());
+        };
+        let in_service = self.place.is_in_service();
+        if begins || in_service {
+            (head.bytes, head.room) = (0, None);
+        }
+        if in_service {
+            // It is no head, or one that its client was told to wait with.
+            return Ok(());
+        }
+        head.came(bytes)
     }
 
     /// Notes whether the socket took bytes.
@@ -95,8 +151,13 @@ impl AsyncRead for Visitor {
         }
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if !self.http2 && buffer.filled().len() > before {
-            self.place.heard();
+        let bytes = buffer.filled().len() - before;
+        if !self.http2
+            && bytes > 0
+            && let Err(over) = self.heard(bytes)
+        {
+            self.place.places().count(Closed::OverBudget);
+            return Poll::Ready(Err(io::Error::other(over)));
         }
         read
     }

@@ -13,6 +13,8 @@ use axum::body::Body;
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
+use crate::budget::{Charge, OverBudget};
+
 /// Handed over at a time, so that a transport that asks for more has sent most
 /// of what it got.
 pub(crate) const PART: usize = 64 << 10;
@@ -40,6 +42,8 @@ struct Content {
     rest: Bytes,
     /// Whether a part was handed over.
     begun: bool,
+    /// For what waits here; `None` where nothing is charged.
+    room: Option<Charge>,
 }
 
 impl Outgoing {
@@ -61,15 +65,23 @@ impl Outgoing {
         self.handed_over.load(Relaxed) < time
     }
 
-    /// Frees what is left of the answer: who asks for more gets an error.
+    /// Frees what is left of the answer: who asks for more gets an error. The
+    /// part that was handed over stays where it is as long as its request.
     pub(crate) fn drop_content(&self) {
-        let content = std::mem::take(&mut *self.content());
+        let mut content = self.content();
+        if let Some(room) = &mut content.room {
+            room.keep(PART);
+        }
+        let left = (content.body.take(), std::mem::take(&mut content.rest));
         drop(content);
+        drop(left);
     }
 
-    /// Gets the answer, at the time `now`.
-    pub(crate) fn answer(&self, body: Body, now: u64) {
-        self.content().body = Some(body);
+    /// Gets the answer and the room that it has, at the time `now`.
+    pub(crate) fn answer(&self, body: Body, room: Option<Charge>, now: u64) {
+        let mut content = self.content();
+        (content.body, content.room) = (Some(body), room);
+        drop(content);
         self.hand_over(now);
     }
 
@@ -119,6 +131,14 @@ impl Outgoing {
 }
 
 impl Content {
+    /// Of an answer whose size nobody told before, a piece is charged as it comes.
+    fn make_room(&mut self, bytes: usize) -> Result<(), OverBudget> {
+        let Some(room) = &mut self.room else {
+            return Ok(());
+        };
+        room.add(bytes.saturating_sub(room.bytes()))
+    }
+
     fn poll_part(
         &mut self,
         context: &mut Context<'_>,
@@ -133,7 +153,10 @@ impl Content {
                 end => return Poll::Ready(end),
             };
             match frame.into_data() {
-                Ok(data) if data.len() > PART => self.rest = data,
+                Ok(data) if data.len() > PART => {
+                    self.make_room(data.len()).map_err(axum::Error::new)?;
+                    self.rest = data;
+                }
                 Ok(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
                 Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
             }

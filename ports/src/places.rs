@@ -8,7 +8,7 @@ use std::{
     net::IpAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
 };
 
@@ -63,6 +63,8 @@ pub(crate) struct Place {
     pub(crate) full: Option<Full>,
     /// No request is on it, and what it sends begins one.
     expects_head: AtomicBool,
+    /// Requests on it.
+    requests: AtomicUsize,
 }
 
 impl Places {
@@ -108,6 +110,7 @@ impl Places {
             id,
             full,
             expects_head: AtomicBool::new(false),
+            requests: AtomicUsize::new(0),
         };
         Some((Arc::new(place), ended))
     }
@@ -251,12 +254,14 @@ impl Place {
         self.waits(wait);
     }
 
-    /// Bytes came over HTTP/1.1. Where they begin a head, the time for one runs
-    /// from now.
-    pub(crate) fn heard(&self) {
-        if self.expects_head.swap(false, Relaxed) {
+    /// Bytes came over HTTP/1.1; whether they begin another head, whose time then
+    /// runs from now.
+    pub(crate) fn heard(&self) -> bool {
+        let begins = self.expects_head.swap(false, Relaxed);
+        if begins {
             self.waits(Wait::Head);
         }
+        begins
     }
 
     fn waits(&self, wait: Wait) {
@@ -276,6 +281,7 @@ impl Place {
     }
 
     fn begin(self: &Arc<Self>, works: bool) -> InService {
+        self.requests.fetch_add(1, Relaxed);
         let outgoing = Arc::new(Outgoing::new());
         let mut state = self.places.lock();
         let request = state.number();
@@ -287,6 +293,11 @@ impl Place {
             request,
             outgoing,
         }
+    }
+
+    /// Whether a request is on it.
+    pub(crate) fn is_in_service(&self) -> bool {
+        self.requests.load(Relaxed) > 0
     }
 
     pub(crate) fn places(&self) -> &Places {
@@ -329,6 +340,7 @@ impl InService {
 impl Drop for InService {
     fn drop(&mut self) {
         let Self { place, request, .. } = self;
+        place.requests.fetch_sub(1, Relaxed);
         let mut state = place.places.lock();
         let idle = state.pool(place.full).leave(place.id, *request);
         drop(state);

@@ -8,7 +8,7 @@ use rustix::process::{Resource, getrlimit};
 use tonic::Status;
 
 use crate::{
-    budget::Budget,
+    budget::{Budget, OverBudget},
     peer::Peer,
     places::{Full, PROBES, Places, Wait},
     report::PortReport,
@@ -51,6 +51,8 @@ pub enum Protocol {
         /// What a connection without a place is answered, from a sentence that
         /// names the limit.
         refusal: fn(String) -> Response,
+        /// What a request is answered that is over the budget.
+        over_budget: fn(OverBudget) -> Response,
         /// Paths that are answered without a place too.
         probes: &'static [&'static str],
     },
@@ -185,15 +187,16 @@ impl Port {
         Self::new(name, Protocol::Grpc { head_bytes }, limits, None)
     }
 
-    /// A port for HTTP with no budget.
+    /// A port for HTTP.
     #[cfg(test)]
-    pub(crate) fn for_tests(limits: PortLimits) -> Arc<Self> {
+    pub(crate) fn for_tests(limits: PortLimits, budget: Option<Arc<Budget>>) -> Arc<Self> {
         let protocol = Protocol::Http {
             head_bytes: 8192,
             refusal: |message| Response::new(message.into()),
+            over_budget: |over| Response::new(over.to_string().into()),
             probes: &[],
         };
-        Self::new("x", protocol, limits, None)
+        Self::new("x", protocol, limits, budget)
     }
 
     fn new(
@@ -274,6 +277,11 @@ impl Budgets {
         }
     }
 
+    /// For what was not told apart yet.
+    pub(crate) fn all(&self) -> &Arc<Budget> {
+        &self.all
+    }
+
     /// For a request.
     pub(crate) fn of_path(&self, path: &str) -> &Arc<Budget> {
         let is_open = WITHOUT_KEY.iter().any(|service| path.starts_with(service));
@@ -321,7 +329,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_refusal_names_the_limit_that_was_met() {
-        let port = Port::for_tests(PortLimits::for_tests(8, 2));
+        let port = Port::for_tests(PortLimits::for_tests(8, 2), None);
         for (full, expected) in [
             (
                 Full::Port,

@@ -20,7 +20,7 @@ use crate::{
     peer,
     port::{Budgets, Port, Protocol},
     report::Closed,
-    visit::Visit,
+    visit::{Visit, Window},
 };
 
 /// How often connections that wait for too long are looked for.
@@ -30,6 +30,9 @@ const SWEEP: Duration = Duration::from_secs(1);
 const PROVOKED_RESETS: usize = 1024;
 /// What an idle HTTP/2 connection gets to take its goodbye.
 const GOODBYE: Duration = Duration::from_secs(1);
+/// An HTTP/2 stream whose part of an answer is sent up to so many bytes is asked
+/// for the next, or for the end: so much may be left of one that has ended.
+const SEND_BUFFER: usize = 4 << 10;
 /// What a buffer for a head needs at least, as hyper has it.
 const LEAST_HEAD: usize = 8192;
 
@@ -85,6 +88,7 @@ impl Port {
                 port: self.clone(),
                 router: router.clone(),
                 place,
+                window: Window::default(),
                 budgets: self.budgets.as_ref().map(of_peer),
             };
             let (builder, close) = (builder.clone(), close.clone());
@@ -110,7 +114,14 @@ impl Port {
             .keep_alive_timeout(self.limits.answer)
             .max_concurrent_streams(self.limits.streams)
             .max_header_list_size(head_bytes)
-            .max_local_error_reset_streams(PROVOKED_RESETS);
+            .max_local_error_reset_streams(PROVOKED_RESETS)
+            .max_send_buf_size(SEND_BUFFER);
+        if self.budgets.is_some() {
+            builder
+                .http2()
+                .initial_stream_window_size(Window::BYTES)
+                .initial_connection_window_size(Window::BYTES);
+        }
         builder
     }
 }
@@ -125,7 +136,7 @@ async fn receive(
 ) {
     let http2_alone = matches!(visit.port.protocol, Protocol::Grpc { .. });
     let met = tokio::select! {
-        met = Visitor::meet(stream, visit.place.clone()) => met,
+        met = Visitor::meet(stream, visit.place.clone(), visit.budgets.as_ref()) => met,
         // Nothing has been asked yet.
         () = close.cancelled() => return,
         _ = &mut ended => return,

@@ -1,6 +1,10 @@
 //! The requests of one connection.
 
-use std::{convert::Infallible, pin::Pin, sync::Arc};
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
 
 use axum::{
     Router,
@@ -8,16 +12,22 @@ use axum::{
     http::{HeaderValue, Version, header::CONNECTION},
     response::Response,
 };
-use hyper::{Request, body::Incoming, service::Service};
+use hyper::{
+    Request,
+    body::{Body as _, Incoming},
+    service::Service,
+};
 use tonic::Status;
 use tower::ServiceExt;
 
 use crate::{
     answer::Answer,
     body::{Held, Paced},
+    budget::{Budget, Charge, OverBudget},
     deadline::grpc_timeout,
     places::{Full, Place},
     port::{Budgets, Port, Protocol},
+    report::Closed,
 };
 
 /// Answers the requests of one connection.
@@ -27,7 +37,37 @@ pub(crate) struct Visit {
     pub(crate) router: Router,
     pub(crate) place: Arc<Place>,
     pub(crate) budgets: Option<Budgets>,
+    pub(crate) window: Window,
 }
+
+/// The room for what an HTTP/2 connection may have sent and nobody has read yet:
+/// taken by the first of its requests with a body, given back with the last.
+#[derive(Clone, Default)]
+pub(crate) struct Window(Arc<Mutex<Weak<Charge>>>);
+
+impl Window {
+    /// Of so many bytes.
+    pub(crate) const BYTES: u32 = 64 << 10;
+
+    pub(crate) fn take(&self, budget: &Arc<Budget>) -> Result<Arc<Charge>, OverBudget> {
+        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(room) = taken.upgrade() {
+            return Ok(room);
+        }
+        let mut room = budget.charge();
+        // Where there is memory for few windows, a connection may go beyond.
+        room.add((Self::BYTES as usize).min(budget.limit() / LEAST_WINDOWS))?;
+        let room = Arc::new(room);
+        *taken = Arc::downgrade(&room);
+        Ok(room)
+    }
+}
+
+/// So many connections at least may send bodies at once.
+const LEAST_WINDOWS: usize = 16;
+/// An answer of so many bytes at most costs about what its request's head did,
+/// and is not charged.
+const SMALL_ANSWER: u64 = 4 << 10;
 
 impl Service<Request<Incoming>> for Visit {
     type Response = Response<Answer>;
@@ -40,16 +80,23 @@ impl Service<Request<Incoming>> for Visit {
         } else {
             self.place.enter()
         };
+        let budgets = self.budgets.as_ref();
+        let budget = budgets.map(|budgets| budgets.of_path(request.uri().path()).clone());
         let visit = self.clone();
         Box::pin(async move {
-            let answer = visit.answer(request).await?;
-            Ok(answer.map(|body| Answer::new(in_service, body)))
+            let answer = visit.answer(request, budget.as_ref()).await?;
+            let (answer, room) = visit.make_room(answer, budget.as_ref());
+            Ok(answer.map(|body| Answer::new(in_service, body, room)))
         })
     }
 }
 
 impl Visit {
-    async fn answer(self, mut request: Request<Incoming>) -> Result<Response, Infallible> {
+    async fn answer(
+        &self,
+        mut request: Request<Incoming>,
+        budget: Option<&Arc<Budget>>,
+    ) -> Result<Response, Infallible> {
         if let Some(full) = self.place.full
             && !self.port.is_probe(request.uri().path())
         {
@@ -62,16 +109,25 @@ impl Visit {
         let limits = self.port.limits.body;
         // What the request has brought is held until its answer begins: as
         // bytes, and then as what was made of them.
-        let held = self.budgets.as_ref().map(|budgets| {
+        let held = budget.map(|budget| {
             let messages = matches!(self.port.protocol, Protocol::Grpc { .. });
-            Held::new(budgets.of_path(request.uri().path()), messages)
+            Held::new(budget, messages)
         });
+        let may_be_unread = request.version() == Version::HTTP_2 && !request.body().is_end_stream();
+        let window = budget.filter(|_| may_be_unread);
+        let window = match window.map(|budget| self.window.take(budget)).transpose() {
+            Ok(window) => window,
+            Err(over) => return Ok(self.over(over)),
+        };
         if let Some(held) = &held {
             request.extensions_mut().insert(held.clone());
         }
-        let place = self.place;
-        let request = request.map(|body| Body::new(Paced::new(body, limits, held.clone(), place)));
-        let answer = self.router.oneshot(request);
+        let request = request.map(|body| {
+            let mut body = Paced::new(body, limits, held.clone(), self.place.clone());
+            body.window = window;
+            Body::new(body)
+        });
+        let answer = self.router.clone().oneshot(request);
         let answer = async {
             let answer = answer.await;
             drop(held);
@@ -83,6 +139,33 @@ impl Visit {
         match tokio::time::timeout(given, answer).await {
             Ok(answer) => answer,
             Err(_) => Ok(Status::deadline_exceeded("the call's own time is over").into_http()),
+        }
+    }
+
+    /// Room for an answer until it is taken. One that has none becomes a refusal.
+    fn make_room(
+        &self,
+        answer: Response,
+        budget: Option<&Arc<Budget>>,
+    ) -> (Response, Option<Charge>) {
+        let Some(mut room) = budget.map(Budget::charge) else {
+            return (answer, None);
+        };
+        let bytes = answer.body().size_hint().exact().unwrap_or(0);
+        if bytes > SMALL_ANSWER
+            && let Err(over) = room.add(usize::try_from(bytes).unwrap_or(usize::MAX))
+        {
+            return (self.over(over), None);
+        }
+        (answer, Some(room))
+    }
+
+    /// Says that there is no memory.
+    fn over(&self, over: OverBudget) -> Response {
+        self.place.places().count(Closed::OverBudget);
+        match &self.port.protocol {
+            Protocol::Http { over_budget, .. } => over_budget(over),
+            Protocol::Grpc { .. } => Status::from(over).into_http(),
         }
     }
 

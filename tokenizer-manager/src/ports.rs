@@ -34,6 +34,7 @@ impl Ports {
         let http = Protocol::Http {
             head_bytes: limits.header_bytes.saturating_add(HEADER_SLACK),
             refusal,
+            over_budget: |over| ApiError::from(over).into_response(),
             probes: PROBES,
         };
         let grpc = Protocol::Grpc {

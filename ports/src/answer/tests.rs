@@ -4,6 +4,7 @@ use tokio::{sync::mpsc, sync::oneshot, time::Instant};
 
 use super::*;
 use crate::{
+    budget::Budget,
     outgoing::PART,
     places::{Place, Places},
     port::PortLimits,
@@ -37,7 +38,10 @@ impl HttpBody for Parts {
 
 fn answer(place: &Arc<Place>) -> (mpsc::Sender<usize>, Answer) {
     let (sender, parts) = mpsc::channel(9);
-    (sender, Answer::new(place.enter(), Body::new(Parts(parts))))
+    (
+        sender,
+        Answer::new(place.enter(), Body::new(Parts(parts)), None),
+    )
 }
 
 async fn next(answer: &mut Answer) -> Option<Result<usize, axum::Error>> {
@@ -58,7 +62,7 @@ fn in_nine_hours() -> Instant {
 async fn a_large_answer_is_handed_over_in_parts() {
     let (_, place, _) = connection();
     for bytes in [0, 1, PART, PART + 1, 5 * PART - 1] {
-        let mut answer = Answer::new(place.enter(), vec![7; bytes].into());
+        let mut answer = Answer::new(place.enter(), vec![7; bytes].into(), None);
         assert_eq!(answer.is_end_stream(), bytes == 0);
         let mut left = bytes;
         while let Some(part) = next(&mut answer).await {
@@ -112,4 +116,31 @@ async fn a_connection_ends_with_its_last_answer_that_is_not_taken() {
     let report = places.report("x");
     assert!(report.closed.contains(&(Closed::Stalled, 1)), "{report:?}");
     assert_eq!(report.open, 0);
+}
+
+#[tokio::test]
+async fn what_waits_is_charged_and_what_is_taken_or_dropped_given_back() {
+    let (places, place, _end) = connection();
+    let budget = Budget::new(100 * PART);
+    let answer = |room| {
+        let (sender, parts) = mpsc::channel(9);
+        let body = Body::new(Parts(parts));
+        (sender, Answer::new(place.enter(), body, Some(room)))
+    };
+    let (parts, mut streamed) = answer(budget.charge());
+    parts.send(10).await.expect("open");
+    assert_eq!(next(&mut streamed).await.expect("a part").ok(), Some(10));
+    assert_eq!(budget.taken(), 0, "handed over at once");
+    parts.send(5 * PART).await.expect("open");
+    assert_eq!(next(&mut streamed).await.expect("a part").ok(), Some(PART));
+    assert_eq!(budget.taken(), 5 * PART);
+    let (_parts, other) = answer(budget.charge());
+    places.sweep(in_nine_hours());
+    assert_eq!(budget.taken(), PART, "what a transport may have");
+    drop((streamed, other));
+    assert_eq!(budget.taken(), 0);
+    let (parts, mut refused) = answer(budget.charge());
+    parts.send(80 * PART).await.expect("open");
+    assert!(next(&mut refused).await.expect("an end").is_err());
+    assert_eq!(budget.taken(), 0);
 }

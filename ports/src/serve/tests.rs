@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use axum::routing::get;
 use socket2::SockRef;
@@ -9,14 +9,20 @@ use tokio::{
 };
 
 use super::*;
-use crate::port::PortLimits;
+use crate::{budget::Budget, port::PortLimits};
 
 /// Small, so that an answer does not vanish in them.
 const SOCKET_BUFFER: u32 = 4096;
 
 /// A port on which `/` is so many bytes, and a client that has asked for them.
 async fn ask(bytes: usize) -> (Arc<Port>, TcpStream) {
-    let port = Port::for_tests(PortLimits::for_tests(4, 4));
+    let (port, address) = open(bytes, None).await;
+    (port, asking(address).await)
+}
+
+/// A port on which `/` is so many bytes, and its address.
+async fn open(bytes: usize, budget: Option<Arc<Budget>>) -> (Arc<Port>, SocketAddr) {
+    let port = Port::for_tests(PortLimits::for_tests(9, 9), budget);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
     let buffer = SockRef::from(&listener).set_send_buffer_size(SOCKET_BUFFER as usize);
@@ -26,13 +32,37 @@ async fn ask(bytes: usize) -> (Arc<Port>, TcpStream) {
         .clone()
         .serve(listener, router, CancellationToken::new());
     tokio::spawn(serve);
+    (port, address)
+}
+
+/// A client that has asked for `/`.
+async fn asking(address: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().expect("a descriptor");
     let buffer = socket.set_recv_buffer_size(SOCKET_BUFFER);
     buffer.expect("a small buffer");
     let mut client = socket.connect(address).await.expect("served");
     let request = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
     client.write_all(request).await.expect("sent");
-    (port, client)
+    client
+}
+
+/// Looks until it is so.
+async fn until(is_so: impl Fn() -> bool) {
+    let wait = async {
+        while !is_so() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let limit = Duration::from_secs(60);
+    tokio::time::timeout(limit, wait).await.expect("it is so");
+}
+
+fn over_budget(port: &Port) -> u64 {
+    let closed = port.report().closed.into_iter();
+    closed
+        .filter(|(reason, _)| *reason == Closed::OverBudget)
+        .map(|(_, count)| count)
+        .sum()
 }
 
 /// Reads until so many bytes of the answer's body have come.
@@ -73,4 +103,68 @@ async fn an_answer_that_nobody_takes_ends_its_connection() {
         let closed = port.report().closed;
         assert!(closed.contains(&(Closed::Stalled, 1)), "{closed:?}");
     }
+}
+
+#[tokio::test]
+async fn answers_that_wait_are_charged() {
+    // Of which an address has half, and large requests three quarters of that.
+    let budget = Budget::new(1 << 20);
+    let (port, address) = open(300_000, Some(budget.clone())).await;
+    let first = asking(address).await;
+    first.readable().await.expect("answered");
+    assert_eq!(budget.taken(), 300_000);
+    let mut second = asking(address).await;
+    let mut answer = vec![0; 1000];
+    let came = second.read(&mut answer).await.expect("answered");
+    let answer = String::from_utf8_lossy(&answer[..came]);
+    assert!(answer.contains("requests of this address"), "{answer}");
+    assert_eq!(over_budget(&port), 1);
+    drop(first);
+    until(|| budget.taken() == 0).await;
+    read(&mut asking(address).await, 300_000).await;
+    until(|| budget.taken() == 0).await;
+}
+
+#[tokio::test]
+async fn heads_that_do_not_end_are_charged() {
+    let budget = Budget::new(24 << 10);
+    let (port, address) = open(10, Some(budget.clone())).await;
+    let connect = async || TcpStream::connect(address).await.expect("served");
+    // One that asks again and again holds nothing in between.
+    let mut steady = connect().await;
+    for _ in 0..20 {
+        let request = format!(
+            "GET / HTTP/1.1\r\nhost: x\r\nlong: {}\r\n\r\n",
+            "a".repeat(900)
+        );
+        steady.write_all(request.as_bytes()).await.expect("sent");
+        read(&mut steady, 10).await;
+        until(|| budget.taken() == 0).await;
+    }
+    let begun = [&b"GET / HTTP/1.1\r\nx: "[..], &[b'a'; 7 << 10]].concat();
+    let mut held = Vec::new();
+    for _ in 0..6 {
+        let mut client = connect().await;
+        client.write_all(&begun).await.expect("sent");
+        held.push(client);
+    }
+    until(|| over_budget(&port) >= 2).await;
+    assert!(budget.taken() <= 12 << 10, "{}", budget.taken());
+    drop(held);
+    until(|| budget.taken() == 0).await;
+}
+
+#[test]
+fn a_connection_has_one_window() {
+    let budget = Budget::new(16 << 20);
+    let window = Window::default();
+    let bodies = [(); 3].map(|()| window.take(&budget));
+    assert!(bodies.iter().all(Result::is_ok));
+    assert_eq!(budget.taken(), Window::BYTES as usize);
+    drop(bodies);
+    assert_eq!(budget.taken(), 0);
+    let small = Budget::new(1600);
+    let others: Vec<_> = (0..16).map(|_| Window::default().take(&small)).collect();
+    assert_eq!((others.len(), small.taken()), (16, 1600));
+    assert!(window.take(&small).is_err());
 }

@@ -161,7 +161,8 @@ async fn compressed(front: &Front, bytes: usize) -> u16 {
 #[tokio::test]
 async fn what_bodies_inflate_to_is_charged_while_requests_hold_it() {
     let front = start_with(|engine, _| {
-        engine.server.limits.memory_bytes = 1 << 20;
+        // Of which one address may hold half.
+        engine.server.limits.memory_bytes = 2 << 20;
         engine.server.limits.body_bytes = 1 << 20;
     })
     .await;
@@ -192,7 +193,8 @@ async fn held(front: &Front) -> u16 {
 
 #[tokio::test]
 async fn what_json_becomes_is_charged() {
-    let front = start_with(|engine, _| engine.server.limits.memory_bytes = 1 << 20).await;
+    // Of which an address has half, and large requests three quarters of that.
+    let front = start_with(|engine, _| engine.server.limits.memory_bytes = 2 << 20).await;
     let tokenize = async |lists: usize| {
         let body = json!({"prompt": "a", "chat_template_kwargs": {"a": vec![json!([]); lists]}});
         front.post("/tokenize", &body).await.0
