@@ -66,10 +66,8 @@ pub fn convert(wire: GenerateRequest, config: &EngineConfig, seed: u64) -> Resul
         wire.top_logprobs_num,
         config,
     )?;
-    let expected = match given.and_then(|params| params.max_new_tokens) {
-        Some(_) => max_new_tokens,
-        None => max_new_tokens.min(EXPECTED_TOKENS),
-    };
+    let is_limited = given.is_some_and(|params| params.max_new_tokens.is_some());
+    let expected = expected_tokens(max_new_tokens, is_limited);
     let each = logprobs.bytes(input_ids.len(), expected);
     let logprob_bytes = check_logprobs(each.saturating_mul(choices))?;
     let sampling = sampling(params, config)?;
@@ -94,6 +92,15 @@ pub fn convert(wire: GenerateRequest, config: &EngineConfig, seed: u64) -> Resul
         logprobs,
         logprob_bytes,
     })
+}
+
+/// How many of at most `most` tokens are counted on, where the caller asked for so
+/// many or the context alone leaves them.
+fn expected_tokens(most: u32, is_limited: bool) -> u32 {
+    match is_limited {
+        true => most,
+        false => most.min(EXPECTED_TOKENS),
+    }
 }
 
 /// The bytes of log-probabilities that a call may take, if it may have so many.
@@ -260,4 +267,35 @@ fn logit_bias(wire: &WireParams, limits: &RequestLimits) -> Result<Vec<(u32, f32
         Ok((id, *bias))
     };
     wire.logit_bias.iter().map(entry).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+
+    use super::*;
+
+    #[test]
+    fn log_probabilities_are_bounded_by_what_is_expected() {
+        let logprobs = LogprobParams {
+            output: true,
+            top: 20,
+            prompt_start: None,
+        };
+        let check = |most, is_limited, choices| {
+            let each = logprobs.bytes(9, expected_tokens(most, is_limited));
+            check_logprobs(each * choices).map_err(|status| status.code())
+        };
+        let one = logprobs.bytes(9, 4096);
+        assert_eq!(check(4096, true, 1), Ok(one));
+        assert_eq!(check(100, false, 1), Ok(logprobs.bytes(9, 100)));
+        assert_eq!(check(1_000_000, false, 1), Ok(one), "seldom so many");
+        assert_eq!(check(1_000_000, true, 1), Err(Code::InvalidArgument));
+        let most = (64 << 20) / one;
+        assert!(check(4096, false, most).is_ok());
+        let refused = check(4096, false, most + 1);
+        assert_eq!(refused, Err(Code::InvalidArgument), "{most} choices");
+        let status = check_logprobs((64 << 20) + 1).expect_err("one byte too many");
+        assert!(status.message().contains("top_logprobs_num"), "{status}");
+    }
 }

@@ -137,9 +137,12 @@ impl Responses {
         let speculation = finish.speculation.unwrap_or_default();
         let choice = &mut self.choices[usize::try_from(index).unwrap_or(0)];
         let (output, prompt_start) = (self.logprobs.output, self.logprobs.prompt_start);
+        // Nothing of a choice that has ended is kept.
+        let logprobs = std::mem::take(&mut choice.logprobs);
+        let prompt_logprobs = std::mem::take(&mut choice.prompt_logprobs);
         Ok(GenerateComplete {
-            output_logprobs: output.then(|| output_logprobs(&choice.logprobs)),
-            input_logprobs: prompt_start.map(|_| input_logprobs(&choice.prompt_logprobs)),
+            output_logprobs: output.then(|| output_logprobs(&logprobs)),
+            input_logprobs: prompt_start.map(|_| input_logprobs(&prompt_logprobs)),
             output_ids: std::mem::take(&mut choice.token_ids),
             finish_reason: match reason {
                 FinishReason::Stop => "stop",
