@@ -68,8 +68,7 @@ impl Row {
             .into_iter()
             .chain(failures)
             .collect();
-        let printed = std::io::stdout().write_all(said.as_bytes());
-        printed.expect("the row is printed");
+        say(said.trim_end());
         if let Some(table) = std::env::var_os(TABLE) {
             let table = OpenOptions::new().create(true).append(true).open(table);
             let written = table.and_then(|mut table| table.write_all(row.as_bytes()));
@@ -77,4 +76,13 @@ impl Row {
         }
         times
     }
+}
+
+/// Prints a line of a report, also while a test runs that is captured.
+///
+/// # Panics
+/// When nobody can be told.
+pub fn say(line: &str) {
+    let printed = std::io::stdout().write_all(format!("{line}\n").as_bytes());
+    printed.expect("the line is printed");
 }

@@ -21,6 +21,7 @@ const ORPHANS: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub struct Options {
     program: PathBuf,
+    limits: Vec<String>,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
     unread: bool,
@@ -32,6 +33,7 @@ impl Options {
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),
+            limits: Vec::new(),
             arguments: Vec::new(),
             environment: Vec::new(),
             unread: false,
@@ -55,6 +57,14 @@ impl Options {
     #[must_use]
     pub fn flag(mut self, option: &str) -> Self {
         self.arguments.push(option.to_owned());
+        self
+    }
+
+    /// Starts all its processes under a limit of the system, as `ulimit` of the
+    /// shell takes it: `-n` for descriptors, `-v` for KiB of address space.
+    #[must_use]
+    pub fn limit(mut self, option: &str, value: u64) -> Self {
+        self.limits.push(format!("ulimit {option} {value} && "));
         self
     }
 
@@ -147,8 +157,11 @@ impl Server {
             unread.push((reader, log));
             Stdio::from(writer)
         };
-        let mut command = Command::new(&options.program);
+        let mut command = Command::new("/bin/sh");
         command
+            .arg("-c")
+            .arg(format!("{}exec \"$0\" \"$@\"", options.limits.concat()))
+            .arg(&options.program)
             .arg("serve")
             .args(&options.arguments)
             .arg("--run-dir")

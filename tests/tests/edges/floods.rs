@@ -5,7 +5,7 @@ use lockstep_tests::{
     body::{COUNTED, counting},
     flood,
     processes::Role,
-    server::{Options, Server},
+    server::Server,
     turns,
     wait::{LIMIT, within},
 };
@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::{nodes::Nodes, one_rank};
 
 /// Leaves a process room for `more` descriptors beside those it has.
-fn limit_descriptors(pid: i32, more: u64) {
+pub fn limit_descriptors(pid: i32, more: u64) {
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process of ours");
     let most = Some(open.count() as u64 + more);
     let limit = Rlimit {
@@ -50,14 +50,7 @@ async fn connections_beyond_the_descriptors_give_way() {
 #[tokio::test]
 async fn ports_share_the_descriptors_that_there_are() {
     let _turn = turns::shared().await;
-    let folder = tempfile::tempdir().expect("a folder");
-    let program = folder.path().join("few-descriptors");
-    let bin = env!("CARGO_BIN_EXE_lockstep-under-test");
-    let script = format!("#!/bin/sh\nulimit -n 256\nexec '{bin}' \"$@\"\n");
-    std::fs::write(&program, script).expect("written");
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-    std::fs::set_permissions(&program, mode).expect("made a program");
-    let server = Server::start(Options::new(program).set("--tp-size", "1")).await;
+    let server = Server::start(one_rank().limit("-n", 256)).await;
     let mut silent = Vec::new();
     for port in [server.port, server.grpc_port, server.sglang_port] {
         silent.extend(flood::silent(port, 150).await);

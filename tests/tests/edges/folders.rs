@@ -11,6 +11,7 @@ use lockstep_process::exit;
 use lockstep_tests::{
     MODEL,
     body::{COUNTED, completion, counting},
+    row::Row,
     server::Server,
     turns,
     wait::{LIMIT, within},
@@ -102,15 +103,36 @@ async fn odd_files_are_refused_at_once_and_the_old_weights_serve() {
     let before = text().await;
     for name in ["config.json", "generation_config.json", "model.safetensors"] {
         for (kind, make) in odd_files() {
-            let folder = format!("{kind}-{name}");
-            copy_demo(&updates.path().join(&folder), name);
-            make(&updates.path().join(&folder).join(name));
-            let answer = server.post(PATH, &json!({"model_path": folder})).await;
-            assert_eq!(answer.status, 400, "{folder}: {}", answer.text);
-            assert_eq!(answer.json()["success"], false, "{folder}");
-            assert_eq!(text().await, before, "{folder}");
+            update(&server, updates.path(), (kind, make), name).await;
+            assert_eq!(text().await, before, "{kind} {name}");
         }
     }
+}
+
+/// Asks for weights of a folder with an odd file.
+async fn update(server: &Server, updates: &Path, (kind, make): (&str, Make), name: &str) {
+    let folder = format!("{kind}-{name}");
+    copy_demo(&updates.join(&folder), name);
+    make(&updates.join(&folder).join(name));
+    let answer = server.post(PATH, &json!({"model_path": folder})).await;
+    assert_eq!(answer.status, 400, "{folder}: {}", answer.text);
+    assert_eq!(answer.json()["success"], false, "{folder}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full size"]
+async fn odd_files_beside_an_innocent_client() {
+    let _turn = turns::alone().await;
+    let updates = tempfile::tempdir().expect("a folder");
+    let folder = updates.path().to_str().expect("UTF-8");
+    let server = Server::start(options().set("--weight-update-dir", folder)).await;
+    let row = Row::begin("08", &server);
+    for name in ["config.json", "model.safetensors"] {
+        for odd in odd_files() {
+            update(&server, updates.path(), odd, name).await;
+        }
+    }
+    row.end(&server, "14 updates from odd folders: 400").await;
 }
 
 #[tokio::test]

@@ -21,14 +21,14 @@ const CHAT: &str = "/v1/chat/completions";
 /// Of each line that a request leaves in the log.
 const LINE: usize = 6000;
 /// More lines than pipes and queues hold.
-const ALL_FULL: usize = 800;
+pub const ALL_FULL: usize = 800;
 /// More than a pipe holds.
 const PIPE_FULL: usize = 100;
 /// A drain of one second, and what ends after it, on a slow machine.
 const ENDED: Duration = Duration::from_secs(30);
 
 /// Makes it log so many lines.
-async fn flood(server: &Server, lines: usize) {
+pub async fn flood(server: &Server, lines: usize) {
     let path = format!("/{}", "x".repeat(LINE));
     let requests = (0..lines).map(|_| server.get(&path));
     let mut answers = stream::iter(requests).buffer_unordered(8);

@@ -1,6 +1,8 @@
 //! What strangers, closed pipes and hanging processes may not do to a server,
 //! one file per thing they do: at a size that runs everywhere, and ignored at
-//! full size (`cargo test --release -p lockstep-tests --test edges -- --ignored`).
+//! full size (`cargo test --release -p lockstep-tests --test edges -- --ignored
+//! --test-threads 1 --nocapture`), where each prints a row of what it did to the
+//! server. `LOCKSTEP_EDGES_TABLE=FILE` gathers the rows.
 
 mod bodies;
 mod containers;
@@ -9,7 +11,9 @@ mod fairness;
 mod floods;
 mod folders;
 mod given_back;
+mod full;
 mod hang;
+mod hour;
 mod large;
 mod logprobs;
 mod logs;
@@ -24,9 +28,17 @@ mod unread;
 
 use lockstep_tests::server::Options;
 
-/// The program under test with the options that most tests use.
+/// KiB of address space that each process of a server may have.
+const ADDRESS_SPACE: u64 = 4 << 20;
+
+/// Another program to test in place of this one, such as an older one.
+const PROGRAM: &str = "LOCKSTEP_EDGES_PROGRAM";
+
+/// The program under test with the options that most tests use, in little memory.
 fn options() -> Options {
-    Options::new(env!("CARGO_BIN_EXE_lockstep-under-test"))
+    let under_test = || env!("CARGO_BIN_EXE_lockstep-under-test").into();
+    let program = std::env::var_os(PROGRAM).unwrap_or_else(under_test);
+    Options::new(program).limit("-v", ADDRESS_SPACE)
 }
 
 /// The same on one rank, where what happens behind the ports does not matter.

@@ -13,7 +13,7 @@ use tokio::io::AsyncWriteExt;
 use crate::{nodes::Nodes, one_rank};
 
 /// Makes a port reset streams, and waits until that has an end.
-async fn provoke(port: u16, path: &str) {
+pub async fn provoke(port: u16, path: &str) {
     let (mut read, mut write) = connect(port).await.into_split();
     let provoke = async {
         let mut frames = h2::hello();

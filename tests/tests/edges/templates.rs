@@ -2,9 +2,11 @@
 
 use std::{fs, path::Path};
 
+use futures::future::join_all;
 use lockstep_tests::{
     MODEL,
     body::{chat, completion},
+    row::Row,
     server::Server,
     turns,
 };
@@ -43,21 +45,44 @@ fn wild_model(folder: &Path) {
     fs::write(config, described.to_string()).expect("written");
 }
 
-#[tokio::test]
-async fn wild_templates_get_an_error_and_others_an_answer() {
-    let _turn = turns::shared().await;
-    let folder = tempfile::tempdir().expect("a folder");
-    let model = folder.path().join("wild");
+async fn wild_server(folder: &Path) -> Server {
+    let model = folder.join("wild");
     wild_model(&model);
     let options = options()
         .set("--model-path", model.to_str().expect("UTF-8"))
         .set("--served-model-name", MODEL);
-    let server = Server::start(options).await;
+    Server::start(options).await
+}
+
+const WILD: [&str; 8] = [
+    "double", "indent", "batch", "slice", "nest", "itself", "spin", "capture",
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full size"]
+async fn wild_templates_beside_an_innocent_client() {
+    let _turn = turns::alone().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = wild_server(folder.path()).await;
+    let row = Row::begin("09", &server);
+    for wild in WILD {
+        let body = chat(wild, &json!({"max_tokens": 4}));
+        let asked = (0..3).map(|_| server.post("/v1/chat/completions", &body));
+        for answer in join_all(asked).await {
+            assert_eq!(answer.status, 400, "{wild}: {}", answer.text);
+        }
+    }
+    row.end(&server, "8 templates, three at once: 400").await;
+}
+
+#[tokio::test]
+async fn wild_templates_get_an_error_and_others_an_answer() {
+    let _turn = turns::shared().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = wild_server(folder.path()).await;
     let short = json!({"max_tokens": 4});
     let other = completion("1, 2, 3,", &short);
-    for wild in [
-        "double", "indent", "batch", "slice", "nest", "itself", "spin", "capture",
-    ] {
+    for wild in WILD {
         let body = chat(wild, &short);
         let (answer, health, other) = tokio::join!(
             server.post("/v1/chat/completions", &body),

@@ -17,6 +17,16 @@ async fn the_longest_texts_cost_little_more_than_themselves() {
     let counted = json!({"prompt": "One, two, three."});
     let expected = server.ok("/tokenize", &counted).await;
     let before = front.memory("VmRSS");
+    send(&server).await;
+    let grown = front.memory("VmHWM") - before;
+    assert!(grown < 10 * TEXT, "{} MiB", grown >> 20);
+    // As before, and by the same process.
+    assert_eq!(server.ok("/tokenize", &counted).await, expected);
+    assert_eq!(server.process(Role::TokenizerManager(0)).await, front);
+}
+
+/// Sends a text of each character wherever one is tokenized.
+pub async fn send(server: &Server) {
     for character in ["7", " ", "\n", "a", "日"] {
         let written = json!(character).to_string().len() - 2;
         let text = character.repeat(TEXT / written);
@@ -29,11 +39,6 @@ async fn the_longest_texts_cost_little_more_than_themselves() {
             assert!(answer.text.len() < 1_000, "{path} {character:?}");
         }
     }
-    let grown = front.memory("VmHWM") - before;
-    assert!(grown < 10 * TEXT, "{} MiB", grown >> 20);
-    // As before, and by the same process.
-    assert_eq!(server.ok("/tokenize", &counted).await, expected);
-    assert_eq!(server.process(Role::TokenizerManager(0)).await, front);
 }
 
 #[tokio::test]

@@ -1,0 +1,266 @@
+//! Everything at once for a long time: clients, operators, and strangers who do
+//! their worst. Afterwards the same processes are there, no larger than before.
+
+use std::{
+    fs,
+    path::Path,
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::future::join_all;
+use lockstep_tests::{
+    body::{COUNTED, completion, counting},
+    processes::Process,
+    row::say,
+    server::Server,
+    sse,
+    storm::{Storm, Strength},
+    turns,
+    wait::{LIMIT, until},
+};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use serde_json::{Value, json};
+use tokio::{
+    task::JoinSet,
+    time::{interval, timeout},
+};
+
+use crate::{folders::copy_demo, mutated, options};
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+/// The variable with the seconds of the long test; an hour where there is none.
+const SECONDS: &str = "LOCKSTEP_HOUR_S";
+/// Clients that get all their answers.
+const CLIENTS: u64 = 4;
+/// What a process may have more than before of threads and of descriptors.
+const MORE: usize = 4;
+
+/// What a process takes of the machine.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    process: Process,
+    resident: usize,
+    threads: usize,
+    descriptors: usize,
+}
+
+fn sizes(server: &Server) -> Vec<Size> {
+    let size = |process: Process| {
+        let count = |what| {
+            let entries = fs::read_dir(format!("/proc/{}/{what}", process.pid));
+            entries.expect("it lives").count()
+        };
+        Size {
+            process,
+            resident: process.memory("VmRSS"),
+            threads: count("task"),
+            descriptors: count("fd"),
+        }
+    };
+    server.processes().into_iter().map(size).collect()
+}
+
+/// A request that is repeated in all turns, and its text.
+fn greedy() -> Value {
+    completion("1, 2, 3,", &json!({"max_tokens": 16}))
+}
+
+async fn text(server: &Server) -> String {
+    let answer = server.ok(COMPLETIONS, &greedy()).await;
+    answer["choices"][0]["text"]
+        .as_str()
+        .expect("a text")
+        .to_owned()
+}
+
+/// Asks for texts that are known until `end`; gives how many came.
+async fn client(server: Arc<Server>, seed: u64, expected: String, end: Instant) -> usize {
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut answered = 0;
+    while Instant::now() < end {
+        match random.random_range(0..3) {
+            0 => {
+                let answer = server.ok(CHAT, &counting(&json!({}))).await;
+                assert_eq!(answer["choices"][0]["message"]["content"], COUNTED);
+            }
+            1 => {
+                let events = server
+                    .stream(CHAT, &counting(&json!({"stream": true})))
+                    .await;
+                assert_eq!(sse::text(&events.chunks().await, 0), COUNTED);
+            }
+            _ => assert_eq!(text(&server).await, expected),
+        }
+        answered += 1;
+    }
+    answered
+}
+
+/// Asks and leaves in the middle of the answer.
+async fn leaver(server: Arc<Server>) {
+    let fields = json!({"max_tokens": 400, "ignore_eos": true, "stream": true});
+    loop {
+        let mut events = server.stream(CHAT, &counting(&fields)).await;
+        for _ in 0..5 {
+            events.next().await;
+        }
+    }
+}
+
+/// What operators do, some of it wrong.
+async fn operator(server: Arc<Server>) {
+    let mut second = interval(Duration::from_secs(1));
+    loop {
+        second.tick().await;
+        server.metrics().await;
+        // Refused while requests run.
+        server.post("/flush_cache", &json!({})).await;
+        let nobody = json!({"rid": "nobody"});
+        server.post("/abort_request", &nobody).await;
+        let update = json!({"model_path": "odd"});
+        let answer = server.post("/update_weights_from_disk", &update).await;
+        assert_eq!(answer.status, 400, "{}", answer.text);
+    }
+}
+
+/// Damaged requests, twenty each second.
+async fn mutant(server: Arc<Server>, seed: u64) {
+    let mut ticks = interval(Duration::from_millis(50));
+    let mut requests = JoinSet::new();
+    for seed in seed.. {
+        ticks.tick().await;
+        let server = server.clone();
+        requests.spawn(async move { mutated::one(&server, seed).await });
+        while let Some(done) = requests.try_join_next() {
+            let wrong = done.expect("it does not panic");
+            assert_eq!(wrong, None);
+        }
+    }
+}
+
+/// All of them at once; gives how many answers good clients got.
+async fn everything(server: &Arc<Server>, seed: u64, lasts: Duration, expected: &str) -> usize {
+    let end = Instant::now() + lasts;
+    let clients = (0..CLIENTS).map(|number| {
+        let seed = seed + number;
+        tokio::spawn(client(server.clone(), seed, expected.to_owned(), end))
+    });
+    let clients = join_all(clients.collect::<Vec<_>>());
+    let storm = Storm::over(server, &[], Strength::TENTH);
+    let mut others = JoinSet::new();
+    others.spawn(leaver(server.clone()));
+    others.spawn(operator(server.clone()));
+    others.spawn(mutant(server.clone(), seed * 1_000_000));
+    let mut clients = pin!(clients);
+    let answered = tokio::select! {
+        answered = &mut clients => answered,
+        failed = others.join_next() => {
+            failed.expect("three of them").expect("none of them fails");
+            clients.await
+        }
+    };
+    drop((others, storm));
+    answered
+        .into_iter()
+        .map(|one| one.expect("no client fails"))
+        .sum()
+}
+
+/// Waits until nothing runs and all connections of the storm are gone.
+async fn quiet(server: &Server, before: &[Size]) -> Vec<Size> {
+    until("an idle engine", LIMIT, async || {
+        let metrics = server.metrics().await;
+        let busy = metrics.value("lockstep_num_requests_running")
+            + metrics.value("lockstep_num_requests_waiting");
+        (busy == 0.0).then_some(())
+    })
+    .await;
+    let few = |now: &Size, before: &Size| {
+        now.descriptors <= before.descriptors + MORE && now.threads <= before.threads + MORE
+    };
+    let settled = timeout(LIMIT, async {
+        until("no connections", 2 * LIMIT, async || {
+            let now = sizes(server);
+            now.iter()
+                .zip(before)
+                .all(|(now, before)| few(now, before))
+                .then_some(now)
+        })
+        .await
+    });
+    let Ok(now) = settled.await else {
+        panic!("{before:#?}\nbecame\n{:#?}", sizes(server));
+    };
+    assert_eq!(
+        server.metrics().await.value("lockstep_kv_leaked_pages"),
+        0.0
+    );
+    now
+}
+
+fn odd_weights(updates: &Path) {
+    copy_demo(&updates.join("odd"), "model.safetensors");
+    fs::write(updates.join("odd/model.safetensors"), [0xFF; 12]).expect("written");
+}
+
+/// Several parts, with a look at the processes after each.
+async fn for_a_while(parts: u64, part: Duration) {
+    let _turn = turns::alone().await;
+    let updates = tempfile::tempdir().expect("a folder");
+    odd_weights(updates.path());
+    let options = options().set("--tokenizer-managers", "2").set(
+        "--weight-update-dir",
+        updates.path().to_str().expect("UTF-8"),
+    );
+    let server = Arc::new(Server::start(options).await);
+    let expected = text(&server).await;
+    let processes = server.processes();
+    let before = sizes(&server);
+    let mut all = Vec::new();
+    for number in 1..=parts {
+        let answered = everything(&server, number, part, &expected).await;
+        assert!(answered > 0);
+        let now = quiet(&server, &before).await;
+        say(&format!("part {number}: {answered} answers"));
+        for size in &now {
+            let (kib, process) = (size.resident >> 10, size.process);
+            let Size {
+                threads,
+                descriptors,
+                ..
+            } = size;
+            say(&format!(
+                "  {process}: {kib} KiB, {threads} threads, {descriptors} descriptors"
+            ));
+        }
+        all.push(now);
+        assert_eq!(server.processes(), processes, "a process was lost");
+    }
+    assert_eq!(text(&server).await, expected);
+    for (first, last) in all[0].iter().zip(&all[all.len() - 1]) {
+        let most = first.resident + first.resident / 20 + (8 << 20);
+        assert!(
+            parts == 1 || last.resident <= most,
+            "{first:?} became {last:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_while_of_everything_leaves_no_trace() {
+    for_a_while(1, Duration::from_secs(8)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes an hour"]
+async fn an_hour_of_everything_leaves_no_trace() {
+    let seconds = std::env::var(SECONDS)
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let part = Duration::from_secs(300);
+    let parts = Duration::from_secs(seconds.unwrap_or(3600)).as_secs() / part.as_secs();
+    for_a_while(parts.max(2), part).await;
+}
