@@ -20,7 +20,7 @@ use std::{path::Path, sync::Arc, time::Instant};
 
 use lockstep_adaptive::Decider;
 use lockstep_backend::{Axis, Backend};
-use lockstep_model::{ForwardLimits, LoadOptions, LoadProgress, Transformer};
+use lockstep_model::{FileAccess, ForwardLimits, LoadOptions, LoadProgress, Transformer};
 use lockstep_sampling::Sampler;
 use lockstep_speculation::{CommandHandler, DrafterRegistry, Node, Verifier};
 use lockstep_types::EngineConfig;
@@ -104,10 +104,18 @@ impl<B: Backend + 'static> Worker<B> {
             axis: Axis::Tensor,
             limits: ForwardLimits::of_steps(&config.step_limits(), config.model.vocab_size),
             cache: weight_cache,
+            files: FileAccess::Mapped,
         };
         let (device, model) = (&mut backend, &config.model);
         let mut transformer = Transformer::load(device, model, options, progress)?;
-        let drafting = DraftStage::load(config, drafters, device, &mut transformer, progress)?;
+        let drafting = DraftStage::load(
+            config,
+            drafters,
+            device,
+            &mut transformer,
+            options.files,
+            progress,
+        )?;
         agree::share_capture(device, &mut transformer, &drafting)?;
         let shape = transformer.kv_shape(config.kv.num_pages, config.kv.page_size, limits.kv_dtype);
         let cache = backend.kv_cache(&shape)?;

@@ -37,4 +37,4 @@ pub use schedule::{CollectiveKind, CollectiveStep, Schedule};
 pub use shard::Shard;
 pub use tables::{Tables, WholeTables};
 pub use transformer::{LoadOptions, LogitBlock, Transformer, WeightOrigin};
-pub use weights::{HostTensor, Weights};
+pub use weights::{FileAccess, HostTensor, Weights};

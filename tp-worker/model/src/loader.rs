@@ -15,6 +15,8 @@ pub(crate) struct Loader<'l> {
     done: u64,
     total: u64,
     progress: &'l mut dyn FnMut(LoadProgress),
+    /// A matrix that was read; its memory serves the next one.
+    read: Vec<u8>,
 }
 
 /// Where matrices come from.
@@ -44,6 +46,7 @@ impl<'l> Loader<'l> {
             done: 0,
             total: matrices.map(bytes).sum(),
             progress,
+            read: Vec::new(),
         };
         loader.report();
         loader
@@ -77,7 +80,10 @@ impl<'l> Loader<'l> {
         let matrix = match &mut self.source {
             Source::Packed(reader) => reader.restore(backend, host.rows(), host.cols, role)?,
             Source::Checkpoint { weights, writer } => {
-                let matrix = backend.load_matrix(host, role)?;
+                let read = weights
+                    .fetch(host, &mut self.read)
+                    .map_err(Restored::Checkpoint)?;
+                let matrix = backend.load_matrix(read.as_ref().unwrap_or(host), role)?;
                 weights.release(host);
                 if let Ok(Some(open)) = writer {
                     let data = backend.matrix_data(&matrix);
@@ -97,7 +103,8 @@ impl<'l> Loader<'l> {
     ///
     /// # Errors
     /// [`Restored::Device`] when the device refuses it, [`Restored::Damaged`] when
-    /// a packed file doesn't have what it should.
+    /// a packed file doesn't have what it should, [`Restored::Checkpoint`] when a
+    /// checkpoint can't be read.
     pub fn layer<B: Backend>(
         &mut self,
         backend: &mut B,
@@ -132,6 +139,7 @@ impl From<Restored> for ModelError {
     fn from(error: Restored) -> Self {
         match error {
             Restored::Device(error) => error.into(),
+            Restored::Checkpoint(error) => error,
             Restored::Damaged(why) => BackendError::Unsupported(why).into(),
         }
     }

@@ -3,7 +3,7 @@
 use lockstep_backend::{Backend, MatrixRole};
 use lockstep_types::ModelConfig;
 
-use crate::{LoadProgress, ModelError, Weights, loader::Loader};
+use crate::{FileAccess, LoadProgress, ModelError, Weights, loader::Loader};
 
 /// A model's tables of tokens, whole.
 pub struct Tables<'a, B: Backend> {
@@ -38,9 +38,10 @@ impl<B: Backend> WholeTables<B> {
         backend: &mut B,
         model: &ModelConfig,
         head: bool,
+        files: FileAccess,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, ModelError> {
-        let weights = Weights::open(&model.path)?;
+        let weights = Weights::open_with(&model.path, files)?;
         let table = |name| {
             let table = weights.matrix(name, model.vocab_size, model.hidden_size)?;
             Ok::<_, ModelError>(table.whole())

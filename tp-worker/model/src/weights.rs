@@ -1,6 +1,7 @@
 //! A model folder's tensors, mapped and named.
 
 mod mapping;
+mod read;
 mod tensor;
 
 use std::{
@@ -17,10 +18,11 @@ use crate::ModelError;
 use mapping::MappedFile;
 use tensor::little_endian;
 
+pub use mapping::FileAccess;
 pub use tensor::HostTensor;
 
 /// All tensors of a model folder: one `model.safetensors`, or the files named
-/// by `model.safetensors.index.json`. Mapped, not read: opening is instant.
+/// by `model.safetensors.index.json`. Opening reads their headers alone.
 #[derive(Debug)]
 pub struct Weights {
     folder: PathBuf,
@@ -44,13 +46,21 @@ impl Weights {
     /// [`ModelError::NoWeights`], [`ModelError::Read`], [`ModelError::Damaged`]
     /// for truncated files and broken headers, [`ModelError::Duplicate`].
     pub fn open(folder: &Path) -> Result<Self, ModelError> {
+        Self::open_with(folder, FileAccess::Mapped)
+    }
+
+    /// Opens the safetensors of `folder`.
+    ///
+    /// # Errors
+    /// Those of [`Self::open`].
+    pub fn open_with(folder: &Path, access: FileAccess) -> Result<Self, ModelError> {
         let mut weights = Self {
             folder: folder.to_owned(),
             files: Vec::new(),
             tensors: BTreeMap::new(),
         };
         for name in weight_files(folder)? {
-            weights.add(&name)?;
+            weights.add(&name, access)?;
         }
         Ok(weights)
     }
@@ -94,7 +104,13 @@ impl Weights {
     /// [`ModelError::MissingTensor`], [`ModelError::WrongShape`],
     /// [`ModelError::UnsupportedDType`].
     pub(crate) fn floats(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
-        Ok(self.vector(name, len)?.to_f32(0..len))
+        let vector = self.vector(name, len)?;
+        let bytes = self.bytes(vector.bytes)?;
+        let vector = HostTensor {
+            bytes: &bytes,
+            ..vector
+        };
+        Ok(vector.to_f32(0..len))
     }
 
     /// The vector `name` of `len` whole numbers.
@@ -104,9 +120,10 @@ impl Weights {
     /// [`ModelError::NotIntegers`] for other types.
     pub(crate) fn integers(&self, name: &str, len: usize) -> Result<Vec<i64>, ModelError> {
         let (entry, bytes) = self.find(name, &[len])?;
+        let bytes = self.bytes(bytes)?;
         match entry.dtype {
-            FileDType::I64 => Ok(little_endian(bytes).map(i64::from_le_bytes).collect()),
-            FileDType::I32 => Ok(little_endian(bytes)
+            FileDType::I64 => Ok(little_endian(&bytes).map(i64::from_le_bytes).collect()),
+            FileDType::I32 => Ok(little_endian(&bytes)
                 .map(|bytes| i64::from(i32::from_le_bytes(bytes)))
                 .collect()),
             other => Err(ModelError::NotIntegers {
@@ -196,8 +213,8 @@ impl Weights {
     }
 
     /// Maps one file and takes its tensors in.
-    fn add(&mut self, name: &str) -> Result<(), ModelError> {
-        let mapped = MappedFile::open(&self.folder, name)?;
+    fn add(&mut self, name: &str, access: FileAccess) -> Result<(), ModelError> {
+        let mapped = MappedFile::open(&self.folder, name, access)?;
         let (file, mapping) = (mapped.path(), mapped.bytes());
         let damaged = |reason: String| ModelError::Damaged {
             file: file.to_owned(),

@@ -13,7 +13,9 @@ use std::{
 use lockstep_backend::{Axis, Backend};
 use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_collective::Single;
-use lockstep_model::{EagleHead, ForwardLimits, HiddenSource, LoadOptions, Transformer};
+use lockstep_model::{
+    EagleHead, FileAccess, ForwardLimits, HiddenSource, LoadOptions, Transformer,
+};
 use lockstep_types::{Dtype, KvCacheDtype, Quantization};
 use pass::{Pass, fixture};
 
@@ -124,7 +126,16 @@ fn drafting_allocates_nothing() {
             silent,
         )
         .unwrap();
-        let mut head = EagleHead::load(&mut backend, &draft, &target, 2, limits, silent).unwrap();
+        let mut head = EagleHead::load(
+            &mut backend,
+            &draft,
+            &target,
+            2,
+            limits,
+            FileAccess::Mapped,
+            silent,
+        )
+        .unwrap();
         model.set_capture(&mut backend, head.capture()).unwrap();
         let mut cache = backend
             .kv_cache(&model.kv_shape(2, 8, KvCacheDtype::Bfloat16))

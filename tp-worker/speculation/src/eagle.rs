@@ -58,10 +58,11 @@ impl<B: Backend> EagleDrafter<B> {
             pages,
             page_size,
             kv_dtype,
+            files,
             progress,
             ..
         } = build;
-        let head = EagleHead::load(backend, draft, target, requests, limits, progress)?;
+        let head = EagleHead::load(backend, draft, target, requests, limits, files, progress)?;
         let shape = head.kv_shape(pages, page_size, kv_dtype);
         let width = head.capture().width(target.hidden_size);
         let window = match speculation.pause_window {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use lockstep_adaptive::{Policies, PolicyFactory};
 use lockstep_backend::Backend;
-use lockstep_model::{ForwardLimits, LoadProgress};
+use lockstep_model::{FileAccess, ForwardLimits, LoadProgress};
 use lockstep_types::{
     Algorithm, Algorithms, DraftModel, KvCacheDtype, ModelConfig, SpeculationConfig, Verification,
 };
@@ -30,6 +30,8 @@ pub struct Build<'a, B: Backend> {
     pub page_size: usize,
     /// Type of keys and values.
     pub kv_dtype: KvCacheDtype,
+    /// How weights' files are looked at.
+    pub files: FileAccess,
     /// Called while weights load.
     pub progress: &'a mut dyn FnMut(LoadProgress),
 }

@@ -55,10 +55,14 @@ impl<B: Backend> StandaloneDrafter<B> {
             pages,
             page_size,
             kv_dtype,
+            files,
             progress,
             ..
         } = build;
-        let options = LoadOptions::new(Axis::Alone, limits);
+        let options = LoadOptions {
+            files,
+            ..LoadOptions::new(Axis::Alone, limits)
+        };
         let transformer = Transformer::load(backend, &draft.model, options, progress)?;
         let shape = transformer.kv_shape(pages, page_size, kv_dtype);
         Ok(Self {

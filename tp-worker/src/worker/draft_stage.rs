@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use lockstep_adaptive::Digest;
 use lockstep_backend::{Axis, Backend};
-use lockstep_model::{CaptureSpec, ForwardLimits, LoadProgress, Transformer, WholeTables};
+use lockstep_model::{
+    CaptureSpec, FileAccess, ForwardLimits, LoadProgress, Transformer, WholeTables,
+};
 use lockstep_speculation::{
     Build, CommandHandler, Device, DraftError, DraftRow, Drafter, DrafterRegistry, Drafts,
     ExtendRow, Node, OwnDepths, Requests as _,
@@ -65,6 +67,7 @@ impl<B: Backend> DraftStage<B> {
         drafters: &DrafterRegistry<B>,
         backend: &mut B,
         target: &mut Transformer<B>,
+        files: FileAccess,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, WorkerError> {
         let limits = WorkerLimits::new(config);
@@ -84,6 +87,7 @@ impl<B: Backend> DraftStage<B> {
                 pages: limits.pages,
                 page_size: limits.page_size,
                 kv_dtype: limits.kv_dtype,
+                files,
                 progress,
             })?;
         }
@@ -92,7 +96,13 @@ impl<B: Backend> DraftStage<B> {
             if size > 1 && !capture.is_empty() {
                 let draft = speculation.draft.as_ref();
                 let head = draft.is_none_or(|draft| !draft.own_head);
-                tables = Some(WholeTables::load(backend, &config.model, head, progress)?);
+                tables = Some(WholeTables::load(
+                    backend,
+                    &config.model,
+                    head,
+                    files,
+                    progress,
+                )?);
             }
             target.set_capture(backend, capture)?;
         }

@@ -5,7 +5,7 @@ mod served;
 use std::path::Path;
 
 use lockstep_backend::{Axis, Backend};
-use lockstep_model::{ForwardLimits, LoadOptions, Transformer};
+use lockstep_model::{FileAccess, ForwardLimits, LoadOptions, Transformer};
 use lockstep_types::EngineConfig;
 
 pub use served::Served;
@@ -64,10 +64,20 @@ impl<B: Backend + 'static> Worker<B> {
         }
         let limits = ForwardLimits::of_steps(&config.step_limits(), config.model.vocab_size);
         let (backend, progress) = (&mut self.backend, &mut |_| {});
-        let options = LoadOptions::new(Axis::Tensor, limits);
+        let files = FileAccess::Read;
+        let options = LoadOptions {
+            files,
+            ..LoadOptions::new(Axis::Tensor, limits)
+        };
         let mut transformer = Transformer::load(backend, &config.model, options, progress)?;
-        let drafting =
-            DraftStage::load(&config, &self.drafters, backend, &mut transformer, progress)?;
+        let drafting = DraftStage::load(
+            &config,
+            &self.drafters,
+            backend,
+            &mut transformer,
+            files,
+            progress,
+        )?;
         Ok((config, transformer, drafting))
     }
 }

@@ -9,7 +9,7 @@ use super::{
     host::{HostHead, HostWiring},
 };
 use crate::{
-    CaptureSpec, ForwardLimits, LoadProgress, ModelError, Shard, Weights,
+    CaptureSpec, FileAccess, ForwardLimits, LoadProgress, ModelError, Shard, Weights,
     layer::LayerShape,
     loader::{self, Loader},
 };
@@ -28,11 +28,12 @@ impl<B: Backend> EagleHead<B> {
         target: &ModelConfig,
         requests: usize,
         limits: ForwardLimits,
+        files: FileAccess,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, ModelError> {
         let (model, limits) = (&draft.model, limits.sensible());
         let shard = Shard::new(model, 0, 1)?;
-        let weights = Weights::open(&model.path)?;
+        let weights = Weights::open_with(&model.path, files)?;
         let host = HostHead::describe(&weights, draft, target, &shard)?;
         let capture = CaptureSpec::of_draft(draft);
         let sizes = Sizes {

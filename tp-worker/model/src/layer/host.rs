@@ -157,9 +157,9 @@ impl<'a> LayerSource<'a, '_> {
         let mut bias = Vec::new();
         for (part, total, rows) in parts {
             let name = self.name(&format!("{part}.bias"));
-            let tensor = self.weights.vector(&name, *total)?;
+            let whole = self.weights.floats(&name, *total)?;
             for range in rows {
-                bias.extend(tensor.to_f32(range.clone()));
+                bias.extend_from_slice(&whole[range.clone()]);
             }
         }
         Ok(Some(bias))

@@ -6,6 +6,8 @@ use blake3::Hash;
 use lockstep_backend::{Backend, BackendError, MatrixRole};
 use lockstep_files::LARGEST_INDEX;
 
+use crate::ModelError;
+
 use super::layout::{self, Entry, FOOTER, Footer, Index, PAGE, PIECE, SEGMENT};
 
 /// An open file, read from its first matrix to its last.
@@ -22,6 +24,8 @@ pub(crate) enum Restored {
     Damaged(String),
     /// The device failed.
     Device(BackendError),
+    /// The checkpoint, from which it is packed, can't be read.
+    Checkpoint(ModelError),
 }
 
 impl From<BackendError> for Restored {

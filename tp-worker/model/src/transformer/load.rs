@@ -7,7 +7,8 @@ use lockstep_types::ModelConfig;
 
 use super::{Buffers, Transformer, WeightOrigin, host::HostModel, parts};
 use crate::{
-    ForwardLimits, LoadProgress, ModelError, Shard, Weights, layer::LayerShape, packed::Cache,
+    FileAccess, ForwardLimits, LoadProgress, ModelError, Shard, Weights, layer::LayerShape,
+    packed::Cache,
 };
 
 /// How a model is loaded.
@@ -22,6 +23,8 @@ pub struct LoadOptions<'a> {
     /// there for the next time. What goes wrong with the folder is in
     /// [`Transformer::weight_origin`] and no error.
     pub cache: Option<&'a Path>,
+    /// How the checkpoint is looked at.
+    pub files: FileAccess,
 }
 
 impl LoadOptions<'_> {
@@ -31,6 +34,7 @@ impl LoadOptions<'_> {
             axis,
             limits,
             cache: None,
+            files: FileAccess::Mapped,
         }
     }
 }
@@ -51,10 +55,11 @@ impl<B: Backend> Transformer<B> {
             axis,
             limits,
             cache,
+            files,
         } = options;
         let (rank, size) = backend.group(axis);
         let shard = Shard::new(model, rank, size)?;
-        let weights = Weights::open(&model.path)?;
+        let weights = Weights::open_with(&model.path, files)?;
         let host = HostModel::describe(&weights, model, &shard)?;
         let mut origin = WeightOrigin::default();
         let cache = cache.and_then(|folder| {

@@ -45,7 +45,7 @@ pub(super) fn load<B: Backend>(
             match parts(loader, backend, host) {
                 Ok((parts, _)) => Some(Ok(parts)),
                 Err(Restored::Damaged(why)) => Some(Err(why)),
-                Err(Restored::Device(error)) => return Err(error.into()),
+                Err(error) => return Err(error.into()),
             }
         }
         Err(why) => Some(Err(why)),

@@ -2,44 +2,85 @@
 
 use std::{
     fs::File,
+    io,
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
 
-use memmap2::{Advice, Mmap, UncheckedAdvice};
+use lockstep_files::LARGEST_INDEX;
+use memmap2::{Advice, Mmap, MmapOptions, UncheckedAdvice};
 
+use super::HEADER_LENGTH_BYTES;
 use crate::ModelError;
 
-/// A file, open and mapped read-only.
+/// How the files of a model are looked at while it is loaded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum FileAccess {
+    /// Mapped: nothing is copied, and whoever truncates a file meanwhile ends the
+    /// process. For starts.
+    #[default]
+    Mapped,
+    /// Read, a matrix at a time: a file that is truncated, or a disk that fails, is
+    /// an error. For weights that are exchanged while others serve.
+    Read,
+}
+
+/// A file, open, and memory of its size: the file mapped read-only, or its
+/// header with nothing behind it, for [`FileAccess::Read`].
 #[derive(Debug)]
 pub(super) struct MappedFile {
     path: PathBuf,
     file: File,
     mapping: Mmap,
+    access: FileAccess,
 }
 
 impl MappedFile {
-    /// Maps the file `name` of `folder`.
+    /// Maps the file `name` of `folder`, or makes memory for it.
     ///
     /// # Errors
     /// [`ModelError::Read`].
-    pub(super) fn open(folder: &Path, name: &str) -> Result<Self, ModelError> {
+    pub(super) fn open(folder: &Path, name: &str, access: FileAccess) -> Result<Self, ModelError> {
         let path = folder.join(name);
-        let read = |source| ModelError::Read {
+        let open = || {
+            let file = lockstep_files::open(folder, name)?;
+            let mapping = match access {
+                FileAccess::Mapped => map(&file)?,
+                FileAccess::Read => header(&file)?,
+            };
+            Ok((file, mapping))
+        };
+        let (file, mapping) = open().map_err(|source| ModelError::Read {
             file: path.clone(),
             source,
-        };
-        let file = lockstep_files::open(folder, name).map_err(read)?;
-        #[expect(unsafe_code, reason = "mapping a file has no safe interface")]
-        // SAFETY: the mapping is private and read-only and lives no longer than
-        // loading takes. Every access is bounded by the length it was mapped with.
-        // Weight files are written once; whoever truncates one in place while it
-        // is being loaded ends the process with SIGBUS, which the launcher reports.
-        let mapping = unsafe { Mmap::map(&file) }.map_err(read)?;
+        })?;
         Ok(Self {
             path,
             file,
             mapping,
+            access,
         })
+    }
+
+    /// Whether `bytes` are not those of the file, but only as many.
+    pub(super) fn is_read(&self) -> bool {
+        self.access == FileAccess::Read
+    }
+
+    /// Reads what the file has at the place of `bytes`, which lie in its memory,
+    /// behind `into`; `None` where they don't.
+    pub(super) fn read(&self, bytes: &[u8], into: &mut Vec<u8>) -> Option<io::Result<()>> {
+        let offset = self.offset(bytes)?;
+        let begin = into.len();
+        into.resize(begin + bytes.len(), 0);
+        Some(self.file.read_exact_at(&mut into[begin..], offset as u64))
+    }
+
+    /// Where `bytes` lie in the file.
+    fn offset(&self, bytes: &[u8]) -> Option<usize> {
+        let from = bytes.as_ptr().addr();
+        let offset = from.checked_sub(self.mapping.as_ptr().addr())?;
+        (offset + bytes.len() <= self.mapping.len()).then_some(offset)
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -57,26 +98,50 @@ impl MappedFile {
     /// Lets the system read the file ahead. Advice only: a kernel that refuses
     /// it still reads the file.
     pub(super) fn read_ahead(&self) {
-        let _ = self.mapping.advise(Advice::WillNeed);
+        if !self.is_read() {
+            let _ = self.mapping.advise(Advice::WillNeed);
+        }
     }
 
     /// Unmaps the pages of `bytes` where these are part of the file; they come
     /// back when they are touched.
     pub(super) fn release(&self, bytes: &[u8]) {
-        let (from, length) = (bytes.as_ptr().addr(), bytes.len());
-        let Some(offset) = from.checked_sub(self.mapping.as_ptr().addr()) else {
+        let Some(offset) = self.offset(bytes).filter(|_| !self.is_read()) else {
             return;
         };
-        if offset + length > self.mapping.len() {
-            return;
-        }
         #[expect(unsafe_code, reason = "the advice has no safe interface")]
         // SAFETY: the mapping is of a file and never written, so the dropped
         // pages are read from the file again with the same contents. The range
         // was checked to lie in the mapping.
         let _ = unsafe {
             self.mapping
-                .unchecked_advise_range(UncheckedAdvice::DontNeed, offset, length)
+                .unchecked_advise_range(UncheckedAdvice::DontNeed, offset, bytes.len())
         };
     }
+}
+
+fn map(file: &File) -> io::Result<Mmap> {
+    #[expect(unsafe_code, reason = "mapping a file has no safe interface")]
+    // SAFETY: the mapping is private and read-only and lives no longer than
+    // loading takes. Every access is bounded by the length it was mapped with.
+    // Weight files are written once; whoever truncates one in place while it
+    // is being loaded ends the process with SIGBUS, which the launcher reports.
+    unsafe {
+        Mmap::map(file)
+    }
+}
+
+/// As much memory as the file has bytes, of which only the header is used: the
+/// rest is addresses, which the system gives no pages to.
+fn header(file: &File) -> io::Result<Mmap> {
+    let size = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+    let mut memory = MmapOptions::new().len(size).no_reserve_swap().map_anon()?;
+    let mut length = [0; HEADER_LENGTH_BYTES];
+    file.read_exact_at(&mut length[..size.min(HEADER_LENGTH_BYTES)], 0)?;
+    // One that is too long is refused for its length.
+    let header = Some(u64::from_le_bytes(length)).filter(|header| *header <= LARGEST_INDEX);
+    let header = usize::try_from(header.unwrap_or(0)).map_err(io::Error::other)?;
+    let most = size.min(header.saturating_add(HEADER_LENGTH_BYTES));
+    file.read_exact_at(&mut memory[..most], 0)?;
+    memory.make_read_only()
 }

@@ -6,7 +6,9 @@ use std::{fs, path::PathBuf, sync::Arc, thread};
 use lockstep_backend::{Axis, Backend};
 use lockstep_backend_cpu::CpuBackend;
 use lockstep_collective::local_group;
-use lockstep_model::{EagleHead, ForwardLimits, HiddenSource, LoadOptions, Transformer};
+use lockstep_model::{
+    EagleHead, FileAccess, ForwardLimits, HiddenSource, LoadOptions, Transformer,
+};
 use lockstep_types::{DraftModel, Dtype, KvCacheDtype, ModelConfig};
 
 use crate::{
@@ -229,7 +231,15 @@ fn a_head_waits_for_no_peer() {
             logit_block_rows: 1,
         };
         if backend.leads(Axis::Tensor) {
-            let head = EagleHead::load(&mut backend, &draft, &target, 1, limits, &mut |_| {});
+            let head = EagleHead::load(
+                &mut backend,
+                &draft,
+                &target,
+                1,
+                limits,
+                FileAccess::Mapped,
+                &mut |_| {},
+            );
             return head.unwrap().vocab();
         }
         target.vocab_size

@@ -1,7 +1,7 @@
 //! What a head can't do is an error that says so.
 
 use lockstep_collective::Single;
-use lockstep_model::{EagleHead, ForwardLimits, HiddenSource, ModelError};
+use lockstep_model::{EagleHead, FileAccess, ForwardLimits, HiddenSource, ModelError};
 use lockstep_types::{DraftKind, KvCacheDtype};
 
 use crate::{
@@ -21,7 +21,15 @@ fn refused(checkpoint: &Checkpoint) -> ModelError {
     let (_folder, draft) = checkpoint.write();
     let mut backend = Naive::new(Box::new(Single::new()));
     let (target, silent) = (&checkpoint.target, &mut |_| {});
-    let head = EagleHead::load(&mut backend, &draft, target, REQUESTS, LIMITS, silent);
+    let head = EagleHead::load(
+        &mut backend,
+        &draft,
+        target,
+        REQUESTS,
+        LIMITS,
+        FileAccess::Mapped,
+        silent,
+    );
     head.err().expect("a bad checkpoint is refused")
 }
 

@@ -2,7 +2,8 @@
 
 use lockstep_backend::{Axis, Backend};
 use lockstep_model::{
-    EagleHead, ForwardLimits, HiddenSource, LoadOptions, ModelError, Transformer, WholeTables,
+    EagleHead, FileAccess, ForwardLimits, HiddenSource, LoadOptions, ModelError, Transformer,
+    WholeTables,
 };
 use lockstep_types::{DraftModel, KvCacheDtype, ModelConfig};
 
@@ -59,10 +60,26 @@ impl<B: Backend> Rig<B> {
         let shape = target.kv_shape(pages, setup.page_size, setup.kv_dtype);
         let cache = backend.kv_cache(&shape).unwrap();
         // Every rank keeps what the head asks for; only rank 0 has one.
-        let head = EagleHead::load(&mut backend, draft, model, REQUESTS, limits, silent).unwrap();
+        let head = EagleHead::load(
+            &mut backend,
+            draft,
+            model,
+            REQUESTS,
+            limits,
+            FileAccess::Mapped,
+            silent,
+        )
+        .unwrap();
         let shape = head.kv_shape(pages, setup.page_size, setup.kv_dtype);
         assert_eq!(head.own_tables(), (draft.own_embedding, draft.own_head));
-        let tables = WholeTables::load(&mut backend, model, !draft.own_head, silent).unwrap();
+        let tables = WholeTables::load(
+            &mut backend,
+            model,
+            !draft.own_head,
+            FileAccess::Mapped,
+            silent,
+        )
+        .unwrap();
         let drafting = Drafting {
             tables,
             cache: backend.kv_cache(&shape).unwrap(),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use lockstep_model::Weights;
+use lockstep_model::{FileAccess, Weights};
 use lockstep_types::{Algorithms, DraftModel, EngineConfig, ModelConfig};
 
 use crate::worker::WorkerError;
@@ -27,7 +27,8 @@ impl Served {
             self.same_draft(&target, folder)?;
         }
         for folder in [Some(model), draft].into_iter().flatten() {
-            Weights::open(folder).map_err(|error| WorkerError::Reload(error.to_string()))?;
+            Weights::open_with(folder, FileAccess::Read)
+                .map_err(|error| WorkerError::Reload(error.to_string()))?;
         }
         Ok(())
     }

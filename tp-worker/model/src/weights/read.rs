@@ -1,0 +1,74 @@
+//! What files have that are read and not mapped.
+
+use std::borrow::Cow;
+
+use lockstep_backend::{HostBlock, HostMatrix};
+
+use super::Weights;
+use crate::ModelError;
+
+impl Weights {
+    /// What files have where `bytes` lie: those where files are mapped.
+    ///
+    /// # Errors
+    /// [`ModelError::Read`].
+    pub(super) fn bytes<'a>(&self, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>, ModelError> {
+        let mut read = Vec::new();
+        Ok(match self.read(bytes, &mut read)? {
+            true => Cow::Owned(read),
+            false => Cow::Borrowed(bytes),
+        })
+    }
+
+    /// Reads what a file has where `bytes` lie behind `into`; tells whether it was
+    /// read, as nothing is where files are mapped.
+    fn read(&self, bytes: &[u8], into: &mut Vec<u8>) -> Result<bool, ModelError> {
+        for file in self.files.iter().filter(|file| file.is_read()) {
+            if let Some(read) = file.read(bytes, into) {
+                let file = file.path().to_owned();
+                read.map_err(|source| ModelError::Read { file, source })?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The used parts of a matrix in `into`, one row behind the other, where files
+    /// are read; `None` where they are mapped and can be looked at.
+    ///
+    /// # Errors
+    /// [`ModelError::Read`]: the file is shorter now, or its disk fails.
+    pub(crate) fn fetch<'i>(
+        &self,
+        matrix: &HostMatrix<'_>,
+        into: &'i mut Vec<u8>,
+    ) -> Result<Option<HostMatrix<'i>>, ModelError> {
+        let stride = matrix.cols * matrix.dtype.bytes();
+        into.clear();
+        into.reserve_exact(matrix.rows() * stride);
+        for block in &matrix.blocks {
+            // Rows that lie side by side are read at once.
+            let (rows, width) = match block.stride == stride {
+                true => (block.rows.min(1), block.rows * stride),
+                false => (block.rows, stride),
+            };
+            for row in 0..rows {
+                let at = block.offset + row * block.stride;
+                let read = self.read(&block.bytes[at..at + width], into)?;
+                if !read {
+                    return Ok(None);
+                }
+            }
+        }
+        let block = HostBlock {
+            bytes: into,
+            offset: 0,
+            stride,
+            rows: matrix.rows(),
+        };
+        Ok(Some(HostMatrix {
+            blocks: vec![block],
+            ..*matrix
+        }))
+    }
+}
