@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::{nodes::Nodes, one_rank};
 
 /// Leaves a process room for `more` descriptors beside those it has.
-pub fn limit_descriptors(pid: i32, more: u64) {
+fn limit_descriptors(pid: i32, more: u64) {
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process of ours");
     let most = Some(open.count() as u64 + more);
     let limit = Rlimit {

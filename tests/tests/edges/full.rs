@@ -20,7 +20,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use tokio::{io::AsyncWriteExt, net::TcpSocket};
 
-use crate::{floods, logs, nodes::Nodes, one_rank, options, resets, texts};
+use crate::{logs, nodes::Nodes, one_rank, options, resets, texts};
 
 const CHAT: &str = "/v1/chat/completions";
 const GRPC: &str = "/lockstep.v1.Inference/Generate";
@@ -87,10 +87,10 @@ fn ticks(process: Process) -> u64 {
 async fn row_06_more_connections_than_descriptors() {
     let _turn = turns::alone().await;
     let nodes = Nodes::new();
-    let [first, _second] = [0, 1].map(|rank| Server::launch(nodes.options(rank)));
+    let options = |rank| nodes.options(rank).limit("-n", 256);
+    let [first, _second] = [0, 1].map(|rank| Server::launch(options(rank)));
     first.ready().await;
     let scheduler = first.process(Role::Scheduler).await;
-    floods::limit_descriptors(scheduler.pid, 64);
     let row = Row::begin("06", &first);
     let mut silent = Vec::new();
     for port in [first.sglang_port, nodes.port] {
