@@ -20,7 +20,7 @@ use std::{path::Path, sync::Arc, time::Instant};
 
 use lockstep_adaptive::Decider;
 use lockstep_backend::{Axis, Backend};
-use lockstep_model::{FileAccess, ForwardLimits, LoadOptions, LoadProgress, Transformer};
+use lockstep_model::{ForwardLimits, LoadOptions, LoadProgress, Transformer};
 use lockstep_sampling::Sampler;
 use lockstep_speculation::{CommandHandler, DrafterRegistry, Node, Verifier};
 use lockstep_types::EngineConfig;
@@ -100,22 +100,15 @@ impl<B: Backend + 'static> Worker<B> {
         }
         let limits = WorkerLimits::new(config);
         limits.check()?;
+        let pass = ForwardLimits::of_steps(&config.step_limits(), config.model.vocab_size);
         let options = LoadOptions {
-            axis: Axis::Tensor,
-            limits: ForwardLimits::of_steps(&config.step_limits(), config.model.vocab_size),
             cache: weight_cache,
-            files: FileAccess::Mapped,
+            ..LoadOptions::new(Axis::Tensor, pass)
         };
-        let (device, model) = (&mut backend, &config.model);
+        let (device, model, files) = (&mut backend, &config.model, options.files);
         let mut transformer = Transformer::load(device, model, options, progress)?;
-        let drafting = DraftStage::load(
-            config,
-            drafters,
-            device,
-            &mut transformer,
-            options.files,
-            progress,
-        )?;
+        let target = &mut transformer;
+        let drafting = DraftStage::load(config, drafters, device, target, files, progress)?;
         agree::share_capture(device, &mut transformer, &drafting)?;
         let shape = transformer.kv_shape(config.kv.num_pages, config.kv.page_size, limits.kv_dtype);
         let cache = backend.kv_cache(&shape)?;

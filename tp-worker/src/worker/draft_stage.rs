@@ -73,8 +73,7 @@ impl<B: Backend> DraftStage<B> {
         let limits = WorkerLimits::new(config);
         let speculation = &config.speculation;
         let (_, size) = backend.group(Axis::Tensor);
-        let mut tables = None;
-        let mut drafter = None;
+        let (mut tables, mut drafter) = (None, None);
         if backend.leads(Axis::Tensor) {
             let step = config.step_limits();
             let forward = ForwardLimits::of_drafts(&step, config.model.vocab_size);
@@ -94,15 +93,9 @@ impl<B: Backend> DraftStage<B> {
         if let Some(drafter) = &drafter {
             let capture = drafter.capture();
             if size > 1 && !capture.is_empty() {
-                let draft = speculation.draft.as_ref();
+                let (model, draft) = (&config.model, speculation.draft.as_ref());
                 let head = draft.is_none_or(|draft| !draft.own_head);
-                tables = Some(WholeTables::load(
-                    backend,
-                    &config.model,
-                    head,
-                    files,
-                    progress,
-                )?);
+                tables = Some(WholeTables::load(backend, model, head, files, progress)?);
             }
             target.set_capture(backend, capture)?;
         }
