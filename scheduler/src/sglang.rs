@@ -84,9 +84,10 @@ fn reflecting(error: tonic_reflection::server::Error) -> RunError {
     }
 }
 
-/// `grpc.health.v1` follows the engine: serving only while steps run.
+/// `grpc.health.v1` follows the engine: serving only while steps run. On `stop`
+/// open watches end, which would hold up the server's end otherwise.
 async fn report_health(
-    reporter: tonic_health::server::HealthReporter,
+    mut reporter: tonic_health::server::HealthReporter,
     commands: Commands,
     stop: CancellationToken,
     ctx: Arc<RoleContext>,
@@ -109,12 +110,15 @@ async fn report_health(
         reporter.set_service_status("", status).await;
         reporter.set_service_status(NAME, status).await;
         if stop.is_cancelled() {
-            return;
+            break;
         }
         tokio::select! {
             () = stop.cancelled() => {}
             () = ctx.link.lifecycle().drain.cancelled(), if !draining => {}
             _ = period.tick() => {}
         }
+    }
+    for service in ["", NAME] {
+        reporter.clear_service_status(service).await;
     }
 }

@@ -374,6 +374,22 @@ async fn info_health_load_and_flush_answer() {
 }
 
 #[tokio::test]
+async fn watches_of_its_health_end_with_it() {
+    let (scheduler, _client) = serving().await;
+    let port = scheduler.engine.server.sglang_grpc_port.expect("open");
+    let channel = Channel::from_shared(format!("http://127.0.0.1:{port}")).expect("a URL");
+    let channel = channel.connect().await.expect("listening");
+    let request = tonic_health::pb::HealthCheckRequest::default();
+    let mut client = tonic_health::pb::health_client::HealthClient::new(channel);
+    let watch = client.watch(request).await.expect("accepted");
+    let mut watch = watch.into_inner();
+    watch.message().await.expect("a message").expect("a status");
+    scheduler.link.lifecycle().drain.cancel();
+    let rest = async { while watch.message().await.expect("no broken stream").is_some() {} };
+    tokio::time::timeout(LIMIT, rest).await.expect("an end");
+}
+
+#[tokio::test]
 async fn the_tokenizer_arrives_whole_with_its_digest() {
     let (_scheduler, mut client) = serving().await;
     let stream = client
