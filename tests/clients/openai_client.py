@@ -16,13 +16,16 @@ and run where these are given:
 
 import argparse
 import contextlib
+import json
 import sys
+import urllib.request
 
 import openai
 from openai import OpenAI
 
 MODEL = "lockstep-demo-7m"
 QUESTION = [{"role": "user", "content": "Count from 3 to 12."}]
+ADMIN_KEY = "none"
 COUNTED = "3, 4, 5, 6, 7, 8, 9, 10, 11, 12"
 CHECKS = []
 
@@ -102,6 +105,28 @@ def chat_stream_helper(client):
         final = stream.get_final_completion()
     assert {"chunk", "content.delta", "content.done"} <= kinds
     assert final.choices[0].message.content == COUNTED
+
+
+@check
+def abort_by_request_id(client):
+    # Every abort comes by a connection of its own, which any front may take.
+    for at in range(8):
+        name = f"openai-client-{at}"
+        stream = client.chat.completions.create(
+            model=MODEL, messages=QUESTION, stream=True, max_tokens=1900,
+            extra_body={"ignore_eos": True}, extra_headers={"X-Request-Id": name},
+        )
+        assert stream.response.headers["x-request-id"] == name
+        next(iter(stream))
+        root = str(client.base_url).removesuffix("/v1/")
+        request = urllib.request.Request(
+            f"{root}/abort_request", json.dumps({"rid": name}).encode(),
+            {"Content-Type": "application/json", "Authorization": f"Bearer {ADMIN_KEY}"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            assert json.load(answer) == {"aborted": 1}, name
+        error = fails(openai.APIError, lambda: list(stream))
+        assert error.code == "request_aborted", error
 
 
 @check
@@ -320,10 +345,14 @@ def rate_limit(url):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--base-url", default="http://127.0.0.1:8000/v1")
+    parser.add_argument("--api-key", default="none")
+    parser.add_argument("--admin-key", help="the operators' key [default: --api-key]")
     parser.add_argument("--key-url", help="a server whose key is sk-right")
     parser.add_argument("--busy-url", help="a server that runs one request and queues one")
     arguments = parser.parse_args()
-    client = OpenAI(base_url=arguments.base_url, api_key="none", max_retries=0)
+    global ADMIN_KEY
+    ADMIN_KEY = arguments.admin_key or arguments.api_key
+    client = OpenAI(base_url=arguments.base_url, api_key=arguments.api_key, max_retries=0)
     checks = [(function.__name__, lambda f=function: f(client)) for function in CHECKS]
     if arguments.key_url:
         checks.append(("authentication_error", lambda: authentication(arguments.key_url)))
