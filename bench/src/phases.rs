@@ -4,7 +4,7 @@
 //! fixed depth, and by every policy. All answer the same requests greedily, so
 //! that work is equal, and find the prompts in the prefix cache. Arms take turns
 //! at slices of the list, forwards and backwards, and ratios are taken within
-//! repetitions.
+//! slices.
 
 mod arms;
 mod bootstrap;
@@ -75,8 +75,8 @@ pub struct Args {
     /// billion parameters on two cores.
     #[arg(long, default_value_t = 40)]
     dwell: u32,
-    /// Repetitions, each in the other order; intervals need two, and mean
-    /// something from about five on.
+    /// Repetitions. Intervals come from slices of the phases, in which arms take
+    /// turns, so that one repetition has some.
     #[arg(long, default_value_t = 2)]
     repeat: usize,
     /// JSON of prompts, as `lockstep bench speculate` takes it: `tables`,
@@ -226,7 +226,7 @@ fn about(report: &mut Report, args: &Args, setup: &Setup, figures: &[Figures]) {
     report.note("best fixed", "none or a fixed depth, whichever is fastest");
     report.note(
         "low, high",
-        "of the ratio to best fixed: 95 %, paired bootstrap",
+        "of the ratio to best fixed: 95 %, paired bootstrap over slices of the phases",
     );
     report.note(
         "oracle",

@@ -5,11 +5,8 @@ use anyhow::Context as _;
 use super::run::{Answering, Run};
 use super::setup::Setup;
 use super::summary::Measured;
-use super::work::Work;
+use super::work::{SLICES, Work};
 use crate::report::progress;
-
-/// Slices of a phase: about a second each where a phase takes ten.
-const SLICES: u32 = 10;
 
 /// Lets every arm answer the list once: in slices of equal work, in which the
 /// machine belongs to one arm at a time, forwards and backwards in turn. Who else
@@ -54,7 +51,7 @@ fn goals(work: &Work) -> impl Iterator<Item = (Option<usize>, u64)> {
         let (begin, tokens) = (before, u64::from(phase.tokens));
         before += tokens;
         (1..=SLICES).map(move |slice| {
-            let goal = begin + tokens * u64::from(slice) / u64::from(SLICES);
+            let goal = begin + tokens * slice as u64 / SLICES as u64;
             let ends = (slice == SLICES).then_some(at + 1);
             // What is still under way then ends too.
             let is_last = ends == Some(last);

@@ -42,6 +42,8 @@ pub struct Step {
 pub struct Run {
     /// In their order.
     pub steps: Vec<Step>,
+    /// Seconds of each slice of equal work.
+    pub slices: Vec<f64>,
     /// When each phase's first request began, seconds.
     pub begins: Vec<f64>,
     /// Between two outputs of a request.
@@ -54,16 +56,6 @@ impl Run {
     /// Seconds of the whole run.
     pub fn seconds(&self) -> f64 {
         self.steps.last().map_or(0.0, |step| step.at)
-    }
-
-    /// Tokens and seconds of a phase: up to the beginning of the next.
-    pub fn window(&self, phase: usize) -> Option<(f64, f64)> {
-        let begin = *self.begins.get(phase)?;
-        let end = self.begins.get(phase + 1).copied();
-        let end = end.unwrap_or_else(|| self.seconds());
-        let within = self.steps.iter().filter(|step| step.phase == phase);
-        let tokens: u32 = within.map(|step| step.tokens).sum();
-        Some((f64::from(tokens), end - begin))
     }
 
     /// How often the depth was another than in the step before.
@@ -119,6 +111,19 @@ impl<'a> Answering<'a> {
     /// The engine's, or a request that fails.
     pub fn go_on(&mut self, engine: &mut LocalEngine, tokens: u64) -> anyhow::Result<()> {
         let (begin, before) = (Instant::now(), self.seconds);
+        self.steps(engine, tokens, begin)?;
+        self.run.slices.push(self.seconds - before);
+        Ok(())
+    }
+
+    /// Steps of a slice that began at `begin`.
+    fn steps(
+        &mut self,
+        engine: &mut LocalEngine,
+        tokens: u64,
+        begin: Instant,
+    ) -> anyhow::Result<()> {
+        let before = self.seconds;
         loop {
             self.begin_requests(engine)?;
             let more = match self.tokens < tokens {

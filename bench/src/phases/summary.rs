@@ -9,7 +9,7 @@ use super::list::List;
 use super::replay::{self, Choice, Replay};
 use super::run::{Run, Step};
 use super::texts::Log;
-use super::work::Work;
+use super::work::{SLICES, Work};
 use crate::stats::Durations;
 
 /// A list, and all that was measured of it.
@@ -62,49 +62,55 @@ impl Measured {
 
     /// How many times as fast as `other` an arm is.
     pub fn ratio_to(&self, arm: usize, other: usize) -> Option<Estimate> {
-        paired(self.runs.len(), |repetitions| {
-            let (mut own, mut others) = (0.0, 0.0);
-            for at in repetitions {
-                own += self.runs[at][arm].seconds();
-                others += self.runs[at][other].seconds();
-            }
-            (own > 0.0).then(|| others / own)
+        paired(&self.slices(), |slices| {
+            let sums = self.sums(slices);
+            (sums[arm] > 0.0).then(|| sums[other] / sums[arm])
         })
     }
 
     /// How many times as fast as the fastest fixed arm, which is found anew for
     /// every resample.
     pub fn ratio_to_best(&self, arm: usize) -> Option<Estimate> {
-        paired(self.runs.len(), |repetitions| {
-            let mut sums = vec![0.0; self.arms.len()];
-            for at in repetitions {
-                for (sum, run) in sums.iter_mut().zip(&self.runs[at]) {
-                    *sum += run.seconds();
-                }
-            }
+        paired(&self.slices(), |slices| {
+            let sums = self.sums(slices);
             let best = self.fixed().map(|at| sums[at]).min_by(f64::total_cmp)?;
             (sums[arm] > 0.0).then(|| best / sums[arm])
         })
     }
 
-    /// Tokens per second of an arm in a phase, over all repetitions.
-    pub fn rate(&self, phase: usize, arm: usize) -> Option<f64> {
-        self.rate_of(&mut (0..self.runs.len()), phase, arm)
+    /// Slices of each phase, over all repetitions.
+    fn slices(&self) -> Vec<usize> {
+        vec![SLICES * self.runs.len(); self.work.phases.len()]
     }
 
-    fn rate_of(
-        &self,
-        repetitions: &mut dyn Iterator<Item = usize>,
-        phase: usize,
-        arm: usize,
-    ) -> Option<f64> {
-        let (mut tokens, mut seconds) = (0.0, 0.0);
-        for at in repetitions {
-            let (more, longer) = self.runs[at][arm].window(phase)?;
-            tokens += more;
-            seconds += longer;
+    /// Seconds of an arm in the slice of that index: all of the first phase, over
+    /// the repetitions, before those of the second.
+    fn slice(&self, index: usize, arm: usize) -> f64 {
+        let of_phase = SLICES * self.runs.len();
+        let (phase, within) = (index / of_phase, index % of_phase);
+        let (repetition, slice) = (within / SLICES, within % SLICES);
+        self.runs[repetition][arm].slices[phase * SLICES + slice]
+    }
+
+    /// Seconds of each arm in these slices.
+    fn sums(&self, slices: &mut dyn Iterator<Item = usize>) -> Vec<f64> {
+        let mut sums = vec![0.0; self.arms.len()];
+        for index in slices {
+            for (arm, sum) in sums.iter_mut().enumerate() {
+                *sum += self.slice(index, arm);
+            }
         }
-        (seconds > 0.0 && tokens > 0.0).then(|| tokens / seconds)
+        sums
+    }
+
+    /// Tokens per second of an arm in a phase, over all repetitions: of the part of
+    /// the list's tokens that is the phase's.
+    pub fn rate(&self, phase: usize, arm: usize) -> Option<f64> {
+        let of_phase = SLICES * self.runs.len();
+        let slices = phase * of_phase..(phase + 1) * of_phase;
+        let seconds: f64 = slices.map(|index| self.slice(index, arm)).sum();
+        let tokens = f64::from(self.work.tokens(phase)) * self.runs.len() as f64;
+        (seconds > 0.0).then(|| tokens / seconds)
     }
 
     /// The fixed arm that was fastest in a phase, with its tokens per second.
@@ -118,17 +124,16 @@ impl Measured {
     /// How many times as fast as if each phase had run at the depth that is best
     /// for it: an upper bound of what choosing a depth by phase can bring.
     pub fn ratio_to_best_of_phases(&self, arm: usize) -> Option<Estimate> {
-        paired(self.runs.len(), |repetitions| {
-            let drawn: Vec<usize> = repetitions.collect();
+        let of_phase = SLICES * self.runs.len();
+        paired(&self.slices(), |slices| {
             let (mut own, mut best) = (0.0, 0.0);
-            for phase in 0..self.work.phases.len() {
-                let rate = |arm| self.rate_of(&mut drawn.iter().copied(), phase, arm);
-                let tokens = f64::from(self.work.tokens(phase));
-                own += tokens / rate(arm)?;
-                let rates = self.fixed().filter_map(rate);
-                best += tokens / rates.max_by(f64::total_cmp)?;
+            // They come phase by phase.
+            for _ in &self.work.phases {
+                let sums = self.sums(&mut slices.take(of_phase));
+                own += sums[arm];
+                best += self.fixed().map(|at| sums[at]).min_by(f64::total_cmp)?;
             }
-            Some(best / own)
+            (own > 0.0).then(|| best / own)
         })
     }
 

@@ -228,8 +228,8 @@ mod tests {
             | list | arm | seconds | tokens/s | ratio to none | ratio to best fixed | low | high | ratio to best of phases | worst phase | its ratio | ratio to oracle | ratio to clairvoyant | switches/min | gap p50 ms | gap p99 ms | gap p99 to best fixed | replay to measured |
             | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
             | two | none | 18.00 | 3.33 | 1.00 | 1.00 | 1.00 | 1.00 | 0.750 | 1. mixed 1 | 0.500 | 0.750 | 0.667 | 10.00 | - | - | - | 1.00 |
-            | two | depth 3 | 22.50 | 2.67 | 0.800 | 0.800 | 0.800 | 0.800 | 0.600 | 2. mixed 1 | 0.500 | 0.600 | 0.533 | 8.00 | - | - | - | 0.960 |
-            | two | mine | 15.00 | 4.00 | 1.20 | 1.20 | 1.20 | 1.20 | 0.900 | 1. mixed 1 | 0.750 | 0.900 | 0.800 | 12.00 | - | - | - | - |
+            | two | depth 3 | 22.50 | 2.67 | 0.800 | 0.800 | 0.753 | 0.853 | 0.600 | 2. mixed 1 | 0.500 | 0.600 | 0.533 | 8.00 | - | - | - | 0.960 |
+            | two | mine | 15.00 | 4.00 | 1.20 | 1.20 | 1.18 | 1.23 | 0.900 | 1. mixed 1 | 0.750 | 0.900 | 0.800 | 12.00 | - | - | - | - |
 
             ## What arms are held against
 

@@ -17,6 +17,10 @@ const KINDS: [(Kind, &[&str]); 4] = [
     (Kind::Repeating, &["poem"]),
 ];
 
+/// Parts of a phase in which arms take turns: about a second each where a phase
+/// takes ten.
+pub const SLICES: usize = 10;
+
 /// A prompt and its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text {
@@ -48,19 +52,22 @@ pub struct Work {
 
 impl Work {
     /// Goes through the texts of each kind in turn, one of each domain after the
-    /// other, until a phase has its tokens; its last answer is cut off there.
+    /// other, until a phase has its tokens; its last answer is cut off there. None
+    /// is longer than what a stream puts out in the phase, so that all streams have
+    /// something to do.
     pub fn new(list: &List, texts: &[Text]) -> Self {
         let mut used: BTreeMap<Kind, usize> = BTreeMap::new();
         let mut fresh = 0;
         let phases = list.phases.iter().map(|phase| {
             let pool = pool(phase.kind, texts);
             let used = used.entry(phase.kind).or_default();
+            let most = phase.tokens.div_ceil(phase.streams);
             let (mut items, mut left) = (Vec::new(), phase.tokens);
             while left > 0 {
                 let text = pool[*used % pool.len()];
                 *used += 1;
                 let length = u32::try_from(texts[text].answer.len()).unwrap_or(u32::MAX);
-                let tokens = length.min(left);
+                let tokens = length.min(left).min(most);
                 left -= tokens;
                 let seed = (phase.kind == Kind::Fresh).then(|| {
                     fresh += 1;
@@ -165,6 +172,7 @@ mod tests {
         let (list, texts) = (Named::Nine.list(16), texts());
         let work = Work::new(&list, &texts);
         for (phase, items) in &work.phases {
+            assert!(items.len() >= phase.streams as usize, "{phase}");
             let tokens: u32 = items.iter().map(|item| item.tokens).sum();
             assert_eq!(tokens, phase.tokens, "{phase}");
             for item in items {
