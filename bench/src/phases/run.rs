@@ -211,6 +211,10 @@ impl<'a> Answering<'a> {
         // Rows of requests that have ended may still have been under way.
         let steps = &mut self.run.steps;
         while steps.pop_if(|step| step.tokens == 0).is_some() {}
+        let idle = self.seconds - self.run.seconds();
+        if let Some(last) = self.run.slices.last_mut() {
+            *last -= idle;
+        }
         Ok(self.run)
     }
 }
