@@ -1,17 +1,22 @@
 #!/bin/sh
-# Runs the scripts of HTTP clients against servers with one and with two
-# tokenizer-managers, without keys and with those of clients and operators.
+# Runs all scripts against servers with one and with two tokenizer-managers,
+# without keys and with those of clients and operators.
 #
 #   cargo build --release
 #   PYTHON=venv/bin/python tests/clients/all.sh target/release/lockstep [PORT]
 #
-# A script whose client is not installed is skipped by name.
+# A script whose client is not installed is skipped by name; programs are looked
+# for beside PYTHON too. Ports from PORT on are used, about 200 of them.
 set -eu
 
 program=$1
 port=${2:-31200}
 python=${PYTHON:-python3}
 here=$(dirname "$0")
+model=$here/../../models/lockstep-demo-7m
+case $python in
+*/*) PATH=$(cd "$(dirname "$python")" && pwd):$PATH ;;
+esac
 work=$(mktemp -d)
 server=
 passed=0
@@ -25,46 +30,76 @@ stop() {
 }
 trap 'stop; rm -rf "$work"' EXIT
 umask 077
-echo sk-client >"$work/client"
+echo sk-right >"$work/client"
 echo sk-operator >"$work/operator"
 
-# run FRONTS KEYS SCRIPT MODULE
+# start OPTIONS…: starts a server and waits until it is healthy.
+start() {
+    "$program" serve --model-path "$model" --port "$port" --sglang-grpc-port $((port + 2)) \
+        --cors-allowed-origins "http://localhost:$((port + 3))" "$@" >"$work/log" 2>&1 &
+    server=$!
+    tries=0
+    until curl -sf "http://127.0.0.1:$port/health" >/dev/null; do
+        tries=$((tries + 1))
+        if [ $tries = 120 ]; then
+            cat "$work/log"
+            exit 1
+        fi
+        sleep 0.5
+    done
+}
+
+# run CLIENT NAME COMMAND…: runs a script, where its client is installed: a
+# program, or a Python module.
 run() {
-    if ! "$python" -c "import $4" 2>/dev/null; then
-        echo "skipped $3: no Python module $4"
-        return
-    fi
-    arguments=
-    [ "$2" = keys ] && arguments='--api-key sk-client --admin-key sk-operator'
-    # shellcheck disable=SC2086
-    if "$python" "$here/$3" --base-url "http://127.0.0.1:$port/v1" $arguments; then
+    client=$1
+    name=$2
+    shift 2
+    if ! command -v "$client" >/dev/null && ! "$python" -c "import $client" 2>/dev/null; then
+        echo "skipped $name: no $client"
+    elif "$@"; then
         passed=$((passed + 1))
     else
         failed=$((failed + 1))
-        echo "FAILED  $3 with $1 tokenizer-managers, $2"
+        echo "FAILED  $name with $fronts tokenizer-managers, $keys"
     fi
 }
 
+url=http://127.0.0.1:$port
+sglang=127.0.0.1:$((port + 2))
+SMG_PORT=$((port + 100))
+export SMG_PORT
 for fronts in 1 2; do
     for keys in none keys; do
         echo "== $fronts tokenizer-managers, $keys"
-        files=
-        [ $keys = keys ] && files="--api-key-file $work/client --admin-api-key-file $work/operator"
+        set -- --tokenizer-managers "$fronts"
+        shown=
+        if [ $keys = keys ]; then
+            set -- "$@" --api-key-file "$work/client" --admin-api-key-file "$work/operator"
+            shown='--api-key sk-right --admin-key sk-operator'
+        fi
+        start "$@"
+        # Words of $shown are arguments of their own.
         # shellcheck disable=SC2086
-        "$program" serve --model-path "$here/../../models/lockstep-demo-7m" --port "$port" \
-            --tokenizer-managers "$fronts" $files >"$work/log" 2>&1 &
-        server=$!
-        tries=0
-        until curl -sf "http://127.0.0.1:$port/health" >/dev/null; do
-            tries=$((tries + 1))
-            if [ $tries = 120 ]; then
-                cat "$work/log"
-                exit 1
-            fi
-            sleep 0.5
-        done
-        run "$fronts" "$keys" openai_client.py openai
-        run "$fronts" "$keys" langchain_client.py langchain_openai
+        {
+            run openai openai_client.py "$python" "$here/openai_client.py" \
+                --base-url "$url/v1" $shown ${shown:+--key-url "$url/v1"}
+            run langchain_openai langchain_client.py "$python" "$here/langchain_client.py" \
+                --base-url "$url/v1" $shown
+            run grpc_tools sglang_grpc.py "$python" "$here/sglang_grpc.py" \
+                --target "$sglang" $shown
+            run "${CHROMIUM:-chromium}" browser.py "$python" "$here/browser.py" \
+                --base-url "$url/v1" --page-port $((port + 3)) $shown
+        }
+        if [ $keys = keys ]; then
+            run smg 'smg_gateway.sh over HTTP' \
+                env API_KEY=sk-right "$here/smg_gateway.sh" "$url"
+        else
+            run smg 'smg_gateway.sh over HTTP' "$here/smg_gateway.sh" "$url"
+            run smg 'smg_gateway.sh over gRPC' "$here/smg_gateway.sh" "grpc://$sglang"
+            run smg 'smg_gateway.sh over gRPC without a tokenizer' \
+                "$here/smg_gateway.sh" "grpc://$sglang" ''
+        fi
         stop
     done
 done

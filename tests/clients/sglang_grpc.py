@@ -5,7 +5,7 @@
     cargo run --release -- serve --port 8000 --sglang-grpc-port 8002
     python tests/clients/sglang_grpc.py [--target 127.0.0.1:8002] [--protos DIR]
 
-The Python code is generated at run time, from `proto/protos/sglang/` or from
+Against a server with keys, `--api-key` and `--admin-key` say them. The Python code is generated at run time, from `proto/protos/sglang/` or from
 another copy of the protos, such as those inside the wheel `smg-grpc-proto`.
 """
 
@@ -45,11 +45,33 @@ def generate(folder, into):
     return [importlib.import_module(name) for name in modules]
 
 
+class Call(grpc.ClientCallDetails):
+    def __init__(self, details, metadata):
+        self.method, self.timeout = details.method, details.timeout
+        self.credentials, self.metadata = details.credentials, metadata
+
+
+class ShowKey(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
+    """Shows a key with every call, or none."""
+
+    def __init__(self, key):
+        self.metadata = [("authorization", f"Bearer {key}")] if key else None
+
+    def intercept_unary_unary(self, go_on, details, request):
+        return go_on(Call(details, self.metadata), request)
+
+    intercept_unary_stream = intercept_unary_unary
+
+
 class Client:
-    def __init__(self, target, modules):
+    def __init__(self, target, modules, key, admin_key):
         self.common, self.pb, stubs = modules
-        self.channel = grpc.insecure_channel(target)
-        self.stub = stubs.SglangSchedulerStub(self.channel)
+        channel = grpc.insecure_channel(target)
+
+        def stub(key):
+            return stubs.SglangSchedulerStub(grpc.intercept_channel(channel, ShowKey(key)))
+
+        self.stub, self.operator, self.stranger = stub(key), stub(admin_key or key), stub(None)
         self.timeout = 60
 
     def request(self, request_id, ids, tokens, **params):
@@ -105,7 +127,8 @@ def server_info(client):
 def loads(client):
     request = client.pb.GetLoadsRequest(include=["core", "disagg", "queues", "memory"])
     answer = client.stub.GetLoads(request, timeout=client.timeout)
-    assert len(answer.loads) == 1
+    (load,) = answer.loads
+    assert load.memory.weight_gb > 0 and load.memory.kv_cache_gb > 0, load
 
 
 @check
@@ -231,26 +254,52 @@ def kv_events(client):
 @check
 def flush(client):
     request = client.common.FlushCacheRequest(timeout_s=10)
-    assert client.stub.FlushCache(request, timeout=client.timeout).success
+    assert client.operator.FlushCache(request, timeout=client.timeout).success
+
+
+def strangers(client):
+    """On a server with a key."""
+    unknown = grpc.StatusCode.UNAUTHENTICATED
+    generate = client.request("py-stranger", [5, 6, 7], 4)
+    refused(unknown, lambda: list(client.stranger.Generate(generate, timeout=client.timeout)))
+    info = client.pb.GetModelInfoRequest()
+    refused(unknown, lambda: client.stranger.GetModelInfo(info, timeout=client.timeout))
+
+
+def clients_are_no_operators(client):
+    """On a server with a key for operators."""
+    request = client.common.FlushCacheRequest(timeout_s=10)
+    refused(
+        grpc.StatusCode.UNAUTHENTICATED,
+        lambda: client.stub.FlushCache(request, timeout=client.timeout),
+    )
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", default="127.0.0.1:8002")
     parser.add_argument("--protos", type=pathlib.Path, default=PROTOS)
+    parser.add_argument("--api-key")
+    parser.add_argument("--admin-key", help="the operators' key [default: --api-key]")
     arguments = parser.parse_args()
+    checks = list(CHECKS)
+    if arguments.api_key:
+        checks.append(strangers)
+    if arguments.admin_key:
+        checks.append(clients_are_no_operators)
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
-        client = Client(arguments.target, generate(arguments.protos, folder))
+        modules = generate(arguments.protos, folder)
+        client = Client(arguments.target, modules, arguments.api_key, arguments.admin_key)
         print(f"grpcio {grpc.__version__} at {arguments.target}, protos from {arguments.protos}")
-        for function in CHECKS:
+        for function in checks:
             try:
                 function(client)
                 print(f"ok      {function.__name__}")
             except Exception as error:
                 failed += 1
                 print(f"FAILED  {function.__name__}: {type(error).__name__}: {error}")
-    print(f"{len(CHECKS) - failed} passed, {failed} failed")
+    print(f"{len(checks) - failed} passed, {failed} failed")
     return 1 if failed else 0
 
 

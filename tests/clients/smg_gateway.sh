@@ -5,11 +5,14 @@
 #   cargo run --release -- serve --port 8000 --sglang-grpc-port 8002
 #   tests/clients/smg_gateway.sh [WORKER [TOKENIZER_DIR]]
 #
-# WORKER is the SGLang gRPC port, 127.0.0.1:8002 without it. With TOKENIZER_DIR
-# empty (""), the gateway gets the tokenizer from the worker itself.
+# WORKER is grpc://127.0.0.1:8002 without it, the SGLang gRPC port, or the HTTP
+# port, http://127.0.0.1:8000. With TOKENIZER_DIR empty (""), the gateway gets the
+# tokenizer from the worker itself. API_KEY is what a server with a key asks for;
+# the gateway shows it to workers over HTTP alone.
 set -eu
 
-worker=${1:-127.0.0.1:8002}
+worker=${1:-grpc://127.0.0.1:8002}
+key=${API_KEY:-}
 models=$(dirname "$0")/../../models/lockstep-demo-7m
 tokenizer=${2-$models}
 port=${SMG_PORT:-31100}
@@ -19,7 +22,7 @@ passed=0
 failed=0
 
 HF_HUB_OFFLINE=1 smg launch --host 127.0.0.1 --port "$port" \
-    --worker-urls "grpc://$worker" --prometheus-port $((port + 90)) \
+    --worker-urls "$worker" --prometheus-port $((port + 90)) ${key:+--api-key "$key"} \
     ${tokenizer:+--tokenizer-path "$tokenizer"} >"$log" 2>&1 &
 gateway=$!
 trap 'kill $gateway 2>/dev/null || true; wait $gateway 2>/dev/null || true; rm -f "$log"' EXIT
@@ -41,9 +44,10 @@ fi
 model=$(curl -sf "$url/v1/models" | sed 's/.*"id":"\([^"]*\)".*/\1/')
 echo "smg at $url, worker $worker, model $model"
 
-# check NAME PATH BODY EXPECTED: the answer contains EXPECTED.
+# check NAME PATH BODY EXPECTED: the answer contains EXPECTED. Without BODY it is a GET.
 check() {
-    answer=$(curl -sS -m 60 "$url$2" -H 'Content-Type: application/json' -d "$3")
+    answer=$(curl -sS -m 60 "$url$2" -H "Authorization: Bearer $key" \
+        ${3:+-H 'Content-Type: application/json' -d "$3"})
     case $answer in
     *"$4"*)
         passed=$((passed + 1))
@@ -65,6 +69,12 @@ check length /v1/chat/completions "{\"model\": \"$model\", $ask, \"max_tokens\":
 check logprobs /v1/chat/completions "{\"model\": \"$model\", $ask, \"logprobs\": true, \"top_logprobs\": 2}" '"top_logprobs":[{'
 check choices /v1/chat/completions "{\"model\": \"$model\", $ask, \"n\": 2}" '"index":1'
 check 'bad request' /v1/chat/completions "{\"model\": \"$model\", $ask, \"max_tokens\": 100000}" '"error"'
+# The gateway asks its workers now and then.
+for _ in $(seq 1 60); do
+    curl -s "$url/get_loads" -H "Authorization: Bearer $key" | grep -qF "\"worker\":\"$worker\"" && break
+    sleep 0.5
+done
+check loads /get_loads '' "\"worker\":\"$worker\""
 
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]
