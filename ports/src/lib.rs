@@ -20,6 +20,7 @@ mod body;
 mod budget;
 mod deadline;
 mod first_bytes;
+mod health;
 mod listen;
 mod messages;
 mod outgoing;
@@ -33,6 +34,7 @@ mod visit;
 
 pub use body::{BodyError, Held};
 pub use budget::{Budget, Charge, OverBudget};
+pub use health::Health;
 pub use listen::listen;
 pub use port::{Port, Protocol};
 pub use report::{Closed, PortReport};

@@ -4,11 +4,12 @@ mod convert;
 mod generate;
 mod info;
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{io, pin::Pin, sync::Arc, time::Duration};
 
-use futures::Stream;
+use futures::{Stream, StreamExt as _};
+use lockstep_ports::Health;
 use lockstep_proto::{
-    limits::{PUBLIC_ANSWER_BYTES, PUBLIC_MESSAGE_BYTES, SMALL_MESSAGE_BYTES},
+    limits::{PUBLIC_ANSWER_BYTES, PUBLIC_MESSAGE_BYTES},
     pb::{
         LOCKSTEP_DESCRIPTORS,
         lockstep::{
@@ -19,13 +20,10 @@ use lockstep_proto::{
         },
     },
 };
-use tokio::{net::TcpListener, time::MissedTickBehavior};
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::WatchStream;
 use tokio_util::sync::CancellationToken;
-use tonic::{
-    Request, Response, Status,
-    service::{InterceptorLayer, Routes},
-};
-use tonic_health::{ServingStatus, server::HealthReporter};
+use tonic::{Request, Response, Status, service::InterceptorLayer};
 
 use crate::{app::App, error::ApiError, http::known_as};
 
@@ -40,22 +38,13 @@ struct InferenceService {
 /// Serves until `close`, then lets open calls end.
 ///
 /// # Errors
-/// The reflection service could not be built.
+/// The service's descriptors are none.
 pub async fn serve(
     app: Arc<App>,
     listener: TcpListener,
     close: CancellationToken,
-) -> Result<(), tonic_reflection::server::Error> {
-    let (reporter, health) = tonic_health::server::health_reporter();
-    // tonic's default is SERVING; nothing is known before the first check.
-    for service in ["", SERVICE] {
-        reporter
-            .set_service_status(service, ServingStatus::NotServing)
-            .await;
-    }
-    // Older tools (grpcurl before 1.9, grpcio-reflection) speak v1alpha only.
-    let newer = reflection().build_v1()?;
-    let older = reflection().build_v1alpha()?;
+) -> io::Result<()> {
+    let (health, routes) = Health::routes(SERVICE, LOCKSTEP_DESCRIPTORS).await?;
     let inference = InferenceServer::new(InferenceService { app: app.clone() })
         .max_decoding_message_size(PUBLIC_MESSAGE_BYTES)
         .max_encoding_message_size(PUBLIC_ANSWER_BYTES);
@@ -68,64 +57,21 @@ pub async fn serve(
             Ok(request)
         }))
         .service(inference);
-    let routes = Routes::new(health.max_decoding_message_size(SMALL_MESSAGE_BYTES))
-        .add_service(newer.max_decoding_message_size(SMALL_MESSAGE_BYTES))
-        .add_service(older.max_decoding_message_size(SMALL_MESSAGE_BYTES))
-        .add_service(authorized);
+    let routes = routes.add_service(authorized).prepare();
     let port = app.ports.grpc.clone();
-    let health_reports = tokio::spawn(report_health(app, reporter, close.clone()));
-    port.serve(listener, routes.prepare().into_axum_router(), close)
-        .await;
-    health_reports.abort();
+    tokio::spawn(report_health(health, app, close.clone()));
+    port.serve(listener, routes.into_axum_router(), close).await;
     Ok(())
 }
 
-/// Reflection on what this port serves.
-fn reflection() -> tonic_reflection::server::Builder<'static> {
-    tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(LOCKSTEP_DESCRIPTORS)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .with_service_name(SERVICE)
-        .with_service_name("grpc.health.v1.Health")
-}
-
-/// SERVING while requests are let in and steps run on every rank. On `close`,
-/// open watches end, which would hold up the server's end otherwise.
-async fn report_health(app: Arc<App>, mut reporter: HealthReporter, close: CancellationToken) {
-    let limit = Duration::from_secs(app.config.timeouts.health_s);
-    let mut period = tokio::time::interval(limit.max(Duration::from_secs(1)));
-    period.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut gate = app.gate.subscribe();
-    let mut link = app.scheduler.state();
-    // One that the last check did not see makes it worthless.
-    let mut changed = async || {
-        tokio::select! {
-            changed = gate.changed() => changed.is_ok(),
-            changed = link.changed() => changed.is_ok(),
-            () = close.cancelled() => false,
-        }
-    };
-    loop {
-        let healthy = tokio::select! {
-            biased;
-            open = changed() => if open { continue } else { break },
-            health = app.healthy(false) => health.is_ok(),
-        };
-        let status = match healthy {
-            true => ServingStatus::Serving,
-            false => ServingStatus::NotServing,
-        };
-        for service in ["", SERVICE] {
-            reporter.set_service_status(service, status).await;
-        }
-        tokio::select! {
-            open = changed() => if !open { break },
-            _ = period.tick() => {}
-        }
-    }
-    for service in ["", SERVICE] {
-        reporter.clear_service_status(service).await;
-    }
+/// Serving while requests are let in and steps run on every rank.
+async fn report_health(health: Health, app: Arc<App>, close: CancellationToken) {
+    let period = Duration::from_secs(app.config.timeouts.health_s);
+    let check = || async { app.healthy(false).await.is_ok() };
+    let gate = WatchStream::from_changes(app.gate.subscribe()).map(|_| ());
+    let link = WatchStream::from_changes(app.scheduler.state()).map(|_| ());
+    let changes = futures::stream::select(gate, link);
+    health.report(check, changes, period, close).await;
 }
 
 type Answers = Pin<Box<dyn Stream<Item = Result<GenerateResponse, Status>> + Send>>;

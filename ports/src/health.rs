@@ -1,0 +1,99 @@
+//! What a gRPC port serves beside its own service: `grpc.health.v1`, and
+//! reflection on both.
+
+use std::{future::Future, io, time::Duration};
+
+use lockstep_proto::limits::SMALL_MESSAGE_BYTES;
+use tokio_stream::{Stream, StreamExt as _};
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+use tonic_health::{ServingStatus, server::HealthReporter};
+use tonic_reflection::server::Builder;
+
+/// The shortest time between two checks.
+const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
+
+/// Tells clients of `grpc.health.v1` whether a service is served.
+#[derive(Debug)]
+pub struct Health {
+    reporter: HealthReporter,
+    /// What they may ask for: the whole server, and the service by its full name.
+    names: [&'static str; 2],
+}
+
+impl Health {
+    /// The first routes of a port whose own service is `service`, by its full name,
+    /// described by `descriptors`, an encoded `FileDescriptorSet`. Nothing is serving
+    /// until [`Health::report`] finds that it is.
+    ///
+    /// # Errors
+    /// The descriptors are none.
+    pub async fn routes(
+        service: &'static str,
+        descriptors: &'static [u8],
+    ) -> io::Result<(Self, Routes)> {
+        let (reporter, server) = tonic_health::server::health_reporter();
+        let names = ["", service];
+        let health = Self { reporter, names };
+        // tonic's default is SERVING; nothing is known before the first check.
+        health.tell(false).await;
+        let reflection = || {
+            Builder::configure()
+                .register_encoded_file_descriptor_set(descriptors)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+                .with_service_name(service)
+                .with_service_name("grpc.health.v1.Health")
+        };
+        // Older tools (grpcurl before 1.9, grpcio-reflection) speak v1alpha only.
+        let newer = reflection().build_v1().map_err(io::Error::other)?;
+        let older = reflection().build_v1alpha().map_err(io::Error::other)?;
+        let routes = Routes::new(server.max_decoding_message_size(SMALL_MESSAGE_BYTES))
+            .add_service(newer.max_decoding_message_size(SMALL_MESSAGE_BYTES))
+            .add_service(older.max_decoding_message_size(SMALL_MESSAGE_BYTES));
+        Ok((health, routes))
+    }
+
+    /// Tells what `check` finds, which is asked every `period` and whenever one of
+    /// `changes` makes worthless what it found. On `close` open watches end, which
+    /// would hold up the server's end otherwise.
+    pub async fn report<C: Future<Output = bool>>(
+        mut self,
+        check: impl Fn() -> C,
+        mut changes: impl Stream<Item = ()> + Unpin,
+        period: Duration,
+        close: CancellationToken,
+    ) {
+        let period = period.max(SHORTEST_PERIOD);
+        loop {
+            let serving = tokio::select! {
+                biased;
+                () = close.cancelled() => break,
+                Some(()) = changes.next() => continue,
+                serving = check() => serving,
+            };
+            self.tell(serving).await;
+            tokio::select! {
+                () = close.cancelled() => break,
+                Some(()) = changes.next() => {}
+                () = tokio::time::sleep(period) => {}
+            }
+        }
+        self.tell(false).await;
+        for name in self.names {
+            self.reporter.clear_service_status(name).await;
+        }
+    }
+
+    async fn tell(&self, serving: bool) {
+        let status = match serving {
+            true => ServingStatus::Serving,
+            false => ServingStatus::NotServing,
+        };
+        for name in self.names {
+            self.reporter.set_service_status(name, status).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
