@@ -16,7 +16,7 @@ use crate::{body::counting, h2, server::Server};
 
 /// How long each of them stays before it comes anew.
 const STAY: Duration = Duration::from_secs(1);
-/// Of a path that is logged.
+/// Of a path, of which the log keeps the beginning.
 const PATH: usize = 6000;
 
 /// Ends when it is dropped.

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use futures::stream::{self, StreamExt};
 use lockstep_process::exit;
 use lockstep_tests::{
     body::{COUNTED, chat, counting},
     processes::Role,
+    raw,
     server::Server,
     sse::Event,
     turns,
@@ -14,27 +14,47 @@ use lockstep_tests::{
 };
 use rustix::process::Signal;
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::options;
 
 const CHAT: &str = "/v1/chat/completions";
-/// Of each line that a request leaves in the log.
-const LINE: usize = 6000;
-/// More lines than pipes and queues hold.
-pub const ALL_FULL: usize = 800;
+/// Bytes of a path, of which the log keeps most.
+const PATH: usize = 300;
+/// About what a request with such a path leaves in the log, rather less.
+pub const LINE: usize = 400;
+/// More lines than pipes and queues hold: what waits, what is on its way out,
+/// and a pipe.
+pub const ALL_FULL: usize = ((2 << 20) + (128 << 10)) / LINE;
 /// More than a pipe holds.
-const PIPE_FULL: usize = 100;
+const PIPE_FULL: usize = (128 << 10) / LINE;
 /// A drain of one second, and what ends after it, on a slow machine.
 const ENDED: Duration = Duration::from_secs(30);
 
-/// Makes it log so many lines.
+/// Makes it log so many lines, by as many requests on one connection that don't
+/// wait for each other's answers.
 pub async fn flood(server: &Server, lines: usize) {
-    let path = format!("/{}", "x".repeat(LINE));
-    let requests = (0..lines).map(|_| server.get(&path));
-    let mut answers = stream::iter(requests).buffer_unordered(8);
-    while let Some(answer) = answers.next().await {
-        assert_eq!(answer.status, 404);
-    }
+    const REFUSED: &[u8] = b"HTTP/1.1 404";
+    let path = "x".repeat(PATH);
+    let one = format!("GET /{path} HTTP/1.1\r\nhost: x\r\n\r\n");
+    let (mut read, mut write) = raw::connect(server.port).await.into_split();
+    let ask = async {
+        let all = one.repeat(lines);
+        write.write_all(all.as_bytes()).await.expect("it is read");
+    };
+    let answers = async {
+        let (mut seen, mut text, mut buffer) = (0, Vec::new(), vec![0; 64 << 10]);
+        while seen < lines {
+            let came = read.read(&mut buffer).await.expect("answered");
+            assert_ne!(came, 0, "{seen} of {lines} answered");
+            text.extend_from_slice(&buffer[..came]);
+            let begins = text.windows(REFUSED.len());
+            seen += begins.filter(|begin| *begin == REFUSED).count();
+            // What may be the begin of the next is looked at again.
+            text.drain(..text.len().saturating_sub(REFUSED.len() - 1));
+        }
+    };
+    tokio::join!(ask, answers);
 }
 
 #[tokio::test]
@@ -61,6 +81,9 @@ async fn who_reads_again_is_told_what_was_lost_and_why_it_ended() {
     flood(&server, ALL_FULL).await;
     server.read_output();
     server.says("log lines were lost").await;
+    let log = server.log();
+    let line = log.lines().find(|line| line.contains("/xxxx"));
+    assert!(line.expect("of the flood").len() >= LINE, "{line:?}");
     server.process(Role::Worker(0)).await.kill();
     assert_eq!(server.exit(ENDED).await, i32::from(exit::PROCESS_DIED));
     server.says("worker 0 was killed by signal 9").await;
