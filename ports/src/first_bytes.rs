@@ -41,8 +41,12 @@ pub(crate) struct Visitor {
     /// While there are bytes that the socket does not take: they keep the place
     /// as an answer does, which may have ended when they were handed over.
     unsent: Option<InService>,
-    /// For an HTTP/1.1 head that has not ended; `None` where nothing is charged.
+    /// For an HTTP/1.1 head, until its request has ended; `None` where nothing is
+    /// charged.
     head: Option<Head>,
+    /// What came last found no room, and ends the connection unless a head ended
+    /// with it: then its request is answered.
+    over: Option<OverBudget>,
 }
 
 /// What has come of a head, and its room.
@@ -104,30 +108,48 @@ impl Visitor {
                 budget: budgets.all().clone(),
                 room: None,
             }),
+            over: None,
         })
     }
 
     /// Bytes came over HTTP/1.1.
     fn heard(&mut self, bytes: usize) -> Result<(), OverBudget> {
         let begins = self.place.heard();
-        let Some(head) = &mut self.head else {
-            return Ok(());
-        };
-        let in_service = self.place.is_in_service();
+        let in_service = self.is_in_service();
         if begins || in_service {
+            self.forget_head();
+        }
+        match &mut self.head {
+            Some(head) if !in_service => head.came(bytes),
+            // It is no head, or one that its client was told to wait with.
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a request is under way, beside an answer that has only to be sent.
+    fn is_in_service(&self) -> bool {
+        self.place.requests() > usize::from(self.unsent.is_some())
+    }
+
+    fn forget_head(&mut self) {
+        if let Some(head) = &mut self.head {
             (head.bytes, head.room) = (0, None);
         }
-        if in_service {
-            // It is no head, or one that its client was told to wait with.
-            return Ok(());
+    }
+
+    /// A request that has ended keeps no room for its head while nobody knows
+    /// whether another comes.
+    fn settle(&mut self) {
+        if self.place.expects_head() {
+            self.forget_head();
         }
-        head.came(bytes)
     }
 
     /// Notes whether the socket took bytes.
     fn wrote<T>(&mut self, written: Poll<T>) -> Poll<T> {
         if written.is_ready() {
             self.unsent = None;
+            self.settle();
         } else if self.unsent.is_none() {
             let unsent = self.place.enter();
             unsent.hand_over();
@@ -149,15 +171,23 @@ impl AsyncRead for Visitor {
             self.read = end;
             return Poll::Ready(Ok(()));
         }
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        let bytes = buffer.filled().len() - before;
-        if !self.http2
-            && bytes > 0
-            && let Err(over) = self.heard(bytes)
+        if let Some(over) = self.over.take()
+            && !self.is_in_service()
+            && !self.place.expects_head()
         {
             self.place.places().count(Closed::OverBudget);
             return Poll::Ready(Err(io::Error::other(over)));
+        }
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let bytes = buffer.filled().len() - before;
+        if self.http2 {
+            return read;
+        }
+        if bytes > 0 {
+            self.over = self.heard(bytes).err();
+        } else {
+            self.settle();
         }
         read
     }

@@ -295,9 +295,14 @@ impl Place {
         }
     }
 
-    /// Whether a request is on it.
-    pub(crate) fn is_in_service(&self) -> bool {
-        self.requests.load(Relaxed) > 0
+    /// Requests on it.
+    pub(crate) fn requests(&self) -> usize {
+        self.requests.load(Relaxed)
+    }
+
+    /// Whether all requests on it have ended, and what it sends begins another.
+    pub(crate) fn expects_head(&self) -> bool {
+        self.expects_head.load(Relaxed)
     }
 
     pub(crate) fn places(&self) -> &Places {

@@ -191,7 +191,7 @@ impl Port {
     #[cfg(test)]
     pub(crate) fn for_tests(limits: PortLimits, budget: Option<Arc<Budget>>) -> Arc<Self> {
         let protocol = Protocol::Http {
-            head_bytes: 8192,
+            head_bytes: 96 << 10,
             refusal: |message| Response::new(message.into()),
             over_budget: |over| Response::new(over.to_string().into()),
             probes: &[],

@@ -1,6 +1,6 @@
 use std::{net::SocketAddr, time::Duration};
 
-use axum::routing::get;
+use axum::{body::Body, routing::get};
 use socket2::SockRef;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -27,12 +27,21 @@ async fn open(bytes: usize, budget: Option<Arc<Budget>>) -> (Arc<Port>, SocketAd
     let address = listener.local_addr().expect("bound");
     let buffer = SockRef::from(&listener).set_send_buffer_size(SOCKET_BUFFER as usize);
     buffer.expect("a small buffer");
-    let router = Router::new().route("/", get(async move || vec![b'x'; bytes]));
+    let answer = get(async move || vec![b'x'; bytes]).post(taken);
+    let router = Router::new().route("/", answer);
     let serve = port
         .clone()
         .serve(listener, router, CancellationToken::new());
     tokio::spawn(serve);
     (port, address)
+}
+
+/// Whether a body was taken, or why not.
+async fn taken(body: Body) -> String {
+    match axum::body::to_bytes(body, usize::MAX).await {
+        Ok(_) => "taken".to_owned(),
+        Err(error) => error.to_string(),
+    }
 }
 
 /// A client that has asked for `/`.
@@ -135,7 +144,7 @@ async fn heads_that_do_not_end_are_charged() {
     for _ in 0..20 {
         let request = format!(
             "GET / HTTP/1.1\r\nhost: x\r\nlong: {}\r\n\r\n",
-            "a".repeat(900)
+            "a".repeat(7000)
         );
         steady.write_all(request.as_bytes()).await.expect("sent");
         read(&mut steady, 10).await;
@@ -152,6 +161,45 @@ async fn heads_that_do_not_end_are_charged() {
     assert!(budget.taken() <= 12 << 10, "{}", budget.taken());
     drop(held);
     until(|| budget.taken() == 0).await;
+}
+
+#[tokio::test]
+async fn heads_are_charged_while_an_answer_is_unread() {
+    let budget = Budget::new(1 << 20);
+    let (_port, address) = open(60_000, Some(budget.clone())).await;
+    let mut client = asking(address).await;
+    client.readable().await.expect("answered");
+    until(|| budget.taken() == 0).await;
+    let begun = [&b"GET / HTTP/1.1\r\nx: "[..], &[b'a'; 7 << 10]].concat();
+    client.write_all(&begun).await.expect("sent");
+    until(|| budget.taken() > 2 << 10).await;
+    read(&mut client, 60_000).await;
+    client.write_all(b"\r\n\r\n").await.expect("sent");
+    // Its answer.
+    read(&mut client, 60_000).await;
+    until(|| budget.taken() == 0).await;
+}
+
+#[tokio::test]
+async fn a_body_that_came_with_its_head_is_refused_by_an_answer() {
+    let budget = Budget::new(1 << 20);
+    let (port, address) = open(10, Some(budget.clone())).await;
+    let full: Vec<_> = (0..16)
+        .map(|_| {
+            let mut charge = budget.charge();
+            charge.add(64 << 10).map(|()| charge)
+        })
+        .collect();
+    assert!(full.iter().all(Result::is_ok));
+    let mut client = TcpStream::connect(address).await.expect("served");
+    let head = "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 6000\r\n\r\n";
+    let request = [head.as_bytes(), &[b'a'; 6000]].concat();
+    client.write_all(&request).await.expect("sent");
+    let mut answer = vec![0; 1000];
+    let came = client.read(&mut answer).await.expect("answered");
+    let answer = String::from_utf8_lossy(&answer[..came]);
+    assert!(answer.contains("no memory for the request"), "{answer}");
+    assert_eq!(over_budget(&port), 1);
 }
 
 #[test]
