@@ -8,6 +8,7 @@
 //! in which it must be taken, as with nginx's `send_timeout`.
 
 use std::{
+    error::Error,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -16,7 +17,11 @@ use axum::body::Body;
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
-use crate::{budget::Charge, places::InService};
+use crate::{
+    budget::{Charge, OverBudget},
+    places::InService,
+    report::Closed,
+};
 
 /// An answer's body: while it lasts, its connection works.
 pub(crate) struct Answer(InService);
@@ -40,7 +45,15 @@ impl HttpBody for Answer {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let Self(in_service) = &*self;
         let outgoing = in_service.outgoing();
-        outgoing.poll_part(context, || in_service.now())
+        let part = outgoing.poll_part(context, || in_service.now());
+        if let Poll::Ready(Some(Err(error))) = &part
+            && error
+                .source()
+                .is_some_and(|source| source.is::<OverBudget>())
+        {
+            in_service.count(Closed::OverBudget);
+        }
+        part
     }
 
     fn is_end_stream(&self) -> bool {

@@ -137,9 +137,9 @@ impl Budget {
         self.taken.load(Relaxed)
     }
 
-    /// Takes `bytes` more for a request that then has `own`, here and in what
-    /// this is a part of, or in none of them.
-    fn take(&self, bytes: usize, own: usize) -> Result<(), OverBudget> {
+    /// Takes `bytes` more for a request that then counts as one of `own` bytes here,
+    /// and of `above` in what this is a part of; in all of them or in none.
+    fn take(&self, bytes: usize, own: usize, above: usize) -> Result<(), OverBudget> {
         let limit = match own <= SMALL {
             true => self.limit,
             false => self.limit - self.limit / 4,
@@ -150,7 +150,7 @@ impl Budget {
         let Some(whole) = &self.whole else {
             return Ok(());
         };
-        whole.take(bytes, own).inspect_err(|_| {
+        whole.take(bytes, above, above).inspect_err(|_| {
             self.taken.fetch_sub(bytes, Relaxed);
         })
     }
@@ -175,13 +175,28 @@ impl Charge {
     /// [`OverBudget`], and nothing more is taken.
     pub fn add(&mut self, bytes: usize) -> Result<(), OverBudget> {
         let own = self.bytes.saturating_add(bytes);
-        self.budget.take(bytes, own)?;
-        self.bytes = own;
+        self.take(bytes, own, own)
+    }
+
+    /// Takes `bytes` more for an answer, whose work is done: beyond the part of its
+    /// peer it counts as small, so that large requests of others don't undo it.
+    ///
+    /// # Errors
+    /// [`OverBudget`], and nothing more is taken.
+    pub(crate) fn add_answer(&mut self, bytes: usize) -> Result<(), OverBudget> {
+        self.take(bytes, self.bytes.saturating_add(bytes), 0)
+    }
+
+    fn take(&mut self, bytes: usize, own: usize, above: usize) -> Result<(), OverBudget> {
+        // Others may have taken what large requests may not have: who wants no
+        // more has nothing to do with that.
+        if bytes > 0 {
+            self.budget.take(bytes, own, above)?;
+            self.bytes += bytes;
+        }
         Ok(())
     }
-}
 
-impl Charge {
     /// Gives back what is beyond `bytes`.
     pub(crate) fn keep(&mut self, bytes: usize) {
         let beyond = self.bytes.saturating_sub(bytes);
@@ -215,6 +230,7 @@ mod tests {
             assert_eq!(charge.add(SMALL), Ok(()));
             assert_eq!(charge.add(1), OVER, "it would be large");
         }
+        assert_eq!(large.add(0), Ok(()), "it has what it needs");
         assert_eq!(budget.charge().add(1), OVER, "nothing is left");
         assert_eq!(budget.taken(), 16 * SMALL);
         drop(large);
@@ -223,6 +239,25 @@ mod tests {
         assert_eq!(next.add(usize::MAX), OVER);
         assert_eq!(next.add(8 * SMALL), Ok(()));
         drop((next, small));
+        assert_eq!(budget.taken(), 0);
+    }
+
+    #[test]
+    fn answers_find_room_beside_large_requests_of_others() {
+        let budget = Budget::new(16 * SMALL);
+        let of = |last| budget.of_peer(Peer::from([127, 0, 0, last]));
+        let mut large = [of(1).charge(), of(2).charge()];
+        for charge in &mut large {
+            assert_eq!(charge.add(6 * SMALL), Ok(()), "three quarters of its half");
+        }
+        assert_eq!(of(1).charge().add_answer(2 * SMALL), Err(OverBudget::Peer));
+        let mut other = of(3).charge();
+        assert_eq!(other.add(2 * SMALL), OVER);
+        assert_eq!(other.add_answer(2 * SMALL), Ok(()));
+        assert_eq!(other.add_answer(2 * SMALL), Ok(()));
+        assert_eq!(other.add_answer(1), OVER, "nothing is left");
+        assert_eq!(other.bytes(), 4 * SMALL);
+        drop((large, other));
         assert_eq!(budget.taken(), 0);
     }
 

@@ -18,6 +18,9 @@ use crate::budget::{Charge, OverBudget};
 /// Handed over at a time, so that a transport that asks for more has sent most
 /// of what it got.
 pub(crate) const PART: usize = 64 << 10;
+/// About as much of an answer as a transport has: over HTTP/1.1 it asks for the
+/// next part as soon as it has less than a head may have.
+pub(crate) const HANDED_OVER: usize = 3 * PART;
 /// Instead of a time: the server is asked for the next part.
 const ASKED: u64 = u64::MAX;
 
@@ -66,11 +69,11 @@ impl Outgoing {
     }
 
     /// Frees what is left of the answer: who asks for more gets an error. The
-    /// part that was handed over stays where it is as long as its request.
+    /// parts that were handed over stay where they are as long as its request.
     pub(crate) fn drop_content(&self) {
         let mut content = self.content();
         if let Some(room) = &mut content.room {
-            room.keep(PART);
+            room.keep(HANDED_OVER);
         }
         let left = (content.body.take(), std::mem::take(&mut content.rest));
         drop(content);
@@ -85,7 +88,8 @@ impl Outgoing {
         self.hand_over(now);
     }
 
-    /// Its next part; `now` is asked for when there is one.
+    /// Its next part; `now` is asked for when there is one. An error's source is
+    /// [`OverBudget`] where there is no room for it.
     pub(crate) fn poll_part(
         &self,
         context: &mut Context<'_>,
@@ -136,7 +140,7 @@ impl Content {
         let Some(room) = &mut self.room else {
             return Ok(());
         };
-        room.add(bytes.saturating_sub(room.bytes()))
+        room.add_answer(bytes.saturating_sub(room.bytes()))
     }
 
     fn poll_part(
@@ -162,6 +166,9 @@ impl Content {
             }
         }
         let part = self.rest.split_to(PART.min(self.rest.len()));
+        if let Some(room) = &mut self.room {
+            room.keep(self.rest.len() + HANDED_OVER);
+        }
         // A copy, since a part that a transport keeps would keep the whole.
         let part = Bytes::copy_from_slice(&part);
         Poll::Ready(Some(Ok(Frame::data(part))))

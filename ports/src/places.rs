@@ -340,6 +340,11 @@ impl InService {
     pub(crate) fn hand_over(&self) {
         self.outgoing.hand_over(self.now());
     }
+
+    /// Counts what ended it.
+    pub(crate) fn count(&self, reason: Closed) {
+        self.place.places.count(reason);
+    }
 }
 
 impl Drop for InService {

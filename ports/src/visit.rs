@@ -153,7 +153,7 @@ impl Visit {
         };
         let bytes = answer.body().size_hint().exact().unwrap_or(0);
         if bytes > SMALL_ANSWER
-            && let Err(over) = room.add(usize::try_from(bytes).unwrap_or(usize::MAX))
+            && let Err(over) = room.add_answer(usize::try_from(bytes).unwrap_or(usize::MAX))
         {
             return (self.over(over), None);
         }

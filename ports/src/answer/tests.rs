@@ -5,10 +5,9 @@ use tokio::{sync::mpsc, sync::oneshot, time::Instant};
 use super::*;
 use crate::{
     budget::Budget,
-    outgoing::PART,
+    outgoing::{HANDED_OVER, PART},
     places::{Place, Places},
     port::PortLimits,
-    report::Closed,
 };
 
 type Connection = (Arc<Places>, Arc<Place>, oneshot::Receiver<Closed>);
@@ -134,13 +133,23 @@ async fn what_waits_is_charged_and_what_is_taken_or_dropped_given_back() {
     parts.send(5 * PART).await.expect("open");
     assert_eq!(next(&mut streamed).await.expect("a part").ok(), Some(PART));
     assert_eq!(budget.taken(), 5 * PART);
+    for left in (0..4).rev() {
+        assert_eq!(next(&mut streamed).await.expect("a part").ok(), Some(PART));
+        let held = (left * PART + HANDED_OVER).min(5 * PART);
+        assert_eq!(budget.taken(), held, "{left} parts are left");
+    }
+    parts.send(5 * PART).await.expect("open");
+    assert_eq!(next(&mut streamed).await.expect("a part").ok(), Some(PART));
+    assert_eq!(budget.taken(), 5 * PART);
     let (_parts, other) = answer(budget.charge());
     places.sweep(in_nine_hours());
-    assert_eq!(budget.taken(), PART, "what a transport may have");
+    assert_eq!(budget.taken(), HANDED_OVER, "what a transport may have");
     drop((streamed, other));
     assert_eq!(budget.taken(), 0);
     let (parts, mut refused) = answer(budget.charge());
     parts.send(80 * PART).await.expect("open");
     assert!(next(&mut refused).await.expect("an end").is_err());
     assert_eq!(budget.taken(), 0);
+    let closed = places.report("x").closed;
+    assert!(closed.contains(&(Closed::OverBudget, 1)), "{closed:?}");
 }
