@@ -9,7 +9,7 @@ use hyper_util::{
 };
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::oneshot,
+    sync::{Semaphore, oneshot},
     time::MissedTickBehavior,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -30,8 +30,8 @@ const SWEEP: Duration = Duration::from_secs(1);
 const PROVOKED_RESETS: usize = 1024;
 /// What an idle HTTP/2 connection gets to take its goodbye.
 const GOODBYE: Duration = Duration::from_secs(1);
-/// An HTTP/2 stream whose part of an answer is sent up to so many bytes is asked
-/// for the next, or for the end: so much may be left of one that has ended.
+/// Bytes of an answer's part that may be unsent when an HTTP/2 stream asks for the
+/// next. So no more of an answer is left to be sent once its end was asked for.
 const SEND_BUFFER: usize = 4 << 10;
 /// What a buffer for a head needs at least, as hyper has it.
 const LEAST_HEAD: usize = 8192;
@@ -89,6 +89,7 @@ impl Port {
                 router: router.clone(),
                 place,
                 window: Window::default(),
+                probing: Arc::new(Semaphore::new(1)),
                 budgets: self.budgets.as_ref().map(of_peer),
             };
             let (builder, close) = (builder.clone(), close.clone());

@@ -17,6 +17,7 @@ use hyper::{
     body::{Body as _, Incoming},
     service::Service,
 };
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 use tower::ServiceExt;
 
@@ -38,10 +39,14 @@ pub(crate) struct Visit {
     pub(crate) place: Arc<Place>,
     pub(crate) budgets: Option<Budgets>,
     pub(crate) window: Window,
+    /// One call for health at a time draws on no budget: it is answered though
+    /// strangers have taken all that services without a key may hold.
+    pub(crate) probing: Arc<Semaphore>,
 }
 
 /// The room for what an HTTP/2 connection may have sent and nobody has read yet:
-/// taken by the first of its requests with a body, given back with the last.
+/// taken by the first of its requests with a body, from what that one draws on,
+/// and given back with the last.
 #[derive(Clone, Default)]
 pub(crate) struct Window(Arc<Mutex<Weak<Charge>>>);
 
@@ -80,18 +85,29 @@ impl Service<Request<Incoming>> for Visit {
         } else {
             self.place.enter()
         };
-        let budgets = self.budgets.as_ref();
+        let probe = self.probe(request.uri().path());
+        let budgets = self.budgets.as_ref().filter(|_| probe.is_none());
         let budget = budgets.map(|budgets| budgets.of_path(request.uri().path()).clone());
         let visit = self.clone();
         Box::pin(async move {
             let answer = visit.answer(request, budget.as_ref()).await?;
             let (answer, room) = visit.make_room(answer, budget.as_ref());
+            drop(probe);
             Ok(answer.map(|body| Answer::new(in_service, body, room)))
         })
     }
 }
 
 impl Visit {
+    /// Leave to draw on no budget, for a call for health beside no other. What it
+    /// takes is bounded all the same: its message is a few KiB at the most.
+    fn probe(&self, path: &str) -> Option<OwnedSemaphorePermit> {
+        let is_grpc = matches!(self.port.protocol, Protocol::Grpc { .. });
+        let wanted = is_grpc && self.port.is_probe(path);
+        let leave = || self.probing.clone().try_acquire_owned().ok();
+        wanted.then(leave).flatten()
+    }
+
     async fn answer(
         &self,
         mut request: Request<Incoming>,

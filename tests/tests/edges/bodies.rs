@@ -3,12 +3,13 @@
 use lockstep_proto::pb::lockstep::GetModelInfoRequest;
 use lockstep_tests::{
     body::{COUNTED, completion, counting},
-    flood, h2,
+    flood, grpc, h2,
     server::Server,
     turns,
     wait::{LIMIT, until},
 };
 use serde_json::json;
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 use crate::one_rank;
 
@@ -61,6 +62,12 @@ async fn one_address_leaves_memory_for_others() {
     let mut client = server.inference().await;
     let info = client.get_model_info(GetModelInfoRequest {}).await;
     info.expect("lockstep.v1.Inference answers");
+    // Which is what a kubelet asks.
+    let channel = grpc::connect(server.grpc_port).await.expect("connected");
+    let health = HealthClient::new(channel)
+        .check(HealthCheckRequest::default())
+        .await;
+    health.expect("health is answered");
 }
 
 #[tokio::test]
@@ -68,7 +75,7 @@ async fn unfinished_bodies_are_refused_beyond_the_budget() {
     let _turn = turns::shared().await;
     let options = one_rank()
         .set("--max-request-memory", "2097152")
-        .set("--max-body-bytes", "1048576")
+        .set("--max-body-bytes", "524288")
         .set("--min-body-rate", "0");
     let server = Server::start(options).await;
     let ports = [
@@ -94,7 +101,7 @@ async fn unfinished_bodies_are_refused_beyond_the_budget() {
         .await;
     }
     let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
-                content-length: 1000000\r\n\r\n";
+                content-length: 500000\r\n\r\n";
     // What is left for large ones is less than one of them.
     let begin = [head.as_bytes(), &[b' '; 100_000]].concat();
     for _ in 0..8 {
