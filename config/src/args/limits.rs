@@ -11,9 +11,11 @@ pub struct LimitArgs {
           help_heading = HEADING)]
     pub max_body_bytes: Option<usize>,
     /// Bytes of requests that each process with public ports holds at once:
-    /// bodies, what JSON becomes of them, messages that are not whole yet, answers that wait for their clients, and log-probabilities to come
+    /// bodies, what JSON becomes of them, messages that are not whole yet,
+    /// answers that wait for their clients, and log-probabilities to come
     /// [default: 536870912, or four times --max-body-bytes if that is more].
-    /// Beyond, requests get 429; the last quarter is for those of up to 64 KiB.
+    /// Beyond, requests get 429; the last quarter is for those of up to 64 KiB,
+    /// and one address may hold half of it.
     #[arg(long, env = "LOCKSTEP_MAX_REQUEST_MEMORY", value_name = "BYTES",
           value_parser = positive, help_heading = HEADING)]
     pub max_request_memory: Option<usize>,

@@ -61,17 +61,19 @@ fn header_bytes(given: usize) -> Result<u32, ConfigError> {
     }
 }
 
-/// A body of the largest size has to fit into three quarters.
+/// A body of the largest size has to fit into what large requests of one address
+/// may hold (`ports/src/budget.rs`): three quarters of its half.
 fn memory_bytes(args: &LimitArgs, body_bytes: usize) -> Result<usize, ConfigError> {
     let default = REQUEST_MEMORY.max(body_bytes.saturating_mul(4));
     let bytes = args.max_request_memory.unwrap_or(default);
-    if bytes - bytes / 4 >= body_bytes {
+    let of_address = bytes / 2;
+    if of_address - of_address / 4 >= body_bytes {
         return Ok(bytes);
     }
     Err(ConfigError::conflict(
         format!("--max-request-memory {bytes}"),
         format!("--max-body-bytes {body_bytes}"),
-        "one body has to fit into three quarters of it",
+        "one body has to fit into three quarters of the half that one address may hold",
         "Give more memory, or a smaller --max-body-bytes",
     ))
 }
@@ -104,9 +106,9 @@ mod tests {
         };
         assert_eq!(of(None, 16 << 20).expect("good"), 512 << 20);
         assert_eq!(of(None, 1 << 30).expect("good"), 4 << 30);
-        assert_eq!(of(Some(4), 3).expect("good"), 4);
-        let error = of(Some(4), 4).expect_err("never served").to_string();
-        for named in ["--max-request-memory 4", "--max-body-bytes 4"] {
+        assert_eq!(of(Some(8), 3).expect("good"), 8);
+        let error = of(Some(8), 4).expect_err("never served").to_string();
+        for named in ["--max-request-memory 8", "--max-body-bytes 4"] {
             assert!(error.contains(named), "{error}");
         }
     }
