@@ -10,7 +10,7 @@ use std::{
 use axum::{
     body::{Body, HttpBody},
     extract::Request,
-    http::{Method, Response},
+    http::Response,
     middleware::Next,
 };
 use bytes::Bytes;
@@ -25,14 +25,16 @@ const CLIENT_LEFT: u16 = 499;
 /// Bytes of a path in the log: all that a route needs, and much less than a
 /// stranger may send, whose lines would take others' room.
 const PATH: usize = 256;
+/// The same of a method, which may be any word.
+const METHOD: usize = 16;
 
 /// Logs the request once it is finished.
 pub(super) async fn log(request: Request, next: Next) -> Response<Body> {
     let id = request.extensions().get::<RequestId>();
     let mut line = Line {
         request: id.map(|id| Arc::clone(&id.0)),
-        method: request.method().clone(),
-        path: logged_path(request.uri().path()).to_owned(),
+        method: beginning(request.method().as_str(), METHOD).to_owned(),
+        path: beginning(request.uri().path(), PATH).to_owned(),
         started: Instant::now(),
         stats: Arc::default(),
         status: CLIENT_LEFT,
@@ -45,15 +47,15 @@ pub(super) async fn log(request: Request, next: Next) -> Response<Body> {
     response.map(|body| Body::new(Logged { body, line }))
 }
 
-/// A path or its beginning.
-fn logged_path(path: &str) -> &str {
-    &path[..path.floor_char_boundary(PATH)]
+/// A text, or its first `most` bytes.
+fn beginning(text: &str, most: usize) -> &str {
+    &text[..text.floor_char_boundary(most)]
 }
 
 /// A request's line, written when it is dropped.
 struct Line {
     request: Option<Arc<str>>,
-    method: Method,
+    method: String,
     path: String,
     started: Instant,
     stats: Arc<RequestStats>,
@@ -70,7 +72,7 @@ impl Drop for Line {
         tracing::info!(
             target: "access",
             request = self.request.as_deref(),
-            method = self.method.as_str(),
+            method = self.method,
             path = self.path,
             status = self.status,
             code = self.code.or(self.stats.error()),
@@ -223,6 +225,9 @@ mod tests {
         let long = format!("/{}", "x".repeat(60_000));
         drop(send("GET", &long).await.expect("answered"));
         assert_eq!(lines.take()[0]["fields"]["path"], long[..256]);
+
+        drop(send(&"A".repeat(5000), "/ok").await.expect("answered"));
+        assert_eq!(lines.take()[0]["fields"]["method"], "A".repeat(16));
 
         drop(send("POST", "/bad").await.expect("answered"));
         let fields = &lines.take()[0]["fields"];

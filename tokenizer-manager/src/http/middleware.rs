@@ -117,12 +117,12 @@ pub(super) async fn limit_headers(
 ) -> Response<Body> {
     let limit = app.config.server.limits.header_bytes as usize;
     let headers = request.headers();
-    let target = request.uri().to_string().len();
+    let first_line = request.method().as_str().len() + request.uri().to_string().len();
     let bytes = headers
         .iter()
         .map(|(name, value)| name.as_str().len() + value.len() + 4)
         .sum::<usize>()
-        + target;
+        + first_line;
     if bytes > limit {
         return ApiError {
             status: StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,

@@ -110,6 +110,15 @@ fn unwelcome() -> Vec<(&'static str, Vec<u8>, Expected)> {
             get(&format!("/{}", "a".repeat(40_000))),
             status(431),
         ),
+        (
+            "a long method",
+            format!(
+                "{} / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+                "A".repeat(40_000)
+            )
+            .into_bytes(),
+            status(431),
+        ),
         ("an unknown path", get("/v2/chat"), status(404)),
         ("below a known path", get("/v1/completions/x"), status(404)),
         (
