@@ -73,11 +73,14 @@ impl App {
     /// What all tokenizer-managers that answer in time tell of themselves, by
     /// their numbers; this one in any case. With their `metrics` where wanted.
     pub async fn all_figures(&self, metrics: bool) -> Vec<FrontFigures> {
+        let own = self.figures.now(metrics);
+        if self.config.parallel.tokenizer_managers == 1 {
+            return vec![own];
+        }
         // Without the scheduler nobody knows the others.
         let mut all = self.scheduler.figures(metrics).await.unwrap_or_default();
-        if all.iter().all(|front| front.index as usize != self.index) {
-            all.push(self.figures.now(metrics));
-        }
+        all.retain(|front| front.index != own.index);
+        all.push(own);
         all.sort_by_key(|front| front.index);
         // One that was replaced a moment ago may be there twice.
         all.dedup_by_key(|front| front.index);

@@ -159,6 +159,17 @@ async fn the_figures_of_all_are_one_text() {
 }
 
 #[tokio::test]
+async fn one_alone_asks_nobody() {
+    let front = start().await;
+    *front.mock.others.lock().expect("no panic") = vec![FrontFigures {
+        index: 1,
+        in_progress: 5,
+        ..FrontFigures::default()
+    }];
+    assert_eq!(front.get("/load").await.1, "{\"server_load\":0}");
+}
+
+#[tokio::test]
 async fn others_are_told_what_this_one_knows() {
     let front = start().await;
     let ask = async |query, metrics| {
