@@ -17,7 +17,7 @@ const INLINE_BYTES: usize = 512;
 
 /// Of more bytes than this, one body or prompt is worked on at a time: what is
 /// made of it may be several times as large.
-const LARGE: usize = 1 << 20;
+pub const LARGE: usize = 1 << 20;
 
 /// The most tokens that are counted for a client, which may be more than the
 /// model takes: who cuts a text by its tokens learns how far it is off.

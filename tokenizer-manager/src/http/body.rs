@@ -23,7 +23,7 @@ use super::json::Object;
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
-    text::most_counted,
+    text::{LARGE, most_counted},
 };
 
 /// Bodies up to this many bytes are parsed in place: that takes a tenth of a
@@ -59,13 +59,18 @@ pub(super) async fn read_json<T: Send + 'static>(
         // What a client may count, it may also give.
         plain: most_counted(&app.config.server),
     };
-    // How much a compressed body becomes, nobody knows before.
-    let bytes = match encoding {
-        Encoding::Identity => body.len(),
-        Encoding::Gzip => most,
+    let body = match encoding {
+        Encoding::Identity => body,
+        Encoding::Gzip => {
+            let held = held.clone();
+            // How much it becomes, nobody knows before; but that is charged as it
+            // grows, so it takes no turn.
+            let decode = move || encoding.decode(body, most, held.as_ref());
+            app.text.pool.run(LARGE, decode).await??
+        }
     };
+    let bytes = body.len();
     let parse = move || {
-        let body = encoding.decode(body, most, held.as_ref())?;
         let becomes = structure.check(&body)?;
         if let Some(held) = &held {
             held.charge(becomes)?;
