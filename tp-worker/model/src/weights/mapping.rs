@@ -21,7 +21,9 @@ pub enum FileAccess {
     #[default]
     Mapped,
     /// Read, a matrix at a time: a file that is truncated, or a disk that fails, is
-    /// an error. For weights that are exchanged while others serve.
+    /// an error. For weights that are exchanged while others serve. The bytes of
+    /// tensors are zeros then, and what files have comes as vectors and matrices
+    /// that are loaded.
     Read,
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use lockstep_backend::{HostBlock, HostMatrix};
 
-use super::Weights;
+use super::{Weights, mapping::MappedFile};
 use crate::ModelError;
 
 impl Weights {
@@ -43,6 +43,9 @@ impl Weights {
         matrix: &HostMatrix<'_>,
         into: &'i mut Vec<u8>,
     ) -> Result<Option<HostMatrix<'i>>, ModelError> {
+        if !self.files.iter().any(MappedFile::is_read) {
+            return Ok(None);
+        }
         let stride = matrix.cols * matrix.dtype.bytes();
         into.clear();
         into.reserve_exact(matrix.rows() * stride);

@@ -72,6 +72,20 @@ fn blocks_point_into_the_file() {
 }
 
 #[test]
+fn nothing_is_copied_of_what_is_mapped() {
+    let weights = open(&[("model.safetensors", &simple())]).unwrap();
+    let matrix = weights.matrix("a", 2, 3).unwrap();
+    let matrix = lockstep_backend::HostMatrix {
+        cols: 3,
+        dtype: matrix.dtype,
+        blocks: vec![matrix.row_block(0, 2)],
+    };
+    let mut buffer = Vec::new();
+    assert!(weights.fetch(&matrix, &mut buffer).unwrap().is_none());
+    assert_eq!(buffer.capacity(), 0, "nor is there room for it");
+}
+
+#[test]
 fn errors_name_file_tensor_and_expectation() {
     let weights = open(&[("model.safetensors", &simple())]).unwrap();
     for (error, parts) in [
