@@ -24,7 +24,7 @@ const HEARING: Duration = Duration::from_millis(50);
 pub(crate) struct Door<'a> {
     listener: &'a TcpListener,
     callers: Vec<Caller>,
-    /// Why the last one that was sent away was.
+    /// Why the last one was sent away that spoke as ranks do, or else anybody.
     pub refused: Option<Failure>,
 }
 
@@ -122,9 +122,17 @@ impl<'a> Door<'a> {
                     error.into()
                 }
             };
-            self.refused = Some(failure);
+            self.note(failure);
         }
         None
+    }
+
+    /// Keeps why somebody was sent away. A stranger who said nothing, or left, must
+    /// not hide that a rank has another secret.
+    fn note(&mut self, failure: Failure) {
+        if matches!(failure, Failure::Refused(_)) || self.refused.is_none() {
+            self.refused = Some(failure);
+        }
     }
 
     /// Greets those who have come.
@@ -143,7 +151,7 @@ impl<'a> Door<'a> {
             }
             match Caller::greet(stream) {
                 Ok(caller) => self.callers.push(caller),
-                Err(failure) => self.refused = Some(failure),
+                Err(failure) => self.note(failure),
             }
         }
         Ok(())

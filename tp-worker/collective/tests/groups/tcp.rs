@@ -127,6 +127,25 @@ fn a_rank_that_never_connects_is_named() {
 }
 
 #[test]
+fn a_stranger_does_not_hide_that_secrets_differ() {
+    let (handles, addresses) = bind(2);
+    let [first, wrong] = handles.try_into().expect("two");
+    let options = Options {
+        join_timeout: Duration::from_secs(3),
+        ..support::patient()
+    };
+    let error = thread::scope(|scope| {
+        let first = scope.spawn(|| first.connect_with(0, &addresses, "group", SECRET, &options));
+        let refused = wrong.connect_with(1, &addresses, "group", b"another", &options);
+        assert!(refused.is_err());
+        drop(std::net::TcpStream::connect(addresses[0]).expect("connect"));
+        first.join().expect("rank 0 panicked")
+    });
+    let text = error.expect_err("rank 1 is refused").to_string();
+    assert!(text.contains("the secrets differ"), "{text}");
+}
+
+#[test]
 fn strangers_on_the_port_do_not_disturb() {
     use std::io::Write;
     let (handles, addresses) = bind(3);
