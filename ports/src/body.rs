@@ -33,7 +33,8 @@ pub enum BodyError {
     /// The client was too slow. gRPC takes the status from here.
     #[error("the request's body came too slowly")]
     Slow(#[source] Status),
-    /// The process holds as many bytes of requests as it may.
+    /// The process holds as many bytes of requests as it may, of all, of this
+    /// address, or of those without a key.
     #[error("the server has no memory for the request")]
     OverBudget(#[source] Status),
     /// The connection broke.

@@ -17,7 +17,8 @@ pub enum Closed {
     /// Its client took nothing of an answer for too long: the answer was
     /// dropped, and with the last one its connection ended.
     Stalled,
-    /// The process holds as many bytes of requests as it may: this one ended.
+    /// The process holds as many bytes of requests as it may, of all, of this
+    /// address, or of those without a key: this one ended.
     OverBudget,
     /// No request came for too long.
     Idle,

@@ -83,7 +83,7 @@ mod tests {
     use crate::settings::tests::config_file;
 
     #[test]
-    fn roles_that_strangers_reach_give_memory_back() {
+    fn roles_that_strangers_reach_are_told_to_give_memory_back() {
         let given = |role, is_set: fn(&str) -> bool| {
             let spec = spec_where(&config_file(), role, is_set);
             spec.command.as_std().get_envs().count()

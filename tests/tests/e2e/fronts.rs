@@ -84,7 +84,7 @@ async fn whichever_front_is_asked_tells_of_all() {
 }
 
 #[tokio::test]
-async fn a_front_that_hangs_is_told_by_the_other() {
+async fn a_front_that_hangs_is_counted_by_the_other() {
     let _turn = turns::shared().await;
     let two = options().set("--tokenizer-managers", "2");
     let server = Server::start(two.set("--ping-timeout", "0")).await;

@@ -48,7 +48,9 @@ pub(super) fn max_new_tokens(app: &App, spec: &GenerateSpec, prompt_len: usize) 
 }
 
 /// Refuses messages that by their length alone have too many tokens, before a
-/// template makes several copies of them.
+/// template makes several copies of them. What a template leaves out, such as
+/// earlier answers' thoughts, counts here too; as all tokens are taken to be as
+/// long as the longest, only contexts of few tokens notice.
 ///
 /// # Errors
 /// 400, with the fewest tokens that they can have.
