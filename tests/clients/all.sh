@@ -92,9 +92,11 @@ for fronts in 1 2; do
                 --base-url "$url/v1" --page-port $((port + 3)) $shown
         }
         if [ $keys = keys ]; then
+            run aiperf aiperf.sh env API_KEY=sk-right "$here/aiperf.sh" "$url"
             run smg 'smg_gateway.sh over HTTP' \
                 env API_KEY=sk-right "$here/smg_gateway.sh" "$url"
         else
+            run aiperf aiperf.sh "$here/aiperf.sh" "$url"
             run smg 'smg_gateway.sh over HTTP' "$here/smg_gateway.sh" "$url"
             run smg 'smg_gateway.sh over gRPC' "$here/smg_gateway.sh" "grpc://$sglang"
             run smg 'smg_gateway.sh over gRPC without a tokenizer' \

@@ -176,15 +176,14 @@ class Server:
         return usage["prompt_tokens_details"]["cached_tokens"]
 
     def counters(self):
-        """What the server has counted: requests that ran, and answers of /flush_cache by status."""
+        """Tokens for clients, and answers of /flush_cache by status, of all tokenizer-managers."""
         counted = collections.Counter()
         for line in self.ask("/metrics").splitlines():
-            if found := re.fullmatch(r"lockstep_(http_)?requests_total\{(.*)\} (\d+)", line):
+            if found := re.fullmatch(r"lockstep_(\w+)\{(.*)\} (\d+)", line):
                 labels = dict(re.findall(r'(\w+)="([^"]*)"', found[2]))
-                if not found[1]:
-                    counted["ran"] += int(found[3])
-                elif labels["route"] == "/flush_cache":
-                    # One for each tokenizer-manager.
+                if found[1] == "front_generated_tokens_total":
+                    counted["tokens"] += int(found[3])
+                elif found[1] == "http_requests_total" and labels["route"] == "/flush_cache":
                     counted[labels["status"]] += int(found[3])
         return counted
 
@@ -240,6 +239,7 @@ def strange_page(server):
     server.cached()
     assert server.cached() > 0
     before = server.counters()
+    assert before["tokens"] > 0
     seen = server.stranger()
     after = server.counters()
     # Pre-flight fails, or the answer is kept from the page.
