@@ -131,8 +131,9 @@ pub fn damage(bytes: &mut Vec<u8>, random: &mut StdRng) {
     }
 }
 
-/// A request of HTTP/1.1 on a connection of its own, somewhat other than a good one.
-pub fn request(random: &mut StdRng) -> Vec<u8> {
+/// A request of HTTP/1.1 on a connection of its own, somewhat other than a good
+/// one; and whether it is HTTP as it is sent, with a whole body.
+pub fn request(random: &mut StdRng) -> (Vec<u8>, bool) {
     let (mut method, path, mut body) = good(random);
     let kind = random.random_range(0..8);
     if kind < 5 {
@@ -170,8 +171,9 @@ pub fn request(random: &mut StdRng) -> Vec<u8> {
          content-type: {content}\r\ncontent-length: {length}\r\n\r\n"
     )
     .into_bytes();
+    let whole = length == bytes.len() && kind != 7;
     if kind == 7 {
         damage(&mut head, random);
     }
-    [head, bytes].concat()
+    ([head, bytes].concat(), whole)
 }

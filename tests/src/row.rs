@@ -35,25 +35,21 @@ impl Row {
     }
 
     /// Ends it: prints the largest growth of all processes' memory, the
-    /// innocent's times, whether the same processes serve, and `outcome`.
+    /// innocent's times, and `outcome`.
     ///
     /// # Panics
-    /// When it can't be printed, or written into the table.
+    /// When the innocent was refused anything, or other processes serve now; when
+    /// the row can't be printed, or written into the table.
     pub async fn end(self, server: &Server, outcome: &str) -> Times {
         let times = self.innocent.end().await;
         let after = server.processes();
         let peak: usize = after.iter().map(|of| of.memory("VmHWM")).sum();
-        let same = if after == self.before {
-            "same processes"
-        } else {
-            "other processes"
-        };
         let longest = |of: &[Duration]| {
             let longest = of.iter().max().copied().unwrap_or_default();
             format!("{:.2}", longest.as_secs_f64())
         };
         let row = format!(
-            "| {} | {} | {} | {} | {} of {} | {same}; {outcome} |\n",
+            "| {} | {} | {} | {} | {} of {} | {outcome} |\n",
             self.number,
             peak.saturating_sub(self.resident) >> 20,
             longest(&times.health),
@@ -74,6 +70,8 @@ impl Row {
             let written = table.and_then(|mut table| table.write_all(row.as_bytes()));
             written.expect("the table can be written");
         }
+        assert_eq!(after, self.before, "the same processes serve");
+        assert_eq!(times.failed, Vec::<String>::new(), "refused");
         times
     }
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use lockstep_process::exit;
 use lockstep_tests::{
     body::chat,
+    row::say,
     server::{Options, Server},
     sse::{Event, Events},
     storm::{Storm, Strength},
@@ -108,7 +109,7 @@ async fn drains_end_at_their_limit() {
         ("node 0", drain_beside_a_stopped_node(0).await),
         ("node 1", drain_beside_a_stopped_node(1).await),
     ] {
-        println!("{what}: {took:.1?} for a drain of 1 s");
+        say(&format!("{what}: {took:.1?} for a drain of 1 s"));
         assert!(took < Duration::from_secs(1 + 4), "{what}: {took:?}");
     }
 }

@@ -6,6 +6,7 @@ use futures::future::join_all;
 use lockstep_tests::{
     body::{COUNTED, counting},
     flood,
+    row::say,
     server::Server,
     turns,
     wait::{LIMIT, within},
@@ -90,11 +91,6 @@ async fn all_at_once(server: &Server, kind: Kind, bytes: usize) -> Duration {
     slowest
 }
 
-#[expect(clippy::print_stdout, reason = "what `--nocapture` is for")]
-fn report(kind: Kind, grown: usize, health: Duration) {
-    println!("{kind:?}: {} MiB, /health {health:?}", grown >> 20);
-}
-
 /// Sends bodies of all kinds, and gives the growth of all processes' memory and
 /// the longest that `/health` took.
 async fn send_all(bytes: usize) -> (usize, Duration) {
@@ -117,7 +113,7 @@ async fn send_all(bytes: usize) -> (usize, Duration) {
         }
         let health = all_at_once(&server, kind, bytes).await;
         let more = sum("VmHWM").saturating_sub(before);
-        report(kind, more, health);
+        say(&format!("{kind:?}: {} MiB, /health {health:?}", more >> 20));
         (grown, slowest) = (grown.max(more), slowest.max(health));
     }
     counted().await;
@@ -134,7 +130,7 @@ async fn large_bodies_cost_little_more_than_themselves() {
     assert!(grown <= 10 * BODY + OTHER, "{} MiB", grown >> 20);
 }
 
-/// At full size; the only one that measures time.
+/// At full size; it measures time.
 #[tokio::test]
 #[ignore = "full size"]
 async fn the_largest_bodies_cost_little_more_than_themselves() {

@@ -1,8 +1,8 @@
 //! What strangers, closed pipes and hanging processes may not do to a server,
 //! one file per thing they do: at a size that runs everywhere, and ignored at
 //! full size (`cargo test --release -p lockstep-tests --test edges -- --ignored
-//! --test-threads 1 --nocapture`), where each prints a row of what it did to the
-//! server. `LOCKSTEP_EDGES_TABLE=FILE` gathers the rows.
+//! --test-threads 1 --nocapture`), where each says what it did to the server, most
+//! in a row of a table. `LOCKSTEP_EDGES_TABLE=FILE` gathers the rows.
 
 mod bodies;
 mod containers;

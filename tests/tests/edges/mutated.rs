@@ -31,7 +31,7 @@ use tonic::{
 
 use crate::options;
 
-/// What nobody answers by then is waiting for more of a body.
+/// What nobody answers by then is waiting for more of a body, or for a long text.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Messages as the bytes that they are.
@@ -75,7 +75,7 @@ impl Decoder for Bytes {
 
 /// Sends one of HTTP; what is wrong with the answer.
 async fn http(server: &Server, random: &mut StdRng) -> Option<String> {
-    let request = request(random);
+    let (request, whole) = request(random);
     let exchange = async {
         let mut stream = TcpStream::connect(("127.0.0.1", server.port)).await.ok()?;
         // It may be answered before it is sent whole.
@@ -91,7 +91,8 @@ async fn http(server: &Server, random: &mut StdRng) -> Option<String> {
         .and_then(|rest| rest.get(2..5));
     match status {
         Some(status) if !wrong(status) => None,
-        None if answer.is_empty() => None,
+        // Of half a body nothing need be said.
+        None if answer.is_empty() && !whole => None,
         _ => Some(format!(
             "{:?}:\n{answer}",
             String::from_utf8_lossy(&request)
