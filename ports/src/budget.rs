@@ -200,8 +200,18 @@ impl Charge {
     /// Gives back what is beyond `bytes`.
     pub(crate) fn keep(&mut self, bytes: usize) {
         let beyond = self.bytes.saturating_sub(bytes);
-        self.budget.give_back(beyond);
-        self.bytes -= beyond;
+        if beyond > 0 {
+            self.budget.give_back(beyond);
+            self.bytes -= beyond;
+        }
+    }
+
+    /// All that it has taken, so that this has nothing.
+    pub(crate) fn hand_over(&mut self) -> Self {
+        Self {
+            budget: self.budget.clone(),
+            bytes: std::mem::take(&mut self.bytes),
+        }
     }
 }
 

@@ -31,6 +31,7 @@ mod report;
 mod reserve;
 mod serve;
 mod visit;
+mod waiting;
 
 pub use body::{BodyError, Held};
 pub use budget::{Budget, Charge, OverBudget};
@@ -39,3 +40,4 @@ pub use listen::listen;
 pub use port::{Port, Protocol};
 pub use report::{Closed, PortReport};
 pub use reserve::Reserve;
+pub use waiting::{GivenUp, OutputReceiver, OutputSender, outputs};

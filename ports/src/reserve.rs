@@ -29,6 +29,11 @@ impl Reserve {
         Ok(choices.iter().map(part).collect())
     }
 
+    /// Bytes for which there is room and that did not come yet.
+    pub fn left(&self) -> usize {
+        self.left
+    }
+
     /// So many bytes came. More is taken where they are more than was reserved.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use lockstep_planner::RequestId;
+use lockstep_ports::OutputSender;
 use lockstep_proto::pb::lockstep::{
     self as pb, FiguresWanted, FrontendEvent, FrontendWelcome, TraceAborted, WeightsInUse,
 };
@@ -28,9 +29,9 @@ pub const SINK_QUEUE: usize = 8192;
 pub enum Sink {
     /// A tokenizer-manager: one event per step carries all its requests.
     Frontend(mpsc::Sender<FrontendEvent>),
-    /// One call of the public service: (request, output). Unbounded, but a call
-    /// can get no more than its requests' tokens.
-    Call(mpsc::UnboundedSender<(u64, Output)>),
+    /// One call of the public service: (request, output). A caller that reads too
+    /// slowly for the memory that there is gets no more.
+    Call(OutputSender<(u64, Output)>),
 }
 
 /// All sinks by number.
@@ -207,11 +208,12 @@ impl Sinks {
                 "ended"
             );
         }
-        match &open.sink {
+        match &mut open.sink {
             Sink::Frontend(_) => open.add(lockstep_proto::output(output, request)),
-            // Fails only when the caller has left; its close is on the way.
+            // One that is given up is closed by the next flush.
             Sink::Call(call) => {
-                let _ = call.send((request, output));
+                let bytes = output.bytes();
+                let _ = call.send((request, output), bytes);
             }
         }
     }
@@ -236,7 +238,7 @@ impl Sinks {
                     }
                     sent.is_ok() && !events.is_closed()
                 }
-                // A call that was given up while it was being opened.
+                // A call whose caller left while it was being opened, or does not read.
                 Sink::Call(call) => !call.is_closed(),
             };
             if !takes {
@@ -272,6 +274,8 @@ impl OpenSink {
 
 #[cfg(test)]
 mod tests {
+    use lockstep_ports::Budget;
+
     use super::*;
 
     #[test]
@@ -299,12 +303,36 @@ mod tests {
     }
 
     #[test]
+    fn a_call_that_does_not_read_is_reported_beyond_the_budget() {
+        let budget = Budget::new(64 << 10);
+        let (call, mut unread) = lockstep_ports::outputs(&budget, 0);
+        let mut sinks = Sinks::default();
+        let sink = sinks.open(Sink::Call(call), "hash");
+        let id = request_id(sink, 1).expect("in range");
+        assert!(sinks.register(sink, 1, "a"));
+        let mut took = 0;
+        while sinks.flush().is_empty() {
+            assert!(took < 1000, "nothing is given up");
+            sinks.push(id, Output::default());
+            took += 1;
+        }
+        assert_eq!(sinks.close(sink), [id]);
+        assert_eq!(budget.taken(), 64 << 10);
+        let read = std::iter::from_fn(|| unread.try_recv());
+        assert_eq!(read.take_while(Result::is_ok).count(), took - 1);
+        drop(unread);
+        assert_eq!(budget.taken(), 0);
+    }
+
+    #[test]
     fn numbers_go_round_without_taking_one_in_use_or_the_schedulers_own() {
         let mut sinks = Sinks::default();
         let (events, _receiver) = mpsc::channel(1);
         let frontend = sinks.open(Sink::Frontend(events), "hash");
         sinks.next = LAST_SINK - 1;
-        let mut open = || sinks.open(Sink::Call(mpsc::unbounded_channel().0), "hash");
+        let budget = Budget::new(0);
+        let call = || lockstep_ports::outputs(&budget, 0).0;
+        let mut open = || sinks.open(Sink::Call(call()), "hash");
         assert_eq!([open(), open()], [LAST_SINK, frontend + 1]);
     }
 
@@ -313,7 +341,7 @@ mod tests {
         let mut sinks = Sinks::default();
         let (events, left) = mpsc::channel(2);
         let frontend = sinks.open(Sink::Frontend(events), "hash");
-        let (call, gone) = mpsc::unbounded_channel();
+        let (call, gone) = lockstep_ports::outputs(&Budget::new(0), 0);
         let call = sinks.open(Sink::Call(call), "hash");
         assert!(sinks.flush().is_empty());
         drop((left, gone));

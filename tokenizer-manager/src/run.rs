@@ -187,6 +187,7 @@ fn build(
             config_hash: context.config_hash.clone(),
             name: format!("tokenizer-manager-{index}"),
             capacity: config.schedule.max_running_requests + config.schedule.max_queued_requests,
+            budget: figures.ports.budget.clone(),
         },
         Arc::new(move |metrics| own.now(metrics)),
         halt,

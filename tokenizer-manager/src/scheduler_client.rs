@@ -16,6 +16,7 @@ use std::{
 
 pub use handle::RequestHandle;
 use lockstep_adaptive::DepthRange;
+use lockstep_ports::Budget;
 use lockstep_proto::pb::lockstep::{
     self as wire, CheckHealthRequest, FlushCacheRequest, FlushCacheResponse, FrontFigures,
     GetFiguresRequest, GetLoadRequest, GetLoadResponse, SetDepthRangeRequest, UpdateWeightsRequest,
@@ -43,6 +44,8 @@ pub struct LinkOptions {
     pub name: String,
     /// Requests that may run and wait at once. The scheduler would refuse more.
     pub capacity: usize,
+    /// For outputs that wait for their clients.
+    pub budget: Arc<Budget>,
 }
 
 /// What this process tells of itself when any tokenizer-manager asks for all;
@@ -71,6 +74,7 @@ pub struct SchedulerClient {
     next: AtomicU64,
     live: Arc<AtomicUsize>,
     capacity: usize,
+    budget: Arc<Budget>,
 }
 
 impl SchedulerClient {
@@ -90,6 +94,7 @@ impl SchedulerClient {
             next: AtomicU64::new(1),
             live: Arc::default(),
             capacity: options.capacity,
+            budget: options.budget.clone(),
         };
         let link = Link::new(options, inbox, state, in_use, own, halt);
         (scheduler, link.run())
@@ -116,7 +121,8 @@ impl SchedulerClient {
     }
 
     /// Submits one request; `parent` is the same for all choices of one client
-    /// request, and absent where it has one.
+    /// request, and absent where it has one. Outputs of `paid` bytes may wait
+    /// without being charged.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] without a scheduler, [`ErrorKind::Overloaded`]
@@ -125,6 +131,7 @@ impl SchedulerClient {
         &self,
         request: Request,
         parent: Option<u64>,
+        paid: usize,
     ) -> Result<RequestHandle, RequestError> {
         if !self.is_ready() {
             return Err(disconnected());
@@ -133,7 +140,7 @@ impl SchedulerClient {
         // Request numbers are never reused, so an output that was under way
         // when its stream broke cannot reach another request.
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let (sender, outputs) = mpsc::unbounded_channel();
+        let (sender, outputs) = lockstep_ports::outputs(&self.budget, paid);
         let weights = handle::Version::default();
         let submit = LinkCommand::Submit {
             number,

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 pub use check::{count, integer, non_negative};
 pub use context::fits;
+use lockstep_ports::Reserve;
 use lockstep_types::{
     request::Request,
     sampling::{LogprobParams, SamplingParams},
@@ -98,9 +99,11 @@ impl Submission {
                     timeout_ms: spec.timeout_ms,
                     max_draft_steps,
                 };
-                let handle = app.scheduler.submit(request, parent)?;
+                let reserve = reserves.next();
+                let paid = reserve.as_ref().map_or(0, Reserve::left);
+                let handle = app.scheduler.submit(request, parent, paid)?;
                 let mut generation = Generation::new(app, handle, prompt.clone(), &options)?;
-                generation.reserve = reserves.next();
+                generation.reserve = reserve;
                 generations.push(generation);
             }
         }

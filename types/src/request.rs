@@ -159,3 +159,12 @@ pub struct Output {
     /// With the last output.
     pub finish: Option<Finish>,
 }
+
+impl Output {
+    /// Bytes that this takes until it is sent, about.
+    pub fn bytes(&self) -> usize {
+        let logprobs = self.logprobs.iter().chain(&self.prompt_logprobs);
+        let logprobs: usize = logprobs.map(TokenLogprob::bytes).sum();
+        size_of::<Self>() + size_of_val(self.token_ids.as_slice()) + logprobs
+    }
+}

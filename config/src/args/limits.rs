@@ -12,7 +12,8 @@ pub struct LimitArgs {
     pub max_body_bytes: Option<usize>,
     /// Bytes of requests that each process with public ports holds at once:
     /// bodies, what JSON becomes of them, messages that are not whole yet,
-    /// answers that wait for their clients, and log-probabilities to come
+    /// answers and tokens that wait for their clients, and log-probabilities to
+    /// come
     /// [default: 536870912, or four times --max-body-bytes if that is more].
     /// Beyond, requests get 429; the last quarter is for those of up to 64 KiB,
     /// and one address may hold half of it.

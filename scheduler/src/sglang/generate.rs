@@ -6,7 +6,7 @@ use std::{
 };
 
 use futures::Stream;
-use lockstep_ports::Charge;
+use lockstep_ports::{Charge, OutputReceiver};
 use lockstep_proto::pb::sglang::grpc::scheduler::{
     GenerateComplete, GenerateResponse, GenerateStreamChunk, InputLogProbs, InputTokenLogProb,
     OutputLogProbs, TopLogProbs, generate_complete::MatchedStop, generate_response,
@@ -15,7 +15,6 @@ use lockstep_types::{
     request::{Finish, FinishReason, Output},
     sampling::{LogprobParams, TokenLogprob},
 };
-use tokio::sync::mpsc;
 use tonic::Status;
 
 use super::calls::Registration;
@@ -34,7 +33,7 @@ struct Choice {
 /// for, then one `complete` per choice. Dropping it early aborts the choices.
 pub struct Responses {
     request_id: String,
-    outputs: mpsc::UnboundedReceiver<(u64, Output)>,
+    outputs: OutputReceiver<(u64, Output)>,
     choices: Vec<Choice>,
     prompt_tokens: u32,
     stream: bool,
@@ -52,7 +51,7 @@ impl Responses {
     /// A stream over `choices` choices.
     pub fn new(
         registration: Registration,
-        outputs: mpsc::UnboundedReceiver<(u64, Output)>,
+        outputs: OutputReceiver<(u64, Output)>,
         call: &super::convert::Call,
         room: Charge,
     ) -> Self {
@@ -177,7 +176,11 @@ impl Stream for Responses {
                     this.open = 0;
                     return Poll::Ready(Some(Err(Status::unavailable("the engine stopped"))));
                 }
-                Poll::Ready(Some((index, output))) => {
+                Poll::Ready(Some(Err(given_up))) => {
+                    this.open = 0;
+                    return Poll::Ready(Some(Err(given_up.into())));
+                }
+                Poll::Ready(Some(Ok((index, output)))) => {
                     let Some(response) = this.take(index, output) else {
                         continue;
                     };

@@ -75,7 +75,7 @@ impl Service {
     async fn submit(&self, request_id: String, call: &Call) -> Result<Responses, Status> {
         let mut room = self.budget.charge();
         room.add(call.logprob_bytes)?;
-        let (sender, outputs) = mpsc::unbounded_channel();
+        let (sender, outputs) = lockstep_ports::outputs(&self.budget, call.logprob_bytes);
         let sink = self
             .commands
             .ask(|reply| Command::Open {

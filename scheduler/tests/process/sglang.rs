@@ -128,6 +128,45 @@ async fn log_probabilities_have_their_room_before_a_call_runs() {
 }
 
 #[tokio::test]
+async fn a_call_whose_answer_is_not_taken_is_given_up() {
+    let (scheduler, mut client) = serving_with(|args| {
+        args.limits.max_body_bytes = Some(16 << 10);
+        args.limits.max_request_memory = Some(128 << 10);
+    })
+    .await;
+    let port = scheduler.engine.server.sglang_grpc_port.expect("open");
+    let channel = Channel::from_shared(format!("http://127.0.0.1:{port}")).expect("a URL");
+    let channel = channel.initial_stream_window_size(1024_u32);
+    let channel = channel.connect().await.expect("listening");
+    let mut unread = SglangSchedulerClient::new(channel);
+    let unread = unread.generate(generate(&[1; 7], 2000)).await;
+    let unread = unread.expect("runs");
+    let mut frontend = scheduler.frontend().await;
+    let mut runs = async || {
+        let load = frontend.load().await;
+        load.running_requests + load.waiting_requests > 0
+    };
+    while runs().await {
+        // Others are served meanwhile.
+        assert!(collect(&mut client, generate(&[1; 33], 6)).await.len() > 1);
+    }
+    let (mut unread, mut tokens) = (unread.into_inner(), 0);
+    let end = loop {
+        match unread.message().await {
+            Ok(Some(message)) => match message.response.expect("a response") {
+                Response::Chunk(chunk) => tokens += chunk.token_ids.len(),
+                Response::Complete(_) => panic!("{tokens} tokens have come to an end"),
+            },
+            Ok(None) => panic!("no status"),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(end.code(), Code::ResourceExhausted, "{end}");
+    assert!(end.message().contains("too slowly"), "{end}");
+    assert!(tokens < 2000, "what waited came first");
+}
+
+#[tokio::test]
 async fn a_stream_interval_loses_no_token() {
     let (_scheduler, mut client) = serving().await;
     let mut request = generate(&[1; 20], 7);

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use lockstep_ports::{GivenUp, OutputReceiver};
 use lockstep_types::request::{ErrorKind, Finish, Output, RequestError, Usage};
 use tokio::sync::mpsc;
 
@@ -22,12 +23,13 @@ pub(super) type Version = Arc<OnceLock<Option<Arc<str>>>>;
 
 /// The outputs of one request. Dropping it before the last output aborts the request.
 ///
-/// Outputs wait in memory until they are taken: they are bounded by the
-/// request's `max_new_tokens`, and a client that reads slowly delays nobody.
+/// Outputs wait in memory until they are taken, so a client that reads slowly
+/// delays nobody. They are charged, and where there is no room for more, its
+/// request is given up.
 #[derive(Debug)]
 pub struct RequestHandle {
     number: u64,
-    outputs: mpsc::UnboundedReceiver<Output>,
+    outputs: OutputReceiver<Output>,
     commands: mpsc::UnboundedSender<LinkCommand>,
     /// A failure that arrived together with tokens, which are returned first.
     failure: Option<Output>,
@@ -38,7 +40,7 @@ pub struct RequestHandle {
 impl RequestHandle {
     pub(super) fn new(
         number: u64,
-        outputs: mpsc::UnboundedReceiver<Output>,
+        outputs: OutputReceiver<Output>,
         commands: mpsc::UnboundedSender<LinkCommand>,
         weights: Version,
     ) -> Self {
@@ -57,11 +59,15 @@ impl RequestHandle {
     pub async fn next(&mut self) -> Output {
         let mut output = match self.failure.take() {
             Some(failure) => failure,
-            None => self.outputs.recv().await.unwrap_or_else(lost),
+            None => match self.outputs.recv().await {
+                Some(output) => output.unwrap_or_else(given_up),
+                None => failed(disconnected()),
+            },
         };
         while output.finish.is_none()
-            && let Ok(more) = self.outputs.try_recv()
+            && let Some(more) = self.outputs.try_recv()
         {
+            let more = more.unwrap_or_else(given_up);
             if more
                 .finish
                 .as_ref()
@@ -95,7 +101,7 @@ impl RequestHandle {
         self.commands.send(stop).ok()?;
         let last = async {
             loop {
-                if let Some(finish) = self.outputs.recv().await?.finish {
+                if let Some(finish) = self.outputs.recv().await?.ok()?.finish {
                     return finish.outcome.is_ok().then_some(finish);
                 }
             }
@@ -129,11 +135,18 @@ fn append(output: &mut Output, more: Output) {
     output.finish = more.finish;
 }
 
-/// The output that stands for a link that ended without one.
-fn lost() -> Output {
+fn given_up(given_up: GivenUp) -> Output {
+    failed(RequestError::new(
+        ErrorKind::Overloaded,
+        given_up.to_string(),
+    ))
+}
+
+/// The last output of a request that failed.
+pub(super) fn failed(error: RequestError) -> Output {
     Output {
         finish: Some(Finish {
-            outcome: Err(disconnected()),
+            outcome: Err(error),
             matched_token: None,
             usage: Usage::default(),
             speculation: None,

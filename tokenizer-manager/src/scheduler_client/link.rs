@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lockstep_ports::OutputSender;
 use lockstep_process::connect_unix;
 use lockstep_proto::{
     limits::INTERNAL_MESSAGE_BYTES,
@@ -39,7 +40,7 @@ pub(super) enum LinkCommand {
         /// The number of the client request that it is one of several choices of.
         parent: Option<u64>,
         request: Box<Request>,
-        outputs: mpsc::UnboundedSender<Output>,
+        outputs: OutputSender<Output>,
         live: LivePermit,
         weights: Version,
     },

@@ -7,17 +7,18 @@ use std::{
     time::Duration,
 };
 
+use lockstep_ports::OutputSender;
 use lockstep_proto::pb::lockstep::{
     Abort, AbortTrace, FiguresAnswer, FiguresWanted, FrontendEvent, FrontendMessage, Stop,
     WeightsInUse, frontend_message::Kind,
 };
-use lockstep_types::request::{ErrorKind, Finish, Output, RequestError, Usage};
+use lockstep_types::request::{ErrorKind, Output, RequestError};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     OwnFigures, disconnected,
-    handle::{LivePermit, Version},
+    handle::{LivePermit, Version, failed},
     link::{Connection, LinkCommand},
 };
 
@@ -28,7 +29,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 const QUERIES: usize = 1024;
 
 struct LiveRequest {
-    outputs: mpsc::UnboundedSender<Output>,
+    outputs: OutputSender<Output>,
     live: LivePermit,
     weights: Version,
 }
@@ -108,18 +109,17 @@ pub(super) async fn serve(
     };
     on_end();
     for (_, entry) in session.live.drain() {
-        let _ = entry
-            .outputs
-            .send(failed(RequestError::new(ErrorKind::Unavailable, reason)));
+        fail(
+            entry.outputs,
+            RequestError::new(ErrorKind::Unavailable, reason),
+        );
     }
 }
 
 /// The answer to a command while there is no stream.
 pub(super) fn refuse(command: LinkCommand) {
     match command {
-        LinkCommand::Submit { outputs, .. } => {
-            let _ = outputs.send(failed(disconnected()));
-        }
+        LinkCommand::Submit { outputs, .. } => fail(outputs, disconnected()),
         // Who asked to abort by id hears it by the reply's end.
         LinkCommand::AbortTrace { .. }
         | LinkCommand::Abort { .. }
@@ -165,20 +165,35 @@ impl Session {
                     "The engine sent a faulty output.",
                 ))
             });
-            if let Some(entry) = self.live.get(&number) {
-                // All of a request's outputs are of the same weights.
-                entry.weights.get_or_init(|| self.version.clone());
+            self.hand_over(number, output);
+        }
+    }
+
+    fn hand_over(&mut self, number: u64, output: Output) {
+        // A handle that was dropped has sent its abort already.
+        let Some(entry) = self.live.get_mut(&number) else {
+            return;
+        };
+        // All of a request's outputs are of the same weights.
+        entry.weights.get_or_init(|| self.version.clone());
+        let bytes = output.bytes();
+        if output.finish.is_none() {
+            if entry.outputs.send(output, bytes).is_err() {
+                tracing::debug!(number, "its client takes the answer too slowly");
+                self.abort(number);
             }
-            // A handle that was dropped has sent its abort already.
-            if output.finish.is_none() {
-                if let Some(entry) = self.live.get(&number) {
-                    let _ = entry.outputs.send(output);
-                }
-            } else if let Some(entry) = self.live.remove(&number) {
-                // The permit is free before anybody can know that the request ended.
-                drop(entry.live);
-                let _ = entry.outputs.send(output);
-            }
+        } else if let Some(mut entry) = self.live.remove(&number) {
+            // The permit is free before anybody can know that the request ended.
+            drop(entry.live);
+            // Its handle hears of it where there is no room.
+            let _ = entry.outputs.send(output, bytes);
+        }
+    }
+
+    /// Forgets a request and has the scheduler end it.
+    fn abort(&mut self, number: u64) {
+        if self.live.remove(&number).is_some() {
+            self.send(Kind::Abort(Abort { request: number }));
         }
     }
 
@@ -212,7 +227,7 @@ impl Session {
             } => {
                 let Some(permit) = self.reserve() else {
                     drop(live);
-                    let _ = outputs.send(failed(behind()));
+                    fail(outputs, behind());
                     return;
                 };
                 let entry = LiveRequest {
@@ -226,11 +241,7 @@ impl Session {
                 });
                 self.live.insert(number, entry);
             }
-            LinkCommand::Abort { number } => {
-                if self.live.remove(&number).is_some() {
-                    self.send(Kind::Abort(Abort { request: number }));
-                }
-            }
+            LinkCommand::Abort { number } => self.abort(number),
             LinkCommand::Stop { number } => {
                 if self.live.contains_key(&number) {
                     self.send(Kind::Stop(Stop { request: number }));
@@ -283,93 +294,11 @@ fn behind() -> RequestError {
     )
 }
 
-fn failed(error: RequestError) -> Output {
-    Output {
-        finish: Some(Finish {
-            outcome: Err(error),
-            matched_token: None,
-            usage: Usage::default(),
-            speculation: None,
-        }),
-        ..Output::default()
-    }
+/// Ends a request, which needs no room.
+fn fail(mut outputs: OutputSender<Output>, error: RequestError) {
+    // Who has been given up knows why.
+    let _ = outputs.send(failed(error), 0);
 }
 
 #[cfg(test)]
-mod tests {
-    use lockstep_proto::pb::lockstep::FrontFigures;
-    use lockstep_types::{
-        request::Request,
-        sampling::{LogprobParams, SamplingParams},
-    };
-
-    use super::*;
-
-    fn submit(session: &mut Session, number: u64) -> mpsc::UnboundedReceiver<Output> {
-        let (outputs, received) = mpsc::unbounded_channel();
-        let request = Request {
-            trace_id: "test".to_owned(),
-            input_ids: vec![1],
-            sampling: SamplingParams::greedy(),
-            logprobs: LogprobParams::default(),
-            max_new_tokens: 1,
-            priority: 0,
-            timeout_ms: None,
-            max_draft_steps: None,
-        };
-        session.handle(LinkCommand::Submit {
-            number,
-            parent: None,
-            request: Box::new(request),
-            outputs,
-            live: LivePermit::acquire(&Arc::default(), 1).expect("a permit"),
-            weights: Version::default(),
-        });
-        received
-    }
-
-    fn refused(outputs: &mut mpsc::UnboundedReceiver<Output>) -> bool {
-        let finish = outputs.try_recv().ok().and_then(|output| output.finish);
-        finish.is_some_and(|finish| {
-            finish
-                .outcome
-                .is_err_and(|error| error.kind == ErrorKind::Unavailable)
-        })
-    }
-
-    #[test]
-    fn a_scheduler_that_takes_nothing_fills_no_memory() {
-        let (outbound, mut messages) = mpsc::channel(2);
-        let mut session = Session {
-            live: HashMap::new(),
-            outbound,
-            unsent: VecDeque::new(),
-            queries: HashMap::new(),
-            next_query: 0,
-            weights: watch::Sender::new(None),
-            version: None,
-            own: Arc::new(|_| FrontFigures::default()),
-        };
-        let mut outputs: Vec<_> = (0..4).map(|number| submit(&mut session, number)).collect();
-        let refusals: Vec<bool> = outputs.iter_mut().map(refused).collect();
-        assert_eq!(refusals, [false, false, true, true]);
-        session.handle(LinkCommand::Abort { number: 0 });
-        session.handle(LinkCommand::Stop { number: 1 });
-        assert_eq!(session.unsent.len(), 2);
-        assert!(messages.try_recv().is_ok(), "room for one");
-        assert!(
-            refused(&mut submit(&mut session, 4)),
-            "what is unsent goes first"
-        );
-        for query in 0..=QUERIES {
-            let (reply, mut count) = oneshot::channel();
-            session.handle(LinkCommand::AbortTrace {
-                trace_ids: None,
-                reply,
-            });
-            let refused = count.try_recv() == Err(oneshot::error::TryRecvError::Closed);
-            assert_eq!(refused, query == QUERIES, "{query}");
-        }
-        assert_eq!(session.unsent.len(), 2 + QUERIES);
-    }
-}
+mod tests;

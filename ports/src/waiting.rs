@@ -1,0 +1,222 @@
+//! Outputs on their way to a client that may read slowly.
+//!
+//! Outputs come as fast as the engine makes them, and leave as fast as their
+//! client takes them. Who makes them never waits. What waits is charged instead,
+//! and where there is no room for more the reader gets an error behind it.
+
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    task::{Context, Poll, ready},
+};
+
+use tokio::sync::mpsc;
+use tonic::Status;
+
+use crate::budget::{Budget, Charge};
+
+/// So many bytes wait without being charged: a reader that keeps up is not
+/// further behind. Beyond, they are charged in pieces of this size, so that
+/// requests seldom touch the budget that they share.
+const PIECE: usize = 16 << 10;
+
+/// The client takes its answer too slowly for the memory that there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "The answer was given up: its client takes it too slowly, and the server holds as many bytes \
+     of requests as --max-request-memory allows."
+)]
+pub struct GivenUp;
+
+impl From<GivenUp> for Status {
+    fn from(given_up: GivenUp) -> Self {
+        Self::resource_exhausted(given_up.to_string())
+    }
+}
+
+/// A queue for the outputs of a request. What waits in it is charged to `budget`,
+/// but for the first `paid` bytes, for which the request has room already.
+pub fn outputs<T>(budget: &Arc<Budget>, paid: usize) -> (OutputSender<T>, OutputReceiver<T>) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let waiting = Arc::new(Waiting::default());
+    let sender = OutputSender {
+        outputs: sender,
+        waiting: waiting.clone(),
+        room: budget.charge(),
+        free: paid.saturating_add(PIECE),
+        given_up: false,
+    };
+    let receiver = OutputReceiver {
+        outputs: receiver,
+        waiting,
+    };
+    (sender, receiver)
+}
+
+/// What both ends know.
+#[derive(Debug, Default)]
+struct Waiting {
+    bytes: AtomicUsize,
+    /// For what the sender left behind.
+    room: OnceLock<Charge>,
+}
+
+/// Where a request's outputs go.
+#[derive(Debug)]
+pub struct OutputSender<T> {
+    /// Each with its bytes.
+    outputs: mpsc::UnboundedSender<Result<(T, usize), GivenUp>>,
+    waiting: Arc<Waiting>,
+    room: Charge,
+    /// Bytes that are not charged.
+    free: usize,
+    given_up: bool,
+}
+
+impl<T> OutputSender<T> {
+    /// Sends an output that takes `bytes`. Never waits; whether the reader has
+    /// left shows in [`Self::is_closed`] alone.
+    ///
+    /// # Errors
+    /// [`GivenUp`] where there is no room for it, and ever after. The reader gets
+    /// the same behind what waits.
+    pub fn send(&mut self, output: T, bytes: usize) -> Result<(), GivenUp> {
+        if self.given_up {
+            return Err(GivenUp);
+        }
+        let waiting = self.waiting.bytes.fetch_add(bytes, Relaxed) + bytes;
+        let room = self.make_room(waiting);
+        self.given_up = room.is_err();
+        // Fails where the reader has left.
+        let _ = self.outputs.send(room.map(|()| (output, bytes)));
+        room
+    }
+
+    /// Whether nobody takes more.
+    pub fn is_closed(&self) -> bool {
+        self.given_up || self.outputs.is_closed()
+    }
+
+    /// Charges what waits, in whole pieces.
+    fn make_room(&mut self, waiting: usize) -> Result<(), GivenUp> {
+        let wanted = waiting.saturating_sub(self.free).next_multiple_of(PIECE);
+        let taken = self.room.bytes();
+        if wanted <= taken {
+            self.room.keep(wanted);
+            return Ok(());
+        }
+        self.room.add(wanted - taken).map_err(|_| GivenUp)
+    }
+}
+
+impl<T> Drop for OutputSender<T> {
+    /// What still waits keeps its room until the reader has left too.
+    fn drop(&mut self) {
+        // It is set here alone.
+        let _ = self.waiting.room.set(self.room.hand_over());
+    }
+}
+
+/// Where a request's outputs come from.
+#[derive(Debug)]
+pub struct OutputReceiver<T> {
+    outputs: mpsc::UnboundedReceiver<Result<(T, usize), GivenUp>>,
+    waiting: Arc<Waiting>,
+}
+
+impl<T> OutputReceiver<T> {
+    /// The next output; `None` once the sender has left. Cancel-safe.
+    pub async fn recv(&mut self) -> Option<Result<T, GivenUp>> {
+        let output = self.outputs.recv().await;
+        output.map(|output| self.took(output))
+    }
+
+    /// The next output, if there is one.
+    pub fn try_recv(&mut self) -> Option<Result<T, GivenUp>> {
+        let output = self.outputs.try_recv().ok();
+        output.map(|output| self.took(output))
+    }
+
+    /// [`Self::recv`] for streams.
+    pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T, GivenUp>>> {
+        let output = ready!(self.outputs.poll_recv(context));
+        Poll::Ready(output.map(|output| self.took(output)))
+    }
+
+    fn took(&self, output: Result<(T, usize), GivenUp>) -> Result<T, GivenUp> {
+        output.map(|(output, bytes)| {
+            self.waiting.bytes.fetch_sub(bytes, Relaxed);
+            output
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_waits_is_charged_until_it_is_taken() {
+        let budget = Budget::new(64 * PIECE);
+        let (mut sender, mut receiver) = outputs(&budget, PIECE);
+        for (waiting, charged) in [(1, 0), (2, 0), (3, 1), (4, 2)] {
+            assert_eq!(sender.send(waiting, PIECE), Ok(()));
+            assert_eq!(budget.taken(), charged * PIECE, "{waiting} wait");
+        }
+        assert_eq!(sender.send(5, 1), Ok(()));
+        assert_eq!(budget.taken(), 3 * PIECE, "whole pieces");
+        for expected in [1, 2, 3] {
+            assert_eq!(receiver.recv().await, Some(Ok(expected)));
+        }
+        assert_eq!(sender.send(6, 1), Ok(()));
+        assert_eq!(budget.taken(), 0, "what waits is paid");
+        assert_eq!(sender.send(7, 3 * PIECE), Ok(()));
+        drop(sender);
+        assert_eq!(receiver.try_recv(), Some(Ok(4)));
+        assert_eq!(budget.taken(), 3 * PIECE, "the rest still waits");
+        for expected in [5, 6, 7] {
+            assert_eq!(receiver.recv().await, Some(Ok(expected)));
+        }
+        assert_eq!(receiver.recv().await, None);
+        drop(receiver);
+        assert_eq!(budget.taken(), 0);
+    }
+
+    #[tokio::test]
+    async fn who_reads_too_slowly_is_given_up_behind_what_waits() {
+        let budget = Budget::new(4 * PIECE);
+        let (mut slow, mut reader) = outputs(&budget, 0);
+        let fits = (0..100).take_while(|number| slow.send(*number, PIECE).is_ok());
+        assert_eq!(fits.count(), 5, "one is free");
+        assert_eq!(slow.send(100, 0), Err(GivenUp), "ever after");
+        assert!(slow.is_closed());
+        let (mut quick, mut other) = outputs(&budget, 0);
+        for number in 0..100 {
+            assert_eq!(quick.send(number, PIECE), Ok(()), "others go on");
+            assert_eq!(other.recv().await, Some(Ok(number)));
+        }
+        drop(slow);
+        for number in 0..5 {
+            assert_eq!(reader.recv().await, Some(Ok(number)));
+        }
+        assert_eq!(reader.recv().await, Some(Err(GivenUp)));
+        assert_eq!(reader.recv().await, None);
+        assert_eq!(budget.taken(), 4 * PIECE);
+        drop(reader);
+        assert_eq!(budget.taken(), 0);
+    }
+
+    #[test]
+    fn a_reader_that_left_is_noticed_and_costs_nothing() {
+        let budget = Budget::new(64 * PIECE);
+        let (mut sender, receiver) = outputs(&budget, 0);
+        assert_eq!(sender.send((), 3 * PIECE), Ok(()));
+        assert!(!sender.is_closed());
+        drop(receiver);
+        assert!(sender.is_closed());
+        drop(sender);
+        assert_eq!(budget.taken(), 0);
+    }
+}
