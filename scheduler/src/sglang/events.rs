@@ -11,7 +11,7 @@ use lockstep_proto::pb::smg::grpc::common::{
     KvBlock, KvBlocksRemoved, KvBlocksStored, KvCacheCleared, KvCacheEvent, KvEventBatch,
     kv_cache_event::Data,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
@@ -21,33 +21,47 @@ const MOST: usize = 1 << 17;
 /// What a subscriber reads.
 pub type Batches = Pin<Box<dyn Stream<Item = Result<KvEventBatch, Status>> + Send>>;
 
-/// Numbers the batches from 1 and each event within the stream. The first
+/// The stream of a subscriber, who keeps `place` as long as it lasts. The first
 /// batch tells what is cached already.
-pub fn batches(events: mpsc::Receiver<Vec<CacheEvent>>) -> Batches {
-    let mut sequence = 0;
-    let mut event_id = 0;
+pub fn batches(events: mpsc::Receiver<Vec<CacheEvent>>, place: OwnedSemaphorePermit) -> Batches {
+    let mut subscription = Subscription {
+        sequence: 0,
+        event_id: 0,
+        _place: place,
+    };
     ReceiverStream::new(events)
         .flat_map(|events| stream::iter(pieces(events)))
-        .map(move |events| {
-            sequence += 1;
-            let wrap = |event| {
-                event_id += 1;
-                KvCacheEvent {
-                    event_id,
-                    data: Some(data(event)),
-                }
-            };
-            Ok(KvEventBatch {
-                sequence_number: sequence,
-                timestamp: SystemTime::now()
-                    .duration_since(UNIX_EPOCH)
-                    .map_or(0.0, |since| since.as_secs_f64()),
-                events: events.into_iter().map(wrap).collect(),
-                dp_rank: Some(0),
-                ..Default::default()
-            })
-        })
+        .map(move |events| Ok(subscription.batch(events)))
         .boxed()
+}
+
+/// Numbers the batches of a stream from 1, and each event within the stream.
+struct Subscription {
+    sequence: u64,
+    event_id: u64,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Subscription {
+    fn batch(&mut self, events: Vec<CacheEvent>) -> KvEventBatch {
+        self.sequence += 1;
+        let wrap = |event| {
+            self.event_id += 1;
+            KvCacheEvent {
+                event_id: self.event_id,
+                data: Some(data(event)),
+            }
+        };
+        KvEventBatch {
+            sequence_number: self.sequence,
+            timestamp: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0.0, |since| since.as_secs_f64()),
+            events: events.into_iter().map(wrap).collect(),
+            dp_rank: Some(0),
+            ..Default::default()
+        }
+    }
 }
 
 /// Cuts events into batches that fit a message; no events are one empty batch.

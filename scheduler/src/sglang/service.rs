@@ -23,7 +23,7 @@ use lockstep_proto::{
         },
     },
 };
-use tokio::sync::{OnceCell, mpsc};
+use tokio::sync::{OnceCell, Semaphore, mpsc};
 use tonic::{Request, Response, Status, service::interceptor::InterceptedService};
 
 use super::{
@@ -40,6 +40,10 @@ use crate::{
     sinks::Sink,
 };
 
+/// Subscribers to the cache's events at once: gateways, of which each keeps all
+/// that is cached, and what has changed until it reads it.
+const SUBSCRIBERS: usize = 16;
+
 /// The service.
 pub struct Service {
     ctx: Arc<RoleContext>,
@@ -47,6 +51,8 @@ pub struct Service {
     calls: Calls,
     operators: RequireBearer,
     budget: Arc<Budget>,
+    /// Places for who reads the cache's changes.
+    subscribers: Arc<Semaphore>,
     /// Packed when somebody first asks.
     tokenizer: OnceCell<Vec<GetTokenizerChunk>>,
 }
@@ -64,6 +70,7 @@ impl Service {
             commands,
             calls: Calls::default(),
             budget,
+            subscribers: Arc::new(Semaphore::new(SUBSCRIBERS)),
             tokenizer: OnceCell::new(),
         };
         let server = SglangSchedulerServer::new(service)
@@ -222,9 +229,16 @@ impl SglangScheduler for Service {
         &self,
         _: Request<SubscribeKvEventsRequest>,
     ) -> Result<Response<Self::SubscribeKvEventsStream>, Status> {
+        let place = self.subscribers.clone().try_acquire_owned();
+        let place = place.map_err(|_| {
+            Status::resource_exhausted(format!(
+                "the cache's events have {SUBSCRIBERS} subscribers already; try again when one has \
+                 left"
+            ))
+        })?;
         let (reply, events) = mpsc::channel(EVENT_QUEUE);
         self.commands.send(Command::CacheEvents { reply }).await?;
-        Ok(Response::new(batches(events)))
+        Ok(Response::new(batches(events, place)))
     }
 
     async fn embed(&self, _: Request<EmbedRequest>) -> Result<Response<EmbedResponse>, Status> {

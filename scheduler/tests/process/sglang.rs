@@ -485,3 +485,33 @@ async fn a_subscriber_learns_what_is_cached_before_and_after_it_came() {
             .any(|block| block.token_ids == vec![6; page])
     );
 }
+
+#[tokio::test]
+async fn so_many_subscribe_to_the_cache_at_once() {
+    let (_scheduler, mut client) = serving().await;
+    let mut subscribe = async || {
+        let events = client.subscribe_kv_events(SubscribeKvEventsRequest::default());
+        events.await.map(tonic::Response::into_inner)
+    };
+    let mut subscribers = Vec::new();
+    for _ in 0..16 {
+        let mut events = subscribe().await.expect("a place");
+        events
+            .message()
+            .await
+            .expect("a batch")
+            .expect("a snapshot");
+        subscribers.push(events);
+    }
+    let status = subscribe().await.expect_err("one too many");
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+    assert!(status.message().contains("16 subscribers"), "{status}");
+    subscribers.pop();
+    // Its stream ends a moment later.
+    let again = async {
+        while let Err(status) = subscribe().await {
+            assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+        }
+    };
+    tokio::time::timeout(LIMIT, again).await.expect("a place");
+}
