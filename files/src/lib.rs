@@ -23,7 +23,7 @@ pub use patience::{LONGEST_LOOK, within};
 /// The most bytes of a file that describes a model: `config.json` and the like.
 pub const LARGEST_CONFIG: u64 = 16 << 20;
 
-/// The most bytes of an index of weight files, or of the header of one of them.
+/// The most bytes of an index of weight files, or of the headers of them all.
 pub const LARGEST_INDEX: u64 = 64 << 20;
 
 /// The most bytes of a tokenizer.

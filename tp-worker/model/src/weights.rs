@@ -27,6 +27,8 @@ pub use tensor::HostTensor;
 pub struct Weights {
     folder: PathBuf,
     files: Vec<MappedFile>,
+    /// Bytes of their headers.
+    headers: u64,
     tensors: BTreeMap<String, Entry>,
 }
 
@@ -57,6 +59,7 @@ impl Weights {
         let mut weights = Self {
             folder: folder.to_owned(),
             files: Vec::new(),
+            headers: 0,
             tensors: BTreeMap::new(),
         };
         for name in weight_files(folder)? {
@@ -220,8 +223,14 @@ impl Weights {
             file: file.to_owned(),
             reason,
         };
-        if header_length(mapping).is_some_and(|length| length > LARGEST_INDEX) {
-            let reason = format!("its header has more than {LARGEST_INDEX} bytes");
+        let header = header_length(mapping).unwrap_or(0);
+        self.headers = self.headers.saturating_add(header);
+        if self.headers > LARGEST_INDEX {
+            let reason = format!(
+                "its header and those of {} files before it have more than {LARGEST_INDEX} bytes \
+                 together",
+                self.files.len()
+            );
             return Err(damaged(reason));
         }
         let (header, metadata) = SafeTensors::read_metadata(mapping)

@@ -233,7 +233,18 @@ fn a_draft_models_tokens_are_the_targets() {
         let error = load(&other).expect_err("other tokens");
         assert!(error.contains("not the target's"), "{error}");
     }
-    assert!(load("{").expect_err("damaged").contains("tokenizer.json"));
+    let listed = json!([["a", 0.0], ["b", -1.5]]);
+    load(&tokenizer(listed, "<end>", "a b")).expect("a list's places are numbers");
+    // What would take many times its bytes is not taken for a tokenizer.
+    for damaged in [
+        "{",
+        r#"{"added_tokens": [[],[]]}"#,
+        r#"{"model": {"vocab": [[],[]]}}"#,
+        r#"{"model": {"vocab": {"a": []}}}"#,
+    ] {
+        let error = load(damaged).expect_err("damaged");
+        assert!(error.contains("tokenizer.json"), "{damaged}: {error}");
+    }
     let larger = head(Head::Model, &json!({"vocab_size": 120}));
     let error = crate::draft::whole_model(larger.path(), &target).expect_err("larger");
     assert!(

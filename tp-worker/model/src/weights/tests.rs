@@ -205,6 +205,24 @@ fn sizes_are_believed_only_within_bounds() {
 }
 
 #[test]
+fn headers_are_bounded_together() {
+    let index = br#"{"weight_map": {"a": "1.safetensors", "z": "2.safetensors"}}"#;
+    let both = folder(&[
+        ("model.safetensors.index.json", index),
+        ("1.safetensors", &simple()),
+        ("2.safetensors", &LARGEST_INDEX.to_le_bytes()),
+    ]);
+    let path = both.path().join("2.safetensors");
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.set_len(2 * LARGEST_INDEX).unwrap();
+    let error = Weights::open(both.path()).unwrap_err().to_string();
+    assert!(
+        error.contains("2.safetensors") && error.contains("together"),
+        "{error}"
+    );
+}
+
+#[test]
 fn files_that_are_not_regular_or_elsewhere_are_not_read() {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     let outside = folder(&[("model.safetensors", &simple())]);
