@@ -114,6 +114,7 @@ impl Frontend for FrontendService {
     ) -> Result<Response<GetLoadResponse>, Status> {
         let mut load = self.commands.ask(|reply| Command::Load { reply }).await?;
         load.ports = self.ports.loads();
+        load.request_memory = self.ports.budget.taken() as u64;
         Ok(Response::new(load))
     }
 

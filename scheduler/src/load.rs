@@ -115,6 +115,7 @@ pub fn response(load: &Load, rest: &Rest<'_>) -> GetLoadResponse {
         retracted_requests: rest.retracted_requests,
         // The engine knows nothing of them.
         ports: Vec::new(),
+        request_memory: 0,
     }
 }
 

@@ -3,6 +3,7 @@
 mod connections;
 mod engine_gauges;
 mod labels;
+mod memory;
 mod merge;
 mod process;
 mod server;
@@ -19,6 +20,7 @@ use std::{
 pub use connections::render_connections;
 pub use labels::with_model;
 use lockstep_types::request::FinishReason;
+pub use memory::render_memory;
 pub use merge::merge;
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{

@@ -6,7 +6,7 @@ use lockstep_proto::pb::lockstep::{FrontFigures, PortLoad};
 
 use crate::{
     gate::Gate,
-    metrics::{Metrics, render_connections, render_process},
+    metrics::{Metrics, render_connections, render_memory, render_process},
     ports::Ports,
 };
 
@@ -40,6 +40,8 @@ impl Figures {
         let mut text = self.metrics.render();
         let ports = self.ports.reports().map(PortLoad::from);
         text.push_str(&render_connections(Some(self.index), &ports));
+        let taken = self.ports.budget.taken() as u64;
+        text.push_str(&render_memory(Some(self.index), taken));
         text.push_str(&render_process(self.index, self.started));
         text
     }

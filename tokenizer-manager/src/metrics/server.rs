@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use lockstep_proto::pb::lockstep::GetLoadResponse;
 
-use super::{connections::render_connections, engine_gauges::render_load};
+use super::{connections::render_connections, engine_gauges::render_load, memory::render_memory};
 
 /// Renders the server's own series: `load` is the scheduler's where it answered,
 /// `silent` counts tokenizer-managers that did not, `lost` log lines of this node.
@@ -45,6 +45,7 @@ pub fn render_server(load: Option<&GetLoadResponse>, silent: usize, lost: u64) -
     );
     if let Some(load) = load {
         text.push_str(&render_connections(None, &load.ports));
+        text.push_str(&render_memory(None, load.request_memory));
         text.push_str(&render_load(load));
     }
     text

@@ -361,6 +361,7 @@ impl Frontend for Service {
             waiting_tokens: 11,
             generated_per_s: 12.5,
             retracted_requests: 2,
+            request_memory: 77,
             speculation: Some(SpeculationLoad {
                 proposed: vec![8, 4, 0],
                 accepted: vec![4, 1, 0],

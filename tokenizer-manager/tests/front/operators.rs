@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use lockstep_proto::pb::lockstep::{FiguresWanted, FinishReason, FrontFigures};
 use serde_json::{Value, json};
+use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use super::{
     client::chat,
@@ -118,6 +119,7 @@ async fn metrics_count_requests_and_tokens() {
         "lockstep_request_decode_time_seconds_count{model_name=\"demo\",tokenizer_manager=\"0\"} 1",
         "lockstep_num_requests_running{model_name=\"demo\"} 3",
         "lockstep_kv_tokens_total{model_name=\"demo\"} 1024",
+        "lockstep_request_memory_bytes{model_name=\"demo\"} 77",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }
@@ -125,6 +127,28 @@ async fn metrics_count_requests_and_tokens() {
         text.contains("route=\"/v1/chat/completions\",status=\"200\"")
             || text.contains("status=\"200\"")
     );
+}
+
+#[tokio::test]
+async fn what_requests_hold_is_told() {
+    let front = start().await;
+    let holds = async || {
+        let text = front.get("/metrics").await.1;
+        let start = "lockstep_request_memory_bytes{model_name=\"demo\",tokenizer_manager=\"0\"} ";
+        let value = text.lines().find_map(|line| line.strip_prefix(start));
+        value.unwrap_or_else(|| panic!("{text}")).parse::<usize>()
+    };
+    let mut unfinished = TcpStream::connect(front.address).await.expect("connected");
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+                content-length: 40000\r\n\r\n";
+    let body = " ".repeat(30_000);
+    for part in [head, body.as_str()] {
+        let sent = unfinished.write_all(part.as_bytes()).await;
+        sent.expect("sent");
+    }
+    while holds().await.expect("a number") < 30_000 {}
+    drop(unfinished);
+    while holds().await.expect("a number") >= 30_000 {}
 }
 
 #[tokio::test]
