@@ -8,7 +8,12 @@ use crate::{Finding, Tree, workspace};
 /// crates of floors below its own alone, its tests included: no test has had to
 /// look up so far.
 const FLOORS: [&[&str]; 13] = [
-    &["adaptive", "files", "tp-worker/collective"],
+    &[
+        "adaptive",
+        "files",
+        "tp-worker/backend-cuda/fake",
+        "tp-worker/collective",
+    ],
     &["tokenizer-manager/text", "types"],
     &[
         "proto",
@@ -44,6 +49,9 @@ const OUTSIDE: [&str; 2] = ["tonic", "clap"];
 
 /// How the folders of concrete backends begin, and who alone builds on them.
 const CONCRETE: (&str, &str) = ("tp-worker/backend-", "tp-worker/devices");
+
+/// Crates that only tests build on, so that no program ships them.
+const FOR_TESTS: [&str; 1] = ["tp-worker/backend-cuda/fake"];
 
 /// A crate's dependencies by name.
 struct Crate {
@@ -84,7 +92,11 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
         }
         for other in of.own.iter().filter_map(ours) {
             let (concrete, only) = CONCRETE;
-            if other.starts_with(concrete) && *folder != only {
+            if FOR_TESTS.contains(&other) {
+                report(format!(
+                    "builds on `{other}`, which is for tests: name it under [dev-dependencies]"
+                ));
+            } else if other.starts_with(concrete) && *folder != only {
                 report(format!(
                     "builds on `{other}`: only `{only}` knows concrete backends; \
                      be generic over `Device`"
@@ -207,6 +219,10 @@ mod tests {
                 "[dev-dependencies]\ntp-worker-backend-cpu = {}\n",
             ),
             ("tp-worker/model", "[dev-dependencies]\nclap = \"4\"\n"),
+            (
+                "tp-worker/devices",
+                "[dev-dependencies]\ntp-worker-backend-cuda-fake = {}\n",
+            ),
         ] {
             assert_eq!(messages(folder, change), [""; 0], "{folder}: {change}");
         }
@@ -239,6 +255,11 @@ mod tests {
                 "bench",
                 "[dependencies]\ntp-worker-backend-cpu.workspace = true\n",
                 "builds on `tp-worker/backend-cpu`: only `tp-worker/devices`",
+            ),
+            (
+                "tp-worker/devices",
+                "[dependencies]\ntp-worker-backend-cuda-fake = {}\n",
+                "builds on `tp-worker/backend-cuda/fake`, which is for tests",
             ),
             (
                 "tp-worker/sampling",

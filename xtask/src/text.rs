@@ -3,8 +3,10 @@
 use crate::{Finding, Tree};
 
 /// Endings of files that are written by hand.
-const OURS: [&str; 11] = [
+const OURS: [&str; 13] = [
     ".rs",
+    ".cu",
+    ".h",
     ".toml",
     ".md",
     ".proto",

@@ -2,10 +2,12 @@
 
 use crate::{Finding, Tree};
 
-/// Crates that may hold unsafe code: kernels, shared memory, mapped weights.
-const MAY_BE_UNSAFE: [&str; 4] = [
+/// Crates that may hold unsafe code: kernels, shared memory, mapped weights, and
+/// what plays a driver.
+const MAY_BE_UNSAFE: [&str; 5] = [
     "tp-worker/backend-cpu",
     "tp-worker/backend-cuda",
+    "tp-worker/backend-cuda/fake",
     "tp-worker/collective",
     "tp-worker/model",
 ];

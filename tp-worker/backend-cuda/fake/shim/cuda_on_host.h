@@ -1,0 +1,43 @@
+// Runs CUDA C++ kernels on the host, for tests: one fiber per CUDA thread.
+//
+// The threads of a block run one after the other, each until it has to wait:
+// at a barrier, or where the lanes of its warp meet. Which goes next is drawn
+// from a seed, so that a missing barrier shows as a result that changes with
+// the seed. What waits for ever, or at different places, fails the launch and
+// is named with file and line. Blocks run one after the other, too, in an order
+// drawn from the seed.
+//
+// Memory is as hostile as CUDA allows: shared memory begins as NaN in every
+// block, asynchronous copies land when they are waited for and not before, and
+// a touch of memory that is nobody's fails the launch as an illegal address.
+// Under -fsanitize=thread every CUDA thread is a thread to the sanitizer;
+// under -fsanitize=address every access is checked.
+//
+// A kernel is compiled with this header in front of it and needs no change, but
+// for what CUDA itself writes in PTX: those few operations are functions of the
+// same name here and in the kernels' own header, which tells the two apart by
+// CUDA_ON_HOST:
+//
+//   mma_m16n8k16_bf16(d, a, b)         mma.sync, bf16 in, sums in f32
+//   ldmatrix_x4(r, row)                ldmatrix, plain and .trans
+//   ldmatrix_x4_trans(r, row)
+//   cp_async_16(shared, global, bytes) cp.async.cg, the rest of 16 is zero
+//   cp_async_commit_group()
+//   cp_async_wait_group<n>()
+//   cvt_rn_bf16(x)                     cvt.rn.bf16.f32, as its 16 bits
+//   DYNAMIC_SHARED(type, name)         extern __shared__
+//
+// Blind to speed, to registers, to the bits of tensor cores and of fused
+// multiply-adds, and to races between the blocks of one launch.
+#pragma once
+
+#define CUDA_ON_HOST 1
+
+#include "language.h"
+#include "sanitize.h"
+#include "fiber.h"
+#include "block.h"
+#include "warp.h"
+#include "tensor_core.h"
+#include "async_copy.h"
+#include "launch.h"

@@ -1,0 +1,192 @@
+// From a kernel's name and parameters to its blocks.
+#pragma once
+
+#include "async_copy.h"
+#include "warp.h"
+
+// Where all `__shared__` arrays lie, if there are any.
+extern "C" __attribute__((weak, visibility("hidden"))) unsigned char __start_cuda_shared[];
+extern "C" __attribute__((weak, visibility("hidden"))) unsigned char __stop_cuda_shared[];
+
+namespace cuda_on_host {
+
+// What a module offers under "cuda_on_host_NAME". Shared with the fake driver.
+struct Kernel {
+    void (*launch)(const unsigned* grid, const unsigned* block, size_t dynamic, uint64_t seed, void** parameters, Outcome*);
+    unsigned parameters;
+    unsigned most_threads;          // of a block, by __launch_bounds__
+    const unsigned* sizes;          // of the parameters, in bytes
+};
+
+constexpr size_t STACK = 256 * 1024;            // touched where it is used
+constexpr size_t MOST_DYNAMIC = 256 * 1024;
+
+inline unsigned char* map(size_t bytes) {
+    void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) abort();
+    return (unsigned char*)at;
+}
+
+// Stacks for `threads`, kept between launches.
+inline unsigned char* stacks(size_t threads) {
+    static unsigned char* at = nullptr;
+    static size_t made = 0;
+    if (threads > made) {
+        if (at) munmap(at, made * STACK);
+        at = map(threads * STACK);
+        made = threads;
+    }
+#ifdef CUDA_ON_HOST_ASAN
+    ASAN_UNPOISON_MEMORY_REGION(at, threads * STACK);   // of frames that never returned
+#endif
+    return at;
+}
+
+// Dynamic shared memory: `bytes` that end where touching more is an error.
+struct Dynamic {
+    unsigned char* at;
+#ifdef CUDA_ON_HOST_ASAN
+    explicit Dynamic(size_t bytes) : at((unsigned char*)aligned_alloc(16, (bytes + 15) / 16 * 16)) {}
+    ~Dynamic() { free(at); }
+#else
+    explicit Dynamic(size_t bytes) {
+        static unsigned char* const room = [] {
+            unsigned char* mapped = map(MOST_DYNAMIC + 65536);      // a page of any size behind it
+            mprotect(mapped + MOST_DYNAMIC, 65536, PROT_NONE);
+            return mapped;
+        }();
+        at = room + MOST_DYNAMIC - (bytes + 15) / 16 * 16;
+    }
+#endif
+    Dynamic(const Dynamic&) = delete;
+    Dynamic& operator=(const Dynamic&) = delete;
+};
+
+// NaN in every format of floats. Shared memory holds what the last block left.
+CUDA_ON_HOST_UNCHECKED inline void poison(unsigned char* from, unsigned char* to) {
+    volatile unsigned char* at = from;
+    for (; at < to && (uintptr_t)at % 8; at++) *at = 0xff;
+    for (; at + 8 <= to; at += 8) *(volatile uint64_t*)at = ~uint64_t(0);
+    for (; at < to; at++) *at = 0xff;
+}
+
+#if !defined(CUDA_ON_HOST_ASAN) && !defined(CUDA_ON_HOST_TSAN)
+inline struct sigaction before_segv, before_bus;
+
+inline void touched(int signal, siginfo_t* info, void*) {
+    if (!block || !block->current || !pthread_equal(block->owner, pthread_self())) {
+        sigaction(signal, signal == SIGBUS ? &before_bus : &before_segv, nullptr);
+        return;             // to happen again, and be somebody else's
+    }
+    const Thread& thread = here();
+    block->outcome->address = (uint64_t)info->si_addr;
+    note(ILLEGAL_ADDRESS, "thread (%u,%u,%u) touched %p", thread.index.x, thread.index.y, thread.index.z, info->si_addr);
+    give_up();
+}
+#endif
+
+// While one lives, touching nobody's memory fails the launch and not the process.
+struct Watch {
+#if !defined(CUDA_ON_HOST_ASAN) && !defined(CUDA_ON_HOST_TSAN)
+    Watch() {
+        struct sigaction action{};
+        action.sa_sigaction = touched;
+        action.sa_flags = SA_SIGINFO | SA_NODEFER;
+        sigaction(SIGSEGV, &action, &before_segv);
+        sigaction(SIGBUS, &action, &before_bus);
+    }
+    ~Watch() {
+        sigaction(SIGSEGV, &before_segv, nullptr);
+        sigaction(SIGBUS, &before_bus, nullptr);
+    }
+#else
+    Watch() {}
+    ~Watch() {}
+#endif
+};
+
+// One block, from fresh threads and poisoned shared memory to its end.
+inline void run_block(Block& b, uint3 index, unsigned char* stack, size_t dynamic) {
+    const dim3 size = b.size;
+    const size_t n = (size_t)size.x * size.y * size.z;
+    b.index = index;
+    b.threads.clear();
+    b.threads.resize(n);
+    b.warps.clear();
+    b.warps.resize((n + 31) / 32);
+    for (size_t i = 0; i < n; i++) {
+        Thread& thread = b.threads[i];
+        thread.number = unsigned(i);
+        thread.index = {unsigned(i % size.x), unsigned(i / size.x % size.y), unsigned(i / size.x / size.y)};
+        b.warp_of(thread).live |= 1u << lane_of(thread);
+        prepare(thread.fiber, stack + i * STACK, STACK, begin_thread);
+    }
+    poison(__start_cuda_shared, __stop_cuda_shared);
+    poison(b.dynamic, b.dynamic + dynamic);
+    release(&b.began);
+    run_threads();
+    b.current = nullptr;
+    acquire(&b.ended);
+#ifdef CUDA_ON_HOST_TSAN
+    if (b.outcome->code == SUCCESS)
+        for (Thread& thread : b.threads) __tsan_destroy_fiber(thread.fiber.tsan);
+#endif
+}
+
+// For the sanitizers: launches happen one after the other, whoever asks.
+inline uint64_t launches = 0;
+
+inline void launch(const char* kernel, void (*body)(void**), const unsigned* grid, const unsigned* size,
+                   size_t dynamic, uint64_t seed, void** parameters, Outcome* outcome) {
+    Own own;
+    Watch watch;
+    Dynamic room(dynamic);
+    Block b{kernel, {grid[0], grid[1], grid[2]}, {size[0], size[1], size[2]}, {}, body, parameters, outcome,
+            seed * 0x9e3779b97f4a7c15 | 1};
+    b.dynamic = room.at;
+#ifdef CUDA_ON_HOST_TSAN
+    b.scheduler.tsan = __tsan_get_current_fiber();
+#endif
+    block = &b;
+    acquire(&launches);
+    unsigned char* stack = stacks((size_t)size[0] * size[1] * size[2]);
+    std::vector<size_t> order((size_t)grid[0] * grid[1] * grid[2]);
+    for (size_t i = 0; i < order.size(); i++) order[i] = i;
+    b.shuffle(order);
+    for (size_t at : order) {
+        run_block(b, {unsigned(at % grid[0]), unsigned(at / grid[0] % grid[1]), unsigned(at / grid[0] / grid[1])}, stack, dynamic);
+        if (outcome->code != SUCCESS) break;
+    }
+    release(&launches);
+    block = nullptr;
+}
+
+// A kernel's parameters, by its type.
+template <class> struct Parameters;
+template <class... A> struct Parameters<void (*)(A...)> {
+    static constexpr unsigned count = sizeof...(A);
+    static constexpr unsigned sizes[sizeof...(A) + 1] = {sizeof(A)..., 0};
+    template <size_t... I> static void call(void (*kernel)(A...), void** at, std::index_sequence<I...>) {
+        kernel(*(std::remove_const_t<A>*)at[I]...);
+    }
+    static void call(void (*kernel)(A...), void** at) { call(kernel, at, std::index_sequence_for<A...>{}); }
+};
+
+template <class... More> constexpr unsigned first_of(unsigned threads, More...) { return threads; }
+
+} // namespace cuda_on_host
+
+// Makes `name` launchable; behind it what its __launch_bounds__ says.
+#define CUDA_ON_HOST_KERNEL(name, ...)                                                                              \
+    extern "C" __attribute__((visibility("default"))) cuda_on_host::Kernel cuda_on_host_##name;                     \
+    cuda_on_host::Kernel cuda_on_host_##name = {                                                                    \
+        [](const unsigned* grid, const unsigned* block, size_t dynamic, uint64_t seed, void** parameters,           \
+           cuda_on_host::Outcome* outcome) {                                                                        \
+            cuda_on_host::launch(                                                                                   \
+                #name, [](void** at) { cuda_on_host::Parameters<decltype(&::name)>::call(&::name, at); }, grid, block,  \
+                dynamic, seed, parameters, outcome);                                                                \
+        },                                                                                                          \
+        cuda_on_host::Parameters<decltype(&::name)>::count, cuda_on_host::first_of(__VA_ARGS__),                      \
+        cuda_on_host::Parameters<decltype(&::name)>::sizes};
+
+#define DYNAMIC_SHARED(type, name) type* name = (type*)::cuda_on_host::block->dynamic

@@ -1,0 +1,154 @@
+// Where the lanes of a warp meet: shuffles, votes, and atomic operations.
+#pragma once
+
+#include "block.h"
+
+namespace cuda_on_host {
+
+// Lanes of a warp that exchange something. Lanes of different masks may meet at
+// the same time, and fast lanes may meet anew while slow ones still read.
+struct Meeting {
+    unsigned mask = 0;          // who has to come; nobody: it is free
+    unsigned came = 0, left = 0;
+    bool closed = false;        // everybody came, and somebody went on
+    Place place{"", 0};
+    alignas(16) unsigned char brought[32][64];
+};
+
+inline bool complete(const Meeting& meeting, const Warp& warp) {
+    return (meeting.mask & warp.live & ~meeting.came) == 0;
+}
+
+// The meeting under `mask` that the lane has not been to, or a new one.
+inline Meeting& meeting_of(Warp& warp, unsigned mask, unsigned lane, Place place) {
+    Meeting* free = nullptr;
+    for (auto& each : warp.meetings) {
+        if (each->mask == mask && !each->closed && !(each->came >> lane & 1)) return *each;
+        if (each->mask == 0) free = each.get();
+    }
+    if (!free) {
+        warp.meetings.push_back(std::make_unique<Meeting>());
+        free = warp.meetings.back().get();
+    }
+    free->mask = mask;
+    free->came = free->left = 0;
+    free->closed = false;
+    memset(free->brought, 0, sizeof free->brought);
+    free->place = place;
+    return *free;
+}
+
+// Every lane of `mask` brings `mine`; then `read` makes the lane's result of
+// what all brought, by lane.
+template <class T, class Read> inline auto meet(Place place, unsigned mask, const T& mine, Read&& read) {
+    Own own;
+    static_assert(sizeof(T) <= sizeof Meeting::brought[0], "a lane brings 64 bytes at most");
+    static_assert(std::is_trivially_copyable_v<T>, "lanes bring bytes");
+    Thread& thread = here();
+    Warp& warp = block->warp_of(thread);
+    const unsigned lane = lane_of(thread);
+    if (!(mask >> lane & 1)) {
+        note(LAUNCH_FAILED, "lane %u is not in its own mask %08x at %s:%d", lane, mask, place.file, place.line);
+        give_up();
+    }
+    Meeting& meeting = meeting_of(warp, mask, lane, place);
+    if (!(meeting.place == place)) {
+        note(LAUNCH_FAILED, "lanes of a warp meet at different places, %s:%d and %s:%d", meeting.place.file,
+             meeting.place.line, place.file, place.line);
+        give_up();
+    }
+    memcpy(meeting.brought[lane], &mine, sizeof(T));
+    meeting.came |= 1u << lane;
+    release(&meeting);
+    thread.place = place;
+    thread.meeting = &meeting;
+    if (!complete(meeting, warp)) {
+        thread.wait = Wait::WARP;
+        pause();
+    }
+    meeting.closed = true;
+    acquire(&meeting);
+    auto result = read([&](unsigned from) {
+        T theirs;
+        memcpy(&theirs, meeting.brought[from], sizeof(T));
+        return theirs;
+    });
+    meeting.left |= 1u << lane;
+    if (meeting.left == meeting.came) meeting.mask = 0;
+    return result;
+}
+
+// What lane `from` brought, where it came; a lane's own value elsewhere, since
+// CUDA promises nothing of others.
+template <class T, class From>
+inline T shuffle(Place place, unsigned mask, T value, unsigned width, From&& from) {
+    const unsigned lane = lane_of(here()), first = lane / width * width;
+    const int at = from(int(lane - first));
+    const bool inside = at >= 0 && at < int(width);
+    const unsigned other = inside ? first + unsigned(at) : lane;
+    return meet(place, mask, value, [&](auto of) { return of(mask >> other & 1 ? other : lane); });
+}
+
+inline unsigned ballot(Place place, unsigned mask, bool yes) {
+    return meet(place, mask, unsigned(yes), [&](auto of) {
+        unsigned votes = 0;
+        for (unsigned lane = 0; lane < 32; lane++)
+            if (mask >> lane & 1) votes |= of(lane) << lane;
+        return votes;
+    });
+}
+
+// One thread runs at a time, so reading and writing in turn is atomic.
+template <class T, class Change> inline T atomically(T* at, Change&& change) {
+    Own own;
+    const T old = *at;
+    *at = change(old);
+    return old;
+}
+
+} // namespace cuda_on_host
+
+inline void __syncwarp(unsigned mask = 0xffffffffu, CUDA_ON_HOST_CALL) {
+    cuda_on_host::meet({file, line}, mask, 0u, [](auto) { return 0; });
+}
+template <class T>
+inline T __shfl_sync(unsigned mask, T value, int from, int width = 32, CUDA_ON_HOST_CALL) {
+    return cuda_on_host::shuffle({file, line}, mask, value, width, [&](int) { return from & (width - 1); });
+}
+template <class T>
+inline T __shfl_xor_sync(unsigned mask, T value, int by, int width = 32, CUDA_ON_HOST_CALL) {
+    return cuda_on_host::shuffle({file, line}, mask, value, width, [&](int lane) { return lane ^ by; });
+}
+template <class T>
+inline T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32, CUDA_ON_HOST_CALL) {
+    return cuda_on_host::shuffle({file, line}, mask, value, width, [&](int lane) { return lane + int(by); });
+}
+template <class T>
+inline T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32, CUDA_ON_HOST_CALL) {
+    return cuda_on_host::shuffle({file, line}, mask, value, width, [&](int lane) { return lane - int(by); });
+}
+inline unsigned __ballot_sync(unsigned mask, int yes, CUDA_ON_HOST_CALL) {
+    return cuda_on_host::ballot({file, line}, mask, yes != 0);
+}
+inline int __any_sync(unsigned mask, int yes, CUDA_ON_HOST_CALL) {
+    return cuda_on_host::ballot({file, line}, mask, yes != 0) != 0;
+}
+inline int __all_sync(unsigned mask, int yes, CUDA_ON_HOST_CALL) {
+    return cuda_on_host::ballot({file, line}, mask, yes == 0) == 0;
+}
+
+template <class T> inline T atomicAdd(T* at, std::common_type_t<T> by) {
+    return cuda_on_host::atomically(at, [&](T old) { return T(old + by); });
+}
+template <class T> inline T atomicMax(T* at, std::common_type_t<T> other) {
+    return cuda_on_host::atomically(at, [&](T old) { return old < other ? other : old; });
+}
+template <class T> inline T atomicMin(T* at, std::common_type_t<T> other) {
+    return cuda_on_host::atomically(at, [&](T old) { return other < old ? other : old; });
+}
+template <class T> inline T atomicExch(T* at, std::common_type_t<T> other) {
+    return cuda_on_host::atomically(at, [&](T) { return other; });
+}
+template <class T> inline T atomicCAS(T* at, std::common_type_t<T> expected, std::common_type_t<T> other) {
+    return cuda_on_host::atomically(at, [&](T old) { return old == expected ? other : old; });
+}

@@ -1,0 +1,135 @@
+//! What crosses the border to C: codes, and places for results.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::io::Write;
+
+/// The result of a call; zero is success in all libraries.
+pub(crate) type Code = c_int;
+
+/// Streams, events and whatever else callers hold: numbers that mean nothing.
+pub(crate) type Handle = usize;
+
+/// What a function of a library returns, before it becomes a [`Code`].
+pub(crate) type Answer<T = ()> = Result<T, Refusal>;
+
+/// Why a call failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) code: Code,
+    /// Empty where callers expect the code in ordinary work.
+    pub(crate) reason: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(code: Code, reason: impl Into<String>) -> Self {
+        Self {
+            code,
+            reason: reason.into(),
+        }
+    }
+
+    /// The same, with what was done when it happened.
+    pub(crate) fn during(self, name: &str) -> Self {
+        Self::new(self.code, format!("{name}: {}", self.reason))
+    }
+
+    /// One of which nothing is printed.
+    pub(crate) fn quiet(code: Code) -> Self {
+        Self::new(code, "")
+    }
+}
+
+/// Runs the body of the function `call`, and says why it failed where a
+/// developer sees it: CUDA has numbers only.
+pub(crate) fn finish(call: &str, body: impl FnOnce() -> Answer) -> Code {
+    match body() {
+        Ok(()) => 0,
+        Err(Refusal { code, reason }) => {
+            if !reason.is_empty() {
+                say(&format!("{call}: error {code}: {reason}"));
+            }
+            code
+        }
+    }
+}
+
+/// A line to the standard error output, which nobody has to read.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "fake cuda: {line}");
+}
+
+/// Defines functions of a library: their bodies return an [`Answer`].
+macro_rules! export {
+    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {$(
+        $(#[$doc])*
+        #[unsafe(no_mangle)]
+        extern "C" fn $name($($arg: $type),*) -> $crate::abi::Code {
+            $crate::abi::finish(stringify!($name), move || $body)
+        }
+    )*};
+}
+pub(crate) use export;
+
+/// Where the caller wants a result; nowhere, if null.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    pub(crate) fn set(self, value: T) {
+        if !self.0.is_null() {
+            // SAFETY: CUDA's callers pass room for a `T`.
+            unsafe { self.0.write(value) }
+        }
+    }
+
+    /// Sets the place and those behind it, of which the caller has enough.
+    pub(crate) fn set_all(self, values: &[T])
+    where
+        T: Copy,
+    {
+        if !self.0.is_null() {
+            // SAFETY: CUDA's callers pass room for as many as they were told of.
+            unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), self.0, values.len()) }
+        }
+    }
+}
+
+/// What the caller shows, one or several; perhaps nothing, if null.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(crate) struct In<T>(*const T);
+
+impl<T: Copy> In<T> {
+    pub(crate) fn new(at: *const T) -> Self {
+        Self(at)
+    }
+
+    pub(crate) fn get(self, index: usize) -> Option<T> {
+        // SAFETY: CUDA's callers show as many as the call's other arguments say.
+        (!self.0.is_null()).then(|| unsafe { self.0.add(index).read_unaligned() })
+    }
+
+    pub(crate) fn all(self, count: usize) -> Vec<T> {
+        (0..count).filter_map(|index| self.get(index)).collect()
+    }
+
+    pub(crate) fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+}
+
+/// A text that ends with a zero.
+pub(crate) type Text = In<c_char>;
+
+impl Text {
+    /// The text; empty where there is none.
+    pub(crate) fn text(self) -> String {
+        if self.0.is_null() {
+            return String::new();
+        }
+        // SAFETY: CUDA's callers end their texts with a zero.
+        let text = unsafe { CStr::from_ptr(self.0) };
+        text.to_string_lossy().into_owned()
+    }
+}

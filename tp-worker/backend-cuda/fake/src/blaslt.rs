@@ -1,0 +1,222 @@
+//! libcublasLt: `cublasLtMatmul`, plainly, by an algorithm that callers choose.
+
+mod descriptors;
+mod product;
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use crate::abi::{Answer, Code, Handle, In, Out, Refusal, export};
+use crate::world::{enter, lock};
+use descriptors::{Descriptor, Layout, Objects, Preference, objects};
+use product::{Algorithm, Operands, Product};
+
+/// Numbers of cuBLAS's errors (`cublasStatus_t`).
+const NOT_INITIALIZED: Code = 1;
+const INVALID_VALUE: Code = 7;
+const EXECUTION_FAILED: Code = 13;
+const INTERNAL_ERROR: Code = 14;
+const NOT_SUPPORTED: Code = 15;
+
+/// `cublasLtMatmulHeuristicResult_t`
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Heuristic {
+    algorithm: [u64; 8],
+    workspace: usize,
+    state: Code,
+    waves: f32,
+    reserved: [c_int; 4],
+}
+
+fn invalid(reason: impl Into<String>) -> Refusal {
+    Refusal::new(INVALID_VALUE, reason)
+}
+
+/// Refuses what the heuristic refuses while the calling thread captures.
+fn refuse_capture() -> Answer {
+    if lock().captures() {
+        let reason = "no heuristic during a capture: ask before, and keep the algorithm";
+        return Err(Refusal::new(INTERNAL_ERROR, reason));
+    }
+    Ok(())
+}
+
+/// The product that descriptor and layouts describe.
+fn product(of: &Objects, descriptor: Handle, layouts: [Handle; 4]) -> Answer<Product> {
+    let known = of.layouts(layouts)?;
+    Product::new(of.descriptor(descriptor)?, known)
+}
+
+/// Algorithms for a product, the best first.
+fn algorithms(product: &Product, most_workspace: usize) -> impl Iterator<Item = Algorithm> {
+    let all = Algorithm::for_columns(product.columns()).into_iter();
+    all.filter(move |algorithm| algorithm.workspace() <= most_workspace)
+}
+
+export! {
+    fn cublasLtCreate(handle: Out<Handle>) {
+        let world = enter();
+        let context = world.map_err(|_| Refusal::new(NOT_INITIALIZED, "no context"))?.context;
+        handle.set(context);
+        Ok(())
+    }
+
+    fn cublasLtDestroy(_handle: Handle) {
+        Ok(())
+    }
+
+    fn cublasLtMatrixLayoutCreate(
+        layout: Out<Handle>,
+        kind: c_int,
+        rows: u64,
+        columns: u64,
+        ld: i64,
+    ) {
+        let made = Layout::new(kind, rows, columns, ld)?;
+        let handle = lock().handle();
+        objects().layouts.insert(handle, made);
+        layout.set(handle);
+        Ok(())
+    }
+
+    fn cublasLtMatrixLayoutDestroy(layout: Handle) {
+        let known = objects().layouts.remove(&layout);
+        known.map(|_| ()).ok_or_else(|| invalid("no such layout"))
+    }
+
+    fn cublasLtMatrixLayoutSetAttribute(
+        layout: Handle,
+        attribute: c_int,
+        value: In<u8>,
+        bytes: usize,
+    ) {
+        let mut objects = objects();
+        let known = objects.layouts.get_mut(&layout).ok_or_else(|| invalid("no such layout"))?;
+        known.set(attribute, &value.all(bytes))
+    }
+
+    fn cublasLtMatmulDescCreate(descriptor: Out<Handle>, compute: c_int, scale: c_int) {
+        let made = Descriptor::new(compute, scale)?;
+        let handle = lock().handle();
+        objects().descriptors.insert(handle, made);
+        descriptor.set(handle);
+        Ok(())
+    }
+
+    fn cublasLtMatmulDescDestroy(descriptor: Handle) {
+        let known = objects().descriptors.remove(&descriptor);
+        known.map(|_| ()).ok_or_else(|| invalid("no such descriptor"))
+    }
+
+    fn cublasLtMatmulDescSetAttribute(
+        descriptor: Handle,
+        attribute: c_int,
+        value: In<u8>,
+        bytes: usize,
+    ) {
+        let mut objects = objects();
+        let known = objects.descriptors.get_mut(&descriptor);
+        known.ok_or_else(|| invalid("no such descriptor"))?.set(attribute, &value.all(bytes))
+    }
+
+    fn cublasLtMatmulPreferenceCreate(preference: Out<Handle>) {
+        let handle = lock().handle();
+        objects().preferences.insert(handle, Preference::default());
+        preference.set(handle);
+        Ok(())
+    }
+
+    fn cublasLtMatmulPreferenceDestroy(preference: Handle) {
+        let known = objects().preferences.remove(&preference);
+        known.map(|_| ()).ok_or_else(|| invalid("no such preference"))
+    }
+
+    fn cublasLtMatmulPreferenceSetAttribute(
+        preference: Handle,
+        attribute: c_int,
+        value: In<u8>,
+        bytes: usize,
+    ) {
+        let mut objects = objects();
+        let known = objects.preferences.get_mut(&preference);
+        known.ok_or_else(|| invalid("no such preference"))?.set(attribute, &value.all(bytes))
+    }
+
+    /// Other numbers of columns have another best algorithm, as in life.
+    fn cublasLtMatmulAlgoGetHeuristic(
+        _handle: Handle,
+        descriptor: Handle,
+        a: Handle,
+        b: Handle,
+        c: Handle,
+        d: Handle,
+        preference: Handle,
+        wanted: c_int,
+        results: Out<Heuristic>,
+        found: Out<c_int>,
+    ) {
+        refuse_capture()?;
+        let objects = objects();
+        let product = product(&objects, descriptor, [a, b, c, d])?;
+        let preference = objects.preferences.get(&preference);
+        let preference = preference.ok_or_else(|| invalid("no such preference"))?;
+        let wanted = usize::try_from(wanted).unwrap_or(0);
+        let offered = algorithms(&product, preference.most_workspace).take(wanted);
+        let offered: Vec<Heuristic> = offered.map(|algorithm| Heuristic {
+            algorithm: algorithm.encode(),
+            workspace: algorithm.workspace(),
+            state: 0,
+            waves: 1.0,
+            reserved: [0; 4],
+        }).collect();
+        results.set_all(&offered);
+        found.set(offered.len() as c_int);
+        Ok(())
+    }
+
+    fn cublasLtMatmul(
+        _handle: Handle,
+        descriptor: Handle,
+        alpha: In<f32>,
+        a: usize,
+        a_layout: Handle,
+        b: usize,
+        b_layout: Handle,
+        beta: In<f32>,
+        c: usize,
+        c_layout: Handle,
+        d: usize,
+        d_layout: Handle,
+        algorithm: In<[u64; 8]>,
+        _workspace: In<u8>,
+        workspace_bytes: usize,
+        stream: Handle,
+    ) {
+        let product = product(&objects(), descriptor, [a_layout, b_layout, c_layout, d_layout])?;
+        let algorithm = match algorithm.get(0) {
+            Some(words) => Algorithm::decode(words).ok_or_else(|| invalid("no algorithm of ours"))?,
+            // Without one the library asks the heuristic itself.
+            None => {
+                refuse_capture()?;
+                let mut all = algorithms(&product, workspace_bytes);
+                all.next().ok_or_else(|| Refusal::new(NOT_SUPPORTED, "no algorithm"))?
+            }
+        };
+        if algorithm.workspace() > workspace_bytes {
+            let needed = algorithm.workspace();
+            return Err(invalid(format!("a workspace of {workspace_bytes} bytes, not {needed}")));
+        }
+        let scales = alpha.get(0).zip(beta.get(0));
+        let (alpha, beta) = scales.ok_or_else(|| invalid("no alpha or no beta"))?;
+        let operands = Operands { alpha, beta, a, b, c, d };
+        let work = move || product.run(&operands, algorithm);
+        let pushed = enter().and_then(|mut world| world.push(stream, "product", Arc::new(work)));
+        pushed.map_err(|refusal| Refusal::new(EXECUTION_FAILED, refusal.reason))
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cublasLtGetVersion() -> usize {
+    130_000
+}

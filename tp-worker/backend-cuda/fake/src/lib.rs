@@ -1,0 +1,48 @@
+//! For tests: CUDA's libraries on machines without a GPU.
+//!
+//! One shared object plays libcuda, libnvrtc and libcublasLt. A program that
+//! loads these by name, as cudarc does, runs unchanged. Tests that depend on
+//! this crate find it when `cargo test` starts them; started by hand, the same
+//! binaries use the machine's own libraries.
+//!
+//! It does what CUDA allows and no program may rely on:
+//!
+//! * Nothing runs before somebody waits. Then streams go on in an order drawn
+//!   from a seed, within what events allow; so do a graph's nodes, within its
+//!   edges. A missing wait shows as a result that changes with the seed.
+//! * Pinned memory is read when the copy runs, not when it is asked for.
+//! * Fresh memory is NaN, and ends at a page that faults.
+//! * What a capture refuses is refused; a kernel that fails leaves its context
+//!   unusable; memory, grids and shared memory have limits.
+//! * Products come from the algorithm that the caller chose, and algorithms
+//!   differ in their last bits.
+//!
+//! Kernels are CUDA C++. The machine's C++ compiler makes shared objects of
+//! them, with `shim/cuda_on_host.h` in front, which runs a fiber per thread.
+//! Refusals are printed to the standard error output with their reason, in
+//! lines that begin with `fake cuda`.
+//!
+//! | Variable | Meaning | Default |
+//! |---|---|---|
+//! | `FAKE_CUDA_SEED` | which order things take | 1 |
+//! | `FAKE_CUDA_DEVICES` | number of devices; none: `cuInit` fails | 2 |
+//! | `FAKE_CUDA_MEMORY` | bytes of each | 268435456 |
+//! | `FAKE_CUDA_CAPABILITY` | of each: 90 for 9.0 | 90 |
+//! | `FAKE_CUDA_DRIVER` | the driver's version: 13000 for 13.0 | 13000 |
+//! | `FAKE_CUDA_SANITIZE` | `thread`, `address` or `undefined`: how kernels are compiled | |
+//! | `FAKE_CUDA_CACHE` | folder of compiled kernels | in `target` |
+//!
+//! The sanitizers' libraries have to be loaded before all others; the crate's
+//! own tests show how.
+
+mod abi;
+mod arch;
+mod blaslt;
+mod driver;
+mod nvrtc;
+mod order;
+mod run;
+mod settings;
+mod world;
+
+pub use order::seed;

@@ -1,0 +1,173 @@
+//! Runs what stands in streams, when somebody waits and not before.
+
+use std::collections::BTreeSet;
+use std::sync::{Condvar, PoisonError};
+
+use crate::abi::{Answer, Handle, Refusal};
+use crate::order;
+use crate::world::codes::{NOT_READY, UNKNOWN};
+use crate::world::stream::{Item, Point, Stream};
+use crate::world::{World, graph, lock, thread};
+
+/// Somebody has run an item.
+static RAN: Condvar = Condvar::new();
+
+/// What a caller waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Goal {
+    /// All work of a stream.
+    Stream(Handle),
+    /// All work of a context.
+    Context(Handle),
+    /// Of which, what the calling thread has asked for.
+    Mine(Handle),
+    /// What a stream had when an event was recorded.
+    Point(Point),
+}
+
+impl Goal {
+    fn is_reached(self, world: &World) -> bool {
+        match self {
+            Self::Point(point) => world.is_done(point),
+            Self::Stream(_) | Self::Context(_) | Self::Mine(_) => {
+                let mut streams = self.streams(world).into_iter();
+                streams.all(|at| world.streams.get(&at).is_none_or(Stream::is_idle))
+            }
+        }
+    }
+
+    fn streams(self, world: &World) -> Vec<Handle> {
+        match self {
+            Self::Stream(stream) => vec![stream],
+            Self::Context(context) => world.of_context(context),
+            Self::Mine(context) => {
+                let mut streams = world.of_context(context);
+                let mine = |at: &Stream| at.user == thread();
+                streams.retain(|at| world.streams.get(at).is_some_and(mine));
+                streams
+            }
+            Self::Point(point) => vec![point.stream],
+        }
+    }
+}
+
+/// Runs whatever can run, in an order drawn from the seed, until `goal` is
+/// reached.
+///
+/// # Errors
+/// What failed on the way, in `context`'s streams; or all wait for each other.
+pub(crate) fn wait(context: Handle, goal: Goal) -> Answer {
+    let mut world = lock();
+    loop {
+        world.check(context)?;
+        if goal.is_reached(&world) {
+            return Ok(());
+        }
+        if let Some((stream, item)) = next(&mut world, goal) {
+            drop(world);
+            let answer = run(&item);
+            world = lock();
+            finish(&mut world, stream, &answer);
+            // A failure ends the wait where it is told; it breaks one context.
+            answer?;
+        } else if world.streams.values().any(|at| at.busy) {
+            world = RAN.wait(world).unwrap_or_else(PoisonError::into_inner);
+        } else {
+            return Err(Refusal::new(UNKNOWN, "streams wait for each other"));
+        }
+    }
+}
+
+/// Runs one item at most, as time passes between two questions.
+///
+/// # Errors
+/// [`NOT_READY`]; what failed.
+pub(crate) fn poll(context: Handle, goal: Goal) -> Answer {
+    let mut world = lock();
+    world.check(context)?;
+    if !goal.is_reached(&world)
+        && let Some((stream, item)) = next(&mut world, goal)
+    {
+        drop(world);
+        let answer = run(&item);
+        world = lock();
+        finish(&mut world, stream, &answer);
+        answer?;
+    }
+    let reached = goal.is_reached(&world);
+    reached
+        .then_some(())
+        .ok_or_else(|| Refusal::quiet(NOT_READY))
+}
+
+/// Takes an item of one of the streams that can go on.
+///
+/// Those are what the goal needs, and what the calling thread itself has begun:
+/// what others have begun may wait for something that this thread still has to do.
+fn next(world: &mut World, goal: Goal) -> Option<(Handle, Item)> {
+    let needed = needed(world, goal);
+    let me = thread();
+    let ready = |(handle, at): &(&Handle, &Stream)| {
+        let mine = at.user == me || needed.contains(handle);
+        let free = match at.items.front() {
+            None => false,
+            Some(Item::Wait(point)) => world.is_done(*point),
+            Some(Item::Work(..) | Item::Graph(_)) => true,
+        };
+        mine && !at.busy && free
+    };
+    let ready: Vec<Handle> = world
+        .streams
+        .iter()
+        .filter(ready)
+        .map(|(at, _)| *at)
+        .collect();
+    if ready.is_empty() {
+        return None;
+    }
+    let stream = ready[order::below(ready.len())];
+    let at = world.streams.get_mut(&stream)?;
+    at.busy = true;
+    Some((stream, at.items.pop_front()?))
+}
+
+/// The goal's streams and those that they wait for, and so on.
+fn needed(world: &World, goal: Goal) -> BTreeSet<Handle> {
+    let mut needed = BTreeSet::new();
+    let mut left = goal.streams(world);
+    while let Some(stream) = left.pop() {
+        if needed.insert(stream)
+            && let Some(at) = world.streams.get(&stream)
+        {
+            left.extend(at.items.iter().filter_map(|item| match item {
+                Item::Wait(point) => Some(point.stream),
+                Item::Work(..) | Item::Graph(_) => None,
+            }));
+        }
+    }
+    needed
+}
+
+fn run(item: &Item) -> Answer {
+    match item {
+        Item::Wait(_) => Ok(()),
+        Item::Work(name, work) => work().map_err(|refusal| refusal.during(name)),
+        Item::Graph(nodes) => graph::run(nodes),
+    }
+}
+
+/// Notes that the stream's first item is over.
+fn finish(world: &mut World, stream: Handle, answer: &Answer) {
+    if let Some(at) = world.streams.get_mut(&stream) {
+        at.busy = false;
+        at.done += 1;
+        let (context, gone) = (at.context, at.doomed && at.is_idle());
+        if gone {
+            world.streams.remove(&stream);
+        }
+        if let Err(cause) = answer {
+            world.break_context(context, cause);
+        }
+    }
+    RAN.notify_all();
+}

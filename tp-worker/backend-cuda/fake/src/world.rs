@@ -1,0 +1,236 @@
+//! All that the fake driver knows: contexts, their streams, events, graphs and
+//! memory.
+
+mod capture;
+pub(crate) mod codes;
+pub(crate) mod graph;
+pub(crate) mod memory;
+pub(crate) mod stream;
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
+
+use crate::abi::{Answer, Handle, Refusal};
+use codes::{CAPTURE_IMPLICIT, INVALID_CONTEXT, INVALID_HANDLE};
+use graph::{Node, Nodes, Recording, Work};
+use memory::Memory;
+use stream::{Event, Item, Point, Stream};
+
+pub(crate) use capture::captured_event;
+
+/// The handle of the null stream, and its other name.
+const NULL_STREAM: [Handle; 2] = [0, 1];
+
+/// A device's primary context.
+pub(crate) struct Context {
+    pub(crate) device: i32,
+    /// Its own null stream.
+    null: Handle,
+    /// What failed in it; every call fails alike from then on.
+    broken: Option<Refusal>,
+}
+
+/// What exists in this process.
+#[derive(Default)]
+pub(crate) struct World {
+    pub(crate) contexts: BTreeMap<Handle, Context>,
+    pub(crate) streams: BTreeMap<Handle, Stream>,
+    pub(crate) events: HashMap<Handle, Event>,
+    /// Captures under way, by the handle of the graph to come.
+    recordings: HashMap<Handle, Recording>,
+    pub(crate) graphs: HashMap<Handle, Nodes>,
+    pub(crate) executables: HashMap<Handle, Arc<Nodes>>,
+    pub(crate) memory: Memory,
+    handles: Handle,
+}
+
+static WORLD: LazyLock<Mutex<World>> = LazyLock::new(Mutex::default);
+
+thread_local! {
+    /// The calling thread's context; none, if zero.
+    static CURRENT: Cell<Handle> = const { Cell::new(0) };
+}
+
+pub(crate) fn lock() -> MutexGuard<'static, World> {
+    WORLD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The handle of the calling thread's context; none, if zero.
+pub(crate) fn current() -> Handle {
+    CURRENT.get()
+}
+
+pub(crate) fn set_current(context: Handle) {
+    CURRENT.set(context);
+}
+
+/// The world, for a call in the calling thread's context.
+pub(crate) struct Entered {
+    world: MutexGuard<'static, World>,
+    pub(crate) context: Handle,
+}
+
+/// Begins a call that needs a context, and one that still works.
+pub(crate) fn enter() -> Answer<Entered> {
+    let (world, context) = (lock(), current());
+    world.check(context)?;
+    Ok(Entered { world, context })
+}
+
+impl Deref for Entered {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        &self.world
+    }
+}
+
+impl DerefMut for Entered {
+    fn deref_mut(&mut self) -> &mut World {
+        &mut self.world
+    }
+}
+
+impl Entered {
+    /// The stream of that handle, as the calling thread means it.
+    pub(crate) fn stream(&self, handle: Handle) -> Answer<Handle> {
+        let null = NULL_STREAM.contains(&handle);
+        let found = null.then(|| self.contexts.get(&self.context).map(|context| context.null));
+        let stream = found.flatten().unwrap_or(handle);
+        let known = self.streams.contains_key(&stream);
+        let missing = || Refusal::new(INVALID_HANDLE, format!("{handle:#x} is no stream"));
+        known.then_some(stream).ok_or_else(missing)
+    }
+
+    /// Puts work on a stream, or into the graph that it is captured into.
+    pub(crate) fn push(&mut self, handle: Handle, name: &'static str, work: Work) -> Answer {
+        let stream = self.stream(handle)?;
+        self.world.put(stream, name, work)
+    }
+}
+
+impl World {
+    /// A new one, which no other object of whatever kind has.
+    pub(crate) fn handle(&mut self) -> Handle {
+        self.handles += 1;
+        0x1000 + self.handles * 0x10
+    }
+
+    /// Refuses calls where the context is missing or broken.
+    pub(crate) fn check(&self, context: Handle) -> Answer {
+        match self.contexts.get(&context) {
+            None => Err(Refusal::new(INVALID_CONTEXT, "the thread has no context")),
+            Some(context) => context.broken.clone().map_or(Ok(()), Err),
+        }
+    }
+
+    /// From now on every call in `context` fails with `cause`, of which nothing
+    /// is printed again.
+    pub(crate) fn break_context(&mut self, context: Handle, cause: &Refusal) {
+        if let Some(context) = self.contexts.get_mut(&context) {
+            let broken = || Refusal::quiet(cause.code);
+            context.broken.get_or_insert_with(broken);
+        }
+    }
+
+    /// The context of a device, made if need be.
+    pub(crate) fn retain(&mut self, device: i32) -> Handle {
+        let known = self.contexts.iter().find(|(_, at)| at.device == device);
+        if let Some((handle, _)) = known {
+            return *handle;
+        }
+        let (context, null) = (self.handle(), self.handle());
+        self.streams.insert(null, Stream::new(context, true));
+        let made = Context {
+            device,
+            null,
+            broken: None,
+        };
+        self.contexts.insert(context, made);
+        context
+    }
+
+    /// The device of a context that exists.
+    pub(crate) fn device(&self, context: Handle) -> i32 {
+        self.contexts.get(&context).map_or(0, |at| at.device)
+    }
+
+    fn put(&mut self, stream: Handle, name: &'static str, work: Work) -> Answer {
+        if let Some(node) = self.record(stream)? {
+            return self.add_node(
+                stream,
+                Node {
+                    name,
+                    work,
+                    after: node,
+                },
+            );
+        }
+        self.queue(stream, Item::Work(name, work))
+    }
+
+    /// Puts something on a stream that isn't captured.
+    pub(crate) fn queue(&mut self, stream: Handle, item: Item) -> Answer {
+        self.heed_null_stream(stream)?;
+        if let Some(at) = self.streams.get_mut(&stream) {
+            at.push(item);
+        }
+        Ok(())
+    }
+
+    /// The null stream and those that were not made non-blocking wait for each
+    /// other, whoever comes later.
+    fn heed_null_stream(&mut self, stream: Handle) -> Answer {
+        let Some(at) = self.streams.get(&stream).filter(|at| at.blocking) else {
+            return Ok(());
+        };
+        let context = at.context;
+        let null = self.contexts.get(&context).map_or(0, |at| at.null);
+        let blocking = self.streams.iter().filter(|(other, at)| {
+            let concerned = stream == null || **other == null;
+            at.context == context && at.blocking && **other != stream && concerned
+        });
+        let (mut points, mut captured) = (Vec::new(), false);
+        for (other, at) in blocking {
+            captured |= at.capture.is_some();
+            if !at.is_idle() {
+                points.push(at.end(*other));
+            }
+        }
+        if stream == null && captured {
+            let reason = "the null stream waits for one that is being captured";
+            return Err(Refusal::new(CAPTURE_IMPLICIT, reason));
+        }
+        let queue = self.streams.get_mut(&stream);
+        if let Some(at) = queue {
+            points
+                .into_iter()
+                .for_each(|point| at.push(Item::Wait(point)));
+        }
+        Ok(())
+    }
+
+    /// Whether everything up to there has run.
+    pub(crate) fn is_done(&self, point: Point) -> bool {
+        let stream = self.streams.get(&point.stream);
+        stream.is_none_or(|at| at.done >= point.position)
+    }
+
+    /// Forgets a stream once its work is done.
+    pub(crate) fn destroy_stream(&mut self, stream: Handle) {
+        if let Some(at) = self.streams.get_mut(&stream) {
+            at.doomed = true;
+            if at.is_idle() {
+                self.streams.remove(&stream);
+            }
+        }
+    }
+}
+
+/// The calling thread, as streams and captures remember it.
+pub(crate) fn thread() -> ThreadId {
+    std::thread::current().id()
+}

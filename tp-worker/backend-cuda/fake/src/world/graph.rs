@@ -1,0 +1,127 @@
+//! Graphs, and what is remembered while one is captured.
+
+use std::sync::Arc;
+use std::thread::ThreadId;
+
+use crate::abi::{Answer, Handle};
+use crate::order;
+
+/// Something that a device does. Graphs do it again and again.
+pub(crate) type Work = Arc<dyn Fn() -> Answer + Send + Sync>;
+
+/// A graph's nodes; edges lead to earlier ones alone.
+pub(crate) type Nodes = Vec<Node>;
+
+/// One piece of work.
+#[derive(Clone)]
+pub(crate) struct Node {
+    pub(crate) name: &'static str,
+    pub(crate) work: Work,
+    /// Nodes that have to be done before.
+    pub(crate) after: Vec<usize>,
+}
+
+/// Whose unsafe calls a capture forbids (`CUstreamCaptureMode`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Global,
+    ThreadLocal,
+    Relaxed,
+}
+
+/// What a stream knows of the capture that it takes part in.
+#[derive(Clone)]
+pub(crate) struct Capture {
+    pub(crate) graph: Handle,
+    /// What its next node comes after.
+    pub(crate) tail: Vec<usize>,
+}
+
+/// A capture under way.
+pub(crate) struct Recording {
+    pub(crate) nodes: Nodes,
+    /// The stream where it began, and where it has to end.
+    pub(crate) origin: Handle,
+    pub(crate) mode: Mode,
+    /// Who began it.
+    pub(crate) thread: ThreadId,
+    /// Something happened that a capture refuses.
+    pub(crate) invalid: bool,
+}
+
+/// Runs every node once, in an order drawn among those that the edges allow.
+///
+/// # Errors
+/// The first that a node returns.
+pub(crate) fn run(nodes: &Nodes) -> Answer {
+    let mut done = vec![false; nodes.len()];
+    let mut left: Vec<usize> = (0..nodes.len()).collect();
+    while !left.is_empty() {
+        let ready = |at: &usize| nodes[left[*at]].after.iter().all(|before| done[*before]);
+        let ready: Vec<usize> = (0..left.len()).filter(ready).collect();
+        let next = left.swap_remove(ready[order::below(ready.len())]);
+        let Node { name, work, .. } = &nodes[next];
+        work().map_err(|refusal| refusal.during(name))?;
+        done[next] = true;
+    }
+    Ok(())
+}
+
+/// Whether all of `wanted` are among `from` and what has to be done before them.
+pub(crate) fn reaches(nodes: &Nodes, from: &[usize], wanted: &[usize]) -> bool {
+    let mut reached = vec![false; nodes.len()];
+    let mut next = from.to_vec();
+    while let Some(node) = next.pop() {
+        if !std::mem::replace(&mut reached[node], true) {
+            next.extend(&nodes[node].after);
+        }
+    }
+    wanted.iter().all(|node| reached[*node])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::{Node, Nodes, reaches, run};
+
+    /// A diamond: 0, then 1 and 2, then 3. The nodes write down when they run.
+    fn diamond() -> (Nodes, Arc<Mutex<Vec<usize>>>) {
+        let seen: Arc<Mutex<Vec<usize>>> = Arc::default();
+        let node = |(number, after): (usize, &[usize])| {
+            let seen = seen.clone();
+            let work = move || {
+                seen.lock().expect("not poisoned").push(number);
+                Ok(())
+            };
+            Node {
+                name: "note",
+                work: Arc::new(work),
+                after: after.to_vec(),
+            }
+        };
+        let edges: [&[usize]; 4] = [&[], &[0], &[0], &[1, 2]];
+        (edges.into_iter().enumerate().map(node).collect(), seen)
+    }
+
+    #[test]
+    fn all_orders_that_edges_allow_happen() {
+        let (nodes, seen) = diamond();
+        let mut orders = std::collections::BTreeSet::new();
+        for _ in 0..64 {
+            run(&nodes).expect("the nodes fail never");
+            orders.insert(std::mem::take(&mut *seen.lock().expect("not poisoned")));
+        }
+        let expected = [vec![0, 1, 2, 3], vec![0, 2, 1, 3]];
+        assert_eq!(orders, expected.into());
+    }
+
+    #[test]
+    fn what_comes_before_is_reached() {
+        let (nodes, _) = diamond();
+        assert!(reaches(&nodes, &[3], &[0, 1, 2, 3]));
+        assert!(reaches(&nodes, &[1], &[0]));
+        assert!(!reaches(&nodes, &[1], &[2]));
+        assert!(reaches(&nodes, &[], &[]));
+    }
+}

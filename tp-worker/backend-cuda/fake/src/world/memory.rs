@@ -1,0 +1,250 @@
+//! Memory of devices, and host memory that they can reach.
+
+use std::collections::BTreeMap;
+
+use super::codes::{ILLEGAL_ADDRESS, INVALID_VALUE, OUT_OF_MEMORY};
+use crate::abi::{Answer, Refusal};
+use crate::settings;
+
+/// What the driver promises of every address that it returns, in bytes.
+const ALIGNMENT: usize = 256;
+/// Of a page of memory that faults; a multiple of every machine's.
+const FENCE: usize = 65536;
+/// NaN in every format of floats, and -1.
+const POISON: u8 = 0xff;
+
+/// Allocations by address.
+#[derive(Default)]
+pub(crate) struct Memory {
+    device: BTreeMap<usize, Allocation>,
+    pinned: BTreeMap<usize, Allocation>,
+    /// Bytes of each device.
+    used: BTreeMap<i32, usize>,
+}
+
+struct Allocation {
+    bytes: usize,
+    /// The device that it is charged to.
+    device: i32,
+    room: Room,
+}
+
+/// Where an allocation lies.
+enum Room {
+    /// Pages, of which the last ones fault; address and bytes.
+    Pages(usize, usize),
+    /// The sanitizer's, which guards every byte around it.
+    Heap,
+}
+
+impl Memory {
+    /// Takes memory of a device.
+    ///
+    /// # Errors
+    /// It has no more.
+    pub(crate) fn allocate(&mut self, device: i32, bytes: usize) -> Answer<usize> {
+        if bytes == 0 {
+            return Err(Refusal::new(INVALID_VALUE, "an allocation of no bytes"));
+        }
+        let used = self.used.entry(device).or_default();
+        let after = used.saturating_add(bytes);
+        if after > settings::memory() {
+            return Err(Refusal::quiet(OUT_OF_MEMORY));
+        }
+        let (address, room) = room(bytes)?;
+        *used = after;
+        let made = Allocation {
+            bytes,
+            device,
+            room,
+        };
+        self.device.insert(address, made);
+        Ok(address)
+    }
+
+    /// Gives memory of a device back.
+    ///
+    /// # Errors
+    /// It is none, or somebody wrote behind it.
+    pub(crate) fn free(&mut self, address: usize) -> Answer {
+        let known = self.device.remove(&address);
+        let known = known.ok_or_else(|| not_ours("frees", address))?;
+        if let Some(used) = self.used.get_mut(&known.device) {
+            *used -= known.bytes;
+        }
+        known.give_back(address)
+    }
+
+    /// Takes host memory that devices reach.
+    pub(crate) fn pin(&mut self, bytes: usize) -> Answer<usize> {
+        let (address, room) = room(bytes.max(1))?;
+        let made = Allocation {
+            bytes,
+            device: 0,
+            room,
+        };
+        self.pinned.insert(address, made);
+        Ok(address)
+    }
+
+    /// Gives such memory back.
+    pub(crate) fn unpin(&mut self, address: usize) -> Answer {
+        let known = self.pinned.remove(&address);
+        let known = known.ok_or_else(|| not_ours("frees", address))?;
+        known.give_back(address)
+    }
+
+    /// Free and all bytes of a device.
+    pub(crate) fn info(&self, device: i32) -> (usize, usize) {
+        let all = settings::memory();
+        let used = self.used.get(&device).copied().unwrap_or(0);
+        (all.saturating_sub(used), all)
+    }
+
+    pub(crate) fn is_pinned(&self, address: usize) -> bool {
+        let below = self.pinned.range(..=address).next_back();
+        below.is_some_and(|(start, at)| address < start + at.bytes)
+    }
+
+    /// Refuses `bytes` from `address` unless they are a device's.
+    pub(crate) fn check(&self, address: usize, bytes: usize) -> Answer {
+        let below = self.device.range(..=address).next_back();
+        let inside = |(start, at): (&usize, &Allocation)| {
+            let end = address.checked_add(bytes);
+            end.is_some_and(|end| end <= start + at.bytes)
+        };
+        if bytes == 0 || below.is_some_and(inside) {
+            return Ok(());
+        }
+        let reason = format!("{bytes} bytes are asked for at {}", self.describe(address));
+        Err(Refusal::new(INVALID_VALUE, reason))
+    }
+
+    /// An address in words.
+    pub(crate) fn describe(&self, address: usize) -> String {
+        let below = self.device.range(..=address).next_back();
+        match below {
+            Some((start, at)) if address - start <= at.bytes.max(FENCE) => {
+                let (into, all) = (address - start, at.bytes);
+                format!("{address:#x}, byte {into} of an allocation of {all}")
+            }
+            _ => format!("{address:#x}, which is no allocation's"),
+        }
+    }
+}
+
+impl Allocation {
+    fn give_back(&self, address: usize) -> Answer {
+        match self.room {
+            Room::Heap => {
+                // SAFETY: it came from `memalign`, and nobody has it any more.
+                unsafe { libc::free(address as *mut libc::c_void) }
+                Ok(())
+            }
+            Room::Pages(start, all) => {
+                let room = self.bytes.next_multiple_of(ALIGNMENT);
+                // SAFETY: these bytes lie in front of the pages that fault.
+                let behind = unsafe {
+                    let behind = (address + self.bytes) as *const u8;
+                    std::slice::from_raw_parts(behind, room - self.bytes)
+                };
+                let written = behind.iter().position(|byte| *byte != POISON);
+                // SAFETY: the pages are this allocation's alone, which ends.
+                unsafe { libc::munmap(start as *mut libc::c_void, all) };
+                let Some(at) = written else {
+                    return Ok(());
+                };
+                let bytes = self.bytes;
+                let reason = format!(
+                    "byte {} of an allocation of {bytes} was written",
+                    bytes + at
+                );
+                Err(Refusal::new(ILLEGAL_ADDRESS, reason))
+            }
+        }
+    }
+}
+
+/// Poisoned memory that ends at a page which faults, or at the sanitizer's fence.
+fn room(bytes: usize) -> Answer<(usize, Room)> {
+    let none = || Refusal::new(OUT_OF_MEMORY, "the host has no memory");
+    if settings::sanitizer().is_some() {
+        // SAFETY: the alignment is a power of two.
+        let at = unsafe { libc::memalign(ALIGNMENT, bytes) };
+        if at.is_null() {
+            return Err(none());
+        }
+        // SAFETY: `at` has that many bytes.
+        unsafe { at.cast::<u8>().write_bytes(POISON, bytes) }
+        return Ok((at as usize, Room::Heap));
+    }
+    let room = bytes.next_multiple_of(ALIGNMENT);
+    let pages = room.next_multiple_of(FENCE);
+    let all = pages + FENCE;
+    // SAFETY: fresh pages, of which the last ones lose their rights again.
+    let start = unsafe {
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let start = libc::mmap(std::ptr::null_mut(), all, rights, flags, -1, 0);
+        if start == libc::MAP_FAILED {
+            return Err(none());
+        }
+        let start = start as usize;
+        libc::mprotect((start + pages) as *mut libc::c_void, FENCE, libc::PROT_NONE);
+        start
+    };
+    let at = start + pages - room;
+    // SAFETY: `room` bytes in front of the pages that fault.
+    unsafe { (at as *mut u8).write_bytes(POISON, room) }
+    Ok((at, Room::Pages(start, all)))
+}
+
+fn not_ours(does: &str, address: usize) -> Refusal {
+    let reason = format!("the caller {does} {address:#x}, which is no allocation");
+    Refusal::new(INVALID_VALUE, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ILLEGAL_ADDRESS, Memory, OUT_OF_MEMORY};
+
+    #[test]
+    fn memory_begins_as_nan_and_is_charged() {
+        let mut memory = Memory::default();
+        let (free, all) = memory.info(0);
+        assert_eq!(free, all);
+        let at = memory.allocate(0, 1000).expect("there is room");
+        assert_eq!((at % 256, memory.info(0).0), (0, all - 1000));
+        assert_eq!(memory.info(1).0, all);
+        // SAFETY: that many bytes were allocated.
+        let bytes = unsafe { std::slice::from_raw_parts(at as *const u8, 1000) };
+        assert!(bytes.iter().all(|byte| *byte == 0xff));
+        let full = memory.allocate(0, all).expect_err("not a second time");
+        assert_eq!(full.code, OUT_OF_MEMORY);
+        memory.free(at).expect("it is ours");
+        assert_eq!(memory.info(0).0, all);
+        memory.free(at).expect_err("it is ours no more");
+    }
+
+    #[test]
+    fn writing_behind_an_allocation_is_found() {
+        let mut memory = Memory::default();
+        let at = memory.allocate(0, 100).expect("there is room");
+        // SAFETY: the room is larger than the allocation, which is the point.
+        unsafe { ((at + 103) as *mut u8).write(0) };
+        let found = memory.free(at).expect_err("somebody wrote");
+        assert_eq!(found.code, ILLEGAL_ADDRESS);
+        assert!(found.reason.contains("byte 103 of an allocation of 100"));
+    }
+
+    #[test]
+    fn ranges_are_checked_to_their_last_byte() {
+        let mut memory = Memory::default();
+        let at = memory.allocate(0, 64).expect("there is room");
+        memory.check(at + 60, 4).expect("inside");
+        memory.check(at + 64, 0).expect("nothing");
+        for (address, bytes) in [(at + 61, 4), (at - 1, 1), (8, 8), (at, usize::MAX)] {
+            memory.check(address, bytes).expect_err("outside");
+        }
+    }
+}

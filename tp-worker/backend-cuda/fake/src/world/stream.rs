@@ -1,0 +1,90 @@
+//! Streams: queues of work that nobody has waited for yet.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread::ThreadId;
+
+use super::graph::{Capture, Nodes, Work};
+use super::thread;
+use crate::abi::Handle;
+
+/// The place behind the first `position` items of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Point {
+    pub(crate) stream: Handle,
+    pub(crate) position: u64,
+}
+
+/// What stands in a stream's queue.
+#[derive(Clone)]
+pub(crate) enum Item {
+    /// With a name for errors.
+    Work(&'static str, Work),
+    Wait(Point),
+    Graph(Arc<Nodes>),
+}
+
+/// What an event stands for.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// It was never recorded, which is as good as done.
+    New,
+    At(Point),
+    /// Recorded while its stream was captured into `graph`, behind those nodes.
+    Captured {
+        graph: Handle,
+        after: Vec<usize>,
+    },
+}
+
+/// A stream.
+pub(crate) struct Stream {
+    pub(crate) context: Handle,
+    /// Whether it and the null stream wait for each other.
+    pub(crate) blocking: bool,
+    /// Who put the last item on it.
+    pub(crate) user: ThreadId,
+    pub(crate) items: VecDeque<Item>,
+    /// Items that ever were on it, and those that ran.
+    pushed: u64,
+    pub(crate) done: u64,
+    /// Somebody runs its first item.
+    pub(crate) busy: bool,
+    /// Destroyed, with work left.
+    pub(crate) doomed: bool,
+    pub(crate) capture: Option<Capture>,
+}
+
+impl Stream {
+    pub(crate) fn new(context: Handle, blocking: bool) -> Self {
+        Self {
+            context,
+            blocking,
+            user: thread(),
+            items: VecDeque::new(),
+            pushed: 0,
+            done: 0,
+            busy: false,
+            doomed: false,
+            capture: None,
+        }
+    }
+
+    pub(crate) fn push(&mut self, item: Item) {
+        self.items.push_back(item);
+        self.pushed += 1;
+        self.user = thread();
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.done == self.pushed
+    }
+
+    /// The place behind everything on it, for the stream's own `handle`.
+    pub(crate) fn end(&self, handle: Handle) -> Point {
+        Point {
+            stream: handle,
+            position: self.pushed,
+        }
+    }
+}
