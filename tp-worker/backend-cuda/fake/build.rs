@@ -8,7 +8,12 @@ fn main() {
     let out = std::env::var("OUT_DIR").expect("cargo sets it");
     let folder = Path::new(&out).join("lib");
     std::fs::create_dir_all(&folder).expect("a folder in OUT_DIR");
-    for name in ["libcuda.so", "libnvrtc.so", "libcublasLt.so"] {
+    for name in [
+        "libcuda.so",
+        "libnvrtc.so",
+        "libcublasLt.so",
+        "libnccl.so.2",
+    ] {
         let link = folder.join(name);
         // From `build/PACKAGE-HASH/out/lib` to where cargo puts shared objects.
         let target = "../../../../deps/liblockstep_fake_cuda.so";

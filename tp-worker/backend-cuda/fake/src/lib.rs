@@ -1,7 +1,7 @@
 //! For tests: CUDA's libraries on machines without a GPU.
 //!
-//! One shared object plays libcuda, libnvrtc and libcublasLt. A program that
-//! loads these by name, as cudarc does, runs unchanged. Tests that depend on
+//! One shared object plays libcuda, libnvrtc, libcublasLt and libnccl. A program
+//! that loads these by name, as cudarc does, runs unchanged. Tests that depend on
 //! this crate find it when `cargo test` starts them; started by hand, the same
 //! binaries use the machine's own libraries.
 //!
@@ -16,6 +16,8 @@
 //!   unusable; memory, grids and shared memory have limits.
 //! * Products come from the algorithm that the caller chose, and algorithms
 //!   differ in their last bits.
+//! * Ranks that ask for different collectives wait for each other until somebody
+//!   aborts them.
 //!
 //! Kernels are CUDA C++. The machine's C++ compiler makes shared objects of
 //! them, with `shim/cuda_on_host.h` in front, which runs a fiber per thread.
@@ -39,6 +41,7 @@ mod abi;
 mod arch;
 mod blaslt;
 mod driver;
+mod nccl;
 mod nvrtc;
 mod order;
 mod run;

@@ -5,6 +5,7 @@ mod captures;
 mod children;
 mod device;
 mod errors;
+mod groups;
 mod kernels;
 mod memory;
 mod order;

@@ -1,0 +1,301 @@
+//! libnccl: collectives between threads or processes of one machine.
+//!
+//! As with NCCL, nobody compares what ranks ask for: those that differ wait for
+//! each other until they are aborted, and an aborted operation ends without an
+//! error, with anything in its result.
+
+mod room;
+mod values;
+
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int, c_uint};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use crate::abi::{Answer, Code, Handle, In, Out, Refusal, export};
+use crate::world::graph::Work;
+use crate::world::{enter, lock};
+use room::{MOST_RANKS, Member};
+use values::{Kind, Operation};
+
+/// Numbers of NCCL's results (`ncclResult_t`).
+const UNHANDLED: Code = 1;
+const INVALID_ARGUMENT: Code = 4;
+const INVALID_USAGE: Code = 5;
+const IN_PROGRESS: Code = 7;
+
+/// What rank 0 makes and all know: the name of the group's file.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct UniqueId([c_char; 128]);
+
+/// The beginning of `ncclConfig_t`, which all versions share.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Config {
+    size: usize,
+    magic: c_uint,
+    version: c_uint,
+    blocking: c_int,
+}
+
+static MEMBERS: LazyLock<Mutex<HashMap<Handle, Arc<Member>>>> = LazyLock::new(Mutex::default);
+
+fn members() -> MutexGuard<'static, HashMap<Handle, Arc<Member>>> {
+    MEMBERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn invalid(reason: impl Into<String>) -> Refusal {
+    Refusal::new(INVALID_ARGUMENT, reason)
+}
+
+fn member(handle: Handle) -> Answer<Arc<Member>> {
+    let known = members().get(&handle).cloned();
+    known.ok_or_else(|| invalid("no such communicator"))
+}
+
+/// The state of a group that may still form.
+fn state(member: &Member) -> Code {
+    match (member.is_complete(), member.shares_a_device()) {
+        (false, _) => IN_PROGRESS,
+        (true, true) => INVALID_USAGE,
+        (true, false) => 0,
+    }
+}
+
+/// What an operation is, so that ranks meet in equal ones alone.
+#[derive(Clone, Copy)]
+struct Call {
+    which: u64,
+    kind: Kind,
+    /// The reduction, or the rank that sends.
+    detail: c_int,
+    count: usize,
+}
+
+impl Call {
+    fn signature(self) -> u64 {
+        let Self {
+            which,
+            kind,
+            detail,
+            count,
+        } = self;
+        which << 56 | u64::from(kind.number()) << 48 | (detail as u64) << 40 | count as u64
+    }
+
+    fn bytes(self) -> usize {
+        self.count * self.kind.bytes()
+    }
+}
+
+/// Where an operation reads and writes.
+#[derive(Clone, Copy)]
+struct Places {
+    from: usize,
+    /// Bytes that this rank brings.
+    brings: usize,
+    to: usize,
+    /// Bytes of the result.
+    takes: usize,
+}
+
+/// Puts an operation on a stream: all bring their bytes, and `combine` makes a
+/// rank's result of them.
+fn collect(
+    handle: Handle,
+    stream: Handle,
+    call: Call,
+    at: Places,
+    combine: impl Fn(&Member, &[Vec<u8>]) -> Vec<u8> + Send + Sync + 'static,
+) -> Answer {
+    let member = member(handle)?;
+    let mut world = enter()?;
+    let ranges = [(at.from, at.brings), (at.to, at.takes)];
+    ranges
+        .iter()
+        .try_for_each(|(from, bytes)| world.memory.check(*from, *bytes))?;
+    let work: Work = Arc::new(move || {
+        // SAFETY: the ranges are memory of the device, which its owner keeps
+        // until the stream has run.
+        let mine = unsafe { std::slice::from_raw_parts(at.from as *const u8, at.brings) }.to_vec();
+        if let Some(all) = member.gather(call.signature(), &mine) {
+            let result = combine(&member, &all);
+            // SAFETY: as above.
+            unsafe { std::ptr::copy(result.as_ptr(), at.to as *mut u8, at.takes) }
+        }
+        Ok(())
+    });
+    let pushed = world.push(stream, "collective", work);
+    pushed.map_err(|refusal| Refusal::new(UNHANDLED, refusal.reason))
+}
+
+export! {
+    fn ncclGetVersion(version: Out<c_int>) {
+        version.set(22_803);
+        Ok(())
+    }
+
+    fn ncclGetUniqueId(id: Out<UniqueId>) {
+        let name = format!("/lockstep-fake-nccl-{}-{}", std::process::id(), lock().handle());
+        let mut bytes = [0; 128];
+        for (to, from) in bytes.iter_mut().zip(name.bytes()) {
+            *to = from as c_char;
+        }
+        id.set(UniqueId(bytes));
+        Ok(())
+    }
+
+    fn ncclCommInitRankConfig(
+        made: Out<Handle>,
+        size: c_int,
+        id: UniqueId,
+        rank: c_int,
+        config: In<Config>,
+    ) {
+        let (size, rank) = (usize::try_from(size).unwrap_or(0), usize::try_from(rank).unwrap_or(0));
+        if rank >= size || size > MOST_RANKS {
+            return Err(invalid(format!("rank {rank} of {size}, at most {MOST_RANKS}")));
+        }
+        let name = id.0.iter().map(|byte| *byte as u8);
+        let name: Vec<u8> = name.take_while(|byte| *byte != 0).collect();
+        let device = {
+            let world = enter()?;
+            world.device(world.context)
+        };
+        let member = Member::join(&name, rank, size, device);
+        let member = Arc::new(member.map_err(|reason| Refusal::new(UNHANDLED, reason))?);
+        let handle = lock().handle();
+        members().insert(handle, member.clone());
+        made.set(handle);
+        if config.get(0).is_some_and(|config| config.blocking == 0) {
+            return Err(Refusal::quiet(IN_PROGRESS));
+        }
+        while !member.is_complete() {
+            std::thread::yield_now();
+        }
+        match state(&member) {
+            0 => Ok(()),
+            code => Err(Refusal::new(code, "two ranks on one device")),
+        }
+    }
+
+    fn ncclCommGetAsyncError(handle: Handle, code: Out<Code>) {
+        let member = member(handle)?;
+        code.set(state(&member));
+        Ok(())
+    }
+
+    fn ncclCommCount(handle: Handle, count: Out<c_int>) {
+        count.set(member(handle)?.size as c_int);
+        Ok(())
+    }
+
+    fn ncclCommUserRank(handle: Handle, rank: Out<c_int>) {
+        rank.set(member(handle)?.rank as c_int);
+        Ok(())
+    }
+
+    /// Ends whatever this rank waits for.
+    fn ncclCommAbort(handle: Handle) {
+        member(handle)?.abort();
+        Ok(())
+    }
+
+    fn ncclCommDestroy(handle: Handle) {
+        let known = members().remove(&handle);
+        known.map(|_| ()).ok_or_else(|| invalid("no such communicator"))
+    }
+
+    /// Operations of a group are asked for one by one.
+    fn ncclGroupStart() {
+        Ok(())
+    }
+
+    fn ncclGroupEnd() {
+        Ok(())
+    }
+
+    fn ncclAllReduce(
+        from: usize,
+        to: usize,
+        count: usize,
+        kind: c_int,
+        operation: c_int,
+        handle: Handle,
+        stream: Handle,
+    ) {
+        let (kind, reduction) = (Kind::new(kind)?, Operation::new(operation)?);
+        let call = Call { which: 1, kind, detail: operation, count };
+        let bytes = call.bytes();
+        let at = Places { from, brings: bytes, to, takes: bytes };
+        collect(handle, stream, call, at, move |_, all| reduction.of(kind, all))
+    }
+
+    fn ncclBroadcast(
+        from: usize,
+        to: usize,
+        count: usize,
+        kind: c_int,
+        root: c_int,
+        handle: Handle,
+        stream: Handle,
+    ) {
+        let call = Call { which: 2, kind: Kind::new(kind)?, detail: root, count };
+        let member = member(handle)?;
+        let sender = usize::try_from(root).ok().filter(|sender| *sender < member.size);
+        let sender = sender.ok_or_else(|| invalid(format!("there is no rank {root}")))?;
+        let bytes = call.bytes();
+        // Who doesn't send brings as many bytes that nobody reads.
+        let from = if sender == member.rank { from } else { to };
+        let at = Places { from, brings: bytes, to, takes: bytes };
+        collect(handle, stream, call, at, move |_, all| all[sender].clone())
+    }
+
+    fn ncclAllGather(
+        from: usize,
+        to: usize,
+        count: usize,
+        kind: c_int,
+        handle: Handle,
+        stream: Handle,
+    ) {
+        let call = Call { which: 3, kind: Kind::new(kind)?, detail: 0, count };
+        let (bytes, size) = (call.bytes(), member(handle)?.size);
+        let at = Places { from, brings: bytes, to, takes: size * bytes };
+        collect(handle, stream, call, at, |_, all| all.concat())
+    }
+
+    fn ncclReduceScatter(
+        from: usize,
+        to: usize,
+        count: usize,
+        kind: c_int,
+        operation: c_int,
+        handle: Handle,
+        stream: Handle,
+    ) {
+        let (kind, reduction) = (Kind::new(kind)?, Operation::new(operation)?);
+        let call = Call { which: 4, kind, detail: operation, count };
+        let (bytes, size) = (call.bytes(), member(handle)?.size);
+        let at = Places { from, brings: size * bytes, to, takes: bytes };
+        collect(handle, stream, call, at, move |member, all| {
+            let part = |of: &Vec<u8>| of[member.rank * bytes..][..bytes].to_vec();
+            let parts: Vec<Vec<u8>> = all.iter().map(part).collect();
+            reduction.of(kind, &parts)
+        })
+    }
+}
+
+/// A result's name.
+#[unsafe(no_mangle)]
+extern "C" fn ncclGetErrorString(code: Code) -> *const c_char {
+    let name = match code {
+        0 => c"no error",
+        UNHANDLED => c"unhandled cuda error",
+        INVALID_ARGUMENT => c"invalid argument",
+        INVALID_USAGE => c"invalid usage",
+        IN_PROGRESS => c"operation in progress",
+        _ => c"unknown result code",
+    };
+    name.as_ptr()
+}

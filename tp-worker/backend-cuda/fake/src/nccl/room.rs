@@ -1,0 +1,177 @@
+//! Where ranks meet: a file that all map, with a seat and a desk for each.
+
+use std::ffi::CString;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+/// Ranks of a group, at most.
+pub(super) const MOST_RANKS: usize = 16;
+/// Bytes that a rank shows at a time.
+const DESK: usize = 64 << 10;
+/// Bytes in front of the desks.
+const SEATS: usize = 4096;
+
+/// One rank's progress.
+#[repr(C)]
+struct Seat {
+    /// The turn whose bytes lie on its desk.
+    shown: AtomicU64,
+    /// The turn up to which it has read everybody's.
+    read: AtomicU64,
+    /// What it takes part in.
+    signature: AtomicU64,
+    /// Its device.
+    device: AtomicI32,
+}
+
+/// The beginning of the file; zeros at first.
+#[repr(C)]
+struct Seats {
+    joined: AtomicU32,
+    seats: [Seat; MOST_RANKS],
+}
+
+/// A rank of a group.
+pub(super) struct Member {
+    pub(super) rank: usize,
+    pub(super) size: usize,
+    /// Where the file is mapped.
+    start: usize,
+    /// Turns that this rank has begun.
+    turn: AtomicU64,
+    aborted: AtomicBool,
+}
+
+impl Member {
+    /// Takes a seat in the group that meets under `name`; the last to come takes
+    /// the name away.
+    pub(super) fn join(name: &[u8], rank: usize, size: usize, device: i32) -> Result<Self, String> {
+        let name = CString::new(name).map_err(|_| "a zero in a name".to_owned())?;
+        let start = map(&name).ok_or_else(|| std::io::Error::last_os_error().to_string())?;
+        let member = Self {
+            rank,
+            size,
+            start,
+            turn: AtomicU64::new(0),
+            aborted: AtomicBool::new(false),
+        };
+        let seats = member.seats();
+        seats.seats[rank].device.store(device, Ordering::SeqCst);
+        if seats.joined.fetch_add(1, Ordering::SeqCst) as usize + 1 == size {
+            // SAFETY: the name ends with a zero.
+            unsafe { libc::shm_unlink(name.as_ptr()) };
+        }
+        Ok(member)
+    }
+
+    fn seats(&self) -> &Seats {
+        // SAFETY: the file stays mapped as long as this member lives, begins with
+        // the seats, and atomics are all that anybody has of them.
+        unsafe { &*(self.start as *const Seats) }
+    }
+
+    fn desk(&self, rank: usize) -> *mut u8 {
+        (self.start + SEATS + rank * DESK) as *mut u8
+    }
+
+    /// Whether all ranks have come.
+    pub(super) fn is_complete(&self) -> bool {
+        self.seats().joined.load(Ordering::SeqCst) as usize >= self.size
+    }
+
+    /// Whether two of its ranks name the same device, which NCCL refuses.
+    pub(super) fn shares_a_device(&self) -> bool {
+        let seats = self.seats().seats[..self.size].iter();
+        let devices: Vec<i32> = seats
+            .map(|seat| seat.device.load(Ordering::SeqCst))
+            .collect();
+        (1..self.size).any(|rank| devices[..rank].contains(&devices[rank]))
+    }
+
+    /// Ends what this rank waits for, now and later.
+    pub(super) fn abort(&self) {
+        self.aborted.store(true, Ordering::SeqCst);
+    }
+
+    /// Waits until `ready` says so of every rank's seat; false, if aborted.
+    fn wait(&self, ready: impl Fn(&Seat) -> bool) -> bool {
+        while !self.seats().seats[..self.size].iter().all(&ready) {
+            if self.aborted.load(Ordering::SeqCst) {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+
+    /// Brings `mine`, and returns what all have brought to the same operation,
+    /// as many bytes each, by rank; `None` once this rank is aborted.
+    pub(super) fn gather(&self, signature: u64, mine: &[u8]) -> Option<Vec<Vec<u8>>> {
+        let mut all = vec![Vec::with_capacity(mine.len()); self.size];
+        let mut rest = mine;
+        // Even nothing is brought together.
+        loop {
+            let (chunk, behind) = rest.split_at(rest.len().min(DESK));
+            self.show(signature, chunk, &mut all)?;
+            rest = behind;
+            if rest.is_empty() {
+                return Some(all);
+            }
+        }
+    }
+
+    fn show(&self, signature: u64, chunk: &[u8], all: &mut [Vec<u8>]) -> Option<()> {
+        let turn = self.turn.fetch_add(1, Ordering::SeqCst) + 1;
+        let own = &self.seats().seats[self.rank];
+        // Nobody still reads what this rank showed last.
+        let read = |seat: &Seat| seat.read.load(Ordering::SeqCst) + 1 >= turn;
+        self.wait(read).then_some(())?;
+        // SAFETY: the desk is this rank's, has room for a chunk, and all have
+        // read what lay there.
+        unsafe { std::ptr::copy_nonoverlapping(chunk.as_ptr(), self.desk(self.rank), chunk.len()) }
+        own.signature.store(signature, Ordering::SeqCst);
+        own.shown.store(turn, Ordering::SeqCst);
+        // Ranks that are elsewhere are waited for, as long as that takes.
+        let same = |seat: &Seat| {
+            let shown = seat.shown.load(Ordering::SeqCst) == turn;
+            shown && seat.signature.load(Ordering::SeqCst) == signature
+        };
+        self.wait(same).then_some(())?;
+        for (rank, theirs) in all.iter_mut().enumerate() {
+            // SAFETY: the rank has shown a chunk of the same operation, and
+            // shows no other before this rank has read it.
+            let shown = unsafe { std::slice::from_raw_parts(self.desk(rank), chunk.len()) };
+            theirs.extend_from_slice(shown);
+        }
+        own.read.store(turn, Ordering::SeqCst);
+        Some(())
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        // SAFETY: nobody has the seats or desks any more.
+        unsafe { libc::munmap(self.start as *mut libc::c_void, bytes()) };
+    }
+}
+
+fn bytes() -> usize {
+    SEATS + MOST_RANKS * DESK
+}
+
+/// Maps the file, which the first rank makes.
+fn map(name: &CString) -> Option<usize> {
+    // SAFETY: the name ends with a zero; the file is as large as what is mapped.
+    unsafe {
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC;
+        let file = libc::shm_open(name.as_ptr(), flags, 0o600);
+        if file < 0 {
+            return None;
+        }
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let sized = libc::ftruncate(file, bytes() as libc::off_t) == 0;
+        let none = std::ptr::null_mut();
+        let start = libc::mmap(none, bytes(), rights, libc::MAP_SHARED, file, 0);
+        libc::close(file);
+        (sized && start != libc::MAP_FAILED).then_some(start as usize)
+    }
+}

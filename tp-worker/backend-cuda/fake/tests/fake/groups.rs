@@ -1,0 +1,228 @@
+//! NCCL between ranks that are threads here.
+
+use std::ffi::{CStr, c_int, c_void};
+
+use cudarc::driver::sys::CUstream;
+
+use crate::device::{Buffer, Stream, begin_on};
+
+/// Results (`ncclResult_t`).
+const INVALID_USAGE: c_int = 5;
+const IN_PROGRESS: c_int = 7;
+/// Types of values and reductions.
+const U32: c_int = 3;
+const F32: c_int = 7;
+const SUM: c_int = 0;
+const MAX: c_int = 2;
+
+/// `ncclUniqueId`
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct UniqueId([u8; 128]);
+
+/// `ncclConfig_t` of version 2.14, which later ones take too.
+#[repr(C)]
+struct Config {
+    size: usize,
+    magic: u32,
+    version: u32,
+    blocking: c_int,
+}
+
+type Group = usize;
+
+/// The functions of the library, which cudarc does not find by this name.
+#[derive(Clone, Copy)]
+struct Nccl {
+    unique_id: unsafe extern "C" fn(*mut UniqueId) -> c_int,
+    init: unsafe extern "C" fn(*mut Group, c_int, UniqueId, c_int, *const Config) -> c_int,
+    state: unsafe extern "C" fn(Group, *mut c_int) -> c_int,
+    abort: unsafe extern "C" fn(Group) -> c_int,
+    destroy: unsafe extern "C" fn(Group) -> c_int,
+    reduce: Reduce,
+    reduce_scatter: Reduce,
+    broadcast: unsafe extern "C" fn(u64, u64, usize, c_int, c_int, Group, CUstream) -> c_int,
+    gather: unsafe extern "C" fn(u64, u64, usize, c_int, Group, CUstream) -> c_int,
+}
+
+type Reduce = unsafe extern "C" fn(u64, u64, usize, c_int, c_int, Group, CUstream) -> c_int;
+
+/// A function of the library, of the type that `nccl.h` gives it.
+fn find<F: Copy>(name: &CStr) -> F {
+    assert_eq!(size_of::<F>(), size_of::<*mut c_void>());
+    // SAFETY: the names end with zeros, and the type is a pointer to a function.
+    unsafe {
+        let library = libc::dlopen(c"libnccl.so.2".as_ptr(), libc::RTLD_NOW);
+        assert!(!library.is_null(), "no libnccl.so.2");
+        let found = libc::dlsym(library, name.as_ptr());
+        assert!(!found.is_null(), "no {name:?}");
+        std::mem::transmute_copy::<*mut c_void, F>(&found)
+    }
+}
+
+fn nccl() -> Nccl {
+    Nccl {
+        unique_id: find(c"ncclGetUniqueId"),
+        init: find(c"ncclCommInitRankConfig"),
+        state: find(c"ncclCommGetAsyncError"),
+        abort: find(c"ncclCommAbort"),
+        destroy: find(c"ncclCommDestroy"),
+        reduce: find(c"ncclAllReduce"),
+        reduce_scatter: find(c"ncclReduceScatter"),
+        broadcast: find(c"ncclBroadcast"),
+        gather: find(c"ncclAllGather"),
+    }
+}
+
+/// One rank of a group, on a device of its own.
+struct Rank {
+    rank: usize,
+    stream: Stream,
+    group: Group,
+    nccl: Nccl,
+}
+
+impl Rank {
+    /// Joins, and waits until the others have; what came of it.
+    fn join(id: UniqueId, rank: usize, device: i32) -> (Self, c_int) {
+        begin_on(device);
+        let (nccl, mut group, mut state) = (nccl(), 0, IN_PROGRESS);
+        let config = Config {
+            size: size_of::<Config>(),
+            magic: 0xcafe_beef,
+            version: 21_400,
+            blocking: 0,
+        };
+        // SAFETY: there is room for the communicator, and the configuration lives.
+        let began = unsafe { (nccl.init)(&raw mut group, 2, id, rank as i32, &raw const config) };
+        assert_eq!(began, IN_PROGRESS);
+        while state == IN_PROGRESS {
+            std::thread::yield_now();
+            // SAFETY: the communicator exists.
+            assert_eq!(unsafe { (nccl.state)(group, &raw mut state) }, 0);
+        }
+        let stream = Stream::new();
+        let made = Self {
+            rank,
+            stream,
+            group,
+            nccl,
+        };
+        (made, state)
+    }
+
+    fn sum(&self, values: &Buffer, count: usize) {
+        let (at, stream) = (values.address, self.stream.0);
+        // SAFETY: the buffer is large enough, or the fake refuses.
+        let asked = unsafe { (self.nccl.reduce)(at, at, count, F32, SUM, self.group, stream) };
+        assert_eq!(asked, 0);
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        // SAFETY: it was made once.
+        unsafe { (self.nccl.destroy)(self.group) };
+    }
+}
+
+fn unique_id() -> UniqueId {
+    begin_on(0);
+    let mut id = UniqueId([0; 128]);
+    // SAFETY: there is room for it.
+    assert_eq!(unsafe { (nccl().unique_id)(&raw mut id) }, 0);
+    id
+}
+
+/// Runs two ranks, each on its own device.
+fn two(work: impl Fn(&Rank) + Sync) {
+    let id = unique_id();
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            let work = &work;
+            scope.spawn(move || {
+                let (rank, state) = Rank::join(id, rank, rank as i32);
+                assert_eq!(state, 0);
+                work(&rank);
+            });
+        }
+    });
+}
+
+#[test]
+fn sums_of_all_ranks_in_a_graph() {
+    // More than one desk full.
+    let count = 40_000;
+    two(|rank| {
+        let values = Buffer::new(4 * count);
+        rank.stream.begin_capture().expect("begun");
+        rank.sum(&values, count);
+        let graph = rank.stream.end_capture().expect("a graph");
+        for turn in 1..4 {
+            let own = vec![(rank.rank + turn) as f32; count];
+            rank.stream.upload(&values, &own).expect("asked for");
+            rank.stream.replay(&graph).expect("launched");
+            let expected = vec![(2 * turn + 1) as f32; count];
+            assert_eq!(values.read::<f32>(count, &rank.stream), expected);
+        }
+    });
+}
+
+#[test]
+fn the_other_collectives_move_what_they_should() {
+    two(|rank| {
+        let own = [rank.rank as u32 * 10 + 1, rank.rank as u32 * 10 + 2];
+        let (from, to) = (Buffer::of(&own), Buffer::of(&[0u32; 4]));
+        let (source, target, group) = (from.address, to.address, rank.group);
+        let (nccl, stream) = (rank.nccl, rank.stream.0);
+        // SAFETY: the buffers hold two and four values.
+        let asked = unsafe { (nccl.gather)(source, target, 2, U32, group, stream) };
+        assert_eq!(asked, 0);
+        assert_eq!(to.read::<u32>(4, &rank.stream), [1, 2, 11, 12]);
+        // SAFETY: as above.
+        let asked = unsafe { (nccl.broadcast)(source, target, 2, U32, 1, group, stream) };
+        assert_eq!(asked, 0);
+        assert_eq!(to.read::<u32>(4, &rank.stream), [11, 12, 11, 12]);
+        // SAFETY: as above.
+        let asked = unsafe { (nccl.reduce_scatter)(source, target, 1, U32, MAX, group, stream) };
+        assert_eq!(asked, 0);
+        assert_eq!(to.read::<u32>(1, &rank.stream), [11 + rank.rank as u32]);
+    });
+}
+
+#[test]
+fn ranks_that_differ_wait_until_they_are_aborted() {
+    let asked = std::sync::Barrier::new(3);
+    let groups = std::sync::Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            asked.wait();
+            for group in groups.lock().expect("not poisoned").iter() {
+                // SAFETY: the ranks keep their groups until all threads have ended.
+                assert_eq!(unsafe { (nccl().abort)(*group) }, 0);
+            }
+        });
+        two(|rank| {
+            let values = Buffer::of(&[1.0f32; 4]);
+            // A number of values each.
+            rank.sum(&values, 2 + rank.rank);
+            groups.lock().expect("not poisoned").push(rank.group);
+            asked.wait();
+            // It ends without an error: who aborts has to remember.
+            rank.stream.synchronize().expect("aborted");
+        });
+    });
+}
+
+#[test]
+fn two_ranks_on_one_device_are_refused() {
+    let id = unique_id();
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            scope.spawn(move || {
+                let (_rank, state) = Rank::join(id, rank, 0);
+                assert_eq!(state, INVALID_USAGE);
+            });
+        }
+    });
+}
