@@ -1,6 +1,8 @@
 //! What crosses the border to C: codes, and places for results.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::io::Write;
 
 /// The result of a call; zero is success in all libraries.
@@ -33,29 +35,44 @@ impl Refusal {
         Self::new(self.code, format!("{name}: {}", self.reason))
     }
 
-    /// One of which nothing is printed.
+    /// One that has no reason to tell, or none that was not told before.
     pub(crate) fn quiet(code: Code) -> Self {
         Self::new(code, "")
     }
 }
 
-/// Runs the body of the function `call`, and says why it failed where a
-/// developer sees it: CUDA has numbers only.
+thread_local! {
+    /// Why the calling thread was refused last, by code.
+    static REASONS: RefCell<HashMap<Code, CString>> = RefCell::default();
+}
+
+/// Runs the body of the function `call`. CUDA has numbers only, so why it failed
+/// is what [`reason`] tells until the same code comes again.
 pub(crate) fn finish(call: &str, body: impl FnOnce() -> Answer) -> Code {
     match body() {
         Ok(()) => 0,
         Err(Refusal { code, reason }) => {
             if !reason.is_empty() {
-                say(&format!("{call}: error {code}: {reason}"));
+                let told = format!("{call}: {reason}");
+                if std::env::var_os("FAKE_CUDA_TELL").is_some() {
+                    // Nobody has to read it.
+                    let _ = writeln!(std::io::stderr(), "fake cuda: error {code}: {told}");
+                }
+                let told = CString::new(told).unwrap_or_default();
+                REASONS.with_borrow_mut(|reasons| reasons.insert(code, told));
             }
             code
         }
     }
 }
 
-/// A line to the standard error output, which nobody has to read.
-pub(crate) fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "fake cuda: {line}");
+/// Why the calling thread got `code` last; `name` where no reason was given.
+pub(crate) fn reason(code: Code, name: &'static CStr) -> *const c_char {
+    REASONS.with_borrow(|reasons| {
+        reasons
+            .get(&code)
+            .map_or(name.as_ptr(), |told| told.as_ptr())
+    })
 }
 
 /// Defines functions of a library: their bodies return an [`Answer`].

@@ -21,8 +21,7 @@
 //!
 //! Kernels are CUDA C++. The machine's C++ compiler makes shared objects of
 //! them, with `shim/cuda_on_host.h` in front, which runs a fiber per thread.
-//! Refusals are printed to the standard error output with their reason, in
-//! lines that begin with `fake cuda`.
+//! CUDA's errors are numbers; why one came is what `cuGetErrorString` tells.
 //!
 //! | Variable | Meaning | Default |
 //! |---|---|---|
@@ -32,6 +31,7 @@
 //! | `FAKE_CUDA_CAPABILITY` | of each: 90 for 9.0 | 90 |
 //! | `FAKE_CUDA_DRIVER` | the driver's version: 13000 for 13.0 | 13000 |
 //! | `FAKE_CUDA_SANITIZE` | `thread`, `address` or `undefined`: how kernels are compiled | |
+//! | `FAKE_CUDA_TELL` | any value: errors and their reasons are printed as they come | |
 //! | `FAKE_CUDA_CACHE` | folder of compiled kernels | in `target` |
 //!
 //! The sanitizers' libraries have to be loaded before all others; the crate's

@@ -128,7 +128,7 @@ impl World {
     }
 
     /// From now on every call in `context` fails with `cause`, of which nothing
-    /// is printed again.
+    /// is told again.
     pub(crate) fn break_context(&mut self, context: Handle, cause: &Refusal) {
         if let Some(context) = self.contexts.get_mut(&context) {
             let broken = || Refusal::quiet(cause.code);

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 
-use crate::abi::{Code, Out, Refusal, export};
+use crate::abi::{Code, Out, Refusal, export, reason};
 use crate::world::codes::INVALID_VALUE;
 
 /// The names that `cuda.h` gives to what the fake driver returns.
@@ -48,10 +48,10 @@ export! {
         Ok(())
     }
 
-    /// The reason itself was printed when it happened.
+    /// Where CUDA describes the code, the fake driver says why it came.
     fn cuGetErrorString(code: Code, text: Out<*const c_char>) {
         let name = name(code).ok_or_else(|| Refusal::quiet(INVALID_VALUE))?;
-        text.set(name.as_ptr());
+        text.set(reason(code, name));
         Ok(())
     }
 }

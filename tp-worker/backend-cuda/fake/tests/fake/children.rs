@@ -48,6 +48,7 @@ pub(crate) fn command(name: &str) -> Command {
     let mut command = Command::new(program);
     command.args(["scenario", "--exact", "--ignored", "--nocapture"]);
     command.env(NAME, name);
+    command.env("FAKE_CUDA_TELL", "1");
     command
 }
 

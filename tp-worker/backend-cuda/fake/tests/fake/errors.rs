@@ -59,6 +59,19 @@ fn launches_stay_within_limits() {
 }
 
 #[test]
+fn errors_say_why_they_came() {
+    begin();
+    // SAFETY: there is no such memory, which is the point.
+    let told = unsafe { result::memset_d8_async(64, 0, 7, std::ptr::null_mut()) };
+    let told = format!("{told:?}");
+    assert!(told.contains("CUDA_ERROR_INVALID_VALUE"), "{told}");
+    assert!(
+        told.contains("cuMemsetD8Async: 7 bytes are asked for at 0x40"),
+        "{told}"
+    );
+}
+
+#[test]
 fn programs_that_do_not_compile_say_why() {
     let source = "extern \"C\" __global__ void f(float* x) {\n    x[0] = nothing;\n}\n";
     let log = compile(source, &[]).expect_err("there is no such name");
