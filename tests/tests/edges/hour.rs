@@ -229,10 +229,12 @@ async fn for_a_while(parts: u32, part: Lasts) {
     let _turn = turns::alone().await;
     let updates = tempfile::tempdir().expect("a folder");
     odd_weights(updates.path());
-    let options = options().set("--tokenizer-managers", "2").set(
-        "--weight-update-dir",
-        updates.path().to_str().expect("UTF-8"),
-    );
+    let updates_dir = updates.path().to_str().expect("UTF-8");
+    let options = options()
+        .set("--tokenizer-managers", "2")
+        .set("--weight-update-dir", updates_dir)
+        // A cache takes memory as it is first filled: this one is full within a part.
+        .set("--max-total-tokens", "8192");
     let server = Arc::new(Server::start(options).await);
     let expected = text(&server).await;
     let processes = server.processes();
