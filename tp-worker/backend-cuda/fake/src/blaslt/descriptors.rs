@@ -71,6 +71,10 @@ impl Layout {
         match (attribute, number(value)) {
             // Column by column, and one matrix.
             (1, Some(0)) | (5, Some(1)) => Ok(()),
+            (3, Some(columns)) if columns > 0 => {
+                self.columns = columns as usize;
+                Ok(())
+            }
             _ => Err(unknown(&format!("the attribute {attribute} of a layout"))),
         }
     }
