@@ -22,7 +22,12 @@ const FLOORS: [&[&str]; 13] = [
         "tp-worker/backend",
         "tp-worker/sampling",
     ],
-    &["config", "ports", "tp-worker/backend-cpu"],
+    &[
+        "config",
+        "ports",
+        "tp-worker/backend-cpu",
+        "tp-worker/backend-cuda",
+    ],
     &["process", "tp-worker/model"],
     &["tp-worker/speculation"],
     &["tp-worker/devices"],

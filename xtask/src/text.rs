@@ -3,9 +3,10 @@
 use crate::{Finding, Tree};
 
 /// Endings of files that are written by hand.
-const OURS: [&str; 13] = [
+const OURS: [&str; 14] = [
     ".rs",
     ".cu",
+    ".cuh",
     ".h",
     ".toml",
     ".md",

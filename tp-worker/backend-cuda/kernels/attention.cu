@@ -1,0 +1,368 @@
+// Paged attention of a ragged batch: every row length, mask and page size.
+#include "softmax.cuh"
+#include "tile.cuh"
+#include "work.cuh"
+
+constexpr unsigned WARPS = 4, THREADS = 32 * WARPS;
+constexpr unsigned UNITS = (DIM / 16 + WARPS - 1) / WARPS;      // of 16 columns, of one warp
+constexpr unsigned PART = HEAD_DIM + 2;                         // sums of columns, maximum, sum of weights
+constexpr unsigned NO_CELL = 0xffffffffu;
+static_assert(BLOCK == 16 * WARPS, "each warp scores 16 positions");
+static_assert(SPAN % BLOCK == 0, "a block of positions lies in one span");
+static_assert(TILE == QUERIES, "a tile of work is one of queries");
+
+struct Plan {
+    const unsigned* batch;
+    unsigned* work;
+    unsigned most_rows;
+    unsigned heads;
+    unsigned split_tiles;       // rows of more tiles are not split
+    unsigned most_parts;
+};
+
+template <class T> __device__ inline T sum_up_to(T x) {
+    for (unsigned d = 1; d < 32; d *= 2) {
+        const T below = __shfl_up_sync(0xffffffffu, x, d);
+        if (threadIdx.x >= d) x += below;
+    }
+    return x;
+}
+// Cuts a batch into items: one warp, once per pass.
+extern "C" __global__ void __launch_bounds__(32) attention_plan(Plan a) {
+    typedef unsigned long long Count;
+    const unsigned rows = min(a.batch[ROWS], a.most_rows), lane = threadIdx.x;
+    unsigned items = 0;
+    Count parts = 0;
+    for (unsigned first = 0; first < rows; first += 32) {
+        const bool there = first + lane < rows;
+        const Row row = there ? row_of(a.batch, first + lane) : Row{0, 0, 0, 0, CAUSAL};
+        const Extent e = extent_of(row);
+        const bool few = row.mask != CAUSAL || e.shared_tiles <= a.split_tiles;
+        const Count wants = few && e.spans > 1 ? (Count)row.q_len * a.heads * e.spans : 0;
+        const Count with = parts + sum_up_to(wants);
+        const bool split = wants > 0 && with <= a.most_parts;
+        const unsigned mine = split ? split_items(e) : whole_items(row, e);
+        const unsigned with_items = items + sum_up_to(mine);
+        if (there) {
+            a.work[FIRST + first + lane] = with_items - mine;
+            a.work[FIRST + a.most_rows + first + lane] = split ? (unsigned)(with - wants) : NO_PARTS;
+        }
+        items = __shfl_sync(0xffffffffu, with_items, 31);
+        parts = __shfl_sync(0xffffffffu, with, 31);
+    }
+    if (lane == 0) {
+        a.work[ITEMS] = items;
+        a.work[PARTS] = (unsigned)min(parts, (Count)a.most_parts);
+    }
+}
+
+struct Attend {
+    const float* qkv;           // [tokens, (heads + 2 · kv_heads) · HEAD_DIM]
+    const CACHED* keys;         // [cells, kv_heads, HEAD_DIM]
+    const CACHED* values;       // [cells, kv_heads, HEAD_DIM]
+    const unsigned* batch;
+    const unsigned* work;
+    float* parts;               // [parts, PART]
+    OPERAND* out;               // [tokens, heads · HEAD_DIM]
+    unsigned most_rows, kv_heads, cells, page_size;
+    float scale;                // of scores, with log₂ e in it
+    unsigned pad;
+};
+
+// What a block stages.
+struct Stage {
+    CACHED queries[QUERIES * STRIDE];
+    CACHED keys[BLOCK * STRIDE];
+    CACHED values[BLOCK * STRIDE];
+    CACHED weights[QUERIES * WEIGHT_STRIDE];
+    float maxima[WARPS][QUERIES];
+    float sums[WARPS][QUERIES];
+    unsigned seen[QUERIES];     // positions of each query
+    unsigned cells[2][BLOCK];   // of this block of positions and the next
+};
+static_assert(sizeof(Stage) == STAGE_BYTES, "the launch asks for as much");
+// Blocks that have to fit on a multiprocessor: it leaves each as many registers.
+constexpr unsigned AT_ONCE = sizeof(Stage) > (48 << 10) ? 2 : 4;
+
+// One tile's running result, in the lanes that compute it: rows `tile_row(0)`
+// and `tile_row(2)`.
+struct Sums {
+    float max[2], weight[2];
+    float columns[UNITS][2][4];
+};
+__device__ inline void clear(Sums& sums) {
+    UNROLL
+    for (unsigned half = 0; half < 2; half++) { sums.max[half] = -INFINITY; sums.weight[half] = 0; }
+    UNROLL
+    for (unsigned unit = 0; unit < UNITS; unit++)
+        UNROLL
+        for (unsigned j = 0; j < 2; j++)
+            UNROLL
+            for (unsigned i = 0; i < 4; i++) sums.columns[unit][j][i] = 0;
+}
+
+// The cell where a tile finds position `at`.
+__device__ inline unsigned cell_of(const Attend& a, const Row& row, const Item& item, unsigned at, unsigned seen) {
+    if (at >= seen) return NO_CELL;
+    if (item.own && at >= row.kv_len)
+        at = row.kv_len + seen_token(mask_of(a.batch, row, item.query / GROUP), row, at - row.kv_len);
+    const unsigned page = list(a.batch, PAGES_AT)[row.pages + at / a.page_size];
+    const unsigned cell = page * a.page_size + at % a.page_size;
+    return cell < a.cells ? cell : NO_CELL;
+}
+// Begins to copy a block of keys or values; what has no cell is zero.
+__device__ inline void copy_block(const Attend& a, CACHED* to, const CACHED* from, const unsigned* cells) {
+    constexpr unsigned EACH = 16 / sizeof(CACHED), CHUNKS = HEAD_DIM / EACH;
+    for (unsigned i = threadIdx.x; i < BLOCK * CHUNKS; i += THREADS) {
+        const unsigned slot = i / CHUNKS, column = i % CHUNKS * EACH, cell = cells[slot];
+        const bool there = cell != NO_CELL;
+        const size_t at = there ? ((size_t)cell * a.kv_heads + blockIdx.y) * HEAD_DIM + column : 0;
+        cp_async_16(to + slot * STRIDE + column, from + at, there ? 16 : 0);
+    }
+}
+__device__ inline void copy_queries(const Attend& a, Stage& s, const Row& row, const Item& item) {
+    const size_t width = (size_t)a.kv_heads * (GROUP + 2) * HEAD_DIM;
+    for (unsigned i = threadIdx.x; i < QUERIES * DIM; i += THREADS) {
+        const unsigned query = i / DIM, column = i % DIM;
+        float x = 0;
+        if (query < item.queries && column < HEAD_DIM) {
+            const unsigned token = (item.query + query) / GROUP, head = blockIdx.y * GROUP + (item.query + query) % GROUP;
+            x = a.qkv[(row.start + token) * width + head * HEAD_DIM + column];
+        }
+        s.queries[query * STRIDE + column] = from_f32<CACHED>(x);
+    }
+    if (threadIdx.x < QUERIES) {
+        unsigned seen = 0;
+        if (threadIdx.x < item.queries) {
+            // Shared tiles of masked rows see cached positions alone.
+            const bool cached = row.mask != CAUSAL && !item.own;
+            seen = cached ? row.kv_len : seen_by(a.batch, row, (item.query + threadIdx.x) / GROUP);
+        }
+        s.seen[threadIdx.x] = seen;
+    }
+}
+
+// Scores of this warp's 16 positions from `at` on, and each query's largest.
+__device__ inline void score(const Attend& a, Stage& s, unsigned at, float (&scores)[2][4]) {
+    const unsigned warp = threadIdx.x / 32;
+    UNROLL
+    for (unsigned j = 0; j < 2; j++)
+        UNROLL
+        for (unsigned i = 0; i < 4; i++) scores[j][i] = 0;
+    multiply_keys(scores, s.queries, s.keys + warp * 16 * STRIDE);
+    float max[2] = {-INFINITY, -INFINITY};
+    UNROLL
+    for (unsigned j = 0; j < 2; j++)
+        UNROLL
+        for (unsigned i = 0; i < 4; i++) {
+            const bool seen = at + warp * 16 + tile_column(j, i) < s.seen[tile_row(i)];
+            scores[j][i] = seen ? __fmul_rn(scores[j][i], a.scale) : -INFINITY;
+            max[i / 2] = fmaxf(max[i / 2], scores[j][i]);
+        }
+    UNROLL
+    for (unsigned half = 0; half < 2; half++) {
+        for (unsigned d = 1; d < 4; d *= 2) max[half] = fmaxf(max[half], __shfl_xor_sync(0xffffffffu, max[half], d));
+        if (threadIdx.x % 4 == 0) s.maxima[warp][tile_row(2 * half)] = max[half];
+    }
+}
+// Turns scores into weights against the new maxima; `faded` becomes the factor
+// of what was summed so far. Weights are summed as they are multiplied.
+__device__ inline void weigh(Stage& s, Sums& span, float (&scores)[2][4], float (&faded)[2]) {
+    const unsigned warp = threadIdx.x / 32;
+    float base[2], sum[2] = {0, 0};
+    UNROLL
+    for (unsigned half = 0; half < 2; half++) {
+        float max = span.max[half];
+        for (unsigned w = 0; w < WARPS; w++) max = fmaxf(max, s.maxima[w][tile_row(2 * half)]);
+        base[half] = base_of(max);
+        faded[half] = fade(span.max[half], base[half]);
+        span.max[half] = max;
+    }
+    UNROLL
+    for (unsigned j = 0; j < 2; j++)
+        UNROLL
+        for (unsigned i = 0; i < 4; i++) {
+            const CACHED weight = from_f32<CACHED>(fade(scores[j][i], base[i / 2]));
+            s.weights[tile_row(i) * WEIGHT_STRIDE + warp * 16 + tile_column(j, i)] = weight;
+            sum[i / 2] = __fadd_rn(sum[i / 2], to_f32(weight));
+        }
+    UNROLL
+    for (unsigned half = 0; half < 2; half++) {
+        for (unsigned d = 1; d < 4; d *= 2) sum[half] = __fadd_rn(sum[half], __shfl_xor_sync(0xffffffffu, sum[half], d));
+        if (threadIdx.x % 4 == 0) s.sums[warp][tile_row(2 * half)] = sum[half];
+    }
+}
+// Adds the block's weighted values.
+__device__ inline void gather(const Stage& s, Sums& span, const float (&faded)[2]) {
+    const unsigned warp = threadIdx.x / 32;
+    UNROLL
+    for (unsigned half = 0; half < 2; half++) {
+        float sum = 0;
+        for (unsigned w = 0; w < WARPS; w++) sum = __fadd_rn(sum, s.sums[w][tile_row(2 * half)]);
+        span.weight[half] = __fmaf_rn(span.weight[half], faded[half], sum);
+    }
+    UNROLL
+    for (unsigned unit = 0; unit < UNITS; unit++) {
+        const unsigned column = (unit * WARPS + warp) * 16;
+        if (column >= DIM) continue;        // the same for all lanes of the warp
+        float (&columns)[2][4] = span.columns[unit];
+        UNROLL
+        for (unsigned j = 0; j < 2; j++)
+            UNROLL
+            for (unsigned i = 0; i < 4; i++) columns[j][i] = __fmul_rn(columns[j][i], faded[i / 2]);
+        multiply_values(columns, s.weights, s.values + column);
+    }
+}
+__device__ inline void fold_span(Sums& total, const Sums& span) {
+    UNROLL
+    for (unsigned half = 0; half < 2; half++) {
+        const Factors factors = fold_max(total.max[half], span.max[half]);
+        fold(total.weight[half], span.weight[half], factors);
+        UNROLL
+        for (unsigned unit = 0; unit < UNITS; unit++)
+            UNROLL
+            for (unsigned j = 0; j < 2; j++)
+                UNROLL
+                for (unsigned i = 2 * half; i < 2 * half + 2; i++)
+                    fold(total.columns[unit][j][i], span.columns[unit][j][i], factors);
+    }
+}
+// Calls `put(query, column, half, value)` for what this lane has of the tile.
+template <class Put> __device__ inline void for_each(const Sums& sums, const Item& item, Put put) {
+    UNROLL
+    for (unsigned unit = 0; unit < UNITS; unit++)
+        UNROLL
+        for (unsigned j = 0; j < 2; j++)
+            UNROLL
+            for (unsigned i = 0; i < 4; i++) {
+                const unsigned column = (unit * WARPS + threadIdx.x / 32) * 16 + tile_column(j, i);
+                if (tile_row(i) < item.queries && column < HEAD_DIM)
+                    put(item.query + tile_row(i), column, i / 2, sums.columns[unit][j][i]);
+            }
+}
+// Leaves the result of one span where `attention_merge` finds it.
+__device__ inline void leave_part(const Attend& a, const Row& row, const Item& item, unsigned first_part, const Sums& sums) {
+    const unsigned all = spans(row.kv_len + row.q_len), heads = a.kv_heads * GROUP;
+    auto part = [&](unsigned query) {
+        const size_t of = (size_t)query / GROUP * heads + blockIdx.y * GROUP + query % GROUP;
+        return a.parts + (first_part + of * all + item.first_span) * PART;
+    };
+    for_each(sums, item, [&](unsigned query, unsigned column, unsigned, float x) { part(query)[column] = x; });
+    if (threadIdx.x < 32 && threadIdx.x % 4 == 0)
+        for (unsigned half = 0; half < 2; half++)
+            if (tile_row(2 * half) < item.queries) {
+                float* to = part(item.query + tile_row(2 * half)) + HEAD_DIM;
+                to[0] = sums.max[half];
+                to[1] = sums.weight[half];
+            }
+}
+__device__ inline void finish(const Attend& a, const Row& row, const Item& item, const Sums& sums) {
+    for_each(sums, item, [&](unsigned query, unsigned column, unsigned half, float x) {
+        const size_t token = row.start + query / GROUP;
+        const unsigned head = blockIdx.y * GROUP + query % GROUP;
+        const float weight = half ? sums.weight[1] : sums.weight[0];
+        a.out[(token * a.kv_heads * GROUP + head) * HEAD_DIM + column] = from_f32<OPERAND>(mean(x, weight));
+    });
+}
+
+// One tile over its spans. While a block of positions is weighed, the next
+// one's keys are on their way; while that is scored, its values.
+__device__ inline void run_item(const Attend& a, Stage& s, const Row& row, const Item& item, unsigned first_part) {
+    const unsigned last = (item.query + item.queries - 1) / GROUP;
+    const bool cached = row.mask != CAUSAL && !item.own;
+    const unsigned most = cached ? row.kv_len : seen_by(a.batch, row, last);
+    const unsigned begin = item.first_span * SPAN, end = min(begin + item.spans * SPAN, most);
+    if (item.split && begin >= end) return;         // no query sees so far
+    __syncthreads();                                // nobody needs the last item's stage
+    copy_queries(a, s, row, item);
+    if (threadIdx.x < BLOCK) s.cells[0][threadIdx.x] = cell_of(a, row, item, begin + threadIdx.x, end);
+    __syncthreads();
+    copy_block(a, s.keys, a.keys, s.cells[0]);
+    cp_async_commit_group();
+    copy_block(a, s.values, a.values, s.cells[0]);
+    cp_async_commit_group();
+    Sums total, span;
+    clear(total);
+    clear(span);
+    unsigned turn = 0;
+    for (unsigned at = begin; at < end; at += BLOCK) {
+        const unsigned next = at + BLOCK;
+        turn ^= 1;
+        if (threadIdx.x < BLOCK) s.cells[turn][threadIdx.x] = cell_of(a, row, item, next + threadIdx.x, end);
+        float scores[2][4], faded[2];
+        cp_async_wait_group<1>();
+        __syncthreads();                            // keys, queries and cells are there
+        score(a, s, at, scores);
+        __syncthreads();                            // maxima are there, keys are done with
+        if (next < end) copy_block(a, s.keys, a.keys, s.cells[turn]);
+        cp_async_commit_group();
+        weigh(s, span, scores, faded);
+        cp_async_wait_group<1>();
+        __syncthreads();                            // values, weights and sums are there
+        gather(s, span, faded);
+        __syncthreads();                            // and done with
+        if (next < end) copy_block(a, s.values, a.values, s.cells[turn]);
+        cp_async_commit_group();
+        if (!item.split && (next % SPAN == 0 || next >= end)) {
+            fold_span(total, span);
+            clear(span);
+        }
+    }
+    cp_async_wait_group<0>();
+    if (item.split) leave_part(a, row, item, first_part, span);
+    else finish(a, row, item, total);
+}
+
+// Grid: (blocks that share the items, kv heads).
+extern "C" __global__ void __launch_bounds__(THREADS, AT_ONCE) attend(Attend a) {
+    DYNAMIC_SHARED(Stage, stage);
+    Stage& s = *stage;
+    // Columns past a head's width multiply queries' zeros, so they hold numbers.
+    for (unsigned slot = threadIdx.x; slot < BLOCK; slot += THREADS)
+        for (unsigned column = HEAD_DIM; column < DIM; column++)
+            s.keys[slot * STRIDE + column] = s.values[slot * STRIDE + column] = from_f32<CACHED>(0);
+    const unsigned* first_items = a.work + FIRST;
+    const unsigned rows = min(a.batch[ROWS], a.most_rows), items = a.work[ITEMS];
+    for (unsigned index = blockIdx.x; index < items; index += gridDim.x) {
+        const unsigned at = last_at_most(rows, index, [&](unsigned row) { return first_items[row]; });
+        const Row row = row_of(a.batch, at);
+        const unsigned first_part = first_items[a.most_rows + at];
+        const Item item = item_of(row, index - first_items[at], first_part != NO_PARTS);
+        run_item(a, s, row, item, first_part);
+    }
+}
+
+struct Merge {
+    const unsigned* batch;
+    const unsigned* work;
+    const float* parts;         // [parts, PART]
+    OPERAND* out;               // [tokens, heads · HEAD_DIM]
+    unsigned most_rows, most_tokens, heads, pad;
+};
+// Folds the parts of every query in the order of their spans. Blocks share
+// queries, which are a token's heads in turn.
+extern "C" __global__ void __launch_bounds__(THREADS) attention_merge(Merge a) {
+    if (a.work[PARTS] == 0) return;
+    const unsigned rows = min(a.batch[ROWS], a.most_rows), tokens = min(a.batch[TOKENS], a.most_tokens);
+    const Row* all = (const Row*)list(a.batch, ROWS_AT);
+    for (unsigned query = blockIdx.x; query < tokens * a.heads; query += gridDim.x) {
+        const unsigned token = query / a.heads;
+        const unsigned at = last_at_most(rows, token, [&](unsigned row) { return all[row].start; });
+        const Row row = all[at];
+        const unsigned first_part = a.work[FIRST + a.most_rows + at];
+        if (first_part == NO_PARTS || token - row.start >= row.q_len) continue;
+        const size_t of = (size_t)(token - row.start) * a.heads + query % a.heads;
+        const float* parts = a.parts + (first_part + of * spans(row.kv_len + row.q_len)) * PART;
+        const unsigned count = spans(seen_by(a.batch, row, token - row.start));
+        for (unsigned column = threadIdx.x; column < HEAD_DIM; column += THREADS) {
+            float max = -INFINITY, weight = 0, sum = 0;
+            for (unsigned span = 0; span < count; span++) {
+                const float* part = parts + (size_t)span * PART;
+                const Factors factors = fold_max(max, part[HEAD_DIM]);
+                fold(weight, part[HEAD_DIM + 1], factors);
+                fold(sum, part[column], factors);
+            }
+            a.out[((size_t)token * a.heads + query % a.heads) * HEAD_DIM + column] = from_f32<OPERAND>(mean(sum, weight));
+        }
+    }
+}

@@ -1,0 +1,52 @@
+// A batch as it lies in device memory: one block of words. Its header says how
+// many tokens and rows there are and where each list begins, so that nothing of
+// a batch is an argument of a launch.
+#pragma once
+#include "device.cuh"
+
+// Words of the header; `Inputs` in Rust writes them.
+enum Header : unsigned { TOKENS, ROWS, WANTED, TOKENS_AT, POSITIONS_AT, CELLS_AT, ROWS_AT, PAGES_AT, MASKS_AT, WANTED_AT };
+
+// One request's part.
+struct Row {
+    unsigned start;     // its first token in the batch
+    unsigned q_len;     // new tokens
+    unsigned kv_len;    // cached ones before them
+    unsigned pages;     // where its page table begins
+    unsigned mask;      // 64-bit words before its mask, or CAUSAL
+};
+constexpr unsigned CAUSAL = 0xffffffffu;
+
+__device__ inline const unsigned* list(const unsigned* batch, Header at) { return batch + batch[at]; }
+__device__ inline Row row_of(const unsigned* batch, unsigned row) { return ((const Row*)list(batch, ROWS_AT))[row]; }
+
+// The words of what new token `token` of a masked row sees among the new ones.
+__device__ inline const unsigned* mask_of(const unsigned* batch, const Row& row, unsigned token) {
+    return list(batch, MASKS_AT) + 2 * (row.mask + token * ((row.q_len + 63) / 64));
+}
+// The 32 bits at `word`, without those past the last token.
+__device__ inline unsigned seen_bits(const unsigned* mask, const Row& row, unsigned word) {
+    const unsigned left = row.q_len - 32 * word;
+    return left >= 32 ? mask[word] : mask[word] & ((1u << left) - 1);
+}
+// How many positions new token `token` sees.
+__device__ inline unsigned seen_by(const unsigned* batch, const Row& row, unsigned token) {
+    if (row.mask == CAUSAL) return row.kv_len + token + 1;
+    const unsigned* mask = mask_of(batch, row, token);
+    unsigned seen = row.kv_len;
+    for (unsigned word = 0; 32 * word < row.q_len; word++) seen += __popc(seen_bits(mask, row, word));
+    return seen;
+}
+// The new token that comes `nth` among those that a mask shows.
+__device__ inline unsigned seen_token(const unsigned* mask, const Row& row, unsigned nth) {
+    for (unsigned word = 0; 32 * word < row.q_len; word++) {
+        unsigned bits = seen_bits(mask, row, word);
+        const unsigned here = __popc(bits);
+        if (nth < here) {
+            for (; nth > 0; nth--) bits &= bits - 1;
+            return 32 * word + __ffs(bits) - 1;
+        }
+        nth -= here;
+    }
+    return row.q_len;       // there are fewer
+}

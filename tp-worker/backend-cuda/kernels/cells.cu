@@ -1,0 +1,84 @@
+// What is written to the cache: new keys and values, and cells that move.
+#include "batch.cuh"
+
+constexpr unsigned WARPS = 4;       // of a block; each has one head of one token
+
+struct Heads {
+    float* qkv;                 // [tokens, (heads + 2 · kv_heads) · HEAD_DIM]
+    const float* q_norm;        // [HEAD_DIM], or null
+    const float* k_norm;        // [HEAD_DIM], or null
+    const float* cos;           // [positions, half]
+    const float* sin;           // [positions, half]
+    CACHED* keys;               // [cells, kv_heads, HEAD_DIM]
+    CACHED* values;             // [cells, kv_heads, HEAD_DIM]
+    const unsigned* batch;
+    unsigned heads, kv_heads, half, cells, positions, most;
+    float eps;
+    unsigned pad;
+};
+
+// x / rms(x) · weight; every lane has columns `lane`, `lane + 32`, …
+__device__ inline void normalize(float* x, const float* weight, float eps, unsigned lane) {
+    float squares = 0;
+    for (unsigned i = lane; i < HEAD_DIM; i += 32) squares += x[i] * x[i];
+    const float scale = 1.0f / sqrtf(warp_sum(squares) / (float)HEAD_DIM + eps);
+    for (unsigned i = lane; i < HEAD_DIM; i += 32) x[i] = x[i] * scale * weight[i];
+}
+
+// Column `i` of a head after its rotation by angles (Su et al.,
+// arXiv:2104.09864): `i` pairs with `i + half`, and what lies behind stays.
+__device__ inline float rotated(const float* x, unsigned i, const float* cos, const float* sin, unsigned half) {
+    if (i < half) return x[i] * cos[i] - x[i + half] * sin[i];
+    if (i < 2 * half) return x[i] * cos[i - half] + x[i - half] * sin[i - half];
+    return x[i];
+}
+
+// Norms and rotates queries, in place, and keys; writes keys and values to the
+// token's cell. Grid: (most tokens, heads of all kinds / 4).
+extern "C" __global__ void __launch_bounds__(32 * WARPS) rotate_and_store(Heads a) {
+    __shared__ float shared[WARPS][HEAD_DIM];
+    const unsigned token = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const unsigned head = blockIdx.y * WARPS + warp, rotates = a.heads + a.kv_heads;
+    if (token >= min(a.batch[TOKENS], a.most) || head >= rotates + a.kv_heads) return;
+    float* from = a.qkv + ((size_t)token * (rotates + a.kv_heads) + head) * HEAD_DIM;
+    float* x = shared[warp];
+    for (unsigned i = lane; i < HEAD_DIM; i += 32) x[i] = from[i];
+    const float* norm = head < a.heads ? a.q_norm : head < rotates ? a.k_norm : nullptr;
+    if (norm) normalize(x, norm, a.eps, lane);
+    __syncwarp();       // a pair's columns belong to different lanes
+
+    const unsigned position = list(a.batch, POSITIONS_AT)[token];
+    const unsigned half = head < rotates && position < a.positions ? a.half : 0;
+    const float* cos = a.cos + (size_t)position * half;
+    const float* sin = a.sin + (size_t)position * half;
+    if (head < a.heads) {
+        for (unsigned i = lane; i < HEAD_DIM; i += 32) from[i] = rotated(x, i, cos, sin, half);
+        return;
+    }
+    const unsigned cell = list(a.batch, CELLS_AT)[token];
+    if (cell >= a.cells) return;
+    const unsigned kv_head = (head - a.heads) % a.kv_heads;
+    CACHED* to = (head < rotates ? a.keys : a.values) + ((size_t)cell * a.kv_heads + kv_head) * HEAD_DIM;
+    for (unsigned i = lane; i < HEAD_DIM; i += 32) to[i] = from_f32<CACHED>(rotated(x, i, cos, sin, half));
+}
+
+struct CopyCells {
+    uint4* keys;                // [layers, cells, cell_units]
+    uint4* values;
+    const uint2* moves;         // (from, to)
+    Rows rows;                  // moves that there are
+    unsigned cells, cell_units;
+};
+// Copies cells in all layers, one move after the other: each thread has a unit
+// of every cell to itself. Grid: (units / 128, layers, keys and values).
+extern "C" __global__ void __launch_bounds__(128) copy_cells(CopyCells a) {
+    const unsigned unit = blockIdx.x * 128 + threadIdx.x;
+    if (unit >= a.cell_units) return;
+    uint4* layer = (blockIdx.z ? a.values : a.keys) + (size_t)blockIdx.y * a.cells * a.cell_units;
+    const unsigned count = rows_of(a.rows);
+    for (unsigned i = 0; i < count; i++) {
+        const uint2 move = a.moves[i];
+        if (move.x < a.cells && move.y < a.cells)
+            layer[(size_t)move.y * a.cell_units + unit] = layer[(size_t)move.x * a.cell_units + unit];
+    }
+}

@@ -1,0 +1,26 @@
+// Weighted means of positions, in parts: the online softmax (Milakov &
+// Gimelshein, arXiv:1805.02867) in powers of two. Every rounding is spelled out,
+// so that parts that one block folds and parts that another kernel folds have
+// the same bits.
+#pragma once
+#include "device.cuh"
+
+// What a maximum is subtracted as: scores that see nothing have none.
+__device__ inline float base_of(float max) { return max == -INFINITY ? 0.0f : max; }
+// The factor of what was weighed against `max` when `base` is what counts.
+__device__ inline float fade(float max, float base) { return exp2f(__fadd_rn(max, -base)); }
+
+// Folds a later part of some positions into the total of earlier ones: first
+// `fold_max`, then, with its factors, `fold` for sums and for every column.
+struct Factors { float total, part; };
+__device__ inline Factors fold_max(float& total, float part) {
+    const float max = fmaxf(total, part), base = base_of(max);
+    const Factors factors = {fade(total, base), fade(part, base)};
+    total = max;
+    return factors;
+}
+__device__ inline void fold(float& total, float part, const Factors& factors) {
+    total = __fmaf_rn(total, factors.total, __fmul_rn(part, factors.part));
+}
+// The mean; zero of a query that saw nothing.
+__device__ inline float mean(float total, float sum) { return sum == 0.0f ? 0.0f : total / sum; }

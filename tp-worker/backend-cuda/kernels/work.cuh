@@ -1,0 +1,95 @@
+// How attention is cut into items of work, of which each block takes some.
+//
+// A request's positions fall into spans of SPAN, counted from its first one,
+// and a query's result is what its spans give, each by itself, folded in their
+// order. Which items compute the spans never shows in it: a row's queries are
+// cut into tiles of 16 (a group's heads times new tokens), and an item is one
+// tile over one span, left in `parts` for `attention_merge`, or, where tiles are
+// many or parts have no room, one tile over all its spans.
+//
+// The new tokens that a query of a masked row sees are attended as if they lay
+// one behind the other. So spans that reach into them are computed with tiles of
+// one token's heads; spans of cached positions alone are cut as ever.
+#pragma once
+#include "batch.cuh"
+
+constexpr unsigned SPAN = 256;
+constexpr unsigned TILE = 16;
+constexpr unsigned NO_PARTS = 0xffffffffu;
+// Words of the work list: items, parts, and for each row its first item and
+// its first part.
+enum Work : unsigned { ITEMS, PARTS, FIRST };
+
+__device__ inline unsigned spans(unsigned positions) { return (positions + SPAN - 1) / SPAN; }
+__device__ inline unsigned tiles(unsigned queries) { return (queries + TILE - 1) / TILE; }
+
+// What one row has to do.
+struct Extent {
+    unsigned spans;             // of all its positions
+    unsigned shared_spans;      // of those, how many are cut into tiles of several tokens
+    unsigned shared_tiles;      // in each of them
+    unsigned token_tiles;       // tiles of one token, times new tokens
+};
+__device__ inline Extent extent_of(const Row& row) {
+    Extent e;
+    e.spans = spans(row.kv_len + row.q_len);
+    e.shared_spans = row.mask == CAUSAL ? e.spans : row.kv_len / SPAN;
+    e.shared_tiles = tiles(row.q_len * GROUP);
+    e.token_tiles = row.q_len * tiles(GROUP);
+    return e;
+}
+__device__ inline unsigned split_items(const Extent& e) {
+    return e.shared_spans * e.shared_tiles + (e.spans - e.shared_spans) * e.token_tiles;
+}
+__device__ inline unsigned whole_items(const Row& row, const Extent& e) {
+    return row.mask == CAUSAL ? e.shared_tiles : e.token_tiles;
+}
+
+// One tile of queries over some spans.
+struct Item {
+    unsigned row, query, queries;   // of the row's, token by token
+    unsigned first_span, spans;
+    bool own;                       // one token's, with positions of its own
+    bool split;                     // its result is a part
+};
+__device__ inline void take_tile(Item& item, const Row& row, unsigned tile, bool own) {
+    const unsigned per_token = tiles(GROUP);
+    item.own = own;
+    item.query = own ? tile / per_token * GROUP + tile % per_token * TILE : tile * TILE;
+    const unsigned end = own ? (tile / per_token + 1) * GROUP : row.q_len * GROUP;
+    item.queries = min(TILE, end - item.query);
+}
+// Item `index` of a row.
+__device__ inline Item item_of(const Row& row, unsigned index, bool split) {
+    const Extent e = extent_of(row);
+    Item item;
+    item.split = split;
+    if (!split) {
+        // Late tiles see most: they begin first.
+        take_tile(item, row, whole_items(row, e) - 1 - index, row.mask != CAUSAL);
+        item.first_span = 0;
+        item.spans = e.spans;
+        return item;
+    }
+    const unsigned shared = e.shared_spans * e.shared_tiles;
+    item.spans = 1;
+    if (index < shared) {
+        item.first_span = index / e.shared_tiles;
+        take_tile(item, row, index % e.shared_tiles, false);
+    } else {
+        index -= shared;
+        item.first_span = e.shared_spans + index / e.token_tiles;
+        take_tile(item, row, index % e.token_tiles, true);
+    }
+    return item;
+}
+
+// The last of `count` ascending values that is at most `value`; the first is.
+template <class At> __device__ inline unsigned last_at_most(unsigned count, unsigned value, At at) {
+    unsigned low = 0;
+    while (count > 1) {
+        const unsigned half = count / 2;
+        if (at(low + half) <= value) { low += half; count -= half; } else { count = half; }
+    }
+    return low;
+}

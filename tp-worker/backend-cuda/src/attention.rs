@@ -1,0 +1,329 @@
+//! Attention over a paged cache, and what is written there.
+
+mod cache;
+mod parameters;
+mod work;
+
+use std::sync::Arc;
+
+use lockstep_backend::AttentionShape;
+
+use crate::compiler::{Compiler, Source};
+use crate::context::Context;
+use crate::error::CudaError;
+use crate::floats::{Element, Floats};
+use crate::inputs::Inputs;
+use crate::memory::Buffer;
+use crate::module::{Kernel, Module};
+use crate::rows::{Rows, blocks};
+use crate::sources;
+use crate::stream::Stream;
+pub use cache::PagedCache;
+use parameters::{Attend, CopyCells, Heads, Merge, Plan};
+pub use work::{Work, WorkLimits};
+
+/// Threads of a block.
+const THREADS: u32 = 128;
+/// Heads that a block writes, a warp each.
+const HEADS_PER_BLOCK: usize = 4;
+/// Blocks of attention per multiprocessor: as many as their stages leave room
+/// for, about.
+const BLOCKS_PER_MULTIPROCESSOR: u32 = 4;
+/// Queries of a tile, and positions of a block, in `tile.cuh`.
+const QUERIES: usize = 16;
+const BLOCK: usize = 64;
+/// Warps of a block in `attention.cu`.
+const WARPS: usize = 4;
+
+/// Weights of norms over single heads, as Qwen3 has them; `[head_dim]` each.
+#[derive(Clone, Copy)]
+pub struct HeadNorms<'a> {
+    /// Of queries.
+    pub queries: &'a Buffer<f32>,
+    /// Of keys.
+    pub keys: &'a Buffer<f32>,
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+/// Rotation angles on the device, `[positions, half]` each.
+pub struct Rope {
+    /// Pairs per head.
+    pub half: usize,
+    /// Cosines.
+    pub cos: Buffer<f32>,
+    /// Sines.
+    pub sin: Buffer<f32>,
+}
+
+/// Attention of one shape, over caches and for operands of one type each.
+///
+/// # Panics
+/// Operations panic where arrays are too short or of another type. Cells,
+/// pages and positions that a batch names and that are not there are left out.
+pub struct Attention {
+    shape: AttentionShape,
+    cached: Element,
+    operand: Element,
+    multiprocessors: u32,
+    rotate_and_store: Kernel<Heads>,
+    copy_cells: Kernel<CopyCells>,
+    plan: Kernel<Plan>,
+    attend: Kernel<Attend>,
+    merge: Kernel<Merge>,
+}
+
+impl Attention {
+    /// Compiles and loads the kernels.
+    ///
+    /// # Errors
+    /// [`CudaError::Unsupported`] where heads don't fit each other, the kernels
+    /// or the device; those of [`Compiler::compile`] and [`Module::load`].
+    pub fn new(
+        context: &Arc<Context>,
+        compiler: &Compiler,
+        shape: &AttentionShape,
+        cached: Element,
+        operand: Element,
+    ) -> Result<Self, CudaError> {
+        check(shape, cached)?;
+        let stage = stage_bytes(shape.head_dim, cached);
+        let heads = [
+            ("HEAD_DIM", shape.head_dim.to_string()),
+            ("CACHED", cached.name().to_owned()),
+        ];
+        let group = [
+            ("GROUP", (shape.heads / shape.kv_heads).to_string()),
+            ("OPERAND", operand.name().to_owned()),
+            (
+                "CACHED_IS_BF16",
+                u32::from(cached == Element::Bf16).to_string(),
+            ),
+            ("STAGE_BYTES", stage.to_string()),
+        ];
+        let load = |source: &Source, defines: &[(&str, String)]| {
+            Module::load(context, &compiler.compile(source, defines)?)
+        };
+        let cells = load(&sources::CELLS, &heads)?;
+        let attention = load(
+            &sources::ATTENTION,
+            &[heads.as_slice(), group.as_slice()].concat(),
+        )?;
+        Ok(Self {
+            shape: *shape,
+            cached,
+            operand,
+            multiprocessors: context.multiprocessors(),
+            rotate_and_store: cells.kernel("rotate_and_store", THREADS, 0)?,
+            copy_cells: cells.kernel("copy_cells", THREADS, 0)?,
+            plan: attention.kernel("attention_plan", 32, 0)?,
+            attend: attention.kernel("attend", THREADS, stage)?,
+            merge: attention.kernel("attention_merge", THREADS, 0)?,
+        })
+    }
+
+    /// Norms (where there are norms) and rotates queries and keys of `qkv`,
+    /// `[tokens, (heads + 2·kv_heads)·head_dim]` sums, by their tokens'
+    /// positions; queries stay there, keys and values go to their cells, rounded
+    /// to the cache's type, and what `qkv` has of keys is as it was.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    #[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
+    pub fn rotate_and_store(
+        &self,
+        stream: &Stream,
+        qkv: &mut Floats,
+        norms: Option<HeadNorms<'_>>,
+        rope: &Rope,
+        inputs: &Inputs,
+        cache: &mut PagedCache,
+        layer: usize,
+    ) -> Result<(), CudaError> {
+        let (shape, most) = (&self.shape, inputs.tokens().most());
+        qkv.expect(Element::F32, most * shape.qkv_width(), "qkv");
+        cache.expect(shape, self.cached, layer);
+        let (half, angles) = (rope.half, rope.cos.len().min(rope.sin.len()));
+        assert!(
+            half > 0 && 2 * half <= shape.head_dim,
+            "pairs lie within a head"
+        );
+        if let Some(norms) = norms {
+            let weights = [norms.queries.len(), norms.keys.len()];
+            let fit = weights.iter().all(|len| *len == shape.head_dim);
+            assert!(fit, "a head norm has one weight per column");
+        }
+        let parameters = Heads {
+            qkv: qkv.address(),
+            q_norm: norms.map_or(0, |norms| norms.queries.address()),
+            k_norm: norms.map_or(0, |norms| norms.keys.address()),
+            cos: rope.cos.address(),
+            sin: rope.sin.address(),
+            keys: cache.keys(layer),
+            values: cache.values(layer),
+            batch: inputs.address(),
+            heads: shape.heads as u32,
+            kv_heads: shape.kv_heads as u32,
+            half: half as u32,
+            cells: cache.cells() as u32,
+            positions: (angles / half) as u32,
+            most: most as u32,
+            eps: norms.map_or(0.0, |norms| norms.eps),
+            pad: 0,
+        };
+        let heads = shape.heads + 2 * shape.kv_heads;
+        let grid = [most as u32, blocks(heads, HEADS_PER_BLOCK), 1];
+        // SAFETY: `qkv` has room for all tokens, and cells and positions that are
+        // not there are left out.
+        unsafe { self.rotate_and_store.launch(stream, grid, &parameters) }
+    }
+
+    /// Cuts a batch into work, for [`Self::attend`] in all layers.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    ///
+    /// # Panics
+    /// If the batch has more rows than `work` has room for.
+    pub fn plan(&self, stream: &Stream, inputs: &Inputs, work: &mut Work) -> Result<(), CudaError> {
+        work.expect(&self.shape, inputs.rows().most());
+        let parameters = Plan {
+            batch: inputs.address(),
+            work: work.list(),
+            most_rows: work.rows() as u32,
+            heads: self.shape.heads as u32,
+            // As many tiles keep the device busy without being split.
+            split_tiles: self.multiprocessors / self.shape.kv_heads as u32,
+            most_parts: work.most_parts() as u32,
+        };
+        // SAFETY: the list has room for `most_rows` rows.
+        unsafe { self.plan.launch(stream, [1, 1, 1], &parameters) }
+    }
+
+    /// Attends: each query of `qkv` sees its request's cached positions and, of
+    /// the new tokens, those up to itself or those that its row's mask shows;
+    /// one that sees nothing gives zeros. `out` is `[tokens, heads·head_dim]`
+    /// operands. Keys and values of new tokens are in the cache already.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    #[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
+    pub fn attend(
+        &self,
+        stream: &Stream,
+        qkv: &Floats,
+        inputs: &Inputs,
+        cache: &PagedCache,
+        layer: usize,
+        work: &mut Work,
+        out: &mut Floats,
+    ) -> Result<(), CudaError> {
+        let (shape, most) = (&self.shape, inputs.tokens().most());
+        qkv.expect(Element::F32, most * shape.qkv_width(), "qkv");
+        out.expect(
+            self.operand,
+            most * shape.out_width(),
+            "the attention output",
+        );
+        cache.expect(shape, self.cached, layer);
+        work.expect(shape, inputs.rows().most());
+        let page_size = inputs.limits().page_size;
+        assert!(
+            page_size == cache.page_size(),
+            "a batch's pages are the cache's"
+        );
+        let parameters = Attend {
+            qkv: qkv.address(),
+            keys: cache.keys(layer),
+            values: cache.values(layer),
+            batch: inputs.address(),
+            work: work.list(),
+            parts: work.parts(),
+            out: out.address(),
+            most_rows: work.rows() as u32,
+            kv_heads: shape.kv_heads as u32,
+            cells: cache.cells() as u32,
+            page_size: page_size as u32,
+            scale: shape.scale * std::f32::consts::LOG2_E,
+            pad: 0,
+        };
+        let kv_heads = shape.kv_heads as u32;
+        let shared = (BLOCKS_PER_MULTIPROCESSOR * self.multiprocessors).div_ceil(kv_heads);
+        // SAFETY: the plan keeps within the room for parts, all tokens have room
+        // in `qkv` and `out`, and cells that are not there are not read.
+        unsafe {
+            self.attend
+                .launch(stream, [shared, kv_heads, 1], &parameters)
+        }?;
+        let parameters = Merge {
+            batch: inputs.address(),
+            work: work.list(),
+            parts: work.parts(),
+            out: out.address(),
+            most_rows: work.rows() as u32,
+            most_tokens: most as u32,
+            heads: shape.heads as u32,
+            pad: 0,
+        };
+        let shared = BLOCKS_PER_MULTIPROCESSOR * self.multiprocessors;
+        // SAFETY: as above.
+        unsafe { self.merge.launch(stream, [shared, 1, 1], &parameters) }
+    }
+
+    /// Copies the keys and values of cells in all layers, `(from, to)` one after
+    /// the other, bit for bit.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn copy_cells(
+        &self,
+        stream: &Stream,
+        cache: &mut PagedCache,
+        moves: &Buffer<[u32; 2]>,
+        count: Rows<'_>,
+    ) -> Result<(), CudaError> {
+        assert!(count.most() <= moves.len(), "every move is in the list");
+        cache.expect(&self.shape, self.cached, 0);
+        let units = self.shape.kv_heads * self.shape.head_dim * self.cached.bytes() / 16;
+        let parameters = CopyCells {
+            keys: cache.keys(0),
+            values: cache.values(0),
+            moves: moves.address(),
+            rows: count.parameter(),
+            cells: cache.cells() as u32,
+            cell_units: units as u32,
+        };
+        let grid = [blocks(units, THREADS as usize), cache.layers() as u32, 2];
+        // SAFETY: cells that are not there are left out.
+        unsafe { self.copy_cells.launch(stream, grid, &parameters) }
+    }
+}
+
+/// Bytes of `Stage` in `attention.cu`, which checks them.
+fn stage_bytes(head_dim: usize, cached: Element) -> usize {
+    let (size, padding) = (cached.bytes(), 16 / cached.bytes());
+    let rows = (QUERIES + 2 * BLOCK) * (head_dim.next_multiple_of(16) + padding);
+    let weights = QUERIES * (BLOCK + padding);
+    size * (rows + weights) + 4 * (2 * WARPS * QUERIES + QUERIES + 2 * BLOCK)
+}
+
+fn check(shape: &AttentionShape, cached: Element) -> Result<(), CudaError> {
+    let AttentionShape {
+        heads,
+        kv_heads,
+        head_dim,
+        ..
+    } = *shape;
+    if kv_heads == 0 || !heads.is_multiple_of(kv_heads) || heads == 0 {
+        return Err(CudaError::Unsupported(format!(
+            "{heads} query heads do not divide among {kv_heads} key heads"
+        )));
+    }
+    let columns = 16 / cached.bytes();
+    if head_dim == 0 || !head_dim.is_multiple_of(columns) || head_dim > 256 {
+        return Err(CudaError::Unsupported(format!(
+            "heads of {head_dim} columns are not served on GPUs, where a head has up to 256 in multiples of {columns}: run on the CPU"
+        )));
+    }
+    Ok(())
+}

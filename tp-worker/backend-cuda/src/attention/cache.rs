@@ -1,0 +1,105 @@
+//! Keys and values in pages.
+
+use std::sync::Arc;
+
+use lockstep_backend::{AttentionShape, KvShape};
+use lockstep_types::KvCacheDtype;
+
+use crate::context::Context;
+use crate::error::CudaError;
+use crate::floats::{Element, Floats};
+use crate::stream::Stream;
+
+/// Keys and values of all layers, each `[layers, cells, kv_heads, head_dim]`,
+/// where a page is as many cells in a row as it has tokens.
+pub struct PagedCache {
+    shape: KvShape,
+    keys: Floats,
+    values: Floats,
+}
+
+impl PagedCache {
+    /// Takes room for all pages; they hold anything.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfMemory`]; [`CudaError::Unsupported`] for 8-bit integers.
+    pub fn new(context: &Arc<Context>, shape: &KvShape) -> Result<Self, CudaError> {
+        let element = match shape.dtype {
+            KvCacheDtype::Float32 => Element::F32,
+            KvCacheDtype::Bfloat16 => Element::Bf16,
+            KvCacheDtype::Int8 => {
+                return Err(CudaError::Unsupported(
+                    "keys and values in 8-bit integers are not served on GPUs: give --kv-cache-dtype bfloat16, or run on the CPU"
+                        .to_owned(),
+                ));
+            }
+        };
+        let len = shape.layers * shape.pages * shape.page_size * shape.kv_heads * shape.head_dim;
+        Ok(Self {
+            shape: *shape,
+            keys: Floats::new(context, element, len, "the cache of keys")?,
+            values: Floats::new(context, element, len, "the cache of values")?,
+        })
+    }
+
+    /// Fills all layers with `keys` and `values`, rounded to the cache's type.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    ///
+    /// # Panics
+    /// If there are more or fewer of them.
+    pub fn upload(
+        &mut self,
+        stream: &Stream,
+        keys: &[f32],
+        values: &[f32],
+    ) -> Result<(), CudaError> {
+        self.keys.upload(stream, keys)?;
+        self.values.upload(stream, values)
+    }
+
+    /// Keys and values of all layers.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn download(&self, stream: &Stream) -> Result<(Vec<f32>, Vec<f32>), CudaError> {
+        Ok((self.keys.download(stream)?, self.values.download(stream)?))
+    }
+
+    pub(super) fn layers(&self) -> usize {
+        self.shape.layers
+    }
+    pub(super) fn page_size(&self) -> usize {
+        self.shape.page_size
+    }
+    pub(super) fn cells(&self) -> usize {
+        self.shape.pages * self.shape.page_size
+    }
+    /// Where the keys of a layer begin.
+    pub(super) fn keys(&self, layer: usize) -> u64 {
+        self.keys.address() + self.layer_offset(layer)
+    }
+    /// Where the values of a layer begin.
+    pub(super) fn values(&self, layer: usize) -> u64 {
+        self.values.address() + self.layer_offset(layer)
+    }
+    fn layer_offset(&self, layer: usize) -> u64 {
+        let KvShape {
+            kv_heads, head_dim, ..
+        } = self.shape;
+        (layer * self.cells() * kv_heads * head_dim * self.keys.element().bytes()) as u64
+    }
+
+    /// # Panics
+    /// If it has another type, other heads, or no such layer.
+    pub(super) fn expect(&self, shape: &AttentionShape, element: Element, layer: usize) {
+        let own = &self.shape;
+        assert!(
+            (own.kv_heads, own.head_dim) == (shape.kv_heads, shape.head_dim)
+                && self.keys.element() == element
+                && layer < own.layers,
+            "layer {layer} of a cache {own:?} is none of {element:?} for heads {shape:?}"
+        );
+    }
+}

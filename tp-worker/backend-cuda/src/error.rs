@@ -1,0 +1,125 @@
+//! What can go wrong with a GPU.
+
+use std::path::PathBuf;
+
+use cudarc::cublaslt::result::CublasError;
+use cudarc::driver::DriverError;
+use cudarc::nvrtc::result::NvrtcError;
+
+use crate::version::Version;
+
+/// A failed operation, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum CudaError {
+    /// A library is not where libraries are looked for.
+    #[error("{library} was not found: {remedy}, or run on the CPU")]
+    Missing {
+        /// Its name.
+        library: &'static str,
+        /// How to get it.
+        remedy: &'static str,
+    },
+    /// The driver is older than what is asked of it.
+    #[error(
+        "the NVIDIA driver is one for CUDA {found}, and {what} needs one for CUDA {needed}: install a newer driver, or run on the CPU"
+    )]
+    OldDriver {
+        /// Who asks.
+        what: String,
+        /// What the driver is for.
+        found: Version,
+        /// What it should be for, at least.
+        needed: Version,
+    },
+    /// The driver sees no GPU.
+    #[error(
+        "the NVIDIA driver sees no GPU: look at nvidia-smi and CUDA_VISIBLE_DEVICES, or run on the CPU"
+    )]
+    NoDevice,
+    /// There are fewer GPUs.
+    #[error(
+        "there is no GPU {ordinal}, as the driver sees {count} of them, counted from 0: look at CUDA_VISIBLE_DEVICES"
+    )]
+    NoSuchDevice {
+        /// The one asked for.
+        ordinal: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// The GPU lacks instructions that kernels use.
+    #[error(
+        "{name} has compute capability {found}, and {needed} is needed: use a newer GPU, or run on the CPU"
+    )]
+    OldDevice {
+        /// The GPU.
+        name: String,
+        /// Its capability.
+        found: Version,
+        /// The least that serves.
+        needed: Version,
+    },
+    /// The device, or the host's pinned memory, has no room.
+    #[error("{what} needs {bytes} bytes, which {place} does not have")]
+    OutOfMemory {
+        /// What was being allocated.
+        what: &'static str,
+        /// Its size.
+        bytes: usize,
+        /// Where.
+        place: &'static str,
+    },
+    /// A combination that is not implemented.
+    #[error("{0}")]
+    Unsupported(String),
+    /// A call of the driver failed, or work that was queued before it.
+    #[error("{call} failed: {source}")]
+    Driver {
+        /// The function.
+        call: &'static str,
+        /// What the driver says.
+        #[source]
+        source: DriverError,
+    },
+    /// A call of the run-time compiler failed.
+    #[error("{call} failed: {source}")]
+    Compiler {
+        /// The function.
+        call: &'static str,
+        /// What the library says.
+        #[source]
+        source: NvrtcError,
+    },
+    /// A source does not compile.
+    #[error("{name} does not compile for {architecture}:\n{log}")]
+    Compilation {
+        /// The source.
+        name: &'static str,
+        /// The device's architecture: "sm_90".
+        architecture: String,
+        /// What the compiler says.
+        log: String,
+    },
+    /// A call of cuBLASLt failed.
+    #[error("{call} failed: {source}")]
+    Product {
+        /// The function.
+        call: &'static str,
+        /// What the library says.
+        #[source]
+        source: CublasError,
+    },
+    /// Compiled kernels cannot be kept.
+    #[error("{} cannot hold compiled kernels: {source}; give a folder that can be written", .path.display())]
+    Cache {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// For `map_err`: a call of the driver that failed.
+pub(crate) fn driver(call: &'static str) -> impl Fn(DriverError) -> CudaError {
+    move |source| CudaError::Driver { call, source }
+}

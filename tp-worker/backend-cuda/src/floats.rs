@@ -1,0 +1,136 @@
+//! Arrays of floats whose type is known when the program runs.
+
+use std::sync::Arc;
+
+use half::bf16;
+
+use crate::context::Context;
+use crate::error::CudaError;
+use crate::memory::Buffer;
+use crate::stream::Stream;
+
+/// A type of floats on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Element {
+    /// 32-bit float.
+    F32,
+    /// bfloat16.
+    Bf16,
+}
+
+impl Element {
+    /// Size of one.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 => 2,
+        }
+    }
+    /// Its name in kernels.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "float",
+            Self::Bf16 => "bf16",
+        }
+    }
+}
+
+/// An array of floats on the device: weights, activations, keys or values.
+/// Fresh ones hold anything.
+pub struct Floats {
+    bytes: Buffer<u8>,
+    element: Element,
+    len: usize,
+}
+
+impl Floats {
+    /// Takes room for `len` floats of `what`.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfMemory`].
+    pub fn new(
+        context: &Arc<Context>,
+        element: Element,
+        len: usize,
+        what: &'static str,
+    ) -> Result<Self, CudaError> {
+        Ok(Self {
+            bytes: Buffer::new(context, len * element.bytes(), what)?,
+            element,
+            len,
+        })
+    }
+
+    /// Their type.
+    pub fn element(&self) -> Element {
+        self.element
+    }
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    pub(crate) fn address(&self) -> u64 {
+        self.bytes.address()
+    }
+
+    /// Fills with `values`, rounded to the nearest, and waits.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    ///
+    /// # Panics
+    /// If there are more or fewer values.
+    pub fn upload(&mut self, stream: &Stream, values: &[f32]) -> Result<(), CudaError> {
+        assert!(values.len() == self.len, "as many values as there is room");
+        match self.element {
+            Element::F32 => stream.upload(bytemuck::cast_slice(values), &mut self.bytes),
+            Element::Bf16 => {
+                let rounded: Vec<bf16> = values.iter().copied().map(bf16::from_f32).collect();
+                stream.upload(bytemuck::cast_slice(&rounded), &mut self.bytes)
+            }
+        }
+    }
+
+    /// All values, once what was queued is done.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn download(&self, stream: &Stream) -> Result<Vec<f32>, CudaError> {
+        let mut values = vec![0f32; self.len];
+        match self.element {
+            Element::F32 => {
+                stream.download(&self.bytes, bytemuck::cast_slice_mut(&mut values))?;
+            }
+            Element::Bf16 => {
+                let mut rounded = vec![bf16::ZERO; self.len];
+                stream.download(&self.bytes, bytemuck::cast_slice_mut(&mut rounded))?;
+                for (value, rounded) in values.iter_mut().zip(rounded) {
+                    *value = rounded.to_f32();
+                }
+            }
+        }
+        Ok(values)
+    }
+
+    /// Sets all bytes; 255 makes NaNs.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn fill(&mut self, stream: &Stream, byte: u8) -> Result<(), CudaError> {
+        stream.fill(&mut self.bytes, byte)
+    }
+
+    /// # Panics
+    /// If it has another type, or fewer than `len` floats.
+    pub(crate) fn expect(&self, element: Element, len: usize, what: &str) {
+        let (has, room) = (self.element, self.len);
+        assert!(
+            has == element && room >= len,
+            "{what}: {room} floats of type {has:?}, where {len} of type {element:?} are needed"
+        );
+    }
+}

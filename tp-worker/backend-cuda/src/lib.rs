@@ -1,0 +1,50 @@
+//! A transformer's operations on one NVIDIA GPU, and what they stand on.
+//!
+//! Nothing of CUDA is needed to build: its libraries are looked for when a
+//! [`Context`] is opened, and what is missing is an error that names it. Kernels
+//! are CUDA C++ (`kernels/`), compiled at start for the device that is there.
+//!
+//! * [`Context`], [`Stream`], [`Event`], [`Buffer`], [`Pinned`], [`Module`] and
+//!   [`Kernel`] are thin wrappers of the driver. A launch allocates nothing.
+//! * [`Compiler`] makes machine code of kernels, and keeps it in a folder.
+//! * [`Inputs`] brings a batch to the device in one copy. Whatever changes from
+//!   pass to pass is read from there, and no launch has it as an argument.
+//! * [`Operations`], [`Attention`] and [`Products`] are the operations.
+//!
+//! All of them queue work on a stream and return. A result depends on its own
+//! row, for attention on its own request, and neither on who shares the batch
+//! nor on page size, chunking or being in a tree of drafts.
+//!
+//! No program uses this crate yet: nothing here implements
+//! [`lockstep_backend::Backend`].
+
+mod attention;
+mod compiler;
+mod context;
+mod error;
+mod floats;
+mod indices;
+mod inputs;
+mod memory;
+mod module;
+mod operations;
+mod products;
+mod rows;
+mod sources;
+mod stream;
+mod version;
+
+pub use attention::{Attention, HeadNorms, PagedCache, Rope, Work, WorkLimits};
+pub use compiler::{Compiler, Source};
+pub use context::Context;
+pub use error::CudaError;
+pub use floats::{Element, Floats};
+pub use indices::Indices;
+pub use inputs::{InputLimits, Inputs};
+pub use memory::{Buffer, Pinned};
+pub use module::{Kernel, Module};
+pub use operations::Operations;
+pub use products::{Product, Products};
+pub use rows::Rows;
+pub use stream::{Event, Stream};
+pub use version::Version;

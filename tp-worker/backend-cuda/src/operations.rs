@@ -1,0 +1,269 @@
+//! Operations row by row: lookups, norms, activations, sums, copies, casts.
+
+mod copies;
+mod parameters;
+
+use std::sync::Arc;
+
+use crate::compiler::{Compiler, Source};
+use crate::context::Context;
+use crate::error::CudaError;
+use crate::floats::{Element, Floats};
+use crate::inputs::Inputs;
+use crate::memory::Buffer;
+use crate::module::{Kernel, Module};
+use crate::rows::{Rows, blocks};
+use crate::sources;
+use crate::stream::Stream;
+use parameters::{Add, Cast, CopyRows, Embed, RmsNorm, SiluMul};
+
+/// Threads of a block.
+const THREADS: u32 = 256;
+
+/// The operations of a model whose weights, and with them the operands of its
+/// products, are of one type. Sums (the residual stream, what products give)
+/// are f32.
+///
+/// # Panics
+/// Operations panic where arrays are too short or of another type. Rows that
+/// lists name on the device and that are not there are left out.
+pub struct Operations {
+    operand: Element,
+    embed: Kernel<Embed>,
+    copy_rows: [(usize, Kernel<CopyRows>); 3],
+    rms_norm: Kernel<RmsNorm>,
+    silu_mul: Kernel<SiluMul>,
+    add: Kernel<Add>,
+    cast_to_bf16: Kernel<Cast>,
+    cast_to_f32: Kernel<Cast>,
+}
+
+impl Operations {
+    /// Compiles and loads the kernels.
+    ///
+    /// # Errors
+    /// Those of [`Compiler::compile`] and [`Module::load`].
+    pub fn new(
+        context: &Arc<Context>,
+        compiler: &Compiler,
+        operand: Element,
+    ) -> Result<Self, CudaError> {
+        let defines = [("OPERAND", operand.name().to_owned())];
+        let load = |source: &Source| Module::load(context, &compiler.compile(source, &defines)?);
+        let rows = load(&sources::ROWS)?;
+        let norm = load(&sources::NORM)?;
+        let elementwise = load(&sources::ELEMENTWISE)?;
+        Ok(Self {
+            operand,
+            embed: rows.kernel("embed", THREADS, 0)?,
+            copy_rows: [
+                (16, rows.kernel("copy_rows_16", THREADS, 0)?),
+                (4, rows.kernel("copy_rows_4", THREADS, 0)?),
+                (2, rows.kernel("copy_rows_2", THREADS, 0)?),
+            ],
+            rms_norm: norm.kernel("rms_norm", THREADS, 0)?,
+            silu_mul: elementwise.kernel("silu_mul", THREADS, 0)?,
+            add: elementwise.kernel("add", THREADS, 0)?,
+            cast_to_bf16: elementwise.kernel("cast_to_bf16", THREADS, 0)?,
+            cast_to_f32: elementwise.kernel("cast_to_f32", THREADS, 0)?,
+        })
+    }
+
+    /// The type of weights and operands.
+    pub fn operand(&self) -> Element {
+        self.operand
+    }
+
+    /// `out[i] = table[tokens[i] - first]` of a batch, zero where the token lies
+    /// outside the table: `[table rows, width]` operands to `[tokens, width]`
+    /// sums.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn embed(
+        &self,
+        stream: &Stream,
+        table: &Floats,
+        width: usize,
+        first: u32,
+        inputs: &Inputs,
+        out: &mut Floats,
+    ) -> Result<(), CudaError> {
+        let most = inputs.tokens().most();
+        assert!(table.len().is_multiple_of(width), "a table has whole rows");
+        table.expect(self.operand, 0, "the embedding table");
+        out.expect(Element::F32, most * width, "the embedding's output");
+        let parameters = Embed {
+            table: table.address(),
+            batch: inputs.address(),
+            out: out.address(),
+            first,
+            table_rows: (table.len() / width) as u32,
+            width: width as u32,
+            most: most as u32,
+        };
+        // SAFETY: `out` has room for all tokens, and rows outside the table are
+        // not read.
+        unsafe { self.embed.launch(stream, grid(most, width), &parameters) }
+    }
+
+    /// `out = x / rms(x) · weight` row by row: sums to operands.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn rms_norm(
+        &self,
+        stream: &Stream,
+        x: &Floats,
+        weight: &Buffer<f32>,
+        eps: f32,
+        rows: Rows<'_>,
+        out: &mut Floats,
+    ) -> Result<(), CudaError> {
+        // SAFETY: without a delta, `x` is read alone.
+        unsafe { self.norm(stream, x, None, weight, eps, rows, out) }
+    }
+
+    /// `residual += delta`, then `out = rms_norm(residual)`.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    #[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
+    pub fn add_rms_norm(
+        &self,
+        stream: &Stream,
+        residual: &mut Floats,
+        delta: &Floats,
+        weight: &Buffer<f32>,
+        eps: f32,
+        rows: Rows<'_>,
+        out: &mut Floats,
+    ) -> Result<(), CudaError> {
+        // SAFETY: `residual` is borrowed alone.
+        unsafe { self.norm(stream, residual, Some(delta), weight, eps, rows, out) }
+    }
+
+    /// # Safety
+    /// With a `delta`, `x` is written.
+    #[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
+    unsafe fn norm(
+        &self,
+        stream: &Stream,
+        x: &Floats,
+        delta: Option<&Floats>,
+        weight: &Buffer<f32>,
+        eps: f32,
+        rows: Rows<'_>,
+        out: &mut Floats,
+    ) -> Result<(), CudaError> {
+        let (most, width) = (rows.most(), weight.len());
+        x.expect(Element::F32, most * width, "the norm's input");
+        out.expect(self.operand, most * width, "the norm's output");
+        if let Some(delta) = delta {
+            delta.expect(Element::F32, most * width, "the residual's delta");
+        }
+        let parameters = RmsNorm {
+            x: x.address(),
+            delta: delta.map_or(0, Floats::address),
+            weight: weight.address(),
+            out: out.address(),
+            rows: rows.parameter(),
+            width: width as u32,
+            eps,
+        };
+        // SAFETY: all have room for `most` rows as wide as the weight.
+        unsafe {
+            self.rms_norm
+                .launch(stream, [most as u32, 1, 1], &parameters)
+        }
+    }
+
+    /// `out = silu(gate) · up`: sums `[rows, 2·width]`, the gate first, to
+    /// operands `[rows, width]`.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn silu_mul(
+        &self,
+        stream: &Stream,
+        gate_up: &Floats,
+        width: usize,
+        rows: Rows<'_>,
+        out: &mut Floats,
+    ) -> Result<(), CudaError> {
+        let most = rows.most();
+        gate_up.expect(Element::F32, 2 * most * width, "gate and up");
+        out.expect(self.operand, most * width, "the activation's output");
+        let parameters = SiluMul {
+            gate_up: gate_up.address(),
+            out: out.address(),
+            rows: rows.parameter(),
+            width: width as u32,
+            pad: 0,
+        };
+        // SAFETY: both have room for `most` rows.
+        unsafe { self.silu_mul.launch(stream, grid(most, width), &parameters) }
+    }
+
+    /// `x += y`, both sums `[rows, width]`.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn add(
+        &self,
+        stream: &Stream,
+        x: &mut Floats,
+        y: &Floats,
+        width: usize,
+        rows: Rows<'_>,
+    ) -> Result<(), CudaError> {
+        let most = rows.most();
+        y.expect(Element::F32, most * width, "what is added");
+        // SAFETY: `y` has as many rows.
+        unsafe { self.add_rows(stream, x, y.address(), width, width, rows) }
+    }
+
+    /// `x += bias` in every row of sums `[rows, bias width]`.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn add_bias(
+        &self,
+        stream: &Stream,
+        x: &mut Floats,
+        bias: &Buffer<f32>,
+        rows: Rows<'_>,
+    ) -> Result<(), CudaError> {
+        // SAFETY: all rows have the same one added.
+        unsafe { self.add_rows(stream, x, bias.address(), bias.len(), 0, rows) }
+    }
+
+    /// # Safety
+    /// At `y` there are `width` floats for every row, `y_stride` apart.
+    unsafe fn add_rows(
+        &self,
+        stream: &Stream,
+        x: &mut Floats,
+        y: u64,
+        width: usize,
+        y_stride: usize,
+        rows: Rows<'_>,
+    ) -> Result<(), CudaError> {
+        let most = rows.most();
+        x.expect(Element::F32, most * width, "what is added to");
+        let parameters = Add {
+            x: x.address(),
+            y,
+            rows: rows.parameter(),
+            width: width as u32,
+            y_stride: y_stride as u32,
+        };
+        // SAFETY: `x` has room for `most` rows; the caller answers for `y`.
+        unsafe { self.add.launch(stream, grid(most, width), &parameters) }
+    }
+}
+
+/// Blocks for rows and, in y, for columns.
+fn grid(rows: usize, columns: usize) -> [u32; 3] {
+    [rows as u32, blocks(columns, THREADS as usize), 1]
+}

@@ -1,0 +1,77 @@
+//! What kernels take, laid out as the structures of the same names in
+//! `rows.cu`, `norm.cu` and `elementwise.cu`. Addresses are the device's.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::indices::IndicesParameter;
+use crate::rows::RowsParameter;
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Embed {
+    pub table: u64,
+    pub batch: u64,
+    pub out: u64,
+    pub first: u32,
+    pub table_rows: u32,
+    pub width: u32,
+    pub most: u32,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct CopyRows {
+    pub x: u64,
+    pub out: u64,
+    pub from: IndicesParameter,
+    pub to: IndicesParameter,
+    pub rows: RowsParameter,
+    pub units: u32,
+    pub x_stride: u32,
+    pub out_stride: u32,
+    pub x_rows: u32,
+    pub out_rows: u32,
+    pub pad: u32,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct RmsNorm {
+    pub x: u64,
+    pub delta: u64,
+    pub weight: u64,
+    pub out: u64,
+    pub rows: RowsParameter,
+    pub width: u32,
+    pub eps: f32,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct SiluMul {
+    pub gate_up: u64,
+    pub out: u64,
+    pub rows: RowsParameter,
+    pub width: u32,
+    pub pad: u32,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Add {
+    pub x: u64,
+    pub y: u64,
+    pub rows: RowsParameter,
+    pub width: u32,
+    pub y_stride: u32,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Cast {
+    pub x: u64,
+    pub out: u64,
+    pub rows: RowsParameter,
+    pub width: u32,
+    pub pad: u32,
+}

@@ -1,0 +1,192 @@
+//! How one kind of product is computed.
+
+use std::ffi::c_void;
+
+use cudarc::cublaslt::{result, sys};
+
+use super::{Product, failed};
+use crate::error::CudaError;
+use crate::floats::Element;
+
+/// `CUBLAS_OP_T` of `cublasOperation_t`.
+const TRANSPOSED: i32 = 1;
+
+/// Descriptors and the algorithm for one kind of product and up to some rows.
+///
+/// cuBLASLt's matrices are column-major: a row-major `[rows, outputs]` is its
+/// `outputs × rows`, so that the weights come first, transposed.
+pub(super) struct Plan {
+    description: Description,
+    weights: Layout,
+    input: Layout,
+    output: Layout,
+    algorithm: sys::cublasLtMatmulAlgo_t,
+}
+
+impl Plan {
+    pub(super) fn new(
+        handle: sys::cublasLtHandle_t,
+        product: Product,
+        rows: usize,
+        workspace: usize,
+    ) -> Result<Self, CudaError> {
+        let kind = match product.element {
+            Element::F32 => sys::cudaDataType::CUDA_R_32F,
+            Element::Bf16 => sys::cudaDataType::CUDA_R_16BF,
+        };
+        let description = Description::new()?;
+        let weights = Layout::new(kind, product.inputs, product.outputs)?;
+        let input = Layout::new(kind, product.inputs, rows)?;
+        let output = Layout::new(sys::cudaDataType::CUDA_R_32F, product.outputs, rows)?;
+        let preference = Preference::new(workspace)?;
+        // SAFETY: all of them live, and the result is checked there.
+        let chosen = unsafe {
+            result::get_matmul_algo_heuristic(
+                handle,
+                description.raw,
+                weights.raw,
+                input.raw,
+                output.raw,
+                output.raw,
+                preference.raw,
+            )
+        };
+        let algorithm = chosen
+            .map_err(failed("cublasLtMatmulAlgoGetHeuristic"))?
+            .algo;
+        Ok(Self {
+            description,
+            weights,
+            input,
+            output,
+            algorithm,
+        })
+    }
+
+    /// Sets how many rows are multiplied.
+    pub(super) fn set_rows(&mut self, rows: usize) -> Result<(), CudaError> {
+        self.input.set_columns(rows)?;
+        self.output.set_columns(rows)
+    }
+
+    pub(super) fn description(&self) -> sys::cublasLtMatmulDesc_t {
+        self.description.raw
+    }
+    pub(super) fn weights(&self) -> sys::cublasLtMatrixLayout_t {
+        self.weights.raw
+    }
+    pub(super) fn input(&self) -> sys::cublasLtMatrixLayout_t {
+        self.input.raw
+    }
+    pub(super) fn output(&self) -> sys::cublasLtMatrixLayout_t {
+        self.output.raw
+    }
+    pub(super) fn algorithm(&self) -> *const sys::cublasLtMatmulAlgo_t {
+        &raw const self.algorithm
+    }
+}
+
+/// A product of which the first matrix is transposed, with sums in f32.
+struct Description {
+    raw: sys::cublasLtMatmulDesc_t,
+}
+
+impl Description {
+    fn new() -> Result<Self, CudaError> {
+        let sums = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
+        let raw = result::create_matmul_desc(sums, sys::cudaDataType::CUDA_R_32F);
+        let description = Self {
+            raw: raw.map_err(failed("cublasLtMatmulDescCreate"))?,
+        };
+        // SAFETY: the description lives, and the attribute is one `i32`.
+        let set = unsafe {
+            result::set_matmul_desc_attribute(
+                description.raw,
+                sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA,
+                at(&TRANSPOSED),
+                size_of::<i32>(),
+            )
+        };
+        set.map_err(failed("cublasLtMatmulDescSetAttribute"))?;
+        Ok(description)
+    }
+}
+
+impl Drop for Description {
+    fn drop(&mut self) {
+        // SAFETY: it was made once.
+        let _ = unsafe { result::destroy_matmul_desc(self.raw) };
+    }
+}
+
+/// A column-major matrix without gaps.
+struct Layout {
+    raw: sys::cublasLtMatrixLayout_t,
+}
+
+impl Layout {
+    fn new(kind: sys::cudaDataType, rows: usize, columns: usize) -> Result<Self, CudaError> {
+        let raw = result::create_matrix_layout(kind, rows as u64, columns as u64, rows as i64);
+        Ok(Self {
+            raw: raw.map_err(failed("cublasLtMatrixLayoutCreate"))?,
+        })
+    }
+
+    fn set_columns(&mut self, columns: usize) -> Result<(), CudaError> {
+        let columns = columns as u64;
+        // SAFETY: the layout lives, and the attribute is one `u64`.
+        let set = unsafe {
+            result::set_matrix_layout_attribute(
+                self.raw,
+                sys::cublasLtMatrixLayoutAttribute_t::CUBLASLT_MATRIX_LAYOUT_COLS,
+                at(&columns),
+                size_of::<u64>(),
+            )
+        };
+        set.map_err(failed("cublasLtMatrixLayoutSetAttribute"))
+    }
+}
+
+impl Drop for Layout {
+    fn drop(&mut self) {
+        // SAFETY: it was made once.
+        let _ = unsafe { result::destroy_matrix_layout(self.raw) };
+    }
+}
+
+/// What an algorithm may use.
+struct Preference {
+    raw: sys::cublasLtMatmulPreference_t,
+}
+
+impl Preference {
+    fn new(workspace: usize) -> Result<Self, CudaError> {
+        let raw = result::create_matmul_pref();
+        let preference = Self {
+            raw: raw.map_err(failed("cublasLtMatmulPreferenceCreate"))?,
+        };
+        // SAFETY: the preference lives, and the attribute is one `usize`.
+        let set = unsafe {
+            result::set_matmul_pref_attribute(
+                preference.raw,
+                sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                at(&workspace),
+                size_of::<usize>(),
+            )
+        };
+        set.map_err(failed("cublasLtMatmulPreferenceSetAttribute"))?;
+        Ok(preference)
+    }
+}
+
+impl Drop for Preference {
+    fn drop(&mut self) {
+        // SAFETY: it was made once.
+        let _ = unsafe { result::destroy_matmul_pref(self.raw) };
+    }
+}
+
+/// An attribute's value.
+fn at<T>(value: &T) -> *const c_void {
+    std::ptr::from_ref(value).cast()
+}

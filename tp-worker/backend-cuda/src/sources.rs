@@ -1,0 +1,35 @@
+//! The kernels' sources, as they stand in `kernels/`.
+
+use crate::compiler::Source;
+
+const DEVICE: (&str, &str) = ("device.cuh", include_str!("../kernels/device.cuh"));
+const BATCH: (&str, &str) = ("batch.cuh", include_str!("../kernels/batch.cuh"));
+const SOFTMAX: (&str, &str) = ("softmax.cuh", include_str!("../kernels/softmax.cuh"));
+const TILE: (&str, &str) = ("tile.cuh", include_str!("../kernels/tile.cuh"));
+const WORK: (&str, &str) = ("work.cuh", include_str!("../kernels/work.cuh"));
+
+pub(crate) const ROWS: Source = Source {
+    name: "rows.cu",
+    text: include_str!("../kernels/rows.cu"),
+    headers: &[DEVICE, BATCH],
+};
+pub(crate) const NORM: Source = Source {
+    name: "norm.cu",
+    text: include_str!("../kernels/norm.cu"),
+    headers: &[DEVICE],
+};
+pub(crate) const ELEMENTWISE: Source = Source {
+    name: "elementwise.cu",
+    text: include_str!("../kernels/elementwise.cu"),
+    headers: &[DEVICE],
+};
+pub(crate) const CELLS: Source = Source {
+    name: "cells.cu",
+    text: include_str!("../kernels/cells.cu"),
+    headers: &[DEVICE, BATCH],
+};
+pub(crate) const ATTENTION: Source = Source {
+    name: "attention.cu",
+    text: include_str!("../kernels/attention.cu"),
+    headers: &[DEVICE, BATCH, SOFTMAX, TILE, WORK],
+};

@@ -1,0 +1,230 @@
+//! What runs on the device in which order.
+
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use cudarc::driver::result;
+use cudarc::driver::sys::{CUevent, CUevent_flags, CUevent_wait_flags, CUstream};
+
+use crate::context::Context;
+use crate::error::{CudaError, driver};
+use crate::memory::{Buffer, Pinned};
+
+/// A queue of work, which the device does in its order and beside the program.
+/// It waits for no other stream but by [`Stream::wait`].
+///
+/// Work that failed is told by a later call, [`Stream::synchronize`] at the
+/// latest, and by all calls after that.
+pub struct Stream {
+    context: Arc<Context>,
+    raw: CUstream,
+}
+
+// SAFETY: a stream may be used by any thread, by several at once.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    /// A new queue.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
+        context.bind()?;
+        let raw = result::stream::create(result::stream::StreamKind::NonBlocking);
+        Ok(Self {
+            context: context.clone(),
+            raw: raw.map_err(driver("cuStreamCreate"))?,
+        })
+    }
+
+    /// The device.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    pub(crate) fn raw(&self) -> CUstream {
+        self.raw
+    }
+
+    /// Waits until all is done that was queued.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`]; also of work that was queued.
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        self.context.bind()?;
+        // SAFETY: the stream lives.
+        unsafe { result::stream::synchronize(self.raw) }.map_err(driver("cuStreamSynchronize"))
+    }
+
+    /// Lets `event` happen when all is done that was queued.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn record(&self, event: &Event) -> Result<(), CudaError> {
+        self.context.bind()?;
+        // SAFETY: both live.
+        unsafe { result::event::record(event.raw, self.raw) }.map_err(driver("cuEventRecord"))
+    }
+
+    /// Has what is queued from now on wait until `event` happened, as it was
+    /// recorded last; the program does not wait.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn wait(&self, event: &Event) -> Result<(), CudaError> {
+        self.context.bind()?;
+        let flags = CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: both live.
+        let waits = unsafe { result::stream::wait_event(self.raw, event.raw, flags) };
+        waits.map_err(driver("cuStreamWaitEvent"))
+    }
+
+    /// Sets all bytes.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn fill<T: Pod>(&self, buffer: &mut Buffer<T>, byte: u8) -> Result<(), CudaError> {
+        self.context.bind()?;
+        let bytes = buffer.len() * size_of::<T>();
+        // SAFETY: any bits are a `T`, and there are as many bytes.
+        let set = unsafe { result::memset_d8_async(buffer.address(), byte, bytes, self.raw) };
+        set.map_err(driver("cuMemsetD8Async"))
+    }
+
+    /// Copies `from` to the beginning of `to`, and waits.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    ///
+    /// # Panics
+    /// If there is no room.
+    pub fn upload<T: Pod>(&self, from: &[T], to: &mut Buffer<T>) -> Result<(), CudaError> {
+        assert!(from.len() <= to.len(), "a copy has room");
+        self.context.bind()?;
+        // SAFETY: there is room, and `from` lives until the copy is done.
+        let copies = unsafe { result::memcpy_htod_async(to.address(), from, self.raw) };
+        copies.map_err(driver("cuMemcpyHtoDAsync"))?;
+        self.synchronize()
+    }
+
+    /// Copies the beginning of `from`, and waits.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    ///
+    /// # Panics
+    /// If `from` is shorter than `to`.
+    pub fn download<T: Pod>(&self, from: &Buffer<T>, to: &mut [T]) -> Result<(), CudaError> {
+        assert!(to.len() <= from.len(), "there is as much to copy");
+        self.context.bind()?;
+        // SAFETY: there is as much, and `to` lives until the copy is done.
+        let copies = unsafe { result::memcpy_dtoh_async(to, from.address(), self.raw) };
+        copies.map_err(driver("cuMemcpyDtoHAsync"))?;
+        self.synchronize()
+    }
+
+    /// Queues a copy of `from`'s first `len` elements.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    ///
+    /// # Panics
+    /// If either is shorter.
+    ///
+    /// # Safety
+    /// `from` is neither changed nor dropped before the copy is done: an event
+    /// that was recorded behind it happened.
+    pub unsafe fn queue_upload<T: Pod>(
+        &self,
+        from: &Pinned<T>,
+        len: usize,
+        to: &mut Buffer<T>,
+    ) -> Result<(), CudaError> {
+        assert!(len <= to.len(), "a copy has room");
+        self.context.bind()?;
+        let from = &from.as_slice()[..len];
+        // SAFETY: there is room; the caller leaves `from` alone.
+        let copies = unsafe { result::memcpy_htod_async(to.address(), from, self.raw) };
+        copies.map_err(driver("cuMemcpyHtoDAsync"))
+    }
+
+    /// Queues a copy of `from`'s first elements to all of `to`.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    ///
+    /// # Panics
+    /// If `from` is shorter.
+    ///
+    /// # Safety
+    /// `to` is neither looked at nor dropped before the copy is done: an event
+    /// that was recorded behind it happened.
+    pub unsafe fn queue_download<T: Pod>(
+        &self,
+        from: &Buffer<T>,
+        to: &mut Pinned<T>,
+    ) -> Result<(), CudaError> {
+        let to = to.as_mut_slice();
+        assert!(to.len() <= from.len(), "there is as much to copy");
+        self.context.bind()?;
+        // SAFETY: there is as much; the caller leaves `to` alone.
+        let copies = unsafe { result::memcpy_dtoh_async(to, from.address(), self.raw) };
+        copies.map_err(driver("cuMemcpyDtoHAsync"))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: it was made once; the driver ends it when its work is done.
+            let _ = unsafe { result::stream::destroy(self.raw) };
+        }
+    }
+}
+
+/// A moment in a stream.
+pub struct Event {
+    context: Arc<Context>,
+    raw: CUevent,
+}
+
+// SAFETY: an event may be used by any thread, by several at once.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// A moment that was not recorded yet, and counts as past.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
+        context.bind()?;
+        let raw = result::event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING);
+        Ok(Self {
+            context: context.clone(),
+            raw: raw.map_err(driver("cuEventCreate"))?,
+        })
+    }
+
+    /// Waits until it happened, as it was recorded last.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`]; also of work that was queued before it.
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        self.context.bind()?;
+        // SAFETY: the event lives.
+        unsafe { result::event::synchronize(self.raw) }.map_err(driver("cuEventSynchronize"))
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: it was made once, and waits for it go on.
+            let _ = unsafe { result::event::destroy(self.raw) };
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Attention against f64, and the bits that may depend on nothing but a request.
+
+use lockstep_backend::AttentionShape;
+use lockstep_backend_cuda::{Attention, Element};
+
+use crate::requests::{Request, Run, attend, oracle};
+use crate::support::{Gpu, Noise, SEEDS, bits};
+
+/// Positions of a span, at whose borders results are put together.
+const SPAN: usize = 256;
+/// Room for the parts of whatever these tests run.
+const ENOUGH: usize = 1 << 14;
+
+fn run(heads: usize, kv_heads: usize, head_dim: usize, element: Element) -> Run {
+    Run {
+        shape: AttentionShape {
+            heads,
+            kv_heads,
+            head_dim,
+            scale: (head_dim as f32).sqrt().recip(),
+        },
+        cached: element,
+        operand: element,
+        page_size: 16,
+        parts: ENOUGH,
+    }
+}
+
+/// Groups of one, two, three and more heads than a tile has rows; widths that
+/// are no multiples of a tile.
+fn runs() -> [Run; 5] {
+    [
+        run(4, 2, 32, Element::Bf16),
+        run(3, 1, 24, Element::Bf16),
+        run(20, 1, 16, Element::Bf16),
+        run(4, 2, 32, Element::F32),
+        run(2, 2, 20, Element::F32),
+    ]
+}
+
+fn kernels(gpu: &Gpu, run: &Run) -> Attention {
+    Attention::new(
+        &gpu.context,
+        &gpu.compiler,
+        &run.shape,
+        run.cached,
+        run.operand,
+    )
+    .expect("kernels")
+}
+
+/// How far a mean may be off, in parts of the values' size: weights are rounded
+/// as the cache's type is.
+fn tolerance(element: Element) -> f64 {
+    match element {
+        Element::F32 => 2e-5,
+        Element::Bf16 => 1e-2,
+    }
+}
+
+#[track_caller]
+fn assert_means(found: &[f32], wanted: &[f64], tolerance: f64) {
+    assert_eq!(found.len(), wanted.len());
+    for (at, (found, wanted)) in found.iter().zip(wanted).enumerate() {
+        let error = (f64::from(*found) - wanted).abs();
+        assert!(
+            error <= tolerance,
+            "value {at} is {found} instead of {wanted}"
+        );
+    }
+}
+
+/// Lengths around the borders of blocks and spans, chains and trees.
+fn mixed(noise: &mut Noise) -> Vec<Request> {
+    let lengths = [
+        (0, 1),
+        (0, 1 + noise.below(70)),
+        (63, 2),
+        (SPAN - 1, 1),
+        (SPAN, 1),
+        (SPAN - 2, 4),
+        (SPAN + 1, 1 + noise.below(20)),
+        (2 * SPAN - 1, 2),
+        (noise.below(2 * SPAN), 0),
+        (200 + noise.below(100), 40 + noise.below(30)),
+    ];
+    let causal = lengths.iter().zip(0..);
+    let mut requests: Vec<Request> = causal
+        .map(|((kv_len, q_len), id)| Request::causal(id, *kv_len, *q_len))
+        .collect();
+    let trees = [(0, 9), (SPAN - 3, 7), (SPAN, 5), (SPAN + 40, 3)];
+    for ((kv_len, q_len), id) in trees.into_iter().zip(20..) {
+        let place = noise.below(requests.len());
+        requests.insert(place, Request::tree(id, kv_len, q_len, noise));
+    }
+    // A tree of more than one word, and tokens that see nothing at all.
+    requests.push(Request::tree(30, noise.below(40), 66, noise));
+    let mut blind = Request::tree(31, 0, 3, noise);
+    blind.mask = Some(vec![vec![], vec![0], vec![]]);
+    requests.push(blind);
+    requests
+}
+
+#[test]
+fn attention_is_the_weighted_mean() {
+    let gpu = Gpu::new();
+    for run in runs() {
+        let attention = kernels(&gpu, &run);
+        for seed in SEEDS {
+            let _ = lockstep_fake_cuda::seed(seed);
+            let requests = mixed(&mut Noise(seed));
+            let found = attend(&gpu, &attention, &run, &requests);
+            for (found, request) in found.iter().zip(&requests) {
+                let wanted = oracle(&run.shape, run.cached, request);
+                assert_means(found, &wanted, tolerance(run.cached));
+            }
+        }
+    }
+}
+
+/// Results of a batch in one run that have to be those of another.
+#[track_caller]
+fn assert_same(found: &[Vec<f32>], wanted: &[Vec<f32>]) {
+    assert_eq!(found.len(), wanted.len());
+    for (request, (found, wanted)) in found.iter().zip(wanted).enumerate() {
+        assert!(
+            bits(found) == bits(wanted),
+            "request {request} has other bits"
+        );
+    }
+}
+
+#[test]
+fn bits_do_not_depend_on_pages_on_how_work_is_cut_or_on_its_order() {
+    let gpu = Gpu::new();
+    for run in [run(4, 2, 32, Element::Bf16), run(2, 2, 20, Element::F32)] {
+        let attention = kernels(&gpu, &run);
+        let requests = mixed(&mut Noise(5));
+        let _ = lockstep_fake_cuda::seed(1);
+        let wanted = attend(&gpu, &attention, &run, &requests);
+        for (seed, page_size, parts) in [(2, 1, ENOUGH), (3, 16, 0), (4, 7, 40)] {
+            let _ = lockstep_fake_cuda::seed(seed);
+            let other = Run {
+                page_size,
+                parts,
+                ..run
+            };
+            assert_same(&attend(&gpu, &attention, &other, &requests), &wanted);
+        }
+    }
+}
+
+#[test]
+fn bits_do_not_depend_on_who_shares_the_batch() {
+    let gpu = Gpu::new();
+    let run = run(4, 2, 32, Element::Bf16);
+    let attention = kernels(&gpu, &run);
+    let requests = mixed(&mut Noise(6));
+    let together = attend(&gpu, &attention, &run, &requests);
+    for (request, wanted) in requests.iter().zip(together) {
+        let alone = attend(&gpu, &attention, &run, std::slice::from_ref(request));
+        assert_same(&alone, &[wanted]);
+    }
+}
+
+#[test]
+fn bits_do_not_depend_on_chunks() {
+    let gpu = Gpu::new();
+    let run = run(4, 2, 32, Element::Bf16);
+    let attention = kernels(&gpu, &run);
+    let whole = Request::causal(1, 0, 2 * SPAN + 9);
+    let wanted = attend(&gpu, &attention, &run, std::slice::from_ref(&whole));
+    let width = run.shape.out_width();
+    // From everywhere at once: a chunk reads what the cache has of those before.
+    for (from, chunk) in [(0, 77), (SPAN - 20, 7), (2 * SPAN - 4, 1)] {
+        let starts: Vec<usize> = (from..whole.new.len()).step_by(chunk).collect();
+        let chunks: Vec<Request> = starts
+            .iter()
+            .map(|start| Request::causal(1, *start, chunk.min(whole.new.len() - start)))
+            .collect();
+        let found = attend(&gpu, &attention, &run, &chunks).concat();
+        assert!(
+            bits(&found) == bits(&wanted[0][from * width..]),
+            "chunks of {chunk} from {from}"
+        );
+    }
+}
+
+#[test]
+fn a_path_of_a_tree_has_the_bits_of_a_chain() {
+    let gpu = Gpu::new();
+    for run in [run(4, 2, 32, Element::Bf16), run(20, 1, 16, Element::Bf16)] {
+        let attention = kernels(&gpu, &run);
+        let width = run.shape.out_width();
+        for (kv_len, q_len) in [(0, 12), (SPAN - 4, 17), (SPAN, 6), (2 * SPAN - 1, 5)] {
+            let tree = Request::tree(9, kv_len, q_len, &mut Noise(kv_len as u64));
+            let nodes = attend(&gpu, &attention, &run, std::slice::from_ref(&tree));
+            let paths: Vec<Request> = (0..q_len).map(|node| tree.path(node)).collect();
+            let chains = attend(&gpu, &attention, &run, &paths);
+            for (node, chain) in chains.iter().enumerate() {
+                let last = &chain[chain.len() - width..];
+                let found = &nodes[0][node * width..][..width];
+                assert!(
+                    bits(found) == bits(last),
+                    "node {node} over {kv_len} positions"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What is missing, too old or too much is named, with what to do about it.
+
+use std::process::Command;
+
+use lockstep_backend::{AttentionShape, KvShape};
+use lockstep_backend_cuda::{
+    Attention, Buffer, Compiler, Context, CudaError, Element, PagedCache, Pinned, Products,
+};
+use lockstep_types::KvCacheDtype;
+
+use crate::support::Gpu;
+
+/// What a process says that opens a GPU with these variables set, or unset.
+fn opened(variables: &[(&str, Option<&str>)]) -> String {
+    let program = std::env::current_exe().expect("this test's file");
+    let mut child = Command::new(program);
+    child.args(["--exact", "errors::opens_a_gpu", "--ignored", "--nocapture"]);
+    for (name, value) in variables {
+        match value {
+            Some(value) => child.env(name, value),
+            None => child.env_remove(name),
+        };
+    }
+    let output = child.output().expect("a process");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+#[ignore = "a process of its own, which another test starts"]
+fn opens_a_gpu() {
+    let ordinal = std::env::var("TEST_ORDINAL").map_or(0, |text| text.parse().expect("a number"));
+    let opened = Context::open(ordinal).and_then(|context| {
+        Compiler::new(&context, None)?;
+        Products::new(&context)?;
+        Ok(context.describe())
+    });
+    match opened {
+        Ok(device) => println!("opened {device}"),
+        Err(error) => println!("failed: {error}"),
+    }
+}
+
+#[test]
+fn machines_that_cannot_serve_are_told_why() {
+    if !lockstep_fake_cuda::seed(1) {
+        return; // Only a fake machine can be made to lack something.
+    }
+    assert!(opened(&[]).contains("opened Fake CUDA device, sm_90, driver for CUDA 13.0"));
+    let cases = [
+        (
+            "LD_LIBRARY_PATH",
+            None,
+            "libcuda.so was not found: install the NVIDIA driver",
+        ),
+        (
+            "FAKE_CUDA_DRIVER",
+            Some("11080"),
+            "one for CUDA 11.8, and this program needs one for CUDA 12.0",
+        ),
+        (
+            "FAKE_CUDA_DRIVER",
+            Some("12040"),
+            "its compiler libnvrtc 13.0 needs one for CUDA 13.0",
+        ),
+        (
+            "FAKE_CUDA_DEVICES",
+            Some("0"),
+            "the NVIDIA driver sees no GPU",
+        ),
+        (
+            "FAKE_CUDA_CAPABILITY",
+            Some("75"),
+            "has compute capability 7.5, and 8.0 is needed",
+        ),
+        (
+            "FAKE_CUDA_MEMORY",
+            Some("1000000"),
+            "working memory of products needs 33554432 bytes, which the GPU does not have",
+        ),
+        (
+            "TEST_ORDINAL",
+            Some("7"),
+            "there is no GPU 7, as the driver sees 2 of them",
+        ),
+    ];
+    for (name, value, wanted) in cases {
+        let said = opened(&[(name, value)]);
+        assert!(said.contains(wanted), "{name}={value:?}: {said}");
+    }
+}
+
+#[test]
+fn too_much_memory_is_refused() {
+    let gpu = Gpu::new();
+    let (free, all) = gpu.context.memory().expect("numbers");
+    assert!(free <= all);
+    let error = Buffer::<f32>::new(&gpu.context, all, "a giant").err();
+    let text = error.expect("no room").to_string();
+    assert!(
+        text.contains("a giant needs") && text.contains("the GPU"),
+        "{text}"
+    );
+    let small = Pinned::<u8>::new(&gpu.context, 0, "nothing").expect("room");
+    assert!(small.as_slice().is_empty());
+}
+
+#[test]
+fn unsupported_shapes_name_a_way_out() {
+    let gpu = Gpu::new();
+    let attention = |heads, kv_heads, head_dim, cached| {
+        let shape = AttentionShape {
+            heads,
+            kv_heads,
+            head_dim,
+            scale: 1.0,
+        };
+        let made = Attention::new(&gpu.context, &gpu.compiler, &shape, cached, Element::F32);
+        made.err().expect("unsupported").to_string()
+    };
+    for (text, wanted) in [
+        (
+            attention(6, 4, 32, Element::F32),
+            "6 query heads do not divide among 4",
+        ),
+        (
+            attention(4, 2, 20, Element::Bf16),
+            "heads of 20 columns are not served",
+        ),
+        (attention(4, 2, 264, Element::Bf16), "run on the CPU"),
+    ] {
+        assert!(text.contains(wanted), "{text}");
+    }
+    let shape = KvShape {
+        layers: 1,
+        kv_heads: 1,
+        head_dim: 32,
+        pages: 1,
+        page_size: 1,
+        dtype: KvCacheDtype::Int8,
+    };
+    let error = PagedCache::new(&gpu.context, &shape)
+        .err()
+        .expect("unsupported");
+    assert!(matches!(error, CudaError::Unsupported(_)));
+    assert!(error.to_string().contains("--kv-cache-dtype bfloat16"));
+}

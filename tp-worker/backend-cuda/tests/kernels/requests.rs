@@ -1,0 +1,311 @@
+//! Made-up requests whose queries, keys and values depend on nothing but
+//! themselves, how they become a batch, and attention in f64.
+
+use lockstep_backend::{AttentionShape, Batch, KvShape, Row};
+use lockstep_backend_cuda::{Attention, Element, PagedCache, Work, WorkLimits};
+use lockstep_types::KvCacheDtype;
+
+use crate::support::{Gpu, Noise, rounded};
+
+/// What a position holds: two of one content have the same query, key and value.
+pub type Content = u64;
+
+/// One request's part of a pass.
+#[derive(Clone)]
+pub struct Request {
+    pub cached: Vec<Content>,
+    pub new: Vec<Content>,
+    /// For each new token those that it sees, ascending; without: causal.
+    pub mask: Option<Vec<Vec<usize>>>,
+}
+
+impl Request {
+    /// `kv_len` cached positions and `q_len` new tokens of request `id`.
+    pub fn causal(id: u64, kv_len: usize, q_len: usize) -> Self {
+        let content = |position: usize| (id << 32) + position as u64;
+        Self {
+            cached: (0..kv_len).map(content).collect(),
+            new: (kv_len..kv_len + q_len).map(content).collect(),
+            mask: None,
+        }
+    }
+
+    /// The same with a tree of new tokens: each one's parent is drawn.
+    pub fn tree(id: u64, kv_len: usize, q_len: usize, noise: &mut Noise) -> Self {
+        let mut mask: Vec<Vec<usize>> = Vec::new();
+        for node in 0..q_len {
+            let mut seen = match node {
+                0 => Vec::new(),
+                _ => mask[noise.below(node)].clone(),
+            };
+            seen.push(node);
+            mask.push(seen);
+        }
+        Self {
+            mask: Some(mask),
+            ..Self::causal(id, kv_len, q_len)
+        }
+    }
+
+    /// Places that new token `token` sees, cached ones first, in their order.
+    fn seen(&self, token: usize) -> Vec<usize> {
+        let new: Vec<usize> = match &self.mask {
+            None => (0..=token).collect(),
+            Some(mask) => mask[token].clone(),
+        };
+        let cached = self.cached.len();
+        (0..cached)
+            .chain(new.iter().map(|token| cached + token))
+            .collect()
+    }
+
+    /// The request after `token`'s path, as a chain of its own.
+    pub fn path(&self, token: usize) -> Self {
+        let all: Vec<Content> = self.all().collect();
+        let new = &self.seen(token)[self.cached.len()..];
+        Self {
+            cached: self.cached.clone(),
+            new: new.iter().map(|place| all[*place]).collect(),
+            mask: None,
+        }
+    }
+
+    pub fn positions(&self) -> usize {
+        self.cached.len() + self.new.len()
+    }
+    fn all(&self) -> impl Iterator<Item = Content> {
+        self.cached.iter().chain(&self.new).copied()
+    }
+}
+
+/// What a content's vectors are for.
+#[derive(Clone, Copy)]
+enum Role {
+    Query = 1,
+    Key = 2,
+    Value = 3,
+}
+
+fn vector(content: Content, role: Role, head: usize, head_dim: usize) -> Vec<f32> {
+    let mut seed = Noise(content);
+    let seed = seed.next() ^ (role as u64) << 40 ^ (head as u64) << 50;
+    Noise(seed).floats(head_dim)
+}
+
+/// All of a batch that attention reads, on the host.
+struct Layout {
+    tokens: Vec<u32>,
+    positions: Vec<u32>,
+    cells: Vec<u32>,
+    rows: Vec<Row>,
+    pages: Vec<u32>,
+    masks: Vec<u64>,
+    qkv: Vec<f32>,
+    /// `[cells, kv_heads, head_dim]`, NaN where no request has a cell.
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    page_count: usize,
+}
+
+fn lay_out(requests: &[Request], shape: &AttentionShape, page_size: usize) -> Layout {
+    let tables: Vec<usize> = requests
+        .iter()
+        .map(|request| request.positions().div_ceil(page_size))
+        .collect();
+    // Pages in no order, with some that nobody has.
+    let page_count = tables.iter().sum::<usize>() + 3;
+    let mut free: Vec<u32> = (0..page_count as u32).collect();
+    let mut noise = Noise(page_count as u64);
+    for left in (2..=page_count).rev() {
+        free.swap(left - 1, noise.below(left));
+    }
+    let cached = page_count * page_size * shape.kv_heads * shape.head_dim;
+    let mut layout = Layout {
+        tokens: Vec::new(),
+        positions: Vec::new(),
+        cells: Vec::new(),
+        rows: Vec::new(),
+        pages: Vec::new(),
+        masks: Vec::new(),
+        qkv: Vec::new(),
+        keys: vec![f32::NAN; cached],
+        values: vec![f32::NAN; cached],
+        page_count,
+    };
+    for (request, table) in requests.iter().zip(tables) {
+        let pages = free.split_off(free.len() - table);
+        layout.push(request, shape, page_size, &pages);
+    }
+    layout
+}
+
+impl Layout {
+    fn push(&mut self, request: &Request, shape: &AttentionShape, page_size: usize, pages: &[u32]) {
+        let (start, kv_len) = (self.tokens.len(), request.cached.len());
+        let mask = request.mask.as_ref().map(|mask| self.push_mask(mask));
+        self.rows.push(Row {
+            start: start as u32,
+            q_len: request.new.len() as u32,
+            kv_len: kv_len as u32,
+            pages_start: self.pages.len() as u32,
+            mask,
+        });
+        self.pages.extend(pages);
+        let (kv_heads, head_dim) = (shape.kv_heads, shape.head_dim);
+        for (position, content) in request.all().enumerate() {
+            let cell = pages[position / page_size] as usize * page_size + position % page_size;
+            for head in 0..kv_heads {
+                let at = (cell * kv_heads + head) * head_dim;
+                let key = vector(content, Role::Key, head, head_dim);
+                let value = vector(content, Role::Value, head, head_dim);
+                self.keys[at..at + head_dim].copy_from_slice(&key);
+                self.values[at..at + head_dim].copy_from_slice(&value);
+            }
+            if position >= kv_len {
+                self.tokens.push(0);
+                self.positions.push(position as u32);
+                self.cells.push(cell as u32);
+                for head in 0..shape.heads {
+                    self.qkv
+                        .extend(vector(content, Role::Query, head, head_dim));
+                }
+                // Attention reads keys and values from the cache alone.
+                self.qkv.extend(vec![f32::NAN; 2 * kv_heads * head_dim]);
+            }
+        }
+    }
+
+    fn push_mask(&mut self, mask: &[Vec<usize>]) -> u32 {
+        let start = self.masks.len() as u32;
+        let words = mask.len().div_ceil(64);
+        for seen in mask {
+            // Bits past the last token count for nothing.
+            let unused = mask.len() % 64;
+            let mut own = vec![0u64; words];
+            if unused > 0 {
+                own[words - 1] = u64::MAX << unused;
+            }
+            for token in seen {
+                own[token / 64] |= 1 << (token % 64);
+            }
+            self.masks.extend(own);
+        }
+        start
+    }
+
+    fn batch(&self) -> Batch<'_> {
+        Batch {
+            tokens: &self.tokens,
+            positions: &self.positions,
+            cells: &self.cells,
+            rows: &self.rows,
+            pages: &self.pages,
+            logit_tokens: &[],
+            masks: &self.masks,
+        }
+    }
+}
+
+/// How a batch is run.
+#[derive(Clone, Copy)]
+pub struct Run {
+    pub shape: AttentionShape,
+    pub cached: Element,
+    pub operand: Element,
+    pub page_size: usize,
+    /// Room for partial results.
+    pub parts: usize,
+}
+
+/// What attention gives for every request, `[new tokens, heads·head_dim]` each.
+pub fn attend(gpu: &Gpu, attention: &Attention, run: &Run, requests: &[Request]) -> Vec<Vec<f32>> {
+    let shape = &run.shape;
+    let layout = lay_out(requests, shape, run.page_size);
+    let inputs = gpu.inputs(&layout.batch(), run.page_size);
+    let mut cache = PagedCache::new(
+        &gpu.context,
+        &KvShape {
+            layers: 2,
+            kv_heads: shape.kv_heads,
+            head_dim: shape.head_dim,
+            pages: layout.page_count,
+            page_size: run.page_size,
+            dtype: match run.cached {
+                Element::F32 => KvCacheDtype::Float32,
+                Element::Bf16 => KvCacheDtype::Bfloat16,
+            },
+        },
+    )
+    .expect("room");
+    // The first layer is none of this one's business.
+    let both = |layer: &[f32]| [vec![f32::NAN; layer.len()], layer.to_vec()].concat();
+    let (keys, values) = (both(&layout.keys), both(&layout.values));
+    cache.upload(&gpu.stream, &keys, &values).expect("a copy");
+    let limits = WorkLimits {
+        rows: requests.len(),
+        parts: run.parts,
+    };
+    let mut work = Work::new(&gpu.context, shape.head_dim, limits).expect("room");
+    let qkv = gpu.floats(Element::F32, &layout.qkv);
+    let mut out = gpu.poisoned(run.operand, layout.tokens.len() * shape.out_width());
+    let stream = &gpu.stream;
+    attention
+        .plan(stream, &inputs, &mut work)
+        .expect("a launch");
+    attention
+        .attend(stream, &qkv, &inputs, &cache, 1, &mut work, &mut out)
+        .expect("launches");
+    let out = gpu.read(&out);
+    let mut rest = out.as_slice();
+    let mut each = |request: &Request| {
+        let (own, others) = rest.split_at(request.new.len() * shape.out_width());
+        rest = others;
+        own.to_vec()
+    };
+    requests.iter().map(&mut each).collect()
+}
+
+/// The same in f64, of what the cache's type makes of queries, keys and values.
+pub fn oracle(shape: &AttentionShape, cached: Element, request: &Request) -> Vec<f64> {
+    let head_dim = shape.head_dim;
+    let wide = |content: Content, role: Role, head: usize| -> Vec<f64> {
+        let values = rounded(cached, &vector(content, role, head, head_dim));
+        values.into_iter().map(f64::from).collect()
+    };
+    let all = |role: Role| -> Vec<Vec<Vec<f64>>> {
+        let heads = 0..shape.kv_heads;
+        heads
+            .map(|head| {
+                request
+                    .all()
+                    .map(|content| wide(content, role, head))
+                    .collect()
+            })
+            .collect()
+    };
+    let (keys, values) = (all(Role::Key), all(Role::Value));
+    let mut out = Vec::new();
+    for (token, content) in request.new.iter().enumerate() {
+        let seen = request.seen(token);
+        for head in 0..shape.heads {
+            let kv_head = head / (shape.heads / shape.kv_heads);
+            let query = wide(*content, Role::Query, head);
+            let score = |place: &usize| -> f64 {
+                let pairs = query.iter().zip(&keys[kv_head][*place]);
+                pairs.map(|(q, k)| q * k).sum::<f64>() * f64::from(shape.scale)
+            };
+            let scores: Vec<f64> = seen.iter().map(score).collect();
+            let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let weights: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
+            let total: f64 = weights.iter().sum();
+            let mut mean = vec![0.0; head_dim];
+            for (place, weight) in seen.iter().zip(&weights) {
+                for (mean, value) in mean.iter_mut().zip(&values[kv_head][*place]) {
+                    *mean += weight / total * value;
+                }
+            }
+            out.extend(mean);
+        }
+    }
+    out
+}
