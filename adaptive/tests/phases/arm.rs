@@ -65,6 +65,8 @@ struct Engine<'a> {
     decider: Decider,
     seen: Seen,
     depth: u32,
+    /// Microseconds since the start, without noise.
+    clock_us: u64,
     outcome: Outcome,
 }
 
@@ -100,6 +102,7 @@ impl<'a> Engine<'a> {
             decider: Decider::new(&config, &policies, &profile).unwrap(),
             seen: Seen::default(),
             depth: initial,
+            clock_us: 0,
             outcome: Outcome::default(),
         }
     }
@@ -158,17 +161,21 @@ impl<'a> Engine<'a> {
         streams.retain(|(request, emitted)| emitted < &request.tokens);
         let mut us = self.machine.step_us(rows, depth, tokens, seen.taken());
         us[1] = us[1] * drift / 100;
+        let slowness = u64::from(self.machine.slowness(self.seed, self.clock_us));
         let noisy = |part: u64| {
             let draw = |at| hash([self.seed, self.outcome.steps.into(), part, at]);
             // Two uniform draws make a triangle of a fifth and more on each side,
             // and one step in 400 takes ten times as long.
             let jitter = 600 + draw(0) % 400 + draw(1) % 401;
             let outlier = if draw(2).is_multiple_of(400) { 10 } else { 1 };
-            u32::try_from(u64::from(us[part as usize]) * jitter * outlier / 1000).unwrap()
+            let slow = jitter * outlier * slowness / 100;
+            u32::try_from(u64::from(us[part as usize]) * slow / 1000).unwrap()
         };
         (seen.draft_us, seen.verify_us, seen.extend_us) = (noisy(0), noisy(1), noisy(2));
         self.seen = seen;
-        us.into_iter().map(u64::from).sum()
+        let us = us.into_iter().map(u64::from).sum();
+        self.clock_us += us;
+        us
     }
 
     /// The next step's depth, as ranks agree on it.

@@ -11,7 +11,9 @@ mod arm;
 mod world;
 
 use arm::{Arm, DEPTHS, Outcome, Phase, run};
-use world::{DENSE, GROWING, HEAD, MISJUDGED, Machine, NGRAM, STANDALONE, TINY, Text, UNMEASURED};
+use world::{
+    CROWDED, DENSE, GROWING, HEAD, MISJUDGED, Machine, NGRAM, STANDALONE, TINY, Text, UNMEASURED,
+};
 
 const fn phase(text: Text, streams: usize, requests: u32, tokens: (u32, u32)) -> Phase {
     Phase {
@@ -147,6 +149,19 @@ fn constant_load_is_served_nearly_as_fast_as_at_its_best_depth() {
             }
         }
     }
+}
+
+#[test]
+fn bursts_that_last_for_hundreds_of_steps_mislead_nobody() {
+    let mut slowest = Vec::new();
+    for text in [Text::Predictable, Text::Code, Text::Hard] {
+        for (streams, requests) in [(1, 240), (8, 960), (32, 1920)] {
+            let list = [phase(text, streams, requests, (150, 250))];
+            let (table, arm, line) = goodput(&CROWDED, &list, 1);
+            slowest.push((permille(table.best_fixed(), arm.us()), line));
+        }
+    }
+    assert!(slowest.iter().all(|(part, _)| *part >= 970), "{slowest:#?}");
 }
 
 #[test]

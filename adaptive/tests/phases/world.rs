@@ -32,6 +32,9 @@ pub struct Machine {
     /// Later, passes take so many hundredths of what they did at first: contexts
     /// grow, clocks fall.
     pub drift: u32,
+    /// Others who share the machine make everything take half as long again, for
+    /// so many milliseconds at a time, a third of the time; 0 = nobody does.
+    pub bursts_ms: u32,
 }
 
 /// A pass of 1B parameters on two cores.
@@ -52,6 +55,7 @@ pub const STANDALONE: Machine = Machine {
     measured: Some(CORES),
     extend: &[(1, 100)],
     drift: 100,
+    bursts_ms: 0,
 };
 
 /// The same with a head, whose first draft is there already.
@@ -74,6 +78,7 @@ pub const DENSE: Machine = Machine {
     measured: Some(DEVICE),
     extend: &[(1, 900), (64, 1_600)],
     drift: 100,
+    bursts_ms: 0,
 };
 
 const SMALL: Table = &[(1, 1_200), (8, 2_400), (32, 7_000), (256, 50_000)];
@@ -87,6 +92,14 @@ pub const TINY: Machine = Machine {
     measured: Some(SMALL),
     extend: &[(1, 50)],
     drift: 100,
+    bursts_ms: 0,
+};
+
+/// The same beside neighbours, whose bursts last for hundreds of its steps.
+pub const CROWDED: Machine = Machine {
+    name: "crowded",
+    bursts_ms: 400,
+    ..TINY
 };
 
 /// Drafts from the request's own text, for nearly nothing.
@@ -129,6 +142,17 @@ impl Machine {
         }
         let draft = at(self.first, rows) + (depth - 1) * at(self.later, rows);
         [draft, verify, at(self.extend, taken)]
+    }
+
+    /// Hundredths of the usual time that a step takes which begins at `us`.
+    pub fn slowness(&self, seed: u64, us: u64) -> u32 {
+        let Some(burst) = us.checked_div(u64::from(self.bursts_ms) * 1000) else {
+            return 100;
+        };
+        match hash([seed, burst, 8, 8]) % 3 {
+            0 => 150,
+            _ => 100,
+        }
     }
 
     /// What is measured before serving: rows 1, 2, 4, … and `most` at depths 0, 1,

@@ -3,8 +3,10 @@
 use super::logit::ONE;
 use crate::{Digest, POSITIONS};
 
-/// Steps of a depth that are judged together.
+/// Steps of a depth that are judged together, and microseconds expected of them,
+/// both at least: who else uses a machine slows it for seconds at a time.
 const WINDOW: u32 = 96;
+const WINDOW_US: u64 = 4_000_000;
 /// Windows in a row that must fall short: a change of texts, which expectations
 /// follow within tens of steps, falls into two at the most.
 const WINDOWS: u32 = 3;
@@ -112,7 +114,7 @@ impl Trust {
         record.expected_tokens += expected.tokens;
         record.us += real.us.min(2 * expected.us);
         record.expected_us += expected.us;
-        if record.steps == WINDOW {
+        if record.steps >= WINDOW && record.expected_us >= WINDOW_US {
             record.judge(step);
         }
     }
