@@ -8,7 +8,7 @@ use crate::settings;
 
 /// What the driver promises of every address that it returns, in bytes.
 const ALIGNMENT: usize = 256;
-/// Of a page of memory that faults; a multiple of every machine's.
+/// Bytes behind an allocation that fault; a multiple of every machine's pages.
 const FENCE: usize = 65536;
 /// NaN in every format of floats, and -1.
 const POISON: u8 = 0xff;
@@ -142,23 +142,21 @@ impl Allocation {
                 Ok(())
             }
             Room::Pages(start, all) => {
-                let room = self.bytes.next_multiple_of(ALIGNMENT);
-                // SAFETY: these bytes lie in front of the pages that fault.
-                let behind = unsafe {
-                    let behind = (address + self.bytes) as *const u8;
-                    std::slice::from_raw_parts(behind, room - self.bytes)
-                };
-                let written = behind.iter().position(|byte| *byte != POISON);
+                let offset = address - start;
+                // SAFETY: what lies in front of the pages that fault.
+                let room = unsafe { std::slice::from_raw_parts(start as *const u8, all - FENCE) };
+                let (before, behind) = (&room[..offset], &room[offset + self.bytes..]);
+                let written = |byte: &u8| *byte != POISON;
+                let before = before.iter().rposition(written);
+                let before = before.map(|at| at as isize - offset as isize);
+                let behind = behind.iter().position(written);
+                let behind = behind.map(|at| (self.bytes + at) as isize);
                 // SAFETY: the pages are this allocation's alone, which ends.
                 unsafe { libc::munmap(start as *mut libc::c_void, all) };
-                let Some(at) = written else {
+                let Some(at) = before.or(behind) else {
                     return Ok(());
                 };
-                let bytes = self.bytes;
-                let reason = format!(
-                    "byte {} of an allocation of {bytes} was written",
-                    bytes + at
-                );
+                let reason = format!("byte {at} of an allocation of {} was written", self.bytes);
                 Err(Refusal::new(ILLEGAL_ADDRESS, reason))
             }
         }
@@ -179,7 +177,7 @@ fn room(bytes: usize) -> Answer<(usize, Room)> {
         return Ok((at as usize, Room::Heap));
     }
     let room = bytes.next_multiple_of(ALIGNMENT);
-    let pages = room.next_multiple_of(FENCE);
+    let pages = room.next_multiple_of(page());
     let all = pages + FENCE;
     // SAFETY: fresh pages, of which the last ones lose their rights again.
     let start = unsafe {
@@ -193,10 +191,16 @@ fn room(bytes: usize) -> Answer<(usize, Room)> {
         libc::mprotect((start + pages) as *mut libc::c_void, FENCE, libc::PROT_NONE);
         start
     };
-    let at = start + pages - room;
-    // SAFETY: `room` bytes in front of the pages that fault.
-    unsafe { (at as *mut u8).write_bytes(POISON, room) }
-    Ok((at, Room::Pages(start, all)))
+    // SAFETY: so many bytes lie in front of the pages that fault.
+    unsafe { (start as *mut u8).write_bytes(POISON, pages) }
+    Ok((start + pages - room, Room::Pages(start, all)))
+}
+
+/// Bytes of a page of the machine's memory.
+fn page() -> usize {
+    // SAFETY: the call only asks.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).unwrap_or(FENCE)
 }
 
 fn not_ours(does: &str, address: usize) -> Refusal {
@@ -227,14 +231,16 @@ mod tests {
     }
 
     #[test]
-    fn writing_behind_an_allocation_is_found() {
-        let mut memory = Memory::default();
-        let at = memory.allocate(0, 100).expect("there is room");
-        // SAFETY: the room is larger than the allocation, which is the point.
-        unsafe { ((at + 103) as *mut u8).write(0) };
-        let found = memory.free(at).expect_err("somebody wrote");
-        assert_eq!(found.code, ILLEGAL_ADDRESS);
-        assert!(found.reason.contains("byte 103 of an allocation of 100"));
+    fn writing_around_an_allocation_is_found() {
+        for (offset, words) in [(103, "byte 103 of"), (-2, "byte -2 of")] {
+            let mut memory = Memory::default();
+            let at = memory.allocate(0, 100).expect("there is room");
+            // SAFETY: the room is larger than the allocation, which is the point.
+            unsafe { (at as *mut u8).offset(offset).write(0) };
+            let found = memory.free(at).expect_err("somebody wrote");
+            assert_eq!(found.code, ILLEGAL_ADDRESS);
+            assert!(found.reason.contains(words), "{}", found.reason);
+        }
     }
 
     #[test]
