@@ -33,13 +33,20 @@ inline Meeting& meeting_of(Warp& warp, unsigned mask, unsigned lane, Place place
     free->mask = mask;
     free->came = free->left = 0;
     free->closed = false;
-    memset(free->brought, 0, sizeof free->brought);
     free->place = place;
     return *free;
 }
 
+// What lanes have brought to a meeting.
+template <class T> struct Brought {
+    const Meeting& meeting;
+    // Whether that lane came.
+    bool by(unsigned lane) const { return meeting.came >> lane & 1; }
+    const T& operator()(unsigned lane) const { return *(const T*)meeting.brought[lane]; }
+};
+
 // Every lane of `mask` brings `mine`; then `read` makes the lane's result of
-// what all brought, by lane.
+// what all brought.
 template <class T, class Read> inline auto meet(Place place, unsigned mask, const T& mine, Read&& read) {
     Own own;
     static_assert(sizeof(T) <= sizeof Meeting::brought[0], "a lane brings 64 bytes at most");
@@ -68,11 +75,7 @@ template <class T, class Read> inline auto meet(Place place, unsigned mask, cons
     }
     meeting.closed = true;
     acquire(&meeting);
-    auto result = read([&](unsigned from) {
-        T theirs;
-        memcpy(&theirs, meeting.brought[from], sizeof(T));
-        return theirs;
-    });
+    auto result = read(Brought<T>{meeting});
     meeting.left |= 1u << lane;
     if (meeting.left == meeting.came) meeting.mask = 0;
     return result;
@@ -86,14 +89,14 @@ inline T shuffle(Place place, unsigned mask, T value, unsigned width, From&& fro
     const int at = from(int(lane - first));
     const bool inside = at >= 0 && at < int(width);
     const unsigned other = inside ? first + unsigned(at) : lane;
-    return meet(place, mask, value, [&](auto of) { return of(mask >> other & 1 ? other : lane); });
+    return meet(place, mask, value, [&](auto of) { return of(of.by(other) ? other : lane); });
 }
 
 inline unsigned ballot(Place place, unsigned mask, bool yes) {
     return meet(place, mask, unsigned(yes), [&](auto of) {
         unsigned votes = 0;
         for (unsigned lane = 0; lane < 32; lane++)
-            if (mask >> lane & 1) votes |= of(lane) << lane;
+            if (of.by(lane)) votes |= of(lane) << lane;
         return votes;
     });
 }

@@ -100,9 +100,12 @@ pub(super) fn compile(
     done.map(|()| (object, log))
 }
 
-/// The source under its own name in errors, with its kernels registered.
+/// The source under its own name in errors, with its kernels registered. Nothing
+/// of it is seen from outside, which lets inline functions have shared arrays:
+/// the linker need not merge those.
 fn whole(name: &str, source: &str) -> String {
-    let mut whole = format!("#line 1 \"{name}\"\n{source}\n#line 1 \"its kernels\"\n");
+    let begin = format!("namespace {{\n#line 1 \"{name}\"\n");
+    let mut whole = format!("{begin}{source}\n}}\n#line 1 \"its kernels\"\n");
     for kernel in kernels(source) {
         let _ = writeln!(
             whole,

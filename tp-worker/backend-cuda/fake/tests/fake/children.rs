@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use crate::{errors, order, sanitizers};
 
 /// What a child can do.
-const SCENARIOS: [(&str, fn()); 7] = [
+const SCENARIOS: [(&str, fn()); 8] = [
     ("fault", errors::fault),
     ("no device", errors::look_for_devices),
     ("old driver", errors::tell_driver),
@@ -15,6 +15,7 @@ const SCENARIOS: [(&str, fn()); 7] = [
     ("stale values", order::print_stale_values),
     ("block sum", sanitizers::block_sum),
     ("behind", sanitizers::behind),
+    ("vectors", sanitizers::vectors),
 ];
 
 /// The variable that names the scenario.

@@ -166,8 +166,8 @@ fn faults_of_kernels_are_named_and_break_their_context() {
             &["kernels.cu:29", "not in its own mask 0000ffff"],
         ),
         ("trapped", 719, &["kernels.cu:42", "__trap()"]),
-        ("deep", 719, &["its stack of 262144 bytes"]),
-        ("misaligned", 716, &["kernels.cu:54"]),
+        ("deep", 719, &["its stack of 264256 bytes"]),
+        ("misaligned", 716, &["kernels.cu:58"]),
     ];
     for (kernel, told, words) in faults {
         let mut command = children::command("fault");

@@ -45,6 +45,16 @@ pub(crate) fn behind() {
         .expect("whoever watches ends the process");
 }
 
+/// Launches the kernel of the other faults that takes vectors from anywhere.
+pub(crate) fn vectors() {
+    begin();
+    let kernel = Module::new(include_str!("kernels/faults.cu"), &[]).kernel("vectors");
+    let (stream, x) = (Stream::new(), Buffer::of(&[1.0f32; 64]));
+    kernel.launch(&stream, Shape::line(1, 32), &[(&x).into()]);
+    let told = stream.synchronize();
+    children::tell(&format!("told {told:?}"));
+}
+
 /// Where the compiler keeps a sanitizer's library; nowhere, where it has none.
 fn library(name: &str) -> Option<String> {
     let mut compiler = Command::new(std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned()));
@@ -58,6 +68,7 @@ fn library(name: &str) -> Option<String> {
 fn under(sanitizer: &str, scenario: &str, detail: &str) -> Option<(bool, String)> {
     let short = match sanitizer {
         "thread" => "tsan",
+        "undefined" => "ubsan",
         _ => "asan",
     };
     let library = library(&format!("lib{short}.so"))?;
@@ -86,6 +97,20 @@ fn without_random_addresses(command: &mut Command) {
     };
     // SAFETY: between fork and exec it makes that one call, and takes no lock.
     unsafe { command.pre_exec(set) };
+}
+
+#[test]
+fn misaligned_vectors_are_found() {
+    let Some((good, text)) = under("undefined", "vectors", "") else {
+        return;
+    };
+    assert!(!good && text.contains("misaligned address"), "{text}");
+    assert!(text.contains("kernels.cu:53"), "{text}");
+    // Some processors find them, too.
+    if cfg!(target_arch = "x86_64") {
+        let (good, text) = children::finish(&mut children::command("vectors"));
+        assert!(good && text.contains("told Err(716)"), "{text}");
+    }
 }
 
 #[test]

@@ -2,16 +2,21 @@
 // there is none.
 #define BARRIER(number) if (number != WITHOUT) __syncthreads()
 
-extern "C" __global__ void __launch_bounds__(THREADS) block_sum(const float* x, float* out) {
-    __shared__ float part[THREADS];
+template <unsigned N> __device__ inline float sum_of_block(float mine) {
+    __shared__ float part[N];
     const unsigned i = threadIdx.x;
-    part[i] = x[blockIdx.x * THREADS + i];
+    part[i] = mine;
     BARRIER(1);
-    for (unsigned half = THREADS / 2; half > 0; half /= 2) {
+    for (unsigned half = N / 2; half > 0; half /= 2) {
         if (i < half) part[i] += part[i + half];
         BARRIER(2);
     }
-    if (i == 0) out[blockIdx.x] = part[0];
+    return part[0];
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) block_sum(const float* x, float* out) {
+    const float sum = sum_of_block<THREADS>(x[blockIdx.x * THREADS + threadIdx.x]);
+    if (threadIdx.x == 0) out[blockIdx.x] = sum;
 }
 
 // Reads one value behind the shared array.

@@ -49,7 +49,11 @@ extern "C" __global__ void deep(float* x) {
     x[0] = large[7];
 }
 
+extern "C" __global__ void vectors(float* x) {
+    if (threadIdx.x < 4) ((float4*)(x + 1))[threadIdx.x + 4] = ((float4*)(x + 1))[threadIdx.x];     // line 53
+}
+
 extern "C" __global__ void misaligned(float* x) {
     __shared__ float shared[8];
-    cp_async_16(&shared[0], x + 1);     // line 54
+    cp_async_16(&shared[0], x + 1);     // line 58
 }
