@@ -20,7 +20,7 @@ struct Place {
     const char* file;
     int line;
     bool operator==(const Place& other) const {
-        return line == other.line && strcmp(file, other.file) == 0;
+        return line == other.line && (file == other.file || strcmp(file, other.file) == 0);
     }
 };
 // As a function's last parameters: where its call stands.

@@ -12,7 +12,7 @@ use std::ffi::{c_char, c_int, c_uint};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use crate::abi::{Answer, Code, Handle, In, Out, Refusal, export};
-use crate::world::graph::Work;
+use crate::world::graph::{Task, Work};
 use crate::world::{enter, lock};
 use room::{MOST_RANKS, Member};
 use values::{Kind, Operation};
@@ -125,7 +125,12 @@ fn collect(
         }
         Ok(())
     });
-    let pushed = world.push(stream, "collective", work);
+    let task = Task {
+        name: "collective",
+        work,
+        waits: true,
+    };
+    let pushed = world.push_task(stream, task);
     pushed.map_err(|refusal| Refusal::new(UNHANDLED, refusal.reason))
 }
 

@@ -65,11 +65,9 @@ pub(crate) fn wait(context: Handle, goal: Goal) -> Answer {
         }
         if let Some((stream, item)) = next(&mut world, goal) {
             drop(world);
-            let answer = run(&item);
-            world = lock();
-            finish(&mut world, stream, &answer);
             // A failure ends the wait where it is told; it breaks one context.
-            answer?;
+            carry_out(stream, item)?;
+            world = lock();
         } else if world.streams.values().any(|at| at.busy) {
             world = RAN.wait(world).unwrap_or_else(PoisonError::into_inner);
         } else {
@@ -89,10 +87,8 @@ pub(crate) fn poll(context: Handle, goal: Goal) -> Answer {
         && let Some((stream, item)) = next(&mut world, goal)
     {
         drop(world);
-        let answer = run(&item);
+        carry_out(stream, item)?;
         world = lock();
-        finish(&mut world, stream, &answer);
-        answer?;
     }
     let reached = goal.is_reached(&world);
     reached
@@ -112,7 +108,7 @@ fn next(world: &mut World, goal: Goal) -> Option<(Handle, Item)> {
         let free = match at.items.front() {
             None => false,
             Some(Item::Wait(point)) => world.is_done(*point),
-            Some(Item::Work(..) | Item::Graph(_)) => true,
+            Some(Item::Task(_) | Item::Graph(_)) => true,
         };
         mine && !at.busy && free
     };
@@ -141,17 +137,33 @@ fn needed(world: &World, goal: Goal) -> BTreeSet<Handle> {
         {
             left.extend(at.items.iter().filter_map(|item| match item {
                 Item::Wait(point) => Some(point.stream),
-                Item::Work(..) | Item::Graph(_) => None,
+                Item::Task(_) | Item::Graph(_) => None,
             }));
         }
     }
     needed
 }
 
+/// Runs an item; beside the caller, who may have to abort it, where it waits for
+/// other ranks.
+fn carry_out(stream: Handle, item: Item) -> Answer {
+    let waits = item.waits();
+    let run_and_finish = move || {
+        let answer = run(&item);
+        finish(&mut lock(), stream, &answer);
+        answer
+    };
+    if waits {
+        std::thread::spawn(run_and_finish);
+        return Ok(());
+    }
+    run_and_finish()
+}
+
 fn run(item: &Item) -> Answer {
     match item {
         Item::Wait(_) => Ok(()),
-        Item::Work(name, work) => work().map_err(|refusal| refusal.during(name)),
+        Item::Task(task) => task.run(),
         Item::Graph(nodes) => graph::run(nodes),
     }
 }

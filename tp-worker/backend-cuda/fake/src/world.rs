@@ -15,7 +15,7 @@ use std::thread::ThreadId;
 
 use crate::abi::{Answer, Handle, Refusal};
 use codes::{CAPTURE_IMPLICIT, INVALID_CONTEXT, INVALID_HANDLE};
-use graph::{Node, Nodes, Recording, Work};
+use graph::{Node, Nodes, Recording, Task, Work};
 use memory::Memory;
 use stream::{Event, Item, Point, Stream};
 
@@ -107,8 +107,14 @@ impl Entered {
 
     /// Puts work on a stream, or into the graph that it is captured into.
     pub(crate) fn push(&mut self, handle: Handle, name: &'static str, work: Work) -> Answer {
+        let waits = false;
+        self.push_task(handle, Task { name, work, waits })
+    }
+
+    /// The same of any task.
+    pub(crate) fn push_task(&mut self, handle: Handle, task: Task) -> Answer {
         let stream = self.stream(handle)?;
-        self.world.put(stream, name, work)
+        self.world.put(stream, task)
     }
 }
 
@@ -127,12 +133,10 @@ impl World {
         }
     }
 
-    /// From now on every call in `context` fails with `cause`, of which nothing
-    /// is told again.
+    /// From now on every call in `context` fails with `cause`.
     pub(crate) fn break_context(&mut self, context: Handle, cause: &Refusal) {
         if let Some(context) = self.contexts.get_mut(&context) {
-            let broken = || Refusal::quiet(cause.code);
-            context.broken.get_or_insert_with(broken);
+            context.broken.get_or_insert_with(|| cause.clone());
         }
     }
 
@@ -158,18 +162,11 @@ impl World {
         self.contexts.get(&context).map_or(0, |at| at.device)
     }
 
-    fn put(&mut self, stream: Handle, name: &'static str, work: Work) -> Answer {
-        if let Some(node) = self.record(stream)? {
-            return self.add_node(
-                stream,
-                Node {
-                    name,
-                    work,
-                    after: node,
-                },
-            );
+    fn put(&mut self, stream: Handle, task: Task) -> Answer {
+        if let Some(after) = self.record(stream)? {
+            return self.add_node(stream, Node { task, after });
         }
-        self.queue(stream, Item::Work(name, work))
+        self.queue(stream, Item::Task(task))
     }
 
     /// Puts something on a stream that isn't captured.

@@ -14,9 +14,24 @@ pub(crate) type Nodes = Vec<Node>;
 
 /// One piece of work.
 #[derive(Clone)]
-pub(crate) struct Node {
+pub(crate) struct Task {
+    /// For errors.
     pub(crate) name: &'static str,
     pub(crate) work: Work,
+    /// Whether it waits for other ranks, perhaps for ever.
+    pub(crate) waits: bool,
+}
+
+impl Task {
+    pub(crate) fn run(&self) -> Answer {
+        (self.work)().map_err(|refusal| refusal.during(self.name))
+    }
+}
+
+/// A task of a graph.
+#[derive(Clone)]
+pub(crate) struct Node {
+    pub(crate) task: Task,
     /// Nodes that have to be done before.
     pub(crate) after: Vec<usize>,
 }
@@ -60,8 +75,7 @@ pub(crate) fn run(nodes: &Nodes) -> Answer {
         let ready = |at: &usize| nodes[left[*at]].after.iter().all(|before| done[*before]);
         let ready: Vec<usize> = (0..left.len()).filter(ready).collect();
         let next = left.swap_remove(ready[order::below(ready.len())]);
-        let Node { name, work, .. } = &nodes[next];
-        work().map_err(|refusal| refusal.during(name))?;
+        nodes[next].task.run()?;
         done[next] = true;
     }
     Ok(())
@@ -83,7 +97,7 @@ pub(crate) fn reaches(nodes: &Nodes, from: &[usize], wanted: &[usize]) -> bool {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use super::{Node, Nodes, reaches, run};
+    use super::{Node, Nodes, Task, reaches, run};
 
     /// A diamond: 0, then 1 and 2, then 3. The nodes write down when they run.
     fn diamond() -> (Nodes, Arc<Mutex<Vec<usize>>>) {
@@ -95,8 +109,11 @@ mod tests {
                 Ok(())
             };
             Node {
-                name: "note",
-                work: Arc::new(work),
+                task: Task {
+                    name: "note",
+                    work: Arc::new(work),
+                    waits: false,
+                },
                 after: after.to_vec(),
             }
         };

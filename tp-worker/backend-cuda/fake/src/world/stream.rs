@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::ThreadId;
 
-use super::graph::{Capture, Nodes, Work};
+use super::graph::{Capture, Nodes, Task};
 use super::thread;
 use crate::abi::Handle;
 
@@ -18,10 +18,20 @@ pub(crate) struct Point {
 /// What stands in a stream's queue.
 #[derive(Clone)]
 pub(crate) enum Item {
-    /// With a name for errors.
-    Work(&'static str, Work),
+    Task(Task),
     Wait(Point),
     Graph(Arc<Nodes>),
+}
+
+impl Item {
+    /// Whether it waits for other ranks, perhaps for ever.
+    pub(crate) fn waits(&self) -> bool {
+        match self {
+            Self::Task(task) => task.waits,
+            Self::Graph(nodes) => nodes.iter().any(|node| node.task.waits),
+            Self::Wait(_) => false,
+        }
+    }
 }
 
 /// What an event stands for.

@@ -215,6 +215,25 @@ fn ranks_that_differ_wait_until_they_are_aborted() {
 }
 
 #[test]
+fn who_asks_instead_of_waiting_can_give_up() {
+    two(|rank| {
+        let (values, other) = (Buffer::of(&[1.0f32; 4]), Buffer::of(&[0u8; 4]));
+        rank.sum(&values, 2 + rank.rank);
+        let event = rank.stream.event();
+        // What needs nobody goes on meanwhile.
+        let side = Stream::new();
+        side.fill(&other, 7, 4).expect("asked for");
+        assert_eq!(other.read::<u8>(4, &side), [7; 4]);
+        for _ in 0..100 {
+            assert_eq!(event.query(), Err(600), "not ready");
+        }
+        // SAFETY: the group exists.
+        assert_eq!(unsafe { (rank.nccl.abort)(rank.group) }, 0);
+        event.synchronize().expect("aborted");
+    });
+}
+
+#[test]
 fn two_ranks_on_one_device_are_refused() {
     let id = unique_id();
     std::thread::scope(|scope| {
