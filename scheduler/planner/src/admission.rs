@@ -144,6 +144,7 @@ impl Admission {
                 cached_tokens: None,
                 deadline: limits.into_iter().flatten().min().map(after),
                 queue_deadline: self.config.queue_timeout_ms.map(after),
+                is_probe: false,
             }),
         })
     }

@@ -30,7 +30,8 @@ pub struct Load {
     pub counters: Counters,
 }
 
-/// Sums since the start.
+/// Sums since the start. Those of requests and their tokens are of clients'
+/// requests alone, not of the engine's own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Requests accepted.

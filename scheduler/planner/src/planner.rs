@@ -101,6 +101,38 @@ impl Planner {
         parent: Option<RequestId>,
         request: Request,
     ) -> Result<(), RequestError> {
+        let queued = self.queue(now, id, parent, request);
+        if matches!(&queued, Err(error) if error.kind == ErrorKind::Overloaded) {
+            self.counters.rejected += 1;
+        }
+        queued?;
+        self.counters.requests += 1;
+        Ok(())
+    }
+
+    /// Queues a request of the engine's own, which no client asked for: its steps
+    /// count, and nothing else of it.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn submit_probe(
+        &mut self,
+        now: Millis,
+        id: RequestId,
+        request: Request,
+    ) -> Result<(), RequestError> {
+        let index = self.queue(now, id, None, request)?;
+        self.requests[index].rest.is_probe = true;
+        Ok(())
+    }
+
+    fn queue(
+        &mut self,
+        now: Millis,
+        id: RequestId,
+        parent: Option<RequestId>,
+        request: Request,
+    ) -> Result<u32, RequestError> {
         self.admission.advance(now);
         if self.requests.find(id).is_some() {
             return Err(RequestError {
@@ -109,14 +141,10 @@ impl Planner {
             });
         }
         let free_slots = self.batch.free_slots();
-        let accepted = self.admission.accept(id, parent, request, free_slots);
-        if matches!(&accepted, Err(error) if error.kind == ErrorKind::Overloaded) {
-            self.counters.rejected += 1;
-        }
-        let index = self.requests.insert(accepted?);
+        let request = self.admission.accept(id, parent, request, free_slots)?;
+        let index = self.requests.insert(request);
         self.admission.enqueue(index, &self.requests[index]);
-        self.counters.requests += 1;
-        Ok(())
+        Ok(index)
     }
 
     /// The next step: decode rows first, then prompts within the token budget,
@@ -242,7 +270,9 @@ impl Planner {
             return;
         };
         self.admission.forget(index, &request);
-        self.counters.count_end(&outcome);
+        if !request.rest.is_probe {
+            self.counters.count_end(&outcome);
+        }
         let id = request.id;
         output.finish = Some(request.finish(outcome, matched_token));
         self.outputs.push((id, output));

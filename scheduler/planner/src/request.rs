@@ -74,6 +74,8 @@ pub(crate) struct Rest {
     pub cached_tokens: Option<u32>,
     pub deadline: Option<u64>,
     pub queue_deadline: Option<u64>,
+    /// The engine's own: counts tell nothing of it.
+    pub is_probe: bool,
 }
 
 impl RequestState {

@@ -126,7 +126,7 @@ impl Engine {
             timeout_ms: None,
             max_draft_steps: None,
         };
-        if let Err(error) = self.planner.submit(self.clock.now(), id, request) {
+        if let Err(error) = self.planner.submit_probe(self.clock.now(), id, request) {
             // Refused means busy, and then steps run anyway.
             tracing::debug!(%error, "no health step was added");
         }

@@ -1,7 +1,7 @@
 //! What a frontend gets from a healthy engine.
 
 use lockstep_planner::sim::{SimModel, run_alone};
-use lockstep_proto::pb::lockstep::{FlushCacheRequest, GetFiguresRequest};
+use lockstep_proto::pb::lockstep::{CheckHealthRequest, FlushCacheRequest, GetFiguresRequest};
 use lockstep_types::request::{ErrorKind, FinishReason, Request};
 use tonic::Code;
 
@@ -54,6 +54,30 @@ async fn every_request_gets_what_it_would_get_alone() {
         .expect("an answer");
     assert!(flushed.into_inner().flushed);
     assert_eq!(frontend.load().await.kv_tokens_cached, 0);
+}
+
+#[tokio::test]
+async fn steps_for_health_are_no_requests() {
+    let (_scheduler, mut frontend) = Scheduler::serving(&args(1)).await;
+    let counts = async |frontend: &mut Frontend| {
+        let load = frontend.load().await;
+        let tokens = (load.prompt_tokens_total, load.generated_tokens_total);
+        (load.steps_total, (load.requests_total, tokens))
+    };
+    let (begun, of_clients) = counts(&mut frontend).await;
+    assert_eq!(of_clients, (0, (0, 0)));
+    let check = CheckHealthRequest {
+        timeout_ms: LIMIT.as_millis() as u32,
+        force_step: true,
+    };
+    let health = frontend.client.check_health(check).await;
+    assert!(health.expect("an answer").into_inner().healthy);
+    let (steps, of_clients) = counts(&mut frontend).await;
+    assert!(steps > begun);
+    assert_eq!(of_clients, (0, (0, 0)));
+    frontend.submit(1, request(&[1, 2, 3], 4)).await;
+    frontend.finish(1).await;
+    assert_eq!(counts(&mut frontend).await.1, (1, (3, 4)));
 }
 
 #[tokio::test]

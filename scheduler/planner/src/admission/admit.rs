@@ -187,10 +187,12 @@ impl Admission {
         if request.rest.cached_tokens.is_none() {
             let cached = request.kv.committed();
             request.rest.cached_tokens = Some(cached);
-            counters.queue.record(request.rest.since, self.now);
-            request.rest.since = self.now;
-            counters.prompt_tokens += u64::from(request.prompt_len);
-            counters.cached_tokens += u64::from(cached);
+            let since = std::mem::replace(&mut request.rest.since, self.now);
+            if !request.rest.is_probe {
+                counters.queue.record(since, self.now);
+                counters.prompt_tokens += u64::from(request.prompt_len);
+                counters.cached_tokens += u64::from(cached);
+            }
         }
     }
 

@@ -68,7 +68,8 @@ impl Planner {
     fn deliver(&mut self, index: u32, from: SlotOutput) -> bool {
         let now = self.admission.now();
         let request = &mut self.requests[index];
-        if !request.rest.delivered {
+        let counts = !request.rest.is_probe;
+        if counts && !request.rest.delivered {
             self.counters.prefill.record(request.rest.since, now);
         }
         // Made here and filled in place: a step hands out one for every row.
@@ -79,7 +80,9 @@ impl Planner {
             finish: None,
         };
         let finish = request.append(&mut output);
-        self.counters.generated_tokens += output.token_ids.len() as u64;
+        if counts {
+            self.counters.generated_tokens += output.token_ids.len() as u64;
+        }
         let Some((reason, matched_token)) = finish else {
             self.outputs.push((request.id, output));
             return false;

@@ -1,6 +1,6 @@
-//! How long requests wait, and how long their prompts take.
+//! How long requests wait, how long their prompts take, and whose are counted.
 
-use lockstep_planner::Times;
+use lockstep_planner::{Counters, Times};
 
 use super::*;
 
@@ -45,4 +45,37 @@ fn queue_and_prefill_are_timed_once_for_each_request() {
         ),
         (1, 1)
     );
+}
+
+#[test]
+fn of_the_engines_own_requests_the_steps_alone_are_counted() {
+    let mut engine = engine(&config());
+    let probe = |engine: &mut SimEngine, id| {
+        let (now, id) = (Millis(0), RequestId(id));
+        engine
+            .planner
+            .submit_probe(now, id, request(prompt(1, 9), 1))
+    };
+    probe(&mut engine, 1).unwrap();
+    run(&mut engine);
+    assert_eq!(finish(&engine, 1).usage.completion_tokens, 1);
+    probe(&mut engine, 2).unwrap();
+    engine.planner.abort(RequestId(2));
+    let own = engine.planner.load().counters;
+    let expected = Counters {
+        steps: 1,
+        prefill_tokens: 9,
+        ..Counters::default()
+    };
+    assert_eq!(own, expected);
+    submit(&mut engine, 3, request(prompt(2, 5), 2));
+    probe(&mut engine, 4).unwrap();
+    run(&mut engine);
+    let counters = engine.planner.load().counters;
+    assert_eq!((counters.requests, counters.finished), (1, 1));
+    assert_eq!((counters.prompt_tokens, counters.generated_tokens), (5, 2));
+    for times in [counters.queue, counters.prefill] {
+        assert_eq!(times.counts.iter().sum::<u64>(), 1);
+    }
+    assert!(counters.steps > own.steps);
 }
