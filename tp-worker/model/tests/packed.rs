@@ -4,33 +4,18 @@
 
 use std::{fs, os::unix::fs::FileExt, path::Path};
 
-use lockstep_backend::{Axis, Backend};
-use lockstep_backend_cpu::{CpuBackend, CpuOptions};
-use lockstep_collective::local_group;
-use lockstep_model::{
-    ForwardLimits, LoadOptions, LoadPhase, LogitBlock, Transformer, WeightOrigin,
-};
-use lockstep_types::{Dtype, KvCacheDtype, ModelConfig, Quantization};
+use lockstep_backend::Backend;
+use lockstep_model::{LoadOptions, LoadPhase, LogitBlock, WeightOrigin};
+use lockstep_types::{Dtype, KvCacheDtype, ModelConfig};
 
 mod support {
+    pub mod loader;
     pub mod pass;
 }
-use support::pass::{Pass, fixture};
-
-fn model() -> ModelConfig {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/lockstep-demo-7m");
-    lockstep_model_folder::load(&folder).unwrap()
-}
-
-/// Copies the model's files to `folder`.
-fn copy_of(model: &ModelConfig, folder: &Path) {
-    for entry in fs::read_dir(&model.path).unwrap() {
-        let entry = entry.unwrap();
-        if entry.file_type().unwrap().is_file() {
-            fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();
-        }
-    }
-}
+use support::{
+    loader::{self, copy_of, demo},
+    pass::{Pass, fixture},
+};
 
 struct Loaded {
     origin: WeightOrigin,
@@ -53,31 +38,19 @@ fn load_watched(
     cache: Option<&Path>,
     watch: &mut dyn FnMut(LoadPhase),
 ) -> Loaded {
-    let collective = local_group(size).into_iter().nth(rank).unwrap();
-    let options = CpuOptions {
-        threads: 2,
-        dtype: Dtype::Bfloat16,
-        quantization: Quantization::None,
-        pin: None,
-        isa: None,
-    };
-    let mut backend = CpuBackend::new(options, Box::new(collective)).unwrap();
-    let limits = ForwardLimits {
-        max_tokens: 8,
-        positions: 8,
-        logit_block_rows: 8,
-    };
-    let load = LoadOptions {
-        cache,
-        ..LoadOptions::new(Axis::Tensor, limits)
-    };
     let mut phases = Vec::new();
     let mut progress = |at: lockstep_model::LoadProgress| {
         assert!(at.done <= at.total);
         phases.push(at.phase);
         watch(at.phase);
     };
-    let mut transformer = Transformer::load(&mut backend, model, load, &mut progress).unwrap();
+    let options = LoadOptions {
+        cache,
+        ..loader::options()
+    };
+    let of = (rank, size);
+    let loaded = loader::load(model, Dtype::Bfloat16, of, options, &mut progress);
+    let (mut backend, mut transformer) = loaded.unwrap();
     phases.dedup();
     let mut logits = Vec::new();
     if size == 1 {
@@ -101,7 +74,7 @@ fn load_watched(
 
 #[test]
 fn a_second_start_reads_what_the_first_packed() {
-    let (folder, model) = (tempfile::tempdir().unwrap(), model());
+    let (folder, model) = (tempfile::tempdir().unwrap(), demo());
     let cache = folder.path().join("made/for/it");
     let plain = load(&model, 0, 1, None);
     assert_eq!(plain.origin, WeightOrigin::default());
@@ -139,7 +112,7 @@ fn every_rank_has_a_file_of_its_own() {
 
 #[test]
 fn a_damaged_file_is_packed_anew() {
-    let (folder, model) = (tempfile::tempdir().unwrap(), model());
+    let (folder, model) = (tempfile::tempdir().unwrap(), demo());
     let good = load(&model, 0, 1, Some(folder.path()));
     let path = good.origin.file.unwrap();
     let length = fs::metadata(&path).unwrap().len();
@@ -167,8 +140,7 @@ fn a_damaged_file_is_packed_anew() {
 #[test]
 fn a_checkpoint_overwritten_while_it_is_packed_leaves_no_file() {
     let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    copy_of(&model(), copy.path());
-    let model = lockstep_model_folder::load(copy.path()).unwrap();
+    let model = copy_of(&demo(), copy.path());
     let weights = copy.path().join("model.safetensors");
     let mut done = false;
     let loaded = load_watched(&model, 0, 1, Some(folder.path()), &mut |phase| {
@@ -196,9 +168,8 @@ fn a_checkpoint_overwritten_while_it_is_packed_leaves_no_file() {
 #[test]
 fn another_checkpoint_is_not_taken_for_this_one() {
     let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let original = model();
-    copy_of(&original, copy.path());
-    let model = lockstep_model_folder::load(copy.path()).unwrap();
+    let original = demo();
+    let model = copy_of(&original, copy.path());
     let first = load(&model, 0, 1, Some(folder.path()));
     // The same content elsewhere is the same checkpoint.
     let moved = load(&original, 0, 1, Some(folder.path()));
@@ -216,7 +187,7 @@ fn another_checkpoint_is_not_taken_for_this_one() {
 
 #[test]
 fn a_folder_that_cannot_be_is_a_warning() {
-    let (folder, model) = (tempfile::tempdir().unwrap(), model());
+    let (folder, model) = (tempfile::tempdir().unwrap(), demo());
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
     let loaded = load(&model, 0, 1, Some(&file.join("below")));

@@ -1,0 +1,57 @@
+//! Loads the demo model, or a copy of it, as one of several ranks.
+
+use std::{fs, path::Path};
+
+use lockstep_backend::Axis;
+use lockstep_backend_cpu::{CpuBackend, CpuOptions};
+use lockstep_collective::local_group;
+use lockstep_model::{ForwardLimits, LoadOptions, LoadProgress, ModelError, Transformer};
+use lockstep_types::{Dtype, ModelConfig, Quantization};
+
+/// The demo model.
+pub fn demo() -> ModelConfig {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/lockstep-demo-7m");
+    lockstep_model_folder::load(&folder).unwrap()
+}
+
+/// The same model, with its files in `folder`.
+pub fn copy_of(model: &ModelConfig, folder: &Path) -> ModelConfig {
+    for entry in fs::read_dir(&model.path).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_file() {
+            fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();
+        }
+    }
+    lockstep_model_folder::load(folder).unwrap()
+}
+
+/// For steps of a few tokens, from files that are mapped.
+pub fn options<'a>() -> LoadOptions<'a> {
+    let limits = ForwardLimits {
+        max_tokens: 8,
+        positions: 8,
+        logit_block_rows: 8,
+    };
+    LoadOptions::new(Axis::Tensor, limits)
+}
+
+/// Loads rank `rank` of `size`, which computes in `dtype`.
+pub fn load(
+    model: &ModelConfig,
+    dtype: Dtype,
+    (rank, size): (usize, usize),
+    options: LoadOptions<'_>,
+    progress: &mut dyn FnMut(LoadProgress),
+) -> Result<(CpuBackend, Transformer<CpuBackend>), ModelError> {
+    let collective = local_group(size).into_iter().nth(rank).unwrap();
+    let cpu = CpuOptions {
+        threads: 2,
+        dtype,
+        quantization: Quantization::None,
+        pin: None,
+        isa: None,
+    };
+    let mut backend = CpuBackend::new(cpu, Box::new(collective)).unwrap();
+    let transformer = Transformer::load(&mut backend, model, options, progress)?;
+    Ok((backend, transformer))
+}
