@@ -18,6 +18,7 @@ use crate::{
     places::Place,
     port::BodyLimits,
     report::Closed,
+    reserve::{Reserve, Room},
 };
 
 /// Of a message, at the most: the gRPC services refuse a larger one by its head.
@@ -54,11 +55,16 @@ pub(crate) struct Paced<B = Incoming> {
     place: Arc<Place>,
 }
 
-/// What a request takes of its process's budget until its answer begins: for its
-/// body, and for what is made of that. Handlers find it in the extensions.
-#[derive(Clone)]
-pub struct Held(Arc<Mutex<Holding>>);
+/// What a request takes of its process's budget: until its answer begins, for its
+/// body and for what is made of that; and what it reserves for the answer. Handlers
+/// find it in the extensions.
+#[derive(Debug, Clone)]
+pub struct Held {
+    body: Arc<Mutex<Holding>>,
+    answer: Room,
+}
 
+#[derive(Debug)]
 struct Holding {
     charge: Charge,
     /// In gRPC, whose reader makes room for a message when its head has come.
@@ -68,10 +74,14 @@ struct Holding {
 impl Held {
     /// Nothing yet of a body, which has gRPC's `messages` or is read as it is.
     pub(crate) fn new(budget: &Arc<Budget>, messages: bool) -> Self {
-        Self(Arc::new(Mutex::new(Holding {
+        let body = Holding {
             charge: budget.charge(),
             messages: messages.then(Messages::default),
-        })))
+        };
+        Self {
+            body: Arc::new(Mutex::new(body)),
+            answer: Room::new(budget),
+        }
     }
 
     /// Takes `bytes` more, for what the body becomes.
@@ -80,6 +90,20 @@ impl Held {
     /// [`OverBudget`], and nothing more is taken.
     pub fn charge(&self, bytes: usize) -> Result<(), OverBudget> {
         self.holding().charge.add(bytes)
+    }
+
+    /// Takes room for what choices will bring, for each so many bytes. It is the
+    /// answer's from when that begins.
+    ///
+    /// # Errors
+    /// [`OverBudget`] where there is no room for all; nothing is taken then.
+    pub fn reserve(&self, choices: &[usize]) -> Result<Vec<Reserve>, OverBudget> {
+        self.answer.reserve(choices)
+    }
+
+    /// What is reserved.
+    pub(crate) fn room(&self) -> Room {
+        self.answer.clone()
     }
 
     fn take(&self, data: &[u8]) -> Result<(), OverBudget> {
@@ -96,7 +120,7 @@ impl Held {
     }
 
     fn holding(&self) -> MutexGuard<'_, Holding> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.body.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -63,7 +63,7 @@ pub enum OverBudget {
 
 /// What one request has taken, given back when this is dropped.
 #[derive(Debug)]
-pub struct Charge {
+pub(crate) struct Charge {
     budget: Arc<Budget>,
     bytes: usize,
 }
@@ -120,7 +120,7 @@ impl Budget {
     }
 
     /// Nothing yet, for one request.
-    pub fn charge(self: &Arc<Self>) -> Charge {
+    pub(crate) fn charge(self: &Arc<Self>) -> Charge {
         Charge {
             budget: self.clone(),
             bytes: 0,

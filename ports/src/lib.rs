@@ -34,7 +34,7 @@ mod visit;
 mod waiting;
 
 pub use body::{BodyError, Held};
-pub use budget::{Budget, Charge, OverBudget};
+pub use budget::{Budget, OverBudget};
 pub use health::Health;
 pub use listen::listen;
 pub use port::{Port, Protocol};

@@ -47,6 +47,8 @@ struct Content {
     begun: bool,
     /// For what waits here; `None` where nothing is charged.
     room: Option<Charge>,
+    /// Bytes of it that are for all that a stream may bring, and stay to its end.
+    reserved: usize,
 }
 
 impl Outgoing {
@@ -82,7 +84,11 @@ impl Outgoing {
 
     /// Gets the answer and the room that it has, at the time `now`.
     pub(crate) fn answer(&self, body: Body, room: Option<Charge>, now: u64) {
+        let streams = body.size_hint().exact().is_none();
+        let reserved = room.as_ref().filter(|_| streams);
+        let reserved = reserved.map_or(0, Charge::bytes);
         let mut content = self.content();
+        content.reserved = reserved;
         (content.body, content.room) = (Some(body), room);
         drop(content);
         self.hand_over(now);
@@ -167,7 +173,7 @@ impl Content {
         }
         let part = self.rest.split_to(PART.min(self.rest.len()));
         if let Some(room) = &mut self.room {
-            room.keep(self.rest.len() + HANDED_OVER);
+            room.keep(self.reserved.max(self.rest.len() + HANDED_OVER));
         }
         // A copy, since a part that a transport keeps would keep the whole.
         let part = Bytes::copy_from_slice(&part);

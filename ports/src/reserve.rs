@@ -1,34 +1,51 @@
 //! Room for what is still to come, taken before anything is begun.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::budget::{Budget, Charge, OverBudget};
 
-/// The part of one of a request's choices in what the request has reserved, which
-/// is given back when the last of them is dropped.
+/// What a request has taken for its answer before that is there. It draws on the
+/// same part of the budget, and becomes the answer's room: what was let in is not
+/// refused when its work is done.
 #[derive(Debug, Clone)]
-pub struct Reserve {
-    charge: Arc<Mutex<Charge>>,
-    left: usize,
-}
+pub(crate) struct Room(Arc<Mutex<Charge>>);
 
-impl Reserve {
+impl Room {
+    /// None yet.
+    pub(crate) fn new(budget: &Arc<Budget>) -> Self {
+        Self(Arc::new(Mutex::new(budget.charge())))
+    }
+
     /// As many bytes for each choice.
-    ///
-    /// # Errors
-    /// [`OverBudget`] where there is no room for all.
-    pub fn new(budget: &Arc<Budget>, choices: &[usize]) -> Result<Vec<Self>, OverBudget> {
-        let mut charge = budget.charge();
+    pub(crate) fn reserve(&self, choices: &[usize]) -> Result<Vec<Reserve>, OverBudget> {
         let sum = |sum: usize, bytes: &usize| sum.saturating_add(*bytes);
-        charge.add(choices.iter().fold(0, sum))?;
-        let charge = Arc::new(Mutex::new(charge));
-        let part = |left: &usize| Self {
-            charge: charge.clone(),
+        self.charge().add(choices.iter().fold(0, sum))?;
+        let part = |left: &usize| Reserve {
+            room: self.clone(),
             left: *left,
         };
         Ok(choices.iter().map(part).collect())
     }
 
+    /// All of it. What comes beyond from now on is taken anew.
+    pub(crate) fn hand_over(&self) -> Charge {
+        self.charge().hand_over()
+    }
+
+    fn charge(&self) -> MutexGuard<'_, Charge> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The part of one of a request's choices in what the request has reserved, see
+/// [`Held::reserve`](crate::Held::reserve).
+#[derive(Debug)]
+pub struct Reserve {
+    room: Room,
+    left: usize,
+}
+
+impl Reserve {
     /// Bytes for which there is room and that did not come yet.
     pub fn left(&self) -> usize {
         self.left
@@ -41,11 +58,10 @@ impl Reserve {
     pub fn came(&mut self, bytes: usize) -> Result<(), OverBudget> {
         let beyond = bytes.saturating_sub(self.left);
         self.left -= bytes.min(self.left);
-        if beyond == 0 {
-            return Ok(());
+        match beyond {
+            0 => Ok(()),
+            beyond => self.room.charge().add(beyond),
         }
-        let mut charge = self.charge.lock().unwrap_or_else(PoisonError::into_inner);
-        charge.add(beyond)
     }
 }
 
@@ -56,7 +72,8 @@ mod tests {
     #[test]
     fn what_was_not_reserved_is_taken_as_it_comes() {
         let budget = Budget::new(1 << 20);
-        let parts = Reserve::new(&budget, &[100, 200]).expect("there is room");
+        let room = Room::new(&budget);
+        let parts = room.reserve(&[100, 200]).expect("there is room");
         assert_eq!(budget.taken(), 300);
         let [mut first, mut second]: [Reserve; 2] = parts.try_into().expect("two");
         for (bytes, taken) in [(60, 300), (40, 300), (1, 301)] {
@@ -64,11 +81,27 @@ mod tests {
             assert_eq!(budget.taken(), taken);
         }
         assert_eq!(second.came(1 << 20), Err(OverBudget::Process));
-        drop(first);
+        drop((first, room));
         assert_eq!(budget.taken(), 301, "the second still runs");
         drop(second);
         assert_eq!(budget.taken(), 0);
-        assert!(Reserve::new(&budget, &[1 << 19, 1 << 19]).is_err());
+        let room = Room::new(&budget);
+        assert!(room.reserve(&[1 << 19, 1 << 19]).is_err());
+        assert_eq!(budget.taken(), 0);
+    }
+
+    #[test]
+    fn what_was_reserved_becomes_the_answers() {
+        let budget = Budget::new(1 << 20);
+        let room = Room::new(&budget);
+        let mut parts = room.reserve(&[100]).expect("there is room");
+        let answer = room.hand_over();
+        assert_eq!((answer.bytes(), budget.taken()), (100, 100));
+        assert_eq!(parts[0].came(101), Ok(()));
+        assert_eq!(budget.taken(), 101, "what is beyond alone is taken");
+        drop((parts, room));
+        assert_eq!(budget.taken(), 100);
+        drop(answer);
         assert_eq!(budget.taken(), 0);
     }
 }

@@ -88,10 +88,16 @@ impl Service<Request<Incoming>> for Visit {
         let probe = self.probe(request.uri().path());
         let budgets = self.budgets.as_ref().filter(|_| probe.is_none());
         let budget = budgets.map(|budgets| budgets.of_path(request.uri().path()).clone());
+        // What the request has brought is held until its answer begins: as
+        // bytes, and then as what was made of them.
+        let messages = matches!(self.port.protocol, Protocol::Grpc { .. });
+        let held = budget.as_ref().map(|budget| Held::new(budget, messages));
         let visit = self.clone();
         Box::pin(async move {
-            let answer = visit.answer(request, budget.as_ref()).await?;
-            let (answer, room) = visit.make_room(answer, budget.as_ref());
+            let room = held.as_ref().map(Held::room);
+            let answer = visit.answer(request, budget.as_ref(), held).await?;
+            let room = room.map(|room| room.hand_over());
+            let (answer, room) = visit.make_room(answer, room);
             drop(probe);
             Ok(answer.map(|body| Answer::new(in_service, body, room)))
         })
@@ -112,6 +118,7 @@ impl Visit {
         &self,
         mut request: Request<Incoming>,
         budget: Option<&Arc<Budget>>,
+        held: Option<Held>,
     ) -> Result<Response, Infallible> {
         if let Some(full) = self.place.full
             && !self.port.is_probe(request.uri().path())
@@ -123,12 +130,6 @@ impl Visit {
             Protocol::Http { .. } => None,
         };
         let limits = self.port.limits.body;
-        // What the request has brought is held until its answer begins: as
-        // bytes, and then as what was made of them.
-        let held = budget.map(|budget| {
-            let messages = matches!(self.port.protocol, Protocol::Grpc { .. });
-            Held::new(budget, messages)
-        });
         let may_be_unread = request.version() == Version::HTTP_2 && !request.body().is_end_stream();
         let window = budget.filter(|_| may_be_unread);
         let window = match window.map(|budget| self.window.take(budget)).transpose() {
@@ -158,22 +159,25 @@ impl Visit {
         }
     }
 
-    /// Room for an answer until it is taken. One that has none becomes a refusal.
-    fn make_room(
-        &self,
-        answer: Response,
-        budget: Option<&Arc<Budget>>,
-    ) -> (Response, Option<Charge>) {
-        let Some(mut room) = budget.map(Budget::charge) else {
+    /// Room for an answer until it is taken, where the request has reserved `room`.
+    /// One that has none becomes a refusal.
+    fn make_room(&self, answer: Response, room: Option<Charge>) -> (Response, Option<Charge>) {
+        let Some(mut room) = room else {
             return (answer, None);
         };
-        let bytes = answer.body().size_hint().exact().unwrap_or(0);
-        if bytes > SMALL_ANSWER
-            && let Err(over) = room.add_answer(usize::try_from(bytes).unwrap_or(usize::MAX))
-        {
-            return (self.over(over), None);
+        let Some(bytes) = answer.body().size_hint().exact() else {
+            // What is reserved is for all that a stream may bring.
+            return (answer, Some(room));
+        };
+        let charged = match bytes {
+            ..=SMALL_ANSWER => 0,
+            _ => usize::try_from(bytes).unwrap_or(usize::MAX),
+        };
+        room.keep(charged);
+        match room.add_answer(charged - room.bytes()) {
+            Ok(()) => (answer, Some(room)),
+            Err(over) => (self.over(over), None),
         }
-        (answer, Some(room))
     }
 
     /// Says that there is no memory.

@@ -7,7 +7,7 @@ mod info;
 use std::{io, pin::Pin, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt as _};
-use lockstep_ports::Health;
+use lockstep_ports::{Health, Held};
 use lockstep_proto::{
     limits::{PUBLIC_ANSWER_BYTES, PUBLIC_MESSAGE_BYTES},
     pb::{
@@ -85,7 +85,8 @@ impl Inference for InferenceService {
         request: Request<GenerateRequest>,
     ) -> Result<Response<Answers>, Status> {
         self.app.metrics.called("Generate");
-        let answers = generate::generate(&self.app, request.into_inner()).await;
+        let held = request.extensions().get::<Held>().cloned();
+        let answers = generate::generate(&self.app, request.into_inner(), held.as_ref()).await;
         answers.map(Response::new).map_err(ApiError::into_status)
     }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 pub use check::{count, integer, non_negative};
 pub use context::fits;
-use lockstep_ports::Reserve;
+use lockstep_ports::{Held, Reserve};
 use lockstep_types::{
     request::Request,
     sampling::{LogprobParams, SamplingParams},
@@ -51,13 +51,14 @@ struct Checked {
 }
 
 impl Submission {
-    /// Checks, tokenizes and submits. Nothing is submitted unless every choice is
-    /// valid; dropping the future or the result aborts what was submitted.
+    /// Checks, tokenizes and submits what a request asks for that has `held` its
+    /// part of the memory. Nothing is submitted unless every choice is valid;
+    /// dropping the future or the result aborts what was submitted.
     ///
     /// # Errors
     /// 400 for a field out of range or a prompt that does not fit, 429 where too
     /// many requests run and wait, 503 while draining or without a scheduler.
-    pub async fn new(app: &App, mut spec: GenerateSpec) -> ApiResult<Self> {
+    pub async fn new(app: &App, mut spec: GenerateSpec, held: Option<&Held>) -> ApiResult<Self> {
         let arrived = Instant::now();
         let ticket = app.gate.enter()?;
         let Checked {
@@ -74,7 +75,7 @@ impl Submission {
             .iter()
             .map(|prompt| context::max_new_tokens(app, &spec, prompt.len()))
             .collect::<ApiResult<Vec<u32>>>()?;
-        let reserves = memory::reserve(app, &spec, (logprobs, n), &prompts, &lengths)?;
+        let reserves = memory::reserve(held, &spec, (logprobs, n), &prompts, &lengths)?;
         let mut reserves = reserves.into_iter();
         let ticket = Arc::new(ticket);
         let options = GenerationOptions::new(&spec, &sampling, Arc::clone(&ticket), arrived)?;

@@ -158,12 +158,24 @@ const LOGPROB_BYTES: usize = 80;
 /// Bytes of log-probabilities at most that one request may ask for.
 pub const MOST_LOGPROB_BYTES: usize = 64 << 20;
 /// Tokens that are expected of an output that the context alone limits.
-pub const EXPECTED_TOKENS: u32 = 4096;
+const EXPECTED_TOKENS: u32 = 4096;
 
 impl LogprobParams {
+    /// Bytes of log-probabilities for which a choice behind a prompt of `prompt`
+    /// tokens needs room before it begins: of all `output` tokens where its client
+    /// asked for so many, else of those that are expected. What comes beyond needs
+    /// its room when it comes.
+    pub fn reserve(&self, prompt: usize, output: u32, is_limited: bool) -> usize {
+        let expected = match is_limited {
+            true => output,
+            false => output.min(EXPECTED_TOKENS),
+        };
+        self.bytes(prompt, expected)
+    }
+
     /// Bytes at the most, about, that a choice of `output` tokens behind a prompt of
     /// `prompt` tokens holds of log-probabilities when it ends.
-    pub fn bytes(&self, prompt: usize, output: u32) -> usize {
+    fn bytes(&self, prompt: usize, output: u32) -> usize {
         let start = |start: u32| prompt.saturating_sub(start as usize);
         let output = if self.output { output as usize } else { 0 };
         let positions = output.saturating_add(self.prompt_start.map_or(0, start));

@@ -153,3 +153,25 @@ async fn what_waits_is_charged_and_what_is_taken_or_dropped_given_back() {
     let closed = places.report("x").closed;
     assert!(closed.contains(&(Closed::OverBudget, 1)), "{closed:?}");
 }
+
+#[tokio::test]
+async fn what_was_reserved_is_a_streams_to_its_end() {
+    let (_places, place, _end) = connection();
+    let budget = Budget::new(100 * PART);
+    let mut room = budget.charge();
+    assert_eq!(room.add(6 * PART), Ok(()));
+    let (sender, parts) = mpsc::channel(9);
+    let mut streamed = Answer::new(place.enter(), Body::new(Parts(parts)), Some(room));
+    for (bytes, taken) in [(10, 6), (5 * PART, 6), (8 * PART, 8), (2 * PART, 6)] {
+        sender.send(bytes).await.expect("open");
+        let first = next(&mut streamed).await.expect("a part").ok();
+        assert_eq!(first, Some(bytes.min(PART)));
+        assert_eq!(budget.taken(), taken * PART, "of {bytes} bytes");
+        for _ in 1..bytes.div_ceil(PART) {
+            assert_eq!(next(&mut streamed).await.expect("a part").ok(), Some(PART));
+        }
+    }
+    assert_eq!(budget.taken(), 6 * PART);
+    drop(streamed);
+    assert_eq!(budget.taken(), 0);
+}

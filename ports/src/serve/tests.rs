@@ -1,6 +1,6 @@
 use std::{net::SocketAddr, time::Duration};
 
-use axum::{body::Body, routing::get};
+use axum::{Extension, body::Body, routing::get};
 use socket2::SockRef;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::{budget::Budget, port::PortLimits};
+use crate::{body::Held, budget::Budget, port::PortLimits};
 
 /// Small, so that an answer does not vanish in them.
 const SOCKET_BUFFER: u32 = 4096;
@@ -22,13 +22,17 @@ async fn ask(bytes: usize) -> (Arc<Port>, TcpStream) {
 
 /// A port on which `/` is so many bytes, and its address.
 async fn open(bytes: usize, budget: Option<Arc<Budget>>) -> (Arc<Port>, SocketAddr) {
+    let answer = get(async move || vec![b'x'; bytes]).post(taken);
+    listening(Router::new().route("/", answer), budget).await
+}
+
+/// A port with these routes, and its address.
+async fn listening(router: Router, budget: Option<Arc<Budget>>) -> (Arc<Port>, SocketAddr) {
     let port = Port::for_tests(PortLimits::for_tests(9, 9), budget);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
     let buffer = SockRef::from(&listener).set_send_buffer_size(SOCKET_BUFFER as usize);
     buffer.expect("a small buffer");
-    let answer = get(async move || vec![b'x'; bytes]).post(taken);
-    let router = Router::new().route("/", answer);
     let serve = port
         .clone()
         .serve(listener, router, CancellationToken::new());
@@ -131,6 +135,37 @@ async fn answers_that_wait_are_charged() {
     drop(first);
     until(|| budget.taken() == 0).await;
     read(&mut asking(address).await, 300_000).await;
+    until(|| budget.taken() == 0).await;
+}
+
+/// Has room for less than its answer needs, before that is made.
+async fn reserving(Extension(held): Extension<Held>) -> Vec<u8> {
+    match held.reserve(&[100_000, 200_000]) {
+        Ok(_) => vec![b'x'; 350_000],
+        Err(over) => over.to_string().into_bytes(),
+    }
+}
+
+#[tokio::test]
+async fn what_was_reserved_is_the_answers_room() {
+    // Of which an address has half, and large requests three quarters of that.
+    let budget = Budget::new(1 << 20);
+    let router = Router::new().route("/", get(reserving));
+    let (port, address) = listening(router, Some(budget.clone())).await;
+    let first = asking(address).await;
+    first.readable().await.expect("answered");
+    assert_eq!(
+        budget.taken(),
+        350_000,
+        "and not what was reserved beside it"
+    );
+    let mut second = asking(address).await;
+    let mut answer = vec![0; 1000];
+    let came = second.read(&mut answer).await.expect("answered");
+    let answer = String::from_utf8_lossy(&answer[..came]);
+    assert!(answer.contains("requests of this address"), "{answer}");
+    assert_eq!(over_budget(&port), 0, "it was refused before its work");
+    drop(first);
     until(|| budget.taken() == 0).await;
 }
 

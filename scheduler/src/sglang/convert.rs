@@ -8,7 +8,7 @@ use lockstep_proto::pb::sglang::grpc::scheduler::{GenerateRequest, SamplingParam
 use lockstep_types::{EngineConfig, RequestLimits};
 use lockstep_types::{
     request::Request,
-    sampling::{EXPECTED_TOKENS, LogprobParams, MOST_LOGPROB_BYTES, SamplingParams},
+    sampling::{LogprobParams, MOST_LOGPROB_BYTES, SamplingParams},
 };
 use tonic::Status;
 
@@ -25,7 +25,7 @@ pub struct Call {
     pub interval: usize,
     /// Log-probabilities are wanted.
     pub logprobs: LogprobParams,
-    /// Bytes that they may take, of all choices.
+    /// Bytes for which each choice needs room before it begins.
     pub logprob_bytes: usize,
 }
 
@@ -67,9 +67,8 @@ pub fn convert(wire: GenerateRequest, config: &EngineConfig, seed: u64) -> Resul
         config,
     )?;
     let is_limited = given.is_some_and(|params| params.max_new_tokens.is_some());
-    let expected = expected_tokens(max_new_tokens, is_limited);
-    let each = logprobs.bytes(input_ids.len(), expected);
-    let logprob_bytes = check_logprobs(each.saturating_mul(choices))?;
+    let logprob_bytes = logprobs.reserve(input_ids.len(), max_new_tokens, is_limited);
+    check_logprobs(logprob_bytes.saturating_mul(choices))?;
     let sampling = sampling(params, config)?;
     let request = |index: u64| Request {
         trace_id: wire.request_id.clone(),
@@ -94,19 +93,10 @@ pub fn convert(wire: GenerateRequest, config: &EngineConfig, seed: u64) -> Resul
     })
 }
 
-/// How many of at most `most` tokens are counted on, where the caller asked for so
-/// many or the context alone leaves them.
-fn expected_tokens(most: u32, is_limited: bool) -> u32 {
-    match is_limited {
-        true => most,
-        false => most.min(EXPECTED_TOKENS),
-    }
-}
-
-/// The bytes of log-probabilities that a call may take, if it may have so many.
-fn check_logprobs(bytes: usize) -> Result<usize, Status> {
+/// Refuses a call for more bytes of log-probabilities than any may have.
+fn check_logprobs(bytes: usize) -> Result<(), Status> {
     if bytes <= MOST_LOGPROB_BYTES {
-        return Ok(bytes);
+        return Ok(());
     }
     Err(invalid(
         "top_logprobs_num",
@@ -283,12 +273,13 @@ mod tests {
             prompt_start: None,
         };
         let check = |most, is_limited, choices| {
-            let each = logprobs.bytes(9, expected_tokens(most, is_limited));
-            check_logprobs(each * choices).map_err(|status| status.code())
+            let each = logprobs.reserve(9, most, is_limited);
+            let checked = check_logprobs(each * choices);
+            checked.map(|()| each).map_err(|status| status.code())
         };
-        let one = logprobs.bytes(9, 4096);
+        let one = 21 * 80 * 4096;
         assert_eq!(check(4096, true, 1), Ok(one));
-        assert_eq!(check(100, false, 1), Ok(logprobs.bytes(9, 100)));
+        assert_eq!(check(100, false, 1), Ok(21 * 80 * 100));
         assert_eq!(check(1_000_000, false, 1), Ok(one), "seldom so many");
         assert_eq!(check(1_000_000, true, 1), Err(Code::InvalidArgument));
         let most = (64 << 20) / one;

@@ -6,7 +6,7 @@ use std::{
 };
 
 use futures::Stream;
-use lockstep_ports::{Charge, OutputReceiver};
+use lockstep_ports::{OutputReceiver, Reserve};
 use lockstep_proto::pb::sglang::grpc::scheduler::{
     GenerateComplete, GenerateResponse, GenerateStreamChunk, InputLogProbs, InputTokenLogProb,
     OutputLogProbs, TopLogProbs, generate_complete::MatchedStop, generate_response,
@@ -27,6 +27,22 @@ struct Choice {
     prompt_logprobs: Vec<TokenLogprob>,
     /// Tokens that left in chunks.
     sent: usize,
+    /// Room for its log-probabilities.
+    reserve: Option<Reserve>,
+}
+
+impl Choice {
+    /// Keeps what came, as far as there is room for it.
+    fn push(&mut self, output: Output) -> Result<Option<Finish>, Status> {
+        if let Some(reserve) = &mut self.reserve {
+            let logprobs = output.logprobs.iter().chain(&output.prompt_logprobs);
+            reserve.came(logprobs.map(TokenLogprob::bytes).sum())?;
+        }
+        self.token_ids.extend(output.token_ids);
+        self.logprobs.extend(output.logprobs);
+        self.prompt_logprobs.extend(output.prompt_logprobs);
+        Ok(output.finish)
+    }
 }
 
 /// Outputs of all choices as wire messages: chunks with every token if asked
@@ -43,18 +59,21 @@ pub struct Responses {
     /// The `complete` behind a choice's last chunk.
     next: Option<GenerateResponse>,
     registration: Registration,
-    /// For its log-probabilities, to the end of the stream.
-    _room: Charge,
 }
 
 impl Responses {
-    /// A stream over `choices` choices.
+    /// A stream over a call's choices, each with its reserve.
     pub fn new(
         registration: Registration,
         outputs: OutputReceiver<(u64, Output)>,
         call: &super::convert::Call,
-        room: Charge,
+        reserves: Vec<Reserve>,
     ) -> Self {
+        let mut reserves = reserves.into_iter();
+        let choice = |_| Choice {
+            reserve: reserves.next(),
+            ..Choice::default()
+        };
         let prompt_tokens = call
             .requests
             .first()
@@ -62,7 +81,7 @@ impl Responses {
         Self {
             request_id: registration.request_id().to_owned(),
             outputs,
-            choices: call.requests.iter().map(|_| Choice::default()).collect(),
+            choices: call.requests.iter().map(choice).collect(),
             prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
             stream: call.stream,
             interval: call.interval,
@@ -70,7 +89,6 @@ impl Responses {
             open: call.requests.len(),
             next: None,
             registration,
-            _room: room,
         }
     }
 
@@ -79,11 +97,12 @@ impl Responses {
         let choice = usize::try_from(index)
             .ok()
             .and_then(|at| self.choices.get_mut(at))?;
-        choice.token_ids.extend(output.token_ids);
-        choice.logprobs.extend(output.logprobs);
-        choice.prompt_logprobs.extend(output.prompt_logprobs);
+        let finish = match choice.push(output) {
+            Ok(finish) => finish,
+            Err(status) => return Some(Err(status)),
+        };
         let (unsent, interval) = (choice.token_ids.len() - choice.sent, self.interval);
-        let Some(finish) = output.finish else {
+        let Some(finish) = finish else {
             let due = self.stream && unsent >= interval;
             return due.then(|| Ok(self.chunk(index)));
         };

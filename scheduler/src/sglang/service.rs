@@ -3,7 +3,7 @@
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt as _};
-use lockstep_ports::Budget;
+use lockstep_ports::{Budget, Held};
 use lockstep_process::RoleContext;
 use lockstep_proto::{
     limits::{PUBLIC_ANSWER_BYTES, PUBLIC_MESSAGE_BYTES},
@@ -79,10 +79,15 @@ impl Service {
         InterceptedService::new(server, clients)
     }
 
-    async fn submit(&self, request_id: String, call: &Call) -> Result<Responses, Status> {
-        let mut room = self.budget.charge();
-        room.add(call.logprob_bytes)?;
-        let (sender, outputs) = lockstep_ports::outputs(&self.budget, call.logprob_bytes);
+    async fn submit(
+        &self,
+        request_id: String,
+        call: &Call,
+        held: Option<&Held>,
+    ) -> Result<Responses, Status> {
+        let rooms = vec![call.logprob_bytes; call.requests.len()];
+        let reserves = held.map(|held| held.reserve(&rooms)).transpose()?;
+        let (sender, outputs) = lockstep_ports::outputs(&self.budget, rooms.iter().sum());
         let sink = self
             .commands
             .ask(|reply| Command::Open {
@@ -106,7 +111,8 @@ impl Service {
                 })
                 .await?;
         }
-        Ok(Responses::new(registration, outputs, call, room))
+        let reserves = reserves.unwrap_or_default();
+        Ok(Responses::new(registration, outputs, call, reserves))
     }
 }
 
@@ -120,13 +126,15 @@ impl SglangScheduler for Service {
         &self,
         request: Request<GenerateRequest>,
     ) -> Result<Response<Self::GenerateStream>, Status> {
+        let held = request.extensions().get::<Held>().cloned();
         let mut wire = request.into_inner();
         if wire.request_id.is_empty() {
             wire.request_id = format!("{:016x}", rand::random::<u64>());
         }
         let request_id = wire.request_id.clone();
         let call = convert(wire, &self.ctx.engine, rand::random())?;
-        Ok(Response::new(self.submit(request_id, &call).await?.boxed()))
+        let responses = self.submit(request_id, &call, held.as_ref()).await?;
+        Ok(Response::new(responses.boxed()))
     }
 
     async fn abort(

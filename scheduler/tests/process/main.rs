@@ -2,6 +2,7 @@
 
 mod faults;
 mod fixture;
+mod logprobs;
 mod serving;
 mod sglang;
 mod speculation;

@@ -20,13 +20,13 @@ use tonic::{Code, transport::Channel};
 
 use crate::fixture::{LIMIT, Scheduler, args};
 
-type Client = SglangSchedulerClient<Channel>;
+pub type Client = SglangSchedulerClient<Channel>;
 
-async fn serving() -> (Scheduler, Client) {
+pub async fn serving() -> (Scheduler, Client) {
     serving_with(|_| {}).await
 }
 
-async fn serving_with(change: impl FnOnce(&mut ServeArgs)) -> (Scheduler, Client) {
+pub async fn serving_with(change: impl FnOnce(&mut ServeArgs)) -> (Scheduler, Client) {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
     let port = port.expect("a free port").port();
     let mut args = args(2);
@@ -40,7 +40,7 @@ async fn serving_with(change: impl FnOnce(&mut ServeArgs)) -> (Scheduler, Client
     )
 }
 
-fn generate(prompt: &[u32], tokens: u32) -> GenerateRequest {
+pub fn generate(prompt: &[u32], tokens: u32) -> GenerateRequest {
     GenerateRequest {
         request_id: format!("r{}", prompt.len()),
         tokenized: Some(TokenizedInput {
@@ -58,7 +58,7 @@ fn generate(prompt: &[u32], tokens: u32) -> GenerateRequest {
     }
 }
 
-async fn collect(client: &mut Client, request: GenerateRequest) -> Vec<GenerateResponse> {
+pub async fn collect(client: &mut Client, request: GenerateRequest) -> Vec<GenerateResponse> {
     let stream = client
         .generate(request)
         .await
@@ -104,27 +104,6 @@ async fn messages_of_many_parts_are_refused() {
     let refused = client.generate(request).await.expect_err("too many");
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert!(refused.message().contains("65536"), "{refused:?}");
-}
-
-#[tokio::test]
-async fn log_probabilities_have_their_room_before_a_call_runs() {
-    let (_scheduler, mut client) = serving_with(|args| {
-        args.limits.max_body_bytes = Some(16 << 10);
-        args.limits.max_request_memory = Some(64 << 10);
-    })
-    .await;
-    let asking = |tokens| {
-        let mut request = generate(&[1; 20], tokens);
-        request.return_logprob = true;
-        request.top_logprobs_num = 20;
-        request
-    };
-    // 80 bytes for each of 21 log-probabilities of 40 tokens.
-    let refused = client.generate(asking(40)).await.expect_err("too many");
-    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
-    for _ in 0..4 {
-        collect(&mut client, asking(10)).await;
-    }
 }
 
 #[tokio::test]

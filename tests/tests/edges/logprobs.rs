@@ -26,10 +26,10 @@ fn described(fields: &Value) -> Value {
 #[tokio::test]
 async fn log_probabilities_are_refused_where_there_is_no_room() {
     let _turn = turns::shared().await;
-    // Three quarters of it are room for what one such request may bring, not for two,
-    // and three quarters of an address's half for its answer.
+    // Three quarters of an address's half are room for what one such request may
+    // bring, 80 bytes for each log-probability, not for two.
     let options = options()
-        .set("--max-request-memory", "7077888")
+        .set("--max-request-memory", "7340032")
         .set("--max-body-bytes", "1048576");
     let server = Server::start(options).await;
     let fields = json!({"max_tokens": TOKENS});

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures::{StreamExt, stream};
+use lockstep_ports::Held;
 use lockstep_proto::pb::lockstep::{
     FinishReason, GenerateRequest, GenerateResponse, generate_response,
 };
@@ -16,11 +17,15 @@ use crate::{
 };
 
 /// Submits a request; a refusal before the first token is the call's own status.
-pub(super) async fn generate(app: &Arc<App>, request: GenerateRequest) -> ApiResult<Answers> {
+pub(super) async fn generate(
+    app: &Arc<App>,
+    request: GenerateRequest,
+    held: Option<&Held>,
+) -> ApiResult<Answers> {
     let streaming = request.stream.unwrap_or(true);
     let spec = convert::spec(app, request).await?;
     let id: Arc<str> = spec.trace_id.as_str().into();
-    let submission = Submission::new(app, spec).await?;
+    let submission = Submission::new(app, spec, held).await?;
     let choices = submission.generations.into_iter().enumerate();
     let mut answers = if streaming {
         stream::select_all(choices.map(|(index, generation)| {

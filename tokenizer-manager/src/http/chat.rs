@@ -8,6 +8,7 @@ mod types;
 use std::sync::Arc;
 
 use axum::{Extension, extract::State, response::Response};
+use lockstep_ports::Held;
 
 use super::{
     middleware::{CHAT, RequestId},
@@ -22,6 +23,7 @@ pub(super) const FIELDS: &[(&str, &str)] = types::ChatRequest::FIELDS;
 pub(super) async fn create(
     State(app): State<Arc<App>>,
     Extension(id): Extension<RequestId>,
+    held: Option<Extension<Held>>,
     GenerateJson(mut request): GenerateJson<types::ChatRequest>,
 ) -> ApiResult<Response> {
     check_model(&app, request.model.as_deref())?;
@@ -29,7 +31,8 @@ pub(super) async fn create(
     let id = id.object(CHAT);
     let wants_logprobs = request.logprobs.unwrap_or(false);
     let spec = convert::spec(&app, &mut request, id.clone()).await?;
-    let submission = Submission::new(&app, spec).await?;
+    let held = held.as_deref();
+    let submission = Submission::new(&app, spec, held).await?;
     let envelope = Envelope::new(app, id);
     match streaming {
         Some(streaming) => stream::answer(envelope, wants_logprobs, submission, streaming).await,

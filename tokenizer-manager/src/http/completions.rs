@@ -9,6 +9,7 @@ mod types;
 use std::sync::Arc;
 
 use axum::{Extension, extract::State, response::Response};
+use lockstep_ports::Held;
 
 use super::{
     middleware::{COMPLETION, RequestId},
@@ -23,13 +24,15 @@ pub(super) const FIELDS: &[(&str, &str)] = types::CompletionRequest::FIELDS;
 pub(super) async fn create(
     State(app): State<Arc<App>>,
     Extension(id): Extension<RequestId>,
+    held: Option<Extension<Held>>,
     GenerateJson(mut request): GenerateJson<types::CompletionRequest>,
 ) -> ApiResult<Response> {
     check_model(&app, request.model.as_deref())?;
     let streaming = request.streaming()?;
     let id = id.object(COMPLETION);
     let (spec, shape) = convert::spec(&mut request, id.clone())?;
-    let submission = Submission::new(&app, spec).await?;
+    let held = held.as_deref();
+    let submission = Submission::new(&app, spec, held).await?;
     let envelope = Envelope::new(app, id);
     match streaming {
         Some(streaming) => stream::answer(envelope, shape, submission, streaming).await,

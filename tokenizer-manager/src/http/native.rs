@@ -7,6 +7,7 @@ mod types;
 use std::sync::Arc;
 
 use axum::{Extension, extract::State, response::Response};
+use lockstep_ports::Held;
 
 use super::{middleware::RequestId, unsupported::GenerateJson};
 use crate::{app::App, error::ApiResult};
@@ -18,11 +19,12 @@ pub(super) const SAMPLING_FIELDS: &[(&str, &str)] = types::SamplingFields::FIELD
 pub(super) async fn generate(
     State(app): State<Arc<App>>,
     Extension(id): Extension<RequestId>,
+    held: Option<Extension<Held>>,
     GenerateJson(request): GenerateJson<types::GenerateRequest>,
 ) -> ApiResult<Response> {
     let stream = request.stream.unwrap_or(false);
     let specs = convert::specs(&app, request, &id.0)?;
-    let choices = response::Choices::submit(&app, specs).await?;
+    let choices = response::Choices::submit(&app, specs, held.as_deref()).await?;
     if stream {
         response::stream(choices).await
     } else {

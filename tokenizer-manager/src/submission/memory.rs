@@ -2,34 +2,29 @@
 
 use std::sync::Arc;
 
-use lockstep_ports::Reserve;
-use lockstep_types::sampling::{EXPECTED_TOKENS, LogprobParams, MOST_LOGPROB_BYTES};
+use lockstep_ports::{Held, Reserve};
+use lockstep_types::sampling::{LogprobParams, MOST_LOGPROB_BYTES};
 
 use super::{GenerateSpec, MaxTokens};
-use crate::{
-    app::App,
-    error::{ApiError, ApiResult},
-};
+use crate::error::{ApiError, ApiResult};
 
-/// Takes room for the log-probabilities of `n` choices for each prompt: for each
-/// choice its part, those of the first prompt first.
+/// Takes room in what the request has `held` for the log-probabilities of `n`
+/// choices for each prompt: for each choice its part, those of the first prompt
+/// first; none where nothing is held.
 ///
 /// # Errors
 /// 400 for more than one request may have, 429 where there is no room.
 pub(super) fn reserve(
-    app: &App,
+    held: Option<&Held>,
     spec: &GenerateSpec,
     (logprobs, n): (LogprobParams, usize),
     prompts: &[Arc<[u32]>],
     lengths: &[u32],
 ) -> ApiResult<Vec<Reserve>> {
+    let is_limited = spec.max_tokens != MaxTokens::Rest;
     let choice = |(prompt, tokens): (&Arc<[u32]>, &u32)| {
-        let tokens = match spec.max_tokens {
-            // What comes beyond is charged as it comes.
-            MaxTokens::Rest => EXPECTED_TOKENS.min(*tokens),
-            MaxTokens::Exact(_) | MaxTokens::Default(_) => *tokens,
-        };
-        std::iter::repeat_n(logprobs.bytes(prompt.len(), tokens), n)
+        let bytes = logprobs.reserve(prompt.len(), *tokens, is_limited);
+        std::iter::repeat_n(bytes, n)
     };
     let choices: Vec<usize> = prompts.iter().zip(lengths).flat_map(choice).collect();
     let sum = choices
@@ -46,5 +41,6 @@ pub(super) fn reserve(
         );
         return Err(ApiError::invalid(field, message));
     }
-    Ok(Reserve::new(&app.ports.budget, &choices)?)
+    let reserves = held.map(|held| held.reserve(&choices)).transpose()?;
+    Ok(reserves.unwrap_or_default())
 }

@@ -1,6 +1,8 @@
 //! Bad input: each gets its status and an error object, and the others are served.
 
-use lockstep_proto::pb::lockstep::{FinishReason, GenerateRequest, generate_request::Input};
+use lockstep_proto::pb::lockstep::{
+    FinishReason, GenerateRequest, Output, generate_request::Input,
+};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -10,7 +12,7 @@ use tokio::{
 use super::{
     client::{chat, completion},
     harness::{Front, start, start_with},
-    mock::ids,
+    mock::{id, ids, logprob, tokens},
 };
 
 /// Checks OpenAI's error object: all four keys, the field at fault named.
@@ -169,9 +171,13 @@ async fn errors_repeat_little_of_what_was_sent() {
 
 #[tokio::test]
 async fn log_probabilities_that_nobody_could_hold_are_refused() {
-    let front = start_with(|engine, _| engine.server.context_length = 200_000).await;
-    // 8 choices of 200 tokens with 21 log-probabilities each are 2.7 MB, and the
-    // budget has one.
+    let front = start_with(|engine, _| {
+        engine.server.context_length = 200_000;
+        engine.server.limits.memory_bytes = 5 << 18;
+    })
+    .await;
+    // 8 choices of 200 tokens with 21 log-probabilities each are 2.7 MB, and an
+    // address has half a MB.
     let many = json!({"n": 8, "logprobs": true, "top_logprobs": 20, "max_tokens": 200});
     let (status, text) = front.post("/v1/chat/completions", &chat(&many)).await;
     assert_eq!(status, 429, "{text}");
@@ -183,7 +189,7 @@ async fn log_probabilities_that_nobody_could_hold_are_refused() {
         "{}",
         answer.1
     );
-    // One takes more than half of the budget, until it has ended.
+    // One takes most of that, until it has ended.
     let half = chat(&json!({"n": 1, "logprobs": true, "top_logprobs": 20, "max_tokens": 250}));
     for _ in 0..2 {
         let answer = async { front.ok("/v1/chat/completions", &half).await };
@@ -196,6 +202,43 @@ async fn log_probabilities_that_nobody_could_hold_are_refused() {
         tokio::join!(answer, scheduler);
     }
     serves(&front).await;
+}
+
+/// What is let in is answered, and what would not be is refused before its work.
+#[tokio::test]
+async fn room_for_log_probabilities_is_that_of_the_answer() {
+    const TOKENS: usize = 250;
+    let fields = json!({"logprobs": true, "top_logprobs": 20, "max_tokens": TOKENS});
+    let (path, asked) = ("/v1/chat/completions", chat(&fields));
+    // 80 bytes for each of 21 log-probabilities: more than an address may have of
+    // the smaller one, less than it may have of the larger one.
+    let start = async |bytes| {
+        let front = start_with(|engine, _| {
+            engine.server.context_length = 1000;
+            engine.server.limits.memory_bytes = bytes;
+        });
+        front.await
+    };
+    let small = start(1 << 20).await;
+    let (status, text) = small.post(path, &asked).await;
+    assert_eq!(status, 429, "{text}");
+    serves(&small).await;
+    let large = start(5 << 18).await;
+    let scheduler = async {
+        let job = large.mock.job().await;
+        let top = [(id('a'), -0.123_456); 20];
+        for _ in 0..TOKENS {
+            job.send(Output {
+                logprobs: vec![logprob(id('b'), Some(-0.123_456), &top)],
+                ..tokens(&[id('b')])
+            });
+        }
+        job.finish(FinishReason::Length, 250);
+    };
+    let (answer, ()) = tokio::join!(large.post(path, &asked), scheduler);
+    let (status, text) = answer;
+    assert_eq!(status, 200, "{text}");
+    assert!(text.len() > 200_000, "{} bytes", text.len());
 }
 
 #[tokio::test]

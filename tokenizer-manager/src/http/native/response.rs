@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use futures::{StreamExt, future::try_join_all, stream};
+use lockstep_ports::Held;
 use meta::{Answer, Meta};
 
 use super::convert::NativeSpecs;
@@ -36,7 +37,11 @@ pub(super) struct Choices {
 
 impl Choices {
     /// Submits every prompt. If one is refused, the others are aborted.
-    pub(super) async fn submit(app: &Arc<App>, specs: NativeSpecs) -> ApiResult<Self> {
+    pub(super) async fn submit(
+        app: &Arc<App>,
+        specs: NativeSpecs,
+        held: Option<&Held>,
+    ) -> ApiResult<Self> {
         let mut choices = Vec::new();
         let mut is_list = specs.is_list;
         let parent = (specs.specs.len() > 1).then(|| app.scheduler.parent());
@@ -44,7 +49,7 @@ impl Choices {
             spec.parent = parent;
             let rid = spec.trace_id.clone();
             let logprobs = spec.logprobs.clone();
-            let submission = Submission::new(app, spec).await?;
+            let submission = Submission::new(app, spec, held).await?;
             is_list |= submission.n > 1;
             let prompt_tokens = submission.prompts.first().map_or(0, |prompt| prompt.len());
             if let Some(stats) = RequestStats::current() {
