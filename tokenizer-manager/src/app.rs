@@ -1,6 +1,7 @@
 //! The application state that every HTTP and gRPC handler shares.
 
 mod figures;
+mod shared;
 
 use std::{
     path::PathBuf,
@@ -11,6 +12,8 @@ use std::{
 pub use figures::Figures;
 use lockstep_proto::pb::lockstep::{FrontFigures, WeightsInUse};
 use lockstep_types::EngineConfig;
+pub use shared::Shared;
+use tokio::time::Instant;
 
 use crate::{
     error::{ApiError, ApiResult},
@@ -50,6 +53,8 @@ pub struct App {
     pub metrics: Metrics,
     /// What this process tells of itself.
     pub figures: Figures,
+    /// What all told of themselves not long ago: without metrics, and with them.
+    pub told: [Shared<Vec<FrontFigures>>; 2],
 }
 
 impl App {
@@ -72,13 +77,16 @@ impl App {
 
     /// What all tokenizer-managers that answer in time tell of themselves, by
     /// their numbers; this one in any case. With their `metrics` where wanted.
+    /// The others are asked once in a second at most, whoever asks here.
     pub async fn all_figures(&self, metrics: bool) -> Vec<FrontFigures> {
         let own = self.figures.now(metrics);
         if self.config.parallel.tokenizer_managers == 1 {
             return vec![own];
         }
         // Without the scheduler nobody knows the others.
-        let mut all = self.scheduler.figures(metrics).await.unwrap_or_default();
+        let ask = async { self.scheduler.figures(metrics).await.unwrap_or_default() };
+        let told = &self.told[usize::from(metrics)];
+        let mut all = told.get(Instant::now(), ask).await;
         all.retain(|front| front.index != own.index);
         all.push(own);
         all.sort_by_key(|front| front.index);

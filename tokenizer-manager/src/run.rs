@@ -204,6 +204,7 @@ fn build(
         gate: figures.gate.clone(),
         metrics: figures.metrics.clone(),
         figures,
+        told: Default::default(),
     };
     Ok((Arc::new(app), link))
 }

@@ -15,7 +15,7 @@ const HEAD: &str = "\
 `/metrics` on the HTTP port answers in Prometheus' text format.
 Generated from a server's answer: after a change, `UPDATE_EXPECT=1 cargo test -p lockstep-tests metrics` writes this page anew.
 
-With `--tokenizer-managers N` it answers for all of them, whichever takes the scrape, each with its number in the label `tokenizer_manager`; one that says nothing within a second is left out and counted by `lockstep_tokenizer_managers_silent`. Figures without that label are the server's. All carry `model_name`, but for `process_*`, which tell of tokenizer-managers' processes.
+With `--tokenizer-managers N` it answers for all of them, whichever takes the scrape, each with its number in the label `tokenizer_manager`; one that says nothing within a second is left out and counted by `lockstep_tokenizer_managers_silent`. Each asks the others once in a second at most, however many scrape. Figures without that label are the server's. All carry `model_name`, but for `process_*`, which tell of tokenizer-managers' processes.
 Names are those of vLLM and SGLang, where they have the figure, after `lockstep_`.
 Series whose name has `spec_` are there where the server speculates; those by `position` count draft positions from 1, those by `depth` draft steps from 0.
 Series with labels appear with the first thing they count. Requests, their tokens and their times are those of clients alone; steps are all, with those that the server runs for itself, at start and for `/health`.

@@ -4,7 +4,7 @@ use std::{
     path::Path,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -161,6 +161,8 @@ pub struct Mock {
     pub healthy: AtomicBool,
     /// What other tokenizer-managers tell of themselves.
     pub others: Mutex<Vec<FrontFigures>>,
+    /// How often that was asked for.
+    pub figures_asked: AtomicUsize,
     /// What an operator wants.
     depth_range: Mutex<Option<DepthRange>>,
     sink: Mutex<Option<Sink>>,
@@ -176,6 +178,7 @@ impl Mock {
             asked: tokio::sync::Mutex::new(asked),
             healthy: AtomicBool::new(true),
             others: Mutex::default(),
+            figures_asked: AtomicUsize::new(0),
             depth_range: Mutex::new(None),
             sink: Mutex::new(None),
             sender,
@@ -385,6 +388,7 @@ impl Frontend for Service {
         &self,
         _: Request<GetFiguresRequest>,
     ) -> Result<Response<GetFiguresResponse>, Status> {
+        self.0.figures_asked.fetch_add(1, Ordering::Relaxed);
         let fronts = self.0.others.lock().expect("no panic").clone();
         Ok(Response::new(GetFiguresResponse { fronts }))
     }

@@ -1,6 +1,6 @@
 //! What operators, load balancers and tools ask.
 
-use std::sync::atomic::Ordering;
+use std::{sync::atomic::Ordering, time::Instant};
 
 use lockstep_proto::pb::lockstep::{FiguresWanted, FinishReason, FrontFigures};
 use serde_json::{Value, json};
@@ -180,6 +180,26 @@ async fn the_figures_of_all_are_one_text() {
     assert_eq!(lines(silent).len(), 1, "{text}");
     let (_, load) = front.get("/load").await;
     assert_eq!(load, "{\"server_load\":5}");
+}
+
+#[tokio::test]
+async fn many_scrapers_ask_the_others_once_in_a_second() {
+    let front = start_with(|engine, _| engine.parallel.tokenizer_managers = 2).await;
+    *front.mock.others.lock().expect("no panic") = vec![FrontFigures {
+        index: 1,
+        in_progress: 5,
+        ..FrontFigures::default()
+    }];
+    let begin = Instant::now();
+    for _ in 0..8 {
+        let scrapes = (0..8).map(|_| front.get("/load"));
+        for (status, load) in futures::future::join_all(scrapes).await {
+            assert_eq!((status, load.as_str()), (200, "{\"server_load\":5}"));
+        }
+    }
+    let asked = front.mock.figures_asked.load(Ordering::Relaxed) as f64;
+    let seconds = begin.elapsed().as_secs_f64();
+    assert!(asked <= 1.0 + seconds, "{asked} times in {seconds} s");
 }
 
 #[tokio::test]
