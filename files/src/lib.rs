@@ -18,7 +18,11 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
+use patience::still_waited_for;
 pub use patience::{LONGEST_LOOK, within};
+
+/// Read at a time, before it is asked whether somebody still waits.
+const PIECE: u64 = 1 << 20;
 
 /// The most bytes of a file that describes a model: `config.json` and the like.
 pub const LARGEST_CONFIG: u64 = 16 << 20;
@@ -35,6 +39,7 @@ pub const LARGEST_TOKENIZER: u64 = 256 << 20;
 /// [`io::ErrorKind::NotFound`] where there is none. In words where it is no regular file, or a
 /// link that leads out of the folder.
 pub fn open(folder: &Path, name: &str) -> io::Result<File> {
+    still_waited_for()?;
     let inside = |part| matches!(part, Component::Normal(_));
     if name.is_empty() || !Path::new(name).components().all(inside) {
         return Err(io::Error::other(format!("{name:?} is no file of a folder")));
@@ -70,11 +75,19 @@ pub fn read(folder: &Path, name: &str, most: u64) -> io::Result<Vec<u8>> {
         return Err(too_large());
     }
     let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
-    file.take(most + 1).read_to_end(&mut bytes)?;
+    read_pieces(file.take(most + 1), &mut bytes)?;
     if bytes.len() as u64 > most {
         return Err(too_large());
     }
     Ok(bytes)
+}
+
+/// Reads to the end, as long as somebody waits for it.
+fn read_pieces(mut from: impl Read, into: &mut Vec<u8>) -> io::Result<()> {
+    while from.by_ref().take(PIECE).read_to_end(into)? > 0 {
+        still_waited_for()?;
+    }
+    Ok(())
 }
 
 /// As [`read`], for a text in UTF-8; `None` where there is no such file.

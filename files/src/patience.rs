@@ -1,8 +1,9 @@
 //! Work on files that must not take for ever: a file system may hang.
 
+use std::cell::RefCell;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, Weak, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -15,6 +16,11 @@ const MOST_HANGING: usize = 8;
 /// Threads at work, those that hang among them.
 static AT_WORK: AtomicUsize = AtomicUsize::new(0);
 
+thread_local! {
+    /// On a thread of [`within`]: there as long as somebody waits for it.
+    static WAITS: RefCell<Option<Weak<()>>> = const { RefCell::new(None) };
+}
+
 /// Leaves [`AT_WORK`] when dropped, also by a panic.
 struct Place;
 
@@ -24,8 +30,9 @@ impl Drop for Place {
     }
 }
 
-/// Runs `work` on a thread of its own and waits for it no longer than `limit`. A thread that hangs
-/// is left behind.
+/// Runs `work` on a thread of its own and waits for it no longer than `limit`. Then it ends with
+/// an error at the next file that it opens, or piece that it reads, by this crate; a thread that
+/// hangs is left behind.
 ///
 /// # Errors
 /// [`io::ErrorKind::TimedOut`] when the time is over, or threads from earlier calls still hang;
@@ -42,13 +49,18 @@ pub fn within<T: Send + 'static>(
         ));
     }
     let (done, outcome) = mpsc::sync_channel(1);
+    let waits = Arc::new(());
+    let waited_for = Arc::downgrade(&waits);
     let work = move || {
         let _place = place;
+        WAITS.set(Some(waited_for));
         // Nobody may wait for it any more.
         let _ = done.send(work());
     };
     thread::Builder::new().name("files".into()).spawn(work)?;
-    outcome.recv_timeout(limit).map_err(|error| match error {
+    let outcome = outcome.recv_timeout(limit);
+    drop(waits);
+    outcome.map_err(|error| match error {
         mpsc::RecvTimeoutError::Timeout => timed_out(format!(
             "reading the files took more than {} s; look at their file system",
             limit.as_secs()
@@ -57,12 +69,34 @@ pub fn within<T: Send + 'static>(
     })
 }
 
+/// Whether to go on, which is asked before every file and piece.
+///
+/// # Errors
+/// [`io::ErrorKind::TimedOut`] on a thread of [`within`] that took too long.
+pub(crate) fn still_waited_for() -> io::Result<()> {
+    let given_up = |waits: &Weak<()>| waits.strong_count() == 0;
+    match WAITS.with_borrow(|waits| waits.as_ref().is_some_and(given_up)) {
+        true => Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "nobody waits for the files any more",
+        )),
+        false => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
+    use crate::{read, read_pieces};
+
+    /// The threads of a process are counted together.
+    static ALONE: Mutex<()> = Mutex::new(());
 
     #[test]
     fn what_hangs_is_left_behind_and_not_tried_for_ever() {
+        let _alone = ALONE.lock().expect("no panic");
         assert_eq!(within(LONGEST_LOOK, || 7).expect("in time"), 7);
         let failed = within(LONGEST_LOOK, || panic!("on purpose")).expect_err("failed");
         assert_eq!(failed.kind(), io::ErrorKind::Other);
@@ -79,5 +113,35 @@ mod tests {
         while within(LONGEST_LOOK, || ()).is_err() {
             thread::yield_now();
         }
+    }
+
+    #[test]
+    fn who_is_given_up_stops_at_the_next_file_or_piece() {
+        let _alone = ALONE.lock().expect("no panic");
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("file"), "text").expect("written");
+        let path = folder.path().to_owned();
+        let files = move || while read(&path, "file", 4).is_ok() {};
+        // Without an end.
+        let pieces = || read_pieces(io::repeat(7), &mut Vec::new()).expect_err("given up");
+        let works: [Box<dyn FnOnce() + Send>; 2] = [
+            Box::new(files),
+            Box::new(move || {
+                pieces();
+            }),
+        ];
+        for work in works {
+            let (working, ended) = mpsc::channel::<()>();
+            let work = move || {
+                let _working = working;
+                work();
+            };
+            let error = within(Duration::ZERO, work).expect_err("no time");
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+            let end = ended.recv_timeout(Duration::from_secs(60));
+            assert_eq!(end, Err(mpsc::RecvTimeoutError::Disconnected), "it goes on");
+        }
+        // Others go on.
+        assert!(read(folder.path(), "file", 4).is_ok());
     }
 }
