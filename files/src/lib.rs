@@ -7,18 +7,20 @@
 
 #![forbid(unsafe_code)]
 
+mod beneath;
+mod folder;
+mod kept;
 mod patience;
 
-use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
+use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
-use rustix::io::Errno;
-
+use folder::Folder;
 use patience::still_waited_for;
+
+pub use kept::Kept;
 pub use patience::{LONGEST_LOOK, within};
 
 /// Read at a time, before it is asked whether somebody still waits.
@@ -33,7 +35,8 @@ pub const LARGEST_INDEX: u64 = 64 << 20;
 /// The most bytes of a tokenizer.
 pub const LARGEST_TOKENIZER: u64 = 256 << 20;
 
-/// Opens the regular file `name` of `folder`; neither a pipe nor a device is waited for.
+/// Opens the regular file `name` of `folder`; neither a pipe nor a device is waited for. Where the
+/// folder is [`Kept`], the file is looked for there, wherever its path leads now.
 ///
 /// # Errors
 /// [`io::ErrorKind::NotFound`] where there is none. In words where it is no regular file, or a
@@ -44,23 +47,11 @@ pub fn open(folder: &Path, name: &str) -> io::Result<File> {
     if name.is_empty() || !Path::new(name).components().all(inside) {
         return Err(io::Error::other(format!("{name:?} is no file of a folder")));
     }
-    let file = match beneath(folder, Path::new(name)) {
-        Err(error) if leads_out(&error) => match repository(folder) {
-            Some((repository, snapshot)) => beneath(&repository, &snapshot.join(name)),
-            None => Err(error),
-        },
-        opened => opened,
+    let folder = match kept::find(folder) {
+        Some(kept) => kept,
+        None => Arc::new(Folder::at(folder)?),
     };
-    let file = file.map_err(|error| match leads_out(&error) {
-        true => io::Error::other(
-            "it is a link out of its folder, and those are not followed; put the file itself there",
-        ),
-        false => error,
-    })?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    Ok(file)
+    folder.open(name)
 }
 
 /// Reads the file `name` of `folder`, which may have `most` bytes.
@@ -102,59 +93,6 @@ pub fn read_text(folder: &Path, name: &str, most: u64) -> io::Result<Option<Stri
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-/// What a file is opened with: without waiting for a writer, and for reading alone.
-const FLAGS: OFlags = OFlags::RDONLY
-    .union(OFlags::NONBLOCK)
-    .union(OFlags::NOCTTY)
-    .union(OFlags::CLOEXEC);
-
-/// Opens `path` below `root`, whose links are followed as long as they stay there.
-fn beneath(root: &Path, path: &Path) -> io::Result<File> {
-    const TRIES: usize = 16;
-    let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(root, directory, Mode::empty())?;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    for _ in 0..TRIES {
-        match rustix::fs::openat2(&directory, path, FLAGS, Mode::empty(), resolve) {
-            Ok(file) => return Ok(file.into()),
-            // Something was renamed meanwhile.
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            // Kernels before 5.6, and sandboxes that do not know the call.
-            Err(Errno::NOSYS | Errno::PERM) => return resolved(root, path),
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Err(Errno::AGAIN.into())
-}
-
-/// As [`beneath`], with the links followed here: whoever changes a folder on the way at the right
-/// moment can still lead astray.
-fn resolved(root: &Path, path: &Path) -> io::Result<File> {
-    let root = root.canonicalize()?;
-    let real = root.join(path).canonicalize()?;
-    if !real.starts_with(&root) {
-        return Err(Errno::XDEV.into());
-    }
-    let flags = FLAGS.union(OFlags::NOFOLLOW).bits();
-    let flags = i32::try_from(flags).map_err(io::Error::other)?;
-    OpenOptions::new().read(true).custom_flags(flags).open(real)
-}
-
-fn leads_out(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(Errno::XDEV.raw_os_error())
-}
-
-/// The repository in the Hub's cache that `folder` is a snapshot of, and the snapshot's path there.
-fn repository(folder: &Path) -> Option<(PathBuf, PathBuf)> {
-    let folder = folder.canonicalize().ok()?;
-    let snapshots = folder.parent()?;
-    let repository = snapshots.parent()?;
-    let is_one =
-        snapshots.file_name() == Some(OsStr::new("snapshots")) && repository.join("blobs").is_dir();
-    let snapshot = folder.strip_prefix(repository).ok()?.to_owned();
-    is_one.then(|| (repository.to_owned(), snapshot))
 }
 
 #[cfg(test)]

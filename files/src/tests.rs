@@ -1,10 +1,12 @@
 use std::fs::{create_dir, create_dir_all, write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 
-use rustix::fs::{CWD, FileType, mknodat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 
 use super::*;
+use crate::beneath::{FILE, beneath, folder as opened, resolved};
 
 /// A folder with a file, and what else may lie in one.
 fn folder() -> tempfile::TempDir {
@@ -30,7 +32,7 @@ fn folder() -> tempfile::TempDir {
     parent
 }
 
-type Open = fn(&Path, &Path) -> io::Result<File>;
+type Open = fn(&OwnedFd, &Path, OFlags) -> io::Result<OwnedFd>;
 
 #[test]
 fn regular_files_below_are_opened_and_nothing_else() {
@@ -80,7 +82,7 @@ fn regular_files_below_are_opened_and_nothing_else() {
 #[test]
 fn both_ways_to_open_agree() {
     let parent = folder();
-    let model = parent.path().join("model");
+    let model = opened(&parent.path().join("model")).expect("there");
     for name in [
         "file",
         "link",
@@ -96,7 +98,7 @@ fn both_ways_to_open_agree() {
         "endless",
     ] {
         let [one, other] = [beneath as Open, resolved].map(|open| {
-            let opened = open(&model, Path::new(name));
+            let opened = open(&model, Path::new(name), FILE);
             opened.map(|_| ()).map_err(|error| error.raw_os_error())
         });
         assert_eq!(one, other, "{name}");

@@ -58,8 +58,8 @@ pub struct ModelArgs {
     /// Folder whose folders /update_weights_from_disk may name [default: none may be].
     ///
     /// Whoever may use the server may then load any model folder inside it,
-    /// while it serves; several nodes have it in one place. Until all have been
-    /// read, old and new weights are in memory together.
+    /// while it serves; several nodes are each given it, in one place. Until all
+    /// have been read, old and new weights are in memory together.
     #[arg(long, env = "LOCKSTEP_WEIGHT_UPDATE_DIR", value_name = "DIR", help_heading = HEADING)]
     pub weight_update_dir: Option<PathBuf>,
     /// Longest prompt plus output, tokens [default: the model's, less where memory is short].

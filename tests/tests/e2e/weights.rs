@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    os::unix::fs::symlink,
+    os::unix::fs::{FileExt, symlink},
     path::{Path, PathBuf},
 };
 
@@ -11,6 +11,7 @@ use lockstep_tests::{
     body::{completion, with},
     server::Server,
     sse, turns,
+    wait::{LIMIT, until},
 };
 use serde_json::{Value, json};
 
@@ -189,4 +190,57 @@ async fn folders_that_do_not_fit_leave_everything_as_it_was() {
         assert_eq!(after, before, "{update}");
         assert!(share > 0.9, "{update}: {share}");
     }
+}
+
+/// What every rank has looked at is what it reads, or nothing is taken.
+#[tokio::test]
+async fn what_changes_after_the_look_is_not_read() {
+    const LOOKED: &str = "waiting for what runs to end on the old weights";
+    let _turn = turns::shared().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let updates = folder.path().canonicalize().expect("real");
+    let (good, other) = (updates.join("good"), updates.join("other"));
+    copy_demo(&good);
+    other_weights(&other);
+    let server = server(&updates).await;
+    let (before, _) = text(&server, &json!({})).await;
+    let long = counting(LONG, &json!({"stream": true}));
+    // Updates, with something done between look and reading.
+    let update = async |looks: usize, between: &dyn Fn()| {
+        let mut running = server.stream("/v1/completions", &long).await;
+        running.next().await;
+        let between = async {
+            until("a look", LIMIT, async || {
+                let said = server.log().matches(LOOKED).count();
+                (said == looks).then_some(())
+            })
+            .await;
+            between();
+        };
+        let wanted = json!({"model_path": good});
+        let (answer, (), _) = tokio::join!(server.post(PATH, &wanted), between, running.chunks());
+        answer
+    };
+    let exchange = || {
+        fs::rename(&good, updates.join("moved")).expect("moved");
+        fs::rename(&other, &good).expect("moved");
+    };
+    update(1, &exchange).await.ok();
+    let after = text(&server, &json!({})).await.0;
+    assert_eq!(after, before, "the folder that was looked at");
+    let write = || {
+        let file = good.join("model.safetensors");
+        let file = fs::OpenOptions::new().write(true).open(file);
+        let file = file.expect("there");
+        let last = file.metadata().expect("open").len() - 1;
+        file.write_all_at(&[0], last).expect("written");
+    };
+    let answer = update(2, &write).await;
+    assert_eq!(answer.status, 400, "{}", answer.text);
+    assert!(answer.text.contains("changed"), "{}", answer.text);
+    let after = text(&server, &json!({})).await.0;
+    assert_eq!(after, before, "the old weights");
+    server.ok(PATH, &json!({"model_path": good})).await;
+    let after = text(&server, &json!({})).await.0;
+    assert_ne!(after, before, "once it is left alone");
 }

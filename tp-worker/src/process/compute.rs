@@ -15,7 +15,7 @@ use super::{
     abort::SharedAbort,
     collectives::{self, Listener},
     commands::CommandThread,
-    look,
+    look::{self, Looked},
     stream::{Order, Outgoing, message},
 };
 use crate::{
@@ -68,14 +68,20 @@ impl OnDevice for Computing<'_> {
             return Ok(());
         }
         let commands = CommandThread::new(outgoing.downgrade());
+        let looked = Looked::default();
         while let Ok(order) = orders.recv() {
             let answer = match order {
                 Order::Plan(plan) => Kind::Result(worker.step(&plan)?.into()),
                 Order::Reload(wanted) if wanted.check_only => {
-                    look::begin(worker.served(), wanted, outgoing.downgrade());
+                    let (served, dir) = (worker.served(), ctx.node.weight_update_dir.clone());
+                    look::begin(served, wanted, dir, looked.clone(), outgoing.downgrade());
                     continue;
                 }
-                Order::Reload(wanted) => Kind::Reloaded(reload(&mut worker, &wanted)?),
+                Order::Reload(wanted) => {
+                    let reloaded = reload(&mut worker, &wanted)?;
+                    looked.forget();
+                    Kind::Reloaded(reloaded)
+                }
                 Order::Drafter(command) => {
                     commands.send(worker.drafter_commands(), command);
                     continue;

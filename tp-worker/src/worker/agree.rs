@@ -37,6 +37,20 @@ pub fn count<B: Backend>(backend: &mut B, yes: bool) -> Result<usize, WorkerErro
     Ok(all.into_iter().filter(|[vote]| *vote != 0).count())
 }
 
+/// Whether the ranks of each node, so many of them, say the same.
+///
+/// # Errors
+/// [`WorkerError::Backend`] when a peer is gone.
+pub fn alike_on_nodes<B: Backend>(
+    backend: &mut B,
+    own: u64,
+    ranks_per_node: usize,
+) -> Result<bool, WorkerError> {
+    let all = exchange(backend, [own as u32, (own >> 32) as u32])?;
+    let mut nodes = all.chunks(ranks_per_node.max(1));
+    Ok(nodes.all(|node| node.iter().all(|words| *words == node[0])))
+}
+
 /// Makes every rank compute what the drafter reads, which is on one of them:
 /// the width of the last layer's collectives depends on it.
 ///

@@ -2,9 +2,13 @@
 
 mod served;
 
-use std::path::Path;
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    path::Path,
+};
 
 use lockstep_backend::{Axis, Backend};
+use lockstep_files::Kept;
 use lockstep_model::{FileAccess, ForwardLimits, LoadOptions, Transformer};
 use lockstep_types::EngineConfig;
 
@@ -22,11 +26,21 @@ impl<B: Backend + 'static> Worker<B> {
     /// complete, so that nothing is lost when they can't be loaded.
     ///
     /// # Errors
-    /// [`WorkerError::Reload`] when the new weights can't be loaded on some rank
-    /// or do not fit what runs: then every rank keeps the old ones and goes on.
-    /// Any other error ends the worker.
+    /// [`WorkerError::Reload`] when the new weights can't be loaded on some rank,
+    /// do not fit what runs, or were exchanged or written to before all was read:
+    /// then every rank keeps the old ones and goes on. Any other error ends the
+    /// worker.
     pub fn reload(&mut self, model: &Path, draft: Option<&Path>) -> Result<(), WorkerError> {
-        let loaded = self.load_again(model, draft);
+        let folders = self.keep(model, draft);
+        let own = folders.as_ref().map_or(0, |folders| identity(folders));
+        let per_node = self.config.ranks_per_node();
+        let alike = agree::alike_on_nodes(&mut self.backend, own, per_node)?;
+        let loaded = folders.and_then(|folders| match alike {
+            true => self.load_again(model, draft, &folders),
+            false => Err(WorkerError::Reload(
+                "ranks of one machine found different folders: one was exchanged meanwhile".into(),
+            )),
+        });
         let failures = agree::count(&mut self.backend, loaded.is_err())?;
         let (config, mut transformer, drafting) = match loaded {
             Err(error) => return Err(WorkerError::Reload(error.to_string())),
@@ -51,10 +65,23 @@ impl<B: Backend + 'static> Worker<B> {
         }
     }
 
+    /// Opens the folders that are read, or finds those that a look has left open.
+    fn keep(&self, model: &Path, draft: Option<&Path>) -> Result<Vec<Kept>, WorkerError> {
+        let present = self.config.speculation.draft.as_ref();
+        let drafts = draft.or(present.map(|draft| draft.model.path.as_path()));
+        let open = |folder: &Path| {
+            let kept = Kept::of(folder);
+            kept.map_err(|error| WorkerError::Reload(format!("{}: {error}", folder.display())))
+        };
+        let folders = [Some(model), drafts].into_iter().flatten();
+        folders.map(open).collect()
+    }
+
     fn load_again(
         &mut self,
         model: &Path,
         draft: Option<&Path>,
+        folders: &[Kept],
     ) -> Result<(EngineConfig, Transformer<B>, DraftStage<B>), WorkerError> {
         let served = self.served();
         let mut config = self.config.clone();
@@ -78,6 +105,17 @@ impl<B: Backend + 'static> Worker<B> {
             files,
             progress,
         )?;
+        let unchanged = folders.iter().try_for_each(Kept::check);
+        unchanged.map_err(|error| WorkerError::Reload(error.to_string()))?;
         Ok((config, transformer, drafting))
     }
+}
+
+/// Which folders they are, in a word that ranks of one machine compare.
+fn identity(folders: &[Kept]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for folder in folders {
+        folder.identity().hash(&mut hasher);
+    }
+    hasher.finish()
 }

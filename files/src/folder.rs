@@ -1,0 +1,190 @@
+//! A folder that was opened once.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::{ffi::OsStrExt, fs::MetadataExt};
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::beneath::{self, FILE, FOLDER, beneath, is_out, leads_out};
+
+/// Finds files below it, whatever becomes of its path.
+#[derive(Debug)]
+pub struct Folder {
+    directory: OwnedFd,
+    /// Device and inode.
+    identity: (u64, u64),
+    repository: Option<Repository>,
+    /// The files that were opened, and what they were then. They stay open, so that no
+    /// other gets their inodes.
+    seen: Mutex<BTreeMap<String, (Stamp, File)>>,
+}
+
+/// In the Hub's cache, what a snapshot's links may lead to.
+#[derive(Debug)]
+struct Repository {
+    directory: OwnedFd,
+    /// The snapshot's path there.
+    snapshot: PathBuf,
+}
+
+/// Which file it is, and its state: the time of its last change no program can set
+/// back, but two changes within one tick of the file system's clock look alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Folder {
+    /// The one that `path` leads to now.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        Self::new(beneath::folder(path)?, Repository::at(path))
+    }
+
+    /// The one that `path` leads to below `root`.
+    pub fn below(root: OwnedFd, path: &Path) -> io::Result<Self> {
+        let directory = beneath(&root, path, FOLDER)?;
+        Self::new(directory, Repository::below(root, path))
+    }
+
+    fn new(directory: OwnedFd, repository: Option<Repository>) -> io::Result<Self> {
+        let metadata = File::from(directory.try_clone()?).metadata()?;
+        Ok(Self {
+            directory,
+            identity: (metadata.dev(), metadata.ino()),
+            repository,
+            seen: Mutex::default(),
+        })
+    }
+
+    /// Which folder it is, among those that are open on this machine.
+    pub fn identity(&self) -> (u64, u64) {
+        self.identity
+    }
+
+    /// Opens the regular file `name`.
+    ///
+    /// # Errors
+    /// In words where it is none, a link that leads out of the folder, or not as it
+    /// was when it was opened before.
+    pub fn open(&self, name: &str) -> io::Result<File> {
+        let file = self.find(Path::new(name)).map_err(|error| match is_out(&error) {
+            true => io::Error::other(
+                "it is a link out of its folder, and those are not followed; put the file itself \
+                 there",
+            ),
+            false => error,
+        })?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(io::Error::other("it is not a regular file"));
+        }
+        let now = Stamp::of(&metadata);
+        let mut seen = self.seen();
+        match seen.get(name) {
+            None => {
+                seen.insert(name.to_owned(), (now, file.try_clone()?));
+                Ok(file)
+            }
+            Some((before, _)) if *before == now => Ok(file),
+            Some(_) => Err(io::Error::other(
+                "it was changed or exchanged after it was looked at; put whole files there, and \
+                 leave them as they are until they have been read",
+            )),
+        }
+    }
+
+    /// Names of the files that were opened.
+    pub fn opened(&self) -> Vec<String> {
+        self.seen().keys().cloned().collect()
+    }
+
+    fn find(&self, name: &Path) -> io::Result<File> {
+        let opened = match (beneath(&self.directory, name, FILE), &self.repository) {
+            (Err(error), Some(repository)) if is_out(&error) => {
+                repository.follow(&self.directory, name)
+            }
+            (opened, _) => opened,
+        };
+        opened.map(File::from)
+    }
+
+    fn seen(&self) -> MutexGuard<'_, BTreeMap<String, (Stamp, File)>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Repository {
+    /// That of the snapshot that `path` leads to, if it is one.
+    fn at(path: &Path) -> Option<Self> {
+        let path = path.canonicalize().ok()?;
+        let repository = of_snapshot(&path)?;
+        let snapshot = path.strip_prefix(repository).ok()?;
+        Self::with_blobs(beneath::folder(repository).ok()?, snapshot)
+    }
+
+    /// That of the snapshot at `path` below `root`, if it is one and lies there too.
+    fn below(root: OwnedFd, path: &Path) -> Option<Self> {
+        let repository = of_snapshot(path)?;
+        let snapshot = path.strip_prefix(repository).ok()?;
+        let directory = match repository.as_os_str().is_empty() {
+            true => root,
+            false => beneath(&root, repository, FOLDER).ok()?,
+        };
+        Self::with_blobs(directory, snapshot)
+    }
+
+    fn with_blobs(directory: OwnedFd, snapshot: &Path) -> Option<Self> {
+        beneath(&directory, Path::new("blobs"), FOLDER).ok()?;
+        let snapshot = snapshot.to_owned();
+        Some(Self {
+            directory,
+            snapshot,
+        })
+    }
+
+    /// Opens what the link `name` of the snapshot, which is open as `folder`, leads to.
+    fn follow(&self, folder: &OwnedFd, name: &Path) -> io::Result<OwnedFd> {
+        let target =
+            rustix::fs::readlinkat(folder, name, Vec::<u8>::new()).map_err(|_| leads_out())?;
+        let target = Path::new(OsStr::from_bytes(target.as_bytes()));
+        let mut path = self.snapshot.join(name);
+        // A link's own folder is where it leads from.
+        path.pop();
+        for part in target.components() {
+            match part {
+                Component::Normal(name) => path.push(name),
+                Component::CurDir => {}
+                Component::ParentDir if path.pop() => {}
+                _ => return Err(leads_out()),
+            }
+        }
+        beneath(&self.directory, &path, FILE)
+    }
+}
+
+/// The repository of a path that is a snapshot's in the Hub's cache.
+fn of_snapshot(path: &Path) -> Option<&Path> {
+    let snapshots = path.parent()?;
+    let is_one = snapshots.file_name() == Some(OsStr::new("snapshots"));
+    is_one.then(|| snapshots.parent())?
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}

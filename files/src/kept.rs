@@ -1,0 +1,102 @@
+//! Folders that stay open from a look at them to the end of reading.
+//!
+//! Between the two, whoever may write there can exchange a folder or its files: what
+//! is read would not be what was looked at, and one reader might get other files
+//! than the next. All readers of a process find the files of a path here.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::beneath;
+use crate::folder::Folder;
+
+/// By the paths that readers give.
+static KEPT: Mutex<BTreeMap<PathBuf, Weak<Folder>>> = Mutex::new(BTreeMap::new());
+
+/// A folder that stays open: while this lasts, [`open`](crate::open) and what stands on it find
+/// the files of its path in it, wherever that path leads meanwhile, and a file that has changed
+/// since it was first opened is an error.
+#[derive(Debug)]
+pub struct Kept {
+    path: PathBuf,
+    folder: Arc<Folder>,
+}
+
+impl Kept {
+    /// Opens the folder `path` below `dir`; links on the way may not lead out of that.
+    ///
+    /// # Errors
+    /// In words where it does not lie there; others where there is no such folder.
+    pub fn below(dir: &Path, path: &Path) -> io::Result<Self> {
+        let outside = || io::Error::other(format!("it is not inside {}", dir.display()));
+        let real = dir.canonicalize()?;
+        let inside = path.strip_prefix(&real).or_else(|_| path.strip_prefix(dir));
+        let inside = inside.map_err(|_| outside())?;
+        let is_name = |part| matches!(part, Component::Normal(_));
+        if inside.as_os_str().is_empty() || !inside.components().all(is_name) {
+            return Err(outside());
+        }
+        let folder = Folder::below(beneath::folder(&real)?, inside);
+        let folder = folder.map_err(|error| match beneath::is_out(&error) {
+            true => outside(),
+            false => error,
+        })?;
+        Ok(Self::new(path, folder))
+    }
+
+    /// The folder `path`, which may be kept already.
+    ///
+    /// # Errors
+    /// There is no such folder.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        match find(path) {
+            Some(folder) => Ok(Self {
+                path: path.to_owned(),
+                folder,
+            }),
+            None => Ok(Self::new(path, Folder::at(path)?)),
+        }
+    }
+
+    fn new(path: &Path, folder: Folder) -> Self {
+        let (path, folder) = (path.to_owned(), Arc::new(folder));
+        let mut kept = kept();
+        kept.retain(|_, folder| folder.strong_count() > 0);
+        kept.insert(path.clone(), Arc::downgrade(&folder));
+        drop(kept);
+        Self { path, folder }
+    }
+
+    /// Which folder it is, among those that are open on this machine: device and inode.
+    pub fn identity(&self) -> (u64, u64) {
+        self.folder.identity()
+    }
+
+    /// Whether the files that were opened are still what they were.
+    ///
+    /// # Errors
+    /// The first that is not.
+    pub fn check(&self) -> io::Result<()> {
+        for name in self.folder.opened() {
+            self.folder.open(&name).map_err(|error| {
+                let file = self.path.join(&name);
+                io::Error::new(error.kind(), format!("{}: {error}", file.display()))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// The folder that is kept for `path`.
+pub fn find(path: &Path) -> Option<Arc<Folder>> {
+    kept().get(path).and_then(Weak::upgrade)
+}
+
+fn kept() -> MutexGuard<'static, BTreeMap<PathBuf, Weak<Folder>>> {
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

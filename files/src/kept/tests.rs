@@ -1,0 +1,158 @@
+use std::fs::{File, OpenOptions, create_dir_all, remove_file, rename, write};
+use std::os::unix::fs::{FileExt, symlink};
+use std::time::{Duration, SystemTime};
+
+use super::*;
+use crate::{open, read};
+
+/// A folder with folders of one file each, whose texts are their names.
+fn updates(folders: &[&str]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a folder");
+    for name in folders {
+        let folder = dir.path().join(name);
+        create_dir_all(&folder).expect("made");
+        write(folder.join("file"), name).expect("written");
+    }
+    dir
+}
+
+fn text(folder: &Path) -> String {
+    let bytes = read(folder, "file", 99).expect("there");
+    String::from_utf8(bytes).expect("UTF-8")
+}
+
+#[test]
+fn what_is_read_is_what_was_looked_at_wherever_its_path_leads() {
+    let dir = updates(&["a", "b"]);
+    let outside = updates(&["secret"]);
+    let path = |name: &str| dir.path().join(name);
+    let (a, b) = (path("a"), path("b"));
+    let kept = Kept::below(dir.path(), &a).expect("there");
+    let other = Kept::of(&b).expect("there");
+    assert_eq!(text(&a), "a");
+    assert_ne!(kept.identity(), other.identity());
+    drop(other);
+    rename(&a, path("moved")).expect("moved");
+    rename(&b, &a).expect("moved");
+    assert_eq!(text(&a), "a", "another folder lies there");
+    rename(&a, &b).expect("moved");
+    symlink(outside.path().join("secret"), &a).expect("linked");
+    assert_eq!(text(&a), "a", "a link lies there");
+    assert_eq!(text(&b), "b", "of others, nothing is known");
+    kept.check().expect("as they were");
+    let again = Kept::of(&a).expect("kept");
+    assert_eq!(again.identity(), kept.identity());
+    drop(kept);
+    assert_eq!(text(&a), "a", "somebody still keeps it");
+    drop(again);
+    assert_eq!(text(&a), "secret");
+}
+
+#[test]
+fn folders_below_are_kept_and_no_others() {
+    let dir = updates(&["a/inner"]);
+    let outside = updates(&["secret"]);
+    let path = |name: &str| dir.path().join(name);
+    symlink("a/inner", path("link")).expect("linked");
+    symlink(outside.path(), path("out")).expect("linked");
+    let alias = outside.path().join("alias");
+    symlink(dir.path(), &alias).expect("linked");
+    for (dir, name) in [
+        (dir.path(), path("a/inner")),
+        (dir.path(), path("link")),
+        (alias.as_path(), path("link")),
+        (alias.as_path(), alias.join("a/inner")),
+    ] {
+        let _kept = Kept::below(dir, &name).expect("it is inside");
+        assert_eq!(text(&name), "a/inner");
+    }
+    for name in [
+        dir.path().to_owned(),
+        path("out"),
+        path("out/secret"),
+        path("a/../a"),
+        path(".."),
+        outside.path().join("secret"),
+        "a".into(),
+    ] {
+        let error = Kept::below(dir.path(), &name).expect_err("outside");
+        assert!(
+            error.to_string().contains("not inside"),
+            "{name:?}: {error}"
+        );
+    }
+    assert!(Kept::below(dir.path(), &path("a/inner/file")).is_err());
+    assert!(Kept::below(dir.path(), &path("gone")).is_err());
+    assert!(Kept::of(&path("gone")).is_err());
+}
+
+/// A file as it was long ago, so that another time shows however coarse clocks are.
+fn settle(path: &Path) {
+    let file = OpenOptions::new().write(true).open(path).expect("there");
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
+    file.set_modified(long_ago).expect("set");
+}
+
+#[test]
+fn files_that_change_are_noticed() {
+    type Change = fn(&Path);
+    let changes: [(&str, Change); 5] = [
+        ("written in place", |path| {
+            let file = OpenOptions::new().write(true).open(path).expect("there");
+            file.write_all_at(b"b", 0).expect("written");
+        }),
+        ("cut", |path| {
+            let file = OpenOptions::new().write(true).open(path).expect("there");
+            file.set_len(0).expect("cut");
+        }),
+        ("exchanged", |path| {
+            let other = path.with_extension("new");
+            write(&other, "a").expect("written");
+            settle(&other);
+            rename(other, path).expect("moved");
+        }),
+        ("taken away", |path| remove_file(path).expect("gone")),
+        ("made anew", |path| {
+            remove_file(path).expect("gone");
+            File::create(path).expect("made");
+        }),
+    ];
+    for (how, change) in changes {
+        let dir = updates(&["a"]);
+        let (folder, path) = (dir.path().join("a"), dir.path().join("a/file"));
+        write(folder.join("other"), "").expect("written");
+        settle(&path);
+        let kept = Kept::below(dir.path(), &folder).expect("there");
+        kept.check().expect("nothing was opened yet");
+        let open_before = open(&folder, "file").expect("there");
+        write(folder.join("other"), "that nobody opened").expect("written");
+        kept.check().expect("as it was");
+        change(&path);
+        let error = kept.check().expect_err(how);
+        assert!(error.to_string().contains("a/file"), "{how}: {error}");
+        assert!(open(&folder, "file").is_err(), "{how}");
+        drop(open_before);
+    }
+}
+
+#[test]
+fn snapshots_reach_their_blobs_where_those_are_below_too() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let snapshots = dir.path().join("models--x--y/snapshots");
+    let snapshot = snapshots.join("0123");
+    create_dir_all(&snapshot).expect("made");
+    create_dir_all(dir.path().join("models--x--y/blobs")).expect("made");
+    write(dir.path().join("models--x--y/blobs/abc"), "blob").expect("written");
+    write(dir.path().join("secret"), "secret").expect("written");
+    symlink("../../blobs/abc", snapshot.join("file")).expect("linked");
+    symlink("../../../secret", snapshot.join("out")).expect("linked");
+    for root in ["", "models--x--y"] {
+        let _kept = Kept::below(&dir.path().join(root), &snapshot).expect("there");
+        assert_eq!(text(&snapshot), "blob");
+        let error = open(&snapshot, "out").expect_err("out of the repository");
+        assert!(error.to_string().contains("link out"), "{error}");
+    }
+    let _kept = Kept::below(&snapshots, &snapshot).expect("there");
+    let error = open(&snapshot, "file").expect_err("the blobs are outside");
+    assert!(error.to_string().contains("link out"), "{error}");
+}
