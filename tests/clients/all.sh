@@ -93,10 +93,12 @@ for fronts in 1 2; do
         }
         if [ $keys = keys ]; then
             run aiperf aiperf.sh env API_KEY=sk-right "$here/aiperf.sh" "$url"
+            run vllm vllm_bench.sh env API_KEY=sk-right "$here/vllm_bench.sh" "$url"
             run smg 'smg_gateway.sh over HTTP' \
                 env API_KEY=sk-right "$here/smg_gateway.sh" "$url"
         else
             run aiperf aiperf.sh "$here/aiperf.sh" "$url"
+            run vllm vllm_bench.sh "$here/vllm_bench.sh" "$url"
             run smg 'smg_gateway.sh over HTTP' "$here/smg_gateway.sh" "$url"
             run smg 'smg_gateway.sh over gRPC' "$here/smg_gateway.sh" "grpc://$sglang"
             run smg 'smg_gateway.sh over gRPC without a tokenizer' \
