@@ -233,7 +233,7 @@ impl<B: Backend + 'static> Worker<B> {
             verify_us,
             extend_us: clock.stage_us(),
         };
-        let decided = self.depth.decide(&self.backend, plan);
+        let decided = self.depth.decide(&mut self.backend, plan);
         let seen = self.seen(plan, stages);
         self.depth.note(seen);
         Ok(StepResult {

@@ -352,20 +352,8 @@ impl Backend for CpuBackend {
             .gather(axis, &mut self.pool, x, widths, space)
     }
 
-    fn exchange(&mut self, axis: Axis, words: &[u32], all: &mut [u32]) -> Result<(), BackendError> {
-        self.collectives.exchange(axis, words, all)
-    }
-
-    fn broadcast(&mut self, axis: Axis, words: &mut [u32]) -> Result<(), BackendError> {
-        self.collectives.broadcast(axis, words)
-    }
-
-    fn attach(&mut self, axis: Axis, shared: usize, words: &[u32]) -> Result<(), BackendError> {
-        self.collectives.attach(axis, shared, words)
-    }
-
-    fn attached(&self, axis: Axis, all: &mut [u32]) -> bool {
-        self.collectives.attached(axis, all)
+    fn control(&mut self) -> &mut dyn Collective {
+        self.collectives.tensor()
     }
 }
 

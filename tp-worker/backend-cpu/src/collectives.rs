@@ -1,7 +1,7 @@
 //! A rank's collectives, fused with what comes before and after them.
 
 use lockstep_backend::{Axis, BackendError};
-use lockstep_collective::{Collective, CollectiveError, Parts, Single};
+use lockstep_collective::{Collective, Parts, Single};
 
 use crate::isa::Isa;
 use crate::norm::{self, AddNorm};
@@ -43,36 +43,12 @@ impl Collectives {
     }
 
     pub(crate) fn all_reduce(&mut self, axis: Axis, data: &mut [f32]) -> Result<(), BackendError> {
-        self.of(axis).all_reduce_sum(data).map_err(failed)
+        Ok(self.of(axis).all_reduce_sum(data)?)
     }
 
-    pub(crate) fn exchange(
-        &mut self,
-        axis: Axis,
-        words: &[u32],
-        all: &mut [u32],
-    ) -> Result<(), BackendError> {
-        self.of(axis).exchange(words, all).map_err(failed)
-    }
-
-    pub(crate) fn broadcast(&mut self, axis: Axis, words: &mut [u32]) -> Result<(), BackendError> {
-        self.of(axis).broadcast(0, words).map_err(failed)
-    }
-
-    pub(crate) fn attach(
-        &mut self,
-        axis: Axis,
-        shared: usize,
-        words: &[u32],
-    ) -> Result<(), BackendError> {
-        self.of(axis).attach(shared, words).map_err(failed)
-    }
-
-    pub(crate) fn attached(&self, axis: Axis, all: &mut [u32]) -> bool {
-        match axis {
-            Axis::Tensor => self.tensor.attached(all),
-            Axis::Alone => self.alone.attached(all),
-        }
+    /// The tensor-parallel group.
+    pub(crate) fn tensor(&mut self) -> &mut dyn Collective {
+        &mut *self.tensor
     }
 
     fn of(&mut self, axis: Axis) -> &mut dyn Collective {
@@ -103,8 +79,8 @@ impl Collectives {
         let rows_at_once = capacity / width.max(1);
         if size > 1 && scratch.len() <= capacity {
             let length = scratch.len();
-            product(pool, collective.sum_buffer(length).map_err(failed)?);
-            let parts = collective.sum_parts(length).map_err(failed)?;
+            product(pool, collective.sum_buffer(length)?);
+            let parts = collective.sum_parts(length)?;
             norm::add_parts_rms_norm(pool, isa, parts.by_rank(), &mut norm);
             return Ok(());
         }
@@ -114,7 +90,7 @@ impl Collectives {
             return sum_in_chunks(collective, pool, isa, scratch, chunk, &mut norm);
         }
         if size > 1 {
-            collective.all_reduce_sum(scratch).map_err(failed)?;
+            collective.all_reduce_sum(scratch)?;
         }
         norm::add_parts_rms_norm(pool, isa, &[scratch], &mut norm);
         Ok(())
@@ -145,19 +121,17 @@ impl Collectives {
         counts.extend(widths.iter().map(|width| rows * width));
         let lends = counts.iter().all(|&n| n <= collective.gather_capacity());
         if lends {
-            let parts = collective.gather_parts(x.values(), counts);
-            let Some(parts) = parts.map_err(failed)? else {
+            let Some(parts) = collective.gather_parts(x.values(), counts)? else {
                 return Ok(&[]);
             };
             return Ok(side_by_side(pool, &parts, rows, widths, space));
         }
         if rank > 0 {
-            let sent = collective.gather(x.values(), counts, None);
-            return sent.map(|()| -> &[f32] { &[] }).map_err(failed);
+            collective.gather(x.values(), counts, None)?;
+            return Ok(&[]);
         }
         gathered.resize(counts.iter().sum(), 0.0);
-        let received = collective.gather(x.values(), counts, Some(gathered));
-        received.map_err(failed)?;
+        collective.gather(x.values(), counts, Some(gathered))?;
         let mut rest = gathered.as_slice();
         let parts = Parts::new(size, |rank| {
             let (part, after) = rest.split_at(counts[rank]);
@@ -180,12 +154,12 @@ fn sum_in_chunks(
     let rows = norm.residual.chunks_mut(chunk);
     let rows = rows.zip(norm.out.chunks_mut(chunk)).zip(own.chunks(chunk));
     for ((residual, out), own) in rows {
-        let buffer = collective.sum_buffer(own.len()).map_err(failed)?;
+        let buffer = collective.sum_buffer(own.len())?;
         for_rows(pool, buffer, norm.weight.len(), |rows, part| {
             let start = rows.start * norm.weight.len();
             part.copy_from_slice(&own[start..start + part.len()]);
         });
-        let parts = collective.sum_parts(own.len()).map_err(failed)?;
+        let parts = collective.sum_parts(own.len())?;
         let mut chunk = AddNorm {
             residual,
             out,
@@ -222,8 +196,4 @@ fn side_by_side<'a>(
         }
     });
     space
-}
-
-fn failed(error: CollectiveError) -> BackendError {
-    BackendError::Collective(Box::new(error))
 }

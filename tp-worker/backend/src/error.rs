@@ -1,5 +1,7 @@
 //! What can go wrong on a device.
 
+use lockstep_collective::CollectiveError;
+
 /// A failed device operation.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
@@ -19,4 +21,10 @@ pub enum BackendError {
     /// A peer is gone or out of step.
     #[error("collective failed: {0}")]
     Collective(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl From<CollectiveError> for BackendError {
+    fn from(error: CollectiveError) -> Self {
+        Self::Collective(Box::new(error))
+    }
 }

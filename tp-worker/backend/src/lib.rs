@@ -14,6 +14,8 @@ mod memory;
 mod shape;
 mod weights;
 
+use lockstep_collective::Collective;
+
 pub use axis::Axis;
 pub use batch::{Batch, Row};
 pub use error::BackendError;
@@ -213,12 +215,12 @@ pub trait Backend: Send + Sized {
     /// after the other, bit for bit.
     fn copy_cells(&mut self, cache: &mut Self::KvCache, moves: &[(u32, u32)]);
 
-    // ---- collectives, in the device's own order of operations ----
+    // ---- collectives of its data, in the device's own order of operations ----
 
     /// This rank's number in the group of `axis`, and the group's size.
     fn group(&self, axis: Axis) -> (usize, usize);
     /// Whether this rank is the first of the group of `axis`: the one that
-    /// receives what is gathered, and whose word is broadcast.
+    /// receives what is gathered, and whose words the others are told.
     fn leads(&self, axis: Axis) -> bool {
         self.group(axis).0 == 0
     }
@@ -227,11 +229,11 @@ pub trait Backend: Send + Sized {
     /// # Errors
     /// [`BackendError::Collective`] when a peer is gone or out of step.
     fn all_reduce(&mut self, axis: Axis, x: &mut Self::Tensor) -> Result<(), BackendError>;
-    /// Brings `x` `[n, width]` of every rank of `axis` to the host of the one
-    /// that leads and returns it there as `[n, Σ widths]`, columns in rank
-    /// order; nothing on the other ranks. `widths[r]` is rank `r`'s width. What
-    /// is returned lies in `space`, which grows as needed, or in `x` itself
-    /// where the host can read it.
+    /// Waits for the device, and brings `x` `[n, width]` of every rank of `axis`
+    /// to the host of the one that leads; returns it there as `[n, Σ widths]`,
+    /// columns in rank order, and nothing on the other ranks. `widths[r]` is
+    /// rank `r`'s width. What is returned lies in `space`, which grows as
+    /// needed, or in `x` itself where the host can read it.
     ///
     /// # Errors
     /// [`BackendError::Collective`] when a peer is gone or out of step.
@@ -242,35 +244,12 @@ pub trait Backend: Send + Sized {
         widths: &[usize],
         space: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], BackendError>;
-    /// Gives every rank of `axis` the `words` of all, in rank order, in `all`:
-    /// as many of each. For what ranks vote on and compare.
-    ///
-    /// # Errors
-    /// [`BackendError::Collective`] when a peer is gone or out of step, or the
-    /// lengths don't fit each other.
-    fn exchange(&mut self, axis: Axis, words: &[u32], all: &mut [u32]) -> Result<(), BackendError>;
-    /// Gives every rank of `axis` the words of the one that leads. For what one
-    /// rank decides in every step: [`Self::exchange`] would bring every rank the
-    /// empty words of all others too.
-    ///
-    /// # Errors
-    /// [`BackendError::Collective`] when a peer is gone or out of step.
-    fn broadcast(&mut self, axis: Axis, words: &mut [u32]) -> Result<(), BackendError>;
-    /// Has `words`, at most 64, travel with this rank's next collective of
-    /// `axis`, whichever it is: for what ranks compare and tell each other in
-    /// every step. The first `shared` of them are equal on all ranks. A rank
-    /// alone has them back at once. Attaching again before that replaces them.
-    ///
-    /// # Errors
-    /// [`BackendError::Collective`] when they are too many or the group is
-    /// broken. On ranks that attach what doesn't agree that collective fails,
-    /// before any of them uses another's data.
-    fn attach(&mut self, axis: Axis, shared: usize, words: &[u32]) -> Result<(), BackendError>;
-    /// Copies to `all` what all ranks of `axis` attached to the last collective
-    /// that took words along, in rank order. False, and `all` as it was, if
-    /// there was none yet or if what this rank attached still waits for one.
-    ///
-    /// # Panics
-    /// If `all` has another length than those words together.
-    fn attached(&self, axis: Axis, all: &mut [u32]) -> bool;
+
+    // ---- the host's word with its peers ----
+
+    /// Collectives of the tensor-parallel group's hosts: what ranks vote on,
+    /// compare and tell each other, in words. Data of the device never takes
+    /// this way. On a device whose data travels apart from it, words that are
+    /// attached wait for the next operation here.
+    fn control(&mut self) -> &mut dyn Collective;
 }

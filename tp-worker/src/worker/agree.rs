@@ -95,6 +95,6 @@ fn exchange<B: Backend, const N: usize>(
 ) -> Result<Vec<[u32; N]>, WorkerError> {
     let (_, size) = backend.group(Axis::Tensor);
     let mut all = vec![[0; N]; size];
-    backend.exchange(Axis::Tensor, &words, all.as_flattened_mut())?;
+    backend.control().exchange(&words, all.as_flattened_mut())?;
     Ok(all)
 }

@@ -86,7 +86,7 @@ impl DepthControl {
     /// Decides, if the rows have travelled: the depth of the step
     /// [`LAG`](lockstep_adaptive::LAG) after this one, and what its policy expects
     /// that it takes, in microseconds.
-    pub fn decide<B: Backend>(&mut self, backend: &B, plan: &StepPlan) -> Option<(u32, u32)> {
+    pub fn decide(&mut self, backend: &mut impl Backend, plan: &StepPlan) -> Option<(u32, u32)> {
         match self {
             Self::Fixed(_) => None,
             Self::Adaptive(agreement) => agreement.decide(backend, plan),
@@ -123,13 +123,13 @@ impl Agreement {
             joined,
             seen: self.seen,
         };
-        backend.attach(Axis::Tensor, Row::SHARED, &row.to_words())?;
+        backend.control().attach(Row::SHARED, &row.to_words())?;
         Ok(())
     }
 
-    fn decide<B: Backend>(&mut self, backend: &B, plan: &StepPlan) -> Option<(u32, u32)> {
+    fn decide(&mut self, backend: &mut impl Backend, plan: &StepPlan) -> Option<(u32, u32)> {
         // A step without a collective has brought no rows: the same on all ranks.
-        if !backend.attached(Axis::Tensor, &mut self.words) {
+        if !backend.control().attached(&mut self.words) {
             return None;
         }
         let (rows, _) = self.words.as_chunks::<{ Row::WORDS }>();

@@ -351,7 +351,7 @@ impl<B: Backend> DraftStage<B> {
                 words.copy_from_slice(&[node.token, node.parent]);
             }
         }
-        backend.broadcast(Axis::Tensor, &mut self.words)?;
+        backend.control().broadcast(0, &mut self.words)?;
         if self.drafter.is_none() {
             for (row, words) in self.words.chunks_exact(stride).enumerate() {
                 for node in words[1..].chunks_exact(2).take(words[0] as usize) {

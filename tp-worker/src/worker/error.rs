@@ -2,6 +2,7 @@
 
 use lockstep_adaptive::{Row, UnknownPolicy};
 use lockstep_backend::BackendError;
+use lockstep_collective::CollectiveError;
 use lockstep_devices::DeviceError;
 use lockstep_model::ModelError;
 use lockstep_speculation::DraftError;
@@ -115,6 +116,12 @@ pub enum WorkerError {
         /// The rank.
         rank: usize,
     },
+}
+
+impl From<CollectiveError> for WorkerError {
+    fn from(error: CollectiveError) -> Self {
+        Self::Backend(error.into())
+    }
 }
 
 /// A plan that contradicts what the worker knows.

@@ -49,11 +49,12 @@ fn ranks_sum_gather_and_broadcast() {
                     assert_eq!(out.as_ptr(), place);
                 }
                 let mut tokens = [rank as u32 + 5; 4];
-                backend.broadcast(Axis::Tensor, &mut tokens).unwrap();
+                let control = backend.control();
+                control.broadcast(0, &mut tokens).unwrap();
                 assert_eq!(tokens, [5; 4]);
 
                 let (words, mut all) = ([rank as u32, u32::MAX], [0; 6]);
-                backend.exchange(Axis::Tensor, &words, &mut all).unwrap();
+                control.exchange(&words, &mut all).unwrap();
                 assert_eq!(all, [0, u32::MAX, 1, u32::MAX, 2, u32::MAX]);
             });
         }
@@ -76,19 +77,17 @@ fn attached_words_ride_on_whatever_comes_next() {
                     let rank = group.rank() as u32;
                     let mut backend = CpuBackend::new(options(2), Box::new(group)).unwrap();
                     let mut all = vec![0; ranks * 2];
-                    assert!(!backend.attached(Axis::Tensor, &mut all));
-                    backend.attach(Axis::Tensor, 1, &[5, rank]).unwrap();
-                    assert_eq!(backend.attached(Axis::Tensor, &mut all), ranks == 1);
+                    let control = backend.control();
+                    assert!(!control.attached(&mut all));
+                    control.attach(1, &[5, rank]).unwrap();
+                    assert_eq!(control.attached(&mut all), ranks == 1);
+                    // What the rank does alone takes nothing along.
+                    work_alone(&mut backend);
+                    assert_eq!(backend.control().attached(&mut all), ranks == 1);
                     fused_sum(&mut backend, 6, WIDTH);
-                    assert!(backend.attached(Axis::Tensor, &mut all));
+                    assert!(backend.control().attached(&mut all));
                     let expected: Vec<u32> = (0..ranks as u32).flat_map(|r| [5, r]).collect();
                     assert_eq!(all, expected);
-                    assert!(!backend.attached(Axis::Alone, &mut []));
-                    backend.attach(Axis::Alone, 0, &[9]).unwrap();
-                    let mut own = [0];
-                    assert!(backend.attached(Axis::Alone, &mut own));
-                    assert_eq!(own, [9]);
-                    assert!(backend.attached(Axis::Tensor, &mut all));
                 });
             }
         });
@@ -150,12 +149,6 @@ fn work_alone(backend: &mut CpuBackend) {
         .gather_to_host(Axis::Alone, &x, &[2], &mut space)
         .unwrap();
     assert_eq!(found, [1.0, 2.0]);
-    let mut tokens = [7, 8];
-    backend.broadcast(Axis::Alone, &mut tokens).unwrap();
-    assert_eq!(tokens, [7, 8]);
-    let mut all = [0; 2];
-    backend.exchange(Axis::Alone, &[3, 4], &mut all).unwrap();
-    assert_eq!(all, [3, 4]);
 
     let identity = matrix(backend, &[1.0, 0.0, 0.0, 1.0], 2);
     let weight = backend.load_vector(&[1.0, 1.0]).unwrap();

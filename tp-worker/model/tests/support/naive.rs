@@ -7,12 +7,11 @@ use lockstep_backend::{
     AttentionShape, Axis, Backend, BackendError, Batch, CheckpointDtype, HostMatrix, KvShape,
     MatrixRole, RopeTable, Row,
 };
-use lockstep_collective::{Collective, Single};
+use lockstep_collective::Collective;
 
 /// Every operation as a loop.
 pub struct Naive {
     collective: Box<dyn Collective>,
-    alone: Single,
     /// Collectives issued so far: kind and elements per row.
     pub issued: Vec<(&'static str, usize)>,
 }
@@ -47,7 +46,6 @@ impl Naive {
     pub fn new(collective: Box<dyn Collective>) -> Self {
         Self {
             collective,
-            alone: Single::new(),
             issued: Vec::new(),
         }
     }
@@ -87,10 +85,6 @@ fn seen(row: &Row, new: usize, masks: &[u64]) -> Vec<usize> {
     let cached = row.kv_len as usize;
     let among_new = (0..row.q_len as usize).filter(visible);
     (0..cached).chain(among_new.map(|n| cached + n)).collect()
-}
-
-fn failed(error: lockstep_collective::CollectiveError) -> BackendError {
-    BackendError::Collective(Box::new(error))
 }
 
 impl Backend for Naive {
@@ -311,7 +305,7 @@ impl Backend for Naive {
             return Ok(());
         }
         self.issued.push(("all_reduce", x.width));
-        self.collective.all_reduce_sum(x.used()).map_err(failed)
+        Ok(self.collective.all_reduce_sum(x.used())?)
     }
     fn gather_to_host<'a>(
         &mut self,
@@ -331,8 +325,7 @@ impl Backend for Naive {
         let mut parts = vec![0.0; if root { total * x.rows } else { 0 }];
         let send = &x.data[..x.rows * x.width];
         self.collective
-            .gather(send, &counts, root.then_some(&mut parts))
-            .map_err(failed)?;
+            .gather(send, &counts, root.then_some(&mut parts))?;
         out.clear();
         out.resize(parts.len(), 0.0);
         let mut part = parts.as_slice();
@@ -347,30 +340,7 @@ impl Backend for Naive {
         }
         Ok(out)
     }
-    fn exchange(&mut self, axis: Axis, words: &[u32], all: &mut [u32]) -> Result<(), BackendError> {
-        if axis == Axis::Alone {
-            all.copy_from_slice(words);
-            return Ok(());
-        }
-        self.collective.exchange(words, all).map_err(failed)
-    }
-    fn broadcast(&mut self, axis: Axis, words: &mut [u32]) -> Result<(), BackendError> {
-        match axis {
-            Axis::Tensor => self.collective.broadcast(0, words).map_err(failed),
-            Axis::Alone => Ok(()),
-        }
-    }
-    fn attach(&mut self, axis: Axis, shared: usize, words: &[u32]) -> Result<(), BackendError> {
-        let attached = match axis {
-            Axis::Tensor => self.collective.attach(shared, words),
-            Axis::Alone => self.alone.attach(shared, words),
-        };
-        attached.map_err(failed)
-    }
-    fn attached(&self, axis: Axis, all: &mut [u32]) -> bool {
-        match axis {
-            Axis::Tensor => self.collective.attached(all),
-            Axis::Alone => self.alone.attached(all),
-        }
+    fn control(&mut self) -> &mut dyn Collective {
+        &mut *self.collective
     }
 }

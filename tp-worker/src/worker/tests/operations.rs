@@ -11,7 +11,7 @@ use lockstep_backend::{
     RopeTable, RowParallel,
 };
 use lockstep_backend_cpu::CpuBackend;
-use lockstep_collective::Single;
+use lockstep_collective::{Collective, Single};
 use lockstep_speculation::DrafterRegistry;
 use lockstep_types::{Dtype, EngineConfig, step::StepPlan};
 
@@ -64,10 +64,6 @@ impl Backend for Counting {
         self.0.group(axis)
     }
 
-    fn attached(&self, axis: Axis, all: &mut [u32]) -> bool {
-        self.0.attached(axis, all)
-    }
-
     fn gather_to_host<'a>(
         &mut self,
         axis: Axis,
@@ -98,9 +94,7 @@ impl Backend for Counting {
         fn place_columns(&mut self, x: &Tensor, out: &mut Tensor, first: usize);
         fn copy_cells(&mut self, cache: &mut KvCache, moves: &[(u32, u32)]);
         fn all_reduce(&mut self, axis: Axis, x: &mut Tensor) -> Result<(), BackendError>;
-        fn exchange(&mut self, axis: Axis, words: &[u32], all: &mut [u32]) -> Result<(), BackendError>;
-        fn broadcast(&mut self, axis: Axis, words: &mut [u32]) -> Result<(), BackendError>;
-        fn attach(&mut self, axis: Axis, shared: usize, words: &[u32]) -> Result<(), BackendError>;
+        fn control(&mut self,) -> &mut dyn Collective;
     }
 }
 
