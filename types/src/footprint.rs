@@ -29,13 +29,13 @@ pub struct EngineShape<'a> {
 pub struct MemoryUse {
     /// Packed matrices.
     pub weights: u64,
-    /// Norms and biases.
+    /// Norms, biases and rotary angles.
     pub vectors: u64,
     /// Keys and values of one cached token.
     pub kv_per_token: u64,
     /// Activations of the largest pass.
     pub activations: u64,
-    /// On the host: logits, rotary angles, distributions of drafts.
+    /// On the host: logits, distributions of drafts.
     pub host: u64,
 }
 

@@ -84,11 +84,11 @@ impl<B: Device> Rows<'_, B> {
         let mut qkv = self.filled(rows, attention.qkv_width())?;
         let half = attention.head_dim / 2;
         let angles = (0..POSITIONS * half).map(|i| i as f32 * 1e-3);
-        let table = RopeTable {
+        let table = self.backend.load_rope(&RopeTable {
             half,
             cos: angles.clone().map(f32::cos).collect(),
             sin: angles.map(f32::sin).collect(),
-        };
+        })?;
         let positions: Vec<u32> = (0..rows).map(|row| (row % POSITIONS) as u32).collect();
         let backend = &mut self.backend;
         let times = time(self.setup, tokens, || {

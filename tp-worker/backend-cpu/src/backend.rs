@@ -19,6 +19,7 @@ use crate::norm::AddNorm;
 use crate::options::{CpuError, CpuOptions};
 use crate::pack::CpuMatrix;
 use crate::pool::Pool;
+use crate::rope::CpuRope;
 use crate::tensor::{CpuTensor, CpuVector};
 use crate::{activation, norm, rope, rows};
 
@@ -80,6 +81,7 @@ impl Backend for CpuBackend {
     type Matrix = CpuMatrix;
     type Vector = CpuVector;
     type Tensor = CpuTensor;
+    type Rope = CpuRope;
     type KvCache = CpuKvCache;
 
     fn describe(&self) -> String {
@@ -113,6 +115,12 @@ impl Backend for CpuBackend {
     fn load_vector(&mut self, values: &[f32]) -> Result<CpuVector, BackendError> {
         self.allocated.vectors += size_of_val(values) as u64;
         Ok(CpuVector(values.to_vec()))
+    }
+
+    fn load_rope(&mut self, table: &RopeTable) -> Result<CpuRope, BackendError> {
+        let rope = CpuRope::new(table);
+        self.allocated.vectors += rope.bytes() as u64;
+        Ok(rope)
     }
 
     fn tensor(&mut self, rows: usize, width: usize) -> Result<CpuTensor, BackendError> {
@@ -235,7 +243,7 @@ impl Backend for CpuBackend {
         &mut self,
         qkv: &mut CpuTensor,
         shape: &AttentionShape,
-        table: &RopeTable,
+        table: &CpuRope,
         positions: &[u32],
     ) {
         qkv.expect(positions.len(), shape.qkv_width(), "qkv");

@@ -23,7 +23,7 @@ pub struct CpuMemory {
 pub struct CpuAllocated {
     /// Packed weights.
     pub matrices: u64,
-    /// Norms and biases.
+    /// Norms, biases and rotary angles.
     pub vectors: u64,
     /// Tensors.
     pub activations: u64,
@@ -53,6 +53,10 @@ impl DeviceMemory for CpuMemory {
 
     fn vector_bytes(&self, len: usize) -> u64 {
         words(len)
+    }
+
+    fn rope_bytes(&self, positions: usize, half: usize) -> u64 {
+        words(positions.saturating_mul(2 * half))
     }
 
     fn tensor_bytes(&self, rows: usize, width: usize) -> u64 {

@@ -37,4 +37,5 @@ pub use footprint::{CpuAllocated, CpuMemory};
 pub use isa::{Isa, UnknownIsa};
 pub use options::{CpuError, CpuOptions};
 pub use pack::CpuMatrix;
+pub use rope::CpuRope;
 pub use tensor::{CpuTensor, CpuVector};

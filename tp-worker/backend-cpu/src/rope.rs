@@ -7,6 +7,20 @@ use crate::multiversion::multiversion;
 use crate::partition::for_rows;
 use crate::pool::Pool;
 
+/// Rotary angles.
+pub struct CpuRope(RopeTable);
+
+impl CpuRope {
+    pub(crate) fn new(table: &RopeTable) -> Self {
+        Self(table.clone())
+    }
+
+    /// Size in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(self.0.cos.as_slice()) + size_of_val(self.0.sin.as_slice())
+    }
+}
+
 multiversion! {
     fn rotate(low: &mut [f32], high: &mut [f32], cos: &[f32], sin: &[f32]) {
         let angles = cos.iter().zip(sin);
@@ -23,7 +37,7 @@ pub(crate) fn rope(
     isa: Isa,
     qkv: &mut [f32],
     shape: &AttentionShape,
-    table: &RopeTable,
+    CpuRope(table): &CpuRope,
     positions: &[u32],
 ) {
     let (width, half) = (shape.qkv_width(), table.half);

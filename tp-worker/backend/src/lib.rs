@@ -40,6 +40,8 @@ pub trait Backend: Send + Sized {
     type Vector: Send + Sync;
     /// Activations.
     type Tensor: Send;
+    /// Rotary angles.
+    type Rope: Send + Sync;
     /// Paged keys and values of all layers.
     type KvCache: Send;
 
@@ -63,6 +65,11 @@ pub trait Backend: Send + Sized {
     /// # Errors
     /// [`BackendError::OutOfMemory`].
     fn load_vector(&mut self, values: &[f32]) -> Result<Self::Vector, BackendError>;
+    /// Uploads rotary angles.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    fn load_rope(&mut self, table: &RopeTable) -> Result<Self::Rope, BackendError>;
     /// Allocates activations `[rows, width]`.
     ///
     /// # Errors
@@ -184,7 +191,7 @@ pub trait Backend: Send + Sized {
         &mut self,
         qkv: &mut Self::Tensor,
         shape: &AttentionShape,
-        table: &RopeTable,
+        table: &Self::Rope,
         positions: &[u32],
     );
     /// Writes keys and values of every token of `qkv` to its cache cell

@@ -37,6 +37,8 @@ pub trait DeviceMemory {
     fn matrix_bytes(&self, matrix: MatrixShape) -> u64;
     /// A vector of `len` elements.
     fn vector_bytes(&self, len: usize) -> u64;
+    /// Rotary angles of `half` pairs at each of `positions` positions.
+    fn rope_bytes(&self, positions: usize, half: usize) -> u64;
     /// Activations `[rows, width]`.
     fn tensor_bytes(&self, rows: usize, width: usize) -> u64;
     /// A paged cache, when it is full.

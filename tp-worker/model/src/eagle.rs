@@ -39,7 +39,7 @@ pub struct EagleHead<B: Backend> {
     vocab: usize,
     limits: ForwardLimits,
     requests: usize,
-    shape: LayerShape,
+    shape: LayerShape<B>,
     wiring: Wiring<B>,
     /// `[hidden, 2·hidden]` for EAGLE-1, `[hidden, captured width]` for EAGLE-3.
     fc: B::Matrix,

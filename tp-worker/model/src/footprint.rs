@@ -61,12 +61,12 @@ impl Part {
             .saturating_add(tables * device.matrix_bytes(table));
         let mut counter = Counter::new(device);
         count(Buffers::new(&mut counter, model, shard, limits));
-        counter.host_rows(limits.positions, 2 * (model.head_dim / 2));
         // The norm before each layer's attention and the last one.
         let vectors = layer_vectors(device, model, shard)
             .saturating_add(device.vector_bytes(model.hidden_size))
             .saturating_mul(model.num_layers as u64)
-            .saturating_add(device.vector_bytes(model.hidden_size));
+            .saturating_add(device.vector_bytes(model.hidden_size))
+            .saturating_add(device.rope_bytes(limits.positions, model.head_dim / 2));
         let gathers = shard.rank == 0 && shard.size > 1;
         let gathered = if gathers { model.vocab_size } else { 0 };
         Self {

@@ -5,7 +5,7 @@ mod host;
 
 use lockstep_backend::{
     AttentionShape, Axis, Backend, BackendError, Batch, Linear, MatrixRole, MatrixShape, RmsNorm,
-    RopeTable, RowParallel,
+    RowParallel,
 };
 use lockstep_types::ModelConfig;
 
@@ -79,26 +79,36 @@ impl LayerSizes {
 }
 
 /// What all layers of a model share.
-pub(crate) struct LayerShape {
+pub(crate) struct LayerShape<B: Backend> {
     /// The ranks that the layers are split over.
     pub axis: Axis,
     /// This rank's heads.
     pub attention: AttentionShape,
     /// Angles of every position served.
-    pub rope: RopeTable,
+    pub rope: B::Rope,
     /// Added to the mean square in every norm.
     pub eps: f32,
 }
 
-impl LayerShape {
+impl<B: Backend> LayerShape<B> {
     /// A shard's heads at positions `0..positions`, over the ranks of `axis`.
-    pub fn new(axis: Axis, model: &ModelConfig, shard: &Shard, positions: usize) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    pub fn new(
+        backend: &mut B,
+        axis: Axis,
+        model: &ModelConfig,
+        shard: &Shard,
+        positions: usize,
+    ) -> Result<Self, BackendError> {
+        let table = rope_table(&model.rope, model.head_dim, positions);
+        Ok(Self {
             axis,
             attention: LayerSizes::new(model, shard, model.hidden_size).attention,
-            rope: rope_table(&model.rope, model.head_dim, positions),
+            rope: backend.load_rope(&table)?,
             eps: model.rms_norm_eps,
-        }
+        })
     }
 }
 
@@ -112,7 +122,7 @@ impl<B: Backend> Layer<B> {
     pub fn attend(
         &self,
         backend: &mut B,
-        shape: &LayerShape,
+        shape: &LayerShape<B>,
         input: &B::Tensor,
         buffers: &mut AttentionBuffers<B::Tensor>,
         cache: &mut B::KvCache,
@@ -140,7 +150,7 @@ impl<B: Backend> Layer<B> {
     pub fn finish(
         &self,
         backend: &mut B,
-        shape: &LayerShape,
+        shape: &LayerShape<B>,
         buffers: &mut LayerBuffers<B::Tensor>,
         next_norm: &B::Vector,
     ) -> Result<(), BackendError> {

@@ -27,7 +27,7 @@ pub struct Transformer<B: Backend> {
     model: ModelConfig,
     shard: Shard,
     limits: ForwardLimits,
-    shape: LayerShape,
+    shape: LayerShape<B>,
     /// Vocabulary rows of this rank.
     embedding: B::Matrix,
     /// The norm before each layer's attention.

@@ -1,6 +1,6 @@
 use lockstep_backend::{
     AttentionShape, Backend, Batch, CheckpointDtype, DeviceMemory, HostBlock, HostMatrix, KvShape,
-    MatrixRole, MatrixShape, PassShape, Row,
+    MatrixRole, MatrixShape, PassShape, RopeTable, Row,
 };
 use lockstep_collective::Single;
 use lockstep_types::{Dtype, KvCacheDtype, Quantization};
@@ -95,6 +95,16 @@ fn vectors_activations_and_caches_take_what_is_charged() {
     assert_eq!(
         (backend.allocated().vectors, memory.vector_bytes(5)),
         (20, 20)
+    );
+    let table = RopeTable {
+        half: 3,
+        cos: vec![1.0; 12],
+        sin: vec![0.0; 12],
+    };
+    backend.load_rope(&table).unwrap();
+    assert_eq!(
+        (backend.allocated().vectors, memory.rope_bytes(4, 3)),
+        (20 + 96, 96)
     );
     backend.tensor(7, 3).unwrap();
     assert_eq!(

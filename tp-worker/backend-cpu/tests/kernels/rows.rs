@@ -86,10 +86,11 @@ proptest! {
         for isa in Isa::available() {
             let mut backend = backend(isa, Dtype::Float32, 2);
             let mut qkv = tensor(&mut backend, &x, width);
+            let rope = backend.load_rope(&table).unwrap();
             let vector = backend.load_vector(&weight).unwrap();
             backend.head_norm(&mut qkv, &shape, 1..3 * heads, &vector, EPS);
             let normed = qkv.values().to_vec();
-            backend.rope(&mut qkv, &shape, &table, &positions);
+            backend.rope(&mut qkv, &shape, &rope, &positions);
             for (row, &position) in positions.iter().enumerate() {
                 for head in 0..4 * heads {
                     let at = row * width + head * 2 * half;

@@ -57,7 +57,7 @@ impl<B: Backend> EagleHead<B> {
             wiring: Wiring::load(backend, &host.wiring)?,
             buffers: Buffers::new(backend, model, &shard, &sizes)?,
             picks: Picks::new(limits.max_tokens),
-            shape: LayerShape::new(Axis::Alone, model, &shard, limits.positions),
+            shape: LayerShape::new(backend, Axis::Alone, model, &shard, limits.positions)?,
             capture,
             hidden: model.hidden_size,
             vocab: host.vocab,

@@ -141,9 +141,9 @@ impl Part {
         };
         count(Buffers::new(&mut counter, model, shard, &sizes));
         count_window(&mut counter, engine, features);
-        counter.host_rows(limits.positions, 2 * (model.head_dim / 2));
         // A bias of `fc` and up to three norms, which not all checkpoints have.
-        let vectors = 4 * device.vector_bytes(hidden) + layer_vectors(device, model, shard);
+        let vectors = (4 * device.vector_bytes(hidden) + layer_vectors(device, model, shard))
+            .saturating_add(device.rope_bytes(limits.positions, model.head_dim / 2));
         let cache = KvShape {
             layers: 1,
             kv_heads: layer.attention.kv_heads,

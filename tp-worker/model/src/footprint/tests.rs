@@ -24,6 +24,9 @@ impl DeviceMemory for Elements {
     fn vector_bytes(&self, len: usize) -> u64 {
         len as u64
     }
+    fn rope_bytes(&self, positions: usize, half: usize) -> u64 {
+        (positions * 2 * half) as u64
+    }
     fn tensor_bytes(&self, rows: usize, width: usize) -> u64 {
         (rows * width) as u64
     }
@@ -127,6 +130,9 @@ fn memory_of(
     rank_memory(&Elements, &engine, rank)
 }
 
+/// Sines and cosines of four pairs at 20 positions.
+const ANGLES: u64 = 20 * 8;
+
 /// A layer of 64: queries, keys and values, output, gate and up, down.
 const LAYER: u64 = 64 * 16 * 8 + 64 * 64 + 3 * 64 * 96;
 
@@ -136,14 +142,13 @@ fn a_model_takes_its_layers_and_tables() {
         let target = memory(&model(64, 3, tied), &SpeculationConfig::none(), 1, 0).target;
         assert_eq!(target.weights, 3 * LAYER + tables * TABLE);
         // Two norms per layer and the last one.
-        assert_eq!(target.vectors, 7 * 64);
+        assert_eq!(target.vectors, 7 * 64 + ANGLES);
         assert_eq!(target.kv_per_token, 2 * 3 * 4 * 8 * 2);
         // Residual, its change and its norm; queries, keys and values, and what
         // attention gives, twice; gate, up and their product; logits' inputs.
         let token = 3 * 64 + (3 * 8 + 2 * 4) * 8 + 3 * 96;
         assert_eq!(target.activations, 30 * (token + 64 + 100));
-        // Sines and cosines of four pairs.
-        assert_eq!(target.host, 4 * 20 * 8);
+        assert_eq!(target.host, 0);
     }
     let none = memory(&model(64, 3, true), &SpeculationConfig::none(), 1, 0);
     assert_eq!(none.draft, lockstep_types::MemoryUse::default());
@@ -158,6 +163,7 @@ fn biases_and_norms_of_heads_count() {
         memory(&model, &SpeculationConfig::none(), 2, rank)
             .target
             .vectors
+            - ANGLES
     };
     assert_eq!(vectors(&|_| (), 0), 3 * 64);
     assert_eq!(vectors(&|m| m.qk_norm = true, 0), 3 * 64 + 16);
@@ -203,7 +209,7 @@ fn heads_take_their_layer_and_the_tables_they_read() {
         let draft = memory(&model(64, 3, tied), &speculation, tp_size, 0).draft;
         let expected = projections + rows * 64 * TABLE;
         assert_eq!(draft.weights, expected, "{speculation:?} {tp_size} {tied}");
-        assert_eq!(draft.vectors, 5 * 64);
+        assert_eq!(draft.vectors, 5 * 64 + ANGLES);
         assert_eq!(draft.kv_per_token, 2 * 4 * 8 * 2);
     }
 }
@@ -221,8 +227,8 @@ fn heads_activations() {
         let block = 40 * (64 + 64 + vocab);
         let expected = 30 * features + 40 * pass + 5 * 64 + block;
         assert_eq!(draft.activations, expected, "{speculation:?}");
-        // Rotary angles, and logits of a frontier of 5 · 2.
-        assert_eq!(draft.host, 4 * (20 * 8 + 10 * vocab));
+        // Logits of a frontier of 5 · 2.
+        assert_eq!(draft.host, 4 * 10 * vocab);
         let mut drawn = speculation.clone();
         drawn.verification = Verification::Rejection;
         let drawn = memory(target, &drawn, 1, 0).draft.host - draft.host;
@@ -260,7 +266,7 @@ fn logits_of_many_requests_are_collected() {
         speculation.topk = topk;
         let target = &model(64, 3, true);
         let draft = memory_of(requests, target, &speculation, 1, 0).draft;
-        (draft.host - 4 * 20 * 8) / 400
+        draft.host / 400
     };
     assert_eq!(host(256, 1), 256);
     assert_eq!(host(257, 1), 2 * 257);

@@ -95,7 +95,7 @@ impl<B: Backend> Transformer<B> {
             norm: parts.norm,
             head: parts.head,
             vocab_widths: shard.vocab_widths(model),
-            shape: LayerShape::new(axis, model, &shard, limits.positions),
+            shape: LayerShape::new(backend, axis, model, &shard, limits.positions)?,
             numbers: (0..limits.max_tokens as u32).collect(),
             buffers: Buffers::new(backend, model, &shard, limits)?,
             model: model.clone(),

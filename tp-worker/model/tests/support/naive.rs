@@ -91,6 +91,7 @@ impl Backend for Naive {
     type Matrix = Tensor;
     type Vector = Vec<f32>;
     type Tensor = Tensor;
+    type Rope = RopeTable;
     type KvCache = Cache;
 
     fn describe(&self) -> String {
@@ -111,6 +112,9 @@ impl Backend for Naive {
     }
     fn load_vector(&mut self, values: &[f32]) -> Result<Vec<f32>, BackendError> {
         Ok(values.to_vec())
+    }
+    fn load_rope(&mut self, table: &RopeTable) -> Result<RopeTable, BackendError> {
+        Ok(table.clone())
     }
     fn tensor(&mut self, rows: usize, width: usize) -> Result<Tensor, BackendError> {
         // NaN shows reads of what was never written.

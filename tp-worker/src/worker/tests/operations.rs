@@ -39,12 +39,14 @@ macro_rules! counted {
 type Matrix = <CpuBackend as Backend>::Matrix;
 type Vector = <CpuBackend as Backend>::Vector;
 type Tensor = <CpuBackend as Backend>::Tensor;
+type Rope = <CpuBackend as Backend>::Rope;
 type KvCache = <CpuBackend as Backend>::KvCache;
 
 impl Backend for Counting {
     type Matrix = Matrix;
     type Vector = Vector;
     type Tensor = Tensor;
+    type Rope = Rope;
     type KvCache = KvCache;
 
     fn describe(&self) -> String {
@@ -78,6 +80,7 @@ impl Backend for Counting {
     counted! {
         fn load_matrix(&mut self, matrix: &HostMatrix<'_>, role: MatrixRole) -> Result<Matrix, BackendError>;
         fn load_vector(&mut self, values: &[f32]) -> Result<Vector, BackendError>;
+        fn load_rope(&mut self, table: &RopeTable) -> Result<Rope, BackendError>;
         fn tensor(&mut self, rows: usize, width: usize) -> Result<Tensor, BackendError>;
         fn kv_cache(&mut self, shape: &KvShape) -> Result<KvCache, BackendError>;
         fn embed(&mut self, table: &Matrix, first: u32, tokens: &[u32], out: &mut Tensor);
@@ -86,7 +89,7 @@ impl Backend for Counting {
         fn add_rms_norm(&mut self, residual: &mut Tensor, delta: &Tensor, weight: &Vector, eps: f32, out: &mut Tensor);
         fn matmul_add_rms_norm(&mut self, x: &Tensor, w: RowParallel<'_, Matrix, Vector>, residual: &mut Tensor, delta: &mut Tensor, norm: RmsNorm<'_, Vector>, out: &mut Tensor) -> Result<(), BackendError>;
         fn head_norm(&mut self, qkv: &mut Tensor, shape: &AttentionShape, heads: Range<usize>, weight: &Vector, eps: f32);
-        fn rope(&mut self, qkv: &mut Tensor, shape: &AttentionShape, table: &RopeTable, positions: &[u32]);
+        fn rope(&mut self, qkv: &mut Tensor, shape: &AttentionShape, table: &Rope, positions: &[u32]);
         fn attention(&mut self, cache: &mut KvCache, layer: usize, qkv: &Tensor, shape: &AttentionShape, batch: &Batch<'_>, out: &mut Tensor);
         fn silu_mul(&mut self, gate_up: &Tensor, out: &mut Tensor);
         fn gather_rows(&mut self, x: &Tensor, rows: &[u32], out: &mut Tensor);
