@@ -15,7 +15,6 @@ pub(crate) struct Sizing<'a> {
     pub(crate) footprint: &'a dyn Footprint,
     pub(crate) nnodes: usize,
     pub(crate) node_rank: usize,
-    pub(crate) page_size: usize,
     pub(crate) radix_cache: bool,
     pub(crate) overlap: bool,
     /// What the algorithm takes beside a draft model.
@@ -95,7 +94,7 @@ pub(crate) fn size(
     sizing: &Sizing<'_>,
     hardware: &Hardware,
 ) -> Result<Resolved<(KvConfig, usize)>, ConfigError> {
-    let page = sizing.page_size;
+    let page = sizing.engine.page_size;
     let node = sizing.node();
     let per_token = node.per_token;
     let longest = sizing.engine.model.max_position_embeddings;
@@ -190,7 +189,7 @@ fn room(node: &NodeMemory, sizing: &Sizing<'_>, hardware: &Hardware) -> Result<u
     let kept = rest.max(activations);
     let budget = hardware.available_memory.saturating_sub(kept);
     let weights = node.weights.saturating_add(drafts);
-    let least = node.per_token * sizing.page_size as u64;
+    let least = node.per_token * sizing.engine.page_size as u64;
     budget
         .checked_sub(weights)
         .filter(|room| *room >= least)

@@ -37,7 +37,7 @@ use slots::{RowTask, Slots};
 pub use error::{PlanError, WorkerError};
 pub use limits::WorkerLimits;
 pub use lockstep_model::WeightOrigin;
-pub use passes::{PassKey, PassRegistry, PreparedPass};
+pub use passes::{PassRegistry, PreparedPass};
 pub use reload::Served;
 
 /// One tensor-parallel rank. Every rank of a group takes the same plans in the
@@ -100,7 +100,7 @@ impl<B: Backend + 'static> Worker<B> {
         }
         let limits = WorkerLimits::new(config);
         limits.check()?;
-        let pass = ForwardLimits::of_steps(&config.step_limits(), config.model.vocab_size);
+        let pass = ForwardLimits::of_steps(&limits.step, limits.page_size, limits.vocab);
         let options = LoadOptions {
             cache: weight_cache,
             ..LoadOptions::new(Axis::Tensor, pass)

@@ -20,6 +20,8 @@ pub struct EngineShape<'a> {
     pub threads_per_rank: usize,
     /// What is drafted, and with what.
     pub speculation: &'a SpeculationConfig,
+    /// Tokens per page of the cache.
+    pub page_size: usize,
     /// The largest step.
     pub step: StepLimits,
 }
@@ -79,6 +81,7 @@ impl EngineConfig {
             tp_size: self.parallel.tp_size,
             threads_per_rank: self.parallel.threads_per_rank,
             speculation: &self.speculation,
+            page_size: self.kv.page_size,
             step: self.step_limits(),
         }
     }

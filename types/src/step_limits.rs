@@ -13,6 +13,9 @@ pub struct StepLimits {
     /// Positions of one request: a text may end at the context length, and the
     /// step that was in flight then writes beyond it.
     pub positions: usize,
+    /// Tokens of one request that a step verifies: its last known one, and its
+    /// drafts.
+    pub verified: usize,
     /// Tokens that a step commits for one request.
     pub max_commit: usize,
     /// Nodes that a drafter expands for one request, its root included.
@@ -39,6 +42,7 @@ impl StepLimits {
             requests,
             tokens: prefill.saturating_add(requests.saturating_mul(verified)),
             positions: context_length + beyond as usize,
+            verified,
             max_commit: speculation.max_commit(),
             draft_nodes: speculation.num_steps * speculation.topk + 1,
         }

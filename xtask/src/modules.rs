@@ -13,7 +13,7 @@ use crate::{Finding, Tree, workspace};
 use names::{Crate, Path};
 
 /// Circles that stay: the crate's folder, the modules sorted by name, and why.
-const KNOWN: [(&str, &[&str], &str); 16] = [
+const KNOWN: [(&str, &[&str], &str); 15] = [
     (
         "config",
         &["memory", "resolve"],
@@ -123,11 +123,6 @@ const KNOWN: [(&str, &[&str], &str); 16] = [
         "tp-worker/speculation",
         &["drafter", "drafts"],
         "what a drafter is asked for is what its drafts are cut to",
-    ),
-    (
-        "tp-worker",
-        &["worker::error", "worker::passes"],
-        "an error says which size of pass there is none for",
     ),
 ];
 

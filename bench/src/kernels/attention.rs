@@ -4,7 +4,7 @@ use lockstep_backend::{AttentionShape, Batch, KvShape, Row};
 use lockstep_devices::Device;
 
 use super::line::Line;
-use super::setup::{KvFormat, Setup, filled};
+use super::setup::{KvFormat, Setup, filled, staged};
 use super::shape::Shape;
 use crate::roofline::{Traffic, Work};
 
@@ -59,9 +59,9 @@ pub fn measure<B: Device>(
                 2..=16 => ("verify", kv.layers),
                 _ => ("prefill", 1),
             };
+            let inputs = staged(&mut backend, &call.batch(), page_size)?;
             let times = setup.time(calls, || {
-                let batch = call.batch();
-                backend.attention(&mut cache, layer, &qkv, &attention, &batch, &mut out);
+                backend.attention(&mut cache, layer, &qkv, &attention, &inputs, &mut out);
                 layer = (layer + 1) % kv.layers;
             });
             let per_pair = 4 * attention.heads * attention.head_dim;
@@ -98,7 +98,8 @@ fn write_all<B: Device>(
     for layer in 0..kv.layers {
         for from in (0..TOKENS).step_by(WRITTEN) {
             call.move_to(from, kv.page_size);
-            backend.attention(cache, layer, &qkv, shape, &call.batch(), &mut out);
+            let inputs = staged(backend, &call.batch(), kv.page_size)?;
+            backend.attention(cache, layer, &qkv, shape, &inputs, &mut out);
         }
     }
     Ok(())

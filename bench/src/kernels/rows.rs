@@ -4,11 +4,11 @@
 //! Measured twice: with few tokens, whose rows lie in a cache as they do in a
 //! model's step, and with so many that they stream from memory.
 
-use lockstep_backend::{MatrixRole, RopeTable};
+use lockstep_backend::{Batch, MatrixRole, RopeTable};
 use lockstep_devices::Device;
 
 use super::line::Line;
-use super::setup::{Setup, Times, Weights, filled, load};
+use super::setup::{Setup, Times, Weights, filled, load, staged};
 use super::shape::Shape;
 use crate::roofline::{Traffic, Work};
 
@@ -90,9 +90,14 @@ impl<B: Device> Rows<'_, B> {
             sin: angles.map(f32::sin).collect(),
         })?;
         let positions: Vec<u32> = (0..rows).map(|row| (row % POSITIONS) as u32).collect();
+        let inputs = self.staged(&Batch {
+            tokens: &positions,
+            positions: &positions,
+            ..Batch::default()
+        })?;
         let backend = &mut self.backend;
         let times = time(self.setup, tokens, || {
-            backend.rope(&mut qkv, &attention, &table, &positions);
+            backend.rope(&mut qkv, &attention, &table, &inputs);
         });
         self.add("rope", tokens, rows, 2 * rotated, times);
         Ok(())
@@ -117,9 +122,13 @@ impl<B: Device> Rows<'_, B> {
         let vocab = self.shape.vocab;
         // Rows far apart, as texts have them.
         let tokens_of: Vec<u32> = (0..rows).map(|i| (i * 7_919 % vocab) as u32).collect();
+        let inputs = self.staged(&Batch {
+            tokens: &tokens_of,
+            ..Batch::default()
+        })?;
         let backend = &mut self.backend;
         let times = time(self.setup, tokens, || {
-            backend.embed(&table, 0, &tokens_of, &mut out);
+            backend.embed(&table, 0, &inputs, &mut out);
         });
         self.add("embed", tokens, rows, width + row_bytes / 4, times);
         Ok(())
@@ -128,6 +137,11 @@ impl<B: Device> Rows<'_, B> {
     /// Rows of `values` f32 each, read or written.
     fn rows(&self, tokens: Option<usize>, values: usize) -> usize {
         tokens.unwrap_or_else(|| self.setup.working_set.div_ceil(4 * values))
+    }
+
+    /// A batch that nothing attends to.
+    fn staged(&mut self, batch: &Batch<'_>) -> anyhow::Result<B::Inputs> {
+        Ok(staged(&mut self.backend, batch, 1)?)
     }
 
     fn filled(&mut self, rows: usize, width: usize) -> anyhow::Result<B::Tensor> {

@@ -1,7 +1,9 @@
 //! What all measurements share: threads, clock, repetitions, formats.
 
 use clap::ValueEnum;
-use lockstep_backend::{BackendError, CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
+use lockstep_backend::{
+    BackendError, Batch, CheckpointDtype, HostBlock, HostMatrix, InputLimits, MatrixRole,
+};
 use lockstep_collective::{Collective, Single};
 use lockstep_devices::{Arithmetic, Clock, Device, DeviceError, DeviceOptions};
 use lockstep_types::{Dtype, KvCacheDtype, Quantization};
@@ -215,6 +217,17 @@ pub fn filled<B: Device>(
     let mut tensor = backend.tensor(rows, width)?;
     backend.write(&mut tensor, fill);
     Ok(tensor)
+}
+
+/// A batch where operations read it, over pages of `page_size` tokens.
+pub fn staged<B: Device>(
+    backend: &mut B,
+    batch: &Batch<'_>,
+    page_size: usize,
+) -> Result<B::Inputs, BackendError> {
+    let mut inputs = backend.inputs(&InputLimits::of(batch, page_size))?;
+    backend.stage(batch, batch.key(), &mut inputs)?;
+    Ok(inputs)
 }
 
 /// Fills a row of values with numbers around zero.

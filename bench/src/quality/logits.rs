@@ -69,9 +69,13 @@ impl<B: Device> Model<B> {
             "one rank reads the text: leave tensor parallelism out"
         );
         let mut backend = B::open(&DeviceOptions::new(config), Box::new(Single::new()))?;
+        let page_size = config.kv.page_size;
         let limits = ForwardLimits {
             max_tokens: window,
+            requests: 1,
             positions: window,
+            page_size,
+            tree_nodes: 1,
             logit_block_rows: BLOCK_ROWS,
         };
         let transformer = Transformer::load(
@@ -80,7 +84,6 @@ impl<B: Device> Model<B> {
             LoadOptions::new(Axis::Tensor, limits),
             &mut |_| {},
         )?;
-        let page_size = config.kv.page_size;
         let shape = transformer.kv_shape(
             window.div_ceil(page_size),
             page_size,

@@ -20,6 +20,7 @@ fn step(requests: usize, chunk: Option<usize>) -> StepLimits {
         requests,
         tokens: chunk.unwrap_or(100_000) + requests,
         positions: 512,
+        verified: 1,
         max_commit: 1,
         draft_nodes: 1,
     }
@@ -36,12 +37,12 @@ fn sizing() -> Sizing<'static> {
             tp_size: 1,
             threads_per_rank: 1,
             speculation: NONE.get_or_init(SpeculationConfig::none),
+            page_size: 16,
             step: step(64, Some(512)),
         },
         footprint: &Plain,
         nnodes: 1,
         node_rank: 0,
-        page_size: 16,
         radix_cache: true,
         overlap: true,
         drafter_bytes: 0,
@@ -260,9 +261,10 @@ proptest! {
         mem_fraction_static in 0.05_f64..1.0,
     ) {
         let mut sizing = Sizing {
-            page_size, context_length, max_total_tokens, mem_fraction_static, ..sizing()
+            context_length, max_total_tokens, mem_fraction_static, ..sizing()
         };
         sizing.engine.tp_size = 1 << tp_log;
+        sizing.engine.page_size = page_size;
         sizing.engine.step = step(max_running_requests, Some(512));
         let machine = Hardware { total_memory: 1 << 24, available_memory: available, ..machine() };
         if let Ok(sized) = size(&sizing, &machine) {

@@ -14,9 +14,10 @@ mod task;
 mod transpose;
 mod tree;
 
-use lockstep_backend::{AttentionShape, BackendError, Batch, PassShape};
+use lockstep_backend::{AttentionShape, BackendError, PassShape};
 
 use crate::gemm::{Element, select};
+use crate::inputs::CpuInputs;
 use crate::isa::Isa;
 use crate::memory::{Buffer, grown};
 use crate::partition::Shared;
@@ -88,14 +89,19 @@ impl Attention {
         layer: usize,
         qkv: &[f32],
         shape: &AttentionShape,
-        batch: &Batch<'_>,
+        inputs: &CpuInputs,
         out: &mut [f32],
     ) -> Result<(), BackendError> {
-        cache.write(pool, isa, layer, qkv, shape.qkv_width(), batch.cells);
+        cache.write(pool, isa, layer, qkv, shape.qkv_width(), &inputs.cells);
         let element = cache.element(compute);
         let tiles = select(isa, element);
         let plan = &mut self.plan;
-        plan.make(shape, batch.rows, tiles.rows(), partial_len(shape.head_dim));
+        plan.make(
+            shape,
+            &inputs.rows,
+            tiles.rows(),
+            partial_len(shape.head_dim),
+        );
         plan.joins.iter().for_each(plan::Join::reset);
         self.partials.grow(plan.partials, "partial attention")?;
         let rows = task_rows(shape);
@@ -111,7 +117,7 @@ impl Attention {
             layer,
             qkv,
             shape,
-            batch,
+            inputs,
             joins: &plan.joins,
             partials: Shared::new(&mut self.partials),
             out: Shared::new(out),

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use lockstep_backend::{
-    AttentionShape, Axis, Backend, BackendError, Batch, HostMatrix, KvShape, Linear, MatrixRole,
-    RmsNorm, RopeTable, RowParallel,
+    AttentionShape, Axis, Backend, BackendError, Batch, HostMatrix, InputLimits, KvShape, Linear,
+    MatrixRole, PassKey, RmsNorm, RopeTable, RowParallel, Rows,
 };
 use lockstep_collective::Collective;
 use lockstep_types::{Dtype, Quantization};
@@ -13,6 +13,7 @@ use crate::attention::{Attention, CpuKvCache};
 use crate::collectives::Collectives;
 use crate::footprint::CpuAllocated;
 use crate::gemm::{Element, Packed, describe_quantized, matmul};
+use crate::inputs::CpuInputs;
 use crate::isa::Isa;
 use crate::memory::Buffer;
 use crate::norm::AddNorm;
@@ -83,6 +84,7 @@ impl Backend for CpuBackend {
     type Tensor = CpuTensor;
     type Rope = CpuRope;
     type KvCache = CpuKvCache;
+    type Inputs = CpuInputs;
 
     fn describe(&self) -> String {
         let dtype = match self.dtype {
@@ -90,15 +92,12 @@ impl Backend for CpuBackend {
             Dtype::Float32 => "f32",
         };
         let (threads, quantized) = (self.pool.threads(), describe_quantized(self.isa));
-        match self.quantization {
-            Quantization::None => format!("cpu {}, {dtype}, {threads} threads", self.isa),
-            Quantization::Int8 => {
-                format!("cpu {quantized}, {dtype}, int8 weights, {threads} threads")
-            }
-            Quantization::Int4 => {
-                format!("cpu {quantized}, {dtype}, int4 weights, {threads} threads")
-            }
-        }
+        let weights = match self.quantization {
+            Quantization::None => return format!("cpu {}, {dtype}, {threads} threads", self.isa),
+            Quantization::Int8 => "int8",
+            Quantization::Int4 => "int4",
+        };
+        format!("cpu {quantized}, {dtype}, {weights} weights, {threads} threads")
     }
 
     fn load_matrix(
@@ -139,6 +138,12 @@ impl Backend for CpuBackend {
         Ok(cache)
     }
 
+    fn inputs(&mut self, limits: &InputLimits) -> Result<CpuInputs, BackendError> {
+        let inputs = CpuInputs::new(limits)?;
+        self.allocated.activations += CpuInputs::bytes(limits);
+        Ok(inputs)
+    }
+
     fn matrix_bytes(&self, matrix: &CpuMatrix) -> usize {
         matrix.bytes()
     }
@@ -169,8 +174,18 @@ impl Backend for CpuBackend {
         Ok(packed)
     }
 
-    fn embed(&mut self, table: &CpuMatrix, first: u32, tokens: &[u32], out: &mut CpuTensor) {
-        rows::embed(&mut self.pool, table, first, tokens, out);
+    fn stage(
+        &mut self,
+        batch: &Batch<'_>,
+        key: PassKey,
+        inputs: &mut CpuInputs,
+    ) -> Result<(), BackendError> {
+        inputs.stage(batch, key);
+        Ok(())
+    }
+
+    fn embed(&mut self, table: &CpuMatrix, first: u32, inputs: &CpuInputs, out: &mut CpuTensor) {
+        rows::embed(&mut self.pool, table, first, &inputs.tokens, out);
     }
 
     fn matmul(
@@ -244,17 +259,12 @@ impl Backend for CpuBackend {
         qkv: &mut CpuTensor,
         shape: &AttentionShape,
         table: &CpuRope,
-        positions: &[u32],
+        inputs: &CpuInputs,
     ) {
+        let positions = &inputs.positions;
         qkv.expect(positions.len(), shape.qkv_width(), "qkv");
-        rope::rope(
-            &mut self.pool,
-            self.isa,
-            qkv.values_mut(),
-            shape,
-            table,
-            positions,
-        );
+        let (pool, qkv) = (&mut self.pool, qkv.values_mut());
+        rope::rope(pool, self.isa, qkv, shape, table, positions);
     }
 
     fn attention(
@@ -263,17 +273,18 @@ impl Backend for CpuBackend {
         layer: usize,
         qkv: &CpuTensor,
         shape: &AttentionShape,
-        batch: &Batch<'_>,
+        inputs: &CpuInputs,
         out: &mut CpuTensor,
     ) {
-        let tokens = batch.cells.len();
+        let tokens = inputs.tokens.len();
         qkv.expect(tokens, shape.qkv_width(), "qkv");
         out.expect(tokens, shape.out_width(), "the attention output");
         cache.expect(shape);
+        inputs.expect(cache.shape.page_size);
         let (pool, isa, element) = (&mut self.pool, self.isa, Element::of(self.dtype));
         let (qkv, out) = (qkv.values(), out.values_mut());
         self.attention
-            .run(pool, isa, element, cache, layer, qkv, shape, batch, out)
+            .run(pool, isa, element, cache, layer, qkv, shape, inputs, out)
             .expect("scratch for one task's queries can be mapped");
     }
 
@@ -289,7 +300,11 @@ impl Backend for CpuBackend {
         );
     }
 
-    fn gather_rows(&mut self, x: &CpuTensor, rows: &[u32], out: &mut CpuTensor) {
+    fn gather_rows(&mut self, x: &CpuTensor, rows: Rows<'_, CpuInputs>, out: &mut CpuTensor) {
+        let rows = match rows {
+            Rows::Wanted(inputs, range) => &inputs.wanted[range],
+            Rows::List(rows) => rows,
+        };
         rows::gather(&mut self.pool, x, rows, out);
     }
 

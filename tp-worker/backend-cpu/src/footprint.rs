@@ -1,10 +1,11 @@
 //! What a backend takes of the memory, before there is one.
 
-use lockstep_backend::{DeviceMemory, KvShape, MatrixShape, PassShape};
+use lockstep_backend::{DeviceMemory, InputLimits, KvShape, MatrixShape, PassShape};
 use lockstep_types::{Dtype, Quantization};
 
 use crate::attention;
 use crate::gemm::{Packed, packed_words};
+use crate::inputs::CpuInputs;
 use crate::isa::Isa;
 use crate::memory::grown;
 use crate::options::CpuOptions;
@@ -25,7 +26,7 @@ pub struct CpuAllocated {
     pub matrices: u64,
     /// Norms, biases and rotary angles.
     pub vectors: u64,
-    /// Tensors.
+    /// Tensors, and room for batches.
     pub activations: u64,
     /// Caches, when they are full.
     pub kv: u64,
@@ -61,6 +62,10 @@ impl DeviceMemory for CpuMemory {
 
     fn tensor_bytes(&self, rows: usize, width: usize) -> u64 {
         words(rows.saturating_mul(width))
+    }
+
+    fn inputs_bytes(&self, limits: &InputLimits) -> u64 {
+        CpuInputs::bytes(limits)
     }
 
     fn kv_bytes(&self, cache: &KvShape) -> u64 {

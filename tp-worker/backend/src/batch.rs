@@ -17,6 +17,11 @@ pub struct Row {
 }
 
 impl Row {
+    /// Entries of its page table, for pages of `page_size` tokens.
+    pub fn pages(&self, page_size: usize) -> usize {
+        (self.kv_len as usize + self.q_len as usize).div_ceil(page_size)
+    }
+
     /// Words of [`Batch::masks`] that one new token of a masked row has.
     pub fn mask_words(&self) -> usize {
         (self.q_len as usize).div_ceil(64)
@@ -24,7 +29,7 @@ impl Row {
 }
 
 /// One forward pass over `tokens.len()` tokens of `rows.len()` requests.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Batch<'a> {
     /// Token ids, request after request.
     pub tokens: &'a [u32],

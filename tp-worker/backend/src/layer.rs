@@ -1,6 +1,6 @@
 //! Weights of one operation that belong together.
 
-use crate::Axis;
+use crate::{AttentionShape, Axis};
 
 /// A linear map, `x ↦ x · weightᵀ + bias`.
 #[derive(Debug)]
@@ -28,6 +28,22 @@ pub struct RmsNorm<'a, V> {
     pub weight: &'a V,
     /// Added to the mean square.
     pub eps: f32,
+}
+
+/// What an attention block does between its projections; `V` and `R` are a
+/// device's vectors and its rotary angles.
+#[derive(Debug)]
+pub struct Attend<'a, V, R> {
+    /// Heads.
+    pub shape: &'a AttentionShape,
+    /// Norms the query heads, one by one: `[head_dim]`.
+    pub q_norm: Option<&'a V>,
+    /// Norms the key heads.
+    pub k_norm: Option<&'a V>,
+    /// Added to the mean square in both norms.
+    pub eps: f32,
+    /// Angles of every position.
+    pub rope: &'a R,
 }
 
 // Derived, these would ask the same of the weights behind the references.

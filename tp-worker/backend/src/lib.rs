@@ -11,6 +11,7 @@ mod batch;
 mod error;
 mod layer;
 mod memory;
+mod pass;
 mod shape;
 mod weights;
 
@@ -19,8 +20,9 @@ use lockstep_collective::Collective;
 pub use axis::Axis;
 pub use batch::{Batch, Row};
 pub use error::BackendError;
-pub use layer::{Linear, RmsNorm, RowParallel};
+pub use layer::{Attend, Linear, RmsNorm, RowParallel};
 pub use memory::{DeviceMemory, MatrixShape, PassShape};
+pub use pass::{InputLimits, PassKey, Rows};
 pub use shape::{AttentionShape, KvShape, RopeTable};
 pub use weights::{CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
 
@@ -44,6 +46,8 @@ pub trait Backend: Send + Sized {
     type Rope: Send + Sync;
     /// Paged keys and values of all layers.
     type KvCache: Send;
+    /// A batch where operations read it.
+    type Inputs: Send;
 
     /// For people: "cpu avx512-bf16, 2 threads".
     fn describe(&self) -> String;
@@ -82,6 +86,11 @@ pub trait Backend: Send + Sized {
     /// # Errors
     /// [`BackendError::OutOfMemory`].
     fn kv_cache(&mut self, shape: &KvShape) -> Result<Self::KvCache, BackendError>;
+    /// Allocates room for the batches within `limits`, one at a time.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    fn inputs(&mut self, limits: &InputLimits) -> Result<Self::Inputs, BackendError>;
     /// Bytes held by a matrix on the device.
     fn matrix_bytes(&self, matrix: &Self::Matrix) -> usize;
 
@@ -122,11 +131,37 @@ pub trait Backend: Send + Sized {
         ))
     }
 
+    // ---- a pass ----
+
+    /// Brings a batch to where the operations of its pass read it, in place of
+    /// the one before: one copy, and no wait. `key` is the batch's size or a
+    /// larger one, and the operations' tensors have its rows. What the batch
+    /// leaves of it is padding: tokens that embed as zeros and stay out of the
+    /// cache, and wanted rows, both of which nobody reads.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    ///
+    /// # Panics
+    /// When the batch exceeds the limits of `inputs`, or `key`.
+    fn stage(
+        &mut self,
+        batch: &Batch<'_>,
+        key: PassKey,
+        inputs: &mut Self::Inputs,
+    ) -> Result<(), BackendError>;
+
     // ---- transformer operations ----
 
     /// `out[i] = table[tokens[i] - first]`, zero where the token lies outside
     /// this shard (`first..first + table rows`); summing over ranks gives the row.
-    fn embed(&mut self, table: &Self::Matrix, first: u32, tokens: &[u32], out: &mut Self::Tensor);
+    fn embed(
+        &mut self,
+        table: &Self::Matrix,
+        first: u32,
+        inputs: &Self::Inputs,
+        out: &mut Self::Tensor,
+    );
     /// `out = x · wᵀ (+ bias)`: `[n, in] × [out, in] → [n, out]`.
     fn matmul(
         &mut self,
@@ -192,10 +227,10 @@ pub trait Backend: Send + Sized {
         qkv: &mut Self::Tensor,
         shape: &AttentionShape,
         table: &Self::Rope,
-        positions: &[u32],
+        inputs: &Self::Inputs,
     );
     /// Writes keys and values of every token of `qkv` to its cache cell
-    /// (`batch.cells`), then attends: each query sees its request's positions
+    /// ([`Batch::cells`]), then attends: each query sees its request's positions
     /// `0..=own position`, or what its row's mask says; one that sees nothing
     /// gets zeros. `qkv` is `[n, (heads + 2·kv_heads)·head_dim]`, `out`
     /// `[n, heads·head_dim]`.
@@ -205,13 +240,39 @@ pub trait Backend: Send + Sized {
         layer: usize,
         qkv: &Self::Tensor,
         shape: &AttentionShape,
-        batch: &Batch<'_>,
+        inputs: &Self::Inputs,
         out: &mut Self::Tensor,
     );
+    /// All of an attention block between its projections: norms of heads,
+    /// rotation and [`Self::attention`], which leave `qkv` unspecified.
+    fn attend(
+        &mut self,
+        cache: &mut Self::KvCache,
+        layer: usize,
+        qkv: &mut Self::Tensor,
+        op: &Attend<'_, Self::Vector, Self::Rope>,
+        inputs: &Self::Inputs,
+        out: &mut Self::Tensor,
+    ) {
+        let (shape, keys) = (op.shape, op.shape.heads..op.shape.heads + op.shape.kv_heads);
+        if let Some(weight) = op.q_norm {
+            self.head_norm(qkv, shape, 0..shape.heads, weight, op.eps);
+        }
+        if let Some(weight) = op.k_norm {
+            self.head_norm(qkv, shape, keys, weight, op.eps);
+        }
+        self.rope(qkv, shape, op.rope, inputs);
+        self.attention(cache, layer, qkv, shape, inputs, out);
+    }
     /// `out = silu(gate) · up`, where `gate_up` is `[n, 2·m]` with the gate first.
     fn silu_mul(&mut self, gate_up: &Self::Tensor, out: &mut Self::Tensor);
     /// `out[i] = x[rows[i]]`.
-    fn gather_rows(&mut self, x: &Self::Tensor, rows: &[u32], out: &mut Self::Tensor);
+    fn gather_rows(
+        &mut self,
+        x: &Self::Tensor,
+        rows: Rows<'_, Self::Inputs>,
+        out: &mut Self::Tensor,
+    );
     /// `out[to[i]] = x[from[i]]`, of equal widths; other rows of `out` stay, and
     /// so does its row count.
     fn copy_rows(&mut self, x: &Self::Tensor, from: &[u32], out: &mut Self::Tensor, to: &[u32]);

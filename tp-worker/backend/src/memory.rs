@@ -1,6 +1,6 @@
 //! What a device takes for what a model asks of it.
 
-use crate::{AttentionShape, KvShape, MatrixRole};
+use crate::{AttentionShape, InputLimits, KvShape, MatrixRole};
 
 /// A weight matrix, by its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +41,8 @@ pub trait DeviceMemory {
     fn rope_bytes(&self, positions: usize, half: usize) -> u64;
     /// Activations `[rows, width]`.
     fn tensor_bytes(&self, rows: usize, width: usize) -> u64;
+    /// Room for the batches within `limits`.
+    fn inputs_bytes(&self, limits: &InputLimits) -> u64;
     /// A paged cache, when it is full.
     fn kv_bytes(&self, cache: &KvShape) -> u64;
     /// What operations of these passes, which never run at once, need at the

@@ -1,6 +1,6 @@
 //! Buffers made on a device, or counted for one.
 
-use lockstep_backend::{Backend, BackendError, DeviceMemory};
+use lockstep_backend::{Backend, BackendError, DeviceMemory, InputLimits};
 
 /// What buffers are made of. Each list of buffers is told once, where it is
 /// made, and counted by making it of nothing.
@@ -47,6 +47,12 @@ impl<'d> Counter<'d> {
             activations: 0,
             host: 0,
         }
+    }
+
+    /// Room for batches within `limits`.
+    pub fn inputs(&mut self, limits: &InputLimits) {
+        let bytes = self.device.inputs_bytes(limits);
+        self.activations = self.activations.saturating_add(bytes);
     }
 
     /// Room for `rows` rows of `width` floats on the host.

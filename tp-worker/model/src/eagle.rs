@@ -52,6 +52,8 @@ pub struct EagleHead<B: Backend> {
     /// The target's token for each of the head's; empty where they are the same.
     targets: Vec<u32>,
     buffers: Buffers<B::Tensor>,
+    /// The batch of the pass.
+    inputs: B::Inputs,
     picks: Picks,
     /// Hidden inputs of the next pass.
     fed: usize,

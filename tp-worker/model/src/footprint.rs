@@ -16,7 +16,7 @@ use crate::{
 /// the model, which configuration checks.
 pub fn rank_memory(device: &dyn DeviceMemory, engine: &EngineShape<'_>, rank: usize) -> RankMemory {
     let shard = Shard::of(engine.model, rank, engine.tp_size);
-    let limits = ForwardLimits::of_steps(&engine.step, engine.model.vocab_size);
+    let limits = ForwardLimits::of_steps(&engine.step, engine.page_size, engine.model.vocab_size);
     let target = Part::of_model(device, engine, engine.model, &shard, limits);
     let mut passes = vec![target.pass];
     let mut draft = draft::kept_of_target(device, engine, rank, limits.max_tokens);
@@ -61,6 +61,7 @@ impl Part {
             .saturating_add(tables * device.matrix_bytes(table));
         let mut counter = Counter::new(device);
         count(Buffers::new(&mut counter, model, shard, limits));
+        counter.inputs(&limits.inputs());
         // The norm before each layer's attention and the last one.
         let vectors = layer_vectors(device, model, shard)
             .saturating_add(device.vector_bytes(model.hidden_size))

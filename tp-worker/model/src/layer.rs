@@ -4,7 +4,7 @@ mod buffers;
 mod host;
 
 use lockstep_backend::{
-    AttentionShape, Axis, Backend, BackendError, Batch, Linear, MatrixRole, MatrixShape, RmsNorm,
+    Attend, AttentionShape, Axis, Backend, BackendError, Linear, MatrixRole, MatrixShape, RmsNorm,
     RowParallel,
 };
 use lockstep_types::ModelConfig;
@@ -126,20 +126,18 @@ impl<B: Backend> Layer<B> {
         input: &B::Tensor,
         buffers: &mut AttentionBuffers<B::Tensor>,
         cache: &mut B::KvCache,
-        batch: &Batch<'_>,
+        inputs: &B::Inputs,
     ) {
-        let (heads, eps) = (&shape.attention, shape.eps);
         let AttentionBuffers { qkv, attended } = buffers;
         backend.matmul(input, &self.qkv, self.qkv_bias.as_ref(), qkv);
-        if let Some(weight) = &self.q_norm {
-            backend.head_norm(qkv, heads, 0..heads.heads, weight, eps);
-        }
-        if let Some(weight) = &self.k_norm {
-            let keys = heads.heads..heads.heads + heads.kv_heads;
-            backend.head_norm(qkv, heads, keys, weight, eps);
-        }
-        backend.rope(qkv, heads, &shape.rope, batch.positions);
-        backend.attention(cache, self.number, qkv, heads, batch, attended);
+        let op = Attend {
+            shape: &shape.attention,
+            q_norm: self.q_norm.as_ref(),
+            k_norm: self.k_norm.as_ref(),
+            eps: shape.eps,
+            rope: &shape.rope,
+        };
+        backend.attend(cache, self.number, qkv, &op, inputs, attended);
     }
 
     /// From the attention output to the residual stream behind the layer, and

@@ -1,6 +1,6 @@
 //! Sizes that buffers are allocated for.
 
-use lockstep_backend::Batch;
+use lockstep_backend::{Batch, InputLimits};
 use lockstep_types::StepLimits;
 
 use crate::ModelError;
@@ -10,8 +10,14 @@ use crate::ModelError;
 pub struct ForwardLimits {
     /// Tokens of one pass, over all requests.
     pub max_tokens: usize,
-    /// Positions the rotary table covers.
+    /// Requests of one pass.
+    pub requests: usize,
+    /// Positions that a request may have: what the rotary table covers.
     pub positions: usize,
+    /// Tokens per page of the cache.
+    pub page_size: usize,
+    /// New tokens of a request whose mask says what they see.
+    pub tree_nodes: usize,
     /// Rows of logits computed and brought to the host at a time; bounds the
     /// memory of passes that want many.
     pub logit_block_rows: usize,
@@ -22,29 +28,48 @@ const LOGIT_BLOCK_BYTES: usize = 64 << 20;
 
 impl ForwardLimits {
     /// Of an engine's steps, for a target of `vocab` tokens.
-    pub fn of_steps(step: &StepLimits, vocab: usize) -> Self {
+    pub fn of_steps(step: &StepLimits, page_size: usize, vocab: usize) -> Self {
         Self {
             max_tokens: step.tokens,
+            requests: step.requests,
             positions: step.positions,
+            page_size,
+            tree_nodes: step.verified,
             logit_block_rows: (LOGIT_BLOCK_BYTES / (4 * vocab.max(1))).clamp(16, 256),
         }
     }
 
     /// Of its drafter's passes.
-    pub fn of_drafts(step: &StepLimits, vocab: usize) -> Self {
+    pub fn of_drafts(step: &StepLimits, page_size: usize, vocab: usize) -> Self {
         Self {
             max_tokens: step.draft_tokens(),
-            ..Self::of_steps(step, vocab)
+            tree_nodes: step.draft_nodes,
+            ..Self::of_steps(step, page_size, vocab)
         }
     }
 
-    /// At least one token, and blocks no larger than a pass.
+    /// At least one token in pages of at least one, and blocks no larger than a
+    /// pass.
     pub(crate) fn sensible(self) -> Self {
         let max_tokens = self.max_tokens.max(1);
         Self {
             max_tokens,
+            page_size: self.page_size.max(1),
             logit_block_rows: self.logit_block_rows.clamp(1, max_tokens),
             ..self
+        }
+    }
+
+    /// Room for a pass's batch.
+    pub(crate) fn inputs(&self) -> InputLimits {
+        let pages = self.positions.div_ceil(self.page_size);
+        let mask_words = self.tree_nodes * self.tree_nodes.div_ceil(64);
+        InputLimits {
+            tokens: self.max_tokens,
+            requests: self.requests,
+            pages: self.requests.saturating_mul(pages),
+            page_size: self.page_size,
+            mask_words: self.requests.saturating_mul(mask_words),
         }
     }
 
@@ -55,7 +80,11 @@ impl ForwardLimits {
     pub(crate) fn check(&self, batch: &Batch<'_>) -> Result<(), ModelError> {
         fits("tokens", batch.tokens.len(), self.max_tokens)?;
         let positions = batch.positions.iter().max().map_or(0, |p| *p as usize + 1);
-        fits("positions", positions, self.positions)
+        fits("positions", positions, self.positions)?;
+        let (room, found) = (self.inputs(), InputLimits::of(batch, self.page_size));
+        fits("requests", found.requests, room.requests)?;
+        fits("pages", found.pages, room.pages)?;
+        fits("words of masks", found.mask_words, room.mask_words)
     }
 }
 

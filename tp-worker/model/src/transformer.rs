@@ -39,6 +39,8 @@ pub struct Transformer<B: Backend> {
     /// Every rank's vocabulary rows.
     vocab_widths: Vec<usize>,
     buffers: Buffers<B::Tensor>,
+    /// The batch of the pass.
+    inputs: B::Inputs,
     /// `0..max_tokens`: row numbers of logit blocks.
     numbers: Vec<u32>,
     /// What is kept for a drafter, if anything.

@@ -57,7 +57,10 @@ fn a_pass_allocates_nothing() {
         let mut backend = cpu(compute);
         let limits = ForwardLimits {
             max_tokens: 32,
+            requests: 1,
             positions: 40,
+            page_size: 8,
+            tree_nodes: 1,
             logit_block_rows: 3,
         };
         let mut transformer = Transformer::load(
@@ -115,7 +118,10 @@ fn drafting_allocates_nothing() {
         let mut backend = cpu(Dtype::Bfloat16);
         let limits = ForwardLimits {
             max_tokens: 8,
+            requests: 1,
             positions: 16,
+            page_size: 8,
+            tree_nodes: 2,
             logit_block_rows: 1,
         };
         let silent = &mut |_| {};

@@ -27,7 +27,10 @@ fn load(logit_block_rows: usize) -> Loaded {
     let mut backend = Naive::new(Box::new(Single::new()));
     let limits = ForwardLimits {
         max_tokens: 12,
+        requests: 1,
         positions: 20,
+        page_size: 8,
+        tree_nodes: 1,
         logit_block_rows,
     };
     let transformer = Transformer::load(
@@ -134,6 +137,36 @@ fn passes_beyond_the_limits_are_errors() {
     assert!(loaded.run(0, &[]).unwrap().is_empty());
 }
 
+/// Rows, page tables and masks have room of their own on the device.
+#[test]
+fn batches_beyond_the_limits_are_errors() {
+    type Change = fn(&mut Pass);
+    let another: Change = |pass| pass.push(&[1, 2], 0..2, 8, |page| 2 + page as u32);
+    let long: Change = |pass| pass.rows[0].kv_len = 100;
+    let tree: Change = |pass| {
+        pass.rows[0].mask = Some(0);
+        pass.masks = vec![1, 3];
+    };
+    for (change, what, found, limit) in [
+        (another, "requests", 2, 1),
+        (long, "pages", 13, 3),
+        (tree, "words of masks", 2, 1),
+    ] {
+        let mut loaded = load(3);
+        let mut pass = Pass::default();
+        pass.push(&[1, 2], 0..2, 8, |page| page as u32);
+        change(&mut pass);
+        let (backend, cache) = (&mut loaded.backend, &mut loaded.cache);
+        let batch = pass.batch(&[]);
+        let error = loaded
+            .transformer
+            .forward(backend, cache, &batch, &mut |_| {})
+            .unwrap_err();
+        let expected = ModelError::TooLarge { what, found, limit };
+        assert_eq!(error.to_string(), expected.to_string());
+    }
+}
+
 /// What config.json promises must be in the files.
 #[test]
 fn files_that_contradict_the_configuration_are_errors() {
@@ -143,7 +176,10 @@ fn files_that_contradict_the_configuration_are_errors() {
         let mut backend = Naive::new(Box::new(Single::new()));
         let limits = ForwardLimits {
             max_tokens: 1,
+            requests: 1,
             positions: 1,
+            page_size: 1,
+            tree_nodes: 1,
             logit_block_rows: 1,
         };
         Transformer::load(

@@ -1,11 +1,11 @@
 //! The ragged batch of a step, in buffers that are reused.
 
-use lockstep_backend::{Batch, Row};
+use lockstep_backend::{Batch, PassKey, Row};
 use lockstep_speculation::{Node, depth, is_chain, push_depths, push_masks};
 use lockstep_types::{sampling::TokenLogprob, step::SlotOutput};
 
 use super::{
-    PassKey, PlanError, WorkerLimits,
+    PlanError, WorkerLimits,
     slots::{RowTask, Slot, Slots},
 };
 
@@ -147,6 +147,7 @@ impl BatchBuffers {
             requests: self.rows.len(),
             tokens: self.tokens.len(),
             max_q_len: self.max_q_len,
+            wanted: self.logit_tokens.len(),
         }
     }
 

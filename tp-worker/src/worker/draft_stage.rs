@@ -75,8 +75,7 @@ impl<B: Backend> DraftStage<B> {
         let (_, size) = backend.group(Axis::Tensor);
         let (mut tables, mut drafter) = (None, None);
         if backend.leads(Axis::Tensor) {
-            let step = config.step_limits();
-            let forward = ForwardLimits::of_drafts(&step, config.model.vocab_size);
+            let forward = ForwardLimits::of_drafts(&limits.step, limits.page_size, limits.vocab);
             drafter = drafters.build(Build {
                 backend,
                 speculation,

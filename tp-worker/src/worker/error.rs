@@ -1,14 +1,12 @@
 //! What stops a worker.
 
 use lockstep_adaptive::{Row, UnknownPolicy};
-use lockstep_backend::BackendError;
+use lockstep_backend::{BackendError, PassKey};
 use lockstep_collective::CollectiveError;
 use lockstep_devices::DeviceError;
 use lockstep_model::ModelError;
 use lockstep_speculation::DraftError;
 use lockstep_types::step::Difference;
-
-use super::PassKey;
 
 /// A worker that can't start or go on.
 #[derive(Debug, thiserror::Error)]

@@ -1,24 +1,14 @@
 //! Passes prepared before serving, by size: what is a captured graph on a GPU.
+//! There is one for each bucket of sizes, which serves any number of wanted rows.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 use lockstep_adaptive::{Digest, Tier};
+use lockstep_backend::PassKey;
 use lockstep_model::{CollectiveKind, Schedule};
 use lockstep_types::StepLimits;
 
 use super::{PlanError, WorkerError};
-
-/// The size of a batch; a pass is prepared for each of its buckets, and depends
-/// on nothing else.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PassKey {
-    /// Rows.
-    pub requests: usize,
-    /// New tokens of all rows.
-    pub tokens: usize,
-    /// New tokens of the longest row.
-    pub max_q_len: usize,
-}
 
 /// What is known of a pass before it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +37,7 @@ impl PassRegistry {
             requests: limits.requests,
             tokens: limits.tokens,
             max_q_len: limits.tokens.min(limits.positions),
+            wanted: limits.tokens,
         };
         let mut passes = BTreeMap::new();
         for requests in buckets(limits.requests) {
@@ -56,8 +47,9 @@ impl PassRegistry {
                         requests,
                         tokens,
                         max_q_len,
+                        wanted: tokens,
                     };
-                    if key.occurs() {
+                    if occurs(key) {
                         passes.insert(key, prepare(key, schedule));
                     }
                 }
@@ -71,17 +63,15 @@ impl PassRegistry {
     /// # Errors
     /// [`PlanError::NoPass`] when the batch exceeds the limits.
     pub fn find(&self, batch: PassKey) -> Result<&PreparedPass, PlanError> {
+        let tokens = bucket(batch.tokens, self.limits.tokens);
         let bucketed = PassKey {
             requests: bucket(batch.requests, self.limits.requests),
-            tokens: bucket(batch.tokens, self.limits.tokens),
+            tokens,
             max_q_len: bucket(batch.max_q_len, self.limits.max_q_len),
+            wanted: tokens,
         };
-        let fits = |pass: &&PreparedPass| {
-            batch.requests <= pass.key.requests
-                && batch.tokens <= pass.key.tokens
-                && batch.max_q_len <= pass.key.max_q_len
-        };
-        let pass = self.passes.get(&bucketed).filter(fits);
+        let pass = self.passes.get(&bucketed);
+        let pass = pass.filter(|pass| pass.key.holds(&batch));
         pass.ok_or(PlanError::NoPass(batch))
     }
 
@@ -102,6 +92,7 @@ impl PassRegistry {
                     requests,
                     tokens: requests * tokens,
                     max_q_len: tokens,
+                    wanted: requests * tokens,
                 };
                 let pass = self.find(key);
                 let too_large = |_| WorkerError::TierTooLarge {
@@ -125,29 +116,13 @@ impl PassRegistry {
     }
 }
 
-impl PassKey {
-    /// Whether some batch falls into this bucket: every row has a token and at
-    /// most `max_q_len`, one row has more than half of that.
-    fn occurs(self) -> bool {
-        let rows_at_least = self.requests / 2 + 1;
-        let longest_at_least = self.max_q_len / 2 + 1;
-        self.tokens >= rows_at_least - 1 + longest_at_least
-            && self.tokens / 2 < self.requests * self.max_q_len
-    }
-}
-
-impl fmt::Display for PassKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            requests,
-            tokens,
-            max_q_len,
-        } = self;
-        write!(
-            f,
-            "{requests} rows of {tokens} tokens, {max_q_len} in the longest"
-        )
-    }
+/// Whether some batch falls into this bucket: every row has a token and at
+/// most `max_q_len`, one row has more than half of that.
+fn occurs(key: PassKey) -> bool {
+    let rows_at_least = key.requests / 2 + 1;
+    let longest_at_least = key.max_q_len / 2 + 1;
+    key.tokens >= rows_at_least - 1 + longest_at_least
+        && key.tokens / 2 < key.requests * key.max_q_len
 }
 
 /// The bucket of `value`: the next power of two, at most `limit`.

@@ -14,7 +14,7 @@ use lockstep_types::EngineConfig;
 
 pub use served::Served;
 
-use super::{Worker, WorkerError, agree, draft_stage::DraftStage};
+use super::{Worker, WorkerError, WorkerLimits, agree, draft_stage::DraftStage};
 
 impl<B: Backend + 'static> Worker<B> {
     /// Takes the weights of `model` and, where a folder is drafted with, those
@@ -89,7 +89,8 @@ impl<B: Backend + 'static> Worker<B> {
         if let Some(folder) = draft {
             config.speculation.draft = served.same_draft(&config.model, folder)?;
         }
-        let limits = ForwardLimits::of_steps(&config.step_limits(), config.model.vocab_size);
+        let limits = WorkerLimits::new(&config);
+        let limits = ForwardLimits::of_steps(&limits.step, limits.page_size, limits.vocab);
         let (backend, progress) = (&mut self.backend, &mut |_| {});
         let files = FileAccess::Read;
         let options = LoadOptions {

@@ -39,6 +39,7 @@ fn tokens_of_a_step_and_of_its_drafts() {
         requests: 64,
         tokens: 512 + 64,
         positions: 1004,
+        verified: 1,
         max_commit: 1,
         draft_nodes: 1,
     };
@@ -57,6 +58,7 @@ fn tokens_of_a_step_and_of_its_drafts() {
         tokens: 512 + 64 * 8,
         // A step writes 3 levels of 4, and one unseen has committed 4.
         positions: 1000 + 12 + 4,
+        verified: 8,
         max_commit: 4,
         draft_nodes: 13,
     };

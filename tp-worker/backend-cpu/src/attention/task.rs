@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use lockstep_backend::{AttentionShape, Batch, Row};
+use lockstep_backend::{AttentionShape, Row};
 
 use super::ahead::Ahead;
 use super::block::Queries;
@@ -21,6 +21,7 @@ use super::scratch::{Scratch, Sums, padded, partial_len};
 use super::softmax::{State, finish, merge};
 use super::tree::Visible;
 use crate::gemm::{Element, Tiles};
+use crate::inputs::CpuInputs;
 use crate::isa::Isa;
 use crate::number::pack_row;
 use crate::partition::Shared;
@@ -49,7 +50,7 @@ pub(crate) struct Call<'a> {
     pub layer: usize,
     pub qkv: &'a [f32],
     pub shape: &'a AttentionShape,
-    pub batch: &'a Batch<'a>,
+    pub inputs: &'a CpuInputs,
     pub joins: &'a [Join],
     pub partials: Shared<'a, f32>,
     pub out: Shared<'a, f32>,
@@ -74,7 +75,7 @@ impl Call<'_> {
     }
 
     fn view<'a>(&'a self, task: &'a Task) -> View<'a> {
-        let row = self.batch.rows[task.row];
+        let row = self.inputs.rows[task.row];
         let new = match row.mask {
             Some(_) => row.q_len as usize,
             None => task.queries.end,
@@ -83,7 +84,7 @@ impl Call<'_> {
         View {
             task,
             row,
-            pages: &self.batch.pages[row.pages_start as usize..],
+            pages: &self.inputs.pages[row.pages_start as usize..],
             plane: self.cache.keys(self.layer, task.head),
             rows,
             seen: row.kv_len as usize + new,
@@ -169,7 +170,7 @@ impl Call<'_> {
             self.look_ahead(view, to, next, &mut scratch.ahead);
             match view.row.mask {
                 Some(mask) if to > cached => {
-                    let visible = Visible::new(self.batch.masks, mask, &view.row);
+                    let visible = Visible::new(&self.inputs.masks, mask, &view.row);
                     self.masked_block(view, &visible, from, scratch);
                 }
                 _ => {

@@ -1,6 +1,6 @@
 use lockstep_backend::{
-    AttentionShape, Backend, Batch, CheckpointDtype, DeviceMemory, HostBlock, HostMatrix, KvShape,
-    MatrixRole, MatrixShape, PassShape, RopeTable, Row,
+    AttentionShape, Backend, Batch, CheckpointDtype, DeviceMemory, HostBlock, HostMatrix,
+    InputLimits, KvShape, MatrixRole, MatrixShape, PassShape, RopeTable, Row,
 };
 use lockstep_collective::Single;
 use lockstep_types::{Dtype, KvCacheDtype, Quantization};
@@ -112,6 +112,23 @@ fn vectors_activations_and_caches_take_what_is_charged() {
         (84, 84)
     );
     assert_eq!(memory.tensor_bytes(usize::MAX, 4), u64::MAX, "no overflow");
+    let limits = InputLimits {
+        tokens: 10,
+        requests: 3,
+        pages: 7,
+        page_size: 16,
+        mask_words: 5,
+    };
+    backend.inputs(&limits).unwrap();
+    // A row is five words, of which one may be absent.
+    let inputs = 4 * 4 * 10 + 24 * 3 + 4 * 7 + 8 * 5;
+    assert_eq!(
+        (
+            backend.allocated().activations,
+            memory.inputs_bytes(&limits)
+        ),
+        (84 + inputs, inputs)
+    );
     let mut charged = 0;
     for (dtype, row) in [
         (KvCacheDtype::Bfloat16, 16),
@@ -171,7 +188,10 @@ fn attend(backend: &mut CpuBackend, shape: &AttentionShape, tokens: u32) {
         logit_tokens: &[],
         masks: &[],
     };
-    backend.attention(&mut cache, 0, &qkv, shape, &batch, &mut out);
+    let limits = InputLimits::of(&batch, tokens as usize);
+    let mut inputs = backend.inputs(&limits).unwrap();
+    backend.stage(&batch, batch.key(), &mut inputs).unwrap();
+    backend.attention(&mut cache, 0, &qkv, shape, &inputs, &mut out);
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Backends to test, and data for them.
 
-use lockstep_backend::{Backend, CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
-use lockstep_backend_cpu::{CpuBackend, CpuMatrix, CpuOptions, CpuTensor, Isa};
+use lockstep_backend::{
+    Backend, Batch, CheckpointDtype, HostBlock, HostMatrix, InputLimits, MatrixRole,
+};
+use lockstep_backend_cpu::{CpuBackend, CpuInputs, CpuMatrix, CpuOptions, CpuTensor, Isa};
 use lockstep_collective::Single;
 use lockstep_types::{Dtype, Quantization};
 
@@ -77,6 +79,23 @@ pub fn matrix(backend: &mut CpuBackend, values: &[f32], cols: usize) -> CpuMatri
     backend
         .load_matrix(&matrix, MatrixRole::Projection)
         .unwrap()
+}
+
+/// A batch where operations read it, over pages of `page_size` tokens.
+pub fn staged(backend: &mut CpuBackend, batch: &Batch<'_>, page_size: usize) -> CpuInputs {
+    let mut inputs = backend.inputs(&InputLimits::of(batch, page_size)).unwrap();
+    backend.stage(batch, batch.key(), &mut inputs).unwrap();
+    inputs
+}
+
+/// The same of tokens that nothing attends to.
+pub fn tokens(backend: &mut CpuBackend, tokens: &[u32], positions: &[u32]) -> CpuInputs {
+    let batch = Batch {
+        tokens,
+        positions,
+        ..Batch::default()
+    };
+    staged(backend, &batch, 1)
 }
 
 /// Activations `[_, width]`.

@@ -8,5 +8,6 @@ mod collectives;
 mod machine;
 mod matmul;
 mod moves;
+mod padding;
 mod quantized;
 mod rows;

@@ -5,7 +5,7 @@ use lockstep_backend_cpu::{CpuBackend, CpuKvCache, Isa};
 use lockstep_types::{Dtype, KvCacheDtype};
 use proptest::prelude::*;
 
-use crate::machine::{Values, backend, bits, tensor};
+use crate::machine::{Values, backend, bits, staged, tensor};
 
 const HEADS: AttentionShape = AttentionShape {
     heads: 4,
@@ -175,7 +175,8 @@ impl Tokens {
         };
         let qkv = tensor(backend, qkv, HEADS.qkv_width());
         let mut out = backend.tensor(count, HEADS.out_width()).unwrap();
-        backend.attention(cache, layer, &qkv, &HEADS, &batch, &mut out);
+        let inputs = staged(backend, &batch, self.page_size);
+        backend.attention(cache, layer, &qkv, &HEADS, &inputs, &mut out);
         out.values().to_vec()
     }
 }

@@ -6,7 +6,7 @@ use lockstep_backend_cpu::{CpuBackend, CpuMatrix, Isa};
 use lockstep_types::Quantization;
 use proptest::prelude::*;
 
-use crate::machine::{Values, bits, matrix, quantized, tensor};
+use crate::machine::{Values, bits, matrix, quantized, tensor, tokens as staged_tokens};
 
 const FORMATS: [Quantization; 2] = [Quantization::Int8, Quantization::Int4];
 const GROUP: usize = 128;
@@ -57,7 +57,8 @@ impl Case {
 fn dequantized(backend: &mut CpuBackend, w: &CpuMatrix, rows: usize, cols: usize) -> Vec<f32> {
     let tokens: Vec<u32> = (0..rows as u32).collect();
     let mut out = backend.tensor(rows, cols).unwrap();
-    backend.embed(w, 0, &tokens, &mut out);
+    let inputs = staged_tokens(backend, &tokens, &[]);
+    backend.embed(w, 0, &inputs, &mut out);
     out.values().to_vec()
 }
 

@@ -1,11 +1,11 @@
 //! Operations whose rows stand alone: norms, rotation, activation, embedding.
 
-use lockstep_backend::{AttentionShape, Backend, RopeTable};
+use lockstep_backend::{AttentionShape, Backend, Batch, RopeTable, Rows};
 use lockstep_backend_cpu::{CpuBackend, CpuTensor, Isa};
 use lockstep_types::Dtype;
 use proptest::prelude::*;
 
-use crate::machine::{Values, backend, bits, matrix, rounded, tensor, variants};
+use crate::machine::{Values, backend, bits, matrix, rounded, staged, tensor, tokens, variants};
 
 const EPS: f32 = 1e-5;
 
@@ -90,7 +90,8 @@ proptest! {
             let vector = backend.load_vector(&weight).unwrap();
             backend.head_norm(&mut qkv, &shape, 1..3 * heads, &vector, EPS);
             let normed = qkv.values().to_vec();
-            backend.rope(&mut qkv, &shape, &rope, &positions);
+            let inputs = tokens(&mut backend, &positions, &positions);
+            backend.rope(&mut qkv, &shape, &rope, &inputs);
             for (row, &position) in positions.iter().enumerate() {
                 for head in 0..4 * heads {
                     let at = row * width + head * 2 * half;
@@ -165,11 +166,12 @@ fn embedding_reads_packed_rows_and_skips_other_shards() {
         for cols in [1, 7, 64] {
             let values = Values::new(9).floats(100 * cols);
             let table = matrix(&mut backend, &values, cols);
-            let tokens: Vec<u32> = (0..900).map(|i| i * 7 % 260).collect();
-            let mut out: CpuTensor = backend.tensor(tokens.len(), cols).unwrap();
+            let ids: Vec<u32> = (0..900).map(|i| i * 7 % 260).collect();
+            let inputs = tokens(&mut backend, &ids, &[]);
+            let mut out: CpuTensor = backend.tensor(ids.len(), cols).unwrap();
             out.values_mut().fill(f32::NAN);
-            backend.embed(&table, 100, &tokens, &mut out);
-            for (row, &token) in out.values().chunks(cols).zip(&tokens) {
+            backend.embed(&table, 100, &inputs, &mut out);
+            for (row, &token) in out.values().chunks(cols).zip(&ids) {
                 for (col, &got) in row.iter().enumerate() {
                     let expected = match token {
                         100..200 => rounded(values[(token as usize - 100) * cols + col], dtype),
@@ -185,8 +187,23 @@ fn embedding_reads_packed_rows_and_skips_other_shards() {
 fn gather(backend: &mut CpuBackend, x: &[f32], width: usize, rows: &[u32]) -> Vec<f32> {
     let x = tensor(backend, x, width);
     let mut out = backend.tensor(rows.len(), width).unwrap();
-    backend.gather_rows(&x, rows, &mut out);
-    out.values().to_vec()
+    backend.gather_rows(&x, Rows::List(rows), &mut out);
+    let listed = out.values().to_vec();
+    // The same rows as those of wanted tokens, from both halves of the list.
+    let batch = Batch {
+        tokens: &vec![0; rows.len()],
+        logit_tokens: rows,
+        ..Batch::default()
+    };
+    let (inputs, middle) = (staged(backend, &batch, 1), rows.len() / 2);
+    let mut wanted = Vec::new();
+    for range in [0..middle, middle..rows.len()] {
+        backend.set_rows(&mut out, range.len());
+        backend.gather_rows(&x, Rows::Wanted(&inputs, range), &mut out);
+        wanted.extend_from_slice(out.values());
+    }
+    assert_eq!(bits(&wanted), bits(&listed));
+    listed
 }
 
 #[test]

@@ -34,10 +34,11 @@ impl<B: Backend> EagleHead<B> {
         if tokens == 0 {
             return Ok(());
         }
+        backend.stage(batch, batch.key(), &mut self.inputs)?;
         let (shape, eps, hidden) = (&self.shape, self.shape.eps, self.hidden);
-        let b = &mut self.buffers;
+        let (b, inputs) = (&mut self.buffers, &self.inputs);
         let table = self.embedding.as_ref().unwrap_or(tables.embedding);
-        backend.embed(table, 0, batch.tokens, &mut b.embedded);
+        backend.embed(table, 0, inputs, &mut b.embedded);
         let input = match &self.wiring {
             Wiring::Eagle { input_norm } => {
                 backend.place_columns(&b.embedded, &mut b.joined, 0);
@@ -68,7 +69,7 @@ impl<B: Backend> EagleHead<B> {
         };
         let layer = &self.layer;
         let attention = &mut b.layer.attention;
-        layer.attend(backend, shape, input, attention, cache, batch);
+        layer.attend(backend, shape, input, attention, cache, inputs);
         // What the layer leaves normed is not read: roots are kept unnormed, so
         // logits norm what they are asked for.
         layer.finish(backend, shape, &mut b.layer, &layer.post_norm)?;

@@ -1,6 +1,6 @@
 //! Hidden states of a head: fed, kept and found again.
 
-use lockstep_backend::Backend;
+use lockstep_backend::{Backend, Rows};
 
 use super::{EagleHead, Wiring};
 use crate::{ModelError, limits::fits};
@@ -34,10 +34,12 @@ impl<B: Backend> EagleHead<B> {
         let b = &mut self.buffers;
         backend.set_rows(&mut b.hidden, rows.len());
         match &self.wiring {
-            Wiring::Eagle { .. } => backend.gather_rows(features, rows, &mut b.hidden),
+            Wiring::Eagle { .. } => {
+                backend.gather_rows(features, Rows::List(rows), &mut b.hidden);
+            }
             Wiring::Eagle3 { .. } => {
                 backend.set_rows(&mut b.features, rows.len());
-                backend.gather_rows(features, rows, &mut b.features);
+                backend.gather_rows(features, Rows::List(rows), &mut b.features);
                 let bias = self.fc_bias.as_ref();
                 backend.matmul(&b.features, &self.fc, bias, &mut b.hidden);
             }

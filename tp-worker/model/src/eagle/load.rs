@@ -56,6 +56,7 @@ impl<B: Backend> EagleHead<B> {
             layer: loader.layer(backend, &host.layer)?,
             wiring: Wiring::load(backend, &host.wiring)?,
             buffers: Buffers::new(backend, model, &shard, &sizes)?,
+            inputs: backend.inputs(&limits.inputs())?,
             picks: Picks::new(limits.max_tokens),
             shape: LayerShape::new(backend, Axis::Alone, model, &shard, limits.positions)?,
             capture,

@@ -32,7 +32,7 @@ pub(super) fn kept_of_target(
 pub(super) fn part(device: &dyn DeviceMemory, engine: &EngineShape<'_>) -> Option<Part> {
     let speculation = engine.speculation;
     let draft = speculation.draft.as_ref()?;
-    let limits = ForwardLimits::of_drafts(&engine.step, engine.model.vocab_size);
+    let limits = ForwardLimits::of_drafts(&engine.step, engine.page_size, engine.model.vocab_size);
     let shard = Shard::of(&draft.model, 0, 1);
     let mut part = match &draft.kind {
         DraftKind::Model => Part::of_model(device, engine, &draft.model, &shard, limits),
@@ -140,6 +140,7 @@ impl Part {
             limits,
         };
         count(Buffers::new(&mut counter, model, shard, &sizes));
+        counter.inputs(&limits.inputs());
         count_window(&mut counter, engine, features);
         // A bias of `fc` and up to three norms, which not all checkpoints have.
         let vectors = (4 * device.vector_bytes(hidden) + layer_vectors(device, model, shard))

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use lockstep_backend::{DeviceMemory, KvShape, MatrixRole, MatrixShape, PassShape};
+use lockstep_backend::{DeviceMemory, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape};
 use lockstep_types::{
     Architecture, DraftKind, DraftKv, DraftModel, Dtype, EngineShape, KvCacheDtype, ModelConfig,
     Quantization, RankMemory, RopeConfig, RopeScaling, SpeculationConfig, StepLimits, Verification,
@@ -29,6 +29,9 @@ impl DeviceMemory for Elements {
     }
     fn tensor_bytes(&self, rows: usize, width: usize) -> u64 {
         (rows * width) as u64
+    }
+    fn inputs_bytes(&self, limits: &InputLimits) -> u64 {
+        limits.tokens as u64
     }
     fn kv_bytes(&self, cache: &KvShape) -> u64 {
         (cache.bytes_per_token() * cache.pages * cache.page_size) as u64
@@ -119,10 +122,12 @@ fn memory_of(
         tp_size,
         threads_per_rank: 1,
         speculation,
+        page_size: 4,
         step: StepLimits {
             requests,
             tokens: 6 * requests,
             positions: 20,
+            verified: 4,
             max_commit: 4,
             draft_nodes: 7,
         },
@@ -145,9 +150,10 @@ fn a_model_takes_its_layers_and_tables() {
         assert_eq!(target.vectors, 7 * 64 + ANGLES);
         assert_eq!(target.kv_per_token, 2 * 3 * 4 * 8 * 2);
         // Residual, its change and its norm; queries, keys and values, and what
-        // attention gives, twice; gate, up and their product; logits' inputs.
+        // attention gives, twice; gate, up and their product; logits' inputs;
+        // the token itself.
         let token = 3 * 64 + (3 * 8 + 2 * 4) * 8 + 3 * 96;
-        assert_eq!(target.activations, 30 * (token + 64 + 100));
+        assert_eq!(target.activations, 30 * (token + 64 + 100 + 1));
         assert_eq!(target.host, 0);
     }
     let none = memory(&model(64, 3, true), &SpeculationConfig::none(), 1, 0);
@@ -221,9 +227,9 @@ fn heads_activations() {
     for (kind, features, vocab) in [(DraftKind::Eagle, 64, 100), (eagle3(), 192, 50)] {
         let speculation = head(kind, false, false);
         let draft = memory(target, &speculation, 1, 0).draft;
-        // Captured, then a pass of 40 tokens: hidden states, features,
+        // Captured, then a pass of 40 tokens: those, hidden states, features,
         // embeddings, both joined; roots; states and logits of a block.
-        let pass = token + 64 + features + 64 + 128;
+        let pass = 1 + token + 64 + features + 64 + 128;
         let block = 40 * (64 + 64 + vocab);
         let expected = 30 * features + 40 * pass + 5 * 64 + block;
         assert_eq!(draft.activations, expected, "{speculation:?}");

@@ -1,6 +1,6 @@
 //! Activations of a pass, allocated once.
 
-use lockstep_backend::{Backend, BackendError};
+use lockstep_backend::{Backend, BackendError, Rows};
 use lockstep_types::ModelConfig;
 
 use crate::{
@@ -50,17 +50,23 @@ impl<T> Buffers<T> {
         })
     }
 
-    /// Keeps only the rows `wanted` of the residual stream and of the attention
-    /// output: what follows the last attention looks at single tokens.
-    pub fn narrow(&mut self, backend: &mut impl Backend<Tensor = T>, wanted: &[u32]) {
+    /// Keeps only the `wanted` wanted rows of the residual stream and of the
+    /// attention output: what follows the last attention looks at single tokens.
+    pub fn narrow<B: Backend<Tensor = T>>(
+        &mut self,
+        backend: &mut B,
+        inputs: &B::Inputs,
+        wanted: usize,
+    ) {
         let layer = &mut self.layer;
-        layer.set_block_rows(backend, wanted.len());
-        backend.set_rows(&mut self.attended_wanted, wanted.len());
-        backend.gather_rows(&layer.residual, wanted, &mut layer.delta);
+        layer.set_block_rows(backend, wanted);
+        backend.set_rows(&mut self.attended_wanted, wanted);
+        let rows = || Rows::Wanted(inputs, 0..wanted);
+        backend.gather_rows(&layer.residual, rows(), &mut layer.delta);
         let attended = &mut layer.attention.attended;
-        backend.gather_rows(attended, wanted, &mut self.attended_wanted);
+        backend.gather_rows(attended, rows(), &mut self.attended_wanted);
         std::mem::swap(attended, &mut self.attended_wanted);
         std::mem::swap(&mut layer.residual, &mut layer.delta);
-        backend.set_rows(&mut layer.delta, wanted.len());
+        backend.set_rows(&mut layer.delta, wanted);
     }
 }

@@ -1,6 +1,6 @@
 //! The ragged extend.
 
-use lockstep_backend::{Backend, Batch};
+use lockstep_backend::{Backend, Batch, PassKey, Rows};
 
 use super::{LogitBlock, Transformer};
 use crate::ModelError;
@@ -28,23 +28,25 @@ impl<B: Backend> Transformer<B> {
         if batch.tokens.is_empty() {
             return Ok(());
         }
+        let key = batch.key();
+        backend.stage(batch, key, &mut self.inputs)?;
         let b = &mut self.buffers.layer;
-        b.set_rows(backend, batch.tokens.len());
+        b.set_rows(backend, key.tokens);
         let (first, eps) = (self.shard.vocab.start as u32, self.model.rms_norm_eps);
-        backend.embed(&self.embedding, first, batch.tokens, &mut b.residual);
+        backend.embed(&self.embedding, first, &self.inputs, &mut b.residual);
         backend.all_reduce(self.shape.axis, &mut b.residual)?;
         let norm = self.input_norms.first().unwrap_or(&self.norm);
         backend.rms_norm(&b.residual, norm, eps, &mut b.normed);
         for number in 0..self.layers.len() {
             let last = number + 1 == self.layers.len();
-            if !self.layer(backend, cache, number, last, batch)? {
+            if !self.layer(backend, cache, number, last, key)? {
                 return Ok(());
             }
         }
         if let Some(capture) = &mut self.capture {
             capture.last_hidden(backend, &self.buffers.layer.normed);
         }
-        self.logits(backend, batch, sink)
+        self.logits(backend, key, sink)
     }
 
     /// Runs layer `number`, the last one over the wanted tokens alone where
@@ -56,7 +58,7 @@ impl<B: Backend> Transformer<B> {
         cache: &mut B::KvCache,
         number: usize,
         last: bool,
-        batch: &Batch<'_>,
+        key: PassKey,
     ) -> Result<bool, ModelError> {
         let narrow = last && !self.keeps_last_hidden();
         let (layer, b) = (&self.layers[number], &mut self.buffers.layer);
@@ -64,13 +66,13 @@ impl<B: Backend> Transformer<B> {
             capture.layer_input(backend, number, &b.residual);
         }
         let (shape, attention) = (&self.shape, &mut b.attention);
-        layer.attend(backend, shape, &b.normed, attention, cache, batch);
+        layer.attend(backend, shape, &b.normed, attention, cache, &self.inputs);
         if narrow {
-            if batch.logit_tokens.is_empty() {
+            if key.wanted == 0 {
                 return Ok(false);
             }
-            if batch.logit_tokens.len() < batch.tokens.len() {
-                self.buffers.narrow(backend, batch.logit_tokens);
+            if key.wanted < key.tokens {
+                self.buffers.narrow(backend, &self.inputs, key.wanted);
             }
         }
         let next_norm = self.input_norms.get(number + 1).unwrap_or(&self.norm);
@@ -82,28 +84,28 @@ impl<B: Backend> Transformer<B> {
     fn logits(
         &mut self,
         backend: &mut B,
-        batch: &Batch<'_>,
+        key: PassKey,
         sink: &mut dyn FnMut(LogitBlock<'_>),
     ) -> Result<(), ModelError> {
-        let wanted = batch.logit_tokens;
         let wide = self.keeps_last_hidden();
         let head = self.head.as_ref().unwrap_or(&self.embedding);
         let vocab = self.model.vocab_size;
         let (axis, block_rows) = (self.shape.axis, self.limits.logit_block_rows);
         let b = &mut self.buffers;
-        // Where the wanted rows are among the normed ones, and how many these are.
-        let (rows, normed) = match wide {
-            true => (wanted, batch.tokens.len()),
-            false => (&self.numbers[..wanted.len()], wanted.len()),
-        };
-        for first in (0..rows.len()).step_by(block_rows) {
-            let block = &rows[first..rows.len().min(first + block_rows)];
+        // The wanted rows are among those of all tokens, or all that there are.
+        let normed = if wide { key.tokens } else { key.wanted };
+        for first in (0..key.wanted).step_by(block_rows) {
+            let block = first..key.wanted.min(first + block_rows);
             backend.set_rows(&mut b.logits, block.len());
             if block.len() == normed {
                 backend.matmul(&b.layer.normed, head, None, &mut b.logits);
             } else {
                 backend.set_rows(&mut b.head_input, block.len());
-                backend.gather_rows(&b.layer.normed, block, &mut b.head_input);
+                let rows = match wide {
+                    true => Rows::Wanted(&self.inputs, block),
+                    false => Rows::List(&self.numbers[block]),
+                };
+                backend.gather_rows(&b.layer.normed, rows, &mut b.head_input);
                 backend.matmul(&b.head_input, head, None, &mut b.logits);
             }
             let logits =

@@ -98,6 +98,7 @@ impl<B: Backend> Transformer<B> {
             shape: LayerShape::new(backend, axis, model, &shard, limits.positions)?,
             numbers: (0..limits.max_tokens as u32).collect(),
             buffers: Buffers::new(backend, model, &shard, limits)?,
+            inputs: backend.inputs(&limits.inputs())?,
             model: model.clone(),
             shard,
             limits,

@@ -45,7 +45,10 @@ impl<B: Backend> Kept<B> {
     fn new(mut backend: B, model: &ModelConfig, spec: CaptureSpec) -> Self {
         let limits = ForwardLimits {
             max_tokens: TOKENS + 2,
+            requests: 1,
             positions: TOKENS,
+            page_size: 4,
+            tree_nodes: 1,
             logit_block_rows: 3,
         };
         let mut model = Transformer::load(

@@ -181,7 +181,10 @@ fn the_draft_model_runs_whole_inside_a_group() {
         }
         let limits = ForwardLimits {
             max_tokens: 256,
+            requests: 1,
             positions: 256,
+            page_size: 16,
+            tree_nodes: 1,
             logit_block_rows: 1,
         };
         let model = model("lockstep-demo-1m-draft");
@@ -227,7 +230,10 @@ fn a_head_waits_for_no_peer() {
         let draft = lockstep_model_folder::draft::eagle(&path, &target).unwrap();
         let limits = ForwardLimits {
             max_tokens: 1,
+            requests: 1,
             positions: 1,
+            page_size: 16,
+            tree_nodes: 1,
             logit_block_rows: 1,
         };
         if backend.leads(Axis::Tensor) {

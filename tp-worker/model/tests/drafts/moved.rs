@@ -31,7 +31,10 @@ impl<B: Backend> Run<B> {
         let model = lockstep_model_folder::load(&fixture("llama")).unwrap();
         let limits = ForwardLimits {
             max_tokens: 16,
+            requests: 1,
             positions: 16,
+            page_size,
+            tree_nodes: NODES.len(),
             logit_block_rows: 16,
         };
         let model = Transformer::load(

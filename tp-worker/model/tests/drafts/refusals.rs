@@ -13,7 +13,10 @@ use crate::{
 
 const LIMITS: ForwardLimits = ForwardLimits {
     max_tokens: 8,
+    requests: REQUESTS,
     positions: 16,
+    page_size: 4,
+    tree_nodes: 1,
     logit_block_rows: 4,
 };
 

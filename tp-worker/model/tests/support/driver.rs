@@ -62,7 +62,10 @@ fn rank<B: Backend>(
     let longest = texts.iter().map(Vec::len).max().unwrap();
     let limits = ForwardLimits {
         max_tokens: texts.iter().map(Vec::len).sum(),
+        requests: texts.len(),
         positions: longest,
+        page_size: feed.page_size,
+        tree_nodes: 1,
         // Odd and small, so that blocks end inside of texts.
         logit_block_rows: 13,
     };

@@ -44,7 +44,10 @@ impl<B: Backend> Rig<B> {
     pub fn new(mut backend: B, model: &ModelConfig, draft: &DraftModel, setup: Setup) -> Self {
         let limits = ForwardLimits {
             max_tokens: setup.chunk.min(setup.positions).max(8),
+            requests: 1,
             positions: setup.positions,
+            page_size: setup.page_size,
+            tree_nodes: setup.positions,
             // Small, so that some logits are collected.
             logit_block_rows: 3,
         };

@@ -29,7 +29,10 @@ pub fn copy_of(model: &ModelConfig, folder: &Path) -> ModelConfig {
 pub fn options<'a>() -> LoadOptions<'a> {
     let limits = ForwardLimits {
         max_tokens: 8,
+        requests: 1,
         positions: 8,
+        page_size: 8,
+        tree_nodes: 1,
         logit_block_rows: 8,
     };
     LoadOptions::new(Axis::Tensor, limits)

@@ -4,8 +4,8 @@
 use std::ops::Range;
 
 use lockstep_backend::{
-    AttentionShape, Axis, Backend, BackendError, Batch, CheckpointDtype, HostMatrix, KvShape,
-    MatrixRole, RopeTable, Row,
+    AttentionShape, Axis, Backend, BackendError, Batch, CheckpointDtype, HostMatrix, InputLimits,
+    KvShape, MatrixRole, PassKey, RopeTable, Row, Rows,
 };
 use lockstep_collective::Collective;
 
@@ -40,6 +40,18 @@ pub struct Cache {
     shape: KvShape,
     keys: Vec<Vec<f32>>,
     values: Vec<Vec<f32>>,
+}
+
+/// A batch, copied.
+#[derive(Default)]
+pub struct Inputs {
+    tokens: Vec<u32>,
+    positions: Vec<u32>,
+    cells: Vec<u32>,
+    rows: Vec<Row>,
+    pages: Vec<u32>,
+    wanted: Vec<u32>,
+    masks: Vec<u64>,
 }
 
 impl Naive {
@@ -93,6 +105,7 @@ impl Backend for Naive {
     type Tensor = Tensor;
     type Rope = RopeTable;
     type KvCache = Cache;
+    type Inputs = Inputs;
 
     fn describe(&self) -> String {
         "naive".to_owned()
@@ -133,13 +146,38 @@ impl Backend for Naive {
             values: vec![vec![f32::NAN; cells]; shape.layers],
         })
     }
+    fn inputs(&mut self, _: &InputLimits) -> Result<Inputs, BackendError> {
+        Ok(Inputs::default())
+    }
     fn matrix_bytes(&self, matrix: &Tensor) -> usize {
         4 * matrix.data.len()
     }
 
-    fn embed(&mut self, table: &Tensor, first: u32, tokens: &[u32], out: &mut Tensor) {
-        assert_eq!(out.rows, tokens.len());
-        for (row, token) in tokens.iter().enumerate() {
+    fn stage(
+        &mut self,
+        batch: &Batch<'_>,
+        key: PassKey,
+        inputs: &mut Inputs,
+    ) -> Result<(), BackendError> {
+        assert!(key.holds(&batch.key()));
+        *inputs = Inputs {
+            tokens: batch.tokens.to_vec(),
+            positions: batch.positions.to_vec(),
+            cells: batch.cells.to_vec(),
+            rows: batch.rows.to_vec(),
+            pages: batch.pages.to_vec(),
+            wanted: batch.logit_tokens.to_vec(),
+            masks: batch.masks.to_vec(),
+        };
+        inputs.tokens.resize(key.tokens, u32::MAX);
+        inputs.positions.resize(key.tokens, 0);
+        inputs.wanted.resize(key.wanted, 0);
+        Ok(())
+    }
+
+    fn embed(&mut self, table: &Tensor, first: u32, inputs: &Inputs, out: &mut Tensor) {
+        assert_eq!(out.rows, inputs.tokens.len());
+        for (row, token) in inputs.tokens.iter().enumerate() {
             match token.checked_sub(first).map(|t| t as usize) {
                 Some(t) if t < table.rows => out.row_mut(row).copy_from_slice(table.row(t)),
                 _ => out.row_mut(row).fill(0.0),
@@ -198,9 +236,10 @@ impl Backend for Naive {
         qkv: &mut Tensor,
         shape: &AttentionShape,
         table: &RopeTable,
-        positions: &[u32],
+        inputs: &Inputs,
     ) {
-        for (row, position) in positions.iter().enumerate() {
+        assert_eq!(qkv.rows, inputs.positions.len());
+        for (row, position) in inputs.positions.iter().enumerate() {
             for head in 0..shape.heads + shape.kv_heads {
                 let x = &mut qkv.row_mut(row)[head * shape.head_dim..][..shape.head_dim];
                 for i in 0..table.half {
@@ -218,28 +257,28 @@ impl Backend for Naive {
         layer: usize,
         qkv: &Tensor,
         shape: &AttentionShape,
-        batch: &Batch<'_>,
+        inputs: &Inputs,
         out: &mut Tensor,
     ) {
         let (dim, width) = (shape.head_dim, shape.kv_heads * shape.head_dim);
         let (keys, values) = (&mut cache.keys[layer], &mut cache.values[layer]);
-        for (token, cell) in batch.cells.iter().enumerate() {
+        for (token, cell) in inputs.cells.iter().enumerate() {
             let new = &qkv.row(token)[shape.heads * dim..];
             keys[*cell as usize * width..][..width].copy_from_slice(&new[..width]);
             values[*cell as usize * width..][..width].copy_from_slice(&new[width..]);
         }
         let size = cache.shape.page_size;
-        for row in batch.rows {
+        for row in &inputs.rows {
             for new in 0..row.q_len as usize {
                 let token = row.start as usize + new;
-                let seen = seen(row, new, batch.masks);
+                let seen = seen(row, new, &inputs.masks);
                 if row.mask.is_none() {
-                    assert_eq!(batch.positions[token] as usize + 1, seen.len());
+                    assert_eq!(inputs.positions[token] as usize + 1, seen.len());
                 }
                 for head in 0..shape.heads {
                     let column = head / (shape.heads / shape.kv_heads) * dim;
                     let at = |position: usize| {
-                        let page = batch.pages[row.pages_start as usize + position / size];
+                        let page = inputs.pages[row.pages_start as usize + position / size];
                         (page as usize * size + position % size) * width + column
                     };
                     let query = &qkv.row(token)[head * dim..][..dim];
@@ -267,7 +306,11 @@ impl Backend for Naive {
             }
         }
     }
-    fn gather_rows(&mut self, x: &Tensor, rows: &[u32], out: &mut Tensor) {
+    fn gather_rows(&mut self, x: &Tensor, rows: Rows<'_, Inputs>, out: &mut Tensor) {
+        let rows = match rows {
+            Rows::Wanted(inputs, range) => &inputs.wanted[range],
+            Rows::List(rows) => rows,
+        };
         assert_eq!(out.rows, rows.len());
         for (to, from) in rows.iter().enumerate() {
             assert!((*from as usize) < x.rows);

@@ -7,8 +7,8 @@ use std::{
 };
 
 use lockstep_backend::{
-    AttentionShape, Axis, Backend, BackendError, Batch, HostMatrix, KvShape, MatrixRole, RmsNorm,
-    RopeTable, RowParallel,
+    AttentionShape, Axis, Backend, BackendError, Batch, HostMatrix, InputLimits, KvShape,
+    MatrixRole, PassKey, RmsNorm, RopeTable, RowParallel, Rows,
 };
 use lockstep_backend_cpu::CpuBackend;
 use lockstep_collective::{Collective, Single};
@@ -41,6 +41,7 @@ type Vector = <CpuBackend as Backend>::Vector;
 type Tensor = <CpuBackend as Backend>::Tensor;
 type Rope = <CpuBackend as Backend>::Rope;
 type KvCache = <CpuBackend as Backend>::KvCache;
+type Inputs = <CpuBackend as Backend>::Inputs;
 
 impl Backend for Counting {
     type Matrix = Matrix;
@@ -48,6 +49,7 @@ impl Backend for Counting {
     type Tensor = Tensor;
     type Rope = Rope;
     type KvCache = KvCache;
+    type Inputs = Inputs;
 
     fn describe(&self) -> String {
         self.0.describe()
@@ -83,16 +85,18 @@ impl Backend for Counting {
         fn load_rope(&mut self, table: &RopeTable) -> Result<Rope, BackendError>;
         fn tensor(&mut self, rows: usize, width: usize) -> Result<Tensor, BackendError>;
         fn kv_cache(&mut self, shape: &KvShape) -> Result<KvCache, BackendError>;
-        fn embed(&mut self, table: &Matrix, first: u32, tokens: &[u32], out: &mut Tensor);
+        fn inputs(&mut self, limits: &InputLimits) -> Result<Inputs, BackendError>;
+        fn stage(&mut self, batch: &Batch<'_>, key: PassKey, inputs: &mut Inputs) -> Result<(), BackendError>;
+        fn embed(&mut self, table: &Matrix, first: u32, inputs: &Inputs, out: &mut Tensor);
         fn matmul(&mut self, x: &Tensor, w: &Matrix, bias: Option<&Vector>, out: &mut Tensor);
         fn rms_norm(&mut self, x: &Tensor, weight: &Vector, eps: f32, out: &mut Tensor);
         fn add_rms_norm(&mut self, residual: &mut Tensor, delta: &Tensor, weight: &Vector, eps: f32, out: &mut Tensor);
         fn matmul_add_rms_norm(&mut self, x: &Tensor, w: RowParallel<'_, Matrix, Vector>, residual: &mut Tensor, delta: &mut Tensor, norm: RmsNorm<'_, Vector>, out: &mut Tensor) -> Result<(), BackendError>;
         fn head_norm(&mut self, qkv: &mut Tensor, shape: &AttentionShape, heads: Range<usize>, weight: &Vector, eps: f32);
-        fn rope(&mut self, qkv: &mut Tensor, shape: &AttentionShape, table: &Rope, positions: &[u32]);
-        fn attention(&mut self, cache: &mut KvCache, layer: usize, qkv: &Tensor, shape: &AttentionShape, batch: &Batch<'_>, out: &mut Tensor);
+        fn rope(&mut self, qkv: &mut Tensor, shape: &AttentionShape, table: &Rope, inputs: &Inputs);
+        fn attention(&mut self, cache: &mut KvCache, layer: usize, qkv: &Tensor, shape: &AttentionShape, inputs: &Inputs, out: &mut Tensor);
         fn silu_mul(&mut self, gate_up: &Tensor, out: &mut Tensor);
-        fn gather_rows(&mut self, x: &Tensor, rows: &[u32], out: &mut Tensor);
+        fn gather_rows(&mut self, x: &Tensor, rows: Rows<'_, Inputs>, out: &mut Tensor);
         fn copy_rows(&mut self, x: &Tensor, from: &[u32], out: &mut Tensor, to: &[u32]);
         fn place_columns(&mut self, x: &Tensor, out: &mut Tensor, first: usize);
         fn copy_cells(&mut self, cache: &mut KvCache, moves: &[(u32, u32)]);

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::kv_dtypes;
 use super::world::World;
-use crate::machine::{Values, backend, bits, tensor, variants};
+use crate::machine::{Values, backend, bits, staged, tensor, variants};
 
 /// One request in a cache of its own, whose pages lie in reverse.
 struct Request<'a> {
@@ -76,7 +76,8 @@ impl<'a> Request<'a> {
         let qkv = tensor(backend, qkv, shape.qkv_width());
         let mut out = backend.tensor(count, shape.out_width()).unwrap();
         out.values_mut().fill(f32::NAN);
-        backend.attention(&mut self.cache, 0, &qkv, &shape, &batch, &mut out);
+        let inputs = staged(backend, &batch, self.page_size);
+        backend.attention(&mut self.cache, 0, &qkv, &shape, &inputs, &mut out);
         self.len += count;
         out.values().to_vec()
     }

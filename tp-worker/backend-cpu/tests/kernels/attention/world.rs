@@ -4,7 +4,7 @@ use lockstep_backend::{AttentionShape, Backend, Batch, KvShape, Row};
 use lockstep_backend_cpu::{CpuBackend, CpuKvCache};
 use lockstep_types::{Dtype, KvCacheDtype};
 
-use crate::machine::{Values, rounded, tensor};
+use crate::machine::{Values, rounded, staged, tensor};
 
 /// Replaces a row by what a cache holds of it.
 fn store(row: &mut [f32], kv_dtype: KvCacheDtype) {
@@ -221,7 +221,8 @@ impl Run {
             .tensor(cells.len(), world.shape.out_width())
             .unwrap();
         out.values_mut().fill(f32::NAN);
-        backend.attention(cache, 1, &qkv, &world.shape, &batch, &mut out);
+        let inputs = staged(backend, &batch, self.page_size);
+        backend.attention(cache, 1, &qkv, &world.shape, &inputs, &mut out);
         let mut at = 0;
         for &(request, count) in step {
             let end = at + count * world.shape.out_width();

@@ -1,0 +1,100 @@
+//! A batch where kernels read it.
+
+use lockstep_backend::{BackendError, Batch, InputLimits, PassKey, Row};
+
+/// What padding has for a token: no vocabulary has as many.
+const NO_TOKEN: u32 = u32::MAX;
+
+/// A copy of a batch, in memory that is reused.
+pub struct CpuInputs {
+    limits: InputLimits,
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) positions: Vec<u32>,
+    /// Of the batch's own tokens: padding is kept nowhere.
+    pub(crate) cells: Vec<u32>,
+    pub(crate) rows: Vec<Row>,
+    /// The rows' page tables, one after the other.
+    pub(crate) pages: Vec<u32>,
+    pub(crate) wanted: Vec<u32>,
+    pub(crate) masks: Vec<u64>,
+}
+
+impl CpuInputs {
+    pub(crate) fn new(limits: &InputLimits) -> Result<Self, BackendError> {
+        let tokens = || room(limits.tokens);
+        Ok(Self {
+            limits: *limits,
+            tokens: tokens()?,
+            positions: tokens()?,
+            cells: tokens()?,
+            rows: room(limits.requests)?,
+            pages: room(limits.pages)?,
+            wanted: tokens()?,
+            masks: room(limits.mask_words)?,
+        })
+    }
+
+    /// Bytes that it takes.
+    pub(crate) fn bytes(limits: &InputLimits) -> u64 {
+        let of = |count: usize, bytes: usize| (count as u64).saturating_mul(bytes as u64);
+        of(limits.tokens, 4 * size_of::<u32>())
+            .saturating_add(of(limits.requests, size_of::<Row>()))
+            .saturating_add(of(limits.pages, size_of::<u32>()))
+            .saturating_add(of(limits.mask_words, size_of::<u64>()))
+    }
+
+    /// See [`lockstep_backend::Backend::stage`].
+    pub(crate) fn stage(&mut self, batch: &Batch<'_>, key: PassKey) {
+        let size = InputLimits::of(batch, self.limits.page_size);
+        assert!(
+            self.limits.hold(&size) && key.tokens.max(key.wanted) <= self.limits.tokens,
+            "a batch of {size:?} is staged where {:?} fit",
+            self.limits
+        );
+        assert!(key.holds(&batch.key()), "a pass holds its batch");
+        copy(batch.tokens, &mut self.tokens);
+        self.tokens.resize(key.tokens, NO_TOKEN);
+        copy(batch.positions, &mut self.positions);
+        self.positions.resize(key.tokens, 0);
+        copy(batch.logit_tokens, &mut self.wanted);
+        self.wanted.resize(key.wanted, 0);
+        copy(batch.cells, &mut self.cells);
+        copy(batch.masks, &mut self.masks);
+        self.rows.clear();
+        self.pages.clear();
+        for row in batch.rows {
+            let pages_start = self.pages.len() as u32;
+            let table = &batch.pages[row.pages_start as usize..];
+            self.pages
+                .extend_from_slice(&table[..row.pages(self.limits.page_size)]);
+            self.rows.push(Row {
+                pages_start,
+                ..*row
+            });
+        }
+    }
+
+    /// Panics unless it was staged for a cache of such pages.
+    pub(crate) fn expect(&self, page_size: usize) {
+        assert!(
+            self.limits.page_size == page_size,
+            "a batch over pages of {} tokens does not fit a cache of pages of {page_size}",
+            self.limits.page_size
+        );
+    }
+}
+
+fn room<T>(len: usize) -> Result<Vec<T>, BackendError> {
+    let mut room = Vec::new();
+    let no_room = |_| BackendError::OutOfMemory {
+        what: "a batch",
+        bytes: len.saturating_mul(size_of::<T>()),
+    };
+    room.try_reserve_exact(len).map_err(no_room)?;
+    Ok(room)
+}
+
+fn copy<T: Copy>(from: &[T], to: &mut Vec<T>) {
+    to.clear();
+    to.extend_from_slice(from);
+}
