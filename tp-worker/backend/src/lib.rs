@@ -150,6 +150,21 @@ pub trait Backend: Send + Sized {
         key: PassKey,
         inputs: &mut Self::Inputs,
     ) -> Result<(), BackendError>;
+    /// Runs `work` as the pass `key`. A device may record what it asks for, and
+    /// later replay that without calling it. So `work` may depend on `key`, on
+    /// the device's memory and on nothing else, and leaves the host's state as
+    /// it was: no tensor with another row count, none in another's place.
+    ///
+    /// # Errors
+    /// Those of `work`.
+    fn pass(
+        &mut self,
+        key: PassKey,
+        work: &mut dyn FnMut(&mut Self) -> Result<(), BackendError>,
+    ) -> Result<(), BackendError> {
+        let _ = key;
+        work(self)
+    }
 
     // ---- transformer operations ----
 

@@ -11,7 +11,7 @@ use lockstep_types::ModelConfig;
 
 use crate::{Shard, rope_table};
 
-pub(crate) use buffers::{AttentionBuffers, LayerBuffers};
+pub(crate) use buffers::{AttentionBuffers, LayerBuffers, SecondHalf};
 pub(crate) use host::{HostLayer, LayerSource};
 
 /// One layer's weights, without the norm before its attention. Biases of
@@ -149,16 +149,16 @@ impl<B: Backend> Layer<B> {
         &self,
         backend: &mut B,
         shape: &LayerShape<B>,
-        buffers: &mut LayerBuffers<B::Tensor>,
+        buffers: SecondHalf<'_, B::Tensor>,
         next_norm: &B::Vector,
     ) -> Result<(), BackendError> {
         let (axis, eps) = (shape.axis, shape.eps);
         let norm = |weight| RmsNorm { weight, eps };
-        let LayerBuffers {
+        let SecondHalf {
+            attended,
             residual,
             delta,
             normed,
-            attention,
             gate_up,
             activated,
         } = buffers;
@@ -169,7 +169,7 @@ impl<B: Backend> Layer<B> {
                 bias: self.output_bias.as_ref(),
             },
         };
-        let (attended, post) = (&attention.attended, norm(&self.post_norm));
+        let post = norm(&self.post_norm);
         backend.matmul_add_rms_norm(attended, output, residual, delta, post, normed)?;
         backend.matmul(normed, &self.gate_up, self.gate_up_bias.as_ref(), gate_up);
         backend.silu_mul(gate_up, activated);

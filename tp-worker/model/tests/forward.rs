@@ -104,6 +104,22 @@ fn wanted_rows_do_not_depend_on_each_other() {
     }
 }
 
+/// A device may replay a pass, which leaves nothing behind on the host.
+#[test]
+fn a_pass_can_run_again() {
+    let all: Vec<u32> = (0..10).collect();
+    for wanted in [&all[..0], &[9], &[2, 3, 9], &all] {
+        let mut again = load(3);
+        again.backend.replays = 2;
+        for length in [10, 4, 10] {
+            let wanted: Vec<u32> = wanted.iter().copied().filter(|w| *w < length).collect();
+            let found = again.run(length as usize, &wanted).unwrap();
+            let once = load(3).run(length as usize, &wanted).unwrap();
+            assert!(found == once, "{wanted:?} of {length}");
+        }
+    }
+}
+
 #[test]
 fn passes_beyond_the_limits_are_errors() {
     let mut loaded = load(3);

@@ -1,8 +1,6 @@
 //! A head's pass.
 
-use std::mem::swap;
-
-use lockstep_backend::{Backend, Batch};
+use lockstep_backend::{Backend, BackendError, Batch};
 
 use super::{EagleHead, Wiring};
 use crate::{ModelError, Tables};
@@ -34,7 +32,20 @@ impl<B: Backend> EagleHead<B> {
         if tokens == 0 {
             return Ok(());
         }
-        backend.stage(batch, batch.key(), &mut self.inputs)?;
+        let key = batch.key();
+        backend.stage(batch, key, &mut self.inputs)?;
+        let head = &mut *self;
+        backend.pass(key, &mut |backend| head.run(backend, cache, tables))?;
+        Ok(())
+    }
+
+    /// The pass over the batch that is staged.
+    fn run(
+        &mut self,
+        backend: &mut B,
+        cache: &mut B::KvCache,
+        tables: Tables<'_, B>,
+    ) -> Result<(), BackendError> {
         let (shape, eps, hidden) = (&self.shape, self.shape.eps, self.hidden);
         let (b, inputs) = (&mut self.buffers, &self.inputs);
         let table = self.embedding.as_ref().unwrap_or(tables.embedding);
@@ -63,7 +74,7 @@ impl<B: Backend> EagleHead<B> {
                 backend.place_columns(normed, &mut b.joined, 0);
                 backend.rms_norm(&b.hidden, hidden_norm, eps, normed);
                 backend.place_columns(normed, &mut b.joined, hidden);
-                swap(&mut b.hidden, &mut b.layer.residual);
+                backend.place_columns(&b.hidden, &mut b.layer.residual, 0);
                 &b.joined
             }
         };
@@ -72,7 +83,6 @@ impl<B: Backend> EagleHead<B> {
         layer.attend(backend, shape, input, attention, cache, inputs);
         // What the layer leaves normed is not read: roots are kept unnormed, so
         // logits norm what they are asked for.
-        layer.finish(backend, shape, &mut b.layer, &layer.post_norm)?;
-        Ok(())
+        layer.finish(backend, shape, b.layer.second_half(), &layer.post_norm)
     }
 }

@@ -28,6 +28,17 @@ pub(crate) struct AttentionBuffers<T> {
     pub attended: T,
 }
 
+/// What the second half of a layer, behind the attention, reads and writes.
+pub(crate) struct SecondHalf<'a, T> {
+    /// Attention output.
+    pub attended: &'a T,
+    pub residual: &'a mut T,
+    pub delta: &'a mut T,
+    pub normed: &'a mut T,
+    pub gate_up: &'a mut T,
+    pub activated: &'a mut T,
+}
+
 impl<T> LayerBuffers<T> {
     /// For passes of at most `tokens` tokens.
     ///
@@ -52,7 +63,19 @@ impl<T> LayerBuffers<T> {
         })
     }
 
-    /// Sets the row count of the tensors that the second half of a layer uses.
+    /// The second half over every token.
+    pub fn second_half(&mut self) -> SecondHalf<'_, T> {
+        SecondHalf {
+            attended: &self.attention.attended,
+            residual: &mut self.residual,
+            delta: &mut self.delta,
+            normed: &mut self.normed,
+            gate_up: &mut self.gate_up,
+            activated: &mut self.activated,
+        }
+    }
+
+    /// Sets the row count of what only the second half of a layer writes.
     pub fn set_block_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
         backend.set_rows(&mut self.delta, rows);
         backend.set_rows(&mut self.normed, rows);

@@ -1,12 +1,12 @@
 //! Activations of a pass, allocated once.
 
-use lockstep_backend::{Backend, BackendError, Rows};
+use lockstep_backend::{Backend, BackendError, PassKey, Rows};
 use lockstep_types::ModelConfig;
 
 use crate::{
     ForwardLimits, Shard,
     allocate::Allocate,
-    layer::{LayerBuffers, LayerSizes},
+    layer::{LayerBuffers, LayerSizes, SecondHalf},
 };
 
 /// One set of activations, reused by every pass.
@@ -50,23 +50,35 @@ impl<T> Buffers<T> {
         })
     }
 
-    /// Keeps only the `wanted` wanted rows of the residual stream and of the
-    /// attention output: what follows the last attention looks at single tokens.
+    /// Sets the row count of everything that a pass `key` writes.
+    pub fn set_rows(&mut self, backend: &mut impl Backend<Tensor = T>, key: PassKey) {
+        self.layer.set_rows(backend, key.tokens);
+        backend.set_rows(&mut self.attended_wanted, key.wanted);
+    }
+
+    /// The second half of a layer over the wanted rows alone: what follows the
+    /// last attention looks at single tokens. What is added to the residual
+    /// stream and the stream itself change places for it. [`Self::set_rows`]
+    /// undoes it.
     pub fn narrow<B: Backend<Tensor = T>>(
         &mut self,
         backend: &mut B,
         inputs: &B::Inputs,
         wanted: usize,
-    ) {
-        let layer = &mut self.layer;
+    ) -> SecondHalf<'_, T> {
+        let (layer, attended) = (&mut self.layer, &mut self.attended_wanted);
         layer.set_block_rows(backend, wanted);
-        backend.set_rows(&mut self.attended_wanted, wanted);
         let rows = || Rows::Wanted(inputs, 0..wanted);
         backend.gather_rows(&layer.residual, rows(), &mut layer.delta);
-        let attended = &mut layer.attention.attended;
-        backend.gather_rows(attended, rows(), &mut self.attended_wanted);
-        std::mem::swap(attended, &mut self.attended_wanted);
-        std::mem::swap(&mut layer.residual, &mut layer.delta);
-        backend.set_rows(&mut layer.delta, wanted);
+        backend.gather_rows(&layer.attention.attended, rows(), attended);
+        backend.set_rows(&mut layer.residual, wanted);
+        SecondHalf {
+            attended,
+            residual: &mut layer.delta,
+            delta: &mut layer.residual,
+            normed: &mut layer.normed,
+            gate_up: &mut layer.gate_up,
+            activated: &mut layer.activated,
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The ragged extend.
 
-use lockstep_backend::{Backend, Batch, PassKey, Rows};
+use lockstep_backend::{Backend, BackendError, Batch, PassKey, Rows};
 
 use super::{LogitBlock, Transformer};
 use crate::ModelError;
@@ -22,62 +22,71 @@ impl<B: Backend> Transformer<B> {
         sink: &mut dyn FnMut(LogitBlock<'_>),
     ) -> Result<(), ModelError> {
         self.limits.check(batch)?;
+        let key = batch.key();
         if let Some(capture) = &mut self.capture {
-            capture.begin(backend, batch.tokens.len());
+            capture.begin(backend, key.tokens);
         }
-        if batch.tokens.is_empty() {
+        if key.tokens == 0 {
             return Ok(());
         }
-        let key = batch.key();
         backend.stage(batch, key, &mut self.inputs)?;
+        self.buffers.set_rows(backend, key);
+        let model = &mut *self;
+        backend.pass(key, &mut |backend| model.layers(backend, cache, key))?;
+        self.logits(backend, key, sink)
+    }
+
+    /// Embedding and layers, over the batch that is staged.
+    fn layers(
+        &mut self,
+        backend: &mut B,
+        cache: &mut B::KvCache,
+        key: PassKey,
+    ) -> Result<(), BackendError> {
         let b = &mut self.buffers.layer;
-        b.set_rows(backend, key.tokens);
         let (first, eps) = (self.shard.vocab.start as u32, self.model.rms_norm_eps);
         backend.embed(&self.embedding, first, &self.inputs, &mut b.residual);
         backend.all_reduce(self.shape.axis, &mut b.residual)?;
         let norm = self.input_norms.first().unwrap_or(&self.norm);
         backend.rms_norm(&b.residual, norm, eps, &mut b.normed);
         for number in 0..self.layers.len() {
-            let last = number + 1 == self.layers.len();
-            if !self.layer(backend, cache, number, last, key)? {
-                return Ok(());
-            }
+            self.layer(backend, cache, number, key)?;
         }
         if let Some(capture) = &mut self.capture {
             capture.last_hidden(backend, &self.buffers.layer.normed);
         }
-        self.logits(backend, key, sink)
+        Ok(())
     }
 
-    /// Runs layer `number`, the last one over the wanted tokens alone where
-    /// nothing else is asked of it. Returns false if the pass ends here, because
-    /// no logits are wanted.
+    /// Runs layer `number`; the second half of the last one over the wanted
+    /// tokens alone where nothing else is asked of it, and not at all where no
+    /// logits are.
     fn layer(
         &mut self,
         backend: &mut B,
         cache: &mut B::KvCache,
         number: usize,
-        last: bool,
         key: PassKey,
-    ) -> Result<bool, ModelError> {
-        let narrow = last && !self.keeps_last_hidden();
-        let (layer, b) = (&self.layers[number], &mut self.buffers.layer);
+    ) -> Result<(), BackendError> {
+        let narrow = number + 1 == self.layers.len() && !self.keeps_last_hidden();
+        let (layer, shape, inputs) = (&self.layers[number], &self.shape, &self.inputs);
+        let b = &mut self.buffers;
         if let Some(capture) = &mut self.capture {
-            capture.layer_input(backend, number, &b.residual);
+            capture.layer_input(backend, number, &b.layer.residual);
         }
-        let (shape, attention) = (&self.shape, &mut b.attention);
-        layer.attend(backend, shape, &b.normed, attention, cache, &self.inputs);
-        if narrow {
-            if key.wanted == 0 {
-                return Ok(false);
-            }
-            if key.wanted < key.tokens {
-                self.buffers.narrow(backend, &self.inputs, key.wanted);
-            }
-        }
+        let attention = &mut b.layer.attention;
+        layer.attend(backend, shape, &b.layer.normed, attention, cache, inputs);
         let next_norm = self.input_norms.get(number + 1).unwrap_or(&self.norm);
-        layer.finish(backend, shape, &mut self.buffers.layer, next_norm)?;
-        Ok(true)
+        if !narrow || key.wanted == key.tokens {
+            let all = b.layer.second_half();
+            return layer.finish(backend, shape, all, next_norm);
+        }
+        if key.wanted > 0 {
+            let wanted = b.narrow(backend, inputs, key.wanted);
+            layer.finish(backend, shape, wanted, next_norm)?;
+            b.set_rows(backend, key);
+        }
+        Ok(())
     }
 
     /// The head over the wanted rows, in blocks.
@@ -94,6 +103,7 @@ impl<B: Backend> Transformer<B> {
         let b = &mut self.buffers;
         // The wanted rows are among those of all tokens, or all that there are.
         let normed = if wide { key.tokens } else { key.wanted };
+        backend.set_rows(&mut b.layer.normed, normed);
         for first in (0..key.wanted).step_by(block_rows) {
             let block = first..key.wanted.min(first + block_rows);
             backend.set_rows(&mut b.logits, block.len());

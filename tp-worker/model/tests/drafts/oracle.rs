@@ -74,6 +74,16 @@ fn eagle3_heads_agree() {
     assert!(own != shared);
 }
 
+/// A device may replay a head's pass, which leaves nothing behind on the host.
+#[test]
+fn a_pass_can_run_again() {
+    for checkpoint in [Checkpoint::eagle(), Checkpoint::eagle3()] {
+        let [once, mut again] = [(); 2].map(|()| Naive::new(Box::new(Single::new())));
+        again.replays = 1;
+        assert!(drafted(again, &checkpoint) == drafted(once, &checkpoint));
+    }
+}
+
 /// Over the whole vocabulary the target's output head may serve.
 #[test]
 fn eagle3_heads_may_share_the_output_head() {

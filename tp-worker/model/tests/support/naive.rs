@@ -14,6 +14,8 @@ pub struct Naive {
     collective: Box<dyn Collective>,
     /// Collectives issued so far: kind and elements per row.
     pub issued: Vec<(&'static str, usize)>,
+    /// How often each pass is run once more.
+    pub replays: usize,
 }
 
 /// `[rows, width]`, row-major.
@@ -59,6 +61,7 @@ impl Naive {
         Self {
             collective,
             issued: Vec::new(),
+            replays: 0,
         }
     }
 }
@@ -173,6 +176,14 @@ impl Backend for Naive {
         inputs.positions.resize(key.tokens, 0);
         inputs.wanted.resize(key.wanted, 0);
         Ok(())
+    }
+
+    fn pass(
+        &mut self,
+        _: PassKey,
+        work: &mut dyn FnMut(&mut Self) -> Result<(), BackendError>,
+    ) -> Result<(), BackendError> {
+        (0..=self.replays).try_for_each(|_| work(self))
     }
 
     fn embed(&mut self, table: &Tensor, first: u32, inputs: &Inputs, out: &mut Tensor) {
