@@ -4,7 +4,7 @@
 use std::thread;
 
 use anyhow::Context as _;
-use lockstep_backend::{Axis, Linear, MatrixRole, RmsNorm, RowParallel};
+use lockstep_backend::{Axis, Holds, Linear, MatrixRole, RmsNorm, RowParallel};
 use lockstep_collective::{Options, SharedMemory, local_group_with};
 use lockstep_devices::{Clock, Device};
 use serde_json::json;
@@ -168,9 +168,9 @@ impl<B: Device> Rank<B> {
             shard,
         } = self;
         let x = filled(backend, tokens, shard.cols)?;
-        let mut delta = backend.tensor(tokens, shard.rows)?;
-        let mut residual = backend.tensor(tokens, shard.rows)?;
-        let mut out = backend.tensor(tokens, shard.rows)?;
+        let mut delta = backend.tensor(tokens, shard.rows, Holds::Sum)?;
+        let mut residual = backend.tensor(tokens, shard.rows, Holds::Sum)?;
+        let mut out = backend.tensor(tokens, shard.rows, Holds::Operand)?;
         let count = match tokens {
             0..=32 => matrices.len(),
             _ => FEW_LAYERS.min(matrices.len()),

@@ -1,6 +1,6 @@
 //! Attention over a paged cache that is several times the last-level cache.
 
-use lockstep_backend::{AttentionShape, Batch, KvShape, Row};
+use lockstep_backend::{AttentionShape, Batch, Holds, KvShape, Row};
 use lockstep_devices::Device;
 
 use super::line::Line;
@@ -50,7 +50,8 @@ pub fn measure<B: Device>(
         for (requests, q_len, kv_len) in CASES {
             let call = Call::new(requests, q_len, kv_len, page_size);
             let qkv = filled(&mut backend, requests * q_len, attention.qkv_width())?;
-            let mut out = backend.tensor(requests * q_len, attention.out_width())?;
+            let mut out =
+                backend.tensor(requests * q_len, attention.out_width(), Holds::Operand)?;
             let mut layer = 0;
             // Few tokens a request are bound by memory: measure over all
             // layers. Prefill is bound by arithmetic.
@@ -93,7 +94,7 @@ fn write_all<B: Device>(
     shape: &AttentionShape,
 ) -> anyhow::Result<()> {
     let qkv = filled(backend, WRITTEN, shape.qkv_width())?;
-    let mut out = backend.tensor(WRITTEN, shape.out_width())?;
+    let mut out = backend.tensor(WRITTEN, shape.out_width(), Holds::Operand)?;
     let mut call = Call::new(WRITTEN / kv.page_size, kv.page_size, 0, kv.page_size);
     for layer in 0..kv.layers {
         for from in (0..TOKENS).step_by(WRITTEN) {

@@ -3,7 +3,7 @@
 //! So many layers are made that their weights are several times the last-level
 //! cache, and they are gone through in turn, as a model does.
 
-use lockstep_backend::{Backend, MatrixRole};
+use lockstep_backend::{Backend, Holds, MatrixRole};
 use lockstep_devices::Device;
 use serde_json::json;
 
@@ -150,7 +150,7 @@ impl<'a, B: Device> Products<'a, B> {
         let mut activations = Vec::with_capacity(kinds.len());
         for kind in kinds {
             let x = filled(&mut self.backend, tokens, kind.cols)?;
-            activations.push((x, self.backend.tensor(tokens, kind.rows)?));
+            activations.push((x, self.backend.tensor(tokens, kind.rows, Holds::Sum)?));
         }
         Ok(activations)
     }

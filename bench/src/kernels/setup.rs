@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use lockstep_backend::{
-    BackendError, Batch, CheckpointDtype, HostBlock, HostMatrix, InputLimits, MatrixRole,
+    BackendError, Batch, CheckpointDtype, Holds, HostBlock, HostMatrix, InputLimits, MatrixRole,
 };
 use lockstep_collective::{Collective, Single};
 use lockstep_devices::{Arithmetic, Clock, Device, DeviceError, DeviceOptions};
@@ -214,7 +214,7 @@ pub fn filled<B: Device>(
     rows: usize,
     width: usize,
 ) -> Result<B::Tensor, BackendError> {
-    let mut tensor = backend.tensor(rows, width)?;
+    let mut tensor = backend.tensor(rows, width, Holds::Operand)?;
     backend.write(&mut tensor, fill);
     Ok(tensor)
 }

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use lockstep_backend::{
-    AttentionShape, Axis, Backend, BackendError, Batch, HostMatrix, InputLimits, KvShape, Linear,
-    MatrixRole, PassKey, RmsNorm, RopeTable, RowParallel, Rows,
+    AttentionShape, Axis, Backend, BackendError, Batch, Holds, HostMatrix, InputLimits, KvShape,
+    Linear, MatrixRole, PassKey, RmsNorm, RopeTable, RowParallel, Rows,
 };
 use lockstep_collective::Collective;
 use lockstep_types::{Dtype, Quantization};
@@ -122,7 +122,7 @@ impl Backend for CpuBackend {
         Ok(rope)
     }
 
-    fn tensor(&mut self, rows: usize, width: usize) -> Result<CpuTensor, BackendError> {
+    fn tensor(&mut self, rows: usize, width: usize, _: Holds) -> Result<CpuTensor, BackendError> {
         let tensor = CpuTensor::new(rows, width)?;
         self.allocated.activations += size_of_val(tensor.values()) as u64;
         Ok(tensor)
@@ -204,14 +204,8 @@ impl Backend for CpuBackend {
     fn rms_norm(&mut self, x: &CpuTensor, weight: &CpuVector, eps: f32, out: &mut CpuTensor) {
         x.expect(x.rows(), weight.0.len(), "the norm's input");
         out.expect(x.rows(), x.width(), "the norm's output");
-        norm::rms_norm(
-            &mut self.pool,
-            self.isa,
-            x.values(),
-            &weight.0,
-            eps,
-            out.values_mut(),
-        );
+        let (pool, x, out) = (&mut self.pool, x.values(), out.values_mut());
+        norm::rms_norm(pool, self.isa, x, &weight.0, eps, out);
     }
 
     fn add_rms_norm(
@@ -291,13 +285,8 @@ impl Backend for CpuBackend {
     fn silu_mul(&mut self, gate_up: &CpuTensor, out: &mut CpuTensor) {
         let width = out.width();
         gate_up.expect(out.rows(), 2 * width, "gate and up");
-        activation::silu_mul(
-            &mut self.pool,
-            self.isa,
-            gate_up.values(),
-            width,
-            out.values_mut(),
-        );
+        let (pool, gate_up) = (&mut self.pool, gate_up.values());
+        activation::silu_mul(pool, self.isa, gate_up, width, out.values_mut());
     }
 
     fn gather_rows(&mut self, x: &CpuTensor, rows: Rows<'_, CpuInputs>, out: &mut CpuTensor) {

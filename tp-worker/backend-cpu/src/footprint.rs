@@ -1,6 +1,6 @@
 //! What a backend takes of the memory, before there is one.
 
-use lockstep_backend::{DeviceMemory, InputLimits, KvShape, MatrixShape, PassShape};
+use lockstep_backend::{DeviceMemory, Holds, InputLimits, KvShape, MatrixShape, PassShape};
 use lockstep_types::{Dtype, Quantization};
 
 use crate::attention;
@@ -60,7 +60,7 @@ impl DeviceMemory for CpuMemory {
         words(positions.saturating_mul(2 * half))
     }
 
-    fn tensor_bytes(&self, rows: usize, width: usize) -> u64 {
+    fn tensor_bytes(&self, rows: usize, width: usize, _: Holds) -> u64 {
         words(rows.saturating_mul(width))
     }
 

@@ -9,6 +9,7 @@
 mod axis;
 mod batch;
 mod error;
+mod holds;
 mod layer;
 mod memory;
 mod pass;
@@ -20,6 +21,7 @@ use lockstep_collective::Collective;
 pub use axis::Axis;
 pub use batch::{Batch, Row};
 pub use error::BackendError;
+pub use holds::Holds;
 pub use layer::{Attend, Linear, RmsNorm, RowParallel};
 pub use memory::{DeviceMemory, MatrixShape, PassShape};
 pub use pass::{InputLimits, PassKey, Rows};
@@ -28,9 +30,11 @@ pub use weights::{CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
 
 /// One device holding one shard.
 ///
-/// All activations are matrices `[tokens, width]`, row-major, f32 in memory
-/// whatever the weights' type; a [`Backend::Tensor`] has a fixed capacity in
-/// rows and a current row count. Operations run in the order they are called.
+/// All activations are matrices `[tokens, width]`, row-major. A
+/// [`Backend::Tensor`] has a fixed capacity in rows, a current row count, and a
+/// type in memory that follows from what it [`Holds`]; operations take operands
+/// and sums alike, and convert where they copy one to the other. Operations run
+/// in the order they are called.
 ///
 /// **Batch invariance.** Every output row depends on its own input row (for
 /// attention: its own request) alone, and each output element is accumulated
@@ -78,7 +82,12 @@ pub trait Backend: Send + Sized {
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
-    fn tensor(&mut self, rows: usize, width: usize) -> Result<Self::Tensor, BackendError>;
+    fn tensor(
+        &mut self,
+        rows: usize,
+        width: usize,
+        holds: Holds,
+    ) -> Result<Self::Tensor, BackendError>;
     /// Sets the current row count, at most the capacity.
     fn set_rows(&mut self, tensor: &mut Self::Tensor, rows: usize);
     /// Allocates the paged cache; memory is committed when first written.
@@ -281,6 +290,18 @@ pub trait Backend: Send + Sized {
     }
     /// `out = silu(gate) · up`, where `gate_up` is `[n, 2·m]` with the gate first.
     fn silu_mul(&mut self, gate_up: &Self::Tensor, out: &mut Self::Tensor);
+    /// [`Self::silu_mul`] of `x · wᵀ + bias`: how a gated MLP begins. `gate_up`
+    /// is space for the product; its content afterwards is unspecified.
+    fn gated_matmul(
+        &mut self,
+        x: &Self::Tensor,
+        w: Linear<'_, Self::Matrix, Self::Vector>,
+        gate_up: &mut Self::Tensor,
+        out: &mut Self::Tensor,
+    ) {
+        self.matmul(x, w.weight, w.bias, gate_up);
+        self.silu_mul(gate_up, out);
+    }
     /// `out[i] = x[rows[i]]`.
     fn gather_rows(
         &mut self,

@@ -1,6 +1,6 @@
 //! What a device takes for what a model asks of it.
 
-use crate::{AttentionShape, InputLimits, KvShape, MatrixRole};
+use crate::{AttentionShape, Holds, InputLimits, KvShape, MatrixRole};
 
 /// A weight matrix, by its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub trait DeviceMemory {
     /// Rotary angles of `half` pairs at each of `positions` positions.
     fn rope_bytes(&self, positions: usize, half: usize) -> u64;
     /// Activations `[rows, width]`.
-    fn tensor_bytes(&self, rows: usize, width: usize) -> u64;
+    fn tensor_bytes(&self, rows: usize, width: usize, holds: Holds) -> u64;
     /// Room for the batches within `limits`.
     fn inputs_bytes(&self, limits: &InputLimits) -> u64;
     /// A paged cache, when it is full.

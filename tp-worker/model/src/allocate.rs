@@ -1,6 +1,6 @@
 //! Buffers made on a device, or counted for one.
 
-use lockstep_backend::{Backend, BackendError, DeviceMemory, InputLimits};
+use lockstep_backend::{Backend, BackendError, DeviceMemory, Holds, InputLimits};
 
 /// What buffers are made of. Each list of buffers is told once, where it is
 /// made, and counted by making it of nothing.
@@ -9,7 +9,12 @@ pub(crate) trait Allocate {
     type Tensor;
 
     /// Activations `[rows, width]`.
-    fn activations(&mut self, rows: usize, width: usize) -> Result<Self::Tensor, BackendError>;
+    fn activations(
+        &mut self,
+        rows: usize,
+        width: usize,
+        holds: Holds,
+    ) -> Result<Self::Tensor, BackendError>;
 
     /// Room for `elements` floats on the host.
     fn host(&mut self, elements: usize, what: &'static str) -> Result<Vec<f32>, BackendError>;
@@ -18,8 +23,13 @@ pub(crate) trait Allocate {
 impl<B: Backend> Allocate for B {
     type Tensor = B::Tensor;
 
-    fn activations(&mut self, rows: usize, width: usize) -> Result<B::Tensor, BackendError> {
-        self.tensor(rows, width)
+    fn activations(
+        &mut self,
+        rows: usize,
+        width: usize,
+        holds: Holds,
+    ) -> Result<B::Tensor, BackendError> {
+        self.tensor(rows, width, holds)
     }
 
     fn host(&mut self, elements: usize, what: &'static str) -> Result<Vec<f32>, BackendError> {
@@ -65,8 +75,8 @@ impl<'d> Counter<'d> {
 impl Allocate for Counter<'_> {
     type Tensor = ();
 
-    fn activations(&mut self, rows: usize, width: usize) -> Result<(), BackendError> {
-        let bytes = self.device.tensor_bytes(rows, width);
+    fn activations(&mut self, rows: usize, width: usize, holds: Holds) -> Result<(), BackendError> {
+        let bytes = self.device.tensor_bytes(rows, width, holds);
         self.activations = self.activations.saturating_add(bytes);
         Ok(())
     }

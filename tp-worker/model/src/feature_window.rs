@@ -1,6 +1,6 @@
 //! The target's features of the last positions of every request.
 
-use lockstep_backend::{Backend, BackendError};
+use lockstep_backend::{Backend, BackendError, Holds};
 
 use crate::allocate::Allocate;
 
@@ -57,5 +57,5 @@ pub(crate) fn rows<D: Allocate>(
     positions: usize,
     width: usize,
 ) -> Result<D::Tensor, BackendError> {
-    device.activations(slots.saturating_mul(positions), width)
+    device.activations(slots.saturating_mul(positions), width, Holds::Operand)
 }

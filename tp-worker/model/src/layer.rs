@@ -171,8 +171,11 @@ impl<B: Backend> Layer<B> {
         };
         let post = norm(&self.post_norm);
         backend.matmul_add_rms_norm(attended, output, residual, delta, post, normed)?;
-        backend.matmul(normed, &self.gate_up, self.gate_up_bias.as_ref(), gate_up);
-        backend.silu_mul(gate_up, activated);
+        let gated = Linear {
+            weight: &self.gate_up,
+            bias: self.gate_up_bias.as_ref(),
+        };
+        backend.gated_matmul(normed, gated, gate_up, activated);
         let down = RowParallel {
             axis,
             part: Linear {

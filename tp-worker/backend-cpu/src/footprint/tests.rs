@@ -1,5 +1,5 @@
 use lockstep_backend::{
-    AttentionShape, Backend, Batch, CheckpointDtype, DeviceMemory, HostBlock, HostMatrix,
+    AttentionShape, Backend, Batch, CheckpointDtype, DeviceMemory, Holds, HostBlock, HostMatrix,
     InputLimits, KvShape, MatrixRole, MatrixShape, PassShape, RopeTable, Row,
 };
 use lockstep_collective::Single;
@@ -106,12 +106,16 @@ fn vectors_activations_and_caches_take_what_is_charged() {
         (backend.allocated().vectors, memory.rope_bytes(4, 3)),
         (20 + 96, 96)
     );
-    backend.tensor(7, 3).unwrap();
+    backend.tensor(7, 3, Holds::Operand).unwrap();
     assert_eq!(
-        (backend.allocated().activations, memory.tensor_bytes(7, 3)),
+        (
+            backend.allocated().activations,
+            memory.tensor_bytes(7, 3, Holds::Operand)
+        ),
         (84, 84)
     );
-    assert_eq!(memory.tensor_bytes(usize::MAX, 4), u64::MAX, "no overflow");
+    let most = memory.tensor_bytes(usize::MAX, 4, Holds::Sum);
+    assert_eq!(most, u64::MAX, "no overflow");
     let limits = InputLimits {
         tokens: 10,
         requests: 3,
@@ -153,8 +157,8 @@ fn vectors_activations_and_caches_take_what_is_charged() {
 /// Multiplies `rows` rows with the matrix.
 fn multiply(backend: &mut CpuBackend, rows: usize, shape: MatrixShape) {
     let matrix = load(backend, shape);
-    let x = backend.tensor(rows, shape.cols).unwrap();
-    let mut out = backend.tensor(rows, shape.rows).unwrap();
+    let x = backend.tensor(rows, shape.cols, Holds::Operand).unwrap();
+    let mut out = backend.tensor(rows, shape.rows, Holds::Operand).unwrap();
     backend.matmul(&x, &matrix, None, &mut out);
 }
 
@@ -169,8 +173,12 @@ fn attend(backend: &mut CpuBackend, shape: &AttentionShape, tokens: u32) {
         dtype: KvCacheDtype::Bfloat16,
     };
     let mut cache = backend.kv_cache(&cache).unwrap();
-    let qkv = backend.tensor(tokens as usize, shape.qkv_width()).unwrap();
-    let mut out = backend.tensor(tokens as usize, shape.out_width()).unwrap();
+    let qkv = backend
+        .tensor(tokens as usize, shape.qkv_width(), Holds::Operand)
+        .unwrap();
+    let mut out = backend
+        .tensor(tokens as usize, shape.out_width(), Holds::Operand)
+        .unwrap();
     let all: Vec<u32> = (0..tokens).collect();
     let row = Row {
         start: 0,

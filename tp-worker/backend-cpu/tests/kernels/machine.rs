@@ -1,7 +1,7 @@
 //! Backends to test, and data for them.
 
 use lockstep_backend::{
-    Backend, Batch, CheckpointDtype, HostBlock, HostMatrix, InputLimits, MatrixRole,
+    Backend, Batch, CheckpointDtype, Holds, HostBlock, HostMatrix, InputLimits, MatrixRole,
 };
 use lockstep_backend_cpu::{CpuBackend, CpuInputs, CpuMatrix, CpuOptions, CpuTensor, Isa};
 use lockstep_collective::Single;
@@ -100,7 +100,9 @@ pub fn tokens(backend: &mut CpuBackend, tokens: &[u32], positions: &[u32]) -> Cp
 
 /// Activations `[_, width]`.
 pub fn tensor(backend: &mut CpuBackend, values: &[f32], width: usize) -> CpuTensor {
-    let mut tensor = backend.tensor(values.len() / width, width).unwrap();
+    let mut tensor = backend
+        .tensor(values.len() / width, width, Holds::Operand)
+        .unwrap();
     tensor.values_mut().copy_from_slice(values);
     tensor
 }

@@ -1,7 +1,7 @@
 //! Matrix products.
 
 use half::{bf16, f16};
-use lockstep_backend::{Backend, CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
+use lockstep_backend::{Backend, CheckpointDtype, Holds, HostBlock, HostMatrix, MatrixRole};
 use lockstep_backend_cpu::{CpuBackend, Isa};
 use lockstep_types::Dtype;
 use proptest::prelude::*;
@@ -40,7 +40,7 @@ impl Case {
             .bias
             .as_ref()
             .map(|bias| backend.load_vector(bias).unwrap());
-        let mut out = backend.tensor(self.n, self.rows).unwrap();
+        let mut out = backend.tensor(self.n, self.rows, Holds::Sum).unwrap();
         out.values_mut().fill(f32::NAN);
         backend.matmul(&x, &w, bias.as_ref(), &mut out);
         out.values().to_vec()
@@ -53,7 +53,7 @@ impl Case {
             .bias
             .as_ref()
             .map(|bias| backend.load_vector(bias).unwrap());
-        let mut out = backend.tensor(1, self.rows).unwrap();
+        let mut out = backend.tensor(1, self.rows, Holds::Sum).unwrap();
         let mut all = Vec::new();
         for row in self.x.chunks_exact(self.cols) {
             let x = tensor(backend, row, self.cols);
@@ -176,7 +176,7 @@ fn weights_load_from_any_type_and_layout() {
     for (isa, dtype) in variants() {
         let mut backend = backend(isa, dtype, 2);
         let input = tensor(&mut backend, &x, cols);
-        let mut expected = backend.tensor(4, rows).unwrap();
+        let mut expected = backend.tensor(4, rows, Holds::Sum).unwrap();
         let loaded = matrix(&mut backend, &plain, cols);
         backend.matmul(&input, &loaded, None, &mut expected);
         for disk in [
@@ -209,7 +209,7 @@ fn weights_load_from_any_type_and_layout() {
                 blocks,
             };
             let w = backend.load_matrix(&host, MatrixRole::Projection).unwrap();
-            let mut out = backend.tensor(4, rows).unwrap();
+            let mut out = backend.tensor(4, rows, Holds::Sum).unwrap();
             backend.matmul(&input, &w, None, &mut out);
             assert_eq!(
                 bits(out.values()),

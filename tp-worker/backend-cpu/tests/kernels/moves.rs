@@ -1,6 +1,6 @@
 //! Rows, columns and cache cells that move unchanged.
 
-use lockstep_backend::{AttentionShape, Backend, Batch, KvShape, Row};
+use lockstep_backend::{AttentionShape, Backend, Batch, Holds, KvShape, Row};
 use lockstep_backend_cpu::{CpuBackend, CpuKvCache, Isa};
 use lockstep_types::{Dtype, KvCacheDtype};
 use proptest::prelude::*;
@@ -174,7 +174,9 @@ impl Tokens {
             masks: &[],
         };
         let qkv = tensor(backend, qkv, HEADS.qkv_width());
-        let mut out = backend.tensor(count, HEADS.out_width()).unwrap();
+        let mut out = backend
+            .tensor(count, HEADS.out_width(), Holds::Operand)
+            .unwrap();
         let inputs = staged(backend, &batch, self.page_size);
         backend.attention(cache, layer, &qkv, &HEADS, &inputs, &mut out);
         out.values().to_vec()

@@ -1,6 +1,8 @@
 //! Passes that are larger than their batch.
 
-use lockstep_backend::{AttentionShape, Backend, Batch, InputLimits, KvShape, PassKey, Row, Rows};
+use lockstep_backend::{
+    AttentionShape, Backend, Batch, Holds, InputLimits, KvShape, PassKey, Row, Rows,
+};
 use lockstep_backend_cpu::{CpuBackend, CpuInputs, Isa};
 use lockstep_types::{Dtype, KvCacheDtype};
 
@@ -69,10 +71,12 @@ fn attended(isa: Isa, dtype: Dtype, padding: usize) -> Vec<u32> {
         let mut qkv = values.floats(count * width);
         qkv.resize((count + padding) * width, f32::NAN);
         let qkv = tensor(&mut backend, &qkv, width);
-        let mut out = backend.tensor(count + padding, out_width).unwrap();
+        let mut out = backend
+            .tensor(count + padding, out_width, Holds::Operand)
+            .unwrap();
         backend.attention(&mut cache, 0, &qkv, &HEADS, &inputs, &mut out);
         all.extend(bits(&out.values()[..count * out_width]));
-        let mut last = backend.tensor(1, out_width).unwrap();
+        let mut last = backend.tensor(1, out_width, Holds::Operand).unwrap();
         backend.gather_rows(&out, Rows::Wanted(&inputs, 0..1), &mut last);
         all.extend(bits(last.values()));
     }

@@ -1,7 +1,7 @@
 //! Products with weights rounded to integers.
 
 use half::{bf16, f16};
-use lockstep_backend::{Backend, CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
+use lockstep_backend::{Backend, CheckpointDtype, Holds, HostBlock, HostMatrix, MatrixRole};
 use lockstep_backend_cpu::{CpuBackend, CpuMatrix, Isa};
 use lockstep_types::Quantization;
 use proptest::prelude::*;
@@ -46,7 +46,7 @@ impl Case {
     fn multiply(&self, backend: &mut CpuBackend, w: &CpuMatrix, x: &[f32]) -> Vec<f32> {
         let x = tensor(backend, x, self.cols);
         let bias = backend.load_vector(&self.bias).unwrap();
-        let mut out = backend.tensor(x.rows(), self.rows()).unwrap();
+        let mut out = backend.tensor(x.rows(), self.rows(), Holds::Sum).unwrap();
         out.values_mut().fill(f32::NAN);
         backend.matmul(&x, w, Some(&bias), &mut out);
         out.values().to_vec()
@@ -56,7 +56,7 @@ impl Case {
 /// The weights a matrix stands for, `[rows, cols]`.
 fn dequantized(backend: &mut CpuBackend, w: &CpuMatrix, rows: usize, cols: usize) -> Vec<f32> {
     let tokens: Vec<u32> = (0..rows as u32).collect();
-    let mut out = backend.tensor(rows, cols).unwrap();
+    let mut out = backend.tensor(rows, cols, Holds::Sum).unwrap();
     let inputs = staged_tokens(backend, &tokens, &[]);
     backend.embed(w, 0, &inputs, &mut out);
     out.values().to_vec()

@@ -1,6 +1,6 @@
 //! Operations whose rows stand alone: norms, rotation, activation, embedding.
 
-use lockstep_backend::{AttentionShape, Backend, Batch, RopeTable, Rows};
+use lockstep_backend::{AttentionShape, Backend, Batch, Holds, RopeTable, Rows};
 use lockstep_backend_cpu::{CpuBackend, CpuTensor, Isa};
 use lockstep_types::Dtype;
 use proptest::prelude::*;
@@ -53,7 +53,7 @@ proptest! {
             let weight_vector = backend.load_vector(&weight).unwrap();
             let mut residual = tensor(&mut backend, &x, width);
             let delta_tensor = tensor(&mut backend, &delta, width);
-            let mut out = backend.tensor(n, width).unwrap();
+            let mut out = backend.tensor(n, width, Holds::Operand).unwrap();
             backend.rms_norm(&residual, &weight_vector, EPS, &mut out);
             for (row, out) in x.chunks(width).zip(out.values().chunks(width)) {
                 norm(row, &weight).iter().zip(out).for_each(|(e, g)| close(*g, *e, "rms_norm"));
@@ -128,7 +128,7 @@ proptest! {
         for isa in Isa::available() {
             let mut backend = backend(isa, Dtype::Float32, 2);
             let gate_up = tensor(&mut backend, &x, 2 * width);
-            let mut out = backend.tensor(n, width).unwrap();
+            let mut out = backend.tensor(n, width, Holds::Operand).unwrap();
             backend.silu_mul(&gate_up, &mut out);
             for (row, out) in x.chunks(2 * width).zip(out.values().chunks(width)) {
                 for i in 0..width {
@@ -148,7 +148,7 @@ fn extreme_gates_stay_finite() {
         let mut backend = backend(isa, Dtype::Float32, 1);
         let x = [-1e30, -100.0, 0.0, 100.0, 1.0, 1.0, 1.0, 1.0];
         let gate_up = tensor(&mut backend, &x, 8);
-        let mut out = backend.tensor(1, 4).unwrap();
+        let mut out = backend.tensor(1, 4, Holds::Operand).unwrap();
         backend.silu_mul(&gate_up, &mut out);
         assert!(
             out.values()[..3].iter().all(|x| x.abs() < 1e-30),
@@ -168,7 +168,7 @@ fn embedding_reads_packed_rows_and_skips_other_shards() {
             let table = matrix(&mut backend, &values, cols);
             let ids: Vec<u32> = (0..900).map(|i| i * 7 % 260).collect();
             let inputs = tokens(&mut backend, &ids, &[]);
-            let mut out: CpuTensor = backend.tensor(ids.len(), cols).unwrap();
+            let mut out: CpuTensor = backend.tensor(ids.len(), cols, Holds::Operand).unwrap();
             out.values_mut().fill(f32::NAN);
             backend.embed(&table, 100, &inputs, &mut out);
             for (row, &token) in out.values().chunks(cols).zip(&ids) {
@@ -186,7 +186,7 @@ fn embedding_reads_packed_rows_and_skips_other_shards() {
 
 fn gather(backend: &mut CpuBackend, x: &[f32], width: usize, rows: &[u32]) -> Vec<f32> {
     let x = tensor(backend, x, width);
-    let mut out = backend.tensor(rows.len(), width).unwrap();
+    let mut out = backend.tensor(rows.len(), width, Holds::Operand).unwrap();
     backend.gather_rows(&x, Rows::List(rows), &mut out);
     let listed = out.values().to_vec();
     // The same rows as those of wanted tokens, from both halves of the list.

@@ -1,6 +1,6 @@
 //! Hidden states and activations of a head, allocated once.
 
-use lockstep_backend::{Backend, BackendError};
+use lockstep_backend::{Backend, BackendError, Holds};
 use lockstep_types::ModelConfig;
 
 use crate::{
@@ -69,14 +69,14 @@ impl<T> Buffers<T> {
         };
         Ok(Self {
             layer: LayerBuffers::new(device, &layer, tokens)?,
-            hidden: device.activations(tokens, hidden)?,
-            features: device.activations(tokens, sizes.features)?,
-            embedded: device.activations(tokens, hidden)?,
-            joined: device.activations(tokens, 2 * hidden)?,
-            roots: device.activations(sizes.requests, hidden)?,
-            head_input: device.activations(block, hidden)?,
-            head_normed: device.activations(block, hidden)?,
-            logits: device.activations(block, sizes.vocab)?,
+            hidden: device.activations(tokens, hidden, Holds::Sum)?,
+            features: device.activations(tokens, sizes.features, Holds::Operand)?,
+            embedded: device.activations(tokens, hidden, Holds::Operand)?,
+            joined: device.activations(tokens, 2 * hidden, Holds::Operand)?,
+            roots: device.activations(sizes.requests, hidden, Holds::Sum)?,
+            head_input: device.activations(block, hidden, Holds::Sum)?,
+            head_normed: device.activations(block, hidden, Holds::Operand)?,
+            logits: device.activations(block, sizes.vocab, Holds::Logits)?,
             host_logits: Vec::new(),
             collected: device.host(collected, "draft logits")?,
         })

@@ -1,7 +1,7 @@
 //! What drafting takes: all of it lies with rank 0, which drafts alone, but for
 //! the target's last hidden state, which every rank keeps.
 
-use lockstep_backend::{DeviceMemory, KvShape, MatrixRole, MatrixShape};
+use lockstep_backend::{DeviceMemory, Holds, KvShape, MatrixRole, MatrixShape};
 use lockstep_types::{DraftKind, DraftKv, DraftModel, EngineShape, MemoryUse, Verification};
 
 use super::{Part, count, layer_vectors, matrices, pass, table};
@@ -23,7 +23,11 @@ pub(super) fn kept_of_target(
     let capture = engine.speculation.draft.as_ref().map(CaptureSpec::of_draft);
     let kept = capture.unwrap_or_default().on_rank(rank);
     MemoryUse {
-        activations: device.tensor_bytes(tokens, kept.width(engine.model.hidden_size)),
+        activations: device.tensor_bytes(
+            tokens,
+            kept.width(engine.model.hidden_size),
+            Holds::Operand,
+        ),
         ..MemoryUse::default()
     }
 }

@@ -1,6 +1,8 @@
 use std::path::PathBuf;
 
-use lockstep_backend::{DeviceMemory, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape};
+use lockstep_backend::{
+    DeviceMemory, Holds, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape,
+};
 use lockstep_types::{
     Architecture, DraftKind, DraftKv, DraftModel, Dtype, EngineShape, KvCacheDtype, ModelConfig,
     Quantization, RankMemory, RopeConfig, RopeScaling, SpeculationConfig, StepLimits, Verification,
@@ -27,7 +29,7 @@ impl DeviceMemory for Elements {
     fn rope_bytes(&self, positions: usize, half: usize) -> u64 {
         (positions * 2 * half) as u64
     }
-    fn tensor_bytes(&self, rows: usize, width: usize) -> u64 {
+    fn tensor_bytes(&self, rows: usize, width: usize, _: Holds) -> u64 {
         (rows * width) as u64
     }
     fn inputs_bytes(&self, limits: &InputLimits) -> u64 {

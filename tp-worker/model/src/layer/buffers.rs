@@ -1,6 +1,6 @@
 //! Activations of a layer, allocated once.
 
-use lockstep_backend::{Backend, BackendError};
+use lockstep_backend::{Backend, BackendError, Holds};
 
 use super::LayerSizes;
 use crate::allocate::Allocate;
@@ -49,17 +49,17 @@ impl<T> LayerBuffers<T> {
         layer: &LayerSizes,
         tokens: usize,
     ) -> Result<Self, BackendError> {
-        let mut tensor = |width| device.activations(tokens, width);
+        let mut tensor = |width, holds| device.activations(tokens, width, holds);
         Ok(Self {
-            residual: tensor(layer.hidden)?,
-            delta: tensor(layer.hidden)?,
-            normed: tensor(layer.hidden)?,
+            residual: tensor(layer.hidden, Holds::Sum)?,
+            delta: tensor(layer.hidden, Holds::Sum)?,
+            normed: tensor(layer.hidden, Holds::Operand)?,
             attention: AttentionBuffers {
-                qkv: tensor(layer.attention.qkv_width())?,
-                attended: tensor(layer.attention.out_width())?,
+                qkv: tensor(layer.attention.qkv_width(), Holds::Operand)?,
+                attended: tensor(layer.attention.out_width(), Holds::Operand)?,
             },
-            gate_up: tensor(2 * layer.mlp)?,
-            activated: tensor(layer.mlp)?,
+            gate_up: tensor(2 * layer.mlp, Holds::Operand)?,
+            activated: tensor(layer.mlp, Holds::Operand)?,
         })
     }
 

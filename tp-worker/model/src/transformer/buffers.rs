@@ -1,6 +1,6 @@
 //! Activations of a pass, allocated once.
 
-use lockstep_backend::{Backend, BackendError, PassKey, Rows};
+use lockstep_backend::{Backend, BackendError, Holds, PassKey, Rows};
 use lockstep_types::ModelConfig;
 
 use crate::{
@@ -43,9 +43,13 @@ impl<T> Buffers<T> {
         };
         Ok(Self {
             layer: LayerBuffers::new(device, &layer, tokens)?,
-            attended_wanted: device.activations(tokens, layer.attention.out_width())?,
-            head_input: device.activations(block, model.hidden_size)?,
-            logits: device.activations(block, shard.vocab.len())?,
+            attended_wanted: device.activations(
+                tokens,
+                layer.attention.out_width(),
+                Holds::Operand,
+            )?,
+            head_input: device.activations(block, model.hidden_size, Holds::Operand)?,
+            logits: device.activations(block, shard.vocab.len(), Holds::Logits)?,
             host_logits: device.host(host, "a block of logits")?,
         })
     }

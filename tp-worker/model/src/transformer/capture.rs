@@ -1,6 +1,6 @@
 //! Hidden states that passes keep for a drafter.
 
-use lockstep_backend::{Backend, BackendError};
+use lockstep_backend::{Backend, BackendError, Holds};
 
 use super::Transformer;
 use crate::{CaptureSpec, ModelError};
@@ -56,7 +56,7 @@ impl<B: Backend> Capture<B> {
         tokens: usize,
         hidden: usize,
     ) -> Result<Self, BackendError> {
-        let mut features = backend.tensor(tokens, spec.width(hidden))?;
+        let mut features = backend.tensor(tokens, spec.width(hidden), Holds::Operand)?;
         backend.set_rows(&mut features, 0);
         Ok(Self {
             spec,

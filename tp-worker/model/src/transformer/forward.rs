@@ -32,12 +32,12 @@ impl<B: Backend> Transformer<B> {
         backend.stage(batch, key, &mut self.inputs)?;
         self.buffers.set_rows(backend, key);
         let model = &mut *self;
-        backend.pass(key, &mut |backend| model.layers(backend, cache, key))?;
+        backend.pass(key, &mut |backend| model.run(backend, cache, key))?;
         self.logits(backend, key, sink)
     }
 
     /// Embedding and layers, over the batch that is staged.
-    fn layers(
+    fn run(
         &mut self,
         backend: &mut B,
         cache: &mut B::KvCache,

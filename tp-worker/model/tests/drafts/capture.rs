@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, thread};
 
-use lockstep_backend::{Axis, Backend};
+use lockstep_backend::{Axis, Backend, Holds};
 use lockstep_backend_cpu::{CpuBackend, CpuTensor};
 use lockstep_collective::{Single, local_group};
 use lockstep_model::{
@@ -108,7 +108,9 @@ fn column(features: &[f32], width: usize, hidden: usize, place: usize) -> Vec<f3
 }
 
 fn tensor(backend: &mut CpuBackend, values: &[f32], width: usize) -> CpuTensor {
-    let mut tensor = backend.tensor(values.len() / width, width).unwrap();
+    let mut tensor = backend
+        .tensor(values.len() / width, width, Holds::Operand)
+        .unwrap();
     tensor.values_mut().copy_from_slice(values);
     tensor
 }
@@ -163,14 +165,17 @@ fn features_are_the_residual_stream() {
         let mut shallow = Kept::new(alone(Dtype::Float32), &shallow, spec(&[], true));
         shallow.run(0..TOKENS, &[]);
         let input = tensor(backend, &state(layers), hidden);
-        let mut normed = backend.tensor(TOKENS, hidden).unwrap();
+        let mut normed = backend.tensor(TOKENS, hidden, Holds::Operand).unwrap();
         backend.rms_norm(&input, &norm, model.rms_norm_eps, &mut normed);
         assert!(normed.values() == shallow.features());
     }
 
     // The head over the last state gives the logits.
     let last = tensor(&mut kept.backend, &state(3), hidden);
-    let mut out = kept.backend.tensor(TOKENS, model.vocab_size).unwrap();
+    let mut out = kept
+        .backend
+        .tensor(TOKENS, model.vocab_size, Holds::Logits)
+        .unwrap();
     kept.backend
         .matmul(&last, kept.model.tables().head, None, &mut out);
     assert!(out.values() == logits);

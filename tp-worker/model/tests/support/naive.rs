@@ -4,8 +4,8 @@
 use std::ops::Range;
 
 use lockstep_backend::{
-    AttentionShape, Axis, Backend, BackendError, Batch, CheckpointDtype, HostMatrix, InputLimits,
-    KvShape, MatrixRole, PassKey, RopeTable, Row, Rows,
+    AttentionShape, Axis, Backend, BackendError, Batch, CheckpointDtype, Holds, HostMatrix,
+    InputLimits, KvShape, MatrixRole, PassKey, RopeTable, Row, Rows,
 };
 use lockstep_collective::Collective;
 
@@ -23,6 +23,7 @@ pub struct Tensor {
     width: usize,
     rows: usize,
     data: Vec<f32>,
+    holds: Holds,
 }
 
 impl Tensor {
@@ -124,6 +125,7 @@ impl Backend for Naive {
             width: matrix.cols,
             rows: matrix.rows(),
             data: data.collect(),
+            holds: Holds::Operand,
         })
     }
     fn load_vector(&mut self, values: &[f32]) -> Result<Vec<f32>, BackendError> {
@@ -132,10 +134,14 @@ impl Backend for Naive {
     fn load_rope(&mut self, table: &RopeTable) -> Result<RopeTable, BackendError> {
         Ok(table.clone())
     }
-    fn tensor(&mut self, rows: usize, width: usize) -> Result<Tensor, BackendError> {
-        // NaN shows reads of what was never written.
-        let data = vec![f32::NAN; rows * width];
-        Ok(Tensor { width, rows, data })
+    fn tensor(&mut self, rows: usize, width: usize, holds: Holds) -> Result<Tensor, BackendError> {
+        Ok(Tensor {
+            width,
+            rows,
+            // NaN shows reads of what was never written.
+            data: vec![f32::NAN; rows * width],
+            holds,
+        })
     }
     fn set_rows(&mut self, tensor: &mut Tensor, rows: usize) {
         assert!(rows * tensor.width <= tensor.data.len());
@@ -205,7 +211,7 @@ impl Backend for Naive {
         }
     }
     fn rms_norm(&mut self, x: &Tensor, weight: &Vec<f32>, eps: f32, out: &mut Tensor) {
-        assert_eq!(x.rows, out.rows);
+        assert_eq!((x.rows, Holds::Operand), (out.rows, out.holds));
         for row in 0..x.rows {
             out.row_mut(row)
                 .copy_from_slice(&normed(x.row(row), weight, eps));
@@ -220,6 +226,7 @@ impl Backend for Naive {
         out: &mut Tensor,
     ) {
         assert_eq!(residual.rows, delta.rows);
+        assert_eq!((residual.holds, delta.holds), (Holds::Sum, Holds::Sum));
         for row in 0..residual.rows {
             let sum = residual.row_mut(row).iter_mut().zip(delta.row(row));
             sum.for_each(|(r, d)| *r += d);
@@ -376,6 +383,7 @@ impl Backend for Naive {
             assert_eq!(widths, [x.width]);
             return Ok(&x.data[..x.rows * x.width]);
         }
+        assert_eq!(x.holds, Holds::Logits);
         let total: usize = widths.iter().sum();
         self.issued.push(("gather", total));
         let counts: Vec<usize> = widths.iter().map(|width| width * x.rows).collect();

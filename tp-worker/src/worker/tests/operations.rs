@@ -7,7 +7,7 @@ use std::{
 };
 
 use lockstep_backend::{
-    AttentionShape, Axis, Backend, BackendError, Batch, HostMatrix, InputLimits, KvShape,
+    AttentionShape, Axis, Backend, BackendError, Batch, Holds, HostMatrix, InputLimits, KvShape,
     MatrixRole, PassKey, RmsNorm, RopeTable, RowParallel, Rows,
 };
 use lockstep_backend_cpu::CpuBackend;
@@ -83,7 +83,7 @@ impl Backend for Counting {
         fn load_matrix(&mut self, matrix: &HostMatrix<'_>, role: MatrixRole) -> Result<Matrix, BackendError>;
         fn load_vector(&mut self, values: &[f32]) -> Result<Vector, BackendError>;
         fn load_rope(&mut self, table: &RopeTable) -> Result<Rope, BackendError>;
-        fn tensor(&mut self, rows: usize, width: usize) -> Result<Tensor, BackendError>;
+        fn tensor(&mut self, rows: usize, width: usize, holds: Holds) -> Result<Tensor, BackendError>;
         fn kv_cache(&mut self, shape: &KvShape) -> Result<KvCache, BackendError>;
         fn inputs(&mut self, limits: &InputLimits) -> Result<Inputs, BackendError>;
         fn stage(&mut self, batch: &Batch<'_>, key: PassKey, inputs: &mut Inputs) -> Result<(), BackendError>;

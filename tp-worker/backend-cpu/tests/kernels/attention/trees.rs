@@ -1,6 +1,6 @@
 //! Masks over new tokens: trees of drafts and anything else.
 
-use lockstep_backend::{Backend, Batch, KvShape, Row};
+use lockstep_backend::{Backend, Batch, Holds, KvShape, Row};
 use lockstep_backend_cpu::{CpuBackend, CpuKvCache, Isa};
 use lockstep_types::{Dtype, KvCacheDtype};
 use proptest::prelude::*;
@@ -74,7 +74,9 @@ impl<'a> Request<'a> {
             masks: masks.unwrap_or(&[]),
         };
         let qkv = tensor(backend, qkv, shape.qkv_width());
-        let mut out = backend.tensor(count, shape.out_width()).unwrap();
+        let mut out = backend
+            .tensor(count, shape.out_width(), Holds::Operand)
+            .unwrap();
         out.values_mut().fill(f32::NAN);
         let inputs = staged(backend, &batch, self.page_size);
         backend.attention(&mut self.cache, 0, &qkv, &shape, &inputs, &mut out);

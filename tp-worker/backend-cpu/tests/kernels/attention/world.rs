@@ -1,6 +1,6 @@
 //! Requests to attend, and caches to attend them in.
 
-use lockstep_backend::{AttentionShape, Backend, Batch, KvShape, Row};
+use lockstep_backend::{AttentionShape, Backend, Batch, Holds, KvShape, Row};
 use lockstep_backend_cpu::{CpuBackend, CpuKvCache};
 use lockstep_types::{Dtype, KvCacheDtype};
 
@@ -218,7 +218,7 @@ impl Run {
         };
         let qkv = tensor(backend, &qkv, width);
         let mut out = backend
-            .tensor(cells.len(), world.shape.out_width())
+            .tensor(cells.len(), world.shape.out_width(), Holds::Operand)
             .unwrap();
         out.values_mut().fill(f32::NAN);
         let inputs = staged(backend, &batch, self.page_size);
