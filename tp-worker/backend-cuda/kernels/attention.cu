@@ -266,20 +266,20 @@ __device__ inline void finish(const Attend& a, const Row& row, const Item& item,
 }
 
 // One tile over its spans. While a block of positions is weighed, the next
-// one's keys are on their way; while that is scored, its values.
+// one's keys are on their way; while that is scored, its values. Behind the last
+// block's last barrier nobody reads the stage, so that the next item may write.
 __device__ inline void run_item(const Attend& a, Stage& s, const Row& row, const Item& item, unsigned first_part) {
     const unsigned last = (item.query + item.queries - 1) / GROUP;
     const bool cached = row.mask != CAUSAL && !item.own;
     const unsigned most = cached ? row.kv_len : seen_by(a.batch, row, last);
     const unsigned begin = item.first_span * SPAN, end = min(begin + item.spans * SPAN, most);
     if (item.split && begin >= end) return;         // no query sees so far
-    __syncthreads();                                // nobody needs the last item's stage
     copy_queries(a, s, row, item);
     if (threadIdx.x < BLOCK) s.cells[0][threadIdx.x] = cell_of(a, row, item, begin + threadIdx.x, end);
     __syncthreads();
-    copy_block(a, s.keys, a.keys, s.cells[0]);
+    if (begin < end) copy_block(a, s.keys, a.keys, s.cells[0]);
     cp_async_commit_group();
-    copy_block(a, s.values, a.values, s.cells[0]);
+    if (begin < end) copy_block(a, s.values, a.values, s.cells[0]);
     cp_async_commit_group();
     Sums total, span;
     clear(total);

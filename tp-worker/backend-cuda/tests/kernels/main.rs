@@ -9,6 +9,7 @@ mod cells;
 mod copies;
 mod driver;
 mod errors;
+mod faults;
 mod products;
 mod requests;
 mod rowwise;

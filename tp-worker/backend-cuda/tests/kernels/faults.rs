@@ -1,0 +1,213 @@
+//! Faults that are planted in kernels, to see that tests find every one: the C++
+//! compiler of a child process is a script that changes the source first.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use lockstep_backend::AttentionShape;
+use lockstep_backend_cuda::{Attention, Element};
+
+use crate::requests::{Request, Run, attend, oracle};
+use crate::support::{Gpu, Noise, SEEDS, assert_close};
+
+/// Changes what is compiled, all sources and headers of it, as `sed` is told; the
+/// rest is for speed.
+const COMPILER: &str = r#"#!/bin/sh
+for file in "$@"; do
+    case "$file" in
+        */kernels.cpp) sed -i "$FAULT" "${file%/*}"/*.c* ;;
+    esac
+done
+exec "${REAL_CXX:-c++}" "$@" -O0 -g0
+"#;
+
+const ATTENTION: &str = "faults::attention_is_watched";
+const HEADS: &str = "cells::heads_are_normed_rotated_and_stored";
+const CELLS: &str = "cells::cells_are_copied_one_after_the_other";
+const NORMS: &str = "rowwise::norms_are_those_of_plain_loops";
+
+/// What is wrong, what `sed` makes of the source, and which test has to fail.
+const FAULTS: [(&str, &str, &str); 19] = [
+    (
+        "cells too early",
+        "/cell_of(a, row, item, begin/,/copy_block/s/__syncthreads();//",
+        ATTENTION,
+    ),
+    (
+        "keys too early",
+        "s/__syncthreads(); *.. keys, queries and.*//",
+        ATTENTION,
+    ),
+    (
+        "maxima too early",
+        "s/__syncthreads(); *.. maxima are.*//",
+        ATTENTION,
+    ),
+    (
+        "values too early",
+        "s/__syncthreads(); *.. values, weights and.*//",
+        ATTENTION,
+    ),
+    (
+        "values too late",
+        "s/__syncthreads(); *.. and done with.*//",
+        ATTENTION,
+    ),
+    (
+        "no wait for keys",
+        "/float scores.2..4., faded/,/score(a, s, at/s/cp_async_wait_group<1>();//",
+        ATTENTION,
+    ),
+    (
+        "no wait for values",
+        "/ weigh(s, span, scores, faded);/,/gather(s, span/s/cp_async_wait_group<1>();//",
+        ATTENTION,
+    ),
+    (
+        "next page",
+        "s/row.pages + at . a.page_size/row.pages + (at + 1) \\/ a.page_size/",
+        ATTENTION,
+    ),
+    (
+        "another row's pages",
+        "s/row.pages + at . a/at \\/ a/",
+        ATTENTION,
+    ),
+    (
+        "one position more",
+        "s/return row.kv_len + token + 1;/return row.kv_len + token + 2;/",
+        ATTENTION,
+    ),
+    (
+        "bits past the last token",
+        "s/left >= 32 .*;$/mask[word];/",
+        ATTENTION,
+    ),
+    (
+        "a mask's tokens in no order",
+        "s/for (; nth > 0; nth--) bits &= bits - 1;//",
+        ATTENTION,
+    ),
+    (
+        "parts of another row",
+        "s/(unsigned)(with - wants)/(unsigned)with/",
+        ATTENTION,
+    ),
+    ("no end of parts", "s/with <= a.most_parts/true/", ATTENTION),
+    (
+        "a span is forgotten",
+        "s/span < count; span++/span + 1 < count; span++/",
+        ATTENTION,
+    ),
+    (
+        "a tile's end",
+        "s/item.queries = min(TILE, end - item.query);/item.queries = TILE;/",
+        ATTENTION,
+    ),
+    ("pairs too early", "s/__syncwarp();//", HEADS),
+    ("moves all at once", "s/i < count; i++/i < 1; i++/", CELLS),
+    ("sums too early", "s/__syncthreads();//", NORMS),
+];
+
+/// How a test fails that has found something.
+const FOUND: [&str; 5] = [
+    "instead of",
+    "nothing else is written",
+    "CUDA_ERROR_ILLEGAL_ADDRESS",
+    "F32 under",
+    "assertion",
+];
+
+fn child(folder: &Path, fault: &str, test: &str) -> (bool, String) {
+    let program = std::env::current_exe().expect("this test's file");
+    let mut child = Command::new(program);
+    child.args(["--exact", test, "--include-ignored", "--test-threads=1"]);
+    if let Ok(compiler) = std::env::var("CXX") {
+        child.env("REAL_CXX", compiler);
+    }
+    child
+        .env("CXX", folder.join("compiler"))
+        .env("FAULT", fault);
+    child.env("FAKE_CUDA_CACHE", folder.join("kernels"));
+    child.env("RUST_BACKTRACE", "0");
+    let output = child.output().expect("a process");
+    let text = [output.stdout, output.stderr].concat();
+    (
+        output.status.success(),
+        String::from_utf8_lossy(&text).into_owned(),
+    )
+}
+
+/// What a test says that misses the fault; nothing, where it finds it.
+fn missed((name, fault, test): (&str, &str, &str)) -> Option<String> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let compiler = folder.path().join("compiler");
+    fs::write(&compiler, COMPILER).expect("a file");
+    fs::set_permissions(&compiler, fs::Permissions::from_mode(0o755)).expect("a script");
+    fs::create_dir(folder.path().join("kernels")).expect("a folder");
+    let (passed, text) = child(folder.path(), fault, test);
+    let found = !passed && FOUND.iter().any(|words| text.contains(words));
+    (!found).then(|| format!("{name}: {text}"))
+}
+
+#[test]
+fn every_planted_fault_is_found() {
+    if !lockstep_fake_cuda::seed(1) {
+        return; // A real device's compiler takes no script.
+    }
+    let missed: Vec<String> = std::thread::scope(|scope| {
+        let parts = FAULTS.chunks(FAULTS.len().div_ceil(2));
+        let parts: Vec<_> = parts
+            .map(|part| scope.spawn(|| part.iter().copied().filter_map(missed).collect::<Vec<_>>()))
+            .collect();
+        let parts = parts.into_iter().map(|part| part.join().expect("no panic"));
+        parts.flatten().collect()
+    });
+    assert!(missed.is_empty(), "missed: {}", missed.join("\n"));
+}
+
+/// Small enough to be run for every fault, and with something of everything.
+#[test]
+#[ignore = "a process of its own, which another test starts"]
+fn attention_is_watched() {
+    let gpu = Gpu::new();
+    let shape = AttentionShape {
+        heads: 3,
+        kv_heads: 1,
+        head_dim: 24,
+        scale: 0.2,
+    };
+    let made = Attention::new(
+        &gpu.context,
+        &gpu.compiler,
+        &shape,
+        Element::Bf16,
+        Element::Bf16,
+    );
+    let attention = made.expect("kernels");
+    for seed in SEEDS {
+        let _ = lockstep_fake_cuda::seed(seed);
+        let requests = [
+            Request::causal(1, 0, 30),
+            Request::causal(2, 300, 2),
+            Request::tree(3, 253, 5, &mut Noise(seed)),
+            Request::tree(4, 3, 33, &mut Noise(seed)),
+            Request::causal(5, 520, 1),
+        ];
+        for parts in [64, 0] {
+            let run = Run {
+                shape,
+                cached: Element::Bf16,
+                operand: Element::Bf16,
+                page_size: 4,
+                parts,
+            };
+            let found = attend(&gpu, &attention, &run, &requests);
+            for (found, request) in found.iter().zip(&requests) {
+                assert_close(found, &oracle(&shape, Element::Bf16, request), 1e-2);
+            }
+        }
+    }
+}
