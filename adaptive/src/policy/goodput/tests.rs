@@ -246,7 +246,14 @@ fn a_depth_that_falls_short_for_long_is_taken_by_what_it_brings() {
     trust.observe(4_000, 1, slowed, short);
     assert_eq!(thousandths(trust.factor(1)), 667);
     show(&mut trust, 96, 300, 75_000);
-    trust.observe(10_000, 5, expected, expected);
+    let none = Yield { us: 0, ..expected };
+    trust.observe(10_000, 5, none, none);
+    assert_eq!(thousandths(trust.factor(3)), 667, "in no time");
+    let long = Yield {
+        us: 41_000_000,
+        ..expected
+    };
+    trust.observe(10_000, 5, long, long);
     assert_eq!(thousandths(trust.factor(3)), 1000, "forgotten");
 }
 

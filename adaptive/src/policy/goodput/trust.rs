@@ -3,9 +3,10 @@
 use super::logit::ONE;
 use crate::{Digest, POSITIONS};
 
-/// Steps of a depth that are judged together, and microseconds expected of them,
-/// both at least: who else uses a machine slows it for seconds at a time.
+/// At least so many steps of a depth are judged together.
 const WINDOW: u32 = 96;
+/// And steps of which so many microseconds were expected: who else uses a machine
+/// slows it for seconds at a time.
 const WINDOW_US: u64 = 4_000_000;
 /// Windows in a row that must fall short: a change of texts, which expectations
 /// follow within tens of steps, falls into two at the most.
@@ -13,8 +14,10 @@ const WINDOWS: u32 = 3;
 /// Times alone that fall so far short are believed after one window: nothing but
 /// the step's size, which is known, should change them.
 const FAR_SHORT: i64 = ONE * 85 / 100;
-/// Steps after which an old judgement of a depth that does not run is forgotten.
+/// Steps after which an old judgement of a depth that does not run is forgotten,
+/// and how long they must have been expected to take.
 const FORGOTTEN: u64 = 4096;
+const FORGOTTEN_US: u64 = 10 * WINDOW_US;
 /// A depth that brings less than this part of what was expected is taken by what
 /// it brought.
 const KEPT: i64 = ONE * 97 / 100;
@@ -25,13 +28,17 @@ const LEAST: i64 = ONE / 2;
 #[derive(Debug)]
 pub(super) struct Trust {
     depths: [Record; POSITIONS + 1],
+    /// Microseconds expected of all steps so far.
+    clock_us: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Record {
     /// What its expectations are multiplied with.
     factor: i64,
+    /// The step of the last judgement, and the time.
     judged: u64,
+    judged_us: u64,
     /// Windows in a row that fell short.
     short: u32,
     steps: u32,
@@ -52,6 +59,7 @@ impl Record {
     const NEW: Self = Self {
         factor: ONE,
         judged: 0,
+        judged_us: 0,
         short: 0,
         steps: 0,
         tokens: 0,
@@ -61,7 +69,7 @@ impl Record {
     };
 
     /// At the end of a window.
-    fn judge(&mut self, step: u64) {
+    fn judge(&mut self, step: u64, clock_us: u64) {
         let part = |real: u64, expected: u64| {
             let part = (u128::from(real) << 16) / u128::from(expected.max(1));
             i64::try_from(part).unwrap_or(ONE)
@@ -75,10 +83,10 @@ impl Record {
             (_, by_time) if by_time < FAR_SHORT => by_time.max(LEAST),
             _ => self.factor,
         };
-        let judged = step;
         *self = Self {
             factor,
-            judged,
+            judged: step,
+            judged_us: clock_us,
             short,
             ..Self::NEW
         };
@@ -89,6 +97,7 @@ impl Trust {
     pub fn new() -> Self {
         Self {
             depths: [Record::NEW; POSITIONS + 1],
+            clock_us: 0,
         }
     }
 
@@ -101,8 +110,11 @@ impl Trust {
 
     /// A step at `depth` that carried no prompts. One slow step counts for two.
     pub fn observe(&mut self, step: u64, depth: u32, real: Yield, expected: Yield) {
+        self.clock_us = self.clock_us.saturating_add(expected.us);
         for record in &mut self.depths {
-            if record.factor < ONE && step.saturating_sub(record.judged) > FORGOTTEN {
+            let old = step.saturating_sub(record.judged) > FORGOTTEN
+                && self.clock_us - record.judged_us > FORGOTTEN_US;
+            if record.factor < ONE && old {
                 *record = Record::NEW;
             }
         }
@@ -115,14 +127,16 @@ impl Trust {
         record.us += real.us.min(2 * expected.us);
         record.expected_us += expected.us;
         if record.steps >= WINDOW && record.expected_us >= WINDOW_US {
-            record.judge(step);
+            record.judge(step, self.clock_us);
         }
     }
 
     pub fn digest(&self, digest: &mut Digest) {
+        digest.word(self.clock_us);
         for record in &self.depths {
             digest.word(record.factor as u64);
             digest.word(record.judged);
+            digest.word(record.judged_us);
             digest.word(u64::from(record.steps) << 32 | u64::from(record.short));
             let sums = [
                 record.tokens,
