@@ -4,9 +4,10 @@
 //! A role's `main` calls [`RoleContext::enter`], hands the context to the
 //! role's `run`, and ends with [`RoleContext::leave`].
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod exit;
+pub mod heap;
 pub mod logging;
 
 mod bearer;

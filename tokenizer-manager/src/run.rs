@@ -123,6 +123,7 @@ pub async fn serve_on(context: RoleContext, listeners: Listeners) -> Result<(), 
     let upkeep = tokio::spawn(upkeep(app.clone(), context.link.clone()));
     let launcher = context.link.clone();
     let pulse = tokio::spawn(async move { launcher.answer_pings().await });
+    let heap = tokio::spawn(lockstep_process::heap::give_back());
     let close = CancellationToken::new();
     let address = listeners.http.local_addr().ok();
     let mut servers = tokio::spawn(servers(app.clone(), listeners, close.clone()));
@@ -153,6 +154,7 @@ pub async fn serve_on(context: RoleContext, listeners: Listeners) -> Result<(), 
     }
     upkeep.abort();
     pulse.abort();
+    heap.abort();
     link.abort();
     served
 }

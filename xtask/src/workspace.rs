@@ -2,9 +2,10 @@
 
 use crate::{Finding, Tree};
 
-/// Crates that may hold unsafe code: kernels, shared memory, mapped weights, and
-/// what plays a driver.
-const MAY_BE_UNSAFE: [&str; 5] = [
+/// Crates that may hold unsafe code: the allocator's calls, kernels, shared memory,
+/// mapped weights, and what plays a driver.
+const MAY_BE_UNSAFE: [&str; 6] = [
+    "process",
     "tp-worker/backend-cpu",
     "tp-worker/backend-cuda",
     "tp-worker/backend-cuda/fake",

@@ -1,0 +1,64 @@
+//! Freed memory that the allocator keeps, given back to the system.
+
+use std::{convert::Infallible, fs, time::Duration};
+
+/// How often it looks.
+const EVERY: Duration = Duration::from_secs(5);
+/// Freed bytes that a process may keep, beyond what it kept after the last time.
+const KEPT: usize = 8 << 20;
+
+/// Gives freed memory back for as long as it is polled. glibc does so by itself
+/// only from the end of an arena, which one small block holds in place.
+pub async fn give_back() -> Infallible {
+    let mut ticks = tokio::time::interval(EVERY);
+    let mut least = usize::MAX;
+    loop {
+        ticks.tick().await;
+        let kept = tokio::task::spawn_blocking(move || look(least)).await;
+        least = kept.unwrap_or(least);
+    }
+}
+
+/// Gives back where much more than `least` bytes are kept; the least that is kept.
+fn look(least: usize) -> usize {
+    let before = kept();
+    if before < least.saturating_add(KEPT) {
+        return least.min(before);
+    }
+    trim();
+    kept()
+}
+
+/// Resident bytes that nothing uses, and those of the program itself.
+fn kept() -> usize {
+    // `proc(5)`, `statm`: resident pages are the second number.
+    let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split_whitespace().nth(1);
+    let pages: usize = pages.and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    let resident = pages.saturating_mul(rustix::param::page_size());
+    resident.saturating_sub(used())
+}
+
+#[cfg(target_env = "gnu")]
+#[expect(unsafe_code, reason = "the allocator has no safe interface")]
+fn used() -> usize {
+    // SAFETY: it takes nothing, and counts under the allocator's own locks.
+    let counts = unsafe { libc::mallinfo2() };
+    counts.uordblks.saturating_add(counts.hblkhd)
+}
+
+#[cfg(target_env = "gnu")]
+#[expect(unsafe_code, reason = "the allocator has no safe interface")]
+fn trim() {
+    // SAFETY: it touches nothing but what is free, under the allocator's own locks.
+    unsafe { libc::malloc_trim(0) };
+}
+
+/// Other allocators keep little.
+#[cfg(not(target_env = "gnu"))]
+fn used() -> usize {
+    usize::MAX
+}
+
+#[cfg(not(target_env = "gnu"))]
+fn trim() {}
