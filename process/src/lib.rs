@@ -1,5 +1,5 @@
 //! What every role does as a process: the control link to the launcher, logs,
-//! sockets between processes and exit codes.
+//! sockets between processes, exit codes, and memory that was freed.
 //!
 //! A role's `main` calls [`RoleContext::enter`], hands the context to the
 //! role's `run`, and ends with [`RoleContext::leave`].
