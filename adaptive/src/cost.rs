@@ -89,11 +89,12 @@ impl Costs {
         if !seen.is_decode() {
             return;
         }
-        self.verify.correct(seen.tokens, ns(seen.verify_us));
+        let all = ns(seen.verify_us).saturating_add(drafter_ns(seen));
+        self.verify.correct(seen.tokens, ns(seen.verify_us), all);
         if seen.depth == 0 {
-            return self.idle.correct(seen.decodes, drafter_ns(seen));
+            return self.idle.correct(seen.decodes, drafter_ns(seen), all);
         }
-        self.extend.correct(seen.taken(), ns(seen.extend_us));
+        self.extend.correct(seen.taken(), ns(seen.extend_us), all);
         let took = ns(seen.draft_us);
         let first = self.first.at(seen.decodes);
         let later = self.later.at(seen.decodes);
@@ -103,9 +104,9 @@ impl Costs {
             (Some(part), Some(all)) => mul_div(took, part, all),
             _ => took / u64::from(seen.depth),
         };
-        self.first.correct(seen.decodes, share(first));
+        self.first.correct(seen.decodes, share(first), all);
         if seen.depth > 1 {
-            self.later.correct(seen.decodes, share(later));
+            self.later.correct(seen.decodes, share(later), all);
         }
     }
 

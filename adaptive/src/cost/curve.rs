@@ -17,8 +17,10 @@ struct Trust {
     most_off: u64,
     /// A step's error goes into the whole curve by one part in so many,
     level_rate: i64,
-    /// and into the two knots beside its size by one part in so many.
+    /// and into the two knots beside its size by one part in so many,
     shape_rate: i64,
+    /// and by less where a step takes less than so many nanoseconds.
+    whole_ns: u64,
 }
 
 /// Times that were measured before serving are corrected by 35 % at most.
@@ -28,6 +30,9 @@ const MEASURED: Trust = Trust {
     most_off: ONE / 4,
     level_rate: 200,
     shape_rate: 300,
+    // Who else uses the machine slows it for seconds, which are thousands of
+    // short steps.
+    whole_ns: 20_000_000,
 };
 
 /// The first step of a size may have been an outlier.
@@ -37,6 +42,7 @@ const LEARNT: Trust = Trust {
     most_off: ONE / 2,
     level_rate: 64,
     shape_rate: 8,
+    whole_ns: 1,
 };
 
 /// Time over size, rising or flat: linear between knots.
@@ -130,8 +136,8 @@ impl Curve {
             .flatten()
     }
 
-    /// A step of `size` took `ns`.
-    pub fn correct(&mut self, size: u32, ns: u64) {
+    /// A step of `size` took `ns`, as its part of a step of `step_ns`.
+    pub fn correct(&mut self, size: u32, ns: u64, step_ns: u64) {
         let (size, ns) = (size.clamp(1, MOST_SIZE), ns.clamp(1, MOST_NS));
         let (left, right, near) = self.beside(size);
         if self.base[near] == 0 {
@@ -142,8 +148,12 @@ impl Curve {
             let Trust {
                 level_rate,
                 shape_rate,
+                whole_ns,
                 ..
             } = *self.trust;
+            // The error of a step that is not whole counts in part.
+            let weight = step_ns.min(whole_ns) * ONE / whole_ns;
+            let ratio = (ratio * weight + ONE * (ONE - weight)) / ONE;
             self.level = self.nudge(self.level, ratio, level_rate);
             self.shape[left] = self.nudge(self.shape[left], ratio, shape_rate);
             if right != left {

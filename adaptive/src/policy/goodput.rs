@@ -169,6 +169,13 @@ fn better(best: Score, score: Score) -> Score {
     if score.rate > best.rate { score } else { best }
 }
 
+/// A part of one in fixed point, so many times multiplied with itself.
+fn power(part: i64, times: u32) -> i64 {
+    let least = |whole: &i64| *whole > 0;
+    let powers = std::iter::successors(Some(ONE), |whole| Some(whole * part / ONE));
+    powers.take_while(least).nth(times as usize).unwrap_or(0)
+}
+
 impl Goodput {
     fn move_to(&mut self, depth: u32) {
         if depth != self.depth {
@@ -185,8 +192,7 @@ impl Goodput {
         let us = [seen.draft_us, seen.verify_us, seen.extend_us].map(u64::from);
         let us = us.into_iter().sum::<u64>();
         self.switch.pass(us);
-        let size = self.size(seen.depth, moment.seen_rows, moment);
-        let expected = moment.costs.sized_ns(&size);
+        let expected = self.expected_ns(seen.depth, moment.seen_rows, moment);
         let resumes = self.resume.observe(seen, us, expected.map(|ns| ns / 1000));
         if seen.is_decode() && !resumes {
             if let Some(ns) = expected {
@@ -222,6 +228,28 @@ impl Goodput {
         }
     }
 
+    /// Nanoseconds of a step. Drafters that find nothing for some rows, such as
+    /// n-grams, make passes of two sizes where rows are few: with drafts and
+    /// without, and both count by how often they are expected. Where passes take
+    /// turns of so many tokens, one of the mean size would seem to cost nothing.
+    fn expected_ns(&self, depth: u32, decodes: u32, moment: &Moment<'_>) -> Option<u64> {
+        let size = self.size(depth, decodes, moment);
+        let without = power(ONE - self.hazards.coverage(), decodes) as u64;
+        let with = ONE as u64 - without;
+        if depth == 0 || without == 0 || with == 0 {
+            return moment.costs.sized_ns(&size);
+        }
+        let drafts = u64::from(size.tokens.saturating_sub(decodes));
+        let tokens = u64::from(decodes) + (drafts << 16) / with;
+        let of = |tokens: u64| {
+            let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+            moment.costs.sized_ns(&StepSize { tokens, ..size })
+        };
+        let [none, some] = [of(u64::from(decodes))?, of(tokens)?].map(u128::from);
+        let mean = (none * u128::from(without) + some * u128::from(with)) >> 16;
+        u64::try_from(mean).ok()
+    }
+
     /// How large a step would be.
     fn size(&self, depth: u32, decodes: u32, moment: &Moment<'_>) -> StepSize {
         let rows = u64::from(decodes);
@@ -242,10 +270,7 @@ impl Goodput {
     }
 
     fn rate(&self, depth: u32, tokens: &Tokens, moment: &Moment<'_>) -> Option<Score> {
-        let ns = moment
-            .costs
-            .sized_ns(&self.size(depth, moment.rows, moment))?
-            .max(1);
+        let ns = self.expected_ns(depth, moment.rows, moment)?.max(1);
         let rate = ((row_tokens(tokens, depth) as u64) << 40) / ns;
         let factor = self.trust.factor(depth) as u64;
         let rate = (rate.min(1 << 46) * factor) >> 16;
@@ -262,8 +287,8 @@ impl Goodput {
 
     /// Microseconds of a step at the present depth.
     fn step_us(&self, moment: &Moment<'_>) -> u64 {
-        let size = self.size(self.depth, moment.rows, moment);
-        moment.costs.sized_ns(&size).map_or(0, |ns| ns / 1000)
+        let ns = self.expected_ns(self.depth, moment.rows, moment);
+        ns.map_or(0, |ns| ns / 1000)
     }
 
     /// Begins a probe where one is due: of a depth whose time nobody knows yet;

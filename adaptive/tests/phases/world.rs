@@ -32,8 +32,9 @@ pub struct Machine {
     /// Later, passes take so many hundredths of what they did at first: contexts
     /// grow, clocks fall.
     pub drift: u32,
-    /// Others who share the machine make everything take half as long again, for
-    /// so many milliseconds at a time, a third of the time; 0 = nobody does.
+    /// Others who share the machine make everything take half as long again, or
+    /// more than twice as long, for so many milliseconds at a time, half of the
+    /// time; 0 = nobody does.
     pub bursts_ms: u32,
 }
 
@@ -102,12 +103,24 @@ pub const CROWDED: Machine = Machine {
     ..TINY
 };
 
+/// Passes of more than eight tokens take a second turn over the weights.
+const TURNS: Table = &[
+    (1, 80_000),
+    (8, 83_000),
+    (9, 104_000),
+    (16, 140_000),
+    (32, 205_000),
+    (256, 1_200_000),
+];
+
 /// Drafts from the request's own text, for nearly nothing.
 pub const NGRAM: Machine = Machine {
     name: "ngram",
     first: &[(1, 30), (32, 600)],
     later: &[(1, 1)],
     extend: &[(1, 10), (64, 100)],
+    verify: TURNS,
+    measured: Some(TURNS),
     ..STANDALONE
 };
 
@@ -149,8 +162,9 @@ impl Machine {
         let Some(burst) = us.checked_div(u64::from(self.bursts_ms) * 1000) else {
             return 100;
         };
-        match hash([seed, burst, 8, 8]) % 3 {
+        match hash([seed, burst, 8, 8]) % 4 {
             0 => 150,
+            1 => 220,
             _ => 100,
         }
     }

@@ -13,7 +13,10 @@ use super::{Worker, WorkerError, agree, digest::Digests};
 /// Rounds over all sizes and depths, of which the fastest step of each is kept:
 /// who else uses the machine slows bursts of steps, which seldom meet one size in
 /// every round, and nothing corrects what is known of a depth that never runs.
-const ROUNDS: usize = 3;
+/// Where steps are short, more rounds are run until they have taken a while.
+const ROUNDS: u64 = 3;
+const MOST_ROUNDS: u64 = 16;
+const SPREAD_US: u64 = 500_000;
 
 /// Beyond so many microseconds of timed steps a round tries no larger batch. All
 /// ranks know the slowest one's times, and stop alike.
@@ -49,22 +52,28 @@ impl<B: Backend + 'static> Worker<B> {
         let powers = std::iter::successors(Some(1u32), |size| size.checked_mul(2));
         let powers = powers.take_while(|size| *size < largest);
         let sizes: Vec<u32> = powers.chain([largest]).collect();
-        let total = (ROUNDS * sizes.len() * self.measured_depths().count()) as u64;
-        let mut tell = |done| {
+        let of_round = (sizes.len() * self.measured_depths().count()) as u64;
+        let mut tell = |done, rounds| {
             progress(LoadProgress {
                 phase: LoadPhase::Timing,
                 done,
-                total,
+                total: rounds * of_round,
             });
         };
-        let mut done = 0;
+        let (mut round, mut rounds, mut done) = (0, ROUNDS, 0);
         let mut fastest: Vec<Seen> = Vec::new();
-        for _ in 0..ROUNDS {
+        while round < rounds {
             let mut count = || {
                 done += 1;
-                tell(done);
+                tell(done, rounds);
             };
-            for timed in self.round(&sizes, &mut count)? {
+            let steps = self.round(&sizes, &mut count)?;
+            if round == 0 {
+                let spent: u64 = steps.iter().map(total_us).sum();
+                rounds = (SPREAD_US / spent.max(1)).clamp(ROUNDS, MOST_ROUNDS);
+            }
+            round += 1;
+            for timed in steps {
                 let same = |known: &&mut Seen| {
                     (known.decodes, known.depth) == (timed.decodes, timed.depth)
                 };
@@ -76,8 +85,8 @@ impl<B: Backend + 'static> Worker<B> {
             }
         }
         // Larger batches may have been left out.
-        if done < total {
-            tell(total);
+        if done < rounds * of_round {
+            tell(rounds * of_round, rounds);
         }
         self.drafting.measure(false);
         self.digests = Digests::new();

@@ -141,6 +141,11 @@ impl Hazards {
         self.hazard_at(at, 0)
     }
 
+    /// The share of rows for which anything is proposed.
+    pub fn coverage(&self) -> i64 {
+        self.coverage[0]
+    }
+
     /// How uncertain a position's logit is: its variance.
     fn variance(&self, at: usize) -> i64 {
         self.variance + self.shape_variance[at]

@@ -5,9 +5,12 @@ use crate::{Digest, POSITIONS};
 
 /// At least so many steps of a depth are judged together.
 const WINDOW: u32 = 96;
-/// And steps of which so many microseconds were expected: who else uses a machine
-/// slows it for seconds at a time.
+/// And steps of which so many microseconds were expected.
 const WINDOW_US: u64 = 4_000_000;
+/// Who else uses a machine slows it for a part of such a window, so times are
+/// those of its best piece, of so many steps and microseconds at least.
+const PIECE: u32 = 16;
+const PIECE_US: u64 = 200_000;
 /// Windows in a row that must fall short: a change of texts, which expectations
 /// follow within tens of steps, falls into two at the most.
 const WINDOWS: u32 = 3;
@@ -44,8 +47,11 @@ struct Record {
     steps: u32,
     tokens: u64,
     expected_tokens: u64,
-    us: u64,
     expected_us: u64,
+    /// Steps, microseconds and expected ones of the present piece, and what part
+    /// of its time was expected in the best one, in fixed point.
+    piece: (u32, u64, u64),
+    best: i64,
 }
 
 /// A step's tokens, in fixed point, and its microseconds.
@@ -64,17 +70,31 @@ impl Record {
         steps: 0,
         tokens: 0,
         expected_tokens: 0,
-        us: 0,
         expected_us: 0,
+        piece: (0, 0, 0),
+        best: 0,
     };
+
+    /// One more step.
+    fn add(&mut self, real: Yield, expected: Yield) {
+        self.steps += 1;
+        self.tokens += real.tokens;
+        self.expected_tokens += expected.tokens;
+        self.expected_us += expected.us;
+        let (steps, us, expected_us) = &mut self.piece;
+        *steps += 1;
+        // One slow step counts for two.
+        *us += real.us.min(2 * expected.us);
+        *expected_us += expected.us;
+        if *steps >= PIECE && *expected_us >= PIECE_US {
+            self.best = self.best.max(part(*expected_us, *us));
+            self.piece = (0, 0, 0);
+        }
+    }
 
     /// At the end of a window.
     fn judge(&mut self, step: u64, clock_us: u64) {
-        let part = |real: u64, expected: u64| {
-            let part = (u128::from(real) << 16) / u128::from(expected.max(1));
-            i64::try_from(part).unwrap_or(ONE)
-        };
-        let by_time = part(self.expected_us, self.us);
+        let by_time = self.best.min(ONE);
         let rate = part(self.tokens, self.expected_tokens).saturating_mul(by_time) / ONE;
         let short = if rate < KEPT { self.short + 1 } else { 0 };
         let factor = match (short, by_time) {
@@ -93,6 +113,12 @@ impl Record {
     }
 }
 
+/// In fixed point.
+fn part(real: u64, expected: u64) -> i64 {
+    let part = (u128::from(real) << 16) / u128::from(expected.max(1));
+    i64::try_from(part).unwrap_or(ONE)
+}
+
 impl Trust {
     pub fn new() -> Self {
         Self {
@@ -108,7 +134,7 @@ impl Trust {
             .map_or(ONE, |record| record.factor)
     }
 
-    /// A step at `depth` that carried no prompts. One slow step counts for two.
+    /// A step at `depth` that carried no prompts.
     pub fn observe(&mut self, step: u64, depth: u32, real: Yield, expected: Yield) {
         self.clock_us = self.clock_us.saturating_add(expected.us);
         for record in &mut self.depths {
@@ -121,11 +147,7 @@ impl Trust {
         let Some(record) = self.depths.get_mut(depth as usize) else {
             return;
         };
-        record.steps += 1;
-        record.tokens += real.tokens;
-        record.expected_tokens += expected.tokens;
-        record.us += real.us.min(2 * expected.us);
-        record.expected_us += expected.us;
+        record.add(real, expected);
         if record.steps >= WINDOW && record.expected_us >= WINDOW_US {
             record.judge(step, self.clock_us);
         }
@@ -138,11 +160,15 @@ impl Trust {
             digest.word(record.judged);
             digest.word(record.judged_us);
             digest.word(u64::from(record.steps) << 32 | u64::from(record.short));
+            let (steps, us, expected_us) = record.piece;
             let sums = [
                 record.tokens,
                 record.expected_tokens,
-                record.us,
                 record.expected_us,
+                u64::from(steps),
+                us,
+                expected_us,
+                record.best as u64,
             ];
             sums.into_iter().for_each(|sum| digest.word(sum));
         }
