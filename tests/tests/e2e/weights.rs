@@ -8,6 +8,7 @@ use std::{
 };
 
 use lockstep_tests::{
+    MODEL,
     body::{completion, with},
     server::Server,
     sse, turns,
@@ -35,6 +36,11 @@ fn demo() -> PathBuf {
 /// The demo model with a matrix of its first layer turned round: other texts
 /// from the same shapes.
 fn other_weights(folder: &Path) {
+    turned(folder, "model.layers.0.mlp.down_proj.weight");
+}
+
+/// The demo model with the matrix `name` turned round.
+fn turned(folder: &Path, name: &str) {
     copy_demo(folder);
     let file = folder.join("model.safetensors");
     let mut bytes = fs::read(&file).expect("weights");
@@ -43,7 +49,7 @@ fn other_weights(folder: &Path) {
     ))
     .expect("a size");
     let described: Value = serde_json::from_slice(&bytes[8..8 + header]).expect("a header");
-    let matrix = &described["model.layers.0.mlp.down_proj.weight"];
+    let matrix = &described[name];
     let at = |end: usize| {
         let offset = matrix["data_offsets"][end].as_u64().expect("an offset");
         8 + header + usize::try_from(offset).expect("a size")
@@ -59,8 +65,12 @@ fn other_weights(folder: &Path) {
 }
 
 fn copy_demo(folder: &Path) {
+    copy(&demo(), folder);
+}
+
+fn copy(from: &Path, folder: &Path) {
     fs::create_dir(folder).expect("a folder");
-    for entry in fs::read_dir(demo()).expect("the demo model").flatten() {
+    for entry in fs::read_dir(from).expect("a model").flatten() {
         fs::copy(entry.path(), folder.join(entry.file_name())).expect("copied");
     }
 }
@@ -142,6 +152,39 @@ async fn texts_change_with_the_weights_and_running_ones_do_not() {
     let metrics = server.metrics().await;
     assert_eq!(metrics.value("lockstep_kv_leaked_pages"), 0.0);
     assert_eq!(metrics.value("lockstep_kv_tokens_used"), 0.0);
+}
+
+/// A head that reads the target's tables and hidden states, and whose folder is gone:
+/// it drafts for the new target as if it had been made for it, which it was.
+#[tokio::test]
+async fn a_draft_that_is_not_named_stays_and_its_folder_is_not_looked_at() {
+    let _turn = turns::shared().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let updates = folder.path().canonicalize().expect("real");
+    let (target, head) = (updates.join("target"), updates.join("head"));
+    turned(&target, "model.embed_tokens.weight");
+    copy(&demo().with_file_name("lockstep-demo-7m-eagle"), &head);
+    copy_demo(&updates.join("demo"));
+    let path = |folder: &Path| folder.to_str().expect("UTF-8").to_owned();
+    let options = options()
+        .set("--model-path", &path(&target))
+        .set("--served-model-name", MODEL)
+        .set("--speculative-algorithm", "EAGLE")
+        .set("--speculative-draft-model-path", &path(&head))
+        .set("--weight-update-dir", &path(&updates));
+    let server = Server::start(options).await;
+    let (_, share) = text(&server, &json!({})).await;
+    assert!(
+        share < 0.5,
+        "the target's tables are those of no model: {share}"
+    );
+    fs::remove_dir_all(&head).expect("gone");
+    server.ok(PATH, &json!({"model_path": "demo"})).await;
+    let (after, share) = text(&server, &json!({})).await;
+    assert!(after.contains("14, 15, 16"), "{after}");
+    assert!(share > 0.5, "{share}");
+    let info = server.get("/model_info").await.ok();
+    assert_eq!(info["speculative"]["draft_model_path"], path(&head));
 }
 
 #[tokio::test]

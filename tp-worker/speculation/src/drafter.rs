@@ -78,7 +78,8 @@ pub trait Drafter<B: Backend>: Send {
         self.extend(device, rows)
     }
 
-    /// Forgets all texts: those so far were made up, to measure steps with.
+    /// Forgets all texts: those so far were made up, to measure steps with, or are of
+    /// weights that the target has no more.
     fn forget(&mut self) {}
 
     /// What handles the commands that its algorithm declares; `None` where it

@@ -1,14 +1,13 @@
 //! The stage of a step that drafts, and what all ranks know of the drafts.
 
 mod cut;
+mod exchange;
 
 use std::sync::Arc;
 
 use lockstep_adaptive::Digest;
 use lockstep_backend::{Axis, Backend};
-use lockstep_model::{
-    CaptureSpec, FileAccess, ForwardLimits, LoadProgress, Transformer, WholeTables,
-};
+use lockstep_model::{CaptureSpec, FileAccess, ForwardLimits, LoadProgress, Transformer};
 use lockstep_speculation::{
     Build, CommandHandler, Device, DraftError, DraftRow, Drafter, DrafterRegistry, Drafts,
     ExtendRow, Node, OwnDepths, Requests as _,
@@ -22,12 +21,13 @@ use super::{
     slots::{RowTask, Slots},
 };
 
+pub use exchange::OfTarget;
+
 /// Drafts of a step. The rank that leads drafts, alone, and broadcasts them.
 pub struct DraftStage<B: Backend> {
     config: SpeculationConfig,
     drafter: Option<Box<dyn Drafter<B>>>,
-    /// Where this rank has a part of the target's tables only.
-    tables: Option<WholeTables<B>>,
+    of_target: OfTarget<B>,
     drafts: Drafts,
     /// Of a row that does not draft.
     none: Drafts,
@@ -72,8 +72,7 @@ impl<B: Backend> DraftStage<B> {
     ) -> Result<Self, WorkerError> {
         let limits = WorkerLimits::new(config);
         let speculation = &config.speculation;
-        let (_, size) = backend.group(Axis::Tensor);
-        let (mut tables, mut drafter) = (None, None);
+        let (mut of_target, mut drafter) = (OfTarget::none(), None);
         if backend.leads(Axis::Tensor) {
             let forward = ForwardLimits::of_drafts(&limits.step, limits.page_size, limits.vocab);
             drafter = drafters.build(Build {
@@ -89,14 +88,8 @@ impl<B: Backend> DraftStage<B> {
                 progress,
             })?;
         }
-        if let Some(drafter) = &drafter {
-            let capture = drafter.capture();
-            if size > 1 && !capture.is_empty() {
-                let (model, draft) = (&config.model, speculation.draft.as_ref());
-                let head = draft.is_none_or(|draft| !draft.own_head);
-                tables = Some(WholeTables::load(backend, model, head, files, progress)?);
-            }
-            target.set_capture(backend, capture)?;
+        if let Some(drafter) = drafter.as_deref() {
+            of_target = OfTarget::load(drafter, config, backend, target, files, progress)?;
         }
         let most = speculation
             .max_speculative_num_draft_tokens
@@ -117,7 +110,7 @@ impl<B: Backend> DraftStage<B> {
             paused: false,
             feature_rows: Vec::with_capacity(limits.step.tokens),
             drafter,
-            tables,
+            of_target,
             most,
             own: OwnDepths::new(limits.step.requests),
             last_steps: 0,
@@ -142,7 +135,7 @@ impl<B: Backend> DraftStage<B> {
         let Some(drafter) = &self.drafter else {
             return (0, 0);
         };
-        let tables = self.tables.as_ref();
+        let tables = self.of_target.tables.as_ref();
         let tables = tables.map_or(0, |tables| tables.weight_bytes(backend));
         let (weights, kv) = drafter.bytes(backend);
         (weights + tables, kv)
@@ -196,11 +189,9 @@ impl<B: Backend> DraftStage<B> {
             self.cut();
         }
         if let Some(drafter) = &mut self.drafter {
-            let tables = self.tables.as_ref();
-            let tables = tables.map_or_else(|| target.tables(), WholeTables::tables);
             let mut device = Device {
                 backend,
-                tables,
+                tables: self.of_target.tables(target),
                 features: None,
                 feature_rows: &[],
                 pages: slots.pages().table(),
@@ -273,11 +264,9 @@ impl<B: Backend> DraftStage<B> {
                 ends: task.sample,
             });
         }
-        let tables = self.tables.as_ref();
-        let tables = tables.map_or_else(|| target.tables(), WholeTables::tables);
         let mut device = Device {
             backend,
-            tables,
+            tables: self.of_target.tables(target),
             features: target.features(),
             feature_rows: &self.feature_rows,
             pages: slots.pages().table(),

@@ -14,13 +14,17 @@ use lockstep_types::EngineConfig;
 
 pub use served::Served;
 
-use super::{Worker, WorkerError, WorkerLimits, agree, draft_stage::DraftStage};
+use super::{
+    Worker, WorkerError, WorkerLimits, agree,
+    draft_stage::{DraftStage, OfTarget},
+};
 
 impl<B: Backend + 'static> Worker<B> {
     /// Takes the weights of `model` and, where a folder is drafted with, those
-    /// of `draft`, together: whatever runs next runs on both. `draft = None`
-    /// reads the present draft folder again. All ranks call it together, while
-    /// no request is running; what the cache holds is of the old weights.
+    /// of `draft`, together: whatever runs next runs on both. With `draft = None`
+    /// the model that drafts stays as it is loaded, and nothing of its folder is
+    /// looked at. All ranks call it together, while no request is running; what the
+    /// cache holds is of the old weights.
     ///
     /// Old and new weights are in memory at once until the new ones are
     /// complete, so that nothing is lost when they can't be loaded.
@@ -42,7 +46,7 @@ impl<B: Backend + 'static> Worker<B> {
             )),
         });
         let failures = agree::count(&mut self.backend, loaded.is_err())?;
-        let (config, mut transformer, drafting) = match loaded {
+        let loaded = match loaded {
             Err(error) => return Err(WorkerError::Reload(error.to_string())),
             Ok(_) if failures > 0 => {
                 let reason = format!("{failures} other ranks could not load it");
@@ -50,11 +54,13 @@ impl<B: Backend + 'static> Worker<B> {
             }
             Ok(loaded) => loaded,
         };
-        agree::share_capture(&mut self.backend, &mut transformer, &drafting)?;
-        self.config = config;
-        self.transformer = transformer;
-        self.drafting = drafting;
-        Ok(())
+        self.transformer = loaded.transformer;
+        self.config = loaded.config;
+        match loaded.drafting {
+            Drafting::Anew(drafting) => self.drafting = *drafting,
+            Drafting::Stays(of_target) => self.drafting.change_target(of_target),
+        }
+        agree::share_capture(&mut self.backend, &mut self.transformer, &self.drafting)
     }
 
     /// What folders are compared with before [`Self::reload`] takes them.
@@ -67,13 +73,11 @@ impl<B: Backend + 'static> Worker<B> {
 
     /// Opens the folders that are read, or finds those that a look has left open.
     fn keep(&self, model: &Path, draft: Option<&Path>) -> Result<Vec<Kept>, WorkerError> {
-        let present = self.config.speculation.draft.as_ref();
-        let drafts = draft.or(present.map(|draft| draft.model.path.as_path()));
         let open = |folder: &Path| {
             let kept = Kept::of(folder);
             kept.map_err(|error| WorkerError::Reload(format!("{}: {error}", folder.display())))
         };
-        let folders = [Some(model), drafts].into_iter().flatten();
+        let folders = [Some(model), draft].into_iter().flatten();
         folders.map(open).collect()
     }
 
@@ -82,7 +86,7 @@ impl<B: Backend + 'static> Worker<B> {
         model: &Path,
         draft: Option<&Path>,
         folders: &[Kept],
-    ) -> Result<(EngineConfig, Transformer<B>, DraftStage<B>), WorkerError> {
+    ) -> Result<Loaded<B>, WorkerError> {
         let served = self.served();
         let mut config = self.config.clone();
         config.model = served.same_shape(model)?;
@@ -98,18 +102,39 @@ impl<B: Backend + 'static> Worker<B> {
             ..LoadOptions::new(Axis::Tensor, limits)
         };
         let mut transformer = Transformer::load(backend, &config.model, options, progress)?;
-        let drafting = DraftStage::load(
-            &config,
-            &self.drafters,
-            backend,
-            &mut transformer,
-            files,
-            progress,
-        )?;
+        let target = &mut transformer;
+        let stays = draft.is_none() && config.speculation.draft.is_some();
+        let drafting = if stays {
+            let present = &self.drafting;
+            Drafting::Stays(present.prepare(&config, backend, target, files, progress)?)
+        } else {
+            let drafters = &self.drafters;
+            let load = DraftStage::load(&config, drafters, backend, target, files, progress);
+            Drafting::Anew(Box::new(load?))
+        };
         let unchanged = folders.iter().try_for_each(Kept::check);
         unchanged.map_err(|error| WorkerError::Reload(error.to_string()))?;
-        Ok((config, transformer, drafting))
+        Ok(Loaded {
+            config,
+            transformer,
+            drafting,
+        })
     }
+}
+
+/// What a rank has read, before it is known whether all have.
+struct Loaded<B: Backend> {
+    config: EngineConfig,
+    transformer: Transformer<B>,
+    drafting: Drafting<B>,
+}
+
+/// What drafts with the new weights.
+enum Drafting<B: Backend> {
+    /// Another draft's weights; or what drafts without a model, for the new target.
+    Anew(Box<DraftStage<B>>),
+    /// What drafts already.
+    Stays(OfTarget<B>),
 }
 
 /// Which folders they are, in a word that ranks of one machine compare.
