@@ -18,10 +18,13 @@ pub struct Folder {
     /// Device and inode.
     identity: (u64, u64),
     repository: Option<Repository>,
-    /// The files that were opened, and what they were then. They stay open, so that no
-    /// other gets their inodes.
-    seen: Mutex<BTreeMap<String, (Stamp, File)>>,
+    /// The files that were looked for, and what they were then; `None` where there was
+    /// none. They stay open, so that no other gets their inodes.
+    seen: Mutex<Seen>,
 }
+
+/// By name.
+type Seen = BTreeMap<String, Option<(Stamp, File)>>;
 
 /// In the Hub's cache, what a snapshot's links may lead to.
 #[derive(Debug)]
@@ -72,38 +75,58 @@ impl Folder {
     /// Opens the regular file `name`.
     ///
     /// # Errors
-    /// In words where it is none, a link that leads out of the folder, or not as it
-    /// was when it was opened before.
+    /// [`io::ErrorKind::NotFound`] where there is none. In words where it is no regular
+    /// file, a link that leads out of the folder, or not as it was when it was looked
+    /// for before: there or not, this file or another, in this state.
     pub fn open(&self, name: &str) -> io::Result<File> {
-        let file = self.find(Path::new(name)).map_err(|error| match is_out(&error) {
-            true => io::Error::other(
-                "it is a link out of its folder, and those are not followed; put the file itself \
-                 there",
-            ),
-            false => error,
-        })?;
-        let metadata = file.metadata()?;
-        if !metadata.is_file() {
-            return Err(io::Error::other("it is not a regular file"));
-        }
-        let now = Stamp::of(&metadata);
+        let found = match self.find(Path::new(name)) {
+            Ok(file) => Ok((regular(&file)?, file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(error),
+            Err(error) if is_out(&error) => {
+                return Err(io::Error::other(
+                    "it is a link out of its folder, and those are not followed; put the file \
+                     itself there",
+                ));
+            }
+            Err(error) => return Err(error),
+        };
         let mut seen = self.seen();
         match seen.get(name) {
             None => {
-                seen.insert(name.to_owned(), (now, file.try_clone()?));
-                Ok(file)
+                let file = match &found {
+                    Ok((stamp, file)) => Some((*stamp, file.try_clone()?)),
+                    Err(_) => None,
+                };
+                seen.insert(name.to_owned(), file);
             }
-            Some((before, _)) if *before == now => Ok(file),
-            Some(_) => Err(io::Error::other(
-                "it was changed or exchanged after it was looked at; put whole files there, and \
-                 leave them as they are until they have been read",
-            )),
+            Some(before) => {
+                let before = before.as_ref().map(|(stamp, _)| *stamp);
+                if before != found.as_ref().ok().map(|(stamp, _)| *stamp) {
+                    return Err(io::Error::other(
+                        "it was changed, exchanged, taken away or put there after it was looked \
+                         for; put whole files there, and leave the folder as it is until all has \
+                         been read",
+                    ));
+                }
+            }
         }
+        found.map(|(_, file)| file)
     }
 
-    /// Names of the files that were opened.
-    pub fn opened(&self) -> Vec<String> {
-        self.seen().keys().cloned().collect()
+    /// Whether the files that were looked for are still what they were.
+    ///
+    /// # Errors
+    /// The name of the first that is not, and what [`Self::open`] says of it.
+    pub fn check(&self) -> Result<(), (String, io::Error)> {
+        let names: Vec<_> = self.seen().keys().cloned().collect();
+        for name in names {
+            match self.open(&name) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err((name, error)),
+                // None was there before either.
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Ok(())
     }
 
     fn find(&self, name: &Path) -> io::Result<File> {
@@ -116,7 +139,7 @@ impl Folder {
         opened.map(File::from)
     }
 
-    fn seen(&self) -> MutexGuard<'_, BTreeMap<String, (Stamp, File)>> {
+    fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -175,6 +198,15 @@ fn of_snapshot(path: &Path) -> Option<&Path> {
     let snapshots = path.parent()?;
     let is_one = snapshots.file_name() == Some(OsStr::new("snapshots"));
     is_one.then(|| snapshots.parent())?
+}
+
+/// The state of a file that is a regular one.
+fn regular(file: &File) -> io::Result<Stamp> {
+    let metadata = file.metadata()?;
+    match metadata.is_file() {
+        true => Ok(Stamp::of(&metadata)),
+        false => Err(io::Error::other("it is not a regular file")),
+    }
 }
 
 impl Stamp {

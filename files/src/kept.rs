@@ -17,7 +17,7 @@ static KEPT: Mutex<BTreeMap<PathBuf, Weak<Folder>>> = Mutex::new(BTreeMap::new()
 
 /// A folder that stays open: while this lasts, [`open`](crate::open) and what stands on it find
 /// the files of its path in it, wherever that path leads meanwhile, and a file that has changed
-/// since it was first opened is an error.
+/// since it was first looked for, or was not there then, is an error.
 #[derive(Debug)]
 pub struct Kept {
     path: PathBuf,
@@ -74,18 +74,15 @@ impl Kept {
         self.folder.identity()
     }
 
-    /// Whether the files that were opened are still what they were.
+    /// Whether the files that were looked for are still what they were.
     ///
     /// # Errors
     /// The first that is not.
     pub fn check(&self) -> io::Result<()> {
-        for name in self.folder.opened() {
-            self.folder.open(&name).map_err(|error| {
-                let file = self.path.join(&name);
-                io::Error::new(error.kind(), format!("{}: {error}", file.display()))
-            })?;
-        }
-        Ok(())
+        self.folder.check().map_err(|(name, error)| {
+            let file = self.path.join(name);
+            io::Error::new(error.kind(), format!("{}: {error}", file.display()))
+        })
     }
 }
 

@@ -135,6 +135,31 @@ fn files_that_change_are_noticed() {
     }
 }
 
+/// As a `generation_config.json` that somebody puts there after the look.
+#[test]
+fn files_that_appear_are_noticed() {
+    let dir = updates(&["a"]);
+    let folder = dir.path().join("a");
+    let kept = Kept::below(dir.path(), &folder).expect("there");
+    let absent = || open(&folder, "later").expect_err("absent").kind();
+    assert_eq!(absent(), io::ErrorKind::NotFound);
+    assert_eq!(absent(), io::ErrorKind::NotFound, "still");
+    kept.check().expect("as it was");
+    write(folder.join("later"), "text").expect("written");
+    let error = open(&folder, "later").expect_err("it was not there");
+    assert_ne!(error.kind(), io::ErrorKind::NotFound);
+    let error = kept.check().expect_err("it was not there");
+    assert!(error.to_string().contains("a/later"), "{error}");
+    remove_file(folder.join("later")).expect("gone");
+    kept.check().expect("as it was");
+    assert_eq!(absent(), io::ErrorKind::NotFound);
+    // One that was there and is gone is no file that may be absent.
+    open(&folder, "file").expect("there");
+    remove_file(folder.join("file")).expect("gone");
+    let error = open(&folder, "file").expect_err("it was there");
+    assert_ne!(error.kind(), io::ErrorKind::NotFound);
+}
+
 #[test]
 fn snapshots_reach_their_blobs_where_those_are_below_too() {
     let dir = tempfile::tempdir().expect("a folder");
