@@ -71,7 +71,7 @@ fn soak() {
     assert!(met || tally.engines < 20, "{tally:?}");
 }
 
-fn read<T: std::str::FromStr>(name: &str, default: T) -> T {
+pub fn read<T: std::str::FromStr>(name: &str, default: T) -> T {
     let Ok(text) = std::env::var(name) else {
         return default;
     };
