@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::beneath;
 use crate::folder::Folder;
+use crate::patience::still_waited_for;
 
 /// By the paths that readers give.
 static KEPT: Mutex<BTreeMap<PathBuf, Weak<Folder>>> = Mutex::new(BTreeMap::new());
@@ -18,7 +19,7 @@ static KEPT: Mutex<BTreeMap<PathBuf, Weak<Folder>>> = Mutex::new(BTreeMap::new()
 /// A folder that stays open: while this lasts, [`open`](crate::open) and what stands on it find
 /// the files of its path in it, wherever that path leads meanwhile, and a file that has changed
 /// since it was first looked for, or was not there then, is an error.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Kept {
     path: PathBuf,
     folder: Arc<Folder>,
@@ -29,6 +30,8 @@ impl Kept {
     ///
     /// # Errors
     /// In words where it does not lie there; others where there is no such folder.
+    /// [`io::ErrorKind::TimedOut`] on a thread of [`within`](crate::within) that nobody
+    /// waits for any more: it may not take the place of a folder that is kept since.
     pub fn below(dir: &Path, path: &Path) -> io::Result<Self> {
         let outside = || io::Error::other(format!("it is not inside {}", dir.display()));
         let real = dir.canonicalize()?;
@@ -43,30 +46,22 @@ impl Kept {
             true => outside(),
             false => error,
         })?;
-        Ok(Self::new(path, folder))
+        Self::new(path, folder)
     }
 
-    /// The folder `path`, which may be kept already.
-    ///
-    /// # Errors
-    /// There is no such folder.
-    pub fn of(path: &Path) -> io::Result<Self> {
-        match find(path) {
-            Some(folder) => Ok(Self {
-                path: path.to_owned(),
-                folder,
-            }),
-            None => Ok(Self::new(path, Folder::at(path)?)),
-        }
-    }
-
-    fn new(path: &Path, folder: Folder) -> Self {
+    fn new(path: &Path, folder: Folder) -> io::Result<Self> {
         let (path, folder) = (path.to_owned(), Arc::new(folder));
         let mut kept = kept();
+        still_waited_for()?;
         kept.retain(|_, folder| folder.strong_count() > 0);
         kept.insert(path.clone(), Arc::downgrade(&folder));
         drop(kept);
-        Self { path, folder }
+        Ok(Self { path, folder })
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Which folder it is, among those that are open on this machine: device and inode.
@@ -74,11 +69,18 @@ impl Kept {
         self.folder.identity()
     }
 
-    /// Whether the files that were looked for are still what they were.
+    /// Whether the files that were looked for are still what they were, and were found
+    /// in this folder.
     ///
     /// # Errors
-    /// The first that is not.
+    /// The first that is not; or that another folder is kept for its path.
     pub fn check(&self) -> io::Result<()> {
+        let found = find(&self.path);
+        if !found.is_some_and(|found| Arc::ptr_eq(&found, &self.folder)) {
+            let path = self.path.display();
+            let error = format!("{path}: another folder was looked at in its place meanwhile");
+            return Err(io::Error::other(error));
+        }
         self.folder.check().map_err(|(name, error)| {
             let file = self.path.join(name);
             io::Error::new(error.kind(), format!("{}: {error}", file.display()))

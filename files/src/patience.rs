@@ -84,15 +84,14 @@ pub(crate) fn still_waited_for() -> io::Result<()> {
     }
 }
 
+/// For tests, who run in one process: its threads are counted together.
+#[cfg(test)]
+pub(crate) static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use super::*;
     use crate::{read, read_pieces};
-
-    /// The threads of a process are counted together.
-    static ALONE: Mutex<()> = Mutex::new(());
 
     #[test]
     fn what_hangs_is_left_behind_and_not_tried_for_ever() {

@@ -38,7 +38,7 @@ pub use error::{PlanError, WorkerError};
 pub use limits::WorkerLimits;
 pub use lockstep_model::WeightOrigin;
 pub use passes::{PassRegistry, PreparedPass};
-pub use reload::Served;
+pub use reload::{Folders, Served};
 
 /// One tensor-parallel rank. Every rank of a group takes the same plans in the
 /// same order; results differ only in that the one that leads has the outputs.

@@ -6,6 +6,7 @@ use std::{
     fs::{self, OpenOptions},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
+    sync::LazyLock,
     thread,
     time::{Duration, SystemTime},
 };
@@ -18,7 +19,7 @@ use lockstep_devices::{Device as _, DeviceFootprint, DeviceOptions};
 use lockstep_speculation::{
     Build, Device, DraftError, DraftRow, Drafter, DrafterFactory, DrafterRegistry, Drafts,
 };
-use lockstep_tp_worker::worker::{Worker, WorkerError, WorkerOptions};
+use lockstep_tp_worker::worker::{Folders, Worker, WorkerError, WorkerOptions};
 use lockstep_types::{Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, ModelConfig};
 
 const FILE: &str = "model.safetensors";
@@ -137,7 +138,7 @@ fn weights_that_are_written_to_before_all_is_read_are_not_taken() {
     let copy = copy(folder.path());
     let drafters = DrafterRegistry::empty().with(Writer(copy.clone()));
     let mut worker = load(&drafters, 0, Box::new(Single::new()), 1);
-    let error = worker.reload(&copy, None).unwrap_err();
+    let error = worker.reload(Some(&folders(&copy))).unwrap_err();
     let WorkerError::Reload(reason) = &error else {
         panic!("{error}");
     };
@@ -145,31 +146,51 @@ fn weights_that_are_written_to_before_all_is_read_are_not_taken() {
         reason.contains(FILE) && reason.contains("changed"),
         "{reason}"
     );
-    worker.reload(&demo(), None).unwrap();
+    worker.reload(Some(&demo_folders())).unwrap();
+}
+
+/// The folder of a model, open as after a look.
+fn folders(model: &Path) -> Folders {
+    Folders::below(model.parent().unwrap(), model, None).unwrap()
+}
+
+/// That of the demo model, which a process opens once.
+fn demo_folders() -> Folders {
+    static OPEN: LazyLock<Folders> = LazyLock::new(|| folders(&demo()));
+    OPEN.clone()
 }
 
 /// As when a folder is exchanged after one rank has opened it and before the next.
 #[test]
 fn ranks_that_found_different_folders_take_none() {
     let folder = tempfile::tempdir().unwrap();
-    let paths = [demo(), copy(folder.path())];
-    let ranks: Vec<_> = local_group(2)
-        .into_iter()
-        .zip(paths.clone())
-        .enumerate()
-        .map(|(rank, (collective, own))| {
-            let [both, _] = paths.clone();
+    let folders = [demo_folders(), folders(&copy(folder.path()))];
+    let [one, other] = refusals(folders.map(Some));
+    for error in [one, other] {
+        assert!(error.contains("different folders"), "{error}");
+    }
+}
+
+#[test]
+fn a_rank_that_has_not_looked_reads_nothing_and_says_so() {
+    let [one, other] = refusals([Some(demo_folders()), None]);
+    assert!(one.contains("1 other ranks have not looked"), "{one}");
+    assert!(other.contains("this rank has not looked"), "{other}");
+}
+
+/// What two ranks say to these folders; they take the demo model afterwards.
+fn refusals(folders: [Option<Folders>; 2]) -> [String; 2] {
+    let mut ranks = local_group(2).into_iter().zip(folders).enumerate();
+    [(); 2]
+        .map(|()| {
+            let (rank, (collective, own)) = ranks.next().unwrap();
             thread::spawn(move || {
                 let drafters = DrafterRegistry::empty().with(Writer(PathBuf::new()));
                 let mut worker = load(&drafters, rank, Box::new(collective), 2);
-                let error = worker.reload(&own, None).unwrap_err();
-                worker.reload(&both, None).unwrap();
+                let error = worker.reload(own.as_ref()).unwrap_err();
+                worker.reload(Some(&demo_folders())).unwrap();
                 error.to_string()
             })
         })
-        .collect();
-    for rank in ranks {
-        let error = rank.join().unwrap();
-        assert!(error.contains("different folders"), "{error}");
-    }
+        .map(|rank| rank.join().unwrap())
 }

@@ -1,9 +1,11 @@
 use std::fs::{File, OpenOptions, create_dir_all, remove_file, rename, write};
 use std::os::unix::fs::{FileExt, symlink};
+use std::sync::mpsc;
 use std::time::{Duration, SystemTime};
 
 use super::*;
-use crate::{open, read};
+use crate::patience::ALONE;
+use crate::{open, read, within};
 
 /// A folder with folders of one file each, whose texts are their names.
 fn updates(folders: &[&str]) -> tempfile::TempDir {
@@ -28,7 +30,7 @@ fn what_is_read_is_what_was_looked_at_wherever_its_path_leads() {
     let path = |name: &str| dir.path().join(name);
     let (a, b) = (path("a"), path("b"));
     let kept = Kept::below(dir.path(), &a).expect("there");
-    let other = Kept::of(&b).expect("there");
+    let other = Kept::below(dir.path(), &b).expect("there");
     assert_eq!(text(&a), "a");
     assert_ne!(kept.identity(), other.identity());
     drop(other);
@@ -40,12 +42,53 @@ fn what_is_read_is_what_was_looked_at_wherever_its_path_leads() {
     assert_eq!(text(&a), "a", "a link lies there");
     assert_eq!(text(&b), "b", "of others, nothing is known");
     kept.check().expect("as they were");
-    let again = Kept::of(&a).expect("kept");
+    let again = kept.clone();
     assert_eq!(again.identity(), kept.identity());
     drop(kept);
     assert_eq!(text(&a), "a", "somebody still keeps it");
     drop(again);
     assert_eq!(text(&a), "secret");
+}
+
+/// One look hangs, is given up, and goes on when the next one has looked.
+#[test]
+fn a_look_that_was_given_up_takes_nobodys_place() {
+    let _alone = ALONE.lock().expect("no panic");
+    let dir = updates(&["a", "b"]);
+    let path = |name: &str| dir.path().join(name);
+    let (root, a) = (dir.path().to_owned(), path("a"));
+    let (go, hangs) = mpsc::channel::<()>();
+    let (said, late) = mpsc::channel();
+    let look = move || {
+        hangs.recv().expect("it goes on");
+        let kept = Kept::below(&root, &a);
+        said.send(kept.map(|kept| kept.identity()))
+    };
+    let error = within(Duration::ZERO, look).expect_err("no time");
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    let kept = Kept::below(dir.path(), &path("a")).expect("there");
+    go.send(()).expect("it waits");
+    let late = late.recv().expect("it ends").expect_err("nobody waits");
+    assert_eq!(late.kind(), io::ErrorKind::TimedOut);
+    rename(path("a"), path("moved")).expect("moved");
+    rename(path("b"), path("a")).expect("moved");
+    assert_eq!(text(&path("a")), "a", "what is kept");
+    kept.check().expect("as it was");
+}
+
+#[test]
+fn who_was_read_from_another_folder_hears_of_it() {
+    let dir = updates(&["a"]);
+    let path = dir.path().join("a");
+    let keep = || Kept::below(dir.path(), &path).expect("there");
+    let kept = keep();
+    kept.check().expect("as it was");
+    let other = keep();
+    let error = kept.check().expect_err("files are found in the other");
+    assert!(error.to_string().contains("meanwhile"), "{error}");
+    other.check().expect("as it was");
+    drop(other);
+    kept.check().expect_err("files are found by the path");
 }
 
 #[test]
@@ -83,7 +126,6 @@ fn folders_below_are_kept_and_no_others() {
     }
     assert!(Kept::below(dir.path(), &path("a/inner/file")).is_err());
     assert!(Kept::below(dir.path(), &path("gone")).is_err());
-    assert!(Kept::of(&path("gone")).is_err());
 }
 
 /// A file as it was long ago, so that another time shows however coarse clocks are.

@@ -1,14 +1,12 @@
 //! The computing thread: plans in, results out, nothing else.
 
-use std::{path::Path, sync::mpsc::Receiver};
+use std::sync::mpsc::Receiver;
 
 use lockstep_backend::Backend;
 use lockstep_devices::{Device, DeviceOptions, OnDevice};
 use lockstep_model::LoadProgress;
 use lockstep_process::RoleContext;
-use lockstep_proto::pb::lockstep::{
-    ReloadWeights, WeightsReloaded, WorkerReady, worker_message::Kind,
-};
+use lockstep_proto::pb::lockstep::{WeightsReloaded, WorkerReady, worker_message::Kind};
 use lockstep_speculation::DrafterRegistry;
 
 use super::{
@@ -20,7 +18,7 @@ use super::{
 };
 use crate::{
     RunError,
-    worker::{Worker, WorkerError, WorkerOptions},
+    worker::{Folders, Worker, WorkerError, WorkerOptions},
 };
 
 /// What the computing thread works with.
@@ -78,9 +76,9 @@ impl OnDevice for Computing<'_> {
                     continue;
                 }
                 Order::Reload(wanted) => {
-                    let reloaded = reload(&mut worker, &wanted)?;
-                    looked.forget();
-                    Kind::Reloaded(reloaded)
+                    let folders = looked.take(&wanted);
+                    tracing::info!(model = wanted.model_path, "reading other weights");
+                    Kind::Reloaded(reload(&mut worker, folders.as_ref())?)
                 }
                 Order::Drafter(command) => {
                     commands.send(worker.drafter_commands(), command);
@@ -99,12 +97,9 @@ impl OnDevice for Computing<'_> {
 /// Takes other weights.
 fn reload<B: Backend + 'static>(
     worker: &mut Worker<B>,
-    wanted: &ReloadWeights,
+    folders: Option<&Folders>,
 ) -> Result<WeightsReloaded, RunError> {
-    let model = Path::new(&wanted.model_path);
-    let draft = wanted.draft_path.as_deref().map(Path::new);
-    tracing::info!(model = wanted.model_path, "reading other weights");
-    let error = match worker.reload(model, draft) {
+    let error = match worker.reload(folders) {
         Ok(()) => None,
         Err(WorkerError::Reload(reason)) => Some(reason),
         Err(error) => return Err(error.into()),

@@ -6,27 +6,35 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use lockstep_files::{Kept, LONGEST_LOOK, within};
+use lockstep_files::{LONGEST_LOOK, within};
 use lockstep_proto::pb::lockstep::{
     ReloadWeights, WeightsReloaded, WorkerMessage, worker_message::Kind,
 };
 use tokio::sync::mpsc::WeakSender;
 
 use super::stream::message;
-use crate::worker::{Served, WorkerError};
+use crate::worker::{Folders, Served, WorkerError};
 
-/// The folders that were looked at last. They stay open until they have been read,
-/// or others are looked at.
+/// The folders that were looked at last. They stay open until they are taken, others
+/// are looked at, or the update is off.
 #[derive(Clone, Default)]
-pub struct Looked(Arc<Mutex<Vec<Kept>>>);
+pub struct Looked(Arc<Mutex<Option<Folders>>>);
 
 impl Looked {
-    /// They have been read.
-    pub fn forget(&self) {
-        self.folders().clear();
+    /// Takes them, where they are those that are wanted: what is read now is what was
+    /// looked at, and nothing else is opened.
+    pub fn take(&self, wanted: &ReloadWeights) -> Option<Folders> {
+        let (model, draft) = paths(wanted);
+        let are_wanted = |open: &Folders| (open.model(), open.draft()) == (model, draft);
+        self.folders().take().filter(are_wanted)
     }
 
-    fn folders(&self) -> MutexGuard<'_, Vec<Kept>> {
+    /// Closes them.
+    pub fn forget(&self) {
+        self.folders().take();
+    }
+
+    fn folders(&self) -> MutexGuard<'_, Option<Folders>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -45,10 +53,11 @@ pub fn begin(
         let look = move || look(&served, &wanted, dir.as_deref());
         let error = match within(LONGEST_LOOK, look) {
             Ok(Ok(folders)) => {
-                *looked.folders() = folders;
+                *looked.folders() = Some(folders);
                 None
             }
-            Ok(Err(reason)) => Some(reason),
+            Ok(Err(WorkerError::Reload(reason))) => Some(reason),
+            Ok(Err(error)) => Some(error.to_string()),
             Err(error) => Some(error.to_string()),
         };
         if let Some(outgoing) = outgoing.upgrade() {
@@ -59,21 +68,60 @@ pub fn begin(
 }
 
 /// Opens these folders and looks at them, or says why they can't be taken.
-fn look(served: &Served, wanted: &ReloadWeights, dir: Option<&Path>) -> Result<Vec<Kept>, String> {
-    let Some(dir) = dir else {
-        return Err("this node was started without --weight-update-dir; give it there too".into());
-    };
-    let model = Path::new(&wanted.model_path);
+fn look(
+    served: &Served,
+    wanted: &ReloadWeights,
+    dir: Option<&Path>,
+) -> Result<Folders, WorkerError> {
+    let without = "this node was started without --weight-update-dir; give it there too";
+    let dir = dir.ok_or_else(|| WorkerError::Reload(without.into()))?;
+    let (model, draft) = paths(wanted);
+    let folders = Folders::below(dir, model, draft)?;
+    served.check(&folders)?;
+    Ok(folders)
+}
+
+fn paths(wanted: &ReloadWeights) -> (&Path, Option<&Path>) {
     let draft = wanted.draft_path.as_deref().map(Path::new);
-    let open = |folder: &Path| {
-        let kept = Kept::below(dir, folder);
-        kept.map_err(|error| format!("{}: {error}", folder.display()))
-    };
-    let folders = [Some(model), draft].into_iter().flatten();
-    let kept = folders.map(open).collect::<Result<_, _>>()?;
-    match served.check(model, draft) {
-        Ok(()) => Ok(kept),
-        Err(WorkerError::Reload(reason)) => Err(reason),
-        Err(error) => Err(error.to_string()),
+    (Path::new(&wanted.model_path), draft)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_looked_at_is_taken_once_and_nothing_else() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = |name: &str| {
+            let folder = dir.path().join(name);
+            std::fs::create_dir_all(&folder).expect("made");
+            folder.to_str().expect("UTF-8").to_owned()
+        };
+        let wanted = |model: &str, draft: Option<&str>| ReloadWeights {
+            model_path: folder(model),
+            draft_path: draft.map(folder),
+            check_only: false,
+        };
+        let looked = Looked::default();
+        let look_at = |wanted: &ReloadWeights| {
+            let (model, draft) = paths(wanted);
+            let folders = Folders::below(dir.path(), model, draft).expect("there");
+            *looked.folders() = Some(folders);
+        };
+        let cases = [("a", None), ("b", None), ("a", Some("b")), ("a", Some("a"))];
+        for (model, draft) in cases {
+            let these = wanted(model, draft);
+            assert!(looked.take(&these).is_none(), "not looked at");
+            for (model, draft) in cases {
+                look_at(&these);
+                let others = wanted(model, draft);
+                assert_eq!(looked.take(&others).is_some(), others == these);
+                assert!(looked.take(&these).is_none(), "it is over");
+            }
+            look_at(&these);
+            looked.forget();
+            assert!(looked.take(&these).is_none(), "the update was off");
+        }
     }
 }

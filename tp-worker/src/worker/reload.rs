@@ -1,17 +1,13 @@
 //! New weights for a running worker.
 
+mod folders;
 mod served;
 
-use std::{
-    hash::{DefaultHasher, Hash, Hasher},
-    path::Path,
-};
-
 use lockstep_backend::{Axis, Backend};
-use lockstep_files::Kept;
 use lockstep_model::{FileAccess, ForwardLimits, LoadOptions, Transformer};
 use lockstep_types::EngineConfig;
 
+pub use folders::Folders;
 pub use served::Served;
 
 use super::{
@@ -20,11 +16,11 @@ use super::{
 };
 
 impl<B: Backend + 'static> Worker<B> {
-    /// Takes the weights of `model` and, where a folder is drafted with, those
-    /// of `draft`, together: whatever runs next runs on both. With `draft = None`
-    /// the model that drafts stays as it is loaded, and nothing of its folder is
-    /// looked at. All ranks call it together, while no request is running; what the
-    /// cache holds is of the old weights.
+    /// Takes the weights of `folders`, the model's and, where it is named, the draft's,
+    /// together: whatever runs next runs on both. A draft that is not named stays as
+    /// it is loaded, and nothing of its folder is looked at. All ranks call it
+    /// together, while no request is running; what the cache holds is of the old
+    /// weights. A rank that has not got the folders says `None`.
     ///
     /// Old and new weights are in memory at once until the new ones are
     /// complete, so that nothing is lost when they can't be loaded.
@@ -34,17 +30,22 @@ impl<B: Backend + 'static> Worker<B> {
     /// do not fit what runs, or were exchanged or written to before all was read:
     /// then every rank keeps the old ones and goes on. Any other error ends the
     /// worker.
-    pub fn reload(&mut self, model: &Path, draft: Option<&Path>) -> Result<(), WorkerError> {
-        let folders = self.keep(model, draft);
-        let own = folders.as_ref().map_or(0, |folders| identity(folders));
+    pub fn reload(&mut self, folders: Option<&Folders>) -> Result<(), WorkerError> {
+        let lacking = agree::count(&mut self.backend, folders.is_none())?;
+        let own = folders.map_or(0, Folders::identity);
         let per_node = self.config.ranks_per_node();
         let alike = agree::alike_on_nodes(&mut self.backend, own, per_node)?;
-        let loaded = folders.and_then(|folders| match alike {
-            true => self.load_again(model, draft, &folders),
-            false => Err(WorkerError::Reload(
-                "ranks of one machine found different folders: one was exchanged meanwhile".into(),
+        let refuse = |reason: String| Err(WorkerError::Reload(reason));
+        let loaded = match folders {
+            None => refuse("this rank has not looked at them; ask again".into()),
+            Some(_) if lacking > 0 => refuse(format!(
+                "{lacking} other ranks have not looked at them; ask again"
             )),
-        });
+            Some(_) if !alike => refuse(
+                "ranks of one machine found different folders: one was exchanged meanwhile".into(),
+            ),
+            Some(folders) => self.load_again(folders),
+        };
         let failures = agree::count(&mut self.backend, loaded.is_err())?;
         let loaded = match loaded {
             Err(error) => return Err(WorkerError::Reload(error.to_string())),
@@ -71,25 +72,11 @@ impl<B: Backend + 'static> Worker<B> {
         }
     }
 
-    /// Opens the folders that are read, or finds those that a look has left open.
-    fn keep(&self, model: &Path, draft: Option<&Path>) -> Result<Vec<Kept>, WorkerError> {
-        let open = |folder: &Path| {
-            let kept = Kept::of(folder);
-            kept.map_err(|error| WorkerError::Reload(format!("{}: {error}", folder.display())))
-        };
-        let folders = [Some(model), draft].into_iter().flatten();
-        folders.map(open).collect()
-    }
-
-    fn load_again(
-        &mut self,
-        model: &Path,
-        draft: Option<&Path>,
-        folders: &[Kept],
-    ) -> Result<Loaded<B>, WorkerError> {
+    fn load_again(&mut self, folders: &Folders) -> Result<Loaded<B>, WorkerError> {
+        let draft = folders.draft();
         let served = self.served();
         let mut config = self.config.clone();
-        config.model = served.same_shape(model)?;
+        config.model = served.same_shape(folders.model())?;
         if let Some(folder) = draft {
             config.speculation.draft = served.same_draft(&config.model, folder)?;
         }
@@ -112,8 +99,7 @@ impl<B: Backend + 'static> Worker<B> {
             let load = DraftStage::load(&config, drafters, backend, target, files, progress);
             Drafting::Anew(Box::new(load?))
         };
-        let unchanged = folders.iter().try_for_each(Kept::check);
-        unchanged.map_err(|error| WorkerError::Reload(error.to_string()))?;
+        folders.check()?;
         Ok(Loaded {
             config,
             transformer,
@@ -135,13 +121,4 @@ enum Drafting<B: Backend> {
     Anew(Box<DraftStage<B>>),
     /// What drafts already.
     Stays(OfTarget<B>),
-}
-
-/// Which folders they are, in a word that ranks of one machine compare.
-fn identity(folders: &[Kept]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    for folder in folders {
-        folder.identity().hash(&mut hasher);
-    }
-    hasher.finish()
 }

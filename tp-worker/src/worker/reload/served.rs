@@ -5,6 +5,7 @@ use std::path::Path;
 use lockstep_model::{FileAccess, Weights};
 use lockstep_types::{Algorithms, DraftModel, EngineConfig, ModelConfig};
 
+use super::Folders;
 use crate::worker::WorkerError;
 
 /// What is served, to compare folders with on any thread: looking at files may
@@ -21,7 +22,8 @@ impl Served {
     ///
     /// # Errors
     /// [`WorkerError::Reload`] with what does not fit.
-    pub fn check(&self, model: &Path, draft: Option<&Path>) -> Result<(), WorkerError> {
+    pub fn check(&self, folders: &Folders) -> Result<(), WorkerError> {
+        let (model, draft) = (folders.model(), folders.draft());
         let target = self.same_shape(model)?;
         if let Some(folder) = draft {
             self.same_draft(&target, folder)?;
