@@ -157,6 +157,14 @@ impl WorkerGroup {
         self.broadcast(|link| link.reload(reload.clone()))
     }
 
+    /// Tells every rank that the weights that were looked at are not wanted any more.
+    ///
+    /// # Errors
+    /// Names the rank that does not take the order.
+    pub fn forget_weights(&self) -> Result<(), String> {
+        self.broadcast(WorkerLink::forget_weights)
+    }
+
     /// Sends a command to the drafter, which is on rank 0.
     ///
     /// # Errors

@@ -1,7 +1,8 @@
 //! The engine's end of a worker's stream.
 
 use lockstep_proto::pb::lockstep::{
-    DrafterCommand, GroupStart, ReloadWeights, StepPlan, WorkerCommand, worker_command,
+    DrafterCommand, ForgetWeights, GroupStart, ReloadWeights, StepPlan, WorkerCommand,
+    worker_command,
 };
 use tokio::sync::mpsc;
 use tonic::Status;
@@ -32,6 +33,10 @@ impl WorkerLink {
     /// Asks for other weights.
     pub fn reload(&self, reload: ReloadWeights) -> Result<(), String> {
         self.send(worker_command::Kind::Reload(reload))
+    }
+    /// Says that the weights that were looked at are not wanted any more.
+    pub fn forget_weights(&self) -> Result<(), String> {
+        self.send(worker_command::Kind::Forget(ForgetWeights {}))
     }
     /// Sends a command to the drafter.
     pub fn command_drafter(&self, command: DrafterCommand) -> Result<(), String> {

@@ -140,7 +140,7 @@ impl Engine {
             Stage::Emptying if update.reply.is_closed() => {
                 tracing::info!("the update of the weights was given up");
                 self.planner.hold_admission(false);
-                return Ok(());
+                return self.group.forget_weights().map_err(RunError::Group);
             }
             // What is cached was computed by the old weights.
             Stage::Emptying
@@ -194,7 +194,7 @@ impl Engine {
                     "some ranks have new weights and others could not take them: {reason}"
                 )));
             }
-            (Some(reason), _) => self.not_updated(update, &reason),
+            (Some(reason), _) => return self.not_updated(update, &reason),
         }
         Ok(())
     }
@@ -237,7 +237,7 @@ impl Engine {
         });
     }
 
-    fn not_updated(&mut self, update: Update, reason: &str) {
+    fn not_updated(&mut self, update: Update, reason: &str) -> Result<(), RunError> {
         tracing::warn!(reason, "the weights stay as they were");
         self.planner.hold_admission(false);
         let error = RequestError::new(
@@ -246,6 +246,8 @@ impl Engine {
         );
         // The asker may have given up.
         let _ = update.reply.send(refused(error));
+        // Some ranks may have found nothing wrong.
+        self.group.forget_weights().map_err(RunError::Group)
     }
 
     /// Tells whoever waits for an update that the engine has failed.

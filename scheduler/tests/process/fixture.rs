@@ -1,6 +1,13 @@
 //! A scheduler on a thread, workers that simulate the model, and a frontend.
 
-use std::{sync::Arc, thread::JoinHandle, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
 
 use lockstep_config::{Hardware, ServeArgs};
 use lockstep_planner::{
@@ -44,6 +51,8 @@ pub struct Scheduler {
     pub node: Arc<NodeConfig>,
     pub hash: String,
     pub link: ControlLink,
+    /// How often workers were told to forget what they had looked at.
+    pub forgotten: Arc<AtomicUsize>,
     thread: Option<JoinHandle<Result<(), lockstep_scheduler::RunError>>>,
     _dir: tempfile::TempDir,
 }
@@ -87,6 +96,7 @@ impl Scheduler {
             node: ctx.node.clone(),
             hash: ctx.config_hash.clone(),
             link,
+            forgotten: Arc::default(),
             thread: Some(std::thread::spawn(move || lockstep_scheduler::run(ctx))),
             _dir: dir,
         }
@@ -126,7 +136,8 @@ impl Scheduler {
             config_hash: self.hash.clone(),
             ..Default::default()
         };
-        tokio::spawn(work(channel, hello, worker, act))
+        let forgotten = self.forgotten.clone();
+        tokio::spawn(work(channel, hello, worker, act, forgotten))
     }
 
     /// Connects as a tokenizer-manager.
@@ -162,6 +173,7 @@ async fn work(
     hello: WorkerHello,
     mut worker: SimWorker,
     mut act: impl FnMut(&StepPlan, &mut StepDigests) -> bool,
+    forgotten: Arc<AtomicUsize>,
 ) -> Result<(), Status> {
     let (messages, outgoing) = mpsc::channel(8);
     let send = async |kind| {
@@ -207,6 +219,9 @@ async fn work(
                 let error = refusal(rank, &reload);
                 send(worker_message::Kind::Reloaded(WeightsReloaded { error })).await;
             }
+            Some(worker_command::Kind::Forget(_)) => {
+                forgotten.fetch_add(1, Relaxed);
+            }
             Some(worker_command::Kind::Drafter(command)) => {
                 assert_eq!(rank, 0, "only rank 0 drafts");
                 let added = match command.try_into().expect("a command") {
@@ -229,6 +244,7 @@ async fn work(
 fn refusal(rank: u32, reload: &ReloadWeights) -> Option<String> {
     let refuses = match reload.model_path.as_str() {
         "/other-shape" => true,
+        "/other-shape-on-rank-1" => rank == 1,
         "/cut-off" => !reload.check_only,
         "/only-on-rank-0" => !reload.check_only && rank > 0,
         _ => false,

@@ -1,5 +1,7 @@
 //! Other weights: what runs ends first, what comes waits, and all ranks agree.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use lockstep_proto::pb::lockstep::{
     self as wire, CheckHealthRequest, ErrorKind, UpdateWeightsRequest, UpdateWeightsResponse,
 };
@@ -149,6 +151,31 @@ async fn an_update_that_nobody_waits_for_is_given_up() {
     answer.abort();
     let (_, version) = end(&mut frontend, waits).await;
     assert_eq!(version, None, "it was let in with the old weights");
+    frontend.abort(1).await;
+}
+
+/// Also by those ranks that found nothing wrong.
+#[tokio::test]
+async fn what_was_looked_at_is_forgotten_when_the_update_is_off() {
+    let (scheduler, mut frontend) = Scheduler::serving(&args(2)).await;
+    let forgotten = async |times: usize| {
+        while scheduler.forgotten.load(Relaxed) < times {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(scheduler.forgotten.load(Relaxed), times);
+    };
+    let answer = outcome(ask(&frontend, update("/other-shape-on-rank-1"))).await;
+    let error = answer.error.expect("refused");
+    assert!(error.message.contains("rank 1"), "{error:?}");
+    forgotten(2).await;
+    assert_eq!(outcome(ask(&frontend, update("/new"))).await.error, None);
+    frontend.submit(1, request(&[1, 2, 3], LONG)).await;
+    frontend.outputs().await.expect("it runs");
+    let answer = ask(&frontend, update("/newer"));
+    held(&mut frontend, 2).await;
+    forgotten(2).await;
+    answer.abort();
+    forgotten(4).await;
     frontend.abort(1).await;
 }
 

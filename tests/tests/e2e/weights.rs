@@ -10,6 +10,7 @@ use std::{
 use lockstep_tests::{
     MODEL,
     body::{completion, with},
+    processes::Process,
     server::Server,
     sse, turns,
     wait::{LIMIT, until},
@@ -235,10 +236,60 @@ async fn folders_that_do_not_fit_leave_everything_as_it_was() {
     }
 }
 
+/// When nobody waits for them any more.
+const GIVEN_UP: &str = "the update of the weights was given up";
+/// When every rank has looked at the new weights.
+const LOOKED: &str = "waiting for what runs to end on the old weights";
+
+/// Waits until folders have been looked at so often.
+async fn looks(server: &Server, looks: usize) {
+    until("a look", LIMIT, async || {
+        let said = server.log().matches(LOOKED).count();
+        (said == looks).then_some(())
+    })
+    .await;
+}
+
+/// What is open in a folder, by all processes of a server.
+fn open_in(server: &Server, folder: &Path) -> usize {
+    let links = |process: Process| {
+        let entries = fs::read_dir(format!("/proc/{}/fd", process.pid));
+        entries.expect("it lives").flatten()
+    };
+    let open = server.processes().into_iter().flat_map(links);
+    open.filter(|link| fs::read_link(link.path()).is_ok_and(|file| file.starts_with(folder)))
+        .count()
+}
+
+#[tokio::test]
+async fn folders_of_an_update_that_is_off_are_closed() {
+    let _turn = turns::shared().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let updates = folder.path().canonicalize().expect("real");
+    copy_demo(&updates.join("good"));
+    let server = server(&updates).await;
+    let long = counting(LONG, &json!({"stream": true}));
+    let mut running = server.stream("/v1/completions", &long).await;
+    running.next().await;
+    let update = json!({"model_path": "good"});
+    tokio::select! {
+        answer = server.post(PATH, &update) => panic!("{}", answer.text),
+        () = looks(&server, 1) => assert!(open_in(&server, &updates) > 0, "they are kept"),
+    }
+    // Their client has left.
+    until("closed folders", LIMIT, async || {
+        (open_in(&server, &updates) == 0).then_some(())
+    })
+    .await;
+    assert!(server.log().contains(GIVEN_UP));
+    running.chunks().await;
+    server.ok(PATH, &update).await;
+    assert_eq!(open_in(&server, &updates), 0, "they have been read");
+}
+
 /// What every rank has looked at is what it reads, or nothing is taken.
 #[tokio::test]
 async fn what_changes_after_the_look_is_not_read() {
-    const LOOKED: &str = "waiting for what runs to end on the old weights";
     let _turn = turns::shared().await;
     let folder = tempfile::tempdir().expect("a folder");
     let updates = folder.path().canonicalize().expect("real");
@@ -249,15 +300,11 @@ async fn what_changes_after_the_look_is_not_read() {
     let (before, _) = text(&server, &json!({})).await;
     let long = counting(LONG, &json!({"stream": true}));
     // Updates, with something done between look and reading.
-    let update = async |looks: usize, between: &dyn Fn()| {
+    let update = async |count: usize, between: &dyn Fn()| {
         let mut running = server.stream("/v1/completions", &long).await;
         running.next().await;
         let between = async {
-            until("a look", LIMIT, async || {
-                let said = server.log().matches(LOOKED).count();
-                (said == looks).then_some(())
-            })
-            .await;
+            looks(&server, count).await;
             between();
         };
         let wanted = json!({"model_path": good});

@@ -80,6 +80,10 @@ impl OnDevice for Computing<'_> {
                     tracing::info!(model = wanted.model_path, "reading other weights");
                     Kind::Reloaded(reload(&mut worker, folders.as_ref())?)
                 }
+                Order::ForgetWeights => {
+                    looked.forget();
+                    continue;
+                }
                 Order::Drafter(command) => {
                     commands.send(worker.drafter_commands(), command);
                     continue;

@@ -26,6 +26,8 @@ pub enum Order {
     Plan(StepPlan),
     /// Other weights.
     Reload(ReloadWeights),
+    /// None of those that were looked at.
+    ForgetWeights,
     /// A command to the drafter.
     Drafter(DrafterCommand),
 }
@@ -137,6 +139,9 @@ async fn carry(
             Some(WorkerCommand {
                 kind: Some(worker_command::Kind::Reload(reload)),
             }) => Order::Reload(reload),
+            Some(WorkerCommand {
+                kind: Some(worker_command::Kind::Forget(_)),
+            }) => Order::ForgetWeights,
             Some(WorkerCommand {
                 kind: Some(worker_command::Kind::Drafter(command)),
             }) => Order::Drafter(command.try_into().map_err(|error| meaningless(&error))?),
