@@ -10,6 +10,7 @@ use std::{
 };
 
 pub use figures::Figures;
+use futures::FutureExt;
 use lockstep_proto::pb::lockstep::{FrontFigures, WeightsInUse};
 use lockstep_types::EngineConfig;
 pub use shared::Shared;
@@ -77,16 +78,17 @@ impl App {
 
     /// What all tokenizer-managers that answer in time tell of themselves, by
     /// their numbers; this one in any case. With their `metrics` where wanted.
-    /// The others are asked once in a second at most, whoever asks here.
+    /// The others are asked once for all who ask here at a time, and their answer is
+    /// good for a second; without one, nobody waits longer than a question may take.
     pub async fn all_figures(&self, metrics: bool) -> Vec<FrontFigures> {
         let own = self.figures.now(metrics);
         if self.config.parallel.tokenizer_managers == 1 {
             return vec![own];
         }
         // Without the scheduler nobody knows the others.
-        let ask = async { self.scheduler.figures(metrics).await.unwrap_or_default() };
+        let ask = || self.scheduler.figures(metrics).map(Result::ok);
         let told = &self.told[usize::from(metrics)];
-        let mut all = told.get(Instant::now(), ask).await;
+        let mut all = told.get(Instant::now, ask).await.unwrap_or_default();
         all.retain(|front| front.index != own.index);
         all.push(own);
         all.sort_by_key(|front| front.index);

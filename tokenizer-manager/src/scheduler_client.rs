@@ -219,10 +219,16 @@ impl SchedulerClient {
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] where the scheduler does not answer in time.
-    pub async fn figures(&self, metrics: bool) -> Result<Vec<FrontFigures>, RequestError> {
-        let mut client = self.client()?;
-        let request = GetFiguresRequest { metrics };
-        Ok(answer(client.get_figures(request)).await?.fronts)
+    pub fn figures(
+        &self,
+        metrics: bool,
+    ) -> impl Future<Output = Result<Vec<FrontFigures>, RequestError>> + Send + use<> {
+        let client = self.client();
+        async move {
+            let mut client = client?;
+            let request = GetFiguresRequest { metrics };
+            Ok(answer(client.get_figures(request)).await?.fronts)
+        }
     }
 
     /// Empties the prefix cache.

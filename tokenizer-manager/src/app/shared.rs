@@ -1,68 +1,216 @@
-//! An answer that all who ask within a second share.
+//! A question that all share who ask at once, and its answer, which all share who ask
+//! within a second of it.
 
-use std::time::Duration;
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
-use tokio::{sync::Mutex, time::Instant};
+use futures::{
+    FutureExt,
+    future::{BoxFuture, WeakShared},
+};
+use tokio::time::Instant;
 
-/// So long after a question its answer is good enough for who asks the same.
+/// So long after it came an answer is good enough for who asks the same.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// The last answer, and until when it is shared.
+/// The last answer and the question that is open.
 #[derive(Debug)]
-pub struct Shared<T>(Mutex<Option<(Instant, T)>>);
+pub struct Shared<T: Clone>(Mutex<State<T>>);
 
-impl<T> Default for Shared<T> {
+/// An answer, and until when it is shared.
+type Answer<T> = (Instant, T);
+
+#[derive(Debug)]
+struct State<T: Clone> {
+    answer: Option<Answer<T>>,
+    /// It lasts as long as somebody waits for it.
+    question: Option<WeakShared<BoxFuture<'static, Option<Answer<T>>>>>,
+}
+
+impl<T: Clone> Default for Shared<T> {
     fn default() -> Self {
-        Self(Mutex::new(None))
+        Self(Mutex::new(State {
+            answer: None,
+            question: None,
+        }))
     }
 }
 
-impl<T: Clone> Shared<T> {
-    /// For one who asks at the time `now`: the last answer where it is fresh, else
-    /// that of `ask`, which others then wait for too.
-    pub async fn get(&self, now: Instant, ask: impl Future<Output = T>) -> T {
-        let mut last = self.0.lock().await;
-        if let Some((until, answer)) = &*last
-            && now < *until
-        {
-            return answer.clone();
+impl<T: Clone + Send + Sync + 'static> Shared<T> {
+    /// The last answer where it is fresh by the clock `now`; else that of the question
+    /// that others wait for already; else that of `ask`. `None` where there is none,
+    /// which is nobody's who asks later. So nobody waits longer than one question lasts.
+    pub async fn get<F>(
+        &self,
+        now: impl Fn() -> Instant + Send + 'static,
+        ask: impl FnOnce() -> F,
+    ) -> Option<T>
+    where
+        F: Future<Output = Option<T>> + Send + 'static,
+    {
+        let question = {
+            let mut state = self.state();
+            if let Some((until, answer)) = &state.answer
+                && now() < *until
+            {
+                return Some(answer.clone());
+            }
+            let open = state.question.as_ref().and_then(WeakShared::upgrade);
+            // One that has ended may still have somebody who has not heard of it.
+            match open.filter(|open| open.peek().is_none()) {
+                Some(open) => open,
+                None => {
+                    let answer = ask();
+                    let question =
+                        async move { answer.await.map(|answer| (now() + FRESH, answer)) };
+                    let question = question.boxed().shared();
+                    state.question = question.downgrade();
+                    question
+                }
+            }
+        };
+        let answer = question.await?;
+        let mut state = self.state();
+        // Who is slow may come back behind the next answer.
+        if state.answer.as_ref().is_none_or(|last| last.0 < answer.0) {
+            state.answer = Some(answer.clone());
         }
-        let answer = ask.await;
-        *last = Some((now + FRESH, answer.clone()));
-        answer
+        Some(answer.1)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    };
+
+    use futures::join;
+    use tokio::sync::Notify;
 
     use super::*;
 
-    #[tokio::test]
-    async fn it_is_asked_for_once_in_a_second() {
-        let (shared, asked, begin) = (Shared::default(), AtomicU32::new(0), Instant::now());
-        let get = async |ms| {
-            let ask = async {
-                let number = asked.fetch_add(1, Relaxed);
-                // Others come meanwhile.
-                tokio::task::yield_now().await;
-                number
+    /// Questions whose answers are their numbers, from 0; one is answered when `answer`
+    /// says so, at the time `at`, in milliseconds.
+    #[derive(Clone)]
+    struct World {
+        begin: Instant,
+        at: Arc<AtomicU64>,
+        asked: Arc<AtomicU64>,
+        answer: Arc<Notify>,
+        shared: Arc<Shared<u64>>,
+    }
+
+    impl World {
+        fn new() -> Self {
+            Self {
+                begin: Instant::now(),
+                at: Arc::default(),
+                asked: Arc::default(),
+                answer: Arc::default(),
+                shared: Arc::default(),
+            }
+        }
+
+        async fn get(&self, fails: bool) -> Option<u64> {
+            let (begin, at) = (self.begin, self.at.clone());
+            let now = move || begin + Duration::from_millis(at.load(Relaxed));
+            let ask = || {
+                let number = self.asked.fetch_add(1, Relaxed);
+                let answer = self.answer.clone();
+                async move {
+                    answer.notified().await;
+                    (!fails).then_some(number)
+                }
             };
-            shared.get(begin + Duration::from_millis(ms), ask).await
-        };
-        let at_once = tokio::join!(get(0), get(1), get(999));
-        assert_eq!(at_once, (0, 0, 0));
-        assert_eq!((get(999).await, asked.load(Relaxed)), (0, 1));
-        assert_eq!(tokio::join!(get(1000), get(1000)), (1, 1));
-        assert_eq!((get(1999).await, get(2000).await), (1, 2));
+            self.shared.get(now, ask).await
+        }
+
+        /// Answers one question, at the time `at`.
+        async fn answer(&self, at: u64) {
+            tokio::task::yield_now().await;
+            self.at.store(at, Relaxed);
+            self.answer.notify_one();
+        }
+
+        fn asked(&self) -> u64 {
+            self.asked.load(Relaxed)
+        }
     }
 
     #[tokio::test]
-    async fn who_gives_up_leaves_the_question_to_the_next() {
-        let (shared, now) = (Shared::default(), Instant::now());
-        let never = shared.get(now, std::future::pending());
-        assert!(tokio::time::timeout(Duration::ZERO, never).await.is_err());
-        assert_eq!(shared.get(now, std::future::ready(7)).await, 7);
+    async fn an_answer_is_good_for_a_second_from_when_it_came() {
+        let world = World::new();
+        let (first, ()) = join!(world.get(false), world.answer(5000));
+        assert_eq!(first, Some(0));
+        for at in [5000, 5999] {
+            world.at.store(at, Relaxed);
+            assert_eq!(world.get(false).await, Some(0), "{at}");
+        }
+        world.at.store(6000, Relaxed);
+        let (next, ()) = join!(world.get(false), world.answer(6000));
+        assert_eq!((next, world.asked()), (Some(1), 2));
+    }
+
+    #[tokio::test]
+    async fn who_asks_at_once_waits_for_one_question() {
+        for fails in [false, true] {
+            let world = World::new();
+            let get = || world.get(fails);
+            let (a, b, c, ()) = join!(get(), get(), get(), world.answer(2000));
+            let answer = (!fails).then_some(0);
+            assert_eq!([a, b, c], [answer; 3]);
+            assert_eq!(world.asked(), 1, "nobody waits for another's turn");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_question_that_failed_is_asked_again() {
+        let world = World::new();
+        let (failed, ()) = join!(world.get(true), world.answer(1));
+        assert_eq!(failed, None);
+        let (answer, ()) = join!(world.get(false), world.answer(2));
+        assert_eq!((answer, world.asked()), (Some(1), 2));
+    }
+
+    /// Whoever hears of it late.
+    #[tokio::test]
+    async fn a_question_that_has_ended_is_nobodys_who_asks_later() {
+        let world = World::new();
+        let mut first = Box::pin(world.get(true));
+        let mut late = Box::pin(world.get(true));
+        assert_eq!(futures::poll!(&mut first), std::task::Poll::Pending);
+        assert_eq!(futures::poll!(&mut late), std::task::Poll::Pending);
+        world.answer(1).await;
+        assert_eq!(first.await, None);
+        let (answer, ()) = join!(world.get(false), world.answer(2));
+        assert_eq!((answer, world.asked()), (Some(1), 2));
+        assert_eq!(late.await, None);
+    }
+
+    #[tokio::test]
+    async fn who_gives_up_leaves_the_question_to_the_others() {
+        let world = World::new();
+        let mut first = Box::pin(world.get(false));
+        let mut other = Box::pin(world.get(false));
+        assert_eq!(futures::poll!(&mut first), std::task::Poll::Pending);
+        assert_eq!(futures::poll!(&mut other), std::task::Poll::Pending);
+        drop(first);
+        let (answer, ()) = join!(other, world.answer(1));
+        assert_eq!((answer, world.asked()), (Some(0), 1));
+        // Where all have given up, its answer would be of a time long ago.
+        world.at.store(5000, Relaxed);
+        let mut given_up = Box::pin(world.get(false));
+        assert_eq!(futures::poll!(&mut given_up), std::task::Poll::Pending);
+        drop(given_up);
+        let (answer, ()) = join!(world.get(false), world.answer(5000));
+        assert_eq!((answer, world.asked()), (Some(2), 3));
     }
 }
