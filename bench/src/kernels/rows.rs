@@ -84,7 +84,7 @@ impl<B: Device> Rows<'_, B> {
         let mut qkv = self.filled(rows, attention.qkv_width())?;
         let half = attention.head_dim / 2;
         let angles = (0..POSITIONS * half).map(|i| i as f32 * 1e-3);
-        let table = self.backend.load_rope(&RopeTable {
+        let table = self.backend.load_rope(RopeTable {
             half,
             cos: angles.clone().map(f32::cos).collect(),
             sin: angles.map(f32::sin).collect(),

@@ -116,7 +116,7 @@ impl Backend for CpuBackend {
         Ok(CpuVector(values.to_vec()))
     }
 
-    fn load_rope(&mut self, table: &RopeTable) -> Result<CpuRope, BackendError> {
+    fn load_rope(&mut self, table: RopeTable) -> Result<CpuRope, BackendError> {
         let rope = CpuRope::new(table);
         self.allocated.vectors += rope.bytes() as u64;
         Ok(rope)

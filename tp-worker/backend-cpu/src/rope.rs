@@ -11,8 +11,8 @@ use crate::pool::Pool;
 pub struct CpuRope(RopeTable);
 
 impl CpuRope {
-    pub(crate) fn new(table: &RopeTable) -> Self {
-        Self(table.clone())
+    pub(crate) fn new(table: RopeTable) -> Self {
+        Self(table)
     }
 
     /// Size in memory.

@@ -77,7 +77,7 @@ pub trait Backend: Send + Sized {
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
-    fn load_rope(&mut self, table: &RopeTable) -> Result<Self::Rope, BackendError>;
+    fn load_rope(&mut self, table: RopeTable) -> Result<Self::Rope, BackendError>;
     /// Allocates activations `[rows, width]`.
     ///
     /// # Errors

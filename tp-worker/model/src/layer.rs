@@ -106,7 +106,7 @@ impl<B: Backend> LayerShape<B> {
         Ok(Self {
             axis,
             attention: LayerSizes::new(model, shard, model.hidden_size).attention,
-            rope: backend.load_rope(&table)?,
+            rope: backend.load_rope(table)?,
             eps: model.rms_norm_eps,
         })
     }

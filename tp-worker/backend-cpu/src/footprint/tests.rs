@@ -101,7 +101,7 @@ fn vectors_activations_and_caches_take_what_is_charged() {
         cos: vec![1.0; 12],
         sin: vec![0.0; 12],
     };
-    backend.load_rope(&table).unwrap();
+    backend.load_rope(table).unwrap();
     assert_eq!(
         (backend.allocated().vectors, memory.rope_bytes(4, 3)),
         (20 + 96, 96)

@@ -86,7 +86,7 @@ proptest! {
         for isa in Isa::available() {
             let mut backend = backend(isa, Dtype::Float32, 2);
             let mut qkv = tensor(&mut backend, &x, width);
-            let rope = backend.load_rope(&table).unwrap();
+            let rope = backend.load_rope(table.clone()).unwrap();
             let vector = backend.load_vector(&weight).unwrap();
             backend.head_norm(&mut qkv, &shape, 1..3 * heads, &vector, EPS);
             let normed = qkv.values().to_vec();

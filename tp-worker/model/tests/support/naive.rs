@@ -131,8 +131,8 @@ impl Backend for Naive {
     fn load_vector(&mut self, values: &[f32]) -> Result<Vec<f32>, BackendError> {
         Ok(values.to_vec())
     }
-    fn load_rope(&mut self, table: &RopeTable) -> Result<RopeTable, BackendError> {
-        Ok(table.clone())
+    fn load_rope(&mut self, table: RopeTable) -> Result<RopeTable, BackendError> {
+        Ok(table)
     }
     fn tensor(&mut self, rows: usize, width: usize, holds: Holds) -> Result<Tensor, BackendError> {
         Ok(Tensor {

@@ -82,7 +82,7 @@ impl Backend for Counting {
     counted! {
         fn load_matrix(&mut self, matrix: &HostMatrix<'_>, role: MatrixRole) -> Result<Matrix, BackendError>;
         fn load_vector(&mut self, values: &[f32]) -> Result<Vector, BackendError>;
-        fn load_rope(&mut self, table: &RopeTable) -> Result<Rope, BackendError>;
+        fn load_rope(&mut self, table: RopeTable) -> Result<Rope, BackendError>;
         fn tensor(&mut self, rows: usize, width: usize, holds: Holds) -> Result<Tensor, BackendError>;
         fn kv_cache(&mut self, shape: &KvShape) -> Result<KvCache, BackendError>;
         fn inputs(&mut self, limits: &InputLimits) -> Result<Inputs, BackendError>;
