@@ -20,7 +20,7 @@ pub enum BackendError {
     Unsupported(String),
     /// A peer is gone or out of step.
     #[error("collective failed: {0}")]
-    Collective(#[source] Box<dyn std::error::Error + Send + Sync>),
+    Collective(#[source] Box<CollectiveError>),
 }
 
 impl From<CollectiveError> for BackendError {

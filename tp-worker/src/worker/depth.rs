@@ -179,13 +179,13 @@ pub fn named(error: WorkerError) -> WorkerError {
         | WorkerError::Model(ModelError::Backend(BackendError::Collective(cause))) => cause,
         _ => return error,
     };
-    let Some(CollectiveError::Attached {
+    let CollectiveError::Attached {
         rank,
         ours,
         peer,
         theirs,
         ..
-    }) = cause.downcast_ref()
+    } = &**cause
     else {
         return error;
     };
