@@ -93,6 +93,7 @@ impl<B: Device> Rows<'_, B> {
         let inputs = self.staged(&Batch {
             tokens: &positions,
             positions: &positions,
+            cells: &positions,
             ..Batch::default()
         })?;
         let backend = &mut self.backend;
@@ -124,6 +125,8 @@ impl<B: Device> Rows<'_, B> {
         let tokens_of: Vec<u32> = (0..rows).map(|i| (i * 7_919 % vocab) as u32).collect();
         let inputs = self.staged(&Batch {
             tokens: &tokens_of,
+            positions: &tokens_of,
+            cells: &tokens_of,
             ..Batch::default()
         })?;
         let backend = &mut self.backend;

@@ -226,7 +226,7 @@ pub fn staged<B: Device>(
     page_size: usize,
 ) -> Result<B::Inputs, BackendError> {
     let mut inputs = backend.inputs(&InputLimits::of(batch, page_size))?;
-    backend.stage(batch, batch.key(), &mut inputs)?;
+    backend.stage(batch, &mut inputs)?;
     Ok(inputs)
 }
 

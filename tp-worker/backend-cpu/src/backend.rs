@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use lockstep_backend::{
     AttentionShape, Axis, Backend, BackendError, Batch, Holds, HostMatrix, InputLimits, KvShape,
-    Linear, MatrixRole, PassKey, RmsNorm, RopeTable, RowParallel, Rows,
+    Linear, MatrixRole, RmsNorm, RopeTable, RowParallel, Rows,
 };
 use lockstep_collective::Collective;
 use lockstep_types::{Dtype, Quantization};
@@ -174,13 +174,8 @@ impl Backend for CpuBackend {
         Ok(packed)
     }
 
-    fn stage(
-        &mut self,
-        batch: &Batch<'_>,
-        key: PassKey,
-        inputs: &mut CpuInputs,
-    ) -> Result<(), BackendError> {
-        inputs.stage(batch, key);
+    fn stage(&mut self, batch: &Batch<'_>, inputs: &mut CpuInputs) -> Result<(), BackendError> {
+        inputs.stage(batch);
         Ok(())
     }
 

@@ -1,16 +1,12 @@
 //! A batch where kernels read it.
 
-use lockstep_backend::{BackendError, Batch, InputLimits, PassKey, Row};
-
-/// What padding has for a token: no vocabulary has as many.
-const NO_TOKEN: u32 = u32::MAX;
+use lockstep_backend::{BackendError, Batch, InputLimits, Row};
 
 /// A copy of a batch, in memory that is reused.
 pub struct CpuInputs {
     limits: InputLimits,
     pub(crate) tokens: Vec<u32>,
     pub(crate) positions: Vec<u32>,
-    /// Of the batch's own tokens: padding is kept nowhere.
     pub(crate) cells: Vec<u32>,
     pub(crate) rows: Vec<Row>,
     /// The rows' page tables, one after the other.
@@ -44,29 +40,19 @@ impl CpuInputs {
     }
 
     /// See [`lockstep_backend::Backend::stage`].
-    pub(crate) fn stage(&mut self, batch: &Batch<'_>, key: PassKey) {
-        let size = InputLimits::of(batch, self.limits.page_size);
-        assert!(
-            self.limits.hold(&size) && key.tokens.max(key.wanted) <= self.limits.tokens,
-            "a batch of {size:?} is staged where {:?} fit",
-            self.limits
-        );
-        assert!(key.holds(&batch.key()), "a pass holds its batch");
+    pub(crate) fn stage(&mut self, batch: &Batch<'_>) {
+        self.limits.expect(batch);
         copy(batch.tokens, &mut self.tokens);
-        self.tokens.resize(key.tokens, NO_TOKEN);
         copy(batch.positions, &mut self.positions);
-        self.positions.resize(key.tokens, 0);
-        copy(batch.logit_tokens, &mut self.wanted);
-        self.wanted.resize(key.wanted, 0);
         copy(batch.cells, &mut self.cells);
+        copy(batch.logit_tokens, &mut self.wanted);
         copy(batch.masks, &mut self.masks);
         self.rows.clear();
         self.pages.clear();
         for row in batch.rows {
             let pages_start = self.pages.len() as u32;
-            let table = &batch.pages[row.pages_start as usize..];
-            self.pages
-                .extend_from_slice(&table[..row.pages(self.limits.page_size)]);
+            let table = batch.page_table(row, self.limits.page_size);
+            self.pages.extend_from_slice(table);
             self.rows.push(Row {
                 pages_start,
                 ..*row

@@ -17,7 +17,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Entries of its page table, for pages of `page_size` tokens.
+    /// Entries of its page table, over pages of `page_size` tokens.
     pub fn pages(&self, page_size: usize) -> usize {
         (self.kv_len as usize + self.q_len as usize).div_ceil(page_size)
     }
@@ -39,9 +39,10 @@ pub struct Batch<'a> {
     pub cells: &'a [u32],
     /// The requests.
     pub rows: &'a [Row],
-    /// Page tables, each `⌈(kv_len + q_len) / page_size⌉` long.
+    /// Page tables, each [`Row::pages`] long: the pages of a request's
+    /// positions in turn. There may be tables between them that no row names.
     pub pages: &'a [u32],
-    /// Indices of tokens whose logits are wanted, ascending.
+    /// Indices of tokens whose logits are wanted, ascending, none twice.
     pub logit_tokens: &'a [u32],
     /// Visibility among the new tokens of masked rows, such as trees of drafts:
     /// [`Row::mask_words`] words for each new token of the row in turn. Token
@@ -53,4 +54,11 @@ pub struct Batch<'a> {
     /// come before their descendants, a path of a tree has the bits of the same
     /// tokens in a chain.
     pub masks: &'a [u64],
+}
+
+impl<'a> Batch<'a> {
+    /// The page table of a row, over pages of `page_size` tokens.
+    pub fn page_table(&self, row: &Row, page_size: usize) -> &'a [u32] {
+        &self.pages[row.pages_start as usize..][..row.pages(page_size)]
+    }
 }

@@ -10,6 +10,7 @@ mod axis;
 mod batch;
 mod error;
 mod holds;
+mod inputs;
 mod layer;
 mod memory;
 mod pass;
@@ -22,9 +23,10 @@ pub use axis::Axis;
 pub use batch::{Batch, Row};
 pub use error::BackendError;
 pub use holds::Holds;
+pub use inputs::{InputLimits, Rows};
 pub use layer::{Attend, Linear, RmsNorm, RowParallel};
 pub use memory::{DeviceMemory, MatrixShape, PassShape};
-pub use pass::{InputLimits, PassKey, Rows};
+pub use pass::PassKey;
 pub use shape::{AttentionShape, KvShape, RopeTable};
 pub use weights::{CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
 
@@ -143,26 +145,23 @@ pub trait Backend: Send + Sized {
     // ---- a pass ----
 
     /// Brings a batch to where the operations of its pass read it, in place of
-    /// the one before: one copy, and no wait. `key` is the batch's size or a
-    /// larger one, and the operations' tensors have its rows. What the batch
-    /// leaves of it is padding: tokens that embed as zeros and stay out of the
-    /// cache, and wanted rows, both of which nobody reads.
+    /// the one before: one copy, and no wait.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
     ///
     /// # Panics
-    /// When the batch exceeds the limits of `inputs`, or `key`.
+    /// Where [`InputLimits::expect`] does, of the limits of `inputs`.
     fn stage(
         &mut self,
         batch: &Batch<'_>,
-        key: PassKey,
         inputs: &mut Self::Inputs,
     ) -> Result<(), BackendError>;
     /// Runs `work` as the pass `key`. A device may record what it asks for, and
     /// later replay that without calling it. So `work` may depend on `key`, on
     /// the device's memory and on nothing else, and leaves the host's state as
-    /// it was: no tensor with another row count, none in another's place.
+    /// it was: no tensor with another row count, none in another's place. A
+    /// pass that depends on more runs without this method.
     ///
     /// # Errors
     /// Those of `work`.

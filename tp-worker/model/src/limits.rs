@@ -79,6 +79,7 @@ impl ForwardLimits {
     /// [`ModelError::TooLarge`].
     pub(crate) fn check(&self, batch: &Batch<'_>) -> Result<(), ModelError> {
         fits("tokens", batch.tokens.len(), self.max_tokens)?;
+        fits("wanted logits", batch.logit_tokens.len(), self.max_tokens)?;
         let positions = batch.positions.iter().max().map_or(0, |p| *p as usize + 1);
         fits("positions", positions, self.positions)?;
         let (room, found) = (self.inputs(), InputLimits::of(batch, self.page_size));

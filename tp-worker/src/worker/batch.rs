@@ -147,7 +147,6 @@ impl BatchBuffers {
             requests: self.rows.len(),
             tokens: self.tokens.len(),
             max_q_len: self.max_q_len,
-            wanted: self.logit_tokens.len(),
         }
     }
 

@@ -37,7 +37,6 @@ impl PassRegistry {
             requests: limits.requests,
             tokens: limits.tokens,
             max_q_len: limits.tokens.min(limits.positions),
-            wanted: limits.tokens,
         };
         let mut passes = BTreeMap::new();
         for requests in buckets(limits.requests) {
@@ -47,7 +46,6 @@ impl PassRegistry {
                         requests,
                         tokens,
                         max_q_len,
-                        wanted: tokens,
                     };
                     if occurs(key) {
                         passes.insert(key, prepare(key, schedule));
@@ -63,12 +61,10 @@ impl PassRegistry {
     /// # Errors
     /// [`PlanError::NoPass`] when the batch exceeds the limits.
     pub fn find(&self, batch: PassKey) -> Result<&PreparedPass, PlanError> {
-        let tokens = bucket(batch.tokens, self.limits.tokens);
         let bucketed = PassKey {
             requests: bucket(batch.requests, self.limits.requests),
-            tokens,
+            tokens: bucket(batch.tokens, self.limits.tokens),
             max_q_len: bucket(batch.max_q_len, self.limits.max_q_len),
-            wanted: tokens,
         };
         let pass = self.passes.get(&bucketed);
         let pass = pass.filter(|pass| pass.key.holds(&batch));
@@ -92,7 +88,6 @@ impl PassRegistry {
                     requests,
                     tokens: requests * tokens,
                     max_q_len: tokens,
-                    wanted: requests * tokens,
                 };
                 let pass = self.find(key);
                 let too_large = |_| WorkerError::TierTooLarge {

@@ -198,7 +198,7 @@ fn attend(backend: &mut CpuBackend, shape: &AttentionShape, tokens: u32) {
     };
     let limits = InputLimits::of(&batch, tokens as usize);
     let mut inputs = backend.inputs(&limits).unwrap();
-    backend.stage(&batch, batch.key(), &mut inputs).unwrap();
+    backend.stage(&batch, &mut inputs).unwrap();
     backend.attention(&mut cache, 0, &qkv, shape, &inputs, &mut out);
 }
 

@@ -84,15 +84,16 @@ pub fn matrix(backend: &mut CpuBackend, values: &[f32], cols: usize) -> CpuMatri
 /// A batch where operations read it, over pages of `page_size` tokens.
 pub fn staged(backend: &mut CpuBackend, batch: &Batch<'_>, page_size: usize) -> CpuInputs {
     let mut inputs = backend.inputs(&InputLimits::of(batch, page_size)).unwrap();
-    backend.stage(batch, batch.key(), &mut inputs).unwrap();
+    backend.stage(batch, &mut inputs).unwrap();
     inputs
 }
 
-/// The same of tokens that nothing attends to.
-pub fn tokens(backend: &mut CpuBackend, tokens: &[u32], positions: &[u32]) -> CpuInputs {
+/// The same of tokens that nothing attends to, each at the position of its number.
+pub fn tokens(backend: &mut CpuBackend, tokens: &[u32]) -> CpuInputs {
     let batch = Batch {
         tokens,
-        positions,
+        positions: tokens,
+        cells: tokens,
         ..Batch::default()
     };
     staged(backend, &batch, 1)

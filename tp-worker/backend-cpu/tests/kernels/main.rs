@@ -8,6 +8,5 @@ mod collectives;
 mod machine;
 mod matmul;
 mod moves;
-mod padding;
 mod quantized;
 mod rows;

@@ -57,7 +57,7 @@ impl Case {
 fn dequantized(backend: &mut CpuBackend, w: &CpuMatrix, rows: usize, cols: usize) -> Vec<f32> {
     let tokens: Vec<u32> = (0..rows as u32).collect();
     let mut out = backend.tensor(rows, cols, Holds::Sum).unwrap();
-    let inputs = staged_tokens(backend, &tokens, &[]);
+    let inputs = staged_tokens(backend, &tokens);
     backend.embed(w, 0, &inputs, &mut out);
     out.values().to_vec()
 }

@@ -32,10 +32,9 @@ impl<B: Backend> EagleHead<B> {
         if tokens == 0 {
             return Ok(());
         }
-        let key = batch.key();
-        backend.stage(batch, key, &mut self.inputs)?;
+        backend.stage(batch, &mut self.inputs)?;
         let head = &mut *self;
-        backend.pass(key, &mut |backend| head.run(backend, cache, tables))?;
+        backend.pass(batch.key(), &mut |backend| head.run(backend, cache, tables))?;
         Ok(())
     }
 

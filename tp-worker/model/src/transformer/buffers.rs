@@ -1,6 +1,6 @@
 //! Activations of a pass, allocated once.
 
-use lockstep_backend::{Backend, BackendError, Holds, PassKey, Rows};
+use lockstep_backend::{Backend, BackendError, Holds, Rows};
 use lockstep_types::ModelConfig;
 
 use crate::{
@@ -54,10 +54,16 @@ impl<T> Buffers<T> {
         })
     }
 
-    /// Sets the row count of everything that a pass `key` writes.
-    pub fn set_rows(&mut self, backend: &mut impl Backend<Tensor = T>, key: PassKey) {
-        self.layer.set_rows(backend, key.tokens);
-        backend.set_rows(&mut self.attended_wanted, key.wanted);
+    /// Sets the row count of everything that a pass over `tokens` tokens, of
+    /// which `wanted` are wanted, writes.
+    pub fn set_rows(
+        &mut self,
+        backend: &mut impl Backend<Tensor = T>,
+        tokens: usize,
+        wanted: usize,
+    ) {
+        self.layer.set_rows(backend, tokens);
+        backend.set_rows(&mut self.attended_wanted, wanted);
     }
 
     /// The second half of a layer over the wanted rows alone: what follows the

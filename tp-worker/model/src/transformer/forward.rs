@@ -1,9 +1,18 @@
 //! The ragged extend.
 
-use lockstep_backend::{Backend, BackendError, Batch, PassKey, Rows};
+use lockstep_backend::{Backend, BackendError, Batch, Rows};
 
 use super::{LogitBlock, Transformer};
 use crate::ModelError;
+
+/// What the host's part of a pass depends on.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    /// New tokens.
+    tokens: usize,
+    /// Those of them whose logits are wanted.
+    wanted: usize,
+}
 
 impl<B: Backend> Transformer<B> {
     /// Runs `batch`: writes its keys and values into `cache` and hands the
@@ -22,18 +31,26 @@ impl<B: Backend> Transformer<B> {
         sink: &mut dyn FnMut(LogitBlock<'_>),
     ) -> Result<(), ModelError> {
         self.limits.check(batch)?;
-        let key = batch.key();
+        let size = Size {
+            tokens: batch.tokens.len(),
+            wanted: batch.logit_tokens.len(),
+        };
         if let Some(capture) = &mut self.capture {
-            capture.begin(backend, key.tokens);
+            capture.begin(backend, size.tokens);
         }
-        if key.tokens == 0 {
+        if size.tokens == 0 {
             return Ok(());
         }
-        backend.stage(batch, key, &mut self.inputs)?;
-        self.buffers.set_rows(backend, key);
+        backend.stage(batch, &mut self.inputs)?;
+        self.buffers.set_rows(backend, size.tokens, size.wanted);
         let model = &mut *self;
-        backend.pass(key, &mut |backend| model.run(backend, cache, key))?;
-        self.logits(backend, key, sink)
+        let mut work = |backend: &mut B| model.run(backend, cache, size);
+        // Where only some logits are wanted, the last layer's width follows them.
+        match size.wanted == size.tokens {
+            true => backend.pass(batch.key(), &mut work)?,
+            false => work(backend)?,
+        }
+        self.logits(backend, size, sink)
     }
 
     /// Embedding and layers, over the batch that is staged.
@@ -41,7 +58,7 @@ impl<B: Backend> Transformer<B> {
         &mut self,
         backend: &mut B,
         cache: &mut B::KvCache,
-        key: PassKey,
+        size: Size,
     ) -> Result<(), BackendError> {
         let b = &mut self.buffers.layer;
         let (first, eps) = (self.shard.vocab.start as u32, self.model.rms_norm_eps);
@@ -50,7 +67,7 @@ impl<B: Backend> Transformer<B> {
         let norm = self.input_norms.first().unwrap_or(&self.norm);
         backend.rms_norm(&b.residual, norm, eps, &mut b.normed);
         for number in 0..self.layers.len() {
-            self.layer(backend, cache, number, key)?;
+            self.layer(backend, cache, number, size)?;
         }
         if let Some(capture) = &mut self.capture {
             capture.last_hidden(backend, &self.buffers.layer.normed);
@@ -66,7 +83,7 @@ impl<B: Backend> Transformer<B> {
         backend: &mut B,
         cache: &mut B::KvCache,
         number: usize,
-        key: PassKey,
+        size: Size,
     ) -> Result<(), BackendError> {
         let narrow = number + 1 == self.layers.len() && !self.keeps_last_hidden();
         let (layer, shape, inputs) = (&self.layers[number], &self.shape, &self.inputs);
@@ -77,14 +94,14 @@ impl<B: Backend> Transformer<B> {
         let attention = &mut b.layer.attention;
         layer.attend(backend, shape, &b.layer.normed, attention, cache, inputs);
         let next_norm = self.input_norms.get(number + 1).unwrap_or(&self.norm);
-        if !narrow || key.wanted == key.tokens {
+        if !narrow || size.wanted == size.tokens {
             let all = b.layer.second_half();
             return layer.finish(backend, shape, all, next_norm);
         }
-        if key.wanted > 0 {
-            let wanted = b.narrow(backend, inputs, key.wanted);
+        if size.wanted > 0 {
+            let wanted = b.narrow(backend, inputs, size.wanted);
             layer.finish(backend, shape, wanted, next_norm)?;
-            b.set_rows(backend, key);
+            b.set_rows(backend, size.tokens, size.wanted);
         }
         Ok(())
     }
@@ -93,7 +110,7 @@ impl<B: Backend> Transformer<B> {
     fn logits(
         &mut self,
         backend: &mut B,
-        key: PassKey,
+        size: Size,
         sink: &mut dyn FnMut(LogitBlock<'_>),
     ) -> Result<(), ModelError> {
         let wide = self.keeps_last_hidden();
@@ -102,10 +119,10 @@ impl<B: Backend> Transformer<B> {
         let (axis, block_rows) = (self.shape.axis, self.limits.logit_block_rows);
         let b = &mut self.buffers;
         // The wanted rows are among those of all tokens, or all that there are.
-        let normed = if wide { key.tokens } else { key.wanted };
+        let normed = if wide { size.tokens } else { size.wanted };
         backend.set_rows(&mut b.layer.normed, normed);
-        for first in (0..key.wanted).step_by(block_rows) {
-            let block = first..key.wanted.min(first + block_rows);
+        for first in (0..size.wanted).step_by(block_rows) {
+            let block = first..size.wanted.min(first + block_rows);
             backend.set_rows(&mut b.logits, block.len());
             if block.len() == normed {
                 backend.matmul(&b.layer.normed, head, None, &mut b.logits);

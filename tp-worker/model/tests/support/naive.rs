@@ -162,13 +162,7 @@ impl Backend for Naive {
         4 * matrix.data.len()
     }
 
-    fn stage(
-        &mut self,
-        batch: &Batch<'_>,
-        key: PassKey,
-        inputs: &mut Inputs,
-    ) -> Result<(), BackendError> {
-        assert!(key.holds(&batch.key()));
+    fn stage(&mut self, batch: &Batch<'_>, inputs: &mut Inputs) -> Result<(), BackendError> {
         *inputs = Inputs {
             tokens: batch.tokens.to_vec(),
             positions: batch.positions.to_vec(),
@@ -178,9 +172,6 @@ impl Backend for Naive {
             wanted: batch.logit_tokens.to_vec(),
             masks: batch.masks.to_vec(),
         };
-        inputs.tokens.resize(key.tokens, u32::MAX);
-        inputs.positions.resize(key.tokens, 0);
-        inputs.wanted.resize(key.wanted, 0);
         Ok(())
     }
 

@@ -39,7 +39,6 @@ fn every_batch_has_a_pass() {
                     requests,
                     tokens,
                     max_q_len,
-                    wanted: requests,
                 };
                 let found = registry.find(batch);
                 assert_eq!(found.is_ok(), tokens <= 300, "{batch}");
@@ -50,14 +49,12 @@ fn every_batch_has_a_pass() {
         requests: 0,
         tokens: 0,
         max_q_len: 0,
-        wanted: 0,
     };
     assert!(registry.find(idle).is_ok());
     let many = PassKey {
         requests: 8,
         tokens: 8,
         max_q_len: 1,
-        wanted: 8,
     };
     assert_eq!(registry.find(many), Err(PlanError::NoPass(many)));
 }

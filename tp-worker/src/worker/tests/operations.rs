@@ -8,7 +8,7 @@ use std::{
 
 use lockstep_backend::{
     AttentionShape, Axis, Backend, BackendError, Batch, Holds, HostMatrix, InputLimits, KvShape,
-    MatrixRole, PassKey, RmsNorm, RopeTable, RowParallel, Rows,
+    MatrixRole, RmsNorm, RopeTable, RowParallel, Rows,
 };
 use lockstep_backend_cpu::CpuBackend;
 use lockstep_collective::{Collective, Single};
@@ -86,7 +86,7 @@ impl Backend for Counting {
         fn tensor(&mut self, rows: usize, width: usize, holds: Holds) -> Result<Tensor, BackendError>;
         fn kv_cache(&mut self, shape: &KvShape) -> Result<KvCache, BackendError>;
         fn inputs(&mut self, limits: &InputLimits) -> Result<Inputs, BackendError>;
-        fn stage(&mut self, batch: &Batch<'_>, key: PassKey, inputs: &mut Inputs) -> Result<(), BackendError>;
+        fn stage(&mut self, batch: &Batch<'_>, inputs: &mut Inputs) -> Result<(), BackendError>;
         fn embed(&mut self, table: &Matrix, first: u32, inputs: &Inputs, out: &mut Tensor);
         fn matmul(&mut self, x: &Tensor, w: &Matrix, bias: Option<&Vector>, out: &mut Tensor);
         fn rms_norm(&mut self, x: &Tensor, weight: &Vector, eps: f32, out: &mut Tensor);

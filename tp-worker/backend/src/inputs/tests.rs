@@ -1,0 +1,130 @@
+use crate::Row;
+
+use super::*;
+
+const PAGE_SIZE: usize = 4;
+
+/// Two rows: three tokens in a tree behind two that are cached, then a token
+/// behind three.
+const ROWS: [Row; 2] = [
+    Row {
+        start: 0,
+        q_len: 3,
+        kv_len: 2,
+        pages_start: 1,
+        mask: Some(2),
+    },
+    Row {
+        start: 3,
+        q_len: 1,
+        kv_len: 3,
+        pages_start: 0,
+        mask: None,
+    },
+];
+
+fn batch() -> Batch<'static> {
+    Batch {
+        tokens: &[9; 4],
+        positions: &[2, 3, 3, 3],
+        cells: &[14, 15, 16, 7],
+        rows: &ROWS,
+        pages: &[1, 3, 4],
+        logit_tokens: &[0, 3],
+        masks: &[0, 0, 1, 3, 5],
+    }
+}
+
+#[test]
+fn a_batch_takes_what_its_rows_name() {
+    let found = InputLimits::of(&batch(), PAGE_SIZE);
+    let expected = InputLimits {
+        tokens: 4,
+        requests: 2,
+        pages: 3,
+        page_size: PAGE_SIZE,
+        mask_words: 5,
+    };
+    assert_eq!(found, expected);
+    expected.expect(&batch());
+    expected.expect(&Batch::default());
+}
+
+#[test]
+fn each_limit_holds_alone() {
+    let fits = InputLimits::of(&batch(), PAGE_SIZE);
+    let less: [fn(&mut InputLimits) -> &mut usize; 4] = [
+        |limits| &mut limits.tokens,
+        |limits| &mut limits.requests,
+        |limits| &mut limits.pages,
+        |limits| &mut limits.mask_words,
+    ];
+    for field in less {
+        let mut limits = fits;
+        *field(&mut limits) -= 1;
+        assert!(!limits.hold(&fits), "{limits:?}");
+        *field(&mut limits) += 2;
+        assert!(limits.hold(&fits), "{limits:?}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "is staged where")]
+fn a_batch_larger_than_its_room_is_refused() {
+    let limits = InputLimits {
+        requests: 1,
+        ..InputLimits::of(&batch(), PAGE_SIZE)
+    };
+    limits.expect(&batch());
+}
+
+#[test]
+#[should_panic(expected = "every token has a position")]
+fn a_batch_without_positions_is_refused() {
+    let batch = Batch {
+        positions: &[2, 3],
+        ..batch()
+    };
+    InputLimits::of(&batch, PAGE_SIZE).expect(&batch);
+}
+
+#[test]
+fn every_rule_is_looked_at() {
+    assert_eq!(broken_rule(&batch(), PAGE_SIZE), None);
+    let whole = batch();
+    let row = |at: usize, change: fn(&mut Row)| {
+        let mut rows = ROWS;
+        change(&mut rows[at]);
+        rows
+    };
+    let empty = row(1, |row| row.q_len = 0);
+    let overlapping = row(1, |row| row.start = 2);
+    let beyond = row(1, |row| row.q_len = 2);
+    let [no_table, no_mask] = [
+        row(0, |row| row.pages_start = 2),
+        row(0, |row| row.mask = Some(3)),
+    ];
+    let rows = |rows| Batch { rows, ..whole };
+    let wanted = |logit_tokens| Batch {
+        logit_tokens,
+        ..whole
+    };
+    let cells = Batch {
+        cells: &[14, 15, 16],
+        ..whole
+    };
+    for (batch, part) in [
+        (cells, "a cell"),
+        (wanted(&[3, 0]), "ascending"),
+        (wanted(&[0, 0]), "ascending"),
+        (wanted(&[0, 4]), "ascending"),
+        (rows(&empty), "a row has a token"),
+        (rows(&overlapping), "lies behind"),
+        (rows(&beyond), "tokens of the batch"),
+        (rows(&no_table), "page table"),
+        (rows(&no_mask), "mask lies"),
+    ] {
+        let broken = broken_rule(&batch, PAGE_SIZE);
+        assert!(broken.is_some_and(|rule| rule.contains(part)), "{broken:?}");
+    }
+}
