@@ -85,6 +85,7 @@ impl Backend for CpuBackend {
     type Rope = CpuRope;
     type KvCache = CpuKvCache;
     type Inputs = CpuInputs;
+    type Passes = ();
 
     fn describe(&self) -> String {
         let dtype = match self.dtype {

@@ -54,6 +54,10 @@ pub trait Backend: Send + Sized {
     type KvCache: Send;
     /// A batch where operations read it.
     type Inputs: Send;
+    /// What the device has recorded of one model's passes: see [`Self::pass`].
+    /// Whoever owns the model owns them; fresh ones hold nothing and take no
+    /// memory.
+    type Passes: Default + Send;
 
     /// For people: "cpu avx512-bf16, 2 threads".
     fn describe(&self) -> String;
@@ -157,20 +161,30 @@ pub trait Backend: Send + Sized {
         batch: &Batch<'_>,
         inputs: &mut Self::Inputs,
     ) -> Result<(), BackendError>;
-    /// Runs `work` as the pass `key`. A device may record what it asks for, and
-    /// later replay that without calling it. So `work` may depend on `key`, on
-    /// the device's memory and on nothing else, and leaves the host's state as
-    /// it was: no tensor with another row count, none in another's place. A
-    /// pass that depends on more runs without this method.
+    /// Runs `work`, a pass of the size `key` over the batch that is staged. The
+    /// device may record in `passes` which operations it asks for, and repeat
+    /// them at the next pass of this size without calling it. So:
+    ///
+    /// * `work` asks for the same operations on the same tensors, matrices and
+    ///   caches whenever `key` is the same. What differs from batch to batch, it
+    ///   leaves to [`Self::Inputs`].
+    /// * It changes nothing on the host, which a repetition would not do again:
+    ///   no tensor's row count, and no two tensors change places.
+    /// * All passes of one `passes` are those of one `work`. Where it changes,
+    ///   or memory that it names is exchanged, fresh ones take their place.
+    ///
+    /// A pass that can't keep to this runs without this method.
     ///
     /// # Errors
-    /// Those of `work`.
+    /// Those of `work`. What the pass should have written is unspecified then,
+    /// and so is what it wrote of the cache.
     fn pass(
         &mut self,
+        passes: &mut Self::Passes,
         key: PassKey,
         work: &mut dyn FnMut(&mut Self) -> Result<(), BackendError>,
     ) -> Result<(), BackendError> {
-        let _ = key;
+        let _ = (passes, key);
         work(self)
     }
 

@@ -54,6 +54,7 @@ pub struct EagleHead<B: Backend> {
     buffers: Buffers<B::Tensor>,
     /// The batch of the pass.
     inputs: B::Inputs,
+    passes: B::Passes,
     picks: Picks,
     /// Hidden inputs of the next pass.
     fed: usize,

@@ -41,6 +41,8 @@ pub struct Transformer<B: Backend> {
     buffers: Buffers<B::Tensor>,
     /// The batch of the pass.
     inputs: B::Inputs,
+    /// Of the weights, the buffers and the capture that there are.
+    passes: B::Passes,
     /// `0..max_tokens`: row numbers of logit blocks.
     numbers: Vec<u32>,
     /// What is kept for a drafter, if anything.

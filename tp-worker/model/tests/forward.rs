@@ -132,6 +132,15 @@ fn passes_beyond_the_limits_are_errors() {
             limit: 12
         }
     ));
+    let wanted = loaded.run(12, &[0; 13]).unwrap_err();
+    assert!(matches!(
+        wanted,
+        ModelError::TooLarge {
+            what: "wanted logits",
+            found: 13,
+            limit: 12
+        }
+    ));
     let mut pass = Pass::default();
     pass.push(&[1; 21], 20..21, 8, |page| page as u32);
     let positions = loaded.transformer.forward(

@@ -9,7 +9,8 @@ impl<B: Backend> EagleHead<B> {
     /// Runs the head over `batch.tokens`, the token after each position, with
     /// the hidden inputs fed since the last pass; writes keys and values at
     /// `batch.cells` and keeps the outputs, `[tokens, hidden]`, until the next
-    /// pass. `batch.logit_tokens` is not looked at: see [`Self::logits`].
+    /// pass. `batch.logit_tokens` is not looked at: see [`Self::logits`]. Cache
+    /// and tables are the same in every call.
     ///
     /// # Errors
     /// Before anything ran: [`ModelError::TooLarge`] when the batch exceeds the
@@ -33,9 +34,12 @@ impl<B: Backend> EagleHead<B> {
             return Ok(());
         }
         backend.stage(batch, &mut self.inputs)?;
+        let mut passes = std::mem::take(&mut self.passes);
         let head = &mut *self;
-        backend.pass(batch.key(), &mut |backend| head.run(backend, cache, tables))?;
-        Ok(())
+        let mut work = |backend: &mut B| head.run(backend, cache, tables);
+        let done = backend.pass(&mut passes, batch.key(), &mut work);
+        self.passes = passes;
+        Ok(done?)
     }
 
     /// The pass over the batch that is staged.

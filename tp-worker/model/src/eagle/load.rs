@@ -57,6 +57,7 @@ impl<B: Backend> EagleHead<B> {
             wiring: Wiring::load(backend, &host.wiring)?,
             buffers: Buffers::new(backend, model, &shard, &sizes)?,
             inputs: backend.inputs(&limits.inputs())?,
+            passes: B::Passes::default(),
             picks: Picks::new(limits.max_tokens),
             shape: LayerShape::new(backend, Axis::Alone, model, &shard, limits.positions)?,
             capture,

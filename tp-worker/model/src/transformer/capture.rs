@@ -25,6 +25,7 @@ impl<B: Backend> Transformer<B> {
         if let Some(&layer) = spec.layers.iter().find(|layer| **layer >= layers) {
             return Err(ModelError::NoSuchLayer { layer, layers });
         }
+        self.passes = B::Passes::default();
         self.capture = match spec.is_empty() {
             true => None,
             false => Some(Capture::new(

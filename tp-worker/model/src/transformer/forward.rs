@@ -18,7 +18,7 @@ impl<B: Backend> Transformer<B> {
     /// Runs `batch`: writes its keys and values into `cache` and hands the
     /// logits of `batch.logit_tokens` to `sink`, block by block in order, on
     /// the rank that leads alone. All ranks of its axis must call it with the
-    /// same batch.
+    /// same batch, and in every call with the same cache.
     ///
     /// # Errors
     /// [`ModelError::TooLarge`] before anything ran when the batch exceeds the
@@ -43,13 +43,16 @@ impl<B: Backend> Transformer<B> {
         }
         backend.stage(batch, &mut self.inputs)?;
         self.buffers.set_rows(backend, size.tokens, size.wanted);
+        let mut passes = std::mem::take(&mut self.passes);
         let model = &mut *self;
         let mut work = |backend: &mut B| model.run(backend, cache, size);
         // Where only some logits are wanted, the last layer's width follows them.
-        match size.wanted == size.tokens {
-            true => backend.pass(batch.key(), &mut work)?,
-            false => work(backend)?,
-        }
+        let done = match size.wanted == size.tokens {
+            true => backend.pass(&mut passes, batch.key(), &mut work),
+            false => work(backend),
+        };
+        self.passes = passes;
+        done?;
         self.logits(backend, size, sink)
     }
 

@@ -99,6 +99,7 @@ impl<B: Backend> Transformer<B> {
             numbers: (0..limits.max_tokens as u32).collect(),
             buffers: Buffers::new(backend, model, &shard, limits)?,
             inputs: backend.inputs(&limits.inputs())?,
+            passes: B::Passes::default(),
             model: model.clone(),
             shard,
             limits,

@@ -84,6 +84,25 @@ fn a_pass_can_run_again() {
     }
 }
 
+/// What a device records of passes is one model's, until what the model keeps
+/// of them changes.
+#[test]
+fn models_have_passes_of_their_own() {
+    let checkpoint = Checkpoint::eagle();
+    let (_folder, draft) = checkpoint.write();
+    let backend = Naive::new(Box::new(Single::new()));
+    let mut rig = Rig::new(backend, &checkpoint.target, &draft, SETUP);
+    // Target and head run passes of one size.
+    rig.prefill(&[1], 0).unwrap();
+    assert_eq!(rig.backend.recorded, 2);
+    rig.prefill(&[2], 1).unwrap();
+    assert_eq!(rig.backend.recorded, 2);
+    let capture = rig.drafting().1.head.capture();
+    rig.target.set_capture(&mut rig.backend, capture).unwrap();
+    rig.prefill(&[3], 0).unwrap();
+    assert_eq!(rig.backend.recorded, 3);
+}
+
 /// Over the whole vocabulary the target's output head may serve.
 #[test]
 fn eagle3_heads_may_share_the_output_head() {

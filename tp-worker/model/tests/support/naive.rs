@@ -1,7 +1,7 @@
 //! The plainest possible backend: f32 loops in textbook order. The oracle for
 //! the model and the worker; far too slow for anything else.
 
-use std::ops::Range;
+use std::{collections::BTreeSet, ops::Range};
 
 use lockstep_backend::{
     AttentionShape, Axis, Backend, BackendError, Batch, CheckpointDtype, Holds, HostMatrix,
@@ -16,6 +16,8 @@ pub struct Naive {
     pub issued: Vec<(&'static str, usize)>,
     /// How often each pass is run once more.
     pub replays: usize,
+    /// Passes of a model and a size that had not run before.
+    pub recorded: usize,
 }
 
 /// `[rows, width]`, row-major.
@@ -63,6 +65,7 @@ impl Naive {
             collective,
             issued: Vec::new(),
             replays: 0,
+            recorded: 0,
         }
     }
 }
@@ -110,6 +113,7 @@ impl Backend for Naive {
     type Rope = RopeTable;
     type KvCache = Cache;
     type Inputs = Inputs;
+    type Passes = BTreeSet<PassKey>;
 
     fn describe(&self) -> String {
         "naive".to_owned()
@@ -177,9 +181,11 @@ impl Backend for Naive {
 
     fn pass(
         &mut self,
-        _: PassKey,
+        passes: &mut BTreeSet<PassKey>,
+        key: PassKey,
         work: &mut dyn FnMut(&mut Self) -> Result<(), BackendError>,
     ) -> Result<(), BackendError> {
+        self.recorded += usize::from(passes.insert(key));
         (0..=self.replays).try_for_each(|_| work(self))
     }
 

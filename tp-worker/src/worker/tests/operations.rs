@@ -50,6 +50,7 @@ impl Backend for Counting {
     type Rope = Rope;
     type KvCache = KvCache;
     type Inputs = Inputs;
+    type Passes = ();
 
     fn describe(&self) -> String {
         self.0.describe()
