@@ -167,7 +167,7 @@ impl<B: Device> Rank<B> {
             norm,
             shard,
         } = self;
-        let x = filled(backend, tokens, shard.cols)?;
+        let x = filled(backend, tokens, shard.cols, Holds::Operand)?;
         let mut delta = backend.tensor(tokens, shard.rows, Holds::Sum)?;
         let mut residual = backend.tensor(tokens, shard.rows, Holds::Sum)?;
         let mut out = backend.tensor(tokens, shard.rows, Holds::Operand)?;

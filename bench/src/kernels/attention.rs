@@ -49,7 +49,7 @@ pub fn measure<B: Device>(
         write_all(&mut backend, &mut cache, &kv, &attention)?;
         for (requests, q_len, kv_len) in CASES {
             let call = Call::new(requests, q_len, kv_len, page_size);
-            let qkv = filled(&mut backend, requests * q_len, attention.qkv_width())?;
+            let qkv = filled(&mut backend, requests * q_len, attention.qkv_width(), Holds::Sum)?;
             let mut out =
                 backend.tensor(requests * q_len, attention.out_width(), Holds::Operand)?;
             let mut layer = 0;
@@ -93,7 +93,7 @@ fn write_all<B: Device>(
     kv: &KvShape,
     shape: &AttentionShape,
 ) -> anyhow::Result<()> {
-    let qkv = filled(backend, WRITTEN, shape.qkv_width())?;
+    let qkv = filled(backend, WRITTEN, shape.qkv_width(), Holds::Sum)?;
     let mut out = backend.tensor(WRITTEN, shape.out_width(), Holds::Operand)?;
     let mut call = Call::new(WRITTEN / kv.page_size, kv.page_size, 0, kv.page_size);
     for layer in 0..kv.layers {

@@ -149,7 +149,7 @@ impl<'a, B: Device> Products<'a, B> {
         kinds.extend(with_head.then(|| self.shape.head()));
         let mut activations = Vec::with_capacity(kinds.len());
         for kind in kinds {
-            let x = filled(&mut self.backend, tokens, kind.cols)?;
+            let x = filled(&mut self.backend, tokens, kind.cols, Holds::Operand)?;
             activations.push((x, self.backend.tensor(tokens, kind.rows, Holds::Sum)?));
         }
         Ok(activations)

@@ -4,7 +4,7 @@
 //! Measured twice: with few tokens, whose rows lie in a cache as they do in a
 //! model's step, and with so many that they stream from memory.
 
-use lockstep_backend::{Batch, MatrixRole, RopeTable};
+use lockstep_backend::{Batch, Holds, MatrixRole, RopeTable};
 use lockstep_devices::Device;
 
 use super::line::Line;
@@ -53,7 +53,7 @@ impl<B: Device> Rows<'_, B> {
     fn norm(&mut self, tokens: Option<usize>) -> anyhow::Result<()> {
         let width = self.shape.hidden;
         let rows = self.rows(tokens, 2 * width);
-        let (x, mut out) = (self.filled(rows, width)?, self.filled(rows, width)?);
+        let (x, mut out) = (self.sums(rows, width)?, self.operands(rows, width)?);
         let weight = self.backend.load_vector(&vec![1.0; width])?;
         let backend = &mut self.backend;
         let times = time(self.setup, tokens, || {
@@ -66,8 +66,8 @@ impl<B: Device> Rows<'_, B> {
     fn add_norm(&mut self, tokens: Option<usize>) -> anyhow::Result<()> {
         let width = self.shape.hidden;
         let rows = self.rows(tokens, 4 * width);
-        let (mut x, delta) = (self.filled(rows, width)?, self.filled(rows, width)?);
-        let mut out = self.filled(rows, width)?;
+        let (mut x, delta) = (self.sums(rows, width)?, self.sums(rows, width)?);
+        let mut out = self.operands(rows, width)?;
         let weight = self.backend.load_vector(&vec![1.0; width])?;
         let backend = &mut self.backend;
         let times = time(self.setup, tokens, || {
@@ -81,7 +81,7 @@ impl<B: Device> Rows<'_, B> {
         let attention = self.shape.attention();
         let rotated = (attention.heads + attention.kv_heads) * attention.head_dim;
         let rows = self.rows(tokens, 2 * rotated);
-        let mut qkv = self.filled(rows, attention.qkv_width())?;
+        let mut qkv = self.sums(rows, attention.qkv_width())?;
         let half = attention.head_dim / 2;
         let angles = (0..POSITIONS * half).map(|i| i as f32 * 1e-3);
         let table = self.backend.load_rope(RopeTable {
@@ -107,7 +107,7 @@ impl<B: Device> Rows<'_, B> {
     fn silu_mul(&mut self, tokens: Option<usize>) -> anyhow::Result<()> {
         let width = self.shape.intermediate;
         let rows = self.rows(tokens, 3 * width);
-        let (gate_up, mut out) = (self.filled(rows, 2 * width)?, self.filled(rows, width)?);
+        let (gate_up, mut out) = (self.sums(rows, 2 * width)?, self.operands(rows, width)?);
         let backend = &mut self.backend;
         let times = time(self.setup, tokens, || backend.silu_mul(&gate_up, &mut out));
         self.add("silu_mul", tokens, rows, 3 * width, times);
@@ -119,7 +119,7 @@ impl<B: Device> Rows<'_, B> {
         let rows = self.rows(tokens, 2 * width);
         let table = load(&mut self.backend, self.shape.head(), MatrixRole::Vocabulary)?;
         let row_bytes = self.backend.matrix_bytes(&table) / self.shape.vocab;
-        let mut out = self.filled(rows, width)?;
+        let mut out = self.sums(rows, width)?;
         let vocab = self.shape.vocab;
         // Rows far apart, as texts have them.
         let tokens_of: Vec<u32> = (0..rows).map(|i| (i * 7_919 % vocab) as u32).collect();
@@ -147,8 +147,12 @@ impl<B: Device> Rows<'_, B> {
         Ok(staged(&mut self.backend, batch, 1)?)
     }
 
-    fn filled(&mut self, rows: usize, width: usize) -> anyhow::Result<B::Tensor> {
-        Ok(filled(&mut self.backend, rows, width)?)
+    fn sums(&mut self, rows: usize, width: usize) -> anyhow::Result<B::Tensor> {
+        Ok(filled(&mut self.backend, rows, width, Holds::Sum)?)
+    }
+
+    fn operands(&mut self, rows: usize, width: usize) -> anyhow::Result<B::Tensor> {
+        Ok(filled(&mut self.backend, rows, width, Holds::Operand)?)
     }
 
     /// A line for a kernel that reads and writes `values` f32 of each row.

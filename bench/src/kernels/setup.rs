@@ -213,8 +213,9 @@ pub fn filled<B: Device>(
     backend: &mut B,
     rows: usize,
     width: usize,
+    holds: Holds,
 ) -> Result<B::Tensor, BackendError> {
-    let mut tensor = backend.tensor(rows, width, Holds::Operand)?;
+    let mut tensor = backend.tensor(rows, width, holds)?;
     backend.write(&mut tensor, fill);
     Ok(tensor)
 }

@@ -1,12 +1,27 @@
 //! What activations are for.
 
 /// What a tensor holds, by which a device chooses its type in memory.
+///
+/// | Operation | reads | writes |
+/// |---|---|---|
+/// | `embed` | | sums |
+/// | `matmul` | operands | sums or logits |
+/// | `rms_norm` | sums | operands |
+/// | `add_rms_norm`, `matmul_add_rms_norm` | operands (`x`), sums (`residual`, `delta`) | sums (`residual`), operands (`out`) |
+/// | `head_norm`, `rope` | sums | sums, in place |
+/// | `attention`, `attend` | sums (`qkv`) | operands |
+/// | `silu_mul`, `gated_matmul` | operands (`x`), sums (`gate_up`) | operands |
+/// | `all_reduce` | sums | sums |
+/// | `gather_to_host` | logits | |
+/// | `gather_rows`, `copy_rows`, `place_columns` | sums or operands | either, converted |
+/// | `as_operand` | sums | operands |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holds {
-    /// Sums: the residual stream, and what is added to it. f32 on every device.
+    /// Sums: the residual stream, and whatever else products and lookups give
+    /// on their way to a norm, to attention or to an activation. f32 on every
+    /// device.
     Sum,
-    /// What products and attention read, and what they leave for each other:
-    /// f32, or the type that the device multiplies in.
+    /// What products read: f32, or the type that the device multiplies in.
     Operand,
     /// Logits, which are read on the host: f32 on every device.
     Logits,

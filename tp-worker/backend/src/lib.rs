@@ -34,9 +34,12 @@ pub use weights::{CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
 ///
 /// All activations are matrices `[tokens, width]`, row-major. A
 /// [`Backend::Tensor`] has a fixed capacity in rows, a current row count, and a
-/// type in memory that follows from what it [`Holds`]; operations take operands
-/// and sums alike, and convert where they copy one to the other. Operations run
-/// in the order they are called.
+/// type in memory that follows from what it [`Holds`], which says too which
+/// operation takes what. No operation takes one tensor twice.
+///
+/// Operations take effect in the order they are called. A device may queue them
+/// and return; one that fails then is an error of a later operation that returns
+/// errors.
 ///
 /// **Batch invariance.** Every output row depends on its own input row (for
 /// attention: its own request) alone, and each output element is accumulated
@@ -156,11 +159,7 @@ pub trait Backend: Send + Sized {
     ///
     /// # Panics
     /// Where [`InputLimits::expect`] does, of the limits of `inputs`.
-    fn stage(
-        &mut self,
-        batch: &Batch<'_>,
-        inputs: &mut Self::Inputs,
-    ) -> Result<(), BackendError>;
+    fn stage(&mut self, batch: &Batch<'_>, inputs: &mut Self::Inputs) -> Result<(), BackendError>;
     /// Runs `work`, a pass of the size `key` over the batch that is staged. The
     /// device may record in `passes` which operations it asks for, and repeat
     /// them at the next pass of this size without calling it. So:
@@ -325,9 +324,17 @@ pub trait Backend: Send + Sized {
     /// `out[to[i]] = x[from[i]]`, of equal widths; other rows of `out` stay, and
     /// so does its row count.
     fn copy_rows(&mut self, x: &Self::Tensor, from: &[u32], out: &mut Self::Tensor, to: &[u32]);
-    /// `out[i, first..first + width] = x[i]`: `x` is `[n, width]`, `out` has as
-    /// many rows.
+    /// `out[i, first..first + width] = x[i]`, other columns stay: `x` is
+    /// `[n, width]`, `out` has as many rows.
     fn place_columns(&mut self, x: &Self::Tensor, out: &mut Self::Tensor, first: usize);
+    /// `x`, which holds sums, as products read it: `x` itself on a device that
+    /// keeps sums and operands alike, otherwise a copy in `space`, which holds
+    /// operands and has the rows and the width of `x`.
+    fn as_operand<'a>(
+        &mut self,
+        x: &'a Self::Tensor,
+        space: &'a mut Self::Tensor,
+    ) -> &'a Self::Tensor;
     /// Copies the keys and values of cells, in all layers, `(from, to)` one
     /// after the other, bit for bit.
     fn copy_cells(&mut self, cache: &mut Self::KvCache, moves: &[(u32, u32)]);

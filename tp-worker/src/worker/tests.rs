@@ -12,3 +12,4 @@ mod random;
 mod sampling;
 mod speculation;
 mod support;
+mod watched;

@@ -37,7 +37,7 @@ pub(crate) struct Buffers<T> {
     pub roots: T,
     /// Hidden states that logits are wanted of, `[block, hidden]`.
     pub head_input: T,
-    /// The same normed.
+    /// The same as the output head reads them: normed by EAGLE-3.
     pub head_normed: T,
     /// `[block, vocab]`.
     pub logits: T,
@@ -71,7 +71,7 @@ impl<T> Buffers<T> {
             layer: LayerBuffers::new(device, &layer, tokens)?,
             hidden: device.activations(tokens, hidden, Holds::Sum)?,
             features: device.activations(tokens, sizes.features, Holds::Operand)?,
-            embedded: device.activations(tokens, hidden, Holds::Operand)?,
+            embedded: device.activations(tokens, hidden, Holds::Sum)?,
             joined: device.activations(tokens, 2 * hidden, Holds::Operand)?,
             roots: device.activations(sizes.requests, hidden, Holds::Sum)?,
             head_input: device.activations(block, hidden, Holds::Sum)?,

@@ -60,7 +60,7 @@ impl<B: Backend> EagleHead<B> {
                 let (residual, bias) = (&mut b.layer.residual, self.fc_bias.as_ref());
                 backend.matmul(&b.joined, &self.fc, bias, residual);
                 match input_norm {
-                    None => &b.layer.residual,
+                    None => backend.as_operand(residual, &mut b.layer.normed),
                     Some(weight) => {
                         backend.rms_norm(residual, weight, eps, &mut b.layer.normed);
                         &b.layer.normed

@@ -48,14 +48,14 @@ impl<B: Backend> EagleHead<B> {
         }
         self.picks.sort(sources, self.requests, self.outputs)?;
         backend.set_rows(&mut b.head_input, rows);
+        backend.set_rows(&mut b.head_normed, rows);
         backend.set_rows(&mut b.logits, rows);
         let outputs = &b.layer.residual;
         self.picks
             .copy(backend, &b.roots, outputs, &mut b.head_input);
         let input = match &self.wiring {
-            Wiring::Eagle { .. } => &b.head_input,
+            Wiring::Eagle { .. } => backend.as_operand(&b.head_input, &mut b.head_normed),
             Wiring::Eagle3 { norm, .. } => {
-                backend.set_rows(&mut b.head_normed, rows);
                 let eps = self.shape.eps;
                 backend.rms_norm(&b.head_input, norm, eps, &mut b.head_normed);
                 &b.head_normed

@@ -55,10 +55,10 @@ impl<T> LayerBuffers<T> {
             delta: tensor(layer.hidden, Holds::Sum)?,
             normed: tensor(layer.hidden, Holds::Operand)?,
             attention: AttentionBuffers {
-                qkv: tensor(layer.attention.qkv_width(), Holds::Operand)?,
+                qkv: tensor(layer.attention.qkv_width(), Holds::Sum)?,
                 attended: tensor(layer.attention.out_width(), Holds::Operand)?,
             },
-            gate_up: tensor(2 * layer.mlp, Holds::Operand)?,
+            gate_up: tensor(2 * layer.mlp, Holds::Sum)?,
             activated: tensor(layer.mlp, Holds::Operand)?,
         })
     }

@@ -38,7 +38,16 @@ impl Tensor {
     fn used(&mut self) -> &mut [f32] {
         &mut self.data[..self.rows * self.width]
     }
+    /// Fails unless it holds one of these: a device has another type for each.
+    fn holds(&self, any: &[Holds]) {
+        assert!(any.contains(&self.holds), "{:?}, not {any:?}", self.holds);
+    }
 }
+
+const SUM: &[Holds] = &[Holds::Sum];
+const OPERAND: &[Holds] = &[Holds::Operand];
+/// What rows are copied of, and to.
+const COPIED: &[Holds] = &[Holds::Sum, Holds::Operand];
 
 /// Keys and values, `[layer][cell][kv_heads · head_dim]`.
 pub struct Cache {
@@ -191,6 +200,7 @@ impl Backend for Naive {
 
     fn embed(&mut self, table: &Tensor, first: u32, inputs: &Inputs, out: &mut Tensor) {
         assert_eq!(out.rows, inputs.tokens.len());
+        out.holds(SUM);
         for (row, token) in inputs.tokens.iter().enumerate() {
             match token.checked_sub(first).map(|t| t as usize) {
                 Some(t) if t < table.rows => out.row_mut(row).copy_from_slice(table.row(t)),
@@ -200,6 +210,8 @@ impl Backend for Naive {
     }
     fn matmul(&mut self, x: &Tensor, w: &Tensor, bias: Option<&Vec<f32>>, out: &mut Tensor) {
         assert_eq!((x.rows, x.width, w.rows), (out.rows, w.width, out.width));
+        x.holds(OPERAND);
+        out.holds(&[Holds::Sum, Holds::Logits]);
         for row in 0..x.rows {
             for column in 0..w.rows {
                 let sum = dot(x.row(row), w.row(column));
@@ -208,7 +220,9 @@ impl Backend for Naive {
         }
     }
     fn rms_norm(&mut self, x: &Tensor, weight: &Vec<f32>, eps: f32, out: &mut Tensor) {
-        assert_eq!((x.rows, Holds::Operand), (out.rows, out.holds));
+        assert_eq!(x.rows, out.rows);
+        x.holds(SUM);
+        out.holds(OPERAND);
         for row in 0..x.rows {
             out.row_mut(row)
                 .copy_from_slice(&normed(x.row(row), weight, eps));
@@ -223,7 +237,7 @@ impl Backend for Naive {
         out: &mut Tensor,
     ) {
         assert_eq!(residual.rows, delta.rows);
-        assert_eq!((residual.holds, delta.holds), (Holds::Sum, Holds::Sum));
+        delta.holds(SUM);
         for row in 0..residual.rows {
             let sum = residual.row_mut(row).iter_mut().zip(delta.row(row));
             sum.for_each(|(r, d)| *r += d);
@@ -238,6 +252,7 @@ impl Backend for Naive {
         weight: &Vec<f32>,
         eps: f32,
     ) {
+        qkv.holds(SUM);
         for row in 0..qkv.rows {
             for head in heads.clone() {
                 let x = &mut qkv.row_mut(row)[head * shape.head_dim..][..shape.head_dim];
@@ -254,6 +269,7 @@ impl Backend for Naive {
         inputs: &Inputs,
     ) {
         assert_eq!(qkv.rows, inputs.positions.len());
+        qkv.holds(SUM);
         for (row, position) in inputs.positions.iter().enumerate() {
             for head in 0..shape.heads + shape.kv_heads {
                 let x = &mut qkv.row_mut(row)[head * shape.head_dim..][..shape.head_dim];
@@ -275,6 +291,8 @@ impl Backend for Naive {
         inputs: &Inputs,
         out: &mut Tensor,
     ) {
+        qkv.holds(SUM);
+        out.holds(OPERAND);
         let (dim, width) = (shape.head_dim, shape.kv_heads * shape.head_dim);
         let (keys, values) = (&mut cache.keys[layer], &mut cache.values[layer]);
         for (token, cell) in inputs.cells.iter().enumerate() {
@@ -313,6 +331,8 @@ impl Backend for Naive {
         }
     }
     fn silu_mul(&mut self, gate_up: &Tensor, out: &mut Tensor) {
+        gate_up.holds(SUM);
+        out.holds(OPERAND);
         let m = out.width;
         for row in 0..gate_up.rows {
             let (gate, up) = gate_up.row(row).split_at(m);
@@ -327,6 +347,8 @@ impl Backend for Naive {
             Rows::List(rows) => rows,
         };
         assert_eq!(out.rows, rows.len());
+        x.holds(COPIED);
+        out.holds(COPIED);
         for (to, from) in rows.iter().enumerate() {
             assert!((*from as usize) < x.rows);
             out.row_mut(to).copy_from_slice(x.row(*from as usize));
@@ -334,6 +356,8 @@ impl Backend for Naive {
     }
     fn copy_rows(&mut self, x: &Tensor, from: &[u32], out: &mut Tensor, to: &[u32]) {
         assert_eq!((x.width, from.len()), (out.width, to.len()));
+        x.holds(COPIED);
+        out.holds(COPIED);
         for (from, to) in from.iter().zip(to) {
             assert!((*from as usize) < x.rows && (*to as usize) < out.rows);
             out.row_mut(*to as usize)
@@ -342,9 +366,18 @@ impl Backend for Naive {
     }
     fn place_columns(&mut self, x: &Tensor, out: &mut Tensor, first: usize) {
         assert_eq!(x.rows, out.rows);
+        x.holds(COPIED);
+        out.holds(COPIED);
         for row in 0..x.rows {
             out.row_mut(row)[first..first + x.width].copy_from_slice(x.row(row));
         }
+    }
+    fn as_operand<'a>(&mut self, x: &'a Tensor, space: &'a mut Tensor) -> &'a Tensor {
+        assert_eq!((x.rows, x.width), (space.rows, space.width));
+        x.holds(SUM);
+        space.holds(OPERAND);
+        space.used().copy_from_slice(&x.data[..x.rows * x.width]);
+        space
     }
     fn copy_cells(&mut self, cache: &mut Cache, moves: &[(u32, u32)]) {
         let width = cache.shape.kv_heads * cache.shape.head_dim;
@@ -363,6 +396,7 @@ impl Backend for Naive {
         }
     }
     fn all_reduce(&mut self, axis: Axis, x: &mut Tensor) -> Result<(), BackendError> {
+        x.holds(SUM);
         if axis == Axis::Alone {
             return Ok(());
         }
@@ -376,11 +410,11 @@ impl Backend for Naive {
         widths: &[usize],
         out: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], BackendError> {
+        x.holds(&[Holds::Logits]);
         if axis == Axis::Alone {
             assert_eq!(widths, [x.width]);
             return Ok(&x.data[..x.rows * x.width]);
         }
-        assert_eq!(x.holds, Holds::Logits);
         let total: usize = widths.iter().sum();
         self.issued.push(("gather", total));
         let counts: Vec<usize> = widths.iter().map(|width| width * x.rows).collect();

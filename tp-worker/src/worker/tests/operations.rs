@@ -1,116 +1,26 @@
-//! What a step asks of the device where nothing is drafted.
+//! What steps ask of the device.
 
-use std::{
-    collections::BTreeMap,
-    ops::Range,
-    sync::{Arc, Mutex},
-};
+use std::sync::Arc;
 
-use lockstep_backend::{
-    AttentionShape, Axis, Backend, BackendError, Batch, Holds, HostMatrix, InputLimits, KvShape,
-    MatrixRole, RmsNorm, RopeTable, RowParallel, Rows,
-};
-use lockstep_backend_cpu::CpuBackend;
-use lockstep_collective::{Collective, Single};
+use lockstep_collective::Single;
 use lockstep_speculation::DrafterRegistry;
 use lockstep_types::{Dtype, EngineConfig, step::StepPlan};
 
 use super::{
     speculation::speculating,
     support::{Request, config, cpu, open, row},
+    watched::{Counts, Watched},
 };
 use crate::worker::{Worker, WorkerOptions};
-
-type Counts = BTreeMap<&'static str, usize>;
-
-/// A device that counts the operations it is asked for.
-struct Counting(CpuBackend, Arc<Mutex<Counts>>);
-
-/// Methods that count themselves and go on to the device.
-macro_rules! counted {
-    ($(fn $name:ident(&mut self, $($arg:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
-        $(fn $name(&mut self, $($arg: $type),*) $(-> $result)? {
-            *self.1.lock().unwrap().entry(stringify!($name)).or_default() += 1;
-            self.0.$name($($arg),*)
-        })*
-    };
-}
-
-type Matrix = <CpuBackend as Backend>::Matrix;
-type Vector = <CpuBackend as Backend>::Vector;
-type Tensor = <CpuBackend as Backend>::Tensor;
-type Rope = <CpuBackend as Backend>::Rope;
-type KvCache = <CpuBackend as Backend>::KvCache;
-type Inputs = <CpuBackend as Backend>::Inputs;
-
-impl Backend for Counting {
-    type Matrix = Matrix;
-    type Vector = Vector;
-    type Tensor = Tensor;
-    type Rope = Rope;
-    type KvCache = KvCache;
-    type Inputs = Inputs;
-    type Passes = ();
-
-    fn describe(&self) -> String {
-        self.0.describe()
-    }
-
-    fn matrix_bytes(&self, matrix: &Matrix) -> usize {
-        self.0.matrix_bytes(matrix)
-    }
-
-    // They choose a size and compute nothing.
-    fn set_rows(&mut self, tensor: &mut Tensor, rows: usize) {
-        self.0.set_rows(tensor, rows);
-    }
-
-    fn group(&self, axis: Axis) -> (usize, usize) {
-        self.0.group(axis)
-    }
-
-    fn gather_to_host<'a>(
-        &mut self,
-        axis: Axis,
-        x: &'a Tensor,
-        widths: &[usize],
-        space: &'a mut Vec<f32>,
-    ) -> Result<&'a [f32], BackendError> {
-        *self.1.lock().unwrap().entry("gather_to_host").or_default() += 1;
-        self.0.gather_to_host(axis, x, widths, space)
-    }
-
-    counted! {
-        fn load_matrix(&mut self, matrix: &HostMatrix<'_>, role: MatrixRole) -> Result<Matrix, BackendError>;
-        fn load_vector(&mut self, values: &[f32]) -> Result<Vector, BackendError>;
-        fn load_rope(&mut self, table: RopeTable) -> Result<Rope, BackendError>;
-        fn tensor(&mut self, rows: usize, width: usize, holds: Holds) -> Result<Tensor, BackendError>;
-        fn kv_cache(&mut self, shape: &KvShape) -> Result<KvCache, BackendError>;
-        fn inputs(&mut self, limits: &InputLimits) -> Result<Inputs, BackendError>;
-        fn stage(&mut self, batch: &Batch<'_>, inputs: &mut Inputs) -> Result<(), BackendError>;
-        fn embed(&mut self, table: &Matrix, first: u32, inputs: &Inputs, out: &mut Tensor);
-        fn matmul(&mut self, x: &Tensor, w: &Matrix, bias: Option<&Vector>, out: &mut Tensor);
-        fn rms_norm(&mut self, x: &Tensor, weight: &Vector, eps: f32, out: &mut Tensor);
-        fn add_rms_norm(&mut self, residual: &mut Tensor, delta: &Tensor, weight: &Vector, eps: f32, out: &mut Tensor);
-        fn matmul_add_rms_norm(&mut self, x: &Tensor, w: RowParallel<'_, Matrix, Vector>, residual: &mut Tensor, delta: &mut Tensor, norm: RmsNorm<'_, Vector>, out: &mut Tensor) -> Result<(), BackendError>;
-        fn head_norm(&mut self, qkv: &mut Tensor, shape: &AttentionShape, heads: Range<usize>, weight: &Vector, eps: f32);
-        fn rope(&mut self, qkv: &mut Tensor, shape: &AttentionShape, table: &Rope, inputs: &Inputs);
-        fn attention(&mut self, cache: &mut KvCache, layer: usize, qkv: &Tensor, shape: &AttentionShape, inputs: &Inputs, out: &mut Tensor);
-        fn silu_mul(&mut self, gate_up: &Tensor, out: &mut Tensor);
-        fn gather_rows(&mut self, x: &Tensor, rows: Rows<'_, Inputs>, out: &mut Tensor);
-        fn copy_rows(&mut self, x: &Tensor, from: &[u32], out: &mut Tensor, to: &[u32]);
-        fn place_columns(&mut self, x: &Tensor, out: &mut Tensor, first: usize);
-        fn copy_cells(&mut self, cache: &mut KvCache, moves: &[(u32, u32)]);
-        fn all_reduce(&mut self, axis: Axis, x: &mut Tensor) -> Result<(), BackendError>;
-        fn control(&mut self,) -> &mut dyn Collective;
-    }
-}
 
 /// Operations of the steps in which two requests decode at the `depths` in turn,
 /// after their prompts.
 fn operations(config: &EngineConfig, depths: &[u32]) -> Vec<Counts> {
     let counts = Arc::default();
-    let backend = Counting(cpu(config, Box::new(Single::new())), Arc::clone(&counts));
+    let backend = Watched {
+        device: cpu(config, Box::new(Single::new())),
+        counts: Arc::clone(&counts),
+    };
     let options = WorkerOptions {
         drafters: &DrafterRegistry::builtin(),
         weight_cache: None,
@@ -177,5 +87,23 @@ fn a_drafter_that_pauses_runs_nothing() {
             passes.iter().any(|(name, _)| *name == "attention"),
             "{algorithm}: {passes:?}"
         );
+    }
+}
+
+/// Devices keep operands in another type than sums: whatever the target's or a
+/// draft's pass hands to an operation holds what that takes.
+#[test]
+fn operations_get_what_they_take() {
+    for algorithm in ["EAGLE3", "EAGLE", "STANDALONE"] {
+        for shape in [[3, 1, 4], [3, 2, 6]] {
+            let drafting = speculating(config(1, 16, Dtype::Float32), algorithm, shape);
+            let steps = operations(&drafting, &[3, 0, 3]);
+            let (drafts, plain) = (&steps[0], &steps[1]);
+            let passes = beyond(drafts, plain);
+            assert!(
+                passes.iter().any(|(name, _)| *name == "attention"),
+                "{algorithm}: {passes:?}"
+            );
+        }
     }
 }

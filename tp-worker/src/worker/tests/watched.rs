@@ -1,0 +1,232 @@
+//! A device that counts what it is asked for, and refuses tensors that hold
+//! something else than an operation takes.
+
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    sync::{Arc, Mutex},
+};
+
+use lockstep_backend::{
+    AttentionShape, Axis, Backend, BackendError, Batch, Holds, HostMatrix, InputLimits, KvShape,
+    MatrixRole, RmsNorm, RopeTable, RowParallel, Rows,
+};
+use lockstep_backend_cpu::{CpuBackend, CpuTensor};
+use lockstep_collective::Collective;
+
+/// Operations by name.
+pub type Counts = BTreeMap<&'static str, usize>;
+
+/// This machine's cores, watched.
+pub struct Watched {
+    pub device: CpuBackend,
+    pub counts: Arc<Mutex<Counts>>,
+}
+
+/// Activations that know what they hold. On cores all are of one type, so that
+/// nothing else would tell.
+pub struct Tensor {
+    values: CpuTensor,
+    holds: Holds,
+}
+
+const COPIED: &[Holds] = &[Holds::Sum, Holds::Operand];
+const PRODUCT: &[Holds] = &[Holds::Sum, Holds::Logits];
+
+impl Tensor {
+    fn of(&self, any: &[Holds]) -> &CpuTensor {
+        assert!(any.contains(&self.holds), "{:?}, not {any:?}", self.holds);
+        &self.values
+    }
+    fn of_mut(&mut self, any: &[Holds]) -> &mut CpuTensor {
+        assert!(any.contains(&self.holds), "{:?}, not {any:?}", self.holds);
+        &mut self.values
+    }
+    fn sums(&self) -> &CpuTensor {
+        self.of(&[Holds::Sum])
+    }
+    fn sums_mut(&mut self) -> &mut CpuTensor {
+        self.of_mut(&[Holds::Sum])
+    }
+    fn operands(&self) -> &CpuTensor {
+        self.of(&[Holds::Operand])
+    }
+    fn operands_mut(&mut self) -> &mut CpuTensor {
+        self.of_mut(&[Holds::Operand])
+    }
+}
+
+type Matrix = <CpuBackend as Backend>::Matrix;
+type Vector = <CpuBackend as Backend>::Vector;
+type Rope = <CpuBackend as Backend>::Rope;
+type KvCache = <CpuBackend as Backend>::KvCache;
+type Inputs = <CpuBackend as Backend>::Inputs;
+
+impl Watched {
+    fn count(&mut self, operation: &'static str) -> &mut CpuBackend {
+        *self.counts.lock().unwrap().entry(operation).or_default() += 1;
+        &mut self.device
+    }
+}
+
+impl Backend for Watched {
+    type Matrix = Matrix;
+    type Vector = Vector;
+    type Tensor = Tensor;
+    type Rope = Rope;
+    type KvCache = KvCache;
+    type Inputs = Inputs;
+    type Passes = ();
+
+    fn describe(&self) -> String {
+        self.device.describe()
+    }
+    fn load_matrix(
+        &mut self,
+        matrix: &HostMatrix<'_>,
+        role: MatrixRole,
+    ) -> Result<Matrix, BackendError> {
+        self.device.load_matrix(matrix, role)
+    }
+    fn load_vector(&mut self, values: &[f32]) -> Result<Vector, BackendError> {
+        self.device.load_vector(values)
+    }
+    fn load_rope(&mut self, table: RopeTable) -> Result<Rope, BackendError> {
+        self.device.load_rope(table)
+    }
+    fn tensor(&mut self, rows: usize, width: usize, holds: Holds) -> Result<Tensor, BackendError> {
+        let values = self.device.tensor(rows, width, holds)?;
+        Ok(Tensor { values, holds })
+    }
+    fn set_rows(&mut self, tensor: &mut Tensor, rows: usize) {
+        self.device.set_rows(&mut tensor.values, rows);
+    }
+    fn kv_cache(&mut self, shape: &KvShape) -> Result<KvCache, BackendError> {
+        self.device.kv_cache(shape)
+    }
+    fn inputs(&mut self, limits: &InputLimits) -> Result<Inputs, BackendError> {
+        self.device.inputs(limits)
+    }
+    fn matrix_bytes(&self, matrix: &Matrix) -> usize {
+        self.device.matrix_bytes(matrix)
+    }
+
+    fn stage(&mut self, batch: &Batch<'_>, inputs: &mut Inputs) -> Result<(), BackendError> {
+        self.count("stage").stage(batch, inputs)
+    }
+    fn embed(&mut self, table: &Matrix, first: u32, inputs: &Inputs, out: &mut Tensor) {
+        self.count("embed")
+            .embed(table, first, inputs, out.sums_mut());
+    }
+    fn matmul(&mut self, x: &Tensor, w: &Matrix, bias: Option<&Vector>, out: &mut Tensor) {
+        self.count("matmul")
+            .matmul(x.operands(), w, bias, out.of_mut(PRODUCT));
+    }
+    fn rms_norm(&mut self, x: &Tensor, weight: &Vector, eps: f32, out: &mut Tensor) {
+        self.count("rms_norm")
+            .rms_norm(x.sums(), weight, eps, out.operands_mut());
+    }
+    fn add_rms_norm(
+        &mut self,
+        residual: &mut Tensor,
+        delta: &Tensor,
+        weight: &Vector,
+        eps: f32,
+        out: &mut Tensor,
+    ) {
+        let (residual, delta, out) = (residual.sums_mut(), delta.sums(), out.operands_mut());
+        self.count("add_rms_norm")
+            .add_rms_norm(residual, delta, weight, eps, out);
+    }
+    fn matmul_add_rms_norm(
+        &mut self,
+        x: &Tensor,
+        w: RowParallel<'_, Matrix, Vector>,
+        residual: &mut Tensor,
+        delta: &mut Tensor,
+        norm: RmsNorm<'_, Vector>,
+        out: &mut Tensor,
+    ) -> Result<(), BackendError> {
+        let (x, residual, delta) = (x.operands(), residual.sums_mut(), delta.sums_mut());
+        self.count("matmul_add_rms_norm").matmul_add_rms_norm(
+            x,
+            w,
+            residual,
+            delta,
+            norm,
+            out.operands_mut(),
+        )
+    }
+    fn head_norm(
+        &mut self,
+        qkv: &mut Tensor,
+        shape: &AttentionShape,
+        heads: Range<usize>,
+        weight: &Vector,
+        eps: f32,
+    ) {
+        self.count("head_norm")
+            .head_norm(qkv.sums_mut(), shape, heads, weight, eps);
+    }
+    fn rope(&mut self, qkv: &mut Tensor, shape: &AttentionShape, table: &Rope, inputs: &Inputs) {
+        self.count("rope")
+            .rope(qkv.sums_mut(), shape, table, inputs);
+    }
+    fn attention(
+        &mut self,
+        cache: &mut KvCache,
+        layer: usize,
+        qkv: &Tensor,
+        shape: &AttentionShape,
+        inputs: &Inputs,
+        out: &mut Tensor,
+    ) {
+        let (qkv, out) = (qkv.sums(), out.operands_mut());
+        self.count("attention")
+            .attention(cache, layer, qkv, shape, inputs, out);
+    }
+    fn silu_mul(&mut self, gate_up: &Tensor, out: &mut Tensor) {
+        self.count("silu_mul")
+            .silu_mul(gate_up.sums(), out.operands_mut());
+    }
+    fn gather_rows(&mut self, x: &Tensor, rows: Rows<'_, Inputs>, out: &mut Tensor) {
+        self.count("gather_rows")
+            .gather_rows(x.of(COPIED), rows, out.of_mut(COPIED));
+    }
+    fn copy_rows(&mut self, x: &Tensor, from: &[u32], out: &mut Tensor, to: &[u32]) {
+        self.count("copy_rows")
+            .copy_rows(x.of(COPIED), from, out.of_mut(COPIED), to);
+    }
+    fn place_columns(&mut self, x: &Tensor, out: &mut Tensor, first: usize) {
+        self.count("place_columns")
+            .place_columns(x.of(COPIED), out.of_mut(COPIED), first);
+    }
+    fn as_operand<'a>(&mut self, x: &'a Tensor, space: &'a mut Tensor) -> &'a Tensor {
+        self.device.place_columns(x.sums(), space.operands_mut(), 0);
+        space
+    }
+    fn copy_cells(&mut self, cache: &mut KvCache, moves: &[(u32, u32)]) {
+        self.count("copy_cells").copy_cells(cache, moves);
+    }
+
+    fn group(&self, axis: Axis) -> (usize, usize) {
+        self.device.group(axis)
+    }
+    fn all_reduce(&mut self, axis: Axis, x: &mut Tensor) -> Result<(), BackendError> {
+        self.count("all_reduce").all_reduce(axis, x.sums_mut())
+    }
+    fn gather_to_host<'a>(
+        &mut self,
+        axis: Axis,
+        x: &'a Tensor,
+        widths: &[usize],
+        space: &'a mut Vec<f32>,
+    ) -> Result<&'a [f32], BackendError> {
+        let x = x.of(&[Holds::Logits]);
+        self.count("gather_to_host")
+            .gather_to_host(axis, x, widths, space)
+    }
+    fn control(&mut self) -> &mut dyn Collective {
+        self.count("control").control()
+    }
+}
