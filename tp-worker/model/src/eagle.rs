@@ -58,7 +58,7 @@ pub struct EagleHead<B: Backend> {
     picks: Picks,
     /// Hidden inputs of the next pass.
     fed: usize,
-    /// Tokens of the last pass.
+    /// Tokens of the last pass; 0 where it failed.
     outputs: usize,
 }
 

@@ -15,7 +15,8 @@ impl<B: Backend> EagleHead<B> {
     /// # Errors
     /// Before anything ran: [`ModelError::TooLarge`] when the batch exceeds the
     /// limits, [`ModelError::HiddenInputs`] when fewer or more hidden states
-    /// were fed.
+    /// were fed. [`ModelError::Backend`] when the device fails: there are no
+    /// outputs then, and hidden states have to be fed again; roots stay.
     pub fn forward(
         &mut self,
         backend: &mut B,
@@ -28,7 +29,7 @@ impl<B: Backend> EagleHead<B> {
         if tokens != fed {
             return Err(ModelError::HiddenInputs { tokens, fed });
         }
-        (self.fed, self.outputs) = (0, tokens);
+        (self.fed, self.outputs) = (0, 0);
         self.buffers.set_rows(backend, tokens);
         if tokens == 0 {
             return Ok(());
@@ -39,7 +40,9 @@ impl<B: Backend> EagleHead<B> {
         let mut work = |backend: &mut B| head.run(backend, cache, tables);
         let done = backend.pass(&mut passes, batch.key(), &mut work);
         self.passes = passes;
-        Ok(done?)
+        done?;
+        self.outputs = tokens;
+        Ok(())
     }
 
     /// The pass over the batch that is staged.

@@ -39,7 +39,8 @@ impl<B: Backend> Transformer<B> {
     }
 
     /// What the last pass kept, `[tokens of the pass, width of the capture]`,
-    /// rows in batch order; `None` where nothing is kept. The same bits on all ranks.
+    /// rows in batch order, none where it failed; `None` where nothing is kept.
+    /// The same bits on all ranks.
     pub fn features(&self) -> Option<&B::Tensor> {
         self.capture.as_ref().map(|capture| &capture.features)
     }

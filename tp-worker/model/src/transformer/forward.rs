@@ -22,7 +22,9 @@ impl<B: Backend> Transformer<B> {
     ///
     /// # Errors
     /// [`ModelError::TooLarge`] before anything ran when the batch exceeds the
-    /// limits; [`ModelError::Backend`] when a collective fails.
+    /// limits; [`ModelError::Backend`] when the device or a collective fails:
+    /// nothing is kept of the pass then, and what it wrote of the cache is
+    /// unspecified.
     pub fn forward(
         &mut self,
         backend: &mut B,
@@ -41,6 +43,23 @@ impl<B: Backend> Transformer<B> {
         if size.tokens == 0 {
             return Ok(());
         }
+        let done = self.run_whole(backend, cache, batch, size, sink);
+        // What it has kept so far is no pass's.
+        if let (Err(_), Some(capture)) = (&done, &mut self.capture) {
+            capture.begin(backend, 0);
+        }
+        done
+    }
+
+    /// [`Self::forward`] of a batch that has tokens, within the limits.
+    fn run_whole(
+        &mut self,
+        backend: &mut B,
+        cache: &mut B::KvCache,
+        batch: &Batch<'_>,
+        size: Size,
+        sink: &mut dyn FnMut(LogitBlock<'_>),
+    ) -> Result<(), ModelError> {
         backend.stage(batch, &mut self.inputs)?;
         self.buffers.set_rows(backend, size.tokens, size.wanted);
         let mut passes = std::mem::take(&mut self.passes);

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, thread};
 
-use lockstep_backend::{Axis, Backend, Holds};
+use lockstep_backend::{Axis, Backend, BackendError, Holds};
 use lockstep_backend_cpu::{CpuBackend, CpuTensor};
 use lockstep_collective::{Single, local_group};
 use lockstep_model::{
@@ -69,17 +69,23 @@ impl<B: Backend> Kept<B> {
     }
 
     fn run(&mut self, range: std::ops::Range<usize>, wanted: &[u32]) -> Vec<f32> {
+        self.try_run(range, wanted).unwrap()
+    }
+
+    fn try_run(
+        &mut self,
+        range: std::ops::Range<usize>,
+        wanted: &[u32],
+    ) -> Result<Vec<f32>, ModelError> {
         let text: Vec<u32> = (1..=TOKENS as u32).collect();
         let mut pass = Pass::default();
         pass.push(&text, range, 4, |page| page as u32);
         let (mut logits, backend) = (Vec::new(), &mut self.backend);
         let (cache, batch) = (&mut self.cache, pass.batch(wanted));
-        self.model
-            .forward(backend, cache, &batch, &mut |block| {
-                logits.extend_from_slice(block.logits);
-            })
-            .unwrap();
-        logits
+        self.model.forward(backend, cache, &batch, &mut |block| {
+            logits.extend_from_slice(block.logits);
+        })?;
+        Ok(logits)
     }
 }
 
@@ -214,6 +220,30 @@ fn ranks_keep_the_same() {
     for (one, two) in single.features().iter().zip(&kept[0]) {
         assert!((one - two).abs() <= 1e-4, "{two} instead of {one}");
     }
+}
+
+/// What a pass kept until it failed is not read as if it were whole.
+#[test]
+fn a_failed_pass_keeps_nothing() {
+    let mut ranks = local_group(2).into_iter().map(|group| {
+        move || {
+            let backend = cpu(Dtype::Float32, Box::new(group));
+            let mut kept = Kept::new(backend, &qwen3(), spec(&[1], true));
+            kept.run(0..4, &[3]);
+            kept
+        }
+    });
+    let (own, peer) = (ranks.next().unwrap(), ranks.next().unwrap());
+    let peer = thread::spawn(move || drop(peer()));
+    let mut kept = own();
+    peer.join().unwrap();
+    assert!(!kept.features().is_empty());
+    let error = kept.try_run(4..6, &[0]).unwrap_err();
+    assert!(
+        matches!(error, ModelError::Backend(BackendError::Collective(_))),
+        "{error}"
+    );
+    assert!(kept.model.features().is_some() && kept.features().is_empty());
 }
 
 /// Ranks compare schedules before serving; they must say what really happens.

@@ -156,6 +156,34 @@ fn states_that_are_not_there_are_errors() {
     assert!(head.logits(backend, tables, &[]).unwrap().is_empty());
 }
 
+/// Outputs of a pass that failed are no states to go on from.
+#[test]
+fn a_failed_pass_has_no_outputs() {
+    let (_folder, mut rig) = rig(&Checkpoint::eagle());
+    rig.prefill(&[1, 2, 3], 0).unwrap();
+    let (backend, drafting) = rig.drafting();
+    let (root, output) = (HiddenSource::Root(0), HiddenSource::Output(0));
+    let mut pass = Pass::default();
+    pass.push(&[0, 0, 0, 5], 3..4, 4, |page| page as u32);
+    drafting.head.feed_hidden(backend, &[output]).unwrap();
+    backend.failing = true;
+    let error = drafting.try_run(backend, &pass).unwrap_err();
+    assert!(matches!(error, ModelError::Backend(_)), "{error}");
+    let (head, tables) = (&mut drafting.head, drafting.tables.tables());
+    assert!(matches!(
+        head.logits(backend, tables, &[output]),
+        Err(ModelError::NoHiddenState { count: 0, .. })
+    ));
+    assert!(head.feed_hidden(backend, &[output]).is_err());
+    assert!(head.keep_roots(backend, &[0], &[0]).is_err());
+    backend.failing = false;
+    let error = drafting.try_run(backend, &pass).unwrap_err();
+    assert!(matches!(error, ModelError::HiddenInputs { fed: 0, .. }));
+    drafting.head.feed_hidden(backend, &[root]).unwrap();
+    drafting.try_run(backend, &pass).unwrap();
+    assert!(drafting.head.feed_hidden(backend, &[output]).is_ok());
+}
+
 #[test]
 fn passes_need_as_many_hidden_states_as_tokens() {
     let (_folder, mut rig) = rig(&Checkpoint::eagle());

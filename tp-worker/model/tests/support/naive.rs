@@ -18,6 +18,8 @@ pub struct Naive {
     pub replays: usize,
     /// Passes of a model and a size that had not run before.
     pub recorded: usize,
+    /// Passes run, and then the device fails.
+    pub failing: bool,
 }
 
 /// `[rows, width]`, row-major.
@@ -75,6 +77,7 @@ impl Naive {
             issued: Vec::new(),
             replays: 0,
             recorded: 0,
+            failing: false,
         }
     }
 }
@@ -195,7 +198,11 @@ impl Backend for Naive {
         work: &mut dyn FnMut(&mut Self) -> Result<(), BackendError>,
     ) -> Result<(), BackendError> {
         self.recorded += usize::from(passes.insert(key));
-        (0..=self.replays).try_for_each(|_| work(self))
+        (0..=self.replays).try_for_each(|_| work(self))?;
+        match self.failing {
+            true => Err(BackendError::Unsupported("it fails".to_owned())),
+            false => Ok(()),
+        }
     }
 
     fn embed(&mut self, table: &Tensor, first: u32, inputs: &Inputs, out: &mut Tensor) {
