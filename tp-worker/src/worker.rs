@@ -223,6 +223,9 @@ impl<B: Backend + 'static> Worker<B> {
         let pass = self.passes.find(self.batch.key()).map_err(invalid)?;
         self.digests.world.word(pass.digest);
         self.drafting.digest(&mut self.digests.tensor);
+        if self.batch.key().tokens > 0 {
+            self.depth.send(&mut self.backend)?;
+        }
         let outputs = self.forward()?;
         self.settle()?;
         let verify_us = clock.stage_us();

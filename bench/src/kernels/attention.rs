@@ -49,7 +49,12 @@ pub fn measure<B: Device>(
         write_all(&mut backend, &mut cache, &kv, &attention)?;
         for (requests, q_len, kv_len) in CASES {
             let call = Call::new(requests, q_len, kv_len, page_size);
-            let qkv = filled(&mut backend, requests * q_len, attention.qkv_width(), Holds::Sum)?;
+            let qkv = filled(
+                &mut backend,
+                requests * q_len,
+                attention.qkv_width(),
+                Holds::Sum,
+            )?;
             let mut out =
                 backend.tensor(requests * q_len, attention.out_width(), Holds::Operand)?;
             let mut layer = 0;

@@ -367,6 +367,10 @@ impl Backend for CpuBackend {
     fn control(&mut self) -> &mut dyn Collective {
         self.collectives.tensor()
     }
+
+    fn words_ride_on_data(&self) -> bool {
+        true
+    }
 }
 
 /// `out = x · wᵀ + bias`, after a look at the shapes.

@@ -372,8 +372,15 @@ pub trait Backend: Send + Sized {
     // ---- the host's word with its peers ----
 
     /// Collectives of the tensor-parallel group's hosts: what ranks vote on,
-    /// compare and tell each other, in words. Data of the device never takes
-    /// this way. On a device whose data travels apart from it, words that are
-    /// attached wait for the next operation here.
+    /// compare and tell each other, in words.
     fn control(&mut self) -> &mut dyn Collective;
+    /// Whether the device's data takes the same group: then words that are
+    /// attached to [`Self::control`] travel with the next collective of data,
+    /// and ranks whose data does not fit together are told so. Where it has a
+    /// way of its own, words wait for the next operation of `control`, and ranks
+    /// that differ may wait for each other's data for ever: what they have to
+    /// agree on before a pass, they must have exchanged before it begins.
+    fn words_ride_on_data(&self) -> bool {
+        false
+    }
 }

@@ -23,7 +23,8 @@ pub enum DepthControl {
 
 /// A rank's part in the agreement. Its row travels with the step's first
 /// collective, so that ranks that differ in plan, drafts, tokens or in what they
-/// decided before learn it before anything of the step is committed.
+/// decided before learn it before anything of the step is committed; and before
+/// the pass, where data that differs would not tell.
 #[derive(Debug)]
 pub struct Agreement {
     decider: Decider,
@@ -83,6 +84,17 @@ impl DepthControl {
         }
     }
 
+    /// Sees to it that the rows travel with the pass that comes, or before it.
+    ///
+    /// # Errors
+    /// [`WorkerError::Backend`] when the group is broken, or ranks differ.
+    pub fn send<B: Backend>(&mut self, backend: &mut B) -> Result<(), WorkerError> {
+        match self {
+            Self::Fixed(_) => Ok(()),
+            Self::Adaptive(agreement) => agreement.send(backend),
+        }
+    }
+
     /// Decides, if the rows have travelled: the depth of the step
     /// [`LAG`](lockstep_adaptive::LAG) after this one, and what its policy expects
     /// that it takes, in microseconds.
@@ -124,6 +136,16 @@ impl Agreement {
             seen: self.seen,
         };
         backend.control().attach(Row::SHARED, &row.to_words())?;
+        Ok(())
+    }
+
+    /// Rows that drafts have taken along are there already. All ranks know the
+    /// same of that.
+    fn send<B: Backend>(&mut self, backend: &mut B) -> Result<(), WorkerError> {
+        let apart = !backend.words_ride_on_data();
+        if apart && !backend.control().attached(&mut self.words) {
+            backend.control().barrier()?;
+        }
         Ok(())
     }
 

@@ -1,12 +1,14 @@
 //! Ranks agree on the depth, refuse what was not agreed, and name each other
 //! when they differ.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use lockstep_adaptive::{
     AdaptiveConfig, BatchSlot, Digest, Moment, Policies, Policy, PolicyFactory, Tier,
 };
+use lockstep_backend::Backend;
 use lockstep_backend_cpu::CpuBackend;
+use lockstep_collective::{Collective, local_group};
 use lockstep_devices::Device as _;
 use lockstep_devices::DeviceOptions;
 use lockstep_model::LoadPhase;
@@ -18,7 +20,8 @@ use lockstep_types::{
 
 use super::{
     speculation::speculating,
-    support::{Request, config, load_alone, open, row},
+    support::{Request, config, cpu, load_alone, open, row},
+    watched::{Counts, Watched},
 };
 use crate::worker::{
     PlanError, Worker, WorkerError, WorkerOptions,
@@ -99,7 +102,7 @@ fn turns(depths: &[u32]) -> Turns {
     }
 }
 
-fn drafters(policy: Turns) -> DrafterRegistry<CpuBackend> {
+fn drafters<B: Backend + 'static>(policy: Turns) -> DrafterRegistry<B> {
     let mut drafters = DrafterRegistry::builtin();
     drafters.add_policy(Arc::new(policy));
     drafters
@@ -191,6 +194,47 @@ fn ranks_that_decide_differently_name_each_other_in_the_next_step() {
     for part in ["rank 0", "rank 1", "step 4", "diverged"] {
         assert!(error.to_string().contains(part), "{error}");
     }
+}
+
+/// Where data has a way of its own, rows travel before it: ranks that differ
+/// would wait for each other's data for ever.
+#[test]
+fn rows_travel_before_data_that_does_not_take_them_along() {
+    let config = adaptive(2);
+    let policy = Turns {
+        astray: Some(3),
+        ..turns(&[2])
+    };
+    let hosts = local_group(2).into_iter().map(Some);
+    let hosts: Mutex<Vec<_>> = Mutex::new(hosts.collect());
+    let counts: [Arc<Mutex<Counts>>; 2] = Default::default();
+    let (own, watched) = (config.clone(), counts.clone());
+    let open = move |rank: usize, data| {
+        let host = hosts.lock().unwrap()[rank].take();
+        Ok(Watched {
+            device: cpu(&own, data),
+            counts: watched[rank].clone(),
+            control: host.map(|host| Box::new(host) as Box<dyn Collective>),
+        })
+    };
+    let drafters = drafters(policy);
+    let group = LocalGroup::start_on(&config, &GroupOptions::new(&drafters), open).unwrap();
+    let ran = |name: &str| {
+        let mut counts = counts.each_ref().map(|counts| counts.lock().unwrap());
+        let found = counts.each_ref().map(|counts| counts.contains_key(name));
+        counts.iter_mut().for_each(|counts| counts.clear());
+        found
+    };
+    // Without drafts, nothing before the pass takes the rows along.
+    let mut plans = plans(&[1, 0, 0]).into_iter();
+    for plan in plans.by_ref().take(3) {
+        assert!(group.step(plan).unwrap().agreed_depth.is_some());
+        assert_eq!(ran("stage"), [true; 2]);
+    }
+    let error = group.step(plans.next().unwrap()).unwrap_err();
+    assert!(matches!(error, WorkerError::RowsDiffer { .. }), "{error}");
+    drop(group);
+    assert_eq!(ran("stage"), [false; 2]);
 }
 
 /// Measuring before the first plan leaves no trace: slots, pages and texts are

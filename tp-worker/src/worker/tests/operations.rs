@@ -20,6 +20,7 @@ fn operations(config: &EngineConfig, depths: &[u32]) -> Vec<Counts> {
     let backend = Watched {
         device: cpu(config, Box::new(Single::new())),
         counts: Arc::clone(&counts),
+        control: None,
     };
     let options = WorkerOptions {
         drafters: &DrafterRegistry::builtin(),

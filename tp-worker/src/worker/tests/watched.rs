@@ -21,6 +21,8 @@ pub type Counts = BTreeMap<&'static str, usize>;
 pub struct Watched {
     pub device: CpuBackend,
     pub counts: Arc<Mutex<Counts>>,
+    /// The hosts' group, where the device's data does not take it.
+    pub control: Option<Box<dyn Collective>>,
 }
 
 /// Activations that know what they hold. On cores all are of one type, so that
@@ -227,6 +229,13 @@ impl Backend for Watched {
             .gather_to_host(axis, x, widths, space)
     }
     fn control(&mut self) -> &mut dyn Collective {
-        self.count("control").control()
+        self.count("control");
+        match &mut self.control {
+            Some(control) => &mut **control,
+            None => self.device.control(),
+        }
+    }
+    fn words_ride_on_data(&self) -> bool {
+        self.control.is_none()
     }
 }
