@@ -20,6 +20,8 @@ pub struct StepLimits {
     pub max_commit: usize,
     /// Nodes that a drafter expands for one request, its root included.
     pub draft_nodes: usize,
+    /// Drafts may be trees: only those need masks, a chain is a plain row.
+    pub branches: bool,
 }
 
 impl StepLimits {
@@ -45,6 +47,7 @@ impl StepLimits {
             verified,
             max_commit: speculation.max_commit(),
             draft_nodes: speculation.num_steps * speculation.topk + 1,
+            branches: speculation.topk > 1,
         }
     }
 

@@ -23,6 +23,7 @@ fn step(requests: usize, chunk: Option<usize>) -> StepLimits {
         verified: 1,
         max_commit: 1,
         draft_nodes: 1,
+        branches: false,
     }
 }
 

@@ -16,7 +16,8 @@ pub struct ForwardLimits {
     pub positions: usize,
     /// Tokens per page of the cache.
     pub page_size: usize,
-    /// New tokens of a request whose mask says what they see.
+    /// New tokens of a request whose mask says what they see; 0 where no row
+    /// has a mask.
     pub tree_nodes: usize,
     /// Rows of logits computed and brought to the host at a time; bounds the
     /// memory of passes that want many.
@@ -34,7 +35,7 @@ impl ForwardLimits {
             requests: step.requests,
             positions: step.positions,
             page_size,
-            tree_nodes: step.verified,
+            tree_nodes: if step.branches { step.verified } else { 0 },
             logit_block_rows: (LOGIT_BLOCK_BYTES / (4 * vocab.max(1))).clamp(16, 256),
         }
     }
@@ -43,7 +44,7 @@ impl ForwardLimits {
     pub fn of_drafts(step: &StepLimits, page_size: usize, vocab: usize) -> Self {
         Self {
             max_tokens: step.draft_tokens(),
-            tree_nodes: step.draft_nodes,
+            tree_nodes: if step.branches { step.draft_nodes } else { 0 },
             ..Self::of_steps(step, page_size, vocab)
         }
     }
@@ -98,4 +99,32 @@ pub(crate) fn fits(what: &'static str, found: usize, limit: usize) -> Result<(),
         return Err(ModelError::TooLarge { what, found, limit });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trees_alone_take_room_for_masks() {
+        let mut step = StepLimits {
+            requests: 3,
+            tokens: 30,
+            positions: 20,
+            verified: 70,
+            max_commit: 4,
+            draft_nodes: 10,
+            branches: true,
+        };
+        let words = |step: &StepLimits| {
+            [
+                ForwardLimits::of_steps(step, 4, 100),
+                ForwardLimits::of_drafts(step, 4, 100),
+            ]
+            .map(|limits| limits.inputs().mask_words)
+        };
+        assert_eq!(words(&step), [3 * 70 * 2, 3 * 10]);
+        step.branches = false;
+        assert_eq!(words(&step), [0, 0]);
+    }
 }

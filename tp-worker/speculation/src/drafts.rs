@@ -125,6 +125,8 @@ impl Drafts {
             Some("a row has at most `most` nodes")
         } else if nodes.iter().enumerate().any(later) {
             Some("parents come before children")
+        } else if asked.topk == 1 && !is_chain(nodes) {
+            Some("a row is a chain where `topk` is 1")
         } else {
             (depth(nodes) as usize > asked.steps).then_some("a row is at most `steps` deep")
         }
@@ -186,5 +188,8 @@ mod tests {
         assert_eq!(fault, Some("a row is at most `steps` deep"));
         asked.steps = 2;
         assert_eq!(drafts.fault(0, &asked), None);
+        asked.topk = 1;
+        let fault = drafts.fault(0, &asked);
+        assert_eq!(fault, Some("a row is a chain where `topk` is 1"));
     }
 }

@@ -291,7 +291,8 @@ impl<B: Backend> DraftStage<B> {
         }
     }
 
-    /// Adds chains of any tokens from the row's last known one on.
+    /// Adds any tokens: to a chain, or in chains from the row's last known one
+    /// on.
     fn fill_up(&mut self) {
         for (at, row) in self
             .rows
@@ -300,8 +301,12 @@ impl<B: Backend> DraftStage<B> {
             .filter(|(_, row)| row.steps > 0)
         {
             let own = self.drafts.nodes(at).len();
-            for number in own..row.most {
-                let level = (number - own) % row.steps;
+            let (first, most) = match row.topk {
+                1 => (0, row.most.min(row.steps)),
+                _ => (own, row.most),
+            };
+            for number in own..most {
+                let level = (number - first) % row.steps;
                 self.drafts.push(
                     at,
                     Node {

@@ -42,6 +42,7 @@ fn tokens_of_a_step_and_of_its_drafts() {
         verified: 1,
         max_commit: 1,
         draft_nodes: 1,
+        branches: false,
     };
     assert_eq!(limits(&SpeculationConfig::none()), plain);
     assert_eq!(plain.draft_tokens(), 576 + 128);
@@ -61,9 +62,12 @@ fn tokens_of_a_step_and_of_its_drafts() {
         verified: 8,
         max_commit: 4,
         draft_nodes: 13,
+        branches: true,
     };
     assert_eq!(limits(&tree), drafting);
     assert_eq!(drafting.draft_tokens(), 1024 + 128);
     (tree.num_steps, tree.topk) = (8, 16);
     assert_eq!(limits(&tree).draft_tokens(), 64 * 129, "nodes of all trees");
+    tree.topk = 1;
+    assert!(!limits(&tree).branches, "a chain");
 }

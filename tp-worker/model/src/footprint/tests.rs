@@ -132,6 +132,7 @@ fn memory_of(
             verified: 4,
             max_commit: 4,
             draft_nodes: 7,
+            branches: true,
         },
     };
     rank_memory(&Elements, &engine, rank)

@@ -10,6 +10,7 @@ fn limits(requests: usize, tokens: usize) -> StepLimits {
         verified: 1,
         max_commit: 1,
         draft_nodes: 1,
+        branches: false,
     }
 }
 
