@@ -1,6 +1,6 @@
 //! The groups that collectives run in.
 
-/// Among which ranks a collective runs, and a model is split.
+/// A group of ranks: a model is split over it, and its collectives run in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Axis {
     /// The tensor-parallel group: the ranks that hold one model together.

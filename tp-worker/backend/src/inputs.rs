@@ -92,11 +92,11 @@ fn broken_rule(batch: &Batch<'_>, page_size: usize) -> Option<&'static str> {
 /// Rows to gather; `I` is a device's [`crate::Backend::Inputs`].
 #[derive(Debug)]
 pub enum Rows<'a, I> {
-    /// Those of the staged batch's wanted tokens: such a range of
+    /// Those of wanted tokens of the batch that is staged: of this range of
     /// [`Batch::logit_tokens`].
     Wanted(&'a I, Range<usize>),
-    /// These. The list is copied to the device, so a pass that is recorded
-    /// can't have it.
+    /// Those with these numbers. A pass that is recorded can't name rows so: it
+    /// would repeat the list that it was recorded with.
     List(&'a [u32]),
 }
 

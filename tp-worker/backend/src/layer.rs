@@ -12,7 +12,7 @@ pub struct Linear<'a, M, V> {
 }
 
 /// A linear map whose inputs are split over ranks: its result is the sum of
-/// what the ranks' parts give. One of them alone has the bias.
+/// what the ranks' parts give. Only one rank's part has the bias.
 #[derive(Debug)]
 pub struct RowParallel<'a, M, V> {
     /// The ranks.

@@ -30,7 +30,7 @@ pub use pass::PassKey;
 pub use shape::{AttentionShape, KvShape, RopeTable};
 pub use weights::{CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
 
-/// One device holding one shard.
+/// One device, with one shard of a model, or of several models.
 ///
 /// All activations are matrices `[tokens, width]`, row-major. A
 /// [`Backend::Tensor`] has a fixed capacity in rows, a current row count, and a
@@ -67,8 +67,8 @@ pub trait Backend: Send + Sized {
 
     // ---- memory ----
 
-    /// Packs a weight matrix, in the form that this backend keeps matrices of
-    /// its role in.
+    /// Brings a weight matrix to the device, packed as it keeps matrices of this
+    /// role.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
@@ -99,7 +99,8 @@ pub trait Backend: Send + Sized {
     ) -> Result<Self::Tensor, BackendError>;
     /// Sets the current row count, at most the capacity.
     fn set_rows(&mut self, tensor: &mut Self::Tensor, rows: usize);
-    /// Allocates the paged cache; memory is committed when first written.
+    /// Allocates a paged cache, of any content. A device may take its memory page
+    /// by page, as it is first written.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
@@ -129,8 +130,8 @@ pub trait Backend: Send + Sized {
     }
     /// Makes a matrix `[rows, cols]` of its packed form. `fill(offset, part)`
     /// writes the bytes from `offset` on; it is called once for every `unit`
-    /// bytes (the last part may be shorter), by several threads at once.
-    /// What it leaves undone is zero.
+    /// bytes (the last part may be shorter), by several threads at once. Bytes
+    /// that it does not write are zero.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`]; [`BackendError::Unsupported`] where
@@ -279,8 +280,9 @@ pub trait Backend: Send + Sized {
         inputs: &Self::Inputs,
         out: &mut Self::Tensor,
     );
-    /// All of an attention block between its projections: norms of heads,
-    /// rotation and [`Self::attention`], which leave `qkv` unspecified.
+    /// All of an attention block between its projections: norms of heads where
+    /// there are any, rotation and [`Self::attention`]. The content of `qkv`
+    /// afterwards is unspecified.
     fn attend(
         &mut self,
         cache: &mut Self::KvCache,

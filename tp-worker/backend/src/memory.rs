@@ -1,4 +1,4 @@
-//! What a device takes for what a model asks of it.
+//! How much memory a device takes, before there is one.
 
 use crate::{AttentionShape, Holds, InputLimits, KvShape, MatrixRole};
 
@@ -24,7 +24,8 @@ pub struct PassShape {
     pub attention: AttentionShape,
     /// What is multiplied: rows of activations, and the matrix.
     pub products: Vec<(usize, MatrixShape)>,
-    /// Elements that [`crate::Backend::gather_to_host`] brings together here.
+    /// Elements of all ranks together that [`crate::Backend::gather_to_host`]
+    /// brings to this one; 0 on a rank that gets none.
     pub gathered: usize,
 }
 
@@ -45,7 +46,7 @@ pub trait DeviceMemory {
     fn inputs_bytes(&self, limits: &InputLimits) -> u64;
     /// A paged cache, when it is full.
     fn kv_bytes(&self, cache: &KvShape) -> u64;
-    /// What operations of these passes, which never run at once, need at the
-    /// most beside their operands.
+    /// Working memory of operations beside their operands: enough for any of
+    /// these passes, of which one runs at a time.
     fn scratch_bytes(&self, passes: &[PassShape]) -> u64;
 }
