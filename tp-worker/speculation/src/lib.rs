@@ -33,7 +33,7 @@ pub use drafts::{Drafts, Node, depth, is_chain};
 pub use eagle::EagleDrafter;
 pub use error::DraftError;
 pub use nextn::NextN;
-pub use ngram::Ngram;
+pub use ngram::{Ngram, Trie};
 pub use own_depth::OwnDepths;
 pub use pass::Pass;
 pub use registry::{Build, DrafterFactory, DrafterRegistry};

@@ -23,6 +23,8 @@ use history::{History, Match, PLACES};
 use index::Index;
 use options::NgramConfig;
 
+pub use trie::Trie;
+
 /// The algorithm: no draft model, nothing on the device. All that are built from
 /// one draft from the same corpora, also after new weights were loaded.
 ///
@@ -89,7 +91,7 @@ impl Algorithm for Ngram {
         let config = NgramConfig::read(&speculation.options);
         match config.private {
             true => 0,
-            false => trie::NODE_BYTES * config.capacity as u64,
+            false => Trie::NODE_BYTES * config.capacity as u64,
         }
     }
 
@@ -141,7 +143,7 @@ struct NgramDrafter {
     window: usize,
     slots: Vec<Slot>,
     /// What was served; `None` where it is not to be remembered.
-    trie: Option<trie::Trie>,
+    trie: Option<Trie>,
     corpora: CorporaView<Index>,
     found: Continuations,
     matches: Vec<Match>,
@@ -175,7 +177,7 @@ impl NgramDrafter {
             longest,
             window: window(&config, steps),
             slots: std::iter::repeat_with(slot).take(requests).collect(),
-            trie: (!config.private).then(|| trie::Trie::new(config.capacity)),
+            trie: (!config.private).then(|| Trie::new(config.capacity)),
             corpora: CorporaView::new(corpora),
             found: Continuations::default(),
             matches: Vec::new(),

@@ -8,9 +8,6 @@ use super::continuations::{Continuations, ROOT};
 use crate::TreeShape;
 use nodes::Nodes;
 
-/// Bytes of a node that is used, its place in its parent's list included.
-pub(super) const NODE_BYTES: u64 = 60;
-
 /// Children that are looked at per node: the ones used last.
 const CHILDREN: usize = 64;
 
@@ -20,7 +17,7 @@ const CHILDREN: usize = 64;
 /// longest makes room for a new one; it is always a leaf, as whatever serves a
 /// node serves its ancestors too.
 #[derive(Debug)]
-pub(super) struct Trie {
+pub struct Trie {
     nodes: Nodes,
     capacity: usize,
     /// The window's nodes.
@@ -42,9 +39,12 @@ struct Branch {
 }
 
 impl Trie {
+    /// Bytes of a node that is used, its place in its parent's list included.
+    pub const NODE_BYTES: u64 = 60;
+
     /// One of at most `capacity` nodes, which must be more than the tokens of
-    /// any window. A node takes [`NODE_BYTES`] once it is used.
-    pub(super) fn new(capacity: usize) -> Self {
+    /// any window. A node takes [`Self::NODE_BYTES`] once it is used.
+    pub fn new(capacity: usize) -> Self {
         Self {
             nodes: Nodes::new(capacity),
             capacity,
@@ -54,13 +54,18 @@ impl Trie {
         }
     }
 
+    /// Nodes in use.
+    pub fn used(&self) -> usize {
+        self.nodes.len()
+    }
+
     /// Forgets all windows.
     pub(super) fn clear(&mut self) {
         *self = Self::new(self.capacity);
     }
 
     /// Takes in one window.
-    pub(super) fn insert(&mut self, window: &[u32]) {
+    pub fn insert(&mut self, window: &[u32]) {
         self.path.clear();
         let may_evict = self.nodes.len() + window.len() > self.capacity;
         let mut node = nodes::ROOT;
