@@ -17,6 +17,8 @@ pub(super) struct History {
     chains: Vec<Chain>,
     /// Places 1..=`indexed` are in the chains.
     indexed: usize,
+    /// The chains' heads are still those of an earlier text.
+    stale: bool,
 }
 
 /// An earlier place where the text said the same.
@@ -51,21 +53,24 @@ impl History {
                 .map(chain)
                 .collect(),
             indexed: 0,
+            stale: false,
         }
     }
 
-    /// Begins another text, keeping the memory.
+    /// Begins another text, keeping the memory. The tables of the one before are
+    /// cleared when the next is indexed, if it ever is.
     pub(super) fn clear(&mut self) {
+        self.stale |= self.indexed > 0;
         self.indexed = 0;
-        for chain in &mut self.chains {
-            chain.heads.fill(0);
-        }
     }
 
     /// Takes in what `text` has grown by. Its last place has no continuation yet
     /// and waits for the next call.
     pub(super) fn index(&mut self, text: &[u32]) {
         let places = text.len().saturating_sub(1);
+        if places < self.indexed {
+            self.clear();
+        }
         let capacity = self.chains.first().map_or(0, |chain| chain.heads.len());
         if places > capacity {
             let capacity = text.len().next_power_of_two().max(256);
@@ -75,8 +80,11 @@ impl History {
                 chain.before.resize(capacity + 1, 0);
             }
             self.indexed = 0;
-        } else if places < self.indexed {
-            self.clear();
+            self.stale = false;
+        } else if std::mem::take(&mut self.stale) {
+            for chain in &mut self.chains {
+                chain.heads.fill(0);
+            }
         }
         for place in self.indexed + 1..=places {
             each_gram(&mut self.chains, &text[..place], |chain, bucket| {

@@ -37,6 +37,29 @@ fn short_texts_and_texts_without_repetition_have_no_matches() {
 }
 
 #[test]
+fn tables_are_cleared_for_a_text_that_is_looked_up_in_alone() {
+    let text: Vec<u32> = (0..5000).chain([7]).collect();
+    let mut history = History::new(1, 4);
+    history.index(&text);
+    let heads = |history: &History| -> Vec<Vec<u32>> {
+        let chains = history.chains.iter();
+        chains.map(|chain| chain.heads.clone()).collect()
+    };
+    let full = heads(&history);
+    // Two requests that never draft.
+    history.clear();
+    history.clear();
+    assert_eq!(heads(&history), full);
+    let mut found = Vec::new();
+    for short in [&[7][..], &[7, 8, 7]] {
+        history.clear();
+        history.index(short);
+        history.find(short, true, &mut found);
+        assert_eq!(found.len(), short.len() / 2, "{found:?}");
+    }
+}
+
+#[test]
 fn a_common_token_does_not_hide_a_long_match() {
     // The phrase stands once, at the beginning; its last token is everywhere.
     let mut text = vec![11, 12, 13, 14, 5];
