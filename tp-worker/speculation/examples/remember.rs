@@ -46,7 +46,7 @@ fn main() {
         "{:<30} {:>9} {:>9} {:>9} {:>9}",
         "text of 100,000 tokens", "capacity", "nodes", "KiB", "ns/token"
     );
-    for capacity in [1 << 22, 1 << 16] {
+    for capacity in [1 << 22, 1 << 20, 1 << 16] {
         for (name, text) in &texts {
             let (nodes, time) = serve(text, capacity);
             println!(
@@ -85,7 +85,7 @@ impl Random {
     }
 
     fn below(&mut self, end: u32) -> u32 {
-        ((self.next() >> 32) * u64::from(end) >> 32) as u32
+        (((self.next() >> 32) * u64::from(end)) >> 32) as u32
     }
 
     /// The n-th token of the vocabulary, with a likelihood of about 1/n.

@@ -91,7 +91,7 @@ impl Algorithm for Ngram {
         let config = NgramConfig::read(&speculation.options);
         match config.private {
             true => 0,
-            false => Trie::NODE_BYTES * config.capacity as u64,
+            false => Trie::bytes(config.capacity),
         }
     }
 
@@ -229,10 +229,10 @@ impl NgramDrafter {
             }
         }
         if let Some(trie) = &mut self.trie
-            && let Some((node, len)) = trie.find(text, self.shortest..=self.longest)
+            && let Some((end, len)) = trie.find(text, self.shortest..=self.longest)
         {
             let rank = rank(self.longest, len, Source::Served);
-            trie.follow(node, shape, rank, &mut self.found);
+            trie.follow(end, shape, rank, &mut self.found);
         }
     }
 

@@ -2,6 +2,8 @@
 
 use lockstep_types::{ConfigError, NumberOption, OptionSpec, OptionValues, SwitchOption};
 
+use super::Trie;
+
 const MIN_MATCH: NumberOption = NumberOption {
     flag: "--speculative-ngram-min-match-window-size",
     unit: "TOKENS",
@@ -23,9 +25,9 @@ pub(super) const CAPACITY: NumberOption = NumberOption {
     unit: "NODES",
     default: 1 << 20,
     least: 1,
-    // Numbers of nodes fit 32 bits with room to spare.
-    most: 1 << 28,
-    help: "nodes of the memory that requests share",
+    most: Trie::MOST_NODES as u64,
+    help: "nodes of the memory that requests share, 40 bytes each: one per token, or per seven \
+           tokens that only one text went on with",
 };
 const PRIVATE: SwitchOption = SwitchOption {
     flag: "--speculative-ngram-private",
@@ -51,7 +53,8 @@ pub(super) struct NgramConfig {
     pub min_match: usize,
     /// The longest.
     pub max_match: usize,
-    /// Nodes of the trie that requests share; the oldest go when it is full.
+    /// Nodes of the trie that requests share; those unserved for longest go when
+    /// it is full.
     pub capacity: usize,
     /// No such trie: served texts are not remembered, so that no client can tell
     /// by the time of an answer what others were served.

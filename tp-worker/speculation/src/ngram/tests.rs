@@ -136,7 +136,7 @@ fn what_is_not_remembered_takes_no_memory() {
         ..CONFIG
     }
     .write();
-    assert_eq!(ngram.memory_bytes(&speculation), Trie::NODE_BYTES);
+    assert_eq!(ngram.memory_bytes(&speculation), Trie::bytes(1));
 }
 
 #[test]

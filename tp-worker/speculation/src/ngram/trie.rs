@@ -6,30 +6,31 @@ use std::ops::RangeInclusive;
 
 use super::continuations::{Continuations, ROOT};
 use crate::TreeShape;
-use nodes::Nodes;
+use nodes::{End, Nodes};
 
-/// Children that are looked at per node: the ones used last.
+/// Continuations that are looked at per path: the ones used last.
 const CHILDREN: usize = 64;
 
-/// A trie of windows of served text with a bounded number of nodes.
+/// A trie of windows of served text in bounded memory.
 ///
-/// A node counts the windows that began with its path. The node unserved for
-/// longest makes room for a new one; it is always a leaf, as whatever serves a
-/// node serves its ancestors too.
+/// A path is counted with every window that begins with it. What one window
+/// alone went on with is not made nodes of, but kept as the tail of a leaf, seven
+/// tokens in the memory of a node: most of a text that does not repeat. It unfolds
+/// where another window shares a part of it, and nobody who reads the trie can
+/// tell. The leaf unserved for longest makes room, with its tail; the oldest node
+/// is always a leaf, as whatever serves a node serves its ancestors too.
 #[derive(Debug)]
 pub struct Trie {
     nodes: Nodes,
     capacity: usize,
-    /// The window's nodes.
-    path: Vec<u32>,
-    /// Nodes of a level with their continuations, and of the next one.
+    /// Ends of a level with their continuations, and of the next one.
     level: Vec<Branch>,
     next: Vec<Branch>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Branch {
-    node: u32,
+    end: End,
     count: u32,
     token: u32,
     /// The node of [`Continuations`] that it hangs on, or is.
@@ -39,24 +40,34 @@ struct Branch {
 }
 
 impl Trie {
-    /// Bytes of a node that is used, its place in its parent's list included.
-    pub const NODE_BYTES: u64 = 60;
+    /// Nodes that one may have at the most: links to them have 29 bits.
+    pub const MOST_NODES: usize = 1 << 28;
 
-    /// One of at most `capacity` nodes, which must be more than the tokens of
-    /// any window. A node takes [`Self::NODE_BYTES`] once it is used.
+    /// Bytes of a node, its place among its parent's children included.
+    pub const NODE_BYTES: u64 = nodes::ENTRY_BYTES as u64;
+
+    /// One of at most `capacity` nodes, the tokens of tails counted as the nodes
+    /// that they take the memory of: [`Self::MOST_NODES`] at the most, and as many
+    /// as a window has tokens at the least, or windows are cut. The memory is taken
+    /// from the machine once it is used.
     pub fn new(capacity: usize) -> Self {
+        let capacity = capacity.min(Self::MOST_NODES);
         Self {
             nodes: Nodes::new(capacity),
             capacity,
-            path: Vec::new(),
             level: Vec::new(),
             next: Vec::new(),
         }
     }
 
-    /// Nodes in use.
+    /// What one of that capacity takes at the most, in bytes, with its root.
+    pub const fn bytes(capacity: usize) -> u64 {
+        (capacity as u64 + 1) * Self::NODE_BYTES
+    }
+
+    /// Nodes in use, with those whose memory tails take.
     pub fn used(&self) -> usize {
-        self.nodes.len()
+        self.nodes.used()
     }
 
     /// Forgets all windows.
@@ -66,62 +77,99 @@ impl Trie {
 
     /// Takes in one window.
     pub fn insert(&mut self, window: &[u32]) {
-        self.path.clear();
-        let may_evict = self.nodes.len() + window.len() > self.capacity;
-        let mut node = nodes::ROOT;
-        for token in window {
-            node = match self.nodes.child(node, *token) {
-                Some(child) => {
-                    if may_evict {
-                        // Out of the way of the evictions below.
-                        self.nodes.touch(child);
-                    }
-                    child
-                }
-                None => {
-                    if self.nodes.len() >= self.capacity {
-                        self.nodes.evict();
-                    }
-                    self.nodes.add(node, *token)
-                }
-            };
-            self.nodes.count(node);
-            self.path.push(node);
+        let window = &window[..window.len().min(self.capacity)];
+        let (mut node, mut taken) = (nodes::ROOT, 0);
+        let known = |node, at: usize| self.nodes.child(node, *window.get(at)?);
+        while let Some(child) = known(node, taken) {
+            (node, taken) = (child, taken + 1);
         }
-        // Ancestors after descendants, so that they stay newer.
-        for node in self.path.iter().rev() {
-            self.nodes.touch(*node);
+        let rest = &window[taken..];
+        let pairs = self.nodes.tail(node).zip(rest);
+        let shared = pairs.take_while(|(tail, token)| tail == *token).count();
+        let (shared, fresh) = rest.split_at(shared);
+        if !fresh.is_empty() || self.nodes.tail(node).nth(shared.len()).is_some() {
+            node = self.branch(node, shared, fresh);
         }
+        self.nodes.count(node);
+        self.nodes.touch(node);
     }
 
-    /// The node of the longest end of `text` that has a continuation, and its
+    /// Adds to a path that ends with `shared` tokens of the tail of `node`, which
+    /// has more tokens or is followed by `fresh` ones: gives the last node.
+    fn branch(&mut self, mut node: u32, shared: &[u32], fresh: &[u32]) -> u32 {
+        let room = nodes::leaf_entries(fresh.len());
+        if self.nodes.tail(node).next().is_some() {
+            node = self.unfold(node, shared, room);
+        } else {
+            self.make_room(node, room);
+        }
+        let Some((token, tail)) = fresh.split_first() else {
+            return node;
+        };
+        let leaf = self.nodes.add(node, *token, 0);
+        self.nodes.set_tail(leaf, tail);
+        leaf
+    }
+
+    /// Makes nodes of a leaf and the `shared` first tokens of its tail: gives the
+    /// last of them. The rest of the tail becomes a leaf below it, unserved for as
+    /// long as before. `room` more entries are free then.
+    fn unfold(&mut self, leaf: u32, shared: &[u32], room: usize) -> u32 {
+        let (parent, token, count) = self.nodes.own(leaf);
+        self.make_room(parent, 1 + shared.len() + room);
+        // It may have been the one unserved for longest.
+        let left = self.nodes.child(parent, token);
+        if let Some(leaf) = left {
+            self.nodes.detach(leaf);
+        }
+        let mut node = self.nodes.add(parent, token, count);
+        for token in shared {
+            node = self.nodes.add(node, *token, count);
+        }
+        if let Some(leaf) = left {
+            self.nodes.attach(leaf, node, shared.len());
+        }
+        node
+    }
+
+    /// Frees entries, but none of the path that ends at `node`.
+    fn make_room(&mut self, node: u32, entries: usize) {
+        if self.nodes.used() + entries <= self.capacity {
+            return;
+        }
+        self.nodes.touch(node);
+        while self.nodes.used() + entries > self.capacity && self.nodes.evict() {}
+    }
+
+    /// The longest end of `text` that has a continuation, as a path, and its
     /// length, which is within `lengths`.
     pub(super) fn find(
         &self,
         text: &[u32],
         lengths: RangeInclusive<usize>,
-    ) -> Option<(u32, usize)> {
+    ) -> Option<(End, usize)> {
         let longest = (*lengths.end()).min(text.len());
         (*lengths.start()..=longest).rev().find_map(|len| {
-            let end = text[text.len() - len..].iter();
-            let node = end
+            let tokens = text[text.len() - len..].iter();
+            let end = tokens
                 .copied()
-                .try_fold(nodes::ROOT, |node, token| self.nodes.child(node, token))?;
-            self.nodes.children(node).next().map(|_| (node, len))
+                .try_fold(End::ROOT, |end, token| self.nodes.step(end, token))?;
+            self.nodes.children(end).next().map(|_| (end, len))
         })
     }
 
-    /// Adds what followed `node` to `found`: per level the best nodes of the
-    /// level before, the most frequent first and the one used last among equals.
+    /// Adds what followed the path that ends at `end` to `found`: per level the
+    /// best paths of the level before, the most frequent first and the one used
+    /// last among equals.
     pub(super) fn follow(
         &mut self,
-        node: u32,
+        end: End,
         shape: TreeShape,
         rank: u32,
         found: &mut Continuations,
     ) {
         let start = Branch {
-            node,
+            end,
             count: 0,
             token: 0,
             at: ROOT,
@@ -132,15 +180,14 @@ impl Trie {
         for _ in 0..shape.steps {
             self.next.clear();
             for branch in &self.level {
-                let children = self.nodes.children(branch.node).take(CHILDREN);
-                self.next
-                    .extend(children.map(|(node, token, count)| Branch {
-                        node,
-                        count,
-                        token,
-                        at: branch.at,
-                        order: 0,
-                    }));
+                let children = self.nodes.children(branch.end).take(CHILDREN);
+                self.next.extend(children.map(|(end, token, count)| Branch {
+                    end,
+                    count,
+                    token,
+                    at: branch.at,
+                    order: 0,
+                }));
             }
             for (order, branch) in self.next.iter_mut().enumerate() {
                 branch.order = order;

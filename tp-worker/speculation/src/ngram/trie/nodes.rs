@@ -1,39 +1,53 @@
 //! The nodes of a trie: found by parent and token, and in order of use.
 
-use std::{
-    collections::HashMap,
-    hash::{BuildHasherDefault, Hasher},
-};
+#[cfg(test)]
+mod check;
+mod piece;
+mod table;
+
+use std::iter::successors;
+
+use piece::{PIECE, Piece};
+use table::{SLOTS, Table};
 
 /// The node of the empty path. Never counted, used or removed.
 pub(super) const ROOT: u32 = 0;
 
-/// No node: the end of a list.
-const NONE: u32 = u32::MAX;
+/// No node: the end of a list. Nothing leads to the root.
+const NONE: u32 = 0;
 
-/// Nodes that memory is reserved for at the most.
-const RESERVED: usize = 1 << 22;
+/// Bytes that nodes take per entry of their capacity.
+pub(super) const ENTRY_BYTES: usize = size_of::<Node>() + SLOTS * size_of::<u32>();
 
 /// An arena of nodes under a root. Each is in two lists: its parent's children
 /// and all nodes, both from the one used last to the one unused for longest.
+///
+/// A leaf may have a tail: tokens that would be a chain of nodes below it, each
+/// counted and used as the leaf is. It is kept in pieces, each in an entry of
+/// the arena, and is never longer in entries than the chain would be.
 #[derive(Debug)]
 pub(super) struct Nodes {
-    arena: Vec<Trunk>,
-    /// Places in `arena` that are free.
-    free: Vec<u32>,
-    /// By parent and token.
-    index: HashMap<u64, u32, BuildHasherDefault<Mix>>,
+    arena: Vec<Node>,
+    /// Entries that nodes and pieces have, but the root's.
+    used: usize,
+    /// The first of the entries that were used before.
+    free: u32,
+    table: Table,
     newest: u32,
     oldest: u32,
+    /// The tail of a leaf that moves.
+    moved: Vec<u32>,
 }
 
+/// An entry of the arena: a node, or a [`Piece`] in the form of one.
 #[derive(Debug, Clone, Copy)]
-struct Trunk {
+struct Node {
     token: u32,
     parent: u32,
     count: u32,
-    /// The child used last.
-    child: u32,
+    /// The child used last or the first piece of a tail; of a free entry, the
+    /// next one.
+    below: u32,
     siblings: Links,
     uses: Links,
 }
@@ -50,184 +64,308 @@ const ALONE: Links = Links {
     older: NONE,
 };
 
-impl Trunk {
-    fn new(token: u32, parent: u32) -> Self {
+/// Where a path from the root ends: at a node, or so many tokens along its tail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::ngram) struct End {
+    node: u32,
+    along: usize,
+}
+
+impl Node {
+    fn new(token: u32, parent: u32, count: u32) -> Self {
         Self {
             token,
             parent,
-            count: 0,
-            child: NONE,
+            count,
+            below: NONE,
             siblings: ALONE,
             uses: ALONE,
         }
     }
+
+    fn key(&self) -> u64 {
+        key(self.parent, self.token)
+    }
+}
+
+impl End {
+    /// The end of the empty path.
+    pub(super) const ROOT: Self = Self::at(ROOT);
+
+    const fn at(node: u32) -> Self {
+        Self { node, along: 0 }
+    }
+
+    /// Behind the next token of its tail.
+    fn further(self) -> Self {
+        Self {
+            along: self.along + 1,
+            ..self
+        }
+    }
+}
+
+/// Entries of a leaf of so many tokens, its own and its tail's.
+pub(super) fn leaf_entries(tokens: usize) -> usize {
+    match tokens {
+        0 => 0,
+        _ => 1 + (tokens - 1).div_ceil(PIECE),
+    }
 }
 
 impl Nodes {
-    /// The root alone, with room for as many more, which is taken from the
+    /// The root alone, with room for so many entries, which is taken from the
     /// machine as it is filled: no step has to wait for a table that grows.
     pub(super) fn new(room: usize) -> Self {
-        let room = room.min(RESERVED);
         let mut arena = Vec::with_capacity(1 + room);
-        arena.push(Trunk::new(0, NONE));
+        arena.push(Node::new(0, NONE, 0));
         Self {
             arena,
-            free: Vec::new(),
-            index: HashMap::with_capacity_and_hasher(room, BuildHasherDefault::default()),
+            used: 0,
+            free: NONE,
+            table: Table::new(room),
             newest: NONE,
             oldest: NONE,
+            moved: Vec::new(),
         }
     }
 
-    /// Nodes but the root.
-    pub(super) fn len(&self) -> usize {
-        self.index.len()
+    /// Entries in use, the root's not among them.
+    pub(super) fn used(&self) -> usize {
+        self.used
     }
 
-    /// The node after `parent` with that token.
+    /// The child of `parent` with that token.
     pub(super) fn child(&self, parent: u32, token: u32) -> Option<u32> {
-        self.index.get(&key(parent, token)).copied()
+        let below = self.arena[parent as usize].below;
+        if below == NONE || piece::target(below).is_some() {
+            return None;
+        }
+        self.table
+            .get(key(parent, token), |at| self.arena[at as usize].key())
     }
 
-    /// A node's children, the one used last first: node, token, count.
-    pub(super) fn children(&self, parent: u32) -> impl Iterator<Item = (u32, u32, u32)> {
-        let first = self.arena[parent as usize].child;
-        let nodes = std::iter::successors((first != NONE).then_some(first), |node| {
-            let older = self.arena[*node as usize].siblings.older;
-            (older != NONE).then_some(older)
-        });
-        nodes.map(|node| {
-            let Trunk { token, count, .. } = self.arena[node as usize];
-            (node, token, count)
-        })
-    }
-
-    /// Adds a node that `parent` does not have, used last.
-    pub(super) fn add(&mut self, parent: u32, token: u32) -> u32 {
-        let new = Trunk::new(token, parent);
-        let node = match self.free.pop() {
-            Some(node) => {
-                self.arena[node as usize] = new;
-                node
-            }
-            None => {
-                self.arena.push(new);
-                self.arena.len() as u32 - 1
-            }
+    /// The tail of a node, which is empty but for leaves.
+    pub(super) fn tail(&self, node: u32) -> impl Iterator<Item = u32> {
+        let load = |link: u32| {
+            let (entry, tokens) = piece::target(link)?;
+            Some((Piece::from(self.arena[entry as usize]), tokens))
         };
-        self.index.insert(key(parent, token), node);
-        self.link(node);
+        let first = load(self.arena[node as usize].below);
+        let pieces = successors(first, move |(piece, _)| load(piece.next));
+        pieces.flat_map(|(piece, tokens)| piece.tokens.into_iter().take(tokens))
+    }
+
+    /// The end of a path that goes on with a token.
+    pub(super) fn step(&self, at: End, token: u32) -> Option<End> {
+        match self.tail(at.node).nth(at.along) {
+            Some(next) => (next == token).then_some(at.further()),
+            None => self.child(at.node, token).map(End::at),
+        }
+    }
+
+    /// What a path goes on with, what was used last first: end, token, count.
+    pub(super) fn children(&self, at: End) -> impl Iterator<Item = (End, u32, u32)> {
+        let Node { count, below, .. } = self.arena[at.node as usize];
+        let next = self.tail(at.node).nth(at.along);
+        let next = next.map(|token| (at.further(), token, count));
+        let first = match piece::target(below) {
+            Some(_) => None,
+            None => some(below),
+        };
+        let older = |node: &u32| some(self.arena[*node as usize].siblings.older);
+        let nodes = successors(first, older).map(|node| {
+            let Node { token, count, .. } = self.arena[node as usize];
+            (End::at(node), token, count)
+        });
+        next.into_iter().chain(nodes)
+    }
+
+    /// A node's parent, token and count.
+    pub(super) fn own(&self, node: u32) -> (u32, u32, u32) {
+        let Node {
+            parent,
+            token,
+            count,
+            ..
+        } = self.arena[node as usize];
+        (parent, token, count)
+    }
+
+    /// Adds a node that `parent` does not have, used last. There must be an
+    /// entry for it, and `parent` must have no tail.
+    pub(super) fn add(&mut self, parent: u32, token: u32, count: u32) -> u32 {
+        let node = self.put(Node::new(token, parent, count));
+        self.enter(node);
+        self.join_uses(node);
         node
     }
 
-    /// Counts one more window.
-    pub(super) fn count(&mut self, node: u32) {
-        let count = &mut self.arena[node as usize].count;
-        *count = count.saturating_add(1);
-    }
-
-    /// Makes a node the one used last.
-    pub(super) fn touch(&mut self, node: u32) {
-        self.unlink(node);
-        self.link(node);
-    }
-
-    /// Removes the node unused for longest, which has no children.
-    pub(super) fn evict(&mut self) {
-        let node = self.oldest;
-        if node == NONE {
-            return;
+    /// Gives a node without anything below it a tail. There must be entries for
+    /// its pieces.
+    pub(super) fn set_tail(&mut self, node: u32, tail: &[u32]) {
+        let mut next = NONE;
+        for tokens in tail.chunks(PIECE).rev() {
+            let piece = self.put(Piece::new(tokens, next).into());
+            next = piece::link(piece, tokens.len());
         }
-        self.unlink(node);
-        let Trunk { token, parent, .. } = self.arena[node as usize];
-        self.index.remove(&key(parent, token));
-        self.free.push(node);
+        self.arena[node as usize].below = next;
     }
 
-    fn link(&mut self, node: u32) {
-        let parent = self.arena[node as usize].parent as usize;
-        let sibling = std::mem::replace(&mut self.arena[parent].child, node);
+    /// Counts one more window for a node and those above it.
+    pub(super) fn count(&mut self, mut node: u32) {
+        while node != ROOT {
+            let at = &mut self.arena[node as usize];
+            at.count = at.count.saturating_add(1);
+            node = at.parent;
+        }
+    }
+
+    /// Makes a node and those above it the ones used last: ancestors after
+    /// descendants, so that they stay newer.
+    pub(super) fn touch(&mut self, mut node: u32) {
+        while node != ROOT {
+            let parent = self.arena[node as usize].parent;
+            if self.arena[parent as usize].below != node {
+                self.leave_siblings(node);
+                self.join_siblings(node);
+            }
+            if self.newest != node {
+                self.leave_uses(node);
+                self.join_uses(node);
+            }
+            node = parent;
+        }
+    }
+
+    /// Takes a leaf from its parent; it stays where it is in the order of use.
+    pub(super) fn detach(&mut self, leaf: u32) {
+        let arena = &self.arena;
+        self.table.remove(leaf, |at| arena[at as usize].key());
+        self.leave_siblings(leaf);
+    }
+
+    /// Puts a detached leaf below another node, with what is left of its tokens
+    /// behind so many of its tail. Where nothing is left, it goes.
+    pub(super) fn attach(&mut self, leaf: u32, parent: u32, along: usize) {
+        let mut rest = std::mem::take(&mut self.moved);
+        rest.clear();
+        rest.extend(self.tail(leaf).skip(along));
+        self.drop_tail(leaf);
+        match rest.split_first() {
+            Some((token, tail)) => {
+                let at = &mut self.arena[leaf as usize];
+                (at.token, at.parent) = (*token, parent);
+                self.enter(leaf);
+                self.set_tail(leaf, tail);
+            }
+            None => {
+                self.leave_uses(leaf);
+                self.release(leaf);
+            }
+        }
+        self.moved = rest;
+    }
+
+    /// Removes the leaf unused for longest, with its tail; `false` if there is none.
+    pub(super) fn evict(&mut self) -> bool {
+        let leaf = self.oldest;
+        if leaf == NONE {
+            return false;
+        }
+        self.drop_tail(leaf);
+        self.detach(leaf);
+        self.leave_uses(leaf);
+        self.release(leaf);
+        true
+    }
+
+    fn drop_tail(&mut self, leaf: u32) {
+        let mut next = std::mem::replace(&mut self.arena[leaf as usize].below, NONE);
+        while let Some((entry, _)) = piece::target(next) {
+            next = Piece::from(self.arena[entry as usize]).next;
+            self.release(entry);
+        }
+    }
+
+    /// Fills a free entry.
+    fn put(&mut self, node: Node) -> u32 {
+        self.used += 1;
+        match some(self.free) {
+            Some(entry) => {
+                self.free = self.arena[entry as usize].below;
+                self.arena[entry as usize] = node;
+                entry
+            }
+            None => {
+                self.arena.push(node);
+                self.arena.len() as u32 - 1
+            }
+        }
+    }
+
+    fn release(&mut self, entry: u32) {
+        self.used -= 1;
+        self.arena[entry as usize].below = std::mem::replace(&mut self.free, entry);
+    }
+
+    /// Makes a node its parent's child: found by its token, and used last.
+    fn enter(&mut self, node: u32) {
+        self.table.insert(node, self.arena[node as usize].key());
+        self.join_siblings(node);
+    }
+
+    /// Puts a node before all its siblings.
+    fn join_siblings(&mut self, node: u32) {
+        let Node { parent, .. } = self.arena[node as usize];
+        let older = std::mem::replace(&mut self.arena[parent as usize].below, node);
+        self.arena[node as usize].siblings = Links { newer: NONE, older };
+        if older != NONE {
+            self.arena[older as usize].siblings.newer = node;
+        }
+    }
+
+    fn leave_siblings(&mut self, node: u32) {
+        let Node {
+            parent,
+            siblings: Links { newer, older },
+            ..
+        } = self.arena[node as usize];
+        match newer {
+            NONE => self.arena[parent as usize].below = older,
+            newer => self.arena[newer as usize].siblings.older = older,
+        }
+        if older != NONE {
+            self.arena[older as usize].siblings.newer = newer;
+        }
+    }
+
+    fn join_uses(&mut self, node: u32) {
         let older = std::mem::replace(&mut self.newest, node);
-        let new = &mut self.arena[node as usize];
-        new.siblings.older = sibling;
-        new.uses.older = older;
-        if sibling != NONE {
-            self.arena[sibling as usize].siblings.newer = node;
-        }
+        self.arena[node as usize].uses = Links { newer: NONE, older };
         match older {
             NONE => self.oldest = node,
             older => self.arena[older as usize].uses.newer = node,
         }
     }
 
-    fn unlink(&mut self, node: u32) {
-        let at = &mut self.arena[node as usize];
-        let parent = at.parent as usize;
-        let (siblings, uses) = (at.siblings, at.uses);
-        (at.siblings, at.uses) = (ALONE, ALONE);
-        match siblings.newer {
-            NONE => self.arena[parent].child = siblings.older,
-            newer => self.arena[newer as usize].siblings.older = siblings.older,
+    fn leave_uses(&mut self, node: u32) {
+        let Links { newer, older } = self.arena[node as usize].uses;
+        match newer {
+            NONE => self.newest = older,
+            newer => self.arena[newer as usize].uses.older = older,
         }
-        if siblings.older != NONE {
-            self.arena[siblings.older as usize].siblings.newer = siblings.newer;
-        }
-        match uses.newer {
-            NONE => self.newest = uses.older,
-            newer => self.arena[newer as usize].uses.older = uses.older,
-        }
-        match uses.older {
-            NONE => self.oldest = uses.newer,
-            older => self.arena[older as usize].uses.newer = uses.newer,
+        match older {
+            NONE => self.oldest = newer,
+            older => self.arena[older as usize].uses.newer = newer,
         }
     }
+}
 
-    /// Panics where lists, index and arena disagree, or the oldest isn't a leaf.
-    #[cfg(test)]
-    pub(super) fn check(&self) {
-        let mut ages = vec![0; self.arena.len()];
-        let (mut at, mut listed, mut newer) = (self.newest, 0, NONE);
-        while at != NONE {
-            let node = &self.arena[at as usize];
-            assert_eq!(node.uses.newer, newer);
-            listed += 1;
-            ages[at as usize] = listed;
-            assert_eq!(self.child(node.parent, node.token), Some(at));
-            assert!(ages[node.parent as usize] > 0 || node.parent == ROOT);
-            assert!(node.count > 0);
-            (newer, at) = (at, node.uses.older);
-        }
-        assert_eq!(self.oldest, newer);
-        assert_eq!(listed, self.len());
-        assert_eq!(self.arena.len(), 1 + self.len() + self.free.len());
-        let nodes = (0..self.arena.len() as u32).filter(|node| !self.free.contains(node));
-        let children: usize = nodes.map(|node| self.children(node).count()).sum();
-        assert_eq!(children, self.len());
-    }
+fn some(node: u32) -> Option<u32> {
+    (node != NONE).then_some(node)
 }
 
 fn key(parent: u32, token: u32) -> u64 {
     u64::from(parent) << 32 | u64::from(token)
-}
-
-/// One multiplication, with the high bits brought down: keys are no one's
-/// choice but the texts', and a collision costs time only.
-#[derive(Debug, Default)]
-struct Mix(u64);
-
-impl Hasher for Mix {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, key: u64) {
-        let mixed = (self.0 ^ key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = mixed ^ mixed >> 32;
-    }
 }

@@ -1,0 +1,140 @@
+//! Which node has a key: a hash table that never grows.
+
+/// Slots per node.
+pub(super) const SLOTS: usize = 2;
+
+/// No node is the root's.
+const EMPTY: u32 = 0;
+
+/// Numbers of nodes, each in the first slot from its key's on that was free. The
+/// keys stand with the nodes.
+///
+/// Unlike a map of the standard library it takes the same memory whatever comes
+/// and goes, and less.
+#[derive(Debug)]
+pub(super) struct Table {
+    slots: Vec<u32>,
+}
+
+impl Table {
+    /// For so many nodes at the most.
+    pub(super) fn new(nodes: usize) -> Self {
+        Self {
+            slots: vec![EMPTY; SLOTS * nodes],
+        }
+    }
+
+    /// The node with a key.
+    pub(super) fn get(&self, key: u64, key_of: impl Fn(u32) -> u64) -> Option<u32> {
+        let mut at = self.home(key);
+        loop {
+            match self.slots[at] {
+                EMPTY => return None,
+                node if key_of(node) == key => return Some(node),
+                _ => at = self.after(at),
+            }
+        }
+    }
+
+    /// Adds a node, whose key no other one has.
+    pub(super) fn insert(&mut self, node: u32, key: u64) {
+        let mut at = self.home(key);
+        while self.slots[at] != EMPTY {
+            at = self.after(at);
+        }
+        self.slots[at] = node;
+    }
+
+    /// Removes a node that is there. Those behind it that it has kept from an
+    /// earlier slot move up, so that no look-up ends too early.
+    pub(super) fn remove(&mut self, node: u32, key_of: impl Fn(u32) -> u64) {
+        let mut hole = self.home(key_of(node));
+        while self.slots[hole] != node {
+            hole = self.after(hole);
+        }
+        let mut at = self.after(hole);
+        while self.slots[at] != EMPTY {
+            let home = self.home(key_of(self.slots[at]));
+            if self.distance(home, at) >= self.distance(hole, at) {
+                self.slots[hole] = self.slots[at];
+                hole = at;
+            }
+            at = self.after(at);
+        }
+        self.slots[hole] = EMPTY;
+    }
+
+    /// Nodes that are there.
+    #[cfg(test)]
+    pub(super) fn used(&self) -> usize {
+        self.slots.iter().filter(|slot| **slot != EMPTY).count()
+    }
+
+    /// Bytes of what was allocated.
+    #[cfg(test)]
+    pub(super) fn allocated(&self) -> usize {
+        self.slots.capacity() * size_of::<u32>()
+    }
+
+    /// The slot where the search for a key begins.
+    fn home(&self, key: u64) -> usize {
+        (((mix(key) >> 32) * self.slots.len() as u64) >> 32) as usize
+    }
+
+    fn after(&self, at: usize) -> usize {
+        match at + 1 {
+            end if end == self.slots.len() => 0,
+            next => next,
+        }
+    }
+
+    /// Steps from one slot on to another.
+    fn distance(&self, from: usize, to: usize) -> usize {
+        if from <= to {
+            to - from
+        } else {
+            to + self.slots.len() - from
+        }
+    }
+}
+
+/// The finalizer of SplitMix64: keys are no one's choice but the texts', and a
+/// collision costs time only.
+fn mix(key: u64) -> u64 {
+    let mixed = (key ^ key >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        // Nearly full tables, so that runs are long and go around the end.
+        #[test]
+        fn it_finds_what_a_map_has(
+            changes in prop::collection::vec((1u32..20, any::<bool>()), 0..200),
+            spread in 1u64..1 << 40,
+        ) {
+            let mut table = Table::new(10);
+            let key = |node: u32| u64::from(node) * spread;
+            let mut there = BTreeMap::new();
+            for (node, add) in changes {
+                if add && there.insert(node, key(node)).is_none() {
+                    table.insert(node, key(node));
+                } else if !add && there.remove(&node).is_some() {
+                    table.remove(node, key);
+                }
+                for node in 1..20 {
+                    let expected = there.contains_key(&node).then_some(node);
+                    prop_assert_eq!(table.get(key(node), key), expected);
+                }
+            }
+        }
+    }
+}
