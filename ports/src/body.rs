@@ -101,6 +101,11 @@ impl Held {
         self.answer.reserve(choices)
     }
 
+    /// The most bytes that it could reserve, if nobody else had any.
+    pub fn most(&self) -> usize {
+        self.holding().charge.most_beside()
+    }
+
     /// What is reserved.
     pub(crate) fn room(&self) -> Room {
         self.answer.clone()

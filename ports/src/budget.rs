@@ -142,7 +142,7 @@ impl Budget {
     fn take(&self, bytes: usize, own: usize, above: usize) -> Result<(), OverBudget> {
         let limit = match own <= SMALL {
             true => self.limit,
-            false => self.limit - self.limit / 4,
+            false => self.of_large(),
         };
         let more = |taken: usize| taken.checked_add(bytes).filter(|sum| *sum <= limit);
         let taken = self.taken.fetch_update(Relaxed, Relaxed, more);
@@ -153,6 +153,21 @@ impl Budget {
         whole.take(bytes, above, above).inspect_err(|_| {
             self.taken.fetch_sub(bytes, Relaxed);
         })
+    }
+
+    /// What large requests may have of it.
+    fn of_large(&self) -> usize {
+        self.limit - self.limit / 4
+    }
+
+    /// The most bytes that one charge may take where nobody else has any but the same
+    /// request, which has `beside`. What this is a part of has more.
+    fn most(&self, beside: usize) -> usize {
+        let large = self.of_large().saturating_sub(beside);
+        match large > SMALL {
+            true => large,
+            false => self.limit.saturating_sub(beside).min(SMALL),
+        }
     }
 
     fn give_back(&self, bytes: usize) {
@@ -167,6 +182,12 @@ impl Charge {
     /// Bytes that it has taken.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// The most bytes that another charge of the same request could take, where nobody
+    /// else has any.
+    pub(crate) fn most_beside(&self) -> usize {
+        self.budget.most(self.bytes)
     }
 
     /// Takes `bytes` more.
@@ -294,6 +315,35 @@ mod tests {
         assert_eq!(third.add(3 * SMALL), Ok(()), "three quarters of its half");
         assert_eq!(third.add(1), Err(OverBudget::Peer));
         assert_eq!(budget.peers().len(), 2, "who left is forgotten");
+    }
+
+    #[test]
+    fn the_most_that_a_request_may_have_fits_and_no_byte_more() {
+        let sizes = [
+            0,
+            1,
+            7,
+            SMALL - 1,
+            SMALL,
+            SMALL + 1,
+            3 * SMALL,
+            100 * SMALL + 5,
+        ];
+        for limit in sizes.map(|size| size * 8 / 3).iter().chain(&sizes) {
+            let whole = Budget::new(*limit);
+            let peer = Peer::from([127, 0, 0, 1]);
+            for budget in [whole.clone(), whole.of_peer(peer), whole.without_key()] {
+                for beside in sizes {
+                    let mut body = budget.charge();
+                    if body.add(beside).is_err() {
+                        continue;
+                    }
+                    let most = body.most_beside();
+                    assert_eq!(budget.charge().add(most), Ok(()), "{limit} {beside}");
+                    assert!(budget.charge().add(most + 1).is_err(), "{limit} {beside}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! How a request's tokens are chosen and what is reported of them.
 
+use std::fmt;
+
 /// A value outside what its field may hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("field `{field}`: {message}")]
@@ -156,9 +158,45 @@ pub struct LogprobParams {
 /// to 80 as JSON, less before.
 const LOGPROB_BYTES: usize = 80;
 /// Bytes of log-probabilities at most that one request may ask for.
-pub const MOST_LOGPROB_BYTES: usize = 64 << 20;
+const MOST_LOGPROB_BYTES: usize = 64 << 20;
 /// Tokens that are expected of an output that the context alone limits.
 const EXPECTED_TOKENS: u32 = 4096;
+
+/// More log-probabilities than there will ever be room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooManyLogprobs {
+    bytes: usize,
+    limit: usize,
+}
+
+impl std::error::Error for TooManyLogprobs {}
+
+impl fmt::Display for TooManyLogprobs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (bytes, limit) = (self.bytes.div_ceil(1 << 10), self.limit >> 10);
+        let of_memory = match self.limit < MOST_LOGPROB_BYTES {
+            true => ", the most that --max-request-memory leaves to one request",
+            false => "",
+        };
+        write!(
+            f,
+            "the answer could have {bytes} KiB of log-probabilities, and the limit is {limit}              KiB{of_memory}"
+        )
+    }
+}
+
+/// Checks the `bytes` of log-probabilities that all choices of a request may bring,
+/// for which there could be `room` if nobody else had any.
+///
+/// # Errors
+/// [`TooManyLogprobs`], however often it is asked for.
+pub fn check_logprobs(bytes: usize, room: usize) -> Result<(), TooManyLogprobs> {
+    let limit = room.min(MOST_LOGPROB_BYTES);
+    match bytes <= limit {
+        true => Ok(()),
+        false => Err(TooManyLogprobs { bytes, limit }),
+    }
+}
 
 impl LogprobParams {
     /// Bytes of log-probabilities for which a choice behind a prompt of `prompt`

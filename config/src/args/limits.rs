@@ -16,7 +16,8 @@ pub struct LimitArgs {
     /// come
     /// [default: 536870912, or four times --max-body-bytes if that is more].
     /// Beyond, requests get 429; the last quarter is for those of up to 64 KiB,
-    /// and one address may hold half of it.
+    /// and one address may hold half of it. Log-probabilities for which there can
+    /// never be room get 400.
     #[arg(long, env = "LOCKSTEP_MAX_REQUEST_MEMORY", value_name = "BYTES",
           value_parser = positive, help_heading = HEADING)]
     pub max_request_memory: Option<usize>,

@@ -8,7 +8,7 @@ use lockstep_proto::pb::sglang::grpc::scheduler::{GenerateRequest, SamplingParam
 use lockstep_types::{EngineConfig, RequestLimits};
 use lockstep_types::{
     request::Request,
-    sampling::{LogprobParams, MOST_LOGPROB_BYTES, SamplingParams},
+    sampling::{LogprobParams, SamplingParams},
 };
 use tonic::Status;
 
@@ -29,11 +29,17 @@ pub struct Call {
     pub logprob_bytes: usize,
 }
 
-/// Converts and checks a call; `seed` is drawn by the caller, for the protocol has none.
+/// Converts and checks a call; `seed` is drawn by the caller, for the protocol has none,
+/// and `room` is the most memory that the call could reserve.
 ///
 /// # Errors
 /// INVALID_ARGUMENT names the field and what would be right.
-pub fn convert(wire: GenerateRequest, config: &EngineConfig, seed: u64) -> Result<Call, Status> {
+pub fn convert(
+    wire: GenerateRequest,
+    config: &EngineConfig,
+    seed: u64,
+    room: usize,
+) -> Result<Call, Status> {
     refuse_unsupported(&wire)?;
     if wire.request_id.len() > LONGEST_ID {
         return Err(invalid(
@@ -68,7 +74,7 @@ pub fn convert(wire: GenerateRequest, config: &EngineConfig, seed: u64) -> Resul
     )?;
     let is_limited = given.is_some_and(|params| params.max_new_tokens.is_some());
     let logprob_bytes = logprobs.reserve(input_ids.len(), max_new_tokens, is_limited);
-    check_logprobs(logprob_bytes.saturating_mul(choices))?;
+    check_logprobs(logprob_bytes.saturating_mul(choices), room)?;
     let sampling = sampling(params, config)?;
     let request = |index: u64| Request {
         trace_id: wire.request_id.clone(),
@@ -94,19 +100,11 @@ pub fn convert(wire: GenerateRequest, config: &EngineConfig, seed: u64) -> Resul
 }
 
 /// Refuses a call for more bytes of log-probabilities than any may have.
-fn check_logprobs(bytes: usize) -> Result<(), Status> {
-    if bytes <= MOST_LOGPROB_BYTES {
-        return Ok(());
-    }
-    Err(invalid(
-        "top_logprobs_num",
-        &format!(
-            "the answer could have {} MiB of log-probabilities, and the limit is {} MiB: ask for \
-             fewer choices (n), tokens (max_new_tokens) or alternatives",
-            bytes >> 20,
-            MOST_LOGPROB_BYTES >> 20
-        ),
-    ))
+fn check_logprobs(bytes: usize, room: usize) -> Result<(), Status> {
+    lockstep_types::sampling::check_logprobs(bytes, room).map_err(|error| {
+        let remedy = "ask for fewer choices (n), tokens (max_new_tokens) or alternatives";
+        invalid("top_logprobs_num", &format!("{error}: {remedy}"))
+    })
 }
 
 fn invalid(field: &str, message: &str) -> Status {
@@ -274,7 +272,7 @@ mod tests {
         };
         let check = |most, is_limited, choices| {
             let each = logprobs.reserve(9, most, is_limited);
-            let checked = check_logprobs(each * choices);
+            let checked = check_logprobs(each * choices, usize::MAX);
             checked.map(|()| each).map_err(|status| status.code())
         };
         let one = 21 * 80 * 4096;
@@ -286,7 +284,15 @@ mod tests {
         assert!(check(4096, false, most).is_ok());
         let refused = check(4096, false, most + 1);
         assert_eq!(refused, Err(Code::InvalidArgument), "{most} choices");
-        let status = check_logprobs((64 << 20) + 1).expect_err("one byte too many");
-        assert!(status.message().contains("top_logprobs_num"), "{status}");
+        let named = |bytes, room| {
+            let status = check_logprobs(bytes, room).expect_err("one byte too many");
+            assert!(status.message().contains("top_logprobs_num"), "{status}");
+            status.message().contains("--max-request-memory")
+        };
+        assert!(!named((64 << 20) + 1, usize::MAX));
+        assert!(!named((64 << 20) + 1, 64 << 20));
+        assert!(named((64 << 20) + 1, (64 << 20) - 1));
+        assert!(named(one + 1, one));
+        assert!(check_logprobs(one, one).is_ok());
     }
 }

@@ -132,7 +132,8 @@ impl SglangScheduler for Service {
             wire.request_id = format!("{:016x}", rand::random::<u64>());
         }
         let request_id = wire.request_id.clone();
-        let call = convert(wire, &self.ctx.engine, rand::random())?;
+        let room = held.as_ref().map_or(usize::MAX, Held::most);
+        let call = convert(wire, &self.ctx.engine, rand::random(), room)?;
         let responses = self.submit(request_id, &call, held.as_ref()).await?;
         Ok(Response::new(responses.boxed()))
     }

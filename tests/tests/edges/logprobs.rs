@@ -1,5 +1,9 @@
 //! A short request for more log-probabilities than anybody could keep.
 
+use lockstep_proto::pb::{
+    lockstep::{GenerateRequest, LogprobParams, generate_request::Input},
+    sglang::grpc::scheduler as sglang,
+};
 use lockstep_tests::{
     body::{chat, completion},
     row::Row,
@@ -8,6 +12,7 @@ use lockstep_tests::{
     wait::{LIMIT, until},
 };
 use serde_json::{Value, json};
+use tonic::Code;
 
 use crate::options;
 
@@ -64,6 +69,54 @@ async fn log_probabilities_are_refused_where_there_is_no_room() {
     let refused = server.post(CHAT, &described(&json!({"n": 64}))).await;
     assert_eq!(refused.status, 400, "{}", refused.text);
     assert_eq!(refused.error()["param"], "top_logprobs");
+    never_fits(&server).await;
+}
+
+/// More than this server could keep though nobody else asks is not to be tried again,
+/// and says so on every port.
+async fn never_fits(server: &Server) {
+    const OPTION: &str = "--max-request-memory";
+    let one_more = json!({"n": CHOICES + 1, "max_tokens": TOKENS});
+    let refused = server.post(CHAT, &described(&one_more)).await;
+    assert_eq!(refused.status, 400, "{}", refused.text);
+    assert_eq!(refused.error()["param"], "top_logprobs");
+    assert!(refused.text.contains(OPTION), "{}", refused.text);
+    let logprobs = LogprobParams {
+        output: Some(true),
+        top: Some(20),
+        ..LogprobParams::default()
+    };
+    let text = Input::Text("Hello.".to_owned());
+    let request = GenerateRequest {
+        input: Some(text),
+        max_new_tokens: Some(TOKENS as u32),
+        n: Some(CHOICES as u32 + 1),
+        logprobs: Some(logprobs),
+        ..GenerateRequest::default()
+    };
+    let refused = server.inference().await.generate(request).await;
+    let over_grpc = refused.expect_err("it never fits");
+    let call = sglang::GenerateRequest {
+        request_id: "never".to_owned(),
+        tokenized: Some(sglang::TokenizedInput {
+            input_ids: vec![5, 6, 7],
+            ..sglang::TokenizedInput::default()
+        }),
+        sampling_params: Some(sglang::SamplingParams {
+            max_new_tokens: Some(TOKENS as u32),
+            n: CHOICES as u32 + 1,
+            ..sglang::SamplingParams::default()
+        }),
+        return_logprob: true,
+        top_logprobs_num: 20,
+        logprob_start_len: -1,
+        ..sglang::GenerateRequest::default()
+    };
+    let refused = server.sglang().await.generate(call).await;
+    for status in [over_grpc, refused.expect_err("it never fits")] {
+        assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+        assert!(status.message().contains(OPTION), "{status}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

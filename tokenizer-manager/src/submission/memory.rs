@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lockstep_ports::{Held, Reserve};
-use lockstep_types::sampling::{LogprobParams, MOST_LOGPROB_BYTES};
+use lockstep_types::sampling::{LogprobParams, check_logprobs};
 
 use super::{GenerateSpec, MaxTokens};
 use crate::error::{ApiError, ApiResult};
@@ -13,7 +13,7 @@ use crate::error::{ApiError, ApiResult};
 /// first; none where nothing is held.
 ///
 /// # Errors
-/// 400 for more than one request may have, 429 where there is no room.
+/// 400 for more than one request may ever have, 429 where there is no room now.
 pub(super) fn reserve(
     held: Option<&Held>,
     spec: &GenerateSpec,
@@ -30,17 +30,15 @@ pub(super) fn reserve(
     let sum = choices
         .iter()
         .fold(0usize, |sum, bytes| sum.saturating_add(*bytes));
-    if sum > MOST_LOGPROB_BYTES {
+    check_logprobs(sum, held.map_or(usize::MAX, Held::most)).map_err(|error| {
         let field = spec.logprobs.top_field.as_ref();
         let message = format!(
-            "The answer could have {} MiB of log-probabilities; the limit is {} MiB. Ask for fewer \
-             choices, tokens ('{}') or alternatives ('{field}').",
-            sum >> 20,
-            MOST_LOGPROB_BYTES >> 20,
+            "Invalid '{field}': {error}. Ask for fewer choices, tokens ('{}') or alternatives \
+             ('{field}').",
             spec.fields.max_tokens
         );
-        return Err(ApiError::invalid(field, message));
-    }
+        ApiError::invalid(field, message)
+    })?;
     let reserves = held.map(|held| held.reserve(&choices)).transpose()?;
     Ok(reserves.unwrap_or_default())
 }
