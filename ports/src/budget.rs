@@ -195,12 +195,21 @@ impl Charge {
     /// # Errors
     /// [`OverBudget`], and nothing more is taken.
     pub fn add(&mut self, bytes: usize) -> Result<(), OverBudget> {
-        let own = self.bytes.saturating_add(bytes);
+        self.add_beside(bytes, 0)
+    }
+
+    /// As [`Self::add`], for a request that has so many bytes `beside` these.
+    ///
+    /// # Errors
+    /// [`OverBudget`], and nothing more is taken.
+    pub(crate) fn add_beside(&mut self, bytes: usize, beside: usize) -> Result<(), OverBudget> {
+        let own = self.bytes.saturating_add(beside).saturating_add(bytes);
         self.take(bytes, own, own)
     }
 
-    /// Takes `bytes` more for an answer, whose work is done: beyond the part of its
-    /// peer it counts as small, so that large requests of others don't undo it.
+    /// Takes `bytes` more for an answer, whose work is done and for which nothing was
+    /// reserved: beyond the part of its peer it counts as small, so that large requests
+    /// of others don't undo it.
     ///
     /// # Errors
     /// [`OverBudget`], and nothing more is taken.

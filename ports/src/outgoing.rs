@@ -146,7 +146,11 @@ impl Content {
         let Some(room) = &mut self.room else {
             return Ok(());
         };
-        room.add_answer(bytes.saturating_sub(room.bytes()))
+        let beyond = bytes.saturating_sub(room.bytes());
+        match self.reserved {
+            0 => room.add_answer(beyond),
+            _ => room.add(beyond),
+        }
     }
 
     fn poll_part(

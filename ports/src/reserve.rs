@@ -8,18 +8,28 @@ use crate::budget::{Budget, Charge, OverBudget};
 /// same part of the budget, and becomes the answer's room: what was let in is not
 /// refused when its work is done.
 #[derive(Debug, Clone)]
-pub(crate) struct Room(Arc<Mutex<Charge>>);
+pub(crate) struct Room(Arc<Mutex<Taken>>);
+
+#[derive(Debug)]
+struct Taken {
+    charge: Charge,
+    /// Bytes that are the answer's: the request has them too.
+    handed_over: usize,
+}
 
 impl Room {
     /// None yet.
     pub(crate) fn new(budget: &Arc<Budget>) -> Self {
-        Self(Arc::new(Mutex::new(budget.charge())))
+        Self(Arc::new(Mutex::new(Taken {
+            charge: budget.charge(),
+            handed_over: 0,
+        })))
     }
 
     /// As many bytes for each choice.
     pub(crate) fn reserve(&self, choices: &[usize]) -> Result<Vec<Reserve>, OverBudget> {
         let sum = |sum: usize, bytes: &usize| sum.saturating_add(*bytes);
-        self.charge().add(choices.iter().fold(0, sum))?;
+        self.take(choices.iter().fold(0, sum))?;
         let part = |left: &usize| Reserve {
             room: self.clone(),
             left: *left,
@@ -27,12 +37,22 @@ impl Room {
         Ok(choices.iter().map(part).collect())
     }
 
-    /// All of it. What comes beyond from now on is taken anew.
+    /// All of it. What comes beyond from now on is taken beside it.
     pub(crate) fn hand_over(&self) -> Charge {
-        self.charge().hand_over()
+        let mut taken = self.taken();
+        let charge = taken.charge.hand_over();
+        taken.handed_over += charge.bytes();
+        charge
     }
 
-    fn charge(&self) -> MutexGuard<'_, Charge> {
+    /// Takes more, for a request of all that it has taken.
+    fn take(&self, bytes: usize) -> Result<(), OverBudget> {
+        let mut taken = self.taken();
+        let beside = taken.handed_over;
+        taken.charge.add_beside(bytes, beside)
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -60,7 +80,7 @@ impl Reserve {
         self.left -= bytes.min(self.left);
         match beyond {
             0 => Ok(()),
-            beyond => self.room.charge().add(beyond),
+            beyond => self.room.take(beyond),
         }
     }
 }
@@ -103,5 +123,22 @@ mod tests {
         assert_eq!(budget.taken(), 100);
         drop(answer);
         assert_eq!(budget.taken(), 0);
+    }
+
+    /// The last quarter of a budget is for small requests, and a large one does not
+    /// become small where its answer has begun.
+    #[test]
+    fn what_comes_beyond_a_large_reserve_is_no_small_request() {
+        for begins in [false, true] {
+            let budget = Budget::new(1 << 20);
+            let room = Room::new(&budget);
+            let mut parts = room.reserve(&[3 << 18]).expect("three quarters");
+            let answer = begins.then(|| room.hand_over());
+            assert_eq!(parts[0].came(3 << 18), Ok(()));
+            assert_eq!(parts[0].came(1), Err(OverBudget::Process), "{begins}");
+            assert_eq!(budget.taken(), 3 << 18);
+            drop((parts, room, answer));
+            assert_eq!(budget.taken(), 0);
+        }
     }
 }

@@ -173,8 +173,15 @@ impl Visit {
             ..=SMALL_ANSWER => 0,
             _ => usize::try_from(bytes).unwrap_or(usize::MAX),
         };
+        let reserved = room.bytes();
         room.keep(charged);
-        match room.add_answer(charged - room.bytes()) {
+        let beyond = charged - room.bytes();
+        // What has outgrown its reserve is as large as it is.
+        let added = match reserved {
+            0 => room.add_answer(beyond),
+            _ => room.add(beyond),
+        };
+        match added {
             Ok(()) => (answer, Some(room)),
             Err(over) => (self.over(over), None),
         }

@@ -175,3 +175,20 @@ async fn what_was_reserved_is_a_streams_to_its_end() {
     drop(streamed);
     assert_eq!(budget.taken(), 0);
 }
+
+#[tokio::test]
+async fn what_outgrows_its_reserve_is_as_large_as_it_is() {
+    let (_places, place, _end) = connection();
+    let budget = Budget::new(100 * PART);
+    let mut others = budget.charge();
+    others.add(74 * PART).expect("three quarters");
+    for (reserved, fits) in [(0, true), (PART, false)] {
+        let mut room = budget.of_peer(Ipv4Addr::LOCALHOST.into()).charge();
+        room.add(reserved).expect("there is room");
+        let (sender, parts) = mpsc::channel(9);
+        let mut answer = Answer::new(place.enter(), Body::new(Parts(parts)), Some(room));
+        sender.send(5 * PART).await.expect("open");
+        let part = next(&mut answer).await.expect("a part or an error");
+        assert_eq!(part.is_ok(), fits, "{reserved}");
+    }
+}

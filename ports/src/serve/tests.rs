@@ -170,6 +170,29 @@ async fn what_was_reserved_is_the_answers_room() {
 }
 
 #[tokio::test]
+async fn an_answer_that_outgrows_its_reserve_takes_no_room_of_small_requests() {
+    let budget = Budget::new(1 << 20);
+    let router = Router::new().route("/", get(reserving));
+    let (port, address) = listening(router, Some(budget.clone())).await;
+    let mut others = budget.charge();
+    // What is reserved fits into the three quarters that are for large requests.
+    others.add(460_000).expect("there is room");
+    let mut client = asking(address).await;
+    let mut answer = vec![0; 1000];
+    let came = client.read(&mut answer).await.expect("answered");
+    let answer = String::from_utf8_lossy(&answer[..came]);
+    assert!(answer.contains("--max-request-memory allows"), "{answer}");
+    assert_eq!(over_budget(&port), 1);
+    until(|| budget.taken() == 460_000).await;
+    // One that could reserve nothing before it was made may have it.
+    others.add(140_000).expect("there is room");
+    let (port, address) = open(300_000, Some(budget.clone())).await;
+    let client = asking(address).await;
+    client.readable().await.expect("answered");
+    assert_eq!((over_budget(&port), budget.taken()), (0, 900_000));
+}
+
+#[tokio::test]
 async fn heads_that_do_not_end_are_charged() {
     let budget = Budget::new(24 << 10);
     let (port, address) = open(10, Some(budget.clone())).await;
