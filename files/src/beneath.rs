@@ -1,8 +1,10 @@
 //! Opens what lies below an open folder.
 
+use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -38,16 +40,60 @@ pub fn beneath(root: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd
     Err(Errno::AGAIN.into())
 }
 
-/// As [`beneath`], with the links followed here: whoever changes a folder on the way at the right
-/// moment can still lead astray.
+/// As [`beneath`], a part of the path at a time: each folder is opened below the one
+/// before, links are read and followed here, and `..` goes back to a folder that is open.
 pub fn resolved(root: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-    let root = PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd())).canonicalize()?;
-    let real = root.join(path).canonicalize()?;
-    if !real.starts_with(&root) {
-        return Err(leads_out());
+    let mut above = Vec::new();
+    let mut links = 0;
+    // The last is the next.
+    let mut parts = Vec::new();
+    push_parts(path, &mut parts)?;
+    while let Some(part) = parts.pop() {
+        if part == ".." {
+            above.pop().ok_or_else(leads_out)?;
+            continue;
+        }
+        let here = above.last().unwrap_or(root);
+        match rustix::fs::readlinkat(here, &part, Vec::<u8>::new()) {
+            Ok(target) => {
+                links += 1;
+                if links > MOST_LINKS {
+                    return Err(Errno::LOOP.into());
+                }
+                push_parts(Path::new(OsStr::from_bytes(target.as_bytes())), &mut parts)?;
+                continue;
+            }
+            // No link.
+            Err(Errno::INVAL) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // Should it have become a link meanwhile, that is an error.
+        let open = |flags: OFlags| {
+            rustix::fs::openat(here, &part, flags.union(OFlags::NOFOLLOW), Mode::empty())
+        };
+        if parts.is_empty() {
+            return Ok(open(flags)?);
+        }
+        let folder = open(FOLDER)?;
+        above.push(folder);
     }
-    let flags = flags.union(OFlags::NOFOLLOW);
-    Ok(rustix::fs::open(real, flags, Mode::empty())?)
+    let here = above.last().unwrap_or(root);
+    Ok(rustix::fs::openat(here, ".", flags, Mode::empty())?)
+}
+
+/// Links that a path may lead over, as many as for the kernel.
+const MOST_LINKS: usize = 40;
+
+/// Puts the parts of a path that begins below its root before those that are to come.
+fn push_parts(path: &Path, parts: &mut Vec<OsString>) -> io::Result<()> {
+    for part in path.components().rev() {
+        match part {
+            Component::Normal(_) | Component::ParentDir => parts.push(part.as_os_str().to_owned()),
+            Component::CurDir => {}
+            Component::RootDir | Component::Prefix(_) => return Err(leads_out()),
+        }
+    }
+    Ok(())
 }
 
 /// What [`beneath`] says of a link that leads out of its root.

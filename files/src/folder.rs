@@ -175,8 +175,16 @@ impl Repository {
 
     /// Opens what the link `name` of the snapshot, which is open as `folder`, leads to.
     fn follow(&self, folder: &OwnedFd, name: &Path) -> io::Result<OwnedFd> {
+        let (parent, last) = (name.parent(), name.file_name());
+        let own = parent.filter(|parent| !parent.as_os_str().is_empty());
+        // No link on the way to it may lead out.
+        let own = own
+            .map(|parent| beneath(folder, parent, FOLDER))
+            .transpose()?;
+        let folder = own.as_ref().unwrap_or(folder);
+        let last = last.ok_or_else(leads_out)?;
         let target =
-            rustix::fs::readlinkat(folder, name, Vec::<u8>::new()).map_err(|_| leads_out())?;
+            rustix::fs::readlinkat(folder, last, Vec::<u8>::new()).map_err(|_| leads_out())?;
         let target = Path::new(OsStr::from_bytes(target.as_bytes()));
         let mut path = self.snapshot.join(name);
         // A link's own folder is where it leads from.

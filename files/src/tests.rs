@@ -83,7 +83,15 @@ fn regular_files_below_are_opened_and_nothing_else() {
 fn both_ways_to_open_agree() {
     let parent = folder();
     let model = opened(&parent.path().join("model")).expect("there");
+    // As many as there may be, and one more.
+    symlink("file", parent.path().join("model/chain1")).expect("linked");
+    for at in 2..=41 {
+        let link = parent.path().join(format!("model/chain{at}"));
+        symlink(format!("chain{}", at - 1), link).expect("linked");
+    }
     for name in [
+        "chain40",
+        "chain41",
         "file",
         "link",
         "around",
@@ -95,7 +103,19 @@ fn both_ways_to_open_agree() {
         "loop",
         "dangling",
         "gone",
+        "none/file",
+        "file/file",
         "endless",
+        "magic",
+        "pipe",
+        "inner",
+        "inner/..",
+        "inner/../..",
+        "inner/../../secret",
+        "inner/deep/../file",
+        "inner/deep/../../link",
+        "./file",
+        "/etc/passwd",
     ] {
         let [one, other] = [beneath as Open, resolved].map(|open| {
             let opened = open(&model, Path::new(name), FILE);
@@ -120,12 +140,21 @@ fn the_hubs_snapshots_may_link_to_their_blobs() {
         let without_blobs = open(folder, "config.json").expect_err("no blobs");
         assert!(without_blobs.to_string().contains("link out"));
     }
+    // Links of its own folders may too; those of others, to which a link leads, not.
+    create_dir(snapshot.join("inner")).expect("made");
+    symlink("../../../blobs/abc", snapshot.join("inner/deep")).expect("linked");
+    create_dir(cache.path().join("other")).expect("made");
+    symlink("../../../blobs/abc", cache.path().join("other/deep")).expect("linked");
+    symlink("../../../other", snapshot.join("outer")).expect("linked");
     create_dir(repository.join("blobs")).expect("made");
     write(repository.join("blobs/abc"), "{}").expect("written");
     for folder in [&snapshot, &alias] {
         assert_eq!(read(folder, "config.json", 2).expect("a blob"), b"{}");
-        let error = open(folder, "merges.txt").expect_err("the cache's own file");
-        assert!(error.to_string().contains("link out"), "{error}");
+        assert_eq!(read(folder, "inner/deep", 2).expect("a blob"), b"{}");
+        for name in ["merges.txt", "outer/deep"] {
+            let error = open(folder, name).expect_err("the cache's own file");
+            assert!(error.to_string().contains("link out"), "{name}: {error}");
+        }
     }
 }
 
