@@ -9,9 +9,9 @@ struct Heads {
     const float* k_norm;        // [HEAD_DIM], or null
     const float* cos;           // [positions, half]
     const float* sin;           // [positions, half]
-    CACHED* keys;               // [cells, kv_heads, HEAD_DIM]
-    CACHED* values;             // [cells, kv_heads, HEAD_DIM]
-    const unsigned* batch;
+    CACHED* keys;               // [cells, kv_heads, HEAD_DIM], or null: keys stay in qkv
+    CACHED* values;             // [cells, kv_heads, HEAD_DIM], or null
+    const unsigned* batch;      // null: `most` tokens, which are normed alone
     unsigned heads, kv_heads, half, cells, positions, most;
     float eps;
     unsigned pad;
@@ -34,12 +34,13 @@ __device__ inline float rotated(const float* x, unsigned i, const float* cos, co
 }
 
 // Norms and rotates queries, in place, and keys; writes keys and values to the
-// token's cell. Grid: (most tokens, heads of all kinds / 4).
+// token's cell, where there is a cache. Grid: (most tokens, heads of all kinds / 4).
 extern "C" __global__ void __launch_bounds__(32 * WARPS) rotate_and_store(Heads a) {
     __shared__ float shared[WARPS][HEAD_DIM];
     const unsigned token = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const unsigned head = blockIdx.y * WARPS + warp, rotates = a.heads + a.kv_heads;
-    if (token >= min(a.batch[TOKENS], a.most) || head >= rotates + a.kv_heads) return;
+    const unsigned tokens = a.batch ? min(a.batch[TOKENS], a.most) : a.most;
+    if (token >= tokens || head >= rotates + a.kv_heads) return;
     float* from = a.qkv + ((size_t)token * (rotates + a.kv_heads) + head) * HEAD_DIM;
     float* x = shared[warp];
     for (unsigned i = lane; i < HEAD_DIM; i += 32) x[i] = from[i];
@@ -47,12 +48,13 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) rotate_and_store(Heads 
     if (norm) normalize(x, norm, a.eps, lane);
     __syncwarp();       // a pair's columns belong to different lanes
 
-    const unsigned position = list(a.batch, POSITIONS_AT)[token];
+    const unsigned position = a.half ? list(a.batch, POSITIONS_AT)[token] : 0;
     const unsigned half = head < rotates && position < a.positions ? a.half : 0;
     const float* cos = a.cos + (size_t)position * half;
     const float* sin = a.sin + (size_t)position * half;
-    if (head < a.heads) {
-        for (unsigned i = lane; i < HEAD_DIM; i += 32) from[i] = rotated(x, i, cos, sin, half);
+    if (head < a.heads || !a.keys) {
+        const bool changed = norm || half;
+        for (unsigned i = lane; changed && i < HEAD_DIM; i += 32) from[i] = rotated(x, i, cos, sin, half);
         return;
     }
     const unsigned cell = list(a.batch, CELLS_AT)[token];

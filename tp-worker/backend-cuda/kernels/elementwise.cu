@@ -29,18 +29,3 @@ extern "C" __global__ void __launch_bounds__(256) add(Add a) {
     if (row >= rows_of(a.rows) || column >= a.width) return;
     a.x[(size_t)row * a.width + column] += a.y[(size_t)row * a.y_stride + column];
 }
-
-struct Cast {
-    const void* x;              // [rows, width]
-    void* out;                  // [rows, width]
-    Rows rows;
-    unsigned width, pad;
-};
-template <class From, class To> __device__ inline void cast(const Cast& a) {
-    const unsigned row = blockIdx.x, column = blockIdx.y * 256 + threadIdx.x;
-    if (row >= rows_of(a.rows) || column >= a.width) return;
-    const size_t at = (size_t)row * a.width + column;
-    ((To*)a.out)[at] = from_f32<To>(to_f32(((const From*)a.x)[at]));
-}
-extern "C" __global__ void __launch_bounds__(256) cast_to_bf16(Cast a) { cast<float, bf16>(a); }
-extern "C" __global__ void __launch_bounds__(256) cast_to_f32(Cast a) { cast<bf16, float>(a); }

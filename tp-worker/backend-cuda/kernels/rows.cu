@@ -18,34 +18,42 @@ extern "C" __global__ void __launch_bounds__(256) embed(Embed a) {
     a.out[(size_t)row * a.width + column] = inside ? to_f32(a.table[(size_t)index * a.width + column]) : 0.0f;
 }
 
-// Indices: those of a list, all in turn (null), or a list of a batch.
+// Indices: all in turn (null), those of a list, or some of a batch's list.
 struct Indices {
     const unsigned* at;
     unsigned header;            // of the batch at `at`; 0: `at` is the list
-    unsigned pad;
+    unsigned first;             // of that list
 };
 __device__ inline unsigned index_of(const Indices& indices, unsigned i) {
     if (!indices.at) return i;
-    return indices.header ? list(indices.at, (Header)indices.header)[i] : indices.at[i];
+    const unsigned* from = indices.header ? list(indices.at, (Header)indices.header) : indices.at;
+    return from[indices.first + i];
 }
 
 struct CopyRows {
-    const unsigned char* x;
-    unsigned char* out;
+    const void* x;
+    void* out;
     Indices from, to;
     Rows rows;
-    // Units of 16, 4 or 2 bytes: copied, and from one row to the next; and the
-    // rows that there are.
-    unsigned units, x_stride, out_stride, x_rows, out_rows, pad;
+    // Units (of 16, 4 or 2 bytes, or floats that are converted): copied, and from
+    // one row to the next; where they begin in a row of `out`; and the rows that
+    // there are.
+    unsigned units, x_stride, out_stride, first, x_rows, out_rows;
 };
-// out[to[i]] = x[from[i]]. Grid: (most rows, units / 256).
-template <class Unit> __device__ inline void copy_units(const CopyRows& a) {
+template <class T> __device__ inline void put(T& to, const T& from) { to = from; }
+__device__ inline void put(bf16& to, const float& from) { to = from_f32<bf16>(from); }
+__device__ inline void put(float& to, const bf16& from) { to = to_f32(from); }
+// out[to[i], first..] = x[from[i]]. Grid: (most rows, units / 256).
+template <class From, class To> __device__ inline void copy_rows(const CopyRows& a) {
     const unsigned unit = blockIdx.y * 256 + threadIdx.x;
     if (blockIdx.x >= rows_of(a.rows) || unit >= a.units) return;
     const unsigned from = index_of(a.from, blockIdx.x), to = index_of(a.to, blockIdx.x);
     if (from >= a.x_rows || to >= a.out_rows) return;
-    ((Unit*)a.out)[(size_t)to * a.out_stride + unit] = ((const Unit*)a.x)[(size_t)from * a.x_stride + unit];
+    const From& x = ((const From*)a.x)[(size_t)from * a.x_stride + unit];
+    put(((To*)a.out)[(size_t)to * a.out_stride + a.first + unit], x);
 }
-extern "C" __global__ void __launch_bounds__(256) copy_rows_16(CopyRows a) { copy_units<uint4>(a); }
-extern "C" __global__ void __launch_bounds__(256) copy_rows_4(CopyRows a) { copy_units<unsigned>(a); }
-extern "C" __global__ void __launch_bounds__(256) copy_rows_2(CopyRows a) { copy_units<unsigned short>(a); }
+extern "C" __global__ void __launch_bounds__(256) copy_rows_16(CopyRows a) { copy_rows<uint4, uint4>(a); }
+extern "C" __global__ void __launch_bounds__(256) copy_rows_4(CopyRows a) { copy_rows<unsigned, unsigned>(a); }
+extern "C" __global__ void __launch_bounds__(256) copy_rows_2(CopyRows a) { copy_rows<unsigned short, unsigned short>(a); }
+extern "C" __global__ void __launch_bounds__(256) rows_to_bf16(CopyRows a) { copy_rows<float, bf16>(a); }
+extern "C" __global__ void __launch_bounds__(256) rows_to_f32(CopyRows a) { copy_rows<bf16, float>(a); }

@@ -1,6 +1,7 @@
 //! Attention over a paged cache, and what is written there.
 
 mod cache;
+mod heads;
 mod parameters;
 mod work;
 
@@ -8,24 +9,22 @@ use std::sync::Arc;
 
 use lockstep_backend::AttentionShape;
 
-use crate::compiler::{Compiler, Source};
+use crate::compiler::{Compiler, Defines, Source};
 use crate::context::Context;
 use crate::error::CudaError;
 use crate::floats::{Element, Floats};
 use crate::inputs::Inputs;
-use crate::memory::Buffer;
 use crate::module::{Kernel, Module};
-use crate::rows::{Rows, blocks};
 use crate::sources;
 use crate::stream::Stream;
 pub use cache::PagedCache;
+pub use heads::{HeadNorms, Rope};
 use parameters::{Attend, CopyCells, Heads, Merge, Plan};
+pub(crate) use work::SPAN;
 pub use work::{Work, WorkLimits};
 
 /// Threads of a block.
 const THREADS: u32 = 128;
-/// Heads that a block writes, a warp each.
-const HEADS_PER_BLOCK: usize = 4;
 /// Blocks of attention per multiprocessor: as many as their stages leave room
 /// for, about.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 4;
@@ -34,27 +33,6 @@ const QUERIES: usize = 16;
 const BLOCK: usize = 64;
 /// Warps of a block in `attention.cu`.
 const WARPS: usize = 4;
-
-/// Weights of norms over single heads, as Qwen3 has them; `[head_dim]` each.
-#[derive(Clone, Copy)]
-pub struct HeadNorms<'a> {
-    /// Of queries.
-    pub queries: &'a Buffer<f32>,
-    /// Of keys.
-    pub keys: &'a Buffer<f32>,
-    /// Added to the mean square.
-    pub eps: f32,
-}
-
-/// Rotation angles on the device, `[positions, half]` each.
-pub struct Rope {
-    /// Pairs per head.
-    pub half: usize,
-    /// Cosines.
-    pub cos: Buffer<f32>,
-    /// Sines.
-    pub sin: Buffer<f32>,
-}
 
 /// Attention of one shape, over caches and for operands of one type each.
 ///
@@ -88,27 +66,11 @@ impl Attention {
     ) -> Result<Self, CudaError> {
         check(shape, cached)?;
         let stage = stage_bytes(shape.head_dim, cached);
-        let heads = [
-            ("HEAD_DIM", shape.head_dim.to_string()),
-            ("CACHED", cached.name().to_owned()),
-        ];
-        let group = [
-            ("GROUP", (shape.heads / shape.kv_heads).to_string()),
-            ("OPERAND", operand.name().to_owned()),
-            (
-                "CACHED_IS_BF16",
-                u32::from(cached == Element::Bf16).to_string(),
-            ),
-            ("STAGE_BYTES", stage.to_string()),
-        ];
-        let load = |source: &Source, defines: &[(&str, String)]| {
-            Module::load(context, &compiler.compile(source, defines)?)
-        };
-        let cells = load(&sources::CELLS, &heads)?;
-        let attention = load(
-            &sources::ATTENTION,
-            &[heads.as_slice(), group.as_slice()].concat(),
-        )?;
+        let [cells, attention] =
+            sources(shape, cached, operand).map(|(source, defines)| -> Result<_, CudaError> {
+                Module::load(context, &compiler.compile(source, &defines)?)
+            });
+        let (cells, attention) = (cells?, attention?);
         Ok(Self {
             shape: *shape,
             cached,
@@ -122,60 +84,13 @@ impl Attention {
         })
     }
 
-    /// Norms (where there are norms) and rotates queries and keys of `qkv`,
-    /// `[tokens, (heads + 2·kv_heads)·head_dim]` sums, by their tokens'
-    /// positions; queries stay there, keys and values go to their cells, rounded
-    /// to the cache's type, and what `qkv` has of keys is as it was.
-    ///
-    /// # Errors
-    /// [`CudaError::Driver`].
-    #[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
-    pub fn rotate_and_store(
-        &self,
-        stream: &Stream,
-        qkv: &mut Floats,
-        norms: Option<HeadNorms<'_>>,
-        rope: &Rope,
-        inputs: &Inputs,
-        cache: &mut PagedCache,
-        layer: usize,
-    ) -> Result<(), CudaError> {
-        let (shape, most) = (&self.shape, inputs.tokens().most());
-        qkv.expect(Element::F32, most * shape.qkv_width(), "qkv");
-        cache.expect(shape, self.cached, layer);
-        let (half, angles) = (rope.half, rope.cos.len().min(rope.sin.len()));
-        assert!(
-            half > 0 && 2 * half <= shape.head_dim,
-            "pairs lie within a head"
-        );
-        if let Some(norms) = norms {
-            let weights = [norms.queries.len(), norms.keys.len()];
-            let fit = weights.iter().all(|len| *len == shape.head_dim);
-            assert!(fit, "a head norm has one weight per column");
-        }
-        let parameters = Heads {
-            qkv: qkv.address(),
-            q_norm: norms.map_or(0, |norms| norms.queries.address()),
-            k_norm: norms.map_or(0, |norms| norms.keys.address()),
-            cos: rope.cos.address(),
-            sin: rope.sin.address(),
-            keys: cache.keys(layer),
-            values: cache.values(layer),
-            batch: inputs.address(),
-            heads: shape.heads as u32,
-            kv_heads: shape.kv_heads as u32,
-            half: half as u32,
-            cells: cache.cells() as u32,
-            positions: (angles / half) as u32,
-            most: most as u32,
-            eps: norms.map_or(0.0, |norms| norms.eps),
-            pad: 0,
-        };
-        let heads = shape.heads + 2 * shape.kv_heads;
-        let grid = [most as u32, blocks(heads, HEADS_PER_BLOCK), 1];
-        // SAFETY: `qkv` has room for all tokens, and cells and positions that are
-        // not there are left out.
-        unsafe { self.rotate_and_store.launch(stream, grid, &parameters) }
+    /// Heads.
+    pub fn shape(&self) -> &AttentionShape {
+        &self.shape
+    }
+    /// The type of keys and values.
+    pub fn cached(&self) -> Element {
+        self.cached
     }
 
     /// Cuts a batch into work, for [`Self::attend`] in all layers.
@@ -269,34 +184,30 @@ impl Attention {
         // SAFETY: as above.
         unsafe { self.merge.launch(stream, [shared, 1, 1], &parameters) }
     }
+}
 
-    /// Copies the keys and values of cells in all layers, `(from, to)` one after
-    /// the other, bit for bit.
-    ///
-    /// # Errors
-    /// [`CudaError::Driver`].
-    pub fn copy_cells(
-        &self,
-        stream: &Stream,
-        cache: &mut PagedCache,
-        moves: &Buffer<[u32; 2]>,
-        count: Rows<'_>,
-    ) -> Result<(), CudaError> {
-        assert!(count.most() <= moves.len(), "every move is in the list");
-        cache.expect(&self.shape, self.cached, 0);
-        let units = self.shape.kv_heads * self.shape.head_dim * self.cached.bytes() / 16;
-        let parameters = CopyCells {
-            keys: cache.keys(0),
-            values: cache.values(0),
-            moves: moves.address(),
-            rows: count.parameter(),
-            cells: cache.cells() as u32,
-            cell_units: units as u32,
-        };
-        let grid = [blocks(units, THREADS as usize), cache.layers() as u32, 2];
-        // SAFETY: cells that are not there are left out.
-        unsafe { self.copy_cells.launch(stream, grid, &parameters) }
-    }
+/// What is compiled, with its macros.
+pub(crate) fn sources(
+    shape: &AttentionShape,
+    cached: Element,
+    operand: Element,
+) -> [(&'static Source, Defines); 2] {
+    let heads = vec![
+        ("HEAD_DIM", shape.head_dim.to_string()),
+        ("CACHED", cached.name().to_owned()),
+    ];
+    let is_bf16 = u32::from(cached == Element::Bf16);
+    let mut group = heads.clone();
+    group.extend([
+        ("GROUP", (shape.heads / shape.kv_heads).to_string()),
+        ("OPERAND", operand.name().to_owned()),
+        ("CACHED_IS_BF16", is_bf16.to_string()),
+        (
+            "STAGE_BYTES",
+            stage_bytes(shape.head_dim, cached).to_string(),
+        ),
+    ]);
+    [(&sources::CELLS, heads), (&sources::ATTENTION, group)]
 }
 
 /// Bytes of `Stage` in `attention.cu`, which checks them.

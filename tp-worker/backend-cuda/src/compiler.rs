@@ -25,6 +25,9 @@ pub struct Source {
     pub headers: &'static [(&'static str, &'static str)],
 }
 
+/// Macros and their values.
+pub(crate) type Defines = Vec<(&'static str, String)>;
+
 /// Compiles for one device.
 ///
 /// The folder holds machine code under names of all that it depends on: source,
@@ -44,21 +47,7 @@ impl Compiler {
     /// [`CudaError::Missing`], [`CudaError::OldDriver`] where the driver is older
     /// than the compiler, [`CudaError::Cache`].
     pub fn new(context: &Context, folder: Option<&Path>) -> Result<Self, CudaError> {
-        // SAFETY: looks for a library and does nothing with it.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(CudaError::Missing {
-                library: "libnvrtc.so",
-                remedy: "install CUDA's run-time compiler (nvidia-cuda-nvrtc) and name its folder in LD_LIBRARY_PATH",
-            });
-        }
-        let (mut major, mut minor) = (0, 0);
-        // SAFETY: writes two numbers.
-        let found = unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) }.result();
-        found.map_err(failed("nvrtcVersion"))?;
-        let version = Version {
-            major: u32::try_from(major).unwrap_or_default(),
-            minor: u32::try_from(minor).unwrap_or_default(),
-        };
+        let version = library_version()?;
         if version.major > context.driver().major {
             return Err(CudaError::OldDriver {
                 what: format!("its compiler libnvrtc {version}"),
@@ -90,13 +79,7 @@ impl Compiler {
         source: &Source,
         defines: &[(&str, String)],
     ) -> Result<Vec<u8>, CudaError> {
-        let mut options = vec![
-            format!("--gpu-architecture={}", self.architecture),
-            "--std=c++17".to_owned(),
-            "-default-device".to_owned(),
-        ];
-        let defines = defines.iter();
-        options.extend(defines.map(|(name, value)| format!("-D{name}={value}")));
+        let options = options(&self.architecture, defines);
         let Some(folder) = &self.folder else {
             return self.compile_anew(source, &options);
         };
@@ -138,6 +121,36 @@ impl Compiler {
         }
         program.machine_code()
     }
+}
+
+/// Finds the library.
+fn library_version() -> Result<Version, CudaError> {
+    // SAFETY: looks for a library and does nothing with it.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(CudaError::Missing {
+            library: "libnvrtc.so",
+            remedy: "install CUDA's run-time compiler (nvidia-cuda-nvrtc) and name its folder in LD_LIBRARY_PATH",
+        });
+    }
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: writes two numbers.
+    let found = unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) }.result();
+    found.map_err(failed("nvrtcVersion"))?;
+    Ok(Version {
+        major: u32::try_from(major).unwrap_or_default(),
+        minor: u32::try_from(minor).unwrap_or_default(),
+    })
+}
+
+fn options(architecture: &str, defines: &[(&str, String)]) -> Vec<String> {
+    let mut options = vec![
+        format!("--gpu-architecture={architecture}"),
+        "--std=c++17".to_owned(),
+        "-default-device".to_owned(),
+    ];
+    let defines = defines.iter();
+    options.extend(defines.map(|(name, value)| format!("-D{name}={value}")));
+    options
 }
 
 /// A program of NVRTC.
@@ -243,3 +256,6 @@ fn write(file: &Path, code: &[u8]) -> Result<(), CudaError> {
     fs::write(&own, bytes).map_err(unwritable(&own))?;
     fs::rename(&own, file).map_err(unwritable(file))
 }
+
+#[cfg(test)]
+mod tests;

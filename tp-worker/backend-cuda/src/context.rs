@@ -42,9 +42,7 @@ impl Context {
     /// # Errors
     /// What is missing or too old: library, driver, device.
     pub fn open(ordinal: usize) -> Result<Arc<Self>, CudaError> {
-        let version = start_driver()?;
-        let count = result::device::get_count().map_err(driver("cuDeviceGetCount"))?;
-        let count = usize::try_from(count).unwrap_or_default();
+        let (version, count) = (start_driver()?, Self::count()?);
         let number = i32::try_from(ordinal).ok().filter(|_| ordinal < count);
         let number = number.ok_or(CudaError::NoSuchDevice { ordinal, count })?;
         let device = result::device::get(number).map_err(driver("cuDeviceGet"))?;
@@ -84,6 +82,16 @@ impl Context {
             multiprocessors,
             block_memory: block_memory as usize,
         }))
+    }
+
+    /// How many GPUs the driver sees.
+    ///
+    /// # Errors
+    /// What is missing or too old: library, driver, device.
+    pub fn count() -> Result<usize, CudaError> {
+        start_driver()?;
+        let count = result::device::get_count().map_err(driver("cuDeviceGetCount"))?;
+        Ok(usize::try_from(count).unwrap_or_default())
     }
 
     /// For people: "NVIDIA H100 80GB HBM3, sm_90, driver for CUDA 13.0".

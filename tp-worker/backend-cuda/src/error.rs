@@ -5,8 +5,13 @@ use std::path::PathBuf;
 use cudarc::cublaslt::result::CublasError;
 use cudarc::driver::DriverError;
 use cudarc::nvrtc::result::NvrtcError;
+use lockstep_backend::BackendError;
 
 use crate::version::Version;
+
+/// Places that may have no room.
+pub(crate) const GPU: &str = "the GPU";
+pub(crate) const HOST: &str = "the host, as pinned memory,";
 
 /// A failed operation, and what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -72,7 +77,9 @@ pub enum CudaError {
     #[error("{0}")]
     Unsupported(String),
     /// A call of the driver failed, or work that was queued before it.
-    #[error("{call} failed: {source}")]
+    #[error(
+        "{call} failed: {source}; look at nvidia-smi and for the GPU's own errors (Xid) in the system's log, then start again"
+    )]
     Driver {
         /// The function.
         call: &'static str,
@@ -81,7 +88,9 @@ pub enum CudaError {
         source: DriverError,
     },
     /// A call of the run-time compiler failed.
-    #[error("{call} failed: {source}")]
+    #[error(
+        "{call} failed: {source}; install the libnvrtc that belongs to the driver, or run on the CPU"
+    )]
     Compiler {
         /// The function.
         call: &'static str,
@@ -100,7 +109,9 @@ pub enum CudaError {
         log: String,
     },
     /// A call of cuBLASLt failed.
-    #[error("{call} failed: {source}")]
+    #[error(
+        "{call} failed: {source}; install the libcublasLt that belongs to the driver, or run on the CPU"
+    )]
     Product {
         /// The function.
         call: &'static str,
@@ -117,6 +128,19 @@ pub enum CudaError {
         #[source]
         source: std::io::Error,
     },
+}
+
+impl From<CudaError> for BackendError {
+    fn from(error: CudaError) -> Self {
+        match error {
+            // Of pinned memory there is no more for any option.
+            CudaError::OutOfMemory { what, bytes, place } if place == GPU => {
+                Self::OutOfMemory { what, bytes }
+            }
+            CudaError::Unsupported(why) => Self::Unsupported(why),
+            other => Self::Device(Box::new(other)),
+        }
+    }
 }
 
 /// For `map_err`: a call of the driver that failed.

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use half::bf16;
+use lockstep_backend::Holds;
+use lockstep_types::Dtype;
 
 use crate::context::Context;
 use crate::error::CudaError;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, Pinned};
 use crate::stream::Stream;
 
 /// A type of floats on the device.
@@ -19,6 +21,20 @@ pub enum Element {
 }
 
 impl Element {
+    /// What weights and operands of `dtype` are.
+    pub fn of(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::Float32 => Self::F32,
+            Dtype::Bfloat16 => Self::Bf16,
+        }
+    }
+    /// What tensors hold where this is the operands' type.
+    pub fn holding(self, holds: Holds) -> Self {
+        match holds {
+            Holds::Sum | Holds::Logits => Self::F32,
+            Holds::Operand => self,
+        }
+    }
     /// Size of one.
     pub fn bytes(self) -> usize {
         match self {
@@ -55,7 +71,7 @@ impl Floats {
         what: &'static str,
     ) -> Result<Self, CudaError> {
         Ok(Self {
-            bytes: Buffer::new(context, len * element.bytes(), what)?,
+            bytes: Buffer::new(context, len.saturating_mul(element.bytes()), what)?,
             element,
             len,
         })
@@ -114,6 +130,39 @@ impl Floats {
             }
         }
         Ok(values)
+    }
+
+    /// The first values, once what was queued is done.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    ///
+    /// # Panics
+    /// If these are no 32-bit floats, or fewer than `to` has room for.
+    pub fn download_to(&self, stream: &Stream, to: &mut [f32]) -> Result<(), CudaError> {
+        self.expect(Element::F32, to.len(), "what is brought to the host");
+        stream.download(&self.bytes, bytemuck::cast_slice_mut(to))
+    }
+
+    /// Queues a copy of `from`'s first `len` bytes to these, from byte `at` on.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    ///
+    /// # Panics
+    /// If there is no room.
+    ///
+    /// # Safety
+    /// That of [`Stream::queue_upload`].
+    pub(crate) unsafe fn queue_upload(
+        &mut self,
+        stream: &Stream,
+        from: &Pinned<u8>,
+        len: usize,
+        at: usize,
+    ) -> Result<(), CudaError> {
+        // SAFETY: the caller promises it.
+        unsafe { stream.queue_upload(from, len, &mut self.bytes, at) }
     }
 
     /// Sets all bytes; 255 makes NaNs.

@@ -1,33 +1,37 @@
-//! Which rows an operation reads.
+//! Which rows an operation reads or writes.
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::inputs::{Inputs, List};
 use crate::memory::Buffer;
 
-/// Which rows are read.
+/// Which rows are read or written.
 #[derive(Clone, Copy)]
 pub enum Indices<'a> {
-    /// Those that a list names.
-    List(&'a Buffer<u32>),
-    /// Those of the tokens whose logits a batch wants.
-    Wanted(&'a Inputs),
+    /// Those that a list names, from this place on.
+    List(&'a Buffer<u32>, usize),
+    /// Those of the tokens whose logits a batch wants, from this one on.
+    Wanted(&'a Inputs, usize),
 }
 
 impl Indices<'_> {
-    /// How many the list has room for.
+    /// How many there is room for.
     pub(crate) fn room(&self) -> usize {
         match self {
-            Self::List(list) => list.len(),
-            Self::Wanted(inputs) => inputs.wanted().most(),
+            Self::List(list, first) => list.len().saturating_sub(*first),
+            Self::Wanted(inputs, first) => inputs.wanted().most().saturating_sub(*first),
         }
     }
     pub(crate) fn parameter(&self) -> IndicesParameter {
-        let (at, header) = match self {
-            Self::List(list) => (list.address(), 0),
-            Self::Wanted(inputs) => (inputs.address(), List::Wanted.header() as u32),
+        let (at, header, first) = match self {
+            Self::List(list, first) => (list.address(), 0, *first),
+            Self::Wanted(inputs, first) => (inputs.address(), List::Wanted.header(), *first),
         };
-        IndicesParameter { at, header, pad: 0 }
+        IndicesParameter {
+            at,
+            header: header as u32,
+            first: first as u32,
+        }
     }
 }
 
@@ -37,7 +41,7 @@ impl Indices<'_> {
 pub(crate) struct IndicesParameter {
     at: u64,
     header: u32,
-    pad: u32,
+    first: u32,
 }
 
 impl IndicesParameter {
@@ -45,6 +49,6 @@ impl IndicesParameter {
     pub(crate) const ALL: Self = Self {
         at: 0,
         header: 0,
-        pad: 0,
+        first: 0,
     };
 }

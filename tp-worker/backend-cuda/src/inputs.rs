@@ -1,8 +1,9 @@
 //! A batch where kernels read it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use lockstep_backend::{Batch, Row};
+use lockstep_backend::{Batch, InputLimits, Row};
 
 use crate::context::Context;
 use crate::error::CudaError;
@@ -44,33 +45,19 @@ impl List {
 /// Words before the lists.
 const HEADER_WORDS: usize = WANTED + 1 + List::Wanted as usize + 1;
 
-/// The largest batch, and the pages that it names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct InputLimits {
-    /// New tokens.
-    pub tokens: usize,
-    /// Requests.
-    pub rows: usize,
-    /// Entries of all page tables.
-    pub pages: usize,
-    /// Words of all masks, of 64 bits.
-    pub masks: usize,
-    /// Tokens whose logits are wanted.
-    pub wanted: usize,
-    /// Tokens per page.
-    pub page_size: usize,
-}
-
-impl InputLimits {
-    /// Words of the largest batch.
-    fn words(&self) -> usize {
-        let lists = 3 * self.tokens + ROW_WORDS * self.rows + self.pages + 2 * self.masks;
-        HEADER_WORDS + lists + self.wanted
-    }
-    /// Bytes on the device.
-    pub fn bytes(&self) -> u64 {
-        4 * self.words() as u64
-    }
+/// Words of the largest batch, which may want the logits of all its tokens.
+fn words(limits: &InputLimits) -> u64 {
+    let lists = [
+        (4, limits.tokens),
+        (ROW_WORDS, limits.requests),
+        (1, limits.pages),
+        (2, limits.mask_words),
+    ];
+    lists
+        .into_iter()
+        .fold(HEADER_WORDS as u64, |sum, (each, count)| {
+            sum.saturating_add((each as u64).saturating_mul(count as u64))
+        })
 }
 
 /// Brings batches to the device: one block of words each, in one copy.
@@ -81,6 +68,8 @@ pub struct Inputs {
     turn: usize,
     /// What was staged last.
     counts: [usize; 3],
+    /// No other batch has this number, here or elsewhere.
+    number: u64,
 }
 
 struct Stage {
@@ -95,7 +84,8 @@ impl Inputs {
     /// # Errors
     /// [`CudaError::OutOfMemory`], [`CudaError::Driver`].
     pub fn new(context: &Arc<Context>, limits: InputLimits) -> Result<Self, CudaError> {
-        let words = limits.words();
+        // What is more than memory has is refused as such.
+        let words = usize::try_from(words(&limits)).unwrap_or(usize::MAX);
         let stage = || -> Result<Stage, CudaError> {
             Ok(Stage {
                 words: Pinned::new(context, words, "a staged batch")?,
@@ -108,7 +98,13 @@ impl Inputs {
             stages: [stage()?, stage()?],
             turn: 0,
             counts: [0; 3],
+            number: 0,
         })
+    }
+
+    /// Bytes on the device of the largest batch within `limits`.
+    pub fn bytes(limits: &InputLimits) -> u64 {
+        words(limits).saturating_mul(4)
     }
 
     /// Queues the copy of a batch. It waits for nothing but the copy before the
@@ -118,57 +114,25 @@ impl Inputs {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If the batch goes beyond the limits, its rows are not one behind the
-    /// other, or they name tokens, pages or masks that are not there.
+    /// Those of [`InputLimits::expect`].
     pub fn stage(&mut self, stream: &Stream, batch: &Batch<'_>) -> Result<(), CudaError> {
-        self.check(batch);
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
+        self.limits.expect(batch);
         self.turn = (self.turn + 1) % STAGES;
         let stage = &mut self.stages[self.turn];
         stage.copied.synchronize()?;
-        let len = fill(stage.words.as_mut_slice(), batch);
+        let len = fill(stage.words.as_mut_slice(), batch, self.limits.page_size);
         // SAFETY: the words are changed next once `copied` has happened, and
         // dropping pinned memory waits for its copies.
-        unsafe { stream.queue_upload(&stage.words, len, &mut self.device) }?;
+        unsafe { stream.queue_upload(&stage.words, len, &mut self.device, 0) }?;
         stream.record(&stage.copied)?;
         self.counts = [
             batch.tokens.len(),
             batch.rows.len(),
             batch.logit_tokens.len(),
         ];
+        self.number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         Ok(())
-    }
-
-    fn check(&self, batch: &Batch<'_>) {
-        let (tokens, limits) = (batch.tokens.len(), &self.limits);
-        let fits = tokens <= limits.tokens
-            && batch.rows.len() <= limits.rows
-            && batch.pages.len() <= limits.pages
-            && batch.masks.len() <= limits.masks
-            && batch.logit_tokens.len() <= limits.wanted;
-        assert!(fits, "a batch keeps within the limits: {limits:?}");
-        let each = batch.positions.len() == tokens && batch.cells.len() == tokens;
-        assert!(each, "every token has a position and a cell");
-        let wanted = batch.logit_tokens.iter();
-        assert!(
-            wanted.copied().all(|token| (token as usize) < tokens),
-            "logits are wanted of tokens of the batch"
-        );
-        let mut start = 0;
-        for row in batch.rows {
-            let end = row.start as usize + row.q_len as usize;
-            let positions = row.kv_len as usize + row.q_len as usize;
-            let pages = row.pages_start as usize + positions.div_ceil(limits.page_size);
-            let words = row.mask_words() * row.q_len as usize;
-            let masked = row
-                .mask
-                .is_none_or(|mask| mask != CAUSAL && mask as usize + words <= batch.masks.len());
-            let inside = row.start as usize >= start && end <= tokens;
-            assert!(
-                inside && pages <= batch.pages.len() && masked,
-                "a row lies behind the one before it, within the batch's lists: {row:?}"
-            );
-            start = end;
-        }
     }
 
     /// The tokens of the batch.
@@ -187,13 +151,18 @@ impl Inputs {
     pub fn limits(&self) -> &InputLimits {
         &self.limits
     }
+    /// What tells the batch from all others.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
     pub(crate) fn address(&self) -> u64 {
         self.device.address()
     }
 }
 
-/// Writes a batch; returns how many words it takes.
-fn fill(words: &mut [u32], batch: &Batch<'_>) -> usize {
+/// Writes a batch; returns how many words it takes. Of page tables those entries
+/// are written that it reads, one table behind the other.
+fn fill(words: &mut [u32], batch: &Batch<'_>, page_size: usize) -> usize {
     words[TOKENS] = batch.tokens.len() as u32;
     words[ROWS] = batch.rows.len() as u32;
     words[WANTED] = batch.logit_tokens.len() as u32;
@@ -208,7 +177,6 @@ fn fill(words: &mut [u32], batch: &Batch<'_>) -> usize {
         (List::Tokens, batch.tokens),
         (List::Positions, batch.positions),
         (List::Cells, batch.cells),
-        (List::Pages, batch.pages),
         (List::Wanted, batch.logit_tokens),
     ];
     for (which, values) in plain {
@@ -216,8 +184,19 @@ fn fill(words: &mut [u32], batch: &Batch<'_>) -> usize {
     }
     list(List::Rows, ROW_WORDS * batch.rows.len(), &mut |to| {
         let rows = to.as_chunks_mut::<ROW_WORDS>().0;
+        let mut table = 0;
         for (to, row) in rows.iter_mut().zip(batch.rows) {
-            *to = row_words(row);
+            *to = row_words(row, table);
+            table += row.pages(page_size) as u32;
+        }
+    });
+    let pages: usize = batch.rows.iter().map(|row| row.pages(page_size)).sum();
+    list(List::Pages, pages, &mut |mut to| {
+        for row in batch.rows {
+            let table = batch.page_table(row, page_size);
+            let (own, rest) = to.split_at_mut(table.len());
+            own.copy_from_slice(table);
+            to = rest;
         }
     });
     list(List::Masks, 2 * batch.masks.len(), &mut |to| {
@@ -228,7 +207,8 @@ fn fill(words: &mut [u32], batch: &Batch<'_>) -> usize {
     HEADER_WORDS + at
 }
 
-fn row_words(row: &Row) -> [u32; ROW_WORDS] {
+/// A row whose page table begins at entry `table`.
+fn row_words(row: &Row, table: u32) -> [u32; ROW_WORDS] {
     let mask = row.mask.unwrap_or(CAUSAL);
-    [row.start, row.q_len, row.kv_len, row.pages_start, mask]
+    [row.start, row.q_len, row.kv_len, table, mask]
 }

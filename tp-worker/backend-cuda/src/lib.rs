@@ -10,21 +10,22 @@
 //! * [`Inputs`] brings a batch to the device in one copy. Whatever changes from
 //!   pass to pass is read from there, and no launch has it as an argument.
 //! * [`Operations`], [`Attention`] and [`Products`] are the operations.
+//! * [`CudaBackend`] puts them together to what models ask for.
 //!
 //! All of them queue work on a stream and return. A result depends on its own
 //! row, for attention on its own request, and neither on who shares the batch
 //! nor on page size, chunking or being in a tree of drafts.
-//!
-//! No program uses this crate yet: nothing here implements
-//! [`lockstep_backend::Backend`].
 
 mod attention;
+mod backend;
 mod compiler;
 mod context;
 mod error;
 mod floats;
+mod footprint;
 mod indices;
 mod inputs;
+mod lists;
 mod memory;
 mod module;
 mod operations;
@@ -32,19 +33,24 @@ mod products;
 mod rows;
 mod sources;
 mod stream;
+mod tensor;
 mod version;
+mod weights;
 
 pub use attention::{Attention, HeadNorms, PagedCache, Rope, Work, WorkLimits};
+pub use backend::{CudaBackend, CudaOptions};
 pub use compiler::{Compiler, Source};
 pub use context::Context;
 pub use error::CudaError;
 pub use floats::{Element, Floats};
+pub use footprint::CudaMemory;
 pub use indices::Indices;
-pub use inputs::{InputLimits, Inputs};
+pub use inputs::Inputs;
 pub use memory::{Buffer, Pinned};
 pub use module::{Kernel, Module};
 pub use operations::Operations;
 pub use products::{Product, Products};
 pub use rows::Rows;
 pub use stream::{Event, Stream};
+pub use tensor::{CudaMatrix, CudaTensor};
 pub use version::Version;

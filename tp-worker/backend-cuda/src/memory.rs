@@ -9,7 +9,7 @@ use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{DriverError, result};
 
 use crate::context::Context;
-use crate::error::CudaError;
+use crate::error::{CudaError, GPU, HOST};
 
 /// An array on the device. Fresh ones hold anything.
 ///
@@ -29,12 +29,12 @@ impl<T: Pod> Buffer<T> {
     /// [`CudaError::OutOfMemory`].
     pub fn new(context: &Arc<Context>, len: usize, what: &'static str) -> Result<Self, CudaError> {
         context.bind()?;
-        let bytes = len * size_of::<T>();
+        let bytes = bytes_of::<T>(len, what, GPU)?;
         // SAFETY: any bits are a `T`. The driver gives no empty arrays.
         let address = unsafe { result::malloc_sync(bytes.max(1)) };
         Ok(Self {
             context: context.clone(),
-            address: address.map_err(no_room(what, bytes, "the GPU"))?,
+            address: address.map_err(no_room(what, bytes, GPU))?,
             len,
             of: PhantomData,
         })
@@ -86,14 +86,14 @@ impl<T: Pod> Pinned<T> {
     /// [`CudaError::OutOfMemory`].
     pub fn new(context: &Arc<Context>, len: usize, what: &'static str) -> Result<Self, CudaError> {
         context.bind()?;
-        let bytes = (len * size_of::<T>()).max(1);
+        let bytes = bytes_of::<T>(len, what, HOST)?.max(1);
         // SAFETY: ordinary cached memory, in whole pages.
         let at = unsafe { result::malloc_host(bytes, 0) };
-        let at = at.map_err(no_room(what, bytes, "the host, as pinned memory,"))?;
+        let at = at.map_err(no_room(what, bytes, HOST))?;
         let at = NonNull::new(at.cast::<T>()).ok_or(CudaError::OutOfMemory {
             what,
             bytes,
-            place: "the host, as pinned memory,",
+            place: HOST,
         })?;
         // SAFETY: there are as many bytes, and zeros are a `T`.
         unsafe { at.as_ptr().cast::<u8>().write_bytes(0, bytes) };
@@ -125,6 +125,18 @@ impl<T> Drop for Pinned<T> {
             let _ = unsafe { result::free_host(self.at.as_ptr().cast()) };
         }
     }
+}
+
+/// Bytes of `len` elements.
+///
+/// # Errors
+/// [`CudaError::OutOfMemory`] for more than any memory has.
+fn bytes_of<T>(len: usize, what: &'static str, place: &'static str) -> Result<usize, CudaError> {
+    let bytes = len.saturating_mul(size_of::<T>());
+    if isize::try_from(bytes).is_err() {
+        return Err(CudaError::OutOfMemory { what, bytes, place });
+    }
+    Ok(bytes)
 }
 
 fn no_room(

@@ -1,11 +1,11 @@
-//! Operations row by row: lookups, norms, activations, sums, copies, casts.
+//! Operations row by row: lookups, norms, activations, sums, copies.
 
 mod copies;
 mod parameters;
 
 use std::sync::Arc;
 
-use crate::compiler::{Compiler, Source};
+use crate::compiler::{Compiler, Defines, Source};
 use crate::context::Context;
 use crate::error::CudaError;
 use crate::floats::{Element, Floats};
@@ -15,7 +15,7 @@ use crate::module::{Kernel, Module};
 use crate::rows::{Rows, blocks};
 use crate::sources;
 use crate::stream::Stream;
-use parameters::{Add, Cast, CopyRows, Embed, RmsNorm, SiluMul};
+use parameters::{Add, CopyRows, Embed, RmsNorm, SiluMul};
 
 /// Threads of a block.
 const THREADS: u32 = 256;
@@ -30,12 +30,14 @@ const THREADS: u32 = 256;
 pub struct Operations {
     operand: Element,
     embed: Kernel<Embed>,
-    copy_rows: [(usize, Kernel<CopyRows>); 3],
+    copy_rows_16: Kernel<CopyRows>,
+    copy_rows_4: Kernel<CopyRows>,
+    copy_rows_2: Kernel<CopyRows>,
+    rows_to_bf16: Kernel<CopyRows>,
+    rows_to_f32: Kernel<CopyRows>,
     rms_norm: Kernel<RmsNorm>,
     silu_mul: Kernel<SiluMul>,
     add: Kernel<Add>,
-    cast_to_bf16: Kernel<Cast>,
-    cast_to_f32: Kernel<Cast>,
 }
 
 impl Operations {
@@ -48,24 +50,22 @@ impl Operations {
         compiler: &Compiler,
         operand: Element,
     ) -> Result<Self, CudaError> {
-        let defines = [("OPERAND", operand.name().to_owned())];
-        let load = |source: &Source| Module::load(context, &compiler.compile(source, &defines)?);
-        let rows = load(&sources::ROWS)?;
-        let norm = load(&sources::NORM)?;
-        let elementwise = load(&sources::ELEMENTWISE)?;
+        let [rows, norm, elementwise] =
+            sources(operand).map(|(source, defines)| -> Result<_, CudaError> {
+                Module::load(context, &compiler.compile(source, &defines)?)
+            });
+        let (rows, norm, elementwise) = (rows?, norm?, elementwise?);
         Ok(Self {
             operand,
             embed: rows.kernel("embed", THREADS, 0)?,
-            copy_rows: [
-                (16, rows.kernel("copy_rows_16", THREADS, 0)?),
-                (4, rows.kernel("copy_rows_4", THREADS, 0)?),
-                (2, rows.kernel("copy_rows_2", THREADS, 0)?),
-            ],
+            copy_rows_16: rows.kernel("copy_rows_16", THREADS, 0)?,
+            copy_rows_4: rows.kernel("copy_rows_4", THREADS, 0)?,
+            copy_rows_2: rows.kernel("copy_rows_2", THREADS, 0)?,
+            rows_to_bf16: rows.kernel("rows_to_bf16", THREADS, 0)?,
+            rows_to_f32: rows.kernel("rows_to_f32", THREADS, 0)?,
             rms_norm: norm.kernel("rms_norm", THREADS, 0)?,
             silu_mul: elementwise.kernel("silu_mul", THREADS, 0)?,
             add: elementwise.kernel("add", THREADS, 0)?,
-            cast_to_bf16: elementwise.kernel("cast_to_bf16", THREADS, 0)?,
-            cast_to_f32: elementwise.kernel("cast_to_f32", THREADS, 0)?,
         })
     }
 
@@ -261,6 +261,12 @@ impl Operations {
         // SAFETY: `x` has room for `most` rows; the caller answers for `y`.
         unsafe { self.add.launch(stream, grid(most, width), &parameters) }
     }
+}
+
+/// What is compiled, with its macros.
+pub(crate) fn sources(operand: Element) -> [(&'static Source, Defines); 3] {
+    let defines = vec![("OPERAND", operand.name().to_owned())];
+    [&sources::ROWS, &sources::NORM, &sources::ELEMENTWISE].map(|source| (source, defines.clone()))
 }
 
 /// Blocks for rows and, in y, for columns.

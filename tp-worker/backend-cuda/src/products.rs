@@ -17,7 +17,7 @@ use crate::stream::Stream;
 use plan::Plan;
 
 /// Working memory of algorithms, as NVIDIA recommends for its newer GPUs.
-const WORKSPACE: usize = 32 << 20;
+pub(crate) const WORKSPACE: usize = 32 << 20;
 /// Products of up to so many rows share an algorithm.
 const SMALLEST_BUCKET: usize = 64;
 

@@ -125,7 +125,7 @@ impl Stream {
         self.synchronize()
     }
 
-    /// Queues a copy of `from`'s first `len` elements.
+    /// Queues a copy of `from`'s first `len` elements to `to`, from place `at` on.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -141,12 +141,15 @@ impl Stream {
         from: &Pinned<T>,
         len: usize,
         to: &mut Buffer<T>,
+        at: usize,
     ) -> Result<(), CudaError> {
-        assert!(len <= to.len(), "a copy has room");
+        let room = to.len().checked_sub(at);
+        assert!(room.is_some_and(|room| len <= room), "a copy has room");
         self.context.bind()?;
         let from = &from.as_slice()[..len];
+        let address = to.address() + (at * size_of::<T>()) as u64;
         // SAFETY: there is room; the caller leaves `from` alone.
-        let copies = unsafe { result::memcpy_htod_async(to.address(), from, self.raw) };
+        let copies = unsafe { result::memcpy_htod_async(address, from, self.raw) };
         copies.map_err(driver("cuMemcpyHtoDAsync"))
     }
 

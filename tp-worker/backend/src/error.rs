@@ -18,6 +18,9 @@ pub enum BackendError {
     /// A combination this backend does not implement.
     #[error("{0}")]
     Unsupported(String),
+    /// The device failed; it says what to do.
+    #[error("{0}")]
+    Device(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A peer is gone or out of step.
     #[error("collective failed: {0}")]
     Collective(#[source] Box<CollectiveError>),

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "golden/cuda.rs"]
+mod cuda;
 #[path = "support/driver.rs"]
 mod driver;
 #[path = "support/naive.rs"]

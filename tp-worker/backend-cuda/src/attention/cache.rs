@@ -34,7 +34,15 @@ impl PagedCache {
                 ));
             }
         };
-        let len = shape.layers * shape.pages * shape.page_size * shape.kv_heads * shape.head_dim;
+        // What is more than memory has is refused as such.
+        let sizes = [
+            shape.layers,
+            shape.pages,
+            shape.page_size,
+            shape.kv_heads,
+            shape.head_dim,
+        ];
+        let len = sizes.into_iter().fold(1, usize::saturating_mul);
         Ok(Self {
             shape: *shape,
             keys: Floats::new(context, element, len, "the cache of keys")?,
@@ -65,6 +73,15 @@ impl PagedCache {
     /// [`CudaError::Driver`].
     pub fn download(&self, stream: &Stream) -> Result<(Vec<f32>, Vec<f32>), CudaError> {
         Ok((self.keys.download(stream)?, self.values.download(stream)?))
+    }
+
+    /// Its size.
+    pub fn shape(&self) -> &KvShape {
+        &self.shape
+    }
+    /// The type of keys and values.
+    pub fn element(&self) -> Element {
+        self.keys.element()
     }
 
     pub(super) fn layers(&self) -> usize {

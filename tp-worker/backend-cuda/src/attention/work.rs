@@ -10,6 +10,11 @@ use crate::memory::Buffer;
 
 /// Words before the rows' own, in `work.cuh`.
 const FIRST: usize = 2;
+/// Positions of a span, in `work.cuh`.
+pub(crate) const SPAN: usize = 256;
+/// Parts that room is kept for at the most: enough for 64 requests of 32 heads
+/// over 8,192 positions each.
+const MOST_PARTS: usize = 1 << 16;
 
 /// What there is room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +25,41 @@ pub struct WorkLimits {
     /// positions. Requests for whose parts there is no room are attended in one
     /// piece, with the same bits and less of the device at once.
     pub parts: usize,
+}
+
+impl WorkLimits {
+    /// Of batches of up to so many new tokens and requests, which have up to so
+    /// many positions each.
+    pub fn of(shape: &AttentionShape, tokens: usize, rows: usize, positions: usize) -> Self {
+        let parts = match positions.div_ceil(SPAN) {
+            0 | 1 => 0,
+            spans => tokens
+                .saturating_mul(shape.heads)
+                .saturating_mul(spans)
+                .min(MOST_PARTS),
+        };
+        Self { rows, parts }
+    }
+
+    /// Bytes on the device, for heads of one width.
+    pub fn bytes(&self, head_dim: usize) -> u64 {
+        let [list, parts] = self.words(head_dim);
+        (list as u64).saturating_add(parts as u64).saturating_mul(4)
+    }
+
+    /// Words of the list, and of the parts.
+    fn words(&self, head_dim: usize) -> [usize; 2] {
+        let list = self.rows.saturating_mul(2).saturating_add(FIRST);
+        [list, self.parts.saturating_mul(head_dim + 2)]
+    }
+
+    /// What is enough for both.
+    pub(crate) fn join(self, other: Self) -> Self {
+        Self {
+            rows: self.rows.max(other.rows),
+            parts: self.parts.max(other.parts),
+        }
+    }
 }
 
 /// How a batch is cut into work, and partial results of attention.
@@ -40,8 +80,7 @@ impl Work {
         head_dim: usize,
         limits: WorkLimits,
     ) -> Result<Self, CudaError> {
-        let words = FIRST + 2 * limits.rows;
-        let floats = limits.parts * (head_dim + 2);
+        let [words, floats] = limits.words(head_dim);
         Ok(Self {
             limits,
             head_dim,
@@ -50,6 +89,10 @@ impl Work {
         })
     }
 
+    /// What it has room for.
+    pub(crate) fn limits(&self) -> WorkLimits {
+        self.limits
+    }
     pub(super) fn list(&self) -> u64 {
         self.list.address()
     }

@@ -1,16 +1,16 @@
-//! Rows and columns that move, and change their type.
+//! Rows and columns that move, and change their type on the way.
 
-use super::parameters::{Cast, CopyRows};
+use super::parameters::CopyRows;
 use super::{Operations, grid};
 use crate::error::CudaError;
 use crate::floats::{Element, Floats};
 use crate::indices::{Indices, IndicesParameter};
-use crate::memory::Buffer;
+use crate::module::Kernel;
 use crate::rows::Rows;
 use crate::stream::Stream;
 
 impl Operations {
-    /// `out[i] = x[i]` in `out`'s type, rounded to the nearest; both `[rows, width]`.
+    /// `out[i] = x[i]`, both `[rows, width]`, converted to `out`'s type.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -22,28 +22,11 @@ impl Operations {
         rows: Rows<'_>,
         out: &mut Floats,
     ) -> Result<(), CudaError> {
-        let most = rows.most();
-        x.expect(x.element(), most * width, "what is cast");
-        out.expect(out.element(), most * width, "what it is cast to");
-        let kernel = match (x.element(), out.element()) {
-            (Element::F32, Element::Bf16) => &self.cast_to_bf16,
-            (Element::Bf16, Element::F32) => &self.cast_to_f32,
-            _ => return self.gather_rows(stream, x, width, None, rows, out),
-        };
-        let parameters = Cast {
-            x: x.address(),
-            out: out.address(),
-            rows: rows.parameter(),
-            width: width as u32,
-            pad: 0,
-        };
-        // SAFETY: both have room for `most` rows, and the types that the kernel
-        // casts between.
-        unsafe { kernel.launch(stream, grid(most, width), &parameters) }
+        self.gather_rows(stream, x, width, None, rows, out)
     }
 
-    /// `out[i] = x[rows[i]]`, both of one type and `width`; without indices
-    /// `out[i] = x[i]`.
+    /// `out[i] = x[rows[i]]`, both of `width`, converted to `out`'s type; without
+    /// indices `out[i] = x[i]`.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -70,8 +53,8 @@ impl Operations {
         unsafe { self.copy(stream, x, &layout, rows, out) }
     }
 
-    /// `out[to[i]] = x[from[i]]`, both of one type and `width`; other rows of
-    /// `out` stay. No row is a target twice.
+    /// `out[to[i]] = x[from[i]]`, both of `width`, converted to `out`'s type; other
+    /// rows of `out` stay. No row is a target twice.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -80,17 +63,17 @@ impl Operations {
         &self,
         stream: &Stream,
         x: &Floats,
-        from: &Buffer<u32>,
+        from: Indices<'_>,
         width: usize,
         rows: Rows<'_>,
         out: &mut Floats,
-        to: &Buffer<u32>,
+        to: Indices<'_>,
     ) -> Result<(), CudaError> {
-        let enough = rows.most() <= from.len().min(to.len());
+        let enough = rows.most() <= from.room().min(to.room());
         assert!(enough, "every row copied has a source and a target");
         let layout = Layout {
-            from: Indices::List(from).parameter(),
-            to: Indices::List(to).parameter(),
+            from: from.parameter(),
+            to: to.parameter(),
             width,
             out_width: width,
             first: 0,
@@ -99,8 +82,8 @@ impl Operations {
         unsafe { self.copy(stream, x, &layout, rows, out) }
     }
 
-    /// `out[i, first..first + width] = x[i]`: `x` is `[rows, width]`, `out`
-    /// `[rows, out_width]` of the same type.
+    /// `out[i, first..first + width] = x[i]`, converted to `out`'s type: `x` is
+    /// `[rows, width]`, `out` `[rows, out_width]`.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -137,32 +120,54 @@ impl Operations {
         rows: Rows<'_>,
         out: &mut Floats,
     ) -> Result<(), CudaError> {
-        let element = x.element();
-        out.expect(element, 0, "what rows are copied to");
-        let (x_rows, out_rows) = (x.len() / layout.width, out.len() / layout.out_width);
-        let bytes = [layout.width, layout.out_width, layout.first].map(|n| n * element.bytes());
-        let fits = |unit: usize| bytes.iter().all(|bytes| bytes.is_multiple_of(unit));
-        let mut kernels = self.copy_rows.iter();
-        let (unit, kernel) = kernels
-            .find(|(unit, _)| fits(*unit))
-            .unwrap_or(&self.copy_rows[2]);
-        let [width, out_width, first] = bytes.map(|bytes| (bytes / unit) as u32);
+        let Layout {
+            from,
+            to,
+            width,
+            out_width,
+            first,
+        } = *layout;
+        if width == 0 {
+            return Ok(());
+        }
+        let (kernel, units) = self.copier(x.element(), out.element(), [width, out_width, first]);
+        let [width_units, out_units, first_units] = units.map(|units| units as u32);
         let parameters = CopyRows {
             x: x.address(),
-            out: out.address() + u64::from(first) * *unit as u64,
-            from: layout.from,
-            to: layout.to,
+            out: out.address(),
+            from,
+            to,
             rows: rows.parameter(),
-            units: width,
-            x_stride: width,
-            out_stride: out_width,
-            x_rows: x_rows as u32,
-            out_rows: out_rows as u32,
-            pad: 0,
+            units: width_units,
+            x_stride: width_units,
+            out_stride: out_units,
+            first: first_units,
+            x_rows: (x.len() / width) as u32,
+            out_rows: (out.len() / out_width) as u32,
         };
-        let grid = grid(rows.most(), width as usize);
-        // SAFETY: indices past the rows of `x` and `out` are left out.
+        let grid = grid(rows.most(), units[0]);
+        // SAFETY: the kernel is the one for these types; indices past the rows of
+        // `x` and `out` are left out, and columns lie within `out`'s.
         unsafe { kernel.launch(stream, grid, &parameters) }
+    }
+
+    /// The kernel that copies rows from one type to another, and how many of its
+    /// units so many elements are: the largest that divide them all.
+    fn copier(
+        &self,
+        from: Element,
+        to: Element,
+        elements: [usize; 3],
+    ) -> (&Kernel<CopyRows>, [usize; 3]) {
+        let bytes = elements.map(|elements| elements * from.bytes());
+        let fits = |unit: usize| bytes.iter().all(|bytes| bytes.is_multiple_of(unit));
+        match (from, to) {
+            (Element::F32, Element::Bf16) => (&self.rows_to_bf16, elements),
+            (Element::Bf16, Element::F32) => (&self.rows_to_f32, elements),
+            _ if fits(16) => (&self.copy_rows_16, bytes.map(|bytes| bytes / 16)),
+            _ if fits(4) => (&self.copy_rows_4, bytes.map(|bytes| bytes / 4)),
+            _ => (&self.copy_rows_2, bytes.map(|bytes| bytes / 2)),
+        }
     }
 }
 

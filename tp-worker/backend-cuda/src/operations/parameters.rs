@@ -29,9 +29,9 @@ pub(super) struct CopyRows {
     pub units: u32,
     pub x_stride: u32,
     pub out_stride: u32,
+    pub first: u32,
     pub x_rows: u32,
     pub out_rows: u32,
-    pub pad: u32,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -64,14 +64,4 @@ pub(super) struct Add {
     pub rows: RowsParameter,
     pub width: u32,
     pub y_stride: u32,
-}
-
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-pub(super) struct Cast {
-    pub x: u64,
-    pub out: u64,
-    pub rows: RowsParameter,
-    pub width: u32,
-    pub pad: u32,
 }

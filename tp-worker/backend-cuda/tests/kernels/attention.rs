@@ -81,7 +81,6 @@ fn mixed(noise: &mut Noise) -> Vec<Request> {
         (SPAN - 2, 4),
         (SPAN + 1, 1 + noise.below(20)),
         (2 * SPAN - 1, 2),
-        (noise.below(2 * SPAN), 0),
         (200 + noise.below(100), 40 + noise.below(30)),
     ];
     let causal = lengths.iter().zip(0..);

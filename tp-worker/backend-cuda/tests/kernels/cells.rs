@@ -1,12 +1,13 @@
 //! What is written to the cache, and a prompt that goes through it in passes.
 
-use lockstep_backend::{AttentionShape, Batch, KvShape, Row};
+use lockstep_backend::{AttentionShape, Batch, InputLimits, KvShape, Row};
 use lockstep_backend_cuda::{
-    Attention, Element, HeadNorms, InputLimits, Inputs, PagedCache, Rope, Rows, Work, WorkLimits,
+    Attention, CudaError, Element, Floats, HeadNorms, Inputs, PagedCache, Rope, Rows, Work,
+    WorkLimits,
 };
 use lockstep_types::KvCacheDtype;
 
-use crate::support::{ELEMENTS, Gpu, Noise, SEEDS, assert_close, rounded, tolerance};
+use crate::support::{ELEMENTS, Gpu, Noise, SEEDS, assert_close, bits, rounded, tolerance};
 
 const EPS: f32 = 1e-6;
 const PAGE_SIZE: usize = 4;
@@ -133,17 +134,18 @@ fn heads_are_normed_rotated_and_stored() {
             let empty = vec![f32::NAN; size];
             cache.upload(&gpu.stream, &empty, &empty).expect("a copy");
             let (queries, keys) = (gpu.buffer(&weights.queries), gpu.buffer(&weights.keys));
-            let given = norms.then_some(HeadNorms {
-                queries: &queries,
-                keys: &keys,
+            let given = HeadNorms {
+                queries: norms.then_some(&queries),
+                keys: norms.then_some(&keys),
                 eps: EPS,
-            });
+            };
             let rope = weights.rope(&gpu);
+            let stream = &gpu.stream;
             attention
-                .rotate_and_store(&gpu.stream, &mut qkv, given, &rope, &inputs, &mut cache, 1)
+                .rotate_and_store(stream, &mut qkv, given, &rope, &inputs, &mut cache, 1)
                 .expect("a launch");
             let after = gpu.read(&qkv);
-            let (keys, values) = cache.download(&gpu.stream).expect("a copy");
+            let (keys, values) = cache.download(stream).expect("a copy");
             let mut written = 0;
             for token in 0..tokens {
                 for (head, x) in heads(&before, token).enumerate() {
@@ -197,7 +199,7 @@ fn cells_are_copied_one_after_the_other() {
                 .collect();
             moves.extend([[cells as u32, 0], [0, cells as u32]]);
             let count = Rows::fixed(moves.len());
-            let on_device = gpu.buffer(&moves);
+            let on_device = gpu.buffer(moves.as_flattened());
             attention
                 .copy_cells(&gpu.stream, &mut cache, &on_device, count)
                 .expect("a launch");
@@ -211,6 +213,67 @@ fn cells_are_copied_one_after_the_other() {
                 }
                 assert!(expected == found, "{element:?} under {seed}");
             }
+        }
+    }
+}
+
+/// One after the other, in place, what one launch does.
+#[test]
+fn norms_rotation_and_stores_may_be_had_apart() {
+    let gpu = Gpu::new();
+    let (shape, stream) = (shape(), &gpu.stream);
+    for (element, seed) in ELEMENTS.into_iter().zip(SEEDS) {
+        let _ = lockstep_fake_cuda::seed(seed);
+        let attention = kernels(&gpu, element);
+        let mut noise = Noise(seed);
+        let weights = Weights::new(&mut noise, 20, 40);
+        let positions: Vec<u32> = (0..20).map(|_| noise.below(40) as u32).collect();
+        let cells: Vec<u32> = (0..20).collect();
+        let batch = Batch {
+            tokens: &positions,
+            positions: &positions,
+            cells: &cells,
+            ..Batch::default()
+        };
+        let inputs = gpu.inputs(&batch, PAGE_SIZE);
+        let before = noise.floats(20 * shape.qkv_width());
+        let rope = weights.rope(&gpu);
+        let (queries, keys) = (gpu.buffer(&weights.queries), gpu.buffer(&weights.keys));
+        let norms = HeadNorms {
+            queries: Some(&queries),
+            keys: Some(&keys),
+            eps: EPS,
+        };
+        let kv = cache_shape(element, 1, 5);
+        let run = |work: &dyn Fn(&mut Floats, &mut PagedCache) -> Result<(), CudaError>| {
+            let mut qkv = gpu.floats(Element::F32, &before);
+            let mut cache = PagedCache::new(&gpu.context, &kv).expect("room");
+            work(&mut qkv, &mut cache).expect("launches");
+            let (keys, values) = cache.download(stream).expect("a copy");
+            (gpu.read(&qkv), bits(&keys), bits(&values))
+        };
+        let at_once = run(&|qkv, cache| {
+            attention.rotate_and_store(stream, qkv, norms, &rope, &inputs, cache, 0)
+        });
+        let apart = run(&|qkv, cache| {
+            let queries_alone = HeadNorms {
+                keys: None,
+                ..norms
+            };
+            let keys_alone = HeadNorms {
+                queries: None,
+                ..norms
+            };
+            attention.norm_heads(stream, qkv, queries_alone, 20)?;
+            attention.norm_heads(stream, qkv, keys_alone, 20)?;
+            attention.rotate(stream, qkv, &rope, &inputs)?;
+            attention.store(stream, qkv, &inputs, cache, 0)
+        });
+        assert!((&at_once.1, &at_once.2) == (&apart.1, &apart.2));
+        let width = shape.heads * shape.head_dim;
+        for token in 0..20 {
+            let queries = |qkv: &[f32]| bits(&qkv[token * shape.qkv_width()..][..width]);
+            assert_eq!(queries(&at_once.0), queries(&apart.0), "token {token}");
         }
     }
 }
@@ -231,13 +294,13 @@ fn a_prompt_goes_through_in_passes() {
         let mut cache = PagedCache::new(&gpu.context, &kv).expect("room");
         let limits = InputLimits {
             tokens: 100,
-            rows: 4,
+            requests: 4,
             pages: pages.len(),
-            masks: 0,
-            wanted: 0,
             page_size: PAGE_SIZE,
+            mask_words: 0,
         };
-        assert_eq!(limits.bytes(), 4 * (10 + 300 + 20 + pages.len() as u64));
+        let words = 10 + 400 + 20 + pages.len() as u64;
+        assert_eq!(Inputs::bytes(&limits), 4 * words);
         let mut inputs = Inputs::new(&gpu.context, limits).expect("room");
         let room = WorkLimits {
             rows: 4,
@@ -281,12 +344,12 @@ fn a_prompt_goes_through_in_passes() {
             let width = shape.qkv_width();
             let mut qkv = gpu.floats(Element::F32, &whole[start * width..][..len * width]);
             let mut out = gpu.poisoned(element, len * shape.out_width());
-            let stream = &gpu.stream;
+            let (stream, no_norms) = (&gpu.stream, HeadNorms::default());
             attention
                 .plan(stream, &inputs, &mut work)
                 .expect("a launch");
             attention
-                .rotate_and_store(stream, &mut qkv, None, &rope, &inputs, &mut cache, 0)
+                .rotate_and_store(stream, &mut qkv, no_norms, &rope, &inputs, &mut cache, 0)
                 .expect("a launch");
             attention
                 .attend(stream, &qkv, &inputs, &cache, 0, &mut work, &mut out)

@@ -56,12 +56,19 @@ fn rows_are_gathered() {
                 .copied()
                 .collect();
             let list = gpu.buffer(&wanted);
+            let (all, skipped) = (wanted.len(), noise.below(wanted.len() + 1));
             let ways = [
-                (Indices::List(&list), Rows::fixed(wanted.len())),
-                (Indices::Wanted(&inputs), inputs.wanted()),
+                (Indices::List(&list, 0), Rows::fixed(all)),
+                (Indices::List(&list, skipped), Rows::fixed(all - skipped)),
+                (Indices::Wanted(&inputs, 0), inputs.wanted()),
+                (
+                    Indices::Wanted(&inputs, skipped),
+                    Rows::fixed(all - skipped),
+                ),
             ];
-            for (indices, count) in ways {
-                let mut out = gpu.poisoned(element, gathered.len());
+            for ((indices, count), to) in ways.into_iter().zip(ELEMENTS.iter().cycle()) {
+                let gathered = &gathered[(all - count.most()) * width..];
+                let mut out = gpu.poisoned(*to, gathered.len());
                 operations
                     .gather_rows(
                         &gpu.stream,
@@ -72,7 +79,7 @@ fn rows_are_gathered() {
                         &mut out,
                     )
                     .expect("a launch");
-                assert_eq!(gpu.read(&out), gathered);
+                assert_eq!(gpu.read(&out), rounded(*to, gathered));
             }
         }
     });
@@ -84,8 +91,9 @@ fn rows_are_copied_and_others_stay() {
         for width in widths(noise) {
             let rows = 2 + noise.rows();
             let x = rounded(element, &noise.floats(rows * width));
-            let mut expected = rounded(element, &noise.floats(rows * width));
-            let mut out = gpu.floats(element, &expected);
+            let to_element = ELEMENTS[noise.below(2)];
+            let mut expected = rounded(to_element, &noise.floats(rows * width));
+            let mut out = gpu.floats(to_element, &expected);
             // Every third row of the last ones, to the first ones backwards; one
             // more names a row that is not there.
             let from: Vec<u32> = (0..rows as u32).step_by(3).collect();
@@ -93,13 +101,15 @@ fn rows_are_copied_and_others_stay() {
             to[0] = rows as u32;
             for (from, to) in from.iter().zip(&to).skip(1) {
                 let source = &x[*from as usize * width..][..width];
-                expected[*to as usize * width..][..width].copy_from_slice(source);
+                let source = rounded(to_element, source);
+                expected[*to as usize * width..][..width].copy_from_slice(&source);
             }
-            let (from, to) = (gpu.buffer(&from), gpu.buffer(&to));
-            let count = Rows::fixed(from.len());
+            let (both, split) = (gpu.buffer(&[&from[..], &to[..]].concat()), from.len());
+            let (from, to) = (Indices::List(&both, 0), Indices::List(&both, split));
+            let count = Rows::fixed(split);
             let on_device = gpu.floats(element, &x);
             operations
-                .copy_rows(&gpu.stream, &on_device, &from, width, count, &mut out, &to)
+                .copy_rows(&gpu.stream, &on_device, from, width, count, &mut out, to)
                 .expect("a launch");
             assert_eq!(gpu.read(&out), expected);
         }
@@ -113,7 +123,8 @@ fn columns_are_placed() {
             let (rows, first) = (noise.rows(), noise.below(20));
             let out_width = first + width + noise.below(9);
             let x = noise.floats(rows * width);
-            let mut out = gpu.poisoned(element, rows * out_width);
+            let to = ELEMENTS[noise.below(2)];
+            let mut out = gpu.poisoned(to, rows * out_width);
             let on_device = gpu.floats(element, &x);
             let count = Rows::fixed(rows);
             operations
@@ -127,7 +138,7 @@ fn columns_are_placed() {
                     first,
                 )
                 .expect("a launch");
-            let x = rounded(element, &x);
+            let x = rounded(to, &rounded(element, &x));
             let found = gpu.read(&out);
             for (found, x) in found.chunks(out_width).zip(x.chunks(width)) {
                 assert_eq!(&found[first..first + width], x);

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use lockstep_backend::{AttentionShape, KvShape};
 use lockstep_backend_cuda::{
-    Attention, CudaError, Element, HeadNorms, Operations, PagedCache, Rope, Rows,
+    Attention, CudaError, Element, HeadNorms, Indices, Operations, PagedCache, Rope, Rows,
 };
 use lockstep_types::KvCacheDtype;
 
@@ -111,7 +111,8 @@ fn rows(gpu: &Gpu) {
     let inputs = gpu.inputs(&tokens(&[3, 0, 9, 2, 1]), 1);
     let table = gpu.floats(operand, &Noise(1).floats(4 * width));
     let weight = gpu.buffer(&Noise(2).floats(width));
-    let list = gpu.buffer(&[4u32, 0, 2, 1, 3]);
+    let list = gpu.buffer(&[9u32, 4, 0, 2, 1, 3]);
+    let listed = Indices::List(&list, 1);
     let sums = || gpu.poisoned(Element::F32, count * width);
     let (mut x, mut y, mut wide) = (
         sums(),
@@ -127,7 +128,7 @@ fn rows(gpu: &Gpu) {
         operations.add_bias(stream, &mut x, &weight, all)?;
         operations.add_rms_norm(stream, &mut x, &y, &weight, 1e-5, all, &mut out)?;
         operations.place_columns(stream, &x, width, all, &mut wide, 2 * width, 0)?;
-        operations.copy_rows(stream, &x, &list, width, all, &mut y, &list)?;
+        operations.copy_rows(stream, &x, listed, width, all, &mut y, listed)?;
         operations.place_columns(stream, &y, width, all, &mut wide, 2 * width, width)?;
         operations.silu_mul(stream, &wide, width, all, &mut out)
     };
@@ -156,13 +157,13 @@ fn cells(gpu: &Gpu, attention: &Attention, shape: &AttentionShape) {
     };
     let weight = gpu.buffer(&Noise(5).floats(shape.head_dim));
     let norms = HeadNorms {
-        queries: &weight,
-        keys: &weight,
+        queries: Some(&weight),
+        keys: Some(&weight),
         eps: 1e-6,
     };
-    let moves = gpu.buffer(&[[0u32, 2], [2, 1]]);
+    let moves = gpu.buffer(&[0u32, 2, 2, 1]);
     attention
-        .rotate_and_store(stream, &mut qkv, Some(norms), &rope, &inputs, &mut cache, 1)
+        .rotate_and_store(stream, &mut qkv, norms, &rope, &inputs, &mut cache, 1)
         .and_then(|()| attention.copy_cells(stream, &mut cache, &moves, Rows::fixed(2)))
         .expect("launches");
     stream.synchronize().expect("all is done");

@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 use half::bf16;
-use lockstep_backend::Batch;
-use lockstep_backend_cuda::{
-    Buffer, Compiler, Context, Element, Floats, InputLimits, Inputs, Stream,
-};
+use lockstep_backend::{Batch, InputLimits};
+use lockstep_backend_cuda::{Buffer, Compiler, Context, Element, Floats, Inputs, Stream};
 
 /// Orders of what CUDA leaves open.
 pub const SEEDS: [u64; 3] = [1, 2, 3];
@@ -54,14 +52,7 @@ impl Gpu {
 
     /// The batch on the device, in a block that holds it and no more.
     pub fn inputs(&self, batch: &Batch<'_>, page_size: usize) -> Inputs {
-        let limits = InputLimits {
-            tokens: batch.tokens.len(),
-            rows: batch.rows.len(),
-            pages: batch.pages.len(),
-            masks: batch.masks.len(),
-            wanted: batch.logit_tokens.len(),
-            page_size,
-        };
+        let limits = InputLimits::of(batch, page_size);
         let mut inputs = Inputs::new(&self.context, limits).expect("room");
         inputs.stage(&self.stream, batch).expect("a copy");
         inputs

@@ -1,8 +1,10 @@
 //! Trees of drafts: a path has the bits of the same tokens in a chain.
 
+use lockstep_backend::Backend;
+use lockstep_backend_cuda::{CudaBackend, CudaOptions};
 use lockstep_collective::Single;
 use lockstep_model::HiddenSource;
-use lockstep_types::{Dtype, KvCacheDtype};
+use lockstep_types::{Dtype, KvCacheDtype, Quantization};
 use proptest::prelude::*;
 
 use crate::{
@@ -12,9 +14,13 @@ use crate::{
 
 /// Grows a tree level by level, every pass over all of it, as drafters do; and
 /// walks each of its paths as a chain.
-fn agree(checkpoint: &Checkpoint, setup: Setup, compute: Dtype, nodes: &[(u32, Option<usize>)]) {
+fn agree<B: Backend>(
+    backend: B,
+    checkpoint: &Checkpoint,
+    setup: Setup,
+    nodes: &[(u32, Option<usize>)],
+) {
     let (_folder, draft) = checkpoint.write();
-    let backend = cpu(compute, Box::new(Single::new()));
     let mut rig = Rig::new(backend, &checkpoint.target, &draft, setup);
     let text = [3, 1, 4, 1, 5, 9, 2, 6, 5];
     rig.prefill(&text, 1).unwrap();
@@ -74,6 +80,43 @@ proptest! {
             false => (Dtype::Float32, KvCacheDtype::Float32),
         };
         let setup = Setup { page_size, chunk: 4, kv_dtype, positions: 20 };
-        agree(&checkpoint, setup, compute, &nodes);
+        let backend = cpu(compute, Box::new(Single::new()));
+        agree(backend, &checkpoint, setup, &nodes);
+    }
+}
+
+/// The same on a GPU: started by cargo on the fake one.
+#[test]
+fn a_path_has_the_bits_of_a_chain_on_cuda() {
+    let nodes = [
+        (7, None),
+        (9, None),
+        (11, Some(0)),
+        (7, Some(0)),
+        (5, Some(1)),
+        (300, Some(3)),
+    ];
+    for (seed, (compute, kv_dtype, page_size)) in (1..).zip([
+        (Dtype::Bfloat16, KvCacheDtype::Bfloat16, 3),
+        (Dtype::Float32, KvCacheDtype::Float32, 1),
+        (Dtype::Float32, KvCacheDtype::Bfloat16, 16),
+    ]) {
+        for checkpoint in [Checkpoint::eagle(), Checkpoint::eagle3()] {
+            let _ = lockstep_fake_cuda::seed(seed);
+            let options = CudaOptions {
+                ordinal: 0,
+                dtype: compute,
+                quantization: Quantization::None,
+                kernels: None,
+            };
+            let backend = CudaBackend::new(&options, Box::new(Single::new())).unwrap();
+            let setup = Setup {
+                page_size,
+                chunk: 4,
+                kv_dtype,
+                positions: 20,
+            };
+            agree(backend, &checkpoint, setup, &nodes);
+        }
     }
 }

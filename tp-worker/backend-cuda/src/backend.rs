@@ -1,0 +1,123 @@
+//! [`Backend`] on one GPU: shape checks around the operations.
+
+mod attend;
+mod operations;
+
+use std::path::PathBuf;
+
+use lockstep_collective::Collective;
+use lockstep_types::{Dtype, Quantization};
+
+use crate::compiler::Compiler;
+use crate::context::Context;
+use crate::error::CudaError;
+use crate::floats::Element;
+use crate::lists::Lists;
+use crate::operations::Operations;
+use crate::products::Products;
+use crate::stream::Stream;
+use crate::tensor::CudaTensor;
+use crate::weights::Uploads;
+use attend::Kernels;
+
+/// Settings of a [`CudaBackend`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CudaOptions {
+    /// The GPU, counted from 0 as the driver counts.
+    pub ordinal: usize,
+    /// What weights are held and multiplied in; sums are f32.
+    pub dtype: Dtype,
+    /// What weight matrices are rounded to: nothing.
+    pub quantization: Quantization,
+    /// Where compiled kernels are kept; without a folder they are compiled at
+    /// every start.
+    pub kernels: Option<PathBuf>,
+}
+
+/// One rank on one GPU.
+///
+/// Operations queue work and return; what of them failed is told by the next one
+/// that returns a result, [`lockstep_backend::Backend::gather_to_host`] at the
+/// latest, which waits.
+///
+/// # Panics
+/// Operations panic when tensors have shapes or types that don't fit together.
+pub struct CudaBackend {
+    operand: Element,
+    operations: Operations,
+    products: Products,
+    attention: Vec<Kernels>,
+    lists: Lists,
+    uploads: Uploads,
+    group: Box<dyn Collective>,
+    compiler: Compiler,
+    stream: Stream,
+    /// The first operation that failed and returned nothing.
+    failed: Option<CudaError>,
+}
+
+impl CudaBackend {
+    /// Opens the GPU and compiles the kernels that every model needs.
+    ///
+    /// # Errors
+    /// [`CudaError`]: what is missing or too old, or an option that GPUs don't
+    /// serve.
+    pub fn new(options: &CudaOptions, group: Box<dyn Collective>) -> Result<Self, CudaError> {
+        if group.size() > 1 {
+            return Err(CudaError::Unsupported(format!(
+                "a model is not split over GPUs: give --tp-size 1 instead of {}, or --device cpu",
+                group.size()
+            )));
+        }
+        if options.quantization != Quantization::None {
+            return Err(CudaError::Unsupported(
+                "weights in 8 or 4 bits are not served on GPUs: leave --quantization out, or give --device cpu"
+                    .to_owned(),
+            ));
+        }
+        let context = Context::open(options.ordinal)?;
+        let compiler = Compiler::new(&context, options.kernels.as_deref())?;
+        let operand = Element::of(options.dtype);
+        Ok(Self {
+            operand,
+            operations: Operations::new(&context, &compiler, operand)?,
+            products: Products::new(&context)?,
+            attention: Vec::new(),
+            lists: Lists::new(&context)?,
+            uploads: Uploads::new(&context)?,
+            group,
+            compiler,
+            stream: Stream::new(&context)?,
+            failed: None,
+        })
+    }
+
+    /// Writes the current rows of `tensor`, in its type, and waits. What fails is
+    /// told as with operations.
+    ///
+    /// # Panics
+    /// If there are more or fewer values.
+    pub fn upload(&mut self, tensor: &mut CudaTensor, values: &[f32]) {
+        assert!(
+            values.len() == tensor.rows() * tensor.width(),
+            "a value for each element of the current rows"
+        );
+        // Rows that are not current hold anything.
+        let mut all = values.to_vec();
+        all.resize(tensor.floats.len(), 0.0);
+        let done = tensor.floats.upload(&self.stream, &all);
+        self.keep(done);
+    }
+
+    /// Keeps what failed for the next operation that can say so.
+    fn keep(&mut self, done: Result<(), CudaError>) {
+        if let Err(error) = done {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    /// What has failed since the last time.
+    fn failures(&mut self) -> Result<(), CudaError> {
+        self.failed.take().map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,174 @@
+//! Attention's kernels and room, by the shapes that models have.
+
+use lockstep_backend::{AttentionShape, InputLimits};
+
+use super::CudaBackend;
+use crate::attention::{Attention, HeadNorms, PagedCache, Rope, Work, WorkLimits};
+use crate::error::CudaError;
+use crate::floats::Element;
+use crate::inputs::Inputs;
+use crate::rows::Rows;
+use crate::tensor::CudaTensor;
+
+/// The kernels of one shape, and how the last batch was cut for them.
+pub(super) struct Kernels {
+    attention: Attention,
+    work: Work,
+    /// The number of that batch.
+    planned: u64,
+}
+
+/// What an attention block does to `qkv` before it attends.
+pub(super) enum Heads<'a> {
+    /// Norms and rotates heads of `qkv`, and stores keys and values.
+    All(&'a mut CudaTensor, HeadNorms<'a>, &'a Rope),
+    /// Stores keys and values.
+    Stored(&'a CudaTensor),
+}
+
+impl CudaBackend {
+    /// The kernels for `shape` over a cache of `cached`, compiled when they are
+    /// asked for first.
+    ///
+    /// # Errors
+    /// Those of [`Attention::new`].
+    pub(super) fn kernels(
+        &mut self,
+        shape: &AttentionShape,
+        cached: Element,
+    ) -> Result<usize, CudaError> {
+        let fits = |kernels: &Kernels| {
+            let attention = &kernels.attention;
+            attention.shape() == shape && attention.cached() == cached
+        };
+        if let Some(at) = self.attention.iter().position(fits) {
+            return Ok(at);
+        }
+        let (context, operand) = (self.stream.context(), self.operand);
+        let none = WorkLimits { rows: 0, parts: 0 };
+        self.attention.push(Kernels {
+            attention: Attention::new(context, &self.compiler, shape, cached, operand)?,
+            work: Work::new(context, shape.head_dim, none)?,
+            planned: 0,
+        });
+        Ok(self.attention.len() - 1)
+    }
+
+    /// Norms heads of `qkv` in place.
+    pub(super) fn norm_heads(
+        &mut self,
+        shape: &AttentionShape,
+        qkv: &mut CudaTensor,
+        norms: HeadNorms<'_>,
+    ) -> Result<(), CudaError> {
+        qkv.expect(qkv.rows(), shape.qkv_width(), "qkv");
+        let at = self.kernels(shape, self.operand)?;
+        let (attention, rows) = (&self.attention[at].attention, qkv.rows());
+        attention.norm_heads(&self.stream, &mut qkv.floats, norms, rows)
+    }
+
+    /// Rotates queries and keys of `qkv` in place.
+    pub(super) fn rotate(
+        &mut self,
+        shape: &AttentionShape,
+        qkv: &mut CudaTensor,
+        rope: &Rope,
+        inputs: &Inputs,
+    ) -> Result<(), CudaError> {
+        qkv.expect(inputs.tokens().most(), shape.qkv_width(), "qkv");
+        let at = self.kernels(shape, self.operand)?;
+        let attention = &self.attention[at].attention;
+        attention.rotate(&self.stream, &mut qkv.floats, rope, inputs)
+    }
+
+    /// Copies cells one after the other.
+    pub(super) fn move_cells(
+        &mut self,
+        cache: &mut PagedCache,
+        moves: &[(u32, u32)],
+    ) -> Result<(), CudaError> {
+        // Any kernels for such a cache do.
+        let shape = cache.shape();
+        let fits = |kernels: &Kernels| {
+            let (own, cached) = (kernels.attention.shape(), kernels.attention.cached());
+            (own.kv_heads, own.head_dim, cached)
+                == (shape.kv_heads, shape.head_dim, cache.element())
+        };
+        let at = match self.attention.iter().position(fits) {
+            Some(at) => at,
+            None => {
+                let shape = AttentionShape {
+                    heads: shape.kv_heads,
+                    kv_heads: shape.kv_heads,
+                    head_dim: shape.head_dim,
+                    scale: 1.0,
+                };
+                self.kernels(&shape, cache.element())?
+            }
+        };
+        let words = moves.len() * 2;
+        let list = self.lists.bring(&self.stream, words, |words| {
+            let pairs = words.as_chunks_mut::<2>().0.iter_mut();
+            pairs
+                .zip(moves)
+                .for_each(|(pair, (from, to))| *pair = [*from, *to]);
+        })?;
+        let (attention, count) = (&self.attention[at].attention, Rows::fixed(moves.len()));
+        attention.copy_cells(&self.stream, cache, list, count)
+    }
+
+    /// What `heads` says, then attends.
+    pub(super) fn attend_heads(
+        &mut self,
+        shape: &AttentionShape,
+        heads: Heads<'_>,
+        inputs: &Inputs,
+        cache: &mut PagedCache,
+        layer: usize,
+        out: &mut CudaTensor,
+    ) -> Result<(), CudaError> {
+        let tokens = inputs.tokens().most();
+        out.expect(tokens, shape.out_width(), "the attention output");
+        let at = self.kernels(shape, cache.element())?;
+        let (stream, kernels) = (&self.stream, &mut self.attention[at]);
+        let room = kernels.room(inputs.limits());
+        if kernels.work.limits() != room {
+            kernels.work = Work::new(stream.context(), shape.head_dim, room)?;
+            kernels.planned = 0;
+        }
+        let Kernels {
+            attention,
+            work,
+            planned,
+        } = kernels;
+        let qkv = match heads {
+            Heads::All(qkv, norms, rope) => {
+                qkv.expect(tokens, shape.qkv_width(), "qkv");
+                let floats = &mut qkv.floats;
+                attention.rotate_and_store(stream, floats, norms, rope, inputs, cache, layer)?;
+                &*qkv
+            }
+            Heads::Stored(qkv) => {
+                qkv.expect(tokens, shape.qkv_width(), "qkv");
+                attention.store(stream, &qkv.floats, inputs, cache, layer)?;
+                qkv
+            }
+        };
+        if *planned != inputs.number() {
+            attention.plan(stream, inputs, work)?;
+            *planned = inputs.number();
+        }
+        let (qkv, out) = (&qkv.floats, &mut out.floats);
+        attention.attend(stream, qkv, inputs, cache, layer, work, out)
+    }
+}
+
+impl Kernels {
+    /// The room that batches within `limits` need, and all before them.
+    fn room(&self, limits: &InputLimits) -> WorkLimits {
+        let positions = limits.pages / limits.requests.max(1) * limits.page_size;
+        let (shape, tokens) = (self.attention.shape(), limits.tokens);
+        let needed = WorkLimits::of(shape, tokens, limits.requests, positions);
+        self.work.limits().join(needed)
+    }
+}

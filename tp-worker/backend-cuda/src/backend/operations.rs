@@ -1,0 +1,360 @@
+//! What models ask for.
+
+use std::ops::Range;
+
+use lockstep_backend::{
+    Attend, AttentionShape, Axis, Backend, BackendError, Batch, Holds, HostMatrix, InputLimits,
+    KvShape, MatrixRole, PassKey, RopeTable, Rows as Gathered,
+};
+use lockstep_collective::Collective;
+
+use super::CudaBackend;
+use super::attend::Heads;
+use crate::attention::{HeadNorms, PagedCache, Rope};
+use crate::floats::{Element, Floats};
+use crate::indices::Indices;
+use crate::inputs::Inputs;
+use crate::memory::Buffer;
+use crate::rows::Rows;
+use crate::tensor::{CudaMatrix, CudaTensor};
+
+impl Backend for CudaBackend {
+    type Matrix = CudaMatrix;
+    type Vector = Buffer<f32>;
+    type Tensor = CudaTensor;
+    type Rope = Rope;
+    type KvCache = PagedCache;
+    type Inputs = Inputs;
+    type Passes = ();
+
+    fn describe(&self) -> String {
+        let dtype = match self.operand {
+            Element::Bf16 => "bf16",
+            Element::F32 => "f32",
+        };
+        format!("cuda {}, {dtype}", self.stream.context().describe())
+    }
+
+    fn load_matrix(
+        &mut self,
+        matrix: &HostMatrix<'_>,
+        _: MatrixRole,
+    ) -> Result<CudaMatrix, BackendError> {
+        let (rows, cols) = (matrix.rows(), matrix.cols);
+        let (context, len) = (self.stream.context(), rows.saturating_mul(cols));
+        let mut floats = Floats::new(context, self.operand, len, "a weight matrix")?;
+        self.uploads.matrix(&self.stream, matrix, &mut floats)?;
+        let loaded = CudaMatrix { floats, rows, cols };
+        self.products.prepare(loaded.product(), 1)?;
+        Ok(loaded)
+    }
+
+    fn load_vector(&mut self, values: &[f32]) -> Result<Buffer<f32>, BackendError> {
+        let mut vector = Buffer::new(self.stream.context(), values.len(), "a weight vector")?;
+        self.stream.upload(values, &mut vector)?;
+        Ok(vector)
+    }
+
+    fn load_rope(&mut self, table: RopeTable) -> Result<Rope, BackendError> {
+        Ok(Rope {
+            half: table.half,
+            cos: self.load_vector(&table.cos)?,
+            sin: self.load_vector(&table.sin)?,
+        })
+    }
+
+    fn tensor(
+        &mut self,
+        rows: usize,
+        width: usize,
+        holds: Holds,
+    ) -> Result<CudaTensor, BackendError> {
+        let element = self.operand.holding(holds);
+        Ok(CudaTensor::new(
+            self.stream.context(),
+            element,
+            rows,
+            width,
+        )?)
+    }
+
+    fn set_rows(&mut self, tensor: &mut CudaTensor, rows: usize) {
+        tensor.set_rows(rows);
+    }
+
+    fn kv_cache(&mut self, shape: &KvShape) -> Result<PagedCache, BackendError> {
+        Ok(PagedCache::new(self.stream.context(), shape)?)
+    }
+
+    fn inputs(&mut self, limits: &InputLimits) -> Result<Inputs, BackendError> {
+        Ok(Inputs::new(self.stream.context(), *limits)?)
+    }
+
+    fn matrix_bytes(&self, matrix: &CudaMatrix) -> usize {
+        matrix.bytes()
+    }
+
+    fn stage(&mut self, batch: &Batch<'_>, inputs: &mut Inputs) -> Result<(), BackendError> {
+        self.failures()?;
+        Ok(inputs.stage(&self.stream, batch)?)
+    }
+
+    fn pass(
+        &mut self,
+        _: &mut (),
+        _: PassKey,
+        work: &mut dyn FnMut(&mut Self) -> Result<(), BackendError>,
+    ) -> Result<(), BackendError> {
+        work(self)?;
+        Ok(self.failures()?)
+    }
+
+    fn as_operand<'a>(&mut self, x: &'a CudaTensor, space: &'a mut CudaTensor) -> &'a CudaTensor {
+        if x.element() == self.operand {
+            return x;
+        }
+        let (rows, width) = (x.rows(), x.width());
+        space.expect(rows, width, "an operand");
+        let rows = Rows::fixed(rows);
+        let to = &mut space.floats;
+        let done = self
+            .operations
+            .cast(&self.stream, &x.floats, width, rows, to);
+        self.keep(done);
+        space
+    }
+
+    fn embed(&mut self, table: &CudaMatrix, first: u32, inputs: &Inputs, out: &mut CudaTensor) {
+        let width = table.cols;
+        out.expect(inputs.tokens().most(), width, "the embedding's output");
+        let (table, out) = (&table.floats, &mut out.floats);
+        let done = self
+            .operations
+            .embed(&self.stream, table, width, first, inputs, out);
+        self.keep(done);
+    }
+
+    fn matmul(
+        &mut self,
+        x: &CudaTensor,
+        w: &CudaMatrix,
+        bias: Option<&Buffer<f32>>,
+        out: &mut CudaTensor,
+    ) {
+        let rows = x.rows();
+        x.expect(rows, w.cols, "the matrix product's input");
+        out.expect(rows, w.rows, "the matrix product's output");
+        assert!(
+            bias.is_none_or(|bias| bias.len() == w.rows),
+            "a bias has one value per output"
+        );
+        let (stream, out) = (&self.stream, &mut out.floats);
+        let mut done = self
+            .products
+            .run(stream, &x.floats, &w.floats, w.product(), rows, out);
+        if done.is_ok()
+            && let Some(bias) = bias
+        {
+            let rows = Rows::fixed(rows);
+            done = self.operations.add_bias(stream, out, bias, rows);
+        }
+        self.keep(done);
+    }
+
+    fn rms_norm(&mut self, x: &CudaTensor, weight: &Buffer<f32>, eps: f32, out: &mut CudaTensor) {
+        let rows = x.rows();
+        x.expect(rows, weight.len(), "the norm's input");
+        out.expect(rows, weight.len(), "the norm's output");
+        let (x, rows, out) = (&x.floats, Rows::fixed(rows), &mut out.floats);
+        let done = self
+            .operations
+            .rms_norm(&self.stream, x, weight, eps, rows, out);
+        self.keep(done);
+    }
+
+    fn add_rms_norm(
+        &mut self,
+        residual: &mut CudaTensor,
+        delta: &CudaTensor,
+        weight: &Buffer<f32>,
+        eps: f32,
+        out: &mut CudaTensor,
+    ) {
+        let rows = residual.rows();
+        residual.expect(rows, weight.len(), "the residual");
+        delta.expect(rows, weight.len(), "the residual's delta");
+        out.expect(rows, weight.len(), "the norm's output");
+        let (residual, delta, out) = (&mut residual.floats, &delta.floats, &mut out.floats);
+        let rows = Rows::fixed(rows);
+        let stream = &self.stream;
+        let done = self
+            .operations
+            .add_rms_norm(stream, residual, delta, weight, eps, rows, out);
+        self.keep(done);
+    }
+
+    fn head_norm(
+        &mut self,
+        qkv: &mut CudaTensor,
+        shape: &AttentionShape,
+        heads: Range<usize>,
+        weight: &Buffer<f32>,
+        eps: f32,
+    ) {
+        let keys = shape.heads..shape.heads + shape.kv_heads;
+        let queries = heads == (0..shape.heads);
+        assert!(queries || heads == keys, "heads of a kind are normed");
+        let norms = HeadNorms {
+            queries: queries.then_some(weight),
+            keys: (!queries).then_some(weight),
+            eps,
+        };
+        let done = self.norm_heads(shape, qkv, norms);
+        self.keep(done);
+    }
+
+    fn rope(
+        &mut self,
+        qkv: &mut CudaTensor,
+        shape: &AttentionShape,
+        table: &Rope,
+        inputs: &Inputs,
+    ) {
+        let done = self.rotate(shape, qkv, table, inputs);
+        self.keep(done);
+    }
+
+    fn attention(
+        &mut self,
+        cache: &mut PagedCache,
+        layer: usize,
+        qkv: &CudaTensor,
+        shape: &AttentionShape,
+        inputs: &Inputs,
+        out: &mut CudaTensor,
+    ) {
+        let heads = Heads::Stored(qkv);
+        let done = self.attend_heads(shape, heads, inputs, cache, layer, out);
+        self.keep(done);
+    }
+
+    fn attend(
+        &mut self,
+        cache: &mut PagedCache,
+        layer: usize,
+        qkv: &mut CudaTensor,
+        op: &Attend<'_, Buffer<f32>, Rope>,
+        inputs: &Inputs,
+        out: &mut CudaTensor,
+    ) {
+        let norms = HeadNorms {
+            queries: op.q_norm,
+            keys: op.k_norm,
+            eps: op.eps,
+        };
+        let heads = Heads::All(qkv, norms, op.rope);
+        let done = self.attend_heads(op.shape, heads, inputs, cache, layer, out);
+        self.keep(done);
+    }
+
+    fn silu_mul(&mut self, gate_up: &CudaTensor, out: &mut CudaTensor) {
+        let (rows, width) = (out.rows(), out.width());
+        gate_up.expect(rows, 2 * width, "gate and up");
+        let (gate_up, rows, out) = (&gate_up.floats, Rows::fixed(rows), &mut out.floats);
+        let done = self
+            .operations
+            .silu_mul(&self.stream, gate_up, width, rows, out);
+        self.keep(done);
+    }
+
+    fn gather_rows(&mut self, x: &CudaTensor, rows: Gathered<'_, Inputs>, out: &mut CudaTensor) {
+        let (stream, width) = (&self.stream, x.width());
+        let count = match &rows {
+            Gathered::Wanted(_, range) => range.len(),
+            Gathered::List(list) => list.len(),
+        };
+        out.expect(count, width, "the gathered rows");
+        let indices = match rows {
+            Gathered::Wanted(inputs, range) => Ok(Indices::Wanted(inputs, range.start)),
+            Gathered::List(list) => {
+                let brought = self
+                    .lists
+                    .bring(stream, count, |to| to.copy_from_slice(list));
+                brought.map(|list| Indices::List(list, 0))
+            }
+        };
+        let (operations, rows, out) = (&self.operations, Rows::fixed(count), &mut out.floats);
+        let gather =
+            |rows_of| operations.gather_rows(stream, &x.floats, width, Some(rows_of), rows, out);
+        let done = indices.and_then(gather);
+        self.keep(done);
+    }
+
+    fn copy_rows(&mut self, x: &CudaTensor, from: &[u32], out: &mut CudaTensor, to: &[u32]) {
+        let (stream, width, count) = (&self.stream, x.width(), from.len());
+        assert!(
+            width == out.width() && count == to.len(),
+            "rows are copied one to one"
+        );
+        let brought = self.lists.bring(stream, 2 * count, |words| {
+            words[..count].copy_from_slice(from);
+            words[count..].copy_from_slice(to);
+        });
+        let (operations, rows, out) = (&self.operations, Rows::fixed(count), &mut out.floats);
+        let done = brought.and_then(|list| {
+            let (from, to) = (Indices::List(list, 0), Indices::List(list, count));
+            operations.copy_rows(stream, &x.floats, from, width, rows, out, to)
+        });
+        self.keep(done);
+    }
+
+    fn place_columns(&mut self, x: &CudaTensor, out: &mut CudaTensor, first: usize) {
+        let (rows, width, out_width) = (x.rows(), x.width(), out.width());
+        out.expect(rows, out_width, "what columns are placed in");
+        let (x, rows, out) = (&x.floats, Rows::fixed(rows), &mut out.floats);
+        let stream = &self.stream;
+        let done = self
+            .operations
+            .place_columns(stream, x, width, rows, out, out_width, first);
+        self.keep(done);
+    }
+
+    fn copy_cells(&mut self, cache: &mut PagedCache, moves: &[(u32, u32)]) {
+        let done = self.move_cells(cache, moves);
+        self.keep(done);
+    }
+
+    fn group(&self, axis: Axis) -> (usize, usize) {
+        match axis {
+            Axis::Tensor => (self.group.rank(), self.group.size()),
+            Axis::Alone => (0, 1),
+        }
+    }
+
+    fn all_reduce(&mut self, _: Axis, _: &mut CudaTensor) -> Result<(), BackendError> {
+        // A sum over one rank is what it has.
+        Ok(self.failures()?)
+    }
+
+    fn gather_to_host<'a>(
+        &mut self,
+        _: Axis,
+        x: &'a CudaTensor,
+        widths: &[usize],
+        space: &'a mut Vec<f32>,
+    ) -> Result<&'a [f32], BackendError> {
+        assert!(widths == [x.width()], "one width, of the only rank");
+        self.failures()?;
+        let len = x.rows() * x.width();
+        // It never shrinks, so that growing again does not fill it with zeros.
+        if space.len() < len {
+            space.resize(len, 0.0);
+        }
+        x.floats.download_to(&self.stream, &mut space[..len])?;
+        Ok(&space[..len])
+    }
+
+    fn control(&mut self) -> &mut dyn Collective {
+        &mut *self.group
+    }
+}

@@ -1,0 +1,85 @@
+//! What a backend takes of the GPU's memory, before there is one.
+
+use lockstep_backend::{DeviceMemory, Holds, InputLimits, KvShape, MatrixShape, PassShape};
+use lockstep_types::Dtype;
+
+use crate::attention::{SPAN, WorkLimits};
+use crate::floats::Element;
+use crate::inputs::Inputs;
+use crate::lists::Lists;
+use crate::products::WORKSPACE;
+
+/// Allocations begin at multiples of it.
+const ALIGNMENT: u64 = 256;
+
+/// Bytes that a [`crate::CudaBackend`] allocates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CudaMemory {
+    operand: Element,
+}
+
+impl CudaMemory {
+    /// Of a backend that multiplies in `dtype`.
+    pub fn new(dtype: Dtype) -> Self {
+        Self {
+            operand: Element::of(dtype),
+        }
+    }
+}
+
+impl DeviceMemory for CudaMemory {
+    fn matrix_bytes(&self, matrix: MatrixShape) -> u64 {
+        floats(self.operand, &[matrix.rows, matrix.cols])
+    }
+
+    fn vector_bytes(&self, len: usize) -> u64 {
+        floats(Element::F32, &[len])
+    }
+
+    fn rope_bytes(&self, positions: usize, half: usize) -> u64 {
+        2 * floats(Element::F32, &[positions, half])
+    }
+
+    fn tensor_bytes(&self, rows: usize, width: usize, holds: Holds) -> u64 {
+        floats(self.operand.holding(holds), &[rows, width])
+    }
+
+    fn inputs_bytes(&self, limits: &InputLimits) -> u64 {
+        whole(Inputs::bytes(limits))
+    }
+
+    fn kv_bytes(&self, cache: &KvShape) -> u64 {
+        let tokens = cache.pages.saturating_mul(cache.page_size);
+        (cache.bytes_per_token() as u64).saturating_mul(tokens as u64)
+    }
+
+    fn scratch_bytes(&self, passes: &[PassShape]) -> u64 {
+        let tokens = passes.iter().map(|pass| pass.tokens).max().unwrap_or(0);
+        // Kernels of several shapes keep room each, and whole pages may reach into
+        // one more span.
+        let attention = passes.iter().map(|pass| {
+            let (shape, positions) = (&pass.attention, pass.positions.saturating_add(SPAN));
+            let limits = WorkLimits::of(shape, pass.tokens, pass.tokens, positions);
+            limits.bytes(shape.head_dim)
+        });
+        let fixed = [WORKSPACE as u64, Lists::bytes(2 * tokens)];
+        fixed
+            .into_iter()
+            .chain(attention)
+            .map(whole)
+            .fold(0, u64::saturating_add)
+    }
+}
+
+/// Of an array.
+fn floats(element: Element, shape: &[usize]) -> u64 {
+    let len = shape
+        .iter()
+        .fold(1u64, |len, size| len.saturating_mul(*size as u64));
+    whole(len.saturating_mul(element.bytes() as u64))
+}
+
+/// What an allocation of so many bytes takes.
+fn whole(bytes: u64) -> u64 {
+    bytes.max(1).div_ceil(ALIGNMENT).saturating_mul(ALIGNMENT)
+}

@@ -1,0 +1,89 @@
+//! Lists of the host's, brought to where kernels read them.
+
+use std::sync::Arc;
+
+use crate::context::Context;
+use crate::error::CudaError;
+use crate::memory::{Buffer, Pinned};
+use crate::stream::{Event, Stream};
+
+/// Lists that may be on their way at once, before the host waits for the first.
+const STAGES: usize = 8;
+/// Words that there is room for from the start.
+const LEAST: usize = 1024;
+
+/// One list after the other, each in place of the one before. The device's room
+/// is one, as operations that read it run in turn.
+pub(crate) struct Lists {
+    device: Buffer<u32>,
+    stages: Vec<Stage>,
+    turn: usize,
+}
+
+struct Stage {
+    words: Pinned<u32>,
+    /// The last copy from here is done.
+    copied: Event,
+}
+
+impl Lists {
+    /// Takes room for small lists.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfMemory`], [`CudaError::Driver`].
+    pub(crate) fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
+        Self::of(context, LEAST)
+    }
+
+    fn of(context: &Arc<Context>, words: usize) -> Result<Self, CudaError> {
+        let stage = |_| -> Result<Stage, CudaError> {
+            Ok(Stage {
+                words: Pinned::new(context, words, "lists")?,
+                copied: Event::new(context)?,
+            })
+        };
+        Ok(Self {
+            device: Buffer::new(context, words, "lists")?,
+            stages: (0..STAGES).map(stage).collect::<Result<_, _>>()?,
+            turn: 0,
+        })
+    }
+
+    /// Bytes on the device, where no list has more than `most` words.
+    pub(crate) fn bytes(most: usize) -> u64 {
+        4 * room(most) as u64
+    }
+
+    /// Queues the copy of `words` words that `fill` writes. It allocates where
+    /// none has had as many.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfMemory`], [`CudaError::Driver`].
+    pub(crate) fn bring(
+        &mut self,
+        stream: &Stream,
+        words: usize,
+        fill: impl FnOnce(&mut [u32]),
+    ) -> Result<&Buffer<u32>, CudaError> {
+        if words > self.device.len() {
+            *self = Self::of(stream.context(), room(words))?;
+        }
+        self.turn = (self.turn + 1) % STAGES;
+        let stage = &mut self.stages[self.turn];
+        stage.copied.synchronize()?;
+        fill(&mut stage.words.as_mut_slice()[..words]);
+        // SAFETY: the words are changed next once `copied` has happened, and
+        // dropping pinned memory waits for its copies.
+        unsafe { stream.queue_upload(&stage.words, words, &mut self.device, 0) }?;
+        stream.record(&stage.copied)?;
+        Ok(&self.device)
+    }
+}
+
+/// Words that there is room for once a list has had `words`.
+fn room(words: usize) -> usize {
+    words
+        .checked_next_power_of_two()
+        .unwrap_or(usize::MAX)
+        .max(LEAST)
+}

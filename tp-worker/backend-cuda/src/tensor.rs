@@ -1,0 +1,98 @@
+//! Activations and weight matrices.
+
+use std::sync::Arc;
+
+use crate::context::Context;
+use crate::error::CudaError;
+use crate::floats::{Element, Floats};
+use crate::products::Product;
+
+/// Activations `[rows, width]`, row-major, with room for more rows.
+pub struct CudaTensor {
+    pub(crate) floats: Floats,
+    rows: usize,
+    capacity: usize,
+    width: usize,
+}
+
+impl CudaTensor {
+    /// Takes room for `capacity` rows; they hold anything.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfMemory`].
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        element: Element,
+        capacity: usize,
+        width: usize,
+    ) -> Result<Self, CudaError> {
+        let len = capacity.saturating_mul(width);
+        Ok(Self {
+            floats: Floats::new(context, element, len, "activations")?,
+            rows: capacity,
+            capacity,
+            width,
+        })
+    }
+
+    /// Current rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// The type of its values.
+    pub fn element(&self) -> Element {
+        self.floats.element()
+    }
+
+    /// # Panics
+    /// If there is no room for as many.
+    pub(crate) fn set_rows(&mut self, rows: usize) {
+        assert!(
+            rows <= self.capacity,
+            "{rows} rows do not fit into {}",
+            self.capacity
+        );
+        self.rows = rows;
+    }
+
+    /// # Panics
+    /// Unless it is `[rows, width]`: models size their tensors, so a mismatch is
+    /// a bug in one.
+    pub(crate) fn expect(&self, rows: usize, width: usize, what: &str) {
+        assert!(
+            (self.rows, self.width) == (rows, width),
+            "{what} is {} x {}, expected {rows} x {width}",
+            self.rows,
+            self.width
+        );
+    }
+}
+
+/// A weight matrix `[rows, cols]`, row-major, in the operands' type.
+pub struct CudaMatrix {
+    pub(crate) floats: Floats,
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+}
+
+impl CudaMatrix {
+    /// Its size on the device.
+    pub(crate) fn bytes(&self) -> usize {
+        self.floats.len() * self.floats.element().bytes()
+    }
+
+    /// The product with it.
+    pub(crate) fn product(&self) -> Product {
+        Product {
+            outputs: self.rows,
+            inputs: self.cols,
+            element: self.floats.element(),
+        }
+    }
+}

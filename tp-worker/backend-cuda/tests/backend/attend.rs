@@ -1,0 +1,95 @@
+//! Attention as one operation, and as the four that it is made of.
+
+use lockstep_backend::{Attend, AttentionShape, Backend, Batch, Holds, KvShape, RopeTable, Row};
+use lockstep_types::{Dtype, KvCacheDtype};
+
+use crate::support::{DTYPES, gpu, noise, read, staged, sums};
+
+const SHAPE: AttentionShape = AttentionShape {
+    heads: 4,
+    kv_heads: 2,
+    head_dim: 16,
+    scale: 0.25,
+};
+
+/// A prompt's two chunks, and a tree behind it.
+#[test]
+fn attention_is_what_its_parts_are() {
+    for (dtype, cached) in DTYPES
+        .into_iter()
+        .zip([KvCacheDtype::Bfloat16, KvCacheDtype::Float32])
+    {
+        let found = [true, false].map(|at_once| texts(dtype, cached, at_once));
+        assert!(found[0] == found[1], "{dtype:?} over {cached:?}");
+        assert!(found[0].iter().flatten().any(|value| *value != 0.0));
+    }
+}
+
+fn texts(dtype: Dtype, cached: KvCacheDtype, at_once: bool) -> Vec<Vec<f32>> {
+    let mut gpu = gpu(dtype);
+    let angles = noise(1, 40 * 8);
+    let rope = RopeTable {
+        half: 8,
+        cos: angles.iter().map(|angle| angle.cos()).collect(),
+        sin: angles.iter().map(|angle| angle.sin()).collect(),
+    };
+    let rope = gpu.load_rope(rope).unwrap();
+    let q_norm = gpu.load_vector(&noise(2, 16)).unwrap();
+    let k_norm = gpu.load_vector(&noise(3, 16)).unwrap();
+    let shape = KvShape {
+        layers: 2,
+        kv_heads: 2,
+        head_dim: 16,
+        pages: 8,
+        page_size: 4,
+        dtype: cached,
+    };
+    let mut cache = gpu.kv_cache(&shape).unwrap();
+    let chunk = |start: u32, len: u32, mask| Row {
+        start: 0,
+        q_len: len,
+        kv_len: start,
+        pages_start: 1,
+        mask,
+    };
+    let rows = [chunk(0, 9, None), chunk(9, 11, None), chunk(20, 4, Some(0))];
+    // The first page is nobody's, the others are in no order.
+    let pages = [0, 7, 3, 5, 1, 6, 2];
+    let mut all = Vec::new();
+    for (turn, row) in (4..).zip(rows) {
+        let positions: Vec<u32> = (row.kv_len..row.kv_len + row.q_len).collect();
+        let cell = |position: &u32| pages[1 + *position as usize / 4] * 4 + position % 4;
+        let cells: Vec<u32> = positions.iter().map(cell).collect();
+        let batch = Batch {
+            tokens: &positions,
+            positions: &positions,
+            cells: &cells,
+            rows: &[row],
+            pages: &pages,
+            logit_tokens: &[],
+            masks: &[1, 3, 5, 11],
+        };
+        let inputs = staged(&mut gpu, &batch, 4);
+        let width = SHAPE.qkv_width();
+        let mut qkv = sums(&mut gpu, &noise(turn, positions.len() * width), width);
+        let out = gpu.tensor(positions.len(), SHAPE.out_width(), Holds::Operand);
+        let mut out = out.unwrap();
+        if at_once {
+            let op = Attend {
+                shape: &SHAPE,
+                q_norm: Some(&q_norm),
+                k_norm: Some(&k_norm),
+                eps: 1e-6,
+                rope: &rope,
+            };
+            gpu.attend(&mut cache, 1, &mut qkv, &op, &inputs, &mut out);
+        } else {
+            gpu.head_norm(&mut qkv, &SHAPE, 0..4, &q_norm, 1e-6);
+            gpu.head_norm(&mut qkv, &SHAPE, 4..6, &k_norm, 1e-6);
+            gpu.rope(&mut qkv, &SHAPE, &rope, &inputs);
+            gpu.attention(&mut cache, 1, &qkv, &SHAPE, &inputs, &mut out);
+        }
+        all.push(read(&mut gpu, &out));
+    }
+    all
+}

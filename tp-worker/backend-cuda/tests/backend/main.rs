@@ -1,0 +1,11 @@
+//! What models ask of a device, on a GPU: started by cargo on the fake one,
+//! started by hand on the machine's own.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod attend;
+mod errors;
+mod memory;
+mod rows;
+mod support;
+mod weights;

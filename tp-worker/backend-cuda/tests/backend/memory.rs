@@ -1,0 +1,174 @@
+//! What is charged before the start is what is taken after it.
+
+use lockstep_backend::{
+    AttentionShape, Backend, Batch, DeviceMemory, Holds, InputLimits, KvShape, MatrixRole,
+    MatrixShape, PassShape, RopeTable, Row,
+};
+use lockstep_backend_cuda::{Context, CudaBackend, CudaMemory, CudaOptions};
+use lockstep_types::{Dtype, KvCacheDtype};
+
+use crate::support::{DTYPES, host_matrix, matrix, noise, open, options, sums};
+
+/// Bytes that `work` takes of the GPU; what it returns is there meanwhile.
+fn taken<T>(context: &Context, work: impl FnOnce() -> T) -> (u64, T) {
+    let before = context.memory().unwrap().0;
+    let made = work();
+    let after = context.memory().unwrap().0;
+    ((before - after) as u64, made)
+}
+
+/// Allocations are charged in whole units, of which each leaves a part.
+fn check(what: &str, charged: u64, taken: u64, allocations: u64) {
+    assert!(
+        taken <= charged && charged - taken < 256 * allocations,
+        "{what}: {charged} bytes are charged, {taken} taken"
+    );
+}
+
+/// A device that no other test takes memory of. A real one keeps room of its own
+/// for programs.
+const DEVICE: usize = 1;
+
+fn gpu(dtype: Dtype) -> CudaBackend {
+    let options = CudaOptions {
+        ordinal: DEVICE,
+        ..options(dtype)
+    };
+    open(&options).unwrap()
+}
+
+#[test]
+fn what_is_taken_is_what_is_charged() {
+    if !lockstep_fake_cuda::seed(1) {
+        return;
+    }
+    let context = Context::open(DEVICE).unwrap();
+    everything_takes_what_is_charged(&context);
+    working_memory_stays_within_what_is_charged(&context);
+}
+
+fn everything_takes_what_is_charged(context: &Context) {
+    for dtype in DTYPES {
+        let memory = CudaMemory::new(dtype);
+        let gpu = &mut gpu(dtype);
+        let (rows, cols) = (37, 53);
+        let bytes = matrix(&noise(1, rows * cols), cols);
+        let role = MatrixRole::Projection;
+        let host = host_matrix(&bytes, cols);
+        let (used, loaded) = taken(context, || gpu.load_matrix(&host, role).unwrap());
+        let charged = memory.matrix_bytes(MatrixShape { rows, cols, role });
+        check("a matrix", charged, used, 1);
+        assert_eq!(gpu.matrix_bytes(&loaded) as u64, used);
+        let (used, _vector) = taken(context, || gpu.load_vector(&[1.0; 77]).unwrap());
+        check("a vector", memory.vector_bytes(77), used, 1);
+        let table = RopeTable {
+            half: 5,
+            cos: vec![1.0; 55],
+            sin: vec![0.0; 55],
+        };
+        let (used, _rope) = taken(context, || gpu.load_rope(table).unwrap());
+        check("angles", memory.rope_bytes(11, 5), used, 2);
+        for holds in [Holds::Sum, Holds::Operand, Holds::Logits] {
+            let (used, _tensor) = taken(context, || gpu.tensor(9, 71, holds).unwrap());
+            check("a tensor", memory.tensor_bytes(9, 71, holds), used, 1);
+        }
+        let limits = InputLimits {
+            tokens: 100,
+            requests: 7,
+            pages: 33,
+            page_size: 8,
+            mask_words: 21,
+        };
+        let (used, _inputs) = taken(context, || gpu.inputs(&limits).unwrap());
+        check("a batch", memory.inputs_bytes(&limits), used, 1);
+        let shape = KvShape {
+            layers: 3,
+            kv_heads: 2,
+            head_dim: 24,
+            pages: 5,
+            page_size: 4,
+            dtype: KvCacheDtype::Bfloat16,
+        };
+        let (used, _cache) = taken(context, || gpu.kv_cache(&shape).unwrap());
+        assert_eq!(memory.kv_bytes(&shape), used);
+    }
+}
+
+/// What operations allocate when they run first is charged, too.
+fn working_memory_stays_within_what_is_charged(context: &Context) {
+    for dtype in DTYPES {
+        let (opened, mut gpu) = taken(context, || gpu(dtype));
+        let (tokens, positions) = (30, 700);
+        let attention = AttentionShape {
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 16,
+            scale: 0.25,
+        };
+        let charged = CudaMemory::new(dtype).scratch_bytes(&[PassShape {
+            tokens,
+            positions,
+            attention,
+            products: Vec::new(),
+            gathered: 0,
+        }]);
+        let used = opened + attended(context, &mut gpu, &attention, tokens, positions);
+        assert!(used <= charged, "{charged} bytes are charged, {used} taken");
+        assert!(4 * used > 3 * charged, "{charged} for {used}");
+    }
+}
+
+/// Bytes that the first attention takes, over pages of three tokens.
+fn attended(
+    context: &Context,
+    gpu: &mut CudaBackend,
+    shape: &AttentionShape,
+    tokens: usize,
+    positions: usize,
+) -> u64 {
+    let pages: Vec<u32> = (0..positions.div_ceil(3) as u32).collect();
+    let new: Vec<u32> = (0..tokens as u32).collect();
+    let batch = Batch {
+        tokens: &new,
+        positions: &new,
+        cells: &new,
+        rows: &[Row {
+            start: 0,
+            q_len: tokens as u32,
+            kv_len: 0,
+            pages_start: 0,
+            mask: None,
+        }],
+        pages: &pages,
+        logit_tokens: &[],
+        masks: &[],
+    };
+    let limits = InputLimits {
+        pages: pages.len(),
+        ..InputLimits::of(&batch, 3)
+    };
+    let mut inputs = gpu.inputs(&limits).unwrap();
+    gpu.stage(&batch, &mut inputs).unwrap();
+    let kv = KvShape {
+        layers: 1,
+        kv_heads: shape.kv_heads,
+        head_dim: shape.head_dim,
+        pages: pages.len(),
+        page_size: 3,
+        dtype: KvCacheDtype::Float32,
+    };
+    let mut cache = gpu.kv_cache(&kv).unwrap();
+    let qkv = sums(
+        gpu,
+        &noise(2, tokens * shape.qkv_width()),
+        shape.qkv_width(),
+    );
+    let out = gpu.tensor(tokens, shape.out_width(), Holds::Operand);
+    let mut out = out.unwrap();
+    let moves: Vec<(u32, u32)> = (0..tokens as u32).map(|cell| (cell, cell)).collect();
+    let (used, ()) = taken(context, || {
+        gpu.attention(&mut cache, 0, &qkv, shape, &inputs, &mut out);
+        gpu.copy_cells(&mut cache, &moves);
+    });
+    used
+}

@@ -1,0 +1,94 @@
+//! A device, and rows of it on the host.
+
+use lockstep_backend::{Axis, Backend, Batch, Holds, InputLimits};
+use lockstep_backend_cuda::{CudaBackend, CudaError, CudaOptions, CudaTensor, Inputs};
+use lockstep_collective::Single;
+use lockstep_types::{Dtype, Quantization};
+
+pub const DTYPES: [Dtype; 2] = [Dtype::Float32, Dtype::Bfloat16];
+
+pub fn options(dtype: Dtype) -> CudaOptions {
+    CudaOptions {
+        ordinal: 0,
+        dtype,
+        quantization: Quantization::None,
+        kernels: None,
+    }
+}
+
+pub fn open(options: &CudaOptions) -> Result<CudaBackend, CudaError> {
+    CudaBackend::new(options, Box::new(Single::new()))
+}
+
+pub fn gpu(dtype: Dtype) -> CudaBackend {
+    open(&options(dtype)).unwrap()
+}
+
+/// A batch of `rows` tokens whose ids are `ids`, in room for it and no more.
+pub fn staged(gpu: &mut CudaBackend, batch: &Batch<'_>, page_size: usize) -> Inputs {
+    let mut inputs = gpu.inputs(&InputLimits::of(batch, page_size)).unwrap();
+    gpu.stage(batch, &mut inputs).unwrap();
+    inputs
+}
+
+/// Sums `[values / width, width]`.
+pub fn sums(gpu: &mut CudaBackend, values: &[f32], width: usize) -> CudaTensor {
+    let table = matrix(values, width);
+    let host = host_matrix(&table, width);
+    // A lookup is how values come to a tensor.
+    let table = gpu.load_matrix(&host, lockstep_backend::MatrixRole::Vocabulary);
+    let ids: Vec<u32> = (0..(values.len() / width) as u32).collect();
+    let batch = Batch {
+        tokens: &ids,
+        positions: &ids,
+        cells: &ids,
+        ..Batch::default()
+    };
+    let inputs = staged(gpu, &batch, 1);
+    let mut out = gpu.tensor(ids.len(), width, Holds::Sum).unwrap();
+    gpu.embed(&table.unwrap(), 0, &inputs, &mut out);
+    out
+}
+
+/// All of a tensor, as 32-bit floats.
+pub fn read(gpu: &mut CudaBackend, x: &CudaTensor) -> Vec<f32> {
+    let mut logits = gpu.tensor(x.rows(), x.width(), Holds::Logits).unwrap();
+    gpu.place_columns(x, &mut logits, 0);
+    let mut space = Vec::new();
+    gpu.gather_to_host(Axis::Alone, &logits, &[x.width()], &mut space)
+        .unwrap()
+        .to_vec()
+}
+
+/// The bytes of a matrix of floats.
+pub fn matrix(values: &[f32], width: usize) -> Vec<u8> {
+    assert!(values.len().is_multiple_of(width));
+    values.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+/// A matrix of floats `width` wide, of its bytes.
+pub fn host_matrix(bytes: &[u8], width: usize) -> lockstep_backend::HostMatrix<'_> {
+    lockstep_backend::HostMatrix {
+        cols: width,
+        dtype: lockstep_backend::CheckpointDtype::F32,
+        blocks: vec![lockstep_backend::HostBlock {
+            bytes,
+            offset: 0,
+            stride: 4 * width,
+            rows: bytes.len() / (4 * width),
+        }],
+    }
+}
+
+/// Numbers in -2..2 that look random (splitmix64).
+pub fn noise(seed: u64, len: usize) -> Vec<f32> {
+    let number = |i: usize| {
+        let mut x = (seed << 32)
+            .wrapping_add(i as u64 + 1)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((x ^ (x >> 31)) >> 40) as f32 / (1 << 22) as f32 - 2.0
+    };
+    (0..len).map(number).collect()
+}

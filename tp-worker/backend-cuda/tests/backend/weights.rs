@@ -1,0 +1,91 @@
+//! Weights on their way through pinned memory.
+
+use half::{bf16, f16};
+use lockstep_backend::{Backend, Batch, CheckpointDtype, Holds, HostBlock, HostMatrix, MatrixRole};
+use lockstep_types::Dtype;
+
+use crate::support::{DTYPES, gpu, noise, read, staged};
+
+/// More than a dozen of pieces, whose borders lie inside of rows.
+const COLS: usize = 1027;
+const ROWS: usize = 4001;
+
+fn stored(values: &[f32], dtype: CheckpointDtype) -> Vec<u8> {
+    let one = |value: &f32| match dtype {
+        CheckpointDtype::F32 => value.to_le_bytes().to_vec(),
+        CheckpointDtype::Bf16 => bf16::from_f32(*value).to_le_bytes().to_vec(),
+        CheckpointDtype::F16 => f16::from_f32(*value).to_le_bytes().to_vec(),
+    };
+    values.iter().flat_map(one).collect()
+}
+
+fn rounded(value: f32, checkpoint: CheckpointDtype, dtype: Dtype) -> f32 {
+    let value = match checkpoint {
+        CheckpointDtype::F32 => value,
+        CheckpointDtype::Bf16 => bf16::from_f32(value).to_f32(),
+        CheckpointDtype::F16 => f16::from_f32(value).to_f32(),
+    };
+    match dtype {
+        Dtype::Float32 => value,
+        Dtype::Bfloat16 => bf16::from_f32(value).to_f32(),
+    }
+}
+
+/// Two blocks of rows with columns between them that are nobody's, changed as
+/// soon as they are loaded: whatever order copies run in, all arrives.
+#[test]
+fn matrices_arrive_whole_and_rounded() {
+    let values = noise(1, COLS);
+    for (turn, dtype) in (1..).zip(DTYPES) {
+        for checkpoint in [
+            CheckpointDtype::F32,
+            CheckpointDtype::Bf16,
+            CheckpointDtype::F16,
+        ] {
+            let _ = lockstep_fake_cuda::seed(turn);
+            let mut gpu = gpu(dtype);
+            let row = stored(&values, checkpoint);
+            // Each row begins with its number, in two bytes that are a number of
+            // every type.
+            let mut bytes = row.repeat(ROWS);
+            for (number, bytes) in bytes.chunks_mut(row.len()).enumerate() {
+                let own = stored(&[(number % 128) as f32], checkpoint);
+                bytes[..own.len()].copy_from_slice(&own);
+            }
+            let split = ROWS / 3;
+            let block = |first: usize, rows: usize| HostBlock {
+                bytes: &bytes,
+                offset: first * row.len(),
+                stride: row.len(),
+                rows,
+            };
+            let matrix = HostMatrix {
+                cols: COLS,
+                dtype: checkpoint,
+                // The later rows come first.
+                blocks: vec![block(split, ROWS - split), block(0, split)],
+            };
+            let loaded = gpu.load_matrix(&matrix, MatrixRole::Vocabulary).unwrap();
+            drop(matrix);
+            bytes.fill(0xff);
+            let ids = [0, 1, 777, 2000, (ROWS - split) as u32, ROWS as u32 - 1];
+            let batch = Batch {
+                tokens: &ids,
+                positions: &ids,
+                cells: &ids,
+                ..Batch::default()
+            };
+            let inputs = staged(&mut gpu, &batch, 1);
+            let mut out = gpu.tensor(ids.len(), COLS, Holds::Sum).unwrap();
+            gpu.embed(&loaded, 0, &inputs, &mut out);
+            let found = read(&mut gpu, &out);
+            for (found, id) in found.chunks(COLS).zip(ids) {
+                let number = (id as usize + split) % ROWS;
+                assert_eq!(found[0], (number % 128) as f32, "row {id}");
+                for (found, value) in found.iter().zip(&values).skip(1) {
+                    assert_eq!(*found, rounded(*value, checkpoint, dtype));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The same on a GPU: started by cargo on the fake one, whose streams run in an
+//! order that a seed draws; started by hand, on the machine's own.
+
+use std::sync::Arc;
+
+use lockstep_backend_cuda::{CudaBackend, CudaOptions};
+use lockstep_types::{Dtype, KvCacheDtype, Quantization};
+
+use super::{Case, F32_CLEAR_GAP, F32_TOLERANCE, cases, check, texts};
+use crate::driver::{Factory, Feed, logits};
+
+const DTYPES: [(Dtype, KvCacheDtype); 2] = [
+    (Dtype::Float32, KvCacheDtype::Float32),
+    (Dtype::Bfloat16, KvCacheDtype::Bfloat16),
+];
+/// Whole prompts, pieces of them, and token by token.
+const CHUNKS: [usize; 3] = [usize::MAX, 7, 1];
+const SEEDS: [u64; 3] = [1, 2, 3];
+
+fn cuda(dtype: Dtype) -> Factory<CudaBackend> {
+    Arc::new(move |collective| {
+        let options = CudaOptions {
+            ordinal: 0,
+            dtype,
+            quantization: Quantization::None,
+            kernels: None,
+        };
+        CudaBackend::new(&options, collective).unwrap()
+    })
+}
+
+fn run(name: &str, case: &Case, (dtype, kv_dtype): (Dtype, KvCacheDtype), chunk: usize, seed: u64) {
+    let _ = lockstep_fake_cuda::seed(seed);
+    let feed = Feed {
+        chunk,
+        together: chunk < usize::MAX,
+        ..Feed::plain(kv_dtype)
+    };
+    let found = logits(&case.model, &cuda(dtype), feed, &texts(&case.golden));
+    let reference = case.golden.bf16_max_logit_error;
+    let (tolerance, clear_gap) = match dtype {
+        Dtype::Float32 => (F32_TOLERANCE, F32_CLEAR_GAP),
+        Dtype::Bfloat16 => (reference, 2.0 * reference),
+    };
+    let name = format!("{name} in {dtype:?}, chunks of {chunk}, seed {seed}");
+    check(&name, &case.golden, &found, tolerance, clear_gap);
+}
+
+/// Every model in both types; of types, chunks and seeds every pair.
+#[test]
+fn cuda_backend() {
+    for (number, (name, case)) in cases().enumerate() {
+        for (place, dtypes) in DTYPES.into_iter().enumerate() {
+            let turn = 2 * number + place;
+            run(name, &case, dtypes, CHUNKS[turn % 3], SEEDS[turn / 3 % 3]);
+        }
+    }
+}
+
+#[test]
+#[ignore = "minutes: every model with every type, chunk and seed"]
+fn cuda_backend_in_every_way() {
+    for (name, case) in cases() {
+        for dtypes in DTYPES {
+            for chunk in CHUNKS {
+                for seed in SEEDS {
+                    run(name, &case, dtypes, chunk, seed);
+                }
+            }
+        }
+    }
+}
+
+/// Chunking, page size and company change no bit among passes of one product
+/// algorithm, which those of up to 64 rows share.
+#[test]
+fn chunked_and_batched_runs_are_bit_identical_on_cuda() {
+    for (name, case) in cases().filter(|(name, _)| ["llama", "qwen3"].contains(name)) {
+        let texts = texts(&case.golden);
+        for (dtype, kv_dtype) in DTYPES {
+            let (plain, factory) = (Feed::plain(kv_dtype), cuda(dtype));
+            let whole = Feed { chunk: 64, ..plain };
+            let expected = logits(&case.model, &factory, whole, &texts);
+            for (seed, page_size, chunk, together) in [(1, 1, 7, true), (2, 16, 50, false)] {
+                let _ = lockstep_fake_cuda::seed(seed);
+                let feed = Feed {
+                    page_size,
+                    chunk,
+                    together,
+                    ..whole
+                };
+                let found = logits(&case.model, &factory, feed, &texts);
+                assert!(found == expected, "{name}: {feed:?} differs");
+            }
+        }
+    }
+}
