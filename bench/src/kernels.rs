@@ -19,6 +19,7 @@ use anyhow::ensure;
 use clap::ValueEnum;
 use lockstep_devices::{Device, DeviceError, OnDevice, Registry};
 use lockstep_speculation::DrafterRegistry;
+use lockstep_types::DeviceKind;
 
 use crate::report::{Report, Table, progress};
 use crate::roofline::{self, Drift, working_set};
@@ -101,7 +102,7 @@ fn known(name: &str) -> Result<&'static str, DeviceError> {
             B::kernels(Some(self.0))
         }
     }
-    Registry::empty().run(Known(name))
+    Registry::empty().run(DeviceKind::Cpu, Known(name))
 }
 
 /// Measures with data that add up to `working_set` bytes.
@@ -117,11 +118,12 @@ fn measure(args: &Args, working_set: usize) -> anyhow::Result<Report> {
     let setup = Setup::new(threads, args.isa, args.repeat, working_set);
     progress("measuring the limits of this machine");
     let before = roofline::measure(threads, args.isa, setup.working_set)?;
-    let found = Registry::empty().run(Kernels {
+    let kernels = Kernels {
         args,
         setup: &setup,
         shapes: &shapes,
-    })?;
+    };
+    let found = Registry::empty().run(DeviceKind::Cpu, kernels)?;
     progress("measuring the limits again");
     let after = roofline::measure(threads, args.isa, setup.working_set)?;
     let limits = Drift::new(before, after);

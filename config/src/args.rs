@@ -22,7 +22,7 @@ pub use connections::ConnectionArgs;
 pub use limits::LimitArgs;
 pub use memory::{KvCacheDtypeArg, MemoryArgs};
 pub use model::{DtypeArg, ModelArgs, QuantizationArg};
-pub use parallel::ParallelArgs;
+pub use parallel::{DeviceArg, ParallelArgs};
 pub use process::ProcessArgs;
 pub(crate) use refused::RefusedArgs;
 pub use schedule::{PolicyArg, ScheduleArgs};

@@ -28,6 +28,7 @@ pub fn hash(engine: &EngineConfig) -> String {
         "model": model,
         "dtype": engine.dtype,
         "quantization": engine.quantization,
+        "device": engine.device.kind,
         "tp_size": engine.parallel.tp_size,
         "nnodes": engine.parallel.nnodes,
         "kv": engine.kv,

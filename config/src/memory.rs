@@ -1,6 +1,6 @@
 //! How much of the memory becomes KV cache.
 
-use lockstep_types::{ConfigError, EngineShape, Footprint, KvConfig, RankMemory};
+use lockstep_types::{ConfigError, DeviceRoom, EngineShape, Footprint, KvConfig, RankMemory};
 
 use crate::Hardware;
 use crate::resolve::Resolved;
@@ -34,18 +34,37 @@ impl Sizing<'_> {
         reserve.alloc_reserve_per_decode(self.overlap) as usize
     }
 
-    /// What this node's ranks take together.
-    fn node(&self) -> NodeMemory {
+    /// What this node's ranks take together, `on_host` of it included or not.
+    fn node(&self, on_host: bool) -> NodeMemory {
         let local = self.engine.tp_size / self.nnodes;
         let first = self.node_rank * local;
         let mut node = NodeMemory::default();
         for rank in first..first + local {
-            node.add(&self.footprint.rank(&self.engine, rank));
+            node.add(&self.footprint.rank(&self.engine, rank), on_host);
         }
-        if self.node_rank == 0 {
+        if self.node_rank == 0 && on_host {
             node.drafts = node.drafts.saturating_add(self.drafter_bytes);
         }
         node
+    }
+}
+
+/// The memory that weights and cache share, bytes.
+struct Memory {
+    total: u64,
+    free: u64,
+}
+
+impl Memory {
+    /// The device's own, or the host's.
+    fn of(hardware: &Hardware, room: Option<DeviceRoom>) -> Self {
+        match room {
+            Some(DeviceRoom { total, free }) => Self { total, free },
+            None => Self {
+                total: hardware.total_memory,
+                free: hardware.available_memory,
+            },
+        }
     }
 }
 
@@ -62,7 +81,7 @@ struct NodeMemory {
 }
 
 impl NodeMemory {
-    fn add(&mut self, rank: &RankMemory) {
+    fn add(&mut self, rank: &RankMemory, on_host: bool) {
         let sum = |values: &[u64]| values.iter().fold(0, |a: u64, b| a.saturating_add(*b));
         let RankMemory {
             target,
@@ -74,10 +93,10 @@ impl NodeMemory {
         self.activations = sum(&[
             self.activations,
             target.activations,
-            target.host,
             draft.activations,
-            draft.host,
             *scratch,
+            if on_host { target.host } else { 0 },
+            if on_host { draft.host } else { 0 },
         ]);
         self.per_token = sum(&[self.per_token, target.kv_per_token, draft.kv_per_token]);
     }
@@ -86,20 +105,23 @@ impl NodeMemory {
 /// Sizes the cache and the context.
 ///
 /// A given `--max-total-tokens` is taken as it is, after a check that it fits.
-/// Otherwise the cache takes what `--mem-fraction-static` leaves beside the
+/// Its place is the device's own memory, `room`, or the host's. Otherwise the
+/// cache takes what `--mem-fraction-static` leaves beside the
 /// weights, at most all running requests at full context. Nodes may differ in
 /// memory and must not differ in pages, so with several of them nothing is
 /// derived from the memory.
 pub(crate) fn size(
     sizing: &Sizing<'_>,
     hardware: &Hardware,
+    room: Option<DeviceRoom>,
 ) -> Result<Resolved<(KvConfig, usize)>, ConfigError> {
     let page = sizing.engine.page_size;
-    let node = sizing.node();
+    let memory = &Memory::of(hardware, room);
+    let node = sizing.node(room.is_none());
     let per_token = node.per_token;
     let longest = sizing.engine.model.max_position_embeddings;
     let wanted_context = sizing.context_length.unwrap_or(longest);
-    let fits = room(&node, sizing, hardware)? / per_token;
+    let fits = room_for_cache(&node, sizing, memory)? / per_token;
     let fits = usize::try_from(fits)
         .unwrap_or(usize::MAX)
         .min(MOST_TOKENS - 2 * page)
@@ -116,7 +138,7 @@ pub(crate) fn size(
                 format!("Give at least --max-total-tokens {per_request}"),
             ));
         }
-        Some(tokens) if tokens > fits => return Err(too_large(tokens, fits, per_token, hardware)),
+        Some(tokens) if tokens > fits => return Err(too_large(tokens, fits, per_token, memory)),
         Some(tokens) => tokens / page * page,
         None if sizing.nnodes > 1 && useful > fits => {
             return Err(ConfigError::conflict(
@@ -178,8 +200,12 @@ fn context(wanted: usize, tokens: usize, sizing: &Sizing<'_>) -> Result<usize, C
 }
 
 /// Bytes for the cache.
-fn room(node: &NodeMemory, sizing: &Sizing<'_>, hardware: &Hardware) -> Result<u64, ConfigError> {
-    let rest = (hardware.total_memory as f64 * (1.0 - sizing.mem_fraction_static)) as u64;
+fn room_for_cache(
+    node: &NodeMemory,
+    sizing: &Sizing<'_>,
+    memory: &Memory,
+) -> Result<u64, ConfigError> {
+    let rest = (memory.total as f64 * (1.0 - sizing.mem_fraction_static)) as u64;
     let NodeMemory {
         drafts,
         activations,
@@ -187,7 +213,7 @@ fn room(node: &NodeMemory, sizing: &Sizing<'_>, hardware: &Hardware) -> Result<u
     } = *node;
     // What stays free has to hold the activations, however much was asked for.
     let kept = rest.max(activations);
-    let budget = hardware.available_memory.saturating_sub(kept);
+    let budget = memory.free.saturating_sub(kept);
     let weights = node.weights.saturating_add(drafts);
     let least = node.per_token * sizing.engine.page_size as u64;
     budget
@@ -205,10 +231,10 @@ fn room(node: &NodeMemory, sizing: &Sizing<'_>, hardware: &Hardware) -> Result<u
             have: format!(
                 "--mem-fraction-static {} of {}, and activations of {}, leave {} of the {} available",
                 sizing.mem_fraction_static,
-                gib(hardware.total_memory),
+                gib(memory.total),
                 gib(activations),
                 gib(budget),
-                gib(hardware.available_memory),
+                gib(memory.free),
             ),
             remedy: "Use a smaller model or more nodes, free memory, raise --mem-fraction-static, \
                      or lower --chunked-prefill-size"
@@ -216,7 +242,7 @@ fn room(node: &NodeMemory, sizing: &Sizing<'_>, hardware: &Hardware) -> Result<u
         })
 }
 
-fn too_large(tokens: usize, fits: usize, per_token: u64, hardware: &Hardware) -> ConfigError {
+fn too_large(tokens: usize, fits: usize, per_token: u64, memory: &Memory) -> ConfigError {
     ConfigError::Memory {
         need: format!(
             "--max-total-tokens {tokens} takes {}",
@@ -224,7 +250,7 @@ fn too_large(tokens: usize, fits: usize, per_token: u64, hardware: &Hardware) ->
         ),
         have: format!(
             "beside the weights there is room for {fits} tokens ({} of memory available)",
-            gib(hardware.available_memory)
+            gib(memory.free)
         ),
         remedy: format!("Give --max-total-tokens {fits} or less, or raise --mem-fraction-static"),
     }

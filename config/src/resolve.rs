@@ -10,8 +10,10 @@ use std::path::PathBuf;
 use crate::Hardware;
 use crate::args::{PolicyArg, ServeArgs};
 use crate::memory::{self, Sizing};
+use parallel::Ranks;
 
 mod connections;
+mod device;
 mod format;
 mod limits;
 mod parallel;
@@ -46,7 +48,8 @@ pub fn resolve(
 ) -> Result<Resolved<(EngineConfig, NodeConfig)>, ConfigError> {
     args.refused.check()?;
     let model = model(args)?;
-    let ranks = parallel::resolve(args, &model, hardware)?;
+    let device = device::resolve(args, footprint)?;
+    let ranks = parallel::resolve(args, &model, hardware, &device)?;
     let dtype = format::dtype(args);
     let quantization = format::quantization(args);
     let (speculation, drafter_bytes) = speculation::resolve(args, &model, algorithms)?;
@@ -58,6 +61,7 @@ pub fn resolve(
             model: &model,
             dtype,
             quantization,
+            device: device.config,
             kv_dtype: format::kv_cache(args, dtype)?,
             tp_size: ranks.parallel.tp_size,
             threads_per_rank: ranks.parallel.threads_per_rank,
@@ -78,10 +82,11 @@ pub fn resolve(
     let Resolved {
         value: (kv, context_length),
         mut notes,
-    } = memory::size(&sizing, hardware)?;
+    } = memory::size(&sizing, hardware, device.room)?;
+    notes.extend(device.note);
     schedule::check(args, context_length)?;
     let schedule = schedule::resolve(args, max_running_requests, context_length);
-    let node = node(args)?;
+    let node = node(args, &ranks)?;
     let server = server::resolve(args, &model, context_length, node.api_key.is_some())?;
     notes.extend(open_to_all(args, &server, &speculation));
     notes.extend(open_to_pages(&server));
@@ -89,6 +94,7 @@ pub fn resolve(
     let engine = EngineConfig {
         dtype,
         quantization,
+        device: device.config,
         parallel: ranks.parallel,
         kv,
         schedule,
@@ -97,32 +103,26 @@ pub fn resolve(
         server,
         model,
     };
-    let node = NodeConfig {
-        node_rank: ranks.node_rank,
-        cores: ranks.cores,
-        dist_secret: ranks.dist_secret,
-        ..node
-    };
     Ok(Resolved {
         value: (engine, node),
         notes,
     })
 }
 
-/// What the options alone say of a node.
-fn node(args: &ServeArgs) -> Result<NodeConfig, ConfigError> {
+/// What the options and its ranks say of a node.
+fn node(args: &ServeArgs, ranks: &Ranks) -> Result<NodeConfig, ConfigError> {
     let process = &args.process;
     let api_key = secret::api_key(&args.server)?;
     let admin_api_key = secret::admin_api_key(&args.server, api_key.as_deref())?;
     Ok(NodeConfig {
-        node_rank: 0,
+        node_rank: ranks.node_rank,
         run_dir: process.run_dir.clone().unwrap_or_default(),
-        cores: Vec::new(),
+        cores: ranks.cores.clone(),
         weight_cache: args.model.weight_cache.clone(),
         weight_update_dir: weight_update_dir(args)?,
         api_key,
         admin_api_key,
-        dist_secret: None,
+        dist_secret: ranks.dist_secret.clone(),
         log: process.log_level.clone().unwrap_or_else(|| "info".into()),
         log_json: process.log_json,
     })

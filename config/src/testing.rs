@@ -6,9 +6,9 @@ use std::sync::Arc;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use lockstep_adaptive::{AdaptiveConfig, Policies, Policy, PolicyFactory};
 use lockstep_types::{
-    Algorithm, Algorithms, Capabilities, ConfigError, DraftKv, DraftModel, DraftShape,
-    EngineConfig, EngineShape, Footprint, MemoryUse, ModelConfig, NodeConfig, NumberOption,
-    OptionSpec, OptionValues, RankMemory, SpeculationConfig, SwitchOption,
+    Algorithm, Algorithms, Capabilities, ConfigError, DeviceKind, DeviceRoom, DraftKv, DraftModel,
+    DraftShape, EngineConfig, EngineShape, Footprint, MemoryUse, ModelConfig, NodeConfig,
+    NumberOption, OptionSpec, OptionValues, RankMemory, SpeculationConfig, SwitchOption,
 };
 
 use crate::{Hardware, ServeArgs, resolve, with_algorithm_options};
@@ -81,6 +81,18 @@ impl Plain {
 }
 
 impl Footprint for Plain {
+    /// One GPU of 40 GiB, 30 of which are free.
+    fn room(&self, kind: DeviceKind, number: usize) -> Result<Option<DeviceRoom>, String> {
+        match (kind, number) {
+            (DeviceKind::Cpu, _) => Ok(None),
+            (DeviceKind::Cuda, 0) => Ok(Some(DeviceRoom {
+                total: 40 << 30,
+                free: 30 << 30,
+            })),
+            (DeviceKind::Cuda, number) => Err(format!("there is no GPU {number}")),
+        }
+    }
+
     fn rank(&self, engine: &EngineShape<'_>, rank: usize) -> RankMemory {
         let of = |model: &ModelConfig, ranks: usize| {
             let rows = 2 * model.num_layers * model.kv_heads_per_rank(ranks);

@@ -10,7 +10,6 @@ use crate::console;
 use crate::error::LaunchError;
 
 mod cores;
-mod gpu;
 mod system;
 
 /// Prints the report. Problems are advice: the exit code is 0.
@@ -24,7 +23,6 @@ pub(crate) fn run() -> Result<u8, LaunchError> {
     findings.push(system::shared_memory());
     findings.push(system::open_files());
     findings.push(system::run_dir());
-    findings.extend(gpu::find());
     console::print(&report(&findings));
     Ok(exit::OK)
 }

@@ -45,11 +45,18 @@ impl Options {
 
     /// Sets an option; a later value takes the place of an earlier one.
     #[must_use]
-    pub fn set(mut self, option: &str, value: &str) -> Self {
+    pub fn set(self, option: &str, value: &str) -> Self {
+        let mut own = self.without(option);
+        own.arguments.extend([option.to_owned(), value.to_owned()]);
+        own
+    }
+
+    /// Takes an option away, with its value.
+    #[must_use]
+    pub fn without(mut self, option: &str) -> Self {
         if let Some(at) = self.arguments.iter().position(|word| word == option) {
             self.arguments.drain(at..at + 2);
         }
-        self.arguments.extend([option.to_owned(), value.to_owned()]);
         self
     }
 

@@ -1,9 +1,9 @@
 //! A battery that every speculative algorithm has to pass.
 //!
-//! It runs an algorithm in a real worker on this machine's device: chains and trees, prompts
-//! in chunks, prefixes from the cache, depths that change from step to step, by
-//! plans and by a policy, and differ between requests, aborts, retractions, steps without rows, texts up to
-//! the end of the context. Guards check every draft (see
+//! It runs an algorithm in a real worker: chains and trees, prompts in chunks,
+//! prefixes from the cache, depths that change from step to step, by plans and by a
+//! policy, and differ between requests, aborts, retractions, steps without rows,
+//! texts up to the end of the context. Guards check every draft (see
 //! [`lockstep_speculation::conformance`]), texts must be those without
 //! speculation, and a second run must draft the same.
 //!
@@ -30,7 +30,7 @@ use std::{
 use lockstep_backend::Backend;
 use lockstep_config::{
     Hardware, ServeArgs,
-    args::{DtypeArg, SpeculationArgs, VerificationArg},
+    args::{DeviceArg, DtypeArg, SpeculationArgs, VerificationArg},
     resolve,
 };
 use lockstep_devices::{Device, DeviceFootprint, OnDevice, Registry};
@@ -38,7 +38,9 @@ use lockstep_speculation::{
     DrafterRegistry,
     conformance::{answers, watch},
 };
-use lockstep_types::{Algorithm, Algorithms, ConfigError, EngineConfig, SpeculationConfig};
+use lockstep_types::{
+    Algorithm, Algorithms, ConfigError, DeviceKind, EngineConfig, SpeculationConfig,
+};
 
 use crate::worker::{
     WorkerError,
@@ -124,11 +126,26 @@ const SLOTS: usize = 3;
 const PAGE_SIZE: usize = 16;
 
 /// Runs the battery over the algorithm of `registry` called `name`, with the
-/// model folder `target` and, for algorithms that need one, a draft's.
+/// model folder `target` and, for algorithms that need one, a draft's, on this
+/// machine's cores.
 ///
 /// # Errors
 /// [`ConformanceError`]: the first rule that is broken.
 pub fn check(
+    registry: &Registry,
+    name: &str,
+    target: &Path,
+    draft: Option<&Path>,
+) -> Result<Report, ConformanceError> {
+    check_on(DeviceKind::Cpu, registry, name, target, draft)
+}
+
+/// [`check`] on another device.
+///
+/// # Errors
+/// [`ConformanceError`]: the first rule that is broken.
+pub fn check_on(
+    device: DeviceKind,
     registry: &Registry,
     name: &str,
     target: &Path,
@@ -146,16 +163,19 @@ pub fn check(
     if !wrong.is_empty() {
         return Err(ConformanceError::Answers(wrong));
     }
-    registry.run(Candidate {
+    let candidate = Candidate {
+        device,
         algorithms: &algorithms,
         algorithm: algorithm.as_ref(),
         target,
         draft,
-    })
+    };
+    registry.run(device, candidate)
 }
 
 /// An algorithm, and what it drafts for and with.
 struct Candidate<'a> {
+    device: DeviceKind,
     algorithms: &'a Algorithms,
     algorithm: &'a dyn Algorithm,
     target: &'a Path,
@@ -319,7 +339,10 @@ impl Candidate<'_> {
         args.model.dtype = Some(DtypeArg::Float32);
         args.model.context_length = Some(CONTEXT);
         args.parallel.tp_size = Some(1);
-        args.parallel.threads_per_rank = Some(1);
+        match self.device {
+            DeviceKind::Cpu => args.parallel.threads_per_rank = Some(1),
+            DeviceKind::Cuda => args.parallel.device = Some(DeviceArg::Cuda),
+        }
         args.memory.page_size = Some(PAGE_SIZE);
         args.memory.max_total_tokens = Some(requests::all().len() * 2 * CONTEXT);
         args.schedule.max_running_requests = Some(SLOTS);

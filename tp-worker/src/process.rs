@@ -46,14 +46,17 @@ pub fn run(ctx: RoleContext, registry: &Registry) -> Result<(), RunError> {
             source,
         })?;
 
-    let computed = registry.run(Computing {
-        ctx: &ctx,
-        rank,
-        listener,
-        orders: &incoming,
-        outgoing: &outgoing,
-        abort: &abort,
-    });
+    let computed = registry.run(
+        ctx.engine.device.kind,
+        Computing {
+            ctx: &ctx,
+            rank,
+            listener,
+            orders: &incoming,
+            outgoing: &outgoing,
+            abort: &abort,
+        },
+    );
     if let Err(error) = &computed {
         stream::report(&outgoing, &error.to_string());
     }

@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ConnectionLimits, Dtype, KvCacheDtype, ModelConfig, Quantization, SpeculationConfig};
+use crate::{
+    ConnectionLimits, DeviceConfig, Dtype, KvCacheDtype, ModelConfig, Quantization,
+    SpeculationConfig,
+};
 
 /// What all processes of one engine agree on. Equal on every node: its hash is
 /// checked in each handshake.
@@ -16,6 +19,8 @@ pub struct EngineConfig {
     pub dtype: Dtype,
     /// What weight matrices are rounded to.
     pub quantization: Quantization,
+    /// What ranks compute on.
+    pub device: DeviceConfig,
     /// Ranks and nodes.
     pub parallel: ParallelConfig,
     /// The paged KV cache.

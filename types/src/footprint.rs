@@ -1,5 +1,6 @@
 //! Memory that ranks take, by kind.
 
+use crate::{DeviceConfig, DeviceKind, DeviceRoom};
 use crate::{Dtype, EngineConfig, KvCacheDtype, ModelConfig, Quantization};
 use crate::{SpeculationConfig, StepLimits};
 
@@ -12,6 +13,8 @@ pub struct EngineShape<'a> {
     pub dtype: Dtype,
     /// What weight matrices are rounded to.
     pub quantization: Quantization,
+    /// What ranks compute on.
+    pub device: DeviceConfig,
     /// Type of cached keys and values.
     pub kv_dtype: KvCacheDtype,
     /// Ranks.
@@ -58,6 +61,12 @@ pub struct RankMemory {
 pub trait Footprint {
     /// Bytes that rank `rank` takes, of a model whose heads the ranks divide.
     fn rank(&self, engine: &EngineShape<'_>, rank: usize) -> RankMemory;
+
+    /// The memory of device `number` of its kind, where that is not the host's.
+    ///
+    /// # Errors
+    /// Why there is no such device, or it can't be used, and what to do.
+    fn room(&self, kind: DeviceKind, number: usize) -> Result<Option<DeviceRoom>, String>;
 }
 
 impl MemoryUse {
@@ -77,6 +86,7 @@ impl EngineConfig {
             model: &self.model,
             dtype: self.dtype,
             quantization: self.quantization,
+            device: self.device,
             kv_dtype: self.kv.dtype,
             tp_size: self.parallel.tp_size,
             threads_per_rank: self.parallel.threads_per_rank,

@@ -13,6 +13,7 @@ pub mod sampling;
 pub mod step;
 
 mod connections;
+mod device;
 mod engine;
 mod error;
 mod footprint;
@@ -23,6 +24,7 @@ mod speculation;
 mod step_limits;
 
 pub use connections::ConnectionLimits;
+pub use device::{DeviceConfig, DeviceKind, DeviceRoom};
 pub use engine::{
     EngineConfig, KvConfig, LimitsConfig, NodeConfig, ParallelConfig, RequestLimits,
     ScheduleConfig, SchedulePolicy, ServerConfig, TimeoutConfig, WebConfig,

@@ -6,7 +6,7 @@ use lockstep_backend::{
 };
 use lockstep_collective::{Collective, Single};
 use lockstep_devices::{Arithmetic, Clock, Device, DeviceError, DeviceOptions};
-use lockstep_types::{Dtype, KvCacheDtype, Quantization};
+use lockstep_types::{DeviceConfig, Dtype, KvCacheDtype, Quantization};
 
 use super::shape::Matrix;
 
@@ -155,11 +155,13 @@ impl Setup {
     ) -> Result<B, DeviceError> {
         let (dtype, quantization) = weights.format();
         let options = DeviceOptions {
+            device: DeviceConfig::default(),
             threads,
             dtype,
             quantization,
             cores: None,
             kernels: self.kernels,
+            folder: None,
         };
         B::open(&options, collective)
     }

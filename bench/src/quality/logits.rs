@@ -28,11 +28,12 @@ pub struct Reading {
 /// # Errors
 /// When the model can't be loaded or has more than one rank, and the device's.
 pub fn read(config: &EngineConfig, window: usize, windows: &[Vec<u32>]) -> anyhow::Result<Reading> {
-    Registry::empty().run(Text {
+    let text = Text {
         config,
         window,
         windows,
-    })
+    };
+    Registry::empty().run(config.device.kind, text)
 }
 
 /// The text, and what is to read it.

@@ -5,7 +5,7 @@ use lockstep_devices::{
     Arithmetic, Device, DeviceError, DeviceOptions, Measured, OnDevice, Registry, Roofline,
 };
 use lockstep_speculation::DrafterRegistry;
-use lockstep_types::{Dtype, Quantization};
+use lockstep_types::{DeviceConfig, Dtype, Quantization};
 use serde_json::{Value, json};
 
 use super::Ceiling;
@@ -28,14 +28,16 @@ pub fn measure(
     bytes: usize,
 ) -> Result<Roofline, DeviceError> {
     let options = DeviceOptions {
+        device: DeviceConfig::default(),
         threads,
         // Every arithmetic is measured, whatever weights are kept in.
         dtype: Dtype::Float32,
         quantization: Quantization::None,
         cores: None,
         kernels,
+        folder: None,
     };
-    Registry::empty().run(Measurement { options, bytes })
+    Registry::empty().run(options.device.kind, Measurement { options, bytes })
 }
 
 struct Measurement<'a> {

@@ -4,6 +4,18 @@ use super::positive;
 
 const HEADING: &str = "Parallelism";
 
+/// What ranks can compute on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum DeviceArg {
+    /// The processor's cores.
+    Cpu,
+    /// One NVIDIA GPU.
+    Cuda,
+    /// A GPU where there is one that can serve what is asked for, else the
+    /// processor.
+    Auto,
+}
+
 /// Ranks, threads and nodes.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ParallelArgs {
@@ -13,6 +25,15 @@ pub struct ParallelArgs {
     #[arg(long, visible_alias = "tp", alias = "tensor-parallel-size", env = "LOCKSTEP_TP_SIZE",
           value_name = "RANKS", value_parser = positive, help_heading = HEADING)]
     pub tp_size: Option<usize>,
+    /// What the model is computed on [default: cpu].
+    ///
+    /// A GPU needs NVIDIA's driver, and CUDA's libraries libnvrtc and libcublasLt
+    /// where libraries are looked for; `lockstep doctor` says what is missing.
+    #[arg(long, env = "LOCKSTEP_DEVICE", value_name = "DEVICE", help_heading = HEADING)]
+    pub device: Option<DeviceArg>,
+    /// Number of the GPU that --device cuda uses, counted from 0 [default: 0].
+    #[arg(long, env = "LOCKSTEP_BASE_GPU_ID", value_name = "GPU", help_heading = HEADING)]
+    pub base_gpu_id: Option<usize>,
     /// Compute threads of each rank [default: available cores / ranks of this node].
     #[arg(long, env = "LOCKSTEP_THREADS_PER_RANK", value_name = "THREADS",
           value_parser = positive, help_heading = HEADING)]

@@ -121,11 +121,6 @@ const TABLE: &[Refused] = &[
         &["is-embedding"],
         "embeddings are not served; use a model that generates text",
     ),
-    passing(
-        &["device"],
-        &["cpu", "auto"],
-        "leave it out; this version computes on the processor",
-    ),
     valued(
         &["chat-template"],
         "put the template into the model folder as chat_template.jinja",
@@ -134,8 +129,7 @@ const TABLE: &[Refused] = &[
 
 impl RefusedArgs {
     /// The error for the first refused option that was given. A parallel size
-    /// of 1, a device of `cpu` and the like say what is done anyway and
-    /// pass.
+    /// of 1 and the like say what is done anyway and pass.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         match self.given {
             Some((option, remedy)) => Err(ConfigError::Unsupported { option, remedy }),

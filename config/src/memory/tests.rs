@@ -1,8 +1,8 @@
 use std::sync::OnceLock;
 
 use lockstep_types::{
-    Dtype, EngineShape, Footprint, KvCacheDtype, MemoryUse, ModelConfig, Quantization, RankMemory,
-    SpeculationConfig, StepLimits,
+    DeviceConfig, DeviceKind, DeviceRoom, Dtype, EngineShape, Footprint, KvCacheDtype, MemoryUse,
+    ModelConfig, Quantization, RankMemory, SpeculationConfig, StepLimits,
 };
 use proptest::prelude::*;
 
@@ -34,6 +34,7 @@ fn sizing() -> Sizing<'static> {
             model: model_once(),
             dtype: Dtype::Bfloat16,
             quantization: Quantization::None,
+            device: DeviceConfig::default(),
             kv_dtype: KvCacheDtype::Bfloat16,
             tp_size: 1,
             threads_per_rank: 1,
@@ -62,7 +63,7 @@ fn a_node_takes_what_its_ranks_take() {
             ..sizing()
         };
         sizing.engine.tp_size = tp_size;
-        sizing.node()
+        sizing.node(true)
     };
     let whole = NodeMemory {
         weights: 2 * model_once().parameters() as u64,
@@ -92,6 +93,10 @@ fn a_node_takes_what_its_ranks_take() {
 fn every_kind_is_charged() {
     struct Kinds;
     impl Footprint for Kinds {
+        fn room(&self, _: DeviceKind, _: usize) -> Result<Option<DeviceRoom>, String> {
+            Ok(None)
+        }
+
         fn rank(&self, _: &EngineShape<'_>, rank: usize) -> RankMemory {
             let scale = 1_000_000 * (rank as u64 + 1);
             RankMemory {
@@ -113,7 +118,7 @@ fn every_kind_is_charged() {
             }
         }
     }
-    let node = |node_rank| {
+    let node = |node_rank, on_host| {
         let mut sizing = Sizing {
             footprint: &Kinds,
             nnodes: 2,
@@ -122,7 +127,7 @@ fn every_kind_is_charged() {
             ..sizing()
         };
         sizing.engine.tp_size = 4;
-        sizing.node()
+        sizing.node(on_host)
     };
     // Ranks 0 and 1, and 2 and 3.
     for (node_rank, scale, drafter) in [(0, 3_000_000, 7), (1, 7_000_000, 0)] {
@@ -132,7 +137,14 @@ fn every_kind_is_charged() {
             activations: 111_000 * scale + 11_000 * (scale + 2),
             per_token: 100 * (2 * scale + 2),
         };
-        assert_eq!(node(node_rank), expected);
+        assert_eq!(node(node_rank, true), expected);
+        // What lies on the host is nothing to a device with memory of its own.
+        let on_device = NodeMemory {
+            drafts: 11 * (scale + 2),
+            activations: 101_000 * scale + 1000 * (scale + 2),
+            ..expected
+        };
+        assert_eq!(node(node_rank, false), on_device);
     }
 }
 
@@ -163,6 +175,28 @@ fn with_memory_to_spare_all_running_requests_fit() {
     assert_eq!(engine.kv.num_pages, 4 * 33 + 1);
     assert_eq!(engine.kv_tokens(), 4 * 33 * 16);
     assert_eq!(engine.server.context_length, 512);
+}
+
+/// The host's memory is nothing to a device with memory of its own.
+#[test]
+fn a_device_has_its_own_room() {
+    let small = Hardware {
+        available_memory: 300_000,
+        ..machine()
+    };
+    let sized = |room| size(&sizing(), &small, room).map(|sized| sized.value.0.num_pages);
+    assert!(sized(None).is_err());
+    let room = |free| {
+        Some(DeviceRoom {
+            total: 8 << 30,
+            free,
+        })
+    };
+    let (much, little) = (sized(room(8 << 30)), sized(room(1230 << 20)));
+    let (much, little) = (much.expect("fits"), little.expect("fits"));
+    assert!(little < much, "{little} of {much} pages");
+    // Of what is free 0.15 of all stays so.
+    assert!(sized(room(1200 << 20)).is_err());
 }
 
 #[test]
@@ -268,10 +302,10 @@ proptest! {
         sizing.engine.page_size = page_size;
         sizing.engine.step = step(max_running_requests, Some(512));
         let machine = Hardware { total_memory: 1 << 24, available_memory: available, ..machine() };
-        if let Ok(sized) = size(&sizing, &machine) {
+        if let Ok(sized) = size(&sizing, &machine, None) {
             let (kv, context) = sized.value;
             let tokens = (kv.num_pages - 1) * kv.page_size;
-            let node = sizing.node();
+            let node = sizing.node(true);
             let bytes = tokens as u64 * node.per_token + node.weights + node.activations;
             prop_assert!(bytes <= available);
             prop_assert!(context >= 1 && context + 2 <= tokens);

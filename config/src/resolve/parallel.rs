@@ -2,6 +2,7 @@
 
 use lockstep_types::ParallelConfig;
 
+use super::device::Device;
 use super::{ConfigError, Hardware, ModelConfig, ServeArgs, secret};
 use crate::hardware::parse_cores;
 
@@ -17,6 +18,7 @@ pub(super) fn resolve(
     args: &ServeArgs,
     model: &ModelConfig,
     hardware: &Hardware,
+    device: &Device,
 ) -> Result<Ranks, ConfigError> {
     let given = &args.parallel;
     let tp_size = given.tp_size.unwrap_or(1);
@@ -43,7 +45,10 @@ pub(super) fn resolve(
     let dist_init_addr = rendezvous(args, nnodes, dist_secret.is_some())?;
     let local = tp_size / nnodes;
     let (cores, pinned_threads) = pin(args, local, hardware)?;
-    let threads_per_rank = pinned_threads
+    // One drives a device that computes by itself.
+    let driver = device.room.map(|_| 1);
+    let threads_per_rank = driver
+        .or(pinned_threads)
         .or(given.threads_per_rank)
         .unwrap_or_else(|| (hardware.cores.len() / local).max(1));
     let tokenizer_managers = given.tokenizer_managers.unwrap_or(1);

@@ -447,6 +447,14 @@ pub fn request(prompt: &[u32], max_new_tokens: u32) -> Request {
 struct NoMemory;
 
 impl lockstep_types::Footprint for NoMemory {
+    fn room(
+        &self,
+        _: lockstep_types::DeviceKind,
+        _: usize,
+    ) -> Result<Option<lockstep_types::DeviceRoom>, String> {
+        Ok(None)
+    }
+
     fn rank(&self, _: &lockstep_types::EngineShape<'_>, _: usize) -> lockstep_types::RankMemory {
         let mut memory = lockstep_types::RankMemory::default();
         memory.target.kv_per_token = 1;

@@ -8,6 +8,7 @@ mod browsers;
 mod chat;
 mod completions;
 mod corpora;
+mod cuda;
 mod drain;
 mod faults;
 mod fronts;

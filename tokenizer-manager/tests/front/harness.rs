@@ -5,9 +5,10 @@ use std::{path::PathBuf, sync::Arc};
 use lockstep_process::{ChildMessage, ControlLink, Role, RoleContext};
 use lockstep_tokenizer_manager::{Listeners, RunError, serve_on};
 use lockstep_types::{
-    Architecture, ConnectionLimits, Dtype, EngineConfig, KvCacheDtype, KvConfig, LimitsConfig,
-    ModelConfig, NodeConfig, ParallelConfig, Quantization, RequestLimits, RopeConfig, RopeScaling,
-    ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig, WebConfig,
+    Architecture, ConnectionLimits, DeviceConfig, Dtype, EngineConfig, KvCacheDtype, KvConfig,
+    LimitsConfig, ModelConfig, NodeConfig, ParallelConfig, Quantization, RequestLimits, RopeConfig,
+    RopeScaling, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig,
+    WebConfig,
 };
 use tokio::{net::TcpListener, sync::mpsc::UnboundedReceiver, task::JoinHandle};
 
@@ -98,6 +99,7 @@ pub fn engine_config() -> EngineConfig {
         model: model_config(),
         dtype: Dtype::Float32,
         quantization: Quantization::None,
+        device: DeviceConfig::default(),
         parallel: ParallelConfig {
             tp_size: 1,
             nnodes: 1,

@@ -4,10 +4,15 @@ use lockstep_backend::DeviceMemory;
 use lockstep_backend_cpu::roofline::{Arithmetic, Meter};
 use lockstep_backend_cpu::{CpuBackend, CpuMemory, CpuOptions, CpuTensor, Isa};
 use lockstep_collective::Collective;
+use lockstep_types::DeviceRoom;
 
 use crate::{Device, DeviceError, DeviceOptions, Finding, Roofline};
 
 impl Device for CpuBackend {
+    fn room(_: usize) -> Result<Option<DeviceRoom>, DeviceError> {
+        Ok(None)
+    }
+
     fn open(
         options: &DeviceOptions<'_>,
         collective: Box<dyn Collective>,
@@ -79,7 +84,7 @@ fn cpu_options(options: &DeviceOptions<'_>, isa: Option<Isa>) -> CpuOptions {
 mod tests {
     use lockstep_backend::Backend as _;
     use lockstep_collective::Single;
-    use lockstep_types::{Dtype, Quantization};
+    use lockstep_types::{DeviceConfig, Dtype, Quantization};
 
     use super::*;
 
@@ -90,11 +95,13 @@ mod tests {
     #[test]
     fn a_device_is_opened_as_its_options_want_it() {
         let options = DeviceOptions {
+            device: DeviceConfig::default(),
             threads: 2,
             dtype: Dtype::Float32,
             quantization: Quantization::None,
             cores: Some(&[]),
             kernels: Some("scalar"),
+            folder: None,
         };
         let found = describe(&options).unwrap();
         assert!(
@@ -111,11 +118,13 @@ mod tests {
     #[test]
     fn what_can_not_be_had_is_refused_with_the_devices_reason() {
         let options = DeviceOptions {
+            device: DeviceConfig::default(),
             threads: 0,
             dtype: Dtype::Float32,
             quantization: Quantization::None,
             cores: None,
             kernels: None,
+            folder: None,
         };
         let error = describe(&options).unwrap_err().to_string();
         assert!(error.contains("at least one thread"), "{error}");

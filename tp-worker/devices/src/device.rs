@@ -1,17 +1,21 @@
 //! What a backend is asked before there is one.
 
+use std::path::Path;
+
 use lockstep_backend::{Backend, DeviceMemory};
 use lockstep_collective::Collective;
-use lockstep_types::{Dtype, EngineConfig, EngineShape, Quantization};
+use lockstep_types::{DeviceConfig, DeviceRoom, Dtype, EngineConfig, EngineShape, Quantization};
 
 use crate::{Finding, Roofline};
 
 /// A kind of device, known by its backend.
 pub trait Device: Backend + 'static {
-    /// Whether this machine has such a device: all have one, or it says so.
-    fn is_available() -> bool {
-        true
-    }
+    /// The memory of such a device, by its number, where that is not the host's.
+    ///
+    /// # Errors
+    /// [`DeviceError`]: there is none of that number, or something that it needs
+    /// is missing.
+    fn room(number: usize) -> Result<Option<DeviceRoom>, DeviceError>;
 
     /// Opens a rank's device; `collective` connects it to its peers.
     ///
@@ -50,6 +54,8 @@ pub trait Device: Backend + 'static {
 /// How a rank's device is opened.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceOptions<'a> {
+    /// The device; a rank's number is already in it.
+    pub device: DeviceConfig,
     /// Host threads that compute, or drive the device; at least 1.
     pub threads: usize,
     /// What matrix products compute in.
@@ -60,6 +66,9 @@ pub struct DeviceOptions<'a> {
     pub cores: Option<&'a [usize]>,
     /// Name of the kernels to use instead of the fastest that the device runs.
     pub kernels: Option<&'a str>,
+    /// Folder for what is made once for a machine and kept, such as compiled
+    /// kernels.
+    pub folder: Option<&'a Path>,
 }
 
 impl DeviceOptions<'static> {
@@ -71,11 +80,13 @@ impl DeviceOptions<'static> {
     /// The same, before there is a configuration.
     pub fn of_shape(engine: &EngineShape<'_>) -> Self {
         Self {
+            device: engine.device,
             threads: engine.threads_per_rank,
             dtype: engine.dtype,
             quantization: engine.quantization,
             cores: None,
             kernels: None,
+            folder: None,
         }
     }
 }
@@ -85,6 +96,22 @@ impl<'a> DeviceOptions<'a> {
     #[must_use]
     pub fn pinned(self, cores: Option<&'a [usize]>) -> Self {
         Self { cores, ..self }
+    }
+
+    /// The same for the rank that is the `local`-th of its node, keeping what is
+    /// made once in `folder`.
+    #[must_use]
+    pub fn of_rank<'b>(self, local: usize, folder: Option<&'b Path>) -> DeviceOptions<'b>
+    where
+        'a: 'b,
+    {
+        let mut device = self.device;
+        device.base_gpu_id += local;
+        DeviceOptions {
+            device,
+            folder,
+            ..self
+        }
     }
 }
 

@@ -3,11 +3,11 @@
 use lockstep_backend::DeviceMemory;
 use lockstep_model::rank_memory;
 use lockstep_speculation::DrafterRegistry;
-use lockstep_types::{EngineShape, Footprint, RankMemory};
+use lockstep_types::{DeviceKind, DeviceRoom, EngineShape, Footprint, RankMemory};
 
-use crate::{Device, DeviceOptions, OnDevice, Registry};
+use crate::{Device, DeviceError, DeviceOptions, OnDevice, Registry};
 
-/// The memory of the device that this machine has, as engines take it.
+/// The memory of this machine's devices, as engines take it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DeviceFootprint;
 
@@ -16,12 +16,27 @@ impl Footprint for DeviceFootprint {
         let memory = device_memory(&DeviceOptions::of_shape(engine));
         rank_memory(memory.as_ref(), engine, rank)
     }
+
+    fn room(&self, kind: DeviceKind, number: usize) -> Result<Option<DeviceRoom>, String> {
+        let room = Registry::empty().run(kind, Room(number));
+        room.map_err(|error| error.to_string())
+    }
 }
 
-/// What the device that this machine has takes of its memory when it is opened
-/// with `options`.
+/// What a device takes of its memory when it is opened with `options`.
 pub fn device_memory(options: &DeviceOptions<'_>) -> Box<dyn DeviceMemory> {
-    Registry::empty().run(Opened(options))
+    Registry::empty().run(options.device.kind, Opened(options))
+}
+
+/// Asking for the memory of the device of that number.
+struct Room(usize);
+
+impl OnDevice for Room {
+    type Output = Result<Option<DeviceRoom>, DeviceError>;
+
+    fn run<B: Device>(self, _: &DrafterRegistry<B>) -> Self::Output {
+        B::room(self.0)
+    }
 }
 
 struct Opened<'a>(&'a DeviceOptions<'a>);

@@ -1,13 +1,14 @@
 //! The devices by name: the one crate that knows concrete backends.
 //!
 //! Everything else is written against [`Backend`](lockstep_backend::Backend) and
-//! runs through [`Registry::run`] on the device that this machine has. A device
-//! more is a crate with its backend, a file like `cpu` here that implements
-//! [`Device`] for it, and its line in the table below.
+//! runs through [`Registry::run`] on the device that it is told. A device more is
+//! a crate with its backend, a file like `cpu` here that implements [`Device`] for
+//! it, and its line in the table below.
 
 #![forbid(unsafe_code)]
 
 mod cpu;
+mod cuda;
 mod device;
 mod finding;
 mod footprint;
@@ -21,8 +22,10 @@ pub use registry::OnDevice;
 pub use roofline::{Arithmetic, Clock, Measured, Roofline};
 
 use lockstep_backend_cpu::CpuBackend;
+use lockstep_backend_cuda::CudaBackend;
 
-// The first that a machine has is the one that is used; all have the last.
+// The name here, the kind that configuration names, and the backend.
 registry::devices! {
-    cpu: CpuBackend,
+    cpu: Cpu, CpuBackend;
+    cuda: Cuda, CudaBackend;
 }

@@ -13,10 +13,10 @@ pub trait OnDevice {
     fn run<B: Device>(self, drafters: &DrafterRegistry<B>) -> Self::Output;
 }
 
-/// Makes everything that there is once for each device, from its name here and
-/// its backend.
+/// Makes everything that there is once for each device, from its name here, its
+/// kind and its backend.
 macro_rules! devices {
-    ($($device:ident: $backend:ty),+ $(,)?) => {
+    ($($device:ident: $kind:ident, $backend:ty;)+) => {
         /// The speculative algorithms of a program, for every device, and the
         /// policies by which their depth may adapt.
         #[derive(Clone)]
@@ -63,9 +63,17 @@ macro_rules! devices {
                 of_devices.into_iter().next().unwrap_or_default()
             }
 
-            /// Does `work` on the device that this machine has.
-            pub fn run<W: $crate::OnDevice>(&self, work: W) -> W::Output {
-                $crate::registry::on_first!(self, work, $($device: $backend),+)
+            /// Does `work` on a device of that kind.
+            pub fn run<W: $crate::OnDevice>(
+                &self,
+                kind: lockstep_types::DeviceKind,
+                work: W,
+            ) -> W::Output {
+                match kind {
+                    $(lockstep_types::DeviceKind::$kind => {
+                        work.run::<$backend>(&self.$device)
+                    })+
+                }
             }
         }
 
@@ -94,27 +102,13 @@ macro_rules! devices {
     };
 }
 
-/// Does work on the first device of a list that is available; nobody asks
-/// whether the last one is.
-macro_rules! on_first {
-    ($registry:expr, $work:expr, $device:ident: $backend:ty) => {
-        $work.run::<$backend>(&$registry.$device)
-    };
-    ($registry:expr, $work:expr, $device:ident: $backend:ty, $($others:tt)+) => {
-        if <$backend as $crate::Device>::is_available() {
-            $work.run::<$backend>(&$registry.$device)
-        } else {
-            $crate::registry::on_first!($registry, $work, $($others)+)
-        }
-    };
-}
-
-pub(crate) use {devices, on_first};
+pub(crate) use devices;
 
 #[cfg(test)]
 mod tests {
     use lockstep_adaptive::{AdaptiveConfig, Policies, Policy, PolicyFactory};
     use lockstep_speculation::DrafterRegistry;
+    use lockstep_types::DeviceKind;
 
     use crate::{Device, OnDevice, Registry};
 
@@ -155,7 +149,9 @@ mod tests {
             (Registry::builtin().with_policy(Named), true),
             (Registry::empty().with_policy(Named), true),
         ] {
-            assert_eq!(registry.run(KnowsIt), knows);
+            for kind in [DeviceKind::Cpu, DeviceKind::Cuda] {
+                assert_eq!(registry.run(kind, KnowsIt), knows);
+            }
             let algorithms = registry.algorithms();
             assert_eq!(algorithms.policies().find("mine").is_some(), knows);
             assert!(algorithms.policies().find("static").is_some());

@@ -119,7 +119,9 @@ fn load<B: Device>(
 ) -> Result<Worker<B>, RunError> {
     let local_rank = rank % ctx.engine.ranks_per_node();
     let cores = ctx.node.cores.get(local_rank).map(Vec::as_slice);
-    let options = DeviceOptions::new(&ctx.engine).pinned(cores);
+    let options = DeviceOptions::new(&ctx.engine)
+        .of_rank(local_rank, ctx.node.weight_cache.as_deref())
+        .pinned(cores);
     let backend = B::open(&options, collective).map_err(WorkerError::from)?;
     let link = ctx.link.clone();
     let mut progress = move |LoadProgress { phase, done, total }: LoadProgress| {

@@ -83,13 +83,13 @@ struct Rank {
 }
 
 impl LocalGroup {
-    /// Loads `config.parallel.tp_size` workers on this machine's device, their
-    /// threads not pinned, and waits until all are ready.
+    /// Loads all ranks on their devices, not pinned, and waits until they are ready.
     ///
     /// # Errors
     /// The [`WorkerError`] of the rank that failed first.
     pub fn start(config: &EngineConfig, options: &LocalOptions) -> Result<Self, WorkerError> {
-        options.registry.run(Start { config, options })
+        let (registry, kind) = (&options.registry, config.device.kind);
+        registry.run(kind, Start { config, options })
     }
 
     /// [`Self::start`] on devices of `B`, with its errors.
@@ -98,7 +98,11 @@ impl LocalGroup {
         options: &GroupOptions<'_, B>,
     ) -> Result<Self, WorkerError> {
         let device = DeviceOptions::new(config);
-        let open = move |_, collective| Ok(B::open(&device, collective)?);
+        let folder = options.weight_cache.map(Path::to_owned);
+        let open = move |rank, collective| {
+            let device = device.of_rank(rank, folder.as_deref());
+            Ok(B::open(&device, collective)?)
+        };
         Self::start_on(config, options, open)
     }
 
@@ -285,7 +289,7 @@ fn cause(failures: Vec<WorkerError>) -> Option<WorkerError> {
     failures.into_iter().min_by_key(weight)
 }
 
-/// Starting a group on whatever device there is.
+/// Starting a group on whatever kind of device.
 struct Start<'a> {
     config: &'a EngineConfig,
     options: &'a LocalOptions,

@@ -4,8 +4,9 @@ use lockstep_backend::{
     DeviceMemory, Holds, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape,
 };
 use lockstep_types::{
-    Architecture, DraftKind, DraftKv, DraftModel, Dtype, EngineShape, KvCacheDtype, ModelConfig,
-    Quantization, RankMemory, RopeConfig, RopeScaling, SpeculationConfig, StepLimits, Verification,
+    Architecture, DeviceConfig, DraftKind, DraftKv, DraftModel, Dtype, EngineShape, KvCacheDtype,
+    ModelConfig, Quantization, RankMemory, RopeConfig, RopeScaling, SpeculationConfig, StepLimits,
+    Verification,
 };
 
 use super::rank_memory;
@@ -120,6 +121,7 @@ fn memory_of(
         model,
         dtype: Dtype::Bfloat16,
         quantization: Quantization::None,
+        device: DeviceConfig::default(),
         kv_dtype: KvCacheDtype::Bfloat16,
         tp_size,
         threads_per_rank: 1,

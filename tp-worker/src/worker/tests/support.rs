@@ -7,9 +7,9 @@ use lockstep_collective::{Collective, Single};
 use lockstep_devices::{Device as _, DeviceOptions};
 use lockstep_speculation::DrafterRegistry;
 use lockstep_types::{
-    ConnectionLimits, Dtype, EngineConfig, KvCacheDtype, KvConfig, LimitsConfig, ParallelConfig,
-    Quantization, RequestLimits, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig,
-    TimeoutConfig, WebConfig,
+    ConnectionLimits, DeviceConfig, Dtype, EngineConfig, KvCacheDtype, KvConfig, LimitsConfig,
+    ParallelConfig, Quantization, RequestLimits, ScheduleConfig, SchedulePolicy, ServerConfig,
+    SpeculationConfig, TimeoutConfig, WebConfig,
 };
 use lockstep_types::{
     sampling::{LogprobParams, SamplingParams, TokenLogprob},
@@ -60,6 +60,7 @@ pub fn config(tp_size: usize, page_size: usize, dtype: Dtype) -> EngineConfig {
         model: lockstep_model_folder::load(&repository().join("models/lockstep-demo-7m")).unwrap(),
         dtype,
         quantization: Quantization::None,
+        device: DeviceConfig::default(),
         parallel: ParallelConfig {
             tp_size,
             nnodes: 1,

@@ -1,0 +1,117 @@
+//! What the model is computed on.
+
+use lockstep_types::{ConfigError, DeviceConfig, DeviceKind, DeviceRoom, Footprint};
+
+use crate::args::{DeviceArg, KvCacheDtypeArg, QuantizationArg, ServeArgs};
+
+/// The devices, and their memory where that is not the host's.
+#[derive(Default)]
+pub(super) struct Device {
+    pub(super) config: DeviceConfig,
+    pub(super) room: Option<DeviceRoom>,
+    /// Why it is not another one, where that should be known.
+    pub(super) note: Option<String>,
+}
+
+/// The device that is asked for; with `auto` a GPU, unless it can't be used or
+/// can't serve what is asked for.
+pub(super) fn resolve(args: &ServeArgs, footprint: &dyn Footprint) -> Result<Device, ConfigError> {
+    let given = args.parallel.base_gpu_id;
+    let number = given.unwrap_or(0);
+    let room = || footprint.room(DeviceKind::Cuda, number);
+    match (args.parallel.device.unwrap_or(DeviceArg::Cpu), given) {
+        (DeviceArg::Cpu, None) => Ok(Device::default()),
+        (DeviceArg::Cpu, Some(number)) => Err(ConfigError::conflict(
+            format!("--base-gpu-id {number}"),
+            "--device cpu",
+            "the processor has no such number",
+            "Leave it out, or give --device cuda",
+        )),
+        (DeviceArg::Cuda, _) => match (unserved(args), room()) {
+            (Some(option), _) => Err(option.conflict()),
+            (None, Ok(room)) => Ok(gpu(number, room)),
+            (None, Err(why)) => Err(ConfigError::value(
+                "--device",
+                "cuda",
+                why,
+                "`lockstep doctor` looks at everything that a GPU needs",
+            )),
+        },
+        (DeviceArg::Auto, _) => {
+            let why = match (unserved(args), room()) {
+                (None, Ok(room)) => return Ok(gpu(number, room)),
+                (Some(option), _) => format!("{}, which GPUs do not serve", option.given),
+                (None, Err(why)) => why,
+            };
+            Ok(Device {
+                note: Some(format!("--device auto takes the processor: {why}")),
+                ..Device::default()
+            })
+        }
+    }
+}
+
+fn gpu(number: usize, room: Option<DeviceRoom>) -> Device {
+    Device {
+        config: DeviceConfig {
+            kind: DeviceKind::Cuda,
+            base_gpu_id: number,
+        },
+        room,
+        note: None,
+    }
+}
+
+/// An option that GPUs don't serve.
+struct Unserved {
+    given: String,
+    why: &'static str,
+    remedy: &'static str,
+}
+
+impl Unserved {
+    fn conflict(self) -> ConfigError {
+        ConfigError::conflict(self.given, "--device cuda", self.why, self.remedy)
+    }
+}
+
+/// The first option given that a GPU does not serve.
+fn unserved(args: &ServeArgs) -> Option<Unserved> {
+    const OR_CPU: &str = "Leave it out, or give --device cpu";
+    let parallel = &args.parallel;
+    let ranks = parallel.tp_size.filter(|ranks| *ranks > 1);
+    let quantized = match args.model.quantization {
+        Some(QuantizationArg::Int8) => Some("int8"),
+        Some(QuantizationArg::Int4) => Some("int4"),
+        Some(QuantizationArg::None) | None => None,
+    };
+    let int8_cache = args.memory.kv_cache_dtype == Some(KvCacheDtypeArg::Int8);
+    let options = [
+        ranks.map(|ranks| Unserved {
+            given: format!("--tp-size {ranks}"),
+            why: "a model is not split over GPUs",
+            remedy: "Give --tp-size 1, or --device cpu",
+        }),
+        quantized.map(|format| Unserved {
+            given: format!("--quantization {format}"),
+            why: "GPUs have no quantized weights",
+            remedy: OR_CPU,
+        }),
+        int8_cache.then(|| Unserved {
+            given: "--kv-cache-dtype int8".to_owned(),
+            why: "GPUs cache keys and values as floats",
+            remedy: "Give --kv-cache-dtype bfloat16, or --device cpu",
+        }),
+        parallel.threads_per_rank.map(|threads| Unserved {
+            given: format!("--threads-per-rank {threads}"),
+            why: "one thread drives a GPU",
+            remedy: OR_CPU,
+        }),
+        parallel.pin_cores.as_ref().map(|cores| Unserved {
+            given: format!("--pin-cores {cores}"),
+            why: "a GPU computes, and no core",
+            remedy: OR_CPU,
+        }),
+    ];
+    options.into_iter().flatten().next()
+}

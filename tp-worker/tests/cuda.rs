@@ -1,0 +1,59 @@
+//! Drafters on a GPU: started by cargo on the fake one, started by hand on the
+//! machine's own.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use lockstep_devices::Registry;
+use lockstep_tp_worker::conformance::{Report, check_on};
+use lockstep_types::DeviceKind;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn model(name: &str) -> PathBuf {
+    root().join("models").join(name)
+}
+
+/// A model of random weights, small enough for a device that is played.
+fn small() -> PathBuf {
+    root().join("tests/fixtures/architectures/llama")
+}
+
+fn battery(name: &str, target: &Path, draft: Option<&Path>) -> Report {
+    // The device has memory for one at a time.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _ = lockstep_fake_cuda::seed(1);
+    let registry = Registry::builtin();
+    check_on(DeviceKind::Cuda, &registry, name, target, draft).expect("it conforms")
+}
+
+#[test]
+#[ignore = "a minute: the same model twice"]
+fn a_standalone_draft_conforms() {
+    let report = battery("STANDALONE", &small(), Some(&small()));
+    assert!(report.trees > 0 && report.accepted > 0 && report.switches > 0);
+}
+
+#[test]
+fn ngrams_conform() {
+    let report = battery("NGRAM", &small(), None);
+    assert!(report.trees > 0 && report.drafted > 0 && report.switches > 0);
+}
+
+#[test]
+#[ignore = "minutes: every drafter of the demo model"]
+fn all_drafters_conform() {
+    for (name, draft) in [
+        ("NGRAM", None),
+        ("EAGLE", Some("lockstep-demo-7m-eagle")),
+        ("EAGLE3", Some("lockstep-demo-7m-eagle3")),
+        ("STANDALONE", Some("lockstep-demo-1m-draft")),
+    ] {
+        let draft = draft.map(model);
+        let report = battery(name, &model("lockstep-demo-7m"), draft.as_deref());
+        assert!(report.trees > 0 && report.accepted > 0 && report.switches > 0);
+    }
+}
