@@ -11,7 +11,7 @@ use lockstep_types::drafter::{
 use lockstep_types::request::{FinishReason, Output};
 use tokio::task::JoinHandle;
 
-use crate::fixture::{Frontend, Scheduler, args, request};
+use crate::fixture::{Frontend, LIMIT, Scheduler, args, request};
 
 /// A request that runs until it is told to end.
 const LONG: u32 = 1800;
@@ -159,9 +159,12 @@ async fn an_update_that_nobody_waits_for_is_given_up() {
 async fn what_was_looked_at_is_forgotten_when_the_update_is_off() {
     let (scheduler, mut frontend) = Scheduler::serving(&args(2)).await;
     let forgotten = async |times: usize| {
-        while scheduler.forgotten.load(Relaxed) < times {
-            tokio::task::yield_now().await;
-        }
+        let told = async {
+            while scheduler.forgotten.load(Relaxed) < times {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(LIMIT, told).await.expect("told");
         assert_eq!(scheduler.forgotten.load(Relaxed), times);
     };
     let answer = outcome(ask(&frontend, update("/other-shape-on-rank-1"))).await;
