@@ -2,6 +2,8 @@
 
 /// One in fixed point with 16 binary places.
 const ONE: u64 = 1 << 16;
+/// Places that levels and shapes have beyond that: short steps change them little.
+const FINE: u32 = 16;
 /// Sizes and times beyond these are taken for these: products fit in 64 bits.
 const MOST_SIZE: u32 = 1 << 20;
 const MOST_NS: u64 = 1 << 42;
@@ -19,8 +21,8 @@ struct Trust {
     level_rate: i64,
     /// and into the two knots beside its size by one part in so many,
     shape_rate: i64,
-    /// and by less where a step takes less than so many nanoseconds.
-    whole_ns: u64,
+    /// and by less, in proportion, where a step takes less than so many nanoseconds.
+    full_weight_ns: u64,
 }
 
 /// Times that were measured before serving are corrected by 35 % at most.
@@ -32,7 +34,7 @@ const MEASURED: Trust = Trust {
     shape_rate: 300,
     // Who else uses the machine slows it for seconds, which are thousands of
     // short steps.
-    whole_ns: 20_000_000,
+    full_weight_ns: 20_000_000,
 };
 
 /// The first step of a size may have been an outlier.
@@ -42,7 +44,7 @@ const LEARNT: Trust = Trust {
     most_off: ONE / 2,
     level_rate: 64,
     shape_rate: 8,
-    whole_ns: 1,
+    full_weight_ns: 1,
 };
 
 /// Time over size, rising or flat: linear between knots.
@@ -87,10 +89,10 @@ impl Curve {
             base.resize(sizes.len(), 0);
         }
         let mut curve = Self {
-            shape: vec![ONE; sizes.len()],
+            shape: vec![ONE << FINE; sizes.len()],
             now: base.clone(),
             blocks: Vec::with_capacity(sizes.len()),
-            level: ONE,
+            level: ONE << FINE,
             sizes,
             base,
             trust,
@@ -141,18 +143,17 @@ impl Curve {
         let (size, ns) = (size.clamp(1, MOST_SIZE), ns.clamp(1, MOST_NS));
         let (left, right, near) = self.beside(size);
         if self.base[near] == 0 {
-            self.base[near] = (ns * ONE / self.level).clamp(1, MOST_NS);
+            self.base[near] = (ns * ONE / (self.level >> FINE)).clamp(1, MOST_NS);
         } else if let Some(expected) = self.at(size) {
             let most_off = self.trust.most_off;
             let ratio = (ns * ONE / expected.max(1)).clamp(ONE - most_off, ONE + most_off);
             let Trust {
                 level_rate,
                 shape_rate,
-                whole_ns,
+                full_weight_ns,
                 ..
             } = *self.trust;
-            // The error of a step that is not whole counts in part.
-            let weight = step_ns.min(whole_ns) * ONE / whole_ns;
+            let weight = step_ns.min(full_weight_ns) * ONE / full_weight_ns;
             let ratio = (ratio * weight + ONE * (ONE - weight)) / ONE;
             self.level = self.nudge(self.level, ratio, level_rate);
             self.shape[left] = self.nudge(self.shape[left], ratio, shape_rate);
@@ -182,13 +183,13 @@ impl Curve {
     fn nudge(&self, factor: u64, ratio: u64, rate: i64) -> u64 {
         let change = (factor as i64) * (ratio as i64 - ONE as i64) / (rate * ONE as i64);
         let factor = factor.saturating_add_signed(change);
-        factor.clamp(self.trust.least, self.trust.most)
+        factor.clamp(self.trust.least << FINE, self.trust.most << FINE)
     }
 
     fn refresh(&mut self) {
         let Trust { least, most, .. } = *self.trust;
         for (at, now) in self.now.iter_mut().enumerate() {
-            let factor = (self.level * self.shape[at] / ONE).clamp(least, most);
+            let factor = ((self.level >> FINE) * (self.shape[at] >> FINE) / ONE).clamp(least, most);
             let base = self.base[at];
             *now = (base * factor / ONE).clamp(base.min(1), MOST_NS);
         }

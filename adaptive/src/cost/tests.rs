@@ -88,6 +88,26 @@ fn corrections_stay_within_bounds_and_leave_the_profile_alone() {
     assert_eq!(costs.profiled_step_ns(4, 3), Some(before));
 }
 
+/// What slows a thousand short steps for a second is no news; what slows them for
+/// a minute is, however little it is.
+#[test]
+fn short_steps_are_learnt_from_by_their_time() {
+    let short = |depth: u32, percent: u32| Seen {
+        draft_us: depth * 100,
+        verify_us: 10 * percent,
+        ..seen(1, depth)
+    };
+    let profile = [0, 1, 2, 7].map(|depth| short(depth, 100));
+    let mut costs = Costs::new(&config(), &profile);
+    let before = costs.step_ns(1, 0).unwrap();
+    (0..500).for_each(|_| costs.correct(&short(0, 150)));
+    assert!(costs.step_ns(1, 0).unwrap() < before * 108 / 100);
+    let mut costs = Costs::new(&config(), &profile);
+    (0..60_000).for_each(|_| costs.correct(&short(0, 104)));
+    let after = costs.step_ns(1, 0).unwrap();
+    assert!(close(after, before * 104 / 100, 1), "{before} to {after}");
+}
+
 #[test]
 fn steps_with_prompts_and_empty_ones_correct_nothing() {
     let mut costs = Costs::new(&config(), &profile());

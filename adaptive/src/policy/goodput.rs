@@ -18,7 +18,7 @@ use logit::ONE;
 use probe::Probe;
 use resume::Resume;
 use switch::Switch;
-use trust::{Trust, Yield};
+use trust::{Judged, Trust};
 
 /// A step's share of proposed drafts goes into the mean by one part in so many.
 const FILL_RATE: i64 = 16;
@@ -169,11 +169,22 @@ fn better(best: Score, score: Score) -> Score {
     if score.rate > best.rate { score } else { best }
 }
 
-/// A part of one in fixed point, so many times multiplied with itself.
-fn power(part: i64, times: u32) -> i64 {
-    let least = |whole: &i64| *whole > 0;
-    let powers = std::iter::successors(Some(ONE), |whole| Some(whole * part / ONE));
-    powers.take_while(least).nth(times as usize).unwrap_or(0)
+/// `part`, in fixed point, to the power `times`.
+fn power(mut part: i64, mut times: u32) -> i64 {
+    let mut whole = ONE;
+    while times > 0 {
+        if times % 2 == 1 {
+            whole = whole * part / ONE;
+        }
+        part = part * part / ONE;
+        times /= 2;
+    }
+    whole
+}
+
+/// Drafts of a step where every row proposes as many as it may.
+fn most_drafts(depth: u32, decodes: u32, moment: &Moment<'_>) -> u64 {
+    u64::from(moment.costs.row_tokens(depth).saturating_sub(1)) * u64::from(decodes)
 }
 
 impl Goodput {
@@ -195,26 +206,36 @@ impl Goodput {
         let expected = self.expected_ns(seen.depth, moment.seen_rows, moment);
         let resumes = self.resume.observe(seen, us, expected.map(|ns| ns / 1000));
         if seen.is_decode() && !resumes {
-            if let Some(ns) = expected {
-                let accepted = seen
-                    .drafts_accepted()
-                    .min(u64::from(seen.decodes) * POSITIONS as u64);
-                let real = (accepted << 16) / u64::from(seen.decodes) + ONE as u64;
-                let tokens = row_tokens(&self.tokens, seen.depth) as u64;
-                let expected = Yield {
-                    tokens,
-                    us: ns / 1000,
-                };
-                self.trust.observe(
-                    moment.step,
-                    seen.depth,
-                    Yield { tokens: real, us },
-                    expected,
-                );
+            if let Some(expected) = expected {
+                self.judge(us, expected / 1000, moment);
             }
             self.observe_fill(moment);
         }
         self.hazards.observe(seen);
+    }
+
+    /// Judges the depth of a step that took `us` where `expected_us` were.
+    fn judge(&mut self, us: u64, expected_us: u64, moment: &Moment<'_>) {
+        let seen = moment.seen;
+        let most = u64::from(seen.decodes) * POSITIONS as u64;
+        let accepted = seen.drafts_accepted().min(most);
+        let ran = StepSize {
+            decodes: moment.seen_rows,
+            depth: seen.depth,
+            tokens: seen.tokens,
+            taken: seen.taken(),
+        };
+        let Some(ran_ns) = moment.costs.sized_ns(&ran) else {
+            return;
+        };
+        let step = Judged {
+            tokens: (accepted << 16) / u64::from(seen.decodes) + ONE as u64,
+            expected_tokens: row_tokens(&self.tokens, seen.depth) as u64,
+            us,
+            size_us: ran_ns / 1000,
+            expected_us,
+        };
+        self.trust.observe(moment.step, seen.depth, step);
     }
 
     fn observe_fill(&mut self, moment: &Moment<'_>) {
@@ -230,8 +251,8 @@ impl Goodput {
 
     /// Nanoseconds of a step. Drafters that find nothing for some rows, such as
     /// n-grams, make passes of two sizes where rows are few: with drafts and
-    /// without, and both count by how often they are expected. Where passes take
-    /// turns of so many tokens, one of the mean size would seem to cost nothing.
+    /// without, and both count by how often they are expected. A pass of the mean
+    /// size may fit where one with drafts does not.
     fn expected_ns(&self, depth: u32, decodes: u32, moment: &Moment<'_>) -> Option<u64> {
         let size = self.size(depth, decodes, moment);
         let without = power(ONE - self.hazards.coverage(), decodes) as u64;
@@ -239,13 +260,14 @@ impl Goodput {
         if depth == 0 || without == 0 || with == 0 {
             return moment.costs.sized_ns(&size);
         }
-        let drafts = u64::from(size.tokens.saturating_sub(decodes));
-        let tokens = u64::from(decodes) + (drafts << 16) / with;
-        let of = |tokens: u64| {
-            let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+        let most = most_drafts(depth, decodes, moment);
+        let drafts = u128::from(most) * self.fill as u128 / u128::from(with);
+        let drafts = u32::try_from(drafts.min(most.into())).unwrap_or(u32::MAX);
+        let of = |drafts| {
+            let tokens = decodes.saturating_add(drafts);
             moment.costs.sized_ns(&StepSize { tokens, ..size })
         };
-        let [none, some] = [of(u64::from(decodes))?, of(tokens)?].map(u128::from);
+        let [none, some] = [of(0)?, of(drafts)?].map(u128::from);
         let mean = (none * u128::from(without) + some * u128::from(with)) >> 16;
         u64::try_from(mean).ok()
     }
@@ -253,8 +275,8 @@ impl Goodput {
     /// How large a step would be.
     fn size(&self, depth: u32, decodes: u32, moment: &Moment<'_>) -> StepSize {
         let rows = u64::from(decodes);
-        let drafts = u64::from(moment.costs.row_tokens(depth).saturating_sub(1)) * rows;
-        let drafts = (u128::from(drafts) * self.fill as u128) >> 16;
+        let drafts = u128::from(most_drafts(depth, decodes, moment));
+        let drafts = (drafts * self.fill as u128 + (1 << 15)) >> 16;
         let taken = (rows * row_tokens(&self.tokens, depth) as u64) >> 16;
         let whole = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         StepSize {

@@ -60,20 +60,14 @@ impl<B: Backend + 'static> Worker<B> {
                 total: rounds * of_round,
             });
         };
-        let (mut round, mut rounds, mut done) = (0, ROUNDS, 0);
+        let (mut round, mut rounds, mut done) = (0, MOST_ROUNDS, 0);
         let mut fastest: Vec<Seen> = Vec::new();
         while round < rounds {
             let mut count = || {
                 done += 1;
                 tell(done, rounds);
             };
-            let steps = self.round(&sizes, &mut count)?;
-            if round == 0 {
-                let spent: u64 = steps.iter().map(total_us).sum();
-                rounds = (SPREAD_US / spent.max(1)).clamp(ROUNDS, MOST_ROUNDS);
-            }
-            round += 1;
-            for timed in steps {
+            for timed in self.round(&sizes, &mut count)? {
                 let same = |known: &&mut Seen| {
                     (known.decodes, known.depth) == (timed.decodes, timed.depth)
                 };
@@ -83,6 +77,9 @@ impl<B: Backend + 'static> Worker<B> {
                     None => fastest.push(timed),
                 }
             }
+            round += 1;
+            let spent: u64 = fastest.iter().map(total_us).sum();
+            rounds = (SPREAD_US / spent.max(1)).clamp(ROUNDS, MOST_ROUNDS);
         }
         // Larger batches may have been left out.
         if done < rounds * of_round {

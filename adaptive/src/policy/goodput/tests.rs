@@ -205,17 +205,22 @@ fn probes_that_find_nothing_and_cost_much_get_rare() {
 
 #[test]
 fn a_depth_that_falls_short_for_long_is_taken_by_what_it_brings() {
-    let expected = Yield {
+    let expected = Judged {
         tokens: 3 << 16,
+        expected_tokens: 3 << 16,
         us: 50_000,
+        size_us: 50_000,
+        expected_us: 50_000,
     };
     let mut trust = Trust::new();
     let show = |trust: &mut Trust, times: u64, tokens: u64, us: u64| {
-        let real = Yield {
-            tokens: (tokens << 16) / 100,
+        let tokens = (tokens << 16) / 100;
+        let real = Judged {
+            tokens,
             us,
+            ..expected
         };
-        (0..times).for_each(|step| trust.observe(step, 3, real, expected));
+        (0..times).for_each(|step| trust.observe(step, 3, real));
         thousandths(trust.factor(3))
     };
     assert_eq!(show(&mut trust, 960, 300, 50_000), 1000);
@@ -228,33 +233,43 @@ fn a_depth_that_falls_short_for_long_is_taken_by_what_it_brings() {
         1000,
         "it keeps its promise again"
     );
+    // Steps that are larger than expected take longer, as steps of their size do.
+    let larger = Judged {
+        us: 60_000,
+        size_us: 60_000,
+        ..expected
+    };
+    (0..288).for_each(|step| trust.observe(step, 2, larger));
+    assert_eq!(thousandths(trust.factor(2)), 833);
     // Times: one window is enough, and an outlier counts for two.
     assert_eq!(show(&mut trust, 96, 300, 75_000), 667);
     assert_eq!(show(&mut trust, 95, 300, 50_000), 667);
     assert_eq!(show(&mut trust, 1, 300, 10_000_000), 1000);
-    // Steps so short that a burst of others' work slows all of a window.
-    let short = Yield {
-        us: 1_000,
-        ..expected
+    // Others' work slows a part of a window only.
+    assert_eq!(show(&mut trust, 80, 300, 75_000), 1000);
+    assert_eq!(show(&mut trust, 16, 300, 50_000), 1000);
+    assert_eq!(show(&mut trust, 88, 300, 75_000), 1000);
+    assert_eq!(show(&mut trust, 8, 300, 50_000), 800, "half of a piece");
+}
+
+#[test]
+fn short_steps_are_judged_and_forgotten_by_their_time() {
+    let mut trust = Trust::new();
+    let slowed = |size_us| Judged {
+        tokens: 1 << 16,
+        expected_tokens: 1 << 16,
+        us: size_us * 3 / 2,
+        size_us,
+        expected_us: size_us,
     };
-    let slowed = Yield {
-        us: 1_500,
-        ..expected
-    };
-    (0..3_999).for_each(|step| trust.observe(step, 1, slowed, short));
+    (0..3_999).for_each(|step| trust.observe(step, 1, slowed(1_000)));
     assert_eq!(thousandths(trust.factor(1)), 1000, "not for seconds yet");
-    trust.observe(4_000, 1, slowed, short);
+    trust.observe(4_000, 1, slowed(1_000));
     assert_eq!(thousandths(trust.factor(1)), 667);
-    show(&mut trust, 96, 300, 75_000);
-    let none = Yield { us: 0, ..expected };
-    trust.observe(10_000, 5, none, none);
-    assert_eq!(thousandths(trust.factor(3)), 667, "in no time");
-    let long = Yield {
-        us: 41_000_000,
-        ..expected
-    };
-    trust.observe(10_000, 5, long, long);
-    assert_eq!(thousandths(trust.factor(3)), 1000, "forgotten");
+    trust.observe(10_000, 5, slowed(0));
+    assert_eq!(thousandths(trust.factor(1)), 667, "in no time");
+    trust.observe(10_000, 5, slowed(41_000_000));
+    assert_eq!(thousandths(trust.factor(1)), 1000, "forgotten");
 }
 
 /// Verification is flat to eight tokens, draft steps take a tenth of it.

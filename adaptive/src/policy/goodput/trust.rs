@@ -7,8 +7,8 @@ use crate::{Digest, POSITIONS};
 const WINDOW: u32 = 96;
 /// And steps of which so many microseconds were expected.
 const WINDOW_US: u64 = 4_000_000;
-/// Who else uses a machine slows it for a part of such a window, so times are
-/// those of its best piece, of so many steps and microseconds at least.
+/// Who else uses a machine slows it for a part of such a window, so a window's time
+/// is that of its fastest piece, of so many steps and microseconds at least.
 const PIECE: u32 = 16;
 const PIECE_US: u64 = 200_000;
 /// Windows in a row that must fall short: a change of texts, which expectations
@@ -47,18 +47,24 @@ struct Record {
     steps: u32,
     tokens: u64,
     expected_tokens: u64,
+    size_us: u64,
     expected_us: u64,
-    /// Steps, microseconds and expected ones of the present piece, and what part
-    /// of its time was expected in the best one, in fixed point.
+    /// Steps of the present piece, microseconds, and those of steps of their sizes;
+    /// and the part that these were of the former in the fastest piece, in fixed point.
     piece: (u32, u64, u64),
     best: i64,
 }
 
-/// A step's tokens, in fixed point, and its microseconds.
+/// A step: tokens of a row, in fixed point, and microseconds.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Yield {
+pub(super) struct Judged {
     pub tokens: u64,
+    pub expected_tokens: u64,
     pub us: u64,
+    /// What steps of its size take.
+    pub size_us: u64,
+    /// What a step of its depth was expected to take.
+    pub expected_us: u64,
 }
 
 impl Record {
@@ -70,24 +76,26 @@ impl Record {
         steps: 0,
         tokens: 0,
         expected_tokens: 0,
+        size_us: 0,
         expected_us: 0,
         piece: (0, 0, 0),
         best: 0,
     };
 
     /// One more step.
-    fn add(&mut self, real: Yield, expected: Yield) {
+    fn add(&mut self, step: Judged) {
         self.steps += 1;
-        self.tokens += real.tokens;
-        self.expected_tokens += expected.tokens;
-        self.expected_us += expected.us;
-        let (steps, us, expected_us) = &mut self.piece;
+        self.tokens += step.tokens;
+        self.expected_tokens += step.expected_tokens;
+        self.size_us += step.size_us;
+        self.expected_us += step.expected_us;
+        let (steps, us, size_us) = &mut self.piece;
         *steps += 1;
         // One slow step counts for two.
-        *us += real.us.min(2 * expected.us);
-        *expected_us += expected.us;
-        if *steps >= PIECE && *expected_us >= PIECE_US {
-            self.best = self.best.max(part(*expected_us, *us));
+        *us += step.us.min(2 * step.size_us);
+        *size_us += step.size_us;
+        if *steps >= PIECE && *size_us >= PIECE_US {
+            self.best = self.best.max(part(*size_us, *us));
             self.piece = (0, 0, 0);
         }
     }
@@ -95,7 +103,9 @@ impl Record {
     /// At the end of a window.
     fn judge(&mut self, step: u64, clock_us: u64) {
         let by_time = self.best.min(ONE);
-        let rate = part(self.tokens, self.expected_tokens).saturating_mul(by_time) / ONE;
+        let by_size = part(self.expected_us, self.size_us);
+        let by_tokens = part(self.tokens, self.expected_tokens);
+        let rate = by_tokens.saturating_mul(by_size) / ONE * by_time / ONE;
         let short = if rate < KEPT { self.short + 1 } else { 0 };
         let factor = match (short, by_time) {
             (0, _) => ONE,
@@ -135,8 +145,8 @@ impl Trust {
     }
 
     /// A step at `depth` that carried no prompts.
-    pub fn observe(&mut self, step: u64, depth: u32, real: Yield, expected: Yield) {
-        self.clock_us = self.clock_us.saturating_add(expected.us);
+    pub fn observe(&mut self, step: u64, depth: u32, judged: Judged) {
+        self.clock_us = self.clock_us.saturating_add(judged.expected_us);
         for record in &mut self.depths {
             let old = step.saturating_sub(record.judged) > FORGOTTEN
                 && self.clock_us - record.judged_us > FORGOTTEN_US;
@@ -147,7 +157,7 @@ impl Trust {
         let Some(record) = self.depths.get_mut(depth as usize) else {
             return;
         };
-        record.add(real, expected);
+        record.add(judged);
         if record.steps >= WINDOW && record.expected_us >= WINDOW_US {
             record.judge(step, self.clock_us);
         }
@@ -160,14 +170,15 @@ impl Trust {
             digest.word(record.judged);
             digest.word(record.judged_us);
             digest.word(u64::from(record.steps) << 32 | u64::from(record.short));
-            let (steps, us, expected_us) = record.piece;
+            let (steps, us, size_us) = record.piece;
             let sums = [
                 record.tokens,
                 record.expected_tokens,
+                record.size_us,
                 record.expected_us,
                 u64::from(steps),
                 us,
-                expected_us,
+                size_us,
                 record.best as u64,
             ];
             sums.into_iter().for_each(|sum| digest.word(sum));
