@@ -180,7 +180,8 @@ impl fmt::Display for TooManyLogprobs {
         };
         write!(
             f,
-            "the answer could have {bytes} KiB of log-probabilities, and the limit is {limit}              KiB{of_memory}"
+            "the answer could have {bytes} KiB of log-probabilities, and the limit is \
+             {limit} KiB{of_memory}"
         )
     }
 }

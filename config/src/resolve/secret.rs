@@ -50,7 +50,8 @@ pub(super) fn dist_secret(args: &ParallelArgs) -> Result<Option<String>, ConfigE
             None => "--dist-secret-file",
         };
         let why = format!("must have {SHORTEST} characters or more");
-        return Err(ConfigError::value(option, "", why, REMEDY));
+        let from = shown(args.dist_secret_file.as_ref());
+        return Err(ConfigError::value(option, from, why, REMEDY));
     }
     Ok(secret)
 }
@@ -87,10 +88,15 @@ fn secret(
             }
         },
     };
-    // It travels in a header; the value itself is never printed.
+    // It travels in a header.
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         let why = "must be printable ASCII without spaces, and not empty";
-        return Err(ConfigError::value(option, "", why, REMEDY));
+        return Err(ConfigError::value(option, shown(file), why, REMEDY));
     }
     Ok(Some(text))
+}
+
+/// Where a secret is from, for people; itself it is never printed.
+fn shown(file: Option<&PathBuf>) -> String {
+    file.map_or("(hidden)".to_owned(), |path| path.display().to_string())
 }
