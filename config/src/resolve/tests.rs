@@ -426,7 +426,9 @@ fn secrets_come_from_files_without_their_line_ends() {
     assert_eq!(node.api_key.as_deref(), Some("s3cret"));
     assert!(engine.server.api_key_required);
     std::fs::write(file.path(), "\n").expect("written");
-    assert!(resolve_line(&format!("--api-key-file {}", file.path().display())).is_err());
+    let path = file.path().display().to_string();
+    let error = resolve_line(&format!("--api-key-file {path}")).expect_err("it is empty");
+    assert!(error.to_string().contains(&path), "{error}");
 }
 
 #[test]

@@ -287,6 +287,7 @@ mod tests {
         let named = |bytes, room| {
             let status = check_logprobs(bytes, room).expect_err("one byte too many");
             assert!(status.message().contains("top_logprobs_num"), "{status}");
+            assert!(!status.message().contains("  "), "{status}");
             status.message().contains("--max-request-memory")
         };
         assert!(!named((64 << 20) + 1, usize::MAX));
