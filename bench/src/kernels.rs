@@ -19,7 +19,7 @@ use anyhow::ensure;
 use clap::ValueEnum;
 use lockstep_devices::{Device, DeviceError, OnDevice, Registry};
 use lockstep_speculation::DrafterRegistry;
-use lockstep_types::DeviceKind;
+use lockstep_types::{DeviceConfig, DeviceKind};
 
 use crate::report::{Report, Table, progress};
 use crate::roofline::{self, Drift, working_set};
@@ -116,16 +116,17 @@ fn measure(args: &Args, working_set: usize) -> anyhow::Result<Report> {
     );
     let shapes = shape::chosen(&args.shape, args.model_path.as_deref(), &args.custom)?;
     let setup = Setup::new(threads, args.isa, args.repeat, working_set);
+    let cores = DeviceConfig::default();
     progress("measuring the limits of this machine");
-    let before = roofline::measure(threads, args.isa, setup.working_set)?;
+    let before = roofline::measure(cores, threads, args.isa, setup.working_set)?;
     let kernels = Kernels {
         args,
         setup: &setup,
         shapes: &shapes,
     };
-    let found = Registry::empty().run(DeviceKind::Cpu, kernels)?;
+    let found = Registry::empty().run(cores.kind, kernels)?;
     progress("measuring the limits again");
-    let after = roofline::measure(threads, args.isa, setup.working_set)?;
+    let after = roofline::measure(cores, threads, args.isa, setup.working_set)?;
     let limits = Drift::new(before, after);
     let mut report = line::report(&found.lines, &limits);
     report.note("threads", threads as u64);

@@ -89,7 +89,7 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
     let (config, node) = resolve(&args)?;
     // All ranks compute at once.
     let threads = config.parallel.tp_size * config.parallel.threads_per_rank;
-    let before = roofline::measure(threads, None, bytes)?;
+    let before = roofline::measure(config.device, threads, None, bytes)?;
     machine::forget_peak_memory();
     let start = Instant::now();
     let options = LocalOptions {
@@ -103,7 +103,10 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
     let peak = machine::peak_memory().map(|bytes| bytes as f64 / f64::from(1 << 30));
     let notes = about(&config, &engine, inside);
     drop(engine);
-    let limits = Drift::new(before, roofline::measure(threads, None, bytes)?);
+    let limits = Drift::new(
+        before,
+        roofline::measure(config.device, threads, None, bytes)?,
+    );
 
     let mut report = Report::new("Offline throughput", &cell::columns());
     for (name, value) in notes {

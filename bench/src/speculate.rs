@@ -112,13 +112,16 @@ fn report(
     let prompts = Prompts::load(wanted, &model)?;
     let plain = engines::plain(&args, &prompts)?;
     let threads = plain.parallel.tp_size * plain.parallel.threads_per_rank;
-    let before = roofline::measure(threads, None, bytes)?;
+    let before = roofline::measure(plain.device, threads, None, bytes)?;
     let mut engines = Engines::start(&args, &plain, &candidates, &prompts, registry)?;
     let mut tally = Tally::default();
     race::all(&args, &prompts, &mut engines, &mut tally)?;
     let about = engines.about(&plain);
     drop(engines);
-    let limits = Drift::new(before, roofline::measure(threads, None, bytes)?);
+    let limits = Drift::new(
+        before,
+        roofline::measure(plain.device, threads, None, bytes)?,
+    );
 
     let mut report = tables::report(&tally);
     let name = |path: PathBuf| path.display().to_string();

@@ -17,18 +17,20 @@ const MIN_MEMORY: usize = 1 << 30;
 /// How many times the last-level cache that memory is.
 const CACHES: usize = 4;
 
-/// Measures this machine's device on `threads` threads, with the kernels of that
+/// Measures a device of this machine on `threads` threads, with the kernels of that
 /// name (the best it has, if not given), going through `bytes` of memory.
 ///
 /// # Errors
-/// When threads, kernels or memory can't be had.
+/// When threads, kernels or memory can't be had, or the device is of a kind that
+/// can't be measured.
 pub fn measure(
+    device: DeviceConfig,
     threads: usize,
     kernels: Option<&str>,
     bytes: usize,
 ) -> Result<Roofline, DeviceError> {
     let options = DeviceOptions {
-        device: DeviceConfig::default(),
+        device,
         threads,
         // Every arithmetic is measured, whatever weights are kept in.
         dtype: Dtype::Float32,
@@ -165,11 +167,23 @@ impl Drift {
 
 #[cfg(test)]
 mod tests {
+    use lockstep_types::DeviceKind;
+
     use super::*;
 
     #[test]
+    fn a_gpu_is_not_held_against_the_cores() {
+        let gpu = DeviceConfig {
+            kind: DeviceKind::Cuda,
+            base_gpu_id: 0,
+        };
+        let error = measure(gpu, 1, None, 1 << 20).err().map(|e| e.to_string());
+        assert!(error.is_some_and(|error| error.contains("--device cpu")));
+    }
+
+    #[test]
     fn a_kernel_is_held_against_the_higher_figure() -> anyhow::Result<()> {
-        let limits = || measure(1, Some("scalar"), 1 << 20);
+        let limits = || measure(DeviceConfig::default(), 1, Some("scalar"), 1 << 20);
         let drift = Drift::new(limits()?, limits()?);
         let ceiling = drift.ceiling(Traffic::Read, &[Arithmetic::F32Fma, Arithmetic::Int8Dot]);
         let update = drift.ceiling(Traffic::Update, &[Arithmetic::Int8Dot]);
