@@ -173,15 +173,19 @@ impl std::error::Error for TooManyLogprobs {}
 
 impl fmt::Display for TooManyLogprobs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (bytes, limit) = (self.bytes.div_ceil(1 << 10), self.limit >> 10);
+        let (unit, size) = match self.limit < 1 << 20 {
+            true => ("KiB", 1 << 10),
+            false => ("MiB", 1 << 20),
+        };
+        let (bytes, limit) = (self.bytes.div_ceil(size), self.limit / size);
         let of_memory = match self.limit < MOST_LOGPROB_BYTES {
             true => ", the most that --max-request-memory leaves to one request",
             false => "",
         };
         write!(
             f,
-            "the answer could have {bytes} KiB of log-probabilities, and the limit is \
-             {limit} KiB{of_memory}"
+            "the answer could have {bytes} {unit} of log-probabilities, and the limit is \
+             {limit} {unit}{of_memory}"
         )
     }
 }

@@ -16,17 +16,29 @@ async fn log_probabilities_have_their_room_before_a_call_runs() {
         args.limits.max_request_memory = Some(128 << 10);
     })
     .await;
-    let asking = |tokens| {
-        let mut request = generate(&[1; 20], tokens);
+    let asking = |prompt: &[u32], tokens, top| {
+        let mut request = generate(prompt, tokens);
         request.return_logprob = true;
-        request.top_logprobs_num = 20;
+        request.top_logprobs_num = top;
         request
     };
-    // 80 bytes for each of 21 log-probabilities of 40 tokens.
-    let refused = client.generate(asking(40)).await.expect_err("too many");
+    // 80 bytes for each of 21 log-probabilities of 40 tokens: more than an address has.
+    let refused = client.generate(asking(&[1; 20], 40, 20)).await;
+    let refused = refused.expect_err("too many");
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
+    // Room for most of what an address has, as long as the call runs.
+    let running = client.generate(asking(&[1; 21], 700, 0)).await;
+    let mut running = running.expect("runs").into_inner();
+    let first = running.message().await.expect("a message");
+    let first = first.and_then(|message| message.response);
+    assert!(matches!(first, Some(Response::Chunk(_))), "{first:?}");
+    let refused = client.generate(asking(&[1; 20], 10, 20)).await;
+    let refused = refused.expect_err("no room now");
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
+    while running.message().await.expect("a message").is_some() {}
+    drop(running);
     for _ in 0..4 {
-        collect(&mut client, asking(10)).await;
+        collect(&mut client, asking(&[1; 20], 10, 20)).await;
     }
 }
 
