@@ -27,21 +27,21 @@ pub(super) fn resolve(args: &ServeArgs, footprint: &dyn Footprint) -> Result<Dev
             "the processor has no such number",
             "Leave it out, or give --device cuda",
         )),
-        (DeviceArg::Cuda, _) => match (unserved(args), room()) {
-            (Some(option), _) => Err(option.conflict()),
-            (None, Ok(room)) => Ok(gpu(number, room)),
-            (None, Err(why)) => Err(ConfigError::value(
-                "--device",
-                "cuda",
-                why,
-                "`lockstep doctor` looks at everything that a GPU needs",
-            )),
+        // Whoever asks a GPU for its room opens it: not for options that none serves.
+        (DeviceArg::Cuda, _) => match unserved(args).map(|option| option.conflict()) {
+            Some(conflict) => Err(conflict),
+            None => room().map(|room| gpu(number, room)).map_err(|why| {
+                let remedy = "`lockstep doctor` looks at everything that a GPU needs";
+                ConfigError::value("--device", "cuda", why, remedy)
+            }),
         },
         (DeviceArg::Auto, _) => {
-            let why = match (unserved(args), room()) {
-                (None, Ok(room)) => return Ok(gpu(number, room)),
-                (Some(option), _) => format!("{}, which GPUs do not serve", option.given),
-                (None, Err(why)) => why,
+            let why = match unserved(args) {
+                Some(option) => format!("{}, which GPUs do not serve", option.given),
+                None => match room() {
+                    Ok(room) => return Ok(gpu(number, room)),
+                    Err(why) => why,
+                },
             };
             Ok(Device {
                 note: Some(format!("--device auto takes the processor: {why}")),

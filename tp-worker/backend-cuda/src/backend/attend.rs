@@ -87,6 +87,9 @@ impl CudaBackend {
         cache: &mut PagedCache,
         moves: &[(u32, u32)],
     ) -> Result<(), CudaError> {
+        if moves.is_empty() {
+            return Ok(());
+        }
         // Any kernels for such a cache do.
         let shape = cache.shape();
         let fits = |kernels: &Kernels| {
