@@ -2,7 +2,7 @@
 
 use super::cache::{CpuKvCache, Data};
 use super::cells::Cells;
-use crate::prefetch::near;
+use crate::prefetch::far;
 
 /// Bytes that come at once.
 const LINE: usize = 64;
@@ -51,11 +51,11 @@ impl Ahead {
 #[inline(always)]
 fn prefetch_row(cache: &CpuKvCache, row: usize) {
     if let Data::Int8(_, scales) = &cache.data {
-        near(scales.as_ptr().wrapping_add(row));
+        far(scales.as_ptr().wrapping_add(row));
     }
     let (data, bytes) = cache.bytes();
     let start = data.wrapping_add(row * bytes);
     for line in (0..bytes).step_by(LINE) {
-        near(start.wrapping_add(line));
+        far(start.wrapping_add(line));
     }
 }

@@ -9,7 +9,7 @@ use super::format::{Format, Simd};
 use super::{COLUMNS, Source};
 use crate::attention::cells::BLOCK;
 use crate::attention::transpose::LANES;
-use crate::prefetch::near;
+use crate::prefetch::far;
 
 /// Bytes that memory hands out at once.
 const LINE: usize = 64;
@@ -30,7 +30,7 @@ impl Source<'_> {
         };
         let start = self.row(row + after);
         for line in (0..self.row_bytes).step_by(LINE) {
-            near(start.wrapping_add(line));
+            far(start.wrapping_add(line));
         }
     }
 }
