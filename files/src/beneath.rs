@@ -74,6 +74,9 @@ pub fn resolved(root: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedF
         if parts.is_empty() {
             return Ok(open(flags)?);
         }
+        if above.len() == DEEPEST {
+            return Err(Errno::NAMETOOLONG.into());
+        }
         let folder = open(FOLDER)?;
         above.push(folder);
     }
@@ -83,6 +86,9 @@ pub fn resolved(root: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedF
 
 /// Links that a path may lead over, as many as for the kernel.
 const MOST_LINKS: usize = 40;
+/// Folders that are open at a time on the way to one: links could lead through any
+/// number, and use up the process's descriptors.
+const DEEPEST: usize = 256;
 
 /// Puts the parts of a path that begins below its root before those that are to come.
 fn push_parts(path: &Path, parts: &mut Vec<OsString>) -> io::Result<()> {

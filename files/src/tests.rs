@@ -125,6 +125,28 @@ fn both_ways_to_open_agree() {
     }
 }
 
+/// Without the kernel's help each folder on the way is open, and those are few.
+#[test]
+fn a_path_leads_through_few_folders_at_a_time() {
+    let root = tempfile::tempdir().expect("a folder");
+    let deep = |depth: usize| "d/".repeat(depth) + "file";
+    let folder = root.path().join("d/".repeat(300));
+    create_dir_all(&folder).expect("made");
+    for depth in [1, 256, 257] {
+        write(root.path().join(deep(depth)), "").expect("written");
+    }
+    let root = opened(root.path()).expect("there");
+    let back = "d/../".repeat(400) + &deep(1);
+    for path in [deep(1), deep(256), back] {
+        resolved(&root, Path::new(&path), FILE).expect("found");
+    }
+    let error = resolved(&root, Path::new(&deep(257)), FILE).expect_err("too deep");
+    assert_eq!(
+        error.raw_os_error(),
+        Some(rustix::io::Errno::NAMETOOLONG.raw_os_error())
+    );
+}
+
 #[test]
 fn the_hubs_snapshots_may_link_to_their_blobs() {
     let cache = tempfile::tempdir().expect("a folder");

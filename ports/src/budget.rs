@@ -207,14 +207,14 @@ impl Charge {
         self.take(bytes, own, own)
     }
 
-    /// Takes `bytes` more for an answer, whose work is done and for which nothing was
-    /// reserved: beyond the part of its peer it counts as small, so that large requests
-    /// of others don't undo it.
+    /// Takes `bytes` more for an answer, whose work is done and for which `reserved`
+    /// bytes were taken before: beyond the part of its peer it counts as large as
+    /// that alone, so that large requests of others don't undo a small one.
     ///
     /// # Errors
     /// [`OverBudget`], and nothing more is taken.
-    pub(crate) fn add_answer(&mut self, bytes: usize) -> Result<(), OverBudget> {
-        self.take(bytes, self.bytes.saturating_add(bytes), 0)
+    pub(crate) fn add_answer(&mut self, bytes: usize, reserved: usize) -> Result<(), OverBudget> {
+        self.take(bytes, self.bytes.saturating_add(bytes), reserved)
     }
 
     fn take(&mut self, bytes: usize, own: usize, above: usize) -> Result<(), OverBudget> {
@@ -290,12 +290,20 @@ mod tests {
         for charge in &mut large {
             assert_eq!(charge.add(6 * SMALL), Ok(()), "three quarters of its half");
         }
-        assert_eq!(of(1).charge().add_answer(2 * SMALL), Err(OverBudget::Peer));
+        assert_eq!(
+            of(1).charge().add_answer(2 * SMALL, 0),
+            Err(OverBudget::Peer)
+        );
         let mut other = of(3).charge();
         assert_eq!(other.add(2 * SMALL), OVER);
-        assert_eq!(other.add_answer(2 * SMALL), Ok(()));
-        assert_eq!(other.add_answer(2 * SMALL), Ok(()));
-        assert_eq!(other.add_answer(1), OVER, "nothing is left");
+        assert_eq!(
+            other.add_answer(2 * SMALL, 2 * SMALL),
+            OVER,
+            "a large one's"
+        );
+        assert_eq!(other.add_answer(2 * SMALL, 0), Ok(()));
+        assert_eq!(other.add_answer(2 * SMALL, SMALL), Ok(()));
+        assert_eq!(other.add_answer(1, 0), OVER, "nothing is left");
         assert_eq!(other.bytes(), 4 * SMALL);
         drop((large, other));
         assert_eq!(budget.taken(), 0);

@@ -147,10 +147,7 @@ impl Content {
             return Ok(());
         };
         let beyond = bytes.saturating_sub(room.bytes());
-        match self.reserved {
-            0 => room.add_answer(beyond),
-            _ => room.add(beyond),
-        }
+        room.add_answer(beyond, self.reserved)
     }
 
     fn poll_part(

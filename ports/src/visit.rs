@@ -176,12 +176,7 @@ impl Visit {
         let reserved = room.bytes();
         room.keep(charged);
         let beyond = charged - room.bytes();
-        // What has outgrown its reserve is as large as it is.
-        let added = match reserved {
-            0 => room.add_answer(beyond),
-            _ => room.add(beyond),
-        };
-        match added {
+        match room.add_answer(beyond, reserved) {
             Ok(()) => (answer, Some(room)),
             Err(over) => (self.over(over), None),
         }

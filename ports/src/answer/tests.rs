@@ -177,12 +177,12 @@ async fn what_was_reserved_is_a_streams_to_its_end() {
 }
 
 #[tokio::test]
-async fn what_outgrows_its_reserve_is_as_large_as_it_is() {
+async fn what_outgrows_its_reserve_counts_as_large_as_that() {
     let (_places, place, _end) = connection();
     let budget = Budget::new(100 * PART);
     let mut others = budget.charge();
-    others.add(74 * PART).expect("three quarters");
-    for (reserved, fits) in [(0, true), (PART, false)] {
+    others.add(72 * PART).expect("nearly three quarters");
+    for (reserved, fits) in [(0, true), (PART, true), (2 * PART, false)] {
         let mut room = budget.of_peer(Ipv4Addr::LOCALHOST.into()).charge();
         room.add(reserved).expect("there is room");
         let (sender, parts) = mpsc::channel(9);

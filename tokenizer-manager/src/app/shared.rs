@@ -58,7 +58,14 @@ impl<T: Clone + Send + Sync + 'static> Shared<T> {
                 return Some(answer.clone());
             }
             let open = state.question.as_ref().and_then(WeakShared::upgrade);
-            // One that has ended may still have somebody who has not heard of it.
+            // One that has ended may still have somebody who has not heard of it, or
+            // who has not kept its answer yet.
+            let ended = open.as_ref().and_then(|open| open.peek());
+            if let Some(Some((until, answer))) = ended
+                && now() < *until
+            {
+                return Some(answer.clone());
+            }
             match open.filter(|open| open.peek().is_none()) {
                 Some(open) => open,
                 None => {
@@ -193,6 +200,20 @@ mod tests {
         let (answer, ()) = join!(world.get(false), world.answer(2));
         assert_eq!((answer, world.asked()), (Some(1), 2));
         assert_eq!(late.await, None);
+    }
+
+    /// As between two threads, one of which has its answer and keeps it in a moment.
+    #[tokio::test]
+    async fn an_answer_that_nobody_has_kept_yet_is_shared() {
+        let world = World::new();
+        let until = world.begin + FRESH;
+        let question = async move { Some((until, 7)) }.boxed().shared();
+        assert_eq!(question.clone().await, Some((until, 7)));
+        world.shared.state().question = question.downgrade();
+        assert_eq!((world.get(false).await, world.asked()), (Some(7), 0));
+        world.at.store(1000, Relaxed);
+        let (next, ()) = join!(world.get(false), world.answer(1000));
+        assert_eq!((next, world.asked()), (Some(0), 1), "it is no longer fresh");
     }
 
     #[tokio::test]
