@@ -3,10 +3,9 @@
 //! Weights are panels of 32 columns ([`crate::pack`]); rows are packed per call
 //! into blocks of up to [`tiles::Tiles::rows`] with their steps interleaved.
 //! Few rows stream several panels at once; many rows reuse a slice of a panel
-//! in the first-level cache and a group of row blocks in the second. Whatever
-//! the blocking, each output element is one chain of multiply-adds over
-//! `0..steps` and then the bias, so a row's result does not depend on its
-//! neighbours.
+//! and a group of row blocks in the second-level cache. Whatever the blocking,
+//! each output element is one chain of multiply-adds over `0..steps` and then
+//! the bias, so a row's result does not depend on its neighbours.
 
 mod ahead;
 #[cfg(target_arch = "x86_64")]

@@ -11,14 +11,11 @@ use std::ops::Range;
 use super::ahead::{Ahead, STREAMS};
 use super::tile::{PANEL, Tile, TileFn};
 use super::tiles::{Packed, Tiles};
-use super::widen::{LONG_SLICE, Widened};
+use super::widen::{SLICE, Widened};
 use crate::isa::Isa;
 use crate::pack::CpuMatrix;
 use crate::partition::Shared;
 
-/// Words of a panel kept in the first-level cache while several blocks of rows
-/// pass over it, beside the blocks' own steps: 16 KiB.
-pub(super) const SHORT_SLICE: usize = 4_096;
 /// From so many blocks of rows on, widening a slice once costs less than
 /// widening it for every block.
 const WIDEN_BLOCKS: usize = 4;
@@ -26,12 +23,13 @@ const WIDEN_BLOCKS: usize = 4;
 const WIDEN_INT4_BLOCKS: usize = 3;
 /// Panels that share one pass over a group of row blocks.
 pub(super) const PANEL_GROUP: usize = 4;
-/// Rows whose steps stay in the second-level cache.
-const ROWS_GROUP: usize = 240;
+/// Rows whose steps of a slice stay in the second-level cache beside the slice:
+/// five eighths of a mebibyte.
+const ROWS_GROUP: usize = 144;
 /// Rows that pass over a slice of quantized weights, whose steps are a quarter
 /// as long: a usual chunk of a prompt reads weights from memory once.
 const LONG_ROWS_GROUP: usize = 528;
-/// Blocks among which asking for the next slice is divided.
+/// Most blocks among which asking for the next slice is divided.
 const ASKING_BLOCKS: usize = 8;
 
 /// One product, shared by all threads.
@@ -73,18 +71,18 @@ impl Product<'_> {
         if let Some(&(tile, at_once)) = self.tiles.stream.get(self.rows - 1) {
             return self.stream(tile, at_once, panels);
         }
-        let (panel_group, slice, rows) = match (blocks.len(), self.w.element) {
-            (1, _) => (1, LONG_SLICE, ROWS_GROUP),
-            (_, Packed::Native(_)) => (PANEL_GROUP, SHORT_SLICE, ROWS_GROUP),
-            (_, Packed::Int8 | Packed::Int4) => (1, LONG_SLICE, LONG_ROWS_GROUP),
+        let (panel_group, rows) = match (blocks.len(), self.w.element) {
+            (1, _) => (1, ROWS_GROUP),
+            (_, Packed::Native(_)) => (PANEL_GROUP, ROWS_GROUP),
+            (_, Packed::Int8 | Packed::Int4) => (1, LONG_ROWS_GROUP),
         };
-        let slice = (slice / self.slice_step_words()).max(1);
         let block_group = (rows / self.height).max(1);
         let widen = match self.w.element {
             Packed::Int4 => blocks.len() >= WIDEN_INT4_BLOCKS,
             _ => blocks.len() >= WIDEN_BLOCKS,
         };
         let widened = self.tiles.widened.filter(|_| widen);
+        let slice = SLICE / self.slice_step_words(widened.is_some());
         let mut widened = widened.map(Widened::new);
         for first_block in blocks.clone().step_by(block_group) {
             let blocks = first_block..blocks.end.min(first_block + block_group);
@@ -136,7 +134,8 @@ impl Product<'_> {
                 } else {
                     (panel + 1 < self.w.panels()).then_some((panel + 1, 0))
                 };
-                let asking = blocks.len().min(ASKING_BLOCKS);
+                // A power of two divides what a step asks for, so nothing is left out.
+                let asking = 1 << blocks.len().min(ASKING_BLOCKS).ilog2();
                 let weights = self.weights(panel, part.clone(), widened.as_deref_mut());
                 for (index, block) in blocks.clone().enumerate() {
                     let ahead = next
@@ -166,10 +165,12 @@ impl Product<'_> {
         }
     }
 
-    /// Words of a step that count for a slice's length: 4-bit weights may be widened.
-    fn slice_step_words(&self) -> usize {
+    /// Words of a step that count for a slice's length: as many as the step has
+    /// where it is `widened`. 4-bit weights count alike in both forms.
+    fn slice_step_words(&self, widened: bool) -> usize {
         match self.w.element {
             Packed::Int4 => Packed::Int8.step_words(),
+            element if widened => 2 * element.step_words(),
             element => element.step_words(),
         }
     }

@@ -7,12 +7,12 @@ use super::tiles::{Packed, Tiles};
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
 
-/// Words of a panel that a single block of rows passes at once: a quarter of a
-/// mebibyte with the slice asked for, far below any second-level cache. Several
-/// blocks pass so much of a panel of quantized weights: their products take so
-/// few instructions that sums spend more time in being cut than weights in
-/// coming from the second-level cache.
-pub(super) const LONG_SLICE: usize = 32_768;
+/// Words of a panel that blocks of rows pass at once: a quarter of a mebibyte
+/// with the slice asked for, far below any second-level cache, from where tiles
+/// read as fast as they multiply. A tile of a slice that fits the first-level
+/// cache would spend a tenth of its time on loading and storing sums, which lie
+/// far apart in the result.
+pub(super) const SLICE: usize = 32_768;
 
 /// Room for one widened slice, and the tiles that read it.
 pub(super) struct Widened {
@@ -22,13 +22,13 @@ pub(super) struct Widened {
 
 /// Aligned to cache lines, so that no register is read across two.
 #[repr(align(64))]
-struct Values([u32; LONG_SLICE]);
+struct Values([u32; SLICE]);
 
 impl Widened {
     pub(super) fn new(tiles: &'static Tiles) -> Self {
         Self {
             tiles,
-            values: Values([0; LONG_SLICE]),
+            values: Values([0; SLICE]),
         }
     }
 
