@@ -20,8 +20,6 @@ pub(crate) const SMALLEST: f32 = f32::from_bits(27 << 23);
 /// Adding it leaves a small value's nearest integer, ties to even, in the low bits.
 pub(crate) const ROUND: f32 = 12_582_912.0;
 
-const LANES: usize = 16;
-
 /// `|x|` as an integer that orders like it, with NaN above infinity.
 #[inline(always)]
 pub(crate) fn magnitude(x: f32) -> u32 {
@@ -31,13 +29,8 @@ pub(crate) fn magnitude(x: f32) -> u32 {
 /// One group of [`quantize`].
 #[inline(always)]
 fn quantize_group(values: &[f32; GROUP], out: &mut [u32]) {
-    let mut largest = [0u32; LANES];
-    for chunk in values.as_chunks::<LANES>().0 {
-        for lane in 0..LANES {
-            largest[lane] = largest[lane].max(magnitude(chunk[lane]));
-        }
-    }
-    let largest = f32::from_bits(largest.into_iter().fold(0, u32::max));
+    let magnitudes = values.iter().map(|&x| magnitude(x));
+    let largest = f32::from_bits(magnitudes.fold(0, u32::max));
     let (scale, inverse) = if !largest.is_finite() {
         (f32::NAN, 0.0)
     } else if largest < SMALLEST {
@@ -54,7 +47,8 @@ fn quantize_group(values: &[f32; GROUP], out: &mut [u32]) {
     }
     out[SCALE_WORD] = scale.to_bits();
     let mut total = 0;
-    for (quarter, integers) in integers.chunks_exact(GROUP / 4).enumerate() {
+    let (quarters, _) = integers.as_chunks::<{ GROUP / 4 }>();
+    for (quarter, integers) in quarters.iter().enumerate() {
         let sum: i32 = integers.iter().map(|&x| i32::from(x)).sum();
         out[UNDO_INT4 + quarter] = (-8 * sum).cast_unsigned();
         total += sum;
