@@ -156,17 +156,33 @@ impl Lanes for Plain {
     #[inline(always)]
     unsafe fn dot(sum: Self::Words, weights: Self::Words, inputs: __m256i) -> Self::Words {
         // SAFETY: the caller runs AVX2.
-        [0, 1].map(|i| unsafe {
-            let even = _mm256_madd_epi16(
-                _mm256_and_si256(weights[i], _mm256_set1_epi16(0xff)),
-                _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(inputs)),
-            );
-            let odd = _mm256_madd_epi16(
-                _mm256_srli_epi16::<8>(weights[i]),
-                _mm256_srai_epi16::<8>(inputs),
-            );
-            _mm256_add_epi32(sum[i], _mm256_add_epi32(even, odd))
-        })
+        unsafe {
+            [
+                dot_plain(sum[0], weights[0], inputs),
+                dot_plain(sum[1], weights[1], inputs),
+            ]
+        }
+    }
+}
+
+/// Eight lanes of [`Lanes::dot`]. A closure of so much would not be inlined, and
+/// each of its instructions become a call.
+///
+/// # Safety
+/// As for [`Lanes`].
+#[inline(always)]
+unsafe fn dot_plain(sum: __m256i, weights: __m256i, inputs: __m256i) -> __m256i {
+    // SAFETY: the caller runs AVX2.
+    unsafe {
+        let even = _mm256_madd_epi16(
+            _mm256_and_si256(weights, _mm256_set1_epi16(0xff)),
+            _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(inputs)),
+        );
+        let odd = _mm256_madd_epi16(
+            _mm256_srli_epi16::<8>(weights),
+            _mm256_srai_epi16::<8>(inputs),
+        );
+        _mm256_add_epi32(sum, _mm256_add_epi32(even, odd))
     }
 }
 
