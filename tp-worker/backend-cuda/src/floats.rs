@@ -8,7 +8,8 @@ use lockstep_types::Dtype;
 
 use crate::context::Context;
 use crate::error::CudaError;
-use crate::memory::{Buffer, Pinned};
+use crate::memory::Buffer;
+use crate::staged::Staged;
 use crate::stream::Stream;
 
 /// A type of floats on the device.
@@ -151,18 +152,14 @@ impl Floats {
     ///
     /// # Panics
     /// If there is no room.
-    ///
-    /// # Safety
-    /// That of [`Stream::queue_upload`].
-    pub(crate) unsafe fn queue_upload(
+    pub(crate) fn receive(
         &mut self,
         stream: &Stream,
-        from: &Pinned<u8>,
+        from: &mut Staged<u8>,
         len: usize,
         at: usize,
     ) -> Result<(), CudaError> {
-        // SAFETY: the caller promises it.
-        unsafe { stream.queue_upload(from, len, &mut self.bytes, at) }
+        from.send(stream, len, &mut self.bytes, at)
     }
 
     /// Sets all bytes; 255 makes NaNs.

@@ -7,9 +7,10 @@ use lockstep_backend::{Batch, InputLimits, Row};
 
 use crate::context::Context;
 use crate::error::CudaError;
-use crate::memory::{Buffer, Pinned};
+use crate::memory::Buffer;
 use crate::rows::Rows;
-use crate::stream::{Event, Stream};
+use crate::staged::Staged;
+use crate::stream::Stream;
 
 /// Words of a row, as `batch.cuh` has it.
 const ROW_WORDS: usize = 5;
@@ -64,18 +65,12 @@ fn words(limits: &InputLimits) -> u64 {
 pub struct Inputs {
     limits: InputLimits,
     device: Buffer<u32>,
-    stages: [Stage; STAGES],
+    stages: [Staged<u32>; STAGES],
     turn: usize,
     /// What was staged last.
     counts: [usize; 3],
     /// No other batch has this number, here or elsewhere.
     number: u64,
-}
-
-struct Stage {
-    words: Pinned<u32>,
-    /// The last copy from here is done.
-    copied: Event,
 }
 
 impl Inputs {
@@ -86,12 +81,7 @@ impl Inputs {
     pub fn new(context: &Arc<Context>, limits: InputLimits) -> Result<Self, CudaError> {
         // What is more than memory has is refused as such.
         let words = usize::try_from(words(&limits)).unwrap_or(usize::MAX);
-        let stage = || -> Result<Stage, CudaError> {
-            Ok(Stage {
-                words: Pinned::new(context, words, "a staged batch")?,
-                copied: Event::new(context)?,
-            })
-        };
+        let stage = || Staged::new(context, words, "a staged batch");
         Ok(Self {
             limits,
             device: Buffer::new(context, words, "a batch")?,
@@ -120,12 +110,8 @@ impl Inputs {
         self.limits.expect(batch);
         self.turn = (self.turn + 1) % STAGES;
         let stage = &mut self.stages[self.turn];
-        stage.copied.synchronize()?;
-        let len = fill(stage.words.as_mut_slice(), batch, self.limits.page_size);
-        // SAFETY: the words are changed next once `copied` has happened, and
-        // dropping pinned memory waits for its copies.
-        unsafe { stream.queue_upload(&stage.words, len, &mut self.device, 0) }?;
-        stream.record(&stage.copied)?;
+        let len = fill(stage.elements()?, batch, self.limits.page_size);
+        stage.send(stream, len, &mut self.device, 0)?;
         self.counts = [
             batch.tokens.len(),
             batch.rows.len(),

@@ -32,6 +32,7 @@ mod operations;
 mod products;
 mod rows;
 mod sources;
+mod staged;
 mod stream;
 mod tensor;
 mod version;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use crate::context::Context;
 use crate::error::CudaError;
-use crate::memory::{Buffer, Pinned};
-use crate::stream::{Event, Stream};
+use crate::memory::Buffer;
+use crate::staged::Staged;
+use crate::stream::Stream;
 
 /// Lists that may be on their way at once, before the host waits for the first.
 const STAGES: usize = 8;
@@ -16,14 +17,8 @@ const LEAST: usize = 1024;
 /// is one, as operations that read it run in turn.
 pub(crate) struct Lists {
     device: Buffer<u32>,
-    stages: Vec<Stage>,
+    stages: Vec<Staged<u32>>,
     turn: usize,
-}
-
-struct Stage {
-    words: Pinned<u32>,
-    /// The last copy from here is done.
-    copied: Event,
 }
 
 impl Lists {
@@ -36,12 +31,7 @@ impl Lists {
     }
 
     fn of(context: &Arc<Context>, words: usize) -> Result<Self, CudaError> {
-        let stage = |_| -> Result<Stage, CudaError> {
-            Ok(Stage {
-                words: Pinned::new(context, words, "lists")?,
-                copied: Event::new(context)?,
-            })
-        };
+        let stage = |_| Staged::new(context, words, "lists");
         Ok(Self {
             device: Buffer::new(context, words, "lists")?,
             stages: (0..STAGES).map(stage).collect::<Result<_, _>>()?,
@@ -70,12 +60,8 @@ impl Lists {
         }
         self.turn = (self.turn + 1) % STAGES;
         let stage = &mut self.stages[self.turn];
-        stage.copied.synchronize()?;
-        fill(&mut stage.words.as_mut_slice()[..words]);
-        // SAFETY: the words are changed next once `copied` has happened, and
-        // dropping pinned memory waits for its copies.
-        unsafe { stream.queue_upload(&stage.words, words, &mut self.device, 0) }?;
-        stream.record(&stage.copied)?;
+        fill(&mut stage.elements()?[..words]);
+        stage.send(stream, words, &mut self.device, 0)?;
         Ok(&self.device)
     }
 }

@@ -67,7 +67,8 @@ impl<T> Drop for Buffer<T> {
 }
 
 /// An array in the host's memory that stays where it is, so that copies from
-/// and to it run beside the program. Fresh ones are zero.
+/// and to it run beside the program. Fresh ones are zero. Giving it back waits
+/// for no copy.
 pub struct Pinned<T> {
     context: Arc<Context>,
     at: NonNull<T>,
@@ -120,8 +121,8 @@ impl<T: Pod> Pinned<T> {
 impl<T> Drop for Pinned<T> {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
-            // SAFETY: it was allocated once, and the driver waits for copies;
-            // nobody is left to be told of a failure.
+            // SAFETY: it was allocated once, and whoever queued a copy has waited
+            // for it; nobody is left to be told of a failure.
             let _ = unsafe { result::free_host(self.at.as_ptr().cast()) };
         }
     }

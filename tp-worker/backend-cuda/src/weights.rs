@@ -8,8 +8,8 @@ use lockstep_backend::{CheckpointDtype, HostMatrix};
 use crate::context::Context;
 use crate::error::CudaError;
 use crate::floats::{Element, Floats};
-use crate::memory::Pinned;
-use crate::stream::{Event, Stream};
+use crate::staged::Staged;
+use crate::stream::Stream;
 
 /// Bytes that are copied at a time.
 const PIECE: usize = 4 << 20;
@@ -22,11 +22,9 @@ pub(crate) struct Uploads {
 }
 
 struct Piece {
-    bytes: Pinned<u8>,
+    bytes: Staged<u8>,
     /// Bytes that were filled.
     len: usize,
-    /// The last copy from here is done.
-    copied: Event,
 }
 
 impl Uploads {
@@ -37,9 +35,8 @@ impl Uploads {
     pub(crate) fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
         let piece = || -> Result<Piece, CudaError> {
             Ok(Piece {
-                bytes: Pinned::new(context, PIECE, "weights on their way")?,
+                bytes: Staged::new(context, PIECE, "weights on their way")?,
                 len: 0,
-                copied: Event::new(context)?,
             })
         };
         Ok(Self {
@@ -76,10 +73,7 @@ impl Uploads {
             })?;
             while !rest.is_empty() {
                 let piece = &mut self.pieces[self.turn];
-                if piece.len == 0 {
-                    piece.copied.synchronize()?;
-                }
-                rest = piece.fill(rest, matrix.dtype, element);
+                rest = piece.fill(rest, matrix.dtype, element)?;
                 if piece.len == PIECE {
                     at += self.send(stream, to, at)?;
                 }
@@ -94,10 +88,7 @@ impl Uploads {
         let piece = &mut self.pieces[self.turn];
         let len = std::mem::take(&mut piece.len);
         if len > 0 {
-            // SAFETY: the piece is filled next once `copied` has happened, and
-            // dropping pinned memory waits for its copies.
-            unsafe { to.queue_upload(stream, &piece.bytes, len, at) }?;
-            stream.record(&piece.copied)?;
+            to.receive(stream, &mut piece.bytes, len, at)?;
             self.turn = (self.turn + 1) % self.pieces.len();
         }
         Ok(len)
@@ -106,8 +97,13 @@ impl Uploads {
 
 impl Piece {
     /// Takes as many elements of `from` as there is room for; returns the others.
-    fn fill<'a>(&mut self, from: &'a [u8], dtype: CheckpointDtype, element: Element) -> &'a [u8] {
-        let to = &mut self.bytes.as_mut_slice()[self.len..];
+    fn fill<'a>(
+        &mut self,
+        from: &'a [u8],
+        dtype: CheckpointDtype,
+        element: Element,
+    ) -> Result<&'a [u8], CudaError> {
+        let to = &mut self.bytes.elements()?[self.len..];
         let count = (from.len() / dtype.bytes()).min(to.len() / element.bytes());
         let (taken, others) = from.split_at(count * dtype.bytes());
         let to = &mut to[..count * element.bytes()];
@@ -137,7 +133,7 @@ impl Piece {
             }
         }
         self.len += to.len();
-        others
+        Ok(others)
     }
 }
 

@@ -39,6 +39,8 @@ pub(crate) struct World {
     pub(crate) contexts: BTreeMap<Handle, Context>,
     pub(crate) streams: BTreeMap<Handle, Stream>,
     pub(crate) events: HashMap<Handle, Event>,
+    /// The context that each event was made in.
+    pub(crate) event_contexts: HashMap<Handle, Handle>,
     /// Captures under way, by the handle of the graph to come.
     recordings: HashMap<Handle, Recording>,
     pub(crate) graphs: HashMap<Handle, Nodes>,

@@ -31,10 +31,22 @@ fn copy(to: usize, from: usize, bytes: usize) {
     unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) }
 }
 
+/// The same of host memory that was pinned when a copy was asked for.
+fn check_pinned(at: usize, bytes: usize) -> Answer {
+    let pinned = lock().memory.is_pinned(at);
+    let gone = || format!("{bytes} bytes of pinned memory that was given back are copied");
+    pinned
+        .then_some(())
+        .ok_or_else(|| Refusal::new(ILLEGAL_ADDRESS, gone()))
+}
+
 /// A copy to the device that reads its source when it runs.
-fn upload(to: usize, from: usize, bytes: usize) -> Work {
+fn upload(to: usize, from: usize, bytes: usize, pinned: bool) -> Work {
     Arc::new(move || {
         check_again(&[(to, bytes)])?;
+        if pinned {
+            check_pinned(from, bytes)?;
+        }
         copy(to, from, bytes);
         Ok(())
     })
@@ -52,9 +64,12 @@ fn upload_staged(to: usize, from: usize, bytes: usize) -> Work {
 }
 
 /// A copy to the host.
-fn download(to: usize, from: usize, bytes: usize) -> Work {
+fn download(to: usize, from: usize, bytes: usize, pinned: bool) -> Work {
     Arc::new(move || {
         check_again(&[(from, bytes)])?;
+        if pinned {
+            check_pinned(to, bytes)?;
+        }
         copy(to, from, bytes);
         Ok(())
     })
@@ -68,8 +83,9 @@ fn copy_to_device(to: usize, from: usize, bytes: usize, stream: Handle) -> Answe
     let mut world = enter()?;
     let captured = world.capture_of(world.stream(stream)?).is_some();
     // Who changes pinned memory too early has changed what is copied.
-    let work = if captured || world.memory.is_pinned(from) {
-        upload(to, from, bytes)
+    let pinned = world.memory.is_pinned(from);
+    let work = if captured || pinned {
+        upload(to, from, bytes, pinned)
     } else {
         upload_staged(to, from, bytes)
     };
@@ -82,7 +98,8 @@ fn copy_to_host(to: usize, from: usize, bytes: usize, stream: Handle) -> Answer 
     let at = world.stream(stream)?;
     let captured = world.capture_of(at).is_some();
     let (context, pinned) = (world.context, world.memory.is_pinned(to));
-    world.push(stream, "copy to the host", download(to, from, bytes))?;
+    let work = download(to, from, bytes, pinned);
+    world.push(stream, "copy to the host", work)?;
     drop(world);
     if captured || pinned {
         return Ok(());
@@ -174,9 +191,11 @@ export! {
         Ok(())
     }
 
+    /// CUDA promises no wait for copies from there and to it.
     fn cuMemFreeHost(address: usize) {
-        wait_for_mine()?;
-        enter()?.memory.unpin(address)
+        let mut world = enter()?;
+        world.refuse_unsafe()?;
+        world.memory.unpin(address)
     }
 
     fn cuMemcpyHtoDAsync_v2(to: usize, from: usize, bytes: usize, stream: Handle) {

@@ -80,14 +80,18 @@ export! {
     fn cuEventCreate(event: Out<Handle>, _flags: c_uint) {
         let mut world = enter()?;
         let made = world.handle();
+        let context = world.context;
         world.events.insert(made, Event::New);
+        world.event_contexts.insert(made, context);
         event.set(made);
         Ok(())
     }
 
     /// Who waits for it goes on waiting.
     fn cuEventDestroy_v2(event: Handle) {
-        let known = enter()?.events.remove(&event);
+        let mut world = enter()?;
+        world.event_contexts.remove(&event);
+        let known = world.events.remove(&event);
         let missing = || Refusal::new(INVALID_HANDLE, "no such event");
         known.map(|_| ()).ok_or_else(missing)
     }
@@ -95,6 +99,11 @@ export! {
     fn cuEventRecord(event: Handle, stream: Handle) {
         let mut world = enter()?;
         let stream = world.stream(stream)?;
+        let of_stream = world.streams.get(&stream).map(|at| at.context);
+        if world.event_contexts.get(&event).copied() != of_stream {
+            let reason = "an event is recorded in streams of its own context alone";
+            return Err(Refusal::new(INVALID_HANDLE, reason));
+        }
         world.record_event(event, stream)
     }
 

@@ -4,14 +4,15 @@
 use std::io::Write;
 use std::process::{Command, Output};
 
-use crate::{errors, order, sanitizers};
+use crate::{errors, memory, order, sanitizers};
 
 /// What a child can do.
-const SCENARIOS: [(&str, fn()); 8] = [
+const SCENARIOS: [(&str, fn()); 9] = [
     ("fault", errors::fault),
     ("no device", errors::look_for_devices),
     ("old driver", errors::tell_driver),
     ("small memory", errors::fill_memory),
+    ("source goes", memory::give_source_back),
     ("stale values", order::print_stale_values),
     ("block sum", sanitizers::block_sum),
     ("behind", sanitizers::behind),

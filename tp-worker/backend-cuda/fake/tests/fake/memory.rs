@@ -1,5 +1,6 @@
 //! Memory, and copies to it and from it.
 
+use crate::children;
 use crate::device::{Buffer, Pinned, Stream, begin};
 
 #[test]
@@ -56,6 +57,27 @@ fn pinned_memory_is_read_and_written_when_the_copy_runs() {
         [9.0; 4],
         "changed too early"
     );
+}
+
+#[test]
+fn pinned_memory_that_goes_before_its_copy_breaks_the_context() {
+    let (good, text) = children::finish(&mut children::command("source goes"));
+    assert!(
+        good && text.contains("16 bytes of pinned memory that was given back"),
+        "{text}"
+    );
+}
+
+/// Gives the source of a copy back before the copy is done.
+pub(crate) fn give_source_back() {
+    begin();
+    let stream = Stream::new();
+    let device = Buffer::new(16);
+    let host = Pinned::of(&[1.0f32; 4]);
+    stream.upload(&device, host.0).expect("asked for");
+    drop(host);
+    assert_eq!(stream.synchronize(), Err(700));
+    assert_eq!(stream.fill(&device, 0, 16), Err(700));
 }
 
 #[test]
