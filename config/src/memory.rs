@@ -1,6 +1,8 @@
 //! How much of the memory becomes KV cache.
 
-use lockstep_types::{ConfigError, DeviceRoom, EngineShape, Footprint, KvConfig, RankMemory};
+use lockstep_types::{
+    ConfigError, DeviceConfig, DeviceRoom, EngineShape, Footprint, KvConfig, RankMemory,
+};
 
 use crate::Hardware;
 use crate::resolve::Resolved;
@@ -42,8 +44,13 @@ impl Sizing<'_> {
         for rank in first..first + local {
             node.add(&self.footprint.rank(&self.engine, rank), on_host);
         }
-        if self.node_rank == 0 && on_host {
-            node.drafts = node.drafts.saturating_add(self.drafter_bytes);
+        if self.node_rank == 0 {
+            let on = if on_host {
+                &mut node.drafts
+            } else {
+                &mut node.host
+            };
+            *on = on.saturating_add(self.drafter_bytes);
         }
         node
     }
@@ -53,17 +60,32 @@ impl Sizing<'_> {
 struct Memory {
     total: u64,
     free: u64,
+    /// Whose it is, where it is not the host's: "GPU 0".
+    of: Option<String>,
 }
 
 impl Memory {
     /// The device's own, or the host's.
-    fn of(hardware: &Hardware, room: Option<DeviceRoom>) -> Self {
+    fn of(hardware: &Hardware, device: DeviceConfig, room: Option<DeviceRoom>) -> Self {
         match room {
-            Some(DeviceRoom { total, free }) => Self { total, free },
+            Some(DeviceRoom { total, free }) => Self {
+                total,
+                free,
+                of: Some(format!("GPU {}", device.base_gpu_id)),
+            },
             None => Self {
                 total: hardware.total_memory,
                 free: hardware.available_memory,
+                of: None,
             },
+        }
+    }
+
+    /// What makes room, beside options.
+    fn remedy(&self) -> String {
+        match &self.of {
+            Some(gpu) => format!("Use a smaller model, or free memory of {gpu}"),
+            None => "Use a smaller model or more nodes, free memory".to_owned(),
         }
     }
 }
@@ -78,6 +100,8 @@ struct NodeMemory {
     activations: u64,
     /// Keys and values of one cached token.
     per_token: u64,
+    /// On the host, beside a device with memory of its own.
+    host: u64,
 }
 
 impl NodeMemory {
@@ -95,9 +119,14 @@ impl NodeMemory {
             target.activations,
             draft.activations,
             *scratch,
-            if on_host { target.host } else { 0 },
-            if on_host { draft.host } else { 0 },
         ]);
+        let host = target.host.saturating_add(draft.host);
+        let on = if on_host {
+            &mut self.activations
+        } else {
+            &mut self.host
+        };
+        *on = on.saturating_add(host);
         self.per_token = sum(&[self.per_token, target.kv_per_token, draft.kv_per_token]);
     }
 }
@@ -116,8 +145,9 @@ pub(crate) fn size(
     room: Option<DeviceRoom>,
 ) -> Result<Resolved<(KvConfig, usize)>, ConfigError> {
     let page = sizing.engine.page_size;
-    let memory = &Memory::of(hardware, room);
+    let memory = &Memory::of(hardware, sizing.engine.device, room);
     let node = sizing.node(room.is_none());
+    check_host(&node, hardware)?;
     let per_token = node.per_token;
     let longest = sizing.engine.model.max_position_embeddings;
     let wanted_context = sizing.context_length.unwrap_or(longest);
@@ -236,10 +266,25 @@ fn room_for_cache(
                 gib(budget),
                 gib(memory.free),
             ),
-            remedy: "Use a smaller model or more nodes, free memory, raise --mem-fraction-static, \
-                     or lower --chunked-prefill-size"
-                .into(),
+            remedy: format!(
+                "{}, raise --mem-fraction-static, or lower --chunked-prefill-size",
+                memory.remedy()
+            ),
         })
+}
+
+/// Beside a device with memory of its own the host has logits and texts that
+/// drafts are taken from.
+fn check_host(node: &NodeMemory, hardware: &Hardware) -> Result<(), ConfigError> {
+    let free = hardware.available_memory;
+    if node.host <= free {
+        return Ok(());
+    }
+    Err(ConfigError::Memory {
+        need: format!("logits and drafts take {} of this machine", gib(node.host)),
+        have: format!("{} are available, beside those of the device", gib(free)),
+        remedy: "Free memory, or lower what the speculative algorithm may keep".into(),
+    })
 }
 
 fn too_large(tokens: usize, fits: usize, per_token: u64, memory: &Memory) -> ConfigError {

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use crate::Hardware;
 use crate::args::{PolicyArg, ServeArgs};
 use crate::memory::{self, Sizing};
+use device::Device;
 use parallel::Ranks;
 
 mod connections;
@@ -49,16 +50,32 @@ pub fn resolve(
     args.refused.check()?;
     let model = model(args)?;
     let device = device::resolve(args, footprint)?;
-    let ranks = parallel::resolve(args, &model, hardware, &device)?;
+    let on = |device: &Device| resolve_on(args, &model, device, hardware, algorithms, footprint);
+    match on(&device) {
+        Err(why) if device.chosen => on(&device::processor(&why.to_string())),
+        resolved => resolved,
+    }
+}
+
+/// The same on a device.
+fn resolve_on(
+    args: &ServeArgs,
+    model: &ModelConfig,
+    device: &Device,
+    hardware: &Hardware,
+    algorithms: &Algorithms,
+    footprint: &dyn Footprint,
+) -> Result<Resolved<(EngineConfig, NodeConfig)>, ConfigError> {
+    let ranks = parallel::resolve(args, model, hardware, device)?;
     let dtype = format::dtype(args);
     let quantization = format::quantization(args);
-    let (speculation, drafter_bytes) = speculation::resolve(args, &model, algorithms)?;
+    let (speculation, drafter_bytes) = speculation::resolve(args, model, algorithms)?;
     let max_running_requests = schedule::max_running_requests(&args.schedule);
-    let (asked, longest) = context_length(args, &model)?;
+    let (asked, longest) = context_length(args, model)?;
     let schedule = schedule::resolve(args, max_running_requests, longest);
     let sizing = Sizing {
         engine: EngineShape {
-            model: &model,
+            model,
             dtype,
             quantization,
             device: device.config,
@@ -79,15 +96,16 @@ pub fn resolve(
         max_total_tokens: args.memory.max_total_tokens,
         mem_fraction_static: fraction(args)?,
     };
+    device::check(device, &sizing.engine, footprint)?;
     let Resolved {
         value: (kv, context_length),
         mut notes,
     } = memory::size(&sizing, hardware, device.room)?;
-    notes.extend(device.note);
+    notes.extend(device.note.clone());
     schedule::check(args, context_length)?;
     let schedule = schedule::resolve(args, max_running_requests, context_length);
     let node = node(args, &ranks)?;
-    let server = server::resolve(args, &model, context_length, node.api_key.is_some())?;
+    let server = server::resolve(args, model, context_length, node.api_key.is_some())?;
     notes.extend(open_to_all(args, &server, &speculation));
     notes.extend(open_to_pages(&server));
     notes.extend(speculation::fit(&speculation, context_length)?);
@@ -101,7 +119,7 @@ pub fn resolve(
         speculation,
         timeouts: timeouts(args),
         server,
-        model,
+        model: model.clone(),
     };
     Ok(Resolved {
         value: (engine, node),

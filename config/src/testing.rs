@@ -93,6 +93,14 @@ impl Footprint for Plain {
         }
     }
 
+    /// GPUs serve heads of up to 128 columns.
+    fn serves(&self, engine: &EngineShape<'_>) -> Result<(), String> {
+        let served = engine.device.kind == DeviceKind::Cpu || engine.model.head_dim <= 128;
+        served
+            .then_some(())
+            .ok_or_else(|| format!("heads of {} columns are too wide", engine.model.head_dim))
+    }
+
     fn rank(&self, engine: &EngineShape<'_>, rank: usize) -> RankMemory {
         let of = |model: &ModelConfig, ranks: usize| {
             let rows = 2 * model.num_layers * model.kv_heads_per_rank(ranks);

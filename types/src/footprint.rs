@@ -67,6 +67,12 @@ pub trait Footprint {
     /// # Errors
     /// Why there is no such device, or it can't be used, and what to do.
     fn room(&self, kind: DeviceKind, number: usize) -> Result<Option<DeviceRoom>, String>;
+
+    /// Whether the engine's device can compute its target and its draft.
+    ///
+    /// # Errors
+    /// Why not, and what to do.
+    fn serves(&self, engine: &EngineShape<'_>) -> Result<(), String>;
 }
 
 impl MemoryUse {

@@ -52,7 +52,8 @@ pub struct ModelArgs {
     /// Keep packed weights in this folder and start from them next time [default: off].
     ///
     /// One file per rank, as large as its weights, for every model, quantization
-    /// and split that was started. Delete files that are no longer wanted.
+    /// and split that was started. Delete files that are no longer wanted. For a
+    /// GPU it keeps compiled kernels instead.
     #[arg(long, env = "LOCKSTEP_WEIGHT_CACHE", value_name = "DIR", help_heading = HEADING)]
     pub weight_cache: Option<PathBuf>,
     /// Folder whose folders /update_weights_from_disk may name [default: none may be].

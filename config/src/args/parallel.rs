@@ -11,8 +11,8 @@ pub enum DeviceArg {
     Cpu,
     /// One NVIDIA GPU.
     Cuda,
-    /// A GPU where there is one that can serve what is asked for, else the
-    /// processor.
+    /// A GPU where there is one that can serve what is asked for and has the
+    /// memory, else the processor.
     Auto,
 }
 
@@ -32,6 +32,9 @@ pub struct ParallelArgs {
     #[arg(long, env = "LOCKSTEP_DEVICE", value_name = "DEVICE", help_heading = HEADING)]
     pub device: Option<DeviceArg>,
     /// Number of the GPU that --device cuda uses, counted from 0 [default: 0].
+    ///
+    /// CUDA counts the fastest first, `lockstep doctor` as it does; with
+    /// CUDA_DEVICE_ORDER=PCI_BUS_ID both count as nvidia-smi.
     #[arg(long, env = "LOCKSTEP_BASE_GPU_ID", value_name = "GPU", help_heading = HEADING)]
     pub base_gpu_id: Option<usize>,
     /// Compute threads of each rank [default: available cores / ranks of this node].

@@ -71,6 +71,7 @@ fn a_node_takes_what_its_ranks_take() {
         activations: 576 * Plain::TOKEN as u64,
         // 2 (K and V) × 2 layers × 4 heads × 8 wide × 2 bytes.
         per_token: 256,
+        host: 0,
     };
     assert_eq!(node(1, 1, 0), whole);
     assert_eq!(node(2, 1, 0), whole);
@@ -80,6 +81,7 @@ fn a_node_takes_what_its_ranks_take() {
             drafts: 0,
             activations: whole.activations / 2,
             per_token: 128,
+            host: 0,
         };
         assert_eq!(node(2, 2, node_rank), half);
         assert_eq!(node(4, 2, node_rank), half);
@@ -95,6 +97,10 @@ fn every_kind_is_charged() {
     impl Footprint for Kinds {
         fn room(&self, _: DeviceKind, _: usize) -> Result<Option<DeviceRoom>, String> {
             Ok(None)
+        }
+
+        fn serves(&self, _: &EngineShape<'_>) -> Result<(), String> {
+            Ok(())
         }
 
         fn rank(&self, _: &EngineShape<'_>, rank: usize) -> RankMemory {
@@ -136,12 +142,14 @@ fn every_kind_is_charged() {
             drafts: 11 * (scale + 2) + drafter,
             activations: 111_000 * scale + 11_000 * (scale + 2),
             per_token: 100 * (2 * scale + 2),
+            host: 0,
         };
         assert_eq!(node(node_rank, true), expected);
-        // What lies on the host is nothing to a device with memory of its own.
+        // What lies on the host takes nothing of a device with memory of its own.
         let on_device = NodeMemory {
             drafts: 11 * (scale + 2),
             activations: 101_000 * scale + 1000 * (scale + 2),
+            host: 10_000 * scale + 10_000 * (scale + 2) + drafter,
             ..expected
         };
         assert_eq!(node(node_rank, false), on_device);
@@ -177,6 +185,31 @@ fn with_memory_to_spare_all_running_requests_fit() {
     assert_eq!(engine.server.context_length, 512);
 }
 
+/// What a device leaves to the host has to fit there.
+#[test]
+fn the_host_is_checked_beside_a_device() {
+    let sizing = Sizing {
+        drafter_bytes: 1 << 30,
+        ..sizing()
+    };
+    let room = Some(DeviceRoom {
+        total: 8 << 30,
+        free: 8 << 30,
+    });
+    for (available_memory, fits) in [(1 << 30, true), ((1 << 30) - 1, false)] {
+        let hardware = Hardware {
+            available_memory,
+            ..machine()
+        };
+        let sized = size(&sizing, &hardware, room);
+        assert_eq!(sized.is_ok(), fits, "{available_memory}");
+        let error = sized
+            .err()
+            .map_or_else(String::new, |error| error.to_string());
+        assert!(fits || error.contains("of this machine"), "{error}");
+    }
+}
+
 /// The host's memory is nothing to a device with memory of its own.
 #[test]
 fn a_device_has_its_own_room() {
@@ -196,7 +229,8 @@ fn a_device_has_its_own_room() {
     let (much, little) = (much.expect("fits"), little.expect("fits"));
     assert!(little < much, "{little} of {much} pages");
     // Of what is free 0.15 of all stays so.
-    assert!(sized(room(1200 << 20)).is_err());
+    let error = sized(room(1200 << 20)).unwrap_err().to_string();
+    assert!(error.contains("free memory of GPU 0"), "{error}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What the model is computed on.
 
-use lockstep_types::{ConfigError, DeviceConfig, DeviceKind, DeviceRoom, Footprint};
+use lockstep_types::{ConfigError, DeviceConfig, DeviceKind, DeviceRoom, EngineShape, Footprint};
 
 use crate::args::{DeviceArg, KvCacheDtypeArg, QuantizationArg, ServeArgs};
 
@@ -9,6 +9,8 @@ use crate::args::{DeviceArg, KvCacheDtypeArg, QuantizationArg, ServeArgs};
 pub(super) struct Device {
     pub(super) config: DeviceConfig,
     pub(super) room: Option<DeviceRoom>,
+    /// It was not asked for: where it does not serve, the processor may.
+    pub(super) chosen: bool,
     /// Why it is not another one, where that should be known.
     pub(super) note: Option<String>,
 }
@@ -19,6 +21,7 @@ pub(super) fn resolve(args: &ServeArgs, footprint: &dyn Footprint) -> Result<Dev
     let given = args.parallel.base_gpu_id;
     let number = given.unwrap_or(0);
     let room = || footprint.room(DeviceKind::Cuda, number);
+    // Whoever asks a GPU for its room opens it: not for options that none serves.
     match (args.parallel.device.unwrap_or(DeviceArg::Cpu), given) {
         (DeviceArg::Cpu, None) => Ok(Device::default()),
         (DeviceArg::Cpu, Some(number)) => Err(ConfigError::conflict(
@@ -27,27 +30,58 @@ pub(super) fn resolve(args: &ServeArgs, footprint: &dyn Footprint) -> Result<Dev
             "the processor has no such number",
             "Leave it out, or give --device cuda",
         )),
-        // Whoever asks a GPU for its room opens it: not for options that none serves.
-        (DeviceArg::Cuda, _) => match unserved(args).map(|option| option.conflict()) {
-            Some(conflict) => Err(conflict),
+        (DeviceArg::Cuda, _) => match unserved(args) {
+            Some(option) => Err(option.conflict("--device cuda")),
             None => room().map(|room| gpu(number, room)).map_err(|why| {
                 let remedy = "`lockstep doctor` looks at everything that a GPU needs";
                 ConfigError::value("--device", "cuda", why, remedy)
             }),
         },
-        (DeviceArg::Auto, _) => {
+        // Who names a GPU wants none but that one.
+        (DeviceArg::Auto, Some(_)) => match unserved(args) {
+            Some(option) => Err(option.conflict(&format!("--base-gpu-id {number}"))),
+            None => room().map(|room| gpu(number, room)).map_err(|why| {
+                let remedy = "Leave it out, so that --device auto may take the processor";
+                ConfigError::value("--base-gpu-id", number, why, remedy)
+            }),
+        },
+        (DeviceArg::Auto, None) => {
             let why = match unserved(args) {
                 Some(option) => format!("{}, which GPUs do not serve", option.given),
                 None => match room() {
-                    Ok(room) => return Ok(gpu(number, room)),
+                    Ok(room) => {
+                        return Ok(Device {
+                            chosen: true,
+                            ..gpu(number, room)
+                        });
+                    }
                     Err(why) => why,
                 },
             };
-            Ok(Device {
-                note: Some(format!("--device auto takes the processor: {why}")),
-                ..Device::default()
-            })
+            Ok(processor(&why))
         }
+    }
+}
+
+/// Refuses a model that the device can't compute, before anything is loaded.
+pub(super) fn check(
+    device: &Device,
+    engine: &EngineShape<'_>,
+    footprint: &dyn Footprint,
+) -> Result<(), ConfigError> {
+    footprint.serves(engine).map_err(|why| {
+        let path = engine.model.path.display();
+        let first = format!("--device {}", device.config.kind.name());
+        let remedy = "Give --device cpu, or another model";
+        ConfigError::conflict(first, format!("--model-path {path}"), why, remedy)
+    })
+}
+
+/// The processor, in place of a GPU that `--device auto` cannot take.
+pub(super) fn processor(why: &str) -> Device {
+    Device {
+        note: Some(format!("--device auto takes the processor: {why}")),
+        ..Device::default()
     }
 }
 
@@ -58,7 +92,7 @@ fn gpu(number: usize, room: Option<DeviceRoom>) -> Device {
             base_gpu_id: number,
         },
         room,
-        note: None,
+        ..Device::default()
     }
 }
 
@@ -70,8 +104,8 @@ struct Unserved {
 }
 
 impl Unserved {
-    fn conflict(self) -> ConfigError {
-        ConfigError::conflict(self.given, "--device cuda", self.why, self.remedy)
+    fn conflict(self, with: &str) -> ConfigError {
+        ConfigError::conflict(self.given, with, self.why, self.remedy)
     }
 }
 
@@ -115,3 +149,6 @@ fn unserved(args: &ServeArgs) -> Option<Unserved> {
     ];
     options.into_iter().flatten().next()
 }
+
+#[cfg(test)]
+mod tests;

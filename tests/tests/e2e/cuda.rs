@@ -1,6 +1,8 @@
 //! A server on a GPU: cargo puts fake libraries of CUDA's where libraries are
 //! looked for, here and in all that is started from here.
 
+use std::path::Path;
+
 use lockstep_process::exit;
 use lockstep_tests::{
     body::{COUNTED, counting},
@@ -32,7 +34,78 @@ async fn a_text_is_served_from_a_gpu() {
         .await;
     assert_eq!(answer["choices"][0]["message"]["content"], COUNTED);
     let log = server.log();
-    assert!(log.contains(", cuda "), "{log}");
+    assert!(log.contains(", cuda 0 "), "{log}");
+}
+
+/// Two copies of the weights don't fit: what is served goes on, nobody waits.
+#[tokio::test]
+async fn an_update_without_room_is_refused_with_sizes() {
+    if !lockstep_fake_cuda::seed(1) {
+        return; // A real GPU has room.
+    }
+    let _turn = turns::alone().await;
+    let dir = tempfile::tempdir().expect("a folder");
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/lockstep-demo-7m");
+    let folder = dir.path().join("same");
+    std::fs::create_dir(&folder).expect("a folder");
+    for file in std::fs::read_dir(models).expect("a model").flatten() {
+        std::fs::copy(file.path(), folder.join(file.file_name())).expect("copied");
+    }
+    let options = on_gpu()
+        .set("--weight-update-dir", &dir.path().to_string_lossy())
+        .env("FAKE_CUDA_MEMORY", "106000000");
+    let server = Server::start(options).await;
+    let path = json!({"model_path": folder});
+    let answer = server.post("/update_weights_from_disk", &path).await;
+    assert_eq!(answer.status, 400, "{}", answer.text);
+    for words in [
+        "beside the present ones",
+        "GiB free",
+        "--mem-fraction-static",
+    ] {
+        assert!(
+            answer.text.contains(words),
+            "{words:?} is not in {}",
+            answer.text
+        );
+    }
+    let asked = counting(&json!({}));
+    let answer = server.ok("/v1/chat/completions", &asked).await;
+    assert_eq!(answer["choices"][0]["message"]["content"], COUNTED);
+}
+
+/// A folder with some of CUDA's libraries.
+fn libraries(names: &[&str]) -> tempfile::TempDir {
+    let path = std::env::var("LD_LIBRARY_PATH").expect("cargo sets it");
+    let mut all = path
+        .split(':')
+        .map(|folder| Path::new(folder).join("libcuda.so"));
+    let fake = all
+        .find_map(|file| file.canonicalize().ok())
+        .expect("the fake libraries");
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in names {
+        std::os::unix::fs::symlink(&fake, folder.path().join(name)).expect("a link");
+    }
+    folder
+}
+
+/// Memory that somebody else takes behind configuration's back fails the start.
+#[tokio::test]
+async fn a_worker_without_memory_ends_the_start() {
+    if !lockstep_fake_cuda::seed(1) {
+        return; // A real GPU has what it says.
+    }
+    let _turn = turns::shared().await;
+    let options = on_gpu()
+        .env("FAKE_CUDA_MEMORY", "60000000")
+        .env("FAKE_CUDA_HIDDEN", "200000000");
+    let server = Server::launch(options);
+    let code = server.exit(LIMIT).await;
+    let log = server.log();
+    assert_eq!(code, i32::from(exit::START_FAILED), "{log}");
+    let said = "bytes, which the device does not have; lower --mem-fraction-static";
+    assert!(log.contains(said), "{log}");
 }
 
 /// What is missing is said before any process starts.
@@ -42,7 +115,22 @@ async fn gpus_that_cannot_serve_are_refused_with_the_remedy() {
         return; // Only a fake machine can be made to lack something.
     }
     let _turn = turns::shared().await;
+    let driver = libraries(&["libcuda.so"]);
+    let compiler = libraries(&["libcuda.so", "libnvrtc.so"]);
+    let path = |folder: &tempfile::TempDir| folder.path().to_string_lossy().into_owned();
     for (options, said) in [
+        (
+            on_gpu().env("LD_LIBRARY_PATH", &path(&driver)),
+            "libnvrtc.so was not found: install CUDA's run-time compiler",
+        ),
+        (
+            on_gpu().env("LD_LIBRARY_PATH", &path(&compiler)),
+            "libcublasLt.so was not found: install CUDA's matrix products",
+        ),
+        (
+            on_gpu().env("FAKE_NVRTC_BUILTINS", "missing"),
+            "libnvrtc-builtins",
+        ),
         (
             on_gpu().env("FAKE_CUDA_DEVICES", "0"),
             "the NVIDIA driver sees no GPU",

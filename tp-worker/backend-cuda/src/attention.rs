@@ -13,6 +13,7 @@ use crate::compiler::{Compiler, Defines, Source};
 use crate::context::Context;
 use crate::error::CudaError;
 use crate::floats::{Element, Floats};
+use crate::gpu::Gpu;
 use crate::inputs::Inputs;
 use crate::module::{Kernel, Module};
 use crate::sources;
@@ -52,11 +53,32 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Compiles and loads the kernels.
+    /// Whether a GPU serves such heads over a cache of such a type.
     ///
     /// # Errors
     /// [`CudaError::Unsupported`] where heads don't fit each other, the kernels
-    /// or the device; those of [`Compiler::compile`] and [`Module::load`].
+    /// or the GPU's shared memory.
+    pub fn check(gpu: &Gpu, shape: &AttentionShape, cached: Element) -> Result<(), CudaError> {
+        check(shape, cached)?;
+        let (needed, most) = (stage_bytes(shape.head_dim, cached), gpu.block_memory());
+        if needed <= most {
+            return Ok(());
+        }
+        let smaller = match cached {
+            Element::F32 => "give --kv-cache-dtype bfloat16, ",
+            Element::Bf16 => "",
+        };
+        Err(CudaError::Unsupported(format!(
+            "heads of {} columns need {needed} bytes of shared memory, and blocks on this GPU ({}) have {most}: {smaller}use another GPU, or run on the CPU",
+            shape.head_dim,
+            gpu.describe()
+        )))
+    }
+
+    /// Compiles and loads the kernels.
+    ///
+    /// # Errors
+    /// Those of [`Self::check`]; those of [`Compiler::compile`] and [`Module::load`].
     pub fn new(
         context: &Arc<Context>,
         compiler: &Compiler,
@@ -64,7 +86,7 @@ impl Attention {
         cached: Element,
         operand: Element,
     ) -> Result<Self, CudaError> {
-        check(shape, cached)?;
+        Self::check(context.gpu(), shape, cached)?;
         let stage = stage_bytes(shape.head_dim, cached);
         let [cells, attention] =
             sources(shape, cached, operand).map(|(source, defines)| -> Result<_, CudaError> {
@@ -75,7 +97,7 @@ impl Attention {
             shape: *shape,
             cached,
             operand,
-            multiprocessors: context.multiprocessors(),
+            multiprocessors: context.gpu().multiprocessors(),
             rotate_and_store: cells.kernel("rotate_and_store", THREADS, 0)?,
             copy_cells: cells.kernel("copy_cells", THREADS, 0)?,
             plan: attention.kernel("attention_plan", 32, 0)?,

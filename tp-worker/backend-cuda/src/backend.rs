@@ -76,7 +76,7 @@ impl CudaBackend {
             ));
         }
         let context = Context::open(options.ordinal)?;
-        let compiler = Compiler::new(&context, options.kernels.as_deref())?;
+        let compiler = Compiler::new(context.gpu(), options.kernels.as_deref())?;
         let operand = Element::of(options.dtype);
         Ok(Self {
             operand,

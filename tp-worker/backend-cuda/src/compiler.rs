@@ -1,18 +1,18 @@
 //! Kernels from their sources, by NVRTC, and the folder where they are kept.
 
-use std::ffi::{CString, c_char};
-use std::fs;
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
-use std::process;
-use std::sync::atomic::{AtomicU64, Ordering};
+mod kept;
+mod program;
+
+use std::path::Path;
 
 use cudarc::nvrtc::result::NvrtcError;
-use cudarc::nvrtc::{result, sys};
+use cudarc::nvrtc::sys;
 
-use crate::context::Context;
 use crate::error::CudaError;
+use crate::gpu::Gpu;
 use crate::version::Version;
+use kept::Kept;
+use program::Program;
 
 /// What is compiled in one piece.
 #[derive(Debug, Clone, Copy)]
@@ -32,11 +32,11 @@ pub(crate) type Defines = Vec<(&'static str, String)>;
 ///
 /// The folder holds machine code under names of all that it depends on: source,
 /// macros, architecture and compiler. Files that were cut or changed are
-/// noticed and made anew.
+/// noticed and made anew, and a folder that is of no use is a warning.
 pub struct Compiler {
     architecture: String,
     version: Version,
-    folder: Option<PathBuf>,
+    kept: Option<Kept>,
 }
 
 impl Compiler {
@@ -45,27 +45,35 @@ impl Compiler {
     ///
     /// # Errors
     /// [`CudaError::Missing`], [`CudaError::OldDriver`] where the driver is older
-    /// than the compiler, [`CudaError::Cache`].
-    pub fn new(context: &Context, folder: Option<&Path>) -> Result<Self, CudaError> {
+    /// than the compiler, [`CudaError::OldCompiler`] where that does not know the
+    /// GPU.
+    pub fn new(gpu: &Gpu, folder: Option<&Path>) -> Result<Self, CudaError> {
         let version = library_version()?;
-        if version.major > context.driver().major {
-            return Err(CudaError::OldDriver {
-                what: format!("its compiler libnvrtc {version}"),
-                found: context.driver(),
-                needed: Version {
-                    minor: 0,
-                    ..version
-                },
-            });
-        }
-        if let Some(folder) = folder {
-            fs::create_dir_all(folder).map_err(unwritable(folder))?;
-        }
+        gpu.check_library("libnvrtc", version)?;
         Ok(Self {
-            architecture: context.architecture(),
+            architecture: architecture(gpu, version)?,
             version,
-            folder: folder.map(Path::to_owned),
+            kept: folder.map(Kept::open),
         })
+    }
+
+    /// Compiles a kernel that does nothing: a compiler may be there in part.
+    ///
+    /// # Errors
+    /// [`CudaError::Compilation`], [`CudaError::Compiler`].
+    pub fn probe(&self) -> Result<(), CudaError> {
+        const NOTHING: Source = Source {
+            name: "nothing.cu",
+            text: "extern \"C\" __global__ void nothing(unsigned) {}",
+            headers: &[],
+        };
+        let options = options(&self.architecture, &[]);
+        self.compile_anew(&NOTHING, &options).map(drop)
+    }
+
+    /// What is compiled for: "sm_90".
+    pub fn architecture(&self) -> &str {
+        &self.architecture
     }
 
     /// Machine code of `source` with macros `defines`, from the folder where it
@@ -73,22 +81,22 @@ impl Compiler {
     ///
     /// # Errors
     /// [`CudaError::Compilation`] with what the compiler says;
-    /// [`CudaError::Cache`], [`CudaError::Compiler`].
+    /// [`CudaError::Compiler`].
     pub fn compile(
         &self,
         source: &Source,
         defines: &[(&str, String)],
     ) -> Result<Vec<u8>, CudaError> {
         let options = options(&self.architecture, defines);
-        let Some(folder) = &self.folder else {
+        let Some(kept) = &self.kept else {
             return self.compile_anew(source, &options);
         };
-        let file = folder.join(self.file_name(source, &options));
-        if let Some(code) = read(&file)? {
+        let name = self.file_name(source, &options);
+        if let Some(code) = kept.read(&name) {
             return Ok(code);
         }
         let code = self.compile_anew(source, &options)?;
-        write(&file, &code)?;
+        kept.write(&name, &code);
         Ok(code)
     }
 
@@ -111,8 +119,7 @@ impl Compiler {
 
     fn compile_anew(&self, source: &Source, options: &[String]) -> Result<Vec<u8>, CudaError> {
         let program = Program::new(source)?;
-        // SAFETY: the program lives.
-        if unsafe { result::compile_program(program.raw, options) }.is_err() {
+        if program.compile(options).is_err() {
             return Err(CudaError::Compilation {
                 name: source.name,
                 architecture: self.architecture.clone(),
@@ -142,6 +149,40 @@ fn library_version() -> Result<Version, CudaError> {
     })
 }
 
+/// The GPU's own architecture, or the newest before it of its generation, whose
+/// machine code it runs.
+fn architecture(gpu: &Gpu, version: Version) -> Result<String, CudaError> {
+    let Version { major, minor } = gpu.capability();
+    let own = 10 * major + minor;
+    let known = known_architectures()?.into_iter();
+    let newest = known
+        .filter(|known| known / 10 == major && *known <= own)
+        .max();
+    let newest = newest.map(|number| format!("sm_{number}"));
+    newest.ok_or_else(|| CudaError::OldCompiler {
+        version,
+        gpu: gpu.describe(),
+    })
+}
+
+/// Architectures that are compiled for: 90 for "sm_90".
+fn known_architectures() -> Result<Vec<u32>, CudaError> {
+    let mut count = 0;
+    // SAFETY: writes one number.
+    let counted = unsafe { sys::nvrtcGetNumSupportedArchs(&raw mut count) };
+    counted
+        .result()
+        .map_err(failed("nvrtcGetNumSupportedArchs"))?;
+    let mut known = vec![0i32; usize::try_from(count).unwrap_or_default()];
+    // SAFETY: as many numbers are written as were said.
+    let listed = unsafe { sys::nvrtcGetSupportedArchs(known.as_mut_ptr()) };
+    listed.result().map_err(failed("nvrtcGetSupportedArchs"))?;
+    let known = known.into_iter();
+    Ok(known
+        .filter_map(|number| u32::try_from(number).ok())
+        .collect())
+}
+
 fn options(architecture: &str, defines: &[(&str, String)]) -> Vec<String> {
     let mut options = vec![
         format!("--gpu-architecture={architecture}"),
@@ -153,108 +194,9 @@ fn options(architecture: &str, defines: &[(&str, String)]) -> Vec<String> {
     options
 }
 
-/// A program of NVRTC.
-struct Program {
-    raw: sys::nvrtcProgram,
-}
-
-impl Program {
-    fn new(source: &Source) -> Result<Self, CudaError> {
-        let names = source.headers.iter().map(|(name, _)| text(name));
-        let names: Vec<CString> = names.collect::<Result<_, _>>()?;
-        let headers = source.headers.iter().map(|(_, header)| text(header));
-        let headers: Vec<CString> = headers.collect::<Result<_, _>>()?;
-        let pointers = |texts: &[CString]| -> Vec<*const c_char> {
-            texts.iter().map(|text| text.as_ptr()).collect()
-        };
-        let (name_pointers, header_pointers) = (pointers(&names), pointers(&headers));
-        let (code, name) = (text(source.text)?, text(source.name)?);
-        let mut raw = std::ptr::null_mut();
-        // SAFETY: all texts end in zero and outlive the call, which copies them;
-        // there are as many names as headers.
-        let made = unsafe {
-            sys::nvrtcCreateProgram(
-                &raw mut raw,
-                code.as_ptr(),
-                name.as_ptr(),
-                headers.len() as i32,
-                header_pointers.as_ptr(),
-                name_pointers.as_ptr(),
-            )
-        };
-        made.result().map_err(failed("nvrtcCreateProgram"))?;
-        Ok(Self { raw })
-    }
-
-    fn log(&self) -> Result<String, CudaError> {
-        // SAFETY: the program lives.
-        let log = unsafe { result::get_program_log(self.raw) };
-        let log = log.map_err(failed("nvrtcGetProgramLog"))?;
-        let bytes: Vec<u8> = log.into_iter().map(|byte| byte as u8).collect();
-        Ok(String::from_utf8_lossy(&bytes)
-            .trim_end_matches('\0')
-            .to_owned())
-    }
-
-    fn machine_code(&self) -> Result<Vec<u8>, CudaError> {
-        let mut bytes = 0;
-        // SAFETY: the program lives, and one number is written.
-        let size = unsafe { sys::nvrtcGetCUBINSize(self.raw, &raw mut bytes) };
-        size.result().map_err(failed("nvrtcGetCUBINSize"))?;
-        let mut code = vec![0u8; bytes];
-        // SAFETY: as many bytes are written as were said.
-        let copied = unsafe { sys::nvrtcGetCUBIN(self.raw, code.as_mut_ptr().cast()) };
-        copied.result().map_err(failed("nvrtcGetCUBIN"))?;
-        Ok(code)
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // SAFETY: it was made once; nobody is left to be told of a failure.
-        let _ = unsafe { result::destroy_program(self.raw) };
-    }
-}
-
 /// For `map_err`: a call of the compiler that failed.
 fn failed(call: &'static str) -> impl Fn(NvrtcError) -> CudaError {
     move |source| CudaError::Compiler { call, source }
-}
-
-fn text(text: &str) -> Result<CString, CudaError> {
-    let zero = |_| CudaError::Unsupported("a source holds a zero byte: take it out".to_owned());
-    CString::new(text).map_err(zero)
-}
-
-fn unwritable(path: &Path) -> impl Fn(std::io::Error) -> CudaError {
-    let path = path.to_owned();
-    move |source| CudaError::Cache {
-        path: path.clone(),
-        source,
-    }
-}
-
-/// The code in `file` behind its hash; `None` where there is none, or another.
-fn read(file: &Path) -> Result<Option<Vec<u8>>, CudaError> {
-    let bytes = match fs::read(file) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(unwritable(file)(error)),
-    };
-    let whole = bytes.split_at_checked(blake3::OUT_LEN);
-    let whole = whole.filter(|(hash, code)| blake3::hash(code).as_bytes() == hash);
-    Ok(whole.map(|(_, code)| code.to_vec()))
-}
-
-/// Writes `code` behind its hash, whole or not at all.
-fn write(file: &Path, code: &[u8]) -> Result<(), CudaError> {
-    // Threads and processes may write the same at once.
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let number = COUNT.fetch_add(1, Ordering::Relaxed);
-    let own = file.with_extension(format!("{}.{number}", process::id()));
-    let bytes = [blake3::hash(code).as_bytes().as_slice(), code].concat();
-    fs::write(&own, bytes).map_err(unwritable(&own))?;
-    fs::rename(&own, file).map_err(unwritable(file))
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! What can go wrong with a GPU.
 
-use std::path::PathBuf;
-
 use cudarc::cublaslt::result::CublasError;
 use cudarc::driver::DriverError;
 use cudarc::nvrtc::result::NvrtcError;
@@ -26,7 +24,7 @@ pub enum CudaError {
     },
     /// The driver is older than what is asked of it.
     #[error(
-        "the NVIDIA driver is one for CUDA {found}, and {what} needs one for CUDA {needed}: install a newer driver, or run on the CPU"
+        "the NVIDIA driver is one for CUDA {found}, and {what} needs one for CUDA {needed}: {remedy}, or run on the CPU"
     )]
     OldDriver {
         /// Who asks.
@@ -35,6 +33,18 @@ pub enum CudaError {
         found: Version,
         /// What it should be for, at least.
         needed: Version,
+        /// What to do.
+        remedy: String,
+    },
+    /// The run-time compiler does not know the GPU.
+    #[error(
+        "libnvrtc {version} compiles nothing for {gpu}: install a newer one (nvidia-cuda-nvrtc) and name its folder first in LD_LIBRARY_PATH, or run on the CPU"
+    )]
+    OldCompiler {
+        /// The compiler's.
+        version: Version,
+        /// The GPU.
+        gpu: String,
     },
     /// The driver sees no GPU.
     #[error(
@@ -99,7 +109,9 @@ pub enum CudaError {
         source: NvrtcError,
     },
     /// A source does not compile.
-    #[error("{name} does not compile for {architecture}:\n{log}")]
+    #[error(
+        "{name} does not compile for {architecture}: install the whole libnvrtc that belongs to the driver, its libnvrtc-builtins with it, or run on the CPU\n{log}"
+    )]
     Compilation {
         /// The source.
         name: &'static str,
@@ -119,15 +131,20 @@ pub enum CudaError {
         #[source]
         source: CublasError,
     },
-    /// Compiled kernels cannot be kept.
-    #[error("{} cannot hold compiled kernels: {source}; give a folder that can be written", .path.display())]
-    Cache {
-        /// The file or folder.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
+}
+
+impl CudaError {
+    /// Whether another program has the GPU, or all of its memory.
+    pub fn is_taken(&self) -> bool {
+        use cudarc::driver::sys::CUresult;
+        let Self::Driver { source, .. } = self else {
+            return false;
+        };
+        matches!(
+            source.0,
+            CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE | CUresult::CUDA_ERROR_OUT_OF_MEMORY
+        )
+    }
 }
 
 impl From<CudaError> for BackendError {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use half::bf16;
 use lockstep_backend::Holds;
-use lockstep_types::Dtype;
+use lockstep_types::{Dtype, KvCacheDtype};
 
 use crate::context::Context;
 use crate::error::CudaError;
@@ -27,6 +27,20 @@ impl Element {
         match dtype {
             Dtype::Float32 => Self::F32,
             Dtype::Bfloat16 => Self::Bf16,
+        }
+    }
+    /// What a cache of `dtype` holds.
+    ///
+    /// # Errors
+    /// [`CudaError::Unsupported`] for 8-bit integers.
+    pub fn cached(dtype: KvCacheDtype) -> Result<Self, CudaError> {
+        match dtype {
+            KvCacheDtype::Float32 => Ok(Self::F32),
+            KvCacheDtype::Bfloat16 => Ok(Self::Bf16),
+            KvCacheDtype::Int8 => Err(CudaError::Unsupported(
+                "keys and values in 8-bit integers are not served on GPUs: give --kv-cache-dtype bfloat16, or run on the CPU"
+                    .to_owned(),
+            )),
         }
     }
     /// What tensors hold where this is the operands' type.

@@ -4,7 +4,7 @@
 //! [`Context`] is opened, and what is missing is an error that names it. Kernels
 //! are CUDA C++ (`kernels/`), compiled at start for the device that is there.
 //!
-//! * [`Context`], [`Stream`], [`Event`], [`Buffer`], [`Pinned`], [`Module`] and
+//! * [`Gpu`] is what the driver says of one; [`Context`], [`Stream`], [`Event`], [`Buffer`], [`Pinned`], [`Module`] and
 //!   [`Kernel`] are thin wrappers of the driver. A launch allocates nothing.
 //! * [`Compiler`] makes machine code of kernels, and keeps it in a folder.
 //! * [`Inputs`] brings a batch to the device in one copy. Whatever changes from
@@ -23,6 +23,7 @@ mod context;
 mod error;
 mod floats;
 mod footprint;
+mod gpu;
 mod indices;
 mod inputs;
 mod lists;
@@ -45,6 +46,7 @@ pub use context::Context;
 pub use error::CudaError;
 pub use floats::{Element, Floats};
 pub use footprint::CudaMemory;
+pub use gpu::Gpu;
 pub use indices::Indices;
 pub use inputs::Inputs;
 pub use memory::{Buffer, Pinned};

@@ -59,9 +59,9 @@ impl Module {
         // SAFETY: the module lives.
         let raw = unsafe { result::module::get_function(self.raw, name_text) };
         let raw = raw.map_err(driver("cuModuleGetFunction"))?;
-        let most = self.context.block_memory();
+        let most = self.context.gpu().block_memory();
         if shared > most {
-            let device = self.context.describe();
+            let device = self.context.gpu().describe();
             return Err(CudaError::Unsupported(format!(
                 "`{name}` needs {shared} bytes of shared memory, and blocks on this GPU ({device}) have {most}: use another one, or a smaller type for keys and values"
             )));

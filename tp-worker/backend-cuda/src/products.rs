@@ -12,8 +12,10 @@ use cudarc::cublaslt::{result, sys};
 use crate::context::Context;
 use crate::error::CudaError;
 use crate::floats::{Element, Floats};
+use crate::gpu::Gpu;
 use crate::memory::Buffer;
 use crate::stream::Stream;
+use crate::version::Version;
 use plan::Plan;
 
 /// Working memory of algorithms, as NVIDIA recommends for its newer GPUs.
@@ -38,20 +40,23 @@ pub struct Product {
 /// have other bits than that of another one: a row's result depends on its
 /// operands and on which of these numbers the rows keep within, on nothing else.
 pub struct Products {
+    context: Arc<Context>,
     handle: sys::cublasLtHandle_t,
     workspace: Buffer<u8>,
     plans: HashMap<(Product, usize), Plan>,
+    /// Rows that all of them are prepared for.
+    most_rows: usize,
 }
 
 // SAFETY: the handle may be used by any thread; it and the plans have one owner.
 unsafe impl Send for Products {}
 
 impl Products {
-    /// Finds the library.
+    /// Looks for the library, and takes nothing of the GPU.
     ///
     /// # Errors
-    /// [`CudaError::Missing`], [`CudaError::OutOfMemory`], [`CudaError::Product`].
-    pub fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
+    /// [`CudaError::Missing`], [`CudaError::OldDriver`].
+    pub fn find(gpu: &Gpu) -> Result<(), CudaError> {
         // SAFETY: looks for a library and does nothing with it.
         if !unsafe { sys::is_culib_present() } {
             return Err(CudaError::Missing {
@@ -59,21 +64,55 @@ impl Products {
                 remedy: "install CUDA's matrix products (nvidia-cublas) and name its folder in LD_LIBRARY_PATH",
             });
         }
+        // SAFETY: the call only asks.
+        let number = unsafe { sys::cublasLtGetVersion() } as u32;
+        let version = Version {
+            major: number / 10_000,
+            minor: number % 10_000 / 100,
+        };
+        gpu.check_library("libcublasLt", version)
+    }
+
+    /// Opens the library.
+    ///
+    /// # Errors
+    /// Those of [`Self::find`]; [`CudaError::OutOfMemory`], [`CudaError::Product`].
+    pub fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
+        Self::find(context.gpu())?;
         context.bind()?;
         let workspace = Buffer::new(context, WORKSPACE, "working memory of products")?;
         Ok(Self {
             handle: result::create_handle().map_err(failed("cublasLtCreate"))?,
+            context: context.clone(),
             workspace,
             plans: HashMap::new(),
+            most_rows: 0,
         })
     }
 
-    /// Chooses the algorithms for up to `rows` rows, so that [`Self::run`] has
-    /// no choice to make, which it couldn't while a graph is recorded.
+    /// Chooses the algorithms of all products that were prepared, and of those
+    /// that will be, for up to `rows` rows.
+    ///
+    /// # Errors
+    /// Those of [`Self::prepare`].
+    pub fn prepare_all(&mut self, rows: usize) -> Result<(), CudaError> {
+        self.most_rows = self.most_rows.max(rows);
+        let smallest =
+            |(product, bucket): &(Product, usize)| (*bucket == SMALLEST_BUCKET).then_some(*product);
+        let all: Vec<Product> = self.plans.keys().filter_map(smallest).collect();
+        all.into_iter()
+            .try_for_each(|product| self.prepare(product, rows))
+    }
+
+    /// Chooses the algorithms for up to `rows` rows, and for as many as all are
+    /// [prepared](Self::prepare_all) for, so that [`Self::run`] has no choice to
+    /// make, which it couldn't while a graph is recorded.
     ///
     /// # Errors
     /// [`CudaError::Product`], also where there is no algorithm.
     pub fn prepare(&mut self, product: Product, rows: usize) -> Result<(), CudaError> {
+        self.context.bind()?;
+        let rows = rows.max(self.most_rows);
         let mut rows_of_bucket = SMALLEST_BUCKET;
         loop {
             self.plan(product, rows_of_bucket)?;
@@ -147,7 +186,11 @@ impl Products {
         match self.plans.entry((product, bucket)) {
             Entry::Occupied(plan) => Ok(plan.into_mut()),
             Entry::Vacant(place) => {
-                Ok(place.insert(Plan::new(self.handle, product, bucket, WORKSPACE)?))
+                let rows = match bucket {
+                    SMALLEST_BUCKET => 1..=bucket,
+                    _ => bucket / 2 + 1..=bucket,
+                };
+                Ok(place.insert(Plan::new(self.handle, product, rows, WORKSPACE)?))
             }
         }
     }
@@ -155,6 +198,9 @@ impl Products {
 
 impl Drop for Products {
     fn drop(&mut self) {
+        if self.context.bind().is_err() {
+            return;
+        }
         self.plans.clear();
         // SAFETY: it was made once, and what was queued needs it no more; nobody
         // is left to be told of a failure.

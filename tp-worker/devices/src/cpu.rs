@@ -1,16 +1,28 @@
 //! The cores of the host.
 
-use lockstep_backend::DeviceMemory;
+use lockstep_backend::{AttentionShape, DeviceMemory};
 use lockstep_backend_cpu::roofline::{Arithmetic, Meter};
 use lockstep_backend_cpu::{CpuBackend, CpuMemory, CpuOptions, CpuTensor, Isa};
 use lockstep_collective::Collective;
-use lockstep_types::DeviceRoom;
+use lockstep_types::{DeviceRoom, KvCacheDtype};
 
 use crate::{Device, DeviceError, DeviceOptions, Finding, Roofline};
 
 impl Device for CpuBackend {
     fn room(_: usize) -> Result<Option<DeviceRoom>, DeviceError> {
         Ok(None)
+    }
+
+    fn free(_: usize) -> Result<Option<u64>, DeviceError> {
+        Ok(None)
+    }
+
+    fn serves(
+        _: &DeviceOptions<'_>,
+        _: &AttentionShape,
+        _: KvCacheDtype,
+    ) -> Result<(), DeviceError> {
+        Ok(())
     }
 
     fn open(

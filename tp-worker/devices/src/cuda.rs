@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use lockstep_backend::DeviceMemory;
+use lockstep_backend::{AttentionShape, DeviceMemory};
 use lockstep_backend_cuda::{
-    Compiler, Context, CudaBackend, CudaError, CudaMemory, CudaOptions, CudaTensor, Products,
+    Attention, Compiler, Context, CudaBackend, CudaError, CudaMemory, CudaOptions, CudaTensor,
+    Element, Gpu, Products,
 };
 use lockstep_collective::Collective;
-use lockstep_types::DeviceRoom;
+use lockstep_types::{DeviceRoom, KvCacheDtype};
 
 use crate::{Device, DeviceError, DeviceOptions, Finding, Roofline};
 
@@ -17,15 +18,33 @@ const KERNELS: &str = "kernels";
 impl Device for CudaBackend {
     fn room(number: usize) -> Result<Option<DeviceRoom>, DeviceError> {
         let room = || -> Result<DeviceRoom, CudaError> {
-            let context = Context::open(number)?;
-            let (free, total) = context.memory()?;
-            libraries(&context)?;
+            let gpu = Gpu::find(number)?;
+            libraries(&gpu)?;
+            let (free, total) = Context::of(gpu)?.memory()?;
             Ok(DeviceRoom {
                 total: total as u64,
                 free: free as u64,
             })
         };
         room().map(Some).map_err(DeviceError::new)
+    }
+
+    fn free(number: usize) -> Result<Option<u64>, DeviceError> {
+        let free = Context::open(number).and_then(|context| context.memory());
+        let (free, _) = free.map_err(DeviceError::new)?;
+        Ok(Some(free as u64))
+    }
+
+    fn serves(
+        options: &DeviceOptions<'_>,
+        heads: &AttentionShape,
+        cached: KvCacheDtype,
+    ) -> Result<(), DeviceError> {
+        let served = || -> Result<(), CudaError> {
+            let gpu = Gpu::find(options.device.base_gpu_id)?;
+            Attention::check(&gpu, heads, Element::cached(cached)?)
+        };
+        served().map_err(DeviceError::new)
     }
 
     fn open(
@@ -49,19 +68,20 @@ impl Device for CudaBackend {
     }
 
     fn findings() -> Vec<Finding> {
-        match Context::count() {
+        match Gpu::count() {
             Ok(count) if count > 0 => {
-                let mut found: Vec<_> = (0..count).map(gpu).collect();
-                found.extend(Context::open(0).ok().map(|context| {
-                    let libraries = libraries(&context);
-                    let found = match &libraries {
-                        Ok(()) => "libnvrtc, libcublasLt",
-                        Err(_) => "not all found",
-                    };
-                    let finding = Finding::new("CUDA libraries", found);
-                    finding.problem_if(libraries.is_err(), error_text(libraries))
-                }));
-                found
+                let gpus: Vec<_> = (0..count).map(Gpu::find).collect();
+                // They are the same for all; one that is too old has no need of them.
+                let first = gpus.iter().find_map(|gpu| gpu.as_ref().ok());
+                let libraries = first.map(|gpu| match libraries(gpu) {
+                    Ok(()) => Finding::new(LIBRARIES, "libnvrtc, libcublasLt"),
+                    Err(error) => Finding::new(LIBRARIES, "not all can be used")
+                        .problem_if(true, error.to_string()),
+                });
+                let gpus = gpus.into_iter().enumerate();
+                gpus.map(|(number, gpu)| finding(number, gpu))
+                    .chain(libraries)
+                    .collect()
             }
             Ok(_) | Err(CudaError::NoDevice) => vec![Finding::new(GPUS, "none found")],
             Err(CudaError::Missing { .. }) => {
@@ -97,35 +117,40 @@ impl Device for CudaBackend {
 }
 
 const GPUS: &str = "GPUs";
+const LIBRARIES: &str = "CUDA libraries";
 
-/// One GPU, and how much of its memory is free.
-fn gpu(number: usize) -> Finding {
+/// One GPU, and how much of its memory is free, where it lets others ask.
+fn finding(number: usize, gpu: Result<Gpu, CudaError>) -> Finding {
     let gib = |bytes: usize| bytes as f64 / f64::from(1 << 30);
-    let looked = Context::open(number).and_then(|context| {
-        let (free, total) = context.memory()?;
-        let (free, total, name) = (gib(free), gib(total), context.describe());
-        Ok(format!(
-            "{number}: {name}, {free:.1} of {total:.1} GiB free"
-        ))
-    });
-    match looked {
-        Ok(found) => Finding::new(GPUS, found),
-        Err(error) => Finding::new(GPUS, format!("{number}: can't be used"))
+    let gpu = match gpu {
+        Ok(gpu) => gpu,
+        Err(error) => {
+            return Finding::new(GPUS, format!("{number}: can't be used"))
+                .problem_if(true, error.to_string());
+        }
+    };
+    let (name, total) = (gpu.describe(), gib(gpu.memory()));
+    match Context::of(gpu).and_then(|context| context.memory()) {
+        Ok((free, _)) => {
+            let free = gib(free);
+            Finding::new(
+                GPUS,
+                format!("{number}: {name}, {free:.1} of {total:.1} GiB free"),
+            )
+        }
+        Err(error) if error.is_taken() => Finding::new(
+            GPUS,
+            format!("{number}: {name}, {total:.1} GiB, taken by another program"),
+        ),
+        Err(error) => Finding::new(GPUS, format!("{number}: {name}, can't be used"))
             .problem_if(true, error.to_string()),
     }
 }
 
-/// Looks for everything beside the driver.
-fn libraries(context: &std::sync::Arc<Context>) -> Result<(), CudaError> {
-    Compiler::new(context, None)?;
-    Products::new(context)?;
-    Ok(())
-}
-
-fn error_text(result: Result<(), CudaError>) -> String {
-    result
-        .err()
-        .map_or_else(String::new, |error| error.to_string())
+/// Looks for everything beside the driver, and takes nothing of the GPU.
+fn libraries(gpu: &Gpu) -> Result<(), CudaError> {
+    Compiler::new(gpu, None)?.probe()?;
+    Products::find(gpu)
 }
 
 #[cfg(test)]
@@ -156,10 +181,15 @@ mod tests {
     fn a_gpu_is_opened_where_it_is_asked_for_and_keeps_its_kernels() {
         let folder = tempfile::tempdir().unwrap();
         // The fake machine has two.
-        let last = Context::count().unwrap() - 1;
+        let last = Gpu::count().unwrap() - 1;
         let options = options().of_rank(last, Some(folder.path()));
         let mut gpu = CudaBackend::open(&options, Box::new(Single::new())).unwrap();
         assert!(gpu.describe().starts_with("cuda "), "{}", gpu.describe());
+        assert!(
+            gpu.describe().contains(" GiB taken, sm_"),
+            "{}",
+            gpu.describe()
+        );
         let kept = std::fs::read_dir(folder.path().join(KERNELS)).unwrap();
         assert!(kept.count() >= 3);
         let mut tensor = gpu.tensor(4, 2, Holds::Logits).unwrap();
@@ -198,5 +228,81 @@ mod tests {
         assert!(gpus > 0 && found.len() == gpus + 1, "{found:?}");
         assert!(found[0].found.contains("GiB free"), "{found:?}");
         assert!(found.iter().all(|finding| finding.problem.is_none()));
+    }
+
+    #[test]
+    #[ignore = "a process of its own, which another test starts"]
+    fn tells_findings() {
+        for Finding { found, problem, .. } in CudaBackend::findings() {
+            println!("{found}: {}", problem.unwrap_or_default());
+        }
+    }
+
+    /// What `lockstep doctor` says of machines that can't serve, or not now.
+    #[test]
+    fn what_is_wrong_is_found_without_taking_a_gpu() {
+        if !lockstep_fake_cuda::seed(1) {
+            return; // Only a fake machine can be made to lack something.
+        }
+        let told = |name: &str, value: &str| {
+            let program = std::env::current_exe().unwrap();
+            let mut child = std::process::Command::new(program);
+            child.args([
+                "cuda::tests::tells_findings",
+                "--exact",
+                "--ignored",
+                "--nocapture",
+            ]);
+            let output = child.env(name, value).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        // A server that has the GPU to itself is no problem, nor is a full GPU.
+        for (name, value, said) in [
+            (
+                "FAKE_CUDA_EXCLUSIVE",
+                "1",
+                "0.2 GiB, taken by another program: \n",
+            ),
+            ("FAKE_CUDA_MEMORY", "1000000", "libnvrtc, libcublasLt: \n"),
+            (
+                "FAKE_CUDA_CAPABILITY",
+                "75",
+                "1: can't be used: Fake CUDA device has",
+            ),
+            (
+                "FAKE_NVRTC_BUILTINS",
+                "missing",
+                "not all can be used: nothing.cu does not",
+            ),
+            (
+                "FAKE_CUDA_DRIVER",
+                "12080",
+                "name the folder of libnvrtc 12 first",
+            ),
+        ] {
+            let found = told(name, value);
+            assert!(found.contains(said), "{name}={value}: {found}");
+        }
+    }
+
+    #[test]
+    fn heads_that_no_kernel_has_are_refused() {
+        let heads = |head_dim| AttentionShape {
+            heads: 2,
+            kv_heads: 1,
+            head_dim,
+            scale: 1.0,
+        };
+        for (head_dim, cached, served) in [
+            (20, KvCacheDtype::Bfloat16, false),
+            (20, KvCacheDtype::Float32, true),
+            (24, KvCacheDtype::Bfloat16, true),
+            (264, KvCacheDtype::Bfloat16, false),
+            (64, KvCacheDtype::Int8, false),
+        ] {
+            let found = CudaBackend::serves(&options(), &heads(head_dim), cached);
+            assert_eq!(found.is_ok(), served, "{head_dim} {cached:?}: {found:?}");
+        }
     }
 }

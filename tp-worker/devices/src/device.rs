@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
-use lockstep_backend::{Backend, DeviceMemory};
+use lockstep_backend::{AttentionShape, Backend, DeviceMemory};
 use lockstep_collective::Collective;
-use lockstep_types::{DeviceConfig, DeviceRoom, Dtype, EngineConfig, EngineShape, Quantization};
+use lockstep_types::{
+    DeviceConfig, DeviceRoom, Dtype, EngineConfig, EngineShape, KvCacheDtype, Quantization,
+};
 
 use crate::{Finding, Roofline};
 
@@ -16,6 +18,23 @@ pub trait Device: Backend + 'static {
     /// [`DeviceError`]: there is none of that number, or something that it needs
     /// is missing.
     fn room(number: usize) -> Result<Option<DeviceRoom>, DeviceError>;
+
+    /// Bytes of that memory that nobody has taken.
+    ///
+    /// # Errors
+    /// Those of [`Self::room`].
+    fn free(number: usize) -> Result<Option<u64>, DeviceError>;
+
+    /// Whether such a device attends over heads like these, keys and values of
+    /// that type.
+    ///
+    /// # Errors
+    /// [`DeviceError`]: why not, and what to do.
+    fn serves(
+        options: &DeviceOptions<'_>,
+        heads: &AttentionShape,
+        cached: KvCacheDtype,
+    ) -> Result<(), DeviceError>;
 
     /// Opens a rank's device; `collective` connects it to its peers.
     ///

@@ -1,7 +1,7 @@
 //! What engines take of this machine's devices.
 
 use lockstep_backend::DeviceMemory;
-use lockstep_model::rank_memory;
+use lockstep_model::{rank_heads, rank_memory};
 use lockstep_speculation::DrafterRegistry;
 use lockstep_types::{DeviceKind, DeviceRoom, EngineShape, Footprint, RankMemory};
 
@@ -21,6 +21,11 @@ impl Footprint for DeviceFootprint {
         let room = Registry::empty().run(kind, Room(number));
         room.map_err(|error| error.to_string())
     }
+
+    fn serves(&self, engine: &EngineShape<'_>) -> Result<(), String> {
+        let served = Registry::empty().run(engine.device.kind, Serves(engine));
+        served.map_err(|error| error.to_string())
+    }
 }
 
 /// What a device takes of its memory when it is opened with `options`.
@@ -36,6 +41,25 @@ impl OnDevice for Room {
 
     fn run<B: Device>(self, _: &DrafterRegistry<B>) -> Self::Output {
         B::room(self.0)
+    }
+}
+
+/// Asking whether a device serves the heads of target and draft.
+struct Serves<'a>(&'a EngineShape<'a>);
+
+impl OnDevice for Serves<'_> {
+    type Output = Result<(), DeviceError>;
+
+    fn run<B: Device>(self, _: &DrafterRegistry<B>) -> Self::Output {
+        let Self(engine) = self;
+        let options = DeviceOptions::of_shape(engine);
+        let draft = engine.speculation.draft.as_ref().map(|draft| &draft.model);
+        // A draft runs on one rank.
+        let models = [(engine.model, engine.tp_size)].into_iter();
+        for (model, ranks) in models.chain(draft.map(|draft| (draft, 1))) {
+            B::serves(&options, &rank_heads(model, ranks), engine.kv_dtype)?;
+        }
+        Ok(())
     }
 }
 

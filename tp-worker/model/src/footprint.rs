@@ -37,6 +37,12 @@ pub fn rank_memory(device: &dyn DeviceMemory, engine: &EngineShape<'_>, rank: us
     }
 }
 
+/// The heads of the first of `ranks` ranks, which must divide the model's.
+pub fn rank_heads(model: &ModelConfig, ranks: usize) -> AttentionShape {
+    let shard = Shard::of(model, 0, ranks);
+    LayerSizes::new(model, &shard, model.hidden_size).attention
+}
+
 /// A model on a rank, and its largest pass.
 struct Part {
     memory: MemoryUse,

@@ -29,7 +29,7 @@ pub use capture::CaptureSpec;
 pub use eagle::{EagleHead, HiddenSource};
 pub use error::ModelError;
 pub use feature_window::FeatureWindow;
-pub use footprint::rank_memory;
+pub use footprint::{rank_heads, rank_memory};
 pub use limits::ForwardLimits;
 pub use progress::{LoadPhase, LoadProgress};
 pub use rope::rope_table;

@@ -19,11 +19,11 @@ use std::{
 };
 
 use blake3::Hash;
-use lockstep_backend::Backend;
 use lockstep_types::ModelConfig;
 
 use crate::{LoadProgress, Shard, Weights};
 use folder::Folder;
+pub(crate) use key::formats;
 
 pub(crate) use reader::{Reader, Restored};
 pub(crate) use writer::Writer;
@@ -39,26 +39,24 @@ pub(crate) struct Cache {
 
 impl Cache {
     /// Opens or makes the folder and finds the rank's key, for which the
-    /// checkpoint is read unless its files were seen before. Also what went
-    /// wrong on the way without stopping it.
+    /// checkpoint is read unless its files were seen before; `packed` are the
+    /// backend's [`formats`]. Also what went wrong on the way without stopping it.
     ///
     /// # Errors
     /// Why packed weights can't be kept, in words.
-    pub fn open<B: Backend>(
+    pub fn open(
         path: &Path,
-        backend: &B,
+        packed: &str,
         model: &ModelConfig,
         shard: &Shard,
         weights: &Weights,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<(Self, Option<String>), String> {
-        let formats = key::formats(backend)
-            .ok_or_else(|| "this backend's weights cannot be kept".to_owned())?;
         let folder = Folder::open(path).map_err(|error| error.to_string())?;
         let unread = |error| format!("the checkpoint cannot be read: {error}");
         let stamps = checkpoint::stamps(weights).map_err(unread)?;
         let (content, warning) = checkpoint::hash(weights, &folder, progress).map_err(unread)?;
-        let key = key::key(model, shard, &formats, &content);
+        let key = key::key(model, shard, packed, &content);
         let start = &key.to_hex()[..24];
         let name = format!("{start}-rank{}of{}.packed", shard.rank, shard.size);
         let cache = Self {

@@ -71,7 +71,8 @@ impl OnDevice for Computing<'_> {
             let answer = match order {
                 Order::Plan(plan) => Kind::Result(worker.step(&plan)?.into()),
                 Order::Reload(wanted) if wanted.check_only => {
-                    let (served, dir) = (worker.served(), ctx.node.weight_update_dir.clone());
+                    let dir = ctx.node.weight_update_dir.clone();
+                    let served = worker.served().with_free(free::<B>(ctx, rank)?);
                     look::begin(served, wanted, dir, looked.clone(), outgoing.downgrade());
                     continue;
                 }
@@ -96,6 +97,12 @@ impl OnDevice for Computing<'_> {
         }
         Ok(())
     }
+}
+
+/// Bytes that the rank's device has free, where that has memory of its own.
+fn free<B: Device>(ctx: &RoleContext, rank: usize) -> Result<Option<u64>, RunError> {
+    let number = ctx.engine.device.base_gpu_id + rank % ctx.engine.ranks_per_node();
+    Ok(B::free(number).map_err(WorkerError::from)?)
 }
 
 /// Takes other weights.

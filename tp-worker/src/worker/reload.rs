@@ -69,6 +69,8 @@ impl<B: Backend + 'static> Worker<B> {
         Served {
             config: self.config.clone(),
             algorithms: self.drafters.algorithms(),
+            rank: self.group().0,
+            free: None,
         }
     }
 

@@ -36,7 +36,7 @@ impl Arch {
 
     /// Whether the device can run it.
     pub(crate) fn runs(self) -> bool {
-        let device = settings::number("FAKE_CUDA_CAPABILITY", 90);
+        let device = settings::capability();
         let generation = !self.real || self.number / 10 == device / 10;
         generation && self.number <= device
     }

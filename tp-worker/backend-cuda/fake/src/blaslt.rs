@@ -3,6 +3,7 @@
 mod descriptors;
 mod product;
 
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::Arc;
 
@@ -17,6 +18,14 @@ const INVALID_VALUE: Code = 7;
 const EXECUTION_FAILED: Code = 13;
 const INTERNAL_ERROR: Code = 14;
 const NOT_SUPPORTED: Code = 15;
+
+/// What a workspace's address has to be a multiple of.
+const WORKSPACE_ALIGNMENT: usize = 256;
+
+thread_local! {
+    /// How often the calling thread has asked the heuristic.
+    static ASKED: Cell<u64> = const { Cell::new(0) };
+}
 
 /// `cublasLtMatmulHeuristicResult_t`
 #[repr(C)]
@@ -48,13 +57,35 @@ fn product(of: &Objects, descriptor: Handle, layouts: [Handle; 4]) -> Answer<Pro
     Product::new(of.descriptor(descriptor)?, known)
 }
 
+/// The algorithm that callers name, if they do.
+fn known(algorithm: In<[u64; 8]>) -> Answer<Option<Algorithm>> {
+    let words = algorithm.get(0);
+    let decode = |words| Algorithm::decode(words).ok_or_else(|| invalid("no algorithm of ours"));
+    words.map(decode).transpose()
+}
+
+fn check_served(algorithm: Algorithm, product: &Product) -> Answer {
+    let columns = product.columns();
+    let unserved = || Refusal::new(NOT_SUPPORTED, format!("{algorithm:?} of {columns} columns"));
+    algorithm.serves(product).then_some(()).ok_or_else(unserved)
+}
+
 /// Algorithms for a product, the best first.
 fn algorithms(product: &Product, most_workspace: usize) -> impl Iterator<Item = Algorithm> {
     let all = Algorithm::for_columns(product.columns()).into_iter();
-    all.filter(move |algorithm| algorithm.workspace() <= most_workspace)
+    let product = *product;
+    all.filter(move |algorithm| {
+        algorithm.workspace() <= most_workspace && algorithm.serves(&product)
+    })
 }
 
 export! {
+    /// How often the calling thread has asked the heuristic.
+    fn fakeCudaHeuristics(count: Out<u64>) {
+        count.set(ASKED.get());
+        Ok(())
+    }
+
     fn cublasLtCreate(handle: Out<Handle>) {
         let world = enter();
         let context = world.map_err(|_| Refusal::new(NOT_INITIALIZED, "no context"))?.context;
@@ -157,6 +188,7 @@ export! {
         found: Out<c_int>,
     ) {
         refuse_capture()?;
+        ASKED.set(ASKED.get() + 1);
         let objects = objects();
         let product = product(&objects, descriptor, [a, b, c, d])?;
         let preference = objects.preferences.get(&preference);
@@ -175,6 +207,29 @@ export! {
         Ok(())
     }
 
+    fn cublasLtMatmulAlgoCheck(
+        _handle: Handle,
+        descriptor: Handle,
+        a: Handle,
+        b: Handle,
+        c: Handle,
+        d: Handle,
+        algorithm: In<[u64; 8]>,
+        result: Out<Heuristic>,
+    ) {
+        let product = product(&objects(), descriptor, [a, b, c, d])?;
+        let algorithm = known(algorithm)?.ok_or_else(|| invalid("no algorithm"))?;
+        check_served(algorithm, &product)?;
+        result.set(Heuristic {
+            algorithm: algorithm.encode(),
+            workspace: algorithm.workspace(),
+            state: 0,
+            waves: 1.0,
+            reserved: [0; 4],
+        });
+        Ok(())
+    }
+
     fn cublasLtMatmul(
         _handle: Handle,
         descriptor: Handle,
@@ -189,13 +244,13 @@ export! {
         d: usize,
         d_layout: Handle,
         algorithm: In<[u64; 8]>,
-        _workspace: In<u8>,
+        workspace: usize,
         workspace_bytes: usize,
         stream: Handle,
     ) {
         let product = product(&objects(), descriptor, [a_layout, b_layout, c_layout, d_layout])?;
-        let algorithm = match algorithm.get(0) {
-            Some(words) => Algorithm::decode(words).ok_or_else(|| invalid("no algorithm of ours"))?,
+        let algorithm = match known(algorithm)? {
+            Some(algorithm) => algorithm,
             // Without one the library asks the heuristic itself.
             None => {
                 refuse_capture()?;
@@ -203,13 +258,19 @@ export! {
                 all.next().ok_or_else(|| Refusal::new(NOT_SUPPORTED, "no algorithm"))?
             }
         };
+        check_served(algorithm, &product)?;
         if algorithm.workspace() > workspace_bytes {
             let needed = algorithm.workspace();
             return Err(invalid(format!("a workspace of {workspace_bytes} bytes, not {needed}")));
         }
+        if !workspace.is_multiple_of(WORKSPACE_ALIGNMENT) {
+            return Err(invalid(format!("a workspace at {workspace:#x}")));
+        }
+        lock().memory.check(workspace, workspace_bytes)
+            .map_err(|refusal| invalid(refusal.reason))?;
         let scales = alpha.get(0).zip(beta.get(0));
         let (alpha, beta) = scales.ok_or_else(|| invalid("no alpha or no beta"))?;
-        let operands = Operands { alpha, beta, a, b, c, d };
+        let operands = Operands { alpha, beta, a, b, c, d, workspace };
         let work = move || product.run(&operands, algorithm);
         let pushed = enter().and_then(|mut world| world.push(stream, "product", Arc::new(work)));
         pushed.map_err(|refusal| Refusal::new(EXECUTION_FAILED, refusal.reason))

@@ -10,6 +10,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use crate::abi::{Answer, Code, Handle, In, Out, Refusal, Text, export};
 use crate::arch::Image;
+use crate::settings;
 use crate::world::lock;
 use options::Options;
 
@@ -18,6 +19,7 @@ const INVALID_INPUT: Code = 3;
 const INVALID_PROGRAM: Code = 4;
 const INVALID_OPTION: Code = 5;
 const COMPILATION: Code = 6;
+const BUILTINS: Code = 7;
 
 /// What shall be compiled, and what became of it.
 #[derive(Clone, Default)]
@@ -82,6 +84,16 @@ export! {
         Ok(())
     }
 
+    fn nvrtcGetNumSupportedArchs(count: Out<c_int>) {
+        count.set(settings::architectures().len() as c_int);
+        Ok(())
+    }
+
+    fn nvrtcGetSupportedArchs(all: Out<c_int>) {
+        all.set_all(&settings::architectures());
+        Ok(())
+    }
+
     fn nvrtcCreateProgram(
         made: Out<Handle>,
         source: Text,
@@ -118,6 +130,17 @@ export! {
         let count = usize::try_from(count).unwrap_or(0);
         let options = Options::parse(texts(options, count));
         let options = options.map_err(|reason| Refusal::new(INVALID_OPTION, reason))?;
+        let known = settings::architectures().contains(&(options.arch.number as c_int));
+        if !known {
+            of.log = "nvrtc: error: invalid value for --gpu-architecture (-arch)\n".to_owned();
+            programs().insert(handle, of);
+            return Err(Refusal::new(INVALID_OPTION, "an architecture that is not known"));
+        }
+        if std::env::var("FAKE_NVRTC_BUILTINS").is_ok() {
+            of.log = "nvrtc: error: failed to open libnvrtc-builtins.so.13.0.\n".to_owned();
+            programs().insert(handle, of);
+            return Err(Refusal::quiet(BUILTINS));
+        }
         let compiled = compiler::compile(&of.name, &of.source, &of.headers, &options);
         let (log, object) = match compiled {
             Ok((object, log)) => (log, Some(object)),
@@ -172,6 +195,7 @@ extern "C" fn nvrtcGetErrorString(code: Code) -> *const c_char {
         INVALID_PROGRAM => c"NVRTC_ERROR_INVALID_PROGRAM",
         INVALID_OPTION => c"NVRTC_ERROR_INVALID_OPTION",
         COMPILATION => c"NVRTC_ERROR_COMPILATION",
+        BUILTINS => c"NVRTC_ERROR_BUILTIN_OPERATION_FAILURE",
         _ => c"NVRTC_ERROR_INTERNAL_ERROR",
     };
     name.as_ptr()

@@ -1,7 +1,7 @@
 //! The order of what CUDA leaves open, drawn from a seed.
 
 use std::cell::Cell;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 
 use crate::abi::{Code, export};
 use crate::settings;
@@ -46,21 +46,35 @@ export! {
 /// real device takes no orders.
 #[must_use]
 pub fn seed(seed: u64) -> bool {
-    let find = || -> Option<*mut c_void> {
-        // SAFETY: both texts end with a zero; the library is not closed again.
-        let symbol = unsafe {
-            let library = libc::dlopen(c"libcuda.so".as_ptr(), libc::RTLD_NOW);
-            if library.is_null() {
-                return None;
-            }
-            libc::dlsym(library, c"fakeCudaSeed".as_ptr())
-        };
-        (!symbol.is_null()).then_some(symbol)
-    };
-    let Some(symbol) = find() else {
+    let Some(symbol) = symbol(c"fakeCudaSeed") else {
         return false;
     };
     // SAFETY: only the function above has this name.
     let set = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(u64) -> Code>(symbol) };
     set(seed) == 0
+}
+
+/// How often the calling thread has asked for the best algorithm of a product;
+/// `None` where the libraries are real ones, which don't count.
+#[must_use]
+pub fn heuristics() -> Option<u64> {
+    let symbol = symbol(c"fakeCudaHeuristics")?;
+    let mut count = 0;
+    // SAFETY: only the function that writes one number has this name.
+    let ask =
+        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(&mut u64) -> Code>(symbol) };
+    (ask(&mut count) == 0).then_some(count)
+}
+
+/// A function that fake libraries alone have.
+fn symbol(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: both texts end with a zero; the library is not closed again.
+    let symbol = unsafe {
+        let library = libc::dlopen(c"libcuda.so".as_ptr(), libc::RTLD_NOW);
+        if library.is_null() {
+            return None;
+        }
+        libc::dlsym(library, name.as_ptr())
+    };
+    (!symbol.is_null()).then_some(symbol)
 }

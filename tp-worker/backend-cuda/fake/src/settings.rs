@@ -22,6 +22,44 @@ pub(crate) fn memory() -> usize {
     number("FAKE_CUDA_MEMORY", 256 << 20) as usize
 }
 
+/// Bytes that are said to be free and are not, as if somebody else took them just
+/// then.
+pub(crate) fn hidden() -> usize {
+    number("FAKE_CUDA_HIDDEN", 0) as usize
+}
+
+/// Bytes of shared memory that a block may have where its kernel asks for it, by
+/// compute capability ("CUDA C++ Programming Guide", technical specifications).
+pub(crate) fn block_memory() -> usize {
+    let kib = match capability() {
+        75 => 64,
+        80 | 87 => 163,
+        86 | 89 | 120 | 121 => 99,
+        _ => 227,
+    };
+    kib << 10
+}
+
+/// 90 is 9.0.
+pub(crate) fn capability() -> u64 {
+    number("FAKE_CUDA_CAPABILITY", 90)
+}
+
+/// Architectures that NVRTC compiles for: 90 is sm_90.
+///
+/// # Panics
+/// Where one is no number.
+pub(crate) fn architectures() -> Vec<i32> {
+    let Ok(text) = std::env::var("FAKE_NVRTC_ARCHITECTURES") else {
+        return vec![75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121];
+    };
+    let number = |part: &str| {
+        let number = part.parse();
+        number.unwrap_or_else(|_| panic!("FAKE_NVRTC_ARCHITECTURES is `{text}`: give 80,90"))
+    };
+    text.split(',').map(number).collect()
+}
+
 /// The sanitizer that kernels are compiled for, if any.
 ///
 /// # Panics

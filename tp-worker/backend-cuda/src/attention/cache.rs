@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use lockstep_backend::{AttentionShape, KvShape};
-use lockstep_types::KvCacheDtype;
 
 use crate::context::Context;
 use crate::error::CudaError;
@@ -24,16 +23,7 @@ impl PagedCache {
     /// # Errors
     /// [`CudaError::OutOfMemory`]; [`CudaError::Unsupported`] for 8-bit integers.
     pub fn new(context: &Arc<Context>, shape: &KvShape) -> Result<Self, CudaError> {
-        let element = match shape.dtype {
-            KvCacheDtype::Float32 => Element::F32,
-            KvCacheDtype::Bfloat16 => Element::Bf16,
-            KvCacheDtype::Int8 => {
-                return Err(CudaError::Unsupported(
-                    "keys and values in 8-bit integers are not served on GPUs: give --kv-cache-dtype bfloat16, or run on the CPU"
-                        .to_owned(),
-                ));
-            }
-        };
+        let element = Element::cached(shape.dtype)?;
         // What is more than memory has is refused as such.
         let sizes = [
             shape.layers,

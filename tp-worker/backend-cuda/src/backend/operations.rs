@@ -32,7 +32,15 @@ impl Backend for CudaBackend {
             Element::Bf16 => "bf16",
             Element::F32 => "f32",
         };
-        format!("cuda {}, {dtype}", self.stream.context().describe())
+        let context = self.stream.context();
+        let gpu = context.gpu();
+        let gib = |bytes: usize| bytes as f64 / f64::from(1 << 30);
+        let taken = context.memory().map_or_else(
+            |_| String::new(),
+            |(free, all)| format!(" with {:.1} of {:.1} GiB taken", gib(all - free), gib(all)),
+        );
+        let (number, name, rest) = (gpu.ordinal(), gpu.name(), gpu.version());
+        format!("cuda {number} {name}{taken}, {rest}, {dtype}")
     }
 
     fn load_matrix(
@@ -87,6 +95,8 @@ impl Backend for CudaBackend {
     }
 
     fn inputs(&mut self, limits: &InputLimits) -> Result<Inputs, BackendError> {
+        // What serving will need is there, or missing, from the start.
+        self.products.prepare_all(limits.tokens)?;
         Ok(Inputs::new(self.stream.context(), *limits)?)
     }
 

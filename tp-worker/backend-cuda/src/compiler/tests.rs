@@ -3,7 +3,6 @@
 
 use std::time::Instant;
 
-use cudarc::nvrtc::result;
 use lockstep_backend::AttentionShape;
 
 use super::{Defines, Program, Source, library_version, options};
@@ -27,8 +26,7 @@ fn compiled(architecture: &str, source: &Source, defines: &Defines) -> (String, 
     options.push("--ptxas-options=-v".to_owned());
     let begun = Instant::now();
     let program = Program::new(source).expect("a program");
-    // SAFETY: the program lives.
-    let done = unsafe { result::compile_program(program.raw, options.as_slice()) };
+    let done = program.compile(&options);
     let log = program.log().expect("a log");
     assert!(done.is_ok(), "{} for {architecture}: {log}", source.name);
     assert!(!program.machine_code().expect("machine code").is_empty());

@@ -1,7 +1,10 @@
 //! How one kind of product is computed.
 
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::ops::RangeInclusive;
 
+use cudarc::cublaslt::result::CublasError;
 use cudarc::cublaslt::{result, sys};
 
 use super::{Product, failed};
@@ -24,43 +27,108 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    /// Chooses the algorithm for so many rows: the best one for the most of them
+    /// that also serves the fewest.
     pub(super) fn new(
         handle: sys::cublasLtHandle_t,
         product: Product,
-        rows: usize,
+        rows: RangeInclusive<usize>,
         workspace: usize,
     ) -> Result<Self, CudaError> {
+        let (fewest, most) = rows.into_inner();
         let kind = match product.element {
             Element::F32 => sys::cudaDataType::CUDA_R_32F,
             Element::Bf16 => sys::cudaDataType::CUDA_R_16BF,
         };
         let description = Description::new()?;
         let weights = Layout::new(kind, product.inputs, product.outputs)?;
-        let input = Layout::new(kind, product.inputs, rows)?;
-        let output = Layout::new(sys::cudaDataType::CUDA_R_32F, product.outputs, rows)?;
+        let input = Layout::new(kind, product.inputs, most)?;
+        let output = Layout::new(sys::cudaDataType::CUDA_R_32F, product.outputs, most)?;
         let preference = Preference::new(workspace)?;
-        // SAFETY: all of them live, and the result is checked there.
-        let chosen = unsafe {
-            result::get_matmul_algo_heuristic(
-                handle,
-                description.raw,
-                weights.raw,
-                input.raw,
-                output.raw,
-                output.raw,
-                preference.raw,
-            )
-        };
-        let algorithm = chosen
-            .map_err(failed("cublasLtMatmulAlgoGetHeuristic"))?
-            .algo;
-        Ok(Self {
+        let mut plan = Self {
             description,
             weights,
             input,
             output,
-            algorithm,
-        })
+            algorithm: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
+        };
+        let offered = plan.offered(handle, &preference)?;
+        plan.set_rows(fewest)?;
+        let serves = |algorithm: &sys::cublasLtMatmulAlgo_t| {
+            let checked = plan.check(handle, algorithm);
+            checked.is_ok_and(|needed| needed <= workspace)
+        };
+        let none = CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED);
+        let chosen = offered.into_iter().find(serves).ok_or(none);
+        plan.algorithm = chosen.map_err(failed("cublasLtMatmulAlgoCheck"))?;
+        Ok(plan)
+    }
+
+    /// Algorithms for the rows that are set, the best first.
+    fn offered(
+        &self,
+        handle: sys::cublasLtHandle_t,
+        preference: &Preference,
+    ) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, CudaError> {
+        const MOST: usize = 16;
+        let mut results =
+            [const { MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::uninit() }; MOST];
+        let mut count = 0;
+        // SAFETY: all of them live, and there is room for as many results.
+        let asked = unsafe {
+            sys::cublasLtMatmulAlgoGetHeuristic(
+                handle,
+                self.description.raw,
+                self.weights.raw,
+                self.input.raw,
+                self.output.raw,
+                self.output.raw,
+                preference.raw,
+                MOST as i32,
+                results.as_mut_ptr().cast(),
+                &raw mut count,
+            )
+        };
+        asked
+            .result()
+            .map_err(failed("cublasLtMatmulAlgoGetHeuristic"))?;
+        let count = usize::try_from(count).unwrap_or_default();
+        // SAFETY: as many were written.
+        let results = results[..count]
+            .iter()
+            .map(|one| unsafe { one.assume_init_ref() });
+        let good = results.filter(|one| one.state == sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS);
+        Ok(good.map(|one| one.algo).collect())
+    }
+
+    /// Bytes of working memory that `algorithm` takes for the rows that are set.
+    ///
+    /// # Errors
+    /// It does not serve them.
+    fn check(
+        &self,
+        handle: sys::cublasLtHandle_t,
+        algorithm: &sys::cublasLtMatmulAlgo_t,
+    ) -> Result<usize, CublasError> {
+        let mut found = MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::uninit();
+        // SAFETY: all of them live, and there is room for the result.
+        let checked = unsafe {
+            sys::cublasLtMatmulAlgoCheck(
+                handle,
+                self.description.raw,
+                self.weights.raw,
+                self.input.raw,
+                self.output.raw,
+                self.output.raw,
+                algorithm,
+                found.as_mut_ptr(),
+            )
+        };
+        checked.result()?;
+        // SAFETY: it was written.
+        let found = unsafe { found.assume_init() };
+        found.state.result()?;
+        Ok(found.workspaceSize)
     }
 
     /// Sets how many rows are multiplied.

@@ -1,6 +1,7 @@
 //! Streams, events, pinned memory, compiled kernels and where they are kept.
 
 use std::fs;
+use std::path::Path;
 
 use bytemuck::{Pod, Zeroable};
 use lockstep_backend_cuda::{
@@ -103,7 +104,7 @@ fn streams_wait_for_events_and_programs_for_copies() {
 fn compiled_kernels_are_kept_and_mended() {
     let gpu = Gpu::new();
     let folder = tempfile::tempdir().expect("a folder");
-    let compiler = Compiler::new(&gpu.context, Some(&folder.path().join("new"))).expect("one");
+    let compiler = Compiler::new(gpu.context.gpu(), Some(&folder.path().join("new"))).expect("one");
     let files = || {
         let mut files: Vec<_> = fs::read_dir(folder.path().join("new"))
             .expect("a folder")
@@ -120,7 +121,7 @@ fn compiled_kernels_are_kept_and_mended() {
         .expect("a name")
         .to_string_lossy()
         .into_owned();
-    let place = format!("double.cu-{}-nvrtc", gpu.context.architecture());
+    let place = format!("double.cu-{}-nvrtc", compiler.architecture());
     assert!(name.starts_with(&place), "{name}");
 
     // What is kept is taken as it is, as long as it is whole: bytes that no
@@ -145,6 +146,32 @@ fn compiled_kernels_are_kept_and_mended() {
     };
     compiler.compile(&header, &defines(2)).expect("it compiles");
     assert_eq!(files().len(), 3);
+}
+
+/// A folder that holds nothing costs the time to compile.
+#[test]
+fn kernels_are_compiled_where_none_can_be_kept() {
+    let gpu = Gpu::new();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("file");
+    fs::write(&file, "").expect("a file");
+    let define = [("FACTOR", "2".to_owned())];
+    let compile = |folder: Option<&Path>| {
+        let compiler = Compiler::new(gpu.context.gpu(), folder).expect("a compiler");
+        compiler.compile(&DOUBLE, &define).expect("it compiles")
+    };
+    let wanted = compile(None);
+    assert!(compile(Some(&file.join("below"))) == wanted);
+    assert!(compile(Some(&file)) == wanted);
+    // Something else has the file's name.
+    assert!(compile(Some(folder.path())) == wanted);
+    let names = fs::read_dir(folder.path()).expect("a folder");
+    let kept = names.map(|file| file.expect("a file").path());
+    let kept: Vec<_> = kept.filter(|kept| *kept != file).collect();
+    let [kept] = kept.try_into().expect("one file");
+    fs::remove_file(&kept).expect("it was there");
+    fs::create_dir(&kept).expect("a folder");
+    assert!(compile(Some(folder.path())) == wanted);
 }
 
 #[test]

@@ -31,9 +31,17 @@ fn opened(variables: &[(&str, Option<&str>)]) -> String {
 fn opens_a_gpu() {
     let ordinal = std::env::var("TEST_ORDINAL").map_or(0, |text| text.parse().expect("a number"));
     let opened = Context::open(ordinal).and_then(|context| {
-        Compiler::new(&context, None)?;
+        Compiler::new(context.gpu(), None)?.probe()?;
         Products::new(&context)?;
-        Ok(context.describe())
+        let head_dim = std::env::var("TEST_HEAD_DIM").map_or(64, |text| text.parse().expect("one"));
+        let shape = AttentionShape {
+            heads: 1,
+            kv_heads: 1,
+            head_dim,
+            scale: 1.0,
+        };
+        Attention::check(context.gpu(), &shape, Element::F32)?;
+        Ok(context.gpu().describe())
     });
     match opened {
         Ok(device) => println!("opened {device}"),
@@ -61,7 +69,7 @@ fn machines_that_cannot_serve_are_told_why() {
         (
             "FAKE_CUDA_DRIVER",
             Some("12040"),
-            "its compiler libnvrtc 13.0 needs one for CUDA 13.0",
+            "libnvrtc 13.0 needs one for CUDA 13.0: install a newer driver, or name the folder of libnvrtc 12 first",
         ),
         (
             "FAKE_CUDA_DEVICES",
@@ -79,6 +87,21 @@ fn machines_that_cannot_serve_are_told_why() {
             "working memory of products needs 33554432 bytes, which the GPU does not have",
         ),
         (
+            "FAKE_NVRTC_BUILTINS",
+            Some("missing"),
+            "install the whole libnvrtc that belongs to the driver, its libnvrtc-builtins with it",
+        ),
+        (
+            "FAKE_NVRTC_ARCHITECTURES",
+            Some("75,80,89,100"),
+            "libnvrtc 13.0 compiles nothing for Fake CUDA device, sm_90",
+        ),
+        (
+            "FAKE_CUDA_EXCLUSIVE",
+            Some("1"),
+            "cuDevicePrimaryCtxRetain failed",
+        ),
+        (
             "TEST_ORDINAL",
             Some("7"),
             "there is no GPU 7, as the driver sees 2 of them",
@@ -87,6 +110,36 @@ fn machines_that_cannot_serve_are_told_why() {
     for (name, value, wanted) in cases {
         let said = opened(&[(name, value)]);
         assert!(said.contains(wanted), "{name}={value:?}: {said}");
+    }
+}
+
+/// What GPUs and compilers differ in, served or not.
+#[test]
+fn machines_serve_what_they_can() {
+    if !lockstep_fake_cuda::seed(1) {
+        return; // A real machine has the GPU that it has.
+    }
+    const CAPABILITY: &str = "FAKE_CUDA_CAPABILITY";
+    const KNOWN: &str = "FAKE_NVRTC_ARCHITECTURES";
+    const HEADS: &str = "TEST_HEAD_DIM";
+    let cases: [(&[(&str, &str)], &str); 5] = [
+        // Machine code of a generation runs on its later GPUs.
+        (&[(CAPABILITY, "121"), (KNOWN, "80,90,120")], "opened"),
+        (&[(CAPABILITY, "89"), (KNOWN, "80,90")], "opened"),
+        (&[(CAPABILITY, "100"), (KNOWN, "80,90")], "compiles nothing"),
+        (&[(CAPABILITY, "80"), (HEADS, "256")], "opened"),
+        (
+            &[(CAPABILITY, "86"), (HEADS, "256")],
+            "need 155200 bytes of shared memory, and blocks on this GPU (Fake CUDA device, sm_86, driver for CUDA 13.0) have 101376: give --kv-cache-dtype bfloat16",
+        ),
+    ];
+    for (variables, wanted) in cases {
+        let variables: Vec<_> = variables
+            .iter()
+            .map(|(name, value)| (*name, Some(*value)))
+            .collect();
+        let said = opened(&variables);
+        assert!(said.contains(wanted), "{variables:?}: {said}");
     }
 }
 

@@ -55,6 +55,55 @@ fn products_are_sums_of_products() {
     }
 }
 
+/// What was prepared is not asked for again; matrices that come later are
+/// prepared for as many rows.
+#[test]
+fn algorithms_are_chosen_before_they_are_used() {
+    let Some(_) = lockstep_fake_cuda::heuristics() else {
+        return; // A real library counts nothing.
+    };
+    let gpu = Gpu::new();
+    let mut products = Products::new(&gpu.context).expect("products");
+    let product = |outputs| Product {
+        outputs,
+        inputs: 24,
+        element: Element::F32,
+    };
+    products.prepare(product(8), 1).expect("an algorithm");
+    products.prepare_all(300).expect("algorithms");
+    products.prepare(product(9), 1).expect("an algorithm");
+    let asked = lockstep_fake_cuda::heuristics();
+    for rows in [1, 64, 65, 200, 300, 512] {
+        for outputs in [8, 9] {
+            let x = Noise(1).floats(rows * 24);
+            let w = Noise(2).floats(outputs * 24);
+            multiply(&gpu, &mut products, product(outputs), &x, &w);
+        }
+    }
+    assert_eq!(lockstep_fake_cuda::heuristics(), asked);
+}
+
+/// Of one algorithm for 1 to 64 rows some serve 64 alone.
+#[test]
+fn an_algorithm_serves_the_fewest_rows_too() {
+    let gpu = Gpu::new();
+    let mut products = Products::new(&gpu.context).expect("products");
+    for outputs in [7, 8] {
+        let product = Product {
+            outputs,
+            inputs: 24,
+            element: Element::Bf16,
+        };
+        products.prepare(product, 64).expect("an algorithm");
+        let w = Noise(2).floats(outputs * 24);
+        for rows in [1, 2, 16, 17, 64] {
+            let x = Noise(1).floats(rows * 24);
+            let found = multiply(&gpu, &mut products, product, &x, &w);
+            assert!(found.iter().all(|value| value.is_finite()));
+        }
+    }
+}
+
 #[test]
 fn a_row_has_the_same_bits_in_any_company_that_shares_its_algorithm() {
     let gpu = Gpu::new();

@@ -22,7 +22,7 @@ impl Gpu {
         let context = Context::open(0).expect("a device");
         Self {
             stream: Stream::new(&context).expect("a stream"),
-            compiler: Compiler::new(&context, None).expect("a compiler"),
+            compiler: Compiler::new(context.gpu(), None).expect("a compiler"),
             context,
         }
     }

@@ -8,7 +8,7 @@ use super::layout;
 use crate::Shard;
 
 /// The backend's names for what it packs; `None` where it can't be saved.
-pub(super) fn formats<B: Backend>(backend: &B) -> Option<String> {
+pub(crate) fn formats<B: Backend>(backend: &B) -> Option<String> {
     let projection = backend.matrix_format(MatrixRole::Projection)?;
     let vocabulary = backend.matrix_format(MatrixRole::Vocabulary)?;
     Some(format!(

@@ -7,8 +7,9 @@ use lockstep_types::ModelConfig;
 
 use super::{Buffers, Transformer, WeightOrigin, host::HostModel, parts};
 use crate::{
-    FileAccess, ForwardLimits, LoadProgress, ModelError, Shard, Weights, layer::LayerShape,
-    packed::Cache,
+    FileAccess, ForwardLimits, LoadProgress, ModelError, Shard, Weights,
+    layer::LayerShape,
+    packed::{self, Cache},
 };
 
 /// How a model is loaded.
@@ -21,7 +22,8 @@ pub struct LoadOptions<'a> {
     /// A folder of packed matrices: those packed before, from a checkpoint with
     /// the same content, are read from it as they are; otherwise they are left
     /// there for the next time. What goes wrong with the folder is in
-    /// [`Transformer::weight_origin`] and no error.
+    /// [`Transformer::weight_origin`] and no error. A backend whose matrices
+    /// can't be kept leaves it alone.
     pub cache: Option<&'a Path>,
     /// How the checkpoint is looked at.
     pub files: FileAccess,
@@ -62,8 +64,9 @@ impl<B: Backend> Transformer<B> {
         let weights = Weights::open_with(&model.path, files)?;
         let host = HostModel::describe(&weights, model, &shard)?;
         let mut origin = WeightOrigin::default();
-        let cache = cache.and_then(|folder| {
-            match Cache::open(folder, backend, model, &shard, &weights, progress) {
+        let cache = cache.zip(packed::formats(backend));
+        let cache = cache.and_then(|(folder, formats)| {
+            match Cache::open(folder, &formats, model, &shard, &weights, progress) {
                 Ok((cache, warning)) => {
                     origin.warnings.extend(warning.map(|why| {
                         format!("{} is read at every start: {why}", model.path.display())

@@ -2,8 +2,11 @@
 
 use std::path::Path;
 
+use lockstep_devices::DeviceFootprint;
 use lockstep_model::{FileAccess, Weights};
-use lockstep_types::{Algorithms, DraftModel, EngineConfig, ModelConfig};
+use lockstep_types::{
+    Algorithms, DraftModel, EngineConfig, Footprint as _, MemoryUse, ModelConfig,
+};
 
 use super::Folders;
 use crate::worker::WorkerError;
@@ -14,6 +17,9 @@ use crate::worker::WorkerError;
 pub struct Served {
     pub(super) config: EngineConfig,
     pub(super) algorithms: Algorithms,
+    pub(super) rank: usize,
+    /// Bytes that a device with memory of its own has free.
+    pub(super) free: Option<u64>,
 }
 
 impl Served {
@@ -32,7 +38,42 @@ impl Served {
             Weights::open_with(folder, FileAccess::Read)
                 .map_err(|error| WorkerError::Reload(error.to_string()))?;
         }
-        Ok(())
+        self.check_room(draft.is_some())
+    }
+
+    /// The same of a device that has so many bytes free.
+    #[must_use]
+    pub fn with_free(self, free: Option<u64>) -> Self {
+        Self { free, ..self }
+    }
+
+    /// Old and new weights are on the device at once.
+    fn check_room(&self, draft: bool) -> Result<(), WorkerError> {
+        let Some(free) = self.free else {
+            return Ok(());
+        };
+        let config = &self.config;
+        let memory = DeviceFootprint.rank(&config.shape(), self.rank);
+        let loaded = |of: &MemoryUse| of.fixed().saturating_sub(of.host);
+        let mut needed = loaded(&memory.target);
+        if draft {
+            // It brings a cache of its own.
+            let cells = config.kv.num_pages * config.kv.page_size;
+            let cache = memory.draft.kv_per_token.saturating_mul(cells as u64);
+            let draft = loaded(&memory.draft).saturating_add(cache);
+            needed = needed.saturating_add(draft);
+        }
+        if needed <= free {
+            return Ok(());
+        }
+        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        Err(WorkerError::Reload(format!(
+            "new weights take {:.2} GiB beside the present ones, and the device has {:.2} GiB free; \
+             start the server with a lower --mem-fraction-static or --max-total-tokens, or with \
+             these weights",
+            gib(needed),
+            gib(free),
+        )))
     }
 
     /// Describes the model in `folder`, which must be as the present one.

@@ -20,7 +20,8 @@ const MANY_COLUMNS: usize = 17;
 pub(super) enum Algorithm {
     /// From the first product to the last.
     InOrder,
-    /// Two halves, and then their sum.
+    /// Two halves, and then their sum; of a matrix with an odd number of rows,
+    /// for many columns alone.
     InParts,
 }
 
@@ -32,6 +33,12 @@ impl Algorithm {
         } else {
             [Self::InParts, Self::InOrder]
         }
+    }
+
+    /// Whether it serves a product.
+    pub(super) fn serves(self, product: &Product) -> bool {
+        let many = product.columns() >= MANY_COLUMNS;
+        self == Self::InOrder || many || product.d.rows.is_multiple_of(2)
     }
 
     /// Bytes of working memory.
@@ -75,6 +82,7 @@ pub(super) struct Operands {
     pub(super) b: usize,
     pub(super) c: usize,
     pub(super) d: usize,
+    pub(super) workspace: usize,
 }
 
 /// The shape of a product that fits together.
@@ -141,7 +149,7 @@ impl Product {
     }
 
     /// Refuses what lies outside of allocations.
-    fn check(&self, at: &Operands) -> Answer {
+    fn check(&self, at: &Operands, algorithm: Algorithm) -> Answer {
         let world = lock();
         let range = |at: usize, of: &Layout| (at, of.bytes(), of.kind);
         let mut ranges = vec![
@@ -152,6 +160,7 @@ impl Product {
         if at.beta != 0.0 {
             ranges.push(range(at.c, &self.c));
         }
+        ranges.push((at.workspace, algorithm.workspace(), Kind::F32));
         ranges.extend(self.bias().map(|(at, layout)| range(at, &layout)));
         for (address, bytes, kind) in ranges {
             let answer = world.memory.check(address, bytes);
@@ -166,7 +175,8 @@ impl Product {
 
     /// Computes the whole result.
     pub(super) fn run(&self, at: &Operands, algorithm: Algorithm) -> Answer {
-        self.check(at)?;
+        self.check(at, algorithm)?;
+        scribble(at.workspace, algorithm.workspace());
         let a = read(at.a, &self.a);
         let b = read(at.b, &self.b);
         let c = (at.beta != 0.0).then(|| read(at.c, &self.c));
@@ -212,6 +222,14 @@ fn read(at: usize, layout: &Layout) -> Vec<f32> {
                 .map(|bits| bf16::from_bits(*bits).to_f32())
                 .collect()
         }
+    }
+}
+
+/// Leaves what algorithms leave in working memory: anything.
+fn scribble(at: usize, bytes: usize) {
+    if bytes > 0 {
+        // SAFETY: the range was checked to lie in an allocation.
+        unsafe { (at as *mut u8).write_bytes(0xa5, bytes) }
     }
 }
 

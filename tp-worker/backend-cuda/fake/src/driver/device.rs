@@ -5,12 +5,14 @@ use std::ffi::{c_char, c_int, c_uint};
 use crate::abi::{Answer, Handle, Out, Refusal, export};
 use crate::run::{Goal, wait};
 use crate::settings;
-use crate::world::codes::{INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE};
+use crate::world::codes::{
+    DEVICE_UNAVAILABLE, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE,
+};
 use crate::world::{current, enter, lock, set_current};
 
 /// Attributes that don't depend on settings, by number (`CUdevice_attribute`):
 /// those of an H100, but for a handful of multiprocessors.
-const ATTRIBUTES: [(c_int, c_int); 16] = [
+const ATTRIBUTES: [(c_int, c_int); 15] = [
     (1, 1024),        // threads per block
     (2, 1024),        // of which in x
     (3, 1024),        // in y
@@ -25,11 +27,12 @@ const ATTRIBUTES: [(c_int, c_int); 16] = [
     (38, 50 << 20),   // bytes of second-level cache
     (39, 2048),       // threads per multiprocessor
     (81, 228 << 10),  // bytes of shared memory per multiprocessor
-    (97, 227 << 10),  // per block, where a kernel asks for more
     (115, 1),         // memory pools
 ];
 /// Major and minor number of the compute capability.
 const CAPABILITY: [c_int; 2] = [75, 76];
+/// Bytes of shared memory per block, where a kernel asks for more.
+const BLOCK_MEMORY: c_int = 97;
 
 fn known(device: c_int) -> Answer {
     let known = u64::try_from(device).is_ok_and(|device| device < settings::devices());
@@ -38,12 +41,15 @@ fn known(device: c_int) -> Answer {
 }
 
 fn attribute(number: c_int) -> Answer<c_int> {
-    let capability = settings::number("FAKE_CUDA_CAPABILITY", 90) as c_int;
+    let capability = settings::capability() as c_int;
     if number == CAPABILITY[0] {
         return Ok(capability / 10);
     }
     if number == CAPABILITY[1] {
         return Ok(capability % 10);
+    }
+    if number == BLOCK_MEMORY {
+        return Ok(settings::block_memory() as c_int);
     }
     let known = ATTRIBUTES.iter().find(|(known, _)| *known == number);
     let missing = || {
@@ -95,20 +101,23 @@ export! {
 
     fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: c_int) {
         known(device)?;
-        bytes.set(settings::memory());
+        bytes.set(settings::memory() + settings::hidden());
         Ok(())
     }
 
     fn cuMemGetInfo_v2(free: Out<usize>, all: Out<usize>) {
         let world = enter()?;
         let (left, whole) = world.memory.info(world.device(world.context));
-        free.set(left);
-        all.set(whole);
+        free.set(left + settings::hidden());
+        all.set(whole + settings::hidden());
         Ok(())
     }
 
     fn cuDevicePrimaryCtxRetain(context: Out<Handle>, device: c_int) {
         known(device)?;
+        if std::env::var("FAKE_CUDA_EXCLUSIVE").is_ok() {
+            return Err(Refusal::new(DEVICE_UNAVAILABLE, "another program has the device"));
+        }
         context.set(lock().retain(device));
         Ok(())
     }

@@ -6,10 +6,11 @@ use crate::abi::{Code, Out, Refusal, export, reason};
 use crate::world::codes::INVALID_VALUE;
 
 /// The names that `cuda.h` gives to what the fake driver returns.
-const NAMES: [(Code, &CStr); 27] = [
+const NAMES: [(Code, &CStr); 28] = [
     (0, c"CUDA_SUCCESS"),
     (1, c"CUDA_ERROR_INVALID_VALUE"),
     (2, c"CUDA_ERROR_OUT_OF_MEMORY"),
+    (46, c"CUDA_ERROR_DEVICE_UNAVAILABLE"),
     (100, c"CUDA_ERROR_NO_DEVICE"),
     (101, c"CUDA_ERROR_INVALID_DEVICE"),
     (200, c"CUDA_ERROR_INVALID_IMAGE"),

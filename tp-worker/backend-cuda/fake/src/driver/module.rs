@@ -9,13 +9,14 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use crate::abi::{Answer, Handle, Out, Refusal, Text, export};
 use crate::arch::Image;
+use crate::settings;
 use crate::world::codes::{
     INVALID_HANDLE, INVALID_IMAGE, INVALID_VALUE, NO_BINARY_FOR_GPU, NOT_FOUND,
 };
 use crate::world::{enter, lock};
 
-/// Bytes of dynamic shared memory that a kernel may have unasked, and at most.
-const DYNAMIC: [usize; 2] = [48 << 10, 227 << 10];
+/// Bytes of dynamic shared memory that a kernel may have unasked.
+const DYNAMIC: usize = 48 << 10;
 /// Attributes of functions (`CUfunction_attribute`).
 const MAX_THREADS: c_int = 0;
 const MAX_DYNAMIC: c_int = 8;
@@ -109,7 +110,7 @@ fn find(object: usize, name: String) -> Answer<Function> {
         launch: kernel.launch,
         sizes: sizes.iter().map(|size| *size as usize).collect(),
         most_threads: kernel.most_threads,
-        most_dynamic: AtomicUsize::new(DYNAMIC[0]),
+        most_dynamic: AtomicUsize::new(DYNAMIC),
     })
 }
 
@@ -149,7 +150,7 @@ export! {
         let function = function(handle)?;
         let refused = |reason| Refusal::new(INVALID_VALUE, reason);
         match (attribute, usize::try_from(value)) {
-            (MAX_DYNAMIC, Ok(bytes)) if bytes <= DYNAMIC[1] => {
+            (MAX_DYNAMIC, Ok(bytes)) if bytes <= settings::block_memory() => {
                 function.most_dynamic.store(bytes, Ordering::Relaxed);
                 Ok(())
             }

@@ -4,6 +4,7 @@ use crate::abi::Code;
 
 pub(crate) const INVALID_VALUE: Code = 1;
 pub(crate) const OUT_OF_MEMORY: Code = 2;
+pub(crate) const DEVICE_UNAVAILABLE: Code = 46;
 pub(crate) const NO_DEVICE: Code = 100;
 pub(crate) const INVALID_DEVICE: Code = 101;
 pub(crate) const INVALID_IMAGE: Code = 200;

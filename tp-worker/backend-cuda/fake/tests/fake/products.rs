@@ -116,11 +116,21 @@ impl Described {
 
     fn run(
         &self,
-        [x, w, y]: [&Buffer; 3],
+        operands: [&Buffer; 3],
         algorithm: Option<&sys::cublasLtMatmulAlgo_t>,
         stream: &Stream,
     ) -> Answer {
         let workspace = Buffer::new(WORKSPACE);
+        self.run_in(workspace.address, operands, algorithm, stream)
+    }
+
+    fn run_in(
+        &self,
+        workspace: u64,
+        [x, w, y]: [&Buffer; 3],
+        algorithm: Option<&sys::cublasLtMatmulAlgo_t>,
+        stream: &Stream,
+    ) -> Answer {
         let (one, zero) = (1.0f32, 0.0f32);
         let scale = |value: &f32| std::ptr::from_ref(value).cast::<c_void>();
         let [a, b, d] = self.layouts;
@@ -141,7 +151,7 @@ impl Described {
                 at(y),
                 d,
                 algorithm.map_or(std::ptr::null(), std::ptr::from_ref),
-                at(&workspace),
+                workspace as *mut c_void,
                 WORKSPACE,
                 stream.0.cast(),
             )
@@ -219,7 +229,8 @@ proptest! {
         let described = Described::new(shape, kind, biased.then_some((&bias, kind)));
         let y = Buffer::new(4 * rows * columns);
         let algorithms = described.algorithms().expect("there are some");
-        prop_assert!(algorithms.len() == 2);
+        let all = rows >= 17 || columns.is_multiple_of(2);
+        prop_assert!(algorithms.len() == 1 + usize::from(all));
         for algorithm in algorithms.iter().map(Some).chain([None]) {
             described.run([&x, &w, &y], algorithm, &stream).expect("it runs");
             let found = y.read::<f32>(rows * columns, &stream);
@@ -292,6 +303,25 @@ fn what_the_library_refuses() {
         .expect("it fits");
     let other = sys::cublasLtMatmulAlgo_t { data: [5; 8] };
     assert_eq!(described.run([&x, &w, &y], Some(&other), &stream), Err(7));
+    let operands = [&x, &w, &y];
+    let workspace = Buffer::new(WORKSPACE);
+    for bad in [256, workspace.address + 8, workspace.address + 256] {
+        let refused = described.run_in(bad, operands, Some(&algorithm), &stream);
+        assert_eq!(refused, Err(7), "no workspace");
+    }
+    let odd = Shape {
+        columns: 7,
+        ..shape
+    };
+    let many = Shape { rows: 40, ..odd };
+    let of_many = Described::new(many, F32, None).algorithms();
+    let of_many = of_many.expect("there are some")[0];
+    let few = Described::new(odd, F32, None);
+    assert_eq!(
+        few.run(operands, Some(&of_many), &stream),
+        Err(15),
+        "of many"
+    );
     // The heuristic does not answer inside of a capture.
     stream.begin_capture().expect("begun");
     assert_eq!(described.algorithms().map(|_| ()), Err(14));

@@ -1,0 +1,76 @@
+//! Machine code that was compiled before.
+
+use std::fs::DirBuilder;
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tempfile::NamedTempFile;
+
+/// Bytes of a file at most; ours have a hundredth of it.
+const MOST: u64 = 64 << 20;
+
+/// A folder of machine code, each behind its hash. What goes wrong with it is a
+/// warning, and costs the time to compile.
+pub(super) struct Kept {
+    folder: PathBuf,
+    /// What is wrong was said.
+    told: AtomicBool,
+}
+
+impl Kept {
+    /// Makes the folder where it is missing.
+    pub(super) fn open(folder: &Path) -> Self {
+        let kept = Self {
+            folder: folder.to_owned(),
+            told: AtomicBool::new(false),
+        };
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        if let Err(error) = made.or_else(|error| folder.is_dir().then_some(()).ok_or(error)) {
+            kept.tell(&error);
+        }
+        kept
+    }
+
+    /// The code under `name`; `None` where there is none that is whole.
+    pub(super) fn read(&self, name: &str) -> Option<Vec<u8>> {
+        match lockstep_files::read(&self.folder, name, MOST) {
+            Ok(bytes) => {
+                let whole = bytes.split_at_checked(blake3::OUT_LEN);
+                let whole = whole.filter(|(hash, code)| blake3::hash(code).as_bytes() == hash);
+                whole.map(|(_, code)| code.to_vec())
+            }
+            Err(error) => {
+                if error.kind() != ErrorKind::NotFound {
+                    self.tell(&error);
+                }
+                None
+            }
+        }
+    }
+
+    /// Keeps `code` under `name`, whole or not at all: processes of several
+    /// machines may share the folder and write the same at once.
+    pub(super) fn write(&self, name: &str, code: &[u8]) {
+        let written = || -> io::Result<()> {
+            let mut file = NamedTempFile::new_in(&self.folder)?;
+            file.write_all(blake3::hash(code).as_bytes())?;
+            file.write_all(code)?;
+            file.persist(self.folder.join(name))?;
+            Ok(())
+        };
+        if let Err(error) = written() {
+            self.tell(&error);
+        }
+    }
+
+    fn tell(&self, error: &io::Error) {
+        if !self.told.swap(true, Ordering::Relaxed) {
+            let folder = self.folder.display();
+            tracing::warn!(
+                "kernels are compiled at every start, as {folder} cannot hold them: {error}"
+            );
+        }
+    }
+}
