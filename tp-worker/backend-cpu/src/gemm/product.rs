@@ -82,7 +82,7 @@ impl Product<'_> {
             _ => blocks.len() >= WIDEN_BLOCKS,
         };
         let widened = self.tiles.widened.filter(|_| widen);
-        let slice = SLICE / self.slice_step_words(widened.is_some());
+        let slice = self.slice(widened.is_some());
         let mut widened = widened.map(Widened::new);
         for first_block in blocks.clone().step_by(block_group) {
             let blocks = first_block..blocks.end.min(first_block + block_group);
@@ -165,14 +165,17 @@ impl Product<'_> {
         }
     }
 
-    /// Words of a step that count for a slice's length: as many as the step has
-    /// where it is `widened`. 4-bit weights count alike in both forms.
-    fn slice_step_words(&self, widened: bool) -> usize {
-        match self.w.element {
+    /// Steps of a slice. All slices of a panel are about as long, so that each
+    /// has the time to ask for the next.
+    fn slice(&self, widened: bool) -> usize {
+        // 4-bit weights count as if they were widened in any case.
+        let step_words = match self.w.element {
             Packed::Int4 => Packed::Int8.step_words(),
             element if widened => 2 * element.step_words(),
             element => element.step_words(),
-        }
+        };
+        let steps = self.w.steps().max(1);
+        steps.div_ceil(steps.div_ceil(SLICE / step_words))
     }
 
     fn block_rows(&self, block: usize) -> usize {
