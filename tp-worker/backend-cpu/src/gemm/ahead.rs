@@ -16,14 +16,23 @@ pub(crate) struct Ahead {
     /// Tiles that divide the slice: each asks for as many words per step as a
     /// step of weights has, divided by it.
     pub parts: usize,
+    /// Words ahead of its own at which a tile of one panel brings weights into
+    /// the first-level cache.
+    pub near: usize,
 }
 
 impl Ahead {
-    /// Asks for nothing.
+    /// Asks for nothing but its own slice, which is in the second-level cache.
     pub(crate) const NOTHING: Self = Self {
         from: std::ptr::null(),
         stride: 0,
         parts: 1,
+        near: NEAR,
+    };
+    /// Asks for nothing but its own slice and what follows it in memory.
+    pub(crate) const FOLLOWING: Self = Self {
+        near: NEAR_FOLLOWING,
+        ..Self::NOTHING
     };
 
     /// Itself, or what is at hand anyway: asking costs less than a branch, but
@@ -44,6 +53,7 @@ impl Ahead {
             runs: std::array::from_fn(|run| self.from.wrapping_add(run * self.stride)),
             at: 0,
             advance: 2 * LINE / self.parts,
+            near: self.near,
         }
     }
 }
@@ -53,6 +63,8 @@ pub(crate) struct Asking {
     runs: [*const u32; STREAMS],
     at: usize,
     advance: usize,
+    /// See [`Ahead::near`].
+    pub(crate) near: usize,
 }
 
 impl Asking {
@@ -73,3 +85,8 @@ impl Asking {
 
 /// Words of a cache line.
 const LINE: usize = 16;
+/// Words from a slice's current ones to those that are brought from the second to
+/// the first-level cache.
+const NEAR: usize = 128;
+/// The same where they come from memory: 8 KiB.
+const NEAR_FOLLOWING: usize = 2_048;

@@ -95,6 +95,13 @@ pub(crate) static TILES_F32: Tiles = tiles!(
     [1 2 3 : 4 4 4],
     [2 2 2 2 2 2 2 2 2 2 2 2]
 );
+/// As [`TILES_F32`], where panels come faster one by one.
+pub(crate) static TILES_F32_ONE_BY_ONE: Tiles = tiles!(
+    F32, f32_tile:
+    [1 2 3 4 5 6 7 8 9 10 11 12],
+    [1 2 3 4 5 : 1 1 1 1 1],
+    [2 2 2 2 2 2 2 2 2 2 2 2]
+);
 pub(crate) static TILES_BF16: Tiles = tiles!(
     Rounded, bf16_tile:
     [1 2 3 4 5 6 7 8 9 10 11 12],

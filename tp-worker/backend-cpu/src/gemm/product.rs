@@ -97,14 +97,17 @@ impl Product<'_> {
         }
     }
 
-    /// A few rows: every panel is read once, several at a time.
+    /// A few rows: every panel is read once, one after another or several at a time.
     fn stream(&self, tile: TileFn, at_once: usize, panels: Range<usize>) {
         let weights = |panel| self.weights(panel, 0..self.w.steps(), None);
         let full = panels.end.min(self.w.rows / PANEL);
         let mut panel = panels.start;
         while panel + at_once <= full {
             let next = (panel + at_once).min(self.w.panels() - 1);
-            let ahead = self.ahead((next, 0), self.w.steps(), 0, 1);
+            let ahead = match at_once {
+                1 => Ahead::FOLLOWING,
+                _ => self.ahead((next, 0), self.w.steps(), 0, 1),
+            };
             self.tile(tile, &weights(panel), 0, ahead);
             panel += at_once;
         }
@@ -162,6 +165,7 @@ impl Product<'_> {
             from: self.w.data[start + stride / parts * index..].as_ptr(),
             stride,
             parts,
+            ..Ahead::NOTHING
         }
     }
 

@@ -35,10 +35,10 @@ use crate::isa::Isa;
 use crate::quantize::{ROW_WORDS, SCALE_WORD};
 
 /// How far ahead of the current words weights are brought into the first-level
-/// cache, in words: from the second level, or from memory where several panels
-/// stream.
-const fn ahead(panels: usize) -> usize {
-    if panels == 1 { 128 } else { 1_024 }
+/// cache, in words: from memory where several panels stream.
+#[inline(always)]
+fn near(panels: usize, asking: &Asking) -> usize {
+    if panels == 1 { asking.near } else { 1_024 }
 }
 
 /// Integer arithmetic on 16 lanes, one per column, in one instruction set.
@@ -229,6 +229,16 @@ static KERNELS: &[Kernels] = &[
         runs: || Isa::Avx512.is_available() && std::arch::is_x86_feature_detected!("avx512vnni"),
         int8: &avx512::INT8_VNNI,
         int4: &avx512::INT4_VNNI,
+    },
+    #[cfg(target_arch = "x86_64")]
+    Kernels {
+        name: "avx512-vnni",
+        isa: Isa::Avx512Bf16,
+        runs: || {
+            Isa::Avx512Bf16.is_available() && std::arch::is_x86_feature_detected!("avx512vnni")
+        },
+        int8: &avx512::INT8_VNNI_ONE_BY_ONE,
+        int4: &avx512::INT4_VNNI_ONE_BY_ONE,
     },
 ];
 

@@ -12,10 +12,8 @@ use crate::prefetch;
 pub(crate) const PANEL: usize = 32;
 /// Lanes of an accumulator.
 pub(crate) const LANES: usize = 16;
-/// How many steps ahead of the current one weights are brought from the second
-/// to the first-level cache.
-const NEAR: usize = 4;
-/// The same where several panels stream from memory.
+/// How many steps ahead of the current one weights are brought into the
+/// first-level cache where several panels stream from memory.
 const NEAR_STREAM: usize = 16;
 
 /// One tile of work. A *step* of a panel is what [`super::tiles::Element`] says,
@@ -109,7 +107,11 @@ unsafe fn halves<D: Dot, const M: usize, const P: usize, const H: usize>(
         } else {
             NEAR_STREAM.min(tile.steps)
         };
-        let near = if P == 1 { NEAR } else { NEAR_STREAM };
+        let near = if P == 1 {
+            asking.near
+        } else {
+            NEAR_STREAM * PANEL
+        };
         let steps = tile.steps - last;
         // A step at a time would spend a tenth of the multiply-add's slots on counting.
         for _ in 0..steps / STREAMS {
@@ -117,7 +119,7 @@ unsafe fn halves<D: Dot, const M: usize, const P: usize, const H: usize>(
                 if P == 1 {
                     asking.ask(run);
                 }
-                let near = b.wrapping_add(near * PANEL);
+                let near = b.wrapping_add(near);
                 step::<D, M, P, H>(&mut acc, a, b, near, tile.panel_stride);
                 a = a.add(M * D::INPUTS);
                 b = b.wrapping_add(PANEL);
@@ -125,7 +127,7 @@ unsafe fn halves<D: Dot, const M: usize, const P: usize, const H: usize>(
             asking.next();
         }
         for _ in 0..steps % STREAMS {
-            let near = b.wrapping_add(near * PANEL);
+            let near = b.wrapping_add(near);
             step::<D, M, P, H>(&mut acc, a, b, near, tile.panel_stride);
             a = a.add(M * D::INPUTS);
             b = b.wrapping_add(PANEL);

@@ -5,7 +5,7 @@
     reason = "loops of constant length over registers, named by row and half"
 )]
 
-use super::{Format, Lanes, ahead};
+use super::{Format, Lanes, near};
 use crate::gemm::ahead::{Asking, STREAMS};
 use crate::gemm::tile::{LANES, PANEL};
 use crate::prefetch;
@@ -97,7 +97,7 @@ unsafe fn products<L: Lanes, const M: usize, const P: usize, const H: usize>(
                 let panel = b.add(p * stride + word * PANEL + half * LANES);
                 let mut weights = [L::int4(L::words(panel)); H];
                 for h in 0..H {
-                    prefetch::near(panel.wrapping_add(ahead(P) + h * LANES));
+                    prefetch::near(panel.wrapping_add(near(P, asking) + h * LANES));
                     weights[h] = L::int4(L::words(panel.add(h * LANES)));
                 }
                 for four in 0..2 {

@@ -5,7 +5,7 @@
     reason = "loops of constant length over registers, named by row and half"
 )]
 
-use super::{Format, Lanes, ahead};
+use super::{Format, Lanes, near};
 use crate::gemm::ahead::{Asking, STREAMS};
 use crate::gemm::tile::{LANES, PANEL};
 use crate::prefetch;
@@ -51,7 +51,7 @@ impl Format for Int8 {
                 for p in 0..P {
                     let panel = b.add(p * stride + word * PANEL + half * LANES);
                     for h in 0..H {
-                        prefetch::near(panel.wrapping_add(ahead(P) + h * LANES));
+                        prefetch::near(panel.wrapping_add(near(P, asking) + h * LANES));
                     }
                     let mut weights = [L::int8(L::words(panel)); H];
                     for h in 1..H {
