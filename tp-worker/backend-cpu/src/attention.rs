@@ -5,6 +5,7 @@ mod block;
 mod cache;
 mod cells;
 mod direct;
+mod integers;
 mod panels;
 mod plan;
 mod quantize;
@@ -104,6 +105,7 @@ impl Attention {
         );
         plan.joins.iter().for_each(plan::Join::reset);
         self.partials.grow(plan.partials, "partial attention")?;
+        let integers = integers::select(isa, tiles, cache);
         let rows = task_rows(shape);
         for scratch in &mut self.scratch {
             scratch.grow(rows, shape.head_dim)?;
@@ -112,7 +114,8 @@ impl Attention {
             isa,
             element,
             tiles,
-            direct: direct::select(isa, tiles, cache),
+            direct: integers.map_or_else(|| direct::select(isa, tiles, cache), |_| None),
+            integers,
             cache,
             layer,
             qkv,

@@ -40,11 +40,11 @@ pub(crate) fn exp(x: f32) -> f32 {
 }
 
 /// Below this, `exp2_nonpositive` is 0: results would be subnormal.
-const LOWEST_POWER: f32 = -126.0;
+pub(crate) const LOWEST_POWER: f32 = -126.0;
 
 /// `2ˣ` on ±½: 1 + x · (Chebyshev's interpolation of (2ˣ − 1) / x), highest
 /// power first.
-const POWERS: [f32; 7] = [
+pub(crate) const POWERS: [f32; 7] = [
     1.545_316_3e-4,
     1.339_086_3e-3,
     9.618_083e-3,

@@ -1,5 +1,7 @@
 //! Keys and values asked for before they are needed.
 
+use std::ops::Range;
+
 use super::cache::{CpuKvCache, Data};
 use super::cells::Cells;
 use crate::prefetch::far;
@@ -12,7 +14,7 @@ const LINE: usize = 64;
 pub(crate) struct Ahead {
     /// The block's cells.
     pub cells: Cells,
-    /// Rows already asked for.
+    /// Keys and values already asked for.
     done: usize,
 }
 
@@ -29,33 +31,103 @@ impl Ahead {
         &mut self.cells
     }
 
-    /// Counts the first `count` positions as asked for by somebody else.
-    pub(crate) fn skip(&mut self, count: usize) {
-        self.done = self.cells.len().min(count);
+    /// Hands out `count` more rows to ask for: all keys come before the values,
+    /// since memory is faster at one stream than at two in turn.
+    #[inline]
+    pub(crate) fn hand_out<'a>(&'a mut self, cache: &'a CpuKvCache, count: usize) -> Asking<'a> {
+        let (rows, done) = (self.cells.rows(), self.done);
+        self.done = (2 * rows.len()).min(done + count);
+        Asking::new(cache, rows, done..self.done)
     }
 
-    /// Asks for the keys and values of `count` more positions.
+    /// Asks for `count` more rows.
     #[inline]
     pub(crate) fn fetch(&mut self, cache: &CpuKvCache, count: usize) {
-        let rows = self.cells.rows();
-        let end = rows.len().min(self.done + count);
-        for &row in &rows[self.done..end] {
-            for row in [row, row + cache.values_after()] {
-                prefetch_row(cache, row);
-            }
-        }
-        self.done = end;
+        self.hand_out(cache, count).until(1, 1);
     }
 }
 
-#[inline(always)]
-fn prefetch_row(cache: &CpuKvCache, row: usize) {
-    if let Data::Int8(_, scales) = &cache.data {
-        far(scales.as_ptr().wrapping_add(row));
+/// Rows to ask for, evenly over some work.
+pub(crate) struct Asking<'a> {
+    /// Row 0 of the cache, and the bytes of a row.
+    data: *const u8,
+    bytes: usize,
+    /// Rows from a key to its value.
+    values_after: usize,
+    scales: Option<&'a [f32]>,
+    /// Rows whose scales one line holds, less one; 0 where they may lie apart.
+    together: usize,
+    /// Rows of keys.
+    rows: &'a [usize],
+    /// Which of keys and values to ask for, and how many are.
+    turns: Range<usize>,
+    done: usize,
+}
+
+impl<'a> Asking<'a> {
+    fn new(cache: &'a CpuKvCache, rows: &'a [usize], turns: Range<usize>) -> Self {
+        /// Scales of a line.
+        const SCALES: usize = LINE / size_of::<f32>();
+        let (data, bytes) = cache.bytes();
+        let together = cache.shape.page_size.is_multiple_of(SCALES);
+        Self {
+            data,
+            bytes,
+            values_after: cache.values_after(),
+            scales: match &cache.data {
+                Data::Int8(_, scales) => Some(scales),
+                _ => None,
+            },
+            together: if together { SCALES - 1 } else { 0 },
+            rows,
+            turns,
+            done: 0,
+        }
     }
-    let (data, bytes) = cache.bytes();
-    let start = data.wrapping_add(row * bytes);
-    for line in (0..bytes).step_by(LINE) {
-        far(start.wrapping_add(line));
+
+    /// Nothing to ask for.
+    #[cfg(test)]
+    pub(crate) const NOTHING: Asking<'static> = Asking {
+        data: std::ptr::null(),
+        bytes: 0,
+        values_after: 0,
+        scales: None,
+        together: 0,
+        rows: &[],
+        turns: 0..0,
+        done: 0,
+    };
+
+    /// Asks for what is due when `part` of `all` work is done.
+    #[inline(always)]
+    pub(crate) fn until(&mut self, part: usize, all: usize) {
+        while self.done * all < part * self.turns.len() {
+            let turn = self.turns.start + self.done;
+            let value = turn.checked_sub(self.rows.len());
+            self.ask(match value {
+                Some(index) => self.rows[index] + self.values_after,
+                None => self.rows[turn],
+            });
+            self.done += 1;
+        }
+    }
+
+    /// Whether there is nothing left to ask for.
+    #[inline(always)]
+    pub(crate) fn is_done(&self) -> bool {
+        self.done == self.turns.len()
+    }
+
+    #[inline(always)]
+    fn ask(&self, row: usize) {
+        if let Some(scales) = self.scales
+            && row & self.together == 0
+        {
+            far(scales.as_ptr().wrapping_add(row));
+        }
+        let start = self.data.wrapping_add(row * self.bytes);
+        for line in (0..self.bytes).step_by(LINE) {
+            far(start.wrapping_add(line));
+        }
     }
 }

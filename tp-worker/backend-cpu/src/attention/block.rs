@@ -1,20 +1,48 @@
 //! Query rows against one packed block of positions.
 
+mod integers;
+
 use std::ops::Range;
 
-use super::ahead::Ahead as NextBlock;
+use super::ahead::{Ahead as NextBlock, Asking};
 use super::cells::BLOCK;
-use super::direct::{Direct, Source};
+use super::direct::Source;
 use super::panels::Panels;
 use super::scratch::{Scratch, TileScratch, padded};
-use super::softmax::{Scales, softmax_rows};
+use super::softmax::{Finish, Rows, State, softmax_pairs, softmax_rows};
 use super::task::{Call, View};
 use super::transpose::{LANES, transpose};
-use crate::gemm::{Ahead, Input, PANEL, Tile};
-use crate::number::to_pairs;
+use integers::IntegerTile;
 
-/// Positions asked for at a time; a block of one tile asks at about eight points.
-const FETCH: usize = 8;
+use crate::gemm::{Ahead, Input, PANEL, Tile};
+
+/// Rows asked for at a time; a block of one tile asks at about eight points.
+const FETCH: usize = 16;
+
+/// Rows asked for while few rows are attended, keys before values, by what is
+/// worked on.
+struct During {
+    scores: usize,
+    softmax: usize,
+    sums: usize,
+}
+
+impl During {
+    /// About as long as each takes, so that memory is never without work.
+    fn of(few: bool, input: Input) -> Self {
+        let [scores, softmax, sums] = match (few, input) {
+            (false, _) => [0; 3],
+            (true, Input::Pairs) => [48, 32, 48],
+            // Its softmax asks for all at once.
+            (true, _) => [64, 0, 64],
+        };
+        Self {
+            scores,
+            softmax,
+            sums,
+        }
+    }
+}
 
 /// Which packed query rows a block is attended with.
 #[derive(Debug, Clone, Copy)]
@@ -45,19 +73,29 @@ impl Call<'_> {
             ..
         } = &mut *scratch;
         panels.load_scales(self.cache, cells, scale);
-        let few = self
-            .direct
-            .filter(|direct| view.rows <= direct.scores.len());
-        if few.is_none() {
+        let few = match (self.integers, self.direct) {
+            (Some(integers), _) => view.rows <= integers.few.len(),
+            (None, Some(direct)) => view.rows <= direct.scores.len(),
+            (None, None) => false,
+        };
+        if let Some(integers) = self.integers.filter(|_| !few) {
+            let (keys, values) = (panels.keys.as_mut_ptr(), panels.values.as_mut_ptr());
+            // SAFETY: the kernels were chosen for this machine and cache; cells
+            // hold rows of the cache, and panels hold a block of wider elements.
+            unsafe {
+                (integers.pack_keys)(self.cache, cells.rows(), keys, ahead);
+                (integers.pack_values)(self.cache, cells.rows(), values, ahead);
+            }
+        } else if !few && self.integers.is_none() {
             ahead.fetch(self.cache, FETCH);
             panels.pack_keys(self.isa, self.element, self.cache, cells);
         }
-        if self.direct.is_none() {
+        if self.direct.is_none() && self.integers.is_none() {
             ahead.fetch(self.cache, FETCH);
             panels.pack_values(self.isa, self.element, self.cache, cells);
         }
         let count = cells.len();
-        let row_len = self.tiles.input.len(self.shape.head_dim);
+        let row_len = self.query_words();
         for first in rows.clone().step_by(self.tiles.rows()) {
             let last = rows.end.min(first + self.tiles.rows());
             for (slot, row) in scratch.tile.visible.iter_mut().zip(first..last) {
@@ -76,7 +114,7 @@ impl Call<'_> {
         rows: Range<usize>,
         queries: Queries,
         packed: Range<usize>,
-        few: Option<&Direct>,
+        few: bool,
         scratch: &mut Scratch,
     ) {
         let width = padded(self.shape.head_dim);
@@ -99,40 +137,71 @@ impl Call<'_> {
         let states = &mut segment.states[rows.clone()];
         let rows = rows.len();
         let block = &cells.rows()[..seen];
-        if let Some(direct) = few {
-            let source = self.source(block, ahead.cells.rows());
+        if let Some(integers) = self.integers {
+            let tile = IntegerTile {
+                queries,
+                few,
+                block,
+                ahead,
+                panels,
+                tile,
+                states,
+                acc,
+            };
+            return self.integer_tile(integers, tile);
+        }
+        let during = During::of(few, self.tiles.input);
+        if let Some(direct) = self.direct.filter(|_| few) {
+            let mut source = self.source(block, ahead.hand_out(self.cache, during.scores));
             let scores = tile.scores[..rows].as_mut_ptr();
             // SAFETY: the kernels were chosen for this machine and cache; cells
             // hold rows of the cache; queries and scores hold `rows` rows.
-            unsafe { direct.scores[rows - 1](&source, queries.as_ptr(), scores) };
+            unsafe { direct.scores[rows - 1](&mut source, queries.as_ptr(), scores) };
         } else {
             self.scores(queries, panels, seen, &mut tile.scores[..rows]);
             ahead.fetch(self.cache, 2 * FETCH);
         }
-        let scales = Scales {
-            scores: &panels.key_scales,
-            weights: self.cache.has_scales().then_some(&panels.value_scales),
-            round: self.tiles.input == Input::Rounded,
-        };
-        let (scores, visible) = (&mut tile.scores[..rows], &tile.visible[..rows]);
-        softmax_rows(
-            self.isa,
-            scores,
-            visible,
-            &scales,
-            states,
-            acc,
-            &mut tile.lanes,
-        );
-        self.sums(block, few.is_some(), ahead, panels, tile, acc);
+        let asking = ahead.hand_out(self.cache, during.softmax);
+        self.softmax(panels, tile, states, acc, asking);
+        let during = during.sums;
+        self.sums(block, during, ahead, panels, tile, acc);
     }
 
-    /// Adds weights, which are in place of the scores, times the values of
+    /// Turns scores into weights: pairs in rows of their own, others in place.
+    fn softmax(
+        &self,
+        panels: &Panels,
+        tile: &mut TileScratch,
+        states: &mut [State],
+        acc: &mut [f32],
+        asking: Asking<'_>,
+    ) {
+        let rows = states.len();
+        let softmax = Rows {
+            scores: &mut tile.scores[..rows],
+            visible: &tile.visible[..rows],
+            scales: &panels.key_scales,
+            states,
+            acc,
+            asking,
+        };
+        let scales = self.cache.has_scales().then_some(&panels.value_scales);
+        if self.tiles.input == Input::Pairs {
+            let out = &mut tile.rows[..rows];
+            softmax_pairs(self.isa, softmax, scales, &mut tile.lanes, out);
+        } else {
+            let round = self.tiles.input == Input::Rounded;
+            let finish = Finish { scales, round };
+            softmax_rows(self.isa, softmax, &finish, &mut tile.lanes);
+        }
+    }
+
+    /// Adds weights, those that [`Self::softmax`] has left, times the values of
     /// `block` to `acc`.
     fn sums(
         &self,
         block: &[usize],
-        few: bool,
+        during: usize,
         ahead: &mut NextBlock,
         panels: &Panels,
         tile: &mut TileScratch,
@@ -140,32 +209,31 @@ impl Call<'_> {
     ) {
         let width = padded(self.shape.head_dim);
         let rows = acc.len() / width;
-        let weights = self.weight_inputs(&mut tile.rows, &tile.scores[..rows]);
+        let weights = match self.tiles.input {
+            Input::Pairs => &tile.rows[..rows],
+            _ => bytemuck::cast_slice(&tile.scores[..rows]),
+        };
         let Some(direct) = self.direct else {
             ahead.fetch(self.cache, FETCH);
             self.turn_weights(weights, &mut tile.weights, block.len());
             ahead.fetch(self.cache, FETCH);
             return self.accumulate(&tile.weights, panels, block.len(), rows, acc);
         };
-        if few {
-            ahead.skip(block.len());
-        }
-        let next = if few { ahead.cells.rows() } else { &[] };
-        let source = self.source(block, next);
+        let mut source = self.source(block, ahead.hand_out(self.cache, during));
         // SAFETY: the kernels were chosen for this machine and cache; cells hold
         // rows of the cache; weights and `acc` have `rows` rows, these of `width`.
-        unsafe { direct.sums[rows - 1](&source, weights.as_ptr(), acc.as_mut_ptr(), width) };
+        unsafe { direct.sums[rows - 1](&mut source, weights.as_ptr(), acc.as_mut_ptr(), width) };
     }
 
     /// What the direct kernels read.
-    fn source<'a>(&self, rows: &'a [usize], next: &'a [usize]) -> Source<'a> {
+    pub(super) fn source<'a>(&self, rows: &'a [usize], asking: Asking<'a>) -> Source<'a> {
         let (data, row_bytes) = self.cache.bytes();
         Source {
             data,
             row_bytes,
             head_dim: self.shape.head_dim,
             rows,
-            next,
+            asking,
             values_after: self.cache.values_after(),
         }
     }
@@ -191,21 +259,6 @@ impl Call<'_> {
             // has, whose columns `panel` covers; `queries` holds those rows.
             unsafe { tile(&work) };
         }
-    }
-
-    /// Weights in the tiles' type, row by row.
-    fn weight_inputs<'a>(
-        &self,
-        pairs: &'a mut [[u32; BLOCK]],
-        weights: &'a [[f32; BLOCK]],
-    ) -> &'a [[u32; BLOCK]] {
-        if self.tiles.input != Input::Pairs {
-            return bytemuck::cast_slice(weights);
-        }
-        for (weights, pairs) in weights.iter().zip(&mut *pairs) {
-            to_pairs(self.isa, weights, pairs);
-        }
-        &pairs[..weights.len()]
     }
 
     /// Brings the first `count` weights of each row into the tiles' order.

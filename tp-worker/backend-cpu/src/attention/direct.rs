@@ -23,6 +23,7 @@ use crate::gemm::Input;
 use crate::gemm::Tiles;
 use crate::isa::Isa;
 
+use super::ahead::Asking;
 use super::cache::{CpuKvCache, Data};
 use super::cells::BLOCK;
 
@@ -38,10 +39,17 @@ pub(super) struct Source<'a> {
     pub head_dim: usize,
     /// The block's rows.
     pub rows: &'a [usize],
-    /// Rows to ask for meanwhile.
-    pub next: &'a [usize],
+    /// What to ask for meanwhile.
+    pub asking: Asking<'a>,
     /// Rows to add for values.
     pub values_after: usize,
+}
+
+impl Source<'_> {
+    #[inline(always)]
+    pub(super) fn row(&self, row: usize) -> *const u8 {
+        self.data.wrapping_add(row * self.row_bytes)
+    }
 }
 
 /// `scores[r][i]` of query row `r` and position `i`, from queries packed as for
@@ -50,7 +58,8 @@ pub(super) struct Source<'a> {
 /// # Safety
 /// The machine runs the table's instruction set; the source's rows lie in the
 /// cache; queries and scores hold as many rows as the function is for.
-pub(super) type ScoresFn = unsafe fn(&Source<'_>, queries: *const u32, scores: *mut [f32; BLOCK]);
+pub(super) type ScoresFn =
+    unsafe fn(&mut Source<'_>, queries: *const u32, scores: *mut [f32; BLOCK]);
 
 /// Adds weights, packed row by row, times values to `acc`, whose rows are
 /// `width` apart and hold the columns in the order of [`Direct::order`].
@@ -58,7 +67,7 @@ pub(super) type ScoresFn = unsafe fn(&Source<'_>, queries: *const u32, scores: *
 /// # Safety
 /// As for [`ScoresFn`].
 pub(super) type SumsFn =
-    unsafe fn(&Source<'_>, weights: *const [u32; BLOCK], acc: *mut f32, width: usize);
+    unsafe fn(&mut Source<'_>, weights: *const [u32; BLOCK], acc: *mut f32, width: usize);
 
 /// The order in which sums hold 32 columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +76,8 @@ pub(super) enum Order {
     Plain,
     /// First the even ones, then the odd ones.
     EvenOdd,
+    /// Of each 64, fours that are 16 apart one behind the other.
+    Quads,
 }
 
 impl Order {
@@ -79,6 +90,15 @@ impl Order {
                 for (acc, out) in parts.zip(out.as_chunks_mut::<COLUMNS>().0) {
                     for i in 0..COLUMNS / 2 {
                         (out[2 * i], out[2 * i + 1]) = (acc[i], acc[COLUMNS / 2 + i]);
+                    }
+                }
+            }
+            Self::Quads => {
+                let parts = acc.as_chunks::<{ 2 * COLUMNS }>().0.iter();
+                for (acc, out) in parts.zip(out.as_chunks_mut::<{ 2 * COLUMNS }>().0) {
+                    for (i, four) in acc.as_chunks::<4>().0.iter().enumerate() {
+                        let column = i % 4 * 16 + i / 4 * 4;
+                        out[column..column + 4].copy_from_slice(four);
                     }
                 }
             }

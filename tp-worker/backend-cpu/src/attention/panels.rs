@@ -67,9 +67,22 @@ impl Panels {
         let after = cache.values_after();
         // Weights past the block are zero, but stale factors may not be finite.
         self.value_scales[cells.len()..].fill(0.0);
-        let slots = self.key_scales.iter_mut().zip(&mut self.value_scales);
-        for ((key, value), &row) in slots.zip(cells.rows()) {
-            (*key, *value) = (scales[row] * scale, scales[row + after]);
+        let keys = self.key_scales.chunks_mut(LANES);
+        let slots = keys.zip(self.value_scales.chunks_mut(LANES));
+        for ((keys, values), rows) in slots.zip(cells.rows().chunks(LANES)) {
+            let (first, count) = (rows[0], rows.len());
+            if rows.iter().zip(first..).all(|(&row, next)| row == next) {
+                // Rows of one page, which follow each other.
+                let from = &scales[first..first + count];
+                keys.iter_mut()
+                    .zip(from)
+                    .for_each(|(key, from)| *key = from * scale);
+                values[..count].copy_from_slice(&scales[first + after..first + after + count]);
+            } else {
+                for ((key, value), &row) in keys.iter_mut().zip(values).zip(rows) {
+                    (*key, *value) = (scales[row] * scale, scales[row + after]);
+                }
+            }
         }
     }
 

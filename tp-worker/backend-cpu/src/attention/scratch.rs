@@ -31,10 +31,12 @@ pub(crate) struct TileScratch {
     pub scores: Vec<[f32; BLOCK]>,
     /// Partial maxima and sums of each row.
     pub lanes: [[f32; LANES]; PANEL],
-    /// Weights as the tiles take them, row by row where those are pairs, and
-    /// step by step.
+    /// Weights as the tiles take them, row by row where those are pairs or
+    /// integers, and step by step.
     pub rows: Vec<[u32; BLOCK]>,
     pub weights: Vec<u32>,
+    /// What the integer 1 is worth among each row's.
+    pub worth: [f32; PANEL],
 }
 
 /// Running softmax and weighted sums of a task's rows.
@@ -83,6 +85,7 @@ impl Scratch {
                 lanes: [[0.0; LANES]; PANEL],
                 rows: Vec::new(),
                 weights: Vec::new(),
+                worth: [0.0; PANEL],
             },
             segment: Sums::new(),
             total: Sums::new(),

@@ -1,10 +1,15 @@
 //! The online softmax over one block of positions (Milakov & Gimelshein,
 //! arXiv:1805.02867), in powers of two: the scales of scores hold log₂ e.
 
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx512_bf16;
+
+use super::ahead::Asking;
 use super::cells::BLOCK;
 use crate::exp::exp2_nonpositive;
+use crate::isa::Isa;
 use crate::multiversion::multiversion;
-use crate::number::bf16_bits;
+use crate::number::{bf16_bits, to_pairs};
 
 /// Partial maxima and sums of a row, folded in one order.
 pub(super) const LANES: usize = 16;
@@ -28,13 +33,29 @@ impl State {
     }
 }
 
-/// What becomes of a block's scores and weights.
-pub(crate) struct Scales<'a> {
+/// Two bytes of each weight of a row, `[upper, lower][positions]`.
+pub(crate) type Bytes = [[u8; BLOCK]; 2];
+
+/// The rows of a tile before a block.
+pub(crate) struct Rows<'a> {
+    /// Raw scores.
+    pub scores: &'a mut [[f32; BLOCK]],
+    /// Positions that each row sees.
+    pub visible: &'a [usize],
     /// Factors of raw scores.
-    pub scores: &'a [f32; BLOCK],
-    /// Factors of weights, once their sum is taken.
-    pub weights: Option<&'a [f32; BLOCK]>,
-    /// Weights are rounded to bf16 in the end.
+    pub scales: &'a [f32; BLOCK],
+    pub states: &'a mut [State],
+    /// The weighted sums so far.
+    pub acc: &'a mut [f32],
+    /// What to ask for meanwhile.
+    pub asking: Asking<'a>,
+}
+
+/// What becomes of a block's weights, once their sum is taken.
+pub(crate) struct Finish<'a> {
+    /// Their factors.
+    pub scales: Option<&'a [f32; BLOCK]>,
+    /// They are rounded to bf16 in the end.
     pub round: bool,
 }
 
@@ -88,19 +109,19 @@ fn scale_row(scores: &mut [f32; BLOCK], visible: usize, scales: &[f32; BLOCK]) -
 
 /// Turns a row's scaled scores into weights; returns their sum in each lane.
 #[inline(always)]
-fn weigh_row(scores: &mut [f32; BLOCK], max: f32, scales: &Scales<'_>) -> [f32; LANES] {
+fn weigh_row(scores: &mut [f32; BLOCK], max: f32, finish: &Finish<'_>) -> [f32; LANES] {
     let mut sums = [0.0f32; LANES];
     for (index, chunk) in scores.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
         for lane in 0..LANES {
             chunk[lane] = exp2_nonpositive(chunk[lane] - max);
             sums[lane] += chunk[lane];
         }
-        if let Some(weights) = scales.weights {
+        if let Some(scales) = finish.scales {
             for lane in 0..LANES {
-                chunk[lane] *= weights[index * LANES + lane];
+                chunk[lane] *= scales[index * LANES + lane];
             }
         }
-        if scales.round {
+        if finish.round {
             for weight in chunk {
                 *weight = f32::from_bits(bf16_bits(*weight) << 16);
             }
@@ -117,18 +138,13 @@ multiversion! {
     ///
     /// Goes through all rows for each kind of work: rows are independent, so
     /// their long chains of dependent instructions overlap.
-    pub(crate) fn softmax_rows(
-        scores: &mut [[f32; BLOCK]],
-        visible: &[usize],
-        scales: &Scales<'_>,
-        states: &mut [State],
-        acc: &mut [f32],
-        lanes: &mut [[f32; LANES]],
-    ) {
+    pub(crate) fn softmax_rows(tile: Rows<'_>, finish: &Finish<'_>, lanes: &mut [[f32; LANES]]) {
+        let Rows { scores, visible, scales, states, acc, mut asking } = tile;
+        asking.until(1, 1);
         let rows = scores.len();
         let (visible, states, lanes) = (&visible[..rows], &mut states[..rows], &mut lanes[..rows]);
         for row in 0..rows {
-            lanes[row] = scale_row(&mut scores[row], visible[row], scales.scores);
+            lanes[row] = scale_row(&mut scores[row], visible[row], scales);
         }
         let width = acc.len() / rows;
         for ((state, maxima), acc) in states.iter_mut().zip(&*lanes).zip(acc.chunks_exact_mut(width)) {
@@ -145,12 +161,41 @@ multiversion! {
                 scores[row].fill(0.0);
                 lanes[row].fill(0.0);
             } else {
-                lanes[row] = weigh_row(&mut scores[row], states[row].max, scales);
+                lanes[row] = weigh_row(&mut scores[row], states[row].max, finish);
             }
         }
         for (state, sums) in states.iter_mut().zip(&*lanes) {
             state.sum += fold(*sums, |a, b| a + b);
         }
+    }
+}
+
+/// As [`softmax_rows`], but leaves weights as pairs of bf16 in `out`, those of an
+/// odd position in the upper halves.
+pub(crate) fn softmax_pairs(
+    isa: Isa,
+    tile: Rows<'_>,
+    scales: Option<&[f32; BLOCK]>,
+    lanes: &mut [[f32; LANES]],
+    out: &mut [[u32; BLOCK]],
+) {
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Avx512Bf16 {
+        // SAFETY: a backend is built only for an instruction set this machine runs.
+        return unsafe { avx512_bf16::pairs(tile, scales, out) };
+    }
+    let scores = tile.scores;
+    let tile = Rows {
+        scores: &mut *scores,
+        ..tile
+    };
+    let finish = Finish {
+        scales,
+        round: false,
+    };
+    softmax_rows(isa, tile, &finish, lanes);
+    for (weights, pairs) in scores.iter().zip(out) {
+        to_pairs(isa, weights, pairs);
     }
 }
 
@@ -181,3 +226,6 @@ multiversion! {
         sums.iter_mut().for_each(|sum| *sum *= scale);
     }
 }
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests;

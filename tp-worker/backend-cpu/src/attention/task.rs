@@ -15,7 +15,8 @@ use super::ahead::Ahead;
 use super::block::Queries;
 use super::cache::CpuKvCache;
 use super::cells::{BLOCK, Plane};
-use super::direct::Direct;
+use super::direct::{Direct, Order};
+use super::integers::{Integers, pack_query, query_words};
 use super::plan::Join;
 use super::scratch::{Scratch, Sums, padded, partial_len};
 use super::softmax::{State, finish, merge};
@@ -45,7 +46,9 @@ pub(crate) struct Call<'a> {
     pub isa: Isa,
     pub element: Element,
     pub tiles: &'static Tiles,
+    /// At most one of the next two.
     pub direct: Option<&'static Direct>,
+    pub integers: Option<&'static Integers>,
     pub cache: &'a CpuKvCache,
     pub layer: usize,
     pub qkv: &'a [f32],
@@ -126,7 +129,7 @@ impl Call<'_> {
     /// Packs query rows in blocks of the tile's height.
     fn pack_queries(&self, view: &View<'_>, rows: Range<usize>, out: &mut [u32]) {
         let (head_dim, group) = (self.shape.head_dim, self.group());
-        let len = self.tiles.input.len(head_dim);
+        let len = self.query_words();
         let first = view.row.start as usize + view.task.queries.start;
         let height = self.tiles.rows();
         for (index, row) in rows.clone().enumerate() {
@@ -134,14 +137,29 @@ impl Call<'_> {
             let start = token * self.shape.qkv_width() + head * head_dim;
             let query = &self.qkv[start..start + head_dim];
             let block = index / height * height;
-            pack_row(
-                self.isa,
-                self.tiles.input,
-                query,
-                out,
-                block * len + index - block,
-                height.min(rows.len() - block),
-            );
+            let (start, stride) = (block * len + index - block, height.min(rows.len() - block));
+            match self.integers {
+                Some(_) => pack_query(self.isa, query, out, start, stride),
+                None => pack_row(self.isa, self.tiles.input, query, out, start, stride),
+            }
+        }
+    }
+
+    /// Words of a packed query row.
+    pub(super) fn query_words(&self) -> usize {
+        let head_dim = self.shape.head_dim;
+        match self.integers {
+            Some(_) => query_words(head_dim),
+            None => self.tiles.input.len(head_dim),
+        }
+    }
+
+    /// The order in which sums hold columns.
+    fn order(&self) -> Order {
+        match (self.integers, self.direct) {
+            (Some(_), _) => Order::Quads,
+            (None, Some(direct)) => direct.order,
+            (None, None) => Order::Plain,
         }
     }
 
@@ -180,7 +198,7 @@ impl Call<'_> {
                     });
                 }
             }
-            scratch.ahead.fetch(self.cache, BLOCK);
+            scratch.ahead.fetch(self.cache, 2 * BLOCK);
         }
     }
 
@@ -293,10 +311,7 @@ impl Call<'_> {
             let start = token * self.shape.out_width() + head * head_dim;
             // SAFETY: tasks and joins cover disjoint (token, head) pairs.
             let out = unsafe { self.out.slice(start..start + head_dim) };
-            match self.direct {
-                Some(direct) => direct.order.restore(&acc[..head_dim], out),
-                None => out.copy_from_slice(&acc[..head_dim]),
-            }
+            self.order().restore(&acc[..head_dim], out);
             finish(self.isa, state, out);
         }
     }

@@ -158,6 +158,33 @@ fn an_int8_cache_is_near_the_exact_result() {
     }
 }
 
+#[test]
+fn what_is_not_finite_shows_in_all_that_see_it() {
+    const ODD: usize = 70;
+    for (column, head_dim) in [(0, 64), (2 * 64, 64), (3 * 64 + 5, 64), (2 * 32, 32)] {
+        let mut world = World::new(2, 1, head_dim, &[150], 43);
+        let width = world.shape.qkv_width();
+        world.requests[0][ODD * width + column] = f32::NAN;
+        for (isa, dtype) in variants() {
+            for kv_dtype in kv_dtypes(dtype, head_dim) {
+                let run = Run {
+                    page_size: 16,
+                    kv_dtype,
+                    seed: 3,
+                };
+                let outputs = run.outputs(&mut backend(isa, dtype, 1), &world, &one_by_one(&world));
+                let tokens = outputs[0].chunks(world.shape.out_width());
+                for (token, out) in tokens.enumerate() {
+                    let odd = out.iter().any(|x| x.is_nan());
+                    // A query is nobody else's; keys and values are seen later.
+                    let sees = token == ODD || token > ODD && column >= 2 * head_dim;
+                    assert_eq!(odd, sees, "{isa} {dtype:?} {kv_dtype:?} {column} {token}");
+                }
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(10))]
 

@@ -9,31 +9,9 @@ use super::format::{Format, Simd};
 use super::{COLUMNS, Source};
 use crate::attention::cells::BLOCK;
 use crate::attention::transpose::LANES;
-use crate::prefetch::far;
 
-/// Bytes that memory hands out at once.
-const LINE: usize = 64;
 /// 4-byte words of a row turned around at once.
 const WORDS: usize = 4;
-
-impl Source<'_> {
-    #[inline(always)]
-    fn row(&self, row: usize) -> *const u8 {
-        self.data.wrapping_add(row * self.row_bytes)
-    }
-
-    /// Asks for the next block's position `index`; `after` rows further on.
-    #[inline(always)]
-    fn prefetch(&self, index: usize, after: usize) {
-        let Some(row) = self.next.get(index) else {
-            return;
-        };
-        let start = self.row(row + after);
-        for line in (0..self.row_bytes).step_by(LINE) {
-            far(start.wrapping_add(line));
-        }
-    }
-}
 
 /// See [`super::ScoresFn`], for `M` rows.
 ///
@@ -41,13 +19,13 @@ impl Source<'_> {
 /// As there, inlined in a function compiled for the format's instructions.
 #[inline(always)]
 pub(super) unsafe fn scores<F: Format, const M: usize>(
-    source: &Source<'_>,
+    source: &mut Source<'_>,
     queries: *const u32,
     scores: *mut [f32; BLOCK],
 ) {
     let words = source.row_bytes / 4;
-    // The next block's rows are asked for at even distances.
     let steps = words / WORDS;
+    let all = steps * source.rows.len().div_ceil(LANES);
     for (group, rows) in source.rows.chunks(LANES).enumerate() {
         // Lanes without a position repeat the first; their scores are not seen.
         let mut from = [source.row(rows[0]).cast::<u32>(); LANES];
@@ -59,12 +37,8 @@ pub(super) unsafe fn scores<F: Format, const M: usize>(
         unsafe {
             let mut sums = [F::Simd::zero(); M];
             let mut input = queries;
-            let mut asked = 0;
             for step in 0..steps {
-                while asked * steps < (step + 1) * LANES {
-                    source.prefetch(group * LANES + asked, 0);
-                    asked += 1;
-                }
+                source.asking.until(group * steps + step + 1, all);
                 for words in F::Simd::quarter(&from, step * WORDS) {
                     for part in 0..F::KEY_PARTS {
                         let key = F::key(words, part);
@@ -90,7 +64,7 @@ pub(super) unsafe fn scores<F: Format, const M: usize>(
 /// As there, inlined in a function compiled for the format's instructions.
 #[inline(always)]
 pub(super) unsafe fn sums<F: Format, const M: usize, const P: usize, const H: usize>(
-    source: &Source<'_>,
+    source: &mut Source<'_>,
     weights: *const [u32; BLOCK],
     acc: *mut f32,
     width: usize,
@@ -101,13 +75,21 @@ pub(super) unsafe fn sums<F: Format, const M: usize, const P: usize, const H: us
     unsafe {
         while panel + P <= panels {
             for half in (0..2).step_by(H) {
-                columns::<F, M, P, H>(source, weights, acc, width, panel, half);
+                if source.asking.is_done() {
+                    columns::<F, M, P, H, false>(source, weights, acc, width, panel, half);
+                } else {
+                    columns::<F, M, P, H, true>(source, weights, acc, width, panel, half);
+                }
             }
             panel += P;
         }
         while panel < panels {
             for half in (0..2).step_by(H) {
-                columns::<F, M, 1, H>(source, weights, acc, width, panel, half);
+                if source.asking.is_done() {
+                    columns::<F, M, 1, H, false>(source, weights, acc, width, panel, half);
+                } else {
+                    columns::<F, M, 1, H, true>(source, weights, acc, width, panel, half);
+                }
             }
             panel += 1;
         }
@@ -115,8 +97,8 @@ pub(super) unsafe fn sums<F: Format, const M: usize, const P: usize, const H: us
 }
 
 #[inline(always)]
-unsafe fn columns<F: Format, const M: usize, const P: usize, const H: usize>(
-    source: &Source<'_>,
+unsafe fn columns<F: Format, const M: usize, const P: usize, const H: usize, const ASKS: bool>(
+    source: &mut Source<'_>,
     weights: *const [u32; BLOCK],
     acc: *mut f32,
     width: usize,
@@ -136,11 +118,17 @@ unsafe fn columns<F: Format, const M: usize, const P: usize, const H: usize>(
                 }
             }
         }
+        // Where registers hold the sums of one half alone, the first pass over
+        // the block asks for everything: the others have no registers left.
+        let steps = source.rows.len().div_ceil(F::POSITIONS);
+        let passes = match H {
+            1 => 1,
+            _ => (source.head_dim / COLUMNS).div_ceil(P),
+        };
+        let (all, done) = (steps * passes, steps * (panel / P + half));
         for (step, rows) in source.rows.chunks(F::POSITIONS).enumerate() {
-            if panel + half == 0 {
-                for i in 0..F::POSITIONS {
-                    source.prefetch(step * F::POSITIONS + i, source.values_after);
-                }
+            if ASKS {
+                source.asking.until(done + step + 1, all);
             }
             let first = source.row(rows[0] + source.values_after);
             // An odd last position is paired with itself: its partner's weight is 0.
@@ -184,7 +172,7 @@ macro_rules! direct {
 
             $(#[$features])?
             pub(super) unsafe fn scores<const M: usize>(
-                source: &Source<'_>,
+                source: &mut Source<'_>,
                 queries: *const u32,
                 scores: *mut [f32; BLOCK],
             ) {
@@ -194,7 +182,7 @@ macro_rules! direct {
 
             $(#[$features])?
             pub(super) unsafe fn sums<const M: usize, const P: usize, const H: usize>(
-                source: &Source<'_>,
+                source: &mut Source<'_>,
                 weights: *const [u32; BLOCK],
                 acc: *mut f32,
                 width: usize,

@@ -1,0 +1,131 @@
+//! Query rows against a block of an 8-bit cache, in whole numbers.
+//!
+//! Queries are 16-bit integers with one scale a row, and so are weights with one
+//! a row and block, each as an upper and a lower byte. So codes are multiplied
+//! four at a time, and are never widened. Sums of products are exact: only what
+//! is rounded beforehand, and the order in which blocks are added up, shows in
+//! the bits.
+
+#[cfg(target_arch = "x86_64")]
+mod few;
+#[cfg(target_arch = "x86_64")]
+mod kernel;
+#[cfg(target_arch = "x86_64")]
+mod pack;
+mod query;
+
+use super::ahead::Ahead;
+use super::cache::{CpuKvCache, Data};
+use super::cells::BLOCK;
+use super::direct::Source;
+use super::softmax::{Bytes, Rows};
+use crate::gemm::{Input, Tiles};
+use crate::isa::Isa;
+
+pub(super) use query::{pack_query, query_words};
+
+/// Columns of values that are packed together; heads are a multiple of it.
+pub(super) const COLUMNS: usize = 64;
+/// Codes multiplied at a time.
+pub(super) const CODES: usize = 4;
+
+/// Packs the keys or the values at `rows` of the cache and asks for the next
+/// block meanwhile.
+///
+/// # Safety
+/// The machine runs the table's instruction set; there are rows, which lie in
+/// the cache; `out` holds the codes of 64 of them.
+pub(super) type PackFn =
+    unsafe fn(cache: &CpuKvCache, rows: &[usize], out: *mut u32, ahead: &mut Ahead);
+
+/// `scores[r][i]` of query row `r` and the first `count` positions or more, from
+/// packed queries and keys of `words` words.
+///
+/// # Safety
+/// The machine runs the table's instruction set; queries and scores hold as
+/// many rows as the function is for.
+pub(super) type ScoresFn = unsafe fn(
+    queries: *const u32,
+    keys: *const u32,
+    words: usize,
+    count: usize,
+    scores: *mut [f32; BLOCK],
+);
+
+/// Turns raw scores into weights times `scales`, and tells what the integer 1 is
+/// worth among those of each row.
+///
+/// # Safety
+/// The machine runs the table's instruction set.
+pub(super) type WeighFn =
+    unsafe fn(rows: Rows<'_>, scales: &[f32; BLOCK], out: &mut [Bytes], worth: &mut [f32]);
+
+/// Adds weights of the first `count` positions times packed values to `acc`,
+/// whose rows are `width` apart.
+///
+/// # Safety
+/// As for [`ScoresFn`].
+pub(super) type SumsFn = unsafe fn(
+    weights: *const Bytes,
+    worth: *const f32,
+    values: *const u32,
+    count: usize,
+    head_dim: usize,
+    acc: *mut f32,
+    width: usize,
+);
+
+/// As [`ScoresFn`], with keys from the cache.
+///
+/// # Safety
+/// As there; the source's rows lie in the cache.
+pub(super) type FewScoresFn =
+    unsafe fn(source: &mut Source<'_>, queries: *const u32, scores: *mut [f32; BLOCK]);
+
+/// As [`SumsFn`], with values from the cache.
+///
+/// # Safety
+/// As for [`FewScoresFn`].
+pub(super) type FewSumsFn = unsafe fn(
+    source: &mut Source<'_>,
+    weights: *const Bytes,
+    worth: *const f32,
+    acc: *mut f32,
+    width: usize,
+);
+
+/// Kernels of one instruction set; those over rows for 1, 2, … of them.
+pub(super) struct Integers {
+    pub pack_keys: PackFn,
+    pub pack_values: PackFn,
+    pub scores: &'static [ScoresFn],
+    pub weigh: WeighFn,
+    pub sums: &'static [SumsFn],
+    /// For so few rows that packing is not worth it.
+    pub few: &'static [(FewScoresFn, FewSumsFn)],
+}
+
+#[cfg(target_arch = "x86_64")]
+static AVX512: Integers = Integers {
+    pack_keys: pack::keys,
+    pack_values: pack::values,
+    scores: &kernel::SCORES,
+    weigh: super::softmax::avx512_bf16::integers,
+    sums: &kernel::SUMS,
+    few: &few::ROWS,
+};
+
+/// The kernels for what a cache holds, where there are some.
+pub(super) fn select(isa: Isa, tiles: &Tiles, cache: &CpuKvCache) -> Option<&'static Integers> {
+    let integers = match (isa, &cache.data) {
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx512Bf16, Data::Int8(..))
+            if tiles.input == Input::Pairs && std::arch::is_x86_feature_detected!("avx512vnni") =>
+        {
+            &AVX512
+        }
+        _ => return None,
+    };
+    let fits = cache.shape.head_dim.is_multiple_of(COLUMNS) && tiles.rows() <= integers.sums.len();
+    fits.then_some(integers)
+}
