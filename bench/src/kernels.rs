@@ -15,7 +15,7 @@ mod shape;
 
 use std::path::PathBuf;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use clap::ValueEnum;
 use lockstep_devices::{Device, DeviceError, OnDevice, Registry};
 use lockstep_speculation::DrafterRegistry;
@@ -127,7 +127,7 @@ fn measure(args: &Args, working_set: usize) -> anyhow::Result<Report> {
     let found = Registry::empty().run(cores.kind, kernels)?;
     progress("measuring the limits again");
     let after = roofline::measure(cores, threads, args.isa, setup.working_set)?;
-    let limits = Drift::new(before, after);
+    let limits = Drift::new(before, after).context("the cores have limits")?;
     let mut report = line::report(&found.lines, &limits);
     report.note("threads", threads as u64);
     report.note("kernels", found.kernels);

@@ -15,7 +15,7 @@ use lockstep_config::{Hardware, ServeArgs};
 use lockstep_local_engine::{LocalEngine, LocalOptions};
 use lockstep_types::{Algorithms, EngineConfig, NodeConfig};
 
-use crate::roofline::{self, Drift, Traffic, working_set};
+use crate::roofline::{self, Ceiling, Drift, Traffic, working_set};
 use crate::{DemoModel, machine, report::Report};
 use work::Model;
 
@@ -121,15 +121,20 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
         true => Traffic::Read,
         false => Traffic::Cached,
     };
-    if traffic == Traffic::Cached {
+    if traffic == Traffic::Cached && limits.is_some() {
         report.note("memory bandwidth", "no limit here: the weights fit a cache");
     }
-    let ceiling = limits.ceiling(traffic, work.arithmetics());
+    let ceiling = limits.as_ref().map_or(Ceiling::NONE, |limits| {
+        limits.ceiling(traffic, work.arithmetics())
+    });
     for cell in &cells {
         report.row(cell.row(ceiling.reached(cell.work, cell.median())));
     }
     report.note("peak memory GiB", peak);
-    report.add(limits.table());
+    match limits {
+        Some(limits) => report.add(limits.table()),
+        None => report.note("limits", "not measured on this device"),
+    }
     Ok(report)
 }
 

@@ -39,6 +39,12 @@ pub struct Reached {
 }
 
 impl Ceiling {
+    /// No limit that anybody knows.
+    pub const NONE: Self = Self {
+        bandwidth: None,
+        peak: None,
+    };
+
     /// How near work that took `seconds` came.
     pub fn reached(&self, work: Work, seconds: f64) -> Reached {
         let part = |amount: f64, limit: Option<f64>| {

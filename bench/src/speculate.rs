@@ -150,7 +150,10 @@ fn report(
         "answers that differ from those without speculation",
         tally.different(),
     );
-    report.add(limits.table());
+    match limits {
+        Some(limits) => report.add(limits.table()),
+        None => report.note("limits", "not measured on this device"),
+    }
     Ok(report)
 }
 

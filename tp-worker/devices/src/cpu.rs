@@ -55,18 +55,21 @@ impl Device for CpuBackend {
         Ok(isa(name)?.unwrap_or_else(Isa::detect).name())
     }
 
-    fn roofline(options: &DeviceOptions<'_>, bytes: usize) -> Result<Roofline, DeviceError> {
+    fn roofline(
+        options: &DeviceOptions<'_>,
+        bytes: usize,
+    ) -> Result<Option<Roofline>, DeviceError> {
         let isa = isa(options.kernels)?
             .or_else(|| Isa::available().next_back())
             .unwrap_or(Isa::Scalar);
         let mut meter = Meter::new(options.threads, None).map_err(DeviceError::new)?;
         let peak = |arithmetic| Some((arithmetic, meter.compute_peak(arithmetic, isa)?));
-        Ok(Roofline {
+        Ok(Some(Roofline {
             peaks: Arithmetic::ALL.into_iter().filter_map(peak).collect(),
             barrier: meter.barrier(),
             read: meter.read_bandwidth(bytes).map_err(DeviceError::new)?,
             update: meter.update_bandwidth(bytes).map_err(DeviceError::new)?,
-        })
+        }))
     }
 
     fn write(&mut self, tensor: &mut CpuTensor, values: impl FnOnce(&mut [f32])) {

@@ -60,11 +60,12 @@ pub trait Device: Backend + 'static {
 
     /// Measures what such a device can do at most, with `options.threads` and
     /// `options.kernels` alone, going through `bytes` of memory, which have to
-    /// be several times the last-level cache.
+    /// be several times the last-level cache; `None` where nobody measures it.
     ///
     /// # Errors
     /// [`DeviceError`]: threads, kernels or memory that can't be had.
-    fn roofline(options: &DeviceOptions<'_>, bytes: usize) -> Result<Roofline, DeviceError>;
+    fn roofline(options: &DeviceOptions<'_>, bytes: usize)
+    -> Result<Option<Roofline>, DeviceError>;
 
     /// Has `values` write activations, `[rows, width]` of the current rows.
     fn write(&mut self, tensor: &mut Self::Tensor, values: impl FnOnce(&mut [f32]));
@@ -82,6 +83,7 @@ pub struct DeviceOptions<'a> {
     /// What weight matrices are rounded to when they are loaded.
     pub quantization: Quantization,
     /// Cores of the threads, one each; none or an empty list pins nothing.
+    /// Configuration refuses them, and threads, for devices other than the host's.
     pub cores: Option<&'a [usize]>,
     /// Name of the kernels to use instead of the fastest that the device runs.
     pub kernels: Option<&'a str>,
