@@ -21,7 +21,6 @@ use crate::stream::Stream;
 pub use cache::PagedCache;
 pub use heads::{HeadNorms, Rope};
 use parameters::{Attend, CopyCells, Heads, Merge, Plan};
-pub(crate) use work::SPAN;
 pub use work::{Work, WorkLimits};
 
 /// Threads of a block.

@@ -3,7 +3,7 @@
 use lockstep_backend::{DeviceMemory, Holds, InputLimits, KvShape, MatrixShape, PassShape};
 use lockstep_types::Dtype;
 
-use crate::attention::{SPAN, WorkLimits};
+use crate::attention::WorkLimits;
 use crate::floats::Element;
 use crate::inputs::Inputs;
 use crate::lists::Lists;
@@ -11,6 +11,13 @@ use crate::products::WORKSPACE;
 
 /// Allocations begin at multiples of it.
 const ALIGNMENT: u64 = 256;
+/// The driver takes device memory in units, of which small arrays share one.
+const UNIT: u64 = 2 << 20;
+/// Arrays of so many bytes have units of their own.
+const LARGE: u64 = 1 << 20;
+/// What nobody asks for by its size: code of kernels, cuBLASLt's among it, which
+/// is loaded when it is first used, and the ends of units.
+const RESERVE: u64 = 64 << 20;
 
 /// Bytes that a [`crate::CudaBackend`] allocates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,14 +62,13 @@ impl DeviceMemory for CudaMemory {
 
     fn scratch_bytes(&self, passes: &[PassShape]) -> u64 {
         let tokens = passes.iter().map(|pass| pass.tokens).max().unwrap_or(0);
-        // Kernels of several shapes keep room each, and whole pages may reach into
-        // one more span.
+        // Kernels of several shapes keep room each.
         let attention = passes.iter().map(|pass| {
-            let (shape, positions) = (&pass.attention, pass.positions.saturating_add(SPAN));
-            let limits = WorkLimits::of(shape, pass.tokens, pass.tokens, positions);
+            let shape = &pass.attention;
+            let limits = WorkLimits::of(shape, pass.tokens, pass.tokens, pass.positions);
             limits.bytes(shape.head_dim)
         });
-        let fixed = [WORKSPACE as u64, Lists::bytes(2 * tokens)];
+        let fixed = [RESERVE, WORKSPACE as u64, Lists::bytes(2 * tokens)];
         fixed
             .into_iter()
             .chain(attention)
@@ -81,5 +87,6 @@ fn floats(element: Element, shape: &[usize]) -> u64 {
 
 /// What an allocation of so many bytes takes.
 fn whole(bytes: u64) -> u64 {
-    bytes.max(1).div_ceil(ALIGNMENT).saturating_mul(ALIGNMENT)
+    let unit = if bytes < LARGE { ALIGNMENT } else { UNIT };
+    bytes.max(1).div_ceil(unit).saturating_mul(unit)
 }

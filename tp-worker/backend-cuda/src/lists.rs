@@ -44,6 +44,23 @@ impl Lists {
         4 * room(most) as u64
     }
 
+    /// Takes room for lists of `words` words.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfMemory`], [`CudaError::Driver`].
+    pub(crate) fn reserve(
+        &mut self,
+        context: &Arc<Context>,
+        words: usize,
+    ) -> Result<(), CudaError> {
+        if words > self.device.len() {
+            // The old room goes first, so that both are never there at once.
+            *self = Self::of(context, LEAST)?;
+            *self = Self::of(context, room(words))?;
+        }
+        Ok(())
+    }
+
     /// Queues the copy of `words` words that `fill` writes. It allocates where
     /// none has had as many.
     ///
@@ -55,9 +72,7 @@ impl Lists {
         words: usize,
         fill: impl FnOnce(&mut [u32]),
     ) -> Result<&Buffer<u32>, CudaError> {
-        if words > self.device.len() {
-            *self = Self::of(stream.context(), room(words))?;
-        }
+        self.reserve(stream.context(), words)?;
         self.turn = (self.turn + 1) % STAGES;
         let stage = &mut self.stages[self.turn];
         fill(&mut stage.elements()?[..words]);

@@ -324,7 +324,8 @@ pub trait Backend: Send + Sized {
         out: &mut Self::Tensor,
     );
     /// `out[to[i]] = x[from[i]]`, of equal widths; other rows of `out` stay, and
-    /// so does its row count.
+    /// so does its row count. No row is a target twice: a device may copy them in
+    /// any order.
     fn copy_rows(&mut self, x: &Self::Tensor, from: &[u32], out: &mut Self::Tensor, to: &[u32]);
     /// `out[i, first..first + width] = x[i]`, other columns stay: `x` is
     /// `[n, width]`, `out` has as many rows.

@@ -18,7 +18,7 @@ pub struct MatrixShape {
 pub struct PassShape {
     /// Tokens.
     pub tokens: usize,
-    /// Positions of one request.
+    /// Positions of one request, in whole pages.
     pub positions: usize,
     /// Heads.
     pub attention: AttentionShape,

@@ -111,7 +111,7 @@ fn pass(
     let all = matrices.iter().map(|matrix| (limits.max_tokens, *matrix));
     PassShape {
         tokens: limits.max_tokens,
-        positions: limits.positions,
+        positions: limits.positions.next_multiple_of(limits.page_size.max(1)),
         attention,
         products: all.chain([(limits.logit_block_rows, head)]).collect(),
         gathered: 0,

@@ -29,11 +29,14 @@
 //! | `FAKE_CUDA_DEVICES` | number of devices; none: `cuInit` fails | 2 |
 //! | `FAKE_CUDA_MEMORY` | bytes of each | 268435456 |
 //! | `FAKE_CUDA_HIDDEN` | bytes that are said to be free beside those that are | 0 |
+//! | `FAKE_CUDA_CODE` | bytes that the code of kernels takes | 0 |
 //! | `FAKE_CUDA_CAPABILITY` | of each: 90 for 9.0 | 90 |
 //! | `FAKE_CUDA_DRIVER` | the driver's version: 13000 for 13.0 | 13000 |
 //! | `FAKE_CUDA_EXCLUSIVE` | any value: contexts are refused, as another program has the devices | |
 //! | `FAKE_NVRTC_ARCHITECTURES` | what is compiled for: 75,80,90 for sm_75 to sm_90 | all from 75 to 121 |
 //! | `FAKE_NVRTC_BUILTINS` | `missing`: nothing compiles | |
+//! | `FAKE_CUDA_FORGET` | `cuEventSynchronize` or `cuStreamWaitEvent`: does nothing, for tests that have to notice | |
+//! | `FAKE_CUDA_FAULT` | `attend:3`: that launch of that kernel touches what is no memory | |
 //! | `FAKE_CUDA_SANITIZE` | `thread`, `address` or `undefined`: how kernels are compiled | |
 //! | `FAKE_CUDA_TELL` | any value: errors and their reasons are printed as they come | |
 //! | `FAKE_CUDA_CACHE` | folder of compiled kernels | in `target` |

@@ -12,6 +12,23 @@ pub(crate) fn number(name: &str, default: u64) -> u64 {
         .unwrap_or_else(|_| panic!("{name} is `{text}`: give a number"))
 }
 
+/// Whether a call does nothing, as if the program had forgotten it.
+pub(crate) fn forgets(call: &str) -> bool {
+    std::env::var("FAKE_CUDA_FORGET").is_ok_and(|forgotten| forgotten == call)
+}
+
+/// The kernel that touches what it must not, and which of its launches does.
+///
+/// # Panics
+/// Where the launch is no number.
+pub(crate) fn fault() -> Option<(String, u64)> {
+    let text = std::env::var("FAKE_CUDA_FAULT").ok()?;
+    let (kernel, launch) = text.split_once(':').unwrap_or((&text, "1"));
+    let launch = launch.parse();
+    let launch = launch.unwrap_or_else(|_| panic!("FAKE_CUDA_FAULT is `{text}`: give attend:3"));
+    Some((kernel.to_owned(), launch))
+}
+
 /// Number of devices.
 pub(crate) fn devices() -> u64 {
     number("FAKE_CUDA_DEVICES", 2)
@@ -26,6 +43,11 @@ pub(crate) fn memory() -> usize {
 /// then.
 pub(crate) fn hidden() -> usize {
     number("FAKE_CUDA_HIDDEN", 0) as usize
+}
+
+/// Bytes of a device that the code of kernels takes, once one is loaded.
+pub(crate) fn code() -> usize {
+    number("FAKE_CUDA_CODE", 0) as usize
 }
 
 /// Bytes of shared memory that a block may have where its kernel asks for it, by

@@ -11,7 +11,7 @@ use crate::memory::Buffer;
 /// Words before the rows' own, in `work.cuh`.
 const FIRST: usize = 2;
 /// Positions of a span, in `work.cuh`.
-pub(crate) const SPAN: usize = 256;
+const SPAN: usize = 256;
 /// Parts that room is kept for at the most: enough for 64 requests of 32 heads
 /// over 8,192 positions each.
 const MOST_PARTS: usize = 1 << 16;

@@ -10,6 +10,9 @@ use crate::inputs::Inputs;
 use crate::rows::Rows;
 use crate::tensor::CudaTensor;
 
+/// Room for nothing.
+const NONE: WorkLimits = WorkLimits { rows: 0, parts: 0 };
+
 /// The kernels of one shape, and how the last batch was cut for them.
 pub(super) struct Kernels {
     attention: Attention,
@@ -45,10 +48,9 @@ impl CudaBackend {
             return Ok(at);
         }
         let (context, operand) = (self.stream.context(), self.operand);
-        let none = WorkLimits { rows: 0, parts: 0 };
         self.attention.push(Kernels {
             attention: Attention::new(context, &self.compiler, shape, cached, operand)?,
-            work: Work::new(context, shape.head_dim, none)?,
+            work: Work::new(context, shape.head_dim, NONE)?,
             planned: 0,
         });
         Ok(self.attention.len() - 1)
@@ -136,8 +138,10 @@ impl CudaBackend {
         let (stream, kernels) = (&self.stream, &mut self.attention[at]);
         let room = kernels.room(inputs.limits());
         if kernels.work.limits() != room {
-            kernels.work = Work::new(stream.context(), shape.head_dim, room)?;
             kernels.planned = 0;
+            // The old room goes first, so that both are never there at once.
+            kernels.work = Work::new(stream.context(), shape.head_dim, NONE)?;
+            kernels.work = Work::new(stream.context(), shape.head_dim, room)?;
         }
         let Kernels {
             attention,

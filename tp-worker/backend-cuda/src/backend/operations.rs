@@ -1,5 +1,6 @@
 //! What models ask for.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use lockstep_backend::{
@@ -97,6 +98,8 @@ impl Backend for CudaBackend {
     fn inputs(&mut self, limits: &InputLimits) -> Result<Inputs, BackendError> {
         // What serving will need is there, or missing, from the start.
         self.products.prepare_all(limits.tokens)?;
+        let context = self.stream.context();
+        self.lists.reserve(context, 2 * limits.tokens)?;
         Ok(Inputs::new(self.stream.context(), *limits)?)
     }
 
@@ -284,6 +287,9 @@ impl Backend for CudaBackend {
             Gathered::List(list) => list.len(),
         };
         out.expect(count, width, "the gathered rows");
+        if count == 0 {
+            return;
+        }
         let indices = match rows {
             Gathered::Wanted(inputs, range) => Ok(Indices::Wanted(inputs, range.start)),
             Gathered::List(list) => {
@@ -306,6 +312,10 @@ impl Backend for CudaBackend {
             width == out.width() && count == to.len(),
             "rows are copied one to one"
         );
+        debug_assert!(distinct(to), "no row is a target twice");
+        if count == 0 {
+            return;
+        }
         let brought = self.lists.bring(stream, 2 * count, |words| {
             words[..count].copy_from_slice(from);
             words[count..].copy_from_slice(to);
@@ -367,4 +377,10 @@ impl Backend for CudaBackend {
     fn control(&mut self) -> &mut dyn Collective {
         &mut *self.group
     }
+}
+
+/// Whether no row is named twice.
+fn distinct(rows: &[u32]) -> bool {
+    let mut seen = HashSet::with_capacity(rows.len());
+    rows.iter().all(|row| seen.insert(row))
 }

@@ -1,12 +1,13 @@
 //! Launches.
 
 use std::ffi::{CStr, c_uint, c_void};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use super::module::{Function, Outcome, function};
 use crate::abi::{Answer, Handle, In, Refusal, export};
 use crate::order;
+use crate::settings;
 use crate::world::codes::{ILLEGAL_ADDRESS, INVALID_VALUE, LAUNCH_OUT_OF_RESOURCES};
 use crate::world::{enter, lock};
 
@@ -54,10 +55,24 @@ impl Launch {
         Ok(())
     }
 
+    /// Whether this is the launch that was told to fail.
+    fn faults(&self) -> bool {
+        static FAULT: LazyLock<Option<(String, u64)>> = LazyLock::new(settings::fault);
+        static LAUNCHES: AtomicU64 = AtomicU64::new(0);
+        let fault = FAULT
+            .as_ref()
+            .filter(|(name, _)| *name == self.function.name);
+        fault.is_some_and(|(_, launch)| LAUNCHES.fetch_add(1, Ordering::Relaxed) + 1 == *launch)
+    }
+
     /// Runs all blocks.
     fn run(&self) -> Answer {
         /// Kernels share their modules' memory, so one runs at a time.
         static RUNNING: Mutex<()> = Mutex::new(());
+        if self.faults() {
+            let reason = format!("{}: a planted fault", self.function.name);
+            return Err(Refusal::new(ILLEGAL_ADDRESS, reason));
+        }
         let seed = order::draw();
         let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
         let mut outcome = Outcome {

@@ -124,7 +124,11 @@ export! {
             return Err(Refusal::new(NO_BINARY_FOR_GPU, reason));
         }
         let object = load(&image.object)?;
-        let made = lock().handle();
+        let mut world = enter()?;
+        let device = world.device(world.context);
+        world.memory.load_code(device);
+        let made = world.handle();
+        drop(world);
         modules().objects.insert(made, object);
         module.set(made);
         Ok(())

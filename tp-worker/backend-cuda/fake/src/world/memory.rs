@@ -1,6 +1,6 @@
 //! Memory of devices, and host memory that they can reach.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::codes::{ILLEGAL_ADDRESS, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::abi::{Answer, Refusal};
@@ -20,6 +20,8 @@ pub(crate) struct Memory {
     pinned: BTreeMap<usize, Allocation>,
     /// Bytes of each device.
     used: BTreeMap<i32, usize>,
+    /// Devices that have code.
+    coded: BTreeSet<i32>,
 }
 
 struct Allocation {
@@ -47,7 +49,7 @@ impl Memory {
             return Err(Refusal::new(INVALID_VALUE, "an allocation of no bytes"));
         }
         let used = self.used.entry(device).or_default();
-        let after = used.saturating_add(bytes);
+        let after = used.saturating_add(taken(bytes));
         if after > settings::memory() {
             return Err(Refusal::quiet(OUT_OF_MEMORY));
         }
@@ -62,6 +64,13 @@ impl Memory {
         Ok(address)
     }
 
+    /// Takes what code takes of a device, the first time.
+    pub(crate) fn load_code(&mut self, device: i32) {
+        if self.coded.insert(device) {
+            *self.used.entry(device).or_default() += settings::code();
+        }
+    }
+
     /// Gives memory of a device back.
     ///
     /// # Errors
@@ -70,7 +79,7 @@ impl Memory {
         let known = self.device.remove(&address);
         let known = known.ok_or_else(|| not_ours("frees", address))?;
         if let Some(used) = self.used.get_mut(&known.device) {
-            *used -= known.bytes;
+            *used -= taken(known.bytes);
         }
         known.give_back(address)
     }
@@ -160,6 +169,14 @@ impl Allocation {
                 Err(Refusal::new(ILLEGAL_ADDRESS, reason))
             }
         }
+    }
+}
+
+/// What an allocation takes of a device: large ones have whole units of 2 MiB.
+fn taken(bytes: usize) -> usize {
+    match bytes {
+        0..0x10_0000 => bytes,
+        _ => bytes.next_multiple_of(2 << 20),
     }
 }
 
