@@ -53,7 +53,8 @@ async fn an_update_without_room_is_refused_with_sizes() {
     }
     let options = on_gpu()
         .set("--weight-update-dir", &dir.path().to_string_lossy())
-        .env("FAKE_CUDA_MEMORY", "106000000");
+        .env("FAKE_CUDA_CODE", "67108864")
+        .env("FAKE_CUDA_MEMORY", "180000000");
     let server = Server::start(options).await;
     let path = json!({"model_path": folder});
     let answer = server.post("/update_weights_from_disk", &path).await;
@@ -88,6 +89,31 @@ fn libraries(names: &[&str]) -> tempfile::TempDir {
         std::os::unix::fs::symlink(&fake, folder.path().join(name)).expect("a link");
     }
     folder
+}
+
+/// A kernel that fails while a request runs: its client is told, and the server
+/// ends as one whose worker died.
+#[tokio::test]
+async fn a_kernel_that_fails_ends_the_server() {
+    if !lockstep_fake_cuda::seed(1) {
+        return; // A real kernel fails when nobody wants it.
+    }
+    let _turn = turns::alone().await;
+    // Without drafts: how often their steps are timed before serving is left open.
+    let options = on_gpu()
+        .set("--speculative-algorithm", "none")
+        .env("FAKE_CUDA_FAULT", "attend:40");
+    let server = Server::start(options).await;
+    let asked = counting(&json!({}));
+    let answer = server.post("/v1/chat/completions", &asked).await;
+    assert!(answer.status >= 500, "{}", answer.text);
+    let code = server.exit(LIMIT).await;
+    let log = server.log();
+    assert_eq!(code, i32::from(exit::PROCESS_DIED), "{log}");
+    assert!(
+        log.contains("attend: a planted fault") && log.contains("Xid"),
+        "{log}"
+    );
 }
 
 /// Memory that somebody else takes behind configuration's back fails the start.
@@ -144,7 +170,7 @@ async fn gpus_that_cannot_serve_are_refused_with_the_remedy() {
             "compute capability 7.5",
         ),
         (
-            on_gpu().env("FAKE_CUDA_MEMORY", "70000000"),
+            on_gpu().env("FAKE_CUDA_MEMORY", "120000000"),
             "--mem-fraction-static",
         ),
         (on_gpu().set("--base-gpu-id", "9"), "there is no GPU 9"),

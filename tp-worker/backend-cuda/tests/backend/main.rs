@@ -5,6 +5,7 @@
 
 mod attend;
 mod errors;
+mod faults;
 mod memory;
 mod rows;
 mod support;

@@ -168,6 +168,27 @@ fn every_planted_fault_is_found() {
     assert!(missed.is_empty(), "missed: {}", missed.join("\n"));
 }
 
+/// Hosts that forget to wait, which `FAKE_CUDA_FORGET` plays: a copy's source that
+/// changes early, a stream that goes on too early.
+#[test]
+fn every_forgotten_wait_is_found() {
+    if !lockstep_fake_cuda::seed(1) {
+        return; // A real driver forgets nothing.
+    }
+    const TEST: &str = "driver::streams_wait_for_events_and_programs_for_copies";
+    for call in ["cuEventSynchronize", "cuStreamWaitEvent"] {
+        let program = std::env::current_exe().expect("this test's file");
+        let mut child = Command::new(program);
+        child.args(["--exact", TEST]).env("FAKE_CUDA_FORGET", call);
+        let output = child.output().expect("a process");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            !output.status.success() && text.contains("assertion"),
+            "{call}: {text}"
+        );
+    }
+}
+
 /// Small enough to be run for every fault, and with something of everything.
 #[test]
 #[ignore = "a process of its own, which another test starts"]

@@ -1,5 +1,5 @@
 //! Every kernel under the compiler's sanitizers: races of shared memory, reads
-//! and writes outside of arrays.
+//! and writes outside of arrays, what C++ leaves undefined.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -65,6 +65,11 @@ fn shared_memory_has_no_races() {
 #[test]
 fn nothing_is_touched_outside_of_arrays() {
     watched("address", "libasan.so");
+}
+
+#[test]
+fn nothing_is_undefined() {
+    watched("undefined", "libubsan.so");
 }
 
 /// Little of everything: others look at the results.

@@ -73,6 +73,35 @@ fn cuda_backend_in_every_way() {
     }
 }
 
+/// A request that begins as one before it reads that one's keys and values.
+#[test]
+fn a_prefix_hit_is_bit_identical_on_cuda() {
+    const PAGES: usize = 3;
+    const PAGE_SIZE: usize = 4;
+    for (_, case) in cases().filter(|(name, _)| *name == "llama") {
+        let first = texts(&case.golden).swap_remove(0);
+        let mut other = first.clone();
+        other[PAGES * PAGE_SIZE..].reverse();
+        assert!(other != first);
+        for (dtype, kv_dtype) in DTYPES {
+            let plain = Feed {
+                page_size: PAGE_SIZE,
+                chunk: 64,
+                ..Feed::plain(kv_dtype)
+            };
+            let hit = Feed {
+                shared: PAGES,
+                ..plain
+            };
+            let alone = [other.clone()];
+            let both = [first.clone(), other.clone()];
+            let expected = logits(&case.model, &cuda(dtype, 1), plain, &alone);
+            let found = logits(&case.model, &cuda(dtype, 2), hit, &both);
+            assert!(found[1] == expected[0][PAGES * PAGE_SIZE..], "{dtype:?}");
+        }
+    }
+}
+
 /// Chunking, page size and company change no bit among passes of one product
 /// algorithm, which those of up to 64 rows share.
 #[test]

@@ -22,6 +22,9 @@ pub struct Feed {
     /// All texts in the same passes, or one after the other.
     pub together: bool,
     pub kv_dtype: KvCacheDtype,
+    /// First pages of the first text that the others, which begin alike, take for
+    /// their own: of what stands there they have no logits.
+    pub shared: usize,
 }
 
 impl Feed {
@@ -33,6 +36,7 @@ impl Feed {
             chunk: usize::MAX,
             together: false,
             kv_dtype,
+            shared: 0,
         }
     }
 }
@@ -81,7 +85,8 @@ fn rank<B: Backend>(
     let shape = transformer.kv_shape(pages, feed.page_size, feed.kv_dtype);
     let mut cache = backend.kv_cache(&shape).unwrap();
     let mut all: Vec<Vec<Vec<f32>>> = vec![Vec::new(); texts.len()];
-    let mut done = vec![0; texts.len()];
+    let mut done = vec![feed.shared * feed.page_size; texts.len()];
+    done[0] = 0;
     loop {
         let waiting = (0..texts.len()).filter(|text| done[*text] < texts[*text].len());
         let take = if feed.together { usize::MAX } else { 1 };
@@ -94,7 +99,8 @@ fn rank<B: Backend>(
             let from = done[text];
             done[text] = texts[text].len().min(from.saturating_add(feed.chunk));
             // Pages of all texts interleaved, in falling order.
-            let page = |n: usize| (pages - 1 - (n * texts.len() + text)) as u32;
+            let owner = |n: usize| if n < feed.shared { 0 } else { text };
+            let page = |n: usize| (pages - 1 - (n * texts.len() + owner(n))) as u32;
             pass.push(&texts[text], from..done[text], feed.page_size, page);
             owners.resize(pass.tokens.len(), text);
         }
