@@ -27,9 +27,9 @@ pub use hidden::HiddenSource;
 /// Position `i` takes the pair of a hidden state of position `i` and the token
 /// at `i + 1`, and predicts the token at `i + 2`. The hidden state is the
 /// target's where that is known, and the head's own output of position `i - 1`
-/// while it drafts. A pass is fed hidden states, run over the tokens, and its
-/// outputs are read, fed again, or kept as a request's root, from which a later
-/// step drafts.
+/// while it drafts. A pass is fed hidden states and run over the tokens. Of a text
+/// it keeps the output of a request's last position, its root, from which a later
+/// step drafts; what is drafted then is read, and fed again.
 ///
 /// It is whole on one rank and waits for no other.
 pub struct EagleHead<B: Backend> {
@@ -56,6 +56,8 @@ pub struct EagleHead<B: Backend> {
     inputs: B::Inputs,
     passes: B::Passes,
     picks: Picks,
+    /// `0..requests`: row numbers of outputs that become roots.
+    numbers: Vec<u32>,
     /// Hidden inputs of the next pass.
     fed: usize,
     /// Tokens of the last pass; 0 where it failed.

@@ -168,9 +168,9 @@ fn drafting_allocates_nothing() {
             head.feed_features(&mut backend, features, &[0, 1, 2, 3, 4, 5])
                 .unwrap();
             let (tables, root) = (model.tables(), HiddenSource::Root(1));
-            head.forward(&mut backend, &mut drafts, tables, &prompt.batch(&[]))
+            let batch = prompt.batch(&[5]);
+            head.take_in(&mut backend, &mut drafts, tables, &batch, &[1])
                 .unwrap();
-            head.keep_roots(&mut backend, &[5], &[1]).unwrap();
             head.logits(&mut backend, tables, &[root]).unwrap();
             head.feed_hidden(&mut backend, &[root]).unwrap();
             head.forward(&mut backend, &mut drafts, tables, &one.batch(&[]))

@@ -25,6 +25,8 @@ pub(crate) struct Buffers<T> {
     /// The layer's; between passes its residual stream holds the outputs of
     /// the last one.
     pub layer: LayerBuffers<T>,
+    /// The rows of the attention output that become roots, `[requests, heads·head_dim]`.
+    pub attended_wanted: T,
     /// Hidden inputs of the next pass, `[n, hidden]`.
     pub hidden: T,
     /// Rows of the target's features, `[n, features]`.
@@ -69,6 +71,11 @@ impl<T> Buffers<T> {
         };
         Ok(Self {
             layer: LayerBuffers::new(device, &layer, tokens)?,
+            attended_wanted: device.activations(
+                sizes.requests,
+                layer.attention.out_width(),
+                Holds::Operand,
+            )?,
             hidden: device.activations(tokens, hidden, Holds::Sum)?,
             features: device.activations(tokens, sizes.features, Holds::Operand)?,
             embedded: device.activations(tokens, hidden, Holds::Sum)?,

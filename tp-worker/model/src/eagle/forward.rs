@@ -24,6 +24,55 @@ impl<B: Backend> EagleHead<B> {
         tables: Tables<'_, B>,
         batch: &Batch<'_>,
     ) -> Result<(), ModelError> {
+        let tokens = self.begin(backend, batch)?;
+        if tokens > 0 {
+            self.run_whole(backend, cache, tables, batch)?;
+        }
+        self.outputs = tokens;
+        Ok(())
+    }
+
+    /// As [`Self::forward`], over text: keeps the outputs of
+    /// `batch.logit_tokens` alone, as the roots of `slots`, one after the other.
+    /// Of the other tokens nothing but keys and values is ever read, so that
+    /// the layer ends with its attention for them.
+    ///
+    /// # Errors
+    /// As [`Self::forward`]; before anything ran also
+    /// [`ModelError::NoHiddenState`] for a slot that the head has no root for,
+    /// and [`ModelError::TooLarge`] when there are not as many slots as roots,
+    /// or more than the head has.
+    pub fn take_in(
+        &mut self,
+        backend: &mut B,
+        cache: &mut B::KvCache,
+        tables: Tables<'_, B>,
+        batch: &Batch<'_>,
+        slots: &[u32],
+    ) -> Result<(), ModelError> {
+        let roots = batch.logit_tokens.len();
+        self.check_roots(roots, slots)?;
+        let tokens = self.begin(backend, batch)?;
+        if tokens == 0 {
+            return Ok(());
+        }
+        // Where only some outputs are wanted, the second half's width follows them.
+        let whole = roots == tokens;
+        match whole {
+            true => self.run_whole(backend, cache, tables, batch)?,
+            false => self.run_narrow(backend, cache, tables, batch)?,
+        }
+        let layer = &self.buffers.layer;
+        let outputs = if whole { &layer.residual } else { &layer.delta };
+        if roots > 0 {
+            let from = &self.numbers[..roots];
+            backend.copy_rows(outputs, from, &mut self.buffers.roots, slots);
+        }
+        Ok(())
+    }
+
+    /// Makes room for a pass over `batch`, which takes what was fed; its tokens.
+    fn begin(&mut self, backend: &mut B, batch: &Batch<'_>) -> Result<usize, ModelError> {
         self.limits.check(batch)?;
         let (tokens, fed) = (batch.tokens.len(), self.fed);
         if tokens != fed {
@@ -31,27 +80,54 @@ impl<B: Backend> EagleHead<B> {
         }
         (self.fed, self.outputs) = (0, 0);
         self.buffers.set_rows(backend, tokens);
-        if tokens == 0 {
-            return Ok(());
-        }
-        backend.stage(batch, &mut self.inputs)?;
-        let mut passes = std::mem::take(&mut self.passes);
-        let head = &mut *self;
-        let mut work = |backend: &mut B| head.run(backend, cache, tables);
-        let done = backend.pass(&mut passes, batch.key(), &mut work);
-        self.passes = passes;
-        done?;
-        self.outputs = tokens;
-        Ok(())
+        Ok(tokens)
     }
 
-    /// The pass over the batch that is staged.
-    fn run(
+    /// The pass over all tokens, as a device may record it.
+    fn run_whole(
         &mut self,
         backend: &mut B,
         cache: &mut B::KvCache,
         tables: Tables<'_, B>,
+        batch: &Batch<'_>,
     ) -> Result<(), BackendError> {
+        backend.stage(batch, &mut self.inputs)?;
+        let mut passes = std::mem::take(&mut self.passes);
+        let head = &mut *self;
+        let mut work = |backend: &mut B| {
+            head.attend(backend, cache, tables);
+            // What the layer leaves normed is not read: roots are kept unnormed,
+            // so logits norm what they are asked for.
+            let (layer, all) = (&head.layer, head.buffers.layer.second_half());
+            layer.finish(backend, &head.shape, all, &layer.post_norm)
+        };
+        let done = backend.pass(&mut passes, batch.key(), &mut work);
+        self.passes = passes;
+        done
+    }
+
+    /// The pass whose second half runs over the wanted tokens alone.
+    fn run_narrow(
+        &mut self,
+        backend: &mut B,
+        cache: &mut B::KvCache,
+        tables: Tables<'_, B>,
+        batch: &Batch<'_>,
+    ) -> Result<(), BackendError> {
+        backend.stage(batch, &mut self.inputs)?;
+        self.attend(backend, cache, tables);
+        let (b, wanted) = (&mut self.buffers, batch.logit_tokens.len());
+        if wanted == 0 {
+            return Ok(());
+        }
+        let attended = &mut b.attended_wanted;
+        let some = b.layer.narrow(backend, &self.inputs, wanted, attended);
+        let layer = &self.layer;
+        layer.finish(backend, &self.shape, some, &layer.post_norm)
+    }
+
+    /// The pass over the batch that is staged, up to the attention.
+    fn attend(&mut self, backend: &mut B, cache: &mut B::KvCache, tables: Tables<'_, B>) {
         let (shape, eps, hidden) = (&self.shape, self.shape.eps, self.hidden);
         let (b, inputs) = (&mut self.buffers, &self.inputs);
         let table = self.embedding.as_ref().unwrap_or(tables.embedding);
@@ -84,11 +160,8 @@ impl<B: Backend> EagleHead<B> {
                 &b.joined
             }
         };
-        let layer = &self.layer;
         let attention = &mut b.layer.attention;
-        layer.attend(backend, shape, input, attention, cache, inputs);
-        // What the layer leaves normed is not read: roots are kept unnormed, so
-        // logits norm what they are asked for.
-        layer.finish(backend, shape, b.layer.second_half(), &layer.post_norm)
+        self.layer
+            .attend(backend, shape, input, attention, cache, inputs);
     }
 }

@@ -8,7 +8,7 @@ use crate::{ModelError, limits::fits};
 /// Where a hidden state is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HiddenSource {
-    /// What [`EagleHead::keep_roots`] stored for this slot.
+    /// What [`EagleHead::take_in`] kept for this slot.
     Root(u32),
     /// The output of this row of the last pass.
     Output(u32),
@@ -67,29 +67,15 @@ impl<B: Backend> EagleHead<B> {
         Ok(())
     }
 
-    /// Stores the outputs of rows `rows` of the last pass as the roots of
-    /// `slots`, one after the other.
+    /// Whether `roots` outputs can become the roots of `slots`.
     ///
     /// # Errors
-    /// [`ModelError::NoHiddenState`]; [`ModelError::TooLarge`] when there are
-    /// more rows than slots.
-    pub fn keep_roots(
-        &mut self,
-        backend: &mut B,
-        rows: &[u32],
-        slots: &[u32],
-    ) -> Result<(), ModelError> {
-        fits("roots", rows.len(), slots.len())?;
-        let slots = &slots[..rows.len()];
-        rows.iter().try_for_each(|row| output(*row, self.outputs))?;
-        slots
-            .iter()
-            .try_for_each(|slot| root(*slot, self.requests))?;
-        let b = &mut self.buffers;
-        if !rows.is_empty() {
-            backend.copy_rows(&b.layer.residual, rows, &mut b.roots, slots);
-        }
-        Ok(())
+    /// [`ModelError::NoHiddenState`]; [`ModelError::TooLarge`] when they are not
+    /// as many, or more than slots.
+    pub(super) fn check_roots(&self, roots: usize, slots: &[u32]) -> Result<(), ModelError> {
+        fits("roots", roots, slots.len().min(self.requests))?;
+        fits("slots of roots", slots.len(), roots)?;
+        slots.iter().try_for_each(|slot| root(*slot, self.requests))
     }
 }
 

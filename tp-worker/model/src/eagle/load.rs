@@ -65,6 +65,7 @@ impl<B: Backend> EagleHead<B> {
             vocab: host.vocab,
             limits,
             requests,
+            numbers: (0..requests as u32).collect(),
             targets: host.targets,
             fed: 0,
             outputs: 0,

@@ -233,10 +233,11 @@ fn heads_activations() {
         let speculation = head(kind, false, false);
         let draft = memory(target, &speculation, 1, 0).draft;
         // Captured, then a pass of 40 tokens: those, hidden states, features,
-        // embeddings, both joined; roots; states and logits of a block.
+        // embeddings, both joined; roots and what they come from of the
+        // attention; states and logits of a block.
         let pass = 1 + token + 64 + features + 64 + 128;
         let block = 40 * (64 + 64 + vocab);
-        let expected = 30 * features + 40 * pass + 5 * 64 + block;
+        let expected = 30 * features + 40 * pass + 5 * (64 + 64) + block;
         assert_eq!(draft.activations, expected, "{speculation:?}");
         // Logits of a frontier of 5 · 2.
         assert_eq!(draft.host, 4 * 10 * vocab);

@@ -1,6 +1,6 @@
 //! Activations of a layer, allocated once.
 
-use lockstep_backend::{Backend, BackendError, Holds};
+use lockstep_backend::{Backend, BackendError, Holds, Rows};
 
 use super::LayerSizes;
 use crate::allocate::Allocate;
@@ -69,6 +69,33 @@ impl<T> LayerBuffers<T> {
             attended: &self.attention.attended,
             residual: &mut self.residual,
             delta: &mut self.delta,
+            normed: &mut self.normed,
+            gate_up: &mut self.gate_up,
+            activated: &mut self.activated,
+        }
+    }
+
+    /// The second half over the wanted rows alone, whose attention outputs move
+    /// to `attended`: what follows the last attention looks at single tokens.
+    /// What is added to the residual stream and the stream itself change places
+    /// for it. [`Self::set_rows`] undoes it.
+    pub fn narrow<'a, B: Backend<Tensor = T>>(
+        &'a mut self,
+        backend: &mut B,
+        inputs: &B::Inputs,
+        wanted: usize,
+        attended: &'a mut T,
+    ) -> SecondHalf<'a, T> {
+        self.set_block_rows(backend, wanted);
+        let rows = || Rows::Wanted(inputs, 0..wanted);
+        backend.gather_rows(&self.residual, rows(), &mut self.delta);
+        backend.set_rows(attended, wanted);
+        backend.gather_rows(&self.attention.attended, rows(), attended);
+        backend.set_rows(&mut self.residual, wanted);
+        SecondHalf {
+            attended,
+            residual: &mut self.delta,
+            delta: &mut self.residual,
             normed: &mut self.normed,
             gate_up: &mut self.gate_up,
             activated: &mut self.activated,

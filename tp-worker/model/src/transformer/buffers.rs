@@ -1,12 +1,12 @@
 //! Activations of a pass, allocated once.
 
-use lockstep_backend::{Backend, BackendError, Holds, Rows};
+use lockstep_backend::{BackendError, Holds};
 use lockstep_types::ModelConfig;
 
 use crate::{
     ForwardLimits, Shard,
     allocate::Allocate,
-    layer::{LayerBuffers, LayerSizes, SecondHalf},
+    layer::{LayerBuffers, LayerSizes},
 };
 
 /// One set of activations, reused by every pass.
@@ -52,43 +52,5 @@ impl<T> Buffers<T> {
             logits: device.activations(block, shard.vocab.len(), Holds::Logits)?,
             host_logits: device.host(host, "a block of logits")?,
         })
-    }
-
-    /// Sets the row count of everything that a pass over `tokens` tokens, of
-    /// which `wanted` are wanted, writes.
-    pub fn set_rows(
-        &mut self,
-        backend: &mut impl Backend<Tensor = T>,
-        tokens: usize,
-        wanted: usize,
-    ) {
-        self.layer.set_rows(backend, tokens);
-        backend.set_rows(&mut self.attended_wanted, wanted);
-    }
-
-    /// The second half of a layer over the wanted rows alone: what follows the
-    /// last attention looks at single tokens. What is added to the residual
-    /// stream and the stream itself change places for it. [`Self::set_rows`]
-    /// undoes it.
-    pub fn narrow<B: Backend<Tensor = T>>(
-        &mut self,
-        backend: &mut B,
-        inputs: &B::Inputs,
-        wanted: usize,
-    ) -> SecondHalf<'_, T> {
-        let (layer, attended) = (&mut self.layer, &mut self.attended_wanted);
-        layer.set_block_rows(backend, wanted);
-        let rows = || Rows::Wanted(inputs, 0..wanted);
-        backend.gather_rows(&layer.residual, rows(), &mut layer.delta);
-        backend.gather_rows(&layer.attention.attended, rows(), attended);
-        backend.set_rows(&mut layer.residual, wanted);
-        SecondHalf {
-            attended,
-            residual: &mut layer.delta,
-            delta: &mut layer.residual,
-            normed: &mut layer.normed,
-            gate_up: &mut layer.gate_up,
-            activated: &mut layer.activated,
-        }
     }
 }

@@ -61,7 +61,7 @@ impl<B: Backend> Transformer<B> {
         sink: &mut dyn FnMut(LogitBlock<'_>),
     ) -> Result<(), ModelError> {
         backend.stage(batch, &mut self.inputs)?;
-        self.buffers.set_rows(backend, size.tokens, size.wanted);
+        self.buffers.layer.set_rows(backend, size.tokens);
         let mut passes = std::mem::take(&mut self.passes);
         let model = &mut *self;
         let mut work = |backend: &mut B| model.run(backend, cache, size);
@@ -121,9 +121,10 @@ impl<B: Backend> Transformer<B> {
             return layer.finish(backend, shape, all, next_norm);
         }
         if size.wanted > 0 {
-            let wanted = b.narrow(backend, inputs, size.wanted);
+            let attended = &mut b.attended_wanted;
+            let wanted = b.layer.narrow(backend, inputs, size.wanted, attended);
             layer.finish(backend, shape, wanted, next_norm)?;
-            b.set_rows(backend, size.tokens, size.wanted);
+            b.layer.set_rows(backend, size.tokens);
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use lockstep_types::{DraftKind, Dtype, KvCacheDtype};
 use crate::{
     head::{Rig, Setup},
     naive::Naive,
+    pass::Pass,
     support::{Checkpoint, DRAFT_VOCAB, cpu},
 };
 
@@ -21,8 +22,12 @@ const SETUP: Setup = Setup {
 /// Texts of two requests, roots kept across passes, a chain and a tree; all
 /// logits on the way.
 fn drafted<B: Backend>(backend: B, checkpoint: &Checkpoint) -> Vec<f32> {
+    drafted_in(SETUP, backend, checkpoint)
+}
+
+fn drafted_in<B: Backend>(setup: Setup, backend: B, checkpoint: &Checkpoint) -> Vec<f32> {
     let (_folder, draft) = checkpoint.write();
-    let mut rig = Rig::new(backend, &checkpoint.target, &draft, SETUP);
+    let mut rig = Rig::new(backend, &checkpoint.target, &draft, setup);
     let mut all = Vec::new();
     rig.prefill(&[9, 8, 7, 6, 5, 4, 3], 2).unwrap();
     rig.prefill(&[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], 0).unwrap();
@@ -72,6 +77,37 @@ fn eagle3_heads_agree() {
     checkpoint.random("embed_tokens.weight", &[vocab, hidden]);
     let own = compare(&checkpoint);
     assert!(own != shared);
+}
+
+/// Of a text, what follows the attention runs over roots alone, which are what
+/// they are where it runs over every token.
+#[test]
+fn what_nobody_reads_is_not_computed() {
+    for checkpoint in [Checkpoint::eagle(), Checkpoint::eagle3()] {
+        let in_chunks = |chunk| {
+            let backend = cpu(Dtype::Float32, Box::new(Single::new()));
+            drafted_in(Setup { chunk, ..SETUP }, backend, &checkpoint)
+        };
+        // Chunks of one token want all that they have, but where they are no text's last.
+        let whole = in_chunks(1);
+        assert!([2, 5, 11].map(in_chunks) == [(); 3].map(|()| whole.clone()));
+        let (_folder, draft) = checkpoint.write();
+        let backend = Naive::new(Box::new(Single::new()));
+        let mut rig = Rig::new(backend, &checkpoint.target, &draft, SETUP);
+        rig.prefill(&[9, 8, 7, 6, 5], 0).unwrap();
+        let features = rig.target.features().unwrap();
+        let drafting = rig.drafting.as_mut().unwrap();
+        let mut pass = Pass::default();
+        pass.push(&[8, 7, 6, 5, 4], 0..5, 4, |page| page as u32);
+        for (wanted, slots) in [(&[][..], &[][..]), (&[4], &[1]), (&[1, 4], &[2, 0])] {
+            let (backend, rows) = (&mut rig.backend, [0, 1, 2, 3, 4]);
+            let fed = drafting.head.feed_features(backend, features, &rows);
+            fed.unwrap();
+            backend.activated = 0;
+            drafting.take_in(backend, &pass, wanted, slots).unwrap();
+            assert_eq!(backend.activated, wanted.len());
+        }
+    }
 }
 
 /// A device may replay a head's pass, which leaves nothing behind on the host.

@@ -130,9 +130,6 @@ fn states_that_are_not_there_are_errors() {
         assert!(error.to_string().starts_with(what), "{error}");
         assert!(head.logits(backend, tables, &[source]).is_err());
     }
-    assert!(head.keep_roots(backend, &[3], &[0]).is_err());
-    assert!(head.keep_roots(backend, &[0], &[3]).is_err());
-    assert!(head.keep_roots(backend, &[0, 1], &[0]).is_err());
     let sources = [HiddenSource::Root(0); 9];
     let most = head.limits();
     let error = head.feed_hidden(backend, &sources[..most.max_tokens + 1]);
@@ -156,6 +153,34 @@ fn states_that_are_not_there_are_errors() {
     assert!(head.logits(backend, tables, &[]).unwrap().is_empty());
 }
 
+/// Roots have a slot each, of those that there are.
+#[test]
+fn roots_without_a_place_are_errors() {
+    let (_folder, mut rig) = rig(&Checkpoint::eagle3());
+    rig.prefill(&[1, 2, 3, 4, 5], 0).unwrap();
+    let (backend, drafting) = rig.drafting();
+    let mut pass = Pass::default();
+    pass.push(&[0, 0, 0, 0, 0, 5, 6, 7, 8], 5..9, 4, |page| page as u32);
+    let sources = [HiddenSource::Root(0); 4];
+    drafting.head.feed_hidden(backend, &sources).unwrap();
+    for (wanted, slots, what) in [
+        (&[0][..], &[3][..], "root 3"),
+        (&[0, 1], &[0], "2 roots"),
+        (&[0], &[0, 1], "2 slots of roots"),
+        (&[0, 1, 2, 3], &[0, 1, 2, 0], "4 roots"),
+    ] {
+        let error = drafting.take_in(backend, &pass, wanted, slots).unwrap_err();
+        assert!(error.to_string().contains(what), "{what}: {error}");
+    }
+    // What was fed is still there.
+    let wanted = drafting.take_in(backend, &pass, &[1, 3], &[0, 2]);
+    wanted.unwrap();
+    let output = drafting
+        .head
+        .feed_hidden(backend, &[HiddenSource::Output(0)]);
+    assert!(output.is_err(), "what is taken in leaves roots alone");
+}
+
 /// Outputs of a pass that failed are no states to go on from.
 #[test]
 fn a_failed_pass_has_no_outputs() {
@@ -165,6 +190,8 @@ fn a_failed_pass_has_no_outputs() {
     let (root, output) = (HiddenSource::Root(0), HiddenSource::Output(0));
     let mut pass = Pass::default();
     pass.push(&[0, 0, 0, 5], 3..4, 4, |page| page as u32);
+    drafting.head.feed_hidden(backend, &[root]).unwrap();
+    drafting.try_run(backend, &pass).unwrap();
     drafting.head.feed_hidden(backend, &[output]).unwrap();
     backend.failing = true;
     let error = drafting.try_run(backend, &pass).unwrap_err();
@@ -175,7 +202,6 @@ fn a_failed_pass_has_no_outputs() {
         Err(ModelError::NoHiddenState { count: 0, .. })
     ));
     assert!(head.feed_hidden(backend, &[output]).is_err());
-    assert!(head.keep_roots(backend, &[0], &[0]).is_err());
     backend.failing = false;
     let error = drafting.try_run(backend, &pass).unwrap_err();
     assert!(matches!(error, ModelError::HiddenInputs { fed: 0, .. }));

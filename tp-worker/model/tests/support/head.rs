@@ -135,9 +135,8 @@ impl<B: Backend> Rig<B> {
                 .head
                 .feed_features(backend, features, &rows)
                 .unwrap();
-            drafting.run(backend, &pass);
-            let last = [range.len() as u32 - 1];
-            drafting.head.keep_roots(backend, &last, &[slot]).unwrap();
+            let slots = &[slot][..wanted.len()];
+            drafting.take_in(backend, &pass, wanted, slots).unwrap();
         }
         next
     }
@@ -156,6 +155,20 @@ impl<B: Backend> Drafting<B> {
     pub fn try_run(&mut self, backend: &mut B, pass: &Pass) -> Result<(), ModelError> {
         let (batch, tables) = (pass.batch(&[]), self.tables.tables());
         self.head.forward(backend, &mut self.cache, tables, &batch)
+    }
+
+    /// Takes tokens in whose hidden states are fed, and keeps those of `wanted`
+    /// as roots.
+    pub fn take_in(
+        &mut self,
+        backend: &mut B,
+        pass: &Pass,
+        wanted: &[u32],
+        slots: &[u32],
+    ) -> Result<(), ModelError> {
+        let (batch, tables) = (pass.batch(wanted), self.tables.tables());
+        self.head
+            .take_in(backend, &mut self.cache, tables, &batch, slots)
     }
 
     /// Runs nodes behind a text of `len` tokens: `(token, parent)`, where no

@@ -18,6 +18,8 @@ pub struct Naive {
     pub replays: usize,
     /// Passes of a model and a size that had not run before.
     pub recorded: usize,
+    /// Rows that MLPs ran over.
+    pub activated: usize,
     /// Passes run, and then the device fails.
     pub failing: bool,
 }
@@ -77,6 +79,7 @@ impl Naive {
             issued: Vec::new(),
             replays: 0,
             recorded: 0,
+            activated: 0,
             failing: false,
         }
     }
@@ -341,6 +344,7 @@ impl Backend for Naive {
         gate_up.holds(SUM);
         out.holds(OPERAND);
         let m = out.width;
+        self.activated += gate_up.rows;
         for row in 0..gate_up.rows {
             let (gate, up) = gate_up.row(row).split_at(m);
             for (i, (gate, up)) in gate.iter().zip(up).enumerate() {

@@ -10,8 +10,8 @@ pub(super) struct Pairs {
     pass: Pass,
     /// Rows of features, one for each pair.
     features: Vec<u32>,
-    /// Pairs that drafts start from: their rows of the pass, and slots.
-    roots: (Vec<u32>, Vec<u32>),
+    /// Slots whose drafts start from the pairs that the pass wants.
+    roots: Vec<u32>,
     most: usize,
 }
 
@@ -21,7 +21,7 @@ impl Pairs {
         Self {
             pass: Pass::new(requests, tokens),
             features: Vec::with_capacity(tokens),
-            roots: (Vec::with_capacity(requests), Vec::with_capacity(requests)),
+            roots: Vec::with_capacity(requests),
             most: tokens,
         }
     }
@@ -49,8 +49,8 @@ impl Pairs {
 
     /// The slot's next draft starts from the pair pushed last.
     pub fn root(&mut self, slot: usize) {
-        self.roots.0.push(self.pass.len() as u32 - 1);
-        self.roots.1.push(slot as u32);
+        self.pass.want();
+        self.roots.push(slot as u32);
     }
 
     /// Runs the head over the pairs, whose features are rows of `features`, and
@@ -68,13 +68,11 @@ impl Pairs {
             let Head { head, cache, .. } = head;
             let batch = self.pass.batch(device.pages);
             head.feed_features(device.backend, features, &self.features)?;
-            head.forward(device.backend, cache, device.tables, &batch)?;
-            head.keep_roots(device.backend, &self.roots.0, &self.roots.1)?;
+            head.take_in(device.backend, cache, device.tables, &batch, &self.roots)?;
         }
         self.pass.clear();
         self.features.clear();
-        self.roots.0.clear();
-        self.roots.1.clear();
+        self.roots.clear();
         Ok(())
     }
 }
