@@ -233,7 +233,8 @@ pub trait Algorithm: fmt::Debug + Send + Sync {
         Ok(())
     }
     /// Positions of a request that its drafter can take in late: those committed
-    /// in steps that draft nothing, in which it then does nearly nothing. A
+    /// in steps that draft nothing, in which it then does nearly nothing but for
+    /// prompts that fill pages (see [`pause::leaves`](crate::pause::leaves)). A
     /// request that falls further behind drafts no more. 0 = it takes in every
     /// step at once.
     fn pause_window(&self) -> usize {

@@ -1,6 +1,8 @@
 //! The KV memory: every page is in the free list, in the prefix cache, or with
 //! one request.
 
+use lockstep_types::pause;
+
 use crate::{
     CacheEvent, DraftKv, PlannerConfig,
     request::{RequestState, len_u32},
@@ -164,12 +166,17 @@ impl Kv {
         }
     }
 
-    /// The result of a prefill chunk that ends at `to` is here. Prompts are taken
-    /// in by the drafter whether a step drafts or not.
-    pub fn commit_prefill(&self, held: &mut RequestKv, to: u32) {
-        let single = to == held.committed + 1;
-        let left = if single { self.left_by_drafter() } else { 0 };
+    /// The result of a prefill chunk that ends at `to` is here, of a step that
+    /// drafted or, with `pauses`, drafted nothing. What a drafter then leaves of
+    /// a prompt, it takes in with the next chunk, or as it drafts again.
+    pub fn commit_prefill(&self, held: &mut RequestKv, to: u32, pauses: bool) {
+        let piece = held.committed..to;
         held.committed = to;
+        if pauses && pause::leaves(&piece, self.page_size, self.pause_window) {
+            return;
+        }
+        let single = piece.len() == 1;
+        let left = if single { self.left_by_drafter() } else { 0 };
         held.drafted = to - left;
     }
 

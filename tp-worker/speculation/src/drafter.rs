@@ -66,11 +66,13 @@ pub trait Drafter<B: Backend>: Send {
         Ok(())
     }
 
-    /// Takes note of rows that decoded in a step that drafts nothing. Called in
-    /// place of [`Self::extend`] where the algorithm has a
+    /// Takes note of rows of a step that drafts nothing: those that decoded, and
+    /// pieces of prompts that [`complete no page`](lockstep_types::pause::leaves).
+    /// Called in place of [`Self::extend`] where the algorithm has a
     /// [`pause_window`](lockstep_types::Algorithm::pause_window), and may leave
-    /// everything to the next step that drafts: by its end, the positions of a
-    /// request that missed no more than the window have to be taken in.
+    /// everything to the next [`Self::extend`] of the request or the next step
+    /// that drafts: by its end, the positions of a request that missed no more
+    /// than the window have to be taken in.
     ///
     /// # Errors
     /// [`DraftError`]; the rank ends with it.

@@ -65,6 +65,9 @@ impl<B: Backend> EagleDrafter<B> {
         let head = EagleHead::load(backend, draft, target, requests, limits, files, progress)?;
         let shape = head.kv_shape(pages, page_size, kv_dtype);
         let width = head.capture().width(target.hidden_size);
+        // Of each request a token that it generated, or the end of its prompt.
+        let ends = lockstep_types::pause::most(speculation.pause_window as u32);
+        let kept = requests * ends.max(1) as usize;
         let window = match speculation.pause_window {
             0 => None,
             window => Some(FeatureWindow::new(backend, requests, window, width)?),
@@ -84,7 +87,7 @@ impl<B: Backend> EagleDrafter<B> {
             known: vec![0; requests],
             window,
             pairs: Pairs::new(requests, limits.max_tokens),
-            kept: (Vec::with_capacity(requests), Vec::with_capacity(requests)),
+            kept: (Vec::with_capacity(kept), Vec::with_capacity(kept)),
             rows: Vec::with_capacity(requests),
         })
     }

@@ -12,7 +12,7 @@ use lockstep_speculation::{
     Build, CommandHandler, Device, DraftError, DraftRow, Drafter, DrafterRegistry, Drafts,
     ExtendRow, Node, OwnDepths, Requests as _,
 };
-use lockstep_types::{EngineConfig, SpeculationConfig, Verification};
+use lockstep_types::{EngineConfig, SpeculationConfig, Verification, pause};
 
 use super::{
     WorkerError, WorkerLimits,
@@ -51,6 +51,7 @@ pub struct DraftStage<B: Backend> {
     last_steps: u32,
     /// Tokens of the target's vocabulary.
     vocab: u32,
+    page_size: u32,
     /// Rows get as many nodes as they may have, whatever the drafter finds.
     fills_up: bool,
 }
@@ -115,6 +116,7 @@ impl<B: Backend> DraftStage<B> {
             own: OwnDepths::new(limits.step.requests),
             last_steps: 0,
             vocab: config.model.vocab_size as u32,
+            page_size: limits.page_size as u32,
             fills_up: false,
         })
     }
@@ -240,6 +242,7 @@ impl<B: Backend> DraftStage<B> {
         self.extends.clear();
         self.pauses.clear();
         self.feature_rows.clear();
+        let window = self.config.pause_window as u32;
         let rows = batch.rows().iter().zip(outcomes.of(tasks));
         for (task, (row, outcome)) in tasks.iter().zip(rows) {
             let from = self.feature_rows.len();
@@ -250,7 +253,9 @@ impl<B: Backend> DraftStage<B> {
                 let proposed = task.draft_depth as usize;
                 self.own.count(task.slot, proposed, outcome.path.len());
             }
-            let later = self.paused && task.decodes;
+            let piece = task.start..task.start + task.q_len;
+            let waits = task.decodes || pause::leaves(&piece, self.page_size, window);
+            let later = self.paused && waits;
             let rows = if later {
                 &mut self.pauses
             } else {

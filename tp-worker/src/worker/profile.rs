@@ -101,7 +101,8 @@ impl<B: Backend + 'static> Worker<B> {
             let Some(made_up) = MadeUp::new(self, *requests) else {
                 break;
             };
-            self.follow(&made_up.prefill())?;
+            let greatest = self.config.speculation.num_steps as u32;
+            self.follow(&made_up.prefill(greatest))?;
             for depth in self.measured_depths() {
                 if depth > MIDDLE && too_long {
                     continue;
@@ -176,7 +177,9 @@ impl MadeUp {
         })
     }
 
-    fn prefill(&self) -> StepPlan {
+    /// The prompts, in a step at the depth of the first decode rows: otherwise
+    /// these would have to catch up.
+    fn prefill(&self, depth: u32) -> StepPlan {
         let slots = 0..self.requests;
         let open = |slot| SlotOpen {
             slot,
@@ -198,6 +201,7 @@ impl MadeUp {
         StepPlan {
             opens: slots.clone().map(open).collect(),
             extends: slots.map(extend).collect(),
+            draft_steps: depth,
             ..StepPlan::default()
         }
     }

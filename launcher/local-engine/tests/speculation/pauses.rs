@@ -1,7 +1,7 @@
 //! Drafters do next to nothing in steps that draft nothing, and catch up.
 
 use lockstep_local_engine::{Completion, LocalEngine};
-use lockstep_types::{Dtype, request::Request};
+use lockstep_types::{Dtype, pause, request::Request};
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
 use crate::{
@@ -89,11 +89,44 @@ fn a_pause_within_the_window_leaves_no_trace() {
                 pause_window: 0,
                 ..late.clone()
             };
-            let depths = phases(at as u64, shape.steps, WINDOW);
+            // A part of the window is for the ends of prompts.
+            let most = WINDOW - pause::most(WINDOW as u32) as usize;
+            let depths = phases(at as u64, shape.steps, most);
             let (_, found, counts) = follow(&late, &all, |turn| depths[turn]);
             let (_, expected, wanted) = follow(&at_once, &all, |turn| depths[turn]);
             assert_eq!(counts, wanted, "{late:?}");
             assert!(counts.last() > Some(&50), "{late:?}: {counts:?}");
+            for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                compare(&format!("{late:?}, prompt {at}"), found, expected);
+            }
+        }
+    }
+}
+
+/// Prompts come while nothing is drafted, whole or in chunks; the drafter takes in
+/// what completes no page when somebody drafts.
+#[test]
+fn ends_of_prompts_that_come_in_a_pause_are_taken_in_late() {
+    let texts = long();
+    for (at, algorithm) in WITH_KV.into_iter().enumerate() {
+        for (page, chunk) in [(16, None), (16, Some(24)), (64, Some(6))] {
+            let late = Setup {
+                pause_window: 64,
+                running: 3,
+                page,
+                chunk,
+                ..setup(algorithm, CHAIN)
+            };
+            let at_once = Setup {
+                pause_window: 0,
+                ..late.clone()
+            };
+            let mut depths = phases(at as u64, CHAIN.steps, 24);
+            depths.splice(..0, [0; 8]);
+            let (_, found, counts) = follow(&late, &texts, |turn| depths[turn]);
+            let (_, expected, wanted) = follow(&at_once, &texts, |turn| depths[turn]);
+            assert_eq!(counts, wanted, "{late:?}");
+            assert!(counts.last() > Some(&20), "{late:?}: {counts:?}");
             for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
                 compare(&format!("{late:?}, prompt {at}"), found, expected);
             }

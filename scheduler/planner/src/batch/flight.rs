@@ -41,7 +41,7 @@ impl RowInFlight {
         request.samples_in_flight -= u32::from(self.sample);
         if request.stage == Stage::Running {
             match self.prefill_to {
-                Some(to) => kv.commit_prefill(&mut request.kv, to),
+                Some(to) => kv.commit_prefill(&mut request.kv, to, self.pauses),
                 None => kv.commit_decode(&mut request.kv, tokens, self.max_tokens, self.pauses),
             }
         }

@@ -148,7 +148,7 @@ prop_compose! {
         initial_depth in 0u32..8,
         adapts in any::<bool>(),
         draft_kv in draft_kv(),
-        pause_window in prop_oneof![Just(0u32), 1u32..12],
+        pause_window in prop_oneof![Just(0u32), 1u32..12, 12u32..80],
     ) -> PlannerConfig {
         PlannerConfig {
             max_running_requests: slots,

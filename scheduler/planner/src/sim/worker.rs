@@ -3,7 +3,10 @@
 use std::ops::Range;
 
 use lockstep_adaptive::Agreed;
-use lockstep_types::step::{SlotExtend, SlotOutput, StepPlan, StepResult};
+use lockstep_types::{
+    pause,
+    step::{SlotExtend, SlotOutput, StepPlan, StepResult},
+};
 
 use super::{SimModel, cells::Cells, slot::SimSlot};
 use crate::{DraftKv, PlannerConfig};
@@ -191,9 +194,13 @@ impl SimWorker {
             if row.sample {
                 slot.sample(model, &mut out);
             }
-            // A draft model may leave a single token to its next pass.
-            let behind = self.config.draft_kv == DraftKv::Tokens && slot.kv_len - drafted == 1;
-            slot.drafted = slot.kv_len - u32::from(behind);
+            let window = self.config.pause_window;
+            let piece = from..to;
+            if steps > 0 || !pause::leaves(&piece, self.config.page_size, window) {
+                // A draft model may leave a single token to its next pass.
+                let behind = self.config.draft_kv == DraftKv::Tokens && slot.kv_len - drafted == 1;
+                slot.drafted = slot.kv_len - u32::from(behind);
+            }
         } else {
             let depth = slot.depth(steps);
             // A step may write all of it, whatever becomes of its drafts.

@@ -13,9 +13,16 @@ use super::{
 };
 use crate::worker::{Worker, WorkerOptions};
 
-/// Operations of the steps in which two requests decode at the `depths` in turn,
-/// after their prompts.
+/// Operations of the steps in which two requests of five tokens decode at the
+/// `depths` in turn, after their prompts.
 fn operations(config: &EngineConfig, depths: &[u32]) -> Vec<Counts> {
+    steps(config, &[5], depths).split_off(1)
+}
+
+/// Operations of the steps in which two requests' prompts come in pieces of so
+/// many tokens without drafts, and then of those in which both decode at the
+/// `depths` in turn.
+fn steps(config: &EngineConfig, pieces: &[u32], depths: &[u32]) -> Vec<Counts> {
     let counts = Arc::default();
     let backend = Watched {
         device: cpu(config, Box::new(Single::new())),
@@ -28,26 +35,33 @@ fn operations(config: &EngineConfig, depths: &[u32]) -> Vec<Counts> {
         progress: &mut |_| {},
     };
     let mut worker = Worker::load(config, 0, backend, options).unwrap();
-    let prompt = Request::greedy(&[5, 6, 7, 8, 9], 64);
-    let pages = |slot| vec![3 * slot + 1, 3 * slot + 2, 3 * slot + 3];
-    let prefill = StepPlan {
-        step: 1,
-        opens: (0..2).map(|slot| open(slot, &prompt)).collect(),
-        extends: (0..2)
-            .map(|slot| row(slot, 5, true, &pages(slot)))
-            .collect(),
-        ..StepPlan::default()
-    };
-    worker.step(&prefill).unwrap();
-    let steps = (2..).zip(depths).map(|(step, depth)| {
-        counts.lock().unwrap().clear();
-        let plan = StepPlan {
-            step,
-            extends: (0..2).map(|slot| row(slot, 0, true, &[])).collect(),
-            draft_steps: *depth,
+    let text: Vec<u32> = (5..5 + pieces.iter().sum::<u32>()).collect();
+    let prompt = Request::greedy(&text, 64);
+    let pages = |slot| (6 * slot + 1..6 * slot + 7).collect::<Vec<_>>();
+    let prefills = pieces.iter().enumerate().map(|(at, piece)| {
+        let first = at == 0;
+        let slots = if first { 0..2 } else { 0..0 };
+        let last = at + 1 == pieces.len();
+        StepPlan {
+            opens: slots.map(|slot| open(slot, &prompt)).collect(),
+            extends: (0..2)
+                .map(|slot| match first {
+                    true => row(slot, *piece, last, &pages(slot)),
+                    false => row(slot, *piece, last, &[]),
+                })
+                .collect(),
             ..StepPlan::default()
-        };
-        worker.step(&plan).unwrap();
+        }
+    });
+    let decodes = depths.iter().map(|depth| StepPlan {
+        extends: (0..2).map(|slot| row(slot, 0, true, &[])).collect(),
+        draft_steps: *depth,
+        ..StepPlan::default()
+    });
+    let plans = prefills.chain(decodes).zip(1..);
+    let steps = plans.map(|(plan, step)| {
+        counts.lock().unwrap().clear();
+        worker.step(&StepPlan { step, ..plan }).unwrap();
         counts.lock().unwrap().clone()
     });
     steps.collect()
@@ -88,6 +102,34 @@ fn a_drafter_that_pauses_runs_nothing() {
             passes.iter().any(|(name, _)| *name == "attention"),
             "{algorithm}: {passes:?}"
         );
+    }
+}
+
+/// Where nothing is drafted, the ends of prompts wait as answers do; what
+/// completes a page is taken in, up to its keys and values, for others to share.
+#[test]
+fn prompts_are_taken_in_for_their_pages_alone() {
+    let plain = config(1, 16, Dtype::Float32);
+    // Two pieces end within a page of 16; three complete pages.
+    let pieces = [7, 5, 20, 2, 16];
+    let alone = steps(&plain, &pieces, &[]);
+    for algorithm in ["EAGLE3", "EAGLE", "STANDALONE"] {
+        let mut drafting = speculating(plain.clone(), algorithm, [3, 1, 4]);
+        drafting.speculation.pause_window = 64;
+        let found = steps(&drafting, &pieces, &[0, 3]);
+        let more = |at: usize, name: &str| {
+            let of = |counts: &[Counts]| counts[at].get(name).copied().unwrap_or_default();
+            of(&found) - of(&alone)
+        };
+        let passes: Vec<_> = (0..5).map(|at| more(at, "stage")).collect();
+        let expected = match algorithm {
+            // What was left is taken in first, by a pass of its own.
+            "EAGLE" | "EAGLE3" => [0, 0, 2, 0, 2],
+            _ => [0, 0, 1, 0, 1],
+        };
+        assert_eq!(passes, expected, "{algorithm}");
+        let drafts = &found[pieces.len() + 1];
+        assert!(drafts["stage"] > 1, "{algorithm}: {drafts:?}");
     }
 }
 
