@@ -202,6 +202,9 @@ export! {
             waves: 1.0,
             reserved: [0; 4],
         }).collect();
+        if offered.is_empty() {
+            return Err(Refusal::new(NOT_SUPPORTED, "no algorithm for the product"));
+        }
         results.set_all(&offered);
         found.set(offered.len() as c_int);
         Ok(())

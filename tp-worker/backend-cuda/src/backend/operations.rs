@@ -96,11 +96,13 @@ impl Backend for CudaBackend {
     }
 
     fn inputs(&mut self, limits: &InputLimits) -> Result<Inputs, BackendError> {
-        // What serving will need is there, or missing, from the start.
-        self.products.prepare_all(limits.tokens)?;
+        // What serving will need is there, or missing, from the start; memory first,
+        // for no algorithm serves more rows than memory has.
         let context = self.stream.context();
+        let inputs = Inputs::new(context, *limits)?;
         self.lists.reserve(context, 2 * limits.tokens)?;
-        Ok(Inputs::new(self.stream.context(), *limits)?)
+        self.products.prepare_all(limits.tokens)?;
+        Ok(inputs)
     }
 
     fn matrix_bytes(&self, matrix: &CudaMatrix) -> usize {

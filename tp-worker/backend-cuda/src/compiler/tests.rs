@@ -25,7 +25,8 @@ const SHAPES: [[usize; 3]; 6] = [
 /// What the compiler says of registers and memory, and the seconds it took.
 fn compiled(architecture: &str, source: &Source, defines: &Defines) -> (String, f64) {
     let mut options = options(architecture, defines);
-    options.push("--ptxas-options=-v".to_owned());
+    // What was compiled before comes without a log from the compiler's own cache.
+    options.extend(["--ptxas-options=-v", "--no-cache"].map(str::to_owned));
     let begun = Instant::now();
     let program = Program::new(source).expect("a program");
     let done = program.compile(&options);

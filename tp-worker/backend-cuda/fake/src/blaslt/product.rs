@@ -38,7 +38,9 @@ impl Algorithm {
     /// Whether it serves a product.
     pub(super) fn serves(self, product: &Product) -> bool {
         let many = product.columns() >= MANY_COLUMNS;
-        self == Self::InOrder || many || product.d.rows.is_multiple_of(2)
+        let counted = [product.d.rows, product.d.columns, product.depth];
+        counted.iter().all(|count| i32::try_from(*count).is_ok())
+            && (self == Self::InOrder || many || product.d.rows.is_multiple_of(2))
     }
 
     /// Bytes of working memory.
