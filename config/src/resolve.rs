@@ -270,13 +270,15 @@ fn context_length(
 
 fn timeouts(args: &ServeArgs) -> TimeoutConfig {
     let given = &args.timeouts;
+    let startup_s = given.startup_timeout.unwrap_or(600);
     TimeoutConfig {
         request_s: given.request_timeout,
         queue_s: given.queue_timeout,
         step_watchdog_s: given.watchdog_timeout.unwrap_or(120),
         health_s: given.health_timeout.unwrap_or(20),
         drain_s: given.drain_timeout.unwrap_or(30),
-        startup_s: given.startup_timeout.unwrap_or(600),
+        startup_s,
+        weight_update_s: given.weight_update_timeout.unwrap_or(startup_s),
     }
 }
 

@@ -18,6 +18,8 @@ pub struct Folder {
     /// Device and inode.
     identity: (u64, u64),
     repository: Option<Repository>,
+    /// Whether it stays open from a look to the end of reading.
+    is_kept: bool,
     /// The files that were looked for, and what they were then; `None` where there was
     /// none. They stay open, so that no other gets their inodes.
     seen: Mutex<Seen>,
@@ -48,21 +50,22 @@ struct Stamp {
 impl Folder {
     /// The one that `path` leads to now.
     pub fn at(path: &Path) -> io::Result<Self> {
-        Self::new(beneath::folder(path)?, Repository::at(path))
+        Self::new(beneath::folder(path)?, Repository::at(path), false)
     }
 
     /// The one that `path` leads to below `root`.
     pub fn below(root: OwnedFd, path: &Path) -> io::Result<Self> {
         let directory = beneath(&root, path, FOLDER)?;
-        Self::new(directory, Repository::below(root, path))
+        Self::new(directory, Repository::below(root, path), true)
     }
 
-    fn new(directory: OwnedFd, repository: Option<Repository>) -> io::Result<Self> {
+    fn new(directory: OwnedFd, repository: Option<Repository>, is_kept: bool) -> io::Result<Self> {
         let metadata = File::from(directory.try_clone()?).metadata()?;
         Ok(Self {
             directory,
             identity: (metadata.dev(), metadata.ino()),
             repository,
+            is_kept,
             seen: Mutex::default(),
         })
     }
@@ -141,6 +144,18 @@ impl Folder {
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Folder {
+    /// Nobody waits until files of another's folder are closed: that may hang too.
+    fn drop(&mut self) {
+        let seen = self.seen.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let seen = std::mem::take(seen);
+        if self.is_kept && !seen.is_empty() {
+            // Without a thread they are closed here.
+            let _ = std::thread::Builder::new().spawn(move || drop(seen));
+        }
     }
 }
 

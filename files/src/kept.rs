@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::aside::aside;
 use crate::beneath;
 use crate::folder::Folder;
 use crate::patience::still_waited_for;
@@ -81,9 +82,12 @@ impl Kept {
             let error = format!("{path}: another folder was looked at in its place meanwhile");
             return Err(io::Error::other(error));
         }
-        self.folder.check().map_err(|(name, error)| {
-            let file = self.path.join(name);
-            io::Error::new(error.kind(), format!("{}: {error}", file.display()))
+        let (path, folder) = (self.path.clone(), self.folder.clone());
+        aside(move || {
+            folder.check().map_err(|(name, error)| {
+                let file = path.join(name);
+                io::Error::new(error.kind(), format!("{}: {error}", file.display()))
+            })
         })
     }
 }

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod aside;
 mod beneath;
 mod folder;
 mod kept;
@@ -17,14 +18,13 @@ use std::io::{self, Read};
 use std::path::{Component, Path};
 use std::sync::Arc;
 
+use aside::PIECE;
 use folder::Folder;
 use patience::still_waited_for;
 
+pub use aside::{LONGEST_STALL, Patience, aside, close, patiently, read_exact_at};
 pub use kept::Kept;
 pub use patience::{LONGEST_LOOK, within};
-
-/// Read at a time, before it is asked whether somebody still waits.
-const PIECE: u64 = 1 << 20;
 
 /// The most bytes of a file that describes a model: `config.json` and the like.
 pub const LARGEST_CONFIG: u64 = 16 << 20;
@@ -47,11 +47,14 @@ pub fn open(folder: &Path, name: &str) -> io::Result<File> {
     if name.is_empty() || !Path::new(name).components().all(inside) {
         return Err(io::Error::other(format!("{name:?} is no file of a folder")));
     }
-    let folder = match kept::find(folder) {
-        Some(kept) => kept,
-        None => Arc::new(Folder::at(folder)?),
-    };
-    folder.open(name)
+    let (folder, name) = (folder.to_owned(), name.to_owned());
+    aside(move || {
+        let folder = match kept::find(&folder) {
+            Some(kept) => kept,
+            None => Arc::new(Folder::at(&folder)?),
+        };
+        folder.open(&name)
+    })
 }
 
 /// Reads the file `name` of `folder`, which may have `most` bytes.
@@ -59,6 +62,11 @@ pub fn open(folder: &Path, name: &str) -> io::Result<File> {
 /// # Errors
 /// Those of [`open`]; in words where the file is larger, whatever it says of its size.
 pub fn read(folder: &Path, name: &str, most: u64) -> io::Result<Vec<u8>> {
+    let (folder, name) = (folder.to_owned(), name.to_owned());
+    aside(move || read_here(&folder, &name, most))
+}
+
+fn read_here(folder: &Path, name: &str, most: u64) -> io::Result<Vec<u8>> {
     let file = open(folder, name)?;
     let too_large = || io::Error::other(format!("it has more than {most} bytes"));
     let size = file.metadata()?.len();
@@ -75,7 +83,7 @@ pub fn read(folder: &Path, name: &str, most: u64) -> io::Result<Vec<u8>> {
 
 /// Reads to the end, as long as somebody waits for it.
 fn read_pieces(mut from: impl Read, into: &mut Vec<u8>) -> io::Result<()> {
-    while from.by_ref().take(PIECE).read_to_end(into)? > 0 {
+    while from.by_ref().take(PIECE as u64).read_to_end(into)? > 0 {
         still_waited_for()?;
     }
     Ok(())

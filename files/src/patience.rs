@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -17,12 +17,30 @@ const MOST_HANGING: usize = 8;
 static AT_WORK: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// On a thread of [`within`]: there as long as somebody waits for it.
-    static WAITS: RefCell<Option<Weak<()>>> = const { RefCell::new(None) };
+    /// On a thread that works for another: there as long as that waits, and moved by
+    /// every file and piece.
+    static WAITS: RefCell<Option<Weak<AtomicU64>>> = const { RefCell::new(None) };
 }
 
-/// Leaves [`AT_WORK`] when dropped, also by a panic.
-struct Place;
+/// One of [`AT_WORK`], which it leaves when dropped, also by a panic.
+pub(crate) struct Place;
+
+impl Place {
+    /// One more.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::TimedOut`] where too many hang.
+    pub(crate) fn take() -> io::Result<Self> {
+        let place = Self;
+        match AT_WORK.fetch_add(1, Ordering::Relaxed) >= MOST_HANGING {
+            false => Ok(place),
+            true => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "earlier attempts to read files still hang; look at their file system",
+            )),
+        }
+    }
+}
 
 impl Drop for Place {
     fn drop(&mut self) {
@@ -41,19 +59,13 @@ pub fn within<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
-    let timed_out = |why: String| io::Error::new(io::ErrorKind::TimedOut, why);
-    let place = Place;
-    if AT_WORK.fetch_add(1, Ordering::Relaxed) >= MOST_HANGING {
-        return Err(timed_out(
-            "earlier attempts to read files still hang; look at their file system".into(),
-        ));
-    }
+    let place = Place::take()?;
     let (done, outcome) = mpsc::sync_channel(1);
-    let waits = Arc::new(());
+    let waits = Arc::new(AtomicU64::new(0));
     let waited_for = Arc::downgrade(&waits);
     let work = move || {
         let _place = place;
-        WAITS.set(Some(waited_for));
+        look_at(waited_for);
         // Nobody may wait for it any more.
         let _ = done.send(work());
     };
@@ -61,20 +73,34 @@ pub fn within<T: Send + 'static>(
     let outcome = outcome.recv_timeout(limit);
     drop(waits);
     outcome.map_err(|error| match error {
-        mpsc::RecvTimeoutError::Timeout => timed_out(format!(
-            "reading the files took more than {} s; look at their file system",
-            limit.as_secs()
-        )),
+        mpsc::RecvTimeoutError::Timeout => io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!(
+                "reading the files took more than {} s; look at their file system",
+                limit.as_secs()
+            ),
+        ),
         mpsc::RecvTimeoutError::Disconnected => io::Error::other("reading the files failed"),
     })
+}
+
+/// This thread works as long as somebody has what `waits` leads to.
+pub(crate) fn look_at(waits: Weak<AtomicU64>) {
+    WAITS.set(Some(waits));
 }
 
 /// Whether to go on, which is asked before every file and piece.
 ///
 /// # Errors
-/// [`io::ErrorKind::TimedOut`] on a thread of [`within`] that took too long.
+/// [`io::ErrorKind::TimedOut`] on a thread for which nobody waits any more.
 pub(crate) fn still_waited_for() -> io::Result<()> {
-    let given_up = |waits: &Weak<()>| waits.strong_count() == 0;
+    let given_up = |waits: &Weak<AtomicU64>| match waits.upgrade() {
+        Some(pulse) => {
+            pulse.fetch_add(1, Ordering::Relaxed);
+            false
+        }
+        None => true,
+    };
     match WAITS.with_borrow(|waits| waits.as_ref().is_some_and(given_up)) {
         true => Err(io::Error::new(
             io::ErrorKind::TimedOut,

@@ -120,6 +120,19 @@ pub struct TimeoutConfig {
     pub drain_s: u64,
     /// The whole start may take so long, seconds.
     pub startup_s: u64,
+    /// A rank may read other weights for so long, seconds.
+    pub weight_update_s: u64,
+}
+
+impl TimeoutConfig {
+    /// For so long ranks and the scheduler wait for each other while weights are loaded,
+    /// for the first time or while they serve, seconds. A rank that gives up reading
+    /// says so in time.
+    pub fn loading_s(&self) -> u64 {
+        const TO_ANSWER: u64 = 60;
+        self.startup_s
+            .max(self.weight_update_s.saturating_add(TO_ANSWER))
+    }
 }
 
 /// The public front.

@@ -34,4 +34,9 @@ pub struct TimeoutArgs {
     #[arg(long, env = "LOCKSTEP_STARTUP_TIMEOUT", value_name = "SECONDS",
           value_parser = seconds, help_heading = HEADING)]
     pub startup_timeout: Option<u64>,
+    /// Ranks may read other weights for so long while they serve; then they go on with those
+    /// that they have [default: as --startup-timeout].
+    #[arg(long, env = "LOCKSTEP_WEIGHT_UPDATE_TIMEOUT", value_name = "SECONDS",
+          value_parser = seconds, help_heading = HEADING)]
+    pub weight_update_timeout: Option<u64>,
 }

@@ -16,7 +16,7 @@ fn equal_where_nodes_may_differ() {
         "--threads-per-rank 1",
         "--tokenizer-managers 3",
         "--served-model-name other",
-        "--drain-timeout 1 --startup-timeout 2 --request-timeout 3",
+        "--drain-timeout 1 --startup-timeout 2 --request-timeout 3 --weight-update-timeout 4",
         "--weight-cache /tmp/packed",
         "--weight-update-dir /",
         "--kv-cache-dtype bf16 --quantization none",

@@ -152,12 +152,13 @@ impl Engine {
             }
             Stage::Emptying => {}
             Stage::Checking | Stage::Reloading => {
-                let limit = Duration::from_secs(self.config.timeouts.startup_s);
+                let limit = Duration::from_secs(self.config.timeouts.loading_s());
                 self.status.updating(|| update.awaited());
                 if update.since.elapsed() > limit {
                     let ranks = update.awaited();
                     return Err(RunError::Group(format!(
-                        "no new weights on rank {ranks:?} after {} s (--startup-timeout)",
+                        "no new weights on rank {ranks:?} after {} s (the longer of \
+                         --startup-timeout and --weight-update-timeout)",
                         limit.as_secs()
                     )));
                 }

@@ -22,6 +22,7 @@ mod nodes;
 mod resets;
 mod silent;
 mod slow;
+mod stalled;
 mod templates;
 mod texts;
 mod unread;

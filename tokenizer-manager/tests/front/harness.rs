@@ -134,6 +134,7 @@ pub fn engine_config() -> EngineConfig {
             health_s: 2,
             drain_s: 10,
             startup_s: 60,
+            weight_update_s: 60,
         },
         server: server_config(),
     }

@@ -255,6 +255,12 @@ impl Weights {
     }
 }
 
+impl Drop for Weights {
+    fn drop(&mut self) {
+        lockstep_files::close(std::mem::take(&mut self.files));
+    }
+}
+
 /// A safetensors file begins with the length of its header, a `u64`.
 const HEADER_LENGTH_BYTES: usize = 8;
 

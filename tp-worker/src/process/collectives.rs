@@ -101,7 +101,7 @@ fn options(config: &EngineConfig) -> Result<Options, RunError> {
     let timeouts = &config.timeouts;
     Ok(Options {
         max_elements: WorkerLimits::new(config).exchange_elements(config),
-        timeout: Duration::from_secs(timeouts.step_watchdog_s.max(timeouts.startup_s)),
+        timeout: Duration::from_secs(timeouts.step_watchdog_s.max(timeouts.loading_s())),
         join_timeout: Duration::from_secs(timeouts.startup_s),
         threads_per_rank: config.parallel.threads_per_rank,
     })

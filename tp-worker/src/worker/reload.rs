@@ -3,7 +3,10 @@
 mod folders;
 mod served;
 
+use std::{io, path::Path, time::Duration};
+
 use lockstep_backend::{Axis, Backend};
+use lockstep_files::{LONGEST_STALL, Patience, aside, patiently};
 use lockstep_model::{FileAccess, ForwardLimits, LoadOptions, Transformer};
 use lockstep_types::EngineConfig;
 
@@ -44,7 +47,7 @@ impl<B: Backend + 'static> Worker<B> {
             Some(_) if !alike => refuse(
                 "ranks of one machine found different folders: one was exchanged meanwhile".into(),
             ),
-            Some(folders) => self.load_again(folders),
+            Some(folders) => self.load_in_time(folders),
         };
         let failures = agree::count(&mut self.backend, loaded.is_err())?;
         let loaded = match loaded {
@@ -74,13 +77,27 @@ impl<B: Backend + 'static> Worker<B> {
         }
     }
 
+    /// Whatever a disk does, files are waited for no longer than they may take, and
+    /// other ranks hear of it while they still wait.
+    fn load_in_time(&mut self, folders: &Folders) -> Result<Loaded<B>, WorkerError> {
+        let patience = Patience {
+            stall: LONGEST_STALL,
+            total: Duration::from_secs(self.config.timeouts.weight_update_s),
+            set_by: "--weight-update-timeout",
+        };
+        patiently(patience, || self.load_again(folders)).map_err(|error| unread(&error))?
+    }
+
     fn load_again(&mut self, folders: &Folders) -> Result<Loaded<B>, WorkerError> {
         let draft = folders.draft();
         let served = self.served();
         let mut config = self.config.clone();
-        config.model = served.same_shape(folders.model())?;
-        if let Some(folder) = draft {
-            config.speculation.draft = served.same_draft(&config.model, folder)?;
+        let (model, draft_folder) = (folders.model().to_owned(), draft.map(Path::to_owned));
+        let described = aside(move || Ok(served.describe(&model, draft_folder.as_deref())));
+        let (model, draft_model) = described.map_err(|error| unread(&error))??;
+        config.model = model;
+        if draft.is_some() {
+            config.speculation.draft = draft_model;
         }
         let limits = WorkerLimits::new(&config);
         let limits = ForwardLimits::of_steps(&limits.step, limits.page_size, limits.vocab);
@@ -108,6 +125,11 @@ impl<B: Backend + 'static> Worker<B> {
             drafting,
         })
     }
+}
+
+/// Files that can't be read.
+fn unread(error: &io::Error) -> WorkerError {
+    WorkerError::Reload(error.to_string())
 }
 
 /// What a rank has read, before it is known whether all have.

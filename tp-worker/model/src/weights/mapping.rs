@@ -3,11 +3,11 @@
 use std::{
     fs::File,
     io,
-    os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
 
-use lockstep_files::LARGEST_INDEX;
+use lockstep_backend::HostBlock;
+use lockstep_files::{LARGEST_INDEX, aside, read_exact_at};
 use memmap2::{Advice, Mmap, MmapOptions, UncheckedAdvice};
 
 use super::HEADER_LENGTH_BYTES;
@@ -46,11 +46,13 @@ impl MappedFile {
         let path = folder.join(name);
         let open = || {
             let file = lockstep_files::open(folder, name)?;
-            let mapping = match access {
-                FileAccess::Mapped => map(&file)?,
-                FileAccess::Read => header(&file)?,
-            };
-            Ok((file, mapping))
+            aside(move || {
+                let mapping = match access {
+                    FileAccess::Mapped => map(&file)?,
+                    FileAccess::Read => header(&file)?,
+                };
+                Ok((file, mapping))
+            })
         };
         let (file, mapping) = open().map_err(|source| ModelError::Read {
             file: path.clone(),
@@ -69,13 +71,29 @@ impl MappedFile {
         self.access == FileAccess::Read
     }
 
-    /// Reads what the file has at the place of `bytes`, which lie in its memory,
-    /// behind `into`; `None` where they don't.
-    pub(super) fn read(&self, bytes: &[u8], into: &mut Vec<u8>) -> Option<io::Result<()>> {
-        let offset = self.offset(bytes)?;
-        let begin = into.len();
-        into.resize(begin + bytes.len(), 0);
-        Some(self.file.read_exact_at(&mut into[begin..], offset as u64))
+    /// Reads what the file has at the place of `block`, which lies in its memory,
+    /// behind `into`: its rows, so many bytes of each. `None` where it doesn't.
+    pub(super) fn read(
+        &self,
+        block: &HostBlock<'_>,
+        width: usize,
+        into: &mut Vec<u8>,
+    ) -> Option<io::Result<()>> {
+        let offset = self.offset(block.bytes)? + block.offset;
+        let (stride, rows) = (block.stride, block.rows);
+        let mut read = std::mem::take(into);
+        let all = move |file: File| {
+            for row in 0..rows {
+                let begin = read.len();
+                read.resize(begin + width, 0);
+                let at = (offset + row * stride) as u64;
+                read_exact_at(&file, &mut read[begin..], at)?;
+            }
+            Ok(read)
+        };
+        let file = self.file.try_clone();
+        let read = file.and_then(|file| aside(move || all(file)));
+        Some(read.map(|read| *into = read))
     }
 
     /// Where `bytes` lie in the file.
@@ -139,11 +157,11 @@ fn header(file: &File) -> io::Result<Mmap> {
     let size = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
     let mut memory = MmapOptions::new().len(size).no_reserve_swap().map_anon()?;
     let mut length = [0; HEADER_LENGTH_BYTES];
-    file.read_exact_at(&mut length[..size.min(HEADER_LENGTH_BYTES)], 0)?;
+    read_exact_at(file, &mut length[..size.min(HEADER_LENGTH_BYTES)], 0)?;
     // One that is too long is refused for its length.
     let header = Some(u64::from_le_bytes(length)).filter(|header| *header <= LARGEST_INDEX);
     let header = usize::try_from(header.unwrap_or(0)).map_err(io::Error::other)?;
     let most = size.min(header.saturating_add(HEADER_LENGTH_BYTES));
-    file.read_exact_at(&mut memory[..most], 0)?;
+    read_exact_at(file, &mut memory[..most], 0)?;
     memory.make_read_only()
 }

@@ -14,17 +14,28 @@ impl Weights {
     /// [`ModelError::Read`].
     pub(super) fn bytes<'a>(&self, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>, ModelError> {
         let mut read = Vec::new();
-        Ok(match self.read(bytes, &mut read)? {
+        let block = HostBlock {
+            bytes,
+            offset: 0,
+            stride: bytes.len(),
+            rows: 1,
+        };
+        Ok(match self.read(&block, bytes.len(), &mut read)? {
             true => Cow::Owned(read),
             false => Cow::Borrowed(bytes),
         })
     }
 
-    /// Reads what a file has where `bytes` lie behind `into`; tells whether it was
-    /// read, as nothing is where files are mapped.
-    fn read(&self, bytes: &[u8], into: &mut Vec<u8>) -> Result<bool, ModelError> {
+    /// Reads what a file has where `block` lies, so many bytes of each row, behind
+    /// `into`; tells whether it was read, as nothing is where files are mapped.
+    fn read(
+        &self,
+        block: &HostBlock<'_>,
+        width: usize,
+        into: &mut Vec<u8>,
+    ) -> Result<bool, ModelError> {
         for file in self.files.iter().filter(|file| file.is_read()) {
-            if let Some(read) = file.read(bytes, into) {
+            if let Some(read) = file.read(block, width, into) {
                 let file = file.path().to_owned();
                 read.map_err(|source| ModelError::Read { file, source })?;
                 return Ok(true);
@@ -55,12 +66,8 @@ impl Weights {
                 true => (block.rows.min(1), block.rows * stride),
                 false => (block.rows, stride),
             };
-            for row in 0..rows {
-                let at = block.offset + row * block.stride;
-                let read = self.read(&block.bytes[at..at + width], into)?;
-                if !read {
-                    return Ok(None);
-                }
+            if !self.read(&HostBlock { rows, ..*block }, width, into)? {
+                return Ok(None);
             }
         }
         let block = HostBlock {

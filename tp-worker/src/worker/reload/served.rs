@@ -30,10 +30,7 @@ impl Served {
     /// [`WorkerError::Reload`] with what does not fit.
     pub fn check(&self, folders: &Folders) -> Result<(), WorkerError> {
         let (model, draft) = (folders.model(), folders.draft());
-        let target = self.same_shape(model)?;
-        if let Some(folder) = draft {
-            self.same_draft(&target, folder)?;
-        }
+        self.describe(model, draft)?;
         for folder in [Some(model), draft].into_iter().flatten() {
             Weights::open_with(folder, FileAccess::Read)
                 .map_err(|error| WorkerError::Reload(error.to_string()))?;
@@ -76,8 +73,20 @@ impl Served {
         )))
     }
 
+    /// Describes a model and, where one is named, a draft, which must be as the present
+    /// ones.
+    pub(super) fn describe(
+        &self,
+        model: &Path,
+        draft: Option<&Path>,
+    ) -> Result<(ModelConfig, Option<DraftModel>), WorkerError> {
+        let target = self.same_shape(model)?;
+        let draft = draft.map(|folder| self.same_draft(&target, folder));
+        Ok((target, draft.transpose()?.flatten()))
+    }
+
     /// Describes the model in `folder`, which must be as the present one.
-    pub(super) fn same_shape(&self, folder: &Path) -> Result<ModelConfig, WorkerError> {
+    fn same_shape(&self, folder: &Path) -> Result<ModelConfig, WorkerError> {
         let context = Some(self.config.server.context_length);
         let new = lockstep_model_folder::load_for(folder, context)
             .map_err(|error| WorkerError::Reload(error.to_string()))?;
@@ -94,7 +103,7 @@ impl Served {
     }
 
     /// Describes the draft in `folder`, which must be as the present one.
-    pub(super) fn same_draft(
+    fn same_draft(
         &self,
         target: &ModelConfig,
         folder: &Path,

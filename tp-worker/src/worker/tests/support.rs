@@ -95,6 +95,7 @@ pub fn config(tp_size: usize, page_size: usize, dtype: Dtype) -> EngineConfig {
             health_s: 60,
             drain_s: 60,
             startup_s: 60,
+            weight_update_s: 60,
         },
         server: server(),
     }

@@ -1,0 +1,281 @@
+//! Files that are read for a thread that must not wait for ever.
+//!
+//! A read that a disk or a network does not answer can't be ended, only left behind.
+//! So another thread does all that [`patiently`]'s work asks of files, and whoever waits
+//! for it gives up in time.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::patience::{Place, look_at, still_waited_for};
+
+/// How long one file, or one piece of a MiB at most, may take.
+pub const LONGEST_STALL: Duration = Duration::from_secs(10);
+
+/// What is read at a time, between two looks whether anybody still waits.
+pub(crate) const PIECE: usize = 1 << 20;
+
+/// How long somebody waits for files.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// For one file, or one piece of it.
+    pub stall: Duration,
+    /// For all of them.
+    pub total: Duration,
+    /// What sets `total`, for those who are told.
+    pub set_by: &'static str,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+thread_local! {
+    /// Who reads for this thread.
+    static READER: RefCell<Option<Reader>> = const { RefCell::new(None) };
+}
+
+/// Another thread, which reads.
+struct Reader {
+    jobs: mpsc::Sender<Job>,
+    /// Moves with every file and piece; `None` when it was given up.
+    pulse: Option<Arc<AtomicU64>>,
+    patience: Patience,
+    since: Instant,
+}
+
+/// Takes the reader away again, also by a panic.
+struct Reading;
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        READER.take();
+    }
+}
+
+/// Does `work` here, and all that it asks of files by this crate, or gives to [`aside`], on
+/// another thread. That is waited for as long as `patience` allows; then it is left behind, and
+/// whatever `work` asks of files is an error.
+///
+/// # Errors
+/// Where there is no thread to be had; [`io::ErrorKind::TimedOut`] where too many hang already.
+pub fn patiently<T>(patience: Patience, work: impl FnOnce() -> T) -> io::Result<T> {
+    let place = Place::take()?;
+    let (jobs, taken) = mpsc::channel::<Job>();
+    let pulse = Arc::new(AtomicU64::new(0));
+    let waits = Arc::downgrade(&pulse);
+    let read = move || {
+        let _place = place;
+        look_at(waits);
+        taken.into_iter().for_each(|job| job());
+    };
+    thread::Builder::new().name("files".into()).spawn(read)?;
+    READER.set(Some(Reader {
+        jobs,
+        pulse: Some(pulse),
+        patience,
+        since: Instant::now(),
+    }));
+    let _reading = Reading;
+    Ok(work())
+}
+
+/// Does `work` on files, on the thread that reads for this one where it works
+/// [`patiently`], else here.
+///
+/// # Errors
+/// Those of `work`; [`io::ErrorKind::TimedOut`] when it was given up.
+pub fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    // Its place is free meanwhile: nothing that a reader waits for asks for another.
+    let Some(mut reader) = READER.take() else {
+        return work();
+    };
+    let done = reader.wait_for(work);
+    READER.set(Some(reader));
+    done
+}
+
+/// Lets go of files. Closing one may wait for its disk too: nobody who works
+/// [`patiently`] waits for that.
+pub fn close(files: impl Send + 'static) {
+    READER.with_borrow(|reader| {
+        if let Some(reader) = reader {
+            // It comes back where the thread has ended, which holds up nobody.
+            let _ = reader.jobs.send(Box::new(move || drop(files)));
+        }
+    });
+}
+
+/// Fills `into` from the place `at` of a file, a piece at a time, as long as somebody waits.
+///
+/// # Errors
+/// Those of reading; [`io::ErrorKind::TimedOut`] where nobody waits any more.
+pub fn read_exact_at(file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
+    for (number, piece) in into.chunks_mut(PIECE).enumerate() {
+        still_waited_for()?;
+        file.read_exact_at(piece, at + (number * PIECE) as u64)?;
+    }
+    Ok(())
+}
+
+impl Reader {
+    fn wait_for<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let Some(pulse) = self.pulse.clone() else {
+            let error = "reading the files was given up";
+            return Err(io::Error::new(io::ErrorKind::TimedOut, error));
+        };
+        let (done, outcome) = mpsc::sync_channel(1);
+        // Nobody may wait for it any more.
+        let job = move || drop(done.send(work()));
+        // Where its thread has ended nobody answers.
+        let _ = self.jobs.send(Box::new(job));
+        let mut seen = pulse.load(Ordering::Relaxed);
+        loop {
+            let left = self.patience.total.saturating_sub(self.since.elapsed());
+            match outcome.recv_timeout(left.min(self.patience.stall)) {
+                Ok(outcome) => return outcome,
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    return Err(io::Error::other("reading the files failed"));
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+            let now = pulse.load(Ordering::Relaxed);
+            if left <= self.patience.stall || now == seen {
+                self.pulse = None;
+                return Err(self.patience.over(left));
+            }
+            seen = now;
+        }
+    }
+}
+
+impl Patience {
+    /// What is said where it ended when so much was `left` of the whole.
+    fn over(&self, left: Duration) -> io::Error {
+        let Self {
+            stall,
+            total,
+            set_by,
+        } = self;
+        let why = match left <= *stall {
+            true => format!(
+                "the files were not read within {} s ({set_by}); give more time, or look at their \
+                 file system",
+                total.as_secs()
+            ),
+            false => format!(
+                "no piece of the file came within {} s; look at its file system",
+                stall.as_secs()
+            ),
+        };
+        io::Error::new(io::ErrorKind::TimedOut, why)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::patience::ALONE;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn patience(stall: Duration, total: Duration) -> Patience {
+        let set_by = "--an-option";
+        Patience {
+            stall,
+            total,
+            set_by,
+        }
+    }
+
+    #[test]
+    fn work_is_done_by_another_thread_and_waited_for() {
+        let _alone = ALONE.lock().expect("no panic");
+        let id = || Ok(thread::current().id());
+        let here = thread::current().id();
+        assert_eq!(aside(id).expect("here"), here);
+        let read = patiently(patience(LONG, LONG), || {
+            let other = aside(id).expect("there");
+            assert_eq!(aside(move || aside(id)).expect("there"), other);
+            let failed = aside(|| Err::<(), _>(io::Error::other("on purpose")));
+            assert_eq!(failed.expect_err("its own").to_string(), "on purpose");
+            other
+        });
+        assert_ne!(read.expect("a thread"), here);
+        assert_eq!(aside(id).expect("here"), here, "it is over");
+        let failed = patiently(patience(LONG, LONG), || {
+            let panics = || -> io::Result<()> { panic!("on purpose") };
+            [aside(panics), aside(|| Ok(()))].map(|failed| failed.expect_err("it ended").kind())
+        });
+        assert_eq!(failed.expect("a thread"), [io::ErrorKind::Other; 2]);
+    }
+
+    #[test]
+    fn who_hangs_is_left_behind_and_so_is_what_is_closed() {
+        let _alone = ALONE.lock().expect("no panic");
+        let (release, hangs) = mpsc::channel::<()>();
+        let (closed, closes) = mpsc::channel::<()>();
+        let errors = patiently(patience(Duration::ZERO, LONG), move || {
+            let first = aside(move || Ok(hangs.recv())).expect_err("it hangs");
+            close(closed);
+            let second = aside(|| Ok(())).expect_err("given up");
+            assert_eq!(second.kind(), io::ErrorKind::TimedOut);
+            first
+        });
+        let error = errors.expect("a thread");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(error.to_string().starts_with("no piece"), "{error}");
+        assert_eq!(closes.try_recv(), Err(mpsc::TryRecvError::Empty));
+        drop(release);
+        let end = closes.recv_timeout(LONG);
+        assert_eq!(end, Err(mpsc::RecvTimeoutError::Disconnected));
+    }
+
+    #[test]
+    fn what_goes_on_is_waited_for_until_all_took_too_long() {
+        let _alone = ALONE.lock().expect("no panic");
+        let (working, ended) = mpsc::channel::<()>();
+        // It moves at every look, and never ends by itself.
+        let endless = move || -> io::Result<()> {
+            let _working = working;
+            loop {
+                still_waited_for()?;
+                thread::yield_now();
+            }
+        };
+        let stall = Duration::from_millis(500);
+        let patience = patience(stall, 3 * stall);
+        let error = patiently(patience, || aside(endless).expect_err("over"));
+        let error = error.expect("a thread");
+        assert!(error.to_string().contains("--an-option"), "{error}");
+        // It has noticed.
+        let end = ended.recv_timeout(LONG);
+        assert_eq!(end, Err(mpsc::RecvTimeoutError::Disconnected));
+    }
+
+    #[test]
+    fn files_are_read_in_pieces() {
+        let _alone = ALONE.lock().expect("no panic");
+        let folder = tempfile::tempdir().expect("a folder");
+        let bytes: Vec<u8> = (0..3 * PIECE + 7).map(|at| (at / 1000) as u8).collect();
+        std::fs::write(folder.path().join("file"), &bytes).expect("written");
+        let read = patiently(patience(LONG, LONG), || {
+            let file = crate::open(folder.path(), "file")?;
+            aside(move || {
+                let mut read = vec![0; bytes.len() - 5];
+                read_exact_at(&file, &mut read, 5)?;
+                Ok(read == bytes[5..])
+            })
+        });
+        assert!(read.expect("a thread").expect("there"));
+    }
+}
