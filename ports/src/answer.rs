@@ -17,18 +17,14 @@ use axum::body::Body;
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
-use crate::{
-    budget::{Charge, OverBudget},
-    places::InService,
-    report::Closed,
-};
+use crate::{budget::OverBudget, places::InService, report::Closed, reserve::AnswerRoom};
 
 /// An answer's body: while it lasts, its connection works.
 pub(crate) struct Answer(InService);
 
 impl Answer {
     /// With the room that the body has, where it is charged.
-    pub(crate) fn new(in_service: InService, body: Body, room: Option<Charge>) -> Self {
+    pub(crate) fn new(in_service: InService, body: Body, room: Option<AnswerRoom>) -> Self {
         let now = in_service.now();
         in_service.outgoing().answer(body, room, now);
         Self(in_service)

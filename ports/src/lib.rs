@@ -39,5 +39,5 @@ pub use health::Health;
 pub use listen::listen;
 pub use port::{Port, Protocol};
 pub use report::{Closed, PortReport};
-pub use reserve::Reserve;
+pub use reserve::{Paid, Reserve};
 pub use waiting::{GivenUp, OutputReceiver, OutputSender, outputs};

@@ -13,7 +13,10 @@ use axum::body::Body;
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
-use crate::budget::{Charge, OverBudget};
+use crate::{
+    budget::{Charge, OverBudget},
+    reserve::{AnswerRoom, Reserved},
+};
 
 /// Handed over at a time, so that a transport that asks for more has sent most
 /// of what it got.
@@ -47,8 +50,10 @@ struct Content {
     begun: bool,
     /// For what waits here; `None` where nothing is charged.
     room: Option<Charge>,
-    /// Bytes of it that are for all that a stream may bring, and stay to its end.
-    reserved: usize,
+    /// Bytes of it that are for what a stream may still bring.
+    reserved: Reserved,
+    /// Bytes that were for all of it.
+    large_as: usize,
 }
 
 impl Outgoing {
@@ -83,13 +88,17 @@ impl Outgoing {
     }
 
     /// Gets the answer and the room that it has, at the time `now`.
-    pub(crate) fn answer(&self, body: Body, room: Option<Charge>, now: u64) {
+    pub(crate) fn answer(&self, body: Body, room: Option<AnswerRoom>, now: u64) {
         let streams = body.size_hint().exact().is_none();
-        let reserved = room.as_ref().filter(|_| streams);
-        let reserved = reserved.map_or(0, Charge::bytes);
         let mut content = self.content();
-        content.reserved = reserved;
-        (content.body, content.room) = (Some(body), room);
+        content.body = Some(body);
+        if let Some(AnswerRoom { charge, reserved }) = room {
+            if streams {
+                content.large_as = charge.bytes();
+                content.reserved = reserved;
+            }
+            content.room = Some(charge);
+        }
         drop(content);
         self.hand_over(now);
     }
@@ -147,7 +156,14 @@ impl Content {
             return Ok(());
         };
         let beyond = bytes.saturating_sub(room.bytes());
-        room.add_answer(beyond, self.reserved)
+        room.add_answer(beyond, self.large_as)
+    }
+
+    /// Keeps what is reserved still, or what waits and was handed over.
+    fn give_back(&mut self) {
+        if let Some(room) = &mut self.room {
+            room.keep(self.reserved.bytes().max(self.rest.len() + HANDED_OVER));
+        }
     }
 
     fn poll_part(
@@ -159,23 +175,28 @@ impl Content {
                 let error = axum::Error::new(Untaken);
                 return Poll::Ready(Some(Err(error)));
             };
-            let frame = match std::task::ready!(Pin::new(body).poll_frame(context)) {
-                Some(Ok(frame)) => frame,
-                end => return Poll::Ready(end),
+            let frame = match Pin::new(body).poll_frame(context) {
+                Poll::Ready(Some(Ok(frame))) => frame,
+                Poll::Ready(end) => return Poll::Ready(end),
+                Poll::Pending => {
+                    self.give_back();
+                    return Poll::Pending;
+                }
             };
             match frame.into_data() {
                 Ok(data) if data.len() > PART => {
                     self.make_room(data.len()).map_err(axum::Error::new)?;
                     self.rest = data;
                 }
-                Ok(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
+                Ok(data) => {
+                    self.give_back();
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
                 Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
             }
         }
         let part = self.rest.split_to(PART.min(self.rest.len()));
-        if let Some(room) = &mut self.room {
-            room.keep(self.reserved.max(self.rest.len() + HANDED_OVER));
-        }
+        self.give_back();
         // A copy, since a part that a transport keeps would keep the whole.
         let part = Bytes::copy_from_slice(&part);
         Poll::Ready(Some(Ok(Frame::data(part))))

@@ -1,6 +1,9 @@
 //! Room for what is still to come, taken before anything is begun.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
 
 use crate::budget::{Budget, Charge, OverBudget};
 
@@ -15,6 +18,19 @@ struct Taken {
     charge: Charge,
     /// Bytes that are the answer's: the request has them too.
     handed_over: usize,
+    /// How many of them are still reserved.
+    reserved: Reserved,
+}
+
+/// Bytes of an answer's room that are for what it may still bring.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Reserved(Arc<AtomicUsize>);
+
+/// The room of an answer.
+#[derive(Debug)]
+pub(crate) struct AnswerRoom {
+    pub(crate) charge: Charge,
+    pub(crate) reserved: Reserved,
 }
 
 impl Room {
@@ -23,6 +39,7 @@ impl Room {
         Self(Arc::new(Mutex::new(Taken {
             charge: budget.charge(),
             handed_over: 0,
+            reserved: Reserved::default(),
         })))
     }
 
@@ -32,17 +49,20 @@ impl Room {
         self.take(choices.iter().fold(0, sum))?;
         let part = |left: &usize| Reserve {
             room: self.clone(),
-            left: *left,
+            left: Arc::new((*left).into()),
+            kept: 0,
         };
         Ok(choices.iter().map(part).collect())
     }
 
     /// All of it. What comes beyond from now on is taken beside it.
-    pub(crate) fn hand_over(&self) -> Charge {
+    pub(crate) fn hand_over(&self) -> AnswerRoom {
         let mut taken = self.taken();
         let charge = taken.charge.hand_over();
         taken.handed_over += charge.bytes();
-        charge
+        taken.reserved.0.fetch_add(charge.bytes(), Relaxed);
+        let reserved = taken.reserved.clone();
+        AnswerRoom { charge, reserved }
     }
 
     /// Takes more, for a request of all that it has taken.
@@ -52,36 +72,113 @@ impl Room {
         taken.charge.add_beside(bytes, beside)
     }
 
+    /// So many bytes are reserved no more. What is the answer's by now leaves it with
+    /// its next part.
+    fn give_back(&self, bytes: usize) {
+        let mut taken = self.taken();
+        let own = bytes.min(taken.charge.bytes());
+        let rest = taken.charge.bytes() - own;
+        taken.charge.keep(rest);
+        taken.reserved.give_back(bytes - own);
+    }
+
     fn taken(&self) -> MutexGuard<'_, Taken> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+impl Reserved {
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.load(Relaxed)
+    }
+
+    fn give_back(&self, bytes: usize) {
+        let less = |reserved: usize| Some(reserved.saturating_sub(bytes));
+        // It never fails.
+        let _ = self.0.fetch_update(Relaxed, Relaxed, less);
+    }
+}
+
+impl From<Charge> for AnswerRoom {
+    /// All of it is reserved.
+    fn from(charge: Charge) -> Self {
+        let reserved = Reserved(Arc::new(charge.bytes().into()));
+        Self { charge, reserved }
+    }
+}
+
 /// The part of one of a request's choices in what the request has reserved, see
-/// [`Held::reserve`](crate::Held::reserve).
+/// [`Held::reserve`](crate::Held::reserve). What did not come is given back when
+/// this is dropped.
 #[derive(Debug)]
 pub struct Reserve {
     room: Room,
-    left: usize,
+    left: Arc<AtomicUsize>,
+    /// Bytes that came, beyond what was reserved too.
+    kept: usize,
 }
 
 impl Reserve {
-    /// Bytes for which there is room and that did not come yet.
-    pub fn left(&self) -> usize {
-        self.left
-    }
-
-    /// So many bytes came. More is taken where they are more than was reserved.
+    /// So many bytes came, and are kept for the answer's end. More is taken where they
+    /// are more than was reserved.
     ///
     /// # Errors
     /// [`OverBudget`], and nothing more is taken.
     pub fn came(&mut self, bytes: usize) -> Result<(), OverBudget> {
-        let beyond = bytes.saturating_sub(self.left);
-        self.left -= bytes.min(self.left);
-        match beyond {
-            0 => Ok(()),
-            beyond => self.room.take(beyond),
+        let came = self.come(bytes);
+        self.kept += came;
+        if bytes > came {
+            self.room.take(bytes - came)?;
+            self.kept += bytes - came;
         }
+        Ok(())
+    }
+
+    /// So many bytes came and leave with the answer's next part: their room is given
+    /// back.
+    pub fn went(&mut self, bytes: usize) {
+        let came = self.come(bytes);
+        self.room.give_back(came);
+    }
+
+    /// The choice has ended, and what came of it leaves with the answer's next part.
+    pub fn end(self) {
+        self.room.give_back(self.kept);
+    }
+
+    /// How many of `bytes` were reserved.
+    fn come(&mut self, bytes: usize) -> usize {
+        // It is changed here alone.
+        let left = self.left.load(Relaxed);
+        let came = bytes.min(left);
+        self.left.store(left - came, Relaxed);
+        came
+    }
+}
+
+impl Drop for Reserve {
+    fn drop(&mut self) {
+        let left = self.left.swap(0, Relaxed);
+        self.room.give_back(left);
+    }
+}
+
+/// What requests have room for before it comes, as their [`Reserve`]s tell.
+#[derive(Debug, Default)]
+pub struct Paid(Vec<Arc<AtomicUsize>>);
+
+impl Paid {
+    /// Bytes that did not come yet.
+    pub(crate) fn bytes(&self) -> usize {
+        let left = self.0.iter().map(|left| left.load(Relaxed));
+        left.fold(0, usize::saturating_add)
+    }
+}
+
+impl<'r> FromIterator<&'r Reserve> for Paid {
+    fn from_iter<I: IntoIterator<Item = &'r Reserve>>(reserves: I) -> Self {
+        let left = |reserve: &Reserve| reserve.left.clone();
+        Self(reserves.into_iter().map(left).collect())
     }
 }
 
@@ -116,7 +213,7 @@ mod tests {
         let room = Room::new(&budget);
         let mut parts = room.reserve(&[100]).expect("there is room");
         let answer = room.hand_over();
-        assert_eq!((answer.bytes(), budget.taken()), (100, 100));
+        assert_eq!((answer.charge.bytes(), budget.taken()), (100, 100));
         assert_eq!(parts[0].came(101), Ok(()));
         assert_eq!(budget.taken(), 101, "what is beyond alone is taken");
         drop((parts, room));
@@ -140,5 +237,36 @@ mod tests {
             drop((parts, room, answer));
             assert_eq!(budget.taken(), 0);
         }
+    }
+
+    #[test]
+    fn what_can_not_come_any_more_is_given_back() {
+        let budget = Budget::new(1 << 20);
+        let room = Room::new(&budget);
+        let parts = room.reserve(&[100, 200, 400]).expect("there is room");
+        let [ended, kept, mut streamed]: [Reserve; 3] = parts.try_into().expect("three");
+        let mut kept = kept;
+        drop(ended);
+        assert_eq!(budget.taken(), 600, "it brought nothing");
+        assert_eq!(kept.came(50), Ok(()));
+        streamed.went(100);
+        assert_eq!(budget.taken(), 500);
+        let answer = room.hand_over();
+        streamed.went(100);
+        assert_eq!(answer.reserved.bytes(), 400);
+        streamed.went(1000);
+        assert_eq!(answer.reserved.bytes(), 200, "no more than was its own");
+        assert_eq!(Paid::from_iter([&kept, &streamed]).bytes(), 150);
+        let paid = Paid::from_iter([&kept]);
+        drop(kept);
+        assert_eq!(
+            (paid.bytes(), answer.reserved.bytes()),
+            (0, 50),
+            "what came stays"
+        );
+        assert_eq!(budget.taken(), 500, "the answer's");
+        streamed.end();
+        drop((answer, room));
+        assert_eq!(budget.taken(), 0);
     }
 }

@@ -29,6 +29,7 @@ use crate::{
     places::{Full, Place},
     port::{Budgets, Port, Protocol},
     report::Closed,
+    reserve::AnswerRoom,
 };
 
 /// Answers the requests of one connection.
@@ -161,7 +162,11 @@ impl Visit {
 
     /// Room for an answer until it is taken, where the request has reserved `room`.
     /// One that has none becomes a refusal.
-    fn make_room(&self, answer: Response, room: Option<Charge>) -> (Response, Option<Charge>) {
+    fn make_room(
+        &self,
+        answer: Response,
+        room: Option<AnswerRoom>,
+    ) -> (Response, Option<AnswerRoom>) {
         let Some(mut room) = room else {
             return (answer, None);
         };
@@ -173,10 +178,10 @@ impl Visit {
             ..=SMALL_ANSWER => 0,
             _ => usize::try_from(bytes).unwrap_or(usize::MAX),
         };
-        let reserved = room.bytes();
-        room.keep(charged);
-        let beyond = charged - room.bytes();
-        match room.add_answer(beyond, reserved) {
+        let reserved = room.charge.bytes();
+        room.charge.keep(charged);
+        let beyond = charged - room.charge.bytes();
+        match room.charge.add_answer(beyond, reserved) {
             Ok(()) => (answer, Some(room)),
             Err(over) => (self.over(over), None),
         }

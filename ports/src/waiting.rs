@@ -15,7 +15,10 @@ use std::{
 use tokio::sync::mpsc;
 use tonic::Status;
 
-use crate::budget::{Budget, Charge};
+use crate::{
+    budget::{Budget, Charge},
+    reserve::Paid,
+};
 
 /// So many bytes wait without being charged: a reader that keeps up is not
 /// further behind. Beyond, they are charged in pieces of this size, so that
@@ -37,15 +40,15 @@ impl From<GivenUp> for Status {
 }
 
 /// A queue for the outputs of a request. What waits in it is charged to `budget`,
-/// but for the first `paid` bytes, for which the request has room already.
-pub fn outputs<T>(budget: &Arc<Budget>, paid: usize) -> (OutputSender<T>, OutputReceiver<T>) {
+/// but for as many bytes as the request has `paid` for already.
+pub fn outputs<T>(budget: &Arc<Budget>, paid: Paid) -> (OutputSender<T>, OutputReceiver<T>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let waiting = Arc::new(Waiting::default());
     let sender = OutputSender {
         outputs: sender,
         waiting: waiting.clone(),
         room: budget.charge(),
-        free: paid.saturating_add(PIECE),
+        paid,
         given_up: false,
     };
     let receiver = OutputReceiver {
@@ -70,8 +73,7 @@ pub struct OutputSender<T> {
     outputs: mpsc::UnboundedSender<Result<(T, usize), GivenUp>>,
     waiting: Arc<Waiting>,
     room: Charge,
-    /// Bytes that are not charged.
-    free: usize,
+    paid: Paid,
     given_up: bool,
 }
 
@@ -101,7 +103,12 @@ impl<T> OutputSender<T> {
 
     /// Charges what waits, in whole pieces.
     fn make_room(&mut self, waiting: usize) -> Result<(), GivenUp> {
-        let wanted = waiting.saturating_sub(self.free).next_multiple_of(PIECE);
+        let wanted = match waiting.saturating_sub(PIECE) {
+            0 => 0,
+            beyond => beyond
+                .saturating_sub(self.paid.bytes())
+                .next_multiple_of(PIECE),
+        };
         let taken = self.room.bytes();
         if wanted <= taken {
             self.room.keep(wanted);
@@ -156,11 +163,14 @@ impl<T> OutputReceiver<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reserve::Room;
 
     #[tokio::test]
     async fn what_waits_is_charged_until_it_is_taken() {
-        let budget = Budget::new(64 * PIECE);
-        let (mut sender, mut receiver) = outputs(&budget, PIECE);
+        let [budget, other] = [(); 2].map(|()| Budget::new(64 * PIECE));
+        let room = Room::new(&other);
+        let mut paid = room.reserve(&[PIECE]).expect("there is room");
+        let (mut sender, mut receiver) = outputs(&budget, paid.iter().collect());
         for (waiting, charged) in [(1, 0), (2, 0), (3, 1), (4, 2)] {
             assert_eq!(sender.send(waiting, PIECE), Ok(()));
             assert_eq!(budget.taken(), charged * PIECE, "{waiting} wait");
@@ -172,11 +182,14 @@ mod tests {
         }
         assert_eq!(sender.send(6, 1), Ok(()));
         assert_eq!(budget.taken(), 0, "what waits is paid");
-        assert_eq!(sender.send(7, 3 * PIECE), Ok(()));
+        assert_eq!(paid[0].came(PIECE), Ok(()));
+        assert_eq!(sender.send(7, 0), Ok(()));
+        assert_eq!(budget.taken(), PIECE, "there is no more room for what came");
+        assert_eq!(sender.send(8, 3 * PIECE), Ok(()));
         drop(sender);
         assert_eq!(receiver.try_recv(), Some(Ok(4)));
-        assert_eq!(budget.taken(), 3 * PIECE, "the rest still waits");
-        for expected in [5, 6, 7] {
+        assert_eq!(budget.taken(), 4 * PIECE, "the rest still waits");
+        for expected in [5, 6, 7, 8] {
             assert_eq!(receiver.recv().await, Some(Ok(expected)));
         }
         assert_eq!(receiver.recv().await, None);
@@ -187,12 +200,12 @@ mod tests {
     #[tokio::test]
     async fn who_reads_too_slowly_is_given_up_behind_what_waits() {
         let budget = Budget::new(4 * PIECE);
-        let (mut slow, mut reader) = outputs(&budget, 0);
+        let (mut slow, mut reader) = outputs(&budget, Paid::default());
         let fits = (0..100).take_while(|number| slow.send(*number, PIECE).is_ok());
         assert_eq!(fits.count(), 5, "one is free");
         assert_eq!(slow.send(100, 0), Err(GivenUp), "ever after");
         assert!(slow.is_closed());
-        let (mut quick, mut other) = outputs(&budget, 0);
+        let (mut quick, mut other) = outputs(&budget, Paid::default());
         for number in 0..100 {
             assert_eq!(quick.send(number, PIECE), Ok(()), "others go on");
             assert_eq!(other.recv().await, Some(Ok(number)));
@@ -211,7 +224,7 @@ mod tests {
     #[test]
     fn a_reader_that_left_is_noticed_and_costs_nothing() {
         let budget = Budget::new(64 * PIECE);
-        let (mut sender, receiver) = outputs(&budget, 0);
+        let (mut sender, receiver) = outputs(&budget, Paid::default());
         assert_eq!(sender.send((), 3 * PIECE), Ok(()));
         assert!(!sender.is_closed());
         drop(receiver);

@@ -48,6 +48,16 @@ pub struct Delta {
     pub end: Option<End>,
 }
 
+impl Delta {
+    /// Bytes that its log-probabilities take, about.
+    pub(crate) fn logprob_bytes(&self) -> usize {
+        let tokens = self.tokens.iter();
+        let logprobs = tokens.filter_map(|token| token.logprob.as_ref());
+        let logprobs = logprobs.chain(&self.prompt_logprobs);
+        logprobs.map(TokenLogprob::bytes).sum()
+    }
+}
+
 /// How a choice ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
@@ -119,7 +129,7 @@ pub struct Generation {
     /// One token more than the text has: the one that ended it.
     ended_by_token: bool,
     ended: bool,
-    /// Room for the log-probabilities that the whole choice has.
+    /// Room for the log-probabilities that the choice may still have.
     pub(crate) reserve: Option<Reserve>,
     _ticket: Arc<Ticket>,
 }
@@ -185,15 +195,22 @@ impl Generation {
         }
     }
 
-    /// All deltas; ends after the last one or the first error.
+    /// All deltas; ends after the last one or the first error. The room of a delta's
+    /// log-probabilities is given back when the next one is asked for: who keeps them
+    /// has taken the reserve before.
     pub fn into_stream(self) -> impl Stream<Item = ApiResult<Delta>> + Send {
-        futures::stream::unfold(self, |mut generation| async move {
+        futures::stream::unfold((self, 0), |(mut generation, handed_over)| async move {
+            // Who asks for more has passed on what came before.
+            if let Some(reserve) = &mut generation.reserve {
+                reserve.went(handed_over);
+            }
             if generation.ended {
                 return None;
             }
             let delta = generation.next().await;
+            let handed_over = delta.as_ref().map_or(0, Delta::logprob_bytes);
             generation.ended = delta.as_ref().map_or(true, |delta| delta.end.is_some());
-            Some((delta, generation))
+            Some((delta, (generation, handed_over)))
         })
     }
 
@@ -207,12 +224,7 @@ impl Generation {
         loop {
             let delta = self.next().await?;
             if let Some(reserve) = &mut self.reserve {
-                let output = delta
-                    .tokens
-                    .iter()
-                    .filter_map(|token| token.logprob.as_ref());
-                let logprobs = output.chain(&delta.prompt_logprobs);
-                reserve.came(logprobs.map(TokenLogprob::bytes).sum())?;
+                reserve.came(delta.logprob_bytes())?;
             }
             whole.text.push_str(&delta.text);
             whole.tokens.extend(delta.tokens);

@@ -16,7 +16,7 @@ use std::{
 
 pub use handle::RequestHandle;
 use lockstep_adaptive::DepthRange;
-use lockstep_ports::Budget;
+use lockstep_ports::{Budget, Paid};
 use lockstep_proto::pb::lockstep::{
     self as wire, CheckHealthRequest, FlushCacheRequest, FlushCacheResponse, FrontFigures,
     GetFiguresRequest, GetLoadRequest, GetLoadResponse, SetDepthRangeRequest, UpdateWeightsRequest,
@@ -131,7 +131,7 @@ impl SchedulerClient {
         &self,
         request: Request,
         parent: Option<u64>,
-        paid: usize,
+        paid: Paid,
     ) -> Result<RequestHandle, RequestError> {
         if !self.is_ready() {
             return Err(disconnected());

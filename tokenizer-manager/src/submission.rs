@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 pub use check::{count, integer, non_negative};
 pub use context::fits;
-use lockstep_ports::{Held, Reserve};
+use lockstep_ports::Held;
 use lockstep_types::{
     request::Request,
     sampling::{LogprobParams, SamplingParams},
@@ -101,7 +101,7 @@ impl Submission {
                     max_draft_steps,
                 };
                 let reserve = reserves.next();
-                let paid = reserve.as_ref().map_or(0, Reserve::left);
+                let paid = reserve.iter().collect();
                 let handle = app.scheduler.submit(request, parent, paid)?;
                 let mut generation = Generation::new(app, handle, prompt.clone(), &options)?;
                 generation.reserve = reserve;

@@ -4,10 +4,11 @@ use tokio::{sync::mpsc, sync::oneshot, time::Instant};
 
 use super::*;
 use crate::{
-    budget::Budget,
+    budget::{Budget, Charge},
     outgoing::{HANDED_OVER, PART},
     places::{Place, Places},
     port::PortLimits,
+    reserve::{Reserve, Room},
 };
 
 type Connection = (Arc<Places>, Arc<Place>, oneshot::Receiver<Closed>);
@@ -121,10 +122,10 @@ async fn a_connection_ends_with_its_last_answer_that_is_not_taken() {
 async fn what_waits_is_charged_and_what_is_taken_or_dropped_given_back() {
     let (places, place, _end) = connection();
     let budget = Budget::new(100 * PART);
-    let answer = |room| {
+    let answer = |room: Charge| {
         let (sender, parts) = mpsc::channel(9);
         let body = Body::new(Parts(parts));
-        (sender, Answer::new(place.enter(), body, Some(room)))
+        (sender, Answer::new(place.enter(), body, Some(room.into())))
     };
     let (parts, mut streamed) = answer(budget.charge());
     parts.send(10).await.expect("open");
@@ -161,7 +162,7 @@ async fn what_was_reserved_is_a_streams_to_its_end() {
     let mut room = budget.charge();
     assert_eq!(room.add(6 * PART), Ok(()));
     let (sender, parts) = mpsc::channel(9);
-    let mut streamed = Answer::new(place.enter(), Body::new(Parts(parts)), Some(room));
+    let mut streamed = Answer::new(place.enter(), Body::new(Parts(parts)), Some(room.into()));
     for (bytes, taken) in [(10, 6), (5 * PART, 6), (8 * PART, 8), (2 * PART, 6)] {
         sender.send(bytes).await.expect("open");
         let first = next(&mut streamed).await.expect("a part").ok();
@@ -186,9 +187,41 @@ async fn what_outgrows_its_reserve_counts_as_large_as_that() {
         let mut room = budget.of_peer(Ipv4Addr::LOCALHOST.into()).charge();
         room.add(reserved).expect("there is room");
         let (sender, parts) = mpsc::channel(9);
-        let mut answer = Answer::new(place.enter(), Body::new(Parts(parts)), Some(room));
+        let mut answer = Answer::new(place.enter(), Body::new(Parts(parts)), Some(room.into()));
         sender.send(5 * PART).await.expect("open");
         let part = next(&mut answer).await.expect("a part or an error");
         assert_eq!(part.is_ok(), fits, "{reserved}");
     }
+}
+
+#[tokio::test]
+async fn what_a_stream_gives_back_leaves_with_its_next_part_or_none() {
+    let (_places, place, _end) = connection();
+    let budget = Budget::new(100 * PART);
+    let room = Room::new(&budget);
+    let parts = room
+        .reserve(&[10 * PART, 10 * PART])
+        .expect("there is room");
+    let [mut first, second]: [Reserve; 2] = parts.try_into().expect("two");
+    let (sender, parts) = mpsc::channel(9);
+    let body = Body::new(Parts(parts));
+    let mut streamed = Answer::new(place.enter(), body, Some(room.hand_over()));
+    first.went(4 * PART);
+    assert_eq!(budget.taken(), 20 * PART, "nobody has asked for more");
+    assert!(is_pending(&mut streamed));
+    assert_eq!(budget.taken(), 16 * PART);
+    drop(second);
+    sender.send(10).await.expect("open");
+    assert_eq!(next(&mut streamed).await.expect("a part").ok(), Some(10));
+    assert_eq!(budget.taken(), 6 * PART);
+    // What came at once has the room that was reserved for it, until it is taken.
+    first.went(6 * PART);
+    sender.send(6 * PART).await.expect("open");
+    for left in (0..6).rev() {
+        assert_eq!(next(&mut streamed).await.expect("a part").ok(), Some(PART));
+        let held = (left * PART + HANDED_OVER).min(6 * PART);
+        assert_eq!(budget.taken(), held, "{left} parts are left");
+    }
+    drop((streamed, first, room));
+    assert_eq!(budget.taken(), 0);
 }

@@ -140,10 +140,15 @@ async fn answers_that_wait_are_charged() {
 
 /// Has room for less than its answer needs, before that is made.
 async fn reserving(Extension(held): Extension<Held>) -> Vec<u8> {
-    match held.reserve(&[100_000, 200_000]) {
-        Ok(_) => vec![b'x'; 350_000],
-        Err(over) => over.to_string().into_bytes(),
+    let sizes = [100_000, 200_000];
+    let mut reserves = match held.reserve(&sizes) {
+        Ok(reserves) => reserves,
+        Err(over) => return over.to_string().into_bytes(),
+    };
+    for (reserve, bytes) in reserves.iter_mut().zip(sizes) {
+        reserve.came(bytes).expect("it is reserved");
     }
+    vec![b'x'; 350_000]
 }
 
 #[tokio::test]

@@ -58,6 +58,8 @@ pub struct Responses {
     open: usize,
     /// The `complete` behind a choice's last chunk.
     next: Option<GenerateResponse>,
+    /// Of choices that have ended, until what is behind their last messages is asked for.
+    ended: Vec<Reserve>,
     registration: Registration,
 }
 
@@ -88,6 +90,7 @@ impl Responses {
             logprobs: call.logprobs,
             open: call.requests.len(),
             next: None,
+            ended: Vec::new(),
             registration,
         }
     }
@@ -158,6 +161,7 @@ impl Responses {
         // Nothing of a choice that has ended is kept.
         let logprobs = std::mem::take(&mut choice.logprobs);
         let prompt_logprobs = std::mem::take(&mut choice.prompt_logprobs);
+        self.ended.extend(choice.reserve.take());
         Ok(GenerateComplete {
             output_logprobs: output.then(|| output_logprobs(&logprobs)),
             input_logprobs: prompt_start.map(|_| input_logprobs(&prompt_logprobs)),
@@ -188,6 +192,8 @@ impl Stream for Responses {
         if let Some(next) = this.next.take() {
             return Poll::Ready(Some(Ok(next)));
         }
+        // What came of them is the transport's now.
+        this.ended.drain(..).for_each(Reserve::end);
         while this.open > 0 {
             match this.outputs.poll_recv(cx) {
                 Poll::Pending => return Poll::Pending,

@@ -87,7 +87,8 @@ impl Service {
     ) -> Result<Responses, Status> {
         let rooms = vec![call.logprob_bytes; call.requests.len()];
         let reserves = held.map(|held| held.reserve(&rooms)).transpose()?;
-        let (sender, outputs) = lockstep_ports::outputs(&self.budget, rooms.iter().sum());
+        let reserves = reserves.unwrap_or_default();
+        let (sender, outputs) = lockstep_ports::outputs(&self.budget, reserves.iter().collect());
         let sink = self
             .commands
             .ask(|reply| Command::Open {
@@ -111,7 +112,6 @@ impl Service {
                 })
                 .await?;
         }
-        let reserves = reserves.unwrap_or_default();
         Ok(Responses::new(registration, outputs, call, reserves))
     }
 }

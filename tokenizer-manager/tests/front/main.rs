@@ -18,6 +18,7 @@ mod native;
 mod openapi;
 mod operators;
 mod refusals;
+mod room;
 mod speculative;
 mod steps;
 mod weights;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use futures::{StreamExt, future::try_join_all, stream};
-use lockstep_ports::Held;
+use lockstep_ports::{Held, Reserve};
 use meta::{Answer, Meta};
 
 use super::convert::NativeSpecs;
@@ -99,15 +99,17 @@ pub(super) async fn whole(choices: Choices) -> ApiResult<Response> {
 }
 
 struct NativeFramer {
-    metas: Vec<Meta>,
+    /// Each with room for what it keeps.
+    metas: Vec<(Meta, Option<Reserve>)>,
     is_list: bool,
 }
 
 /// Streams all choices.
 pub(super) async fn stream(request: Choices) -> ApiResult<Response> {
     let (mut metas, mut deltas) = (Vec::new(), Vec::new());
-    for (index, choice) in request.choices.into_iter().enumerate() {
-        metas.push(choice.meta);
+    for (index, mut choice) in request.choices.into_iter().enumerate() {
+        // Each object has all that came, so that nothing of it is given back.
+        metas.push((choice.meta, choice.generation.reserve.take()));
         let generated = choice.generation.into_stream();
         deltas.push(Box::pin(generated.map(move |delta| (index, delta))));
     }
@@ -119,16 +121,28 @@ pub(super) async fn stream(request: Choices) -> ApiResult<Response> {
     Ok(sse::response(deltas, framer))
 }
 
+/// Adds what came, as far as there is room for it.
+fn add(meta: &mut Meta, reserve: &mut Option<Reserve>, delta: Delta) -> ApiResult<()> {
+    if let Some(reserve) = reserve {
+        reserve.came(delta.logprob_bytes())?;
+    }
+    if delta.end.is_some() {
+        // Room for more is not needed.
+        reserve.take();
+    }
+    meta.add(delta)
+}
+
 impl Framer for NativeFramer {
     type Item = (usize, ApiResult<Delta>);
 
     fn item(&mut self, (index, delta): Self::Item, frames: &mut Frames) -> bool {
-        let added = delta.and_then(|delta| self.metas[index].add(delta));
-        if let Err(error) = added {
+        let (meta, reserve) = &mut self.metas[index];
+        if let Err(error) = delta.and_then(|delta| add(meta, reserve, delta)) {
             frames.error(&error);
             return false;
         }
-        frames.event(&self.metas[index].answer(self.is_list.then_some(index)));
+        frames.event(&meta.answer(self.is_list.then_some(index)));
         true
     }
 

@@ -1,4 +1,4 @@
-use lockstep_ports::{Budget, OutputReceiver};
+use lockstep_ports::{Budget, OutputReceiver, Paid};
 use lockstep_proto::pb::lockstep::{self as pb, FrontFigures};
 use lockstep_types::{
     request::Request,
@@ -25,7 +25,7 @@ fn session(room: usize) -> (Session, mpsc::Receiver<FrontendMessage>) {
 }
 
 fn submit(session: &mut Session, number: u64, budget: &Arc<Budget>) -> OutputReceiver<Output> {
-    let (outputs, received) = lockstep_ports::outputs(budget, 0);
+    let (outputs, received) = lockstep_ports::outputs(budget, Paid::default());
     let request = Request {
         trace_id: "test".to_owned(),
         input_ids: vec![1],
