@@ -43,7 +43,17 @@ pub fn beneath(root: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd
 /// As [`beneath`], a part of the path at a time: each folder is opened below the one
 /// before, links are read and followed here, and `..` goes back to a folder that is open.
 pub fn resolved(root: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-    let mut above = Vec::new();
+    resolved_from(root, Vec::new(), path, flags)
+}
+
+/// As [`resolved`], where `path` begins in the last of `above`: each of these lies in the one
+/// before, the first in `root`.
+pub fn resolved_from(
+    root: &OwnedFd,
+    mut above: Vec<OwnedFd>,
+    path: &Path,
+    flags: OFlags,
+) -> io::Result<OwnedFd> {
     let mut links = 0;
     // The last is the next.
     let mut parts = Vec::new();

@@ -5,11 +5,13 @@ use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::{ffi::OsStrExt, fs::MetadataExt};
-use std::path::{Component, Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::beneath::{self, FILE, FOLDER, beneath, is_out, leads_out};
+use rustix::fs::OFlags;
+
+use crate::beneath::{self, FILE, FOLDER, beneath, is_out, resolved_from};
 
 /// Finds files below it, whatever becomes of its path.
 #[derive(Debug)]
@@ -28,12 +30,12 @@ pub struct Folder {
 /// By name.
 type Seen = BTreeMap<String, Option<(Stamp, File)>>;
 
-/// In the Hub's cache, what a snapshot's links may lead to.
+/// In the Hub's cache, what a snapshot's links may lead to: whatever is below it.
 #[derive(Debug)]
 struct Repository {
     directory: OwnedFd,
-    /// The snapshot's path there.
-    snapshot: PathBuf,
+    /// The folder there that the snapshot lies in.
+    snapshots: OwnedFd,
 }
 
 /// Which file it is, and its state: the time of its last change no program can set
@@ -50,20 +52,22 @@ struct Stamp {
 impl Folder {
     /// The one that `path` leads to now.
     pub fn at(path: &Path) -> io::Result<Self> {
-        Self::new(beneath::folder(path)?, Repository::at(path), false)
+        let directory = beneath::folder(path)?;
+        let repository = Repository::at(path, &directory);
+        Self::new(directory, repository, false)
     }
 
     /// The one that `path` leads to below `root`.
     pub fn below(root: OwnedFd, path: &Path) -> io::Result<Self> {
         let directory = beneath(&root, path, FOLDER)?;
-        Self::new(directory, Repository::below(root, path), true)
+        let repository = Repository::below(root, path, &directory);
+        Self::new(directory, repository, true)
     }
 
     fn new(directory: OwnedFd, repository: Option<Repository>, is_kept: bool) -> io::Result<Self> {
-        let metadata = File::from(directory.try_clone()?).metadata()?;
         Ok(Self {
+            identity: identity(&directory)?,
             directory,
-            identity: (metadata.dev(), metadata.ino()),
             repository,
             is_kept,
             seen: Mutex::default(),
@@ -161,65 +165,57 @@ impl Drop for Folder {
 
 impl Repository {
     /// That of the snapshot that `path` leads to, if it is one.
-    fn at(path: &Path) -> Option<Self> {
+    fn at(path: &Path, snapshot: &OwnedFd) -> Option<Self> {
         let path = path.canonicalize().ok()?;
-        let repository = of_snapshot(&path)?;
-        let snapshot = path.strip_prefix(repository).ok()?;
-        Self::with_blobs(beneath::folder(repository).ok()?, snapshot)
+        let repository = beneath::folder(of_snapshot(&path)?).ok()?;
+        Self::with_blobs(repository, &path, snapshot)
     }
 
     /// That of the snapshot at `path` below `root`, if it is one and lies there too.
-    fn below(root: OwnedFd, path: &Path) -> Option<Self> {
+    fn below(root: OwnedFd, path: &Path, snapshot: &OwnedFd) -> Option<Self> {
         let repository = of_snapshot(path)?;
-        let snapshot = path.strip_prefix(repository).ok()?;
         let directory = match repository.as_os_str().is_empty() {
             true => root,
             false => beneath(&root, repository, FOLDER).ok()?,
         };
-        Self::with_blobs(directory, snapshot)
+        Self::with_blobs(directory, path, snapshot)
     }
 
-    fn with_blobs(directory: OwnedFd, snapshot: &Path) -> Option<Self> {
+    /// The one in `directory`, if `snapshot` is what lies in it by the last name of `path`:
+    /// not a link, and nothing that was put there meanwhile.
+    fn with_blobs(directory: OwnedFd, path: &Path, snapshot: &OwnedFd) -> Option<Self> {
         beneath(&directory, Path::new("blobs"), FOLDER).ok()?;
-        let snapshot = snapshot.to_owned();
-        Some(Self {
+        let snapshots = beneath(&directory, Path::new(SNAPSHOTS), FOLDER).ok()?;
+        let flags = FOLDER.union(OFlags::NOFOLLOW);
+        let there = beneath(&snapshots, Path::new(path.file_name()?), flags).ok()?;
+        let is_it = identity(&there).ok()? == identity(snapshot).ok()?;
+        is_it.then_some(Self {
             directory,
-            snapshot,
+            snapshots,
         })
     }
 
-    /// Opens what the link `name` of the snapshot, which is open as `folder`, leads to.
+    /// Opens the file `name` of the snapshot, which is open as `folder`, wherever links on the
+    /// way lead: each from where it is itself.
     fn follow(&self, folder: &OwnedFd, name: &Path) -> io::Result<OwnedFd> {
-        let (parent, last) = (name.parent(), name.file_name());
-        let own = parent.filter(|parent| !parent.as_os_str().is_empty());
-        // No link on the way to it may lead out.
-        let own = own
-            .map(|parent| beneath(folder, parent, FOLDER))
-            .transpose()?;
-        let folder = own.as_ref().unwrap_or(folder);
-        let last = last.ok_or_else(leads_out)?;
-        let target =
-            rustix::fs::readlinkat(folder, last, Vec::<u8>::new()).map_err(|_| leads_out())?;
-        let target = Path::new(OsStr::from_bytes(target.as_bytes()));
-        let mut path = self.snapshot.join(name);
-        // A link's own folder is where it leads from.
-        path.pop();
-        for part in target.components() {
-            match part {
-                Component::Normal(name) => path.push(name),
-                Component::CurDir => {}
-                Component::ParentDir if path.pop() => {}
-                _ => return Err(leads_out()),
-            }
-        }
-        beneath(&self.directory, &path, FILE)
+        let above = vec![self.snapshots.try_clone()?, folder.try_clone()?];
+        resolved_from(&self.directory, above, name, FILE)
     }
+}
+
+/// What the Hub's cache calls the folder of a repository's snapshots.
+const SNAPSHOTS: &str = "snapshots";
+
+/// Device and inode.
+fn identity(folder: &OwnedFd) -> io::Result<(u64, u64)> {
+    let stat = rustix::fs::fstat(folder)?;
+    Ok((stat.st_dev, stat.st_ino))
 }
 
 /// The repository of a path that is a snapshot's in the Hub's cache.
 fn of_snapshot(path: &Path) -> Option<&Path> {
     let snapshots = path.parent()?;
-    let is_one = snapshots.file_name() == Some(OsStr::new("snapshots"));
+    let is_one = snapshots.file_name() == Some(OsStr::new(SNAPSHOTS));
     is_one.then(|| snapshots.parent())?
 }
 

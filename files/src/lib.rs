@@ -2,8 +2,8 @@
 //! is waited for, and no link leads out of the folder.
 //!
 //! One kind of link may: the Hugging Face Hub's cache keeps a repository's files in `blobs`, and
-//! `snapshots/REVISION` is a folder of links to them. The links of such a folder may lead anywhere
-//! inside their repository.
+//! `snapshots/REVISION` is a folder of links to them. The links of such a folder, and
+//! of folders that it links to, may lead anywhere inside their repository.
 
 #![forbid(unsafe_code)]
 

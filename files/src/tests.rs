@@ -180,6 +180,68 @@ fn the_hubs_snapshots_may_link_to_their_blobs() {
     }
 }
 
+/// Links of a snapshot lead where the kernel says, as long as that is inside the repository.
+#[test]
+fn links_of_linked_folders_lead_from_where_they_are() {
+    let cache = tempfile::tempdir().expect("a folder");
+    let repository = cache.path().join("models--x--y");
+    let snapshot = repository.join("snapshots/0123");
+    for folder in ["blobs", "snapshots/0123/real/nested", "snapshots/4567/deep"] {
+        create_dir_all(repository.join(folder)).expect("made");
+    }
+    write(cache.path().join("token"), "secret").expect("written");
+    for blob in ["abc", "def"] {
+        write(repository.join("blobs").join(blob), blob).expect("written");
+    }
+    for (target, link) in [
+        ("abc", "blobs/chain"),
+        ("../../token", "blobs/out"),
+        ("../../blobs/abc", "snapshots/0123/plain"),
+        ("../../blobs/chain", "snapshots/0123/twice"),
+        ("../../blobs/out", "snapshots/0123/leak"),
+        ("../../blobs/gone", "snapshots/0123/dangling"),
+        ("real/nested", "snapshots/0123/linked"),
+        ("linked", "snapshots/0123/again"),
+        ("../../../../blobs/abc", "snapshots/0123/real/nested/file"),
+        ("../../../blobs/abc", "snapshots/0123/real/nested/near"),
+        ("../../../../../token", "snapshots/0123/real/nested/far"),
+        ("../4567", "snapshots/0123/other"),
+        ("../../blobs/def", "snapshots/4567/file"),
+        ("../../../blobs/def", "snapshots/4567/deep/file"),
+        ("../../../x", "snapshots/0123/outside"),
+    ] {
+        symlink(target, repository.join(link)).expect("linked");
+    }
+    symlink(repository.join("blobs/abc"), snapshot.join("absolute")).expect("linked");
+    let root = opened(&repository).expect("there");
+    for (name, text) in [
+        ("plain", Some("abc")),
+        ("twice", Some("abc")),
+        ("leak", None),
+        ("dangling", None),
+        ("real/nested/file", Some("abc")),
+        ("linked/file", Some("abc")),
+        ("again/file", Some("abc")),
+        ("linked/near", None),
+        ("linked/far", None),
+        ("other/file", Some("def")),
+        ("other/deep/file", Some("def")),
+        ("outside/file", None),
+        ("absolute", None),
+    ] {
+        let found = read(&snapshot, name, 9);
+        assert_eq!(found.as_deref().ok(), text.map(str::as_bytes), "{name}");
+        let path = Path::new("snapshots/0123").join(name);
+        let kernel = beneath(&root, &path, FILE);
+        let is_absent = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
+        assert_eq!(
+            found.map_err(is_absent).map(|_| ()),
+            kernel.map_err(is_absent).map(|_| ()),
+            "{name}"
+        );
+    }
+}
+
 #[test]
 fn sizes_are_bounded_whatever_files_say() {
     let parent = folder();

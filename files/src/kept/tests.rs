@@ -219,6 +219,17 @@ fn snapshots_reach_their_blobs_where_those_are_below_too() {
         let error = open(&snapshot, "out").expect_err("out of the repository");
         assert!(error.to_string().contains("link out"), "{error}");
     }
+    // A link beside the snapshots leads to a folder that is none.
+    create_dir_all(dir.path().join("plain")).expect("made");
+    symlink("../models--x--y/blobs/abc", dir.path().join("plain/file")).expect("linked");
+    symlink("../../blobs/abc", dir.path().join("plain/out")).expect("linked");
+    symlink("../../plain", snapshots.join("link")).expect("linked");
+    let link = snapshots.join("link");
+    let _kept = Kept::below(dir.path(), &link).expect("there");
+    for name in ["file", "out"] {
+        let error = open(&link, name).expect_err("out of its folder");
+        assert!(error.to_string().contains("link out"), "{name}: {error}");
+    }
     let _kept = Kept::below(&snapshots, &snapshot).expect("there");
     let error = open(&snapshot, "file").expect_err("the blobs are outside");
     assert!(error.to_string().contains("link out"), "{error}");
