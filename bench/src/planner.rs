@@ -94,8 +94,8 @@ fn measure(args: &Args, running: u32) -> anyhow::Result<(Durations, Durations)> 
         let plan = planner.plan();
         let planned = start.elapsed();
         let full = if let Some(plan) = plan {
-            let full = plan.extends.len() == running as usize
-                && plan.extends.iter().all(|extend| extend.prefill_len == 0);
+            let full = plan.rows().count() == running as usize
+                && plan.rows().all(|extend| extend.prefill_len == 0);
             in_flight.push_back(answer(&plan));
             planner.recycle(plan);
             full
@@ -154,7 +154,7 @@ fn answer(plan: &StepPlan) -> StepResult {
     };
     StepResult {
         step: plan.step,
-        outputs: plan.extends.iter().filter_map(output).collect(),
+        outputs: vec![plan.rows().filter_map(output).collect()],
         ..Default::default()
     }
 }

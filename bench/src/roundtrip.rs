@@ -16,7 +16,7 @@ use lockstep_proto::pb::lockstep::{
     worker_gateway_server::{WorkerGateway, WorkerGatewayServer},
     worker_message,
 };
-use lockstep_types::step::{SlotExtend, SlotOutput, StepPlan, StepResult};
+use lockstep_types::step::{PlanPart, RankResult, SlotExtend, SlotOutput, StepPlan};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -127,7 +127,10 @@ async fn steps(
         new_pages: Vec::new(),
     };
     let plan = StepPlan {
-        extends: (0..rows).map(extend).collect(),
+        parts: vec![PlanPart {
+            extends: (0..rows).map(extend).collect(),
+            ..PlanPart::default()
+        }],
         ..Default::default()
     };
     let mut took = Durations::default();
@@ -147,7 +150,7 @@ async fn steps(
         let Some(worker_message::Kind::Result(result)) = answer.kind else {
             bail!("the worker answered with something else than a result");
         };
-        let result = StepResult::from(result);
+        let result = RankResult::from(result);
         if step >= steps / 10 {
             took.record(start.elapsed());
         }
@@ -174,9 +177,9 @@ async fn peer(socket: &Path) -> anyhow::Result<()> {
             token_ids: vec![7],
             ..Default::default()
         };
-        let result = StepResult {
+        let result = RankResult {
             step: plan.step,
-            outputs: plan.extends.iter().map(output).collect(),
+            outputs: plan.rows().map(output).collect(),
             ..Default::default()
         };
         let kind = Some(worker_message::Kind::Result(result.into()));

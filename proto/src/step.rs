@@ -2,14 +2,15 @@
 
 use lockstep_adaptive::DepthRange;
 use lockstep_types::step::{
-    SlotExtend, SlotOpen, SlotOutput, StageTimes, StepDigests, StepPlan, StepResult,
+    PlanPart, RankResult, SlotExtend, SlotOpen, SlotOutput, StageTimes, StepDigests, StepPlan,
 };
 
 use crate::{WireError, mirror::mirror, pb::lockstep as pb};
 
 mirror!(try StepPlan {
-    step, closes, opens: try_each, extends: each, draft_steps, depth_range: filled
+    step, draft_steps, depth_range: filled, parts: try_each
 });
+mirror!(try PlanPart { closes, opens: try_each, extends: each });
 mirror!(try SlotOpen {
     slot, token_ids, prompt_len, cached_len, sampling: given, logprobs: filled, max_draft_steps
 });
@@ -19,7 +20,7 @@ mirror!(SlotExtend {
     sample,
     new_pages
 });
-mirror!(StepResult {
+mirror!(RankResult {
     step,
     digests: filled,
     outputs: each,

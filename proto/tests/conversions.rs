@@ -8,7 +8,9 @@ use lockstep_types::{
         ErrorKind, Finish, FinishReason, Output, Request, RequestError, SpeculationUsage, Usage,
     },
     sampling::{LogprobParams, SamplingParams, TokenLogprob},
-    step::{SlotExtend, SlotOpen, SlotOutput, StageTimes, StepDigests, StepPlan, StepResult},
+    step::{
+        PlanPart, RankResult, SlotExtend, SlotOpen, SlotOutput, StageTimes, StepDigests, StepPlan,
+    },
 };
 use proptest::{collection::vec, option, prelude::*};
 
@@ -92,20 +94,26 @@ fn extend() -> impl Strategy<Value = SlotExtend> {
     })
 }
 
-fn plan() -> impl Strategy<Value = StepPlan> {
+fn part() -> impl Strategy<Value = PlanPart> {
     let lists = (
         vec(any::<u32>(), 0..4),
         vec(open(), 0..3),
         vec(extend(), 0..6),
     );
-    (any::<(u64, u32, u32, u32)>(), lists).prop_map(
-        |((step, draft_steps, least, most), (closes, opens, extends))| StepPlan {
+    lists.prop_map(|(closes, opens, extends)| PlanPart {
+        closes,
+        opens,
+        extends,
+    })
+}
+
+fn plan() -> impl Strategy<Value = StepPlan> {
+    (any::<(u64, u32, u32, u32)>(), vec(part(), 0..4)).prop_map(
+        |((step, draft_steps, least, most), parts)| StepPlan {
             step,
-            closes,
-            opens,
-            extends,
             draft_steps,
             depth_range: DepthRange { least, most },
+            parts,
         },
     )
 }
@@ -124,14 +132,14 @@ fn row_output() -> impl Strategy<Value = SlotOutput> {
     )
 }
 
-fn result() -> impl Strategy<Value = StepResult> {
+fn result() -> impl Strategy<Value = RankResult> {
     let stages = any::<(u32, u32, u32)>();
     let decided = any::<(Option<u32>, u32)>();
     let outputs = vec(row_output(), 0..6);
     (any::<(u64, u64, u64, u64)>(), outputs, stages, decided).prop_map(
         |((step, tensor, world, forward_us), outputs, stages, (agreed_depth, expected_us))| {
             let (draft_us, verify_us, extend_us) = stages;
-            StepResult {
+            RankResult {
                 step,
                 digests: StepDigests { tensor, world },
                 outputs,
@@ -259,8 +267,8 @@ proptest! {
     fn steps(plan in plan(), result in result()) {
         let wire = arrived(&pb::StepPlan::from(plan.clone()));
         prop_assert_eq!(StepPlan::try_from(wire).expect("a plan"), plan);
-        let wire = arrived(&pb::StepResult::from(result.clone()));
-        prop_assert_eq!(StepResult::from(wire), result);
+        let wire = arrived(&pb::RankResult::from(result.clone()));
+        prop_assert_eq!(RankResult::from(wire), result);
     }
 
     #[test]

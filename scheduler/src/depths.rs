@@ -60,8 +60,8 @@ impl Depths {
 
     /// A plan leaves.
     pub fn sent(&mut self, plan: &StepPlan) {
-        let decodes = plan.extends.iter().any(|extend| extend.prefill_len == 0);
-        let prefills = plan.extends.iter().any(|extend| extend.prefill_len > 0);
+        let decodes = plan.rows().any(|extend| extend.prefill_len == 0);
+        let prefills = plan.rows().any(|extend| extend.prefill_len > 0);
         if decodes && plan.draft_steps != self.now {
             self.now = plan.draft_steps;
             self.switches += 1;
@@ -74,7 +74,7 @@ impl Depths {
         });
     }
 
-    /// Rank 0's result is back.
+    /// A result is back.
     pub fn done(&mut self, result: &StepResult) {
         if result.expected_us > 0 {
             self.expected
@@ -129,7 +129,7 @@ impl Depths {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_types::step::{SlotExtend, StageTimes};
+    use lockstep_types::step::{PlanPart, SlotExtend, StageTimes};
 
     use super::*;
 
@@ -141,7 +141,10 @@ mod tests {
         StepPlan {
             step,
             draft_steps,
-            extends: prefills.iter().map(extend).collect(),
+            parts: vec![PlanPart {
+                extends: prefills.iter().map(extend).collect(),
+                ..PlanPart::default()
+            }],
             ..StepPlan::default()
         }
     }

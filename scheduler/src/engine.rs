@@ -102,7 +102,7 @@ impl Engine {
             link: ctx.link.clone(),
             inbox,
             planner: Planner::new(planner)?,
-            group: WorkerGroup::new(ctx.engine.parallel.tp_size),
+            group: WorkerGroup::new(&ctx.engine.parallel),
             sinks: Sinks::default(),
             health: Health::default(),
             kv_events: KvEvents::default(),

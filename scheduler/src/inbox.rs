@@ -13,7 +13,7 @@ use lockstep_proto::pb::lockstep::{
 };
 use lockstep_types::{
     request::{Request, RequestError},
-    step::StepResult,
+    step::RankResult,
 };
 use tokio::sync::{mpsc, oneshot};
 use tonic::Status;
@@ -122,7 +122,7 @@ pub enum WorkerEvent {
     /// It loaded its weights and connected its collectives.
     Ready(WorkerReady),
     /// It finished a step.
-    Result(StepResult),
+    Result(RankResult),
     /// It looked at other weights, or has them.
     Reloaded(WeightsReloaded),
     /// The drafter's answer to the oldest command; from rank 0 alone.

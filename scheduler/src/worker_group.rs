@@ -6,9 +6,15 @@ use std::{collections::VecDeque, time::Instant};
 use lockstep_proto::pb::lockstep::{
     DrafterCommand, GroupStart, ReloadWeights, WorkerHello, WorkerReady,
 };
-use lockstep_types::step::{StepDigests, StepPlan, StepResult};
+use lockstep_types::{
+    ParallelConfig,
+    step::{RankResult, StepPlan, StepResult},
+};
 
 use crate::worker_link::WorkerLink;
+use in_flight::InFlight;
+
+mod in_flight;
 
 /// Steps that may be unanswered by some rank: two under overlap, and two more
 /// for ranks whose answers travel a little behind rank 0's.
@@ -24,28 +30,30 @@ struct Member {
     done: u64,
 }
 
-/// A step that not every rank has answered.
-struct InFlight {
-    step: u64,
-    sent: Instant,
-    /// Digests of the rank that answered first.
-    digests: Option<(usize, StepDigests)>,
-    answered: usize,
+/// What a rank's answer completes.
+#[derive(Debug, Default, PartialEq)]
+pub struct Answered {
+    /// What the step brought, once the leads of all DP ranks have said it.
+    pub result: Option<StepResult>,
+    /// The step is done on every rank.
+    pub everywhere: bool,
 }
 
 /// All ranks.
 pub struct WorkerGroup {
     members: Vec<Member>,
+    parallel: ParallelConfig,
     steps: VecDeque<InFlight>,
     sent: u64,
     done_everywhere: u64,
 }
 
 impl WorkerGroup {
-    /// A group of `size` ranks, none attached.
-    pub fn new(size: usize) -> Self {
+    /// A group, with no rank attached.
+    pub fn new(parallel: &ParallelConfig) -> Self {
         Self {
-            members: (0..size).map(|_| Member::default()).collect(),
+            members: (0..parallel.tp_size).map(|_| Member::default()).collect(),
+            parallel: parallel.clone(),
             steps: VecDeque::new(),
             sent: 0,
             done_everywhere: 0,
@@ -139,12 +147,8 @@ impl WorkerGroup {
     pub fn send(&mut self, plan: StepPlan) -> Result<(), String> {
         self.sent = plan.step;
         let step = plan.step;
-        self.steps.push_back(InFlight {
-            step,
-            sent: Instant::now(),
-            digests: None,
-            answered: 0,
-        });
+        let parts = self.parallel.dp_size;
+        self.steps.push_back(InFlight::new(step, parts));
         let plan = lockstep_proto::pb::lockstep::StepPlan::from(plan);
         self.broadcast(|link| link.plan(plan.clone()))
     }
@@ -176,12 +180,13 @@ impl WorkerGroup {
             .map_err(|reason| format!("rank 0: {reason}"))
     }
 
-    /// Takes a rank's result; true once the step is done on every rank.
+    /// Takes a rank's result. What the leads of DP ranks brought counts; the others
+    /// only confirm.
     ///
     /// # Errors
     /// A result out of order, or digests that differ from another rank's:
     /// the ranks have diverged and nothing they compute can be trusted.
-    pub fn take_result(&mut self, rank: usize, result: &StepResult) -> Result<bool, String> {
+    pub fn take_result(&mut self, rank: usize, result: RankResult) -> Result<Answered, String> {
         let size = self.members.len();
         let step = result.step;
         let member = &mut self.members[rank];
@@ -197,19 +202,15 @@ impl WorkerGroup {
             .iter_mut()
             .find(|in_flight| in_flight.step == step)
             .ok_or_else(|| format!("rank {rank} answered step {step}, which was not sent"))?;
-        let (other, digests) = *in_flight.digests.get_or_insert((rank, result.digests));
-        if let Some(difference) = digests.difference(result.digests) {
-            return Err(format!(
-                "ranks {other} and {rank} diverged in step {step}: {difference}"
-            ));
-        }
-        in_flight.answered += 1;
+        let dp_rank = self.parallel.dp_rank(rank);
+        let leads = dp_rank * self.parallel.attn_tp_size() == rank;
+        let result = in_flight.take(rank, (dp_rank, leads), result)?;
         let everywhere = in_flight.answered == size;
         if everywhere {
             self.done_everywhere = step;
             self.steps.retain(|in_flight| in_flight.answered < size);
         }
-        Ok(everywhere)
+        Ok(Answered { result, everywhere })
     }
 
     /// Whether another plan may leave: rank 0's tokens are enough to plan on,
@@ -262,99 +263,4 @@ impl WorkerGroup {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn group(size: u32) -> (WorkerGroup, Vec<crate::worker_link::WorkerCommands>) {
-        let mut group = WorkerGroup::new(size as usize);
-        let mut streams = Vec::new();
-        for rank in 0..size {
-            let (link, stream) = WorkerLink::new();
-            streams.push(stream);
-            let hello = WorkerHello {
-                rank,
-                ..Default::default()
-            };
-            let all = group.attach(&hello, link).expect("a free rank");
-            assert_eq!(all, rank + 1 == size);
-        }
-        (group, streams)
-    }
-
-    fn result(step: u64, tensor: u64) -> StepResult {
-        with_digests(step, tensor, 0)
-    }
-
-    fn with_digests(step: u64, tensor: u64, world: u64) -> StepResult {
-        StepResult {
-            step,
-            digests: StepDigests { tensor, world },
-            ..Default::default()
-        }
-    }
-
-    fn plan(step: u64) -> StepPlan {
-        StepPlan {
-            step,
-            ..Default::default()
-        }
-    }
-
-    #[test]
-    fn a_step_is_done_when_every_rank_answered() {
-        let (mut group, _streams) = group(2);
-        group.send(plan(1)).expect("sent");
-        group.send(plan(2)).expect("sent");
-        assert_eq!(group.take_result(0, &result(1, 5)), Ok(false));
-        assert_eq!(group.take_result(0, &result(2, 6)), Ok(false));
-        assert_eq!(group.oldest().expect("in flight").1, [1]);
-        assert_eq!(group.take_result(1, &result(1, 5)), Ok(true));
-        assert_eq!(group.done_everywhere(), 1);
-        assert_eq!(group.take_result(1, &result(2, 6)), Ok(true));
-        assert!(group.oldest().is_none());
-    }
-
-    #[test]
-    fn rank_0_does_not_run_away_from_a_rank_that_hangs() {
-        let (mut group, _streams) = group(2);
-        let mut step = 0;
-        while group.takes_plans() {
-            step += 1;
-            group.send(plan(step)).expect("sent");
-            group.take_result(0, &result(step, 0)).expect("fine");
-        }
-        assert_eq!(step, MAX_AHEAD as u64);
-        group.take_result(1, &result(1, 0)).expect("fine");
-        assert!(group.takes_plans());
-    }
-
-    #[test]
-    fn different_digests_are_a_divergence_that_names_both_ranks() {
-        for (other, which) in [
-            (with_digests(1, 6, 7), "what a tensor-parallel group shares"),
-            (with_digests(1, 5, 8), "what all ranks share"),
-        ] {
-            let (mut group, _streams) = group(2);
-            group.send(plan(1)).expect("sent");
-            group.take_result(1, &with_digests(1, 5, 7)).expect("fine");
-            let error = group.take_result(0, &other).expect_err("diverged");
-            for part in ["ranks 1 and 0 diverged in step 1", which] {
-                assert!(error.contains(part), "{error}");
-            }
-        }
-    }
-
-    #[test]
-    fn results_come_in_order_and_ranks_attach_once() {
-        let (mut group, _streams) = group(1);
-        group.send(plan(1)).expect("sent");
-        assert!(group.take_result(0, &result(2, 0)).is_err());
-        let hello = WorkerHello::default();
-        assert!(group.attach(&hello, WorkerLink::new().0).is_err());
-        let hello = WorkerHello {
-            rank: 9,
-            ..Default::default()
-        };
-        assert!(group.attach(&hello, WorkerLink::new().0).is_err());
-    }
-}
+mod tests;

@@ -24,7 +24,7 @@ use lockstep_model::{ForwardLimits, LoadOptions, LoadProgress, Transformer};
 use lockstep_sampling::Sampler;
 use lockstep_speculation::{CommandHandler, DrafterRegistry, Node, Verifier};
 use lockstep_types::EngineConfig;
-use lockstep_types::step::{SlotOutput, StageTimes, StepPlan, StepResult};
+use lockstep_types::step::{PlanPart, RankResult, SlotOutput, StageTimes, StepPlan};
 
 use batch::BatchBuffers;
 use depth::DepthControl;
@@ -153,13 +153,13 @@ impl<B: Backend + 'static> Worker<B> {
         Ok(worker)
     }
 
-    /// Runs one plan: closes, opens, one ragged batch, sampling on the rank that
-    /// leads.
+    /// Runs its part of one plan: closes, opens, one ragged batch, sampling on the
+    /// rank that leads.
     ///
     /// # Errors
     /// [`WorkerError`]. The worker is unusable afterwards and says so: a plan
     /// that can't be followed means that scheduler and worker disagree.
-    pub fn step(&mut self, plan: &StepPlan) -> Result<StepResult, WorkerError> {
+    pub fn step(&mut self, plan: &StepPlan) -> Result<RankResult, WorkerError> {
         if self.broken {
             return Err(WorkerError::Broken);
         }
@@ -206,16 +206,18 @@ impl<B: Backend + 'static> Worker<B> {
         &self.passes
     }
 
-    fn run(&mut self, plan: &StepPlan) -> Result<StepResult, WorkerError> {
+    fn run(&mut self, plan: &StepPlan) -> Result<RankResult, WorkerError> {
         let mut clock = StageClock::start();
         let invalid = |reason| WorkerError::Plan {
             step: plan.step,
             reason,
         };
-        self.digests.plan(plan);
-        self.take(plan).map_err(invalid)?;
+        let part = self.part_of(plan).map_err(invalid)?;
+        self.digests.plan(plan, part);
+        self.take(plan.step, part).map_err(invalid)?;
         let (backend, target) = (&mut self.backend, &self.transformer);
-        self.depth.begin(backend, plan, self.digests.tensor)?;
+        let digest = self.digests.tensor;
+        self.depth.begin(backend, plan, part, digest)?;
         self.drafting
             .draft(backend, target, &self.slots, &self.tasks, plan.draft_steps)?;
         let draft_us = clock.stage_us();
@@ -239,7 +241,7 @@ impl<B: Backend + 'static> Worker<B> {
         let decided = self.depth.decide(&mut self.backend, plan);
         let seen = self.seen(plan, stages);
         self.depth.note(seen);
-        Ok(StepResult {
+        Ok(RankResult {
             step: plan.step,
             digests: self.digests.values(),
             outputs,
@@ -250,24 +252,33 @@ impl<B: Backend + 'static> Worker<B> {
         })
     }
 
-    /// Brings the slots to where the plan wants them.
-    fn take(&mut self, plan: &StepPlan) -> Result<(), PlanError> {
+    /// What its DP rank does in a step.
+    fn part_of<'a>(&self, plan: &'a StepPlan) -> Result<&'a PlanPart, PlanError> {
+        let (rank, _) = self.group();
+        let dp_rank = self.config.parallel.dp_rank(rank);
+        let parts = plan.parts.len();
+        let part = plan.parts.get(dp_rank);
+        part.ok_or(PlanError::NoPart { parts, dp_rank })
+    }
+
+    /// Brings the slots to where the step wants them.
+    fn take(&mut self, step: u64, part: &PlanPart) -> Result<(), PlanError> {
         let expected = self.last_step + 1;
-        if plan.step != expected {
+        if step != expected {
             return Err(PlanError::OutOfOrder { expected });
         }
-        self.last_step = plan.step;
-        for slot in &plan.closes {
+        self.last_step = step;
+        for slot in &part.closes {
             self.slots.close(*slot)?;
             self.drafting.close(*slot as usize, &self.slots);
         }
-        for open in &plan.opens {
+        for open in &part.opens {
             self.slots.open(open)?;
             self.drafting.open(open.slot as usize, &self.slots);
         }
         self.tasks.clear();
-        for extend in &plan.extends {
-            self.tasks.push(self.slots.extend(plan.step, extend)?);
+        for extend in &part.extends {
+            self.tasks.push(self.slots.extend(step, extend)?);
         }
         Ok(())
     }

@@ -24,7 +24,7 @@ use lockstep_tp_worker::{
 use lockstep_types::{
     EngineConfig,
     sampling::{LogprobParams, SamplingParams},
-    step::{SlotExtend, SlotOpen, StepPlan},
+    step::{PlanPart, SlotExtend, SlotOpen, StepPlan},
 };
 
 fn model(name: &str) -> PathBuf {
@@ -97,15 +97,11 @@ fn load(
 
 /// Two prompts, then decode steps.
 fn plan(step: u64, draft_steps: u32) -> StepPlan {
-    let mut plan = StepPlan {
-        step,
-        draft_steps,
-        ..StepPlan::default()
-    };
+    let mut part = PlanPart::default();
     for slot in 0..2 {
         let first = step == 1;
         let prompt: Vec<u32> = (0..20).map(|at| 10 + at % 5 + slot).collect();
-        plan.extends.push(SlotExtend {
+        part.extends.push(SlotExtend {
             slot,
             prefill_len: if first { 20 } else { 0 },
             sample: true,
@@ -115,7 +111,7 @@ fn plan(step: u64, draft_steps: u32) -> StepPlan {
             },
         });
         if first {
-            plan.opens.push(SlotOpen {
+            part.opens.push(SlotOpen {
                 slot,
                 token_ids: prompt,
                 prompt_len: 20,
@@ -126,7 +122,12 @@ fn plan(step: u64, draft_steps: u32) -> StepPlan {
             });
         }
     }
-    plan
+    StepPlan {
+        step,
+        draft_steps,
+        parts: vec![part],
+        ..StepPlan::default()
+    }
 }
 
 /// Steps that a rank runs.

@@ -22,7 +22,7 @@ use lockstep_tp_worker::{
 use lockstep_types::{Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, ModelConfig};
 use lockstep_types::{
     sampling::{LogprobParams, SamplingParams},
-    step::{SlotExtend, SlotOpen, StepPlan},
+    step::{PlanPart, SlotExtend, SlotOpen, StepPlan},
 };
 
 fn model(name: &str) -> PathBuf {
@@ -297,23 +297,29 @@ fn a_rank_ends_with_the_rule_that_a_drafter_broke() {
         let pages = (1..=64u32.div_ceil(config.kv.page_size as u32)).collect();
         let first = StepPlan {
             step: 1,
-            opens: vec![SlotOpen {
-                slot: 0,
-                token_ids: vec![5, 6, 7],
-                prompt_len: 3,
-                cached_len: 0,
-                sampling: SamplingParams::greedy(),
-                logprobs: LogprobParams::default(),
-                max_draft_steps: None,
+            parts: vec![PlanPart {
+                opens: vec![SlotOpen {
+                    slot: 0,
+                    token_ids: vec![5, 6, 7],
+                    prompt_len: 3,
+                    cached_len: 0,
+                    sampling: SamplingParams::greedy(),
+                    logprobs: LogprobParams::default(),
+                    max_draft_steps: None,
+                }],
+                extends: vec![row(3, pages)],
+                ..PlanPart::default()
             }],
-            extends: vec![row(3, pages)],
             ..StepPlan::default()
         };
         group.step(first).unwrap();
         let next = StepPlan {
             step: 2,
-            extends: vec![row(0, Vec::new())],
             draft_steps: steps,
+            parts: vec![PlanPart {
+                extends: vec![row(0, Vec::new())],
+                ..PlanPart::default()
+            }],
             ..StepPlan::default()
         };
         let error = group.step(next).unwrap_err();

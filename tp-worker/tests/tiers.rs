@@ -22,7 +22,7 @@ use lockstep_tp_worker::worker::{Worker, WorkerOptions};
 use lockstep_types::{
     EngineConfig,
     sampling::{LogprobParams, SamplingParams},
-    step::{SlotExtend, SlotOpen, StepPlan},
+    step::{PlanPart, SlotExtend, SlotOpen, StepPlan},
 };
 
 thread_local! {
@@ -132,25 +132,31 @@ fn allocations(worker: &mut Worker<CpuBackend>, depths: &[u32]) -> Vec<usize> {
     };
     let first = StepPlan {
         step: 1,
-        opens: vec![SlotOpen {
-            slot: 0,
-            // So many that the text's buffer need not grow.
-            token_ids: (0..130).map(|at| 5 + at % 90).collect(),
-            prompt_len: 130,
-            cached_len: 0,
-            sampling: SamplingParams::greedy(),
-            logprobs: LogprobParams::default(),
-            max_draft_steps: None,
+        parts: vec![PlanPart {
+            opens: vec![SlotOpen {
+                slot: 0,
+                // So many that the text's buffer need not grow.
+                token_ids: (0..130).map(|at| 5 + at % 90).collect(),
+                prompt_len: 130,
+                cached_len: 0,
+                sampling: SamplingParams::greedy(),
+                logprobs: LogprobParams::default(),
+                max_draft_steps: None,
+            }],
+            extends: vec![row(130, (1..=17).collect())],
+            ..PlanPart::default()
         }],
-        extends: vec![row(130, (1..=17).collect())],
         ..StepPlan::default()
     };
     worker.step(&first).unwrap();
     let steps = (2..).zip(depths).map(|(step, depth)| {
         let plan = StepPlan {
             step,
-            extends: vec![row(0, Vec::new())],
             draft_steps: *depth,
+            parts: vec![PlanPart {
+                extends: vec![row(0, Vec::new())],
+                ..PlanPart::default()
+            }],
             ..StepPlan::default()
         };
         let before = COUNT.get();

@@ -50,6 +50,9 @@ impl EngineConfig {
 pub struct ParallelConfig {
     /// Tensor-parallel ranks over all nodes.
     pub tp_size: usize,
+    /// DP ranks, which divide those: each has requests and KV memory of its own.
+    /// 1 = attention is not data-parallel.
+    pub dp_size: usize,
     /// Nodes; each runs `tp_size / nnodes` ranks.
     pub nnodes: usize,
     /// `host:port` of node 0's scheduler; empty within one node.
@@ -58,6 +61,19 @@ pub struct ParallelConfig {
     pub threads_per_rank: usize,
     /// Tokenizer-manager processes on node 0.
     pub tokenizer_managers: usize,
+}
+
+impl ParallelConfig {
+    /// Ranks of one DP rank: they share its requests, and split its attention.
+    pub fn attn_tp_size(&self) -> usize {
+        self.tp_size / self.dp_size
+    }
+
+    /// The DP rank that a rank belongs to; neighbours share one. The first of them
+    /// leads it: its outputs count.
+    pub fn dp_rank(&self, rank: usize) -> usize {
+        rank / self.attn_tp_size()
+    }
 }
 
 /// The paged KV cache.

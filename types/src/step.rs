@@ -3,6 +3,9 @@
 //! A plan never carries a request's KV length: under overlap the scheduler
 //! does not know yet how many tokens the previous step committed. The worker's
 //! slot knows, and the pages granted always cover what the step may write.
+//!
+//! Requests, slots and pages belong to a DP rank, and so does a part of each plan
+//! and result. Where attention is not data-parallel there is one, number 0.
 
 use std::fmt;
 
@@ -10,23 +13,37 @@ use lockstep_adaptive::DepthRange;
 
 use crate::sampling::{LogprobParams, SamplingParams, TokenLogprob};
 
-/// One forward pass. Effects happen in field order: `closes`, `opens`, then
-/// `extends` runs as one ragged batch.
+/// One forward pass of all ranks.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepPlan {
     /// Consecutive number, from 1.
     pub step: u64,
+    /// Draft steps of the decode rows, as far as their slots allow; 0 = none.
+    pub draft_steps: u32,
+    /// Depths that an operator allows, for the decision that this step takes
+    /// part in.
+    pub depth_range: DepthRange,
+    /// What each DP rank does in it; one without work has an empty part.
+    pub parts: Vec<PlanPart>,
+}
+
+/// One DP rank's part of a pass. Effects happen in field order: `closes`, `opens`,
+/// then `extends` runs as one ragged batch.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PlanPart {
     /// Slots that are free from now on.
     pub closes: Vec<u32>,
     /// Requests that get a slot.
     pub opens: Vec<SlotOpen>,
     /// The rows of the batch, each slot at most once.
     pub extends: Vec<SlotExtend>,
-    /// Draft steps of the decode rows, as far as their slots allow; 0 = none.
-    pub draft_steps: u32,
-    /// Depths that an operator allows, for the decision that this step takes
-    /// part in.
-    pub depth_range: DepthRange,
+}
+
+impl StepPlan {
+    /// The rows of all DP ranks.
+    pub fn rows(&self) -> impl Iterator<Item = &SlotExtend> + Clone {
+        self.parts.iter().flat_map(|part| &part.extends)
+    }
 }
 
 /// Everything a worker must know of a request until its slot closes.
@@ -63,14 +80,49 @@ pub struct SlotExtend {
     pub new_pages: Vec<u32>,
 }
 
-/// What one pass brought.
+/// What one pass brought, all DP ranks together.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepResult {
     /// The plan's number.
     pub step: u64,
+    /// By DP rank: one output per sampled or scored row, in its part's order.
+    pub outputs: Vec<Vec<SlotOutput>>,
+    /// As in [`RankResult`], of the slowest DP rank.
+    pub forward_us: u64,
+    /// The same of the times it went into.
+    pub stages: StageTimes,
+    /// As in [`RankResult`].
+    pub agreed_depth: Option<u32>,
+    /// As in [`RankResult`].
+    pub expected_us: u32,
+}
+
+impl StepResult {
+    /// Joins what the leads of all DP ranks, in their order, brought of one step.
+    /// They are sure to have agreed on the same.
+    pub fn join(leads: impl IntoIterator<Item = RankResult>) -> Self {
+        let mut joined = Self::default();
+        for lead in leads {
+            joined.step = lead.step;
+            joined.outputs.push(lead.outputs);
+            joined.forward_us = joined.forward_us.max(lead.forward_us);
+            joined.stages = joined.stages.max(lead.stages);
+            joined.agreed_depth = lead.agreed_depth;
+            joined.expected_us = lead.expected_us;
+        }
+        joined
+    }
+}
+
+/// What one rank says of a pass.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RankResult {
+    /// The plan's number.
+    pub step: u64,
     /// By which ranks are compared.
     pub digests: StepDigests,
-    /// One per sampled or scored row, in the plan's order; rank 0 only.
+    /// One per sampled or scored row, in the order of its DP rank's part; of that
+    /// one's lead only.
     pub outputs: Vec<SlotOutput>,
     /// Time from taking the plan up to knowing its tokens, microseconds.
     pub forward_us: u64,
@@ -96,10 +148,22 @@ pub struct StageTimes {
     pub extend_us: u32,
 }
 
+impl StageTimes {
+    /// The longer time of each stage.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self {
+            draft_us: self.draft_us.max(other.draft_us),
+            verify_us: self.verify_us.max(other.verify_us),
+            extend_us: self.extend_us.max(other.extend_us),
+        }
+    }
+}
+
 /// Rolling digests over all steps so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StepDigests {
-    /// Of what one tensor-parallel group shares: plans, drafts and tokens.
+    /// Of what the ranks of one DP rank share: plans, drafts and tokens.
     pub tensor: u64,
     /// Of what all ranks share, whatever their requests: the steps' numbers and
     /// draft steps, the sizes of their passes and the collectives of those.
@@ -118,9 +182,9 @@ pub struct Difference {
 }
 
 impl StepDigests {
-    /// How two ranks of one tensor-parallel group differ; what all ranks share
-    /// is looked at first.
-    pub fn difference(self, other: Self) -> Option<Difference> {
+    /// How two ranks differ; what all ranks share is looked at first. Only those
+    /// of the same DP rank share the rest.
+    pub fn difference(self, other: Self, same_dp_rank: bool) -> Option<Difference> {
         let pairs = [
             ("what all ranks share", self.world, other.world),
             (
@@ -129,8 +193,13 @@ impl StepDigests {
                 other.tensor,
             ),
         ];
-        let differs = pairs.into_iter().find(|(_, ours, theirs)| ours != theirs);
-        differs.map(|(shared, ours, theirs)| Difference {
+        let shared = if same_dp_rank {
+            &pairs[..]
+        } else {
+            &pairs[..1]
+        };
+        let mut differing = shared.iter().filter(|(_, ours, theirs)| ours != theirs);
+        differing.next().map(|&(shared, ours, theirs)| Difference {
             shared,
             ours,
             theirs,
@@ -179,7 +248,7 @@ mod tests {
             tensor: 5,
             world: 7,
         };
-        assert_eq!(ours.difference(ours), None);
+        assert_eq!(ours.difference(ours, true), None);
         let tensor = StepDigests { tensor: 6, ..ours };
         let world = StepDigests { world: 8, ..ours };
         for (other, text) in [
@@ -192,8 +261,41 @@ mod tests {
                 "what all ranks share are 0000000000000007 and 0000000000000008",
             ),
         ] {
-            let difference = ours.difference(other).map(|d| d.to_string());
+            let difference = ours.difference(other, true).map(|d| d.to_string());
             assert_eq!(difference, Some(format!("the digests of {text}")));
         }
+        // Other DP ranks have other requests.
+        assert_eq!(ours.difference(tensor, false), None);
+        assert!(ours.difference(world, false).is_some());
+    }
+
+    #[test]
+    fn the_parts_of_a_result_stand_in_order_and_the_slowest_counts() {
+        let lead = |slot, forward_us, draft_us, verify_us| RankResult {
+            step: 5,
+            outputs: vec![SlotOutput {
+                slot,
+                ..SlotOutput::default()
+            }],
+            forward_us,
+            stages: StageTimes {
+                draft_us,
+                verify_us,
+                extend_us: 1,
+            },
+            agreed_depth: Some(2),
+            expected_us: 9,
+            ..RankResult::default()
+        };
+        let joined = StepResult::join([lead(7, 30, 10, 20), lead(8, 35, 5, 30)]);
+        let slots = joined.outputs.iter().map(|part| part[0].slot);
+        assert_eq!(slots.collect::<Vec<_>>(), [7, 8]);
+        assert_eq!((joined.step, joined.forward_us), (5, 35));
+        let stages = joined.stages;
+        assert_eq!(
+            (stages.draft_us, stages.verify_us, stages.extend_us),
+            (10, 30, 1)
+        );
+        assert_eq!((joined.agreed_depth, joined.expected_us), (Some(2), 9));
     }
 }

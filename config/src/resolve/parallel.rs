@@ -62,6 +62,8 @@ pub(super) fn resolve(
     }
     let parallel = ParallelConfig {
         tp_size,
+        // `--dp-size` is refused.
+        dp_size: 1,
         nnodes,
         dist_init_addr,
         threads_per_rank,

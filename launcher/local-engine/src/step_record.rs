@@ -19,12 +19,12 @@ pub struct StepRecord {
 
 impl StepRecord {
     pub(crate) fn planned(plan: &StepPlan) -> Self {
-        let decodes = plan.extends.iter().filter(|row| row.prefill_len == 0);
+        let decodes = plan.rows().filter(|row| row.prefill_len == 0);
         Self {
             step: plan.step,
             depth: plan.draft_steps,
             decodes: u32::try_from(decodes.count()).unwrap_or(u32::MAX),
-            prompt_tokens: plan.extends.iter().map(|row| row.prefill_len).sum(),
+            prompt_tokens: plan.rows().map(|row| row.prefill_len).sum(),
             ..Self::default()
         }
     }

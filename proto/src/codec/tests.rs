@@ -8,7 +8,7 @@ use tonic_prost::ProstCodec;
 
 use super::SliceCodec;
 use crate::pb::lockstep::{
-    Abort, GenerateRequest, SlotOutput, StepResult, WorkerCommand, WorkerHello,
+    Abort, GenerateRequest, RankResult, SlotOutput, WorkerCommand, WorkerHello,
 };
 
 /// What `decoder`'s codec reads of what `encoder`'s has written.
@@ -35,14 +35,14 @@ where
 }
 
 /// Answers of no row, of few and of many, so that a short one follows a long one.
-fn answers() -> Vec<StepResult> {
+fn answers() -> Vec<RankResult> {
     let rows = [0, 3, 20_000, 1, 0, 256];
     let output = |slot| SlotOutput {
         slot,
         token_ids: vec![slot * 7; slot as usize % 4],
         ..Default::default()
     };
-    let answer = |(rows, step)| StepResult {
+    let answer = |(rows, step)| RankResult {
         step,
         outputs: (0..rows).map(output).collect(),
         ..Default::default()
@@ -52,8 +52,8 @@ fn answers() -> Vec<StepResult> {
 
 #[test]
 fn the_bytes_are_those_of_tonics_codec() {
-    type Ours = SliceCodec<StepResult, StepResult>;
-    type Tonics = ProstCodec<StepResult, StepResult>;
+    type Ours = SliceCodec<RankResult, RankResult>;
+    type Tonics = ProstCodec<RankResult, RankResult>;
     let reads = [
         pass(answers(), Ours::default(), Ours::default()),
         pass(answers(), Ours::default(), Tonics::default()),
@@ -95,5 +95,5 @@ fn bytes_that_are_another_message_are_an_internal_error() {
         config_hash: "x".to_owned(),
         ..Default::default()
     };
-    assert_eq!(refusal::<_, StepResult>(text), Code::Internal);
+    assert_eq!(refusal::<_, RankResult>(text), Code::Internal);
 }

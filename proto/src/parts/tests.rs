@@ -4,7 +4,7 @@ use prost_types::{ListValue, Struct, Value, value::Kind};
 
 use super::*;
 use crate::pb::{
-    lockstep::{Chat, ChatMessage, GenerateRequest, StepResult, TokenIds, generate_request::Input},
+    lockstep::{Chat, ChatMessage, GenerateRequest, RankResult, TokenIds, generate_request::Input},
     sglang::grpc::scheduler as sglang,
 };
 
@@ -113,12 +113,12 @@ fn texts_and_tokens_are_one_part_whatever_they_look_like() {
 
 #[test]
 fn what_no_client_sends_is_not_counted() {
-    let result = StepResult {
+    let result = RankResult {
         outputs: vec![Default::default(); PUBLIC_MESSAGE_PARTS + 1],
         ..Default::default()
     };
-    check("lockstep.v1.StepResult", &result.encode_to_vec()).expect("not a client's");
-    assert!(!SHAPES.requests.contains_key("lockstep.v1.StepResult"));
+    check("lockstep.v1.RankResult", &result.encode_to_vec()).expect("not a client's");
+    assert!(!SHAPES.requests.contains_key("lockstep.v1.RankResult"));
 }
 
 #[test]

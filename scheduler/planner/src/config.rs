@@ -15,7 +15,10 @@ pub struct RequestId(pub u64);
 /// Sizes, limits and policies; see [`EngineConfig`] for the flags behind them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannerConfig {
-    /// Slots, which is also the most requests that run at once.
+    /// DP ranks. Each has slots, pages and a prefix cache of its own, and a part of
+    /// each step.
+    pub dp_size: u32,
+    /// Slots of a DP rank, which is also the most requests that run there at once.
     pub max_running_requests: u32,
     /// Waiting requests beyond which new ones are refused.
     pub max_queued_requests: u32,
@@ -63,6 +66,7 @@ pub struct PlannerConfig {
 impl Default for PlannerConfig {
     fn default() -> Self {
         Self {
+            dp_size: 1,
             max_running_requests: 48,
             max_queued_requests: 1024,
             max_queued_tokens: 1 << 20,
@@ -100,6 +104,7 @@ impl From<&EngineConfig> for PlannerConfig {
         // Sizes are checked to fit when the configuration is resolved.
         let size = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
         Self {
+            dp_size: size(engine.parallel.dp_size),
             max_running_requests: size(schedule.max_running_requests),
             max_queued_requests: size(schedule.max_queued_requests),
             max_queued_tokens: schedule.max_queued_tokens as u64,

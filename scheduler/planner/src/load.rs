@@ -97,7 +97,7 @@ impl Times {
 impl Counters {
     /// Counts what a step computes.
     pub(crate) fn count_plan(&mut self, plan: &StepPlan) {
-        for extend in &plan.extends {
+        for extend in plan.rows() {
             self.prefill_tokens += u64::from(extend.prefill_len);
             self.decode_rows += u64::from(extend.prefill_len == 0);
         }

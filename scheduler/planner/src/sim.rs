@@ -18,24 +18,26 @@ use lockstep_types::{
 use crate::{Millis, Planner, PlannerError, RequestId};
 
 mod cells;
+mod group;
 mod model;
 mod naive_planner;
 mod reference;
 mod slot;
 mod worker;
 
+pub use group::SimGroup;
 pub use model::SimModel;
 pub use naive_planner::NaivePlanner;
 pub use reference::{Alone, run_alone};
 pub use worker::{SimError, SimWorker};
 
-/// A planner and a worker with plans and results on their way between them.
+/// A planner and workers with plans and results on their way between them.
 #[derive(Debug)]
 pub struct SimEngine {
     /// The planner under test.
     pub planner: Planner,
-    /// The worker.
-    pub worker: SimWorker,
+    /// The workers.
+    pub workers: SimGroup,
     plans: VecDeque<StepPlan>,
     results: VecDeque<StepResult>,
     /// Everything the planner has put out.
@@ -55,10 +57,10 @@ pub enum SimFault {
 
 impl SimEngine {
     /// Nothing on its way.
-    pub fn new(planner: Planner, worker: SimWorker) -> Self {
+    pub fn new(planner: Planner, workers: SimGroup) -> Self {
         Self {
             planner,
-            worker,
+            workers,
             plans: VecDeque::new(),
             results: VecDeque::new(),
             outputs: Vec::new(),
@@ -76,12 +78,12 @@ impl SimEngine {
         }
     }
 
-    /// The plan that was made last, if the worker has not run it.
+    /// The plan that was made last, if it has not been run.
     pub fn last_plan(&self) -> Option<&StepPlan> {
         self.plans.back()
     }
 
-    /// Lets the worker run the oldest plan; whether there was one.
+    /// Lets the workers run the oldest plan; whether there was one.
     ///
     /// # Errors
     /// The plan was wrong.
@@ -89,7 +91,7 @@ impl SimEngine {
         let Some(plan) = self.plans.pop_front() else {
             return Ok(false);
         };
-        self.results.push_back(self.worker.execute(&plan)?);
+        self.results.push_back(self.workers.execute(&plan)?);
         self.planner.recycle(plan);
         Ok(true)
     }
@@ -125,7 +127,7 @@ impl SimEngine {
     pub fn lose_worker(&mut self) {
         self.plans.clear();
         self.results.clear();
-        self.worker.reset();
+        self.workers.reset();
     }
 }
 

@@ -2,7 +2,7 @@
 
 use lockstep_planner::{
     Millis, Planner, PlannerConfig, RequestId,
-    sim::{SimModel, SimWorker},
+    sim::{SimGroup, SimModel},
 };
 use lockstep_types::{
     request::{ErrorKind, FinishReason, Request},
@@ -33,7 +33,7 @@ fn a_row_without_a_token_ends_its_request_and_no_other() {
         ..PlannerConfig::default()
     };
     let mut planner = Planner::new(config.clone()).expect("a valid configuration");
-    let mut worker = SimWorker::new(&config, SimModel { vocab_size: 100 }, true);
+    let mut worker = SimGroup::new(&config, SimModel { vocab_size: 100 }, true);
     for id in 0..3 {
         planner
             .submit(Millis(0), RequestId(id), request(id as u32))
@@ -47,11 +47,11 @@ fn a_row_without_a_token_ends_its_request_and_no_other() {
             let mut result = worker.execute(&plan).expect("a sound plan");
             // Request 1 is the second to be opened; from its third token on
             // its slot brings none, as a worker that met a NaN answers.
-            if let [_, open, ..] = plan.opens.as_slice() {
+            if let [_, open, ..] = plan.parts[0].opens.as_slice() {
                 poisoned = Some(open.slot);
             }
             if plan.step > 3 {
-                for output in &mut result.outputs {
+                for output in &mut result.outputs[0] {
                     if Some(output.slot) == poisoned {
                         output.token_ids.clear();
                     }

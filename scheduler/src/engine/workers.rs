@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockstep_proto::pb::lockstep::{WorkerHello, WorkerReady};
-use lockstep_types::step::StepResult;
+use lockstep_types::step::RankResult;
 use tokio::sync::oneshot;
 
 use super::{Engine, Phase};
@@ -76,19 +76,18 @@ impl Engine {
         }
     }
 
-    fn result(&mut self, rank: usize, result: StepResult) -> Result<(), RunError> {
-        let everywhere = self
+    fn result(&mut self, rank: usize, result: RankResult) -> Result<(), RunError> {
+        let answered = self
             .group
-            .take_result(rank, &result)
+            .take_result(rank, result)
             .map_err(RunError::Group)?;
-        // Rank 0's tokens are the tokens; the others only confirm.
-        if rank == 0 {
-            // As the rank measured it: a plan that is sent ahead of time waits.
+        if let Some(result) = answered.result {
+            // As the ranks measured it: a plan that is sent ahead of time waits.
             self.steps.record(Duration::from_micros(result.forward_us));
             self.depths.done(&result);
             self.planner.complete(self.clock.now(), result)?;
         }
-        if !everywhere {
+        if !answered.everywhere {
             return Ok(());
         }
         self.health.step_done(self.group.done_everywhere());

@@ -8,7 +8,7 @@ use lockstep_speculation::DrafterRegistry;
 use lockstep_types::EngineConfig;
 use lockstep_types::{
     sampling::LogprobParams,
-    step::{SlotExtend, SlotOpen, StepPlan, StepResult},
+    step::{PlanPart, SlotExtend, SlotOpen, StepPlan, StepResult},
 };
 
 use super::{
@@ -107,21 +107,25 @@ impl Play {
         while !(self.waiting.is_empty() && self.running.is_empty() && self.closes.is_empty()) {
             self.step += 1;
             let phase = self.step % PHASES;
-            let mut plan = StepPlan {
-                step: self.step,
+            let mut part = PlanPart {
                 closes: std::mem::take(&mut self.closes),
-                draft_steps: self.draft_steps(phase as usize),
-                ..StepPlan::default()
+                ..PlanPart::default()
             };
             while let Some(open) = self.open() {
-                plan.opens.push(open);
+                part.opens.push(open);
             }
             // In one phase nobody is in the batch, in another one row is not.
             let left_out = |at: usize| phase == 4 || phase == 1 && at == 1;
             for at in (0..self.running.len()).filter(|at| !left_out(*at)) {
                 let extend = self.extend(at);
-                plan.extends.push(extend);
+                part.extends.push(extend);
             }
+            let plan = StepPlan {
+                step: self.step,
+                draft_steps: self.draft_steps(phase as usize),
+                parts: vec![part],
+                ..StepPlan::default()
+            };
             let result = self.group.step(plan)?;
             if let (Some(agreed), Some(depth)) = (&mut self.agreed, result.agreed_depth) {
                 agreed.decide(self.step, depth);
@@ -227,7 +231,7 @@ impl Play {
 
     /// Takes a step's tokens in, cut where their request ends.
     fn take(&mut self, result: StepResult) {
-        for output in result.outputs {
+        for output in result.outputs.into_iter().flatten() {
             let row = self.running.iter().find(|row| row.slot == output.slot);
             let Some(Running { request, .. }) = row else {
                 continue;

@@ -7,7 +7,7 @@ use lockstep_collective::CollectiveError;
 use lockstep_model::ModelError;
 use lockstep_types::{
     SpeculationConfig,
-    step::{StageTimes, StepPlan},
+    step::{PlanPart, StageTimes, StepPlan},
 };
 
 use super::{PlanError, Worker, WorkerError};
@@ -54,7 +54,7 @@ impl DepthControl {
         }))
     }
 
-    /// Begins a plan's step; `digest` is of all plans so far, drafts and tokens.
+    /// Begins a plan's step with this rank's part; `digest` is of all plans so far, drafts and tokens.
     ///
     /// # Errors
     /// [`WorkerError::Plan`] when the plan asks for more than was agreed;
@@ -63,6 +63,7 @@ impl DepthControl {
         &mut self,
         backend: &mut B,
         plan: &StepPlan,
+        part: &PlanPart,
         digest: Digest,
     ) -> Result<(), WorkerError> {
         let agreed = match self {
@@ -80,7 +81,7 @@ impl DepthControl {
         }
         match self {
             Self::Fixed(_) => Ok(()),
-            Self::Adaptive(agreement) => agreement.begin(backend, plan, digest),
+            Self::Adaptive(agreement) => agreement.begin(backend, plan, part, digest),
         }
     }
 
@@ -118,12 +119,13 @@ impl Agreement {
         &mut self,
         backend: &mut B,
         plan: &StepPlan,
+        part: &PlanPart,
         mut digest: Digest,
     ) -> Result<(), WorkerError> {
         self.decider.begin();
         digest.word(self.decider.digest());
         let (decodes, joined) = match backend.leads(Axis::Tensor) {
-            true => decodes(plan),
+            true => decodes(part),
             false => (0, 0),
         };
         let row = Row {
@@ -186,10 +188,10 @@ impl<B: Backend + 'static> Worker<B> {
     }
 }
 
-/// Rows that decode after a plan, for which a depth is decided, and those of them
+/// Rows that decode after a part, for which a depth is decided, and those of them
 /// whose prompts end with it.
-fn decodes(plan: &StepPlan) -> (u32, u32) {
-    let decodes = plan.extends.iter().filter(|row| row.sample);
+fn decodes(part: &PlanPart) -> (u32, u32) {
+    let decodes = part.extends.iter().filter(|row| row.sample);
     let joined = decodes.clone().filter(|row| row.prefill_len > 0);
     (decodes.count() as u32, joined.count() as u32)
 }

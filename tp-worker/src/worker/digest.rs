@@ -3,7 +3,7 @@
 use lockstep_adaptive::{DepthRange, Digest};
 use lockstep_types::{
     sampling::{LogprobParams, SamplingParams},
-    step::{SlotExtend, SlotOpen, StepDigests, StepPlan},
+    step::{PlanPart, SlotExtend, SlotOpen, StepDigests, StepPlan},
 };
 
 /// What ranks are compared by after every step: see [`StepDigests`].
@@ -24,9 +24,10 @@ impl Digests {
         }
     }
 
-    /// Takes in a plan.
-    pub fn plan(&mut self, plan: &StepPlan) {
+    /// Takes in a plan, and its own DP rank's part of it.
+    pub fn plan(&mut self, plan: &StepPlan, part: &PlanPart) {
         take_plan(&mut self.tensor, plan);
+        take_part(&mut self.tensor, part);
         self.world.word(plan.step);
         self.world.word(u64::from(plan.draft_steps));
     }
@@ -40,18 +41,28 @@ impl Digests {
     }
 }
 
-/// Takes in a plan. Structs are taken apart without `..`, here and below, so
-/// that a new field does not compile until it is taken in too.
+/// Takes in a plan without its parts, of which each DP rank follows one. Structs
+/// are taken apart without `..`, here and below, so that a new field does not
+/// compile until it is taken in too.
 fn take_plan(digest: &mut Digest, plan: &StepPlan) {
     let StepPlan {
         step,
+        draft_steps,
+        depth_range,
+        parts: _,
+    } = plan;
+    digest.word(*step);
+    digest.word(u64::from(*draft_steps));
+    let DepthRange { least, most } = depth_range;
+    digest.word(u64::from(*least) << 32 | u64::from(*most));
+}
+
+fn take_part(digest: &mut Digest, part: &PlanPart) {
+    let PlanPart {
         closes,
         opens,
         extends,
-        draft_steps,
-        depth_range,
-    } = plan;
-    digest.word(*step);
+    } = part;
     digest.list(closes);
     digest.word(opens.len() as u64);
     opens.iter().for_each(|open| take_open(digest, open));
@@ -59,9 +70,6 @@ fn take_plan(digest: &mut Digest, plan: &StepPlan) {
     extends
         .iter()
         .for_each(|extend| take_extend(digest, extend));
-    digest.word(u64::from(*draft_steps));
-    let DepthRange { least, most } = depth_range;
-    digest.word(u64::from(*least) << 32 | u64::from(*most));
 }
 
 fn take_open(digest: &mut Digest, open: &SlotOpen) {

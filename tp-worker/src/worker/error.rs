@@ -84,13 +84,13 @@ pub enum WorkerError {
         theirs: u64,
     },
     /// Ranks took different steps.
-    #[error("ranks 0 and {rank} diverged in step {step}: {difference}")]
+    #[error("ranks {} and {} diverged in step {step}: {difference}", ranks.0, ranks.1)]
     Diverged {
         /// The step.
         step: u64,
-        /// The rank that differs from rank 0.
-        rank: usize,
-        /// Rank 0's digest and that rank's.
+        /// The two.
+        ranks: (usize, usize),
+        /// Their digests.
         difference: Difference,
     },
     /// Ranks began a step in different states.
@@ -130,6 +130,14 @@ pub enum PlanError {
     OutOfOrder {
         /// The number that was due.
         expected: u64,
+    },
+    /// A plan without a part for this rank.
+    #[error("it has {parts} parts, and none for DP rank {dp_rank}")]
+    NoPart {
+        /// Its parts.
+        parts: usize,
+        /// This rank's DP rank.
+        dp_rank: usize,
     },
     /// A plan drafts deeper than the ranks have agreed.
     #[error("{asked} draft steps are asked for, {agreed} are agreed")]

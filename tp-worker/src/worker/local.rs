@@ -17,9 +17,12 @@ use lockstep_devices::{Device, DeviceOptions, OnDevice, Registry};
 use lockstep_model::{LoadProgress, ModelError, WeightOrigin};
 use lockstep_speculation::DrafterRegistry;
 use lockstep_types::EngineConfig;
-use lockstep_types::step::{StepPlan, StepResult};
+use lockstep_types::step::{RankResult, StepPlan, StepResult};
 
 use super::{Worker, WorkerError, WorkerLimits, WorkerOptions};
+use agreed::agreed;
+
+mod agreed;
 
 /// Called by every rank while it loads: rank and how far it is.
 pub type OnProgress = Arc<dyn Fn(usize, LoadProgress) + Send + Sync>;
@@ -63,6 +66,7 @@ pub struct LocalGroup {
     descriptions: Vec<String>,
     origins: Vec<WeightOrigin>,
     weight_bytes: usize,
+    attn_tp_size: usize,
 }
 
 /// A rank and what it has loaded, or why it did not start.
@@ -78,7 +82,7 @@ struct Loaded {
 struct Rank {
     /// `None` once the group is being dropped.
     plans: Option<Sender<Arc<StepPlan>>>,
-    results: Receiver<Result<StepResult, WorkerError>>,
+    results: Receiver<Result<RankResult, WorkerError>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -161,6 +165,7 @@ impl LocalGroup {
         let loaded = all_loaded(&starts, ranks.len())?;
         Ok(Self {
             ranks,
+            attn_tp_size: config.parallel.attn_tp_size(),
             weight_bytes: loaded.iter().map(|rank| rank.weight_bytes).sum(),
             origins: loaded.iter().map(|rank| rank.origin.clone()).collect(),
             descriptions: loaded.into_iter().map(|rank| rank.description).collect(),
@@ -198,7 +203,7 @@ impl LocalGroup {
     }
 
     /// Waits for the oldest plan's results of all ranks, compares their
-    /// digests and returns rank 0's.
+    /// digests and joins those of the DP ranks' leads.
     ///
     /// # Errors
     /// The [`WorkerError`] of a rank; [`WorkerError::Diverged`].
@@ -215,7 +220,7 @@ impl LocalGroup {
         if let Some(error) = cause(failures) {
             return Err(error);
         }
-        agreed(results)
+        agreed(results, self.attn_tp_size)
     }
 
     /// [`Self::send`], then [`Self::recv`].
@@ -241,22 +246,6 @@ impl Drop for LocalGroup {
             }
         }
     }
-}
-
-/// Rank 0's result, if it has the digests of all others.
-fn agreed(results: Vec<StepResult>) -> Result<StepResult, WorkerError> {
-    let mut results = results.into_iter();
-    let first = results.next().ok_or(WorkerError::Ended { rank: 0 })?;
-    for (rank, result) in (1..).zip(results) {
-        if let Some(difference) = first.digests.difference(result.digests) {
-            return Err(WorkerError::Diverged {
-                step: first.step,
-                rank,
-                difference,
-            });
-        }
-    }
-    Ok(first)
 }
 
 /// Waits until every rank has reported, or dropped its end in a panic.
@@ -327,7 +316,7 @@ impl Loading {
         open: &F,
         drafters: &DrafterRegistry<B>,
         plans: &Receiver<Arc<StepPlan>>,
-        results: &Sender<Result<StepResult, WorkerError>>,
+        results: &Sender<Result<RankResult, WorkerError>>,
     ) where
         B: Backend + 'static,
         F: Fn(usize, Box<dyn Collective>) -> Result<B, WorkerError>,
@@ -367,33 +356,6 @@ impl Loading {
             let failed = result.is_err();
             if results.send(result).is_err() || failed {
                 return;
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use lockstep_types::step::StepDigests;
-
-    use super::*;
-
-    #[test]
-    fn ranks_that_differ_in_either_digest_are_named() {
-        let result = |tensor, world| StepResult {
-            step: 3,
-            digests: StepDigests { tensor, world },
-            ..StepResult::default()
-        };
-        assert!(agreed(vec![result(1, 2), result(1, 2)]).is_ok());
-        for (other, which) in [
-            (result(4, 2), "a tensor-parallel group"),
-            (result(1, 4), "all ranks"),
-        ] {
-            let error = agreed(vec![result(1, 2), result(1, 2), other]).unwrap_err();
-            let text = error.to_string();
-            for part in ["ranks 0 and 2 diverged in step 3", which] {
-                assert!(text.contains(part), "{text}");
             }
         }
     }

@@ -5,7 +5,7 @@ use lockstep_backend::Backend;
 use lockstep_model::{LoadPhase, LoadProgress};
 use lockstep_types::{
     sampling::{LogprobParams, SamplingParams},
-    step::{SlotExtend, SlotOpen, StepPlan},
+    step::{PlanPart, SlotExtend, SlotOpen, StepPlan},
 };
 
 use super::{Worker, WorkerError, agree, digest::Digests};
@@ -154,6 +154,7 @@ struct MadeUp {
     prompt: u32,
     pages: u32,
     vocab: u32,
+    dp_size: usize,
 }
 
 impl MadeUp {
@@ -174,6 +175,7 @@ impl MadeUp {
             prompt,
             pages,
             vocab: config.model.vocab_size as u32,
+            dp_size: config.parallel.dp_size,
         })
     }
 
@@ -198,12 +200,12 @@ impl MadeUp {
             sample: true,
             new_pages: (slot * self.pages + 1..=(slot + 1) * self.pages).collect(),
         };
-        StepPlan {
+        let part = PlanPart {
             opens: slots.clone().map(open).collect(),
             extends: slots.map(extend).collect(),
-            draft_steps: depth,
-            ..StepPlan::default()
-        }
+            ..PlanPart::default()
+        };
+        self.plan(depth, part)
     }
 
     fn decode(&self, depth: u32) -> StepPlan {
@@ -212,16 +214,26 @@ impl MadeUp {
             sample: true,
             ..SlotExtend::default()
         };
-        StepPlan {
+        let part = PlanPart {
             extends: (0..self.requests).map(extend).collect(),
-            draft_steps: depth,
-            ..StepPlan::default()
-        }
+            ..PlanPart::default()
+        };
+        self.plan(depth, part)
     }
 
     fn close(&self) -> StepPlan {
-        StepPlan {
+        let part = PlanPart {
             closes: (0..self.requests).collect(),
+            ..PlanPart::default()
+        };
+        self.plan(0, part)
+    }
+
+    /// Every DP rank does the same.
+    fn plan(&self, draft_steps: u32, part: PlanPart) -> StepPlan {
+        StepPlan {
+            draft_steps,
+            parts: vec![part; self.dp_size],
             ..StepPlan::default()
         }
     }

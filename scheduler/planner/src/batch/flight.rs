@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use lockstep_adaptive::DepthRange;
-use lockstep_types::step::{SlotExtend, SlotOpen, SlotOutput, StepPlan, StepResult};
+use lockstep_types::step::{PlanPart, SlotExtend, SlotOpen, SlotOutput, StepPlan, StepResult};
 
 use super::slots::Slots;
 use crate::{
@@ -59,9 +59,9 @@ impl StepInFlight {
     /// Each row with its output.
     pub fn results(
         &self,
-        outputs: Vec<SlotOutput>,
+        outputs: Vec<Vec<SlotOutput>>,
     ) -> impl Iterator<Item = (&RowInFlight, Option<SlotOutput>)> {
-        let mut outputs = outputs.into_iter().peekable();
+        let mut outputs = outputs.into_iter().flatten().peekable();
         self.rows
             .iter()
             .map(move |row| (row, outputs.next_if(|output| output.slot == row.slot)))
@@ -72,7 +72,7 @@ impl StepInFlight {
     /// one token only after as many drafted ones, and those only where it may
     /// draft.
     fn check(&self, result: &StepResult) -> Result<(), String> {
-        let mut outputs = result.outputs.iter().peekable();
+        let mut outputs = result.outputs.iter().flatten().peekable();
         for row in &self.rows {
             let slot = row.slot;
             let Some(output) = outputs.next_if(|output| output.slot == slot) else {
@@ -106,7 +106,7 @@ impl StepInFlight {
 /// A step in the making.
 #[derive(Debug, Default)]
 pub(crate) struct StepBuilder {
-    plan: StepPlan,
+    part: PlanPart,
     rows: Vec<RowInFlight>,
     /// Prompt tokens that still fit.
     pub budget: u32,
@@ -130,11 +130,11 @@ impl StepBuilder {
     }
 
     pub fn open(&mut self, open: SlotOpen) {
-        self.plan.opens.push(open);
+        self.part.opens.push(open);
     }
 
     pub fn extend(&mut self, row: RowInFlight, prefill_len: u32, new_pages: Vec<u32>) {
-        self.plan.extends.push(SlotExtend {
+        self.part.extends.push(SlotExtend {
             slot: row.slot,
             prefill_len,
             sample: row.sample,
@@ -149,7 +149,7 @@ impl StepBuilder {
 pub(super) struct Flight {
     steps: VecDeque<StepInFlight>,
     last_step: u64,
-    plans: Vec<StepPlan>,
+    parts: Vec<PlanPart>,
     rows: Vec<Vec<RowInFlight>>,
     page_lists: Vec<Vec<u32>>,
 }
@@ -172,7 +172,7 @@ impl Flight {
     /// An empty step in reused buffers.
     pub fn begin(&mut self) -> StepBuilder {
         StepBuilder {
-            plan: self.plans.pop().unwrap_or_default(),
+            part: self.parts.pop().unwrap_or_default(),
             rows: self.rows.pop().unwrap_or_default(),
             budget: 0,
             has_prefill: false,
@@ -187,20 +187,23 @@ impl Flight {
         slots: &mut Slots,
     ) -> StepPlan {
         self.last_step += 1;
-        let mut plan = step.plan;
-        plan.step = self.last_step;
-        (plan.draft_steps, plan.depth_range) = depth;
-        slots.drain_closes(&mut plan.closes);
+        let mut part = step.part;
+        slots.drain_closes(&mut part.closes);
         self.steps.push_back(StepInFlight {
             step: self.last_step,
             rows: step.rows,
         });
-        plan
+        StepPlan {
+            step: self.last_step,
+            draft_steps: depth.0,
+            depth_range: depth.1,
+            parts: vec![part],
+        }
     }
 
     /// Drops a step that stayed empty.
     pub fn discard(&mut self, step: StepBuilder) {
-        self.recycle_plan(step.plan);
+        self.recycle_part(step.part);
         self.recycle_rows(step.rows);
     }
 
@@ -230,17 +233,23 @@ impl Flight {
     }
 
     /// Keeps a plan's buffers for later.
-    pub fn recycle_plan(&mut self, mut plan: StepPlan) {
-        let most_lists = plan.extends.capacity().max(64);
-        for extend in plan.extends.drain(..) {
+    pub fn recycle_plan(&mut self, plan: StepPlan) {
+        plan.parts
+            .into_iter()
+            .for_each(|part| self.recycle_part(part));
+    }
+
+    fn recycle_part(&mut self, mut part: PlanPart) {
+        let most_lists = part.extends.capacity().max(64);
+        for extend in part.extends.drain(..) {
             if extend.new_pages.capacity() > 0 && self.page_lists.len() < most_lists {
                 self.page_lists.push(extend.new_pages);
             }
         }
-        if self.plans.len() < SPARE_PLANS {
-            plan.closes.clear();
-            plan.opens.clear();
-            self.plans.push(plan);
+        if self.parts.len() < SPARE_PLANS {
+            part.closes.clear();
+            part.opens.clear();
+            self.parts.push(part);
         }
     }
 
@@ -289,7 +298,7 @@ mod tests {
     fn room(flight: &mut Flight) -> (StepBuilder, [usize; 3]) {
         let step = flight.begin();
         let pages = flight.page_list(&[7]).capacity();
-        let room = [step.rows.capacity(), step.plan.extends.capacity(), pages];
+        let room = [step.rows.capacity(), step.part.extends.capacity(), pages];
         (step, room)
     }
 

@@ -36,6 +36,7 @@ fn under_way(requests: u64, budget: u32) -> Planner {
     let step = planner.plan().unwrap().step;
     let result = StepResult {
         step,
+        outputs: vec![Vec::new()],
         ..StepResult::default()
     };
     planner.complete(Millis(0), result).unwrap();
@@ -57,15 +58,18 @@ fn the_last_gives_its_pages_to_the_first() {
     let mut planner = under_way(2, 36);
     // The budget lets the second in beside the rest of the first.
     let plan = planner.plan().unwrap();
-    assert_eq!((plan.opens.len(), plan.extends.len()), (1, 2));
+    assert_eq!(
+        (plan.parts[0].opens.len(), plan.parts[0].extends.len()),
+        (1, 2)
+    );
     let sampled = SlotOutput {
-        slot: plan.extends[0].slot,
+        slot: plan.parts[0].extends[0].slot,
         token_ids: vec![7],
         ..SlotOutput::default()
     };
     let result = StepResult {
         step: plan.step,
-        outputs: vec![sampled],
+        outputs: vec![vec![sampled]],
         ..StepResult::default()
     };
     planner.complete(Millis(0), result).unwrap();
@@ -77,8 +81,8 @@ fn the_last_gives_its_pages_to_the_first() {
     }
     let taken = take_all_pages(&mut planner);
     let plan = planner.plan().expect("the first goes on");
-    assert_eq!(plan.extends.len(), 1);
-    assert_eq!(plan.closes.len(), 1);
+    assert_eq!(plan.parts[0].extends.len(), 1);
+    assert_eq!(plan.parts[0].closes.len(), 1);
     assert_eq!(planner.load().counters.retractions, 1);
     give_back(&mut planner, &taken);
     planner.check_integrity().unwrap();

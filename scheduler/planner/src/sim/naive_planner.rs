@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use lockstep_types::{
     request::{Finish, FinishReason, Output, Request, Usage},
-    step::{SlotExtend, SlotOpen, StepPlan, StepResult},
+    step::{PlanPart, SlotExtend, SlotOpen, StepPlan, StepResult},
 };
 
 use crate::{PlannerConfig, RequestId};
@@ -75,17 +75,13 @@ impl NaivePlanner {
         let (_, request) = self.running.as_ref()?;
         self.in_flight = true;
         self.step += 1;
-        let mut plan = StepPlan {
-            step: self.step,
-            draft_steps: self.config.reserve.steps,
-            ..StepPlan::default()
-        };
+        let mut part = PlanPart::default();
         let mut row = SlotExtend {
             sample: request.max_new_tokens > 0,
             ..SlotExtend::default()
         };
         if self.output.is_empty() {
-            plan.closes.extend(self.open.then_some(0));
+            part.closes.extend(self.open.then_some(0));
             self.open = true;
             row.prefill_len = request.input_ids.len() as u32;
             // As many as it can ever want: nobody else wants any.
@@ -93,7 +89,7 @@ impl NaivePlanner {
             let extra = reserve.req_to_token_extra_context_len(self.config.overlap);
             let pages = (self.config.context_length + extra).div_ceil(self.config.page_size);
             row.new_pages = (1..self.config.num_pages).take(pages as usize).collect();
-            plan.opens.push(SlotOpen {
+            part.opens.push(SlotOpen {
                 slot: 0,
                 token_ids: request.input_ids.clone(),
                 prompt_len: row.prefill_len,
@@ -103,8 +99,13 @@ impl NaivePlanner {
                 max_draft_steps: request.max_draft_steps,
             });
         }
-        plan.extends.push(row);
-        Some(plan)
+        part.extends.push(row);
+        Some(StepPlan {
+            step: self.step,
+            draft_steps: self.config.reserve.steps,
+            parts: vec![part],
+            ..StepPlan::default()
+        })
     }
 
     /// Takes the step's result; gives what it brought.
@@ -112,7 +113,12 @@ impl NaivePlanner {
         self.in_flight = false;
         let (id, request) = self.running.as_ref()?;
         let id = *id;
-        let mut from = result.outputs.into_iter().next().unwrap_or_default();
+        let mut from = result
+            .outputs
+            .into_iter()
+            .flatten()
+            .next()
+            .unwrap_or_default();
         let (mut reason, mut matched_token) = self.ends(request, None);
         let mut taken = 0;
         while let (None, Some(token)) = (&reason, from.token_ids.get(taken).copied()) {

@@ -151,6 +151,7 @@ prop_compose! {
         pause_window in prop_oneof![Just(0u32), 1u32..12, 12u32..80],
     ) -> PlannerConfig {
         PlannerConfig {
+            dp_size: 1,
             max_running_requests: slots,
             max_queued_requests: queued,
             max_queued_tokens: u64::from(queued) * 40,
@@ -201,7 +202,7 @@ impl Scenario {
         Self {
             engine: SimEngine::new(
                 planner,
-                SimWorker::new(config, MODEL, true).agreeing_on(DECISIONS.to_vec()),
+                SimGroup::new(config, MODEL, true).agreeing_on(&DECISIONS),
             ),
             accepted: BTreeMap::new(),
             next: requests,
@@ -499,7 +500,7 @@ proptest! {
             draft_kv,
             ..PlannerConfig::default()
         };
-        let mut worker = SimWorker::new(&config, MODEL, true);
+        let mut worker = SimGroup::new(&config, MODEL, true);
         let mut planner = NaivePlanner::new(&config);
         for (id, request) in (0..).zip(requests) {
             planner.submit(RequestId(id), request.clone());

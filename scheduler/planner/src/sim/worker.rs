@@ -5,7 +5,7 @@ use std::ops::Range;
 use lockstep_adaptive::Agreed;
 use lockstep_types::{
     pause,
-    step::{SlotExtend, SlotOutput, StepPlan, StepResult},
+    step::{PlanPart, RankResult, SlotExtend, SlotOutput, StepPlan},
 };
 
 use super::{SimModel, cells::Cells, slot::SimSlot};
@@ -29,10 +29,11 @@ struct Written {
     output: Option<SlotOutput>,
 }
 
-/// Executes plans as rank 0 does.
+/// Executes one DP rank's parts of plans as its lead does.
 #[derive(Debug)]
 pub struct SimWorker {
     config: PlannerConfig,
+    dp_rank: usize,
     model: SimModel,
     /// Check all memory at each step; costs time in proportion to all contexts.
     verify: bool,
@@ -45,10 +46,11 @@ pub struct SimWorker {
 }
 
 impl SimWorker {
-    /// A worker for plans made under `config`. With `verify` it checks every
-    /// cell that a row reads; benches go without.
+    /// The worker of DP rank 0 for plans made under `config`. With `verify` it
+    /// checks every cell that a row reads; benches go without.
     pub fn new(config: &PlannerConfig, model: SimModel, verify: bool) -> Self {
         Self {
+            dp_rank: 0,
             model,
             verify,
             cells: Cells::new(config),
@@ -58,6 +60,13 @@ impl SimWorker {
             decisions: vec![None],
             config: config.clone(),
         }
+    }
+
+    /// The worker of another DP rank.
+    #[must_use]
+    pub fn of_dp_rank(mut self, dp_rank: usize) -> Self {
+        self.dp_rank = dp_rank;
+        self
     }
 
     /// Agrees on these depths, one a step and over and over; `None` decides
@@ -76,26 +85,28 @@ impl SimWorker {
         self.agreed.reset();
     }
 
-    /// Runs one plan.
+    /// Runs its part of one plan.
     ///
     /// # Errors
     /// [`SimError`] says what no worker could have done.
-    pub fn execute(&mut self, plan: &StepPlan) -> Result<StepResult, SimError> {
+    pub fn execute(&mut self, plan: &StepPlan) -> Result<RankResult, SimError> {
         self.run(plan).map_err(|message| SimError {
             step: plan.step,
             message,
         })
     }
 
-    fn run(&mut self, plan: &StepPlan) -> Result<StepResult, String> {
+    fn run(&mut self, plan: &StepPlan) -> Result<RankResult, String> {
         self.last_step += 1;
         ensure(plan.step == self.last_step, || {
             format!("expected step {}", self.last_step)
         })?;
-        self.close_and_open(plan)?;
+        let part = plan.parts.get(self.dp_rank);
+        let part = part.ok_or_else(|| format!("no part for DP rank {}", self.dp_rank))?;
+        self.close_and_open(part)?;
         let mut tokens = 0;
-        for (at, row) in plan.extends.iter().enumerate() {
-            let unique = plan.extends[..at]
+        for (at, row) in part.extends.iter().enumerate() {
+            let unique = part.extends[..at]
                 .iter()
                 .all(|other| other.slot != row.slot);
             ensure(!self.verify || unique, || {
@@ -105,7 +116,8 @@ impl SimWorker {
             tokens += row.prefill_len.max(1);
         }
         let most = self.config.max_step_tokens();
-        ensure(tokens > 0 && tokens <= most, || {
+        ensure(plan.rows().next().is_some(), || "no rows".into())?;
+        ensure(tokens <= most, || {
             format!("{tokens} tokens, at most {most}")
         })?;
         let steps = self.agreed.depth().min(self.config.reserve.steps);
@@ -114,12 +126,12 @@ impl SimWorker {
             format!("{} draft steps, at most {steps}", plan.draft_steps)
         })?;
         // All rows of a pass write before any is sure to have read.
-        let mut written = Vec::with_capacity(plan.extends.len());
-        for row in &plan.extends {
+        let mut written = Vec::with_capacity(part.extends.len());
+        for row in &part.extends {
             written.push(self.write_row(row, plan.draft_steps)?);
         }
         if self.verify {
-            plan.extends
+            part.extends
                 .iter()
                 .try_for_each(|row| self.check_row(row))?;
             self.check_writers(&written)?;
@@ -129,20 +141,20 @@ impl SimWorker {
         if let Some(depth) = agreed_depth {
             self.agreed.decide(plan.step, depth);
         }
-        Ok(StepResult {
+        Ok(RankResult {
             step: plan.step,
             agreed_depth,
             outputs: written.into_iter().filter_map(|row| row.output).collect(),
-            ..StepResult::default()
+            ..RankResult::default()
         })
     }
 
-    fn close_and_open(&mut self, plan: &StepPlan) -> Result<(), String> {
-        for slot in &plan.closes {
+    fn close_and_open(&mut self, part: &PlanPart) -> Result<(), String> {
+        for slot in &part.closes {
             let closed = self.slots.get_mut(*slot as usize).and_then(Option::take);
             ensure(closed.is_some(), || format!("slot {slot} is not open"))?;
         }
-        for open in &plan.opens {
+        for open in &part.opens {
             let slot = self.slots.get_mut(open.slot as usize);
             let slot = slot.ok_or_else(|| format!("no slot {}", open.slot))?;
             ensure(slot.is_none(), || format!("slot {} is open", open.slot))?;

@@ -68,8 +68,8 @@ fn what_a_poisoned_request_computed_last_is_not_cached() {
         step(&mut engine, |_| {});
     }
     let plan = engine.planner.plan().unwrap();
-    let mut result = engine.worker.execute(&plan).unwrap();
-    result.outputs[0].token_ids.clear();
+    let mut result = engine.workers.execute(&plan).unwrap();
+    result.outputs[0][0].token_ids.clear();
     engine.planner.complete(Millis(0), result).unwrap();
     engine.outputs.extend(engine.planner.take_outputs());
     assert!(finish(&engine, 1).outcome.is_err());
@@ -93,7 +93,7 @@ fn requests_wait_for_a_prefix_under_way() {
             submit(&mut engine, id, request(ids, 4));
         }
         step(&mut engine, |plan| {
-            assert_eq!(plan.opens.len(), admitted_at_once);
+            assert_eq!(plan.parts[0].opens.len(), admitted_at_once);
         });
         run(&mut engine);
         let cached = if admitted_at_once == 1 { shared } else { 0 };

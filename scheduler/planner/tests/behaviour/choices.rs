@@ -27,7 +27,11 @@ fn ended(engine: &SimEngine, id: u64) -> bool {
 }
 
 fn opens(plan: &StepPlan) -> Vec<u32> {
-    plan.opens.iter().map(|open| open.token_ids[0]).collect()
+    plan.parts[0]
+        .opens
+        .iter()
+        .map(|open| open.token_ids[0])
+        .collect()
 }
 
 #[test]
@@ -99,7 +103,7 @@ fn two_requests_with_many_choices_share_evenly() {
     }
     let mut opened = 0;
     for _ in 0..6 {
-        step(&mut engine, |plan| opened += plan.opens.len());
+        step(&mut engine, |plan| opened += plan.parts[0].opens.len());
     }
     assert_eq!(opened, 4);
     run(&mut engine);
@@ -140,7 +144,7 @@ fn a_request_of_one_choice_displaces_nobody_of_its_like() {
     }
     (0..4).for_each(|_| step(&mut engine, |_| {}));
     submit(&mut engine, 9, request(prompt(9, 8), 4));
-    (0..4).for_each(|_| step(&mut engine, |plan| assert!(plan.opens.is_empty())));
+    (0..4).for_each(|_| step(&mut engine, |plan| assert!(plan.parts[0].opens.is_empty())));
     run(&mut engine);
     assert_eq!(engine.planner.load().counters.preemptions, 0);
 }

@@ -6,7 +6,7 @@ use super::*;
 fn while_held_who_has_begun_goes_on_and_nobody_begins() {
     let mut engine = engine(&config());
     submit(&mut engine, 1, request(prompt(1, 40), 6));
-    step(&mut engine, |plan| assert_eq!(plan.opens.len(), 1));
+    step(&mut engine, |plan| assert_eq!(plan.parts[0].opens.len(), 1));
     engine.planner.hold_admission(true);
     submit(&mut engine, 2, request(prompt(2, 9), 3));
     let busy = engine.planner.flush_cache().unwrap_err();
@@ -68,7 +68,7 @@ fn a_held_request_of_high_priority_displaces_nobody() {
     };
     let mut engine = engine(&by_priority);
     submit(&mut engine, 1, request(prompt(1, 20), 5));
-    step(&mut engine, |plan| assert_eq!(plan.opens.len(), 1));
+    step(&mut engine, |plan| assert_eq!(plan.parts[0].opens.len(), 1));
     engine.planner.hold_admission(true);
     let urgent = Request {
         priority: 100,

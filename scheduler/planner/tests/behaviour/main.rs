@@ -4,7 +4,7 @@
 
 use lockstep_planner::{
     Millis, Planner, PlannerConfig, RequestId,
-    sim::{SimEngine, SimModel, SimWorker},
+    sim::{SimEngine, SimGroup, SimModel},
 };
 use lockstep_types::{
     request::{Finish, Request},
@@ -36,7 +36,7 @@ fn config() -> PlannerConfig {
 
 fn engine(config: &PlannerConfig) -> SimEngine {
     let planner = Planner::new(config.clone()).unwrap();
-    SimEngine::new(planner, SimWorker::new(config, MODEL, true))
+    SimEngine::new(planner, SimGroup::new(config, MODEL, true))
 }
 
 fn request(input_ids: Vec<u32>, max_new_tokens: u32) -> Request {
@@ -107,13 +107,14 @@ fn tokens(engine: &SimEngine, id: u64) -> Vec<u32> {
 fn step(engine: &mut SimEngine, planner_sees: impl FnOnce(&StepPlan)) {
     let plan = engine.planner.plan().expect("there is work");
     planner_sees(&plan);
-    let result = engine.worker.execute(&plan).unwrap();
+    let result = engine.workers.execute(&plan).unwrap();
     engine.planner.complete(Millis(0), result).unwrap();
     engine.outputs.extend(engine.planner.take_outputs());
 }
 
 fn prefills(plan: &StepPlan) -> Vec<u32> {
-    plan.extends
+    plan.parts[0]
+        .extends
         .iter()
         .map(|extend| extend.prefill_len)
         .collect()

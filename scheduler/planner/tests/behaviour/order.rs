@@ -42,11 +42,14 @@ fn higher_priorities_go_first_and_far_higher_ones_displace() {
     submit(&mut engine, 2, with(2, 5));
     submit(&mut engine, 3, with(3, 9));
     step(&mut engine, |plan| {
-        assert!(plan.closes.is_empty(), "9 is not 10 above 0");
+        assert!(plan.parts[0].closes.is_empty(), "9 is not 10 above 0");
     });
     submit(&mut engine, 4, with(4, 10));
     step(&mut engine, |plan| {
-        assert_eq!((plan.closes.len(), plan.opens.len()), (1, 1));
+        assert_eq!(
+            (plan.parts[0].closes.len(), plan.parts[0].opens.len()),
+            (1, 1)
+        );
     });
     run(&mut engine);
     let ends = engine
@@ -117,7 +120,7 @@ fn a_plan_opens_no_more_tokens_than_travel_well() {
             .submit(Millis(0), RequestId(id.into()), request)
             .unwrap();
     }
-    let opens = |plan: Option<StepPlan>| plan.map(|plan| plan.opens.len());
+    let opens = |plan: Option<StepPlan>| plan.map(|plan| plan.parts[0].opens.len());
     assert_eq!(opens(planner.plan()), Some(3), "4.5 of 4 million tokens");
     assert_eq!(opens(planner.plan()), Some(1));
 }
@@ -145,7 +148,10 @@ fn who_outranks_by_far_takes_its_place_before_pages_run_out_for_others() {
     };
     submit(&mut engine, 3, urgent);
     step(&mut engine, |plan| {
-        assert_eq!((plan.closes.len(), plan.opens.len()), (1, 1));
+        assert_eq!(
+            (plan.parts[0].closes.len(), plan.parts[0].opens.len()),
+            (1, 1)
+        );
     });
     let counters = engine.planner.load().counters;
     assert_eq!((counters.preemptions, counters.retractions), (1, 1));
@@ -169,11 +175,11 @@ fn nobody_is_displaced_in_vain() {
     };
     submit(&mut engine, 1, with(1, 30, 20));
     submit(&mut engine, 2, with(2, 2, 0));
-    step(&mut engine, |plan| assert_eq!(plan.opens.len(), 2));
+    step(&mut engine, |plan| assert_eq!(plan.parts[0].opens.len(), 2));
     // Its 13 pages and more are not there without the first's, which it does
     // not outrank.
     submit(&mut engine, 3, with(3, 52, 10));
-    step(&mut engine, |plan| assert!(plan.closes.is_empty()));
+    step(&mut engine, |plan| assert!(plan.parts[0].closes.is_empty()));
     run(&mut engine);
     assert_eq!(engine.planner.load().counters.preemptions, 0);
 }
@@ -193,7 +199,7 @@ fn who_would_wait_for_a_prefix_displaces_nobody_yet() {
         ..request(prompt(1, 104), 6)
     };
     submit(&mut engine, 2, urgent);
-    step(&mut engine, |plan| assert!(plan.closes.is_empty()));
+    step(&mut engine, |plan| assert!(plan.parts[0].closes.is_empty()));
     run(&mut engine);
     assert_eq!(engine.planner.load().counters.preemptions, 1);
     assert!(finish(&engine, 2).usage.cached_tokens >= 64);
@@ -210,9 +216,9 @@ fn what_running_requests_are_expected_to_want_falls_with_every_step() {
     let mut engine = engine(&narrow);
     // About 0.7 of 700 tokens at first, and with the second's too many.
     submit(&mut engine, 1, request(prompt(1, 10), 700));
-    step(&mut engine, |plan| assert_eq!(plan.opens.len(), 1));
+    step(&mut engine, |plan| assert_eq!(plan.parts[0].opens.len(), 1));
     submit(&mut engine, 2, request(prompt(2, 10), 390));
-    step(&mut engine, |plan| assert!(plan.opens.is_empty()));
+    step(&mut engine, |plan| assert!(plan.parts[0].opens.is_empty()));
     let mut steps = 0;
     while engine.planner.load().running_requests < 2 {
         assert!(engine.turn(Millis(0)).unwrap());

@@ -26,13 +26,13 @@ fn answer(engine: &mut SimEngine, tokens: &[u32], depth: u32, drafted: u32) -> S
     let plan = engine.planner.plan().expect("there is work");
     let result = StepResult {
         step: plan.step,
-        outputs: vec![SlotOutput {
-            slot: plan.extends[0].slot,
+        outputs: vec![vec![SlotOutput {
+            slot: plan.parts[0].extends[0].slot,
             token_ids: tokens.to_vec(),
             draft_depth: depth,
             draft_tokens: drafted,
             ..SlotOutput::default()
-        }],
+        }]],
         ..StepResult::default()
     };
     engine.planner.complete(Millis(0), result).unwrap();
@@ -51,7 +51,7 @@ fn plans_carry_the_steps_and_requests_their_own_limit() {
     submit(&mut engine, 1, limited);
     let plan = answer(&mut engine, &[5], 0, 0);
     assert_eq!(plan.draft_steps, 3);
-    assert_eq!(plan.opens[0].max_draft_steps, Some(1));
+    assert_eq!(plan.parts[0].opens[0].max_draft_steps, Some(1));
     engine.planner.set_draft_steps(2);
     assert_eq!(answer(&mut engine, &[5, 6], 1, 2).draft_steps, 2);
     engine.planner.set_draft_steps(99);
@@ -69,7 +69,7 @@ fn what_is_agreed_in_a_step_is_planned_two_steps_later() {
     };
     let agreed = [Some(3), None, Some(0), Some(2), None, None, Some(9)];
     let mut engine = engine(&config);
-    engine.worker = SimWorker::new(&config, MODEL, true).agreeing_on(agreed.to_vec());
+    engine.workers = SimGroup::new(&config, MODEL, true).agreeing_on(&agreed);
     submit(&mut engine, 1, request(prompt(1, 9), 60));
     let mut planned = Vec::new();
     let mut follow = |engine: &mut SimEngine, steps: usize| {
@@ -140,7 +140,7 @@ fn drafts_of_a_request_that_ended_are_wasted() {
     let plans: Vec<_> = (0..2).map(|_| engine.planner.plan().unwrap()).collect();
     for (plan, depth) in plans.iter().zip([0, 3]) {
         let output = SlotOutput {
-            slot: plan.extends[0].slot,
+            slot: plan.parts[0].extends[0].slot,
             token_ids: vec![4],
             draft_depth: depth,
             draft_tokens: depth,
@@ -148,7 +148,7 @@ fn drafts_of_a_request_that_ended_are_wasted() {
         };
         let result = StepResult {
             step: plan.step,
-            outputs: vec![output],
+            outputs: vec![vec![output]],
             ..StepResult::default()
         };
         engine.planner.complete(Millis(0), result).unwrap();
@@ -191,13 +191,13 @@ fn more_than_was_drafted_is_refused() {
     ] {
         let result = StepResult {
             step: plan.step,
-            outputs: vec![SlotOutput {
+            outputs: vec![vec![SlotOutput {
                 slot: 0,
                 token_ids: vec![1; tokens],
                 draft_depth: depth,
                 draft_tokens: drafted,
                 ..SlotOutput::default()
-            }],
+            }]],
             ..StepResult::default()
         };
         let error = engine.planner.complete(Millis(0), result).unwrap_err();

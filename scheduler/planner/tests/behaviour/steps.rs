@@ -74,7 +74,7 @@ fn two_steps_fly_under_overlap_and_the_known_end_is_not_overrun() {
     assert_eq!((prefills(&first), prefills(&second)), (vec![5], vec![0]));
     assert_eq!(engine.planner.plan(), None, "two are enough");
     for plan in [first, second] {
-        let result = engine.worker.execute(&plan).unwrap();
+        let result = engine.workers.execute(&plan).unwrap();
         engine.planner.complete(Millis(0), result).unwrap();
         assert_eq!(engine.planner.plan(), None, "its second token is its last");
     }
@@ -88,14 +88,16 @@ fn results_that_do_not_fit_are_refused_and_change_nothing() {
     let mut engine = engine(&config());
     let result = |step, outputs: &[(u32, usize)]| StepResult {
         step,
-        outputs: outputs
-            .iter()
-            .map(|(slot, count)| SlotOutput {
-                slot: *slot,
-                token_ids: vec![1; *count],
-                ..SlotOutput::default()
-            })
-            .collect(),
+        outputs: vec![
+            outputs
+                .iter()
+                .map(|(slot, count)| SlotOutput {
+                    slot: *slot,
+                    token_ids: vec![1; *count],
+                    ..SlotOutput::default()
+                })
+                .collect(),
+        ],
         ..StepResult::default()
     };
     let refused =
@@ -114,7 +116,7 @@ fn results_that_do_not_fit_are_refused_and_change_nothing() {
         let error = refused(&mut engine, result(1, bad));
         assert!(matches!(error, PlannerError::BadResult { .. }), "{error}");
     }
-    let good = engine.worker.execute(&plan).unwrap();
+    let good = engine.workers.execute(&plan).unwrap();
     engine.planner.complete(Millis(0), good).unwrap();
     run(&mut engine);
 }

@@ -26,7 +26,7 @@ fn queue_and_prefill_are_timed_once_for_each_request() {
     while let Some(now) = times.next()
         && let Some(plan) = engine.planner.plan()
     {
-        let result = engine.worker.execute(&plan).unwrap();
+        let result = engine.workers.execute(&plan).unwrap();
         engine.planner.complete(Millis(now), result).unwrap();
     }
     let counters = engine.planner.load().counters;

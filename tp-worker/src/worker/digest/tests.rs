@@ -4,48 +4,50 @@ use super::*;
 fn plan() -> StepPlan {
     StepPlan {
         step: 7,
-        closes: vec![3],
-        opens: vec![SlotOpen {
-            slot: 1,
-            token_ids: vec![10, 11, 12],
-            prompt_len: 2,
-            cached_len: 1,
-            sampling: SamplingParams {
-                temperature: 0.5,
-                top_p: 0.9,
-                top_k: 40,
-                min_p: 0.1,
-                presence_penalty: 0.2,
-                frequency_penalty: 0.3,
-                repetition_penalty: 1.1,
-                logit_bias: vec![(5, 1.5)],
-                seed: 99,
-                min_new_tokens: 4,
-                stop_token_ids: vec![6],
-                ignore_eos: false,
-            },
-            logprobs: LogprobParams {
-                output: true,
-                top: 2,
-                prompt_start: Some(0),
-            },
-            max_draft_steps: Some(3),
-        }],
-        extends: vec![SlotExtend {
-            slot: 1,
-            prefill_len: 2,
-            sample: false,
-            new_pages: vec![8],
-        }],
         draft_steps: 5,
         depth_range: DepthRange { least: 1, most: 6 },
+        parts: vec![PlanPart {
+            closes: vec![3],
+            opens: vec![SlotOpen {
+                slot: 1,
+                token_ids: vec![10, 11, 12],
+                prompt_len: 2,
+                cached_len: 1,
+                sampling: SamplingParams {
+                    temperature: 0.5,
+                    top_p: 0.9,
+                    top_k: 40,
+                    min_p: 0.1,
+                    presence_penalty: 0.2,
+                    frequency_penalty: 0.3,
+                    repetition_penalty: 1.1,
+                    logit_bias: vec![(5, 1.5)],
+                    seed: 99,
+                    min_new_tokens: 4,
+                    stop_token_ids: vec![6],
+                    ignore_eos: false,
+                },
+                logprobs: LogprobParams {
+                    output: true,
+                    top: 2,
+                    prompt_start: Some(0),
+                },
+                max_draft_steps: Some(3),
+            }],
+            extends: vec![SlotExtend {
+                slot: 1,
+                prefill_len: 2,
+                sample: false,
+                new_pages: vec![8],
+            }],
+        }],
     }
 }
 
 fn digest(plan: &StepPlan) -> u64 {
-    let mut digest = Digest::new();
-    take_plan(&mut digest, plan);
-    digest.value()
+    let mut digests = Digests::new();
+    digests.plan(plan, &plan.parts[0]);
+    digests.values().tensor
 }
 
 #[test]
@@ -53,14 +55,14 @@ fn every_field_of_a_plan_changes_the_digest() {
     type Change = fn(&mut StepPlan);
     let changes: &[(&str, Change)] = &[
         ("step", |plan| plan.step += 1),
-        ("closes", |plan| plan.closes[0] += 1),
-        ("closes", |plan| plan.closes.clear()),
-        ("opens", |plan| plan.opens.clear()),
-        ("slot", |plan| plan.opens[0].slot += 1),
-        ("token_ids", |plan| plan.opens[0].token_ids[1] += 1),
-        ("token_ids", |plan| plan.opens[0].token_ids.push(0)),
-        ("prompt_len", |plan| plan.opens[0].prompt_len += 1),
-        ("cached_len", |plan| plan.opens[0].cached_len += 1),
+        ("closes", |plan| part(plan).closes[0] += 1),
+        ("closes", |plan| part(plan).closes.clear()),
+        ("opens", |plan| part(plan).opens.clear()),
+        ("slot", |plan| part(plan).opens[0].slot += 1),
+        ("token_ids", |plan| part(plan).opens[0].token_ids[1] += 1),
+        ("token_ids", |plan| part(plan).opens[0].token_ids.push(0)),
+        ("prompt_len", |plan| part(plan).opens[0].prompt_len += 1),
+        ("cached_len", |plan| part(plan).opens[0].cached_len += 1),
         ("temperature", |plan| sampling(plan).temperature = 0.6),
         ("top_p", |plan| sampling(plan).top_p = 0.8),
         ("top_k", |plan| sampling(plan).top_k = 0),
@@ -77,22 +79,22 @@ fn every_field_of_a_plan_changes_the_digest() {
             sampling(plan).stop_token_ids[0] = 7;
         }),
         ("ignore_eos", |plan| sampling(plan).ignore_eos = true),
-        ("output", |plan| plan.opens[0].logprobs.output = false),
-        ("top", |plan| plan.opens[0].logprobs.top = 0),
+        ("output", |plan| part(plan).opens[0].logprobs.output = false),
+        ("top", |plan| part(plan).opens[0].logprobs.top = 0),
         ("prompt_start", |plan| {
-            plan.opens[0].logprobs.prompt_start = None;
+            part(plan).opens[0].logprobs.prompt_start = None;
         }),
         ("max_draft_steps", |plan| {
-            plan.opens[0].max_draft_steps = Some(0);
+            part(plan).opens[0].max_draft_steps = Some(0);
         }),
         ("max_draft_steps", |plan| {
-            plan.opens[0].max_draft_steps = None;
+            part(plan).opens[0].max_draft_steps = None;
         }),
-        ("extends", |plan| plan.extends.clear()),
-        ("slot", |plan| plan.extends[0].slot = 0),
-        ("prefill_len", |plan| plan.extends[0].prefill_len = 0),
-        ("sample", |plan| plan.extends[0].sample = true),
-        ("new_pages", |plan| plan.extends[0].new_pages[0] = 9),
+        ("extends", |plan| part(plan).extends.clear()),
+        ("slot", |plan| part(plan).extends[0].slot = 0),
+        ("prefill_len", |plan| part(plan).extends[0].prefill_len = 0),
+        ("sample", |plan| part(plan).extends[0].sample = true),
+        ("new_pages", |plan| part(plan).extends[0].new_pages[0] = 9),
         ("draft_steps", |plan| plan.draft_steps = 0),
         ("least", |plan| plan.depth_range.least = 0),
         ("most", |plan| plan.depth_range.most = 5),
@@ -111,16 +113,20 @@ fn what_all_ranks_share_does_not_tell_requests_apart() {
         let mut plan = plan();
         change(&mut plan);
         let mut digests = Digests::new();
-        digests.plan(&plan);
+        digests.plan(&plan, &plan.parts[0]);
         digests.values().world
     };
     let own = world(|_| {});
-    assert_eq!(own, world(|plan| plan.opens[0].token_ids[0] = 9));
-    assert_eq!(own, world(|plan| plan.extends.clear()));
+    assert_eq!(own, world(|plan| part(plan).opens[0].token_ids[0] = 9));
+    assert_eq!(own, world(|plan| part(plan).extends.clear()));
     assert_ne!(own, world(|plan| plan.step = 8));
     assert_ne!(own, world(|plan| plan.draft_steps = 1));
 }
 
+fn part(plan: &mut StepPlan) -> &mut PlanPart {
+    &mut plan.parts[0]
+}
+
 fn sampling(plan: &mut StepPlan) -> &mut SamplingParams {
-    &mut plan.opens[0].sampling
+    &mut part(plan).opens[0].sampling
 }

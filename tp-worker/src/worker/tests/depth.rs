@@ -15,7 +15,7 @@ use lockstep_model::LoadPhase;
 use lockstep_speculation::DrafterRegistry;
 use lockstep_types::{
     Dtype, EngineConfig,
-    step::{StepPlan, StepResult},
+    step::{PlanPart, StepPlan, StepResult},
 };
 
 use super::{
@@ -117,14 +117,20 @@ fn plans(depths: &[u32]) -> Vec<StepPlan> {
     let prompt: Vec<u32> = (10..26).collect();
     let first = StepPlan {
         step: 1,
-        opens: vec![open(0, &Request::greedy(&prompt, 64))],
-        extends: vec![row(0, 16, true, &[1, 2, 3, 4, 5])],
+        parts: vec![PlanPart {
+            opens: vec![open(0, &Request::greedy(&prompt, 64))],
+            extends: vec![row(0, 16, true, &[1, 2, 3, 4, 5])],
+            ..PlanPart::default()
+        }],
         ..StepPlan::default()
     };
     let decodes = (2..).zip(depths).map(|(step, depth)| StepPlan {
         step,
-        extends: vec![row(0, 0, true, &[])],
         draft_steps: *depth,
+        parts: vec![PlanPart {
+            extends: vec![row(0, 0, true, &[])],
+            ..PlanPart::default()
+        }],
         ..StepPlan::default()
     });
     std::iter::once(first).chain(decodes).collect()

@@ -1,7 +1,7 @@
 //! What two ranks with other requests have in common.
 
 use lockstep_types::Dtype;
-use lockstep_types::step::{SlotExtend, StepDigests, StepPlan};
+use lockstep_types::step::{PlanPart, SlotExtend, StepDigests, StepPlan};
 
 use super::support::{Request, config, load_alone, open};
 
@@ -11,12 +11,15 @@ fn digests(prompt: &[u32], sample: bool) -> StepDigests {
     let mut worker = load_alone(&config).unwrap();
     let plan = StepPlan {
         step: 1,
-        opens: vec![open(0, &Request::greedy(prompt, 8))],
-        extends: vec![SlotExtend {
-            slot: 0,
-            prefill_len: prompt.len() as u32,
-            sample,
-            new_pages: vec![1],
+        parts: vec![PlanPart {
+            opens: vec![open(0, &Request::greedy(prompt, 8))],
+            extends: vec![SlotExtend {
+                slot: 0,
+                prefill_len: prompt.len() as u32,
+                sample,
+                new_pages: vec![1],
+            }],
+            ..PlanPart::default()
         }],
         ..StepPlan::default()
     };

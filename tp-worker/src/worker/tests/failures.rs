@@ -6,7 +6,7 @@ use lockstep_backend_cpu::CpuError;
 use lockstep_collective::local_group;
 use lockstep_devices::DeviceError;
 use lockstep_speculation::DrafterRegistry;
-use lockstep_types::step::{SlotExtend, StepPlan};
+use lockstep_types::step::{PlanPart, SlotExtend, StepPlan};
 use lockstep_types::{Dtype, SpeculationConfig};
 
 use super::support::{Request, config, cpu, load, open, repository};
@@ -43,7 +43,10 @@ fn a_bad_plan_ends_the_group() {
     let group = LocalGroup::start(&config, &LocalOptions::default()).unwrap();
     let bad = StepPlan {
         step: 1,
-        closes: vec![3],
+        parts: vec![PlanPart {
+            closes: vec![3],
+            ..PlanPart::default()
+        }],
         ..StepPlan::default()
     };
     let error = group.step(bad).unwrap_err();
@@ -125,14 +128,20 @@ fn plans(prompts: &[&[u32]], draft_steps: u32) -> Vec<StepPlan> {
     let opens = opens.map(|(slot, prompt)| open(slot as u32, &Request::greedy(prompt, 9)));
     let first = StepPlan {
         step: 1,
-        opens: opens.collect(),
-        extends: rows(true),
+        parts: vec![PlanPart {
+            opens: opens.collect(),
+            extends: rows(true),
+            ..PlanPart::default()
+        }],
         ..StepPlan::default()
     };
     let next = (2..5).map(|step| StepPlan {
         step,
-        extends: rows(false),
         draft_steps,
+        parts: vec![PlanPart {
+            extends: rows(false),
+            ..PlanPart::default()
+        }],
         ..StepPlan::default()
     });
     std::iter::once(first).chain(next).collect()
@@ -159,7 +168,7 @@ fn nan_harms_one_request_alone() {
             let group = LocalGroup::start(&config, &LocalOptions::default()).unwrap();
             let results = plans(prompts, config.speculation.num_steps as u32)
                 .into_iter()
-                .map(|plan| group.step(plan).unwrap().outputs);
+                .map(|plan| group.step(plan).unwrap().outputs.remove(0));
             results.collect::<Vec<_>>()
         };
         let (good, bad): (&[u32], &[u32]) = (&[5, 6, 7, 8], &[5, 77, 7]);

@@ -1,7 +1,7 @@
 //! Plans that can't be followed.
 
 use lockstep_types::Dtype;
-use lockstep_types::step::{SlotExtend, SlotOpen, StepPlan};
+use lockstep_types::step::{PlanPart, SlotExtend, SlotOpen, StepPlan};
 
 use super::support::{CONTEXT, Request, SLOTS, config, load_alone, open, row};
 use crate::worker::{PlanError, Worker, WorkerError};
@@ -19,9 +19,11 @@ fn request() -> Request {
 fn good() -> StepPlan {
     StepPlan {
         step: 1,
-        closes: vec![],
-        opens: vec![open(0, &request())],
-        extends: vec![row(0, 30, true, &[1, 2])],
+        parts: vec![PlanPart {
+            closes: vec![],
+            opens: vec![open(0, &request())],
+            extends: vec![row(0, 30, true, &[1, 2])],
+        }],
         ..StepPlan::default()
     }
 }
@@ -29,21 +31,25 @@ fn good() -> StepPlan {
 fn next(extend: SlotExtend) -> StepPlan {
     StepPlan {
         step: 2,
-        extends: vec![extend],
+        parts: vec![PlanPart {
+            extends: vec![extend],
+            ..PlanPart::default()
+        }],
         ..StepPlan::default()
     }
 }
 
-fn opening(change: impl FnOnce(&mut SlotOpen)) -> StepPlan {
-    let mut plan = good();
-    change(&mut plan.opens[0]);
+fn changed(mut plan: StepPlan, change: impl FnOnce(&mut PlanPart)) -> StepPlan {
+    change(&mut plan.parts[0]);
     plan
 }
 
+fn opening(change: impl FnOnce(&mut SlotOpen)) -> StepPlan {
+    changed(good(), |part| change(&mut part.opens[0]))
+}
+
 fn extending(change: impl FnOnce(&mut SlotExtend)) -> StepPlan {
-    let mut plan = good();
-    change(&mut plan.extends[0]);
-    plan
+    changed(good(), |part| change(&mut part.extends[0]))
 }
 
 /// The reason a worker gives after following `before`.
@@ -72,16 +78,20 @@ fn bad_opens_and_closes() {
         ),
         (
             StepPlan {
-                closes: vec![0],
+                parts: Vec::new(),
                 ..good()
             },
+            PlanError::NoPart {
+                parts: 0,
+                dp_rank: 0,
+            },
+        ),
+        (
+            changed(good(), |part| part.closes = vec![0]),
             PlanError::NotOpen { slot: 0 },
         ),
         (
-            StepPlan {
-                closes: vec![99],
-                ..good()
-            },
+            changed(good(), |part| part.closes = vec![99]),
             PlanError::UnknownSlot { slot: 99, slots },
         ),
         (
@@ -227,19 +237,16 @@ fn bad_first_rows() {
 
 #[test]
 fn bad_later_plans() {
-    let twice = StepPlan {
-        extends: vec![row(0, 0, true, &[]), row(0, 0, true, &[])],
-        ..next(row(0, 0, true, &[]))
-    };
+    let twice = changed(next(row(0, 0, true, &[])), |part| {
+        part.extends.push(row(0, 0, true, &[]));
+    });
     let reopened = StepPlan {
         step: 2,
-        extends: vec![],
-        ..good()
+        ..changed(good(), |part| part.extends.clear())
     };
-    let other = StepPlan {
-        opens: vec![open(1, &request())],
-        ..next(row(1, 30, true, &[3, 2]))
-    };
+    let other = changed(next(row(1, 30, true, &[3, 2])), |part| {
+        part.opens.push(open(1, &request()));
+    });
     for (plan, expected) in [
         (good(), PlanError::OutOfOrder { expected: 2 }),
         (twice, PlanError::ExtendedTwice { slot: 0 }),
@@ -280,11 +287,10 @@ fn bad_later_plans() {
 fn pages_move_on_with_a_close() {
     let mut worker = worker();
     let first = worker.step(&good()).unwrap();
-    let moved = StepPlan {
-        closes: vec![0],
-        opens: vec![open(0, &request())],
-        ..next(row(0, 30, true, &[2, 1]))
-    };
+    let moved = changed(next(row(0, 30, true, &[2, 1])), |part| {
+        part.closes.push(0);
+        part.opens.push(open(0, &request()));
+    });
     let second = worker.step(&moved).unwrap();
     assert_eq!(first.outputs, second.outputs);
     assert_ne!(first.digests.tensor, second.digests.tensor);
@@ -292,6 +298,7 @@ fn pages_move_on_with_a_close() {
     // An empty plan is a step too.
     let idle = StepPlan {
         step: 3,
+        parts: vec![PlanPart::default()],
         ..StepPlan::default()
     };
     assert!(worker.step(&idle).unwrap().outputs.is_empty());

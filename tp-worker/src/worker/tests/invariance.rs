@@ -3,7 +3,7 @@
 use lockstep_types::Dtype;
 use lockstep_types::{
     sampling::{LogprobParams, SamplingParams},
-    step::{SlotExtend, SlotOpen, StepPlan},
+    step::{PlanPart, SlotExtend, SlotOpen, StepPlan},
 };
 
 use super::{
@@ -67,8 +67,11 @@ fn chunked_whole_single_and_batched_are_bit_identical() {
 fn plan(step: u64, opens: Vec<SlotOpen>, extend: SlotExtend) -> StepPlan {
     StepPlan {
         step,
-        opens,
-        extends: vec![extend],
+        parts: vec![PlanPart {
+            opens,
+            extends: vec![extend],
+            ..PlanPart::default()
+        }],
         ..StepPlan::default()
     }
 }
@@ -105,7 +108,7 @@ fn cached_prefixes_and_reopened_requests_are_bit_identical() {
     let first = group
         .step(plan(step + 1, vec![open(3, &request)], whole))
         .unwrap();
-    assert_eq!(first.outputs[0].token_ids, expected.tokens[..1]);
+    assert_eq!(first.outputs[0][0].token_ids, expected.tokens[..1]);
     // Another slot shares the full first page.
     let shared = SlotOpen {
         cached_len: 16,
@@ -118,7 +121,7 @@ fn cached_prefixes_and_reopened_requests_are_bit_identical() {
         new_pages: vec![7, 9, 10],
     };
     let second = group.step(plan(step + 2, vec![shared], extend)).unwrap();
-    assert_eq!(second.outputs[0].logprobs, first.outputs[0].logprobs);
+    assert_eq!(second.outputs[0][0].logprobs, first.outputs[0][0].logprobs);
     // A third has been retracted after three tokens.
     let mut again = open(5, &request);
     again.token_ids.extend(&expected.tokens[..3]);
@@ -129,6 +132,6 @@ fn cached_prefixes_and_reopened_requests_are_bit_identical() {
         new_pages: vec![20, 21, 22, 23],
     };
     let third = group.step(plan(step + 3, vec![again], extend)).unwrap();
-    assert_eq!(third.outputs[0].token_ids, expected.tokens[3..4]);
-    assert_eq!(third.outputs[0].logprobs, expected.logprobs[3..4]);
+    assert_eq!(third.outputs[0][0].token_ids, expected.tokens[3..4]);
+    assert_eq!(third.outputs[0][0].logprobs, expected.logprobs[3..4]);
 }

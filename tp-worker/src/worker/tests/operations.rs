@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use lockstep_collective::Single;
 use lockstep_speculation::DrafterRegistry;
-use lockstep_types::{Dtype, EngineConfig, step::StepPlan};
+use lockstep_types::{
+    Dtype, EngineConfig,
+    step::{PlanPart, StepPlan},
+};
 
 use super::{
     speculation::speculating,
@@ -43,19 +46,25 @@ fn steps(config: &EngineConfig, pieces: &[u32], depths: &[u32]) -> Vec<Counts> {
         let slots = if first { 0..2 } else { 0..0 };
         let last = at + 1 == pieces.len();
         StepPlan {
-            opens: slots.map(|slot| open(slot, &prompt)).collect(),
-            extends: (0..2)
-                .map(|slot| match first {
-                    true => row(slot, *piece, last, &pages(slot)),
-                    false => row(slot, *piece, last, &[]),
-                })
-                .collect(),
+            parts: vec![PlanPart {
+                opens: slots.map(|slot| open(slot, &prompt)).collect(),
+                extends: (0..2)
+                    .map(|slot| match first {
+                        true => row(slot, *piece, last, &pages(slot)),
+                        false => row(slot, *piece, last, &[]),
+                    })
+                    .collect(),
+                ..PlanPart::default()
+            }],
             ..StepPlan::default()
         }
     });
     let decodes = depths.iter().map(|depth| StepPlan {
-        extends: (0..2).map(|slot| row(slot, 0, true, &[])).collect(),
         draft_steps: *depth,
+        parts: vec![PlanPart {
+            extends: (0..2).map(|slot| row(slot, 0, true, &[])).collect(),
+            ..PlanPart::default()
+        }],
         ..StepPlan::default()
     });
     let plans = prefills.chain(decodes).zip(1..);

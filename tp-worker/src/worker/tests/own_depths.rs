@@ -4,7 +4,7 @@ use lockstep_adaptive::{AdaptiveConfig, BatchSlot, Tier};
 use lockstep_types::{
     Dtype, EngineConfig, SpeculationConfig, Verification,
     sampling::SamplingParams,
-    step::{SlotOpen, StepPlan},
+    step::{PlanPart, SlotOpen, StepPlan},
 };
 
 use super::{
@@ -58,26 +58,34 @@ fn run(config: &EngineConfig, opens: &[SlotOpen], depth: impl Fn(usize) -> u32) 
     let group = LocalGroup::start(config, &LocalOptions::default()).unwrap();
     let mut plan = StepPlan {
         step: 1,
-        opens: opens.to_vec(),
+        parts: vec![PlanPart {
+            opens: opens.to_vec(),
+            ..PlanPart::default()
+        }],
         ..StepPlan::default()
     };
     for open in opens {
         let pages: Vec<u32> = (20 * open.slot + 1..=20 * open.slot + 20).collect();
         let prompt = open.token_ids.len() as u32;
-        plan.extends.push(row(open.slot, prompt, true, &pages));
+        plan.parts[0]
+            .extends
+            .push(row(open.slot, prompt, true, &pages));
     }
     group.step(plan).unwrap();
     let steps = (0..STEPS).map(|at| {
         let plan = StepPlan {
             step: at as u64 + 2,
-            extends: opens
-                .iter()
-                .map(|open| row(open.slot, 0, true, &[]))
-                .collect(),
             draft_steps: depth(at),
+            parts: vec![PlanPart {
+                extends: opens
+                    .iter()
+                    .map(|open| row(open.slot, 0, true, &[]))
+                    .collect(),
+                ..PlanPart::default()
+            }],
             ..StepPlan::default()
         };
-        let outputs = group.step(plan).unwrap().outputs;
+        let outputs = group.step(plan).unwrap().outputs.remove(0);
         let rounds = outputs.into_iter();
         rounds
             .map(|output| (output.draft_depth, output.token_ids))

@@ -3,7 +3,7 @@
 use lockstep_types::{Dtype, EngineConfig};
 use lockstep_types::{
     sampling::{LogprobParams, SamplingParams},
-    step::{SlotExtend, SlotOpen, StepPlan},
+    step::{PlanPart, SlotExtend, SlotOpen, StepPlan},
 };
 use proptest::{collection::vec, option, prelude::*};
 
@@ -73,9 +73,11 @@ fn plans() -> impl Strategy<Value = Vec<StepPlan>> {
         let numbered = plans.into_iter().zip(1..);
         let plan = |((closes, opens, extends), step)| StepPlan {
             step,
-            closes,
-            opens,
-            extends,
+            parts: vec![PlanPart {
+                closes,
+                opens,
+                extends,
+            }],
             ..StepPlan::default()
         };
         numbered.map(plan).collect()
@@ -87,10 +89,11 @@ fn plans() -> impl Strategy<Value = Vec<StepPlan>> {
 fn repaired(mut plans: Vec<StepPlan>) -> Vec<StepPlan> {
     let mut pages = 0..9u32;
     for plan in &mut plans {
-        plan.closes.clear();
-        plan.opens.truncate(1);
-        plan.extends.truncate(1);
-        if let (Some(open), Some(extend)) = (plan.opens.first(), plan.extends.first_mut()) {
+        let part = &mut plan.parts[0];
+        part.closes.clear();
+        part.opens.truncate(1);
+        part.extends.truncate(1);
+        if let (Some(open), Some(extend)) = (part.opens.first(), part.extends.first_mut()) {
             extend.slot = open.slot;
             extend.prefill_len = (open.token_ids.len() as u32).saturating_sub(open.cached_len);
             extend.sample = true;
@@ -141,7 +144,7 @@ fn plausible_plans_are_followed() {
             let plans = repaired(proptest::strategy::ValueTree::current(&tree));
             let with_rows = plans.iter().take(follow(&plans));
             with_rows
-                .filter(|plan| !plan.extends.is_empty() && !plan.opens.is_empty())
+                .filter(|plan| !plan.parts[0].extends.is_empty() && !plan.parts[0].opens.is_empty())
                 .count()
         })
         .sum();

@@ -13,7 +13,7 @@ use lockstep_types::{
 };
 use lockstep_types::{
     sampling::{LogprobParams, SamplingParams, TokenLogprob},
-    step::{SlotExtend, SlotOpen, StepPlan, StepResult},
+    step::{PlanPart, SlotExtend, SlotOpen, StepPlan, StepResult},
 };
 
 use crate::worker::{Worker, WorkerError, WorkerOptions, local::LocalGroup};
@@ -63,6 +63,7 @@ pub fn config(tp_size: usize, page_size: usize, dtype: Dtype) -> EngineConfig {
         device: DeviceConfig::default(),
         parallel: ParallelConfig {
             tp_size,
+            dp_size: 1,
             nnodes: 1,
             dist_init_addr: String::new(),
             threads_per_rank: 1,
@@ -234,17 +235,15 @@ impl<'g> Scheduler<'g> {
         let mut closes = Vec::new();
         while !(waiting.is_empty() && running.is_empty() && closes.is_empty()) {
             *self.step += 1;
-            let mut plan = StepPlan {
-                step: *self.step,
+            let mut part = PlanPart {
                 closes: std::mem::take(&mut closes),
-                draft_steps: self.draft_steps[*self.step as usize % self.draft_steps.len()],
-                ..StepPlan::default()
+                ..PlanPart::default()
             };
             while running.len() < self.batch
                 && let Some(request) = waiting.pop_front()
             {
                 let slot = self.free_slots.pop().unwrap();
-                plan.opens.push(open(slot, &requests[request]));
+                part.opens.push(open(slot, &requests[request]));
                 running.push(Running {
                     request,
                     slot,
@@ -256,9 +255,14 @@ impl<'g> Scheduler<'g> {
             for row in &mut running {
                 let total = requests[row.request].prompt.len();
                 let produced = generated[row.request].tokens.len();
-                plan.extends.push(self.extend(row, total, produced));
+                part.extends.push(self.extend(row, total, produced));
             }
-            let result = self.group.step(plan)?;
+            let result = self.group.step(StepPlan {
+                step: *self.step,
+                draft_steps: self.draft_steps[*self.step as usize % self.draft_steps.len()],
+                parts: vec![part],
+                ..StepPlan::default()
+            })?;
             collect(result, &running, requests, &mut generated);
             running.retain_mut(|row| {
                 let (request, output) = (&requests[row.request], &generated[row.request].tokens);
@@ -325,7 +329,7 @@ fn collect(
     requests: &[Request],
     generated: &mut [Generated],
 ) {
-    for mut output in result.outputs {
+    for mut output in result.outputs.into_iter().flatten() {
         let row = running.iter().find(|row| row.slot == output.slot).unwrap();
         let (request, generated) = (&requests[row.request], &mut generated[row.request]);
         if !generated.tokens.is_empty() {

@@ -79,7 +79,7 @@ fn drive(case: &Case, planner_sees: Sight, grant: Grant) -> Result<Load, String>
     // Whoever has a slot is let in, so that pages run out.
     let mut planner = planner.with_conservativeness(0);
     *planner.grant() = grant;
-    let worker = SimWorker::new(&case.config, MODEL, true).agreeing_on(case.agreed.clone());
+    let worker = SimGroup::new(&case.config, MODEL, true).agreeing_on(&case.agreed);
     let mut engine = SimEngine::new(planner, worker);
     let turns = (0..).zip(&case.requests);
     let next = turns.map(|(at, request)| next_turn(at, request)).collect();

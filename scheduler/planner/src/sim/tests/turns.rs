@@ -26,7 +26,7 @@ proptest! {
 
         let mut engine = SimEngine::new(
             Planner::new(config.clone()).unwrap(),
-            SimWorker::new(&config, MODEL, true),
+            SimGroup::new(&config, MODEL, true),
         );
         let (more, mut queue) = coming();
         let mut ends = Vec::new();
@@ -48,7 +48,7 @@ proptest! {
         }
 
         let mut naive = NaivePlanner::new(&config);
-        let mut worker = SimWorker::new(&config, MODEL, true);
+        let mut worker = SimGroup::new(&config, MODEL, true);
         let (more, mut queue) = coming();
         let mut expected = Vec::new();
         let mut end = |naive: &mut NaivePlanner| {
