@@ -20,6 +20,10 @@ struct Copy {
 struct Copies {
     std::vector<Copy> open;
     std::deque<std::vector<Copy>> groups;
+    void clear() {
+        open.clear();
+        groups.clear();
+    }
 };
 
 inline Copies& copies() {

@@ -47,6 +47,16 @@ struct Warp {
     std::vector<std::unique_ptr<Meeting>> meetings;
 };
 
+// All of a block, of those that there are.
+template <class T> struct Some {
+    T* first = nullptr;
+    size_t count = 0;
+    T* begin() const { return first; }
+    T* end() const { return first + count; }
+    size_t size() const { return count; }
+    T& operator[](size_t at) const { return first[at]; }
+};
+
 struct Block {
     const char* kernel;
     dim3 grid, size;
@@ -59,8 +69,8 @@ struct Block {
     Fiber scheduler{};
     Thread* current = nullptr;
     unsigned char* dynamic = nullptr;   // shared memory whose size the launch says
-    std::vector<Thread> threads{};
-    std::vector<Warp> warps{};
+    Some<Thread> threads{};
+    Some<Warp> warps{};
     uint64_t began = 0, met[2] = {0, 0}, ended = 0;     // addresses for release and acquire
 
     // xorshift64
@@ -70,8 +80,11 @@ struct Block {
         state ^= state << 17;
         return state;
     }
+    // One of `count`, which is below 2^32 and not zero; no division, as this is
+    // drawn for every thread that goes on.
+    size_t below(size_t count) { return (draw() >> 32) * count >> 32; }
     template <class T> void shuffle(std::vector<T>& all) {
-        for (size_t left = all.size(); left > 1; left--) std::swap(all[left - 1], all[draw() % left]);
+        for (size_t left = all.size(); left > 1; left--) std::swap(all[left - 1], all[below(left)]);
     }
     Warp& warp_of(const Thread& thread) { return warps[thread.number / 32]; }
 };
@@ -114,19 +127,22 @@ inline void pause() { go_on(here().fiber, block->scheduler); }
     __builtin_trap();       // nobody goes on with a thread of a failed launch
 }
 
+// A fiber's whole life: the same thread of one block after the other, of all
+// launches.
 inline void begin_thread() {
     arrived(block->scheduler);
-    acquire(&block->began);
-    block->body(block->arguments);
-    Thread& thread = here();
-    {
-        Own own;
-        thread.wait = Wait::DONE;
-        block->warp_of(thread).live &= ~(1u << lane_of(thread));
-        release(&block->ended);
+    for (;;) {
+        acquire(&block->began);
+        block->body(block->arguments);
+        Thread& thread = here();
+        {
+            Own own;
+            thread.wait = Wait::DONE;
+            block->warp_of(thread).live &= ~(1u << lane_of(thread));
+            release(&block->ended);
+        }
+        go_on(thread.fiber, block->scheduler);
     }
-    go_on(thread.fiber, block->scheduler, true);
-    __builtin_trap();
 }
 
 inline void wait_for_block(Place place) {

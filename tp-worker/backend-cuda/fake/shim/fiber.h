@@ -81,8 +81,9 @@ constexpr uint64_t STACK_END = 0x5afe57ac5afe57ac;
 // from `bottom`.
 CUDA_ON_HOST_UNCHECKED inline void prepare(Fiber& fiber, unsigned char* bottom, size_t size, void (*entry)()) {
 #ifdef CUDA_ON_HOST_ASAN
-    ASAN_UNPOISON_MEMORY_REGION(bottom + size - 4096, 4096);    // of the last thread's first frame
+    ASAN_UNPOISON_MEMORY_REGION(bottom, size);      // of frames that never returned
 #endif
+    fiber.fake_stack = nullptr;
     fiber.bottom = bottom;
     fiber.size = size;
     memcpy(bottom, &STACK_END, sizeof STACK_END);
@@ -102,20 +103,16 @@ CUDA_ON_HOST_UNCHECKED inline void prepare(Fiber& fiber, unsigned char* bottom, 
 #endif
 }
 
-inline bool overflowed(const Fiber& fiber) {
-    return memcmp(fiber.bottom, &STACK_END, sizeof STACK_END) != 0;
-}
+inline bool overflowed(const Fiber& fiber) { return *(const volatile uint64_t*)fiber.bottom != STACK_END; }
 
-// Goes on with `to`; comes back when somebody goes on with `from`, which nobody
-// does after its `last` time.
-CUDA_ON_HOST_UNCHECKED inline void go_on(Fiber& from, Fiber& to, bool last = false) {
+// Goes on with `to`; comes back when somebody goes on with `from`.
+CUDA_ON_HOST_UNCHECKED inline void go_on(Fiber& from, Fiber& to) {
 #ifdef CUDA_ON_HOST_ASAN
-    __sanitizer_start_switch_fiber(last ? nullptr : &from.fake_stack, to.bottom, to.size);
+    __sanitizer_start_switch_fiber(&from.fake_stack, to.bottom, to.size);
 #endif
 #ifdef CUDA_ON_HOST_TSAN
     __tsan_switch_to_fiber(to.tsan, __tsan_switch_to_fiber_no_sync);
 #endif
-    (void)last;
     cuda_on_host_switch(&from.stack_pointer, to.stack_pointer);
 #ifdef CUDA_ON_HOST_ASAN
     __sanitizer_finish_switch_fiber(from.fake_stack, nullptr, nullptr);

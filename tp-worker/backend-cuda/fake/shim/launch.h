@@ -22,26 +22,12 @@ struct Kernel {
 // in different sets of the cache.
 constexpr size_t STACK = 256 * 1024 + 33 * 64;
 constexpr size_t MOST_DYNAMIC = 256 * 1024;
+constexpr size_t MOST_THREADS = 1024;   // of a block
 
 inline unsigned char* map(size_t bytes) {
     void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) abort();
     return (unsigned char*)at;
-}
-
-// Stacks for `threads`, kept between launches.
-inline unsigned char* stacks(size_t threads) {
-    static unsigned char* at = nullptr;
-    static size_t made = 0;
-    if (threads > made) {
-        if (at) munmap(at, made * STACK);
-        at = map(threads * STACK);
-        made = threads;
-    }
-#ifdef CUDA_ON_HOST_ASAN
-    ASAN_UNPOISON_MEMORY_REGION(at, threads * STACK);   // of frames that never returned
-#endif
-    return at;
 }
 
 // Dynamic shared memory: `bytes` that end where touching more is an error.
@@ -113,21 +99,43 @@ struct Watch {
 #endif
 };
 
-// One block, from fresh threads and poisoned shared memory to its end.
-inline void run_block(Block& b, uint3 index, unsigned char* stack, size_t dynamic) {
-    const dim3 size = b.size;
-    const size_t n = (size_t)size.x * size.y * size.z;
-    b.index = index;
-    b.threads.clear();
-    b.threads.resize(n);
-    b.warps.clear();
-    b.warps.resize((n + 31) / 32);
+// What a module keeps between launches. Fibers wait for the next one where they
+// ended the last, which is much less work than to make them, for sanitizers above
+// all.
+struct Kept {
+    Thread threads[MOST_THREADS];
+    Warp warps[MOST_THREADS / 32];
+    unsigned char* stacks = map(MOST_THREADS * STACK);
+    size_t ready = 0;               // threads whose fibers wait
+};
+
+// Threads for a block, in the launch's shape.
+inline void take_threads(Block& b, Kept& kept) {
+    const size_t n = (size_t)b.size.x * b.size.y * b.size.z;
     for (size_t i = 0; i < n; i++) {
-        Thread& thread = b.threads[i];
+        Thread& thread = kept.threads[i];
         thread.number = unsigned(i);
-        thread.index = {unsigned(i % size.x), unsigned(i / size.x % size.y), unsigned(i / size.x / size.y)};
+        thread.index = {unsigned(i % b.size.x), unsigned(i / b.size.x % b.size.y), unsigned(i / b.size.x / b.size.y)};
+    }
+    for (; kept.ready < n; kept.ready++)
+        prepare(kept.threads[kept.ready].fiber, kept.stacks + kept.ready * STACK, STACK, begin_thread);
+    b.threads = {kept.threads, n};
+    b.warps = {kept.warps, (n + 31) / 32};
+}
+
+// One block, from threads that have done nothing and poisoned shared memory to
+// its end.
+inline void run_block(Block& b, uint3 index, size_t dynamic) {
+    b.index = index;
+    for (Warp& warp : b.warps) {
+        warp.live = 0;
+        for (auto& meeting : warp.meetings) meeting->mask = 0;
+    }
+    for (Thread& thread : b.threads) {
         b.warp_of(thread).live |= 1u << lane_of(thread);
-        prepare(thread.fiber, stack + i * STACK, STACK, begin_thread);
+        thread.barriers = 0;
+        thread.wait = Wait::NOTHING;
+        if (thread.copies) thread.copies->clear();
     }
     poison(__start_cuda_shared, __stop_cuda_shared);
     poison(b.dynamic, b.dynamic + dynamic);
@@ -135,10 +143,6 @@ inline void run_block(Block& b, uint3 index, unsigned char* stack, size_t dynami
     run_threads();
     b.current = nullptr;
     acquire(&b.ended);
-#ifdef CUDA_ON_HOST_TSAN
-    if (b.outcome->code == SUCCESS)
-        for (Thread& thread : b.threads) __tsan_destroy_fiber(thread.fiber.tsan);
-#endif
 }
 
 // For the sanitizers: launches happen one after the other, whoever asks.
@@ -157,14 +161,17 @@ inline void launch(const char* kernel, void (*body)(void**), const unsigned* gri
 #endif
     block = &b;
     acquire(&launches);
-    unsigned char* stack = stacks((size_t)size[0] * size[1] * size[2]);
+    static Kept& kept = *new Kept;
+    take_threads(b, kept);
     std::vector<size_t> order((size_t)grid[0] * grid[1] * grid[2]);
     for (size_t i = 0; i < order.size(); i++) order[i] = i;
     b.shuffle(order);
     for (size_t at : order) {
-        run_block(b, {unsigned(at % grid[0]), unsigned(at / grid[0] % grid[1]), unsigned(at / grid[0] / grid[1])}, stack, dynamic);
+        run_block(b, {unsigned(at % grid[0]), unsigned(at / grid[0] % grid[1]), unsigned(at / grid[0] / grid[1])}, dynamic);
         if (outcome->code != SUCCESS) break;
     }
+    // Threads of a launch that failed wait for ever.
+    if (outcome->code != SUCCESS) kept.ready = 0;
     release(&launches);
     block = nullptr;
 }

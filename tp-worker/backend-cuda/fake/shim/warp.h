@@ -13,6 +13,7 @@ struct Meeting {
     bool closed = false;        // everybody came, and somebody went on
     Place place{"", 0};
     alignas(16) unsigned char brought[32][64];
+    Meeting() {}                // what nobody brought is not worth clearing
 };
 
 inline bool complete(const Meeting& meeting, const Warp& warp) {

@@ -37,7 +37,9 @@
 //! | `FAKE_NVRTC_BUILTINS` | `missing`: nothing compiles | |
 //! | `FAKE_CUDA_FORGET` | `cuEventSynchronize` or `cuStreamWaitEvent`: does nothing, for tests that have to notice | |
 //! | `FAKE_CUDA_FAULT` | `attend:3`: that launch of that kernel touches what is no memory | |
-//! | `FAKE_CUDA_SANITIZE` | `thread`, `address` or `undefined`: how kernels are compiled | |
+//! | `FAKE_CUDA_EDIT` | what `sed` does to sources before they are compiled, for tests that have to notice | |
+//! | `FAKE_CUDA_FLAGS` | flags for the C++ compiler, after its own | |
+//! | `FAKE_CUDA_SANITIZE` | `thread`, `address`, `undefined` or `address,undefined`: how kernels are compiled | |
 //! | `FAKE_CUDA_TELL` | any value: errors and their reasons are printed as they come | |
 //! | `FAKE_CUDA_CACHE` | folder of compiled kernels | in `target` |
 //!

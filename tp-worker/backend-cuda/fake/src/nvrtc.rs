@@ -1,8 +1,10 @@
 //! libnvrtc: CUDA C++ by the machine's C++ compiler and the shim.
 
 mod compiler;
+mod edit;
 mod kernels;
 mod options;
+mod shim;
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int};

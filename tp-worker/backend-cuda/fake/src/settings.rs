@@ -17,6 +17,17 @@ pub(crate) fn forgets(call: &str) -> bool {
     std::env::var("FAKE_CUDA_FORGET").is_ok_and(|forgotten| forgotten == call)
 }
 
+/// How `sed` changes sources and headers before they are compiled.
+pub(crate) fn edit() -> Option<String> {
+    std::env::var("FAKE_CUDA_EDIT").ok()
+}
+
+/// Flags for the C++ compiler, after all others.
+pub(crate) fn compiler_flags() -> Vec<String> {
+    let flags = std::env::var("FAKE_CUDA_FLAGS").unwrap_or_default();
+    flags.split_whitespace().map(str::to_owned).collect()
+}
+
 /// The kernel that touches what it must not, and which of its launches does.
 ///
 /// # Panics
@@ -82,16 +93,16 @@ pub(crate) fn architectures() -> Vec<i32> {
     text.split(',').map(number).collect()
 }
 
-/// The sanitizer that kernels are compiled for, if any.
+/// The sanitizers that kernels are compiled for, as compilers take them.
 ///
 /// # Panics
-/// Where it is none that exists.
-pub(crate) fn sanitizer() -> Option<String> {
-    let name = std::env::var("FAKE_CUDA_SANITIZE").ok()?;
-    let known = ["thread", "address", "undefined"].contains(&name.as_str());
+/// Where one is none that exists.
+pub(crate) fn sanitizers() -> Option<String> {
+    let names = std::env::var("FAKE_CUDA_SANITIZE").ok()?;
+    let known = |name: &str| ["thread", "address", "undefined"].contains(&name);
     assert!(
-        known,
-        "FAKE_CUDA_SANITIZE is `{name}`: give thread, address or undefined"
+        names.split(',').all(known),
+        "FAKE_CUDA_SANITIZE is `{names}`: give thread, address, undefined or address,undefined"
     );
-    Some(name)
+    Some(names)
 }

@@ -8,34 +8,19 @@ use std::{env, fs, io, process};
 
 use super::kernels::kernels;
 use super::options::Options;
+use super::{edit, shim};
 use crate::settings;
 
-/// The shim, whose headers include each other by name.
-const SHIM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/shim");
-/// Its texts: what was compiled with others is compiled anew.
-const HEADERS: [&str; 9] = [
-    include_str!("../../shim/cuda_on_host.h"),
-    include_str!("../../shim/language.h"),
-    include_str!("../../shim/sanitize.h"),
-    include_str!("../../shim/fiber.h"),
-    include_str!("../../shim/block.h"),
-    include_str!("../../shim/warp.h"),
-    include_str!("../../shim/tensor_core.h"),
-    include_str!("../../shim/async_copy.h"),
-    include_str!("../../shim/launch.h"),
-];
 /// Kernels read the same bytes as different types, and hide nothing but the
-/// names that the shim exports.
-const FLAGS: [&str; 9] = [
+/// names that the shim exports. The second level of optimisation costs compilers
+/// more time than it spares.
+const FLAGS: [&str; 6] = [
     "-std=c++17",
     "-O1",
-    "-g1",
     "-fPIC",
-    "-shared",
     "-fvisibility=hidden",
     "-fno-strict-aliasing",
     "-U_FORTIFY_SOURCE",
-    "-include",
 ];
 
 /// Compiles a program to a shared object, unless it has been already; returns
@@ -50,40 +35,39 @@ pub(super) fn compile(
     options: &Options,
 ) -> Result<(PathBuf, String), String> {
     let compiler = env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-    let mut flags: Vec<String> = FLAGS.map(str::to_owned).into();
-    flags.push("cuda_on_host.h".to_owned());
+    let (source, headers) = edit::edited(source, headers)?;
+    let source = whole(name, &source);
+    let general = general_flags();
+    let mut flags = general.clone();
     flags.push(format!("-D__CUDA_ARCH__={}", options.arch.number * 10));
     flags.extend(options.passed.iter().cloned());
-    if let Some(sanitizer) = settings::sanitizer() {
-        flags.push(format!("-fsanitize={sanitizer}"));
-        flags.push("-fno-sanitize-recover=undefined".to_owned());
-        // Shared arrays lie in a section of their own.
-        if sanitizer == "address" {
-            flags.push("-fsanitize-sections=cuda_shared".to_owned());
-        }
-    }
-    let source = whole(name, source);
-    let key = key(&compiler, &flags, &source, headers);
+    let named = headers.iter().flat_map(|(name, text)| [name, text]);
+    let parts = [&compiler, &source].into_iter().chain(named);
+    let key = shim::key(parts.chain(&flags).map(String::as_str));
     let folder = env::var_os("FAKE_CUDA_CACHE").map(PathBuf::from);
     let folder = folder.unwrap_or_else(|| concat!(env!("OUT_DIR"), "/kernels").into());
     let object = folder.join(format!("{key}.so"));
-    // One at a time, so that threads that want the same compile it once.
-    static COMPILING: Mutex<()> = Mutex::new(());
-    let _compiling = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
+    // Threads that want the same compile it once; others rarely wait.
+    static COMPILING: [Mutex<()>; 16] = [const { Mutex::new(()) }; 16];
+    let one = COMPILING[usize::from(key.as_bytes()[0]) % COMPILING.len()].lock();
+    let _compiling = one.unwrap_or_else(PoisonError::into_inner);
     if object.exists() {
         return Ok((object, String::new()));
     }
+    let precompiled = shim::precompiled(&compiler, &general, &folder);
     // So may other processes: whole objects appear under the final name.
     let own = folder.join(format!("{key}.{}", process::id()));
     let failed = |error: io::Error| format!("{}: {error}", own.display());
-    write_all(&own, &source, headers).map_err(failed)?;
+    write_all(&own, &source, &headers).map_err(failed)?;
     let output = Command::new(&compiler)
         // The sanitizers' libraries are for the kernels.
         .env_remove("LD_PRELOAD")
         .args(&flags)
         .arg(format!("-ffile-prefix-map={}/=", own.display()))
-        .args(["-I", SHIM, "-I"])
+        .args(precompiled.iter().flat_map(|at| [Path::new("-I"), at]))
+        .args(["-include", shim::NAME, "-I", shim::FOLDER, "-I"])
         .arg(&own)
+        .arg("-shared")
         .arg(own.join("kernels.cpp"))
         .arg("-o")
         .arg(own.join("kernels.so"))
@@ -100,6 +84,29 @@ pub(super) fn compile(
     done.map(|()| (object, log))
 }
 
+/// Flags that all programs have.
+fn general_flags() -> Vec<String> {
+    let mut flags: Vec<String> = FLAGS.map(str::to_owned).into();
+    // Where the processor multiplies and adds at once, for what kernels ask of
+    // it, and for nothing that they have not asked.
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("fma") {
+        flags.extend(["-mfma", "-ffp-contract=off"].map(str::to_owned));
+    }
+    if let Some(sanitizers) = settings::sanitizers() {
+        // They name lines.
+        flags.push("-g1".to_owned());
+        flags.push(format!("-fsanitize={sanitizers}"));
+        flags.push("-fno-sanitize-recover=undefined".to_owned());
+        // Shared arrays lie in a section of their own.
+        if sanitizers.contains("address") {
+            flags.push("-fsanitize-sections=cuda_shared".to_owned());
+        }
+    }
+    flags.extend(settings::compiler_flags());
+    flags
+}
+
 /// The source under its own name in errors, with its kernels registered. Nothing
 /// of it is seen from outside, which lets inline functions have shared arrays:
 /// the linker need not merge those.
@@ -114,20 +121,6 @@ fn whole(name: &str, source: &str) -> String {
         );
     }
     whole
-}
-
-/// A name for all that the result depends on.
-fn key(compiler: &str, flags: &[String], source: &str, headers: &[(String, String)]) -> String {
-    let mut hasher = blake3::Hasher::new();
-    let named = headers
-        .iter()
-        .flat_map(|(name, text)| [name.as_str(), text.as_str()]);
-    let parts = [compiler, source].into_iter().chain(HEADERS).chain(named);
-    for part in parts.chain(flags.iter().map(String::as_str)) {
-        hasher.update(&(part.len() as u64).to_le_bytes());
-        hasher.update(part.as_bytes());
-    }
-    hasher.finalize().to_hex()[..32].to_owned()
 }
 
 fn write_all(folder: &Path, source: &str, headers: &[(String, String)]) -> io::Result<()> {

@@ -183,7 +183,7 @@ fn taken(bytes: usize) -> usize {
 /// Poisoned memory that ends at a page which faults, or at the sanitizer's fence.
 fn room(bytes: usize) -> Answer<(usize, Room)> {
     let none = || Refusal::new(OUT_OF_MEMORY, "the host has no memory");
-    if settings::sanitizer().is_some() {
+    if settings::sanitizers().is_some() {
         // SAFETY: the alignment is a power of two.
         let at = unsafe { libc::memalign(ALIGNMENT, bytes) };
         if at.is_null() {
