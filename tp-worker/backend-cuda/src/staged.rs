@@ -109,7 +109,7 @@ mod tests {
         let stream = Stream::new(&context).unwrap();
         let mut to = device(&context);
         for seed in 1..4 {
-            let _ = lockstep_fake_cuda::seed(seed);
+            let _order = lockstep_fake_cuda::order(seed);
             let mut staged = Staged::new(&context, LEN, "a test's").unwrap();
             staged.elements().unwrap().fill(1);
             staged.send(&stream, LEN, &mut to, 0).unwrap();

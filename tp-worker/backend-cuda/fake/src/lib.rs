@@ -57,4 +57,4 @@ mod run;
 mod settings;
 mod world;
 
-pub use order::{heuristics, seed};
+pub use order::{Order, heuristics, order, order_of_threads, seed};

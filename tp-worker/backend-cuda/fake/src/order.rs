@@ -1,31 +1,73 @@
 //! The order of what CUDA leaves open, drawn from a seed.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::abi::{Code, export};
+use crate::abi::{Code, Out, Refusal, export};
 use crate::settings;
 
+/// A thread's generator (xorshift64).
+struct Generator {
+    state: u64,
+    drawn: Arc<AtomicU64>,
+}
+
+impl Generator {
+    fn new(seed: u64, drawn: Arc<AtomicU64>) -> Self {
+        Self {
+            // Never zero, which xorshift would stay at.
+            state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            drawn,
+        }
+    }
+
+    /// Of a thread that has not been told.
+    fn of_threads() -> Self {
+        let told = OF_THREADS.lock().unwrap_or_else(PoisonError::into_inner);
+        let (seed, drawn) = told.clone().unwrap_or_else(|| {
+            let seed = settings::number("FAKE_CUDA_SEED", 1);
+            (seed, Arc::default())
+        });
+        Self::new(seed, drawn)
+    }
+
+    fn draw(&mut self) -> u64 {
+        self.drawn.fetch_add(1, Ordering::Relaxed);
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        self.state
+    }
+}
+
 thread_local! {
-    /// The state of the calling thread's generator. Threads have one each, so
-    /// that a test sees the same order whatever others do meanwhile.
-    static STATE: Cell<Option<u64>> = const { Cell::new(None) };
+    /// The calling thread's. Threads have one each, so that a test sees the same
+    /// order whatever others do meanwhile.
+    static GENERATOR: RefCell<Option<Generator>> = const { RefCell::new(None) };
 }
 
-/// Never zero, which xorshift would stay at.
-fn state_of(seed: u64) -> u64 {
-    seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
-}
+/// How many numbers were drawn of each order that was begun.
+static DRAWN: Mutex<Vec<Arc<AtomicU64>>> = Mutex::new(Vec::new());
 
-/// The next number of the calling thread (xorshift64).
+/// The order of threads that draw for the first time.
+static OF_THREADS: Mutex<Option<(u64, Arc<AtomicU64>)>> = Mutex::new(None);
+
+/// The next number of the calling thread.
 pub(crate) fn draw() -> u64 {
-    let begin = || state_of(settings::number("FAKE_CUDA_SEED", 1));
-    let mut state = STATE.get().unwrap_or_else(begin);
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    STATE.set(Some(state));
-    state
+    GENERATOR.with_borrow_mut(|generator| {
+        let generator = generator.get_or_insert_with(Generator::of_threads);
+        generator.draw()
+    })
+}
+
+/// An order's count, and the number under which it is asked for.
+fn count() -> (Arc<AtomicU64>, u64) {
+    let mut all = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let drawn = Arc::<AtomicU64>::default();
+    all.push(drawn.clone());
+    (drawn, all.len() as u64 - 1)
 }
 
 /// One of `count`, which is not zero.
@@ -34,9 +76,29 @@ pub(crate) fn below(count: usize) -> usize {
 }
 
 export! {
-    /// Begins the calling thread's order anew.
-    fn fakeCudaSeed(seed: u64) {
-        STATE.set(Some(state_of(seed)));
+    /// Begins the calling thread's order anew, under a number of its own.
+    fn fakeCudaSeed(seed: u64, number: Out<u64>) {
+        let (drawn, its) = count();
+        number.set(its);
+        GENERATOR.set(Some(Generator::new(seed, drawn)));
+        Ok(())
+    }
+
+    /// The same for all threads that have drawn nothing yet.
+    fn fakeCudaSeedThreads(seed: u64, number: Out<u64>) {
+        let (drawn, its) = count();
+        number.set(its);
+        let mut told = OF_THREADS.lock().unwrap_or_else(PoisonError::into_inner);
+        *told = Some((seed, drawn));
+        Ok(())
+    }
+
+    /// How many numbers were drawn of the order `number`.
+    fn fakeCudaDrawn(number: u64, count: Out<u64>) {
+        let all = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let drawn = usize::try_from(number).ok().and_then(|number| all.get(number));
+        let drawn = drawn.ok_or_else(|| Refusal::new(1, "no such order"))?;
+        count.set(drawn.load(Ordering::Relaxed));
         Ok(())
     }
 }
@@ -46,12 +108,72 @@ export! {
 /// real device takes no orders.
 #[must_use]
 pub fn seed(seed: u64) -> bool {
-    let Some(symbol) = symbol(c"fakeCudaSeed") else {
-        return false;
-    };
-    // SAFETY: only the function above has this name.
-    let set = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(u64) -> Code>(symbol) };
-    set(seed) == 0
+    begin(c"fakeCudaSeed", seed).is_some()
+}
+
+/// The same for a test that claims to run in that order: it fails at the end of
+/// what is returned if nothing was drawn of it, say because another thread than
+/// the calling one did the work.
+///
+/// On a real device nothing is drawn, and nothing fails.
+#[must_use = "when it goes, the order has to have been drawn"]
+pub fn order(seed: u64) -> Order {
+    Order {
+        seed,
+        number: begin(c"fakeCudaSeed", seed),
+    }
+}
+
+/// The same for threads that have drawn nothing yet, such as those that a test is
+/// about to start.
+#[must_use = "when it goes, the order has to have been drawn"]
+pub fn order_of_threads(seed: u64) -> Order {
+    Order {
+        seed,
+        number: begin(c"fakeCudaSeedThreads", seed),
+    }
+}
+
+/// An order that has to be drawn.
+#[derive(Debug)]
+pub struct Order {
+    seed: u64,
+    /// None on a real device.
+    number: Option<u64>,
+}
+
+impl Order {
+    /// How many numbers were drawn of it, by whichever thread has begun it;
+    /// `None` where the libraries are real ones.
+    #[must_use]
+    pub fn drawn(&self) -> Option<u64> {
+        let (symbol, mut count) = (symbol(c"fakeCudaDrawn")?, 0);
+        // SAFETY: only the function above has this name.
+        let ask = unsafe {
+            std::mem::transmute::<*mut c_void, extern "C" fn(u64, &mut u64) -> Code>(symbol)
+        };
+        (ask(self.number?, &mut count) == 0).then_some(count)
+    }
+}
+
+impl Drop for Order {
+    fn drop(&mut self) {
+        let undrawn = self.number.is_some() && self.drawn() == Some(0);
+        assert!(
+            !undrawn || std::thread::panicking(),
+            "nothing was drawn of the order of seed {}: another thread did the work, or nobody",
+            self.seed
+        );
+    }
+}
+
+/// The number of the order that begins; `None` where the libraries are real.
+fn begin(name: &CStr, seed: u64) -> Option<u64> {
+    let (symbol, mut number) = (symbol(name)?, 0);
+    // SAFETY: only functions above have these names.
+    let set =
+        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(u64, &mut u64) -> Code>(symbol) };
+    (set(seed, &mut number) == 0).then_some(number)
 }
 
 /// How often the calling thread has asked for the best algorithm of a product;

@@ -9,7 +9,7 @@ use crate::support::{gpu, noise, read, sums};
 fn lists_are_those_that_were_given() {
     const ROWS: usize = 700;
     for seed in 1..=3 {
-        let _ = lockstep_fake_cuda::seed(seed);
+        let _order = lockstep_fake_cuda::order(seed);
         let mut gpu = gpu(Dtype::Bfloat16);
         let values: Vec<f32> = (0..2 * ROWS).map(|i| (i % 256) as f32).collect();
         let x = sums(&mut gpu, &values, 2);

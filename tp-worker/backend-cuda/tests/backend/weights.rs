@@ -42,7 +42,7 @@ fn matrices_arrive_whole_and_rounded() {
             CheckpointDtype::Bf16,
             CheckpointDtype::F16,
         ] {
-            let _ = lockstep_fake_cuda::seed(turn);
+            let _order = lockstep_fake_cuda::order(turn);
             let mut gpu = gpu(dtype);
             let row = stored(&values, checkpoint);
             // Each row begins with its number, in two bytes that are a number of

@@ -106,7 +106,7 @@ fn attention_is_the_weighted_mean() {
     for run in runs() {
         let attention = kernels(&gpu, &run);
         for seed in SEEDS {
-            let _ = lockstep_fake_cuda::seed(seed);
+            let _order = lockstep_fake_cuda::order(seed);
             let requests = mixed(&mut Noise(seed));
             let found = attend(&gpu, &attention, &run, &requests);
             for (found, request) in found.iter().zip(&requests) {
@@ -135,10 +135,10 @@ fn bits_do_not_depend_on_pages_on_how_work_is_cut_or_on_its_order() {
     for run in [run(4, 2, 32, Element::Bf16), run(2, 2, 20, Element::F32)] {
         let attention = kernels(&gpu, &run);
         let requests = mixed(&mut Noise(5));
-        let _ = lockstep_fake_cuda::seed(1);
+        let _order = lockstep_fake_cuda::order(1);
         let wanted = attend(&gpu, &attention, &run, &requests);
         for (seed, page_size, parts) in [(2, 1, ENOUGH), (3, 16, 0), (4, 7, 40)] {
-            let _ = lockstep_fake_cuda::seed(seed);
+            let _order = lockstep_fake_cuda::order(seed);
             let other = Run {
                 page_size,
                 parts,

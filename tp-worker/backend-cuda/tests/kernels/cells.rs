@@ -106,7 +106,7 @@ fn heads_are_normed_rotated_and_stored() {
     for element in ELEMENTS {
         let attention = kernels(&gpu, element);
         for (seed, (norms, half)) in SEEDS.into_iter().zip([(true, 20), (false, 20), (true, 12)]) {
-            let _ = lockstep_fake_cuda::seed(seed);
+            let _order = lockstep_fake_cuda::order(seed);
             let mut noise = Noise(seed);
             let (tokens, pages) = (noise.rows(), 30);
             let weights = Weights::new(&mut noise, half, 90);
@@ -183,7 +183,7 @@ fn cells_are_copied_one_after_the_other() {
     for element in ELEMENTS {
         let attention = kernels(&gpu, element);
         for seed in SEEDS {
-            let _ = lockstep_fake_cuda::seed(seed);
+            let _order = lockstep_fake_cuda::order(seed);
             let mut noise = Noise(seed);
             let (layers, pages) = (3, 5);
             let kv = cache_shape(element, layers, pages);
@@ -223,7 +223,7 @@ fn norms_rotation_and_stores_may_be_had_apart() {
     let gpu = Gpu::new();
     let (shape, stream) = (shape(), &gpu.stream);
     for (element, seed) in ELEMENTS.into_iter().zip(SEEDS) {
-        let _ = lockstep_fake_cuda::seed(seed);
+        let _order = lockstep_fake_cuda::order(seed);
         let attention = kernels(&gpu, element);
         let mut noise = Noise(seed);
         let weights = Weights::new(&mut noise, 20, 40);
@@ -285,7 +285,7 @@ fn a_prompt_goes_through_in_passes() {
     let gpu = Gpu::new();
     let shape = shape();
     for (element, seed) in ELEMENTS.into_iter().zip(SEEDS) {
-        let _ = lockstep_fake_cuda::seed(seed);
+        let _order = lockstep_fake_cuda::order(seed);
         let attention = kernels(&gpu, element);
         let mut noise = Noise(seed);
         let weights = Weights::new(&mut noise, 20, LENGTH);

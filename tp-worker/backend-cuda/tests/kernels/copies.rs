@@ -10,7 +10,7 @@ fn for_all(check: impl Fn(&Gpu, &Operations, Element, &mut Noise)) {
     let operations = Operations::new(&gpu.context, &gpu.compiler, Element::F32).expect("kernels");
     for element in ELEMENTS {
         for seed in SEEDS {
-            let _ = lockstep_fake_cuda::seed(seed);
+            let _order = lockstep_fake_cuda::order(seed);
             check(&gpu, &operations, element, &mut Noise(seed));
         }
     }

@@ -70,7 +70,7 @@ fn streams_wait_for_events_and_programs_for_copies() {
         .synchronize()
         .expect("what was never recorded is past");
     for seed in SEEDS {
-        let _ = lockstep_fake_cuda::seed(seed);
+        let _order = lockstep_fake_cuda::order(seed);
         let mut from: Pinned<u32> = Pinned::new(&gpu.context, 50, "a test's").expect("room");
         let mut back: Pinned<u32> = Pinned::new(&gpu.context, 50, "a test's").expect("room");
         assert!(from.as_slice().iter().all(|x| *x == 0));

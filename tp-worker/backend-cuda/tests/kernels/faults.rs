@@ -186,7 +186,7 @@ fn attention_is_watched() {
     );
     let attention = made.expect("kernels");
     for seed in SEEDS {
-        let _ = lockstep_fake_cuda::seed(seed);
+        let _order = lockstep_fake_cuda::order(seed);
         let requests = [
             Request::causal(1, 0, 30),
             Request::causal(2, 300, 2),

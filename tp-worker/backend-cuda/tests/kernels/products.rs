@@ -30,7 +30,7 @@ fn products_are_sums_of_products() {
     let mut products = Products::new(&gpu.context).expect("products");
     for element in ELEMENTS {
         for seed in SEEDS {
-            let _ = lockstep_fake_cuda::seed(seed);
+            let _order = lockstep_fake_cuda::order(seed);
             let mut noise = Noise(seed);
             for rows in [0, 1, noise.rows(), 65, 130] {
                 let product = Product {

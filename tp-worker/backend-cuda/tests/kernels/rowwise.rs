@@ -11,7 +11,7 @@ fn for_all(check: impl Fn(&Gpu, &Operations, &mut Noise)) {
         let operations = Operations::new(&gpu.context, &gpu.compiler, element).expect("kernels");
         assert_eq!(operations.operand(), element);
         for seed in SEEDS {
-            let _ = lockstep_fake_cuda::seed(seed);
+            let _order = lockstep_fake_cuda::order(seed);
             check(&gpu, &operations, &mut Noise(seed));
         }
     }

@@ -102,7 +102,7 @@ fn a_path_has_the_bits_of_a_chain_on_cuda() {
         (Dtype::Float32, KvCacheDtype::Bfloat16, 16),
     ]) {
         for checkpoint in [Checkpoint::eagle(), Checkpoint::eagle3()] {
-            let _ = lockstep_fake_cuda::seed(seed);
+            let _order = lockstep_fake_cuda::order(seed);
             let options = CudaOptions {
                 ordinal: 0,
                 dtype: compute,

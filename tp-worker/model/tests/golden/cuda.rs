@@ -1,7 +1,7 @@
 //! The same on a GPU: started by cargo on the fake one, whose streams run in an
 //! order that a seed draws; started by hand, on the machine's own.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use lockstep_backend_cuda::{CudaBackend, CudaOptions};
 use lockstep_types::{Dtype, KvCacheDtype, Quantization};
@@ -18,10 +18,12 @@ const CHUNKS: [usize; 3] = [usize::MAX, 7, 1];
 const SEEDS: [u64; 3] = [1, 2, 3];
 
 /// Backends whose order `seed` draws: threads have one each, and the backend's is
-/// the one that makes it.
+/// the one that makes it. When they are done with, it has been drawn.
 fn cuda(dtype: Dtype, seed: u64) -> Factory<CudaBackend> {
+    let orders = Mutex::new(Vec::new());
     Arc::new(move |collective| {
-        let _ = lockstep_fake_cuda::seed(seed);
+        let order = lockstep_fake_cuda::order(seed);
+        orders.lock().unwrap().push(order);
         let options = CudaOptions {
             ordinal: 0,
             dtype,

@@ -49,7 +49,7 @@ fn a_graph_replays_with_what_memory_holds_then() {
 fn branches_of_a_graph_run_in_any_order_and_join() {
     let mut seen = BTreeSet::new();
     for seed in 0..20 {
-        begin_with(seed);
+        let _order = begin_with(seed);
         let (first, second) = (Stream::new(), Stream::new());
         let (x, y, z) = (
             Buffer::of(&[0u8; 4]),

@@ -6,6 +6,7 @@ use std::fmt::Debug;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 use cudarc::nvrtc::sys as nvrtc;
+use lockstep_fake_cuda::Order;
 
 /// Errors are the driver's numbers.
 pub(crate) type Answer<T = ()> = Result<T, i32>;
@@ -31,10 +32,13 @@ pub(crate) fn begin_on(ordinal: i32) {
     }
 }
 
-/// The same, with the order of what is left open drawn from `seed`.
-pub(crate) fn begin_with(seed: u64) {
+/// The same, with the order of what is left open drawn from `seed`, as it has to
+/// be before what is returned goes.
+pub(crate) fn begin_with(seed: u64) -> Order {
     begin();
-    assert!(lockstep_fake_cuda::seed(seed), "the libraries are real");
+    let order = lockstep_fake_cuda::order(seed);
+    assert!(order.drawn().is_some(), "the libraries are real");
+    order
 }
 
 /// Values that are the same bytes everywhere.

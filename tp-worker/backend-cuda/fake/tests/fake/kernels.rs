@@ -112,7 +112,7 @@ fn block_sums(without: u32) -> Vec<Vec<f32>> {
     let kernel = module.kernel("block_sum");
     let values: Vec<f32> = (0..threads * blocks).map(|value| value as f32).collect();
     let sum = |seed| {
-        begin_with(seed);
+        let _order = begin_with(seed);
         let (stream, x) = (Stream::new(), Buffer::of(&values));
         let out = Buffer::new(4 * blocks as usize);
         let parameters: [Value; 2] = [(&x).into(), (&out).into()];

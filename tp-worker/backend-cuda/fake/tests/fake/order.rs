@@ -21,7 +21,7 @@ fn seen(waits: bool) -> u8 {
 
 fn seen_with(seeds: std::ops::Range<u64>, waits: bool) -> Vec<u8> {
     let of = |seed| {
-        begin_with(seed);
+        let _order = begin_with(seed);
         seen(waits)
     };
     seeds.map(of).collect()
@@ -60,7 +60,7 @@ fn a_seed_stands_for_one_order() {
 
 #[test]
 fn an_event_is_done_when_its_work_is() {
-    begin_with(5);
+    let _order = begin_with(5);
     let stream = Stream::new();
     let value = Buffer::of(&[0u8; 4]);
     let event = Event::new();
@@ -108,7 +108,7 @@ fn the_null_stream_waits_for_those_that_block_alone() {
     let null = Stream(std::ptr::null_mut());
     let mut seen = BTreeSet::new();
     for seed in 0..20 {
-        begin_with(seed);
+        let _order = begin_with(seed);
         let (blocking, other) = (Stream::blocking(), Stream::new());
         let (value, copy) = (Buffer::of(&[0u8; 2]), Buffer::of(&[9u8; 2]));
         let apart = Buffer::of(&[0u8; 2]);
@@ -140,7 +140,7 @@ fn work_of_one_stream_keeps_its_order() {
     let module = Module::new(source, &[]);
     let (add, scale) = (module.kernel("add"), module.kernel("scale"));
     for seed in 0..5 {
-        begin_with(seed);
+        let _order = begin_with(seed);
         let stream = Stream::new();
         let (x, y) = (Buffer::of(&[1.0f32; 100]), Buffer::new(400));
         let shape = Shape::line(4, 32);
@@ -154,4 +154,38 @@ fn work_of_one_stream_keeps_its_order() {
         add.launch(&stream, shape, &[(&y).into(), 0.5f32.into(), n]);
         assert_eq!(y.read::<f32>(100, &stream), [30.5; 100]);
     }
+}
+
+/// What fails a test that claims an order which nobody drew.
+#[test]
+fn an_order_that_nobody_draws_is_told() {
+    let fill = || {
+        let (stream, x) = (Stream::new(), Buffer::new(4));
+        stream.fill(&x, 7, 4).expect("asked for");
+        assert_eq!(x.read::<u8>(4, &stream), [7; 4]);
+    };
+    let order = begin_with(3);
+    assert_eq!(order.drawn(), Some(0));
+    fill();
+    assert!(order.drawn() > Some(0));
+    drop(order);
+    // The threads of a test have orders of their own.
+    let order = begin_with(4);
+    let work = || {
+        begin();
+        fill();
+    };
+    std::thread::scope(|scope| scope.spawn(work).join().expect("no panic"));
+    let told = std::panic::catch_unwind(|| drop(order)).expect_err("nothing was drawn");
+    let told = told.downcast_ref::<String>().expect("a text");
+    assert!(told.contains("seed 4"), "{told}");
+    let handed = std::thread::scope(|scope| {
+        let work = || {
+            let order = begin_with(5);
+            fill();
+            order
+        };
+        scope.spawn(work).join().expect("no panic")
+    });
+    assert!(handed.drawn() > Some(0), "whoever holds it");
 }

@@ -1,9 +1,10 @@
 //! What the lanes of a warp do together, against plain versions of it.
 
-use crate::device::{Buffer, Kernel, Module, Shape, Stream, Value, begin_with};
+use crate::device::{Buffer, Kernel, Module, Shape, Stream, Value, begin, begin_with};
 
 fn kernel(name: &str, macros: &[&str]) -> Kernel {
-    begin_with(1);
+    begin();
+    assert!(lockstep_fake_cuda::seed(1), "the libraries are real");
     Module::new(include_str!("kernels/warp.cu"), macros).kernel(name)
 }
 
@@ -28,7 +29,7 @@ fn shuffles_bring_the_values_of_other_lanes() {
         .flat_map(|row| (0..32).map(move |lane| 10 * row(lane)));
     let expected: Vec<u32> = rows.collect();
     for seed in 0..5 {
-        begin_with(seed);
+        let _order = begin_with(seed);
         let (stream, out) = (Stream::new(), Buffer::new(4 * expected.len()));
         shuffles.launch(&stream, Shape::line(1, 32), &[(&out).into()]);
         assert_eq!(out.read::<u32>(expected.len(), &stream), expected);
