@@ -22,20 +22,21 @@ fn library(name: &str) -> Option<String> {
     path.contains('/').then(|| path.to_owned())
 }
 
-/// Runs every kernel in a process where `sanitizer` watches them, if the compiler
-/// has its library.
-fn watched(sanitizer: &str, library_name: &str) {
+/// Runs every kernel in a process where `sanitizers` watch them, if the compiler
+/// has their libraries.
+fn watched(sanitizers: &str, libraries: &[&str]) {
     if !lockstep_fake_cuda::seed(1) {
         return; // A real device has tools of its own.
     }
-    let Some(library) = library(library_name) else {
+    let libraries: Option<Vec<String>> = libraries.iter().map(|name| library(name)).collect();
+    let Some(libraries) = libraries else {
         return;
     };
     let program = std::env::current_exe().expect("this test's file");
     let mut child = Command::new(program);
     child.args(["--exact", "sanitizers::every_kernel", "--ignored"]);
-    child.env("FAKE_CUDA_SANITIZE", sanitizer);
-    child.env("LD_PRELOAD", library);
+    child.env("FAKE_CUDA_SANITIZE", sanitizers);
+    child.env("LD_PRELOAD", libraries.join(":"));
     child.env(
         "TSAN_OPTIONS",
         "ignore_noninstrumented_modules=1 halt_on_error=1",
@@ -59,59 +60,83 @@ fn watched(sanitizer: &str, library_name: &str) {
 
 #[test]
 fn shared_memory_has_no_races() {
-    watched("thread", "libtsan.so");
+    watched("thread", &["libtsan.so"]);
 }
 
 #[test]
-fn nothing_is_touched_outside_of_arrays() {
-    watched("address", "libasan.so");
+fn nothing_is_touched_outside_of_arrays_or_undefined() {
+    watched("address,undefined", &["libasan.so", "libubsan.so"]);
 }
 
-#[test]
-fn nothing_is_undefined() {
-    watched("undefined", "libubsan.so");
-}
+/// Heads, key and value heads, width, type of the cache: groups that are a part of
+/// a tile, more than one, and single heads; widths with and without padding, that
+/// warps share once and twice.
+const SHAPES: [(usize, usize, usize, Element); 3] = [
+    (6, 2, 24, Element::Bf16),
+    (20, 1, 80, Element::Bf16),
+    (2, 2, 20, Element::F32),
+];
 
 /// Little of everything: others look at the results.
 #[test]
 #[ignore = "a process of its own, which other tests start"]
 fn every_kernel() {
     let gpu = Gpu::new();
-    rows(&gpu);
-    let run = Run {
-        shape: AttentionShape {
-            heads: 2,
-            kv_heads: 1,
-            head_dim: 24,
+    // Attention first: the thread sanitizer's clocks grow with every thread of
+    // every module that has run.
+    let attentions = SHAPES.map(|(heads, kv_heads, head_dim, cached)| {
+        let shape = AttentionShape {
+            heads,
+            kv_heads,
+            head_dim,
             scale: 0.2,
-        },
-        cached: Element::Bf16,
-        operand: Element::Bf16,
-        page_size: 4,
-        parts: 50,
-    };
-    let made = Attention::new(
-        &gpu.context,
-        &gpu.compiler,
-        &run.shape,
-        run.cached,
-        run.operand,
-    );
-    let attention = made.expect("kernels");
-    let requests = [
-        Request::causal(1, 0, 20),
-        Request::causal(2, 257, 2),
-        Request::tree(3, 253, 5, &mut Noise(1)),
-    ];
-    let found = attend(&gpu, &attention, &run, &requests);
-    assert!(found.concat().iter().all(|value| value.is_finite()));
-    cells(&gpu, &attention, &run.shape);
+        };
+        let made = Attention::new(&gpu.context, &gpu.compiler, &shape, cached, cached);
+        let attention = made.expect("kernels");
+        attention_of(&gpu, &attention);
+        attention
+    });
+    for attention in &attentions {
+        cells(&gpu, attention, true);
+        cells(&gpu, attention, false);
+    }
+    let made = Operations::new(&gpu.context, &gpu.compiler, Element::Bf16);
+    let operations = made.expect("kernels");
+    // Rows that are copied in units of 2, 4 and 16 bytes.
+    for width in [35, 38, 264] {
+        rows(&gpu, &operations, width);
+    }
 }
 
-fn rows(gpu: &Gpu) {
-    let operand = Element::Bf16;
-    let operations = Operations::new(&gpu.context, &gpu.compiler, operand).expect("kernels");
-    let (stream, width, count) = (&gpu.stream, 35, 5);
+/// Chains and trees of one span and several, some split and some not, over pages
+/// of one position and of sixteen, in two orders.
+fn attention_of(gpu: &Gpu, attention: &Attention) {
+    // Several tiles of queries, and one; a mask of several words for narrow heads.
+    let group = attention.shape().heads / attention.shape().kv_heads;
+    let wide = if group < 16 { 66 } else { 3 };
+    let requests = [
+        Request::causal(1, 0, 3),
+        Request::causal(2, 257, 2),
+        Request::causal(3, 513, 1),
+        Request::tree(4, 253, 4, &mut Noise(1)),
+        Request::tree(5, 3, wide, &mut Noise(2)),
+    ];
+    for (seed, page_size, parts) in [(1, 1, 1 << 12), (2, 16, 0)] {
+        let _order = lockstep_fake_cuda::order(seed);
+        let run = Run {
+            shape: *attention.shape(),
+            cached: attention.cached(),
+            operand: attention.cached(),
+            page_size,
+            parts,
+        };
+        let found = attend(gpu, attention, &run, &requests);
+        assert!(found.concat().iter().all(|value| value.is_finite()));
+    }
+}
+
+fn rows(gpu: &Gpu, operations: &Operations, width: usize) {
+    let (stream, operand, count) = (&gpu.stream, operations.operand(), 5);
     let all = Rows::fixed(count);
     let inputs = gpu.inputs(&tokens(&[3, 0, 9, 2, 1]), 1);
     let table = gpu.floats(operand, &Noise(1).floats(4 * width));
@@ -125,6 +150,7 @@ fn rows(gpu: &Gpu) {
         gpu.poisoned(Element::F32, 2 * count * width),
     );
     let mut out = gpu.poisoned(operand, count * width);
+    let mut gathered = gpu.poisoned(operand, count * width);
     let mut run = || -> Result<(), CudaError> {
         operations.embed(stream, &table, width, 0, &inputs, &mut x)?;
         operations.cast(stream, &x, width, all, &mut out)?;
@@ -135,14 +161,16 @@ fn rows(gpu: &Gpu) {
         operations.place_columns(stream, &x, width, all, &mut wide, 2 * width, 0)?;
         operations.copy_rows(stream, &x, listed, width, all, &mut y, listed)?;
         operations.place_columns(stream, &y, width, all, &mut wide, 2 * width, width)?;
-        operations.silu_mul(stream, &wide, width, all, &mut out)
+        operations.silu_mul(stream, &wide, width, all, &mut out)?;
+        operations.gather_rows(stream, &out, width, Some(listed), all, &mut gathered)?;
+        operations.rms_norm(stream, &x, &weight, 1e-5, all, &mut out)
     };
     run().expect("launches");
     assert!(gpu.read(&out).iter().all(|value| value.is_finite()));
 }
 
-fn cells(gpu: &Gpu, attention: &Attention, shape: &AttentionShape) {
-    let (stream, positions) = (&gpu.stream, [2, 0, 1]);
+fn cells(gpu: &Gpu, attention: &Attention, normed: bool) {
+    let (stream, positions, shape) = (&gpu.stream, [2, 0, 1], attention.shape());
     let inputs = gpu.inputs(&tokens(&positions), 1);
     let kv = KvShape {
         layers: 2,
@@ -150,7 +178,10 @@ fn cells(gpu: &Gpu, attention: &Attention, shape: &AttentionShape) {
         head_dim: shape.head_dim,
         pages: 3,
         page_size: 1,
-        dtype: KvCacheDtype::Bfloat16,
+        dtype: match attention.cached() {
+            Element::F32 => KvCacheDtype::Float32,
+            Element::Bf16 => KvCacheDtype::Bfloat16,
+        },
     };
     let mut cache = PagedCache::new(&gpu.context, &kv).expect("room");
     let mut qkv = gpu.floats(Element::F32, &Noise(3).floats(3 * shape.qkv_width()));
@@ -162,8 +193,8 @@ fn cells(gpu: &Gpu, attention: &Attention, shape: &AttentionShape) {
     };
     let weight = gpu.buffer(&Noise(5).floats(shape.head_dim));
     let norms = HeadNorms {
-        queries: Some(&weight),
-        keys: Some(&weight),
+        queries: normed.then_some(&weight),
+        keys: normed.then_some(&weight),
         eps: 1e-6,
     };
     let moves = gpu.buffer(&[0u32, 2, 2, 1]);
