@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use lockstep_devices::Registry;
-use lockstep_tp_worker::conformance::{Report, check_on};
+use lockstep_tp_worker::conformance::{ConformanceError, Report, check_on};
 use lockstep_types::DeviceKind;
 
 fn root() -> PathBuf {
@@ -25,7 +25,7 @@ fn battery(name: &str, target: &Path, draft: Option<&Path>) -> Report {
     // The device has memory for one at a time.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let _ = lockstep_fake_cuda::seed(1);
+    let _order = lockstep_fake_cuda::order_of_threads(2);
     let registry = Registry::builtin();
     check_on(DeviceKind::Cuda, &registry, name, target, draft).expect("it conforms")
 }
@@ -41,6 +41,14 @@ fn a_standalone_draft_conforms() {
 fn ngrams_conform() {
     let report = battery("NGRAM", &small(), None);
     assert!(report.trees > 0 && report.drafted > 0 && report.switches > 0);
+}
+
+#[test]
+fn layers_that_no_model_has_are_refused_on_a_gpu_too() {
+    let registry = Registry::builtin();
+    let error = check_on(DeviceKind::Cuda, &registry, "NEXTN", &small(), None).unwrap_err();
+    assert!(matches!(error, ConformanceError::Config { .. }), "{error}");
+    assert!(error.to_string().contains("NGRAM"), "{error}");
 }
 
 #[test]

@@ -1,21 +1,23 @@
 //! The example passes the battery that every algorithm has to pass.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use lockstep_config::{Hardware, ServeArgs, args::DtypeArg, resolve};
 use lockstep_devices::Registry;
 use lockstep_example_block_drafter::{Block, Phrases};
-use lockstep_tp_worker::conformance;
-use lockstep_types::Algorithm;
+use lockstep_tp_worker::conformance::{self, Report};
+use lockstep_types::{Algorithm, DeviceKind};
+
+fn root() -> &'static Path {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut above = here.ancestors();
+    let root = above.find(|folder| folder.join("models").is_dir());
+    root.expect("the models are above this crate")
+}
 
 fn model(name: &str) -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let root = here
-        .ancestors()
-        .find(|folder| folder.join("models").is_dir());
-    root.expect("the models are above this crate")
-        .join("models")
-        .join(name)
+    root().join("models").join(name)
 }
 
 #[test]
@@ -32,6 +34,37 @@ fn phrases_conform() {
     let registry = Registry::builtin().with(Phrases::default());
     let report =
         conformance::check(&registry, "phrases", &model("lockstep-demo-7m"), None).unwrap();
+    assert!(report.drafted > 0 && report.trees == 0);
+}
+
+/// A model of random weights, small enough for a GPU that is played.
+fn small() -> PathBuf {
+    root().join("tests/fixtures/architectures/llama")
+}
+
+/// Started by cargo on the fake GPU, started by hand on the machine's own.
+fn on_gpu(registry: &Registry, name: &str, draft: Option<&Path>) -> Report {
+    // The device has memory for one at a time.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _order = lockstep_fake_cuda::order_of_threads(3);
+    conformance::check_on(DeviceKind::Cuda, registry, name, &small(), draft).unwrap()
+}
+
+#[test]
+#[ignore = "half a minute on a GPU that is played"]
+fn it_conforms_on_a_gpu() {
+    let registry = Registry::builtin().with(Block);
+    let report = on_gpu(&registry, "block", Some(&small()));
+    assert!(report.drafted > 0 && report.accepted > 0);
+    assert_eq!(report.trees, 0);
+}
+
+#[test]
+#[ignore = "half a minute on a GPU that is played"]
+fn phrases_conform_on_a_gpu() {
+    let registry = Registry::builtin().with(Phrases::default());
+    let report = on_gpu(&registry, "phrases", None);
     assert!(report.drafted > 0 && report.trees == 0);
 }
 
