@@ -1,6 +1,7 @@
 //! Kernels by NVIDIA's own compiler, which needs no GPU: run where its library is
 //! found, as `LD_LIBRARY_PATH=DIR target/debug/deps/… --ignored --nocapture`.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use lockstep_backend::AttentionShape;
@@ -36,50 +37,87 @@ fn compiled(architecture: &str, source: &Source, defines: &Defines) -> (String, 
     (log, begun.elapsed().as_secs_f64())
 }
 
+/// What is compiled for every architecture.
+fn programs() -> Vec<(&'static Source, Defines)> {
+    let elements = [Element::F32, Element::Bf16];
+    let mut all: Vec<(&Source, Defines)> =
+        elements.into_iter().flat_map(operations::sources).collect();
+    for [heads, kv_heads, head_dim] in SHAPES {
+        let shape = AttentionShape {
+            heads,
+            kv_heads,
+            head_dim,
+            scale: 1.0,
+        };
+        for cached in elements {
+            for operand in elements {
+                for (source, defines) in attention::sources(&shape, cached, operand) {
+                    // What stores keys and values does not ask for operands.
+                    let same =
+                        |of: &(&Source, Defines)| of.0.name == source.name && of.1 == defines;
+                    if !all.iter().any(same) {
+                        all.push((source, defines));
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+/// What one program's compilation tells: lines to print, and those of spills.
+fn told(architecture: &str, (source, defines): &(&Source, Defines)) -> (String, Vec<String>) {
+    let (log, seconds) = compiled(architecture, source, defines);
+    let mut text = format!("{} {architecture} {defines:?}: {seconds:.2} s", source.name);
+    let (mut spilled, mut kernel, mut looked_at) = (Vec::new(), "", 0);
+    for line in log.lines() {
+        kernel = line.split('\'').nth(1).unwrap_or(kernel);
+        if line.contains("registers") {
+            text += &format!("\n    {kernel}: {}", line.trim());
+        }
+        let none = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads";
+        looked_at += usize::from(line.contains("spill"));
+        if line.contains("spill") && !line.contains(none) {
+            spilled.push(format!("{kernel} {architecture} {defines:?}: {line}"));
+        }
+    }
+    let kernels = source.text.matches("__global__").count();
+    assert!(
+        looked_at >= kernels,
+        "{} tells of spills: {log}",
+        source.name
+    );
+    (text, spilled)
+}
+
+/// Compiles on as many threads as there are cores, which the compiler allows, and
+/// prints each program as it is done.
 #[test]
 #[ignore = "needs NVIDIA's compiler, libnvrtc"]
 fn all_kernels_compile_without_spills() {
     println!("libnvrtc {}", library_version().expect("libnvrtc"));
+    let (programs, begun) = (programs(), Instant::now());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut spilled = Vec::new();
     for architecture in ARCHITECTURES {
-        let elements = [Element::F32, Element::Bf16];
-        let mut all: Vec<(&Source, Defines)> =
-            elements.into_iter().flat_map(operations::sources).collect();
-        for [heads, kv_heads, head_dim] in SHAPES {
-            let shape = AttentionShape {
-                heads,
-                kv_heads,
-                head_dim,
-                scale: 1.0,
-            };
-            for cached in elements {
-                for operand in elements {
-                    all.extend(attention::sources(&shape, cached, operand));
-                }
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut spilled = Vec::new();
+            while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let (text, more) = told(architecture, program);
+                println!("{text}");
+                spilled.extend(more);
             }
-        }
-        for (source, defines) in all {
-            let (log, seconds) = compiled(architecture, source, &defines);
-            println!("{} {architecture} {defines:?}: {seconds:.2} s", source.name);
-            let (mut kernel, mut looked_at) = ("", 0);
-            for line in log.lines() {
-                kernel = line.split('\'').nth(1).unwrap_or(kernel);
-                if line.contains("registers") {
-                    println!("    {kernel}: {}", line.trim());
-                }
-                let none = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads";
-                looked_at += usize::from(line.contains("spill"));
-                if line.contains("spill") && !line.contains(none) {
-                    spilled.push(format!("{kernel} {architecture} {defines:?}: {line}"));
-                }
-            }
-            let kernels = source.text.matches("__global__").count();
-            assert!(
-                looked_at >= kernels,
-                "{} tells of spills: {log}",
-                source.name
-            );
-        }
+            spilled
+        };
+        spilled.extend(std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            let done = threads.into_iter();
+            let done = done.map(|thread| thread.join().expect("it compiles"));
+            done.flatten().collect::<Vec<_>>()
+        }));
+        let (count, seconds) = (programs.len(), begun.elapsed().as_secs_f64());
+        println!("{architecture}: {count} programs on {threads} threads, {seconds:.1} s in all");
     }
     assert!(spilled.is_empty(), "{}", spilled.join("\n"));
 }
