@@ -141,6 +141,7 @@ fn request(id: u32, prompt: u32, length: u32) -> Request {
         priority: 0,
         timeout_ms: None,
         max_draft_steps: None,
+        data_parallel_rank: None,
     }
 }
 

@@ -126,6 +126,7 @@ pub(crate) fn run(args: &GenerateArgs, registry: &Registry) -> anyhow::Result<u8
         priority: 0,
         timeout_ms: None,
         max_draft_steps: None,
+        data_parallel_rank: None,
         input_ids,
     };
     let options = LocalOptions {

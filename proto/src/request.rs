@@ -36,6 +36,7 @@ impl TryFrom<pb::Submit> for Request {
             priority: wire.priority.unwrap_or(0),
             timeout_ms: wire.timeout_ms,
             max_draft_steps: wire.max_draft_steps,
+            data_parallel_rank: wire.data_parallel_rank,
         })
     }
 }
@@ -53,6 +54,7 @@ pub fn submit(body: Request, request: u64, parent: Option<u64>) -> pb::Submit {
         priority: Some(body.priority),
         timeout_ms: body.timeout_ms,
         max_draft_steps: body.max_draft_steps,
+        data_parallel_rank: body.data_parallel_rank,
         parent,
     }
 }

@@ -157,11 +157,12 @@ fn result() -> impl Strategy<Value = RankResult> {
 }
 
 fn request() -> impl Strategy<Value = Request> {
-    let numbers = any::<(u32, i32, Option<u32>, Option<u32>)>();
+    let numbers = any::<(u32, i32, Option<u32>, Option<u32>, Option<u32>)>();
     let tokens = vec(any::<u32>(), 1..8);
     (".{0,8}", tokens, numbers, sampling(), logprob_params()).prop_map(
         |(trace_id, input_ids, numbers, sampling, logprobs)| {
-            let (max_new_tokens, priority, timeout_ms, max_draft_steps) = numbers;
+            let (max_new_tokens, priority, timeout_ms, max_draft_steps, data_parallel_rank) =
+                numbers;
             Request {
                 trace_id,
                 input_ids,
@@ -171,6 +172,7 @@ fn request() -> impl Strategy<Value = Request> {
                 priority,
                 timeout_ms,
                 max_draft_steps,
+                data_parallel_rank,
             }
         },
     )

@@ -99,6 +99,7 @@ impl Submission {
                     priority: spec.priority.unwrap_or(0),
                     timeout_ms: spec.timeout_ms,
                     max_draft_steps,
+                    data_parallel_rank: None,
                 };
                 let reserve = reserves.next();
                 let paid = reserve.iter().collect();

@@ -21,6 +21,8 @@ pub struct Request {
     pub timeout_ms: Option<u32>,
     /// Draft steps at the most; 0 = no speculation; `None` = the server's own.
     pub max_draft_steps: Option<u32>,
+    /// The DP rank that it runs in; `None` = the scheduler chooses.
+    pub data_parallel_rank: Option<u32>,
 }
 
 /// Why a request ended well.

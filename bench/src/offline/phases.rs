@@ -122,5 +122,6 @@ fn request(vocab: usize, length: usize, output_len: usize, seed: u64) -> Request
         priority: 0,
         timeout_ms: None,
         max_draft_steps: None,
+        data_parallel_rank: None,
     }
 }

@@ -243,5 +243,6 @@ pub fn ask(prompt: &[u32], tokens: u32, sampling: SamplingParams) -> Request {
         priority: 0,
         timeout_ms: None,
         max_draft_steps: None,
+        data_parallel_rank: None,
     }
 }

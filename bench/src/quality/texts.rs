@@ -56,6 +56,7 @@ fn written(config: &EngineConfig, window: usize, count: usize) -> anyhow::Result
         priority: 0,
         timeout_ms: None,
         max_draft_steps: None,
+        data_parallel_rank: None,
     };
     let completions = engine.run((0..count).map(request).collect())?;
     Ok(completions

@@ -172,5 +172,6 @@ fn request(ids: &[u32], max_tokens: u32) -> Request {
         priority: 0,
         timeout_ms: None,
         max_draft_steps: None,
+        data_parallel_rank: None,
     }
 }

@@ -1,4 +1,4 @@
-//! Who waits, for how long, and who gets the next slot.
+//! Who waits, for how long, and who gets the next slot of which DP rank.
 
 use std::sync::Arc;
 
@@ -11,18 +11,19 @@ use crate::{
     request::{RequestState, RequestTable, Rest, Stage, len_u32},
 };
 use limits::{check_capacity, check_request};
-use new_token_ratio::NewTokenRatio;
 use pace::AdmissionPace;
 use queue::{Deadlines, WaitQueue};
 
 mod admit;
+mod bind;
 mod limits;
-mod new_token_ratio;
 mod pace;
 mod preemption;
 mod queue;
 
-/// The queue, its time limits, and how freely it is let in.
+pub(crate) use preemption::Preemption;
+
+/// The queue and its time limits.
 #[derive(Debug)]
 pub(crate) struct Admission {
     config: Arc<PlannerConfig>,
@@ -33,13 +34,12 @@ pub(crate) struct Admission {
     deadlines: Deadlines,
     /// Of requests that never ran, from arrival to first admission.
     queue_deadlines: Deadlines,
-    ratio: NewTokenRatio,
     pace: AdmissionPace,
     /// Nothing new is admitted.
     held: bool,
     /// Reused from step to step.
     candidates: Vec<u32>,
-    prefilling: Vec<u32>,
+    wanted: Vec<usize>,
 }
 
 impl Admission {
@@ -51,16 +51,11 @@ impl Admission {
             queue: WaitQueue::default(),
             deadlines: Deadlines::default(),
             queue_deadlines: Deadlines::default(),
-            ratio: NewTokenRatio::new(1000),
             pace: AdmissionPace::default(),
             held: false,
             candidates: Vec::new(),
-            prefilling: Vec::new(),
+            wanted: Vec::new(),
         }
-    }
-
-    pub fn set_conservativeness(&mut self, thousandths: u32) {
-        self.ratio = NewTokenRatio::new(thousandths);
     }
 
     /// Time never goes back.
@@ -122,6 +117,7 @@ impl Admission {
             arrival: self.arrivals,
             priority: request.priority,
             stage: Stage::Waiting,
+            dp_rank: 0,
             slot: 0,
             prompt_len,
             max_new,
@@ -137,6 +133,10 @@ impl Admission {
                 sampling: request.sampling,
                 logprobs: request.logprobs,
                 max_draft_steps: request.max_draft_steps,
+                // Of one there is no choice.
+                data_parallel_rank: request
+                    .data_parallel_rank
+                    .filter(|_| self.config.dp_size > 1),
                 prompt_logprobs: Vec::new(),
                 delivered: false,
                 since: self.now,
@@ -234,16 +234,6 @@ impl Admission {
             )
         };
         Some((index, error))
-    }
-
-    /// One more step went well: requests are expected to want a little less.
-    pub fn step_planned(&mut self) {
-        self.ratio.decay();
-    }
-
-    /// Pages ran out: the `running` requests want more than was expected.
-    pub fn pages_ran_out<'a>(&mut self, running: impl Iterator<Item = &'a RequestState>) {
-        self.ratio.raise(running);
     }
 
     /// Checks queue and time limits against the requests.

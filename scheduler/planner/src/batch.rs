@@ -1,42 +1,40 @@
-//! The running requests: their slots, the rows they add to each step, and
-//! the steps in flight.
+//! The running requests of one DP rank: their slots, and the rows they add to
+//! each step.
 
 use std::sync::Arc;
 
-use lockstep_adaptive::DepthRange;
 use lockstep_types::{
     sampling::LogprobParams,
-    step::{SlotOpen, StepPlan, StepResult},
+    step::{PlanPart, SlotOpen},
 };
 
 use crate::{
-    IntegrityError, PlannerConfig, PlannerError,
+    IntegrityError, PlannerConfig,
     error::total,
     kv::Kv,
-    request::{RequestState, RequestTable, Stage, len_u32},
+    request::{RequestTable, Stage, len_u32},
 };
-use depth::Depth;
-use flight::{Flight, StepInFlight};
 use slots::Slots;
 
-mod depth;
-mod flight;
+mod part;
 mod rows;
 mod slots;
 
-pub(crate) use flight::{RowInFlight, StepBuilder};
+pub(crate) use part::{Part, RowInFlight};
 #[cfg(test)]
 pub(crate) use rows::Grant;
 
-/// Running requests and the steps they are in.
+/// Running requests, and what they do in the step that is being planned.
 #[derive(Debug)]
 pub(crate) struct Batch {
     config: Arc<PlannerConfig>,
     /// Requests with a slot, most important first; rows stand in this order.
     running: Vec<u32>,
     slots: Slots,
-    flight: Flight,
-    depth: Depth,
+    /// Its part of the step that is being planned.
+    pub next: Part,
+    /// Reused from plan to plan.
+    page_lists: Vec<Vec<u32>>,
     #[cfg(test)]
     pub grant: Grant,
 }
@@ -46,8 +44,8 @@ impl Batch {
         Self {
             running: Vec::with_capacity(config.max_running_requests as usize),
             slots: Slots::new(config.max_running_requests),
-            flight: Flight::default(),
-            depth: Depth::new(&config),
+            next: Part::default(),
+            page_lists: Vec::new(),
             #[cfg(test)]
             grant: Grant::Exact,
             config,
@@ -76,27 +74,15 @@ impl Batch {
         self.slots.free()
     }
 
-    pub fn set_draft_steps(&mut self, steps: u32) {
-        self.depth.set_most(steps.min(self.config.reserve.steps));
-    }
-
-    pub fn set_depth_range(&mut self, range: DepthRange) {
-        self.depth.set_range(range);
-    }
-
-    /// Draft steps of the step that is being planned.
-    pub fn draft_steps(&self) -> u32 {
-        self.depth.steps()
+    /// Requests that decode next.
+    pub fn decodes(&self, requests: &RequestTable) -> u32 {
+        let decodes = |index: &u32| requests[*index].decodes();
+        self.running().filter(decodes).count() as u32
     }
 
     /// Gives a request a slot, with the prefix that is matched already; false
     /// if none is free.
-    pub fn open(
-        &mut self,
-        requests: &mut RequestTable,
-        index: u32,
-        step: &mut StepBuilder,
-    ) -> bool {
+    pub fn open(&mut self, requests: &mut RequestTable, index: u32) -> bool {
         let Some(slot) = self.slots.take() else {
             return false;
         };
@@ -115,7 +101,7 @@ impl Batch {
         let depth = request.max_depth as usize;
         request.rest.speculation.proposed.reserve(depth);
         request.rest.speculation.accepted.reserve(depth);
-        step.open(SlotOpen {
+        self.next.open(SlotOpen {
             slot,
             token_ids: request.tokens.clone(),
             prompt_len: request.prompt_len,
@@ -148,71 +134,35 @@ impl Batch {
             .partition_point(|other| requests[*other].rank() < rank)
     }
 
-    /// The engine is gone: nobody has a slot and nothing is in flight.
+    /// Sends its part off, in exchange for the empty buffers of an earlier one.
+    pub fn launch(&mut self, plan: &mut PlanPart, rows: &mut Vec<RowInFlight>) {
+        self.slots.drain_closes(&mut self.next.plan.closes);
+        std::mem::swap(plan, &mut self.next.plan);
+        std::mem::swap(rows, &mut self.next.rows);
+    }
+
+    /// Keeps the lists of pages of a part that was sent.
+    pub fn recycle(&mut self, part: &mut PlanPart) {
+        let most_lists = part.extends.capacity().max(64);
+        for extend in part.extends.drain(..) {
+            if extend.new_pages.capacity() > 0 && self.page_lists.len() < most_lists {
+                self.page_lists.push(extend.new_pages);
+            }
+        }
+    }
+
+    /// The engine is gone: nobody has a slot, nor pages.
     pub fn reset(&mut self, requests: &mut RequestTable) {
         for index in self.running.drain(..) {
-            requests[index].stage = Stage::Draining;
+            let request = &mut requests[index];
+            request.stage = Stage::Draining;
+            request.kv.clear();
         }
-        for request in requests.iter_mut() {
-            request.rows_in_flight = 0;
-            request.samples_in_flight = 0;
-        }
-        self.flight.reset();
         self.slots.reset();
-        self.depth.reset();
-    }
-}
-
-impl Batch {
-    /// An empty step; `None` when enough are in flight.
-    pub fn begin_step(&mut self, requests: &RequestTable) -> Option<StepBuilder> {
-        if self.flight.len() >= self.config.max_in_flight() {
-            return None;
-        }
-        let decodes = |index: &&u32| requests[**index].decodes();
-        let running = &self.running;
-        self.depth
-            .begin(|| running.iter().filter(decodes).count() as u32);
-        Some(self.flight.begin())
     }
 
-    /// Sends a step off.
-    pub fn launch(&mut self, step: StepBuilder) -> StepPlan {
-        let depth = self.depth.launch(|| step.samples());
-        self.flight.launch(step, depth, &mut self.slots)
-    }
-
-    /// Drops a step that stayed empty.
-    pub fn discard(&mut self, step: StepBuilder) {
-        self.flight.discard(step);
-    }
-
-    /// Steps planned and not completed.
-    pub fn in_flight(&self) -> usize {
-        self.flight.len()
-    }
-
-    /// Takes the oldest step out, if the result is its own and fits it.
-    pub fn take_step(&mut self, result: &StepResult) -> Result<StepInFlight, PlannerError> {
-        let step = self.flight.take(result)?;
-        if let Some(depth) = result.agreed_depth {
-            self.depth.decide(result.step, depth);
-        }
-        Ok(step)
-    }
-
-    /// Keeps a completed step's buffers for later.
-    pub fn recycle(&mut self, step: StepInFlight) {
-        self.flight.recycle(step);
-    }
-
-    /// Keeps a sent plan's buffers for later.
-    pub fn recycle_plan(&mut self, plan: StepPlan) {
-        self.flight.recycle_plan(plan);
-    }
-
-    /// Checks slots and rows against the requests.
-    pub fn check(&self, requests: &RequestTable) -> Result<(), IntegrityError> {
+    /// Checks the slots, and that so many requests run.
+    pub fn check(&self, requests: &RequestTable, running: u64) -> Result<(), IntegrityError> {
         let mut holders = vec![0; self.slots.count() as usize];
         let held = self.running().map(|index| requests[index].slot);
         for slot in self.slots.iter_free().chain(held) {
@@ -226,30 +176,10 @@ impl Batch {
                 });
             }
         }
-        let running = requests
-            .iter()
-            .filter(|(_, request)| request.stage == Stage::Running);
-        let running = running.count() as u64;
         total(
             "running requests",
             u64::from(len_u32(&self.running)),
             running,
         )
-    }
-
-    /// Checks the rows in flight of one request.
-    pub fn check_request(&self, index: u32, request: &RequestState) -> Result<(), &'static str> {
-        let own = |row: &&RowInFlight| row.index == index && row.arrival == request.arrival;
-        let rows = self.flight.rows().filter(own);
-        let (rows, samples) = rows.fold((0, 0), |(rows, samples), row| {
-            (rows + 1, samples + u32::from(row.sample))
-        });
-        if (rows, samples) != (request.rows_in_flight, request.samples_in_flight) {
-            Err("rows in flight miscounted")
-        } else if request.stage == Stage::Draining && rows == 0 {
-            Err("drains without rows in flight")
-        } else {
-            Ok(())
-        }
     }
 }

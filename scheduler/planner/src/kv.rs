@@ -1,6 +1,8 @@
 //! The KV memory: every page is in the free list, in the prefix cache, or with
 //! one request.
 
+use std::iter::Sum;
+
 use lockstep_types::pause;
 
 use crate::{
@@ -34,7 +36,7 @@ pub(crate) struct Kv {
 }
 
 /// Where the pages are, counted in tokens.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct KvUsage {
     /// Held by requests, in whole pages.
     pub used: u64,
@@ -46,6 +48,18 @@ pub(crate) struct KvUsage {
     pub evicted: u64,
     /// Pages that nobody accounts for.
     pub leaked_pages: u64,
+}
+
+impl Sum for KvUsage {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            used: sum.used + one.used,
+            evictable: sum.evictable + one.evictable,
+            total: sum.total + one.total,
+            evicted: sum.evicted + one.evicted,
+            leaked_pages: sum.leaked_pages + one.leaked_pages,
+        })
+    }
 }
 
 impl Kv {
@@ -80,6 +94,11 @@ impl Kv {
     /// Pages that can be had without taking any from a request.
     pub fn available(&self) -> u32 {
         self.pool.free_pages() + self.evictable_pages()
+    }
+
+    /// Pages that can't.
+    pub fn in_use(&self) -> u32 {
+        self.pool.capacity() - self.available()
     }
 
     /// Tokens that fit beyond what is planned, in the request's own pages and
@@ -266,10 +285,9 @@ impl Kv {
         u64::from(pages) * u64::from(self.page_size)
     }
 
-    /// The engine's memory is gone, and with it what `holders` had there: all
+    /// The engine's memory is gone, and with it what requests had there: all
     /// pages are free and nothing is cached.
-    pub fn reset<'a>(&mut self, holders: impl Iterator<Item = &'a mut RequestKv>) {
-        holders.for_each(RequestKv::clear);
+    pub fn reset(&mut self) {
         if let Some(cache) = &mut self.cache {
             cache.clear(&mut |_| {});
         }

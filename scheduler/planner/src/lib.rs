@@ -5,9 +5,10 @@
 //! another. It reads no clock (time enters as [`Millis`]), does no I/O, starts
 //! no thread and draws no random number: the same calls give the same plans.
 //!
-//! Inside there are three owners, each with its fields to itself: admission
-//! (who waits, how long, who is next), batch (who runs, and the steps in
-//! flight) and KV (pages and prefix cache). [`Planner`] joins them.
+//! Inside there are owners, each with its fields to itself: admission (who waits,
+//! how long, who is next), steps (what is in flight, and how deep it drafts), and
+//! for each DP rank its batch (who runs) and its KV (pages and prefix cache).
+//! [`Planner`] joins them.
 //!
 //! A caller's loop is: feed events ([`Planner::submit`], [`Planner::abort`],
 //! [`Planner::tick`], [`Planner::complete`]), send what [`Planner::plan`]
@@ -26,8 +27,10 @@ pub mod sim;
 
 mod admission;
 mod batch;
+mod dp_rank;
 mod kv;
 mod request;
+mod steps;
 
 pub use config::{Millis, PlannerConfig, RequestId};
 pub use error::{Busy, IntegrityError, PlannerError};

@@ -1,5 +1,5 @@
-//! The planner joins its three owners: [`Admission`] knows who waits,
-//! [`Batch`] who runs and what is on its way, [`Kv`] where the pages are.
+//! The planner joins its owners: [`Admission`] knows who waits, [`Steps`] what is
+//! on its way, and a [`DpRank`] who runs there, and where its pages are.
 
 use std::{sync::Arc, vec::Drain};
 
@@ -12,12 +12,13 @@ use lockstep_types::{
 use crate::{
     Busy, Counters, Millis, PlannerConfig, PlannerError, RequestId, SpeculationCounters,
     admission::Admission,
-    batch::{Batch, StepBuilder},
-    kv::Kv,
+    dp_rank::DpRank,
     request::{RequestTable, Stage},
+    steps::Steps,
 };
 
 mod inspect;
+mod plan;
 mod results;
 
 /// Every request's state, and the next plan from it.
@@ -26,8 +27,8 @@ pub struct Planner {
     config: Arc<PlannerConfig>,
     requests: RequestTable,
     admission: Admission,
-    batch: Batch,
-    kv: Kv,
+    ranks: Vec<DpRank>,
+    steps: Steps,
     outputs: Vec<(RequestId, Output)>,
     counters: Counters,
     speculation: SpeculationCounters,
@@ -44,8 +45,8 @@ impl Planner {
         Ok(Self {
             requests: RequestTable::default(),
             admission: Admission::new(config.clone()),
-            batch: Batch::new(config.clone()),
-            kv: Kv::new(&config),
+            ranks: (0..config.dp_size).map(|_| DpRank::new(&config)).collect(),
+            steps: Steps::new(&config),
             outputs: Vec::new(),
             counters: Counters::default(),
             speculation: SpeculationCounters::new(config.reserve.steps),
@@ -58,7 +59,9 @@ impl Planner {
     /// more requests at once and retracts more of them.
     #[must_use]
     pub fn with_conservativeness(mut self, thousandths: u32) -> Self {
-        self.admission.set_conservativeness(thousandths);
+        for rank in &mut self.ranks {
+            rank.set_conservativeness(thousandths);
+        }
         self
     }
 
@@ -66,13 +69,13 @@ impl Planner {
     /// far as what is agreed and their requests allow; 0 = none. At first, and at
     /// the most, those of [`PlannerConfig::reserve`].
     pub fn set_draft_steps(&mut self, steps: u32) {
-        self.batch.set_draft_steps(steps);
+        self.steps.set_draft_steps(steps);
     }
 
     /// What the workers may agree on from the next plan on, where the depth
     /// adapts.
     pub fn set_depth_range(&mut self, range: DepthRange) {
-        self.batch.set_depth_range(range);
+        self.steps.set_depth_range(range);
     }
 
     /// Queues a request.
@@ -140,97 +143,11 @@ impl Planner {
                 ..RequestError::new(ErrorKind::Invalid, format!("request {} is known", id.0))
             });
         }
-        let free_slots = self.batch.free_slots();
+        let free_slots = self.ranks.iter().map(|rank| rank.batch.free_slots()).sum();
         let request = self.admission.accept(id, parent, request, free_slots)?;
         let index = self.requests.insert(request);
         self.admission.enqueue(index, &self.requests[index]);
         Ok(index)
-    }
-
-    /// The next step: decode rows first, then prompts within the token budget,
-    /// those under way before new ones. `None` when there is nothing to do or
-    /// enough is in flight.
-    pub fn plan(&mut self) -> Option<StepPlan> {
-        if self.batch.is_empty() && self.admission.is_empty() {
-            return None;
-        }
-        let mut step = self.batch.begin_step(&self.requests)?;
-        self.preempt();
-        self.make_room_for_decodes();
-        let Self {
-            requests,
-            admission,
-            batch,
-            kv,
-            counters,
-            ..
-        } = self;
-        batch.plan_decodes(requests, kv, &mut step);
-        batch.plan_prefills(requests, kv, &mut step);
-        admission.admit(requests, batch, kv, counters, &mut step);
-        if step.is_empty() && batch.in_flight() == 0 {
-            self.unblock(&mut step);
-        }
-        if step.is_empty() {
-            self.batch.discard(step);
-            return None;
-        }
-        self.admission.step_planned();
-        let plan = self.batch.launch(step);
-        self.counters.count_plan(&plan);
-        Some(plan)
-    }
-
-    /// Displaces running requests in favour of a waiting one, until it fits.
-    fn preempt(&mut self) {
-        let (requests, batch) = (&self.requests, &self.batch);
-        let preemption = self.admission.preemption(requests, batch, &mut self.kv);
-        let Some((head, victims)) = preemption else {
-            return;
-        };
-        for victim in victims {
-            let (requests, batch) = (&self.requests, &self.batch);
-            let kv = &mut self.kv;
-            if self.admission.has_room_for(head, requests, batch, kv) {
-                return;
-            }
-            self.retract(victim);
-            self.counters.preemptions += 1;
-        }
-    }
-
-    /// Retracts from the end of the ranking until all decode rows fit.
-    fn make_room_for_decodes(&mut self) {
-        while self.batch.decode_pages(&self.requests, &self.kv) > self.kv.available()
-            && self.batch.len() > 1
-            && let Some(last) = self.admission.first_to_yield(&self.requests, &self.batch)
-        {
-            self.pages_ran_out();
-            self.retract(last);
-        }
-    }
-
-    /// Nothing is in flight and nothing could be planned although requests run:
-    /// prompts hold all pages half way. The last ones give theirs back until
-    /// the first can go on.
-    fn unblock(&mut self, step: &mut StepBuilder) {
-        while step.is_empty()
-            && let Some(last) = self.batch.last()
-        {
-            if self.batch.len() == 1 {
-                // Submission refuses what does not fit alone: the books are wrong.
-                let error = RequestError::new(
-                    ErrorKind::Internal,
-                    "the KV pool has no page for the only running request",
-                );
-                self.end(last, Err(error), None, Output::default());
-                return;
-            }
-            self.pages_ran_out();
-            self.retract(last);
-            self.batch
-                .plan_prefills(&mut self.requests, &mut self.kv, step);
-        }
     }
 
     /// Takes slot and pages from a running request and queues it again. What it
@@ -238,8 +155,7 @@ impl Planner {
     /// admission, and positions count on. Results in flight are still taken
     /// before it queues.
     fn retract(&mut self, index: u32) {
-        self.batch.close(&mut self.requests, &mut self.kv, index);
-        self.admission.left_slot(&self.requests[index]);
+        self.close(index);
         self.counters.retractions += 1;
         let request = &mut self.requests[index];
         if request.rows_in_flight == 0 {
@@ -247,10 +163,16 @@ impl Planner {
         }
     }
 
-    /// Requests want more pages than was expected.
-    fn pages_ran_out(&mut self) {
-        let running = self.batch.running().map(|index| &self.requests[index]);
-        self.admission.pages_ran_out(running);
+    /// Takes slot and pages from a running request.
+    fn close(&mut self, index: u32) {
+        let rank = &mut self.ranks[self.requests[index].dp_rank as usize];
+        rank.close(&mut self.requests, index);
+        self.admission.left_slot(&self.requests[index]);
+    }
+
+    /// Requests with a slot, in all DP ranks.
+    fn running_count(&self) -> usize {
+        self.ranks.iter().map(|rank| rank.batch.len()).sum()
     }
 
     /// The one way out: frees whatever the request holds and emits its last
@@ -263,8 +185,7 @@ impl Planner {
         mut output: Output,
     ) {
         if self.requests[index].stage == Stage::Running {
-            self.batch.close(&mut self.requests, &mut self.kv, index);
-            self.admission.left_slot(&self.requests[index]);
+            self.close(index);
         }
         let Some(request) = self.requests.remove(index) else {
             return;
@@ -326,10 +247,15 @@ impl Planner {
 
     /// Running requests lose slot and pages, which exist no more.
     fn forget_engine(&mut self) {
-        self.batch.reset(&mut self.requests);
+        for rank in &mut self.ranks {
+            rank.reset(&mut self.requests);
+        }
+        for request in self.requests.iter_mut() {
+            request.rows_in_flight = 0;
+            request.samples_in_flight = 0;
+        }
+        self.steps.reset();
         self.admission.reset_slots();
-        let holders = self.requests.iter_mut().map(|request| &mut request.kv);
-        self.kv.reset(holders);
     }
 
     /// Holds new requests back, or lets them in again: while held they queue,
@@ -346,7 +272,7 @@ impl Planner {
     /// [`Busy`] while requests run or steps are in flight; while admission is
     /// held, also when a request that has begun waits to go on.
     pub fn flush_cache(&mut self) -> Result<u64, Busy> {
-        let mut running = self.batch.len();
+        let mut running = self.running_count();
         if self.admission.is_held() {
             let begun = |index: &u32| self.requests[*index].retracted;
             running += self.admission.waiting().filter(begun).count();
@@ -357,7 +283,7 @@ impl Planner {
                 in_flight: u32::try_from(self.in_flight()).unwrap_or(u32::MAX),
             });
         }
-        Ok(self.kv.flush())
+        Ok(self.ranks.iter_mut().map(|rank| rank.kv.flush()).sum())
     }
 
     /// What it was told at start.
@@ -367,7 +293,8 @@ impl Planner {
 
     /// Gives a sent plan's buffers back for reuse; optional.
     pub fn recycle(&mut self, plan: StepPlan) {
-        self.batch.recycle_plan(plan);
+        let batches = self.ranks.iter_mut().map(|rank| &mut rank.batch);
+        self.steps.recycle_plan(plan, batches);
     }
 
     /// What happened since the last call, in order.
@@ -382,7 +309,7 @@ impl Planner {
 
     /// Steps planned and not completed.
     pub fn in_flight(&self) -> usize {
-        self.batch.in_flight()
+        self.steps.len()
     }
 }
 

@@ -35,6 +35,8 @@ pub(crate) struct RequestState {
     pub arrival: u64,
     pub priority: i32,
     pub stage: Stage,
+    /// Where it runs, or ran last.
+    pub dp_rank: u32,
     pub slot: u32,
     pub prompt_len: u32,
     /// `max_new_tokens`, cut to the context length.
@@ -62,6 +64,8 @@ pub(crate) struct Rest {
     pub logprobs: LogprobParams,
     /// The request's own limit of draft steps.
     pub max_draft_steps: Option<u32>,
+    /// Where alone it may run.
+    pub data_parallel_rank: Option<u32>,
     /// Of the chunks so far, until the first output takes them.
     pub prompt_logprobs: Vec<TokenLogprob>,
     /// The first output is out.

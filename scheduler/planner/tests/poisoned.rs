@@ -22,6 +22,7 @@ fn request(token: u32) -> Request {
         priority: 0,
         timeout_ms: None,
         max_draft_steps: None,
+        data_parallel_rank: None,
     }
 }
 

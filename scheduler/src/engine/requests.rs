@@ -125,6 +125,7 @@ impl Engine {
             priority: 0,
             timeout_ms: None,
             max_draft_steps: None,
+            data_parallel_rank: None,
         };
         if let Err(error) = self.planner.submit_probe(self.clock.now(), id, request) {
             // Refused means busy, and then steps run anyway.

@@ -88,6 +88,7 @@ pub fn convert(
         priority: 0,
         timeout_ms: None,
         max_draft_steps: None,
+        data_parallel_rank: None,
     };
     let requests = (0..choices as u64).map(request).collect();
     Ok(Call {

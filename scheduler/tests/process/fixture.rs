@@ -440,6 +440,7 @@ pub fn request(prompt: &[u32], max_new_tokens: u32) -> Request {
         priority: 0,
         timeout_ms: None,
         max_draft_steps: None,
+        data_parallel_rank: None,
     }
 }
 

@@ -203,6 +203,7 @@ prop_compose! {
             priority,
             timeout_ms: None,
             max_draft_steps: None,
+            data_parallel_rank: None,
         };
         Job { request, arrival, patience }
     }

@@ -124,6 +124,7 @@ pub fn request(prompt: &[u32], max_new_tokens: u32, sampling: SamplingParams) ->
         priority: 0,
         timeout_ms: None,
         max_draft_steps: None,
+        data_parallel_rank: None,
     }
 }
 

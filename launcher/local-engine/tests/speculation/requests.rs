@@ -39,6 +39,7 @@ pub fn golden(golden: &Golden) -> Request {
         priority: 0,
         timeout_ms: None,
         max_draft_steps: None,
+        data_parallel_rank: None,
     }
 }
 
@@ -74,6 +75,7 @@ fn job(rng: &mut StdRng, turns: usize) -> Job {
                 rng,
                 &[None, None, None, None, Some(0), Some(1), Some(2), Some(9)],
             ),
+            data_parallel_rank: None,
             input_ids,
         },
         arrival: rng.random_range(0..turns),

@@ -4,11 +4,13 @@ use std::cmp::Reverse;
 
 use lockstep_types::SchedulePolicy;
 
-use super::Admission;
+use super::{
+    Admission,
+    bind::{allows, choose},
+};
 use crate::{
     Counters,
-    batch::{Batch, StepBuilder},
-    kv::Kv,
+    dp_rank::{DpRank, Verdict},
     request::{RequestState, RequestTable},
 };
 
@@ -20,57 +22,47 @@ const LPM_LONGEST_QUEUE: usize = 128;
 const MOST_OPENED_TOKENS: u64 = 4 << 20;
 /// Candidates passed over in one step before admission stops.
 const MOST_DEFERRED: usize = 32;
-/// Waiting for another request's prefix pays from so many tokens on (SGLang's 32/32 rule).
-const SHARED_TOKENS_THAT_PAY: u32 = 32;
-/// After so many steps a request no longer waits for others' prefixes.
-const MOST_DEFERRALS: u32 = 1024;
-
-enum Verdict {
-    Admitted,
-    /// Its prefix is being computed: not now, but others may go.
-    Deferred,
-    /// It does not fit, and nobody overtakes it.
-    Full,
-}
 
 impl Admission {
-    /// Opens slots in queue order while slots, budget and pages last.
+    /// Opens slots in queue order while slots, budget and pages last. Nobody
+    /// overtakes into a DP rank where one before him did not fit.
     pub fn admit(
         &mut self,
         requests: &mut RequestTable,
-        batch: &mut Batch,
-        kv: &mut Kv,
+        ranks: &mut [DpRank],
         counters: &mut Counters,
-        step: &mut StepBuilder,
     ) {
-        if step.budget == 0 || self.queue.is_empty() || batch.free_slots() == 0 {
+        if self.queue.is_empty() || !ranks.iter().any(DpRank::is_open) {
             return;
         }
-        self.collect_candidates(requests, batch, kv);
-        self.collect_prefilling(requests, batch, kv);
-        let mut future = self.future_pages(requests, batch, kv);
+        self.collect_candidates(requests, ranks);
+        for rank in &mut *ranks {
+            rank.begin_admission(requests);
+        }
         let (mut deferred, mut opened) = (0, 0);
         for at in 0..self.candidates.len() {
-            if step.budget == 0 || deferred > MOST_DEFERRED || opened >= MOST_OPENED_TOKENS {
+            if deferred > MOST_DEFERRED || opened >= MOST_OPENED_TOKENS {
                 break;
             }
             let index = self.candidates[at];
-            match self.try_admit(requests, batch, kv, step, index, future) {
-                Verdict::Admitted => {
+            match try_admit(ranks, requests, index) {
+                Some(Verdict::Admitted) => {
                     self.left_queue(index, &mut requests[index], counters);
                     opened += u64::from(requests[index].len());
-                    future += self.future_pages_of(&requests[index], kv);
-                    self.prefilling.push(index);
                 }
-                Verdict::Deferred => deferred += 1,
-                Verdict::Full => break,
+                Some(Verdict::Deferred) => deferred += 1,
+                Some(Verdict::Full) | None if !ranks.iter().any(DpRank::is_open) => break,
+                Some(Verdict::Full) | None => {}
             }
         }
     }
 
-    fn collect_candidates(&mut self, requests: &RequestTable, batch: &Batch, kv: &mut Kv) {
+    fn collect_candidates(&mut self, requests: &RequestTable, ranks: &mut [DpRank]) {
         let Self {
-            queue, candidates, ..
+            queue,
+            candidates,
+            wanted,
+            ..
         } = self;
         candidates.clear();
         // Held back are those that never ran.
@@ -82,99 +74,35 @@ impl Admission {
             candidates.extend(waiting);
             candidates.sort_by_cached_key(|index| {
                 let request = &requests[*index];
-                let matched = Reverse(kv.match_len(request));
                 let place = queue.place(request);
                 (
                     Reverse(request.priority),
                     place,
                     !request.retracted,
-                    matched,
+                    Reverse(longest_match(ranks, request)),
                 )
             });
         } else {
-            candidates.extend(waiting.take(batch.free_slots() + MOST_DEFERRED));
+            // As many as there are slots and as are passed over; those that name a DP
+            // rank fill no place of the others.
+            let most = |rank: &DpRank| rank.batch.free_slots() + MOST_DEFERRED;
+            wanted.clear();
+            wanted.extend(ranks.iter().map(most));
+            let mut anywhere: usize = wanted.iter().sum();
+            for index in waiting {
+                let left = match requests[index].rest.data_parallel_rank {
+                    Some(dp_rank) => &mut wanted[dp_rank as usize],
+                    None => &mut anywhere,
+                };
+                if *left > 0 {
+                    *left -= 1;
+                    candidates.push(index);
+                }
+                if anywhere == 0 {
+                    break;
+                }
+            }
         }
-    }
-
-    /// Running requests whose prompt is not all in the cache yet.
-    pub(super) fn collect_prefilling(&mut self, requests: &RequestTable, batch: &Batch, kv: &Kv) {
-        self.prefilling.clear();
-        if kv.caches_prefixes() {
-            let computes = |index: &u32| {
-                let request = &requests[*index];
-                request.kv.committed() < request.prefill_end
-            };
-            self.prefilling.extend(batch.running().filter(computes));
-        }
-    }
-
-    /// `future`: pages that the requests already in are expected to want still.
-    fn try_admit(
-        &mut self,
-        requests: &mut RequestTable,
-        batch: &mut Batch,
-        kv: &mut Kv,
-        step: &mut StepBuilder,
-        index: u32,
-        future: u32,
-    ) -> Verdict {
-        if batch.free_slots() == 0 {
-            return Verdict::Full;
-        }
-        if self.should_defer(requests, kv, index) {
-            requests[index].deferrals += 1;
-            return Verdict::Deferred;
-        }
-        kv.match_prefix(&mut requests[index]);
-        let alone = batch.is_empty();
-        let fits = self.fits(&requests[index], kv, step, (!alone).then_some(future));
-        if !fits || !batch.open(requests, index, step) {
-            kv.unmatch(&mut requests[index].kv);
-            return Verdict::Full;
-        }
-        // Without chunking a prompt is computed whole, however long.
-        let budget = match self.config.chunked_prefill_size {
-            Some(_) => step.budget,
-            None => u32::MAX,
-        };
-        batch.plan_chunk(requests, kv, index, budget, step);
-        Verdict::Admitted
-    }
-
-    /// Budget and pages. Alone, a request needs its prompt and one step only;
-    /// beside others, what all of them are expected to want still.
-    fn fits(
-        &self,
-        request: &RequestState,
-        kv: &Kv,
-        step: &StepBuilder,
-        others: Option<u32>,
-    ) -> bool {
-        let whole = self.config.chunked_prefill_size.is_none();
-        if whole && step.has_prefill && request.len() - request.kv.planned() > step.budget {
-            return false;
-        }
-        let need = match others {
-            None => kv.missing(&request.kv, request.least_tokens(&self.config.reserve)),
-            Some(future) => self.future_pages_of(request, kv).saturating_add(future),
-        };
-        need <= kv.available()
-    }
-
-    /// Another request computes a good part of this one's prefix right now:
-    /// standing back a step or more saves computing it twice.
-    pub(super) fn should_defer(&self, requests: &RequestTable, kv: &mut Kv, index: u32) -> bool {
-        let request = &requests[index];
-        if self.prefilling.is_empty() || request.deferrals >= MOST_DEFERRALS {
-            return false;
-        }
-        let shared = self.prefilling.iter().map(|other| {
-            let other = &requests[*other];
-            kv.shared_len(&other.tokens[..other.prefill_end as usize], request)
-        });
-        let shared = shared.max().unwrap_or(0);
-        shared >= SHARED_TOKENS_THAT_PAY
-            && shared - shared.min(kv.match_len(request)) >= SHARED_TOKENS_THAT_PAY
     }
 
     /// A request got its slot.
@@ -195,20 +123,25 @@ impl Admission {
             }
         }
     }
+}
 
-    /// Pages that running requests are expected to want still.
-    pub(super) fn future_pages(&self, requests: &RequestTable, batch: &Batch, kv: &Kv) -> u32 {
-        batch
-            .running()
-            .map(|index| self.future_pages_of(&requests[index], kv))
-            .fold(0, u32::saturating_add)
+/// Lets a request into the DP rank that suits it best of those that have room.
+/// `None` if none that it may run in lets requests in.
+fn try_admit(ranks: &mut [DpRank], requests: &mut RequestTable, index: u32) -> Option<Verdict> {
+    let mut verdict = None;
+    while let Some(at) = choose(ranks, &requests[index]) {
+        requests[index].dp_rank = at as u32;
+        verdict = Some(ranks[at].try_admit(requests, index));
+        if verdict != Some(Verdict::Full) {
+            break;
+        }
     }
+    verdict
+}
 
-    /// Pages that one request is expected to want beyond what it holds.
-    pub(super) fn future_pages_of(&self, request: &RequestState, kv: &Kv) -> u32 {
-        let (reserve, depth) = (&self.config.reserve, request.max_depth);
-        let reserve =
-            reserve.alloc_len_at(depth) + reserve.commit_lag_at(depth, self.config.overlap);
-        self.ratio.future_pages(kv, request, reserve)
-    }
+/// How much of a request's prefix is cached in a DP rank that it may run in.
+fn longest_match(ranks: &mut [DpRank], request: &RequestState) -> u32 {
+    let ranks = (0..).zip(ranks).filter(|(at, _)| allows(request, *at));
+    let matched = ranks.map(|(_, rank)| rank.kv.match_len(request));
+    matched.max().unwrap_or(0)
 }

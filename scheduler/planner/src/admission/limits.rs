@@ -16,6 +16,17 @@ pub(super) fn check_request(config: &PlannerConfig, request: &Request) -> Result
             "priorities need a server started with --enable-priority-scheduling".into(),
         ));
     }
+    if let Some(dp_rank) = request.data_parallel_rank
+        && dp_rank >= config.dp_size
+    {
+        return Err(invalid(
+            "data_parallel_rank",
+            format!(
+                "there is no DP rank {dp_rank}: they are numbered from 0 to {} (--dp-size)",
+                config.dp_size - 1
+            ),
+        ));
+    }
     if let Some(start) = request.logprobs.prompt_start
         && start as usize > len
     {

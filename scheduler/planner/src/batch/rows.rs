@@ -1,7 +1,7 @@
 //! The rows that running requests add to a step: decode rows, and the next
 //! chunks of prompts.
 
-use super::{Batch, RowInFlight, StepBuilder};
+use super::{Batch, RowInFlight};
 use crate::{
     kv::Kv,
     request::{RequestState, RequestTable},
@@ -23,12 +23,7 @@ impl Batch {
     /// Adds a row for each request that decodes. Its pages cover all that the
     /// step may write: `planned` is as far as the slot can stand by then. What
     /// the rows leave of the budget is for prompts.
-    pub fn plan_decodes(
-        &mut self,
-        requests: &mut RequestTable,
-        kv: &mut Kv,
-        step: &mut StepBuilder,
-    ) {
+    pub fn plan_decodes(&mut self, requests: &mut RequestTable, kv: &mut Kv) {
         for at in 0..self.running.len() {
             let index = self.running[at];
             let request = &mut requests[index];
@@ -49,32 +44,27 @@ impl Batch {
                 prefill_to: None,
                 sample: true,
                 depth,
-                pauses: self.draft_steps() == 0,
+                pauses: self.next.draft_steps == 0,
                 max_tokens,
                 last_chunk: false,
             };
-            self.add_row(request, row, 0, step);
+            self.add_row(request, row, 0);
         }
         // Never all of it: new requests would wait for old ones to end.
         let budget = self.config.prefill_budget();
-        let decodes = u32::try_from(step.len()).unwrap_or(u32::MAX);
-        step.budget = budget.saturating_sub(decodes).max(budget.div_ceil(4));
+        let decodes = u32::try_from(self.next.len()).unwrap_or(u32::MAX);
+        self.next.budget = budget.saturating_sub(decodes).max(budget.div_ceil(4));
     }
 
     /// Continues prompts in rank order while budget and pages last.
-    pub fn plan_prefills(
-        &mut self,
-        requests: &mut RequestTable,
-        kv: &mut Kv,
-        step: &mut StepBuilder,
-    ) {
+    pub fn plan_prefills(&mut self, requests: &mut RequestTable, kv: &mut Kv) {
         for at in 0..self.running.len() {
             let request = &requests[self.running[at]];
-            if step.budget == 0 {
+            if self.next.budget == 0 {
                 return;
             }
             if request.prefilling() {
-                self.plan_chunk(requests, kv, self.running[at], step.budget, step);
+                self.plan_chunk(requests, kv, self.running[at], self.next.budget);
             }
         }
     }
@@ -86,7 +76,6 @@ impl Batch {
         kv: &mut Kv,
         index: u32,
         budget: u32,
-        step: &mut StepBuilder,
     ) {
         let request = &mut requests[index];
         let chunk = self.chunk(request, kv, budget);
@@ -104,13 +93,13 @@ impl Batch {
             prefill_to: Some(to),
             sample,
             depth: 0,
-            pauses: self.draft_steps() == 0,
+            pauses: self.next.draft_steps == 0,
             max_tokens: u32::from(sample),
             last_chunk,
         };
-        self.add_row(request, row, chunk, step);
-        step.budget = step.budget.saturating_sub(chunk);
-        step.has_prefill = true;
+        self.add_row(request, row, chunk);
+        self.next.budget = self.next.budget.saturating_sub(chunk);
+        self.next.has_prefill = true;
     }
 
     /// How many of the prompt's next tokens fit budget and pages. A chunk that
@@ -132,17 +121,22 @@ impl Batch {
     // Copied into both callers: a call would move the row through memory once
     // more for every request of every step.
     #[inline(always)]
-    fn add_row(
-        &mut self,
-        request: &mut RequestState,
-        row: RowInFlight,
-        prefill_len: u32,
-        step: &mut StepBuilder,
-    ) {
+    fn add_row(&mut self, request: &mut RequestState, row: RowInFlight, prefill_len: u32) {
         request.rows_in_flight += 1;
         request.samples_in_flight += u32::from(row.sample);
-        let new_pages = self.flight.page_list(request.kv.take_unsent_pages());
-        step.extend(row, prefill_len, new_pages);
+        let new_pages = self.page_list(request.kv.take_unsent_pages());
+        self.next.extend(row, prefill_len, new_pages);
+    }
+
+    /// A list with these pages, in a reused buffer if there are any.
+    pub fn page_list(&mut self, pages: &[u32]) -> Vec<u32> {
+        if pages.is_empty() {
+            return Vec::new();
+        }
+        let mut list = self.page_lists.pop().unwrap_or_default();
+        list.clear();
+        list.extend_from_slice(pages);
+        list
     }
 
     /// New pages that the next decode rows need.
@@ -156,7 +150,7 @@ impl Batch {
 
     /// Draft steps that a request's next row may take.
     fn depth(&self, request: &RequestState) -> u32 {
-        self.draft_steps().min(request.max_depth)
+        self.next.draft_steps.min(request.max_depth)
     }
 
     /// Where the next decode row's writes end at the latest.

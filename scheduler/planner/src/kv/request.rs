@@ -75,8 +75,8 @@ impl RequestKv {
         self.committed = self.committed.min(len);
     }
 
-    /// Forgets everything, once the pages have been given back.
-    pub(super) fn clear(&mut self) {
+    /// Forgets everything, once the pages have been given back or are gone.
+    pub fn clear(&mut self) {
         self.pages.clear();
         self.sent_pages = 0;
         self.protected_pages = 0;

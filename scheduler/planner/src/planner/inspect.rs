@@ -2,6 +2,8 @@
 
 use crate::{
     CacheEvent, Counters, IntegrityError, Load, Planner, SpeculationCounters,
+    dp_rank::DpRank,
+    kv::KvUsage,
     request::{RequestState, Stage},
 };
 
@@ -9,14 +11,16 @@ impl Planner {
     /// Drains what entered and left the prefix cache since the last call,
     /// oldest first; empty unless `kv_events` is set.
     pub fn cache_events(&mut self) -> impl Iterator<Item = CacheEvent> + '_ {
-        self.kv.cache_events()
+        let ranks = self.ranks.iter_mut();
+        ranks.flat_map(|rank| rank.kv.cache_events())
     }
 
     /// The whole prefix cache as events, for a subscriber that comes late: to
     /// be sent before the events drained from now on. Empty unless `kv_events`
     /// is set.
     pub fn cache_snapshot(&self) -> Vec<CacheEvent> {
-        self.kv.cache_snapshot()
+        let ranks = self.ranks.iter();
+        ranks.flat_map(|rank| rank.kv.cache_snapshot()).collect()
     }
 
     /// What speculation brought since the start.
@@ -26,8 +30,12 @@ impl Planner {
 
     /// Gauges and counters; cheap enough for every step.
     pub fn load(&self) -> Load {
-        let kv = self.kv.usage(self.running().map(|request| &request.kv));
-        let running = u32::try_from(self.batch.len()).unwrap_or(u32::MAX);
+        let usage = |rank: &DpRank| {
+            let running = rank.running(&self.requests);
+            rank.kv.usage(running.map(|request| &request.kv))
+        };
+        let kv: KvUsage = self.ranks.iter().map(usage).sum();
+        let running = u32::try_from(self.running_count()).unwrap_or(u32::MAX);
         Load {
             running_requests: running,
             waiting_requests: u32::try_from(self.requests.len()).unwrap_or(u32::MAX) - running,
@@ -56,30 +64,28 @@ impl Planner {
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
-    /// Checks that every page is in exactly one of free list, cache and
-    /// requests, that cache locks are those of running requests, that every
-    /// slot is free or held once, and that all counters agree.
+    /// Checks that every page of a DP rank is in exactly one of free list, cache
+    /// and requests, that cache locks are those of running requests, that every
+    /// slot is free or held once, that requests run where they may, and that all
+    /// counters agree.
     ///
     /// # Errors
     /// The first fault found.
     pub fn check_integrity(&self) -> Result<(), IntegrityError> {
-        self.kv.check(self.running().map(|request| &request.kv))?;
-        self.batch.check(&self.requests)?;
+        for (at, rank) in (0..).zip(&self.ranks) {
+            rank.check(&self.requests, at)?;
+        }
         self.admission.check(&self.requests)?;
         for (index, request) in self.requests.iter() {
-            let kv = self.kv.check_request(request);
-            kv.and_then(|()| self.batch.check_request(index, request))
+            let kv = &self.ranks[request.dp_rank as usize].kv;
+            kv.check_request(request)
+                .and_then(|()| self.steps.check_request(index, request))
                 .map_err(|message| IntegrityError::Request {
                     id: request.id.0,
                     message: message.into(),
                 })?;
         }
         Ok(())
-    }
-
-    /// The requests with a slot.
-    fn running(&self) -> impl Iterator<Item = &RequestState> + Clone {
-        self.batch.running().map(|index| &self.requests[index])
     }
 }
 
@@ -94,7 +100,9 @@ impl Planner {
         self.admission.is_held()
     }
 
-    pub(crate) fn grant(&mut self) -> &mut crate::batch::Grant {
-        &mut self.batch.grant
+    pub(crate) fn set_grant(&mut self, grant: crate::batch::Grant) {
+        for rank in &mut self.ranks {
+            rank.batch.grant = grant;
+        }
     }
 }

@@ -18,12 +18,14 @@ impl Planner {
     /// It is not the oldest step's, or does not fit it. Nothing was taken then,
     /// and the engine that gave it is not to be trusted any more.
     pub fn complete(&mut self, now: Millis, result: StepResult) -> Result<(), PlannerError> {
-        let step = self.batch.take_step(&result)?;
+        let step = self.steps.take(&result)?;
         self.admission.advance(now);
-        for (row, output) in step.results(result.outputs) {
-            self.complete_row(row, output.unwrap_or_default());
+        for part in step.results(result.outputs) {
+            for (row, output) in part {
+                self.complete_row(row, output.unwrap_or_default());
+            }
         }
-        self.batch.recycle(step);
+        self.steps.recycle(step);
         self.counters.steps += 1;
         Ok(())
     }
@@ -41,7 +43,8 @@ impl Planner {
             return;
         }
         let request = &mut self.requests[row.index];
-        row.commit(&self.kv, request, tokens);
+        let kv = &mut self.ranks[request.dp_rank as usize].kv;
+        row.commit(kv, request, tokens);
         if output.draft_depth > 0 {
             let (depth, drafted, accepted) = (output.draft_depth, output.draft_tokens, tokens - 1);
             self.speculation.count(&output, accepted);
@@ -56,7 +59,9 @@ impl Planner {
         }
         let request = &mut self.requests[row.index];
         match request.stage {
-            Stage::Running if row.prefill_to.is_some() => self.kv.share(request),
+            Stage::Running if row.prefill_to.is_some() => {
+                self.ranks[request.dp_rank as usize].kv.share(request);
+            }
             Stage::Draining if request.rows_in_flight == 0 => {
                 self.admission.requeue(row.index, request);
             }
@@ -99,7 +104,9 @@ impl Planner {
             "the model computed values that are not numbers for this request; \
              if it happens with other prompts too, the weights are damaged",
         );
-        self.kv.discard_unshared(&mut self.requests[index].kv);
+        let request = &mut self.requests[index];
+        let kv = &self.ranks[request.dp_rank as usize].kv;
+        kv.discard_unshared(&mut request.kv);
         self.end(index, Err(error), None, Output::default());
     }
 }

@@ -4,14 +4,20 @@
 use lockstep_types::{
     request::{ErrorKind, Request},
     sampling::{LogprobParams, SamplingParams},
-    step::{SlotOutput, StepResult},
+    step::{SlotOutput, StepPlan, StepResult},
 };
 
 use crate::{Millis, Planner, PlannerConfig, RequestId};
 
 /// Prompts of 40 tokens, in steps of `budget`; the first step is done.
 fn under_way(requests: u64, budget: u32) -> Planner {
+    under_way_in(1, requests, budget)
+}
+
+/// The same in the last of some DP ranks.
+fn under_way_in(dp_size: u32, requests: u64, budget: u32) -> Planner {
     let mut planner = Planner::new(PlannerConfig {
+        dp_size,
         page_size: 4,
         num_pages: 1 + 24,
         chunked_prefill_size: Some(budget),
@@ -30,13 +36,14 @@ fn under_way(requests: u64, budget: u32) -> Planner {
             priority: 0,
             timeout_ms: None,
             max_draft_steps: None,
+            data_parallel_rank: Some(dp_size - 1),
         };
         planner.submit(Millis(0), RequestId(id), request).unwrap();
     }
     let step = planner.plan().unwrap().step;
     let result = StepResult {
         step,
-        outputs: vec![Vec::new()],
+        outputs: vec![Vec::new(); dp_size as usize],
         ..StepResult::default()
     };
     planner.complete(Millis(0), result).unwrap();
@@ -44,12 +51,12 @@ fn under_way(requests: u64, budget: u32) -> Planner {
 }
 
 fn take_all_pages(planner: &mut Planner) -> Vec<u32> {
-    let pool = planner.kv.pool();
+    let pool = planner.ranks[0].kv.pool();
     std::iter::from_fn(|| pool.alloc()).collect()
 }
 
 fn give_back(planner: &mut Planner, taken: &[u32]) {
-    let pool = planner.kv.pool();
+    let pool = planner.ranks[0].kv.pool();
     taken.iter().for_each(|page| pool.release(*page));
 }
 
@@ -75,7 +82,7 @@ fn the_last_gives_its_pages_to_the_first() {
     planner.complete(Millis(0), result).unwrap();
     // Both stand in the middle of their prompts, as far as the planner knows,
     // and all pages are gone.
-    for index in planner.batch.running() {
+    for index in planner.ranks[0].batch.running() {
         let request = &mut planner.requests[index];
         request.prefill_end = request.kv.planned() + 8;
     }
@@ -85,6 +92,51 @@ fn the_last_gives_its_pages_to_the_first() {
     assert_eq!(plan.parts[0].closes.len(), 1);
     assert_eq!(planner.load().counters.retractions, 1);
     give_back(&mut planner, &taken);
+    planner.check_integrity().unwrap();
+}
+
+/// The prompts of one DP rank hold its pages half way, while the other one works.
+#[test]
+fn a_dp_rank_that_is_stuck_does_not_wait_for_the_others_to_end() {
+    let mut planner = under_way_in(2, 2, 36);
+    let other = Request {
+        trace_id: String::new(),
+        input_ids: vec![9; 40],
+        sampling: SamplingParams::default(),
+        logprobs: LogprobParams::default(),
+        max_new_tokens: 5,
+        priority: 0,
+        timeout_ms: None,
+        max_draft_steps: None,
+        data_parallel_rank: Some(0),
+    };
+    planner.submit(Millis(0), RequestId(9), other).unwrap();
+    let plan = planner.plan().unwrap();
+    let rows = |plan: &StepPlan| [0, 1].map(|at: usize| plan.parts[at].extends.len());
+    assert_eq!(rows(&plan), [1, 2]);
+    let sampled = SlotOutput {
+        slot: plan.parts[1].extends[0].slot,
+        token_ids: vec![7],
+        ..SlotOutput::default()
+    };
+    let result = StepResult {
+        step: plan.step,
+        outputs: vec![Vec::new(), vec![sampled]],
+        ..StepResult::default()
+    };
+    planner.complete(Millis(0), result).unwrap();
+    for index in planner.ranks[1].batch.running() {
+        let request = &mut planner.requests[index];
+        request.prefill_end = request.kv.planned() + 8;
+    }
+    let pool = planner.ranks[1].kv.pool();
+    let taken: Vec<u32> = std::iter::from_fn(|| pool.alloc()).collect();
+    let plan = planner.plan().expect("both go on");
+    assert_eq!(rows(&plan), [1, 1]);
+    assert_eq!(plan.parts[1].closes.len(), 1);
+    assert_eq!(planner.load().counters.retractions, 1);
+    let pool = planner.ranks[1].kv.pool();
+    taken.iter().for_each(|page| pool.release(*page));
     planner.check_integrity().unwrap();
 }
 

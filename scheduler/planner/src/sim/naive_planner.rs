@@ -14,7 +14,8 @@ use crate::{PlannerConfig, RequestId};
 type Family = (Option<RequestId>, VecDeque<(RequestId, Request)>);
 
 /// Runs requests to their ends, all on slot 0: one choice of each client request,
-/// then it joins the end of the ring.
+/// then it joins the end of the ring. Each runs in the DP rank that it names, or in
+/// the next one.
 #[derive(Debug)]
 pub struct NaivePlanner {
     config: PlannerConfig,
@@ -22,7 +23,10 @@ pub struct NaivePlanner {
     running: Option<(RequestId, Request)>,
     output: Vec<u32>,
     in_flight: bool,
-    open: bool,
+    /// Where the last one runs.
+    dp_rank: usize,
+    /// DP ranks whose slot was opened.
+    open: Vec<bool>,
     step: u64,
 }
 
@@ -35,7 +39,8 @@ impl NaivePlanner {
             running: None,
             output: Vec::new(),
             in_flight: false,
-            open: false,
+            dp_rank: 0,
+            open: vec![false; config.dp_size as usize],
             step: 0,
         }
     }
@@ -71,6 +76,9 @@ impl NaivePlanner {
         }
         if self.running.is_none() {
             self.running = self.next();
+            let (_, request) = self.running.as_ref()?;
+            let named = request.data_parallel_rank.map(|named| named as usize);
+            self.dp_rank = named.unwrap_or((self.dp_rank + 1) % self.open.len());
         }
         let (_, request) = self.running.as_ref()?;
         self.in_flight = true;
@@ -81,8 +89,8 @@ impl NaivePlanner {
             ..SlotExtend::default()
         };
         if self.output.is_empty() {
-            part.closes.extend(self.open.then_some(0));
-            self.open = true;
+            let was_open = std::mem::replace(&mut self.open[self.dp_rank], true);
+            part.closes.extend(was_open.then_some(0));
             row.prefill_len = request.input_ids.len() as u32;
             // As many as it can ever want: nobody else wants any.
             let reserve = &self.config.reserve;
@@ -100,10 +108,12 @@ impl NaivePlanner {
             });
         }
         part.extends.push(row);
+        let mut parts = vec![PlanPart::default(); self.open.len()];
+        parts[self.dp_rank] = part;
         Some(StepPlan {
             step: self.step,
             draft_steps: self.config.reserve.steps,
-            parts: vec![part],
+            parts,
             ..StepPlan::default()
         })
     }

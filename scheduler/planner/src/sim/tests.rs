@@ -16,6 +16,8 @@ mod turns;
 
 const MODEL: SimModel = SimModel { vocab_size: 11 };
 const CONTEXT: u32 = 96;
+/// DP ranks that requests name.
+const DP_RANKS: u32 = 4;
 
 #[derive(Debug, Clone)]
 enum Op {
@@ -70,6 +72,7 @@ prop_compose! {
         priority in -20i32..20,
         timeout_ms in prop::option::weighted(0.1, 1u32..400),
         max_draft_steps in prop::option::weighted(0.4, 0u32..8),
+        data_parallel_rank in prop::option::weighted(0.3, 0u32..DP_RANKS),
     ) -> Request {
         let len = input_ids.len() as u32;
         let scores = max_new_tokens == 0;
@@ -93,7 +96,17 @@ prop_compose! {
             priority,
             timeout_ms,
             max_draft_steps,
+            data_parallel_rank,
         }
+    }
+}
+
+/// Of the DP ranks that there are.
+fn among(config: &PlannerConfig, request: Request) -> Request {
+    let named = request.data_parallel_rank;
+    Request {
+        data_parallel_rank: named.map(|named| named % config.dp_size),
+        ..request
     }
 }
 
@@ -133,6 +146,7 @@ fn draft_kv() -> impl Strategy<Value = DraftKv> {
 
 prop_compose! {
     fn config()(
+        dp_size in prop_oneof![2 => Just(1u32), 1 => Just(2), 1 => Just(DP_RANKS)],
         page_size in prop_oneof![Just(1u32), Just(2), Just(3), Just(16), Just(64), 1u32..65],
         tokens in 50u32..200,
         slots in 1u32..9,
@@ -151,7 +165,7 @@ prop_compose! {
         pause_window in prop_oneof![Just(0u32), 1u32..12, 12u32..80],
     ) -> PlannerConfig {
         PlannerConfig {
-            dp_size: 1,
+            dp_size,
             max_running_requests: slots,
             max_queued_requests: queued,
             max_queued_tokens: u64::from(queued) * 40,
@@ -198,6 +212,10 @@ impl Scenario {
         if !config.priority_scheduling {
             requests.iter_mut().for_each(|request| request.priority = 0);
         }
+        requests = requests
+            .into_iter()
+            .map(|request| among(config, request))
+            .collect();
         let planner = Planner::new(config.clone()).unwrap();
         Self {
             engine: SimEngine::new(
@@ -435,7 +453,7 @@ proptest! {
     fn pressure_changes_nothing_but_time(
         config in config(),
         page_size in 1u32..9,
-        requests in prop::collection::vec(request(), 10..20),
+        requests in prop::collection::vec(request(), 10..40),
         ops in prop::collection::vec(op(), 0..150),
     ) {
         let config = PlannerConfig {
@@ -450,7 +468,9 @@ proptest! {
             sampling: SamplingParams { stop_token_ids: vec![3], min_new_tokens: 12, ..request.sampling },
             ..request
         };
-        let requests = requests.into_iter().map(longer).collect();
+        // So many that each DP rank has as many to do.
+        let requests = requests.into_iter().take(19 * config.dp_size as usize);
+        let requests = requests.map(longer).collect();
         Scenario::new(&config, requests).careful(0).run(&ops);
     }
 
@@ -495,6 +515,7 @@ proptest! {
         draft_kv in draft_kv(),
     ) {
         let config = PlannerConfig {
+            dp_size: DP_RANKS,
             context_length: CONTEXT,
             reserve,
             draft_kv,
@@ -537,6 +558,7 @@ fn a_dead_engine_ends_everybody_once() {
         priority: 0,
         timeout_ms: Some(9),
         max_draft_steps: None,
+        data_parallel_rank: None,
     };
     let mut run = Scenario::new(&config, vec![request; 60]);
     (0..60).for_each(|_| run.submit());

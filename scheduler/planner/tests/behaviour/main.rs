@@ -14,6 +14,7 @@ use lockstep_types::{
 
 mod cache;
 mod choices;
+mod dp_ranks;
 mod hold;
 mod limits;
 mod order;
@@ -49,6 +50,7 @@ fn request(input_ids: Vec<u32>, max_new_tokens: u32) -> Request {
         priority: 0,
         timeout_ms: None,
         max_draft_steps: None,
+        data_parallel_rank: None,
     }
 }
 

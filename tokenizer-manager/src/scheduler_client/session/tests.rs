@@ -35,6 +35,7 @@ fn submit(session: &mut Session, number: u64, budget: &Arc<Budget>) -> OutputRec
         priority: 0,
         timeout_ms: None,
         max_draft_steps: None,
+        data_parallel_rank: None,
     };
     session.handle(LinkCommand::Submit {
         number,

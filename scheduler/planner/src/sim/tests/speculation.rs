@@ -26,10 +26,13 @@ prop_compose! {
         reserve in speculative(),
         draft_kv in draft_kv(),
         tokens in 150u32..400,
-        requests in prop::collection::vec(request(), 1..10),
+        requests in prop::collection::vec(request(), 1..20),
         depths in prop::collection::vec(prop_oneof![2 => 0u32..8, 1 => Just(0)], 1..9),
         agreed in prop::collection::vec(prop::option::of(0u32..8), 1..9),
     ) -> Case {
+        // So many that each DP rank has as many to do.
+        let requests = requests.into_iter().take(9 * config.dp_size as usize);
+        let requests = requests.map(|request| among(&config, request)).collect();
         Case {
             config: PlannerConfig {
                 max_queued_requests: 100,
@@ -78,7 +81,7 @@ fn drive(case: &Case, planner_sees: Sight, grant: Grant) -> Result<Load, String>
     let planner = Planner::new(config).map_err(|error| error.to_string())?;
     // Whoever has a slot is let in, so that pages run out.
     let mut planner = planner.with_conservativeness(0);
-    *planner.grant() = grant;
+    planner.set_grant(grant);
     let worker = SimGroup::new(&case.config, MODEL, true).agreeing_on(&case.agreed);
     let mut engine = SimEngine::new(planner, worker);
     let turns = (0..).zip(&case.requests);
@@ -89,17 +92,17 @@ fn drive(case: &Case, planner_sees: Sight, grant: Grant) -> Result<Load, String>
             let id = RequestId(id);
             let _ = engine.planner.submit(Millis(0), id, request.clone());
         }
-        drain(&mut engine, &case.depths)?;
+        drain(&mut engine, &case.depths, grant == Grant::Exact)?;
     }
     Ok(engine.planner.load())
 }
 
 /// Runs until nothing is left, and checks that this is so.
-fn drain(engine: &mut SimEngine, depths: &[u32]) -> Result<(), String> {
+fn drain(engine: &mut SimEngine, depths: &[u32], exact: bool) -> Result<(), String> {
     for depth in depths.iter().cycle() {
         engine.planner.set_draft_steps(*depth);
         let went_on = engine.turn(Millis(0)).map_err(|fault| fault.to_string())?;
-        if *engine.planner.grant() == Grant::Exact {
+        if exact {
             let books = engine.planner.check_integrity();
             books.map_err(|error| error.to_string())?;
         }

@@ -17,7 +17,7 @@ proptest! {
             overlap: false,
             ..PlannerConfig::default()
         };
-        let alike = |request: Request| Request { priority: 0, timeout_ms: None, ..request };
+        let alike = |request: Request| Request { priority: 0, timeout_ms: None, data_parallel_rank: None, ..request };
         let requests: Vec<_> = (0..).map(RequestId).zip(requests.into_iter().map(alike)).collect();
         let coming = || {
             let more = [first].into_iter().chain(later.iter().copied()).chain([16]);

@@ -1,0 +1,94 @@
+//! A waiting request gets a slot.
+
+use super::DpRank;
+use crate::request::RequestTable;
+
+/// Waiting for another request's prefix pays from so many tokens on (SGLang's 32/32 rule).
+const SHARED_TOKENS_THAT_PAY: u32 = 32;
+/// After so many steps a request no longer waits for others' prefixes.
+const MOST_DEFERRALS: u32 = 1024;
+
+/// What becomes of a request that wants in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Admitted,
+    /// Its prefix is being computed: not now, but others may go.
+    Deferred,
+    /// It does not fit, and nobody overtakes it.
+    Full,
+}
+
+impl DpRank {
+    /// Requests are let in from now on, until the step goes off.
+    pub fn begin_admission(&mut self, requests: &RequestTable) {
+        self.collect_prefilling(requests);
+        self.future = self.future_pages(requests);
+    }
+
+    /// Slots and budget are left, and nobody waits for pages.
+    pub fn is_open(&self) -> bool {
+        let next = &self.batch.next;
+        !next.full && next.budget > 0 && self.batch.free_slots() > 0
+    }
+
+    /// Gives a request a slot, and the rows that budget and pages allow.
+    pub fn try_admit(&mut self, requests: &mut RequestTable, index: u32) -> Verdict {
+        if self.should_defer(requests, index) {
+            requests[index].deferrals += 1;
+            return Verdict::Deferred;
+        }
+        self.kv.match_prefix(&mut requests[index]);
+        let fits = self.fits(&requests[index]);
+        if !fits || !self.batch.open(requests, index) {
+            self.kv.unmatch(&mut requests[index].kv);
+            self.batch.next.full = true;
+            return Verdict::Full;
+        }
+        // Without chunking a prompt is computed whole, however long.
+        let budget = match self.config.chunked_prefill_size {
+            Some(_) => self.batch.next.budget,
+            None => u32::MAX,
+        };
+        self.batch.plan_chunk(requests, &mut self.kv, index, budget);
+        let wanted = self.future_pages_of(&requests[index]);
+        self.future = self.future.saturating_add(wanted);
+        self.prefilling.push(index);
+        Verdict::Admitted
+    }
+
+    /// The request would rather wait for its prefix than use the room.
+    pub fn would_defer(&mut self, requests: &RequestTable, index: u32) -> bool {
+        self.collect_prefilling(requests);
+        self.should_defer(requests, index)
+    }
+
+    /// Running requests whose prompt is not all in the cache yet.
+    fn collect_prefilling(&mut self, requests: &RequestTable) {
+        self.prefilling.clear();
+        if self.kv.caches_prefixes() {
+            let computes = |index: &u32| {
+                let request = &requests[*index];
+                request.kv.committed() < request.prefill_end
+            };
+            self.prefilling
+                .extend(self.batch.running().filter(computes));
+        }
+    }
+
+    /// Another request computes a good part of this one's prefix right now:
+    /// standing back a step or more saves computing it twice.
+    fn should_defer(&mut self, requests: &RequestTable, index: u32) -> bool {
+        let request = &requests[index];
+        if self.prefilling.is_empty() || request.deferrals >= MOST_DEFERRALS {
+            return false;
+        }
+        let shared = self.prefilling.iter().map(|other| {
+            let other = &requests[*other];
+            let known = &other.tokens[..other.prefill_end as usize];
+            self.kv.shared_len(known, request)
+        });
+        let shared = shared.max().unwrap_or(0);
+        shared >= SHARED_TOKENS_THAT_PAY
+            && shared - shared.min(self.kv.match_len(request)) >= SHARED_TOKENS_THAT_PAY
+    }
+}

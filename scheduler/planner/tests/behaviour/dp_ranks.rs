@@ -1,0 +1,256 @@
+//! Where requests run, and that DP ranks do not hold each other up.
+
+use lockstep_types::{
+    request::{ErrorKind, FinishReason},
+    step::PlanPart,
+};
+
+use super::*;
+
+fn dp_engine(dp_size: u32) -> SimEngine {
+    engine(&PlannerConfig {
+        dp_size,
+        ..config()
+    })
+}
+
+fn named(dp_rank: u32, request: Request) -> Request {
+    Request {
+        data_parallel_rank: Some(dp_rank),
+        ..request
+    }
+}
+
+/// First tokens of the requests that a plan opens, by DP rank.
+fn opened(plan: &StepPlan) -> Vec<Vec<u32>> {
+    let part = |part: &PlanPart| part.opens.iter().map(|open| open.token_ids[0]).collect();
+    plan.parts.iter().map(part).collect()
+}
+
+/// Plans one step and runs it; whom it opened where.
+fn step_opens(engine: &mut SimEngine) -> Vec<Vec<u32>> {
+    let mut all = Vec::new();
+    step(engine, |plan| all = opened(plan));
+    all
+}
+
+/// A prompt that no other shares a token with, and that begins with `id`.
+fn text(id: u32, len: u32) -> Vec<u32> {
+    (0..len).map(|at| (id + at * 31) % 1000).collect()
+}
+
+#[test]
+fn requests_go_where_least_is_to_be_done() {
+    let mut engine = dp_engine(4);
+    for (id, len) in [(0, 20), (1, 5), (2, 5), (3, 5), (4, 5), (5, 5)] {
+        submit(&mut engine, id, request(text(id as u32, len), 20));
+    }
+    let opens = step_opens(&mut engine);
+    // As many run in the first, but more pages are in use there.
+    assert_eq!(opens, [vec![0], vec![1, 4], vec![2, 5], vec![3]]);
+    for (id, opens) in [(6, [0, 0, 0, 1]), (7, [1, 0, 0, 0]), (8, [0, 1, 0, 0])] {
+        submit(&mut engine, id, request(text(id as u32, 5), 20));
+        let counts = step_opens(&mut engine).into_iter().map(|part| part.len());
+        assert_eq!(counts.collect::<Vec<_>>(), opens, "{id}");
+    }
+    run(&mut engine);
+}
+
+#[test]
+fn a_dp_rank_without_work_has_an_empty_part() {
+    let mut engine = dp_engine(3);
+    submit(&mut engine, 1, named(1, request(text(1, 5), 3)));
+    for steps in 1..=3 {
+        step(&mut engine, |plan| {
+            assert_eq!((plan.step, plan.parts.len()), (steps, 3));
+            assert_eq!(plan.parts[0], PlanPart::default());
+            assert_eq!(plan.parts[1].extends.len(), 1);
+            assert_eq!(plan.parts[2], PlanPart::default());
+        });
+    }
+    assert_eq!(engine.planner.plan(), None, "nobody has work");
+    // What has ended closes with the next step, wherever that has work.
+    submit(&mut engine, 2, named(0, request(text(2, 5), 1)));
+    step(&mut engine, |plan| {
+        assert_eq!(
+            (plan.parts[1].closes.len(), plan.parts[1].extends.len()),
+            (1, 0)
+        );
+    });
+}
+
+#[test]
+fn a_request_follows_its_cached_prefix() {
+    let mut engine = dp_engine(2);
+    submit(&mut engine, 1, named(1, request(text(1, 24), 1)));
+    run(&mut engine);
+    // DP rank 0 would come first otherwise.
+    let longer = [text(1, 24), text(500, 5)].concat();
+    submit(&mut engine, 2, request(longer, 1));
+    assert_eq!(step_opens(&mut engine), [vec![], vec![1]]);
+    assert_eq!(finish(&engine, 2).usage.cached_tokens, 24);
+}
+
+#[test]
+fn a_prefix_that_all_share_does_not_bring_all_to_one_dp_rank() {
+    let mut engine = engine(&PlannerConfig {
+        dp_size: 2,
+        max_running_requests: 16,
+        num_pages: 200,
+        chunked_prefill_size: Some(128),
+        ..config()
+    });
+    submit(&mut engine, 99, request(text(1, 16), 1));
+    run(&mut engine);
+    for id in 0..16 {
+        let own = [text(1, 16), text(100 + 31 * id, 5)].concat();
+        submit(&mut engine, u64::from(id), request(own, 20));
+    }
+    let opens = step_opens(&mut engine);
+    let counts = opens.iter().map(Vec::len).collect::<Vec<_>>();
+    assert!(counts[0] > counts[1] && counts[1] >= 5, "{counts:?}");
+    run(&mut engine);
+}
+
+#[test]
+fn a_request_runs_in_the_dp_rank_that_it_names() {
+    let mut engine = dp_engine(2);
+    for id in 0..4 {
+        submit(&mut engine, id, named(1, request(text(id as u32, 5), 9)));
+    }
+    assert_eq!(step_opens(&mut engine), [vec![], vec![0, 1, 2, 3]]);
+    run(&mut engine);
+}
+
+#[test]
+fn a_dp_rank_that_is_not_there_is_refused_before_anything_is_queued() {
+    for (dp_size, named_rank, remedy) in [(1, 1, "from 0 to 0"), (2, 2, "from 0 to 1")] {
+        let mut engine = dp_engine(dp_size);
+        let wrong = named(named_rank, request(text(1, 5), 9));
+        let error = engine
+            .planner
+            .submit(Millis(0), RequestId(1), wrong)
+            .unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Invalid);
+        assert_eq!(error.param.as_deref(), Some("data_parallel_rank"));
+        assert!(error.message.contains(remedy), "{error}");
+        assert_eq!(engine.planner.load().waiting_requests, 0);
+        let last = named(named_rank - 1, request(text(1, 5), 9));
+        submit(&mut engine, 1, last);
+        run(&mut engine);
+        assert_eq!(finish(&engine, 1).outcome, Ok(FinishReason::Length));
+    }
+}
+
+/// However many wait for DP rank 0, which has no slot or no pages for the first of
+/// them.
+#[test]
+fn a_full_dp_rank_holds_nobody_up_elsewhere() {
+    for slots in [1, 4] {
+        let mut engine = engine(&PlannerConfig {
+            dp_size: 2,
+            max_running_requests: slots,
+            num_pages: 17,
+            ..config()
+        });
+        submit(&mut engine, 999, named(0, request(text(900, 30), 20)));
+        step(&mut engine, |_| ());
+        for id in 0..200 {
+            submit(
+                &mut engine,
+                u64::from(id),
+                named(0, request(text(id, 40), 9)),
+            );
+        }
+        submit(&mut engine, 500, request(text(500, 9), 9));
+        assert_eq!(step_opens(&mut engine), [vec![], vec![500]]);
+    }
+}
+
+#[test]
+fn nobody_overtakes_into_a_full_dp_rank() {
+    let mut engine = engine(&PlannerConfig {
+        dp_size: 2,
+        num_pages: 17,
+        ..config()
+    });
+    submit(&mut engine, 1, named(0, request(text(1, 30), 20)));
+    submit(&mut engine, 2, named(1, request(text(2, 30), 20)));
+    step(&mut engine, |_| ());
+    // It fits nowhere beside them: those behind it would take its place.
+    submit(&mut engine, 3, request(text(3, 50), 9));
+    submit(&mut engine, 4, named(0, request(text(4, 5), 2)));
+    submit(&mut engine, 5, request(text(5, 5), 2));
+    let mut order = Vec::new();
+    while order.len() < 3 {
+        order.extend(step_opens(&mut engine).concat());
+    }
+    assert_eq!(order[0], 3);
+    run(&mut engine);
+}
+
+#[test]
+fn a_retracted_request_may_go_to_another_dp_rank() {
+    let mut engine = engine(&PlannerConfig {
+        dp_size: 2,
+        num_pages: 21,
+        overlap: false,
+        ..config()
+    });
+    engine.planner = engine.planner.with_conservativeness(0);
+    submit(&mut engine, 1, named(1, request(text(1, 60), 4)));
+    submit(&mut engine, 2, named(0, request(text(2, 20), 40)));
+    submit(&mut engine, 3, request(text(3, 20), 40));
+    submit(&mut engine, 4, request(text(4, 20), 40));
+    assert_eq!(step_opens(&mut engine), [vec![2, 3], vec![1]]);
+    let mut moved = false;
+    while !engine.planner.is_idle() {
+        let opens = step_opens(&mut engine);
+        moved |= opens[1].contains(&3) || opens[1].contains(&4) && opens[0].is_empty();
+        engine.planner.check_integrity().unwrap();
+    }
+    assert!(moved && engine.planner.load().counters.retractions > 0);
+    for id in [2, 3, 4] {
+        assert_eq!(tokens(&engine, id).len(), 40);
+    }
+}
+
+#[test]
+fn the_least_important_requests_of_all_dp_ranks_are_displaced() {
+    let mut engine = engine(&PlannerConfig {
+        dp_size: 2,
+        max_running_requests: 1,
+        priority_scheduling: true,
+        ..config()
+    });
+    let with = |priority, request| Request {
+        priority,
+        ..request
+    };
+    submit(&mut engine, 1, with(5, named(0, request(text(1, 5), 20))));
+    submit(&mut engine, 2, with(0, named(1, request(text(2, 5), 20))));
+    step(&mut engine, |_| ());
+    submit(&mut engine, 3, with(30, request(text(3, 5), 20)));
+    assert_eq!(step_opens(&mut engine), [vec![], vec![3]]);
+    // Now the other one, for it names it.
+    submit(&mut engine, 4, with(30, named(0, request(text(4, 5), 20))));
+    assert_eq!(step_opens(&mut engine), [vec![4], vec![]]);
+    assert_eq!(engine.planner.load().counters.preemptions, 2);
+    run(&mut engine);
+}
+
+#[test]
+fn books_of_all_dp_ranks_add_up() {
+    let mut engine = dp_engine(2);
+    submit(&mut engine, 1, named(0, request(text(1, 16), 9)));
+    submit(&mut engine, 2, named(1, request(text(2, 32), 9)));
+    step(&mut engine, |_| ());
+    let load = engine.planner.load();
+    assert_eq!(load.running_requests, 2);
+    assert_eq!(load.kv_tokens_total, 2 * 64 * 4);
+    assert_eq!(load.kv_tokens_used, 16 + 32);
+    run(&mut engine);
+    let cached = engine.planner.load().kv_tokens_cached;
+    assert_eq!(engine.planner.flush_cache(), Ok(cached));
+    assert_eq!(engine.planner.load().kv_tokens_cached, 0);
+}
