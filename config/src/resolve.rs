@@ -73,6 +73,7 @@ fn resolve_on(
     let max_running_requests = schedule::max_running_requests(&args.schedule);
     let (asked, longest) = context_length(args, model)?;
     let schedule = schedule::resolve(args, max_running_requests, longest);
+    let share = schedule.of_dp_rank(ranks.parallel.dp_size);
     let sizing = Sizing {
         engine: EngineShape {
             model,
@@ -84,7 +85,7 @@ fn resolve_on(
             threads_per_rank: ranks.parallel.threads_per_rank,
             speculation: &speculation,
             page_size: page_size(args)?,
-            step: StepLimits::new(&schedule, &speculation, longest),
+            step: StepLimits::new(&share, &speculation, longest),
         },
         footprint,
         nnodes: ranks.parallel.nnodes,

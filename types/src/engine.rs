@@ -100,10 +100,10 @@ pub enum SchedulePolicy {
     Lpm,
 }
 
-/// Batching.
+/// Batching, of all DP ranks together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScheduleConfig {
-    /// Requests in a batch at the most; also the workers' slots.
+    /// Requests that run at the most; of one DP rank, also the workers' slots.
     pub max_running_requests: usize,
     /// Requests waiting at the most; more get 429.
     pub max_queued_requests: usize,
@@ -119,6 +119,21 @@ pub struct ScheduleConfig {
     pub priorities: bool,
     /// The next step is planned before the result of the last is back.
     pub overlap: bool,
+}
+
+impl ScheduleConfig {
+    /// By what one of `dp_size` DP ranks batches. As in SGLang, it has its share of
+    /// the requests that run and of the tokens of a chunk, rounded down; but at
+    /// least one, for it could do nothing otherwise. The rest is for each of them.
+    #[must_use]
+    pub fn of_dp_rank(&self, dp_size: usize) -> Self {
+        let share = |all: usize| (all / dp_size).max(1);
+        Self {
+            max_running_requests: share(self.max_running_requests),
+            chunked_prefill_size: self.chunked_prefill_size.map(share),
+            ..self.clone()
+        }
+    }
 }
 
 /// Time limits.

@@ -49,7 +49,7 @@ impl StepPlan {
 /// Everything a worker must know of a request until its slot closes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SlotOpen {
-    /// Index below `max_running_requests`.
+    /// Index below the `max_running_requests` of its DP rank.
     pub slot: u32,
     /// Prompt, and after a retraction also the tokens emitted so far.
     pub token_ids: Vec<u32>,

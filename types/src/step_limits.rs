@@ -25,7 +25,7 @@ pub struct StepLimits {
 }
 
 impl StepLimits {
-    /// Of a schedule, for texts of at most `context_length` tokens.
+    /// Of one DP rank's schedule, for texts of at most `context_length` tokens.
     pub fn new(
         schedule: &ScheduleConfig,
         speculation: &SpeculationConfig,
@@ -79,7 +79,7 @@ impl EngineConfig {
     /// The most that one step may ask of a worker.
     pub fn step_limits(&self) -> StepLimits {
         StepLimits::new(
-            &self.schedule,
+            &self.schedule.of_dp_rank(self.parallel.dp_size),
             &self.speculation,
             self.server.context_length,
         )

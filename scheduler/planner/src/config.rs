@@ -24,13 +24,13 @@ pub struct PlannerConfig {
     pub max_queued_requests: u32,
     /// Waiting tokens beyond which new requests are refused.
     pub max_queued_tokens: u64,
-    /// New tokens of one step.
+    /// New tokens of one step in a DP rank.
     pub max_prefill_tokens: u32,
-    /// Prompt tokens of one step; longer prompts are cut. `None`: whole prompts.
+    /// Prompt tokens of one step in a DP rank; longer prompts are cut. `None`: whole prompts.
     pub chunked_prefill_size: Option<u32>,
     /// KV tokens per page.
     pub page_size: u32,
-    /// Pages of the KV pool. Page 0 is never handed out: a padded row of a
+    /// Pages of a DP rank's KV pool. Page 0 is never handed out: a padded row of a
     /// captured graph has to write somewhere.
     pub num_pages: u32,
     /// Most tokens of one request, prompt and output together.
@@ -101,6 +101,7 @@ impl From<&EngineConfig> for PlannerConfig {
             timeouts,
             ..
         } = engine;
+        let schedule = schedule.of_dp_rank(engine.parallel.dp_size);
         // Sizes are checked to fit when the configuration is resolved.
         let size = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
         Self {
@@ -130,12 +131,12 @@ impl From<&EngineConfig> for PlannerConfig {
 }
 
 impl PlannerConfig {
-    /// KV tokens that requests and cache can hold together.
+    /// KV tokens that requests and cache of a DP rank can hold together.
     pub fn capacity_tokens(&self) -> u64 {
         u64::from(self.num_pages.saturating_sub(1)) * u64::from(self.page_size)
     }
 
-    /// The most new tokens one plan's extends can bring, drafted ones not
+    /// The most new tokens one part's extends can bring, drafted ones not
     /// counted, for sizing a worker's buffers. Rows are at most
     /// `max_running_requests`, and each may draft.
     pub fn max_step_tokens(&self) -> u32 {
@@ -169,6 +170,7 @@ impl PlannerConfig {
     /// [`PlannerError::Config`] names the field and the remedy.
     pub fn validate(&self) -> Result<(), PlannerError> {
         let positive = [
+            ("dp_size", u64::from(self.dp_size)),
             ("max_running_requests", u64::from(self.max_running_requests)),
             ("max_queued_requests", u64::from(self.max_queued_requests)),
             ("max_queued_tokens", self.max_queued_tokens),

@@ -71,3 +71,28 @@ fn tokens_of_a_step_and_of_its_drafts() {
     tree.topk = 1;
     assert!(!limits(&tree).branches, "a chain");
 }
+
+#[test]
+fn a_dp_rank_has_its_share_of_requests_and_of_a_chunk() {
+    for (dp_size, requests, chunk) in [
+        (1, 64, 512),
+        (2, 32, 256),
+        (3, 21, 170),
+        (64, 1, 8),
+        (100, 1, 5),
+        (1000, 1, 1),
+    ] {
+        let all = schedule(1024, Some(512));
+        let own = all.of_dp_rank(dp_size);
+        assert_eq!(own.max_running_requests, requests, "{dp_size}");
+        assert_eq!(own.chunked_prefill_size, Some(chunk), "{dp_size}");
+        let rest = ScheduleConfig {
+            max_running_requests: 64,
+            chunked_prefill_size: Some(512),
+            ..own
+        };
+        assert_eq!(rest, all, "all else is for each of them");
+        let whole = schedule(1024, None).of_dp_rank(dp_size);
+        assert_eq!(whole.chunked_prefill_size, None);
+    }
+}

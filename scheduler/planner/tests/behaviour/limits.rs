@@ -256,6 +256,10 @@ fn a_stop_ends_a_request_well_wherever_it_is() {
 fn configurations_that_cannot_work_are_refused() {
     let bad = [
         PlannerConfig {
+            dp_size: 0,
+            ..config()
+        },
+        PlannerConfig {
             page_size: 0,
             ..config()
         },
