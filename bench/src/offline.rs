@@ -22,7 +22,8 @@ use work::Model;
 /// Prefill and decode tokens/s of a model.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Prompt lengths for prefill [default: 128,512,2048; demo model: 128,512,1024].
+    /// Prompt lengths for prefill [default: 128,512,2048, where the context is as
+    /// long twice over; else half of it].
     #[arg(long, value_delimiter = ',')]
     prefill: Vec<usize>,
     /// Batch sizes for decode [default: 1,4,8,16,32].
@@ -85,7 +86,7 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
         let path = demo(folder.path()).context("writing the demo model")?;
         args.model.model_path = Some(path);
     }
-    complete(&mut args, inside)?;
+    complete(&mut args)?;
     let (config, node) = resolve(&args)?;
     // All ranks compute at once.
     let threads = config.parallel.tp_size * config.parallel.threads_per_rank;
@@ -102,6 +103,7 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
     let cells = phases::measure(&mut engine, &args, &work)?;
     let peak = machine::peak_memory().map(|bytes| bytes as f64 / f64::from(1 << 30));
     let notes = about(&config, &engine, inside);
+    let ranks = engine.descriptions().to_vec();
     drop(engine);
     let limits = Drift::new(
         before,
@@ -112,6 +114,7 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
     for (name, value) in notes {
         report.note(name, value);
     }
+    report.computed_on(&ranks);
     report.note("load seconds", loaded.as_secs_f64());
     report.note(
         "weights GB read per decode step",
@@ -138,9 +141,8 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
     Ok(report)
 }
 
-/// Chooses what is measured where the arguments do not say; `inside` is the demo
-/// model.
-fn complete(args: &mut Args, inside: bool) -> anyhow::Result<()> {
+/// Chooses what is measured where the arguments do not say.
+fn complete(args: &mut Args) -> anyhow::Result<()> {
     let (prefill, decode) = (Some(Phase::Prefill), Some(Phase::Decode));
     ensure!(
         (args.only != decode || args.prefill.is_empty())
@@ -151,10 +153,24 @@ fn complete(args: &mut Args, inside: bool) -> anyhow::Result<()> {
         args.batch = vec![1, 4, 8, 16, 32];
     }
     if args.only != decode && args.prefill.is_empty() {
-        // The demo model's context is 2,048 tokens, the first output among them.
-        args.prefill = vec![128, 512, if inside { 1024 } else { 2048 }];
+        args.prefill = vec![128, 512, 2048];
+        let half = (longest_context(&args.model) / 2).max(1);
+        args.prefill
+            .iter_mut()
+            .for_each(|len| *len = half.min(*len));
+        args.prefill.dedup();
     }
     Ok(())
+}
+
+/// The longest context that may be configured: what was asked for, or what the
+/// model was made for. A model that can't be read is refused with the rest of the
+/// configuration.
+fn longest_context(model: &ModelArgs) -> usize {
+    let path = model.model_path.as_deref();
+    let made_for = || lockstep_model_folder::load(path?).ok();
+    let made_for = || made_for().map_or(usize::MAX, |model| model.max_position_embeddings);
+    model.context_length.unwrap_or_else(made_for)
 }
 
 /// What is measured.
@@ -168,7 +184,6 @@ fn about(
         true => format!("{} (inside the program)", config.server.served_model_name),
         false => model.path.display().to_string(),
     };
-    let backend = engine.descriptions().first().cloned();
     let origins = engine.weight_origins();
     let restored = origins.iter().all(|origin| origin.restored);
     let warnings = origins.iter().flat_map(|origin| &origin.warnings);
@@ -180,7 +195,6 @@ fn about(
         ("KV cache dtype", config.kv.dtype.name().into()),
         ("tensor-parallel ranks", parallel.tp_size.into()),
         ("threads per rank", parallel.threads_per_rank.into()),
-        ("backend", backend.into()),
         ("weights from --weight-cache", restored.into()),
     ];
     notes.extend(warnings.map(|warning| ("weight cache", warning.clone().into())));
@@ -197,7 +211,8 @@ fn resolve(args: &Args) -> anyhow::Result<(EngineConfig, NodeConfig)> {
         args.memory.clone(),
         args.schedule.clone(),
     );
-    engine.model.context_length.get_or_insert(longest + 16);
+    let room = longest_context(&args.model).min(longest + 16);
+    engine.model.context_length.get_or_insert(room);
     engine.schedule.max_running_requests.get_or_insert(batch);
     let (config, node) = lockstep_config::resolve(
         &engine,

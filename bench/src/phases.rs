@@ -149,6 +149,7 @@ pub fn run(mut args: Args, demo: DemoModel, registry: &Registry) -> anyhow::Resu
     let name = |path: &PathBuf| path.display().to_string();
     let demo = "the demo model inside the program".to_owned();
     report.note("model", given.as_ref().map_or(demo, name));
+    report.computed_on(setup.engines.descriptions());
     about(&mut report, &args, &setup, &figures);
     let pictures = figures.iter().map(|(measured, _)| {
         let name = format!("{}.svg", measured.list.name);

@@ -16,6 +16,8 @@ pub fn progress(what: &str) {
 
 /// A main table with notes above it, and perhaps more tables below.
 pub struct Report {
+    /// What computed, where that is known.
+    device: Option<String>,
     notes: Vec<(String, Value)>,
     main: Table,
     others: Vec<Table>,
@@ -32,10 +34,18 @@ impl Report {
     /// A report with an empty main table.
     pub fn new(title: impl Into<String>, columns: &[&'static str]) -> Self {
         Self {
+            device: None,
             notes: Vec::new(),
             main: Table::new(title, columns),
             others: Vec::new(),
         }
+    }
+
+    /// Says what the ranks computed on, as the first of them describes it: a line
+    /// above the main table, and beside the host's processor in JSON.
+    pub fn computed_on(&mut self, ranks: &[String]) {
+        self.device = ranks.first().cloned();
+        self.note("backend", self.device.clone());
     }
 
     /// Adds a line above the main table.
@@ -91,10 +101,14 @@ impl Report {
 
     /// The main table as `rows`, the others under `tables` by their titles.
     pub fn to_json(&self) -> Value {
+        let mut machine = machine::describe();
+        if let Some(device) = &self.device {
+            machine["device"] = json!(device);
+        }
         let mut whole = json!({
             "title": self.main.title,
             "command": std::env::args().skip(1).collect::<Vec<_>>(),
-            "machine": machine::describe(),
+            "machine": machine,
             "notes": Map::from_iter(self.notes.iter().cloned()),
             "rows": self.main.to_json(),
         });
@@ -217,6 +231,18 @@ mod tests {
         assert_eq!(read["notes"]["n"], 3);
         assert_eq!(read.get("tables"), None);
         Ok(())
+    }
+
+    #[test]
+    fn what_computed_is_named_beside_the_host() {
+        let mut report = Report::new("t", &["a"]);
+        let host = report.to_json()["machine"].clone();
+        assert_eq!(host.get("device"), None);
+        report.computed_on(&["cuda 0 a GPU".to_owned(), "cuda 1".to_owned()]);
+        let json = report.to_json();
+        assert_eq!(json["machine"]["device"], "cuda 0 a GPU");
+        assert_eq!(json["machine"]["processor"], host["processor"]);
+        assert_eq!(json["notes"]["backend"], "cuda 0 a GPU");
     }
 
     #[test]

@@ -116,7 +116,7 @@ fn report(
     let mut engines = Engines::start(&args, &plain, &candidates, &prompts, registry)?;
     let mut tally = Tally::default();
     race::all(&args, &prompts, &mut engines, &mut tally)?;
-    let about = engines.about(&plain);
+    let (about, ranks) = (engines.about(&plain), engines.descriptions());
     drop(engines);
     let limits = Drift::new(
         before,
@@ -130,6 +130,7 @@ fn report(
     for (name, value) in about {
         report.note(name, value);
     }
+    report.computed_on(&ranks);
     report.note("prompts", prompts.source());
     report.note("prompts of a domain", args.per_domain);
     report.note("tokens of an answer, at most", args.max_tokens);

@@ -42,6 +42,24 @@ fn one_phase_alone_makes_its_rows_alone() -> anyhow::Result<()> {
 }
 
 #[test]
+fn what_is_measured_fits_the_model() -> anyhow::Result<()> {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/lockstep-demo-7m");
+    for (more, prefill, context) in [
+        ("", vec![128, 512, 1024], 1041),
+        ("--context-length 300", vec![128, 150], 300),
+        ("--prefill 2047", vec![2047], 2048),
+    ] {
+        let line = format!("offline --model-path {model} --max-total-tokens 16384 {more}");
+        let mut line: Line = clap::Parser::try_parse_from(line.split_whitespace())?;
+        complete(&mut line.args)?;
+        assert_eq!(line.args.prefill, prefill);
+        let (config, _) = resolve(&line.args)?;
+        assert_eq!(config.server.context_length, context, "{more}");
+    }
+    Ok(())
+}
+
+#[test]
 fn a_row_has_a_cell_per_column() {
     let cell = Cell {
         phase: "decode",

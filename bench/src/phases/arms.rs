@@ -52,6 +52,12 @@ impl fmt::Display for Arm {
 }
 
 impl Engines {
+    /// What each rank computes on.
+    pub fn descriptions(&self) -> &[String] {
+        let first = self.engines.first();
+        first.map_or(&[], |(_, engine)| engine.descriptions())
+    }
+
     /// `plain` runs without speculation; `drafting` is the configuration that
     /// goes as deep as any arm.
     ///

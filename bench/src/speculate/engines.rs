@@ -55,6 +55,11 @@ impl Engines {
         Ok(engines)
     }
 
+    /// What each rank computes on.
+    pub fn descriptions(&self) -> Vec<String> {
+        self.plain.descriptions().to_vec()
+    }
+
     /// The one without speculation.
     pub fn plain(&mut self) -> &mut LocalEngine {
         &mut self.plain
@@ -82,7 +87,6 @@ impl Engines {
             ("threads per rank", json!(parallel.threads_per_rank)),
             ("page size", json!(plain.kv.page_size)),
             ("overlap", json!(plain.schedule.overlap)),
-            ("backend", json!(self.plain.descriptions().first())),
             ("weights GB", json!(weights(&self.plain))),
             (
                 "weights GB of drafting",
