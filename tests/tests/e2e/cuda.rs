@@ -8,8 +8,9 @@ use lockstep_tests::{
     body::{COUNTED, counting},
     server::{Options, Server},
     turns,
-    wait::LIMIT,
+    wait::{LIMIT, until},
 };
+use rustix::process::Signal;
 use serde_json::json;
 
 use crate::options;
@@ -23,6 +24,14 @@ fn on_gpu() -> Options {
         .set("--max-running-requests", "4")
         .set("--context-length", "256")
         .set("--device", "cuda")
+}
+
+/// The demo model's files.
+fn copy_demo(folder: &Path) {
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/lockstep-demo-7m");
+    for file in std::fs::read_dir(models).expect("a model").flatten() {
+        std::fs::copy(file.path(), folder.join(file.file_name())).expect("copied");
+    }
 }
 
 #[tokio::test]
@@ -45,12 +54,9 @@ async fn an_update_without_room_is_refused_with_sizes() {
     }
     let _turn = turns::alone().await;
     let dir = tempfile::tempdir().expect("a folder");
-    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/lockstep-demo-7m");
     let folder = dir.path().join("same");
     std::fs::create_dir(&folder).expect("a folder");
-    for file in std::fs::read_dir(models).expect("a model").flatten() {
-        std::fs::copy(file.path(), folder.join(file.file_name())).expect("copied");
-    }
+    copy_demo(&folder);
     let options = on_gpu()
         .set("--weight-update-dir", &dir.path().to_string_lossy())
         .env("FAKE_CUDA_CODE", "67108864")
@@ -114,6 +120,55 @@ async fn a_kernel_that_fails_ends_the_server() {
         log.contains("attend: a planted fault") && log.contains("Xid"),
         "{log}"
     );
+}
+
+/// A start that is stopped while weights come to the device, which hangs.
+#[tokio::test]
+async fn a_load_that_is_stopped_ends_as_it_was_asked_to() {
+    if !lockstep_fake_cuda::seed(1) {
+        return; // A real device hangs when nobody wants it.
+    }
+    let _turn = turns::shared().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let hangs = folder.path().join("hangs");
+    let server = Server::launch(on_gpu().env("FAKE_CUDA_HANG", &hangs.to_string_lossy()));
+    until("weights on their way", LIMIT, async || {
+        assert_eq!(server.ended(), None, "{}", server.log());
+        hangs.exists().then_some(())
+    })
+    .await;
+    server.signal(Signal::TERM).await;
+    let code = server.exit(LIMIT).await;
+    let log = server.log();
+    assert_eq!(code, i32::from(exit::OK), "{log}");
+    assert!(log.contains("SIGTERM during the start"), "{log}");
+    assert!(!log.contains("panicked"), "{log}");
+}
+
+/// Weights that end before a matrix does.
+#[tokio::test]
+async fn a_load_that_fails_ends_the_start() {
+    let _turn = turns::shared().await;
+    let dir = tempfile::tempdir().expect("a folder");
+    copy_demo(dir.path());
+    let weights = dir.path().join("model.safetensors");
+    let weights = std::fs::File::options().write(true).open(weights);
+    let weights = weights.expect("the weights");
+    let len = weights.metadata().expect("a file").len();
+    weights.set_len(len / 2).expect("a shorter file");
+    let server = Server::launch(
+        on_gpu()
+            .set("--model-path", &dir.path().to_string_lossy())
+            .set("--speculative-algorithm", "none"),
+    );
+    let code = server.exit(LIMIT).await;
+    let log = server.log();
+    assert_eq!(code, i32::from(exit::START_FAILED), "{log}");
+    assert!(
+        log.contains("model.safetensors") && log.contains("download"),
+        "{log}"
+    );
+    assert!(!log.contains("panicked"), "{log}");
 }
 
 /// Memory that somebody else takes behind configuration's back fails the start.

@@ -36,6 +36,7 @@
 //! | `FAKE_NVRTC_ARCHITECTURES` | what is compiled for: 75,80,90 for sm_75 to sm_90 | all from 75 to 121 |
 //! | `FAKE_NVRTC_BUILTINS` | `missing`: nothing compiles | |
 //! | `FAKE_CUDA_FORGET` | `cuEventSynchronize` or `cuStreamWaitEvent`: does nothing, for tests that have to notice | |
+//! | `FAKE_CUDA_HANG` | a file that is made when the process has taken memory ten times, and then hangs | |
 //! | `FAKE_CUDA_FAULT` | `attend:3`: that launch of that kernel touches what is no memory | |
 //! | `FAKE_CUDA_EDIT` | what `sed` does to sources before they are compiled, for tests that have to notice | |
 //! | `FAKE_CUDA_FLAGS` | flags for the C++ compiler, after its own | |

@@ -28,6 +28,12 @@ pub(crate) fn compiler_flags() -> Vec<String> {
     flags.split_whitespace().map(str::to_owned).collect()
 }
 
+/// A file that is made, once a process has taken memory ten times: whoever asks
+/// for more then waits for ever, as on a device that hangs.
+pub(crate) fn hang() -> Option<std::path::PathBuf> {
+    std::env::var_os("FAKE_CUDA_HANG").map(std::path::PathBuf::from)
+}
+
 /// The kernel that touches what it must not, and which of its launches does.
 ///
 /// # Panics

@@ -2,9 +2,11 @@
 
 use std::ffi::{c_uchar, c_uint};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::abi::{Answer, Handle, Out, Refusal, export};
 use crate::run::{Goal, wait};
+use crate::settings;
 use crate::world::codes::{CAPTURE_UNSUPPORTED, ILLEGAL_ADDRESS};
 use crate::world::graph::Work;
 use crate::world::{enter, lock};
@@ -150,8 +152,24 @@ fn wait_for_null() -> Answer {
     wait(context, Goal::Stream(null))
 }
 
+/// Goes on no more, where that is asked for: `FAKE_CUDA_HANG`.
+fn hang_perhaps() {
+    const TAKEN: u64 = 10;
+    static ASKED: AtomicU64 = AtomicU64::new(0);
+    if ASKED.fetch_add(1, Ordering::Relaxed) < TAKEN {
+        return;
+    }
+    if let Some(path) = settings::hang() {
+        std::fs::write(&path, "").expect("whoever asks for it can see that it hangs");
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
 export! {
     fn cuMemAlloc_v2(address: Out<usize>, bytes: usize) {
+        hang_perhaps();
         let mut world = enter()?;
         world.refuse_unsafe()?;
         let device = world.device(world.context);
