@@ -48,7 +48,8 @@ fn on_gpu(registry: &Registry, name: &str, draft: Option<&Path>) -> Report {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let _order = lockstep_fake_cuda::order_of_threads(3);
-    conformance::check_on(DeviceKind::Cuda, registry, name, &small(), draft).unwrap()
+    let report = conformance::check_on(DeviceKind::Cuda, registry, name, &small(), draft);
+    report.expect("it conforms")
 }
 
 #[test]
