@@ -9,6 +9,9 @@
 
 mod ahead;
 #[cfg(target_arch = "x86_64")]
+mod amx;
+mod amx_emulated;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -38,7 +41,7 @@ pub(crate) use ahead::Ahead;
 use product::{PANEL_GROUP, Product};
 pub(crate) use quantized::describe as describe_quantized;
 pub(crate) use tile::{PANEL, Tile};
-pub(crate) use tiles::{Element, Input, Packed, Tiles, select};
+pub(crate) use tiles::{BLOCK_STEPS, Element, Input, Packed, Tiles, select};
 
 /// Parts that a thread's panels are cut into.
 const CHUNKS_PER_THREAD: usize = 4;

@@ -16,21 +16,28 @@ pub enum Isa {
     Avx512,
     /// AVX-512 with `vdpbf16ps`.
     Avx512Bf16,
+    /// The bits of [`Self::Amx`] without its tiles, in plain Rust: for tests, and
+    /// for groups of which only some machines have tiles.
+    AmxEmulated,
+    /// AMX tiles for bf16 and 8-bit integers, AVX-512 for everything else.
+    Amx,
 }
 
 /// A name that is no instruction set, or one this machine lacks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown instruction set {0:?}; known are scalar, neon, avx2, avx512 and avx512-bf16")]
+#[error("unknown instruction set {0:?}; known are scalar, neon, avx2, avx512, avx512-bf16, amx-emulated and amx")]
 pub struct UnknownIsa(String);
 
 impl Isa {
     /// All instruction sets, from the plainest to the fastest.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 7] = [
         Self::Scalar,
         Self::Neon,
         Self::Avx2,
         Self::Avx512,
         Self::Avx512Bf16,
+        Self::AmxEmulated,
+        Self::Amx,
     ];
 
     /// The fastest one this machine runs.
@@ -38,10 +45,15 @@ impl Isa {
     /// On Intel's cores `vdpbf16ps` has less than half the throughput of two
     /// fused multiply-adds (measured on Emerald Rapids: 88 against 190 GFLOP/s
     /// a core), so plain AVX-512 is preferred there. The choice follows from
-    /// the processor alone, never from a measurement: restarts give the same bits.
+    /// the processor and what the system lets this process use, never from a
+    /// measurement: restarts give the same bits.
     #[must_use]
     pub fn detect() -> Self {
-        let slow = |isa: &Self| *isa == Self::Avx512Bf16 && is_intel();
+        let slow = |isa: &Self| match isa {
+            Self::AmxEmulated => true,
+            Self::Avx512Bf16 => is_intel(),
+            _ => false,
+        };
         Self::available()
             .rfind(|isa| !slow(isa))
             .unwrap_or(Self::Scalar)
@@ -66,6 +78,9 @@ impl Isa {
             Self::Avx2 => avx2,
             Self::Avx512 => avx512,
             Self::Avx512Bf16 => avx512 && has!("avx512bf16"),
+            // Without a fused multiply-add it would be hundreds of times slower.
+            Self::AmxEmulated => avx2,
+            Self::Amx => avx512 && crate::amx::is_permitted(),
         }
     }
 
@@ -75,8 +90,8 @@ impl Isa {
     pub fn is_available(self) -> bool {
         match self {
             Self::Scalar => true,
-            Self::Neon => cfg!(target_arch = "aarch64"),
-            Self::Avx2 | Self::Avx512 | Self::Avx512Bf16 => false,
+            Self::Neon | Self::AmxEmulated => cfg!(target_arch = "aarch64"),
+            Self::Avx2 | Self::Avx512 | Self::Avx512Bf16 | Self::Amx => false,
         }
     }
 
@@ -89,6 +104,19 @@ impl Isa {
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
             Self::Avx512Bf16 => "avx512-bf16",
+            Self::AmxEmulated => "amx-emulated",
+            Self::Amx => "amx",
+        }
+    }
+
+    /// The instruction set of all that tiles don't compute.
+    #[must_use]
+    pub(crate) fn vectors(self) -> Self {
+        let fits = |isa: &Self| *isa <= Self::Avx512 && isa.is_available();
+        match self {
+            Self::Amx => Self::Avx512,
+            Self::AmxEmulated => Self::ALL.into_iter().rfind(fits).unwrap_or(Self::Scalar),
+            isa => isa,
         }
     }
 }

@@ -9,6 +9,7 @@
 //! the same threads can do at most.
 
 mod activation;
+mod amx;
 mod attention;
 mod backend;
 mod collectives;

@@ -22,7 +22,7 @@ macro_rules! multiversion {
             fn avx2($($arg: $type),*) $(-> $ret)? {
                 body($($arg),*)
             }
-            match isa {
+            match isa.vectors() {
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: a backend is built only for an instruction set this machine runs.
                 $crate::isa::Isa::Avx512 | $crate::isa::Isa::Avx512Bf16 => unsafe { avx512($($arg),*) },

@@ -58,32 +58,43 @@ multiversion! {
     }
 }
 
-/// Packs one row into `out[start + i · stride]`; an odd last value of a format
-/// that needs pairs is paired with 0.
+/// Packs `row` as number `index` of `rows` rows, whose words take turns in `out`
+/// as [`Input::run`] says. An odd last value of a format that needs pairs is
+/// paired with 0, and what a block lacks is 0.
 pub(crate) fn pack_row(
     isa: Isa,
     input: Input,
     row: &[f32],
     out: &mut [u32],
-    start: usize,
-    stride: usize,
+    index: usize,
+    rows: usize,
 ) {
     let mut packed = [0u32; CHUNK];
-    for (index, chunk) in row.chunks(CHUNK).enumerate() {
+    for (part, chunk) in row.chunks(CHUNK).enumerate() {
         let packed = &mut packed[..input.len(chunk.len())];
         match input {
             Input::F32 => packed.copy_from_slice(bytemuck::cast_slice(chunk)),
             Input::Pairs => to_pairs(isa, chunk, packed),
+            Input::Blocks => {
+                to_pairs(isa, chunk, packed);
+                packed[chunk.len().div_ceil(2)..].fill(0);
+            }
             Input::Rounded => {
                 to_rounded(isa, chunk, packed);
                 packed[chunk.len()..].fill(0);
             }
             Input::Integers => quantize(isa, chunk, packed),
         }
-        let slots = out[start + index * input.len(CHUNK) * stride..]
-            .iter_mut()
-            .step_by(stride);
-        slots.zip(packed).for_each(|(slot, packed)| *slot = *packed);
+        let run = input.run();
+        let out = &mut out[part * input.len(CHUNK) * rows + index * run..];
+        if run == 1 {
+            let slots = out.iter_mut().step_by(rows);
+            slots.zip(packed).for_each(|(slot, packed)| *slot = *packed);
+        } else {
+            for (packed, out) in packed.chunks_exact(run).zip(out.chunks_mut(rows * run)) {
+                out[..run].copy_from_slice(packed);
+            }
+        }
     }
 }
 
@@ -108,7 +119,7 @@ mod tests {
             row in prop::collection::vec(any::<f32>(), 1..700),
             stride in 1usize..5,
         ) {
-            for input in [Input::F32, Input::Rounded, Input::Pairs] {
+            for input in [Input::F32, Input::Rounded, Input::Pairs, Input::Blocks] {
                 let len = input.len(row.len());
                 let mut naive = vec![0u32; len * stride];
                 for (i, x) in row.iter().enumerate() {
@@ -117,6 +128,10 @@ mod tests {
                         Input::Rounded => naive[i * stride] = bf16_bits(*x) << 16,
                         Input::Pairs => {
                             naive[i / 2 * stride] |= bf16_bits(*x) << (16 * (i % 2));
+                        }
+                        Input::Blocks => {
+                            naive[i / 32 * stride * 16 + i % 32 / 2] |=
+                                bf16_bits(*x) << (16 * (i % 2));
                         }
                         Input::Integers => continue,
                     }

@@ -20,6 +20,7 @@ use std::thread::JoinHandle;
 
 use lockstep_collective::is_crowded;
 
+use crate::amx;
 use crate::partition::share;
 use pin::pin_current_thread;
 use shared::{Job, Shared};
@@ -95,7 +96,8 @@ impl Pool {
     /// not have run then.
     pub(crate) fn for_chunks(&mut self, count: usize, body: impl Fn(usize, usize) + Sync) {
         if self.workers.is_empty() || count <= 1 {
-            return (0..count).for_each(|chunk| body(0, chunk));
+            (0..count).for_each(|chunk| body(0, chunk));
+            return amx::release();
         }
         let (shared, threads) = (&*self.shared, self.threads());
         for (thread, next) in shared.next.iter().enumerate() {
@@ -114,6 +116,7 @@ impl Pool {
                     }
                 }
             }
+            amx::release();
         };
         let job: *const (dyn Fn(usize) + Sync + '_) = &raw const claim;
         // SAFETY: only the lifetime changes; `finish` below returns after the

@@ -14,7 +14,7 @@ use super::task::{Call, View};
 use super::transpose::{LANES, transpose};
 use integers::IntegerTile;
 
-use crate::gemm::{Ahead, Input, PANEL, Tile};
+use crate::gemm::{Ahead, BLOCK_STEPS, Input, PANEL, Tile};
 
 /// Rows asked for at a time; a block of one tile asks at about eight points.
 const FETCH: usize = 16;
@@ -186,7 +186,7 @@ impl Call<'_> {
             asking,
         };
         let scales = self.cache.has_scales().then_some(&panels.value_scales);
-        if self.tiles.input == Input::Pairs {
+        if let Input::Pairs | Input::Blocks = self.tiles.input {
             let out = &mut tile.rows[..rows];
             softmax_pairs(self.isa, softmax, scales, &mut tile.lanes, out);
         } else {
@@ -210,7 +210,7 @@ impl Call<'_> {
         let width = padded(self.shape.head_dim);
         let rows = acc.len() / width;
         let weights = match self.tiles.input {
-            Input::Pairs => &tile.rows[..rows],
+            Input::Pairs | Input::Blocks => &tile.rows[..rows],
             _ => bytemuck::cast_slice(&tile.scores[..rows]),
         };
         let Some(direct) = self.direct else {
@@ -264,6 +264,15 @@ impl Call<'_> {
     /// Brings the first `count` weights of each row into the tiles' order.
     fn turn_weights(&self, rows: &[[u32; BLOCK]], out: &mut [u32], count: usize) {
         let steps = self.tiles.input.len(count);
+        if self.tiles.input == Input::Blocks {
+            for (index, row) in rows.iter().enumerate() {
+                let runs = row[..steps].chunks_exact(BLOCK_STEPS);
+                for (run, out) in runs.zip(out.chunks_mut(rows.len() * BLOCK_STEPS)) {
+                    out[index * BLOCK_STEPS..][..BLOCK_STEPS].copy_from_slice(run);
+                }
+            }
+            return;
+        }
         for (group, lanes) in rows.chunks(LANES).enumerate() {
             let mut from = [lanes[0].as_ptr(); LANES];
             for (from, row) in from.iter_mut().zip(lanes) {

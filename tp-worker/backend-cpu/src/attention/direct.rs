@@ -18,9 +18,7 @@ mod kernel;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 
-#[cfg(target_arch = "x86_64")]
-use crate::gemm::Input;
-use crate::gemm::Tiles;
+use crate::gemm::{Input, Tiles};
 use crate::isa::Isa;
 
 use super::ahead::Asking;
@@ -129,7 +127,10 @@ macro_rules! of_type {
 /// The kernels that agree with `tiles`, where there are some: plain Rust has the
 /// tiles alone.
 pub(super) fn select(isa: Isa, tiles: &Tiles, cache: &CpuKvCache) -> Option<&'static Direct> {
-    let direct = match (isa, &cache.data) {
+    if tiles.input == Input::Blocks {
+        return None;
+    }
+    let direct = match (isa.vectors(), &cache.data) {
         #[cfg(target_arch = "x86_64")]
         (Isa::Avx512Bf16, Data::Bf16(_)) if tiles.input == Input::Pairs => &avx512_bf16::BF16_ROWS,
         #[cfg(target_arch = "x86_64")]

@@ -6,7 +6,7 @@ use super::ahead::Ahead;
 use super::cells::{BLOCK, Cells};
 use super::panels::Panels;
 use super::softmax::{LANES, State};
-use crate::gemm::PANEL;
+use crate::gemm::{BLOCK_STEPS, PANEL};
 use crate::memory::{Buffer, grown};
 
 /// Working memory of one thread.
@@ -66,6 +66,11 @@ pub(crate) fn padded(head_dim: usize) -> usize {
     head_dim.next_multiple_of(PANEL)
 }
 
+/// Words that a packed query row takes at most.
+fn query_words(head_dim: usize) -> usize {
+    head_dim.next_multiple_of(BLOCK_STEPS)
+}
+
 /// Floats of a query row's partial result: its state and weighted sum.
 pub(crate) fn partial_len(head_dim: usize) -> usize {
     2 + padded(head_dim)
@@ -94,7 +99,7 @@ impl Scratch {
 
     /// Bytes that [`Self::grow`] leaves it with.
     pub(crate) fn bytes(rows: usize, head_dim: usize) -> usize {
-        let queries = 2 * grown(rows * head_dim);
+        let queries = 2 * grown(rows * query_words(head_dim));
         let sums = 2 * grown(rows * padded(head_dim));
         let tile = 3 * PANEL * BLOCK;
         let states = 2 * rows * size_of::<State>();
@@ -115,8 +120,8 @@ impl Scratch {
     /// Makes room for tasks of `rows` query rows.
     pub(crate) fn grow(&mut self, rows: usize, head_dim: usize) -> Result<(), BackendError> {
         const WHAT: &str = "attention scratch";
-        self.queries.grow(rows * head_dim, WHAT)?;
-        self.own_queries.grow(rows * head_dim, WHAT)?;
+        self.queries.grow(rows * query_words(head_dim), WHAT)?;
+        self.own_queries.grow(rows * query_words(head_dim), WHAT)?;
         self.panels.grow(head_dim)?;
         // No tile is higher than a panel is wide.
         self.tile.scores.resize(PANEL, [0.0; BLOCK]);

@@ -137,10 +137,17 @@ impl Call<'_> {
             let start = token * self.shape.qkv_width() + head * head_dim;
             let query = &self.qkv[start..start + head_dim];
             let block = index / height * height;
-            let (start, stride) = (block * len + index - block, height.min(rows.len() - block));
+            let (out, count) = (&mut out[block * len..], height.min(rows.len() - block));
             match self.integers {
-                Some(_) => pack_query(self.isa, query, out, start, stride),
-                None => pack_row(self.isa, self.tiles.input, query, out, start, stride),
+                Some(_) => pack_query(self.isa, query, out, index - block, count),
+                None => pack_row(
+                    self.isa,
+                    self.tiles.input,
+                    query,
+                    out,
+                    index - block,
+                    count,
+                ),
             }
         }
     }

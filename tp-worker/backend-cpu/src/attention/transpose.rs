@@ -36,7 +36,7 @@ pub(crate) unsafe fn transpose(
     let whole = steps / STEPS * STEPS;
     // SAFETY: the caller's promise; `whole` is a multiple of four steps.
     unsafe {
-        match isa {
+        match isa.vectors() {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Bf16 => avx512::transpose(rows, lanes, whole, out, stride),
             #[cfg(target_arch = "x86_64")]

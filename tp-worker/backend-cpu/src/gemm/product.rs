@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::ahead::{Ahead, STREAMS};
 use super::tile::{PANEL, Tile, TileFn};
-use super::tiles::{Packed, Tiles};
+use super::tiles::{Input, Packed, Tiles};
 use super::widen::{SLICE, Widened};
 use crate::isa::Isa;
 use crate::pack::CpuMatrix;
@@ -29,6 +29,10 @@ const ROWS_GROUP: usize = 144;
 /// Rows that pass over a slice of quantized weights, whose steps are a quarter
 /// as long: a usual chunk of a prompt reads weights from memory once.
 const LONG_ROWS_GROUP: usize = 528;
+/// Rows that pass over a slice of weights where tiles multiply them: their inputs
+/// fill half of the second-level cache that processors with tiles have. All
+/// panels of a chunk pass them, as sums are cheaper to read again than inputs.
+const TILE_ROWS_GROUP: usize = 256;
 /// Most blocks among which asking for the next slice is divided.
 const ASKING_BLOCKS: usize = 8;
 
@@ -72,6 +76,7 @@ impl Product<'_> {
             return self.stream(tile, at_once, panels);
         }
         let (panel_group, rows) = match (blocks.len(), self.w.element) {
+            _ if self.tiles.input == Input::Blocks => (panels.len(), TILE_ROWS_GROUP),
             (1, _) => (1, ROWS_GROUP),
             (_, Packed::Native(_)) => (PANEL_GROUP, ROWS_GROUP),
             (_, Packed::Int8 | Packed::Int4) => (1, LONG_ROWS_GROUP),
@@ -179,7 +184,8 @@ impl Product<'_> {
             element => element.step_words(),
         };
         let steps = self.w.steps().max(1);
-        steps.div_ceil(steps.div_ceil(SLICE / step_words))
+        let slice = steps.div_ceil(steps.div_ceil(SLICE / step_words));
+        slice.next_multiple_of(self.tiles.input.run())
     }
 
     fn block_rows(&self, block: usize) -> usize {

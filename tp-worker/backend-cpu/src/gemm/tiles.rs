@@ -106,6 +106,9 @@ pub(crate) enum Input {
     Rounded,
     /// Pairs of bf16, the earlier one in the low half.
     Pairs,
+    /// Blocks of 32 bf16, of each row 16 words that follow each other: what a
+    /// tile register loads. The last one is filled up with zeros.
+    Blocks,
     /// Groups of 8-bit integers, each with its scale and what undoes the
     /// offsets of weights.
     Integers,
@@ -119,6 +122,7 @@ impl Input {
             Self::F32 => k,
             Self::Rounded => k.next_multiple_of(2),
             Self::Pairs => k.div_ceil(2),
+            Self::Blocks => k.div_ceil(2).next_multiple_of(BLOCK_STEPS),
             Self::Integers => k.div_ceil(GROUP) * self.step_words(),
         }
     }
@@ -126,12 +130,23 @@ impl Input {
     /// Words of a row for each step of the weights.
     pub(crate) fn step_words(self) -> usize {
         match self {
-            Self::F32 | Self::Pairs => 1,
+            Self::F32 | Self::Pairs | Self::Blocks => 1,
             Self::Rounded => 2,
             Self::Integers => ROW_WORDS,
         }
     }
+
+    /// Words of a row that lie beside each other before the next row's turn.
+    pub(crate) fn run(self) -> usize {
+        match self {
+            Self::Blocks => BLOCK_STEPS,
+            _ => 1,
+        }
+    }
 }
+
+/// Steps of pairs that [`Input::Blocks`] holds together.
+pub(crate) const BLOCK_STEPS: usize = 16;
 
 /// Tiles for 1 to [`Self::rows`] rows.
 pub(crate) struct Tiles {
@@ -165,7 +180,12 @@ impl Tiles {
 
 /// The tiles for a machine and element type.
 pub(crate) fn select(isa: Isa, element: Element) -> &'static Tiles {
-    match (isa, element) {
+    if let (Isa::AmxEmulated, Element::Bf16) = (isa, element) {
+        return &super::amx_emulated::TILES_BF16;
+    }
+    match (isa.vectors(), element) {
+        #[cfg(target_arch = "x86_64")]
+        _ if isa == Isa::Amx && element == Element::Bf16 => &super::amx::TILES_BF16,
         #[cfg(target_arch = "x86_64")]
         (Isa::Avx512Bf16, Element::Bf16) => &super::avx512_bf16::TILES_BF16,
         #[cfg(target_arch = "x86_64")]

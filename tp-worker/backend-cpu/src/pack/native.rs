@@ -44,14 +44,8 @@ pub(super) fn pack_panel(
         {
             let values = &mut values[..to - from];
             decode(matrix.dtype, &source[from * width..to * width], values);
-            pack_row(
-                isa,
-                input,
-                values,
-                out,
-                element.steps(from) * PANEL + lane,
-                PANEL,
-            );
+            let out = &mut out[element.steps(from) * PANEL..];
+            pack_row(isa, input, values, out, lane, PANEL);
         }
     }
 }

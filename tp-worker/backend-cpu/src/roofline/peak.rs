@@ -11,7 +11,7 @@ use crate::pool::Pool;
 use super::neon;
 use super::scalar;
 #[cfg(target_arch = "x86_64")]
-use super::{avx2, avx512};
+use super::{amx, avx2, avx512};
 
 /// Seconds that a round takes at least.
 const ROUND: f64 = 3e-3;
@@ -21,9 +21,9 @@ const ROUND: f64 = 3e-3;
 pub enum Arithmetic {
     /// f32 multiply-add, also the way of bf16 that is widened in registers.
     F32Fma,
-    /// Dot products of bf16 pairs summed in f32 (`vdpbf16ps`).
+    /// Dot products of bf16 pairs summed in f32 (`vdpbf16ps`, `tdpbf16ps`).
     Bf16Dot,
-    /// Dot products of 8-bit integers summed in 32 bits (`vpdpbusd`), or the
+    /// Dot products of 8-bit integers summed in 32 bits (`vpdpbusd`, `tdpbssd`), or the
     /// widest multiplication that stands in for it.
     Int8Dot,
 }
@@ -61,12 +61,17 @@ fn chains(arithmetic: Arithmetic, isa: Isa) -> Option<Chains> {
     if !isa.is_available() {
         return None;
     }
-    match (arithmetic, isa) {
+    let tiles = isa == Isa::Amx && arithmetic != Arithmetic::F32Fma;
+    match (arithmetic, if tiles { isa } else { isa.vectors() }) {
         (Arithmetic::F32Fma, Isa::Scalar) => Some(scalar::F32),
         #[cfg(target_arch = "aarch64")]
         (Arithmetic::F32Fma, Isa::Neon) => Some(neon::F32),
         #[cfg(target_arch = "aarch64")]
         (Arithmetic::Int8Dot, Isa::Neon) => Some(neon::INT8),
+        #[cfg(target_arch = "x86_64")]
+        (Arithmetic::Bf16Dot, Isa::Amx) => Some(amx::BF16),
+        #[cfg(target_arch = "x86_64")]
+        (Arithmetic::Int8Dot, Isa::Amx) => Some(amx::INT8),
         #[cfg(target_arch = "x86_64")]
         (_, Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16) => x86_chains(arithmetic, isa),
         _ => None,

@@ -247,6 +247,12 @@ fn instruction_sets_with_the_same_rounding_give_the_same_bits() {
             assert_eq!(run(isa, dtype, kv), run(Isa::Scalar, dtype, kv));
         }
     }
+    if Isa::Amx.is_available() {
+        for kv in [KvCacheDtype::Bfloat16, KvCacheDtype::Int8] {
+            let run = |isa| run(isa, Dtype::Bfloat16, kv);
+            assert_eq!(run(Isa::Amx), run(Isa::AmxEmulated));
+        }
+    }
 }
 
 #[test]

@@ -124,6 +124,11 @@ fn instruction_sets_with_the_same_rounding_give_the_same_bits() {
             assert_eq!(run(isa, Dtype::Float32), run(here[0], Dtype::Float32));
             assert_eq!(run(isa, Dtype::Bfloat16), run(Isa::Scalar, Dtype::Bfloat16));
         }
+        if Isa::Amx.is_available() {
+            for dtype in [Dtype::Bfloat16, Dtype::Float32] {
+                assert_eq!(run(Isa::Amx, dtype), run(Isa::AmxEmulated, dtype));
+            }
+        }
     }
 }
 

@@ -1,0 +1,16 @@
+//! Intel's Advanced Matrix Extensions: whether this process may use tiles, and
+//! their shapes on this thread.
+//!
+//! A thread gives its tiles shapes when it first needs them in a chunk of work
+//! and lets go of them at the chunk's end ([`release`]), so nothing relies on
+//! what ran before, and an idle thread has no tiles that a switch would save.
+
+#[cfg(target_arch = "x86_64")]
+mod tiles;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use tiles::{is_permitted, release, shape};
+
+/// Lets go of tiles, of which this processor has none.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn release() {}

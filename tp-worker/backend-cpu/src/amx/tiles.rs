@@ -1,0 +1,123 @@
+//! Detection, permission and shapes of tiles ("Intel Architecture Instruction
+//! Set Extensions Programming Reference", chapter 3; Linux, "Using XSTATE
+//! features in user space applications").
+
+use std::arch::asm;
+use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+use std::cell::Cell;
+use std::sync::LazyLock;
+
+/// Rows of a tile.
+const ROWS: usize = 16;
+
+/// What `ldtilecfg` reads.
+#[repr(C, align(64))]
+struct Shapes {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    /// Bytes of a row of each tile.
+    bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+thread_local! {
+    /// Rows that this thread's tiles have shapes for; 0 = none.
+    static SHAPED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Whether the processor has tiles for bf16 and 8-bit integers, and the system
+/// lets this process use them.
+///
+/// Asks Linux for them once: the permission is the process's and holds for
+/// threads that were started before. Elsewhere there are none.
+pub(crate) fn is_permitted() -> bool {
+    static PERMITTED: LazyLock<bool> = LazyLock::new(|| has_tiles() && ask());
+    *PERMITTED
+}
+
+fn has_tiles() -> bool {
+    const OSXSAVE: u32 = 1 << 27;
+    const AMX: u32 = 1 << 22 | 1 << 24 | 1 << 25; // BF16, TILE, INT8
+    const TILE_STATE: u64 = 3 << 17;
+    __cpuid(0).eax >= 7
+        && __cpuid(1).ecx & OSXSAVE != 0
+        && __cpuid_count(7, 0).edx & AMX == AMX
+        // SAFETY: the system has switched XSAVE on.
+        && unsafe { enabled_states() } & TILE_STATE == TILE_STATE
+}
+
+/// XCR0: what the system saves of a thread's registers.
+#[target_feature(enable = "xsave")]
+fn enabled_states() -> u64 {
+    // SAFETY: register 0 exists wherever XSAVE does.
+    unsafe { _xgetbv(0) }
+}
+
+#[cfg(target_os = "linux")]
+fn ask() -> bool {
+    const ARCH_PRCTL: i64 = 158;
+    const REQUEST_PERMISSION: u64 = 0x1023;
+    const TILE_DATA: u64 = 18;
+    let answer: i64;
+    // SAFETY: `arch_prctl(ARCH_REQ_XCOMP_PERM)` changes nothing but what this
+    // process may use; a kernel that doesn't know it answers with an error.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") ARCH_PRCTL => answer,
+            in("rdi") REQUEST_PERMISSION,
+            in("rsi") TILE_DATA,
+            out("rcx") _,
+            out("r11") _,
+            options(nostack),
+        );
+    }
+    answer == 0
+}
+
+#[cfg(not(target_os = "linux"))]
+fn ask() -> bool {
+    false
+}
+
+/// Gives this thread's tiles the shapes for `rows` (1 to 32) rows of inputs:
+///
+/// | Tiles | Hold | Rows |
+/// |---|---|---|
+/// | 0, 1 | sums of the first rows | up to 16 |
+/// | 2, 3 | sums of the others | what is left, at least 1 |
+/// | 4, 5 | inputs of the first and of the others | as many |
+/// | 6, 7 | weights | 16 |
+///
+/// # Safety
+/// [`is_permitted`] was true.
+#[inline]
+pub(crate) unsafe fn shape(rows: usize) {
+    if SHAPED.get() == rows {
+        return;
+    }
+    let first = rows.clamp(1, ROWS) as u8;
+    let others = rows.saturating_sub(ROWS).clamp(1, ROWS) as u8;
+    let shapes = Shapes {
+        palette: 1,
+        start_row: 0,
+        reserved: [0; 14],
+        bytes: std::array::from_fn(|tile| if tile < 8 { 64 } else { 0 }),
+        rows: [
+            first, first, others, others, first, others, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0,
+        ],
+    };
+    // SAFETY: the process may use tiles, and the shapes are valid.
+    unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const shapes, options(nostack, readonly)) };
+    SHAPED.set(rows);
+}
+
+/// Lets go of this thread's tiles.
+#[inline]
+pub(crate) fn release() {
+    if SHAPED.replace(0) != 0 {
+        // SAFETY: this thread has used tiles, so it may.
+        unsafe { asm!("tilerelease", options(nostack, nomem)) };
+    }
+}

@@ -1,0 +1,228 @@
+//! AMX tiles: 32 rows times a panel are four tiles of sums.
+//!
+//! A block of 16 steps of a panel is two tiles of weights as it lies, and of the
+//! inputs, packed as [`Input::Blocks`], one tile for every 16 rows. Every loop
+//! is one `asm!`, so that no tile outlives it.
+
+use std::arch::asm;
+
+use super::ahead::STREAMS;
+use super::tile::{PANEL, Tile};
+use super::tiles::{BLOCK_STEPS, Tiles, tiles};
+use crate::amx::shape;
+
+/// Rows of a tile of inputs.
+const ROWS: usize = 16;
+/// Bytes from step to step of a panel.
+const STEP: usize = PANEL * 4;
+/// Bytes from row to row of a block of inputs.
+const ROW: usize = BLOCK_STEPS * 4;
+
+/// What a loop over blocks reads and writes.
+struct Work {
+    inputs: *const u32,
+    weights: *const u32,
+    /// At least one.
+    blocks: usize,
+    out: *mut f32,
+    /// Bytes from row to row of `out`.
+    stride: usize,
+    resume: bool,
+    /// Where the next slice lies that is asked for, and bytes between its runs.
+    next: *const u32,
+    runs: usize,
+}
+
+/// `asm!` lines that ask for the cache lines at `offset` + so many bytes.
+macro_rules! ask {
+    ($hint:literal, $base:literal, [$($offset:literal)*]) => {
+        concat!($($hint, " [", $base, " + ", $offset, "]\n"),*)
+    };
+}
+
+/// Up to 16 rows: one tile of inputs. Brings weights from memory two blocks
+/// before they are multiplied.
+unsafe fn few(work: &Work, rows: usize) {
+    // SAFETY: the caller's promise: tiles have their shapes, and the pointers are
+    // valid for the rows and blocks.
+    unsafe {
+        asm!(
+            "test {resume:e}, {resume:e}",
+            "jnz 3f",
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "jmp 2f",
+            "3:",
+            "tileloadd tmm0, [{out} + {stride}]",
+            "tileloadd tmm1, [{out} + {stride} + 64]",
+            "2:",
+            "tileloadd tmm4, [{a} + {row}]",
+            "tileloadd tmm6, [{b} + {step}]",
+            ask!("prefetcht0", "{b}", [4096 4160 4224 4288 4352 4416 4480 4544]),
+            ask!("prefetcht0", "{b}", [4608 4672 4736 4800 4864 4928 4992 5056]),
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm7, [{b} + {step} + 64]",
+            ask!("prefetcht0", "{b}", [5120 5184 5248 5312 5376 5440 5504 5568]),
+            ask!("prefetcht0", "{b}", [5632 5696 5760 5824 5888 5952 6016 6080]),
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "add {a}, {block}",
+            "add {b}, 2048",
+            "dec {blocks}",
+            "jnz 2b",
+            "tilestored [{out} + {stride}], tmm0",
+            "tilestored [{out} + {stride} + 64], tmm1",
+            resume = in(reg) u32::from(work.resume),
+            out = in(reg) work.out,
+            stride = in(reg) work.stride,
+            a = inout(reg) work.inputs => _,
+            b = inout(reg) work.weights => _,
+            blocks = inout(reg) work.blocks => _,
+            block = in(reg) rows * ROW,
+            row = in(reg) ROW,
+            step = in(reg) STEP,
+            out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        );
+    }
+}
+
+/// More than 16 rows: two tiles of inputs. After each product come the lines
+/// that ask for a part of the next slice, one run each.
+macro_rules! many {
+    ($name:ident, [$($line:literal)*], $advance:literal) => {
+        unsafe fn $name(work: &Work, rows: usize) {
+            // SAFETY: as for `few`.
+            unsafe {
+                asm!(
+                    "test {resume:e}, {resume:e}",
+                    "jnz 3f",
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "tilezero tmm2",
+                    "tilezero tmm3",
+                    "jmp 2f",
+                    "3:",
+                    "tileloadd tmm0, [{out} + {stride}]",
+                    "tileloadd tmm1, [{out} + {stride} + 64]",
+                    "tileloadd tmm2, [{others} + {stride}]",
+                    "tileloadd tmm3, [{others} + {stride} + 64]",
+                    "2:",
+                    "tileloadd tmm6, [{b} + {step}]",
+                    "tileloadd tmm4, [{a} + {row}]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    ask!("prefetcht1", "{next}", [$($line)*]),
+                    "tileloadd tmm7, [{b} + {step} + 64]",
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    ask!("prefetcht1", "{next} + {runs}", [$($line)*]),
+                    "tileloadd tmm5, [{a} + {row} + 1024]",
+                    "tdpbf16ps tmm2, tmm5, tmm6",
+                    ask!("prefetcht1", "{next} + 2 * {runs}", [$($line)*]),
+                    "tdpbf16ps tmm3, tmm5, tmm7",
+                    ask!("prefetcht1", "{next} + {runs3}", [$($line)*]),
+                    concat!("add {next}, ", $advance, " /* {runs} {runs3} */"),
+                    "add {a}, {block}",
+                    "add {b}, 2048",
+                    "dec {blocks}",
+                    "jnz 2b",
+                    "tilestored [{out} + {stride}], tmm0",
+                    "tilestored [{out} + {stride} + 64], tmm1",
+                    "tilestored [{others} + {stride}], tmm2",
+                    "tilestored [{others} + {stride} + 64], tmm3",
+                    resume = in(reg) u32::from(work.resume),
+                    out = in(reg) work.out,
+                    others = in(reg) work.out.wrapping_byte_add(ROWS * work.stride),
+                    stride = in(reg) work.stride,
+                    a = inout(reg) work.inputs => _,
+                    b = inout(reg) work.weights => _,
+                    blocks = inout(reg) work.blocks => _,
+                    next = inout(reg) work.next => _,
+                    runs = in(reg) work.runs,
+                    runs3 = in(reg) 3 * work.runs,
+                    block = in(reg) rows * ROW,
+                    row = in(reg) ROW,
+                    step = in(reg) STEP,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack),
+                );
+            }
+        }
+    };
+}
+
+many!(many_alone, [], "0");
+many!(many_eighth, [0], "64");
+many!(many_quarter, [0 64], "128");
+many!(many_half, [0 64 128 192], "256");
+many!(many_whole, [0 64 128 192 256 320 384 448], "512");
+
+/// `M` rows times one panel; `P` and `H` are those of other tiles' tables.
+///
+/// # Safety
+/// As for every tile; the process may use AMX.
+unsafe fn bf16_tile<const M: usize, const P: usize, const H: usize>(work: &Tile) {
+    // SAFETY: the process may use AMX.
+    unsafe { shape(M) };
+    let (blocks, tail) = (work.steps / BLOCK_STEPS, work.steps % BLOCK_STEPS);
+    let whole = Work {
+        inputs: work.a,
+        weights: work.b,
+        blocks,
+        out: work.c,
+        stride: work.ldc * 4,
+        resume: work.resume,
+        next: work.ahead.from,
+        runs: work.ahead.stride * 4,
+    };
+    let run = match work.ahead.parts {
+        _ if M <= ROWS => few,
+        _ if work.ahead.stride == 0 => many_alone,
+        1 => many_whole,
+        2 => many_half,
+        3..=4 => many_quarter,
+        _ => many_eighth,
+    };
+    if blocks > 0 {
+        // SAFETY: forwarded to the caller.
+        unsafe { run(&whole, M) };
+    }
+    if tail > 0 || blocks == 0 {
+        let mut padded = Padded([0; BLOCK_STEPS * PANEL]);
+        // SAFETY: the panel holds its last steps, and a block of inputs is whole
+        // or, where there are no steps at all, not read: zeros stand in.
+        unsafe {
+            let from = work.b.add(blocks * BLOCK_STEPS * PANEL);
+            padded.0[..tail * PANEL]
+                .copy_from_slice(std::slice::from_raw_parts(from, tail * PANEL));
+            let inputs = match tail {
+                0 => ZEROS.0.as_ptr(),
+                _ => work.a.add(blocks * M * BLOCK_STEPS),
+            };
+            let last = Work {
+                inputs,
+                weights: padded.0.as_ptr(),
+                blocks: 1,
+                resume: work.resume || blocks > 0,
+                ..whole
+            };
+            if M <= ROWS { few(&last, M) } else { many_alone(&last, M) }
+        }
+    }
+}
+
+/// A block of a panel of its own.
+#[repr(align(64))]
+struct Padded([u32; BLOCK_STEPS * PANEL]);
+
+/// A block of inputs of 32 rows.
+static ZEROS: Padded = Padded([0; BLOCK_STEPS * PANEL]);
+
+// The loops ask for one run after each of four products.
+const _: () = assert!(STREAMS == 4 && BLOCK_STEPS * STEP == 2_048);
+
+pub(crate) static TILES_BF16: Tiles = tiles!(
+    Blocks, bf16_tile:
+    [1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32],
+    [1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 : 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1],
+    [1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1]
+);
