@@ -93,6 +93,8 @@ const KNOWN: [(&str, &[&str], &str); 15] = [
     (
         "tp-worker/backend-cpu",
         &[
+            "gemm::amx",
+            "gemm::amx_emulated",
             "gemm::avx2",
             "gemm::avx512",
             "gemm::avx512_bf16",
@@ -111,6 +113,7 @@ const KNOWN: [(&str, &[&str], &str); 15] = [
     (
         "tp-worker/backend-cpu",
         &[
+            "roofline::amx",
             "roofline::avx2",
             "roofline::avx512",
             "roofline::neon",

@@ -25,7 +25,9 @@ pub enum Isa {
 
 /// A name that is no instruction set, or one this machine lacks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown instruction set {0:?}; known are scalar, neon, avx2, avx512, avx512-bf16, amx-emulated and amx")]
+#[error(
+    "unknown instruction set {0:?}; known are scalar, neon, avx2, avx512, avx512-bf16, amx-emulated and amx"
+)]
 pub struct UnknownIsa(String);
 
 impl Isa {

@@ -140,14 +140,7 @@ impl Call<'_> {
             let (out, count) = (&mut out[block * len..], height.min(rows.len() - block));
             match self.integers {
                 Some(_) => pack_query(self.isa, query, out, index - block, count),
-                None => pack_row(
-                    self.isa,
-                    self.tiles.input,
-                    query,
-                    out,
-                    index - block,
-                    count,
-                ),
+                None => pack_row(self.isa, self.tiles.input, query, out, index - block, count),
             }
         }
     }

@@ -205,7 +205,11 @@ unsafe fn bf16_tile<const M: usize, const P: usize, const H: usize>(work: &Tile)
                 resume: work.resume || blocks > 0,
                 ..whole
             };
-            if M <= ROWS { few(&last, M) } else { many_alone(&last, M) }
+            if M <= ROWS {
+                few(&last, M);
+            } else {
+                many_alone(&last, M);
+            }
         }
     }
 }

@@ -63,14 +63,23 @@ unsafe fn columns(work: &Tile, rows: usize, row: usize, column: usize) {
     // SAFETY: forwarded to the caller.
     unsafe {
         let out = work.c.add(row * work.ldc + column).cast::<Lanes>();
-        let mut sums = if work.resume { out.read() } else { [0.0; LANES] };
+        let mut sums = if work.resume {
+            out.read()
+        } else {
+            [0.0; LANES]
+        };
         for (block, from) in (0..work.steps).step_by(BLOCK_STEPS).enumerate() {
             let steps = BLOCK_STEPS.min(work.steps - from);
             let inputs = work.a.add((block * rows + row) * BLOCK_STEPS);
             let weights = work.b.add(from * PANEL + column);
             let inputs = std::slice::from_raw_parts(inputs, steps);
             let words = (steps - 1) * PANEL + LANES;
-            add_block(isa, &mut sums, inputs, std::slice::from_raw_parts(weights, words));
+            add_block(
+                isa,
+                &mut sums,
+                inputs,
+                std::slice::from_raw_parts(weights, words),
+            );
         }
         out.write(sums);
     }
