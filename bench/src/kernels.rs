@@ -59,8 +59,8 @@ pub struct Args {
     /// Compute threads [default: available cores].
     #[arg(long, value_name = "COUNT")]
     threads: Option<usize>,
-    /// Kernels and limits of this instruction set: scalar, neon, avx2, avx512 or
-    /// avx512-bf16 [default: the one that the engine takes here].
+    /// Kernels and limits of this instruction set: scalar, neon, avx2, avx512,
+    /// avx512-bf16, amx-emulated or amx [default: the one that the engine takes here].
     #[arg(long, value_name = "NAME", value_parser = known)]
     isa: Option<&'static str>,
     /// Measure these alone.
