@@ -33,15 +33,19 @@ struct Work {
     runs: usize,
 }
 
-/// `asm!` lines that ask for the cache lines at `offset` + so many bytes.
+/// `asm!` lines that ask for cache lines at `base` + so many bytes.
 macro_rules! ask {
     ($hint:literal, $base:literal, [$($offset:literal)*]) => {
         concat!($($hint, " [", $base, " + ", $offset, "]\n"),*)
     };
+    ($hint:literal, $base:literal) => {
+        ask!($hint, $base, [0 64 128 192 256 320 384 448])
+    };
 }
 
-/// Up to 16 rows: one tile of inputs. Brings weights from memory two blocks
-/// before they are multiplied.
+/// Up to 16 rows: one tile of inputs. Weights come from memory: eight blocks
+/// ahead into the second-level cache, one ahead into the first. On a core that
+/// others share this reads a tenth faster than either alone.
 unsafe fn few(work: &Work, rows: usize) {
     // SAFETY: the caller's promise: tiles have their shapes, and the pointers are
     // valid for the rows and blocks.
@@ -58,12 +62,16 @@ unsafe fn few(work: &Work, rows: usize) {
             "2:",
             "tileloadd tmm4, [{a} + {row}]",
             "tileloadd tmm6, [{b} + {step}]",
-            ask!("prefetcht0", "{b}", [4096 4160 4224 4288 4352 4416 4480 4544]),
-            ask!("prefetcht0", "{b}", [4608 4672 4736 4800 4864 4928 4992 5056]),
+            ask!("prefetcht1", "{b} + 16384"),
+            ask!("prefetcht1", "{b} + 16896"),
+            ask!("prefetcht0", "{b} + 2048"),
+            ask!("prefetcht0", "{b} + 2560"),
             "tdpbf16ps tmm0, tmm4, tmm6",
             "tileloadd tmm7, [{b} + {step} + 64]",
-            ask!("prefetcht0", "{b}", [5120 5184 5248 5312 5376 5440 5504 5568]),
-            ask!("prefetcht0", "{b}", [5632 5696 5760 5824 5888 5952 6016 6080]),
+            ask!("prefetcht1", "{b} + 17408"),
+            ask!("prefetcht1", "{b} + 17920"),
+            ask!("prefetcht0", "{b} + 3072"),
+            ask!("prefetcht0", "{b} + 3584"),
             "tdpbf16ps tmm1, tmm4, tmm7",
             "add {a}, {block}",
             "add {b}, 2048",
@@ -87,7 +95,9 @@ unsafe fn few(work: &Work, rows: usize) {
 }
 
 /// More than 16 rows: two tiles of inputs. After each product come the lines
-/// that ask for a part of the next slice, one run each.
+/// that ask for a part of the next slice, one run each, and those that bring a
+/// quarter of the next block into the first-level cache: a tile that loads from
+/// the second holds up the products behind it.
 macro_rules! many {
     ($name:ident, [$($line:literal)*], $advance:literal) => {
         unsafe fn $name(work: &Work, rows: usize) {
@@ -111,14 +121,22 @@ macro_rules! many {
                     "tileloadd tmm4, [{a} + {row}]",
                     "tdpbf16ps tmm0, tmm4, tmm6",
                     ask!("prefetcht1", "{next}", [$($line)*]),
+                    ask!("prefetcht0", "{b} + 2048"),
+                    ask!("prefetcht0", "{a} + {block}"),
                     "tileloadd tmm7, [{b} + {step} + 64]",
                     "tdpbf16ps tmm1, tmm4, tmm7",
                     ask!("prefetcht1", "{next} + {runs}", [$($line)*]),
+                    ask!("prefetcht0", "{b} + 2560"),
+                    ask!("prefetcht0", "{a} + {block} + 512"),
                     "tileloadd tmm5, [{a} + {row} + 1024]",
                     "tdpbf16ps tmm2, tmm5, tmm6",
                     ask!("prefetcht1", "{next} + 2 * {runs}", [$($line)*]),
+                    ask!("prefetcht0", "{b} + 3072"),
+                    ask!("prefetcht0", "{a} + {block} + 1024"),
                     "tdpbf16ps tmm3, tmm5, tmm7",
                     ask!("prefetcht1", "{next} + {runs3}", [$($line)*]),
+                    ask!("prefetcht0", "{b} + 3584"),
+                    ask!("prefetcht0", "{a} + {block} + 1536"),
                     concat!("add {next}, ", $advance, " /* {runs} {runs3} */"),
                     "add {a}, {block}",
                     "add {b}, 2048",
