@@ -101,6 +101,13 @@ impl Footprint for Plain {
             .ok_or_else(|| format!("heads of {} columns are too wide", engine.model.head_dim))
     }
 
+    fn kernels(&self, _: DeviceKind, name: &str) -> Result<(), String> {
+        let known = name == "scalar";
+        known
+            .then_some(())
+            .ok_or_else(|| format!("there is no {name}"))
+    }
+
     fn rank(&self, engine: &EngineShape<'_>, rank: usize) -> RankMemory {
         let of = |model: &ModelConfig, ranks: usize| {
             let rows = 2 * model.num_layers * model.kv_heads_per_rank(ranks);

@@ -21,6 +21,9 @@ pub struct EngineConfig {
     pub quantization: Quantization,
     /// What ranks compute on.
     pub device: DeviceConfig,
+    /// The instruction set of the processor's kernels, where it is not the best
+    /// that each rank's machine runs.
+    pub isa: Option<String>,
     /// Ranks and nodes.
     pub parallel: ParallelConfig,
     /// The paged KV cache.

@@ -15,6 +15,8 @@ pub struct EngineShape<'a> {
     pub quantization: Quantization,
     /// What ranks compute on.
     pub device: DeviceConfig,
+    /// The instruction set of the processor's kernels, where one is named.
+    pub isa: Option<&'a str>,
     /// Type of cached keys and values.
     pub kv_dtype: KvCacheDtype,
     /// Ranks.
@@ -73,6 +75,12 @@ pub trait Footprint {
     /// # Errors
     /// Why not, and what to do.
     fn serves(&self, engine: &EngineShape<'_>) -> Result<(), String>;
+
+    /// Whether this machine has kernels of that name for such a device.
+    ///
+    /// # Errors
+    /// Why not, and what to do.
+    fn kernels(&self, kind: DeviceKind, name: &str) -> Result<(), String>;
 }
 
 impl MemoryUse {
@@ -93,6 +101,7 @@ impl EngineConfig {
             dtype: self.dtype,
             quantization: self.quantization,
             device: self.device,
+            isa: self.isa.as_deref(),
             kv_dtype: self.kv.dtype,
             tp_size: self.parallel.tp_size,
             threads_per_rank: self.parallel.threads_per_rank,

@@ -37,6 +37,13 @@ pub struct ParallelArgs {
     /// CUDA_DEVICE_ORDER=PCI_BUS_ID both count as nvidia-smi.
     #[arg(long, env = "LOCKSTEP_BASE_GPU_ID", value_name = "GPU", help_heading = HEADING)]
     pub base_gpu_id: Option<usize>,
+    /// Instruction set of the kernels [default: the best that each machine runs].
+    ///
+    /// scalar, neon, avx2, avx512, avx512-bf16, amx-emulated or amx, of which
+    /// `lockstep doctor` lists those of this machine. amx-emulated is slow and has
+    /// the bits of amx on every machine.
+    #[arg(long, env = "LOCKSTEP_ISA", value_name = "NAME", help_heading = HEADING)]
+    pub isa: Option<String>,
     /// Compute threads of each rank [default: available cores / ranks of this node].
     #[arg(long, env = "LOCKSTEP_THREADS_PER_RANK", value_name = "THREADS",
           value_parser = positive, help_heading = HEADING)]

@@ -35,6 +35,7 @@ fn sizing() -> Sizing<'static> {
             dtype: Dtype::Bfloat16,
             quantization: Quantization::None,
             device: DeviceConfig::default(),
+            isa: None,
             kv_dtype: KvCacheDtype::Bfloat16,
             tp_size: 1,
             threads_per_rank: 1,
@@ -100,6 +101,10 @@ fn every_kind_is_charged() {
         }
 
         fn serves(&self, _: &EngineShape<'_>) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn kernels(&self, _: DeviceKind, _: &str) -> Result<(), String> {
             Ok(())
         }
 

@@ -18,6 +18,11 @@ pub(super) struct Device {
 /// The device that is asked for; with `auto` a GPU, unless it can't be used or
 /// can't serve what is asked for.
 pub(super) fn resolve(args: &ServeArgs, footprint: &dyn Footprint) -> Result<Device, ConfigError> {
+    if let Some(name) = &args.parallel.isa {
+        let kernels = footprint.kernels(DeviceKind::Cpu, name);
+        let remedy = "Leave it out: the best that the machine runs is taken";
+        kernels.map_err(|why| ConfigError::value("--isa", name, why, remedy))?;
+    }
     let given = args.parallel.base_gpu_id;
     let number = given.unwrap_or(0);
     let room = || footprint.room(DeviceKind::Cuda, number);
@@ -135,6 +140,11 @@ fn unserved(args: &ServeArgs) -> Option<Unserved> {
             given: "--kv-cache-dtype int8".to_owned(),
             why: "GPUs cache keys and values as floats",
             remedy: "Give --kv-cache-dtype bfloat16, or --device cpu",
+        }),
+        parallel.isa.as_ref().map(|name| Unserved {
+            given: format!("--isa {name}"),
+            why: "a GPU computes, and no core",
+            remedy: OR_CPU,
         }),
         parallel.threads_per_rank.map(|threads| Unserved {
             given: format!("--threads-per-rank {threads}"),

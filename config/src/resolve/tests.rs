@@ -251,6 +251,14 @@ const REFUSED: &[(&str, &[&str])] = &[
         &["--kv-cache-dtype int8", "--device cuda", "bfloat16"],
     ),
     (
+        "--isa mmx",
+        &["--isa", "mmx", "there is no mmx", "Leave it out"],
+    ),
+    (
+        "--device cuda --isa scalar",
+        &["--isa scalar", "--device cuda", "--device cpu"],
+    ),
+    (
         "--device cuda --threads-per-rank 2",
         &["--threads-per-rank 2", "--device cuda"],
     ),

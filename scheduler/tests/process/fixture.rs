@@ -460,6 +460,10 @@ impl lockstep_types::Footprint for NoMemory {
         Ok(())
     }
 
+    fn kernels(&self, _: lockstep_types::DeviceKind, _: &str) -> Result<(), String> {
+        Ok(())
+    }
+
     fn rank(&self, _: &lockstep_types::EngineShape<'_>, _: usize) -> lockstep_types::RankMemory {
         let mut memory = lockstep_types::RankMemory::default();
         memory.target.kv_per_token = 1;

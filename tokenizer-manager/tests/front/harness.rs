@@ -100,6 +100,7 @@ pub fn engine_config() -> EngineConfig {
         dtype: Dtype::Float32,
         quantization: Quantization::None,
         device: DeviceConfig::default(),
+        isa: None,
         parallel: ParallelConfig {
             tp_size: 1,
             dp_size: 1,

@@ -2,7 +2,7 @@
 
 use lockstep_backend::{AttentionShape, DeviceMemory};
 use lockstep_backend_cpu::roofline::{Arithmetic, Meter};
-use lockstep_backend_cpu::{CpuBackend, CpuMemory, CpuOptions, CpuTensor, Isa};
+use lockstep_backend_cpu::{CpuBackend, CpuError, CpuMemory, CpuOptions, CpuTensor, Isa};
 use lockstep_collective::Collective;
 use lockstep_types::{DeviceRoom, KvCacheDtype};
 
@@ -52,7 +52,11 @@ impl Device for CpuBackend {
     }
 
     fn kernels(name: Option<&str>) -> Result<&'static str, DeviceError> {
-        Ok(isa(name)?.unwrap_or_else(Isa::detect).name())
+        let isa = isa(name)?.unwrap_or_else(Isa::detect);
+        match isa.is_available() {
+            true => Ok(isa.name()),
+            false => Err(DeviceError::new(CpuError::Isa(isa))),
+        }
     }
 
     fn roofline(
@@ -157,5 +161,9 @@ mod tests {
         };
         let error = describe(&none_such).unwrap_err().to_string();
         assert!(error.contains("mmx"), "{error}");
+        for isa in Isa::ALL {
+            let found = CpuBackend::kernels(Some(isa.name()));
+            assert_eq!(found.is_ok(), isa.is_available(), "{isa}: {found:?}");
+        }
     }
 }

@@ -92,27 +92,25 @@ pub struct DeviceOptions<'a> {
     pub folder: Option<&'a Path>,
 }
 
-impl DeviceOptions<'static> {
+impl<'a> DeviceOptions<'a> {
     /// As the configuration wants every rank's device; not pinned.
-    pub fn new(config: &EngineConfig) -> Self {
+    pub fn new(config: &'a EngineConfig) -> Self {
         Self::of_shape(&config.shape())
     }
 
     /// The same, before there is a configuration.
-    pub fn of_shape(engine: &EngineShape<'_>) -> Self {
+    pub fn of_shape(engine: &EngineShape<'a>) -> Self {
         Self {
             device: engine.device,
             threads: engine.threads_per_rank,
             dtype: engine.dtype,
             quantization: engine.quantization,
             cores: None,
-            kernels: None,
+            kernels: engine.isa,
             folder: None,
         }
     }
-}
 
-impl<'a> DeviceOptions<'a> {
     /// The same, pinned to `cores`.
     #[must_use]
     pub fn pinned(self, cores: Option<&'a [usize]>) -> Self {

@@ -26,6 +26,11 @@ impl Footprint for DeviceFootprint {
         let served = Registry::empty().run(engine.device.kind, Serves(engine));
         served.map_err(|error| error.to_string())
     }
+
+    fn kernels(&self, kind: DeviceKind, name: &str) -> Result<(), String> {
+        let found = Registry::empty().run(kind, Kernels(name));
+        found.map(|_| ()).map_err(|error| error.to_string())
+    }
 }
 
 /// What a device takes of its memory when it is opened with `options`.
@@ -41,6 +46,17 @@ impl OnDevice for Room {
 
     fn run<B: Device>(self, _: &DrafterRegistry<B>) -> Self::Output {
         B::room(self.0)
+    }
+}
+
+/// Asking for kernels by name.
+struct Kernels<'a>(&'a str);
+
+impl OnDevice for Kernels<'_> {
+    type Output = Result<&'static str, DeviceError>;
+
+    fn run<B: Device>(self, _: &DrafterRegistry<B>) -> Self::Output {
+        B::kernels(Some(self.0))
     }
 }
 

@@ -14,7 +14,7 @@ mod pass;
 use std::{fs, sync::Arc};
 
 use driver::{Factory, Feed, logits};
-use lockstep_backend_cpu::{CpuBackend, CpuOptions};
+use lockstep_backend_cpu::{CpuBackend, CpuOptions, Isa};
 use lockstep_types::{Dtype, KvCacheDtype, ModelConfig, Quantization};
 use naive::Naive;
 use pass::fixture;
@@ -86,13 +86,26 @@ fn cpu(dtype: Dtype) -> Factory<CpuBackend> {
 }
 
 fn quantized(dtype: Dtype, quantization: Quantization) -> Factory<CpuBackend> {
+    on(None, dtype, quantization)
+}
+
+/// The kernels that are chosen here, and those with the bits of AMX, whose
+/// models give theirs on every machine.
+fn kernels() -> impl Iterator<Item = Option<Isa>> {
+    let emulated = Isa::AmxEmulated.is_available();
+    [None, emulated.then_some(Isa::AmxEmulated)]
+        .into_iter()
+        .take(1 + usize::from(emulated))
+}
+
+fn on(isa: Option<Isa>, dtype: Dtype, quantization: Quantization) -> Factory<CpuBackend> {
     Arc::new(move |collective| {
         let options = CpuOptions {
             threads: 1,
             dtype,
             quantization,
             pin: None,
-            isa: None,
+            isa,
         };
         CpuBackend::new(options, collective).unwrap()
     })
@@ -215,8 +228,20 @@ fn cpu_backend_in_bfloat16() {
                 tp_size,
                 ..Feed::plain(KvCacheDtype::Bfloat16)
             };
-            let found = logits(&case.model, &cpu(Dtype::Bfloat16), feed, &texts);
-            check(name, &case.golden, &found, reference, 2.0 * reference);
+            let run = |isa| {
+                let factory = on(isa, Dtype::Bfloat16, Quantization::None);
+                logits(&case.model, &factory, feed, &texts)
+            };
+            let found: Vec<_> = kernels().map(run).collect();
+            for found in &found {
+                check(name, &case.golden, found, reference, 2.0 * reference);
+            }
+            if Isa::detect() == Isa::Amx {
+                assert!(
+                    found[0] == found[1],
+                    "{name}: tiles are not what is emulated"
+                );
+            }
         }
         for prompt in &case.golden.prompts {
             let error = max_error(&prompt.last_logits, &prompt.last_logits_bf16);
@@ -267,13 +292,16 @@ fn quantized_weights_stay_near_the_reference() {
 fn chunked_and_batched_runs_are_bit_identical() {
     for (name, case) in cases() {
         let texts = texts(&case.golden);
-        for (dtype, compute, weights) in [
+        let formats = [
             (KvCacheDtype::Float32, Dtype::Float32, Quantization::None),
             (KvCacheDtype::Bfloat16, Dtype::Bfloat16, Quantization::None),
             (KvCacheDtype::Int8, Dtype::Bfloat16, Quantization::Int8),
             (KvCacheDtype::Bfloat16, Dtype::Bfloat16, Quantization::Int4),
-        ] {
-            let (whole, factory) = (Feed::plain(dtype), quantized(compute, weights));
+        ];
+        let chosen = formats.map(|format| (None, format));
+        let emulated = kernels().skip(1).map(|isa| (isa, formats[1]));
+        for (isa, (dtype, compute, weights)) in chosen.into_iter().chain(emulated) {
+            let (whole, factory) = (Feed::plain(dtype), on(isa, compute, weights));
             let expected = logits(&case.model, &factory, whole, &texts);
             for (page_size, chunk, together) in [(1, 7, true), (16, 50, false), (64, 1, true)] {
                 let feed = Feed {

@@ -101,11 +101,14 @@ impl LocalGroup {
         config: &EngineConfig,
         options: &GroupOptions<'_, B>,
     ) -> Result<Self, WorkerError> {
-        let device = DeviceOptions::new(config);
+        let engine = config.clone();
         let folder = options.weight_cache.map(Path::to_owned);
         let open = move |rank, collective| {
-            let device = device.of_rank(rank, folder.as_deref());
-            Ok(B::open(&device, collective)?)
+            let device = DeviceOptions::new(&engine);
+            Ok(B::open(
+                &device.of_rank(rank, folder.as_deref()),
+                collective,
+            )?)
         };
         Self::start_on(config, options, open)
     }

@@ -122,6 +122,7 @@ fn memory_of(
         dtype: Dtype::Bfloat16,
         quantization: Quantization::None,
         device: DeviceConfig::default(),
+        isa: None,
         kv_dtype: KvCacheDtype::Bfloat16,
         tp_size,
         threads_per_rank: 1,

@@ -61,6 +61,7 @@ pub fn config(tp_size: usize, page_size: usize, dtype: Dtype) -> EngineConfig {
         dtype,
         quantization: Quantization::None,
         device: DeviceConfig::default(),
+        isa: None,
         parallel: ParallelConfig {
             tp_size,
             dp_size: 1,
