@@ -25,7 +25,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 HERE = pathlib.Path(__file__).resolve().parent
-REPOSITORY = HERE.parents[2]
+REPOSITORY = HERE.parents[1]
 DEMO = REPOSITORY / "models" / "lockstep-demo-7m"
 DRAFTS = {"eagle3": "lockstep-demo-7m-eagle3", "eagle": "lockstep-demo-7m-eagle", "draft": "lockstep-demo-1m-draft"}
 TYPES = ["q8_0", "q4_0", "q4_k_m"]

@@ -26,7 +26,7 @@ from servers import Server
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROMPTS = HERE.parent / "src" / "speculate" / "prompts.json"
-sys.path.append(str(HERE.parents[2] / "models" / "training"))
+sys.path.append(str(HERE.parents[1] / "models" / "training"))
 from chatml import render  # noqa: E402
 
 # Tokens of the longest prompt and answer, and room for drafts.

@@ -15,7 +15,7 @@ import random
 from gen_data import WEIGHTS, document
 
 HERE = pathlib.Path(__file__).resolve().parent
-OUT = HERE.parents[1] / "launcher" / "bench" / "src" / "speculate" / "prompts.json"
+OUT = HERE.parents[1] / "bench" / "src" / "speculate" / "prompts.json"
 # As gen_data.py has them: the seed of its evaluation chats, and how many of each domain it draws.
 SEED = 1 + 1000003
 DRAWN = 64
