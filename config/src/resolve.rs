@@ -67,8 +67,7 @@ fn resolve_on(
     footprint: &dyn Footprint,
 ) -> Result<Resolved<(EngineConfig, NodeConfig)>, ConfigError> {
     let ranks = parallel::resolve(args, model, hardware, device)?;
-    let dtype = format::dtype(args);
-    let quantization = format::quantization(args);
+    let (dtype, quantization) = (format::dtype(args), format::quantization(args));
     let (speculation, drafter_bytes) = speculation::resolve(args, model, algorithms)?;
     let max_running_requests = schedule::max_running_requests(&args.schedule);
     let (asked, longest) = context_length(args, model)?;
