@@ -9,7 +9,7 @@
 mod tiles;
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use tiles::{is_permitted, release, shape};
+pub(crate) use tiles::{permission, release, shape};
 
 /// Lets go of tiles, of which this processor has none.
 #[cfg(not(target_arch = "x86_64"))]

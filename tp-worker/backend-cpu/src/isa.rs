@@ -1,5 +1,6 @@
 //! Instruction sets the kernels are written for, and which of them run here.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -68,33 +69,48 @@ impl Isa {
 
     /// Whether this machine runs it.
     #[must_use]
-    #[cfg(target_arch = "x86_64")]
     pub fn is_available(self) -> bool {
+        self.lacks().is_none()
+    }
+
+    /// Why this machine doesn't run it, if so.
+    #[must_use]
+    #[cfg(target_arch = "x86_64")]
+    pub fn lacks(self) -> Option<Cow<'static, str>> {
         use std::arch::is_x86_feature_detected as has;
         let avx2 = has!("avx2") && has!("fma");
         let avx512 =
             avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
-        match self {
+        let has = match self {
             Self::Scalar => true,
-            Self::Neon => false,
-            Self::Avx2 => avx2,
+            Self::Neon => return Some(FOREIGN.into()),
+            // Without a fused multiply-add emulation would be hundreds of times slower.
+            Self::Avx2 | Self::AmxEmulated => avx2,
             Self::Avx512 => avx512,
             Self::Avx512Bf16 => avx512 && has!("avx512bf16"),
-            // Without a fused multiply-add it would be hundreds of times slower.
-            Self::AmxEmulated => avx2,
-            Self::Amx => avx512 && crate::amx::is_permitted(),
-        }
+            Self::Amx => match crate::amx::permission() {
+                Ok(()) => avx512,
+                Err(reason) => return Some(reason.to_string().into()),
+            },
+        };
+        let lacks = match self {
+            Self::Avx2 | Self::AmxEmulated => "its processor has no AVX2 with FMA",
+            Self::Avx512Bf16 => "its processor has no AVX-512 F, BW, DQ, VL and BF16",
+            _ => "its processor has no AVX-512 F, BW, DQ and VL",
+        };
+        (!has).then_some(lacks.into())
     }
 
-    /// Whether this machine runs it.
+    /// Why this machine doesn't run it, if so.
     #[must_use]
     #[cfg(not(target_arch = "x86_64"))]
-    pub fn is_available(self) -> bool {
-        match self {
+    pub fn lacks(self) -> Option<Cow<'static, str>> {
+        let here = match self {
             Self::Scalar => true,
             Self::Neon | Self::AmxEmulated => cfg!(target_arch = "aarch64"),
             Self::Avx2 | Self::Avx512 | Self::Avx512Bf16 | Self::Amx => false,
-        }
+        };
+        (!here).then_some(FOREIGN.into())
     }
 
     /// The name used on command lines and in logs.
@@ -122,6 +138,9 @@ impl Isa {
         }
     }
 }
+
+/// Why kernels of another architecture don't run.
+const FOREIGN: &str = "its processor is of another architecture";
 
 #[cfg(target_arch = "x86_64")]
 fn is_intel() -> bool {

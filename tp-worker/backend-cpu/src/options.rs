@@ -35,7 +35,10 @@ pub enum CpuError {
         threads: usize,
     },
     /// Kernels this machine cannot run.
-    #[error("this machine does not run {0} kernels; leave the choice to the backend")]
+    #[error(
+        "this machine does not run {0} kernels: {reason}; leave the choice to the backend",
+        reason = .0.lacks().unwrap_or_default()
+    )]
     Isa(Isa),
     /// Threads could not be started or pinned.
     #[error("cannot start or pin kernel threads: {0}")]

@@ -26,25 +26,47 @@ thread_local! {
     static SHAPED: Cell<usize> = const { Cell::new(0) };
 }
 
+/// Why this process has no tiles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoTiles {
+    /// CPUID doesn't name them.
+    #[error("its processor, or what a virtual machine shows of it, has no AMX")]
+    Processor,
+    /// XCR0 doesn't have them.
+    #[error("its system does not switch AMX on; Linux does from 5.16 on")]
+    System,
+    /// This process may not use them.
+    #[error(
+        "its system does not let this process use AMX (error {0}); Linux does from 5.16 on, \
+         where no sandbox or seccomp filter refuses arch_prctl"
+    )]
+    Process(i64),
+}
+
 /// Whether the processor has tiles for bf16 and 8-bit integers, and the system
 /// lets this process use them.
 ///
 /// Asks Linux for them once: the permission is the process's and holds for
 /// threads that were started before. Elsewhere there are none.
-pub(crate) fn is_permitted() -> bool {
-    static PERMITTED: LazyLock<bool> = LazyLock::new(|| has_tiles() && ask());
-    *PERMITTED
+pub(crate) fn permission() -> Result<(), NoTiles> {
+    static PERMISSION: LazyLock<Result<(), NoTiles>> =
+        LazyLock::new(|| has_tiles().and_then(|()| ask()));
+    *PERMISSION
 }
 
-fn has_tiles() -> bool {
+fn has_tiles() -> Result<(), NoTiles> {
     const OSXSAVE: u32 = 1 << 27;
     const AMX: u32 = 1 << 22 | 1 << 24 | 1 << 25; // BF16, TILE, INT8
     const TILE_STATE: u64 = 3 << 17;
-    __cpuid(0).eax >= 7
-        && __cpuid(1).ecx & OSXSAVE != 0
-        && __cpuid_count(7, 0).edx & AMX == AMX
-        // SAFETY: the system has switched XSAVE on.
-        && unsafe { enabled_states() } & TILE_STATE == TILE_STATE
+    if __cpuid(0).eax < 7 || __cpuid_count(7, 0).edx & AMX != AMX {
+        return Err(NoTiles::Processor);
+    }
+    let xsave = __cpuid(1).ecx & OSXSAVE != 0;
+    // SAFETY: the system has switched XSAVE on.
+    if !xsave || unsafe { enabled_states() } & TILE_STATE != TILE_STATE {
+        return Err(NoTiles::System);
+    }
+    Ok(())
 }
 
 /// XCR0: what the system saves of a thread's registers.
@@ -55,7 +77,7 @@ fn enabled_states() -> u64 {
 }
 
 #[cfg(target_os = "linux")]
-fn ask() -> bool {
+fn ask() -> Result<(), NoTiles> {
     const ARCH_PRCTL: i64 = 158;
     const REQUEST_PERMISSION: u64 = 0x1023;
     const TILE_DATA: u64 = 18;
@@ -73,12 +95,15 @@ fn ask() -> bool {
             options(nostack),
         );
     }
-    answer == 0
+    match answer {
+        0 => Ok(()),
+        error => Err(NoTiles::Process(-error)),
+    }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn ask() -> bool {
-    false
+fn ask() -> Result<(), NoTiles> {
+    Err(NoTiles::System)
 }
 
 /// Gives this thread's tiles the shapes for `rows` (1 to 32) rows of inputs:
@@ -91,7 +116,7 @@ fn ask() -> bool {
 /// | 6, 7 | weights | 16 |
 ///
 /// # Safety
-/// [`is_permitted`] was true.
+/// [`permission`] was given.
 #[inline]
 pub(crate) unsafe fn shape(rows: usize) {
     if SHAPED.get() == rows {

@@ -8,5 +8,7 @@ mod collectives;
 mod machine;
 mod matmul;
 mod moves;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod permission;
 mod quantized;
 mod rows;
