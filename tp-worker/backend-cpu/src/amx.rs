@@ -6,8 +6,12 @@
 //! what ran before, and an idle thread has no tiles that a switch would save.
 
 #[cfg(target_arch = "x86_64")]
+mod signal_stack;
+#[cfg(target_arch = "x86_64")]
 mod tiles;
 
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(crate) use signal_stack::grow_signal_stack;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use tiles::{permission, release, shape};
 

@@ -7,6 +7,8 @@ use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 use std::cell::Cell;
 use std::sync::LazyLock;
 
+use super::signal_stack::grow_signal_stack;
+
 /// Rows of a tile.
 const ROWS: usize = 16;
 
@@ -122,6 +124,7 @@ pub(crate) unsafe fn shape(rows: usize) {
     if SHAPED.get() == rows {
         return;
     }
+    grow_signal_stack();
     let first = rows.clamp(1, ROWS) as u8;
     let others = rows.saturating_sub(ROWS).clamp(1, ROWS) as u8;
     let shapes = Shapes {

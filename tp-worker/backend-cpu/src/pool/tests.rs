@@ -133,3 +133,60 @@ fn a_panic_reaches_the_caller_and_the_pool_survives() {
         assert_eq!(done.into_inner(), 3);
     }
 }
+
+/// Overflows the stack; what it has done there keeps it from being left out.
+#[cfg(target_arch = "x86_64")]
+fn overflow(depth: u64) -> u64 {
+    let frame = std::hint::black_box([depth; 128]);
+    if depth == u64::MAX {
+        return 0;
+    }
+    overflow(depth + 1) + frame[depth as usize % 128]
+}
+
+/// A thread of a pool overflows its stack in a process of its own, after it has
+/// used tiles where there are some.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[test]
+fn a_stack_overflow_is_reported_by_name() {
+    const CHILD: &str = "LOCKSTEP_TEST_OVERFLOW";
+    if std::env::var_os(CHILD).is_some() {
+        let joined = AtomicBool::new(false);
+        return Pool::new(2, None, true).unwrap().run(|_| {
+            if std::thread::current().name() != Some("kernel-1") {
+                return wait_until(|| joined.load(Ordering::SeqCst));
+            }
+            if crate::amx::permission().is_ok() {
+                // SAFETY: the process may use tiles.
+                unsafe {
+                    crate::amx::shape(32);
+                    std::arch::asm!("tilezero tmm0", out("tmm0") _, options(nostack));
+                }
+                crate::amx::release();
+            } else {
+                crate::amx::grow_signal_stack();
+            }
+            overflow(0);
+            joined.store(true, Ordering::SeqCst);
+        });
+    }
+    if let Err(reason) = crate::amx::permission() {
+        eprintln!("without tiles: this machine doesn't run them, {reason}");
+    }
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "pool::tests::a_stack_overflow_is_reported_by_name",
+        ])
+        .arg("--nocapture")
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stderr);
+    assert!(!child.status.success());
+    assert!(
+        said.contains("thread 'kernel-1'") && said.contains("has overflowed its stack"),
+        "{}: {said}",
+        child.status
+    );
+}
