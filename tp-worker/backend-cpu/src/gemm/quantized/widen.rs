@@ -40,35 +40,33 @@ fn float(code: u32) -> u32 {
 }
 
 /// 32 inputs of 16 columns from `column` on.
+///
+/// Two weights at a time: an integer `q` was stored as `q + 8` and becomes
+/// `q · factor + 128`, which fits a byte, so that a product of 16 bits with both
+/// and the sum with both offsets carry nothing from the lower to the upper one.
 #[inline(always)]
 fn widen_part(codes: &[u32], narrow: &[u32], wide: &mut [u32], part: usize, column: usize) {
-    let (mut factors, mut offsets) = ([0u32; LANES], [0u32; LANES]);
-    for ((factor, offset), code) in factors.iter_mut().zip(&mut offsets).zip(codes) {
-        *factor = ((code << (27 - 5 * part)).cast_signed() >> 27).cast_unsigned();
-        // An integer `q` was stored as `q + 8` and becomes `q · factor + 128`.
-        *offset = 128u32
-            .wrapping_sub(factor.wrapping_mul(8))
-            .wrapping_mul(0x1_0001);
+    let (mut factors, mut offsets) = ([0u16; 2 * LANES], [0u16; 2 * LANES]);
+    let pairs = factors.chunks_exact_mut(2).zip(offsets.chunks_exact_mut(2));
+    for ((factors, offsets), code) in pairs.zip(codes) {
+        let factor = ((code << (27 - 5 * part)).cast_signed() >> 27) as u16;
+        let offset = 128u16.wrapping_sub(factor.wrapping_mul(8));
+        factors.fill(factor);
+        offsets.fill(offset.wrapping_mul(0x101));
     }
     let rows = narrow
         .chunks_exact(PANEL)
         .zip(wide.chunks_exact_mut(2 * PANEL));
     for (narrow, wide) in rows {
+        let narrow: &[u16] = bytemuck::cast_slice(&narrow[column..column + LANES]);
         let (low, high) = wide.split_at_mut(PANEL);
         for (wide, shift) in [(low, 0), (high, 4)] {
-            let wide = &mut wide[column..column + LANES];
-            let lanes = narrow[column..column + LANES]
-                .iter()
-                .zip(&factors)
-                .zip(&offsets);
-            for (wide, ((word, factor), offset)) in wide.iter_mut().zip(lanes) {
-                // Bytes 0 and 2, then 1 and 3, as two 16-bit products at once.
-                let two = |word: u32| {
-                    (word & 0x000f_000f)
-                        .wrapping_mul(*factor)
-                        .wrapping_add(*offset)
-                };
-                *wide = two(word >> shift) | (two(word >> (shift + 8)) << 8);
+            let wide: &mut [u16] = bytemuck::cast_slice_mut(&mut wide[column..column + LANES]);
+            let lanes = narrow.iter().zip(&factors).zip(&offsets);
+            for (wide, ((pair, factor), offset)) in wide.iter_mut().zip(lanes) {
+                *wide = ((pair >> shift) & 0x0f0f)
+                    .wrapping_mul(*factor)
+                    .wrapping_add(*offset);
             }
         }
     }
