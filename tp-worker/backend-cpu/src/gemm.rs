@@ -66,7 +66,7 @@ pub(crate) fn matmul(
     if n == 0 {
         return Ok(());
     }
-    let tiles = w.element.tiles(isa);
+    let tiles = w.element.tiles(isa, n);
     let packed = packed_words(w.element, isa, n, w.cols);
     scratch.grow(packed, "packed activations")?;
     // Blocks of about the same height: a low one wastes registers.
@@ -111,7 +111,7 @@ pub(crate) fn matmul(
 /// Words that `rows` rows of inputs take when they are packed for a matrix of
 /// `cols` columns.
 pub(crate) fn packed_words(element: Packed, isa: Isa, rows: usize, cols: usize) -> usize {
-    rows.saturating_mul(element.tiles(isa).input.len(cols))
+    rows.saturating_mul(element.tiles(isa, rows).input.len(cols))
 }
 
 /// Packs rows into blocks `[inputs of a row][rows of the block]`.

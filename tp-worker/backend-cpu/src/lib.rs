@@ -1,12 +1,11 @@
 //! CPU kernels: packed GEMM, paged attention, norms, thread pool.
 //!
 //! [`CpuBackend`] implements [`lockstep_backend::Backend`] on a set of CPU
-//! cores. Kernels exist for AVX-512 with and without bf16, AVX2, NEON and plain
-//! Rust; one is chosen when the backend is built. Weights may be rounded to 8 or
-//! 4 bits. Every output element is
-//! accumulated in one order, so results do not depend on the batch, the
-//! chunking, the page size or the number of threads. [`roofline`] measures what
-//! the same threads can do at most.
+//! cores. Kernels exist for AMX, AVX-512 with and without bf16, AVX2, NEON and
+//! plain Rust; one is chosen when the backend is built. Weights may be rounded to
+//! 8 or 4 bits. Every output element is accumulated in one order, so results do
+//! not depend on the batch, the chunking, the page size or the number of threads.
+//! [`roofline`] measures what the same threads can do at most.
 
 mod activation;
 mod amx;

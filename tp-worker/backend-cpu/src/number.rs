@@ -1,9 +1,12 @@
 //! Conversions between f32 and bf16, and packing of rows into 4-byte steps.
 
-use crate::gemm::Input;
+use crate::gemm::{BLOCK_STEPS, Input};
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
-use crate::quantize::quantize;
+use crate::quantize::{
+    BLOCK_ROW_WORDS, BLOCK_SCALE_WORD, BLOCK_UNDO_WORD, GROUP, GROUP_WORDS, ROW_WORDS, SCALE_WORD,
+    UNDO_INT8, quantize,
+};
 
 /// Values converted at once, whole groups of quantized ones.
 const CHUNK: usize = 256;
@@ -84,6 +87,14 @@ pub(crate) fn pack_row(
                 packed[chunk.len()..].fill(0);
             }
             Input::Integers => quantize(isa, chunk, packed),
+            Input::IntegerBlocks => {
+                let mut groups = [0; CHUNK / GROUP * ROW_WORDS];
+                let groups = &mut groups[..Input::Integers.len(chunk.len())];
+                quantize(isa, chunk, groups);
+                let out = &mut out[part * input.len(CHUNK) * rows..];
+                place_groups(groups, out, index, rows);
+                continue;
+            }
         }
         let run = input.run();
         let out = &mut out[part * input.len(CHUNK) * rows + index * run..];
@@ -95,6 +106,19 @@ pub(crate) fn pack_row(
                 out[..run].copy_from_slice(packed);
             }
         }
+    }
+}
+
+/// Puts a row's groups among those of `rows` rows, as [`BLOCK_ROW_WORDS`] says.
+fn place_groups(groups: &[u32], out: &mut [u32], index: usize, rows: usize) {
+    let blocks = out.chunks_mut(BLOCK_ROW_WORDS * rows);
+    for (group, out) in groups.chunks_exact(ROW_WORDS).zip(blocks) {
+        let runs = group[..GROUP_WORDS].chunks_exact(BLOCK_STEPS);
+        for (run, out) in runs.zip(out.chunks_exact_mut(BLOCK_STEPS * rows)) {
+            out[index * BLOCK_STEPS..][..BLOCK_STEPS].copy_from_slice(run);
+        }
+        out[BLOCK_SCALE_WORD * rows + index] = group[SCALE_WORD];
+        out[BLOCK_UNDO_WORD * rows + index] = group[UNDO_INT8];
     }
 }
 
@@ -112,6 +136,31 @@ mod tests {
             let ours = bf16::from_bits(bf16_bits(x) as u16);
             prop_assert_eq!(ours.to_bits(), bf16::from_f32(x).to_bits());
             prop_assert_eq!(bf16_value(ours.to_bits()).to_bits(), ours.to_f32().to_bits());
+        }
+
+        #[test]
+        fn blocks_of_integers_hold_the_same_groups(
+            row in prop::collection::vec(-1e3f32..1e3, 1..700),
+            rows in 1usize..33,
+            index in any::<prop::sample::Index>(),
+        ) {
+            let (index, steps) = (index.index(rows), row.len().div_ceil(GROUP));
+            let mut plain = vec![0u32; Input::Integers.len(row.len())];
+            pack_row(Isa::Scalar, Input::Integers, &row, &mut plain, 0, 1);
+            let mut naive = vec![0u32; Input::IntegerBlocks.len(row.len()) * rows];
+            for step in 0..steps {
+                let (group, out) = (&plain[step * ROW_WORDS..], &mut naive[step * 48 * rows..]);
+                for word in 0..GROUP_WORDS {
+                    out[word / 16 * 16 * rows + index * 16 + word % 16] = group[word];
+                }
+                out[32 * rows + index] = group[SCALE_WORD];
+                out[33 * rows + index] = group[UNDO_INT8];
+            }
+            for isa in Isa::available() {
+                let mut packed = vec![0u32; naive.len()];
+                pack_row(isa, Input::IntegerBlocks, &row, &mut packed, index, rows);
+                prop_assert_eq!(&packed, &naive);
+            }
         }
 
         #[test]
@@ -133,7 +182,7 @@ mod tests {
                             naive[i / 32 * stride * 16 + i % 32 / 2] |=
                                 bf16_bits(*x) << (16 * (i % 2));
                         }
-                        Input::Integers => continue,
+                        Input::Integers | Input::IntegerBlocks => continue,
                     }
                 }
                 for isa in Isa::available() {

@@ -18,6 +18,24 @@ pub(crate) fn near<T>(from: *const T) {
     let _ = from;
 }
 
+/// Brings the cache line at `to` into the first-level cache to be written, which
+/// otherwise begins when a store has come to it. Any address will do.
+#[inline(always)]
+pub(crate) fn own<T>(to: *mut T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as above; processors without this instruction take it for none.
+    unsafe {
+        std::arch::asm!("prefetchw [{0}]", in(reg) to, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pstl1keep, [{0}]", in(reg) to, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = to;
+}
+
 /// Brings the cache line at `from` into the second-level cache. Any address will do.
 #[inline(always)]
 pub(crate) fn far<T>(from: *const T) {

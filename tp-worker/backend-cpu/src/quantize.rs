@@ -15,6 +15,14 @@ pub(crate) const SCALE_WORD: usize = GROUP_WORDS;
 pub(crate) const UNDO_INT8: usize = SCALE_WORD + 1;
 /// Where what undoes an offset of 8 lies, for each quarter of the group.
 pub(crate) const UNDO_INT4: usize = SCALE_WORD + 2;
+/// Words of a group of a row where rows lie in blocks: its integers first, 16
+/// words of all rows and then 16 again; all scales; what undoes an offset of 128
+/// in all rows; and nothing, so that blocks begin at a cache line.
+pub(crate) const BLOCK_ROW_WORDS: usize = 48;
+/// Words of a row before the scales of a block.
+pub(crate) const BLOCK_SCALE_WORD: usize = GROUP_WORDS;
+/// Words of a row before what undoes offsets in a block.
+pub(crate) const BLOCK_UNDO_WORD: usize = BLOCK_SCALE_WORD + 1;
 /// Below it a group counts as zeros, so that no reciprocal overflows.
 pub(crate) const SMALLEST: f32 = f32::from_bits(27 << 23);
 /// Adding it leaves a small value's nearest integer, ties to even, in the low bits.

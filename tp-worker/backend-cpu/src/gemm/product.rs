@@ -21,6 +21,8 @@ use crate::partition::Shared;
 const WIDEN_BLOCKS: usize = 4;
 /// The same for 4-bit weights, which save more.
 const WIDEN_INT4_BLOCKS: usize = 3;
+/// The same where tiles read the widened slice.
+const WIDEN_TILE_BLOCKS: usize = 2;
 /// Panels that share one pass over a group of row blocks.
 pub(super) const PANEL_GROUP: usize = 4;
 /// Rows whose steps of a slice stay in the second-level cache beside the slice:
@@ -33,6 +35,8 @@ const LONG_ROWS_GROUP: usize = 528;
 /// fill half of the second-level cache that processors with tiles have. All
 /// panels of a chunk pass them, as sums are cheaper to read again than inputs.
 const TILE_ROWS_GROUP: usize = 256;
+/// The same with 8-bit integers, times steps of a slice: a mebibyte.
+const TILE_GROUPS: usize = 8_192;
 /// Most blocks among which asking for the next slice is divided.
 const ASKING_BLOCKS: usize = 8;
 
@@ -75,19 +79,25 @@ impl Product<'_> {
         if let Some(&(tile, at_once)) = self.tiles.stream.get(self.rows - 1) {
             return self.stream(tile, at_once, panels);
         }
-        let (panel_group, rows) = match (blocks.len(), self.w.element) {
-            _ if self.tiles.input == Input::Blocks => (panels.len(), TILE_ROWS_GROUP),
-            (1, _) => (1, ROWS_GROUP),
-            (_, Packed::Native(_)) => (PANEL_GROUP, ROWS_GROUP),
-            (_, Packed::Int8 | Packed::Int4) => (1, LONG_ROWS_GROUP),
-        };
-        let block_group = (rows / self.height).max(1);
         let widen = match self.w.element {
+            _ if self.tiles.input == Input::IntegerBlocks => blocks.len() >= WIDEN_TILE_BLOCKS,
             Packed::Int4 => blocks.len() >= WIDEN_INT4_BLOCKS,
             _ => blocks.len() >= WIDEN_BLOCKS,
         };
         let widened = self.tiles.widened.filter(|_| widen);
         let slice = self.slice(widened.is_some());
+        let (panel_group, rows) = match (self.tiles.input, self.w.element) {
+            (Input::Blocks, _) => (panels.len(), TILE_ROWS_GROUP),
+            (Input::IntegerBlocks, _) => (panels.len(), TILE_GROUPS / slice),
+            _ if blocks.len() == 1 => (1, ROWS_GROUP),
+            (_, Packed::Native(_)) => (PANEL_GROUP, ROWS_GROUP),
+            (_, Packed::Int8 | Packed::Int4) => (1, LONG_ROWS_GROUP),
+        };
+        let mut block_group = (rows / self.height).max(1);
+        if self.tiles.input == Input::IntegerBlocks {
+            // Groups of about the same size: each reads the weights once.
+            block_group = blocks.len().div_ceil(blocks.len().div_ceil(block_group));
+        }
         let mut widened = widened.map(Widened::new);
         for first_block in blocks.clone().step_by(block_group) {
             let blocks = first_block..blocks.end.min(first_block + block_group);

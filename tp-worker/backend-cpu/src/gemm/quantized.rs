@@ -12,9 +12,15 @@
 )]
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(any(test, target_arch = "x86_64"))]
+mod amx_emulated;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(any(test, target_arch = "x86_64"))]
+mod blocks;
 mod int4;
 mod int8;
 #[cfg(target_arch = "aarch64")]
@@ -33,6 +39,14 @@ use super::tile::{LANES, PANEL, Tile};
 use super::tiles::Tiles;
 use crate::isa::Isa;
 use crate::quantize::{ROW_WORDS, SCALE_WORD};
+
+/// Rows from which on AMX's tiles multiply 8-bit weights: they take as long for
+/// fewer, with which vectors keep up with the memory.
+#[cfg(target_arch = "x86_64")]
+const INT8_TILES_FROM: usize = 16;
+/// The same of 4-bit weights, which tiles widen once for all rows.
+#[cfg(target_arch = "x86_64")]
+const INT4_TILES_FROM: usize = 10;
 
 /// How far ahead of the current words weights are brought into the first-level
 /// cache, in words: from memory where several panels stream.
@@ -171,14 +185,17 @@ unsafe fn halves<F: Format, L: Lanes, const M: usize, const P: usize, const H: u
     }
 }
 
+/// Tiles, and from how many rows on they are used.
+type ByRows = &'static [(usize, &'static Tiles)];
+
 /// Kernels of one instruction set.
 struct Kernels {
     name: &'static str,
     /// The backend's instruction set from which on they are used.
     isa: Isa,
     runs: fn() -> bool,
-    int8: &'static Tiles,
-    int4: &'static Tiles,
+    int8: ByRows,
+    int4: ByRows,
 }
 
 /// From the plainest to the fastest.
@@ -187,48 +204,48 @@ static KERNELS: &[Kernels] = &[
         name: "scalar",
         isa: Isa::Scalar,
         runs: || true,
-        int8: &scalar::INT8,
-        int4: &scalar::INT4,
+        int8: &[(1, &scalar::INT8)],
+        int4: &[(1, &scalar::INT4)],
     },
     #[cfg(target_arch = "aarch64")]
     Kernels {
         name: "neon",
         isa: Isa::Neon,
         runs: || Isa::Neon.is_available(),
-        int8: &neon::INT8,
-        int4: &neon::INT4,
+        int8: &[(1, &neon::INT8)],
+        int4: &[(1, &neon::INT4)],
     },
     #[cfg(target_arch = "x86_64")]
     Kernels {
         name: "avx2",
         isa: Isa::Avx2,
         runs: || Isa::Avx2.is_available(),
-        int8: &avx2::INT8_PLAIN,
-        int4: &avx2::INT4_PLAIN,
+        int8: &[(1, &avx2::INT8_PLAIN)],
+        int4: &[(1, &avx2::INT4_PLAIN)],
     },
     #[cfg(target_arch = "x86_64")]
     Kernels {
         name: "avx-vnni",
         isa: Isa::Avx2,
         runs: || Isa::Avx2.is_available() && std::arch::is_x86_feature_detected!("avxvnni"),
-        int8: &avx2::INT8_VNNI,
-        int4: &avx2::INT4_VNNI,
+        int8: &[(1, &avx2::INT8_VNNI)],
+        int4: &[(1, &avx2::INT4_VNNI)],
     },
     #[cfg(target_arch = "x86_64")]
     Kernels {
         name: "avx512",
         isa: Isa::Avx512,
         runs: || Isa::Avx512.is_available(),
-        int8: &avx512::INT8_PLAIN,
-        int4: &avx512::INT4_PLAIN,
+        int8: &[(1, &avx512::INT8_PLAIN)],
+        int4: &[(1, &avx512::INT4_PLAIN)],
     },
     #[cfg(target_arch = "x86_64")]
     Kernels {
         name: "avx512-vnni",
         isa: Isa::Avx512,
         runs: || Isa::Avx512.is_available() && std::arch::is_x86_feature_detected!("avx512vnni"),
-        int8: &avx512::INT8_VNNI,
-        int4: &avx512::INT4_VNNI,
+        int8: &[(1, &avx512::INT8_VNNI)],
+        int4: &[(1, &avx512::INT4_VNNI)],
     },
     #[cfg(target_arch = "x86_64")]
     Kernels {
@@ -237,8 +254,30 @@ static KERNELS: &[Kernels] = &[
         runs: || {
             Isa::Avx512Bf16.is_available() && std::arch::is_x86_feature_detected!("avx512vnni")
         },
-        int8: &avx512::INT8_VNNI_ONE_BY_ONE,
-        int4: &avx512::INT4_VNNI_ONE_BY_ONE,
+        int8: &[(1, &avx512::INT8_VNNI_ONE_BY_ONE)],
+        int4: &[(1, &avx512::INT4_VNNI_ONE_BY_ONE)],
+    },
+    #[cfg(target_arch = "x86_64")]
+    Kernels {
+        name: "amx-emulated",
+        isa: Isa::AmxEmulated,
+        runs: || Isa::Avx512.is_available() && std::arch::is_x86_feature_detected!("avx512vnni"),
+        int8: &[
+            (1, &avx512::INT8_VNNI),
+            (INT8_TILES_FROM, &amx_emulated::vnni::INT8),
+        ],
+        int4: &[
+            (1, &avx512::INT4_VNNI),
+            (INT4_TILES_FROM, &amx_emulated::vnni::INT4),
+        ],
+    },
+    #[cfg(target_arch = "x86_64")]
+    Kernels {
+        name: "amx",
+        isa: Isa::Amx,
+        runs: || Isa::Amx.is_available() && std::arch::is_x86_feature_detected!("avx512vnni"),
+        int8: &[(1, &avx512::INT8_VNNI), (INT8_TILES_FROM, &amx::INT8)],
+        int4: &[(1, &avx512::INT4_VNNI), (INT4_TILES_FROM, &amx::INT4)],
     },
 ];
 
@@ -248,14 +287,20 @@ fn kernels(isa: Isa) -> &'static Kernels {
     KERNELS.iter().rev().find(fit).unwrap_or(&KERNELS[0])
 }
 
-/// The tiles of 8-bit weights.
-pub(super) fn int8(isa: Isa) -> &'static Tiles {
-    kernels(isa).int8
+/// The tiles that multiply `rows` rows by 8-bit weights.
+pub(super) fn int8(isa: Isa, rows: usize) -> &'static Tiles {
+    by_rows(kernels(isa).int8, rows)
 }
 
-/// The tiles of 4-bit weights.
-pub(super) fn int4(isa: Isa) -> &'static Tiles {
-    kernels(isa).int4
+/// The tiles that multiply `rows` rows by 4-bit weights.
+pub(super) fn int4(isa: Isa, rows: usize) -> &'static Tiles {
+    by_rows(kernels(isa).int4, rows)
+}
+
+fn by_rows(tables: ByRows, rows: usize) -> &'static Tiles {
+    let fits = |(from, _): &&(usize, &'static Tiles)| *from <= rows;
+    let found = tables.iter().rfind(fits).unwrap_or(&tables[0]);
+    found.1
 }
 
 /// The instruction set that quantized weights are multiplied with, for people.

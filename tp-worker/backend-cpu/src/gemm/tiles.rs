@@ -5,7 +5,7 @@ use lockstep_types::{Dtype, Quantization};
 
 use super::tile::{PANEL, TileFn};
 use crate::isa::Isa;
-use crate::quantize::{GROUP, ROW_WORDS};
+use crate::quantize::{BLOCK_ROW_WORDS, GROUP, ROW_WORDS};
 
 /// What a step of a weight panel holds for each of its columns. Products cut a
 /// row of weights at whole steps.
@@ -86,12 +86,12 @@ impl Packed {
         }
     }
 
-    /// The tiles that multiply it on a machine.
-    pub(crate) fn tiles(self, isa: Isa) -> &'static Tiles {
+    /// The tiles that multiply so many rows by it on a machine.
+    pub(crate) fn tiles(self, isa: Isa, rows: usize) -> &'static Tiles {
         match self {
             Self::Native(element) => select(isa, element),
-            Self::Int8 => super::quantized::int8(isa),
-            Self::Int4 => super::quantized::int4(isa),
+            Self::Int8 => super::quantized::int8(isa, rows),
+            Self::Int4 => super::quantized::int4(isa, rows),
         }
     }
 }
@@ -112,6 +112,13 @@ pub(crate) enum Input {
     /// Groups of 8-bit integers, each with its scale and what undoes the
     /// offsets of weights.
     Integers,
+    /// The same for tiles, whose rows are 64 bytes, as
+    /// [`crate::quantize::BLOCK_ROW_WORDS`] says.
+    #[cfg_attr(
+        not(any(test, target_arch = "x86_64")),
+        expect(dead_code, reason = "only x86_64 has such tiles")
+    )]
+    IntegerBlocks,
 }
 
 impl Input {
@@ -123,7 +130,7 @@ impl Input {
             Self::Rounded => k.next_multiple_of(2),
             Self::Pairs => k.div_ceil(2),
             Self::Blocks => k.div_ceil(2).next_multiple_of(BLOCK_STEPS),
-            Self::Integers => k.div_ceil(GROUP) * self.step_words(),
+            Self::Integers | Self::IntegerBlocks => k.div_ceil(GROUP) * self.step_words(),
         }
     }
 
@@ -133,6 +140,7 @@ impl Input {
             Self::F32 | Self::Pairs | Self::Blocks => 1,
             Self::Rounded => 2,
             Self::Integers => ROW_WORDS,
+            Self::IntegerBlocks => BLOCK_ROW_WORDS,
         }
     }
 

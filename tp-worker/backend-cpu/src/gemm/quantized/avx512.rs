@@ -10,6 +10,7 @@ use std::arch::x86_64::{
     _mm512_storeu_ps,
 };
 
+use super::blocks::Undo;
 use super::int4::Int4;
 use super::int8::Int8;
 use super::{Lanes, tile};
@@ -115,7 +116,15 @@ macro_rules! common {
     };
 }
 
-struct Vnni;
+pub(super) struct Vnni;
+
+impl Undo for Vnni {
+    #[inline(always)]
+    unsafe fn undo(sums: __m512i, undo: *const u32) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_add_epi32(sums, Self::start(undo)) }
+    }
+}
 
 impl Lanes for Vnni {
     common!();

@@ -1,12 +1,24 @@
 //! Plain Rust.
 
+#[cfg(test)]
+use super::blocks::Undo;
 use super::int4::Int4;
 use super::int8::Int8;
 use super::{Lanes, tile};
 use crate::gemm::tile::{LANES, Tile};
 use crate::gemm::tiles::{Tiles, tiles};
 
-struct Scalar;
+pub(super) struct Scalar;
+
+#[cfg(test)]
+impl Undo for Scalar {
+    #[inline(always)]
+    unsafe fn undo(sums: [u32; LANES], undo: *const u32) -> [u32; LANES] {
+        // SAFETY: the caller's promise.
+        let undo = unsafe { undo.read() };
+        sums.map(|sum| sum.wrapping_add(undo))
+    }
+}
 
 impl Lanes for Scalar {
     type Words = [u32; LANES];
