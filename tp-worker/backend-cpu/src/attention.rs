@@ -12,12 +12,13 @@ mod quantize;
 mod scratch;
 mod softmax;
 mod task;
+mod tiled;
 mod transpose;
 mod tree;
 
 use lockstep_backend::{AttentionShape, BackendError, PassShape};
 
-use crate::gemm::{Element, select};
+use crate::gemm::{Element, PANEL, select};
 use crate::inputs::CpuInputs;
 use crate::isa::Isa;
 use crate::memory::{Buffer, grown};
@@ -32,9 +33,9 @@ use task::Call;
 /// Multiply-adds not worth waking a thread for.
 const ALONE: usize = 1 << 17;
 
-/// Query rows of a task at the most.
+/// Query rows of a task at the most, whole tiles of any height.
 fn task_rows(shape: &AttentionShape) -> usize {
-    MAX_ROWS.max(shape.heads / shape.kv_heads)
+    MAX_ROWS.max((shape.heads / shape.kv_heads).next_multiple_of(PANEL))
 }
 
 /// Bytes of one thread's working memory.
@@ -116,6 +117,7 @@ impl Attention {
             tiles,
             direct: integers.map_or_else(|| direct::select(isa, tiles, cache), |_| None),
             integers,
+            tiled: tiled::select(isa, tiles, cache),
             cache,
             layer,
             qkv,

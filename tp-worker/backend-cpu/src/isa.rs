@@ -20,7 +20,8 @@ pub enum Isa {
     /// The bits of [`Self::Amx`] without its tiles, in plain Rust: for tests, and
     /// for groups of which only some machines have tiles.
     AmxEmulated,
-    /// AMX tiles for bf16 and 8-bit integers, AVX-512 for everything else.
+    /// AMX tiles for bf16 and 8-bit integers, AVX-512 for everything else, with
+    /// its bf16 and VNNI.
     Amx,
 }
 
@@ -89,13 +90,15 @@ impl Isa {
             Self::Avx512 => avx512,
             Self::Avx512Bf16 => avx512 && has!("avx512bf16"),
             Self::Amx => match crate::amx::permission() {
-                Ok(()) => avx512,
+                // Every processor with AMX has these, but not every virtual machine shows them.
+                Ok(()) => avx512 && has!("avx512bf16") && has!("avx512vnni"),
                 Err(reason) => return Some(reason.to_string().into()),
             },
         };
         let lacks = match self {
             Self::Avx2 | Self::AmxEmulated => "its processor has no AVX2 with FMA",
             Self::Avx512Bf16 => "its processor has no AVX-512 F, BW, DQ, VL and BF16",
+            Self::Amx => "its processor has no AVX-512 F, BW, DQ, VL, BF16 and VNNI",
             _ => "its processor has no AVX-512 F, BW, DQ and VL",
         };
         (!has).then_some(lacks.into())

@@ -113,7 +113,7 @@ fn ask() -> Result<(), NoTiles> {
 /// | Tiles | Hold | Rows |
 /// |---|---|---|
 /// | 0, 1 | sums of the first rows | up to 16 |
-/// | 2, 3 | sums of the others | what is left, at least 1 |
+/// | 2, 3 | sums of the others | what is left; 16 if nothing is |
 /// | 4, 5 | inputs of the first and of the others | as many |
 /// | 6, 7 | weights | 16 |
 ///
@@ -126,7 +126,10 @@ pub(crate) unsafe fn shape(rows: usize) {
     }
     grow_signal_stack();
     let first = rows.clamp(1, ROWS) as u8;
-    let others = rows.saturating_sub(ROWS).clamp(1, ROWS) as u8;
+    let others = match rows {
+        0..=ROWS => ROWS,
+        _ => (rows - ROWS).min(ROWS),
+    } as u8;
     let shapes = Shapes {
         palette: 1,
         start_row: 0,

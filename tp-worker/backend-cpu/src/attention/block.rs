@@ -1,6 +1,7 @@
 //! Query rows against one packed block of positions.
 
 mod integers;
+mod tiled;
 
 use std::ops::Range;
 
@@ -9,12 +10,13 @@ use super::cells::BLOCK;
 use super::direct::Source;
 use super::panels::Panels;
 use super::scratch::{Scratch, TileScratch, padded};
-use super::softmax::{Finish, Rows, State, softmax_pairs, softmax_rows};
-use super::task::{Call, View};
+use super::softmax::{Finish, Rows, State, softmax_blocks, softmax_pairs, softmax_rows};
+use super::task::Call;
+use super::tiled::Height;
 use super::transpose::{LANES, transpose};
-use integers::IntegerTile;
+use tiled::WEAVE;
 
-use crate::gemm::{Ahead, BLOCK_STEPS, Input, PANEL, Tile};
+use crate::gemm::{Ahead, Input, PANEL, Tile};
 
 /// Rows asked for at a time; a block of one tile asks at about eight points.
 const FETCH: usize = 16;
@@ -53,13 +55,40 @@ pub(super) enum Queries {
     Own,
 }
 
+/// A tile of query rows before a block, for kernels of their own.
+struct KernelTile<'a> {
+    queries: &'a [u32],
+    height: Height,
+    /// Whether queries are packed for few rows.
+    few: bool,
+    /// Rows of the cache up to the last that is seen.
+    block: &'a [usize],
+    ahead: &'a mut NextBlock,
+    /// What was packed of the block.
+    panels: &'a mut Panels,
+    tile: &'a mut TileScratch,
+    states: &'a mut [State],
+    /// From the first row's on, as many as the height says and more.
+    acc: &'a mut [f32],
+}
+
+impl Queries {
+    /// What follows `rows` of their rows, packed or summed.
+    pub(super) fn height(self, rows: usize) -> Height {
+        match self {
+            Self::Task => Height::Padded(rows),
+            // Sums of other queries follow.
+            Self::Own => Height::Exact(rows),
+        }
+    }
+}
+
 impl Call<'_> {
     /// Attends `rows` of the task, packed as `queries`, to the block at
     /// `scratch.cells`, of which `visible` says how many positions a row sees;
     /// it never falls from row to row.
     pub(super) fn attend(
         &self,
-        view: &View<'_>,
         rows: Range<usize>,
         queries: Queries,
         scratch: &mut Scratch,
@@ -73,11 +102,7 @@ impl Call<'_> {
             ..
         } = &mut *scratch;
         panels.load_scales(self.cache, cells, scale);
-        let few = match (self.integers, self.direct) {
-            (Some(integers), _) => view.rows <= integers.few.len(),
-            (None, Some(direct)) => view.rows <= direct.scores.len(),
-            (None, None) => false,
-        };
+        let few = self.is_few(rows.len());
         if let Some(integers) = self.integers.filter(|_| !few) {
             let (keys, values) = (panels.keys.as_mut_ptr(), panels.values.as_mut_ptr());
             // SAFETY: the kernels were chosen for this machine and cache; cells
@@ -90,7 +115,14 @@ impl Call<'_> {
             ahead.fetch(self.cache, FETCH);
             panels.pack_keys(self.isa, self.element, self.cache, cells);
         }
-        if self.direct.is_none() && self.integers.is_none() {
+        if let Some(tiled) = self.tiled {
+            let asking = ahead.hand_out(self.cache, if few { WEAVE } else { FETCH });
+            // SAFETY: the kernels were chosen for this machine and cache; cells
+            // hold rows of the cache, and panels hold a block.
+            unsafe {
+                (tiled.weave)(self.cache, cells.rows(), panels.values.as_mut_ptr(), asking);
+            }
+        } else if self.direct.is_none() && self.integers.is_none() {
             ahead.fetch(self.cache, FETCH);
             panels.pack_values(self.isa, self.element, self.cache, cells);
         }
@@ -98,11 +130,16 @@ impl Call<'_> {
         let row_len = self.query_words();
         for first in rows.clone().step_by(self.tiles.rows()) {
             let last = rows.end.min(first + self.tiles.rows());
-            for (slot, row) in scratch.tile.visible.iter_mut().zip(first..last) {
-                *slot = visible(row).min(count);
+            let slots = &mut scratch.tile.visible[..last - first];
+            if visible(first) >= count {
+                slots.fill(count);
+            } else {
+                for (slot, row) in slots.iter_mut().zip(first..last) {
+                    *slot = visible(row).min(count);
+                }
             }
             if scratch.tile.visible[last - first - 1] > 0 {
-                let packed = (first - rows.start) * row_len..(last - rows.start) * row_len;
+                let packed = (first - rows.start) * row_len;
                 self.tile(first..last, queries, packed, few, scratch);
             }
         }
@@ -113,7 +150,7 @@ impl Call<'_> {
         &self,
         rows: Range<usize>,
         queries: Queries,
-        packed: Range<usize>,
+        packed: usize,
         few: bool,
         scratch: &mut Scratch,
     ) {
@@ -128,18 +165,20 @@ impl Call<'_> {
             segment,
             ..
         } = scratch;
+        let height = queries.height(rows.len());
         let queries = match queries {
-            Queries::Task => &of_task[packed],
-            Queries::Own => &own_queries[packed],
+            Queries::Task => &of_task[packed..],
+            Queries::Own => &own_queries[packed..],
         };
         let seen = tile.visible[rows.len() - 1];
-        let acc = &mut segment.acc[rows.start * width..rows.end * width];
+        let acc = &mut segment.acc[rows.start * width..];
         let states = &mut segment.states[rows.clone()];
         let rows = rows.len();
         let block = &cells.rows()[..seen];
-        if let Some(integers) = self.integers {
-            let tile = IntegerTile {
+        if self.tiled.is_some() || self.integers.is_some() {
+            let of = KernelTile {
                 queries,
+                height,
                 few,
                 block,
                 ahead,
@@ -148,8 +187,9 @@ impl Call<'_> {
                 states,
                 acc,
             };
-            return self.integer_tile(integers, tile);
+            return self.kernel_tile(of);
         }
+        let acc = &mut acc[..rows * width];
         let during = During::of(few, self.tiles.input);
         if let Some(direct) = self.direct.filter(|_| few) {
             let mut source = self.source(block, ahead.hand_out(self.cache, during.scores));
@@ -165,6 +205,15 @@ impl Call<'_> {
         self.softmax(panels, tile, states, acc, asking);
         let during = during.sums;
         self.sums(block, during, ahead, panels, tile, acc);
+    }
+
+    /// One tile where scores, softmax and sums go by kernels of their own.
+    fn kernel_tile(&self, of: KernelTile<'_>) {
+        if let Some(integers) = self.integers {
+            self.integer_tile(integers, of);
+        } else if let Some(tiled) = self.tiled {
+            self.tiled_tile(tiled, of);
+        }
     }
 
     /// Turns scores into weights: pairs in rows of their own, others in place.
@@ -186,13 +235,20 @@ impl Call<'_> {
             asking,
         };
         let scales = self.cache.has_scales().then_some(&panels.value_scales);
-        if let Input::Pairs | Input::Blocks = self.tiles.input {
-            let out = &mut tile.rows[..rows];
-            softmax_pairs(self.isa, softmax, scales, &mut tile.lanes, out);
-        } else {
-            let round = self.tiles.input == Input::Rounded;
-            let finish = Finish { scales, round };
-            softmax_rows(self.isa, softmax, &finish, &mut tile.lanes);
+        match self.tiles.input {
+            Input::Blocks => {
+                let out = &mut tile.weights;
+                softmax_blocks(self.isa, softmax, scales, &mut tile.lanes, out, rows);
+            }
+            Input::Pairs => {
+                let out = &mut tile.rows[..rows];
+                softmax_pairs(self.isa, softmax, scales, &mut tile.lanes, out);
+            }
+            input => {
+                let round = input == Input::Rounded;
+                let finish = Finish { scales, round };
+                softmax_rows(self.isa, softmax, &finish, &mut tile.lanes);
+            }
         }
     }
 
@@ -210,12 +266,15 @@ impl Call<'_> {
         let width = padded(self.shape.head_dim);
         let rows = acc.len() / width;
         let weights = match self.tiles.input {
-            Input::Pairs | Input::Blocks => &tile.rows[..rows],
+            Input::Pairs => &tile.rows[..rows],
             _ => bytemuck::cast_slice(&tile.scores[..rows]),
         };
         let Some(direct) = self.direct else {
             ahead.fetch(self.cache, FETCH);
-            self.turn_weights(weights, &mut tile.weights, block.len());
+            // A softmax for blocks leaves them in order.
+            if self.tiles.input != Input::Blocks {
+                self.turn_weights(weights, &mut tile.weights, block.len());
+            }
             ahead.fetch(self.cache, FETCH);
             return self.accumulate(&tile.weights, panels, block.len(), rows, acc);
         };
@@ -235,6 +294,7 @@ impl Call<'_> {
             rows,
             asking,
             values_after: self.cache.values_after(),
+            all_rows: self.cache.rows(),
         }
     }
 
@@ -264,15 +324,6 @@ impl Call<'_> {
     /// Brings the first `count` weights of each row into the tiles' order.
     fn turn_weights(&self, rows: &[[u32; BLOCK]], out: &mut [u32], count: usize) {
         let steps = self.tiles.input.len(count);
-        if self.tiles.input == Input::Blocks {
-            for (index, row) in rows.iter().enumerate() {
-                let runs = row[..steps].chunks_exact(BLOCK_STEPS);
-                for (run, out) in runs.zip(out.chunks_mut(rows.len() * BLOCK_STEPS)) {
-                    out[index * BLOCK_STEPS..][..BLOCK_STEPS].copy_from_slice(run);
-                }
-            }
-            return;
-        }
         for (group, lanes) in rows.chunks(LANES).enumerate() {
             let mut from = [lanes[0].as_ptr(); LANES];
             for (from, row) in from.iter_mut().zip(lanes) {

@@ -140,6 +140,11 @@ impl CpuKvCache {
         self.shape.pages * self.shape.kv_heads * self.shape.page_size
     }
 
+    /// Rows of keys and values, of all layers.
+    pub(crate) fn rows(&self) -> usize {
+        2 * self.shape.layers * self.values_after()
+    }
+
     /// Copies the keys and values of one cell to another, in all layers.
     pub(crate) fn copy_cell(&mut self, from: u32, to: u32) {
         let (head_dim, page_size) = (self.shape.head_dim, self.shape.page_size);

@@ -20,10 +20,15 @@ mod neon;
 
 use crate::gemm::{Input, Tiles};
 use crate::isa::Isa;
+use crate::prefetch::near;
 
 use super::ahead::Asking;
 use super::cache::{CpuKvCache, Data};
 use super::cells::BLOCK;
+use super::transpose::LANES;
+
+/// Bytes that come at once.
+const LINE: usize = 64;
 
 /// Columns of an accumulator pair; heads are a multiple of it.
 pub(super) const COLUMNS: usize = 32;
@@ -41,12 +46,52 @@ pub(super) struct Source<'a> {
     pub asking: Asking<'a>,
     /// Rows to add for values.
     pub values_after: usize,
+    /// Rows of the cache.
+    pub all_rows: usize,
 }
 
 impl Source<'_> {
     #[inline(always)]
     pub(super) fn row(&self, row: usize) -> *const u8 {
         self.data.wrapping_add(row * self.row_bytes)
+    }
+
+    /// Brings 16 keys, the block's from `first` on, into the first-level cache:
+    /// tiles load slowly from any other.
+    #[inline(always)]
+    pub(super) fn bring(&self, first: usize) {
+        let rows = &self.rows[first.min(self.rows.len())..];
+        for &row in &rows[..LANES.min(rows.len())] {
+            for line in (0..self.row_bytes).step_by(LINE) {
+                near(self.row(row).wrapping_add(line));
+            }
+        }
+    }
+
+    /// Up to 16 rows of keys and what follows them, up to 16 in all, as if each
+    /// followed the one before: where they lie, or else copied to `room`, which
+    /// keeps what it held behind them.
+    ///
+    /// # Safety
+    /// The rows lie in the cache, and `room` holds 16 of them.
+    #[inline(always)]
+    pub(super) unsafe fn together(&self, rows: &[usize], room: *mut u8) -> *const u8 {
+        let (first, count) = (rows[0], rows.len());
+        // Most often they are of one page, or of pages that were granted in order.
+        if rows[count - 1] == first + count - 1
+            && first + LANES <= self.all_rows
+            && rows.iter().zip(first..).all(|(&row, next)| row == next)
+        {
+            return self.row(first);
+        }
+        for (index, &row) in rows.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let to = room.add(index * self.row_bytes);
+                to.copy_from_nonoverlapping(self.row(row), self.row_bytes);
+            }
+        }
+        room
     }
 }
 
@@ -76,6 +121,8 @@ pub(super) enum Order {
     EvenOdd,
     /// Of each 64, fours that are 16 apart one behind the other.
     Quads,
+    /// First the first four of each eight, then the others.
+    Fours,
 }
 
 impl Order {
@@ -88,6 +135,17 @@ impl Order {
                 for (acc, out) in parts.zip(out.as_chunks_mut::<COLUMNS>().0) {
                     for i in 0..COLUMNS / 2 {
                         (out[2 * i], out[2 * i + 1]) = (acc[i], acc[COLUMNS / 2 + i]);
+                    }
+                }
+            }
+            Self::Fours => {
+                let parts = acc.as_chunks::<COLUMNS>().0.iter();
+                for (acc, out) in parts.zip(out.as_chunks_mut::<COLUMNS>().0) {
+                    let (first, others) = acc.split_at(COLUMNS / 2);
+                    let fours = first.chunks_exact(4).zip(others.chunks_exact(4));
+                    for (out, (first, others)) in out.chunks_exact_mut(8).zip(fours) {
+                        out[..4].copy_from_slice(first);
+                        out[4..].copy_from_slice(others);
                     }
                 }
             }

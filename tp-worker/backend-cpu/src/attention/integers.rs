@@ -6,6 +6,7 @@
 //! is rounded beforehand, and the order in which blocks are added up, shows in
 //! the bits.
 
+mod emulated;
 #[cfg(target_arch = "x86_64")]
 mod few;
 #[cfg(target_arch = "x86_64")]
@@ -13,16 +14,20 @@ mod kernel;
 #[cfg(target_arch = "x86_64")]
 mod pack;
 mod query;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 
 use super::ahead::Ahead;
 use super::cache::{CpuKvCache, Data};
 use super::cells::BLOCK;
-use super::direct::Source;
+use super::direct::{Order, Source};
 use super::softmax::{Bytes, Rows};
+#[cfg(target_arch = "x86_64")]
+use super::transpose::LANES;
 use crate::gemm::{Input, Tiles};
 use crate::isa::Isa;
 
-pub(super) use query::{pack_query, query_words};
+pub(super) use query::{Layout, pack_query, query_words};
 
 /// Columns of values that are packed together; heads are a multiple of it.
 pub(super) const COLUMNS: usize = 64;
@@ -103,6 +108,10 @@ pub(super) struct Integers {
     pub sums: &'static [SumsFn],
     /// For so few rows that packing is not worth it.
     pub few: &'static [(FewScoresFn, FewSumsFn)],
+    /// How queries are packed, those of many rows and of few.
+    pub layouts: [Layout; 2],
+    /// The order in which sums hold columns.
+    pub order: Order,
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -113,6 +122,31 @@ static AVX512: Integers = Integers {
     weigh: super::softmax::avx512_bf16::integers,
     sums: &kernel::SUMS,
     few: &few::ROWS,
+    layouts: [Layout::SideBySide(1); 2],
+    order: Order::Quads,
+};
+
+#[cfg(target_arch = "x86_64")]
+static AMX: Integers = Integers {
+    pack_keys: pack::signed_keys,
+    pack_values: pack::values,
+    scores: &tiles::SCORES,
+    weigh: super::softmax::avx512_bf16::integers,
+    sums: &tiles::SUMS,
+    few: &tiles::FEW,
+    layouts: [Layout::Tiles, Layout::SideBySide(LANES)],
+    order: Order::Quads,
+};
+
+static EMULATED: Integers = Integers {
+    pack_keys: emulated::keys,
+    pack_values: emulated::values,
+    scores: &emulated::SCORES,
+    weigh: emulated::weigh,
+    sums: &emulated::SUMS,
+    few: &[],
+    layouts: [Layout::SideBySide(1); 2],
+    order: Order::Plain,
 };
 
 /// The kernels for what a cache holds, where there are some.
@@ -124,6 +158,9 @@ pub(super) fn select(isa: Isa, tiles: &Tiles, cache: &CpuKvCache) -> Option<&'st
         {
             &AVX512
         }
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Amx, Data::Int8(..)) if tiles.input == Input::Blocks => &AMX,
+        (Isa::AmxEmulated, Data::Int8(..)) if tiles.input == Input::Blocks => &EMULATED,
         _ => return None,
     };
     let fits = cache.shape.head_dim.is_multiple_of(COLUMNS) && tiles.rows() <= integers.sums.len();

@@ -28,13 +28,13 @@ pub(crate) struct Scratch {
 pub(crate) struct TileScratch {
     /// Positions of the block each row sees.
     pub visible: [usize; PANEL],
-    pub scores: Vec<[f32; BLOCK]>,
+    pub scores: Buffer<[f32; BLOCK]>,
     /// Partial maxima and sums of each row.
-    pub lanes: [[f32; LANES]; PANEL],
+    pub lanes: Buffer<[f32; LANES]>,
     /// Weights as the tiles take them, row by row where those are pairs or
     /// integers, and step by step.
-    pub rows: Vec<[u32; BLOCK]>,
-    pub weights: Vec<u32>,
+    pub rows: Buffer<[u32; BLOCK]>,
+    pub weights: Buffer<u32>,
     /// What the integer 1 is worth among each row's.
     pub worth: [f32; PANEL],
 }
@@ -86,10 +86,10 @@ impl Scratch {
             panels: Panels::new(),
             tile: TileScratch {
                 visible: [0; PANEL],
-                scores: Vec::new(),
-                lanes: [[0.0; LANES]; PANEL],
-                rows: Vec::new(),
-                weights: Vec::new(),
+                scores: Buffer::empty(),
+                lanes: Buffer::empty(),
+                rows: Buffer::empty(),
+                weights: Buffer::empty(),
                 worth: [0.0; PANEL],
             },
             segment: Sums::new(),
@@ -101,7 +101,7 @@ impl Scratch {
     pub(crate) fn bytes(rows: usize, head_dim: usize) -> usize {
         let queries = 2 * grown(rows * query_words(head_dim));
         let sums = 2 * grown(rows * padded(head_dim));
-        let tile = 3 * PANEL * BLOCK;
+        let tile = grown(PANEL) * (3 * BLOCK + LANES);
         let states = 2 * rows * size_of::<State>();
         4 * (queries + sums + tile) + states + Panels::bytes(head_dim)
     }
@@ -109,12 +109,12 @@ impl Scratch {
     /// Bytes that it has grown to.
     pub(crate) fn held(&self) -> usize {
         let tile = &self.tile;
-        let rows = size_of_val(tile.scores.as_slice()) + size_of_val(tile.rows.as_slice());
+        let rows = tile.scores.bytes() + tile.lanes.bytes() + tile.rows.bytes();
         let sums = [&self.segment, &self.total]
             .map(|sums| sums.acc.bytes() + size_of_val(sums.states.as_slice()));
         let queries = self.queries.bytes() + self.own_queries.bytes();
         let sums: usize = sums.into_iter().sum();
-        queries + sums + rows + size_of_val(tile.weights.as_slice()) + self.panels.held()
+        queries + sums + rows + tile.weights.bytes() + self.panels.held()
     }
 
     /// Makes room for tasks of `rows` query rows.
@@ -124,9 +124,10 @@ impl Scratch {
         self.own_queries.grow(rows * query_words(head_dim), WHAT)?;
         self.panels.grow(head_dim)?;
         // No tile is higher than a panel is wide.
-        self.tile.scores.resize(PANEL, [0.0; BLOCK]);
-        self.tile.rows.resize(PANEL, [0; BLOCK]);
-        self.tile.weights.resize(PANEL * BLOCK, 0);
+        self.tile.scores.grow(PANEL, WHAT)?;
+        self.tile.lanes.grow(PANEL, WHAT)?;
+        self.tile.rows.grow(PANEL, WHAT)?;
+        self.tile.weights.grow(PANEL * BLOCK, WHAT)?;
         for sums in [&mut self.segment, &mut self.total] {
             if sums.states.len() < rows {
                 sums.states.resize(rows, State::EMPTY);

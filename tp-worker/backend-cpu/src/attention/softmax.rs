@@ -3,6 +3,8 @@
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512_bf16;
+mod blocks;
+pub(super) mod whole;
 
 use super::ahead::Asking;
 use super::cells::BLOCK;
@@ -10,6 +12,8 @@ use crate::exp::exp2_nonpositive;
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
 use crate::number::{bf16_bits, to_pairs};
+
+pub(super) use blocks::softmax_blocks;
 
 /// Partial maxima and sums of a row, folded in one order.
 pub(super) const LANES: usize = 16;

@@ -20,8 +20,9 @@ use super::integers::{Integers, pack_query, query_words};
 use super::plan::Join;
 use super::scratch::{Scratch, Sums, padded, partial_len};
 use super::softmax::{State, finish, merge};
+use super::tiled::{self, Tiled};
 use super::tree::Visible;
-use crate::gemm::{Element, Tiles};
+use crate::gemm::{Element, Input, Tiles};
 use crate::inputs::CpuInputs;
 use crate::isa::Isa;
 use crate::number::pack_row;
@@ -46,9 +47,10 @@ pub(crate) struct Call<'a> {
     pub isa: Isa,
     pub element: Element,
     pub tiles: &'static Tiles,
-    /// At most one of the next two.
+    /// At most one of the next three.
     pub direct: Option<&'static Direct>,
     pub integers: Option<&'static Integers>,
+    pub tiled: Option<&'static Tiled>,
     pub cache: &'a CpuKvCache,
     pub layer: usize,
     pub qkv: &'a [f32],
@@ -99,7 +101,7 @@ impl Call<'_> {
     pub(crate) fn run(&self, task: &Task, next: Option<&Task>, scratch: &mut Scratch) {
         let next = next.map(|task| self.view(task));
         let (view, next) = (&self.view(task), next.as_ref());
-        self.pack_queries(view, 0..view.rows, &mut scratch.queries);
+        self.pack_queries(view, 0..view.rows, Queries::Task, &mut scratch.queries);
         for segment in task.segments.clone() {
             self.segment(view, segment, next, scratch);
             if let Some(join) = task.join {
@@ -126,21 +128,42 @@ impl Call<'_> {
         }
     }
 
+    /// Whether so many rows, packed together, take keys as they lie in the cache.
+    pub(super) fn is_few(&self, rows: usize) -> bool {
+        rows <= match (self.integers, self.tiled, self.direct) {
+            (Some(integers), ..) => integers.few.len(),
+            (None, Some(_), _) => tiled::ROWS,
+            (None, None, Some(direct)) => direct.scores.len(),
+            (None, None, None) => 0,
+        }
+    }
+
     /// Packs query rows in blocks of the tile's height.
-    fn pack_queries(&self, view: &View<'_>, rows: Range<usize>, out: &mut [u32]) {
+    fn pack_queries(&self, view: &View<'_>, rows: Range<usize>, queries: Queries, out: &mut [u32]) {
         let (head_dim, group) = (self.shape.head_dim, self.group());
         let len = self.query_words();
         let first = view.row.start as usize + view.task.queries.start;
-        let height = self.tiles.rows();
+        let (height, few) = (self.tiles.rows(), self.is_few(rows.len()));
         for (index, row) in rows.clone().enumerate() {
             let (token, head) = (first + row / group, view.task.head * group + row % group);
             let start = token * self.shape.qkv_width() + head * head_dim;
             let query = &self.qkv[start..start + head_dim];
             let block = index / height * height;
             let (out, count) = (&mut out[block * len..], height.min(rows.len() - block));
-            match self.integers {
-                Some(_) => pack_query(self.isa, query, out, index - block, count),
-                None => pack_row(self.isa, self.tiles.input, query, out, index - block, count),
+            let (isa, index) = (self.isa, index - block);
+            match (self.integers, self.tiled) {
+                (Some(integers), _) => {
+                    let layout = integers.layouts[usize::from(few)];
+                    pack_query(isa, query, out, layout, index, layout.height(count));
+                }
+                (None, Some(_)) if few => {
+                    pack_row(isa, Input::Pairs, query, out, index, tiled::ROWS);
+                }
+                (None, Some(_)) => {
+                    let count = queries.height(count).padded();
+                    pack_row(isa, Input::Blocks, query, out, index, count);
+                }
+                (None, None) => pack_row(isa, self.tiles.input, query, out, index, count),
             }
         }
     }
@@ -156,10 +179,11 @@ impl Call<'_> {
 
     /// The order in which sums hold columns.
     fn order(&self) -> Order {
-        match (self.integers, self.direct) {
-            (Some(_), _) => Order::Quads,
-            (None, Some(direct)) => direct.order,
-            (None, None) => Order::Plain,
+        match (self.integers, self.tiled, self.direct) {
+            (Some(integers), ..) => integers.order,
+            (None, Some(_), _) => Order::Fours,
+            (None, None, Some(direct)) => direct.order,
+            (None, None, None) => Order::Plain,
         }
     }
 
@@ -193,7 +217,7 @@ impl Call<'_> {
                 }
                 _ => {
                     let first = cached + view.task.queries.start;
-                    self.attend(view, 0..view.rows, Queries::Task, scratch, |row| {
+                    self.attend(0..view.rows, Queries::Task, scratch, |row| {
                         (first + row / self.group() + 1).saturating_sub(from)
                     });
                 }
@@ -225,8 +249,8 @@ impl Call<'_> {
             let count = cells.len();
             if count > 0 {
                 let rows = index * group..(index + 1) * group;
-                self.pack_queries(view, rows.clone(), &mut scratch.own_queries);
-                self.attend(view, rows, Queries::Own, scratch, |_| count);
+                self.pack_queries(view, rows.clone(), Queries::Own, &mut scratch.own_queries);
+                self.attend(rows, Queries::Own, scratch, |_| count);
             }
         }
     }

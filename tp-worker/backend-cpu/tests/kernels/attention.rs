@@ -1,5 +1,6 @@
 //! Paged attention against contiguous attention in f64.
 
+mod tiles;
 mod trees;
 mod world;
 

@@ -1,35 +1,19 @@
 //! A tile of query rows in whole numbers.
 
-use super::super::ahead::Ahead;
 use super::super::integers::{CODES, Integers};
-use super::super::panels::Panels;
-use super::super::scratch::{TileScratch, padded};
-use super::super::softmax::{Bytes, Rows, State};
+use super::super::scratch::padded;
+use super::super::softmax::{Bytes, Rows};
 use super::super::task::Call;
+use super::KernelTile;
 
 /// Rows asked for while few rows are attended, keys before values: during scores,
 /// softmax and weighted sums, about as long as each takes.
 const DURING: [usize; 3] = [48, 32, 48];
 
-/// A tile before a block.
-pub(super) struct IntegerTile<'a> {
-    pub queries: &'a [u32],
-    /// Whether the task has few rows.
-    pub few: bool,
-    /// Rows of the cache up to the last that is seen.
-    pub block: &'a [usize],
-    pub ahead: &'a mut Ahead,
-    /// Where more rows than few find the block.
-    pub panels: &'a Panels,
-    pub tile: &'a mut TileScratch,
-    pub states: &'a mut [State],
-    pub acc: &'a mut [f32],
-}
-
 impl Call<'_> {
     /// Attends one tile to one block.
-    pub(super) fn integer_tile(&self, integers: &Integers, of: IntegerTile<'_>) {
-        let IntegerTile {
+    pub(super) fn integer_tile(&self, integers: &Integers, of: KernelTile<'_>) {
+        let KernelTile {
             queries,
             few,
             block,
@@ -38,8 +22,11 @@ impl Call<'_> {
             tile,
             states,
             acc,
+            ..
         } = of;
         let (rows, seen, head_dim) = (states.len(), block.len(), self.shape.head_dim);
+        let width = padded(head_dim);
+        let acc = &mut acc[..rows * width];
         let few = few.then(|| integers.few[rows - 1]);
         let during = few.map_or([0; 3], |_| DURING);
         let scores = tile.scores[..rows].as_mut_ptr();
@@ -64,7 +51,6 @@ impl Call<'_> {
         };
         let weights: &mut [Bytes] = bytemuck::cast_slice_mut(&mut tile.rows);
         let (weights, worth) = (&mut weights[..rows], &mut tile.worth[..rows]);
-        let width = padded(head_dim);
         // SAFETY: as above; all have `rows` rows, those of `acc` of `width`.
         unsafe {
             (integers.weigh)(softmax, &panels.value_scales, weights, worth);

@@ -26,8 +26,35 @@ const VECTORS: usize = COLUMNS / LANES;
 /// holds 64 rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 pub(super) unsafe fn keys(cache: &CpuKvCache, rows: &[usize], out: *mut u32, ahead: &mut Ahead) {
+    // SAFETY: compiled for it; forwarded to the caller.
+    unsafe { turned::<FLIP>(cache, rows, out, ahead) };
+}
+
+/// As [`keys`], codes as they are.
+///
+/// # Safety
+/// As for [`keys`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+pub(super) unsafe fn signed_keys(
+    cache: &CpuKvCache,
+    rows: &[usize],
+    out: *mut u32,
+    ahead: &mut Ahead,
+) {
+    // SAFETY: compiled for it; forwarded to the caller.
+    unsafe { turned::<0>(cache, rows, out, ahead) };
+}
+
+#[inline(always)]
+unsafe fn turned<const FLIPPED: i32>(
+    cache: &CpuKvCache,
+    rows: &[usize],
+    out: *mut u32,
+    ahead: &mut Ahead,
+) {
     let (data, bytes) = cache.bytes();
-    let flip = _mm512_set1_epi32(FLIP);
+    // SAFETY: the caller runs AVX-512.
+    let flip = unsafe { _mm512_set1_epi32(FLIPPED) };
     for (group, rows) in rows.chunks(LANES).enumerate() {
         let row = |row: usize| data.wrapping_add(row * bytes).cast::<u32>();
         // Lanes without a position repeat the first; their scores are not seen.

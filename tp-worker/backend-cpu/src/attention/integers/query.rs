@@ -14,6 +14,8 @@ const TINY: f32 = 1e-30;
 const ROUND: f32 = 12_582_912.0;
 /// Values converted at once.
 const CHUNK: usize = 64;
+/// Words and queries of an AMX tile.
+const TILE: usize = 16;
 /// What is added to codes to make them unsigned.
 const OFFSET: i32 = 128;
 
@@ -23,13 +25,46 @@ pub(in crate::attention) const fn query_words(head_dim: usize) -> usize {
     2 * head_dim / CODES + 2
 }
 
-/// Packs one query into `out[start + i · stride]`.
+/// How the packed queries of a tile lie.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::attention) enum Layout {
+    /// Word by word, in each those of all queries: of a multiple of so many.
+    SideBySide(usize),
+    /// As AMX tiles of 16 words of 16 queries: of each 64 values, the upper bytes
+    /// of all queries, then their lower ones.
+    Tiles,
+}
+
+impl Layout {
+    /// Queries that room is made for.
+    pub(in crate::attention) fn height(self, queries: usize) -> usize {
+        match self {
+            Self::SideBySide(multiple) => queries.next_multiple_of(multiple),
+            Self::Tiles => queries.next_multiple_of(TILE),
+        }
+    }
+
+    /// Where a query's `word` of the upper (0) or lower bytes (1) lies, of `words`
+    /// and of `height` queries.
+    fn slot(self, query: usize, part: usize, word: usize, words: usize, height: usize) -> usize {
+        match self {
+            Self::SideBySide(_) => (part * words + word) * height + query,
+            Self::Tiles => {
+                let run = (2 * (word / TILE) + part) * height + query;
+                run * TILE + word % TILE
+            }
+        }
+    }
+}
+
+/// Packs a query as number `index` of `height` queries.
 pub(in crate::attention) fn pack_query(
     isa: Isa,
     query: &[f32],
     out: &mut [u32],
-    start: usize,
-    stride: usize,
+    layout: Layout,
+    index: usize,
+    height: usize,
 ) {
     let words = query.len() / CODES;
     let largest = largest(isa, query);
@@ -41,21 +76,20 @@ pub(in crate::attention) fn pack_query(
     };
     let mut sum = 0;
     let mut bytes = [[0u8; CHUNK]; 2];
-    for (index, chunk) in query.chunks(CHUNK).enumerate() {
+    for (from, chunk) in query.chunks(CHUNK).enumerate() {
         let [upper, lower] = &mut bytes;
         sum += split(isa, chunk, inverse, upper, lower);
         for (part, bytes) in bytes.iter().enumerate() {
-            let first = part * words + index * CHUNK / CODES;
-            let slots = out[start + first * stride..].iter_mut().step_by(stride);
-            let codes = bytes[..chunk.len()].as_chunks::<CODES>().0;
-            for (slot, &codes) in slots.zip(codes) {
-                *slot = u32::from_le_bytes(codes);
+            let codes = bytes[..chunk.len()].as_chunks::<CODES>().0.iter();
+            for (word, &codes) in (from * CHUNK / CODES..).zip(codes) {
+                let slot = layout.slot(index, part, word, words, height);
+                out[slot] = u32::from_le_bytes(codes);
             }
         }
     }
-    let last = start + 2 * words * stride;
+    let last = 2 * words * height + index;
     out[last] = scale.to_bits();
-    out[last + stride] = sum.wrapping_mul(-OFFSET).cast_unsigned();
+    out[last + height] = sum.wrapping_mul(-OFFSET).cast_unsigned();
 }
 
 /// Queries are rounded to bf16 first, as for other caches.
@@ -105,7 +139,8 @@ mod tests {
             let words = query_words(query.len());
             let packed = |isa| {
                 let mut out = vec![0; words * stride];
-                pack_query(isa, &query, &mut out, 0, stride);
+                let layout = Layout::SideBySide(1);
+                pack_query(isa, &query, &mut out, layout, 0, stride);
                 out.into_iter().step_by(stride).collect::<Vec<u32>>()
             };
             let plain = packed(Isa::Scalar);
@@ -136,11 +171,11 @@ mod tests {
             let mut out = vec![7; query_words(64)];
             let mut query = [1.0; 64];
             query[3] = odd;
-            pack_query(Isa::Scalar, &query, &mut out, 0, 1);
+            pack_query(Isa::Scalar, &query, &mut out, Layout::Tiles, 0, 1);
             assert!(f32::from_bits(out[32]).is_nan());
         }
         let mut out = vec![7; query_words(64)];
-        pack_query(Isa::Scalar, &[0.0; 64], &mut out, 0, 1);
+        pack_query(Isa::Scalar, &[0.0; 64], &mut out, Layout::Tiles, 0, 1);
         assert!(out.iter().all(|&word| word == 0));
     }
 }

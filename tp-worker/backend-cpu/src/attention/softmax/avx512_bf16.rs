@@ -14,6 +14,7 @@ use std::arch::x86_64::{
     _mm512_slli_epi32, _mm512_srli_epi16, _mm512_storeu_si512, _mm512_sub_ps,
 };
 
+use super::whole::powers_around;
 use super::{Bytes, LANES, Rows, State};
 use crate::attention::cells::BLOCK;
 use crate::exp::{LOWEST_POWER, POWERS, exp2_nonpositive};
@@ -201,23 +202,6 @@ pub(in crate::attention) unsafe fn integers(
             store_bytes(words, out);
         }
     }
-}
-
-/// What brings numbers of at most this exponent below 2¹⁶, and back.
-#[inline(always)]
-fn powers_around(exponent: u32) -> (f32, f32) {
-    /// The exponent of what is not finite; a sign only adds to it.
-    const NOT_FINITE: u32 = 255;
-    /// Numbers below this one's lose bits: their power would overflow.
-    const LEAST: u32 = 16;
-    if exponent >= NOT_FINITE {
-        return (0.0, f32::NAN);
-    }
-    let exponent = exponent.max(LEAST);
-    (
-        f32::from_bits((269 - exponent) << 23),
-        f32::from_bits((exponent - 15) << 23),
-    )
 }
 
 /// Takes 16-bit words apart.

@@ -118,6 +118,9 @@ impl World {
     }
 }
 
+/// Pages that nobody has.
+const SPARE: usize = 5;
+
 /// How a world is run: a cache with shuffled pages, and steps that bring some
 /// tokens of some requests each.
 pub struct Run {
@@ -130,7 +133,7 @@ impl Run {
     fn cache(&self, backend: &mut CpuBackend, world: &World) -> (CpuKvCache, Vec<Vec<u32>>) {
         let pages_of = |request| world.length(request).div_ceil(self.page_size);
         let needed: usize = (0..world.requests.len()).map(pages_of).sum();
-        let mut free: Vec<u32> = (0..needed as u32 + 5).collect();
+        let mut free: Vec<u32> = (0..(needed + SPARE) as u32).collect();
         let mut values = Values::new(self.seed);
         for i in (1..free.len()).rev() {
             free.swap(i, values.below(i + 1));
@@ -141,7 +144,7 @@ impl Run {
             layers: 2,
             kv_heads: world.shape.kv_heads,
             head_dim: world.shape.head_dim,
-            pages: needed + 5,
+            pages: needed + SPARE,
             page_size: self.page_size,
             dtype: self.kv_dtype,
         };
@@ -156,7 +159,57 @@ impl Run {
         world: &World,
         steps: &[Vec<(usize, usize)>],
     ) -> Vec<Vec<f32>> {
+        let (cache, tables) = self.cache(backend, world);
+        self.outputs_in(cache, &tables, backend, world, steps)
+    }
+
+    /// The same in a cache whose cells hold NaN from before.
+    pub fn outputs_after_nan(
+        &self,
+        backend: &mut CpuBackend,
+        world: &World,
+        steps: &[Vec<(usize, usize)>],
+    ) -> Vec<Vec<f32>> {
         let (mut cache, tables) = self.cache(backend, world);
+        let pages: usize = tables.iter().map(Vec::len).sum::<usize>() + SPARE;
+        let cells: Vec<u32> = (0..(pages * self.page_size) as u32).collect();
+        let mut qkv = vec![0.0; cells.len() * world.shape.qkv_width()];
+        for token in qkv.chunks_mut(world.shape.qkv_width()) {
+            token[world.shape.out_width()..].fill(f32::NAN);
+        }
+        let rows = (0..cells.len() as u32).map(|start| Row {
+            start,
+            q_len: 1,
+            kv_len: 0,
+            pages_start: 0,
+            mask: None,
+        });
+        let batch = Batch {
+            tokens: &cells,
+            positions: &cells,
+            cells: &cells,
+            rows: &rows.collect::<Vec<_>>(),
+            pages: &[0],
+            logit_tokens: &[],
+            masks: &[],
+        };
+        let qkv = tensor(backend, &qkv, world.shape.qkv_width());
+        let width = world.shape.out_width();
+        let mut out = backend.tensor(cells.len(), width, Holds::Operand).unwrap();
+        let inputs = staged(backend, &batch, self.page_size);
+        backend.attention(&mut cache, 1, &qkv, &world.shape, &inputs, &mut out);
+        assert!(out.values().iter().all(|x| x.is_nan()));
+        self.outputs_in(cache, &tables, backend, world, steps)
+    }
+
+    fn outputs_in(
+        &self,
+        mut cache: CpuKvCache,
+        tables: &[Vec<u32>],
+        backend: &mut CpuBackend,
+        world: &World,
+        steps: &[Vec<(usize, usize)>],
+    ) -> Vec<Vec<f32>> {
         let mut done = vec![0; world.requests.len()];
         let mut outputs = vec![Vec::new(); world.requests.len()];
         for step in steps {
@@ -164,7 +217,7 @@ impl Run {
                 backend,
                 world,
                 &mut cache,
-                &tables,
+                tables,
                 step,
                 &mut done,
                 &mut outputs,

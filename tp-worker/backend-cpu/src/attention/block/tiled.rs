@@ -1,0 +1,64 @@
+//! A tile of query rows in AMX tiles.
+
+use super::super::scratch::padded;
+use super::super::softmax::{Rows, softmax_blocks};
+use super::super::task::Call;
+use super::super::tiled::Tiled;
+use super::{FETCH, KernelTile};
+
+use crate::gemm::PANEL;
+
+/// Rows asked for while few rows are attended, keys before values: while values
+/// are woven, during scores and the softmax, about as long as each takes.
+pub(super) const WEAVE: usize = 64;
+const SCORES: usize = 32;
+const SOFTMAX: usize = 32;
+
+impl Call<'_> {
+    /// Attends one tile to one block.
+    pub(super) fn tiled_tile(&self, tiled: &Tiled, of: KernelTile<'_>) {
+        let KernelTile {
+            queries,
+            height,
+            few,
+            block,
+            ahead,
+            panels,
+            tile,
+            states,
+            acc,
+        } = of;
+        let (rows, seen, width) = (states.len(), block.len(), padded(self.shape.head_dim));
+        let scores = tile.scores.as_mut_ptr();
+        // SAFETY: the kernels were chosen for this machine and cache, where the
+        // block lies, as do the panels; queries and scores hold whole heights, and
+        // panels of keys a block.
+        unsafe {
+            if few {
+                let mut source = self.source(block, ahead.hand_out(self.cache, SCORES));
+                let room = panels.keys.as_mut_ptr().cast();
+                (tiled.few_scores)(&mut source, queries.as_ptr(), rows, room, scores);
+            } else {
+                let blocks = self.shape.head_dim / PANEL;
+                let keys = panels.keys.as_ptr();
+                (tiled.scores)(queries.as_ptr(), keys, blocks, seen, height, scores);
+                ahead.fetch(self.cache, 2 * FETCH);
+            }
+        }
+        let softmax = Rows {
+            scores: &mut tile.scores[..rows],
+            visible: &tile.visible[..rows],
+            scales: &panels.key_scales,
+            states,
+            acc: &mut acc[..rows * width],
+            asking: ahead.hand_out(self.cache, if few { SOFTMAX } else { 0 }),
+        };
+        let (lanes, weights) = (&mut tile.lanes, &mut tile.weights);
+        softmax_blocks(self.isa, softmax, None, lanes, weights, height.padded());
+        // SAFETY: as above; weights and `acc` hold the padded height.
+        unsafe {
+            let (weights, values) = (weights.as_ptr(), panels.values.as_ptr());
+            (tiled.sums)(weights, values, seen, height, acc.as_mut_ptr(), width);
+        }
+    }
+}

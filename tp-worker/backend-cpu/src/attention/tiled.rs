@@ -1,0 +1,124 @@
+//! Query rows against a block of a bf16 cache in AMX tiles.
+//!
+//! Few rows take keys as they lie in the cache: 16 keys are the rows of a tile,
+//! and the columns of what comes out are query rows. A product commutes, so these
+//! are the bits that more rows get from keys turned around once for all of them.
+//! Values of two positions are woven into pairs for either. Heads are whole tiles;
+//! others take the tiles of the matrix products, with the same bits.
+
+#[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
+mod keys;
+#[cfg(target_arch = "x86_64")]
+mod values;
+
+use super::ahead::Asking;
+use super::cache::{CpuKvCache, Data};
+use super::cells::BLOCK;
+use super::direct::Source;
+use crate::gemm::{Input, Tiles};
+use crate::isa::Isa;
+
+/// Columns of a tile of keys; heads are a multiple of it.
+const COLUMNS: usize = 32;
+/// Rows that a tile holds.
+pub(super) const ROWS: usize = 16;
+
+/// Query rows of a tile, of which memory holds as many as [`Height::padded`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Height {
+    /// Room for all rows of a tile follows the last of them.
+    Padded(usize),
+    /// What follows belongs to others.
+    Exact(usize),
+}
+
+impl Height {
+    /// Rows that are packed and multiplied.
+    pub(super) fn padded(self) -> usize {
+        match self {
+            Self::Padded(rows) => rows.next_multiple_of(ROWS),
+            Self::Exact(rows) => rows,
+        }
+    }
+}
+
+/// `out[r][i]` of query row `r` and the first `count` positions or more, from
+/// packed queries and turned keys of `blocks` times 32 columns.
+///
+/// # Safety
+/// The machine runs the table's instruction set; queries and scores hold the
+/// padded height, which is at most 32 rows.
+type ScoresFn = unsafe fn(
+    queries: *const u32,
+    keys: *const u32,
+    blocks: usize,
+    count: usize,
+    height: Height,
+    scores: *mut [f32; BLOCK],
+);
+
+/// The same of the first `rows` rows, at most 16, with keys from the cache, and
+/// queries packed as pairs, `[inputs][16 rows]`. `room` holds 16 rows of the cache.
+///
+/// # Safety
+/// As for [`ScoresFn`]; the source's rows lie in the cache.
+type FewScoresFn = unsafe fn(
+    source: &mut Source<'_>,
+    queries: *const u32,
+    rows: usize,
+    room: *mut u8,
+    scores: *mut [f32; BLOCK],
+);
+
+/// Weaves the values at `rows` of the cache into panels, zero past them up to a
+/// whole tile.
+///
+/// # Safety
+/// As for [`FewScoresFn`]; `out` holds a block.
+type WeaveFn = unsafe fn(cache: &CpuKvCache, rows: &[usize], out: *mut u32, asking: Asking<'_>);
+
+/// Adds weights, as the softmax leaves them, times woven values of the first
+/// `count` positions to `acc`, whose rows are `width` apart.
+///
+/// # Safety
+/// As for [`ScoresFn`].
+type SumsFn = unsafe fn(
+    weights: *const u32,
+    values: *const u32,
+    count: usize,
+    height: Height,
+    acc: *mut f32,
+    width: usize,
+);
+
+/// Kernels of one instruction set.
+pub(super) struct Tiled {
+    pub scores: ScoresFn,
+    pub few_scores: FewScoresFn,
+    pub weave: WeaveFn,
+    pub sums: SumsFn,
+}
+
+#[cfg(target_arch = "x86_64")]
+static AMX: Tiled = Tiled {
+    scores: amx::scores,
+    few_scores: keys::scores,
+    weave: values::weave,
+    sums: amx::sums,
+};
+
+/// The kernels for what a cache holds, where there are some.
+pub(super) fn select(isa: Isa, tiles: &Tiles, cache: &CpuKvCache) -> Option<&'static Tiled> {
+    let tiled = match (isa, &cache.data) {
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Amx, Data::Bf16(_)) if tiles.input == Input::Blocks => &AMX,
+        _ => return None,
+    };
+    cache
+        .shape
+        .head_dim
+        .is_multiple_of(COLUMNS)
+        .then_some(tiled)
+}

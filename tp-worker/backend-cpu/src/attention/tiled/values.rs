@@ -1,0 +1,65 @@
+//! Values of two positions woven into pairs.
+
+use std::arch::x86_64::{
+    __m512i, _mm512_loadu_si512, _mm512_setzero_si512, _mm512_storeu_si512, _mm512_unpackhi_epi16,
+    _mm512_unpacklo_epi16,
+};
+
+use super::{Asking, BLOCK, CpuKvCache};
+use crate::attention::transpose::LANES;
+use crate::gemm::{BLOCK_STEPS, PANEL};
+
+/// Words of a panel of a block's values.
+const PANEL_LEN: usize = BLOCK / 2 * PANEL;
+
+/// See [`super::WeaveFn`]: `[head columns / 32][32 pairs of positions][32 columns]`,
+/// columns in the order of `Order::Fours`.
+///
+/// # Safety
+/// As there; the machine runs AVX-512.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+pub(super) unsafe fn weave(
+    cache: &CpuKvCache,
+    rows: &[usize],
+    out: *mut u32,
+    mut asking: Asking<'_>,
+) {
+    let (data, bytes) = cache.bytes();
+    let data = data.wrapping_add(cache.values_after() * bytes);
+    let (panels, pairs) = (bytes / (2 * PANEL), rows.len().div_ceil(2));
+    for (pair, rows) in rows.chunks(2).enumerate() {
+        asking.until(pair + 1, pairs);
+        let first = data.wrapping_add(rows[0] * bytes);
+        let second = rows.get(1).map(|row| data.wrapping_add(row * bytes));
+        for panel in 0..panels {
+            let column = panel * 2 * PANEL;
+            // SAFETY: rows lie in the cache and hold these columns; `out` holds
+            // a block.
+            unsafe {
+                let low = _mm512_loadu_si512(first.add(column).cast());
+                let high = match second {
+                    Some(second) => _mm512_loadu_si512(second.add(column).cast()),
+                    None => _mm512_setzero_si512(),
+                };
+                store(out.add(panel * PANEL_LEN + pair * PANEL), low, high);
+            }
+        }
+    }
+    for pair in pairs..pairs.next_multiple_of(BLOCK_STEPS) {
+        for panel in 0..panels {
+            let zero = _mm512_setzero_si512();
+            // SAFETY: `out` holds a block.
+            unsafe { store(out.add(panel * PANEL_LEN + pair * PANEL), zero, zero) };
+        }
+    }
+}
+
+/// Columns of two positions as pairs.
+#[inline(always)]
+unsafe fn store(to: *mut u32, low: __m512i, high: __m512i) {
+    // SAFETY: the caller runs AVX-512; `to` holds 32 words.
+    unsafe {
+        _mm512_storeu_si512(to.cast(), _mm512_unpacklo_epi16(low, high));
+        _mm512_storeu_si512(to.add(LANES).cast(), _mm512_unpackhi_epi16(low, high));
+    }
+}

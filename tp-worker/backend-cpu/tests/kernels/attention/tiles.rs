@@ -1,0 +1,131 @@
+//! Tiles of every height and width, and what lies behind the last position.
+
+use lockstep_backend_cpu::Isa;
+use lockstep_types::Dtype;
+#[cfg(target_arch = "x86_64")]
+use lockstep_types::KvCacheDtype;
+
+use super::kv_dtypes;
+use super::world::{Run, World, one_by_one, ragged, whole};
+use crate::machine::{backend, bits, variants};
+
+/// One request, some of whose steps bring as many tokens.
+fn steps_of(total: usize, counts: &[usize]) -> Vec<Vec<(usize, usize)>> {
+    let rest = total - counts.iter().sum::<usize>();
+    let counts = counts.iter().copied().chain([rest]);
+    counts.map(|count| vec![(0, count)]).collect()
+}
+
+#[test]
+fn tiles_give_the_bits_of_their_emulation() {
+    if !Isa::Amx.is_available() {
+        return;
+    }
+    for (index, head_dim) in [16, 32, 48, 64, 80, 96, 128, 192, 256]
+        .into_iter()
+        .enumerate()
+    {
+        for group in [1, 4 + index % 5] {
+            let seed = (10 * index + group) as u64;
+            let world = World::new(2 * group, 2, head_dim, &[140, 3], seed);
+            for kv_dtype in kv_dtypes(Dtype::Bfloat16, head_dim) {
+                let run = |isa, page_size, steps: &[_]| {
+                    let run = Run {
+                        page_size,
+                        kv_dtype,
+                        seed,
+                    };
+                    let outputs = run.outputs(&mut backend(isa, Dtype::Bfloat16, 2), &world, steps);
+                    bits(&outputs.concat())
+                };
+                let expected = run(Isa::AmxEmulated, 16, &whole(&world));
+                for page_size in [1, 16] {
+                    for steps in [whole(&world), ragged(&world, seed), one_by_one(&world)] {
+                        let found = run(Isa::Amx, page_size, &steps);
+                        assert!(
+                            found == expected,
+                            "{head_dim} {group} {kv_dtype:?} {page_size}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn heights_of_tiles_do_not_show() {
+    let counts: Vec<usize> = (15..=33).collect();
+    let total = counts.iter().sum::<usize>() + 3;
+    for head_dim in [32, 64] {
+        let world = World::new(1, 1, head_dim, &[total], 51);
+        for (isa, dtype) in variants().filter(|(_, dtype)| *dtype == Dtype::Bfloat16) {
+            for kv_dtype in kv_dtypes(dtype, head_dim) {
+                let run = Run {
+                    page_size: 16,
+                    kv_dtype,
+                    seed: 2,
+                };
+                let mut backend = backend(isa, dtype, 1);
+                let expected = run.outputs(&mut backend, &world, &whole(&world));
+                let found = run.outputs(&mut backend, &world, &steps_of(total, &counts));
+                assert!(
+                    bits(&found[0]) == bits(&expected[0]),
+                    "{isa} {kv_dtype:?} {head_dim}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cells_held_before_does_not_show() {
+    for head_dim in [24, 32, 64] {
+        let world = World::new(4, 2, head_dim, &[75, 17, 1], 53);
+        for (isa, dtype) in variants() {
+            for kv_dtype in kv_dtypes(dtype, head_dim) {
+                for page_size in [1, 16, 64] {
+                    let run = Run {
+                        page_size,
+                        kv_dtype,
+                        seed: 4,
+                    };
+                    let mut backend = backend(isa, dtype, 1);
+                    for steps in [whole(&world), one_by_one(&world)] {
+                        let expected = run.outputs(&mut backend, &world, &steps);
+                        let found = run.outputs_after_nan(&mut backend, &world, &steps);
+                        assert!(
+                            bits(&found.concat()) == bits(&expected.concat()),
+                            "{isa} {dtype:?} {kv_dtype:?} {head_dim} page {page_size}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn an_eight_bit_cache_has_the_bits_of_integers_without_tiles() {
+    if !Isa::Avx512Bf16.is_available() || !std::arch::is_x86_feature_detected!("avx512vnni") {
+        return;
+    }
+    for head_dim in [64, 128] {
+        let world = World::new(6, 2, head_dim, &[200, 3], 57);
+        let run = |isa| {
+            let run = Run {
+                page_size: 16,
+                kv_dtype: KvCacheDtype::Int8,
+                seed: 1,
+            };
+            let outputs = run.outputs(
+                &mut backend(isa, Dtype::Bfloat16, 1),
+                &world,
+                &whole(&world),
+            );
+            bits(&outputs.concat())
+        };
+        assert!(run(Isa::AmxEmulated) == run(Isa::Avx512Bf16), "{head_dim}");
+    }
+}
