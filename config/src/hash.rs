@@ -29,6 +29,7 @@ pub fn hash(engine: &EngineConfig) -> String {
         "dtype": engine.dtype,
         "quantization": engine.quantization,
         "device": engine.device.kind,
+        "isa": engine.isa,
         "tp_size": engine.parallel.tp_size,
         "nnodes": engine.parallel.nnodes,
         "kv": engine.kv,

@@ -41,7 +41,8 @@ pub struct ParallelArgs {
     ///
     /// scalar, neon, avx2, avx512, avx512-bf16, amx-emulated or amx, of which
     /// `lockstep doctor` lists those of this machine. amx-emulated is slow and has
-    /// the bits of amx on every machine.
+    /// the bits of amx on every machine with AVX2 or NEON; other sets may round
+    /// otherwise, so that a text can differ where two tokens are about as likely.
     #[arg(long, env = "LOCKSTEP_ISA", value_name = "NAME", help_heading = HEADING)]
     pub isa: Option<String>,
     /// Compute threads of each rank [default: available cores / ranks of this node].

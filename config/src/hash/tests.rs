@@ -34,6 +34,7 @@ fn different_where_results_or_the_protocol_would() {
         "--dtype float32",
         "--quantization int8",
         "--quantization int4",
+        "--isa scalar",
         "--kv-cache-dtype int8",
         "--kv-cache-dtype float32",
         "--page-size 1",

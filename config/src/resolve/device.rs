@@ -20,7 +20,7 @@ pub(super) struct Device {
 pub(super) fn resolve(args: &ServeArgs, footprint: &dyn Footprint) -> Result<Device, ConfigError> {
     if let Some(name) = &args.parallel.isa {
         let kernels = footprint.kernels(DeviceKind::Cpu, name);
-        let remedy = "Leave it out: the best that the machine runs is taken";
+        let remedy = "`lockstep doctor` lists those of this machine";
         kernels.map_err(|why| ConfigError::value("--isa", name, why, remedy))?;
     }
     let given = args.parallel.base_gpu_id;

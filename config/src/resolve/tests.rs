@@ -252,7 +252,7 @@ const REFUSED: &[(&str, &[&str])] = &[
     ),
     (
         "--isa mmx",
-        &["--isa", "mmx", "there is no mmx", "Leave it out"],
+        &["--isa", "mmx", "there is no mmx", "lockstep doctor"],
     ),
     (
         "--device cuda --isa scalar",

@@ -10,6 +10,15 @@ mod signal_stack;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
+/// Lets go of this thread's tiles when it is dropped, by a panic too.
+pub(crate) struct Release;
+
+impl Drop for Release {
+    fn drop(&mut self) {
+        release();
+    }
+}
+
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(crate) use signal_stack::grow_signal_stack;
 #[cfg(target_arch = "x86_64")]

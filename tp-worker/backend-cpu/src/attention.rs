@@ -18,6 +18,7 @@ mod tree;
 
 use lockstep_backend::{AttentionShape, BackendError, PassShape};
 
+use crate::amx;
 use crate::gemm::{Element, PANEL, select};
 use crate::inputs::CpuInputs;
 use crate::isa::Isa;
@@ -136,6 +137,7 @@ impl Attention {
             call.run(&tasks[index], tasks.get(index + 1), &mut scratch[0]);
         };
         if alone {
+            let _tiles = amx::Release;
             (0..tasks.len()).for_each(|index| run(0, index));
         } else {
             pool.for_chunks(tasks.len(), run);

@@ -63,6 +63,14 @@ impl Isa {
             .unwrap_or(Self::Scalar)
     }
 
+    /// The one with the most of this machine's instructions, for its limits.
+    #[must_use]
+    pub fn widest() -> Self {
+        Self::available()
+            .rfind(|isa| *isa != Self::AmxEmulated)
+            .unwrap_or(Self::Scalar)
+    }
+
     /// Those this machine runs, from the plainest to the fastest.
     pub fn available() -> impl DoubleEndedIterator<Item = Self> {
         Self::ALL.into_iter().filter(|isa| isa.is_available())

@@ -36,7 +36,7 @@ pub enum CpuError {
     },
     /// Kernels this machine cannot run.
     #[error(
-        "this machine does not run {0} kernels: {reason}; leave the choice to the backend",
+        "this machine does not run {0} kernels: {reason}; without a name the best that it runs are taken",
         reason = .0.lacks().unwrap_or_default()
     )]
     Isa(Isa),

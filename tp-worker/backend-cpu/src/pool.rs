@@ -96,8 +96,8 @@ impl Pool {
     /// not have run then.
     pub(crate) fn for_chunks(&mut self, count: usize, body: impl Fn(usize, usize) + Sync) {
         if self.workers.is_empty() || count <= 1 {
-            (0..count).for_each(|chunk| body(0, chunk));
-            return amx::release();
+            let _tiles = amx::Release;
+            return (0..count).for_each(|chunk| body(0, chunk));
         }
         let (shared, threads) = (&*self.shared, self.threads());
         for (thread, next) in shared.next.iter().enumerate() {
@@ -105,6 +105,7 @@ impl Pool {
                 .store(share(count, threads, thread).start, Ordering::Relaxed);
         }
         let claim = |thread: usize| {
+            let _tiles = amx::Release;
             for turn in 0..threads {
                 let owner = (thread + turn) % threads;
                 let (next, end) = (&shared.next[owner].0, share(count, threads, owner).end);
@@ -116,7 +117,6 @@ impl Pool {
                     }
                 }
             }
-            amx::release();
         };
         let job: *const (dyn Fn(usize) + Sync + '_) = &raw const claim;
         // SAFETY: only the lifetime changes; `finish` below returns after the

@@ -183,6 +183,15 @@ mod tests {
         for isa in Isa::available() {
             check(&meter.compute_peak(Arithmetic::F32Fma, isa).unwrap());
         }
+        if Isa::AmxEmulated.is_available() {
+            // Its limits are those of the instructions that it runs.
+            for arithmetic in Arithmetic::ALL {
+                let [emulated, vectors] = [Isa::AmxEmulated, Isa::AmxEmulated.vectors()]
+                    .map(|isa| meter.compute_peak(arithmetic, isa).map(|peak| peak.method));
+                assert_eq!(emulated, vectors);
+            }
+        }
+        assert_ne!(Isa::widest(), Isa::AmxEmulated);
         let has = |arithmetic, isa: Isa, meter: &mut Meter| {
             let peak = meter.compute_peak(arithmetic, isa);
             peak.iter().for_each(check);

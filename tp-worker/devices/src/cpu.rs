@@ -63,9 +63,7 @@ impl Device for CpuBackend {
         options: &DeviceOptions<'_>,
         bytes: usize,
     ) -> Result<Option<Roofline>, DeviceError> {
-        let isa = isa(options.kernels)?
-            .or_else(|| Isa::available().next_back())
-            .unwrap_or(Isa::Scalar);
+        let isa = isa(options.kernels)?.unwrap_or_else(Isa::widest);
         let mut meter = Meter::new(options.threads, None).map_err(DeviceError::new)?;
         let peak = |arithmetic| Some((arithmetic, meter.compute_peak(arithmetic, isa)?));
         Ok(Some(Roofline {

@@ -62,7 +62,8 @@ fn chains(arithmetic: Arithmetic, isa: Isa) -> Option<Chains> {
         return None;
     }
     let tiles = isa == Isa::Amx && arithmetic != Arithmetic::F32Fma;
-    match (arithmetic, if tiles { isa } else { isa.vectors() }) {
+    let isa = if tiles { isa } else { isa.vectors() };
+    match (arithmetic, isa) {
         (Arithmetic::F32Fma, Isa::Scalar) => Some(scalar::F32),
         #[cfg(target_arch = "aarch64")]
         (Arithmetic::F32Fma, Isa::Neon) => Some(neon::F32),

@@ -45,7 +45,7 @@ pub(super) fn bandwidth(
     let lines = bytes.div_ceil(64).max(TRIALS);
     let mut memory = Buffer::<Line>::zeroed(lines, "measuring memory")?;
     touch(pool, &mut memory);
-    let isa = Isa::available().next_back().unwrap_or(Isa::Scalar);
+    let isa = Isa::widest();
     let pieces = pool.threads() * PIECES;
     Ok(fastest(&WAYS, lines, |way, part| {
         let part = Shared::new(&mut memory[part]);

@@ -83,7 +83,7 @@ fn without_tiles() -> String {
         "{refusal}"
     );
     assert!(
-        refusal.ends_with("; leave the choice to the backend"),
+        refusal.ends_with("; without a name the best that it runs are taken"),
         "{refusal}"
     );
     refusal
