@@ -91,3 +91,118 @@ pub(crate) static TILES_BF16: Tiles = tiles!(
     [1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 : 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1],
     [1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1]
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Inputs of a block.
+    const INPUTS: usize = 2 * BLOCK_STEPS;
+
+    /// Kinds of bf16 numbers: which bits may be any, and which are set.
+    const KINDS: [(u16, u16); 6] = [
+        // Ordinary numbers; those whose products are hardly normal; subnormal ones.
+        (0x80ff, 0x3f00),
+        (0x80ff, 0x2000),
+        (0x807f, 0x0000),
+        // Zeros, the largest numbers, and all finite ones.
+        (0x8000, 0x0000),
+        (0x807f, 0x7f00),
+        (0xff7f, 0x0000),
+    ];
+
+    struct Random(u64);
+
+    impl Random {
+        fn bits(&mut self) -> u32 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            (self.0 >> 24) as u32
+        }
+
+        /// Mostly of a kind; some are zeros of either sign.
+        fn of(&mut self, (any, set): (u16, u16)) -> u16 {
+            let (any, set) = if self.bits().is_multiple_of(8) {
+                (0x8000, 0)
+            } else {
+                (any, set)
+            };
+            (self.bits() as u16 & any) | set
+        }
+
+        fn sum_of(&mut self, kind: (u16, u16)) -> f32 {
+            let below = self.bits() & 0xffff;
+            f32::from_bits(u32::from(self.of(kind)) << 16 | below)
+        }
+    }
+
+    /// What the standard library calls subnormal becomes zero.
+    fn plain_flush(x: f32) -> f32 {
+        if x.is_subnormal() {
+            0f32.copysign(x)
+        } else {
+            x
+        }
+    }
+
+    /// One element of the instruction, as its documentation puts it.
+    fn plain(sum: f32, x: &[u16; INPUTS], w: &[u16; INPUTS]) -> f32 {
+        let number = |bits: u16| plain_flush(half::bf16::from_bits(bits).to_f32());
+        let [even, odd] = [0, 1].map(|first| {
+            (first..INPUTS).step_by(2).fold(0f32, |chain, k| {
+                plain_flush(number(x[k]).mul_add(number(w[k]), chain))
+            })
+        });
+        plain_flush(plain_flush(sum) + plain_flush(even + odd))
+    }
+
+    /// A block of `steps` pairs on every machine against the plain function.
+    fn compare(random: &mut Random, kinds: [(u16, u16); 3], steps: usize) {
+        let mut x = [0u16; INPUTS];
+        let mut w = [[0u16; INPUTS]; LANES];
+        x[..2 * steps].fill_with(|| random.of(kinds[0]));
+        for column in &mut w {
+            column[..2 * steps].fill_with(|| random.of(kinds[1]));
+        }
+        let sums: Lanes = std::array::from_fn(|_| random.sum_of(kinds[2]));
+        let pair = |of: &[u16; INPUTS], step: usize| {
+            u32::from(of[2 * step]) | u32::from(of[2 * step + 1]) << 16
+        };
+        let inputs: Vec<u32> = (0..steps).map(|step| pair(&x, step)).collect();
+        let mut weights = vec![0u32; steps * PANEL];
+        for (step, weights) in weights.chunks_exact_mut(PANEL).enumerate() {
+            for (word, column) in weights.iter_mut().zip(&w) {
+                *word = pair(column, step);
+            }
+        }
+        for isa in Isa::available() {
+            let mut found = sums;
+            add_block(isa, &mut found, &inputs, &weights);
+            for lane in 0..LANES {
+                let (found, expected) = (found[lane], plain(sums[lane], &x, &w[lane]));
+                // Which of several NaNs survives is not defined.
+                let same =
+                    found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan();
+                assert!(
+                    same,
+                    "{isa}: {found:e} instead of {expected:e}, {kinds:x?} {steps}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_block_has_the_bits_of_the_instruction() {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        for x in KINDS {
+            for w in KINDS {
+                for sum in KINDS {
+                    for steps in [1, 2, 7, BLOCK_STEPS - 1, BLOCK_STEPS] {
+                        compare(&mut random, [x, w, sum], steps);
+                    }
+                }
+            }
+        }
+    }
+}

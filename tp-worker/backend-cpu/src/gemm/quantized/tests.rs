@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::widen::without_least;
 use super::{KERNELS, amx_emulated};
 use crate::gemm::ahead::Ahead;
 use crate::gemm::tile::{PANEL, Tile, TileFn};
@@ -21,8 +22,7 @@ struct Case {
 
 impl Case {
     /// Any bits are valid weights, but for a multiplier of −16; scales lie between 1
-    /// and 2. One group of one
-    /// row is not finite.
+    /// and 2. One group of one row is not finite.
     fn new(format: Packed, steps: usize, rows: usize, seed: u64) -> Self {
         let mut state = seed | 1;
         let mut next = move || {
@@ -36,9 +36,9 @@ impl Case {
         for step in panels.chunks_exact_mut(words) {
             step.iter_mut().for_each(|word| *word = next());
             match format {
-                Packed::Int4 => step[512..]
-                    .iter_mut()
-                    .for_each(|scale| *scale = (*scale & 0x00ff_ffff) | 0x7f00_8421),
+                Packed::Int4 => step[512..].iter_mut().for_each(|scale| {
+                    *scale = without_least((*scale & 0x00ff_ffff) | 0x7f00_0000);
+                }),
                 _ => step[1_024..].iter_mut().for_each(|scales| {
                     *scales = (*scales & 0x007f_007f) | (bf16_bits(1.0) * 0x1_0001);
                 }),
