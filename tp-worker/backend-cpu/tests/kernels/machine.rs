@@ -35,6 +35,16 @@ pub fn variants() -> impl Iterator<Item = (Isa, Dtype)> {
     Isa::available().flat_map(|isa| [(isa, Dtype::Bfloat16), (isa, Dtype::Float32)])
 }
 
+/// Whether tiles can be compared with their emulation here; says why not.
+#[expect(clippy::print_stderr, reason = "a test says what it leaves out")]
+pub fn runs_amx() -> bool {
+    let lacks = Isa::Amx.lacks();
+    if let Some(reason) = &lacks {
+        eprintln!("AMX is not compared with its emulation: {reason}");
+    }
+    lacks.is_none()
+}
+
 /// A small generator (Marsaglia's xorshift), so that data depends on a seed alone.
 pub struct Values(u64);
 

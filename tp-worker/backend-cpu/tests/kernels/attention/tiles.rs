@@ -7,7 +7,7 @@ use lockstep_types::KvCacheDtype;
 
 use super::kv_dtypes;
 use super::world::{Run, World, one_by_one, ragged, whole};
-use crate::machine::{backend, bits, variants};
+use crate::machine::{backend, bits, runs_amx, variants};
 
 /// One request, some of whose steps bring as many tokens.
 fn steps_of(total: usize, counts: &[usize]) -> Vec<Vec<(usize, usize)>> {
@@ -18,7 +18,7 @@ fn steps_of(total: usize, counts: &[usize]) -> Vec<Vec<(usize, usize)>> {
 
 #[test]
 fn tiles_give_the_bits_of_their_emulation() {
-    if !Isa::Amx.is_available() {
+    if !runs_amx() {
         return;
     }
     for (index, head_dim) in [16, 32, 48, 64, 80, 96, 128, 192, 256]
