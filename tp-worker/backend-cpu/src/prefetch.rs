@@ -20,6 +20,7 @@ pub(crate) fn near<T>(from: *const T) {
 
 /// Brings the cache line at `to` into the first-level cache to be written, which
 /// otherwise begins when a store has come to it. Any address will do.
+#[cfg(any(test, target_arch = "x86_64"))]
 #[inline(always)]
 pub(crate) fn own<T>(to: *mut T) {
     #[cfg(target_arch = "x86_64")]

@@ -294,6 +294,7 @@ impl Call<'_> {
             rows,
             asking,
             values_after: self.cache.values_after(),
+            #[cfg(target_arch = "x86_64")]
             all_rows: self.cache.rows(),
         }
     }

@@ -141,6 +141,7 @@ impl CpuKvCache {
     }
 
     /// Rows of keys and values, of all layers.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn rows(&self) -> usize {
         2 * self.shape.layers * self.values_after()
     }

@@ -20,14 +20,17 @@ mod neon;
 
 use crate::gemm::{Input, Tiles};
 use crate::isa::Isa;
+#[cfg(target_arch = "x86_64")]
 use crate::prefetch::near;
 
 use super::ahead::Asking;
 use super::cache::{CpuKvCache, Data};
 use super::cells::BLOCK;
+#[cfg(target_arch = "x86_64")]
 use super::transpose::LANES;
 
 /// Bytes that come at once.
+#[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
 
 /// Columns of an accumulator pair; heads are a multiple of it.
@@ -47,6 +50,7 @@ pub(super) struct Source<'a> {
     /// Rows to add for values.
     pub values_after: usize,
     /// Rows of the cache.
+    #[cfg(target_arch = "x86_64")]
     pub all_rows: usize,
 }
 
@@ -58,6 +62,7 @@ impl Source<'_> {
 
     /// Brings 16 keys, the block's from `first` on, into the first-level cache:
     /// tiles load slowly from any other.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(super) fn bring(&self, first: usize) {
         let rows = &self.rows[first.min(self.rows.len())..];
@@ -74,6 +79,7 @@ impl Source<'_> {
     ///
     /// # Safety
     /// The rows lie in the cache, and `room` holds 16 of them.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(super) unsafe fn together(&self, rows: &[usize], room: *mut u8) -> *const u8 {
         let (first, count) = (rows[0], rows.len());
@@ -120,6 +126,7 @@ pub(super) enum Order {
     /// First the even ones, then the odd ones.
     EvenOdd,
     /// Of each 64, fours that are 16 apart one behind the other.
+    #[cfg(target_arch = "x86_64")]
     Quads,
     /// First the first four of each eight, then the others.
     Fours,
@@ -149,6 +156,7 @@ impl Order {
                     }
                 }
             }
+            #[cfg(target_arch = "x86_64")]
             Self::Quads => {
                 let parts = acc.as_chunks::<{ 2 * COLUMNS }>().0.iter();
                 for (acc, out) in parts.zip(out.as_chunks_mut::<{ 2 * COLUMNS }>().0) {

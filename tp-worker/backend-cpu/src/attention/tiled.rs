@@ -82,6 +82,13 @@ type WeaveFn = unsafe fn(cache: &CpuKvCache, rows: &[usize], out: *mut u32, aski
 /// Adds weights, as the softmax leaves them, times woven values of the first
 /// `count` positions to `acc`, whose rows are `width` apart.
 ///
+/// It goes on to the next multiple of 32 positions, as far as values were woven.
+/// Weights of positions that a row does not see are zero, so such values must be
+/// finite: a token's value that is not makes NaN of earlier rows of its request
+/// that share a task with it and attend to these 32 positions. The tiles of the
+/// matrix products, which stop at the last pair that one of their rows sees, do
+/// that to fewer rows: with such values alone, tasks and emulation show.
+///
 /// # Safety
 /// As for [`ScoresFn`].
 type SumsFn = unsafe fn(
@@ -102,23 +109,21 @@ pub(super) struct Tiled {
 }
 
 #[cfg(target_arch = "x86_64")]
-static AMX: Tiled = Tiled {
+static AMX: Option<Tiled> = Some(Tiled {
     scores: amx::scores,
     few_scores: keys::scores,
     weave: values::weave,
     sums: amx::sums,
-};
+});
+
+#[cfg(not(target_arch = "x86_64"))]
+static AMX: Option<Tiled> = None;
 
 /// The kernels for what a cache holds, where there are some.
 pub(super) fn select(isa: Isa, tiles: &Tiles, cache: &CpuKvCache) -> Option<&'static Tiled> {
-    let tiled = match (isa, &cache.data) {
-        #[cfg(target_arch = "x86_64")]
-        (Isa::Amx, Data::Bf16(_)) if tiles.input == Input::Blocks => &AMX,
-        _ => return None,
-    };
-    cache
-        .shape
-        .head_dim
-        .is_multiple_of(COLUMNS)
-        .then_some(tiled)
+    let fits = isa == Isa::Amx
+        && matches!(cache.data, Data::Bf16(_))
+        && tiles.input == Input::Blocks
+        && cache.shape.head_dim.is_multiple_of(COLUMNS);
+    AMX.as_ref().filter(|_| fits)
 }

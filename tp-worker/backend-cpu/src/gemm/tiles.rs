@@ -114,10 +114,6 @@ pub(crate) enum Input {
     Integers,
     /// The same for tiles, whose rows are 64 bytes, as
     /// [`crate::quantize::BLOCK_ROW_WORDS`] says.
-    #[cfg_attr(
-        not(any(test, target_arch = "x86_64")),
-        expect(dead_code, reason = "only x86_64 has such tiles")
-    )]
     IntegerBlocks,
 }
 

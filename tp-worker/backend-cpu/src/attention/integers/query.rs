@@ -15,6 +15,7 @@ const ROUND: f32 = 12_582_912.0;
 /// Values converted at once.
 const CHUNK: usize = 64;
 /// Words and queries of an AMX tile.
+#[cfg(any(test, target_arch = "x86_64"))]
 const TILE: usize = 16;
 /// What is added to codes to make them unsigned.
 const OFFSET: i32 = 128;
@@ -32,6 +33,7 @@ pub(in crate::attention) enum Layout {
     SideBySide(usize),
     /// As AMX tiles of 16 words of 16 queries: of each 64 values, the upper bytes
     /// of all queries, then their lower ones.
+    #[cfg(any(test, target_arch = "x86_64"))]
     Tiles,
 }
 
@@ -40,6 +42,7 @@ impl Layout {
     pub(in crate::attention) fn height(self, queries: usize) -> usize {
         match self {
             Self::SideBySide(multiple) => queries.next_multiple_of(multiple),
+            #[cfg(any(test, target_arch = "x86_64"))]
             Self::Tiles => queries.next_multiple_of(TILE),
         }
     }
@@ -49,6 +52,7 @@ impl Layout {
     fn slot(self, query: usize, part: usize, word: usize, words: usize, height: usize) -> usize {
         match self {
             Self::SideBySide(_) => (part * words + word) * height + query,
+            #[cfg(any(test, target_arch = "x86_64"))]
             Self::Tiles => {
                 let run = (2 * (word / TILE) + part) * height + query;
                 run * TILE + word % TILE
