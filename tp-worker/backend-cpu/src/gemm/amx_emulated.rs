@@ -100,10 +100,12 @@ mod tests {
     const INPUTS: usize = 2 * BLOCK_STEPS;
 
     /// Kinds of bf16 numbers: which bits may be any, and which are set.
-    const KINDS: [(u16, u16); 6] = [
-        // Ordinary numbers; those whose products are hardly normal; subnormal ones.
+    const KINDS: [(u16, u16); 7] = [
+        // Ordinary numbers; those whose products are hardly, and no longer, normal;
+        // subnormal ones.
         (0x80ff, 0x3f00),
         (0x80ff, 0x2000),
+        (0x80ff, 0x1f00),
         (0x807f, 0x0000),
         // Zeros, the largest numbers, and all finite ones.
         (0x8000, 0x0000),
