@@ -162,8 +162,8 @@ pub(crate) struct Tiles {
     /// one memory stream nor the multiply-add's latency bounds few rows; or one
     /// panel, where the next ones in memory are asked for while it is read.
     /// AMD's cores read a fifth to a third faster so: [`Isa::detect`] takes
-    /// [`Isa::Avx512Bf16`] there alone. More rows than it has ask for the next
-    /// slice from several places.
+    /// [`Isa::Avx512Bf16`] there alone. AMX's tiles read one panel, too. More
+    /// rows than it has ask for the next slice from several places.
     pub stream: &'static [(TileFn, usize)],
     /// Where tiles widen bf16 or 4-bit weights in their inner loop: the f32 or
     /// 8-bit tiles that give the same bits for weights that were widened before.
