@@ -15,8 +15,11 @@ pub struct Row {
     pub step: u64,
     /// Draft steps of that step.
     pub depth: u32,
-    /// Of all plans, drafts and tokens so far, and of the decider's state.
+    /// Of what all ranks share so far: plans, drafts and tokens, and the decider's
+    /// state.
     pub digest: u64,
+    /// Of what the ranks of this rank's DP rank share besides; others' differ.
+    pub group_digest: u64,
     /// Depths that the rank can run: bit `d` for depth `d`.
     pub depths: u32,
     /// Rows that decode after this step, those whose prompts end with it among
@@ -24,6 +27,16 @@ pub struct Row {
     pub decodes: u32,
     /// Of these rows those whose prompts end with this step.
     pub joined: u32,
+    /// Tokens that this rank runs in the step, drafts included, where its DP rank
+    /// has requests of its own; 0 of a rank without work, and where all ranks run
+    /// the same.
+    pub tokens: u32,
+    /// Requests of these tokens.
+    pub requests: u32,
+    /// Tokens among them whose logits are wanted.
+    pub wanted: u32,
+    /// The most tokens of one request.
+    pub longest: u32,
     /// What the step before has shown.
     pub seen: Seen,
 }
@@ -56,7 +69,7 @@ pub struct Seen {
 
 impl Row {
     /// Words of its encoding.
-    pub const WORDS: usize = Self::SHARED + 3 + 4 + 2 * POSITIONS + 3;
+    pub const WORDS: usize = Self::SHARED + 2 + 3 + 4 + 4 + 2 * POSITIONS + 3;
 
     /// Leading words that are equal on all ranks, or the ranks have diverged:
     /// step, depth and digest.
@@ -68,23 +81,35 @@ impl Row {
             step,
             depth,
             digest,
+            group_digest,
             depths,
             decodes,
             joined,
+            tokens,
+            requests,
+            wanted,
+            longest,
             seen,
         } = *self;
         let mut words = [0; Self::WORDS];
         let (step_low, step_high) = halves(step);
         let (digest_low, digest_high) = halves(digest);
+        let (group_low, group_high) = halves(group_digest);
         let fixed = [
             step_low,
             step_high,
             depth,
             digest_low,
             digest_high,
+            group_low,
+            group_high,
             depths,
             decodes,
             joined,
+            tokens,
+            requests,
+            wanted,
+            longest,
             seen.depth,
             seen.decodes,
             seen.tokens,
@@ -109,12 +134,18 @@ impl Row {
             depth,
             digest_low,
             digest_high,
+            group_low,
+            group_high,
             depths,
             decodes,
             joined,
+            tokens,
+            requests,
+            wanted,
+            longest,
             ran,
             decoded,
-            tokens,
+            ran_tokens,
             prompt_tokens,
             draft_us,
             verify_us,
@@ -124,7 +155,7 @@ impl Row {
         let mut seen = Seen {
             depth: *ran,
             decodes: *decoded,
-            tokens: *tokens,
+            tokens: *ran_tokens,
             prompt_tokens: *prompt_tokens,
             draft_us: *draft_us,
             verify_us: *verify_us,
@@ -138,9 +169,14 @@ impl Row {
             step: whole(*step_low, *step_high),
             depth: *depth,
             digest: whole(*digest_low, *digest_high),
+            group_digest: whole(*group_low, *group_high),
             depths: *depths,
             decodes: *decodes,
             joined: *joined,
+            tokens: *tokens,
+            requests: *requests,
+            wanted: *wanted,
+            longest: *longest,
             seen,
         }
     }

@@ -69,15 +69,25 @@ fn any_row() -> impl Strategy<Value = Row> {
     let step = prop_oneof![0u64..9, Just(u64::MAX), any::<u64>()];
     let depths = prop_oneof![Just(u32::MAX), any::<u32>()];
     let counts = (word(), word());
-    (step, word(), any::<u64>(), depths, counts, any_seen()).prop_map(
-        |(step, depth, digest, depths, (decodes, joined), seen)| Row {
-            step,
-            depth,
-            digest,
-            depths,
-            decodes,
-            joined,
-            seen,
+    let geometry = (word(), word(), word(), word());
+    let digests = (any::<u64>(), any::<u64>());
+    (step, word(), digests, depths, counts, geometry, any_seen()).prop_map(
+        |(step, depth, (digest, group_digest), depths, (decodes, joined), geometry, seen)| {
+            let (tokens, requests, wanted, longest) = geometry;
+            Row {
+                step,
+                depth,
+                digest,
+                group_digest,
+                depths,
+                decodes,
+                joined,
+                tokens,
+                requests,
+                wanted,
+                longest,
+                seen,
+            }
         },
     )
 }
@@ -173,8 +183,7 @@ proptest! {
         for name in names() {
             let (mut one, mut other) = (decider(&name, &[]), decider(&name, &[]));
             for (rows, range) in &steps {
-                let alone = Row { depths: u32::MAX, decodes: 0, joined: 0, ..rows[0] };
-                let first = Row { seen: Seen::default(), ..alone };
+                let first = Row { step: rows[0].step, depth: rows[0].depth, depths: u32::MAX, ..Row::default() };
                 let mut more = rows.clone();
                 more.extend(vec![first; idle]);
                 prop_assert_eq!(one.decide(rows, *range), other.decide(&more, *range), "{}", name);

@@ -188,11 +188,11 @@ impl<'a> Engine<'a> {
         let row = Row {
             step: u64::from(self.outcome.steps) + 1,
             depth,
-            digest: 0,
             depths: u32::MAX,
             decodes: streams.len() as u32,
             joined,
             seen: self.seen,
+            ..Row::default()
         };
         self.decider.decide(&[row], DepthRange::default());
         depth

@@ -64,6 +64,7 @@ fn measure(policy: &str, known: &Policies, ranks: usize, steps: u32) -> anyhow::
             decodes,
             joined: u32::from(step % 7 == 0),
             seen,
+            ..Row::default()
         };
         let words = own.to_words();
         rows.clear();

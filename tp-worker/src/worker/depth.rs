@@ -136,6 +136,8 @@ impl Agreement {
             decodes,
             joined,
             seen: self.seen,
+            // All ranks run the same.
+            ..Row::default()
         };
         backend.control().attach(Row::SHARED, &row.to_words())?;
         Ok(())
