@@ -5,7 +5,7 @@
 pub const LAG: u64 = 2;
 
 /// The depths of the steps to come: the planner and every rank keep the same.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Agreed {
     initial: u32,
     /// The step begun last; 0 = none.

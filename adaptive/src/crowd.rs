@@ -10,7 +10,7 @@ const TIMES: u32 = 4;
 /// A decision takes [`LAG`] steps to hold. Where a crowd has joined meanwhile,
 /// whoever plans drafts nothing until the depth has been decided anew: a step of a
 /// crowd at the depth of one request can take as long as ten others.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Crowd {
     /// Of the next steps' depths, the next first.
     decided_for: [u32; LAG as usize],

@@ -234,7 +234,7 @@ impl Seen {
 }
 
 /// Depths that an operator allows: equal ends pin one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DepthRange {
     /// The least.
     pub least: u32,

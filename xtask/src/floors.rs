@@ -23,6 +23,7 @@ const FLOORS: [&[&str]; 13] = [
         "tp-worker/sampling",
     ],
     &[
+        "adaptive/proof",
         "config",
         "ports",
         "tp-worker/backend-cpu",
@@ -41,8 +42,9 @@ const FLOORS: [&[&str]; 13] = [
 
 /// Crates that compute, and nothing else: they reach none of [`OUTSIDE`], through
 /// whatever crates of ours.
-const PURE: [&str; 5] = [
+const PURE: [&str; 6] = [
     "adaptive",
+    "adaptive/proof",
     "scheduler/planner",
     "tp-worker/sampling",
     "tp-worker/speculation",

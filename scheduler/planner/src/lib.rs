@@ -40,3 +40,4 @@ pub use load::{Counters, Load, SpeculationCounters, Times};
 /// is admitted next.
 pub use lockstep_types::{DraftKv, ReserveConfig, SchedulePolicy};
 pub use planner::Planner;
+pub use steps::PlanDepth;

@@ -11,7 +11,7 @@ use crate::{
     batch::{Batch, RowInFlight},
     request::{RequestState, Stage},
 };
-use depth::Depth;
+pub use depth::PlanDepth;
 use in_flight::StepInFlight;
 
 mod depth;
@@ -24,7 +24,7 @@ pub(crate) struct Steps {
     most_in_flight: usize,
     /// Most draft steps that there are.
     most_draft_steps: u32,
-    depth: Depth,
+    depth: PlanDepth,
     last_step: u64,
     plans: Vec<StepPlan>,
     rows: Vec<Vec<Vec<RowInFlight>>>,
@@ -40,7 +40,7 @@ impl Steps {
             in_flight: VecDeque::new(),
             most_in_flight: config.max_in_flight(),
             most_draft_steps: config.reserve.steps,
-            depth: Depth::new(config),
+            depth: PlanDepth::new(config),
             last_step: 0,
             plans: Vec::new(),
             rows: Vec::new(),

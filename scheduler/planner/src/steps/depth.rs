@@ -4,9 +4,10 @@ use lockstep_adaptive::{Agreed, Crowd, DepthRange};
 
 use crate::PlannerConfig;
 
-/// What the workers have agreed on, and what limits it.
-#[derive(Debug)]
-pub(super) struct Depth {
+/// The rule for how deep plans ask to draft: what the workers have agreed on, and
+/// what limits it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PlanDepth {
     agreed: Agreed,
     /// Draft steps at the most, whatever is agreed.
     most: u32,
@@ -17,7 +18,8 @@ pub(super) struct Depth {
     steps: u32,
 }
 
-impl Depth {
+impl PlanDepth {
+    /// Nothing is agreed on yet.
     pub fn new(config: &PlannerConfig) -> Self {
         Self {
             agreed: Agreed::new(config.initial_depth),
@@ -28,19 +30,23 @@ impl Depth {
         }
     }
 
+    /// So many draft steps at the most from the next plan on.
     pub fn set_most(&mut self, most: u32) {
         self.most = most;
     }
 
+    /// What an operator allows from the next plan on.
     pub fn set_range(&mut self, range: DepthRange) {
         self.range = range;
     }
 
-    /// A step is planned in which so many rows decode.
+    /// A step is planned in which so many rows decode. It asks for what was agreed,
+    /// or for nothing: of any other depth nobody has said that all ranks can run it.
     pub fn begin(&mut self, decodes: impl FnOnce() -> u32) {
         self.steps = self.agreed.depth().min(self.most);
-        if self.crowd.is_some_and(|crowd| crowd.is_met(decodes())) {
-            self.steps = self.steps.min(self.range.least);
+        let may_pause = self.range.least == 0;
+        if may_pause && self.crowd.is_some_and(|crowd| crowd.is_met(decodes())) {
+            self.steps = 0;
         }
     }
 
@@ -75,7 +81,7 @@ mod tests {
     use super::*;
     use crate::ReserveConfig;
 
-    fn depth(adapts: bool) -> Depth {
+    fn depth(adapts: bool) -> PlanDepth {
         let config = PlannerConfig {
             initial_depth: 7,
             reserve: ReserveConfig {
@@ -85,11 +91,11 @@ mod tests {
             adapts,
             ..PlannerConfig::default()
         };
-        Depth::new(&config)
+        PlanDepth::new(&config)
     }
 
     /// Plans a step of so many rows; its draft steps.
-    fn step(depth: &mut Depth, decodes: u32, decode_next: u32) -> u32 {
+    fn step(depth: &mut PlanDepth, decodes: u32, decode_next: u32) -> u32 {
         depth.begin(|| decodes);
         depth.launch(|| decode_next).0
     }
@@ -109,8 +115,12 @@ mod tests {
     fn a_depth_that_does_not_adapt_or_is_pinned_stays() {
         let mut fixed = depth(false);
         assert_eq!(step(&mut fixed, 40, 40), 7);
+        // A pin is agreed on first, as any other depth is.
         let mut pinned = depth(true);
         pinned.set_range(DepthRange { least: 3, most: 3 });
+        assert_eq!(step(&mut pinned, 40, 40), 7);
+        pinned.decide(1, 3);
+        assert_eq!(step(&mut pinned, 40, 40), 7);
         assert_eq!(step(&mut pinned, 40, 40), 3);
         pinned.set_most(2);
         assert_eq!(step(&mut pinned, 40, 40), 2);

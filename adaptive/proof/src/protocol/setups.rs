@@ -1,0 +1,118 @@
+//! What is explored: in tests, and for minutes.
+
+use lockstep_adaptive::DepthRange;
+
+use super::{Fault, Lacks, Load, Setup};
+
+const PINNED: [DepthRange; 3] = [pinned(0), pinned(1), pinned(2)];
+const FREE: DepthRange = DepthRange {
+    least: 0,
+    most: u32::MAX,
+};
+
+const fn pinned(depth: u32) -> DepthRange {
+    DepthRange {
+        least: depth,
+        most: depth,
+    }
+}
+
+impl Setup {
+    /// DP ranks come and go.
+    pub fn idle(steps: u8) -> Self {
+        Self {
+            initial: 1,
+            steps,
+            steps_again: 2,
+            in_flight: 2,
+            loads: vec![Load::Rows(0), Load::Rows(1)],
+            ranges: 0,
+            allowed: Vec::new(),
+            crashes: 0,
+            lacks: None,
+            fault: None,
+        }
+    }
+
+    /// More come at once than a depth was decided for, and prompts that are long.
+    pub fn crowd(steps: u8) -> Self {
+        Self {
+            loads: vec![Load::Rows(0), Load::Rows(1), Load::Rows(6), Load::Prompt],
+            ..Self::idle(steps)
+        }
+    }
+
+    /// An operator pins depths and lets go, while crowds come; one rank can't run
+    /// `lacking`.
+    pub fn pinned(steps: u8, lacking: u8) -> Self {
+        Self {
+            initial: if lacking == 1 { 2 } else { 1 },
+            loads: vec![Load::Rows(0), Load::Rows(6)],
+            ranges: 2,
+            allowed: [&PINNED[..], &[FREE]].concat(),
+            lacks: Some(Lacks {
+                rank: 2,
+                depth: lacking,
+            }),
+            ..Self::idle(steps)
+        }
+    }
+
+    /// A rank crashes anywhere, and a new group begins.
+    pub fn crash(steps: u8) -> Self {
+        Self {
+            crashes: 1,
+            ..Self::idle(steps)
+        }
+    }
+
+    /// One step in flight.
+    pub fn without_overlap(self) -> Self {
+        Self {
+            in_flight: 1,
+            ..self
+        }
+    }
+
+    /// Mistakes, and words of how each is found.
+    pub fn planted() -> [(Fault, &'static str, Self); 5] {
+        [
+            (Fault::MinimumOnOneRank, "rank 1 decides depth"),
+            (Fault::IdleSkipsOpening, "waits in"),
+            (Fault::EarlyOnOneRank, "rank 1 takes depth"),
+            (Fault::EarlyInScheduler, "asks for depth"),
+            (Fault::PlanExceeds, "asks for depth"),
+        ]
+        .map(|(fault, found)| {
+            let setup = Self {
+                fault: Some(fault),
+                ..Self::idle(5)
+            };
+            (fault, found, setup)
+        })
+    }
+
+    /// For a second or two.
+    pub fn short() -> Vec<(&'static str, Self)> {
+        vec![
+            ("idle ranks", Self::idle(5)),
+            ("no overlap", Self::crowd(5).without_overlap()),
+            ("crowds", Self::crowd(3)),
+            ("a pin, a depth that one rank lacks", Self::pinned(3, 1)),
+            ("the same of the deepest", Self::pinned(3, 2)),
+            ("a crash", Self::crash(3)),
+        ]
+    }
+
+    /// For minutes.
+    pub fn long() -> Vec<(&'static str, Self)> {
+        vec![
+            ("idle ranks", Self::idle(8)),
+            ("no overlap", Self::crowd(8).without_overlap()),
+            ("crowds", Self::crowd(5)),
+            ("a pin, a depth that one rank lacks", Self::pinned(5, 1)),
+            ("the same of the deepest", Self::pinned(5, 2)),
+            ("a crash", Self::crash(6)),
+        ]
+    }
+}
