@@ -94,7 +94,7 @@ impl<B: Backend + 'static> Worker<B> {
             progress,
         } = options;
         let size = config.parallel.tp_size;
-        let found = backend.group(Axis::Tensor);
+        let found = backend.group(Axis::World);
         if found != (rank, size) {
             return Err(WorkerError::Group { rank, size, found });
         }
@@ -103,7 +103,7 @@ impl<B: Backend + 'static> Worker<B> {
         let pass = ForwardLimits::of_steps(&limits.step, limits.page_size, limits.vocab);
         let options = LoadOptions {
             cache: weight_cache,
-            ..LoadOptions::new(Axis::Tensor, pass)
+            ..LoadOptions::new(Axis::World, pass)
         };
         let (device, model, files) = (&mut backend, &config.model, options.files);
         let mut transformer = Transformer::load(device, model, options, progress)?;
@@ -170,7 +170,7 @@ impl<B: Backend + 'static> Worker<B> {
 
     /// Rank and group size.
     pub fn group(&self) -> (usize, usize) {
-        self.backend.group(Axis::Tensor)
+        self.backend.group(Axis::World)
     }
 
     /// The backend in words, for people.
@@ -303,7 +303,7 @@ impl<B: Backend + 'static> Worker<B> {
     fn forward(&mut self) -> Result<Vec<SlotOutput>, WorkerError> {
         let mut outputs = Vec::new();
         self.outcomes.clear();
-        if self.backend.leads(Axis::Tensor) {
+        if self.backend.leads(Axis::Attention) {
             outputs.extend(self.batch.outputs(&self.tasks, &self.slots));
         }
         let mut emitter = Emitter {
@@ -320,11 +320,15 @@ impl<B: Backend + 'static> Worker<B> {
         // slots, so they are handed out for the pass.
         let tables = emitter.slots.lend_tables();
         let batch = self.batch.batch(&tables);
-        let result =
-            self.transformer
-                .forward(&mut self.backend, &mut self.cache, &batch, &mut |block| {
-                    emitter.take(block);
-                });
+        let result = self.transformer.forward(
+            &mut self.backend,
+            &mut self.cache,
+            &batch,
+            None,
+            &mut |block| {
+                emitter.take(block);
+            },
+        );
         self.slots.return_tables(tables);
         result?;
         Ok(outputs)

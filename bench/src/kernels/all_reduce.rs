@@ -182,14 +182,14 @@ impl<B: Device> Rank<B> {
                 let start = clock.seconds();
                 backend.matmul(&x, matrix, None, &mut delta);
                 let middle = clock.seconds();
-                backend.all_reduce(Axis::Tensor, &mut delta)?;
+                backend.all_reduce(Axis::World, &mut delta)?;
                 product += middle - start;
                 sum += clock.seconds() - middle;
             }
             let start = clock.seconds();
             for weight in matrices.iter().take(count) {
                 let linear = RowParallel {
-                    axis: Axis::Tensor,
+                    axis: Axis::World,
                     part: Linear { weight, bias: None },
                 };
                 let norm = RmsNorm {

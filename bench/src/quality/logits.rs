@@ -82,7 +82,7 @@ impl<B: Device> Model<B> {
         let transformer = Transformer::load(
             &mut backend,
             &config.model,
-            LoadOptions::new(Axis::Tensor, limits),
+            LoadOptions::new(Axis::World, limits),
             &mut |_| {},
         )?;
         let shape = transformer.kv_shape(
@@ -127,7 +127,7 @@ impl<B: Device> Model<B> {
             };
             let (backend, cache) = (&mut self.backend, &mut self.cache);
             self.transformer
-                .forward(backend, cache, &batch, &mut |block| {
+                .forward(backend, cache, &batch, None, &mut |block| {
                     let next = &next[block.first..];
                     for (logits, &token) in block.logits.chunks_exact(vocab).zip(next) {
                         predictions.add(logits, token);

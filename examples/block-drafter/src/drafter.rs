@@ -88,7 +88,7 @@ impl<B: Backend> BlockDrafter<B> {
         };
         let batch = self.pass.batch(device.pages);
         self.transformer
-            .forward(device.backend, &mut self.cache, &batch, &mut read)?;
+            .forward(device.backend, &mut self.cache, &batch, None, &mut read)?;
         Ok(())
     }
 }

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use lockstep_backend::{
-    AttentionShape, Axis, Backend, BackendError, Batch, Holds, HostMatrix, InputLimits, KvShape,
-    Linear, MatrixRole, RmsNorm, RopeTable, RowParallel, Rows,
+    AttentionShape, Axis, Backend, BackendError, Batch, Groups, Holds, HostMatrix, InputLimits,
+    KvShape, Linear, MatrixRole, RmsNorm, RopeTable, RowParallel, Rows,
 };
 use lockstep_collective::Collective;
 use lockstep_types::{Dtype, Quantization};
@@ -47,7 +47,8 @@ impl CpuBackend {
     ///
     /// # Errors
     /// [`CpuError`] when the options ask for something this machine lacks.
-    pub fn new(options: CpuOptions, collective: Box<dyn Collective>) -> Result<Self, CpuError> {
+    pub fn new(options: CpuOptions, groups: impl Into<Groups>) -> Result<Self, CpuError> {
+        let groups = groups.into();
         let isa = options.validate()?;
         let CpuOptions {
             threads,
@@ -57,11 +58,11 @@ impl CpuBackend {
             isa: _,
         } = options;
         Ok(Self {
-            pool: Pool::new(threads, pin.as_deref(), collective.is_crowded())?,
+            pool: Pool::new(threads, pin.as_deref(), groups.is_crowded())?,
             isa,
             dtype,
             quantization,
-            collectives: Collectives::new(collective),
+            collectives: Collectives::new(groups),
             attention: Attention::new(threads),
             packed: Buffer::empty(),
             allocated: CpuAllocated::default(),
@@ -364,8 +365,8 @@ impl Backend for CpuBackend {
             .gather(axis, &mut self.pool, x, widths, space)
     }
 
-    fn control(&mut self) -> &mut dyn Collective {
-        self.collectives.tensor()
+    fn control(&mut self, axis: Axis) -> &mut dyn Collective {
+        self.collectives.of(axis)
     }
 
     fn words_ride_on_data(&self) -> bool {

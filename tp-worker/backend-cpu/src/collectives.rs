@@ -1,7 +1,7 @@
 //! A rank's collectives, fused with what comes before and after them.
 
-use lockstep_backend::{Axis, BackendError};
-use lockstep_collective::{Collective, Parts, Single};
+use lockstep_backend::{Axis, BackendError, Groups};
+use lockstep_collective::{Collective, Parts};
 
 use crate::isa::Isa;
 use crate::norm::{self, AddNorm};
@@ -9,10 +9,9 @@ use crate::partition::for_rows;
 use crate::pool::Pool;
 use crate::tensor::CpuTensor;
 
-/// The groups that one rank is in.
+/// The groups that one rank is in, and space for what they bring.
 pub(crate) struct Collectives {
-    tensor: Box<dyn Collective>,
-    alone: Single,
+    groups: Groups,
     /// On the rank that leads: all ranks' columns, rank after rank, where they
     /// must be copied.
     gathered: Vec<f32>,
@@ -21,12 +20,12 @@ pub(crate) struct Collectives {
 }
 
 impl Collectives {
-    pub(crate) fn new(tensor: Box<dyn Collective>) -> Self {
+    pub(crate) fn new(groups: Groups) -> Self {
+        let (_, size) = groups.rank_and_size(Axis::World);
         Self {
+            groups,
             gathered: Vec::new(),
-            counts: vec![0; tensor.size()],
-            tensor,
-            alone: Single::new(),
+            counts: vec![0; size],
         }
     }
 
@@ -36,26 +35,16 @@ impl Collectives {
     }
 
     pub(crate) fn rank_and_size(&self, axis: Axis) -> (usize, usize) {
-        match axis {
-            Axis::Tensor => (self.tensor.rank(), self.tensor.size()),
-            Axis::Alone => (0, 1),
-        }
+        self.groups.rank_and_size(axis)
     }
 
     pub(crate) fn all_reduce(&mut self, axis: Axis, data: &mut [f32]) -> Result<(), BackendError> {
         Ok(self.of(axis).all_reduce_sum(data)?)
     }
 
-    /// The tensor-parallel group.
-    pub(crate) fn tensor(&mut self) -> &mut dyn Collective {
-        &mut *self.tensor
-    }
-
-    fn of(&mut self, axis: Axis) -> &mut dyn Collective {
-        match axis {
-            Axis::Tensor => &mut *self.tensor,
-            Axis::Alone => &mut self.alone,
-        }
+    /// The group of `axis`.
+    pub(crate) fn of(&mut self, axis: Axis) -> &mut dyn Collective {
+        self.groups.of(axis)
     }
 
     /// Sums over ranks what `product` writes, adds that to the residual and
@@ -112,11 +101,11 @@ impl Collectives {
             return Ok(x.values());
         }
         let Self {
-            tensor: collective,
-            alone: _,
+            groups,
             gathered,
             counts,
         } = self;
+        let collective = groups.of(axis);
         counts.clear();
         counts.extend(widths.iter().map(|width| rows * width));
         let lends = counts.iter().all(|&n| n <= collective.gather_capacity());

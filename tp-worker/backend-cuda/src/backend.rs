@@ -5,7 +5,7 @@ mod operations;
 
 use std::path::PathBuf;
 
-use lockstep_collective::Collective;
+use lockstep_backend::{Axis, Groups};
 use lockstep_types::{Dtype, Quantization};
 
 use crate::compiler::Compiler;
@@ -49,7 +49,7 @@ pub struct CudaBackend {
     attention: Vec<Kernels>,
     lists: Lists,
     uploads: Uploads,
-    group: Box<dyn Collective>,
+    groups: Groups,
     compiler: Compiler,
     stream: Stream,
     /// The first operation that failed and returned nothing.
@@ -62,11 +62,12 @@ impl CudaBackend {
     /// # Errors
     /// [`CudaError`]: what is missing or too old, or an option that GPUs don't
     /// serve.
-    pub fn new(options: &CudaOptions, group: Box<dyn Collective>) -> Result<Self, CudaError> {
-        if group.size() > 1 {
+    pub fn new(options: &CudaOptions, groups: impl Into<Groups>) -> Result<Self, CudaError> {
+        let groups = groups.into();
+        let (_, size) = groups.rank_and_size(Axis::World);
+        if size > 1 {
             return Err(CudaError::Unsupported(format!(
-                "a model is not split over GPUs: give --tp-size 1 instead of {}, or --device cpu",
-                group.size()
+                "a model is not split over GPUs: give --tp-size 1 instead of {size}, or --device cpu"
             )));
         }
         if options.quantization != Quantization::None {
@@ -85,7 +86,7 @@ impl CudaBackend {
             attention: Vec::new(),
             lists: Lists::new(&context)?,
             uploads: Uploads::new(&context)?,
-            group,
+            groups,
             compiler,
             stream: Stream::new(&context)?,
             failed: None,

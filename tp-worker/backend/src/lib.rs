@@ -16,10 +16,11 @@ mod memory;
 mod pass;
 mod shape;
 mod weights;
+mod world;
 
 use lockstep_collective::Collective;
 
-pub use axis::Axis;
+pub use axis::{Axis, Groups};
 pub use batch::{Batch, Row};
 pub use error::BackendError;
 pub use holds::Holds;
@@ -29,6 +30,7 @@ pub use memory::{DeviceMemory, MatrixShape, PassShape};
 pub use pass::PassKey;
 pub use shape::{AttentionShape, KvShape, RopeTable};
 pub use weights::{CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
+pub use world::WorldRows;
 
 /// One device, with one shard of a model, or of several models.
 ///
@@ -374,11 +376,11 @@ pub trait Backend: Send + Sized {
 
     // ---- the host's word with its peers ----
 
-    /// Collectives of the tensor-parallel group's hosts: what ranks vote on,
+    /// Collectives of the hosts of the ranks of `axis`: what ranks vote on,
     /// compare and tell each other, in words.
-    fn control(&mut self) -> &mut dyn Collective;
+    fn control(&mut self, axis: Axis) -> &mut dyn Collective;
     /// Whether the device's data takes the same group: then words that are
-    /// attached to [`Self::control`] travel with the next collective of data,
+    /// attached to [`Self::control`] travel with that axis' next collective of data,
     /// and ranks whose data does not fit together are told so. Where it has a
     /// way of its own, words wait for the next operation of `control`, and ranks
     /// that differ may wait for each other's data for ever: what they have to

@@ -1,9 +1,8 @@
 //! The cores of the host.
 
-use lockstep_backend::{AttentionShape, DeviceMemory};
+use lockstep_backend::{AttentionShape, DeviceMemory, Groups};
 use lockstep_backend_cpu::roofline::{Arithmetic, Meter};
 use lockstep_backend_cpu::{CpuBackend, CpuError, CpuMemory, CpuOptions, CpuTensor, Isa};
-use lockstep_collective::Collective;
 use lockstep_types::{DeviceRoom, KvCacheDtype};
 
 use crate::{Device, DeviceError, DeviceOptions, Finding, Roofline};
@@ -25,12 +24,9 @@ impl Device for CpuBackend {
         Ok(())
     }
 
-    fn open(
-        options: &DeviceOptions<'_>,
-        collective: Box<dyn Collective>,
-    ) -> Result<Self, DeviceError> {
+    fn open(options: &DeviceOptions<'_>, groups: impl Into<Groups>) -> Result<Self, DeviceError> {
         let options = cpu_options(options, isa(options.kernels)?);
-        Self::new(options, collective).map_err(DeviceError::new)
+        Self::new(options, groups).map_err(DeviceError::new)
     }
 
     fn memory(options: &DeviceOptions<'_>) -> Box<dyn DeviceMemory> {

@@ -2,12 +2,11 @@
 
 use std::path::PathBuf;
 
-use lockstep_backend::{AttentionShape, DeviceMemory};
+use lockstep_backend::{AttentionShape, DeviceMemory, Groups};
 use lockstep_backend_cuda::{
     Attention, Compiler, Context, CudaBackend, CudaError, CudaMemory, CudaOptions, CudaTensor,
     Element, Gpu, Products,
 };
-use lockstep_collective::Collective;
 use lockstep_types::{DeviceRoom, KvCacheDtype};
 
 use crate::{Device, DeviceError, DeviceOptions, Finding, Roofline};
@@ -47,10 +46,7 @@ impl Device for CudaBackend {
         served().map_err(DeviceError::new)
     }
 
-    fn open(
-        options: &DeviceOptions<'_>,
-        collective: Box<dyn Collective>,
-    ) -> Result<Self, DeviceError> {
+    fn open(options: &DeviceOptions<'_>, groups: impl Into<Groups>) -> Result<Self, DeviceError> {
         Self::kernels(options.kernels)?;
         let options = CudaOptions {
             ordinal: options.device.base_gpu_id,
@@ -60,7 +56,7 @@ impl Device for CudaBackend {
                 .folder
                 .map(|folder| -> PathBuf { folder.join(KERNELS) }),
         };
-        Self::new(&options, collective).map_err(DeviceError::new)
+        Self::new(&options, groups).map_err(DeviceError::new)
     }
 
     fn memory(options: &DeviceOptions<'_>) -> Box<dyn DeviceMemory> {

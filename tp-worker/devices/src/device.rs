@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use lockstep_backend::{AttentionShape, Backend, DeviceMemory};
-use lockstep_collective::Collective;
+use lockstep_backend::{AttentionShape, Backend, DeviceMemory, Groups};
 use lockstep_types::{
     DeviceConfig, DeviceRoom, Dtype, EngineConfig, EngineShape, KvCacheDtype, Quantization,
 };
@@ -36,14 +35,11 @@ pub trait Device: Backend + 'static {
         cached: KvCacheDtype,
     ) -> Result<(), DeviceError>;
 
-    /// Opens a rank's device; `collective` connects it to its peers.
+    /// Opens a rank's device; `groups` connect it to its peers.
     ///
     /// # Errors
     /// [`DeviceError`]: threads, cores or kernels that can't be had.
-    fn open(
-        options: &DeviceOptions<'_>,
-        collective: Box<dyn Collective>,
-    ) -> Result<Self, DeviceError>;
+    fn open(options: &DeviceOptions<'_>, groups: impl Into<Groups>) -> Result<Self, DeviceError>;
 
     /// What such a device takes of the memory, before it is opened.
     fn memory(options: &DeviceOptions<'_>) -> Box<dyn DeviceMemory>;

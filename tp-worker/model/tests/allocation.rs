@@ -66,7 +66,7 @@ fn a_pass_allocates_nothing() {
         let mut transformer = Transformer::load(
             &mut backend,
             &model,
-            LoadOptions::new(Axis::Tensor, limits),
+            LoadOptions::new(Axis::World, limits),
             &mut |_| {},
         )
         .unwrap();
@@ -81,7 +81,13 @@ fn a_pass_allocates_nothing() {
                 pass.push(&text, range, 8, page);
                 let before = ALLOCATIONS.get();
                 transformer
-                    .forward(&mut backend, &mut cache, &pass.batch(wanted), &mut |_| {})
+                    .forward(
+                        &mut backend,
+                        &mut cache,
+                        &pass.batch(wanted),
+                        None,
+                        &mut |_| {},
+                    )
                     .unwrap();
                 *round += ALLOCATIONS.get() - before;
             }
@@ -128,7 +134,7 @@ fn drafting_allocates_nothing() {
         let mut model = Transformer::load(
             &mut backend,
             &target,
-            LoadOptions::new(Axis::Tensor, limits),
+            LoadOptions::new(Axis::World, limits),
             silent,
         )
         .unwrap();
@@ -162,7 +168,13 @@ fn drafting_allocates_nothing() {
         for round in &mut rounds {
             let before = ALLOCATIONS.get();
             model
-                .forward(&mut backend, &mut cache, &prompt.batch(&[5]), &mut |_| {})
+                .forward(
+                    &mut backend,
+                    &mut cache,
+                    &prompt.batch(&[5]),
+                    None,
+                    &mut |_| {},
+                )
                 .unwrap();
             let features = model.features().unwrap();
             head.feed_features(&mut backend, features, &[0, 1, 2, 3, 4, 5])

@@ -36,7 +36,7 @@ fn load(logit_block_rows: usize) -> Loaded {
     let transformer = Transformer::load(
         &mut backend,
         &model,
-        LoadOptions::new(Axis::Tensor, limits),
+        LoadOptions::new(Axis::World, limits),
         &mut |_| {},
     )
     .unwrap();
@@ -62,6 +62,7 @@ impl Loaded {
             &mut self.backend,
             &mut self.cache,
             &pass.batch(wanted),
+            None,
             &mut sink,
         )?;
         Ok(logits)
@@ -147,6 +148,7 @@ fn passes_beyond_the_limits_are_errors() {
         &mut loaded.backend,
         &mut loaded.cache,
         &pass.batch(&[]),
+        None,
         &mut |_| {},
     );
     let positions = positions.unwrap_err();
@@ -185,7 +187,7 @@ fn batches_beyond_the_limits_are_errors() {
         let batch = pass.batch(&[]);
         let error = loaded
             .transformer
-            .forward(backend, cache, &batch, &mut |_| {})
+            .forward(backend, cache, &batch, None, &mut |_| {})
             .unwrap_err();
         let expected = ModelError::TooLarge { what, found, limit };
         assert_eq!(error.to_string(), expected.to_string());
@@ -210,7 +212,7 @@ fn files_that_contradict_the_configuration_are_errors() {
         Transformer::load(
             &mut backend,
             &model,
-            LoadOptions::new(Axis::Tensor, limits),
+            LoadOptions::new(Axis::World, limits),
             &mut |_| {},
         )
         .err()

@@ -61,7 +61,7 @@ fn load_watched(
         let mut sink = |block: LogitBlock<'_>| logits.extend_from_slice(block.logits);
         let batch = pass.batch(&[0, 2, 4]);
         transformer
-            .forward(&mut backend, &mut kv, &batch, &mut sink)
+            .forward(&mut backend, &mut kv, &batch, None, &mut sink)
             .unwrap();
     }
     Loaded {

@@ -208,7 +208,7 @@ impl<B: Backend> Model<B> {
             let Self {
                 transformer, cache, ..
             } = self;
-            transformer.forward(device.backend, cache, &batch, &mut |_| {})?;
+            transformer.forward(device.backend, cache, &batch, None, &mut |_| {})?;
         }
         pass.clear();
         Ok(())
@@ -220,7 +220,7 @@ impl<B: Backend> Model<B> {
         let batch = pass.batch(device.pages);
         let mut keep = |block: LogitBlock<'_>| logits.extend_from_slice(block.logits);
         self.transformer
-            .forward(device.backend, &mut self.cache, &batch, &mut keep)?;
+            .forward(device.backend, &mut self.cache, &batch, None, &mut keep)?;
         Ok(())
     }
 }

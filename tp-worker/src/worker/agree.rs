@@ -13,7 +13,7 @@ use super::{WorkerError, draft_stage::DraftStage};
 /// [`WorkerError::PassesDiffer`] on every rank that differs from another;
 /// [`WorkerError::Backend`] when a peer is gone.
 pub fn compare_passes<B: Backend>(backend: &mut B, ours: u64) -> Result<(), WorkerError> {
-    let (rank, _) = backend.group(Axis::Tensor);
+    let (rank, _) = backend.group(Axis::World);
     let all = exchange(backend, [ours as u32, (ours >> 32) as u32])?;
     let digest = |[low, high]: [u32; 2]| u64::from(low) | u64::from(high) << 32;
     let digests = all.into_iter().map(digest).enumerate();
@@ -93,8 +93,10 @@ fn exchange<B: Backend, const N: usize>(
     backend: &mut B,
     words: [u32; N],
 ) -> Result<Vec<[u32; N]>, WorkerError> {
-    let (_, size) = backend.group(Axis::Tensor);
+    let (_, size) = backend.group(Axis::World);
     let mut all = vec![[0; N]; size];
-    backend.control().exchange(&words, all.as_flattened_mut())?;
+    backend
+        .control(Axis::World)
+        .exchange(&words, all.as_flattened_mut())?;
     Ok(all)
 }

@@ -124,7 +124,7 @@ impl Agreement {
     ) -> Result<(), WorkerError> {
         self.decider.begin();
         digest.word(self.decider.digest());
-        let (decodes, joined) = match backend.leads(Axis::Tensor) {
+        let (decodes, joined) = match backend.leads(Axis::Attention) {
             true => decodes(part),
             false => (0, 0),
         };
@@ -139,7 +139,9 @@ impl Agreement {
             // All ranks run the same.
             ..Row::default()
         };
-        backend.control().attach(Row::SHARED, &row.to_words())?;
+        backend
+            .control(Axis::World)
+            .attach(Row::SHARED, &row.to_words())?;
         Ok(())
     }
 
@@ -147,15 +149,15 @@ impl Agreement {
     /// same of that.
     fn send<B: Backend>(&mut self, backend: &mut B) -> Result<(), WorkerError> {
         let apart = !backend.words_ride_on_data();
-        if apart && !backend.control().attached(&mut self.words) {
-            backend.control().barrier()?;
+        if apart && !backend.control(Axis::World).attached(&mut self.words) {
+            backend.control(Axis::World).barrier()?;
         }
         Ok(())
     }
 
     fn decide(&mut self, backend: &mut impl Backend, plan: &StepPlan) -> Option<(u32, u32)> {
         // A step without a collective has brought no rows: the same on all ranks.
-        if !backend.control().attached(&mut self.words) {
+        if !backend.control(Axis::World).attached(&mut self.words) {
             return None;
         }
         let (rows, _) = self.words.as_chunks::<{ Row::WORDS }>();
@@ -179,7 +181,7 @@ impl<B: Backend + 'static> Worker<B> {
             extend_us: times.extend_us,
             ..Seen::default()
         };
-        if self.backend.leads(Axis::Tensor) {
+        if self.backend.leads(Axis::Attention) {
             let rows = self.tasks.iter().zip(self.outcomes.of(&self.tasks));
             for (task, outcome) in rows.filter(|(task, _)| task.decodes) {
                 seen.decodes += 1;

@@ -74,7 +74,7 @@ impl<B: Backend> DraftStage<B> {
         let limits = WorkerLimits::new(config);
         let speculation = &config.speculation;
         let (mut of_target, mut drafter) = (OfTarget::none(), None);
-        if backend.leads(Axis::Tensor) {
+        if backend.leads(Axis::Attention) {
             let forward = ForwardLimits::of_drafts(&limits.step, limits.page_size, limits.vocab);
             drafter = drafters.build(Build {
                 backend,
@@ -349,7 +349,9 @@ impl<B: Backend> DraftStage<B> {
                 words.copy_from_slice(&[node.token, node.parent]);
             }
         }
-        backend.control().broadcast(0, &mut self.words)?;
+        backend
+            .control(Axis::Attention)
+            .broadcast(0, &mut self.words)?;
         if self.drafter.is_none() {
             for (row, words) in self.words.chunks_exact(stride).enumerate() {
                 for node in words[1..].chunks_exact(2).take(words[0] as usize) {

@@ -1,7 +1,7 @@
 //! What the rows of a step brought, on every rank.
 
 use lockstep_adaptive::Digest;
-use lockstep_backend::Backend;
+use lockstep_backend::{Axis, Backend};
 use lockstep_speculation::Verified;
 
 use super::{
@@ -70,7 +70,9 @@ impl Outcomes {
         let rows = tasks.iter().filter(|task| task.sample).count();
         self.words.resize(rows * 2 * self.most, 0);
         if rows > 0 {
-            backend.control().broadcast(0, &mut self.words)?;
+            backend
+                .control(Axis::Attention)
+                .broadcast(0, &mut self.words)?;
         }
         Ok(())
     }

@@ -105,7 +105,7 @@ impl<B: Backend + 'static> Worker<B> {
         let files = FileAccess::Read;
         let options = LoadOptions {
             files,
-            ..LoadOptions::new(Axis::Tensor, limits)
+            ..LoadOptions::new(Axis::World, limits)
         };
         let mut transformer = Transformer::load(backend, &config.model, options, progress)?;
         let target = &mut transformer;

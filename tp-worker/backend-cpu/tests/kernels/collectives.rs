@@ -24,10 +24,10 @@ fn ranks_sum_gather_and_broadcast() {
         for (rank, group) in local_group(3).into_iter().enumerate() {
             scope.spawn(move || {
                 let mut backend = CpuBackend::new(options(1), Box::new(group)).unwrap();
-                assert_eq!(backend.group(Axis::Tensor), (rank, 3));
-                assert_eq!(backend.leads(Axis::Tensor), rank == 0);
+                assert_eq!(backend.group(Axis::World), (rank, 3));
+                assert_eq!(backend.leads(Axis::World), rank == 0);
                 let mut x = tensor(&mut backend, &[rank as f32, 1.0], 2);
-                backend.all_reduce(Axis::Tensor, &mut x).unwrap();
+                backend.all_reduce(Axis::World, &mut x).unwrap();
                 assert_eq!(x.values(), [3.0, 3.0]);
 
                 let width = widths[rank];
@@ -38,7 +38,7 @@ fn ranks_sum_gather_and_broadcast() {
                 for rows in [2, 1, 2] {
                     backend.set_rows(&mut x, rows);
                     let found = backend
-                        .gather_to_host(Axis::Tensor, &x, &widths, &mut out)
+                        .gather_to_host(Axis::World, &x, &widths, &mut out)
                         .unwrap();
                     let expected: &[f32] = &[
                         0.0, 1.0, 2.0, 100.0, 101.0, 200.0, 201.0, 202.0, 203.0, //
@@ -49,7 +49,7 @@ fn ranks_sum_gather_and_broadcast() {
                     assert_eq!(out.as_ptr(), place);
                 }
                 let mut tokens = [rank as u32 + 5; 4];
-                let control = backend.control();
+                let control = backend.control(Axis::World);
                 control.broadcast(0, &mut tokens).unwrap();
                 assert_eq!(tokens, [5; 4]);
 
@@ -77,15 +77,15 @@ fn attached_words_ride_on_whatever_comes_next() {
                     let rank = group.rank() as u32;
                     let mut backend = CpuBackend::new(options(2), Box::new(group)).unwrap();
                     let mut all = vec![0; ranks * 2];
-                    let control = backend.control();
+                    let control = backend.control(Axis::World);
                     assert!(!control.attached(&mut all));
                     control.attach(1, &[5, rank]).unwrap();
                     assert_eq!(control.attached(&mut all), ranks == 1);
                     // What the rank does alone takes nothing along.
                     work_alone(&mut backend);
-                    assert_eq!(backend.control().attached(&mut all), ranks == 1);
+                    assert_eq!(backend.control(Axis::World).attached(&mut all), ranks == 1);
                     fused_sum(&mut backend, 6, WIDTH);
-                    assert!(backend.control().attached(&mut all));
+                    assert!(backend.control(Axis::World).attached(&mut all));
                     let expected: Vec<u32> = (0..ranks as u32).flat_map(|r| [5, r]).collect();
                     assert_eq!(all, expected);
                 });
@@ -101,7 +101,7 @@ fn fused_sum(backend: &mut CpuBackend, rows: usize, width: usize) {
     let weight = backend.load_vector(&vec![1.0; width]).unwrap();
     let [mut residual, mut delta, mut out] = [(); 3].map(|()| tensor(backend, &zeros, width));
     let linear = RowParallel {
-        axis: Axis::Tensor,
+        axis: Axis::World,
         part: Linear {
             weight: &w,
             bias: None,
@@ -128,9 +128,9 @@ fn collectives_of_a_rank_alone_concern_nobody() {
                     if rank == round % 2 {
                         work_alone(&mut backend);
                     }
-                    assert_eq!(backend.group(Axis::Tensor), (rank, 2));
+                    assert_eq!(backend.group(Axis::World), (rank, 2));
                     let mut x = tensor(&mut backend, &[rank as f32 + 1.0], 1);
-                    backend.all_reduce(Axis::Tensor, &mut x).unwrap();
+                    backend.all_reduce(Axis::World, &mut x).unwrap();
                     assert_eq!(x.values(), [3.0]);
                 }
             });
@@ -200,7 +200,7 @@ fn row_parallel_both_ways(
         let mut out = tensor(&mut backend, &space, WIDTH);
         if fused {
             let linear = RowParallel {
-                axis: Axis::Tensor,
+                axis: Axis::World,
                 part: Linear { weight: &w, bias },
             };
             let norm = RmsNorm {
@@ -212,7 +212,7 @@ fn row_parallel_both_ways(
             done.unwrap();
         } else {
             backend.matmul(&x, &w, bias, &mut delta);
-            backend.all_reduce(Axis::Tensor, &mut delta).unwrap();
+            backend.all_reduce(Axis::World, &mut delta).unwrap();
             backend.add_rms_norm(&mut residual, &delta, &weight, EPS, &mut out);
         }
         both.push([bits(residual.values()), bits(out.values())]);
@@ -263,7 +263,7 @@ fn large_gathers_arrive_by_copying() {
                 let x = tensor(&mut backend, &own, 3);
                 let mut space = Vec::new();
                 let found = backend
-                    .gather_to_host(Axis::Tensor, &x, &[3, 3], &mut space)
+                    .gather_to_host(Axis::World, &x, &[3, 3], &mut space)
                     .unwrap();
                 let row = [0.0, 0.0, 0.0, 1.0, 1.0, 1.0];
                 assert_eq!(found, if rank == 0 { row.repeat(3) } else { vec![] });
@@ -278,7 +278,7 @@ fn one_rank_gathers_without_copying() {
     let x = tensor(&mut backend, &[1.0, 2.0, 3.0, 4.0], 2);
     let mut out = Vec::new();
     let found = backend
-        .gather_to_host(Axis::Tensor, &x, &[2], &mut out)
+        .gather_to_host(Axis::World, &x, &[2], &mut out)
         .unwrap();
     assert_eq!(found, [1.0, 2.0, 3.0, 4.0]);
     assert_eq!(found.as_ptr(), x.values().as_ptr());

@@ -347,10 +347,7 @@ impl Backend for CudaBackend {
     }
 
     fn group(&self, axis: Axis) -> (usize, usize) {
-        match axis {
-            Axis::Tensor => (self.group.rank(), self.group.size()),
-            Axis::Alone => (0, 1),
-        }
+        self.groups.rank_and_size(axis)
     }
 
     fn all_reduce(&mut self, _: Axis, _: &mut CudaTensor) -> Result<(), BackendError> {
@@ -376,8 +373,8 @@ impl Backend for CudaBackend {
         Ok(&space[..len])
     }
 
-    fn control(&mut self) -> &mut dyn Collective {
-        &mut *self.group
+    fn control(&mut self, axis: Axis) -> &mut dyn Collective {
+        self.groups.of(axis)
     }
 }
 

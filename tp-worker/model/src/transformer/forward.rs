@@ -1,6 +1,6 @@
 //! The ragged extend.
 
-use lockstep_backend::{Backend, BackendError, Batch, Rows};
+use lockstep_backend::{Backend, BackendError, Batch, Rows, WorldRows};
 
 use super::{LogitBlock, Transformer};
 use crate::ModelError;
@@ -18,7 +18,7 @@ impl<B: Backend> Transformer<B> {
     /// Runs `batch`: writes its keys and values into `cache` and hands the
     /// logits of `batch.logit_tokens` to `sink`, block by block in order, on
     /// the rank that leads alone. All ranks of its axis must call it with the
-    /// same batch, and in every call with the same cache.
+    /// same batch, and in every call with the same cache. `world` is `None`.
     ///
     /// # Errors
     /// [`ModelError::TooLarge`] before anything ran when the batch exceeds the
@@ -30,8 +30,13 @@ impl<B: Backend> Transformer<B> {
         backend: &mut B,
         cache: &mut B::KvCache,
         batch: &Batch<'_>,
+        world: Option<&WorldRows>,
         sink: &mut dyn FnMut(LogitBlock<'_>),
     ) -> Result<(), ModelError> {
+        if world.is_some() {
+            let why = "passes of several DP ranks are not run: give --dp-size 1";
+            return Err(BackendError::Unsupported(why.to_owned()).into());
+        }
         self.limits.check(batch)?;
         let size = Size {
             tokens: batch.tokens.len(),

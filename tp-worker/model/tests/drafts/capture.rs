@@ -54,7 +54,7 @@ impl<B: Backend> Kept<B> {
         let mut model = Transformer::load(
             &mut backend,
             model,
-            LoadOptions::new(Axis::Tensor, limits),
+            LoadOptions::new(Axis::World, limits),
             &mut |_| {},
         )
         .unwrap();
@@ -82,9 +82,10 @@ impl<B: Backend> Kept<B> {
         pass.push(&text, range, 4, |page| page as u32);
         let (mut logits, backend) = (Vec::new(), &mut self.backend);
         let (cache, batch) = (&mut self.cache, pass.batch(wanted));
-        self.model.forward(backend, cache, &batch, &mut |block| {
-            logits.extend_from_slice(block.logits);
-        })?;
+        self.model
+            .forward(backend, cache, &batch, None, &mut |block| {
+                logits.extend_from_slice(block.logits);
+            })?;
         Ok(logits)
     }
 }

@@ -176,7 +176,7 @@ fn the_eagle_head_drafts_as_the_reference_does() {
 #[test]
 fn the_draft_model_runs_whole_inside_a_group() {
     let run = |mut backend: CpuBackend| {
-        if !backend.leads(Axis::Tensor) {
+        if !backend.leads(Axis::Attention) {
             return Vec::new();
         }
         let limits = ForwardLimits {
@@ -204,7 +204,7 @@ fn the_draft_model_runs_whole_inside_a_group() {
             let wanted = [text.len() as u32 - 1];
             let batch = pass.batch(&wanted);
             draft
-                .forward(&mut backend, &mut cache, &batch, &mut |block| {
+                .forward(&mut backend, &mut cache, &batch, None, &mut |block| {
                     logits = block.logits.to_vec();
                 })
                 .unwrap();
@@ -236,7 +236,7 @@ fn a_head_waits_for_no_peer() {
             tree_nodes: 1,
             logit_block_rows: 1,
         };
-        if backend.leads(Axis::Tensor) {
+        if backend.leads(Axis::Attention) {
             let head = EagleHead::load(
                 &mut backend,
                 &draft,

@@ -40,7 +40,7 @@ impl<B: Backend> Run<B> {
         let model = Transformer::load(
             &mut backend,
             &model,
-            LoadOptions::new(Axis::Tensor, limits),
+            LoadOptions::new(Axis::World, limits),
             &mut |_| {},
         )
         .unwrap();
@@ -65,9 +65,15 @@ impl<B: Backend> Run<B> {
         let wanted: Vec<u32> = (0..pass.tokens.len() as u32).collect();
         let (mut logits, batch) = (Vec::new(), pass.batch(&wanted));
         self.model
-            .forward(&mut self.backend, &mut self.cache, &batch, &mut |block| {
-                logits.extend_from_slice(block.logits);
-            })
+            .forward(
+                &mut self.backend,
+                &mut self.cache,
+                &batch,
+                None,
+                &mut |block| {
+                    logits.extend_from_slice(block.logits);
+                },
+            )
             .unwrap();
         logits
     }

@@ -76,7 +76,7 @@ fn rank<B: Backend>(
     let mut transformer = Transformer::load(
         &mut backend,
         model,
-        LoadOptions::new(Axis::Tensor, limits),
+        LoadOptions::new(Axis::World, limits),
         &mut |_| {},
     )
     .unwrap();
@@ -115,7 +115,7 @@ fn rank<B: Backend>(
             }
         };
         transformer
-            .forward(&mut backend, &mut cache, &batch, &mut sink)
+            .forward(&mut backend, &mut cache, &batch, None, &mut sink)
             .unwrap();
     }
 }

@@ -55,7 +55,7 @@ impl<B: Backend> Rig<B> {
         let mut target = Transformer::load(
             &mut backend,
             model,
-            LoadOptions::new(Axis::Tensor, limits),
+            LoadOptions::new(Axis::World, limits),
             silent,
         )
         .unwrap();
@@ -90,7 +90,7 @@ impl<B: Backend> Rig<B> {
             head,
         };
         let capture = drafting.head.capture();
-        let drafting = backend.leads(Axis::Tensor).then_some(drafting);
+        let drafting = backend.leads(Axis::Attention).then_some(drafting);
         target.set_capture(&mut backend, capture).unwrap();
         Self {
             backend,
@@ -118,7 +118,7 @@ impl<B: Backend> Rig<B> {
             };
             let (backend, cache) = (&mut self.backend, &mut self.cache);
             self.target
-                .forward(backend, cache, &pass.batch(wanted), &mut |block| {
+                .forward(backend, cache, &pass.batch(wanted), None, &mut |block| {
                     next = Some(argmax(block.logits));
                 })
                 .unwrap();

@@ -35,7 +35,7 @@ pub fn options<'a>() -> LoadOptions<'a> {
         tree_nodes: 1,
         logit_block_rows: 8,
     };
-    LoadOptions::new(Axis::Tensor, limits)
+    LoadOptions::new(Axis::World, limits)
 }
 
 /// Loads rank `rank` of `size`, which computes in `dtype`.

@@ -4,14 +4,14 @@
 use std::{collections::BTreeSet, ops::Range};
 
 use lockstep_backend::{
-    AttentionShape, Axis, Backend, BackendError, Batch, CheckpointDtype, Holds, HostMatrix,
+    AttentionShape, Axis, Backend, BackendError, Batch, CheckpointDtype, Groups, Holds, HostMatrix,
     InputLimits, KvShape, MatrixRole, PassKey, RopeTable, Row, Rows,
 };
 use lockstep_collective::Collective;
 
 /// Every operation as a loop.
 pub struct Naive {
-    collective: Box<dyn Collective>,
+    groups: Groups,
     /// Collectives issued so far: kind and elements per row.
     pub issued: Vec<(&'static str, usize)>,
     /// How often each pass is run once more.
@@ -73,9 +73,9 @@ pub struct Inputs {
 }
 
 impl Naive {
-    pub fn new(collective: Box<dyn Collective>) -> Self {
+    pub fn new(groups: impl Into<Groups>) -> Self {
         Self {
-            collective,
+            groups: groups.into(),
             issued: Vec::new(),
             replays: 0,
             recorded: 0,
@@ -401,10 +401,7 @@ impl Backend for Naive {
     }
 
     fn group(&self, axis: Axis) -> (usize, usize) {
-        match axis {
-            Axis::Tensor => (self.collective.rank(), self.collective.size()),
-            Axis::Alone => (0, 1),
-        }
+        self.groups.rank_and_size(axis)
     }
     fn all_reduce(&mut self, axis: Axis, x: &mut Tensor) -> Result<(), BackendError> {
         x.holds(SUM);
@@ -412,7 +409,7 @@ impl Backend for Naive {
             return Ok(());
         }
         self.issued.push(("all_reduce", x.width));
-        Ok(self.collective.all_reduce_sum(x.used())?)
+        Ok(self.groups.of(axis).all_reduce_sum(x.used())?)
     }
     fn gather_to_host<'a>(
         &mut self,
@@ -429,10 +426,11 @@ impl Backend for Naive {
         let total: usize = widths.iter().sum();
         self.issued.push(("gather", total));
         let counts: Vec<usize> = widths.iter().map(|width| width * x.rows).collect();
-        let root = self.collective.rank() == 0;
+        let root = self.leads(axis);
         let mut parts = vec![0.0; if root { total * x.rows } else { 0 }];
         let send = &x.data[..x.rows * x.width];
-        self.collective
+        self.groups
+            .of(axis)
             .gather(send, &counts, root.then_some(&mut parts))?;
         out.clear();
         out.resize(parts.len(), 0.0);
@@ -448,7 +446,7 @@ impl Backend for Naive {
         }
         Ok(out)
     }
-    fn control(&mut self) -> &mut dyn Collective {
-        &mut *self.collective
+    fn control(&mut self, axis: Axis) -> &mut dyn Collective {
+        self.groups.of(axis)
     }
 }

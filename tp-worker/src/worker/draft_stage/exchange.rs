@@ -30,7 +30,7 @@ impl<B: Backend> OfTarget<B> {
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, WorkerError> {
         let capture = drafter.capture();
-        let (_, size) = backend.group(Axis::Tensor);
+        let (_, size) = backend.group(Axis::World);
         let mut tables = None;
         if size > 1 && !capture.is_empty() {
             let (model, draft) = (&config.model, config.speculation.draft.as_ref());

@@ -228,11 +228,11 @@ impl Backend for Watched {
         self.count("gather_to_host")
             .gather_to_host(axis, x, widths, space)
     }
-    fn control(&mut self) -> &mut dyn Collective {
+    fn control(&mut self, axis: Axis) -> &mut dyn Collective {
         self.count("control");
         match &mut self.control {
             Some(control) => &mut **control,
-            None => self.device.control(),
+            None => self.device.control(axis),
         }
     }
     fn words_ride_on_data(&self) -> bool {
