@@ -8,14 +8,13 @@ mod update;
 mod workers;
 
 use std::{
-    collections::VecDeque,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use lockstep_planner::{Planner, PlannerConfig};
 use lockstep_process::{ControlLink, RoleContext};
-use lockstep_proto::pb::lockstep::{DrafterReply, FlushCacheResponse};
+use lockstep_proto::pb::lockstep::FlushCacheResponse;
 use lockstep_types::EngineConfig;
 use tokio::{
     sync::oneshot,
@@ -76,8 +75,8 @@ pub struct Engine {
     leaving: Option<usize>,
     /// Other weights on their way.
     update: Option<Update>,
-    /// Who waits for the drafter's answers, in order.
-    drafter_replies: VecDeque<oneshot::Sender<DrafterReply>>,
+    /// Commands to the drafters that are under way.
+    drafter_commands: drafter::Waiting,
     /// Who waits for an empty prefix cache.
     flushes: Vec<oneshot::Sender<FlushCacheResponse>>,
     status: Status,
@@ -115,7 +114,7 @@ impl Engine {
             probes: 0,
             leaving: None,
             update: None,
-            drafter_replies: VecDeque::new(),
+            drafter_commands: drafter::Waiting::default(),
             flushes: Vec::new(),
             status: Status::default(),
             checked: true,
@@ -136,7 +135,8 @@ impl Engine {
             self.planner
                 .fail_all(unavailable(format!("the engine failed: {error}")));
             self.health.failed(&error.to_string());
-            self.group.fail(&error.to_string());
+            let diverged = matches!(error, RunError::Diverged(_));
+            self.group.fail(&error.to_string(), diverged);
             self.fail_update(&error.to_string());
             self.deliver();
         }
@@ -293,7 +293,7 @@ impl Engine {
                 }
             }
             Command::UpdateWeights { wanted, reply } => self.update_weights(wanted, reply)?,
-            Command::Drafter { command, reply } => self.command_drafter(command, reply)?,
+            Command::Drafter { command, reply } => self.command_drafters(&command, reply)?,
             Command::Health { force_step, reply } => self.ask_health(force_step, reply),
             Command::Load { reply } => {
                 // The asker may have given up.

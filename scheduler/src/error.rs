@@ -15,9 +15,12 @@ pub enum RunError {
     /// The resolved configuration does not make a planner.
     #[error(transparent)]
     Planner(#[from] lockstep_planner::PlannerError),
-    /// A worker is gone, stuck or out of step.
+    /// A worker is gone or stuck.
     #[error("the worker group failed: {0}")]
     Group(String),
+    /// Workers are out of step.
+    #[error("the worker group failed: {0}")]
+    Diverged(String),
     /// A public or internal gRPC server ended with an error.
     #[error("gRPC server: {0}")]
     Grpc(#[from] tonic::transport::Error),

@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     hello::hello,
-    inbox::{WorkerEvent, WorkerEvents},
+    inbox::{Gone, WorkerEvent, WorkerEvents},
     worker_link::WorkerLink,
 };
 
@@ -71,9 +71,9 @@ impl WorkerGateway for Gateway {
         let events = self.events.clone();
         events.attach(rank, hello, link).await?;
         tokio::spawn(async move {
-            let reason = forward(rank, &mut messages, &events).await;
+            let gone = forward(rank, &mut messages, &events).await;
             // Nobody listens any more when the engine has ended.
-            let _ = events.send(rank, WorkerEvent::Gone(reason)).await;
+            let _ = events.send(rank, WorkerEvent::Gone(gone)).await;
         });
         Ok(Response::new(ReceiverStream::new(stream).boxed()))
     }
@@ -84,7 +84,7 @@ async fn forward(
     rank: usize,
     messages: &mut Streaming<WorkerMessage>,
     events: &WorkerEvents,
-) -> String {
+) -> Gone {
     loop {
         let event = match messages.message().await {
             Ok(Some(WorkerMessage { kind: Some(kind) })) => match kind {
@@ -93,15 +93,23 @@ async fn forward(
                 worker_message::Kind::Reloaded(reloaded) => WorkerEvent::Reloaded(reloaded),
                 worker_message::Kind::Drafter(reply) => WorkerEvent::Drafter(reply),
                 worker_message::Kind::Leaving(_) => WorkerEvent::Leaving,
-                worker_message::Kind::Failure(failure) => return failure.message,
-                worker_message::Kind::Hello(_) => return "it said hello twice".to_owned(),
+                worker_message::Kind::Failure(failure) => {
+                    return Gone {
+                        reason: failure.message,
+                        diverged: failure.diverged,
+                    };
+                }
+                worker_message::Kind::Hello(_) => return Gone::because("it said hello twice"),
             },
             Ok(Some(WorkerMessage { kind: None })) => continue,
-            Ok(None) => return "its stream ended".to_owned(),
-            Err(status) => return format!("its stream broke: {}", status.message()),
+            Ok(None) => return Gone::because("its stream ended"),
+            Err(status) => {
+                let reason = format!("its stream broke: {}", status.message());
+                return Gone::because(reason);
+            }
         };
         if let Err(stopping) = events.send(rank, event).await {
-            return stopping.message().to_owned();
+            return Gone::because(stopping.message());
         }
     }
 }

@@ -100,7 +100,7 @@ pub enum Command {
         wanted: UpdateWeightsRequest,
         reply: oneshot::Sender<UpdateWeightsResponse>,
     },
-    /// A command to the drafter, which is on rank 0.
+    /// A command to the drafters, one on each DP rank's lead.
     Drafter {
         command: DrafterCommand,
         reply: oneshot::Sender<DrafterReply>,
@@ -125,12 +125,30 @@ pub enum WorkerEvent {
     Result(RankResult),
     /// It looked at other weights, or has them.
     Reloaded(WeightsReloaded),
-    /// The drafter's answer to the oldest command; from rank 0 alone.
+    /// A drafter's answer to the oldest command that it has not answered.
     Drafter(DrafterReply),
     /// Its node was told to stop.
     Leaving,
-    /// Its stream ended, for this reason.
-    Gone(String),
+    /// Its stream ended.
+    Gone(Gone),
+}
+
+/// Why a worker's stream ended.
+pub struct Gone {
+    /// For people.
+    pub reason: String,
+    /// Its rank, or another, was found to differ.
+    pub diverged: bool,
+}
+
+impl Gone {
+    /// Not for a difference between ranks.
+    pub fn because(reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            diverged: false,
+        }
+    }
 }
 
 /// The loop's end of the queue. Bounded: a flood of requests waits in its own

@@ -4,7 +4,7 @@
 use std::{collections::VecDeque, time::Instant};
 
 use lockstep_proto::pb::lockstep::{
-    DrafterCommand, GroupStart, ReloadWeights, WorkerHello, WorkerReady,
+    self as pb, DrafterCommand, GroupStart, ReloadWeights, WorkerHello, WorkerReady,
 };
 use lockstep_types::{
     ParallelConfig,
@@ -140,7 +140,7 @@ impl WorkerGroup {
         self.members.first().and_then(backend).unwrap_or_default()
     }
 
-    /// Sends a plan to every rank.
+    /// Sends every rank what it needs of a plan.
     ///
     /// # Errors
     /// Names the rank that does not take it.
@@ -149,8 +149,22 @@ impl WorkerGroup {
         let step = plan.step;
         let parts = self.parallel.dp_size;
         self.steps.push_back(InFlight::new(step, parts));
-        let plan = lockstep_proto::pb::lockstep::StepPlan::from(plan);
-        self.broadcast(|link| link.plan(plan.clone()))
+        let plans: Vec<_> = match parts {
+            1 => vec![pb::StepPlan::from(plan)],
+            _ => {
+                let of = |dp_rank| plan.for_dp_rank(dp_rank).into();
+                (0..parts).map(of).collect()
+            }
+        };
+        let ranks = self.parallel.attn_tp_size();
+        let all = self.members.iter().enumerate();
+        let with_plan = |(rank, member)| (rank, member, &plans[rank / ranks]);
+        for (rank, member, plan) in all.map(with_plan) {
+            send_to(std::iter::once((rank, member)), |link| {
+                link.plan(plan.clone())
+            })?;
+        }
+        Ok(())
     }
 
     /// Asks every rank for other weights.
@@ -169,15 +183,14 @@ impl WorkerGroup {
         self.broadcast(WorkerLink::forget_weights)
     }
 
-    /// Sends a command to the drafter, which is on rank 0.
+    /// Sends a command to the drafters, which are on the leads of all DP ranks.
     ///
     /// # Errors
-    /// Why rank 0 does not take it.
-    pub fn command_drafter(&self, command: DrafterCommand) -> Result<(), String> {
-        let link = self.members.first().and_then(|member| member.link.as_ref());
-        let link = link.ok_or("rank 0 is not attached")?;
-        link.command_drafter(command)
-            .map_err(|reason| format!("rank 0: {reason}"))
+    /// Names the rank that does not take it.
+    pub fn command_drafters(&self, command: &DrafterCommand) -> Result<(), String> {
+        let step = self.parallel.attn_tp_size();
+        let leads = self.members.iter().enumerate().step_by(step);
+        send_to(leads, |link| link.command_drafter(command.clone()))
     }
 
     /// Takes a rank's result. What the leads of DP ranks brought counts; the others
@@ -239,27 +252,33 @@ impl WorkerGroup {
         ))
     }
 
-    /// Tells every rank that the engine failed.
-    pub fn fail(&self, reason: &str) {
+    /// Tells every rank that the engine failed, and whether because ranks differ.
+    pub fn fail(&self, reason: &str, diverged: bool) {
         for link in self
             .members
             .iter()
             .filter_map(|member| member.link.as_ref())
         {
-            link.fail(reason);
+            link.fail(reason, diverged);
         }
     }
 
     fn broadcast(&self, send: impl Fn(&WorkerLink) -> Result<(), String>) -> Result<(), String> {
-        for (rank, member) in self.members.iter().enumerate() {
-            let link = member
-                .link
-                .as_ref()
-                .ok_or_else(|| format!("rank {rank} is not attached"))?;
-            send(link).map_err(|reason| format!("rank {rank}: {reason}"))?;
-        }
-        Ok(())
+        send_to(self.members.iter().enumerate(), send)
     }
+}
+
+/// Sends something to some ranks.
+fn send_to<'a>(
+    members: impl Iterator<Item = (usize, &'a Member)>,
+    send: impl Fn(&WorkerLink) -> Result<(), String>,
+) -> Result<(), String> {
+    for (rank, member) in members {
+        let link = member.link.as_ref();
+        let link = link.ok_or_else(|| format!("rank {rank} is not attached"))?;
+        send(link).map_err(|reason| format!("rank {rank}: {reason}"))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -43,10 +43,15 @@ impl WorkerLink {
         self.send(worker_command::Kind::Drafter(command))
     }
     /// Ends the stream with an error, so that the worker's node knows that the
-    /// engine failed; dropping the link alone says that all is done.
-    pub fn fail(&self, reason: &str) {
+    /// engine failed, and by its code whether because ranks have `diverged`;
+    /// dropping the link alone says that all is done.
+    pub fn fail(&self, reason: &str, diverged: bool) {
+        let status = match diverged {
+            true => Status::aborted(reason),
+            false => Status::unavailable(reason),
+        };
         // A worker that is gone already needs no reason.
-        let _ = self.0.try_send(Err(Status::unavailable(reason)));
+        let _ = self.0.try_send(Err(status));
     }
     fn send(&self, kind: worker_command::Kind) -> Result<(), String> {
         self.0

@@ -1,5 +1,7 @@
 //! Why a worker process ended.
 
+use std::path::PathBuf;
+
 use lockstep_collective::CollectiveError;
 use lockstep_process::ConnectError;
 
@@ -32,7 +34,29 @@ pub enum RunError {
     /// The device or the model.
     #[error(transparent)]
     Worker(#[from] WorkerError),
+    /// Ranks differ, and what this one did last is written down.
+    #[error("{source}; the last steps of rank {rank} are in {}", file.display())]
+    Diverged {
+        /// How they differ.
+        #[source]
+        source: Box<WorkerError>,
+        /// This rank.
+        rank: usize,
+        /// A line of JSON for each step.
+        file: PathBuf,
+    },
     /// The launcher is gone or told this process to stop at once.
     #[error("told to stop")]
     Halted,
+}
+
+impl RunError {
+    /// Whether ranks were found to differ.
+    pub fn is_divergence(&self) -> bool {
+        match self {
+            Self::Diverged { .. } => true,
+            Self::Worker(error) => error.is_divergence(),
+            _ => false,
+        }
+    }
 }

@@ -58,7 +58,7 @@ pub fn run(ctx: RoleContext, registry: &Registry) -> Result<(), RunError> {
         },
     );
     if let Err(error) = &computed {
-        stream::report(&outgoing, &error.to_string());
+        stream::report(&outgoing, error);
     }
     drop(outgoing);
     // Ends the stream if it is the compute thread that gave up.

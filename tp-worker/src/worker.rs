@@ -7,31 +7,41 @@ mod digest;
 mod draft_stage;
 mod emit;
 mod error;
+mod faults;
 mod limits;
 pub mod local;
 mod outcome;
 mod pages;
 mod passes;
 mod profile;
+mod recorder;
 mod reload;
+mod rows;
 mod slots;
+mod step;
 
-use std::{path::Path, sync::Arc, time::Instant};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use lockstep_adaptive::Decider;
+use lockstep_adaptive::{Decider, Row};
 use lockstep_backend::{Axis, Backend};
 use lockstep_model::{ForwardLimits, LoadOptions, LoadProgress, Transformer};
 use lockstep_sampling::Sampler;
-use lockstep_speculation::{CommandHandler, DrafterRegistry, Node, Verifier};
+use lockstep_speculation::{CommandHandler, DrafterRegistry, Verifier};
 use lockstep_types::EngineConfig;
-use lockstep_types::step::{PlanPart, RankResult, SlotOutput, StageTimes, StepPlan};
+use lockstep_types::step::{RankResult, StepPlan};
 
 use batch::BatchBuffers;
 use depth::DepthControl;
 use digest::Digests;
 use draft_stage::DraftStage;
-use emit::Emitter;
+use faults::Faults;
 use outcome::Outcomes;
+use recorder::{Recorder, StepRecord};
+use rows::StepRows;
 use slots::{RowTask, Slots};
 
 pub use error::{PlanError, WorkerError};
@@ -54,12 +64,19 @@ pub struct Worker<B: Backend> {
     /// The step's rows.
     tasks: Vec<RowTask>,
     depth: DepthControl,
+    rows: StepRows,
     drafting: DraftStage<B>,
     batch: BatchBuffers,
     sampler: Sampler,
     verifier: Verifier,
     outcomes: Outcomes,
     digests: Digests,
+    /// Of the step that runs, or ran last.
+    record: StepRecord,
+    recorder: Recorder,
+    faults: Faults,
+    /// What it brought to the step before.
+    last_row: Row,
     last_step: u64,
     broken: bool,
 }
@@ -132,6 +149,11 @@ impl<B: Backend + 'static> Worker<B> {
             tasks: Vec::with_capacity(limits.step.requests),
             drafting,
             digests: Digests::new(),
+            record: StepRecord::default(),
+            recorder: Recorder::new(),
+            faults: Faults::of_rank(rank)?,
+            last_row: Row::default(),
+            rows: StepRows::new(&config.parallel),
             last_step: 0,
             kv_bytes: shape.bytes_per_token() * config.kv.num_pages * config.kv.page_size,
             broken: false,
@@ -140,17 +162,25 @@ impl<B: Backend + 'static> Worker<B> {
             cache,
             passes,
         };
-        if let Some(adaptive) = &config.speculation.adaptive {
-            let policies = drafters.policies();
-            let policy = policies.find(&adaptive.policy);
-            let profile = match policy.is_some_and(|policy| policy.reads_costs()) {
-                true => worker.profile(progress)?,
-                false => Vec::new(),
-            };
-            let decider = Decider::new(adaptive, policies, &profile)?;
-            worker.depth = DepthControl::adaptive(adaptive, decider, size);
-        }
+        worker.learn_costs(progress)?;
         Ok(worker)
+    }
+
+    /// Has the depth adapt, if it may: by a policy that knows what steps cost here, where
+    /// it asks for that.
+    fn learn_costs(&mut self, progress: &mut dyn FnMut(LoadProgress)) -> Result<(), WorkerError> {
+        let Some(adaptive) = self.config.speculation.adaptive.clone() else {
+            return Ok(());
+        };
+        let policies = self.drafters.policies().clone();
+        let policy = policies.find(&adaptive.policy);
+        let profile = match policy.is_some_and(|policy| policy.reads_costs()) {
+            true => self.profile(progress)?,
+            false => Vec::new(),
+        };
+        let decider = Decider::new(&adaptive, &policies, &profile)?;
+        self.depth = DepthControl::adaptive(&adaptive, decider);
+        Ok(())
     }
 
     /// Runs its part of one plan: closes, opens, one ragged batch, sampling on the
@@ -164,8 +194,17 @@ impl<B: Backend + 'static> Worker<B> {
             return Err(WorkerError::Broken);
         }
         let result = self.run(plan).map_err(depth::named);
+        self.recorder.note(self.record);
         self.broken = result.is_err();
         result
+    }
+
+    /// Writes this rank's last steps to a new file in `folder`: see [`StepRecord`].
+    ///
+    /// # Errors
+    /// [`io::Error`].
+    pub fn write_steps(&self, folder: &Path) -> io::Result<PathBuf> {
+        self.recorder.write(folder, self.group().0)
     }
 
     /// Rank and group size.
@@ -204,181 +243,6 @@ impl<B: Backend + 'static> Worker<B> {
     /// What is prepared.
     pub fn passes(&self) -> &PassRegistry {
         &self.passes
-    }
-
-    fn run(&mut self, plan: &StepPlan) -> Result<RankResult, WorkerError> {
-        let mut clock = StageClock::start();
-        let invalid = |reason| WorkerError::Plan {
-            step: plan.step,
-            reason,
-        };
-        let part = self.part_of(plan).map_err(invalid)?;
-        self.digests.plan(plan, part);
-        self.take(plan.step, part).map_err(invalid)?;
-        let (backend, target) = (&mut self.backend, &self.transformer);
-        let digest = self.digests.tensor;
-        self.depth.begin(backend, plan, part, digest)?;
-        self.drafting
-            .draft(backend, target, &self.slots, &self.tasks, plan.draft_steps)?;
-        let draft_us = clock.stage_us();
-        self.lay_out().map_err(invalid)?;
-        let pass = self.passes.find(self.batch.key()).map_err(invalid)?;
-        self.digests.world.word(pass.digest);
-        self.drafting.digest(&mut self.digests.tensor);
-        if self.batch.key().tokens > 0 {
-            self.depth.send(&mut self.backend)?;
-        }
-        let outputs = self.forward()?;
-        self.settle()?;
-        let verify_us = clock.stage_us();
-        let forward_us = clock.total_us();
-        self.extend_drafts()?;
-        let stages = StageTimes {
-            draft_us,
-            verify_us,
-            extend_us: clock.stage_us(),
-        };
-        let decided = self.depth.decide(&mut self.backend, plan);
-        let seen = self.seen(plan, stages);
-        self.depth.note(seen);
-        Ok(RankResult {
-            step: plan.step,
-            digests: self.digests.values(),
-            outputs,
-            forward_us,
-            stages,
-            agreed_depth: decided.map(|(depth, _)| depth),
-            expected_us: decided.map_or(0, |(_, expected)| expected),
-        })
-    }
-
-    /// What its DP rank does in a step.
-    fn part_of<'a>(&self, plan: &'a StepPlan) -> Result<&'a PlanPart, PlanError> {
-        let (rank, _) = self.group();
-        let dp_rank = self.config.parallel.dp_rank(rank);
-        let parts = plan.parts.len();
-        let part = plan.parts.get(dp_rank);
-        part.ok_or(PlanError::NoPart { parts, dp_rank })
-    }
-
-    /// Brings the slots to where the step wants them.
-    fn take(&mut self, step: u64, part: &PlanPart) -> Result<(), PlanError> {
-        let expected = self.last_step + 1;
-        if step != expected {
-            return Err(PlanError::OutOfOrder { expected });
-        }
-        self.last_step = step;
-        for slot in &part.closes {
-            self.slots.close(*slot)?;
-            self.drafting.close(*slot as usize, &self.slots);
-        }
-        for open in &part.opens {
-            self.slots.open(open)?;
-            self.drafting.open(open.slot as usize, &self.slots);
-        }
-        self.tasks.clear();
-        for extend in &part.extends {
-            self.tasks.push(self.slots.extend(step, extend)?);
-        }
-        Ok(())
-    }
-
-    /// Lays the rows out as one batch, each with its drafts.
-    fn lay_out(&mut self) -> Result<(), PlanError> {
-        self.batch.clear();
-        let mut decodes = 0;
-        for task in &mut self.tasks {
-            let mut nodes: &[Node] = &[];
-            if task.decodes {
-                nodes = self.drafting.nodes(decodes);
-                task.drafts = Some(decodes);
-                decodes += 1;
-            }
-            self.batch.push(task, &self.slots, nodes)?;
-        }
-        self.batch.seal(&self.tasks, &self.slots)
-    }
-
-    /// Runs the batch and chooses tokens, on the rank that leads.
-    fn forward(&mut self) -> Result<Vec<SlotOutput>, WorkerError> {
-        let mut outputs = Vec::new();
-        self.outcomes.clear();
-        if self.backend.leads(Axis::Attention) {
-            outputs.extend(self.batch.outputs(&self.tasks, &self.slots));
-        }
-        let mut emitter = Emitter {
-            slots: &mut self.slots,
-            tasks: &self.tasks,
-            batch: &self.batch,
-            drafts: self.drafting.drafts(),
-            sampler: &mut self.sampler,
-            verifier: &mut self.verifier,
-            outputs: &mut outputs,
-            outcomes: &mut self.outcomes,
-        };
-        // The page tables are borrowed by the batch while the emitter changes
-        // slots, so they are handed out for the pass.
-        let tables = emitter.slots.lend_tables();
-        let batch = self.batch.batch(&tables);
-        let result = self.transformer.forward(
-            &mut self.backend,
-            &mut self.cache,
-            &batch,
-            None,
-            &mut |block| {
-                emitter.take(block);
-            },
-        );
-        self.slots.return_tables(tables);
-        result?;
-        Ok(outputs)
-    }
-
-    /// Tells all ranks what was chosen, and the slots what it means.
-    fn settle(&mut self) -> Result<(), WorkerError> {
-        let (backend, tasks) = (&mut self.backend, &self.tasks);
-        self.outcomes.broadcast(backend, tasks)?;
-        self.outcomes.digest(&mut self.digests.tensor);
-        self.outcomes
-            .commit(backend, &mut self.cache, tasks, &mut self.slots);
-        Ok(())
-    }
-
-    /// Tells the drafter what was chosen.
-    fn extend_drafts(&mut self) -> Result<(), WorkerError> {
-        let (backend, target) = (&mut self.backend, &self.transformer);
-        let (slots, tasks) = (&self.slots, &self.tasks);
-        self.drafting
-            .extend(backend, target, slots, tasks, &self.batch, &self.outcomes)
-    }
-}
-
-/// Tells where a step's time goes. What it says is reported, and never decides
-/// anything on this rank alone.
-struct StageClock {
-    begun: Instant,
-    stage: Instant,
-}
-
-impl StageClock {
-    fn start() -> Self {
-        let begun = Instant::now();
-        Self {
-            begun,
-            stage: begun,
-        }
-    }
-
-    /// Microseconds since the last call, or since the start.
-    fn stage_us(&mut self) -> u32 {
-        let before = std::mem::replace(&mut self.stage, Instant::now());
-        let spent = self.stage.duration_since(before).as_micros();
-        u32::try_from(spent).unwrap_or(u32::MAX)
-    }
-
-    /// Microseconds since the start.
-    fn total_us(&self) -> u64 {
-        u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 }
 

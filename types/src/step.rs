@@ -39,7 +39,83 @@ pub struct PlanPart {
     pub extends: Vec<SlotExtend>,
 }
 
+/// The most that a DP rank may bring to a step's pass.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PartBounds {
+    /// Rows.
+    pub requests: u32,
+    /// New tokens of all rows, drafts included.
+    pub tokens: u32,
+    /// New tokens of the longest row.
+    pub longest: u32,
+}
+
+impl PlanPart {
+    /// Its rows without their pages.
+    fn sizes(&self) -> Self {
+        let size = |extend: &SlotExtend| SlotExtend {
+            new_pages: Vec::new(),
+            ..*extend
+        };
+        Self {
+            extends: self.extends.iter().map(size).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// The most that its rows come to where a row that decodes has at most `drafts`
+    /// drafts: known before anything is drafted, and to all ranks.
+    pub fn bounds(&self, drafts: u32) -> PartBounds {
+        let mut most = PartBounds::default();
+        for extend in &self.extends {
+            let tokens = match extend.prefill_len {
+                0 => 1 + drafts,
+                prefill_len => prefill_len,
+            };
+            most.requests += 1;
+            most.tokens = most.tokens.saturating_add(tokens);
+            most.longest = most.longest.max(tokens);
+        }
+        most
+    }
+}
+
+impl PartBounds {
+    /// Whether `row` is no larger.
+    pub fn hold(self, row: Self) -> bool {
+        row.requests <= self.requests && row.tokens <= self.tokens && row.longest <= self.longest
+    }
+}
+
+impl fmt::Display for PartBounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            requests,
+            tokens,
+            longest,
+        } = self;
+        write!(
+            f,
+            "{requests} rows of {tokens} tokens, {longest} in the longest"
+        )
+    }
+}
+
 impl StepPlan {
+    /// What the ranks of a DP rank need of it: their own part whole, and of the others'
+    /// the rows without pages, which say how large their batches may become.
+    #[must_use]
+    pub fn for_dp_rank(&self, dp_rank: usize) -> Self {
+        let part = |(at, part): (usize, &PlanPart)| match at == dp_rank {
+            true => part.clone(),
+            false => part.sizes(),
+        };
+        Self {
+            parts: self.parts.iter().enumerate().map(part).collect(),
+            ..*self
+        }
+    }
+
     /// The rows of all DP ranks.
     pub fn rows(&self) -> impl Iterator<Item = &SlotExtend> + Clone {
         self.parts.iter().flat_map(|part| &part.extends)
@@ -239,63 +315,4 @@ pub struct SlotOutput {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn either_digest_tells_ranks_apart_and_is_named() {
-        let ours = StepDigests {
-            tensor: 5,
-            world: 7,
-        };
-        assert_eq!(ours.difference(ours, true), None);
-        let tensor = StepDigests { tensor: 6, ..ours };
-        let world = StepDigests { world: 8, ..ours };
-        for (other, text) in [
-            (
-                tensor,
-                "what a tensor-parallel group shares are 0000000000000005 and 0000000000000006",
-            ),
-            (
-                world,
-                "what all ranks share are 0000000000000007 and 0000000000000008",
-            ),
-        ] {
-            let difference = ours.difference(other, true).map(|d| d.to_string());
-            assert_eq!(difference, Some(format!("the digests of {text}")));
-        }
-        // Other DP ranks have other requests.
-        assert_eq!(ours.difference(tensor, false), None);
-        assert!(ours.difference(world, false).is_some());
-    }
-
-    #[test]
-    fn the_parts_of_a_result_stand_in_order_and_the_slowest_counts() {
-        let lead = |slot, forward_us, draft_us, verify_us| RankResult {
-            step: 5,
-            outputs: vec![SlotOutput {
-                slot,
-                ..SlotOutput::default()
-            }],
-            forward_us,
-            stages: StageTimes {
-                draft_us,
-                verify_us,
-                extend_us: 1,
-            },
-            agreed_depth: Some(2),
-            expected_us: 9,
-            ..RankResult::default()
-        };
-        let joined = StepResult::join([lead(7, 30, 10, 20), lead(8, 35, 5, 30)]);
-        let slots = joined.outputs.iter().map(|part| part[0].slot);
-        assert_eq!(slots.collect::<Vec<_>>(), [7, 8]);
-        assert_eq!((joined.step, joined.forward_us), (5, 35));
-        let stages = joined.stages;
-        assert_eq!(
-            (stages.draft_us, stages.verify_us, stages.extend_us),
-            (10, 30, 1)
-        );
-        assert_eq!((joined.agreed_depth, joined.expected_us), (Some(2), 9));
-    }
-}
+mod tests;

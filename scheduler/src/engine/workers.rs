@@ -7,7 +7,11 @@ use lockstep_types::step::RankResult;
 use tokio::sync::oneshot;
 
 use super::{Engine, Phase};
-use crate::{error::RunError, inbox::WorkerEvent, worker_link::WorkerLink};
+use crate::{
+    error::RunError,
+    inbox::{Gone, WorkerEvent},
+    worker_link::WorkerLink,
+};
 
 impl Engine {
     /// Takes one event of a rank; an error ends the engine.
@@ -21,7 +25,7 @@ impl Engine {
             WorkerEvent::Ready(ready) => self.worker_ready(rank, ready),
             WorkerEvent::Result(result) => self.result(rank, result)?,
             WorkerEvent::Reloaded(reloaded) => self.worker_reloaded(rank, reloaded)?,
-            WorkerEvent::Drafter(reply) => self.drafter_replied(reply),
+            WorkerEvent::Drafter(reply) => self.drafter_answered(rank, reply),
             WorkerEvent::Leaving => {
                 tracing::warn!(
                     rank,
@@ -30,8 +34,12 @@ impl Engine {
                 self.leaving = Some(rank);
                 self.phase = Phase::Draining;
             }
-            WorkerEvent::Gone(reason) => {
-                return Err(RunError::Group(format!("rank {rank}: {reason}")));
+            WorkerEvent::Gone(Gone { reason, diverged }) => {
+                let reason = format!("rank {rank}: {reason}");
+                return Err(match diverged {
+                    true => RunError::Diverged(reason),
+                    false => RunError::Group(reason),
+                });
             }
         }
         Ok(())
@@ -80,7 +88,7 @@ impl Engine {
         let answered = self
             .group
             .take_result(rank, result)
-            .map_err(RunError::Group)?;
+            .map_err(RunError::Diverged)?;
         if let Some(result) = answered.result {
             // As the ranks measured it: a plan that is sent ahead of time waits.
             self.steps.record(Duration::from_micros(result.forward_us));

@@ -201,7 +201,11 @@ async fn work(
                     Ok(result) => result,
                     Err(error) => {
                         let message = error.to_string();
-                        send(worker_message::Kind::Failure(WorkerFailure { message })).await;
+                        send(worker_message::Kind::Failure(WorkerFailure {
+                            message,
+                            diverged: false,
+                        }))
+                        .await;
                         return Ok(());
                     }
                 };

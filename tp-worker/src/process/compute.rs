@@ -38,22 +38,15 @@ impl OnDevice for Computing<'_> {
 
     /// Loads the shard and computes until the orders end.
     fn run<B: Device>(self, drafters: &DrafterRegistry<B>) -> Self::Output {
-        let Self {
-            ctx,
-            rank,
-            listener,
-            orders,
-            outgoing,
-            abort,
-        } = self;
         // The orders end before the start when another rank fails first.
-        let Ok(Order::Start(start)) = orders.recv() else {
+        let Ok(Order::Start(start)) = self.orders.recv() else {
             return Ok(());
         };
+        let (ctx, rank) = (self.ctx, self.rank);
         let secret = ctx.node.dist_secret.as_deref();
         let (collective, handle) =
-            collectives::connect(&ctx.engine, rank, secret, listener, &start)?;
-        abort.arm(handle);
+            collectives::connect(&ctx.engine, rank, secret, self.listener, &start)?;
+        self.abort.arm(handle);
         let mut worker = load(ctx, rank, collective, drafters)?;
         let ready = WorkerReady {
             weight_bytes: worker.weight_bytes() as u64,
@@ -62,24 +55,49 @@ impl OnDevice for Computing<'_> {
         };
         tracing::info!(backend = ready.backend, "loaded");
         ctx.link.ready(&ready.backend);
-        if outgoing.blocking_send(message(Kind::Ready(ready))).is_err() {
+        let message = message(Kind::Ready(ready));
+        if self.outgoing.blocking_send(message).is_err() {
             return Ok(());
         }
+        let following = Following {
+            ctx,
+            rank,
+            orders: self.orders,
+            outgoing: self.outgoing,
+        };
+        let outcome = following.follow(&mut worker);
+        following.ended(&worker, outcome)
+    }
+}
+
+/// What a worker that is loaded takes its orders with.
+struct Following<'a> {
+    ctx: &'a RoleContext,
+    rank: usize,
+    orders: &'a Receiver<Order>,
+    outgoing: &'a Outgoing,
+}
+
+impl Following<'_> {
+    /// Follows orders until they end; tells whether that is because others have found
+    /// that ranks differ.
+    fn follow<B: Device>(&self, worker: &mut Worker<B>) -> Result<bool, RunError> {
+        let (ctx, outgoing) = (self.ctx, self.outgoing);
         let commands = CommandThread::new(outgoing.downgrade());
         let looked = Looked::default();
-        while let Ok(order) = orders.recv() {
+        while let Ok(order) = self.orders.recv() {
             let answer = match order {
                 Order::Plan(plan) => Kind::Result(worker.step(&plan)?.into()),
                 Order::Reload(wanted) if wanted.check_only => {
                     let dir = ctx.node.weight_update_dir.clone();
-                    let served = worker.served().with_free(free::<B>(ctx, rank)?);
+                    let served = worker.served().with_free(free::<B>(ctx, self.rank)?);
                     look::begin(served, wanted, dir, looked.clone(), outgoing.downgrade());
                     continue;
                 }
                 Order::Reload(wanted) => {
                     let folders = looked.take(&wanted);
                     tracing::info!(model = wanted.model_path, "reading other weights");
-                    Kind::Reloaded(reload(&mut worker, folders.as_ref())?)
+                    Kind::Reloaded(reload(worker, folders.as_ref())?)
                 }
                 Order::ForgetWeights => {
                     looked.forget();
@@ -89,13 +107,47 @@ impl OnDevice for Computing<'_> {
                     commands.send(worker.drafter_commands(), command);
                     continue;
                 }
+                Order::WriteSteps => return Ok(true),
                 Order::Start(_) => continue,
             };
             if outgoing.blocking_send(message(answer)).is_err() {
                 break;
             }
         }
-        Ok(())
+        Ok(false)
+    }
+
+    /// Writes down the last steps where ranks were found to differ, here or by others.
+    fn ended<B: Device>(
+        &self,
+        worker: &Worker<B>,
+        outcome: Result<bool, RunError>,
+    ) -> Result<(), RunError> {
+        // Where a wait was ended, the reason has come before.
+        let told = |order| matches!(order, Order::WriteSteps);
+        let told = matches!(outcome, Ok(true)) || self.orders.try_iter().any(told);
+        let found = outcome.as_ref().is_err_and(RunError::is_divergence);
+        if !told && !found {
+            return outcome.map(|_| ());
+        }
+        // Beside the run's own folder, which goes with the run.
+        let run_dir = &self.ctx.node.run_dir;
+        let file = match worker.write_steps(run_dir.parent().unwrap_or(run_dir)) {
+            Ok(file) => file,
+            Err(error) => {
+                tracing::error!(%error, "the last steps can't be written down");
+                return outcome.map(|_| ());
+            }
+        };
+        tracing::error!(file = %file.display(), "ranks have diverged; the last steps are in this file");
+        match outcome {
+            Err(RunError::Worker(source)) if found => Err(RunError::Diverged {
+                source: Box::new(source),
+                rank: self.rank,
+                file,
+            }),
+            outcome => outcome.map(|_| ()),
+        }
     }
 }
 

@@ -30,6 +30,8 @@ pub enum Order {
     ForgetWeights,
     /// A command to the drafter.
     Drafter(DrafterCommand),
+    /// None any more, since ranks have diverged: write down the last steps.
+    WriteSteps,
 }
 
 /// Messages on their way to the scheduler.
@@ -52,9 +54,10 @@ pub fn message(kind: worker_message::Kind) -> WorkerMessage {
 }
 
 /// Tells the scheduler why this worker ends, if it still listens.
-pub fn report(outgoing: &Outgoing, reason: &str) {
+pub fn report(outgoing: &Outgoing, error: &RunError) {
     let failure = WorkerFailure {
-        message: reason.to_owned(),
+        message: error.to_string(),
+        diverged: error.is_divergence(),
     };
     let _ = outgoing.try_send(message(worker_message::Kind::Failure(failure)));
 }
@@ -125,10 +128,16 @@ async fn carry(
 ) -> Result<(), RunError> {
     let mut commands = attach(ctx, hello, messages).await?;
     loop {
-        let command = commands
-            .message()
-            .await
-            .map_err(|status| RunError::Scheduler(status.message().to_owned()))?;
+        let command = match commands.message().await {
+            Ok(command) => command,
+            Err(status) => {
+                if status.code() == tonic::Code::Aborted {
+                    // Whoever takes orders no more knows it already.
+                    let _ = orders.send(Order::WriteSteps);
+                }
+                return Err(RunError::Scheduler(status.message().to_owned()));
+            }
+        };
         let order = match command {
             Some(WorkerCommand {
                 kind: Some(worker_command::Kind::Start(start)),

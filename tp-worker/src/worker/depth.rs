@@ -32,9 +32,6 @@ pub struct Agreement {
     depths: u32,
     /// What the last step has shown here.
     seen: Seen,
-    /// Every rank's words, and what they say.
-    words: Vec<u32>,
-    rows: Vec<Row>,
 }
 
 impl DepthControl {
@@ -43,67 +40,69 @@ impl DepthControl {
         Self::Fixed(u32::try_from(speculation.num_steps).unwrap_or(u32::MAX))
     }
 
-    /// One that a group of `ranks` ranks agrees on.
-    pub fn adaptive(config: &AdaptiveConfig, decider: Decider, ranks: usize) -> Self {
+    /// One that the ranks agree on.
+    pub fn adaptive(config: &AdaptiveConfig, decider: Decider) -> Self {
         Self::Adaptive(Box::new(Agreement {
             decider,
             depths: config.depths(),
             seen: Seen::default(),
-            words: vec![0; ranks * Row::WORDS],
-            rows: Vec::with_capacity(ranks),
         }))
     }
 
-    /// Begins a plan's step with this rank's part; `digest` is of all plans so far, drafts and tokens.
+    /// Whether ranks agree on it.
+    pub fn adapts(&self) -> bool {
+        matches!(self, Self::Adaptive(_))
+    }
+
+    /// Begins a plan's step.
     ///
     /// # Errors
-    /// [`WorkerError::Plan`] when the plan asks for more than was agreed;
-    /// [`WorkerError::Backend`] when the group is broken.
-    pub fn begin<B: Backend>(
-        &mut self,
-        backend: &mut B,
-        plan: &StepPlan,
-        part: &PlanPart,
-        digest: Digest,
-    ) -> Result<(), WorkerError> {
+    /// [`PlanError::TooDeep`] when the plan asks for more than was agreed.
+    pub fn begin(&mut self, plan: &StepPlan) -> Result<(), PlanError> {
+        let asked = plan.draft_steps;
         let agreed = match self {
             Self::Fixed(depth) => *depth,
             Self::Adaptive(agreement) => agreement.decider.depth(),
         };
-        if plan.draft_steps > agreed {
-            return Err(WorkerError::Plan {
-                step: plan.step,
-                reason: PlanError::TooDeep {
-                    asked: plan.draft_steps,
-                    agreed,
-                },
-            });
+        if asked > agreed {
+            return Err(PlanError::TooDeep { asked, agreed });
         }
-        match self {
-            Self::Fixed(_) => Ok(()),
-            Self::Adaptive(agreement) => agreement.begin(backend, plan, part, digest),
+        if let Self::Adaptive(agreement) = self {
+            agreement.decider.begin();
         }
+        Ok(())
     }
 
-    /// Sees to it that the rows travel with the pass that comes, or before it.
-    ///
-    /// # Errors
-    /// [`WorkerError::Backend`] when the group is broken, or ranks differ.
-    pub fn send<B: Backend>(&mut self, backend: &mut B) -> Result<(), WorkerError> {
-        match self {
-            Self::Fixed(_) => Ok(()),
-            Self::Adaptive(agreement) => agreement.send(backend),
+    /// What this rank brings to the step that was begun, without the sizes of its
+    /// batch. `digest` is of what all ranks share so far; only a rank that `leads` its
+    /// DP rank counts requests.
+    pub fn row(&self, plan: &StepPlan, part: &PlanPart, leads: bool, mut digest: Digest) -> Row {
+        let mut row = Row {
+            step: plan.step,
+            depth: plan.draft_steps,
+            ..Row::default()
+        };
+        if let Self::Adaptive(agreement) = self {
+            digest.word(agreement.decider.digest());
+            row.depths = agreement.depths;
+            row.seen = agreement.seen;
+            if leads {
+                (row.decodes, row.joined) = decodes(part);
+            }
         }
+        row.digest = digest.value();
+        row
     }
 
-    /// Decides, if the rows have travelled: the depth of the step
+    /// Decides from all ranks' rows: the depth of the step
     /// [`LAG`](lockstep_adaptive::LAG) after this one, and what its policy expects
     /// that it takes, in microseconds.
-    pub fn decide(&mut self, backend: &mut impl Backend, plan: &StepPlan) -> Option<(u32, u32)> {
-        match self {
-            Self::Fixed(_) => None,
-            Self::Adaptive(agreement) => agreement.decide(backend, plan),
-        }
+    pub fn decide(&mut self, rows: &[Row], plan: &StepPlan) -> Option<(u32, u32)> {
+        let Self::Adaptive(agreement) = self else {
+            return None;
+        };
+        let depth = agreement.decider.decide(rows, plan.depth_range);
+        Some((depth, agreement.decider.outlook().step_us))
     }
 
     /// Notes what a step has shown, for the next one's row.
@@ -111,60 +110,6 @@ impl DepthControl {
         if let Self::Adaptive(agreement) = self {
             agreement.seen = seen;
         }
-    }
-}
-
-impl Agreement {
-    fn begin<B: Backend>(
-        &mut self,
-        backend: &mut B,
-        plan: &StepPlan,
-        part: &PlanPart,
-        mut digest: Digest,
-    ) -> Result<(), WorkerError> {
-        self.decider.begin();
-        digest.word(self.decider.digest());
-        let (decodes, joined) = match backend.leads(Axis::Attention) {
-            true => decodes(part),
-            false => (0, 0),
-        };
-        let row = Row {
-            step: plan.step,
-            depth: plan.draft_steps,
-            digest: digest.value(),
-            depths: self.depths,
-            decodes,
-            joined,
-            seen: self.seen,
-            // All ranks run the same.
-            ..Row::default()
-        };
-        backend
-            .control(Axis::World)
-            .attach(Row::SHARED, &row.to_words())?;
-        Ok(())
-    }
-
-    /// Rows that drafts have taken along are there already. All ranks know the
-    /// same of that.
-    fn send<B: Backend>(&mut self, backend: &mut B) -> Result<(), WorkerError> {
-        let apart = !backend.words_ride_on_data();
-        if apart && !backend.control(Axis::World).attached(&mut self.words) {
-            backend.control(Axis::World).barrier()?;
-        }
-        Ok(())
-    }
-
-    fn decide(&mut self, backend: &mut impl Backend, plan: &StepPlan) -> Option<(u32, u32)> {
-        // A step without a collective has brought no rows: the same on all ranks.
-        if !backend.control(Axis::World).attached(&mut self.words) {
-            return None;
-        }
-        let (rows, _) = self.words.as_chunks::<{ Row::WORDS }>();
-        self.rows.clear();
-        self.rows.extend(rows.iter().map(Row::from_words));
-        let depth = self.decider.decide(&self.rows, plan.depth_range);
-        Some((depth, self.decider.outlook().step_us))
     }
 }
 

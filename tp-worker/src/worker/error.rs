@@ -6,7 +6,7 @@ use lockstep_collective::CollectiveError;
 use lockstep_devices::DeviceError;
 use lockstep_model::ModelError;
 use lockstep_speculation::DraftError;
-use lockstep_types::step::Difference;
+use lockstep_types::step::{Difference, PartBounds};
 
 /// A worker that can't start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -105,6 +105,25 @@ pub enum WorkerError {
         /// What that one brought.
         theirs: Box<Row>,
     },
+    /// Ranks of one DP rank began a step in different states.
+    #[error(
+        "DP rank {dp_rank}: rank {lead} began {ours}, rank {peer} {theirs}: the ranks have diverged"
+    )]
+    GroupRowsDiffer {
+        /// The DP rank.
+        dp_rank: usize,
+        /// The rank that leads it.
+        lead: usize,
+        /// What that one brought to the step.
+        ours: Box<Row>,
+        /// The rank that differs.
+        peer: usize,
+        /// What that one brought.
+        theirs: Box<Row>,
+    },
+    /// A test wants a fault that there is none of.
+    #[error("TEST_FAULT_IN_RANK={0}: write RANK:STEP:KIND, see tp-worker/src/worker/faults.rs")]
+    Fault(String),
     /// An earlier step failed.
     #[error("the worker stopped at an earlier step; start the group again")]
     Broken,
@@ -114,6 +133,25 @@ pub enum WorkerError {
         /// The rank.
         rank: usize,
     },
+}
+
+impl WorkerError {
+    /// Whether ranks, or a rank and its scheduler, were found to differ.
+    pub fn is_divergence(&self) -> bool {
+        match self {
+            Self::Plan { .. }
+            | Self::PassesDiffer { .. }
+            | Self::Diverged { .. }
+            | Self::RowsDiffer { .. }
+            | Self::GroupRowsDiffer { .. } => true,
+            Self::Backend(BackendError::Collective(cause))
+            | Self::Model(ModelError::Backend(BackendError::Collective(cause))) => matches!(
+                **cause,
+                CollectiveError::Mismatch { .. } | CollectiveError::Attached { .. }
+            ),
+            _ => false,
+        }
+    }
 }
 
 impl From<CollectiveError> for WorkerError {
@@ -146,6 +184,16 @@ pub enum PlanError {
         asked: u32,
         /// What the ranks have agreed on.
         agreed: u32,
+    },
+    /// A DP rank's batch has become larger than the plan lets it.
+    #[error("DP rank {dp_rank} brings {row}, and its part allows {most}")]
+    BeyondPart {
+        /// The DP rank.
+        dp_rank: usize,
+        /// The most that there may be.
+        most: PartBounds,
+        /// What there is.
+        row: PartBounds,
     },
     /// No such slot.
     #[error("slot {slot} does not exist, there are {slots}")]

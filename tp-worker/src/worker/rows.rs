@@ -1,0 +1,154 @@
+//! What all ranks bring to a step, and what each learns of it from the others.
+
+use lockstep_adaptive::Row;
+use lockstep_backend::{Axis, Backend, PassKey, WorldRows};
+use lockstep_types::{
+    ParallelConfig,
+    step::{PartBounds, StepPlan},
+};
+
+use super::{PlanError, WorkerError};
+
+/// Every rank's row of a step.
+#[derive(Debug)]
+pub struct StepRows {
+    words: Vec<u32>,
+    rows: Vec<Row>,
+    /// Ranks of a DP rank; the first of them leads it.
+    attn_tp_size: usize,
+    world: WorldRows,
+}
+
+impl StepRows {
+    /// Of the ranks of a group.
+    pub fn new(parallel: &ParallelConfig) -> Self {
+        Self {
+            words: vec![0; parallel.tp_size * Row::WORDS],
+            rows: Vec::with_capacity(parallel.tp_size),
+            attn_tp_size: parallel.attn_tp_size(),
+            world: WorldRows {
+                tokens: vec![0; parallel.dp_size],
+                wanted: vec![0; parallel.dp_size],
+            },
+        }
+    }
+
+    /// Attaches this rank's row to its next operation with all others.
+    ///
+    /// # Errors
+    /// [`WorkerError::Backend`] when the group is broken.
+    pub fn attach<B: Backend>(&self, backend: &mut B, row: &Row) -> Result<(), WorkerError> {
+        let control = backend.control(Axis::World);
+        Ok(control.attach(Row::SHARED, &row.to_words())?)
+    }
+
+    /// Sees to it that rows that are attached travel before a device's data does,
+    /// where they don't travel with it. Those that drafts have taken along are there
+    /// already; all ranks know the same of that.
+    ///
+    /// # Errors
+    /// [`WorkerError::Backend`] when the group is broken, or ranks differ.
+    pub fn send<B: Backend>(&mut self, backend: &mut B) -> Result<(), WorkerError> {
+        let apart = !backend.words_ride_on_data();
+        let control = backend.control(Axis::World);
+        if apart && !control.attached(&mut self.words) {
+            control.barrier()?;
+        }
+        Ok(())
+    }
+
+    /// All rows, if they have travelled. A step without a collective has brought
+    /// none: the same on all ranks.
+    pub fn arrived<B: Backend>(&mut self, backend: &mut B) -> Option<&[Row]> {
+        if !backend.control(Axis::World).attached(&mut self.words) {
+            return None;
+        }
+        let (rows, _) = self.words.as_chunks::<{ Row::WORDS }>();
+        self.rows.clear();
+        self.rows.extend(rows.iter().map(Row::from_words));
+        Some(&self.rows)
+    }
+
+    /// The opening exchange of a step whose attention is data-parallel: all ranks
+    /// run it, also those without work, for only with it they know of each other's
+    /// rows. From here on [`Self::world`] and [`Self::key`] say what comes.
+    ///
+    /// # Errors
+    /// [`WorkerError::Backend`] when the group is broken or ranks differ in what all
+    /// share; [`WorkerError::RowsDiffer`] when ranks of one DP rank differ;
+    /// [`WorkerError::Plan`] when a DP rank brings more than `plan` lets it.
+    pub fn open<B: Backend>(
+        &mut self,
+        backend: &mut B,
+        plan: &StepPlan,
+        own: &Row,
+        drafts: u32,
+    ) -> Result<(), WorkerError> {
+        self.attach(backend, own)?;
+        backend.control(Axis::World).barrier()?;
+        self.arrived(backend);
+        self.check_groups()?;
+        let leads = self.rows.iter().step_by(self.attn_tp_size);
+        for (dp_rank, lead) in leads.enumerate() {
+            let part = plan.parts.get(dp_rank);
+            let most = part.map(|part| part.bounds(drafts)).unwrap_or_default();
+            let row = PartBounds {
+                requests: lead.requests,
+                tokens: lead.tokens,
+                longest: lead.longest,
+            };
+            if !most.hold(row) {
+                let reason = PlanError::BeyondPart { dp_rank, most, row };
+                let step = plan.step;
+                return Err(WorkerError::Plan { step, reason });
+            }
+            self.world.tokens[dp_rank] = lead.tokens as usize;
+            self.world.wanted[dp_rank] = lead.wanted as usize;
+        }
+        Ok(())
+    }
+
+    /// The ranks of a DP rank must have brought the same. Every rank sees all of
+    /// them, and finds the same two.
+    fn check_groups(&self) -> Result<(), WorkerError> {
+        let groups = self.rows.chunks(self.attn_tp_size).enumerate();
+        for (number, group) in groups {
+            let lead = number * self.attn_tp_size;
+            let same = |row: &Row| group_view(row) == group_view(&group[0]);
+            if let Some(at) = group.iter().position(|row| !same(row)) {
+                return Err(WorkerError::GroupRowsDiffer {
+                    dp_rank: number,
+                    lead,
+                    ours: Box::new(group[0]),
+                    peer: lead + at,
+                    theirs: Box::new(group[at]),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// By DP rank, what the step's passes are of.
+    pub fn world(&self) -> &WorldRows {
+        &self.world
+    }
+
+    /// The size of the step's pass, the same on every rank: that of the DP rank that
+    /// has most of each. A device that records passes pads each DP rank's rows to
+    /// it, so that all of them replay the same one.
+    pub fn key(&self) -> PassKey {
+        let most = |of: fn(&Row) -> u32| self.rows.iter().map(of).max().unwrap_or(0) as usize;
+        PassKey {
+            requests: most(|row| row.requests),
+            tokens: most(|row| row.tokens),
+            max_q_len: most(|row| row.longest),
+        }
+    }
+}
+
+/// What the ranks of a DP rank share of a row.
+fn group_view(row: &Row) -> [u64; 5] {
+    let counts = [row.tokens, row.requests, row.wanted, row.longest].map(u64::from);
+    let [tokens, requests, wanted, longest] = counts;
+    [row.group_digest, tokens, requests, wanted, longest]
+}

@@ -1,0 +1,292 @@
+//! One step of a rank, from a plan to what it brought.
+
+use std::time::Instant;
+
+use lockstep_adaptive::Row;
+use lockstep_backend::{Axis, Backend, PassKey};
+use lockstep_speculation::Node;
+use lockstep_types::step::{PlanPart, RankResult, SlotOutput, StageTimes, StepPlan};
+
+use super::{PlanError, Worker, WorkerError, emit::Emitter, faults::Fault, recorder::StepRecord};
+
+impl<B: Backend + 'static> Worker<B> {
+    /// Follows a plan.
+    pub(super) fn run(&mut self, plan: &StepPlan) -> Result<RankResult, WorkerError> {
+        self.faults.end_process(plan.step);
+        let mut clock = StageClock::start();
+        self.record = StepRecord {
+            step: plan.step,
+            depth: plan.draft_steps,
+            ..StepRecord::default()
+        };
+        let invalid = |reason| WorkerError::Plan {
+            step: plan.step,
+            reason,
+        };
+        let part = self.part_of(plan).map_err(invalid)?;
+        self.digests.plan(plan, part);
+        self.take(plan.step, part).map_err(invalid)?;
+        self.depth.begin(plan).map_err(invalid)?;
+        if !self.data_parallel() && self.depth.adapts() {
+            let row = self.row(plan, part);
+            if !self.faults.strikes(plan.step, Fault::SkippedExchange) {
+                self.rows.attach(&mut self.backend, &row)?;
+            }
+        }
+        let depth = plan.draft_steps ^ self.faults.other_depth(plan.step);
+        let (backend, target) = (&mut self.backend, &self.transformer);
+        self.drafting
+            .draft(backend, target, &self.slots, &self.tasks, depth)?;
+        let draft_us = clock.stage_us();
+        self.lay_out().map_err(invalid)?;
+        self.drafting.digest(&mut self.digests.tensor);
+        self.note_batch();
+        let key = self.agree_on_pass(plan, part)?;
+        let pass = self.passes.find(key).map_err(invalid)?;
+        self.digests.world.word(pass.digest);
+        let outputs = self.forward()?;
+        self.settle()?;
+        let verify_us = clock.stage_us();
+        let forward_us = clock.total_us();
+        self.extend_drafts()?;
+        let stages = StageTimes {
+            draft_us,
+            verify_us,
+            extend_us: clock.stage_us(),
+        };
+        let decided = self.decide(plan);
+        let seen = self.seen(plan, stages);
+        self.depth.note(seen);
+        (self.record.digests, self.record.times) = (self.digests.values(), stages);
+        Ok(RankResult {
+            step: plan.step,
+            digests: self.digests.values(),
+            outputs,
+            forward_us,
+            stages,
+            agreed_depth: decided.map(|(depth, _)| depth),
+            expected_us: decided.map_or(0, |(_, expected)| expected),
+        })
+    }
+
+    /// Whether DP ranks have requests of their own.
+    fn data_parallel(&self) -> bool {
+        self.config.parallel.dp_size > 1
+    }
+
+    /// What its DP rank does in a step.
+    fn part_of<'a>(&self, plan: &'a StepPlan) -> Result<&'a PlanPart, PlanError> {
+        let (rank, _) = self.group();
+        let dp_rank = self.config.parallel.dp_rank(rank);
+        let parts = plan.parts.len();
+        let part = plan.parts.get(dp_rank);
+        part.ok_or(PlanError::NoPart { parts, dp_rank })
+    }
+
+    /// Brings the slots to where the step wants them.
+    fn take(&mut self, step: u64, part: &PlanPart) -> Result<(), PlanError> {
+        let expected = self.last_step + 1;
+        if step != expected {
+            return Err(PlanError::OutOfOrder { expected });
+        }
+        self.last_step = step;
+        for slot in &part.closes {
+            self.slots.close(*slot)?;
+            self.drafting.close(*slot as usize, &self.slots);
+        }
+        for open in &part.opens {
+            self.slots.open(open)?;
+            self.drafting.open(open.slot as usize, &self.slots);
+        }
+        self.tasks.clear();
+        for extend in &part.extends {
+            self.tasks.push(self.slots.extend(step, extend)?);
+        }
+        Ok(())
+    }
+
+    /// Lays the rows out as one batch, each with its drafts.
+    fn lay_out(&mut self) -> Result<(), PlanError> {
+        self.batch.clear();
+        let mut decodes = 0;
+        for task in &mut self.tasks {
+            let mut nodes: &[Node] = &[];
+            if task.decodes {
+                nodes = self.drafting.nodes(decodes);
+                task.drafts = Some(decodes);
+                decodes += 1;
+            }
+            self.batch.push(task, &self.slots, nodes)?;
+        }
+        self.batch.seal(&self.tasks, &self.slots)
+    }
+
+    /// Notes what the batch is, for when something goes wrong with it.
+    fn note_batch(&mut self) {
+        let key = self.batch.key();
+        self.record.requests = key.requests as u32;
+        self.record.tokens = key.tokens as u32;
+        self.record.longest = key.max_q_len as u32;
+        self.record.wanted = self.batch.uses().len() as u32;
+        self.record.digests = self.digests.values();
+    }
+
+    /// What this rank brings to the step. Ranks whose attention is data-parallel have
+    /// other requests than their peers: these compare what all share, and the ranks of
+    /// a DP rank the rest.
+    fn row(&mut self, plan: &StepPlan, part: &PlanPart) -> Row {
+        let StepRecord {
+            requests,
+            tokens,
+            wanted,
+            longest,
+            ..
+        } = self.record;
+        let shared = match self.data_parallel() {
+            true => self.digests.world,
+            false => self.digests.tensor,
+        };
+        let leads = self.backend.leads(Axis::Attention);
+        let mut row = Row {
+            requests,
+            tokens,
+            wanted,
+            longest,
+            group_digest: self.digests.tensor.value(),
+            ..self.depth.row(plan, part, leads, shared)
+        };
+        self.spoil(&mut row);
+        row
+    }
+
+    /// What tests plant.
+    fn spoil(&mut self, row: &mut Row) {
+        let step = row.step;
+        let strikes = |fault| self.faults.strikes(step, fault);
+        self.faults.delay(step);
+        let stale = strikes(Fault::StaleRow);
+        row.depth ^= self.faults.other_depth(step);
+        row.digest ^= u64::from(strikes(Fault::WorldDigest)) << 17;
+        row.group_digest ^= u64::from(strikes(Fault::GroupDigest)) << 17;
+        let current = std::mem::replace(&mut self.last_row, *row);
+        if stale {
+            *row = current;
+        }
+    }
+
+    /// The size of the step's pass, which all ranks know alike before it begins. With
+    /// data-parallel attention they tell each other; otherwise they have the same batch.
+    fn agree_on_pass(&mut self, plan: &StepPlan, part: &PlanPart) -> Result<PassKey, WorkerError> {
+        if !self.data_parallel() {
+            if self.depth.adapts() && self.batch.key().tokens > 0 {
+                self.rows.send(&mut self.backend)?;
+            }
+            return Ok(self.batch.key());
+        }
+        let row = self.row(plan, part);
+        let verified = self
+            .config
+            .speculation
+            .draft_tokens_at(plan.draft_steps as usize);
+        let drafts = verified.saturating_sub(1) as u32;
+        if !self.faults.strikes(plan.step, Fault::SkippedExchange) {
+            self.rows.open(&mut self.backend, plan, &row, drafts)?;
+        }
+        let world = self.rows.world();
+        for rows in [&world.tokens, &world.wanted] {
+            let sum: usize = rows.iter().sum();
+            self.digests.world.word(sum as u64);
+        }
+        Ok(self.rows.key())
+    }
+
+    /// Runs the batch and chooses tokens, on the rank that leads.
+    fn forward(&mut self) -> Result<Vec<SlotOutput>, WorkerError> {
+        let mut outputs = Vec::new();
+        self.outcomes.clear();
+        if self.backend.leads(Axis::Attention) {
+            outputs.extend(self.batch.outputs(&self.tasks, &self.slots));
+        }
+        let mut emitter = Emitter {
+            slots: &mut self.slots,
+            tasks: &self.tasks,
+            batch: &self.batch,
+            drafts: self.drafting.drafts(),
+            sampler: &mut self.sampler,
+            verifier: &mut self.verifier,
+            outputs: &mut outputs,
+            outcomes: &mut self.outcomes,
+        };
+        // The page tables are borrowed by the batch while the emitter changes
+        // slots, so they are handed out for the pass.
+        let tables = emitter.slots.lend_tables();
+        let batch = self.batch.batch(&tables);
+        let world = (self.config.parallel.dp_size > 1).then(|| self.rows.world());
+        let (backend, cache) = (&mut self.backend, &mut self.cache);
+        let mut sink = |block: lockstep_model::LogitBlock<'_>| emitter.take(block);
+        let result = self
+            .transformer
+            .forward(backend, cache, &batch, world, &mut sink);
+        self.slots.return_tables(tables);
+        result?;
+        Ok(outputs)
+    }
+
+    /// Tells all ranks what was chosen, and the slots what it means.
+    fn settle(&mut self) -> Result<(), WorkerError> {
+        let (backend, tasks) = (&mut self.backend, &self.tasks);
+        self.outcomes.broadcast(backend, tasks)?;
+        self.outcomes.digest(&mut self.digests.tensor);
+        self.outcomes
+            .commit(backend, &mut self.cache, tasks, &mut self.slots);
+        Ok(())
+    }
+
+    /// Tells the drafter what was chosen.
+    fn extend_drafts(&mut self) -> Result<(), WorkerError> {
+        let (backend, target) = (&mut self.backend, &self.transformer);
+        let (slots, tasks) = (&self.slots, &self.tasks);
+        self.drafting
+            .extend(backend, target, slots, tasks, &self.batch, &self.outcomes)
+    }
+
+    /// Decides, if the depth adapts and the rows have travelled: the depth of the step
+    /// [`LAG`](lockstep_adaptive::LAG) after this one, and what its policy expects that
+    /// it takes, in microseconds.
+    fn decide(&mut self, plan: &StepPlan) -> Option<(u32, u32)> {
+        if !self.depth.adapts() {
+            return None;
+        }
+        let rows = self.rows.arrived(&mut self.backend)?;
+        self.depth.decide(rows, plan)
+    }
+}
+
+/// Tells where a step's time goes. What it says is reported, and never decides
+/// anything on this rank alone.
+struct StageClock {
+    begun: Instant,
+    stage: Instant,
+}
+
+impl StageClock {
+    fn start() -> Self {
+        let begun = Instant::now();
+        Self {
+            begun,
+            stage: begun,
+        }
+    }
+
+    /// Microseconds since the last call, or since the start.
+    fn stage_us(&mut self) -> u32 {
+        let before = std::mem::replace(&mut self.stage, Instant::now());
+        let spent = self.stage.duration_since(before).as_micros();
+        u32::try_from(spent).unwrap_or(u32::MAX)
+    }
+
+    /// Microseconds since the start.
+    fn total_us(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+}
