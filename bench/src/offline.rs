@@ -197,6 +197,9 @@ fn about(
         ("threads per rank", parallel.threads_per_rank.into()),
         ("weights from --weight-cache", restored.into()),
     ];
+    if parallel.dp_size > 1 {
+        notes.push(("DP ranks", parallel.dp_size.into()));
+    }
     notes.extend(warnings.map(|warning| ("weight cache", warning.clone().into())));
     notes
 }
@@ -213,7 +216,10 @@ fn resolve(args: &Args) -> anyhow::Result<(EngineConfig, NodeConfig)> {
     );
     let room = longest_context(&args.model).min(longest + 16);
     engine.model.context_length.get_or_insert(room);
-    engine.schedule.max_running_requests.get_or_insert(batch);
+    // DP ranks share them out, rounded down.
+    let dp_size = engine.parallel.dp_size.unwrap_or(1);
+    let running = batch.next_multiple_of(dp_size);
+    engine.schedule.max_running_requests.get_or_insert(running);
     let (config, node) = lockstep_config::resolve(
         &engine,
         &Hardware::detect(),
@@ -225,9 +231,10 @@ fn resolve(args: &Args) -> anyhow::Result<(EngineConfig, NodeConfig)> {
         config.server.context_length >= longest,
         "the measurements need a --context-length of {longest}"
     );
+    let each = batch.div_ceil(dp_size);
     ensure!(
-        config.kv_tokens() >= batch * (args.context + args.output_len + config.kv.page_size),
-        "the KV cache holds {} tokens, too few for {batch} requests: raise --max-total-tokens",
+        config.kv_tokens() >= each * (args.context + args.output_len + config.kv.page_size),
+        "the KV cache holds {} tokens, too few for {each} requests: raise --max-total-tokens",
         config.kv_tokens()
     );
     Ok((config, node))

@@ -49,9 +49,14 @@ pub fn with_config_file(
             continue;
         }
         let takes_value = argument.get_action().takes_values();
+        let may_stand_alone = argument
+            .get_num_args()
+            .is_some_and(|values| values.min_values() == 0);
         let several = matches!(argument.get_action(), ArgAction::Append);
         for value in values(&value, several) {
-            let Some(flag) = flag(path, &key, value, takes_value).map_err(wrong)? else {
+            let Some(flag) =
+                flag(path, &key, value, (takes_value, may_stand_alone)).map_err(wrong)?
+            else {
                 continue;
             };
             arguments.push(flag);
@@ -103,16 +108,17 @@ fn values(value: &toml::Value, several: bool) -> &[toml::Value] {
 }
 
 /// The argument that stands for one key of the file `path`; `None` for a
-/// switch that is off.
+/// switch that is off. One that may stand alone is a switch that can be set to off.
 fn flag(
     path: &Path,
     key: &str,
     value: &toml::Value,
-    takes_value: bool,
+    (takes_value, may_stand_alone): (bool, bool),
 ) -> Result<Option<OsString>, String> {
     use toml::Value::{Boolean, Float, Integer, String as Text};
     let text = match value {
         Boolean(on) if !takes_value => return Ok(on.then(|| format!("--{key}").into())),
+        Boolean(on) if may_stand_alone => on.to_string(),
         _ if !takes_value => return Err(format!("`{key}` is a switch: true or false")),
         Text(text) if PATHS.contains(&key) => {
             let mut flag = OsString::from(format!("--{key}="));

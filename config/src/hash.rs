@@ -31,6 +31,7 @@ pub fn hash(engine: &EngineConfig) -> String {
         "device": engine.device.kind,
         "isa": engine.isa,
         "tp_size": engine.parallel.tp_size,
+        "dp_size": engine.parallel.dp_size,
         "nnodes": engine.parallel.nnodes,
         "kv": engine.kv,
         "schedule": engine.schedule,

@@ -19,7 +19,7 @@ pub(crate) struct Sizing<'a> {
     pub(crate) node_rank: usize,
     pub(crate) radix_cache: bool,
     pub(crate) overlap: bool,
-    /// What the algorithm takes beside a draft model.
+    /// What the algorithm takes beside a draft model, wherever it drafts.
     pub(crate) drafter_bytes: u64,
     /// `--context-length`.
     pub(crate) context_length: Option<usize>,
@@ -44,14 +44,14 @@ impl Sizing<'_> {
         for rank in first..first + local {
             node.add(&self.footprint.rank(&self.engine, rank), on_host);
         }
-        if self.node_rank == 0 {
-            let on = if on_host {
-                &mut node.drafts
-            } else {
-                &mut node.host
-            };
-            *on = on.saturating_add(self.drafter_bytes);
-        }
+        let ranks = first..first + local;
+        let drafters = ranks.filter(|rank| self.engine.leads(*rank)).count() as u64;
+        let on = if on_host {
+            &mut node.drafts
+        } else {
+            &mut node.host
+        };
+        *on = on.saturating_add(self.drafter_bytes.saturating_mul(drafters));
         node
     }
 }

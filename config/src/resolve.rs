@@ -15,6 +15,7 @@ use parallel::Ranks;
 
 mod connections;
 mod device;
+mod dp_attention;
 mod format;
 mod limits;
 mod parallel;
@@ -47,6 +48,18 @@ pub fn resolve(
     algorithms: &Algorithms,
     footprint: &dyn Footprint,
 ) -> Result<Resolved<(EngineConfig, NodeConfig)>, ConfigError> {
+    let resolved = resolve_all(args, hardware, algorithms, footprint)?;
+    dp_attention::check_served(resolved.value.0.parallel.dp_size)?;
+    Ok(resolved)
+}
+
+/// The same, of what cannot be run too.
+pub(crate) fn resolve_all(
+    args: &ServeArgs,
+    hardware: &Hardware,
+    algorithms: &Algorithms,
+    footprint: &dyn Footprint,
+) -> Result<Resolved<(EngineConfig, NodeConfig)>, ConfigError> {
     args.refused.check()?;
     let model = model(args)?;
     let device = device::resolve(args, footprint)?;
@@ -68,10 +81,9 @@ fn resolve_on(
 ) -> Result<Resolved<(EngineConfig, NodeConfig)>, ConfigError> {
     let ranks = parallel::resolve(args, model, hardware, device)?;
     let (dtype, quantization) = (format::dtype(args), format::quantization(args));
-    let (speculation, drafter_bytes) = speculation::resolve(args, model, algorithms)?;
-    let max_running_requests = schedule::max_running_requests(&args.schedule);
+    let (speculation, drafter_bytes) = speculation::resolve(args, model, algorithms, &ranks)?;
     let (asked, longest) = context_length(args, model)?;
-    let schedule = schedule::resolve(args, max_running_requests, longest);
+    let schedule = schedule::resolve(args, longest);
     let share = schedule.of_dp_rank(ranks.parallel.dp_size);
     let sizing = Sizing {
         engine: EngineShape {
@@ -82,6 +94,7 @@ fn resolve_on(
             isa: args.parallel.isa.as_deref(),
             kv_dtype: format::kv_cache(args, dtype)?,
             tp_size: ranks.parallel.tp_size,
+            dp_size: ranks.parallel.dp_size,
             threads_per_rank: ranks.parallel.threads_per_rank,
             speculation: &speculation,
             page_size: page_size(args)?,
@@ -104,7 +117,7 @@ fn resolve_on(
     } = memory::size(&sizing, hardware, device.room)?;
     notes.extend(device.note.clone());
     schedule::check(args, context_length)?;
-    let schedule = schedule::resolve(args, max_running_requests, context_length);
+    let schedule = schedule::resolve(args, context_length);
     let node = node(args, &ranks)?;
     let server = server::resolve(args, model, context_length, node.api_key.is_some())?;
     notes.extend(open_to_all(args, &server, &speculation));

@@ -11,7 +11,8 @@ use lockstep_types::{
     NumberOption, OptionSpec, OptionValues, RankMemory, SpeculationConfig, SwitchOption,
 };
 
-use crate::{Hardware, ServeArgs, resolve, with_algorithm_options};
+use crate::resolve::resolve_all;
+use crate::{Hardware, ServeArgs, with_algorithm_options};
 
 // The same folders as in the tests of the crate that reads them.
 #[path = "../model-folder/src/testing.rs"]
@@ -69,7 +70,7 @@ pub(crate) fn resolve_model(
         .expect("options that parse")
         .args;
     args.model.model_path = Some(model.to_owned());
-    resolve(&args, machine, &algorithms(), &Plain).map(|resolved| resolved.value)
+    resolve_all(&args, machine, &algorithms(), &Plain).map(|resolved| resolved.value)
 }
 
 /// A device that holds all weights in two bytes and knows no working memory.
@@ -117,8 +118,13 @@ impl Footprint for Plain {
                 ..MemoryUse::default()
             }
         };
-        let draft = engine.speculation.draft.as_ref().filter(|_| rank == 0);
-        let mut target = of(engine.model, engine.tp_size);
+        let draft = engine
+            .speculation
+            .draft
+            .as_ref()
+            .filter(|_| engine.leads(rank));
+        let mut target = of(engine.model, engine.attn_tp_size());
+        target.weights = (2 * engine.model.parameters() / engine.tp_size) as u64;
         target.activations = (engine.step.tokens * Self::TOKEN / engine.tp_size) as u64;
         RankMemory {
             target,

@@ -83,8 +83,9 @@ pub(crate) fn speculate(
         return Ok(false);
     }
     args.speculative_algorithm = Some(ALGORITHM.to_owned());
-    args.speculative_adaptive |=
-        args.speculative_num_steps.is_none() && args.speculative_num_draft_tokens.is_none();
+    if args.speculative_num_steps.is_none() && args.speculative_num_draft_tokens.is_none() {
+        args.speculative_adaptive.get_or_insert(true);
+    }
     let folder = write(head(parent), HEAD)?;
     args.speculative_draft_model_path = Some(folder);
     Ok(true)
@@ -136,10 +137,11 @@ mod tests {
     #[test]
     fn a_depth_that_is_asked_for_stays() {
         for (steps, tokens, switch, adapts) in [
-            (None, None, false, true),
-            (Some(2), None, false, false),
-            (None, Some(3), false, false),
-            (Some(2), None, true, true),
+            (None, None, None, Some(true)),
+            (None, None, Some(false), Some(false)),
+            (Some(2), None, None, None),
+            (None, Some(3), None, None),
+            (Some(2), None, Some(true), Some(true)),
         ] {
             let parent = tempfile::tempdir().expect("a temporary folder");
             let mut args = SpeculationArgs {
@@ -180,7 +182,7 @@ mod tests {
                 .then(|| parent.path().join("lockstep-demo-7m-eagle3"))
                 .or(head);
             assert_eq!(args.speculative_draft_model_path, folder);
-            assert_eq!(args.speculative_adaptive, own);
+            assert_eq!(args.speculative_adaptive, own.then_some(true));
             assert!(!own || Path::exists(&parent.path().join("lockstep-demo-7m-eagle3")));
         }
     }

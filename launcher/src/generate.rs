@@ -59,6 +59,19 @@ pub(crate) struct GenerateArgs {
         default_value_t = 1
     )]
     tp_size: usize,
+    /// DP ranks that these ranks form with --enable-dp-attention; one of them has the
+    /// request.
+    #[arg(
+        long,
+        visible_alias = "dp",
+        alias = "data-parallel-size",
+        value_name = "RANKS",
+        default_value_t = 1
+    )]
+    dp_size: usize,
+    /// Data-parallel attention.
+    #[arg(long)]
+    enable_dp_attention: bool,
     /// Compute threads of each rank [default: available cores / ranks].
     #[arg(long, value_name = "THREADS")]
     threads: Option<usize>,
@@ -163,6 +176,8 @@ fn serve_args(args: &GenerateArgs) -> ServeArgs {
     serve.model = args.model.clone();
     serve.speculation = args.speculation.clone();
     serve.parallel.tp_size = Some(args.tp_size);
+    serve.parallel.dp_size = Some(args.dp_size);
+    serve.parallel.enable_dp_attention = args.enable_dp_attention;
     serve.parallel.threads_per_rank = args.threads;
     serve.schedule.max_running_requests = Some(1);
     serve

@@ -72,8 +72,13 @@ impl ParallelConfig {
         self.tp_size / self.dp_size
     }
 
-    /// The DP rank that a rank belongs to; neighbours share one. The first of them
-    /// leads it: its outputs count.
+    /// Whether a rank is the first of its DP rank, and leads it: it drafts, and its
+    /// outputs count.
+    pub fn leads(&self, rank: usize) -> bool {
+        rank.is_multiple_of(self.attn_tp_size())
+    }
+
+    /// The DP rank that a rank belongs to; neighbours share one.
     pub fn dp_rank(&self, rank: usize) -> usize {
         rank / self.attn_tp_size()
     }
@@ -85,7 +90,7 @@ pub struct KvConfig {
     /// Tokens per page.
     pub page_size: usize,
     /// Pages on every rank, page 0 included: it is kept for padding and never
-    /// handed out.
+    /// handed out. DP ranks each have so many of their own.
     pub num_pages: usize,
     /// What keys and values are held in.
     pub dtype: KvCacheDtype,
@@ -137,6 +142,14 @@ impl ScheduleConfig {
             ..self.clone()
         }
     }
+}
+
+/// The part of `all` that is told of DP rank `at` of so many, where what there is
+/// belongs to none of them alone, such as requests that wait: parts are as equal as
+/// they can be, and their sum is `all`.
+pub fn share_of_dp_rank(all: u64, at: usize, dp_size: usize) -> u64 {
+    let (at, dp_size) = (at as u64, dp_size.max(1) as u64);
+    all / dp_size + u64::from(at < all % dp_size)
 }
 
 /// Time limits.
@@ -281,7 +294,8 @@ impl EngineConfig {
     pub fn ranks_per_node(&self) -> usize {
         self.parallel.tp_size / self.parallel.nnodes
     }
-    /// Tokens the cache holds for requests and prefixes; page 0 is kept for padding.
+    /// Tokens that each DP rank's cache holds for requests and prefixes; page 0 is kept
+    /// for padding.
     pub fn kv_tokens(&self) -> usize {
         self.kv.num_pages.saturating_sub(1) * self.kv.page_size
     }

@@ -21,6 +21,8 @@ pub struct EngineShape<'a> {
     pub kv_dtype: KvCacheDtype,
     /// Ranks.
     pub tp_size: usize,
+    /// DP ranks that they form.
+    pub dp_size: usize,
     /// Compute threads of each.
     pub threads_per_rank: usize,
     /// What is drafted, and with what.
@@ -29,6 +31,18 @@ pub struct EngineShape<'a> {
     pub page_size: usize,
     /// The largest step.
     pub step: StepLimits,
+}
+
+impl EngineShape<'_> {
+    /// Ranks of one DP rank, which split its attention.
+    pub fn attn_tp_size(&self) -> usize {
+        self.tp_size / self.dp_size
+    }
+
+    /// Whether a rank leads a DP rank: it drafts for its requests.
+    pub fn leads(&self, rank: usize) -> bool {
+        rank.is_multiple_of(self.attn_tp_size())
+    }
 }
 
 /// Bytes that a model takes on a rank.
@@ -104,6 +118,7 @@ impl EngineConfig {
             isa: self.isa.as_deref(),
             kv_dtype: self.kv.dtype,
             tp_size: self.parallel.tp_size,
+            dp_size: self.parallel.dp_size,
             threads_per_rank: self.parallel.threads_per_rank,
             speculation: &self.speculation,
             page_size: self.kv.page_size,

@@ -160,6 +160,8 @@ pub struct Output {
     pub prompt_logprobs: Vec<TokenLogprob>,
     /// With the last output.
     pub finish: Option<Finish>,
+    /// The DP rank that it ran in, where there are several.
+    pub dp_rank: Option<u32>,
 }
 
 impl Output {

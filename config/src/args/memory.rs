@@ -33,7 +33,8 @@ pub struct MemoryArgs {
     #[arg(long, env = "LOCKSTEP_PAGE_SIZE", value_name = "TOKENS", value_parser = positive,
           help_heading = HEADING)]
     pub page_size: Option<usize>,
-    /// Tokens in the cache [default: as many as fit, at most running requests × context].
+    /// Tokens in the cache of each DP rank [default: as many as fit, at most its running
+    /// requests × context].
     #[arg(long, env = "LOCKSTEP_MAX_TOTAL_TOKENS", value_name = "TOKENS", value_parser = positive,
           help_heading = HEADING)]
     pub max_total_tokens: Option<usize>,

@@ -1,5 +1,7 @@
 use std::path::PathBuf;
 
+use clap::builder::FalseyValueParser;
+
 use super::positive;
 
 const HEADING: &str = "Parallelism";
@@ -25,6 +27,22 @@ pub struct ParallelArgs {
     #[arg(long, visible_alias = "tp", alias = "tensor-parallel-size", env = "LOCKSTEP_TP_SIZE",
           value_name = "RANKS", value_parser = positive, help_heading = HEADING)]
     pub tp_size: Option<usize>,
+    /// DP ranks that --tp-size ranks form with --enable-dp-attention [default: 1].
+    ///
+    /// A number that divides --tp-size. Each DP rank has requests, KV cache and
+    /// drafts of its own, and tp-size / dp-size ranks that split its attention.
+    #[arg(long, visible_alias = "dp", alias = "data-parallel-size", env = "LOCKSTEP_DP_SIZE",
+          value_name = "RANKS", value_parser = positive, help_heading = HEADING)]
+    pub dp_size: Option<usize>,
+    /// Data-parallel attention: each of --dp-size DP ranks attends to requests of its
+    /// own, while all ranks together compute the rest of the model.
+    ///
+    /// No cached key or value is held twice, and steps take more requests.
+    /// --max-running-requests and --chunked-prefill-size are divided among DP ranks.
+    /// The depth of drafts adapts, unless --speculative-adaptive=false.
+    #[arg(long, env = "LOCKSTEP_ENABLE_DP_ATTENTION", value_parser = FalseyValueParser::new(),
+          help_heading = HEADING)]
+    pub enable_dp_attention: bool,
     /// What the model is computed on [default: cpu].
     ///
     /// A GPU needs NVIDIA's driver, and CUDA's libraries libnvrtc and libcublasLt

@@ -95,14 +95,12 @@ const TABLE: &[Refused] = &[
         &["speculative-config"],
         "use --speculative-algorithm, --speculative-draft-model-path and --speculative-num-steps",
     ),
-    passing(&["dp-size", "dp", "data-parallel-size"], &["1"], REPLICAS),
     passing(
         &["pp-size", "pp", "pipeline-parallel-size"],
         &["1"],
         REPLICAS,
     ),
     passing(&["ep-size", "ep", "expert-parallel-size"], &["1"], EXPERTS),
-    switch(&["enable-dp-attention"], REPLICAS),
     switch(
         &["trust-remote-code"],
         "code from a model folder is never run",

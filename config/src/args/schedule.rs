@@ -16,7 +16,7 @@ pub enum PolicyArg {
 /// Batching and queueing.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ScheduleArgs {
-    /// Requests in a batch at the most [default: 64].
+    /// Requests in a batch at the most, of all DP ranks together [default: 64].
     #[arg(long, alias = "max-num-seqs", env = "LOCKSTEP_MAX_RUNNING_REQUESTS",
           value_name = "REQUESTS", value_parser = positive, help_heading = HEADING)]
     pub max_running_requests: Option<usize>,
@@ -35,6 +35,8 @@ pub struct ScheduleArgs {
           value_parser = positive, help_heading = HEADING)]
     pub max_prefill_tokens: Option<usize>,
     /// Prompts are cut into chunks of so many tokens; -1 = whole [default: 512].
+    ///
+    /// With --enable-dp-attention each DP rank has its share of a chunk, as with SGLang.
     #[arg(long, env = "LOCKSTEP_CHUNKED_PREFILL_SIZE", value_name = "TOKENS",
           allow_negative_numbers = true, help_heading = HEADING)]
     pub chunked_prefill_size: Option<i64>,

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use clap::builder::FalseyValueParser;
+use clap::builder::BoolishValueParser;
 
 use super::{
     algorithm::{AlgorithmArgs, HEADING},
@@ -58,14 +58,16 @@ pub struct SpeculationArgs {
           help_heading = HEADING)]
     pub speculative_verification: Option<VerificationArg>,
     /// Change the depth from step to step with what is accepted and how much
-    /// runs, on all ranks alike.
+    /// runs, on all ranks alike [default: false; with --enable-dp-attention true
+    /// where the algorithm can].
     ///
     /// --speculative-num-steps is then the depth of the first steps, and
     /// --speculative-num-draft-tokens belongs to it. What is allocated is
     /// enough for the deepest.
-    #[arg(long, env = "LOCKSTEP_SPECULATIVE_ADAPTIVE", value_parser = FalseyValueParser::new(),
-          help_heading = HEADING)]
-    pub speculative_adaptive: bool,
+    #[arg(long, env = "LOCKSTEP_SPECULATIVE_ADAPTIVE", value_name = "SWITCH",
+          value_parser = BoolishValueParser::new(), num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", help_heading = HEADING)]
+    pub speculative_adaptive: Option<bool>,
     /// JSON file that says how the depth adapts, as for SGLang [default: strategy
     /// goodput, depths 0, 1, 2, 3, 5, 7 up to the larger of the algorithm's and
     /// --speculative-num-steps].

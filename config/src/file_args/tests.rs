@@ -75,7 +75,7 @@ fn relative_paths_begin_at_the_files_folder() {
     );
     assert_eq!(speculation.speculative_algorithm.as_deref(), Some("EAGLE"));
     assert_eq!(speculation.speculative_num_steps, Some(4));
-    assert!(speculation.speculative_adaptive);
+    assert_eq!(speculation.speculative_adaptive, Some(true));
     assert_eq!(
         speculation.speculative_adaptive_config,
         Some(here.join("a.json"))
@@ -86,6 +86,40 @@ fn relative_paths_begin_at_the_files_folder() {
     assert_eq!(args.server.admin_api_key_file, Some(here.join("op")));
     let updates = std::env::temp_dir().join("w");
     assert_eq!(args.model.weight_update_dir, Some(updates));
+}
+
+/// What is on by default under circumstances can be set to off.
+#[test]
+fn a_switch_may_be_off() {
+    for (file, flags, expected) in [
+        ("", &[][..], None),
+        ("speculative-adaptive = false", &[], Some(false)),
+        ("speculative-adaptive = true", &[], Some(true)),
+        (
+            "speculative-adaptive = false",
+            &["--speculative-adaptive"],
+            Some(true),
+        ),
+        (
+            "speculative-adaptive = true",
+            &["--speculative-adaptive=false"],
+            Some(false),
+        ),
+        ("speculative-adaptive = 'off'", &[], Some(false)),
+    ] {
+        let args = parse(flags, file).expect(file);
+        assert_eq!(
+            args.speculation.speculative_adaptive, expected,
+            "{file} {flags:?}"
+        );
+    }
+    let args = parse(&[], "enable-dp-attention = true\ndp-size = 2\n").expect("good");
+    assert!(args.parallel.enable_dp_attention);
+    assert_eq!(args.parallel.dp_size, Some(2));
+    let error = parse(&[], "speculative-adaptive = 'perhaps'").expect_err("neither");
+    assert!(error.contains("--speculative-adaptive"), "{error}");
+    let error = parse(&[], "dp-size = true").expect_err("no number");
+    assert!(error.contains("must be a text or a number"), "{error}");
 }
 
 #[test]

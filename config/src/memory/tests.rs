@@ -38,6 +38,7 @@ fn sizing() -> Sizing<'static> {
             isa: None,
             kv_dtype: KvCacheDtype::Bfloat16,
             tp_size: 1,
+            dp_size: 1,
             threads_per_rank: 1,
             speculation: NONE.get_or_init(SpeculationConfig::none),
             page_size: 16,

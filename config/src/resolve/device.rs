@@ -125,7 +125,14 @@ fn unserved(args: &ServeArgs) -> Option<Unserved> {
         Some(QuantizationArg::None) | None => None,
     };
     let int8_cache = args.memory.kv_cache_dtype == Some(KvCacheDtypeArg::Int8);
+    let dp_ranks = parallel.dp_size.filter(|ranks| *ranks > 1);
     let options = [
+        dp_ranks.map(|ranks| Unserved {
+            given: format!("--dp-size {ranks}"),
+            why: "one rank computes on a GPU, and DP ranks are several",
+            remedy: "Leave --dp-size and --enable-dp-attention out, with --tp-size 1; or give \
+                     --device cpu",
+        }),
         ranks.map(|ranks| Unserved {
             given: format!("--tp-size {ranks}"),
             why: "a model is not split over GPUs",

@@ -3,7 +3,7 @@
 use lockstep_types::ParallelConfig;
 
 use super::device::Device;
-use super::{ConfigError, Hardware, ModelConfig, ServeArgs, secret};
+use super::{ConfigError, Hardware, ModelConfig, ServeArgs, dp_attention, secret};
 use crate::hardware::parse_cores;
 
 /// How the ranks are spread.
@@ -22,7 +22,8 @@ pub(super) fn resolve(
 ) -> Result<Ranks, ConfigError> {
     let given = &args.parallel;
     let tp_size = given.tp_size.unwrap_or(1);
-    check_split(model, tp_size)?;
+    let dp_size = dp_attention::dp_size(given, model, tp_size)?;
+    dp_attention::check_split(model, tp_size, dp_size)?;
     let nnodes = given.nnodes.unwrap_or(1);
     if !tp_size.is_multiple_of(nnodes) {
         return Err(ConfigError::conflict(
@@ -62,8 +63,7 @@ pub(super) fn resolve(
     }
     let parallel = ParallelConfig {
         tp_size,
-        // `--dp-size` is refused.
-        dp_size: 1,
+        dp_size,
         nnodes,
         dist_init_addr,
         threads_per_rank,
@@ -75,26 +75,6 @@ pub(super) fn resolve(
         cores,
         dist_secret,
     })
-}
-
-/// Checks that the model can be split over so many ranks: whole query heads,
-/// and something of the MLP and of the vocabulary for each.
-fn check_split(model: &ModelConfig, tp_size: usize) -> Result<(), ConfigError> {
-    let heads = model.num_heads;
-    let most = model.intermediate_size.min(model.vocab_size);
-    if heads.is_multiple_of(tp_size) && tp_size <= most {
-        return Ok(());
-    }
-    let works: Vec<_> = (1..=heads.min(most))
-        .filter(|size| heads.is_multiple_of(*size))
-        .map(|size| size.to_string())
-        .collect();
-    Err(ConfigError::value(
-        "--tp-size",
-        tp_size,
-        format!("the model's {heads} attention heads cannot be split so"),
-        format!("Sizes that work: {}", works.join(", ")),
-    ))
 }
 
 /// The address of node 0, where there are several.

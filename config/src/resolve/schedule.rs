@@ -12,15 +12,11 @@ pub(super) fn max_running_requests(args: &ScheduleArgs) -> usize {
 
 /// What the options say for texts of at most `context_length` tokens; they may
 /// still be refused, see [`check`].
-pub(super) fn resolve(
-    args: &ServeArgs,
-    max_running_requests: usize,
-    context_length: usize,
-) -> ScheduleConfig {
+pub(super) fn resolve(args: &ServeArgs, context_length: usize) -> ScheduleConfig {
     let given = &args.schedule;
     let (max_prefill_tokens, chunked_prefill_size) = prefill(args, context_length);
     ScheduleConfig {
-        max_running_requests,
+        max_running_requests: max_running_requests(given),
         max_queued_requests: given.max_queued_requests.unwrap_or(1024),
         max_queued_tokens: given
             .max_queued_tokens

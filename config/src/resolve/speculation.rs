@@ -1,6 +1,6 @@
 //! Speculative decoding: the algorithm, what it drafts with, and how much.
 
-use super::{ConfigError, ModelConfig, ServeArgs, SpeculationConfig};
+use super::{ConfigError, ModelConfig, Ranks, ServeArgs, SpeculationConfig};
 use crate::args::{SpeculationArgs, VerificationArg};
 use lockstep_model_folder::draft::OPTION as DRAFT_OPTION;
 use lockstep_types::{Algorithm, Algorithms, DraftKind, DraftModel, Verification};
@@ -13,11 +13,13 @@ const ALGORITHM: &str = "--speculative-algorithm";
 const ADAPTIVE: &str = "--speculative-adaptive";
 
 /// The configuration, and the bytes that the algorithm asks for beside a draft
-/// model's.
+/// model's wherever it drafts. With data-parallel attention depths adapt where
+/// nothing else is said.
 pub(super) fn resolve(
     args: &ServeArgs,
     target: &ModelConfig,
     known: &Algorithms,
+    ranks: &Ranks,
 ) -> Result<(SpeculationConfig, u64), ConfigError> {
     let given = &args.speculation;
     let name = match given.speculative_algorithm.as_deref() {
@@ -29,7 +31,10 @@ pub(super) fn resolve(
     let draft = draft(given, algorithm, target)?;
     let first = shape::resolve(given, algorithm)?;
     // Everything is sized by the deepest tier.
-    let (adaptive, shape) = match adaptive::resolve(given, algorithm, first, known)? {
+    let dp_attention = ranks.parallel.dp_size > 1;
+    let wanted = adaptive::wanted(given, algorithm, dp_attention)?;
+    let adaptive = wanted.map(|wanted| adaptive::resolve(wanted, given, algorithm, first, known));
+    let (adaptive, shape) = match adaptive.transpose()? {
         Some((adaptive, deepest)) => (Some(adaptive), deepest),
         None => (None, first),
     };
@@ -132,7 +137,7 @@ fn first(given: &SpeculationArgs, known: &Algorithms) -> Option<String> {
         (shape::TOPK, given.speculative_eagle_topk.is_some()),
         (shape::TOKENS, given.speculative_num_draft_tokens.is_some()),
         (VERIFICATION, given.speculative_verification.is_some()),
-        (ADAPTIVE, given.speculative_adaptive),
+        (ADAPTIVE, given.speculative_adaptive == Some(true)),
         (
             adaptive::CONFIG,
             given.speculative_adaptive_config.is_some(),

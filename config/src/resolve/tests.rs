@@ -213,10 +213,8 @@ const REFUSED: &[(&str, &[&str])] = &[
         &["--pin-cores auto", "--threads-per-rank"],
     ),
     ("--tp 4 --pin-cores auto", &["--pin-cores auto", "4 ranks"]),
-    ("--dp-size 2", &["--dp-size", "--tp-size"]),
     ("--pp 2", &["--pp-size", "--tp-size"]),
     ("--ep-size 2", &["--ep-size", "dense model"]),
-    ("--enable-dp-attention", &["--enable-dp-attention"]),
     (
         "--gpu-memory-utilization 0.9",
         &["--gpu-memory-utilization", "--mem-fraction-static"],
@@ -265,6 +263,15 @@ const REFUSED: &[(&str, &[&str])] = &[
     (
         "--device cuda --pin-cores auto",
         &["--pin-cores auto", "--device cuda"],
+    ),
+    (
+        "--device cuda --dp-size 2 --tp 2 --enable-dp-attention",
+        &[
+            "--dp-size 2",
+            "--device cuda",
+            "--tp-size 1",
+            "--device cpu",
+        ],
     ),
     (
         "--chat-template x",
@@ -505,6 +512,8 @@ fn operators_have_a_key_of_their_own() {
     let error = resolve_line(&format!("{option} --api-key root")).expect_err("one key for both");
     assert!(error.to_string().contains("--api-key"), "{error}");
 }
+
+mod dp_attention;
 
 #[test]
 fn a_folder_is_required() {

@@ -94,7 +94,8 @@ fn section(page: &mut String, parents: &str, command: &Command, serve: &[Group])
     }
 }
 
-/// The flag with its value: `--port PORT`, `--dtype auto|bfloat16|float32`.
+/// The flag with its value: `--port PORT`, `--dtype auto|bfloat16|float32`; in
+/// brackets where it may be left out.
 fn synopsis(arg: &Arg) -> String {
     let mut text = match (arg.get_long(), arg.get_short()) {
         (Some(long), Some(short)) => format!("-{short}, --{long}"),
@@ -116,7 +117,10 @@ fn synopsis(arg: &Arg) -> String {
             ]
         };
         let value = value.join(" ");
-        if text.is_empty() {
+        let values = arg.get_num_args().unwrap_or_default();
+        if values.min_values() == 0 && arg.is_require_equals_set() {
+            let _ = write!(text, "[={value}]");
+        } else if text.is_empty() {
             text = value;
         } else {
             let _ = write!(text, " {value}");

@@ -135,11 +135,13 @@ fn text(settings: &Settings, backend: Option<&str>, seconds: f64) -> String {
             backend.map_or_else(String::new, |name| format!(", {name}")),
         ),
     ));
+    rows.extend(dp_ranks(engine).map(|text| ("DP ranks", text)));
     rows.push((
         "KV cache",
         format!(
-            "{} tokens in pages of {}, {}, context {} tokens",
+            "{} tokens{} in pages of {}, {}, context {} tokens",
             grouped(engine.kv_tokens()),
+            on_each(engine),
             engine.kv.page_size,
             engine.kv.dtype.name(),
             grouped(server.context_length)
@@ -158,6 +160,29 @@ fn text(settings: &Settings, backend: Option<&str>, seconds: f64) -> String {
         curl(engine, node.api_key.is_some())
     );
     text
+}
+
+/// How ranks share the requests out, where attention is data-parallel.
+fn dp_ranks(engine: &EngineConfig) -> Option<String> {
+    let parallel = &engine.parallel;
+    if parallel.dp_size == 1 {
+        return None;
+    }
+    let own = engine.step_limits().requests;
+    Some(format!(
+        "{} of {}, each with its own requests (at most {own}), KV cache and drafts; all compute \
+         the rest of the model together",
+        parallel.dp_size,
+        counted(parallel.attn_tp_size(), "rank")
+    ))
+}
+
+/// Whose a figure is, where there are several DP ranks.
+fn on_each(engine: &EngineConfig) -> &'static str {
+    match engine.parallel.dp_size {
+        1 => "",
+        _ => " on each DP rank",
+    }
 }
 
 fn curl(engine: &EngineConfig, key: bool) -> String {
@@ -224,8 +249,8 @@ fn speculation(engine: &EngineConfig) -> Option<String> {
         let memory = DeviceFootprint.rank(&engine.shape(), 0).draft;
         let tokens = (engine.kv.num_pages * engine.kv.page_size) as u64;
         let kv = megabytes(tokens * memory.kv_per_token);
-        let weights = megabytes(memory.weights);
-        let _ = write!(text, ", draft weights {weights}, draft KV cache {kv}");
+        let (weights, each) = (megabytes(memory.weights), on_each(engine));
+        let _ = write!(text, ", draft weights {weights}, draft KV cache {kv}{each}");
     }
     Some(text)
 }

@@ -73,6 +73,20 @@ fn tokens_of_a_step_and_of_its_drafts() {
 }
 
 #[test]
+fn what_belongs_to_no_dp_rank_is_told_in_equal_parts() {
+    for (all, dp_size, expected) in [
+        (5, 1, &[5][..]),
+        (5, 2, &[3, 2]),
+        (0, 2, &[0, 0]),
+        (7, 4, &[2, 2, 2, 1]),
+        (1, 3, &[1, 0, 0]),
+    ] {
+        let parts = (0..dp_size).map(|at| crate::share_of_dp_rank(all, at, dp_size));
+        assert_eq!(parts.collect::<Vec<_>>(), expected, "{all} {dp_size}");
+    }
+}
+
+#[test]
 fn a_dp_rank_has_its_share_of_requests_and_of_a_chunk() {
     for (dp_size, requests, chunk) in [
         (1, 64, 512),

@@ -21,24 +21,48 @@ const DEFAULT_POLICY: &str = "goodput";
 /// SGLang's default, for files that were written for it.
 const SGLANG_POLICY: &str = "ema";
 
+/// Why the depth adapts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// It is asked for.
+    Given,
+    /// Attention is data-parallel, and the algorithm can.
+    ByDefault,
+}
+
+/// Whether the depth adapts.
+pub(super) fn wanted(
+    given: &SpeculationArgs,
+    algorithm: &dyn Algorithm,
+    dp_attention: bool,
+) -> Result<Option<Wanted>, ConfigError> {
+    let wanted = match given.speculative_adaptive {
+        Some(true) => Some(Wanted::Given),
+        None if dp_attention && algorithm.capabilities().adaptive => Some(Wanted::ByDefault),
+        Some(false) | None => None,
+    };
+    match (&given.speculative_adaptive_config, wanted) {
+        (Some(_), None) => Err(file_alone(given.speculative_adaptive)),
+        _ => Ok(wanted),
+    }
+}
+
 /// How the depth adapts from `first`, the shape that the other options give, and
-/// the shape of the deepest tier. `None` = it does not adapt.
+/// the shape of the deepest tier.
 pub(super) fn resolve(
+    wanted: Wanted,
     given: &SpeculationArgs,
     algorithm: &dyn Algorithm,
     first: DraftShape,
     known: &Algorithms,
-) -> Result<Option<(AdaptiveConfig, DraftShape)>, ConfigError> {
-    let path = given.speculative_adaptive_config.as_deref();
-    if !given.speculative_adaptive {
-        return path.map_or(Ok(None), |_| Err(file_alone()));
-    }
+) -> Result<(AdaptiveConfig, DraftShape), ConfigError> {
     if !algorithm.capabilities().adaptive {
         return Err(can_not(algorithm, known));
     }
     let source = Source {
-        path,
+        path: given.speculative_adaptive_config.as_deref(),
         steps: first.num_steps,
+        wanted,
     };
     let file = source.read()?;
     let policy = policy(&file, known.policies()).map_err(|why| source.wrong(&why))?;
@@ -60,7 +84,7 @@ pub(super) fn resolve(
     config.tiers = depths.into_iter().map(tier).collect();
     tune(&mut config, &file).map_err(|why| source.wrong(&why))?;
     policy.check(&config).map_err(|why| source.wrong(&why))?;
-    Ok(Some((config, deepest)))
+    Ok((config, deepest))
 }
 
 /// Where candidates come from.
@@ -69,6 +93,7 @@ struct Source<'a> {
     path: Option<&'a Path>,
     /// What the options say.
     steps: usize,
+    wanted: Wanted,
 }
 
 impl Source<'_> {
@@ -89,7 +114,16 @@ impl Source<'_> {
         }
         let (why, remedy) = message.split_once(". ").unwrap_or((message, ""));
         let steps = format!("{} {}", shape::STEPS, self.steps);
-        ConfigError::conflict(ADAPTIVE, steps, why, remedy.trim_end_matches('.'))
+        let remedy = remedy.trim_end_matches('.');
+        match self.wanted {
+            Wanted::Given => ConfigError::conflict(ADAPTIVE, steps, why, remedy),
+            Wanted::ByDefault => ConfigError::conflict(
+                "--enable-dp-attention, which lets the depth adapt,",
+                steps,
+                why,
+                format!("{remedy}; or give {ADAPTIVE}=false"),
+            ),
+        }
     }
 
     /// Every depth of all slots, ascending.
@@ -115,10 +149,14 @@ impl Source<'_> {
     }
 }
 
-fn file_alone() -> ConfigError {
+/// The file, where the depth does not adapt.
+fn file_alone(given: Option<bool>) -> ConfigError {
     ConfigError::conflict(
         CONFIG,
-        format!("no {ADAPTIVE}"),
+        match given {
+            Some(_) => format!("{ADAPTIVE}=false"),
+            None => format!("no {ADAPTIVE}"),
+        },
         "the depth does not adapt without it",
         format!("Give {ADAPTIVE} too, or leave the file out"),
     )

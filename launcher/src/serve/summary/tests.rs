@@ -1,7 +1,7 @@
 use lockstep_config::ServeArgs;
 use lockstep_config::args::VerificationArg;
 
-use super::{curl, grouped, reachable, rounded, speculation};
+use super::{curl, dp_ranks, grouped, on_each, reachable, rounded, speculation};
 use crate::settings::tests::{config_file, config_of};
 
 #[test]
@@ -45,6 +45,30 @@ fn numbers_and_addresses_for_people() {
 }
 
 #[test]
+fn dp_ranks_are_told_in_plain_words() {
+    let mut engine = config_file().engine;
+    assert_eq!((dp_ranks(&engine), on_each(&engine)), (None, ""));
+    engine.schedule.max_running_requests = 9;
+    for (tp_size, dp_size, expected) in [
+        (
+            4,
+            2,
+            "2 of 2 ranks, each with its own requests (at most 4), KV cache and drafts",
+        ),
+        (
+            3,
+            3,
+            "3 of 1 rank, each with its own requests (at most 3), KV cache and drafts",
+        ),
+    ] {
+        (engine.parallel.tp_size, engine.parallel.dp_size) = (tp_size, dp_size);
+        let told = dp_ranks(&engine).expect("several");
+        assert!(told.starts_with(expected), "{told}");
+        assert_eq!(on_each(&engine), " on each DP rank");
+    }
+}
+
+#[test]
 fn drafts_and_what_they_take_are_told() {
     assert_eq!(speculation(&config_file().engine), None);
     let asked = |algorithm: &str, change: &dyn Fn(&mut ServeArgs)| {
@@ -73,7 +97,7 @@ fn drafts_and_what_they_take_are_told() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), r#"{"strategy": "static"}"#).expect("written");
     let adaptive = asked("NGRAM", &|args| {
-        args.speculation.speculative_adaptive = true;
+        args.speculation.speculative_adaptive = Some(true);
         args.speculation.speculative_adaptive_config = Some(file.path().to_owned());
         args.speculation.speculative_num_steps = Some(2);
         args.speculation.speculative_eagle_topk = Some(2);

@@ -125,6 +125,7 @@ fn memory_of(
         isa: None,
         kv_dtype: KvCacheDtype::Bfloat16,
         tp_size,
+        dp_size: 1,
         threads_per_rank: 1,
         speculation,
         page_size: 4,

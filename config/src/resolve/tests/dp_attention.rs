@@ -1,0 +1,346 @@
+//! Data-parallel attention, up to what is run.
+
+use lockstep_types::{ConfigError, DeviceKind, EngineConfig};
+use serde_json::json;
+
+use crate::testing::{
+    Head, Plain, Program, algorithms, folder, head, llama, machine, resolve_line, resolve_model,
+    with,
+};
+use crate::{Hardware, resolve};
+
+const DP: &str = "--enable-dp-attention --dp-size";
+
+fn engine(line: &str) -> EngineConfig {
+    resolve_line(line).expect(line).0
+}
+
+/// Of a model with 6 query heads.
+fn of_six_heads(line: &str) -> Result<EngineConfig, ConfigError> {
+    let shape = json!({"num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 48});
+    let model = folder(&with(llama(), &shape), None);
+    resolve_model(line, model.path(), &machine()).map(|resolved| resolved.0)
+}
+
+#[test]
+fn ranks_form_dp_ranks() {
+    // (options, ranks, DP ranks, ranks of each, leads)
+    for (line, tp_size, dp_size, attn_tp_size, leads) in [
+        (format!("--tp 4 {DP} 2"), 4, 2, 2, &[0, 2][..]),
+        (format!("--tp 4 {DP} 4"), 4, 4, 1, &[0, 1, 2, 3]),
+        (
+            "--tp 2 --dp 2 --enable-dp-attention".into(),
+            2,
+            2,
+            1,
+            &[0, 1],
+        ),
+        ("--tp 2 --data-parallel-size 1".into(), 2, 1, 2, &[0]),
+        ("--tp 2".into(), 2, 1, 2, &[0]),
+    ] {
+        let engine = engine(&line);
+        let (parallel, shape) = (&engine.parallel, engine.shape());
+        assert_eq!(
+            (parallel.tp_size, parallel.dp_size, parallel.attn_tp_size()),
+            (tp_size, dp_size, attn_tp_size),
+            "{line}"
+        );
+        assert_eq!(
+            (shape.dp_size, shape.attn_tp_size()),
+            (dp_size, attn_tp_size)
+        );
+        let led = (0..tp_size).filter(|rank| parallel.leads(*rank));
+        assert_eq!(led.collect::<Vec<_>>(), leads, "{line}");
+        assert!((0..tp_size).all(|rank| parallel.leads(rank) == shape.leads(rank)));
+    }
+}
+
+#[test]
+fn heads_are_split_within_a_dp_rank() {
+    assert!(of_six_heads("--tp 4").is_err());
+    let engine = of_six_heads(&format!("--tp 4 {DP} 2")).expect("three heads on each rank");
+    assert_eq!(engine.parallel.attn_tp_size(), 2);
+    of_six_heads(&format!("--tp 4 {DP} 4")).expect("all heads on each rank");
+}
+
+/// Options that can't be served, and what the error must name.
+#[test]
+fn what_is_no_dp_attention_is_refused_with_a_remedy() {
+    let table: &[(String, &[&str])] = &[
+        (
+            "--tp 2 --dp-size 2".into(),
+            &[
+                "--dp-size 2",
+                "no --enable-dp-attention",
+                "2 servers",
+                "gateway",
+            ],
+        ),
+        (
+            "--tp 4 --enable-dp-attention".into(),
+            &[
+                "--enable-dp-attention",
+                "no --dp-size",
+                "Leave",
+                "here: 2, 4.",
+            ],
+        ),
+        (
+            format!("--tp 2 {DP} 1"),
+            &["--enable-dp-attention", "--dp-size 1", "here: 2."],
+        ),
+        (
+            format!("{DP} 2"),
+            &[
+                "--dp-size 2",
+                "--tp-size 1",
+                "--dp-size 2 with --tp-size 2.",
+            ],
+        ),
+        (
+            format!("--tp 4 {DP} 3"),
+            &[
+                "--dp-size 3",
+                "--tp-size 4",
+                "that 3 divides",
+                "here: 2, 4.",
+            ],
+        ),
+        (
+            format!("--tp 32 {DP} 2"),
+            &[
+                "--tp-size 32",
+                "8 attention heads",
+                "the 16 of a DP rank",
+                "--dp-size 2: 2, 4, 8, 16.",
+            ],
+        ),
+    ];
+    for (line, names) in table {
+        let error = resolve_line(line).expect_err(line).to_string();
+        for name in *names {
+            assert!(error.contains(name), "{line}: {name:?} is not in: {error}");
+        }
+    }
+    let error = of_six_heads(&format!("--tp 4 {DP} 3"))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("here: 2, 4."), "{error}");
+}
+
+/// What resolves is refused in the end, as long as no worker runs it.
+#[test]
+fn nothing_is_started_that_cannot_be_run() {
+    let model = folder(&llama(), None);
+    let resolved = |line: &str| {
+        let words = ["lockstep"].into_iter().chain(line.split_whitespace());
+        let mut args = Program::parse_words(words).expect("parses").args;
+        args.model.model_path = Some(model.path().to_owned());
+        resolve(&args, &machine(), &algorithms(), &Plain)
+    };
+    let line = format!("--tp 2 {DP} 2");
+    let error = resolved(&line)
+        .map(|_| ())
+        .expect_err("refused")
+        .to_string();
+    assert!(
+        error.contains("--dp-size 2") && error.contains("not served yet"),
+        "{error}"
+    );
+    resolved("--tp 2 --dp-size 1").expect("plain tensor parallelism");
+}
+
+/// A GPU that was not asked for is left alone.
+#[test]
+fn a_device_that_is_chosen_is_the_processor() {
+    let engine = engine(&format!("--device auto --tp 2 {DP} 2"));
+    assert_eq!(engine.device.kind, DeviceKind::Cpu);
+}
+
+#[test]
+fn nodes_may_part_a_dp_rank() {
+    let nodes = "--nnodes 2 --dist-init-addr a:1 --dist-secret 0123456789abcdef";
+    for (tp_size, dp_size) in [(2, 2), (4, 2), (6, 3)] {
+        let engine = engine(&format!("{nodes} --tp {tp_size} {DP} {dp_size}"));
+        assert_eq!(engine.ranks_per_node(), tp_size / 2);
+    }
+}
+
+/// Running requests and chunks are shared out; pages are each DP rank's own.
+#[test]
+fn every_dp_rank_has_its_share_of_a_step() {
+    let line = "--tp 4 --max-running-requests 9 --chunked-prefill-size 101";
+    let whole = engine(line);
+    let shared = engine(&format!("{line} {DP} 4"));
+    assert_eq!(shared.schedule, whole.schedule, "what was asked for");
+    let (of_all, of_each) = (whole.step_limits(), shared.step_limits());
+    assert_eq!((of_all.requests, of_each.requests), (9, 2));
+    assert_eq!((of_all.tokens, of_each.tokens), (101 + 9, 25 + 2));
+    // 512 tokens and two in flight are 33 pages each.
+    assert_eq!(whole.kv.num_pages, 9 * 33 + 1);
+    assert_eq!(shared.kv.num_pages, 2 * 33 + 1);
+    let one = engine("--tp 2 --max-running-requests 1 --enable-dp-attention --dp-size 2");
+    assert_eq!(one.step_limits().requests, 1);
+}
+
+/// Where memory is short: each rank holds its DP rank's tokens with its heads, so
+/// that D = N needs the whole of a token's keys and values on every rank.
+#[test]
+fn pages_are_counted_by_what_all_ranks_of_a_node_hold() {
+    let model = folder(&llama(), None);
+    let short = Hardware {
+        total_memory: 4 << 20,
+        available_memory: 4 << 20,
+        ..machine()
+    };
+    let pages = |rest: &str| {
+        let line = format!("--tp 4 --max-running-requests 64 --chunked-prefill-size 16 {rest}");
+        let line = format!("{line} --mem-fraction-static 1");
+        let (engine, _) = resolve_model(&line, model.path(), &short).expect(rest);
+        engine.kv.num_pages - 1
+    };
+    let (one, two, four) = (
+        pages(""),
+        pages(&format!("{DP} 2")),
+        pages(&format!("{DP} 4")),
+    );
+    // Of four key/value heads two ranks hold two each, twice over, or four all of them.
+    // Smaller batches leave a little more to the caches.
+    assert!(two >= one / 2 && two < one, "{one} {two}");
+    assert!(four >= one / 4 && four < two, "{one} {four}");
+}
+
+/// Drafts are made by every DP rank's lead, and charged there.
+#[test]
+fn drafts_are_charged_on_every_lead() {
+    let model = folder(&llama(), None);
+    let dir = head(Head::Model, &json!({"intermediate_size": 100_000}));
+    let draft = format!(
+        "--speculative-algorithm STANDALONE --draft-model {}",
+        dir.path().display()
+    );
+    let window = "--speculative-algorithm WINDOW --speculative-window-nodes 1000000".to_owned();
+    // Options, bytes of each drafter: a model in two bytes, or 100 for each node.
+    let small = lockstep_model_folder::load(dir.path()).expect("a model");
+    let of_model = 2 * small.parameters() as u64;
+    let least = |options: &str| {
+        let fits = |bytes: u64| {
+            let machine = Hardware {
+                total_memory: bytes,
+                available_memory: bytes,
+                ..machine()
+            };
+            let line = format!(
+                "--tp 4 {options} --mem-fraction-static 1 --max-running-requests 4 \
+                 --chunked-prefill-size 16 --max-total-tokens 64"
+            );
+            resolve_model(&line, model.path(), &machine).is_ok()
+        };
+        let (mut no, mut yes) = (0, 8 << 30);
+        while yes - no > 1 {
+            let middle = (no + yes) / 2;
+            *if fits(middle) { &mut yes } else { &mut no } = middle;
+        }
+        yes
+    };
+    for (drafts, bytes) in [(draft, of_model), (window, 100_000_000)] {
+        let added = |dp: &str| {
+            let with_drafts = least(&format!("{dp} {drafts} --speculative-adaptive=false"));
+            with_drafts - least(dp)
+        };
+        // What is verified, and cached for drafts, is far less than a drafter.
+        for (dp, drafters) in [
+            ("".to_owned(), 1),
+            (format!("{DP} 2"), 2),
+            (format!("{DP} 4"), 4),
+        ] {
+            let added = added(&dp);
+            let expected = drafters * bytes..drafters * bytes + bytes / 2;
+            assert!(
+                expected.contains(&added),
+                "{dp} {drafts}: {added} of {bytes}"
+            );
+        }
+    }
+}
+
+/// The depth adapts where nothing else is said.
+#[test]
+fn depths_adapt_by_default() {
+    // (options, adapts without DP attention, with it)
+    for (line, plain, with_dp) in [
+        ("--speculative-algorithm WINDOW", false, true),
+        (
+            "--speculative-algorithm WINDOW --speculative-num-steps 2",
+            false,
+            true,
+        ),
+        (
+            "--speculative-algorithm WINDOW --speculative-adaptive",
+            true,
+            true,
+        ),
+        (
+            "--speculative-algorithm WINDOW --speculative-adaptive=true",
+            true,
+            true,
+        ),
+        (
+            "--speculative-algorithm WINDOW --speculative-adaptive=false",
+            false,
+            false,
+        ),
+        (
+            "--speculative-algorithm WINDOW --speculative-adaptive=off",
+            false,
+            false,
+        ),
+        ("--speculative-algorithm TEXTS", false, false),
+        ("--speculative-algorithm none", false, false),
+        ("", false, false),
+    ] {
+        let adapts = |line: &str| engine(line).speculation.adaptive.is_some();
+        assert_eq!(adapts(line), plain, "{line}");
+        assert_eq!(adapts(&format!("--tp 2 {DP} 2 {line}")), with_dp, "{line}");
+    }
+    let adaptive = engine(&format!("--tp 2 {DP} 2 --speculative-algorithm WINDOW"));
+    let adaptive = adaptive.speculation.adaptive.expect("it adapts");
+    assert_eq!(
+        (adaptive.policy.as_str(), adaptive.initial_depth),
+        ("goodput", 5)
+    );
+}
+
+#[test]
+fn depths_that_cannot_adapt_by_default_say_how_to_go_on() {
+    let dp = format!("--tp 2 {DP} 2 --speculative-algorithm WINDOW");
+    let deep = format!("{dp} --speculative-num-steps 20");
+    let error = resolve_line(&deep).unwrap_err().to_string();
+    for name in [
+        "--enable-dp-attention",
+        "20",
+        "at most 16",
+        "--speculative-adaptive=false",
+    ] {
+        assert!(error.contains(name), "{name:?} is not in: {error}");
+    }
+    let fixed = engine(&format!("{deep} --speculative-adaptive=false"));
+    assert_eq!(fixed.speculation.num_steps, 20);
+    // A file for what is turned off.
+    let file = format!("{dp} --speculative-adaptive=false --speculative-adaptive-config f");
+    let error = resolve_line(&file).unwrap_err().to_string();
+    assert!(error.contains("--speculative-adaptive=false"), "{error}");
+    // With it on by default, the file is read.
+    let error = resolve_line(&format!("{dp} --speculative-adaptive-config /nowhere"));
+    assert!(error.unwrap_err().to_string().contains("/nowhere"));
+}
+
+#[test]
+fn the_hash_tells_dp_ranks() {
+    let hash = |line: &str| crate::hash(&engine(line));
+    let one = hash("--tp 4 --max-total-tokens 1024");
+    let two = hash(&format!("--tp 4 --max-total-tokens 1024 {DP} 2"));
+    let four = hash(&format!("--tp 4 --max-total-tokens 1024 {DP} 4"));
+    assert!(one != two && two != four && one != four);
+    assert_eq!(one, hash("--tp 4 --max-total-tokens 1024 --dp-size 1"));
+}
