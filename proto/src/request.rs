@@ -67,6 +67,7 @@ pub fn output(body: Output, request: u64) -> pb::Output {
         logprobs: body.logprobs.into_iter().map(Into::into).collect(),
         prompt_logprobs: body.prompt_logprobs.into_iter().map(Into::into).collect(),
         finish: body.finish.map(Into::into),
+        dp_rank: body.dp_rank,
     }
 }
 
@@ -78,6 +79,7 @@ impl TryFrom<pb::Output> for Output {
             logprobs: wire.logprobs.into_iter().map(Into::into).collect(),
             prompt_logprobs: wire.prompt_logprobs.into_iter().map(Into::into).collect(),
             finish: wire.finish.map(TryInto::try_into).transpose()?,
+            dp_rank: wire.dp_rank,
         })
     }
 }

@@ -236,14 +236,23 @@ fn finish() -> impl Strategy<Value = Finish> {
 
 fn output() -> impl Strategy<Value = Output> {
     let tokens = vec(any::<u32>(), 0..4);
-    (tokens, logprobs(), logprobs(), option::of(finish())).prop_map(
-        |(token_ids, logprobs, prompt_logprobs, finish)| Output {
-            token_ids,
-            logprobs,
-            prompt_logprobs,
-            finish,
-        },
+    let dp_rank = any::<Option<u32>>();
+    (
+        tokens,
+        logprobs(),
+        logprobs(),
+        option::of(finish()),
+        dp_rank,
     )
+        .prop_map(
+            |(token_ids, logprobs, prompt_logprobs, finish, dp_rank)| Output {
+                token_ids,
+                logprobs,
+                prompt_logprobs,
+                finish,
+                dp_rank,
+            },
+        )
 }
 
 fn drafter_command() -> impl Strategy<Value = DrafterCommand> {

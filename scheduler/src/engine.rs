@@ -67,6 +67,8 @@ pub struct Engine {
     figures: Figures,
     steps: StepHistogram,
     throughput: Throughput,
+    /// Of each DP rank.
+    throughputs: Vec<Throughput>,
     depths: Depths,
     clock: Clock,
     phase: Phase,
@@ -95,6 +97,7 @@ impl Engine {
             ..PlannerConfig::from(&*ctx.engine)
         };
         let speculation = &ctx.engine.speculation;
+        let throughput = Throughput::new(Instant::now());
         Ok(Self {
             config: ctx.engine.clone(),
             config_hash: ctx.config_hash.clone(),
@@ -107,7 +110,8 @@ impl Engine {
             kv_events: KvEvents::default(),
             figures: Figures::default(),
             steps: StepHistogram::default(),
-            throughput: Throughput::new(Instant::now()),
+            throughputs: vec![throughput.clone(); ctx.engine.parallel.dp_size],
+            throughput,
             depths: Depths::new(speculation.initial_depth(), speculation.num_steps),
             clock: Clock::start(),
             phase: Phase::Starting,

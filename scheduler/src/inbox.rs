@@ -5,7 +5,6 @@
 use std::time::Duration;
 
 use lockstep_adaptive::DepthRange;
-use lockstep_planner::CacheEvent;
 use lockstep_proto::pb::lockstep::{
     CheckHealthResponse, DrafterCommand, DrafterReply, FlushCacheResponse, FrontFigures,
     GetLoadResponse, UpdateWeightsRequest, UpdateWeightsResponse, WeightsReloaded, WorkerHello,
@@ -19,6 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use tonic::Status;
 
 use crate::{
+    kv_events::CacheChanges,
     sinks::{Sink, SinkId},
     worker_link::WorkerLink,
 };
@@ -105,10 +105,8 @@ pub enum Command {
         command: DrafterCommand,
         reply: oneshot::Sender<DrafterReply>,
     },
-    /// Send changes of the prefix cache from now on.
-    CacheEvents {
-        reply: mpsc::Sender<Vec<CacheEvent>>,
-    },
+    /// Send changes of the prefix caches from now on.
+    CacheEvents { reply: mpsc::Sender<CacheChanges> },
 }
 
 /// What a worker says.

@@ -1,4 +1,4 @@
-//! Changes of the prefix cache, for gateways that route by what is cached.
+//! Changes of the prefix caches, for gateways that route by what is cached.
 
 use lockstep_planner::{CacheEvent, Planner};
 use tokio::sync::mpsc;
@@ -7,34 +7,48 @@ use tokio::sync::mpsc;
 /// has to start over, for a gap would make its picture of the cache wrong.
 pub const EVENT_QUEUE: usize = 1024;
 
+/// Changes of one DP rank's cache, oldest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CacheChanges {
+    /// Its number.
+    pub dp_rank: u32,
+    /// What entered and left its cache.
+    pub events: Vec<CacheEvent>,
+}
+
+impl From<(u32, Vec<CacheEvent>)> for CacheChanges {
+    fn from((dp_rank, events): (u32, Vec<CacheEvent>)) -> Self {
+        Self { dp_rank, events }
+    }
+}
+
 /// Who wants to know.
 #[derive(Default)]
 pub struct KvEvents {
-    subscribers: Vec<mpsc::Sender<Vec<CacheEvent>>>,
+    subscribers: Vec<mpsc::Sender<CacheChanges>>,
 }
 
 impl KvEvents {
-    /// Adds a subscriber, which is told first what is cached already; dropping
-    /// its receiver ends the subscription.
-    pub fn subscribe(&mut self, subscriber: mpsc::Sender<Vec<CacheEvent>>, planner: &mut Planner) {
+    /// Adds a subscriber, which is told first what each DP rank has cached already;
+    /// dropping its receiver ends the subscription.
+    pub fn subscribe(&mut self, subscriber: mpsc::Sender<CacheChanges>, planner: &mut Planner) {
         // What happened up to here is in the snapshot.
         self.publish(planner);
         self.subscribers
             .retain(|subscriber| !subscriber.is_closed());
-        if subscriber.try_send(planner.cache_snapshot()).is_ok() {
+        let mut snapshots = planner.cache_snapshot();
+        if snapshots.all(|snapshot| subscriber.try_send(snapshot.into()).is_ok()) {
             self.subscribers.push(subscriber);
         }
     }
 
     /// Sends what changed since the last call.
     pub fn publish(&mut self, planner: &mut Planner) {
-        let mut events = planner.cache_events().peekable();
-        if events.peek().is_none() {
-            return;
+        let changes = planner.cache_events().map(CacheChanges::from);
+        for changes in changes.filter(|changes| !changes.events.is_empty()) {
+            self.subscribers
+                .retain(|subscriber| subscriber.try_send(changes.clone()).is_ok());
         }
-        let events: Vec<CacheEvent> = events.collect();
-        self.subscribers
-            .retain(|subscriber| subscriber.try_send(events.clone()).is_ok());
     }
 }
 
@@ -44,13 +58,18 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn subscribers_that_left_are_forgotten_although_nothing_happens() {
+    fn planner(dp_size: u32) -> Planner {
         let config = PlannerConfig {
             kv_events: true,
+            dp_size,
             ..PlannerConfig::default()
         };
-        let mut planner = Planner::new(config).expect("a planner");
+        Planner::new(config).expect("a planner")
+    }
+
+    #[test]
+    fn subscribers_that_left_are_forgotten_although_nothing_happens() {
+        let mut planner = planner(1);
         let mut events = KvEvents::default();
         for _ in 0..3 {
             let (subscriber, receiver) = mpsc::channel(1);
@@ -60,5 +79,23 @@ mod tests {
         let (subscriber, _receiver) = mpsc::channel(1);
         events.subscribe(subscriber, &mut planner);
         assert_eq!(events.subscribers.len(), 1);
+    }
+
+    #[test]
+    fn every_dp_rank_tells_of_its_own_cache() {
+        let mut planner = planner(3);
+        let mut events = KvEvents::default();
+        let (subscriber, mut receiver) = mpsc::channel(8);
+        events.subscribe(subscriber, &mut planner);
+        let told: Vec<_> = std::iter::from_fn(|| receiver.try_recv().ok()).collect();
+        let expected: Vec<_> = (0..3).map(|dp_rank| (dp_rank, Vec::new()).into()).collect();
+        assert_eq!(told, expected, "empty ones too");
+        planner.flush_cache().expect("idle");
+        events.publish(&mut planner);
+        for dp_rank in 0..3 {
+            let cleared = (dp_rank, vec![CacheEvent::Cleared]).into();
+            assert_eq!(receiver.try_recv(), Ok(cleared));
+        }
+        assert!(receiver.try_recv().is_err());
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use lockstep_planner::{Load, SpeculationCounters, Times};
-use lockstep_proto::pb::lockstep::{GetLoadResponse, SpeculationLoad, StepTimes};
+use lockstep_planner::{DpRankLoad, Load, SpeculationCounters, Times};
+use lockstep_proto::pb::lockstep::{self as pb, GetLoadResponse, SpeculationLoad, StepTimes};
 
 use crate::depths::Depths;
 
@@ -40,6 +40,7 @@ impl StepHistogram {
 
 /// Tokens generated per second. It moves on when somebody asks, a second after
 /// it last did at the earliest, so that several askers see the same.
+#[derive(Clone)]
 pub struct Throughput {
     since: Instant,
     generated: u64,
@@ -79,6 +80,8 @@ pub struct Rest<'a> {
     pub generated_per_s: f64,
     /// Requests that had begun and wait again.
     pub retracted_requests: u32,
+    /// What belongs to each DP rank, and the tokens it generates per second.
+    pub dp_ranks: Vec<(DpRankLoad, f64)>,
 }
 
 /// Joins the planner's counters with the others.
@@ -113,9 +116,24 @@ pub fn response(load: &Load, rest: &Rest<'_>) -> GetLoadResponse {
         waiting_tokens: load.waiting_tokens,
         generated_per_s: rest.generated_per_s,
         retracted_requests: rest.retracted_requests,
+        dp_ranks: rest.dp_ranks.iter().map(dp_rank).collect(),
         // The engine knows nothing of them.
         ports: Vec::new(),
         request_memory: 0,
+    }
+}
+
+fn dp_rank((load, generated_per_s): &(DpRankLoad, f64)) -> pb::DpRankLoad {
+    pb::DpRankLoad {
+        running_requests: load.running_requests,
+        kv_tokens_used: load.kv_tokens_used,
+        kv_tokens_cached: load.kv_tokens_cached,
+        kv_tokens_total: load.kv_tokens_total,
+        prompt_tokens_total: load.counters.prompt_tokens,
+        cached_tokens_total: load.counters.cached_tokens,
+        generated_tokens_total: load.counters.generated_tokens,
+        retractions_total: load.counters.retractions,
+        generated_per_s: *generated_per_s,
     }
 }
 

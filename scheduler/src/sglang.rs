@@ -10,6 +10,7 @@ mod convert;
 mod events;
 mod generate;
 mod info;
+mod loads;
 mod service;
 mod tokenizer;
 

@@ -44,6 +44,8 @@ pub struct Delta {
     pub completion_tokens: u32,
     /// The version of the weights that computed it; `None` = the first ones.
     pub weight_version: Option<Arc<str>>,
+    /// The DP rank that it ran in, where there are several.
+    pub dp_rank: Option<u32>,
     /// With the last delta.
     pub end: Option<End>,
 }
@@ -230,6 +232,7 @@ impl Generation {
             whole.tokens.extend(delta.tokens);
             whole.prompt_logprobs.extend(delta.prompt_logprobs);
             whole.weight_version = delta.weight_version;
+            whole.dp_rank = delta.dp_rank;
             if let Some(end) = delta.end {
                 return Ok((whole, end));
             }
@@ -257,11 +260,13 @@ impl Generation {
             mut logprobs,
             prompt_logprobs,
             finish,
+            dp_rank,
         } = output;
         self.timing.output(token_ids.len());
         let hidden = self.hidden(finish.as_ref(), &mut token_ids, &mut logprobs);
         let mut delta = Delta {
             prompt_logprobs,
+            dp_rank,
             ..Delta::default()
         };
         let stop = self.push(&token_ids, logprobs, &mut delta.text);

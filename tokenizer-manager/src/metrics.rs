@@ -1,6 +1,7 @@
 //! This process's Prometheus metrics, and those of its server.
 
 mod connections;
+mod dp_ranks;
 mod engine_gauges;
 mod labels;
 mod memory;

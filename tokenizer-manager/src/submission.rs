@@ -48,6 +48,7 @@ struct Checked {
     n: usize,
     seed: Option<u64>,
     max_draft_steps: Option<u32>,
+    data_parallel_rank: Option<u32>,
 }
 
 impl Submission {
@@ -67,6 +68,7 @@ impl Submission {
             n,
             seed,
             max_draft_steps,
+            data_parallel_rank,
         } = check_spec(app, &spec)?;
         let inputs = std::mem::take(&mut spec.inputs);
         let prompts = tokenize::tokenize(app, &spec.fields, inputs).await?;
@@ -99,7 +101,7 @@ impl Submission {
                     priority: spec.priority.unwrap_or(0),
                     timeout_ms: spec.timeout_ms,
                     max_draft_steps,
-                    data_parallel_rank: None,
+                    data_parallel_rank,
                 };
                 let reserve = reserves.next();
                 let paid = reserve.iter().collect();
@@ -155,7 +157,10 @@ fn check_spec(app: &App, spec: &GenerateSpec) -> ApiResult<Checked> {
              `--enable-priority-scheduling`.",
         ));
     }
+    let dp_size = app.config.parallel.dp_size;
+    let dp_rank = |asked| check::dp_rank(asked, dp_size);
     Ok(Checked {
+        data_parallel_rank: spec.data_parallel_rank.map(dp_rank).transpose()?,
         sampling,
         logprobs,
         n,

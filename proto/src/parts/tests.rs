@@ -123,10 +123,13 @@ fn what_no_client_sends_is_not_counted() {
 
 #[test]
 fn a_skipped_group_hides_nothing_behind_it() {
-    // An unknown group that holds what would be a damaged chat, and then stops.
-    let mut bytes = vec![(15 << 3) | 3];
+    // An unknown group, field 1000, that holds what would be a damaged chat, and then
+    // stops.
+    let [start, end] = [[0xc3, 0x3e], [0xc4, 0x3e]];
+    let mut bytes = start.to_vec();
     let input = chat(Vec::new()).encode_to_vec();
-    bytes.extend([input[0], 1, 0xff, (15 << 3) | 4]);
+    bytes.extend([input[0], 1, 0xff]);
+    bytes.extend(end);
     GenerateRequest::decode(&bytes[..]).expect("it is skipped");
     let stop = GenerateRequest {
         stop: vec![String::new()],

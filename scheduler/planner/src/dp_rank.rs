@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use crate::{
-    IntegrityError, PlannerConfig,
+    DpRankCounters, IntegrityError, PlannerConfig,
     batch::Batch,
-    kv::Kv,
+    kv::{Kv, KvUsage},
     request::{RequestState, RequestTable, Stage},
 };
 use new_token_ratio::NewTokenRatio;
@@ -23,6 +23,8 @@ pub(crate) struct DpRank {
     config: Arc<PlannerConfig>,
     pub batch: Batch,
     pub kv: Kv,
+    /// Its part of the planner's.
+    pub counters: DpRankCounters,
     ratio: NewTokenRatio,
     /// Running requests whose prompt is not all in the cache yet; while requests
     /// are let in.
@@ -38,6 +40,7 @@ impl DpRank {
             config: config.clone(),
             batch: Batch::new(config.clone()),
             kv: Kv::new(config),
+            counters: DpRankCounters::default(),
             ratio: NewTokenRatio::new(1000),
             prefilling: Vec::new(),
             future: 0,
@@ -113,6 +116,12 @@ impl DpRank {
             }
         }
         Ok(())
+    }
+
+    /// Who holds its pages.
+    pub fn kv_usage(&self, requests: &RequestTable) -> KvUsage {
+        let running = self.running(requests);
+        self.kv.usage(running.map(|request| &request.kv))
     }
 
     /// The requests with a slot.

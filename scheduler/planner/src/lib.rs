@@ -35,7 +35,7 @@ mod steps;
 pub use config::{Millis, PlannerConfig, RequestId};
 pub use error::{Busy, IntegrityError, PlannerError};
 pub use kv::radix::{CacheEvent, StoredBlock};
-pub use load::{Counters, Load, SpeculationCounters, Times};
+pub use load::{Counters, DpRankCounters, DpRankLoad, Load, SpeculationCounters, Times};
 /// What a decode step may write, what drafting keeps per cached token, and who
 /// is admitted next.
 pub use lockstep_types::{DraftKv, ReserveConfig, SchedulePolicy};

@@ -30,6 +30,34 @@ pub struct Load {
     pub counters: Counters,
 }
 
+/// What belongs to one DP rank. Requests wait for all of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DpRankLoad {
+    /// Requests that hold a slot of its.
+    pub running_requests: u32,
+    /// Its KV tokens held by requests, in whole pages.
+    pub kv_tokens_used: u64,
+    /// Its KV tokens of the prefix cache that can be evicted.
+    pub kv_tokens_cached: u64,
+    /// Its KV tokens.
+    pub kv_tokens_total: u64,
+    /// Sums since the start.
+    pub counters: DpRankCounters,
+}
+
+/// One DP rank's part of [`Counters`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DpRankCounters {
+    /// Prompt tokens of requests that were admitted first here.
+    pub prompt_tokens: u64,
+    /// Of those, tokens served from its prefix cache.
+    pub cached_tokens: u64,
+    /// Tokens generated here.
+    pub generated_tokens: u64,
+    /// Requests put back because its pages ran out.
+    pub retractions: u64,
+}
+
 /// Sums since the start. Those of requests and their tokens are of clients'
 /// requests alone, not of the engine's own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -156,8 +156,9 @@ impl Planner {
     /// before it queues.
     fn retract(&mut self, index: u32) {
         self.close(index);
-        self.counters.retractions += 1;
         let request = &mut self.requests[index];
+        self.counters.retractions += 1;
+        self.ranks[request.dp_rank as usize].counters.retractions += 1;
         if request.rows_in_flight == 0 {
             self.admission.requeue(index, request);
         }
@@ -195,6 +196,8 @@ impl Planner {
             self.counters.count_end(&outcome);
         }
         let id = request.id;
+        let ran = self.ranks.len() > 1 && request.rest.cached_tokens.is_some();
+        output.dp_rank = ran.then_some(request.dp_rank);
         output.finish = Some(request.finish(outcome, matched_token));
         self.outputs.push((id, output));
     }

@@ -89,11 +89,19 @@ impl Engine {
         let speculates = self.config.speculation.enabled();
         let load = self.planner.load();
         let generated = load.counters.generated_tokens;
+        let now = Instant::now();
+        let ranks = self.planner.dp_rank_loads();
+        let ranks = ranks.zip(&mut self.throughputs);
+        let ranks = ranks.map(|(load, throughput)| {
+            let generated = load.counters.generated_tokens;
+            (load, throughput.at(now, generated))
+        });
         let rest = Rest {
+            dp_ranks: ranks.collect(),
             speculation: speculates.then(|| (self.planner.speculation(), &self.depths)),
             steps: &self.steps,
             memory: self.group.memory(),
-            generated_per_s: self.throughput.at(Instant::now(), generated),
+            generated_per_s: self.throughput.at(now, generated),
             retracted_requests: self.planner.retracted_requests(),
         };
         load::response(&load, &rest)

@@ -57,6 +57,8 @@ pub fn convert(
             "is empty: this service takes tokens",
         ));
     }
+    let data_parallel_rank = wire.data_parallel_rank.map(|asked| dp_rank(asked, config));
+    let data_parallel_rank = data_parallel_rank.transpose()?;
     let params = wire.sampling_params;
     let given = params.as_ref();
     let max_new_tokens = max_new_tokens(given, input_ids.len(), config)?;
@@ -88,7 +90,7 @@ pub fn convert(
         priority: 0,
         timeout_ms: None,
         max_draft_steps: None,
-        data_parallel_rank: None,
+        data_parallel_rank,
     };
     let requests = (0..choices as u64).map(request).collect();
     Ok(Call {
@@ -138,10 +140,6 @@ fn refuse_unsupported(wire: &GenerateRequest) -> Result<(), Status> {
             constraint.is_some(),
         ),
         ("sampling_params.custom_params", custom.is_some()),
-        (
-            "data_parallel_rank",
-            wire.data_parallel_rank.is_some_and(|rank| rank > 0),
-        ),
     ];
     match given.iter().find(|(_, given)| *given) {
         Some((field, _)) => Err(invalid(
@@ -150,6 +148,23 @@ fn refuse_unsupported(wire: &GenerateRequest) -> Result<(), Status> {
         )),
         None => Ok(()),
     }
+}
+
+/// The DP rank that a call names.
+fn dp_rank(asked: i32, config: &EngineConfig) -> Result<u32, Status> {
+    let dp_size = config.parallel.dp_size;
+    let dp_rank = u32::try_from(asked).ok();
+    let dp_rank = dp_rank.filter(|dp_rank| (*dp_rank as usize) < dp_size);
+    dp_rank.ok_or_else(|| {
+        let ranks = format!(
+            "DP ranks are numbered from 0 to {} (--dp-size)",
+            dp_size - 1
+        );
+        invalid(
+            "data_parallel_rank",
+            &format!("there is no DP rank {asked}: {ranks}"),
+        )
+    })
 }
 
 fn max_new_tokens(

@@ -15,6 +15,8 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
+use crate::kv_events::CacheChanges;
+
 /// Tokens and hashes of one batch: a few megabytes, however large the cache is.
 const MOST: usize = 1 << 17;
 
@@ -22,16 +24,18 @@ const MOST: usize = 1 << 17;
 pub type Batches = Pin<Box<dyn Stream<Item = Result<KvEventBatch, Status>> + Send>>;
 
 /// The stream of a subscriber, who keeps `place` as long as it lasts. The first
-/// batch tells what is cached already.
-pub fn batches(events: mpsc::Receiver<Vec<CacheEvent>>, place: OwnedSemaphorePermit) -> Batches {
+/// batches tell what each DP rank has cached already.
+pub fn batches(changes: mpsc::Receiver<CacheChanges>, place: OwnedSemaphorePermit) -> Batches {
     let mut subscription = Subscription {
         sequence: 0,
         event_id: 0,
         _place: place,
     };
-    ReceiverStream::new(events)
-        .flat_map(|events| stream::iter(pieces(events)))
-        .map(move |events| Ok(subscription.batch(events)))
+    ReceiverStream::new(changes)
+        .flat_map(|CacheChanges { dp_rank, events }| {
+            stream::iter(pieces(events)).map(move |events| (dp_rank, events))
+        })
+        .map(move |(dp_rank, events)| Ok(subscription.batch(dp_rank, events)))
         .boxed()
 }
 
@@ -43,7 +47,7 @@ struct Subscription {
 }
 
 impl Subscription {
-    fn batch(&mut self, events: Vec<CacheEvent>) -> KvEventBatch {
+    fn batch(&mut self, dp_rank: u32, events: Vec<CacheEvent>) -> KvEventBatch {
         self.sequence += 1;
         let wrap = |event| {
             self.event_id += 1;
@@ -58,7 +62,7 @@ impl Subscription {
                 .duration_since(UNIX_EPOCH)
                 .map_or(0.0, |since| since.as_secs_f64()),
             events: events.into_iter().map(wrap).collect(),
-            dp_rank: Some(0),
+            dp_rank: i32::try_from(dp_rank).ok(),
             ..Default::default()
         }
     }

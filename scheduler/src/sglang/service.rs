@@ -31,7 +31,7 @@ use super::{
     convert::{Call, convert},
     events::{Batches, batches},
     generate::Responses,
-    info, tokenizer,
+    info, loads, tokenizer,
 };
 use crate::{
     bearer::RequireBearer,
@@ -195,7 +195,7 @@ impl SglangScheduler for Service {
     ) -> Result<Response<GetLoadsResponse>, Status> {
         let request = request.into_inner();
         let load = self.commands.ask(|reply| Command::Load { reply }).await?;
-        Ok(Response::new(info::loads(&self.ctx, &load, &request)?))
+        Ok(Response::new(loads::loads(&self.ctx, &load, &request)?))
     }
 
     async fn flush_cache(

@@ -70,6 +70,14 @@ pub fn args(tp_size: usize) -> ServeArgs {
     args
 }
 
+/// Options of so many DP ranks.
+pub fn dp_args(tp_size: usize, dp_size: usize) -> ServeArgs {
+    let mut args = args(tp_size);
+    args.parallel.dp_size = Some(dp_size);
+    args.parallel.enable_dp_attention = dp_size > 1;
+    args
+}
+
 impl Scheduler {
     /// Starts one; its workers are the test's to attach.
     pub fn start(args: &ServeArgs) -> Self {
@@ -79,9 +87,14 @@ impl Scheduler {
     /// Starts one that knows these algorithms.
     pub fn start_with(args: &ServeArgs, algorithms: &Algorithms) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let resolved = lockstep_config::resolve(args, &Hardware::detect(), algorithms, &NoMemory)
+        // Simulated workers run DP ranks, whatever those of the program do.
+        let mut plain = args.clone();
+        let dp_size = plain.parallel.dp_size.take().unwrap_or(1);
+        plain.parallel.enable_dp_attention = false;
+        let resolved = lockstep_config::resolve(&plain, &Hardware::detect(), algorithms, &NoMemory)
             .expect("valid options");
-        let (engine, mut node) = resolved.value;
+        let (mut engine, mut node) = resolved.value;
+        engine.parallel.dp_size = dp_size;
         node.run_dir = dir.path().to_owned();
         let (link, _reports) = ControlLink::detached();
         let ctx = RoleContext {
@@ -130,7 +143,8 @@ impl Scheduler {
             .expect("listening");
         let planner = PlannerConfig::from(&*self.engine);
         let vocab_size = self.engine.model.vocab_size as u32;
-        let worker = SimWorker::new(&planner, SimModel { vocab_size }, true);
+        let worker = SimWorker::new(&planner, SimModel { vocab_size }, true)
+            .of_dp_rank(self.engine.parallel.dp_rank(rank));
         let hello = WorkerHello {
             rank: rank as u32,
             config_hash: self.hash.clone(),
@@ -413,6 +427,7 @@ impl Frontend {
                 sum.logprobs.extend(output.logprobs);
                 sum.prompt_logprobs.extend(output.prompt_logprobs);
                 sum.finish = output.finish.or(sum.finish.take());
+                sum.dp_rank = output.dp_rank;
             }
         }
         sums

@@ -1,5 +1,6 @@
 //! The scheduler process with simulated workers and real gRPC streams.
 
+mod dp_ranks;
 mod faults;
 mod fixture;
 mod logprobs;

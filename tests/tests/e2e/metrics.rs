@@ -17,6 +17,7 @@ Generated from a server's answer: after a change, `UPDATE_EXPECT=1 cargo test -p
 
 With `--tokenizer-managers N` it answers for all of them, whichever takes the scrape, each with its number in the label `tokenizer_manager`; one that says nothing within a second is left out and counted by `lockstep_tokenizer_managers_silent`. Each asks the others once for all scrapes that come meanwhile, and again at the earliest a second after they have answered, so that figures of others may be a second old; an attempt that failed is not kept, and a scheduler that hangs costs each scrape 5 s at most, however many come. Figures without that label are the server's. All carry `model_name`, but for `process_*`, which tell of tokenizer-managers' processes.
 Names are those of vLLM and SGLang, where they have the figure, after `lockstep_`.
+Series whose name has `dp_rank_` have the label `dp_rank`: what belongs to one DP rank, of which there is one, 0, unless attention is data-parallel; the others are of all.
 Series whose name has `spec_` are there where the server speculates; those by `position` count draft positions from 1, those by `depth` draft steps from 0.
 Series with labels appear with the first thing they count. Requests, their tokens and their times are those of clients alone; steps are all, with those that the server runs for itself, at start and for `/health`.
 

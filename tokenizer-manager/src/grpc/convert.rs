@@ -57,6 +57,7 @@ pub(super) async fn spec(app: &App, request: GenerateRequest) -> ApiResult<Gener
     spec.skip_special_tokens = request.skip_special_tokens.unwrap_or(true);
     spec.priority = request.priority;
     spec.timeout_ms = request.timeout_ms;
+    spec.data_parallel_rank = request.data_parallel_rank.map(Into::into);
     let speculative = request.speculative.unwrap_or_default();
     spec.speculative = SpeculativeSpec {
         enabled: speculative.enabled,

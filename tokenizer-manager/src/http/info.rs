@@ -170,7 +170,7 @@ pub(super) async fn server_info(State(app): State<Arc<App>>) -> ApiResult<Respon
         "model_path": weights.model_path,
         "served_model_name": app.model(),
         "tp_size": config.parallel.tp_size,
-        "dp_size": 1,
+        "dp_size": config.parallel.dp_size,
         "max_total_tokens": config.kv_tokens(),
         "max_running_requests": config.schedule.max_running_requests,
         "weights": {

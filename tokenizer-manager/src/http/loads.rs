@@ -2,13 +2,14 @@
 
 mod prometheus;
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use axum::{
     extract::{Query, State, rejection::QueryRejection},
     response::{IntoResponse, Response},
 };
-use lockstep_proto::pb::lockstep::{GetLoadResponse, SpeculationLoad};
+use lockstep_proto::pb::lockstep::{DpRankLoad, GetLoadResponse, SpeculationLoad};
+use lockstep_types::share_of_dp_rank;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -29,16 +30,22 @@ pub(super) async fn in_flight(State(app): State<Arc<App>>) -> ApiResult<Response
     json(&json!({"server_load": load}))
 }
 
-/// `GET /get_load`, as SGLang's router reads it: one entry per data-parallel
-/// rank, of which there is one.
+/// `GET /get_load`, as SGLang's router reads it: one entry per DP rank. What waits
+/// does so for all of them, and is told in equal parts.
 pub(super) async fn get_load(State(app): State<Arc<App>>) -> ApiResult<Response> {
     let load = app.scheduler.load().await?;
-    json(&json!([{
-        "dp_rank": 0,
-        "num_reqs": load.running_requests + load.waiting_requests,
-        "num_waiting_reqs": load.waiting_requests,
-        "num_tokens": load.kv_tokens_used + load.waiting_tokens,
-    }]))
+    let ranks = load.dp_ranks.len();
+    let entries = (0..).zip(&load.dp_ranks).map(|(at, own)| {
+        let waiting = share_of_dp_rank(load.waiting_requests.into(), at, ranks);
+        let waiting_tokens = share_of_dp_rank(load.waiting_tokens, at, ranks);
+        json!({
+            "dp_rank": at,
+            "num_reqs": u64::from(own.running_requests) + waiting,
+            "num_waiting_reqs": waiting,
+            "num_tokens": own.kv_tokens_used + waiting_tokens,
+        })
+    });
+    json(&entries.collect::<Vec<_>>())
 }
 
 /// What may be asked of `/v1/loads`.
@@ -47,10 +54,7 @@ pub(super) const PARAMETERS: [(&str, &str); 3] = [
         "include",
         "Sections, comma separated: core, memory, spec, lora, disagg, queues, all; default all.",
     ),
-    (
-        "dp_rank",
-        "The data-parallel rank, of which there is one: 0.",
-    ),
+    ("dp_rank", "The number of a DP rank, from 0; default all."),
     ("format", "json, the default, or prometheus."),
 ];
 
@@ -68,19 +72,39 @@ pub(super) async fn loads(
 ) -> ApiResult<Response> {
     let Query(query) = query.map_err(|error| ApiError::bad_request(error.body_text()))?;
     let sections = sections(query.include.as_deref())?;
-    if let Some(rank) = query.dp_rank.as_deref().filter(|rank| *rank != "0") {
-        let message = format!("Unknown 'dp_rank' {rank:?}: there is one data-parallel rank, 0.");
-        return Err(ApiError::invalid("dp_rank", message));
-    }
+    let ranks = app.config.parallel.dp_size;
+    let wanted = wanted(query.dp_rank.as_deref(), ranks)?;
     let format = query.format.as_deref().unwrap_or("json");
     if !["json", "prometheus"].contains(&format) {
         let message = format!("Unknown 'format' {format:?}: expected json or prometheus.");
         return Err(ApiError::invalid("format", message));
     }
     let load = app.scheduler.load().await?;
-    let one = rank(&app, &load, &sections);
+    let all = (0..).zip(&load.dp_ranks);
+    let all: Vec<_> = all
+        .map(|(at, own)| rank(&app, &load, (at, own), &sections))
+        .collect();
+    let mean = |figure: &str| {
+        let figures = all.iter().filter_map(|rank| rank[figure].as_f64());
+        figures.sum::<f64>() / all.len().max(1) as f64
+    };
+    let (running, waiting) = (load.running_requests, load.waiting_requests);
+    let aggregate = json!({
+        "total_running_reqs": running,
+        "total_waiting_reqs": waiting,
+        "total_reqs": running + waiting,
+        "avg_token_usage": mean("token_usage"),
+        "avg_throughput": mean("gen_throughput"),
+        "avg_utilization": mean("utilization"),
+    });
+    let count = all.len();
+    let loads: Vec<_> = all
+        .into_iter()
+        .skip(wanted.start)
+        .take(wanted.len())
+        .collect();
     if format == "prometheus" {
-        return Ok(prometheus::render(&one).into_response());
+        return Ok(prometheus::render(&loads).into_response());
     }
     json(&json!({
         "timestamp": jiff::Timestamp::now().to_string(),
@@ -88,17 +112,24 @@ pub(super) async fn loads(
         // SGLang has none either where it does not know the device.
         "accelerator": null,
         "num_accelerators": app.config.parallel.tp_size,
-        "dp_rank_count": 1,
-        "aggregate": {
-            "total_running_reqs": one["num_running_reqs"],
-            "total_waiting_reqs": one["num_waiting_reqs"],
-            "total_reqs": one["num_total_reqs"],
-            "avg_token_usage": one["token_usage"],
-            "avg_throughput": one["gen_throughput"],
-            "avg_utilization": one["utilization"],
-        },
-        "loads": [one],
+        "dp_rank_count": count,
+        "aggregate": aggregate,
+        "loads": loads,
     }))
+}
+
+/// The DP ranks asked for.
+fn wanted(asked: Option<&str>, ranks: usize) -> ApiResult<Range<usize>> {
+    let Some(asked) = asked else {
+        return Ok(0..ranks);
+    };
+    let at = asked.parse().ok().filter(|at: &usize| *at < ranks);
+    at.map(|at| at..at + 1).ok_or_else(|| {
+        let last = ranks.saturating_sub(1);
+        let message =
+            format!("Unknown 'dp_rank' {asked:?}: DP ranks are numbered from 0 to {last}.");
+        ApiError::invalid("dp_rank", message)
+    })
 }
 
 /// The sections asked for.
@@ -113,33 +144,44 @@ fn sections(include: Option<&str>) -> ApiResult<Vec<&str>> {
     Ok(sections)
 }
 
-/// The load of the one data-parallel rank.
-fn rank(app: &App, load: &GetLoadResponse, sections: &[&str]) -> Value {
+/// The load of DP rank `at`, with its part of what belongs to all of them.
+fn rank(
+    app: &App,
+    load: &GetLoadResponse,
+    (at, own): (usize, &DpRankLoad),
+    sections: &[&str],
+) -> Value {
     let wants = |name: &str| sections.contains(&name) || sections.contains(&"all");
-    let most = app.config.schedule.max_running_requests;
-    let (running, waiting) = (load.running_requests, load.waiting_requests);
+    let ranks = load.dp_ranks.len();
+    let part = |all: u64| share_of_dp_rank(all, at, ranks);
+    let most = app.config.schedule.of_dp_rank(ranks).max_running_requests;
+    let (running, waiting) = (
+        u64::from(own.running_requests),
+        part(load.waiting_requests.into()),
+    );
+    let waiting_tokens = part(load.waiting_tokens);
     let share = |part: f64, whole: f64| part / whole.max(1.0);
     let mut one = json!({
-        "dp_rank": 0,
+        "dp_rank": at,
         "num_running_reqs": running,
         "num_waiting_reqs": waiting,
         "num_total_reqs": running + waiting,
-        "num_waiting_uncached_tokens": load.waiting_tokens,
-        "num_used_tokens": load.kv_tokens_used,
-        "num_total_tokens": load.kv_tokens_used + load.waiting_tokens,
-        "max_total_num_tokens": load.kv_tokens_total,
+        "num_waiting_uncached_tokens": waiting_tokens,
+        "num_used_tokens": own.kv_tokens_used,
+        "num_total_tokens": own.kv_tokens_used + waiting_tokens,
+        "max_total_num_tokens": own.kv_tokens_total,
         "max_running_requests": most,
-        "token_usage": share(load.kv_tokens_used as f64, load.kv_tokens_total as f64),
-        "gen_throughput": load.generated_per_s,
-        "cache_hit_rate": share(load.cached_tokens_total as f64, load.prompt_tokens_total as f64),
-        "utilization": share(f64::from(running), most as f64),
+        "token_usage": share(own.kv_tokens_used as f64, own.kv_tokens_total as f64),
+        "gen_throughput": own.generated_per_s,
+        "cache_hit_rate": share(own.cached_tokens_total as f64, own.prompt_tokens_total as f64),
+        "utilization": share(running as f64, most as f64),
     });
     if wants("memory") {
         one["memory"] = json!({
-            "weight_gb": gb(load.weight_bytes),
-            "kv_cache_gb": gb(load.kv_bytes),
+            "weight_gb": gb(part(load.weight_bytes)),
+            "kv_cache_gb": gb(part(load.kv_bytes)),
             "graph_gb": 0.0,
-            "token_capacity": load.kv_tokens_total,
+            "token_capacity": own.kv_tokens_total,
         });
     }
     if let Some(counted) = load.speculation.as_ref().filter(|_| wants("spec")) {
@@ -157,7 +199,7 @@ fn rank(app: &App, load: &GetLoadResponse, sections: &[&str]) -> Value {
             "waiting": waiting,
             "grammar": 0,
             "paused": 0,
-            "retracted": load.retracted_requests,
+            "retracted": part(load.retracted_requests.into()),
         });
     }
     one

@@ -5,6 +5,8 @@ use std::fmt::Write;
 
 use lockstep_proto::pb::lockstep::{DepthLoad, GetLoadResponse, SpeculationLoad, StepTimes};
 
+use super::dp_ranks;
+
 /// Name, what it says, where it is.
 type Series = (&'static str, &'static str, fn(&GetLoadResponse) -> u64);
 
@@ -78,6 +80,7 @@ pub fn render_load(load: &GetLoadResponse) -> String {
         "# HELP lockstep_kv_cache_usage_perc Share of the KV slots that requests hold, 1 = all.\n\
          # TYPE lockstep_kv_cache_usage_perc gauge\nlockstep_kv_cache_usage_perc {ratio}\n"
     );
+    dp_ranks::render(&mut out, &load.dp_ranks);
     for (name, help, counted) in [
         (
             "step_seconds",

@@ -133,6 +133,7 @@ fn append(output: &mut Output, more: Output) {
     output.logprobs.extend(more.logprobs);
     output.prompt_logprobs.extend(more.prompt_logprobs);
     output.finish = more.finish;
+    output.dp_rank = more.dp_rank;
 }
 
 fn given_up(given_up: GivenUp) -> Output {

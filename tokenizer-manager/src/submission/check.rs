@@ -52,6 +52,22 @@ pub fn non_negative(param: &str, value: i64) -> ApiResult<u32> {
         .map(|value| u32::try_from(value).unwrap_or(u32::MAX))
 }
 
+/// The number of a DP rank that a request names.
+pub(super) fn dp_rank(asked: i64, dp_size: usize) -> ApiResult<u32> {
+    let dp_rank = u32::try_from(asked).ok();
+    let dp_rank = dp_rank.filter(|dp_rank| (*dp_rank as usize) < dp_size);
+    dp_rank.ok_or_else(|| {
+        ApiError::invalid(
+            "data_parallel_rank",
+            format!(
+                "Invalid 'data_parallel_rank': there is no DP rank {asked}; they are numbered from \
+                 0 to {} (--dp-size). Leave it out, so that the server chooses.",
+                dp_size - 1
+            ),
+        )
+    })
+}
+
 /// At most `most` items.
 ///
 /// # Errors

@@ -108,6 +108,8 @@ pub struct GenerateSpec {
     pub timeout_ms: Option<u32>,
     /// Its limits on speculative decoding.
     pub speculative: SpeculativeSpec,
+    /// The DP rank that it runs in; `None` = the scheduler chooses.
+    pub data_parallel_rank: Option<i64>,
 }
 
 impl GenerateSpec {
@@ -134,6 +136,7 @@ impl GenerateSpec {
             priority: None,
             timeout_ms: None,
             speculative: SpeculativeSpec::default(),
+            data_parallel_rank: None,
         }
     }
 }

@@ -8,6 +8,7 @@ mod chat;
 mod client;
 mod completions;
 mod corpora;
+mod dp_ranks;
 mod forgiving;
 mod grpc;
 mod harness;

@@ -9,12 +9,13 @@ use std::{
 };
 
 use lockstep_proto::pb::lockstep::{
-    AbortTrace, CheckHealthRequest, CheckHealthResponse, DepthLoad, DepthRange, DrafterCommand,
-    DrafterReply, FiguresAnswer, FiguresWanted, Finish, FinishReason, FlushCacheRequest,
-    FlushCacheResponse, FrontFigures, FrontendEvent, FrontendMessage, FrontendWelcome,
-    GetFiguresRequest, GetFiguresResponse, GetLoadRequest, GetLoadResponse, Output, RequestError,
-    SetDepthRangeRequest, SetDepthRangeResponse, SpeculationLoad, Submit, TokenLogprob,
-    TraceAborted, UpdateWeightsRequest, UpdateWeightsResponse, Usage, WeightsInUse, finish,
+    AbortTrace, CheckHealthRequest, CheckHealthResponse, DepthLoad, DepthRange, DpRankLoad,
+    DrafterCommand, DrafterReply, FiguresAnswer, FiguresWanted, Finish, FinishReason,
+    FlushCacheRequest, FlushCacheResponse, FrontFigures, FrontendEvent, FrontendMessage,
+    FrontendWelcome, GetFiguresRequest, GetFiguresResponse, GetLoadRequest, GetLoadResponse,
+    Output, RequestError, SetDepthRangeRequest, SetDepthRangeResponse, SpeculationLoad, Submit,
+    TokenLogprob, TraceAborted, UpdateWeightsRequest, UpdateWeightsResponse, Usage, WeightsInUse,
+    finish,
     frontend_message::Kind,
     frontend_server::{Frontend, FrontendServer},
 };
@@ -165,6 +166,8 @@ pub struct Mock {
     pub figures_asked: AtomicUsize,
     /// What an operator wants.
     depth_range: Mutex<Option<DepthRange>>,
+    /// The load by DP rank.
+    pub dp_ranks: Mutex<Vec<DpRankLoad>>,
     sink: Mutex<Option<Sink>>,
     sender: UnboundedSender<Asked>,
     config_hash: String,
@@ -180,6 +183,12 @@ impl Mock {
             others: Mutex::default(),
             figures_asked: AtomicUsize::new(0),
             depth_range: Mutex::new(None),
+            dp_ranks: Mutex::new(vec![DpRankLoad {
+                running_requests: 3,
+                kv_tokens_total: 1024,
+                generated_per_s: 12.5,
+                ..DpRankLoad::default()
+            }]),
             sink: Mutex::new(None),
             sender,
             config_hash: config_hash.to_owned(),
@@ -365,6 +374,7 @@ impl Frontend for Service {
             generated_per_s: 12.5,
             retracted_requests: 2,
             request_memory: 77,
+            dp_ranks: self.0.dp_ranks.lock().expect("no panic").clone(),
             speculation: Some(SpeculationLoad {
                 proposed: vec![8, 4, 0],
                 accepted: vec![4, 1, 0],

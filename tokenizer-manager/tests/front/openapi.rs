@@ -160,7 +160,7 @@ async fn loads_have_the_sections_and_the_format_that_were_asked_for() {
     }
     for (query, field, named) in [
         ("include=core,x", "include", "disagg"),
-        ("dp_rank=1", "dp_rank", "0"),
+        ("dp_rank=1", "dp_rank", "from 0 to 0"),
         ("dp_rank=x", "dp_rank", "0"),
         ("format=xml", "format", "prometheus"),
     ] {

@@ -9,7 +9,7 @@ use super::{
     bind::{allows, choose},
 };
 use crate::{
-    Counters,
+    Counters, DpRankCounters,
     dp_rank::{DpRank, Verdict},
     request::{RequestState, RequestTable},
 };
@@ -47,7 +47,9 @@ impl Admission {
             let index = self.candidates[at];
             match try_admit(ranks, requests, index) {
                 Some(Verdict::Admitted) => {
-                    self.left_queue(index, &mut requests[index], counters);
+                    let request = &mut requests[index];
+                    let rank = &mut ranks[request.dp_rank as usize];
+                    self.left_queue(index, request, (counters, &mut rank.counters));
                     opened += u64::from(requests[index].len());
                 }
                 Some(Verdict::Deferred) => deferred += 1,
@@ -106,7 +108,12 @@ impl Admission {
     }
 
     /// A request got its slot.
-    fn left_queue(&mut self, index: u32, request: &mut RequestState, counters: &mut Counters) {
+    fn left_queue(
+        &mut self,
+        index: u32,
+        request: &mut RequestState,
+        (counters, of_rank): (&mut Counters, &mut DpRankCounters),
+    ) {
         self.arrivals += 1;
         self.queue.serve(request, self.arrivals);
         self.queue_deadlines
@@ -120,6 +127,8 @@ impl Admission {
                 counters.queue.record(since, self.now);
                 counters.prompt_tokens += u64::from(request.prompt_len);
                 counters.cached_tokens += u64::from(cached);
+                of_rank.prompt_tokens += u64::from(request.prompt_len);
+                of_rank.cached_tokens += u64::from(cached);
             }
         }
     }

@@ -1,26 +1,27 @@
 //! What the planner shows of itself.
 
 use crate::{
-    CacheEvent, Counters, IntegrityError, Load, Planner, SpeculationCounters,
+    CacheEvent, Counters, DpRankLoad, IntegrityError, Load, Planner, SpeculationCounters,
     dp_rank::DpRank,
     kv::KvUsage,
     request::{RequestState, Stage},
 };
 
 impl Planner {
-    /// Drains what entered and left the prefix cache since the last call,
-    /// oldest first; empty unless `kv_events` is set.
-    pub fn cache_events(&mut self) -> impl Iterator<Item = CacheEvent> + '_ {
-        let ranks = self.ranks.iter_mut();
-        ranks.flat_map(|rank| rank.kv.cache_events())
+    /// Drains what entered and left each DP rank's prefix cache since the last
+    /// call, oldest first, with the DP rank's number; empty unless `kv_events` is
+    /// set.
+    pub fn cache_events(&mut self) -> impl Iterator<Item = (u32, Vec<CacheEvent>)> + '_ {
+        let ranks = (0..).zip(&mut self.ranks);
+        ranks.map(|(at, rank)| (at, rank.kv.cache_events().collect()))
     }
 
-    /// The whole prefix cache as events, for a subscriber that comes late: to
-    /// be sent before the events drained from now on. Empty unless `kv_events`
-    /// is set.
-    pub fn cache_snapshot(&self) -> Vec<CacheEvent> {
-        let ranks = self.ranks.iter();
-        ranks.flat_map(|rank| rank.kv.cache_snapshot()).collect()
+    /// Each DP rank's whole prefix cache as events, for a subscriber that comes
+    /// late: to be sent before the events drained from now on. Empty unless
+    /// `kv_events` is set.
+    pub fn cache_snapshot(&self) -> impl Iterator<Item = (u32, Vec<CacheEvent>)> + '_ {
+        let ranks = (0..).zip(&self.ranks);
+        ranks.map(|(at, rank)| (at, rank.kv.cache_snapshot()))
     }
 
     /// What speculation brought since the start.
@@ -30,10 +31,7 @@ impl Planner {
 
     /// Gauges and counters; cheap enough for every step.
     pub fn load(&self) -> Load {
-        let usage = |rank: &DpRank| {
-            let running = rank.running(&self.requests);
-            rank.kv.usage(running.map(|request| &request.kv))
-        };
+        let usage = |rank: &DpRank| rank.kv_usage(&self.requests);
         let kv: KvUsage = self.ranks.iter().map(usage).sum();
         let running = u32::try_from(self.running_count()).unwrap_or(u32::MAX);
         Load {
@@ -50,6 +48,20 @@ impl Planner {
                 ..self.counters
             },
         }
+    }
+
+    /// What belongs to each DP rank.
+    pub fn dp_rank_loads(&self) -> impl Iterator<Item = DpRankLoad> + '_ {
+        self.ranks.iter().map(|rank| {
+            let kv = rank.kv_usage(&self.requests);
+            DpRankLoad {
+                running_requests: u32::try_from(rank.batch.len()).unwrap_or(u32::MAX),
+                kv_tokens_used: kv.used,
+                kv_tokens_cached: kv.evictable,
+                kv_tokens_total: kv.total,
+                counters: rank.counters,
+            }
+        })
     }
 
     /// Of the requests that wait, those that had begun; looks at all of them.

@@ -83,10 +83,15 @@ impl Planner {
             logprobs: from.logprobs,
             prompt_logprobs: std::mem::take(&mut request.rest.prompt_logprobs),
             finish: None,
+            dp_rank: (self.ranks.len() > 1).then_some(request.dp_rank),
         };
         let finish = request.append(&mut output);
         if counts {
-            self.counters.generated_tokens += output.token_ids.len() as u64;
+            let tokens = output.token_ids.len() as u64;
+            self.counters.generated_tokens += tokens;
+            self.ranks[request.dp_rank as usize]
+                .counters
+                .generated_tokens += tokens;
         }
         let Some((reason, matched_token)) = finish else {
             self.outputs.push((request.id, output));

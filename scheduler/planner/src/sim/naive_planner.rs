@@ -143,6 +143,7 @@ impl NaivePlanner {
             logprobs: from.logprobs,
             prompt_logprobs: from.prompt_logprobs,
             finish: None,
+            dp_rank: (self.open.len() > 1).then_some(self.dp_rank as u32),
         };
         if let Some(reason) = reason {
             output.finish = Some(Finish {

@@ -1,5 +1,6 @@
 //! Where requests run, and that DP ranks do not hold each other up.
 
+use lockstep_planner::DpRankCounters;
 use lockstep_types::{
     request::{ErrorKind, FinishReason},
     step::PlanPart,
@@ -249,7 +250,29 @@ fn books_of_all_dp_ranks_add_up() {
     assert_eq!(load.running_requests, 2);
     assert_eq!(load.kv_tokens_total, 2 * 64 * 4);
     assert_eq!(load.kv_tokens_used, 16 + 32);
+    let loads = |engine: &SimEngine| engine.planner.dp_rank_loads().collect::<Vec<_>>();
+    let used: Vec<_> = loads(&engine)
+        .iter()
+        .map(|load| {
+            (
+                load.running_requests,
+                load.kv_tokens_used,
+                load.kv_tokens_total,
+            )
+        })
+        .collect();
+    assert_eq!(used, [(1, 16, 64 * 4), (1, 32, 64 * 4)]);
     run(&mut engine);
+    submit(&mut engine, 3, named(1, request(text(2, 32), 5)));
+    run(&mut engine);
+    let counters: Vec<_> = loads(&engine).iter().map(|load| load.counters).collect();
+    let expected = |prompt_tokens, cached_tokens, generated_tokens| DpRankCounters {
+        prompt_tokens,
+        cached_tokens,
+        generated_tokens,
+        retractions: 0,
+    };
+    assert_eq!(counters, [expected(16, 0, 9), expected(64, 28, 14)]);
     let cached = engine.planner.load().kv_tokens_cached;
     assert_eq!(engine.planner.flush_cache(), Ok(cached));
     assert_eq!(engine.planner.load().kv_tokens_cached, 0);

@@ -1,4 +1,4 @@
-//! A rank's load as Prometheus reads it, under SGLang's names.
+//! DP ranks' loads as Prometheus reads it, under SGLang's names.
 
 use std::fmt::Write as _;
 
@@ -14,29 +14,37 @@ const PREFIXES: [(&str, &str); 4] = [
     ("queues", "queues_"),
 ];
 
-/// One gauge for each figure of a rank's load. What is no number is left out.
-pub(super) fn render(rank: &Value) -> impl IntoResponse {
+/// One gauge for each figure of a rank's load, of all ranks. What is no number is
+/// left out.
+pub(super) fn render(ranks: &[Value]) -> impl IntoResponse + use<> {
     let mut text = String::new();
-    if let Some(core) = rank.as_object() {
-        gauges(&mut text, "", core);
-    }
+    gauges(&mut text, "", ranks, |rank| rank.as_object());
     for (section, prefix) in PREFIXES {
-        if let Some(figures) = rank[section].as_object() {
-            gauges(&mut text, prefix, figures);
-        }
+        gauges(&mut text, prefix, ranks, |rank| rank[section].as_object());
     }
     let kind = "text/plain; version=0.0.4; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], text)
 }
 
-fn gauges(text: &mut String, prefix: &str, figures: &Map<String, Value>) {
+/// A section, which the first rank has where all have it.
+fn gauges(
+    text: &mut String,
+    prefix: &str,
+    ranks: &[Value],
+    section: impl Fn(&Value) -> Option<&Map<String, Value>>,
+) {
+    let Some(figures) = ranks.first().and_then(&section) else {
+        return;
+    };
     let numbers = figures.iter().filter(|(_, figure)| figure.is_number());
-    for (name, figure) in numbers.filter(|(name, _)| *name != "dp_rank") {
-        let name = format!("sglang_{prefix}{name}");
+    for (key, _) in numbers.filter(|(name, _)| *name != "dp_rank") {
+        let name = format!("sglang_{prefix}{key}");
         // Writing to a string cannot fail.
-        let _ = writeln!(
-            text,
-            "# TYPE {name} gauge\n{name}{{dp_rank=\"0\"}} {figure}"
-        );
+        let _ = writeln!(text, "# TYPE {name} gauge");
+        for rank in ranks {
+            if let Some(figure) = section(rank).and_then(|figures| figures.get(key)) {
+                let _ = writeln!(text, "{name}{{dp_rank=\"{}\"}} {figure}", rank["dp_rank"]);
+            }
+        }
     }
 }

@@ -73,6 +73,7 @@ pub(super) fn specs(
         let mut spec = GenerateSpec::new(fields(field), rid, vec![input]);
         sampling(params, &mut spec);
         spec.priority = request.priority;
+        spec.data_parallel_rank = request.data_parallel_rank;
         spec.speculative = speculative.spec();
         spec.logprobs = logprobs(wanted, start.0, top.0)?;
         specs.push(spec);

@@ -45,6 +45,8 @@ with_fields! {
         #[serde(default, deserialize_with = "crate::http::json::integer")]
         pub priority: Option<i32>,
         pub speculative: Option<OneOrMany<Object<Speculative>>>,
+        #[serde(default, deserialize_with = "crate::http::json::integer", alias = "routed_dp_rank")]
+        pub data_parallel_rank: Option<i64>,
     }
 }
 

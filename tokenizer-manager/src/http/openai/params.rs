@@ -30,6 +30,8 @@ macro_rules! openai_request {
                 #[serde(default, deserialize_with = "crate::http::json::integer")]
                 pub priority: Option<i32>,
                 pub speculative: Option<$crate::http::json::Object<$crate::http::json::Speculative>>,
+                #[serde(default, deserialize_with = "crate::http::json::integer", alias = "routed_dp_rank")]
+                pub data_parallel_rank: Option<i64>,
             }
             min_tokens: min_tokens
         }
@@ -42,6 +44,7 @@ macro_rules! openai_request {
                 spec.include_stop = self.include_stop_str_in_output.unwrap_or(false);
                 spec.skip_special_tokens = self.skip_special_tokens.unwrap_or(true);
                 spec.priority = self.priority;
+                spec.data_parallel_rank = self.data_parallel_rank;
                 spec.speculative = self.speculative.unwrap_or_default().0.spec();
                 spec.sampling = self.sampling();
                 Ok(())

@@ -30,6 +30,7 @@ pub(super) struct Meta {
     usage: Usage,
     /// `None` = those that the engine started with.
     weight_version: Option<Arc<str>>,
+    dp_rank: Option<u32>,
     end: Option<End>,
     logprobs: bool,
     top: bool,
@@ -58,6 +59,9 @@ struct MetaInfo<'a> {
     completion_tokens: u32,
     cached_tokens: u32,
     weight_version: &'a str,
+    /// Where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dp_rank: Option<u32>,
     #[serde(flatten)]
     speculation: Option<Speculation>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,6 +106,7 @@ impl Meta {
     ) -> Self {
         Self {
             weight_version: None,
+            dp_rank: None,
             app,
             id,
             text: String::new(),
@@ -124,6 +129,7 @@ impl Meta {
     /// Adds what one step brought.
     pub(super) fn add(&mut self, delta: Delta) -> ApiResult<()> {
         self.weight_version = delta.weight_version;
+        self.dp_rank = delta.dp_rank;
         self.text.push_str(&delta.text);
         self.usage.completion_tokens = delta.completion_tokens;
         for logprob in &delta.prompt_logprobs {
@@ -174,6 +180,7 @@ impl Meta {
                 completion_tokens: self.usage.completion_tokens,
                 cached_tokens: self.usage.cached_tokens,
                 weight_version: self.weight_version.as_deref().unwrap_or(FIRST_WEIGHTS),
+                dp_rank: self.dp_rank,
                 speculation: self
                     .end
                     .as_ref()
