@@ -27,6 +27,18 @@ pub(crate) struct PackArgs {
         default_value_t = 1
     )]
     tp_size: usize,
+    /// DP ranks that they form with --enable-dp-attention, as the server's do.
+    #[arg(
+        long,
+        visible_alias = "dp",
+        alias = "data-parallel-size",
+        value_name = "RANKS",
+        default_value_t = 1
+    )]
+    dp_size: usize,
+    /// Data-parallel attention.
+    #[arg(long)]
+    enable_dp_attention: bool,
     /// Compute threads of each rank [default: available cores / ranks].
     #[arg(long, value_name = "THREADS")]
     threads: Option<usize>,
@@ -50,6 +62,8 @@ pub(crate) fn run(args: &PackArgs, algorithms: &Algorithms) -> anyhow::Result<u8
     // Drafts are small and read as they are.
     serve.speculation.speculative_algorithm = Some("none".into());
     serve.parallel.tp_size = Some(args.tp_size);
+    serve.parallel.dp_size = Some(args.dp_size);
+    serve.parallel.enable_dp_attention = args.enable_dp_attention;
     serve.parallel.threads_per_rank = args.threads;
     serve.schedule.max_running_requests = Some(1);
     let settings = Settings::prepare(&serve, algorithms)?;

@@ -27,20 +27,22 @@ impl Model {
     /// Of the engine's configuration and its packed weights' bytes.
     pub fn new(config: &EngineConfig, weight_bytes: usize) -> Self {
         let model = &config.model;
-        // Of an embedding table that is not the head too, a step reads few rows.
+        // Of an embedding table that is not the head too, a step reads few rows; DP
+        // ranks have one on every rank.
         let table = model.vocab_size * model.hidden_size;
-        let looked_up = match model.tie_word_embeddings {
-            true => 0,
-            false => {
-                let memory = device_memory(&DeviceOptions::new(config));
-                let table = MatrixShape {
-                    rows: model.vocab_size,
-                    cols: model.hidden_size,
-                    role: MatrixRole::Vocabulary,
-                };
-                memory.matrix_bytes(table) as usize
-            }
+        let parallel = &config.parallel;
+        let tables = match (parallel.dp_size, model.tie_word_embeddings) {
+            (1, true) => 0,
+            (1, false) => 1,
+            _ => parallel.tp_size,
         };
+        let memory = device_memory(&DeviceOptions::new(config));
+        let bytes = memory.matrix_bytes(MatrixShape {
+            rows: model.vocab_size,
+            cols: model.hidden_size,
+            role: MatrixRole::Vocabulary,
+        });
+        let looked_up = tables * bytes as usize;
         let kv_row = config.kv.dtype.row_bytes(model.head_dim);
         Self {
             arithmetics: arithmetics(config),
@@ -51,6 +53,7 @@ impl Model {
             pair: (4 * model.num_layers * model.num_heads * model.head_dim) as f64,
             chunk: config
                 .schedule
+                .of_dp_rank(parallel.dp_size)
                 .chunked_prefill_size
                 .unwrap_or(usize::MAX)
                 .max(1),
@@ -114,9 +117,9 @@ fn layer_parameters(model: &ModelConfig) -> usize {
     model.hidden_size * (model.head_dim * heads + 3 * model.intermediate_size)
 }
 
-/// Key/value heads over all ranks, copies included.
+/// Key/value heads over all ranks of a DP rank, copies included.
 fn kv_heads(config: &EngineConfig) -> usize {
-    let ranks = config.parallel.tp_size;
+    let ranks = config.parallel.attn_tp_size();
     config.model.kv_heads_per_rank(ranks) * ranks
 }
 

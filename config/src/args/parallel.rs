@@ -37,7 +37,7 @@ pub struct ParallelArgs {
     /// Data-parallel attention: each of --dp-size DP ranks attends to requests of its
     /// own, while all ranks together compute the rest of the model.
     ///
-    /// No cached key or value is held twice, and steps take more requests.
+    /// Fewer cached keys and values are held twice, and steps take more requests.
     /// --max-running-requests and --chunked-prefill-size are divided among DP ranks.
     /// The depth of drafts adapts, unless --speculative-adaptive=false.
     #[arg(long, env = "LOCKSTEP_ENABLE_DP_ATTENTION", value_parser = FalseyValueParser::new(),

@@ -47,7 +47,7 @@ const SERIES: &[Series] = &[
     (
         "dp_rank_cached_tokens_total",
         "counter",
-        "Of those, tokens served from its prefix cache.",
+        "Prompt tokens served from this DP rank's prefix cache.",
         |rank| rank.cached_tokens_total,
     ),
     (

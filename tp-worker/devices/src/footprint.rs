@@ -71,7 +71,7 @@ impl OnDevice for Serves<'_> {
         let options = DeviceOptions::of_shape(engine);
         let draft = engine.speculation.draft.as_ref().map(|draft| &draft.model);
         // A draft runs on one rank.
-        let models = [(engine.model, engine.tp_size)].into_iter();
+        let models = [(engine.model, engine.attn_tp_size())].into_iter();
         for (model, ranks) in models.chain(draft.map(|draft| (draft, 1))) {
             B::serves(&options, &rank_heads(model, ranks), engine.kv_dtype)?;
         }

@@ -99,6 +99,11 @@ fn input_rows() -> Vec<Row<GenerateRequest>> {
         ),
         ("an empty stop", |r| r.stop = vec![String::new()], "stop"),
         ("a priority", |r| r.priority = Some(3), "priority"),
+        (
+            "a DP rank",
+            |r| r.data_parallel_rank = Some(1),
+            "data_parallel_rank",
+        ),
     ]
 }
 

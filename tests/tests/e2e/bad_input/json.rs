@@ -102,6 +102,18 @@ fn common() -> Vec<Row> {
         ),
         (json!({"priority": 5}), unsupported("priority")),
         (
+            json!({"data_parallel_rank": 1}),
+            invalid("data_parallel_rank"),
+        ),
+        (
+            json!({"data_parallel_rank": -1}),
+            invalid("data_parallel_rank"),
+        ),
+        (
+            json!({"data_parallel_rank": "0"}),
+            mistyped("data_parallel_rank"),
+        ),
+        (
             json!({"response_format": {"type": "json_object"}}),
             unsupported("response_format"),
         ),
