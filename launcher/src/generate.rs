@@ -171,7 +171,7 @@ fn broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 /// A server for one request.
-fn serve_args(args: &GenerateArgs) -> ServeArgs {
+pub(crate) fn serve_args(args: &GenerateArgs) -> ServeArgs {
     let mut serve = ServeArgs::default();
     serve.model = args.model.clone();
     serve.speculation = args.speculation.clone();

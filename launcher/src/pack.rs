@@ -57,16 +57,7 @@ pub(crate) fn run(args: &PackArgs, algorithms: &Algorithms) -> anyhow::Result<u8
              to lockstep serve"
         );
     }
-    let mut serve = ServeArgs::default();
-    serve.model = args.model.clone();
-    // Drafts are small and read as they are.
-    serve.speculation.speculative_algorithm = Some("none".into());
-    serve.parallel.tp_size = Some(args.tp_size);
-    serve.parallel.dp_size = Some(args.dp_size);
-    serve.parallel.enable_dp_attention = args.enable_dp_attention;
-    serve.parallel.threads_per_rank = args.threads;
-    serve.schedule.max_running_requests = Some(1);
-    let settings = Settings::prepare(&serve, algorithms)?;
+    let settings = Settings::prepare(&serve_args(args), algorithms)?;
     let (engine, node) = (&settings.file.engine, &settings.file.node);
     let bars = MultiProgress::new();
     let options = LocalOptions {
@@ -80,6 +71,20 @@ pub(crate) fn run(args: &PackArgs, algorithms: &Algorithms) -> anyhow::Result<u8
         console::print(&format!("rank {rank}: {}", outcome(origin)?));
     }
     Ok(exit::OK)
+}
+
+/// A server that would read the files.
+pub(crate) fn serve_args(args: &PackArgs) -> ServeArgs {
+    let mut serve = ServeArgs::default();
+    serve.model = args.model.clone();
+    // Drafts are small and read as they are.
+    serve.speculation.speculative_algorithm = Some("none".into());
+    serve.parallel.tp_size = Some(args.tp_size);
+    serve.parallel.dp_size = Some(args.dp_size);
+    serve.parallel.enable_dp_attention = args.enable_dp_attention;
+    serve.parallel.threads_per_rank = args.threads;
+    serve.schedule.max_running_requests = Some(1);
+    serve
 }
 
 /// What became of a rank's file, or why there is none.

@@ -21,7 +21,7 @@ pub(super) fn dp_size(
             ENABLE,
             given.dp_size.map_or("no --dp-size", |_| "--dp-size 1"),
             "one DP rank is plain tensor parallelism, and nothing would change",
-            format!("Leave {ENABLE} out, or {}", sizes()),
+            format!("Leave {ENABLE} out, or give {}", sizes()),
         )),
         (_, false) => Err(ConfigError::conflict(
             format!("{DP_SIZE} {dp_size}"),

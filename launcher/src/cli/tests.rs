@@ -4,6 +4,7 @@ use lockstep_process::Role;
 
 use super::{Command, definition, parse, with_default_command};
 use crate::settings::tests::algorithms;
+use crate::{generate, pack};
 
 fn words(line: &str) -> Vec<OsString> {
     line.split_whitespace().map(Into::into).collect()
@@ -45,6 +46,33 @@ fn serve_is_the_default_command() {
             words(expected),
             "{line:?}"
         );
+    }
+}
+
+/// Commands without a server have the ranks of one.
+#[test]
+fn dp_ranks_arrive() {
+    for (command, rest) in [
+        ("serve", ""),
+        ("config", ""),
+        ("generate", " hi"),
+        ("pack", ""),
+    ] {
+        for (dp, expected) in [
+            (" --dp-size 2 --enable-dp-attention", (2, true)),
+            (" --dp 1", (1, false)),
+        ] {
+            let line = format!("lockstep {command} --tp 4{dp}{rest}");
+            let serve = match parsed(words(&line)).expect("parses") {
+                Command::Serve(args) | Command::Config(args) => *args,
+                Command::Generate(args) => generate::serve_args(&args),
+                Command::Pack(args) => pack::serve_args(&args),
+                _ => panic!("{line}"),
+            };
+            let parallel = serve.parallel;
+            let found = (parallel.dp_size, parallel.enable_dp_attention);
+            assert_eq!(found, (Some(expected.0), expected.1), "{line}");
+        }
     }
 }
 
