@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
+    ops::Range,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     thread,
@@ -12,7 +13,7 @@ use std::{
 use lockstep_adaptive::{AdaptiveConfig, BatchSlot, Row, Tier};
 use lockstep_backend_cpu::CpuBackend;
 use lockstep_collective::{
-    AbortHandle, Collective, CollectiveError, Parts, Single, Tcp, local_group,
+    AbortHandle, Collective, CollectiveError, Owners, Parts, Single, Tcp, local_group,
 };
 use lockstep_config::{Hardware, ServeArgs, resolve};
 use lockstep_devices::{Device, DeviceFootprint, DeviceOptions, Registry};
@@ -294,13 +295,31 @@ impl Collective for Counted {
         self.note("sum_parts", length);
         self.inner.sum_parts(length)
     }
-    fn reduce_scatter_sum(&mut self, data: &[f32], own: &mut [f32]) -> Result<(), CollectiveError> {
+    fn reduce_scatter_sum(
+        &mut self,
+        data: &[f32],
+        ranges: &[Range<usize>],
+        own: &mut [f32],
+    ) -> Result<(), CollectiveError> {
         self.note("reduce_scatter_sum", data.len());
-        self.inner.reduce_scatter_sum(data, own)
+        self.inner.reduce_scatter_sum(data, ranges, own)
     }
-    fn all_gather(&mut self, own: &[f32], all: &mut [f32]) -> Result<(), CollectiveError> {
+    fn reduce_scatter_parts(
+        &mut self,
+        length: usize,
+        ranges: &[Range<usize>],
+    ) -> Result<Parts<'_>, CollectiveError> {
+        self.note("reduce_scatter_parts", length);
+        self.inner.reduce_scatter_parts(length, ranges)
+    }
+    fn all_gather(
+        &mut self,
+        own: &[f32],
+        counts: &[usize],
+        all: &mut [f32],
+    ) -> Result<(), CollectiveError> {
         self.note("all_gather", all.len());
-        self.inner.all_gather(own, all)
+        self.inner.all_gather(own, counts, all)
     }
     fn exchange(&mut self, words: &[u32], all: &mut [u32]) -> Result<(), CollectiveError> {
         self.note("exchange", all.len());
@@ -309,22 +328,22 @@ impl Collective for Counted {
     fn gather(
         &mut self,
         send: &[f32],
-        counts: &[usize],
-        recv: Option<&mut [f32]>,
+        owners: Owners<'_>,
+        recv: &mut [f32],
     ) -> Result<(), CollectiveError> {
-        self.note("gather", counts.iter().sum());
-        self.inner.gather(send, counts, recv)
+        self.note("gather", send.len());
+        self.inner.gather(send, owners, recv)
     }
     fn gather_parts<'a>(
         &'a mut self,
         send: &'a [f32],
-        counts: &[usize],
-    ) -> Result<Option<Parts<'a>>, CollectiveError> {
-        self.note("gather_parts", counts.iter().sum());
-        self.inner.gather_parts(send, counts)
+        owners: Owners<'_>,
+    ) -> Result<Parts<'a>, CollectiveError> {
+        self.note("gather_parts", send.len());
+        self.inner.gather_parts(send, owners)
     }
-    fn gather_capacity(&self) -> usize {
-        self.inner.gather_capacity()
+    fn parts_capacity(&self) -> usize {
+        self.inner.parts_capacity()
     }
     fn broadcast(&mut self, root: usize, data: &mut [u32]) -> Result<(), CollectiveError> {
         self.note("broadcast", data.len());

@@ -1,10 +1,12 @@
 //! [`Backend`] on CPU cores: shape checks around the kernels.
 
+mod fused;
+
 use std::ops::Range;
 
 use lockstep_backend::{
     AttentionShape, Axis, Backend, BackendError, Batch, Groups, Holds, HostMatrix, InputLimits,
-    KvShape, Linear, MatrixRole, RmsNorm, RopeTable, RowParallel, Rows,
+    KvShape, Linear, MatrixRole, Owners, RmsNorm, RopeTable, RowParallel, Rows, Scatter,
 };
 use lockstep_collective::Collective;
 use lockstep_types::{Dtype, Quantization};
@@ -12,7 +14,7 @@ use lockstep_types::{Dtype, Quantization};
 use crate::attention::{Attention, CpuKvCache};
 use crate::collectives::Collectives;
 use crate::footprint::CpuAllocated;
-use crate::gemm::{Element, Packed, describe_quantized, matmul};
+use crate::gemm::{Element, Packed, describe_quantized};
 use crate::inputs::CpuInputs;
 use crate::isa::Isa;
 use crate::memory::Buffer;
@@ -23,6 +25,7 @@ use crate::pool::Pool;
 use crate::rope::CpuRope;
 use crate::tensor::{CpuTensor, CpuVector};
 use crate::{activation, norm, rope, rows};
+use fused::multiply;
 
 /// One rank on a set of CPU cores.
 ///
@@ -329,40 +332,47 @@ impl Backend for CpuBackend {
         norm: RmsNorm<'_, CpuVector>,
         out: &mut CpuTensor,
     ) -> Result<(), BackendError> {
-        let RowParallel { axis, part: w } = w;
-        let (rows, width) = (x.rows(), norm.weight.0.len());
-        assert!(
-            w.weight.rows == width,
-            "a product is as wide as the residual"
-        );
-        residual.expect(rows, width, "the residual");
-        delta.expect(rows, width, "the product's space");
-        out.expect(rows, width, "the norm's output");
-        let (isa, packed) = (self.isa, &mut self.packed);
-        let product = |pool: &mut Pool, out: &mut [f32]| multiply(pool, isa, x, w, packed, out);
-        let norm = AddNorm {
-            residual: residual.values_mut(),
-            weight: &norm.weight.0,
-            eps: norm.eps,
-            out: out.values_mut(),
-        };
-        let (pool, delta) = (&mut self.pool, delta.values_mut());
-        self.collectives
-            .sum_add_rms_norm(axis, pool, isa, product, delta, norm)
+        self.fused_sum(x, w, residual, delta, norm, out)
+    }
+
+    fn matmul_scatter_add_rms_norm(
+        &mut self,
+        x: &CpuTensor,
+        w: RowParallel<'_, CpuMatrix, CpuVector>,
+        scatter: Scatter<'_, CpuTensor>,
+        residual: &mut CpuTensor,
+        norm: RmsNorm<'_, CpuVector>,
+        out: &mut CpuTensor,
+    ) -> Result<(), BackendError> {
+        self.fused_scatter(x, w, scatter, residual, norm, out)
+    }
+
+    fn all_gather_rows(
+        &mut self,
+        axis: Axis,
+        x: &CpuTensor,
+        first: usize,
+        counts: &[usize],
+        out: &mut CpuTensor,
+    ) -> Result<(), BackendError> {
+        self.collectives.all_gather(axis, x, first, counts, out)
     }
 
     fn gather_to_host<'a>(
         &mut self,
         axis: Axis,
         x: &'a CpuTensor,
-        widths: &[usize],
+        owners: Owners<'_>,
         space: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], BackendError> {
         let (rank, size) = self.group(axis);
-        assert!(widths.len() == size, "one width per rank");
-        assert!(widths[rank] == x.width(), "rank {rank}'s width is its own");
+        assert!(owners.widths.len() == size, "one width per rank");
+        assert!(
+            owners.widths[rank] == x.width(),
+            "rank {rank}'s width is its own"
+        );
         self.collectives
-            .gather(axis, &mut self.pool, x, widths, space)
+            .gather(axis, &mut self.pool, x, owners, space)
     }
 
     fn control(&mut self, axis: Axis) -> &mut dyn Collective {
@@ -372,23 +382,4 @@ impl Backend for CpuBackend {
     fn words_ride_on_data(&self) -> bool {
         true
     }
-}
-
-/// `out = x · wᵀ + bias`, after a look at the shapes.
-fn multiply(
-    pool: &mut Pool,
-    isa: Isa,
-    x: &CpuTensor,
-    w: Linear<'_, CpuMatrix, CpuVector>,
-    packed: &mut Buffer<u32>,
-    out: &mut [f32],
-) {
-    x.expect(x.rows(), w.weight.cols, "the matrix product's input");
-    let bias = w.bias.map(|bias| bias.0.as_slice());
-    assert!(
-        bias.is_none_or(|bias| bias.len() == w.weight.rows),
-        "a bias has one value per output"
-    );
-    matmul(pool, isa, x.values(), w.weight, bias, packed, out)
-        .expect("scratch for one batch's activations can be mapped");
 }

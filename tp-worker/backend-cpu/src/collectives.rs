@@ -1,6 +1,8 @@
 //! A rank's collectives, fused with what comes before and after them.
 
-use lockstep_backend::{Axis, BackendError, Groups};
+use std::ops::Range;
+
+use lockstep_backend::{Axis, BackendError, Groups, Owners};
 use lockstep_collective::{Collective, Parts};
 
 use crate::isa::Isa;
@@ -12,11 +14,13 @@ use crate::tensor::CpuTensor;
 /// The groups that one rank is in, and space for what they bring.
 pub(crate) struct Collectives {
     groups: Groups,
-    /// On the rank that leads: all ranks' columns, rank after rank, where they
-    /// must be copied.
+    /// All ranks' columns of this rank's rows, rank after rank, where they must
+    /// be copied.
     gathered: Vec<f32>,
     /// Elements that each rank brings to a gather.
     counts: Vec<usize>,
+    /// Elements that each rank takes of a sum.
+    ranges: Vec<Range<usize>>,
 }
 
 impl Collectives {
@@ -26,6 +30,7 @@ impl Collectives {
             groups,
             gathered: Vec::new(),
             counts: vec![0; size],
+            ranges: vec![0..0; size],
         }
     }
 
@@ -85,50 +90,140 @@ impl Collectives {
         Ok(())
     }
 
-    /// Brings `x` of all ranks to the one that leads, columns in rank order: see
-    /// [`lockstep_backend::Backend::gather_to_host`].
+    /// [`Self::sum_add_rms_norm`] of `rows[rank]` of the sum alone; `scratch` has
+    /// room for all rows of the product.
+    #[expect(clippy::too_many_arguments, reason = "all of one operation")]
+    pub(crate) fn scatter_add_rms_norm(
+        &mut self,
+        axis: Axis,
+        pool: &mut Pool,
+        isa: Isa,
+        product: impl FnOnce(&mut Pool, &mut [f32]),
+        scratch: &mut [f32],
+        rows: &[Range<usize>],
+        mut norm: AddNorm<'_>,
+    ) -> Result<(), BackendError> {
+        let (rank, width) = (self.groups.rank_and_size(axis).0, norm.weight.len());
+        let Self { groups, ranges, .. } = self;
+        let collective = groups.of(axis);
+        let (length, capacity) = (scratch.len(), collective.parts_capacity());
+        if length <= capacity {
+            product(pool, collective.sum_buffer(length)?);
+            elements(ranges, rows, 0..length, width);
+            let parts = collective.reduce_scatter_parts(length, ranges)?;
+            norm::add_parts_rms_norm(pool, isa, parts.by_rank(), &mut norm);
+            return Ok(());
+        }
+        product(pool, scratch);
+        let chunk = capacity / width * width;
+        if chunk == 0 {
+            // Not even a row fits a transfer.
+            collective.all_reduce_sum(scratch)?;
+            let own = rows[rank].start * width..rows[rank].end * width;
+            norm::add_parts_rms_norm(pool, isa, &[&scratch[own]], &mut norm);
+            return Ok(());
+        }
+        let AddNorm {
+            mut residual,
+            mut out,
+            ..
+        } = norm;
+        for (number, part) in scratch.chunks(chunk).enumerate() {
+            let buffer = collective.sum_buffer(part.len())?;
+            copy(pool, part, buffer, width);
+            let begin = number * chunk;
+            elements(ranges, rows, begin..begin + part.len(), width);
+            let (now, later) = residual.split_at_mut(ranges[rank].len());
+            let (normed, next) = out.split_at_mut(ranges[rank].len());
+            let parts = collective.reduce_scatter_parts(part.len(), ranges)?;
+            let mut own = AddNorm {
+                residual: now,
+                weight: norm.weight,
+                eps: norm.eps,
+                out: normed,
+            };
+            norm::add_parts_rms_norm(pool, isa, parts.by_rank(), &mut own);
+            (residual, out) = (later, next);
+        }
+        Ok(())
+    }
+
+    /// See [`lockstep_backend::Backend::all_gather_rows`].
+    pub(crate) fn all_gather(
+        &mut self,
+        axis: Axis,
+        x: &CpuTensor,
+        first: usize,
+        counts: &[usize],
+        out: &mut CpuTensor,
+    ) -> Result<(), BackendError> {
+        let (rank, width) = (self.groups.rank_and_size(axis).0, x.width());
+        out.expect(counts.iter().sum(), width, "the rows of all ranks");
+        self.counts.clear();
+        self.counts.extend(counts.iter().map(|rows| rows * width));
+        let own = &x.values()[first * width..][..self.counts[rank]];
+        let collective = self.groups.of(axis);
+        Ok(collective.all_gather(own, &self.counts, out.values_mut())?)
+    }
+
+    /// See [`lockstep_backend::Backend::gather_to_host`].
     pub(crate) fn gather<'a>(
         &mut self,
         axis: Axis,
         pool: &mut Pool,
         x: &'a CpuTensor,
-        widths: &[usize],
+        owners: Owners<'_>,
         space: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], BackendError> {
         let (rank, size) = self.rank_and_size(axis);
-        let rows = x.rows();
+        let own = owners.rows[rank].clone();
         if size == 1 {
-            return Ok(x.values());
+            let width = x.width();
+            return Ok(&x.values()[own.start * width..own.end * width]);
         }
         let Self {
-            groups,
-            gathered,
-            counts,
+            groups, gathered, ..
         } = self;
         let collective = groups.of(axis);
-        counts.clear();
-        counts.extend(widths.iter().map(|width| rows * width));
-        let lends = counts.iter().all(|&n| n <= collective.gather_capacity());
-        if lends {
-            let Some(parts) = collective.gather_parts(x.values(), counts)? else {
-                return Ok(&[]);
-            };
-            return Ok(side_by_side(pool, &parts, rows, widths, space));
+        let widest = owners.widths.iter().max().copied().unwrap_or(0);
+        if widest * x.rows() <= collective.parts_capacity() {
+            let parts = collective.gather_parts(x.values(), owners)?;
+            return Ok(side_by_side(pool, &parts, own.len(), owners.widths, space));
         }
-        if rank > 0 {
-            collective.gather(x.values(), counts, None)?;
-            return Ok(&[]);
+        let total = own.len() * owners.widths.iter().sum::<usize>();
+        if gathered.len() < total {
+            gathered.resize(total, 0.0);
         }
-        gathered.resize(counts.iter().sum(), 0.0);
-        collective.gather(x.values(), counts, Some(gathered))?;
+        collective.gather(x.values(), owners, &mut gathered[..total])?;
         let mut rest = gathered.as_slice();
         let parts = Parts::new(size, |rank| {
-            let (part, after) = rest.split_at(counts[rank]);
+            let (part, after) = rest.split_at(own.len() * owners.widths[rank]);
             rest = after;
             part
         });
-        Ok(side_by_side(pool, &parts, rows, widths, space))
+        Ok(side_by_side(pool, &parts, own.len(), owners.widths, space))
     }
+}
+
+/// Sets `ranges` to the elements of `rows`, by rank, of a matrix `width` wide,
+/// as far as they lie among the elements `part` of it, counted from there.
+fn elements(
+    ranges: &mut Vec<Range<usize>>,
+    rows: &[Range<usize>],
+    part: Range<usize>,
+    width: usize,
+) {
+    let inside = |row: usize| (row * width).clamp(part.start, part.end) - part.start;
+    ranges.clear();
+    ranges.extend(rows.iter().map(|rows| inside(rows.start)..inside(rows.end)));
+}
+
+/// Copies rows on all threads.
+fn copy(pool: &mut Pool, from: &[f32], to: &mut [f32], width: usize) {
+    for_rows(pool, to, width, |rows, part| {
+        let start = rows.start * width;
+        part.copy_from_slice(&from[start..start + part.len()]);
+    });
 }
 
 /// Two ranks' sum of more than the group lends, whole rows at a time.
@@ -144,10 +239,7 @@ fn sum_in_chunks(
     let rows = rows.zip(norm.out.chunks_mut(chunk)).zip(own.chunks(chunk));
     for ((residual, out), own) in rows {
         let buffer = collective.sum_buffer(own.len())?;
-        for_rows(pool, buffer, norm.weight.len(), |rows, part| {
-            let start = rows.start * norm.weight.len();
-            part.copy_from_slice(&own[start..start + part.len()]);
-        });
+        copy(pool, own, buffer, norm.weight.len());
         let parts = collective.sum_parts(own.len())?;
         let mut chunk = AddNorm {
             residual,

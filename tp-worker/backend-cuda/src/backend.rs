@@ -3,9 +3,11 @@
 mod attend;
 mod operations;
 
+use std::collections::HashSet;
+use std::ops::Range;
 use std::path::PathBuf;
 
-use lockstep_backend::{Axis, Groups};
+use lockstep_backend::{Axis, BackendError, Groups};
 use lockstep_types::{Dtype, Quantization};
 
 use crate::compiler::Compiler;
@@ -93,6 +95,25 @@ impl CudaBackend {
         })
     }
 
+    /// Waits, and copies floats to the host.
+    ///
+    /// # Errors
+    /// The first operation that failed.
+    fn download<'a>(
+        &mut self,
+        x: &CudaTensor,
+        space: &'a mut Vec<f32>,
+    ) -> Result<&'a [f32], BackendError> {
+        self.failures()?;
+        let len = x.rows() * x.width();
+        // It never shrinks, so that growing again does not fill it with zeros.
+        if space.len() < len {
+            space.resize(len, 0.0);
+        }
+        x.floats.download_to(&self.stream, &mut space[..len])?;
+        Ok(&space[..len])
+    }
+
     /// Writes the current rows of `tensor`, in its type, and waits. What fails is
     /// told as with operations.
     ///
@@ -121,4 +142,18 @@ impl CudaBackend {
     fn failures(&mut self) -> Result<(), CudaError> {
         self.failed.take().map_or(Ok(()), Err)
     }
+}
+
+/// Panics unless the only rank gets all of `count` rows.
+fn expect_whole(rows: &[Range<usize>], count: usize) {
+    let [only] = rows else {
+        panic!("rows of {} ranks, there is one", rows.len());
+    };
+    assert!(*only == (0..count), "all rows go to the only rank");
+}
+
+/// Whether no row is named twice.
+fn distinct(rows: &[u32]) -> bool {
+    let mut seen = HashSet::with_capacity(rows.len());
+    rows.iter().all(|row| seen.insert(row))
 }

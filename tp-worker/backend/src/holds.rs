@@ -8,10 +8,12 @@
 /// | `matmul` | operands | sums or logits |
 /// | `rms_norm` | sums | operands |
 /// | `add_rms_norm`, `matmul_add_rms_norm` | operands (`x`), sums (`residual`, `delta`) | sums (`residual`), operands (`out`) |
+/// | `matmul_scatter_add_rms_norm` | operands (`x`), sums (`residual`, `product`) | sums (`residual`), operands (`out`) |
 /// | `head_norm`, `rope` | sums | sums, in place |
 /// | `attention`, `attend` | sums (`qkv`) | operands |
 /// | `silu_mul`, `gated_matmul` | operands (`x`), sums (`gate_up`) | operands |
 /// | `all_reduce` | sums | sums |
+/// | `all_gather_rows` | operands | operands |
 /// | `gather_to_host` | logits | |
 /// | `gather_rows`, `copy_rows`, `place_columns` | sums or operands | either, converted |
 /// | `as_operand` | sums | operands |

@@ -1,5 +1,7 @@
 //! Weights of one operation that belong together.
 
+use std::ops::Range;
+
 use crate::{AttentionShape, Axis};
 
 /// A linear map, `x ↦ x · weightᵀ + bias`.
@@ -19,6 +21,17 @@ pub struct RowParallel<'a, M, V> {
     pub axis: Axis,
     /// This rank's part.
     pub part: Linear<'a, M, V>,
+}
+
+/// How a sum over ranks is shared out by rows; `T` are a device's activations.
+#[derive(Debug)]
+pub struct Scatter<'a, T> {
+    /// Rows that each rank takes of the sum, equal on all ranks. Several may take
+    /// the same.
+    pub rows: &'a [Range<usize>],
+    /// Space for this rank's part of the sum, all rows of it; its content
+    /// afterwards is unspecified.
+    pub product: &'a mut T,
 }
 
 /// A root-mean-square norm (Zhang & Sennrich, arXiv:1910.07467).

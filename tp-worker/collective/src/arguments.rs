@@ -1,7 +1,9 @@
 //! Checks of a caller's buffers, the same for every transport.
 
+use std::ops::Range;
+
 use crate::attachment::Attachment;
-use crate::{ATTACHED_WORDS, CollectiveError};
+use crate::{ATTACHED_WORDS, CollectiveError, Owners};
 
 /// The rank that checks, in a group of `size`.
 #[derive(Debug, Clone, Copy)]
@@ -44,49 +46,81 @@ impl Arguments {
         )))
     }
 
-    /// Checks a gather's counts; returns their sum.
-    pub fn counts(self, send: usize, counts: &[usize]) -> Result<usize, CollectiveError> {
+    /// Checks the buffers of an all-gather against its counts, by rank.
+    pub fn all_gather(
+        self,
+        own: usize,
+        counts: &[usize],
+        all: usize,
+    ) -> Result<(), CollectiveError> {
         let Self { rank, size, .. } = self;
-        if counts.len() != size {
-            return Err(self.error(format!(
-                "gather with {} counts for {size} ranks",
-                counts.len()
-            )));
-        }
-        if send != counts[rank] {
-            return Err(self.error(format!(
-                "gather sends {send} elements, counts say {}",
-                counts[rank]
-            )));
+        self.one_per_rank("counts", counts.len())?;
+        if own != counts[rank] {
+            let count = counts[rank];
+            return Err(self.error(format!("{own} elements are brought, counts say {count}")));
         }
         let total = counts
             .iter()
             .try_fold(0_usize, |sum, &count| sum.checked_add(count));
-        total.ok_or_else(|| self.error("gather of too many elements".into()))
+        if total != Some(all) {
+            return Err(self.error(format!(
+                "{all} elements for what {size} ranks bring, counts say {}",
+                total.map_or_else(|| "too many".into(), |total| total.to_string())
+            )));
+        }
+        Ok(())
     }
 
-    /// Checks a gather's buffers against its counts; returns their sum.
-    pub fn gather(
-        self,
-        send: usize,
-        counts: &[usize],
-        recv: Option<&[f32]>,
-    ) -> Result<usize, CollectiveError> {
-        let rank = self.rank;
-        let total = self.counts(send, counts)?;
-        match recv {
-            Some(recv) if rank != 0 => Err(self.error(format!(
-                "gather receives {} elements on a rank other than 0",
-                recv.len()
-            ))),
-            Some(recv) if recv.len() != total => Err(self.error(format!(
-                "gather receives {} elements, counts say {total}",
-                recv.len()
-            ))),
-            None if rank == 0 => {
-                Err(self.error("gather without a receive buffer on rank 0".into()))
-            }
-            _ => Ok(total),
+    /// Checks that ranges, by rank, are of `length` elements.
+    pub fn ranges(self, length: usize, ranges: &[Range<usize>]) -> Result<(), CollectiveError> {
+        self.one_per_rank("ranges", ranges.len())?;
+        match ranges.iter().find(|r| r.start > r.end || r.end > length) {
+            Some(range) => Err(self.error(format!("range {range:?} of {length} elements"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that a range is as long as the buffer for it.
+    pub fn range(self, range: &Range<usize>, own: usize) -> Result<(), CollectiveError> {
+        if range.len() == own {
+            return Ok(());
+        }
+        Err(self.error(format!("a buffer of {own} elements for range {range:?}")))
+    }
+
+    /// Checks what a rank sends to `owners`.
+    pub fn sends(self, send: usize, owners: Owners<'_>) -> Result<(), CollectiveError> {
+        self.one_per_rank("widths", owners.widths.len())?;
+        self.ranges(owners.height(), owners.rows)?;
+        let (rows, width) = (owners.height(), owners.widths[self.rank]);
+        if rows.checked_mul(width) == Some(send) {
+            return Ok(());
+        }
+        Err(self.error(format!(
+            "gather sends {send} elements, its owners get {rows} rows of {width}"
+        )))
+    }
+
+    /// Checks what a rank receives of `owners`.
+    pub fn receives(self, recv: usize, owners: Owners<'_>) -> Result<(), CollectiveError> {
+        let rows = owners.rows[self.rank].len();
+        let width = owners
+            .widths
+            .iter()
+            .try_fold(0_usize, |sum, &width| sum.checked_add(width));
+        if width.and_then(|width| width.checked_mul(rows)) == Some(recv) {
+            return Ok(());
+        }
+        Err(self.error(format!(
+            "gather receives {recv} elements, this rank owns {rows} rows of {:?}",
+            owners.widths
+        )))
+    }
+
+    fn one_per_rank(self, what: &str, found: usize) -> Result<(), CollectiveError> {
+        match self.size {
+            size if size == found => Ok(()),
+            size => Err(self.error(format!("{found} {what} for {size} ranks"))),
         }
     }
 
@@ -107,6 +141,11 @@ impl Arguments {
             reason,
         }
     }
+}
+
+/// A digest of counts that ranks compare.
+pub(crate) fn counts_digest(counts: impl IntoIterator<Item = usize>) -> u64 {
+    digest(counts.into_iter().map(|count| count as u64))
 }
 
 /// A digest of numbers that ranks compare (FNV-1a).

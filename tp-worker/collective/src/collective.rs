@@ -1,6 +1,8 @@
 //! What a rank can do together with its peers.
 
-use crate::{AbortHandle, CollectiveError, Parts};
+use std::ops::Range;
+
+use crate::{AbortHandle, CollectiveError, Owners, Parts};
 
 /// Operations that all ranks of a group run together, in the same order.
 ///
@@ -38,10 +40,11 @@ pub trait Collective: Send {
     fn sum_capacity(&self) -> usize;
 
     /// `length` elements for this rank's part of the next sum, to be written
-    /// before [`Self::sum_parts`] is called. Their content is unspecified.
+    /// before [`Self::sum_parts`] or [`Self::reduce_scatter_parts`] is called.
+    /// Their content is unspecified.
     ///
     /// # Errors
-    /// [`CollectiveError::Argument`] beyond [`Self::sum_capacity`]; the error
+    /// [`CollectiveError::Argument`] beyond [`Self::parts_capacity`]; the error
     /// that broke the group.
     fn sum_buffer(&mut self, length: usize) -> Result<&mut [f32], CollectiveError>;
 
@@ -54,64 +57,85 @@ pub trait Collective: Send {
     /// see [`CollectiveError`].
     fn sum_parts(&mut self, length: usize) -> Result<Parts<'_>, CollectiveError>;
 
-    /// Sets `own` to this rank's part of the element-wise sum of `data` over
-    /// ranks: with `n = own.len()`, its elements `rank · n..(rank + 1) · n`.
-    /// `data` has `size · n` elements, and all ranks pass the same `n`. The
-    /// bits are those of [`Self::all_reduce_sum`].
+    /// Sets `own` to elements `ranges[rank]` of the element-wise sum of `data`
+    /// over ranks. All ranks pass the same length of `data`, and the same
+    /// `ranges`, by rank, which may overlap. The bits are those of
+    /// [`Self::all_reduce_sum`].
     ///
     /// # Errors
     /// [`CollectiveError::Argument`] when the lengths don't fit each other;
     /// otherwise see [`CollectiveError`].
-    fn reduce_scatter_sum(&mut self, data: &[f32], own: &mut [f32]) -> Result<(), CollectiveError>;
+    fn reduce_scatter_sum(
+        &mut self,
+        data: &[f32],
+        ranges: &[Range<usize>],
+        own: &mut [f32],
+    ) -> Result<(), CollectiveError>;
 
-    /// Gives every rank all ranks' `own`, in rank order, in `all`, of
-    /// `size · own.len()` elements. All ranks pass the same length.
+    /// [`Self::reduce_scatter_sum`] of what the ranks wrote to their
+    /// [`Self::sum_buffer`] of `length` elements, which leaves adding to the
+    /// caller: it sees elements `ranges[rank]` of every rank's part.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Argument`] beyond [`Self::parts_capacity`], or when
+    /// the ranges don't fit `length`; otherwise see [`CollectiveError`].
+    fn reduce_scatter_parts(
+        &mut self,
+        length: usize,
+        ranges: &[Range<usize>],
+    ) -> Result<Parts<'_>, CollectiveError>;
+
+    /// Gives every rank all ranks' `own`, in rank order, in `all`. `counts` holds
+    /// the length of every rank's `own` and is the same on all ranks; `all` has
+    /// `counts.sum()` elements.
     ///
     /// # Errors
     /// [`CollectiveError::Argument`] when the lengths don't fit each other;
     /// otherwise see [`CollectiveError`].
-    fn all_gather(&mut self, own: &[f32], all: &mut [f32]) -> Result<(), CollectiveError>;
+    fn all_gather(
+        &mut self,
+        own: &[f32],
+        counts: &[usize],
+        all: &mut [f32],
+    ) -> Result<(), CollectiveError>;
 
-    /// [`Self::all_gather`] of words: how ranks vote, compare what they have
-    /// prepared, and learn what others decided.
+    /// [`Self::all_gather`] of as many words from each rank: how ranks vote,
+    /// compare what they have prepared, and learn what others decided.
     ///
     /// # Errors
     /// [`CollectiveError::Argument`] when the lengths don't fit each other;
     /// otherwise see [`CollectiveError`].
     fn exchange(&mut self, words: &[u32], all: &mut [u32]) -> Result<(), CollectiveError>;
 
-    /// Gives rank 0 every rank's `send`, concatenated by rank, in `recv`.
-    ///
-    /// `counts` holds the length of every rank's `send` and is the same on all
-    /// ranks; `recv` is `Some` of `counts.sum()` elements on rank 0 and `None`
-    /// on the others.
+    /// Gives every rank the rows that `owners` say are its, of every rank's
+    /// columns: `recv` gets rank 0's part `[rows, width]`, then rank 1's, and so
+    /// on. `send` are this rank's columns of all rows.
     ///
     /// # Errors
-    /// [`CollectiveError::Argument`] when lengths don't fit `counts`; otherwise
+    /// [`CollectiveError::Argument`] when lengths don't fit `owners`; otherwise
     /// see [`CollectiveError`].
     fn gather(
         &mut self,
         send: &[f32],
-        counts: &[usize],
-        recv: Option<&mut [f32]>,
+        owners: Owners<'_>,
+        recv: &mut [f32],
     ) -> Result<(), CollectiveError>;
 
-    /// [`Self::gather`] that lends rank 0 the parts instead of copying them;
-    /// `None` on the other ranks.
+    /// [`Self::gather`] that lends the parts instead of copying them.
     ///
     /// # Errors
-    /// [`CollectiveError::Argument`] when `send` doesn't fit `counts`, or a
-    /// count exceeds [`Self::gather_capacity`]; otherwise see
+    /// [`CollectiveError::Argument`] when `send` doesn't fit `owners`, or a
+    /// rank's columns of all rows exceed [`Self::parts_capacity`]; otherwise see
     /// [`CollectiveError`].
     fn gather_parts<'a>(
         &'a mut self,
         send: &'a [f32],
-        counts: &[usize],
-    ) -> Result<Option<Parts<'a>>, CollectiveError>;
+        owners: Owners<'_>,
+    ) -> Result<Parts<'a>, CollectiveError>;
 
-    /// The longest part that [`Self::gather_parts`] takes. Equal on all ranks,
-    /// and fixed.
-    fn gather_capacity(&self) -> usize;
+    /// The longest part that [`Self::gather_parts`] and
+    /// [`Self::reduce_scatter_parts`] take. Equal on all ranks, and fixed.
+    fn parts_capacity(&self) -> usize;
 
     /// Gives every rank the `data` of rank `root`. All ranks pass the same
     /// length and root.

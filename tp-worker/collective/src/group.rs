@@ -11,7 +11,7 @@ use crate::arguments::{Arguments, digest};
 use crate::attachment::Attachments;
 use crate::endpoint::Endpoint;
 use crate::membership::Membership;
-use crate::{AbortHandle, Collective, CollectiveError, Kind, Operation, Parts, Single};
+use crate::{AbortHandle, Collective, CollectiveError, Kind, Operation, Owners, Parts, Single};
 
 /// A rank's place in a group over some transport.
 pub struct Group<E: Endpoint> {
@@ -116,7 +116,7 @@ impl<E: Endpoint + 'static> Group<E> {
         let size = self.endpoint.size();
         let mut colors = vec![0; size];
         let parent = self.next(Kind::Split, 1, 0)?;
-        self.gather_all(parent, &[color], &mut colors)?;
+        self.gather_all(parent, &[color], &|_| 1, &mut colors)?;
         let ranks: Vec<usize> = (0..size).filter(|&rank| colors[rank] == color).collect();
         if ranks.len() == 1 {
             let crowded = self.endpoint.is_crowded();
@@ -161,7 +161,7 @@ impl<E: Endpoint + 'static> Collective for Group<E> {
     }
 
     fn sum_buffer(&mut self, length: usize) -> Result<&mut [f32], CollectiveError> {
-        let checked = self.check_sum(length);
+        let checked = self.check_lent(length);
         self.settle(checked)?;
         Ok(&mut self.endpoint.outgoing()[..length])
     }
@@ -173,46 +173,69 @@ impl<E: Endpoint + 'static> Collective for Group<E> {
         Ok(Parts::new(self.endpoint.size(), part))
     }
 
-    fn reduce_scatter_sum(&mut self, data: &[f32], own: &mut [f32]) -> Result<(), CollectiveError> {
-        let result = self.try_reduce_scatter(data, own);
+    fn reduce_scatter_sum(
+        &mut self,
+        data: &[f32],
+        ranges: &[Range<usize>],
+        own: &mut [f32],
+    ) -> Result<(), CollectiveError> {
+        let result = self.try_reduce_scatter(data, ranges, own);
         self.settle(result)
     }
 
-    fn all_gather(&mut self, own: &[f32], all: &mut [f32]) -> Result<(), CollectiveError> {
-        let result = self.try_all_gather(Kind::AllGather, own, all);
+    fn reduce_scatter_parts(
+        &mut self,
+        length: usize,
+        ranges: &[Range<usize>],
+    ) -> Result<Parts<'_>, CollectiveError> {
+        let result = self.transfer_ranges(length, ranges);
+        self.settle(result)?;
+        let own = &ranges[self.endpoint.rank()];
+        let part = |rank| &self.endpoint.incoming(rank)[own.clone()];
+        Ok(Parts::new(self.endpoint.size(), part))
+    }
+
+    fn all_gather(
+        &mut self,
+        own: &[f32],
+        counts: &[usize],
+        all: &mut [f32],
+    ) -> Result<(), CollectiveError> {
+        let result = self.try_all_gather(own, counts, all);
         self.settle(result)
     }
 
     fn exchange(&mut self, words: &[u32], all: &mut [u32]) -> Result<(), CollectiveError> {
-        let result = self.try_all_gather(Kind::Exchange, words, all);
+        let result = self.try_exchange(words, all);
         self.settle(result)
     }
 
     fn gather(
         &mut self,
         send: &[f32],
-        counts: &[usize],
-        recv: Option<&mut [f32]>,
+        owners: Owners<'_>,
+        recv: &mut [f32],
     ) -> Result<(), CollectiveError> {
-        let result = self.try_gather(send, counts, recv);
+        let result = self.try_gather(send, owners, recv);
         self.settle(result)
     }
 
     fn gather_parts<'a>(
         &'a mut self,
         send: &'a [f32],
-        counts: &[usize],
-    ) -> Result<Option<Parts<'a>>, CollectiveError> {
-        let result = self.transfer_gather(send, counts);
+        owners: Owners<'_>,
+    ) -> Result<Parts<'a>, CollectiveError> {
+        let result = self.transfer_gather(send, owners);
         self.settle(result)?;
-        let part = |rank| match rank {
-            0 => send,
-            _ => &self.endpoint.incoming(rank)[..counts[rank]],
+        let own = self.endpoint.rank();
+        let part = |rank| match rank == own {
+            true => &send[owners.part(rank, own)],
+            false => &self.endpoint.incoming(rank)[owners.part(rank, own)],
         };
-        Ok((self.endpoint.rank() == 0).then(|| Parts::new(self.endpoint.size(), part)))
+        Ok(Parts::new(self.endpoint.size(), part))
     }
 
-    fn gather_capacity(&self) -> usize {
+    fn parts_capacity(&self) -> usize {
         self.endpoint.capacity()
     }
 

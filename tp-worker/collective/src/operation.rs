@@ -13,10 +13,11 @@ pub struct Operation {
     /// Which operation it is.
     pub kind: Kind,
     /// Elements: of the whole group for [`Kind::Gather`] and
-    /// [`Kind::ReduceScatterSum`], of each rank for the others.
+    /// [`Kind::AllGather`], of each rank for the others.
     pub length: u64,
-    /// Whatever else must be equal: the root of a broadcast, a digest of a
-    /// gather's counts.
+    /// Whatever else must be equal: the root of a broadcast, a digest of who
+    /// brings how much to a gather and who gets what of it or of a
+    /// reduce-scatter.
     pub detail: u64,
 }
 
@@ -102,12 +103,19 @@ impl fmt::Display for Operation {
         } = self;
         match kind {
             Kind::AllReduceSum => write!(f, "all_reduce_sum of {length} elements")?,
-            Kind::Gather => write!(f, "gather of {length} elements (counts #{detail:016x})")?,
+            Kind::Gather => write!(f, "gather of {length} elements (owners #{detail:016x})")?,
             Kind::Broadcast => write!(f, "broadcast of {length} elements from rank {detail}")?,
             Kind::Barrier => f.write_str("barrier")?,
             Kind::Exchange => write!(f, "exchange of {length} words")?,
-            Kind::AllGather => write!(f, "all_gather of {length} elements from each rank")?,
-            Kind::ReduceScatterSum => write!(f, "reduce_scatter_sum of {length} elements")?,
+            Kind::AllGather => {
+                write!(f, "all_gather of {length} elements (counts #{detail:016x})")?;
+            }
+            Kind::ReduceScatterSum => {
+                write!(
+                    f,
+                    "reduce_scatter_sum of {length} elements (ranges #{detail:016x})"
+                )?;
+            }
             Kind::Split => f.write_str("split")?,
             Kind::Unknown => f.write_str("an unknown operation")?,
         }

@@ -1,18 +1,21 @@
 //! The group of one rank.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::arguments::Arguments;
 use crate::attachment::Attachments;
 use crate::membership::{Alone, Membership};
-use crate::{AbortHandle, Collective, CollectiveError, Parts};
+use crate::{AbortHandle, Collective, CollectiveError, Owners, Parts};
 
 /// A group of size 1: sums and broadcasts leave the data as it is.
 pub struct Single {
     membership: Arc<Membership>,
     crowded: bool,
     attachments: Attachments,
+    /// This rank's part of the next sum, where it was asked for.
+    lent: Vec<f32>,
 }
 
 impl Single {
@@ -29,6 +32,7 @@ impl Single {
             membership,
             crowded,
             attachments: Attachments::new(1),
+            lent: Vec::new(),
         }
     }
 
@@ -44,13 +48,13 @@ impl Single {
         }
     }
 
-    /// All parts are the own one.
-    fn copy<T: Copy>(&self, from: &[T], to: &mut [T]) -> Result<(), CollectiveError> {
+    /// Goes on if the group does and `checked` is no error.
+    fn settle(
+        &self,
+        checked: impl FnOnce(Arguments) -> Result<(), CollectiveError>,
+    ) -> Result<(), CollectiveError> {
         self.check()?;
-        let checked = self.arguments().equal_parts(from.len(), to.len());
-        self.membership.settle(checked)?;
-        to.copy_from_slice(from);
-        Ok(())
+        self.membership.settle(checked(self.arguments()))
     }
 }
 
@@ -85,61 +89,92 @@ impl Collective for Single {
 
     fn sum_buffer(&mut self, length: usize) -> Result<&mut [f32], CollectiveError> {
         self.check()?;
-        self.membership.settle(self.arguments().fits(length, 0))?;
-        Ok(&mut [])
+        // It never shrinks, so that growing again does not fill it with zeros.
+        if self.lent.len() < length {
+            self.lent.resize(length, 0.0);
+        }
+        Ok(&mut self.lent[..length])
     }
 
     fn sum_parts(&mut self, length: usize) -> Result<Parts<'_>, CollectiveError> {
-        self.sum_buffer(length)?;
+        self.settle(|arguments| arguments.fits(length, 0))?;
         Ok(Parts::new(1, |_| &[]))
     }
 
-    fn reduce_scatter_sum(&mut self, data: &[f32], own: &mut [f32]) -> Result<(), CollectiveError> {
-        self.copy(data, own)
+    fn reduce_scatter_sum(
+        &mut self,
+        data: &[f32],
+        ranges: &[Range<usize>],
+        own: &mut [f32],
+    ) -> Result<(), CollectiveError> {
+        self.settle(|arguments| {
+            arguments.ranges(data.len(), ranges)?;
+            arguments.range(&ranges[0], own.len())
+        })?;
+        own.copy_from_slice(&data[ranges[0].clone()]);
+        Ok(())
     }
 
-    fn all_gather(&mut self, own: &[f32], all: &mut [f32]) -> Result<(), CollectiveError> {
-        self.copy(own, all)
+    fn reduce_scatter_parts(
+        &mut self,
+        length: usize,
+        ranges: &[Range<usize>],
+    ) -> Result<Parts<'_>, CollectiveError> {
+        let lent = self.lent.len();
+        self.settle(|arguments| {
+            arguments.fits(length, lent)?;
+            arguments.ranges(length, ranges)
+        })?;
+        Ok(Parts::new(1, |_| &self.lent[ranges[0].clone()]))
+    }
+
+    fn all_gather(
+        &mut self,
+        own: &[f32],
+        counts: &[usize],
+        all: &mut [f32],
+    ) -> Result<(), CollectiveError> {
+        self.settle(|arguments| arguments.all_gather(own.len(), counts, all.len()))?;
+        all.copy_from_slice(own);
+        Ok(())
     }
 
     fn exchange(&mut self, words: &[u32], all: &mut [u32]) -> Result<(), CollectiveError> {
-        self.copy(words, all)
+        self.settle(|arguments| arguments.equal_parts(words.len(), all.len()))?;
+        all.copy_from_slice(words);
+        Ok(())
     }
 
     fn gather(
         &mut self,
         send: &[f32],
-        counts: &[usize],
-        recv: Option<&mut [f32]>,
+        owners: Owners<'_>,
+        recv: &mut [f32],
     ) -> Result<(), CollectiveError> {
-        self.check()?;
-        let checked = self.arguments().gather(send.len(), counts, recv.as_deref());
-        self.membership.settle(checked)?;
-        if let Some(recv) = recv {
-            recv.copy_from_slice(send);
-        }
+        self.settle(|arguments| {
+            arguments.sends(send.len(), owners)?;
+            arguments.receives(recv.len(), owners)
+        })?;
+        recv.copy_from_slice(&send[owners.part(0, 0)]);
         Ok(())
     }
 
     fn gather_parts<'a>(
         &'a mut self,
         send: &'a [f32],
-        counts: &[usize],
-    ) -> Result<Option<Parts<'a>>, CollectiveError> {
-        self.check()?;
-        let checked = self.arguments().counts(send.len(), counts);
-        self.membership.settle(checked)?;
-        Ok(Some(Parts::new(1, |_| send)))
+        owners: Owners<'_>,
+    ) -> Result<Parts<'a>, CollectiveError> {
+        self.settle(|arguments| arguments.sends(send.len(), owners))?;
+        Ok(Parts::new(1, |_| &send[owners.part(0, 0)]))
     }
 
     /// Its own part needs no room.
-    fn gather_capacity(&self) -> usize {
+    fn parts_capacity(&self) -> usize {
         usize::MAX
     }
 
     fn broadcast(&mut self, root: usize, _data: &mut [u32]) -> Result<(), CollectiveError> {
-        self.check()?;
-        self.membership.settle(self.arguments().root(root))
+        self.settle(|arguments| arguments.root(root))
     }
 
     fn barrier(&mut self) -> Result<(), CollectiveError> {

@@ -149,7 +149,7 @@ fn libraries(gpu: &Gpu) -> Result<(), CudaError> {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_backend::{Axis, Backend as _, Holds};
+    use lockstep_backend::{Axis, Backend as _, Holds, Owners};
     use lockstep_collective::Single;
     use lockstep_types::{DeviceConfig, DeviceKind, Dtype, Footprint as _, Quantization};
 
@@ -190,7 +190,11 @@ mod tests {
         gpu.set_rows(&mut tensor, 3);
         gpu.write(&mut tensor, |values| values.fill(0.5));
         let mut space = Vec::new();
-        let found = gpu.gather_to_host(Axis::Alone, &tensor, &[2], &mut space);
+        let owners = Owners {
+            widths: &[2],
+            rows: &[0..3; 1],
+        };
+        let found = gpu.gather_to_host(Axis::Alone, &tensor, owners, &mut space);
         assert_eq!(found.unwrap(), [0.5; 6]);
     }
 

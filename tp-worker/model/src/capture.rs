@@ -29,7 +29,7 @@ impl CaptureSpec {
         }
     }
 
-    /// What rank `rank` keeps where rank 0 drafts: the last hidden state takes
+    /// What rank `rank` of a DP rank keeps where the first of them drafts: the last hidden state takes
     /// collectives over every token, so all ranks keep it.
     pub fn on_rank(self, rank: usize) -> Self {
         match rank {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use lockstep_backend::BackendError;
+use lockstep_backend::{BackendError, WorldRows};
 
 /// A model that can't be loaded or run, and what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -97,10 +97,15 @@ pub enum ModelError {
         sibling: String,
     },
     /// The model can't be split over so many ranks.
-    #[error("--tp-size {tp_size} does not divide the model's {what} ({total}); use {remedy}")]
+    #[error(
+        "--tp-size {tp_size}{} does not divide the model's {what} ({total}); use {remedy}",
+        if *dp_size > 1 { format!(" over --dp-size {dp_size}") } else { String::new() }
+    )]
     Split {
         /// The number asked for.
         tp_size: usize,
+        /// DP ranks among them.
+        dp_size: usize,
         /// What can't be split.
         what: &'static str,
         /// How many there are.
@@ -117,6 +122,32 @@ pub enum ModelError {
         found: usize,
         /// How many fit.
         limit: usize,
+    },
+    /// What the DP ranks bring to a pass contradicts this rank's batch.
+    #[error(
+        "the DP ranks bring {found:?}, while DP rank {dp_rank} of {dp_size} has {tokens} tokens \
+         and wants {wanted} logits; buffers hold {limit} tokens of each"
+    )]
+    World {
+        /// What they are said to bring.
+        found: WorldRows,
+        /// This rank's.
+        dp_rank: usize,
+        /// DP ranks.
+        dp_size: usize,
+        /// Tokens of this rank's batch.
+        tokens: usize,
+        /// Wanted logits of this rank's batch.
+        wanted: usize,
+        /// Tokens of a DP rank that fit.
+        limit: usize,
+    },
+    /// A pass of several DP ranks of which nobody says what they bring, or of one
+    /// of which somebody does.
+    #[error("a pass over {dp_size} DP ranks is run as if there were {}", if *dp_size == 1 { "more" } else { "one" })]
+    NotDataParallel {
+        /// DP ranks.
+        dp_size: usize,
     },
     /// A hidden state that the model does not have.
     #[error("the input of layer {layer} is to be captured, the model has {layers} layers")]

@@ -6,7 +6,7 @@ use lockstep_backend::{AttentionShape, DeviceMemory, MatrixRole, MatrixShape, Pa
 use lockstep_types::{EngineShape, MemoryUse, ModelConfig, RankMemory};
 
 use crate::{
-    ForwardLimits, Shard,
+    ForwardLimits, Shard, Topology,
     allocate::Counter,
     layer::LayerSizes,
     transformer::{Buffers, kv_shape},
@@ -15,12 +15,13 @@ use crate::{
 /// Bytes that rank `rank` of `engine` takes on `device`. The ranks must divide
 /// the model, which configuration checks.
 pub fn rank_memory(device: &dyn DeviceMemory, engine: &EngineShape<'_>, rank: usize) -> RankMemory {
-    let shard = Shard::of(engine.model, rank, engine.tp_size);
+    let topology = Topology::new(rank, engine.tp_size, engine.dp_size);
+    let shard = Shard::of(engine.model, topology);
     let limits = ForwardLimits::of_steps(&engine.step, engine.page_size, engine.model.vocab_size);
     let target = Part::of_model(device, engine, engine.model, &shard, limits);
     let mut passes = vec![target.pass];
-    let mut draft = draft::kept_of_target(device, engine, rank, limits.max_tokens);
-    if rank == 0
+    let mut draft = draft::kept_of_target(device, engine, topology, limits.max_tokens);
+    if topology.attention.leads()
         && let Some(part) = draft::part(device, engine)
     {
         draft.weights = part.memory.weights;
@@ -37,9 +38,10 @@ pub fn rank_memory(device: &dyn DeviceMemory, engine: &EngineShape<'_>, rank: us
     }
 }
 
-/// The heads of the first of `ranks` ranks, which must divide the model's.
+/// The heads of the first of `ranks` ranks that attention is split over, which
+/// must divide the model's.
 pub fn rank_heads(model: &ModelConfig, ranks: usize) -> AttentionShape {
-    let shard = Shard::of(model, 0, ranks);
+    let shard = Shard::of(model, Topology::new(0, ranks, 1));
     LayerSizes::new(model, &shard, model.hidden_size).attention
 }
 
@@ -60,11 +62,15 @@ impl Part {
     ) -> Self {
         let limits = limits.sensible();
         let layer = LayerSizes::new(model, shard, model.hidden_size);
-        let table = table(shard.vocab.len(), model.hidden_size);
-        let tables = if model.tie_word_embeddings { 1 } else { 2 };
+        let embedding = table(shard.embedding.len(), model.hidden_size);
+        let head = table(shard.vocab.len(), model.hidden_size);
+        let tables = match shard.has_head(model) {
+            true => matrices(device, &[embedding, head]),
+            false => matrices(device, &[embedding]),
+        };
         let weights = matrices(device, &layer.matrices())
             .saturating_mul(model.num_layers as u64)
-            .saturating_add(tables * device.matrix_bytes(table));
+            .saturating_add(tables);
         let mut counter = Counter::new(device);
         count(Buffers::new(&mut counter, model, shard, limits));
         counter.inputs(&limits.inputs());
@@ -74,7 +80,9 @@ impl Part {
             .saturating_mul(model.num_layers as u64)
             .saturating_add(device.vector_bytes(model.hidden_size))
             .saturating_add(device.rope_bytes(limits.positions, model.head_dim / 2));
-        let gathers = shard.rank == 0 && shard.size > 1;
+        let Topology { world, attention } = shard.topology;
+        let dp_size = shard.topology.dp_size();
+        let gathers = attention.leads() && world.size > 1;
         let gathered = if gathers { model.vocab_size } else { 0 };
         Self {
             memory: MemoryUse {
@@ -86,7 +94,7 @@ impl Part {
             },
             pass: PassShape {
                 gathered: gathered * limits.logit_block_rows,
-                ..pass(limits, &layer.matrices(), table, layer.attention)
+                ..pass(limits, dp_size, &layer.matrices(), head, layer.attention)
             },
         }
     }
@@ -101,14 +109,18 @@ fn table(rows: usize, hidden: usize) -> MatrixShape {
     }
 }
 
-/// A pass over `matrices`, and over `head` for a block of logits.
+/// A pass over `matrices`, and over `head` for a block of logits, of `dp_size` DP
+/// ranks: their rows are multiplied together, but for those of the attention, of
+/// which each rank's own are fewer.
 fn pass(
     limits: ForwardLimits,
+    dp_size: usize,
     matrices: &[MatrixShape],
     head: MatrixShape,
     attention: AttentionShape,
 ) -> PassShape {
-    let all = matrices.iter().map(|matrix| (limits.max_tokens, *matrix));
+    let rows = limits.max_tokens.saturating_mul(dp_size);
+    let all = matrices.iter().map(|matrix| (rows, *matrix));
     PassShape {
         tokens: limits.max_tokens,
         positions: limits.positions.next_multiple_of(limits.page_size.max(1)),
@@ -127,15 +139,15 @@ fn matrices(device: &dyn DeviceMemory, matrices: &[MatrixShape]) -> u64 {
 fn layer_vectors(device: &dyn DeviceMemory, model: &ModelConfig, shard: &Shard) -> u64 {
     let layer = LayerSizes::new(model, shard, model.hidden_size);
     let hidden = model.hidden_size;
-    let leads = shard.rank == 0;
+    let Topology { world, attention } = shard.topology;
     let vectors = [
         (true, hidden),
         (model.qk_norm, model.head_dim),
         (model.qk_norm, model.head_dim),
         (model.qkv_bias, layer.attention.qkv_width()),
         (model.mlp_bias, 2 * layer.mlp),
-        (model.output_bias && leads, hidden),
-        (model.mlp_bias && leads, hidden),
+        (model.output_bias && attention.leads(), hidden),
+        (model.mlp_bias && world.leads(), hidden),
     ];
     let present = vectors.into_iter().filter(|(present, _)| *present);
     present.map(|(_, len)| device.vector_bytes(len)).sum()

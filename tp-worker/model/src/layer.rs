@@ -5,18 +5,18 @@ mod host;
 
 use lockstep_backend::{
     Attend, AttentionShape, Axis, Backend, BackendError, Linear, MatrixRole, MatrixShape, RmsNorm,
-    RowParallel,
+    RowParallel, Scatter,
 };
 use lockstep_types::ModelConfig;
 
-use crate::{Shard, rope_table};
+use crate::{Shard, crossing::Crossing, rope_table, topology::attention_axis};
 
-pub(crate) use buffers::{AttentionBuffers, LayerBuffers, SecondHalf};
+pub(crate) use buffers::{AttentionBuffers, Boundary, LayerBuffers, SecondHalf};
 pub(crate) use host::{HostLayer, LayerSource};
 
 /// One layer's weights, without the norm before its attention. Biases of
-/// row-parallel projections (`o`, `down`) are on one rank alone, so that the sum
-/// over ranks contains them once: see [`Shard::adds_biases`].
+/// row-parallel projections (`o`, `down`) are on one rank alone of those that they
+/// are split over, so that the sum over ranks contains them once.
 pub(crate) struct Layer<B: Backend> {
     /// Its place in the cache.
     pub number: usize,
@@ -80,8 +80,10 @@ impl LayerSizes {
 
 /// What all layers of a model share.
 pub(crate) struct LayerShape<B: Backend> {
-    /// The ranks that the layers are split over.
+    /// The ranks that MLPs are split over.
     pub axis: Axis,
+    /// The ranks that attention is split over.
+    pub attention_axis: Axis,
     /// This rank's heads.
     pub attention: AttentionShape,
     /// Angles of every position served.
@@ -105,6 +107,7 @@ impl<B: Backend> LayerShape<B> {
         let table = rope_table(&model.rope, model.head_dim, positions);
         Ok(Self {
             axis,
+            attention_axis: attention_axis(axis),
             attention: LayerSizes::new(model, shard, model.hidden_size).attention,
             rope: backend.load_rope(table)?,
             eps: model.rms_norm_eps,
@@ -152,7 +155,7 @@ impl<B: Backend> Layer<B> {
         buffers: SecondHalf<'_, B::Tensor>,
         next_norm: &B::Vector,
     ) -> Result<(), BackendError> {
-        let (axis, eps) = (shape.axis, shape.eps);
+        let eps = shape.eps;
         let norm = |weight| RmsNorm { weight, eps };
         let SecondHalf {
             attended,
@@ -161,9 +164,10 @@ impl<B: Backend> Layer<B> {
             normed,
             gate_up,
             activated,
+            boundary,
         } = buffers;
         let output = RowParallel {
-            axis,
+            axis: shape.attention_axis,
             part: Linear {
                 weight: &self.output,
                 bias: self.output_bias.as_ref(),
@@ -175,15 +179,36 @@ impl<B: Backend> Layer<B> {
             weight: &self.gate_up,
             bias: self.gate_up_bias.as_ref(),
         };
-        backend.gated_matmul(normed, gated, gate_up, activated);
         let down = RowParallel {
-            axis,
+            axis: shape.axis,
             part: Linear {
                 weight: &self.down,
                 bias: self.down_bias.as_ref(),
             },
         };
         let next = norm(next_norm);
-        backend.matmul_add_rms_norm(activated, down, residual, delta, next, normed)
+        match boundary {
+            Boundary::SameRows => {
+                backend.gated_matmul(normed, gated, gate_up, activated);
+                backend.matmul_add_rms_norm(activated, down, residual, delta, next, normed)
+            }
+            Boundary::AllRows {
+                crossing,
+                gathered,
+                product,
+            } => {
+                let Crossing {
+                    counts,
+                    first,
+                    rows,
+                    ..
+                } = crossing;
+                backend.all_gather_rows(shape.axis, normed, *first, counts, gathered)?;
+                backend.gated_matmul(gathered, gated, gate_up, activated);
+                let scatter = Scatter { rows, product };
+                backend
+                    .matmul_scatter_add_rms_norm(activated, down, scatter, residual, next, normed)
+            }
+        }
     }
 }

@@ -9,6 +9,7 @@
 
 mod allocate;
 mod capture;
+mod crossing;
 mod eagle;
 mod error;
 mod feature_window;
@@ -22,6 +23,7 @@ mod rope;
 mod schedule;
 mod shard;
 mod tables;
+mod topology;
 mod transformer;
 mod weights;
 
@@ -33,8 +35,9 @@ pub use footprint::{rank_heads, rank_memory};
 pub use limits::ForwardLimits;
 pub use progress::{LoadPhase, LoadProgress};
 pub use rope::rope_table;
-pub use schedule::{CollectiveKind, CollectiveStep, Schedule};
+pub use schedule::{CollectiveKind, CollectiveStep, CountedRows, Schedule};
 pub use shard::Shard;
-pub use tables::{Tables, WholeTables};
+pub use tables::{Tables, WholeTables, whole_head};
+pub use topology::{Place, Topology};
 pub use transformer::{LoadOptions, LogitBlock, Transformer, WeightOrigin};
 pub use weights::{FileAccess, HostTensor, Weights};

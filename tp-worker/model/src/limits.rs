@@ -8,7 +8,7 @@ use crate::ModelError;
 /// Sizes that buffers are allocated for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForwardLimits {
-    /// Tokens of one pass, over all requests.
+    /// Tokens of one pass, over all requests of a DP rank.
     pub max_tokens: usize,
     /// Requests of one pass.
     pub requests: usize,
@@ -59,6 +59,11 @@ impl ForwardLimits {
             logit_block_rows: self.logit_block_rows.clamp(1, max_tokens),
             ..self
         }
+    }
+
+    /// Rows of logits that a pass may want, of `dp_size` DP ranks together.
+    pub(crate) fn wanted_rows(&self, dp_size: usize) -> usize {
+        self.max_tokens.saturating_mul(dp_size)
     }
 
     /// Room for a pass's batch.

@@ -57,8 +57,8 @@ impl Cache {
         let stamps = checkpoint::stamps(weights).map_err(unread)?;
         let (content, warning) = checkpoint::hash(weights, &folder, progress).map_err(unread)?;
         let key = key::key(model, shard, packed, &content);
-        let start = &key.to_hex()[..24];
-        let name = format!("{start}-rank{}of{}.packed", shard.rank, shard.size);
+        let (start, world) = (&key.to_hex()[..24], shard.topology.world);
+        let name = format!("{start}-rank{}of{}.packed", world.rank, world.size);
         let cache = Self {
             folder,
             key,

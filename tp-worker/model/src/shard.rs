@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use lockstep_types::ModelConfig;
 
-use crate::ModelError;
+use crate::{ModelError, Place, Topology};
 
 /// One rank's part of every matrix (Megatron's split, arXiv:1909.08053):
 /// query and key/value heads, MLP columns and vocabulary rows.
 ///
-/// **Heads.** Each rank has `num_heads / size` query heads. Key/value heads go
+/// **Heads.** Each rank of a DP rank of `size` has `num_heads / size` query heads. Key/value heads go
 /// with their query heads: one copy serves `gcd(query heads per rank, query
 /// heads per key/value head)` of them, so they are split where the ranks
 /// divide them and replicated where they don't.
@@ -17,13 +17,12 @@ use crate::ModelError;
 /// **MLP and vocabulary.** Split as evenly as possible in units (32 columns,
 /// 16 rows; halved until every rank has eight, so that shares differ by an
 /// eighth at most): the first ranks take one unit more, the last unit may be
-/// short.
+/// short. With several DP ranks the embedding is whole on each rank: its rows are
+/// looked up where a request is, and nothing is summed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shard {
-    /// This rank.
-    pub rank: usize,
-    /// Ranks.
-    pub size: usize,
+    /// The ranks that the parts are split over.
+    pub topology: Topology,
     /// Query heads of this rank.
     pub heads: Range<usize>,
     /// The model's key/value head behind each of this rank's, in order; a
@@ -31,8 +30,10 @@ pub struct Shard {
     pub kv_heads: Vec<usize>,
     /// MLP columns of this rank.
     pub mlp: Range<usize>,
-    /// Vocabulary rows of this rank.
+    /// Rows of the output head of this rank.
     pub vocab: Range<usize>,
+    /// Rows of the embedding of this rank.
+    pub embedding: Range<usize>,
 }
 
 /// Columns of the MLP are split in blocks of so many.
@@ -43,19 +44,21 @@ const UNITS_PER_RANK: usize = 8;
 const VOCAB_UNIT: usize = 16;
 
 impl Shard {
-    /// The part of rank `rank` of `size`.
+    /// The part of the rank at `topology`.
     ///
     /// # Errors
-    /// [`ModelError::Split`] when `size` does not divide the query heads or
-    /// exceeds another dimension; it names sizes that work.
-    pub fn new(model: &ModelConfig, rank: usize, size: usize) -> Result<Self, ModelError> {
+    /// [`ModelError::Split`] when the ranks of a DP rank don't divide the query
+    /// heads, or all exceed another dimension; it names sizes that work.
+    pub fn new(model: &ModelConfig, topology: Topology) -> Result<Self, ModelError> {
+        let Topology { world, attention } = topology;
         let split = |what, total, remedy| ModelError::Split {
-            tp_size: size,
+            tp_size: world.size,
+            dp_size: topology.dp_size(),
             what,
             total,
             remedy,
         };
-        if size == 0 || !model.num_heads.is_multiple_of(size) {
+        if attention.size == 0 || !model.num_heads.is_multiple_of(attention.size) {
             let works = divisors(model.num_heads);
             return Err(split("attention heads", model.num_heads, works));
         }
@@ -73,46 +76,50 @@ impl Shard {
             ("MLP columns", model.intermediate_size),
             ("vocabulary rows", model.vocab_size),
         ] {
-            if total < size {
+            if total < world.size {
                 return Err(split(what, total, format!("at most {total}")));
             }
         }
-        Ok(Self::of(model, rank, size))
+        Ok(Self::of(model, topology))
     }
 
     /// [`Self::new`] of a split that was checked.
-    pub(crate) fn of(model: &ModelConfig, rank: usize, size: usize) -> Self {
-        let local = model.num_heads / size;
+    pub(crate) fn of(model: &ModelConfig, topology: Topology) -> Self {
+        let Topology { world, attention } = topology;
+        let local = model.num_heads / attention.size;
         let group = model.num_heads / model.num_kv_heads;
-        let heads = rank * local..(rank + 1) * local;
-        let served = local / model.kv_heads_per_rank(size);
+        let heads = attention.rank * local..(attention.rank + 1) * local;
+        let served = local / model.kv_heads_per_rank(attention.size);
+        let vocab = split_range(model.vocab_size, VOCAB_UNIT, world);
         Self {
-            rank,
-            size,
+            topology,
             kv_heads: heads.clone().step_by(served).map(|h| h / group).collect(),
             heads,
-            mlp: split_range(model.intermediate_size, MLP_UNIT, rank, size),
-            vocab: split_range(model.vocab_size, VOCAB_UNIT, rank, size),
+            mlp: split_range(model.intermediate_size, MLP_UNIT, world),
+            embedding: match topology.dp_size() {
+                1 => vocab.clone(),
+                _ => 0..model.vocab_size,
+            },
+            vocab,
         }
     }
 
-    /// Whether this rank has the biases of row-parallel projections: a sum over
-    /// ranks must contain them once.
-    pub fn adds_biases(&self) -> bool {
-        self.rank == 0
+    /// Whether the head is a matrix of its own; otherwise the embedding is.
+    pub fn has_head(&self, model: &ModelConfig) -> bool {
+        !model.tie_word_embeddings || self.vocab != self.embedding
     }
 
-    /// Every rank's number of vocabulary rows.
+    /// Every rank's number of rows of the output head.
     pub fn vocab_widths(&self, model: &ModelConfig) -> Vec<usize> {
-        (0..self.size)
-            .map(|rank| split_range(model.vocab_size, VOCAB_UNIT, rank, self.size).len())
+        let size = self.topology.world.size;
+        (0..size)
+            .map(|rank| split_range(model.vocab_size, VOCAB_UNIT, Place { rank, size }).len())
             .collect()
     }
 }
 
-/// Rank `rank`'s part of `0..total`, split in units of `unit`, or of the
-/// largest power of two below it that gives every rank [`UNITS_PER_RANK`].
-fn split_range(total: usize, unit: usize, rank: usize, size: usize) -> Range<usize> {
+/// A rank's part of `0..total`, split in units of `unit`, or of the largest power of two below it that gives every rank [`UNITS_PER_RANK`].
+fn split_range(total: usize, unit: usize, Place { rank, size }: Place) -> Range<usize> {
     let mut unit = unit;
     while unit > 1 && total / unit < UNITS_PER_RANK * size {
         unit /= 2;

@@ -77,3 +77,21 @@ impl<B: Backend> WholeTables<B> {
         tables.map(|table| backend.matrix_bytes(table)).sum()
     }
 }
+
+/// Loads the output head, whole, of a `model` whose head is a table of its own: all
+/// that a rank lacks that holds the embedding whole.
+///
+/// # Errors
+/// [`ModelError`]: what is wrong with the files or the memory.
+pub fn whole_head<B: Backend>(
+    backend: &mut B,
+    model: &ModelConfig,
+    files: FileAccess,
+    progress: &mut dyn FnMut(LoadProgress),
+) -> Result<B::Matrix, ModelError> {
+    let weights = Weights::open_with(&model.path, files)?;
+    let head = weights.matrix("lm_head.weight", model.vocab_size, model.hidden_size)?;
+    let head = head.whole();
+    let mut loader = Loader::checkpoint(&weights, std::iter::once(&head), progress);
+    Ok(loader.matrix(backend, &head, MatrixRole::Vocabulary)?)
+}

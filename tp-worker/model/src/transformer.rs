@@ -2,24 +2,29 @@
 
 mod buffers;
 mod capture;
+mod collectives;
 mod forward;
 mod host;
 mod load;
+mod logits;
 mod parts;
+mod size;
 
-use std::path::PathBuf;
+use std::{ops::Range, path::PathBuf};
 
 use lockstep_backend::{Axis, Backend, KvShape};
 use lockstep_types::{KvCacheDtype, ModelConfig};
 
 use crate::{
-    CollectiveKind, CollectiveStep, ForwardLimits, Schedule, Shard, Tables,
+    ForwardLimits, Shard, Tables,
+    crossing::World,
     layer::{Layer, LayerShape},
 };
 pub(crate) use buffers::Buffers;
 use capture::Capture;
 
 pub use load::LoadOptions;
+pub use logits::LogitBlock;
 
 /// One rank's shard of a model on a device, with all buffers a pass needs:
 /// after loading, [`Self::forward`] allocates nothing.
@@ -28,13 +33,15 @@ pub struct Transformer<B: Backend> {
     shard: Shard,
     limits: ForwardLimits,
     shape: LayerShape<B>,
-    /// Vocabulary rows of this rank.
+    /// How rows cross, where there are several DP ranks.
+    world: Option<World>,
+    /// This rank's rows, see [`Shard::embedding`].
     embedding: B::Matrix,
     /// The norm before each layer's attention.
     input_norms: Vec<B::Vector>,
     layers: Vec<Layer<B>>,
     norm: B::Vector,
-    /// `None`: the embedding table is the head.
+    /// This rank's rows; `None`: the embedding table is the head.
     head: Option<B::Matrix>,
     /// Every rank's vocabulary rows.
     vocab_widths: Vec<usize>,
@@ -43,22 +50,13 @@ pub struct Transformer<B: Backend> {
     inputs: B::Inputs,
     /// Of the weights, the buffers and the capture that there are.
     passes: B::Passes,
-    /// `0..max_tokens`: row numbers of logit blocks.
+    /// Row numbers of logit blocks: those of all wanted rows.
     numbers: Vec<u32>,
+    /// Rows of a logit block that each rank gets.
+    owned: Vec<Range<usize>>,
     /// What is kept for a drafter, if anything.
     capture: Option<Capture<B>>,
     origin: WeightOrigin,
-}
-
-/// Some rows of logits, on the host of the rank that leads.
-#[derive(Debug, Clone, Copy)]
-pub struct LogitBlock<'a> {
-    /// Index in `batch.logit_tokens` of the first row.
-    pub first: usize,
-    /// `[rows, vocab]`, row-major.
-    pub logits: &'a [f32],
-    /// Columns.
-    pub vocab: usize,
 }
 
 /// Where a shard's weights came from, and what became of the folder of packed
@@ -90,7 +88,7 @@ impl<B: Backend> Transformer<B> {
         &self.origin
     }
 
-    /// The ranks that it is split over.
+    /// The ranks that it is split over; its attention over those of a DP rank.
     pub fn axis(&self) -> Axis {
         self.shape.axis
     }
@@ -113,35 +111,17 @@ impl<B: Backend> Transformer<B> {
         matrices.chain(layers).map(bytes).sum()
     }
 
-    /// This rank's rows of the tables of tokens: whole on a rank alone.
+    /// Whether this rank has all rows of the embedding.
+    pub fn holds_embedding(&self) -> bool {
+        self.shard.embedding.len() == self.model.vocab_size
+    }
+
+    /// This rank's rows of the tables of tokens: whole on a rank alone, and with
+    /// several DP ranks the embedding is.
     pub fn tables(&self) -> Tables<'_, B> {
         Tables {
             embedding: &self.embedding,
             head: self.head.as_ref().unwrap_or(&self.embedding),
-        }
-    }
-
-    /// The collectives of a pass. Equal on all ranks.
-    pub fn schedule(&self) -> Schedule {
-        let reduce = CollectiveStep {
-            kind: CollectiveKind::AllReduce,
-            width: self.model.hidden_size,
-        };
-        // One after the embedding, then one after attention and one after the
-        // MLP of every layer; the last layer's run over wanted tokens only,
-        // unless all its outputs are kept.
-        let (narrow, wanted) = match self.keeps_last_hidden() {
-            true => (0, 0),
-            false => (1, 2),
-        };
-        Schedule {
-            tokens: vec![reduce; 1 + 2 * (self.model.num_layers - narrow)],
-            logit_tokens: vec![reduce; wanted],
-            block: vec![CollectiveStep {
-                kind: CollectiveKind::Gather,
-                width: self.model.vocab_size,
-            }],
-            block_rows: self.limits.logit_block_rows,
         }
     }
 }

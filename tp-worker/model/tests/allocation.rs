@@ -10,11 +10,11 @@ use std::{
     cell::Cell,
 };
 
-use lockstep_backend::{Axis, Backend};
+use lockstep_backend::{Axis, Backend, Groups, WorldRows};
 use lockstep_backend_cpu::{CpuBackend, CpuOptions};
-use lockstep_collective::Single;
+use lockstep_collective::{Single, local_group};
 use lockstep_model::{
-    EagleHead, FileAccess, ForwardLimits, HiddenSource, LoadOptions, Transformer,
+    EagleHead, FileAccess, ForwardLimits, HiddenSource, LoadOptions, Topology, Transformer,
 };
 use lockstep_types::{Dtype, KvCacheDtype, Quantization};
 use pass::{Pass, fixture};
@@ -97,7 +97,72 @@ fn a_pass_allocates_nothing() {
     }
 }
 
+/// The same where rows of all DP ranks come together, on idle ranks too.
+#[test]
+fn a_pass_of_several_dp_ranks_allocates_nothing() {
+    for (tp_size, dp_size) in [(2, 2), (4, 2)] {
+        std::thread::scope(|scope| {
+            for group in local_group(tp_size) {
+                scope.spawn(move || {
+                    let groups = Groups::form(Box::new(group), dp_size).unwrap();
+                    count_on_a_rank(on(groups, Dtype::Bfloat16), dp_size);
+                });
+            }
+        });
+    }
+}
+
+fn count_on_a_rank(mut backend: CpuBackend, dp_size: usize) {
+    let at = Topology::of(&backend, Axis::World);
+    let model = lockstep_model_folder::load(&fixture("qwen3")).unwrap();
+    let limits = ForwardLimits {
+        max_tokens: 32,
+        requests: 1,
+        positions: 40,
+        page_size: 8,
+        tree_nodes: 1,
+        logit_block_rows: 3,
+    };
+    let options = LoadOptions::new(Axis::World, limits);
+    let mut model = Transformer::load(&mut backend, &model, options, &mut |_| {}).unwrap();
+    let shape = model.kv_shape(5, 8, KvCacheDtype::Bfloat16);
+    let mut cache = backend.kv_cache(&shape).unwrap();
+    let (text, all): (Vec<u32>, Vec<u32>) = ((0..40).collect(), (0..32).collect());
+    let mut rounds = [0; 2];
+    for round in &mut rounds {
+        // What each of two DP ranks takes in, and wants of it.
+        for parts in [
+            [(0..32, 32), (0..32, 32)],
+            [(0..32, 1), (0..5, 5)],
+            [(32..33, 1), (0..0, 0)],
+            [(0..0, 0), (5..9, 0)],
+        ] {
+            let rows = WorldRows {
+                tokens: parts.iter().map(|(range, _)| range.len()).collect(),
+                wanted: parts.iter().map(|(_, wanted)| *wanted).collect(),
+            };
+            assert_eq!(rows.tokens.len(), dp_size);
+            let (range, wanted) = parts[at.dp_rank()].clone();
+            let mut pass = Pass::default();
+            if !range.is_empty() {
+                pass.push(&text, range, 8, |page| page as u32);
+            }
+            let batch = pass.batch(&all[..wanted]);
+            let before = ALLOCATIONS.get();
+            model
+                .forward(&mut backend, &mut cache, &batch, Some(&rows), &mut |_| {})
+                .unwrap();
+            *round += ALLOCATIONS.get() - before;
+        }
+    }
+    assert_eq!(rounds[1], 0, "{at:?} allocated {} times", rounds[1]);
+}
+
 fn cpu(dtype: Dtype) -> CpuBackend {
+    on(Box::new(Single::new()), dtype)
+}
+
+fn on(groups: impl Into<Groups>, dtype: Dtype) -> CpuBackend {
     let options = CpuOptions {
         threads: 1,
         dtype,
@@ -105,7 +170,7 @@ fn cpu(dtype: Dtype) -> CpuBackend {
         pin: None,
         isa: None,
     };
-    CpuBackend::new(options, Box::new(Single::new())).unwrap()
+    CpuBackend::new(options, groups).unwrap()
 }
 
 /// Keeping hidden states, taking them into either head, and drafting a chain

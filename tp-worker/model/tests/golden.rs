@@ -4,12 +4,18 @@
 
 #[path = "golden/cuda.rs"]
 mod cuda;
+#[path = "golden/data_parallel.rs"]
+mod data_parallel;
 #[path = "support/driver.rs"]
 mod driver;
 #[path = "support/naive.rs"]
 mod naive;
 #[path = "support/pass.rs"]
 mod pass;
+#[path = "support/ranks.rs"]
+mod ranks;
+#[path = "support/world.rs"]
+mod world;
 
 use std::{fs, sync::Arc};
 

@@ -73,7 +73,7 @@ impl<B: Backend> DraftStage<B> {
     ) -> Result<Self, WorkerError> {
         let limits = WorkerLimits::new(config);
         let speculation = &config.speculation;
-        let (mut of_target, mut drafter) = (OfTarget::none(), None);
+        let (mut of_target, mut drafter) = (OfTarget::Target, None);
         if backend.leads(Axis::Attention) {
             let forward = ForwardLimits::of_drafts(&limits.step, limits.page_size, limits.vocab);
             drafter = drafters.build(Build {
@@ -137,8 +137,7 @@ impl<B: Backend> DraftStage<B> {
         let Some(drafter) = &self.drafter else {
             return (0, 0);
         };
-        let tables = self.of_target.tables.as_ref();
-        let tables = tables.map_or(0, |tables| tables.weight_bytes(backend));
+        let tables = self.of_target.weight_bytes(backend);
         let (weights, kv) = drafter.bytes(backend);
         (weights + tables, kv)
     }

@@ -145,6 +145,8 @@ fn prepare(key: PassKey, schedule: &Schedule) -> PreparedPass {
             let kind = match step.kind {
                 CollectiveKind::AllReduce => 1,
                 CollectiveKind::Gather => 2,
+                CollectiveKind::AllGather => 3,
+                CollectiveKind::ReduceScatter => 4,
             };
             digest.word(kind << 56 | step.width as u64);
         }

@@ -1,13 +1,15 @@
 //! Collectives through the backend, and how one is built.
 
-use lockstep_backend::{Axis, Backend, Linear, RmsNorm, RowParallel};
+use std::ops::Range;
+
+use lockstep_backend::{Axis, Backend, Linear, Owners, RmsNorm, RowParallel};
 use lockstep_backend_cpu::{CpuBackend, CpuError, CpuOptions, Isa};
 use lockstep_collective::{Collective, Options, Single, local_group, local_group_with};
 use lockstep_types::{Dtype, Quantization};
 
 use crate::machine::{Values, bits, matrix, tensor};
 
-fn options(threads: usize) -> CpuOptions {
+pub fn options(threads: usize) -> CpuOptions {
     CpuOptions {
         threads,
         dtype: Dtype::Float32,
@@ -37,8 +39,12 @@ fn ranks_sum_gather_and_broadcast() {
                 let place = out.as_ptr();
                 for rows in [2, 1, 2] {
                     backend.set_rows(&mut x, rows);
+                    let owners = Owners {
+                        widths: &widths,
+                        rows: &[0..rows, 0..0, 0..0],
+                    };
                     let found = backend
-                        .gather_to_host(Axis::World, &x, &widths, &mut out)
+                        .gather_to_host(Axis::World, &x, owners, &mut out)
                         .unwrap();
                     let expected: &[f32] = &[
                         0.0, 1.0, 2.0, 100.0, 101.0, 200.0, 201.0, 202.0, 203.0, //
@@ -145,8 +151,12 @@ fn work_alone(backend: &mut CpuBackend) {
     backend.all_reduce(Axis::Alone, &mut x).unwrap();
     assert_eq!(x.values(), [1.0, 2.0]);
     let mut space = Vec::new();
+    let owners = Owners {
+        widths: &[2],
+        rows: &[Range { start: 0, end: 1 }],
+    };
     let found = backend
-        .gather_to_host(Axis::Alone, &x, &[2], &mut space)
+        .gather_to_host(Axis::Alone, &x, owners, &mut space)
         .unwrap();
     assert_eq!(found, [1.0, 2.0]);
 
@@ -262,8 +272,12 @@ fn large_gathers_arrive_by_copying() {
                 let own = [rank as f32; 9];
                 let x = tensor(&mut backend, &own, 3);
                 let mut space = Vec::new();
+                let owners = Owners {
+                    widths: &[3, 3],
+                    rows: &[0..3, 0..0],
+                };
                 let found = backend
-                    .gather_to_host(Axis::World, &x, &[3, 3], &mut space)
+                    .gather_to_host(Axis::World, &x, owners, &mut space)
                     .unwrap();
                 let row = [0.0, 0.0, 0.0, 1.0, 1.0, 1.0];
                 assert_eq!(found, if rank == 0 { row.repeat(3) } else { vec![] });
@@ -277,8 +291,12 @@ fn one_rank_gathers_without_copying() {
     let mut backend = CpuBackend::new(options(2), Box::new(Single::new())).unwrap();
     let x = tensor(&mut backend, &[1.0, 2.0, 3.0, 4.0], 2);
     let mut out = Vec::new();
+    let owners = Owners {
+        widths: &[2],
+        rows: &[Range { start: 0, end: 2 }],
+    };
     let found = backend
-        .gather_to_host(Axis::World, &x, &[2], &mut out)
+        .gather_to_host(Axis::World, &x, owners, &mut out)
         .unwrap();
     assert_eq!(found, [1.0, 2.0, 3.0, 4.0]);
     assert_eq!(found.as_ptr(), x.values().as_ptr());

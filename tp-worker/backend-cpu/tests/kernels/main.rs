@@ -5,6 +5,7 @@
 
 mod attention;
 mod collectives;
+mod crossing;
 mod machine;
 mod matmul;
 mod moves;

@@ -1,11 +1,11 @@
 //! What models ask for.
 
-use std::collections::HashSet;
 use std::ops::Range;
 
 use lockstep_backend::{
     Attend, AttentionShape, Axis, Backend, BackendError, Batch, Holds, HostMatrix, InputLimits,
-    KvShape, MatrixRole, PassKey, RopeTable, Rows as Gathered,
+    KvShape, MatrixRole, Owners, PassKey, RmsNorm, RopeTable, RowParallel, Rows as Gathered,
+    Scatter,
 };
 use lockstep_collective::Collective;
 
@@ -314,7 +314,7 @@ impl Backend for CudaBackend {
             width == out.width() && count == to.len(),
             "rows are copied one to one"
         );
-        debug_assert!(distinct(to), "no row is a target twice");
+        debug_assert!(super::distinct(to), "no row is a target twice");
         if count == 0 {
             return;
         }
@@ -355,31 +355,46 @@ impl Backend for CudaBackend {
         Ok(self.failures()?)
     }
 
+    fn matmul_scatter_add_rms_norm(
+        &mut self,
+        x: &CudaTensor,
+        w: RowParallel<'_, CudaMatrix, Buffer<f32>>,
+        scatter: Scatter<'_, CudaTensor>,
+        residual: &mut CudaTensor,
+        norm: RmsNorm<'_, Buffer<f32>>,
+        out: &mut CudaTensor,
+    ) -> Result<(), BackendError> {
+        super::expect_whole(scatter.rows, x.rows());
+        self.matmul_add_rms_norm(x, w, residual, scatter.product, norm, out)
+    }
+
+    fn all_gather_rows(
+        &mut self,
+        _: Axis,
+        x: &CudaTensor,
+        first: usize,
+        counts: &[usize],
+        out: &mut CudaTensor,
+    ) -> Result<(), BackendError> {
+        let whole = first == 0 && counts == [x.rows()];
+        assert!(whole, "all rows of the only rank");
+        self.place_columns(x, out, 0);
+        Ok(self.failures()?)
+    }
+
     fn gather_to_host<'a>(
         &mut self,
         _: Axis,
         x: &'a CudaTensor,
-        widths: &[usize],
+        owners: Owners<'_>,
         space: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], BackendError> {
-        assert!(widths == [x.width()], "one width, of the only rank");
-        self.failures()?;
-        let len = x.rows() * x.width();
-        // It never shrinks, so that growing again does not fill it with zeros.
-        if space.len() < len {
-            space.resize(len, 0.0);
-        }
-        x.floats.download_to(&self.stream, &mut space[..len])?;
-        Ok(&space[..len])
+        assert!(owners.widths == [x.width()], "one width, of the only rank");
+        super::expect_whole(owners.rows, x.rows());
+        self.download(x, space)
     }
 
     fn control(&mut self, axis: Axis) -> &mut dyn Collective {
         self.groups.of(axis)
     }
-}
-
-/// Whether no row is named twice.
-fn distinct(rows: &[u32]) -> bool {
-    let mut seen = HashSet::with_capacity(rows.len());
-    rows.iter().all(|row| seen.insert(row))
 }

@@ -8,7 +8,7 @@ use lockstep_backend_cuda::{Context, CudaBackend, CudaOptions};
 use lockstep_collective::local_group;
 use lockstep_types::{Dtype, KvCacheDtype, Quantization};
 
-use crate::support::{gpu, host_matrix, matrix, noise, open, options, read, sums};
+use crate::support::{ALONE, gpu, host_matrix, matrix, noise, open, options, read, sums};
 
 #[test]
 fn options_that_gpus_do_not_serve_are_refused_with_a_way_out() {
@@ -125,7 +125,7 @@ fn failures_are_told_by_the_next_result() {
     fail(&mut gpu);
     let logits = gpu.tensor(1, 1, Holds::Logits).unwrap();
     let axis = lockstep_backend::Axis::Alone;
-    let gathered = gpu.gather_to_host(axis, &logits, &[1], &mut space).err();
+    let gathered = gpu.gather_to_host(axis, &logits, ALONE, &mut space).err();
     for error in [staged.err(), gathered] {
         let text = error.unwrap().to_string();
         assert!(text.contains("heads of 1000 columns"), "{text}");

@@ -5,7 +5,7 @@ use std::process::Command;
 use lockstep_backend::{Axis, Backend, Batch, Holds, InputLimits};
 use lockstep_types::Dtype;
 
-use crate::support::{gpu, noise, read, sums};
+use crate::support::{ALONE, gpu, noise, read, sums};
 
 /// Whether a test of this program passes with `name` set to `value`, and what it
 /// says.
@@ -63,7 +63,7 @@ fn fails() {
     queued.unwrap();
     let logits = gpu.tensor(1, 1, Holds::Logits).unwrap();
     let mut space = Vec::new();
-    let waited = gpu.gather_to_host(Axis::Alone, &logits, &[1], &mut space);
+    let waited = gpu.gather_to_host(Axis::Alone, &logits, ALONE, &mut space);
     let errors = [
         waited.err(),
         gpu.stage(&Batch::default(), &mut inputs).err(),

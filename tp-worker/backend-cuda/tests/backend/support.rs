@@ -1,6 +1,6 @@
 //! A device, and rows of it on the host.
 
-use lockstep_backend::{Axis, Backend, Batch, Holds, InputLimits};
+use lockstep_backend::{Axis, Backend, Batch, Holds, InputLimits, Owners};
 use lockstep_backend_cuda::{CudaBackend, CudaError, CudaOptions, CudaTensor, Inputs};
 use lockstep_collective::Single;
 use lockstep_types::{Dtype, Quantization};
@@ -50,12 +50,22 @@ pub fn sums(gpu: &mut CudaBackend, values: &[f32], width: usize) -> CudaTensor {
     out
 }
 
+/// One value, of the only rank.
+pub const ALONE: Owners<'_> = Owners {
+    widths: &[1],
+    rows: &[0..1; 1],
+};
+
 /// All of a tensor, as 32-bit floats.
 pub fn read(gpu: &mut CudaBackend, x: &CudaTensor) -> Vec<f32> {
     let mut logits = gpu.tensor(x.rows(), x.width(), Holds::Logits).unwrap();
     gpu.place_columns(x, &mut logits, 0);
     let mut space = Vec::new();
-    gpu.gather_to_host(Axis::Alone, &logits, &[x.width()], &mut space)
+    let owners = Owners {
+        widths: &[x.width()],
+        rows: &[0..x.rows(); 1],
+    };
+    gpu.gather_to_host(Axis::Alone, &logits, owners, &mut space)
         .unwrap()
         .to_vec()
 }

@@ -1,44 +1,50 @@
 //! What moves elements as they are: gathers and broadcasts.
 
+use std::ops::Range;
+
 use bytemuck::Pod;
 
 use super::{Group, nothing};
-use crate::arguments::digest;
+use crate::arguments::counts_digest;
 use crate::endpoint::Endpoint;
-use crate::{CollectiveError, Kind, Operation};
+use crate::{CollectiveError, Kind, Operation, Owners};
 
 impl<E: Endpoint + 'static> Group<E> {
+    /// Parts that don't fit a transfer go in several: of every rank's columns the
+    /// next elements, and of those to each owner what is its.
     pub(super) fn try_gather(
         &mut self,
         send: &[f32],
-        counts: &[usize],
-        mut recv: Option<&mut [f32]>,
+        owners: Owners<'_>,
+        recv: &mut [f32],
     ) -> Result<(), CollectiveError> {
-        let total = self
-            .arguments()
-            .gather(send.len(), counts, recv.as_deref())?;
-        let operation = self.next(Kind::Gather, total, counts_digest(counts))?;
-        let capacity = self.endpoint.capacity();
-        let longest = counts.iter().copied().max().unwrap_or(0);
+        let operation = self.next_gather(send, owners)?;
+        self.arguments().receives(recv.len(), owners)?;
+        let (rank, capacity) = (self.endpoint.rank(), self.endpoint.capacity());
+        let widest = owners.widths.iter().copied().max().unwrap_or(0);
+        let longest = widest * owners.height();
         for chunk in 0..longest.div_ceil(capacity).max(1) {
             let begin = chunk * capacity;
-            let part = |count: usize| count.min(begin)..count.min(begin + capacity);
-            let own = &send[part(send.len())];
-            self.endpoint.outgoing()[..own.len()].copy_from_slice(own);
-            let to_root = |from: usize, to: usize| match to {
-                0 => 0..part(counts[from]).len(),
-                _ => 0..0,
+            let inside = |at: usize| at.saturating_sub(begin).min(capacity);
+            let part = |from: usize, to: usize| -> Range<usize> {
+                let part = owners.part(from, to);
+                inside(part.start)..inside(part.end)
             };
-            self.transfer(operation, &to_root)?;
-            let Some(recv) = recv.as_deref_mut() else {
-                continue;
-            };
-            let mut start = 0;
-            for (rank, &count) in counts.iter().enumerate() {
-                let part = part(count);
-                let data = &self.endpoint.incoming(rank)[..part.len()];
-                recv[start + part.start..start + part.end].copy_from_slice(data);
-                start += count;
+            self.fill(&send[send.len().min(begin)..], &part);
+            self.transfer(operation, &part)?;
+            let mut rest = &mut *recv;
+            for from in 0..self.endpoint.size() {
+                let (whole, here) = (owners.part(from, rank), part(from, rank));
+                let (all, after) = rest.split_at_mut(whole.len());
+                let data = match from == rank {
+                    true => &send[begin.min(send.len())..][here.clone()],
+                    false => &self.endpoint.incoming(from)[here.clone()],
+                };
+                let at = (begin + here.start).saturating_sub(whole.start);
+                if !here.is_empty() {
+                    all[at..at + here.len()].copy_from_slice(data);
+                }
+                rest = after;
             }
         }
         Ok(())
@@ -47,52 +53,94 @@ impl<E: Endpoint + 'static> Group<E> {
     pub(super) fn transfer_gather(
         &mut self,
         send: &[f32],
-        counts: &[usize],
+        owners: Owners<'_>,
     ) -> Result<(), CollectiveError> {
-        let arguments = self.arguments();
-        let total = arguments.counts(send.len(), counts)?;
-        let longest = counts.iter().copied().max().unwrap_or(0);
-        arguments.fits(longest, self.endpoint.capacity())?;
-        let operation = self.next(Kind::Gather, total, counts_digest(counts))?;
-        if arguments.rank != 0 {
-            self.endpoint.outgoing()[..send.len()].copy_from_slice(send);
-        }
-        let to_root = |from: usize, to: usize| if to == 0 { 0..counts[from] } else { 0..0 };
-        self.transfer(operation, &to_root)
+        let operation = self.next_gather(send, owners)?;
+        let widest = owners.widths.iter().copied().max().unwrap_or(0);
+        let longest = widest * owners.height();
+        self.arguments().fits(longest, self.endpoint.capacity())?;
+        let part = |from, to| owners.part(from, to);
+        self.fill(send, &part);
+        self.transfer(operation, &part)
     }
 
-    pub(super) fn try_all_gather<T: Pod>(
+    fn next_gather(
         &mut self,
-        kind: Kind,
-        own: &[T],
-        all: &mut [T],
+        send: &[f32],
+        owners: Owners<'_>,
+    ) -> Result<Operation, CollectiveError> {
+        let arguments = self.arguments();
+        arguments.sends(send.len(), owners)?;
+        let total: usize = owners
+            .widths
+            .iter()
+            .map(|width| width * owners.height())
+            .sum();
+        self.next(Kind::Gather, total, counts_digest(owners.numbers()))
+    }
+
+    /// Writes what others will read of `data` to the outgoing buffer.
+    fn fill(&mut self, data: &[f32], part: &dyn Fn(usize, usize) -> Range<usize>) {
+        let (rank, size) = (self.endpoint.rank(), self.endpoint.size());
+        let outgoing = self.endpoint.outgoing();
+        for to in (0..size).filter(|&to| to != rank) {
+            let part = part(rank, to);
+            outgoing[part.clone()].copy_from_slice(&data[part]);
+        }
+    }
+
+    pub(super) fn try_all_gather(
+        &mut self,
+        own: &[f32],
+        counts: &[usize],
+        all: &mut [f32],
+    ) -> Result<(), CollectiveError> {
+        self.arguments().all_gather(own.len(), counts, all.len())?;
+        let digest = counts_digest(counts.iter().copied());
+        let operation = self.next(Kind::AllGather, all.len(), digest)?;
+        self.gather_all(operation, own, &|rank| counts[rank], all)
+    }
+
+    pub(super) fn try_exchange(
+        &mut self,
+        own: &[u32],
+        all: &mut [u32],
     ) -> Result<(), CollectiveError> {
         self.arguments().equal_parts(own.len(), all.len())?;
-        let operation = self.next(kind, own.len(), 0)?;
-        self.gather_all(operation, own, all)
+        let operation = self.next(Kind::Exchange, own.len(), 0)?;
+        self.gather_all(operation, own, &|_| own.len(), all)
     }
 
-    /// Every rank's `own` in `all`, elements of four bytes.
+    /// Every rank's `own` in `all`, elements of four bytes, so many of each rank.
     pub(super) fn gather_all<T: Pod>(
         &mut self,
         operation: Operation,
         own: &[T],
+        count: &dyn Fn(usize) -> usize,
         all: &mut [T],
     ) -> Result<(), CollectiveError> {
         // Only moved, never computed with: any bits survive.
         let own: &[f32] = bytemuck::cast_slice(own);
         let all: &mut [f32] = bytemuck::cast_slice_mut(all);
-        if own.is_empty() {
-            return self.transfer(operation, &nothing);
-        }
+        let (rank, size) = (self.endpoint.rank(), self.endpoint.size());
         let capacity = self.endpoint.capacity();
-        for (number, chunk) in own.chunks(capacity).enumerate() {
-            let (begin, length) = (number * capacity, chunk.len());
-            self.endpoint.outgoing()[..length].copy_from_slice(chunk);
-            self.transfer(operation, &|_, _| 0..length)?;
-            for (rank, all) in all.chunks_exact_mut(own.len()).enumerate() {
-                let data = &self.endpoint.incoming(rank)[..length];
-                all[begin..begin + length].copy_from_slice(data);
+        let longest = (0..size).map(count).max().unwrap_or(0);
+        for chunk in 0..longest.div_ceil(capacity).max(1) {
+            let begin = chunk * capacity;
+            let part = |rank: usize| {
+                let inside = |at: usize| count(rank).min(at);
+                inside(begin)..inside(begin + capacity)
+            };
+            let mine = part(rank);
+            self.endpoint.outgoing()[..mine.len()].copy_from_slice(&own[mine]);
+            self.transfer(operation, &|from, _| 0..part(from).len())?;
+            let mut rest = &mut *all;
+            for from in 0..size {
+                let (theirs, after) = rest.split_at_mut(count(from));
+                let part = part(from);
+                let data = &self.endpoint.incoming(from)[..part.len()];
+                theirs[part].copy_from_slice(data);
+                rest = after;
             }
         }
         Ok(())
@@ -123,8 +171,4 @@ impl<E: Endpoint + 'static> Group<E> {
         }
         Ok(())
     }
-}
-
-fn counts_digest(counts: &[usize]) -> u64 {
-    digest(counts.iter().map(|&count| count as u64))
 }

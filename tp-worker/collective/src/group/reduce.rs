@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::{Group, nothing};
+use crate::arguments::counts_digest;
 use crate::endpoint::Endpoint;
 use crate::sum::{share, sum_in_rank_order};
 use crate::{CollectiveError, Kind, Operation};
@@ -71,13 +72,14 @@ impl<E: Endpoint + 'static> Group<E> {
     }
 
     /// Whether the group goes on and lends `length` elements.
-    pub(super) fn check_sum(&self, length: usize) -> Result<(), CollectiveError> {
+    pub(super) fn check_lent(&self, length: usize) -> Result<(), CollectiveError> {
         self.membership.check()?;
-        self.arguments().fits(length, self.direct_elements())
+        self.arguments().fits(length, self.endpoint.capacity())
     }
 
     pub(super) fn transfer_sum(&mut self, length: usize) -> Result<(), CollectiveError> {
-        self.check_sum(length)?;
+        self.membership.check()?;
+        self.arguments().fits(length, self.direct_elements())?;
         let operation = self.next(Kind::AllReduceSum, length, 0)?;
         self.transfer(operation, &|_, _| 0..length)
     }
@@ -85,21 +87,21 @@ impl<E: Endpoint + 'static> Group<E> {
     pub(super) fn try_reduce_scatter(
         &mut self,
         data: &[f32],
+        ranges: &[Range<usize>],
         own: &mut [f32],
     ) -> Result<(), CollectiveError> {
-        self.arguments().equal_parts(own.len(), data.len())?;
-        let operation = self.next(Kind::ReduceScatterSum, data.len(), 0)?;
-        if data.is_empty() {
-            return self.transfer(operation, &nothing);
-        }
-        let (rank, size, length) = (self.endpoint.rank(), self.endpoint.size(), own.len());
+        let operation = self.next_scatter(data.len(), ranges)?;
+        let (rank, size) = (self.endpoint.rank(), self.endpoint.size());
+        let range = &ranges[rank];
+        self.arguments().range(range, own.len())?;
         let capacity = self.endpoint.capacity();
-        for (number, chunk) in data.chunks(capacity).enumerate() {
+        for number in 0..data.len().div_ceil(capacity).max(1) {
             let begin = number * capacity;
+            let chunk = &data[begin..data.len().min(begin + capacity)];
             // What lies of a rank's part in this chunk.
             let part = |rank: usize| -> Range<usize> {
                 let inside = |at: usize| at.saturating_sub(begin).min(chunk.len());
-                inside(rank * length)..inside((rank + 1) * length)
+                inside(ranges[rank].start)..inside(ranges[rank].end)
             };
             self.endpoint.outgoing()[..chunk.len()].copy_from_slice(chunk);
             self.transfer(operation, &|_, to| part(to))?;
@@ -107,12 +109,32 @@ impl<E: Endpoint + 'static> Group<E> {
             if mine.is_empty() {
                 continue;
             }
-            let at = begin + mine.start - rank * length;
+            let at = begin + mine.start - range.start;
             let sum = &mut own[at..at + mine.len()];
             sum_in_rank_order(sum, size, |rank| {
                 &self.endpoint.incoming(rank)[mine.clone()]
             });
         }
         Ok(())
+    }
+
+    pub(super) fn transfer_ranges(
+        &mut self,
+        length: usize,
+        ranges: &[Range<usize>],
+    ) -> Result<(), CollectiveError> {
+        self.check_lent(length)?;
+        let operation = self.next_scatter(length, ranges)?;
+        self.transfer(operation, &|_, to| ranges[to].clone())
+    }
+
+    fn next_scatter(
+        &mut self,
+        length: usize,
+        ranges: &[Range<usize>],
+    ) -> Result<Operation, CollectiveError> {
+        self.arguments().ranges(length, ranges)?;
+        let numbers = ranges.iter().flat_map(|range| [range.start, range.end]);
+        self.next(Kind::ReduceScatterSum, length, counts_digest(numbers))
     }
 }

@@ -4,7 +4,7 @@
 use lockstep_collective::{ATTACHED_WORDS, Collective, CollectiveError};
 use proptest::prelude::*;
 
-use crate::support::{Members, on_threads};
+use crate::support::{Members, first_owns, on_threads, shares};
 
 /// What all ranks of a group do next.
 #[derive(Debug, Clone, Copy)]
@@ -42,13 +42,15 @@ fn operate(member: &mut dyn Collective, number: usize, length: usize) {
             let length = length.min(member.sum_capacity());
             member.sum_parts(length).map(|_| ())
         }
-        2 => member.reduce_scatter_sum(&floats.repeat(size), &mut vec![0.0; length]),
-        3 => member.all_gather(&floats, &mut floats.repeat(size)),
+        2 => {
+            let (data, mut own) = (floats.repeat(size), vec![0.0; length]);
+            member.reduce_scatter_sum(&data, &shares(size, length), &mut own)
+        }
+        3 => member.all_gather(&floats, &vec![length; size], &mut floats.repeat(size)),
         4 => member.exchange(&words, &mut words.repeat(size)),
         5 => {
-            let mut recv = floats.repeat(size);
-            let recv = (rank == 0).then_some(&mut recv[..]);
-            member.gather(&floats, &vec![length; size], recv)
+            let mut recv = floats.repeat(if rank == 0 { size } else { 0 });
+            member.gather(&floats, first_owns(&vec![length; size]), &mut recv)
         }
         6 => member.broadcast(length % size, &mut words.clone()),
         7 => member.barrier(),

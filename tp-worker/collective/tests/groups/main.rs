@@ -8,3 +8,4 @@ mod single;
 mod subgroups;
 mod support;
 mod tcp;
+mod uneven;

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use crate::attached;
 use crate::support::{self, Case, check_against_oracle};
+use crate::uneven::{self, splits};
 
 fn group(size: usize, max_elements: usize) -> Vec<Box<dyn Collective>> {
     let options = Options {
@@ -25,6 +26,13 @@ proptest! {
     fn equals_the_plain_sum(case in support::cases(100_000), capacity in 1_usize..70_000) {
         let capacity = capacity.max(case.longest() / 64);
         check_against_oracle(&case, group(case.size, capacity));
+    }
+
+    #[test]
+    fn uneven_parts_equal_plain_loops(
+        split in splits(), size in 1_usize..=8, capacity in 1_usize..4_000,
+    ) {
+        uneven::check_against_oracle(&split, group(size, capacity.max(64)));
     }
 
     #[test]

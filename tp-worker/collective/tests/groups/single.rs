@@ -4,7 +4,8 @@ use lockstep_collective::{Collective, CollectiveError, Single};
 use proptest::prelude::*;
 
 use crate::attached::{equals_the_account, scripts};
-use crate::support::{Call, Case, check_against_oracle};
+use crate::support::{Call, Case, check_against_oracle, first_owns};
+use crate::uneven::{self, splits};
 
 #[test]
 fn equals_the_plain_sum() {
@@ -20,19 +21,27 @@ proptest! {
     fn words_arrive_at_once(script in scripts()) {
         equals_the_account(&script, vec![Box::new(Single::new())]);
     }
+
+    #[test]
+    fn uneven_parts_are_its_own(split in splits()) {
+        uneven::check_against_oracle(&split, vec![Box::new(Single::new())]);
+    }
 }
 
 #[test]
 fn refuses_wrong_arguments_and_ends_when_aborted() {
-    let wrong: [Call; 9] = [
-        |member| member.gather(&[0.0], &[1], None),
-        |member| member.gather(&[0.0], &[1, 1], Some(&mut [0.0; 2])),
-        |member| member.gather(&[0.0], &[2], Some(&mut [0.0; 2])),
-        |member| member.gather(&[0.0], &[1], Some(&mut [0.0; 2])),
+    let wrong: [Call; 12] = [
+        |member| member.gather(&[0.0], first_owns(&[1]), &mut []),
+        |member| member.gather(&[0.0], first_owns(&[1, 1]), &mut [0.0; 2]),
+        |member| member.gather(&[0.0], first_owns(&[2]), &mut [0.0; 2]),
+        |member| member.gather(&[0.0], first_owns(&[1]), &mut [0.0; 2]),
         |member| member.broadcast(1, &mut [0]),
         |member| member.exchange(&[0], &mut [0; 2]),
-        |member| member.all_gather(&[0.0], &mut []),
-        |member| member.reduce_scatter_sum(&[0.0; 2], &mut [0.0]),
+        |member| member.all_gather(&[0.0], &[1], &mut []),
+        |member| member.all_gather(&[0.0], &[0], &mut []),
+        |member| member.reduce_scatter_sum(&[0.0; 2], &[0..2; 1], &mut [0.0]),
+        |member| member.reduce_scatter_parts(1, &[0..1; 1]).map(|_| ()),
+        |member| member.sum_parts(1).map(|_| ()),
         |member| member.attach(1, &[]),
     ];
     for wrong in wrong {

@@ -3,7 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
-use lockstep_collective::{Collective, CollectiveError, Options};
+use std::ops::Range;
+
+use lockstep_collective::{Collective, CollectiveError, Options, Owners};
 use proptest::prelude::*;
 
 pub type Members = Vec<Box<dyn Collective>>;
@@ -67,7 +69,7 @@ impl Case {
         }
     }
 
-    fn sum(&self) -> Vec<f32> {
+    pub fn sum(&self) -> Vec<f32> {
         let mut sum = self.data[0].clone();
         for data in &self.data[1..] {
             sum.iter_mut().zip(data).for_each(|(sum, x)| *sum += x);
@@ -84,7 +86,7 @@ impl Case {
     }
 }
 
-fn bits(data: &[f32]) -> Vec<u32> {
+pub fn bits(data: &[f32]) -> Vec<u32> {
     data.iter().map(|x| x.to_bits()).collect()
 }
 
@@ -136,11 +138,10 @@ fn check_operations(case: &Case, member: &mut dyn Collective) {
     let mut data = case.data[rank].clone();
     member.all_reduce_sum(&mut data).expect("sum");
     assert!(bits(&data) == sum, "sum on rank {rank}");
-    let mut recv = vec![0.0; gathered.len()];
-    let recv_on_root = (rank == 0).then_some(&mut recv[..]);
+    let mut recv = vec![0.0; if rank == 0 { gathered.len() } else { 0 }];
     let send = &case.data[rank][..case.counts[rank]];
     member
-        .gather(send, &case.counts, recv_on_root)
+        .gather(send, first_owns(&case.counts), &mut recv)
         .expect("gather");
     assert!(rank != 0 || bits(&recv) == gathered, "gather");
     check_parts(case, member, &sum, &gathered);
@@ -159,7 +160,10 @@ fn check_equal_parts(case: &Case, member: &mut dyn Collective, sum: &[u32]) {
     let (rank, own) = (member.rank(), &case.data[member.rank()]);
     let all = case.data.concat();
     let mut gathered = vec![f32::NAN; all.len()];
-    member.all_gather(own, &mut gathered).expect("all_gather");
+    let counts = vec![own.len(); case.size];
+    member
+        .all_gather(own, &counts, &mut gathered)
+        .expect("all_gather");
     assert!(bits(&gathered) == bits(&all), "all_gather on rank {rank}");
     let mut words = vec![u32::MAX; all.len()];
     member.exchange(&bits(own), &mut words).expect("exchange");
@@ -167,7 +171,11 @@ fn check_equal_parts(case: &Case, member: &mut dyn Collective, sum: &[u32]) {
     let each = own.len() / case.size;
     let mut part = vec![f32::NAN; each];
     member
-        .reduce_scatter_sum(&own[..each * case.size], &mut part)
+        .reduce_scatter_sum(
+            &own[..each * case.size],
+            &shares(case.size, each),
+            &mut part,
+        )
         .expect("reduce_scatter");
     let expected = &sum[rank * each..(rank + 1) * each];
     assert!(bits(&part) == expected, "reduce_scatter on rank {rank}");
@@ -189,18 +197,33 @@ fn check_parts(case: &Case, member: &mut dyn Collective, sum: &[u32], gathered: 
     if case
         .counts
         .iter()
-        .all(|&count| count <= member.gather_capacity())
+        .all(|&count| count <= member.parts_capacity())
     {
         let send = &own[..case.counts[rank]];
-        let parts = member.gather_parts(send, &case.counts).expect("gather");
-        assert_eq!(parts.is_some(), rank == 0);
-        if let Some(parts) = parts {
-            assert!(
-                bits(&parts.by_rank().concat()) == gathered,
-                "gathered parts"
-            );
-        }
+        let owners = first_owns(&case.counts);
+        let parts = member.gather_parts(send, owners).expect("gather");
+        let expected = if rank == 0 { gathered } else { &[] };
+        assert!(
+            bits(&parts.by_rank().concat()) == expected,
+            "gathered parts"
+        );
     }
+}
+
+/// The first rank gets one row of what all bring, the others nothing.
+pub fn first_owns(widths: &[usize]) -> Owners<'_> {
+    const ROWS: [Range<usize>; 8] = [0..1, 0..0, 0..0, 0..0, 0..0, 0..0, 0..0, 0..0];
+    Owners {
+        widths,
+        rows: &ROWS[..widths.len()],
+    }
+}
+
+/// Equal parts of so many elements, by rank.
+pub fn shares(ranks: usize, each: usize) -> Vec<Range<usize>> {
+    (0..ranks)
+        .map(|rank| rank * each..(rank + 1) * each)
+        .collect()
 }
 
 /// Settings with a deadline that no healthy rank misses.
@@ -255,22 +278,38 @@ pub fn divergence_names_both_sides(members: Members) {
 }
 
 /// Operations of a group of two, no two of which may meet.
-const OPERATIONS: [Call; 14] = [
+const OPERATIONS: [Call; 19] = [
     |member| member.all_reduce_sum(&mut [0.0; 4]),
     |member| member.all_reduce_sum(&mut [0.0; 2]),
     |member| member.sum_parts(1).map(|_| ()),
-    |member| member.all_gather(&[0.0; 2], &mut [0.0; 4]),
-    |member| member.all_gather(&[0.0; 4], &mut [0.0; 8]),
-    |member| member.reduce_scatter_sum(&[0.0; 4], &mut [0.0; 2]),
-    |member| member.reduce_scatter_sum(&[0.0; 2], &mut [0.0; 1]),
+    |member| member.all_gather(&[0.0; 2], &[2, 2], &mut [0.0; 4]),
+    |member| member.all_gather(&[0.0; 4], &[4, 4], &mut [0.0; 8]),
+    |member| uneven_gather(member, &[1, 3]),
+    |member| uneven_gather(member, &[3, 1]),
+    |member| member.reduce_scatter_sum(&[0.0; 4], &[0..2, 2..4], &mut [0.0; 2]),
+    |member| member.reduce_scatter_sum(&[0.0; 4], &[0..2, 0..2], &mut [0.0; 2]),
+    |member| member.reduce_scatter_sum(&[0.0; 2], &[0..1, 1..2], &mut [0.0; 1]),
     |member| member.exchange(&[0; 2], &mut [0; 4]),
     |member| member.exchange(&[0; 4], &mut [0; 8]),
     |member| member.exchange(&[], &mut []),
-    |member| member.gather_parts(&[0.0; 2], &[2, 2]).map(|_| ()),
+    |member| rows_to(member, &[0..1, 0..0]),
+    |member| rows_to(member, &[0..1, 0..1]),
+    |member| rows_to(member, &[0..0, 0..1]),
     |member| member.broadcast(0, &mut [0; 2]),
     |member| member.broadcast(1, &mut [0; 2]),
     |member| member.barrier(),
 ];
+
+fn uneven_gather(member: &mut dyn Collective, counts: &[usize]) -> Result<(), CollectiveError> {
+    let own = vec![0.0; counts[member.rank()]];
+    member.all_gather(&own, counts, &mut [0.0; 4])
+}
+
+fn rows_to(member: &mut dyn Collective, rows: &[Range<usize>]) -> Result<(), CollectiveError> {
+    let widths = &[2, 2];
+    let owners = Owners { widths, rows };
+    member.gather_parts(&[0.0; 2], owners).map(|_| ())
+}
 
 /// Ranks that run different operations are told both.
 pub fn different_operations_are_found(group: impl Fn() -> Members) {
@@ -295,12 +334,18 @@ pub fn different_operations_are_found(group: impl Fn() -> Members) {
 
 /// Buffers that don't fit each other are refused before anything moves.
 pub fn wrong_lengths_are_refused(group: impl Fn() -> Members) {
-    let wrong: [Call; 5] = [
+    let wrong: [Call; 11] = [
         |member| member.exchange(&[0; 2], &mut [0; 3]),
-        |member| member.all_gather(&[0.0; 2], &mut [0.0; 5]),
-        |member| member.all_gather(&[], &mut [0.0; 1]),
-        |member| member.reduce_scatter_sum(&[0.0; 5], &mut [0.0; 2]),
-        |member| member.reduce_scatter_sum(&[0.0; 4], &mut [0.0; 4]),
+        |member| member.all_gather(&[0.0; 2], &[2, 2], &mut [0.0; 5]),
+        |member| member.all_gather(&[], &[0, 0], &mut [0.0; 1]),
+        |member| member.all_gather(&[0.0; 2], &[2], &mut [0.0; 2]),
+        |member| member.all_gather(&[0.0; 2], &[1, 1], &mut [0.0; 2]),
+        |member| member.reduce_scatter_sum(&[0.0; 4], &[0..2, 2..5], &mut [0.0; 2]),
+        |member| member.reduce_scatter_sum(&[0.0; 4], &[0..2, 2..4], &mut [0.0; 4]),
+        |member| member.reduce_scatter_sum(&[0.0; 4], &[0..4; 1], &mut [0.0; 4]),
+        |member| member.reduce_scatter_parts(4, &[0..2, 2..5]).map(|_| ()),
+        |member| member.gather(&[0.0; 3], first_owns(&[2, 2]), &mut []),
+        |member| member.gather(&[0.0; 2], first_owns(&[2, 2]), &mut [0.0; 1]),
     ];
     for (number, wrong) in wrong.iter().enumerate() {
         for mut member in group() {
@@ -378,10 +423,10 @@ pub fn a_dropped_rank_is_noticed(mut members: Members) {
 pub fn a_wrong_argument_reaches_the_peers(members: Members) {
     let errors = on_threads(members, |mut member| match member.rank() {
         0 => member
-            .gather(&[0.0; 3], &[3, 3], Some(&mut [0.0; 5]))
+            .gather(&[0.0; 3], first_owns(&[3, 3]), &mut [0.0; 5])
             .expect_err("5 is not 6"),
         _ => member
-            .gather(&[0.0; 3], &[3, 3], None)
+            .gather(&[0.0; 3], first_owns(&[3, 3]), &mut [])
             .expect_err("its peer failed"),
     });
     assert!(

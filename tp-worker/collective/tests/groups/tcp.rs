@@ -9,6 +9,7 @@ use proptest::prelude::*;
 
 use crate::attached;
 use crate::support::{self, Case, Members, check_against_oracle};
+use crate::uneven::{self, splits};
 
 const SECRET: &[u8] = b"a secret of the tests";
 
@@ -45,6 +46,14 @@ proptest! {
     fn equals_the_plain_sum(case in support::cases(100_000), capacity in 1_usize..70_000) {
         let max_elements = capacity.max(case.longest() / 16);
         check_against_oracle(&case, group(case.size, &Options { max_elements, ..Options::default() }));
+    }
+
+    #[test]
+    fn uneven_parts_equal_plain_loops(
+        split in splits(), size in 1_usize..=4, capacity in 64_usize..4_000,
+    ) {
+        let options = Options { max_elements: capacity, ..Options::default() };
+        uneven::check_against_oracle(&split, group(size, &options));
     }
 
     #[test]

@@ -70,7 +70,7 @@ impl<T> Buffers<T> {
             false => 0,
         };
         Ok(Self {
-            layer: LayerBuffers::new(device, &layer, tokens)?,
+            layer: LayerBuffers::new(device, &layer, tokens, 1)?,
             attended_wanted: device.activations(
                 sizes.requests,
                 layer.attention.out_width(),
@@ -91,7 +91,7 @@ impl<T> Buffers<T> {
 
     /// Sets the row count of everything a pass over `rows` tokens writes.
     pub fn set_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
-        self.layer.set_rows(backend, rows);
+        self.layer.set_rows(backend, rows, rows);
         backend.set_rows(&mut self.embedded, rows);
         backend.set_rows(&mut self.joined, rows);
     }

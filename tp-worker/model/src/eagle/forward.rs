@@ -98,7 +98,7 @@ impl<B: Backend> EagleHead<B> {
             head.attend(backend, cache, tables);
             // What the layer leaves normed is not read: roots are kept unnormed,
             // so logits norm what they are asked for.
-            let (layer, all) = (&head.layer, head.buffers.layer.second_half());
+            let (layer, all) = (&head.layer, head.buffers.layer.second_half(None));
             layer.finish(backend, &head.shape, all, &layer.post_norm)
         };
         let done = backend.pass(&mut passes, batch.key(), &mut work);
@@ -121,7 +121,9 @@ impl<B: Backend> EagleHead<B> {
             return Ok(());
         }
         let attended = &mut b.attended_wanted;
-        let some = b.layer.narrow(backend, &self.inputs, wanted, attended);
+        let some = b
+            .layer
+            .narrow(backend, &self.inputs, wanted, attended, None);
         let layer = &self.layer;
         layer.finish(backend, &self.shape, some, &layer.post_norm)
     }

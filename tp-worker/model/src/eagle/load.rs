@@ -9,7 +9,7 @@ use super::{
     host::{HostHead, HostWiring},
 };
 use crate::{
-    CaptureSpec, FileAccess, ForwardLimits, LoadProgress, ModelError, Shard, Weights,
+    CaptureSpec, FileAccess, ForwardLimits, LoadProgress, ModelError, Shard, Topology, Weights,
     layer::LayerShape,
     loader::{self, Loader},
 };
@@ -32,7 +32,7 @@ impl<B: Backend> EagleHead<B> {
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, ModelError> {
         let (model, limits) = (&draft.model, limits.sensible());
-        let shard = Shard::new(model, 0, 1)?;
+        let shard = Shard::new(model, Topology::alone())?;
         let weights = Weights::open_with(&model.path, files)?;
         let host = HostHead::describe(&weights, draft, target, &shard)?;
         let capture = CaptureSpec::of_draft(draft);

@@ -1,8 +1,8 @@
 //! Hidden states to logits.
 
-use std::mem::take;
+use std::{mem::take, ops::Range};
 
-use lockstep_backend::Backend;
+use lockstep_backend::{Axis, Backend, Owners};
 
 use super::{EagleHead, HiddenSource, Wiring};
 use crate::{ModelError, Tables, limits::fits};
@@ -63,8 +63,13 @@ impl<B: Backend> EagleHead<B> {
         };
         let head = self.head.as_ref().unwrap_or(tables.head);
         backend.matmul(input, head, None, &mut b.logits);
-        let widths = [self.vocab];
-        let axis = self.shape.axis;
-        Ok(backend.gather_to_host(axis, &b.logits, &widths, &mut b.host_logits)?)
+        let owners = Owners {
+            widths: &[self.vocab],
+            rows: &[Range {
+                start: 0,
+                end: rows,
+            }],
+        };
+        Ok(backend.gather_to_host(Axis::Alone, &b.logits, owners, &mut b.host_logits)?)
     }
 }

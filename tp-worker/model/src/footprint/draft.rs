@@ -1,27 +1,27 @@
-//! What drafting takes: all of it lies with rank 0, which drafts alone, but for
-//! the target's last hidden state, which every rank keeps.
+//! What drafting takes: all of it lies with the first rank of each DP rank, which
+//! drafts alone, but for the target's last hidden state, which every rank keeps.
 
 use lockstep_backend::{DeviceMemory, Holds, KvShape, MatrixRole, MatrixShape};
 use lockstep_types::{DraftKind, DraftKv, DraftModel, EngineShape, MemoryUse, Verification};
 
 use super::{Part, count, layer_vectors, matrices, pass, table};
 use crate::{
-    CaptureSpec, ForwardLimits, Shard,
+    CaptureSpec, ForwardLimits, Shard, Topology,
     allocate::Counter,
     eagle::{Buffers, Sizes},
     feature_window,
     layer::LayerSizes,
 };
 
-/// What rank `rank` of the target keeps of its passes for the draft.
+/// What a rank of the target keeps of its passes for the draft.
 pub(super) fn kept_of_target(
     device: &dyn DeviceMemory,
     engine: &EngineShape<'_>,
-    rank: usize,
+    topology: Topology,
     tokens: usize,
 ) -> MemoryUse {
     let capture = engine.speculation.draft.as_ref().map(CaptureSpec::of_draft);
-    let kept = capture.unwrap_or_default().on_rank(rank);
+    let kept = capture.unwrap_or_default().on_rank(topology.attention.rank);
     MemoryUse {
         activations: device.tensor_bytes(
             tokens,
@@ -37,7 +37,7 @@ pub(super) fn part(device: &dyn DeviceMemory, engine: &EngineShape<'_>) -> Optio
     let speculation = engine.speculation;
     let draft = speculation.draft.as_ref()?;
     let limits = ForwardLimits::of_drafts(&engine.step, engine.page_size, engine.model.vocab_size);
-    let shard = Shard::of(&draft.model, 0, 1);
+    let shard = Shard::of(&draft.model, Topology::alone());
     let mut part = match &draft.kind {
         DraftKind::Model => Part::of_model(device, engine, &draft.model, &shard, limits),
         DraftKind::Eagle | DraftKind::Eagle3 { .. } => {
@@ -108,6 +108,7 @@ impl Part {
         let limits = limits.sensible();
         let (model, target) = (&draft.model, engine.model);
         let (hidden, vocab) = (model.hidden_size, head_rows(engine, draft));
+        let head = table(vocab, hidden);
         let features = CaptureSpec::of_draft(draft).width(target.hidden_size);
         let (fc_inputs, layer_inputs) = match draft.kind {
             DraftKind::Eagle3 { .. } => (features, 2 * hidden),
@@ -123,16 +124,14 @@ impl Part {
         let projections = [fc, qkv, output, gate_up, down];
         let own = [
             (draft.own_embedding, table(target.vocab_size, hidden)),
-            (draft.own_head, table(vocab, hidden)),
+            (draft.own_head, head),
         ];
         let whole = table(target.vocab_size, target.hidden_size);
         let in_parts = engine.tp_size > 1;
+        let reads_head = !draft.own_head && !target.tie_word_embeddings;
         let shared = [
-            (in_parts, whole),
-            (
-                in_parts && !draft.own_head && !target.tie_word_embeddings,
-                whole,
-            ),
+            (in_parts && engine.dp_size == 1, whole),
+            (in_parts && reads_head, whole),
         ];
         let tables = own.into_iter().chain(shared).filter(|(held, _)| *held);
         let tables: Vec<_> = tables.map(|(_, table)| table).collect();
@@ -165,7 +164,7 @@ impl Part {
                 activations: counter.activations,
                 host: counter.host,
             },
-            pass: pass(limits, &projections, table(vocab, hidden), layer.attention),
+            pass: pass(limits, 1, &projections, head, layer.attention),
         }
     }
 }

@@ -4,8 +4,11 @@ use lockstep_backend::{Backend, BackendError, Holds, Rows};
 
 use super::LayerSizes;
 use crate::allocate::Allocate;
+use crate::crossing::Crossing;
 
-/// One set of activations, reused by every layer and every pass.
+/// One set of activations, reused by every layer and every pass. `n` are the
+/// tokens of this DP rank, `m` this rank's columns of the MLP, whose rows `a` are
+/// those of all DP ranks.
 pub(crate) struct LayerBuffers<T> {
     /// The residual stream, `[n, hidden]`.
     pub residual: T,
@@ -14,10 +17,12 @@ pub(crate) struct LayerBuffers<T> {
     /// Normed residual, `[n, hidden]`.
     pub normed: T,
     pub attention: AttentionBuffers<T>,
-    /// Gate and up projections, `[n, 2·m]`.
+    /// Gate and up projections, `[a, 2·m]`.
     pub gate_up: T,
-    /// Activated, `[n, m]`.
+    /// Activated, `[a, m]`.
     pub activated: T,
+    /// Where there are several DP ranks.
+    pub all: Option<AllRows<T>>,
 }
 
 /// The attention's part of them.
@@ -26,6 +31,14 @@ pub(crate) struct AttentionBuffers<T> {
     pub qkv: T,
     /// Attention output, `[n, heads·head_dim]`.
     pub attended: T,
+}
+
+/// What an MLP over the rows of all DP ranks reads and gives.
+pub(crate) struct AllRows<T> {
+    /// Normed residuals of all DP ranks, `[a, hidden]`.
+    pub gathered: T,
+    /// This rank's part of what is added to the residuals, `[a, hidden]`.
+    pub product: T,
 }
 
 /// What the second half of a layer, behind the attention, reads and writes.
@@ -37,10 +50,24 @@ pub(crate) struct SecondHalf<'a, T> {
     pub normed: &'a mut T,
     pub gate_up: &'a mut T,
     pub activated: &'a mut T,
+    pub boundary: Boundary<'a, T>,
+}
+
+/// What lies between a layer's attention and its MLP.
+pub(crate) enum Boundary<'a, T> {
+    /// Both have the same rows.
+    SameRows,
+    /// The MLP has the rows of all DP ranks: they are gathered before it, and each
+    /// DP rank takes its own of the sum behind it.
+    AllRows {
+        crossing: &'a Crossing,
+        gathered: &'a mut T,
+        product: &'a mut T,
+    },
 }
 
 impl<T> LayerBuffers<T> {
-    /// For passes of at most `tokens` tokens.
+    /// For passes of at most `tokens` tokens of each of `dp_size` DP ranks.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
@@ -48,23 +75,32 @@ impl<T> LayerBuffers<T> {
         device: &mut impl Allocate<Tensor = T>,
         layer: &LayerSizes,
         tokens: usize,
+        dp_size: usize,
     ) -> Result<Self, BackendError> {
-        let mut tensor = |width, holds| device.activations(tokens, width, holds);
+        let all = tokens.saturating_mul(dp_size);
+        let mut tensor = |rows, width, holds| device.activations(rows, width, holds);
         Ok(Self {
-            residual: tensor(layer.hidden, Holds::Sum)?,
-            delta: tensor(layer.hidden, Holds::Sum)?,
-            normed: tensor(layer.hidden, Holds::Operand)?,
+            residual: tensor(tokens, layer.hidden, Holds::Sum)?,
+            delta: tensor(tokens, layer.hidden, Holds::Sum)?,
+            normed: tensor(tokens, layer.hidden, Holds::Operand)?,
             attention: AttentionBuffers {
-                qkv: tensor(layer.attention.qkv_width(), Holds::Sum)?,
-                attended: tensor(layer.attention.out_width(), Holds::Operand)?,
+                qkv: tensor(tokens, layer.attention.qkv_width(), Holds::Sum)?,
+                attended: tensor(tokens, layer.attention.out_width(), Holds::Operand)?,
             },
-            gate_up: tensor(2 * layer.mlp, Holds::Sum)?,
-            activated: tensor(layer.mlp, Holds::Operand)?,
+            gate_up: tensor(all, 2 * layer.mlp, Holds::Sum)?,
+            activated: tensor(all, layer.mlp, Holds::Operand)?,
+            all: match dp_size {
+                1 => None,
+                _ => Some(AllRows {
+                    gathered: tensor(all, layer.hidden, Holds::Operand)?,
+                    product: tensor(all, layer.hidden, Holds::Sum)?,
+                }),
+            },
         })
     }
 
     /// The second half over every token.
-    pub fn second_half(&mut self) -> SecondHalf<'_, T> {
+    pub fn second_half<'a>(&'a mut self, crossing: Option<&'a Crossing>) -> SecondHalf<'a, T> {
         SecondHalf {
             attended: &self.attention.attended,
             residual: &mut self.residual,
@@ -72,6 +108,7 @@ impl<T> LayerBuffers<T> {
             normed: &mut self.normed,
             gate_up: &mut self.gate_up,
             activated: &mut self.activated,
+            boundary: Boundary::new(crossing, &mut self.all),
         }
     }
 
@@ -85,8 +122,10 @@ impl<T> LayerBuffers<T> {
         inputs: &B::Inputs,
         wanted: usize,
         attended: &'a mut T,
+        crossing: Option<&'a Crossing>,
     ) -> SecondHalf<'a, T> {
         self.set_block_rows(backend, wanted);
+        self.set_mlp_rows(backend, crossing.map_or(wanted, Crossing::all));
         let rows = || Rows::Wanted(inputs, 0..wanted);
         backend.gather_rows(&self.residual, rows(), &mut self.delta);
         backend.set_rows(attended, wanted);
@@ -99,22 +138,46 @@ impl<T> LayerBuffers<T> {
             normed: &mut self.normed,
             gate_up: &mut self.gate_up,
             activated: &mut self.activated,
+            boundary: Boundary::new(crossing, &mut self.all),
         }
     }
 
-    /// Sets the row count of what only the second half of a layer writes.
-    pub fn set_block_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
+    /// Sets the row count of what only the second half of a layer writes, but for
+    /// the MLP's.
+    fn set_block_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
         backend.set_rows(&mut self.delta, rows);
         backend.set_rows(&mut self.normed, rows);
-        backend.set_rows(&mut self.gate_up, rows);
-        backend.set_rows(&mut self.activated, rows);
     }
 
-    /// Sets the row count of everything.
-    pub fn set_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
+    /// Sets the row count of what the MLP reads and writes.
+    pub fn set_mlp_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
+        backend.set_rows(&mut self.gate_up, rows);
+        backend.set_rows(&mut self.activated, rows);
+        if let Some(all) = &mut self.all {
+            backend.set_rows(&mut all.gathered, rows);
+            backend.set_rows(&mut all.product, rows);
+        }
+    }
+
+    /// Sets the row count of everything: `rows` of this DP rank, `all` of all.
+    pub fn set_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize, all: usize) {
         self.set_block_rows(backend, rows);
+        self.set_mlp_rows(backend, all);
         backend.set_rows(&mut self.residual, rows);
         backend.set_rows(&mut self.attention.qkv, rows);
         backend.set_rows(&mut self.attention.attended, rows);
+    }
+}
+
+impl<'a, T> Boundary<'a, T> {
+    fn new(crossing: Option<&'a Crossing>, all: &'a mut Option<AllRows<T>>) -> Self {
+        match (crossing, all) {
+            (Some(crossing), Some(AllRows { gathered, product })) => Self::AllRows {
+                crossing,
+                gathered,
+                product,
+            },
+            _ => Self::SameRows,
+        }
     }
 }

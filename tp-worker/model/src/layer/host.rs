@@ -5,7 +5,7 @@ use std::ops::Range;
 use lockstep_backend::HostMatrix;
 use lockstep_types::ModelConfig;
 
-use crate::{ModelError, Shard, Weights};
+use crate::{ModelError, Place, Shard, Weights};
 
 /// One layer's tensors, without the norm before its attention.
 pub(crate) struct HostLayer<'a> {
@@ -73,8 +73,11 @@ impl<'a> LayerSource<'a, '_> {
             q_norm: head_norm("self_attn.q_norm.weight")?,
             k_norm: head_norm("self_attn.k_norm.weight")?,
             output: self.columns(&name("self_attn.o_proj.weight"), width, &query)?,
-            output_bias: self
-                .row_parallel_bias(&name("self_attn.o_proj.bias"), model.output_bias)?,
+            output_bias: self.row_parallel_bias(
+                &name("self_attn.o_proj.bias"),
+                model.output_bias,
+                self.shard.topology.attention,
+            )?,
             post_norm: norm("post_attention_layernorm.weight", hidden)?,
             gate_up: self.fused(&gate_up, hidden)?,
             gate_up_bias: self.fused_bias(&gate_up, model.mlp_bias)?,
@@ -83,7 +86,11 @@ impl<'a> LayerSource<'a, '_> {
                 model.intermediate_size,
                 &self.shard.mlp,
             )?,
-            down_bias: self.row_parallel_bias(&name("mlp.down_proj.bias"), model.mlp_bias)?,
+            down_bias: self.row_parallel_bias(
+                &name("mlp.down_proj.bias"),
+                model.mlp_bias,
+                self.shard.topology.world,
+            )?,
         })
     }
 
@@ -180,13 +187,19 @@ impl<'a> LayerSource<'a, '_> {
         })
     }
 
-    /// The bias of a row-parallel matrix: on rank 0 alone.
-    fn row_parallel_bias(&self, name: &str, present: bool) -> Result<Option<Vec<f32>>, ModelError> {
+    /// The bias of a row-parallel matrix: on the rank alone that leads those it is
+    /// split over.
+    fn row_parallel_bias(
+        &self,
+        name: &str,
+        present: bool,
+        place: Place,
+    ) -> Result<Option<Vec<f32>>, ModelError> {
         if !present {
             return Ok(None);
         }
         let bias = self.norm(name, self.model.hidden_size)?;
-        Ok(self.shard.adds_biases().then_some(bias))
+        Ok(place.leads().then_some(bias))
     }
 
     fn name(&self, suffix: &str) -> String {

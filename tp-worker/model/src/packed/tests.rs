@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
+use crate::Topology;
 
 fn backend(dtype: Dtype) -> CpuBackend {
     backend_of(dtype, Quantization::None)
@@ -217,9 +218,12 @@ fn only_what_nobody_writes_any_more_is_swept_away() {
 fn keys_follow_from_everything_that_is_packed() {
     let repository = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/lockstep-demo-7m");
     let model = lockstep_model_folder::load(Path::new(repository)).unwrap();
-    let of = |model: &ModelConfig, rank, size, formats: &str, content: u8| {
-        let shard = Shard::new(model, rank, size).unwrap();
+    let split = |model: &ModelConfig, rank, size, dp_size, formats: &str, content: u8| {
+        let shard = Shard::new(model, Topology::new(rank, size, dp_size)).unwrap();
         key::key(model, &shard, formats, &Hash::from_bytes([content; 32]))
+    };
+    let of = |model: &ModelConfig, rank, size, formats: &str, content| {
+        split(model, rank, size, 1, formats, content)
     };
     let elsewhere = ModelConfig {
         path: "elsewhere".into(),
@@ -235,13 +239,15 @@ fn keys_follow_from_everything_that_is_packed() {
         first,
         of(&model, 0, 2, "bf16", 0),
         of(&model, 1, 2, "bf16", 0),
+        split(&model, 0, 2, 2, "bf16", 0),
+        split(&model, 1, 2, 2, "bf16", 0),
         of(&model, 0, 1, "f32", 0),
         of(&model, 0, 1, "bf16", 1),
         of(&untied, 0, 1, "bf16", 0),
     ];
     all.sort_by_key(Hash::to_hex);
     all.dedup();
-    assert_eq!(all.len(), 6);
+    assert_eq!(all.len(), 8);
     let mut formats: Vec<_> = [
         backend(Dtype::Bfloat16),
         backend(Dtype::Float32),

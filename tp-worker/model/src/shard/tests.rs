@@ -45,7 +45,7 @@ proptest! {
         vocab in 64usize..3000,
     ) {
         let model = model(group * kv_heads, kv_heads, intermediate, vocab);
-        let shards: Vec<_> = (0..size).map(|r| Shard::new(&model, r, size).unwrap()).collect();
+        let shards: Vec<_> = (0..size).map(|r| Shard::new(&model, Topology::new(r, size, 1)).unwrap()).collect();
         let ends = |part: fn(&Shard) -> Range<usize>, total: usize| {
             let starts: Vec<_> = shards.iter().map(|s| part(s).start).collect();
             let ends: Vec<_> = shards.iter().map(|s| part(s).end).collect();
@@ -76,7 +76,11 @@ proptest! {
 #[test]
 fn key_heads_are_split_or_replicated() {
     let kv = |heads, kv_heads, rank, size| {
-        let shard = Shard::new(&model(heads, kv_heads, 64, 64), rank, size).unwrap();
+        let shard = Shard::new(
+            &model(heads, kv_heads, 64, 64),
+            Topology::new(rank, size, 1),
+        )
+        .unwrap();
         shard.kv_heads
     };
     assert_eq!(kv(8, 4, 1, 2), [2, 3]);
@@ -91,7 +95,14 @@ fn key_heads_are_split_or_replicated() {
 
 #[test]
 fn errors_name_what_works() {
-    let error = |model: &ModelConfig, size| Shard::new(model, 0, size).unwrap_err().to_string();
+    let error = |model: &ModelConfig, size| {
+        let place = Place { rank: 0, size };
+        let topology = Topology {
+            world: place,
+            attention: place,
+        };
+        Shard::new(model, topology).unwrap_err().to_string()
+    };
     let text = error(&model(8, 4, 64, 64), 3);
     assert!(
         text.contains("--tp-size 3") && text.contains("1, 2, 4 or 8"),

@@ -14,6 +14,9 @@ pub(crate) struct Buffers<T> {
     pub layer: LayerBuffers<T>,
     /// The rows of the attention output that logits are wanted of.
     pub attended_wanted: T,
+    /// The normed rows that logits are wanted of, before they go to all DP ranks:
+    /// where there are several, and the last layer has run over all tokens.
+    pub wanted: Option<T>,
     /// Normed rows of one logit block, `[block, hidden]`.
     pub head_input: T,
     /// This rank's columns of one logit block, `[block, vocab part]`.
@@ -33,21 +36,27 @@ impl<T> Buffers<T> {
         shard: &Shard,
         limits: ForwardLimits,
     ) -> Result<Self, BackendError> {
-        let (tokens, block) = (limits.max_tokens, limits.logit_block_rows);
+        let topology = shard.topology;
+        let (tokens, dp_size) = (limits.max_tokens, topology.dp_size());
+        let block = limits.logit_block_rows;
         let layer = LayerSizes::new(model, shard, model.hidden_size);
         // A rank alone reads its logits where they are.
-        let host = if shard.rank == 0 && shard.size > 1 {
+        let host = if topology.attention.leads() && topology.world.size > 1 {
             block * model.vocab_size
         } else {
             0
         };
         Ok(Self {
-            layer: LayerBuffers::new(device, &layer, tokens)?,
+            layer: LayerBuffers::new(device, &layer, tokens, dp_size)?,
             attended_wanted: device.activations(
                 tokens,
                 layer.attention.out_width(),
                 Holds::Operand,
             )?,
+            wanted: match dp_size {
+                1 => None,
+                _ => Some(device.activations(tokens, model.hidden_size, Holds::Operand)?),
+            },
             head_input: device.activations(block, model.hidden_size, Holds::Operand)?,
             logits: device.activations(block, shard.vocab.len(), Holds::Logits)?,
             host_logits: device.host(host, "a block of logits")?,

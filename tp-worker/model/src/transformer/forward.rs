@@ -1,30 +1,30 @@
 //! The ragged extend.
 
-use lockstep_backend::{Backend, BackendError, Batch, Rows, WorldRows};
+use lockstep_backend::{Backend, BackendError, Batch, WorldRows};
 
-use super::{LogitBlock, Transformer};
+use super::Transformer;
+use super::logits::LogitBlock;
+use super::size::{Rows, Size};
 use crate::ModelError;
-
-/// What the host's part of a pass depends on.
-#[derive(Debug, Clone, Copy)]
-struct Size {
-    /// New tokens.
-    tokens: usize,
-    /// Those of them whose logits are wanted.
-    wanted: usize,
-}
+use crate::crossing::Crossing;
 
 impl<B: Backend> Transformer<B> {
     /// Runs `batch`: writes its keys and values into `cache` and hands the
     /// logits of `batch.logit_tokens` to `sink`, block by block in order, on
-    /// the rank that leads alone. All ranks of its axis must call it with the
-    /// same batch, and in every call with the same cache. `world` is `None`.
+    /// the rank alone that leads those of its DP rank. All ranks of its axis must
+    /// call it together, those of a DP rank with the same batch, and in every call
+    /// with the same cache.
+    ///
+    /// `world` says what all DP ranks bring, the same on all ranks, and is `None`
+    /// where there is one. With several, a DP rank without tokens takes part with
+    /// an empty batch: it computes for the others.
     ///
     /// # Errors
-    /// [`ModelError::TooLarge`] before anything ran when the batch exceeds the
-    /// limits; [`ModelError::Backend`] when the device or a collective fails:
-    /// nothing is kept of the pass then, and what it wrote of the cache is
-    /// unspecified.
+    /// [`ModelError::TooLarge`], [`ModelError::World`] and
+    /// [`ModelError::NotDataParallel`] before anything ran when the batch exceeds
+    /// the limits or contradicts `world`; [`ModelError::Backend`] when the device
+    /// or a collective fails: nothing is kept of the pass then, and what it wrote
+    /// of the cache is unspecified.
     pub fn forward(
         &mut self,
         backend: &mut B,
@@ -33,19 +33,13 @@ impl<B: Backend> Transformer<B> {
         world: Option<&WorldRows>,
         sink: &mut dyn FnMut(LogitBlock<'_>),
     ) -> Result<(), ModelError> {
-        if world.is_some() {
-            let why = "passes of several DP ranks are not run: give --dp-size 1";
-            return Err(BackendError::Unsupported(why.to_owned()).into());
-        }
         self.limits.check(batch)?;
-        let size = Size {
-            tokens: batch.tokens.len(),
-            wanted: batch.logit_tokens.len(),
-        };
+        let size = self.size(batch, world)?;
         if let Some(capture) = &mut self.capture {
-            capture.begin(backend, size.tokens);
+            capture.begin(backend, size.tokens.own);
         }
-        if size.tokens == 0 {
+        // What all ranks know alike: nobody has anything to compute.
+        if size.tokens.all == 0 {
             return Ok(());
         }
         let done = self.run_whole(backend, cache, batch, size, sink);
@@ -54,6 +48,28 @@ impl<B: Backend> Transformer<B> {
             capture.begin(backend, 0);
         }
         done
+    }
+
+    /// The pass' size, and how its rows cross.
+    fn size(&mut self, batch: &Batch<'_>, rows: Option<&WorldRows>) -> Result<Size, ModelError> {
+        let (tokens, wanted) = (batch.tokens.len(), batch.logit_tokens.len());
+        let [mut all_tokens, mut all_wanted] = [tokens, wanted];
+        match (&mut self.world, rows) {
+            (None, None) => {}
+            (Some(world), Some(rows)) => {
+                world.set(rows, (tokens, wanted), self.limits.max_tokens)?;
+                (all_tokens, all_wanted) = (world.tokens.all(), world.wanted.all());
+            }
+            (None, Some(_)) | (Some(_), None) => {
+                let dp_size = self.shard.topology.dp_size();
+                return Err(ModelError::NotDataParallel { dp_size });
+            }
+        }
+        let rows = |own, all| Rows { own, all };
+        Ok(Size {
+            tokens: rows(tokens, all_tokens),
+            wanted: rows(wanted, all_wanted),
+        })
     }
 
     /// [`Self::forward`] of a batch that has tokens, within the limits.
@@ -66,12 +82,15 @@ impl<B: Backend> Transformer<B> {
         sink: &mut dyn FnMut(LogitBlock<'_>),
     ) -> Result<(), ModelError> {
         backend.stage(batch, &mut self.inputs)?;
-        self.buffers.layer.set_rows(backend, size.tokens);
+        let layer = &mut self.buffers.layer;
+        layer.set_rows(backend, size.tokens.own, size.tokens.all);
         let mut passes = std::mem::take(&mut self.passes);
         let model = &mut *self;
         let mut work = |backend: &mut B| model.run(backend, cache, size);
-        // Where only some logits are wanted, the last layer's width follows them.
-        let done = match size.wanted == size.tokens {
+        // Where only some logits are wanted, the last layer's width follows them,
+        // and with several DP ranks the MLPs' heights follow those of all.
+        let fixed = size.wanted.own == size.tokens.own && size.is_own();
+        let done = match fixed {
             true => backend.pass(&mut passes, batch.key(), &mut work),
             false => work(backend),
         };
@@ -88,9 +107,12 @@ impl<B: Backend> Transformer<B> {
         size: Size,
     ) -> Result<(), BackendError> {
         let b = &mut self.buffers.layer;
-        let (first, eps) = (self.shard.vocab.start as u32, self.model.rms_norm_eps);
+        let (first, eps) = (self.shard.embedding.start as u32, self.model.rms_norm_eps);
         backend.embed(&self.embedding, first, &self.inputs, &mut b.residual);
-        backend.all_reduce(self.shape.axis, &mut b.residual)?;
+        // With several DP ranks every rank has whole rows.
+        if self.world.is_none() {
+            backend.all_reduce(self.shape.axis, &mut b.residual)?;
+        }
         let norm = self.input_norms.first().unwrap_or(&self.norm);
         backend.rms_norm(&b.residual, norm, eps, &mut b.normed);
         for number in 0..self.layers.len() {
@@ -104,7 +126,7 @@ impl<B: Backend> Transformer<B> {
 
     /// Runs layer `number`; the second half of the last one over the wanted
     /// tokens alone where nothing else is asked of it, and not at all where no
-    /// logits are.
+    /// rank wants logits.
     fn layer(
         &mut self,
         backend: &mut B,
@@ -121,58 +143,27 @@ impl<B: Backend> Transformer<B> {
         let attention = &mut b.layer.attention;
         layer.attend(backend, shape, &b.layer.normed, attention, cache, inputs);
         let next_norm = self.input_norms.get(number + 1).unwrap_or(&self.norm);
-        if !narrow || size.wanted == size.tokens {
-            let all = b.layer.second_half();
-            return layer.finish(backend, shape, all, next_norm);
+        let (rows, crossing): (_, Option<&Crossing>) = match (&self.world, narrow) {
+            (Some(world), true) => (size.wanted, Some(&world.wanted)),
+            (Some(world), false) => (size.tokens, Some(&world.tokens)),
+            (None, true) => (size.wanted, None),
+            (None, false) => (size.tokens, None),
+        };
+        if rows.all == 0 {
+            return Ok(());
         }
-        if size.wanted > 0 {
+        if rows.own < size.tokens.own {
             let attended = &mut b.attended_wanted;
-            let wanted = b.layer.narrow(backend, inputs, size.wanted, attended);
-            layer.finish(backend, shape, wanted, next_norm)?;
-            b.layer.set_rows(backend, size.tokens);
+            let half = b
+                .layer
+                .narrow(backend, inputs, rows.own, attended, crossing);
+            layer.finish(backend, shape, half, next_norm)?;
+            b.layer.set_rows(backend, size.tokens.own, size.tokens.all);
+            return Ok(());
         }
-        Ok(())
-    }
-
-    /// The head over the wanted rows, in blocks.
-    fn logits(
-        &mut self,
-        backend: &mut B,
-        size: Size,
-        sink: &mut dyn FnMut(LogitBlock<'_>),
-    ) -> Result<(), ModelError> {
-        let wide = self.keeps_last_hidden();
-        let head = self.head.as_ref().unwrap_or(&self.embedding);
-        let vocab = self.model.vocab_size;
-        let (axis, block_rows) = (self.shape.axis, self.limits.logit_block_rows);
-        let b = &mut self.buffers;
-        // The wanted rows are among those of all tokens, or all that there are.
-        let normed = if wide { size.tokens } else { size.wanted };
-        backend.set_rows(&mut b.layer.normed, normed);
-        for first in (0..size.wanted).step_by(block_rows) {
-            let block = first..size.wanted.min(first + block_rows);
-            backend.set_rows(&mut b.logits, block.len());
-            if block.len() == normed {
-                backend.matmul(&b.layer.normed, head, None, &mut b.logits);
-            } else {
-                backend.set_rows(&mut b.head_input, block.len());
-                let rows = match wide {
-                    true => Rows::Wanted(&self.inputs, block),
-                    false => Rows::List(&self.numbers[block]),
-                };
-                backend.gather_rows(&b.layer.normed, rows, &mut b.head_input);
-                backend.matmul(&b.head_input, head, None, &mut b.logits);
-            }
-            let logits =
-                backend.gather_to_host(axis, &b.logits, &self.vocab_widths, &mut b.host_logits)?;
-            if backend.leads(axis) {
-                sink(LogitBlock {
-                    first,
-                    logits,
-                    vocab,
-                });
-            }
+        if narrow && crossing.is_some() {
+            b.layer.set_mlp_rows(backend, rows.all);
         }
-        Ok(())
+        layer.finish(backend, shape, b.layer.second_half(crossing), next_norm)
     }
 }

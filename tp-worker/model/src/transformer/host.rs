@@ -1,5 +1,7 @@
 //! What a rank takes from the files, described without copying.
 
+use std::ops::Range;
+
 use lockstep_backend::HostMatrix;
 use lockstep_types::ModelConfig;
 
@@ -20,7 +22,7 @@ pub(super) struct HostModel<'a> {
 }
 
 impl<'a> HostModel<'a> {
-    /// Finds rank `shard.rank`'s part of `model` in `weights`.
+    /// Finds a rank's part of `model` in `weights`.
     ///
     /// # Errors
     /// [`ModelError::MissingTensor`], [`ModelError::WrongShape`],
@@ -30,13 +32,18 @@ impl<'a> HostModel<'a> {
         model: &ModelConfig,
         shard: &Shard,
     ) -> Result<Self, ModelError> {
-        let vocabulary = |name: &str| {
+        let vocabulary = |name: &str, rows: &Range<usize>| {
             let table = weights.matrix(name, model.vocab_size, model.hidden_size)?;
-            Ok::<_, ModelError>(table.take_rows(std::slice::from_ref(&shard.vocab)))
+            Ok::<_, ModelError>(table.take_rows(std::slice::from_ref(rows)))
+        };
+        let embedding = "model.embed_tokens.weight";
+        let head = match model.tie_word_embeddings {
+            true => embedding,
+            false => "lm_head.weight",
         };
         let prefix = |number: usize| format!("model.layers.{number}");
         Ok(Self {
-            embedding: vocabulary("model.embed_tokens.weight")?,
+            embedding: vocabulary(embedding, &shard.embedding)?,
             input_norms: (0..model.num_layers)
                 .map(|number| {
                     let name = format!("{}.input_layernorm.weight", prefix(number));
@@ -57,8 +64,9 @@ impl<'a> HostModel<'a> {
                 })
                 .collect::<Result<_, _>>()?,
             norm: weights.floats("model.norm.weight", model.hidden_size)?,
-            head: (!model.tie_word_embeddings)
-                .then(|| vocabulary("lm_head.weight"))
+            head: shard
+                .has_head(model)
+                .then(|| vocabulary(head, &shard.vocab))
                 .transpose()?,
         })
     }

@@ -7,7 +7,8 @@ use lockstep_types::ModelConfig;
 
 use super::{Buffers, Transformer, WeightOrigin, host::HostModel, parts};
 use crate::{
-    FileAccess, ForwardLimits, LoadProgress, ModelError, Shard, Weights,
+    FileAccess, ForwardLimits, LoadProgress, ModelError, Shard, Topology, Weights,
+    crossing::World,
     layer::LayerShape,
     packed::{self, Cache},
 };
@@ -59,8 +60,8 @@ impl<B: Backend> Transformer<B> {
             cache,
             files,
         } = options;
-        let (rank, size) = backend.group(axis);
-        let shard = Shard::new(model, rank, size)?;
+        let topology = Topology::of(backend, axis);
+        let shard = Shard::new(model, topology)?;
         let weights = Weights::open_with(&model.path, files)?;
         let host = HostModel::describe(&weights, model, &shard)?;
         let mut origin = WeightOrigin::default();
@@ -99,7 +100,9 @@ impl<B: Backend> Transformer<B> {
             head: parts.head,
             vocab_widths: shard.vocab_widths(model),
             shape: LayerShape::new(backend, axis, model, &shard, limits.positions)?,
-            numbers: (0..limits.max_tokens as u32).collect(),
+            numbers: (0..limits.wanted_rows(topology.dp_size()) as u32).collect(),
+            owned: vec![0..0; topology.world.size],
+            world: (topology.dp_size() > 1).then(|| World::new(topology)),
             buffers: Buffers::new(backend, model, &shard, limits)?,
             inputs: backend.inputs(&limits.inputs())?,
             passes: B::Passes::default(),

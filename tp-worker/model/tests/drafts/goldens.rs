@@ -190,7 +190,7 @@ fn the_draft_model_runs_whole_inside_a_group() {
         let model = model("lockstep-demo-1m-draft");
         let options = LoadOptions::new(Axis::Alone, limits);
         let mut draft = Transformer::load(&mut backend, &model, options, &mut |_| {}).unwrap();
-        assert_eq!((draft.shard().rank, draft.shard().size), (0, 1));
+        assert_eq!(draft.shard().topology, lockstep_model::Topology::alone());
         let mut cache = backend
             .kv_cache(&draft.kv_shape(16, 16, KvCacheDtype::Float32))
             .unwrap();

@@ -5,15 +5,17 @@ use std::{collections::BTreeSet, ops::Range};
 
 use lockstep_backend::{
     AttentionShape, Axis, Backend, BackendError, Batch, CheckpointDtype, Groups, Holds, HostMatrix,
-    InputLimits, KvShape, MatrixRole, PassKey, RopeTable, Row, Rows,
+    InputLimits, KvShape, MatrixRole, Owners, PassKey, RmsNorm, RopeTable, Row, RowParallel, Rows,
+    Scatter,
 };
 use lockstep_collective::Collective;
+use lockstep_model::{CollectiveKind, CollectiveStep, CountedRows};
 
 /// Every operation as a loop.
 pub struct Naive {
     groups: Groups,
-    /// Collectives issued so far: kind and elements per row.
-    pub issued: Vec<(&'static str, usize)>,
+    /// Collectives issued so far.
+    pub issued: Vec<CollectiveStep>,
     /// How often each pass is run once more.
     pub replays: usize,
     /// Passes of a model and a size that had not run before.
@@ -119,6 +121,26 @@ fn seen(row: &Row, new: usize, masks: &[u64]) -> Vec<usize> {
     let cached = row.kv_len as usize;
     let among_new = (0..row.q_len as usize).filter(visible);
     (0..cached).chain(among_new.map(|n| cached + n)).collect()
+}
+
+impl Naive {
+    /// Whether this rank alone is a DP rank of several.
+    fn is_alone(&self, axis: Axis) -> bool {
+        self.group(axis).1 == 1 && self.group(Axis::World).1 > 1
+    }
+
+    fn note(&mut self, kind: CollectiveKind, axis: Axis, width: usize) {
+        let rows = match kind {
+            CollectiveKind::AllReduce => CountedRows::DpRank,
+            _ => CountedRows::World,
+        };
+        self.issued.push(CollectiveStep {
+            kind,
+            axis,
+            rows,
+            width,
+        });
+    }
 }
 
 impl Backend for Naive {
@@ -405,44 +427,91 @@ impl Backend for Naive {
     }
     fn all_reduce(&mut self, axis: Axis, x: &mut Tensor) -> Result<(), BackendError> {
         x.holds(SUM);
-        if axis == Axis::Alone {
+        if axis == Axis::Alone || self.is_alone(axis) {
             return Ok(());
         }
-        self.issued.push(("all_reduce", x.width));
+        self.note(CollectiveKind::AllReduce, axis, x.width);
         Ok(self.groups.of(axis).all_reduce_sum(x.used())?)
     }
+    /// As an all-reduce, of which the other rows are thrown away.
+    fn matmul_scatter_add_rms_norm(
+        &mut self,
+        x: &Tensor,
+        w: RowParallel<'_, Self::Matrix, Vec<f32>>,
+        scatter: Scatter<'_, Tensor>,
+        residual: &mut Tensor,
+        norm: RmsNorm<'_, Vec<f32>>,
+        out: &mut Tensor,
+    ) -> Result<(), BackendError> {
+        let Scatter { rows, product } = scatter;
+        let own = rows[self.group(w.axis).0].clone();
+        self.matmul(x, w.part.weight, w.part.bias, product);
+        self.note(CollectiveKind::ReduceScatter, w.axis, product.width);
+        self.groups.of(w.axis).all_reduce_sum(product.used())?;
+        let mut sum = self.tensor(own.len(), product.width, Holds::Sum)?;
+        for (to, from) in own.enumerate() {
+            sum.row_mut(to).copy_from_slice(product.row(from));
+        }
+        self.add_rms_norm(residual, &sum, norm.weight, norm.eps, out);
+        Ok(())
+    }
+    /// Row by row from who has it.
+    fn all_gather_rows(
+        &mut self,
+        axis: Axis,
+        x: &Tensor,
+        first: usize,
+        counts: &[usize],
+        out: &mut Tensor,
+    ) -> Result<(), BackendError> {
+        x.holds(OPERAND);
+        out.holds(OPERAND);
+        assert_eq!(out.rows, counts.iter().sum::<usize>());
+        let (rank, _) = self.group(axis);
+        self.note(CollectiveKind::AllGather, axis, x.width);
+        let mut to = 0;
+        for (from, &count) in counts.iter().enumerate() {
+            for row in first..first + count {
+                let mut bits: Vec<u32> = vec![0; x.width];
+                if from == rank {
+                    bits = x.row(row).iter().map(|value| value.to_bits()).collect();
+                }
+                self.groups.of(axis).broadcast(from, &mut bits)?;
+                let values = out.row_mut(to).iter_mut();
+                values
+                    .zip(bits)
+                    .for_each(|(to, bits)| *to = f32::from_bits(bits));
+                to += 1;
+            }
+        }
+        Ok(())
+    }
+    /// Everything to everybody, of which each takes its rows.
     fn gather_to_host<'a>(
         &mut self,
         axis: Axis,
         x: &'a Tensor,
-        widths: &[usize],
+        owners: Owners<'_>,
         out: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], BackendError> {
         x.holds(&[Holds::Logits]);
-        if axis == Axis::Alone {
-            assert_eq!(widths, [x.width]);
-            return Ok(&x.data[..x.rows * x.width]);
+        let (rank, _) = self.group(axis);
+        let total: usize = owners.widths.iter().sum();
+        if axis != Axis::Alone {
+            self.note(CollectiveKind::Gather, axis, total);
         }
-        let total: usize = widths.iter().sum();
-        self.issued.push(("gather", total));
-        let counts: Vec<usize> = widths.iter().map(|width| width * x.rows).collect();
-        let root = self.leads(axis);
-        let mut parts = vec![0.0; if root { total * x.rows } else { 0 }];
-        let send = &x.data[..x.rows * x.width];
-        self.groups
-            .of(axis)
-            .gather(send, &counts, root.then_some(&mut parts))?;
+        let counts: Vec<usize> = owners.widths.iter().map(|width| width * x.rows).collect();
+        let mut all = vec![0.0; total * x.rows];
+        let own = &x.data[..x.rows * x.width];
+        self.groups.of(axis).all_gather(own, &counts, &mut all)?;
         out.clear();
-        out.resize(parts.len(), 0.0);
-        let mut part = parts.as_slice();
-        let mut column = 0;
-        for width in widths.iter().filter(|_| root) {
-            for row in 0..x.rows {
-                let (values, rest) = part.split_at(*width);
-                out[row * total + column..][..*width].copy_from_slice(values);
+        for row in owners.rows[rank].clone() {
+            let mut part = all.as_slice();
+            for &width in owners.widths {
+                let (values, rest) = part.split_at(width * x.rows);
+                out.extend_from_slice(&values[row * width..(row + 1) * width]);
                 part = rest;
             }
-            column += width;
         }
         Ok(out)
     }

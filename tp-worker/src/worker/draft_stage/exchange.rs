@@ -1,24 +1,24 @@
 //! What drafts stays while the target gets other weights.
 
 use lockstep_backend::{Axis, Backend};
-use lockstep_model::{FileAccess, LoadProgress, Tables, Transformer, WholeTables};
+use lockstep_model::{FileAccess, LoadProgress, Tables, Transformer, WholeTables, whole_head};
 use lockstep_speculation::Drafter;
 use lockstep_types::EngineConfig;
 
 use super::{DraftStage, WorkerError};
 
 /// What a drafter reads of its target beside what passes hand it.
-pub struct OfTarget<B: Backend> {
-    /// Where this rank has a part of the target's tables only.
-    pub(super) tables: Option<WholeTables<B>>,
+pub enum OfTarget<B: Backend> {
+    /// What the target has on this rank, or nothing.
+    Target,
+    /// Tables of which the target has parts on this rank.
+    Whole(WholeTables<B>),
+    /// The output head, of which the target has a part on this rank, while it has
+    /// the whole embedding; `None` where that is the head, or nobody asks for one.
+    Head(Option<B::Matrix>),
 }
 
 impl<B: Backend> OfTarget<B> {
-    /// Nothing.
-    pub(super) fn none() -> Self {
-        Self { tables: None }
-    }
-
     /// Lets `target`, which is that of `config`, keep what `drafter` reads, and loads
     /// what this rank has not. No collective runs.
     pub(super) fn load(
@@ -31,20 +31,42 @@ impl<B: Backend> OfTarget<B> {
     ) -> Result<Self, WorkerError> {
         let capture = drafter.capture();
         let (_, size) = backend.group(Axis::World);
-        let mut tables = None;
+        let mut of_target = Self::Target;
         if size > 1 && !capture.is_empty() {
             let (model, draft) = (&config.model, config.speculation.draft.as_ref());
             let head = draft.is_none_or(|draft| !draft.own_head);
-            tables = Some(WholeTables::load(backend, model, head, files, progress)?);
+            of_target = if !target.holds_embedding() {
+                Self::Whole(WholeTables::load(backend, model, head, files, progress)?)
+            } else if head && !model.tie_word_embeddings {
+                Self::Head(Some(whole_head(backend, model, files, progress)?))
+            } else {
+                Self::Head(None)
+            };
         }
         target.set_capture(backend, capture)?;
-        Ok(Self { tables })
+        Ok(of_target)
     }
 
     /// The whole tables, of `target` where it has them.
     pub(super) fn tables<'a>(&'a self, target: &'a Transformer<B>) -> Tables<'a, B> {
-        let tables = self.tables.as_ref();
-        tables.map_or_else(|| target.tables(), WholeTables::tables)
+        let own = target.tables();
+        match self {
+            Self::Target => own,
+            Self::Whole(tables) => tables.tables(),
+            Self::Head(head) => Tables {
+                embedding: own.embedding,
+                head: head.as_ref().unwrap_or(own.embedding),
+            },
+        }
+    }
+
+    /// Bytes of the tables that were loaded.
+    pub(super) fn weight_bytes(&self, backend: &B) -> usize {
+        match self {
+            Self::Target | Self::Head(None) => 0,
+            Self::Whole(tables) => tables.weight_bytes(backend),
+            Self::Head(Some(head)) => backend.matrix_bytes(head),
+        }
     }
 }
 
@@ -65,7 +87,7 @@ impl<B: Backend> DraftStage<B> {
     ) -> Result<OfTarget<B>, WorkerError> {
         match self.drafter.as_deref() {
             Some(drafter) => OfTarget::load(drafter, config, backend, target, files, progress),
-            None => Ok(OfTarget::none()),
+            None => Ok(OfTarget::Target),
         }
     }
 

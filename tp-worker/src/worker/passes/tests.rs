@@ -1,4 +1,5 @@
-use lockstep_model::CollectiveStep;
+use lockstep_backend::Axis;
+use lockstep_model::{CollectiveStep, CountedRows};
 
 use super::*;
 
@@ -17,6 +18,8 @@ fn limits(requests: usize, tokens: usize) -> StepLimits {
 fn schedule(width: usize) -> Schedule {
     let step = CollectiveStep {
         kind: CollectiveKind::AllReduce,
+        axis: Axis::World,
+        rows: CountedRows::DpRank,
         width,
     };
     Schedule {

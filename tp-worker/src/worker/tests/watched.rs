@@ -9,7 +9,7 @@ use std::{
 
 use lockstep_backend::{
     AttentionShape, Axis, Backend, BackendError, Batch, Holds, HostMatrix, InputLimits, KvShape,
-    MatrixRole, RmsNorm, RopeTable, RowParallel, Rows,
+    MatrixRole, Owners, RmsNorm, RopeTable, RowParallel, Rows, Scatter,
 };
 use lockstep_backend_cpu::{CpuBackend, CpuTensor};
 use lockstep_collective::Collective;
@@ -217,16 +217,49 @@ impl Backend for Watched {
     fn all_reduce(&mut self, axis: Axis, x: &mut Tensor) -> Result<(), BackendError> {
         self.count("all_reduce").all_reduce(axis, x.sums_mut())
     }
+    fn matmul_scatter_add_rms_norm(
+        &mut self,
+        x: &Tensor,
+        w: RowParallel<'_, Matrix, Vector>,
+        scatter: Scatter<'_, Tensor>,
+        residual: &mut Tensor,
+        norm: RmsNorm<'_, Vector>,
+        out: &mut Tensor,
+    ) -> Result<(), BackendError> {
+        let scatter = Scatter {
+            rows: scatter.rows,
+            product: scatter.product.sums_mut(),
+        };
+        let (x, residual, out) = (x.operands(), residual.sums_mut(), out.operands_mut());
+        self.count("matmul_scatter_add_rms_norm")
+            .matmul_scatter_add_rms_norm(x, w, scatter, residual, norm, out)
+    }
+    fn all_gather_rows(
+        &mut self,
+        axis: Axis,
+        x: &Tensor,
+        first: usize,
+        counts: &[usize],
+        out: &mut Tensor,
+    ) -> Result<(), BackendError> {
+        self.count("all_gather_rows").all_gather_rows(
+            axis,
+            x.operands(),
+            first,
+            counts,
+            out.operands_mut(),
+        )
+    }
     fn gather_to_host<'a>(
         &mut self,
         axis: Axis,
         x: &'a Tensor,
-        widths: &[usize],
+        owners: Owners<'_>,
         space: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], BackendError> {
         let x = x.of(&[Holds::Logits]);
         self.count("gather_to_host")
-            .gather_to_host(axis, x, widths, space)
+            .gather_to_host(axis, x, owners, space)
     }
     fn control(&mut self, axis: Axis) -> &mut dyn Collective {
         self.count("control");

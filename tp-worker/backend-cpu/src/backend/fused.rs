@@ -1,0 +1,100 @@
+//! Products, and what follows them where they are summed over ranks.
+
+use lockstep_backend::{BackendError, Linear, RmsNorm, RowParallel, Scatter};
+
+use super::CpuBackend;
+use crate::gemm::matmul;
+use crate::isa::Isa;
+use crate::memory::Buffer;
+use crate::norm::AddNorm;
+use crate::pack::CpuMatrix;
+use crate::pool::Pool;
+use crate::tensor::{CpuTensor, CpuVector};
+
+impl CpuBackend {
+    /// See [`lockstep_backend::Backend::matmul_add_rms_norm`].
+    pub(super) fn fused_sum(
+        &mut self,
+        x: &CpuTensor,
+        w: RowParallel<'_, CpuMatrix, CpuVector>,
+        residual: &mut CpuTensor,
+        delta: &mut CpuTensor,
+        norm: RmsNorm<'_, CpuVector>,
+        out: &mut CpuTensor,
+    ) -> Result<(), BackendError> {
+        let RowParallel { axis, part: w } = w;
+        let norm = checked(w, x.rows(), residual, norm, out);
+        delta.expect(x.rows(), norm.weight.len(), "the product's space");
+        let (isa, packed) = (self.isa, &mut self.packed);
+        let product = |pool: &mut Pool, out: &mut [f32]| multiply(pool, isa, x, w, packed, out);
+        let (pool, delta) = (&mut self.pool, delta.values_mut());
+        self.collectives
+            .sum_add_rms_norm(axis, pool, isa, product, delta, norm)
+    }
+
+    /// See [`lockstep_backend::Backend::matmul_scatter_add_rms_norm`].
+    pub(super) fn fused_scatter(
+        &mut self,
+        x: &CpuTensor,
+        w: RowParallel<'_, CpuMatrix, CpuVector>,
+        scatter: Scatter<'_, CpuTensor>,
+        residual: &mut CpuTensor,
+        norm: RmsNorm<'_, CpuVector>,
+        out: &mut CpuTensor,
+    ) -> Result<(), BackendError> {
+        let RowParallel { axis, part: w } = w;
+        let (rank, size) = self.collectives.rank_and_size(axis);
+        let Scatter { rows, product } = scatter;
+        assert!(rows.len() == size, "one range of rows per rank");
+        let norm = checked(w, rows[rank].len(), residual, norm, out);
+        product.expect(x.rows(), norm.weight.len(), "the product's space");
+        let (isa, packed) = (self.isa, &mut self.packed);
+        let multiply = |pool: &mut Pool, out: &mut [f32]| multiply(pool, isa, x, w, packed, out);
+        let (pool, product) = (&mut self.pool, product.values_mut());
+        self.collectives
+            .scatter_add_rms_norm(axis, pool, isa, multiply, product, rows, norm)
+    }
+}
+
+/// What a product is added to and normed with, after a look at the shapes of
+/// `rows` rows of them.
+fn checked<'a>(
+    w: Linear<'_, CpuMatrix, CpuVector>,
+    rows: usize,
+    residual: &'a mut CpuTensor,
+    norm: RmsNorm<'a, CpuVector>,
+    out: &'a mut CpuTensor,
+) -> AddNorm<'a> {
+    let width = norm.weight.0.len();
+    assert!(
+        w.weight.rows == width,
+        "a product is as wide as the residual"
+    );
+    residual.expect(rows, width, "the residual");
+    out.expect(rows, width, "the norm's output");
+    AddNorm {
+        residual: residual.values_mut(),
+        weight: &norm.weight.0,
+        eps: norm.eps,
+        out: out.values_mut(),
+    }
+}
+
+/// `out = x · wᵀ + bias`, after a look at the shapes.
+pub(super) fn multiply(
+    pool: &mut Pool,
+    isa: Isa,
+    x: &CpuTensor,
+    w: Linear<'_, CpuMatrix, CpuVector>,
+    packed: &mut Buffer<u32>,
+    out: &mut [f32],
+) {
+    x.expect(x.rows(), w.weight.cols, "the matrix product's input");
+    let bias = w.bias.map(|bias| bias.0.as_slice());
+    assert!(
+        bias.is_none_or(|bias| bias.len() == w.weight.rows),
+        "a bias has one value per output"
+    );
+    matmul(pool, isa, x.values(), w.weight, bias, packed, out)
+        .expect("scratch for one batch's activations can be mapped");
+}

@@ -1,0 +1,114 @@
+//! How rows of all DP ranks come together, and apart again.
+
+use std::ops::Range;
+
+use lockstep_backend::WorldRows;
+
+use crate::{ModelError, Topology};
+
+/// Who brings which rows of a batch to all ranks, and who takes which of theirs.
+/// The ranks of a DP rank have the same rows: each brings a share of them, so
+/// that none travels twice, and all take all of them.
+#[derive(Debug)]
+pub(crate) struct Crossing {
+    topology: Topology,
+    /// Rows that each rank brings, in the order of all rows.
+    pub counts: Vec<usize>,
+    /// The first of this rank's rows that it brings.
+    pub first: usize,
+    /// The rows that each rank takes, those of its DP rank.
+    pub rows: Vec<Range<usize>>,
+}
+
+impl Crossing {
+    /// Of no rows.
+    pub fn new(topology: Topology) -> Self {
+        let ranks = topology.world.size;
+        Self {
+            topology,
+            counts: vec![0; ranks],
+            first: 0,
+            rows: vec![0..0; ranks],
+        }
+    }
+
+    /// Sets how many rows each DP rank has.
+    pub fn set(&mut self, by_dp_rank: &[usize]) {
+        let (size, own) = (self.topology.attention.size, self.topology.attention.rank);
+        let share = |rows: usize, member: usize| rows * member / size;
+        let mut start = 0;
+        for (dp_rank, &rows) in by_dp_rank.iter().enumerate() {
+            for member in 0..size {
+                let rank = dp_rank * size + member;
+                self.counts[rank] = share(rows, member + 1) - share(rows, member);
+                self.rows[rank] = start..start + rows;
+            }
+            start += rows;
+        }
+        let mine = self.rows[self.topology.world.rank].len();
+        self.first = share(mine, own);
+    }
+
+    /// Rows of all DP ranks.
+    pub fn all(&self) -> usize {
+        self.rows.last().map_or(0, |rows| rows.end)
+    }
+}
+
+/// How a pass' rows cross, where there are several DP ranks.
+#[derive(Debug)]
+pub(crate) struct World {
+    /// All tokens.
+    pub tokens: Crossing,
+    /// Those whose logits are wanted.
+    pub wanted: Crossing,
+}
+
+impl World {
+    /// Of passes over no tokens.
+    pub fn new(topology: Topology) -> Self {
+        Self {
+            tokens: Crossing::new(topology),
+            wanted: Crossing::new(topology),
+        }
+    }
+
+    /// Takes in what all DP ranks bring, of which this one has `own` tokens and
+    /// wanted logits; none brings more than `limit`.
+    ///
+    /// # Errors
+    /// [`ModelError::World`].
+    pub fn set(
+        &mut self,
+        rows: &WorldRows,
+        own: (usize, usize),
+        limit: usize,
+    ) -> Result<(), ModelError> {
+        let topology = &self.tokens.topology;
+        let (dp_size, dp_rank) = (topology.dp_size(), topology.dp_rank());
+        let WorldRows { tokens, wanted } = rows;
+        let fits = tokens.len() == dp_size
+            && wanted.len() == dp_size
+            && (tokens[dp_rank], wanted[dp_rank]) == own
+            && tokens
+                .iter()
+                .zip(wanted)
+                .all(|(t, w)| w <= t && *t <= limit);
+        if !fits {
+            return Err(ModelError::World {
+                found: rows.clone(),
+                dp_rank,
+                dp_size,
+                tokens: own.0,
+                wanted: own.1,
+                limit,
+            });
+        }
+        self.tokens.set(tokens);
+        self.wanted.set(wanted);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,26 @@
+//! How large a pass is.
+
+/// What the host's part of a pass depends on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Size {
+    /// New tokens.
+    pub tokens: Rows,
+    /// Those of them whose logits are wanted.
+    pub wanted: Rows,
+}
+
+/// How many, of a DP rank and of all; the same where there is one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rows {
+    /// Of this rank's DP rank.
+    pub own: usize,
+    /// Of all DP ranks.
+    pub all: usize,
+}
+
+impl Size {
+    /// Whether it follows from this rank's batch alone.
+    pub fn is_own(&self) -> bool {
+        self.tokens.own == self.tokens.all && self.wanted.own == self.wanted.all
+    }
+}

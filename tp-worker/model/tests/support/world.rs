@@ -1,0 +1,159 @@
+//! Drives a transformer over several DP ranks, whose ranks are threads.
+
+use lockstep_backend::{Axis, Backend, WorldRows};
+use lockstep_model::{ForwardLimits, LoadOptions, LogitBlock, Topology, Transformer};
+use lockstep_types::{KvCacheDtype, ModelConfig};
+
+use crate::pass::Pass;
+use crate::ranks::{WorldFactory, on_ranks};
+
+/// Logits of the positions of every text that were asked for.
+pub type Found = Vec<Vec<Option<Vec<f32>>>>;
+
+/// How texts are fed.
+#[derive(Debug, Clone)]
+pub struct WorldFeed {
+    pub tp_size: usize,
+    pub dp_size: usize,
+    pub page_size: usize,
+    pub kv_dtype: KvCacheDtype,
+    /// New tokens of one text per pass.
+    pub chunk: usize,
+    /// By text, its DP rank, the pass that it begins with, and of which of its
+    /// positions logits are wanted: every so manieth, and the last.
+    pub texts: Vec<Placed>,
+}
+
+/// Where a text runs.
+#[derive(Debug, Clone, Copy)]
+pub struct Placed {
+    pub dp_rank: usize,
+    pub start: usize,
+    pub every: usize,
+}
+
+impl WorldFeed {
+    /// The part of every text that a pass takes in, after so many tokens of it.
+    fn takes(&self, pass: usize, done: &[usize], texts: &[Vec<u32>]) -> Vec<usize> {
+        let all = self.texts.iter().zip(done).zip(texts);
+        all.map(|((placed, done), text)| match placed.start <= pass {
+            true => (text.len() - done).min(self.chunk),
+            false => 0,
+        })
+        .collect()
+    }
+
+    /// Whether logits of a position of a text of `len` tokens are wanted.
+    fn wants(&self, text: usize, position: usize, len: usize) -> bool {
+        position.is_multiple_of(self.texts[text].every) || position + 1 == len
+    }
+}
+
+/// The logits that are wanted of every text, each from the rank that leads its DP
+/// rank; the others get none.
+pub fn logits<B: Backend + 'static>(
+    model: &ModelConfig,
+    factory: &WorldFactory<B>,
+    feed: &WorldFeed,
+    texts: &[Vec<u32>],
+) -> Found {
+    let (model, own, all) = (model.clone(), feed.clone(), texts.to_vec());
+    let ranks = on_ranks(factory, feed.tp_size, feed.dp_size, move |backend, at| {
+        (at, rank(&model, backend, at, &own, &all))
+    });
+    let mut found: Found = texts.iter().map(|text| vec![None; text.len()]).collect();
+    for (at, rows) in ranks {
+        assert!(at.attention.leads() || rows.is_empty());
+        for (text, position, row) in rows {
+            assert_eq!(feed.texts[text].dp_rank, at.dp_rank());
+            assert!(found[text][position].replace(row).is_none());
+        }
+    }
+    for (text, rows) in found.iter().enumerate() {
+        for (position, row) in rows.iter().enumerate() {
+            assert_eq!(row.is_some(), feed.wants(text, position, rows.len()));
+        }
+    }
+    found
+}
+
+fn rank<B: Backend>(
+    model: &ModelConfig,
+    mut backend: B,
+    at: Topology,
+    feed: &WorldFeed,
+    texts: &[Vec<u32>],
+) -> Vec<(usize, usize, Vec<f32>)> {
+    let longest = texts.iter().map(Vec::len).max().unwrap();
+    let limits = ForwardLimits {
+        max_tokens: texts.iter().map(Vec::len).sum(),
+        requests: texts.len(),
+        positions: longest,
+        page_size: feed.page_size,
+        tree_nodes: 1,
+        // Odd and small, so that blocks end inside of texts.
+        logit_block_rows: 13,
+    };
+    let options = LoadOptions::new(Axis::World, limits);
+    let mut model = Transformer::load(&mut backend, model, options, &mut |_| {}).unwrap();
+    let pages_each = longest.div_ceil(feed.page_size);
+    let pages = texts.len() * pages_each;
+    let shape = model.kv_shape(pages, feed.page_size, feed.kv_dtype);
+    let mut cache = backend.kv_cache(&shape).unwrap();
+    let mut done = vec![0; texts.len()];
+    let mut found = Vec::new();
+    for number in 0.. {
+        if done
+            .iter()
+            .zip(texts)
+            .all(|(done, text)| *done == text.len())
+        {
+            return found;
+        }
+        let mut rows = WorldRows {
+            tokens: vec![0; feed.dp_size],
+            wanted: vec![0; feed.dp_size],
+        };
+        let (mut pass, mut wanted, mut owners) = (Pass::default(), Vec::new(), Vec::new());
+        for (text, count) in feed.takes(number, &done, texts).into_iter().enumerate() {
+            let range = done[text]..done[text] + count;
+            done[text] = range.end;
+            let dp_rank = feed.texts[text].dp_rank;
+            let picks = range.clone().enumerate();
+            let picks: Vec<_> = picks
+                .filter(|(_, position)| feed.wants(text, *position, texts[text].len()))
+                .collect();
+            rows.tokens[dp_rank] += count;
+            rows.wanted[dp_rank] += picks.len();
+            if dp_rank != at.dp_rank() || count == 0 {
+                continue;
+            }
+            for (place, position) in picks {
+                wanted.push((pass.tokens.len() + place) as u32);
+                owners.push((text, position));
+            }
+            let page = |page: usize| (pages - 1 - (page * texts.len() + text)) as u32;
+            pass.push(&texts[text], range, feed.page_size, page);
+        }
+        let mut next = 0;
+        let mut sink = |block: LogitBlock<'_>| {
+            assert_eq!(block.first, next);
+            for row in block.logits.chunks_exact(block.vocab) {
+                let (text, position) = owners[next];
+                found.push((text, position, row.to_vec()));
+                next += 1;
+            }
+        };
+        let batch = pass.batch(&wanted);
+        model
+            .forward(&mut backend, &mut cache, &batch, Some(&rows), &mut sink)
+            .unwrap();
+        let mine = if at.attention.leads() {
+            owners.len()
+        } else {
+            0
+        };
+        assert_eq!(next, mine, "every wanted row arrives where it belongs");
+    }
+    found
+}
