@@ -51,8 +51,10 @@ pub struct Args {
     algorithm: Vec<Candidate>,
     /// Lists of phases: `nine` (predictable, hard, code and mixed texts at 1 to
     /// 32 streams and a tail), `two-regimes` (predictable 1 and mixed 32, twice),
-    /// `repeats` (texts that repeat and texts that do not, twice, for NGRAM)
-    /// [default: nine,two-regimes; none with --constant].
+    /// `repeats` (texts that repeat and texts that do not, twice, for NGRAM),
+    /// `dp-ranks` (all DP ranks busy, one busier than the others, one alone)
+    /// [default: nine,two-regimes; dp-ranks with --dp-size; none with
+    /// --constant].
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     lists: Vec<Named>,
     /// Lists of one phase of mixed texts, at so many streams.
@@ -175,7 +177,11 @@ fn lists(args: &Args) -> anyhow::Result<Vec<List>> {
     );
     let mut named = args.lists.clone();
     if named.is_empty() && args.constant.is_empty() {
-        named = vec![Named::Nine, Named::TwoRegimes];
+        let several = args.parallel.dp_size.is_some_and(|dp_size| dp_size > 1);
+        named = match several {
+            true => vec![Named::DpRanks],
+            false => vec![Named::Nine, Named::TwoRegimes],
+        };
     }
     let named = named.into_iter().map(|named| named.list(args.dwell));
     let constant = args.constant.iter();
@@ -187,7 +193,7 @@ fn lists(args: &Args) -> anyhow::Result<Vec<List>> {
 fn measure(args: &Args, lists: Vec<List>, setup: &mut Setup) -> anyhow::Result<Vec<Measured>> {
     let arms = setup.engines.arms();
     let measured = lists.into_iter().map(|list| Measured {
-        work: Work::new(&list, &setup.texts),
+        work: Work::new(&list, &setup.texts, setup.config.parallel.dp_size),
         list,
         arms: arms.clone(),
         runs: Vec::new(),
@@ -218,6 +224,7 @@ fn about(report: &mut Report, args: &Args, setup: &Setup, figures: &[Figures]) {
     report.note("weights GB of drafting", of_drafting as f64 * 1e-9);
     report.note("dtype", config.dtype.name());
     report.note("tensor-parallel ranks", config.parallel.tp_size);
+    report.note("DP ranks", config.parallel.dp_size);
     report.note("threads per rank", config.parallel.threads_per_rank);
     report.note("page size", config.kv.page_size);
     report.note("overlap", config.schedule.overlap);

@@ -7,7 +7,7 @@ use lockstep_adaptive::{AdaptiveConfig, Decider, Policies, PolicyFactory, Seen, 
 use lockstep_devices::Registry;
 use lockstep_local_engine::{LocalEngine, LocalOptions};
 use lockstep_types::EngineConfig;
-use lockstep_types::sampling::SamplingParams;
+use lockstep_types::{request::Request, sampling::SamplingParams};
 
 use super::Args;
 use super::run::ask;
@@ -137,16 +137,22 @@ impl Engines {
         (bytes(0), bytes(1).saturating_sub(bytes(0)))
     }
 
-    /// Puts the prompts of all engines into their prefix caches and touches the
-    /// memory of a large batch.
+    /// Puts the prompts of all engines into the prefix caches of all DP ranks, and
+    /// touches the memory of a large batch.
     ///
     /// # Errors
     /// An engine's.
-    pub fn warm_up(&mut self, texts: &[Text]) -> anyhow::Result<()> {
+    pub fn warm_up(&mut self, texts: &[Text], dp_size: usize) -> anyhow::Result<()> {
         progress("warming up");
         for (_, engine) in &mut self.engines {
-            let two = |text: &Text| ask(&text.prompt, 2, SamplingParams::greedy());
-            engine.run(texts.iter().map(two).collect())?;
+            // Each DP rank has a prefix cache of its own.
+            for dp_rank in 0..dp_size as u32 {
+                let two = |text: &Text| Request {
+                    data_parallel_rank: Some(dp_rank),
+                    ..ask(&text.prompt, 2, SamplingParams::greedy())
+                };
+                engine.run(texts.iter().map(two).collect())?;
+            }
         }
         Ok(())
     }

@@ -20,12 +20,38 @@ pub enum Kind {
     Fresh,
 }
 
+/// On which DP ranks requests are, where there are several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spread {
+    /// On all alike.
+    Even,
+    /// Three of four on the first.
+    Skewed,
+    /// All on the first, the others idle.
+    One,
+}
+
+impl Spread {
+    /// The DP rank of the `number`-th request of a phase.
+    pub fn dp_rank(self, number: usize, dp_size: usize) -> Option<u32> {
+        let others = dp_size.checked_sub(1).filter(|others| *others > 0)?;
+        let dp_rank = match self {
+            Self::Even => number % dp_size,
+            Self::Skewed if number % 4 == 3 => 1 + number / 4 % others,
+            Self::Skewed | Self::One => 0,
+        };
+        u32::try_from(dp_rank).ok()
+    }
+}
+
 /// Some streams that answer requests of one kind until the phase's tokens are
 /// out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Phase {
     /// Of its requests.
     pub kind: Kind,
+    /// Where they are.
+    pub spread: Spread,
     /// Requests that run at once.
     pub streams: u32,
     /// So many of them become evenly less, down to one.
@@ -52,36 +78,62 @@ pub enum Named {
     TwoRegimes,
     /// Texts that repeat and texts that do not in turn.
     Repeats,
+    /// All DP ranks busy, one busier than the others, and one alone.
+    DpRanks,
 }
 
 impl Named {
     /// Each with the name by which it is asked for.
-    pub const ALL: [(Self, &'static str); 3] = [
+    pub const ALL: [(Self, &'static str); 4] = [
         (Self::Nine, "nine"),
         (Self::TwoRegimes, "two-regimes"),
         (Self::Repeats, "repeats"),
+        (Self::DpRanks, "dp-ranks"),
     ];
 
     /// Its phases, see [`Phase::new`] for `dwell`.
     pub fn list(self, dwell: u32) -> List {
         use Kind::{Code, Fresh, Hard, Mixed, Predictable, Repeating};
-        let phases: &[(Kind, u32)] = match self {
+        use Spread::{Even, One, Skewed};
+        let phases: &[(Kind, u32, Spread)] = match self {
             Self::Nine => &[
-                (Predictable, 1),
-                (Hard, 1),
-                (Code, 4),
-                (Mixed, 4),
-                (Predictable, 8),
-                (Hard, 16),
-                (Mixed, 32),
-                (Mixed, 32),
+                (Predictable, 1, Even),
+                (Hard, 1, Even),
+                (Code, 4, Even),
+                (Mixed, 4, Even),
+                (Predictable, 8, Even),
+                (Hard, 16, Even),
+                (Mixed, 32, Even),
+                (Mixed, 32, Even),
             ],
-            Self::TwoRegimes => &[(Predictable, 1), (Mixed, 32), (Predictable, 1), (Mixed, 32)],
-            Self::Repeats => &[(Repeating, 4), (Fresh, 4), (Repeating, 4), (Fresh, 4)],
+            Self::TwoRegimes => &[
+                (Predictable, 1, Even),
+                (Mixed, 32, Even),
+                (Predictable, 1, Even),
+                (Mixed, 32, Even),
+            ],
+            Self::Repeats => &[
+                (Repeating, 4, Even),
+                (Fresh, 4, Even),
+                (Repeating, 4, Even),
+                (Fresh, 4, Even),
+            ],
+            Self::DpRanks => &[
+                (Predictable, 2, Even),
+                (Mixed, 32, Even),
+                (Mixed, 8, Skewed),
+                (Predictable, 4, One),
+                (Hard, 16, Skewed),
+                (Predictable, 1, One),
+                (Mixed, 32, Even),
+            ],
         };
         let phases = phases.iter();
         let mut phases: Vec<Phase> = phases
-            .map(|(kind, streams)| Phase::new(*kind, *streams, dwell))
+            .map(|(kind, streams, spread)| Phase {
+                spread: *spread,
+                ..Phase::new(*kind, *streams, dwell)
+            })
             .collect();
         if self == Self::Nine {
             phases.push(Phase::tail(Mixed, 32, dwell));
@@ -145,6 +197,7 @@ impl Phase {
         };
         Self {
             kind,
+            spread: Spread::Even,
             streams,
             falls: false,
             tokens: streams * times * dwell,
@@ -181,9 +234,14 @@ impl fmt::Display for Phase {
             Kind::Repeating => "repeating",
             Kind::Fresh => "fresh",
         };
-        match self.falls {
-            true => write!(f, "{kind} {}→1", self.streams),
-            false => write!(f, "{kind} {}", self.streams),
+        write!(f, "{kind} {}", self.streams)?;
+        if self.falls {
+            f.write_str("→1")?;
         }
+        f.write_str(match self.spread {
+            Spread::Even => "",
+            Spread::Skewed => ", skewed",
+            Spread::One => ", one rank",
+        })
     }
 }

@@ -73,7 +73,7 @@ mod tests {
             prompt: vec![1],
             answer: vec![2; 7],
         };
-        let work = Work::new(&Named::Nine.list(3), &[text]);
+        let work = Work::new(&Named::Nine.list(3), &[text], 1);
         let goals: Vec<_> = goals(&work).collect();
         assert!(goals.is_sorted_by_key(|(_, goal)| *goal));
         let ends: Vec<_> = goals.iter().filter(|(phase, _)| phase.is_some()).collect();

@@ -229,7 +229,10 @@ fn request(item: &Item, texts: &[Text], repetition: u64) -> Request {
             ..SamplingParams::default()
         },
     };
-    ask(&texts[item.text].prompt, item.tokens, sampling)
+    Request {
+        data_parallel_rank: item.dp_rank,
+        ..ask(&texts[item.text].prompt, item.tokens, sampling)
+    }
 }
 
 /// A request of so many tokens.

@@ -64,7 +64,7 @@ impl Setup {
         ensure!(!texts.is_empty(), "no answer is long enough to be measured");
         let log = log(args, model, &candidate, room, &texts, registry)?;
         let mut engines = Engines::start(args, engine, &drafting, registry)?;
-        engines.warm_up(&texts)?;
+        engines.warm_up(&texts, drafting.parallel.dp_size)?;
         Ok(Self {
             engines,
             texts,
@@ -81,7 +81,8 @@ fn room(args: &Args, prompts: &Prompts, streams: u32) -> Room {
     let all = prompts.domains().iter();
     let all = all.flat_map(|domain| &domain.prompts);
     Room {
-        requests: streams as usize,
+        // All of them may be on one DP rank, which runs its share of them alone.
+        requests: streams as usize * args.parallel.dp_size.unwrap_or(1),
         longest: prompts.longest() + most,
         cached: all.map(|prompt| prompt.len() + most).sum(),
     }
@@ -89,7 +90,8 @@ fn room(args: &Args, prompts: &Prompts, streams: u32) -> Room {
 
 /// Accepted drafts, by the model itself or by a smaller one that accepts the
 /// same; only chains whose drafts follow from the text alone are known
-/// beforehand, and a chain that is cut off is the shorter chain.
+/// beforehand, and a chain that is cut off is the shorter chain. With several DP ranks
+/// it is of no use, as what a step takes depends on where its rows are.
 fn log(
     args: &Args,
     model: &Path,
@@ -111,7 +113,8 @@ fn log(
     // Always as deep as can be.
     config.speculation.adaptive = None;
     let speculation = &config.speculation;
-    if speculation.topk > 1 || speculation.drafts_from_texts {
+    let several = config.parallel.dp_size > 1;
+    if several || speculation.topk > 1 || speculation.drafts_from_texts {
         return Ok(None);
     }
     progress("logging accepted drafts from every position");

@@ -41,6 +41,8 @@ pub struct Item {
     pub tokens: u32,
     /// For each request another one; `None` = at temperature 0.
     pub seed: Option<u64>,
+    /// Where it is, if there are several DP ranks.
+    pub dp_rank: Option<u32>,
 }
 
 /// The requests of a list's phases: every arm answers the same.
@@ -54,15 +56,15 @@ impl Work {
     /// Goes through the texts of each kind in turn, one of each domain after the
     /// other, until a phase has its tokens; its last answer is cut off there. None
     /// is longer than what a stream puts out in the phase, so that all streams have
-    /// something to do.
-    pub fn new(list: &List, texts: &[Text]) -> Self {
+    /// something to do. There are `dp_size` DP ranks.
+    pub fn new(list: &List, texts: &[Text], dp_size: usize) -> Self {
         let mut used: BTreeMap<Kind, usize> = BTreeMap::new();
         let mut fresh = 0;
         let phases = list.phases.iter().map(|phase| {
             let pool = pool(phase.kind, texts);
             let used = used.entry(phase.kind).or_default();
             let most = phase.tokens.div_ceil(phase.streams);
-            let (mut items, mut left) = (Vec::new(), phase.tokens);
+            let (mut items, mut left) = (Vec::<Item>::new(), phase.tokens);
             while left > 0 {
                 let text = pool[*used % pool.len()];
                 *used += 1;
@@ -73,7 +75,12 @@ impl Work {
                     fresh += 1;
                     fresh
                 });
-                items.push(Item { text, tokens, seed });
+                items.push(Item {
+                    text,
+                    tokens,
+                    seed,
+                    dp_rank: phase.spread.dp_rank(items.len(), dp_size),
+                });
             }
             (phase.clone(), items)
         });
@@ -155,7 +162,7 @@ impl<'a> Driver<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::phases::list::Named;
+    use crate::phases::list::{Named, Spread};
 
     fn texts() -> Vec<Text> {
         let domains = ["tables", "poem", "code", "weather", "story"];
@@ -170,7 +177,7 @@ mod tests {
     #[test]
     fn phases_have_their_tokens_and_kinds() {
         let (list, texts) = (Named::Nine.list(16), texts());
-        let work = Work::new(&list, &texts);
+        let work = Work::new(&list, &texts, 1);
         for (phase, items) in &work.phases {
             assert!(items.len() >= phase.streams as usize, "{phase}");
             let tokens: u32 = items.iter().map(|item| item.tokens).sum();
@@ -192,6 +199,26 @@ mod tests {
     }
 
     #[test]
+    fn requests_lie_on_dp_ranks_as_their_phase_says() {
+        let work = Work::new(&Named::DpRanks.list(64), &texts(), 3);
+        for (phase, items) in &work.phases {
+            let mut counts = [0usize; 3];
+            for item in items {
+                counts[item.dp_rank.unwrap() as usize] += 1;
+            }
+            let [first, second, third] = counts;
+            match phase.spread {
+                Spread::Even => assert!(first - third <= 1, "{counts:?}"),
+                Spread::Skewed => assert!(first > 2 * second && third > 0, "{counts:?}"),
+                Spread::One => assert_eq!((second, third), (0, 0)),
+            }
+        }
+        let alone = Work::new(&Named::DpRanks.list(64), &texts(), 1);
+        let mut items = alone.phases.iter().flat_map(|(_, items)| items);
+        assert!(items.all(|item| item.dp_rank.is_none()));
+    }
+
+    #[test]
     fn a_domain_that_is_missing_is_made_up_for_by_all() {
         let texts: Vec<Text> = texts()
             .into_iter()
@@ -205,7 +232,7 @@ mod tests {
         let mut list = Named::TwoRegimes.list(4);
         list.phases[1].streams = 3;
         let texts = texts();
-        let work = Work::new(&list, &texts);
+        let work = Work::new(&list, &texts, 1);
         let mut driver = Driver::new(&work);
         let (mut running, mut most, mut order) = (0, [0; 4], Vec::new());
         loop {

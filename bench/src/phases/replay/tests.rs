@@ -2,7 +2,7 @@ use lockstep_adaptive::{AdaptiveConfig, BatchSlot, Policies, Tier};
 use proptest::prelude::*;
 
 use super::*;
-use crate::phases::list::{Kind, List, Phase};
+use crate::phases::list::{Kind, List, Phase, Spread};
 use crate::phases::run::Step;
 
 /// One phase in which each request answers a text of its own.
@@ -11,9 +11,11 @@ fn work(lengths: &[u32], streams: u32) -> Work {
         text,
         tokens: *tokens,
         seed: None,
+        dp_rank: None,
     });
     let phase = Phase {
         kind: Kind::Mixed,
+        spread: Spread::Even,
         streams,
         falls: false,
         tokens: lengths.iter().sum(),
@@ -110,7 +112,7 @@ fn work_is_the_same_at_every_depth() {
             answer: vec![2; 9 + at],
         })
         .collect();
-    let work = Work::new(&list, &texts);
+    let work = Work::new(&list, &texts, 1);
     let log = Log {
         accepted: texts
             .iter()

@@ -1,5 +1,5 @@
 use super::*;
-use crate::phases::list::{Kind, Phase};
+use crate::phases::list::{Kind, Phase, Spread};
 
 /// One run of two phases of 30 tokens: seconds of each, in three steps.
 fn run(phases: [f64; 2], depth: u32) -> Run {
@@ -32,6 +32,7 @@ fn run(phases: [f64; 2], depth: u32) -> Run {
 pub fn measured() -> Measured {
     let phase = Phase {
         kind: Kind::Mixed,
+        spread: Spread::Even,
         streams: 1,
         falls: false,
         tokens: 30,
