@@ -48,18 +48,6 @@ pub fn resolve(
     algorithms: &Algorithms,
     footprint: &dyn Footprint,
 ) -> Result<Resolved<(EngineConfig, NodeConfig)>, ConfigError> {
-    let resolved = resolve_all(args, hardware, algorithms, footprint)?;
-    dp_attention::check_served(resolved.value.0.parallel.dp_size)?;
-    Ok(resolved)
-}
-
-/// The same, of what cannot be run too.
-pub(crate) fn resolve_all(
-    args: &ServeArgs,
-    hardware: &Hardware,
-    algorithms: &Algorithms,
-    footprint: &dyn Footprint,
-) -> Result<Resolved<(EngineConfig, NodeConfig)>, ConfigError> {
     args.refused.check()?;
     let model = model(args)?;
     let device = device::resolve(args, footprint)?;

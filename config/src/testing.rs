@@ -11,7 +11,7 @@ use lockstep_types::{
     NumberOption, OptionSpec, OptionValues, RankMemory, SpeculationConfig, SwitchOption,
 };
 
-use crate::resolve::resolve_all;
+use crate::resolve;
 use crate::{Hardware, ServeArgs, with_algorithm_options};
 
 // The same folders as in the tests of the crate that reads them.
@@ -70,7 +70,7 @@ pub(crate) fn resolve_model(
         .expect("options that parse")
         .args;
     args.model.model_path = Some(model.to_owned());
-    resolve_all(&args, machine, &algorithms(), &Plain).map(|resolved| resolved.value)
+    resolve(&args, machine, &algorithms(), &Plain).map(|resolved| resolved.value)
 }
 
 /// A device that holds all weights in two bytes and knows no working memory.

@@ -90,16 +90,3 @@ fn list(sizes: &[usize]) -> String {
     let sizes: Vec<_> = sizes.iter().map(usize::to_string).collect();
     sizes.join(", ")
 }
-
-/// Refuses what resolves and cannot be run.
-pub(super) fn check_served(dp_size: usize) -> Result<(), ConfigError> {
-    if dp_size == 1 {
-        return Ok(());
-    }
-    Err(ConfigError::value(
-        DP_SIZE,
-        dp_size,
-        "data-parallel attention is not served yet",
-        format!("Leave {DP_SIZE} and {ENABLE} out"),
-    ))
-}

@@ -26,7 +26,7 @@ use lockstep_tests::{
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::shared;
+use crate::{options, shared};
 
 /// A step of a request that runs long.
 const STEP: u64 = 60;
@@ -37,6 +37,8 @@ struct Nodes {
     address: String,
     /// What starts each of them.
     programs: [PathBuf; 2],
+    /// Each is a DP rank.
+    data_parallel: bool,
     folder: tempfile::TempDir,
 }
 
@@ -46,6 +48,7 @@ impl Nodes {
         Self {
             address: format!("127.0.0.1:{}", ports::free()),
             programs: [program.clone(), program],
+            data_parallel: false,
             folder: tempfile::tempdir().expect("a folder"),
         }
     }
@@ -68,6 +71,10 @@ impl Nodes {
             .set("--speculative-algorithm", "NGRAM")
             .set("--speculative-num-steps", "3")
             .flag("--speculative-adaptive");
+        let options = match self.data_parallel {
+            true => options.flag("--enable-dp-attention").set("--dp-size", "2"),
+            false => options,
+        };
         let secret = self.write("secret", "the-secret-of-both-nodes");
         let config = self.write("adaptive.json", &file.to_string());
         let options = set(options, "--dist-secret-file", secret);
@@ -81,9 +88,8 @@ impl Nodes {
         servers
     }
 
-    /// Texts are those of one node without speculation.
-    async fn agree(&self) {
-        let single = shared().await;
+    /// Texts are those of `single`, one node without speculation.
+    async fn agree(&self, single: &Server) {
         let [first, second] = self.start(self.options(1)).await;
         for fields in [
             json!({"logprobs": true}),
@@ -133,7 +139,21 @@ impl Nodes {
 #[tokio::test]
 async fn two_nodes_agree_on_the_depth_of_every_step() {
     let _turn = turns::shared().await;
-    Nodes::on_loopback().agree().await;
+    Nodes::on_loopback().agree(&*shared().await).await;
+}
+
+#[tokio::test]
+async fn two_nodes_that_are_dp_ranks_agree_on_every_step() {
+    let _turn = turns::shared().await;
+    let nodes = Nodes {
+        data_parallel: true,
+        ..Nodes::on_loopback()
+    };
+    let single = options()
+        .flag("--enable-dp-attention")
+        .set("--dp-size", "2");
+    nodes.agree(&Server::start(single).await).await;
+    nodes.diverge().await;
 }
 
 #[tokio::test]
@@ -214,6 +234,6 @@ async fn two_nodes_in_network_namespaces() {
         return;
     }
     let namespace = Namespace::new();
-    namespace.nodes().agree().await;
+    namespace.nodes().agree(&*shared().await).await;
     namespace.nodes().diverge().await;
 }

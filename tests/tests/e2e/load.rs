@@ -21,10 +21,10 @@ const REQUESTS: usize = 20;
 const TOKENS: u32 = 24;
 
 /// Questions with common beginnings, and what each is answered alone.
-struct Questions(Vec<(String, String)>);
+pub struct Questions(Vec<(String, String)>);
 
 impl Questions {
-    async fn ask(server: &Server) -> Self {
+    pub async fn ask(server: &Server) -> Self {
         let mut questions = Vec::new();
         for number in 0..12u32 {
             let common = "Think about the numbers. ".repeat((number % 4) as usize * 8);
@@ -43,6 +43,14 @@ fn fields() -> Value {
     json!({"max_tokens": TOKENS, "ignore_eos": true})
 }
 
+/// A body that asks for a DP rank, if any.
+fn placed(mut body: Value, rank: Option<u32>) -> Value {
+    if let Some(rank) = rank {
+        body["data_parallel_rank"] = json!(rank);
+    }
+    body
+}
+
 /// What became of a client's requests.
 #[derive(Debug, Default)]
 struct Tally {
@@ -56,42 +64,61 @@ async fn many_clients_that_come_and_go_leave_nothing_behind() {
     // Room for about a third of what 64 clients could hold.
     let server = Arc::new(Server::start(options().set("--max-total-tokens", "8192")).await);
     let questions = Arc::new(Questions::ask(&server).await);
-    let clients: Vec<_> = (0..CLIENTS)
-        .map(|seed| tokio::spawn(client(server.clone(), questions.clone(), seed)))
-        .collect();
+    wave(&server, &questions, CLIENTS, |_| None).await;
+    well(&server).await;
+}
+
+/// Lets clients come and go, each on the DP rank that `place` names for it.
+pub async fn wave(
+    server: &Arc<Server>,
+    questions: &Arc<Questions>,
+    clients: u64,
+    place: impl Fn(u64) -> Option<u32>,
+) {
+    let start = |seed| client(server.clone(), questions.clone(), seed, place(seed));
+    let clients: Vec<_> = (0..clients).map(|seed| tokio::spawn(start(seed))).collect();
+    let all = clients.len() * REQUESTS;
     let mut total = Tally::default();
     for client in clients {
         let tally = client.await.expect("no client fails");
         total.answered += tally.answered;
         total.left += tally.left;
     }
-    let all = CLIENTS as usize * REQUESTS;
     assert_eq!(total.answered + total.left, all);
     assert!(total.left > all / 5, "{total:?}");
     assert!(total.answered > all / 2, "{total:?}");
+}
 
+/// A server whose clients are gone holds nothing but its prefix cache, which can be
+/// emptied.
+pub async fn well(server: &Server) {
     let metrics = until("an idle engine", LIMIT, async || {
         let metrics = server.metrics().await;
-        let busy = metrics.value("lockstep_num_requests_running")
-            + metrics.value("lockstep_num_requests_waiting");
+        let busy = metrics.sum("lockstep_num_requests_running")
+            + metrics.sum("lockstep_num_requests_waiting");
         (busy == 0.0).then_some(metrics)
     })
     .await;
-    assert_eq!(metrics.value("lockstep_kv_tokens_used"), 0.0);
-    assert_eq!(metrics.value("lockstep_kv_leaked_pages"), 0.0);
+    assert_eq!(metrics.sum("lockstep_kv_tokens_used"), 0.0);
+    assert_eq!(metrics.sum("lockstep_kv_leaked_pages"), 0.0);
     assert_eq!(metrics.value("lockstep_requests_failed_total"), 0.0);
     assert_eq!(metrics.sum("lockstep_requests_in_flight"), 0.0);
     assert!(metrics.value("lockstep_requests_aborted_total") > 0.0);
-    let cached = metrics.value("lockstep_kv_tokens_cached");
+    let cached = metrics.sum("lockstep_kv_tokens_cached");
     assert!(cached > 0.0);
     let flushed = server.ok("/flush_cache", &json!({})).await;
     assert_eq!(flushed["tokens"].as_f64(), Some(cached));
     let metrics = server.metrics().await;
-    assert_eq!(metrics.value("lockstep_kv_tokens_cached"), 0.0);
-    assert_eq!(metrics.value("lockstep_kv_leaked_pages"), 0.0);
+    assert_eq!(metrics.sum("lockstep_kv_tokens_cached"), 0.0);
+    assert_eq!(metrics.sum("lockstep_kv_leaked_pages"), 0.0);
 }
 
-async fn client(server: Arc<Server>, questions: Arc<Questions>, seed: u64) -> Tally {
+async fn client(
+    server: Arc<Server>,
+    questions: Arc<Questions>,
+    seed: u64,
+    rank: Option<u32>,
+) -> Tally {
     let mut random = StdRng::seed_from_u64(seed);
     let mut tally = Tally::default();
     for _ in 0..REQUESTS {
@@ -99,16 +126,19 @@ async fn client(server: Arc<Server>, questions: Arc<Questions>, seed: u64) -> Ta
         let leaves = random.random_bool(1.0 / 3.0);
         let answered = match (random.random_range(0..5), leaves) {
             (0, _) => call(&server, question, answer, leaves, &mut random).await,
-            (1 | 2, _) => stream(&server, question, answer, leaves, &mut random).await,
+            (1 | 2, _) => {
+                let body = placed(chat(question, &fields()), rank);
+                stream(&server, body, answer, leaves, &mut random).await
+            }
             (_, false) => {
-                let body = chat(question, &fields());
+                let body = placed(chat(question, &fields()), rank);
                 let whole = server.ok("/v1/chat/completions", &body).await;
                 let text = &whole["choices"][0]["message"]["content"];
                 assert_eq!(text, answer, "{question}");
                 true
             }
             (_, true) => {
-                let body = completion(question.as_str(), &fields());
+                let body = placed(completion(question.as_str(), &fields()), rank);
                 // Its moment to leave, perhaps after the answer.
                 let patience = Duration::from_millis(random.random_range(0..200));
                 let asked = server.post("/v1/completions", &body);
@@ -131,16 +161,15 @@ async fn client(server: Arc<Server>, questions: Arc<Questions>, seed: u64) -> Ta
 /// Reads a stream to its end, or some events of it; tells whether to the end.
 async fn stream(
     server: &Server,
-    question: &str,
+    mut body: Value,
     answer: &str,
     leaves: bool,
     random: &mut StdRng,
 ) -> bool {
-    let mut body = chat(question, &fields());
     body["stream"] = json!(true);
     let mut events = server.stream("/v1/chat/completions", &body).await;
     if !leaves {
-        assert_eq!(sse::text(&events.chunks().await, 0), answer, "{question}");
+        assert_eq!(sse::text(&events.chunks().await, 0), answer, "{body}");
         return true;
     }
     for _ in 0..random.random_range(0..TOKENS) {

@@ -9,6 +9,7 @@ mod chat;
 mod completions;
 mod corpora;
 mod cuda;
+mod data_parallel;
 mod drain;
 mod faults;
 mod fronts;

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::Receiver;
 
-use lockstep_backend::Backend;
+use lockstep_backend::{Backend, Groups};
 use lockstep_devices::{Device, DeviceOptions, OnDevice};
 use lockstep_model::LoadProgress;
 use lockstep_process::RoleContext;
@@ -181,7 +181,8 @@ fn load<B: Device>(
     let options = DeviceOptions::new(&ctx.engine)
         .of_rank(local_rank, ctx.node.weight_cache.as_deref())
         .pinned(cores);
-    let backend = B::open(&options, collective).map_err(WorkerError::from)?;
+    let groups = Groups::form(collective, ctx.engine.parallel.dp_size)?;
+    let backend = B::open(&options, groups).map_err(WorkerError::from)?;
     let link = ctx.link.clone();
     let mut progress = move |LoadProgress { phase, done, total }: LoadProgress| {
         link.progress(phase.label(), done, total);

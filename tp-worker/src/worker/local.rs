@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use lockstep_backend::{Backend, BackendError};
+use lockstep_backend::{Backend, BackendError, Groups};
 use lockstep_collective::{Collective, Options, local_group_with};
 use lockstep_devices::{Device, DeviceOptions, OnDevice, Registry};
 use lockstep_model::{LoadProgress, ModelError, WeightOrigin};
@@ -103,18 +103,15 @@ impl LocalGroup {
     ) -> Result<Self, WorkerError> {
         let engine = config.clone();
         let folder = options.weight_cache.map(Path::to_owned);
-        let open = move |rank, collective| {
+        let open = move |rank, groups| {
             let device = DeviceOptions::new(&engine);
-            Ok(B::open(
-                &device.of_rank(rank, folder.as_deref()),
-                collective,
-            )?)
+            Ok(B::open(&device.of_rank(rank, folder.as_deref()), groups)?)
         };
         Self::start_on(config, options, open)
     }
 
     /// [`Self::start_on_device`] on backends made by `open`, given the rank and its
-    /// collectives.
+    /// groups.
     pub(crate) fn start_on<B, F>(
         config: &EngineConfig,
         options: &GroupOptions<'_, B>,
@@ -122,7 +119,7 @@ impl LocalGroup {
     ) -> Result<Self, WorkerError>
     where
         B: Backend + 'static,
-        F: Fn(usize, Box<dyn Collective>) -> Result<B, WorkerError> + Send + Sync + 'static,
+        F: Fn(usize, Groups) -> Result<B, WorkerError> + Send + Sync + 'static,
     {
         let (config, open) = (Arc::new(config.clone()), Arc::new(open));
         let exchange = Options {
@@ -322,10 +319,13 @@ impl Loading {
         results: &Sender<Result<RankResult, WorkerError>>,
     ) where
         B: Backend + 'static,
-        F: Fn(usize, Box<dyn Collective>) -> Result<B, WorkerError>,
+        F: Fn(usize, Groups) -> Result<B, WorkerError>,
     {
         let (rank, progress, cache) = (self.rank, self.progress, self.weight_cache);
-        let loaded = open(rank, self.collective).and_then(|backend| {
+        let groups = Groups::form(self.collective, self.config.parallel.dp_size);
+        let opened = groups.map_err(WorkerError::from);
+        let opened = opened.and_then(|groups| open(rank, groups));
+        let loaded = opened.and_then(|backend| {
             let mut progress = |at| {
                 if let Some(progress) = &progress {
                     progress(rank, at);

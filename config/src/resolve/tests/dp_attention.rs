@@ -1,13 +1,10 @@
-//! Data-parallel attention, up to what is run.
+//! Data-parallel attention.
 
 use lockstep_types::{ConfigError, DeviceKind, EngineConfig};
 use serde_json::json;
 
-use crate::testing::{
-    Head, Plain, Program, algorithms, folder, head, llama, machine, resolve_line, resolve_model,
-    with,
-};
-use crate::{Hardware, resolve};
+use crate::Hardware;
+use crate::testing::{Head, folder, head, llama, machine, resolve_line, resolve_model, with};
 
 const DP: &str = "--enable-dp-attention --dp-size";
 
@@ -126,28 +123,6 @@ fn what_is_no_dp_attention_is_refused_with_a_remedy() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("here: 2, 4."), "{error}");
-}
-
-/// What resolves is refused in the end, as long as no worker runs it.
-#[test]
-fn nothing_is_started_that_cannot_be_run() {
-    let model = folder(&llama(), None);
-    let resolved = |line: &str| {
-        let words = ["lockstep"].into_iter().chain(line.split_whitespace());
-        let mut args = Program::parse_words(words).expect("parses").args;
-        args.model.model_path = Some(model.path().to_owned());
-        resolve(&args, &machine(), &algorithms(), &Plain)
-    };
-    let line = format!("--tp 2 {DP} 2");
-    let error = resolved(&line)
-        .map(|_| ())
-        .expect_err("refused")
-        .to_string();
-    assert!(
-        error.contains("--dp-size 2") && error.contains("not served yet"),
-        "{error}"
-    );
-    resolved("--tp 2 --dp-size 1").expect("plain tensor parallelism");
 }
 
 /// A GPU that was not asked for is left alone.

@@ -9,7 +9,7 @@ use crate::{
     load::{idle, run},
     oracle::{Oracle, compare, golden_answers},
     requests::{Job, golden, random},
-    setup::{Algorithm, Setup, Shape},
+    setup::{Algorithm, Form, Setup, Shape},
 };
 
 const CHAIN: Shape = Shape::chain(5);
@@ -25,7 +25,7 @@ fn the_depth_may_change_with_every_step() {
         };
         let jobs = random(at as u64, 16, 12);
         let requests = jobs.iter().map(|job| &job.request);
-        let expected = Oracle::default().answers((Dtype::Float32, 1), requests);
+        let expected = Oracle::default().answers(Form::of_ranks(1), requests);
         let mut engine = setup.start();
         let mut rng = StdRng::seed_from_u64(at as u64);
         let found = run(&format!("{setup:?}"), &mut engine, &jobs, |engine| {
@@ -85,7 +85,7 @@ fn requests_that_opted_out_run_beside_others() {
         }
     };
     let jobs: Vec<Job> = GOLDENS.iter().enumerate().map(job).collect();
-    let expected = golden_answers((Dtype::Float32, 2));
+    let expected = golden_answers(Form::of_ranks(2));
     let mut engine = setup.start();
     // The second time prompts come from the cache, which requests of all kinds
     // have filled, and every request plays another part.

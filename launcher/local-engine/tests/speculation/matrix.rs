@@ -212,7 +212,7 @@ pub fn check(
     oracle: &mut Oracle,
     met: &mut Met,
 ) {
-    let form = (setup.dtype, setup.tp);
+    let form = setup.form();
     let known = golden_answers(form);
     let mut expected: Vec<_> = goldens.clone().map(|at| known[at].clone()).collect();
     let greedy = goldens.map(|at| Job {

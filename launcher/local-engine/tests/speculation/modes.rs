@@ -9,7 +9,7 @@ use crate::{
     load::idle,
     oracle::{compare, golden_answers},
     requests::golden,
-    setup::{Algorithm, Setup, Shape},
+    setup::{Algorithm, Form, Setup, Shape},
 };
 
 const MODES: [(VerificationArg, Shape); 3] = [
@@ -20,7 +20,7 @@ const MODES: [(VerificationArg, Shape); 3] = [
 
 #[test]
 fn at_temperature_zero_every_mode_is_greedy() {
-    let expected = golden_answers((Dtype::Float32, 1));
+    let expected = golden_answers(Form::of_ranks(1));
     for (mode, shape) in MODES {
         let setup = Setup {
             verification: Some(mode),

@@ -6,7 +6,6 @@ use std::{
 };
 
 use lockstep_local_engine::{Completion, LocalEngine};
-use lockstep_types::Dtype;
 use lockstep_types::{
     request::{FinishReason, Request, Usage},
     sampling::TokenLogprob,
@@ -15,27 +14,26 @@ use lockstep_types::{
 use crate::{
     goldens::GOLDENS,
     requests::{Job, golden},
-    setup::Setup,
+    setup::{Form, Setup},
 };
 
-/// Engines without speculation, one for each type and number of ranks: both
-/// decide over the last bits.
+/// Engines without speculation, one for each form.
 #[derive(Default)]
-pub struct Oracle(BTreeMap<(&'static str, usize), LocalEngine>);
+pub struct Oracle(BTreeMap<Form, LocalEngine>);
 
 impl Oracle {
     /// The answers to `requests`, all asked at once.
     pub fn answers<'a>(
         &mut self,
-        (dtype, tp): (Dtype, usize),
+        form: Form,
         requests: impl IntoIterator<Item = &'a Request>,
     ) -> Vec<Completion> {
         let plain = |request: &Request| Request {
             max_draft_steps: None,
             ..request.clone()
         };
-        let engine = self.0.entry((dtype.name(), tp));
-        let engine = engine.or_insert_with(|| Setup::plain(dtype, tp).start());
+        let engine = self.0.entry(form);
+        let engine = engine.or_insert_with(|| Setup::of(form).start());
         engine
             .run(requests.into_iter().map(plain).collect())
             .unwrap()
@@ -44,7 +42,7 @@ impl Oracle {
     /// [`Self::answers`], each alone.
     pub fn alone<'a>(
         &mut self,
-        form: (Dtype, usize),
+        form: Form,
         jobs: impl IntoIterator<Item = &'a Job>,
     ) -> Vec<Completion> {
         jobs.into_iter()
@@ -53,13 +51,13 @@ impl Oracle {
     }
 }
 
-type Answers = BTreeMap<(&'static str, usize), Vec<Completion>>;
+type Answers = BTreeMap<Form, Vec<Completion>>;
 
 /// The answers to all [`GOLDENS`], computed once.
-pub fn golden_answers(form: (Dtype, usize)) -> Vec<Completion> {
+pub fn golden_answers(form: Form) -> Vec<Completion> {
     static KNOWN: LazyLock<Mutex<Answers>> = LazyLock::new(Mutex::default);
     let mut known = KNOWN.lock().unwrap();
-    let answers = known.entry((form.0.name(), form.1)).or_insert_with(|| {
+    let answers = known.entry(form).or_insert_with(|| {
         let requests: Vec<Request> = GOLDENS.iter().map(golden).collect();
         Oracle::default().answers(form, &requests)
     });

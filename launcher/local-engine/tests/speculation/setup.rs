@@ -75,6 +75,26 @@ impl Shape {
     }
 }
 
+/// What decides over the last bits of a text: the type of the weights, the ranks, and
+/// how many DP ranks those form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Form {
+    pub bf16: bool,
+    pub tp: usize,
+    pub dp: usize,
+}
+
+impl Form {
+    /// Of float32 weights, split over so many ranks.
+    pub const fn of_ranks(tp: usize) -> Self {
+        Self {
+            bf16: false,
+            tp,
+            dp: 1,
+        }
+    }
+}
+
 /// One configuration of the demo model; the fields are flags of `lockstep serve`.
 #[derive(Debug, Clone)]
 pub struct Setup {
@@ -84,6 +104,8 @@ pub struct Setup {
     pub verification: Option<VerificationArg>,
     pub dtype: Dtype,
     pub tp: usize,
+    /// DP ranks; 1: attention is not data-parallel.
+    pub dp: usize,
     pub page: usize,
     /// `None`: whole prompts.
     pub chunk: Option<i64>,
@@ -109,6 +131,7 @@ impl Setup {
             verification: None,
             dtype,
             tp,
+            dp: 1,
             page: 16,
             chunk: Some(512),
             overlap: true,
@@ -117,6 +140,27 @@ impl Setup {
             tokens: 16_384,
             care: 1000,
             pause_window: 0,
+        }
+    }
+
+    /// [`Self::plain`] of that form.
+    pub fn of(form: Form) -> Self {
+        let dtype = match form.bf16 {
+            true => Dtype::Bfloat16,
+            false => Dtype::Float32,
+        };
+        Self {
+            dp: form.dp,
+            ..Self::plain(dtype, form.tp)
+        }
+    }
+
+    /// What its texts are compared by.
+    pub fn form(&self) -> Form {
+        Form {
+            bf16: self.dtype == Dtype::Bfloat16,
+            tp: self.tp,
+            dp: self.dp,
         }
     }
 
@@ -138,6 +182,8 @@ impl Setup {
         });
         args.model.context_length = Some(CONTEXT);
         args.parallel.tp_size = Some(self.tp);
+        args.parallel.dp_size = Some(self.dp);
+        args.parallel.enable_dp_attention = self.dp > 1;
         args.parallel.threads_per_rank = Some(1);
         args.memory.page_size = Some(self.page);
         args.memory.max_total_tokens = Some(self.tokens);

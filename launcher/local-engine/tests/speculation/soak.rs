@@ -87,7 +87,7 @@ fn engine(seed: u64, oracle: &mut Oracle, tally: &mut Tally) {
     let setup = setup(seed, &mut rng);
     let turns = rng.random_range(20..200);
     let jobs = random(seed, REQUESTS, turns);
-    let expected = oracle.alone((setup.dtype, setup.tp), &jobs);
+    let expected = oracle.alone(setup.form(), &jobs);
     let deepest = setup.speculation.map_or(0, |(_, shape)| shape.steps) as u32;
     let adapts = rng.random_bool(0.5);
     let mut engine = setup.start();

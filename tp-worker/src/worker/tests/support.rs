@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, path::PathBuf};
 
+use lockstep_backend::Groups;
 use lockstep_backend_cpu::CpuBackend;
 use lockstep_collective::{Collective, Single};
 use lockstep_devices::{Device as _, DeviceOptions};
@@ -51,8 +52,8 @@ pub fn load_alone(config: &EngineConfig) -> Result<Worker<CpuBackend>, WorkerErr
 }
 
 /// A rank's cores as its configuration wants them.
-pub fn cpu(config: &EngineConfig, collective: Box<dyn Collective>) -> CpuBackend {
-    CpuBackend::open(&DeviceOptions::new(config), collective).unwrap()
+pub fn cpu(config: &EngineConfig, groups: impl Into<Groups>) -> CpuBackend {
+    CpuBackend::open(&DeviceOptions::new(config), groups).unwrap()
 }
 
 pub fn config(tp_size: usize, page_size: usize, dtype: Dtype) -> EngineConfig {

@@ -1,0 +1,277 @@
+//! DP ranks with requests of their own, in real processes.
+
+use std::{fs, path::PathBuf, sync::Arc};
+
+use lockstep_process::exit;
+use lockstep_tests::{
+    body::{COUNTED, counting},
+    http::Answer,
+    processes::Role,
+    server::{Options, Server},
+    turns,
+    wait::{LIMIT, until},
+};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::{
+    load::{Questions, wave, well},
+    options,
+};
+
+const PATH: &str = "/v1/chat/completions";
+/// The step in which a planted fault strikes: a long request runs then.
+const STEP: u64 = 60;
+
+/// Ranks and DP ranks, with chains of NGRAM.
+fn drafting(tp: usize, dp: usize) -> Options {
+    options()
+        .set("--tp-size", &tp.to_string())
+        .set("--dp-size", &dp.to_string())
+        .flag("--enable-dp-attention")
+        .set("--speculative-algorithm", "NGRAM")
+        .set("--speculative-num-steps", "3")
+}
+
+/// The same with a depth that differs in every step.
+fn ranks(tp: usize, dp: usize, folder: &tempfile::TempDir) -> Options {
+    let file = json!({"strategy": "turns", "candidate_steps": [0, 1, 2, 3]});
+    let path = folder.path().join("adaptive.json");
+    fs::write(&path, file.to_string()).expect("written");
+    drafting(tp, dp).flag("--speculative-adaptive").set(
+        "--speculative-adaptive-config",
+        path.to_str().expect("UTF-8"),
+    )
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+fn content(answer: &Value) -> &Value {
+    &answer["choices"][0]["message"]["content"]
+}
+
+async fn ask_for_long(server: &Server) -> Answer {
+    let fields = json!({"max_tokens": 1900, "ignore_eos": true, "data_parallel_rank": 0});
+    server.post(PATH, &counting(&fields)).await
+}
+
+#[tokio::test]
+async fn requests_are_answered_on_every_dp_rank() {
+    let _turn = turns::shared().await;
+    let folder = folder();
+    for (tp, dp) in [(2, 2), (4, 2)] {
+        let server = Server::start(ranks(tp, dp, &folder)).await;
+        let sampled = json!({"temperature": 0.9, "seed": 7, "max_tokens": 60, "logprobs": true});
+        let mut texts = Vec::new();
+        for rank in [Some(0), Some(1), None] {
+            let mut fields = json!({"data_parallel_rank": rank});
+            let answer = server.ok(PATH, &counting(&fields)).await;
+            assert_eq!(content(&answer), COUNTED, "{tp} ranks, {rank:?}");
+            let own = fields.as_object_mut().expect("an object");
+            own.extend(sampled.as_object().expect("an object").clone());
+            texts.push(server.ok(PATH, &counting(&fields)).await["choices"].clone());
+        }
+        // Bit for bit the same, wherever it was.
+        assert_eq!(texts[0], texts[1]);
+        assert_eq!(texts[0], texts[2]);
+        // All at once.
+        let body = counting(&json!({}));
+        let all = futures::future::join_all((0..12).map(|_| server.ok(PATH, &body))).await;
+        assert!(all.iter().all(|answer| content(answer) == COUNTED));
+        let beyond = counting(&json!({"data_parallel_rank": dp}));
+        let refused = server.post(PATH, &beyond).await;
+        assert_eq!(refused.status, 400, "{}", refused.text);
+        assert_eq!(refused.error()["param"], "data_parallel_rank");
+        server.signal(Signal::TERM).await;
+        assert_eq!(server.exit(LIMIT).await, i32::from(exit::OK));
+    }
+}
+
+/// Files in which ranks have left their last steps, by rank.
+fn left_steps(server: &Server) -> Vec<PathBuf> {
+    let files = fs::read_dir(server.folder()).expect("the folder").flatten();
+    let files = files.map(|entry| entry.path());
+    let steps = |path: &PathBuf| path.to_string_lossy().contains("lockstep-steps-");
+    let mut files: Vec<_> = files.filter(steps).collect();
+    files.sort();
+    files
+}
+
+/// What rank 1 gets wrong is found in the very step, by name, and ends the engine.
+#[tokio::test]
+async fn ranks_that_differ_end_within_a_step_and_leave_their_last_ones() {
+    let _turn = turns::shared().await;
+    let folder = folder();
+    for (kind, (tp, dp), says) in [
+        ("depth", (2, 2), "diverged"),
+        ("stale-row", (2, 2), "diverged"),
+        ("world-digest", (2, 2), "diverged"),
+        ("group-digest", (4, 2), "DP rank 0"),
+        ("skipped-exchange", (2, 2), "diverged"),
+    ] {
+        let fault = format!("1:{STEP}:{kind}");
+        let options = ranks(tp, dp, &folder).env("TEST_FAULT_IN_RANK", &fault);
+        let server = Server::start(options).await;
+        let answer = ask_for_long(&server).await;
+        assert_eq!(answer.status, 503, "{kind}: {}", answer.text);
+        assert_ne!(server.exit(LIMIT).await, i32::from(exit::OK), "{kind}");
+        let log = server.log();
+        let named =
+            |line: &str| line.contains(says) && line.contains("rank 0") && line.contains("rank 1");
+        assert!(log.lines().any(named), "{kind}: {log}");
+        // Every rank has written down what it did, up to that step.
+        let files = left_steps(&server);
+        assert_eq!(files.len(), tp, "{kind}: {files:?}\n{log}");
+        for file in files {
+            let text = fs::read_to_string(&file).expect("steps");
+            let last = text.lines().last().expect("a step");
+            let last: Value = serde_json::from_str(last).expect("JSON");
+            let step = last["step"].as_u64().expect("a number");
+            assert!((STEP - 1..=STEP).contains(&step), "{kind}: {last}");
+        }
+    }
+}
+
+/// A row that comes late is waited for.
+#[tokio::test]
+async fn a_late_rank_changes_nothing() {
+    let _turn = turns::shared().await;
+    let folder = folder();
+    let options = ranks(2, 2, &folder).env("TEST_FAULT_IN_RANK", "1:5:late-row");
+    let server = Server::start(options).await;
+    let answer = server.ok(PATH, &counting(&json!({}))).await;
+    assert_eq!(content(&answer), COUNTED);
+}
+
+/// A rank that is gone is noticed at once, one that stands still by the watchdog.
+#[tokio::test]
+async fn a_rank_that_stops_or_dies_fails_every_request() {
+    let _turn = turns::alone().await;
+    let folder = folder();
+    for (kind, says) in [("killed", "rank 1"), ("stopped", "--watchdog-timeout")] {
+        let fault = format!("1:{STEP}:{kind}");
+        let options = ranks(2, 2, &folder)
+            .set("--watchdog-timeout", "2")
+            .set("--ping-timeout", "0")
+            .env("TEST_FAULT_IN_RANK", &fault);
+        let server = Server::start(options).await;
+        let (first, second) = tokio::join!(ask_for_long(&server), async {
+            let fields = json!({"max_tokens": 1900, "ignore_eos": true, "data_parallel_rank": 1});
+            server.post(PATH, &counting(&fields)).await
+        });
+        for answer in [first, second] {
+            assert_eq!(answer.status, 503, "{kind}: {}", answer.text);
+        }
+        assert_ne!(server.exit(LIMIT).await, i32::from(exit::OK), "{kind}");
+        assert!(server.log().contains(says), "{kind}: {}", server.log());
+        assert_eq!(
+            left_steps(&server),
+            Vec::<PathBuf>::new(),
+            "nobody differed"
+        );
+    }
+}
+
+/// Commands to the drafter and other weights are for all of them.
+#[tokio::test]
+async fn corpora_and_weights_reach_every_dp_rank() {
+    let _turn = turns::shared().await;
+    let models = concat!(env!("CARGO_MANIFEST_DIR"), "/../models");
+    let options = drafting(2, 2)
+        .flag("--speculative-adaptive=false")
+        .set("--weight-update-dir", models);
+    let server = Server::start(options).await;
+    let accepted = async |rank: u32| {
+        let fields = json!({"data_parallel_rank": rank});
+        let answer = server.ok(PATH, &counting(&fields)).await;
+        assert_eq!(content(&answer), COUNTED);
+        answer["usage"]["speculative"]["accepted_tokens"].as_u64()
+    };
+    let corpus = json!({"name": "numbers", "text": COUNTED});
+    server.ok("/ngram/corpus", &corpus).await;
+    for rank in [0, 1] {
+        // What it has not served yet it knows from the corpus.
+        assert!(accepted(rank).await > Some(10), "DP rank {rank}");
+    }
+    let update = json!({"model_path": "lockstep-demo-7m"});
+    server.ok("/update_weights_from_disk", &update).await;
+    for rank in [0, 1] {
+        assert!(accepted(rank).await > Some(10), "DP rank {rank}");
+    }
+}
+
+/// With restarts left, a killed rank costs the requests that ran, and those after
+/// them are answered by a new group.
+#[tokio::test]
+async fn a_killed_rank_is_replaced_with_its_group() {
+    let _turn = turns::alone().await;
+    let folder = folder();
+    let options = ranks(2, 2, &folder).set("--max-restarts", "1");
+    let server = Server::start(options).await;
+    let process = server.process(Role::Worker(1)).await;
+    let (answer, ()) = tokio::join!(ask_for_long(&server), async {
+        until("a step", LIMIT, async || {
+            let metrics = server.metrics().await;
+            (metrics.sum("lockstep_spec_depth_steps_total") > 5.0).then_some(())
+        })
+        .await;
+        process.kill();
+    });
+    assert!([200, 503].contains(&answer.status), "{}", answer.text);
+    let asked = || {
+        server
+            .client
+            .post(server.url(PATH))
+            .json(&counting(&json!({})))
+    };
+    let again = until("an answer", LIMIT, async || {
+        let answer = lockstep_tests::http::answer(asked()).await.ok()?;
+        (answer.status == 200).then_some(answer)
+    })
+    .await;
+    assert!(again.text.contains(COUNTED), "{}", again.text);
+}
+
+/// Random load until `TEST_STEPS` steps have run, 1,000,000 by default, half of them
+/// with overlap: all DP ranks busy, only one, and few requests, in turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "runs for many minutes"]
+async fn dp_ranks_stay_well_for_many_steps() {
+    let _turn = turns::alone().await;
+    let folder = folder();
+    let steps = std::env::var("TEST_STEPS").ok();
+    let steps: f64 = steps.map_or(1e6, |steps| steps.parse().expect("a number"));
+    for overlap in [true, false] {
+        let options = ranks(2, 2, &folder).set("--max-total-tokens", "4096");
+        let options = match overlap {
+            true => options,
+            false => options.flag("--disable-overlap-schedule"),
+        };
+        let server = Arc::new(Server::start(options).await);
+        let questions = Arc::new(Questions::ask(&server).await);
+        for turn in 0.. {
+            match turn % 4 {
+                0 => wave(&server, &questions, 64, |_| None).await,
+                1 => wave(&server, &questions, 24, |_| Some(0)).await,
+                2 => wave(&server, &questions, 24, |seed| Some((seed % 2) as u32)).await,
+                _ => wave(&server, &questions, 5, |_| Some(1)).await,
+            }
+            well(&server).await;
+            let metrics = server.metrics().await;
+            let done = metrics.value("lockstep_step_seconds_count");
+            let retracted = metrics.value("lockstep_retractions_total");
+            let switches = metrics.value("lockstep_spec_depth_switches_total");
+            println!(
+                "overlap {overlap}: {done} steps, {switches} switches, {retracted} retractions"
+            );
+            if done >= steps / 2.0 {
+                assert!(retracted > 0.0 && switches > done / 20.0);
+                break;
+            }
+        }
+        server.signal(Signal::TERM).await;
+        assert_eq!(server.exit(LIMIT).await, i32::from(exit::OK));
+    }
+}
