@@ -50,25 +50,7 @@ impl Costs {
     pub fn new(config: &AdaptiveConfig, profile: &[Seen]) -> Self {
         let pure = || profile.iter().filter(|seen| seen.is_decode());
         let of_depth = |depth: u32| pure().filter(move |seen| seen.depth == depth);
-        let drafting = |seen: &Seen| (seen.decodes, ns(seen.draft_us));
-        let mut first = Curve::new(of_depth(1).map(drafting));
-        let deeper = || pure().filter(|seen| seen.depth > 1);
-        let later = Curve::new(deeper().map(|seen| {
-            let begun = first.at(seen.decodes);
-            let each = match begun {
-                Some(begun) => ns(seen.draft_us).saturating_sub(begun) / u64::from(seen.depth - 1),
-                None => ns(seen.draft_us) / u64::from(seen.depth),
-            };
-            (seen.decodes, each)
-        }));
-        let later = match (of_depth(1).next(), deeper().next()) {
-            (Some(_), None) => first.clone(),
-            (None, Some(_)) => {
-                first = later.clone();
-                later
-            }
-            _ => later,
-        };
+        let (first, later) = drafting(&pure().copied().collect::<Vec<_>>());
         let drafted = || pure().filter(|seen| seen.depth > 0);
         Self {
             tiers: config
@@ -90,24 +72,59 @@ impl Costs {
             return;
         }
         let all = ns(seen.verify_us).saturating_add(drafter_ns(seen));
+        self.prove(seen, all);
         self.verify.correct(seen.tokens, ns(seen.verify_us), all);
         if seen.depth == 0 {
             return self.idle.correct(seen.decodes, drafter_ns(seen), all);
         }
         self.extend.correct(seen.taken(), ns(seen.extend_us), all);
+        let [first, later] = self.shares(seen);
+        self.first.correct(seen.decodes, first, all);
+        if seen.depth > 1 {
+            self.later.correct(seen.decodes, later, all);
+        }
+    }
+
+    /// Where the first steps of a size show that others spoilt what was measured
+    /// before serving, they have spoilt what was measured beside it too, as far as
+    /// nothing else is known: all of it where it was the pass, else what drafts.
+    fn prove(&mut self, seen: &Seen, all: u64) {
+        if let Some(ratio) = self.verify.prove(seen.tokens, ns(seen.verify_us), all) {
+            self.idle.follow(ratio);
+            self.first.follow(ratio);
+            self.later.follow(ratio);
+            self.extend.follow(ratio);
+        }
+        if seen.depth == 0 {
+            self.idle.prove(seen.decodes, drafter_ns(seen), all);
+            return;
+        }
+        self.extend.prove(seen.taken(), ns(seen.extend_us), all);
+        let [first, later] = self.shares(seen);
+        // Whether it is a part of the step worth a word is a question of all of it.
+        let part = |took| mul_div(all, took, ns(seen.draft_us).max(1));
+        let ratio = match seen.depth {
+            1 => self.first.prove(seen.decodes, first, part(first)),
+            _ => self.later.prove(seen.decodes, later, part(later)),
+        };
+        if let Some(ratio) = ratio {
+            self.first.follow(ratio);
+            self.later.follow(ratio);
+            self.extend.follow(ratio);
+        }
+    }
+
+    /// What the first draft step and each later one took of a step: parts by what
+    /// was expected of them; where nothing is known yet, all are taken for equal.
+    fn shares(&self, seen: &Seen) -> [u64; 2] {
         let took = ns(seen.draft_us);
         let first = self.first.at(seen.decodes);
         let later = self.later.at(seen.decodes);
-        // Each draft step gets its part by what was expected of it; where nothing
-        // is known yet, all are taken for equal.
         let share = |part: Option<u64>| match (part, draft_ns(first, later, seen.depth)) {
             (Some(part), Some(all)) => mul_div(took, part, all),
-            _ => took / u64::from(seen.depth),
+            _ => took / u64::from(seen.depth.max(1)),
         };
-        self.first.correct(seen.decodes, share(first), all);
-        if seen.depth > 1 {
-            self.later.correct(seen.decodes, share(later), all);
-        }
+        [share(first), share(later)]
     }
 
     /// Nanoseconds of a step in which `decodes` rows draft `depth` deep, and
@@ -130,6 +147,25 @@ impl Costs {
     pub fn knows(&self, size: &StepSize) -> bool {
         let drafts = size.depth == 0 || self.first.knows(size.decodes);
         drafts && self.verify.knows(size.tokens)
+    }
+
+    /// Whether steps at this depth have run with about so many rows while serving,
+    /// or nothing was measured before that they could prove wrong.
+    pub fn is_proven(&self, size: &StepSize) -> bool {
+        match size.depth {
+            0 => true,
+            1 => self.first.is_proven(size.decodes),
+            _ => self.later.is_proven(size.decodes),
+        }
+    }
+
+    /// Nanoseconds that a step may take of which the drafts did not run while serving:
+    /// what was measured before may be far too long. Drafts may take hardly any, and
+    /// a pass that did not run either half of it; smaller ones bound it.
+    pub fn hoped_ns(&self, size: &StepSize) -> Option<u64> {
+        let pass = self.verify.at(size.tokens)?;
+        let proven = self.verify.is_proven(size.tokens);
+        Some(if proven { pass } else { pass / 2 })
     }
 
     /// Tokens of one row's verification at `depth`.
@@ -160,6 +196,42 @@ impl Costs {
         let draft = draft_ns(first, at(&self.later, size.decodes), size.depth)?;
         let extend = at(&self.extend, size.taken)?;
         Some(verify.saturating_add(draft).saturating_add(extend))
+    }
+}
+
+/// The first draft step and each later one over rows, from steps measured before
+/// serving. More rows or a deeper chain draft no faster: what took longer than
+/// these was spoilt by others.
+fn drafting(measured: &[Seen]) -> (Curve, Curve) {
+    let drafted = || measured.iter().filter(|seen| seen.depth > 0);
+    let least = |decodes: u32, depth: u32| {
+        let larger = drafted().filter(|seen| seen.decodes >= decodes && seen.depth >= depth);
+        larger.map(|seen| ns(seen.draft_us)).min()
+    };
+    let draft = |seen: &Seen| least(seen.decodes, seen.depth).unwrap_or(0);
+    let of_depth = |depth: u32| drafted().filter(move |seen| seen.depth == depth);
+    let first = Curve::new(of_depth(1).map(|seen| {
+        // Where one draft step took longer than two, each is taken for half of these.
+        let two = least(seen.decodes, 2).unwrap_or(u64::MAX);
+        let spoilt = ns(seen.draft_us) > two.saturating_mul(9) / 8;
+        (seen.decodes, if spoilt { two / 2 } else { draft(seen) })
+    }));
+    let deeper = || drafted().filter(|seen| seen.depth > 1);
+    let later = Curve::new(deeper().map(|seen| {
+        let begun = first.at(seen.decodes);
+        let (mut more, mut steps, mut most) = (0, 0, u64::MAX);
+        for same in deeper().filter(|same| same.decodes == seen.decodes) {
+            let each = u64::from(same.depth - 1);
+            more += draft(same).saturating_sub(begun.unwrap_or(0));
+            steps += each + u64::from(begun.is_none());
+            most = most.min(draft(same) / each);
+        }
+        (seen.decodes, (more / steps.max(1)).min(most))
+    }));
+    match (of_depth(1).next(), deeper().next()) {
+        (Some(_), None) => (first.clone(), first),
+        (None, Some(_)) => (later.clone(), later),
+        _ => (first, later),
     }
 }
 

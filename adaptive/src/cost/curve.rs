@@ -1,5 +1,10 @@
 //! One monotone curve of time over size.
 
+mod envelope;
+mod proof;
+
+use proof::Proof;
+
 /// One in fixed point with 16 binary places.
 const ONE: u64 = 1 << 16;
 /// Places that levels and shapes have beyond that: short steps change them little.
@@ -25,7 +30,8 @@ struct Trust {
     full_weight_ns: u64,
 }
 
-/// Times that were measured before serving are corrected by 35 % at most.
+/// Times that were measured before serving, and have [proved](Proof) right, are
+/// corrected by 35 % at most.
 const MEASURED: Trust = Trust {
     least: ONE * 65 / 100,
     most: ONE * 135 / 100,
@@ -53,12 +59,18 @@ const LEARNT: Trust = Trust {
 /// the whole curve, so that what is learnt of one size (a machine that got slower,
 /// contexts that got longer) holds for the others too; then violations of the
 /// order are pooled (isotonic regression, pool adjacent violators).
+///
+/// Of what was measured before serving only the lower [`envelope`] is believed, and
+/// that until the first steps of its size while serving say otherwise ([`Proof`]).
 #[derive(Debug, Clone)]
 pub(super) struct Curve {
     /// Ascending.
     sizes: Vec<u32>,
     /// Nanoseconds before correction, rising; zero where nothing is known.
     base: Vec<u64>,
+    /// The same before serving, and what steps have said of it.
+    before: Vec<u64>,
+    proofs: Vec<Proof>,
     shape: Vec<u64>,
     level: u64,
     trust: &'static Trust,
@@ -80,26 +92,25 @@ impl Curve {
         let mut base = Vec::new();
         for same in points.chunk_by(|a, b| a.0 == b.0) {
             sizes.push(same[0].0);
-            let sum: u64 = same.iter().map(|(_, ns)| ns).sum();
-            base.push(sum / same.len() as u64);
+            base.push(same[0].1);
         }
         let trust = if sizes.is_empty() { &LEARNT } else { &MEASURED };
         if sizes.is_empty() {
             sizes.extend((0..=MOST_SIZE.ilog2()).flat_map(halves));
             base.resize(sizes.len(), 0);
         }
-        let mut curve = Self {
+        envelope::lower(&sizes, &mut base);
+        Self {
             shape: vec![ONE << FINE; sizes.len()],
+            proofs: vec![Proof::default(); sizes.len()],
             now: base.clone(),
+            before: base.clone(),
             blocks: Vec::with_capacity(sizes.len()),
             level: ONE << FINE,
             sizes,
             base,
             trust,
-        };
-        curve.pool();
-        curve.base.copy_from_slice(&curve.now);
-        curve
+        }
     }
 
     /// Nanoseconds at `size`.
@@ -113,9 +124,13 @@ impl Curve {
             return interpolate(&self.sizes, &self.now, size);
         }
         // Beyond what is known, the curve is corrected as at its end.
-        let factor = self.now[last] * ONE / self.base[last];
-        let base = interpolate(&self.sizes, &self.base, size)?;
-        let more = base.saturating_sub(self.base[last]) * factor / ONE;
+        let known = match *self.trust == MEASURED {
+            true => &self.before,
+            false => &self.base,
+        };
+        let factor = self.now[last] * ONE / known[last].max(1);
+        let more = interpolate(&self.sizes, known, size)?.saturating_sub(known[last]);
+        let more = more * factor / ONE;
         Some((self.now[last] + more).min(MOST_NS))
     }
 
@@ -134,8 +149,55 @@ impl Curve {
     /// The same as measured before serving.
     pub fn before(&self, size: u32) -> Option<u64> {
         (*self.trust == MEASURED)
-            .then(|| interpolate(&self.sizes, &self.base, size))
+            .then(|| interpolate(&self.sizes, &self.before, size))
             .flatten()
+    }
+
+    /// Whether steps of about this size have run while serving, or nothing was
+    /// measured before that they could prove wrong.
+    pub fn is_proven(&self, size: u32) -> bool {
+        let (_, _, near) = self.beside(size);
+        *self.trust == LEARNT || self.proofs[near].is_proven()
+    }
+
+    /// Takes over what was found out of something else that was measured at the same
+    /// time, unless something was of this.
+    pub fn follow(&mut self, ratio: u64) {
+        let nothing = self.proofs.iter().all(|proof| !proof.is_proven());
+        if *self.trust == MEASURED && nothing {
+            self.scale(ratio, None);
+        }
+    }
+
+    /// A step of `size` took `ns`, as its part of a step of `step_ns`, and nothing
+    /// else can have taken this time. Where that shows what was measured before
+    /// serving to be wrong, gives how much of it is right, in fixed point.
+    pub fn prove(&mut self, size: u32, ns: u64, step_ns: u64) -> Option<u64> {
+        if *self.trust == LEARNT {
+            return None;
+        }
+        let (size, ns) = (size.clamp(1, MOST_SIZE), ns.clamp(1, MOST_NS));
+        let expected = interpolate(&self.sizes, &self.base, size)?.max(1);
+        let (_, _, near) = self.beside(size);
+        let ratio = self.proofs[near].observe(ns, expected, step_ns)?;
+        self.scale(ratio, Some(near));
+        Some(ratio)
+    }
+
+    /// Multiplies times before correction, of one knot and those not proven.
+    fn scale(&mut self, ratio: u64, near: Option<usize>) {
+        for at in 0..self.sizes.len() {
+            if near == Some(at) || !self.proofs[at].is_proven() {
+                // Others make steps longer only: no time was measured too short.
+                let old = self.base[at];
+                let new = (old * ratio / ONE).clamp(old.min(1), self.before[at]);
+                self.base[at] = new;
+                self.shape[at] = ONE << FINE;
+                self.proofs[at].expect(new, old);
+            }
+        }
+        envelope::keep_rising(&mut self.base, &self.proofs);
+        self.refresh();
     }
 
     /// A step of `size` took `ns`, as its part of a step of `step_ns`.

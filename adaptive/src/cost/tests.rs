@@ -108,6 +108,95 @@ fn short_steps_are_learnt_from_by_their_time() {
     assert!(close(after, before * 104 / 100, 1), "{before} to {after}");
 }
 
+fn spoilt(seen: Seen, times: u32) -> Seen {
+    Seen {
+        draft_us: seen.draft_us * times,
+        verify_us: seen.verify_us * times,
+        extend_us: seen.extend_us * times,
+        ..seen
+    }
+}
+
+/// `(rows, depth)` of which times are off by more than so many in a hundred.
+fn far_off(costs: &Costs, percent: u64) -> Vec<(u32, u32)> {
+    let grid = [1, 2, 3, 4, 8, 12, 16, 32].into_iter();
+    grid.flat_map(|rows| [0, 1, 3, 5, 7].map(|depth| (rows, depth)))
+        .filter(|(rows, depth)| {
+            let told = costs.step_ns(*rows, *depth).unwrap();
+            !close(told, total_ns(&seen(*rows, *depth)), percent)
+        })
+        .collect()
+}
+
+#[test]
+fn a_time_that_those_beside_it_contradict_is_not_believed() {
+    for (rows, depth) in profile().iter().map(|seen| (seen.decodes, seen.depth)) {
+        let cells = profile().into_iter().map(|cell| {
+            let times = if (cell.decodes, cell.depth) == (rows, depth) {
+                11
+            } else {
+                1
+            };
+            spoilt(cell, times)
+        });
+        let costs = Costs::new(&config(), &cells.collect::<Vec<_>>());
+        // The largest of all has only smaller ones beside it.
+        let most = if (rows, depth) == (32, 7) { 60 } else { 40 };
+        assert_eq!(far_off(&costs, most), [], "{rows} {depth}");
+    }
+}
+
+#[test]
+fn four_steps_tell_that_all_was_measured_too_long() {
+    for (rows, depth) in [(1, 0), (4, 3), (8, 1)] {
+        let cells: Vec<_> = profile().into_iter().map(|cell| spoilt(cell, 5)).collect();
+        let mut costs = Costs::new(&config(), &cells);
+        let before = costs.profiled_step_ns(rows, depth);
+        (0..3).for_each(|_| costs.correct(&seen(rows, depth)));
+        assert_eq!(far_off(&costs, 100).len(), 40, "three may be chance");
+        costs.correct(&seen(rows, depth));
+        assert_eq!(far_off(&costs, 8), [], "{rows} {depth}");
+        assert_eq!(costs.profiled_step_ns(rows, depth), before);
+    }
+}
+
+#[test]
+fn four_steps_tell_that_drafting_was_measured_too_long() {
+    let cells: Vec<_> = { profile().into_iter() }
+        .map(|cell| Seen {
+            draft_us: 11 * cell.draft_us,
+            extend_us: 11 * cell.extend_us,
+            ..cell
+        })
+        .collect();
+    let mut costs = Costs::new(&config(), &cells);
+    assert!(!costs.is_proven(&costs.size(2, 3)));
+    (0..500).for_each(|_| costs.correct(&seen(2, 0)));
+    assert!(!costs.is_proven(&costs.size(2, 3)), "nothing drafted");
+    (0..4).for_each(|_| costs.correct(&seen(2, 3)));
+    assert!(costs.is_proven(&costs.size(2, 3)) && !costs.is_proven(&costs.size(16, 3)));
+    assert_eq!(far_off(&costs, 8), []);
+}
+
+/// What one knot showed was taken for all of them; where another one was right, it
+/// is believed again as soon as it runs.
+#[test]
+fn what_was_taken_for_too_long_as_well_is_put_right_when_it_runs() {
+    let cells: Vec<_> = { profile().into_iter() }
+        .map(|cell| Seen {
+            verify_us: 5 * cell.verify_us,
+            ..cell
+        })
+        .collect();
+    let mut costs = Costs::new(&config(), &cells);
+    (0..4).for_each(|_| costs.correct(&seen(2, 0)));
+    let (told, truth) = (costs.step_ns(2, 7).unwrap(), total_ns(&seen(2, 7)));
+    assert!(told < truth * 4 / 5, "its drafts were not too long");
+    (0..16).for_each(|_| costs.correct(&seen(2, 7)));
+    let told = costs.step_ns(2, 7).unwrap();
+    assert!(close(told, truth, 10), "{told} {truth}");
+}
+
 #[test]
 fn steps_with_prompts_and_empty_ones_correct_nothing() {
     let mut costs = Costs::new(&config(), &profile());
@@ -184,6 +273,7 @@ proptest! {
         for depth in [0, 1, 5, 16] {
             let all = (1..400).map(|rows| costs.step_ns(rows, depth));
             prop_assert!(all.clone().is_sorted());
+            // Others make steps longer, so they may have become shorter by any part.
             let measured = profile.iter().any(|seen| seen.is_decode() && seen.depth == 0);
             for (rows, told) in (1..400).zip(all).filter(|_| depth > 0 || measured) {
                 let Some(before) = costs.profiled_step_ns(rows, depth) else {
@@ -192,7 +282,6 @@ proptest! {
                 // Two in a hundred beyond, for what is rounded where times are tiny.
                 let told = told.unwrap();
                 prop_assert!(told <= before * 137 / 100 + 1000, "{} {}", before, told);
-                prop_assert!(told + 1000 >= before * 63 / 100, "{} {}", before, told);
             }
         }
     }

@@ -3,6 +3,7 @@
 use super::{Moment, Outlook, Policy, PolicyFactory};
 use crate::{AdaptiveConfig, Digest, POSITIONS, StepSize};
 
+mod explore;
 mod hazards;
 mod logit;
 mod probe;
@@ -22,8 +23,6 @@ use trust::{Judged, Trust};
 
 /// A step's share of proposed drafts goes into the mean by one part in so many.
 const FILL_RATE: i64 = 16;
-/// A deeper depth is worth a probe where hope says this much more of it.
-const HOPE: i64 = ONE / 100;
 
 /// Makes policies that go for the most tokens per second.
 #[derive(Debug)]
@@ -311,54 +310,6 @@ impl Goodput {
     fn step_us(&self, moment: &Moment<'_>) -> u64 {
         let ns = self.expected_ns(self.depth, moment.rows, moment);
         ns.map_or(0, |ns| ns / 1000)
-    }
-
-    /// Begins a probe where one is due: of a depth whose time nobody knows yet;
-    /// where nothing is drafted, of the best depth that does; else of a deeper one
-    /// that may be better than is known.
-    fn consider_probe(&mut self, moment: &Moment<'_>, best: Score) -> Option<u32> {
-        if !self.switch.can_spare(2) || !self.probe.is_due(moment.step, 0) {
-            return None;
-        }
-        let mut depths = moment.candidates.iter().copied();
-        let unknown =
-            depths.find(|depth| !moment.costs.knows(&self.size(*depth, moment.rows, moment)));
-        if let Some(depth) = unknown {
-            self.switch.spend(2);
-            self.probe.begin(moment.step, depth, moment.rows);
-            self.probe.reset();
-            return self.probe.going_on();
-        }
-        let deeper = self
-            .scores
-            .iter()
-            .copied()
-            .filter(|score| score.depth > self.depth);
-        let score = if self.depth == 0 {
-            deeper.reduce(better)?
-        } else {
-            let hope = self.hazards.tokens(true);
-            deeper
-                .filter(|score| self.is_hopeful(score.depth, &hope, moment, best))
-                .reduce(better)?
-        };
-        let present = self.score(self.depth, moment)?;
-        let lost = score.loss_to(present) * i64::from(Probe::steps(moment.rows));
-        let cost = lost + self.cost_to_draft(score.depth, moment);
-        if !self.probe.is_due(moment.step, cost) {
-            return None;
-        }
-        self.switch.spend(2);
-        self.probe.begin(moment.step, score.depth, moment.rows);
-        self.probe.going_on()
-    }
-
-    /// Whether it would be the best if its logits were a deviation higher.
-    fn is_hopeful(&self, depth: u32, hope: &Tokens, moment: &Moment<'_>, best: Score) -> bool {
-        let present = self.rate(self.depth, hope, moment);
-        let hope = self.rate(depth, hope, moment);
-        let pair = hope.zip(present);
-        pair.is_some_and(|(hope, present)| hope.rate > best.rate && present.loss_to(hope) > HOPE)
     }
 
     fn tell(&mut self, moment: &Moment<'_>) {

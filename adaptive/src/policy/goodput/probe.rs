@@ -51,10 +51,10 @@ impl Probe {
         step.saturating_sub(self.began) >= worth.max(self.pause)
     }
 
-    /// Begins one.
-    pub fn begin(&mut self, step: u64, depth: u32, rows: u32) {
+    /// Begins one of so many steps.
+    pub fn begin(&mut self, step: u64, depth: u32, steps: u32) {
         self.depth = depth;
-        self.left = Self::steps(rows);
+        self.left = steps;
         self.began = step;
         self.pause = (self.pause * 2).min(MOST);
     }

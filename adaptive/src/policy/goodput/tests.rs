@@ -183,7 +183,7 @@ fn probes_that_find_nothing_and_cost_much_get_rare() {
         let mut gaps = Vec::new();
         for step in 1..5000 {
             if probe.going_on().is_none() && probe.is_due(step, cost) {
-                probe.begin(step, 1, rows);
+                probe.begin(step, 1, Probe::steps(rows));
                 gaps.push(step - last);
                 last = step;
             }
@@ -198,7 +198,7 @@ fn probes_that_find_nothing_and_cost_much_get_rare() {
     // A probe of one row takes eight steps.
     assert_eq!([1, 3, 8, 9].map(Probe::steps), [8, 3, 1, 1]);
     let mut probe = Probe::new();
-    probe.begin(9, 3, 1);
+    probe.begin(9, 3, Probe::steps(1));
     let lasts = std::iter::from_fn(|| probe.going_on());
     assert!(lasts.eq([3; 8]));
 }
