@@ -10,13 +10,21 @@ use lockstep_types::{
 
 use super::{Worker, WorkerError, agree, digest::Digests};
 
-/// Rounds over all sizes and depths, of which the fastest step of each is kept:
+mod cells;
+
+use cells::{Cells, total_us};
+
+/// Rounds over all sizes and depths, of which the shortest times of each are kept:
 /// who else uses the machine slows bursts of steps, which seldom meet one size in
-/// every round, and nothing corrects what is known of a depth that never runs.
+/// every round.
 /// Where steps are short, more rounds are run until they have taken a while.
 const ROUNDS: u64 = 3;
 const MOST_ROUNDS: u64 = 16;
 const SPREAD_US: u64 = 500_000;
+
+/// Sizes of which times are [doubtful](Cells::doubtful) are run again, as long as
+/// that takes no more than another such while, or than one round took.
+const AGAIN_US: u64 = SPREAD_US;
 
 /// Beyond so many microseconds of timed steps a round tries no larger batch. All
 /// ranks know the slowest one's times, and stop alike.
@@ -61,26 +69,18 @@ impl<B: Backend + 'static> Worker<B> {
             });
         };
         let (mut round, mut rounds, mut done) = (0, MOST_ROUNDS, 0);
-        let mut fastest: Vec<Seen> = Vec::new();
+        let mut cells = Cells::default();
         while round < rounds {
             let mut count = || {
                 done += 1;
                 tell(done, rounds);
             };
-            for timed in self.round(&sizes, &mut count)? {
-                let same = |known: &&mut Seen| {
-                    (known.decodes, known.depth) == (timed.decodes, timed.depth)
-                };
-                match fastest.iter_mut().find(same) {
-                    Some(known) if total_us(known) > total_us(&timed) => *known = timed,
-                    Some(_) => {}
-                    None => fastest.push(timed),
-                }
-            }
+            let timed = self.round(&sizes, &mut count)?;
+            timed.into_iter().for_each(|seen| cells.take(seen));
             round += 1;
-            let spent: u64 = fastest.iter().map(total_us).sum();
-            rounds = (SPREAD_US / spent.max(1)).clamp(ROUNDS, MOST_ROUNDS);
+            rounds = (SPREAD_US / cells.us().max(1)).clamp(ROUNDS, MOST_ROUNDS);
         }
+        self.doubt(&mut cells)?;
         // Larger batches may have been left out.
         if done < rounds * of_round {
             tell(rounds * of_round, rounds);
@@ -88,7 +88,24 @@ impl<B: Backend + 'static> Worker<B> {
         self.drafting.measure(false);
         self.digests = Digests::new();
         self.last_step = 0;
-        Ok(fastest)
+        Ok(cells.into_seen())
+    }
+
+    /// Runs sizes of which times are doubtful again, within a bound. All ranks know
+    /// the same times, and stop alike.
+    fn doubt(&mut self, cells: &mut Cells) -> Result<(), WorkerError> {
+        let mut left = AGAIN_US.max(cells.us());
+        for _ in 0..MOST_ROUNDS {
+            let doubtful = cells.doubtful(left);
+            if doubtful.is_empty() {
+                break;
+            }
+            for seen in self.round(&doubtful, &mut || {})? {
+                left = left.saturating_sub(total_us(&seen));
+                cells.take(seen);
+            }
+        }
+        Ok(())
     }
 
     /// One step at each size and depth, as far as there is room and time. Depths
@@ -141,11 +158,6 @@ impl<B: Backend + 'static> Worker<B> {
         let own = self.seen(&plan, stages);
         agree::join(&mut self.backend, own)
     }
-}
-
-fn total_us(seen: &Seen) -> u64 {
-    let stages = [seen.draft_us, seen.verify_us, seen.extend_us];
-    stages.into_iter().map(u64::from).sum()
 }
 
 /// Requests of any text, on the first slots and pages.
