@@ -330,6 +330,35 @@ fn another_batch_size_is_acted_on_at_once() {
     assert!(driver.depth >= 3, "{depths:?}");
 }
 
+/// Others made all drafts eleven times as long when they were timed before serving.
+#[test]
+fn drafts_that_looked_far_too_slow_are_tried_within_two_hundred_steps() {
+    for rows in [1, 8] {
+        let slow = |cell: Seen| Seen {
+            draft_us: 11 * cell.draft_us,
+            ..cell
+        };
+        let profile: Vec<_> = profile().into_iter().map(slow).collect();
+        let mut driver = Driver::new("goodput", &config(), &profile);
+        let all = std::mem::replace(&mut driver.candidates, vec![0]);
+        let best = |driver: &mut Driver, steps: usize| {
+            (0..steps).position(|_| {
+                let depth = driver.depth;
+                let seen = timed(accepted(depth, &vec![depth; rows]));
+                driver.costs.correct(&seen);
+                driver.show(&seen);
+                driver.depth >= 3 && driver.costs.step_ns(1, 7) < Some(50_000_000)
+            })
+        };
+        // It may not draft at first: nothing shows how long that takes.
+        assert_eq!(best(&mut driver, 300), None);
+        driver.candidates = all;
+        let steps = best(&mut driver, 200);
+        assert!(steps.is_some(), "{rows}");
+        assert!(driver.show_times(9, &timed(accepted(3, &vec![3; rows]))) >= 3);
+    }
+}
+
 #[test]
 fn steps_with_prompts_show_acceptance_and_no_times() {
     let mut driver = driver();
