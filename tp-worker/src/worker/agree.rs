@@ -74,7 +74,8 @@ pub fn share_capture<B: Backend>(
     Ok(())
 }
 
-/// What a step has shown on all ranks together.
+/// What a step has shown on all ranks, of which every DP rank ran the same requests:
+/// counts are those of one, times those of the slowest.
 ///
 /// # Errors
 /// [`WorkerError::Backend`] when a peer is gone.
@@ -85,7 +86,13 @@ pub fn join<B: Backend>(backend: &mut B, seen: Seen) -> Result<Seen, WorkerError
     };
     let all = exchange(backend, own.to_words())?;
     let rows: Vec<Row> = all.iter().map(Row::from_words).collect();
-    Ok(Seen::join(&rows))
+    let first = rows.first().map_or(seen, |row| row.seen);
+    Ok(Seen {
+        decodes: first.decodes,
+        at_risk: first.at_risk,
+        accepted: first.accepted,
+        ..Seen::join(&rows)
+    })
 }
 
 /// Every rank's words.

@@ -4,9 +4,9 @@
 use std::sync::{Arc, Mutex};
 
 use lockstep_adaptive::{
-    AdaptiveConfig, BatchSlot, Digest, Moment, Policies, Policy, PolicyFactory, Tier,
+    AdaptiveConfig, BatchSlot, Digest, Moment, Policies, Policy, PolicyFactory, Seen, Tier,
 };
-use lockstep_backend::Backend;
+use lockstep_backend::{Backend, Groups};
 use lockstep_backend_cpu::CpuBackend;
 use lockstep_collective::{Collective, local_group};
 use lockstep_devices::Device as _;
@@ -289,11 +289,23 @@ fn steps_measured_before_serving_leave_no_trace() {
 /// the drafts that only one of them has verified.
 #[test]
 fn ranks_know_the_same_measurements() {
-    let mut config = adaptive(2);
-    config.speculation.adaptive = None;
-    let of_ranks = std::thread::scope(|scope| {
+    for dp_size in [1, 2] {
+        let mut config = adaptive(2);
+        config.parallel.dp_size = dp_size;
+        config.speculation.adaptive = None;
+        let of_ranks = measured(&config);
+        assert!(of_ranks[0].iter().any(|seen| seen.drafts_accepted() > 0));
+        assert_eq!(of_ranks[0], of_ranks[1]);
+        // Costs are those of a batch on one DP rank, however many have one.
+        let batches = of_ranks[0].iter().map(|seen| seen.decodes);
+        assert_eq!(batches.min(), Some(1), "{dp_size} DP ranks");
+    }
+}
+
+/// What each of two ranks has measured.
+fn measured(config: &EngineConfig) -> Vec<Vec<Seen>> {
+    std::thread::scope(|scope| {
         let measure = |(rank, group): (usize, lockstep_collective::SharedMemory)| {
-            let config = &config;
             scope.spawn(move || {
                 let drafters = drafters(turns(&[1]));
                 let options = WorkerOptions {
@@ -301,7 +313,8 @@ fn ranks_know_the_same_measurements() {
                     weight_cache: None,
                     progress: &mut |_| {},
                 };
-                let backend = CpuBackend::open(&DeviceOptions::new(config), Box::new(group));
+                let groups = Groups::form(Box::new(group), config.parallel.dp_size);
+                let backend = CpuBackend::open(&DeviceOptions::new(config), groups.unwrap());
                 let worker = Worker::load(config, rank, backend.unwrap(), options);
                 worker.unwrap().profile(&mut |_| {}).unwrap()
             })
@@ -309,10 +322,8 @@ fn ranks_know_the_same_measurements() {
         let groups = lockstep_collective::local_group(2).into_iter();
         let ranks: Vec<_> = groups.enumerate().map(measure).collect();
         let measured = ranks.into_iter().map(|rank| rank.join().unwrap());
-        measured.collect::<Vec<_>>()
-    });
-    assert!(of_ranks[0].iter().any(|seen| seen.drafts_accepted() > 0));
-    assert_eq!(of_ranks[0], of_ranks[1]);
+        measured.collect()
+    })
 }
 
 /// Every policy comes with what its name says.
