@@ -75,6 +75,10 @@ pub(crate) struct GenerateArgs {
     /// Compute threads of each rank [default: available cores / ranks].
     #[arg(long, value_name = "THREADS")]
     threads: Option<usize>,
+    /// Instruction set of the kernels, as of `lockstep serve` [default: the best that
+    /// this machine runs].
+    #[arg(long, env = "LOCKSTEP_ISA", value_name = "NAME")]
+    isa: Option<String>,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -179,6 +183,7 @@ pub(crate) fn serve_args(args: &GenerateArgs) -> ServeArgs {
     serve.parallel.dp_size = Some(args.dp_size);
     serve.parallel.enable_dp_attention = args.enable_dp_attention;
     serve.parallel.threads_per_rank = args.threads;
+    serve.parallel.isa = args.isa.clone();
     serve.schedule.max_running_requests = Some(1);
     serve
 }
@@ -260,4 +265,28 @@ fn answer(
         first.as_secs_f64()
     ));
     Ok(())
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: GenerateArgs,
+    }
+
+    #[test]
+    fn what_is_said_of_ranks_and_kernels_is_what_the_engine_is_asked_for() {
+        let line = "generate --tp 2 --threads 3 --isa scalar text";
+        let line = Line::try_parse_from(line.split(' ')).unwrap();
+        let parallel = serve_args(&line.args).parallel;
+        assert_eq!(parallel.tp_size, Some(2));
+        assert_eq!(parallel.threads_per_rank, Some(3));
+        assert_eq!(parallel.isa.as_deref(), Some("scalar"));
+    }
 }
