@@ -87,14 +87,9 @@ impl Scheduler {
     /// Starts one that knows these algorithms.
     pub fn start_with(args: &ServeArgs, algorithms: &Algorithms) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        // Simulated workers run DP ranks, whatever those of the program do.
-        let mut plain = args.clone();
-        let dp_size = plain.parallel.dp_size.take().unwrap_or(1);
-        plain.parallel.enable_dp_attention = false;
-        let resolved = lockstep_config::resolve(&plain, &Hardware::detect(), algorithms, &NoMemory)
+        let resolved = lockstep_config::resolve(args, &Hardware::detect(), algorithms, &NoMemory)
             .expect("valid options");
-        let (mut engine, mut node) = resolved.value;
-        engine.parallel.dp_size = dp_size;
+        let (engine, mut node) = resolved.value;
         node.run_dir = dir.path().to_owned();
         let (link, _reports) = ControlLink::detached();
         let ctx = RoleContext {
