@@ -11,12 +11,12 @@ mod ranks;
 
 use std::sync::Arc;
 
-use lockstep_backend::{Axis, Backend, Batch, Groups, WorldRows};
+use lockstep_backend::{Axis, Backend, Batch, Groups, Holds, WorldRows};
 use lockstep_backend_cpu::{CpuBackend, CpuMemory, CpuOptions};
 use lockstep_collective::Single;
 use lockstep_model::{
-    CaptureSpec, CollectiveKind, ForwardLimits, LoadOptions, ModelError, Topology, Transformer,
-    rank_memory,
+    CaptureSpec, CollectiveKind, FileAccess, ForwardLimits, LoadOptions, LogitBlock, ModelError,
+    Topology, Transformer, rank_memory, whole_head,
 };
 use lockstep_types::{
     DeviceConfig, Dtype, EngineShape, KvCacheDtype, Quantization, SpeculationConfig, StepLimits,
@@ -204,12 +204,50 @@ fn hidden_states_are_kept_of_own_rows() {
     }
 }
 
+/// A rank that drafts has the whole embedding, and the whole head where it loads
+/// that: with it, its hidden states give the logits of the pass.
+#[test]
+fn a_rank_that_drafts_lacks_the_head_alone() {
+    for (tp_size, dp_size) in SPLITS {
+        on_ranks(&cpu(), tp_size, dp_size, move |mut backend, at| {
+            let (mut model, mut cache) = load(&mut backend, "qwen3_untied");
+            assert!(model.holds_embedding());
+            let spec = CaptureSpec {
+                layers: Vec::new(),
+                last_hidden: true,
+            };
+            model.set_capture(&mut backend, spec).unwrap();
+            let files = FileAccess::Mapped;
+            let head = whole_head(&mut backend, model.model(), files, &mut |_| {}).unwrap();
+            let rows = WorldRows {
+                tokens: vec![TOKENS; dp_size],
+                wanted: vec![TOKENS; dp_size],
+            };
+            let (own, all) = (prompt(TOKENS), [0, 1, 2, 3, 4, 5]);
+            let mut logits = Vec::new();
+            let mut sink = |block: LogitBlock<'_>| logits.extend_from_slice(block.logits);
+            let batch = own.batch(&all);
+            model
+                .forward(&mut backend, &mut cache, &batch, Some(&rows), &mut sink)
+                .unwrap();
+            let vocab = model.model().vocab_size;
+            let mut found = backend.tensor(TOKENS, vocab, Holds::Logits).unwrap();
+            let features = model.features().unwrap();
+            backend.matmul(features, &head, None, &mut found);
+            match at.attention.leads() {
+                true => assert!(found.values() == logits, "{at:?}"),
+                false => assert!(logits.is_empty(), "{at:?}"),
+            }
+        });
+    }
+}
+
 #[test]
 fn what_contradicts_the_batch_is_refused_before_anybody_waits() {
     on_ranks(&cpu(), 2, 2, |mut backend, _| {
         let (mut model, mut cache) = load(&mut backend, "qwen3");
         let mut run = |batch: &Batch<'_>, rows: Option<&WorldRows>| {
-            let sink = &mut |_: lockstep_model::LogitBlock<'_>| {};
+            let sink = &mut |_: LogitBlock<'_>| {};
             model.forward(&mut backend, &mut cache, batch, rows, sink)
         };
         let own = prompt(3);

@@ -3,6 +3,7 @@
 
 use std::thread;
 
+use lockstep_backend::Groups;
 use lockstep_backend_cpu::CpuAllocated;
 use lockstep_collective::local_group;
 use lockstep_devices::DeviceFootprint;
@@ -22,7 +23,8 @@ fn taken(config: &EngineConfig) -> Vec<(CpuAllocated, usize, usize)> {
     let start = |(rank, collective)| {
         let config = config.clone();
         thread::spawn(move || {
-            let worker = load(&config, rank, Box::new(collective)).unwrap();
+            let groups = Groups::form(Box::new(collective), config.parallel.dp_size);
+            let worker = load(&config, rank, groups.unwrap()).unwrap();
             let told = (worker.weight_bytes(), worker.kv_bytes());
             (worker.backend.allocated(), told.0, told.1)
         })
@@ -54,7 +56,8 @@ fn check(config: &EngineConfig, what: &str) {
             (found.matrices, found.kv),
             "{what}"
         );
-        let hidden = config.speculation.draft.as_ref().filter(|_| rank == 0);
+        let leads = config.shape().leads(rank);
+        let hidden = config.speculation.draft.as_ref().filter(|_| leads);
         let spare = hidden.map_or(0, |draft| draft.model.hidden_size as u64);
         let most = found.vectors + SPARE_VECTORS * 4 * spare;
         assert!(
@@ -85,8 +88,9 @@ fn architectures_take_what_is_charged() {
         let Ok(model) = lockstep_model_folder::load_for(&folder, Some(32)) else {
             continue;
         };
-        for (tp_size, dtype, quantization, kv_dtype, chunk) in [
+        for (tp_size, dp_size, dtype, quantization, kv_dtype, chunk) in [
             (
+                1,
                 1,
                 Dtype::Bfloat16,
                 Quantization::None,
@@ -95,6 +99,7 @@ fn architectures_take_what_is_charged() {
             ),
             (
                 2,
+                1,
                 Dtype::Float32,
                 Quantization::Int8,
                 KvCacheDtype::Bfloat16,
@@ -102,37 +107,61 @@ fn architectures_take_what_is_charged() {
             ),
             (
                 4,
+                1,
                 Dtype::Bfloat16,
                 Quantization::Int4,
                 KvCacheDtype::Float32,
                 Some(7),
             ),
+            (
+                2,
+                2,
+                Dtype::Float32,
+                Quantization::Int8,
+                KvCacheDtype::Bfloat16,
+                Some(16),
+            ),
+            (
+                4,
+                2,
+                Dtype::Bfloat16,
+                Quantization::None,
+                KvCacheDtype::Float32,
+                Some(14),
+            ),
         ] {
-            if !model.num_heads.is_multiple_of(tp_size) {
+            if !model.num_heads.is_multiple_of(tp_size / dp_size) {
                 continue;
             }
             let mut config = config(tp_size, 4, dtype);
+            config.parallel.dp_size = dp_size;
             config.model = model.clone();
             config.server.context_length = 32;
             (config.quantization, config.kv.dtype) = (quantization, kv_dtype);
             chunked(&mut config, chunk);
-            check(&config, &format!("{} on {tp_size}", folder.display()));
+            check(
+                &config,
+                &format!("{} on {tp_size}, {dp_size}", folder.display()),
+            );
             compared += 1;
         }
     }
-    assert!(compared >= 2 * 14, "{compared}");
+    assert!(compared >= 4 * 14, "{compared}");
 }
 
 #[test]
 fn drafts_take_what_is_charged() {
     for (at, algorithm) in ALGORITHMS.into_iter().enumerate() {
-        for (tp_size, dtype, quantization, shape) in [
-            (1, Dtype::Bfloat16, Quantization::Int4, [3, 1, 4]),
-            (1, Dtype::Float32, Quantization::None, [4, 8, 6]),
-            (2, Dtype::Bfloat16, Quantization::None, [3, 1, 4]),
-            (4, Dtype::Bfloat16, Quantization::Int8, [2, 2, 4]),
+        for (tp_size, dp_size, dtype, quantization, shape) in [
+            (1, 1, Dtype::Bfloat16, Quantization::Int4, [3, 1, 4]),
+            (1, 1, Dtype::Float32, Quantization::None, [4, 8, 6]),
+            (2, 1, Dtype::Bfloat16, Quantization::None, [3, 1, 4]),
+            (4, 1, Dtype::Bfloat16, Quantization::Int8, [2, 2, 4]),
+            (2, 2, Dtype::Bfloat16, Quantization::None, [3, 1, 4]),
+            (4, 2, Dtype::Float32, Quantization::Int8, [4, 8, 6]),
         ] {
             let mut config = speculating(config(tp_size, 16, dtype), algorithm, shape);
+            config.parallel.dp_size = dp_size;
             config.quantization = quantization;
             config.speculation.pause_window = [0, 64][tp_size % 2];
             config.kv.dtype = [
@@ -144,7 +173,10 @@ fn drafts_take_what_is_charged() {
             if tp_size == 2 {
                 config.speculation.verification = Verification::Rejection;
             }
-            check(&config, &format!("{algorithm} {shape:?} on {tp_size}"));
+            check(
+                &config,
+                &format!("{algorithm} {shape:?} on {tp_size}, {dp_size}"),
+            );
         }
     }
 }

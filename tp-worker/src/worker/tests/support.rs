@@ -4,7 +4,7 @@ use std::{collections::VecDeque, path::PathBuf};
 
 use lockstep_backend::Groups;
 use lockstep_backend_cpu::CpuBackend;
-use lockstep_collective::{Collective, Single};
+use lockstep_collective::Single;
 use lockstep_devices::{Device as _, DeviceOptions};
 use lockstep_speculation::DrafterRegistry;
 use lockstep_types::{
@@ -36,14 +36,14 @@ pub fn repository() -> PathBuf {
 pub fn load(
     config: &EngineConfig,
     rank: usize,
-    collective: Box<dyn Collective>,
+    groups: impl Into<Groups>,
 ) -> Result<Worker<CpuBackend>, WorkerError> {
     let options = WorkerOptions {
         drafters: &DrafterRegistry::builtin(),
         weight_cache: None,
         progress: &mut |_| {},
     };
-    Worker::load(config, rank, cpu(config, collective), options)
+    Worker::load(config, rank, cpu(config, groups), options)
 }
 
 /// [`load`] for a rank without peers.
