@@ -1,7 +1,9 @@
 //! The one function that decides.
 
 use crate::{
-    AdaptiveConfig, Agreed, Costs, DepthRange, Digest, Moment, Outlook, Policies, Policy, Row, Seen,
+    AdaptiveConfig, Agreed, Costs, DepthRange, Digest, Moment, Outlook, Policies, Policy, Row,
+    Seen,
+    policy::{EVEN, even_tokens},
 };
 
 /// A configuration names a policy that the program does not know.
@@ -26,6 +28,8 @@ pub struct Decider {
     decided: u32,
     /// Depth of the step seen last.
     last_seen: u32,
+    /// See [`Moment::balance`].
+    balance: u32,
     digest: Digest,
 }
 
@@ -53,6 +57,7 @@ impl Decider {
             candidates: Vec::with_capacity(config.tiers.len()),
             decided: config.initial_depth,
             last_seen: u32::MAX,
+            balance: EVEN as u32,
             digest: measured(profile),
             config: config.clone(),
         })
@@ -83,6 +88,7 @@ impl Decider {
         let most = |decodes: fn(&Row) -> u32| rows.iter().map(decodes).max().unwrap_or(0);
         let sum = |count: fn(&Row) -> u32| rows.iter().map(count).fold(0, u32::saturating_add);
         let seen_rows = most(|row| row.seen.decodes);
+        self.balance = balance(rows).unwrap_or(self.balance);
         // A drafter that was paused takes in what it missed: that is not what such a
         // step takes.
         let resumes = self.last_seen == 0 && seen.depth > 0;
@@ -90,6 +96,7 @@ impl Decider {
         if !resumes {
             self.costs.correct(&Seen {
                 decodes: seen_rows,
+                tokens: even_tokens(seen.tokens, self.balance),
                 ..seen
             });
         }
@@ -102,6 +109,8 @@ impl Decider {
             rows: most(|row| row.decodes),
             all_rows: sum(|row| row.decodes),
             joined: sum(|row| row.joined),
+            balance: self.balance,
+            waiting: waiting(rows),
             candidates: &self.candidates,
             costs: &self.costs,
         };
@@ -147,6 +156,25 @@ impl Decider {
             self.candidates.push(below.unwrap_or(0));
         }
     }
+}
+
+/// Tokens of decoding on the mean rank, of [`EVEN`] of the rank that had most; `None`
+/// where there were none.
+fn balance(rows: &[Row]) -> Option<u32> {
+    let tokens = |row: &Row| row.seen.tokens.saturating_sub(row.seen.prompt_tokens);
+    let tokens = || rows.iter().map(tokens).map(u128::from);
+    let most = tokens().max().filter(|most| *most > 0)?;
+    let mean = tokens().sum::<u128>() * u128::from(EVEN) / (rows.len() as u128 * most);
+    u32::try_from(mean).ok()
+}
+
+/// See [`Moment::waiting`].
+fn waiting(rows: &[Row]) -> u32 {
+    if rows.iter().all(|row| row.unfinished == 0) {
+        return 0;
+    }
+    let without = rows.iter().filter(|row| row.unfinished == 0);
+    without.fold(0, |sum, row| row.decodes.saturating_add(sum))
 }
 
 /// Digest of what was measured: ranks with other costs would decide differently

@@ -27,6 +27,8 @@ pub struct Row {
     pub decodes: u32,
     /// Of these rows those whose prompts end with this step.
     pub joined: u32,
+    /// Rows of prompts that go on after this step. Of ranks that verify alone, too.
+    pub unfinished: u32,
     /// Tokens that this rank runs in the step, drafts included, where its DP rank
     /// has requests of its own; 0 of a rank without work, and where all ranks run
     /// the same.
@@ -69,7 +71,7 @@ pub struct Seen {
 
 impl Row {
     /// Words of its encoding.
-    pub const WORDS: usize = Self::SHARED + 2 + 3 + 4 + 4 + 2 * POSITIONS + 3;
+    pub const WORDS: usize = Self::SHARED + 2 + 4 + 4 + 4 + 2 * POSITIONS + 3;
 
     /// Leading words that are equal on all ranks, or the ranks have diverged:
     /// step, depth and digest.
@@ -85,6 +87,7 @@ impl Row {
             depths,
             decodes,
             joined,
+            unfinished,
             tokens,
             requests,
             wanted,
@@ -106,6 +109,7 @@ impl Row {
             depths,
             decodes,
             joined,
+            unfinished,
             tokens,
             requests,
             wanted,
@@ -139,6 +143,7 @@ impl Row {
             depths,
             decodes,
             joined,
+            unfinished,
             tokens,
             requests,
             wanted,
@@ -173,6 +178,7 @@ impl Row {
             depths: *depths,
             decodes: *decodes,
             joined: *joined,
+            unfinished: *unfinished,
             tokens: *tokens,
             requests: *requests,
             wanted: *wanted,

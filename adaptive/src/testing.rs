@@ -67,6 +67,8 @@ impl Driver {
             rows: seen.decodes,
             all_rows: seen.decodes,
             joined: 0,
+            balance: 1 << 16,
+            waiting: 0,
             candidates: &self.candidates,
             costs: &self.costs,
         });

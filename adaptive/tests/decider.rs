@@ -68,11 +68,19 @@ fn any_seen() -> impl Strategy<Value = Seen> {
 fn any_row() -> impl Strategy<Value = Row> {
     let step = prop_oneof![0u64..9, Just(u64::MAX), any::<u64>()];
     let depths = prop_oneof![Just(u32::MAX), any::<u32>()];
-    let counts = (word(), word());
+    let counts = (word(), word(), word());
     let geometry = (word(), word(), word(), word());
     let digests = (any::<u64>(), any::<u64>());
     (step, word(), digests, depths, counts, geometry, any_seen()).prop_map(
-        |(step, depth, (digest, group_digest), depths, (decodes, joined), geometry, seen)| {
+        |(
+            step,
+            depth,
+            (digest, group_digest),
+            depths,
+            (decodes, joined, unfinished),
+            geometry,
+            seen,
+        )| {
             let (tokens, requests, wanted, longest) = geometry;
             Row {
                 step,
@@ -82,6 +90,7 @@ fn any_row() -> impl Strategy<Value = Row> {
                 depths,
                 decodes,
                 joined,
+                unfinished,
                 tokens,
                 requests,
                 wanted,
@@ -178,15 +187,43 @@ proptest! {
         }
     }
 
+    /// Costs are another matter: ranks without work leave the others' steps shorter.
     #[test]
     fn ranks_without_requests_change_no_decision(steps in any_steps(), idle in 1usize..4) {
-        for name in names() {
-            let (mut one, mut other) = (decider(&name, &[]), decider(&name, &[]));
+        let policies = Policies::builtin();
+        for policy in policies.iter().filter(|policy| !policy.reads_costs()) {
+            let name = policy.name();
+            let (mut one, mut other) = (decider(name, &[]), decider(name, &[]));
             for (rows, range) in &steps {
-                let first = Row { step: rows[0].step, depth: rows[0].depth, depths: u32::MAX, ..Row::default() };
+                let Row { step, depth, .. } = rows[0];
+                let first = Row { step, depth, depths: u32::MAX, ..Row::default() };
                 let mut more = rows.clone();
                 more.extend(vec![first; idle]);
                 prop_assert_eq!(one.decide(rows, *range), other.decide(&more, *range), "{}", name);
+            }
+        }
+    }
+
+    /// As the ranks do that share a batch: one of them counts its requests.
+    #[test]
+    fn ranks_that_run_the_same_change_no_decision(
+        profile in prop::collection::vec(any_seen(), 0..6),
+        steps in prop::collection::vec((any_row(), any_range()), 1..20),
+        others in 1usize..4,
+    ) {
+        for name in names() {
+            let (mut one, mut other) = (decider(&name, &profile), decider(&name, &profile));
+            for (row, range) in &steps {
+                let counts = Seen {
+                    decodes: 0,
+                    at_risk: [0; POSITIONS],
+                    accepted: [0; POSITIONS],
+                    ..row.seen
+                };
+                let same = Row { decodes: 0, joined: 0, unfinished: 0, seen: counts, ..*row };
+                let mut more = vec![*row];
+                more.extend(vec![same; others]);
+                prop_assert_eq!(one.decide(&[*row], *range), other.decide(&more, *range), "{}", name);
             }
         }
     }

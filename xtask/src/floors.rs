@@ -23,7 +23,6 @@ const FLOORS: [&[&str]; 13] = [
         "tp-worker/sampling",
     ],
     &[
-        "adaptive/proof",
         "config",
         "ports",
         "tp-worker/backend-cpu",
@@ -31,7 +30,7 @@ const FLOORS: [&[&str]; 13] = [
     ],
     &["process", "tp-worker/model"],
     &["tp-worker/speculation"],
-    &["tp-worker/devices"],
+    &["adaptive/proof", "tp-worker/devices"],
     &["tokenizer-manager", "scheduler", "tp-worker"],
     &["launcher/local-engine"],
     &["bench"],

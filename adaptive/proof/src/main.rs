@@ -1,11 +1,14 @@
 //! Proof that adaptive depth does what it says: `check` explores every state of the
-//! agreement on a depth.
+//! agreement on a depth, `skew` tells what a depth for all brings where DP ranks have
+//! uneven loads, and `soak` runs very many steps of random groups.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "a program for people")]
 
 mod explore;
 mod protocol;
+mod skew;
+mod soak;
 
 use std::time::Instant;
 
@@ -19,7 +22,17 @@ fn main() -> anyhow::Result<()> {
     match arguments[..] {
         ["check"] => check(Setup::long()),
         ["check", "short"] => check(Setup::short()),
-        _ => bail!("say what to do: check [short]"),
+        ["skew"] => {
+            print!("{}", skew::markdown());
+            Ok(())
+        }
+        ["soak", steps, seed] => {
+            let begun = Instant::now();
+            let soaked = soak::soak(steps.parse()?, seed.parse()?)?;
+            println!("{soaked:?} in {:.1} s", begun.elapsed().as_secs_f64());
+            Ok(())
+        }
+        _ => bail!("say what to do: check [short], skew, soak RANK_STEPS SEED"),
     }
 }
 

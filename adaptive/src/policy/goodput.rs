@@ -10,6 +10,7 @@ mod probe;
 mod resume;
 mod switch;
 mod trust;
+mod waits;
 
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ use probe::Probe;
 use resume::Resume;
 use switch::Switch;
 use trust::{Judged, Trust};
+use waits::Waits;
 
 /// A step's share of proposed drafts goes into the mean by one part in so many.
 const FILL_RATE: i64 = 16;
@@ -46,6 +48,7 @@ impl PolicyFactory for Goodputs {
             depth: config.initial_depth,
             rows: 0,
             fill: ONE,
+            waits: Waits::new(),
             tokens: Hazards::new().tokens(false),
             hazards: Hazards::new(),
             scores: Vec::with_capacity(config.tiers.len()),
@@ -76,6 +79,7 @@ struct Goodput {
     rows: u32,
     /// Of the drafts that a depth allows, how many are proposed.
     fill: i64,
+    waits: Waits,
     hazards: Hazards,
     /// What is expected at each depth now, and of each candidate.
     tokens: Tokens,
@@ -115,6 +119,7 @@ impl Policy for Goodput {
             self.probe.reset();
         }
         self.rows = moment.rows;
+        self.waits.begin(moment);
         self.hazards.turn_over(moment.joined, moment.all_rows);
         self.tokens = self.hazards.tokens(false);
         let mut scores = std::mem::take(&mut self.scores);
@@ -146,6 +151,7 @@ impl Policy for Goodput {
         digest.word(u64::from(self.depth));
         digest.word(u64::from(self.rows));
         digest.word(self.fill as u64);
+        self.waits.digest(digest);
         self.hazards.digest(digest);
         self.switch.digest(digest);
         self.probe.digest(digest);
@@ -203,6 +209,7 @@ impl Goodput {
         let us = us.into_iter().sum::<u64>();
         self.switch.pass(us);
         let expected = self.expected_ns(seen.depth, moment.seen_rows, moment);
+        self.waits.observe(moment, us, expected);
         let resumes = self.resume.observe(seen, us, expected.map(|ns| ns / 1000));
         if seen.is_decode() && !resumes {
             if let Some(expected) = expected {
@@ -221,7 +228,7 @@ impl Goodput {
         let ran = StepSize {
             decodes: moment.seen_rows,
             depth: seen.depth,
-            tokens: seen.tokens,
+            tokens: moment.even_tokens(seen.tokens),
             taken: seen.taken(),
         };
         let Some(ran_ns) = moment.costs.sized_ns(&ran) else {
@@ -263,7 +270,7 @@ impl Goodput {
         let drafts = u128::from(most) * self.fill as u128 / u128::from(with);
         let drafts = u32::try_from(drafts.min(most.into())).unwrap_or(u32::MAX);
         let of = |drafts| {
-            let tokens = decodes.saturating_add(drafts);
+            let tokens = moment.even_tokens(decodes.saturating_add(drafts));
             moment.costs.sized_ns(&StepSize { tokens, ..size })
         };
         let [none, some] = [of(0)?, of(drafts)?].map(u128::from);
@@ -278,10 +285,11 @@ impl Goodput {
         let drafts = (drafts * self.fill as u128 + (1 << 15)) >> 16;
         let taken = (rows * row_tokens(&self.tokens, depth) as u64) >> 16;
         let whole = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        let tokens = whole(rows.saturating_add(u64::try_from(drafts).unwrap_or(u64::MAX)));
         StepSize {
             decodes,
             depth,
-            tokens: whole(rows.saturating_add(u64::try_from(drafts).unwrap_or(u64::MAX))),
+            tokens: moment.even_tokens(tokens),
             taken: whole(taken),
         }
     }
@@ -292,7 +300,9 @@ impl Goodput {
 
     fn rate(&self, depth: u32, tokens: &Tokens, moment: &Moment<'_>) -> Option<Score> {
         let ns = self.expected_ns(depth, moment.rows, moment)?.max(1);
-        let rate = ((row_tokens(tokens, depth) as u64) << 40) / ns;
+        let ns = ns.saturating_add(self.waits.ns());
+        let tied = self.waits.tied(row_tokens(tokens, self.depth) as u64);
+        let rate = ((row_tokens(tokens, depth) as u64 + tied) << 40) / ns;
         let factor = self.trust.factor(depth) as u64;
         let rate = (rate.min(1 << 46) * factor) >> 16;
         Some(Score { depth, rate })

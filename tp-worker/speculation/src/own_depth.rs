@@ -4,8 +4,9 @@
 const POSITIONS: usize = 16;
 
 /// A draft that is accepted less often than this, in parts of [`ONE`], is not
-/// worth its share of a pass: one in eight.
-const LEAST: u32 = ONE / 8;
+/// worth its share of a pass: one in sixteen. With one in eight a device whose
+/// passes hardly grow with their tokens lost up to two in a hundred tokens.
+const LEAST: u32 = ONE / 16;
 const ONE: u32 = 1 << 16;
 
 /// So many drafts at risk at a position are remembered; then half of them are
@@ -26,7 +27,7 @@ struct Past {
 
 /// How deep each slot's request drafts at the most, by its past alone: the
 /// chance that a position is reached and accepted is the product of the shares
-/// accepted up to it, and where that falls below one in eight drafting stops.
+/// accepted up to it, and where that falls below one in sixteen drafting stops.
 ///
 /// The first position is always drafted, so that a group that adapts its depth
 /// knows how all of its requests do there. Only the past decides and not what is

@@ -87,7 +87,7 @@ impl DepthControl {
             row.depths = agreement.depths;
             row.seen = agreement.seen;
             if leads {
-                (row.decodes, row.joined) = decodes(part);
+                (row.decodes, row.joined, row.unfinished) = decodes(part);
             }
         }
         row.digest = digest.value();
@@ -137,12 +137,14 @@ impl<B: Backend + 'static> Worker<B> {
     }
 }
 
-/// Rows that decode after a part, for which a depth is decided, and those of them
-/// whose prompts end with it.
-fn decodes(part: &PlanPart) -> (u32, u32) {
+/// Rows that decode after a part, for which a depth is decided, those of them whose
+/// prompts end with it, and rows whose prompts go on.
+fn decodes(part: &PlanPart) -> (u32, u32, u32) {
     let decodes = part.extends.iter().filter(|row| row.sample);
     let joined = decodes.clone().filter(|row| row.prefill_len > 0);
-    (decodes.count() as u32, joined.count() as u32)
+    let decodes = decodes.count();
+    let unfinished = part.extends.len() - decodes;
+    (decodes as u32, joined.count() as u32, unfinished as u32)
 }
 
 /// Names the rows of ranks that differ.

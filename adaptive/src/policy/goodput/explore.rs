@@ -11,6 +11,9 @@ const PROOF: u32 = 6;
 /// What such a probe is taken to cost at the most, in steps: what tells how much it
 /// costs is what it is to prove.
 const PROOF_COST: i64 = ONE / 4;
+/// Loads are uneven where the mean rank has less than this part of the tokens of the
+/// one that has most.
+const UNEVEN: u32 = 1 << 14;
 
 impl Goodput {
     /// Begins a probe where one is due: of a depth whose time nobody knows yet, or
@@ -71,7 +74,13 @@ impl Goodput {
     /// A depth that never drafted with so many rows, and would be the best if
     /// drafting took no time: what was measured of it before serving may be wrong,
     /// and nothing else would tell. Its probe is due whatever it costs by that.
+    ///
+    /// Not while one rank has far more to do than the others: what is measured is of
+    /// even loads, and such steps prove little of it.
     fn to_prove(&self, moment: &Moment<'_>, best: Score) -> Option<u32> {
+        if moment.balance < UNEVEN {
+            return None;
+        }
         let would_be_best = |score: &Score| {
             let size = self.size(score.depth, moment.rows, moment);
             let hoped = moment.costs.hoped_ns(&size).unwrap_or(u64::MAX);

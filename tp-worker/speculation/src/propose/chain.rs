@@ -7,7 +7,7 @@ use super::{Growth, Proposer};
 use crate::{Device, DraftError, DraftRow, Drafts, Node};
 
 /// A draft that is accepted less often than this is not worth its share of a
-/// pass, nor of the drafter's: one in eight, as in [`crate::OwnDepths`].
+/// pass, nor of the drafter's: one in eight.
 const LEAST: f32 = 1.0 / 8.0;
 
 /// How deep a row's chain may be: its nodes are kept in cells of their own but
