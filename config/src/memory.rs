@@ -1,8 +1,8 @@
 //! How much of the memory becomes KV cache.
 
-use lockstep_types::{
-    ConfigError, DeviceConfig, DeviceRoom, EngineShape, Footprint, KvConfig, RankMemory,
-};
+use std::ops::Range;
+
+use lockstep_types::{ConfigError, DeviceRoom, EngineShape, Footprint, KvConfig, RankMemory};
 
 use crate::Hardware;
 use crate::resolve::Resolved;
@@ -38,13 +38,17 @@ impl Sizing<'_> {
 
     /// What this node's ranks take together, `on_host` of it included or not.
     fn node(&self, on_host: bool) -> NodeMemory {
-        let local = self.engine.tp_size / self.nnodes;
-        let first = self.node_rank * local;
+        self.of_ranks(0..self.engine.tp_size / self.nnodes, on_host)
+    }
+
+    /// What some of them take, counted on this node.
+    fn of_ranks(&self, local: Range<usize>, on_host: bool) -> NodeMemory {
+        let first = self.node_rank * (self.engine.tp_size / self.nnodes);
+        let ranks = first + local.start..first + local.end;
         let mut node = NodeMemory::default();
-        for rank in first..first + local {
+        for rank in ranks.clone() {
             node.add(&self.footprint.rank(&self.engine, rank), on_host);
         }
-        let ranks = first..first + local;
         let drafters = ranks.filter(|rank| self.engine.leads(*rank)).count() as u64;
         let on = if on_host {
             &mut node.drafts
@@ -65,19 +69,21 @@ struct Memory {
 }
 
 impl Memory {
-    /// The device's own, or the host's.
-    fn of(hardware: &Hardware, device: DeviceConfig, room: Option<DeviceRoom>) -> Self {
-        match room {
-            Some(DeviceRoom { total, free }) => Self {
-                total,
-                free,
-                of: Some(format!("GPU {}", device.base_gpu_id)),
-            },
-            None => Self {
-                total: hardware.total_memory,
-                free: hardware.available_memory,
-                of: None,
-            },
+    /// The host's.
+    fn of_host(hardware: &Hardware) -> Self {
+        Self {
+            total: hardware.total_memory,
+            free: hardware.available_memory,
+            of: None,
+        }
+    }
+
+    /// Of a device's own.
+    fn of_device(number: usize, room: DeviceRoom) -> Self {
+        Self {
+            total: room.total,
+            free: room.free,
+            of: Some(format!("GPU {number}")),
         }
     }
 
@@ -134,24 +140,25 @@ impl NodeMemory {
 /// Sizes the cache and the context.
 ///
 /// A given `--max-total-tokens` is taken as it is, after a check that it fits.
-/// Its place is the device's own memory, `room`, or the host's. Otherwise the
-/// cache takes what `--mem-fraction-static` leaves beside the
+/// Its place are the devices' own memories, `rooms`, or the host's, and of several
+/// the one that holds least decides. Otherwise the cache takes what `--mem-fraction-static` leaves beside the
 /// weights, at most all running requests at full context. Nodes may differ in
 /// memory and must not differ in pages, so with several of them nothing is
 /// derived from the memory.
 pub(crate) fn size(
     sizing: &Sizing<'_>,
     hardware: &Hardware,
-    room: Option<DeviceRoom>,
+    rooms: &[DeviceRoom],
 ) -> Result<Resolved<(KvConfig, usize)>, ConfigError> {
     let page = sizing.engine.page_size;
-    let memory = &Memory::of(hardware, sizing.engine.device, room);
-    let node = sizing.node(room.is_none());
-    check_host(&node, hardware)?;
-    let per_token = node.per_token;
+    check_host(&sizing.node(rooms.is_empty()), hardware)?;
     let longest = sizing.engine.model.max_position_embeddings;
     let wanted_context = sizing.context_length.unwrap_or(longest);
-    let fits = room_for_cache(&node, sizing, memory)? / per_token;
+    let Tightest {
+        tokens: fits,
+        per_token,
+        memory,
+    } = tightest(sizing, hardware, rooms)?;
     let fits = usize::try_from(fits)
         .unwrap_or(usize::MAX)
         .min(MOST_TOKENS - 2 * page)
@@ -168,7 +175,7 @@ pub(crate) fn size(
                 format!("Give at least --max-total-tokens {per_request}"),
             ));
         }
-        Some(tokens) if tokens > fits => return Err(too_large(tokens, fits, per_token, memory)),
+        Some(tokens) if tokens > fits => return Err(too_large(tokens, fits, per_token, &memory)),
         Some(tokens) => tokens / page * page,
         None if sizing.nnodes > 1 && useful > fits => {
             return Err(ConfigError::conflict(
@@ -206,6 +213,49 @@ pub(crate) fn size(
         value: (kv, context),
         notes,
     })
+}
+
+/// Where the fewest tokens can be cached.
+struct Tightest {
+    tokens: u64,
+    /// Bytes that a token takes there.
+    per_token: u64,
+    memory: Memory,
+}
+
+/// The memory that holds the fewest tokens beside what ranks take of it: a DP rank's
+/// lead drafts too, and ranks may share a device.
+fn tightest(
+    sizing: &Sizing<'_>,
+    hardware: &Hardware,
+    rooms: &[DeviceRoom],
+) -> Result<Tightest, ConfigError> {
+    let look = |node: NodeMemory, memory: Memory| {
+        let bytes = room_for_cache(&node, sizing, &memory)?;
+        let per_token = node.per_token;
+        Ok(Tightest {
+            tokens: bytes / per_token,
+            per_token,
+            memory,
+        })
+    };
+    let (device, local) = (sizing.engine.device, sizing.engine.tp_size / sizing.nnodes);
+    let each = local / rooms.len().max(1);
+    let mut least = None;
+    for (place, room) in rooms.iter().enumerate() {
+        let node = sizing.of_ranks(place * each..(place + 1) * each, false);
+        let found = look(node, Memory::of_device(device.of_rank(place), *room))?;
+        if least
+            .as_ref()
+            .is_none_or(|least: &Tightest| found.tokens < least.tokens)
+        {
+            least = Some(found);
+        }
+    }
+    match least {
+        Some(least) => Ok(least),
+        None => look(sizing.node(true), Memory::of_host(hardware)),
+    }
 }
 
 /// The longest text, given that one request must fit into the cache alone.

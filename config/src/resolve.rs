@@ -102,7 +102,7 @@ fn resolve_on(
     let Resolved {
         value: (kv, context_length),
         mut notes,
-    } = memory::size(&sizing, hardware, device.room)?;
+    } = memory::size(&sizing, hardware, &device.rooms)?;
     notes.extend(device.note.clone());
     schedule::check(args, context_length)?;
     let schedule = schedule::resolve(args, context_length);

@@ -28,9 +28,32 @@ impl DeviceKind {
 pub struct DeviceConfig {
     /// Their kind.
     pub kind: DeviceKind,
-    /// Number of the first rank's on each node; the others have those behind it.
-    /// 0 where the kind has no numbers.
+    /// Number of the first rank's on each node. 0 where the kind has no numbers.
     pub base_gpu_id: usize,
+    /// How much higher the next rank's is; with 0 a node's ranks share one device.
+    pub gpu_id_step: usize,
+}
+
+impl DeviceConfig {
+    /// Number of the device of the rank that is the `local`-th of its node.
+    pub fn of_rank(&self, local: usize) -> usize {
+        let step = self.gpu_id_step.saturating_mul(local);
+        self.base_gpu_id.saturating_add(step)
+    }
+
+    /// Devices of a node's `local` ranks.
+    pub fn count(&self, local: usize) -> usize {
+        if self.gpu_id_step == 0 {
+            local.min(1)
+        } else {
+            local
+        }
+    }
+
+    /// Ranks that share a device, of a node's `local` ranks.
+    pub fn ranks_per_device(&self, local: usize) -> usize {
+        local / self.count(local).max(1)
+    }
 }
 
 /// Memory of a device that is not the host's, bytes.

@@ -180,6 +180,7 @@ mod tests {
         let gpu = DeviceConfig {
             kind: DeviceKind::Cuda,
             base_gpu_id: 0,
+            gpu_id_step: 1,
         };
         assert_eq!(measure(gpu, 1, None, 1 << 20)?, None);
         Ok(())

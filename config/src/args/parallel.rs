@@ -11,10 +11,10 @@ const HEADING: &str = "Parallelism";
 pub enum DeviceArg {
     /// The processor's cores.
     Cpu,
-    /// One NVIDIA GPU.
+    /// NVIDIA GPUs, one for each rank.
     Cuda,
-    /// A GPU where there is one that can serve what is asked for and has the
-    /// memory, else the processor.
+    /// GPUs where there are as many as ranks, which can serve what is asked for
+    /// and have the memory, else the processor.
     Auto,
 }
 
@@ -49,12 +49,19 @@ pub struct ParallelArgs {
     /// where libraries are looked for; `lockstep doctor` says what is missing.
     #[arg(long, env = "LOCKSTEP_DEVICE", value_name = "DEVICE", help_heading = HEADING)]
     pub device: Option<DeviceArg>,
-    /// Number of the GPU that --device cuda uses, counted from 0 [default: 0].
+    /// Number of the first GPU that --device cuda uses, counted from 0 [default: 0].
     ///
+    /// Each rank has a GPU of its own, the first of every node this one.
     /// CUDA counts the fastest first, `lockstep doctor` as it does; with
     /// CUDA_DEVICE_ORDER=PCI_BUS_ID both count as nvidia-smi.
     #[arg(long, env = "LOCKSTEP_BASE_GPU_ID", value_name = "GPU", help_heading = HEADING)]
     pub base_gpu_id: Option<usize>,
+    /// Distance of the GPUs of neighbouring ranks [default: 1].
+    ///
+    /// With 0 all ranks of a node share the GPU of --base-gpu-id, which then needs
+    /// memory for all of them; they take turns on it.
+    #[arg(long, env = "LOCKSTEP_GPU_ID_STEP", value_name = "STEP", help_heading = HEADING)]
+    pub gpu_id_step: Option<usize>,
     /// Instruction set of the kernels [default: the best that each machine runs].
     ///
     /// scalar, neon, avx2, avx512, avx512-bf16, amx-emulated or amx, of which

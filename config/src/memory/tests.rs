@@ -198,16 +198,16 @@ fn the_host_is_checked_beside_a_device() {
         drafter_bytes: 1 << 30,
         ..sizing()
     };
-    let room = Some(DeviceRoom {
+    let room = [DeviceRoom {
         total: 8 << 30,
         free: 8 << 30,
-    });
+    }];
     for (available_memory, fits) in [(1 << 30, true), ((1 << 30) - 1, false)] {
         let hardware = Hardware {
             available_memory,
             ..machine()
         };
-        let sized = size(&sizing, &hardware, room);
+        let sized = size(&sizing, &hardware, &room);
         assert_eq!(sized.is_ok(), fits, "{available_memory}");
         let error = sized
             .err()
@@ -223,20 +223,52 @@ fn a_device_has_its_own_room() {
         available_memory: 300_000,
         ..machine()
     };
-    let sized = |room| size(&sizing(), &small, room).map(|sized| sized.value.0.num_pages);
-    assert!(sized(None).is_err());
+    let sized = |rooms: &[_]| size(&sizing(), &small, rooms).map(|sized| sized.value.0.num_pages);
+    assert!(sized(&[]).is_err());
     let room = |free| {
-        Some(DeviceRoom {
-            total: 8 << 30,
-            free,
-        })
+        let total = 8 << 30;
+        [DeviceRoom { total, free }]
     };
-    let (much, little) = (sized(room(8 << 30)), sized(room(1230 << 20)));
+    let (much, little) = (sized(&room(8 << 30)), sized(&room(1230 << 20)));
     let (much, little) = (much.expect("fits"), little.expect("fits"));
     assert!(little < much, "{little} of {much} pages");
     // Of what is free 0.15 of all stays so.
-    let error = sized(room(1200 << 20)).unwrap_err().to_string();
+    let error = sized(&room(1200 << 20)).unwrap_err().to_string();
     assert!(error.contains("free memory of GPU 0"), "{error}");
+}
+
+/// Each device has room for its own ranks, and the one with least decides.
+#[test]
+fn ranks_have_the_room_of_their_devices() {
+    let sized = |ranks, gpu_id_step, free: &[u64]| {
+        let mut sizing = sizing();
+        sizing.engine.tp_size = ranks;
+        sizing.engine.device = DeviceConfig {
+            kind: DeviceKind::Cuda,
+            base_gpu_id: 3,
+            gpu_id_step,
+        };
+        let total = 8 << 30;
+        let rooms = free.iter().map(|free| DeviceRoom { total, free: *free });
+        size(&sizing, &machine(), &rooms.collect::<Vec<_>>())
+            .map(|sized| sized.value.0.num_pages)
+            .map_err(|error| error.to_string())
+    };
+    // 0.15 of all stays free.
+    let (kept, little) = ((8 << 30) * 3 / 20, 2 << 20);
+    let (one, two) = (kept + little, kept + 2 * little);
+    let alone = sized(1, 1, &[two]).expect("fits");
+    assert_eq!(sized(2, 0, &[two]), Ok(alone));
+    // Each holds half of a token.
+    let apart = sized(2, 1, &[two, two]).expect("fits");
+    assert!(apart > alone, "{apart} of {alone}");
+    for free in [[one, two], [two, one]] {
+        let least = sized(2, 1, &free).expect("fits");
+        assert_eq!(sized(2, 1, &[one, one]), Ok(least));
+        assert!(least < apart, "{least} of {apart}");
+    }
+    let error = sized(2, 2, &[two, kept]).expect_err("full");
+    assert!(error.contains("free memory of GPU 5"), "{error}");
 }
 
 #[test]
@@ -342,7 +374,7 @@ proptest! {
         sizing.engine.page_size = page_size;
         sizing.engine.step = step(max_running_requests, Some(512));
         let machine = Hardware { total_memory: 1 << 24, available_memory: available, ..machine() };
-        if let Ok(sized) = size(&sizing, &machine, None) {
+        if let Ok(sized) = size(&sizing, &machine, &[]) {
             let (kv, context) = sized.value;
             let tokens = (kv.num_pages - 1) * kv.page_size;
             let node = sizing.node(true);

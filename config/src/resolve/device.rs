@@ -4,11 +4,11 @@ use lockstep_types::{ConfigError, DeviceConfig, DeviceKind, DeviceRoom, EngineSh
 
 use crate::args::{DeviceArg, KvCacheDtypeArg, QuantizationArg, ServeArgs};
 
-/// The devices, and their memory where that is not the host's.
+/// The devices, and the memory of each on this node where that is not the host's.
 #[derive(Default)]
 pub(super) struct Device {
     pub(super) config: DeviceConfig,
-    pub(super) room: Option<DeviceRoom>,
+    pub(super) rooms: Vec<DeviceRoom>,
     /// It was not asked for: where it does not serve, the processor may.
     pub(super) chosen: bool,
     /// Why it is not another one, where that should be known.
@@ -23,49 +23,54 @@ pub(super) fn resolve(args: &ServeArgs, footprint: &dyn Footprint) -> Result<Dev
         let remedy = "`lockstep doctor` lists those of this machine";
         kernels.map_err(|why| ConfigError::value("--isa", name, why, remedy))?;
     }
-    let given = args.parallel.base_gpu_id;
-    let number = given.unwrap_or(0);
-    let room = || footprint.room(DeviceKind::Cuda, number);
+    let named = named(args);
     // Whoever asks a GPU for its room opens it: not for options that none serves.
-    match (args.parallel.device.unwrap_or(DeviceArg::Cpu), given) {
+    match (args.parallel.device.unwrap_or(DeviceArg::Cpu), named) {
         (DeviceArg::Cpu, None) => Ok(Device::default()),
-        (DeviceArg::Cpu, Some(number)) => Err(ConfigError::conflict(
-            format!("--base-gpu-id {number}"),
+        (DeviceArg::Cpu, Some((option, number))) => Err(ConfigError::conflict(
+            format!("{option} {number}"),
             "--device cpu",
-            "the processor has no such number",
+            "the processor has no such numbers",
             "Leave it out, or give --device cuda",
         )),
         (DeviceArg::Cuda, _) => match unserved(args) {
             Some(option) => Err(option.conflict("--device cuda")),
-            None => room().map(|room| gpu(number, room)).map_err(|why| {
+            None => gpus(args, footprint).map_err(|missing| {
                 let remedy = "`lockstep doctor` looks at everything that a GPU needs";
-                ConfigError::value("--device", "cuda", why, remedy)
+                missing.error("--device", "cuda", remedy)
             }),
         },
         // Who names a GPU wants none but that one.
-        (DeviceArg::Auto, Some(_)) => match unserved(args) {
-            Some(option) => Err(option.conflict(&format!("--base-gpu-id {number}"))),
-            None => room().map(|room| gpu(number, room)).map_err(|why| {
+        (DeviceArg::Auto, Some((option, number))) => match unserved(args) {
+            Some(unserved) => Err(unserved.conflict(&format!("{option} {number}"))),
+            None => gpus(args, footprint).map_err(|missing| {
                 let remedy = "Leave it out, so that --device auto may take the processor";
-                ConfigError::value("--base-gpu-id", number, why, remedy)
+                missing.error(option, number, remedy)
             }),
         },
         (DeviceArg::Auto, None) => {
             let why = match unserved(args) {
                 Some(option) => format!("{}, which GPUs do not serve", option.given),
-                None => match room() {
-                    Ok(room) => {
+                None => match gpus(args, footprint) {
+                    Ok(device) => {
                         return Ok(Device {
                             chosen: true,
-                            ..gpu(number, room)
+                            ..device
                         });
                     }
-                    Err(why) => why,
+                    Err(missing) => missing.why,
                 },
             };
             Ok(processor(&why))
         }
     }
+}
+
+/// The option that says which GPUs are wanted.
+fn named(args: &ServeArgs) -> Option<(&'static str, usize)> {
+    let parallel = &args.parallel;
+    let base = parallel.base_gpu_id.map(|id| ("--base-gpu-id", id));
+    base.or_else(|| parallel.gpu_id_step.map(|step| ("--gpu-id-step", step)))
 }
 
 /// Refuses a model that the device can't compute, before anything is loaded.
@@ -90,15 +95,59 @@ pub(super) fn processor(why: &str) -> Device {
     }
 }
 
-fn gpu(number: usize, room: Option<DeviceRoom>) -> Device {
-    Device {
-        config: DeviceConfig {
-            kind: DeviceKind::Cuda,
-            base_gpu_id: number,
-        },
-        room,
-        ..Device::default()
+/// A GPU that can't be used.
+struct Missing {
+    why: String,
+    /// What the ranks beside the first would need; `None`: it is the first's.
+    ranks: Option<(usize, DeviceConfig)>,
+}
+
+impl Missing {
+    /// The error, where `option` asks for the first one.
+    fn error(
+        self,
+        option: &'static str,
+        value: impl std::fmt::Display,
+        remedy: &'static str,
+    ) -> ConfigError {
+        match self.ranks {
+            None => ConfigError::value(option, value, self.why, remedy),
+            Some((ranks, config)) => ConfigError::conflict(
+                format!("{option} {value}"),
+                format!("{ranks} ranks of a node"),
+                self.why,
+                format!(
+                    "Give --gpu-id-step 0, with which they share GPU {}, or a smaller --tp-size, or \
+                     --device cpu",
+                    config.base_gpu_id
+                ),
+            ),
+        }
     }
+}
+
+/// The GPUs of this node's ranks, and their room.
+fn gpus(args: &ServeArgs, footprint: &dyn Footprint) -> Result<Device, Missing> {
+    let parallel = &args.parallel;
+    let config = DeviceConfig {
+        kind: DeviceKind::Cuda,
+        base_gpu_id: parallel.base_gpu_id.unwrap_or(0),
+        gpu_id_step: parallel.gpu_id_step.unwrap_or(1),
+    };
+    let local = parallel.tp_size.unwrap_or(1) / parallel.nnodes.unwrap_or(1);
+    let mut rooms = Vec::new();
+    for rank in 0..config.count(local.max(1)) {
+        let room = footprint.room(config.kind, config.of_rank(rank));
+        rooms.extend(room.map_err(|why| Missing {
+            why,
+            ranks: (rank > 0).then_some((local, config)),
+        })?);
+    }
+    Ok(Device {
+        config,
+        rooms,
+        ..Device::default()
+    })
 }
 
 /// An option that GPUs don't serve.
@@ -118,26 +167,13 @@ impl Unserved {
 fn unserved(args: &ServeArgs) -> Option<Unserved> {
     const OR_CPU: &str = "Leave it out, or give --device cpu";
     let parallel = &args.parallel;
-    let ranks = parallel.tp_size.filter(|ranks| *ranks > 1);
     let quantized = match args.model.quantization {
         Some(QuantizationArg::Int8) => Some("int8"),
         Some(QuantizationArg::Int4) => Some("int4"),
         Some(QuantizationArg::None) | None => None,
     };
     let int8_cache = args.memory.kv_cache_dtype == Some(KvCacheDtypeArg::Int8);
-    let dp_ranks = parallel.dp_size.filter(|ranks| *ranks > 1);
     let options = [
-        dp_ranks.map(|ranks| Unserved {
-            given: format!("--dp-size {ranks}"),
-            why: "one rank computes on a GPU, and DP ranks are several",
-            remedy: "Leave --dp-size and --enable-dp-attention out, with --tp-size 1; or give \
-                     --device cpu",
-        }),
-        ranks.map(|ranks| Unserved {
-            given: format!("--tp-size {ranks}"),
-            why: "a model is not split over GPUs",
-            remedy: "Give --tp-size 1, or --device cpu",
-        }),
         quantized.map(|format| Unserved {
             given: format!("--quantization {format}"),
             why: "GPUs have no quantized weights",

@@ -47,7 +47,7 @@ pub(super) fn resolve(
     let local = tp_size / nnodes;
     let (cores, pinned_threads) = pin(args, local, hardware)?;
     // One drives a device that computes by itself.
-    let driver = device.room.map(|_| 1);
+    let driver = (!device.rooms.is_empty()).then_some(1);
     let threads_per_rank = driver
         .or(pinned_threads)
         .or(given.threads_per_rank)

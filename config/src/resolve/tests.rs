@@ -239,7 +239,24 @@ const REFUSED: &[(&str, &[&str])] = &[
         &["--base-gpu-id 0", "--quantization int8"],
     ),
     ("--base-gpu-id 0", &["--base-gpu-id", "--device cuda"]),
-    ("--device cuda --tp 2", &["--tp-size 2", "--device cuda"]),
+    (
+        "--device cuda --tp 2",
+        &[
+            "--device cuda",
+            "2 ranks of a node",
+            "there is no GPU 1",
+            "--gpu-id-step 0",
+            "--tp-size",
+        ],
+    ),
+    (
+        "--device auto --gpu-id-step 3 --tp 2",
+        &["--gpu-id-step 3", "there is no GPU 3", "share GPU 0"],
+    ),
+    (
+        "--gpu-id-step 0 --tp 2",
+        &["--gpu-id-step 0", "--device cuda"],
+    ),
     (
         "--device cuda --quantization int4",
         &["--quantization int4", "--device cuda", "--device cpu"],
@@ -266,12 +283,7 @@ const REFUSED: &[(&str, &[&str])] = &[
     ),
     (
         "--device cuda --dp-size 2 --tp 2 --enable-dp-attention",
-        &[
-            "--dp-size 2",
-            "--device cuda",
-            "--tp-size 1",
-            "--device cpu",
-        ],
+        &["2 ranks of a node", "--gpu-id-step 0", "--device cpu"],
     ),
     (
         "--chat-template x",

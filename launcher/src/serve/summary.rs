@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockstep_adaptive::AdaptiveConfig;
 use lockstep_devices::DeviceFootprint;
 use lockstep_process::exit;
-use lockstep_types::{EngineConfig, Footprint as _, Quantization, Verification};
+use lockstep_types::{DeviceKind, EngineConfig, Footprint as _, Quantization, Verification};
 
 use super::children::Children;
 use crate::console::Console;
@@ -135,6 +135,7 @@ fn text(settings: &Settings, backend: Option<&str>, seconds: f64) -> String {
             backend.map_or_else(String::new, |name| format!(", {name}")),
         ),
     ));
+    rows.extend(exchange(engine).map(|text| ("Exchange", text)));
     rows.extend(dp_ranks(engine).map(|text| ("DP ranks", text)));
     rows.push((
         "KV cache",
@@ -160,6 +161,22 @@ fn text(settings: &Settings, backend: Option<&str>, seconds: f64) -> String {
         curl(engine, node.api_key.is_some())
     );
     text
+}
+
+/// Which way data goes between ranks on devices with memory of their own.
+fn exchange(engine: &EngineConfig) -> Option<String> {
+    let ranks = engine.parallel.tp_size;
+    if engine.device.kind == DeviceKind::Cpu || ranks == 1 {
+        return None;
+    }
+    let shared = engine.device.ranks_per_device(engine.ranks_per_node());
+    let shared = match shared {
+        0 | 1 => String::new(),
+        sharing => format!(", {sharing} of which share a GPU,"),
+    };
+    Some(format!(
+        "data of all {ranks} ranks{shared} passes through the host's memory"
+    ))
 }
 
 /// How ranks share the requests out, where attention is data-parallel.

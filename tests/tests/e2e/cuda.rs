@@ -46,6 +46,59 @@ async fn a_text_is_served_from_a_gpu() {
     assert!(log.contains(", cuda 0 "), "{log}");
 }
 
+/// DP ranks on GPUs of their own, whose depth adapts: what they exchange passes
+/// through the host.
+#[tokio::test]
+async fn dp_ranks_answer_from_their_gpus() {
+    if !lockstep_fake_cuda::seed(1) {
+        return; // There may be one GPU.
+    }
+    let _turn = turns::alone().await;
+    let options = on_gpu()
+        .set("--tp-size", "2")
+        .set("--dp-size", "2")
+        .flag("--enable-dp-attention");
+    let server = Server::start(options).await;
+    let ask = async |rank: u32| {
+        let body = counting(&json!({"data_parallel_rank": rank}));
+        server.ok("/v1/chat/completions", &body).await
+    };
+    let (first, second) = tokio::join!(ask(0), ask(1));
+    for answer in [first, second] {
+        assert_eq!(answer["choices"][0]["message"]["content"], COUNTED);
+    }
+    let log = server.log();
+    for said in [", cuda 0 ", "data of all 2 ranks passes through the host's"] {
+        assert!(log.contains(said), "{said:?} is not in:\n{log}");
+    }
+}
+
+/// The GPU of one of two ranks fails, which share it: the other has nobody to wait
+/// for, and the server ends with the reason.
+#[tokio::test]
+async fn a_rank_whose_kernel_fails_ends_its_group() {
+    if !lockstep_fake_cuda::seed(1) {
+        return; // A real kernel fails when nobody wants it.
+    }
+    let _turn = turns::alone().await;
+    // The first rank drafts, and comes to that launch long before the other.
+    let options = on_gpu()
+        .set("--tp-size", "2")
+        .set("--gpu-id-step", "0")
+        .set("--speculative-num-steps", "3")
+        .env("FAKE_CUDA_MEMORY", "512000000")
+        .env("FAKE_CUDA_FAULT", "attend:60");
+    let server = Server::start(options).await;
+    let asked = counting(&json!({}));
+    let answer = server.post("/v1/chat/completions", &asked).await;
+    assert!(answer.status >= 500, "{}", answer.text);
+    let code = server.exit(LIMIT).await;
+    let log = server.log();
+    assert_eq!(code, i32::from(exit::PROCESS_DIED), "{log}");
+    assert!(log.contains("attend: a planted fault"), "{log}");
+    assert!(log.contains("2 of which share a GPU"), "{log}");
+}
+
 /// Two copies of the weights don't fit: what is served goes on, nobody waits.
 #[tokio::test]
 async fn an_update_without_room_is_refused_with_sizes() {
@@ -229,7 +282,7 @@ async fn gpus_that_cannot_serve_are_refused_with_the_remedy() {
             "--mem-fraction-static",
         ),
         (on_gpu().set("--base-gpu-id", "9"), "there is no GPU 9"),
-        (on_gpu().set("--tp-size", "2"), "--device cuda"),
+        (on_gpu().set("--tp-size", "4"), "--gpu-id-step 0"),
     ] {
         let server = Server::launch(options);
         let code = server.exit(LIMIT).await;

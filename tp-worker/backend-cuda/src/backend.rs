@@ -1,18 +1,19 @@
 //! [`Backend`] on one GPU: shape checks around the operations.
 
 mod attend;
+mod collectives;
+mod moves;
 mod operations;
 
-use std::collections::HashSet;
-use std::ops::Range;
 use std::path::PathBuf;
 
-use lockstep_backend::{Axis, BackendError, Groups};
+use lockstep_backend::Groups;
 use lockstep_types::{Dtype, Quantization};
 
 use crate::compiler::Compiler;
 use crate::context::Context;
 use crate::error::CudaError;
+use crate::exchange::Exchange;
 use crate::floats::Element;
 use crate::lists::Lists;
 use crate::operations::Operations;
@@ -36,11 +37,11 @@ pub struct CudaOptions {
     pub kernels: Option<PathBuf>,
 }
 
-/// One rank on one GPU.
+/// One rank on one GPU, which others may share.
 ///
-/// Operations queue work and return; what of them failed is told by the next one
-/// that returns a result, [`lockstep_backend::Backend::gather_to_host`] at the
-/// latest, which waits.
+/// Operations queue work and return, but for collectives: these go by way of the
+/// host, which waits for the device. What failed is told by the next one that
+/// returns a result, [`lockstep_backend::Backend::gather_to_host`] at the latest.
 ///
 /// # Panics
 /// Operations panic when tensors have shapes or types that don't fit together.
@@ -51,7 +52,7 @@ pub struct CudaBackend {
     attention: Vec<Kernels>,
     lists: Lists,
     uploads: Uploads,
-    groups: Groups,
+    exchange: Exchange,
     compiler: Compiler,
     stream: Stream,
     /// The first operation that failed and returned nothing.
@@ -65,13 +66,6 @@ impl CudaBackend {
     /// [`CudaError`]: what is missing or too old, or an option that GPUs don't
     /// serve.
     pub fn new(options: &CudaOptions, groups: impl Into<Groups>) -> Result<Self, CudaError> {
-        let groups = groups.into();
-        let (_, size) = groups.rank_and_size(Axis::World);
-        if size > 1 {
-            return Err(CudaError::Unsupported(format!(
-                "a model is not split over GPUs: give --tp-size 1 instead of {size}, or --device cpu"
-            )));
-        }
         if options.quantization != Quantization::None {
             return Err(CudaError::Unsupported(
                 "weights in 8 or 4 bits are not served on GPUs: leave --quantization out, or give --device cpu"
@@ -88,30 +82,11 @@ impl CudaBackend {
             attention: Vec::new(),
             lists: Lists::new(&context)?,
             uploads: Uploads::new(&context)?,
-            groups,
+            exchange: Exchange::new(&context, groups.into())?,
             compiler,
             stream: Stream::new(&context)?,
             failed: None,
         })
-    }
-
-    /// Waits, and copies floats to the host.
-    ///
-    /// # Errors
-    /// The first operation that failed.
-    fn download<'a>(
-        &mut self,
-        x: &CudaTensor,
-        space: &'a mut Vec<f32>,
-    ) -> Result<&'a [f32], BackendError> {
-        self.failures()?;
-        let len = x.rows() * x.width();
-        // It never shrinks, so that growing again does not fill it with zeros.
-        if space.len() < len {
-            space.resize(len, 0.0);
-        }
-        x.floats.download_to(&self.stream, &mut space[..len])?;
-        Ok(&space[..len])
     }
 
     /// Writes the current rows of `tensor`, in its type, and waits. What fails is
@@ -142,18 +117,4 @@ impl CudaBackend {
     fn failures(&mut self) -> Result<(), CudaError> {
         self.failed.take().map_or(Ok(()), Err)
     }
-}
-
-/// Panics unless the only rank gets all of `count` rows.
-fn expect_whole(rows: &[Range<usize>], count: usize) {
-    let [only] = rows else {
-        panic!("rows of {} ranks, there is one", rows.len());
-    };
-    assert!(*only == (0..count), "all rows go to the only rank");
-}
-
-/// Whether no row is named twice.
-fn distinct(rows: &[u32]) -> bool {
-    let mut seen = HashSet::with_capacity(rows.len());
-    rows.iter().all(|row| seen.insert(row))
 }

@@ -1,5 +1,6 @@
 //! Arrays of floats whose type is known when the program runs.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use half::bf16;
@@ -159,7 +160,23 @@ impl Floats {
         stream.download(&self.bytes, bytemuck::cast_slice_mut(to))
     }
 
-    /// Queues a copy of `from`'s first `len` bytes to these, from byte `at` on.
+    /// Copies the bytes from byte `at` on, once what was queued is done.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    ///
+    /// # Panics
+    /// If there are fewer than in `to`.
+    pub(crate) fn download_bytes(
+        &self,
+        stream: &Stream,
+        at: usize,
+        to: &mut [u8],
+    ) -> Result<(), CudaError> {
+        stream.download_from(&self.bytes, at, to)
+    }
+
+    /// Queues a copy of `from`'s bytes `part` to these, from byte `at` on.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -170,10 +187,10 @@ impl Floats {
         &mut self,
         stream: &Stream,
         from: &mut Staged<u8>,
-        len: usize,
+        part: Range<usize>,
         at: usize,
     ) -> Result<(), CudaError> {
-        from.send(stream, len, &mut self.bytes, at)
+        from.send(stream, part, &mut self.bytes, at)
     }
 
     /// Sets all bytes; 255 makes NaNs.

@@ -1,9 +1,12 @@
 //! What a backend takes of the GPU's memory, before there is one.
 
-use lockstep_backend::{DeviceMemory, Holds, InputLimits, KvShape, MatrixShape, PassShape};
+use lockstep_backend::{
+    DeviceMemory, Holds, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape,
+};
 use lockstep_types::Dtype;
 
 use crate::attention::WorkLimits;
+use crate::exchange::Exchange;
 use crate::floats::Element;
 use crate::inputs::Inputs;
 use crate::lists::Lists;
@@ -58,6 +61,17 @@ impl DeviceMemory for CudaMemory {
     fn kv_bytes(&self, cache: &KvShape) -> u64 {
         let tokens = cache.pages.saturating_mul(cache.page_size);
         (cache.bytes_per_token() as u64).saturating_mul(tokens as u64)
+    }
+
+    fn host_bytes(&self, passes: &[PassShape], ranks: usize) -> u64 {
+        // Heads are tables, of which a pass multiplies a block's rows.
+        let products = passes.iter().flat_map(|pass| &pass.products);
+        let heads = products.filter(|(_, matrix)| matrix.role == MatrixRole::Vocabulary);
+        let own = heads
+            .map(|(rows, head)| rows.saturating_mul(head.rows))
+            .max();
+        let gathered = passes.iter().map(|pass| pass.gathered).max();
+        Exchange::host_bytes(ranks, own.unwrap_or(0), gathered.unwrap_or(0))
     }
 
     fn scratch_bytes(&self, passes: &[PassShape]) -> u64 {

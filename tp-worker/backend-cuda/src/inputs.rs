@@ -111,7 +111,7 @@ impl Inputs {
         self.turn = (self.turn + 1) % STAGES;
         let stage = &mut self.stages[self.turn];
         let len = fill(stage.elements()?, batch, self.limits.page_size);
-        stage.send(stream, len, &mut self.device, 0)?;
+        stage.send(stream, 0..len, &mut self.device, 0)?;
         self.counts = [
             batch.tokens.len(),
             batch.rows.len(),

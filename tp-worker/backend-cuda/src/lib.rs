@@ -21,6 +21,7 @@ mod backend;
 mod compiler;
 mod context;
 mod error;
+mod exchange;
 mod floats;
 mod footprint;
 mod gpu;

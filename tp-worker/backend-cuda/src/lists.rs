@@ -76,7 +76,7 @@ impl Lists {
         self.turn = (self.turn + 1) % STAGES;
         let stage = &mut self.stages[self.turn];
         fill(&mut stage.elements()?[..words]);
-        stage.send(stream, words, &mut self.device, 0)?;
+        stage.send(stream, 0..words, &mut self.device, 0)?;
         Ok(&self.device)
     }
 }

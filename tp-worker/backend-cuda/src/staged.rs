@@ -1,5 +1,6 @@
 //! Pinned memory from which copies run beside the program.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytemuck::Pod;
@@ -45,7 +46,7 @@ impl<T: Pod> Staged<T> {
         Ok(self.memory.as_mut_slice())
     }
 
-    /// Queues a copy of the first `len` elements to `to`, from place `at` on.
+    /// Queues a copy of the elements `part` to `to`, from place `at` on.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -55,12 +56,12 @@ impl<T: Pod> Staged<T> {
     pub(crate) fn send(
         &mut self,
         stream: &Stream,
-        len: usize,
+        part: Range<usize>,
         to: &mut Buffer<T>,
         at: usize,
     ) -> Result<(), CudaError> {
         // SAFETY: nobody gets to the elements but after `wait`.
-        unsafe { stream.queue_upload(&self.memory, len, to, at) }?;
+        unsafe { stream.queue_upload(&self.memory, part, to, at) }?;
         if let Err(error) = stream.record(&self.copied) {
             // The event does not tell when the copy is done, so it has to be now.
             let _ = stream.synchronize();
@@ -112,10 +113,10 @@ mod tests {
             let _order = lockstep_fake_cuda::order(seed);
             let mut staged = Staged::new(&context, LEN, "a test's").unwrap();
             staged.elements().unwrap().fill(1);
-            staged.send(&stream, LEN, &mut to, 0).unwrap();
+            staged.send(&stream, 0..LEN, &mut to, 0).unwrap();
             staged.elements().unwrap().fill(2);
             assert_eq!(read(&stream, &to), [1; LEN]);
-            staged.send(&stream, LEN, &mut to, 0).unwrap();
+            staged.send(&stream, 0..LEN, &mut to, 0).unwrap();
             drop(staged);
             assert_eq!(read(&stream, &to), [2; LEN]);
         }
@@ -132,7 +133,7 @@ mod tests {
         let mut to = device(&context);
         let mut staged = Staged::new(&other, LEN, "a test's").unwrap();
         staged.elements().unwrap().fill(1);
-        staged.send(&stream, LEN, &mut to, 0).unwrap_err();
+        staged.send(&stream, 0..LEN, &mut to, 0).unwrap_err();
         staged.elements().unwrap().fill(2);
         assert_eq!(read(&stream, &to), [1; LEN]);
     }

@@ -1,5 +1,6 @@
 //! What runs on the device in which order.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytemuck::Pod;
@@ -117,15 +118,34 @@ impl Stream {
     /// # Panics
     /// If `from` is shorter than `to`.
     pub fn download<T: Pod>(&self, from: &Buffer<T>, to: &mut [T]) -> Result<(), CudaError> {
-        assert!(to.len() <= from.len(), "there is as much to copy");
+        self.download_from(from, 0, to)
+    }
+
+    /// Copies `from`'s elements from place `at` on, and waits.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    ///
+    /// # Panics
+    /// If there are fewer than in `to`.
+    pub fn download_from<T: Pod>(
+        &self,
+        from: &Buffer<T>,
+        at: usize,
+        to: &mut [T],
+    ) -> Result<(), CudaError> {
+        let rest = from.len().checked_sub(at);
+        let enough = rest.is_some_and(|rest| to.len() <= rest);
+        assert!(enough, "there is as much to copy");
         self.context.bind()?;
+        let address = from.address() + (at * size_of::<T>()) as u64;
         // SAFETY: there is as much, and `to` lives until the copy is done.
-        let copies = unsafe { result::memcpy_dtoh_async(to, from.address(), self.raw) };
+        let copies = unsafe { result::memcpy_dtoh_async(to, address, self.raw) };
         copies.map_err(driver("cuMemcpyDtoHAsync"))?;
         self.synchronize()
     }
 
-    /// Queues a copy of `from`'s first `len` elements to `to`, from place `at` on.
+    /// Queues a copy of `from`'s elements `part` to `to`, from place `at` on.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -139,14 +159,17 @@ impl Stream {
     pub unsafe fn queue_upload<T: Pod>(
         &self,
         from: &Pinned<T>,
-        len: usize,
+        part: Range<usize>,
         to: &mut Buffer<T>,
         at: usize,
     ) -> Result<(), CudaError> {
         let room = to.len().checked_sub(at);
-        assert!(room.is_some_and(|room| len <= room), "a copy has room");
+        assert!(
+            room.is_some_and(|room| part.len() <= room),
+            "a copy has room"
+        );
         self.context.bind()?;
-        let from = &from.as_slice()[..len];
+        let from = &from.as_slice()[part];
         let address = to.address() + (at * size_of::<T>()) as u64;
         // SAFETY: there is room; the caller leaves `from` alone.
         let copies = unsafe { result::memcpy_htod_async(address, from, self.raw) };

@@ -88,7 +88,7 @@ impl Uploads {
         let piece = &mut self.pieces[self.turn];
         let len = std::mem::take(&mut piece.len);
         if len > 0 {
-            to.receive(stream, &mut piece.bytes, len, at)?;
+            to.receive(stream, &mut piece.bytes, 0..len, at)?;
             self.turn = (self.turn + 1) % self.pieces.len();
         }
         Ok(len)

@@ -46,6 +46,12 @@ pub trait DeviceMemory {
     fn inputs_bytes(&self, limits: &InputLimits) -> u64;
     /// A paged cache, when it is full.
     fn kv_bytes(&self, cache: &KvShape) -> u64;
+    /// Of the host's memory, beside a device that has its own: what its data passes
+    /// through on a rank of `ranks`, in any of these passes.
+    fn host_bytes(&self, passes: &[PassShape], ranks: usize) -> u64 {
+        let _ = (passes, ranks);
+        0
+    }
     /// Working memory of operations beside their operands: enough for any of
     /// these passes, of which one runs at a time.
     fn scratch_bytes(&self, passes: &[PassShape]) -> u64;

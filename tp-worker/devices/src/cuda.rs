@@ -161,6 +161,7 @@ mod tests {
             device: DeviceConfig {
                 kind: DeviceKind::Cuda,
                 base_gpu_id: 0,
+                gpu_id_step: 1,
             },
             threads: 1,
             dtype: Dtype::Bfloat16,

@@ -121,7 +121,7 @@ impl<'a> DeviceOptions<'a> {
         'a: 'b,
     {
         let mut device = self.device;
-        device.base_gpu_id += local;
+        device.base_gpu_id = device.of_rank(local);
         DeviceOptions {
             device,
             folder,

@@ -31,8 +31,11 @@ pub fn rank_memory(device: &dyn DeviceMemory, engine: &EngineShape<'_>, rank: us
         draft.host = part.memory.host;
         passes.push(part.pass);
     }
+    let mut target = target.memory;
+    let through_host = device.host_bytes(&passes, engine.tp_size);
+    target.host = target.host.saturating_add(through_host);
     RankMemory {
-        target: target.memory,
+        target,
         draft,
         scratch: device.scratch_bytes(&passes),
     }

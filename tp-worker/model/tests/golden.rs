@@ -4,6 +4,8 @@
 
 #[path = "golden/cuda.rs"]
 mod cuda;
+#[path = "golden/cuda_ranks.rs"]
+mod cuda_ranks;
 #[path = "golden/data_parallel.rs"]
 mod data_parallel;
 #[path = "support/driver.rs"]

@@ -151,10 +151,11 @@ impl Following<'_> {
     }
 }
 
-/// Bytes that the rank's device has free, where that has memory of its own.
+/// The rank's share of what its device has free, where that has memory of its own.
 fn free<B: Device>(ctx: &RoleContext, rank: usize) -> Result<Option<u64>, RunError> {
-    let number = ctx.engine.device.base_gpu_id + rank % ctx.engine.ranks_per_node();
-    Ok(B::free(number).map_err(WorkerError::from)?)
+    let (device, local) = (ctx.engine.device, ctx.engine.ranks_per_node());
+    let free = B::free(device.of_rank(rank % local)).map_err(WorkerError::from)?;
+    Ok(free.map(|free| free / device.ranks_per_device(local) as u64))
 }
 
 /// Takes other weights.

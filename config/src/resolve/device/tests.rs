@@ -22,7 +22,19 @@ fn a_model_is_computed_where_it_is_asked_to_be() {
             "--device auto --tp 2",
             DeviceKind::Cpu,
             0,
-            Some("--tp-size 2"),
+            Some("there is no GPU 1"),
+        ),
+        (
+            "--device auto --tp 2 --gpu-id-step 0",
+            DeviceKind::Cuda,
+            0,
+            None,
+        ),
+        (
+            "--device cuda --tp 2 --dp-size 2 --enable-dp-attention --gpu-id-step 0",
+            DeviceKind::Cuda,
+            0,
+            None,
         ),
         // A GPU of 40 GiB has 30 free: too little by so large a part of it.
         (

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use lockstep_config::{
     Hardware, ServeArgs,
-    args::{DtypeArg, VerificationArg},
+    args::{DeviceArg, DtypeArg, VerificationArg},
     resolve,
 };
-use lockstep_devices::Registry;
+use lockstep_devices::{DeviceFootprint, Registry};
 use lockstep_local_engine::{LocalEngine, LocalOptions};
-use lockstep_types::{Dtype, EngineConfig};
+use lockstep_types::{DeviceKind, Dtype, EngineConfig, Footprint as _};
 
 use crate::policies::Policy;
 
@@ -106,6 +106,8 @@ pub struct Setup {
     pub tp: usize,
     /// DP ranks; 1: attention is not data-parallel.
     pub dp: usize,
+    /// Ranks compute on GPUs; on one, where there are fewer than ranks.
+    pub gpus: bool,
     pub page: usize,
     /// `None`: whole prompts.
     pub chunk: Option<i64>,
@@ -132,6 +134,7 @@ impl Setup {
             dtype,
             tp,
             dp: 1,
+            gpus: false,
             page: 16,
             chunk: Some(512),
             overlap: true,
@@ -184,7 +187,13 @@ impl Setup {
         args.parallel.tp_size = Some(self.tp);
         args.parallel.dp_size = Some(self.dp);
         args.parallel.enable_dp_attention = self.dp > 1;
-        args.parallel.threads_per_rank = Some(1);
+        if self.gpus {
+            args.parallel.device = Some(DeviceArg::Cuda);
+            let last = DeviceFootprint.room(DeviceKind::Cuda, self.tp - 1);
+            args.parallel.gpu_id_step = last.is_err().then_some(0);
+        } else {
+            args.parallel.threads_per_rank = Some(1);
+        }
         args.memory.page_size = Some(self.page);
         args.memory.max_total_tokens = Some(self.tokens);
         args.memory.disable_radix_cache = !self.radix;
@@ -213,14 +222,9 @@ impl Setup {
             memory_limit: None,
         };
         let known = Registry::builtin().algorithms();
-        let (mut config, _) = resolve(
-            &self.args(),
-            &machine,
-            &known,
-            &lockstep_devices::DeviceFootprint,
-        )
-        .unwrap_or_else(|error| panic!("{self:?}: {error}"))
-        .value;
+        let (mut config, _) = resolve(&self.args(), &machine, &known, &DeviceFootprint)
+            .unwrap_or_else(|error| panic!("{self:?}: {error}"))
+            .value;
         config.speculation.pause_window = self.pause_window;
         if let Some(policy) = self.policy {
             config.speculation.adaptive = Some(policy.config(&config.speculation));

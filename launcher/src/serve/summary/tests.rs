@@ -1,7 +1,8 @@
 use lockstep_config::ServeArgs;
 use lockstep_config::args::VerificationArg;
+use lockstep_types::DeviceKind;
 
-use super::{curl, dp_ranks, grouped, on_each, reachable, rounded, speculation};
+use super::{curl, dp_ranks, exchange, grouped, on_each, reachable, rounded, speculation};
 use crate::settings::tests::{config_file, config_of};
 
 #[test]
@@ -65,6 +66,33 @@ fn dp_ranks_are_told_in_plain_words() {
         let told = dp_ranks(&engine).expect("several");
         assert!(told.starts_with(expected), "{told}");
         assert_eq!(on_each(&engine), " on each DP rank");
+    }
+}
+
+#[test]
+fn the_way_of_data_between_gpus_is_told() {
+    let mut engine = config_file().engine;
+    engine.parallel.tp_size = 4;
+    assert_eq!(exchange(&engine), None, "cores read each other's memory");
+    engine.device.kind = DeviceKind::Cuda;
+    for (ranks, nnodes, gpu_id_step, expected) in [
+        (1, 1, 1, None),
+        (
+            4,
+            1,
+            1,
+            Some("data of all 4 ranks passes through the host's memory"),
+        ),
+        (
+            4,
+            2,
+            0,
+            Some("data of all 4 ranks, 2 of which share a GPU, passes through the host's memory"),
+        ),
+    ] {
+        (engine.parallel.tp_size, engine.parallel.nnodes) = (ranks, nnodes);
+        engine.device.gpu_id_step = gpu_id_step;
+        assert_eq!(exchange(&engine).as_deref(), expected);
     }
 }
 

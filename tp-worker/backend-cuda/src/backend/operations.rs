@@ -13,7 +13,6 @@ use super::CudaBackend;
 use super::attend::Heads;
 use crate::attention::{HeadNorms, PagedCache, Rope};
 use crate::floats::{Element, Floats};
-use crate::indices::Indices;
 use crate::inputs::Inputs;
 use crate::memory::Buffer;
 use crate::rows::Rows;
@@ -79,6 +78,11 @@ impl Backend for CudaBackend {
         holds: Holds,
     ) -> Result<CudaTensor, BackendError> {
         let element = self.operand.holding(holds);
+        if holds == Holds::Logits {
+            let elements = rows.saturating_mul(width);
+            self.exchange
+                .reserve_logits(self.stream.context(), elements)?;
+        }
         Ok(CudaTensor::new(
             self.stream.context(),
             element,
@@ -101,7 +105,9 @@ impl Backend for CudaBackend {
         let context = self.stream.context();
         let inputs = Inputs::new(context, *limits)?;
         self.lists.reserve(context, 2 * limits.tokens)?;
-        self.products.prepare_all(limits.tokens)?;
+        // Behind a gather there are the tokens of all DP ranks.
+        let rows = limits.tokens.saturating_mul(self.exchange.dp_size());
+        self.products.prepare_all(rows)?;
         Ok(inputs)
     }
 
@@ -120,6 +126,8 @@ impl Backend for CudaBackend {
         _: PassKey,
         work: &mut dyn FnMut(&mut Self) -> Result<(), BackendError>,
     ) -> Result<(), BackendError> {
+        // Nothing is recorded; of several ranks nothing could be, as a repetition
+        // would leave out what their hosts exchange.
         work(self)?;
         Ok(self.failures()?)
     }
@@ -283,50 +291,12 @@ impl Backend for CudaBackend {
     }
 
     fn gather_rows(&mut self, x: &CudaTensor, rows: Gathered<'_, Inputs>, out: &mut CudaTensor) {
-        let (stream, width) = (&self.stream, x.width());
-        let count = match &rows {
-            Gathered::Wanted(_, range) => range.len(),
-            Gathered::List(list) => list.len(),
-        };
-        out.expect(count, width, "the gathered rows");
-        if count == 0 {
-            return;
-        }
-        let indices = match rows {
-            Gathered::Wanted(inputs, range) => Ok(Indices::Wanted(inputs, range.start)),
-            Gathered::List(list) => {
-                let brought = self
-                    .lists
-                    .bring(stream, count, |to| to.copy_from_slice(list));
-                brought.map(|list| Indices::List(list, 0))
-            }
-        };
-        let (operations, rows, out) = (&self.operations, Rows::fixed(count), &mut out.floats);
-        let gather =
-            |rows_of| operations.gather_rows(stream, &x.floats, width, Some(rows_of), rows, out);
-        let done = indices.and_then(gather);
+        let done = self.gather(x, rows, out);
         self.keep(done);
     }
 
     fn copy_rows(&mut self, x: &CudaTensor, from: &[u32], out: &mut CudaTensor, to: &[u32]) {
-        let (stream, width, count) = (&self.stream, x.width(), from.len());
-        assert!(
-            width == out.width() && count == to.len(),
-            "rows are copied one to one"
-        );
-        debug_assert!(super::distinct(to), "no row is a target twice");
-        if count == 0 {
-            return;
-        }
-        let brought = self.lists.bring(stream, 2 * count, |words| {
-            words[..count].copy_from_slice(from);
-            words[count..].copy_from_slice(to);
-        });
-        let (operations, rows, out) = (&self.operations, Rows::fixed(count), &mut out.floats);
-        let done = brought.and_then(|list| {
-            let (from, to) = (Indices::List(list, 0), Indices::List(list, count));
-            operations.copy_rows(stream, &x.floats, from, width, rows, out, to)
-        });
+        let done = self.copy(x, from, out, to);
         self.keep(done);
     }
 
@@ -347,12 +317,11 @@ impl Backend for CudaBackend {
     }
 
     fn group(&self, axis: Axis) -> (usize, usize) {
-        self.groups.rank_and_size(axis)
+        self.exchange.rank_and_size(axis)
     }
 
-    fn all_reduce(&mut self, _: Axis, _: &mut CudaTensor) -> Result<(), BackendError> {
-        // A sum over one rank is what it has.
-        Ok(self.failures()?)
+    fn all_reduce(&mut self, axis: Axis, x: &mut CudaTensor) -> Result<(), BackendError> {
+        self.sum(axis, x)
     }
 
     fn matmul_scatter_add_rms_norm(
@@ -364,37 +333,37 @@ impl Backend for CudaBackend {
         norm: RmsNorm<'_, Buffer<f32>>,
         out: &mut CudaTensor,
     ) -> Result<(), BackendError> {
-        super::expect_whole(scatter.rows, x.rows());
-        self.matmul_add_rms_norm(x, w, residual, scatter.product, norm, out)
+        self.matmul(x, w.part.weight, w.part.bias, scatter.product);
+        self.scatter_add_rms_norm(w.axis, scatter, residual, norm, out)
     }
 
     fn all_gather_rows(
         &mut self,
-        _: Axis,
+        axis: Axis,
         x: &CudaTensor,
         first: usize,
         counts: &[usize],
         out: &mut CudaTensor,
     ) -> Result<(), BackendError> {
-        let whole = first == 0 && counts == [x.rows()];
-        assert!(whole, "all rows of the only rank");
-        self.place_columns(x, out, 0);
-        Ok(self.failures()?)
+        self.gather_all(axis, x, first, counts, out)
     }
 
     fn gather_to_host<'a>(
         &mut self,
-        _: Axis,
+        axis: Axis,
         x: &'a CudaTensor,
         owners: Owners<'_>,
         space: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], BackendError> {
-        assert!(owners.widths == [x.width()], "one width, of the only rank");
-        super::expect_whole(owners.rows, x.rows());
-        self.download(x, space)
+        self.download(axis, x, owners, space)
     }
 
     fn control(&mut self, axis: Axis) -> &mut dyn Collective {
-        self.groups.of(axis)
+        self.exchange.of(axis)
+    }
+
+    /// Data takes the hosts' group, in the host's order of operations.
+    fn words_ride_on_data(&self) -> bool {
+        true
     }
 }

@@ -8,6 +8,7 @@ mod attend;
 mod errors;
 mod faults;
 mod memory;
+mod ranks;
 mod rows;
 mod support;
 mod weights;

@@ -85,7 +85,7 @@ fn streams_wait_for_events_and_programs_for_copies() {
         // there are as many values as the kernel is told.
         unsafe {
             gpu.stream
-                .queue_upload(&from, 50, &mut buffer, 0)
+                .queue_upload(&from, 0..50, &mut buffer, 0)
                 .expect("a copy");
             gpu.stream.record(&written).expect("an event");
             other.wait(&written).expect("a wait");

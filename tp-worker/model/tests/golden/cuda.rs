@@ -3,13 +3,15 @@
 
 use std::sync::{Arc, Mutex};
 
-use lockstep_backend_cuda::{CudaBackend, CudaOptions};
+use lockstep_backend::{Axis, Groups};
+use lockstep_backend_cuda::{CudaBackend, CudaOptions, Gpu};
 use lockstep_types::{Dtype, KvCacheDtype, Quantization};
 
 use super::{Case, F32_CLEAR_GAP, F32_TOLERANCE, cases, check, texts};
 use crate::driver::{Factory, Feed, logits};
+use crate::ranks::WorldFactory;
 
-const DTYPES: [(Dtype, KvCacheDtype); 2] = [
+pub(super) const DTYPES: [(Dtype, KvCacheDtype); 2] = [
     (Dtype::Float32, KvCacheDtype::Float32),
     (Dtype::Bfloat16, KvCacheDtype::Bfloat16),
 ];
@@ -20,18 +22,34 @@ const SEEDS: [u64; 3] = [1, 2, 3];
 /// Backends whose order `seed` draws: threads have one each, and the backend's is
 /// the one that makes it. When they are done with, it has been drawn.
 fn cuda(dtype: Dtype, seed: u64) -> Factory<CudaBackend> {
-    let orders = Mutex::new(Vec::new());
-    Arc::new(move |collective| {
-        let order = lockstep_fake_cuda::order(seed);
+    let open = gpus(dtype, seed);
+    Arc::new(move |collective| open(Groups::from(collective)))
+}
+
+/// The same of ranks, which share GPUs where there are fewer.
+pub(super) fn gpus(dtype: Dtype, seed: u64) -> WorldFactory<CudaBackend> {
+    let (orders, gpus) = (Mutex::new(Vec::new()), Gpu::count().unwrap());
+    Arc::new(move |groups| {
+        let (rank, _) = groups.rank_and_size(Axis::World);
+        let order = lockstep_fake_cuda::order(seed + rank as u64);
         orders.lock().unwrap().push(order);
         let options = CudaOptions {
-            ordinal: 0,
+            ordinal: rank % gpus,
             dtype,
             quantization: Quantization::None,
             kernels: None,
         };
-        CudaBackend::new(&options, collective).unwrap()
+        CudaBackend::new(&options, groups).unwrap()
     })
+}
+
+/// The tolerance of a case in a type, and a gap that it does not close.
+pub(super) fn tolerance(case: &Case, dtype: Dtype) -> (f32, f32) {
+    let reference = case.golden.bf16_max_logit_error;
+    match dtype {
+        Dtype::Float32 => (F32_TOLERANCE, F32_CLEAR_GAP),
+        Dtype::Bfloat16 => (reference, 2.0 * reference),
+    }
 }
 
 fn run(name: &str, case: &Case, (dtype, kv_dtype): (Dtype, KvCacheDtype), chunk: usize, seed: u64) {
@@ -41,11 +59,7 @@ fn run(name: &str, case: &Case, (dtype, kv_dtype): (Dtype, KvCacheDtype), chunk:
         ..Feed::plain(kv_dtype)
     };
     let found = logits(&case.model, &cuda(dtype, seed), feed, &texts(&case.golden));
-    let reference = case.golden.bf16_max_logit_error;
-    let (tolerance, clear_gap) = match dtype {
-        Dtype::Float32 => (F32_TOLERANCE, F32_CLEAR_GAP),
-        Dtype::Bfloat16 => (reference, 2.0 * reference),
-    };
+    let (tolerance, clear_gap) = tolerance(case, dtype);
     let name = format!("{name} in {dtype:?}, chunks of {chunk}, seed {seed}");
     check(&name, &case.golden, &found, tolerance, clear_gap);
 }

@@ -29,7 +29,7 @@ fn cpu(dtype: Dtype, quantization: Quantization) -> WorldFactory<CpuBackend> {
 
 /// Texts that begin one after the other on one DP rank after the other, in
 /// chunks: so that some ranks are idle at first, and others at the end.
-fn staggered(
+pub(super) fn staggered(
     (tp_size, dp_size): (usize, usize),
     kv_dtype: KvCacheDtype,
     texts: usize,
@@ -50,7 +50,7 @@ fn staggered(
 }
 
 /// Logits of all positions.
-fn whole(found: Found) -> Vec<Vec<Vec<f32>>> {
+pub(super) fn whole(found: Found) -> Vec<Vec<Vec<f32>>> {
     let text = |rows: Vec<Option<Vec<f32>>>| rows.into_iter().map(Option::unwrap).collect();
     found.into_iter().map(text).collect()
 }
@@ -175,6 +175,6 @@ fn variations(plain: &WorldFeed) -> Vec<WorldFeed> {
     ]
 }
 
-fn divides((tp_size, dp_size): (usize, usize), case: &Case) -> bool {
+pub(super) fn divides((tp_size, dp_size): (usize, usize), case: &Case) -> bool {
     case.model.num_heads.is_multiple_of(tp_size / dp_size)
 }

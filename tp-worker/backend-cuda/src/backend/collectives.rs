@@ -1,0 +1,121 @@
+//! What ranks exchange, and what comes right behind it.
+
+use std::ops::Range;
+
+use lockstep_backend::{Axis, Backend as _, BackendError, Owners, RmsNorm, Scatter};
+
+use super::CudaBackend;
+use crate::memory::Buffer;
+use crate::rows::Rows;
+use crate::tensor::CudaTensor;
+
+impl CudaBackend {
+    /// See [`lockstep_backend::Backend::all_reduce`].
+    pub(super) fn sum(&mut self, axis: Axis, x: &mut CudaTensor) -> Result<(), BackendError> {
+        self.failures()?;
+        let len = x.rows() * x.width();
+        self.exchange
+            .all_reduce(&self.stream, axis, &mut x.floats, len)
+    }
+
+    /// What follows the product in
+    /// [`lockstep_backend::Backend::matmul_scatter_add_rms_norm`].
+    pub(super) fn scatter_add_rms_norm(
+        &mut self,
+        axis: Axis,
+        scatter: Scatter<'_, CudaTensor>,
+        residual: &mut CudaTensor,
+        norm: RmsNorm<'_, Buffer<f32>>,
+        out: &mut CudaTensor,
+    ) -> Result<(), BackendError> {
+        let Scatter { rows, product } = scatter;
+        let (rank, size) = self.group(axis);
+        assert!(rows.len() == size, "one range of rows per rank");
+        let (own, width) = (rows[rank].len(), norm.weight.len());
+        residual.expect(own, width, "the residual");
+        out.expect(own, width, "the norm's output");
+        product.expect(product.rows(), width, "the product's space");
+        self.failures()?;
+        let product_rows = product.rows();
+        let len = product_rows * width;
+        let delta = &mut product.floats;
+        let stream = &self.stream;
+        match size {
+            1 => expect_whole(rows, product_rows),
+            _ => {
+                let exchange = &mut self.exchange;
+                exchange.reduce_scatter(stream, axis, delta, len, rows, width)?;
+            }
+        }
+        let (residual, out) = (&mut residual.floats, &mut out.floats);
+        let (weight, eps, rows) = (norm.weight, norm.eps, Rows::fixed(own));
+        let done = self
+            .operations
+            .add_rms_norm(stream, residual, delta, weight, eps, rows, out);
+        self.keep(done);
+        Ok(())
+    }
+
+    /// See [`lockstep_backend::Backend::all_gather_rows`].
+    pub(super) fn gather_all(
+        &mut self,
+        axis: Axis,
+        x: &CudaTensor,
+        first: usize,
+        counts: &[usize],
+        out: &mut CudaTensor,
+    ) -> Result<(), BackendError> {
+        let (rank, size) = self.group(axis);
+        assert!(counts.len() == size, "one count per rank");
+        assert!(first + counts[rank] <= x.rows(), "rows that there are");
+        let width = x.width();
+        out.expect(counts.iter().sum(), width, "the rows of all ranks");
+        if size == 1 {
+            assert!(counts == [x.rows()], "all rows of the only rank");
+            self.place_columns(x, out, 0);
+            return Ok(self.failures()?);
+        }
+        self.failures()?;
+        let (first, lens) = (first * width, counts.iter().map(|rows| rows * width));
+        let (stream, out) = (&self.stream, &mut out.floats);
+        self.exchange
+            .all_gather(stream, axis, &x.floats, first, &lens, out)
+    }
+
+    /// See [`lockstep_backend::Backend::gather_to_host`].
+    pub(super) fn download<'a>(
+        &mut self,
+        axis: Axis,
+        x: &CudaTensor,
+        owners: Owners<'_>,
+        space: &'a mut Vec<f32>,
+    ) -> Result<&'a [f32], BackendError> {
+        let (rank, size) = self.group(axis);
+        assert!(owners.widths.len() == size, "one width per rank");
+        assert!(
+            owners.widths[rank] == x.width(),
+            "rank {rank}'s width is its own"
+        );
+        self.failures()?;
+        let (stream, len) = (&self.stream, x.rows() * x.width());
+        if size > 1 {
+            let exchange = &mut self.exchange;
+            return exchange.gather_to_host(stream, axis, &x.floats, len, owners, space);
+        }
+        expect_whole(owners.rows, x.rows());
+        // It never shrinks, so that growing again does not fill it with zeros.
+        if space.len() < len {
+            space.resize(len, 0.0);
+        }
+        x.floats.download_to(stream, &mut space[..len])?;
+        Ok(&space[..len])
+    }
+}
+
+/// Panics unless the only rank gets all of `count` rows.
+fn expect_whole(rows: &[Range<usize>], count: usize) {
+    let [only] = rows else {
+        panic!("rows of {} ranks, there is one", rows.len());
+    };
+    assert!(*only == (0..count), "all rows go to the only rank");
+}

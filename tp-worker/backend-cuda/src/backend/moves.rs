@@ -1,0 +1,75 @@
+//! Rows that lists name.
+
+use std::collections::HashSet;
+
+use lockstep_backend::Rows as Gathered;
+
+use super::CudaBackend;
+use crate::error::CudaError;
+use crate::indices::Indices;
+use crate::inputs::Inputs;
+use crate::rows::Rows;
+use crate::tensor::CudaTensor;
+
+impl CudaBackend {
+    /// See [`lockstep_backend::Backend::gather_rows`].
+    pub(super) fn gather(
+        &mut self,
+        x: &CudaTensor,
+        rows: Gathered<'_, Inputs>,
+        out: &mut CudaTensor,
+    ) -> Result<(), CudaError> {
+        let (stream, width) = (&self.stream, x.width());
+        let count = match &rows {
+            Gathered::Wanted(_, range) => range.len(),
+            Gathered::List(list) => list.len(),
+        };
+        out.expect(count, width, "the gathered rows");
+        if count == 0 {
+            return Ok(());
+        }
+        let indices = match rows {
+            Gathered::Wanted(inputs, range) => Indices::Wanted(inputs, range.start),
+            Gathered::List(list) => {
+                let copy = |to: &mut [u32]| to.copy_from_slice(list);
+                Indices::List(self.lists.bring(stream, count, copy)?, 0)
+            }
+        };
+        let (rows, out) = (Rows::fixed(count), &mut out.floats);
+        self.operations
+            .gather_rows(stream, &x.floats, width, Some(indices), rows, out)
+    }
+
+    /// See [`lockstep_backend::Backend::copy_rows`].
+    pub(super) fn copy(
+        &mut self,
+        x: &CudaTensor,
+        from: &[u32],
+        out: &mut CudaTensor,
+        to: &[u32],
+    ) -> Result<(), CudaError> {
+        let (stream, width, count) = (&self.stream, x.width(), from.len());
+        assert!(
+            width == out.width() && count == to.len(),
+            "rows are copied one to one"
+        );
+        debug_assert!(distinct(to), "no row is a target twice");
+        if count == 0 {
+            return Ok(());
+        }
+        let list = self.lists.bring(stream, 2 * count, |words| {
+            words[..count].copy_from_slice(from);
+            words[count..].copy_from_slice(to);
+        })?;
+        let (rows, out) = (Rows::fixed(count), &mut out.floats);
+        let (from, to) = (Indices::List(list, 0), Indices::List(list, count));
+        self.operations
+            .copy_rows(stream, &x.floats, from, width, rows, out, to)
+    }
+}
+
+/// Whether no row is named twice.
+fn distinct(rows: &[u32]) -> bool {
+    let mut seen = HashSet::with_capacity(rows.len());
+    rows.iter().all(|row| seen.insert(row))
+}

@@ -1,0 +1,102 @@
+//! The same on several ranks whose data passes through the host: tensor-parallel, and
+//! with data-parallel attention.
+
+use std::sync::Arc;
+
+use lockstep_backend::Groups;
+use lockstep_types::{Dtype, KvCacheDtype};
+
+use super::cuda::{DTYPES, gpus, tolerance};
+use super::data_parallel::{divides, staggered, whole};
+use super::{Case, cases, check, texts};
+use crate::driver::{self, Factory, Feed};
+use crate::world::{self, Placed, WorldFeed};
+
+/// Ranks, and DP ranks among them.
+const SPLITS: [(usize, usize); 4] = [(2, 1), (2, 2), (4, 2), (4, 1)];
+
+fn run(
+    name: &str,
+    case: &Case,
+    (dtype, kv_dtype): (Dtype, KvCacheDtype),
+    split: (usize, usize),
+    seed: u64,
+) {
+    let (texts, open) = (texts(&case.golden), gpus(dtype, seed));
+    let found = match split {
+        (tp_size, 1) => {
+            let feed = Feed {
+                tp_size,
+                chunk: 11,
+                together: true,
+                ..Feed::plain(kv_dtype)
+            };
+            let factory: Factory<_> = Arc::new(move |group| open(Groups::from(group)));
+            driver::logits(&case.model, &factory, feed, &texts)
+        }
+        split => {
+            let feed = staggered(split, kv_dtype, texts.len());
+            whole(world::logits(&case.model, &open, &feed, &texts))
+        }
+    };
+    let (tolerance, clear_gap) = tolerance(case, dtype);
+    let name = format!("{name} in {dtype:?} on {split:?}, seed {seed}");
+    check(&name, &case.golden, &found, tolerance, clear_gap);
+}
+
+/// Biases, a head of its own, norms of heads, on splits and in types by turns.
+#[test]
+fn ranks_share_a_model_through_the_host() {
+    let names = ["llama_bias", "qwen2_untied", "qwen3"];
+    let cases = cases().filter(|(name, _)| names.contains(name));
+    for (number, (name, case)) in cases.enumerate() {
+        for turn in [number, number + names.len()] {
+            let split = SPLITS[turn % SPLITS.len()];
+            assert!(divides(split, &case), "{name} on {split:?}");
+            run(name, &case, DTYPES[turn % 2], split, 1 + turn as u64);
+        }
+    }
+}
+
+#[test]
+#[ignore = "minutes: every model on every split in every type"]
+fn ranks_share_every_model_through_the_host() {
+    for (name, case) in cases() {
+        for split in SPLITS.into_iter().filter(|split| divides(*split, &case)) {
+            for dtypes in DTYPES {
+                for seed in [1, 7, 100] {
+                    run(name, &case, dtypes, split, seed);
+                }
+            }
+        }
+    }
+}
+
+/// The DP rank, chunks, pages and who else wants logits change no bit among passes
+/// of one product algorithm, which those of up to 64 rows share; nor does the order
+/// in which the devices get to their work.
+#[test]
+fn where_a_text_runs_changes_no_bit_on_cuda() {
+    let (_, case) = cases().find(|(name, _)| *name == "llama").unwrap();
+    let texts = texts(&case.golden);
+    for (split, (dtype, kv_dtype)) in [(2, 2), (4, 2)].into_iter().zip(DTYPES) {
+        let plain = staggered(split, kv_dtype, texts.len());
+        let placed = |text: usize| Placed {
+            dp_rank: (text / 2) % split.1,
+            start: 3 * text,
+            every: 1 + 4 * (text % 2),
+        };
+        let other = WorldFeed {
+            page_size: 4,
+            chunk: 17,
+            texts: (0..texts.len()).map(placed).collect(),
+            ..plain.clone()
+        };
+        let expected = world::logits(&case.model, &gpus(dtype, 1), &plain, &texts);
+        let found = world::logits(&case.model, &gpus(dtype, 50), &other, &texts);
+        let rows = found.iter().flatten().zip(expected.iter().flatten());
+        for (found, expected) in rows.filter(|(found, _)| found.is_some()) {
+            assert!(found == expected, "{split:?} in {dtype:?}");
+        }
+    }
+}
