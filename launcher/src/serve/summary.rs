@@ -169,13 +169,12 @@ fn exchange(engine: &EngineConfig) -> Option<String> {
     if engine.device.kind == DeviceKind::Cpu || ranks == 1 {
         return None;
     }
-    let shared = engine.device.ranks_per_device(engine.ranks_per_node());
-    let shared = match shared {
+    let shared = match engine.device.ranks_per_device(engine.ranks_per_node()) {
         0 | 1 => String::new(),
-        sharing => format!(", {sharing} of which share a GPU,"),
+        sharing => format!("; each GPU has {sharing} of them"),
     };
     Some(format!(
-        "data of all {ranks} ranks{shared} passes through the host's memory"
+        "data of the {ranks} ranks passes through the host's memory{shared}"
     ))
 }
 

@@ -54,10 +54,18 @@ async fn dp_ranks_answer_from_their_gpus() {
         return; // There may be one GPU.
     }
     let _turn = turns::alone().await;
+    // A policy that has no steps timed before serving.
+    let folder = tempfile::tempdir().expect("a folder");
+    let policy = folder.path().join("adaptive.json");
+    let turns = json!({"strategy": "turns", "candidate_steps": [0, 1, 3]});
+    std::fs::write(&policy, turns.to_string()).expect("written");
     let options = on_gpu()
         .set("--tp-size", "2")
         .set("--dp-size", "2")
-        .flag("--enable-dp-attention");
+        .flag("--enable-dp-attention")
+        .set("--speculative-num-steps", "3")
+        .flag("--speculative-adaptive")
+        .set("--speculative-adaptive-config", &policy.to_string_lossy());
     let server = Server::start(options).await;
     let ask = async |rank: u32| {
         let body = counting(&json!({"data_parallel_rank": rank}));
@@ -68,7 +76,7 @@ async fn dp_ranks_answer_from_their_gpus() {
         assert_eq!(answer["choices"][0]["message"]["content"], COUNTED);
     }
     let log = server.log();
-    for said in [", cuda 0 ", "data of all 2 ranks passes through the host's"] {
+    for said in [", cuda 0 ", "data of the 2 ranks passes through the host's"] {
         assert!(log.contains(said), "{said:?} is not in:\n{log}");
     }
 }
@@ -96,7 +104,7 @@ async fn a_rank_whose_kernel_fails_ends_its_group() {
     let log = server.log();
     assert_eq!(code, i32::from(exit::PROCESS_DIED), "{log}");
     assert!(log.contains("attend: a planted fault"), "{log}");
-    assert!(log.contains("2 of which share a GPU"), "{log}");
+    assert!(log.contains("each GPU has 2 of them"), "{log}");
 }
 
 /// Two copies of the weights don't fit: what is served goes on, nobody waits.

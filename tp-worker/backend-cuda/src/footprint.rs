@@ -104,3 +104,49 @@ fn whole(bytes: u64) -> u64 {
     let unit = if bytes < LARGE { ALIGNMENT } else { UNIT };
     bytes.max(1).div_ceil(unit).saturating_mul(unit)
 }
+
+#[cfg(test)]
+mod tests {
+    use lockstep_backend::AttentionShape;
+
+    use super::*;
+    use crate::exchange::PIECE;
+
+    #[test]
+    fn ranks_with_peers_take_memory_of_the_host() {
+        let matrix = |rows, role| MatrixShape {
+            rows,
+            cols: 8,
+            role,
+        };
+        let pass = |head, gathered| PassShape {
+            tokens: 4,
+            positions: 16,
+            attention: AttentionShape {
+                heads: 1,
+                kv_heads: 1,
+                head_dim: 8,
+                scale: 1.0,
+            },
+            products: vec![
+                (9, matrix(PIECE, MatrixRole::Projection)),
+                (3, matrix(head, MatrixRole::Vocabulary)),
+            ],
+            gathered,
+        };
+        let bytes =
+            |passes: &[_], ranks| CudaMemory::new(Dtype::Bfloat16).host_bytes(passes, ranks);
+        let (small, large) = (pass(10, 20), pass(PIECE, 0));
+        assert_eq!(bytes(&[small.clone(), large.clone()], 1), 0);
+        // One piece each way, and all logits where they can't be lent.
+        assert_eq!(
+            bytes(std::slice::from_ref(&small), 2),
+            2 * PIECE as u64 + 4 * 20
+        );
+        // A block's logits do not fit a piece.
+        assert_eq!(
+            bytes(&[small, large], 2),
+            (3 * 4 + 1) * PIECE as u64 + 4 * 20
+        );
+    }
+}

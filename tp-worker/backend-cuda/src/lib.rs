@@ -10,6 +10,8 @@
 //! * [`Inputs`] brings a batch to the device in one copy. Whatever changes from
 //!   pass to pass is read from there, and no launch has it as an argument.
 //! * [`Operations`], [`Attention`] and [`Products`] are the operations.
+//! * What ranks exchange passes through the host's memory (`exchange.rs`), by a
+//!   [`Collective`](lockstep_collective::Collective).
 //! * [`CudaBackend`] puts them together to what models ask for.
 //!
 //! All of them queue work on a stream and return. A result depends on its own

@@ -81,13 +81,13 @@ fn the_way_of_data_between_gpus_is_told() {
             4,
             1,
             1,
-            Some("data of all 4 ranks passes through the host's memory"),
+            Some("data of the 4 ranks passes through the host's memory"),
         ),
         (
             4,
             2,
             0,
-            Some("data of all 4 ranks, 2 of which share a GPU, passes through the host's memory"),
+            Some("data of the 4 ranks passes through the host's memory; each GPU has 2 of them"),
         ),
     ] {
         (engine.parallel.tp_size, engine.parallel.nnodes) = (ranks, nnodes);
