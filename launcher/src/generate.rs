@@ -268,7 +268,6 @@ fn answer(
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use clap::Parser;
 
