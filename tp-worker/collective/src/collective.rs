@@ -178,7 +178,8 @@ pub trait Collective: Send {
     ///
     /// All ranks of this group call it together. What a new group runs is
     /// ordered with this group's operations like operations of one group: two
-    /// ranks that share both must run them in the same order.
+    /// ranks that share both must run them in the same order, and are told by
+    /// [`CollectiveError::Mismatch`] if they don't.
     ///
     /// # Errors
     /// [`CollectiveError::Join`] when a rank doesn't come; otherwise see

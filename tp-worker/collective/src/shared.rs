@@ -1,5 +1,6 @@
 //! Ranks on one machine, over shared memory.
 
+mod astray;
 mod home;
 mod join;
 mod member;

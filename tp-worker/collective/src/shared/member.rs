@@ -16,9 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::astray;
 use super::home::Home;
 use super::region::Region;
-use super::seats::Seats;
+use super::seats::{Seat, Seats};
 use super::wait::{ABORTED, PRESENT, reached, sleep, wake};
 use crate::attachment::{Attachment, Shape};
 use crate::endpoint::Endpoint;
@@ -31,7 +32,7 @@ pub struct Member {
     region: Arc<Region>,
     rank: usize,
     /// Every rank's number in the first group.
-    names: Vec<usize>,
+    names: Arc<[usize]>,
     patience: Patience,
     /// The last phase that this rank has published and every peer has reached.
     phase: u32,
@@ -49,14 +50,18 @@ impl Member {
     pub(crate) fn new(
         region: Arc<Region>,
         rank: usize,
-        names: Vec<usize>,
+        names: Arc<[usize]>,
         patience: Patience,
         seats: Arc<Seats>,
         home: Home,
         options: &Options,
     ) -> Self {
         assert!(rank < region.ranks(), "rank {rank} of {}", region.ranks());
-        seats.take(region.clone(), rank);
+        seats.take(Seat {
+            region: region.clone(),
+            rank,
+            names: names.clone(),
+        });
         Self {
             region,
             rank,
@@ -117,17 +122,20 @@ impl Member {
         asleep.map_err(|error| CollectiveError::system(name, "futex wait", &error))
     }
 
-    /// Fails if this rank was aborted or a peer left before `phase`.
+    /// Fails if this rank was aborted, a peer keeps another order of groups, or
+    /// one left before `phase`.
     fn check_all(&self, phase: u32, operation: Operation) -> Result<(), CollectiveError> {
         self.check_state(self.rank, operation)?;
-        for peer in 0..self.size() {
-            let state = self.check_state(peer, operation);
+        let left = (0..self.size()).find_map(|peer| {
+            let left = self.check_state(peer, operation).err()?;
             // The state is looked at first: who left after arriving is no loss.
-            if state.is_err() && !reached(&self.region.control(peer).arrived, phase) {
-                return state;
-            }
+            (!reached(&self.region.control(peer).arrived, phase)).then_some(left)
+        });
+        // Also where a peer left, and after that was seen: this may be why.
+        match astray::find(&self.seats, &self.region, &self.names, phase) {
+            Some((peer, theirs)) => Err(self.mismatch(operation, peer, theirs)),
+            None => left.map_or(Ok(()), Err),
         }
-        Ok(())
     }
 
     fn check_state(&self, rank: usize, operation: Operation) -> Result<(), CollectiveError> {
@@ -166,6 +174,15 @@ impl Member {
         Attachment::new(shape, |word| words[word].load(Ordering::Relaxed))
     }
 
+    fn mismatch(&self, ours: Operation, peer: usize, theirs: Operation) -> CollectiveError {
+        CollectiveError::Mismatch {
+            rank: self.names[self.rank],
+            ours,
+            peer,
+            theirs,
+        }
+    }
+
     fn compare(
         &self,
         ours: Operation,
@@ -175,16 +192,9 @@ impl Member {
         let shape = attachment.shape().to_word();
         for peer in 0..self.size() {
             let control = self.region.control(peer);
-            let words = &control.operations[parity];
-            let theirs = std::array::from_fn(|word| words[word].load(Ordering::Relaxed));
-            let theirs = Operation::from_words(theirs);
+            let theirs = control.operation(parity);
             if theirs != ours {
-                return Err(CollectiveError::Mismatch {
-                    rank: self.names[self.rank],
-                    ours,
-                    peer: self.names[peer],
-                    theirs,
-                });
+                return Err(self.mismatch(ours, self.names[peer], theirs));
             }
             // Most transfers take nothing along: no more than this look for those.
             if shape | control.shapes[parity].load(Ordering::Relaxed) == 0 {

@@ -3,7 +3,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use memmap2::MmapRaw;
 
@@ -55,6 +55,16 @@ pub(crate) struct Control {
     pub attached: [AttachedWords; 2],
     /// Peers that sleep on `arrived`.
     pub waiters: Waiters,
+}
+
+impl Control {
+    /// What the rank runs in the phase of this parity that it published.
+    pub fn operation(&self, parity: usize) -> Operation {
+        let words = &self.operations[parity];
+        Operation::from_words(std::array::from_fn(|word| {
+            words[word].load(Ordering::Relaxed)
+        }))
+    }
 }
 
 /// Words of an attachment, on lines that other phases don't touch.

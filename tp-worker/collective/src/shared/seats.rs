@@ -7,7 +7,16 @@ use super::region::Region;
 use super::wait::{ABORTED, LEFT, PRESENT, wake};
 use crate::membership::Presence;
 
-/// A region and this rank's number there, for every group of one rank.
+/// One rank's place in the region of one of its groups.
+pub(crate) struct Seat {
+    pub region: Arc<Region>,
+    /// The rank's number there.
+    pub rank: usize,
+    /// Every rank's number in the first group.
+    pub names: Arc<[usize]>,
+}
+
+/// A seat for every group of one rank.
 ///
 /// Regions stay mapped as long as the rank takes part in any group: a peer that
 /// waits in one of them has to see that this rank left.
@@ -16,25 +25,30 @@ pub(crate) struct Seats(Mutex<Taken>);
 
 #[derive(Default)]
 struct Taken {
-    seats: Vec<(Arc<Region>, usize)>,
+    seats: Vec<Seat>,
     /// [`PRESENT`], [`LEFT`] or [`ABORTED`]: of the rank in all of them.
     state: u32,
 }
 
 impl Seats {
-    /// Takes the place of `rank` in `region`, in the state of the others.
-    pub fn take(&self, region: Arc<Region>, rank: usize) {
+    /// Takes another seat, in the state of the others.
+    pub fn take(&self, seat: Seat) {
         let mut taken = self.lock();
-        announce(&region, rank, taken.state);
-        taken.seats.push((region, rank));
+        announce(&seat, taken.state);
+        taken.seats.push(seat);
+    }
+
+    /// The first answer of `look` at a seat.
+    pub fn find<T>(&self, look: impl FnMut(&Seat) -> Option<T>) -> Option<T> {
+        self.lock().seats.iter().find_map(look)
     }
 
     fn end(&self, state: u32) {
         let mut taken = self.lock();
         // An abort is the stronger word: this rank's own calls look for it.
         taken.state = taken.state.max(state);
-        for (region, rank) in &taken.seats {
-            announce(region, *rank, taken.state);
+        for seat in &taken.seats {
+            announce(seat, taken.state);
         }
     }
 
@@ -57,10 +71,10 @@ impl Presence for Seats {
     }
 }
 
-/// Shows the peers, and this rank's own waits, what became of `rank`.
-fn announce(region: &Region, rank: usize, state: u32) {
+/// Shows the peers, and this rank's own waits, what became of the rank.
+fn announce(Seat { region, rank, .. }: &Seat, state: u32) {
     const { assert!(PRESENT < LEFT && LEFT < ABORTED) };
-    region.control(rank).state.store(state, Ordering::Release);
+    region.control(*rank).state.store(state, Ordering::Release);
     if state != PRESENT {
         (0..region.ranks()).for_each(|rank| wake(&region.control(rank).arrived));
     }

@@ -1,6 +1,7 @@
 //! Every transport against plain loops, and its behaviour when ranks diverge,
 //! stop or leave.
 
+mod astray;
 mod attached;
 mod processes;
 mod shared;

@@ -3,7 +3,7 @@
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use lockstep_collective::{Collective, CollectiveError, Options, SharedMemory};
+use lockstep_collective::{Collective, CollectiveError, Kind, Options, SharedMemory};
 
 use crate::support::{Case, check_against_oracle};
 
@@ -81,6 +81,34 @@ fn a_killed_process_is_noticed() {
         matches!(error, CollectiveError::Timeout { missing: 1, .. }),
         "{error}"
     );
+}
+
+#[test]
+fn processes_that_wait_in_different_groups_are_found() {
+    let work = |name: &str, rank: usize| {
+        let mut world = SharedMemory::join(name, rank, 2, &Options::default()).expect("join");
+        let mut group = world.split(0).expect("split");
+        let (error, kinds) = match rank {
+            0 => (world.barrier(), [Kind::Barrier, Kind::Broadcast]),
+            _ => (
+                group.broadcast(0, &mut [7]),
+                [Kind::Broadcast, Kind::Barrier],
+            ),
+        };
+        let error = error.expect_err("groups differ");
+        let CollectiveError::Mismatch { ours, theirs, .. } = error else {
+            panic!("rank {rank}: {error}");
+        };
+        assert_eq!([ours.kind, theirs.kind], kinds);
+    };
+    if let Some((name, rank)) = role() {
+        return work(&name, rank);
+    }
+    let name = name("astray");
+    let test = "processes_that_wait_in_different_groups_are_found";
+    let mut child = child(test, &name, 1);
+    work(&name, 0);
+    assert!(child.wait().expect("wait").success());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use lockstep_collective::{Collective, CollectiveError, Options, local_group_with};
 use proptest::prelude::*;
 
+use crate::astray;
 use crate::attached;
 use crate::support::{self, Case, check_against_oracle};
 use crate::uneven::{self, splits};
@@ -78,6 +79,20 @@ fn a_crowded_machine_gives_way_and_stays_in_step() {
     let boxed = |member| Box::new(member) as Box<dyn Collective>;
     let members = local_group_with(8, &options).into_iter().map(boxed);
     support::many_operations_stay_in_step(members.collect(), 300);
+}
+
+#[test]
+fn a_crowded_machine_takes_no_rank_for_astray() {
+    // Every wait that does not end at once sleeps, and looks around before.
+    let options = Options {
+        threads_per_rank: usize::MAX,
+        ..support::patient()
+    };
+    let boxed = |member| Box::new(member) as Box<dyn Collective>;
+    for seed in 0..4 {
+        let members = local_group_with(4, &options).into_iter().map(boxed);
+        astray::any_order_that_all_share_is_right(members.collect(), seed, 3_000);
+    }
 }
 
 support::failure_tests!(|size: usize, options: &Options| {

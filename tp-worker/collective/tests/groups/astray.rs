@@ -1,0 +1,209 @@
+//! Ranks that run what several of their groups share in different orders.
+
+use lockstep_collective::{Collective, CollectiveError, Kind, Operation};
+
+use crate::support::{Members, on_threads};
+
+type Run = fn(&mut dyn Collective, &mut dyn Collective) -> Result<(), CollectiveError>;
+
+/// What a rank runs in the first group and in its pair.
+struct Stray {
+    /// All but one.
+    others: Run,
+    /// One.
+    stray: Run,
+    /// Where the one's peer in the pair waits for it, and where it waits itself:
+    /// the operation, and whether that runs in the first group.
+    meet: [(Kind, bool); 2],
+}
+
+const STRAYS: [Stray; 3] = [
+    // Skips what all ranks run.
+    Stray {
+        others: |world, pair| world.barrier().and_then(|()| pair.broadcast(1, &mut [7])),
+        stray: |_, pair| pair.broadcast(1, &mut [7]),
+        meet: [(Kind::Barrier, true), (Kind::Broadcast, false)],
+    },
+    // Misses what its pair runs.
+    Stray {
+        others: |world, pair| {
+            pair.broadcast(0, &mut [7])?;
+            world.exchange(&[7], &mut [0; 4])
+        },
+        stray: |world, _| world.exchange(&[7], &mut [0; 4]),
+        meet: [(Kind::Broadcast, false), (Kind::Exchange, true)],
+    },
+    // The same, where operations are several transfers.
+    Stray {
+        others: |world, pair| {
+            world.all_reduce_sum(&mut [0.0; 2_500])?;
+            pair.all_reduce_sum(&mut [0.0; 2_400])
+        },
+        stray: |_, pair| pair.all_reduce_sum(&mut [0.0; 2_400]),
+        meet: [(Kind::AllReduceSum, true), (Kind::AllReduceSum, false)],
+    },
+];
+
+/// One of four ranks is in its pair while the others are in the first group, or
+/// the reverse: it and its peer name each other's operations, the others learn
+/// that somebody left, and nobody waits for the deadline.
+pub fn waits_in_different_groups_are_found(group: impl Fn() -> Members) {
+    for Stray {
+        others,
+        stray,
+        meet,
+    } in &STRAYS
+    {
+        for one in 0..4 {
+            let errors = on_threads(group(), |mut world| {
+                let rank = world.rank();
+                let mut pair = world.split(rank as u32 / 2).expect("split");
+                for _ in 0..3 {
+                    pair.barrier().expect("the same in all pairs");
+                }
+                world.barrier().expect("the same on all ranks");
+                let run = if rank == one { stray } else { others };
+                let ended = run(&mut *world, &mut *pair);
+                // In pairs that nobody left, the others may come further.
+                ended
+                    .and_then(|()| world.barrier())
+                    .expect_err("one is astray")
+            });
+            check_pair(&errors, one, *meet);
+            for (rank, error) in errors
+                .iter()
+                .enumerate()
+                .filter(|(rank, _)| rank / 2 != one / 2)
+            {
+                let left =
+                    matches!(error, CollectiveError::PeerLeft { peer, .. } if peer / 2 == one / 2);
+                assert!(left, "rank {rank}, {one} astray: {error}");
+            }
+        }
+    }
+}
+
+/// Whether rank `one` and its peer in the pair name each other's operations.
+fn check_pair(errors: &[CollectiveError], one: usize, [(kind, first), meet]: [(Kind, bool); 2]) {
+    let of = |reporter: usize| -> (Operation, Operation) {
+        match &errors[reporter] {
+            CollectiveError::Mismatch {
+                rank,
+                ours,
+                peer,
+                theirs,
+            } if (*rank, *peer) == (reporter, reporter ^ 1) => (*ours, *theirs),
+            other => panic!("rank {reporter}, {one} astray: {other}"),
+        }
+    };
+    let (theirs, ours) = of(one ^ 1);
+    assert_eq!(of(one), (ours, theirs));
+    assert_eq!((theirs.kind, theirs.group == 0), (kind, first));
+    assert_eq!((ours.kind, ours.group == 0), meet);
+}
+
+/// Four ranks wait in a circle of four groups, of which no two share two ranks:
+/// the deadline ends that, and each names whom it waited for.
+pub fn wider_circles_end_by_the_deadline(members: Members) {
+    let errors = on_threads(members, |mut world| {
+        let rank = world.rank();
+        let mut pair = world.split(rank as u32 / 2).expect("split");
+        let mut other = world.split(rank as u32 % 2).expect("split");
+        // 0 waits for 1, 1 for 3, 3 for 2, 2 for 0.
+        let group = if rank == 0 || rank == 3 {
+            &mut pair
+        } else {
+            &mut other
+        };
+        group.barrier().expect_err("they wait in a circle")
+    });
+    for (reporter, error) in errors.iter().enumerate() {
+        let next = [1, 3, 0, 2][reporter];
+        let (CollectiveError::Timeout {
+            rank,
+            missing: peer,
+            ..
+        }
+        | CollectiveError::PeerLeft { rank, peer, .. }) = error
+        else {
+            panic!("rank {reporter}: {error}");
+        };
+        assert_eq!((*rank, *peer), (reporter, next), "{error}");
+    }
+    let late = |error: &CollectiveError| matches!(error, CollectiveError::Timeout { .. });
+    assert!(errors.iter().any(late));
+}
+
+/// Numbers that look random, the same for the same seed.
+struct Numbers(u64);
+
+impl Numbers {
+    fn of(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % end
+    }
+}
+
+/// `steps` operations in groups of four ranks that overlap in every way, in one
+/// order, with pauses that differ: no rank ever takes another one for astray.
+pub fn any_order_that_all_share_is_right(members: Members, seed: u64, steps: usize) {
+    on_threads(members, |mut world| {
+        let rank = world.rank();
+        let colors: [fn(usize) -> u32; 5] = [
+            |rank| rank as u32 / 2,
+            |rank| rank as u32 % 2,
+            |rank| u32::from(rank == 3),
+            |rank| u32::from(rank == 0),
+            |_| 0,
+        ];
+        let split = |color: &fn(usize) -> u32| world.split(color(rank)).expect("split");
+        let mut groups: Vec<_> = colors.iter().map(split).collect();
+        let part = groups[2].split(rank as u32 / 2).expect("split");
+        groups.push(part);
+        groups.push(world);
+        let mut schedule = Numbers::of(seed);
+        let mut pauses = Numbers::of(seed ^ ((rank as u64 + 1) << 32));
+        for step in 0..steps {
+            let number = schedule.below(7) as usize;
+            let (kind, length, some) = (schedule.below(3), schedule.below(40), schedule.below(4));
+            // Some steps are those of one of the parts alone.
+            if some == 0 && number < 2 && colors[number](rank) == 0 {
+                continue;
+            }
+            let group = &mut groups[number];
+            let (own, size) = (group.rank(), group.size());
+            pause(&mut pauses);
+            match kind {
+                0 => group.barrier().expect("the same order"),
+                1 => {
+                    let mut data = vec![(step + own) as f32; length as usize];
+                    group.all_reduce_sum(&mut data).expect("the same order");
+                    let sum = (size * step + size * (size - 1) / 2) as f32;
+                    assert!(data.iter().all(|x| *x == sum), "step {step}");
+                }
+                _ => {
+                    let mut all = vec![0; size];
+                    let word = (step * 8 + own) as u32;
+                    group.exchange(&[word], &mut all).expect("the same order");
+                    assert_eq!(all[own], word);
+                    assert!(all.iter().all(|word| *word as usize / 8 == step));
+                }
+            }
+        }
+    });
+}
+
+/// Mostly none; else as long as a rank spins, or its turn on the core.
+fn pause(numbers: &mut Numbers) {
+    match numbers.below(16) {
+        0 => (0..numbers.below(4_000)).for_each(|_| std::hint::spin_loop()),
+        1 => std::thread::yield_now(),
+        _ => {}
+    }
+}
