@@ -93,10 +93,14 @@ impl Decider {
         // step takes.
         let resumes = self.last_seen == 0 && seen.depth > 0;
         self.last_seen = seen.depth;
+        let taking = rows.iter().map(|row| &row.seen);
+        let taking = taking.max_by_key(|seen| seen.taken()).unwrap_or(&seen);
         if !resumes {
             self.costs.correct(&Seen {
                 decodes: seen_rows,
                 tokens: even_tokens(seen.tokens, self.balance),
+                at_risk: taking.at_risk,
+                accepted: taking.accepted,
                 ..seen
             });
         }
@@ -106,6 +110,7 @@ impl Decider {
             decided: self.decided,
             seen: &seen,
             seen_rows,
+            seen_taken: taking.taken(),
             rows: most(|row| row.decodes),
             all_rows: sum(|row| row.decodes),
             joined: sum(|row| row.joined),

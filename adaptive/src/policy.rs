@@ -41,6 +41,8 @@ pub struct Moment<'a> {
     pub seen: &'a Seen,
     /// Its decode rows on the rank that had most, whom the others wait for.
     pub seen_rows: u32,
+    /// Tokens that the drafter took in, on the rank where it took most.
+    pub seen_taken: u32,
     /// Those of the step that runs now, on the rank that has most.
     pub rows: u32,
     /// All ranks' rows that decode after the step that runs now, and those of them

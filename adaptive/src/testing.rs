@@ -64,6 +64,7 @@ impl Driver {
             decided: self.depth,
             seen,
             seen_rows: seen.decodes,
+            seen_taken: seen.taken(),
             rows: seen.decodes,
             all_rows: seen.decodes,
             joined: 0,

@@ -2,8 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::sync::{Arc, Mutex};
+
 use lockstep_adaptive::{
-    AdaptiveConfig, BatchSlot, Decider, DepthRange, POSITIONS, Policies, Row, Seen, Tier,
+    AdaptiveConfig, BatchSlot, Decider, DepthRange, Digest, Moment, POSITIONS, Policies, Policy,
+    PolicyFactory, Row, Seen, Tier,
 };
 use proptest::prelude::*;
 
@@ -315,4 +318,57 @@ fn a_policy_nobody_knows_is_refused_by_name() {
         text.contains("thrifty") && names().iter().all(|name| text.contains(name)),
         "{text}"
     );
+}
+
+/// A policy that keeps what it is told the drafter took in.
+#[derive(Debug, Clone, Default)]
+struct Taken(Arc<Mutex<Vec<u32>>>);
+
+impl PolicyFactory for Taken {
+    fn name(&self) -> &str {
+        "taken"
+    }
+
+    fn summary(&self) -> &str {
+        "for tests"
+    }
+
+    fn build(&self, _config: &AdaptiveConfig) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+}
+
+impl Policy for Taken {
+    fn decide(&mut self, moment: &Moment<'_>) -> u32 {
+        self.0.lock().unwrap().push(moment.seen_taken);
+        0
+    }
+
+    fn digest(&self, _digest: &mut Digest) {}
+}
+
+/// Drafters of all DP ranks work at once, each on its own requests: what one of them
+/// takes in at the most is what a step waits for, not the sum.
+#[test]
+fn what_drafters_take_in_is_that_of_the_one_that_has_most() {
+    let taken = Taken::default();
+    let mut policies = Policies::builtin();
+    policies.add(Arc::new(taken.clone()));
+    let mut decider = Decider::new(&config("taken"), &policies, &[]).unwrap();
+    let row = |rows: u32, accepted: u32| {
+        let mut seen = Seen {
+            decodes: rows,
+            depth: 3,
+            ..Seen::default()
+        };
+        (0..rows).for_each(|_| seen.count(3, accepted));
+        Row {
+            step: 1,
+            seen,
+            ..Row::default()
+        }
+    };
+    decider.begin();
+    decider.decide(&[row(2, 1), row(3, 3), row(0, 0)], DepthRange::default());
+    assert_eq!(*taken.0.lock().unwrap(), [12]);
 }

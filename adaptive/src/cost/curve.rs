@@ -3,6 +3,7 @@
 mod envelope;
 mod proof;
 
+use super::mul_div;
 use proof::Proof;
 
 /// One in fixed point with 16 binary places.
@@ -128,10 +129,10 @@ impl Curve {
             true => &self.before,
             false => &self.base,
         };
-        let factor = self.now[last] * ONE / known[last].max(1);
+        let factor = mul_div(self.now[last], ONE, known[last]);
         let more = interpolate(&self.sizes, known, size)?.saturating_sub(known[last]);
-        let more = more * factor / ONE;
-        Some((self.now[last] + more).min(MOST_NS))
+        let more = mul_div(more, factor, ONE);
+        Some(self.now[last].saturating_add(more).min(MOST_NS))
     }
 
     /// Below all that is known, at knot `first`. What was measured begins at one, or
@@ -190,7 +191,7 @@ impl Curve {
             if near == Some(at) || !self.proofs[at].is_proven() {
                 // Others make steps longer only: no time was measured too short.
                 let old = self.base[at];
-                let new = (old * ratio / ONE).clamp(old.min(1), self.before[at]);
+                let new = mul_div(old, ratio, ONE).clamp(old.min(1), self.before[at]);
                 self.base[at] = new;
                 self.shape[at] = ONE << FINE;
                 self.proofs[at].expect(new, old);

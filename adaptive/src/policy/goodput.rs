@@ -1,7 +1,7 @@
 //! `goodput`: the depth of which most tokens per second are expected.
 
 use super::{Moment, Outlook, Policy, PolicyFactory};
-use crate::{AdaptiveConfig, Digest, POSITIONS, StepSize};
+use crate::{AdaptiveConfig, Digest, POSITIONS, Seen, StepSize};
 
 mod explore;
 mod hazards;
@@ -210,7 +210,14 @@ impl Goodput {
         self.switch.pass(us);
         let expected = self.expected_ns(seen.depth, moment.seen_rows, moment);
         self.waits.observe(moment, us, expected);
-        let resumes = self.resume.observe(seen, us, expected.map(|ns| ns / 1000));
+        // What it costs to draft again grows with the rows of the rank that has most.
+        let there = Seen {
+            decodes: moment.seen_rows,
+            ..*seen
+        };
+        let resumes = self
+            .resume
+            .observe(&there, us, expected.map(|ns| ns / 1000));
         if seen.is_decode() && !resumes {
             if let Some(expected) = expected {
                 self.judge(us, expected / 1000, moment);
@@ -229,7 +236,7 @@ impl Goodput {
             decodes: moment.seen_rows,
             depth: seen.depth,
             tokens: moment.even_tokens(seen.tokens),
-            taken: seen.taken(),
+            taken: moment.seen_taken,
         };
         let Some(ran_ns) = moment.costs.sized_ns(&ran) else {
             return;

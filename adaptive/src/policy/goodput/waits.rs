@@ -103,6 +103,7 @@ mod tests {
             decided: 0,
             seen: &seen,
             seen_rows: 4,
+            seen_taken: 4,
             rows: 4,
             all_rows: 12,
             joined: 0,
