@@ -45,6 +45,15 @@ pub(super) fn check(args: &ServeArgs, context_length: usize) -> Result<(), Confi
             "Leave the rest to the queue, --max-queued-requests",
         ));
     }
+    let dp_size = args.parallel.dp_size.unwrap_or(1);
+    if given.max_running_requests.is_some() && running < dp_size {
+        return Err(ConfigError::conflict(
+            format!("--max-running-requests {running}"),
+            format!("--dp-size {dp_size}"),
+            "it is divided among DP ranks, and each runs a request at least",
+            format!("Give --max-running-requests {dp_size} or more"),
+        ));
+    }
     check_prefill(args, context_length)?;
     if given.schedule_policy == Some(PolicyArg::Lpm) && args.memory.disable_radix_cache {
         return Err(ConfigError::conflict(

@@ -154,8 +154,6 @@ fn every_dp_rank_has_its_share_of_a_step() {
     // 512 tokens and two in flight are 33 pages each.
     assert_eq!(whole.kv.num_pages, 9 * 33 + 1);
     assert_eq!(shared.kv.num_pages, 2 * 33 + 1);
-    let one = engine("--tp 2 --max-running-requests 1 --enable-dp-attention --dp-size 2");
-    assert_eq!(one.step_limits().requests, 1);
 }
 
 /// Where memory is short: each rank holds its DP rank's tokens with its heads, so
@@ -318,4 +316,16 @@ fn the_hash_tells_dp_ranks() {
     let four = hash(&format!("--tp 4 --max-total-tokens 1024 {DP} 4"));
     assert!(one != two && two != four && one != four);
     assert_eq!(one, hash("--tp 4 --max-total-tokens 1024 --dp-size 1"));
+}
+
+/// An option that is given is kept, or refused.
+#[test]
+fn every_dp_rank_runs_a_request() {
+    let line = format!("--tp 4 {DP} 4 --max-running-requests 3");
+    let error = resolve_line(&line).unwrap_err().to_string();
+    for part in ["--max-running-requests 3", "--dp-size 4", "4 or more"] {
+        assert!(error.contains(part), "{error}");
+    }
+    let engine = engine(&format!("--tp 4 {DP} 4 --max-running-requests 4"));
+    assert_eq!(engine.schedule.max_running_requests, 4);
 }
