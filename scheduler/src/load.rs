@@ -14,7 +14,7 @@ const BOUNDS_US: [u64; 14] = [
     5_000_000, 30_000_000,
 ];
 
-/// How long steps took on rank 0, from plan taken to tokens known.
+/// How long steps took on the slowest DP rank, from plan taken to tokens known.
 #[derive(Default)]
 pub struct StepHistogram {
     counts: [u64; BOUNDS_US.len() + 1],

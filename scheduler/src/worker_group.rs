@@ -17,7 +17,7 @@ use in_flight::InFlight;
 mod in_flight;
 
 /// Steps that may be unanswered by some rank: two under overlap, and two more
-/// for ranks whose answers travel a little behind rank 0's.
+/// for ranks whose answers travel a little behind the leads'.
 const MAX_AHEAD: usize = 4;
 
 /// One rank.
@@ -226,7 +226,7 @@ impl WorkerGroup {
         Ok(Answered { result, everywhere })
     }
 
-    /// Whether another plan may leave: rank 0's tokens are enough to plan on,
+    /// Whether another plan may leave: the leads' tokens are enough to plan on,
     /// but it must not run away from a rank that hangs.
     pub fn takes_plans(&self) -> bool {
         self.steps.len() < MAX_AHEAD

@@ -1,10 +1,12 @@
-//! The program under test: Lockstep, with a policy of the tests.
+//! The program under test: Lockstep, with a policy of the tests, and ranks that go
+//! wrong where a test wants it.
 
 #![forbid(unsafe_code)]
 
 use lockstep_devices::Registry;
 
 fn main() -> std::process::ExitCode {
+    lockstep_tp_worker::worker::faults::enable();
     let registry = Registry::builtin().with_policy(lockstep_tests::turns_policy::turns());
     lockstep::main_with(&registry)
 }

@@ -7,7 +7,7 @@ mod digest;
 mod draft_stage;
 mod emit;
 mod error;
-mod faults;
+pub mod faults;
 mod limits;
 pub mod local;
 mod outcome;
@@ -50,8 +50,8 @@ pub use lockstep_model::WeightOrigin;
 pub use passes::{PassRegistry, PreparedPass};
 pub use reload::{Folders, Served};
 
-/// One tensor-parallel rank. Every rank of a group takes the same plans in the
-/// same order; results differ only in that the one that leads has the outputs.
+/// One rank. All take the same plans in the same order, each its DP rank's part; of a
+/// DP rank's results only the lead's has outputs.
 pub struct Worker<B: Backend> {
     config: EngineConfig,
     drafters: DrafterRegistry<B>,
@@ -129,7 +129,8 @@ impl<B: Backend + 'static> Worker<B> {
         agree::share_capture(device, &mut transformer, &drafting)?;
         let shape = transformer.kv_shape(config.kv.num_pages, config.kv.page_size, limits.kv_dtype);
         let cache = backend.kv_cache(&shape)?;
-        let passes = PassRegistry::prepare(&limits.step, &transformer.schedule());
+        let (schedule, dp_ranks) = (transformer.schedule(), config.parallel.dp_size);
+        let passes = PassRegistry::prepare(&limits.step, &schedule, dp_ranks);
         let adaptive = config.speculation.adaptive.as_ref();
         let tiers = adaptive.map_or(&[][..], |adaptive| &adaptive.tiers);
         agree::compare_passes(&mut backend, passes.digest(tiers)?)?;
@@ -151,7 +152,7 @@ impl<B: Backend + 'static> Worker<B> {
             digests: Digests::new(),
             record: StepRecord::default(),
             recorder: Recorder::new(),
-            faults: Faults::of_rank(rank)?,
+            faults: Faults::default(),
             last_row: Row::default(),
             rows: StepRows::new(&config.parallel),
             last_step: 0,
@@ -163,6 +164,8 @@ impl<B: Backend + 'static> Worker<B> {
             passes,
         };
         worker.learn_costs(progress)?;
+        // Not in steps that are measured.
+        worker.faults = Faults::of_rank(rank)?;
         Ok(worker)
     }
 

@@ -184,7 +184,8 @@ fn switches_allocate_nothing_and_tiers_share_their_memory() {
     };
     let (one, _) = bytes_of(&fixed);
     let (six, mut worker) = bytes_of(&adaptive);
-    assert!(six < one + (16 << 10), "one tier takes {one}, six {six}");
+    // The decision keeps what it knows of costs, whatever the model's size.
+    assert!(six < one + (24 << 10), "one tier takes {one}, six {six}");
 
     // Every depth twice in a row, then every change between two depths.
     let steady = DEPTHS.iter().flat_map(|depth| [*depth; 2]);

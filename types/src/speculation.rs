@@ -240,7 +240,7 @@ pub trait Algorithm: fmt::Debug + Send + Sync {
     fn pause_window(&self) -> usize {
         0
     }
-    /// Bytes that it takes on the node with rank 0 beside the weights, keys,
+    /// Bytes that it takes on a rank that drafts beside the weights, keys,
     /// values and activations of a draft model, which are counted for it.
     fn memory_bytes(&self, speculation: &SpeculationConfig) -> u64 {
         let _ = speculation;

@@ -264,7 +264,7 @@ impl StepDigests {
         let pairs = [
             ("what all ranks share", self.world, other.world),
             (
-                "what a tensor-parallel group shares",
+                "what the ranks of a DP rank share",
                 self.tensor,
                 other.tensor,
             ),

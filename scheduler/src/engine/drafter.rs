@@ -91,8 +91,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes the answer of a rank that drafts.
+    /// Takes the answer of a rank; only those that lead draft.
     pub(super) fn drafter_answered(&mut self, rank: usize, answer: DrafterReply) {
+        if !self.config.parallel.leads(rank) {
+            return;
+        }
         let dp_rank = self.config.parallel.dp_rank(rank);
         self.drafter_commands.answered(dp_rank, answer);
     }

@@ -95,8 +95,18 @@ fn the_leads_of_all_dp_ranks_bring_a_step() {
 #[test]
 fn dp_ranks_are_compared_by_what_all_ranks_share() {
     for (rank, other, ranks, which) in [
-        (1, with_digests(1, 6, 7), "0 and 1", "tensor-parallel group"),
-        (3, with_digests(1, 5, 7), "2 and 3", "tensor-parallel group"),
+        (
+            1,
+            with_digests(1, 6, 7),
+            "0 and 1",
+            "the ranks of a DP rank",
+        ),
+        (
+            3,
+            with_digests(1, 5, 7),
+            "2 and 3",
+            "the ranks of a DP rank",
+        ),
         (3, with_digests(1, 6, 8), "0 and 3", "what all ranks share"),
     ] {
         let (mut group, _streams) = group_of(4, 2);
@@ -127,7 +137,7 @@ fn rank_0_does_not_run_away_from_a_rank_that_hangs() {
 #[test]
 fn different_digests_are_a_divergence_that_names_both_ranks() {
     for (other, which) in [
-        (with_digests(1, 6, 7), "what a tensor-parallel group shares"),
+        (with_digests(1, 6, 7), "what the ranks of a DP rank share"),
         (with_digests(1, 5, 8), "what all ranks share"),
     ] {
         let (mut group, _streams) = group(2);

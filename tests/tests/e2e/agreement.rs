@@ -31,14 +31,25 @@ use crate::{options, shared};
 /// A step of a request that runs long.
 const STEP: u64 = 60;
 
+/// So many ranks, which form so many DP ranks.
+fn data_parallel(options: Options, (ranks, dp_ranks): (usize, usize)) -> Options {
+    let options = options.set("--tp-size", &ranks.to_string());
+    match dp_ranks {
+        1 => options,
+        _ => options
+            .flag("--enable-dp-attention")
+            .set("--dp-size", &dp_ranks.to_string()),
+    }
+}
+
 /// How two nodes reach each other.
 struct Nodes {
     /// Of the first one.
     address: String,
     /// What starts each of them.
     programs: [PathBuf; 2],
-    /// Each is a DP rank.
-    data_parallel: bool,
+    /// Ranks, and the DP ranks that they form.
+    ranks: (usize, usize),
     folder: tempfile::TempDir,
 }
 
@@ -48,7 +59,7 @@ impl Nodes {
         Self {
             address: format!("127.0.0.1:{}", ports::free()),
             programs: [program.clone(), program],
-            data_parallel: false,
+            ranks: (2, 1),
             folder: tempfile::tempdir().expect("a folder"),
         }
     }
@@ -71,10 +82,7 @@ impl Nodes {
             .set("--speculative-algorithm", "NGRAM")
             .set("--speculative-num-steps", "3")
             .flag("--speculative-adaptive");
-        let options = match self.data_parallel {
-            true => options.flag("--enable-dp-attention").set("--dp-size", "2"),
-            false => options,
-        };
+        let options = data_parallel(options, self.ranks);
         let secret = self.write("secret", "the-secret-of-both-nodes");
         let config = self.write("adaptive.json", &file.to_string());
         let options = set(options, "--dist-secret-file", secret);
@@ -142,18 +150,21 @@ async fn two_nodes_agree_on_the_depth_of_every_step() {
     Nodes::on_loopback().agree(&*shared().await).await;
 }
 
+/// One rank each, two, and three of which one is of a DP rank on both nodes.
 #[tokio::test]
-async fn two_nodes_that_are_dp_ranks_agree_on_every_step() {
+async fn dp_ranks_of_two_nodes_agree_on_every_step() {
     let _turn = turns::shared().await;
-    let nodes = Nodes {
-        data_parallel: true,
-        ..Nodes::on_loopback()
-    };
-    let single = options()
-        .flag("--enable-dp-attention")
-        .set("--dp-size", "2");
-    nodes.agree(&Server::start(single).await).await;
-    nodes.diverge().await;
+    for ranks in [(2, 2), (4, 2), (6, 3)] {
+        let nodes = Nodes {
+            ranks,
+            ..Nodes::on_loopback()
+        };
+        let single = Server::start(data_parallel(options(), ranks)).await;
+        nodes.agree(&single).await;
+        if ranks == (2, 2) {
+            nodes.diverge().await;
+        }
+    }
 }
 
 #[tokio::test]

@@ -36,7 +36,7 @@ fn demo() -> PathBuf {
 
 /// The demo model with a matrix of its first layer turned round: other texts
 /// from the same shapes.
-fn other_weights(folder: &Path) {
+pub fn other_weights(folder: &Path) {
     turned(folder, "model.layers.0.mlp.down_proj.weight");
 }
 

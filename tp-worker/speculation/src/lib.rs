@@ -2,8 +2,8 @@
 //!
 //! A [`Drafter`] proposes tokens for running requests; the worker runs the
 //! target over all of them in one ragged extend, verifies, and tells the
-//! drafter what was accepted. Drafters run on rank 0 alone, as a group of their
-//! own; the other ranks get the drafted tokens by broadcast, so nothing of a
+//! drafter what was accepted. Drafters run on the lead of a DP rank alone, as a group
+//! of their own; the other ranks get the drafted tokens by broadcast, so nothing of a
 //! drafter has to be equal anywhere.
 
 #![forbid(unsafe_code)]

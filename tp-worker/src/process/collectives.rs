@@ -109,9 +109,13 @@ fn options(config: &EngineConfig) -> Result<Options, RunError> {
 
 /// The group fell apart rather than this rank: some other rank knows why.
 pub fn is_collective(error: &RunError) -> bool {
+    if matches!(error, RunError::Collective(_)) {
+        return true;
+    }
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
-        if error.is::<CollectiveError>() {
+        // Boxed where it is a part of another error.
+        if error.is::<CollectiveError>() || error.is::<Box<CollectiveError>>() {
             return true;
         }
         cause = error.source();
@@ -121,7 +125,19 @@ pub fn is_collective(error: &RunError) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use lockstep_backend::BackendError;
+
     use super::*;
+
+    #[test]
+    fn what_a_peer_did_is_told_from_what_happened_here() {
+        let left = || CollectiveError::Aborted { rank: 1 };
+        let in_step = RunError::Worker(BackendError::from(left()).into());
+        assert!(is_collective(&in_step));
+        assert!(is_collective(&RunError::Collective(left())));
+        let here = BackendError::Unsupported("another device".into());
+        assert!(!is_collective(&RunError::Worker(here.into())));
+    }
 
     #[test]
     fn loopback_peers_are_reached_over_loopback() -> std::io::Result<()> {

@@ -1,6 +1,9 @@
 //! The computing thread: plans in, results out, nothing else.
 
-use std::sync::mpsc::Receiver;
+use std::{
+    sync::mpsc::Receiver,
+    time::{Duration, Instant},
+};
 
 use lockstep_backend::{Backend, Groups};
 use lockstep_devices::{Device, DeviceOptions, OnDevice};
@@ -70,6 +73,9 @@ impl OnDevice for Computing<'_> {
     }
 }
 
+/// How long a rank whose peers have left waits to be told why.
+const REASON: Duration = Duration::from_secs(1);
+
 /// What a worker that is loaded takes its orders with.
 struct Following<'a> {
     ctx: &'a RoleContext,
@@ -117,16 +123,29 @@ impl Following<'_> {
         Ok(false)
     }
 
+    /// Whether others have found that ranks differ. A peer that has leaves its group at
+    /// once, and what the scheduler makes of that takes a moment to arrive here.
+    fn is_told(&self) -> bool {
+        let deadline = Instant::now() + REASON;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.orders.recv_timeout(left) {
+                Ok(Order::WriteSteps) => return true,
+                Ok(_) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+
     /// Writes down the last steps where ranks were found to differ, here or by others.
     fn ended<B: Device>(
         &self,
         worker: &Worker<B>,
         outcome: Result<bool, RunError>,
     ) -> Result<(), RunError> {
-        // Where a wait was ended, the reason has come before.
-        let told = |order| matches!(order, Order::WriteSteps);
-        let told = matches!(outcome, Ok(true)) || self.orders.try_iter().any(told);
         let found = outcome.as_ref().is_err_and(RunError::is_divergence);
+        let left = outcome.as_ref().is_err_and(collectives::is_collective);
+        let told = matches!(outcome, Ok(true)) || !found && left && self.is_told();
         if !told && !found {
             return outcome.map(|_| ());
         }

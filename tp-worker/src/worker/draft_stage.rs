@@ -33,6 +33,8 @@ pub struct DraftStage<B: Backend> {
     none: Drafts,
     /// The step's decode rows.
     rows: Vec<DraftRow>,
+    /// How many decode on all DP ranks together.
+    pub decodes: usize,
     /// Nodes of a row at the most.
     most: usize,
     /// For every decode row: nodes, then token and parent of each.
@@ -104,6 +106,7 @@ impl<B: Backend> DraftStage<B> {
             drafts: Drafts::new(limits.step.requests, most, vocab),
             none: no_drafts(),
             rows: Vec::with_capacity(limits.step.requests),
+            decodes: 0,
             words: Vec::with_capacity(limits.step.requests * (1 + 2 * most)),
             stride: 1,
             extends: Vec::with_capacity(limits.step.requests),

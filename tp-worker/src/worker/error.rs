@@ -107,7 +107,9 @@ pub enum WorkerError {
     },
     /// Ranks of one DP rank began a step in different states.
     #[error(
-        "DP rank {dp_rank}: rank {lead} began {ours}, rank {peer} {theirs}: the ranks have diverged"
+        "DP rank {dp_rank}: rank {lead} began {}, rank {peer} {}: the ranks have diverged",
+        of_group(ours),
+        of_group(theirs)
     )]
     GroupRowsDiffer {
         /// The DP rank.
@@ -143,7 +145,8 @@ impl WorkerError {
             | Self::PassesDiffer { .. }
             | Self::Diverged { .. }
             | Self::RowsDiffer { .. }
-            | Self::GroupRowsDiffer { .. } => true,
+            | Self::GroupRowsDiffer { .. }
+            | Self::Model(ModelError::World { .. }) => true,
             Self::Backend(BackendError::Collective(cause))
             | Self::Model(ModelError::Backend(BackendError::Collective(cause))) => matches!(
                 **cause,
@@ -158,6 +161,23 @@ impl From<CollectiveError> for WorkerError {
     fn from(error: CollectiveError) -> Self {
         Self::Backend(error.into())
     }
+}
+
+/// A row, by what the ranks of one DP rank share.
+fn of_group(row: &Row) -> String {
+    let Row {
+        step,
+        group_digest,
+        tokens,
+        requests,
+        wanted,
+        longest,
+        ..
+    } = row;
+    format!(
+        "step {step} with {requests} rows of {tokens} tokens, {longest} in the longest, {wanted} of \
+         them wanted (group digest {group_digest:016x})"
+    )
 }
 
 /// A plan that contradicts what the worker knows.
@@ -185,6 +205,9 @@ pub enum PlanError {
         /// What the ranks have agreed on.
         agreed: u32,
     },
+    /// The opening exchange has brought nothing.
+    #[error("the ranks' rows have not travelled with the opening exchange")]
+    NoRows,
     /// A DP rank's batch has become larger than the plan lets it.
     #[error("DP rank {dp_rank} brings {row}, and its part allows {most}")]
     BeyondPart {

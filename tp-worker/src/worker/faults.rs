@@ -1,6 +1,6 @@
 //! Faults that tests plant in a rank, to see that the others find them. They are
-//! there in programs that are built with the feature `fault-hooks` alone, and
-//! strike where the environment says so:
+//! there in programs that are built with the feature `fault-hooks` and call
+//! [`enable`] alone, and strike where the environment says so:
 //!
 //! ```text
 //! TEST_FAULT_IN_RANK=RANK:STEP:KIND
@@ -8,9 +8,24 @@
 //!
 //! with the kinds of [`Fault`].
 
+#[cfg(feature = "fault-hooks")]
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::WorkerError;
+
+/// Whether this program's ranks may go wrong.
+#[cfg(feature = "fault-hooks")]
+static ENABLED: AtomicBool = AtomicBool::new(false);
+
+/// Lets ranks of this program go wrong as the environment says: for programs that are
+/// tested, before they begin. A build of the whole workspace has the feature in every
+/// program.
+#[cfg(feature = "fault-hooks")]
+pub fn enable() {
+    ENABLED.store(true, Ordering::Relaxed);
+}
 
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +62,8 @@ impl Faults {
     /// [`WorkerError::Fault`] for words that name none.
     #[cfg(feature = "fault-hooks")]
     pub fn of_rank(rank: usize) -> Result<Self, WorkerError> {
-        let Ok(words) = std::env::var("TEST_FAULT_IN_RANK") else {
+        let words = std::env::var("TEST_FAULT_IN_RANK");
+        let Some(words) = words.ok().filter(|_| ENABLED.load(Ordering::Relaxed)) else {
             return Ok(Self::default());
         };
         let (of, step, kind) = parse(&words).ok_or(WorkerError::Fault(words))?;
@@ -57,10 +73,6 @@ impl Faults {
 
     /// None: this program has no hooks.
     #[cfg(not(feature = "fault-hooks"))]
-    #[expect(
-        clippy::unnecessary_wraps,
-        reason = "it has errors where there are hooks"
-    )]
     pub fn of_rank(_rank: usize) -> Result<Self, WorkerError> {
         Ok(Self::default())
     }

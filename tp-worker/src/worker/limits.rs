@@ -62,11 +62,19 @@ impl WorkerLimits {
     }
 
     /// Elements of the buffers through which `config`'s ranks exchange their
-    /// parts: the activations of a whole step, where the shared memory that two
-    /// buffers per rank take stays small.
+    /// parts: the activations of a whole step of all DP ranks, where the shared memory
+    /// that two buffers per rank take, in each of its groups, stays small.
     pub fn exchange_elements(&self, config: &EngineConfig) -> usize {
-        let step = self.step.tokens.saturating_mul(config.model.hidden_size);
-        let most = EXCHANGE_BYTES / (2 * config.parallel.tp_size.max(1) * size_of::<f32>());
+        let parallel = &config.parallel;
+        let tokens = self.step.tokens.saturating_mul(parallel.dp_size);
+        let step = tokens.saturating_mul(config.model.hidden_size);
+        // The ranks of a DP rank exchange through buffers of their own, of the same size.
+        let groups = match parallel.dp_size > 1 && parallel.attn_tp_size() > 1 {
+            true => 2,
+            false => 1,
+        };
+        let buffers = 2 * groups * parallel.tp_size.max(1);
+        let most = EXCHANGE_BYTES / (buffers * size_of::<f32>());
         step.min(most).max(EXCHANGE_ELEMENTS)
     }
 }

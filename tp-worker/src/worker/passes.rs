@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use lockstep_adaptive::{Digest, Tier};
-use lockstep_backend::PassKey;
-use lockstep_model::{CollectiveKind, Schedule};
+use lockstep_backend::{Axis, PassKey};
+use lockstep_model::{CollectiveKind, CountedRows, Schedule};
 use lockstep_types::StepLimits;
 
 use super::{PlanError, WorkerError};
@@ -31,8 +31,9 @@ pub struct PassRegistry {
 }
 
 impl PassRegistry {
-    /// Prepares every bucket within `limits` for a model with `schedule`.
-    pub fn prepare(limits: &StepLimits, schedule: &Schedule) -> Self {
+    /// Prepares every bucket within `limits`, which are those of each of `dp_ranks`, for
+    /// a model with `schedule`.
+    pub fn prepare(limits: &StepLimits, schedule: &Schedule, dp_ranks: usize) -> Self {
         let limits = PassKey {
             requests: limits.requests,
             tokens: limits.tokens,
@@ -47,7 +48,7 @@ impl PassRegistry {
                         tokens,
                         max_q_len,
                     };
-                    if occurs(key) {
+                    if occurs(key, dp_ranks) {
                         passes.insert(key, prepare(key, schedule));
                     }
                 }
@@ -111,13 +112,18 @@ impl PassRegistry {
     }
 }
 
-/// Whether some batch falls into this bucket: every row has a token and at
-/// most `max_q_len`, one row has more than half of that.
-fn occurs(key: PassKey) -> bool {
+/// Whether the batches of a step fall into this bucket: every row has a token and at
+/// most `max_q_len`, one row has more than half of that. Most rows and the longest one
+/// need not be in the same batch where there are several `dp_ranks`: their pass is
+/// that of the most of each.
+fn occurs(key: PassKey, dp_ranks: usize) -> bool {
     let rows_at_least = key.requests / 2 + 1;
     let longest_at_least = key.max_q_len / 2 + 1;
-    key.tokens >= rows_at_least - 1 + longest_at_least
-        && key.tokens / 2 < key.requests * key.max_q_len
+    let tokens_at_least = match dp_ranks {
+        1 => rows_at_least - 1 + longest_at_least,
+        _ => rows_at_least.max(longest_at_least),
+    };
+    key.tokens >= tokens_at_least && key.tokens / 2 < key.requests * key.max_q_len
 }
 
 /// The bucket of `value`: the next power of two, at most `limit`.
@@ -148,7 +154,16 @@ fn prepare(key: PassKey, schedule: &Schedule) -> PreparedPass {
                 CollectiveKind::AllGather => 3,
                 CollectiveKind::ReduceScatter => 4,
             };
-            digest.word(kind << 56 | step.width as u64);
+            let axis = match step.axis {
+                Axis::World => 1,
+                Axis::Attention => 2,
+                Axis::Alone => 3,
+            };
+            let rows = match step.rows {
+                CountedRows::DpRank => 1,
+                CountedRows::World => 2,
+            };
+            digest.word(kind << 56 | axis << 52 | rows << 48 | step.width as u64);
         }
     }
     PreparedPass {

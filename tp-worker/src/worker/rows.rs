@@ -75,7 +75,7 @@ impl StepRows {
     ///
     /// # Errors
     /// [`WorkerError::Backend`] when the group is broken or ranks differ in what all
-    /// share; [`WorkerError::RowsDiffer`] when ranks of one DP rank differ;
+    /// share; [`WorkerError::GroupRowsDiffer`] when ranks of one DP rank differ;
     /// [`WorkerError::Plan`] when a DP rank brings more than `plan` lets it.
     pub fn open<B: Backend>(
         &mut self,
@@ -86,7 +86,13 @@ impl StepRows {
     ) -> Result<(), WorkerError> {
         self.attach(backend, own)?;
         backend.control(Axis::World).barrier()?;
-        self.arrived(backend);
+        if self.arrived(backend).is_none() {
+            let reason = PlanError::NoRows;
+            return Err(WorkerError::Plan {
+                step: plan.step,
+                reason,
+            });
+        }
         self.check_groups()?;
         let leads = self.rows.iter().step_by(self.attn_tp_size);
         for (dp_rank, lead) in leads.enumerate() {
@@ -97,7 +103,7 @@ impl StepRows {
                 tokens: lead.tokens,
                 longest: lead.longest,
             };
-            if !most.hold(row) {
+            if !most.hold(row) || lead.wanted > lead.tokens {
                 let reason = PlanError::BeyondPart { dp_rank, most, row };
                 let step = plan.step;
                 return Err(WorkerError::Plan { step, reason });
@@ -106,6 +112,17 @@ impl StepRows {
             self.world.wanted[dp_rank] = lead.wanted as usize;
         }
         Ok(())
+    }
+
+    /// Goes on as if no other DP rank had work: what a rank knows that has left the
+    /// opening exchange out.
+    pub fn alone(&mut self, dp_rank: usize, own: &Row) {
+        self.world.tokens.fill(0);
+        self.world.wanted.fill(0);
+        self.world.tokens[dp_rank] = own.tokens as usize;
+        self.world.wanted[dp_rank] = own.wanted as usize;
+        self.rows.clear();
+        self.rows.push(*own);
     }
 
     /// The ranks of a DP rank must have brought the same. Every rank sees all of

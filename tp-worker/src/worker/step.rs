@@ -34,6 +34,8 @@ impl<B: Backend + 'static> Worker<B> {
             }
         }
         let depth = plan.draft_steps ^ self.faults.other_depth(plan.step);
+        let decodes = plan.rows().filter(|row| row.prefill_len == 0);
+        self.drafting.decodes = decodes.count();
         let (backend, target) = (&mut self.backend, &self.transformer);
         self.drafting
             .draft(backend, target, &self.slots, &self.tasks, depth)?;
@@ -189,7 +191,10 @@ impl<B: Backend + 'static> Worker<B> {
             .speculation
             .draft_tokens_at(plan.draft_steps as usize);
         let drafts = verified.saturating_sub(1) as u32;
-        if !self.faults.strikes(plan.step, Fault::SkippedExchange) {
+        if self.faults.strikes(plan.step, Fault::SkippedExchange) {
+            let dp_rank = self.config.parallel.dp_rank(self.group().0);
+            self.rows.alone(dp_rank, &row);
+        } else {
             self.rows.open(&mut self.backend, plan, &row, drafts)?;
         }
         let world = self.rows.world();

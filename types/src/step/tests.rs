@@ -12,7 +12,7 @@ fn either_digest_tells_ranks_apart_and_is_named() {
     for (other, text) in [
         (
             tensor,
-            "what a tensor-parallel group shares are 0000000000000005 and 0000000000000006",
+            "what the ranks of a DP rank share are 0000000000000005 and 0000000000000006",
         ),
         (
             world,

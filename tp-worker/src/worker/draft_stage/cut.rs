@@ -8,11 +8,11 @@ use super::DraftStage;
 impl<B: Backend> DraftStage<B> {
     /// Lets rows draft less deep than agreed where the rest is not worth it, which
     /// the other ranks see from their drafts. Not in the first step at a depth,
-    /// which may be the only one and is to show that depth; and not alone: what
-    /// becomes of one request's drafts is what the group's depth follows.
+    /// which may be the only one and is to show that depth; and not alone, on whichever
+    /// DP rank: what becomes of one request's drafts is what the ranks' depth follows.
     pub(super) fn cut(&mut self) {
         let adapts = self.config.adaptive.is_some() && !self.fills_up;
-        if self.drafter.is_none() || !adapts || self.rows.len() < 2 {
+        if self.drafter.is_none() || !adapts || self.decodes < 2 {
             return;
         }
         for row in &mut self.rows {

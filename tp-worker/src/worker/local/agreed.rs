@@ -47,7 +47,7 @@ mod tests {
                 [(1, 2), (1, 2), (4, 2)],
                 4,
                 "0 and 3",
-                "a tensor-parallel group",
+                "the ranks of a DP rank",
             ),
             ([(1, 2), (1, 4), (1, 2)], 4, "0 and 2", "all ranks"),
             // DP ranks of two ranks each.
@@ -55,7 +55,7 @@ mod tests {
                 [(1, 2), (3, 2), (4, 2)],
                 2,
                 "2 and 3",
-                "a tensor-parallel group",
+                "the ranks of a DP rank",
             ),
             ([(1, 2), (3, 5), (3, 5)], 2, "0 and 2", "all ranks"),
         ] {

@@ -1,5 +1,4 @@
-use lockstep_backend::Axis;
-use lockstep_model::{CollectiveStep, CountedRows};
+use lockstep_model::CollectiveStep;
 
 use super::*;
 
@@ -30,10 +29,51 @@ fn schedule(width: usize) -> Schedule {
     }
 }
 
+/// So has the most of each of what several DP ranks bring.
+#[test]
+fn the_batches_of_all_dp_ranks_have_a_pass() {
+    let registry = PassRegistry::prepare(&limits(5, 24), &schedule(8), 2);
+    let batches = || {
+        (1..=5).flat_map(|requests| {
+            let lengths = move |max_q_len| {
+                let least = max_q_len + requests - 1;
+                (least..=requests * max_q_len).map(move |tokens| (requests, tokens, max_q_len))
+            };
+            (1..=24).flat_map(lengths)
+        })
+    };
+    let batches: Vec<_> = batches().filter(|(_, tokens, _)| *tokens <= 24).collect();
+    for (at, one) in batches.iter().enumerate() {
+        for other in &batches[at..] {
+            let key = PassKey {
+                requests: one.0.max(other.0),
+                tokens: one.1.max(other.1),
+                max_q_len: one.2.max(other.2),
+            };
+            assert!(registry.find(key).is_ok(), "{one:?} and {other:?}");
+        }
+    }
+}
+
+/// Ranks that would run other collectives tell each other apart.
+#[test]
+fn digests_tell_axes_and_rows_apart() {
+    let of = |change: fn(&mut CollectiveStep)| {
+        let mut schedule = schedule(8);
+        change(&mut schedule.tokens[0]);
+        let registry = PassRegistry::prepare(&limits(2, 8), &schedule, 2);
+        registry.digest(&[]).unwrap()
+    };
+    let plain = of(|_| {});
+    assert_ne!(plain, of(|step| step.axis = Axis::Attention));
+    assert_ne!(plain, of(|step| step.rows = CountedRows::World));
+    assert_ne!(plain, of(|step| step.kind = CollectiveKind::ReduceScatter));
+}
+
 /// Every batch within the limits has a pass that covers it.
 #[test]
 fn every_batch_has_a_pass() {
-    let registry = PassRegistry::prepare(&limits(7, 300), &schedule(8));
+    let registry = PassRegistry::prepare(&limits(7, 300), &schedule(8), 1);
     for requests in 1..=7 {
         for max_q_len in 1..=300 {
             for others in 0..requests {
@@ -65,22 +105,22 @@ fn every_batch_has_a_pass() {
 
 #[test]
 fn digests_tell_models_and_limits_apart() {
-    let base = PassRegistry::prepare(&limits(7, 300), &schedule(8));
+    let base = PassRegistry::prepare(&limits(7, 300), &schedule(8), 1);
     assert_eq!(
         base.digest(&[]).unwrap(),
-        PassRegistry::prepare(&limits(7, 300), &schedule(8))
+        PassRegistry::prepare(&limits(7, 300), &schedule(8), 1)
             .digest(&[])
             .unwrap()
     );
     assert_ne!(
         base.digest(&[]).unwrap(),
-        PassRegistry::prepare(&limits(7, 300), &schedule(9))
+        PassRegistry::prepare(&limits(7, 300), &schedule(9), 1)
             .digest(&[])
             .unwrap()
     );
     assert_ne!(
         base.digest(&[]).unwrap(),
-        PassRegistry::prepare(&limits(8, 300), &schedule(8))
+        PassRegistry::prepare(&limits(8, 300), &schedule(8), 1)
             .digest(&[])
             .unwrap()
     );
