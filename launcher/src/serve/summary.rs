@@ -35,7 +35,7 @@ pub(super) fn starting(settings: &Settings, console: &Console) {
     if settings.demo_head && engine.speculation.adaptive.is_some() {
         console.say(
             "How many follows what is accepted and how busy the machine is;\n\
-             --speculative-num-steps 3 would fix it.",
+             --speculative-adaptive=false would fix it.",
         );
     }
     for note in &settings.notes {

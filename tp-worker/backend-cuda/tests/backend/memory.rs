@@ -7,7 +7,7 @@ use lockstep_backend::{
 use lockstep_backend_cuda::{Context, CudaBackend, CudaMemory, CudaOptions};
 use lockstep_types::{Dtype, KvCacheDtype};
 
-use crate::support::{DTYPES, host_matrix, matrix, noise, open, options, sums};
+use crate::support::{DTYPES, host_matrix, matrix, noise, open, options, other_gpus, sums};
 
 /// Bytes that `work` takes of the GPU; what it returns is there meanwhile.
 fn taken<T>(context: &Context, work: impl FnOnce() -> T) -> (u64, T) {
@@ -28,7 +28,7 @@ fn check(what: &str, charged: u64, taken: u64, allocations: u64) {
 /// What is charged for code, of which the fake device has none.
 const RESERVE: u64 = 64 << 20;
 
-/// A device that no other test takes memory of. A real one keeps room of its own
+/// A device that no other test takes memory of at the same time. A real one keeps room of its own
 /// for programs.
 const DEVICE: usize = 1;
 
@@ -47,6 +47,7 @@ fn what_is_taken_is_what_is_charged() {
     if !lockstep_fake_cuda::seed(1) {
         return;
     }
+    let _turn = other_gpus();
     let context = Context::open(DEVICE).unwrap();
     everything_takes_what_is_charged(&context);
     working_memory_stays_within_what_is_charged(&context);

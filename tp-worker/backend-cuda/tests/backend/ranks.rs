@@ -13,7 +13,7 @@ use lockstep_backend_cuda::{CudaBackend, CudaOptions, CudaTensor, Gpu};
 use lockstep_collective::local_group;
 use lockstep_types::Dtype;
 
-use crate::support::{ALONE, host_matrix, matrix, noise, options, read};
+use crate::support::{ALONE, host_matrix, matrix, noise, options, other_gpus, read};
 
 /// A part of what passes through the host at a time, and more than that.
 const FLOATS: [usize; 2] = [30, (1 << 20) + 30];
@@ -25,6 +25,7 @@ fn on_ranks<T: Send + 'static>(
     dtype: Dtype,
     work: impl Fn(&mut CudaBackend, usize) -> T + Send + Sync + 'static,
 ) -> Vec<T> {
+    let _turn = other_gpus();
     let (work, gpus) = (Arc::new(work), Gpu::count().unwrap());
     let start = |(rank, collective)| {
         let work = work.clone();

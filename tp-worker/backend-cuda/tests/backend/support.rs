@@ -1,5 +1,7 @@
 //! A device, and rows of it on the host.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use lockstep_backend::{Axis, Backend, Batch, Holds, InputLimits, Owners};
 use lockstep_backend_cuda::{CudaBackend, CudaError, CudaOptions, CudaTensor, Inputs};
 use lockstep_collective::Single;
@@ -101,4 +103,12 @@ pub fn noise(seed: u64, len: usize) -> Vec<f32> {
         ((x ^ (x >> 31)) >> 40) as f32 / (1 << 22) as f32 - 2.0
     };
     (0..len).map(number).collect()
+}
+
+/// Waits for the GPUs behind the first one, which tests of several ranks use, and a
+/// test that counts what memory one has.
+pub fn other_gpus() -> MutexGuard<'static, ()> {
+    static GPUS: Mutex<()> = Mutex::new(());
+    // A test that failed leaves them as usable as any other does.
+    GPUS.lock().unwrap_or_else(PoisonError::into_inner)
 }
