@@ -278,12 +278,14 @@ async fn dp_ranks_stay_well_for_many_steps() {
         let server = Arc::new(Server::start(options).await);
         let questions = Arc::new(Questions::ask(&server).await);
         for turn in 0.. {
-            match turn % 4 {
-                0 => wave(&server, &questions, 64, |_| None).await,
-                1 => wave(&server, &questions, 24, |_| Some(0)).await,
-                2 => wave(&server, &questions, 24, |seed| Some((seed % 2) as u32)).await,
-                _ => wave(&server, &questions, 5, |_| Some(1)).await,
-            }
+            let (clients, place): (u64, &dyn Fn(u64) -> Option<u32>) = match turn % 4 {
+                0 => (64, &|_| None),
+                1 => (24, &|_| Some(0)),
+                2 => (24, &|seed| Some((seed % 2) as u32)),
+                _ => (5, &|_| Some(1)),
+            };
+            let (answered, left) = wave(&server, &questions, clients, place).await;
+            assert!(answered > 0 && left > 0, "{answered} answered, {left} left");
             well(&server).await;
             let metrics = server.metrics().await;
             let done = metrics.value("lockstep_step_seconds_count");
@@ -293,7 +295,7 @@ async fn dp_ranks_stay_well_for_many_steps() {
                 "overlap {overlap}: {done} steps, {switches} switches, {retracted} retractions"
             );
             if done >= steps / 2.0 {
-                assert!(retracted > 0.0 && switches > done / 20.0);
+                assert!(switches > done / 20.0);
                 break;
             }
         }
