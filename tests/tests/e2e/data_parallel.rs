@@ -270,7 +270,10 @@ async fn dp_ranks_stay_well_for_many_steps() {
     let steps = std::env::var("TEST_STEPS").ok();
     let steps: f64 = steps.map_or(1e6, |steps| steps.parse().expect("a number"));
     for overlap in [true, false] {
-        let options = ranks(2, 2, &folder).set("--max-total-tokens", "4096");
+        // Less than what the requests come to that are let in.
+        let options = ranks(2, 2, &folder)
+            .set("--context-length", "512")
+            .set("--max-total-tokens", "1024");
         let options = match overlap {
             true => options,
             false => options.flag("--disable-overlap-schedule"),
@@ -295,7 +298,7 @@ async fn dp_ranks_stay_well_for_many_steps() {
                 "overlap {overlap}: {done} steps, {switches} switches, {retracted} retractions"
             );
             if done >= steps / 2.0 {
-                assert!(switches > done / 20.0);
+                assert!(retracted > 0.0 && switches > done / 20.0);
                 break;
             }
         }
