@@ -1,4 +1,4 @@
-//! Repository chores: `cargo xtask tidy`.
+//! Repository chores: `cargo xtask tidy` and `cargo xtask schema`.
 
 #![forbid(unsafe_code)]
 #![expect(
@@ -8,18 +8,29 @@
 )]
 
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
+use anyhow::Context;
 use xtask::Tree;
+
+const USAGE: &str = "\
+usage: cargo xtask tidy    checks the repository's habits (see CONTRIBUTING.md)
+       cargo xtask schema  writes what is generated from the flags of `lockstep`: docs/flags.md
+                           and `config` in the schema of the Helm chart's values";
 
 fn main() -> anyhow::Result<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments != ["tidy"] {
-        eprintln!(
-            "usage: cargo xtask tidy\n\nChecks the repository's habits (see CONTRIBUTING.md)."
-        );
-        return Ok(ExitCode::from(2));
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["tidy"] => tidy(),
+        ["schema"] => schema(),
+        _ => {
+            eprintln!("{USAGE}");
+            Ok(ExitCode::from(2))
+        }
     }
+}
+
+fn tidy() -> anyhow::Result<ExitCode> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let findings = xtask::check(&Tree::read(&root)?);
     findings.iter().for_each(|finding| println!("{finding}"));
@@ -28,4 +39,19 @@ fn main() -> anyhow::Result<ExitCode> {
     }
     eprintln!("{} findings", findings.len());
     Ok(ExitCode::FAILURE)
+}
+
+/// The tests that hold these files write them, so that this crate need not
+/// build the program.
+fn schema() -> anyhow::Result<ExitCode> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut tests = Command::new(cargo);
+    tests.args(["test", "--package", "lockstep", "--lib", "reference"]);
+    let done = tests.env("UPDATE_EXPECT", "1").status();
+    let done = done.context("starting cargo")?;
+    Ok(if done.success() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }

@@ -1,5 +1,7 @@
 //! `docs/flags.md`, written from the definition of the command line.
 
+mod schema;
+
 use std::fmt::Write;
 
 use clap::{Arg, Command};
