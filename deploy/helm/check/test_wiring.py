@@ -167,6 +167,16 @@ def test_the_shown_images_ports_are_overruled():
     assert {"--host=0.0.0.0", "--port=9000", "--grpc-port=9001"} <= set(args)
 
 
+def test_hosts_of_the_ingress_are_names_of_the_server_where_it_has_no_key():
+    values = {"ingress": {"enabled": True, "hosts": ["llm.example.com", "*.llm.example.com"]}}
+    values["config"] = {"allowed-hosts": ["own.example.com"]}
+    hosts = ["own.example.com", "llm.example.com", ".llm.example.com"]
+    assert chart.render(values).toml()["allowed-hosts"] == hosts
+    # With one it asks for the key instead, and behind a gateway it has other names.
+    values["apiKey"] = {"existingSecret": "keys"}
+    assert chart.render(values).toml()["allowed-hosts"] == hosts[:1]
+
+
 def test_a_pool_selects_leaders():
     pool = values("inference-pool").one("InferencePool")["spec"]
     labels = pool["selector"]["matchLabels"]

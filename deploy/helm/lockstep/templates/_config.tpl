@@ -28,7 +28,20 @@ it what `config` says.
 {{- $_ := set $known "sglang-grpc-port" 8002 }}
 {{- end }}
 {{- end }}
-{{- toYaml (merge (deepCopy .Values.config) $known) }}
+{{- $config := deepCopy .Values.config }}
+{{- if and .Values.ingress.enabled (not .Values.gateway.enabled) (eq (include "lockstep.key" .) "no") }}
+{{- /* Without a key the server answers names alone that it knows for its own. */}}
+{{- $hosts := list }}
+{{- range .Values.ingress.hosts }}
+{{- $hosts = append $hosts (trimPrefix "*" .) }}
+{{- end }}
+{{- $given := index $config "allowed-hosts" | default list }}
+{{- if kindIs "string" $given }}
+{{- $given = splitList "," $given }}
+{{- end }}
+{{- $_ := set $config "allowed-hosts" (concat $given $hosts | uniq) }}
+{{- end }}
+{{- toYaml (merge $config $known) }}
 {{- end }}
 
 {{/* One option of it, with what the program takes where it is not given. */}}
@@ -54,9 +67,13 @@ it what `config` says.
 {{ include "lockstep.option" (dict "root" . "key" "drain-timeout" "default" 30) }}
 {{- end }}
 
+{{- define "lockstep.key" -}}
+{{- if or .Values.apiKey.existingSecret (index .Values.config "api-key-file") }}yes{{ else }}no{{ end }}
+{{- end }}
+
 {{/* A gateway shows its workers a key over HTTP alone. */}}
 {{- define "lockstep.gatewayProtocol" -}}
-{{- if or .Values.apiKey.existingSecret (index .Values.config "api-key-file") }}http{{ else }}grpc{{ end }}
+{{- if eq (include "lockstep.key" .) "yes" }}http{{ else }}grpc{{ end }}
 {{- end }}
 
 {{/*
