@@ -72,7 +72,7 @@ fn setup([algorithm, page, ranks, tree]: Row) -> Setup {
         false => roomy,
         // Just enough for the longest request and what two steps may write.
         true => Setup {
-            tokens: (CONTEXT + 2 * (shape.tokens + page)).next_multiple_of(page),
+            tokens: (CONTEXT + 3 * (shape.tokens + page)).next_multiple_of(page),
             care: 0,
             ..roomy
         },
