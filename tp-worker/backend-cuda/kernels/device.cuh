@@ -5,8 +5,10 @@
 
 #ifdef CUDA_ON_HOST
 #define UNROLL
+#define ROLLED
 #else
 #define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")
 #define INFINITY __int_as_float(0x7f800000)
 #define DYNAMIC_SHARED(type, name)                              \
     extern __shared__ __align__(16) unsigned char name##_bytes[]; \

@@ -1,13 +1,13 @@
 // Root-mean-square norms (Zhang & Sennrich, arXiv:1910.07467).
-#include "device.cuh"
+#include "sums.cuh"
 
 constexpr unsigned THREADS = 256;
 
 struct RmsNorm {
     float* x;                   // [rows, width]
-    const float* delta;         // [rows, width], or null
     const float* weight;        // [width]
     OPERAND* out;               // [rows, width]
+    Sums delta;                 // [rows, width], or nothing
     Rows rows;
     unsigned width;
     float eps;
@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) rms_norm(RmsNorm a) {
     float squares = 0;
     for (unsigned i = threadIdx.x; i < a.width; i += THREADS) {
         float x = a.x[row + i];
-        if (a.delta) a.x[row + i] = x = x + a.delta[row + i];
+        if (a.delta.count) a.x[row + i] = x = x + sum_of(a.delta, row + i, i);
         squares += x * x;
     }
     squares = warp_sum(squares);

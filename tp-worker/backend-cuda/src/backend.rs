@@ -4,6 +4,7 @@ mod attend;
 mod collectives;
 mod moves;
 mod operations;
+mod products;
 
 use std::path::PathBuf;
 
@@ -78,7 +79,7 @@ impl CudaBackend {
         Ok(Self {
             operand,
             operations: Operations::new(&context, &compiler, operand)?,
-            products: Products::new(&context)?,
+            products: Products::new(&context, &compiler, operand)?,
             attention: Vec::new(),
             lists: Lists::new(&context)?,
             uploads: Uploads::new(&context)?,

@@ -15,7 +15,8 @@ use crate::module::{Kernel, Module};
 use crate::rows::{Rows, blocks};
 use crate::sources;
 use crate::stream::Stream;
-use parameters::{Add, CopyRows, Embed, RmsNorm, SiluMul};
+use crate::sums::{Sums, SumsParameter};
+use parameters::{CopyRows, Embed, RmsNorm, SiluMul};
 
 /// Threads of a block.
 const THREADS: u32 = 256;
@@ -37,7 +38,6 @@ pub struct Operations {
     rows_to_f32: Kernel<CopyRows>,
     rms_norm: Kernel<RmsNorm>,
     silu_mul: Kernel<SiluMul>,
-    add: Kernel<Add>,
 }
 
 impl Operations {
@@ -65,7 +65,6 @@ impl Operations {
             rows_to_f32: rows.kernel("rows_to_f32", THREADS, 0)?,
             rms_norm: norm.kernel("rms_norm", THREADS, 0)?,
             silu_mul: elementwise.kernel("silu_mul", THREADS, 0)?,
-            add: elementwise.kernel("add", THREADS, 0)?,
         })
     }
 
@@ -129,18 +128,18 @@ impl Operations {
     /// # Errors
     /// [`CudaError::Driver`].
     #[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
-    pub fn add_rms_norm(
+    pub fn add_rms_norm<'a>(
         &self,
         stream: &Stream,
         residual: &mut Floats,
-        delta: &Floats,
+        delta: impl Into<Sums<'a>>,
         weight: &Buffer<f32>,
         eps: f32,
         rows: Rows<'_>,
         out: &mut Floats,
     ) -> Result<(), CudaError> {
         // SAFETY: `residual` is borrowed alone.
-        unsafe { self.norm(stream, residual, Some(delta), weight, eps, rows, out) }
+        unsafe { self.norm(stream, residual, Some(delta.into()), weight, eps, rows, out) }
     }
 
     /// # Safety
@@ -150,7 +149,7 @@ impl Operations {
         &self,
         stream: &Stream,
         x: &Floats,
-        delta: Option<&Floats>,
+        delta: Option<Sums<'_>>,
         weight: &Buffer<f32>,
         eps: f32,
         rows: Rows<'_>,
@@ -160,13 +159,13 @@ impl Operations {
         x.expect(Element::F32, most * width, "the norm's input");
         out.expect(self.operand, most * width, "the norm's output");
         if let Some(delta) = delta {
-            delta.expect(Element::F32, most * width, "the residual's delta");
+            delta.expect(most, width, "the residual's delta");
         }
         let parameters = RmsNorm {
             x: x.address(),
-            delta: delta.map_or(0, Floats::address),
             weight: weight.address(),
             out: out.address(),
+            delta: delta.map_or(SumsParameter::NONE, |delta| delta.parameter()),
             rows: rows.parameter(),
             width: width as u32,
             eps,
@@ -183,19 +182,20 @@ impl Operations {
     ///
     /// # Errors
     /// [`CudaError::Driver`].
-    pub fn silu_mul(
+    pub fn silu_mul<'a>(
         &self,
         stream: &Stream,
-        gate_up: &Floats,
+        gate_up: impl Into<Sums<'a>>,
         width: usize,
         rows: Rows<'_>,
         out: &mut Floats,
     ) -> Result<(), CudaError> {
         let most = rows.most();
-        gate_up.expect(Element::F32, 2 * most * width, "gate and up");
+        let gate_up = gate_up.into();
+        gate_up.expect(most, 2 * width, "gate and up");
         out.expect(self.operand, most * width, "the activation's output");
         let parameters = SiluMul {
-            gate_up: gate_up.address(),
+            gate_up: gate_up.parameter(),
             out: out.address(),
             rows: rows.parameter(),
             width: width as u32,
@@ -203,63 +203,6 @@ impl Operations {
         };
         // SAFETY: both have room for `most` rows.
         unsafe { self.silu_mul.launch(stream, grid(most, width), &parameters) }
-    }
-
-    /// `x += y`, both sums `[rows, width]`.
-    ///
-    /// # Errors
-    /// [`CudaError::Driver`].
-    pub fn add(
-        &self,
-        stream: &Stream,
-        x: &mut Floats,
-        y: &Floats,
-        width: usize,
-        rows: Rows<'_>,
-    ) -> Result<(), CudaError> {
-        let most = rows.most();
-        y.expect(Element::F32, most * width, "what is added");
-        // SAFETY: `y` has as many rows.
-        unsafe { self.add_rows(stream, x, y.address(), width, width, rows) }
-    }
-
-    /// `x += bias` in every row of sums `[rows, bias width]`.
-    ///
-    /// # Errors
-    /// [`CudaError::Driver`].
-    pub fn add_bias(
-        &self,
-        stream: &Stream,
-        x: &mut Floats,
-        bias: &Buffer<f32>,
-        rows: Rows<'_>,
-    ) -> Result<(), CudaError> {
-        // SAFETY: all rows have the same one added.
-        unsafe { self.add_rows(stream, x, bias.address(), bias.len(), 0, rows) }
-    }
-
-    /// # Safety
-    /// At `y` there are `width` floats for every row, `y_stride` apart.
-    unsafe fn add_rows(
-        &self,
-        stream: &Stream,
-        x: &mut Floats,
-        y: u64,
-        width: usize,
-        y_stride: usize,
-        rows: Rows<'_>,
-    ) -> Result<(), CudaError> {
-        let most = rows.most();
-        x.expect(Element::F32, most * width, "what is added to");
-        let parameters = Add {
-            x: x.address(),
-            y,
-            rows: rows.parameter(),
-            width: width as u32,
-            y_stride: y_stride as u32,
-        };
-        // SAFETY: `x` has room for `most` rows; the caller answers for `y`.
-        unsafe { self.add.launch(stream, grid(most, width), &parameters) }
     }
 }
 

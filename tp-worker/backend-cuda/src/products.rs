@@ -1,5 +1,6 @@
-//! Matrix products, by cuBLASLt.
+//! Matrix products: of few rows by a kernel of our own, of more by cuBLASLt.
 
+pub(crate) mod few;
 mod plan;
 
 use std::collections::HashMap;
@@ -9,19 +10,23 @@ use std::sync::Arc;
 use cudarc::cublaslt::result::CublasError;
 use cudarc::cublaslt::{result, sys};
 
+use crate::compiler::Compiler;
 use crate::context::Context;
 use crate::error::CudaError;
 use crate::floats::{Element, Floats};
 use crate::gpu::Gpu;
 use crate::memory::Buffer;
 use crate::stream::Stream;
+use crate::sums::Sums;
 use crate::version::Version;
+use few::FewRows;
 use plan::Plan;
 
-/// Working memory of algorithms, as NVIDIA recommends for its newer GPUs.
+/// Working memory of algorithms, as NVIDIA recommends for its newer GPUs, and of
+/// sums in parts.
 pub(crate) const WORKSPACE: usize = 32 << 20;
-/// Products of up to so many rows share an algorithm.
-const SMALLEST_BUCKET: usize = 64;
+/// The fewest rows that cuBLASLt's algorithms are chosen for.
+const SMALLEST_BUCKET: usize = 2 * few::MOST_ROWS;
 
 /// A kind of product: `[rows, inputs] × [outputs, inputs]ᵀ → [rows, outputs]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,15 +39,56 @@ pub struct Product {
     pub element: Element,
 }
 
-/// Products and the algorithms that were chosen for them.
+/// What is multiplied: the first `rows` rows of `x` by `w`; rows are not counted
+/// on the device.
+#[derive(Clone, Copy)]
+pub struct Operands<'a> {
+    /// `[rows, inputs]`, of the product's type.
+    pub x: &'a Floats,
+    /// `[outputs, inputs]`, of the product's type.
+    pub w: &'a Floats,
+    /// `[outputs]`, added to every row.
+    pub bias: Option<&'a Buffer<f32>>,
+    /// The shape.
+    pub product: Product,
+    /// Rows of `x`.
+    pub rows: usize,
+}
+
+impl Operands<'_> {
+    /// # Panics
+    /// If arrays are too short or of another type.
+    fn expect(&self) {
+        let Product {
+            outputs,
+            inputs,
+            element,
+        } = self.product;
+        let bias = self.bias.is_none_or(|bias| bias.len() == outputs);
+        assert!(bias, "a bias has one value per output");
+        self.x
+            .expect(element, self.rows * inputs, "the product's input");
+        self.w
+            .expect(element, outputs * inputs, "the product's weights");
+    }
+}
+
+/// Products of operands of one type, and the algorithms that were chosen for them.
 ///
-/// An algorithm is chosen for rows up to a power of two, 64 at least, and may
-/// have other bits than that of another one: a row's result depends on its
-/// operands and on which of these numbers the rows keep within, on nothing else.
+/// Of up to 64 rows, a row's bits depend on the row, the weights and the device
+/// alone. For more rows, cuBLASLt's algorithm is chosen for rows up to a power of
+/// two, and may have other bits than that of another one: a row's result depends
+/// on its operands and on which of these numbers the rows keep within, on nothing
+/// else.
+///
+/// All work goes to one stream: products share their working memory.
 pub struct Products {
     context: Arc<Context>,
     handle: sys::cublasLtHandle_t,
     workspace: Buffer<u8>,
+    few: FewRows,
+    /// All that were prepared.
+    prepared: Vec<Product>,
     plans: HashMap<(Product, usize), Plan>,
     /// Rows that all of them are prepared for.
     most_rows: usize,
@@ -73,15 +119,23 @@ impl Products {
         gpu.check_library("libcublasLt", version)
     }
 
-    /// Opens the library.
+    /// Opens the library, and compiles the kernels for operands of a type.
     ///
     /// # Errors
-    /// Those of [`Self::find`]; [`CudaError::OutOfMemory`], [`CudaError::Product`].
-    pub fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
+    /// Those of [`Self::find`], [`Compiler::compile`] and
+    /// [`Module::load`](crate::Module::load); [`CudaError::OutOfMemory`],
+    /// [`CudaError::Product`].
+    pub fn new(
+        context: &Arc<Context>,
+        compiler: &Compiler,
+        operand: Element,
+    ) -> Result<Self, CudaError> {
         Self::find(context.gpu())?;
         context.bind()?;
         let workspace = Buffer::new(context, WORKSPACE, "working memory of products")?;
         Ok(Self {
+            few: FewRows::new(context, compiler, operand)?,
+            prepared: Vec::new(),
             handle: result::create_handle().map_err(failed("cublasLtCreate"))?,
             context: context.clone(),
             workspace,
@@ -97,11 +151,7 @@ impl Products {
     /// Those of [`Self::prepare`].
     pub fn prepare_all(&mut self, rows: usize) -> Result<(), CudaError> {
         self.most_rows = self.most_rows.max(rows);
-        let smallest =
-            |(product, bucket): &(Product, usize)| (*bucket == SMALLEST_BUCKET).then_some(*product);
-        let all: Vec<Product> = self.plans.keys().filter_map(smallest).collect();
-        all.into_iter()
-            .try_for_each(|product| self.prepare(product, rows))
+        (0..self.prepared.len()).try_for_each(|at| self.prepare(self.prepared[at], rows))
     }
 
     /// Chooses the algorithms for up to `rows` rows, and for as many as all are
@@ -112,45 +162,122 @@ impl Products {
     /// [`CudaError::Product`], also where there is no algorithm.
     pub fn prepare(&mut self, product: Product, rows: usize) -> Result<(), CudaError> {
         self.context.bind()?;
+        if !self.prepared.contains(&product) {
+            self.prepared.push(product);
+        }
         let rows = rows.max(self.most_rows);
         let mut rows_of_bucket = SMALLEST_BUCKET;
-        loop {
+        while rows > rows_of_bucket / 2 {
             self.plan(product, rows_of_bucket)?;
-            if rows_of_bucket >= bucket(rows) {
-                return Ok(());
-            }
             rows_of_bucket *= 2;
         }
+        Ok(())
     }
 
-    /// `out = x · wᵀ` for the first `rows` rows of `x`; rows are not counted on
-    /// the device.
+    /// How many slices the columns of `product` are cut into where it has few rows:
+    /// the order of its sums.
+    pub fn slices(&self, product: Product) -> usize {
+        self.few.slices(product)
+    }
+
+    /// `out = x · wᵀ + bias`.
     ///
     /// # Errors
-    /// [`CudaError::Product`].
+    /// [`CudaError::Product`], [`CudaError::Driver`].
     ///
     /// # Panics
     /// If arrays are too short or of another type.
     pub fn run(
         &mut self,
         stream: &Stream,
-        x: &Floats,
-        w: &Floats,
-        product: Product,
-        rows: usize,
+        operands: Operands<'_>,
         out: &mut Floats,
     ) -> Result<(), CudaError> {
-        let Product {
-            outputs,
-            inputs,
-            element,
-        } = product;
-        x.expect(element, rows * inputs, "the product's input");
-        w.expect(element, outputs * inputs, "the product's weights");
+        let (rows, outputs) = (operands.rows, operands.product.outputs);
+        operands.expect();
         out.expect(Element::F32, rows * outputs, "the product's output");
-        if rows == 0 {
-            return Ok(());
+        if rows > few::MOST_ROWS {
+            self.multiply_many(stream, operands, out)?;
+            return match operands.bias {
+                Some(bias) => self.few.add_bias(stream, bias, rows, out),
+                None => Ok(()),
+            };
         }
+        if self.slices(operands.product) == 1 {
+            let to = out.address();
+            // SAFETY: there is room for one slice.
+            return unsafe { self.few.multiply(stream, operands, operands.bias, to) };
+        }
+        let few = &self.few;
+        let sums = few.multiply_in_parts(stream, operands, &mut self.workspace)?;
+        few.sum_up(stream, sums, rows, outputs, out)
+    }
+
+    /// [`Self::run`] for an operation that takes sums in parts; `space` has room
+    /// for the product.
+    ///
+    /// # Errors
+    /// [`CudaError::Product`], [`CudaError::Driver`].
+    ///
+    /// # Panics
+    /// If arrays are too short or of another type.
+    pub fn sums<'a>(
+        &'a mut self,
+        stream: &Stream,
+        operands: Operands<'a>,
+        space: &'a mut Floats,
+    ) -> Result<Sums<'a>, CudaError> {
+        if operands.rows <= few::MOST_ROWS && self.slices(operands.product) > 1 {
+            operands.expect();
+            return self
+                .few
+                .multiply_in_parts(stream, operands, &mut self.workspace);
+        }
+        let plain = Operands {
+            bias: None,
+            ..operands
+        };
+        self.run(stream, plain, space)?;
+        Ok(Sums::with_bias(space, operands.bias))
+    }
+
+    /// `out = silu(gate) · up` of a product whose first half of outputs are the
+    /// gates; or the sums of which it has still to be made.
+    ///
+    /// # Errors
+    /// [`CudaError::Product`], [`CudaError::Driver`].
+    ///
+    /// # Panics
+    /// If arrays are too short or of another type.
+    pub fn gated<'a>(
+        &'a mut self,
+        stream: &Stream,
+        operands: Operands<'a>,
+        space: &'a mut Floats,
+        out: &mut Floats,
+    ) -> Result<Option<Sums<'a>>, CudaError> {
+        if operands.rows <= few::MOST_ROWS && self.slices(operands.product) == 1 {
+            operands.expect();
+            self.few.multiply_gated(stream, operands, out)?;
+            return Ok(None);
+        }
+        self.sums(stream, operands, space).map(Some)
+    }
+
+    /// `out = x · wᵀ` by cuBLASLt.
+    fn multiply_many(
+        &mut self,
+        stream: &Stream,
+        operands: Operands<'_>,
+        out: &mut Floats,
+    ) -> Result<(), CudaError> {
+        let Operands {
+            x,
+            w,
+            product,
+            rows,
+            ..
+        } = operands;
         stream.context().bind()?;
         let (handle, workspace) = (self.handle, self.workspace.address());
         let plan = self.plan(product, bucket(rows))?;
@@ -186,10 +313,7 @@ impl Products {
         match self.plans.entry((product, bucket)) {
             Entry::Occupied(plan) => Ok(plan.into_mut()),
             Entry::Vacant(place) => {
-                let rows = match bucket {
-                    SMALLEST_BUCKET => 1..=bucket,
-                    _ => bucket / 2 + 1..=bucket,
-                };
+                let rows = bucket / 2 + 1..=bucket;
                 Ok(place.insert(Plan::new(self.handle, product, rows, WORKSPACE)?))
             }
         }

@@ -4,6 +4,7 @@ use crate::compiler::Source;
 
 const DEVICE: (&str, &str) = ("device.cuh", include_str!("../kernels/device.cuh"));
 const BATCH: (&str, &str) = ("batch.cuh", include_str!("../kernels/batch.cuh"));
+const SUMS: (&str, &str) = ("sums.cuh", include_str!("../kernels/sums.cuh"));
 const SOFTMAX: (&str, &str) = ("softmax.cuh", include_str!("../kernels/softmax.cuh"));
 const TILE: (&str, &str) = ("tile.cuh", include_str!("../kernels/tile.cuh"));
 const WORK: (&str, &str) = ("work.cuh", include_str!("../kernels/work.cuh"));
@@ -16,12 +17,17 @@ pub(crate) const ROWS: Source = Source {
 pub(crate) const NORM: Source = Source {
     name: "norm.cu",
     text: include_str!("../kernels/norm.cu"),
-    headers: &[DEVICE],
+    headers: &[DEVICE, SUMS],
 };
 pub(crate) const ELEMENTWISE: Source = Source {
     name: "elementwise.cu",
     text: include_str!("../kernels/elementwise.cu"),
-    headers: &[DEVICE],
+    headers: &[DEVICE, SUMS],
+};
+pub(crate) const FEW_ROWS: Source = Source {
+    name: "few_rows.cu",
+    text: include_str!("../kernels/few_rows.cu"),
+    headers: &[DEVICE, SUMS],
 };
 pub(crate) const CELLS: Source = Source {
     name: "cells.cu",

@@ -47,7 +47,7 @@ impl CudaBackend {
                 exchange.reduce_scatter(stream, axis, delta, len, rows, width)?;
             }
         }
-        let (residual, out) = (&mut residual.floats, &mut out.floats);
+        let (residual, delta, out) = (&mut residual.floats, &*delta, &mut out.floats);
         let (weight, eps, rows) = (norm.weight, norm.eps, Rows::fixed(own));
         let done = self
             .operations

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use lockstep_backend::{
     Attend, AttentionShape, Axis, Backend, BackendError, Batch, Holds, HostMatrix, InputLimits,
-    KvShape, MatrixRole, Owners, PassKey, RmsNorm, RopeTable, RowParallel, Rows as Gathered,
-    Scatter,
+    KvShape, Linear, MatrixRole, Owners, PassKey, RmsNorm, RopeTable, RowParallel,
+    Rows as Gathered, Scatter,
 };
 use lockstep_collective::Collective;
 
@@ -164,23 +164,7 @@ impl Backend for CudaBackend {
         bias: Option<&Buffer<f32>>,
         out: &mut CudaTensor,
     ) {
-        let rows = x.rows();
-        x.expect(rows, w.cols, "the matrix product's input");
-        out.expect(rows, w.rows, "the matrix product's output");
-        assert!(
-            bias.is_none_or(|bias| bias.len() == w.rows),
-            "a bias has one value per output"
-        );
-        let (stream, out) = (&self.stream, &mut out.floats);
-        let mut done = self
-            .products
-            .run(stream, &x.floats, &w.floats, w.product(), rows, out);
-        if done.is_ok()
-            && let Some(bias) = bias
-        {
-            let rows = Rows::fixed(rows);
-            done = self.operations.add_bias(stream, out, bias, rows);
-        }
+        let done = self.multiply(x, Linear { weight: w, bias }, out);
         self.keep(done);
     }
 
@@ -214,6 +198,26 @@ impl Backend for CudaBackend {
             .operations
             .add_rms_norm(stream, residual, delta, weight, eps, rows, out);
         self.keep(done);
+    }
+
+    fn matmul_add_rms_norm(
+        &mut self,
+        x: &CudaTensor,
+        w: RowParallel<'_, CudaMatrix, Buffer<f32>>,
+        residual: &mut CudaTensor,
+        delta: &mut CudaTensor,
+        norm: RmsNorm<'_, Buffer<f32>>,
+        out: &mut CudaTensor,
+    ) -> Result<(), BackendError> {
+        if self.group(w.axis).1 == 1 {
+            let done = self.multiply_add_norm(x, w.part, residual, delta, norm, out);
+            self.keep(done);
+            return Ok(());
+        }
+        self.matmul(x, w.part.weight, w.part.bias, delta);
+        self.all_reduce(w.axis, delta)?;
+        self.add_rms_norm(residual, delta, norm.weight, norm.eps, out);
+        Ok(())
     }
 
     fn head_norm(
@@ -287,6 +291,17 @@ impl Backend for CudaBackend {
         let done = self
             .operations
             .silu_mul(&self.stream, gate_up, width, rows, out);
+        self.keep(done);
+    }
+
+    fn gated_matmul(
+        &mut self,
+        x: &CudaTensor,
+        w: Linear<'_, CudaMatrix, Buffer<f32>>,
+        gate_up: &mut CudaTensor,
+        out: &mut CudaTensor,
+    ) {
+        let done = self.multiply_gated(x, w, gate_up, out);
         self.keep(done);
     }
 

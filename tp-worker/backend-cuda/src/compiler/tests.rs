@@ -8,7 +8,7 @@ use lockstep_backend::AttentionShape;
 
 use super::{Defines, Program, Source, library_version, options};
 use crate::floats::Element;
-use crate::{attention, operations};
+use crate::{attention, operations, products};
 
 /// As GPUs are compiled for, from the oldest that serves on.
 const ARCHITECTURES: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"];
@@ -42,6 +42,7 @@ fn programs() -> Vec<(&'static Source, Defines)> {
     let elements = [Element::F32, Element::Bf16];
     let mut all: Vec<(&Source, Defines)> =
         elements.into_iter().flat_map(operations::sources).collect();
+    all.extend(elements.map(products::few::source));
     for [heads, kv_heads, head_dim] in SHAPES {
         let shape = AttentionShape {
             heads,

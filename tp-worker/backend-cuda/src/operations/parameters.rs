@@ -5,6 +5,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::indices::IndicesParameter;
 use crate::rows::RowsParameter;
+use crate::sums::SumsParameter;
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -38,9 +39,9 @@ pub(super) struct CopyRows {
 #[repr(C)]
 pub(super) struct RmsNorm {
     pub x: u64,
-    pub delta: u64,
     pub weight: u64,
     pub out: u64,
+    pub delta: SumsParameter,
     pub rows: RowsParameter,
     pub width: u32,
     pub eps: f32,
@@ -49,19 +50,9 @@ pub(super) struct RmsNorm {
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct SiluMul {
-    pub gate_up: u64,
+    pub gate_up: SumsParameter,
     pub out: u64,
     pub rows: RowsParameter,
     pub width: u32,
     pub pad: u32,
-}
-
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-pub(super) struct Add {
-    pub x: u64,
-    pub y: u64,
-    pub rows: RowsParameter,
-    pub width: u32,
-    pub y_stride: u32,
 }

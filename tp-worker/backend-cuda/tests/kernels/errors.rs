@@ -31,8 +31,9 @@ fn opened(variables: &[(&str, Option<&str>)]) -> String {
 fn opens_a_gpu() {
     let ordinal = std::env::var("TEST_ORDINAL").map_or(0, |text| text.parse().expect("a number"));
     let opened = Context::open(ordinal).and_then(|context| {
-        Compiler::new(context.gpu(), None)?.probe()?;
-        Products::new(&context)?;
+        let compiler = Compiler::new(context.gpu(), None)?;
+        compiler.probe()?;
+        Products::new(&context, &compiler, Element::F32)?;
         let head_dim = std::env::var("TEST_HEAD_DIM").map_or(64, |text| text.parse().expect("one"));
         let shape = AttentionShape {
             heads: 1,

@@ -12,10 +12,11 @@ use crate::support::{Gpu, Noise, SEEDS, assert_close};
 const ATTENTION: &str = "faults::attention_is_watched";
 const HEADS: &str = "cells::heads_are_normed_rotated_and_stored";
 const CELLS: &str = "cells::cells_are_copied_one_after_the_other";
+const FEW_ROWS: &str = "products::few_rows_are_watched";
 const NORMS: &str = "rowwise::norms_are_those_of_plain_loops";
 
 /// What is wrong, what `sed` makes of the source, and which test has to fail.
-const FAULTS: [(&str, &str, &str); 19] = [
+const FAULTS: [(&str, &str, &str); 25] = [
     (
         "cells too early",
         "/cell_of(a, row, item, begin/,/copy_block/s/__syncthreads();//",
@@ -95,6 +96,36 @@ const FAULTS: [(&str, &str, &str); 19] = [
     ("pairs too early", "s/__syncwarp();//", HEADS),
     ("moves all at once", "s/i < count; i++/i < 1; i++/", CELLS),
     ("sums too early", "s/__syncthreads();//", NORMS),
+    (
+        "chunks too early, or too late",
+        "s/__syncthreads(); *.. the chunk is there.*//",
+        FEW_ROWS,
+    ),
+    (
+        "no wait for chunks",
+        "s/cp_async_wait_group<STAGES - 2>();//",
+        FEW_ROWS,
+    ),
+    (
+        "one chunk less is waited for",
+        "s/cp_async_wait_group<STAGES - 2>/cp_async_wait_group<STAGES - 1>/",
+        FEW_ROWS,
+    ),
+    (
+        "columns past the last",
+        "s/const bool inside = there .*;/const bool inside = there;/",
+        FEW_ROWS,
+    ),
+    (
+        "a slice is forgotten",
+        "s/part < sums.count; part++/part + 1 < sums.count; part++/",
+        FEW_ROWS,
+    ),
+    (
+        "units at one place",
+        "s/(unit ^ row % 8)/unit % 4/",
+        FEW_ROWS,
+    ),
 ];
 
 /// How a test fails that has found something.

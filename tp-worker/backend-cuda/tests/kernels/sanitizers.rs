@@ -6,12 +6,13 @@ use std::process::Command;
 
 use lockstep_backend::{AttentionShape, KvShape};
 use lockstep_backend_cuda::{
-    Attention, CudaError, Element, HeadNorms, Indices, Operations, PagedCache, Rope, Rows,
+    Attention, CudaError, Element, HeadNorms, Indices, Operands, Operations, PagedCache, Product,
+    Products, Rope, Rows,
 };
 use lockstep_types::KvCacheDtype;
 
 use crate::requests::{Request, Run, attend};
-use crate::support::{Gpu, Noise, tokens};
+use crate::support::{ELEMENTS, Gpu, Noise, tokens};
 
 /// Where the compiler keeps a sanitizer's library; nowhere, where it has none.
 fn library(name: &str) -> Option<String> {
@@ -100,6 +101,9 @@ fn every_kernel() {
         cells(&gpu, attention, true);
         cells(&gpu, attention, false);
     }
+    for element in ELEMENTS {
+        products(&gpu, element);
+    }
     let made = Operations::new(&gpu.context, &gpu.compiler, Element::Bf16);
     let operations = made.expect("kernels");
     // Rows that are copied in units of 2, 4 and 16 bytes.
@@ -155,8 +159,6 @@ fn rows(gpu: &Gpu, operations: &Operations, width: usize) {
         operations.embed(stream, &table, width, 0, &inputs, &mut x)?;
         operations.cast(stream, &x, width, all, &mut out)?;
         operations.cast(stream, &out, width, all, &mut y)?;
-        operations.add(stream, &mut x, &y, width, all)?;
-        operations.add_bias(stream, &mut x, &weight, all)?;
         operations.add_rms_norm(stream, &mut x, &y, &weight, 1e-5, all, &mut out)?;
         operations.place_columns(stream, &x, width, all, &mut wide, 2 * width, 0)?;
         operations.copy_rows(stream, &x, listed, width, all, &mut y, listed)?;
@@ -167,6 +169,43 @@ fn rows(gpu: &Gpu, operations: &Operations, width: usize) {
     };
     run().expect("launches");
     assert!(gpu.read(&out).iter().all(|value| value.is_finite()));
+}
+
+/// Every kernel for few rows, on columns in one slice and in several, that are
+/// copied 16 bytes at a time and that are not, with gates and without.
+fn products(gpu: &Gpu, element: Element) {
+    let made = Products::new(&gpu.context, &gpu.compiler, element);
+    let mut products = made.expect("kernels");
+    for (rows, outputs, inputs) in [(3, 70, 21), (16, 9, 600), (30, 66, 104), (64, 130, 40)] {
+        let product = Product {
+            outputs,
+            inputs,
+            element,
+        };
+        let (x, w) = (
+            gpu.floats(element, &Noise(1).floats(rows * inputs)),
+            gpu.floats(element, &Noise(2).floats(outputs * inputs)),
+        );
+        let bias = gpu.buffer(&Noise(3).floats(outputs));
+        let operands = Operands {
+            x: &x,
+            w: &w,
+            bias: Some(&bias),
+            product,
+            rows,
+        };
+        let mut out = gpu.poisoned(Element::F32, rows * outputs);
+        products
+            .run(&gpu.stream, operands, &mut out)
+            .expect("a product");
+        assert!(gpu.read(&out).iter().all(|value| value.is_finite()));
+        if outputs % 2 == 0 {
+            let mut gated = gpu.poisoned(element, rows * outputs / 2);
+            let done = products.gated(&gpu.stream, operands, &mut out, &mut gated);
+            assert!(done.expect("a product").is_none(), "there is one slice");
+            assert!(gpu.read(&gated).iter().all(|value| value.is_finite()));
+        }
+    }
 }
 
 fn cells(gpu: &Gpu, attention: &Attention, normed: bool) {

@@ -118,8 +118,8 @@ fn a_prefix_hit_is_bit_identical_on_cuda() {
     }
 }
 
-/// Chunking, page size and company change no bit among passes of one product
-/// algorithm, which those of up to 64 rows share.
+/// Chunking, page size and company change no bit among passes of up to 64 tokens,
+/// whose products have one order.
 #[test]
 fn chunked_and_batched_runs_are_bit_identical_on_cuda() {
     for (name, case) in cases().filter(|(name, _)| ["llama", "qwen3"].contains(name)) {

@@ -13,7 +13,7 @@ const MAGIC: u64 = 0x6c6f_636b_7374_6570;
 /// Bytes of working memory that sums in parts take.
 const PARTS_WORKSPACE: usize = 1 << 20;
 /// Columns from which on sums in parts are offered first.
-const MANY_COLUMNS: usize = 17;
+const MANY_COLUMNS: usize = 100;
 
 /// How sums are taken. The bits of a result depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

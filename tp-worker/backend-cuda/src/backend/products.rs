@@ -1,0 +1,87 @@
+//! Products, and what comes right behind them.
+
+use lockstep_backend::{Linear, RmsNorm};
+
+use super::CudaBackend;
+use crate::error::CudaError;
+use crate::memory::Buffer;
+use crate::products::Operands;
+use crate::rows::Rows;
+use crate::tensor::{CudaMatrix, CudaTensor};
+
+/// A matrix with its bias.
+type Weights<'a> = Linear<'a, CudaMatrix, Buffer<f32>>;
+
+impl CudaBackend {
+    /// See [`lockstep_backend::Backend::matmul`].
+    pub(super) fn multiply(
+        &mut self,
+        x: &CudaTensor,
+        w: Weights<'_>,
+        out: &mut CudaTensor,
+    ) -> Result<(), CudaError> {
+        let operands = operands(x, &w, out);
+        self.products.run(&self.stream, operands, &mut out.floats)
+    }
+
+    /// See [`lockstep_backend::Backend::gated_matmul`].
+    pub(super) fn multiply_gated(
+        &mut self,
+        x: &CudaTensor,
+        w: Weights<'_>,
+        gate_up: &mut CudaTensor,
+        out: &mut CudaTensor,
+    ) -> Result<(), CudaError> {
+        let (rows, width) = (out.rows(), out.width());
+        gate_up.expect(rows, 2 * width, "gate and up");
+        let operands = operands(x, &w, gate_up);
+        let (stream, space, out) = (&self.stream, &mut gate_up.floats, &mut out.floats);
+        match self.products.gated(stream, operands, space, out)? {
+            Some(sums) => {
+                let rows = Rows::fixed(rows);
+                self.operations.silu_mul(stream, sums, width, rows, out)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// See [`lockstep_backend::Backend::matmul_add_rms_norm`], of the only rank.
+    pub(super) fn multiply_add_norm(
+        &mut self,
+        x: &CudaTensor,
+        w: Weights<'_>,
+        residual: &mut CudaTensor,
+        delta: &mut CudaTensor,
+        norm: RmsNorm<'_, Buffer<f32>>,
+        out: &mut CudaTensor,
+    ) -> Result<(), CudaError> {
+        let (rows, weight) = (residual.rows(), norm.weight);
+        residual.expect(rows, weight.len(), "the residual");
+        delta.expect(rows, weight.len(), "the residual's delta");
+        out.expect(rows, weight.len(), "the norm's output");
+        let operands = operands(x, &w, delta);
+        let (stream, space) = (&self.stream, &mut delta.floats);
+        let sums = self.products.sums(stream, operands, space)?;
+        let (residual, out) = (&mut residual.floats, &mut out.floats);
+        let rows = Rows::fixed(rows);
+        self.operations
+            .add_rms_norm(stream, residual, sums, weight, norm.eps, rows, out)
+    }
+}
+
+/// What is multiplied.
+///
+/// # Panics
+/// Unless `out` is as large as the product.
+fn operands<'a>(x: &'a CudaTensor, w: &Weights<'a>, out: &CudaTensor) -> Operands<'a> {
+    let (rows, weight) = (x.rows(), w.weight);
+    x.expect(rows, weight.cols, "the matrix product's input");
+    out.expect(rows, weight.rows, "the matrix product's output");
+    Operands {
+        x: &x.floats,
+        w: &weight.floats,
+        bias: w.bias,
+        product: weight.product(),
+        rows,
+    }
+}
