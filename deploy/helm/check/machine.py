@@ -37,7 +37,7 @@ class Container:
     """A pod's server: its files in a folder, its command line and environment."""
 
     def __init__(self, rendered: chart.Rendered, pod: dict, folder: pathlib.Path, **group: str):
-        self.folder = folder
+        self.log = folder / "log"
         volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
         container = chart.server(pod)
         self.places = {}
@@ -83,7 +83,7 @@ class Container:
     @contextlib.contextmanager
     def running(self):
         """The process, as the pod starts it; ended however the test ends."""
-        with open(self.folder / "log", "w") as log:
+        with open(self.log, "w") as log:
             process = subprocess.Popen(
                 [BINARY, *self.args], env=self.environment, stdout=log, stderr=log
             )
@@ -94,21 +94,17 @@ class Container:
                     process.send_signal(signal.SIGTERM)
                 process.wait(PATIENCE)
 
-    def log(self) -> str:
-        return (self.folder / "log").read_text()
-
-
-def wait_until_ready(container: Container, process: subprocess.Popen, probe: dict, port: int):
+def wait_until_ready(log: pathlib.Path, process: subprocess.Popen, probe: dict, port: int):
     """Asks as the kubelet would, by the probe."""
     url = f"http://127.0.0.1:{port}{probe['httpGet']['path']}"
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
-        assert process.poll() is None, container.log()
+        assert process.poll() is None, log.read_text()
         with contextlib.suppress(urllib.error.URLError, OSError):
             if urllib.request.urlopen(url, timeout=probe["timeoutSeconds"]).status == 200:
                 return
         time.sleep(0.05)
-    raise AssertionError(f"not ready:\n{container.log()}")
+    raise AssertionError(f"not ready:\n{log.read_text()}")
 
 
 def helm_test(rendered: chart.Rendered, port: int) -> str:

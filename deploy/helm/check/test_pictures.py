@@ -47,7 +47,7 @@ def watched(tmp_path_factory):
     folder = tmp_path_factory.mktemp("prometheus")
     with container.running() as process, prometheus.Prometheus(port, folder) as seen:
         probe = chart.server(pod)["readinessProbe"]
-        machine.wait_until_ready(container, process, probe, port)
+        machine.wait_until_ready(container.log, process, probe, port)
         with load.Load(port, grpc, clients=24) as clients:
             yield process, seen, clients
 

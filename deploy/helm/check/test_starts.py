@@ -44,10 +44,10 @@ def test_a_pod_serves(tmp_path):
     container = machine.Container(rendered, pod, tmp_path)
     with container.running() as process:
         probe = chart.server(pod)["readinessProbe"]
-        machine.wait_until_ready(container, process, probe, port)
+        machine.wait_until_ready(container.log, process, probe, port)
         assert machine.helm_test(rendered, port).splitlines() == [f"ok: {one}" for one in TESTS]
         process.terminate()
-        assert process.wait(machine.PATIENCE) == 0, container.log()
+        assert process.wait(machine.PATIENCE) == 0, container.log.read_text()
 
 
 def test_nodes_of_a_group_serve_together_and_end_together(tmp_path):
@@ -72,8 +72,8 @@ def test_nodes_of_a_group_serve_together_and_end_together(tmp_path):
     ]
     with leader.running() as first, worker.running() as second:
         probe = chart.server(rendered.servers()[0])["readinessProbe"]
-        machine.wait_until_ready(leader, first, probe, port)
+        machine.wait_until_ready(leader.log, first, probe, port)
         assert len(machine.helm_test(rendered, port).splitlines()) == len(TESTS)
         # What a lost node does to the pod of the other: the set recreates both.
         second.kill()
-        assert first.wait(machine.PATIENCE) not in (0, 1, 2), leader.log()
+        assert first.wait(machine.PATIENCE) not in (0, 1, 2), leader.log.read_text()
