@@ -31,7 +31,10 @@ expect() {
     esac
 }
 
-chat='"messages": [{"role": "user", "content": "Count from 3 to 12."}], "max_tokens": 16'
+# A gateway wants to be told the model.
+[[ $(ask GET /v1/models) =~ \"id\":\"([^\"]*)\" ]] || true
+chat="\"model\": \"${BASH_REMATCH[1]:-}\", \"max_tokens\": 16"
+chat="$chat, \"messages\": [{\"role\": \"user\", \"content\": \"Count from 3 to 12.\"}]"
 for test in "$@"; do
     case $test in
     health) expect 'health' '' GET /health ;;

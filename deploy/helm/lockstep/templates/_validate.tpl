@@ -68,7 +68,7 @@ the remedy.
 {{- fail (printf "autoscaling.minReplicas %d is more than maxReplicas %d" (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) }}
 {{- end }}
 {{- if and .Values.gateway.enabled (not .Values.gateway.image.tag) }}
-{{- fail "gateway.image.tag: name the version to run; its protocol was tried with smg 1.13.0" }}
+{{- fail "gateway.image.tag: name the version to run; smg 1.13.0 was tried" }}
 {{- end }}
 {{- if and .Values.gateway.enabled (eq (include "lockstep.gatewayProtocol" .) "http") (not .Values.apiKey.existingSecret) }}
 {{- fail "the gateway needs the servers' key too: put it into a Secret and name that in `apiKey.existingSecret` instead of config.api-key-file" }}
