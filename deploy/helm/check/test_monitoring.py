@@ -9,6 +9,8 @@ import chart
 import promql_parser
 import pytest
 import yaml
+from grafana_foundation_sdk.cog import encoder
+from grafana_foundation_sdk.models import dashboard as dashboards
 
 KINDS = dict(
     re.findall(
@@ -83,6 +85,26 @@ def test_each_metric_has_its_panel():
         "process_virtual_memory_bytes",
     }
     assert not left, sorted(left)
+
+
+def test_grafana_knows_every_field():
+    """Its own model of a dashboard keeps what it knows, and drops the rest."""
+    model = dashboards.Dashboard.from_json(dashboard())
+    kept = json.loads(encoder.JSONEncoder().encode(model))
+    assert not list(dropped(dashboard(), kept))
+
+
+def dropped(ours, kept, where: str = ""):
+    """Places where `kept` has not what is ours."""
+    match ours, kept:
+        case dict(), dict():
+            for key, value in ours.items():
+                yield from dropped(value, kept.get(key), f"{where}.{key}")
+        case list(), list() if len(ours) == len(kept):
+            for number, (one, other) in enumerate(zip(ours, kept)):
+                yield from dropped(one, other, f"{where}[{number}]")
+        case _ if ours != kept:
+            yield where
 
 
 def test_panels_can_be_told_apart():
