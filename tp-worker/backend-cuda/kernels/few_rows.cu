@@ -35,8 +35,9 @@ struct Product {
 __device__ inline unsigned place_of(unsigned row, unsigned unit) { return row * UNITS + (unit ^ row % 8); }
 
 // Begins to copy a unit from column `column` of `row` on; what lies outside is zero.
+template <bool ALIGNED>
 __device__ inline void copy_unit(const Product& a, uint4* to, const OPERAND* row, unsigned column, bool there) {
-    if (a.aligned) {
+    if (ALIGNED) {
         const bool inside = there && column < a.inputs;
         cp_async_16(to, inside ? row + column : a.w, inside ? 16 : 0);
         return;
@@ -67,21 +68,35 @@ __device__ inline Weights weights_of(const Product& a, unsigned groups) {
     return weights;
 }
 
+// This thread's unit of a chunk: in a group of weights, and in as many rows of x.
+template <bool ALIGNED>
+__device__ inline void copy_weights(const Product& a, const Weights& weights, unsigned group, unsigned column, uint4* to) {
+    const unsigned skip = group * weights.step;
+    const OPERAND* row = weights.row + (size_t)skip * a.inputs;
+    copy_unit<ALIGNED>(a, to + group * GROUP * UNITS, row, column, weights.number + skip < weights.end);
+}
+template <bool ALIGNED, unsigned MOST>
+__device__ inline void copy_rows(const Product& a, unsigned rows, unsigned group, unsigned column, uint4* to) {
+    const unsigned row = group * GROUP + threadIdx.x / UNITS;
+    if (row < MOST) copy_unit<ALIGNED>(a, to + group * GROUP * UNITS, a.x + (size_t)row * a.inputs, column, row < rows);
+}
 // Begins to copy a chunk: the tile's weights, and behind them the rows of x.
 template <unsigned GROUPS, unsigned TILES>
 __device__ inline void copy_chunk(const Product& a, const Weights& weights, unsigned rows, unsigned chunk, uint4* stage) {
+    constexpr unsigned MOST = TILE * TILES, ROW_GROUPS = (MOST + GROUP - 1) / GROUP;
     const unsigned within = threadIdx.x / UNITS, unit = threadIdx.x % UNITS;
     const unsigned column = chunk * CHUNK + unit * EACH;
-    uint4* to = stage + place_of(within, unit);
-    UNROLL
-    for (unsigned group = 0; group < GROUPS; group++, to += GROUP * UNITS) {
-        const unsigned skip = group * weights.step;
-        copy_unit(a, to, weights.row + (size_t)skip * a.inputs, column, weights.number + skip < weights.end);
-    }
-    UNROLL
-    for (unsigned first = 0; first < TILE * TILES; first += GROUP, to += GROUP * UNITS) {
-        const unsigned row = first + within;
-        if (row < TILE * TILES) copy_unit(a, to, a.x + (size_t)row * a.inputs, column, row < rows);
+    uint4 *w = stage + place_of(within, unit), *x = w + GROUPS * GROUP * UNITS;
+    if (a.aligned) {
+        UNROLL
+        for (unsigned group = 0; group < GROUPS; group++) copy_weights<true>(a, weights, group, column, w);
+        UNROLL
+        for (unsigned group = 0; group < ROW_GROUPS; group++) copy_rows<true, MOST>(a, rows, group, column, x);
+    } else {
+        ROLLED
+        for (unsigned group = 0; group < GROUPS; group++) copy_weights<false>(a, weights, group, column, w);
+        ROLLED
+        for (unsigned group = 0; group < ROW_GROUPS; group++) copy_rows<false, MOST>(a, rows, group, column, x);
     }
 }
 
@@ -213,7 +228,7 @@ template <unsigned TILES, unsigned OWN, unsigned STAGES> __device__ inline void 
         for (unsigned t = 0; t < TILES; t++)
             UNROLL
             for (unsigned i = 0; i < 4; i++) sums[g][t][i] = 0;
-    ROLLED      // the code of a copy is long, and compiling it takes its time
+    ROLLED      // a copy's code is long, and takes its time to compile
     for (unsigned chunk = begin; chunk < begin + STAGES - 1; chunk++) copy(chunk);
     for (unsigned chunk = begin; chunk < end; chunk++) {
         cp_async_wait_group<STAGES - 2>();
@@ -226,11 +241,13 @@ template <unsigned TILES, unsigned OWN, unsigned STAGES> __device__ inline void 
     if (a.gated) store_gated(a, sums, rows, first);
     else store(a, sums, rows, first);
 }
-// Of more rows larger tiles, so that rows are not read as often as weights are.
-extern "C" __global__ void __launch_bounds__(THREADS) product_8(Product a) { multiply<1, 1, 6>(a); }
-extern "C" __global__ void __launch_bounds__(THREADS) product_16(Product a) { multiply<2, 1, 6>(a); }
-extern "C" __global__ void __launch_bounds__(THREADS) product_32(Product a) { multiply<4, 2, 4>(a); }
-extern "C" __global__ void __launch_bounds__(THREADS) product_64(Product a) { multiply<8, 2, 4>(a); }
+// Of more rows larger tiles, so that rows are not read as often as weights are. The
+// stages leave room for as many blocks on a multiprocessor as the bounds say, and
+// that is how many registers they may have.
+extern "C" __global__ void __launch_bounds__(THREADS, 4) product_8(Product a) { multiply<1, 1, 6>(a); }
+extern "C" __global__ void __launch_bounds__(THREADS, 3) product_16(Product a) { multiply<2, 1, 6>(a); }
+extern "C" __global__ void __launch_bounds__(THREADS, 2) product_32(Product a) { multiply<4, 2, 4>(a); }
+extern "C" __global__ void __launch_bounds__(THREADS, 2) product_64(Product a) { multiply<8, 2, 4>(a); }
 
 struct SumUp {
     Sums sums;                  // [rows, width]
