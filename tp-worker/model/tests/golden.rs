@@ -4,6 +4,8 @@
 
 #[path = "golden/cuda.rs"]
 mod cuda;
+#[path = "golden/cuda_company.rs"]
+mod cuda_company;
 #[path = "golden/cuda_ranks.rs"]
 mod cuda_ranks;
 #[path = "golden/data_parallel.rs"]
