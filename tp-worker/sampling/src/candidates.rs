@@ -2,25 +2,26 @@
 
 use std::cmp::Ordering;
 
+use crate::mass::{MassScale, first_beyond};
+
 /// A token that may be drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Candidate {
     pub token: u32,
-    /// Distance below the largest logit, in units of the temperature: ≤ 0.
-    pub score: f32,
-    /// `exp(score)`.
+    /// Its likelihood over that of the most likely token: in (0, 1].
     pub weight: f32,
 }
 
-/// Histogram cells per unit of score; cells cover `CELLS / PER_UNIT` units.
-const PER_UNIT: f32 = 8.0;
-const CELLS: usize = 256;
+/// A cell of the histogram is an eighth of a power of two of weight.
+const CELL_SHIFT: u32 = f32::MANTISSA_DIGITS - 1 - 3;
+/// So many cells cover all weights that have a mass.
+const CELLS: usize = 46 << 3;
 
 /// Scratch for [`Candidates::select`].
 #[derive(Debug)]
 pub(crate) struct Candidates {
     counts: [u32; CELLS],
-    masses: [f64; CELLS],
+    masses: [u64; CELLS],
     pub list: Vec<Candidate>,
 }
 
@@ -28,27 +29,24 @@ impl Candidates {
     pub fn new() -> Self {
         Self {
             counts: [0; CELLS],
-            masses: [0.0; CELLS],
+            masses: [0; CELLS],
             list: Vec::new(),
         }
     }
 
     /// Puts into `list` the shortest run of the most likely tokens that holds
-    /// `count` tokens or `mass` of weight, whichever is reached first, most
-    /// likely first, lowest id first among equals.
+    /// `count` tokens or `mass`, whichever is reached first, most likely first,
+    /// lowest id first among equals. Tokens without mass are none of them.
     ///
-    /// A histogram over scores finds the least likely cell that is needed;
+    /// A histogram over weights finds the least likely cell that is needed;
     /// only tokens of that and better cells are collected and sorted.
-    pub fn select(&mut self, scores: &[f32], weights: &[f32], count: usize, mass: f64) {
-        let cut = self.needed_cells(scores, weights, count, mass);
+    pub fn select(&mut self, weights: &[f32], scale: MassScale, count: usize, mass: u64) {
+        let cut = self.needed_cells(weights, scale, count, mass);
         self.list.clear();
-        for (token, (score, weight)) in scores.iter().zip(weights).enumerate() {
-            if *weight > 0.0 && cell(*score) < cut {
-                self.list.push(Candidate {
-                    token: token as u32,
-                    score: *score,
-                    weight: *weight,
-                });
+        for (token, weight) in (0..).zip(weights) {
+            if scale.mass(*weight) > 0 && cell(*weight) < cut {
+                let weight = *weight;
+                self.list.push(Candidate { token, weight });
             }
         }
         if self.list.len() > count && count > 0 {
@@ -56,9 +54,14 @@ impl Candidates {
             self.list.truncate(count);
         }
         self.list.sort_unstable_by(order);
-        let mut sum = 0.0;
+        self.truncate(scale, mass);
+    }
+
+    /// Drops what follows the first candidates that hold `mass`.
+    pub fn truncate(&mut self, scale: MassScale, mass: u64) {
+        let mut sum = 0;
         let enough = self.list.iter().position(|candidate| {
-            sum += f64::from(candidate.weight);
+            sum += scale.mass(candidate.weight);
             sum >= mass
         });
         if let Some(last) = enough {
@@ -66,30 +69,41 @@ impl Candidates {
         }
     }
 
-    /// The weight of all that is in `list`.
-    pub fn total(&self) -> f64 {
-        self.list.iter().map(|c| f64::from(c.weight)).sum()
+    /// The mass of all that is in `list`.
+    pub fn total(&self, scale: MassScale) -> u64 {
+        self.list.iter().map(|c| scale.mass(c.weight)).sum()
     }
 
-    /// How many cells hold `count` tokens or a little more than `mass`.
-    fn needed_cells(&mut self, scores: &[f32], weights: &[f32], count: usize, mass: f64) -> usize {
+    /// The candidate that place `target` falls on, less than [`Self::total`], when
+    /// they lie side by side.
+    pub fn invert(&self, scale: MassScale, target: u64) -> u32 {
+        let list = self.list.iter();
+        first_beyond(list.map(|c| (c.token, scale.mass(c.weight))), target)
+    }
+
+    /// How many cells hold `count` tokens or `mass`.
+    fn needed_cells(
+        &mut self,
+        weights: &[f32],
+        scale: MassScale,
+        count: usize,
+        mass: u64,
+    ) -> usize {
         self.counts.fill(0);
-        self.masses.fill(0.0);
-        for (score, weight) in scores.iter().zip(weights) {
-            if *weight > 0.0 {
-                let cell = cell(*score);
+        self.masses.fill(0);
+        for weight in weights {
+            let own = scale.mass(*weight);
+            if own > 0 {
+                let cell = cell(*weight);
                 self.counts[cell] += 1;
-                self.masses[cell] += f64::from(*weight);
+                self.masses[cell] += own;
             }
         }
-        // The sums here run in another order than those over the sorted list;
-        // the margin keeps a difference in rounding from losing a token.
-        let margin = mass * (1.0 + 1e-9);
-        let (mut tokens, mut sum) = (0, 0.0);
+        let (mut tokens, mut sum) = (0, 0);
         for cell in 0..CELLS {
             tokens += self.counts[cell] as usize;
             sum += self.masses[cell];
-            if tokens >= count || sum >= margin {
+            if tokens >= count || sum >= mass {
                 return cell + 1;
             }
         }
@@ -97,16 +111,13 @@ impl Candidates {
     }
 }
 
-/// Index of a score's cell; better scores have lower cells. Adding 2²³ rounds
-/// to an integer, which then stands in the low bits: cheaper than a cast,
-/// which has to mind NaN and overflow.
-fn cell(score: f32) -> usize {
-    const ROUND: f32 = 8_388_608.0;
-    let distance = (-score * PER_UNIT).min((CELLS - 1) as f32);
-    ((distance + ROUND).to_bits() as usize) % CELLS
+/// Index of a weight's cell; larger weights have lower cells.
+fn cell(weight: f32) -> usize {
+    let below = 1f32.to_bits().saturating_sub(weight.to_bits());
+    ((below >> CELL_SHIFT) as usize).min(CELLS - 1)
 }
 
 /// Most likely first, lowest id first among equals.
 fn order(a: &Candidate, b: &Candidate) -> Ordering {
-    b.score.total_cmp(&a.score).then(a.token.cmp(&b.token))
+    b.weight.total_cmp(&a.weight).then(a.token.cmp(&b.token))
 }

@@ -36,7 +36,7 @@ pub fn total(weights: &[f32]) -> f64 {
 
 /// The first token at which the running sum exceeds `target`; the last one
 /// with weight when rounding leaves none.
-pub(crate) fn invert(tokens: impl Iterator<Item = (u32, f32)>, target: f64) -> u32 {
+fn invert(tokens: impl Iterator<Item = (u32, f32)>, target: f64) -> u32 {
     let (mut sum, mut last) = (0.0, 0);
     for (token, weight) in tokens {
         if weight > 0.0 {

@@ -38,14 +38,18 @@ pub fn philox4x32_10(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
 /// The uniform number in `[0, 1)` of a request's output position: key =
 /// `seed`, counter = (`position`, `stream`, `draw`), 53 random bits.
 pub fn uniform(seed: u64, position: u64, stream: Stream, draw: u32) -> f64 {
+    uniform_bits(seed, position, stream, draw) as f64 * (-53f64).exp2()
+}
+
+/// The same as a multiple of 2⁻⁵³.
+pub fn uniform_bits(seed: u64, position: u64, stream: Stream, draw: u32) -> u64 {
     let (position_low, position_high) = halves(position);
     let (seed_low, seed_high) = halves(seed);
     let words = philox4x32_10(
         [position_low, position_high, stream.0, draw],
         [seed_low, seed_high],
     );
-    let bits = (u64::from(words[0]) << 32 | u64::from(words[1])) >> 11;
-    bits as f64 * (-53f64).exp2()
+    (u64::from(words[0]) << 32 | u64::from(words[1])) >> 11
 }
 
 /// High and low word of the 64-bit product.

@@ -5,10 +5,10 @@ use lockstep_types::sampling::SamplingParams;
 use crate::{
     SamplingError, Stream, TokenHistory,
     candidates::Candidates,
-    exp::{exp_nonpositive, sum},
-    inverse::{inverse_cdf, invert, total},
+    exp::exp_nonpositive,
     logprob::finite_max,
-    uniform,
+    mass::{MassScale, at, share},
+    uniform_bits,
 };
 
 /// Chooses tokens, with scratch memory for one row that is reused.
@@ -16,11 +16,15 @@ use crate::{
 /// The order is that of Hugging Face, vLLM and SGLang: bias, minimum length,
 /// repetition penalty, frequency and presence penalties, temperature, top-k,
 /// top-p over what top-k left, min-p.
+///
+/// Weights are summed as whole numbers ([`MassScale`]) and everything else is
+/// plain arithmetic of single numbers, so that a device which does the same in any
+/// order finds the same token.
 #[derive(Debug)]
 pub struct Sampler {
     vocab: usize,
-    /// Adjusted logits, then scores.
-    scores: Vec<f32>,
+    scale: MassScale,
+    /// Adjusted logits, then weights.
     weights: Vec<f32>,
     candidates: Candidates,
 }
@@ -44,7 +48,7 @@ impl Sampler {
     pub fn new(vocab: usize) -> Self {
         Self {
             vocab,
-            scores: Vec::with_capacity(vocab),
+            scale: MassScale::of(vocab),
             weights: Vec::with_capacity(vocab),
             candidates: Candidates::new(),
         }
@@ -58,17 +62,12 @@ impl Sampler {
     /// in their documented ranges never cause one.
     pub fn sample(&mut self, logits: &[f32], request: Request<'_>) -> Result<u32, SamplingError> {
         let kept = self.evaluate(logits, request)?;
-        let point = || uniform(request.params.seed, request.position, Stream::SAMPLE, 0);
+        let point = || uniform_bits(request.params.seed, request.position, Stream::SAMPLE, 0);
+        let (scale, candidates) = (self.scale, &self.candidates);
         Ok(match kept {
             Kept::One(token) => token,
-            Kept::Weights => inverse_cdf(&self.weights, point()),
-            Kept::Candidates => {
-                let list = self.candidates.list.iter();
-                invert(
-                    list.map(|c| (c.token, c.weight)),
-                    point() * self.candidates.total(),
-                )
-            }
+            Kept::Weights => scale.invert(&self.weights, point()),
+            Kept::Candidates => candidates.invert(scale, at(point(), candidates.total(scale))),
         })
     }
 
@@ -93,11 +92,11 @@ impl Sampler {
                 out[token as usize] = 1.0;
             }
             Kept::Weights => {
-                let scale = total(&self.weights).recip() as f32;
+                let scale = self.scale.reciprocal(self.scale.sum(&self.weights));
                 out.extend(self.weights.iter().map(|weight| weight * scale));
             }
             Kept::Candidates => {
-                let scale = self.candidates.total().recip() as f32;
+                let scale = self.scale.reciprocal(self.candidates.total(self.scale));
                 out.resize(self.vocab, 0.0);
                 for candidate in &self.candidates.list {
                     out[candidate.token as usize] = candidate.weight * scale;
@@ -121,29 +120,26 @@ impl Sampler {
         if params.temperature == 0.0 && !adjusted {
             return Ok(Kept::One(first_equal(logits, raw_max)));
         }
-        self.scores.clear();
-        self.scores.extend_from_slice(logits);
+        self.weights.clear();
+        self.weights.extend_from_slice(logits);
         let mut max = raw_max;
         if adjusted {
-            max = adjust(&mut self.scores, request)?;
+            max = adjust(&mut self.weights, request)?;
         }
         if params.temperature == 0.0 {
-            return Ok(Kept::One(first_equal(&self.scores, max)));
+            return Ok(Kept::One(first_equal(&self.weights, max)));
         }
         self.weigh(max, params.temperature);
         Ok(self.truncate(params))
     }
 
-    /// Turns adjusted logits into scores `(logit - max) / temperature` and
-    /// their exponentials. Division keeps the largest at exactly 0 for every
-    /// temperature, however small.
+    /// Turns adjusted logits into weights, `exp((logit - max) / temperature)`.
+    /// Division keeps the largest at exactly 1 for every temperature, however
+    /// small.
     fn weigh(&mut self, max: f32, temperature: f32) {
-        for score in &mut self.scores {
-            *score = (*score - max) / temperature;
+        for weight in &mut self.weights {
+            *weight = exp_nonpositive((*weight - max) / temperature);
         }
-        self.weights.clear();
-        let weights = self.scores.iter().map(|score| exp_nonpositive(*score));
-        self.weights.extend(weights);
     }
 
     /// Drops what top-k, top-p and min-p exclude.
@@ -165,14 +161,14 @@ impl Sampler {
             }
             return Kept::Weights;
         }
-        let candidates = &mut self.candidates;
+        let (candidates, weights, scale) = (&mut self.candidates, &self.weights, self.scale);
         if top_k < self.vocab {
-            candidates.select(&self.scores, &self.weights, top_k, f64::INFINITY);
-            let mass = f64::from(params.top_p) * candidates.total();
-            truncate_to_mass(candidates, mass);
+            candidates.select(weights, scale, top_k, u64::MAX);
+            let mass = share(params.top_p, candidates.total(scale));
+            candidates.truncate(scale, mass);
         } else {
-            let mass = f64::from(params.top_p) * sum(&self.weights);
-            candidates.select(&self.scores, &self.weights, self.vocab, mass);
+            let mass = share(params.top_p, scale.sum(weights));
+            candidates.select(weights, scale, self.vocab, mass);
         }
         // The most likely weight is 1, so min-p compares weights directly.
         let kept = candidates
@@ -191,18 +187,6 @@ enum Kept {
     Weights,
     /// In [`Sampler::candidates`], most likely first.
     Candidates,
-}
-
-/// Drops what follows the first candidates that hold `mass`.
-fn truncate_to_mass(candidates: &mut Candidates, mass: f64) {
-    let mut sum = 0.0;
-    let enough = candidates.list.iter().position(|candidate| {
-        sum += f64::from(candidate.weight);
-        sum >= mass
-    });
-    if let Some(last) = enough {
-        candidates.list.truncate(last + 1);
-    }
 }
 
 fn first_equal(values: &[f32], value: f32) -> u32 {

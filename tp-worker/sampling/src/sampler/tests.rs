@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::uniform;
 
 /// The distribution that parameters define, in f64 with full sorts: tokens in
 /// the order they are drawn in, with their probabilities.
