@@ -84,3 +84,27 @@ extern "C" __global__ void __launch_bounds__(128) copy_cells(CopyCells a) {
             layer[(size_t)move.y * a.cell_units + unit] = layer[(size_t)move.x * a.cell_units + unit];
     }
 }
+
+struct CopyAccepted {
+    uint4* keys;                // [layers, cells, cell_units]
+    uint4* values;
+    const uint2* moves;         // [requests, most]: (from, to)
+    const unsigned* counts;     // [requests]: moves that there are
+    Rows requests;
+    unsigned most, layers, cells, cell_units;
+};
+// The same for each request by itself, as no two have a cell in common. Grid:
+// (units / 128, keys and values of layers, most requests).
+extern "C" __global__ void __launch_bounds__(128) copy_accepted(CopyAccepted a) {
+    const unsigned unit = blockIdx.x * 128 + threadIdx.x, request = blockIdx.z;
+    if (unit >= a.cell_units || request >= rows_of(a.requests)) return;
+    const bool is_values = blockIdx.y >= a.layers;
+    const size_t number = is_values ? blockIdx.y - a.layers : blockIdx.y;
+    uint4* layer = (is_values ? a.values : a.keys) + number * a.cells * a.cell_units;
+    const unsigned count = min(a.counts[request], a.most);
+    for (unsigned i = 0; i < count; i++) {
+        const uint2 move = a.moves[(size_t)request * a.most + i];
+        if (move.x < a.cells && move.y < a.cells)
+            layer[(size_t)move.y * a.cell_units + unit] = layer[(size_t)move.x * a.cell_units + unit];
+    }
+}

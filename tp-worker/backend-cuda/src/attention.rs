@@ -20,7 +20,7 @@ use crate::sources;
 use crate::stream::Stream;
 pub use cache::PagedCache;
 pub use heads::{HeadNorms, Rope};
-use parameters::{Attend, CopyCells, Heads, Merge, Plan};
+use parameters::{Attend, CopyAccepted, CopyCells, Heads, Merge, Plan};
 pub use work::{Work, WorkLimits};
 
 /// Threads of a block.
@@ -46,6 +46,7 @@ pub struct Attention {
     multiprocessors: u32,
     rotate_and_store: Kernel<Heads>,
     copy_cells: Kernel<CopyCells>,
+    copy_accepted: Kernel<CopyAccepted>,
     plan: Kernel<Plan>,
     attend: Kernel<Attend>,
     merge: Kernel<Merge>,
@@ -99,6 +100,7 @@ impl Attention {
             multiprocessors: context.gpu().multiprocessors(),
             rotate_and_store: cells.kernel("rotate_and_store", THREADS, 0)?,
             copy_cells: cells.kernel("copy_cells", THREADS, 0)?,
+            copy_accepted: cells.kernel("copy_accepted", THREADS, 0)?,
             plan: attention.kernel("attention_plan", 32, 0)?,
             attend: attention.kernel("attend", THREADS, stage)?,
             merge: attention.kernel("attention_merge", THREADS, 0)?,

@@ -9,7 +9,8 @@
 //! * [`Compiler`] makes machine code of kernels, and keeps it in a folder.
 //! * [`Inputs`] brings a batch to the device in one copy. Whatever changes from
 //!   pass to pass is read from there, and no launch has it as an argument.
-//! * [`Operations`], [`Attention`] and [`Products`] are the operations.
+//! * [`Operations`], [`Attention`] and [`Products`] are the operations, and
+//!   [`Choosing`] makes tokens of their logits.
 //! * What ranks exchange passes through the host's memory (`exchange.rs`), by a
 //!   [`Collective`](lockstep_collective::Collective).
 //! * [`CudaBackend`] puts them together to what models ask for.
@@ -20,6 +21,7 @@
 
 mod attention;
 mod backend;
+mod choosing;
 mod compiler;
 mod context;
 mod error;
@@ -45,6 +47,7 @@ mod weights;
 
 pub use attention::{Attention, HeadNorms, PagedCache, Rope, Work, WorkLimits};
 pub use backend::{CudaBackend, CudaOptions};
+pub use choosing::{Accepted, Choices, Choosing, ChoosingRoom};
 pub use compiler::{Compiler, Source};
 pub use context::Context;
 pub use error::CudaError;

@@ -9,6 +9,9 @@ const SOFTMAX: (&str, &str) = ("softmax.cuh", include_str!("../kernels/softmax.c
 const TILE: (&str, &str) = ("tile.cuh", include_str!("../kernels/tile.cuh"));
 const WORK: (&str, &str) = ("work.cuh", include_str!("../kernels/work.cuh"));
 
+const CHOICES: (&str, &str) = ("choices.cuh", include_str!("../kernels/choices.cuh"));
+const WEIGHTS: (&str, &str) = ("weights.cuh", include_str!("../kernels/weights.cuh"));
+
 pub(crate) const ROWS: Source = Source {
     name: "rows.cu",
     text: include_str!("../kernels/rows.cu"),
@@ -38,4 +41,14 @@ pub(crate) const ATTENTION: Source = Source {
     name: "attention.cu",
     text: include_str!("../kernels/attention.cu"),
     headers: &[DEVICE, BATCH, SOFTMAX, TILE, WORK],
+};
+pub(crate) const CHOOSE: Source = Source {
+    name: "choose.cu",
+    text: include_str!("../kernels/choose.cu"),
+    headers: &[DEVICE, CHOICES, WEIGHTS],
+};
+pub(crate) const ACCEPT: Source = Source {
+    name: "accept.cu",
+    text: include_str!("../kernels/accept.cu"),
+    headers: &[DEVICE, BATCH, CHOICES],
 };

@@ -9,6 +9,7 @@
 mod axis;
 mod backend;
 mod batch;
+mod choice;
 mod error;
 mod holds;
 mod inputs;
@@ -22,6 +23,7 @@ mod world;
 pub use axis::{Axis, Groups};
 pub use backend::Backend;
 pub use batch::{Batch, Row};
+pub use choice::{Choice, ChoiceBatch, ChoiceLimits, ChoiceRow, DraftedRow, FAILED, How};
 pub use error::BackendError;
 pub use holds::Holds;
 pub use inputs::{InputLimits, Rows};

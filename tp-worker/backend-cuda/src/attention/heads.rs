@@ -1,13 +1,14 @@
 //! Single heads: norms, rotation, and what is written to the cache.
 
 use super::{Attention, PagedCache, THREADS, parameters};
+use crate::choosing::Accepted;
 use crate::error::CudaError;
 use crate::floats::{Element, Floats};
 use crate::inputs::Inputs;
 use crate::memory::Buffer;
 use crate::rows::{Rows, blocks};
 use crate::stream::Stream;
-use parameters::{CopyCells, Heads};
+use parameters::{CopyAccepted, CopyCells, Heads};
 
 /// Heads that a block writes, a warp each.
 const HEADS_PER_BLOCK: usize = 4;
@@ -138,6 +139,39 @@ impl Attention {
         let grid = [blocks(units, THREADS as usize), cache.layers() as u32, 2];
         // SAFETY: cells that are not there are left out.
         unsafe { self.copy_cells.launch(stream, grid, &parameters) }
+    }
+
+    /// Copies the keys and values of cells as the first of `requests` have accepted
+    /// drafts, those of each one after the other, in all layers, bit for bit.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn copy_accepted(
+        &self,
+        stream: &Stream,
+        cache: &mut PagedCache,
+        accepted: &Accepted,
+        requests: Rows<'_>,
+    ) -> Result<(), CudaError> {
+        let most = requests.most();
+        assert!(most <= accepted.requests(), "every request has moves");
+        cache.expect(&self.shape, self.cached, 0);
+        let units = self.shape.kv_heads * self.shape.head_dim * self.cached.bytes() / 16;
+        let layers = cache.layers() as u32;
+        let parameters = CopyAccepted {
+            keys: cache.keys(0),
+            values: cache.values(0),
+            moves: accepted.move_list().address(),
+            counts: accepted.move_counts().address(),
+            requests: requests.parameter(),
+            most: accepted.most() as u32,
+            layers,
+            cells: cache.cells() as u32,
+            cell_units: units as u32,
+        };
+        let grid = [blocks(units, THREADS as usize), 2 * layers, most as u32];
+        // SAFETY: cells that are not there are left out.
+        unsafe { self.copy_accepted.launch(stream, grid, &parameters) }
     }
 
     /// `qkv` as it is, of so many tokens.

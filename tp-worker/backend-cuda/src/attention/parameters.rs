@@ -39,6 +39,20 @@ pub(super) struct CopyCells {
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
+pub(super) struct CopyAccepted {
+    pub keys: u64,
+    pub values: u64,
+    pub moves: u64,
+    pub counts: u64,
+    pub requests: RowsParameter,
+    pub most: u32,
+    pub layers: u32,
+    pub cells: u32,
+    pub cell_units: u32,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
 pub(super) struct Plan {
     pub batch: u64,
     pub work: u64,

@@ -12,11 +12,12 @@ use crate::support::{Gpu, Noise, SEEDS, assert_close};
 const ATTENTION: &str = "faults::attention_is_watched";
 const HEADS: &str = "cells::heads_are_normed_rotated_and_stored";
 const CELLS: &str = "cells::cells_are_copied_one_after_the_other";
+const CHOOSING: &str = "choosing::little_is_chosen_and_watched";
 const FEW_ROWS: &str = "products::few_rows_are_watched";
 const NORMS: &str = "rowwise::norms_are_those_of_plain_loops";
 
 /// What is wrong, what `sed` makes of the source, and which test has to fail.
-const FAULTS: [(&str, &str, &str); 25] = [
+const FAULTS: [(&str, &str, &str); 35] = [
     (
         "cells too early",
         "/cell_of(a, row, item, begin/,/copy_block/s/__syncthreads();//",
@@ -126,13 +127,48 @@ const FAULTS: [(&str, &str, &str); 25] = [
         "s/(unit ^ row % 8)/unit % 4/",
         FEW_ROWS,
     ),
+    (
+        "two roundings in one",
+        "s/__fadd_rn(__fmul_rn(p, r), 0.5f)/std::fma(p, r, 0.5f)/",
+        CHOOSING,
+    ),
+    (
+        "cells that are not empty",
+        "s/__syncthreads(); *.. fine cells are empty//",
+        CHOOSING,
+    ),
+    (
+        "cells that are not full",
+        "s/__syncthreads(); *.. cells are full.*//",
+        CHOOSING,
+    ),
+    (
+        "a border too early",
+        "s/__syncthreads(); *.. the border is there//",
+        CHOOSING,
+    ),
+    (
+        "sums too late",
+        "s/__syncthreads(); *.. the last sums were read//",
+        CHOOSING,
+    ),
+    (
+        "weights that are not there yet",
+        "s/__syncthreads(); *.. all weights are in their cells//",
+        CHOOSING,
+    ),
+    ("a carry is forgotten", "s/low < before/false/", CHOOSING),
+    ("the last row's state", "s/words.i. = 0;/;/", CHOOSING),
+    ("the last of equals", "s/<< 32 . ~id/<< 32 | id/", CHOOSING),
+    ("ties beyond top-k", "s/(nth + 1) . own/2 * own/", CHOOSING),
 ];
 
 /// How a test fails that has found something.
-const FOUND: [&str; 5] = [
+const FOUND: [&str; 6] = [
     "instead of",
     "nothing else is written",
     "CUDA_ERROR_ILLEGAL_ADDRESS",
+    "CUDA_ERROR_LAUNCH_FAILED",
     "F32 under",
     "assertion",
 ];

@@ -4,8 +4,10 @@
 //! several orders of everything that CUDA leaves open; started by hand, on the
 //! machine's own.
 
+mod accepting;
 mod attention;
 mod cells;
+mod choosing;
 mod copies;
 mod driver;
 mod errors;

@@ -13,6 +13,7 @@ use lockstep_types::KvCacheDtype;
 
 use crate::requests::{Request, Run, attend};
 use crate::support::{ELEMENTS, Gpu, Noise, tokens};
+use crate::{accepting, choosing};
 
 /// Where the compiler keeps a sanitizer's library; nowhere, where it has none.
 fn library(name: &str) -> Option<String> {
@@ -104,6 +105,8 @@ fn every_kernel() {
     for element in ELEMENTS {
         products(&gpu, element);
     }
+    choosing::every_kernel(&gpu);
+    accepting::every_kernel(&gpu);
     let made = Operations::new(&gpu.context, &gpu.compiler, Element::Bf16);
     let operations = made.expect("kernels");
     // Rows that are copied in units of 2, 4 and 16 bytes.

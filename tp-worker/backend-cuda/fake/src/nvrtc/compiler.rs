@@ -12,11 +12,13 @@ use super::{edit, shim};
 use crate::settings;
 
 /// Kernels read the same bytes as different types, and hide nothing but the
-/// names that the shim exports. The second level of optimisation costs compilers
+/// names that the shim exports. What is rounded twice is not rounded once, whatever
+/// the machine could do. The second level of optimisation costs compilers
 /// more time than it spares.
-const FLAGS: [&str; 6] = [
+const FLAGS: [&str; 7] = [
     "-std=c++17",
     "-O1",
+    "-ffp-contract=off",
     "-fPIC",
     "-fvisibility=hidden",
     "-fno-strict-aliasing",

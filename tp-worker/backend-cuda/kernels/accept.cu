@@ -1,0 +1,68 @@
+// Which drafts stand, once every node's token is chosen: those on the path that
+// the chosen tokens take. Chains are trees whose nodes follow one another.
+#include "batch.cuh"
+#include "choices.cuh"
+
+constexpr unsigned WARPS = 4;       // of a block; each has one request
+
+struct Accept {
+    const unsigned* batch;
+    const unsigned* choices;
+    const unsigned* tokens;     // chosen, of all wanted rows
+    unsigned* words;            // [most_requests, 2 · most]: how many tokens; the tokens; the accepted nodes
+    uint2* moves;               // [most_requests, most]: (from, to), of cells
+    unsigned* counts;           // [most_requests]: of moves
+    unsigned most_requests, most;   // requests that the launch has blocks for; tokens of one
+};
+
+// The first child of `node` that has `token`, 0 where there is none; asked by a
+// whole warp.
+__device__ inline unsigned child_of(const Accept& a, const Drafted& drafted, const unsigned* parents, unsigned node, unsigned token) {
+    const unsigned* tokens = list(a.batch, TOKENS_AT) + drafted.token;
+    for (unsigned before = 0; before < drafted.nodes; before += 32) {
+        const unsigned number = before + threadIdx.x % 32 + 1;
+        bool is_child = number <= drafted.nodes && drafted.token + number < a.batch[TOKENS];
+        if (is_child) is_child = (parents ? parents[number - 1] : number - 1) == node && tokens[number] == token;
+        const unsigned found = __ballot_sync(0xffffffffu, is_child);
+        if (found) return before + __ffs(found);
+    }
+    return 0;
+}
+
+// Walks every request's drafts. A node whose logits were not finite ends the path
+// before it; so a request whose own token's were has failed. Grid: (requests / 4).
+extern "C" __global__ void __launch_bounds__(32 * WARPS) accept(Accept a) {
+    const unsigned request = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (request >= min(a.choices[CHOICE_REQUESTS], a.most_requests)) return;
+    const Drafted drafted = choice_list<Drafted>(a.choices, DRAFTED_AT)[request];
+    const unsigned* parents = drafted.parents == CHAIN ? nullptr : choice_list<unsigned>(a.choices, PARENTS_AT) + drafted.parents;
+    const unsigned* cells = list(a.batch, CELLS_AT) + drafted.token;
+    unsigned* words = a.words + (size_t)request * 2 * a.most;
+    uint2* moves = a.moves + (size_t)request * a.most;
+    for (unsigned i = lane; i < 2 * a.most; i += 32) words[i] = 0;
+    __syncwarp();       // the first lane writes what others cleared
+
+    unsigned node = 0, count = 0, moved = 0;
+    while (count < a.most) {
+        const unsigned token = drafted.logits + node < a.choices[CHOICE_ROWS] ? a.tokens[drafted.logits + node] : LEFT_TO_HOST;
+        if (token == FAILED || token == LEFT_TO_HOST) {
+            const bool failed = count == 0 && token == FAILED;
+            if (lane == 0 && failed) words[1] = FAILED;
+            if (failed) count = 1;
+            break;
+        }
+        if (lane == 0) {
+            words[1 + count] = token;
+            // The token that led here was drafted, so its node stands.
+            if (count > 0) words[a.most + count] = node;
+            // Node n lies in cell n behind the row's end, and the i-th accepted one
+            // belongs into the i-th, which was moved itself by now.
+            if (node != count) moves[moved] = make_uint2(cells[node], cells[count]);
+        }
+        moved += node != count;
+        count++;
+        node = child_of(a, drafted, parents, node, token);
+        if (node == 0) break;
+    }
+    if (lane == 0) words[0] = count, a.counts[request] = moved;
+}

@@ -1,0 +1,257 @@
+//! Which drafts stand of those that were proposed, and where their cells go.
+
+use lockstep_backend::{
+    AttentionShape, Batch, Choice, ChoiceBatch, ChoiceLimits, ChoiceRow, DraftedRow, FAILED, How,
+    KvShape,
+};
+use lockstep_backend_cuda::{Accepted, Attention, Choices, Choosing, Element, PagedCache};
+use lockstep_types::KvCacheDtype;
+
+use crate::choosing::{choosing, one_of};
+use crate::support::{Gpu, Noise, tokens};
+
+/// A tree of `nodes` drafts over few tokens, so that chosen ones are often among
+/// them.
+fn tree(noise: &mut Noise, nodes: u32) -> Vec<(u32, u32)> {
+    let chain = noise.below(3) == 0;
+    (0..nodes)
+        .map(|before| {
+            let parent = if chain {
+                before
+            } else {
+                noise.below(before as usize + 1) as u32
+            };
+            (noise.below(3) as u32, parent)
+        })
+        .collect()
+}
+
+/// Tokens and nodes of the path that chosen tokens take, one step after the other.
+fn walk(tree: &[(u32, u32)], chosen: &[u32]) -> (Vec<u32>, Vec<u32>) {
+    let (mut taken, mut path, mut node) = (Vec::new(), Vec::new(), 0u32);
+    loop {
+        let token = chosen[node as usize];
+        if token == FAILED {
+            path.pop();
+            return match taken.is_empty() {
+                true => (vec![FAILED], path),
+                false => (taken, path),
+            };
+        }
+        taken.push(token);
+        let follows = |(own, parent): &(u32, u32)| *parent == node && *own == token;
+        let Some(child) = tree.iter().position(follows) else {
+            return (taken, path);
+        };
+        node = child as u32 + 1;
+        path.push(node);
+    }
+}
+
+/// 0 to `count`, in any order.
+fn shuffled(noise: &mut Noise, count: usize) -> Vec<u32> {
+    let mut all: Vec<u32> = (0..count as u32).collect();
+    for left in (2..=count).rev() {
+        all.swap(left - 1, noise.below(left));
+    }
+    all
+}
+
+/// Drafts for some requests, what is chosen at their nodes, and their cells.
+struct Drafting {
+    trees: Vec<Vec<(u32, u32)>>,
+    /// The first node of each request.
+    first: Vec<usize>,
+    ids: Vec<u32>,
+    chosen: Vec<u32>,
+    cells: Vec<u32>,
+}
+
+/// Tokens of one request at the most.
+const MOST: usize = 71;
+
+impl Drafting {
+    fn draw(noise: &mut Noise) -> Self {
+        let requests = 1 + noise.below(9);
+        let trees: Vec<Vec<(u32, u32)>> = (0..requests)
+            .map(|_| {
+                let nodes = one_of(noise, &[0, 1, 3, 7, 40, 70]);
+                tree(noise, nodes)
+            })
+            .collect();
+        let (mut first, mut ids) = (vec![], vec![]);
+        for tree in &trees {
+            first.push(ids.len());
+            ids.push(9);
+            ids.extend(tree.iter().map(|(token, _)| *token));
+        }
+        let chosen = |noise: &mut Noise| match noise.below(12) {
+            0 => FAILED,
+            _ => noise.below(3) as u32,
+        };
+        Self {
+            trees,
+            first,
+            chosen: ids.iter().map(|_| chosen(noise)).collect(),
+            cells: shuffled(noise, ids.len()),
+            ids,
+        }
+    }
+
+    /// What the device finds, of as many requests as it is told.
+    fn accepted(&self, gpu: &Gpu, choosing: &Choosing) -> (Accepted, Choices) {
+        let requests = self.trees.len();
+        let (mut drafted, mut parents) = (vec![], vec![]);
+        for (tree, first) in self.trees.iter().zip(&self.first) {
+            let mut numbered = tree.iter().zip(0..);
+            let chain = numbered.all(|((_, parent), before)| *parent == before);
+            drafted.push(DraftedRow {
+                logits: *first as u32,
+                token: *first as u32,
+                nodes: tree.len() as u32,
+                parents: (!chain).then_some(parents.len() as u32),
+            });
+            if !chain {
+                parents.extend(tree.iter().map(|(_, parent)| *parent));
+            }
+        }
+        let choice = Choice {
+            how: How::Greedy,
+            seed: 0,
+            position: 0,
+        };
+        let row = ChoiceRow {
+            request: 0,
+            depth: 0,
+        };
+        let batch = ChoiceBatch {
+            choices: &vec![choice; requests],
+            rows: &vec![row; self.ids.len()],
+            drafted: &drafted,
+            parents: &parents,
+        };
+        // There is room for more than there are.
+        let limits = ChoiceLimits {
+            requests: requests + 2,
+            rows: self.ids.len(),
+            parents: parents.len(),
+        };
+        let mut staged = Choices::new(&gpu.context, limits).expect("room");
+        staged.stage(&gpu.stream, &batch).expect("a copy");
+        let batch = Batch {
+            cells: &self.cells,
+            ..tokens(&self.ids)
+        };
+        let inputs = gpu.inputs(&batch, 1);
+        let mut accepted = Accepted::new(&gpu.context, requests + 2, MOST).expect("room");
+        let (stream, chosen) = (&gpu.stream, gpu.buffer(&self.chosen));
+        choosing
+            .accept(stream, &inputs, &staged, &chosen, &mut accepted)
+            .expect("a launch");
+        (accepted, staged)
+    }
+
+    /// Words of all requests, and the cells that move.
+    fn read(&self, gpu: &Gpu, accepted: &Accepted) -> (Vec<u32>, Vec<Vec<(u32, u32)>>) {
+        let mut words = vec![0; 2 * MOST * self.trees.len()];
+        let copied = gpu.stream.download(accepted.words(), &mut words);
+        copied.expect("a copy");
+        let moves = accepted.moves(&gpu.stream, self.trees.len());
+        (words, moves.expect("a copy"))
+    }
+}
+
+#[test]
+fn drafts_stand_as_far_as_they_were_chosen() {
+    let gpu = Gpu::new();
+    let choosing = choosing(&gpu);
+    let mut depths = [0; 8];
+    for seed in 1..30 {
+        let _order = lockstep_fake_cuda::order(seed);
+        let drafting = Drafting::draw(&mut Noise(seed));
+        let (accepted, _) = drafting.accepted(&gpu, &choosing);
+        let (words, moves) = drafting.read(&gpu, &accepted);
+        for (request, tree) in drafting.trees.iter().enumerate() {
+            let own = drafting.first[request];
+            let (taken, path) = walk(tree, &drafting.chosen[own..]);
+            let mut wanted = vec![0; 2 * MOST];
+            wanted[0] = taken.len() as u32;
+            wanted[1..][..taken.len()].copy_from_slice(&taken);
+            wanted[1 + MOST..][..path.len()].copy_from_slice(&path);
+            assert_eq!(words[request * 2 * MOST..][..2 * MOST], wanted);
+            let moved = path.iter().zip(1u32..).filter(|(from, to)| *from != to);
+            let cell = |node: u32| drafting.cells[own + node as usize];
+            let moved: Vec<(u32, u32)> = moved.map(|(from, to)| (cell(*from), cell(to))).collect();
+            assert_eq!(moves[request], moved);
+            depths[path.len().min(7)] += 1;
+        }
+    }
+    assert!(depths[..4].iter().all(|count| *count > 0), "{depths:?}");
+}
+
+#[test]
+fn cells_of_accepted_drafts_move() {
+    let gpu = Gpu::new();
+    let choosing = choosing(&gpu);
+    let moved: usize = (1..40).map(|seed| cells_move(&gpu, &choosing, seed)).sum();
+    assert!(moved > 20, "{moved}");
+}
+
+/// How many did.
+fn cells_move(gpu: &Gpu, choosing: &Choosing, seed: u64) -> usize {
+    let _order = lockstep_fake_cuda::order(seed);
+    let drafting = Drafting::draw(&mut Noise(seed));
+    let (heads, head_dim, layers) = (2, 24, 2);
+    let shape = AttentionShape {
+        heads,
+        kv_heads: heads,
+        head_dim,
+        scale: 1.0,
+    };
+    let element = Element::F32;
+    let made = Attention::new(&gpu.context, &gpu.compiler, &shape, element, element);
+    let attention = made.expect("kernels");
+    let (cells, width) = (drafting.ids.len(), heads * head_dim);
+    let kv = KvShape {
+        layers,
+        kv_heads: heads,
+        head_dim,
+        pages: cells,
+        page_size: 1,
+        dtype: KvCacheDtype::Float32,
+    };
+    let mut cache = PagedCache::new(&gpu.context, &kv).expect("room");
+    let noise = &mut Noise(seed);
+    let parts = [0, 1].map(|_| noise.floats(layers * cells * width));
+    cache
+        .upload(&gpu.stream, &parts[0], &parts[1])
+        .expect("a copy");
+    let (accepted, choices) = drafting.accepted(gpu, choosing);
+    let requests = choices.requests();
+    attention
+        .copy_accepted(&gpu.stream, &mut cache, &accepted, requests)
+        .expect("a launch");
+    let (keys, values) = cache.download(&gpu.stream).expect("a copy");
+    let (_, moves) = drafting.read(gpu, &accepted);
+    for (mut expected, found) in parts.into_iter().zip([keys, values]) {
+        for (from, to) in moves.iter().flatten() {
+            for layer in 0..layers {
+                let at = |of: u32| (layer * cells + of as usize) * width;
+                expected.copy_within(at(*from)..at(*from) + width, at(*to));
+            }
+        }
+        assert!(expected == found, "under {seed}");
+    }
+    moves.iter().flatten().count()
+}
+
+/// Little of everything, for sanitizers.
+pub fn every_kernel(gpu: &Gpu) {
+    let choosing = choosing(gpu);
+    assert!(
+        (1..4)
+            .map(|seed| cells_move(gpu, &choosing, seed))
+            .sum::<usize>()
+            > 0
+    );
+}

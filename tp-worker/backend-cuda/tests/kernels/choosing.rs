@@ -1,0 +1,346 @@
+//! Tokens on the device are those of the host's sampler.
+
+use lockstep_backend::{Choice, ChoiceBatch, ChoiceLimits, ChoiceRow, DraftedRow, FAILED, How};
+use lockstep_backend_cuda::{Choices, Choosing, ChoosingRoom, Element};
+use lockstep_sampling::{Request, Sampler, TokenHistory};
+use lockstep_types::sampling::SamplingParams;
+
+use crate::support::{Gpu, Noise, SEEDS, bits};
+
+pub fn one_of<T: Copy>(noise: &mut Noise, of: &[T]) -> T {
+    of[noise.below(of.len())]
+}
+
+/// In 0..1.
+fn unit(noise: &mut Noise) -> f32 {
+    (noise.next() >> 40) as f32 / (1 << 24) as f32
+}
+
+/// Logits of one of many kinds: some with ties, holes, nothing but ties, or nothing
+/// to choose from.
+fn logits(noise: &mut Noise, vocab: usize) -> Vec<f32> {
+    let kind = noise.below(12);
+    let scale = one_of(noise, &[1e-8, 0.01, 1.0, 4.0, 4.0, 30.0, 1e30]);
+    // The sum of some is nearly normal.
+    let smooth = |noise: &mut Noise| (0..4).map(|_| noise.float()).sum::<f32>() * scale;
+    let mut row: Vec<f32> = match kind {
+        0 => vec![one_of(noise, &[0.0, -0.0, -7.5, 1e38]); vocab],
+        1 | 2 => (0..vocab).map(|_| noise.below(5) as f32 * scale).collect(),
+        3 => (0..vocab).map(|_| one_of(noise, &[0.0, -0.0])).collect(),
+        _ => (0..vocab).map(|_| smooth(noise)).collect(),
+    };
+    for _ in 0..noise.below(4) {
+        let at = noise.below(vocab);
+        row[at] = match noise.below(8) {
+            0 => f32::NAN,
+            1 => -f32::NAN,
+            2 => f32::INFINITY,
+            3 => 3e38,
+            4 => 8.0 * scale,
+            _ => f32::NEG_INFINITY,
+        };
+    }
+    match kind {
+        4 => row
+            .iter_mut()
+            .skip(1 + noise.below(vocab))
+            .for_each(|x| *x = f32::NEG_INFINITY),
+        5 if noise.below(4) == 0 => row.fill(f32::NEG_INFINITY),
+        _ => {}
+    }
+    row
+}
+
+fn params(noise: &mut Noise, vocab: usize) -> SamplingParams {
+    let vocab = vocab as u32;
+    let any = 1 + noise.below(vocab as usize) as u32;
+    SamplingParams {
+        temperature: match noise.below(8) {
+            0 => 0.0,
+            1 => one_of(noise, &[1e-45, 1e-20, 100.0]),
+            2 | 3 => 1.0,
+            _ => 0.05 + 2.0 * unit(noise),
+        },
+        top_k: match noise.below(3) {
+            0 => 0,
+            1 => one_of(
+                noise,
+                &[1, 2, 20, 50, vocab - 1, vocab, vocab + 1, u32::MAX],
+            ),
+            _ => any,
+        },
+        top_p: match noise.below(3) {
+            0 => 1.0,
+            1 => one_of(noise, &[1e-6, 0.5, 0.9, 0.95, 0.999_999]),
+            _ => unit(noise).max(1e-6),
+        },
+        min_p: match noise.below(3) {
+            0 => unit(noise),
+            1 => one_of(noise, &[1e-9, 0.05, 1.0]),
+            _ => 0.0,
+        },
+        seed: noise.next(),
+        ..SamplingParams::default()
+    }
+}
+
+/// Rows of logits, and how they are chosen from.
+struct Rows {
+    vocab: usize,
+    logits: Vec<f32>,
+    params: Vec<SamplingParams>,
+    positions: Vec<u64>,
+    depths: Vec<u32>,
+}
+
+impl Rows {
+    fn draw(noise: &mut Noise, vocab: usize, rows: usize) -> Self {
+        let position = |noise: &mut Noise| noise.next() >> one_of(noise, &[1, 32, 60]);
+        Self {
+            vocab,
+            logits: (0..rows).flat_map(|_| logits(noise, vocab)).collect(),
+            params: (0..rows).map(|_| params(noise, vocab)).collect(),
+            positions: (0..rows).map(|_| position(noise)).collect(),
+            depths: (0..rows).map(|_| noise.below(20) as u32).collect(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.params.len()
+    }
+
+    fn row(&self, row: usize) -> &[f32] {
+        &self.logits[row * self.vocab..][..self.vocab]
+    }
+
+    /// The host's tokens.
+    fn sampled(&self) -> Vec<u32> {
+        let mut sampler = Sampler::new(self.vocab);
+        let history = TokenHistory::default();
+        let mut token = |row: usize| {
+            let request = Request {
+                params: &self.params[row],
+                history: &history,
+                position: self.positions[row] + u64::from(self.depths[row]),
+            };
+            sampler.sample(self.row(row), request).unwrap_or(FAILED)
+        };
+        (0..self.len()).map(&mut token).collect()
+    }
+
+    /// The device's tokens, in blocks of `block` rows; then what is left of the
+    /// logits of the first block.
+    fn chosen(
+        &self,
+        gpu: &Gpu,
+        choosing: &Choosing,
+        block: usize,
+        host: &[usize],
+    ) -> (Vec<u32>, Vec<f32>) {
+        let choices: Vec<Choice> = (0..self.len())
+            .map(|row| {
+                let mut choice = Choice::of(&self.params[row], self.positions[row]);
+                if host.contains(&row) {
+                    choice.how = How::Host;
+                }
+                choice
+            })
+            .collect();
+        let row = |(request, depth): (u32, &u32)| ChoiceRow {
+            request,
+            depth: *depth,
+        };
+        let rows: Vec<ChoiceRow> = (0..).zip(&self.depths).map(row).collect();
+        let alone = |logits| DraftedRow {
+            logits,
+            token: 0,
+            nodes: 0,
+            parents: None,
+        };
+        let drafted: Vec<DraftedRow> = (0..self.len() as u32).map(alone).collect();
+        let batch = ChoiceBatch {
+            choices: &choices,
+            rows: &rows,
+            drafted: &drafted,
+            parents: &[],
+        };
+        let limits = ChoiceLimits {
+            requests: self.len(),
+            rows: self.len(),
+            parents: 0,
+        };
+        let mut staged = Choices::new(&gpu.context, limits).expect("room");
+        staged.stage(&gpu.stream, &batch).expect("a copy");
+        let mut room = ChoosingRoom::new(&gpu.stream, block).expect("room");
+        let mut chosen = gpu.buffer(&vec![7u32; self.len()]);
+        let mut left = Vec::new();
+        for first in (0..self.len()).step_by(block) {
+            let range = first..self.len().min(first + block);
+            let own = &self.logits[range.start * self.vocab..range.end * self.vocab];
+            let mut on_device = gpu.floats(Element::F32, own);
+            choosing
+                .choose(
+                    &gpu.stream,
+                    &mut on_device,
+                    self.vocab,
+                    range,
+                    &staged,
+                    &mut room,
+                    &mut chosen,
+                )
+                .expect("launches");
+            if first == 0 {
+                left = gpu.read(&on_device);
+            }
+        }
+        let mut tokens = vec![0; self.len()];
+        gpu.stream.download(&chosen, &mut tokens).expect("a copy");
+        (tokens, left)
+    }
+}
+
+/// Compares `count` rows, and tells how many failed and how many had to be drawn.
+fn compare(
+    gpu: &Gpu,
+    choosing: &Choosing,
+    vocab: usize,
+    count: usize,
+    noise: &mut Noise,
+) -> [usize; 2] {
+    let rows = Rows::draw(noise, vocab, count);
+    let wanted = rows.sampled();
+    let (found, _) = rows.chosen(gpu, choosing, 1 + noise.below(count), &[]);
+    for (row, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
+        let (params, position) = (&rows.params[row], rows.positions[row]);
+        assert_eq!(
+            found, wanted,
+            "{params:?} at {position} + {} of {vocab}",
+            rows.depths[row]
+        );
+    }
+    let failed = wanted.iter().filter(|token| **token == FAILED).count();
+    let drawn = rows
+        .params
+        .iter()
+        .filter(|params| params.temperature > 0.0)
+        .count();
+    [failed, drawn]
+}
+
+pub fn choosing(gpu: &Gpu) -> Choosing {
+    Choosing::new(&gpu.context, &gpu.compiler).expect("kernels")
+}
+
+/// `(vocabulary, rows)`: some of all.
+fn tokens_are_the_samplers(sizes: &[(usize, usize)]) {
+    let gpu = Gpu::new();
+    let choosing = choosing(&gpu);
+    for (number, (vocab, rows)) in sizes.iter().enumerate() {
+        let _order = lockstep_fake_cuda::order(number as u64 + 1);
+        let mut noise = Noise(number as u64);
+        let (mut left, mut failed, mut drawn) = (*rows, 0, 0);
+        while left > 0 {
+            let count = left.min(if *vocab > 10_000 { 4 } else { 100 });
+            let [failures, draws] = compare(&gpu, &choosing, *vocab, count, &mut noise);
+            (left, failed, drawn) = (left - count, failed + failures, drawn + draws);
+        }
+        let varied = failed > rows / 50 && drawn > rows / 2;
+        assert!(
+            *rows < 100 || varied,
+            "{rows} rows of {vocab}: {drawn} drawn, {failed} failed"
+        );
+    }
+}
+
+#[test]
+fn some_tokens_are_those_of_the_sampler() {
+    tokens_are_the_samplers(&[(1000, 400), (128_256, 8), (1, 20), (33, 100), (1025, 30)]);
+}
+
+#[test]
+#[ignore = "minutes"]
+fn a_hundred_thousand_tokens_are_those_of_the_sampler() {
+    tokens_are_the_samplers(&[(1000, 96_000), (128_256, 4_000)]);
+}
+
+/// What is drawn from has the host's bits, not only mostly its tokens.
+#[test]
+fn weights_are_those_of_the_sampler() {
+    let gpu = Gpu::new();
+    weights_are_equal(&gpu, &choosing(&gpu), 3000);
+}
+
+fn weights_are_equal(gpu: &Gpu, choosing: &Choosing, vocab: usize) {
+    let (count, mut compared) = (20, 0);
+    for seed in SEEDS {
+        let mut rows = Rows::draw(&mut Noise(seed), vocab, count);
+        for params in &mut rows.params {
+            (params.top_k, params.top_p, params.min_p) = (0, 1.0, 0.0);
+        }
+        let (_, left) = rows.chosen(gpu, choosing, count, &[]);
+        let (mut sampler, history) = (Sampler::new(vocab), TokenHistory::default());
+        for row in 0..count {
+            let request = Request {
+                params: &rows.params[row],
+                history: &history,
+                position: 0,
+            };
+            let mut law = Vec::new();
+            let done = sampler.distribution(rows.row(row), request, &mut law);
+            if done.is_err() || rows.params[row].temperature == 0.0 {
+                continue;
+            }
+            // The most likely token's weight is 1.
+            let scale = law.iter().copied().fold(0.0, f32::max);
+            for (weight, probability) in left[row * vocab..].iter().zip(&law) {
+                match weight {
+                    0.0 => assert!(*probability < 1e-13),
+                    _ => assert_eq!((weight * scale).to_bits(), probability.to_bits()),
+                }
+                compared += usize::from(*weight > 0.0);
+            }
+        }
+    }
+    assert!(compared > 10 * vocab, "{compared}");
+}
+
+/// A row that the host chooses from is still there for it, whatever others do.
+#[test]
+fn logits_that_the_host_chooses_from_stay() {
+    let gpu = Gpu::new();
+    let choosing = choosing(&gpu);
+    for seed in SEEDS {
+        let _order = lockstep_fake_cuda::order(seed);
+        let rows = Rows::draw(&mut Noise(seed), 300, 5);
+        let (found, left) = rows.chosen(&gpu, &choosing, 5, &[1, 4]);
+        let wanted = rows.sampled();
+        for row in 0..5 {
+            match row {
+                1 | 4 => assert_eq!(bits(&left[row * 300..][..300]), bits(rows.row(row))),
+                _ => assert_eq!(found[row], wanted[row]),
+            }
+        }
+    }
+}
+
+/// Little of everything, for sanitizers.
+pub fn every_kernel(gpu: &Gpu) {
+    let choosing = choosing(gpu);
+    for seed in 1..3 {
+        let _order = lockstep_fake_cuda::order(seed);
+        compare(gpu, &choosing, 300, 6, &mut Noise(seed));
+    }
+}
+
+/// Small enough to be run for every fault, and with something of everything.
+#[test]
+#[ignore = "a process of its own, which another test starts"]
+fn little_is_chosen_and_watched() {
+    let gpu = Gpu::new();
+    let choosing = choosing(&gpu);
+    for seed in SEEDS {
+        let _order = lockstep_fake_cuda::order(seed);
+        compare(&gpu, &choosing, 1500, 40, &mut Noise(seed));
+    }
+    weights_are_equal(&gpu, &choosing, 500);
+}
