@@ -25,6 +25,10 @@ pub struct AdaptiveConfig {
     /// How much better than the present depth another one must be,
     /// `throughput_aware`.
     pub switch_hysteresis: u32,
+    /// Of what a token takes of a pass, the part of 65,536 that DP ranks share: MLP
+    /// and output head, against attention's projections on its own DP rank. It tells
+    /// how long a pass lasts where their loads differ; one DP rank has no use for it.
+    pub shared_part: u32,
 }
 
 /// A depth, and what a request has verified at it.
@@ -52,7 +56,7 @@ pub struct BatchSlot {
 }
 
 impl AdaptiveConfig {
-    /// With SGLang's defaults for everything else.
+    /// With SGLang's defaults for everything else, and all of a pass for shared.
     pub fn new(policy: &str, initial_depth: u32, tiers: Vec<Tier>, slots: Vec<BatchSlot>) -> Self {
         Self {
             policy: policy.to_owned(),
@@ -64,6 +68,7 @@ impl AdaptiveConfig {
             warmup_batches: 10,
             window_size: 20,
             switch_hysteresis: 100_000,
+            shared_part: 1 << 16,
         }
     }
 

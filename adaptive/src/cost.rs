@@ -5,6 +5,9 @@ use crate::{AdaptiveConfig, Seen};
 mod curve;
 #[cfg(test)]
 mod tests;
+mod uneven;
+
+pub use uneven::Loads;
 
 use curve::Curve;
 
@@ -19,7 +22,7 @@ use curve::Curve;
 /// curve over rows of its own, near zero.
 ///
 /// Of several ranks it is the one with most rows that counts, since the others
-/// wait for it. Without steps measured before serving, curves begin empty and are
+/// wait for it; how evenly tokens lie on them changes the [pass](Loads). Without steps measured before serving, curves begin empty and are
 /// learnt from the steps that are seen.
 #[derive(Debug, Clone)]
 pub struct Costs {
@@ -41,6 +44,8 @@ pub struct StepSize {
     pub depth: u32,
     /// Tokens of the pass.
     pub tokens: u32,
+    /// How evenly those of all ranks lie on them.
+    pub loads: Loads,
     /// Tokens that the drafter takes in afterwards.
     pub taken: u32,
 }
@@ -66,11 +71,13 @@ impl Costs {
         }
     }
 
-    /// Takes in what a step took, unless it carried prompts or nothing decoded.
-    pub fn correct(&mut self, seen: &Seen) {
+    /// Takes in what a step took whose tokens lay on the ranks as `loads` says, unless
+    /// it carried prompts or nothing decoded.
+    pub fn correct(&mut self, seen: &Seen, loads: Loads) {
         if !seen.is_decode() {
             return;
         }
+        let seen = &self.evened(seen, loads);
         let all = ns(seen.verify_us).saturating_add(drafter_ns(seen));
         self.prove(seen, all);
         self.verify.correct(seen.tokens, ns(seen.verify_us), all);
@@ -146,7 +153,7 @@ impl Costs {
     /// Whether steps of about this size have been seen, before serving or since.
     pub fn knows(&self, size: &StepSize) -> bool {
         let drafts = size.depth == 0 || self.first.knows(size.decodes);
-        drafts && self.verify.knows(size.tokens)
+        drafts && self.verify.knows(size.loads.even(size.tokens))
     }
 
     /// Whether steps at this depth have run with about so many rows while serving,
@@ -163,8 +170,8 @@ impl Costs {
     /// what was measured before may be far too long. Drafts may take hardly any, and
     /// a pass that did not run either half of it; smaller ones bound it.
     pub fn hoped_ns(&self, size: &StepSize) -> Option<u64> {
-        let pass = self.verify.at(size.tokens)?;
-        let proven = self.verify.is_proven(size.tokens);
+        let pass = self.pass_ns(size.tokens, size.loads, Curve::at)?;
+        let proven = self.verify.is_proven(size.loads.even(size.tokens));
         Some(if proven { pass } else { pass / 2 })
     }
 
@@ -181,12 +188,13 @@ impl Costs {
             decodes,
             depth,
             tokens: decodes.saturating_mul(self.row_tokens(depth)),
+            loads: Loads::EVEN,
             taken: decodes,
         }
     }
 
     fn sum(&self, size: &StepSize, at: impl Fn(&Curve, u32) -> Option<u64>) -> Option<u64> {
-        let verify = at(&self.verify, size.tokens)?;
+        let verify = self.pass_ns(size.tokens, size.loads, &at)?;
         if size.depth == 0 {
             // Before it was seen, the drafter's part is taken for nothing.
             let idle = at(&self.idle, size.decodes).unwrap_or(0);

@@ -1,9 +1,8 @@
 //! The one function that decides.
 
 use crate::{
-    AdaptiveConfig, Agreed, Costs, DepthRange, Digest, Moment, Outlook, Policies, Policy, Row,
-    Seen,
-    policy::{EVEN, even_tokens},
+    AdaptiveConfig, Agreed, Costs, DepthRange, Digest, Loads, Moment, Outlook, Policies, Policy,
+    Row, Seen, long_prompts::LongPromptRanks,
 };
 
 /// A configuration names a policy that the program does not know.
@@ -28,8 +27,8 @@ pub struct Decider {
     decided: u32,
     /// Depth of the step seen last.
     last_seen: u32,
-    /// See [`Moment::balance`].
-    balance: u32,
+    loads: Loads,
+    long_prompts: LongPromptRanks,
     digest: Digest,
 }
 
@@ -57,7 +56,11 @@ impl Decider {
             candidates: Vec::with_capacity(config.tiers.len()),
             decided: config.initial_depth,
             last_seen: u32::MAX,
-            balance: EVEN as u32,
+            loads: Loads {
+                shared_part: config.shared_part,
+                ..Loads::EVEN
+            },
+            long_prompts: LongPromptRanks::default(),
             digest: measured(profile),
             config: config.clone(),
         })
@@ -88,7 +91,7 @@ impl Decider {
         let most = |decodes: fn(&Row) -> u32| rows.iter().map(decodes).max().unwrap_or(0);
         let sum = |count: fn(&Row) -> u32| rows.iter().map(count).fold(0, u32::saturating_add);
         let seen_rows = most(|row| row.seen.decodes);
-        self.balance = balance(rows).unwrap_or(self.balance);
+        self.loads.balance = balance(rows).unwrap_or(self.loads.balance);
         // A drafter that was paused takes in what it missed: that is not what such a
         // step takes.
         let resumes = self.last_seen == 0 && seen.depth > 0;
@@ -96,14 +99,15 @@ impl Decider {
         let taking = rows.iter().map(|row| &row.seen);
         let taking = taking.max_by_key(|seen| seen.taken()).unwrap_or(&seen);
         if !resumes {
-            self.costs.correct(&Seen {
+            let slowest = Seen {
                 decodes: seen_rows,
-                tokens: even_tokens(seen.tokens, self.balance),
                 at_risk: taking.at_risk,
                 accepted: taking.accepted,
                 ..seen
-            });
+            };
+            self.costs.correct(&slowest, self.loads);
         }
+        let long_prompts = self.long_prompts.begin(rows);
         let moment = Moment {
             step: own.step,
             depth: own.depth,
@@ -114,8 +118,8 @@ impl Decider {
             rows: most(|row| row.decodes),
             all_rows: sum(|row| row.decodes),
             joined: sum(|row| row.joined),
-            balance: self.balance,
-            waiting: waiting(rows),
+            loads: self.loads,
+            long_prompts,
             candidates: &self.candidates,
             costs: &self.costs,
         };
@@ -163,23 +167,14 @@ impl Decider {
     }
 }
 
-/// Tokens of decoding on the mean rank, of [`EVEN`] of the rank that had most; `None`
-/// where there were none.
+/// See [`Loads::balance`]; `None` where no rank had tokens but those of prompts.
 fn balance(rows: &[Row]) -> Option<u32> {
     let tokens = |row: &Row| row.seen.tokens.saturating_sub(row.seen.prompt_tokens);
     let tokens = || rows.iter().map(tokens).map(u128::from);
     let most = tokens().max().filter(|most| *most > 0)?;
-    let mean = tokens().sum::<u128>() * u128::from(EVEN) / (rows.len() as u128 * most);
+    let mean =
+        tokens().sum::<u128>() * u128::from(Loads::EVEN.balance) / (rows.len() as u128 * most);
     u32::try_from(mean).ok()
-}
-
-/// See [`Moment::waiting`].
-fn waiting(rows: &[Row]) -> u32 {
-    if rows.iter().all(|row| row.unfinished == 0) {
-        return 0;
-    }
-    let without = rows.iter().filter(|row| row.unfinished == 0);
-    without.fold(0, |sum, row| row.decodes.saturating_add(sum))
 }
 
 /// Digest of what was measured: ranks with other costs would decide differently

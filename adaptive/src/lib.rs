@@ -17,6 +17,7 @@ mod cost;
 mod crowd;
 mod decider;
 mod digest;
+mod long_prompts;
 mod policy;
 mod row;
 #[cfg(test)]
@@ -24,9 +25,10 @@ mod testing;
 
 pub use agreed::{Agreed, LAG};
 pub use config::{AdaptiveConfig, BatchSlot, Tier};
-pub use cost::{Costs, StepSize};
+pub use cost::{Costs, Loads, StepSize};
 pub use crowd::Crowd;
 pub use decider::{Decider, UnknownPolicy};
 pub use digest::Digest;
+pub use long_prompts::LongPrompts;
 pub use policy::{Moment, Outlook, Policies, Policy, PolicyFactory};
 pub use row::{DepthRange, POSITIONS, Row, Seen};

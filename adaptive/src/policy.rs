@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{AdaptiveConfig, BatchSlot, Costs, Digest, POSITIONS, Seen};
+use crate::{AdaptiveConfig, BatchSlot, Costs, Digest, Loads, LongPrompts, POSITIONS, Seen};
 
 mod ema;
 mod fixed;
@@ -50,40 +50,17 @@ pub struct Moment<'a> {
     pub all_rows: u32,
     /// See [`Self::all_rows`].
     pub joined: u32,
-    /// How evenly tokens lie on the ranks: those of the mean rank, of 65,536 of the
-    /// rank that has most. All ranks run the same, or as much, where it is that.
-    pub balance: u32,
-    /// Those of [`Self::all_rows`] whose rank runs no prompt to speak of, while prompts
-    /// go on on others, step after step: they wait for these.
-    pub waiting: u32,
+    /// How evenly tokens lie on the ranks.
+    pub loads: Loads,
+    /// Prompts that go on, step after step, on some of several ranks, and who waits
+    /// for them.
+    pub long_prompts: LongPrompts,
     /// Depths to choose among, ascending and never empty: those of the batch's
     /// slot that every rank can run and the operator allows.
     pub candidates: &'a [u32],
     /// Time of a step by its size.
     pub costs: &'a Costs,
 }
-
-impl Moment<'_> {
-    /// Tokens of a pass on the rank that has most, as so many on every rank would take
-    /// as long: costs are of such passes.
-    ///
-    /// The others wait for that rank's attention and the products around it, but a
-    /// rank's MLP takes in the tokens of all; seven parts in eight of a pass are taken
-    /// for the latter.
-    pub fn even_tokens(&self, tokens: u32) -> u32 {
-        even_tokens(tokens, self.balance)
-    }
-}
-
-/// See [`Moment::even_tokens`].
-pub(crate) fn even_tokens(tokens: u32, balance: u32) -> u32 {
-    let even = u64::from(tokens) * (EVEN + 7 * u64::from(balance));
-    let even = even.div_ceil(8 * EVEN);
-    u32::try_from(even).unwrap_or(u32::MAX)
-}
-
-/// All ranks have as many tokens.
-pub(crate) const EVEN: u64 = 1 << 16;
 
 /// What a policy expects of the depth it chose.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -1,6 +1,9 @@
 //! What the tests of several files need.
 
-use crate::{AdaptiveConfig, BatchSlot, Costs, Moment, POSITIONS, Policies, Policy, Seen, Tier};
+use crate::{
+    AdaptiveConfig, BatchSlot, Costs, Loads, LongPrompts, Moment, POSITIONS, Policies, Policy,
+    Seen, Tier,
+};
 
 /// Depths 0, 1, 3, 5 and 7 as chains, whatever the batch.
 pub(crate) fn config() -> AdaptiveConfig {
@@ -68,8 +71,8 @@ impl Driver {
             rows: seen.decodes,
             all_rows: seen.decodes,
             joined: 0,
-            balance: 1 << 16,
-            waiting: 0,
+            loads: Loads::EVEN,
+            long_prompts: LongPrompts::default(),
             candidates: &self.candidates,
             costs: &self.costs,
         });

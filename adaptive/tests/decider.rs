@@ -5,8 +5,8 @@
 use std::sync::{Arc, Mutex};
 
 use lockstep_adaptive::{
-    AdaptiveConfig, BatchSlot, Decider, DepthRange, Digest, Moment, POSITIONS, Policies, Policy,
-    PolicyFactory, Row, Seen, Tier,
+    AdaptiveConfig, BatchSlot, Decider, DepthRange, Digest, Loads, LongPrompts, Moment, POSITIONS,
+    Policies, Policy, PolicyFactory, Row, Seen, Tier,
 };
 use proptest::prelude::*;
 
@@ -320,13 +320,14 @@ fn a_policy_nobody_knows_is_refused_by_name() {
     );
 }
 
-/// A policy that keeps what it is told the drafter took in.
+/// A policy that keeps what it is told: what the drafter took in, how tokens lie, and
+/// who waits for prompts.
 #[derive(Debug, Clone, Default)]
-struct Taken(Arc<Mutex<Vec<u32>>>);
+struct Told(Arc<Mutex<Vec<(u32, Loads, LongPrompts)>>>);
 
-impl PolicyFactory for Taken {
+impl PolicyFactory for Told {
     fn name(&self) -> &str {
-        "taken"
+        "told"
     }
 
     fn summary(&self) -> &str {
@@ -338,23 +339,35 @@ impl PolicyFactory for Taken {
     }
 }
 
-impl Policy for Taken {
+impl Policy for Told {
     fn decide(&mut self, moment: &Moment<'_>) -> u32 {
-        self.0.lock().unwrap().push(moment.seen_taken);
+        let told = (moment.seen_taken, moment.loads, moment.long_prompts);
+        self.0.lock().unwrap().push(told);
         0
     }
 
     fn digest(&self, _digest: &mut Digest) {}
 }
 
+/// What it is told of these rows.
+fn told(shared_part: u32, rows: &[Row]) -> (u32, Loads, LongPrompts) {
+    let told = Told::default();
+    let mut policies = Policies::builtin();
+    policies.add(Arc::new(told.clone()));
+    let config = AdaptiveConfig {
+        shared_part,
+        ..config("told")
+    };
+    let mut decider = Decider::new(&config, &policies, &[]).unwrap();
+    decider.begin();
+    decider.decide(rows, DepthRange::default());
+    *told.0.lock().unwrap().last().unwrap()
+}
+
 /// Drafters of all DP ranks work at once, each on its own requests: what one of them
 /// takes in at the most is what a step waits for, not the sum.
 #[test]
 fn what_drafters_take_in_is_that_of_the_one_that_has_most() {
-    let taken = Taken::default();
-    let mut policies = Policies::builtin();
-    policies.add(Arc::new(taken.clone()));
-    let mut decider = Decider::new(&config("taken"), &policies, &[]).unwrap();
     let row = |rows: u32, accepted: u32| {
         let mut seen = Seen {
             decodes: rows,
@@ -368,7 +381,43 @@ fn what_drafters_take_in_is_that_of_the_one_that_has_most() {
             ..Row::default()
         }
     };
-    decider.begin();
-    decider.decide(&[row(2, 1), row(3, 3), row(0, 0)], DepthRange::default());
-    assert_eq!(*taken.0.lock().unwrap(), [12]);
+    let (taken, ..) = told(0, &[row(2, 1), row(3, 3), row(0, 0)]);
+    assert_eq!(taken, 12);
+}
+
+/// Prompts are left out, and so is what only one rank runs.
+#[test]
+fn policies_are_told_how_tokens_lie_and_who_waits_for_prompts() {
+    let row = |tokens: u32, unfinished: u32| Row {
+        step: 1,
+        decodes: tokens / 4,
+        unfinished,
+        seen: Seen {
+            decodes: tokens / 4,
+            tokens: tokens + 40,
+            prompt_tokens: 40,
+            depth: 3,
+            ..Seen::default()
+        },
+        ..Row::default()
+    };
+    let uneven = [row(16, 0), row(8, 2), row(0, 0), row(0, 0)];
+    for (rows, balance, ranks) in [
+        (&uneven[..], 24 * (1 << 16) / 64, 1),
+        (&[row(8, 1); 4], 1 << 16, 4),
+        (&uneven[1..2], 1 << 16, 0),
+    ] {
+        let (_, loads, long_prompts) = told(7, rows);
+        let shared_part = 7;
+        assert_eq!(
+            loads,
+            Loads {
+                balance,
+                shared_part
+            }
+        );
+        assert_eq!(long_prompts.ranks, ranks);
+    }
+    let (.., long_prompts) = told(7, &uneven);
+    assert_eq!((long_prompts.rows, long_prompts.waiting), (4, 4));
 }

@@ -144,6 +144,20 @@ impl ModelConfig {
         local / a
     }
 
+    /// Of what a token takes of a pass's matrix products, the part of 65,536 that all
+    /// ranks of data-parallel attention share: those of the MLP and the output head.
+    /// The rest are attention's projections, on the `attn_tp_size` ranks of the
+    /// token's DP rank alone, copies of key/value heads included.
+    pub fn shared_part(&self, attn_tp_size: usize) -> u32 {
+        let kv_heads = self.kv_heads_per_rank(attn_tp_size) * attn_tp_size;
+        let heads = 2 * (self.num_heads + kv_heads);
+        let own = self.num_layers * self.head_dim * heads;
+        let shared = self.num_layers * 3 * self.intermediate_size + self.vocab_size;
+        // Each is that many times the residual stream's width.
+        let part = ((shared as u128) << 16) / (own + shared).max(1) as u128;
+        part as u32
+    }
+
     /// Parameters, counted from the shapes (tied embeddings once).
     pub fn parameters(&self) -> usize {
         let attention =

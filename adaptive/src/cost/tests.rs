@@ -71,14 +71,14 @@ fn corrections_stay_within_bounds_and_leave_the_profile_alone() {
         ..truth
     };
     let before = costs.profiled_step_ns(4, 3).unwrap();
-    costs.correct(&slow);
+    costs.correct(&slow, Loads::EVEN);
     let once = costs.step_ns(4, 3).unwrap();
     assert!(
         close(once, before, 1),
         "one outlier moves {before} to {once}"
     );
     for _ in 0..10_000 {
-        costs.correct(&slow);
+        costs.correct(&slow, Loads::EVEN);
     }
     let at_last = costs.step_ns(4, 3).unwrap();
     assert!(
@@ -100,10 +100,10 @@ fn short_steps_are_learnt_from_by_their_time() {
     let profile = [0, 1, 2, 7].map(|depth| short(depth, 100));
     let mut costs = Costs::new(&config(), &profile);
     let before = costs.step_ns(1, 0).unwrap();
-    (0..500).for_each(|_| costs.correct(&short(0, 150)));
+    (0..500).for_each(|_| costs.correct(&short(0, 150), Loads::EVEN));
     assert!(costs.step_ns(1, 0).unwrap() < before * 108 / 100);
     let mut costs = Costs::new(&config(), &profile);
-    (0..60_000).for_each(|_| costs.correct(&short(0, 104)));
+    (0..60_000).for_each(|_| costs.correct(&short(0, 104), Loads::EVEN));
     let after = costs.step_ns(1, 0).unwrap();
     assert!(close(after, before * 104 / 100, 1), "{before} to {after}");
 }
@@ -152,9 +152,9 @@ fn four_steps_tell_that_all_was_measured_too_long() {
         let cells: Vec<_> = profile().into_iter().map(|cell| spoilt(cell, 5)).collect();
         let mut costs = Costs::new(&config(), &cells);
         let before = costs.profiled_step_ns(rows, depth);
-        (0..3).for_each(|_| costs.correct(&seen(rows, depth)));
+        (0..3).for_each(|_| costs.correct(&seen(rows, depth), Loads::EVEN));
         assert_eq!(far_off(&costs, 100).len(), 40, "three may be chance");
-        costs.correct(&seen(rows, depth));
+        costs.correct(&seen(rows, depth), Loads::EVEN);
         assert_eq!(far_off(&costs, 8), [], "{rows} {depth}");
         assert_eq!(costs.profiled_step_ns(rows, depth), before);
     }
@@ -171,9 +171,9 @@ fn four_steps_tell_that_drafting_was_measured_too_long() {
         .collect();
     let mut costs = Costs::new(&config(), &cells);
     assert!(!costs.is_proven(&costs.size(2, 3)));
-    (0..500).for_each(|_| costs.correct(&seen(2, 0)));
+    (0..500).for_each(|_| costs.correct(&seen(2, 0), Loads::EVEN));
     assert!(!costs.is_proven(&costs.size(2, 3)), "nothing drafted");
-    (0..4).for_each(|_| costs.correct(&seen(2, 3)));
+    (0..4).for_each(|_| costs.correct(&seen(2, 3), Loads::EVEN));
     assert!(costs.is_proven(&costs.size(2, 3)) && !costs.is_proven(&costs.size(16, 3)));
     assert_eq!(far_off(&costs, 8), []);
 }
@@ -189,10 +189,10 @@ fn what_was_taken_for_too_long_as_well_is_put_right_when_it_runs() {
         })
         .collect();
     let mut costs = Costs::new(&config(), &cells);
-    (0..4).for_each(|_| costs.correct(&seen(2, 0)));
+    (0..4).for_each(|_| costs.correct(&seen(2, 0), Loads::EVEN));
     let (told, truth) = (costs.step_ns(2, 7).unwrap(), total_ns(&seen(2, 7)));
     assert!(told < truth * 4 / 5, "its drafts were not too long");
-    (0..16).for_each(|_| costs.correct(&seen(2, 7)));
+    (0..16).for_each(|_| costs.correct(&seen(2, 7), Loads::EVEN));
     let told = costs.step_ns(2, 7).unwrap();
     assert!(close(told, truth, 10), "{told} {truth}");
 }
@@ -205,11 +205,14 @@ fn steps_with_prompts_and_empty_ones_correct_nothing() {
         ..seen(4, 3)
     };
     for _ in 0..100 {
-        costs.correct(&Seen {
-            prompt_tokens: 64,
-            ..slow
-        });
-        costs.correct(&Seen { decodes: 0, ..slow });
+        costs.correct(
+            &Seen {
+                prompt_tokens: 64,
+                ..slow
+            },
+            Loads::EVEN,
+        );
+        costs.correct(&Seen { decodes: 0, ..slow }, Loads::EVEN);
     }
     assert_eq!(costs.step_ns(4, 3), costs.profiled_step_ns(4, 3));
 }
@@ -220,7 +223,7 @@ fn costs_are_learnt_from_nothing() {
     assert_eq!(costs.step_ns(4, 3), None);
     for _ in 0..50 {
         for depth in [0, 3, 7] {
-            costs.correct(&seen(4, depth));
+            costs.correct(&seen(4, depth), Loads::EVEN);
         }
     }
     assert_eq!(costs.profiled_step_ns(4, 3), None);
@@ -268,7 +271,7 @@ proptest! {
     ) {
         let mut costs = Costs::new(&config(), &profile);
         for seen in &steps {
-            costs.correct(seen);
+            costs.correct(seen, Loads::EVEN);
         }
         for depth in [0, 1, 5, 16] {
             let all = (1..400).map(|rows| costs.step_ns(rows, depth));

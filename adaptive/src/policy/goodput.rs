@@ -235,7 +235,8 @@ impl Goodput {
         let ran = StepSize {
             decodes: moment.seen_rows,
             depth: seen.depth,
-            tokens: moment.even_tokens(seen.tokens),
+            tokens: seen.tokens,
+            loads: moment.loads,
             taken: moment.seen_taken,
         };
         let Some(ran_ns) = moment.costs.sized_ns(&ran) else {
@@ -277,7 +278,7 @@ impl Goodput {
         let drafts = u128::from(most) * self.fill as u128 / u128::from(with);
         let drafts = u32::try_from(drafts.min(most.into())).unwrap_or(u32::MAX);
         let of = |drafts| {
-            let tokens = moment.even_tokens(decodes.saturating_add(drafts));
+            let tokens = decodes.saturating_add(drafts);
             moment.costs.sized_ns(&StepSize { tokens, ..size })
         };
         let [none, some] = [of(0)?, of(drafts)?].map(u128::from);
@@ -296,7 +297,8 @@ impl Goodput {
         StepSize {
             decodes,
             depth,
-            tokens: moment.even_tokens(tokens),
+            tokens,
+            loads: moment.loads,
             taken: whole(taken),
         }
     }
@@ -306,10 +308,8 @@ impl Goodput {
     }
 
     fn rate(&self, depth: u32, tokens: &Tokens, moment: &Moment<'_>) -> Option<Score> {
-        let ns = self.expected_ns(depth, moment.rows, moment)?.max(1);
-        let ns = ns.saturating_add(self.waits.ns());
-        let tied = self.waits.tied(row_tokens(tokens, self.depth) as u64);
-        let rate = ((row_tokens(tokens, depth) as u64 + tied) << 40) / ns;
+        let ns = self.expected_ns(depth, moment.rows, moment)?;
+        let rate = self.waits.rate(row_tokens(tokens, depth) as u64, ns);
         let factor = self.trust.factor(depth) as u64;
         let rate = (rate.min(1 << 46) * factor) >> 16;
         Some(Score { depth, rate })

@@ -210,7 +210,9 @@ fn adaptive(
     let far = |depth: &u32| (usual.abs_diff(*depth as usize), u32::MAX - depth);
     let initial = depths.iter().copied().min_by_key(far);
     let tiers = depths.iter().map(tier).collect();
-    let adaptive = AdaptiveConfig::new(policy.name(), initial.unwrap_or(0), tiers, slots);
-    speculation.adaptive = Some(adaptive);
+    speculation.adaptive = Some(AdaptiveConfig {
+        shared_part: config.model.shared_part(config.parallel.attn_tp_size()),
+        ..AdaptiveConfig::new(policy.name(), initial.unwrap_or(0), tiers, slots)
+    });
     config
 }

@@ -2,6 +2,7 @@
 
 use super::{ConfigError, ModelConfig, Ranks, ServeArgs, SpeculationConfig};
 use crate::args::{SpeculationArgs, VerificationArg};
+use lockstep_adaptive::AdaptiveConfig;
 use lockstep_model_folder::draft::OPTION as DRAFT_OPTION;
 use lockstep_types::{Algorithm, Algorithms, DraftKind, DraftModel, Verification};
 
@@ -35,7 +36,14 @@ pub(super) fn resolve(
     let wanted = adaptive::wanted(given, algorithm, dp_attention)?;
     let adaptive = wanted.map(|wanted| adaptive::resolve(wanted, given, algorithm, first, known));
     let (adaptive, shape) = match adaptive.transpose()? {
-        Some((adaptive, deepest)) => (Some(adaptive), deepest),
+        Some((adaptive, deepest)) => {
+            let shared_part = target.shared_part(ranks.parallel.attn_tp_size());
+            let adaptive = AdaptiveConfig {
+                shared_part,
+                ..adaptive
+            };
+            (Some(adaptive), deepest)
+        }
         None => (None, first),
     };
     let mut speculation = SpeculationConfig {

@@ -61,7 +61,7 @@ impl Chooser {
             .machine
             .profile(self.dp_size, MEASURED_ROWS, &[0, 1, 2, 7]);
         let decider = || {
-            let decider = Decider::new(&config(), &Policies::builtin(), &profile);
+            let decider = Decider::new(&config(&self.machine), &Policies::builtin(), &profile);
             decider.expect("its policy is known")
         };
         self.of_all = matches!(self.arm, Arm::Sums | Arm::Own).then(decider);
@@ -128,11 +128,14 @@ fn plan(arm: Arm) -> PlanDepth {
     })
 }
 
-fn config() -> AdaptiveConfig {
+fn config(machine: &Machine) -> AdaptiveConfig {
     let tier = |depth| Tier {
         depth,
         tokens: depth + 1,
     };
     let slots = vec![BatchSlot::new(1, DEPTHS.to_vec())];
-    AdaptiveConfig::new("goodput", INITIAL, DEPTHS.map(tier).to_vec(), slots)
+    AdaptiveConfig {
+        shared_part: machine.shared_part(),
+        ..AdaptiveConfig::new("goodput", INITIAL, DEPTHS.map(tier).to_vec(), slots)
+    }
 }

@@ -121,6 +121,11 @@ impl Machine {
         [draft, self.fixed + own + shared, extend]
     }
 
+    /// See [`AdaptiveConfig::shared_part`](lockstep_adaptive::AdaptiveConfig).
+    pub fn shared_part(&self) -> u32 {
+        (self.shared << 16) / (self.own + self.shared)
+    }
+
     fn draft_us(&self, part: &Part) -> u32 {
         match part.depth {
             0 => 0,

@@ -78,13 +78,15 @@ impl Goodput {
     /// Not while one rank has far more to do than the others: what is measured is of
     /// even loads, and such steps prove little of it.
     fn to_prove(&self, moment: &Moment<'_>, best: Score) -> Option<u32> {
-        if moment.balance < UNEVEN {
+        if moment.loads.balance < UNEVEN {
             return None;
         }
         let would_be_best = |score: &Score| {
             let size = self.size(score.depth, moment.rows, moment);
             let hoped = moment.costs.hoped_ns(&size).unwrap_or(u64::MAX);
-            let rate = ((row_tokens(&self.tokens, score.depth) as u64) << 40) / hoped.max(1);
+            let rate = self
+                .waits
+                .rate(row_tokens(&self.tokens, score.depth) as u64, hoped);
             !moment.costs.is_proven(&size) && rate.min(1 << 46) > best.rate
         };
         let score = { self.scores.iter().copied() }

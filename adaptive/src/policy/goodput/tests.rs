@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    Seen,
+    Loads, Seen,
     testing::{Driver, accepted, config, exact},
 };
 
@@ -345,7 +345,7 @@ fn drafts_that_looked_far_too_slow_are_tried_within_two_hundred_steps() {
             (0..steps).position(|_| {
                 let depth = driver.depth;
                 let seen = timed(accepted(depth, &vec![depth; rows]));
-                driver.costs.correct(&seen);
+                driver.costs.correct(&seen, Loads::EVEN);
                 driver.show(&seen);
                 driver.depth >= 3 && driver.costs.step_ns(1, 7) < Some(50_000_000)
             })
@@ -370,7 +370,7 @@ fn steps_with_prompts_show_acceptance_and_no_times() {
             verify_us: 900_000,
             ..timed(accepted(depth, &[depth]))
         };
-        driver.costs.correct(&slow);
+        driver.costs.correct(&slow, Loads::EVEN);
         driver.show(&slow);
     }
     assert_eq!(driver.depth, 7);

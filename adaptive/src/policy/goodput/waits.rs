@@ -1,56 +1,67 @@
-//! Time for which rows of some ranks wait while others run prompts.
+//! Time for which ranks wait while some run long prompts.
 
-use super::Moment;
-use crate::Digest;
+use super::{Moment, logit::ONE, power};
+use crate::{Digest, LongPrompts};
 
-/// A step's wait goes into the mean by one part in so many.
-const RATE: u64 = 8;
-/// Steps without prompts that go on, after which nobody is taken to wait any more:
-/// where one ends, the next one often begins.
-const PAUSE: u32 = 3;
+/// A step goes into the means by one part in so many.
+const RATE: u64 = 32;
+/// Means of counts are in parts of one.
+const FINE: u64 = 1 << 20;
+/// A rank with more requests is as busy as with so many.
+const MOST_REQUESTS: u32 = 64;
 
-/// What prompts that go on on some ranks add to a step.
+/// What long prompts on some ranks do to a depth's tokens per time.
 ///
-/// Where a rank's own rows share a step with a prompt, the prompt is paid once,
-/// however many steps its rows take: it leaves their best depth as it is. But rows of
-/// other ranks wait for it in every step, as long at any depth, so that deeper drafts
-/// share the wait among more tokens.
+/// A part of a prompt lasts as long at any depth, and all ranks wait for it. Ranks
+/// that run such prompts answer so many tokens for each part as their requests want:
+/// deeper drafts bring the next part sooner, until prompts go on in every step, and no
+/// deeper draft brings more out of these ranks. What the other ranks bring in the time
+/// that is waited grows with depth all the same.
 #[derive(Debug)]
 pub(super) struct Waits {
-    /// Nanoseconds, in the mean; 0 = none was seen.
+    /// Nanoseconds of a part of a prompt beyond a step without, in the mean; 0 = none
+    /// was seen.
     ns: u64,
-    /// Rows that wait and those that do not, in the newest step in which some did.
-    waiting: u32,
-    others: u32,
-    /// Steps since.
-    since: u32,
+    /// Parts of prompts that ran in a step and tokens of the ranks that run them, in
+    /// the mean.
+    chunks: u64,
+    tokens: u64,
+    now: LongPrompts,
 }
 
 impl Waits {
     pub fn new() -> Self {
         Self {
             ns: 0,
-            waiting: 0,
-            others: 0,
-            since: 0,
+            chunks: 0,
+            tokens: 0,
+            now: LongPrompts::default(),
         }
     }
 
     /// A step begins.
     pub fn begin(&mut self, moment: &Moment<'_>) {
-        self.since = self.since.saturating_add(1);
-        if moment.waiting > 0 {
-            self.waiting = moment.waiting;
-            self.others = moment.all_rows.saturating_sub(moment.waiting);
-            self.since = 0;
-        } else if self.since > PAUSE {
-            self.waiting = 0;
+        self.now = moment.long_prompts;
+        let LongPrompts {
+            ranks,
+            chunks,
+            tokens,
+            ..
+        } = self.now;
+        if ranks == 0 {
+            (self.chunks, self.tokens) = (0, 0);
+            return;
         }
+        let follow = |mean: &mut u64, count: u32| {
+            *mean = *mean - *mean / RATE + u64::from(count) * FINE / RATE;
+        };
+        follow(&mut self.chunks, chunks);
+        follow(&mut self.tokens, tokens);
     }
 
     /// A step took `us`, and without prompts would have taken `expected_ns`.
     pub fn observe(&mut self, moment: &Moment<'_>, us: u64, expected_ns: Option<u64>) {
-        let waited = self.waiting > 0 && self.since == 0 && moment.seen.prompt_tokens > 0;
+        let waited = moment.long_prompts.chunks > 0 && moment.seen.prompt_tokens > 0;
         let (true, Some(expected_ns)) = (waited, expected_ns) else {
             return;
         };
@@ -63,76 +74,252 @@ impl Waits {
         };
     }
 
-    /// Nanoseconds that a step takes longer for those who wait.
-    pub fn ns(&self) -> u64 {
-        if self.waiting > 0 { self.ns } else { 0 }
-    }
-
-    /// For each token of a row that waits, tokens that come out on the ranks for which
-    /// it does, if their rows get `each` in a step: so many at any depth, since their
-    /// requests are as many as their prompts let in.
-    pub fn tied(&self, each: u64) -> u64 {
-        let waiting = u64::from(self.waiting);
-        let others = u64::from(self.others).min(16 * waiting);
-        (each * others).checked_div(waiting).unwrap_or(0)
+    /// Tokens of the mean row per time, in any unit, of steps that take `ns` without
+    /// long prompts and give a row `each`, in fixed point.
+    pub fn rate(&self, each: u64, ns: u64) -> u64 {
+        let LongPrompts {
+            ranks,
+            rows,
+            waiting,
+            ..
+        } = self.now;
+        if ranks == 0 || self.chunks == 0 || rows == 0 {
+            return (each << 40) / ns.max(1);
+        }
+        // What these ranks answer in a step at most, all together.
+        let most = u128::from(self.tokens) * u128::from(ranks) * ONE as u128;
+        let most = most / u128::from(self.chunks);
+        let steps = most * ONE as u128 / (u128::from(each) * u128::from(ranks)).max(1);
+        let busy = busy(rows.div_ceil(ranks), steps.min(1 << 32) as i64);
+        let out = most * busy as u128 / ONE as u128;
+        let nobody = power(ONE - busy, ranks);
+        let waits = u128::from(self.ns) * (ONE - nobody) as u128 / ONE as u128;
+        let all = out + u128::from(each) * u128::from(waiting);
+        let ns = (u128::from(ns) + waits).max(1);
+        let rate = (all << 40) / (ns * u128::from(rows.saturating_add(waiting)));
+        u64::try_from(rate).unwrap_or(u64::MAX)
     }
 
     pub fn digest(&self, digest: &mut Digest) {
-        digest.word(self.ns);
-        for count in [self.waiting, self.others, self.since] {
+        let LongPrompts {
+            ranks,
+            rows,
+            waiting,
+            chunks,
+            tokens,
+        } = self.now;
+        for mean in [self.ns, self.chunks, self.tokens] {
+            digest.word(mean);
+        }
+        for count in [ranks, rows, waiting, chunks, tokens] {
             digest.word(u64::from(count));
         }
     }
 }
 
+/// The part of steps that a rank runs prompts in, in fixed point, where each of its
+/// `requests` decodes for so many `steps` for each one that its prompt takes: the
+/// machine-repair model, 1 - B(requests, steps) with Erlang's loss formula B.
+fn busy(requests: u32, steps: i64) -> i64 {
+    let mut idle = ONE;
+    for request in 1..=i64::from(requests.min(MOST_REQUESTS)) {
+        let offered = steps * idle / ONE;
+        idle = offered * ONE / (request * ONE + offered);
+    }
+    ONE - idle
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AdaptiveConfig, Costs, Seen};
+    use crate::{AdaptiveConfig, Costs, Loads, Seen};
 
-    #[test]
-    fn waits_are_those_of_rows_beside_prompts_that_go_on_and_end_soon_after_them() {
+    const MS: u64 = 1_000_000;
+
+    /// After so many steps like this one, of which a part of a prompt takes 40 ms.
+    fn after(steps: u32, long_prompts: LongPrompts) -> Waits {
         let costs = Costs::new(&AdaptiveConfig::new("", 0, vec![], vec![]), &[]);
         let seen = Seen {
             prompt_tokens: 256,
             ..Seen::default()
         };
-        let moment = |waiting| Moment {
-            step: 1,
-            depth: 0,
-            decided: 0,
-            seen: &seen,
-            seen_rows: 4,
-            seen_taken: 4,
-            rows: 4,
-            all_rows: 12,
-            joined: 0,
-            balance: 1 << 16,
-            waiting,
-            candidates: &[0],
-            costs: &costs,
-        };
         let mut waits = Waits::new();
-        // Nobody waits: a prompt beside its rank's own rows is paid once.
-        waits.begin(&moment(0));
-        waits.observe(&moment(0), 90, Some(40_000));
-        assert_eq!((waits.ns(), waits.tied(1_000)), (0, 0));
-        waits.begin(&moment(8));
-        assert_eq!(
-            (waits.ns(), waits.tied(1_000)),
-            (0, 500),
-            "not measured yet"
-        );
-        waits.observe(&moment(8), 90, Some(40_000));
-        assert_eq!(waits.ns(), 50_000);
-        // An outlier counts for twice the mean, and costs nobody knows for nothing.
-        waits.observe(&moment(8), 9_000, Some(40_000));
-        assert_eq!(waits.ns(), 56_250);
-        waits.observe(&moment(8), 9_000, None);
-        for step in 0..=PAUSE {
-            assert!(waits.ns() > 0, "{step}");
-            waits.begin(&moment(0));
+        for step in 0..steps {
+            let moment = Moment {
+                step: step.into(),
+                depth: 0,
+                decided: 0,
+                seen: &seen,
+                seen_rows: 4,
+                seen_taken: 4,
+                rows: 4,
+                all_rows: 12,
+                joined: 0,
+                loads: Loads::EVEN,
+                long_prompts,
+                candidates: &[0],
+                costs: &costs,
+            };
+            waits.observe(&moment, 50_000, Some(10 * MS));
+            waits.begin(&moment);
         }
-        assert_eq!(waits.ns(), 0);
+        waits
+    }
+
+    /// Tokens per second of `rows` rows, which get so many tenths of a token each in a
+    /// step of so many milliseconds.
+    fn rate(waits: &Waits, rows: u64, tenths: u64, ms: u64) -> u64 {
+        let rate = waits.rate((tenths << 16) / 10, ms * MS);
+        let a_second = u128::from(rate) * u128::from(1_000 * MS) * u128::from(rows);
+        ((a_second + (1 << 55)) >> 56) as u64
+    }
+
+    #[test]
+    fn without_long_prompts_nobody_waits() {
+        let none = LongPrompts {
+            waiting: 12,
+            ..LongPrompts::default()
+        };
+        let waits = after(9, none);
+        assert_eq!(rate(&waits, 10, 20, 20), 1_000);
+        assert_eq!(waits.rate(3 << 16, 7 * MS), (3 << 56) / (7 * MS));
+        // Ranks whose long prompts have not begun.
+        let waits = after(
+            9,
+            LongPrompts {
+                ranks: 1,
+                rows: 4,
+                ..none
+            },
+        );
+        assert_eq!(rate(&waits, 10, 20, 20), 1_000);
+    }
+
+    /// As above, but for rounding.
+    fn assert_rate(waits: &Waits, rows: u64, tenths: u64, ms: u64, expected: u64) {
+        let found = rate(waits, rows, tenths, ms);
+        assert!(
+            found.abs_diff(expected) <= 1,
+            "{tenths}: {found}, not {expected}"
+        );
+    }
+
+    /// Many requests whose prompts take as many steps as their answers: one of them
+    /// always runs a part of its prompt.
+    #[test]
+    fn where_prompts_go_on_in_every_step_they_bound_what_their_ranks_answer() {
+        let all = LongPrompts {
+            ranks: 1,
+            rows: 64,
+            waiting: 16,
+            chunks: 1,
+            tokens: 3,
+        };
+        let waits = after(99, all);
+        // Three tokens of one rank, and what the rows of the others get, in 40 ms more.
+        assert_rate(&waits, 80, 10, 10, 19_000 / 50);
+        assert_rate(&waits, 80, 20, 20, 35_000 / 60);
+        assert_rate(&waits, 80, 30, 35, 51_000 / 75);
+        // Nobody but ranks that are full of prompts: the shortest step is the best.
+        let ranks = LongPrompts {
+            ranks: 5,
+            rows: 320,
+            waiting: 0,
+            chunks: 5,
+            tokens: 15,
+        };
+        let waits = after(99, ranks);
+        assert_rate(&waits, 320, 10, 10, 300);
+        assert_rate(&waits, 320, 20, 20, 250);
+    }
+
+    /// One request at a time, four tokens for each part of a prompt: deeper drafts
+    /// bring the next part sooner.
+    #[test]
+    fn where_prompts_leave_steps_free_they_come_with_the_answers() {
+        let one = LongPrompts {
+            ranks: 1,
+            rows: 1,
+            waiting: 16,
+            chunks: 1,
+            tokens: 4,
+        };
+        let waits = after(99, one);
+        // Four steps of five without a prompt, two of three, one of two.
+        assert_rate(&waits, 17, 10, 10, 16_800 / 18);
+        assert_rate(&waits, 17, 20, 20, 100_000 / 100);
+        assert_rate(&waits, 17, 40, 40, 66_000 / 60);
+        // Of two such ranks one or the other runs a prompt more often.
+        let two = LongPrompts {
+            ranks: 2,
+            rows: 2,
+            waiting: 12,
+            chunks: 2,
+            tokens: 8,
+        };
+        let waits = after(99, two);
+        assert_rate(&waits, 14, 10, 10, 136_000 / 244);
+    }
+
+    #[test]
+    fn a_rank_is_as_busy_with_prompts_as_the_machine_repair_model_says() {
+        // (requests, steps of decoding for each of a prompt, the part that is busy)
+        for (requests, steps, part) in [
+            (0, ONE, 0),
+            (1, 0, ONE),
+            (1, ONE, ONE / 2),
+            (2, ONE, ONE * 4 / 5),
+            (3, ONE, ONE * 15 / 16),
+            (2, 2 * ONE, ONE * 3 / 5),
+            (4, 4 * ONE, ONE * 71 / 103),
+            (64, ONE, ONE),
+            (u32::MAX, ONE, ONE),
+            (1, 1 << 32, 1),
+        ] {
+            let found = busy(requests, steps);
+            assert!(
+                (found - part).abs() <= 8,
+                "{requests} {steps}: {found}, not {part}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_step_that_was_slow_for_another_reason_counts_for_two() {
+        let all = LongPrompts {
+            ranks: 1,
+            rows: 4,
+            waiting: 8,
+            chunks: 1,
+            tokens: 4,
+        };
+        let mut waits = after(1, all);
+        assert_eq!(waits.ns, 40 * MS);
+        let costs = Costs::new(&AdaptiveConfig::new("", 0, vec![], vec![]), &[]);
+        let mut seen = Seen::default();
+        let mut observe = |prompt_tokens, us, expected| {
+            seen.prompt_tokens = prompt_tokens;
+            let moment = Moment {
+                step: 1,
+                depth: 0,
+                decided: 0,
+                seen: &seen,
+                seen_rows: 4,
+                seen_taken: 4,
+                rows: 4,
+                all_rows: 12,
+                joined: 0,
+                loads: Loads::EVEN,
+                long_prompts: all,
+                candidates: &[0],
+                costs: &costs,
+            };
+            waits.observe(&moment, us, expected);
+            waits.ns
+        };
+        assert_eq!(observe(256, 900_000, Some(10 * MS)), 41_250_000);
+        // Costs that nobody knows, and steps without prompts, say nothing.
+        assert_eq!(observe(256, 900_000, None), 41_250_000);
+        assert_eq!(observe(0, 900_000, Some(10 * MS)), 41_250_000);
     }
 }

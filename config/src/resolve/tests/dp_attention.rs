@@ -1,5 +1,6 @@
 //! Data-parallel attention.
 
+use lockstep_adaptive::AdaptiveConfig;
 use lockstep_types::{ConfigError, DeviceKind, EngineConfig};
 use serde_json::json;
 
@@ -306,6 +307,31 @@ fn depths_that_cannot_adapt_by_default_say_how_to_go_on() {
     // With it on by default, the file is read.
     let error = resolve_line(&format!("{dp} --speculative-adaptive-config /nowhere"));
     assert!(error.unwrap_err().to_string().contains("/nowhere"));
+}
+
+#[test]
+fn what_dp_ranks_share_of_a_pass_follows_from_the_model() {
+    // Of a layer's columns and rows, as wide as the residual stream, 192 are
+    // attention's with 4 key/value heads and 288 the MLP's; of 2 layers, beside 100
+    // of the output head. Eight ranks of a DP rank have 8 key/value heads, copies.
+    for (line, own, shared) in [
+        (format!("--tp 4 {DP} 4"), 2 * 192, 676),
+        (format!("--tp 4 {DP} 2"), 2 * 192, 676),
+        (format!("--tp 16 {DP} 2"), 2 * 256, 676),
+        ("--tp 8 --speculative-adaptive".into(), 2 * 256, 676),
+    ] {
+        let engine = engine(&format!("{line} --speculative-algorithm WINDOW"));
+        let adaptive = engine.speculation.adaptive.clone().expect("it adapts");
+        let part = (shared << 16) / (own + shared);
+        assert_eq!(adaptive.shared_part, part, "{line}");
+        // Ranks that were told another part would decide otherwise.
+        let mut other = engine.clone();
+        other.speculation.adaptive = Some(AdaptiveConfig {
+            shared_part: part + 1,
+            ..adaptive
+        });
+        assert_ne!(crate::hash(&engine), crate::hash(&other));
+    }
 }
 
 #[test]
