@@ -320,10 +320,13 @@ fn a_policy_nobody_knows_is_refused_by_name() {
     );
 }
 
-/// A policy that keeps what it is told: what the drafter took in, how tokens lie, and
-/// who waits for prompts.
+/// A policy that keeps what it was told last.
 #[derive(Debug, Clone, Default)]
-struct Told(Arc<Mutex<Vec<(u32, Loads, LongPrompts)>>>);
+struct Told(Arc<Mutex<Option<What>>>);
+
+/// What the drafter took in, how tokens lie, who waits for prompts, and nanoseconds of
+/// a step of 32 tokens on every rank.
+type What = (u32, Loads, LongPrompts, Option<u64>);
 
 impl PolicyFactory for Told {
     fn name(&self) -> &str {
@@ -341,16 +344,17 @@ impl PolicyFactory for Told {
 
 impl Policy for Told {
     fn decide(&mut self, moment: &Moment<'_>) -> u32 {
-        let told = (moment.seen_taken, moment.loads, moment.long_prompts);
-        self.0.lock().unwrap().push(told);
+        let even = moment.costs.step_ns(32, 0);
+        let told = (moment.seen_taken, moment.loads, moment.long_prompts, even);
+        *self.0.lock().unwrap() = Some(told);
         0
     }
 
     fn digest(&self, _digest: &mut Digest) {}
 }
 
-/// What it is told of these rows.
-fn told(shared_part: u32, rows: &[Row]) -> (u32, Loads, LongPrompts) {
+/// What it is told after so many steps with these rows.
+fn told(shared_part: u32, profile: &[Seen], steps: usize, rows: &[Row]) -> What {
     let told = Told::default();
     let mut policies = Policies::builtin();
     policies.add(Arc::new(told.clone()));
@@ -358,10 +362,12 @@ fn told(shared_part: u32, rows: &[Row]) -> (u32, Loads, LongPrompts) {
         shared_part,
         ..config("told")
     };
-    let mut decider = Decider::new(&config, &policies, &[]).unwrap();
-    decider.begin();
-    decider.decide(rows, DepthRange::default());
-    *told.0.lock().unwrap().last().unwrap()
+    let mut decider = Decider::new(&config, &policies, profile).unwrap();
+    for _ in 0..steps {
+        decider.begin();
+        decider.decide(rows, DepthRange::default());
+    }
+    told.0.lock().unwrap().unwrap()
 }
 
 /// Drafters of all DP ranks work at once, each on its own requests: what one of them
@@ -381,7 +387,7 @@ fn what_drafters_take_in_is_that_of_the_one_that_has_most() {
             ..Row::default()
         }
     };
-    let (taken, ..) = told(0, &[row(2, 1), row(3, 3), row(0, 0)]);
+    let (taken, ..) = told(0, &[], 1, &[row(2, 1), row(3, 3), row(0, 0)]);
     assert_eq!(taken, 12);
 }
 
@@ -407,7 +413,7 @@ fn policies_are_told_how_tokens_lie_and_who_waits_for_prompts() {
         (&[row(8, 1); 4], 1 << 16, 4),
         (&uneven[1..2], 1 << 16, 0),
     ] {
-        let (_, loads, long_prompts) = told(7, rows);
+        let (_, loads, long_prompts, _) = told(7, &[], 1, rows);
         let shared_part = 7;
         assert_eq!(
             loads,
@@ -418,6 +424,34 @@ fn policies_are_told_how_tokens_lie_and_who_waits_for_prompts() {
         );
         assert_eq!(long_prompts.ranks, ranks);
     }
-    let (.., long_prompts) = told(7, &uneven);
+    let (_, _, long_prompts, _) = told(7, &[], 1, &uneven);
     assert_eq!((long_prompts.rows, long_prompts.waiting), (4, 4));
+}
+
+/// Costs are of ranks with equal loads: others' steps correct them by what was
+/// expected of such steps.
+#[test]
+fn uneven_steps_that_last_as_expected_correct_nothing() {
+    let seen = |tokens: u32, verify_us| Seen {
+        decodes: tokens,
+        tokens,
+        verify_us,
+        ..Seen::default()
+    };
+    let profile = [seen(1, 100_000), seen(16, 100_000), seen(32, 132_000)];
+    let row = |tokens, verify_us| Row {
+        step: 1,
+        decodes: tokens,
+        seen: seen(tokens, verify_us),
+        ..Row::default()
+    };
+    let half = 1 << 15;
+    let after = |verify_us| {
+        let rows = [row(32, verify_us), row(0, verify_us)];
+        let (.., even) = told(half, &profile, 500, &rows);
+        even.unwrap() / 1_000
+    };
+    // Half of the pass as of 32 tokens, half as of 16.
+    assert_eq!(after(116_000), 132_000);
+    assert!(after(128_000) > 138_000 && after(106_000) < 126_000);
 }
