@@ -15,6 +15,7 @@ mod refused;
 mod schedule;
 mod server;
 mod speculation;
+mod switches;
 mod timeouts;
 
 pub use algorithm::{AlgorithmArgs, with_algorithm_options};
@@ -28,6 +29,7 @@ pub(crate) use refused::RefusedArgs;
 pub use schedule::{PolicyArg, ScheduleArgs};
 pub use server::ServerArgs;
 pub use speculation::{SpeculationArgs, VerificationArg};
+pub use switches::with_switch_values;
 pub use timeouts::TimeoutArgs;
 
 /// All options of `lockstep serve`. `None` and `false` mean "not given".

@@ -48,18 +48,13 @@ pub fn with_config_file(
         ) {
             continue;
         }
-        let takes_value = argument.get_action().takes_values();
-        let may_stand_alone = argument
+        // What may stand alone is a switch.
+        let is_switch = argument
             .get_num_args()
             .is_some_and(|values| values.min_values() == 0);
         let several = matches!(argument.get_action(), ArgAction::Append);
         for value in values(&value, several) {
-            let Some(flag) =
-                flag(path, &key, value, (takes_value, may_stand_alone)).map_err(wrong)?
-            else {
-                continue;
-            };
-            arguments.push(flag);
+            arguments.push(flag(path, &key, value, is_switch).map_err(wrong)?);
             // Checked one by one, so that the error names the file.
             if let Err(error) = program.clone().try_get_matches_from(&arguments) {
                 return Err(wrong(reason(&error)));
@@ -107,30 +102,25 @@ fn values(value: &toml::Value, several: bool) -> &[toml::Value] {
     }
 }
 
-/// The argument that stands for one key of the file `path`; `None` for a
-/// switch that is off. One that may stand alone is a switch that can be set to off.
-fn flag(
-    path: &Path,
-    key: &str,
-    value: &toml::Value,
-    (takes_value, may_stand_alone): (bool, bool),
-) -> Result<Option<OsString>, String> {
+/// The argument that stands for one key of the file `path`.
+fn flag(path: &Path, key: &str, value: &toml::Value, is_switch: bool) -> Result<OsString, String> {
     use toml::Value::{Boolean, Float, Integer, String as Text};
     let text = match value {
-        Boolean(on) if !takes_value => return Ok(on.then(|| format!("--{key}").into())),
-        Boolean(on) if may_stand_alone => on.to_string(),
-        _ if !takes_value => return Err(format!("`{key}` is a switch: true or false")),
+        Boolean(on) if is_switch => on.to_string(),
+        _ if is_switch && !value.is_str() => {
+            return Err(format!("`{key}` is a switch: true or false"));
+        }
         Text(text) if PATHS.contains(&key) => {
             let mut flag = OsString::from(format!("--{key}="));
             flag.push(path.parent().unwrap_or(Path::new("")).join(text));
-            return Ok(Some(flag));
+            return Ok(flag);
         }
         Text(text) => text.clone(),
         Integer(number) => number.to_string(),
         Float(number) => number.to_string(),
         _ => return Err(format!("`{key}` must be a text or a number")),
     };
-    Ok(Some(format!("--{key}={text}").into()))
+    Ok(format!("--{key}={text}").into())
 }
 
 /// What is wrong in one line, without the hint at `--help`.

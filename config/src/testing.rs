@@ -12,7 +12,7 @@ use lockstep_types::{
 };
 
 use crate::resolve;
-use crate::{Hardware, ServeArgs, with_algorithm_options};
+use crate::{Hardware, ServeArgs, with_algorithm_options, with_switch_values};
 
 // The same folders as in the tests of the crate that reads them.
 #[path = "../model-folder/src/testing.rs"]
@@ -30,7 +30,8 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn definition() -> clap::Command {
-        with_algorithm_options(Self::command(), &algorithms()).expect("flags that differ")
+        let command = with_algorithm_options(Self::command(), &algorithms());
+        with_switch_values(command.expect("flags that differ"))
     }
 
     /// Parses words with the algorithms' flags too.

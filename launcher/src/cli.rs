@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use lockstep_config::{ServeArgs, with_algorithm_options, with_config_file};
+use lockstep_config::{ServeArgs, with_algorithm_options, with_config_file, with_switch_values};
 use lockstep_process::{Role, exit};
 use lockstep_types::{Algorithms, ConfigError};
 
@@ -91,7 +91,7 @@ pub(crate) enum Command {
 /// # Errors
 /// For an option whose flag stands for something else already.
 fn definition(algorithms: &Algorithms) -> Result<clap::Command, ConfigError> {
-    with_algorithm_options(Cli::command(), algorithms)
+    with_algorithm_options(Cli::command(), algorithms).map(with_switch_values)
 }
 
 /// Parses the command line, with the `--config` file where one is named.

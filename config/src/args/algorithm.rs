@@ -1,7 +1,7 @@
 //! Flags for the options that algorithms declare.
 
-use clap::builder::{FalseyValueParser, TypedValueParser};
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use clap::builder::{BoolishValueParser, TypedValueParser};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use lockstep_types::{Algorithms, ConfigError, OptionSpec, OptionValue, OptionValues};
 
 pub(super) const HEADING: &str = "Speculative decoding";
@@ -78,9 +78,8 @@ fn argument(algorithm: &str, option: OptionSpec) -> Arg {
             )),
         OptionSpec::Switch(option) => {
             let help = format!("{algorithm}: {}", option.help);
-            let argument = argument
-                .action(ArgAction::SetTrue)
-                .value_parser(FalseyValueParser::new().map(OptionValue::Switch));
+            let argument = super::switches::valued(argument)
+                .value_parser(BoolishValueParser::new().map(OptionValue::Switch));
             match option.details {
                 "" => argument.help(help),
                 details => argument
@@ -155,7 +154,8 @@ mod tests {
         let private = flag("speculative-window-private");
         let help = private.get_long_help().expect("a help").to_string();
         assert_eq!(help, "WINDOW: remember nothing.\n\nIt is slower.");
-        assert!(!private.get_action().takes_values());
+        let values = private.get_num_args().expect("built with them");
+        assert_eq!((values.min_values(), values.max_values()), (0, 1));
     }
 
     #[test]

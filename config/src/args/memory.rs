@@ -1,5 +1,3 @@
-use clap::builder::FalseyValueParser;
-
 use super::positive;
 
 const HEADING: &str = "KV cache";
@@ -43,7 +41,6 @@ pub struct MemoryArgs {
           help_heading = HEADING)]
     pub mem_fraction_static: Option<f64>,
     /// Forget the KV cache of finished requests instead of sharing prefixes.
-    #[arg(long, env = "LOCKSTEP_DISABLE_RADIX_CACHE", value_parser = FalseyValueParser::new(),
-          help_heading = HEADING)]
+    #[arg(long, env = "LOCKSTEP_DISABLE_RADIX_CACHE", help_heading = HEADING)]
     pub disable_radix_cache: bool,
 }

@@ -1,7 +1,5 @@
 use std::path::PathBuf;
 
-use clap::builder::FalseyValueParser;
-
 use super::positive;
 
 const HEADING: &str = "Parallelism";
@@ -40,8 +38,7 @@ pub struct ParallelArgs {
     /// Fewer cached keys and values are held twice, and steps take more requests.
     /// --max-running-requests and --chunked-prefill-size are divided among DP ranks.
     /// The depth of drafts adapts, unless --speculative-adaptive=false.
-    #[arg(long, env = "LOCKSTEP_ENABLE_DP_ATTENTION", value_parser = FalseyValueParser::new(),
-          help_heading = HEADING)]
+    #[arg(long, env = "LOCKSTEP_ENABLE_DP_ATTENTION", help_heading = HEADING)]
     pub enable_dp_attention: bool,
     /// What the model is computed on [default: cpu].
     ///

@@ -1,7 +1,5 @@
 use std::path::PathBuf;
 
-use clap::builder::FalseyValueParser;
-
 const HEADING: &str = "Process";
 
 /// Logs, files and restarts.
@@ -14,8 +12,7 @@ pub struct ProcessArgs {
     #[arg(long, env = "LOCKSTEP_LOG_LEVEL", value_name = "FILTER", help_heading = HEADING)]
     pub log_level: Option<String>,
     /// Log lines as JSON, one object each.
-    #[arg(long, env = "LOCKSTEP_LOG_JSON", value_parser = FalseyValueParser::new(),
-          help_heading = HEADING)]
+    #[arg(long, env = "LOCKSTEP_LOG_JSON", help_heading = HEADING)]
     pub log_json: bool,
     /// Parent of the private folder for sockets [default: $XDG_RUNTIME_DIR, else the temporary
     /// folder].

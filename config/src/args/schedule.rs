@@ -1,5 +1,3 @@
-use clap::builder::FalseyValueParser;
-
 use super::positive;
 
 const HEADING: &str = "Batching";
@@ -45,10 +43,10 @@ pub struct ScheduleArgs {
     pub schedule_policy: Option<PolicyArg>,
     /// Requests may bring a priority; higher runs first.
     #[arg(long, env = "LOCKSTEP_ENABLE_PRIORITY_SCHEDULING",
-          value_parser = FalseyValueParser::new(), help_heading = HEADING)]
+          help_heading = HEADING)]
     pub enable_priority_scheduling: bool,
     /// Wait for each step's result before planning the next.
     #[arg(long, env = "LOCKSTEP_DISABLE_OVERLAP_SCHEDULE",
-          value_parser = FalseyValueParser::new(), help_heading = HEADING)]
+          help_heading = HEADING)]
     pub disable_overlap_schedule: bool,
 }

@@ -64,9 +64,10 @@ pub struct SpeculationArgs {
     /// --speculative-num-steps is then the depth of the first steps, and
     /// --speculative-num-draft-tokens belongs to it. What is allocated is
     /// enough for the deepest.
-    #[arg(long, env = "LOCKSTEP_SPECULATIVE_ADAPTIVE", value_name = "SWITCH",
+    #[arg(long, env = "LOCKSTEP_SPECULATIVE_ADAPTIVE", value_name = "true|false",
           value_parser = BoolishValueParser::new(), num_args = 0..=1, require_equals = true,
-          default_missing_value = "true", help_heading = HEADING)]
+          default_missing_value = "true", hide_possible_values = true,
+          help_heading = HEADING)]
     pub speculative_adaptive: Option<bool>,
     /// JSON file that says how the depth adapts, as for SGLang [default: strategy
     /// goodput, depths 0, 1, 2, 3, 5, 7 up to the larger of the algorithm's and

@@ -1,3 +1,5 @@
+use lockstep_types::OptionValues;
+
 use super::with_config_file;
 use crate::args::ServeArgs;
 use crate::testing::Program;
@@ -88,6 +90,33 @@ fn relative_paths_begin_at_the_files_folder() {
     assert_eq!(args.model.weight_update_dir, Some(updates));
 }
 
+/// All switches are written alike, in every place.
+#[test]
+fn a_switch_is_on_alone_and_may_say_its_state() {
+    for (file, flags, expected) in [
+        ("", &[][..], false),
+        ("", &["--log-json"], true),
+        ("", &["--log-json=true"], true),
+        ("", &["--log-json=false"], false),
+        ("", &["--log-json", "--port", "1"], true),
+        ("log-json = true", &["--log-json=false"], false),
+        ("log-json = 'on'", &[], true),
+    ] {
+        let args = parse(flags, file).expect(file);
+        assert_eq!(args.process.log_json, expected, "{file} {flags:?}");
+    }
+    let error = parse(&["--log-json=perhaps"], "").expect_err("neither");
+    assert!(error.contains("--log-json[=<true|false>]"), "{error}");
+    let private = |flag: &str| {
+        let args = parse(&[flag], "").expect(flag);
+        args.speculation.algorithm.0
+    };
+    let flag = "--speculative-window-private";
+    assert_ne!(private(flag), OptionValues::default());
+    assert_eq!(private(&format!("{flag}=true")), private(flag));
+    assert_eq!(private(&format!("{flag}=false")), OptionValues::default());
+}
+
 /// What is on by default under circumstances can be set to off.
 #[test]
 fn a_switch_may_be_off() {
@@ -153,7 +182,8 @@ fn what_is_not_an_option_is_an_error() {
         ),
         ("lora-paths = 'a'", "`lora-paths` is not an option"),
         ("enable-lora = true", "`enable-lora` is not an option"),
-        ("log-json = 'yes'", "true or false"),
+        ("log-json = 'perhaps'", "--log-json[=<true|false>]"),
+        ("log-json = 1", "`log-json` is a switch: true or false"),
         ("port = [1]", "a text or a number"),
         ("[port]\nx = 1", "a text or a number"),
         ("port = = 1", "TOML parse error"),

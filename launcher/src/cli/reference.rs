@@ -18,6 +18,7 @@ Generated from the definition of the command line, as `lockstep COMMAND --help` 
 
 Each flag of `serve` is also an environment variable, `LOCKSTEP_` and its name in capitals, and a key of the file that \
 `--config` names; a flag wins over the environment, the environment over the file.
+What is on or off is on where its flag stands alone, and may be told its state everywhere: `--log-json=false`, `LOCKSTEP_LOG_JSON=false`, `log-json = false`.
 What a value resolves to with a model on this machine, `lockstep config` prints.
 ";
 
@@ -144,7 +145,8 @@ fn meaning(arg: &Arg) -> String {
             }
         }
     }
-    if !arg.get_default_values().is_empty() && !text.contains("[default") {
+    let says_default = !arg.get_default_values().is_empty() && !arg.is_hide_default_value_set();
+    if says_default && !text.contains("[default") {
         let values: Vec<_> = arg
             .get_default_values()
             .iter()

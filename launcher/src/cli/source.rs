@@ -52,9 +52,10 @@ fn variable(command: &Command, words: &[OsString], shown: &str) -> Option<String
     (!given(argument, words)).then_some(hint)
 }
 
-/// The name in "--port <PORT>".
+/// The name in "--port <PORT>" and in "--log-json[=<true|false>]".
 fn name(shown: &str) -> Option<&str> {
-    shown.split_whitespace().next()?.strip_prefix("--")
+    let ends = |c: char| c.is_whitespace() || c == '[' || c == '=';
+    shown.split(ends).next()?.strip_prefix("--")
 }
 
 fn find<'a>(command: &'a Command, long: &str) -> Option<&'a Arg> {
@@ -115,6 +116,22 @@ mod tests {
             let found = hint(&program(), &words(line), &error.expect_err("wrong"));
             assert_eq!(found.as_deref(), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn a_switch_from_the_environment_is_told_by_its_variable() {
+        let switch = Arg::new("switch")
+            .long("switch")
+            .env("PATH")
+            .num_args(0..=1)
+            .require_equals(true)
+            .value_parser(clap::builder::BoolishValueParser::new());
+        let program = Command::new("p").subcommand(Command::new("run").arg(switch));
+        let line = words("p run");
+        let error = program.clone().try_get_matches_from(&line);
+        let found = hint(&program, &line, &error.expect_err("neither on nor off"));
+        let expected = "--switch is from the environment: PATH.";
+        assert_eq!(found.as_deref(), Some(expected));
     }
 
     #[test]

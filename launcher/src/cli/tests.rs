@@ -60,7 +60,9 @@ fn dp_ranks_arrive() {
     ] {
         for (dp, expected) in [
             (" --dp-size 2 --enable-dp-attention", (2, true)),
+            (" --dp-size 2 --enable-dp-attention=true", (2, true)),
             (" --dp 1", (1, false)),
+            (" --dp 1 --enable-dp-attention=false", (1, false)),
         ] {
             let line = format!("lockstep {command} --tp 4{dp}{rest}");
             let serve = match parsed(words(&line)).expect("parses") {
