@@ -68,6 +68,12 @@ impl Ceiling {
 }
 
 impl Reached {
+    /// Whether more was reached than can be: the limits were measured while something
+    /// else held this machine up.
+    pub fn is_beyond(&self) -> bool {
+        self.limit.is_some_and(|part| part > 1.0)
+    }
+
     /// Column names of [`Self::cells`].
     pub const COLUMNS: [&'static str; 3] = ["of bandwidth", "of compute", "of limit"];
 
@@ -105,6 +111,25 @@ mod tests {
             assert_eq!(
                 found, wanted,
                 "{bytes} bytes, {operations} operations in {seconds} s"
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_is_faster_than_its_limit() {
+        let ceiling = |peak| Ceiling {
+            bandwidth: None,
+            peak,
+        };
+        let work = Work {
+            bytes: 0.0,
+            operations: 100.0,
+        };
+        for (peak, beyond) in [(Some(99.0), true), (Some(100.0), false), (None, false)] {
+            assert_eq!(
+                ceiling(peak).reached(work, 1.0).is_beyond(),
+                beyond,
+                "{peak:?}"
             );
         }
     }

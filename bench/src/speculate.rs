@@ -112,16 +112,14 @@ fn report(
     let prompts = Prompts::load(wanted, &model)?;
     let plain = engines::plain(&args, &prompts)?;
     let threads = plain.parallel.tp_size * plain.parallel.threads_per_rank;
-    let before = roofline::measure(plain.device, threads, None, bytes)?;
+    let limits = || roofline::measure(plain.device, threads, plain.isa.as_deref(), bytes);
+    let before = limits()?;
     let mut engines = Engines::start(&args, &plain, &candidates, &prompts, registry)?;
     let mut tally = Tally::default();
     race::all(&args, &prompts, &mut engines, &mut tally)?;
     let (about, ranks) = (engines.about(&plain), engines.descriptions());
     drop(engines);
-    let limits = Drift::new(
-        before,
-        roofline::measure(plain.device, threads, None, bytes)?,
-    );
+    let limits = Drift::new(before, limits()?);
 
     let mut report = tables::report(&tally);
     let name = |path: PathBuf| path.display().to_string();

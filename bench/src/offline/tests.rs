@@ -41,6 +41,33 @@ fn one_phase_alone_makes_its_rows_alone() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Kernels are held against what their own instructions can do.
+#[test]
+fn limits_are_those_of_the_kernels() -> anyhow::Result<()> {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/lockstep-demo-7m");
+    let line = format!(
+        "offline --model-path {model} --tp-size 1 --threads-per-rank 1 --isa scalar --only decode \
+         --batch 1 --context 8 --output-len 2 --repeat 1"
+    );
+    let line: Line = clap::Parser::try_parse_from(line.split_whitespace())?;
+    let demo = |_: &Path| Err(std::io::ErrorKind::Unsupported.into());
+    let json = report(line.args, demo, 1 << 20)?.to_json();
+    let limits = &json["tables"]["Limits of this machine, before and after the run"];
+    let limits = limits.as_array().context("rows")?;
+    let names: Vec<_> = limits
+        .iter()
+        .filter_map(|row| row["limit"].as_str())
+        .collect();
+    let expected = [
+        "memory read",
+        "memory read + write",
+        "f32 multiply-add",
+        "barrier",
+    ];
+    assert_eq!(names, expected, "dot products are of wider sets");
+    Ok(())
+}
+
 #[test]
 fn what_is_measured_fits_the_model() -> anyhow::Result<()> {
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/lockstep-demo-7m");
