@@ -15,7 +15,7 @@ mod shape;
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use clap::ValueEnum;
 use lockstep_devices::{Device, DeviceError, OnDevice, Registry};
 use lockstep_speculation::DrafterRegistry;
@@ -110,7 +110,7 @@ fn measure(args: &Args, working_set: usize) -> anyhow::Result<Report> {
     let threads = args
         .threads
         .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-    ensure!(
+    require!(
         args.repeat > 0 && args.tokens.iter().all(|&tokens| tokens > 0),
         "repeat at least once, with at least one token"
     );

@@ -6,6 +6,16 @@
 
 #![forbid(unsafe_code)]
 
+/// Refuses what was asked for, as the command line's fault, where it can't be done.
+macro_rules! require {
+    ($holds:expr, $($why:tt)+) => {
+        anyhow::ensure!(
+            $holds,
+            lockstep_types::ConfigError::Usage(format!($($why)+))
+        )
+    };
+}
+
 mod kernels;
 mod machine;
 mod offline;
@@ -72,7 +82,9 @@ pub type DemoModel = fn(&Path) -> io::Result<PathBuf>;
 /// what it can draft with.
 ///
 /// # Errors
-/// When it can't be run as asked; no figures are printed then.
+/// When it can't be run as asked; no figures are printed then. What is wrong with the
+/// command line or the configuration is a [`ConfigError`](lockstep_types::ConfigError)
+/// among the causes.
 pub fn run(args: Args, demo: DemoModel, registry: &Registry) -> anyhow::Result<()> {
     let algorithms = registry.algorithms();
     let report = match args.bench {
@@ -83,8 +95,11 @@ pub fn run(args: Args, demo: DemoModel, registry: &Registry) -> anyhow::Result<(
         Bench::Speculate(bench) => speculate::run(*bench, demo, registry)?,
         Bench::Phases(bench) => {
             let outcome = phases::run(*bench, demo, registry)?;
-            outcome.print();
-            return args.output.map_or(Ok(()), |folder| outcome.write(&folder));
+            let printed = outcome.print();
+            return args
+                .output
+                .map_or(Ok(()), |folder| outcome.write(&folder))
+                .and(printed);
         }
         Bench::Planner(bench) => planner::run(&bench)?,
         Bench::Roundtrip(bench) => match roundtrip::run(&bench)? {
@@ -92,9 +107,9 @@ pub fn run(args: Args, demo: DemoModel, registry: &Registry) -> anyhow::Result<(
             None => return Ok(()),
         },
     };
-    report.print();
+    let printed = report.print();
     if let Some(path) = args.output {
         report.write(&path)?;
     }
-    Ok(())
+    printed
 }

@@ -9,7 +9,7 @@ mod work;
 
 use std::time::Instant;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use lockstep_config::args::{MemoryArgs, ModelArgs, ParallelArgs, ScheduleArgs};
 use lockstep_config::{Hardware, ServeArgs};
 use lockstep_local_engine::{LocalEngine, LocalOptions};
@@ -72,11 +72,11 @@ pub fn run(mut args: Args, demo: DemoModel, algorithms: &Algorithms) -> anyhow::
 
 /// Measures, with limits from going through `bytes` of memory.
 fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Report> {
-    ensure!(
+    require!(
         args.repeat > 0 && args.output_len > 1,
         "repeat at least once, over 2 tokens or more"
     );
-    ensure!(
+    require!(
         !args.batch.contains(&0) && !args.prefill.contains(&0),
         "--batch and --prefill take sizes of at least 1"
     );
@@ -157,7 +157,7 @@ fn add(report: &mut Report, cells: &[Cell], ceiling: Ceiling) {
 /// Chooses what is measured where the arguments do not say.
 fn complete(args: &mut Args) -> anyhow::Result<()> {
     let (prefill, decode) = (Some(Phase::Prefill), Some(Phase::Decode));
-    ensure!(
+    require!(
         (args.only != decode || args.prefill.is_empty())
             && (args.only != prefill || args.batch.is_empty()),
         "--only leaves out what --prefill or --batch asks for; give one of them"
@@ -240,12 +240,12 @@ fn resolve(args: &Args) -> anyhow::Result<(EngineConfig, NodeConfig)> {
         &lockstep_devices::DeviceFootprint,
     )?
     .value;
-    ensure!(
+    require!(
         config.server.context_length >= longest,
         "the measurements need a --context-length of {longest}"
     );
     let each = batch.div_ceil(dp_size);
-    ensure!(
+    require!(
         config.kv_tokens() >= each * (args.context + args.output_len + config.kv.page_size),
         "the KV cache holds {} tokens, too few for {each} requests: raise --max-total-tokens",
         config.kv_tokens()

@@ -23,7 +23,7 @@ mod work;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use lockstep_adaptive::Seen;
 use lockstep_config::args::{MemoryArgs, ModelArgs, ParallelArgs, ScheduleArgs, SpeculationArgs};
 use lockstep_devices::Registry;
@@ -166,12 +166,12 @@ pub fn run(mut args: Args, demo: DemoModel, registry: &Registry) -> anyhow::Resu
 
 /// Those asked for.
 fn lists(args: &Args) -> anyhow::Result<Vec<List>> {
-    ensure!(
+    require!(
         args.dwell > 0 && args.repeat > 0 && args.per_domain > 0 && args.max_tokens > 1,
         "--dwell, --repeat and --per-domain are at least 1, --max-tokens at least 2"
     );
-    ensure!(!args.steps.is_empty(), "--steps needs a depth");
-    ensure!(
+    require!(!args.steps.is_empty(), "--steps needs a depth");
+    require!(
         !args.constant.contains(&0),
         "--constant takes numbers of at least 1"
     );
@@ -261,8 +261,11 @@ fn about(report: &mut Report, args: &Args, setup: &Setup, figures: &[Figures]) {
 
 impl Outcome {
     /// For people.
-    pub fn print(&self) {
-        self.report.print();
+    ///
+    /// # Errors
+    /// As [`Report::print`].
+    pub fn print(&self) -> anyhow::Result<()> {
+        self.report.print()
     }
 
     /// `phases.json`, `phases.md`, `steps.csv` and a picture for each list, in a

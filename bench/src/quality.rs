@@ -9,7 +9,7 @@ mod texts;
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use lockstep_config::args::{DtypeArg, KvCacheDtypeArg, MemoryArgs, ModelArgs, QuantizationArg};
 use lockstep_config::{Hardware, ServeArgs};
 use lockstep_types::{Algorithms, EngineConfig};
@@ -49,8 +49,8 @@ pub struct Args {
 
 /// Compares.
 pub fn run(args: &Args, demo: DemoModel) -> anyhow::Result<Report> {
-    ensure!(args.window > 1, "a --window has at least 2 tokens");
-    ensure!(
+    require!(args.window > 1, "a --window has at least 2 tokens");
+    require!(
         args.tokens >= args.window,
         "--tokens {} is less than one --window of {}",
         args.tokens,
@@ -123,7 +123,7 @@ fn check_memory(windows: &[Vec<u32>], vocab: usize) -> anyhow::Result<()> {
     let rows: usize = windows.iter().map(Vec::len).sum();
     let needed = 2 * (rows * vocab * size_of::<f32>()) as u64;
     let available = machine::available_memory().unwrap_or(u64::MAX);
-    ensure!(
+    require!(
         needed < available / 2,
         "predictions of {rows} tokens take {needed} bytes, more than half of the memory available; \
          lower --tokens"

@@ -1,6 +1,7 @@
 //! Figures as a table and as JSON.
-#![expect(clippy::print_stdout, reason = "printing is what a report is for")]
 
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -8,10 +9,10 @@ use serde_json::{Map, Value, json};
 
 use crate::machine;
 
-/// Says what is being measured, to a person who waits for the report.
-#[expect(clippy::print_stderr, reason = "the report itself goes to stdout")]
+/// Says what is being measured, to a person who waits for the report: whoever does
+/// not need not listen.
 pub fn progress(what: &str) {
-    eprintln!("{what} …");
+    let _ = writeln!(std::io::stderr(), "{what} …");
 }
 
 /// A main table with notes above it, and perhaps more tables below.
@@ -64,16 +65,24 @@ impl Report {
     }
 
     /// Prints notes and tables; those without rows are left out.
-    pub fn print(&self) {
-        println!("\n{}", self.main.title);
+    ///
+    /// # Errors
+    /// When stdout can't be written; a reader that left is none.
+    pub fn print(&self) -> anyhow::Result<()> {
+        lockstep_process::print(&self.to_text()).context("printing the figures")
+    }
+
+    /// Notes and tables for people.
+    fn to_text(&self) -> String {
+        let mut text = format!("\n{}\n", self.main.title);
         for (name, value) in &self.notes {
-            println!("  {name}: {}", cell(value));
+            let _ = writeln!(text, "  {name}: {}", cell(value));
         }
-        self.main.print();
+        text += &self.main.to_text();
         for table in self.others.iter().filter(|table| !table.rows.is_empty()) {
-            println!("\n{}", table.title);
-            table.print();
+            let _ = write!(text, "\n{}\n{}", table.title, table.to_text());
         }
+        text
     }
 
     /// Writes everything as JSON.
@@ -136,7 +145,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    fn print(&self) {
+    fn to_text(&self) -> String {
         let texts: Vec<Vec<String>> = self
             .rows
             .iter()
@@ -148,17 +157,19 @@ impl Table {
             cells.chain([name]).max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
-        let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let mut text = String::new();
+        let mut line = |cells: &mut dyn Iterator<Item = &str>| {
             let padded: Vec<String> = cells
                 .zip(&widths)
                 .map(|(cell, width)| format!("{cell:>width$}"))
                 .collect();
-            println!("  {}", padded.join("  "));
+            let _ = writeln!(text, "  {}", padded.join("  "));
         };
         line(&mut self.columns.iter().copied());
         for row in &texts {
             line(&mut row.iter().map(String::as_str));
         }
+        text
     }
 
     fn to_markdown(&self) -> String {

@@ -14,7 +14,7 @@ pub(crate) mod tally;
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use lockstep_config::args::{MemoryArgs, ModelArgs, ParallelArgs, ScheduleArgs, SpeculationArgs};
 use lockstep_devices::Registry;
 
@@ -157,15 +157,15 @@ fn report(
 }
 
 fn check(args: &Args) -> anyhow::Result<()> {
-    ensure!(
+    require!(
         args.repeat > 0 && args.per_domain > 0 && args.max_tokens > 1,
         "--repeat and --per-domain are at least 1, --max-tokens at least 2"
     );
-    ensure!(
+    require!(
         !args.batch.contains(&0) && !args.steps.contains(&0),
         "--batch and --steps take numbers of at least 1; without speculation is measured anyway"
     );
-    ensure!(
+    require!(
         !args.batch.is_empty() && !args.steps.is_empty(),
         "--batch and --steps need a number each"
     );

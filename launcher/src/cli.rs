@@ -146,12 +146,10 @@ pub(crate) fn hints(
     arguments: Vec<OsString>,
     algorithms: &Algorithms,
 ) -> Vec<String> {
-    let options: &[&str] = match error {
-        LaunchError::Config(
-            ConfigError::Value { option, .. } | ConfigError::File { option, .. },
-        ) => &[option],
-        LaunchError::Config(ConfigError::Conflict { first, second, .. }) => &[first, second],
-        LaunchError::Config(ConfigError::Model(_)) => &["--model-path"],
+    let options: &[&str] = match error.config() {
+        Some(ConfigError::Value { option, .. } | ConfigError::File { option, .. }) => &[option],
+        Some(ConfigError::Conflict { first, second, .. }) => &[first, second],
+        Some(ConfigError::Model(_)) => &["--model-path"],
         _ => return Vec::new(),
     };
     let Ok(command) = definition(algorithms) else {

@@ -11,7 +11,7 @@ use crate::settings::Settings;
 
 pub(crate) fn run(args: &ServeArgs, algorithms: &Algorithms) -> Result<u8, LaunchError> {
     let settings = Settings::prepare(args, algorithms)?;
-    console::print(&format!("{:#}", describe(&settings)));
+    console::print(&format!("{:#}", describe(&settings)))?;
     Ok(exit::OK)
 }
 

@@ -12,6 +12,7 @@ use indicatif::{MultiProgress, ProgressDrawTarget};
 use lockstep_process::LineQueue;
 use lockstep_process::logging;
 
+use crate::error::LaunchError;
 use screen::Screen;
 
 mod screen;
@@ -27,9 +28,12 @@ pub(crate) fn print_error(error: &dyn Display) {
     print_note(&format!("error: {error}"));
 }
 
-/// Prints to stdout; a reader that left is not an error.
-pub(crate) fn print(text: &str) {
-    let _ = writeln!(io::stdout(), "{text}");
+/// Prints a line to stdout; a reader that left is not an error.
+pub(crate) fn print(text: &str) -> Result<(), LaunchError> {
+    lockstep_process::print(&format!("{text}\n")).map_err(|source| LaunchError::System {
+        what: "printing the answer",
+        source,
+    })
 }
 
 /// Prints to stderr what belongs to no answer. Where the process logs, who reads

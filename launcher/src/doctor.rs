@@ -13,7 +13,6 @@ mod cores;
 mod system;
 
 /// Prints the report. Problems are advice: the exit code is 0.
-#[expect(clippy::unnecessary_wraps, reason = "all commands have this shape")]
 pub(crate) fn run() -> Result<u8, LaunchError> {
     let hardware = Hardware::detect();
     let mut findings = vec![cores::find(&hardware)];
@@ -23,7 +22,7 @@ pub(crate) fn run() -> Result<u8, LaunchError> {
     findings.push(system::shared_memory());
     findings.push(system::open_files());
     findings.push(system::run_dir());
-    console::print(&report(&findings));
+    console::print(&report(&findings))?;
     Ok(exit::OK)
 }
 

@@ -1,10 +1,11 @@
 //! Why a command ended without doing what it was asked.
 
+use std::error::Error;
 use std::path::PathBuf;
 
 use lockstep_config::ConfigFileError;
 use lockstep_process::exit;
-use lockstep_types::ConfigError;
+use lockstep_types::{ConfigError, ModelConfigError};
 
 /// An error for the person at the command line.
 #[derive(Debug, thiserror::Error)]
@@ -55,17 +56,65 @@ pub(crate) enum LaunchError {
     /// The engine did not come up.
     #[error("the engine could not start: {0}")]
     Start(String),
-    /// A tool failed.
+    /// A tool failed, or was asked for what can't be done.
     #[error("{0:#}")]
     Command(anyhow::Error),
 }
 
 impl LaunchError {
-    /// The program's exit code.
+    /// The program's exit code, by one rule for all commands: what is wrong with the
+    /// command line or the configuration is not what failed.
     pub(crate) fn exit_code(&self) -> u8 {
-        match self {
-            Self::Config(_) => exit::USAGE,
-            _ => exit::START_FAILED,
+        let model = |cause: &(dyn Error + 'static)| cause.is::<ModelConfigError>();
+        let is_usage = match self {
+            Self::Command(error) => self.config().is_some() || error.chain().any(model),
+            _ => self.config().is_some(),
+        };
+        match is_usage {
+            true => exit::USAGE,
+            false => exit::START_FAILED,
         }
+    }
+
+    /// What is wrong with the command line or the configuration, if that is it.
+    pub(crate) fn config(&self) -> Option<&ConfigError> {
+        match self {
+            Self::Config(error) => Some(error),
+            Self::Command(error) => error.chain().find_map(|cause| {
+                let own = cause.downcast_ref::<Self>().and_then(Self::config);
+                own.or_else(|| cause.downcast_ref())
+            }),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context as _;
+
+    use super::*;
+
+    #[test]
+    fn a_configuration_has_one_exit_code_however_it_was_found() {
+        let model = ModelConfigError::Read {
+            path: "config.json".into(),
+            message: "it is missing".into(),
+        };
+        let wrong = || ConfigError::value("--tp-size", 3, "why", "What to do");
+        let within = |error: anyhow::Error| LaunchError::Command(error.context("around it"));
+        for error in [
+            LaunchError::Config(wrong()),
+            within(wrong().into()),
+            within(LaunchError::Config(wrong()).into()),
+            within(model.into()),
+        ] {
+            assert_eq!(error.exit_code(), exit::USAGE, "{error}");
+        }
+        let read = Err::<(), _>(std::io::Error::from(std::io::ErrorKind::NotFound));
+        let read = read.context("weights").expect_err("missing");
+        assert_eq!(LaunchError::Command(read).exit_code(), exit::START_FAILED);
+        let start = LaunchError::Start("a process ended".into());
+        assert_eq!(start.exit_code(), exit::START_FAILED);
     }
 }

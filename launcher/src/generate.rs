@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use lockstep_config::ServeArgs;
 use lockstep_config::args::{ModelArgs, SpeculationArgs};
 use lockstep_devices::Registry;
@@ -12,6 +12,7 @@ use lockstep_process::exit;
 use lockstep_text::{
     ChatRequest, ChatTemplate, OutputOptions, OutputText, TemplateOptions, Tokenizer,
 };
+use lockstep_types::ConfigError;
 use lockstep_types::request::Request;
 use lockstep_types::sampling::{LogprobParams, SamplingParams};
 
@@ -73,7 +74,7 @@ pub(crate) struct GenerateArgs {
     #[arg(long)]
     enable_dp_attention: bool,
     /// Compute threads of each rank [default: available cores / ranks].
-    #[arg(long, value_name = "THREADS")]
+    #[arg(long, alias = "threads-per-rank", value_name = "THREADS")]
     threads: Option<usize>,
     /// Instruction set of the kernels, as of `lockstep serve` [default: the best that
     /// this machine runs].
@@ -86,15 +87,22 @@ pub(crate) struct GenerateArgs {
 }
 
 impl GenerateArgs {
-    fn check(&self) -> anyhow::Result<()> {
+    fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |why| Err(ConfigError::Usage(why));
         if !(0.0..=2.0).contains(&self.temperature) {
-            bail!("--temperature {} must be from 0 to 2", self.temperature);
+            return wrong(format!(
+                "--temperature {} must be from 0 to 2",
+                self.temperature
+            ));
         }
         if !(self.top_p > 0.0 && self.top_p <= 1.0) {
-            bail!("--top-p {} must be above 0 and at most 1", self.top_p);
+            return wrong(format!(
+                "--top-p {} must be above 0 and at most 1",
+                self.top_p
+            ));
         }
         if self.stop.iter().any(String::is_empty) {
-            bail!("--stop must not be empty");
+            return wrong("--stop must not be empty".into());
         }
         Ok(())
     }
@@ -108,7 +116,7 @@ pub(crate) fn run(args: &GenerateArgs, registry: &Registry) -> anyhow::Result<u8
     let tokenizer = Tokenizer::load(&engine.model.path)?;
     let input_ids = tokenizer.encode(&prompt(args, &settings)?, args.raw)?;
     if input_ids.is_empty() {
-        bail!("--prompt is empty");
+        return Err(ConfigError::Usage("--prompt is empty".into()).into());
     }
     let Some(room) = engine
         .server
@@ -116,11 +124,12 @@ pub(crate) fn run(args: &GenerateArgs, registry: &Registry) -> anyhow::Result<u8
         .checked_sub(input_ids.len())
         .filter(|n| *n > 0)
     else {
-        bail!(
+        let why = format!(
             "--prompt has {} tokens, the context only {}; shorten the prompt",
             input_ids.len(),
             engine.server.context_length
         );
+        return Err(ConfigError::Usage(why).into());
     };
     let room = u32::try_from(room).unwrap_or(u32::MAX);
     if args.max_tokens > room {
@@ -203,7 +212,8 @@ fn prompt(args: &GenerateArgs, settings: &Settings) -> anyhow::Result<String> {
     }
     let path = &settings.file.engine.model.path;
     let Some(template) = ChatTemplate::from_dir(path, TemplateOptions::default())? else {
-        bail!("the model has no chat template; give --raw to continue the prompt as it is");
+        let why = "the model has no chat template; give --raw to continue the prompt as it is";
+        return Err(ConfigError::Usage(why.into()).into());
     };
     let messages = [serde_json::json!({ "role": "user", "content": text })];
     let chat = ChatRequest {
@@ -281,7 +291,7 @@ mod tests {
 
     #[test]
     fn what_is_said_of_ranks_and_kernels_is_what_the_engine_is_asked_for() {
-        let line = "generate --tp 2 --threads 3 --isa scalar text";
+        let line = "generate --tp 2 --threads-per-rank 3 --isa scalar text";
         let line = Line::try_parse_from(line.split(' ')).unwrap();
         let parallel = serve_args(&line.args).parallel;
         assert_eq!(parallel.tp_size, Some(2));

@@ -10,7 +10,7 @@ use lockstep_config::args::ModelArgs;
 use lockstep_process::exit;
 use lockstep_tp_worker::worker::WeightOrigin;
 use lockstep_tp_worker::worker::local::{LocalGroup, LocalOptions, OnProgress};
-use lockstep_types::Algorithms;
+use lockstep_types::{Algorithms, ConfigError};
 
 use crate::console;
 use crate::settings::Settings;
@@ -40,7 +40,7 @@ pub(crate) struct PackArgs {
     #[arg(long)]
     enable_dp_attention: bool,
     /// Compute threads of each rank [default: available cores / ranks].
-    #[arg(long, value_name = "THREADS")]
+    #[arg(long, alias = "threads-per-rank", value_name = "THREADS")]
     threads: Option<usize>,
     #[command(flatten)]
     model: ModelArgs,
@@ -49,13 +49,13 @@ pub(crate) struct PackArgs {
 /// Packs what is not there yet, and names the files on stdout.
 pub(crate) fn run(args: &PackArgs, algorithms: &Algorithms) -> anyhow::Result<u8> {
     if args.model.weight_cache.is_none() {
-        bail!("no folder is named; give --weight-cache DIR");
+        let why = "no folder is named; give --weight-cache DIR";
+        return Err(ConfigError::Usage(why.into()).into());
     }
     if !args.model.served_model_name.is_empty() || args.model.context_length.is_some() {
-        bail!(
-            "--served-model-name and --context-length do not change packed weights; leave them \
-             to lockstep serve"
-        );
+        let why = "--served-model-name and --context-length do not change packed weights; leave \
+                   them to lockstep serve";
+        return Err(ConfigError::Usage(why.into()).into());
     }
     let settings = Settings::prepare(&serve_args(args), algorithms)?;
     let (engine, node) = (&settings.file.engine, &settings.file.node);
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &PackArgs, algorithms: &Algorithms) -> anyhow::Result<u8
     let group = LocalGroup::start(engine, &options)?;
     bars.clear()?;
     for (rank, origin) in group.weight_origins().iter().enumerate() {
-        console::print(&format!("rank {rank}: {}", outcome(origin)?));
+        console::print(&format!("rank {rank}: {}", outcome(origin)?))?;
     }
     Ok(exit::OK)
 }

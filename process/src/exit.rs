@@ -4,9 +4,10 @@
 pub const OK: u8 = 0;
 /// The start failed: a model that cannot be read, a port that is taken, a
 /// process that died before the engine was ready, or a start past its limit.
+/// Of a command that answers and ends: it could not do what it was asked for.
 /// Of a role: it failed at any time and reported why.
 pub const START_FAILED: u8 = 1;
-/// Wrong usage or an unsupported configuration; nothing was started.
+/// Wrong usage or an unsupported configuration, of every command; nothing was started.
 pub const USAGE: u8 = 2;
 /// A process of the engine died or failed while serving.
 pub const PROCESS_DIED: u8 = 3;

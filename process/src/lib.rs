@@ -1,5 +1,6 @@
 //! What every role does as a process: the control link to the launcher, logs,
-//! sockets between processes, exit codes, and memory that was freed.
+//! sockets between processes, exit codes, and memory that was freed; and how
+//! commands print their answers.
 //!
 //! A role's `main` calls [`RoleContext::enter`], hands the context to the
 //! role's `run`, and ends with [`RoleContext::leave`].
@@ -10,12 +11,14 @@ pub mod exit;
 pub mod heap;
 pub mod logging;
 
+mod answer;
 mod bearer;
 mod link;
 mod message;
 mod role;
 mod socket;
 
+pub use answer::print;
 pub use bearer::{BearerError, check_bearer};
 pub use link::{ControlLink, Lifecycle};
 pub use logging::LineQueue;

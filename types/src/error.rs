@@ -64,6 +64,9 @@ pub enum ConfigError {
         /// What happened.
         message: String,
     },
+    /// What a command is asked for cannot be done: why, and what to do.
+    #[error("{0}")]
+    Usage(String),
 }
 
 impl ConfigError {

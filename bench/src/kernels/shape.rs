@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use anyhow::ensure;
 use clap::ValueEnum;
 use lockstep_backend::AttentionShape;
 use lockstep_types::ModelConfig;
@@ -153,7 +152,7 @@ pub fn chosen(
             .map(|&preset| Shape::preset(preset))
             .collect());
     }
-    ensure!(
+    require!(
         presets.len() <= 1,
         "sizes such as --hidden change one shape: name one in --shape"
     );
@@ -167,7 +166,7 @@ pub fn chosen(
         head_dim: head_dim.unwrap_or(base.head_dim),
         vocab: vocab.unwrap_or(base.vocab),
     };
-    ensure!(
+    require!(
         sizes
             .iter()
             .flatten()

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use lockstep_adaptive::{AdaptiveConfig, Decider, Policies, PolicyFactory, Seen, Tier};
 use lockstep_devices::Registry;
 use lockstep_local_engine::{LocalEngine, LocalOptions};
-use lockstep_types::EngineConfig;
+use lockstep_types::{ConfigError, EngineConfig};
 use lockstep_types::{request::Request, sampling::SamplingParams};
 
 use super::Args;
@@ -171,8 +171,10 @@ fn policies(
     };
     let find = |name: &String| {
         let names: Vec<&str> = known.iter().map(|policy| policy.name()).collect();
-        let unknown = || format!("no policy is called {name}; there are {}", names.join(", "));
-        known.find(name).cloned().with_context(unknown)
+        let names = names.join(", ");
+        let unknown = || format!("no policy is called {name}; there are {names}");
+        let found = known.find(name).cloned();
+        found.ok_or_else(|| ConfigError::Usage(unknown()).into())
     };
     let names = names.iter().filter(|name| !name.is_empty());
     names.map(find).collect()

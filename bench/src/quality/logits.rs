@@ -1,6 +1,5 @@
 //! A model without planner and server: windows of tokens in, logits out.
 
-use anyhow::ensure;
 use lockstep_backend::{Axis, Backend, Batch, Row};
 use lockstep_collective::Single;
 use lockstep_devices::{Device, DeviceOptions, OnDevice, Registry};
@@ -65,7 +64,7 @@ struct Model<B: Backend> {
 
 impl<B: Device> Model<B> {
     fn load(config: &EngineConfig, window: usize) -> anyhow::Result<Self> {
-        ensure!(
+        require!(
             config.parallel.tp_size == 1,
             "one rank reads the text: leave tensor parallelism out"
         );

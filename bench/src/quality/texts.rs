@@ -1,11 +1,10 @@
 //! What is read: a file, or what the model writes itself.
 
-use anyhow::{Context as _, ensure};
 use lockstep_local_engine::{LocalEngine, LocalOptions};
 use lockstep_text::Tokenizer;
-use lockstep_types::EngineConfig;
 use lockstep_types::request::Request;
 use lockstep_types::sampling::{LogprobParams, SamplingParams};
+use lockstep_types::{ConfigError, EngineConfig};
 
 use super::Args;
 use crate::report::progress;
@@ -20,15 +19,15 @@ pub fn windows(args: &Args, reference: &EngineConfig) -> anyhow::Result<Vec<Vec<
         progress("letting the model write the text");
         return written(reference, args.window, count);
     };
-    let text =
-        std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| ConfigError::file("--text", file, error.to_string()))?;
     let tokens = Tokenizer::load(&reference.model.path)?.encode(&text, false)?;
     let windows: Vec<Vec<u32>> = tokens
         .chunks_exact(args.window)
         .take(count)
         .map(<[u32]>::to_vec)
         .collect();
-    ensure!(
+    require!(
         !windows.is_empty(),
         "{} has {} tokens, less than one --window of {}",
         file.display(),

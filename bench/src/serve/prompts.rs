@@ -1,6 +1,6 @@
 //! Prompts of a measurement: random token ids, or those of a file.
 
-use anyhow::{Context as _, ensure};
+use lockstep_types::ConfigError;
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use serde::{Deserialize, Serialize};
 
@@ -54,20 +54,22 @@ impl Prompts {
                 seed: args.seed,
             });
         };
-        let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        let wrong = |message| ConfigError::file("--prompts", path, message);
+        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
         let read = |(line, text): (usize, &str)| {
-            serde_json::from_str(text).with_context(|| {
-                format!(
-                    "{}, line {line}: expected a JSON string or an array of token ids",
-                    path.display()
-                )
+            serde_json::from_str(text).map_err(|error| {
+                wrong(format!(
+                    "line {line}: expected a JSON string or an array of token ids: {error}"
+                ))
             })
         };
         let prompts: Vec<Prompt> = (1..)
             .zip(text.lines())
             .map(read)
-            .collect::<anyhow::Result<_>>()?;
-        ensure!(!prompts.is_empty(), "{}: no prompts", path.display());
+            .collect::<Result<_, ConfigError>>()?;
+        if prompts.is_empty() {
+            return Err(wrong("no prompts".to_owned()).into());
+        }
         Ok(Self::Given {
             prompts,
             warm_up: args.warm_up,
@@ -111,6 +113,8 @@ impl Prompts {
 
 #[cfg(test)]
 mod tests {
+    use anyhow::Context as _;
+
     use super::*;
 
     #[derive(clap::Parser)]

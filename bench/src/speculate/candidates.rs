@@ -5,9 +5,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use anyhow::{Context as _, bail};
-
 use lockstep_config::args::SpeculationArgs;
+use lockstep_types::ConfigError;
 
 /// An algorithm and the folder it drafts with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +55,7 @@ pub fn choose(
     asked: &[Candidate],
     named: Option<Candidate>,
     model: &Path,
-) -> anyhow::Result<Vec<Candidate>> {
+) -> Result<Vec<Candidate>, ConfigError> {
     if let Some(candidate) = named {
         return Ok(vec![candidate]);
     }
@@ -70,23 +69,23 @@ pub fn choose(
     if asked.is_empty() {
         let all: Vec<Candidate> = BESIDE.into_iter().filter_map(found).collect();
         if all.is_empty() {
-            bail!(
+            return Err(ConfigError::Usage(format!(
                 "nothing beside {} to draft with; name it: --algorithms eagle3=FOLDER",
                 model.display()
-            );
+            )));
         }
         return Ok(all);
     }
     let complete = |asked: &Candidate| {
         let known = BESIDE.into_iter().find(|(name, _)| *name == asked.name);
         match (known, &asked.folder) {
-            (Some(known), None) => found(known).with_context(|| {
-                format!(
+            (Some(known), None) => found(known).ok_or_else(|| {
+                ConfigError::Usage(format!(
                     "{} has no folder {}; name it: --algorithms {}=FOLDER",
                     asked.name,
                     beside(model, known.1).display(),
                     asked.name.to_ascii_lowercase()
-                )
+                ))
             }),
             _ => Ok(asked.clone()),
         }

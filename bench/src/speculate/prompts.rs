@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use lockstep_text::{ChatRequest, ChatTemplate, TemplateOptions, Tokenizer};
+use lockstep_types::ConfigError;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -49,6 +50,10 @@ struct Written {
     prompt_ids: Option<Vec<u32>>,
 }
 
+fn wrong(path: &Path, error: &dyn std::error::Error) -> ConfigError {
+    ConfigError::file("--prompts", path, error.to_string())
+}
+
 impl Prompts {
     /// Those that are wanted, in the file's order.
     ///
@@ -60,11 +65,14 @@ impl Prompts {
             None => (OWN.to_owned(), "those inside the program".to_owned()),
             Some(path) => {
                 let source = path.display().to_string();
-                let text = std::fs::read_to_string(path).context(source.clone())?;
+                let text = std::fs::read_to_string(path).map_err(|error| wrong(path, &error))?;
                 (text, source)
             }
         };
-        let file: File = serde_json::from_str(&text).with_context(|| source.clone())?;
+        let file: File = serde_json::from_str(&text).map_err(|error| {
+            let path = wanted.file.unwrap_or(Path::new("inside the program"));
+            wrong(path, &error)
+        })?;
         let encoder = Encoder {
             tokenizer: Tokenizer::load(model)?,
             template: ChatTemplate::from_dir(model, TemplateOptions::default())?,
@@ -96,13 +104,13 @@ impl Prompts {
         }
         for asked in wanted.domains {
             let found = domains.iter().any(|domain| domain.name == *asked);
-            ensure!(
+            require!(
                 found,
                 "no prompt of {source} is of the domain {asked}; there are: {}",
                 known.join(", ")
             );
         }
-        ensure!(!domains.is_empty(), "{source} has no prompt");
+        require!(!domains.is_empty(), "{source} has no prompt");
         Ok(Self { domains, source })
     }
 
@@ -161,7 +169,7 @@ impl Encoder {
             (None, Some(text), None) => self.tokenizer.encode(text, true)?,
             (None, None, None) => Vec::new(),
         };
-        ensure!(!ids.is_empty(), "a prompt is empty");
+        require!(!ids.is_empty(), "a prompt is empty");
         Ok(ids)
     }
 }

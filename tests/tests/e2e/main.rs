@@ -6,6 +6,7 @@ mod agreement;
 mod bad_input;
 mod browsers;
 mod chat;
+mod commands;
 mod completions;
 mod corpora;
 mod cuda;

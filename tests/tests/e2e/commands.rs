@@ -1,0 +1,89 @@
+//! Commands that answer and end: what they end with, and where nobody reads them.
+
+use std::process::{Command, Stdio};
+
+use lockstep_process::exit;
+use lockstep_tests::turns;
+
+fn lockstep(line: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep-under-test"));
+    command.args(line.split_whitespace());
+    command
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_the_configuration_has_one_exit_code_in_all_commands() {
+    let _turn = turns::shared().await;
+    let (usage, failed) = (exit::USAGE, exit::START_FAILED);
+    for (line, code, said) in [
+        ("serve --tp-size 3", usage, "--tp-size"),
+        ("config --tp-size 3", usage, "--tp-size"),
+        ("generate hi --tp-size 3", usage, "--tp-size"),
+        ("generate hi --temperature 3", usage, "--temperature"),
+        ("generate hi --model-path /no/such", usage, "/no/such"),
+        ("generate hi --no-such-option", usage, "--no-such-option"),
+        ("pack", usage, "--weight-cache"),
+        ("pack --weight-cache w --tp-size 3", usage, "--tp-size"),
+        ("bench offline --tp-size 3", usage, "--tp-size"),
+        ("bench offline --repeat 0", usage, "repeat"),
+        ("bench kernels --repeat 0", usage, "repeat"),
+        ("bench kernels --model-path /no/such", usage, "/no/such"),
+        ("bench quality --window 1", usage, "--window"),
+        ("bench speculate --algorithms eagle", usage, "--algorithms"),
+        ("bench phases --dwell 0", usage, "--dwell"),
+        ("bench serve --prompts /no/such", usage, "--prompts"),
+        (
+            "bench serve --base-url http://127.0.0.1:1",
+            failed,
+            "127.0.0.1:1",
+        ),
+    ] {
+        let output = lockstep(line).output().expect("it runs");
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code.into()), "{line}:\n{log}");
+        assert!(log.contains(said), "{line}:\n{log}");
+    }
+}
+
+/// As `git log | head` does: whoever left has read enough.
+#[tokio::test]
+async fn a_reader_that_left_ends_no_command_with_an_error() {
+    let _turn = turns::shared().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let closed = || {
+        let (_, writer) = std::io::pipe().expect("a pipe");
+        Stdio::from(writer)
+    };
+    for line in [
+        "--version",
+        "serve --help",
+        "config",
+        "doctor",
+        "generate hi --max-tokens 2",
+        "pack --weight-cache .",
+        "bench planner --running 1 --steps 20",
+        "bench roundtrip --rows 1 --steps 20",
+    ] {
+        // Of bytes that nobody takes, and where nobody hears of errors either.
+        for (stderr, heard) in [(Stdio::piped(), true), (closed(), false)] {
+            let mut command = lockstep(line);
+            command.current_dir(&folder).stdout(closed()).stderr(stderr);
+            let output = command.output().expect("it runs");
+            let log = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(0), "{line}, {heard}:\n{log}");
+        }
+    }
+}
+
+/// What could not be written is not taken for written.
+#[tokio::test]
+async fn an_answer_that_could_not_be_written_is_an_error() {
+    let _turn = turns::shared().await;
+    for line in ["config", "bench planner --running 1 --steps 20"] {
+        let full = std::fs::File::options().write(true).open("/dev/full");
+        let output = lockstep(line).stdout(full.expect("Linux")).output();
+        let output = output.expect("it runs");
+        let code = Some(i32::from(exit::START_FAILED));
+        assert_eq!(output.status.code(), code, "{line}");
+    }
+}
