@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use lockstep_adaptive::DepthRange;
 use lockstep_planner::{Planner, PlannerConfig};
 use lockstep_process::{ControlLink, RoleContext};
 use lockstep_proto::pb::lockstep::FlushCacheResponse;
@@ -28,6 +29,7 @@ use crate::{
     figures::Figures,
     health::Health,
     inbox::{Command, Event, Inbox},
+    kept_range::KeptRange,
     kv_events::KvEvents,
     load::{StepHistogram, Throughput},
     sinks::{SinkId, Sinks, request_id},
@@ -70,6 +72,7 @@ pub struct Engine {
     /// Of each DP rank.
     throughputs: Vec<Throughput>,
     depths: Depths,
+    kept_range: KeptRange,
     clock: Clock,
     phase: Phase,
     probes: u64,
@@ -90,7 +93,8 @@ impl Engine {
     /// An engine whose workers have yet to attach.
     ///
     /// # Errors
-    /// [`RunError::Planner`] for sizes that make no planner.
+    /// [`RunError::Planner`] for sizes that make no planner, [`RunError::Io`] where an
+    /// operator's range of depths can't be read.
     pub fn new(ctx: &RoleContext, inbox: Inbox) -> Result<Self, RunError> {
         let planner = PlannerConfig {
             kv_events: ctx.engine.server.sglang_grpc_port.is_some(),
@@ -98,7 +102,12 @@ impl Engine {
         };
         let speculation = &ctx.engine.speculation;
         let throughput = Throughput::new(Instant::now());
-        Ok(Self {
+        let kept_range = KeptRange::new(ctx.node.depth_range_file());
+        let range = kept_range.load().map_err(|source| RunError::Io {
+            what: kept_range.path().display().to_string(),
+            source,
+        })?;
+        let mut engine = Self {
             config: ctx.engine.clone(),
             config_hash: ctx.config_hash.clone(),
             link: ctx.link.clone(),
@@ -113,6 +122,7 @@ impl Engine {
             throughputs: vec![throughput.clone(); ctx.engine.parallel.dp_size],
             throughput,
             depths: Depths::new(speculation.initial_depth(), speculation.num_steps),
+            kept_range,
             clock: Clock::start(),
             phase: Phase::Starting,
             probes: 0,
@@ -122,7 +132,9 @@ impl Engine {
             flushes: Vec::new(),
             status: Status::default(),
             checked: true,
-        })
+        };
+        engine.allow_depths(range);
+        Ok(engine)
     }
 
     /// Runs until drained, halted or failed. On failure every request has got
@@ -311,14 +323,17 @@ impl Engine {
             Command::Figures { query, figures } => self.figures.answer(query, figures),
             Command::Flush { reply } => self.flush(reply),
             Command::SetDepthRange { range, reply } => {
-                self.planner.set_depth_range(range);
-                self.depths.set_range(range);
+                self.allow_depths(range);
                 tracing::info!(least = range.least, most = range.most, "depths allowed");
                 // The asker may have given up.
                 let _ = reply.send(());
             }
             Command::CacheEvents { reply } => self.kv_events.subscribe(reply, &mut self.planner),
         }
+                if let Err(error) = self.kept_range.store(range) {
+                    let path = self.kept_range.path().display();
+                    tracing::warn!("{path}: {error}; a restart will not know this range");
+                }
         Ok(())
     }
 
@@ -327,4 +342,10 @@ impl Engine {
             self.planner.abort(id);
         }
     }
+    /// An operator's range, from the next plan on.
+    fn allow_depths(&mut self, range: DepthRange) {
+        self.planner.set_depth_range(range);
+        self.depths.set_range(range);
+    }
+
 }

@@ -20,6 +20,7 @@ mod gateway;
 mod health;
 mod hello;
 mod inbox;
+mod kept_range;
 mod kv_events;
 mod load;
 mod net;

@@ -21,6 +21,11 @@ impl NodeConfig {
     pub fn workers_socket(&self) -> PathBuf {
         self.run_dir.join("workers.sock")
     }
+    /// The depths that an operator allows, for the scheduler that comes after one that
+    /// died.
+    pub fn depth_range_file(&self) -> PathBuf {
+        self.run_dir.join("depth-range.json")
+    }
     /// The resolved configuration, for this node's processes.
     pub fn config_file(&self) -> PathBuf {
         self.run_dir.join(Self::CONFIG_FILE)

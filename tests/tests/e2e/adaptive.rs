@@ -1,9 +1,13 @@
 //! A server whose depth follows its work, and obeys an operator.
 
+use std::path::Path;
+use std::process::Command;
+
 use lockstep_tests::{
     body::{COUNTED, counting},
     metrics::Metrics,
-    server::Server,
+    processes::Role,
+    server::{Options, Server},
     turns,
     wait::{LIMIT, until},
 };
@@ -36,23 +40,96 @@ fn steps(shown: &Value, depth: u64) -> u64 {
     of.and_then(|of| of["steps"].as_u64()).unwrap_or(0)
 }
 
-#[tokio::test]
-async fn the_depth_changes_by_itself_and_by_an_operators_hand() {
-    let _turn = turns::shared().await;
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("adaptive.json");
-    // What is counted is foreseen, so that depth 1 does not last.
+/// Two depths, 1 and 3, of which 1 is the first and 3 soon chosen, as what is counted
+/// is foreseen; in a folder that holds the files of options.
+fn two_depths(folder: &Path) -> Options {
     let content = json!({
         "strategy": "ema", "update_interval": 1, "warmup_batches": 0, "ema_alpha": 1,
         "1": {"candidate_steps": [1, 3], "up_hysteresis": -0.5},
     });
-    std::fs::write(&file, content.to_string()).expect("written");
-    let config = folder.path().join("config.toml");
+    std::fs::write(folder.join("adaptive.json"), content.to_string()).expect("written");
+    let config = folder.join("config.toml");
     let content = "speculative-algorithm = 'EAGLE3'\nspeculative-num-steps = 1\n\
                    speculative-adaptive = true\nspeculative-adaptive-config = 'adaptive.json'\n";
     std::fs::write(&config, content).expect("written");
-    let options = options().set("--config", &config.display().to_string());
-    let server = Server::start(options).await;
+    options().set("--config", &config.display().to_string())
+}
+
+/// An engine that is started anew obeys from its first step on what its operator said
+/// to the one before.
+#[tokio::test]
+async fn a_pin_outlives_a_restart() {
+    for (pin, range, depths) in [
+        (
+            json!({"depth": 3}),
+            json!({"min_depth": 3, "max_depth": 3}),
+            [false, true],
+        ),
+        (
+            json!({"max_depth": 1}),
+            json!({"min_depth": 0, "max_depth": 1}),
+            [true, false],
+        ),
+    ] {
+        let _turn = turns::shared().await;
+        let folder = tempfile::tempdir().expect("a folder");
+        let options = two_depths(folder.path()).set("--max-restarts", "1");
+        let server = Server::start(options).await;
+        assert_eq!(server.ok(PATH, &pin).await["range"], range);
+        let scheduler = server.process(Role::Scheduler).await;
+        scheduler.kill();
+        until("another scheduler", LIMIT, async || {
+            let another = server.process(Role::Scheduler).await;
+            (another != scheduler).then_some(())
+        })
+        .await;
+        server.ready().await;
+        let shown = working(&server, "steps", |shown| {
+            (steps(shown, 1) + steps(shown, 3) > 5).then(|| shown.clone())
+        })
+        .await;
+        assert_eq!(shown["range"], range);
+        assert_eq!(
+            [1, 3].map(|depth| steps(&shown, depth) > 0),
+            depths,
+            "{shown}"
+        );
+        assert_eq!(
+            shown["switches"].as_u64().map(|n| n <= 1),
+            Some(true),
+            "{shown}"
+        );
+    }
+}
+
+/// Who drafts nothing hears what to start the server with, and that works.
+#[tokio::test]
+async fn without_an_algorithm_the_advice_can_be_followed() {
+    let _turn = turns::shared().await;
+    let server = Server::start(options().set("--speculative-algorithm", "none")).await;
+    let refused = server.post(PATH, &json!({"depth": 1})).await;
+    assert_eq!(refused.status, 400, "{}", refused.text);
+    let advice = "--speculative-algorithm NAME --speculative-adaptive";
+    for part in [advice, "`lockstep serve --help`"] {
+        assert!(refused.text.contains(part), "{part}: {}", refused.text);
+    }
+    let runs = |line: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep-under-test"));
+        let output = command.args(line.split(' ')).output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{line}: {said}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    // As somebody would who reads it.
+    assert!(runs("serve --help").contains("NGRAM the texts seen so far"));
+    runs(&format!("config {}", advice.replace("NAME", "NGRAM")));
+}
+
+#[tokio::test]
+async fn the_depth_changes_by_itself_and_by_an_operators_hand() {
+    let _turn = turns::shared().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(two_depths(folder.path())).await;
 
     let switched = working(&server, "another depth", |shown| {
         let both = steps(shown, 1) > 0 && steps(shown, 3) > 0;

@@ -96,11 +96,20 @@ pub(super) async fn set(
     State(app): State<Arc<App>>,
     Json(request): Json<DepthRequest>,
 ) -> ApiResult<Response> {
-    let Some(adaptive) = &app.config.speculation.adaptive else {
-        return Err(ApiError::bad_request(
-            "The depth of this server is fixed: start it with --speculative-adaptive, or cap \
-             single requests by \"speculative\": {\"max_steps\": …}.",
-        ));
+    let config = &app.config.speculation;
+    let Some(adaptive) = &config.adaptive else {
+        return Err(ApiError::bad_request(match config.enabled() {
+            true => {
+                "The depth of this server is fixed: start it with --speculative-adaptive, where \
+                 its algorithm can adapt, or cap single requests by \"speculative\": \
+                 {\"max_steps\": …}."
+            }
+            false => {
+                "This server drafts nothing, so it has no depth: start it with \
+                 --speculative-algorithm NAME --speculative-adaptive; `lockstep serve --help` \
+                 says which there are, and what each drafts with."
+            }
+        }));
     };
     let range = match (request.depth, request.max_depth) {
         (None, None) => None,

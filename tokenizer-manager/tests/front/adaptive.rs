@@ -109,12 +109,15 @@ async fn what_can_not_be_done_is_refused_with_a_remedy() {
     }
     assert_eq!(shown(&front).await["range"], Value::Null, "nothing changed");
     // Where the depth is fixed, nothing sets it.
-    refused(
-        &start().await,
-        &json!({}),
-        &["--speculative-adaptive", "max_steps"],
-    )
-    .await;
+    let fixed = start_with(|engine, _| {
+        engine.speculation.algorithm = Some("EAGLE3".to_owned());
+        engine.speculation.num_steps = 3;
+        engine.speculation.num_draft_tokens = 4;
+    });
+    let advice = ["start it with --speculative-adaptive", "max_steps"];
+    refused(&fixed.await, &json!({}), &advice).await;
+    let advice = ["--speculative-algorithm NAME --speculative-adaptive"];
+    refused(&start().await, &json!({}), &advice).await;
 }
 
 async fn refused(front: &Front, wanted: &Value, names: &[&str]) {
