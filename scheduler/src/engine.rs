@@ -147,9 +147,14 @@ impl Engine {
         if let Err(error) = &outcome {
             // The launcher hears of it when the process ends, which is after
             // clients have been told: its own answer for them says less.
-            tracing::error!(%error, "the engine ends");
-            self.planner
-                .fail_all(unavailable(format!("the engine failed: {error}")));
+            let message = if matches!(error, RunError::Halted) {
+                tracing::info!("told to stop; requests that still run end with an error");
+                "the server is shutting down".to_owned()
+            } else {
+                tracing::error!(%error, "the engine ends");
+                format!("the engine failed: {error}")
+            };
+            self.planner.fail_all(unavailable(message));
             self.health.failed(&error.to_string());
             let diverged = matches!(error, RunError::Diverged(_));
             self.group.fail(&error.to_string(), diverged);
@@ -325,16 +330,22 @@ impl Engine {
             Command::SetDepthRange { range, reply } => {
                 self.allow_depths(range);
                 tracing::info!(least = range.least, most = range.most, "depths allowed");
+                if let Err(error) = self.kept_range.store(range) {
+                    let path = self.kept_range.path().display();
+                    tracing::warn!("{path}: {error}; a restart will not know this range");
+                }
                 // The asker may have given up.
                 let _ = reply.send(());
             }
             Command::CacheEvents { reply } => self.kv_events.subscribe(reply, &mut self.planner),
         }
-                if let Err(error) = self.kept_range.store(range) {
-                    let path = self.kept_range.path().display();
-                    tracing::warn!("{path}: {error}; a restart will not know this range");
-                }
         Ok(())
+    }
+
+    /// An operator's range, from the next plan on.
+    fn allow_depths(&mut self, range: DepthRange) {
+        self.planner.set_depth_range(range);
+        self.depths.set_range(range);
     }
 
     fn close(&mut self, sink: SinkId) {
@@ -342,10 +353,4 @@ impl Engine {
             self.planner.abort(id);
         }
     }
-    /// An operator's range, from the next plan on.
-    fn allow_depths(&mut self, range: DepthRange) {
-        self.planner.set_depth_range(range);
-        self.depths.set_range(range);
-    }
-
 }

@@ -129,9 +129,11 @@ async fn drain(
         }
         Ok(Drained::Died(role)) => collapse(children, role).await,
         Ok(Drained::Late) => {
-            tracing::error!(
-                "the drain limit of {} s passed; ending the rest",
-                limit.as_secs()
+            tracing::warn!(
+                "requests still run after {} s: they end with an error now, and this server with \
+                 exit code {}; --drain-timeout gives them longer",
+                limit.as_secs(),
+                exit::DRAIN_LIMIT
             );
             // Requests that are cut off get their error as well.
             children.send(LauncherMessage::Halt, fronts);

@@ -108,6 +108,11 @@ async fn past_the_drain_limit_the_rest_gets_an_error() {
     server.signal(Signal::TERM).await;
     assert_eq!(error(&mut events).await["type"], "server_error");
     assert_eq!(server.exit(LIMIT).await, i32::from(exit::DRAIN_LIMIT));
+    // An end that was asked for is told as one, with what could be done.
+    let log = server.log();
+    assert!(log.contains("--drain-timeout gives them longer"), "{log}");
+    assert!(log.contains("exit code 4"), "{log}");
+    assert!(!log.contains("ERROR"), "{log}");
 }
 
 #[tokio::test]
