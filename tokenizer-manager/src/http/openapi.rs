@@ -66,10 +66,14 @@ fn operation(app: &App, route: &Route, tag: &str) -> Value {
     }
     if route.method == "post" {
         let known = BODIES.iter().find(|(path, ..)| *path == route.path);
-        let schema = match known {
+        let mut schema = match known {
             Some((_, fields, required)) => object(fields, required),
             None => json!({"type": "object"}),
         };
+        if let Some(field) = schema.pointer_mut("/properties/data_parallel_rank") {
+            field["minimum"] = json!(0);
+            field["maximum"] = json!(app.config.parallel.dp_size - 1);
+        }
         operation["requestBody"] = json!({"content": {"application/json": {"schema": schema}}});
     }
     let open = matches!(route.path, "/health" | "/ping");

@@ -89,6 +89,36 @@ async fn refuse_each(
 }
 
 #[tokio::test]
+async fn dp_ranks_are_described_as_far_as_they_go() {
+    for dp_size in [1, 4] {
+        let front = start_with(|engine, _| {
+            engine.parallel.tp_size = dp_size;
+            engine.parallel.dp_size = dp_size;
+        })
+        .await;
+        let all = description(&front).await;
+        for (path, good) in [
+            ("/v1/chat/completions", chat(&json!({}))),
+            ("/v1/completions", completion(&json!({}))),
+            ("/generate", json!({"text": "a"})),
+        ] {
+            let body = &all["paths"][path]["post"]["requestBody"];
+            let schema = &body["content"]["application/json"]["schema"];
+            let rank = &schema["properties"]["data_parallel_rank"];
+            let most = dp_size - 1;
+            let expected = json!({"type": "integer", "minimum": 0, "maximum": most});
+            assert_eq!(*rank, expected, "{path}");
+            // Those beyond are refused.
+            for asked in [-1, dp_size as i64] {
+                let body = with(good.clone(), &json!({"data_parallel_rank": asked}));
+                let (status, text) = front.post(path, &body).await;
+                assert_eq!(status, 400, "{path} {asked}: {text}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn keys_are_described_where_they_are_asked_for() {
     let front = start_with(|_, node| node.admin_api_key = Some("operator".to_owned())).await;
     let all = description(&front).await;
