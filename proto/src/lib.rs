@@ -13,6 +13,7 @@ pub mod pb;
 mod codec;
 mod drafter;
 mod error;
+mod load;
 mod mirror;
 mod parts;
 mod request;
@@ -20,4 +21,5 @@ mod sampling;
 mod step;
 
 pub use error::WireError;
+pub use load::Waiting;
 pub use request::{output, status, submit};

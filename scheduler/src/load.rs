@@ -134,6 +134,9 @@ fn dp_rank((load, generated_per_s): &(DpRankLoad, f64)) -> pb::DpRankLoad {
         generated_tokens_total: load.counters.generated_tokens,
         retractions_total: load.counters.retractions,
         generated_per_s: *generated_per_s,
+        waiting_requests: load.waiting_requests,
+        waiting_tokens: load.waiting_tokens,
+        retracted_requests: load.retracted_requests,
     }
 }
 

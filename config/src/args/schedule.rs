@@ -19,6 +19,10 @@ pub struct ScheduleArgs {
           value_name = "REQUESTS", value_parser = positive, help_heading = HEADING)]
     pub max_running_requests: Option<usize>,
     /// Requests waiting at the most; more get status 429 [default: 1024].
+    ///
+    /// Those for which a slot of --max-running-requests is free do not count, even if
+    /// the KV cache has no room for them yet, and none is refused that was retracted.
+    /// One that names a DP rank has slots there alone.
     #[arg(long, env = "LOCKSTEP_MAX_QUEUED_REQUESTS", value_name = "REQUESTS",
           value_parser = positive, help_heading = HEADING)]
     pub max_queued_requests: Option<usize>,

@@ -6,6 +6,7 @@ use lockstep_types::request::{ErrorKind, Request, RequestError, SpeculationUsage
 
 use crate::{
     IntegrityError, Millis, PlannerConfig, RequestId,
+    dp_rank::DpRank,
     error::total,
     kv::RequestKv,
     request::{RequestState, RequestTable, Rest, Stage, len_u32},
@@ -93,7 +94,7 @@ impl Admission {
         id: RequestId,
         parent: Option<RequestId>,
         request: Request,
-        free_slots: usize,
+        ranks: &[DpRank],
     ) -> Result<RequestState, RequestError> {
         check_request(&self.config, &request)?;
         let prompt_len = len_u32(&request.input_ids);
@@ -104,7 +105,9 @@ impl Admission {
             .max_draft_steps
             .map_or(steps, |asked| asked.min(steps));
         check_capacity(&self.config, prompt_len, max_new, max_depth)?;
-        self.check_queue(prompt_len, free_slots)?;
+        // Of one there is no choice.
+        let data_parallel_rank = request.data_parallel_rank.filter(|_| ranks.len() > 1);
+        self.check_queue(prompt_len, data_parallel_rank, ranks)?;
         self.arrivals += 1;
         let limits = [
             request.timeout_ms.map(u64::from),
@@ -133,10 +136,7 @@ impl Admission {
                 sampling: request.sampling,
                 logprobs: request.logprobs,
                 max_draft_steps: request.max_draft_steps,
-                // Of one there is no choice.
-                data_parallel_rank: request
-                    .data_parallel_rank
-                    .filter(|_| self.config.dp_size > 1),
+                data_parallel_rank,
                 prompt_logprobs: Vec::new(),
                 delivered: false,
                 since: self.now,
@@ -149,12 +149,21 @@ impl Admission {
         })
     }
 
-    /// Requests for which a slot is free hardly wait and do not count.
-    fn check_queue(&self, prompt_len: u32, free_slots: usize) -> Result<(), RequestError> {
-        let most = self.config.max_queued_requests as usize + free_slots;
+    /// Requests for which a slot is free hardly wait and do not count: neither those in
+    /// the queue, nor the new one, which may name a DP rank.
+    fn check_queue(
+        &self,
+        prompt_len: u32,
+        names: Option<u32>,
+        ranks: &[DpRank],
+    ) -> Result<(), RequestError> {
+        let free = || ranks.iter().map(|rank| rank.batch.free_slots());
+        let before = self.queue.beyond_slots(free(), None);
+        let with = self.queue.beyond_slots(free(), Some(names));
+        let most = self.config.max_queued_requests as usize;
         let waiting = self.queue.len();
         let tokens = self.queue.tokens() + u64::from(prompt_len);
-        let (what, places) = if waiting >= most {
+        let (what, places) = if with > before && with > most {
             ("requests", 1)
         } else if waiting > 0 && tokens > self.config.max_queued_tokens {
             let excess = tokens - self.config.max_queued_tokens;

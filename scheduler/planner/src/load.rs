@@ -30,11 +30,18 @@ pub struct Load {
     pub counters: Counters,
 }
 
-/// What belongs to one DP rank. Requests wait for all of them.
+/// What belongs to one DP rank. Requests wait for all of them, unless they name one or
+/// have begun in one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DpRankLoad {
     /// Requests that hold a slot of its.
     pub running_requests: u32,
+    /// Requests that wait and name it, or name none and were retracted in it.
+    pub waiting_requests: u32,
+    /// Tokens of those.
+    pub waiting_tokens: u64,
+    /// Of those, requests that had begun.
+    pub retracted_requests: u32,
     /// Its KV tokens held by requests, in whole pages.
     pub kv_tokens_used: u64,
     /// Its KV tokens of the prefix cache that can be evicted.

@@ -143,8 +143,7 @@ impl Planner {
                 ..RequestError::new(ErrorKind::Invalid, format!("request {} is known", id.0))
             });
         }
-        let free_slots = self.ranks.iter().map(|rank| rank.batch.free_slots()).sum();
-        let request = self.admission.accept(id, parent, request, free_slots)?;
+        let request = self.admission.accept(id, parent, request, &self.ranks)?;
         let index = self.requests.insert(request);
         self.admission.enqueue(index, &self.requests[index]);
         Ok(index)

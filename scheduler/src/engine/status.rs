@@ -90,7 +90,7 @@ impl Engine {
         let load = self.planner.load();
         let generated = load.counters.generated_tokens;
         let now = Instant::now();
-        let ranks = self.planner.dp_rank_loads();
+        let ranks = self.planner.dp_rank_loads().into_iter();
         let ranks = ranks.zip(&mut self.throughputs);
         let ranks = ranks.map(|(load, throughput)| {
             let generated = load.counters.generated_tokens;

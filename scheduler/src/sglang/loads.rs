@@ -95,16 +95,16 @@ impl Rank<'_> {
         let wants = |section: &str| include.iter().any(|name| name == section || name == "all");
         let share = |all: u64| lockstep_types::share_of_dp_rank(all, at, ranks);
         let running = int(own.running_requests);
-        let waiting = int(share(load.waiting_requests.into()));
+        let waiting = load.waiting_at(at);
         let most = ctx.engine.schedule.of_dp_rank(ranks).max_running_requests;
         let ratio = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
         SchedulerLoad {
             dp_rank: int(at),
             num_running_reqs: running,
-            num_waiting_reqs: waiting,
-            num_total_reqs: running + waiting,
+            num_waiting_reqs: int(waiting.requests),
+            num_total_reqs: running + int(waiting.requests),
             num_used_tokens: int(own.kv_tokens_used),
-            num_waiting_uncached_tokens: int(share(load.waiting_tokens)),
+            num_waiting_uncached_tokens: int(waiting.tokens),
             max_total_num_tokens: int(own.kv_tokens_total),
             token_usage: ratio(own.kv_tokens_used, own.kv_tokens_total),
             gen_throughput: own.generated_per_s,
@@ -127,8 +127,8 @@ impl Rank<'_> {
                 ..Default::default()
             }),
             queues: wants("queues").then(|| QueueMetrics {
-                waiting,
-                retracted: int(share(load.retracted_requests.into())),
+                waiting: int(waiting.requests),
+                retracted: int(waiting.retracted),
                 ..Default::default()
             }),
             ..Default::default()

@@ -31,18 +31,16 @@ pub(super) async fn in_flight(State(app): State<Arc<App>>) -> ApiResult<Response
 }
 
 /// `GET /get_load`, as SGLang's router reads it: one entry per DP rank. What waits
-/// does so for all of them, and is told in equal parts.
+/// for any of them is told in equal parts.
 pub(super) async fn get_load(State(app): State<Arc<App>>) -> ApiResult<Response> {
     let load = app.scheduler.load().await?;
-    let ranks = load.dp_ranks.len();
     let entries = (0..).zip(&load.dp_ranks).map(|(at, own)| {
-        let waiting = share_of_dp_rank(load.waiting_requests.into(), at, ranks);
-        let waiting_tokens = share_of_dp_rank(load.waiting_tokens, at, ranks);
+        let waiting = load.waiting_at(at);
         json!({
             "dp_rank": at,
-            "num_reqs": u64::from(own.running_requests) + waiting,
-            "num_waiting_reqs": waiting,
-            "num_tokens": own.kv_tokens_used + waiting_tokens,
+            "num_reqs": u64::from(own.running_requests) + waiting.requests,
+            "num_waiting_reqs": waiting.requests,
+            "num_tokens": own.kv_tokens_used + waiting.tokens,
         })
     });
     json(&entries.collect::<Vec<_>>())
@@ -155,20 +153,16 @@ fn rank(
     let ranks = load.dp_ranks.len();
     let part = |all: u64| share_of_dp_rank(all, at, ranks);
     let most = app.config.schedule.of_dp_rank(ranks).max_running_requests;
-    let (running, waiting) = (
-        u64::from(own.running_requests),
-        part(load.waiting_requests.into()),
-    );
-    let waiting_tokens = part(load.waiting_tokens);
+    let (running, waiting) = (u64::from(own.running_requests), load.waiting_at(at));
     let share = |part: f64, whole: f64| part / whole.max(1.0);
     let mut one = json!({
         "dp_rank": at,
         "num_running_reqs": running,
-        "num_waiting_reqs": waiting,
-        "num_total_reqs": running + waiting,
-        "num_waiting_uncached_tokens": waiting_tokens,
+        "num_waiting_reqs": waiting.requests,
+        "num_total_reqs": running + waiting.requests,
+        "num_waiting_uncached_tokens": waiting.tokens,
         "num_used_tokens": own.kv_tokens_used,
-        "num_total_tokens": own.kv_tokens_used + waiting_tokens,
+        "num_total_tokens": own.kv_tokens_used + waiting.tokens,
         "max_total_num_tokens": own.kv_tokens_total,
         "max_running_requests": most,
         "token_usage": share(own.kv_tokens_used as f64, own.kv_tokens_total as f64),
@@ -196,10 +190,10 @@ fn rank(
     }
     if wants("queues") {
         one["queues"] = json!({
-            "waiting": waiting,
+            "waiting": waiting.requests,
             "grammar": 0,
             "paused": 0,
-            "retracted": part(load.retracted_requests.into()),
+            "retracted": waiting.retracted,
         });
     }
     one

@@ -21,6 +21,12 @@ const SERIES: &[Series] = &[
         |rank| rank.running_requests.into(),
     ),
     (
+        "dp_rank_num_requests_waiting",
+        "gauge",
+        "Requests in the queue for this DP rank alone: they name it, or were retracted in it.",
+        |rank| rank.waiting_requests.into(),
+    ),
+    (
         "dp_rank_kv_tokens_used",
         "gauge",
         "KV slots of this DP rank held by requests.",

@@ -21,8 +21,12 @@ async fn two_dp_ranks() -> Front {
         engine.schedule.max_running_requests = 8;
     })
     .await;
-    let load = |running_requests, kv_tokens_used| DpRankLoad {
+    let load = |running_requests: u32, kv_tokens_used| DpRankLoad {
         running_requests,
+        // All wait for the second.
+        waiting_requests: 4 * (running_requests / 2),
+        waiting_tokens: 10 * u64::from(running_requests / 2),
+        retracted_requests: 2 * (running_requests / 2),
         kv_tokens_used,
         kv_tokens_total: 512,
         prompt_tokens_total: 100,
@@ -169,13 +173,14 @@ async fn loads_tell_of_every_dp_rank() {
     };
     let json =
         async |path: &str| -> Value { serde_json::from_str(&ask(path).await).expect("json") };
-    // Eleven tokens wait for both.
-    let entry = |dp_rank, running, tokens| {
+    // Of five requests and eleven tokens that wait, four and ten do for the second.
+    let entry = |dp_rank, running: u32, waiting, tokens| {
         json!({
-            "dp_rank": dp_rank, "num_reqs": running, "num_waiting_reqs": 0, "num_tokens": tokens
+            "dp_rank": dp_rank, "num_reqs": running + waiting, "num_waiting_reqs": waiting,
+            "num_tokens": tokens
         })
     };
-    let expected = json!([entry(0, 1, 64 + 6), entry(1, 2, 5)]);
+    let expected = json!([entry(0, 1, 1, 64 + 1), entry(1, 2, 4, 10)]);
     assert_eq!(json("/get_load").await, expected);
     let loads = json("/v1/loads").await;
     assert_eq!(loads["dp_rank_count"], 2);
@@ -195,7 +200,8 @@ async fn loads_tell_of_every_dp_rank() {
         ("token_usage", [0.125, 0.0]),
         ("cache_hit_rate", [0.64, 0.0]),
         ("utilization", [0.25, 0.5]),
-        ("num_waiting_uncached_tokens", [6.0, 5.0]),
+        ("num_waiting_reqs", [1.0, 4.0]),
+        ("num_waiting_uncached_tokens", [1.0, 10.0]),
     ] {
         assert_eq!(of(figure), expected, "{figure}");
     }
@@ -216,20 +222,19 @@ async fn loads_tell_of_every_dp_rank() {
         "sglang_num_running_reqs{dp_rank=\"0\"} 1",
         "sglang_num_running_reqs{dp_rank=\"1\"} 2",
         "sglang_memory_token_capacity{dp_rank=\"1\"} 512",
+        "sglang_queues_retracted{dp_rank=\"0\"} 0",
+        "sglang_queues_retracted{dp_rank=\"1\"} 2",
     ] {
         assert!(text.lines().any(|own| own == line), "{line}: {text}");
     }
     let types = text.matches("# TYPE sglang_num_running_reqs gauge").count();
     assert_eq!(types, 1);
     let metrics = ask("/metrics").await;
-    let line = "lockstep_dp_rank_num_requests_running{model_name=\"demo\",dp_rank=\"1\"} 2";
-    let found = metrics
-        .lines()
-        .filter(|own| own.starts_with("lockstep_dp_rank_num_requests_running"));
-    assert!(
-        found.clone().any(|own| own == line),
-        "{:?}",
-        found.collect::<Vec<_>>()
-    );
+    for (name, value) in [("running", 2), ("waiting", 4)] {
+        let name = format!("lockstep_dp_rank_num_requests_{name}");
+        let line = format!("{name}{{model_name=\"demo\",dp_rank=\"1\"}} {value}");
+        let mut found = metrics.lines().filter(|own| own.starts_with(&name));
+        assert!(found.any(|own| own == line), "{line}: {metrics}");
+    }
     assert_eq!(json("/server_info").await["dp_size"], 2);
 }

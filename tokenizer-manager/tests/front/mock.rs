@@ -367,6 +367,7 @@ impl Frontend for Service {
     ) -> Result<Response<GetLoadResponse>, Status> {
         Ok(Response::new(GetLoadResponse {
             running_requests: 3,
+            waiting_requests: 5,
             kv_tokens_total: 1024,
             weight_bytes: 3 << 29,
             kv_bytes: 1 << 29,

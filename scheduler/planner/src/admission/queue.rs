@@ -27,6 +27,8 @@ type OwnOrder = (Reverse<i32>, bool, u64);
 pub(super) struct WaitQueue {
     order: BTreeMap<Order, u32>,
     tokens: u64,
+    /// How many name each DP rank, as far as any did.
+    naming: Vec<usize>,
     /// Client requests with several choices.
     parents: BTreeMap<RequestId, Parent>,
 }
@@ -64,6 +66,11 @@ fn order(request: &RequestState) -> Order {
 impl WaitQueue {
     pub fn push(&mut self, index: u32, request: &RequestState) {
         self.tokens += u64::from(request.len());
+        if let Some(named) = request.rest.data_parallel_rank {
+            let named = named as usize;
+            self.naming.resize(self.naming.len().max(named + 1), 0);
+            self.naming[named] += 1;
+        }
         let Some(parent) = request.parent else {
             self.order.insert(order(request), index);
             return;
@@ -84,6 +91,9 @@ impl WaitQueue {
         };
         if key.is_some_and(|key| self.order.remove(&key).is_some()) {
             self.tokens -= u64::from(request.len());
+            if let Some(named) = request.rest.data_parallel_rank {
+                self.naming[named as usize] -= 1;
+            }
         }
         if let Some(parent) = request.parent {
             self.arrange(parent);
@@ -160,6 +170,26 @@ impl WaitQueue {
         self.order.is_empty()
     }
 
+    /// Requests that no free slot waits for, of so many in each DP rank: those that name
+    /// one have its slots first, and the others what is left. `new` is one more request,
+    /// and the DP rank that it names.
+    pub fn beyond_slots(
+        &self,
+        free: impl Iterator<Item = usize>,
+        new: Option<Option<u32>>,
+    ) -> usize {
+        let mut anywhere = self.len() + usize::from(new.is_some());
+        let (mut beyond, mut left) = (0, 0);
+        for (at, free) in free.enumerate() {
+            let one_more = new.flatten().is_some_and(|named| named as usize == at);
+            let naming = self.naming.get(at).copied().unwrap_or(0) + usize::from(one_more);
+            anywhere = anywhere.saturating_sub(naming);
+            beyond += naming.saturating_sub(free);
+            left += free.saturating_sub(naming);
+        }
+        beyond + anywhere.saturating_sub(left)
+    }
+
     /// Sum of the requests' known tokens.
     pub fn tokens(&self) -> u64 {
         self.tokens
@@ -191,8 +221,15 @@ impl WaitQueue {
         })
     }
 
-    /// Checks the books of client requests against the requests.
+    /// Checks the books of client requests and of DP ranks against the requests.
     pub fn check(&self, requests: &RequestTable) -> Result<(), IntegrityError> {
+        for (at, kept) in (0..).zip(&self.naming) {
+            let all = requests.iter().map(|(_, request)| request);
+            let waiting = all.filter(|request| request.stage == Stage::Waiting);
+            let naming = waiting.filter(|request| request.rest.data_parallel_rank == Some(at));
+            let counted = naming.count() as u64;
+            total("requests that name a DP rank", *kept as u64, counted)?;
+        }
         let choices = |stage: Stage| {
             let all = requests.iter().map(|(_, request)| request);
             all.filter(move |request| request.parent.is_some() && request.stage == stage)

@@ -50,9 +50,9 @@ impl Planner {
         }
     }
 
-    /// What belongs to each DP rank.
-    pub fn dp_rank_loads(&self) -> impl Iterator<Item = DpRankLoad> + '_ {
-        self.ranks.iter().map(|rank| {
+    /// What belongs to each DP rank; looks at all requests.
+    pub fn dp_rank_loads(&self) -> Vec<DpRankLoad> {
+        let load = |rank: &DpRank| {
             let kv = rank.kv_usage(&self.requests);
             DpRankLoad {
                 running_requests: u32::try_from(rank.batch.len()).unwrap_or(u32::MAX),
@@ -60,17 +60,27 @@ impl Planner {
                 kv_tokens_cached: kv.evictable,
                 kv_tokens_total: kv.total,
                 counters: rank.counters,
+                ..DpRankLoad::default()
             }
-        })
+        };
+        let mut loads: Vec<_> = self.ranks.iter().map(load).collect();
+        for (_, request) in self.requests.iter() {
+            let Some(at) = waits_for(request) else {
+                continue;
+            };
+            let load = &mut loads[at as usize];
+            load.waiting_requests += 1;
+            load.retracted_requests += u32::from(waits_again(request));
+            // What still drains is not in the queue yet.
+            if request.stage == Stage::Waiting {
+                load.waiting_tokens += u64::from(request.len());
+            }
+        }
+        loads
     }
 
     /// Of the requests that wait, those that had begun; looks at all of them.
     pub fn retracted_requests(&self) -> u32 {
-        let waits_again = |request: &RequestState| match request.stage {
-            Stage::Waiting => request.retracted,
-            Stage::Running => false,
-            Stage::Draining => true,
-        };
         let requests = self.requests.iter();
         let count = requests.filter(|(_, request)| waits_again(request)).count();
         u32::try_from(count).unwrap_or(u32::MAX)
@@ -98,6 +108,25 @@ impl Planner {
                 })?;
         }
         Ok(())
+    }
+}
+
+/// Whether a request had begun and waits to go on.
+fn waits_again(request: &RequestState) -> bool {
+    match request.stage {
+        Stage::Waiting => request.retracted,
+        Stage::Running => false,
+        Stage::Draining => true,
+    }
+}
+
+/// The DP rank that a waiting request is told of: the one it names, else the one
+/// that it ran in. `None` where it may begin anywhere, or runs.
+fn waits_for(request: &RequestState) -> Option<u32> {
+    let named = request.rest.data_parallel_rank;
+    match request.stage {
+        Stage::Running => None,
+        _ => named.or_else(|| waits_again(request).then_some(request.dp_rank)),
     }
 }
 

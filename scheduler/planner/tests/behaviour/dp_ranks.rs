@@ -1,6 +1,6 @@
 //! Where requests run, and that DP ranks do not hold each other up.
 
-use lockstep_planner::DpRankCounters;
+use lockstep_planner::{DpRankCounters, DpRankLoad};
 use lockstep_types::{
     request::{ErrorKind, FinishReason},
     step::PlanPart,
@@ -240,6 +240,126 @@ fn the_least_important_requests_of_all_dp_ranks_are_displaced() {
     run(&mut engine);
 }
 
+/// A request for which a slot is free takes no place of the queue, and no other DP
+/// rank's slot is a place for one that names its own.
+#[test]
+fn places_of_the_queue_are_for_those_that_no_free_slot_waits_for() {
+    let fresh = || {
+        let mut engine = engine(&PlannerConfig {
+            dp_size: 2,
+            max_running_requests: 2,
+            max_queued_requests: 1,
+            ..config()
+        });
+        for id in [1, 2] {
+            submit(&mut engine, id, named(0, request(text(id as u32, 5), 40)));
+        }
+        step(&mut engine, |_| ());
+        engine
+    };
+    // DP rank 0 is full, two slots are free in DP rank 1. Whom each request names, and
+    // whether it is taken.
+    for requests in [
+        vec![
+            (Some(0), true),
+            (Some(0), false),
+            (None, true),
+            (Some(1), true),
+        ],
+        vec![(None, true), (None, true), (None, true), (None, false)],
+        vec![
+            (Some(1), true),
+            (Some(1), true),
+            (Some(1), true),
+            (Some(0), false),
+        ],
+        vec![
+            (Some(0), true),
+            (None, true),
+            (None, true),
+            (None, false),
+            (Some(1), false),
+        ],
+    ] {
+        let mut engine = fresh();
+        for (at, (names, taken)) in (10..).zip(&requests) {
+            let request = Request {
+                data_parallel_rank: *names,
+                ..request(text(at as u32 * 20, 5), 4)
+            };
+            let found = engine.planner.submit(Millis(0), RequestId(at), request);
+            assert_eq!(found.is_ok(), *taken, "{at} of {requests:?}");
+            if let Err(error) = found {
+                assert!(error.message.contains("--max-queued-requests"), "{error:?}");
+            }
+        }
+        engine.planner.check_integrity().unwrap();
+        run(&mut engine);
+    }
+}
+
+/// What waits for one DP rank alone is told of it.
+#[test]
+fn what_waits_is_told_where_it_is_bound() {
+    let mut engine = engine(&PlannerConfig {
+        dp_size: 2,
+        max_running_requests: 1,
+        ..config()
+    });
+    for id in [1, 2] {
+        let request = request(text(id as u32, 5), 20);
+        submit(&mut engine, id, named(id as u32 - 1, request));
+    }
+    step(&mut engine, |_| ());
+    submit(&mut engine, 3, request(text(3, 50), 9));
+    submit(&mut engine, 4, named(1, request(text(4, 7), 9)));
+    submit(&mut engine, 5, named(1, request(text(5, 9), 9)));
+    let waiting = |engine: &SimEngine| {
+        let loads = engine.planner.dp_rank_loads().into_iter();
+        let of = |load: DpRankLoad| {
+            (
+                load.waiting_requests,
+                load.waiting_tokens,
+                load.retracted_requests,
+            )
+        };
+        loads.map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(waiting(&engine), [(0, 0, 0), (2, 16, 0)]);
+    assert_eq!(engine.planner.load().waiting_requests, 3);
+    run(&mut engine);
+    assert_eq!(waiting(&engine), [(0, 0, 0); 2]);
+}
+
+/// What was retracted is told where it ran: most of its prefix is there.
+#[test]
+fn what_was_retracted_is_told_where_it_ran() {
+    let mut engine = engine(&PlannerConfig {
+        dp_size: 2,
+        num_pages: 21,
+        overlap: false,
+        ..config()
+    });
+    engine.planner = engine.planner.with_conservativeness(0);
+    submit(&mut engine, 1, named(0, request(text(1, 60), 4)));
+    for id in [2, 3] {
+        submit(&mut engine, id, named(1, request(text(id as u32, 20), 40)));
+    }
+    submit(&mut engine, 4, request(text(4, 20), 40));
+    let mut seen = false;
+    while !engine.planner.is_idle() {
+        step(&mut engine, |_| ());
+        let loads = engine.planner.dp_rank_loads();
+        let retracted: Vec<_> = loads.iter().map(|load| load.retracted_requests).collect();
+        assert_eq!(
+            retracted.iter().sum::<u32>(),
+            engine.planner.retracted_requests()
+        );
+        seen |= retracted[1] > 0;
+    }
+    assert!(seen);
+}
+
 #[test]
 fn books_of_all_dp_ranks_add_up() {
     let mut engine = dp_engine(2);
@@ -250,7 +370,7 @@ fn books_of_all_dp_ranks_add_up() {
     assert_eq!(load.running_requests, 2);
     assert_eq!(load.kv_tokens_total, 2 * 64 * 4);
     assert_eq!(load.kv_tokens_used, 16 + 32);
-    let loads = |engine: &SimEngine| engine.planner.dp_rank_loads().collect::<Vec<_>>();
+    let loads = |engine: &SimEngine| engine.planner.dp_rank_loads();
     let used: Vec<_> = loads(&engine)
         .iter()
         .map(|load| {
