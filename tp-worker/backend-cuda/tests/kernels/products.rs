@@ -212,8 +212,10 @@ fn what_follows_a_product_has_the_bits_of_the_operations_one_by_one() {
     for element in ELEMENTS {
         let mut products = products(&gpu, element);
         let operations = Operations::new(&gpu.context, &gpu.compiler, element).expect("kernels");
-        // One slice and several, on the device that is played.
-        for (turn, (width, inputs)) in [(70, 40), (21, 600)].into_iter().enumerate() {
+        // One slice and several, on the device that is played; rows that are normed
+        // four values at a time, and one that is not.
+        let shapes = [(70, 40), (21, 600), (22, 640)];
+        for (turn, (width, inputs)) in shapes.into_iter().enumerate() {
             let noise = &mut Noise(turn as u64);
             let case = Case::new(&gpu, element, 2 * width, inputs, noise);
             for rows in [1, 12, 30, 64, 70] {
