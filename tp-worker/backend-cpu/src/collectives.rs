@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use lockstep_backend::{Axis, BackendError, Groups, Owners};
-use lockstep_collective::{Collective, Parts};
+use lockstep_backend::{Axis, BackendError, Groups, Owners, host};
+use lockstep_collective::Collective;
 
 use crate::isa::Isa;
 use crate::norm::{self, AddNorm};
@@ -109,7 +109,7 @@ impl Collectives {
         let (length, capacity) = (scratch.len(), collective.parts_capacity());
         if length <= capacity {
             product(pool, collective.sum_buffer(length)?);
-            elements(ranges, rows, 0..length, width);
+            host::elements_of(ranges, rows, width, &(0..length));
             let parts = collective.reduce_scatter_parts(length, ranges)?;
             norm::add_parts_rms_norm(pool, isa, parts.by_rank(), &mut norm);
             return Ok(());
@@ -132,7 +132,7 @@ impl Collectives {
             let buffer = collective.sum_buffer(part.len())?;
             copy(pool, part, buffer, width);
             let begin = number * chunk;
-            elements(ranges, rows, begin..begin + part.len(), width);
+            host::elements_of(ranges, rows, width, &(begin..begin + part.len()));
             let (now, later) = residual.split_at_mut(ranges[rank].len());
             let (normed, next) = out.split_at_mut(ranges[rank].len());
             let parts = collective.reduce_scatter_parts(part.len(), ranges)?;
@@ -184,38 +184,16 @@ impl Collectives {
         let Self {
             groups, gathered, ..
         } = self;
-        let collective = groups.of(axis);
-        let widest = owners.widths.iter().max().copied().unwrap_or(0);
-        if widest * x.rows() <= collective.parts_capacity() {
-            let parts = collective.gather_parts(x.values(), owners)?;
-            return Ok(side_by_side(pool, &parts, own.len(), owners.widths, space));
-        }
-        let total = own.len() * owners.widths.iter().sum::<usize>();
-        if gathered.len() < total {
-            gathered.resize(total, 0.0);
-        }
-        collective.gather(x.values(), owners, &mut gathered[..total])?;
-        let mut rest = gathered.as_slice();
-        let parts = Parts::new(size, |rank| {
-            let (part, after) = rest.split_at(own.len() * owners.widths[rank]);
-            rest = after;
-            part
+        let parts = host::gather_columns(groups.of(axis), x.values(), owners, gathered)?;
+        let width = owners.widths.iter().sum();
+        let space = host::grown(space, own.len() * width);
+        for_rows(pool, space, width, |rows, out| {
+            for (row, out) in rows.zip(out.chunks_exact_mut(width)) {
+                host::copy_row(&parts, owners.widths, row, out);
+            }
         });
-        Ok(side_by_side(pool, &parts, own.len(), owners.widths, space))
+        Ok(space)
     }
-}
-
-/// Sets `ranges` to the elements of `rows`, by rank, of a matrix `width` wide,
-/// as far as they lie among the elements `part` of it, counted from there.
-fn elements(
-    ranges: &mut Vec<Range<usize>>,
-    rows: &[Range<usize>],
-    part: Range<usize>,
-    width: usize,
-) {
-    let inside = |row: usize| (row * width).clamp(part.start, part.end) - part.start;
-    ranges.clear();
-    ranges.extend(rows.iter().map(|rows| inside(rows.start)..inside(rows.end)));
 }
 
 /// Copies rows on all threads.
@@ -250,31 +228,4 @@ fn sum_in_chunks(
         norm::add_parts_rms_norm(pool, isa, parts.by_rank(), &mut chunk);
     }
     Ok(())
-}
-
-/// Rows made of the ranks' columns.
-fn side_by_side<'a>(
-    pool: &mut Pool,
-    parts: &Parts<'_>,
-    rows: usize,
-    widths: &[usize],
-    space: &'a mut Vec<f32>,
-) -> &'a [f32] {
-    let total: usize = widths.iter().sum();
-    // It never shrinks, so that growing again does not fill it with zeros.
-    if space.len() < rows * total {
-        space.resize(rows * total, 0.0);
-    }
-    let space = &mut space[..rows * total];
-    for_rows(pool, space, total, |rows, out| {
-        for (row, out) in rows.zip(out.chunks_exact_mut(total)) {
-            let mut out = out;
-            for (part, &width) in parts.by_rank().iter().zip(widths) {
-                let (own, rest) = out.split_at_mut(width);
-                own.copy_from_slice(&part[row * width..(row + 1) * width]);
-                out = rest;
-            }
-        }
-    });
-    space
 }

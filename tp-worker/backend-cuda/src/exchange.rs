@@ -11,8 +11,8 @@ mod pieces;
 use std::ops::Range;
 use std::sync::Arc;
 
-use lockstep_backend::{Axis, BackendError, Groups, Owners};
-use lockstep_collective::{Collective, Parts};
+use lockstep_backend::{Axis, BackendError, Groups, Owners, host};
+use lockstep_collective::Collective;
 
 use crate::context::Context;
 use crate::error::CudaError;
@@ -20,7 +20,7 @@ use crate::floats::{Element, Floats};
 use crate::memory::Pinned;
 use crate::staged::Staged;
 use crate::stream::Stream;
-use pieces::{elements_of, pieces};
+use pieces::pieces;
 
 /// Bytes that are brought through the host at a time.
 pub(crate) const PIECE: usize = 4 << 20;
@@ -153,7 +153,7 @@ impl Exchange {
             let part = bytes(&piece, WORD);
             let own = &mut self.own.as_mut_slice()[..part.len()];
             x.download_bytes(stream, part.start, own)?;
-            elements_of(&mut self.ranges, rows, width, &piece);
+            host::elements_of(&mut self.ranges, rows, width, &piece);
             let taken = self.ranges[rank].len() * WORD;
             let sum = &mut self.all.elements()?[..taken];
             let (own, sum) = (bytemuck::cast_slice(own), bytemuck::cast_slice_mut(sum));
@@ -226,30 +226,18 @@ impl Exchange {
         space: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], BackendError> {
         x.expect(Element::F32, len, "what is brought to the host");
-        let (rank, ranks) = self.rank_and_size(axis);
-        let group = self.groups.of(axis);
+        let (rank, _) = self.rank_and_size(axis);
         let own = &mut self.own.as_mut_slice()[..len * WORD];
         x.download_bytes(stream, 0, own)?;
         let own: &[f32] = bytemuck::cast_slice(own);
-        let rows = owners.rows[rank].len();
-        let widest = owners.widths.iter().max().copied().unwrap_or(0);
-        let height = len / owners.widths[rank].max(1);
-        if widest * height <= group.parts_capacity() {
-            let parts = group.gather_parts(own, owners)?;
-            return Ok(side_by_side(&parts, rows, owners.widths, space));
+        let group = self.groups.of(axis);
+        let parts = host::gather_columns(group, own, owners, &mut self.gathered)?;
+        let width = owners.widths.iter().sum::<usize>();
+        let space = host::grown(space, owners.rows[rank].len() * width);
+        for (row, out) in space.chunks_exact_mut(width.max(1)).enumerate() {
+            host::copy_row(&parts, owners.widths, row, out);
         }
-        let total = rows * owners.widths.iter().sum::<usize>();
-        if self.gathered.len() < total {
-            self.gathered.resize(total, 0.0);
-        }
-        group.gather(own, owners, &mut self.gathered[..total])?;
-        let mut rest = self.gathered.as_slice();
-        let parts = Parts::new(ranks, |rank| {
-            let (part, after) = rest.split_at(rows * owners.widths[rank]);
-            rest = after;
-            part
-        });
-        Ok(side_by_side(&parts, rows, owners.widths, space))
+        Ok(space)
     }
 }
 
@@ -263,27 +251,4 @@ fn piece_bytes(ranks: usize) -> usize {
 /// Where elements of `size` bytes lie.
 fn bytes(elements: &Range<usize>, size: usize) -> Range<usize> {
     elements.start * size..elements.end * size
-}
-
-/// Rows made of the ranks' columns.
-fn side_by_side<'a>(
-    parts: &Parts<'_>,
-    rows: usize,
-    widths: &[usize],
-    space: &'a mut Vec<f32>,
-) -> &'a [f32] {
-    let total: usize = widths.iter().sum();
-    // It never shrinks, so that growing again does not fill it with zeros.
-    if space.len() < rows * total {
-        space.resize(rows * total, 0.0);
-    }
-    let space = &mut space[..rows * total];
-    for (row, mut out) in space.chunks_exact_mut(total.max(1)).enumerate() {
-        for (part, &width) in parts.by_rank().iter().zip(widths) {
-            let (own, rest) = out.split_at_mut(width);
-            own.copy_from_slice(&part[row * width..(row + 1) * width]);
-            out = rest;
-        }
-    }
-    space
 }

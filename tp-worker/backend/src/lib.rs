@@ -12,6 +12,7 @@ mod batch;
 mod choice;
 mod error;
 mod holds;
+pub mod host;
 mod inputs;
 mod layer;
 mod memory;

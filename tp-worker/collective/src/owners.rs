@@ -15,7 +15,8 @@ pub struct Owners<'a> {
 
 impl Owners<'_> {
     /// Rows of the matrix.
-    pub(crate) fn height(&self) -> usize {
+    #[must_use]
+    pub fn height(&self) -> usize {
         self.rows.iter().map(|rows| rows.end).max().unwrap_or(0)
     }
 
