@@ -16,7 +16,7 @@ use std::{
 
 use lockstep_process::exit;
 use lockstep_tests::{
-    body::counting,
+    body::{COUNTED, counting},
     ports,
     server::{Options, Server},
     turns,
@@ -26,39 +26,37 @@ use lockstep_tests::{
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::{options, shared};
+use crate::{
+    options,
+    ranks::{data_parallel, drafting, taking_turns},
+    shared,
+};
 
+const PATH: &str = "/v1/chat/completions";
 /// A step of a request that runs long.
 const STEP: u64 = 60;
 
-/// So many ranks, which form so many DP ranks.
-fn data_parallel(options: Options, (ranks, dp_ranks): (usize, usize)) -> Options {
-    let options = options.set("--tp-size", &ranks.to_string());
-    match dp_ranks {
-        1 => options,
-        _ => options
-            .flag("--enable-dp-attention")
-            .set("--dp-size", &dp_ranks.to_string()),
-    }
-}
-
 /// How two nodes reach each other.
-struct Nodes {
+pub struct Nodes {
     /// Of the first one.
     address: String,
     /// What starts each of them.
     programs: [PathBuf; 2],
+    /// What both compute on.
+    pub device: fn(Options) -> Options,
     /// Ranks, and the DP ranks that they form.
-    ranks: (usize, usize),
+    pub ranks: (usize, usize),
     folder: tempfile::TempDir,
 }
 
 impl Nodes {
-    fn on_loopback() -> Self {
+    /// Two ranks on the processor.
+    pub fn on_loopback() -> Self {
         let program = PathBuf::from(env!("CARGO_BIN_EXE_lockstep-under-test"));
         Self {
             address: format!("127.0.0.1:{}", ports::free()),
             programs: [program.clone(), program],
+            device: |options| options,
             ranks: (2, 1),
             folder: tempfile::tempdir().expect("a folder"),
         }
@@ -71,22 +69,14 @@ impl Nodes {
     }
 
     fn options(&self, node: usize) -> Options {
-        let set = |options: Options, name, path: PathBuf| {
-            options.set(name, path.to_str().expect("UTF-8"))
-        };
-        let file = json!({"strategy": "turns", "candidate_steps": [0, 1, 2, 3]});
-        let options = Options::new(&self.programs[node])
+        let options = (self.device)(Options::new(&self.programs[node]))
             .set("--nnodes", "2")
             .set("--node-rank", &node.to_string())
-            .set("--dist-init-addr", &self.address)
-            .set("--speculative-algorithm", "NGRAM")
-            .set("--speculative-num-steps", "3")
-            .flag("--speculative-adaptive");
-        let options = data_parallel(options, self.ranks);
+            .set("--dist-init-addr", &self.address);
+        let options = drafting(data_parallel(options, self.ranks));
+        let options = taking_turns(options, &[0, 1, 2, 3], self.folder.path());
         let secret = self.write("secret", "the-secret-of-both-nodes");
-        let config = self.write("adaptive.json", &file.to_string());
-        let options = set(options, "--dist-secret-file", secret);
-        set(options, "--speculative-adaptive-config", config)
+        options.set("--dist-secret-file", secret.to_str().expect("UTF-8"))
     }
 
     async fn start(&self, second: Options) -> [Server; 2] {
@@ -104,28 +94,35 @@ impl Nodes {
             json!({"temperature": 0.9, "seed": 7, "max_tokens": 80}),
         ] {
             let body = counting(&fields);
-            let expected = single.ok("/v1/chat/completions", &body).await;
-            let answer = first.ok("/v1/chat/completions", &body).await;
+            let expected = single.ok(PATH, &body).await;
+            let answer = first.ok(PATH, &body).await;
             assert_eq!(answer["choices"], expected["choices"], "{fields}");
         }
-        first.signal(Signal::TERM).await;
-        for server in [&first, &second] {
-            assert_eq!(server.exit(LIMIT).await, i32::from(exit::OK));
+        end([first, second]).await;
+    }
+
+    /// Both count together, on each DP rank.
+    pub async fn count(&self) {
+        let servers = self.start(self.options(1)).await;
+        let (ranks, dp_ranks) = self.ranks;
+        for rank in 0..dp_ranks {
+            let rank = (dp_ranks > 1).then_some(rank);
+            let body = counting(&json!({"data_parallel_rank": rank}));
+            let answer = servers[0].ok(PATH, &body).await;
+            let content = &answer["choices"][0]["message"]["content"];
+            assert_eq!(content, COUNTED, "{ranks} ranks, {rank:?}");
         }
+        end(servers).await;
     }
 
     /// The second node's rank decides differently in one step: the next one ends
     /// the run, and both rows are shown.
-    async fn diverge(&self) {
+    pub async fn diverge(&self) {
         let astray = self.options(1).env(ASTRAY, &STEP.to_string());
         let servers = self.start(astray).await;
-        let fields = json!({"max_tokens": 1900, "ignore_eos": true});
+        let fields = json!({"max_tokens": 900, "ignore_eos": true});
         let body = counting(&fields);
-        let asked = servers[0]
-            .client
-            .post(servers[0].url("/v1/chat/completions"));
-        let answer = lockstep_tests::http::answer(asked.json(&body)).await;
-        let answer = answer.expect("answered");
+        let answer = servers[0].post(PATH, &body).await;
         assert_eq!(answer.status, 503, "{}", answer.text);
         for server in &servers {
             assert_ne!(server.exit(LIMIT).await, i32::from(exit::OK));
@@ -141,6 +138,14 @@ impl Nodes {
         assert!(found, "{log}");
         let later = format!("step {}", STEP + 2);
         assert!(!log.contains(&later), "{log}");
+    }
+}
+
+/// Lets two nodes end as they are told to.
+async fn end(servers: [Server; 2]) {
+    servers[0].signal(Signal::TERM).await;
+    for server in &servers {
+        assert_eq!(server.exit(LIMIT).await, i32::from(exit::OK));
     }
 }
 

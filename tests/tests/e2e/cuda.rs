@@ -13,25 +13,24 @@ use lockstep_tests::{
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::options;
+use crate::{options, weights::copy_demo};
+
+mod ranks;
 
 /// The demo model and its head on one GPU.
 fn on_gpu() -> Options {
-    options()
+    small_on_gpus(options())
         .without("--tp-size")
+        .set("--context-length", "256")
+}
+
+/// The demo model and its head, one rank on each GPU, with a small cache.
+fn small_on_gpus(options: Options) -> Options {
+    options
         .without("--threads-per-rank")
         .set("--max-total-tokens", "2048")
         .set("--max-running-requests", "4")
-        .set("--context-length", "256")
         .set("--device", "cuda")
-}
-
-/// The demo model's files.
-fn copy_demo(folder: &Path) {
-    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/lockstep-demo-7m");
-    for file in std::fs::read_dir(models).expect("a model").flatten() {
-        std::fs::copy(file.path(), folder.join(file.file_name())).expect("copied");
-    }
 }
 
 #[tokio::test]
@@ -46,67 +45,6 @@ async fn a_text_is_served_from_a_gpu() {
     assert!(log.contains(", cuda 0 "), "{log}");
 }
 
-/// DP ranks on GPUs of their own, whose depth adapts: what they exchange passes
-/// through the host.
-#[tokio::test]
-async fn dp_ranks_answer_from_their_gpus() {
-    if !lockstep_fake_cuda::seed(1) {
-        return; // There may be one GPU.
-    }
-    let _turn = turns::alone().await;
-    // A policy that has no steps timed before serving.
-    let folder = tempfile::tempdir().expect("a folder");
-    let policy = folder.path().join("adaptive.json");
-    let turns = json!({"strategy": "turns", "candidate_steps": [0, 1, 3]});
-    std::fs::write(&policy, turns.to_string()).expect("written");
-    let options = on_gpu()
-        .set("--tp-size", "2")
-        .set("--dp-size", "2")
-        .flag("--enable-dp-attention")
-        .set("--speculative-num-steps", "3")
-        .flag("--speculative-adaptive")
-        .set("--speculative-adaptive-config", &policy.to_string_lossy());
-    let server = Server::start(options).await;
-    let ask = async |rank: u32| {
-        let body = counting(&json!({"data_parallel_rank": rank}));
-        server.ok("/v1/chat/completions", &body).await
-    };
-    let (first, second) = tokio::join!(ask(0), ask(1));
-    for answer in [first, second] {
-        assert_eq!(answer["choices"][0]["message"]["content"], COUNTED);
-    }
-    let log = server.log();
-    for said in [", cuda 0 ", "data of the 2 ranks passes through the host's"] {
-        assert!(log.contains(said), "{said:?} is not in:\n{log}");
-    }
-}
-
-/// The GPU of one of two ranks fails, which share it: the other has nobody to wait
-/// for, and the server ends with the reason.
-#[tokio::test]
-async fn a_rank_whose_kernel_fails_ends_its_group() {
-    if !lockstep_fake_cuda::seed(1) {
-        return; // A real kernel fails when nobody wants it.
-    }
-    let _turn = turns::alone().await;
-    // The first rank drafts, and comes to that launch long before the other.
-    let options = on_gpu()
-        .set("--tp-size", "2")
-        .set("--gpu-id-step", "0")
-        .set("--speculative-num-steps", "3")
-        .env("FAKE_CUDA_MEMORY", "512000000")
-        .env("FAKE_CUDA_FAULT", "attend:60");
-    let server = Server::start(options).await;
-    let asked = counting(&json!({}));
-    let answer = server.post("/v1/chat/completions", &asked).await;
-    assert!(answer.status >= 500, "{}", answer.text);
-    let code = server.exit(LIMIT).await;
-    let log = server.log();
-    assert_eq!(code, i32::from(exit::PROCESS_DIED), "{log}");
-    assert!(log.contains("attend: a planted fault"), "{log}");
-    assert!(log.contains("each GPU has 2 of them"), "{log}");
-}
-
 /// Two copies of the weights don't fit: what is served goes on, nobody waits.
 #[tokio::test]
 async fn an_update_without_room_is_refused_with_sizes() {
@@ -116,7 +54,6 @@ async fn an_update_without_room_is_refused_with_sizes() {
     let _turn = turns::alone().await;
     let dir = tempfile::tempdir().expect("a folder");
     let folder = dir.path().join("same");
-    std::fs::create_dir(&folder).expect("a folder");
     copy_demo(&folder);
     let options = on_gpu()
         .set("--weight-update-dir", &dir.path().to_string_lossy())
@@ -159,7 +96,20 @@ fn libraries(names: &[&str]) -> tempfile::TempDir {
 }
 
 /// A kernel that fails while a request runs: its client is told, and the server
-/// ends as one whose worker died.
+/// ends as one whose worker died. The log says all of `reasons`.
+async fn fails_at(launch: &str, options: Options, reasons: &[&str]) {
+    let server = Server::start(options.env("FAKE_CUDA_FAULT", launch)).await;
+    let asked = counting(&json!({}));
+    let answer = server.post("/v1/chat/completions", &asked).await;
+    assert!(answer.status >= 500, "{}", answer.text);
+    let code = server.exit(LIMIT).await;
+    let log = server.log();
+    assert_eq!(code, i32::from(exit::PROCESS_DIED), "{log}");
+    for reason in ["attend: a planted fault"].iter().chain(reasons) {
+        assert!(log.contains(reason), "{reason:?} is not in:\n{log}");
+    }
+}
+
 #[tokio::test]
 async fn a_kernel_that_fails_ends_the_server() {
     if !lockstep_fake_cuda::seed(1) {
@@ -167,20 +117,8 @@ async fn a_kernel_that_fails_ends_the_server() {
     }
     let _turn = turns::alone().await;
     // Without drafts: how often their steps are timed before serving is left open.
-    let options = on_gpu()
-        .set("--speculative-algorithm", "none")
-        .env("FAKE_CUDA_FAULT", "attend:40");
-    let server = Server::start(options).await;
-    let asked = counting(&json!({}));
-    let answer = server.post("/v1/chat/completions", &asked).await;
-    assert!(answer.status >= 500, "{}", answer.text);
-    let code = server.exit(LIMIT).await;
-    let log = server.log();
-    assert_eq!(code, i32::from(exit::PROCESS_DIED), "{log}");
-    assert!(
-        log.contains("attend: a planted fault") && log.contains("Xid"),
-        "{log}"
-    );
+    let options = on_gpu().set("--speculative-algorithm", "none");
+    fails_at("attend:40", options, &["Xid"]).await;
 }
 
 /// A start that is stopped while weights come to the device, which hangs.
@@ -211,15 +149,16 @@ async fn a_load_that_is_stopped_ends_as_it_was_asked_to() {
 async fn a_load_that_fails_ends_the_start() {
     let _turn = turns::shared().await;
     let dir = tempfile::tempdir().expect("a folder");
-    copy_demo(dir.path());
-    let weights = dir.path().join("model.safetensors");
+    let folder = dir.path().join("shorter");
+    copy_demo(&folder);
+    let weights = folder.join("model.safetensors");
     let weights = std::fs::File::options().write(true).open(weights);
     let weights = weights.expect("the weights");
     let len = weights.metadata().expect("a file").len();
     weights.set_len(len / 2).expect("a shorter file");
     let server = Server::launch(
         on_gpu()
-            .set("--model-path", &dir.path().to_string_lossy())
+            .set("--model-path", &folder.to_string_lossy())
             .set("--speculative-algorithm", "none"),
     );
     let code = server.exit(LIMIT).await;

@@ -12,10 +12,9 @@ use lockstep_process::exit;
 use lockstep_tests::{
     body::{COUNTED, counting},
     http::Answer,
-    processes::Role,
     server::{Options, Server},
     turns,
-    wait::{LIMIT, until},
+    wait::LIMIT,
 };
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -23,6 +22,7 @@ use serde_json::{Value, json};
 use crate::{
     load::{Questions, wave, well},
     options,
+    ranks::{data_parallel, drafting, taking_turns},
     weights::other_weights,
 };
 
@@ -30,25 +30,10 @@ const PATH: &str = "/v1/chat/completions";
 /// The step in which a planted fault strikes: a long request runs then.
 const STEP: u64 = 60;
 
-/// Ranks and DP ranks, with chains of NGRAM.
-fn drafting(tp: usize, dp: usize) -> Options {
-    options()
-        .set("--tp-size", &tp.to_string())
-        .set("--dp-size", &dp.to_string())
-        .flag("--enable-dp-attention")
-        .set("--speculative-algorithm", "NGRAM")
-        .set("--speculative-num-steps", "3")
-}
-
-/// The same with a depth that differs in every step.
+/// Ranks that form DP ranks, whose depth differs in every step.
 fn ranks(tp: usize, dp: usize, folder: &tempfile::TempDir) -> Options {
-    let file = json!({"strategy": "turns", "candidate_steps": [0, 1, 2, 3]});
-    let path = folder.path().join("adaptive.json");
-    fs::write(&path, file.to_string()).expect("written");
-    drafting(tp, dp).flag("--speculative-adaptive").set(
-        "--speculative-adaptive-config",
-        path.to_str().expect("UTF-8"),
-    )
+    let options = drafting(data_parallel(options(), (tp, dp)));
+    taking_turns(options, &[0, 1, 2, 3], folder.path())
 }
 
 fn folder() -> tempfile::TempDir {
@@ -203,7 +188,7 @@ async fn corpora_and_weights_reach_every_dp_rank() {
     let updates = folder();
     let updates = updates.path().canonicalize().expect("real");
     other_weights(&updates.join("other"));
-    let options = drafting(2, 2)
+    let options = drafting(data_parallel(options(), (2, 2)))
         .flag("--speculative-adaptive=false")
         .set("--weight-update-dir", updates.to_str().expect("UTF-8"));
     let server = Server::start(options).await;
@@ -226,38 +211,6 @@ async fn corpora_and_weights_reach_every_dp_rank() {
     let [(first, _), (second, _)] = [ask(0).await, ask(1).await];
     assert_ne!(first, COUNTED, "other weights");
     assert_eq!(first, second);
-}
-
-/// With restarts left, a killed rank costs the requests that ran, and those after
-/// them are answered by a new group.
-#[tokio::test]
-async fn a_killed_rank_is_replaced_with_its_group() {
-    let _turn = turns::alone().await;
-    let folder = folder();
-    let options = ranks(2, 2, &folder).set("--max-restarts", "1");
-    let server = Server::start(options).await;
-    let process = server.process(Role::Worker(1)).await;
-    let (answer, ()) = tokio::join!(ask_for_long(&server), async {
-        until("a step", LIMIT, async || {
-            let metrics = server.metrics().await;
-            (metrics.sum("lockstep_spec_depth_steps_total") > 5.0).then_some(())
-        })
-        .await;
-        process.kill();
-    });
-    assert!([200, 503].contains(&answer.status), "{}", answer.text);
-    let asked = || {
-        server
-            .client
-            .post(server.url(PATH))
-            .json(&counting(&json!({})))
-    };
-    let again = until("an answer", LIMIT, async || {
-        let answer = lockstep_tests::http::answer(asked()).await.ok()?;
-        (answer.status == 200).then_some(answer)
-    })
-    .await;
-    assert!(again.text.contains(COUNTED), "{}", again.text);
 }
 
 /// Random load until `TEST_STEPS` steps have run, 1,000,000 by default, half of them

@@ -65,7 +65,8 @@ fn turned(folder: &Path, name: &str) {
     fs::write(file, bytes).expect("written");
 }
 
-fn copy_demo(folder: &Path) {
+/// The demo model in a new folder.
+pub fn copy_demo(folder: &Path) {
     copy(&demo(), folder);
 }
 

@@ -1,0 +1,125 @@
+//! Ranks on GPUs of their own, or which share one: what they exchange passes through
+//! the host. Cargo's are fake, and so may do wrong what a test wants.
+
+use lockstep_process::exit;
+use lockstep_tests::{
+    body::{COUNTED, counting},
+    server::{Options, Server},
+    turns,
+    wait::LIMIT,
+};
+use serde_json::json;
+
+use super::{fails_at, on_gpu, small_on_gpus};
+use crate::{
+    agreement::Nodes,
+    lost_ranks::are_lost,
+    options,
+    ranks::{data_parallel, drafting, taking_turns},
+};
+
+/// The demo model on GPUs, with room for long requests.
+fn long_on_gpus(options: Options) -> Options {
+    small_on_gpus(options)
+        .set("--max-total-tokens", "8192")
+        .set("--context-length", "1024")
+}
+
+/// Ranks whose depth adapts.
+#[tokio::test]
+async fn dp_ranks_answer_from_their_gpus() {
+    if !lockstep_fake_cuda::seed(1) {
+        return; // There may be one GPU.
+    }
+    let _turn = turns::alone().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = data_parallel(on_gpu(), (2, 2)).set("--speculative-num-steps", "3");
+    let options = taking_turns(options, &[0, 1, 3], folder.path());
+    let server = Server::start(options).await;
+    let ask = async |rank: u32| {
+        let body = counting(&json!({"data_parallel_rank": rank}));
+        server.ok("/v1/chat/completions", &body).await
+    };
+    let (first, second) = tokio::join!(ask(0), ask(1));
+    for answer in [first, second] {
+        assert_eq!(answer["choices"][0]["message"]["content"], COUNTED);
+    }
+    let log = server.log();
+    for said in [", cuda 0 ", "data of the 2 ranks passes through the host's"] {
+        assert!(log.contains(said), "{said:?} is not in:\n{log}");
+    }
+}
+
+/// The GPU of one of two ranks fails, which share it: the other has nobody to wait
+/// for, and the server ends with the reason.
+#[tokio::test]
+async fn a_rank_whose_kernel_fails_ends_its_group() {
+    if !lockstep_fake_cuda::seed(1) {
+        return; // A real kernel fails when nobody wants it.
+    }
+    let _turn = turns::alone().await;
+    // The first rank drafts, and comes to that launch long before the other.
+    let options = data_parallel(on_gpu(), (2, 1))
+        .set("--gpu-id-step", "0")
+        .set("--speculative-num-steps", "3")
+        .env("FAKE_CUDA_MEMORY", "512000000");
+    fails_at("attend:60", options, &["each GPU has 2 of them"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ranks_that_are_lost_cost_what_ran_alone() {
+    if !lockstep_fake_cuda::seed(1) {
+        return; // There may be one GPU.
+    }
+    let _turn = turns::alone().await;
+    for ranks in [(2, 1), (2, 2)] {
+        are_lost(long_on_gpus(options()), ranks).await;
+    }
+}
+
+/// Each node has one of two ranks on its first GPU.
+#[tokio::test]
+async fn ranks_on_gpus_of_two_nodes_agree_on_every_step() {
+    if !lockstep_fake_cuda::seed(1) {
+        return; // One machine's GPUs can't be two machines'.
+    }
+    let _turn = turns::alone().await;
+    for ranks in [(2, 1), (2, 2)] {
+        let mut nodes = Nodes::on_loopback();
+        (nodes.device, nodes.ranks) = (long_on_gpus, ranks);
+        nodes.count().await;
+        if ranks == (2, 2) {
+            nodes.diverge().await;
+        }
+    }
+}
+
+/// What rank 1 gets wrong is found in the very step, and both sides are named.
+#[tokio::test]
+async fn dp_ranks_that_differ_end_within_a_step() {
+    if !lockstep_fake_cuda::seed(1) {
+        return; // There may be one GPU.
+    }
+    let _turn = turns::alone().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    for kind in ["depth", "world-digest"] {
+        let options = drafting(data_parallel(long_on_gpus(options()), (2, 2)));
+        let options = taking_turns(options, &[0, 1, 2, 3], folder.path());
+        let fault = format!("1:20:{kind}");
+        let server = Server::start(options.env("TEST_FAULT_IN_RANK", &fault)).await;
+        let fields = json!({"max_tokens": 900, "ignore_eos": true});
+        let answer = server
+            .post("/v1/chat/completions", &counting(&fields))
+            .await;
+        assert_eq!(answer.status, 503, "{kind}: {}", answer.text);
+        assert_ne!(server.exit(LIMIT).await, i32::from(exit::OK), "{kind}");
+        let log = server.log();
+        let named = |line: &&str| {
+            ["rank 0", "rank 1", "diverged", "step 20"]
+                .iter()
+                .all(|part| line.contains(part))
+        };
+        assert!(log.lines().any(|line| named(&line)), "{kind}: {log}");
+        assert!(!log.contains("step 21"), "{kind}: {log}");
+    }
+}
