@@ -5,7 +5,8 @@
 //! policy, and differ between requests, aborts, retractions, steps without rows,
 //! texts up to the end of the context. Guards check every draft (see
 //! [`lockstep_speculation::conformance`]), texts must be those without
-//! speculation, and a second run must draft the same.
+//! speculation, and a second run must draft the same. [`Ranks`] says on how many ranks,
+//! of how many DP ranks with requests of their own.
 //!
 //! Run it over an algorithm of your own, with a small model:
 //!
@@ -19,6 +20,7 @@
 //! ```
 
 mod play;
+mod ranks;
 mod requests;
 mod turns;
 
@@ -30,7 +32,7 @@ use std::{
 use lockstep_backend::Backend;
 use lockstep_config::{
     Hardware, ServeArgs,
-    args::{DeviceArg, DtypeArg, SpeculationArgs, VerificationArg},
+    args::{DtypeArg, SpeculationArgs, VerificationArg},
     resolve,
 };
 use lockstep_devices::{Device, DeviceFootprint, OnDevice, Registry};
@@ -48,6 +50,7 @@ use crate::worker::{
 };
 use play::Play;
 
+pub use ranks::Ranks;
 pub use turns::Turns;
 
 /// What an algorithm did not keep to.
@@ -120,14 +123,15 @@ pub struct Report {
 
 /// Positions of a request at the most.
 const CONTEXT: usize = 128;
-/// Requests that run at once: fewer than there are, so that slots change hands.
+/// Requests that run at once on a DP rank: fewer than there are, so that slots change
+/// hands.
 const SLOTS: usize = 3;
 /// Tokens of a page.
 const PAGE_SIZE: usize = 16;
 
 /// Runs the battery over the algorithm of `registry` called `name`, with the
-/// model folder `target` and, for algorithms that need one, a draft's, on this
-/// machine's cores.
+/// model folder `target` and, for algorithms that need one, a draft's, on one rank on
+/// this machine's cores.
 ///
 /// # Errors
 /// [`ConformanceError`]: the first rule that is broken.
@@ -140,18 +144,18 @@ pub fn check(
     check_on(DeviceKind::Cpu, registry, name, target, draft)
 }
 
-/// [`check`] on another device.
+/// [`check`] on other ranks; of a device's kind there is one.
 ///
 /// # Errors
 /// [`ConformanceError`]: the first rule that is broken.
 pub fn check_on(
-    device: DeviceKind,
+    ranks: impl Into<Ranks>,
     registry: &Registry,
     name: &str,
     target: &Path,
     draft: Option<&Path>,
 ) -> Result<Report, ConformanceError> {
-    let algorithms = registry.algorithms();
+    let (ranks, algorithms) = (ranks.into(), registry.algorithms());
     let algorithm = algorithms
         .find(name)
         .ok_or_else(|| ConformanceError::Unknown(name.to_owned()))?;
@@ -164,18 +168,18 @@ pub fn check_on(
         return Err(ConformanceError::Answers(wrong));
     }
     let candidate = Candidate {
-        device,
+        ranks,
         algorithms: &algorithms,
         algorithm: algorithm.as_ref(),
         target,
         draft,
     };
-    registry.run(device, candidate)
+    registry.run(ranks.device, candidate)
 }
 
 /// An algorithm, and what it drafts for and with.
 struct Candidate<'a> {
-    device: DeviceKind,
+    ranks: Ranks,
     algorithms: &'a Algorithms,
     algorithm: &'a dyn Algorithm,
     target: &'a Path,
@@ -332,20 +336,16 @@ impl<B: Device> Battery<'_, B> {
 }
 
 impl Candidate<'_> {
-    /// A server of one rank that drafts in that shape.
+    /// A server that drafts in that shape.
     fn config(&self, shape: &Shape) -> Result<EngineConfig, ConfigError> {
         let mut args = ServeArgs::default();
         args.model.model_path = Some(self.target.to_owned());
         args.model.dtype = Some(DtypeArg::Float32);
         args.model.context_length = Some(CONTEXT);
-        args.parallel.tp_size = Some(1);
-        match self.device {
-            DeviceKind::Cpu => args.parallel.threads_per_rank = Some(1),
-            DeviceKind::Cuda => args.parallel.device = Some(DeviceArg::Cuda),
-        }
+        args.parallel = self.ranks.args();
         args.memory.page_size = Some(PAGE_SIZE);
         args.memory.max_total_tokens = Some(requests::all().len() * 2 * CONTEXT);
-        args.schedule.max_running_requests = Some(SLOTS);
+        args.schedule.max_running_requests = Some(SLOTS * self.ranks.dp_size);
         args.speculation = SpeculationArgs {
             speculative_algorithm: Some(self.algorithm.name().to_owned()),
             speculative_draft_model_path: self.draft.map(PathBuf::from),
@@ -353,6 +353,8 @@ impl Candidate<'_> {
             speculative_eagle_topk: shape.sizes.map(|[_, topk, _]| topk),
             speculative_num_draft_tokens: shape.sizes.map(|[_, _, tokens]| tokens),
             speculative_verification: shape.verification,
+            // By itself it would with data-parallel attention, and by what time passes.
+            speculative_adaptive: Some(false),
             ..SpeculationArgs::default()
         };
         let resolved = resolve(

@@ -13,13 +13,15 @@ use lockstep_speculation::{
     Build, Device, DraftError, DraftRow, Drafter, DrafterFactory, Drafts, Ngram, Node,
 };
 use lockstep_tp_worker::{
-    conformance::{ConformanceError, Report, check},
+    conformance::{ConformanceError, Ranks, Report, check, check_on},
     worker::{
         WorkerError,
         local::{LocalGroup, LocalOptions},
     },
 };
-use lockstep_types::{Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, ModelConfig};
+use lockstep_types::{
+    Algorithm, Capabilities, ConfigError, DeviceKind, DraftKv, DraftModel, ModelConfig,
+};
 use lockstep_types::{
     sampling::{LogprobParams, SamplingParams},
     step::{PlanPart, SlotExtend, SlotOpen, StepPlan},
@@ -61,6 +63,26 @@ fn a_standalone_draft_conforms() {
 fn ngrams_conform() {
     let report = builtin("ngram", None).unwrap();
     assert!(report.trees > 0 && report.accepted > 0 && report.switches > 0);
+}
+
+/// A head reads rows of its DP rank alone, of requests that others know nothing of.
+#[test]
+fn drafters_conform_on_several_ranks() {
+    for (name, draft, (tp_size, dp_size)) in [
+        ("EAGLE3", Some("lockstep-demo-7m-eagle3"), (2, 2)),
+        ("STANDALONE", Some("lockstep-demo-1m-draft"), (4, 2)),
+        ("NGRAM", None, (2, 1)),
+    ] {
+        let ranks = Ranks {
+            device: DeviceKind::Cpu,
+            tp_size,
+            dp_size,
+        };
+        let (target, draft) = (model("lockstep-demo-7m"), draft.map(model));
+        let registry = Registry::builtin();
+        let report = check_on(ranks, &registry, name, &target, draft.as_deref()).unwrap();
+        assert!(report.trees > 0 && report.accepted > 0 && report.switches > 0);
+    }
 }
 
 #[test]

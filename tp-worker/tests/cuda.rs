@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use lockstep_devices::Registry;
-use lockstep_tp_worker::conformance::{ConformanceError, Report, check_on};
+use lockstep_tp_worker::conformance::{ConformanceError, Ranks, Report, check_on};
 use lockstep_types::DeviceKind;
 
 fn root() -> PathBuf {
@@ -21,26 +21,40 @@ fn small() -> PathBuf {
     root().join("tests/fixtures/architectures/llama")
 }
 
-fn battery(name: &str, target: &Path, draft: Option<&Path>) -> Report {
+fn battery(ranks: impl Into<Ranks>, name: &str, target: &Path, draft: Option<&Path>) -> Report {
     // The device has memory for one at a time.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let _order = lockstep_fake_cuda::order_of_threads(2);
     let registry = Registry::builtin();
-    check_on(DeviceKind::Cuda, &registry, name, target, draft).expect("it conforms")
+    check_on(ranks, &registry, name, target, draft).expect("it conforms")
 }
 
 #[test]
 #[ignore = "a minute: the same model twice"]
 fn a_standalone_draft_conforms() {
-    let report = battery("STANDALONE", &small(), Some(&small()));
+    let report = battery(DeviceKind::Cuda, "STANDALONE", &small(), Some(&small()));
     assert!(report.trees > 0 && report.accepted > 0 && report.switches > 0);
 }
 
 #[test]
 fn ngrams_conform() {
-    let report = battery("NGRAM", &small(), None);
+    let report = battery(DeviceKind::Cuda, "NGRAM", &small(), None);
     assert!(report.trees > 0 && report.drafted > 0 && report.switches > 0);
+}
+
+/// Ranks that share a GPU, as one DP rank and as two.
+#[test]
+fn ngrams_conform_on_several_ranks() {
+    for dp_size in [1, 2] {
+        let ranks = Ranks {
+            device: DeviceKind::Cuda,
+            tp_size: 2,
+            dp_size,
+        };
+        let report = battery(ranks, "NGRAM", &small(), None);
+        assert!(report.trees > 0 && report.drafted > 0 && report.switches > 0);
+    }
 }
 
 #[test]
@@ -61,7 +75,12 @@ fn all_drafters_conform() {
         ("STANDALONE", Some("lockstep-demo-1m-draft")),
     ] {
         let draft = draft.map(model);
-        let report = battery(name, &model("lockstep-demo-7m"), draft.as_deref());
+        let report = battery(
+            DeviceKind::Cuda,
+            name,
+            &model("lockstep-demo-7m"),
+            draft.as_deref(),
+        );
         assert!(report.trees > 0 && report.accepted > 0 && report.switches > 0);
     }
 }

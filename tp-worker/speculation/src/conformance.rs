@@ -104,11 +104,20 @@ pub fn watch<B: Backend + 'static>(
 #[derive(Debug, Clone, Default)]
 pub struct Findings(Arc<Mutex<Seen>>);
 
+/// A guard's access to them.
+#[derive(Debug)]
+struct Finder {
+    findings: Findings,
+    /// Its place among all guards.
+    number: usize,
+}
+
 #[derive(Debug, Default)]
 struct Seen {
     drafted: usize,
     branched: usize,
-    all: DefaultHasher,
+    /// By drafter: those of several ranks draft beside each other.
+    all: Vec<DefaultHasher>,
 }
 
 impl Findings {
@@ -122,27 +131,44 @@ impl Findings {
         self.seen(|seen| seen.branched)
     }
 
-    /// A digest of all drafts in order: equal for drafters that do the same.
+    /// A digest of all drafts of each drafter in order: equal for as many drafters
+    /// that do the same, whichever was built first.
     pub fn digest(&self) -> u64 {
-        self.seen(|seen| seen.all.finish())
+        self.seen(|seen| {
+            let digests = seen.all.iter().map(Hasher::finish);
+            digests.fold(0, u64::wrapping_add)
+        })
     }
 
-    fn take(&self, drafts: &Drafts) {
-        self.seen(|seen| {
-            for row in 0..drafts.rows() {
-                let nodes = drafts.nodes(row);
-                seen.drafted += nodes.len();
-                seen.branched += usize::from(!drafts.is_chain(row));
-                nodes.len().hash(&mut seen.all);
-                for node in nodes {
-                    (node.token, node.parent).hash(&mut seen.all);
-                }
-            }
+    /// For another guard.
+    fn finder(&self) -> Finder {
+        let number = self.seen(|seen| {
+            seen.all.push(DefaultHasher::new());
+            seen.all.len() - 1
         });
+        let findings = self.clone();
+        Finder { findings, number }
     }
 
     fn seen<T>(&self, f: impl FnOnce(&mut Seen) -> T) -> T {
         // Numbers that a panicking holder has left are still numbers.
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Finder {
+    fn take(&self, drafts: &Drafts) {
+        self.findings.seen(|seen| {
+            let own = &mut seen.all[self.number];
+            for row in 0..drafts.rows() {
+                let nodes = drafts.nodes(row);
+                seen.drafted += nodes.len();
+                seen.branched += usize::from(!drafts.is_chain(row));
+                nodes.len().hash(own);
+                for node in nodes {
+                    (node.token, node.parent).hash(own);
+                }
+            }
+        });
     }
 }

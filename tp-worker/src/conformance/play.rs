@@ -1,24 +1,16 @@
 //! A scheduler that goes through the battery's requests by hand.
 
-use std::collections::VecDeque;
+mod dp_rank;
 
 use lockstep_adaptive::Agreed;
 use lockstep_devices::Device;
 use lockstep_speculation::DrafterRegistry;
-use lockstep_types::EngineConfig;
-use lockstep_types::{
-    sampling::LogprobParams,
-    step::{PlanPart, SlotExtend, SlotOpen, StepPlan, StepResult},
-};
+use lockstep_types::{EngineConfig, step::StepPlan};
 
-use super::{
-    GroupOptions, LocalGroup, PAGE_SIZE, SLOTS, WorkerError,
-    requests::{self, Fate, Request},
-};
+use super::{GroupOptions, LocalGroup, WorkerError, requests};
+use dp_rank::DpRank;
 
-/// Prompt tokens of one row in one step.
-const CHUNK: usize = 33;
-/// Steps go through these phases in turn.
+/// Steps go through these phases in turn, each DP rank one ahead of the one before.
 const PHASES: u64 = 5;
 
 /// What came of it.
@@ -35,36 +27,12 @@ pub(super) struct Outcome {
 /// The state between steps.
 pub(super) struct Play {
     group: LocalGroup,
-    requests: Vec<Request>,
-    waiting: VecDeque<usize>,
-    running: Vec<Running>,
-    /// Pages that hold a request's text after its end, for those who share them.
-    kept: Vec<Vec<u32>>,
-    free_pages: Vec<u32>,
-    free_slots: Vec<u32>,
-    closes: Vec<u32>,
+    dp_ranks: Vec<DpRank>,
     step: u64,
     num_steps: u32,
     /// What the ranks agree on, if they do.
     agreed: Option<Agreed>,
-    /// Positions that a decode step may write.
-    reserve: usize,
-    positions: usize,
-    outcome: Outcome,
-}
-
-/// A request in a slot.
-struct Running {
-    request: usize,
-    slot: u32,
-    /// Tokens known when it got the slot.
-    known: usize,
-    prefilled: usize,
-    /// Pages that the worker knows of.
-    granted: usize,
-    pages: Vec<u32>,
-    /// The first so many are another request's.
-    borrowed: usize,
+    switches: usize,
 }
 
 impl Play {
@@ -72,68 +40,61 @@ impl Play {
         config: &EngineConfig,
         drafters: &DrafterRegistry<B>,
     ) -> Result<Self, WorkerError> {
-        let speculation = &config.speculation;
-        let requests = requests::all();
-        let nodes = speculation.num_steps * speculation.topk;
-        let adaptive = speculation.adaptive.as_ref();
+        let (requests, dp_size) = (requests::all(), config.parallel.dp_size);
+        let adaptive = config.speculation.adaptive.as_ref();
+        // Those that share pages are on the same one.
+        let bound = |at: usize| requests[at].shares.unwrap_or(at) % dp_size;
+        let serve = |dp_rank| {
+            let own = (0..requests.len()).filter(|at| bound(*at) == dp_rank);
+            DpRank::new(config, &requests, own)
+        };
         Ok(Self {
             group: LocalGroup::start_on_device(config, &GroupOptions::new(drafters))?,
-            waiting: (0..requests.len()).collect(),
-            running: Vec::new(),
-            kept: vec![Vec::new(); requests.len()],
-            // Page 0 is nobody's; the others are handed out from the end, so
-            // that tables are out of order.
-            free_pages: (1..config.kv.num_pages as u32).collect(),
-            free_slots: (0..SLOTS as u32).collect(),
-            closes: Vec::new(),
+            dp_ranks: (0..dp_size).map(serve).collect(),
             step: 0,
-            num_steps: speculation.num_steps as u32,
+            num_steps: config.speculation.num_steps as u32,
             agreed: adaptive.map(|adaptive| Agreed::new(adaptive.initial_depth)),
-            reserve: speculation
-                .max_speculative_num_draft_tokens
-                .max(nodes)
-                .max(1),
-            positions: config.step_limits().positions,
-            outcome: Outcome {
-                texts: vec![Vec::new(); requests.len()],
-                ..Outcome::default()
-            },
-            requests,
+            switches: 0,
         })
     }
 
     /// Steps until all requests have ended and closed.
     pub(super) fn run(mut self) -> Result<Outcome, WorkerError> {
-        while !(self.waiting.is_empty() && self.running.is_empty() && self.closes.is_empty()) {
+        while !self.dp_ranks.iter().all(DpRank::is_done) {
             self.step += 1;
             let phase = self.step % PHASES;
-            let mut part = PlanPart {
-                closes: std::mem::take(&mut self.closes),
-                ..PlanPart::default()
+            let part = |(number, dp_rank): (usize, &mut DpRank)| {
+                let phase = (self.step + number as u64) % PHASES;
+                // In one phase nobody is in the batch, in another one row is not.
+                dp_rank.part(|at| phase == 4 || phase == 1 && at == 1)
             };
-            while let Some(open) = self.open() {
-                part.opens.push(open);
-            }
-            // In one phase nobody is in the batch, in another one row is not.
-            let left_out = |at: usize| phase == 4 || phase == 1 && at == 1;
-            for at in (0..self.running.len()).filter(|at| !left_out(*at)) {
-                let extend = self.extend(at);
-                part.extends.push(extend);
-            }
+            let parts = self.dp_ranks.iter_mut().enumerate().map(part).collect();
             let plan = StepPlan {
                 step: self.step,
                 draft_steps: self.draft_steps(phase as usize),
-                parts: vec![part],
+                parts,
                 ..StepPlan::default()
             };
             let result = self.group.step(plan)?;
             if let (Some(agreed), Some(depth)) = (&mut self.agreed, result.agreed_depth) {
                 agreed.decide(self.step, depth);
             }
-            self.take(result);
-            self.end();
+            for (dp_rank, outputs) in self.dp_ranks.iter_mut().zip(result.outputs) {
+                dp_rank.take(outputs);
+            }
         }
-        Ok(self.outcome)
+        let mut outcome = Outcome {
+            switches: self.switches,
+            ..Outcome::default()
+        };
+        for (texts, accepted) in self.dp_ranks.into_iter().map(DpRank::outcome) {
+            outcome.accepted += accepted;
+            outcome.texts.resize(texts.len(), Vec::new());
+            for (all, own) in outcome.texts.iter_mut().zip(texts) {
+                all.extend(own);
+            }
+        }
+        Ok(outcome)
     }
 
     /// How deep the next step drafts: as agreed, or by the phase.
@@ -144,140 +105,7 @@ impl Play {
         };
         let depth = agreed.depth();
         agreed.begin();
-        self.outcome.switches += usize::from(agreed.depth() != depth);
+        self.switches += usize::from(agreed.depth() != depth);
         depth
-    }
-
-    /// Gives the request that waits first a slot, if there is one and the pages
-    /// it shares are ready.
-    fn open(&mut self) -> Option<SlotOpen> {
-        let request = *self.waiting.front()?;
-        let Request { prompt, shares, .. } = &self.requests[request];
-        let emitted = &self.outcome.texts[request];
-        let tokens = [&prompt[..], emitted].concat();
-        // After a retraction nothing of it is in the cache.
-        let shared = shares
-            .filter(|_| emitted.is_empty())
-            .map(|other| self.shared(other));
-        let pages = match shared {
-            Some(None) => return None,
-            Some(Some((theirs, pages))) => {
-                let common = theirs
-                    .iter()
-                    .zip(&tokens)
-                    .take_while(|(a, b)| a == b)
-                    .count();
-                // A head's keys and values depend on the token after theirs.
-                pages[..(common - 1) / PAGE_SIZE].to_vec()
-            }
-            None => Vec::new(),
-        };
-        let slot = self.free_slots.pop()?;
-        self.waiting.pop_front();
-        let request_of = &self.requests[request];
-        let cached = pages.len() * PAGE_SIZE;
-        let open = SlotOpen {
-            slot,
-            prompt_len: request_of.prompt.len() as u32,
-            cached_len: cached as u32,
-            sampling: request_of.sampling.clone(),
-            logprobs: LogprobParams::default(),
-            max_draft_steps: request_of.max_draft_steps,
-            token_ids: tokens,
-        };
-        self.running.push(Running {
-            request,
-            slot,
-            known: open.token_ids.len(),
-            prefilled: cached,
-            granted: 0,
-            borrowed: pages.len(),
-            pages,
-        });
-        Some(open)
-    }
-
-    /// A request's prompt, and its pages once they hold all of it.
-    fn shared(&self, other: usize) -> Option<(&[u32], &[u32])> {
-        let running = self.running.iter().find(|row| row.request == other);
-        let pages = running.map_or(&self.kept[other], |row| &row.pages);
-        let ready = self.outcome.texts[other].len() > 3;
-        ready.then_some((&self.requests[other].prompt[..], &pages[..]))
-    }
-
-    /// The next row of a running request, with pages for whatever it may write.
-    fn extend(&mut self, at: usize) -> SlotExtend {
-        let row = &mut self.running[at];
-        let chunk = CHUNK.min(row.known - row.prefilled);
-        row.prefilled += chunk;
-        let request = &self.requests[row.request];
-        let tokens = request.prompt.len() + self.outcome.texts[row.request].len();
-        let end = match chunk {
-            0 => (tokens - 1 + self.reserve).min(self.positions),
-            _ => row.prefilled,
-        };
-        let missing = end.div_ceil(PAGE_SIZE).saturating_sub(row.pages.len());
-        let fresh = self.free_pages.split_off(self.free_pages.len() - missing);
-        row.pages.extend(fresh);
-        let new_pages = row.pages[row.granted..].to_vec();
-        row.granted = row.pages.len();
-        SlotExtend {
-            slot: row.slot,
-            prefill_len: chunk as u32,
-            sample: row.prefilled == row.known,
-            new_pages,
-        }
-    }
-
-    /// Takes a step's tokens in, cut where their request ends.
-    fn take(&mut self, result: StepResult) {
-        for output in result.outputs.into_iter().flatten() {
-            let row = self.running.iter().find(|row| row.slot == output.slot);
-            let Some(Running { request, .. }) = row else {
-                continue;
-            };
-            self.outcome.accepted += output.token_ids.len().saturating_sub(1);
-            let most = match self.requests[*request].fate {
-                Fate::Aborted(tokens) => tokens,
-                Fate::Finishes | Fate::Retracted(_) => self.requests[*request].tokens,
-            };
-            let text = &mut self.outcome.texts[*request];
-            text.extend(output.token_ids);
-            text.truncate(most);
-        }
-    }
-
-    /// Closes what has ended, and what loses its slot.
-    fn end(&mut self) {
-        for at in (0..self.running.len()).rev() {
-            let request = self.running[at].request;
-            let Request { tokens, fate, .. } = &self.requests[request];
-            let emitted = self.outcome.texts[request].len();
-            let ends = match *fate {
-                Fate::Finishes => emitted >= *tokens,
-                Fate::Aborted(at) | Fate::Retracted(at) => emitted >= at,
-            };
-            if !ends {
-                continue;
-            }
-            let row = self.running.remove(at);
-            self.closes.push(row.slot);
-            self.free_slots.insert(0, row.slot);
-            if self
-                .requests
-                .iter()
-                .any(|other| other.shares == Some(request))
-            {
-                self.kept[request] = row.pages;
-            } else {
-                self.free_pages.extend(&row.pages[row.borrowed..]);
-            }
-            if let Fate::Retracted(_) = self.requests[request].fate
-                && emitted < self.requests[request].tokens
-            {
-                self.requests[request].fate = Fate::Finishes;
-                self.waiting.push_front(request);
-            }
-        }
     }
 }

@@ -10,7 +10,7 @@ use lockstep_types::{
     drafter::{CorpusCommand, DrafterCommand},
 };
 
-use super::Findings;
+use super::{Finder, Findings};
 use crate::{
     Build, CommandHandler, Device, DraftError, DraftRow, Drafter, DrafterFactory, Drafts,
     ExtendRow, depth,
@@ -96,7 +96,7 @@ impl<B: Backend + 'static> DrafterFactory<B> for Guarded<B> {
             name: self.name().to_owned(),
             capabilities: self.capabilities(),
             drafter: self.algorithm.build(build)?,
-            findings: self.findings.clone(),
+            finder: self.findings.finder(),
             vocab,
         };
         let reads = !guard.drafter.capture().is_empty();
@@ -121,7 +121,7 @@ struct Guard<B: Backend> {
     name: String,
     capabilities: Capabilities,
     drafter: Box<dyn Drafter<B>>,
-    findings: Findings,
+    finder: Finder,
     vocab: usize,
 }
 
@@ -221,7 +221,7 @@ impl<B: Backend> Drafter<B> for Guard<B> {
                 return self.rules("a sampled draft has its probabilities");
             }
         }
-        self.findings.take(drafts);
+        self.finder.take(drafts);
         Ok(())
     }
 

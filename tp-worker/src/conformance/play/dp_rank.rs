@@ -1,0 +1,245 @@
+//! One DP rank's part of every step, by hand.
+
+use std::collections::VecDeque;
+
+use lockstep_types::{
+    EngineConfig,
+    sampling::LogprobParams,
+    step::{PlanPart, SlotExtend, SlotOpen, SlotOutput},
+};
+
+use crate::conformance::{
+    PAGE_SIZE, SLOTS,
+    requests::{Fate, Request},
+};
+
+/// Prompt tokens of one row in one step.
+const CHUNK: usize = 33;
+
+/// Its requests between steps.
+pub(super) struct DpRank {
+    requests: Vec<Request>,
+    waiting: VecDeque<usize>,
+    running: Vec<Running>,
+    /// Pages that hold a request's text after its end, for those who share them.
+    kept: Vec<Vec<u32>>,
+    free_pages: Vec<u32>,
+    free_slots: Vec<u32>,
+    closes: Vec<u32>,
+    /// Positions that a decode step may write.
+    reserve: usize,
+    positions: usize,
+    /// By request.
+    texts: Vec<Vec<u32>>,
+    /// Drafted tokens that became part of a text, or would have, had it not ended.
+    accepted: usize,
+}
+
+/// A request in a slot.
+struct Running {
+    request: usize,
+    slot: u32,
+    /// Tokens known when it got the slot.
+    known: usize,
+    prefilled: usize,
+    /// Pages that the worker knows of.
+    granted: usize,
+    pages: Vec<u32>,
+    /// The first so many are another request's.
+    borrowed: usize,
+}
+
+impl DpRank {
+    /// Serves those of `requests` that `own` names.
+    pub(super) fn new(
+        config: &EngineConfig,
+        requests: &[Request],
+        own: impl Iterator<Item = usize>,
+    ) -> Self {
+        let speculation = &config.speculation;
+        let nodes = speculation.num_steps * speculation.topk;
+        Self {
+            requests: requests.to_vec(),
+            waiting: own.collect(),
+            running: Vec::new(),
+            kept: vec![Vec::new(); requests.len()],
+            // Page 0 is nobody's; the others are handed out from the end, so
+            // that tables are out of order.
+            free_pages: (1..config.kv.num_pages as u32).collect(),
+            free_slots: (0..SLOTS as u32).collect(),
+            closes: Vec::new(),
+            reserve: speculation
+                .max_speculative_num_draft_tokens
+                .max(nodes)
+                .max(1),
+            positions: config.step_limits().positions,
+            texts: vec![Vec::new(); requests.len()],
+            accepted: 0,
+        }
+    }
+
+    /// Whether all its requests have ended and closed.
+    pub(super) fn is_done(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty() && self.closes.is_empty()
+    }
+
+    /// Its part of the next step, without the rows `left_out`.
+    pub(super) fn part(&mut self, left_out: impl Fn(usize) -> bool) -> PlanPart {
+        let mut part = PlanPart {
+            closes: std::mem::take(&mut self.closes),
+            ..PlanPart::default()
+        };
+        while let Some(open) = self.open() {
+            part.opens.push(open);
+        }
+        for at in (0..self.running.len()).filter(|at| !left_out(*at)) {
+            let extend = self.extend(at);
+            part.extends.push(extend);
+        }
+        part
+    }
+
+    /// Takes what a step has brought, and ends what that ends.
+    pub(super) fn take(&mut self, outputs: Vec<SlotOutput>) {
+        for output in outputs {
+            self.append(output);
+        }
+        self.end();
+    }
+
+    /// Its requests' texts, empty where they are others', and accepted tokens.
+    pub(super) fn outcome(self) -> (Vec<Vec<u32>>, usize) {
+        (self.texts, self.accepted)
+    }
+
+    /// Gives the request that waits first a slot, if there is one and the pages
+    /// it shares are ready.
+    fn open(&mut self) -> Option<SlotOpen> {
+        let request = *self.waiting.front()?;
+        let Request { prompt, shares, .. } = &self.requests[request];
+        let emitted = &self.texts[request];
+        let tokens = [&prompt[..], emitted].concat();
+        // After a retraction nothing of it is in the cache.
+        let shared = shares
+            .filter(|_| emitted.is_empty())
+            .map(|other| self.shared(other));
+        let pages = match shared {
+            Some(None) => return None,
+            Some(Some((theirs, pages))) => {
+                let common = theirs
+                    .iter()
+                    .zip(&tokens)
+                    .take_while(|(a, b)| a == b)
+                    .count();
+                // A head's keys and values depend on the token after theirs.
+                pages[..(common - 1) / PAGE_SIZE].to_vec()
+            }
+            None => Vec::new(),
+        };
+        let slot = self.free_slots.pop()?;
+        self.waiting.pop_front();
+        let request_of = &self.requests[request];
+        let cached = pages.len() * PAGE_SIZE;
+        let open = SlotOpen {
+            slot,
+            prompt_len: request_of.prompt.len() as u32,
+            cached_len: cached as u32,
+            sampling: request_of.sampling.clone(),
+            logprobs: LogprobParams::default(),
+            max_draft_steps: request_of.max_draft_steps,
+            token_ids: tokens,
+        };
+        self.running.push(Running {
+            request,
+            slot,
+            known: open.token_ids.len(),
+            prefilled: cached,
+            granted: 0,
+            borrowed: pages.len(),
+            pages,
+        });
+        Some(open)
+    }
+
+    /// A request's prompt, and its pages once they hold all of it.
+    fn shared(&self, other: usize) -> Option<(&[u32], &[u32])> {
+        let running = self.running.iter().find(|row| row.request == other);
+        let pages = running.map_or(&self.kept[other], |row| &row.pages);
+        let ready = self.texts[other].len() > 3;
+        ready.then_some((&self.requests[other].prompt[..], &pages[..]))
+    }
+
+    /// The next row of a running request, with pages for whatever it may write.
+    fn extend(&mut self, at: usize) -> SlotExtend {
+        let row = &mut self.running[at];
+        let chunk = CHUNK.min(row.known - row.prefilled);
+        row.prefilled += chunk;
+        let request = &self.requests[row.request];
+        let tokens = request.prompt.len() + self.texts[row.request].len();
+        let end = match chunk {
+            0 => (tokens - 1 + self.reserve).min(self.positions),
+            _ => row.prefilled,
+        };
+        let missing = end.div_ceil(PAGE_SIZE).saturating_sub(row.pages.len());
+        let fresh = self.free_pages.split_off(self.free_pages.len() - missing);
+        row.pages.extend(fresh);
+        let new_pages = row.pages[row.granted..].to_vec();
+        row.granted = row.pages.len();
+        SlotExtend {
+            slot: row.slot,
+            prefill_len: chunk as u32,
+            sample: row.prefilled == row.known,
+            new_pages,
+        }
+    }
+
+    /// Takes a slot's tokens in, cut where their request ends.
+    fn append(&mut self, output: SlotOutput) {
+        let row = self.running.iter().find(|row| row.slot == output.slot);
+        let Some(Running { request, .. }) = row else {
+            return;
+        };
+        self.accepted += output.token_ids.len().saturating_sub(1);
+        let most = match self.requests[*request].fate {
+            Fate::Aborted(tokens) => tokens,
+            Fate::Finishes | Fate::Retracted(_) => self.requests[*request].tokens,
+        };
+        let text = &mut self.texts[*request];
+        text.extend(output.token_ids);
+        text.truncate(most);
+    }
+
+    /// Closes what has ended, and what loses its slot.
+    fn end(&mut self) {
+        for at in (0..self.running.len()).rev() {
+            let request = self.running[at].request;
+            let Request { tokens, fate, .. } = &self.requests[request];
+            let emitted = self.texts[request].len();
+            let ends = match *fate {
+                Fate::Finishes => emitted >= *tokens,
+                Fate::Aborted(at) | Fate::Retracted(at) => emitted >= at,
+            };
+            if !ends {
+                continue;
+            }
+            let row = self.running.remove(at);
+            self.closes.push(row.slot);
+            self.free_slots.insert(0, row.slot);
+            if self
+                .requests
+                .iter()
+                .any(|other| other.shares == Some(request))
+            {
+                self.kept[request] = row.pages;
+            } else {
+                self.free_pages.extend(&row.pages[row.borrowed..]);
+            }
+            if let Fate::Retracted(_) = self.requests[request].fate
+                && emitted < self.requests[request].tokens
+            {
+                self.requests[request].fate = Fate::Finishes;
+                self.waiting.push_front(request);
+            }
+        }
+    }
+}
