@@ -16,6 +16,7 @@ macro_rules! require {
     };
 }
 
+mod exchanges;
 mod kernels;
 mod machine;
 mod offline;
@@ -71,6 +72,9 @@ enum Bench {
     Phases(Box<phases::Args>),
     /// Time that planning one step takes.
     Planner(planner::Args),
+    /// What ranks exchange in a decode step, by kind, and how long each exchange
+    /// takes: tensor-parallel beside data-parallel attention.
+    Exchanges(exchanges::Args),
     /// Round trip of a step between scheduler and worker processes.
     Roundtrip(roundtrip::Args),
 }
@@ -102,6 +106,7 @@ pub fn run(args: Args, demo: DemoModel, registry: &Registry) -> anyhow::Result<(
                 .and(printed);
         }
         Bench::Planner(bench) => planner::run(&bench)?,
+        Bench::Exchanges(bench) => exchanges::run(&bench, demo)?,
         Bench::Roundtrip(bench) => match roundtrip::run(&bench)? {
             Some(report) => report,
             None => return Ok(()),

@@ -7,6 +7,7 @@ mod digest;
 mod draft_stage;
 mod emit;
 mod error;
+mod exchanges;
 pub mod faults;
 mod limits;
 pub mod local;
@@ -45,6 +46,7 @@ use rows::StepRows;
 use slots::{RowTask, Slots};
 
 pub use error::{PlanError, WorkerError};
+pub use exchanges::{DecodeStep, Exchange};
 pub use limits::WorkerLimits;
 pub use lockstep_model::WeightOrigin;
 pub use passes::{PassRegistry, PreparedPass};

@@ -1,5 +1,6 @@
 //! What agreeing on the depth asks of a step's collectives: none that was not
-//! there, and over TCP the end of ranks that decide differently.
+//! there, and over TCP the end of ranks that decide differently; and that a step's
+//! exchanges are those that are known before it.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,16 +12,18 @@ use std::{
 };
 
 use lockstep_adaptive::{AdaptiveConfig, BatchSlot, Row, Tier};
+use lockstep_backend::{Axis, Groups, WorldRows};
 use lockstep_backend_cpu::CpuBackend;
 use lockstep_collective::{
     AbortHandle, Collective, CollectiveError, Owners, Parts, Single, Tcp, local_group,
 };
 use lockstep_config::{Hardware, ServeArgs, resolve};
 use lockstep_devices::{Device, DeviceFootprint, DeviceOptions, Registry};
+use lockstep_model::{CollectiveKind, ForwardLimits, Schedule, Shard, Topology};
 use lockstep_speculation::DrafterRegistry;
 use lockstep_tp_worker::{
     conformance::Turns,
-    worker::{Worker, WorkerError, WorkerOptions},
+    worker::{DecodeStep, Exchange, Worker, WorkerError, WorkerOptions},
 };
 use lockstep_types::{
     EngineConfig,
@@ -87,7 +90,8 @@ fn load(
 ) -> Worker<CpuBackend> {
     let mut drafters = DrafterRegistry::builtin();
     drafters.add_policy(Arc::new(policy));
-    let backend = CpuBackend::open(&DeviceOptions::new(config), collective).unwrap();
+    let groups = Groups::form(collective, config.parallel.dp_size).unwrap();
+    let backend = CpuBackend::open(&DeviceOptions::new(config), groups).unwrap();
     let options = WorkerOptions {
         drafters: &drafters,
         weight_cache: None,
@@ -96,8 +100,8 @@ fn load(
     Worker::load(config, rank, backend, options).unwrap()
 }
 
-/// Two prompts, then decode steps.
-fn plan(step: u64, draft_steps: u32) -> StepPlan {
+/// Two prompts on each DP rank, then decode steps.
+fn plan(step: u64, draft_steps: u32, dp_size: usize) -> StepPlan {
     let mut part = PlanPart::default();
     for slot in 0..2 {
         let first = step == 1;
@@ -126,7 +130,7 @@ fn plan(step: u64, draft_steps: u32) -> StepPlan {
     StepPlan {
         step,
         draft_steps,
-        parts: vec![part],
+        parts: vec![part; dp_size],
         ..StepPlan::default()
     }
 }
@@ -161,7 +165,9 @@ fn run(config: &EngineConfig, tp: usize, fixed: Option<&[u32]>) -> Run {
                 let (mut depths, mut operations) = (Vec::new(), Vec::new());
                 for step in 1..=STEPS {
                     let depth = fixed.map_or(agreed[0], |fixed| fixed[step as usize - 1]);
-                    let result = worker.step(&plan(step, depth)).unwrap();
+                    let result = worker
+                        .step(&plan(step, depth, config.parallel.dp_size))
+                        .unwrap();
                     assert_eq!(result.agreed_depth.is_some(), fixed.is_none());
                     agreed = [agreed[1], result.agreed_depth.unwrap_or_default()];
                     depths.push(depth);
@@ -191,6 +197,59 @@ fn agreeing_adds_no_collective_to_any_step() {
     }
 }
 
+/// Every operation of a decode step with its length, on rank 0: two requests on each
+/// DP rank, whose three drafts are all verified.
+#[test]
+fn the_exchanges_of_a_step_are_known_before_it() {
+    let [.., standalone, _] = ALGORITHMS;
+    for (tp, dp) in [(2, 1), (2, 2), (4, 2)] {
+        let mut config = config(standalone, tp);
+        config.parallel.dp_size = dp;
+        config.schedule.max_running_requests = 2 * dp;
+        let rows = vec![2 * (1 + DEPTH as usize); dp];
+        let rows = WorldRows {
+            tokens: rows.clone(),
+            wanted: rows,
+        };
+        let (model, topology) = (&config.model, Topology::new(0, tp, dp));
+        let block_rows = ForwardLimits::block_rows(model.vocab_size);
+        let schedule = Schedule::new(model, topology, Axis::World, false, block_rows);
+        let step = DecodeStep {
+            rows: &rows,
+            drafts: DEPTH as usize,
+        };
+        let vocab = Shard::new(model, topology).unwrap().vocab.len();
+        let known = |exchange: &Exchange| match *exchange {
+            Exchange::Drafts { words } | Exchange::Outcomes { words } => {
+                format!("broadcast {words}")
+            }
+            Exchange::Opening => "barrier 0".to_owned(),
+            Exchange::Pass { step, rows, .. } => match step.kind {
+                CollectiveKind::AllReduce => format!("sum_parts {}", rows * step.width),
+                CollectiveKind::AllGather => format!("all_gather {}", rows * step.width),
+                CollectiveKind::ReduceScatter => {
+                    format!("reduce_scatter_parts {}", rows * step.width)
+                }
+                CollectiveKind::Gather => format!("gather_parts {}", rows * vocab),
+            },
+        };
+        let known: Vec<_> = Exchange::of_step(&schedule, topology, step)
+            .iter()
+            .map(known)
+            .collect();
+        let (_, found) = run(&config, tp, Some(&[DEPTH; STEPS as usize]));
+        let found: Vec<_> = found[1..]
+            .iter()
+            .map(|step| {
+                let sum = |operation: &String| operation.replace("all_reduce_sum", "sum_parts");
+                step.iter().map(sum).collect::<Vec<_>>()
+            })
+            .collect();
+        assert_eq!(found[0], known, "{tp} ranks, {dp} DP ranks");
+        assert!(found.iter().all(|step| *step == known));
+    }
+}
+
 /// Over TCP, a rank that decides differently in one step is found by the next
 /// one's rows, before the step that it decided about, and on both ranks.
 #[test]
@@ -206,7 +265,7 @@ fn a_rank_that_decides_differently_ends_the_run_within_a_step() {
                 let end = (1..).find_map(|step| {
                     // Depth 0 is never more than what was agreed, whoever asks.
                     let depth = if step < ASTRAY { agreed[0] } else { 0 };
-                    match worker.step(&plan(step, depth)) {
+                    match worker.step(&plan(step, depth, 1)) {
                         Ok(result) => agreed = [agreed[1], result.agreed_depth.unwrap()],
                         Err(error) => return Some((step, error)),
                     }
@@ -361,7 +420,13 @@ impl Collective for Counted {
     }
     fn split(&mut self, color: u32) -> Result<Box<dyn Collective>, CollectiveError> {
         self.note("split", 0);
-        self.inner.split(color)
+        let inner = self.inner.split(color)?;
+        let log = match inner.size() {
+            // Nothing is exchanged there.
+            1 => Arc::default(),
+            _ => self.log.clone(),
+        };
+        Ok(Box::new(Self { inner, log }))
     }
     fn abort_handle(&self) -> AbortHandle {
         self.inner.abort_handle()

@@ -36,8 +36,13 @@ impl ForwardLimits {
             positions: step.positions,
             page_size,
             tree_nodes: if step.branches { step.verified } else { 0 },
-            logit_block_rows: (LOGIT_BLOCK_BYTES / (4 * vocab.max(1))).clamp(16, 256),
+            logit_block_rows: Self::block_rows(vocab),
         }
+    }
+
+    /// Rows of a block of logits, for a target of `vocab` tokens.
+    pub fn block_rows(vocab: usize) -> usize {
+        (LOGIT_BLOCK_BYTES / (4 * vocab.max(1))).clamp(16, 256)
     }
 
     /// Of its drafter's passes.

@@ -1,6 +1,9 @@
 //! The collectives a forward pass issues, known before it runs.
 
 use lockstep_backend::Axis;
+use lockstep_types::ModelConfig;
+
+use crate::{Topology, topology::attention_axis};
 
 /// The kinds of collective a forward pass uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +56,59 @@ pub struct Schedule {
 }
 
 impl Schedule {
+    /// Those of a `model` that is split over the ranks of `axis`, on the rank at
+    /// `topology`: equal on all ranks. The last layer's run over the wanted tokens
+    /// alone, unless what it gives for all of them is `kept`.
+    pub fn new(
+        model: &ModelConfig,
+        topology: Topology,
+        axis: Axis,
+        kept: bool,
+        block_rows: usize,
+    ) -> Self {
+        let (hidden, several) = (model.hidden_size, topology.dp_size() > 1);
+        let of_all = |kind, width| CollectiveStep {
+            kind,
+            axis,
+            rows: CountedRows::World,
+            width,
+        };
+        let reduce = |axis| CollectiveStep {
+            kind: CollectiveKind::AllReduce,
+            axis,
+            rows: CountedRows::DpRank,
+            width: hidden,
+        };
+        // Around the MLP rows come together and apart, or its sum goes to all.
+        let mlp = match several {
+            true => vec![
+                of_all(CollectiveKind::AllGather, hidden),
+                of_all(CollectiveKind::ReduceScatter, hidden),
+            ],
+            false => vec![reduce(axis)],
+        };
+        let attention = match several && topology.attention.size == 1 {
+            true => None,
+            false => Some(reduce(attention_axis(axis))),
+        };
+        let layer: Vec<_> = attention.into_iter().chain(mlp).collect();
+        let narrow = usize::from(!kept);
+        let mut tokens = layer.repeat(model.num_layers - narrow);
+        let mut logit_tokens = layer.repeat(narrow);
+        match several {
+            // The head reads rows of all DP ranks.
+            true => logit_tokens.push(of_all(CollectiveKind::AllGather, hidden)),
+            // Behind the embedding.
+            false => tokens.insert(0, reduce(axis)),
+        }
+        Self {
+            tokens,
+            logit_tokens,
+            block: vec![of_all(CollectiveKind::Gather, model.vocab_size)],
+            block_rows,
+        }
+    }
+
     /// The collectives of a pass over some tokens of which `logit_rows` rows of
     /// logits are wanted, by all DP ranks together.
     pub fn steps(&self, logit_rows: usize) -> impl Iterator<Item = &CollectiveStep> {
