@@ -2,6 +2,7 @@
 
 mod agree;
 mod batch;
+mod choices;
 mod depth;
 mod digest;
 mod draft_stage;
@@ -36,6 +37,7 @@ use lockstep_types::EngineConfig;
 use lockstep_types::step::{RankResult, StepPlan};
 
 use batch::BatchBuffers;
+use choices::Choices;
 use depth::DepthControl;
 use digest::Digests;
 use draft_stage::DraftStage;
@@ -69,6 +71,7 @@ pub struct Worker<B: Backend> {
     rows: StepRows,
     drafting: DraftStage<B>,
     batch: BatchBuffers,
+    choices: Choices,
     sampler: Sampler,
     verifier: Verifier,
     outcomes: Outcomes,
@@ -142,6 +145,7 @@ impl<B: Backend + 'static> Worker<B> {
             drafters: drafters.clone(),
             slots: Slots::new(&limits),
             batch: BatchBuffers::new(&limits),
+            choices: Choices::default(),
             sampler: Sampler::new(config.model.vocab_size),
             verifier: Verifier::new(
                 config.speculation.verification,

@@ -1,6 +1,7 @@
 //! [`Backend`] on one GPU: shape checks around the operations.
 
 mod attend;
+mod choose;
 mod collectives;
 mod moves;
 mod operations;
@@ -23,6 +24,7 @@ use crate::stream::Stream;
 use crate::tensor::CudaTensor;
 use crate::weights::Uploads;
 use attend::Kernels;
+pub(crate) use choose::Chooser;
 
 /// Settings of a [`CudaBackend`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +53,7 @@ pub struct CudaBackend {
     operations: Operations,
     products: Products,
     attention: Vec<Kernels>,
+    chooser: Chooser,
     lists: Lists,
     uploads: Uploads,
     exchange: Exchange,
@@ -76,16 +79,18 @@ impl CudaBackend {
         let context = Context::open(options.ordinal)?;
         let compiler = Compiler::new(context.gpu(), options.kernels.as_deref())?;
         let operand = Element::of(options.dtype);
+        let stream = Stream::new(&context)?;
         Ok(Self {
             operand,
             operations: Operations::new(&context, &compiler, operand)?,
             products: Products::new(&context, &compiler, operand)?,
             attention: Vec::new(),
+            chooser: Chooser::new(&stream, &compiler)?,
             lists: Lists::new(&context)?,
             uploads: Uploads::new(&context)?,
             exchange: Exchange::new(&context, groups.into())?,
             compiler,
-            stream: Stream::new(&context)?,
+            stream,
             failed: None,
         })
     }

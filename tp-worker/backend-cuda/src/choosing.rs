@@ -46,6 +46,16 @@ pub struct Choosing {
     accept: Kernel<Accept>,
 }
 
+/// Rows of logits, as they lie in an array of rows `vocab` wide.
+pub struct LogitRows<'a> {
+    /// All of them, and others.
+    pub floats: &'a mut Floats,
+    /// Tokens of the vocabulary.
+    pub vocab: usize,
+    /// The first of these rows.
+    pub first: usize,
+}
+
 /// What is found out about rows of logits while their tokens are chosen.
 pub struct ChoosingRoom {
     rows: usize,
@@ -90,33 +100,33 @@ impl Choosing {
     }
 
     /// `tokens[i]` = the token of row `i` of all wanted logits, for the `rows` that
-    /// lie in `logits` `[rows, vocab]`, as `choices` says on the device when it
+    /// are `logits`, as `choices` says on the device when it
     /// runs; rows that it does not have are left out. A row that is not finite gives
     /// [`FAILED`](lockstep_backend::FAILED), and one that the host chooses from stays
     /// as it is; what is left of the logits of others is unspecified.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
-    #[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
     pub fn choose(
         &self,
         stream: &Stream,
-        logits: &mut Floats,
-        vocab: usize,
+        logits: LogitRows<'_>,
         rows: Range<usize>,
         choices: &Choices,
         room: &mut ChoosingRoom,
         tokens: &mut Buffer<u32>,
     ) -> Result<(), CudaError> {
-        let most = rows.len();
-        logits.expect(Element::F32, most * vocab, "logits to choose from");
+        let (most, vocab) = (rows.len(), logits.vocab);
+        let last = logits.first + most;
+        let floats = logits.floats;
+        floats.expect(Element::F32, last * vocab, "logits to choose from");
         assert!(
             most <= room.rows,
             "no more rows at once than there is room for"
         );
         assert!(rows.end <= tokens.len(), "every row's token has a place");
         let parameters = Choose {
-            logits: logits.address(),
+            logits: floats.address() + 4 * (logits.first * vocab) as u64,
             choices: choices.address(),
             states: room.states.address(),
             tokens: tokens.address(),

@@ -6,6 +6,7 @@ use lockstep_backend::{
 use lockstep_types::Dtype;
 
 use crate::attention::WorkLimits;
+use crate::backend::Chooser;
 use crate::exchange::Exchange;
 use crate::floats::Element;
 use crate::inputs::Inputs;
@@ -86,6 +87,7 @@ impl DeviceMemory for CudaMemory {
         fixed
             .into_iter()
             .chain(attention)
+            .chain(Chooser::bytes())
             .map(whole)
             .fold(0, u64::saturating_add)
     }

@@ -47,7 +47,7 @@ mod weights;
 
 pub use attention::{Attention, HeadNorms, PagedCache, Rope, Work, WorkLimits};
 pub use backend::{CudaBackend, CudaOptions};
-pub use choosing::{Accepted, Choices, Choosing, ChoosingRoom};
+pub use choosing::{Accepted, Choices, Choosing, ChoosingRoom, LogitRows};
 pub use compiler::{Compiler, Source};
 pub use context::Context;
 pub use error::CudaError;

@@ -5,8 +5,9 @@ use std::ops::Range;
 use lockstep_collective::{Collective, Owners};
 
 use crate::{
-    Attend, AttentionShape, Axis, BackendError, Batch, Holds, HostMatrix, InputLimits, KvShape,
-    Linear, MatrixRole, PassKey, RmsNorm, RopeTable, RowParallel, Rows, Scatter,
+    Attend, AttentionShape, Axis, BackendError, Batch, ChooseTokens, Holds, HostMatrix,
+    InputLimits, KvShape, Linear, MatrixRole, PassKey, RmsNorm, RopeTable, RowParallel, Rows,
+    Scatter,
 };
 
 /// One device, with one shard of a model, or of several models.
@@ -46,8 +47,7 @@ pub trait Backend: Send + Sized {
 
     // ---- memory ----
 
-    /// Brings a weight matrix to the device, packed as it keeps matrices of this
-    /// role.
+    /// Brings a weight matrix to the device, packed as it keeps those of this role.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
@@ -97,14 +97,12 @@ pub trait Backend: Send + Sized {
     /// Names the packed form of matrices of `role`, its version included: two
     /// matrices of one name, shape and content have the same bytes. `None`:
     /// this backend's matrices cannot be saved.
-    fn matrix_format(&self, role: MatrixRole) -> Option<String> {
-        let _ = role;
+    fn matrix_format(&self, _: MatrixRole) -> Option<String> {
         None
     }
     /// The packed form, for [`Self::restore_matrix`] in another process; empty
     /// where [`Self::matrix_format`] is `None`.
-    fn matrix_data<'m>(&self, matrix: &'m Self::Matrix) -> &'m [u8] {
-        let _ = matrix;
+    fn matrix_data<'m>(&self, _: &'m Self::Matrix) -> &'m [u8] {
         &[]
     }
     /// Makes a matrix `[rows, cols]` of its packed form. `fill(offset, part)`
@@ -317,9 +315,8 @@ pub trait Backend: Send + Sized {
         rows: Rows<'_, Self::Inputs>,
         out: &mut Self::Tensor,
     );
-    /// `out[to[i]] = x[from[i]]`, of equal widths; other rows of `out` stay, and
-    /// so does its row count. No row is a target twice: a device may copy them in
-    /// any order.
+    /// `out[to[i]] = x[from[i]]`, of equal widths; other rows of `out` stay, and so does
+    /// its row count. No row is a target twice: a device may copy them in any order.
     fn copy_rows(&mut self, x: &Self::Tensor, from: &[u32], out: &mut Self::Tensor, to: &[u32]);
     /// `out[i, first..first + width] = x[i]`, other columns stay: `x` is
     /// `[n, width]`, `out` has as many rows.
@@ -364,6 +361,10 @@ pub trait Backend: Send + Sized {
         counts: &[usize],
         out: &mut Self::Tensor,
     ) -> Result<(), BackendError>;
+    /// Who chooses tokens on the device, where that does.
+    fn chooser(&mut self) -> Option<&mut dyn ChooseTokens<Self::Tensor>> {
+        None
+    }
     /// Waits for the device, and brings rows of `x` `[n, width]` of every rank of
     /// `axis` to the hosts of those that own them: returns `[own rows, Σ widths]`,
     /// columns in rank order, nothing on a rank that owns none. What is returned

@@ -2,6 +2,25 @@
 
 use lockstep_types::sampling::SamplingParams;
 
+use crate::BackendError;
+
+/// A device that chooses tokens, from logits in its tensors `T`.
+pub trait ChooseTokens<T> {
+    /// Waits for the device, which chooses a token from each row of `logits`, whole rows
+    /// of the vocabulary, as `choices` say. Rows that are the host's stay as they are; what
+    /// is left of others is unspecified. `tokens` gets one for each row, anything for the
+    /// host's, and none at all where all are the host's.
+    ///
+    /// # Errors
+    /// [`BackendError`] of what has failed on the device.
+    fn choose(
+        &mut self,
+        logits: &mut T,
+        choices: &[Choice],
+        tokens: &mut Vec<u32>,
+    ) -> Result<(), BackendError>;
+}
+
 /// In place of a token where logits were not finite.
 pub const FAILED: u32 = u32::MAX;
 

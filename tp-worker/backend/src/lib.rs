@@ -24,7 +24,9 @@ mod world;
 pub use axis::{Axis, Groups};
 pub use backend::Backend;
 pub use batch::{Batch, Row};
-pub use choice::{Choice, ChoiceBatch, ChoiceLimits, ChoiceRow, DraftedRow, FAILED, How};
+pub use choice::{
+    Choice, ChoiceBatch, ChoiceLimits, ChoiceRow, ChooseTokens, DraftedRow, FAILED, How,
+};
 pub use error::BackendError;
 pub use holds::Holds;
 pub use inputs::{InputLimits, Rows};

@@ -39,5 +39,5 @@ pub use schedule::{CollectiveKind, CollectiveStep, CountedRows, Schedule};
 pub use shard::Shard;
 pub use tables::{Tables, WholeTables, whole_head};
 pub use topology::{Place, Topology};
-pub use transformer::{LoadOptions, LogitBlock, Transformer, WeightOrigin};
+pub use transformer::{LoadOptions, LogitBlock, LogitSink, Transformer, WeightOrigin};
 pub use weights::{FileAccess, HostTensor, Weights};

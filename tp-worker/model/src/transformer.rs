@@ -24,7 +24,7 @@ pub(crate) use buffers::Buffers;
 use capture::Capture;
 
 pub use load::LoadOptions;
-pub use logits::LogitBlock;
+pub use logits::{LogitBlock, LogitSink};
 
 /// One rank's shard of a model on a device, with all buffers a pass needs:
 /// after loading, [`Self::forward`] allocates nothing.
@@ -54,6 +54,8 @@ pub struct Transformer<B: Backend> {
     numbers: Vec<u32>,
     /// Rows of a logit block that each rank gets.
     owned: Vec<Range<usize>>,
+    /// Tokens of a logit block that the device has chosen.
+    chosen: Vec<u32>,
     /// What is kept for a drafter, if anything.
     capture: Option<Capture<B>>,
     origin: WeightOrigin,

@@ -141,6 +141,28 @@ impl Verifier {
         }
     }
 
+    /// Whether the tokens at a row's nodes are those that [`Sampler`] gives there, so that
+    /// whoever samples alike may choose them: see [`Self::chosen`].
+    pub fn samples(&self, drafts: &Drafts, row: usize, params: &SamplingParams) -> bool {
+        samples(self.mode, drafts, row, params)
+    }
+
+    /// [`Self::node`] of a row that [`Self::samples`], reports no log-probabilities and
+    /// has no penalties, where `token` was chosen already; `None`: the logits were not
+    /// finite. Returns whether the row goes on; it fails where its root does.
+    pub fn chosen(&mut self, number: u32, token: Option<u32>, row: &mut VerifyRow<'_>) -> bool {
+        if self.current != Some(number) {
+            return true;
+        }
+        self.current = None;
+        let Some(token) = token else {
+            return number != 0;
+        };
+        let child = drafted(row, number, token);
+        self.emit(token, child, row);
+        true
+    }
+
     /// Ends the row: what was accepted. The log-probabilities may be taken out.
     pub fn finish(&mut self, row: &mut VerifyRow<'_>) -> &mut Verified {
         self.current = None;
@@ -163,10 +185,7 @@ impl Verifier {
         sampler: &mut Sampler,
     ) -> Result<(), SamplingError> {
         let token = sampler.sample(logits, self.request(row))?;
-        let child = children(row.drafts.nodes(row.row), number)
-            .find(|(_, node)| node.token == token)
-            .map(|(child, _)| child);
-        self.take(token, child, logits, row)
+        self.take(token, drafted(row, number, token), logits, row)
     }
 
     /// Emits a token and goes on at the node that drafted it.
@@ -181,13 +200,17 @@ impl Verifier {
             let logprob = token_logprob(logits, token, top)?;
             self.verified.logprobs.push(logprob);
         }
+        self.emit(token, child, row);
+        Ok(())
+    }
+
+    fn emit(&mut self, token: u32, child: Option<u32>, row: &mut VerifyRow<'_>) {
         self.verified.tokens.push(token);
         if row.params.has_penalties() {
             row.history.push(token);
         }
         self.verified.path.extend(child);
         self.current = child;
-        Ok(())
     }
 
     /// The request at the current node, whose depth is the number of tokens
@@ -203,17 +226,27 @@ impl Verifier {
 
 /// How a row is decided.
 fn rule(mode: Verification, row: &VerifyRow<'_>) -> Rule {
-    let nodes = row.drafts.nodes(row.row).len() as u32;
-    let sampled = |number| row.drafts.probabilities(row.row, number).is_some();
-    let coupled =
-        mode == Verification::Target || row.params.temperature == 0.0 || !(1..=nodes).any(sampled);
-    if coupled {
+    if samples(mode, row.drafts, row.row, row.params) {
         return Rule::Coupled;
     }
+    let nodes = row.drafts.nodes(row.row).len() as u32;
     let block = mode == Verification::Block
         && row.drafts.is_chain(row.row)
         && (1..=nodes).all(|number| block::law(row, number).is_some());
     if block { Rule::Block } else { Rule::Recursive }
+}
+
+fn samples(mode: Verification, drafts: &Drafts, row: usize, params: &SamplingParams) -> bool {
+    let nodes = drafts.nodes(row).len() as u32;
+    let sampled = |number| drafts.probabilities(row, number).is_some();
+    mode == Verification::Target || params.temperature == 0.0 || !(1..=nodes).any(sampled)
+}
+
+/// The node that was drafted as `token` behind `parent`.
+fn drafted(row: &VerifyRow<'_>, parent: u32, token: u32) -> Option<u32> {
+    children(row.drafts.nodes(row.row), parent)
+        .find(|(_, node)| node.token == token)
+        .map(|(child, _)| child)
 }
 
 /// The nodes that follow `parent`, with their numbers.

@@ -168,6 +168,13 @@ impl BatchBuffers {
         &self.uses
     }
 
+    /// How many drafts lie before the token of the wanted logits `at` on its path, where
+    /// it chooses a token of `task`.
+    pub fn depth(&self, at: usize, task: &RowTask) -> u32 {
+        let position = self.positions[self.logit_tokens[at] as usize];
+        position - (task.start + task.q_len - 1)
+    }
+
     /// One output per sampled or scored row, in the plan's order, with
     /// everything that needs no logits.
     pub fn outputs(&self, tasks: &[RowTask], slots: &Slots) -> impl Iterator<Item = SlotOutput> {

@@ -1,12 +1,14 @@
 //! From logits to a step's outputs, on the rank that leads.
 
-use lockstep_model::LogitBlock;
+use lockstep_backend::{Choice, FAILED, How};
+use lockstep_model::{LogitBlock, LogitSink};
 use lockstep_sampling::{Sampler, token_logprob};
 use lockstep_speculation::{Drafts, Verifier, VerifyRow};
 use lockstep_types::step::SlotOutput;
 
 use super::{
     batch::{BatchBuffers, LogitUse, Wanted},
+    choices::{Choices, drafts_of},
     outcome::Outcomes,
     slots::{RowTask, Slot, Slots},
 };
@@ -16,6 +18,8 @@ pub struct Emitter<'a> {
     pub slots: &'a mut Slots,
     pub tasks: &'a [RowTask],
     pub batch: &'a BatchBuffers,
+    /// How the device may choose tokens.
+    pub choices: &'a Choices,
     /// The step's drafts, and those of a row that has none.
     pub drafts: (&'a Drafts, &'a Drafts),
     pub sampler: &'a mut Sampler,
@@ -24,23 +28,47 @@ pub struct Emitter<'a> {
     pub outcomes: &'a mut Outcomes,
 }
 
-impl Emitter<'_> {
-    /// Consumes one block.
-    pub fn take(&mut self, block: LogitBlock<'_>) {
-        let rows = block.logits.chunks_exact(block.vocab);
+/// What is known at a node.
+#[derive(Clone, Copy)]
+enum Found<'a> {
+    /// Its logits.
+    Logits(&'a [f32]),
+    /// The token that the device has chosen from them; `None`: they are not finite.
+    Token(Option<u32>),
+}
+
+impl LogitSink for Emitter<'_> {
+    fn choices(&self) -> &[Choice] {
+        self.choices.list()
+    }
+
+    fn take(&mut self, block: LogitBlock<'_>) {
         let uses = &self.batch.uses()[block.first..];
-        for (logits, LogitUse { row, wanted }) in rows.zip(uses) {
+        let choices = &self.choices.list()[block.first..];
+        let rows = uses.iter().zip(choices).take(block.rows);
+        for (at, (LogitUse { row, wanted }, choice)) in rows.enumerate() {
+            let token = block.tokens.get(at);
+            let found = match token.filter(|_| choice.how != How::Host) {
+                Some(token) => Found::Token((*token != FAILED).then_some(*token)),
+                None => Found::Logits(&block.logits[at * block.vocab..][..block.vocab]),
+            };
             let task = self.tasks[*row];
-            match wanted {
-                Wanted::Score(position) => self.score(task, *position, logits),
-                Wanted::Node(number) => {
+            match (wanted, found) {
+                (Wanted::Score(position), Found::Logits(logits)) => {
+                    self.score(task, *position, logits);
+                }
+                // Scores are the host's.
+                (Wanted::Score(_), Found::Token(_)) => {}
+                (Wanted::Node(number), found) => {
                     let drafts = self.batch.rows()[*row].q_len - task.q_len;
-                    self.verify(task, *number, *number == drafts, logits);
+                    self.verify(task, *number, *number == drafts, found);
                 }
             }
         }
     }
+}
 
+impl Emitter<'_> {
     /// Reports the log-probability of a prompt position.
     fn score(&mut self, task: RowTask, position: u32, logits: &[f32]) {
         let slot = self.slots.get_mut(task.slot);
@@ -55,19 +83,22 @@ impl Emitter<'_> {
         }
     }
 
-    /// Takes in a node's logits; with the row's last one it is decided. A slot
+    /// Takes in a node's logits or token; with the row's last one it is decided. A slot
     /// whose logits are not finite emits nothing from then on, which its
     /// scheduler takes for an error of that request alone.
-    fn verify(&mut self, task: RowTask, number: u32, last: bool, logits: &[f32]) {
+    fn verify(&mut self, task: RowTask, number: u32, last: bool, found: Found<'_>) {
         let slot = self.slots.get_mut(task.slot);
-        let mut row = verify_row(slot, self.drafts, task.drafts);
+        let mut row = verify_row(slot, drafts_of(&task, self.drafts));
         if number == 0 {
             self.verifier.begin(&row);
         }
-        let failed = self
-            .verifier
-            .node(number, logits, &mut row, self.sampler)
-            .is_err();
+        let verifier = &mut *self.verifier;
+        let failed = match found {
+            Found::Logits(logits) => verifier
+                .node(number, logits, &mut row, self.sampler)
+                .is_err(),
+            Found::Token(token) => !verifier.chosen(number, token, &mut row),
+        };
         let verified = last.then(|| self.verifier.finish(&mut row));
         slot.failed |= failed;
         let Some(verified) = verified else { return };
@@ -86,15 +117,11 @@ impl Emitter<'_> {
 }
 
 /// A row as the verifier sees it.
-fn verify_row<'a>(
-    slot: &'a mut Slot,
-    (drafts, none): (&'a Drafts, &'a Drafts),
-    row: Option<usize>,
-) -> VerifyRow<'a> {
+fn verify_row<'a>(slot: &'a mut Slot, (drafts, row): (&'a Drafts, usize)) -> VerifyRow<'a> {
     let reported = slot.logprobs;
     VerifyRow {
-        drafts: if row.is_some() { drafts } else { none },
-        row: row.unwrap_or(0),
+        drafts,
+        row,
         position: slot.tokens.len() as u64 - u64::from(slot.prompt_len),
         params: &slot.sampling,
         history: &mut slot.history,

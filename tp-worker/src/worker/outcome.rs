@@ -127,3 +127,6 @@ fn push_moves(task: &RowTask, outcome: Outcome<'_>, slots: &Slots, moves: &mut V
     let moved = path.filter(|(to, from)| to != *from);
     moves.extend(moved.map(|(to, from)| (cell(*from), cell(to))));
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,7 +10,7 @@ use lockstep_types::{
 use super::{PlanError, WorkerLimits, pages::PageTables};
 
 /// In place of a token when a row's logits were not finite.
-pub const FAILED: u32 = u32::MAX;
+pub use lockstep_backend::FAILED;
 
 /// One request.
 #[derive(Debug, Default)]

@@ -120,7 +120,16 @@ impl<B: Backend + 'static> Worker<B> {
             }
             self.batch.push(task, &self.slots, nodes)?;
         }
-        self.batch.seal(&self.tasks, &self.slots)
+        self.batch.seal(&self.tasks, &self.slots)?;
+        let drafts = self.drafting.drafts();
+        self.choices.lay_out(
+            &self.batch,
+            &self.tasks,
+            &self.slots,
+            &self.verifier,
+            drafts,
+        );
+        Ok(())
     }
 
     /// Notes what the batch is, for when something goes wrong with it.
@@ -216,6 +225,7 @@ impl<B: Backend + 'static> Worker<B> {
             slots: &mut self.slots,
             tasks: &self.tasks,
             batch: &self.batch,
+            choices: &self.choices,
             drafts: self.drafting.drafts(),
             sampler: &mut self.sampler,
             verifier: &mut self.verifier,
@@ -228,10 +238,9 @@ impl<B: Backend + 'static> Worker<B> {
         let batch = self.batch.batch(&tables);
         let world = (self.config.parallel.dp_size > 1).then(|| self.rows.world());
         let (backend, cache) = (&mut self.backend, &mut self.cache);
-        let mut sink = |block: lockstep_model::LogitBlock<'_>| emitter.take(block);
         let result = self
             .transformer
-            .forward(backend, cache, &batch, world, &mut sink);
+            .forward_into(backend, cache, &batch, world, &mut emitter);
         self.slots.return_tables(tables);
         result?;
         Ok(outputs)

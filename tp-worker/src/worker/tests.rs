@@ -1,3 +1,4 @@
+mod chosen;
 mod depth;
 mod digests;
 mod failures;

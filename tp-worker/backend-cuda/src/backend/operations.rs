@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use lockstep_backend::{
-    Attend, AttentionShape, Axis, Backend, BackendError, Batch, Holds, HostMatrix, InputLimits,
-    KvShape, Linear, MatrixRole, Owners, PassKey, RmsNorm, RopeTable, RowParallel,
+    Attend, AttentionShape, Axis, Backend, BackendError, Batch, ChooseTokens, Holds, HostMatrix,
+    InputLimits, KvShape, Linear, MatrixRole, Owners, PassKey, RmsNorm, RopeTable, RowParallel,
     Rows as Gathered, Scatter,
 };
 use lockstep_collective::Collective;
@@ -77,18 +77,12 @@ impl Backend for CudaBackend {
         width: usize,
         holds: Holds,
     ) -> Result<CudaTensor, BackendError> {
-        let element = self.operand.holding(holds);
+        let (element, context) = (self.operand.holding(holds), self.stream.context());
         if holds == Holds::Logits {
             let elements = rows.saturating_mul(width);
-            self.exchange
-                .reserve_logits(self.stream.context(), elements)?;
+            self.exchange.reserve_logits(context, elements)?;
         }
-        Ok(CudaTensor::new(
-            self.stream.context(),
-            element,
-            rows,
-            width,
-        )?)
+        Ok(CudaTensor::new(context, element, rows, width)?)
     }
 
     fn set_rows(&mut self, tensor: &mut CudaTensor, rows: usize) {
@@ -361,6 +355,10 @@ impl Backend for CudaBackend {
         out: &mut CudaTensor,
     ) -> Result<(), BackendError> {
         self.gather_all(axis, x, first, counts, out)
+    }
+
+    fn chooser(&mut self) -> Option<&mut dyn ChooseTokens<CudaTensor>> {
+        Some(self)
     }
 
     fn gather_to_host<'a>(

@@ -1,7 +1,7 @@
 //! Tokens on the device are those of the host's sampler.
 
 use lockstep_backend::{Choice, ChoiceBatch, ChoiceLimits, ChoiceRow, DraftedRow, FAILED, How};
-use lockstep_backend_cuda::{Choices, Choosing, ChoosingRoom, Element};
+use lockstep_backend_cuda::{Choices, Choosing, ChoosingRoom, Element, LogitRows};
 use lockstep_sampling::{Request, Sampler, TokenHistory};
 use lockstep_types::sampling::SamplingParams;
 
@@ -178,16 +178,13 @@ impl Rows {
             let range = first..self.len().min(first + block);
             let own = &self.logits[range.start * self.vocab..range.end * self.vocab];
             let mut on_device = gpu.floats(Element::F32, own);
+            let logits = LogitRows {
+                floats: &mut on_device,
+                vocab: self.vocab,
+                first: 0,
+            };
             choosing
-                .choose(
-                    &gpu.stream,
-                    &mut on_device,
-                    self.vocab,
-                    range,
-                    &staged,
-                    &mut room,
-                    &mut chosen,
-                )
+                .choose(&gpu.stream, logits, range, &staged, &mut room, &mut chosen)
                 .expect("launches");
             if first == 0 {
                 left = gpu.read(&on_device);

@@ -3,7 +3,7 @@
 use lockstep_backend::{Backend, BackendError, Batch, WorldRows};
 
 use super::Transformer;
-use super::logits::LogitBlock;
+use super::logits::{LogitBlock, LogitSink, Whole};
 use super::size::{Rows, Size};
 use crate::ModelError;
 use crate::crossing::Crossing;
@@ -32,6 +32,22 @@ impl<B: Backend> Transformer<B> {
         batch: &Batch<'_>,
         world: Option<&WorldRows>,
         sink: &mut dyn FnMut(LogitBlock<'_>),
+    ) -> Result<(), ModelError> {
+        self.forward_into(backend, cache, batch, world, &mut Whole(sink))
+    }
+
+    /// [`Self::forward`] into a `sink` that takes tokens, too, where
+    /// the device chooses them.
+    ///
+    /// # Errors
+    /// Those of [`Self::forward`].
+    pub fn forward_into(
+        &mut self,
+        backend: &mut B,
+        cache: &mut B::KvCache,
+        batch: &Batch<'_>,
+        world: Option<&WorldRows>,
+        sink: &mut dyn LogitSink,
     ) -> Result<(), ModelError> {
         self.limits.check(batch)?;
         let size = self.size(batch, world)?;
@@ -79,7 +95,7 @@ impl<B: Backend> Transformer<B> {
         cache: &mut B::KvCache,
         batch: &Batch<'_>,
         size: Size,
-        sink: &mut dyn FnMut(LogitBlock<'_>),
+        sink: &mut dyn LogitSink,
     ) -> Result<(), ModelError> {
         backend.stage(batch, &mut self.inputs)?;
         let layer = &mut self.buffers.layer;

@@ -102,6 +102,7 @@ impl<B: Backend> Transformer<B> {
             shape: LayerShape::new(backend, axis, model, &shard, limits.positions)?,
             numbers: (0..limits.wanted_rows(topology.dp_size()) as u32).collect(),
             owned: vec![0..0; topology.world.size],
+            chosen: Vec::with_capacity(limits.logit_block_rows),
             world: (topology.dp_size() > 1).then(|| World::new(topology)),
             buffers: Buffers::new(backend, model, &shard, limits)?,
             inputs: backend.inputs(&limits.inputs())?,

@@ -2,18 +2,44 @@
 
 use std::ops::Range;
 
-use lockstep_backend::{Backend, Owners, Rows};
+use lockstep_backend::{Backend, Choice, How, Owners, Rows};
 
 use super::Transformer;
 use super::size::Size;
 use crate::{ModelError, crossing::Crossing};
+
+/// Who takes the wanted logits of a pass, or the tokens that are chosen from them.
+pub trait LogitSink {
+    /// How tokens are chosen, where the device can, for each of `batch.logit_tokens`;
+    /// nothing: all logits are wanted on the host.
+    fn choices(&self) -> &[Choice] {
+        &[]
+    }
+    /// Takes the next rows.
+    fn take(&mut self, block: LogitBlock<'_>);
+}
+
+/// Wants all logits.
+pub(super) struct Whole<'a>(pub &'a mut dyn FnMut(LogitBlock<'_>));
+
+impl LogitSink for Whole<'_> {
+    fn take(&mut self, block: LogitBlock<'_>) {
+        (self.0)(block);
+    }
+}
 
 /// Some rows of logits, on the host of the rank that leads.
 #[derive(Debug, Clone, Copy)]
 pub struct LogitBlock<'a> {
     /// Index in `batch.logit_tokens` of the first row.
     pub first: usize,
-    /// `[rows, vocab]`, row-major.
+    /// How many rows.
+    pub rows: usize,
+    /// One for each row where the device chose them, which it did for all rows but those
+    /// whose [`LogitSink::choices`] are the host's; otherwise none.
+    pub tokens: &'a [u32],
+    /// `[rows, vocab]`, row-major, of which those that the device chose from are
+    /// unspecified; none where it chose from all.
     pub logits: &'a [f32],
     /// Columns.
     pub vocab: usize,
@@ -26,7 +52,7 @@ impl<B: Backend> Transformer<B> {
         &mut self,
         backend: &mut B,
         size: Size,
-        sink: &mut dyn FnMut(LogitBlock<'_>),
+        sink: &mut dyn LogitSink,
     ) -> Result<(), ModelError> {
         let wanted = size.wanted.all;
         if wanted == 0 {
@@ -48,11 +74,26 @@ impl<B: Backend> Transformer<B> {
                 widths: &self.vocab_widths,
                 rows: &self.owned,
             };
-            let b = &mut self.buffers;
-            let logits = backend.gather_to_host(axis, &b.logits, owners, &mut b.host_logits)?;
+            let (b, tokens) = (&mut self.buffers, &mut self.chosen);
+            tokens.clear();
+            let choices = match self.vocab_widths.len() {
+                1 => sink.choices().get(block.clone()).unwrap_or_default(),
+                // A rank has a part of each row.
+                _ => &[],
+            };
+            if let (false, Some(device)) = (choices.is_empty(), backend.chooser()) {
+                device.choose(&mut b.logits, choices, tokens)?;
+            }
+            let hosts = |choice: &Choice| choice.how == How::Host;
+            let logits = match tokens.is_empty() || choices.iter().any(hosts) {
+                true => backend.gather_to_host(axis, &b.logits, owners, &mut b.host_logits)?,
+                false => &[],
+            };
             if !self.owned[rank].is_empty() {
-                sink(LogitBlock {
+                sink.take(LogitBlock {
                     first: block.start + self.owned[rank].start - start,
+                    rows: self.owned[rank].len(),
+                    tokens,
                     logits,
                     vocab: self.model.vocab_size,
                 });

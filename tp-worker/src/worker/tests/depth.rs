@@ -220,6 +220,7 @@ fn rows_travel_before_data_that_does_not_take_them_along() {
         Ok(Watched {
             device: cpu(&own, data),
             counts: watched[rank].clone(),
+            vocab: 0,
             control: host.map(|host| Box::new(host) as Box<dyn Collective>),
         })
     };

@@ -30,6 +30,7 @@ fn steps(config: &EngineConfig, pieces: &[u32], depths: &[u32]) -> Vec<Counts> {
     let backend = Watched {
         device: cpu(config, Box::new(Single::new())),
         counts: Arc::clone(&counts),
+        vocab: 0,
         control: None,
     };
     let options = WorkerOptions {

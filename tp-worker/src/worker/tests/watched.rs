@@ -8,11 +8,14 @@ use std::{
 };
 
 use lockstep_backend::{
-    AttentionShape, Axis, Backend, BackendError, Batch, Holds, HostMatrix, InputLimits, KvShape,
-    MatrixRole, Owners, RmsNorm, RopeTable, RowParallel, Rows, Scatter,
+    AttentionShape, Axis, Backend, BackendError, Batch, Choice, ChooseTokens, FAILED, Holds,
+    HostMatrix, How, InputLimits, KvShape, MatrixRole, Owners, RmsNorm, RopeTable, RowParallel,
+    Rows, Scatter,
 };
 use lockstep_backend_cpu::{CpuBackend, CpuTensor};
 use lockstep_collective::Collective;
+use lockstep_sampling::{Sampler, TokenHistory};
+use lockstep_types::sampling::SamplingParams;
 
 /// Operations by name.
 pub type Counts = BTreeMap<&'static str, usize>;
@@ -21,6 +24,8 @@ pub type Counts = BTreeMap<&'static str, usize>;
 pub struct Watched {
     pub device: CpuBackend,
     pub counts: Arc<Mutex<Counts>>,
+    /// Tokens of which it chooses one itself; 0: it leaves that to the host.
+    pub vocab: usize,
     /// The hosts' group, where the device's data does not take it.
     pub control: Option<Box<dyn Collective>>,
 }
@@ -250,6 +255,9 @@ impl Backend for Watched {
             out.operands_mut(),
         )
     }
+    fn chooser(&mut self) -> Option<&mut dyn ChooseTokens<Tensor>> {
+        (self.vocab > 0).then_some(self)
+    }
     fn gather_to_host<'a>(
         &mut self,
         axis: Axis,
@@ -271,4 +279,56 @@ impl Backend for Watched {
     fn words_ride_on_data(&self) -> bool {
         self.control.is_none()
     }
+}
+
+impl ChooseTokens<Tensor> for Watched {
+    fn choose(
+        &mut self,
+        logits: &mut Tensor,
+        choices: &[Choice],
+        tokens: &mut Vec<u32>,
+    ) -> Result<(), BackendError> {
+        let (mut space, whole, vocab) = (Vec::new(), 0..choices.len(), self.vocab);
+        let owners = Owners {
+            widths: &[vocab],
+            rows: &[whole],
+        };
+        let (device, logits) = (self.count("choose"), logits.of(&[Holds::Logits]));
+        let rows = device.gather_to_host(Axis::Alone, logits, owners, &mut space)?;
+        let rows = rows.chunks_exact(vocab);
+        tokens.clear();
+        tokens.extend(rows.zip(choices).map(|(row, choice)| chosen(row, choice)));
+        Ok(())
+    }
+}
+
+/// The token of a row; of a row that the host has to choose from, none.
+fn chosen(logits: &[f32], choice: &Choice) -> u32 {
+    let plain = SamplingParams {
+        seed: choice.seed,
+        ..SamplingParams::greedy()
+    };
+    let params = match choice.how {
+        How::Host => return u32::MAX - 1,
+        How::Greedy => plain,
+        How::Sample {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+        } => SamplingParams {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            ..plain
+        },
+    };
+    let request = lockstep_sampling::Request {
+        params: &params,
+        history: &TokenHistory::default(),
+        position: choice.position,
+    };
+    let mut sampler = Sampler::new(logits.len());
+    sampler.sample(logits, request).unwrap_or(FAILED)
 }

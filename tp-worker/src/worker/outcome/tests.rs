@@ -1,0 +1,252 @@
+//! What a GPU makes of drafts and logits, beside the verifier and the sampler.
+
+use std::sync::Arc;
+
+use lockstep_backend::{
+    Batch, Choice, ChoiceBatch, ChoiceLimits, ChoiceRow, DraftedRow, InputLimits,
+};
+use lockstep_backend_cuda::{
+    Accepted, Buffer, Choices, Choosing, ChoosingRoom, Compiler, Context, Element, Floats, Inputs,
+    LogitRows, Stream,
+};
+use lockstep_sampling::{Sampler, TokenHistory};
+use lockstep_speculation::{Drafts, Node, Verifier, VerifyRow, is_chain, push_depths};
+use lockstep_types::{Verification, sampling::SamplingParams};
+use proptest::{prelude::*, strategy::ValueTree};
+
+use super::Outcomes;
+
+/// Tokens of the vocabulary.
+const VOCAB: usize = 40;
+/// Tokens of a request at the most, and of all its nodes.
+const MOST: usize = 24;
+
+/// A request whose drafts are verified.
+#[derive(Debug, Clone)]
+struct Row {
+    params: SamplingParams,
+    position: u64,
+    /// Of each drafted node a token, and what it follows (modulo its number).
+    nodes: Vec<(u32, u32)>,
+    chain: bool,
+    /// Logits of the root and each node.
+    logits: Vec<Vec<f32>>,
+}
+
+impl Row {
+    fn nodes(&self) -> Vec<Node> {
+        let node = |(before, (token, parent)): (u32, &(u32, u32))| Node {
+            token: *token,
+            parent: if self.chain {
+                before
+            } else {
+                parent % (before + 1)
+            },
+        };
+        (0..).zip(&self.nodes).map(node).collect()
+    }
+}
+
+fn params() -> impl Strategy<Value = SamplingParams> {
+    (
+        prop_oneof![Just(0.0f32), 0.1f32..1.5],
+        prop_oneof![Just(0u32), 1u32..20],
+        prop_oneof![Just(1.0f32), 0.2f32..1.0],
+        prop_oneof![Just(0.0f32), 0.0f32..0.4],
+        any::<u64>(),
+    )
+        .prop_map(|(temperature, top_k, top_p, min_p, seed)| SamplingParams {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            seed,
+            ..SamplingParams::default()
+        })
+}
+
+fn rows() -> impl Strategy<Value = Vec<Row>> {
+    let logit = prop_oneof![
+        600 => -4f32..4.0,
+        30 => Just(f32::NEG_INFINITY),
+        1 => Just(f32::NAN),
+    ];
+    // A few tokens are likely, so that drafts of them often stand.
+    let row = (prop::collection::vec(logit, VOCAB), 0..3usize).prop_map(|(mut row, likely)| {
+        row[likely] += 9.0;
+        row
+    });
+    let nodes = prop::collection::vec((0..4u32, any::<u32>()), 0..MOST);
+    let one = (params(), 0..1u64 << 40, nodes, any::<bool>());
+    let one = one.prop_flat_map(move |(params, position, nodes, chain)| {
+        let logits = prop::collection::vec(row.clone(), nodes.len() + 1);
+        logits.prop_map(move |logits| Row {
+            params: params.clone(),
+            position,
+            nodes: nodes.clone(),
+            chain,
+            logits,
+        })
+    });
+    prop::collection::vec(one, 1..6)
+}
+
+/// The words of all rows, and which node moves to which one's place.
+type Found = (Vec<u32>, Vec<Vec<(u32, u32)>>);
+
+/// What the host finds.
+fn verified(rows: &[Row]) -> Found {
+    let (mut outcomes, mut moves) = (Outcomes::new(rows.len(), MOST), Vec::new());
+    let mut sampler = Sampler::new(VOCAB);
+    let mut verifier = Verifier::new(Verification::Target, VOCAB, MOST);
+    for row in rows {
+        let mut drafts = Drafts::new(1, MOST, 0);
+        drafts.begin(1);
+        for node in row.nodes() {
+            drafts.push(0, node);
+        }
+        let mut asked = VerifyRow {
+            drafts: &drafts,
+            row: 0,
+            params: &row.params,
+            history: &mut TokenHistory::default(),
+            position: row.position,
+            logprobs: None,
+        };
+        verifier.begin(&asked);
+        for (number, logits) in (0..).zip(&row.logits) {
+            // Whoever fails at the root has no tokens.
+            let _ = verifier.node(number, logits, &mut asked, &mut sampler);
+        }
+        let verified = verifier.finish(&mut asked);
+        let path = (1..).zip(&verified.path);
+        let moved = path.filter(|(to, from)| to != *from);
+        moves.push(moved.map(|(to, from)| (*from, to)).collect());
+        outcomes.push((!verified.tokens.is_empty()).then_some(verified));
+    }
+    (outcomes.words, moves)
+}
+
+/// A device with kernels that choose.
+struct Gpu {
+    context: Arc<Context>,
+    stream: Stream,
+    choosing: Choosing,
+}
+
+impl Gpu {
+    fn new() -> Self {
+        let context = Context::open(0).unwrap();
+        let compiler = Compiler::new(context.gpu(), None).unwrap();
+        Self {
+            stream: Stream::new(&context).unwrap(),
+            choosing: Choosing::new(&context, &compiler).unwrap(),
+            context,
+        }
+    }
+
+    /// What the device finds, all at once.
+    fn accepted(&self, rows: &[Row]) -> Found {
+        let (mut uses, mut drafted, mut parents) = (vec![], vec![], vec![]);
+        let (mut ids, mut logits) = (vec![], vec![]);
+        for (request, row) in (0..).zip(rows) {
+            let nodes = row.nodes();
+            let chain = is_chain(&nodes);
+            drafted.push(DraftedRow {
+                logits: ids.len() as u32,
+                token: ids.len() as u32,
+                nodes: nodes.len() as u32,
+                parents: (!chain).then_some(parents.len() as u32),
+            });
+            if !chain {
+                parents.extend(nodes.iter().map(|node| node.parent));
+            }
+            let mut depths = Vec::new();
+            push_depths(&nodes, &mut depths);
+            uses.extend(depths.into_iter().map(|depth| ChoiceRow { request, depth }));
+            ids.push(0);
+            ids.extend(nodes.iter().map(|node| node.token));
+            logits.extend(row.logits.concat());
+        }
+        let choices = rows.iter().map(|row| Choice::of(&row.params, row.position));
+        let batch = ChoiceBatch {
+            choices: &choices.collect::<Vec<_>>(),
+            rows: &uses,
+            drafted: &drafted,
+            parents: &parents,
+        };
+        // Every token's cell has its own number.
+        let cells: Vec<u32> = (0..ids.len() as u32).collect();
+        let pass = Batch {
+            tokens: &ids,
+            positions: &ids,
+            cells: &cells,
+            ..Batch::default()
+        };
+        let limits = ChoiceLimits {
+            requests: rows.len(),
+            rows: ids.len(),
+            parents: parents.len(),
+        };
+        let (context, stream) = (&self.context, &self.stream);
+        let mut inputs = Inputs::new(context, InputLimits::of(&pass, 1)).unwrap();
+        inputs.stage(stream, &pass).unwrap();
+        let mut staged = Choices::new(context, limits).unwrap();
+        staged.stage(stream, &batch).unwrap();
+        let mut on_device = Floats::new(context, Element::F32, logits.len(), "logits").unwrap();
+        on_device.upload(stream, &logits).unwrap();
+        let mut room = ChoosingRoom::new(stream, ids.len()).unwrap();
+        let mut tokens = Buffer::new(context, ids.len(), "tokens").unwrap();
+        let mut accepted = Accepted::new(context, rows.len(), MOST).unwrap();
+        let all = 0..ids.len();
+        let logits = LogitRows {
+            floats: &mut on_device,
+            vocab: VOCAB,
+            first: 0,
+        };
+        self.choosing
+            .choose(stream, logits, all, &staged, &mut room, &mut tokens)
+            .unwrap();
+        self.choosing
+            .accept(stream, &inputs, &staged, &tokens, &mut accepted)
+            .unwrap();
+        let mut words = vec![0; 2 * MOST * rows.len()];
+        stream.download(accepted.words(), &mut words).unwrap();
+        let mut moves = accepted.moves(stream, rows.len()).unwrap();
+        for (moves, drafted) in moves.iter_mut().zip(&drafted) {
+            let own = |cell: &mut u32| *cell -= drafted.token;
+            moves
+                .iter_mut()
+                .for_each(|(from, to)| [from, to].into_iter().for_each(own));
+        }
+        (words, moves)
+    }
+}
+
+#[test]
+fn a_gpu_accepts_what_the_verifier_accepts() {
+    let gpu = Gpu::new();
+    let _order = lockstep_fake_cuda::order(3);
+    let (mut accepted, mut moved) = (0, 0);
+    let config = ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(60)
+    };
+    let mut runner = proptest::test_runner::TestRunner::new(config);
+    let done = runner.run(&rows(), |rows| {
+        let wanted = verified(&rows);
+        prop_assert_eq!(&gpu.accepted(&rows), &wanted);
+        Ok(())
+    });
+    done.unwrap();
+    // They were not all of one kind.
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    for _ in 0..200 {
+        let rows = rows().new_tree(&mut runner).unwrap().current();
+        let (words, moves) = verified(&rows);
+        let counts = words.chunks(2 * MOST).map(|words| words[0] as usize - 1);
+        accepted += counts.sum::<usize>();
+        moved += moves.concat().len();
+    }
+    assert!(accepted > 200 && moved > 50, "{accepted} {moved}");
+}
