@@ -6,6 +6,7 @@
 
 mod algorithm;
 mod connections;
+mod graphs;
 mod limits;
 mod memory;
 mod model;
@@ -20,6 +21,7 @@ mod timeouts;
 
 pub use algorithm::{AlgorithmArgs, with_algorithm_options};
 pub use connections::ConnectionArgs;
+pub use graphs::GraphArgs;
 pub use limits::LimitArgs;
 pub use memory::{KvCacheDtypeArg, MemoryArgs};
 pub use model::{DtypeArg, ModelArgs, QuantizationArg};
@@ -41,6 +43,9 @@ pub struct ServeArgs {
     /// Ranks and nodes.
     #[command(flatten)]
     pub parallel: ParallelArgs,
+    /// What GPUs record.
+    #[command(flatten)]
+    pub graphs: GraphArgs,
     /// The KV cache.
     #[command(flatten)]
     pub memory: MemoryArgs,

@@ -30,6 +30,7 @@ pub fn hash(engine: &EngineConfig) -> String {
         "quantization": engine.quantization,
         "device": engine.device.kind,
         "isa": engine.isa,
+        "graphs": engine.graphs,
         "tp_size": engine.parallel.tp_size,
         "dp_size": engine.parallel.dp_size,
         "nnodes": engine.parallel.nnodes,

@@ -17,6 +17,7 @@ mod connections;
 mod device;
 mod dp_attention;
 mod format;
+mod graphs;
 mod limits;
 mod parallel;
 mod schedule;
@@ -111,11 +112,12 @@ fn resolve_on(
     notes.extend(open_to_all(args, &server, &speculation));
     notes.extend(open_to_pages(&server));
     notes.extend(speculation::fit(&speculation, context_length)?);
-    let engine = EngineConfig {
+    let mut engine = EngineConfig {
         dtype,
         quantization,
         device: device.config,
         isa: args.parallel.isa.clone(),
+        graphs: Vec::new(),
         parallel: ranks.parallel,
         kv,
         schedule,
@@ -124,10 +126,9 @@ fn resolve_on(
         server,
         model: model.clone(),
     };
-    Ok(Resolved {
-        value: (engine, node),
-        notes,
-    })
+    engine.graphs = graphs::resolve(&args.graphs, &engine)?;
+    let value = (engine, node);
+    Ok(Resolved { value, notes })
 }
 
 /// What the options and its ranks say of a node.

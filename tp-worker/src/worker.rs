@@ -30,7 +30,7 @@ use std::{
 
 use lockstep_adaptive::{Decider, Row};
 use lockstep_backend::{Axis, Backend};
-use lockstep_model::{ForwardLimits, LoadOptions, LoadProgress, Transformer};
+use lockstep_model::{ForwardLimits, LoadOptions, LoadPhase, LoadProgress, Transformer};
 use lockstep_sampling::Sampler;
 use lockstep_speculation::{CommandHandler, DrafterRegistry, Verifier};
 use lockstep_types::EngineConfig;
@@ -169,10 +169,35 @@ impl<B: Backend + 'static> Worker<B> {
             cache,
             passes,
         };
-        worker.learn_costs(progress)?;
+        worker.prepare(progress)?;
         // Not in steps that are measured.
         worker.faults = Faults::of_rank(rank)?;
         Ok(worker)
+    }
+
+    /// All that takes time before requests may wait for it.
+    fn prepare(&mut self, progress: &mut dyn FnMut(LoadProgress)) -> Result<(), WorkerError> {
+        self.record(progress)?;
+        self.learn_costs(progress)
+    }
+
+    /// Has the device record the passes that it will repeat, the target's and the
+    /// drafter's.
+    fn record(&mut self, progress: &mut dyn FnMut(LoadProgress)) -> Result<(), WorkerError> {
+        let (mut done, mut total) = (0, 0);
+        let mut each = |left: usize| {
+            done += 1;
+            total = total.max(done + left as u64);
+            progress(LoadProgress {
+                phase: LoadPhase::Recording,
+                done,
+                total,
+            });
+        };
+        let (backend, target) = (&mut self.backend, &mut self.transformer);
+        target.record(backend, &mut self.cache, &mut each)?;
+        self.drafting
+            .record(backend, target, &self.slots, &mut each)
     }
 
     /// Has the depth adapt, if it may: by a policy that knows what steps cost here, where

@@ -24,6 +24,9 @@ pub struct EngineConfig {
     /// The instruction set of the processor's kernels, where it is not the best
     /// that each rank's machine runs.
     pub isa: Option<String>,
+    /// Tokens of the passes that a device records and repeats, ascending; none where
+    /// nothing is recorded.
+    pub graphs: Vec<usize>,
     /// Ranks and nodes.
     pub parallel: ParallelConfig,
     /// The paged KV cache.

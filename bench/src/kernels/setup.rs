@@ -161,6 +161,7 @@ impl Setup {
             quantization,
             cores: None,
             kernels: self.kernels,
+            graphs: &[],
             folder: None,
         };
         B::open(&options, collective)

@@ -38,6 +38,7 @@ pub fn measure(
         quantization: Quantization::None,
         cores: None,
         kernels,
+        graphs: &[],
         folder: None,
     };
     Registry::empty().run(options.device.kind, Measurement { options, bytes })

@@ -274,6 +274,18 @@ const REFUSED: &[(&str, &[&str])] = &[
         &["--isa scalar", "--device cuda", "--device cpu"],
     ),
     (
+        "--cuda-graph-bs 1,2",
+        &["--cuda-graph-bs 1,2", "--device cpu", "--device cuda"],
+    ),
+    (
+        "--disable-cuda-graph",
+        &["--disable-cuda-graph", "--device cpu", "--device cuda"],
+    ),
+    (
+        "--device cuda --tp 2 --gpu-id-step 0 --cuda-graph-max-bs 4",
+        &["--cuda-graph-max-bs 4", "--tp-size 2", "--tp-size 1"],
+    ),
+    (
         "--device cuda --threads-per-rank 2",
         &["--threads-per-rank 2", "--device cuda"],
     ),

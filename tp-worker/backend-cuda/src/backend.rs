@@ -5,6 +5,7 @@ mod choose;
 mod collectives;
 mod moves;
 mod operations;
+mod passes;
 mod products;
 
 use std::path::PathBuf;
@@ -25,6 +26,7 @@ use crate::tensor::CudaTensor;
 use crate::weights::Uploads;
 use attend::Kernels;
 pub(crate) use choose::Chooser;
+pub use passes::CudaPasses;
 
 /// Settings of a [`CudaBackend`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +40,10 @@ pub struct CudaOptions {
     /// Where compiled kernels are kept; without a folder they are compiled at
     /// every start.
     pub kernels: Option<PathBuf>,
+    /// Tokens of the passes that are recorded as graphs and repeated, ascending;
+    /// none: nothing is. One graph serves whatever has no more tokens, so that one
+    /// family of them serves every depth of drafts.
+    pub graphs: Vec<usize>,
 }
 
 /// One rank on one GPU, which others may share.
@@ -59,6 +65,12 @@ pub struct CudaBackend {
     exchange: Exchange,
     compiler: Compiler,
     stream: Stream,
+    /// See [`CudaOptions::graphs`].
+    graphs: Vec<usize>,
+    /// How often memory that passes share was exchanged for other.
+    rooms: u64,
+    /// See [`Self::check_repetitions`].
+    checks: bool,
     /// The first operation that failed and returned nothing.
     failed: Option<CudaError>,
 }
@@ -91,6 +103,9 @@ impl CudaBackend {
             exchange: Exchange::new(&context, groups.into())?,
             compiler,
             stream,
+            graphs: options.graphs.clone(),
+            rooms: 0,
+            checks: false,
             failed: None,
         })
     }

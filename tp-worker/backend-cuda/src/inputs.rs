@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lockstep_backend::{Batch, InputLimits, Row};
+use lockstep_backend::{Batch, InputLimits, PassKey, Row};
 
 use crate::context::Context;
 use crate::error::CudaError;
@@ -119,6 +119,18 @@ impl Inputs {
         ];
         self.number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Lets launches be for `size` tokens, each of which may be a row and wanted; the
+    /// device still counts those that are staged.
+    ///
+    /// # Panics
+    /// If there is no room for as many.
+    pub(crate) fn pad(&mut self, size: PassKey) {
+        let limits = &self.limits;
+        let fits = size.tokens <= limits.tokens && size.requests <= limits.requests;
+        assert!(fits, "a pass of {size} fits into {limits:?}");
+        self.counts = [size.tokens, size.requests, size.tokens];
     }
 
     /// The tokens of the batch.

@@ -125,8 +125,15 @@ impl<P: Pod> Kernel<P> {
         if grid.contains(&0) {
             return Ok(());
         }
-        self.module.context.bind()?;
         let [x, y, z] = grid;
+        let launched = [self.raw as u64, x.into(), y.into(), z.into()];
+        if !stream
+            .tape()
+            .note(&launched, bytemuck::bytes_of(parameters))
+        {
+            return Ok(());
+        }
+        self.module.context.bind()?;
         let at = std::ptr::from_ref(parameters).cast_mut();
         let mut arguments = [at.cast::<c_void>()];
         // SAFETY: the kernel's module lives, and the driver takes the parameters

@@ -10,6 +10,7 @@ use cudarc::driver::sys::{CUevent, CUevent_flags, CUevent_wait_flags, CUstream};
 use crate::context::Context;
 use crate::error::{CudaError, driver};
 use crate::memory::{Buffer, Pinned};
+use crate::tape::Tape;
 
 /// A queue of work, which the device does in its order and beside the program.
 /// It waits for no other stream but by [`Stream::wait`].
@@ -19,6 +20,7 @@ use crate::memory::{Buffer, Pinned};
 pub struct Stream {
     context: Arc<Context>,
     raw: CUstream,
+    tape: Tape,
 }
 
 // SAFETY: a stream may be used by any thread, by several at once.
@@ -37,6 +39,7 @@ impl Stream {
         Ok(Self {
             context: context.clone(),
             raw: raw.map_err(driver("cuStreamCreate"))?,
+            tape: Tape::default(),
         })
     }
 
@@ -47,6 +50,21 @@ impl Stream {
 
     pub(crate) fn raw(&self) -> CUstream {
         self.raw
+    }
+
+    /// What is asked of it.
+    pub(crate) fn tape(&self) -> &Tape {
+        &self.tape
+    }
+
+    /// Refuses what a repetition would do with what the host had when it was recorded.
+    fn refuse_while_recorded(&self) -> Result<(), CudaError> {
+        match self.tape.listens() {
+            false => Ok(()),
+            true => Err(CudaError::Unsupported(
+                "a pass that is repeated brings nothing from the host, whose memory is another's by then: this is a bug, and --disable-cuda-graph goes around it".to_owned(),
+            )),
+        }
     }
 
     /// Waits until all is done that was queued.
@@ -87,6 +105,10 @@ impl Stream {
     /// # Errors
     /// [`CudaError::Driver`].
     pub fn fill<T: Pod>(&self, buffer: &mut Buffer<T>, byte: u8) -> Result<(), CudaError> {
+        let words = [buffer.address(), buffer.len() as u64, u64::from(byte)];
+        if !self.tape.note(&words, &[]) {
+            return Ok(());
+        }
         self.context.bind()?;
         let bytes = buffer.len() * size_of::<T>();
         // SAFETY: any bits are a `T`, and there are as many bytes.
@@ -103,6 +125,7 @@ impl Stream {
     /// If there is no room.
     pub fn upload<T: Pod>(&self, from: &[T], to: &mut Buffer<T>) -> Result<(), CudaError> {
         assert!(from.len() <= to.len(), "a copy has room");
+        self.refuse_while_recorded()?;
         self.context.bind()?;
         // SAFETY: there is room, and `from` lives until the copy is done.
         let copies = unsafe { result::memcpy_htod_async(to.address(), from, self.raw) };
@@ -137,6 +160,7 @@ impl Stream {
         let rest = from.len().checked_sub(at);
         let enough = rest.is_some_and(|rest| to.len() <= rest);
         assert!(enough, "there is as much to copy");
+        self.refuse_while_recorded()?;
         self.context.bind()?;
         let address = from.address() + (at * size_of::<T>()) as u64;
         // SAFETY: there is as much, and `to` lives until the copy is done.
@@ -168,6 +192,7 @@ impl Stream {
             room.is_some_and(|room| part.len() <= room),
             "a copy has room"
         );
+        self.refuse_while_recorded()?;
         self.context.bind()?;
         let from = &from.as_slice()[part];
         let address = to.address() + (at * size_of::<T>()) as u64;
@@ -194,6 +219,7 @@ impl Stream {
     ) -> Result<(), CudaError> {
         let to = to.as_mut_slice();
         assert!(to.len() <= from.len(), "there is as much to copy");
+        self.refuse_while_recorded()?;
         self.context.bind()?;
         // SAFETY: there is as much; the caller leaves `to` alone.
         let copies = unsafe { result::memcpy_dtoh_async(to, from.address(), self.raw) };

@@ -105,10 +105,9 @@ pub trait Backend: Send + Sized {
     fn matrix_data<'m>(&self, _: &'m Self::Matrix) -> &'m [u8] {
         &[]
     }
-    /// Makes a matrix `[rows, cols]` of its packed form. `fill(offset, part)`
-    /// writes the bytes from `offset` on; it is called once for every `unit`
-    /// bytes (the last part may be shorter), by several threads at once. Bytes
-    /// that it does not write are zero.
+    /// Makes a matrix `[rows, cols]` of its packed form. `fill(offset, part)` writes the
+    /// bytes from `offset` on; it is called once for every `unit` bytes (the last part
+    /// may be shorter), by several threads at once. What it does not write is zero.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`]; [`BackendError::Unsupported`] where
@@ -138,23 +137,30 @@ pub trait Backend: Send + Sized {
     /// # Panics
     /// Where [`InputLimits::expect`] does, of the limits of `inputs`.
     fn stage(&mut self, batch: &Batch<'_>, inputs: &mut Self::Inputs) -> Result<(), BackendError>;
-    /// Runs `work`, a pass of the size `key` over the batch that is staged. The
-    /// device may record in `passes` which operations it asks for, and repeat
-    /// them at the next pass of this size without calling it. So:
+    /// The size of the pass that the device repeats for the staged batch, of size `key`,
+    /// which wants all its logits; `key` where it repeats none that holds it. Tensors
+    /// have as many rows then, of which those behind the batch's hold anything.
+    fn pad(&mut self, key: PassKey, _: &mut Self::Inputs) -> PassKey {
+        key
+    }
+    /// All sizes that it repeats, the largest first: a pass over an empty batch records.
+    fn repeated(&self, _: &Self::Inputs) -> Vec<PassKey> {
+        Vec::new()
+    }
+    /// Runs `work`, a pass of the size `key` over the batch that is staged. The device
+    /// may record in `passes` what it asks for, and repeat that without calling it. So:
     ///
-    /// * `work` asks for the same operations on the same tensors, matrices and
-    ///   caches whenever `key` is the same. What differs from batch to batch, it
-    ///   leaves to [`Self::Inputs`].
-    /// * It changes nothing on the host, which a repetition would not do again:
-    ///   no tensor's row count, and no two tensors change places.
-    /// * All passes of one `passes` are those of one `work`. Where it changes,
-    ///   or memory that it names is exchanged, fresh ones take their place.
+    /// * `work` asks for the same operations on the same tensors, matrices and caches
+    ///   whenever `key` is the same: what differs, it leaves to [`Self::Inputs`].
+    /// * It changes nothing on the host, which a repetition would not do again: no
+    ///   tensor's row count, and no two tensors change places.
+    /// * All passes of one `passes` are those of one `work`. Where it changes, or
+    ///   memory that it names is exchanged, fresh ones take their place.
     ///
     /// A pass that can't keep to this runs without this method.
     ///
     /// # Errors
-    /// Those of `work`. What the pass should have written is unspecified then,
-    /// and so is what it wrote of the cache.
+    /// Those of `work`. What the pass wrote, of the cache too, is unspecified then.
     fn pass(
         &mut self,
         passes: &mut Self::Passes,
@@ -202,11 +208,9 @@ pub trait Backend: Send + Sized {
         out: &mut Self::Tensor,
     );
     /// `residual += Σ over ranks of (x · wᵀ + bias)`, added in rank order, then
-    /// `out = rms_norm(residual)`: how a row-parallel projection ends, with the
-    /// one all-reduce that it needs. The bits are those of the operations one
-    /// by one; a device that fuses them saves passes over the sums. `delta`, of
-    /// the residual's shape, is space for the product; its content afterwards
-    /// is unspecified.
+    /// `out = rms_norm(residual)`: how a row-parallel projection ends, with the one
+    /// all-reduce that it needs. The bits are those of the operations one by one. `delta`,
+    /// of the residual's shape, is space; its content afterwards is unspecified.
     ///
     /// # Errors
     /// [`BackendError::Collective`] when a peer is gone or out of step.
@@ -239,8 +243,8 @@ pub trait Backend: Send + Sized {
         norm: RmsNorm<'_, Self::Vector>,
         out: &mut Self::Tensor,
     ) -> Result<(), BackendError>;
-    /// RMS norm over each head of `qkv`'s columns `first_head..first_head + heads`, in place
-    /// (Qwen3's q and k norms); `weight` has `head_dim` values.
+    /// RMS norm over each head of `qkv`'s columns `first_head..first_head + heads`, in
+    /// place (Qwen3's q and k norms); `weight` has `head_dim` values.
     fn head_norm(
         &mut self,
         qkv: &mut Self::Tensor,
@@ -260,9 +264,8 @@ pub trait Backend: Send + Sized {
     );
     /// Writes keys and values of every token of `qkv` to its cache cell
     /// ([`Batch::cells`]), then attends: each query sees its request's positions
-    /// `0..=own position`, or what its row's mask says; one that sees nothing
-    /// gets zeros. `qkv` is `[n, (heads + 2·kv_heads)·head_dim]`, `out`
-    /// `[n, heads·head_dim]`.
+    /// `0..=own position`, or what its row's mask says; one that sees nothing gets
+    /// zeros. `qkv` is `[n, (heads + 2·kv_heads)·head_dim]`, `out` `[n, heads·head_dim]`.
     fn attention(
         &mut self,
         cache: &mut Self::KvCache,
@@ -367,9 +370,8 @@ pub trait Backend: Send + Sized {
     }
     /// Waits for the device, and brings rows of `x` `[n, width]` of every rank of
     /// `axis` to the hosts of those that own them: returns `[own rows, Σ widths]`,
-    /// columns in rank order, nothing on a rank that owns none. What is returned
-    /// lies in `space`, which grows as needed, or in `x` itself where the host
-    /// can read it.
+    /// columns in rank order, nothing on a rank that owns none. What is returned lies
+    /// in `space`, which grows as needed, or in `x` itself where the host can read it.
     ///
     /// # Errors
     /// [`BackendError::Collective`] when a peer is gone or out of step.
@@ -386,12 +388,12 @@ pub trait Backend: Send + Sized {
     /// Collectives of the hosts of the ranks of `axis`: what ranks vote on,
     /// compare and tell each other, in words.
     fn control(&mut self, axis: Axis) -> &mut dyn Collective;
-    /// Whether the device's data takes the same group: then words that are
-    /// attached to [`Self::control`] travel with that axis' next collective of data,
-    /// and ranks whose data does not fit together are told so. Where it has a
-    /// way of its own, words wait for the next operation of `control`, and ranks
-    /// that differ may wait for each other's data for ever: what they have to
-    /// agree on before a pass, they must have exchanged before it begins.
+    /// Whether the device's data takes the same group: then words that are attached to
+    /// [`Self::control`] travel with that axis' next collective of data, and ranks
+    /// whose data does not fit together are told so. Where it has a way of its own,
+    /// words wait for the next operation of `control`, and ranks that differ may wait
+    /// for each other's data for ever: what they have to agree on before a pass, they
+    /// must have exchanged before it begins.
     fn words_ride_on_data(&self) -> bool {
         false
     }

@@ -114,6 +114,7 @@ mod tests {
             quantization: Quantization::None,
             cores: Some(&[]),
             kernels: Some("scalar"),
+            graphs: &[],
             folder: None,
         };
         let found = describe(&options).unwrap();
@@ -137,6 +138,7 @@ mod tests {
             quantization: Quantization::None,
             cores: None,
             kernels: None,
+            graphs: &[],
             folder: None,
         };
         let error = describe(&options).unwrap_err().to_string();

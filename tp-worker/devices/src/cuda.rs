@@ -55,6 +55,7 @@ impl Device for CudaBackend {
             kernels: options
                 .folder
                 .map(|folder| -> PathBuf { folder.join(KERNELS) }),
+            graphs: options.graphs.to_vec(),
         };
         Self::new(&options, groups).map_err(DeviceError::new)
     }
@@ -168,6 +169,7 @@ mod tests {
             quantization: Quantization::None,
             cores: None,
             kernels: None,
+            graphs: &[],
             folder: None,
         }
     }

@@ -83,6 +83,8 @@ pub struct DeviceOptions<'a> {
     pub cores: Option<&'a [usize]>,
     /// Name of the kernels to use instead of the fastest that the device runs.
     pub kernels: Option<&'a str>,
+    /// Tokens of the passes that it records and repeats, ascending.
+    pub graphs: &'a [usize],
     /// Folder for what is made once for a machine and kept, such as compiled
     /// kernels.
     pub folder: Option<&'a Path>,
@@ -91,10 +93,13 @@ pub struct DeviceOptions<'a> {
 impl<'a> DeviceOptions<'a> {
     /// As the configuration wants every rank's device; not pinned.
     pub fn new(config: &'a EngineConfig) -> Self {
-        Self::of_shape(&config.shape())
+        Self {
+            graphs: &config.graphs,
+            ..Self::of_shape(&config.shape())
+        }
     }
 
-    /// The same, before there is a configuration.
+    /// The same, before there is a configuration; nothing is recorded.
     pub fn of_shape(engine: &EngineShape<'a>) -> Self {
         Self {
             device: engine.device,
@@ -103,6 +108,7 @@ impl<'a> DeviceOptions<'a> {
             quantization: engine.quantization,
             cores: None,
             kernels: engine.isa,
+            graphs: &[],
             folder: None,
         }
     }

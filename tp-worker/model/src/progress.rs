@@ -6,7 +6,8 @@ pub struct LoadProgress {
     /// What is being done.
     pub phase: LoadPhase,
     /// Bytes of this rank's weights, as the checkpoint has them, that are
-    /// loaded; bytes of the checkpoint that are read; or steps that are timed.
+    /// loaded; bytes of the checkpoint that are read; passes that are recorded; or
+    /// steps that are timed.
     pub done: u64,
     /// All of them.
     pub total: u64,
@@ -21,6 +22,8 @@ pub enum LoadPhase {
     Packing,
     /// Weights that were packed before are read.
     Restoring,
+    /// The device records the passes that it will repeat.
+    Recording,
     /// Made-up steps are timed, for costs by depth.
     Timing,
 }
@@ -32,6 +35,7 @@ impl LoadPhase {
             Self::Checking => "reading the checkpoint",
             Self::Packing => "loading weights",
             Self::Restoring => "loading packed weights",
+            Self::Recording => "recording passes",
             Self::Timing => "timing steps",
         }
     }

@@ -33,6 +33,20 @@ pub trait Drafter<B: Backend>: Send {
         (0, 0)
     }
 
+    /// Has the device record the passes that it will repeat, before requests wait for
+    /// them; `each` hears how many of them are left.
+    ///
+    /// # Errors
+    /// [`DraftError`]; the rank ends with it.
+    fn record(
+        &mut self,
+        device: &mut Device<'_, B>,
+        each: &mut dyn FnMut(usize),
+    ) -> Result<(), DraftError> {
+        let _ = (device, each);
+        Ok(())
+    }
+
     /// A slot was given to a request; the first `cached_len` tokens have keys
     /// and values from the prefix cache, the drafter's included.
     fn open(&mut self, slot: usize, tokens: &[u32], cached_len: usize) {

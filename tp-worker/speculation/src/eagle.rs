@@ -102,6 +102,15 @@ impl<B: Backend> Drafter<B> for EagleDrafter<B> {
         (self.head.head.weight_bytes(backend), self.kv_bytes)
     }
 
+    fn record(
+        &mut self,
+        device: &mut Device<'_, B>,
+        each: &mut dyn FnMut(usize),
+    ) -> Result<(), DraftError> {
+        let Head { head, cache, .. } = &mut self.head;
+        Ok(head.record(device.backend, cache, device.tables, each)?)
+    }
+
     fn open(&mut self, slot: usize, _tokens: &[u32], cached_len: usize) {
         self.known[slot] = cached_len;
     }

@@ -89,6 +89,17 @@ impl<B: Backend> Drafter<B> for StandaloneDrafter<B> {
         (self.model.transformer.weight_bytes(backend), self.kv_bytes)
     }
 
+    fn record(
+        &mut self,
+        device: &mut Device<'_, B>,
+        each: &mut dyn FnMut(usize),
+    ) -> Result<(), DraftError> {
+        let Model {
+            transformer, cache, ..
+        } = &mut self.model;
+        Ok(transformer.record(device.backend, cache, each)?)
+    }
+
     fn open(&mut self, slot: usize, _tokens: &[u32], cached_len: usize) {
         self.model.known[slot] = cached_len;
         self.drafted[slot] = (0, 0);

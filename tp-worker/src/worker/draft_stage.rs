@@ -2,6 +2,7 @@
 
 mod cut;
 mod exchange;
+mod record;
 
 use std::sync::Arc;
 

@@ -64,7 +64,9 @@ impl<B: Backend + 'static> Worker<B> {
             Drafting::Anew(drafting) => self.drafting = *drafting,
             Drafting::Stays(of_target) => self.drafting.change_target(of_target),
         }
-        agree::share_capture(&mut self.backend, &mut self.transformer, &self.drafting)
+        agree::share_capture(&mut self.backend, &mut self.transformer, &self.drafting)?;
+        // What was recorded was of the old weights.
+        self.record(&mut |_| {})
     }
 
     /// What folders are compared with before [`Self::reload`] takes them.

@@ -44,11 +44,20 @@ impl Refusal {
 thread_local! {
     /// Why the calling thread was refused last, by code.
     static REASONS: RefCell<HashMap<Code, CString>> = RefCell::default();
+    /// How often the calling thread has called each function: a test counts its own
+    /// calls, whatever others do.
+    static CALLS: RefCell<HashMap<&'static str, u64>> = RefCell::default();
+}
+
+/// How often the calling thread has called `function`.
+pub(crate) fn called(function: &str) -> u64 {
+    CALLS.with_borrow(|calls| calls.get(function).copied().unwrap_or(0))
 }
 
 /// Runs the body of the function `call`. CUDA has numbers only, so why it failed
 /// is what [`reason`] tells until the same code comes again.
-pub(crate) fn finish(call: &str, body: impl FnOnce() -> Answer) -> Code {
+pub(crate) fn finish(call: &'static str, body: impl FnOnce() -> Answer) -> Code {
+    CALLS.with_borrow_mut(|calls| *calls.entry(call).or_default() += 1);
     match body() {
         Ok(()) => 0,
         Err(Refusal { code, reason }) => {

@@ -50,6 +50,7 @@
 mod abi;
 mod arch;
 mod blaslt;
+mod calls;
 mod driver;
 mod nccl;
 mod nvrtc;
@@ -58,4 +59,5 @@ mod run;
 mod settings;
 mod world;
 
+pub use calls::calls;
 pub use order::{Order, heuristics, order, order_of_threads, seed};

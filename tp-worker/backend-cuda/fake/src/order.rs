@@ -189,7 +189,7 @@ pub fn heuristics() -> Option<u64> {
 }
 
 /// A function that fake libraries alone have.
-fn symbol(name: &CStr) -> Option<*mut c_void> {
+pub(crate) fn symbol(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: both texts end with a zero; the library is not closed again.
     let symbol = unsafe {
         let library = libc::dlopen(c"libcuda.so".as_ptr(), libc::RTLD_NOW);

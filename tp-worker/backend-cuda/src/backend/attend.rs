@@ -56,6 +56,13 @@ impl CudaBackend {
         Ok(self.attention.len() - 1)
     }
 
+    /// The next attention cuts its batch anew.
+    pub(super) fn forget_plans(&mut self) {
+        for kernels in &mut self.attention {
+            kernels.planned = 0;
+        }
+    }
+
     /// Norms heads of `qkv` in place.
     pub(super) fn norm_heads(
         &mut self,
@@ -139,6 +146,7 @@ impl CudaBackend {
         let room = kernels.room(inputs.limits());
         if kernels.work.limits() != room {
             kernels.planned = 0;
+            self.rooms += 1;
             // The old room goes first, so that both are never there at once.
             kernels.work = Work::new(stream.context(), shape.head_dim, NONE)?;
             kernels.work = Work::new(stream.context(), shape.head_dim, room)?;

@@ -9,8 +9,8 @@ use lockstep_backend::{
 };
 use lockstep_collective::Collective;
 
-use super::CudaBackend;
 use super::attend::Heads;
+use super::{CudaBackend, CudaPasses};
 use crate::attention::{HeadNorms, PagedCache, Rope};
 use crate::floats::{Element, Floats};
 use crate::inputs::Inputs;
@@ -25,7 +25,7 @@ impl Backend for CudaBackend {
     type Rope = Rope;
     type KvCache = PagedCache;
     type Inputs = Inputs;
-    type Passes = ();
+    type Passes = CudaPasses;
 
     fn describe(&self) -> String {
         let dtype = match self.operand {
@@ -114,16 +114,31 @@ impl Backend for CudaBackend {
         Ok(inputs.stage(&self.stream, batch)?)
     }
 
+    fn pad(&mut self, key: PassKey, inputs: &mut Inputs) -> PassKey {
+        let Some(size) = self.holding(key, inputs.limits()) else {
+            return key;
+        };
+        inputs.pad(size);
+        size
+    }
+
+    fn repeated(&self, inputs: &Inputs) -> Vec<PassKey> {
+        self.sizes(inputs.limits()).rev().collect()
+    }
+
     fn pass(
         &mut self,
-        _: &mut (),
-        _: PassKey,
+        passes: &mut CudaPasses,
+        key: PassKey,
         work: &mut dyn FnMut(&mut Self) -> Result<(), BackendError>,
     ) -> Result<(), BackendError> {
-        // Nothing is recorded; of several ranks nothing could be, as a repetition
-        // would leave out what their hosts exchange.
-        work(self)?;
-        Ok(self.failures()?)
+        match self.repeats(key) {
+            true => self.repeat(passes, key, work),
+            false => {
+                work(self)?;
+                Ok(self.failures()?)
+            }
+        }
     }
 
     fn as_operand<'a>(&mut self, x: &'a CudaTensor, space: &'a mut CudaTensor) -> &'a CudaTensor {

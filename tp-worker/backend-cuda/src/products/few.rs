@@ -17,7 +17,7 @@ use crate::stream::Stream;
 use crate::sums::{Sums, SumsParameter};
 
 /// What counts as few.
-pub(super) const MOST_ROWS: usize = 64;
+pub(crate) const MOST_ROWS: usize = 64;
 /// Threads of a block that multiplies, and of one that sums up.
 const THREADS: u32 = 128;
 const SUM_THREADS: u32 = 256;

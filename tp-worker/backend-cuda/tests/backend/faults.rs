@@ -56,10 +56,14 @@ fn fails() {
     let mut inputs = gpu.inputs(&InputLimits::of(&Batch::default(), 1)).unwrap();
     assert_eq!(read(&mut gpu, &x), noise(1, 8));
     // Queueing tells nothing yet.
-    let queued = gpu.pass(&mut (), Batch::default().key(), &mut |gpu| {
-        gpu.rms_norm(&x, &weight, 1e-5, &mut out);
-        Ok(())
-    });
+    let queued = gpu.pass(
+        &mut Default::default(),
+        Batch::default().key(),
+        &mut |gpu| {
+            gpu.rms_norm(&x, &weight, 1e-5, &mut out);
+            Ok(())
+        },
+    );
     queued.unwrap();
     let logits = gpu.tensor(1, 1, Holds::Logits).unwrap();
     let mut space = Vec::new();

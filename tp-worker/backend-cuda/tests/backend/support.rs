@@ -15,6 +15,7 @@ pub fn options(dtype: Dtype) -> CudaOptions {
         dtype,
         quantization: Quantization::None,
         kernels: None,
+        graphs: Vec::new(),
     }
 }
 

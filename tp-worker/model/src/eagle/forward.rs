@@ -1,6 +1,6 @@
 //! A head's pass.
 
-use lockstep_backend::{Backend, BackendError, Batch};
+use lockstep_backend::{Backend, BackendError, Batch, PassKey};
 
 use super::{EagleHead, Wiring};
 use crate::{ModelError, Tables};
@@ -92,6 +92,20 @@ impl<B: Backend> EagleHead<B> {
         batch: &Batch<'_>,
     ) -> Result<(), BackendError> {
         backend.stage(batch, &mut self.inputs)?;
+        self.run_repeated(backend, cache, tables, batch.key())
+    }
+
+    /// The pass over a batch of the size `key`, which is staged.
+    fn run_repeated(
+        &mut self,
+        backend: &mut B,
+        cache: &mut B::KvCache,
+        tables: Tables<'_, B>,
+        key: PassKey,
+    ) -> Result<(), BackendError> {
+        let padded = backend.pad(key, &mut self.inputs);
+        self.buffers.set_rows(backend, padded.tokens);
+        backend.set_rows(&mut self.buffers.hidden, padded.tokens);
         let mut passes = std::mem::take(&mut self.passes);
         let head = &mut *self;
         let mut work = |backend: &mut B| {
@@ -101,9 +115,35 @@ impl<B: Backend> EagleHead<B> {
             let (layer, all) = (&head.layer, head.buffers.layer.second_half(None));
             layer.finish(backend, &head.shape, all, &layer.post_norm)
         };
-        let done = backend.pass(&mut passes, batch.key(), &mut work);
+        let done = backend.pass(&mut passes, padded, &mut work);
         self.passes = passes;
+        self.buffers.set_rows(backend, key.tokens);
+        backend.set_rows(&mut self.buffers.hidden, key.tokens);
         done
+    }
+
+    /// As [`crate::Transformer::record`], before anything was fed, and once more where
+    /// the tables are exchanged for others.
+    ///
+    /// # Errors
+    /// [`ModelError::Backend`].
+    pub fn record(
+        &mut self,
+        backend: &mut B,
+        cache: &mut B::KvCache,
+        tables: Tables<'_, B>,
+        each: &mut dyn FnMut(usize),
+    ) -> Result<(), ModelError> {
+        // What was recorded before may name what is there no more.
+        self.passes = B::Passes::default();
+        let sizes = backend.repeated(&self.inputs);
+        for (done, key) in sizes.iter().enumerate() {
+            backend.stage(&Batch::default(), &mut self.inputs)?;
+            self.run_repeated(backend, cache, tables, *key)?;
+            each(sizes.len() - done - 1);
+        }
+        self.outputs = 0;
+        Ok(())
     }
 
     /// The pass whose second half runs over the wanted tokens alone.

@@ -1,6 +1,6 @@
 //! The ragged extend.
 
-use lockstep_backend::{Backend, BackendError, Batch, WorldRows};
+use lockstep_backend::{Backend, BackendError, Batch, PassKey, WorldRows};
 
 use super::Transformer;
 use super::logits::{LogitBlock, LogitSink, Whole};
@@ -51,11 +51,11 @@ impl<B: Backend> Transformer<B> {
     ) -> Result<(), ModelError> {
         self.limits.check(batch)?;
         let size = self.size(batch, world)?;
-        if let Some(capture) = &mut self.capture {
-            capture.begin(backend, size.tokens.own);
-        }
         // What all ranks know alike: nobody has anything to compute.
         if size.tokens.all == 0 {
+            if let Some(capture) = &mut self.capture {
+                capture.begin(backend, 0);
+            }
             return Ok(());
         }
         let done = self.run_whole(backend, cache, batch, size, sink);
@@ -98,21 +98,85 @@ impl<B: Backend> Transformer<B> {
         sink: &mut dyn LogitSink,
     ) -> Result<(), ModelError> {
         backend.stage(batch, &mut self.inputs)?;
-        let layer = &mut self.buffers.layer;
-        layer.set_rows(backend, size.tokens.own, size.tokens.all);
-        let mut passes = std::mem::take(&mut self.passes);
-        let model = &mut *self;
-        let mut work = |backend: &mut B| model.run(backend, cache, size);
         // Where only some logits are wanted, the last layer's width follows them,
         // and with several DP ranks the MLPs' heights follow those of all.
-        let fixed = size.wanted.own == size.tokens.own && size.is_own();
-        let done = match fixed {
-            true => backend.pass(&mut passes, batch.key(), &mut work),
-            false => work(backend),
+        let computed = if size.wanted.own == size.tokens.own && size.is_own() {
+            self.run_repeated(backend, cache, batch.key())?
+        } else {
+            self.set_rows(backend, size);
+            self.run(backend, cache, size)?;
+            false
         };
+        self.logits(backend, size, computed, sink)
+    }
+
+    /// [`Self::run`] over a batch of the size `key`, which wants all logits and is staged,
+    /// as a pass that the device may repeat. Where they are one block, it computes
+    /// them too; whether it did.
+    fn run_repeated(
+        &mut self,
+        backend: &mut B,
+        cache: &mut B::KvCache,
+        key: PassKey,
+    ) -> Result<bool, BackendError> {
+        let padded = backend.pad(key, &mut self.inputs);
+        let size = Size::whole(padded.tokens);
+        let block = padded.tokens <= self.limits.logit_block_rows && self.world.is_none();
+        self.set_rows(backend, size);
+        if block {
+            backend.set_rows(&mut self.buffers.logits, padded.tokens);
+        }
+        let mut passes = std::mem::take(&mut self.passes);
+        let model = &mut *self;
+        let mut work = |backend: &mut B| {
+            model.run(backend, cache, size)?;
+            if block {
+                model.head(backend);
+            }
+            Ok(())
+        };
+        let done = backend.pass(&mut passes, padded, &mut work);
         self.passes = passes;
-        done?;
-        self.logits(backend, size, sink)
+        self.set_rows(backend, Size::whole(key.tokens));
+        if block {
+            backend.set_rows(&mut self.buffers.logits, key.tokens);
+        }
+        done.map(|()| block)
+    }
+
+    /// Has the device record the passes that it will repeat, so that none of them has
+    /// to be while requests wait; `each` hears how many there are left. Not while
+    /// hidden states or logits of a pass are still needed.
+    ///
+    /// # Errors
+    /// [`ModelError::Backend`] where the device fails, or has no room for them.
+    pub fn record(
+        &mut self,
+        backend: &mut B,
+        cache: &mut B::KvCache,
+        each: &mut dyn FnMut(usize),
+    ) -> Result<(), ModelError> {
+        // What was recorded before may name what is there no more.
+        self.passes = B::Passes::default();
+        let sizes = backend.repeated(&self.inputs);
+        for (done, key) in sizes.iter().enumerate() {
+            backend.stage(&Batch::default(), &mut self.inputs)?;
+            self.run_repeated(backend, cache, *key)?;
+            each(sizes.len() - done - 1);
+        }
+        if let Some(capture) = &mut self.capture {
+            capture.begin(backend, 0);
+        }
+        Ok(())
+    }
+
+    /// Sets the row count of all that a pass writes.
+    fn set_rows(&mut self, backend: &mut B, size: Size) {
+        let layer = &mut self.buffers.layer;
+        layer.set_rows(backend, size.tokens.own, size.tokens.all);
+        if let Some(capture) = &mut self.capture {
+            capture.begin(backend, size.tokens.own);
+        }
     }
 
     /// Embedding and layers, over the batch that is staged.

@@ -46,12 +46,13 @@ pub struct LogitBlock<'a> {
 }
 
 impl<B: Backend> Transformer<B> {
-    /// The head over the wanted rows, in blocks. With several DP ranks over those
-    /// of all, of which each gets its own.
+    /// The head over the wanted rows, in blocks, unless they are one that is `computed`.
+    /// With several DP ranks over those of all, of which each gets its own.
     pub(super) fn logits(
         &mut self,
         backend: &mut B,
         size: Size,
+        computed: bool,
         sink: &mut dyn LogitSink,
     ) -> Result<(), ModelError> {
         let wanted = size.wanted.all;
@@ -68,7 +69,9 @@ impl<B: Backend> Transformer<B> {
         for first in (0..wanted).step_by(self.limits.logit_block_rows) {
             let block = first..wanted.min(first + self.limits.logit_block_rows);
             let among = if self.world.is_some() { wanted } else { normed };
-            self.multiply(backend, block.clone(), among, wide);
+            if !computed {
+                self.multiply(backend, block.clone(), among, wide);
+            }
             self.own(&block, wanted);
             let owners = Owners {
                 widths: &self.vocab_widths,
@@ -100,6 +103,13 @@ impl<B: Backend> Transformer<B> {
             }
         }
         Ok(())
+    }
+
+    /// This rank's columns of the logits of all normed rows.
+    pub(super) fn head(&mut self, backend: &mut B) {
+        let b = &mut self.buffers;
+        let head = self.head.as_ref().unwrap_or(&self.embedding);
+        backend.matmul(&b.layer.normed, head, None, &mut b.logits);
     }
 
     /// Brings the normed rows that logits are wanted of to all DP ranks, where

@@ -19,6 +19,18 @@ pub(super) struct Rows {
 }
 
 impl Size {
+    /// Of a pass over `tokens` tokens of the only DP rank, whose logits are all wanted.
+    pub fn whole(tokens: usize) -> Self {
+        let rows = Rows {
+            own: tokens,
+            all: tokens,
+        };
+        Self {
+            tokens: rows,
+            wanted: rows,
+        }
+    }
+
     /// Whether it follows from this rank's batch alone.
     pub fn is_own(&self) -> bool {
         self.tokens.own == self.tokens.all && self.wanted.own == self.wanted.all

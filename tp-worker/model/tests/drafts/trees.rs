@@ -108,6 +108,7 @@ fn a_path_has_the_bits_of_a_chain_on_cuda() {
                 dtype: compute,
                 quantization: Quantization::None,
                 kernels: None,
+                graphs: vec![1, 2, 4, 8],
             };
             let backend = CudaBackend::new(&options, Box::new(Single::new())).unwrap();
             let setup = Setup {

@@ -38,8 +38,11 @@ pub(super) fn gpus(dtype: Dtype, seed: u64) -> WorldFactory<CudaBackend> {
             dtype,
             quantization: Quantization::None,
             kernels: None,
+            graphs: vec![1, 2, 4, 8, 16],
         };
-        CudaBackend::new(&options, groups).unwrap()
+        let mut gpu = CudaBackend::new(&options, groups).unwrap();
+        gpu.check_repetitions();
+        gpu
     })
 }
 

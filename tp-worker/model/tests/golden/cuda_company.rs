@@ -35,6 +35,7 @@ impl Run {
             dtype,
             quantization: Quantization::None,
             kernels: None,
+            graphs: vec![1, 2, 4, 8, 16, 24, 32, 64],
         };
         let alone: Box<dyn Collective> = Box::new(Single::new());
         let mut backend = CudaBackend::new(&options, alone).unwrap();

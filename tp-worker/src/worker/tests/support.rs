@@ -63,6 +63,7 @@ pub fn config(tp_size: usize, page_size: usize, dtype: Dtype) -> EngineConfig {
         quantization: Quantization::None,
         device: DeviceConfig::default(),
         isa: None,
+        graphs: Vec::new(),
         parallel: ParallelConfig {
             tp_size,
             dp_size: 1,

@@ -1,0 +1,83 @@
+//! Which passes a GPU records.
+
+use std::collections::BTreeSet;
+
+use lockstep_types::{ConfigError, DeviceKind, EngineConfig, ParallelConfig};
+
+use crate::args::GraphArgs;
+
+/// Requests of the largest batch that is recorded where nothing is said: behind it a
+/// pass takes longer than its launches.
+const MOST_REQUESTS: usize = 256;
+
+/// Tokens of the passes that are recorded, ascending; none where nothing is.
+pub(super) fn resolve(args: &GraphArgs, engine: &EngineConfig) -> Result<Vec<usize>, ConfigError> {
+    let (device, parallel) = (engine.device.kind, &engine.parallel);
+    if let Some(option) = given(args) {
+        check(&option, device, parallel)?;
+    }
+    let disabled = args.disable_cuda_graph || device != DeviceKind::Cuda || parallel.tp_size > 1;
+    if disabled {
+        return Ok(Vec::new());
+    }
+    let most = args.cuda_graph_max_bs.unwrap_or(MOST_REQUESTS);
+    let most = most.min(engine.schedule.max_running_requests);
+    let batches: Vec<usize> = match args.cuda_graph_bs.is_empty() {
+        true => batches(most),
+        false => args.cuda_graph_bs.clone(),
+    };
+    let row = engine.speculation.max_speculative_num_draft_tokens.max(1);
+    let tokens: BTreeSet<usize> = batches
+        .iter()
+        .flat_map(|batch| [*batch, batch.saturating_mul(row)])
+        .collect();
+    Ok(tokens.into_iter().collect())
+}
+
+/// The batches up to `most` requests: finer than powers of two, as padding is computed.
+fn batches(most: usize) -> Vec<usize> {
+    let smaller = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96].into_iter();
+    let all = smaller.chain((128..).step_by(32));
+    all.take_while(|batch| *batch < most)
+        .chain([most])
+        .collect()
+}
+
+/// The first option that wants something recorded, or nothing.
+fn given(args: &GraphArgs) -> Option<(String, bool)> {
+    let most = args.cuda_graph_max_bs;
+    let most = most.map(|most| (format!("--cuda-graph-max-bs {most}"), true));
+    let list: Vec<_> = args.cuda_graph_bs.iter().map(usize::to_string).collect();
+    let list = (!list.is_empty()).then(|| (format!("--cuda-graph-bs {}", list.join(",")), true));
+    let disabled = args.disable_cuda_graph;
+    let disabled = disabled.then(|| ("--disable-cuda-graph".to_owned(), false));
+    list.or(most).or(disabled)
+}
+
+/// Refuses an option that would have no effect.
+fn check(
+    (option, records): &(String, bool),
+    device: DeviceKind,
+    parallel: &ParallelConfig,
+) -> Result<(), ConfigError> {
+    if device != DeviceKind::Cuda {
+        return Err(ConfigError::conflict(
+            option.clone(),
+            format!("--device {}", device.name()),
+            "only a GPU records graphs",
+            "Leave it out, or give --device cuda",
+        ));
+    }
+    if *records && parallel.tp_size > 1 {
+        return Err(ConfigError::conflict(
+            option.clone(),
+            format!("--tp-size {}", parallel.tp_size),
+            "ranks exchange through their hosts in every layer, which no graph can do",
+            "Leave it out, or give --tp-size 1",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! Passes that are recorded once, and repeated by one launch.
+
+use std::collections::BTreeMap;
+
+use lockstep_backend::{Axis, Backend as _, BackendError, InputLimits, PassKey};
+
+use super::CudaBackend;
+use crate::error::CudaError;
+use crate::graph::Graph;
+use crate::products::few::MOST_ROWS;
+
+/// The graphs of one model's passes, by their size.
+#[derive(Default)]
+pub struct CudaPasses(BTreeMap<PassKey, Repeated>);
+
+/// A pass as it was recorded.
+struct Repeated {
+    graph: Graph,
+    /// What was asked of the stream.
+    asked: u64,
+    /// [`CudaBackend`]'s number of exchanged rooms then: it names those.
+    rooms: u64,
+}
+
+impl CudaPasses {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+type Work<'a> = &'a mut dyn FnMut(&mut CudaBackend) -> Result<(), BackendError>;
+
+impl CudaBackend {
+    /// From now on, before each repetition, its work is rehearsed: asked for once more,
+    /// and not run. Work that asks for anything else than when it was recorded, because
+    /// it looks at the host's state or at the batch, or because tensors have changed
+    /// places, is an error then. For tests: it takes the time that graphs save.
+    pub fn check_repetitions(&mut self) {
+        self.checks = true;
+    }
+
+    /// Sizes of the passes that are repeated where batches keep within `limits`.
+    pub(super) fn sizes(
+        &self,
+        limits: &InputLimits,
+    ) -> impl DoubleEndedIterator<Item = PassKey> + use<'_> {
+        let (tokens, requests) = (limits.tokens, limits.requests);
+        // What several ranks exchange passes through their hosts, which a repetition
+        // would leave out.
+        let alone = self.group(Axis::World).1 == 1;
+        let sizes = self
+            .graphs
+            .iter()
+            .filter(move |size| alone && **size <= tokens);
+        sizes.map(move |size| PassKey {
+            requests: requests.min(*size),
+            tokens: *size,
+            max_q_len: *size,
+        })
+    }
+
+    /// The smallest that holds a batch, and has its bits: products of few rows have
+    /// others than those of many.
+    pub(super) fn holding(&self, batch: PassKey, limits: &InputLimits) -> Option<PassKey> {
+        let size = self.sizes(limits).find(|size| size.holds(&batch))?;
+        let few = |key: PassKey| key.tokens <= MOST_ROWS;
+        (few(size) == few(batch)).then_some(size)
+    }
+
+    /// Whether `key` is the size of such a pass.
+    pub(super) fn repeats(&self, key: PassKey) -> bool {
+        let alone = self.group(Axis::World).1 == 1;
+        alone && key.max_q_len == key.tokens && self.graphs.binary_search(&key.tokens).is_ok()
+    }
+
+    /// Runs the pass of size `key`: by its graph, where there is one, and otherwise by
+    /// `work`, which is then recorded for the next time.
+    pub(super) fn repeat(
+        &mut self,
+        passes: &mut CudaPasses,
+        key: PassKey,
+        work: Work<'_>,
+    ) -> Result<(), BackendError> {
+        let known = passes.0.get(&key);
+        if let Some(pass) = known.filter(|pass| pass.rooms == self.rooms) {
+            if self.checks {
+                let asked = self.listen(true, work)?;
+                expect_same(key, pass.asked, asked)?;
+            }
+            self.forget_plans();
+            pass.graph.launch(&self.stream)?;
+            return Ok(self.failures()?);
+        }
+        // The old graph's memory goes before the new one takes its own.
+        passes.0.remove(&key);
+        // Whatever it loads, compiles and allocates, it does before it is recorded.
+        let ran = self.listen(false, work)?;
+        Graph::begin(&self.stream)?;
+        let recorded = self.listen(false, work);
+        let graph = Graph::end(&self.stream);
+        let asked = recorded?;
+        expect_same(key, ran, asked)?;
+        let pass = Repeated {
+            graph: graph?,
+            asked,
+            rooms: self.rooms,
+        };
+        passes.0.insert(key, pass);
+        Ok(())
+    }
+
+    /// Has `work` ask for everything, which is run but in a `rehearsal`; what it asked
+    /// for, as a number.
+    fn listen(&mut self, rehearsal: bool, work: Work<'_>) -> Result<u64, BackendError> {
+        self.failures()?;
+        self.forget_plans();
+        self.stream.tape().start(rehearsal);
+        let done = work(self);
+        let asked = self.stream.tape().stop();
+        // A recording or a rehearsal has cut no batch for attention.
+        self.forget_plans();
+        done?;
+        self.failures()?;
+        Ok(asked)
+    }
+}
+
+/// Refuses to repeat what was not the same twice.
+fn expect_same(key: PassKey, before: u64, now: u64) -> Result<(), CudaError> {
+    match before == now {
+        true => Ok(()),
+        false => Err(CudaError::Unsupported(format!(
+            "a pass of {key} asked for other work than the last of its size, so that it cannot be repeated: this is a bug, and --disable-cuda-graph goes around it"
+        ))),
+    }
+}

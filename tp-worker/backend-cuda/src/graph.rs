@@ -1,0 +1,99 @@
+//! Work that was recorded once, and is repeated by one launch.
+//!
+//! CUDA Driver API, "Stream Management" (captures) and "Graph Management".
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::{CUgraphExec, CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
+use cudarc::driver::{DriverError, result};
+
+use crate::context::Context;
+use crate::error::{CudaError, driver};
+use crate::stream::Stream;
+
+/// Recorded work. A launch repeats it with the arguments that it was recorded with,
+/// over what memory holds then.
+pub struct Graph {
+    context: Arc<Context>,
+    raw: CUgraphExec,
+}
+
+// SAFETY: a graph may be launched by any thread, one at a time: it has one owner.
+unsafe impl Send for Graph {}
+
+impl Graph {
+    /// From now on `stream` records what is queued, and runs none of it, until
+    /// [`Self::end`].
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn begin(stream: &Stream) -> Result<(), CudaError> {
+        stream.context().bind()?;
+        // Other threads' calls have nothing to do with it.
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream lives.
+        let begun = unsafe { result::stream::begin_capture(stream.raw(), mode) };
+        begun.map_err(driver("cuStreamBeginCapture"))
+    }
+
+    /// What was recorded since [`Self::begin`], ready to be launched. Whatever comes
+    /// of it, the stream runs again what is queued.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`], also where something was done meanwhile that no
+    /// recording may: to wait for the device, to allocate, to load a kernel.
+    pub fn end(stream: &Stream) -> Result<Self, CudaError> {
+        let context = stream.context();
+        context.bind()?;
+        // SAFETY: the stream lives.
+        let graph = unsafe { result::stream::end_capture(stream.raw()) };
+        let graph = graph.map_err(driver("cuStreamEndCapture"))?;
+        let flags = CUgraphInstantiate_flags(0);
+        // SAFETY: the graph was made just now, and is needed no more once it has been
+        // made ready; nobody is left to be told that it could not be destroyed.
+        let raw = unsafe {
+            let raw = result::graph::instantiate(graph, flags);
+            let _ = result::graph::destroy(graph);
+            raw.map_err(no_room("cuGraphInstantiate"))?
+        };
+        let ready = Self {
+            context: context.clone(),
+            raw,
+        };
+        // SAFETY: both live. Without it the first launch would bring the graph over.
+        let brought = unsafe { result::graph::upload(ready.raw, stream.raw()) };
+        brought.map_err(no_room("cuGraphUpload"))?;
+        Ok(ready)
+    }
+
+    /// Queues all of it.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn launch(&self, stream: &Stream) -> Result<(), CudaError> {
+        self.context.bind()?;
+        // SAFETY: both live.
+        unsafe { result::graph::launch(self.raw, stream.raw()) }.map_err(driver("cuGraphLaunch"))
+    }
+}
+
+/// For `map_err`: a call that takes memory which nobody has charged.
+fn no_room(call: &'static str) -> impl Fn(DriverError) -> CudaError {
+    move |error| {
+        match error.0 {
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY => CudaError::Unsupported(
+            "the GPU has no memory left for its graphs: give a smaller --mem-fraction-static or --cuda-graph-max-bs, or --disable-cuda-graph".to_owned(),
+        ),
+        _ => driver(call)(error),
+    }
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: it was made once; launches that are under way go on.
+            let _ = unsafe { result::graph::exec_destroy(self.raw) };
+        }
+    }
+}

@@ -1,0 +1,402 @@
+//! Passes that are recorded and repeated, beside the same run anew each time.
+
+use lockstep_backend::{
+    Attend, AttentionShape, Backend, BackendError, Batch, Holds, InputLimits, KvShape, MatrixRole,
+    PassKey, RopeTable, Row, Rows,
+};
+use lockstep_backend_cuda::{CudaBackend, CudaOptions, CudaPasses, CudaTensor, Inputs, PagedCache};
+use lockstep_fake_cuda::calls;
+use lockstep_types::{Dtype, KvCacheDtype};
+
+use crate::support::{DTYPES, host_matrix, matrix, noise, open, options, read};
+
+const SIZES: [usize; 4] = [1, 2, 4, 8];
+const REQUESTS: usize = 4;
+const PAGE: usize = 4;
+/// Pages of a request, in no order.
+const PAGES: [[u32; 5]; REQUESTS] = [
+    [7, 3, 19, 11, 0],
+    [1, 18, 2, 9, 14],
+    [16, 4, 12, 5, 10],
+    [8, 15, 6, 13, 17],
+];
+const HIDDEN: usize = 16;
+const SHAPE: AttentionShape = AttentionShape {
+    heads: 2,
+    kv_heads: 1,
+    head_dim: 16,
+    scale: 0.25,
+};
+
+type Matrix = <CudaBackend as Backend>::Matrix;
+type Vector = <CudaBackend as Backend>::Vector;
+type Rope = <CudaBackend as Backend>::Rope;
+
+/// A layer of a model.
+struct Layer {
+    table: Matrix,
+    norm: Vector,
+    qkv: Matrix,
+    rope: Rope,
+    cache: PagedCache,
+    inputs: Inputs,
+    /// Residual, normed, queries with keys and values, attended; a second residual.
+    tensors: [CudaTensor; 5],
+    passes: CudaPasses,
+    /// How often the pass was asked for.
+    works: usize,
+}
+
+/// What a planted fault makes of the pass.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// It reads what the host has.
+    HostState,
+    /// Two tensors change places.
+    Swap,
+    /// It goes by the batch's length.
+    Length,
+    /// It names rows by a list.
+    List,
+    /// It takes memory.
+    Allocation,
+}
+
+fn gpu(dtype: Dtype, graphs: &[usize]) -> CudaBackend {
+    let options = CudaOptions {
+        graphs: graphs.to_vec(),
+        ..options(dtype)
+    };
+    open(&options).unwrap()
+}
+
+impl Layer {
+    fn new(gpu: &mut CudaBackend, cached: KvCacheDtype) -> Self {
+        let mut load = |seed, rows: usize, width| {
+            let values = matrix(&noise(seed, rows * width), width);
+            let host = host_matrix(&values, width);
+            gpu.load_matrix(&host, MatrixRole::Projection).unwrap()
+        };
+        let (table, qkv) = (load(1, 32, HIDDEN), load(2, SHAPE.qkv_width(), HIDDEN));
+        let angles = noise(3, 20 * 8);
+        let rope = RopeTable {
+            half: 8,
+            cos: angles.iter().map(|angle| angle.cos()).collect(),
+            sin: angles.iter().map(|angle| angle.sin()).collect(),
+        };
+        let shape = KvShape {
+            layers: 1,
+            kv_heads: 1,
+            head_dim: 16,
+            pages: 20,
+            page_size: PAGE,
+            dtype: cached,
+        };
+        let limits = InputLimits {
+            tokens: 12,
+            requests: REQUESTS,
+            pages: 5 * REQUESTS,
+            page_size: PAGE,
+            mask_words: 0,
+        };
+        let most = limits.tokens;
+        let mut tensor = |width, holds| gpu.tensor(most, width, holds).unwrap();
+        let tensors = [
+            tensor(HIDDEN, Holds::Sum),
+            tensor(HIDDEN, Holds::Operand),
+            tensor(SHAPE.qkv_width(), Holds::Sum),
+            tensor(SHAPE.out_width(), Holds::Operand),
+            tensor(HIDDEN, Holds::Sum),
+        ];
+        Self {
+            table,
+            norm: gpu.load_vector(&noise(4, HIDDEN)).unwrap(),
+            qkv,
+            rope: gpu.load_rope(rope).unwrap(),
+            cache: gpu.kv_cache(&shape).unwrap(),
+            inputs: gpu.inputs(&limits).unwrap(),
+            tensors,
+            passes: CudaPasses::default(),
+            works: 0,
+        }
+    }
+
+    /// What it makes of a batch's tokens.
+    fn run(
+        &mut self,
+        gpu: &mut CudaBackend,
+        batch: &Batch<'_>,
+        fault: Fault,
+    ) -> Result<Vec<f32>, BackendError> {
+        gpu.stage(batch, &mut self.inputs)?;
+        let size = gpu.pad(batch.key(), &mut self.inputs);
+        assert!(size.holds(&batch.key()));
+        self.set_rows(gpu, size.tokens);
+        let mut passes = std::mem::take(&mut self.passes);
+        let (layer, tokens) = (&mut *self, batch.tokens.len());
+        let mut work = |gpu: &mut CudaBackend| layer.work(gpu, tokens, fault);
+        let done = gpu.pass(&mut passes, size, &mut work);
+        self.passes = passes;
+        self.set_rows(gpu, tokens);
+        done.map(|()| read(gpu, &self.tensors[3]))
+    }
+
+    fn set_rows(&mut self, gpu: &mut CudaBackend, rows: usize) {
+        for tensor in &mut self.tensors {
+            gpu.set_rows(tensor, rows);
+        }
+    }
+
+    fn work(
+        &mut self,
+        gpu: &mut CudaBackend,
+        tokens: usize,
+        fault: Fault,
+    ) -> Result<(), BackendError> {
+        self.works += 1;
+        let [residual, normed, qkv, attended, _] = &mut self.tensors;
+        let mut eps = 1e-5;
+        match fault {
+            Fault::HostState => eps *= self.works as f32,
+            Fault::Length => eps *= tokens as f32,
+            _ => {}
+        }
+        gpu.embed(&self.table, 0, &self.inputs, residual);
+        if fault == Fault::List {
+            let rows: Vec<u32> = (0..normed.rows() as u32).collect();
+            gpu.gather_rows(residual, Rows::List(&rows), normed);
+        }
+        gpu.rms_norm(residual, &self.norm, eps, normed);
+        gpu.matmul(normed, &self.qkv, None, qkv);
+        let op = Attend {
+            shape: &SHAPE,
+            q_norm: None,
+            k_norm: None,
+            eps,
+            rope: &self.rope,
+        };
+        gpu.attend(&mut self.cache, 0, qkv, &op, &self.inputs, attended);
+        match fault {
+            Fault::Swap => self.tensors.swap(0, 4),
+            Fault::Allocation => drop(gpu.tensor(1, 1, Holds::Sum)?),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Requests that grow, and begin anew where they have no room.
+struct Requests {
+    cached: [usize; REQUESTS],
+    turn: u64,
+}
+
+impl Requests {
+    /// Calls `run` with a batch of `tokens` tokens: so many rows as it takes, of
+    /// lengths that change.
+    fn batch<T>(&mut self, tokens: usize, run: impl FnOnce(&Batch<'_>) -> T) -> T {
+        self.turn += 1;
+        let draw = noise(self.turn, 2 * REQUESTS + tokens);
+        let number = |at: usize, below: usize| ((draw[at] + 2.0) * 1e4) as usize % below;
+        let (mut rows, mut ids, mut positions, mut cells) = (vec![], vec![], vec![], vec![]);
+        let pages: Vec<u32> = PAGES.iter().flatten().copied().collect();
+        let mut left = tokens;
+        for (request, own) in PAGES.iter().enumerate() {
+            let last = request + 1 == REQUESTS;
+            let len = if last {
+                left
+            } else {
+                number(request, left + 1)
+            };
+            if len == 0 {
+                continue;
+            }
+            if self.cached[request] + len > 5 * PAGE {
+                self.cached[request] = number(REQUESTS + request, 3);
+            }
+            let from = self.cached[request];
+            rows.push(Row {
+                start: ids.len() as u32,
+                q_len: len as u32,
+                kv_len: from as u32,
+                pages_start: 5 * request as u32,
+                mask: None,
+            });
+            for position in from..from + len {
+                ids.push(number(2 * REQUESTS + ids.len(), 32) as u32);
+                positions.push(position as u32);
+                let page = own[position / PAGE] as usize;
+                cells.push((page * PAGE + position % PAGE) as u32);
+            }
+            self.cached[request] = from + len;
+            left -= len;
+        }
+        let wanted: Vec<u32> = (0..tokens as u32).collect();
+        run(&Batch {
+            tokens: &ids,
+            positions: &positions,
+            cells: &cells,
+            rows: &rows,
+            pages: &pages,
+            logit_tokens: &wanted,
+            masks: &[],
+        })
+    }
+}
+
+/// Every size, every fill of it, and one that has no graph; requests of other lengths
+/// each time, under several orders of what CUDA leaves open.
+#[test]
+fn repeated_passes_have_the_bits_of_passes_run_anew() {
+    for seed in 1..=5 {
+        let _order = lockstep_fake_cuda::order(seed);
+        for (dtype, cached) in DTYPES
+            .into_iter()
+            .zip([KvCacheDtype::Float32, KvCacheDtype::Bfloat16])
+        {
+            let mut gpus = [gpu(dtype, &SIZES), gpu(dtype, &[])];
+            gpus[0].check_repetitions();
+            let [one, other] = &mut gpus;
+            let mut layers = [Layer::new(one, cached), Layer::new(other, cached)];
+            let mut requests = Requests {
+                cached: [0; REQUESTS],
+                turn: 100 * seed,
+            };
+            for turn in 0..3 {
+                for tokens in (1..=10).rev() {
+                    requests.batch(tokens, |batch| {
+                        let found = [0, 1].map(|at: usize| {
+                            let done = layers[at].run(&mut gpus[at], batch, Fault::None);
+                            done.unwrap()
+                        });
+                        let what = format!("{tokens} tokens, turn {turn}, seed {seed}, {dtype:?}");
+                        assert!(found[0].iter().all(|value| value.is_finite()), "{what}");
+                        assert_eq!(found[0], found[1], "{what}");
+                    });
+                }
+            }
+            assert_eq!(layers[0].passes.len(), SIZES.len());
+            assert!(layers[1].passes.is_empty());
+        }
+    }
+}
+
+/// Nothing of the work is asked for again, nothing is launched but the graph, and
+/// nothing is allocated.
+#[test]
+fn a_repetition_is_one_launch() {
+    let mut gpu = gpu(Dtype::Bfloat16, &SIZES);
+    let mut layer = Layer::new(&mut gpu, KvCacheDtype::Bfloat16);
+    let empty = Batch::default();
+    for size in gpu.repeated(&layer.inputs) {
+        gpu.stage(&empty, &mut layer.inputs).unwrap();
+        let padded = gpu.pad(size, &mut layer.inputs);
+        assert_eq!(padded, size);
+        layer.set_rows(&mut gpu, size.tokens);
+        let mut passes = std::mem::take(&mut layer.passes);
+        let mut work = |gpu: &mut CudaBackend| layer.work(gpu, 0, Fault::None);
+        gpu.pass(&mut passes, size, &mut work).unwrap();
+        layer.passes = passes;
+    }
+    assert_eq!((layer.passes.len(), layer.works), (4, 8));
+    let mut requests = Requests {
+        cached: [0; REQUESTS],
+        turn: 1,
+    };
+    const CALLS: [&std::ffi::CStr; 7] = [
+        c"cuGraphLaunch",
+        c"cuLaunchKernel",
+        c"cuMemcpyHtoDAsync_v2",
+        c"cuMemAlloc_v2",
+        c"cuMemHostAlloc",
+        c"cuStreamSynchronize",
+        c"cuEventSynchronize",
+    ];
+    for tokens in [1, 3, 8, 5, 2] {
+        requests.batch(tokens, |batch| {
+            let before = CALLS.map(calls);
+            gpu.stage(batch, &mut layer.inputs).unwrap();
+            let size = gpu.pad(batch.key(), &mut layer.inputs);
+            let mut passes = std::mem::take(&mut layer.passes);
+            let mut work = |_: &mut CudaBackend| panic!("what was recorded is repeated");
+            gpu.pass(&mut passes, size, &mut work).unwrap();
+            layer.passes = passes;
+            if before[0].is_none() {
+                return; // A real driver does not count.
+            }
+            let now = CALLS.map(calls);
+            let made: Vec<_> = (0..6)
+                .map(|at| now[at].unwrap() - before[at].unwrap())
+                .collect();
+            // A copy's memory is waited for where it was sent from lately, and no more.
+            assert!(now[6].unwrap() - before[6].unwrap() <= 1);
+            assert_eq!(made, [1, 0, 1, 0, 0, 0], "of {CALLS:?}");
+        });
+    }
+}
+
+#[test]
+fn passes_that_are_too_large_run_as_they_are() {
+    let mut gpu = gpu(Dtype::Float32, &[1, 2, 4, 8, 16]);
+    let mut layer = Layer::new(&mut gpu, KvCacheDtype::Float32);
+    let key = |requests, tokens, max_q_len| PassKey {
+        requests,
+        tokens,
+        max_q_len,
+    };
+    // 16 tokens fit into no tensor.
+    let sizes = gpu.repeated(&layer.inputs);
+    let tokens: Vec<_> = sizes.iter().map(|size| size.tokens).collect();
+    assert_eq!(tokens, [8, 4, 2, 1]);
+    assert_eq!(gpu.pad(key(2, 9, 8), &mut layer.inputs), key(2, 9, 8));
+    assert_eq!(gpu.pad(key(2, 3, 2), &mut layer.inputs), key(4, 4, 4));
+    assert_eq!(gpu.pad(key(1, 1, 1), &mut layer.inputs), key(1, 1, 1));
+    // Where products have other bits, nothing is repeated.
+    let mut gpu = self::gpu(Dtype::Float32, &[2, 96]);
+    let limits = InputLimits {
+        tokens: 100,
+        requests: 100,
+        ..*layer.inputs.limits()
+    };
+    let mut inputs = gpu.inputs(&limits).unwrap();
+    assert_eq!(gpu.pad(key(64, 64, 1), &mut inputs), key(64, 64, 1));
+    assert_eq!(gpu.pad(key(65, 65, 1), &mut inputs), key(96, 96, 96));
+}
+
+/// Each in the pass that a device would repeat wrongly.
+#[test]
+fn work_that_cannot_be_repeated_is_found() {
+    for (fault, told) in [
+        (Fault::HostState, "other work"),
+        (Fault::Swap, "other work"),
+        (Fault::Length, "other work"),
+        (Fault::List, "nothing from the host"),
+        (Fault::Allocation, "CAPTURE_UNSUPPORTED"),
+    ] {
+        let mut gpu = gpu(Dtype::Float32, &SIZES);
+        gpu.check_repetitions();
+        let mut layer = Layer::new(&mut gpu, KvCacheDtype::Float32);
+        let mut requests = Requests {
+            cached: [0; REQUESTS],
+            turn: 7,
+        };
+        let mut run = |tokens| requests.batch(tokens, |batch| layer.run(&mut gpu, batch, fault));
+        let first = run(4);
+        let found = match fault {
+            // Only another batch shows it.
+            Fault::Length => {
+                first.unwrap();
+                run(3)
+            }
+            _ => first,
+        };
+        let text = found.unwrap_err().to_string();
+        assert!(text.contains(told), "{text}");
+        // The device is as good as before.
+        gpu.stage(&Batch::default(), &mut layer.inputs).unwrap();
+        layer.passes = CudaPasses::default();
+        let after = requests.batch(4, |batch| layer.run(&mut gpu, batch, Fault::None));
+        after.unwrap();
+    }
+}

@@ -1,0 +1,35 @@
+//! What a drafter has its device record before requests wait for it.
+
+use lockstep_backend::Backend;
+use lockstep_model::Transformer;
+use lockstep_speculation::Device;
+
+use super::DraftStage;
+use crate::worker::{WorkerError, slots::Slots};
+
+impl<B: Backend> DraftStage<B> {
+    /// Has the device record the drafter's passes; `each` hears how many are left.
+    ///
+    /// # Errors
+    /// [`WorkerError::Draft`].
+    pub fn record(
+        &mut self,
+        backend: &mut B,
+        target: &Transformer<B>,
+        slots: &Slots,
+        each: &mut dyn FnMut(usize),
+    ) -> Result<(), WorkerError> {
+        let Some(drafter) = &mut self.drafter else {
+            return Ok(());
+        };
+        let mut device = Device {
+            backend,
+            tables: self.of_target.tables(target),
+            features: None,
+            feature_rows: &[],
+            pages: slots.pages().table(),
+            requests: slots,
+        };
+        Ok(drafter.record(&mut device, each)?)
+    }
+}
