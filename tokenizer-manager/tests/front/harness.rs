@@ -101,6 +101,7 @@ pub fn engine_config() -> EngineConfig {
         quantization: Quantization::None,
         device: DeviceConfig::default(),
         isa: None,
+        graphs: Vec::new(),
         parallel: ParallelConfig {
             tp_size: 1,
             dp_size: 1,
