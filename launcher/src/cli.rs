@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -114,14 +115,16 @@ pub(crate) fn parse(
         .try_get_matches_from(arguments)
         .and_then(|matches| Cli::from_arg_matches(&matches))
         .map_err(|error| {
-            let _ = error.print();
+            let printed = error.print();
             if let Some(hint) = source::hint(&command, &words, &error) {
                 console::print_note(&hint);
             }
-            ExitCode::from(if error.use_stderr() {
-                exit::USAGE
-            } else {
-                exit::OK
+            // Whoever asked for help and does not read on has what they wanted.
+            let lost = printed.is_err_and(|error| error.kind() != ErrorKind::BrokenPipe);
+            ExitCode::from(match (error.use_stderr(), lost) {
+                (true, _) => exit::USAGE,
+                (false, true) => exit::START_FAILED,
+                (false, false) => exit::OK,
             })
         })?;
     Ok(match parsed.command {

@@ -193,7 +193,8 @@ pub(crate) fn serve_args(args: &GenerateArgs) -> ServeArgs {
     serve.parallel.enable_dp_attention = args.enable_dp_attention;
     serve.parallel.threads_per_rank = args.threads;
     serve.parallel.isa = args.isa.clone();
-    serve.schedule.max_running_requests = Some(1);
+    // Each DP rank runs one at least.
+    serve.schedule.max_running_requests = Some(args.dp_size);
     serve
 }
 

@@ -83,7 +83,8 @@ pub(crate) fn serve_args(args: &PackArgs) -> ServeArgs {
     serve.parallel.dp_size = Some(args.dp_size);
     serve.parallel.enable_dp_attention = args.enable_dp_attention;
     serve.parallel.threads_per_rank = args.threads;
-    serve.schedule.max_running_requests = Some(1);
+    // Each DP rank runs one at least.
+    serve.schedule.max_running_requests = Some(args.dp_size);
     serve
 }
 

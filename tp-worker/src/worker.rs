@@ -195,9 +195,12 @@ impl<B: Backend + 'static> Worker<B> {
             });
         };
         let (backend, target) = (&mut self.backend, &mut self.transformer);
+        backend.forget_passes();
         target.record(backend, &mut self.cache, &mut each)?;
-        self.drafting
-            .record(backend, target, &self.slots, &mut each)
+        let (drafting, slots) = (&mut self.drafting, &self.slots);
+        drafting.record(backend, target, slots, &mut each)?;
+        // Where drafting has taken more of what both use, the target's are void.
+        Ok(target.record(backend, &mut self.cache, &mut each)?)
     }
 
     /// Has the depth adapt, if it may: by a policy that knows what steps cost here, where

@@ -183,7 +183,9 @@ pub fn resolve(
     let page = serve.memory.page_size.unwrap_or(16);
     serve.model.context_length.get_or_insert(longest);
     let requests = room.requests;
-    serve.schedule.max_running_requests.get_or_insert(requests);
+    // Each DP rank runs one at least.
+    let running = requests.max(serve.parallel.dp_size.unwrap_or(1));
+    serve.schedule.max_running_requests.get_or_insert(running);
     let tokens = requests * (longest + page) + room.cached + page;
     serve.memory.max_total_tokens.get_or_insert(tokens);
     let resolved = lockstep_config::resolve(

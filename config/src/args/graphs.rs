@@ -18,8 +18,9 @@ pub struct GraphArgs {
     pub cuda_graph_max_bs: Option<usize>,
     /// Requests of all batches that are recorded [default: 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, …].
     ///
-    /// Each is recorded for rows of one token and for rows with all drafts. A batch runs
-    /// as the smallest that has as many tokens, whatever the depth of drafts is.
+    /// Each is recorded for rows of one token and for rows with all drafts, by default up
+    /// to 256 tokens in all. A batch runs as the smallest that has room for its tokens,
+    /// whatever the depth of drafts is.
     #[arg(long, env = "LOCKSTEP_CUDA_GRAPH_BS", value_name = "REQUESTS", num_args = 1..,
           value_delimiter = ',', value_parser = positive, help_heading = HEADING)]
     pub cuda_graph_bs: Vec<usize>,

@@ -6,30 +6,33 @@ use lockstep_types::{ConfigError, DeviceKind, EngineConfig, ParallelConfig};
 
 use crate::args::GraphArgs;
 
-/// Requests of the largest batch that is recorded where nothing is said: behind it a
-/// pass takes longer than its launches.
-const MOST_REQUESTS: usize = 256;
+/// Tokens of the largest pass that is recorded where nothing is said: behind it a pass
+/// takes longer than its launches, and what is padded counts.
+const MOST_TOKENS: usize = 256;
+const DISABLED: &str = "--disable-cuda-graph";
 
 /// Tokens of the passes that are recorded, ascending; none where nothing is.
 pub(super) fn resolve(args: &GraphArgs, engine: &EngineConfig) -> Result<Vec<usize>, ConfigError> {
     let (device, parallel) = (engine.device.kind, &engine.parallel);
-    if let Some(option) = given(args) {
-        check(&option, device, parallel)?;
+    for option in given(args) {
+        check(args, &option, device, parallel)?;
     }
     let disabled = args.disable_cuda_graph || device != DeviceKind::Cuda || parallel.tp_size > 1;
     if disabled {
         return Ok(Vec::new());
     }
-    let most = args.cuda_graph_max_bs.unwrap_or(MOST_REQUESTS);
+    let most = args.cuda_graph_max_bs.unwrap_or(MOST_TOKENS);
     let most = most.min(engine.schedule.max_running_requests);
     let batches: Vec<usize> = match args.cuda_graph_bs.is_empty() {
         true => batches(most),
         false => args.cuda_graph_bs.clone(),
     };
     let row = engine.speculation.max_speculative_num_draft_tokens.max(1);
+    let named = !given(args).is_empty();
     let tokens: BTreeSet<usize> = batches
         .iter()
         .flat_map(|batch| [*batch, batch.saturating_mul(row)])
+        .filter(|tokens| named || *tokens <= MOST_TOKENS)
         .collect();
     Ok(tokens.into_iter().collect())
 }
@@ -43,19 +46,20 @@ fn batches(most: usize) -> Vec<usize> {
         .collect()
 }
 
-/// The first option that wants something recorded, or nothing.
-fn given(args: &GraphArgs) -> Option<(String, bool)> {
+/// The options that are given, and whether they want something recorded.
+fn given(args: &GraphArgs) -> Vec<(String, bool)> {
     let most = args.cuda_graph_max_bs;
     let most = most.map(|most| (format!("--cuda-graph-max-bs {most}"), true));
     let list: Vec<_> = args.cuda_graph_bs.iter().map(usize::to_string).collect();
     let list = (!list.is_empty()).then(|| (format!("--cuda-graph-bs {}", list.join(",")), true));
     let disabled = args.disable_cuda_graph;
-    let disabled = disabled.then(|| ("--disable-cuda-graph".to_owned(), false));
-    list.or(most).or(disabled)
+    let disabled = disabled.then(|| (DISABLED.to_owned(), false));
+    [list, most, disabled].into_iter().flatten().collect()
 }
 
 /// Refuses an option that would have no effect.
 fn check(
+    args: &GraphArgs,
     (option, records): &(String, bool),
     device: DeviceKind,
     parallel: &ParallelConfig,
@@ -66,6 +70,14 @@ fn check(
             format!("--device {}", device.name()),
             "only a GPU records graphs",
             "Leave it out, or give --device cuda",
+        ));
+    }
+    if *records && args.disable_cuda_graph {
+        return Err(ConfigError::conflict(
+            option.clone(),
+            DISABLED,
+            "one asks for graphs and the other for none",
+            "Leave one of them out",
         ));
     }
     if *records && parallel.tp_size > 1 {

@@ -282,6 +282,10 @@ const REFUSED: &[(&str, &[&str])] = &[
         &["--disable-cuda-graph", "--device cpu", "--device cuda"],
     ),
     (
+        "--device cuda --cuda-graph-bs 1,2 --disable-cuda-graph",
+        &["--cuda-graph-bs 1,2", "--disable-cuda-graph", "one of them"],
+    ),
+    (
         "--device cuda --tp 2 --gpu-id-step 0 --cuda-graph-max-bs 4",
         &["--cuda-graph-max-bs 4", "--tp-size 2", "--tp-size 1"],
     ),

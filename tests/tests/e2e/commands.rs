@@ -75,11 +75,29 @@ async fn a_reader_that_left_ends_no_command_with_an_error() {
     }
 }
 
+/// They ask for one request, and each DP rank has to run one at least.
+#[tokio::test]
+async fn commands_without_a_server_run_on_dp_ranks() {
+    let _turn = turns::shared().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    for line in [
+        "generate hi --max-tokens 2",
+        "pack --weight-cache .",
+        "bench speculate --algorithms ngram --max-tokens 4 --repeat 1",
+    ] {
+        let line = format!("{line} --tp-size 2 --enable-dp-attention --dp-size 2");
+        let output = lockstep(&line).current_dir(folder.path()).output();
+        let output = output.expect("it runs");
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{line}:\n{log}");
+    }
+}
+
 /// What could not be written is not taken for written.
 #[tokio::test]
 async fn an_answer_that_could_not_be_written_is_an_error() {
     let _turn = turns::shared().await;
-    for line in ["config", "bench planner --running 1 --steps 20"] {
+    for line in ["config", "bench planner --running 1 --steps 20", "--help"] {
         let full = std::fs::File::options().write(true).open("/dev/full");
         let output = lockstep(line).stdout(full.expect("Linux")).output();
         let output = output.expect("it runs");

@@ -67,7 +67,7 @@ pub struct CudaBackend {
     stream: Stream,
     /// See [`CudaOptions::graphs`].
     graphs: Vec<usize>,
-    /// How often memory that passes share was exchanged for other.
+    /// How often memory that recorded passes name was exchanged for other.
     rooms: u64,
     /// See [`Self::check_repetitions`].
     checks: bool,

@@ -338,7 +338,7 @@ impl Drop for Products {
 }
 
 /// The rows that an algorithm for `rows` rows is chosen for.
-fn bucket(rows: usize) -> usize {
+pub(crate) fn bucket(rows: usize) -> usize {
     rows.next_power_of_two().max(SMALLEST_BUCKET)
 }
 

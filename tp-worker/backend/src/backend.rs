@@ -154,8 +154,7 @@ pub trait Backend: Send + Sized {
     ///   whenever `key` is the same: what differs, it leaves to [`Self::Inputs`].
     /// * It changes nothing on the host, which a repetition would not do again: no
     ///   tensor's row count, and no two tensors change places.
-    /// * All passes of one `passes` are those of one `work`. Where it changes, or
-    ///   memory that it names is exchanged, fresh ones take their place.
+    /// * All passes of one `passes` are those of one `work`: another has fresh ones.
     ///
     /// A pass that can't keep to this runs without this method.
     ///
@@ -163,13 +162,14 @@ pub trait Backend: Send + Sized {
     /// Those of `work`. What the pass wrote, of the cache too, is unspecified then.
     fn pass(
         &mut self,
-        passes: &mut Self::Passes,
-        key: PassKey,
+        _: &mut Self::Passes,
+        _: PassKey,
         work: &mut dyn FnMut(&mut Self) -> Result<(), BackendError>,
     ) -> Result<(), BackendError> {
-        let _ = (passes, key);
         work(self)
     }
+    /// Memory that passes name was exchanged: what was recorded so far is void.
+    fn forget_passes(&mut self) {}
 
     // ---- transformer operations ----
 

@@ -36,6 +36,11 @@ fn what_is_recorded_follows_from_the_batches_and_the_widest_row() {
     assert_eq!(tokens(drafts), [1, 2, 4, 8, 16]);
     let most = tokens("--device cuda --max-running-requests 1000").pop();
     assert_eq!(most, Some(256));
+    // Rows with all drafts are recorded up to as many tokens, unless asked for.
+    let drafts = drafts.replace("--cuda-graph-bs 1,2,4", "--max-running-requests 100");
+    assert_eq!(tokens(&drafts).pop(), Some(256));
+    let asked = drafts.replace("--device cuda", "--device cuda --cuda-graph-max-bs 100");
+    assert_eq!(tokens(&asked).pop(), Some(400));
     // Ranks that exchange through their hosts.
     assert_eq!(tokens("--device cuda --tp 2 --gpu-id-step 0"), NONE);
 }

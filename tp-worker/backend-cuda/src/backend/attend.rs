@@ -146,7 +146,8 @@ impl CudaBackend {
         let room = kernels.room(inputs.limits());
         if kernels.work.limits() != room {
             kernels.planned = 0;
-            self.rooms += 1;
+            // What was recorded can't name a room that there was not.
+            self.rooms += u64::from(kernels.work.limits() != NONE);
             // The old room goes first, so that both are never there at once.
             kernels.work = Work::new(stream.context(), shape.head_dim, NONE)?;
             kernels.work = Work::new(stream.context(), shape.head_dim, room)?;

@@ -122,6 +122,10 @@ impl Backend for CudaBackend {
         size
     }
 
+    fn forget_passes(&mut self) {
+        self.rooms += 1;
+    }
+
     fn repeated(&self, inputs: &Inputs) -> Vec<PassKey> {
         self.sizes(inputs.limits()).rev().collect()
     }
@@ -132,13 +136,11 @@ impl Backend for CudaBackend {
         key: PassKey,
         work: &mut dyn FnMut(&mut Self) -> Result<(), BackendError>,
     ) -> Result<(), BackendError> {
-        match self.repeats(key) {
-            true => self.repeat(passes, key, work),
-            false => {
-                work(self)?;
-                Ok(self.failures()?)
-            }
+        if self.repeats(key) {
+            return self.repeat(passes, key, work);
         }
+        work(self)?;
+        Ok(self.failures()?)
     }
 
     fn as_operand<'a>(&mut self, x: &'a CudaTensor, space: &'a mut CudaTensor) -> &'a CudaTensor {

@@ -7,7 +7,7 @@ use lockstep_backend::{Axis, Backend as _, BackendError, InputLimits, PassKey};
 use super::CudaBackend;
 use crate::error::CudaError;
 use crate::graph::Graph;
-use crate::products::few::MOST_ROWS;
+use crate::products::{bucket, few::MOST_ROWS};
 
 /// The graphs of one model's passes, by their size.
 #[derive(Default)]
@@ -66,11 +66,15 @@ impl CudaBackend {
     }
 
     /// The smallest that holds a batch, and has its bits: products of few rows have
-    /// others than those of many.
+    /// others than those of many, and these others by the algorithm that serves them.
     pub(super) fn holding(&self, batch: PassKey, limits: &InputLimits) -> Option<PassKey> {
         let size = self.sizes(limits).find(|size| size.holds(&batch))?;
         let few = |key: PassKey| key.tokens <= MOST_ROWS;
-        (few(size) == few(batch)).then_some(size)
+        let alike = match few(batch) {
+            true => few(size),
+            false => bucket(size.tokens) == bucket(batch.tokens),
+        };
+        alike.then_some(size)
     }
 
     /// Whether `key` is the size of such a pass.

@@ -353,15 +353,17 @@ fn passes_that_are_too_large_run_as_they_are() {
     assert_eq!(gpu.pad(key(2, 3, 2), &mut layer.inputs), key(4, 4, 4));
     assert_eq!(gpu.pad(key(1, 1, 1), &mut layer.inputs), key(1, 1, 1));
     // Where products have other bits, nothing is repeated.
-    let mut gpu = self::gpu(Dtype::Float32, &[2, 96]);
+    let mut gpu = self::gpu(Dtype::Float32, &[2, 96, 200]);
     let limits = InputLimits {
-        tokens: 100,
-        requests: 100,
+        tokens: 200,
+        requests: 200,
         ..*layer.inputs.limits()
     };
     let mut inputs = gpu.inputs(&limits).unwrap();
     assert_eq!(gpu.pad(key(64, 64, 1), &mut inputs), key(64, 64, 1));
     assert_eq!(gpu.pad(key(65, 65, 1), &mut inputs), key(96, 96, 96));
+    assert_eq!(gpu.pad(key(100, 128, 2), &mut inputs), key(100, 128, 2));
+    assert_eq!(gpu.pad(key(100, 129, 2), &mut inputs), key(200, 200, 200));
 }
 
 /// Each in the pass that a device would repeat wrongly.
@@ -399,4 +401,37 @@ fn work_that_cannot_be_repeated_is_found() {
         let after = requests.batch(4, |batch| layer.run(&mut gpu, batch, Fault::None));
         after.unwrap();
     }
+}
+
+/// Memory that graphs name goes, and other work takes more of what they share.
+#[test]
+fn what_names_other_memory_is_recorded_anew() {
+    let mut gpu = gpu(Dtype::Float32, &SIZES);
+    let mut layer = Layer::new(&mut gpu, KvCacheDtype::Float32);
+    let mut requests = Requests {
+        cached: [0; REQUESTS],
+        turn: 3,
+    };
+    let mut works = |gpu: &mut CudaBackend, layer: &mut Layer| {
+        let before = layer.works;
+        let done = requests.batch(4, |batch| layer.run(gpu, batch, Fault::None));
+        done.unwrap();
+        layer.works - before
+    };
+    assert_eq!(works(&mut gpu, &mut layer), 2);
+    assert_eq!(works(&mut gpu, &mut layer), 0);
+    gpu.forget_passes();
+    assert_eq!(works(&mut gpu, &mut layer), 2);
+    // A first room of another shape takes none away, and a larger one does.
+    let mut other = Layer::new(&mut gpu, KvCacheDtype::Bfloat16);
+    works(&mut gpu, &mut other);
+    assert_eq!(works(&mut gpu, &mut layer), 0);
+    let limits = InputLimits {
+        requests: 2 * REQUESTS,
+        ..*layer.inputs.limits()
+    };
+    let mut larger = Layer::new(&mut gpu, KvCacheDtype::Float32);
+    larger.inputs = gpu.inputs(&limits).unwrap();
+    works(&mut gpu, &mut larger);
+    assert_eq!(works(&mut gpu, &mut layer), 2);
 }

@@ -122,8 +122,7 @@ impl<B: Backend> EagleHead<B> {
         done
     }
 
-    /// As [`crate::Transformer::record`], before anything was fed, and once more where
-    /// the tables are exchanged for others.
+    /// As [`crate::Transformer::record`], before anything was fed.
     ///
     /// # Errors
     /// [`ModelError::Backend`].
@@ -134,8 +133,6 @@ impl<B: Backend> EagleHead<B> {
         tables: Tables<'_, B>,
         each: &mut dyn FnMut(usize),
     ) -> Result<(), ModelError> {
-        // What was recorded before may name what is there no more.
-        self.passes = B::Passes::default();
         let sizes = backend.repeated(&self.inputs);
         for (done, key) in sizes.iter().enumerate() {
             backend.stage(&Batch::default(), &mut self.inputs)?;

@@ -156,8 +156,6 @@ impl<B: Backend> Transformer<B> {
         cache: &mut B::KvCache,
         each: &mut dyn FnMut(usize),
     ) -> Result<(), ModelError> {
-        // What was recorded before may name what is there no more.
-        self.passes = B::Passes::default();
         let sizes = backend.repeated(&self.inputs);
         for (done, key) in sizes.iter().enumerate() {
             backend.stage(&Batch::default(), &mut self.inputs)?;
