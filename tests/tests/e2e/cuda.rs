@@ -58,7 +58,7 @@ async fn an_update_without_room_is_refused_with_sizes() {
     let options = on_gpu()
         .set("--weight-update-dir", &dir.path().to_string_lossy())
         .env("FAKE_CUDA_CODE", "67108864")
-        .env("FAKE_CUDA_MEMORY", "180000000");
+        .env("FAKE_CUDA_MEMORY", "186000000");
     let server = Server::start(options).await;
     let path = json!({"model_path": folder});
     let answer = server.post("/update_weights_from_disk", &path).await;
