@@ -116,8 +116,10 @@ async fn a_kernel_that_fails_ends_the_server() {
         return; // A real kernel fails when nobody wants it.
     }
     let _turn = turns::alone().await;
-    // Without drafts: how often their steps are timed before serving is left open.
-    let options = on_gpu().set("--speculative-algorithm", "none");
+    // Without drafts and graphs: how often steps run before serving is left open.
+    let options = on_gpu()
+        .set("--speculative-algorithm", "none")
+        .flag("--disable-cuda-graph");
     fails_at("attend:40", options, &["Xid"]).await;
 }
 
