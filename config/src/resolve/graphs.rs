@@ -6,8 +6,8 @@ use lockstep_types::{ConfigError, DeviceKind, EngineConfig, ParallelConfig};
 
 use crate::args::GraphArgs;
 
-/// Tokens of the largest pass that is recorded where nothing is said: behind it a pass
-/// takes longer than its launches, and what is padded counts.
+/// Tokens of the largest pass that is recorded where nothing is said. The larger a pass,
+/// the less its launches matter and the more what is padded; no GPU was measured for it.
 const MOST_TOKENS: usize = 256;
 const DISABLED: &str = "--disable-cuda-graph";
 
