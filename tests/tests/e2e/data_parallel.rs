@@ -10,6 +10,7 @@ use std::{
 
 use lockstep_process::exit;
 use lockstep_tests::{
+    MODEL,
     body::{COUNTED, counting},
     http::Answer,
     server::{Options, Server},
@@ -27,6 +28,11 @@ use crate::{
 };
 
 const PATH: &str = "/v1/chat/completions";
+/// What drafts for the demo model, served by itself.
+const SMALL_MODEL: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../models/lockstep-demo-1m-draft"
+);
 /// The step in which a planted fault strikes: a long request runs then.
 const STEP: u64 = 60;
 
@@ -213,8 +219,8 @@ async fn corpora_and_weights_reach_every_dp_rank() {
     assert_eq!(first, second);
 }
 
-/// Random load until `TEST_STEPS` steps have run, 1,000,000 by default, half of them
-/// with overlap: all DP ranks busy, only one, and few requests, in turn.
+/// Random load on a small model until `TEST_STEPS` steps have run, 1,000,000 by default,
+/// half of them with overlap: all DP ranks busy, only one, and few requests, in turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "runs for many minutes"]
 async fn dp_ranks_stay_well_for_many_steps() {
@@ -225,6 +231,8 @@ async fn dp_ranks_stay_well_for_many_steps() {
     for overlap in [true, false] {
         // Less than what the requests come to that are let in.
         let options = ranks(2, 2, &folder)
+            .set("--model-path", SMALL_MODEL)
+            .set("--served-model-name", MODEL)
             .set("--context-length", "512")
             .set("--max-total-tokens", "1024");
         let options = match overlap {
@@ -235,12 +243,14 @@ async fn dp_ranks_stay_well_for_many_steps() {
         let questions = Arc::new(Questions::ask(&server).await);
         for turn in 0.. {
             let (clients, place): (u64, &dyn Fn(u64) -> Option<u32>) = match turn % 4 {
-                0 => (64, &|_| None),
-                1 => (24, &|_| Some(0)),
-                2 => (24, &|seed| Some((seed % 2) as u32)),
+                0 if turn % 32 == 0 => (64, &|_| None),
+                0 => (8, &|_| None),
+                1 => (8, &|_| Some(0)),
+                2 => (6, &|seed| Some((seed % 2) as u32)),
                 _ => (5, &|_| Some(1)),
             };
-            let (answered, left) = wave(&server, &questions, clients, place).await;
+            let seeds = turn * 64..turn * 64 + clients;
+            let (answered, left) = wave(&server, &questions, seeds, place).await;
             assert!(answered > 0 && left > 0, "{answered} answered, {left} left");
             well(&server).await;
             let metrics = server.metrics().await;

@@ -1,6 +1,6 @@
 //! Many clients at once, many of which leave.
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use lockstep_proto::pb::lockstep::{Chat, ChatMessage, generate_request::Input};
 use lockstep_tests::{
@@ -64,22 +64,22 @@ async fn many_clients_that_come_and_go_leave_nothing_behind() {
     // Room for about a third of what 64 clients could hold.
     let server = Arc::new(Server::start(options().set("--max-total-tokens", "8192")).await);
     let questions = Arc::new(Questions::ask(&server).await);
-    let (answered, left) = wave(&server, &questions, CLIENTS, |_| None).await;
+    let (answered, left) = wave(&server, &questions, 0..CLIENTS, |_| None).await;
     let all = answered + left;
     assert!(left > all / 5 && answered > all / 2, "{left} of {all} left");
     well(&server).await;
 }
 
-/// Lets clients come and go, each on the DP rank that `place` names for it; how many
-/// requests were answered, and how many left before.
+/// Lets clients come and go, one for each seed, on the DP rank that `place` names for
+/// it; how many requests were answered, and how many left before.
 pub async fn wave(
     server: &Arc<Server>,
     questions: &Arc<Questions>,
-    clients: u64,
+    seeds: Range<u64>,
     place: impl Fn(u64) -> Option<u32>,
 ) -> (usize, usize) {
     let start = |seed| client(server.clone(), questions.clone(), seed, place(seed));
-    let clients: Vec<_> = (0..clients).map(|seed| tokio::spawn(start(seed))).collect();
+    let clients: Vec<_> = seeds.map(|seed| tokio::spawn(start(seed))).collect();
     let all = clients.len() * REQUESTS;
     let mut total = Tally::default();
     for client in clients {
