@@ -91,20 +91,21 @@ pub async fn wave(
     (total.answered, total.left)
 }
 
-/// A server whose clients are gone holds nothing but its prefix cache, which can be
-/// emptied.
+/// A server whose clients are gone soon holds nothing but its prefix cache, which can
+/// be emptied.
 pub async fn well(server: &Server) {
-    let metrics = until("an idle engine", LIMIT, async || {
+    let metrics = until("an idle server", LIMIT, async || {
         let metrics = server.metrics().await;
+        // A frontend may hear after the engine that a client has left.
         let busy = metrics.sum("lockstep_num_requests_running")
-            + metrics.sum("lockstep_num_requests_waiting");
+            + metrics.sum("lockstep_num_requests_waiting")
+            + metrics.sum("lockstep_requests_in_flight");
         (busy == 0.0).then_some(metrics)
     })
     .await;
     assert_eq!(metrics.sum("lockstep_kv_tokens_used"), 0.0);
     assert_eq!(metrics.sum("lockstep_kv_leaked_pages"), 0.0);
     assert_eq!(metrics.value("lockstep_requests_failed_total"), 0.0);
-    assert_eq!(metrics.sum("lockstep_requests_in_flight"), 0.0);
     assert!(metrics.value("lockstep_requests_aborted_total") > 0.0);
     let cached = metrics.sum("lockstep_kv_tokens_cached");
     assert!(cached > 0.0);
