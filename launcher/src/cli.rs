@@ -127,6 +127,15 @@ pub(crate) fn parse(
                 (false, false) => exit::OK,
             })
         })?;
+    if !matches!(
+        parsed.command,
+        Parsed::TokenizerManager(_) | Parsed::Scheduler(_) | Parsed::Worker(_)
+    ) {
+        let variables = std::env::vars_os().map(|(name, _)| name);
+        if let Some(note) = source::unknown(&command, variables) {
+            console::print_note(&note);
+        }
+    }
     Ok(match parsed.command {
         Parsed::Serve(args) => Command::Serve(args),
         Parsed::Generate(args) => Command::Generate(args),

@@ -9,11 +9,11 @@ pub const OK: u8 = 0;
 pub const START_FAILED: u8 = 1;
 /// Wrong usage or an unsupported configuration, of every command; nothing was started.
 pub const USAGE: u8 = 2;
-/// A process of the engine died or failed while serving.
+/// A process of the engine died or failed while serving, on whichever node.
 pub const PROCESS_DIED: u8 = 3;
 /// The drain limit passed with requests still running.
 pub const DRAIN_LIMIT: u8 = 4;
-/// A child lost its launcher, or a node lost node 0.
+/// A child lost its launcher.
 pub const LAUNCHER_GONE: u8 = 5;
 /// Stopped by a second signal before the drain was finished.
 pub const INTERRUPTED: u8 = 6;
@@ -52,7 +52,7 @@ pub fn meaning(code: i32) -> Option<&'static str> {
         USAGE => "wrong usage or configuration",
         PROCESS_DIED => "a process of the engine died",
         DRAIN_LIMIT => "the drain limit passed",
-        LAUNCHER_GONE => "the launcher or node 0 is gone",
+        LAUNCHER_GONE => "the launcher is gone",
         INTERRUPTED => "interrupted before the drain was finished",
         PANIC => "panicked",
         _ => return None,

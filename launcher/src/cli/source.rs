@@ -43,6 +43,36 @@ pub(super) fn hints(
     options.iter().filter_map(hint).collect()
 }
 
+/// Says which of the `variables` look like options of `command`, or of one of its
+/// subcommands, and are none. What Kubernetes sets in pods beside a service of that name
+/// is left out.
+pub(super) fn unknown(
+    command: &Command,
+    variables: impl Iterator<Item = OsString>,
+) -> Option<String> {
+    const OF_KUBERNETES: [&str; 2] = ["_SERVICE_", "_PORT_"];
+    let commands = || std::iter::once(command).chain(command.get_subcommands());
+    let known = |name: &str| {
+        let mut arguments = commands().flat_map(Command::get_arguments);
+        arguments.any(|argument| argument.get_env().is_some_and(|env| env == name))
+    };
+    let ours = |name: &String| {
+        name.starts_with("LOCKSTEP_")
+            && !OF_KUBERNETES.iter().any(|part| name.contains(part))
+            && !known(name)
+    };
+    let names = variables.filter_map(|name| name.into_string().ok());
+    let mut names: Vec<_> = names.filter(ours).collect();
+    names.sort();
+    (!names.is_empty()).then(|| {
+        format!(
+            "No option is set by {} of the environment: names are LOCKSTEP_ and an option in \
+             capitals, such as LOCKSTEP_TP_SIZE; `lockstep serve --help` says them all.",
+            names.join(", ")
+        )
+    })
+}
+
 fn variable(command: &Command, words: &[OsString], shown: &str) -> Option<String> {
     let name = name(shown)?;
     let argument = find(command, name)?;

@@ -2,7 +2,7 @@ use std::ffi::OsString;
 
 use lockstep_process::Role;
 
-use super::{Command, definition, parse, with_default_command};
+use super::{Command, definition, parse, source, with_default_command};
 use crate::settings::tests::algorithms;
 use crate::{generate, pack};
 
@@ -186,4 +186,20 @@ fn an_algorithms_own_flags_are_its_own() {
         };
         assert_eq!(refusal(*args), expected, "{line}");
     }
+}
+
+#[test]
+fn variables_that_set_nothing_are_named() {
+    let said = |names: &[&str]| source::unknown(&program(), names.iter().map(OsString::from));
+    let known = [
+        "LOCKSTEP_TP_SIZE",
+        "LOCKSTEP_SPECULATIVE_ALGORITHM",
+        "LOCKSTEP_SERVICE_HOST",
+        "LOCKSTEP_PORT_8000_TCP",
+        "PATH",
+    ];
+    assert_eq!(said(&known), None);
+    let note = said(&["LOCKSTEP_TPSIZE", "LOCKSTEP_PORT", "LOCKSTEP_FOO"]);
+    let note = note.expect("two of them");
+    assert!(note.contains("LOCKSTEP_FOO, LOCKSTEP_TPSIZE of"), "{note}");
 }

@@ -87,7 +87,9 @@ fn seconds(us: u64) -> f64 {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DepthRequest {
+    #[serde(default, deserialize_with = "super::json::integer")]
     depth: Option<u32>,
+    #[serde(default, deserialize_with = "super::json::integer")]
     max_depth: Option<u32>,
 }
 
@@ -120,11 +122,27 @@ pub(super) async fn set(
             ));
         }
         (Some(depth), None) => Some(pinned(adaptive, depth)?),
-        (None, Some(most)) => Some(DepthRange { least: 0, most }),
+        (None, Some(most)) => Some(capped(adaptive, most)?),
     };
     app.scheduler.set_depth_range(range).await?;
     let range = range.map(|range| json!({"min_depth": range.least, "max_depth": range.most}));
     json(&json!({"range": range}))
+}
+
+/// The depths up to `most`, which has to leave out something or be the deepest tier.
+fn capped(adaptive: &AdaptiveConfig, most: u32) -> ApiResult<DepthRange> {
+    let deepest = adaptive.tiers.iter().map(|tier| tier.depth).max();
+    let deepest = deepest.unwrap_or_default();
+    if most <= deepest {
+        return Ok(DepthRange { least: 0, most });
+    }
+    Err(ApiError::invalid(
+        "max_depth",
+        format!(
+            "This server never drafts deeper than {deepest}: give at most that, or {{}} to take \
+             an earlier cap away."
+        ),
+    ))
 }
 
 /// The range that holds one depth, which has to be a tier.

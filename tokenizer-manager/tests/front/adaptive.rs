@@ -80,7 +80,14 @@ async fn a_depth_is_pinned_capped_and_freed() {
             json!({"min_depth": 0, "max_depth": 1}),
         ),
         (json!({}), Value::Null),
-        (json!({"depth": 3}), json!({"min_depth": 3, "max_depth": 3})),
+        (
+            json!({"depth": 3.0}),
+            json!({"min_depth": 3, "max_depth": 3}),
+        ),
+        (
+            json!({"max_depth": 3}),
+            json!({"min_depth": 0, "max_depth": 3}),
+        ),
         (json!({"depth": null}), Value::Null),
     ] {
         let answer = front.ok("/speculation", &wanted).await;
@@ -102,6 +109,7 @@ async fn what_can_not_be_done_is_refused_with_a_remedy() {
             &["'depth'", "'max_depth'"],
         ),
         (json!({"dept": 2}), &["dept"]),
+        (json!({"max_depth": 4}), &["deeper than 3", "{}"]),
         (json!({"depth": -1}), &["-1"]),
         (json!([2]), &["error"]),
     ] {
