@@ -24,6 +24,7 @@ mod schedule;
 mod secret;
 mod server;
 mod speculation;
+mod tls;
 mod web;
 
 /// A value, and what people should know about how it came about.
@@ -144,6 +145,7 @@ fn node(args: &ServeArgs, ranks: &Ranks) -> Result<NodeConfig, ConfigError> {
         weight_update_dir: weight_update_dir(args)?,
         api_key,
         admin_api_key,
+        tls: tls::files(&args.server)?,
         dist_secret: ranks.dist_secret.clone(),
         log: process.log_level.clone().unwrap_or_else(|| "info".into()),
         log_json: process.log_json,

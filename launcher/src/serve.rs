@@ -3,8 +3,9 @@
 use std::net::{TcpListener, ToSocketAddrs};
 
 use lockstep_config::ServeArgs;
+use lockstep_ports::{Tls, TlsError};
 use lockstep_process::logging;
-use lockstep_types::Algorithms;
+use lockstep_types::{Algorithms, ConfigError, NodeConfig};
 
 use crate::console::Console;
 use crate::error::LaunchError;
@@ -34,6 +35,7 @@ pub(crate) fn run(args: &ServeArgs, algorithms: &Algorithms) -> Result<u8, Launc
     logging::init("launcher", &node.log, node.log_json);
     logging::log_panics();
     if node.node_rank == 0 {
+        check_tls(node)?;
         check_ports(&settings)?;
     }
     raise_file_limit();
@@ -54,6 +56,29 @@ pub(crate) fn run(args: &ServeArgs, algorithms: &Algorithms) -> Result<u8, Launc
     let code = runtime.block_on(supervisor::run(&settings, &console));
     drop(runtime);
     code
+}
+
+/// Says early what a tokenizer-manager would say of certificates.
+fn check_tls(node: &NodeConfig) -> Result<(), LaunchError> {
+    let Some(files) = &node.tls else {
+        return Ok(());
+    };
+    let wrong = |TlsError { path, message }| {
+        let option = if path == files.certificate {
+            "--ssl-certfile"
+        } else if path == files.key {
+            "--ssl-keyfile"
+        } else {
+            "--ssl-ca-certs"
+        };
+        let error = ConfigError::File {
+            option,
+            path,
+            message,
+        };
+        LaunchError::Config(error)
+    };
+    Tls::load(files).map(|_| ()).map_err(wrong)
 }
 
 /// Says early what a tokenizer-manager or the scheduler would say after the

@@ -14,6 +14,8 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
     net::TcpStream,
 };
+use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 
 use crate::{
     budget::{Budget, Charge, OverBudget},
@@ -28,9 +30,12 @@ const SMALL_HEAD: usize = 4 << 10;
 /// RFC 9113, 3.4.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+/// What comes over a connection, in TLS where its port speaks that.
+pub(crate) type Stream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
+
 /// A connection whose first bytes are known.
 pub(crate) struct Visitor {
-    stream: TcpStream,
+    stream: Stream,
     first: [u8; PREFACE.len()],
     /// Of the first bytes: how many came, and how many were read again.
     came: usize,
@@ -75,7 +80,7 @@ impl Visitor {
     /// # Errors
     /// `UnexpectedEof` when it ends before, and what the system says.
     pub(crate) async fn meet(
-        mut stream: TcpStream,
+        mut stream: Stream,
         place: Arc<Place>,
         budgets: Option<&Budgets>,
     ) -> io::Result<Self> {

@@ -1,9 +1,9 @@
 //! Ports that strangers reach, whatever they speak.
 //!
 //! ```text
-//! listen ──▶ accept ──▶ Places ──▶ first bytes ──▶ HTTP/1.1 or HTTP/2 ──▶ requests
-//!            EMFILE     per port,  in time         head, idle time        body in time,
-//!                       per peer                                          answer taken in time
+//! listen ──▶ accept ──▶ Places ──▶ TLS, first bytes ──▶ HTTP/1.1 or HTTP/2 ──▶ requests
+//!            EMFILE     per port,  in time              head, idle time        body in time,
+//!                       per peer                                               answer taken in time
 //! ```
 //!
 //! A connection that no request is on waits. When a port is full the one that
@@ -30,6 +30,7 @@ mod port;
 mod report;
 mod reserve;
 mod serve;
+mod tls;
 mod visit;
 mod waiting;
 
@@ -40,4 +41,5 @@ pub use listen::listen;
 pub use port::{Port, Protocol};
 pub use report::{Closed, PortReport};
 pub use reserve::{Paid, Reserve};
+pub use tls::{Tls, TlsError};
 pub use waiting::{GivenUp, OutputReceiver, OutputSender, outputs};

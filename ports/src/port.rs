@@ -12,6 +12,7 @@ use crate::{
     peer::Peer,
     places::{Full, PROBES, Places, Wait},
     report::PortReport,
+    tls::Tls,
 };
 
 /// Peers of public ports are asked after so long whether they are still there,
@@ -131,6 +132,8 @@ pub struct Port {
     pub(crate) places: Arc<Places>,
     /// `None` where nobody can send much before showing a secret.
     pub(crate) budgets: Option<Budgets>,
+    /// `None` where no TLS is spoken.
+    pub(crate) tls: Option<Arc<Tls>>,
 }
 
 /// What requests draw on: those of a port, or of one of its connections.
@@ -142,12 +145,13 @@ pub(crate) struct Budgets {
 
 impl Port {
     /// A port for clients, whose requests share `budget` with those of the
-    /// process's other ports.
+    /// process's other ports, and which speaks TLS where there is `tls`.
     pub fn public(
         name: &'static str,
         protocol: Protocol,
         limits: &ConnectionLimits,
         budget: Arc<Budget>,
+        tls: Option<Arc<Tls>>,
     ) -> Arc<Self> {
         let limits = PortLimits {
             connections: limits.per_port,
@@ -164,7 +168,7 @@ impl Port {
             ask: ASK_CLIENTS,
             answer: ASK_CLIENTS,
         };
-        Self::new(name, protocol, limits, Some(budget))
+        Self::new(name, protocol, limits, Some(budget), tls)
     }
 
     /// A port for nodes with `ranks` in all, which show a secret: what they send
@@ -184,19 +188,23 @@ impl Port {
             answer: NODES_ANSWER,
         };
         let head_bytes = HEAD_OF_NODES;
-        Self::new(name, Protocol::Grpc { head_bytes }, limits, None)
+        Self::new(name, Protocol::Grpc { head_bytes }, limits, None, None)
     }
 
     /// A port for HTTP.
     #[cfg(test)]
-    pub(crate) fn for_tests(limits: PortLimits, budget: Option<Arc<Budget>>) -> Arc<Self> {
+    pub(crate) fn for_tests(
+        limits: PortLimits,
+        budget: Option<Arc<Budget>>,
+        tls: Option<Arc<Tls>>,
+    ) -> Arc<Self> {
         let protocol = Protocol::Http {
             head_bytes: 96 << 10,
             refusal: |message| Response::new(message.into()),
             over_budget: |over| Response::new(over.to_string().into()),
             probes: &[],
         };
-        Self::new("x", protocol, limits, budget)
+        Self::new("x", protocol, limits, budget, tls)
     }
 
     fn new(
@@ -204,6 +212,7 @@ impl Port {
         protocol: Protocol,
         mut limits: PortLimits,
         budget: Option<Arc<Budget>>,
+        tls: Option<Arc<Tls>>,
     ) -> Arc<Self> {
         let most = descriptors().saturating_sub(OTHER_DESCRIPTORS) / PORTS;
         let most = most.saturating_sub(PROBES).max(1);
@@ -221,6 +230,7 @@ impl Port {
             places: Places::new(limits.clone()),
             limits,
             budgets: budget.map(Budgets::new),
+            tls,
         })
     }
 
@@ -329,7 +339,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_refusal_names_the_limit_that_was_met() {
-        let port = Port::for_tests(PortLimits::for_tests(8, 2), None);
+        let port = Port::for_tests(PortLimits::for_tests(8, 2), None, None);
         for (full, expected) in [
             (
                 Full::Port,

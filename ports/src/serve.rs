@@ -1,6 +1,6 @@
 //! A port from its first connection to its last.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{io, pin::pin, sync::Arc, time::Duration};
 
 use axum::Router;
 use hyper_util::{
@@ -12,7 +12,7 @@ use tokio::{
     sync::{Semaphore, oneshot},
     time::MissedTickBehavior,
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::{either::Either, sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     accept::Acceptor,
@@ -54,6 +54,7 @@ impl Port {
         tokio::select! {
             () = connections => {}
             () = self.sweep() => {}
+            () = self.watch() => {}
         }
     }
 
@@ -62,6 +63,14 @@ impl Port {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             self.places.sweep(ticks.tick().await);
+        }
+    }
+
+    /// Uses the certificate of now, where there is one.
+    async fn watch(&self) {
+        match &self.tls {
+            Some(tls) => tls.watch().await,
+            None => std::future::pending().await,
         }
     }
 
@@ -137,7 +146,7 @@ async fn receive(
 ) {
     let http2_alone = matches!(visit.port.protocol, Protocol::Grpc { .. });
     let met = tokio::select! {
-        met = Visitor::meet(stream, visit.place.clone(), visit.budgets.as_ref()) => met,
+        met = meet(stream, &visit) => met,
         // Nothing has been asked yet.
         () = close.cancelled() => return,
         _ = &mut ended => return,
@@ -149,6 +158,15 @@ async fn receive(
         Ok(_) => tracing::debug!("a connection does not speak HTTP/2"),
         Err(error) => tracing::debug!(%error, "a connection ended early"),
     }
+}
+
+/// Waits for what a connection begins with.
+async fn meet(stream: TcpStream, visit: &Visit) -> io::Result<Visitor> {
+    let stream = match &visit.port.tls {
+        Some(tls) => Either::Right(tls.greet(stream).await?),
+        None => Either::Left(stream),
+    };
+    Visitor::meet(stream, visit.place.clone(), visit.budgets.as_ref()).await
 }
 
 async fn serve_requests(

@@ -12,6 +12,9 @@ pub enum RunError {
         #[source]
         source: std::io::Error,
     },
+    /// A certificate or its key can't be used.
+    #[error(transparent)]
+    Tls(#[from] lockstep_ports::TlsError),
     /// The resolved configuration does not make a planner.
     #[error(transparent)]
     Planner(#[from] lockstep_planner::PlannerError),

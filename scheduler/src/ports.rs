@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockstep_ports::{Budget, Port, Protocol};
+use lockstep_ports::{Budget, Port, Protocol, Tls};
 use lockstep_proto::pb::lockstep::PortLoad;
 use lockstep_types::EngineConfig;
 
@@ -17,15 +17,15 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// The configured ports.
-    pub fn new(config: &EngineConfig) -> Self {
+    /// The configured ports, of which clients' speak TLS where there is `tls`.
+    pub fn new(config: &EngineConfig, tls: Option<Arc<Tls>>) -> Self {
         let limits = &config.server.limits;
         let budget = Budget::new(limits.memory_bytes);
         let sglang = config.server.sglang_grpc_port.map(|_| {
             let protocol = Protocol::Grpc {
                 head_bytes: limits.header_bytes,
             };
-            Port::public("sglang", protocol, &limits.connections, budget.clone())
+            Port::public("sglang", protocol, &limits.connections, budget.clone(), tls)
         });
         let several = config.parallel.nnodes > 1;
         let nodes =

@@ -3,7 +3,7 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use futures::FutureExt as _;
-use lockstep_ports::Port;
+use lockstep_ports::{Port, Tls};
 use lockstep_process::RoleContext;
 use lockstep_proto::limits::INTERNAL_CONCURRENT_STREAMS;
 use tokio::task::JoinSet;
@@ -50,7 +50,8 @@ async fn serve(ctx: Arc<RoleContext>) -> Result<(), RunError> {
     let engine = Engine::new(&ctx, inbox)?;
     let stop = CancellationToken::new();
     let mut servers = JoinSet::new();
-    let ports = Arc::new(Ports::new(&ctx.engine));
+    let tls = ctx.node.tls.as_ref().map(Tls::load).transpose()?;
+    let ports = Arc::new(Ports::new(&ctx.engine, tls));
     servers.spawn(frontend_server(&ctx, &commands, &ports, &stop)?);
     servers.spawn(worker_server(&ctx, &workers, &stop)?);
     if let Some(port) = ports.nodes.clone() {

@@ -19,6 +19,7 @@ pub mod server;
 pub mod sockets;
 pub mod sse;
 pub mod storm;
+pub mod tls;
 pub mod turns;
 pub mod turns_policy;
 pub mod wait;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::response::{IntoResponse, Response};
-use lockstep_ports::{Budget, Port, PortReport, Protocol};
+use lockstep_ports::{Budget, Port, PortReport, Protocol, Tls};
 use lockstep_types::{
     LimitsConfig,
     request::{ErrorKind, RequestError},
@@ -29,8 +29,8 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Ports with these limits.
-    pub fn new(limits: &LimitsConfig) -> Self {
+    /// Ports with these limits, which speak TLS where there is `tls`.
+    pub fn new(limits: &LimitsConfig, tls: Option<&Arc<Tls>>) -> Self {
         let http = Protocol::Http {
             head_bytes: limits.header_bytes.saturating_add(HEADER_SLACK),
             refusal,
@@ -41,8 +41,10 @@ impl Ports {
             head_bytes: limits.header_bytes,
         };
         let budget = Budget::new(limits.memory_bytes);
-        let port =
-            |name, protocol| Port::public(name, protocol, &limits.connections, budget.clone());
+        let port = |name, protocol| {
+            let (budget, tls) = (budget.clone(), tls.cloned());
+            Port::public(name, protocol, &limits.connections, budget, tls)
+        };
         Self {
             http: port("http", http),
             grpc: port("grpc", grpc),

@@ -2,6 +2,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
+use lockstep_ports::{Tls, TlsError};
 use lockstep_process::{ControlLink, Lifecycle, Role, RoleContext};
 use lockstep_text::TokenizerError;
 use tokio::{net::TcpListener, runtime};
@@ -41,6 +42,9 @@ pub enum RunError {
         /// The system's answer.
         source: io::Error,
     },
+    /// A certificate or its key can't be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// No runtime.
     #[error("the runtime could not be started")]
     Runtime(#[source] io::Error),
@@ -174,12 +178,13 @@ fn build(
     if config.server.api_key_required && keys.client.is_none() {
         return Err(RunError::NoKey);
     }
+    let tls = context.node.tls.as_ref().map(Tls::load).transpose()?;
     let text = Text::load(&config.model.path)?;
     let figures = Figures {
         index,
         started: now(),
         gate: Gate::default(),
-        ports: Ports::new(&config.server.limits),
+        ports: Ports::new(&config.server.limits, tls.as_ref()),
         metrics: Metrics::new(index)?,
     };
     let own = figures.clone();
@@ -233,9 +238,10 @@ async fn run_until_shutdown(
                 reported = true;
                 let address = address.map_or_else(String::new, |address| address.to_string());
                 tracing::info!(address, "serving");
+                let scheme = context.node.tls.as_ref().map_or("http", |_| "https");
                 context
                     .link
-                    .ready(&format!("serving {} on http://{address}", app.model()));
+                    .ready(&format!("serving {} on {scheme}://{address}", app.model()));
             }
             LinkState::Incompatible(reason) => return Err(RunError::Incompatible(reason.clone())),
             _ => {}

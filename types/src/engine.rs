@@ -284,12 +284,25 @@ pub struct NodeConfig {
     pub api_key: Option<String>,
     /// Operators must show it.
     pub admin_api_key: Option<String>,
+    /// `None`: the public ports speak no TLS.
+    pub tls: Option<TlsFiles>,
     /// Shared by all nodes; workers must show it.
     pub dist_secret: Option<String>,
     /// Filter for the log lines, as in `RUST_LOG`.
     pub log: String,
     /// Log lines as JSON.
     pub log_json: bool,
+}
+
+/// Files of the public ports' TLS, in PEM.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TlsFiles {
+    /// The server's certificate, and those between it and its root.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// Roots of the certificates that clients must show; `None` = they need none.
+    pub client_roots: Option<PathBuf>,
 }
 
 impl EngineConfig {

@@ -28,7 +28,8 @@ pub use connections::ConnectionLimits;
 pub use device::{DeviceConfig, DeviceKind, DeviceRoom};
 pub use engine::{
     EngineConfig, KvConfig, LimitsConfig, NodeConfig, ParallelConfig, RequestLimits,
-    ScheduleConfig, SchedulePolicy, ServerConfig, TimeoutConfig, WebConfig, share_of_dp_rank,
+    ScheduleConfig, SchedulePolicy, ServerConfig, TimeoutConfig, TlsFiles, WebConfig,
+    share_of_dp_rank,
 };
 pub use error::{ConfigError, ModelConfigError};
 pub use footprint::{EngineShape, Footprint, MemoryUse, RankMemory};

@@ -43,6 +43,7 @@ impl fmt::Debug for NodeConfig {
             weight_update_dir,
             api_key,
             admin_api_key,
+            tls,
             dist_secret,
             log,
             log_json,
@@ -55,6 +56,7 @@ impl fmt::Debug for NodeConfig {
             .field("weight_update_dir", weight_update_dir)
             .field("api_key", &api_key.as_ref().map(|_| "***"))
             .field("admin_api_key", &admin_api_key.as_ref().map(|_| "***"))
+            .field("tls", tls)
             .field("dist_secret", &dist_secret.as_ref().map(|_| "***"))
             .field("log", log)
             .field("log_json", log_json)

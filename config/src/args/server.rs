@@ -34,6 +34,18 @@ pub struct ServerArgs {
     /// depth of drafts, and change texts and weights [default: --api-key does].
     #[arg(long, env = "LOCKSTEP_ADMIN_API_KEY_FILE", value_name = "FILE", help_heading = HEADING)]
     pub admin_api_key_file: Option<PathBuf>,
+    /// Certificate of this server, with those between it and its root (PEM): all public ports
+    /// speak TLS then, HTTPS and gRPC alike [default: no TLS].
+    ///
+    /// Files that are replaced while it serves are used for new connections within seconds.
+    #[arg(long, env = "LOCKSTEP_SSL_CERTFILE", value_name = "FILE", help_heading = HEADING)]
+    pub ssl_certfile: Option<PathBuf>,
+    /// Private key of --ssl-certfile (PEM, without a password).
+    #[arg(long, env = "LOCKSTEP_SSL_KEYFILE", value_name = "FILE", help_heading = HEADING)]
+    pub ssl_keyfile: Option<PathBuf>,
+    /// Roots of the certificates that clients must show (PEM) [default: they need none].
+    #[arg(long, env = "LOCKSTEP_SSL_CA_CERTS", value_name = "FILE", help_heading = HEADING)]
+    pub ssl_ca_certs: Option<PathBuf>,
     /// Web pages that may use the server from a browser, such as https://chat.example.com;
     /// several with commas, * = every page [default: none].
     ///

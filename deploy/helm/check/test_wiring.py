@@ -100,6 +100,15 @@ def test_probes_ask_over_grpc():
         assert "httpGet" not in chart.server(pod)[name]
 
 
+def test_probes_and_prometheus_speak_tls_where_the_server_does():
+    rendered = values("tls")
+    (pod,) = rendered.servers()
+    for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert chart.server(pod)[name]["httpGet"]["scheme"] == "HTTPS"
+    (endpoint,) = rendered.one("ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["scheme"] == "https"
+
+
 def test_probes_allow_half_an_hour_by_default():
     start = chart.server(values("default").servers()[0])["startupProbe"]
     assert start["failureThreshold"] * start["periodSeconds"] == 1810

@@ -6,7 +6,9 @@ use std::time::Duration;
 use lockstep_adaptive::AdaptiveConfig;
 use lockstep_devices::DeviceFootprint;
 use lockstep_process::exit;
-use lockstep_types::{DeviceKind, EngineConfig, Footprint as _, Quantization, Verification};
+use lockstep_types::{
+    DeviceKind, EngineConfig, Footprint as _, NodeConfig, Quantization, Verification,
+};
 
 use super::children::Children;
 use crate::console::Console;
@@ -50,7 +52,7 @@ pub(super) fn ready(settings: &Settings, console: &Console, children: &Children,
     if file.node.log_json {
         let server = &file.engine.server;
         tracing::info!(
-            url = url(&file.engine),
+            url = url(&file.engine, &file.node),
             model = server.served_model_name,
             seconds,
             "ready"
@@ -104,7 +106,7 @@ fn details(children: &Children) -> Option<String> {
 fn text(settings: &Settings, backend: Option<&str>, seconds: f64) -> String {
     let (engine, node) = (&settings.file.engine, &settings.file.node);
     let (server, parallel, model) = (&engine.server, &engine.parallel, &engine.model);
-    let mut rows = vec![("OpenAI API", format!("{}/v1", url(engine)))];
+    let mut rows = vec![("OpenAI API", format!("{}/v1", url(engine, node)))];
     if let Some(port) = server.grpc_port {
         rows.push(("gRPC", format!("{}:{port}", reachable(&server.host))));
     }
@@ -158,7 +160,7 @@ fn text(settings: &Settings, backend: Option<&str>, seconds: f64) -> String {
     let _ = write!(
         text,
         "\nTry it:\n\n{}\n\nCtrl-C stops it.\n",
-        curl(engine, node.api_key.is_some())
+        curl(engine, node)
     );
     text
 }
@@ -201,13 +203,13 @@ fn on_each(engine: &EngineConfig) -> &'static str {
     }
 }
 
-fn curl(engine: &EngineConfig, key: bool) -> String {
-    let key = if key {
+fn curl(engine: &EngineConfig, node: &NodeConfig) -> String {
+    let key = if node.api_key.is_some() {
         " \\\n    -H \"Authorization: Bearer $LOCKSTEP_API_KEY\""
     } else {
         ""
     };
-    let (url, model) = (url(engine), &engine.server.served_model_name);
+    let (url, model) = (url(engine, node), &engine.server.served_model_name);
     let body = format!(
         "{{\"model\": {}, \"stream\": true, \"temperature\": 0,\n         \
          \"messages\": [{{\"role\": \"user\", \"content\": \"Count from 3 to 12.\"}}]}}",
@@ -219,9 +221,11 @@ fn curl(engine: &EngineConfig, key: bool) -> String {
     )
 }
 
-fn url(engine: &EngineConfig) -> String {
+fn url(engine: &EngineConfig, node: &NodeConfig) -> String {
+    let scheme = if node.tls.is_some() { "https" } else { "http" };
     format!(
-        "http://{}:{}",
+        "{}://{}:{}",
+        scheme,
         reachable(&engine.server.host),
         engine.server.port
     )

@@ -28,7 +28,7 @@ async fn open(bytes: usize, budget: Option<Arc<Budget>>) -> (Arc<Port>, SocketAd
 
 /// A port with these routes, and its address.
 async fn listening(router: Router, budget: Option<Arc<Budget>>) -> (Arc<Port>, SocketAddr) {
-    let port = Port::for_tests(PortLimits::for_tests(9, 9), budget);
+    let port = Port::for_tests(PortLimits::for_tests(9, 9), budget, None);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
     let buffer = SockRef::from(&listener).set_send_buffer_size(SOCKET_BUFFER as usize);

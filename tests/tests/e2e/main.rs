@@ -28,6 +28,7 @@ mod ranks;
 mod sglang;
 mod start;
 mod surface;
+mod tls;
 mod weight_cache;
 mod weights;
 

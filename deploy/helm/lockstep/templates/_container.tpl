@@ -100,6 +100,9 @@ others count.
 {{- $health := include "lockstep.option" (dict "root" . "key" "health-timeout" "default" 20) | int }}
 {{- $start := include "lockstep.option" (dict "root" . "key" "startup-timeout" "default" 600) | int }}
 {{- $ask := dict "httpGet" (dict "path" "/health" "port" "http") }}
+{{- if index .Values.config "ssl-certfile" }}
+{{- $ask = dict "httpGet" (dict "path" "/health" "port" "http" "scheme" "HTTPS") }}
+{{- end }}
 {{- if eq .Values.probes.kind "grpc" }}
 {{- $ask = dict "grpc" (dict "port" (include "lockstep.grpcPort" . | int)) }}
 {{- end }}

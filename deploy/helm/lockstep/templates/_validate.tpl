@@ -61,6 +61,20 @@ the remedy.
 {{- if and (eq .Values.probes.kind "grpc") (eq (include "lockstep.grpcPort" . | int) 0) }}
 {{- fail "probes.kind is `grpc`, but config.grpc-port 0 closes that port: give one of them another value" }}
 {{- end }}
+{{- if index .Values.config "ssl-certfile" }}
+{{- if eq .Values.probes.kind "grpc" }}
+{{- fail "probes.kind is `grpc`, which speaks no TLS, but config.ssl-certfile is given: probe by `http`" }}
+{{- end }}
+{{- if index .Values.config "ssl-ca-certs" }}
+{{- fail "config.ssl-ca-certs: the kubelet's probes show no certificate, so no pod would be ready: ask for keys (apiKey), or let an ingress or mesh check certificates" }}
+{{- end }}
+{{- if .Values.gateway.enabled }}
+{{- fail "gateway.enabled: the gateway speaks no TLS to its servers, but config.ssl-certfile is given: let an ingress in front of the gateway speak it" }}
+{{- end }}
+{{- if .Values.tests.enabled }}
+{{- fail "tests.enabled: the test pods ask without TLS, but config.ssl-certfile is given: set tests.enabled to false" }}
+{{- end }}
+{{- end }}
 {{- if and (eq .Values.autoscaling.kind "keda") (not .Values.autoscaling.keda.serverAddress) (not .Values.autoscaling.keda.triggers) }}
 {{- fail "autoscaling.kind is `keda`: give `autoscaling.keda.serverAddress`, Prometheus' address, or triggers of your own" }}
 {{- end }}

@@ -1,6 +1,6 @@
 use lockstep_config::ServeArgs;
 use lockstep_config::args::VerificationArg;
-use lockstep_types::DeviceKind;
+use lockstep_types::{DeviceKind, NodeConfig, TlsFiles};
 
 use super::{curl, dp_ranks, exchange, grouped, on_each, reachable, rounded, speculation};
 use crate::settings::tests::{config_file, config_of};
@@ -10,7 +10,12 @@ fn the_curl_line_is_a_request_that_parses() {
     let mut engine = config_file().engine;
     engine.server.host = "0.0.0.0".into();
     engine.server.port = 9000;
-    let line = curl(&engine, true);
+    let node = |key: Option<&str>, tls| NodeConfig {
+        api_key: key.map(str::to_owned),
+        tls,
+        ..NodeConfig::default()
+    };
+    let line = curl(&engine, &node(Some("k"), None));
     assert!(
         line.contains("http://127.0.0.1:9000/v1/chat/completions"),
         "{line}"
@@ -26,7 +31,14 @@ fn the_curl_line_is_a_request_that_parses() {
         .expect("a body");
     let body: serde_json::Value = serde_json::from_str(body).expect("JSON");
     assert_eq!(body["model"], engine.server.served_model_name);
-    assert!(!curl(&engine, false).contains("Authorization"));
+    let files = TlsFiles {
+        certificate: "server.pem".into(),
+        key: "server.key".into(),
+        client_roots: None,
+    };
+    let line = curl(&engine, &node(None, Some(files)));
+    assert!(line.contains("https://127.0.0.1:9000/"), "{line}");
+    assert!(!line.contains("Authorization"));
 }
 
 #[test]

@@ -1,0 +1,216 @@
+//! TLS of public ports, whose files may be exchanged while they serve.
+
+use std::{
+    fmt,
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use lockstep_types::TlsFiles;
+use rustls::{
+    RootCertStore, ServerConfig,
+    crypto::{CryptoProvider, ring},
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::{WebPkiClientVerifier, danger::ClientCertVerifier},
+};
+use tokio::{net::TcpStream, time::MissedTickBehavior};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+
+/// How often the files are looked at.
+const LOOK: Duration = Duration::from_secs(2);
+/// Bytes of a file at the most; chains of certificates have some thousands.
+const MOST_BYTES: u64 = 1 << 20;
+/// What is spoken inside, as TLS calls it (RFC 7301).
+const HTTP2: &[u8] = b"h2";
+const HTTP1: &[u8] = b"http/1.1";
+/// Bytes of an answer that may wait to be encrypted and sent.
+const SEND_BUFFER: usize = 16 << 10;
+
+/// What public ports show clients, and ask of them.
+pub struct Tls {
+    files: TlsFiles,
+    state: Mutex<State>,
+}
+
+struct State {
+    config: Arc<ServerConfig>,
+    /// What the files held when they were last looked at.
+    seen: Contents,
+}
+
+/// What is wrong with a file.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {message}", path.display())]
+pub struct TlsError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl TlsError {
+    fn new(path: &Path, message: &impl ToString) -> Self {
+        Self {
+            path: path.to_owned(),
+            message: message.to_string(),
+        }
+    }
+}
+
+impl Tls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// [`TlsError`]: one can't be read, holds something else, or the key is not the
+    /// certificate's.
+    pub fn load(files: &TlsFiles) -> Result<Arc<Self>, TlsError> {
+        let seen = Contents::read(files)?;
+        let config = seen.config(files)?;
+        Ok(Arc::new(Self {
+            files: files.clone(),
+            state: Mutex::new(State { config, seen }),
+        }))
+    }
+
+    /// Agrees with a client on keys.
+    pub(crate) async fn greet(&self, stream: TcpStream) -> io::Result<Box<TlsStream<TcpStream>>> {
+        let acceptor = TlsAcceptor::from(self.state().config.clone());
+        let mut stream = acceptor.accept(stream).await?;
+        let (_, session) = stream.get_mut();
+        session.set_buffer_limit(Some(SEND_BUFFER));
+        Ok(Box::new(stream))
+    }
+
+    /// Looks at the files every few seconds, without end, and has new connections use
+    /// what they hold. What is wrong with them is logged, and nothing changes.
+    pub(crate) async fn watch(self: &Arc<Self>) {
+        let mut ticks = tokio::time::interval(LOOK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let own = self.clone();
+            match tokio::task::spawn_blocking(move || own.look()).await {
+                Ok(Ok(false)) => {}
+                Ok(Ok(true)) => tracing::info!("new connections get the certificate of now"),
+                Ok(Err(error)) => tracing::warn!(
+                    "{error}; connections get the certificate from before until this is mended"
+                ),
+                Err(error) => tracing::error!(%error, "looking at certificates"),
+            }
+        }
+    }
+
+    /// Takes the files in where they have changed; whether they were.
+    fn look(&self) -> Result<bool, TlsError> {
+        let seen = Contents::read(&self.files)?;
+        let mut state = self.state();
+        if seen == state.seen {
+            return Ok(false);
+        }
+        let config = seen.config(&self.files);
+        // Said once, not at each look.
+        state.seen = seen;
+        state.config = config?;
+        Ok(true)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Without the key.
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls")
+            .field("files", &self.files)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the files hold.
+#[derive(PartialEq, Eq)]
+struct Contents {
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+    roots: Option<Vec<u8>>,
+}
+
+impl Contents {
+    fn read(files: &TlsFiles) -> Result<Self, TlsError> {
+        let roots = files.client_roots.as_deref();
+        Ok(Self {
+            certificate: read(&files.certificate)?,
+            key: read(&files.key)?,
+            roots: roots.map(read).transpose()?,
+        })
+    }
+
+    fn config(&self, files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
+        let provider = Arc::new(ring::default_provider());
+        let chain = certificates(&files.certificate, &self.certificate)?;
+        let key = PrivateKeyDer::from_pem_slice(&self.key).map_err(|error| {
+            let hint = "this is no private key in PEM that needs no password";
+            TlsError::new(&files.key, &format!("{hint} ({error})"))
+        })?;
+        let verifier = match (&files.client_roots, &self.roots) {
+            (Some(path), Some(roots)) => verifier(path, roots, &provider)?,
+            _ => WebPkiClientVerifier::no_client_auth(),
+        };
+        let builder = ServerConfig::builder_with_provider(provider);
+        let builder = builder
+            .with_safe_default_protocol_versions()
+            .map_err(|error| TlsError::new(&files.certificate, &error))?;
+        let mut config = builder
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(chain, key)
+            .map_err(|error| {
+                let key = files.key.display();
+                TlsError::new(&files.certificate, &format!("with the key {key}: {error}"))
+            })?;
+        config.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
+        Ok(Arc::new(config))
+    }
+}
+
+/// Who tells whether a client's certificate comes from one of `roots`.
+fn verifier(
+    path: &Path,
+    roots: &[u8],
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let mut store = RootCertStore::empty();
+    for root in certificates(path, roots)? {
+        store
+            .add(root)
+            .map_err(|error| TlsError::new(path, &error))?;
+    }
+    let (store, provider) = (Arc::new(store), provider.clone());
+    WebPkiClientVerifier::builder_with_provider(store, provider)
+        .build()
+        .map_err(|error| TlsError::new(path, &error))
+}
+
+fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let all = all.map_err(|error| TlsError::new(path, &error))?;
+    match all.is_empty() {
+        true => Err(TlsError::new(path, &"there is no certificate in PEM in it")),
+        false => Ok(all),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(|error| TlsError::new(path, &error))?;
+    file.take(MOST_BYTES)
+        .read_to_end(&mut bytes)
+        .map_err(|error| TlsError::new(path, &error))?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests;

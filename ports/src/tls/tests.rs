@@ -1,0 +1,287 @@
+use std::{fs, net::SocketAddr};
+
+use axum::{Router, routing::get};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::{ClientConfig, pki_types::ServerName};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
+use tokio_rustls::{TlsConnector, client};
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::port::{Port, PortLimits};
+
+/// Who signs certificates.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        Self(CertifiedIssuer::self_signed(params, key).expect("signed"))
+    }
+
+    /// A certificate of `localhost`, and its key, in PEM.
+    fn sign(&self) -> [String; 2] {
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new(["localhost".to_owned()]).expect("a name");
+        let certificate = params.signed_by(&key, &self.0).expect("signed");
+        [certificate.pem(), key.serialize_pem()]
+    }
+}
+
+/// Files of a server whose certificate `authority` has signed.
+fn files(folder: &TempDir, authority: &Authority) -> TlsFiles {
+    let at = |name| folder.path().join(name);
+    let files = TlsFiles {
+        certificate: at("server.pem"),
+        key: at("server.key"),
+        client_roots: None,
+    };
+    write(&files, &authority.sign());
+    files
+}
+
+fn write(files: &TlsFiles, [certificate, key]: &[String; 2]) {
+    fs::write(&files.certificate, certificate).expect("written");
+    fs::write(&files.key, key).expect("written");
+}
+
+/// A port on which `/` is `hello`.
+async fn serve(tls: &Arc<Tls>) -> (Arc<Port>, SocketAddr) {
+    let limits = PortLimits::for_tests(9, 9);
+    let port = Port::for_tests(limits, None, Some(tls.clone()));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let router = Router::new().route("/", get(async || "hello"));
+    let close = CancellationToken::new();
+    tokio::spawn(port.clone().serve(listener, router, close));
+    (port, address)
+}
+
+/// What a client trusts and shows.
+fn client(trusts: &Authority, shows: Option<[String; 2]>) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    roots.add(trusts.0.der().clone()).expect("a root");
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots);
+    let Some([certificate, key]) = shows else {
+        return builder.with_no_client_auth();
+    };
+    let chain = certificates(Path::new("client"), certificate.as_bytes()).expect("PEM");
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("PEM");
+    builder.with_client_auth_cert(chain, key).expect("a pair")
+}
+
+async fn connect(
+    address: SocketAddr,
+    config: ClientConfig,
+) -> io::Result<client::TlsStream<TcpStream>> {
+    let stream = TcpStream::connect(address).await?;
+    let name = ServerName::try_from("localhost").expect("a name");
+    TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await
+}
+
+/// What `/` is, over HTTP/1.1.
+async fn ask(stream: &mut client::TlsStream<TcpStream>) -> io::Result<String> {
+    let request = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    stream.write_all(request).await?;
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"hello") {
+        if stream.read_buf(&mut answer).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// The certificate that a connection was shown.
+fn shown(stream: &client::TlsStream<TcpStream>) -> Vec<u8> {
+    let (_, session) = stream.get_ref();
+    session.peer_certificates().expect("shown")[0].to_vec()
+}
+
+#[tokio::test]
+async fn both_versions_of_http_are_offered() {
+    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    let tls = Tls::load(&files(&folder, &authority)).expect("read");
+    let (_port, address) = serve(&tls).await;
+    let mut plain = connect(address, client(&authority, None)).await;
+    let plain = plain.as_mut().expect("agreed");
+    assert!(
+        ask(plain)
+            .await
+            .expect("answered")
+            .starts_with("HTTP/1.1 200")
+    );
+    for protocol in [HTTP2, HTTP1] {
+        let mut config = client(&authority, None);
+        config.alpn_protocols = vec![protocol.to_vec()];
+        let stream = connect(address, config).await.expect("agreed");
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(protocol));
+    }
+    let stranger = connect(address, client(&Authority::new(), None)).await;
+    stranger.expect_err("another authority");
+}
+
+/// What does not speak TLS gets no answer, and no place for long.
+#[tokio::test]
+async fn plain_http_is_not_answered() {
+    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    let tls = Tls::load(&files(&folder, &authority)).expect("read");
+    let (port, address) = serve(&tls).await;
+    let mut stream = TcpStream::connect(address).await.expect("a place");
+    stream
+        .write_all(b"GET / HTTP/1.1\r\n\r\n")
+        .await
+        .expect("sent");
+    let mut answer = Vec::new();
+    // An alert of TLS, or nothing; the connection ends.
+    let _ = stream.read_to_end(&mut answer).await;
+    assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+    while port.report().open > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn whoever_never_agrees_on_keys_is_sent_away() {
+    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    let tls = Tls::load(&files(&folder, &authority)).expect("read");
+    let (port, address) = serve(&tls).await;
+    let mut stream = TcpStream::connect(address).await.expect("a place");
+    while port.report().open == 0 {
+        tokio::task::yield_now().await;
+    }
+    // Longer than the first bytes may take.
+    let later = tokio::time::Instant::now() + Duration::from_secs(3700);
+    port.places.sweep(later);
+    let mut answer = Vec::new();
+    let end = stream.read_to_end(&mut answer).await;
+    assert!(end.is_err() || answer.is_empty());
+    let closed = port.report().closed;
+    let silent = closed.iter().find(|(reason, _)| reason.name() == "silent");
+    assert_eq!(silent.map(|(_, count)| *count), Some(1), "{closed:?}");
+}
+
+#[tokio::test]
+async fn files_are_exchanged_while_connections_stay() {
+    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    let files = files(&folder, &authority);
+    let tls = Tls::load(&files).expect("read");
+    let (_port, address) = serve(&tls).await;
+    let agree = async || {
+        connect(address, client(&authority, None))
+            .await
+            .expect("agreed")
+    };
+    let mut first = agree().await;
+    assert!(!tls.look().expect("as before"));
+    // The certificate without its key, as one moment between the two has it.
+    let [certificate, key] = authority.sign();
+    fs::write(&files.certificate, &certificate).expect("written");
+    let error = tls.look().expect_err("no pair").to_string();
+    assert!(
+        error.contains("server.pem") && error.contains("server.key"),
+        "{error}"
+    );
+    assert!(!tls.look().expect("said once"));
+    assert_eq!(shown(&agree().await), shown(&first), "the old one");
+    fs::write(&files.key, &key).expect("written");
+    assert!(tls.look().expect("a pair"));
+    let mut second = agree().await;
+    assert_ne!(shown(&second), shown(&first));
+    for stream in [&mut first, &mut second] {
+        ask(stream).await.expect("answered");
+    }
+    fs::remove_file(&files.certificate).expect("removed");
+    tls.look().expect_err("none there");
+    assert_eq!(shown(&agree().await), shown(&second));
+}
+
+#[tokio::test]
+async fn clients_show_certificates_where_roots_are_named() {
+    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    let mut files = files(&folder, &authority);
+    let roots = folder.path().join("clients.pem");
+    let clients = Authority::new();
+    fs::write(&roots, clients.0.pem()).expect("written");
+    files.client_roots = Some(roots);
+    let tls = Tls::load(&files).expect("read");
+    let (_port, address) = serve(&tls).await;
+    for (shows, expected) in [
+        (Some(clients.sign()), true),
+        (None, false),
+        (Some(authority.sign()), false),
+    ] {
+        // A client hears of its certificate's refusal when it reads.
+        let answered = async {
+            let mut stream = connect(address, client(&authority, shows)).await?;
+            ask(&mut stream).await
+        };
+        assert_eq!(answered.await.is_ok(), expected);
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_file_is_said_of_it() {
+    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    let good = files(&folder, &authority);
+    let [other_certificate, other_key] = authority.sign();
+    let text = folder.path().join("text");
+    fs::write(&text, "hello").expect("written");
+    let other = folder.path().join("other.key");
+    fs::write(&other, other_key).expect("written");
+    let key_alone = folder.path().join("swapped.pem");
+    fs::write(&key_alone, other_certificate).expect("written");
+    let nowhere = folder.path().join("nowhere");
+    let with = |change: &dyn Fn(&mut TlsFiles)| {
+        let mut files = good.clone();
+        change(&mut files);
+        Tls::load(&files).expect_err("refused")
+    };
+    for (error, path, says) in [
+        (
+            with(&|files| files.certificate.clone_from(&nowhere)),
+            &nowhere,
+            "No such file",
+        ),
+        (
+            with(&|files| files.certificate.clone_from(&text)),
+            &text,
+            "no certificate",
+        ),
+        (
+            with(&|files| files.key.clone_from(&text)),
+            &text,
+            "no private key",
+        ),
+        (
+            with(&|files| files.key.clone_from(&key_alone)),
+            &key_alone,
+            "no private key",
+        ),
+        (
+            with(&|files| files.key.clone_from(&other)),
+            &good.certificate,
+            "other.key",
+        ),
+        (
+            with(&|files| files.client_roots = Some(text.clone())),
+            &text,
+            "no certificate",
+        ),
+    ] {
+        assert_eq!(&error.path, path);
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}
