@@ -44,6 +44,8 @@ fn describe(settings: &Settings) -> Value {
             "api_key": secret(&node.api_key),
             "admin_api_key": secret(&node.admin_api_key),
             "dist_secret": secret(&node.dist_secret),
+            "tls": node.tls,
+            "dist_tls": node.dist_tls,
             "log": node.log,
             "log_json": node.log_json,
         },

@@ -34,8 +34,8 @@ pub(crate) fn run(args: &ServeArgs, algorithms: &Algorithms) -> Result<u8, Launc
     let node = &settings.file.node;
     logging::init("launcher", &node.log, node.log_json);
     logging::log_panics();
+    check_tls(node)?;
     if node.node_rank == 0 {
-        check_tls(node)?;
         check_ports(&settings)?;
     }
     raise_file_limit();
@@ -58,27 +58,33 @@ pub(crate) fn run(args: &ServeArgs, algorithms: &Algorithms) -> Result<u8, Launc
     code
 }
 
-/// Says early what a tokenizer-manager would say of certificates.
+/// Says early what the processes would say of certificates.
 fn check_tls(node: &NodeConfig) -> Result<(), LaunchError> {
-    let Some(files) = &node.tls else {
-        return Ok(());
-    };
-    let wrong = |TlsError { path, message }| {
-        let option = if path == files.certificate {
-            "--ssl-certfile"
-        } else if path == files.key {
-            "--ssl-keyfile"
-        } else {
-            "--ssl-ca-certs"
+    let ports = ["--ssl-certfile", "--ssl-keyfile", "--ssl-ca-certs"];
+    let nodes = [
+        "--dist-ssl-certfile",
+        "--dist-ssl-keyfile",
+        "--dist-ssl-ca-certs",
+    ];
+    for (files, [certificate, key, roots]) in [(&node.tls, ports), (&node.dist_tls, nodes)] {
+        let Some(files) = files else { continue };
+        let wrong = |TlsError { path, message }| {
+            let option = if path == files.certificate {
+                certificate
+            } else if path == files.key {
+                key
+            } else {
+                roots
+            };
+            LaunchError::Config(ConfigError::File {
+                option,
+                path,
+                message,
+            })
         };
-        let error = ConfigError::File {
-            option,
-            path,
-            message,
-        };
-        LaunchError::Config(error)
-    };
-    Tls::load(files).map(|_| ()).map_err(wrong)
+        Tls::load(files).map_err(wrong)?;
+    }
+    Ok(())
 }
 
 /// Says early what a tokenizer-manager or the scheduler would say after the

@@ -41,5 +41,5 @@ pub use listen::listen;
 pub use port::{Port, Protocol};
 pub use report::{Closed, PortReport};
 pub use reserve::{Paid, Reserve};
-pub use tls::{Tls, TlsError};
+pub use tls::{NodeTls, Tls, TlsError};
 pub use waiting::{GivenUp, OutputReceiver, OutputSender, outputs};

@@ -171,9 +171,14 @@ impl Port {
         Self::new(name, protocol, limits, Some(budget), tls)
     }
 
-    /// A port for nodes with `ranks` in all, which show a secret: what they send
-    /// then takes as long as they live.
-    pub fn nodes(name: &'static str, ranks: usize, limits: &ConnectionLimits) -> Arc<Self> {
+    /// A port for nodes with `ranks` in all, which show a secret, and certificates where
+    /// there is `tls`: what they send then takes as long as they live.
+    pub fn nodes(
+        name: &'static str,
+        ranks: usize,
+        limits: &ConnectionLimits,
+        tls: Option<Arc<Tls>>,
+    ) -> Arc<Self> {
         let connections = SPARE_FOR_NODES.saturating_add(ranks);
         let limits = PortLimits {
             connections,
@@ -188,7 +193,7 @@ impl Port {
             answer: NODES_ANSWER,
         };
         let head_bytes = HEAD_OF_NODES;
-        Self::new(name, Protocol::Grpc { head_bytes }, limits, None, None)
+        Self::new(name, Protocol::Grpc { head_bytes }, limits, None, tls)
     }
 
     /// A port for HTTP.

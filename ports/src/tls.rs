@@ -1,4 +1,6 @@
-//! TLS of public ports, whose files may be exchanged while they serve.
+//! TLS of ports, whose files may be exchanged while they serve.
+
+mod nodes;
 
 use std::{
     fmt,
@@ -19,6 +21,8 @@ use rustls::{
 use tokio::{net::TcpStream, time::MissedTickBehavior};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
+pub use nodes::NodeTls;
+
 /// How often the files are looked at.
 const LOOK: Duration = Duration::from_secs(2);
 /// Bytes of a file at the most; chains of certificates have some thousands.
@@ -29,7 +33,7 @@ const HTTP1: &[u8] = b"http/1.1";
 /// Bytes of an answer that may wait to be encrypted and sent.
 const SEND_BUFFER: usize = 16 << 10;
 
-/// What public ports show clients, and ask of them.
+/// What ports show clients, and ask of them.
 pub struct Tls {
     files: TlsFiles,
     state: Mutex<State>,
@@ -131,6 +135,8 @@ impl fmt::Debug for Tls {
     }
 }
 
+type Pair = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
 /// What the files hold.
 #[derive(PartialEq, Eq)]
 struct Contents {
@@ -149,13 +155,19 @@ impl Contents {
         })
     }
 
-    fn config(&self, files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
-        let provider = Arc::new(ring::default_provider());
+    /// The certificate, with those up to its root, and its key.
+    fn pair(&self, files: &TlsFiles) -> Result<Pair, TlsError> {
         let chain = certificates(&files.certificate, &self.certificate)?;
         let key = PrivateKeyDer::from_pem_slice(&self.key).map_err(|error| {
             let hint = "this is no private key in PEM that needs no password";
             TlsError::new(&files.key, &format!("{hint} ({error})"))
         })?;
+        Ok((chain, key))
+    }
+
+    fn config(&self, files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
+        let provider = Arc::new(ring::default_provider());
+        let (chain, key) = self.pair(files)?;
         let verifier = match (&files.client_roots, &self.roots) {
             (Some(path), Some(roots)) => verifier(path, roots, &provider)?,
             _ => WebPkiClientVerifier::no_client_auth(),
@@ -179,19 +191,23 @@ impl Contents {
 /// Who tells whether a client's certificate comes from one of `roots`.
 fn verifier(
     path: &Path,
-    roots: &[u8],
+    pem: &[u8],
     provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-    let mut store = RootCertStore::empty();
-    for root in certificates(path, roots)? {
-        store
+    let (roots, provider) = (Arc::new(roots(path, pem)?), provider.clone());
+    WebPkiClientVerifier::builder_with_provider(roots, provider)
+        .build()
+        .map_err(|error| TlsError::new(path, &error))
+}
+
+fn roots(path: &Path, pem: &[u8]) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for root in certificates(path, pem)? {
+        roots
             .add(root)
             .map_err(|error| TlsError::new(path, &error))?;
     }
-    let (store, provider) = (Arc::new(store), provider.clone());
-    WebPkiClientVerifier::builder_with_provider(store, provider)
-        .build()
-        .map_err(|error| TlsError::new(path, &error))
+    Ok(roots)
 }
 
 fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {

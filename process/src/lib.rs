@@ -24,4 +24,4 @@ pub use link::{ControlLink, Lifecycle};
 pub use logging::LineQueue;
 pub use message::{ChildMessage, ChildReport, LauncherMessage};
 pub use role::{Role, RoleContext, RoleError};
-pub use socket::{ConnectError, connect_tcp, connect_unix, listen_unix};
+pub use socket::{ConnectError, connect_tcp, connect_unix, listen_unix, root_cause};

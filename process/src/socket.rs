@@ -4,11 +4,16 @@ use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use tokio::net::{UnixListener, UnixStream};
-use tokio::time::{Instant, sleep, timeout_at};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::net::{TcpStream, UnixListener, UnixStream};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Channel, Endpoint};
 
@@ -21,6 +26,8 @@ const WINDOW: u32 = 8 * 1024 * 1024;
 /// that answer.
 const ASK_EVERY: Duration = Duration::from_secs(10);
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+/// How long another node may take to accept a connection.
+const CONNECT: Duration = Duration::from_secs(5);
 /// Between two attempts to reach a process that does not listen yet.
 const RETRY: Duration = Duration::from_millis(10);
 
@@ -36,6 +43,14 @@ pub enum ConnectError {
         limit: Duration,
         /// What the last attempt said.
         last: String,
+    },
+    /// The two do not agree on TLS, now or later.
+    #[error("{address} and this node do not agree on TLS: {reason}")]
+    Tls {
+        /// `host:port`.
+        address: String,
+        /// What TLS says.
+        reason: String,
     },
     /// The address is not `host:port`.
     #[error("{address} is not an address of the form host:port")]
@@ -86,13 +101,17 @@ pub async fn connect_unix(path: &Path, limit: Duration) -> Result<Channel, Conne
     .await
 }
 
-/// Connects a gRPC channel to `host:port` on another node, waiting up to
-/// `limit` for it to listen. A peer that vanished is noticed within ten seconds
-/// by keep-alive pings.
+/// Connects a gRPC channel to `host:port` on another node, in TLS where there is `tls`,
+/// waiting up to `limit` for it to listen. A peer that vanished is noticed within ten
+/// seconds by keep-alive pings.
 ///
 /// # Errors
 /// See [`ConnectError`].
-pub async fn connect_tcp(address: &str, limit: Duration) -> Result<Channel, ConnectError> {
+pub async fn connect_tcp(
+    address: &str,
+    limit: Duration,
+    tls: Option<Arc<ClientConfig>>,
+) -> Result<Channel, ConnectError> {
     let invalid = || ConnectError::Address {
         address: address.to_owned(),
     };
@@ -106,11 +125,31 @@ pub async fn connect_tcp(address: &str, limit: Duration) -> Result<Channel, Conn
     let endpoint = tuned(endpoint)
         .tcp_nodelay(true)
         .tcp_keepalive(Some(Duration::from_secs(5)))
-        .connect_timeout(Duration::from_secs(5))
+        .connect_timeout(CONNECT)
         .http2_keep_alive_interval(Duration::from_secs(5))
         .keep_alive_timeout(Duration::from_secs(5))
         .keep_alive_while_idle(true);
-    retry(address, limit, || endpoint.connect()).await
+    let Some(tls) = tls else {
+        return retry(address, limit, || endpoint.connect()).await;
+    };
+    let to = address.to_owned();
+    let connector = tower::service_fn(move |_| {
+        let (to, tls) = (to.clone(), tls.clone());
+        async move { timeout(CONNECT, agree(&to, tls)).await? }
+    });
+    retry(address, limit, || {
+        endpoint.connect_with_connector(connector.clone())
+    })
+    .await
+}
+
+/// Connects, and agrees on keys.
+async fn agree(address: &str, tls: Arc<ClientConfig>) -> io::Result<TokioIo<TlsStream<TcpStream>>> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    let name = ServerName::try_from("lockstep.internal").map_err(io::Error::other)?;
+    let stream = TlsConnector::from(tls).connect(name, stream).await?;
+    Ok(TokioIo::new(stream))
 }
 
 fn tuned(endpoint: Endpoint) -> Endpoint {
@@ -132,6 +171,12 @@ where
     loop {
         match timeout_at(deadline, connect()).await {
             Ok(Ok(channel)) => return Ok(channel),
+            Ok(Err(error)) if is_of_tls(&error) => {
+                return Err(ConnectError::Tls {
+                    address: address.to_owned(),
+                    reason: root_cause(&error),
+                });
+            }
             Ok(Err(error)) => last = root_cause(&error),
             Err(_) => {}
         }
@@ -146,7 +191,27 @@ where
     }
 }
 
-fn root_cause(error: &dyn std::error::Error) -> String {
+/// Whether TLS refuses what it would refuse again.
+fn is_of_tls(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut inner = Some(error);
+    while let Some(error) = inner {
+        if error.is::<rustls::Error>() {
+            return true;
+        }
+        // An I/O error shows what it holds in its own way.
+        let io = error
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref);
+        if io.is_some_and(|held| held.is::<rustls::Error>()) {
+            return true;
+        }
+        inner = error.source();
+    }
+    false
+}
+
+/// The innermost of the errors that led to `error`.
+pub fn root_cause(error: &dyn std::error::Error) -> String {
     let mut inner = error;
     while let Some(source) = inner.source() {
         inner = source;

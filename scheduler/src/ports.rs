@@ -17,8 +17,9 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// The configured ports, of which clients' speak TLS where there is `tls`.
-    pub fn new(config: &EngineConfig, tls: Option<Arc<Tls>>) -> Self {
+    /// The configured ports. Clients' speak TLS where there is `tls`, nodes' where there
+    /// is `dist_tls`.
+    pub fn new(config: &EngineConfig, tls: Option<Arc<Tls>>, dist_tls: Option<Arc<Tls>>) -> Self {
         let limits = &config.server.limits;
         let budget = Budget::new(limits.memory_bytes);
         let sglang = config.server.sglang_grpc_port.map(|_| {
@@ -28,8 +29,14 @@ impl Ports {
             Port::public("sglang", protocol, &limits.connections, budget.clone(), tls)
         });
         let several = config.parallel.nnodes > 1;
-        let nodes =
-            several.then(|| Port::nodes("nodes", config.parallel.tp_size, &limits.connections));
+        let nodes = several.then(|| {
+            Port::nodes(
+                "nodes",
+                config.parallel.tp_size,
+                &limits.connections,
+                dist_tls,
+            )
+        });
         Self {
             sglang,
             budget,

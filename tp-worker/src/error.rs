@@ -25,6 +25,9 @@ pub enum RunError {
     /// The scheduler could not be reached.
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    /// A certificate or its key can't be used.
+    #[error(transparent)]
+    Tls(#[from] lockstep_ports::TlsError),
     /// The scheduler refused or ended the stream.
     #[error("the scheduler ended the stream: {0}")]
     Scheduler(String),

@@ -12,6 +12,7 @@ use std::sync::{Arc, mpsc};
 use abort::SharedAbort;
 use compute::Computing;
 use lockstep_devices::Registry;
+use lockstep_ports::NodeTls;
 use lockstep_process::{Role, RoleContext};
 
 use crate::RunError;
@@ -32,14 +33,15 @@ pub fn run(ctx: RoleContext, registry: &Registry) -> Result<(), RunError> {
     let (orders, incoming) = mpsc::channel();
     let (outgoing, messages) = tokio::sync::mpsc::channel(OUTGOING);
     let abort = SharedAbort::default();
-    let listener = collectives::bind(&ctx.engine)?;
+    let tls = ctx.node.dist_tls.as_ref().map(NodeTls::load).transpose()?;
+    let listener = collectives::bind(&ctx.engine, tls.as_ref())?;
     let hello = stream::hello(&ctx, rank, listener.as_ref());
     let talker = std::thread::Builder::new()
         .name("grpc".to_owned())
         .spawn({
             let (ctx, abort) = (ctx.clone(), abort.clone());
             let leaving = outgoing.downgrade();
-            move || stream::talk(&ctx, hello, messages, leaving, orders, &abort)
+            move || stream::talk(&ctx, (hello, tls), messages, leaving, orders, &abort)
         })
         .map_err(|source| RunError::Io {
             what: "starting the gRPC thread".to_owned(),

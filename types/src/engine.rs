@@ -286,6 +286,8 @@ pub struct NodeConfig {
     pub admin_api_key: Option<String>,
     /// `None`: the public ports speak no TLS.
     pub tls: Option<TlsFiles>,
+    /// `None`: what nodes exchange is not encrypted. Its roots are there.
+    pub dist_tls: Option<TlsFiles>,
     /// Shared by all nodes; workers must show it.
     pub dist_secret: Option<String>,
     /// Filter for the log lines, as in `RUST_LOG`.
@@ -294,14 +296,14 @@ pub struct NodeConfig {
     pub log_json: bool,
 }
 
-/// Files of the public ports' TLS, in PEM.
+/// Files of the public ports' TLS, or of that between nodes, in PEM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TlsFiles {
-    /// The server's certificate, and those between it and its root.
+    /// The certificate to show, and those between it and its root.
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// Roots of the certificates that clients must show; `None` = they need none.
+    /// Roots of the certificates that others must show; `None` = they need none.
     pub client_roots: Option<PathBuf>,
 }
 

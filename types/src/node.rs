@@ -44,6 +44,7 @@ impl fmt::Debug for NodeConfig {
             api_key,
             admin_api_key,
             tls,
+            dist_tls,
             dist_secret,
             log,
             log_json,
@@ -57,6 +58,7 @@ impl fmt::Debug for NodeConfig {
             .field("api_key", &api_key.as_ref().map(|_| "***"))
             .field("admin_api_key", &admin_api_key.as_ref().map(|_| "***"))
             .field("tls", tls)
+            .field("dist_tls", dist_tls)
             .field("dist_secret", &dist_secret.as_ref().map(|_| "***"))
             .field("log", log)
             .field("log_json", log_json)

@@ -105,4 +105,16 @@ pub struct ParallelArgs {
     /// File with the secret that all nodes share.
     #[arg(long, env = "LOCKSTEP_DIST_SECRET_FILE", value_name = "FILE", help_heading = HEADING)]
     pub dist_secret_file: Option<PathBuf>,
+    /// Certificate of this node (PEM): what nodes exchange is encrypted then, and each shows
+    /// the others one that --dist-ssl-ca-certs has signed [default: no TLS].
+    ///
+    /// All nodes are given one, or none is.
+    #[arg(long, env = "LOCKSTEP_DIST_SSL_CERTFILE", value_name = "FILE", help_heading = HEADING)]
+    pub dist_ssl_certfile: Option<PathBuf>,
+    /// Private key of --dist-ssl-certfile (PEM, without a password).
+    #[arg(long, env = "LOCKSTEP_DIST_SSL_KEYFILE", value_name = "FILE", help_heading = HEADING)]
+    pub dist_ssl_keyfile: Option<PathBuf>,
+    /// Roots of all nodes' certificates (PEM), which sign those of nothing else.
+    #[arg(long, env = "LOCKSTEP_DIST_SSL_CA_CERTS", value_name = "FILE", help_heading = HEADING)]
+    pub dist_ssl_ca_certs: Option<PathBuf>,
 }

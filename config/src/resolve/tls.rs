@@ -1,42 +1,82 @@
-//! Which files the public ports' TLS goes by.
+//! Which files TLS goes by, to clients and between nodes.
+
+use std::path::PathBuf;
 
 use lockstep_types::TlsFiles;
 
 use super::ConfigError;
-use crate::args::ServerArgs;
+use crate::args::{ParallelArgs, ServerArgs};
+
+/// A file as it was given, and the option that names it.
+type Given<'a> = (&'static str, Option<&'a PathBuf>);
+
+/// Those of public ports, of which clients need certificates only where roots are named.
+pub(super) fn of_ports(args: &ServerArgs) -> Result<Option<TlsFiles>, ConfigError> {
+    let certificate = ("--ssl-certfile", args.ssl_certfile.as_ref());
+    let key = ("--ssl-keyfile", args.ssl_keyfile.as_ref());
+    let roots = ("--ssl-ca-certs", args.ssl_ca_certs.as_ref());
+    needs(certificate, key)?;
+    needs(key, certificate)?;
+    needs(roots, certificate)?;
+    files(certificate, key, roots)
+}
+
+/// Those between nodes.
+pub(super) fn of_nodes(
+    args: &ParallelArgs,
+    nnodes: usize,
+) -> Result<Option<TlsFiles>, ConfigError> {
+    let certificate = ("--dist-ssl-certfile", args.dist_ssl_certfile.as_ref());
+    let key = ("--dist-ssl-keyfile", args.dist_ssl_keyfile.as_ref());
+    let roots = ("--dist-ssl-ca-certs", args.dist_ssl_ca_certs.as_ref());
+    for (one, other) in [(certificate, key), (key, roots), (roots, certificate)] {
+        needs(one, other)?;
+    }
+    if nnodes == 1 && certificate.1.is_some() {
+        return Err(ConfigError::conflict(
+            certificate.0,
+            "--nnodes 1",
+            "one node exchanges nothing with others",
+            "Leave the option out, or give --nnodes",
+        ));
+    }
+    files(certificate, key, roots)
+}
+
+fn needs((option, given): Given<'_>, (other, needed): Given<'_>) -> Result<(), ConfigError> {
+    if given.is_none() || needed.is_some() {
+        return Ok(());
+    }
+    let why = "one is of no use without the other";
+    Err(ConfigError::conflict(
+        option,
+        other,
+        why,
+        format!("Give {other} too"),
+    ))
+}
 
 /// The files, absolute: processes open them again when they have changed.
-pub(super) fn files(args: &ServerArgs) -> Result<Option<TlsFiles>, ConfigError> {
-    const CERTIFICATE: &str = "--ssl-certfile";
-    const KEY: &str = "--ssl-keyfile";
-    const ROOTS: &str = "--ssl-ca-certs";
-    let needs = |first, second| {
-        let why = "TLS needs both a certificate and its key";
-        Err(ConfigError::conflict(
-            first,
-            second,
-            why,
-            format!("Give {second} too"),
-        ))
+fn files(
+    certificate: Given<'_>,
+    key: Given<'_>,
+    roots: Given<'_>,
+) -> Result<Option<TlsFiles>, ConfigError> {
+    let absolute = |(option, path): Given<'_>| {
+        let path = path.map(|path| {
+            std::path::absolute(path).map_err(|error| ConfigError::File {
+                option,
+                path: path.clone(),
+                message: error.to_string(),
+            })
+        });
+        path.transpose()
     };
-    let (certificate, key) = match (&args.ssl_certfile, &args.ssl_keyfile) {
-        (Some(certificate), Some(key)) => (certificate, key),
-        (Some(_), None) => return needs(CERTIFICATE, KEY),
-        (None, Some(_)) => return needs(KEY, CERTIFICATE),
-        (None, None) if args.ssl_ca_certs.is_some() => return needs(ROOTS, CERTIFICATE),
-        (None, None) => return Ok(None),
-    };
-    let absolute = |option, path: &std::path::PathBuf| {
-        std::path::absolute(path).map_err(|error| ConfigError::File {
-            option,
-            path: path.clone(),
-            message: error.to_string(),
-        })
-    };
-    let roots = args.ssl_ca_certs.as_ref();
-    Ok(Some(TlsFiles {
-        certificate: absolute(CERTIFICATE, certificate)?,
-        key: absolute(KEY, key)?,
-        client_roots: roots.map(|roots| absolute(ROOTS, roots)).transpose()?,
+    let (certificate, key) = (absolute(certificate)?, absolute(key)?);
+    let client_roots = absolute(roots)?;
+    Ok(certificate.zip(key).map(|(certificate, key)| TlsFiles {
+        certificate,
+        key,
+        client_roots,
     }))
 }

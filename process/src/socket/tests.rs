@@ -59,7 +59,7 @@ async fn nobody_is_an_error_that_names_the_address() {
     assert!(matches!(error, ConnectError::TimedOut { .. }));
     assert!(error.to_string().contains("No such file"), "{error}");
     for address in ["", "host", "host:", "host:port", "host:70000", "a b:1"] {
-        let error = connect_tcp(address, SOON).await.expect_err(address);
+        let error = connect_tcp(address, SOON, None).await.expect_err(address);
         assert!(
             matches!(error, ConnectError::Address { .. }),
             "{address}: {error}"
@@ -73,7 +73,7 @@ async fn tcp_reaches_a_listener() {
         .await
         .expect("listens");
     let address = listener.local_addr().expect("an address").to_string();
-    let (connected, accepted) = tokio::join!(connect_tcp(&address, SOON), listener.accept());
+    let (connected, accepted) = tokio::join!(connect_tcp(&address, SOON, None), listener.accept());
     connected.expect("connected");
     accepted.expect("accepted");
 }

@@ -33,7 +33,7 @@ pub async fn serving_with(change: impl FnOnce(&mut ServeArgs)) -> (Scheduler, Cl
     args.server.sglang_grpc_port = Some(port);
     change(&mut args);
     let (scheduler, _) = Scheduler::serving(&args).await;
-    let channel = lockstep_process::connect_tcp(&format!("127.0.0.1:{port}"), LIMIT).await;
+    let channel = lockstep_process::connect_tcp(&format!("127.0.0.1:{port}"), LIMIT, None).await;
     (
         scheduler,
         SglangSchedulerClient::new(channel.expect("listening")),

@@ -2,15 +2,17 @@
 
 use lockstep_process::exit;
 use lockstep_tests::{
-    body::counting,
+    body::{COUNTED, counting},
     ports,
     processes::Role,
     server::{Options, Server},
+    tls::Authority,
     turns,
     wait::LIMIT,
 };
 use rustix::process::Signal;
 use serde_json::json;
+use tempfile::TempDir;
 
 use crate::{options, shared};
 
@@ -119,6 +121,58 @@ async fn a_node_that_dies_ends_the_other() {
             let own = servers[victim].exit(LIMIT).await;
             assert_eq!(own, i32::from(exit::PROCESS_DIED));
         }
+    }
+}
+
+/// The options of a node whose certificate `authority` has signed.
+fn certified(options: Options, folder: &TempDir, authority: &Authority, name: &str) -> Options {
+    let at = |what: &str| folder.path().join(format!("{name}.{what}"));
+    authority.sign().write(&at("pem"), &at("key"));
+    std::fs::write(at("roots"), authority.pem()).expect("written");
+    let set =
+        |options: Options, option: &str, what| options.set(option, &at(what).to_string_lossy());
+    let options = set(options, "--dist-ssl-certfile", "pem");
+    let options = set(options, "--dist-ssl-keyfile", "key");
+    set(options, "--dist-ssl-ca-certs", "roots")
+}
+
+#[tokio::test]
+async fn nodes_with_certificates_let_nobody_else_in() {
+    let _turn = turns::shared().await;
+    let nodes = Nodes::new();
+    let [own, other] = [Authority::default(), Authority::default()];
+    let node = |number, authority, name| {
+        let options = nodes.options(number, SECRET);
+        certified(options, &nodes.folder, authority, name)
+    };
+    let first = Server::launch(node(0, &own, "first"));
+    let mistrusts = certified(nodes.options(1, SECRET), &nodes.folder, &own, "mistrusts");
+    std::fs::write(nodes.folder.path().join("mistrusts.roots"), other.pem()).expect("written");
+    for (what, wrong, says) in [
+        ("of another authority", node(1, &other, "other"), "TLS"),
+        ("that trusts others", mistrusts, "agree on TLS"),
+    ] {
+        let wrong = Server::launch(wrong);
+        let code = wrong.exit(LIMIT).await;
+        assert_eq!(code, i32::from(exit::START_FAILED), "{what}");
+        assert!(wrong.log().contains(says), "{what}: {}", wrong.log());
+        assert_eq!(first.ended(), None, "{what}: {}", first.log());
+    }
+    let right = Server::launch(node(1, &own, "right"));
+    first.ready().await;
+    right.says("is ready").await;
+    let answer = first
+        .ok("/v1/chat/completions", &counting(&json!({})))
+        .await;
+    assert_eq!(answer["choices"][0]["message"]["content"], COUNTED);
+    first.signal(Signal::TERM).await;
+    for server in [first, right] {
+        assert_eq!(
+            server.exit(LIMIT).await,
+            i32::from(exit::OK),
+            "{}",
+            server.log()
+        );
     }
 }
 

@@ -225,6 +225,7 @@ pub fn node_config(run_dir: PathBuf) -> NodeConfig {
         api_key: None,
         admin_api_key: None,
         tls: None,
+        dist_tls: None,
         dist_secret: None,
         log: "off".to_owned(),
         log_json: false,

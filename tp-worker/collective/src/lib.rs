@@ -53,4 +53,4 @@ pub use parts::Parts;
 pub use patience::{Spin, is_crowded};
 pub use shared::{SharedMemory, local_group, local_group_with};
 pub use single::Single;
-pub use tcp::{Tcp, TcpListenerHandle};
+pub use tcp::{Tcp, TcpListenerHandle, Tls};

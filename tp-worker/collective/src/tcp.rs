@@ -4,6 +4,7 @@ mod door;
 mod frame;
 mod handshake;
 mod lane;
+mod link;
 mod links;
 mod mac;
 mod member;
@@ -12,6 +13,7 @@ mod mesh;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 
+pub use link::Tls;
 use links::Links;
 use member::Member;
 
@@ -26,8 +28,8 @@ compile_error!("frames carry little-endian elements as they lie in memory");
 /// One rank of a group whose ranks are connected by TCP.
 ///
 /// The secret keeps strangers and other groups out. What the ranks exchange
-/// afterwards is neither encrypted nor authenticated, so the network between
-/// them has to be a trusted one.
+/// afterwards is encrypted and authenticated where they speak [`Tls`], and
+/// otherwise the network between them has to be a trusted one.
 pub type Tcp = Group<Member>;
 
 /// A rank's open port, before the group is formed.
@@ -35,6 +37,7 @@ pub type Tcp = Group<Member>;
 pub struct TcpListenerHandle {
     listener: TcpListener,
     address: SocketAddr,
+    tls: Option<Tls>,
 }
 
 impl Tcp {
@@ -46,7 +49,11 @@ impl Tcp {
         let open = || {
             let listener = TcpListener::bind(address)?;
             let address = listener.local_addr()?;
-            Ok::<_, std::io::Error>(TcpListenerHandle { listener, address })
+            Ok::<_, std::io::Error>(TcpListenerHandle {
+                listener,
+                address,
+                tls: None,
+            })
         };
         open().map_err(|error| CollectiveError::system(0, "listen for ranks", &error))
     }
@@ -57,6 +64,12 @@ impl TcpListenerHandle {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Has the group speak TLS, which all its ranks must.
+    #[must_use]
+    pub fn secured(self, tls: Option<Tls>) -> Self {
+        Self { tls, ..self }
     }
 
     /// Forms the group of all `addresses` as number `rank` in them, with
@@ -103,7 +116,13 @@ impl TcpListenerHandle {
             ..options.clone()
         };
         let identity = handshake::Identity::new(rank, size, options.max_elements, group_id, secret);
-        let streams = mesh::connect(&self.listener, addresses, &identity, options.join_timeout)?;
+        let streams = mesh::connect(
+            &self.listener,
+            addresses,
+            &identity,
+            self.tls.as_ref(),
+            options.join_timeout,
+        )?;
         let local = addresses
             .iter()
             .filter(|peer| peer.ip() == addresses[rank].ip())

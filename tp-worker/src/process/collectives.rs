@@ -6,8 +6,10 @@ use std::{
 };
 
 use lockstep_collective::{
-    AbortHandle, Collective, CollectiveError, Options, SharedMemory, Single, Tcp, TcpListenerHandle,
+    AbortHandle, Collective, CollectiveError, Options, SharedMemory, Single, Tcp,
+    TcpListenerHandle, Tls,
 };
+use lockstep_ports::NodeTls;
 use lockstep_proto::pb::lockstep::GroupStart;
 use lockstep_types::EngineConfig;
 
@@ -23,11 +25,12 @@ impl Listener {
     }
 }
 
-/// Opens the port for other nodes; `None` within one node.
+/// Opens the port for other nodes, which speak TLS where there is `tls`; `None` within one
+/// node.
 ///
 /// # Errors
 /// [`RunError::Io`] when node 0's address can't be resolved.
-pub fn bind(config: &EngineConfig) -> Result<Option<Listener>, RunError> {
+pub fn bind(config: &EngineConfig, tls: Option<&NodeTls>) -> Result<Option<Listener>, RunError> {
     if config.parallel.nnodes == 1 {
         return Ok(None);
     }
@@ -37,7 +40,11 @@ pub fn bind(config: &EngineConfig) -> Result<Option<Listener>, RunError> {
         source,
     };
     let local = facing(addr).map_err(failed)?;
-    Ok(Some(Listener(Tcp::bind(local)?)))
+    let tls = tls.map(|tls| Tls {
+        client: tls.client.clone(),
+        server: tls.server.clone(),
+    });
+    Ok(Some(Listener(Tcp::bind(local)?.secured(tls))))
 }
 
 /// This machine's address on the way to `addr`, with any free port: peers come

@@ -2,7 +2,8 @@
 
 use std::{sync::mpsc, time::Duration};
 
-use lockstep_process::{RoleContext, connect_tcp, connect_unix};
+use lockstep_ports::NodeTls;
+use lockstep_process::{RoleContext, connect_tcp, connect_unix, root_cause};
 use lockstep_proto::{
     limits::INTERNAL_MESSAGE_BYTES,
     pb::lockstep::{
@@ -13,7 +14,7 @@ use lockstep_proto::{
 use lockstep_types::{drafter::DrafterCommand, step::StepPlan};
 use tokio::sync::mpsc::WeakSender;
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
-use tonic::{Request, Streaming};
+use tonic::{Request, Status, Streaming};
 
 use super::{abort::SharedAbort, collectives::Listener};
 use crate::RunError;
@@ -36,6 +37,9 @@ pub enum Order {
 
 /// Messages on their way to the scheduler.
 pub type Outgoing = tokio::sync::mpsc::Sender<WorkerMessage>;
+
+/// How a worker comes to the scheduler: what it says, and its TLS if nodes speak that.
+pub type Introduction = (WorkerHello, Option<NodeTls>);
 
 /// Who this worker is.
 pub fn hello(ctx: &RoleContext, rank: usize, listener: Option<&Listener>) -> WorkerHello {
@@ -65,7 +69,7 @@ pub fn report(outgoing: &Outgoing, error: &RunError) {
 /// Attaches and carries messages both ways until either side ends.
 pub fn talk(
     ctx: &RoleContext,
-    hello: WorkerHello,
+    hello: Introduction,
     messages: tokio::sync::mpsc::Receiver<WorkerMessage>,
     leaving: WeakSender<WorkerMessage>,
     orders: mpsc::Sender<Order>,
@@ -122,7 +126,7 @@ async fn leave(ctx: &RoleContext, leaving: WeakSender<WorkerMessage>) {
 
 async fn carry(
     ctx: &RoleContext,
-    hello: WorkerHello,
+    hello: Introduction,
     messages: tokio::sync::mpsc::Receiver<WorkerMessage>,
     orders: &mpsc::Sender<Order>,
 ) -> Result<(), RunError> {
@@ -170,9 +174,17 @@ fn meaningless(error: &lockstep_proto::WireError) -> RunError {
     RunError::Scheduler(format!("it sent a command without meaning: {error}"))
 }
 
+/// What a status says; of a broken connection, what broke it.
+fn why(status: &Status) -> String {
+    match std::error::Error::source(status) {
+        Some(source) => format!("{}: {}", status.message(), root_cause(source)),
+        None => status.message().to_owned(),
+    }
+}
+
 async fn attach(
     ctx: &RoleContext,
-    hello: WorkerHello,
+    (hello, tls): Introduction,
     messages: tokio::sync::mpsc::Receiver<WorkerMessage>,
 ) -> Result<Streaming<WorkerCommand>, RunError> {
     let limit = Duration::from_secs(ctx.engine.timeouts.startup_s);
@@ -180,7 +192,12 @@ async fn attach(
     let channel = if ctx.node.node_rank == 0 {
         connect_unix(&ctx.node.workers_socket(), limit).await?
     } else {
-        connect_tcp(&ctx.engine.parallel.dist_init_addr, limit).await?
+        connect_tcp(
+            &ctx.engine.parallel.dist_init_addr,
+            limit,
+            tls.map(|tls| tls.client),
+        )
+        .await?
     };
     let first = tokio_stream::once(message(worker_message::Kind::Hello(hello)));
     let mut request = Request::new(first.chain(ReceiverStream::new(messages)));
@@ -194,6 +211,6 @@ async fn attach(
         .max_encoding_message_size(INTERNAL_MESSAGE_BYTES)
         .attach(request)
         .await
-        .map_err(|status| RunError::Scheduler(status.message().to_owned()))?;
+        .map_err(|status| RunError::Scheduler(why(&status)))?;
     Ok(response.into_inner())
 }

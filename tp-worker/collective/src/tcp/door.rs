@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::handshake::{ANSWER, Failure, Identity, Nonce};
+use super::link::{Link, Tls};
 
 /// How long a caller may take to show that it is a rank.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -23,6 +24,7 @@ const HEARING: Duration = Duration::from_millis(50);
 /// The port and its callers, in the order in which they came.
 pub(crate) struct Door<'a> {
     listener: &'a TcpListener,
+    tls: Option<&'a Tls>,
     callers: Vec<Caller>,
     /// Why the last one was sent away that spoke as ranks do, or else anybody.
     pub refused: Option<Failure>,
@@ -30,7 +32,7 @@ pub(crate) struct Door<'a> {
 
 /// Who has connected and not yet said everything.
 struct Caller {
-    stream: TcpStream,
+    link: Link,
     came: Instant,
     nonce: Nonce,
     answer: [u8; ANSWER],
@@ -40,10 +42,11 @@ struct Caller {
 impl<'a> Door<'a> {
     /// # Errors
     /// What the system says.
-    pub fn open(listener: &'a TcpListener) -> io::Result<Self> {
+    pub fn open(listener: &'a TcpListener, tls: Option<&'a Tls>) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         Ok(Self {
             listener,
+            tls,
             callers: Vec::new(),
             refused: None,
         })
@@ -60,7 +63,7 @@ impl<'a> Door<'a> {
         identity: &Identity<'_>,
         free: impl Fn(usize) -> bool,
         limit: Duration,
-    ) -> io::Result<Option<(usize, TcpStream)>> {
+    ) -> io::Result<Option<(usize, Link)>> {
         self.wait(limit)?;
         let found = self.hear(identity, free);
         self.admit()?;
@@ -85,7 +88,7 @@ impl<'a> Door<'a> {
         let mut sockets: Vec<_> = self
             .callers
             .iter()
-            .map(|caller| &caller.stream)
+            .map(|caller| caller.link.socket())
             .map(readable)
             .collect();
         if room {
@@ -102,7 +105,7 @@ impl<'a> Door<'a> {
         &mut self,
         identity: &Identity<'_>,
         free: impl Fn(usize) -> bool,
-    ) -> Option<(usize, TcpStream)> {
+    ) -> Option<(usize, Link)> {
         let mut at = 0;
         while at < self.callers.len() {
             let failure = match self.callers[at].hear() {
@@ -149,7 +152,7 @@ impl<'a> Door<'a> {
             if self.callers.len() >= MOST {
                 self.callers.remove(0);
             }
-            match Caller::greet(stream) {
+            match Caller::greet(stream, self.tls) {
                 Ok(caller) => self.callers.push(caller),
                 Err(failure) => self.note(failure),
             }
@@ -159,12 +162,13 @@ impl<'a> Door<'a> {
 }
 
 impl Caller {
-    fn greet(mut stream: TcpStream) -> Result<Self, Failure> {
+    fn greet(stream: TcpStream, tls: Option<&Tls>) -> Result<Self, Failure> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        let nonce = Identity::greet(&mut stream)?;
+        let mut link = Link::accept(stream, tls)?;
+        let nonce = Identity::greet(&mut link)?;
         Ok(Self {
-            stream,
+            link,
             came: Instant::now(),
             nonce,
             answer: [0; ANSWER],
@@ -175,7 +179,7 @@ impl Caller {
     /// Reads on; tells whether it has said everything.
     fn hear(&mut self) -> io::Result<bool> {
         while self.heard < ANSWER {
-            match self.stream.read(&mut self.answer[self.heard..]) {
+            match self.link.read(&mut self.answer[self.heard..]) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(read) => self.heard += read,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -197,9 +201,9 @@ impl Caller {
         mut self,
         identity: &Identity<'_>,
         free: impl Fn(usize) -> bool,
-    ) -> Result<(usize, TcpStream), Failure> {
-        let rank = identity.judge(&mut self.stream, &self.nonce, &self.answer, free)?;
-        Ok((rank, self.stream))
+    ) -> Result<(usize, Link), Failure> {
+        let rank = identity.judge(&mut self.link, &self.nonce, &self.answer, free)?;
+        Ok((rank, self.link))
     }
 }
 

@@ -1,9 +1,9 @@
 //! The two directions of one connection during one transfer.
 
-use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
-use std::net::TcpStream;
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
 
 use super::frame::{self, HEADER, Header, LONGEST};
+use super::link::Link;
 use crate::Operation;
 use crate::attachment::{Attachment, Shape};
 
@@ -102,12 +102,12 @@ impl Lane {
     }
 
     /// Sends what the socket takes of the head and `payload`.
-    pub fn write(&mut self, mut stream: &TcpStream, payload: &[u8]) {
+    pub fn write(&mut self, link: &Link, payload: &[u8]) {
         let at = self.out_head;
         while self.wants_write() {
             let head = &self.outgoing[self.sent.min(at)..at];
             let payload = &payload[self.sent.saturating_sub(at)..self.to_send.max(at) - at];
-            match stream.write_vectored(&[IoSlice::new(head), IoSlice::new(payload)]) {
+            match link.send(&[IoSlice::new(head), IoSlice::new(payload)]) {
                 Ok(0) => self.closed = true,
                 Ok(count) => self.sent += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -119,12 +119,12 @@ impl Lane {
     }
 
     /// Reads what the socket has, the payload into `payload`.
-    pub fn read(&mut self, mut stream: &TcpStream, payload: &mut [u8]) {
+    pub fn read(&mut self, link: &Link, payload: &mut [u8]) {
         while self.wants_read() {
             let at = self.in_head;
             let head = &mut self.incoming[self.got.min(at)..at];
             let rest = &mut payload[self.got.saturating_sub(at)..self.to_get.max(at) - at];
-            match stream.read_vectored(&mut [IoSliceMut::new(head), IoSliceMut::new(rest)]) {
+            match link.receive(&mut [IoSliceMut::new(head), IoSliceMut::new(rest)]) {
                 Ok(0) => self.closed = true,
                 Ok(count) => self.got += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}

@@ -77,16 +77,16 @@ impl Member {
     ) -> Result<bool, CollectiveError> {
         let mut done = true;
         for (peer, &name) in self.names.iter().enumerate() {
-            let (Some(stream), lane) = (self.links.to(name), &mut self.lanes[peer]) else {
+            let (Some(link), lane) = (self.links.to(name), &mut self.lanes[peer]) else {
                 continue;
             };
             if lane.wants_write() {
                 let sent = &self.outgoing[part(self.rank, peer)];
-                lane.write(stream, bytemuck::cast_slice(sent));
+                lane.write(link, bytemuck::cast_slice(sent));
             }
             if lane.wants_read() {
                 let received = &mut self.incoming[peer][part(peer, self.rank)];
-                lane.read(stream, bytemuck::cast_slice_mut(received));
+                lane.read(link, bytemuck::cast_slice_mut(received));
             }
             let checked = lane.check(operation, attachment);
             let own = self.names[self.rank];
@@ -98,7 +98,7 @@ impl Member {
                     operation,
                 });
             }
-            done &= lane.done();
+            done &= link.flush() && lane.done();
         }
         Ok(done)
     }
@@ -150,21 +150,19 @@ impl Member {
         let end = Instant::now() + GRACE.min(self.patience.timeout);
         self.lanes.iter_mut().for_each(Lane::heads_only);
         loop {
+            let mut busy = false;
             for (peer, &name) in self.names.iter().enumerate() {
-                let (Some(stream), lane) = (self.links.to(name), &mut self.lanes[peer]) else {
+                let (Some(link), lane) = (self.links.to(name), &mut self.lanes[peer]) else {
                     continue;
                 };
-                lane.write(stream, bytemuck::cast_slice(&self.outgoing));
-                lane.read(stream, bytemuck::cast_slice_mut(&mut self.incoming[peer]));
+                lane.write(link, bytemuck::cast_slice(&self.outgoing));
+                lane.read(link, bytemuck::cast_slice_mut(&mut self.incoming[peer]));
+                busy |= !link.flush() || lane.wants_read() || lane.wants_write();
                 if let Err(unexpected) = lane.check(operation, attachment) {
                     let own = self.names[self.rank];
                     found.get_or_insert_with(|| diverged(ours, own, unexpected, name, lane));
                 }
             }
-            let busy = self
-                .lanes
-                .iter()
-                .any(|lane| lane.wants_read() || lane.wants_write());
             let left = end.saturating_duration_since(Instant::now());
             if !busy || left.is_zero() || self.poll(left).is_err() {
                 break;
@@ -180,17 +178,17 @@ impl Member {
     fn drain(&mut self, end: Instant) {
         self.links.close(Shutdown::Write);
         for (peer, &name) in self.names.iter().enumerate() {
-            let (Some(stream), buffer) = (self.links.to(name), &mut self.incoming[peer]) else {
+            let (Some(link), buffer) = (self.links.to(name), &mut self.incoming[peer]) else {
                 continue;
             };
             let buffer: &mut [u8] = bytemuck::cast_slice_mut(buffer);
             loop {
-                match io::Read::read(&mut &*stream, buffer) {
+                match link.receive(&mut [io::IoSliceMut::new(buffer)]) {
                     Ok(0) => break,
                     Ok(_) => {}
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         let left = end.saturating_duration_since(Instant::now());
-                        let mut fds = [PollFd::new(stream, PollFlags::IN)];
+                        let mut fds = [PollFd::new(link.socket(), PollFlags::IN)];
                         if left.is_zero() || poll(&mut fds, Some(&timespec(left))).is_err() {
                             break;
                         }
@@ -203,20 +201,20 @@ impl Member {
 
     /// Sleeps until some connection can move on, at most `limit`.
     fn poll(&self, limit: Duration) -> Result<(), CollectiveError> {
-        let streams = self.names.iter().map(|&name| self.links.to(name));
-        let Some(any) = streams.clone().flatten().next() else {
+        let links = self.names.iter().map(|&name| self.links.to(name));
+        let Some(any) = links.clone().flatten().next() else {
             return Ok(());
         };
         let mut fds: [PollFd<'_>; MAX_RANKS] =
-            std::array::from_fn(|_| PollFd::new(any, PollFlags::empty()));
+            std::array::from_fn(|_| PollFd::new(any.socket(), PollFlags::empty()));
         let mut count = 0;
-        for (stream, lane) in streams.zip(&self.lanes) {
-            let Some(stream) = stream else { continue };
+        for (link, lane) in links.zip(&self.lanes) {
+            let Some(link) = link else { continue };
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::IN, lane.wants_read());
-            flags.set(PollFlags::OUT, lane.wants_write());
+            flags.set(PollFlags::OUT, lane.wants_write() || !link.flush());
             if !flags.is_empty() {
-                fds[count] = PollFd::new(stream, flags);
+                fds[count] = PollFd::new(link.socket(), flags);
                 count += 1;
             }
         }

@@ -1,12 +1,13 @@
 //! Connecting every rank with every other.
 
 use std::fmt::Display;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::door::Door;
 use super::handshake::{Failure, Identity};
+use super::link::{Link, Tls};
 use crate::CollectiveError;
 
 /// Between two attempts to reach a rank that isn't up yet.
@@ -20,16 +21,18 @@ pub(crate) fn connect(
     listener: &TcpListener,
     addresses: &[SocketAddr],
     identity: &Identity<'_>,
+    tls: Option<&Tls>,
     timeout: Duration,
-) -> Result<Vec<Option<TcpStream>>, CollectiveError> {
+) -> Result<Vec<Option<Link>>, CollectiveError> {
     let start = Instant::now();
     let left = || timeout.saturating_sub(start.elapsed());
-    let mut streams: Vec<Option<TcpStream>> = addresses.iter().map(|_| None).collect();
+    let mut links: Vec<Option<Link>> = addresses.iter().map(|_| None).collect();
     for peer in 0..identity.rank {
-        streams[peer] = Some(reach(addresses[peer], peer, identity, left)?);
+        links[peer] = Some(reach(addresses[peer], peer, identity, tls, left)?);
     }
-    let mut door = Door::open(listener).map_err(|e| failed(identity, "prepare to accept", &e))?;
-    while let Some(missing) = (identity.rank + 1..streams.len()).find(|&r| streams[r].is_none()) {
+    let mut door =
+        Door::open(listener, tls).map_err(|e| failed(identity, "prepare to accept", &e))?;
+    while let Some(missing) = (identity.rank + 1..links.len()).find(|&r| links[r].is_none()) {
         if left().is_zero() {
             // A port scanner must not end the group, but a wrong secret should show.
             let refused = door.refused;
@@ -40,33 +43,40 @@ pub(crate) fn connect(
             );
             return Err(CollectiveError::join(identity.rank, reason));
         }
-        let next = door.next(identity, |rank| streams[rank].is_none(), left());
-        if let Some((rank, stream)) = next.map_err(|e| failed(identity, "accept", &e))? {
-            streams[rank] = Some(stream);
+        let next = door.next(identity, |rank| links[rank].is_none(), left());
+        if let Some((rank, link)) = next.map_err(|e| failed(identity, "accept", &e))? {
+            links[rank] = Some(link);
         }
     }
-    Ok(streams)
+    Ok(links)
 }
 
 fn reach(
     address: SocketAddr,
     peer: usize,
     identity: &Identity<'_>,
+    tls: Option<&Tls>,
     left: impl Fn() -> Duration,
-) -> Result<TcpStream, CollectiveError> {
+) -> Result<Link, CollectiveError> {
     loop {
         let attempt = || {
             let limit = left().max(Duration::from_millis(1));
-            let mut stream = TcpStream::connect_timeout(&address, limit)?;
+            let stream = TcpStream::connect_timeout(&address, limit)?;
             limit_waits(&stream, limit)?;
-            identity.connect(&mut stream, peer)?;
-            Ok(stream)
+            let mut link = Link::connect(stream, tls)?;
+            identity.connect(&mut link, peer)?;
+            Ok(link)
         };
         match attempt() {
             Ok(stream) => return Ok(stream),
             Err(Failure::Refused(refusal)) => {
                 let reason = format!("rank {peer} at {address}: {refusal}");
                 return Err(CollectiveError::join(identity.rank, reason));
+            }
+            // What TLS refuses it refuses again.
+            Err(Failure::Connection(error)) if error.kind() == ErrorKind::InvalidData => {
+                let what = format!("agree on TLS with rank {peer} at {address}");
+                return Err(failed(identity, &what, &error));
             }
             Err(Failure::Connection(error)) if left().is_zero() => {
                 return Err(failed(

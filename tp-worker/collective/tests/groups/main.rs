@@ -9,4 +9,5 @@ mod single;
 mod subgroups;
 mod support;
 mod tcp;
+mod tls;
 mod uneven;

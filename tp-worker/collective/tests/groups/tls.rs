@@ -1,0 +1,153 @@
+//! Groups over TCP whose ranks speak TLS.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, LazyLock};
+use std::thread;
+
+use lockstep_collective::{Collective, CollectiveError, Options, Tcp, TcpListenerHandle, Tls};
+use proptest::prelude::*;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+use crate::attached;
+use crate::support::{self, Case, Members, check_against_oracle};
+
+const SECRET: &[u8] = b"a secret of the tests";
+
+/// What a rank shows whose certificate another has signed than those that it trusts.
+fn rank(signs: &Authority, trusts: &Authority) -> Tls {
+    let provider = Arc::new(ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    roots.add(trusts.der().clone()).expect("a root");
+    let roots = Arc::new(roots);
+    let key = KeyPair::generate().expect("a key");
+    let params = CertificateParams::new(["rank.lockstep.internal".to_owned()]);
+    let params = params.expect("a name");
+    let certificate = params.signed_by(&key, &**signs).expect("signed");
+    let chain: Vec<CertificateDer<'static>> = vec![certificate.der().clone()];
+    let key = || PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
+        .build()
+        .expect("roots");
+    let server = ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain.clone(), key());
+    let client = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, key());
+    Tls {
+        client: Arc::new(client.expect("a pair")),
+        server: Arc::new(server.expect("a pair")),
+    }
+}
+
+type Authority = CertifiedIssuer<'static, KeyPair>;
+
+fn authority() -> Authority {
+    let mut params = CertificateParams::new(Vec::new()).expect("no names");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("signed")
+}
+
+fn bind(size: usize) -> (Vec<TcpListenerHandle>, Vec<SocketAddr>) {
+    let handles = (0..size).map(|_| Tcp::bind("127.0.0.1:0").expect("bind"));
+    let handles: Vec<_> = handles.collect();
+    let addresses = handles.iter().map(TcpListenerHandle::address).collect();
+    (handles, addresses)
+}
+
+fn group(size: usize, options: &Options) -> Members {
+    static SHOWN: LazyLock<Tls> = LazyLock::new(|| {
+        let own = authority();
+        rank(&own, &own)
+    });
+    let (handles, addresses) = bind(size);
+    thread::scope(|scope| {
+        let addresses = &addresses;
+        let join = |(rank, handle): (usize, TcpListenerHandle)| {
+            let handle = handle.secured(Some(SHOWN.clone()));
+            let connect = move || handle.connect_with(rank, addresses, "group", SECRET, options);
+            scope.spawn(connect)
+        };
+        let ranks: Vec<_> = handles.into_iter().enumerate().map(join).collect();
+        let member = |rank: thread::ScopedJoinHandle<'_, Result<Tcp, CollectiveError>>| {
+            let member = rank.join().expect("a rank panicked").expect("connect");
+            Box::new(member) as Box<dyn Collective>
+        };
+        ranks.into_iter().map(member).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 8, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn equals_the_plain_sum(case in support::cases(100_000), capacity in 1_usize..70_000) {
+        let max_elements = capacity.max(case.longest() / 16);
+        check_against_oracle(&case, group(case.size, &Options { max_elements, ..Options::default() }));
+    }
+
+    #[test]
+    fn words_arrive_with_what_they_were_attached_to(
+        script in attached::scripts(), size in 1_usize..5, capacity in 100_usize..3_000,
+    ) {
+        let options = Options { max_elements: capacity, ..Options::default() };
+        attached::equals_the_account(&script, group(size, &options));
+    }
+}
+
+#[test]
+fn both_sides_may_send_more_than_the_sockets_hold() {
+    let options = Options {
+        max_elements: 4 << 20,
+        ..Options::default()
+    };
+    check_against_oracle(&Case::new(2, 2 << 20, 7), group(2, &options));
+}
+
+support::failure_tests!(group);
+
+/// Joins rank 1 as `wrong` shows itself, beside one that belongs; what became of it.
+fn joined(own: &Tls, wrong: Tls) -> CollectiveError {
+    let (handles, addresses) = bind(3);
+    let [first, stranger, right] = handles.try_into().expect("three");
+    let addresses = &addresses[..2];
+    let join = |handle: TcpListenerHandle, rank| {
+        let handle = handle.secured(Some(own.clone()));
+        let member = handle.connect_with(rank, addresses, "group", SECRET, &support::patient());
+        member.expect("connect").barrier().expect("barrier");
+    };
+    thread::scope(|scope| {
+        let first = scope.spawn(|| join(first, 0));
+        let stranger = stranger.secured(Some(wrong));
+        let options = support::impatient();
+        let error = stranger.connect_with(1, addresses, "group", SECRET, &options);
+        join(right, 1);
+        first.join().expect("rank 0 panicked");
+        error.expect_err("refused")
+    })
+}
+
+#[test]
+fn ranks_without_the_groups_certificates_are_refused() {
+    let (own, other) = (authority(), authority());
+    let shown = rank(&own, &own);
+    // It does not trust the group, or the group does not trust it.
+    for (wrong, says) in [
+        (rank(&own, &other), "certificate"),
+        (rank(&other, &own), "fatal alert"),
+    ] {
+        let text = joined(&shown, wrong).to_string();
+        assert!(
+            text.contains("rank 1 cannot join") && text.contains(says),
+            "{text}"
+        );
+    }
+}
