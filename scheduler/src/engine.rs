@@ -172,7 +172,9 @@ impl Engine {
         tokio::pin!(pings);
         loop {
             self.advance()?;
-            if self.phase == Phase::Draining && self.planner.is_idle() {
+            // Ranks behind the lead finish their last step, in which others wait for them.
+            let at_rest = self.planner.is_idle() && self.group.oldest().is_none();
+            if self.phase == Phase::Draining && at_rest {
                 return self.drained();
             }
             let deadline = TokioInstant::from_std(self.next_deadline());
@@ -297,7 +299,8 @@ impl Engine {
                 request,
                 parent,
                 body,
-            } => self.submit(sink, request, parent, body),
+                reply,
+            } => self.submit(sink, request, parent, body, reply),
             Command::Abort { sink, request } => {
                 if let Some(id) = request_id(sink, request) {
                     self.planner.abort(id);

@@ -220,5 +220,6 @@ fn submit_command(sink: SinkId, submit: Submit) -> Command {
         request,
         parent,
         body,
+        reply: None,
     }
 }

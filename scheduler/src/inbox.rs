@@ -56,6 +56,8 @@ pub enum Command {
         /// choices of.
         parent: Option<u64>,
         body: Result<Request, RequestError>,
+        /// Whether it was admitted, for who can still refuse it in another way.
+        reply: Option<oneshot::Sender<Result<(), RequestError>>>,
     },
     /// Its client does not want it any more.
     Abort { sink: SinkId, request: u64 },

@@ -36,6 +36,7 @@ impl Engine {
         request: u64,
         parent: Option<u64>,
         body: Result<Request, RequestError>,
+        reply: Option<oneshot::Sender<Result<(), RequestError>>>,
     ) {
         let Some(id) = request_id(sink, request) else {
             tracing::warn!(sink, request, "a request number beyond 2^40 is ignored");
@@ -54,6 +55,10 @@ impl Engine {
                 let now = self.clock.now();
                 self.planner.submit_choice(now, id, parent, request)
             });
+        if let Some(reply) = reply {
+            // The asker may have left.
+            let _ = reply.send(accepted.clone().map(drop));
+        }
         if let Err(error) = accepted {
             let usage = Usage {
                 prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
@@ -91,7 +96,8 @@ impl Engine {
         })
     }
 
-    /// Answers once a step ran on every rank. While other weights are read none
+    /// Answers once a step ran on every rank, and at once while ranks are not there yet.
+    /// While other weights are read none
     /// can, and who ended the node for that would make it read them again: the
     /// reading has a time limit of its own.
     pub(super) fn ask_health(
@@ -99,7 +105,10 @@ impl Engine {
         force_step: bool,
         reply: oneshot::Sender<Result<(), String>>,
     ) {
-        if self.reloads() && !force_step {
+        if self.phase == Phase::Starting {
+            // Whoever asks learns it at once, and sends its requests elsewhere meanwhile.
+            let _ = reply.send(Err("it is starting".to_owned()));
+        } else if self.reloads() && !force_step {
             // The asker may have given up.
             let _ = reply.send(Ok(()));
         } else if self.health.ask(reply, force_step, self.group.sent()) && self.planner.is_idle() {

@@ -103,14 +103,16 @@ impl Service {
         // A call has a sink of its own, so any number stands for it.
         let parent = (choices > 1).then_some(0);
         for (request, body) in (0..).zip(call.requests.iter().cloned()) {
-            self.commands
-                .send(Command::Submit {
-                    sink,
-                    request,
-                    parent,
-                    body: Ok(body),
-                })
-                .await?;
+            // A call that is refused fails before its stream begins: gateways then ask
+            // another server, and can't once they have answered their own client.
+            let admitted = self.commands.ask(|reply| Command::Submit {
+                sink,
+                request,
+                parent,
+                body: Ok(body),
+                reply: Some(reply),
+            });
+            admitted.await?.map_err(lockstep_proto::status)?;
         }
         Ok(Responses::new(registration, outputs, call, reserves))
     }

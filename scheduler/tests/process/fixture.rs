@@ -16,10 +16,11 @@ use lockstep_planner::{
 };
 use lockstep_process::{ControlLink, Role, RoleContext, connect_unix};
 use lockstep_proto::pb::lockstep::{
-    AbortTrace, FiguresAnswer, FiguresWanted, FrontFigures, FrontendEvent, FrontendHello,
-    FrontendMessage, ReloadWeights, TraceAborted, WeightsInUse, WeightsReloaded, WorkerFailure,
-    WorkerHello, WorkerMessage, WorkerReady, frontend_client::FrontendClient, frontend_message,
-    worker_command, worker_gateway_client::WorkerGatewayClient, worker_message,
+    AbortTrace, CheckHealthRequest, CheckHealthResponse, FiguresAnswer, FiguresWanted,
+    FrontFigures, FrontendEvent, FrontendHello, FrontendMessage, ReloadWeights, TraceAborted,
+    WeightsInUse, WeightsReloaded, WorkerFailure, WorkerHello, WorkerMessage, WorkerReady,
+    frontend_client::FrontendClient, frontend_message, worker_command,
+    worker_gateway_client::WorkerGatewayClient, worker_message,
 };
 use lockstep_types::drafter::{
     CorpusCommand, CorpusSize, DrafterCommand, DrafterReply, DrafterResult,
@@ -307,19 +308,26 @@ impl Frontend {
         })
     }
 
-    /// Waits until a step runs on every rank.
+    /// Waits until a step runs on every rank; an engine that is starting says so at once.
     pub async fn healthy(&mut self) {
-        let request = lockstep_proto::pb::lockstep::CheckHealthRequest {
+        let healthy = async {
+            let mut answer = self.check_health().await;
+            while answer.reason.contains("starting") {
+                answer = self.check_health().await;
+            }
+            assert!(answer.healthy, "{}", answer.reason);
+        };
+        tokio::time::timeout(LIMIT, healthy).await.expect("a step");
+    }
+
+    /// Whether a step ran on every rank, or why not.
+    pub async fn check_health(&mut self) -> CheckHealthResponse {
+        let request = CheckHealthRequest {
             timeout_ms: LIMIT.as_millis() as u32,
             force_step: false,
         };
-        let answer = self
-            .client
-            .check_health(request)
-            .await
-            .expect("an answer")
-            .into_inner();
-        assert!(answer.healthy, "{}", answer.reason);
+        let answer = self.client.check_health(request).await;
+        answer.expect("an answer").into_inner()
     }
 
     /// Hands a request in.

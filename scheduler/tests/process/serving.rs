@@ -1,5 +1,10 @@
 //! What a frontend gets from a healthy engine.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
 use lockstep_planner::sim::{SimModel, run_alone};
 use lockstep_proto::pb::lockstep::{CheckHealthRequest, FlushCacheRequest, GetFiguresRequest};
 use lockstep_types::request::{ErrorKind, FinishReason, Request};
@@ -218,6 +223,49 @@ async fn another_configuration_is_turned_away() {
         refused.err().map(|status| status.code()),
         Some(Code::FailedPrecondition)
     );
+}
+
+#[tokio::test]
+async fn an_engine_without_its_ranks_is_unhealthy_at_once() {
+    let scheduler = Scheduler::start(&args(2));
+    let mut frontend = scheduler.frontend().await;
+    let health = frontend.check_health().await;
+    assert!(
+        !health.healthy && health.reason.contains("starting"),
+        "{health:?}"
+    );
+}
+
+/// What its ranks exchange in their last step would end without an answer otherwise.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_drained_scheduler_waits_for_ranks_that_are_behind_the_lead() {
+    let scheduler = Scheduler::start(&args(2));
+    scheduler.worker(0, |_, _| true).await;
+    let (resume, behind) = std::sync::mpsc::channel::<()>();
+    let holds = Arc::new(AtomicBool::new(false));
+    let second = scheduler.worker(1, {
+        let holds = holds.clone();
+        move |_, _| {
+            if holds.load(Ordering::Relaxed) {
+                tokio::task::block_in_place(|| {
+                    let _ = behind.recv();
+                });
+            }
+            true
+        }
+    });
+    let second = second.await;
+    let mut frontend = scheduler.frontend().await;
+    frontend.healthy().await;
+    holds.store(true, Ordering::Relaxed);
+    frontend.submit(1, request(&[1, 2, 3], 1)).await;
+    frontend.finish(1).await;
+    scheduler.link.lifecycle().drain.cancel();
+    frontend.load().await;
+    drop(resume);
+    scheduler.ended().await.expect("it ends well");
+    let second = second.await.expect("no panic");
+    second.expect("its stream ends in order");
 }
 
 #[tokio::test]

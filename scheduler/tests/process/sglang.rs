@@ -316,13 +316,12 @@ async fn what_is_not_supported_is_refused_by_name() {
         .await
         .expect_err("embeddings");
     assert_eq!(status.code(), Code::Unimplemented);
-    // A value outside its range is found by the engine, on the stream.
+    // A value outside its range is found by the engine, before the stream begins.
     let mut hot = generate(&[1], 1);
     hot.sampling_params
         .iter_mut()
         .for_each(|params| params.temperature = f32::NAN);
-    let mut stream = client.generate(hot).await.expect("a stream").into_inner();
-    let status = stream.message().await.expect_err("temperature");
+    let status = client.generate(hot).await.expect_err("temperature");
     assert_eq!(status.code(), Code::InvalidArgument, "{status}");
 }
 
@@ -389,6 +388,23 @@ async fn info_health_load_and_flush_answer() {
             .await;
         assert!(flushed.expect("an answer").into_inner().success, "{odd}");
     }
+}
+
+/// A gateway asks another server for what a call refused, but can't once a stream has
+/// begun.
+#[tokio::test]
+async fn a_server_that_drains_refuses_calls_and_not_their_streams() {
+    let (scheduler, mut client) = serving().await;
+    let running = client.generate(generate(&[1; 20], 200)).await;
+    let mut running = running.expect("accepted").into_inner();
+    running.message().await.expect("it runs").expect("a chunk");
+    scheduler.link.lifecycle().drain.cancel();
+    let refused = client.generate(generate(&[1; 30], 5)).await;
+    let status = refused.expect_err("refused");
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    let rest: Vec<_> = running.collect().await;
+    assert!(rest.iter().all(Result::is_ok), "what runs is finished");
+    scheduler.ended().await.expect("it ends well");
 }
 
 #[tokio::test]
