@@ -136,3 +136,25 @@ def test_the_chart_ships_both_as_they_are():
     shipped = rendered.one("ConfigMap", "demo-lockstep-dashboard")
     assert json.loads(shipped["data"]["lockstep.json"]) == dashboard()
     assert shipped["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def test_every_alert_has_its_remedy():
+    """docs/operate.md has a paragraph for each alert, and for no other."""
+    page = (chart.ROOT / "docs" / "operate.md").read_text()
+    parts = page.split("\n## Alerts\n")[1].split("\n## ")[0].split("\n### ")[1:]
+    remedies = {name: text.strip() for name, _, text in (part.partition("\n") for part in parts)}
+    assert list(remedies) == [rule["alert"] for rule in alerts()]
+    assert all(remedies.values()), remedies
+
+
+def test_remedies_name_series_and_options_that_there_are():
+    page = (chart.ROOT / "docs" / "operate.md").read_text()
+    series = set(re.findall(r"`((?:lockstep|process)_\w+)", page))
+    assert series and series <= set(KINDS), series - set(KINDS)
+    flags = (chart.ROOT / "docs" / "flags.md").read_text()
+    known = set(re.findall(r"^\| `(?:-\w, )?(--[\w-]+)", flags, flags=re.MULTILINE))
+    # Options of other programs.
+    known |= set(re.findall(r"--(?:health|policy)[\w-]*", page)) - {"--health-timeout"}
+    known |= {"--health-timeout"} & set(re.findall(r"--[\w-]+", flags))
+    options = set(re.findall(r"--[a-z][\w-]+", page))
+    assert options and options <= known, options - known
