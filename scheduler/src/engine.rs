@@ -323,6 +323,9 @@ impl Engine {
                 // The asker may have given up.
                 let _ = reply.send(self.load());
             }
+            Command::ListRequests { limit, reply } => {
+                let _ = reply.send(self.live_requests(limit));
+            }
             Command::AskFigures { metrics, reply } => {
                 let ask = |query| self.sinks.ask_figures(query, metrics);
                 // The asker may have given up.

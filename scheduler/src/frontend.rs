@@ -9,9 +9,9 @@ use lockstep_proto::{
     pb::lockstep::{
         CheckHealthRequest, CheckHealthResponse, DrafterCommand, DrafterReply, FlushCacheRequest,
         FlushCacheResponse, FrontendEvent, FrontendHello, FrontendMessage, GetFiguresRequest,
-        GetFiguresResponse, GetLoadRequest, GetLoadResponse, SetDepthRangeRequest,
-        SetDepthRangeResponse, Submit, UpdateWeightsRequest, UpdateWeightsResponse,
-        frontend_message,
+        GetFiguresResponse, GetLoadRequest, GetLoadResponse, ListRequestsRequest,
+        ListRequestsResponse, SetDepthRangeRequest, SetDepthRangeResponse, Submit,
+        UpdateWeightsRequest, UpdateWeightsResponse, frontend_message,
         frontend_server::{Frontend, FrontendServer},
     },
 };
@@ -116,6 +116,17 @@ impl Frontend for FrontendService {
         load.ports = self.ports.loads();
         load.request_memory = self.ports.budget.taken() as u64;
         Ok(Response::new(load))
+    }
+
+    async fn list_requests(
+        &self,
+        request: Request<ListRequestsRequest>,
+    ) -> Result<Response<ListRequestsResponse>, Status> {
+        let limit = request.into_inner().limit as usize;
+        self.commands
+            .ask(|reply| Command::ListRequests { limit, reply })
+            .await
+            .map(Response::new)
     }
 
     async fn get_figures(

@@ -7,8 +7,8 @@ use std::time::Duration;
 use lockstep_adaptive::DepthRange;
 use lockstep_proto::pb::lockstep::{
     CheckHealthResponse, DrafterCommand, DrafterReply, FlushCacheResponse, FrontFigures,
-    GetLoadResponse, UpdateWeightsRequest, UpdateWeightsResponse, WeightsReloaded, WorkerHello,
-    WorkerReady,
+    GetLoadResponse, ListRequestsResponse, UpdateWeightsRequest, UpdateWeightsResponse,
+    WeightsReloaded, WorkerHello, WorkerReady,
 };
 use lockstep_types::{
     request::{Request, RequestError},
@@ -79,6 +79,11 @@ pub enum Command {
     /// Current counters.
     Load {
         reply: oneshot::Sender<GetLoadResponse>,
+    },
+    /// Requests that have not ended, at most so many of them.
+    ListRequests {
+        limit: usize,
+        reply: oneshot::Sender<ListRequestsResponse>,
     },
     /// Ask all frontends what they know of themselves; the answers come one by one.
     AskFigures {

@@ -80,6 +80,8 @@ pub struct Rest<'a> {
     pub generated_per_s: f64,
     /// Requests that had begun and wait again.
     pub retracted_requests: u32,
+    /// By rank: what its steps took, microseconds.
+    pub rank_us: Vec<u64>,
     /// What belongs to each DP rank, and the tokens it generates per second.
     pub dp_ranks: Vec<(DpRankLoad, f64)>,
 }
@@ -117,6 +119,7 @@ pub fn response(load: &Load, rest: &Rest<'_>) -> GetLoadResponse {
         generated_per_s: rest.generated_per_s,
         retracted_requests: rest.retracted_requests,
         dp_ranks: rest.dp_ranks.iter().map(dp_rank).collect(),
+        rank_us: rest.rank_us.clone(),
         // The engine knows nothing of them.
         ports: Vec::new(),
         request_memory: 0,

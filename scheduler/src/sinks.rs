@@ -101,6 +101,14 @@ impl Sinks {
         self.live_where(|trace_id| trace_ids.iter().any(|wanted| wanted == trace_id))
     }
 
+    /// The id that a request's client knows it by; `None` where it has ended, or is
+    /// the scheduler's own.
+    pub fn trace_id(&self, id: RequestId) -> Option<&str> {
+        let (sink, request) = split(id);
+        let trace_id = self.sinks.get(&sink)?.live.get(&request)?;
+        Some(trace_id)
+    }
+
     fn live_where(&self, wanted: impl Fn(&str) -> bool) -> Vec<RequestId> {
         let wanted = &wanted;
         let of_sink = |(sink, open): (&SinkId, &OpenSink)| {

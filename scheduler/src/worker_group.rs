@@ -28,6 +28,8 @@ struct Member {
     ready: Option<WorkerReady>,
     /// The last step whose result is here.
     done: u64,
+    /// What all its steps took, by its own clock.
+    took_us: u64,
 }
 
 /// What a rank's answer completes.
@@ -134,6 +136,11 @@ impl WorkerGroup {
         })
     }
 
+    /// By rank: what its steps took, from plan taken to tokens known, microseconds.
+    pub fn step_us(&self) -> Vec<u64> {
+        self.members.iter().map(|member| member.took_us).collect()
+    }
+
     /// For people: what the ranks run on.
     pub fn describe(&self) -> String {
         let backend = |member: &Member| member.ready.as_ref().map(|ready| ready.backend.clone());
@@ -210,6 +217,7 @@ impl WorkerGroup {
             ));
         }
         member.done = step;
+        member.took_us += result.forward_us;
         let in_flight = self
             .steps
             .iter_mut()

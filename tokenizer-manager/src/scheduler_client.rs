@@ -19,8 +19,9 @@ use lockstep_adaptive::DepthRange;
 use lockstep_ports::{Budget, Paid};
 use lockstep_proto::pb::lockstep::{
     self as wire, CheckHealthRequest, FlushCacheRequest, FlushCacheResponse, FrontFigures,
-    GetFiguresRequest, GetLoadRequest, GetLoadResponse, SetDepthRangeRequest, UpdateWeightsRequest,
-    UpdateWeightsResponse, WeightsInUse, frontend_client::FrontendClient,
+    GetFiguresRequest, GetLoadRequest, GetLoadResponse, ListRequestsRequest, ListRequestsResponse,
+    SetDepthRangeRequest, UpdateWeightsRequest, UpdateWeightsResponse, WeightsInUse,
+    frontend_client::FrontendClient,
 };
 use lockstep_types::drafter::{DrafterCommand, DrafterResult};
 use lockstep_types::request::{ErrorKind, Request, RequestError};
@@ -212,6 +213,15 @@ impl SchedulerClient {
     pub async fn load(&self) -> Result<GetLoadResponse, RequestError> {
         let mut client = self.client()?;
         answer(client.get_load(GetLoadRequest {})).await
+    }
+
+    /// Requests that have not ended, by whichever frontend they came: at most so many.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] where the scheduler does not answer in time.
+    pub async fn requests(&self, limit: u32) -> Result<ListRequestsResponse, RequestError> {
+        let mut client = self.client()?;
+        answer(client.list_requests(ListRequestsRequest { limit })).await
     }
 
     /// What all tokenizer-managers know of themselves, as far as they answer in

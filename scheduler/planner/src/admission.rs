@@ -139,6 +139,7 @@ impl Admission {
                 data_parallel_rank,
                 prompt_logprobs: Vec::new(),
                 delivered: false,
+                arrived: self.now,
                 since: self.now,
                 speculation: SpeculationUsage::default(),
                 cached_tokens: None,

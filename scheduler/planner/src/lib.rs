@@ -39,5 +39,5 @@ pub use load::{Counters, DpRankCounters, DpRankLoad, Load, SpeculationCounters, 
 /// What a decode step may write, what drafting keeps per cached token, and who
 /// is admitted next.
 pub use lockstep_types::{DraftKv, ReserveConfig, SchedulePolicy};
-pub use planner::Planner;
+pub use planner::{LiveRequest, Planner};
 pub use steps::PlanDepth;

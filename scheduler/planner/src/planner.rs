@@ -18,8 +18,11 @@ use crate::{
 };
 
 mod inspect;
+mod live;
 mod plan;
 mod results;
+
+pub use live::LiveRequest;
 
 /// Every request's state, and the next plan from it.
 #[derive(Debug)]

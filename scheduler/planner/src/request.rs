@@ -72,6 +72,7 @@ pub(crate) struct Rest {
     pub delivered: bool,
     /// What speculation brought it.
     pub speculation: SpeculationUsage,
+    pub arrived: Millis,
     /// When it arrived; from the first admission on, when that was.
     pub since: Millis,
     /// Cached tokens at the first admission.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lockstep_planner::Load;
-use lockstep_proto::pb::lockstep::GetLoadResponse;
+use lockstep_proto::pb::lockstep::{GetLoadResponse, ListRequestsResponse, LiveRequest};
 
 use super::Engine;
 use crate::load::{self, Rest};
@@ -12,6 +12,9 @@ use crate::load::{self, Rest};
 pub const WAITING: Duration = Duration::from_secs(5);
 /// Between two lines about the work, while there is some.
 const WORKING: Duration = Duration::from_secs(10);
+/// Bytes of an id in the list of requests, as many as HTTP aborts by; those of
+/// SGLang's gateway may be of any length.
+const SHOWN_ID_BYTES: usize = 1024;
 
 /// What was said last.
 pub struct Status {
@@ -101,9 +104,36 @@ impl Engine {
             speculation: speculates.then(|| (self.planner.speculation(), &self.depths)),
             steps: &self.steps,
             memory: self.group.memory(),
+            rank_us: self.group.step_us(),
             generated_per_s: self.throughput.at(now, generated),
             retracted_requests: self.planner.retracted_requests(),
         };
         load::response(&load, &rest)
+    }
+
+    /// Requests that have not ended, at most so many, as clients know them.
+    pub(super) fn live_requests(&self, limit: usize) -> ListRequestsResponse {
+        let live = self.planner.live_requests();
+        let total = u32::try_from(live.len()).unwrap_or(u32::MAX);
+        let told = |of: lockstep_planner::LiveRequest| {
+            // Its last output may not be delivered yet.
+            let trace_id = self.sinks.trace_id(of.id)?;
+            let shown = trace_id.floor_char_boundary(SHOWN_ID_BYTES);
+            Some(LiveRequest {
+                trace_id: trace_id[..shown].to_owned(),
+                running: of.dp_rank.is_some(),
+                retracted: of.retracted,
+                age_ms: of.age_ms,
+                prompt_tokens: of.prompt_tokens,
+                output_tokens: of.output_tokens,
+                max_new_tokens: of.max_new_tokens,
+                cached_tokens: of.cached_tokens,
+                dp_rank: of.dp_rank,
+            })
+        };
+        ListRequestsResponse {
+            requests: live.into_iter().filter_map(told).take(limit).collect(),
+            total,
+        }
     }
 }

@@ -436,6 +436,16 @@ impl Frontend {
         sums
     }
 
+    /// Requests that have not ended.
+    pub async fn requests(
+        &mut self,
+        limit: u32,
+    ) -> lockstep_proto::pb::lockstep::ListRequestsResponse {
+        let request = lockstep_proto::pb::lockstep::ListRequestsRequest { limit };
+        let answer = self.client.list_requests(request).await;
+        answer.expect("an answer").into_inner()
+    }
+
     /// Current counters.
     pub async fn load(&mut self) -> lockstep_proto::pb::lockstep::GetLoadResponse {
         let request = lockstep_proto::pb::lockstep::GetLoadRequest {};

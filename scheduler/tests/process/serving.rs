@@ -52,6 +52,10 @@ async fn every_request_gets_what_it_would_get_alone() {
     let steps = load.step_times.expect("step times");
     assert_eq!(steps.counts.iter().sum::<u64>(), load.steps_total);
     assert_eq!(steps.sum_us, load.steps_total * FORWARD_US);
+    // The other ranks' answers to the last steps may be on their way.
+    assert_eq!(load.rank_us[0], steps.sum_us);
+    let told = |us: &u64| *us > 0 && *us <= steps.sum_us;
+    assert!(load.rank_us.iter().all(told), "{:?}", load.rank_us);
     let flushed = frontend
         .client
         .flush_cache(FlushCacheRequest {})
@@ -123,6 +127,19 @@ async fn an_abort_by_id_reaches_requests_of_every_frontend() {
     one.outputs().await.expect("they run");
     other.outputs().await.expect("it runs");
 
+    let live = asker.requests(2).await;
+    assert_eq!(live.total, 3);
+    let ids: Vec<_> = live
+        .requests
+        .iter()
+        .map(|one| one.trace_id.as_str())
+        .collect();
+    assert_eq!(ids, ["a", "a"], "the oldest two");
+    assert!(
+        live.requests
+            .iter()
+            .all(|one| one.running && one.output_tokens > 0)
+    );
     assert_eq!(asker.abort_trace(7, Some(&[])).await, 0, "none is not all");
     assert_eq!(asker.abort_trace(8, Some(&["c", "a"])).await, 2);
     for ended in one.finish(2).await.values() {

@@ -102,6 +102,7 @@ pub fn render_load(load: &GetLoadResponse) -> String {
             times(&mut out, name, help, counted);
         }
     }
+    ranks(&mut out, &load.rank_us);
     if let Some(speculation) = &load.speculation {
         speculated(&mut out, speculation);
         if let Some(depths) = &speculation.depths {
@@ -117,6 +118,21 @@ fn series(out: &mut String, name: &str, kind: &str, help: &str, value: u64) {
         out,
         "# HELP lockstep_{name} {help}\n# TYPE lockstep_{name} {kind}\nlockstep_{name} {value}\n"
     );
+}
+
+/// What each rank's steps took, by its own clock: who is slower than the others, and
+/// is waited for.
+fn ranks(out: &mut String, us: &[u64]) {
+    let name = "lockstep_rank_step_seconds_total";
+    // Writing to a string cannot fail.
+    let _ = write!(
+        out,
+        "# HELP {name} Time of this rank's forward steps, from plan taken to tokens known.\n\
+         # TYPE {name} counter\n"
+    );
+    for (rank, us) in us.iter().enumerate() {
+        let _ = writeln!(out, "{name}{{rank=\"{rank}\"}} {}", *us as f64 / 1e6);
+    }
 }
 
 /// What speculation brought, in all and by position; positions count from 1.
@@ -297,6 +313,7 @@ mod tests {
             }),
             kv_tokens_used: 16,
             kv_tokens_total: 64,
+            rank_us: vec![11_000, 12_000],
             queue_times: Some(StepTimes {
                 bounds_us: vec![500_000],
                 counts: vec![4, 0],
@@ -312,6 +329,7 @@ mod tests {
             "lockstep_step_seconds_bucket{le=\"+Inf\"} 6",
             "lockstep_step_seconds_sum 0.012",
             "lockstep_step_seconds_count 6",
+            "lockstep_rank_step_seconds_total{rank=\"1\"} 0.012",
             "lockstep_kv_cache_usage_perc 0.25",
             "lockstep_request_queue_time_seconds_bucket{le=\"0.5\"} 4",
             "lockstep_request_queue_time_seconds_count 4",

@@ -13,9 +13,9 @@ use lockstep_proto::pb::lockstep::{
     DrafterCommand, DrafterReply, FiguresAnswer, FiguresWanted, Finish, FinishReason,
     FlushCacheRequest, FlushCacheResponse, FrontFigures, FrontendEvent, FrontendMessage,
     FrontendWelcome, GetFiguresRequest, GetFiguresResponse, GetLoadRequest, GetLoadResponse,
-    Output, RequestError, SetDepthRangeRequest, SetDepthRangeResponse, SpeculationLoad, Submit,
-    TokenLogprob, TraceAborted, UpdateWeightsRequest, UpdateWeightsResponse, Usage, WeightsInUse,
-    finish,
+    ListRequestsRequest, ListRequestsResponse, Output, RequestError, SetDepthRangeRequest,
+    SetDepthRangeResponse, SpeculationLoad, Submit, TokenLogprob, TraceAborted,
+    UpdateWeightsRequest, UpdateWeightsResponse, Usage, WeightsInUse, finish,
     frontend_message::Kind,
     frontend_server::{Frontend, FrontendServer},
 };
@@ -168,6 +168,8 @@ pub struct Mock {
     depth_range: Mutex<Option<DepthRange>>,
     /// The load by DP rank.
     pub dp_ranks: Mutex<Vec<DpRankLoad>>,
+    /// Requests that have not ended.
+    pub live: Mutex<ListRequestsResponse>,
     sink: Mutex<Option<Sink>>,
     sender: UnboundedSender<Asked>,
     config_hash: String,
@@ -189,6 +191,7 @@ impl Mock {
                 generated_per_s: 12.5,
                 ..DpRankLoad::default()
             }]),
+            live: Mutex::default(),
             sink: Mutex::new(None),
             sender,
             config_hash: config_hash.to_owned(),
@@ -393,6 +396,14 @@ impl Frontend for Service {
             }),
             ..GetLoadResponse::default()
         }))
+    }
+
+    async fn list_requests(
+        &self,
+        _: Request<ListRequestsRequest>,
+    ) -> Result<Response<ListRequestsResponse>, Status> {
+        let live = self.0.live.lock().expect("no panic").clone();
+        Ok(Response::new(live))
     }
 
     async fn get_figures(

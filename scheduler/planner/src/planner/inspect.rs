@@ -112,7 +112,7 @@ impl Planner {
 }
 
 /// Whether a request had begun and waits to go on.
-fn waits_again(request: &RequestState) -> bool {
+pub(super) fn waits_again(request: &RequestState) -> bool {
     match request.stage {
         Stage::Waiting => request.retracted,
         Stage::Running => false,

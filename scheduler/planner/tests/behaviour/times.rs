@@ -79,3 +79,61 @@ fn of_the_engines_own_requests_the_steps_alone_are_counted() {
     }
     assert!(counters.steps > own.steps);
 }
+
+#[test]
+fn requests_that_have_not_ended_are_told_one_by_one() {
+    let config = PlannerConfig {
+        max_running_requests: 1,
+        ..config()
+    };
+    let mut engine = engine(&config);
+    engine.planner.tick(Millis(5));
+    let probe = RequestId(9);
+    let submitted = engine
+        .planner
+        .submit_probe(Millis(5), probe, request(prompt(9, 3), 1));
+    submitted.unwrap();
+    run(&mut engine);
+    submit(&mut engine, 1, request(prompt(1, 5), 4));
+    submit(&mut engine, 2, request(prompt(2, 7), 500));
+    assert!(
+        engine
+            .planner
+            .live_requests()
+            .iter()
+            .all(|of| of.dp_rank.is_none())
+    );
+    engine.planner.tick(Millis(30));
+    let plan = engine.planner.plan().unwrap();
+    let result = engine.workers.execute(&plan).unwrap();
+    engine.planner.complete(Millis(40), result).unwrap();
+    engine.planner.tick(Millis(45));
+    let live = engine.planner.live_requests();
+    let ids: Vec<_> = live.iter().map(|of| of.id.0).collect();
+    assert_eq!(
+        ids,
+        [1, 2],
+        "who runs comes first, and the engine's own are nobody's"
+    );
+    let [one, two] = &live[..] else {
+        panic!("{live:?}")
+    };
+    assert_eq!(
+        (one.dp_rank, one.cached_tokens, one.retracted),
+        (Some(0), Some(0), false)
+    );
+    assert_eq!(
+        (one.prompt_tokens, one.output_tokens, one.max_new_tokens),
+        (5, 1, 4)
+    );
+    assert_eq!(
+        (two.dp_rank, two.cached_tokens, two.age_ms),
+        (None, None, one.age_ms)
+    );
+    assert_eq!(
+        (two.prompt_tokens, two.output_tokens, two.max_new_tokens),
+        (7, 0, 121)
+    );
+    run(&mut engine);
+    assert!(engine.planner.live_requests().is_empty());
+}

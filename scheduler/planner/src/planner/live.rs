@@ -1,0 +1,53 @@
+//! The requests that have not ended, one by one, for operators.
+
+use crate::{
+    Planner, RequestId,
+    request::{RequestState, Stage},
+};
+
+/// A request that has not ended, without its tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LiveRequest {
+    /// Whose it is.
+    pub id: RequestId,
+    /// Where it runs; `None` = it waits.
+    pub dp_rank: Option<u32>,
+    /// It had begun, and waits again.
+    pub retracted: bool,
+    /// Since it arrived, milliseconds.
+    pub age_ms: u64,
+    /// Of its prompt.
+    pub prompt_tokens: u32,
+    /// Generated so far.
+    pub output_tokens: u32,
+    /// That it may generate, cut to the context.
+    pub max_new_tokens: u32,
+    /// Of the prompt, from the prefix cache; `None` before it began.
+    pub cached_tokens: Option<u32>,
+}
+
+impl Planner {
+    /// Clients' requests that have not ended: those that run, then those that wait,
+    /// each oldest first. Looks at all requests.
+    pub fn live_requests(&self) -> Vec<LiveRequest> {
+        let clients = self.requests.iter().map(|(_, request)| request);
+        let mut live: Vec<_> = clients.filter(|of| !of.rest.is_probe).collect();
+        live.sort_by_key(|of| (of.stage != Stage::Running, of.arrival));
+        let now = self.admission.now().0;
+        live.into_iter().map(|of| told(of, now)).collect()
+    }
+}
+
+fn told(request: &RequestState, now: u64) -> LiveRequest {
+    let runs = request.stage == Stage::Running;
+    LiveRequest {
+        id: request.id,
+        dp_rank: runs.then_some(request.dp_rank),
+        retracted: super::inspect::waits_again(request),
+        age_ms: now.saturating_sub(request.rest.arrived.0),
+        prompt_tokens: request.prompt_len,
+        output_tokens: request.emitted(),
+        max_new_tokens: request.max_new,
+        cached_tokens: request.rest.cached_tokens,
+    }
+}
