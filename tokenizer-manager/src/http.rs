@@ -7,6 +7,7 @@ mod body;
 mod browsers;
 mod chat;
 mod completions;
+mod console;
 mod corpora;
 mod info;
 mod json;
@@ -17,6 +18,7 @@ mod models;
 mod native;
 mod openai;
 mod openapi;
+mod requests;
 mod routes;
 mod sampling;
 mod speculation;
@@ -52,6 +54,7 @@ pub fn router(app: Arc<App>) -> Router {
         .fallback(any(absent::unknown))
         .method_not_allowed_fallback(absent::wrong_method)
         .layer(from_fn_with_state(app.clone(), keys::clients))
+        .merge(console::router(&app.config.server.web))
         .layer(from_fn_with_state(app.clone(), browsers::guard))
         .layer(cors)
         .layer(from_fn_with_state(app.clone(), middleware::limit_headers))

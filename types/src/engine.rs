@@ -218,6 +218,8 @@ pub struct WebConfig {
     /// Names in `Host` that are answered without a key, in lower case, besides
     /// those that nobody else can register; `.name` = all below it, `*` = any.
     pub allowed_hosts: Vec<String>,
+    /// The console is served.
+    pub console: bool,
 }
 
 /// Limits checked before anything is queued.

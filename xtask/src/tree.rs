@@ -1,6 +1,6 @@
 //! The repository's text files, in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::path::Path;
@@ -20,6 +20,8 @@ const SKIPPED: [&str; 5] = [
 #[derive(Debug, Default)]
 pub struct Tree {
     files: BTreeMap<String, String>,
+    /// Files that are no text, such as pictures: documents point to them too.
+    others: BTreeSet<String>,
 }
 
 /// Something wrong, and where.
@@ -50,6 +52,7 @@ impl Tree {
         let own = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
         Self {
             files: files.iter().map(own).collect(),
+            others: BTreeSet::new(),
         }
     }
 
@@ -81,12 +84,13 @@ impl Tree {
         self.files.get(path).map(String::as_str)
     }
 
-    /// Whether there is a text file or a folder of them at `path`.
+    /// Whether there is a file or a folder of them at `path`.
     #[must_use]
     pub fn has(&self, path: &str) -> bool {
         let below = format!("{path}/");
         self.files
             .keys()
+            .chain(&self.others)
             .any(|file| file == path || file.starts_with(&below))
     }
 
@@ -101,8 +105,13 @@ impl Tree {
                 self.read_below(&entry.path(), &format!("{path}/"))?;
             } else if kind.is_file() {
                 let bytes = fs::read(entry.path()).with_context(|| format!("read {path}"))?;
-                if let Ok(text) = String::from_utf8(bytes) {
-                    self.files.insert(path, text);
+                match String::from_utf8(bytes) {
+                    Ok(text) => {
+                        self.files.insert(path, text);
+                    }
+                    Err(_) => {
+                        self.others.insert(path);
+                    }
                 }
             }
         }

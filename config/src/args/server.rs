@@ -30,8 +30,8 @@ pub struct ServerArgs {
     /// File with the key that clients must send.
     #[arg(long, env = "LOCKSTEP_API_KEY_FILE", value_name = "FILE", help_heading = HEADING)]
     pub api_key_file: Option<PathBuf>,
-    /// File with the key that operators must send to flush the cache, abort requests, pin the
-    /// depth of drafts, and change texts and weights [default: --api-key does].
+    /// File with the key that operators must send to flush the cache, list and abort requests,
+    /// pin the depth of drafts, and change texts and weights [default: --api-key does].
     #[arg(long, env = "LOCKSTEP_ADMIN_API_KEY_FILE", value_name = "FILE", help_heading = HEADING)]
     pub admin_api_key_file: Option<PathBuf>,
     /// Certificate of this server, with those between it and its root (PEM): all public ports
@@ -61,6 +61,9 @@ pub struct ServerArgs {
     #[arg(long, env = "LOCKSTEP_ALLOWED_HOSTS", value_name = "NAME",
           value_delimiter = ',', help_heading = HEADING)]
     pub allowed_hosts: Vec<String>,
+    /// Serve no /console, the page that shows this server in a browser.
+    #[arg(long, env = "LOCKSTEP_DISABLE_CONSOLE", help_heading = HEADING)]
+    pub disable_console: bool,
 }
 
 fn port(text: &str) -> Result<u16, String> {

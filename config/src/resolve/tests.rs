@@ -498,6 +498,14 @@ fn a_server_that_every_page_may_use_is_noted() {
 }
 
 #[test]
+fn the_console_is_served_unless_it_is_turned_off() {
+    for (line, served) in [("", true), ("--disable-console", false)] {
+        let (engine, _) = resolve_line(line).expect("good");
+        assert_eq!(engine.server.web.console, served, "{line}");
+    }
+}
+
+#[test]
 fn origins_and_hosts_are_kept_in_one_form() {
     let line = "--cors-allowed-origins HTTPS://Chat.example.com/,http://localhost:3000 \
                 --allowed-hosts LLM.example.com --allowed-hosts .example.org \

@@ -10,6 +10,7 @@ pub(super) fn resolve(given: &ServerArgs) -> Result<WebConfig, ConfigError> {
     Ok(WebConfig {
         cors_allowed_origins: each(&given.cors_allowed_origins, origin)?,
         allowed_hosts: each(&given.allowed_hosts, host)?,
+        console: !given.disable_console,
     })
 }
 

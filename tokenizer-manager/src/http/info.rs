@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    json,
+    console, json,
     loads::accept_length,
     routes::{CLIENTS, OPERATORS, Route},
 };
@@ -33,6 +33,13 @@ pub(super) async fn index(State(app): State<Arc<App>>) -> Response {
         let path = path.replace("{*", "{");
         // Writing to a string cannot fail.
         let _ = writeln!(text, "{:6} {path:26} {summary}", method.to_uppercase());
+    }
+    if app.config.server.web.console {
+        let _ = writeln!(
+            text,
+            "GET    {:26} This server in a browser.",
+            console::PATH
+        );
     }
     ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()
 }

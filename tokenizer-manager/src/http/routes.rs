@@ -9,8 +9,8 @@ use axum::{
 };
 
 use super::{
-    admin, chat, completions, corpora, info, loads, models, native, openapi, speculation, tokenize,
-    weights,
+    admin, chat, completions, console, corpora, info, loads, models, native, openapi, requests,
+    speculation, tokenize, weights,
 };
 use crate::app::App;
 
@@ -78,6 +78,7 @@ routes! {
     operators OPERATORS
     get "/flush_cache" admin::get_flush_cache, "Empties the prefix cache; not for browsers.";
     post "/flush_cache" admin::flush_cache, "Empties the prefix cache.";
+    get "/requests" requests::list, "Requests that run and wait, without their texts.";
     post "/abort_request" admin::abort_request, "Ends a request by its id, or all.";
     post "/speculation" speculation::set, "Pins or caps how deep is drafted.";
     post "/ngram/corpus" corpora::add, "Adds a text to draft from.";
@@ -92,6 +93,7 @@ pub(super) fn label(path: &str) -> &'static str {
     match path {
         "/get_model_info" => return "/model_info",
         "/get_server_info" => return "/server_info",
+        _ if console::has(path) => return console::PATH,
         _ => {}
     }
     let all = CLIENTS.iter().chain(OPERATORS);

@@ -153,7 +153,10 @@ fn server_config() -> ServerConfig {
         served_model_aliases: Vec::new(),
         context_length: CONTEXT,
         api_key_required: false,
-        web: WebConfig::default(),
+        web: WebConfig {
+            console: true,
+            ..WebConfig::default()
+        },
         limits: LimitsConfig {
             body_bytes: 64 * 1024,
             header_bytes: 8 * 1024,

@@ -7,6 +7,7 @@ mod browsers;
 mod chat;
 mod client;
 mod completions;
+mod console;
 mod corpora;
 mod dp_ranks;
 mod forgiving;
