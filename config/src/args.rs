@@ -24,7 +24,7 @@ pub use connections::ConnectionArgs;
 pub use graphs::GraphArgs;
 pub use limits::LimitArgs;
 pub use memory::{KvCacheDtypeArg, MemoryArgs};
-pub use model::{DtypeArg, ModelArgs, QuantizationArg};
+pub use model::{DtypeArg, LoadFormatArg, ModelArgs, QuantizationArg};
 pub use parallel::{DeviceArg, ParallelArgs};
 pub use process::ProcessArgs;
 pub(crate) use refused::RefusedArgs;

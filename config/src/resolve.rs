@@ -1,8 +1,9 @@
 //! From options to one configuration.
 
 use lockstep_types::{
-    Algorithms, ConfigError, EngineConfig, EngineShape, Footprint, ModelConfig, NodeConfig,
-    ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, StepLimits, TimeoutConfig,
+    Algorithms, ConfigError, EngineConfig, EngineShape, Footprint, LoadFormat, ModelConfig,
+    NodeConfig, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, StepLimits,
+    TimeoutConfig,
 };
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -69,6 +70,7 @@ fn resolve_on(
     algorithms: &Algorithms,
     footprint: &dyn Footprint,
 ) -> Result<Resolved<(EngineConfig, NodeConfig)>, ConfigError> {
+    format::check_cache(args, model.load_format, device.config.kind)?;
     let ranks = parallel::resolve(args, model, hardware, device)?;
     let (dtype, quantization) = (format::dtype(args), format::quantization(args));
     let (speculation, drafter_bytes) = speculation::resolve(args, model, algorithms, &ranks)?;
@@ -106,6 +108,7 @@ fn resolve_on(
         mut notes,
     } = memory::size(&sizing, hardware, &device.rooms)?;
     notes.extend(device.note.clone());
+    notes.extend(untrained(model));
     schedule::check(args, context_length)?;
     let schedule = schedule::resolve(args, context_length);
     let node = node(args, &ranks)?;
@@ -162,10 +165,18 @@ fn model(args: &ServeArgs) -> Result<ModelConfig, ConfigError> {
             "Name its folder",
         ));
     };
-    Ok(lockstep_model_folder::load_for(
-        path,
-        args.model.context_length,
-    )?)
+    let load_format = format::load(args)?;
+    let model = lockstep_model_folder::load_for(path, args.model.context_length)?;
+    Ok(ModelConfig {
+        load_format,
+        ..model
+    })
+}
+
+/// What to know about weights that nobody trained.
+fn untrained(model: &ModelConfig) -> Option<String> {
+    (model.load_format == LoadFormat::Dummy)
+        .then(|| "the weights are random (--load-format dummy): texts mean nothing".to_owned())
 }
 
 /// The folder of weights that requests may name, which must be there.

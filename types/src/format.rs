@@ -12,6 +12,17 @@ pub enum Dtype {
     Float32,
 }
 
+/// Where a model's weights come from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LoadFormat {
+    /// The safetensors of its folder.
+    #[default]
+    Auto,
+    /// Nowhere: random numbers, which follow from the names of tensors alone.
+    Dummy,
+}
+
 /// What weight matrices are rounded to when they are loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -36,6 +47,16 @@ pub enum KvCacheDtype {
     /// 8-bit integers, an f32 scale for every token's key and value under each
     /// head.
     Int8,
+}
+
+impl LoadFormat {
+    /// Its name as an option's value.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Dummy => "dummy",
+        }
+    }
 }
 
 impl Dtype {

@@ -33,7 +33,7 @@ pub use engine::{
 };
 pub use error::{ConfigError, ModelConfigError};
 pub use footprint::{EngineShape, Footprint, MemoryUse, RankMemory};
-pub use format::{Dtype, KvCacheDtype, Quantization};
+pub use format::{Dtype, KvCacheDtype, LoadFormat, Quantization};
 pub use model::{Architecture, ModelConfig, RopeConfig, RopeScaling};
 pub use reserve::ReserveConfig;
 pub use speculation::{

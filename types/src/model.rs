@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::LoadFormat;
+
 /// Declares the families once: what `architectures` and `model_type` call them
 /// in `config.json`.
 macro_rules! architectures {
@@ -60,6 +62,8 @@ impl Architecture {
 pub struct ModelConfig {
     /// Folder with `config.json`, weights and tokenizer.
     pub path: PathBuf,
+    /// Where its weights come from.
+    pub load_format: LoadFormat,
     /// The family.
     pub architecture: Architecture,
     /// Width of the residual stream.

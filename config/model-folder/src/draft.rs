@@ -20,7 +20,7 @@ pub const OPTION: &str = "--speculative-draft-model-path";
 /// [`ConfigError::File`]: the folder is missing, damaged or of another
 /// kind, or its tokens are not the target's.
 pub fn whole_model(path: &Path, target: &ModelConfig) -> Result<DraftModel, ConfigError> {
-    Folder::open(path)?.must_hold(Found::Model)?;
+    Folder::of(path, target)?.must_hold(Found::Model)?;
     let model = crate::load(path).map_err(|error| folder::damaged(path, error))?;
     if model.vocab_size != target.vocab_size {
         return Err(ConfigError::file(
@@ -35,7 +35,10 @@ pub fn whole_model(path: &Path, target: &ModelConfig) -> Result<DraftModel, Conf
     }
     tokens::compare(path, &target.path)?;
     Ok(DraftModel {
-        model,
+        model: ModelConfig {
+            load_format: target.load_format,
+            ..model
+        },
         kind: DraftKind::Model,
         own_embedding: true,
         own_head: true,
@@ -48,7 +51,7 @@ pub fn whole_model(path: &Path, target: &ModelConfig) -> Result<DraftModel, Conf
 /// [`ConfigError::File`]: the folder is missing, damaged or of another
 /// kind, or the head is another model's.
 pub fn eagle(path: &Path, target: &ModelConfig) -> Result<DraftModel, ConfigError> {
-    let folder = Folder::open(path)?;
+    let folder = Folder::of(path, target)?;
     folder.must_hold(Found::Eagle)?;
     Ok(DraftModel {
         model: head(&folder, target)?,
@@ -65,7 +68,7 @@ pub fn eagle(path: &Path, target: &ModelConfig) -> Result<DraftModel, ConfigErro
 /// [`ConfigError::File`]: the folder is missing, damaged or of another
 /// kind, or the head is another model's.
 pub fn eagle3(path: &Path, target: &ModelConfig) -> Result<DraftModel, ConfigError> {
-    let folder = Folder::open(path)?;
+    let folder = Folder::of(path, target)?;
     folder.must_hold(Found::Eagle3)?;
     let model = head(&folder, target)?;
     let damaged = |error| folder::damaged(path, error);
@@ -137,6 +140,7 @@ fn head(folder: &Folder, target: &ModelConfig) -> Result<ModelConfig, ConfigErro
     }
     model.eos_token_ids.clone_from(&target.eos_token_ids);
     model.bos_token_id = target.bos_token_id;
+    model.load_format = target.load_format;
     Ok(model)
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use lockstep_types::{Architecture, ModelConfig, ModelConfigError};
+use lockstep_types::{Architecture, LoadFormat, ModelConfig, ModelConfigError};
 
 use crate::raw::Raw;
 
@@ -63,6 +63,7 @@ fn build(
     let (eos_token_ids, bos_token_id) = special_tokens(dir, config, vocab_size)?;
     let model = ModelConfig {
         path: dir.to_owned(),
+        load_format: LoadFormat::Auto,
         architecture,
         hidden_size,
         num_layers: config.required("num_hidden_layers")?,

@@ -28,6 +28,23 @@ pub enum QuantizationArg {
     Int4,
 }
 
+/// Where weights can come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum LoadFormatArg {
+    /// The safetensors of the model's folder.
+    Auto,
+    /// The same.
+    Safetensors,
+    /// Nowhere: random weights, for measurements. The folder needs none then, only
+    /// config.json, and a tokenizer where texts come in.
+    Dummy,
+    /// Refused, with a remedy.
+    #[value(name = "pt", aliases = ["npcache", "hf", "mistral", "gguf", "bitsandbytes",
+            "sharded_state", "layered", "tensorizer", "runai_streamer", "fastsafetensors",
+            "remote", "remote_instance"], hide = true)]
+    Other,
+}
+
 /// Which model, and how it is computed.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ModelArgs {
@@ -39,6 +56,13 @@ pub struct ModelArgs {
     #[arg(long, env = "LOCKSTEP_SERVED_MODEL_NAME", value_name = "NAME", num_args = 1..,
           value_delimiter = ',', help_heading = HEADING)]
     pub served_model_name: Vec<String>,
+    /// Where weights come from [default: auto].
+    ///
+    /// With dummy a draft model's weights are random too. The same shapes get the same
+    /// weights, however they are split, so that a draft like its target drafts what it
+    /// says.
+    #[arg(long, env = "LOCKSTEP_LOAD_FORMAT", value_name = "FORMAT", help_heading = HEADING)]
+    pub load_format: Option<LoadFormatArg>,
     /// Type of weights and cache, and of the values they are multiplied with [default: auto].
     #[arg(long, env = "LOCKSTEP_DTYPE", value_name = "TYPE", help_heading = HEADING)]
     pub dtype: Option<DtypeArg>,

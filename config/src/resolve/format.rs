@@ -1,8 +1,46 @@
 //! What weights and the cache are held in.
 
-use lockstep_types::{ConfigError, Dtype, KvCacheDtype, Quantization};
+use std::path::PathBuf;
 
-use crate::args::{DtypeArg, KvCacheDtypeArg, QuantizationArg, ServeArgs};
+use lockstep_types::{ConfigError, DeviceKind, Dtype, KvCacheDtype, LoadFormat, Quantization};
+
+use crate::args::{DtypeArg, KvCacheDtypeArg, LoadFormatArg, QuantizationArg, ServeArgs};
+
+const LOAD_FORMAT: &str = "--load-format";
+
+/// Where weights come from.
+pub(super) fn load(args: &ServeArgs) -> Result<LoadFormat, ConfigError> {
+    match args.model.load_format {
+        None | Some(LoadFormatArg::Auto | LoadFormatArg::Safetensors) => Ok(LoadFormat::Auto),
+        Some(LoadFormatArg::Dummy) => Ok(LoadFormat::Dummy),
+        Some(LoadFormatArg::Other) => {
+            let why = "weights are read from safetensors alone";
+            let remedy = "Save the model as safetensors and leave it out, or give dummy for \
+                          random weights";
+            Err(ConfigError::value(LOAD_FORMAT, "of this kind", why, remedy))
+        }
+    }
+}
+
+/// The folder of packed weights, which there is not where nothing is read that could be
+/// packed; for a GPU it holds compiled kernels.
+pub(super) fn weight_cache(
+    args: &ServeArgs,
+    format: LoadFormat,
+    device: DeviceKind,
+) -> Result<Option<PathBuf>, ConfigError> {
+    match &args.model.weight_cache {
+        Some(cache) if format == LoadFormat::Dummy && device == DeviceKind::Cpu => {
+            Err(ConfigError::conflict(
+                format!("--weight-cache {}", cache.display()),
+                format!("{LOAD_FORMAT} {}", format.name()),
+                "random weights are made anew at every start, and none are kept",
+                "Leave one of them out",
+            ))
+        }
+        named => Ok(named.clone()),
+    }
+}
 
 pub(super) fn dtype(args: &ServeArgs) -> Dtype {
     match args.model.dtype.unwrap_or(DtypeArg::Auto) {

@@ -123,6 +123,11 @@ const REFUSED: &[(&str, &[&str])] = &[
         &["--node-rank 2", "--nnodes 2", "below 2"],
     ),
     ("--node-rank 1", &["--node-rank 1", "--nnodes 1"]),
+    ("--load-format gguf", &["--load-format", "safetensors"]),
+    (
+        "--load-format dummy --weight-cache /w",
+        &["--weight-cache /w", "--load-format dummy"],
+    ),
     ("--dist-init-addr a:1", &["--dist-init-addr", "--nnodes 1"]),
     (
         "--dist-secret 0123456789abcdef",
@@ -550,6 +555,7 @@ fn operators_have_a_key_of_their_own() {
 }
 
 mod dp_attention;
+mod load_format;
 
 #[test]
 fn a_folder_is_required() {

@@ -6,9 +6,9 @@ use lockstep_process::{ChildMessage, ControlLink, Role, RoleContext};
 use lockstep_tokenizer_manager::{Listeners, RunError, serve_on};
 use lockstep_types::{
     Architecture, ConnectionLimits, DeviceConfig, Dtype, EngineConfig, KvCacheDtype, KvConfig,
-    LimitsConfig, ModelConfig, NodeConfig, ParallelConfig, Quantization, RequestLimits, RopeConfig,
-    RopeScaling, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig,
-    WebConfig,
+    LimitsConfig, LoadFormat, ModelConfig, NodeConfig, ParallelConfig, Quantization, RequestLimits,
+    RopeConfig, RopeScaling, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig,
+    TimeoutConfig, WebConfig,
 };
 use tokio::{net::TcpListener, sync::mpsc::UnboundedReceiver, task::JoinHandle};
 
@@ -193,6 +193,7 @@ fn model_config() -> ModelConfig {
             env!("CARGO_MANIFEST_DIR"),
             "/../models/lockstep-demo-7m"
         )),
+        load_format: LoadFormat::Auto,
         architecture: Architecture::Llama,
         hidden_size: 256,
         num_layers: 7,

@@ -3,6 +3,7 @@
 mod attend;
 mod choose;
 mod collectives;
+mod load;
 mod moves;
 mod operations;
 mod passes;
@@ -21,6 +22,7 @@ use crate::floats::Element;
 use crate::lists::Lists;
 use crate::operations::Operations;
 use crate::products::Products;
+use crate::random::Random;
 use crate::stream::Stream;
 use crate::tensor::CudaTensor;
 use crate::weights::Uploads;
@@ -62,6 +64,8 @@ pub struct CudaBackend {
     chooser: Chooser,
     lists: Lists,
     uploads: Uploads,
+    /// For weights that nobody trained, once some were asked for.
+    random: Option<Random>,
     exchange: Exchange,
     compiler: Compiler,
     stream: Stream,
@@ -100,6 +104,7 @@ impl CudaBackend {
             chooser: Chooser::new(&stream, &compiler)?,
             lists: Lists::new(&context)?,
             uploads: Uploads::new(&context)?,
+            random: None,
             exchange: Exchange::new(&context, groups.into())?,
             compiler,
             stream,
@@ -108,6 +113,23 @@ impl CudaBackend {
             checks: false,
             failed: None,
         })
+    }
+
+    /// See [`lockstep_backend::Backend::describe`].
+    fn about(&self) -> String {
+        let dtype = match self.operand {
+            Element::Bf16 => "bf16",
+            Element::F32 => "f32",
+        };
+        let context = self.stream.context();
+        let gpu = context.gpu();
+        let gib = |bytes: usize| bytes as f64 / f64::from(1 << 30);
+        let taken = context.memory().map_or_else(
+            |_| String::new(),
+            |(free, all)| format!(" with {:.1} of {:.1} GiB taken", gib(all - free), gib(all)),
+        );
+        let (number, name, rest) = (gpu.ordinal(), gpu.name(), gpu.version());
+        format!("cuda {number} {name}{taken}, {rest}, {dtype}")
     }
 
     /// Writes the current rows of `tensor`, in its type, and waits. What fails is

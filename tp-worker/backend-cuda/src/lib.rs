@@ -37,6 +37,7 @@ mod memory;
 mod module;
 mod operations;
 mod products;
+mod random;
 mod rows;
 mod sources;
 mod staged;

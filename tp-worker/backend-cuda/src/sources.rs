@@ -42,6 +42,11 @@ pub(crate) const ATTENTION: Source = Source {
     text: include_str!("../kernels/attention.cu"),
     headers: &[DEVICE, BATCH, SOFTMAX, TILE, WORK],
 };
+pub(crate) const RANDOM: Source = Source {
+    name: "random.cu",
+    text: include_str!("../kernels/random.cu"),
+    headers: &[DEVICE],
+};
 pub(crate) const CHOOSE: Source = Source {
     name: "choose.cu",
     text: include_str!("../kernels/choose.cu"),

@@ -6,8 +6,8 @@ use lockstep_collective::{Collective, Owners};
 
 use crate::{
     Attend, AttentionShape, Axis, BackendError, Batch, ChooseTokens, Holds, HostMatrix,
-    InputLimits, KvShape, Linear, MatrixRole, PassKey, RmsNorm, RopeTable, RowParallel, Rows,
-    Scatter,
+    InputLimits, KvShape, Linear, MatrixRole, PassKey, RandomMatrix, RmsNorm, RopeTable,
+    RowParallel, Rows, Scatter,
 };
 
 /// One device, with one shard of a model, or of several models.
@@ -17,13 +17,12 @@ use crate::{
 /// type in memory that follows from what it [`Holds`], which says too which
 /// operation takes what. No operation takes one tensor twice.
 ///
-/// Operations take effect in the order they are called. A device may queue them
-/// and return; one that fails then is an error of a later operation that returns
-/// errors.
+/// Operations take effect in the order they are called. A device may queue them and
+/// return; one that fails then is an error of a later operation that returns errors.
 ///
-/// **Batch invariance.** Every output row depends on its own input row (for
-/// attention: its own request) alone, and each output element is accumulated
-/// in one fixed order, however many rows or requests share the call.
+/// **Batch invariance.** Every output row depends on its own input row (for attention:
+/// its own request) alone, and each element is accumulated in one fixed order, however
+/// many rows or requests share the call.
 pub trait Backend: Send + Sized {
     /// A weight matrix `[out, in]`, packed for this device.
     type Matrix: Send + Sync;
@@ -37,9 +36,8 @@ pub trait Backend: Send + Sized {
     type KvCache: Send;
     /// A batch where operations read it.
     type Inputs: Send;
-    /// What the device has recorded of one model's passes: see [`Self::pass`].
-    /// Whoever owns the model owns them; fresh ones hold nothing and take no
-    /// memory.
+    /// What the device has recorded of one model's passes, whose owner is the model's:
+    /// see [`Self::pass`]. Fresh ones hold nothing and take no memory.
     type Passes: Default + Send;
 
     /// For people: "cpu avx512-bf16, 2 threads".
@@ -56,6 +54,17 @@ pub trait Backend: Send + Sized {
         matrix: &HostMatrix<'_>,
         role: MatrixRole,
     ) -> Result<Self::Matrix, BackendError>;
+    /// Makes a weight matrix of random numbers, packed as [`Self::load_matrix`] would.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    fn random_matrix(
+        &mut self,
+        matrix: &RandomMatrix,
+        role: MatrixRole,
+    ) -> Result<Self::Matrix, BackendError> {
+        self.load_matrix(&matrix.host(&matrix.numbers()?), role)
+    }
     /// Uploads a vector.
     ///
     /// # Errors
@@ -78,8 +87,7 @@ pub trait Backend: Send + Sized {
     ) -> Result<Self::Tensor, BackendError>;
     /// Sets the current row count, at most the capacity.
     fn set_rows(&mut self, tensor: &mut Self::Tensor, rows: usize);
-    /// Allocates a paged cache, of any content. A device may take its memory page
-    /// by page, as it is first written.
+    /// Allocates a paged cache, of any content; perhaps page by page, as it is written.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
@@ -94,20 +102,18 @@ pub trait Backend: Send + Sized {
 
     // ---- packed matrices on disk ----
 
-    /// Names the packed form of matrices of `role`, its version included: two
-    /// matrices of one name, shape and content have the same bytes. `None`:
-    /// this backend's matrices cannot be saved.
+    /// Names the packed form of matrices of `role`, its version included: two of one name,
+    /// shape and content have the same bytes. `None`: matrices cannot be saved.
     fn matrix_format(&self, _: MatrixRole) -> Option<String> {
         None
     }
-    /// The packed form, for [`Self::restore_matrix`] in another process; empty
-    /// where [`Self::matrix_format`] is `None`.
+    /// The packed form, for [`Self::restore_matrix`]; empty where there is no format.
     fn matrix_data<'m>(&self, _: &'m Self::Matrix) -> &'m [u8] {
         &[]
     }
-    /// Makes a matrix `[rows, cols]` of its packed form. `fill(offset, part)` writes the
-    /// bytes from `offset` on; it is called once for every `unit` bytes (the last part
-    /// may be shorter), by several threads at once. What it does not write is zero.
+    /// Makes a matrix `[rows, cols]` of its packed form. `fill(offset, part)` writes bytes
+    /// from `offset` on, of zeros: once for every `unit` bytes, the last part may be shorter,
+    /// by several threads at once.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`]; [`BackendError::Unsupported`] where
@@ -128,8 +134,7 @@ pub trait Backend: Send + Sized {
 
     // ---- a pass ----
 
-    /// Brings a batch to where the operations of its pass read it, in place of
-    /// the one before: one copy, and no wait.
+    /// Brings a batch to where its pass reads it, in place of the last: one copy, no wait.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
@@ -275,9 +280,8 @@ pub trait Backend: Send + Sized {
         inputs: &Self::Inputs,
         out: &mut Self::Tensor,
     );
-    /// All of an attention block between its projections: norms of heads where
-    /// there are any, rotation and [`Self::attention`]. The content of `qkv`
-    /// afterwards is unspecified.
+    /// All of an attention block between its projections: norms of heads where there are
+    /// any, rotation and [`Self::attention`]. What `qkv` holds then is unspecified.
     fn attend(
         &mut self,
         cache: &mut Self::KvCache,
@@ -299,8 +303,7 @@ pub trait Backend: Send + Sized {
     }
     /// `out = silu(gate) · up`, where `gate_up` is `[n, 2·m]` with the gate first.
     fn silu_mul(&mut self, gate_up: &Self::Tensor, out: &mut Self::Tensor);
-    /// [`Self::silu_mul`] of `x · wᵀ + bias`: how a gated MLP begins. `gate_up`
-    /// is space for the product; its content afterwards is unspecified.
+    /// [`Self::silu_mul`] of `x · wᵀ + bias`: how a gated MLP begins. `gate_up` is space.
     fn gated_matmul(
         &mut self,
         x: &Self::Tensor,
@@ -324,24 +327,21 @@ pub trait Backend: Send + Sized {
     /// `out[i, first..first + width] = x[i]`, other columns stay: `x` is
     /// `[n, width]`, `out` has as many rows.
     fn place_columns(&mut self, x: &Self::Tensor, out: &mut Self::Tensor, first: usize);
-    /// `x`, which holds sums, as products read it: `x` itself on a device that
-    /// keeps sums and operands alike, otherwise a copy in `space`, which holds
-    /// operands and has the rows and the width of `x`.
+    /// `x`, which holds sums, as products read it: `x` itself on a device that keeps both
+    /// alike, otherwise a copy in `space`, which holds operands and has the shape of `x`.
     fn as_operand<'a>(
         &mut self,
         x: &'a Self::Tensor,
         space: &'a mut Self::Tensor,
     ) -> &'a Self::Tensor;
-    /// Copies the keys and values of cells, in all layers, `(from, to)` one
-    /// after the other, bit for bit.
+    /// Copies cells' keys and values, in all layers, `(from, to)` in turn, bit for bit.
     fn copy_cells(&mut self, cache: &mut Self::KvCache, moves: &[(u32, u32)]);
 
     // ---- collectives of its data, in the device's own order of operations ----
 
     /// This rank's number in the group of `axis`, and the group's size.
     fn group(&self, axis: Axis) -> (usize, usize);
-    /// Whether this rank is the first of the group of `axis`, whose words the
-    /// others are told.
+    /// Whether this rank is the first of that group, whose words the others are told.
     fn leads(&self, axis: Axis) -> bool {
         self.group(axis).0 == 0
     }

@@ -1,11 +1,12 @@
 //! Brings matrices and layers to a device, from a checkpoint or a packed file.
 
-use lockstep_backend::{Backend, BackendError, HostMatrix, MatrixRole};
+use lockstep_backend::{Backend, BackendError, MatrixRole};
 
 use crate::{
     LoadPhase, LoadProgress, ModelError, Weights,
     layer::{HostLayer, Layer},
     packed::{Reader, Restored, Writer},
+    weights::Taken,
 };
 
 /// Loads matrices and counts their bytes.
@@ -34,7 +35,7 @@ impl<'l> Loader<'l> {
     /// Begins to load `matrices`.
     pub fn new<'h, 'd: 'h>(
         source: Source<'l>,
-        matrices: impl Iterator<Item = &'h HostMatrix<'d>>,
+        matrices: impl Iterator<Item = &'h Taken<'d>>,
         progress: &'l mut dyn FnMut(LoadProgress),
     ) -> Self {
         let mut loader = Self {
@@ -44,7 +45,7 @@ impl<'l> Loader<'l> {
             },
             source,
             done: 0,
-            total: matrices.map(bytes).sum(),
+            total: matrices.map(Taken::bytes).sum(),
             progress,
             read: Vec::new(),
         };
@@ -55,7 +56,7 @@ impl<'l> Loader<'l> {
     /// From the model folder, keeping nothing for the next time.
     pub fn checkpoint<'h, 'd: 'h>(
         weights: &'l Weights,
-        matrices: impl Iterator<Item = &'h HostMatrix<'d>>,
+        matrices: impl Iterator<Item = &'h Taken<'d>>,
         progress: &'l mut dyn FnMut(LoadProgress),
     ) -> Self {
         let writer = Ok(None);
@@ -74,27 +75,32 @@ impl<'l> Loader<'l> {
     pub fn matrix<B: Backend>(
         &mut self,
         backend: &mut B,
-        host: &HostMatrix<'_>,
+        host: &Taken<'_>,
         role: MatrixRole,
     ) -> Result<B::Matrix, Restored> {
-        let matrix = match &mut self.source {
-            Source::Packed(reader) => reader.restore(backend, host.rows(), host.cols, role)?,
-            Source::Checkpoint { weights, writer } => {
+        let matrix = match (&mut self.source, host) {
+            (Source::Packed(reader), _) => {
+                reader.restore(backend, host.rows(), host.cols(), role)?
+            }
+            (Source::Checkpoint { .. }, Taken::Random(random)) => {
+                backend.random_matrix(random, role)?
+            }
+            (Source::Checkpoint { weights, writer }, Taken::File(file)) => {
                 let read = weights
-                    .fetch(host, &mut self.read)
+                    .fetch(file, &mut self.read)
                     .map_err(Restored::Checkpoint)?;
-                let matrix = backend.load_matrix(read.as_ref().unwrap_or(host), role)?;
-                weights.release(host);
+                let matrix = backend.load_matrix(read.as_ref().unwrap_or(file), role)?;
+                weights.release(file);
                 if let Ok(Some(open)) = writer {
                     let data = backend.matrix_data(&matrix);
-                    if let Err(error) = open.add(host.rows(), host.cols, data) {
+                    if let Err(error) = open.add(file.rows(), file.cols, data) {
                         *writer = Err(error);
                     }
                 }
                 matrix
             }
         };
-        self.done += bytes(host);
+        self.done += host.bytes();
         self.report();
         Ok(matrix)
     }
@@ -154,9 +160,4 @@ pub(crate) fn vector<B: Backend>(
     values: Option<&Vec<f32>>,
 ) -> Result<Option<B::Vector>, BackendError> {
     values.map(|v| backend.load_vector(v)).transpose()
-}
-
-/// Size on the host of the part a rank takes.
-fn bytes(matrix: &HostMatrix<'_>) -> u64 {
-    (matrix.rows() * matrix.cols * matrix.dtype.bytes()) as u64
 }

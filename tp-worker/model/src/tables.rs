@@ -41,9 +41,9 @@ impl<B: Backend> WholeTables<B> {
         files: FileAccess,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, ModelError> {
-        let weights = Weights::open_with(&model.path, files)?;
+        let weights = Weights::of(model, files)?;
         let table = |name| {
-            let table = weights.matrix(name, model.vocab_size, model.hidden_size)?;
+            let table = weights.table(name, model.vocab_size, model.hidden_size)?;
             Ok::<_, ModelError>(table.whole())
         };
         let embedding = table("model.embed_tokens.weight")?;
@@ -89,8 +89,8 @@ pub fn whole_head<B: Backend>(
     files: FileAccess,
     progress: &mut dyn FnMut(LoadProgress),
 ) -> Result<B::Matrix, ModelError> {
-    let weights = Weights::open_with(&model.path, files)?;
-    let head = weights.matrix("lm_head.weight", model.vocab_size, model.hidden_size)?;
+    let weights = Weights::of(model, files)?;
+    let head = weights.table("lm_head.weight", model.vocab_size, model.hidden_size)?;
     let head = head.whole();
     let mut loader = Loader::checkpoint(&weights, std::iter::once(&head), progress);
     Ok(loader.matrix(backend, &head, MatrixRole::Vocabulary)?)

@@ -1,21 +1,27 @@
-//! A model folder's tensors, mapped and named.
+//! A model folder's tensors, mapped and named; or what stands in for them.
 
+mod dummy;
+mod index;
 mod mapping;
 mod read;
+mod taken;
 mod tensor;
 
 use std::{
     collections::BTreeMap,
-    fs, io,
+    fs,
     path::{Path, PathBuf},
 };
 
 use lockstep_backend::{CheckpointDtype, HostMatrix};
 use lockstep_files::LARGEST_INDEX;
+use lockstep_types::{LoadFormat, ModelConfig};
 use safetensors::{Dtype as FileDType, SafeTensors, tensor::TensorInfo};
 
 use crate::ModelError;
+use index::weight_files;
 use mapping::MappedFile;
+pub(crate) use taken::{Table, Taken};
 use tensor::little_endian;
 
 pub use mapping::FileAccess;
@@ -30,6 +36,8 @@ pub struct Weights {
     /// Bytes of their headers.
     headers: u64,
     tensors: BTreeMap<String, Entry>,
+    /// There are no files: every tensor that is asked for is made up.
+    dummy: bool,
 }
 
 #[derive(Debug)]
@@ -56,16 +64,32 @@ impl Weights {
     /// # Errors
     /// Those of [`Self::open`].
     pub fn open_with(folder: &Path, access: FileAccess) -> Result<Self, ModelError> {
-        let mut weights = Self {
-            folder: folder.to_owned(),
-            files: Vec::new(),
-            headers: 0,
-            tensors: BTreeMap::new(),
-        };
+        let mut weights = Self::none(folder, false);
         for name in weight_files(folder)? {
             weights.add(&name, access)?;
         }
         Ok(weights)
+    }
+
+    /// Those of a model, which has none where they are made up.
+    ///
+    /// # Errors
+    /// Those of [`Self::open`].
+    pub(crate) fn of(model: &ModelConfig, access: FileAccess) -> Result<Self, ModelError> {
+        match model.load_format {
+            LoadFormat::Auto => Self::open_with(&model.path, access),
+            LoadFormat::Dummy => Ok(Self::none(&model.path, true)),
+        }
+    }
+
+    fn none(folder: &Path, dummy: bool) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            files: Vec::new(),
+            headers: 0,
+            tensors: BTreeMap::new(),
+            dummy,
+        }
     }
 
     /// Names of all tensors, sorted.
@@ -78,7 +102,28 @@ impl Weights {
         self.tensors.contains_key(name)
     }
 
-    /// The matrix `name`, which must be `[rows, cols]`.
+    /// The matrix `name`, `[rows, cols]`, for ranks to take parts of.
+    ///
+    /// # Errors
+    /// Those of [`Self::matrix`].
+    pub(crate) fn table(
+        &self,
+        name: &str,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Table<'_>, ModelError> {
+        if self.dummy {
+            let numbers = dummy::matrix(name, cols);
+            return Ok(Table::Random {
+                numbers,
+                rows,
+                cols,
+            });
+        }
+        self.matrix(name, rows, cols).map(Table::File)
+    }
+
+    /// The matrix `name` of the files, which must be `[rows, cols]`.
     ///
     /// # Errors
     /// [`ModelError::MissingTensor`], [`ModelError::WrongShape`],
@@ -107,6 +152,9 @@ impl Weights {
     /// [`ModelError::MissingTensor`], [`ModelError::WrongShape`],
     /// [`ModelError::UnsupportedDType`].
     pub(crate) fn floats(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
+        if self.dummy {
+            return Ok(dummy::vector(name, len));
+        }
         let vector = self.vector(name, len)?;
         let bytes = self.bytes(vector.bytes)?;
         let vector = HostTensor {
@@ -122,6 +170,9 @@ impl Weights {
     /// [`ModelError::MissingTensor`], [`ModelError::WrongShape`],
     /// [`ModelError::NotIntegers`] for other types.
     pub(crate) fn integers(&self, name: &str, len: usize) -> Result<Vec<i64>, ModelError> {
+        if self.dummy {
+            return Ok(vec![0; len]);
+        }
         let (entry, bytes) = self.find(name, &[len])?;
         let bytes = self.bytes(bytes)?;
         match entry.dtype {
@@ -297,65 +348,6 @@ fn truncation(bytes: &[u8]) -> Option<String> {
     let expected = (data as u64).checked_add(end)?;
     (bytes.len() as u64 != expected)
         .then(|| format!("it should have {expected} bytes and has {}", bytes.len()))
-}
-
-/// Names of the safetensors files of a folder, in a fixed order.
-fn weight_files(folder: &Path) -> Result<Vec<String>, ModelError> {
-    const SINGLE: &str = "model.safetensors";
-    const INDEX: &str = "model.safetensors.index.json";
-    let absent = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
-    let text = match lockstep_files::read(folder, INDEX, LARGEST_INDEX) {
-        Ok(text) => text,
-        Err(error) if absent(&error) => {
-            return match lockstep_files::open(folder, SINGLE) {
-                Err(error) if absent(&error) => Err(ModelError::NoWeights {
-                    folder: folder.to_owned(),
-                }),
-                // Whatever else is wrong is said by who maps it.
-                _ => Ok(vec![SINGLE.to_owned()]),
-            };
-        }
-        Err(source) => {
-            return Err(ModelError::Read {
-                file: folder.join(INDEX),
-                source,
-            });
-        }
-    };
-    let damaged = |reason: String| ModelError::Damaged {
-        file: folder.join(INDEX),
-        reason,
-    };
-    let parsed: Index = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
-    let mut names: Vec<_> = parsed.weight_map.into_values().collect();
-    names.sort();
-    names.dedup();
-    if names.len() > MOST_FILES {
-        return Err(damaged(format!(
-            "it names {} files, more than {MOST_FILES}",
-            names.len()
-        )));
-    }
-    for name in &names {
-        // A file name only: an index must not reach outside its folder.
-        if Path::new(name)
-            .file_name()
-            .is_none_or(|file| file != name.as_str())
-        {
-            return Err(damaged(format!("{name:?} is not a file name")));
-        }
-    }
-    Ok(names)
-}
-
-/// The most files that a model may be spread over: each is kept open and mapped
-/// while it is read.
-const MOST_FILES: usize = 512;
-
-/// `model.safetensors.index.json`.
-#[derive(serde::Deserialize)]
-struct Index {
-    weight_map: BTreeMap<String, String>,
 }
 
 #[cfg(test)]

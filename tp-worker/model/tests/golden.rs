@@ -12,6 +12,8 @@ mod cuda_ranks;
 mod data_parallel;
 #[path = "support/driver.rs"]
 mod driver;
+#[path = "golden/dummy.rs"]
+mod dummy;
 #[path = "support/naive.rs"]
 mod naive;
 #[path = "support/pass.rs"]

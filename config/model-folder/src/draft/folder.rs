@@ -8,7 +8,7 @@ use lockstep_files::LARGEST_INDEX;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use lockstep_types::{ConfigError, ModelConfigError};
+use lockstep_types::{ConfigError, LoadFormat, ModelConfig, ModelConfigError};
 
 use super::OPTION;
 use crate::raw::Raw;
@@ -28,16 +28,17 @@ pub(super) enum Found {
 pub(super) struct Folder {
     pub(super) path: PathBuf,
     pub(super) config: Raw,
-    /// Names of all tensors.
-    tensors: BTreeSet<String>,
+    /// Names of all tensors; `None` where they are made up.
+    tensors: Option<BTreeSet<String>>,
 }
 
 impl Folder {
-    /// Reads `config.json` and the names of the tensors.
+    /// Reads `config.json` and the names of the tensors; of these nothing where weights
+    /// are made up, as those of `target` are.
     ///
     /// # Errors
     /// [`ConfigError::File`].
-    pub(super) fn open(path: &Path) -> Result<Self, ConfigError> {
+    pub(super) fn of(path: &Path, target: &ModelConfig) -> Result<Self, ConfigError> {
         let config = Raw::read(path, "config.json").map_err(|error| damaged(path, error))?;
         for key in ["speculators_config", "transformer_layer_config"] {
             if config.get(key).is_some() {
@@ -55,7 +56,10 @@ impl Folder {
         Ok(Self {
             path: path.to_owned(),
             config,
-            tensors: tensors(path)?,
+            tensors: match target.load_format {
+                LoadFormat::Auto => Some(tensors(path)?),
+                LoadFormat::Dummy => None,
+            },
         })
     }
 
@@ -64,10 +68,11 @@ impl Folder {
     /// # Errors
     /// [`ConfigError::File`] says what it is and which algorithm takes it.
     pub(super) fn must_hold(&self, wanted: Found) -> Result<(), ConfigError> {
-        let found = self.found();
-        if found == wanted {
+        // What is made up is whatever is wanted.
+        let found = self.tensors.as_ref().map(|tensors| self.found(tensors));
+        let Some(found) = found.filter(|found| *found != wanted) else {
             return Ok(());
-        }
+        };
         Err(ConfigError::file(
             OPTION,
             &self.path,
@@ -83,13 +88,14 @@ impl Folder {
 
     /// Whether there is a tensor of this name.
     pub(super) fn has(&self, name: &str) -> bool {
-        self.tensors.contains(name)
+        let tensors = self.tensors.as_ref();
+        tensors.is_some_and(|tensors| tensors.contains(name))
     }
 
     /// What the tensors are those of. Names of architectures don't tell: public
     /// heads call themselves `LlamaForCausalLM` too.
-    fn found(&self) -> Found {
-        let any = |part: &str| self.tensors.iter().any(|name| name.contains(part));
+    fn found(&self, tensors: &BTreeSet<String>) -> Found {
+        let any = |part: &str| tensors.iter().any(|name| name.contains(part));
         let third = self.config.get("draft_vocab_size").is_some();
         if any("midlayer.") || any("hidden_norm.") || any("d2t") {
             Found::Eagle3

@@ -9,7 +9,7 @@ use crate::chat::TemplateError;
 pub enum TokenizerError {
     /// There is no `tokenizer.json`.
     #[error(
-        "there is no {path}; a model with only tokenizer.model or vocab files is converted by \
+        "there is no {path}, which texts need whatever the weights are; a model with only tokenizer.model or vocab files is converted by \
          transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
     )]
     Missing {

@@ -4,15 +4,14 @@ use std::ops::Range;
 
 use lockstep_backend::{
     Attend, AttentionShape, Axis, Backend, BackendError, Batch, ChooseTokens, Holds, HostMatrix,
-    InputLimits, KvShape, Linear, MatrixRole, Owners, PassKey, RmsNorm, RopeTable, RowParallel,
-    Rows as Gathered, Scatter,
+    InputLimits, KvShape, Linear, MatrixRole, Owners, PassKey, RandomMatrix, RmsNorm, RopeTable,
+    RowParallel, Rows as Gathered, Scatter,
 };
 use lockstep_collective::Collective;
 
 use super::attend::Heads;
 use super::{CudaBackend, CudaPasses};
 use crate::attention::{HeadNorms, PagedCache, Rope};
-use crate::floats::{Element, Floats};
 use crate::inputs::Inputs;
 use crate::memory::Buffer;
 use crate::rows::Rows;
@@ -28,19 +27,7 @@ impl Backend for CudaBackend {
     type Passes = CudaPasses;
 
     fn describe(&self) -> String {
-        let dtype = match self.operand {
-            Element::Bf16 => "bf16",
-            Element::F32 => "f32",
-        };
-        let context = self.stream.context();
-        let gpu = context.gpu();
-        let gib = |bytes: usize| bytes as f64 / f64::from(1 << 30);
-        let taken = context.memory().map_or_else(
-            |_| String::new(),
-            |(free, all)| format!(" with {:.1} of {:.1} GiB taken", gib(all - free), gib(all)),
-        );
-        let (number, name, rest) = (gpu.ordinal(), gpu.name(), gpu.version());
-        format!("cuda {number} {name}{taken}, {rest}, {dtype}")
+        self.about()
     }
 
     fn load_matrix(
@@ -48,13 +35,15 @@ impl Backend for CudaBackend {
         matrix: &HostMatrix<'_>,
         _: MatrixRole,
     ) -> Result<CudaMatrix, BackendError> {
-        let (rows, cols) = (matrix.rows(), matrix.cols);
-        let (context, len) = (self.stream.context(), rows.saturating_mul(cols));
-        let mut floats = Floats::new(context, self.operand, len, "a weight matrix")?;
-        self.uploads.matrix(&self.stream, matrix, &mut floats)?;
-        let loaded = CudaMatrix { floats, rows, cols };
-        self.products.prepare(loaded.product(), 1)?;
-        Ok(loaded)
+        Ok(self.load(matrix)?)
+    }
+
+    fn random_matrix(
+        &mut self,
+        matrix: &RandomMatrix,
+        _: MatrixRole,
+    ) -> Result<CudaMatrix, BackendError> {
+        Ok(self.make_random(matrix)?)
     }
 
     fn load_vector(&mut self, values: &[f32]) -> Result<Buffer<f32>, BackendError> {

@@ -1,7 +1,10 @@
 //! Weights on their way through pinned memory.
 
 use half::{bf16, f16};
-use lockstep_backend::{Backend, Batch, CheckpointDtype, Holds, HostBlock, HostMatrix, MatrixRole};
+use lockstep_backend::{
+    Backend, Batch, CheckpointDtype, Holds, HostBlock, HostMatrix, MatrixRole, RandomBlock,
+    RandomMatrix, RandomNumbers,
+};
 use lockstep_types::Dtype;
 
 use crate::support::{DTYPES, gpu, noise, read, staged};
@@ -87,5 +90,51 @@ fn matrices_arrive_whole_and_rounded() {
                 }
             }
         }
+    }
+}
+
+/// Parts of tensors, as ranks take them: what the GPU makes is what the host would.
+#[test]
+fn random_weights_are_the_hosts_bit_for_bit() {
+    const COLS: usize = 300;
+    let numbers = |key| RandomNumbers::new(key, 0.05);
+    let matrix = RandomMatrix {
+        cols: COLS,
+        blocks: vec![
+            RandomBlock {
+                numbers: numbers(7),
+                // Beyond what 32 bits number.
+                first: (5 << 32) + 17,
+                stride: 3 * COLS,
+                rows: 70,
+            },
+            RandomBlock {
+                numbers: numbers(u64::MAX),
+                first: 0,
+                stride: COLS,
+                rows: 3,
+            },
+        ],
+    };
+    let bytes = matrix.numbers().unwrap();
+    let pairs = bytes.as_chunks::<2>().0.iter();
+    let expected: Vec<f32> = pairs
+        .map(|pair| bf16::from_le_bytes(*pair).to_f32())
+        .collect();
+    for (seed, dtype) in (1..).zip(DTYPES) {
+        let _order = lockstep_fake_cuda::order(seed);
+        let mut gpu = gpu(dtype);
+        let made = gpu.random_matrix(&matrix, MatrixRole::Vocabulary).unwrap();
+        let ids: Vec<u32> = (0..73).collect();
+        let batch = Batch {
+            tokens: &ids,
+            positions: &ids,
+            cells: &ids,
+            ..Batch::default()
+        };
+        let inputs = staged(&mut gpu, &batch, 1);
+        let mut out = gpu.tensor(ids.len(), COLS, Holds::Sum).unwrap();
+        gpu.embed(&made, 0, &inputs, &mut out);
+        assert!(read(&mut gpu, &out) == expected, "{dtype:?}");
     }
 }

@@ -1,22 +1,22 @@
 //! A head's checkpoint, described without copying.
 
-use lockstep_backend::HostMatrix;
 use lockstep_types::{DraftKind, DraftModel, ModelConfig};
 
 use crate::{
     ModelError, Shard, Weights,
     layer::{HostLayer, LayerSource},
+    weights::Taken,
 };
 
 /// The head's tensors. Building it finds every missing or misshapen tensor
 /// before any packing starts.
 pub(super) struct HostHead<'a> {
     pub wiring: HostWiring,
-    pub fc: HostMatrix<'a>,
+    pub fc: Taken<'a>,
     pub fc_bias: Option<Vec<f32>>,
     pub layer: HostLayer<'a>,
-    pub embedding: Option<HostMatrix<'a>>,
-    pub head: Option<HostMatrix<'a>>,
+    pub embedding: Option<Taken<'a>>,
+    pub head: Option<Taken<'a>>,
     /// Rows of the output head, its own or the target's.
     pub vocab: usize,
     pub targets: Vec<u32>,
@@ -66,7 +66,7 @@ impl<'a> HostHead<'a> {
     }
 
     /// Every matrix, in the order they are loaded.
-    pub fn matrices(&self) -> impl Iterator<Item = &HostMatrix<'a>> {
+    pub fn matrices(&self) -> impl Iterator<Item = &Taken<'a>> {
         let tables = self.embedding.iter().chain(&self.head);
         tables
             .chain(std::iter::once(&self.fc))
@@ -112,7 +112,7 @@ impl<'a> Source<'a, '_> {
         let shares = vocab == self.target.vocab_size && !weights.contains("lm_head.weight");
         let head = match shares {
             true => self.same_width().map(|()| None)?,
-            false => Some(weights.matrix("lm_head.weight", vocab, hidden)?.whole()),
+            false => Some(weights.table("lm_head.weight", vocab, hidden)?.whole()),
         };
         let norm = |name| weights.floats(name, hidden);
         Ok(HostHead {
@@ -143,10 +143,10 @@ impl<'a> Source<'a, '_> {
         Ok(())
     }
 
-    fn fc(&self, inputs: usize) -> Result<HostMatrix<'a>, ModelError> {
+    fn fc(&self, inputs: usize) -> Result<Taken<'a>, ModelError> {
         let fc = self
             .weights
-            .matrix("fc.weight", self.model.hidden_size, inputs)?;
+            .table("fc.weight", self.model.hidden_size, inputs)?;
         Ok(fc.whole())
     }
 
@@ -162,13 +162,13 @@ impl<'a> Source<'a, '_> {
         source.describe()
     }
 
-    fn embedding(&self) -> Result<Option<HostMatrix<'a>>, ModelError> {
+    fn embedding(&self) -> Result<Option<Taken<'a>>, ModelError> {
         const NAME: &str = "embed_tokens.weight";
         if !self.weights.contains(NAME) {
             return Ok(None);
         }
         let (rows, cols) = (self.target.vocab_size, self.model.hidden_size);
-        Ok(Some(self.weights.matrix(NAME, rows, cols)?.whole()))
+        Ok(Some(self.weights.table(NAME, rows, cols)?.whole()))
     }
 
     fn optional(&self, name: &str, len: usize) -> Result<Option<Vec<f32>>, ModelError> {

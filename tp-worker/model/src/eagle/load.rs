@@ -33,7 +33,7 @@ impl<B: Backend> EagleHead<B> {
     ) -> Result<Self, ModelError> {
         let (model, limits) = (&draft.model, limits.sensible());
         let shard = Shard::new(model, Topology::alone())?;
-        let weights = Weights::open_with(&model.path, files)?;
+        let weights = Weights::of(model, files)?;
         let host = HostHead::describe(&weights, draft, target, &shard)?;
         let capture = CaptureSpec::of_draft(draft);
         let sizes = Sizes {

@@ -5,8 +5,8 @@ use lockstep_backend::{
 };
 use lockstep_types::{
     Architecture, DeviceConfig, DraftKind, DraftKv, DraftModel, Dtype, EngineShape, KvCacheDtype,
-    ModelConfig, Quantization, RankMemory, RopeConfig, RopeScaling, SpeculationConfig, StepLimits,
-    Verification,
+    LoadFormat, ModelConfig, Quantization, RankMemory, RopeConfig, RopeScaling, SpeculationConfig,
+    StepLimits, Verification,
 };
 
 use super::rank_memory;
@@ -51,6 +51,7 @@ impl DeviceMemory for Elements {
 fn model(hidden: usize, num_layers: usize, tied: bool) -> ModelConfig {
     ModelConfig {
         path: PathBuf::new(),
+        load_format: LoadFormat::Auto,
         architecture: Architecture::Qwen3,
         hidden_size: hidden,
         num_layers,

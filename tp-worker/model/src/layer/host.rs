@@ -5,28 +5,28 @@ use std::ops::Range;
 use lockstep_backend::HostMatrix;
 use lockstep_types::ModelConfig;
 
-use crate::{ModelError, Place, Shard, Weights};
+use crate::{ModelError, Place, Shard, Weights, weights::Taken};
 
 /// One layer's tensors, without the norm before its attention.
 pub(crate) struct HostLayer<'a> {
     /// Its place in the cache.
     pub number: usize,
-    pub qkv: HostMatrix<'a>,
+    pub qkv: Taken<'a>,
     pub qkv_bias: Option<Vec<f32>>,
     pub q_norm: Option<Vec<f32>>,
     pub k_norm: Option<Vec<f32>>,
-    pub output: HostMatrix<'a>,
+    pub output: Taken<'a>,
     pub output_bias: Option<Vec<f32>>,
     pub post_norm: Vec<f32>,
-    pub gate_up: HostMatrix<'a>,
+    pub gate_up: Taken<'a>,
     pub gate_up_bias: Option<Vec<f32>>,
-    pub down: HostMatrix<'a>,
+    pub down: Taken<'a>,
     pub down_bias: Option<Vec<f32>>,
 }
 
 impl<'a> HostLayer<'a> {
     /// Every matrix, in the order they are loaded.
-    pub fn matrices(&self) -> [&HostMatrix<'a>; 4] {
+    pub fn matrices(&self) -> [&Taken<'a>; 4] {
         [&self.qkv, &self.output, &self.gate_up, &self.down]
     }
 }
@@ -128,32 +128,30 @@ impl<'a> LayerSource<'a, '_> {
     }
 
     /// One matrix of the rows of several.
-    fn fused(&self, parts: &[Part], inputs: usize) -> Result<HostMatrix<'a>, ModelError> {
-        let mut fused: Option<(HostMatrix<'a>, String)> = None;
+    fn fused(&self, parts: &[Part], inputs: usize) -> Result<Taken<'a>, ModelError> {
+        let mut fused: Option<(Taken<'a>, String)> = None;
         for (part, total, rows) in parts {
             let name = self.name(&format!("{part}.weight"));
-            let tensor = self.weights.matrix(&name, *total, inputs)?;
-            let matrix = tensor.take_rows(rows);
+            let taken = self.weights.table(&name, *total, inputs)?.take_rows(rows);
             match &mut fused {
-                None => fused = Some((matrix, name)),
-                Some((all, _)) if all.dtype == matrix.dtype => all.blocks.extend(matrix.blocks),
-                Some((_, sibling)) => {
-                    return Err(ModelError::MixedDTypes {
-                        file: self.weights.file_of(&name),
-                        tensor: name,
-                        sibling: sibling.clone(),
-                    });
+                None => fused = Some((taken, name)),
+                Some((all, sibling)) => {
+                    if !all.append(taken) {
+                        return Err(ModelError::MixedDTypes {
+                            file: self.weights.file_of(&name),
+                            tensor: name,
+                            sibling: sibling.clone(),
+                        });
+                    }
                 }
             }
         }
-        Ok(fused.map_or_else(
-            || HostMatrix {
-                cols: inputs,
-                dtype: lockstep_backend::CheckpointDtype::F32,
-                blocks: Vec::new(),
-            },
-            |(matrix, _)| matrix,
-        ))
+        let none = HostMatrix {
+            cols: inputs,
+            dtype: lockstep_backend::CheckpointDtype::F32,
+            blocks: Vec::new(),
+        };
+        Ok(fused.map_or(Taken::File(none), |(taken, _)| taken))
     }
 
     /// The biases of [`Self::fused`], when the model has them.
@@ -178,13 +176,9 @@ impl<'a> LayerSource<'a, '_> {
         name: &str,
         total: usize,
         columns: &Range<usize>,
-    ) -> Result<HostMatrix<'a>, ModelError> {
-        let tensor = self.weights.matrix(name, self.model.hidden_size, total)?;
-        Ok(HostMatrix {
-            cols: columns.len(),
-            dtype: tensor.dtype,
-            blocks: vec![tensor.column_block(columns.start)],
-        })
+    ) -> Result<Taken<'a>, ModelError> {
+        let table = self.weights.table(name, self.model.hidden_size, total)?;
+        Ok(table.take_columns(columns))
     }
 
     /// The bias of a row-parallel matrix: on the rank alone that leads those it is

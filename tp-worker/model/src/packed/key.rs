@@ -26,6 +26,8 @@ pub(super) fn key(model: &ModelConfig, shard: &Shard, formats: &str, content: &H
     // Every field by name: one that is added has to be put on either side.
     let ModelConfig {
         path: _,
+        // Made-up weights are never packed on disk.
+        load_format: _,
         architecture,
         hidden_size,
         num_layers,

@@ -1,4 +1,4 @@
-use lockstep_types::{Architecture, RopeConfig, RopeScaling};
+use lockstep_types::{Architecture, LoadFormat, RopeConfig, RopeScaling};
 use proptest::prelude::*;
 
 use super::*;
@@ -6,6 +6,7 @@ use super::*;
 fn model(heads: usize, kv_heads: usize, intermediate: usize, vocab: usize) -> ModelConfig {
     ModelConfig {
         path: "none".into(),
+        load_format: LoadFormat::Auto,
         architecture: Architecture::Llama,
         hidden_size: 8,
         num_layers: 1,

@@ -2,23 +2,23 @@
 
 use std::ops::Range;
 
-use lockstep_backend::HostMatrix;
 use lockstep_types::ModelConfig;
 
 use crate::{
     ModelError, Shard, Weights,
     layer::{HostLayer, LayerSource},
+    weights::Taken,
 };
 
 /// One rank's tensors. Building it finds every missing or misshapen tensor
 /// before any packing starts.
 pub(super) struct HostModel<'a> {
-    pub embedding: HostMatrix<'a>,
+    pub embedding: Taken<'a>,
     /// The norm before each layer's attention.
     pub input_norms: Vec<Vec<f32>>,
     pub layers: Vec<HostLayer<'a>>,
     pub norm: Vec<f32>,
-    pub head: Option<HostMatrix<'a>>,
+    pub head: Option<Taken<'a>>,
 }
 
 impl<'a> HostModel<'a> {
@@ -33,7 +33,7 @@ impl<'a> HostModel<'a> {
         shard: &Shard,
     ) -> Result<Self, ModelError> {
         let vocabulary = |name: &str, rows: &Range<usize>| {
-            let table = weights.matrix(name, model.vocab_size, model.hidden_size)?;
+            let table = weights.table(name, model.vocab_size, model.hidden_size)?;
             Ok::<_, ModelError>(table.take_rows(std::slice::from_ref(rows)))
         };
         let embedding = "model.embed_tokens.weight";
@@ -72,7 +72,7 @@ impl<'a> HostModel<'a> {
     }
 
     /// Every matrix.
-    pub fn matrices(&self) -> impl Iterator<Item = &HostMatrix<'a>> {
+    pub fn matrices(&self) -> impl Iterator<Item = &Taken<'a>> {
         let layers = self.layers.iter().flat_map(HostLayer::matrices);
         std::iter::once(&self.embedding)
             .chain(layers)

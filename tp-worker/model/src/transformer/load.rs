@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use lockstep_backend::{Axis, Backend};
-use lockstep_types::ModelConfig;
+use lockstep_types::{LoadFormat, ModelConfig};
 
 use super::{Buffers, Transformer, WeightOrigin, host::HostModel, parts};
 use crate::{
@@ -24,7 +24,7 @@ pub struct LoadOptions<'a> {
     /// the same content, are read from it as they are; otherwise they are left
     /// there for the next time. What goes wrong with the folder is in
     /// [`Transformer::weight_origin`] and no error. A backend whose matrices
-    /// can't be kept leaves it alone.
+    /// can't be kept leaves it alone, and so does a model without a checkpoint.
     pub cache: Option<&'a Path>,
     /// How the checkpoint is looked at.
     pub files: FileAccess,
@@ -62,9 +62,10 @@ impl<B: Backend> Transformer<B> {
         } = options;
         let topology = Topology::of(backend, axis);
         let shard = Shard::new(model, topology)?;
-        let weights = Weights::open_with(&model.path, files)?;
+        let weights = Weights::of(model, files)?;
         let host = HostModel::describe(&weights, model, &shard)?;
         let mut origin = WeightOrigin::default();
+        let cache = cache.filter(|_| model.load_format == LoadFormat::Auto);
         let cache = cache.zip(packed::formats(backend));
         let cache = cache.and_then(|(folder, formats)| {
             match Cache::open(folder, &formats, model, &shard, &weights, progress) {

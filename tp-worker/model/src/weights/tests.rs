@@ -5,6 +5,7 @@ use tempfile::TempDir;
 
 use lockstep_backend::HostBlock;
 
+use super::index::MOST_FILES;
 use super::*;
 
 fn file(tensors: &[(&str, FileDType, &[usize], &[u8])]) -> Vec<u8> {

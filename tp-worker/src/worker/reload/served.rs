@@ -92,6 +92,7 @@ impl Served {
             .map_err(|error| WorkerError::Reload(error.to_string()))?;
         let mut like_present = new.clone();
         like_present.path.clone_from(&self.config.model.path);
+        like_present.load_format = self.config.model.load_format;
         if like_present == self.config.model {
             return Ok(new);
         }
@@ -125,6 +126,7 @@ impl Served {
         };
         let mut like_present = new.clone();
         like_present.model.path.clone_from(&present.model.path);
+        like_present.model.load_format = present.model.load_format;
         if like_present != *present {
             return refuse(format!(
                 "the draft in {} has another shape than the one that runs; \

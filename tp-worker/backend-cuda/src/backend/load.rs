@@ -1,0 +1,40 @@
+//! Weight matrices, brought or made.
+
+use lockstep_backend::{HostMatrix, RandomMatrix};
+
+use super::CudaBackend;
+use crate::error::CudaError;
+use crate::floats::Floats;
+use crate::random::Random;
+use crate::tensor::CudaMatrix;
+
+impl CudaBackend {
+    /// See [`lockstep_backend::Backend::load_matrix`].
+    pub(super) fn load(&mut self, matrix: &HostMatrix<'_>) -> Result<CudaMatrix, CudaError> {
+        let mut weights = self.room(matrix.rows(), matrix.cols)?;
+        self.uploads
+            .matrix(&self.stream, matrix, &mut weights.floats)?;
+        self.products.prepare(weights.product(), 1)?;
+        Ok(weights)
+    }
+
+    /// See [`lockstep_backend::Backend::random_matrix`].
+    pub(super) fn make_random(&mut self, matrix: &RandomMatrix) -> Result<CudaMatrix, CudaError> {
+        let mut weights = self.room(matrix.rows(), matrix.cols)?;
+        let random = match self.random.take() {
+            Some(random) => random,
+            None => Random::new(self.stream.context(), &self.compiler, self.operand)?,
+        };
+        let random = self.random.insert(random);
+        random.fill(&self.stream, matrix, &mut weights.floats)?;
+        self.products.prepare(weights.product(), 1)?;
+        Ok(weights)
+    }
+
+    /// A matrix of any content.
+    fn room(&self, rows: usize, cols: usize) -> Result<CudaMatrix, CudaError> {
+        let (context, len) = (self.stream.context(), rows.saturating_mul(cols));
+        let floats = Floats::new(context, self.operand, len, "a weight matrix")?;
+        Ok(CudaMatrix { floats, rows, cols })
+    }
+}

@@ -1,0 +1,193 @@
+//! Matrices of numbers that nobody trained.
+
+use std::num::NonZero;
+use std::ops::Range;
+use std::thread;
+
+use half::bf16;
+
+use crate::{BackendError, CheckpointDtype, HostBlock, HostMatrix};
+
+/// A matrix `[rows, cols]` of random numbers, bfloat16 as checkpoints hold them. Each
+/// follows from its tensor and its place there alone: all splits of a model have the
+/// same weights, and so have all devices.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RandomMatrix {
+    /// Columns.
+    pub cols: usize,
+    /// Row blocks, top to bottom.
+    pub blocks: Vec<RandomBlock>,
+}
+
+/// `rows` rows of a tensor; element `c` of row `r` is the tensor's number
+/// `first + r·stride + c`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RandomBlock {
+    /// The tensor's numbers.
+    pub numbers: RandomNumbers,
+    /// Index of the first row's first column in the tensor.
+    pub first: usize,
+    /// Elements from one row to the next.
+    pub stride: usize,
+    /// Rows in this block.
+    pub rows: usize,
+}
+
+/// The numbers of one tensor: uniform, with a mean of zero.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RandomNumbers {
+    /// Where they begin in the sequence of all; another for each tensor.
+    pub key: u64,
+    /// What a whole number from -2²³ to 2²³ is multiplied by.
+    pub step: f32,
+}
+
+/// Bits of a random whole number; every one of them is an f32.
+const BITS: u32 = 24;
+
+impl RandomNumbers {
+    /// Numbers with that standard deviation.
+    pub fn new(key: u64, deviation: f32) -> Self {
+        // Uniform numbers reach √3 deviations far.
+        let step = deviation * 3f32.sqrt() / (1 << (BITS - 1)) as f32;
+        Self { key, step }
+    }
+
+    /// Number `index`.
+    #[inline]
+    pub fn at(&self, index: usize) -> bf16 {
+        // SplitMix64 (Steele, Lea & Flood, 2014), any place of whose sequence is known.
+        let place = (index as u64).wrapping_add(1);
+        let mut x = self
+            .key
+            .wrapping_add(place.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^= x >> 31;
+        let whole = (x >> (u64::BITS - BITS)) as i32 - (1 << (BITS - 1));
+        bf16::from_f32(whole as f32 * self.step)
+    }
+}
+
+impl RandomMatrix {
+    /// Rows of all blocks.
+    pub fn rows(&self) -> usize {
+        self.blocks.iter().map(|block| block.rows).sum()
+    }
+
+    /// All numbers, row by row, made by as many threads as there are cores.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    pub fn numbers(&self) -> Result<Vec<u8>, BackendError> {
+        let (rows, width) = (self.rows(), self.cols * size_of::<bf16>());
+        let bytes = rows.saturating_mul(width);
+        let mut all = Vec::new();
+        let what = "a random weight matrix";
+        all.try_reserve_exact(bytes)
+            .map_err(|_| BackendError::OutOfMemory { what, bytes })?;
+        all.resize(bytes, 0);
+        let threads = thread::available_parallelism().map_or(1, NonZero::get);
+        let each = rows.div_ceil(threads).max(1);
+        thread::scope(|scope| {
+            for (part, bytes) in all.chunks_mut((each * width).max(1)).enumerate() {
+                let rows = part * each..part * each + bytes.len() / width;
+                scope.spawn(move || self.fill(rows, bytes));
+            }
+        });
+        Ok(all)
+    }
+
+    /// The matrix of its [numbers](Self::numbers).
+    pub fn host<'a>(&self, numbers: &'a [u8]) -> HostMatrix<'a> {
+        HostMatrix {
+            cols: self.cols,
+            dtype: CheckpointDtype::Bf16,
+            blocks: vec![HostBlock {
+                bytes: numbers,
+                offset: 0,
+                stride: self.cols * size_of::<bf16>(),
+                rows: self.rows(),
+            }],
+        }
+    }
+
+    /// Writes some rows.
+    fn fill(&self, rows: Range<usize>, bytes: &mut [u8]) {
+        let mut out = bytes.chunks_exact_mut(size_of::<bf16>());
+        let mut top = 0;
+        for block in &self.blocks {
+            let bottom = top + block.rows;
+            for row in rows.start.max(top)..rows.end.min(bottom) {
+                let first = block.first + (row - top) * block.stride;
+                let numbers = (first..first + self.cols).map(|index| block.numbers.at(index));
+                out.by_ref()
+                    .zip(numbers)
+                    .for_each(|(out, number)| out.copy_from_slice(&number.to_le_bytes()));
+            }
+            top = bottom;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(matrix: &RandomMatrix) -> Vec<f32> {
+        let bytes = matrix.numbers().unwrap();
+        let pairs = bytes.as_chunks::<2>().0.iter();
+        pairs
+            .map(|pair| bf16::from_le_bytes(*pair).to_f32())
+            .collect()
+    }
+
+    fn block(key: u64, first: usize, stride: usize, rows: usize) -> RandomBlock {
+        RandomBlock {
+            numbers: RandomNumbers::new(key, 0.5),
+            first,
+            stride,
+            rows,
+        }
+    }
+
+    #[test]
+    fn numbers_are_spread_as_asked_for() {
+        let matrix = RandomMatrix {
+            cols: 1000,
+            blocks: vec![block(7, 0, 1000, 100)],
+        };
+        let numbers = numbers(&matrix);
+        let count = numbers.len() as f32;
+        let mean = numbers.iter().sum::<f32>() / count;
+        let variance = numbers.iter().map(|x| x * x).sum::<f32>() / count;
+        assert!(mean.abs() < 0.01, "{mean}");
+        assert!((variance.sqrt() - 0.5).abs() < 0.01, "{variance}");
+        assert!(numbers.iter().all(|x| x.abs() < 0.88));
+    }
+
+    /// Parts of tensors are those parts, and no two tensors are alike.
+    #[test]
+    fn a_number_follows_from_tensor_and_place_alone() {
+        let whole = numbers(&RandomMatrix {
+            cols: 6,
+            blocks: vec![block(7, 0, 6, 40)],
+        });
+        let parts = RandomMatrix {
+            cols: 2,
+            blocks: vec![
+                block(7, 4, 6, 3),
+                block(8, 0, 2, 5),
+                block(7, 30 * 6, 6, 10),
+            ],
+        };
+        let found = numbers(&parts);
+        for row in 0..3 {
+            assert_eq!(found[2 * row..][..2], whole[6 * row + 4..][..2]);
+        }
+        for row in 0..10 {
+            assert_eq!(found[2 * (8 + row)..][..2], whole[6 * (30 + row)..][..2]);
+        }
+        assert_ne!(found[6..16], whole[..10]);
+    }
+}

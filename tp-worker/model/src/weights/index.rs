@@ -1,0 +1,66 @@
+//! Which files of a folder hold weights.
+
+use std::{collections::BTreeMap, io, path::Path};
+
+use lockstep_files::LARGEST_INDEX;
+
+use crate::ModelError;
+
+/// Names of the safetensors files of a folder, in a fixed order.
+pub(super) fn weight_files(folder: &Path) -> Result<Vec<String>, ModelError> {
+    const SINGLE: &str = "model.safetensors";
+    const INDEX: &str = "model.safetensors.index.json";
+    let absent = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    let text = match lockstep_files::read(folder, INDEX, LARGEST_INDEX) {
+        Ok(text) => text,
+        Err(error) if absent(&error) => {
+            return match lockstep_files::open(folder, SINGLE) {
+                Err(error) if absent(&error) => Err(ModelError::NoWeights {
+                    folder: folder.to_owned(),
+                }),
+                // Whatever else is wrong is said by who maps it.
+                _ => Ok(vec![SINGLE.to_owned()]),
+            };
+        }
+        Err(source) => {
+            return Err(ModelError::Read {
+                file: folder.join(INDEX),
+                source,
+            });
+        }
+    };
+    let damaged = |reason: String| ModelError::Damaged {
+        file: folder.join(INDEX),
+        reason,
+    };
+    let parsed: Index = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
+    let mut names: Vec<_> = parsed.weight_map.into_values().collect();
+    names.sort();
+    names.dedup();
+    if names.len() > MOST_FILES {
+        return Err(damaged(format!(
+            "it names {} files, more than {MOST_FILES}",
+            names.len()
+        )));
+    }
+    for name in &names {
+        // A file name only: an index must not reach outside its folder.
+        if Path::new(name)
+            .file_name()
+            .is_none_or(|file| file != name.as_str())
+        {
+            return Err(damaged(format!("{name:?} is not a file name")));
+        }
+    }
+    Ok(names)
+}
+
+/// The most files that a model may be spread over: each is kept open and mapped
+/// while it is read.
+pub(super) const MOST_FILES: usize = 512;
+
+/// `model.safetensors.index.json`.
+#[derive(serde::Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
