@@ -117,6 +117,7 @@ impl NodeMemory {
             target,
             draft,
             scratch,
+            graphs,
         } = rank;
         self.weights = sum(&[self.weights, target.weights, target.vectors]);
         self.drafts = sum(&[self.drafts, draft.weights, draft.vectors]);
@@ -125,6 +126,7 @@ impl NodeMemory {
             target.activations,
             draft.activations,
             *scratch,
+            *graphs,
         ]);
         let host = target.host.saturating_add(draft.host);
         let on = if on_host {
@@ -295,6 +297,10 @@ fn room_for_cache(
     let kept = rest.max(activations);
     let budget = memory.free.saturating_sub(kept);
     let weights = node.weights.saturating_add(drafts);
+    let (held, fewer) = match sizing.engine.graphs.is_empty() {
+        true => ("activations", ""),
+        false => ("activations and graphs", ", or --cuda-graph-max-bs"),
+    };
     let least = node.per_token * sizing.engine.page_size as u64;
     budget
         .checked_sub(weights)
@@ -309,7 +315,7 @@ fn room_for_cache(
                 ),
             },
             have: format!(
-                "--mem-fraction-static {} of {}, and activations of {}, leave {} of the {} available",
+                "--mem-fraction-static {} of {}, and {held} of {}, leave {} of the {} available",
                 sizing.mem_fraction_static,
                 gib(memory.total),
                 gib(activations),
@@ -317,7 +323,7 @@ fn room_for_cache(
                 gib(memory.free),
             ),
             remedy: format!(
-                "{}, raise --mem-fraction-static, or lower --chunked-prefill-size",
+                "{}, raise --mem-fraction-static, or lower --chunked-prefill-size{fewer}",
                 memory.remedy()
             ),
         })

@@ -70,13 +70,13 @@ fn resolve_on(
     algorithms: &Algorithms,
     footprint: &dyn Footprint,
 ) -> Result<Resolved<(EngineConfig, NodeConfig)>, ConfigError> {
-    format::check_cache(args, model.load_format, device.config.kind)?;
     let ranks = parallel::resolve(args, model, hardware, device)?;
     let (dtype, quantization) = (format::dtype(args), format::quantization(args));
     let (speculation, drafter_bytes) = speculation::resolve(args, model, algorithms, &ranks)?;
     let (asked, longest) = context_length(args, model)?;
     let schedule = schedule::resolve(args, longest);
     let share = schedule.of_dp_rank(ranks.parallel.dp_size);
+    let graphs = graphs::resolve(args, device, &ranks, &schedule, &speculation)?;
     let sizing = Sizing {
         engine: EngineShape {
             model,
@@ -84,6 +84,7 @@ fn resolve_on(
             quantization,
             device: device.config,
             isa: args.parallel.isa.as_deref(),
+            graphs: &graphs,
             kv_dtype: format::kv_cache(args, dtype)?,
             tp_size: ranks.parallel.tp_size,
             dp_size: ranks.parallel.dp_size,
@@ -107,21 +108,19 @@ fn resolve_on(
         value: (kv, context_length),
         mut notes,
     } = memory::size(&sizing, hardware, &device.rooms)?;
-    notes.extend(device.note.clone());
-    notes.extend(untrained(model));
-    schedule::check(args, context_length)?;
-    let schedule = schedule::resolve(args, context_length);
-    let node = node(args, &ranks)?;
+    notes.extend(device.note.clone().into_iter().chain(untrained(model)));
+    let schedule = schedule::checked(args, context_length)?;
+    let node = node(args, model, device, &ranks)?;
     let server = server::resolve(args, model, context_length, node.api_key.is_some())?;
     notes.extend(open_to_all(args, &server, &speculation));
     notes.extend(open_to_pages(&server));
     notes.extend(speculation::fit(&speculation, context_length)?);
-    let mut engine = EngineConfig {
+    let engine = EngineConfig {
         dtype,
         quantization,
         device: device.config,
         isa: args.parallel.isa.clone(),
-        graphs: Vec::new(),
+        graphs,
         parallel: ranks.parallel,
         kv,
         schedule,
@@ -130,13 +129,17 @@ fn resolve_on(
         server,
         model: model.clone(),
     };
-    engine.graphs = graphs::resolve(&args.graphs, &engine)?;
     let value = (engine, node);
     Ok(Resolved { value, notes })
 }
 
 /// What the options and its ranks say of a node.
-fn node(args: &ServeArgs, ranks: &Ranks) -> Result<NodeConfig, ConfigError> {
+fn node(
+    args: &ServeArgs,
+    model: &ModelConfig,
+    device: &Device,
+    ranks: &Ranks,
+) -> Result<NodeConfig, ConfigError> {
     let process = &args.process;
     let api_key = secret::api_key(&args.server)?;
     let admin_api_key = secret::admin_api_key(&args.server, api_key.as_deref())?;
@@ -144,7 +147,7 @@ fn node(args: &ServeArgs, ranks: &Ranks) -> Result<NodeConfig, ConfigError> {
         node_rank: ranks.node_rank,
         run_dir: process.run_dir.clone().unwrap_or_default(),
         cores: ranks.cores.clone(),
-        weight_cache: args.model.weight_cache.clone(),
+        weight_cache: format::weight_cache(args, model.load_format, device.config.kind)?,
         weight_update_dir: weight_update_dir(args)?,
         api_key,
         admin_api_key,

@@ -17,6 +17,8 @@ pub struct EngineShape<'a> {
     pub device: DeviceConfig,
     /// The instruction set of the processor's kernels, where one is named.
     pub isa: Option<&'a str>,
+    /// Tokens of the passes that the device records, ascending.
+    pub graphs: &'a [usize],
     /// Type of cached keys and values.
     pub kv_dtype: KvCacheDtype,
     /// Ranks.
@@ -70,6 +72,8 @@ pub struct RankMemory {
     pub draft: MemoryUse,
     /// Working memory of operations, for target and draft in turn.
     pub scratch: u64,
+    /// Reserved for the passes that the device records, of target and draft.
+    pub graphs: u64,
 }
 
 /// What an engine takes of the devices it runs on. Configuration sizes the
@@ -116,6 +120,7 @@ impl EngineConfig {
             quantization: self.quantization,
             device: self.device,
             isa: self.isa.as_deref(),
+            graphs: &self.graphs,
             kv_dtype: self.kv.dtype,
             tp_size: self.parallel.tp_size,
             dp_size: self.parallel.dp_size,

@@ -36,6 +36,7 @@ fn sizing() -> Sizing<'static> {
             quantization: Quantization::None,
             device: DeviceConfig::default(),
             isa: None,
+            graphs: &[],
             kv_dtype: KvCacheDtype::Bfloat16,
             tp_size: 1,
             dp_size: 1,
@@ -126,7 +127,8 @@ fn every_kind_is_charged() {
                     activations: 1000 * (scale + 1),
                     host: 10_000 * (scale + 1),
                 },
-                scratch: 100_000 * scale,
+                scratch: 60_000 * scale,
+                graphs: 40_000 * scale,
             }
         }
     }

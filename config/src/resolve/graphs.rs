@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use lockstep_types::{ConfigError, DeviceKind, EngineConfig, ParallelConfig};
+use lockstep_types::{ConfigError, DeviceKind, ParallelConfig, ScheduleConfig, SpeculationConfig};
 
-use crate::args::GraphArgs;
+use super::{device::Device, parallel::Ranks};
+use crate::args::{GraphArgs, ServeArgs};
 
 /// Tokens of the largest pass that is recorded where nothing is said. The larger a pass,
 /// the less its launches matter and the more what is padded; no GPU was measured for it.
@@ -12,8 +13,14 @@ const MOST_TOKENS: usize = 256;
 const DISABLED: &str = "--disable-cuda-graph";
 
 /// Tokens of the passes that are recorded, ascending; none where nothing is.
-pub(super) fn resolve(args: &GraphArgs, engine: &EngineConfig) -> Result<Vec<usize>, ConfigError> {
-    let (device, parallel) = (engine.device.kind, &engine.parallel);
+pub(super) fn resolve(
+    args: &ServeArgs,
+    device: &Device,
+    ranks: &Ranks,
+    schedule: &ScheduleConfig,
+    speculation: &SpeculationConfig,
+) -> Result<Vec<usize>, ConfigError> {
+    let (args, device, parallel) = (&args.graphs, device.config.kind, &ranks.parallel);
     for option in given(args) {
         check(args, &option, device, parallel)?;
     }
@@ -22,12 +29,12 @@ pub(super) fn resolve(args: &GraphArgs, engine: &EngineConfig) -> Result<Vec<usi
         return Ok(Vec::new());
     }
     let most = args.cuda_graph_max_bs.unwrap_or(MOST_TOKENS);
-    let most = most.min(engine.schedule.max_running_requests);
+    let most = most.min(schedule.max_running_requests);
     let batches: Vec<usize> = match args.cuda_graph_bs.is_empty() {
         true => batches(most),
         false => args.cuda_graph_bs.clone(),
     };
-    let row = engine.speculation.max_speculative_num_draft_tokens.max(1);
+    let row = speculation.max_speculative_num_draft_tokens.max(1);
     let named = !given(args).is_empty();
     let tokens: BTreeSet<usize> = batches
         .iter()

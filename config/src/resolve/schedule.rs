@@ -11,7 +11,7 @@ pub(super) fn max_running_requests(args: &ScheduleArgs) -> usize {
 }
 
 /// What the options say for texts of at most `context_length` tokens; they may
-/// still be refused, see [`check`].
+/// still be refused, see [`checked`].
 pub(super) fn resolve(args: &ServeArgs, context_length: usize) -> ScheduleConfig {
     let given = &args.schedule;
     let (max_prefill_tokens, chunked_prefill_size) = prefill(args, context_length);
@@ -33,8 +33,17 @@ pub(super) fn resolve(args: &ServeArgs, context_length: usize) -> ScheduleConfig
     }
 }
 
+/// [`resolve`], where options and context length go together.
+pub(super) fn checked(
+    args: &ServeArgs,
+    context_length: usize,
+) -> Result<ScheduleConfig, ConfigError> {
+    check(args, context_length)?;
+    Ok(resolve(args, context_length))
+}
+
 /// Whether options and context length go together.
-pub(super) fn check(args: &ServeArgs, context_length: usize) -> Result<(), ConfigError> {
+fn check(args: &ServeArgs, context_length: usize) -> Result<(), ConfigError> {
     let given = &args.schedule;
     let running = given.max_running_requests.unwrap_or(0);
     if running > 1 << 16 {

@@ -57,6 +57,8 @@ async fn an_update_without_room_is_refused_with_sizes() {
     copy_demo(&folder);
     let options = on_gpu()
         .set("--weight-update-dir", &dir.path().to_string_lossy())
+        // Kept free for graphs is more than those of the fake take.
+        .flag("--disable-cuda-graph")
         .env("FAKE_CUDA_CODE", "67108864")
         .env("FAKE_CUDA_MEMORY", "186000000");
     let server = Server::start(options).await;
@@ -181,6 +183,7 @@ async fn a_worker_without_memory_ends_the_start() {
     }
     let _turn = turns::shared().await;
     let options = on_gpu()
+        .flag("--disable-cuda-graph")
         .env("FAKE_CUDA_MEMORY", "60000000")
         .env("FAKE_CUDA_HIDDEN", "200000000");
     let server = Server::launch(options);

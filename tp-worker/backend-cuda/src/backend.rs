@@ -23,6 +23,7 @@ use crate::lists::Lists;
 use crate::operations::Operations;
 use crate::products::Products;
 use crate::random::Random;
+use crate::recorded::{Ledger, Recorded};
 use crate::stream::Stream;
 use crate::tensor::CudaTensor;
 use crate::weights::Uploads;
@@ -71,6 +72,8 @@ pub struct CudaBackend {
     stream: Stream,
     /// See [`CudaOptions::graphs`].
     graphs: Vec<usize>,
+    /// What recorded passes take.
+    ledger: Ledger,
     /// How often memory that recorded passes name was exchanged for other.
     rooms: u64,
     /// See [`Self::check_repetitions`].
@@ -109,6 +112,7 @@ impl CudaBackend {
             compiler,
             stream,
             graphs: options.graphs.clone(),
+            ledger: Ledger::default(),
             rooms: 0,
             checks: false,
             failed: None,
@@ -128,8 +132,20 @@ impl CudaBackend {
             |_| String::new(),
             |(free, all)| format!(" with {:.1} of {:.1} GiB taken", gib(all - free), gib(all)),
         );
+        let taken = match self.recorded() {
+            Recorded { graphs: 0, .. } => taken,
+            Recorded { graphs, bytes } => {
+                let mib = bytes as f64 / f64::from(1 << 20);
+                format!("{taken} ({graphs} recorded passes: {mib:.1} MiB)")
+            }
+        };
         let (number, name, rest) = (gpu.ordinal(), gpu.name(), gpu.version());
         format!("cuda {number} {name}{taken}, {rest}, {dtype}")
+    }
+
+    /// What the passes that are recorded now were seen to take.
+    pub fn recorded(&self) -> Recorded {
+        self.ledger.sum()
     }
 
     /// Writes the current rows of `tensor`, in its type, and waits. What fails is

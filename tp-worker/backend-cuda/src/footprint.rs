@@ -23,6 +23,10 @@ const LARGE: u64 = 1 << 20;
 /// is loaded when it is first used, and the ends of units.
 const RESERVE: u64 = 64 << 20;
 
+/// Kept free for each recorded pass: a bound that graphs are to keep within, and not what
+/// they were seen to take, which [`crate::CudaBackend::recorded`] tells.
+const GRAPH: u64 = 3 << 20;
+
 /// Bytes that a [`crate::CudaBackend`] allocates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CudaMemory {
@@ -73,6 +77,10 @@ impl DeviceMemory for CudaMemory {
             .max();
         let gathered = passes.iter().map(|pass| pass.gathered).max();
         Exchange::host_bytes(ranks, own.unwrap_or(0), gathered.unwrap_or(0))
+    }
+
+    fn graph_bytes(&self) -> u64 {
+        GRAPH
     }
 
     fn scratch_bytes(&self, passes: &[PassShape]) -> u64 {

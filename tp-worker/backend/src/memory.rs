@@ -52,6 +52,10 @@ pub trait DeviceMemory {
         let _ = (passes, ranks);
         0
     }
+    /// Kept free for a pass that is recorded.
+    fn graph_bytes(&self) -> u64 {
+        0
+    }
     /// Working memory of operations beside their operands: enough for any of
     /// these passes, of which one runs at a time.
     fn scratch_bytes(&self, passes: &[PassShape]) -> u64;

@@ -19,6 +19,8 @@ pub fn rank_memory(device: &dyn DeviceMemory, engine: &EngineShape<'_>, rank: us
     let shard = Shard::of(engine.model, topology);
     let limits = ForwardLimits::of_steps(&engine.step, engine.page_size, engine.model.vocab_size);
     let target = Part::of_model(device, engine, engine.model, &shard, limits);
+    let recorded = |tokens: usize| engine.graphs.iter().filter(|size| **size <= tokens).count();
+    let mut graphs = recorded(target.pass.tokens);
     let mut passes = vec![target.pass];
     let mut draft = draft::kept_of_target(device, engine, topology, limits.max_tokens);
     if topology.attention.leads()
@@ -29,6 +31,7 @@ pub fn rank_memory(device: &dyn DeviceMemory, engine: &EngineShape<'_>, rank: us
         draft.kv_per_token = part.memory.kv_per_token;
         draft.activations = draft.activations.saturating_add(part.memory.activations);
         draft.host = part.memory.host;
+        graphs += recorded(part.pass.tokens);
         passes.push(part.pass);
     }
     let mut target = target.memory;
@@ -38,6 +41,7 @@ pub fn rank_memory(device: &dyn DeviceMemory, engine: &EngineShape<'_>, rank: us
         target,
         draft,
         scratch: device.scratch_bytes(&passes),
+        graphs: device.graph_bytes().saturating_mul(graphs as u64),
     }
 }
 

@@ -313,6 +313,7 @@ fn ranks_take_what_is_charged() {
                     quantization: Quantization::None,
                     device: DeviceConfig::default(),
                     isa: None,
+                    graphs: &[],
                     kv_dtype: KvCacheDtype::Float32,
                     tp_size,
                     dp_size,

@@ -10,12 +10,12 @@ pub(crate) mod stream;
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
 use crate::abi::{Answer, Handle, Refusal};
 use codes::{CAPTURE_IMPLICIT, INVALID_CONTEXT, INVALID_HANDLE};
-use graph::{Node, Nodes, Recording, Task, Work};
+use graph::{Executable, Node, Nodes, Recording, Task, Work};
 use memory::Memory;
 use stream::{Event, Item, Point, Stream};
 
@@ -44,7 +44,7 @@ pub(crate) struct World {
     /// Captures under way, by the handle of the graph to come.
     recordings: HashMap<Handle, Recording>,
     pub(crate) graphs: HashMap<Handle, Nodes>,
-    pub(crate) executables: HashMap<Handle, Arc<Nodes>>,
+    pub(crate) executables: HashMap<Handle, Executable>,
     pub(crate) memory: Memory,
     handles: Handle,
 }

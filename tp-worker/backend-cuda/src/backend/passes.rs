@@ -8,6 +8,7 @@ use super::CudaBackend;
 use crate::error::CudaError;
 use crate::graph::Graph;
 use crate::products::{bucket, few::MOST_ROWS};
+use crate::recorded::Share;
 
 /// The graphs of one model's passes, by their size.
 #[derive(Default)]
@@ -16,6 +17,7 @@ pub struct CudaPasses(BTreeMap<PassKey, Repeated>);
 /// A pass as it was recorded.
 struct Repeated {
     graph: Graph,
+    _share: Share,
     /// What was asked of the stream.
     asked: u64,
     /// [`CudaBackend`]'s number of exchanged rooms then: it names those.
@@ -105,13 +107,17 @@ impl CudaBackend {
         passes.0.remove(&key);
         // Whatever it loads, compiles and allocates, it does before it is recorded.
         let ran = self.listen(false, work)?;
+        let (before, _) = self.stream.context().memory()?;
         Graph::begin(&self.stream)?;
         let recorded = self.listen(false, work);
         let graph = Graph::end(&self.stream);
         let asked = recorded?;
         expect_same(key, ran, asked)?;
+        let graph = graph?;
+        let (after, _) = self.stream.context().memory()?;
         let pass = Repeated {
-            graph: graph?,
+            graph,
+            _share: self.ledger.count(before.saturating_sub(after)),
             asked,
             rooms: self.rooms,
         };

@@ -1,14 +1,16 @@
 //! Passes that are recorded and repeated, beside the same run anew each time.
 
 use lockstep_backend::{
-    Attend, AttentionShape, Backend, BackendError, Batch, Holds, InputLimits, KvShape, MatrixRole,
-    PassKey, RopeTable, Row, Rows,
+    Attend, AttentionShape, Backend, BackendError, Batch, DeviceMemory, Holds, InputLimits,
+    KvShape, MatrixRole, PassKey, RopeTable, Row, Rows,
 };
-use lockstep_backend_cuda::{CudaBackend, CudaOptions, CudaPasses, CudaTensor, Inputs, PagedCache};
+use lockstep_backend_cuda::{
+    CudaBackend, CudaMemory, CudaOptions, CudaPasses, CudaTensor, Inputs, PagedCache, Recorded,
+};
 use lockstep_fake_cuda::calls;
 use lockstep_types::{Dtype, KvCacheDtype};
 
-use crate::support::{DTYPES, host_matrix, matrix, noise, open, options, read};
+use crate::support::{DTYPES, host_matrix, matrix, noise, open, options, other_gpus, read};
 
 const SIZES: [usize; 4] = [1, 2, 4, 8];
 const REQUESTS: usize = 4;
@@ -119,6 +121,20 @@ impl Layer {
             tensors,
             passes: CudaPasses::default(),
             works: 0,
+        }
+    }
+
+    /// Records its passes of all sizes.
+    fn record(&mut self, gpu: &mut CudaBackend) {
+        for size in gpu.repeated(&self.inputs) {
+            gpu.stage(&Batch::default(), &mut self.inputs).unwrap();
+            let padded = gpu.pad(size, &mut self.inputs);
+            assert_eq!(padded, size);
+            self.set_rows(gpu, size.tokens);
+            let mut passes = std::mem::take(&mut self.passes);
+            let mut work = |gpu: &mut CudaBackend| self.work(gpu, 0, Fault::None);
+            gpu.pass(&mut passes, size, &mut work).unwrap();
+            self.passes = passes;
         }
     }
 
@@ -284,21 +300,38 @@ fn repeated_passes_have_the_bits_of_passes_run_anew() {
 
 /// Nothing of the work is asked for again, nothing is launched but the graph, and
 /// nothing is allocated.
+/// What is kept free for graphs is more than they take, and they give it back.
+#[test]
+fn what_graphs_take_is_within_what_is_charged() {
+    if !lockstep_fake_cuda::seed(1) {
+        return; // Others take memory of a real GPU meanwhile.
+    }
+    let _turn = other_gpus();
+    let options = CudaOptions {
+        ordinal: 1,
+        graphs: SIZES.to_vec(),
+        ..options(Dtype::Bfloat16)
+    };
+    let mut gpu = open(&options).unwrap();
+    let mut layer = Layer::new(&mut gpu, KvCacheDtype::Bfloat16);
+    assert_eq!(gpu.recorded(), Recorded::default());
+    layer.record(&mut gpu);
+    let Recorded { graphs, bytes } = gpu.recorded();
+    let charged = graphs * CudaMemory::new(Dtype::Bfloat16).graph_bytes();
+    assert!(
+        graphs == 4 && 0 < bytes && bytes <= charged,
+        "{bytes} bytes"
+    );
+    assert!(gpu.describe().contains("(4 recorded passes: "));
+    drop(layer);
+    assert_eq!(gpu.recorded(), Recorded::default());
+}
+
 #[test]
 fn a_repetition_is_one_launch() {
     let mut gpu = gpu(Dtype::Bfloat16, &SIZES);
     let mut layer = Layer::new(&mut gpu, KvCacheDtype::Bfloat16);
-    let empty = Batch::default();
-    for size in gpu.repeated(&layer.inputs) {
-        gpu.stage(&empty, &mut layer.inputs).unwrap();
-        let padded = gpu.pad(size, &mut layer.inputs);
-        assert_eq!(padded, size);
-        layer.set_rows(&mut gpu, size.tokens);
-        let mut passes = std::mem::take(&mut layer.passes);
-        let mut work = |gpu: &mut CudaBackend| layer.work(gpu, 0, Fault::None);
-        gpu.pass(&mut passes, size, &mut work).unwrap();
-        layer.passes = passes;
-    }
+    layer.record(&mut gpu);
     assert_eq!((layer.passes.len(), layer.works), (4, 8));
     let mut requests = Requests {
         cached: [0; REQUESTS],

@@ -15,6 +15,7 @@ use super::rank_memory;
 struct Elements;
 
 const TABLE: u64 = 1_000_000;
+const GRAPH: u64 = 7;
 
 impl DeviceMemory for Elements {
     fn matrix_bytes(&self, matrix: MatrixShape) -> u64 {
@@ -38,6 +39,9 @@ impl DeviceMemory for Elements {
     }
     fn kv_bytes(&self, cache: &KvShape) -> u64 {
         (cache.bytes_per_token() * cache.pages * cache.page_size) as u64
+    }
+    fn graph_bytes(&self) -> u64 {
+        GRAPH
     }
     fn scratch_bytes(&self, passes: &[PassShape]) -> u64 {
         let products = passes.iter().flat_map(|pass| &pass.products);
@@ -118,12 +122,26 @@ fn memory_of(
     tp_size: usize,
     rank: usize,
 ) -> RankMemory {
-    let engine = EngineShape {
+    rank_memory(
+        &Elements,
+        &shape_of(requests, model, speculation, tp_size),
+        rank,
+    )
+}
+
+fn shape_of<'a>(
+    requests: usize,
+    model: &'a ModelConfig,
+    speculation: &'a SpeculationConfig,
+    tp_size: usize,
+) -> EngineShape<'a> {
+    EngineShape {
         model,
         dtype: Dtype::Bfloat16,
         quantization: Quantization::None,
         device: DeviceConfig::default(),
         isa: None,
+        graphs: &[],
         kv_dtype: KvCacheDtype::Bfloat16,
         tp_size,
         dp_size: 1,
@@ -139,8 +157,7 @@ fn memory_of(
             draft_nodes: 7,
             branches: true,
         },
-    };
-    rank_memory(&Elements, &engine, rank)
+    }
 }
 
 /// Sines and cosines of four pairs at 20 positions.
@@ -148,6 +165,26 @@ const ANGLES: u64 = 20 * 8;
 
 /// A layer of 64: queries, keys and values, output, gate and up, down.
 const LAYER: u64 = 64 * 16 * 8 + 64 * 64 + 3 * 64 * 96;
+
+/// Passes that are larger than any step are not recorded, nor charged; drafts have
+/// passes of their own.
+#[test]
+fn recorded_passes_are_charged_for_target_and_draft() {
+    let target = model(64, 3, true);
+    let sizes = [1, 30, 31, 40, 41];
+    let charged = |speculation: &SpeculationConfig, tp_size, rank| {
+        let engine = EngineShape {
+            graphs: &sizes,
+            ..shape_of(5, &target, speculation, tp_size)
+        };
+        rank_memory(&Elements, &engine, rank).graphs
+    };
+    assert_eq!(charged(&SpeculationConfig::none(), 1, 0), 2 * GRAPH);
+    let drafts = head(eagle3(), false, true);
+    assert_eq!(charged(&drafts, 1, 0), (2 + 4) * GRAPH);
+    // The others draft nothing.
+    assert_eq!(charged(&drafts, 2, 1), 2 * GRAPH);
+}
 
 #[test]
 fn a_model_takes_its_layers_and_tables() {

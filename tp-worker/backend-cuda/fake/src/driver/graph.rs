@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::abi::{Handle, Out, Refusal, export};
 use crate::world::codes::{CAPTURE_UNSUPPORTED, INVALID_HANDLE, INVALID_VALUE};
 use crate::world::enter;
-use crate::world::graph::Mode;
+use crate::world::graph::{Executable, Mode};
 use crate::world::stream::Item;
 
 /// What `cuStreamIsCapturing` tells: none, one, one that was spoiled.
@@ -48,8 +48,13 @@ export! {
     fn cuGraphInstantiateWithFlags(executable: Out<Handle>, graph: Handle, _flags: c_ulonglong) {
         let mut world = enter()?;
         let nodes = world.graphs.get(&graph).cloned().ok_or_else(no_graph)?;
+        let context = world.context;
+        let device = world.contexts.get(&context).map_or(0, |context| context.device);
+        let nodes = Arc::new(nodes);
+        let ready = Executable { nodes, device };
+        world.memory.charge(device, ready.bytes())?;
         let made = world.handle();
-        world.executables.insert(made, Arc::new(nodes));
+        world.executables.insert(made, ready);
         executable.set(made);
         Ok(())
     }
@@ -65,7 +70,8 @@ export! {
     fn cuGraphLaunch(executable: Handle, stream: Handle) {
         let mut world = enter()?;
         let stream = world.stream(stream)?;
-        let nodes = world.executables.get(&executable).cloned();
+        let ready = world.executables.get(&executable);
+        let nodes = ready.map(|ready| ready.nodes.clone());
         let nodes = nodes.ok_or_else(no_graph)?;
         if world.capture_of(stream).is_some() {
             let reason = "the fake driver puts no graphs into graphs";
@@ -75,8 +81,10 @@ export! {
     }
 
     fn cuGraphExecDestroy(executable: Handle) {
-        let known = enter()?.executables.remove(&executable);
-        known.map(|_| ()).ok_or_else(no_graph)
+        let mut world = enter()?;
+        let known = world.executables.remove(&executable).ok_or_else(no_graph)?;
+        world.memory.discharge(known.device, known.bytes());
+        Ok(())
     }
 
     fn cuGraphDestroy(graph: Handle) {

@@ -36,6 +36,22 @@ pub(crate) struct Node {
     pub(crate) after: Vec<usize>,
 }
 
+/// A graph that can be launched, which takes memory of its device.
+pub(crate) struct Executable {
+    pub(crate) nodes: Arc<Nodes>,
+    pub(crate) device: i32,
+}
+
+/// What a node takes; NVIDIA says nothing of it.
+const NODE: usize = 2 << 10;
+
+impl Executable {
+    /// Bytes of the device's memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.nodes.len() * NODE
+    }
+}
+
 /// Whose unsafe calls a capture forbids (`CUstreamCaptureMode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {

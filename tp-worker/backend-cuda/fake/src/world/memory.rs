@@ -64,6 +64,26 @@ impl Memory {
         Ok(address)
     }
 
+    /// Takes what is no array, such as a graph's room.
+    ///
+    /// # Errors
+    /// The device has no more.
+    pub(crate) fn charge(&mut self, device: i32, bytes: usize) -> Answer {
+        let used = self.used.entry(device).or_default();
+        let after = used.saturating_add(bytes);
+        if after > settings::memory() {
+            return Err(Refusal::quiet(OUT_OF_MEMORY));
+        }
+        *used = after;
+        Ok(())
+    }
+
+    /// Gives it back.
+    pub(crate) fn discharge(&mut self, device: i32, bytes: usize) {
+        let used = self.used.entry(device).or_default();
+        *used = used.saturating_sub(bytes);
+    }
+
     /// Takes what code takes of a device, the first time.
     pub(crate) fn load_code(&mut self, device: i32) {
         if self.coded.insert(device) {
