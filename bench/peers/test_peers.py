@@ -6,6 +6,7 @@ import subprocess
 import unittest
 
 import children
+import device
 import engines
 import speculate
 import tables
@@ -105,6 +106,35 @@ class Speculation(unittest.TestCase):
         theirs = "| facts | llamacpp | 10.0 (10.0–10.0) | 5.0 (5.0–5.0) | – | 0.50 (0.50–0.50) | – | 3.50 (3.00–4.00) |"
         self.assertIn(theirs, lines)
         self.assertEqual(lines[-1], "Failed: llamacpp, 5 drafts.")
+
+
+class OnDevice(unittest.TestCase):
+    """Shapes and figures of device.py, which needs a GPU for the rest."""
+
+    CONFIG = {
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "intermediate_size": 14336,
+        "vocab_size": 128256,
+    }
+
+    def test_products_are_those_of_a_layer_and_the_head(self):
+        products = {name: (outputs, inputs) for name, outputs, inputs in device.shapes(self.CONFIG)}
+        self.assertEqual(products["qkv"], (6144, 4096))
+        self.assertEqual(products["gate_up"], (28672, 4096))
+        self.assertEqual(products["down"], (4096, 14336))
+        self.assertEqual(products["lm_head"], (128256, 4096))
+
+    def test_data_used_in_turn_fill_the_working_set(self):
+        self.assertEqual([device.turns(size, 1000) for size in (1, 100, 900, 5000)], [64, 10, 2, 2])
+        self.assertEqual(device.requests("64x1024,1x16"), [(64, 1024), (1, 16)])
+
+    def test_a_line_holds_rates_beside_the_ceilings(self):
+        found = device.line("k", "s", [3.0, 1.0, 2.0], (4e9, 8e12), {"copy": 4e9, "product": 8e12})
+        self.assertEqual((found["us"], found["min us"], found["max us"]), (2e6, 1e6, 3e6))
+        self.assertEqual((found["GB/s"], found["TFLOP/s"]), (2, 4))
+        self.assertEqual((found["of copy"], found["of product"]), (0.5, 0.5))
 
 
 if __name__ == "__main__":

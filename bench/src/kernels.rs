@@ -23,9 +23,12 @@ use lockstep_types::{DeviceConfig, DeviceKind};
 
 use crate::report::{Report, Table, progress};
 use crate::roofline::{self, Drift, working_set};
+pub use attention::Call;
 use line::Line;
 use setup::{KvFormat, Setup, Weights};
-use shape::{Custom, Preset, Shape};
+pub use setup::{Times, fill, filled, staged};
+use shape::{Custom, Preset};
+pub use shape::{Matrix, Shape};
 
 /// Each kernel against what the machine can do.
 #[derive(Debug, clap::Args)]

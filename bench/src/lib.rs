@@ -16,6 +16,7 @@ macro_rules! require {
     };
 }
 
+mod device;
 mod exchanges;
 mod kernels;
 mod machine;
@@ -59,6 +60,11 @@ enum Bench {
     /// Each kernel against what the machine can do: memory read and
     /// multiplications, measured in the same run.
     Kernels(Box<kernels::Args>),
+    /// What a GPU achieves of what it could: products, attention, choosing tokens and
+    /// whole steps by its own clock, beside ceilings measured in the same run.
+    ///
+    /// With --load-format dummy a folder with a config.json alone is enough.
+    Device(Box<device::Args>),
     /// What quantised weights and caches do to a model's predictions:
     /// perplexity and distance from the same checkpoint in f32.
     Quality(Box<quality::Args>),
@@ -95,6 +101,7 @@ pub fn run(args: Args, demo: DemoModel, registry: &Registry) -> anyhow::Result<(
         Bench::Offline(bench) => offline::run(*bench, demo, &algorithms)?,
         Bench::Serve(bench) => serve::run(*bench)?,
         Bench::Kernels(bench) => kernels::run(&bench)?,
+        Bench::Device(bench) => device::run(*bench, demo)?,
         Bench::Quality(bench) => quality::run(&bench, demo)?,
         Bench::Speculate(bench) => speculate::run(*bench, demo, registry)?,
         Bench::Phases(bench) => {

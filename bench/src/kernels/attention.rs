@@ -112,7 +112,7 @@ fn write_all<B: Device>(
 }
 
 /// A batch of equal requests, one behind the other in the cache.
-struct Call {
+pub struct Call {
     positions: Vec<u32>,
     cells: Vec<u32>,
     rows: Vec<Row>,
@@ -120,7 +120,7 @@ struct Call {
 }
 
 impl Call {
-    fn new(requests: usize, q_len: usize, kv_len: usize, page_size: usize) -> Self {
+    pub fn new(requests: usize, q_len: usize, kv_len: usize, page_size: usize) -> Self {
         let pages_each = (q_len + kv_len).div_ceil(page_size);
         let number = |x: usize| u32::try_from(x).unwrap_or(u32::MAX);
         let row = |request: usize| Row {
@@ -141,7 +141,7 @@ impl Call {
     }
 
     /// Moves the batch so that it begins with cache cell `first`.
-    fn move_to(&mut self, first: usize, page_size: usize) {
+    pub fn move_to(&mut self, first: usize, page_size: usize) {
         for (cells, at) in [
             (&mut self.cells, first),
             (&mut self.pages, first / page_size),
@@ -153,20 +153,43 @@ impl Call {
         }
     }
 
-    fn batch(&self) -> Batch<'_> {
+    pub fn batch(&self) -> Batch<'_> {
+        self.wanting(&[])
+    }
+
+    /// The same, of which some tokens' logits are wanted.
+    pub fn wanting<'a>(&'a self, logit_tokens: &'a [u32]) -> Batch<'a> {
         Batch {
             tokens: &self.positions,
             positions: &self.positions,
             cells: &self.cells,
             rows: &self.rows,
             pages: &self.pages,
-            logit_tokens: &[],
+            logit_tokens,
             masks: &[],
         }
     }
 
+    /// Moves the batch by so many pages.
+    pub fn place(&mut self, pages: usize, page_size: usize) {
+        for (list, by) in [
+            (&mut self.cells, pages * page_size),
+            (&mut self.pages, pages),
+        ] {
+            let by = u32::try_from(by).unwrap_or(u32::MAX);
+            list.iter_mut().for_each(|at| *at += by);
+        }
+    }
+
+    /// Its last tokens.
+    pub fn last(&self, count: usize) -> Vec<u32> {
+        let number = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+        let all = self.positions.len();
+        (all - count..all).map(number).collect()
+    }
+
     /// Query and key pairs of one head.
-    fn pairs(&self) -> usize {
+    pub fn pairs(&self) -> usize {
         let seen = |position: &u32| *position as usize + 1;
         self.positions.iter().map(seen).sum()
     }

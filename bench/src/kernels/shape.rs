@@ -79,7 +79,7 @@ impl Shape {
         }
     }
 
-    fn of(model: &ModelConfig) -> Self {
+    pub fn of(model: &ModelConfig) -> Self {
         let name = model.path.file_name().unwrap_or(model.path.as_os_str());
         Self {
             name: name.to_string_lossy().into_owned(),

@@ -4,6 +4,7 @@ mod attend;
 mod choose;
 mod collectives;
 mod load;
+mod measure;
 mod moves;
 mod operations;
 mod passes;
@@ -20,6 +21,7 @@ use crate::error::CudaError;
 use crate::exchange::Exchange;
 use crate::floats::Element;
 use crate::lists::Lists;
+use crate::meter::Meter;
 use crate::operations::Operations;
 use crate::products::Products;
 use crate::random::Random;
@@ -72,6 +74,8 @@ pub struct CudaBackend {
     stream: Stream,
     /// See [`CudaOptions::graphs`].
     graphs: Vec<usize>,
+    /// For benchmarks.
+    meter: Option<Meter>,
     /// What recorded passes take.
     ledger: Ledger,
     /// How often memory that recorded passes name was exchanged for other.
@@ -112,6 +116,7 @@ impl CudaBackend {
             compiler,
             stream,
             graphs: options.graphs.clone(),
+            meter: None,
             ledger: Ledger::default(),
             rooms: 0,
             checks: false,

@@ -34,6 +34,7 @@ mod indices;
 mod inputs;
 mod lists;
 mod memory;
+mod meter;
 mod module;
 mod operations;
 mod products;

@@ -42,6 +42,11 @@ pub(crate) const ATTENTION: Source = Source {
     text: include_str!("../kernels/attention.cu"),
     headers: &[DEVICE, BATCH, SOFTMAX, TILE, WORK],
 };
+pub(crate) const READ: Source = Source {
+    name: "read.cu",
+    text: include_str!("../kernels/read.cu"),
+    headers: &[DEVICE],
+};
 pub(crate) const RANDOM: Source = Source {
     name: "random.cu",
     text: include_str!("../kernels/random.cu"),

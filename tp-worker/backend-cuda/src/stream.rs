@@ -116,6 +116,27 @@ impl Stream {
         set.map_err(driver("cuMemsetD8Async"))
     }
 
+    /// Queues a copy of all of `from` to the beginning of `to`.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    ///
+    /// # Panics
+    /// If there is no room.
+    pub fn copy<T: Pod>(&self, from: &Buffer<T>, to: &mut Buffer<T>) -> Result<(), CudaError> {
+        assert!(from.len() <= to.len(), "a copy has room");
+        let words = [from.address(), to.address(), from.len() as u64];
+        if !self.tape.note(&words, &[]) {
+            return Ok(());
+        }
+        self.context.bind()?;
+        let bytes = from.len() * size_of::<T>();
+        // SAFETY: there is room, and giving either back waits for the copy.
+        let copies =
+            unsafe { result::memcpy_dtod_async(to.address(), from.address(), bytes, self.raw) };
+        copies.map_err(driver("cuMemcpyDtoDAsync"))
+    }
+
     /// Copies `from` to the beginning of `to`, and waits.
     ///
     /// # Errors
@@ -253,12 +274,37 @@ impl Event {
     /// # Errors
     /// [`CudaError::Driver`].
     pub fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
+        Self::with(context, CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    /// The same of a moment whose time the device notes.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn timed(context: &Arc<Context>) -> Result<Self, CudaError> {
+        Self::with(context, CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    fn with(context: &Arc<Context>, flags: CUevent_flags) -> Result<Self, CudaError> {
         context.bind()?;
-        let raw = result::event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING);
+        let raw = result::event::create(flags);
         Ok(Self {
             context: context.clone(),
             raw: raw.map_err(driver("cuEventCreate"))?,
         })
+    }
+
+    /// Seconds by the device's clock from another moment to this one. Both are
+    /// [timed](Self::timed), were recorded, and happened.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn since(&self, earlier: &Self) -> Result<f64, CudaError> {
+        self.context.bind()?;
+        // SAFETY: both events live.
+        let milliseconds = unsafe { result::event::elapsed(earlier.raw, self.raw) };
+        let milliseconds = milliseconds.map_err(driver("cuEventElapsedTime"))?;
+        Ok(f64::from(milliseconds) * 1e-3)
     }
 
     /// Waits until it happened, as it was recorded last.

@@ -1,11 +1,35 @@
 //! The cores of the host.
 
-use lockstep_backend::{AttentionShape, DeviceMemory, Groups};
+use std::time::Instant;
+
+use lockstep_backend::{AttentionShape, BackendError, DeviceMemory, Groups};
 use lockstep_backend_cpu::roofline::{Arithmetic, Meter};
 use lockstep_backend_cpu::{CpuBackend, CpuError, CpuMemory, CpuOptions, CpuTensor, Isa};
 use lockstep_types::{DeviceRoom, KvCacheDtype};
 
-use crate::{Device, DeviceError, DeviceOptions, Finding, Roofline};
+use crate::{Device, DeviceError, DeviceOptions, Finding, MemoryTimes, Metered, Roofline, Work};
+
+/// The host is the device: nothing runs beside the program.
+impl Metered for CpuBackend {
+    fn prepare_meter(&mut self, _: usize) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn measure_memory(&mut self) -> Result<MemoryTimes, DeviceError> {
+        let why = "`lockstep bench kernels` measures the processor's memory";
+        Err(DeviceError::new(BackendError::Unsupported(why.to_owned())))
+    }
+
+    fn measure(&mut self, _: usize, work: Work<'_, Self>) -> Result<f64, BackendError> {
+        let start = Instant::now();
+        work(self)?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    fn recorded(&self) -> (u64, u64) {
+        (0, 0)
+    }
+}
 
 impl Device for CpuBackend {
     fn room(_: usize) -> Result<Option<DeviceRoom>, DeviceError> {

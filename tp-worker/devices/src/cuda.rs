@@ -2,17 +2,41 @@
 
 use std::path::PathBuf;
 
-use lockstep_backend::{AttentionShape, DeviceMemory, Groups};
+use lockstep_backend::{AttentionShape, BackendError, DeviceMemory, Groups};
 use lockstep_backend_cuda::{
     Attention, Compiler, Context, CudaBackend, CudaError, CudaMemory, CudaOptions, CudaTensor,
-    Element, Gpu, Products,
+    Element, Gpu, Products, Recorded,
 };
 use lockstep_types::{DeviceRoom, KvCacheDtype};
 
-use crate::{Device, DeviceError, DeviceOptions, Finding, Roofline};
+use crate::{Device, DeviceError, DeviceOptions, Finding, MemoryTimes, Metered, Roofline, Work};
 
 /// Folder of compiled kernels, beside what else is kept.
 const KERNELS: &str = "kernels";
+
+impl Metered for CudaBackend {
+    fn prepare_meter(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        Self::prepare_meter(self, bytes).map_err(DeviceError::new)
+    }
+
+    fn measure_memory(&mut self) -> Result<MemoryTimes, DeviceError> {
+        let (copied, read, bytes) = Self::measure_memory(self).map_err(DeviceError::new)?;
+        Ok(MemoryTimes {
+            bytes,
+            copied,
+            read,
+        })
+    }
+
+    fn measure(&mut self, copies: usize, work: Work<'_, Self>) -> Result<f64, BackendError> {
+        Self::measure(self, copies, work)
+    }
+
+    fn recorded(&self) -> (u64, u64) {
+        let Recorded { graphs, bytes } = Self::recorded(self);
+        (graphs, bytes)
+    }
+}
 
 impl Device for CudaBackend {
     fn room(number: usize) -> Result<Option<DeviceRoom>, DeviceError> {

@@ -7,10 +7,10 @@ use lockstep_types::{
     DeviceConfig, DeviceRoom, Dtype, EngineConfig, EngineShape, KvCacheDtype, Quantization,
 };
 
-use crate::{Finding, Roofline};
+use crate::{DeviceError, Finding, Metered, Roofline};
 
 /// A kind of device, known by its backend.
-pub trait Device: Backend + 'static {
+pub trait Device: Backend + Metered + 'static {
     /// The memory of such a device, by its number, where that is not the host's.
     ///
     /// # Errors
@@ -133,17 +133,5 @@ impl<'a> DeviceOptions<'a> {
             folder,
             ..self
         }
-    }
-}
-
-/// Why a device can't be opened; each has reasons of its own.
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct DeviceError(Box<dyn std::error::Error + Send + Sync>);
-
-impl DeviceError {
-    /// For the device's own reason.
-    pub fn new(reason: impl std::error::Error + Send + Sync + 'static) -> Self {
-        Self(Box::new(reason))
     }
 }

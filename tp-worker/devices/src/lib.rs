@@ -10,14 +10,18 @@
 mod cpu;
 mod cuda;
 mod device;
+mod error;
 mod finding;
 mod footprint;
+mod meter;
 mod registry;
 mod roofline;
 
-pub use device::{Device, DeviceError, DeviceOptions};
+pub use device::{Device, DeviceOptions};
+pub use error::DeviceError;
 pub use finding::Finding;
 pub use footprint::{DeviceFootprint, device_memory};
+pub use meter::{MemoryTimes, Metered, Work};
 pub use registry::OnDevice;
 pub use roofline::{Arithmetic, Clock, Measured, Roofline};
 

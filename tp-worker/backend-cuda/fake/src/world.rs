@@ -8,7 +8,7 @@ pub(crate) mod memory;
 pub(crate) mod stream;
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{Deref, DerefMut};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
@@ -41,6 +41,8 @@ pub(crate) struct World {
     pub(crate) events: HashMap<Handle, Event>,
     /// The context that each event was made in.
     pub(crate) event_contexts: HashMap<Handle, Handle>,
+    /// Events that note no time.
+    pub(crate) untimed: BTreeSet<Handle>,
     /// Captures under way, by the handle of the graph to come.
     recordings: HashMap<Handle, Recording>,
     pub(crate) graphs: HashMap<Handle, Nodes>,

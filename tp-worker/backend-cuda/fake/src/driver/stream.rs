@@ -5,8 +5,8 @@ use std::ffi::{c_int, c_uint};
 use crate::abi::{Answer, Handle, Out, Refusal, export};
 use crate::run::{Goal, poll, wait};
 use crate::settings;
-use crate::world::codes::{INVALID_HANDLE, INVALID_VALUE};
-use crate::world::stream::{Event, Stream};
+use crate::world::codes::{INVALID_HANDLE, INVALID_VALUE, NOT_READY};
+use crate::world::stream::{Event, Point, Stream};
 use crate::world::{captured_event, enter};
 
 /// `CU_STREAM_NON_BLOCKING`
@@ -22,6 +22,25 @@ fn create(flags: c_uint) -> Answer<Handle> {
     let made = Stream::new(context, flags != NON_BLOCKING);
     world.streams.insert(stream, made);
     Ok(stream)
+}
+
+/// `CU_EVENT_DISABLE_TIMING`
+const UNTIMED: c_uint = 2;
+/// What every item of a stream takes, milliseconds: a fake has no speed of its own.
+const ITEM: f32 = 1e-3;
+
+/// Where the event was recorded, and whether that has happened.
+fn timed(event: Handle) -> Answer<Point> {
+    let world = enter()?;
+    let refuse = |why| Err(Refusal::new(INVALID_HANDLE, why));
+    match world.events.get(&event) {
+        _ if world.untimed.contains(&event) => refuse("an event without a time"),
+        None => refuse("no such event"),
+        Some(Event::New) => refuse("an event that was not recorded"),
+        Some(Event::At(point)) if world.is_done(*point) => Ok(*point),
+        Some(Event::At(_)) => Err(Refusal::quiet(NOT_READY)),
+        Some(Event::Captured { .. }) => Err(captured_event()),
+    }
 }
 
 /// What somebody who waits for the event waits for; nothing, if it is new.
@@ -81,11 +100,14 @@ export! {
         world.wait_event(stream, event)
     }
 
-    fn cuEventCreate(event: Out<Handle>, _flags: c_uint) {
+    fn cuEventCreate(event: Out<Handle>, flags: c_uint) {
         let mut world = enter()?;
         let made = world.handle();
         let context = world.context;
         world.events.insert(made, Event::New);
+        if flags & UNTIMED != 0 {
+            world.untimed.insert(made);
+        }
         world.event_contexts.insert(made, context);
         event.set(made);
         Ok(())
@@ -95,6 +117,7 @@ export! {
     fn cuEventDestroy_v2(event: Handle) {
         let mut world = enter()?;
         world.event_contexts.remove(&event);
+        world.untimed.remove(&event);
         let known = world.events.remove(&event);
         let missing = || Refusal::new(INVALID_HANDLE, "no such event");
         known.map(|_| ()).ok_or_else(missing)
@@ -117,6 +140,18 @@ export! {
             return Ok(());
         }
         goal.map_or(Ok(()), |goal| wait(context, goal))
+    }
+
+    /// Of one stream: what runs in two takes place at the same time, or not.
+    fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: Handle, end: Handle) {
+        let (start, end) = (timed(start)?, timed(end)?);
+        if start.stream != end.stream {
+            let reason = "the fake driver times within a stream alone";
+            return Err(Refusal::new(INVALID_VALUE, reason));
+        }
+        let items = end.position.saturating_sub(start.position);
+        milliseconds.set(items as f32 * ITEM);
+        Ok(())
     }
 
     fn cuEventQuery(event: Handle) {

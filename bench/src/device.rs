@@ -1,0 +1,208 @@
+//! What a device with memory of its own achieves of what it could, by its own clock:
+//! products, attention, choosing, whole passes, and the host's time between them.
+//!
+//! Ceilings are measured in the same run. Weights and caches are far larger than any
+//! cache of the device and used in turn, and all data are random.
+
+mod kernels;
+mod parts;
+mod passes;
+mod sizes;
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use lockstep_config::args::{GraphArgs, MemoryArgs, ModelArgs, ParallelArgs};
+use lockstep_config::{Hardware, ServeArgs};
+use lockstep_devices::{Device, OnDevice, Registry};
+use lockstep_speculation::DrafterRegistry;
+use lockstep_types::{Algorithms, DeviceKind, EngineConfig};
+use serde_json::json;
+
+use crate::report::{Report, progress};
+use crate::{DemoModel, kernels::Shape};
+use kernels::Kernels;
+use parts::{Bench, Ceilings};
+use sizes::Requests;
+
+/// What a GPU achieves of what it could.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Rows of each product of the model.
+    #[arg(long, value_delimiter = ',', default_value = "1,8,16,32,64,512")]
+    rows: Vec<usize>,
+    /// Attention of one new token each: requests and their cached tokens.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "REQUESTSxTOKENS",
+        default_value = "1x1024,64x1024,64x4096"
+    )]
+    attention: Vec<Requests>,
+    /// Whole decode steps: requests and their cached tokens.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "REQUESTSxTOKENS",
+        default_value = "1x1024,64x1024"
+    )]
+    decode: Vec<Requests>,
+    /// Tokens of a prompt that is computed in one pass.
+    #[arg(long, value_name = "TOKENS", default_value_t = 8192)]
+    prefill: usize,
+    /// Rows of logits that tokens are chosen from at once.
+    #[arg(long, value_name = "ROWS", default_value_t = 64)]
+    sampled: usize,
+    /// Rows and columns of the large product that is the arithmetic's ceiling.
+    #[arg(long, value_name = "SIZE", default_value_t = 8192)]
+    peak: usize,
+    /// MiB that data used in turn add up to; several times the largest cache.
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    working_set: usize,
+    /// Steps whose time by the host's clock is taken together.
+    #[arg(long, default_value_t = 20)]
+    steps: usize,
+    /// Measurements of each figure; the median is reported, with the extremes.
+    #[arg(long, default_value_t = 5)]
+    repeat: usize,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    parallel: ParallelArgs,
+    #[command(flatten)]
+    memory: MemoryArgs,
+    #[command(flatten)]
+    graphs: GraphArgs,
+}
+
+/// Runs the benchmark.
+pub fn run(mut args: Args, demo: DemoModel) -> anyhow::Result<Report> {
+    check(&args)?;
+    // Its folder stays until all is measured.
+    let folder = tempfile::tempdir().context("a folder for the demo model")?;
+    if args.model.model_path.is_none() {
+        let path: PathBuf = demo(folder.path()).context("writing the demo model")?;
+        args.model.model_path = Some(path);
+    }
+    let config = resolve(&args)?;
+    require!(
+        config.device.kind != DeviceKind::Cpu,
+        "`lockstep bench kernels` measures the processor; give --device cuda for a GPU"
+    );
+    require!(
+        config.parallel.tp_size == 1,
+        "one device is measured: leave --tp-size out"
+    );
+    let work = Measure {
+        args: &args,
+        config: &config,
+    };
+    Registry::empty().run(config.device.kind, work)
+}
+
+fn check(args: &Args) -> anyhow::Result<()> {
+    let sizes = [
+        args.prefill,
+        args.sampled,
+        args.peak,
+        args.working_set,
+        args.steps,
+        args.repeat,
+    ];
+    require!(
+        !sizes.contains(&0) && !args.rows.contains(&0),
+        "rows, sizes, steps and repetitions are at least 1"
+    );
+    require!(
+        !args.decode.is_empty() && !args.attention.is_empty() && !args.rows.is_empty(),
+        "--rows, --attention and --decode name something to measure"
+    );
+    Ok(())
+}
+
+/// As a server with these options would be configured, with room for what is measured.
+fn resolve(args: &Args) -> anyhow::Result<EngineConfig> {
+    let mut engine = ServeArgs::default();
+    engine.graphs = args.graphs.clone();
+    engine.model = args.model.clone();
+    engine.parallel = args.parallel.clone();
+    engine.memory = args.memory.clone();
+    let longest = args.decode.iter().map(|decode| decode.tokens + 1).max();
+    let longest = longest.unwrap_or(1).max(args.prefill);
+    let path = args.model.model_path.as_deref();
+    let model = path.map(lockstep_model_folder::load).transpose()?;
+    let positions = model.map_or(0, |model| model.max_position_embeddings);
+    require!(
+        longest <= positions,
+        "--prefill and --decode need {longest} positions, and the model has {positions}: give smaller ones"
+    );
+    let running = args.decode.iter().map(|decode| decode.requests).max();
+    engine.model.context_length.get_or_insert(longest);
+    engine.schedule.max_running_requests = running;
+    engine.schedule.chunked_prefill_size = Some(-1);
+    let footprint = &lockstep_devices::DeviceFootprint;
+    let algorithms = Algorithms::default();
+    let resolved = lockstep_config::resolve(&engine, &Hardware::detect(), &algorithms, footprint)?;
+    let (config, _) = resolved.value;
+    require!(
+        config.server.context_length >= longest,
+        "the measurements need a --context-length of {longest}"
+    );
+    Ok(config)
+}
+
+/// All measurements, on one device.
+struct Measure<'a> {
+    args: &'a Args,
+    config: &'a EngineConfig,
+}
+
+impl OnDevice for Measure<'_> {
+    type Output = anyhow::Result<Report>;
+
+    fn run<B: Device>(self, _drafters: &DrafterRegistry<B>) -> Self::Output {
+        let Self { args, config } = self;
+        let shape = Shape::of(&config.model);
+        progress("measuring the ceilings");
+        let mut bench: Bench<B> = Bench::open(config, &[1], args.repeat, args.working_set << 20)?;
+        let ceilings = Ceilings::measure(&mut bench, args.peak)?;
+        let mut kernels = Kernels::new(&mut bench, &shape, config);
+        progress("products");
+        kernels.products(&args.rows)?;
+        progress("attention");
+        for requests in &args.attention {
+            kernels.attention(*requests)?;
+        }
+        progress("choosing");
+        kernels.choosing(args.sampled)?;
+        let lines = kernels.lines;
+        let device = bench.backend.describe();
+        // Its memory is the next one's.
+        drop(bench);
+        let mut report = Report::new("A device against its ceilings", &parts::COLUMNS);
+        report.computed_on(&[device]);
+        report.note("model", config.model.path.display().to_string());
+        report.note("weights", config.model.load_format.name());
+        report.note("dtype", config.dtype.name());
+        report.note("memory gone through MiB", args.working_set as u64);
+        report.note(
+            "of copy, of product",
+            "shares of the ceilings of this run: bytes copied, read and written, and the large product",
+        );
+        for line in &lines {
+            report.row(line.cells(&ceilings));
+        }
+        report.add(ceilings.table());
+        for table in passes::measure::<B>(args, config, &ceilings)? {
+            report.add(table);
+        }
+        report.note(
+            "seconds",
+            json!("medians, with the extremes of all repetitions"),
+        );
+        Ok(report)
+    }
+}
+
+#[cfg(test)]
+mod tests;

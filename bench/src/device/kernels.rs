@@ -1,0 +1,165 @@
+//! Products, attention and choosing, each by itself.
+
+use lockstep_backend::{Choice, Holds, How, KvShape};
+use lockstep_devices::Device;
+use lockstep_types::{EngineConfig, KvCacheDtype};
+
+use super::parts::{Bench, Line};
+use super::sizes::Requests;
+use crate::kernels::{Call, Shape, Times, fill, filled, staged};
+
+/// Measures kernels.
+pub struct Kernels<'a, B> {
+    bench: &'a mut Bench<B>,
+    shape: &'a Shape,
+    config: &'a EngineConfig,
+    /// What was measured.
+    pub lines: Vec<Line>,
+}
+
+impl<'a, B: Device> Kernels<'a, B> {
+    pub fn new(bench: &'a mut Bench<B>, shape: &'a Shape, config: &'a EngineConfig) -> Self {
+        Self {
+            bench,
+            shape,
+            config,
+            lines: Vec::new(),
+        }
+    }
+
+    /// Every product of a layer, and the output head, for each number of rows.
+    pub fn products(&mut self, rows: &[usize]) -> anyhow::Result<()> {
+        let element = self.config.dtype.bytes();
+        let layer = self.shape.layer();
+        for of in layer.into_iter().chain([self.shape.head()]) {
+            let bytes = of.rows * of.cols * element;
+            let turns = self.bench.turns(bytes);
+            let matrices = (0..turns as u64).map(|key| self.bench.matrix(of, key));
+            let matrices: Vec<B::Matrix> = matrices.collect::<anyhow::Result<_>>()?;
+            for &rows in rows {
+                let backend = &mut self.bench.backend;
+                let x = filled(backend, rows, of.cols, Holds::Operand)?;
+                let mut out = backend.tensor(rows, of.rows, Holds::Sum)?;
+                let times = self.bench.times(turns, |backend, turn| {
+                    backend.matmul(&x, &matrices[turn], None, &mut out);
+                })?;
+                self.lines.push(Line {
+                    kernel: format!("product {}", of.name),
+                    size: format!("{rows} x {} x {}", of.cols, of.rows),
+                    times,
+                    bytes: (bytes + rows * (element * of.cols + 4 * of.rows)) as f64,
+                    operations: 2.0 * rows as f64 * (of.rows * of.cols) as f64,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// One new token of each request over its cached ones.
+    pub fn attention(&mut self, of: Requests) -> anyhow::Result<()> {
+        let page_size = self.config.kv.page_size;
+        let attention = self.shape.attention();
+        let each = (of.tokens + 1).div_ceil(page_size);
+        let mut kv = KvShape {
+            layers: 1,
+            kv_heads: attention.kv_heads,
+            head_dim: attention.head_dim,
+            pages: of.requests * each,
+            page_size,
+            dtype: self.config.kv.dtype,
+        };
+        let token = kv.bytes_per_token();
+        kv.layers = self.bench.turns(token * of.requests * of.tokens);
+        if self.config.kv.dtype == KvCacheDtype::Int8 {
+            anyhow::bail!("keys and values in 8-bit integers are not measured");
+        }
+        let backend = &mut self.bench.backend;
+        let mut cache = backend.kv_cache(&kv)?;
+        self.write_all(&mut cache, &kv)?;
+        let backend = &mut self.bench.backend;
+        let call = Call::new(of.requests, 1, of.tokens, page_size);
+        let qkv = filled(backend, of.requests, attention.qkv_width(), Holds::Sum)?;
+        let mut out = backend.tensor(of.requests, attention.out_width(), Holds::Operand)?;
+        let inputs = staged(backend, &call.batch(), page_size)?;
+        let times = self.bench.times(kv.layers, |backend, layer| {
+            backend.attention(&mut cache, layer, &qkv, &attention, &inputs, &mut out);
+        })?;
+        let per_pair = 4 * attention.heads * attention.head_dim;
+        self.lines.push(Line {
+            kernel: "attention decode".to_owned(),
+            size: of.to_string(),
+            times,
+            bytes: (of.requests * (of.tokens + 1) * token) as f64,
+            operations: (call.pairs() * per_pair) as f64,
+        });
+        Ok(())
+    }
+
+    /// Writes every cell with random numbers. Each page is a request of its own here, so
+    /// that next to nothing is attended to.
+    fn write_all(&mut self, cache: &mut B::KvCache, kv: &KvShape) -> anyhow::Result<()> {
+        const AT_ONCE: usize = 1024;
+        let (backend, attention) = (&mut self.bench.backend, self.shape.attention());
+        let pages = (AT_ONCE / kv.page_size).clamp(1, kv.pages);
+        let tokens = pages * kv.page_size;
+        let qkv = filled(backend, tokens, attention.qkv_width(), Holds::Sum)?;
+        let mut out = backend.tensor(tokens, attention.out_width(), Holds::Operand)?;
+        let mut call = Call::new(pages, kv.page_size, 0, kv.page_size);
+        for first in (0..kv.pages).step_by(pages) {
+            // The last ones are written twice where they are fewer.
+            let first = first.min(kv.pages - pages);
+            call.move_to(first * kv.page_size, kv.page_size);
+            let inputs = staged(backend, &call.batch(), kv.page_size)?;
+            for layer in 0..kv.layers {
+                backend.attention(cache, layer, &qkv, &attention, &inputs, &mut out);
+            }
+        }
+        Ok(())
+    }
+
+    /// Tokens of rows of logits, by top-k and top-p; the host's part in it, copies of
+    /// what to do and of the tokens, is in the time.
+    pub fn choosing(&mut self, rows: usize) -> anyhow::Result<()> {
+        let (vocab, repeat) = (self.shape.vocab, self.bench.repeat);
+        let choices = choices(rows);
+        let backend = &mut self.bench.backend;
+        let mut logits = backend.tensor(rows, vocab, Holds::Logits)?;
+        let (mut tokens, mut seconds) = (Vec::with_capacity(rows), Vec::new());
+        for turn in 0..=repeat {
+            // What is left of logits that were chosen from is anything.
+            backend.write(&mut logits, fill);
+            let took = backend.measure(1, &mut |backend| {
+                let chooser = backend.chooser();
+                chooser.map_or(Ok(()), |chooser| {
+                    chooser.choose(&mut logits, &choices, &mut tokens)
+                })
+            })?;
+            if turn > 0 {
+                seconds.push(took);
+            }
+        }
+        self.lines.push(Line {
+            kernel: "choose, top-k and top-p".to_owned(),
+            size: format!("{rows} x {vocab}"),
+            times: Times::of(seconds),
+            bytes: (4 * rows * vocab) as f64,
+            operations: 0.0,
+        });
+        Ok(())
+    }
+}
+
+/// A usual way to sample, for so many requests.
+pub fn choices(rows: usize) -> Vec<Choice> {
+    let choice = |seed| Choice {
+        how: How::Sample {
+            temperature: 0.8,
+            top_k: 50,
+            top_p: 0.95,
+            min_p: 0.0,
+        },
+        seed,
+        position: 1,
+    };
+    (0..rows as u64).map(choice).collect()
+}

@@ -1,0 +1,205 @@
+//! What all measurements share: the device, its ceilings, lines.
+
+use lockstep_backend::{
+    BackendError, Holds, MatrixRole, PassKey, RandomBlock, RandomMatrix, RandomNumbers,
+};
+use lockstep_collective::Single;
+use lockstep_devices::{Device, DeviceOptions};
+use lockstep_types::EngineConfig;
+use serde_json::{Value, json};
+
+use crate::kernels::{Matrix, Times, filled};
+use crate::report::Table;
+
+/// The one pass that is repeated of what is measured by itself.
+const ONE: PassKey = PassKey {
+    requests: 1,
+    tokens: 1,
+    max_q_len: 1,
+};
+
+/// A device, and how it is measured.
+pub struct Bench<B> {
+    pub backend: B,
+    pub repeat: usize,
+    /// Bytes that data used in turn add up to.
+    pub working_set: usize,
+}
+
+impl<B: Device> Bench<B> {
+    /// Opens the device, which records passes of `graphs` tokens.
+    pub fn open(
+        config: &EngineConfig,
+        graphs: &[usize],
+        repeat: usize,
+        working_set: usize,
+    ) -> anyhow::Result<Self> {
+        let options = DeviceOptions {
+            graphs,
+            ..DeviceOptions::new(config)
+        };
+        let mut backend = B::open(&options.of_rank(0, None), Box::new(Single::new()))?;
+        backend.prepare_meter(working_set)?;
+        Ok(Self {
+            backend,
+            repeat,
+            working_set,
+        })
+    }
+
+    /// The times of a call, of `calls` different ones that the device repeats as one
+    /// recorded pass: the host has no part in them.
+    pub fn times(
+        &mut self,
+        calls: usize,
+        mut call: impl FnMut(&mut B, usize),
+    ) -> anyhow::Result<Times> {
+        let mut passes = B::Passes::default();
+        let mut work = |backend: &mut B| -> Result<(), BackendError> {
+            (0..calls).for_each(|number| call(backend, number));
+            Ok(())
+        };
+        let mut pass = |backend: &mut B| backend.pass(&mut passes, ONE, &mut work);
+        // Once to record it, and once to warm up.
+        for _ in 0..2 {
+            self.backend.measure(0, &mut pass)?;
+        }
+        let mut seconds = Vec::with_capacity(self.repeat);
+        for _ in 0..self.repeat {
+            seconds.push(self.backend.measure(1, &mut pass)? / calls as f64);
+        }
+        Ok(Times::of(seconds))
+    }
+
+    /// How many arrays of so many bytes are used in turn.
+    pub fn turns(&self, bytes: usize) -> usize {
+        const MOST: usize = 64;
+        self.working_set.div_ceil(bytes.max(1)).clamp(2, MOST)
+    }
+
+    /// A matrix of random numbers, other ones for another `key`.
+    pub fn matrix(&mut self, of: Matrix, key: u64) -> anyhow::Result<B::Matrix> {
+        let block = RandomBlock {
+            numbers: RandomNumbers::new(key, 1.0 / (of.cols as f32).sqrt()),
+            first: 0,
+            stride: of.cols,
+            rows: of.rows,
+        };
+        let matrix = RandomMatrix {
+            cols: of.cols,
+            blocks: vec![block],
+        };
+        let role = MatrixRole::Projection;
+        Ok(self.backend.random_matrix(&matrix, role)?)
+    }
+}
+
+/// What the device can do at most, in a second.
+pub struct Ceilings {
+    /// Bytes, those read and those written.
+    pub copy: Times,
+    /// Bytes.
+    pub read: Times,
+    /// Multiplications and additions.
+    pub product: Times,
+    size: usize,
+}
+
+impl Ceilings {
+    /// Of memory, and of a product of `size` in all directions.
+    pub fn measure<B: Device>(bench: &mut Bench<B>, size: usize) -> anyhow::Result<Self> {
+        bench.backend.measure_memory()?;
+        let (mut copy, mut read) = (Vec::new(), Vec::new());
+        for _ in 0..bench.repeat {
+            let times = bench.backend.measure_memory()?;
+            copy.push(2.0 * times.bytes as f64 / times.copied);
+            read.push(times.bytes as f64 / times.read);
+        }
+        let of = Matrix {
+            name: "peak",
+            rows: size,
+            cols: size,
+        };
+        let matrix = bench.matrix(of, 1)?;
+        let x = filled(&mut bench.backend, size, size, Holds::Operand)?;
+        let mut out = bench.backend.tensor(size, size, Holds::Sum)?;
+        let times = bench.times(2, |backend, _| backend.matmul(&x, &matrix, None, &mut out))?;
+        let operations = 2.0 * (size as f64).powi(3);
+        // The shortest time is the highest rate.
+        let product = Times {
+            median: operations / times.median,
+            min: operations / times.max,
+            max: operations / times.min,
+        };
+        Ok(Self {
+            copy: Times::of(copy),
+            read: Times::of(read),
+            product,
+            size,
+        })
+    }
+
+    /// Them, for people.
+    pub fn table(&self) -> Table {
+        let columns = ["ceiling", "median", "min", "max", "unit"];
+        let mut table = Table::new("Ceilings of this run", &columns);
+        let product = format!("product of {0} x {0} x {0}", self.size);
+        for (name, times, scale, unit) in [
+            ("copy, read and written", self.copy, 1e-9, "GB/s"),
+            ("read", self.read, 1e-9, "GB/s"),
+            (&*product, self.product, 1e-12, "TFLOP/s"),
+        ] {
+            table.row(vec![
+                json!(name),
+                json!(times.median * scale),
+                json!(times.min * scale),
+                json!(times.max * scale),
+                json!(unit),
+            ]);
+        }
+        table
+    }
+}
+
+/// One measured kernel.
+pub struct Line {
+    pub kernel: String,
+    pub size: String,
+    pub times: Times,
+    /// Bytes that memory has to deliver and take.
+    pub bytes: f64,
+    /// Multiplications and additions.
+    pub operations: f64,
+}
+
+/// Of [`Line::cells`].
+pub const COLUMNS: [&str; 9] = [
+    "kernel",
+    "size",
+    "us",
+    "min us",
+    "max us",
+    "GB/s",
+    "TFLOP/s",
+    "of copy",
+    "of product",
+];
+
+impl Line {
+    /// Its figures beside the ceilings.
+    pub fn cells(&self, ceilings: &Ceilings) -> Vec<Value> {
+        let seconds = self.times.median;
+        let rate = |amount: f64| amount / seconds;
+        vec![
+            json!(self.kernel),
+            json!(self.size),
+            json!(seconds * 1e6),
+            json!(self.times.min * 1e6),
+            json!(self.times.max * 1e6),
+            json!(rate(self.bytes) * 1e-9),
+            json!(rate(self.operations) * 1e-12),
+            json!(rate(self.bytes) / ceilings.copy.median),
+            json!(rate(self.operations) / ceilings.product.median),
+        ]
+    }
+}

@@ -1,0 +1,309 @@
+//! Whole passes of a model: decode steps, a prompt, and what recording takes.
+
+use std::time::Instant;
+
+use lockstep_backend::{Axis, BackendError, Choice};
+use lockstep_devices::Device;
+use lockstep_model::{ForwardLimits, LoadOptions, LogitBlock, LogitSink, ModelError, Transformer};
+use lockstep_types::{EngineConfig, ModelConfig};
+use serde_json::{Value, json};
+
+use super::Args;
+use super::kernels::choices;
+use super::parts::{Bench, Ceilings};
+use super::sizes::Requests;
+use crate::kernels::{Call, Times};
+use crate::report::{Table, progress};
+
+/// The tables of all passes: with graphs, and launch by launch.
+pub fn measure<B: Device>(
+    args: &Args,
+    config: &EngineConfig,
+    ceilings: &Ceilings,
+) -> anyhow::Result<Vec<Table>> {
+    let mut tables = Tables::new();
+    let disabled = config.graphs.is_empty();
+    for graphs in [&config.graphs[..], &[]] {
+        let recorded = !graphs.is_empty();
+        if !recorded || !disabled {
+            let how = if recorded {
+                "recorded"
+            } else {
+                "launch by launch"
+            };
+            progress(&format!("steps, {how}"));
+            let mut model: Loaded<B> = Loaded::new(args, config, graphs)?;
+            if recorded {
+                tables.recording.row(model.record()?);
+            }
+            for of in &args.decode {
+                let row = model.decode(args, *of, how, ceilings)?;
+                tables.steps.row(row);
+            }
+            if recorded || disabled {
+                tables.prefill.row(model.prefill(args.prefill, ceilings)?);
+            }
+        }
+    }
+    Ok(vec![tables.steps, tables.prefill, tables.recording])
+}
+
+struct Tables {
+    steps: Table,
+    prefill: Table,
+    recording: Table,
+}
+
+impl Tables {
+    fn new() -> Self {
+        let steps = [
+            "requests",
+            "passes",
+            "device us",
+            "min us",
+            "max us",
+            "floor us",
+            "of floor",
+            "GB",
+            "GB/s",
+            "wall us",
+            "host us between steps",
+        ];
+        let prefill = [
+            "tokens",
+            "ms",
+            "min ms",
+            "max ms",
+            "tokens/s",
+            "TFLOP/s",
+            "of product",
+        ];
+        Self {
+            steps: Table::new("Decode steps, tokens chosen on the device", &steps),
+            prefill: Table::new("A prompt in one pass", &prefill),
+            recording: Table::new(
+                "Recording all passes before serving",
+                &["passes", "seconds", "MiB", "MiB each", "MiB reserved"],
+            ),
+        }
+    }
+}
+
+/// A model on a device.
+struct Loaded<B: Device> {
+    bench: Bench<B>,
+    model: Transformer<B>,
+    cache: B::KvCache,
+    limits: ForwardLimits,
+    /// Bytes that a decode step reads whatever its batch is.
+    weights: f64,
+    kv_per_token: f64,
+    reserved: f64,
+    of: ModelConfig,
+}
+
+impl<B: Device> Loaded<B> {
+    fn new(args: &Args, config: &EngineConfig, graphs: &[usize]) -> anyhow::Result<Self> {
+        let page_size = config.kv.page_size;
+        let mut bench: Bench<B> = Bench::open(config, graphs, args.repeat, args.working_set << 20)?;
+        let requests = args.decode.iter().map(|of| of.requests).max().unwrap_or(1);
+        let limits = ForwardLimits {
+            max_tokens: args.prefill.max(requests),
+            requests,
+            positions: config.server.context_length,
+            page_size,
+            tree_nodes: 0,
+            logit_block_rows: ForwardLimits::block_rows(config.model.vocab_size),
+        };
+        let backend = &mut bench.backend;
+        let options = LoadOptions::new(Axis::World, limits);
+        let model = Transformer::load(backend, &config.model, options, &mut |_| {})?;
+        let decode = args.decode.iter();
+        let decode = decode.map(|of| of.requests * (of.tokens + 1).div_ceil(page_size));
+        let pages = decode
+            .max()
+            .unwrap_or(0)
+            .max(args.prefill.div_ceil(page_size));
+        // Page 0 is kept for padding.
+        let shape = model.kv_shape(pages + 1, page_size, config.kv.dtype);
+        let cache = backend.kv_cache(&shape)?;
+        let table = (config.model.vocab_size * config.model.hidden_size) as f64;
+        // Of an embedding of its own a step reads some rows alone.
+        let unread = match config.model.tie_word_embeddings {
+            true => 0.0,
+            false => table * config.dtype.bytes() as f64,
+        };
+        Ok(Self {
+            weights: model.weight_bytes(backend) as f64 - unread,
+            kv_per_token: shape.bytes_per_token() as f64,
+            reserved: reserved(config) as f64,
+            of: config.model.clone(),
+            bench,
+            model,
+            cache,
+            limits,
+        })
+    }
+
+    /// Records what serving would.
+    fn record(&mut self) -> anyhow::Result<Vec<Value>> {
+        let begin = Instant::now();
+        let backend = &mut self.bench.backend;
+        self.model.record(backend, &mut self.cache, &mut |_| {})?;
+        // Queued work is part of it.
+        backend.measure(0, &mut |_| Ok(()))?;
+        let seconds = begin.elapsed().as_secs_f64();
+        let (passes, bytes) = backend.recorded();
+        let mib = |bytes: f64| bytes / f64::from(1 << 20);
+        Ok(vec![
+            json!(passes),
+            json!(seconds),
+            json!(mib(bytes as f64)),
+            json!(mib(bytes as f64) / passes.max(1) as f64),
+            json!(mib(self.reserved)),
+        ])
+    }
+
+    /// Steps of one token for each request, behind its cached ones.
+    fn decode(
+        &mut self,
+        args: &Args,
+        of: Requests,
+        how: &str,
+        ceilings: &Ceilings,
+    ) -> anyhow::Result<Vec<Value>> {
+        self.write_all(of)?;
+        let mut call = Call::new(of.requests, 1, of.tokens, self.limits.page_size);
+        // Behind page 0.
+        call.place(1, self.limits.page_size);
+        let mut sink = Chosen(choices(of.requests));
+        self.run(&call, of.requests, &mut sink)?;
+        self.run(&call, of.requests, &mut sink)?;
+        // Launched one by one, a step waits for the host, which is a part of its time.
+        let copies = usize::from(how == "recorded");
+        let (mut device, mut wall) = (Vec::new(), Vec::new());
+        for _ in 0..self.bench.repeat {
+            device.push(self.timed(&call, of.requests, copies, &mut sink)?);
+            let begin = Instant::now();
+            for _ in 0..args.steps {
+                self.run(&call, of.requests, &mut sink)?;
+            }
+            wall.push(begin.elapsed().as_secs_f64() / args.steps as f64);
+        }
+        let (device, wall) = (Times::of(device), Times::of(wall));
+        let cached = (of.requests * (of.tokens + 1)) as f64 * self.kv_per_token;
+        let bytes = self.weights + cached;
+        let floor = bytes / ceilings.copy.median;
+        Ok(vec![
+            json!(of.to_string()),
+            json!(how),
+            json!(device.median * 1e6),
+            json!(device.min * 1e6),
+            json!(device.max * 1e6),
+            json!(floor * 1e6),
+            json!(floor / device.median),
+            json!(bytes * 1e-9),
+            json!(bytes / device.median * 1e-9),
+            json!(wall.median * 1e6),
+            json!((wall.median - device.median).max(0.0) * 1e6),
+        ])
+    }
+
+    /// A prompt of so many tokens in one pass, which wants its last logits.
+    fn prefill(&mut self, tokens: usize, ceilings: &Ceilings) -> anyhow::Result<Vec<Value>> {
+        let mut call = Call::new(1, tokens, 0, self.limits.page_size);
+        // Behind page 0.
+        call.place(1, self.limits.page_size);
+        let mut sink = Chosen(choices(1));
+        self.run(&call, 1, &mut sink)?;
+        let mut seconds = Vec::new();
+        for _ in 0..self.bench.repeat {
+            seconds.push(self.timed(&call, 1, 1, &mut sink)?);
+        }
+        let times = Times::of(seconds);
+        let operations = operations(&self.of, tokens, call.pairs());
+        Ok(vec![
+            json!(tokens),
+            json!(times.median * 1e3),
+            json!(times.min * 1e3),
+            json!(times.max * 1e3),
+            json!(tokens as f64 / times.median),
+            json!(operations / times.median * 1e-12),
+            json!(operations / times.median / ceilings.product.median),
+        ])
+    }
+
+    /// Has prompts written to where a decode step reads.
+    fn write_all(&mut self, of: Requests) -> anyhow::Result<()> {
+        let page_size = self.limits.page_size;
+        let each = (of.tokens + 1).div_ceil(page_size);
+        for request in 0..of.requests {
+            for from in (0..of.tokens).step_by(self.limits.max_tokens) {
+                let tokens = self.limits.max_tokens.min(of.tokens - from);
+                let mut call = Call::new(1, tokens, from, page_size);
+                // Behind page 0, and the requests before.
+                call.place(1 + request * each, page_size);
+                self.run(&call, 1, &mut Chosen(choices(1)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A pass which wants the last `wanted` logits.
+    fn run(&mut self, call: &Call, wanted: usize, sink: &mut Chosen) -> Result<(), ModelError> {
+        let wanted = call.last(wanted);
+        let batch = call.wanting(&wanted);
+        let (backend, cache) = (&mut self.bench.backend, &mut self.cache);
+        self.model.forward_into(backend, cache, &batch, None, sink)
+    }
+
+    /// Seconds of one by the device's clock.
+    fn timed(
+        &mut self,
+        call: &Call,
+        wanted: usize,
+        copies: usize,
+        sink: &mut Chosen,
+    ) -> anyhow::Result<f64> {
+        let wanted = call.last(wanted);
+        let batch = call.wanting(&wanted);
+        let (model, cache) = (&mut self.model, &mut self.cache);
+        let mut failed = None;
+        let mut work = |backend: &mut B| -> Result<(), BackendError> {
+            let done = model.forward_into(backend, cache, &batch, None, sink);
+            failed = done.err();
+            Ok(())
+        };
+        let seconds = self.bench.backend.measure(copies, &mut work)?;
+        failed.map_or(Ok(seconds), |error| Err(error.into()))
+    }
+}
+
+/// Takes the tokens that the device chose.
+struct Chosen(Vec<Choice>);
+
+impl LogitSink for Chosen {
+    fn choices(&self) -> &[Choice] {
+        &self.0
+    }
+
+    fn take(&mut self, _: LogitBlock<'_>) {}
+}
+
+/// What configuration keeps free for what is recorded.
+fn reserved(config: &EngineConfig) -> u64 {
+    use lockstep_types::Footprint as _;
+    let memory = lockstep_devices::DeviceFootprint.rank(&config.shape(), 0);
+    memory.graphs
+}
+
+/// Of a prompt's pass: all products of its tokens, the head for the last alone, and
+/// attention over `pairs` of positions.
+fn operations(model: &ModelConfig, tokens: usize, pairs: usize) -> f64 {
+    let heads = model.num_heads * model.head_dim;
+    let qkv = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim;
+    let layer = model.hidden_size * (qkv + heads + 3 * model.intermediate_size);
+    let products = 2.0 * tokens as f64 * (model.num_layers * layer) as f64;
+    let head = 2.0 * (model.vocab_size * model.hidden_size) as f64;
+    products + head + 4.0 * (model.num_layers * heads) as f64 * pairs as f64
+}

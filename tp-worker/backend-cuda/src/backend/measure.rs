@@ -1,0 +1,63 @@
+//! How long the device takes, for benchmarks.
+
+use lockstep_backend::BackendError;
+
+use super::CudaBackend;
+use crate::error::CudaError;
+use crate::meter::Meter;
+
+impl CudaBackend {
+    /// Takes two arrays of `bytes` for measurements, in place of those there are.
+    ///
+    /// # Errors
+    /// [`CudaError`]: no room, or a kernel that can't be had.
+    pub fn prepare_meter(&mut self, bytes: usize) -> Result<(), CudaError> {
+        self.meter = None;
+        self.meter = Some(Meter::new(&self.stream, &self.compiler, bytes)?);
+        Ok(())
+    }
+
+    /// Seconds of a copy of one of these arrays to the other, and of reading one, and
+    /// the bytes of each.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`]; [`CudaError::Unsupported`] before
+    /// [`Self::prepare_meter`].
+    pub fn measure_memory(&mut self) -> Result<(f64, f64, usize), CudaError> {
+        let stream = &self.stream;
+        let meter = self.meter.as_mut().ok_or_else(unprepared)?;
+        meter.begin(stream)?;
+        meter.copy(stream)?;
+        let copied = meter.end(stream)?;
+        meter.begin(stream)?;
+        meter.read(stream)?;
+        Ok((copied, meter.end(stream)?, meter.bytes()))
+    }
+
+    /// Seconds that the device takes for what `work` queues, by its own clock, from when
+    /// it is free. Behind `copies` of those arrays the host is ahead of the device, so
+    /// that it has all when it begins; without, it may wait for the host in between.
+    ///
+    /// # Errors
+    /// Those of `work`; [`CudaError::Unsupported`] before [`Self::prepare_meter`].
+    pub fn measure(
+        &mut self,
+        copies: usize,
+        work: &mut dyn FnMut(&mut Self) -> Result<(), BackendError>,
+    ) -> Result<f64, BackendError> {
+        self.stream.synchronize()?;
+        let meter = self.meter.as_mut().ok_or_else(unprepared)?;
+        for _ in 0..copies {
+            meter.copy(&self.stream)?;
+        }
+        meter.begin(&self.stream)?;
+        work(self)?;
+        self.failures()?;
+        let meter = self.meter.as_ref().ok_or_else(unprepared)?;
+        Ok(meter.end(&self.stream)?)
+    }
+}
+
+fn unprepared() -> CudaError {
+    CudaError::Unsupported("nothing was prepared to measure with: this is a bug".to_owned())
+}
