@@ -127,14 +127,12 @@ pub(crate) fn parse(
                 (false, false) => exit::OK,
             })
         })?;
-    if !matches!(
+    let is_role = matches!(
         parsed.command,
         Parsed::TokenizerManager(_) | Parsed::Scheduler(_) | Parsed::Worker(_)
-    ) {
-        let variables = std::env::vars_os().map(|(name, _)| name);
-        if let Some(note) = source::unknown(&command, variables) {
-            console::print_note(&note);
-        }
+    );
+    if !is_role && let Some(note) = source::unknown(&command, std::env::vars_os()) {
+        console::print_note(&note);
     }
     Ok(match parsed.command {
         Parsed::Serve(args) => Command::Serve(args),

@@ -3,9 +3,9 @@
 use std::net::{TcpListener, ToSocketAddrs};
 
 use lockstep_config::ServeArgs;
-use lockstep_ports::{Tls, TlsError};
+use lockstep_ports::{NodeTls, Tls, TlsError};
 use lockstep_process::logging;
-use lockstep_types::{Algorithms, ConfigError, NodeConfig};
+use lockstep_types::{Algorithms, ConfigError, NodeConfig, TlsFiles};
 
 use crate::console::Console;
 use crate::error::LaunchError;
@@ -60,31 +60,38 @@ pub(crate) fn run(args: &ServeArgs, algorithms: &Algorithms) -> Result<u8, Launc
 
 /// Says early what the processes would say of certificates.
 fn check_tls(node: &NodeConfig) -> Result<(), LaunchError> {
-    let ports = ["--ssl-certfile", "--ssl-keyfile", "--ssl-ca-certs"];
-    let nodes = [
-        "--dist-ssl-certfile",
-        "--dist-ssl-keyfile",
-        "--dist-ssl-ca-certs",
-    ];
-    for (files, [certificate, key, roots]) in [(&node.tls, ports), (&node.dist_tls, nodes)] {
-        let Some(files) = files else { continue };
-        let wrong = |TlsError { path, message }| {
-            let option = if path == files.certificate {
-                certificate
-            } else if path == files.key {
-                key
-            } else {
-                roots
-            };
-            LaunchError::Config(ConfigError::File {
-                option,
-                path,
-                message,
-            })
-        };
-        Tls::load(files).map_err(wrong)?;
+    if let Some(files) = &node.tls {
+        let options = ["--ssl-certfile", "--ssl-keyfile", "--ssl-ca-certs"];
+        Tls::load(files).map_err(|error| of_file(error, files, options))?;
+    }
+    if let Some(files) = &node.dist_tls {
+        let options = [
+            "--dist-ssl-certfile",
+            "--dist-ssl-keyfile",
+            "--dist-ssl-ca-certs",
+        ];
+        NodeTls::load(files).map_err(|error| of_file(error, files, options))?;
     }
     Ok(())
+}
+
+/// What is wrong with one of `files`, said of the option that names it: certificate, key
+/// or roots.
+fn of_file(error: TlsError, files: &TlsFiles, options: [&'static str; 3]) -> LaunchError {
+    let TlsError { path, message } = error;
+    let [certificate, key, roots] = options;
+    let option = if path == files.certificate {
+        certificate
+    } else if path == files.key {
+        key
+    } else {
+        roots
+    };
+    LaunchError::Config(ConfigError::File {
+        option,
+        path,
+        message,
+    })
 }
 
 /// Says early what a tokenizer-manager or the scheduler would say after the

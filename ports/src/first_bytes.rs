@@ -150,6 +150,15 @@ impl Visitor {
         }
     }
 
+    /// Notes whether the socket took what TLS had taken before. Of one without TLS a flush
+    /// says nothing.
+    fn flushed<T>(&mut self, flushed: Poll<T>) -> Poll<T> {
+        match &self.stream {
+            Either::Left(_) => flushed,
+            Either::Right(_) => self.wrote(flushed),
+        }
+    }
+
     /// Notes whether the socket took bytes.
     fn wrote<T>(&mut self, written: Poll<T>) -> Poll<T> {
         if written.is_ready() {
@@ -209,11 +218,13 @@ impl AsyncWrite for Visitor {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.flushed(flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let flushed = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.flushed(flushed)
     }
 
     fn poll_write_vectored(

@@ -41,8 +41,23 @@ pub struct Tls {
 
 struct State {
     config: Arc<ServerConfig>,
-    /// What the files held when they were last looked at.
+    /// What the files held when it was made.
     seen: Contents,
+    /// What was wrong with them at the last look, if anything.
+    wrong: Option<String>,
+}
+
+impl State {
+    /// Uses what `files` hold now, if that is something else.
+    fn change(&mut self, files: &TlsFiles) -> Result<bool, TlsError> {
+        let seen = Contents::read(files)?;
+        if seen == self.seen {
+            return Ok(false);
+        }
+        self.config = seen.config(files)?;
+        self.seen = seen;
+        Ok(true)
+    }
 }
 
 /// What is wrong with a file.
@@ -75,8 +90,21 @@ impl Tls {
         let config = seen.config(files)?;
         Ok(Arc::new(Self {
             files: files.clone(),
-            state: Mutex::new(State { config, seen }),
+            state: Mutex::new(State {
+                config,
+                seen,
+                wrong: None,
+            }),
         }))
+    }
+
+    /// Reads the files of nodes, which show each other certificates.
+    ///
+    /// # Errors
+    /// As [`Self::load`]; and no roots are named.
+    pub fn of_nodes(files: &TlsFiles) -> Result<Arc<Self>, TlsError> {
+        nodes::roots_of(files)?;
+        Self::load(files)
     }
 
     /// Agrees with a client on keys.
@@ -107,18 +135,15 @@ impl Tls {
         }
     }
 
-    /// Takes the files in where they have changed; whether they were.
+    /// Takes the files in where they have changed; whether they were. The same that is
+    /// wrong is said once.
     fn look(&self) -> Result<bool, TlsError> {
-        let seen = Contents::read(&self.files)?;
         let mut state = self.state();
-        if seen == state.seen {
-            return Ok(false);
-        }
-        let config = seen.config(&self.files);
-        // Said once, not at each look.
-        state.seen = seen;
-        state.config = config?;
-        Ok(true)
+        let changed = state.change(&self.files);
+        let wrong = changed.as_ref().err().map(ToString::to_string);
+        let is_known = wrong.is_some() && wrong == state.wrong;
+        state.wrong = wrong;
+        if is_known { Ok(false) } else { changed }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -220,12 +245,20 @@ fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>,
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    let wrong = |error: io::Error| TlsError::new(path, &error);
+    // Whatever else is there may never be read to its end.
+    if !path.metadata().map_err(wrong)?.is_file() {
+        return Err(TlsError::new(path, &"it is no regular file"));
+    }
     let mut bytes = Vec::new();
-    let file = File::open(path).map_err(|error| TlsError::new(path, &error))?;
-    file.take(MOST_BYTES)
+    let file = File::open(path).map_err(wrong)?;
+    file.take(MOST_BYTES + 1)
         .read_to_end(&mut bytes)
-        .map_err(|error| TlsError::new(path, &error))?;
-    Ok(bytes)
+        .map_err(wrong)?;
+    match bytes.len() as u64 <= MOST_BYTES {
+        true => Ok(bytes),
+        false => Err(TlsError::new(path, &"it has more than 1 MiB")),
+    }
 }
 
 #[cfg(test)]

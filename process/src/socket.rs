@@ -26,6 +26,9 @@ const WINDOW: u32 = 8 * 1024 * 1024;
 /// that answer.
 const ASK_EVERY: Duration = Duration::from_secs(10);
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+/// What to do about a node that speaks no TLS among such that do.
+const ALL_OR_NONE: &str =
+    "the other side speaks none: give --dist-ssl-certfile to all nodes or to none";
 /// How long another node may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 /// Between two attempts to reach a process that does not listen yet.
@@ -148,8 +151,15 @@ async fn agree(address: &str, tls: Arc<ClientConfig>) -> io::Result<TokioIo<TlsS
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
     let name = ServerName::try_from("lockstep.internal").map_err(io::Error::other)?;
-    let stream = TlsConnector::from(tls).connect(name, stream).await?;
-    Ok(TokioIo::new(stream))
+    let stream = TlsConnector::from(tls).connect(name, stream).await;
+    let stream = stream.map_err(|error| match error.kind() {
+        // It hears something that it does not understand.
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+            io::Error::other(rustls::Error::General(ALL_OR_NONE.to_owned()))
+        }
+        _ => error,
+    });
+    Ok(TokioIo::new(stream?))
 }
 
 fn tuned(endpoint: Endpoint) -> Endpoint {

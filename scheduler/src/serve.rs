@@ -6,7 +6,6 @@ use futures::FutureExt as _;
 use lockstep_ports::{Port, Tls};
 use lockstep_process::RoleContext;
 use lockstep_proto::limits::INTERNAL_CONCURRENT_STREAMS;
-use lockstep_types::TlsFiles;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::{
@@ -51,8 +50,8 @@ async fn serve(ctx: Arc<RoleContext>) -> Result<(), RunError> {
     let engine = Engine::new(&ctx, inbox)?;
     let stop = CancellationToken::new();
     let mut servers = JoinSet::new();
-    let load = |files: &Option<TlsFiles>| files.as_ref().map(Tls::load).transpose();
-    let (tls, dist_tls) = (load(&ctx.node.tls)?, load(&ctx.node.dist_tls)?);
+    let tls = ctx.node.tls.as_ref().map(Tls::load).transpose()?;
+    let dist_tls = ctx.node.dist_tls.as_ref().map(Tls::of_nodes).transpose()?;
     let ports = Arc::new(Ports::new(&ctx.engine, tls, dist_tls));
     servers.spawn(frontend_server(&ctx, &commands, &ports, &stop)?);
     servers.spawn(worker_server(&ctx, &workers, &stop)?);

@@ -15,7 +15,7 @@ import urllib.request
 
 import chart
 
-BINARY = os.environ.get("LOCKSTEP_BINARY", "")
+BINARY = os.environ.get("PROGRAM_UNDER_TEST", "")
 MODEL = chart.ROOT / "models" / "lockstep-demo-7m"
 # As deploy/Containerfile has them.
 IMAGE = {"LOCKSTEP_HOST": "0.0.0.0", "LOCKSTEP_PORT": "8000", "LOCKSTEP_GRPC_PORT": "8001"}

@@ -1,7 +1,7 @@
 """The image: what its file says agrees with chart and program, and its last stage works in a
 bare root file system.
 
-The second half needs LOCKSTEP_BINARY, root, and DEBOOTSTRAP, which `run` finds or fetches.
+The second half needs PROGRAM_UNDER_TEST, root, and DEBOOTSTRAP, which `run` finds or fetches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 
 BARE = pytest.mark.skipif(
     not (machine.BINARY and image.DEBOOTSTRAP and os.geteuid() == 0),
-    reason="needs LOCKSTEP_BINARY, DEBOOTSTRAP and root",
+    reason="needs PROGRAM_UNDER_TEST, DEBOOTSTRAP and root",
 )
 
 

@@ -1,6 +1,6 @@
 """A real Prometheus under load: no panel is empty, no rule is wrong, and faults raise alerts.
 
-Needs LOCKSTEP_BINARY and PROMETHEUS_BINARY, which `run` finds or fetches.
+Needs PROGRAM_UNDER_TEST and PROMETHEUS_BINARY, which `run` finds or fetches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import test_monitoring
 
 pytestmark = pytest.mark.skipif(
     not (machine.BINARY and prometheus.PROGRAM),
-    reason="LOCKSTEP_BINARY or PROMETHEUS_BINARY names no program",
+    reason="PROGRAM_UNDER_TEST or PROMETHEUS_BINARY names no program",
 )
 GRAFANA = {"$__rate_interval": prometheus.SHORT, "$job": ".*", "$instance": ".*", "$model": ".*"}
 

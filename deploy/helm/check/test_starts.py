@@ -1,6 +1,6 @@
 """The real program, started as the rendered pods would start it.
 
-Needs LOCKSTEP_BINARY; everything is on loopback.
+Needs PROGRAM_UNDER_TEST; everything is on loopback.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import chart
 import machine
 import pytest
 
-pytestmark = pytest.mark.skipif(not machine.BINARY, reason="LOCKSTEP_BINARY names no program")
+pytestmark = pytest.mark.skipif(not machine.BINARY, reason="PROGRAM_UNDER_TEST names no program")
 TESTS = ["health", "models", "chat", "stream", "metrics"]
 
 

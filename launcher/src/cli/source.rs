@@ -48,21 +48,21 @@ pub(super) fn hints(
 /// is left out.
 pub(super) fn unknown(
     command: &Command,
-    variables: impl Iterator<Item = OsString>,
+    variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> Option<String> {
-    const OF_KUBERNETES: [&str; 2] = ["_SERVICE_", "_PORT_"];
-    let commands = || std::iter::once(command).chain(command.get_subcommands());
-    let known = |name: &str| {
-        let mut arguments = commands().flat_map(Command::get_arguments);
-        arguments.any(|argument| argument.get_env().is_some_and(|env| env == name))
+    let of_kubernetes = |name: &str, value: &OsString| {
+        let link = value.to_string_lossy();
+        let parts = ["_SERVICE_HOST", "_SERVICE_PORT", "_TCP_", "_UDP_"];
+        link.starts_with("tcp://")
+            || link.starts_with("udp://")
+            || parts.iter().any(|part| name.contains(part))
     };
-    let ours = |name: &String| {
-        name.starts_with("LOCKSTEP_")
-            && !OF_KUBERNETES.iter().any(|part| name.contains(part))
-            && !known(name)
+    let ours = |(name, value): (OsString, OsString)| {
+        let name = name.into_string().ok()?;
+        let other = !name.starts_with("LOCKSTEP_") || of_kubernetes(&name, &value);
+        (!other && !sets(command, &name)).then_some(name)
     };
-    let names = variables.filter_map(|name| name.into_string().ok());
-    let mut names: Vec<_> = names.filter(ours).collect();
+    let mut names: Vec<_> = variables.filter_map(ours).collect();
     names.sort();
     (!names.is_empty()).then(|| {
         format!(
@@ -71,6 +71,12 @@ pub(super) fn unknown(
             names.join(", ")
         )
     })
+}
+
+/// Whether an option of `command`, or of one below it, is set by `variable`.
+fn sets(command: &Command, variable: &str) -> bool {
+    let mut own = command.get_arguments().filter_map(Arg::get_env);
+    own.any(|name| name == variable) || command.get_subcommands().any(|below| sets(below, variable))
 }
 
 fn variable(command: &Command, words: &[OsString], shown: &str) -> Option<String> {

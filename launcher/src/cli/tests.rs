@@ -190,16 +190,26 @@ fn an_algorithms_own_flags_are_its_own() {
 
 #[test]
 fn variables_that_set_nothing_are_named() {
-    let said = |names: &[&str]| source::unknown(&program(), names.iter().map(OsString::from));
+    let said = |variables: &[(&str, &str)]| {
+        let variables = variables
+            .iter()
+            .map(|(name, value)| (name.into(), value.into()));
+        source::unknown(&program(), variables)
+    };
     let known = [
-        "LOCKSTEP_TP_SIZE",
-        "LOCKSTEP_SPECULATIVE_ALGORITHM",
-        "LOCKSTEP_SERVICE_HOST",
-        "LOCKSTEP_PORT_8000_TCP",
-        "PATH",
+        ("LOCKSTEP_TP_SIZE", "2"),
+        ("LOCKSTEP_SPECULATIVE_ALGORITHM", "NGRAM"),
+        ("LOCKSTEP_SERVICE_HOST", "10.0.0.1"),
+        ("LOCKSTEP_PORT_8000_TCP_ADDR", "10.0.0.1"),
+        ("LOCKSTEP_GATEWAY_PORT", "tcp://10.0.0.1:80"),
+        ("PATH", "/bin"),
     ];
     assert_eq!(said(&known), None);
-    let note = said(&["LOCKSTEP_TPSIZE", "LOCKSTEP_PORT", "LOCKSTEP_FOO"]);
+    let note = said(&[
+        ("LOCKSTEP_TPSIZE", "2"),
+        ("LOCKSTEP_PORT", "1"),
+        ("LOCKSTEP_FOO", ""),
+    ]);
     let note = note.expect("two of them");
     assert!(note.contains("LOCKSTEP_FOO, LOCKSTEP_TPSIZE of"), "{note}");
 }

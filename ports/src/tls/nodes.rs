@@ -1,6 +1,6 @@
 //! TLS between nodes, which tell each other by the roots of their certificates.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use lockstep_types::TlsFiles;
 use rustls::{
@@ -11,7 +11,7 @@ use rustls::{
     },
     crypto::{self, WebPkiSupportedAlgorithms, ring},
     pki_types::{CertificateDer, ServerName, UnixTime},
-    server::ParsedCertificate,
+    server::{ParsedCertificate, danger::ClientCertVerifier},
 };
 
 use super::{Contents, HTTP2, TlsError, roots};
@@ -31,20 +31,24 @@ impl NodeTls {
     /// Reads the files, all three.
     ///
     /// # Errors
-    /// [`TlsError`]: one can't be read, holds something else, or the key is not the
-    /// certificate's.
+    /// [`TlsError`]: one is not named or can't be read, holds something else, the key is
+    /// not the certificate's, or the roots have not signed that for both sides.
     pub fn load(files: &TlsFiles) -> Result<Self, TlsError> {
+        let path = roots_of(files)?;
         let contents = Contents::read(files)?;
         let server = contents.config(files)?;
         let provider = Arc::new(ring::default_provider());
+        let pem = contents.roots.as_deref().unwrap_or_default();
         let verifier = OfRoots {
-            roots: match (&files.client_roots, &contents.roots) {
-                (Some(path), Some(pem)) => roots(path, pem)?,
-                _ => RootCertStore::empty(),
-            },
+            roots: roots(path, pem)?,
             algorithms: provider.signature_verification_algorithms,
         };
         let (chain, key) = contents.pair(files)?;
+        let clients = super::verifier(path, pem, &provider)?;
+        would_take(&verifier, clients.as_ref(), &chain).map_err(|error| {
+            let why = format!("other nodes would refuse it: {error}");
+            TlsError::new(&files.certificate, &why)
+        })?;
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| TlsError::new(&files.certificate, &error))?;
@@ -61,11 +65,45 @@ impl NodeTls {
     }
 }
 
+/// The roots of nodes' certificates, without which any other node would be let in.
+pub(super) fn roots_of(files: &TlsFiles) -> Result<&Path, TlsError> {
+    let roots = files.client_roots.as_deref();
+    roots.ok_or_else(|| TlsError::new(&files.certificate, &"no roots of other nodes are named"))
+}
+
+/// Whether a node with the same roots would take this certificate, from who connects and
+/// from who accepts.
+fn would_take(
+    servers: &OfRoots,
+    clients: &dyn ClientCertVerifier,
+    chain: &[CertificateDer<'_>],
+) -> Result<(), Error> {
+    let now = UnixTime::now();
+    let Some((own, others)) = chain.split_first() else {
+        return Err(Error::NoCertificatesPresented);
+    };
+    servers.verify(own, others, now)?;
+    clients.verify_client_cert(own, others, now).map(|_| ())
+}
+
 /// Takes a certificate that one of the roots has signed, whatever its name.
 #[derive(Debug)]
 struct OfRoots {
     roots: RootCertStore,
     algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl OfRoots {
+    fn verify(
+        &self,
+        certificate: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        let certificate = ParsedCertificate::try_from(certificate)?;
+        let (roots, algorithms) = (&self.roots, self.algorithms.all);
+        verify_server_cert_signed_by_trust_anchor(&certificate, roots, others, now, algorithms)
+    }
 }
 
 impl ServerCertVerifier for OfRoots {
@@ -77,15 +115,7 @@ impl ServerCertVerifier for OfRoots {
         _: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let certificate = ParsedCertificate::try_from(certificate)?;
-        let algorithms = self.algorithms.all;
-        verify_server_cert_signed_by_trust_anchor(
-            &certificate,
-            &self.roots,
-            others,
-            now,
-            algorithms,
-        )?;
+        self.verify(certificate, others, now)?;
         Ok(ServerCertVerified::assertion())
     }
 

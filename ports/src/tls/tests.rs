@@ -3,10 +3,11 @@ use std::{fs, net::SocketAddr};
 use axum::{Router, routing::get};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::{ClientConfig, pki_types::ServerName};
+use socket2::SockRef;
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
+    net::{TcpListener, TcpSocket},
 };
 use tokio_rustls::{TlsConnector, client};
 use tokio_util::sync::CancellationToken;
@@ -63,6 +64,47 @@ async fn serve(tls: &Arc<Tls>) -> (Arc<Port>, SocketAddr) {
     (port, address)
 }
 
+/// What is not sent yet keeps a place, though TLS has taken it.
+#[tokio::test]
+async fn an_answer_keeps_its_place_until_tls_has_sent_it() {
+    const SOCKET_BUFFER: usize = 4096;
+    // More than the sockets hold, and less than that and what TLS keeps.
+    const UNREAD: usize = 20_000;
+    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    let tls = Tls::load(&files(&folder, &authority)).expect("read");
+    for bytes in [60_000, 400_000] {
+        let port = Port::for_tests(PortLimits::for_tests(9, 9), None, Some(tls.clone()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let small = SockRef::from(&listener).set_send_buffer_size(SOCKET_BUFFER);
+        small.expect("a small buffer");
+        let router = Router::new().route("/", get(async move || vec![b'x'; bytes]));
+        tokio::spawn(
+            port.clone()
+                .serve(listener, router, CancellationToken::new()),
+        );
+        let socket = TcpSocket::new_v4().expect("a descriptor");
+        let small = socket.set_recv_buffer_size(SOCKET_BUFFER as u32);
+        small.expect("a small buffer");
+        let stream = socket.connect(address).await.expect("served");
+        let mut stream = agree(stream, client(&authority, None))
+            .await
+            .expect("agreed");
+        let request = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        stream.write_all(request).await.expect("sent");
+        let mut some = [0; 1000];
+        for _ in 0..(bytes - UNREAD) / some.len() {
+            stream.read_exact(&mut some).await.expect("answered");
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            assert!(!port.places.evict(), "{bytes} bytes: it works");
+        }
+        let mut rest = vec![0; UNREAD];
+        stream.read_exact(&mut rest).await.expect("all of it");
+    }
+}
+
 /// What a client trusts and shows.
 fn client(trusts: &Authority, shows: Option<[String; 2]>) -> ClientConfig {
     let mut roots = RootCertStore::empty();
@@ -84,7 +126,13 @@ async fn connect(
     address: SocketAddr,
     config: ClientConfig,
 ) -> io::Result<client::TlsStream<TcpStream>> {
-    let stream = TcpStream::connect(address).await?;
+    agree(TcpStream::connect(address).await?, config).await
+}
+
+async fn agree(
+    stream: TcpStream,
+    config: ClientConfig,
+) -> io::Result<client::TlsStream<TcpStream>> {
     let name = ServerName::try_from("localhost").expect("a name");
     TlsConnector::from(Arc::new(config))
         .connect(name, stream)

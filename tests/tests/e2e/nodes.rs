@@ -6,13 +6,14 @@ use lockstep_tests::{
     ports,
     processes::Role,
     server::{Options, Server},
-    tls::Authority,
+    tls::{Authority, connect},
     turns,
     wait::LIMIT,
 };
 use rustix::process::Signal;
 use serde_json::json;
 use tempfile::TempDir;
+use tokio::io::AsyncReadExt;
 
 use crate::{options, shared};
 
@@ -124,11 +125,17 @@ async fn a_node_that_dies_ends_the_other() {
     }
 }
 
-/// The options of a node whose certificate `authority` has signed.
-fn certified(options: Options, folder: &TempDir, authority: &Authority, name: &str) -> Options {
+/// The options of a node whose certificate `signs` has signed, and which trusts others.
+fn certified(
+    options: Options,
+    folder: &TempDir,
+    (name, signs): (&str, &Authority),
+    trusts: &[&Authority],
+) -> Options {
     let at = |what: &str| folder.path().join(format!("{name}.{what}"));
-    authority.sign().write(&at("pem"), &at("key"));
-    std::fs::write(at("roots"), authority.pem()).expect("written");
+    signs.sign().write(&at("pem"), &at("key"));
+    let roots: String = trusts.iter().map(|one| one.pem()).collect();
+    std::fs::write(at("roots"), roots).expect("written");
     let set =
         |options: Options, option: &str, what| options.set(option, &at(what).to_string_lossy());
     let options = set(options, "--dist-ssl-certfile", "pem");
@@ -141,24 +148,52 @@ async fn nodes_with_certificates_let_nobody_else_in() {
     let _turn = turns::shared().await;
     let nodes = Nodes::new();
     let [own, other] = [Authority::default(), Authority::default()];
-    let node = |number, authority, name| {
+    let node = |number, name, signs, trusts: &[&Authority]| {
         let options = nodes.options(number, SECRET);
-        certified(options, &nodes.folder, authority, name)
+        certified(options, &nodes.folder, (name, signs), trusts)
     };
-    let first = Server::launch(node(0, &own, "first"));
-    let mistrusts = certified(nodes.options(1, SECRET), &nodes.folder, &own, "mistrusts");
-    std::fs::write(nodes.folder.path().join("mistrusts.roots"), other.pem()).expect("written");
-    for (what, wrong, says) in [
-        ("of another authority", node(1, &other, "other"), "TLS"),
-        ("that trusts others", mistrusts, "agree on TLS"),
+    let first = Server::launch(node(0, "first", &own, &[&own]));
+    for (name, wrong, expected, says) in [
+        // The first node refuses it.
+        (
+            "other",
+            node(1, "other", &other, &[&own, &other]),
+            exit::START_FAILED,
+            "all have them",
+        ),
+        // It refuses the first node.
+        (
+            "mistrusts",
+            node(1, "mistrusts", &other, &[&other]),
+            exit::START_FAILED,
+            "agree on TLS",
+        ),
+        (
+            "unsigned",
+            node(1, "unsigned", &other, &[&own]),
+            exit::USAGE,
+            "--dist-ssl-certfile",
+        ),
     ] {
         let wrong = Server::launch(wrong);
         let code = wrong.exit(LIMIT).await;
-        assert_eq!(code, i32::from(exit::START_FAILED), "{what}");
-        assert!(wrong.log().contains(says), "{what}: {}", wrong.log());
-        assert_eq!(first.ended(), None, "{what}: {}", first.log());
+        assert_eq!(code, i32::from(expected), "{name}: {}", wrong.log());
+        assert!(wrong.log().contains(says), "{name}: {}", wrong.log());
+        assert_eq!(first.ended(), None, "{name}: {}", first.log());
     }
-    let right = Server::launch(node(1, &own, "right"));
+    // Nobody is heard who shows no certificate, or speaks no TLS.
+    let port = nodes.address.rsplit_once(':').expect("a port").1;
+    let port = port.parse().expect("a number");
+    let client = own.client(&["h2"], None);
+    let nobody = async {
+        let mut stream = connect(&client, port).await?;
+        stream.read_u8().await
+    };
+    nobody.await.expect_err("no certificate");
+    let plain = Server::launch(nodes.options(1, SECRET));
+    assert_eq!(plain.exit(LIMIT).await, i32::from(exit::START_FAILED));
+    assert!(plain.log().contains("all have them"), "{}", plain.log());
+    let right = Server::launch(node(1, "right", &own, &[&own]));
     first.ready().await;
     right.says("is ready").await;
     let answer = first

@@ -175,11 +175,18 @@ fn meaningless(error: &lockstep_proto::WireError) -> RunError {
 }
 
 /// What a status says; of a broken connection, what broke it.
-fn why(status: &Status) -> String {
-    match std::error::Error::source(status) {
-        Some(source) => format!("{}: {}", status.message(), root_cause(source)),
-        None => status.message().to_owned(),
-    }
+fn why(status: &Status, remote: bool) -> String {
+    let Some(source) = std::error::Error::source(status) else {
+        return status.message().to_owned();
+    };
+    let hint = match remote {
+        true => {
+            "; where nodes have certificates (--dist-ssl-certfile), all have them, from roots that \
+             all name"
+        }
+        false => "",
+    };
+    format!("{}: {}{hint}", status.message(), root_cause(source))
 }
 
 async fn attach(
@@ -211,6 +218,6 @@ async fn attach(
         .max_encoding_message_size(INTERNAL_MESSAGE_BYTES)
         .attach(request)
         .await
-        .map_err(|status| RunError::Scheduler(why(&status)))?;
+        .map_err(|status| RunError::Scheduler(why(&status, ctx.node.node_rank > 0)))?;
     Ok(response.into_inner())
 }

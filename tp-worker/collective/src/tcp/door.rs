@@ -133,7 +133,11 @@ impl<'a> Door<'a> {
     /// Keeps why somebody was sent away. A stranger who said nothing, or left, must
     /// not hide that a rank has another secret.
     fn note(&mut self, failure: Failure) {
-        if matches!(failure, Failure::Refused(_)) || self.refused.is_none() {
+        let tells = match &failure {
+            Failure::Refused(_) => true,
+            Failure::Connection(error) => error.kind() == ErrorKind::InvalidData,
+        };
+        if tells || self.refused.is_none() {
             self.refused = Some(failure);
         }
     }

@@ -124,8 +124,11 @@ impl Member {
             let left = patience.timeout.saturating_sub(waited);
             if left.is_zero() {
                 let rank = self.rank;
-                let missing =
-                    (0..self.size()).find(|&peer| peer != rank && !self.lanes[peer].done());
+                let is_behind = |peer: usize| {
+                    let link = self.links.to(self.names[peer]);
+                    !self.lanes[peer].done() || link.is_some_and(|link| !link.flush())
+                };
+                let missing = (0..self.size()).find(|&peer| peer != rank && is_behind(peer));
                 return Err(CollectiveError::Timeout {
                     rank: self.name(),
                     missing: self.names[missing.unwrap_or(rank)],
@@ -217,6 +220,10 @@ impl Member {
                 fds[count] = PollFd::new(link.socket(), flags);
                 count += 1;
             }
+        }
+        if count == 0 {
+            // What was left to send has gone just now.
+            return Ok(());
         }
         match poll(&mut fds[..count], Some(&timespec(limit))) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
