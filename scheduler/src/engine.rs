@@ -19,7 +19,7 @@ use lockstep_proto::pb::lockstep::FlushCacheResponse;
 use lockstep_types::EngineConfig;
 use tokio::{
     sync::oneshot,
-    time::{Instant as TokioInstant, sleep_until},
+    time::{Instant as TokioInstant, sleep_until, timeout},
 };
 
 use crate::{
@@ -143,7 +143,10 @@ impl Engine {
     /// # Errors
     /// Why the engine can't go on.
     pub async fn run(mut self) -> Result<(), RunError> {
-        let outcome = self.serve().await;
+        let mut outcome = self.serve().await;
+        if outcome.is_err() && self.is_told_to_stop().await {
+            outcome = Err(RunError::Halted);
+        }
         if let Err(error) = &outcome {
             // The launcher hears of it when the process ends, which is after
             // clients have been told: its own answer for them says less.
@@ -162,6 +165,14 @@ impl Engine {
             self.deliver();
         }
         outcome
+    }
+
+    /// Whether what looks like a rank's failure is the end of a drain that took too long:
+    /// ranks may have heard of that before this process does.
+    async fn is_told_to_stop(&self) -> bool {
+        const SOON: Duration = Duration::from_millis(200);
+        let halt = &self.link.lifecycle().halt;
+        self.phase == Phase::Draining && timeout(SOON, halt.cancelled()).await.is_ok()
     }
 
     async fn serve(&mut self) -> Result<(), RunError> {
