@@ -6,7 +6,6 @@ mod step;
 
 use std::{path::PathBuf, str::FromStr};
 
-use anyhow::Context as _;
 use clap::ValueEnum;
 use lockstep_types::ModelConfig;
 use serde_json::json;
@@ -18,9 +17,9 @@ use step::{KINDS, Step};
 /// What ranks exchange in a step, and how long it takes.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Folder of the model whose steps' exchanges run; only its config.json is read
-    /// [default: the demo model].
-    #[arg(long, value_name = "DIR")]
+    /// The model whose steps' exchanges run, a folder or a name of the hub; only its
+    /// config.json is read [default: the demo model].
+    #[arg(long, value_name = "MODEL")]
     model_path: Option<PathBuf>,
     /// Ranks, and the DP ranks that they form if attention is data-parallel.
     #[arg(
@@ -97,10 +96,7 @@ impl FromStr for Ranks {
 pub fn run(args: &Args, demo: DemoModel) -> anyhow::Result<Report> {
     require!(args.steps > 0, "--steps is at least 1");
     let folder = tempfile::tempdir()?;
-    let path = match &args.model_path {
-        Some(path) => path.clone(),
-        None => demo(folder.path()).context("writing the demo model")?,
-    };
+    let path = crate::model_or_demo(args.model_path.clone(), demo, folder.path())?;
     let model = lockstep_model_folder::load(&path)?;
     let name = path.file_name().unwrap_or(path.as_os_str());
     let mut report = Report::new(

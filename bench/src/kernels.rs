@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::ValueEnum;
 use lockstep_devices::{Device, DeviceError, OnDevice, Registry};
+use lockstep_hub::Kind;
 use lockstep_speculation::DrafterRegistry;
 use lockstep_types::{DeviceConfig, DeviceKind};
 
@@ -36,8 +37,8 @@ pub struct Args {
     /// Models whose shapes are measured [default: 1b,0.5b].
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES")]
     shape: Vec<Preset>,
-    /// Measure the shape of the model in this folder (its config.json) instead.
-    #[arg(long, value_name = "DIR", conflicts_with = "shape")]
+    /// Measure the shape of this model (its config.json) instead: a folder, or a name of the hub.
+    #[arg(long, value_name = "MODEL", conflicts_with = "shape")]
     model_path: Option<PathBuf>,
     #[command(flatten)]
     custom: Custom,
@@ -117,7 +118,9 @@ fn measure(args: &Args, working_set: usize) -> anyhow::Result<Report> {
         args.repeat > 0 && args.tokens.iter().all(|&tokens| tokens > 0),
         "repeat at least once, with at least one token"
     );
-    let shapes = shape::chosen(&args.shape, args.model_path.as_deref(), &args.custom)?;
+    let mut model = args.model_path.clone();
+    lockstep_hub::resolve_name(&mut model, Kind::Target)?;
+    let shapes = shape::chosen(&args.shape, model.as_deref(), &args.custom)?;
     let setup = Setup::new(threads, args.isa, args.repeat, working_set);
     let cores = DeviceConfig::default();
     progress("measuring the limits of this machine");

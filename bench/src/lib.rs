@@ -34,8 +34,10 @@ mod stats;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use clap::{Args as ClapArgs, Subcommand};
 use lockstep_devices::Registry;
+use lockstep_hub::Kind;
 
 /// Measure this machine with Lockstep.
 #[derive(Debug, ClapArgs)]
@@ -87,6 +89,20 @@ enum Bench {
 
 /// Writes the demo model below a folder and gives its path.
 pub type DemoModel = fn(&Path) -> io::Result<PathBuf>;
+
+/// The folder of a model that an option gives, loaded where it is a name of the hub, or
+/// that of the demo model, written below `parent`.
+fn model_or_demo(
+    mut given: Option<PathBuf>,
+    demo: DemoModel,
+    parent: &Path,
+) -> anyhow::Result<PathBuf> {
+    lockstep_hub::resolve_name(&mut given, Kind::Target)?;
+    match given {
+        Some(path) => Ok(path),
+        None => demo(parent).context("writing the demo model"),
+    }
+}
 
 /// Runs one benchmark; `demo` is the model where none is named, and `registry`
 /// what it can draft with.

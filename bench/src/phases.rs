@@ -27,6 +27,7 @@ use anyhow::Context as _;
 use lockstep_adaptive::Seen;
 use lockstep_config::args::{MemoryArgs, ModelArgs, ParallelArgs, ScheduleArgs, SpeculationArgs};
 use lockstep_devices::Registry;
+use lockstep_hub::Kind;
 
 use crate::DemoModel;
 use crate::report::{Report, progress};
@@ -97,10 +98,10 @@ pub struct Args {
     max_tokens: u32,
     /// A smaller model that writes the same, to log accepted drafts with
     /// [default: the model].
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "MODEL")]
     log_model_path: Option<PathBuf>,
     /// What drafts the same for it [default: as for the model].
-    #[arg(long, value_name = "DIR", requires = "log_model_path")]
+    #[arg(long, value_name = "MODEL", requires = "log_model_path")]
     log_draft_model_path: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
@@ -129,6 +130,13 @@ pub struct Outcome {
 /// When it can't be run as asked.
 pub fn run(mut args: Args, demo: DemoModel, registry: &Registry) -> anyhow::Result<Outcome> {
     let lists = lists(&args)?;
+    lockstep_hub::resolve_names(&mut args.model, Some(&mut args.speculation))?;
+    for (path, kind) in [
+        (&mut args.log_model_path, Kind::Target),
+        (&mut args.log_draft_model_path, Kind::Draft),
+    ] {
+        lockstep_hub::resolve_name(path, kind)?;
+    }
     // Its folder stays until all is measured.
     let folder = tempfile::tempdir().context("a folder for the demo model")?;
     let given = args.model.model_path.clone();

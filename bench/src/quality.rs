@@ -23,8 +23,8 @@ use score::Score;
 /// How far quantised forms of a model stray from it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Folder of a Hugging Face model [default: the demo model].
-    #[arg(long, value_name = "DIR")]
+    /// A model: its folder, or its name on the hub [default: the demo model].
+    #[arg(long, value_name = "MODEL")]
     model_path: Option<PathBuf>,
     /// What to compare with f32.
     #[arg(long, value_delimiter = ',', default_value = "none,int8,int4")]
@@ -57,10 +57,7 @@ pub fn run(args: &Args, demo: DemoModel) -> anyhow::Result<Report> {
         args.window
     );
     let folder = tempfile::tempdir().context("a folder for the demo model")?;
-    let path = match &args.model_path {
-        Some(path) => path.clone(),
-        None => demo(folder.path()).context("writing the demo model")?,
-    };
+    let path = crate::model_or_demo(args.model_path.clone(), demo, folder.path())?;
     let form = |dtype, quantization, kv| config(args, &path, dtype, quantization, kv);
     let reference = form(
         DtypeArg::Float32,

@@ -13,6 +13,7 @@ use lockstep_types::{Algorithms, ConfigError};
 use crate::console;
 use crate::error::LaunchError;
 use crate::generate::GenerateArgs;
+use crate::models::PullArgs;
 use crate::pack::PackArgs;
 
 mod source;
@@ -20,7 +21,8 @@ mod source;
 const EXAMPLES: &str = "\
 Examples:
   lockstep                                    serve the demo model on 127.0.0.1:8000
-  lockstep serve DIR --tp-size 2              serve a model with two workers
+  lockstep serve Qwen/Qwen2.5-0.5B-Instruct   load a model from the hub and serve it
+  lockstep serve DIR --tp-size 2              serve a folder with two workers
   lockstep generate 'Count from 3 to 12.'     one answer, no server
   lockstep doctor                             what this machine offers
 
@@ -43,16 +45,23 @@ struct Cli {
 #[derive(Subcommand)]
 enum Parsed {
     /// Serve a model over HTTP and gRPC (the default command).
-    #[command(override_usage = "lockstep serve [DIR] [OPTIONS]")]
+    #[command(override_usage = "lockstep serve [MODEL] [OPTIONS]")]
     Serve(Box<ServeArgs>),
     /// Answer one prompt and end, without a server.
     Generate(Box<GenerateArgs>),
     /// Pack a model's weights into a folder that servers start from.
     Pack(Box<PackArgs>),
+    /// Load models from the Hugging Face Hub, and print their folders.
+    ///
+    /// What the cache of the hub's programs has already is not loaded again,
+    /// and what was interrupted is continued.
+    Pull(Box<PullArgs>),
+    /// List the models of the cache: name, revision, size, whether they can be served.
+    Models,
     /// Measure throughput and latency.
     Bench(Box<lockstep_bench::Args>),
     /// Print the resolved configuration and its hash.
-    #[command(override_usage = "lockstep config [DIR] [OPTIONS]")]
+    #[command(override_usage = "lockstep config [MODEL] [OPTIONS]")]
     Config(Box<ServeArgs>),
     /// Show what this machine offers, and what could be better.
     Doctor,
@@ -80,6 +89,8 @@ pub(crate) enum Command {
     Serve(Box<ServeArgs>),
     Generate(Box<GenerateArgs>),
     Pack(Box<PackArgs>),
+    Pull(Box<PullArgs>),
+    Models,
     Bench(Box<lockstep_bench::Args>),
     Config(Box<ServeArgs>),
     Doctor,
@@ -138,6 +149,8 @@ pub(crate) fn parse(
         Parsed::Serve(args) => Command::Serve(args),
         Parsed::Generate(args) => Command::Generate(args),
         Parsed::Pack(args) => Command::Pack(args),
+        Parsed::Pull(args) => Command::Pull(args),
+        Parsed::Models => Command::Models,
         Parsed::Bench(args) => Command::Bench(args),
         Parsed::Config(args) => Command::Config(args),
         Parsed::Doctor => Command::Doctor,
@@ -174,7 +187,7 @@ pub(crate) fn hints(
 }
 
 /// Puts `serve` in front of options that come without a command, takes a first
-/// word after `serve` or `config` for the model's folder, and `help --help` for
+/// word after `serve` or `config` for the model, and `help --help` for
 /// `help`.
 fn with_default_command(mut arguments: Vec<OsString>) -> Vec<OsString> {
     const OF_THE_PROGRAM: [&str; 4] = ["-h", "--help", "-V", "--version"];

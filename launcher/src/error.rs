@@ -4,6 +4,7 @@ use std::error::Error;
 use std::path::PathBuf;
 
 use lockstep_config::ConfigFileError;
+use lockstep_hub::HubError;
 use lockstep_process::exit;
 use lockstep_types::{ConfigError, ModelConfigError};
 
@@ -16,6 +17,9 @@ pub(crate) enum LaunchError {
     /// The configuration could not be handed to the roles.
     #[error(transparent)]
     ConfigFile(#[from] ConfigFileError),
+    /// A model that is named could not be had.
+    #[error(transparent)]
+    Hub(#[from] HubError),
     /// A folder for sockets could not be made.
     #[error("{}: {source}. Give another parent folder with --run-dir.", path.display())]
     RunDir {
@@ -67,12 +71,27 @@ impl LaunchError {
     pub(crate) fn exit_code(&self) -> u8 {
         let model = |cause: &(dyn Error + 'static)| cause.is::<ModelConfigError>();
         let is_usage = match self {
-            Self::Command(error) => self.config().is_some() || error.chain().any(model),
+            Self::Command(error) => {
+                let hub = |cause: &(dyn Error + 'static)| {
+                    let own = cause.downcast_ref::<Self>().and_then(Self::hub);
+                    let found = own.or_else(|| cause.downcast_ref());
+                    found.is_some_and(HubError::is_usage)
+                };
+                self.config().is_some() || error.chain().any(|cause| model(cause) || hub(cause))
+            }
+            Self::Hub(error) => error.is_usage(),
             _ => self.config().is_some(),
         };
         match is_usage {
             true => exit::USAGE,
             false => exit::START_FAILED,
+        }
+    }
+
+    fn hub(&self) -> Option<&HubError> {
+        match self {
+            Self::Hub(error) => Some(error),
+            _ => None,
         }
     }
 

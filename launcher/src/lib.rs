@@ -14,6 +14,7 @@ mod demo;
 mod doctor;
 mod error;
 mod generate;
+mod models;
 mod pack;
 mod role;
 mod run_dir;
@@ -43,6 +44,8 @@ pub fn main_with(registry: &Registry) -> ExitCode {
         Command::Serve(args) => serve::run(&args, &algorithms),
         Command::Generate(args) => generate::run(&args, registry).map_err(LaunchError::Command),
         Command::Pack(args) => pack::run(&args, &algorithms).map_err(LaunchError::Command),
+        Command::Pull(args) => models::pull(&args),
+        Command::Models => models::list(),
         Command::Bench(args) => lockstep_bench::run(*args, demo::unpack_family, registry)
             .map(|()| exit::OK)
             .map_err(LaunchError::Command),

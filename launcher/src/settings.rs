@@ -30,7 +30,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Makes the run directory, puts the demo model there where no other is
+    /// Loads models that are named, makes the run directory, puts the demo model there where no other is
     /// named, and resolves the configuration with what the program can draft with.
     ///
     /// # Errors
@@ -38,6 +38,7 @@ impl Settings {
     pub(crate) fn prepare(args: &ServeArgs, algorithms: &Algorithms) -> Result<Self, LaunchError> {
         let mut args = args.clone();
         check_log(&args)?;
+        lockstep_hub::resolve_names(&mut args.model, Some(&mut args.speculation))?;
         let run_dir = RunDir::create(args.process.run_dir.as_deref())?;
         let demo = args.model.model_path.is_none();
         let mut demo_head = false;

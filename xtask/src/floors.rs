@@ -11,6 +11,7 @@ const FLOORS: [&[&str]; 13] = [
     &[
         "adaptive",
         "files",
+        "hub/loopback",
         "tp-worker/backend-cuda/fake",
         "tp-worker/collective",
     ],
@@ -28,7 +29,7 @@ const FLOORS: [&[&str]; 13] = [
         "tp-worker/backend-cpu",
         "tp-worker/backend-cuda",
     ],
-    &["process", "tp-worker/model"],
+    &["hub", "process", "tp-worker/model"],
     &["tp-worker/speculation"],
     &["adaptive/proof", "tp-worker/devices"],
     &["tokenizer-manager", "scheduler", "tp-worker"],
@@ -57,7 +58,7 @@ const OUTSIDE: [&str; 2] = ["tonic", "clap"];
 const CONCRETE: (&str, &str) = ("tp-worker/backend-", "tp-worker/devices");
 
 /// Crates that only tests build on, so that no program ships them.
-const FOR_TESTS: [&str; 1] = ["tp-worker/backend-cuda/fake"];
+const FOR_TESTS: [&str; 2] = ["hub/loopback", "tp-worker/backend-cuda/fake"];
 
 /// A crate's dependencies by name.
 struct Crate {

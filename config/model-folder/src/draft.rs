@@ -45,6 +45,12 @@ pub fn whole_model(path: &Path, target: &ModelConfig) -> Result<DraftModel, Conf
     })
 }
 
+/// The algorithm that drafts with the head in a folder; `None` where there is a whole
+/// model, or what can't be read.
+pub fn head_of(path: &Path) -> Option<&'static str> {
+    folder::head_of(path)
+}
+
 /// Reads an EAGLE-1/2 head in SafeAILab's layout.
 ///
 /// # Errors

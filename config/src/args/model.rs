@@ -48,11 +48,15 @@ pub enum LoadFormatArg {
 /// Which model, and how it is computed.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ModelArgs {
-    /// Folder of a Hugging Face model: config.json, safetensors, tokenizer.json.
-    #[arg(long, alias = "model", env = "LOCKSTEP_MODEL_PATH", value_name = "DIR",
+    /// A model: its folder, or its name on the Hugging Face Hub, such as Qwen/Qwen2.5-0.5B-Instruct.
+    #[arg(long, alias = "model", env = "LOCKSTEP_MODEL_PATH", value_name = "MODEL",
           long_help = model_path_help(), help_heading = HEADING)]
     pub model_path: Option<PathBuf>,
-    /// The model's name in the API; of several, answers give the first [default: the folder's name].
+    /// Branch, tag or commit of a model that is named [default: main].
+    #[arg(long, env = "LOCKSTEP_REVISION", value_name = "REVISION", help_heading = HEADING)]
+    pub revision: Option<String>,
+    /// The model's name in the API; of several, answers give the first [default: its name on the
+    /// hub, or the folder's].
     #[arg(long, env = "LOCKSTEP_SERVED_MODEL_NAME", value_name = "NAME", num_args = 1..,
           value_delimiter = ',', help_heading = HEADING)]
     pub served_model_name: Vec<String>,
@@ -95,7 +99,12 @@ pub struct ModelArgs {
 
 fn model_path_help() -> String {
     format!(
-        "Folder of a Hugging Face model: config.json, safetensors, tokenizer.json.\n\n\
+        "A model: its folder, or its name on the Hugging Face Hub, such as \
+         Qwen/Qwen2.5-0.5B-Instruct.\n\n\
+         A folder has config.json, safetensors and tokenizer.json; if there is one of that name, \
+         it is meant. Of a name, what the cache lacks is loaded first, into the cache of all the \
+         hub's programs. HF_HOME or HF_HUB_CACHE says where that is, HF_TOKEN or the token file \
+         who asks, HF_ENDPOINT which hub, HF_HUB_OFFLINE=1 to take what is there.\n\n\
          Served are {}. Without this flag the demo model inside the program is served.",
         lockstep_types::Architecture::served()
     )

@@ -23,7 +23,6 @@ const LOSSLESS: &str =
     "leave it out; verification never changes the law of the text, see --speculative-verification";
 const DRAFT_AS_TARGET: &str = "leave it out; drafts are loaded, computed and cached as \
                                --load-format, --dtype, --quantization and --kv-cache-dtype say";
-const FOLDERS: &str = "name a folder with safetensors by --speculative-draft-model-path";
 const BREADTH: &str = "use --speculative-eagle-topk, the branches of each drafted token";
 const REPLICAS: &str = "use --tp-size, or run one server per replica behind a gateway";
 const EXPERTS: &str = "experts are not served; use a dense model";
@@ -70,7 +69,6 @@ const TABLE: &[Refused] = &[
         &["speculative-token-map"],
         "leave it out; a head brings its own map of tokens",
     ),
-    valued(&["speculative-draft-model-revision"], FOLDERS),
     valued(&["speculative-draft-load-format"], DRAFT_AS_TARGET),
     valued(&["speculative-draft-model-quantization"], DRAFT_AS_TARGET),
     valued(&["speculative-draft-kv-cache-dtype"], DRAFT_AS_TARGET),

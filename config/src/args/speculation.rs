@@ -33,11 +33,16 @@ pub struct SpeculationArgs {
     #[arg(long, env = "LOCKSTEP_SPECULATIVE_ALGORITHM", value_name = "NAME",
           help_heading = HEADING)]
     pub speculative_algorithm: Option<String>,
-    /// Folder of the draft head or model: config.json and safetensors.
+    /// The draft head or model: its folder with config.json and safetensors, or its name on the
+    /// Hugging Face Hub.
     #[arg(long, aliases = ["draft-model", "speculative-draft-model"],
-          env = "LOCKSTEP_SPECULATIVE_DRAFT_MODEL_PATH", value_name = "DIR",
+          env = "LOCKSTEP_SPECULATIVE_DRAFT_MODEL_PATH", value_name = "MODEL",
           help_heading = HEADING)]
     pub speculative_draft_model_path: Option<PathBuf>,
+    /// Branch, tag or commit of a draft that is named [default: main].
+    #[arg(long, env = "LOCKSTEP_SPECULATIVE_DRAFT_MODEL_REVISION", value_name = "REVISION",
+          help_heading = HEADING)]
+    pub speculative_draft_model_revision: Option<String>,
     /// Draft steps: how many tokens deep a chain or tree is, at most 64
     /// [default: the algorithm's, mostly 3].
     #[arg(long, env = "LOCKSTEP_SPECULATIVE_NUM_STEPS", value_name = "STEPS",

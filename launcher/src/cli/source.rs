@@ -13,12 +13,11 @@ pub(super) fn hint(command: &Command, words: &[OsString], error: &clap::Error) -
         return None;
     };
     if error.kind() == ErrorKind::UnknownArgument && !shown.starts_with('-') {
-        return Some("A model's folder comes right after the command: lockstep serve DIR.".into());
+        return Some("A model comes right after the command: lockstep serve MODEL.".into());
     }
     if error.kind() == ErrorKind::ArgumentConflict && shown == "[TEXT]" {
         return Some(
-            "The word without an option is the prompt; a model's folder is --model-path DIR."
-                .into(),
+            "The word without an option is the prompt; a model is --model-path MODEL.".into(),
         );
     }
     variable(command, words, shown)
@@ -188,6 +187,6 @@ mod tests {
         let line = words("p run --number 1 folder");
         let error = program.clone().try_get_matches_from(&line);
         let found = hint(&program, &line, &error.expect_err("wrong"));
-        assert!(found.is_some_and(|hint| hint.contains("serve DIR")));
+        assert!(found.is_some_and(|hint| hint.contains("serve MODEL")));
     }
 }

@@ -144,7 +144,7 @@ fn help_says_where_a_folder_may_stand() {
         .find_subcommand_mut("serve")
         .map(|serve| serve.render_help());
     let help = help.expect("serve is a command").to_string();
-    assert!(help.contains("lockstep serve [DIR]"), "{help}");
+    assert!(help.contains("lockstep serve [MODEL]"), "{help}");
 }
 
 /// What NGRAM declares is refused as its own checks say, wherever it is given.

@@ -16,6 +16,7 @@ mod faults;
 mod fronts;
 mod grpc;
 mod hang;
+mod hub;
 mod keys;
 mod limits;
 mod load;

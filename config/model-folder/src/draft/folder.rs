@@ -128,6 +128,20 @@ impl Found {
     }
 }
 
+/// The algorithm of the head in a folder; `None` for a whole model, and for what can't be
+/// read.
+pub(super) fn head_of(path: &Path) -> Option<&'static str> {
+    let folder = Folder {
+        path: path.to_owned(),
+        config: Raw::read(path, "config.json").ok()?,
+        tensors: Some(tensors(path).ok()?),
+    };
+    match folder.found(folder.tensors.as_ref()?) {
+        Found::Model => None,
+        head => Some(head.algorithm()),
+    }
+}
+
 /// A draft's `config.json` that can't be read or served.
 pub(super) fn damaged(path: &Path, error: ModelConfigError) -> ConfigError {
     let message = match error {

@@ -1,0 +1,141 @@
+//! What the hub says of a model: its commit and its files.
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+
+use crate::client::Client;
+use crate::name::is_hex;
+use crate::tries::{Asked, Tries};
+use crate::{HubError, Settings};
+
+/// The most bytes of a list of files.
+const LARGEST_ANSWER: usize = 64 << 20;
+
+/// What a revision's name may not bring into an address as it is: slashes too.
+const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
+
+/// A model at one commit.
+#[derive(Debug)]
+pub(crate) struct Listing {
+    /// The commit.
+    pub(crate) commit: String,
+    pub(crate) files: Vec<Listed>,
+}
+
+/// One of its files.
+#[derive(Debug, Clone)]
+pub(crate) struct Listed {
+    pub(crate) file: String,
+    pub(crate) size: u64,
+    /// SHA-256 of what lies in large storage, git's SHA-1 of what lies in git; the
+    /// name of its blob in the cache.
+    pub(crate) etag: String,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    sha: String,
+    #[serde(default)]
+    siblings: Vec<Sibling>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Sibling {
+    rfilename: String,
+    size: Option<u64>,
+    blob_id: Option<String>,
+    lfs: Option<Lfs>,
+}
+
+#[derive(Deserialize)]
+struct Lfs {
+    sha256: String,
+    size: u64,
+}
+
+/// Asks for a model at a revision.
+pub(crate) async fn ask(
+    client: &Client,
+    settings: &Settings,
+    asked: &Asked,
+) -> Result<Listing, HubError> {
+    let revision = utf8_percent_encode(asked.revision.as_str(), &ENCODED);
+    let address = format!(
+        "{}/api/models/{}/revision/{revision}?blobs=true",
+        settings.endpoint, asked.name
+    );
+    let mut tries = Tries::at_first(settings.patience);
+    let bytes = loop {
+        match client.read(&address, LARGEST_ANSWER).await {
+            Ok(bytes) => break bytes,
+            Err(failure) => tries.after(failure, asked).await?,
+        }
+    };
+    parse(&bytes).map_err(|why| asked.wrong(why))
+}
+
+fn parse(bytes: &[u8]) -> Result<Listing, String> {
+    let answer: Answer = serde_json::from_slice(bytes)
+        .map_err(|error| format!("its list of files can't be read: {error}"))?;
+    if !is_hex(&answer.sha, 40) {
+        return Err(format!("its commit is {:?}", answer.sha));
+    }
+    let files = answer.siblings.into_iter().map(|sibling| {
+        let (etag, size) = match (sibling.lfs, sibling.blob_id, sibling.size) {
+            (Some(lfs), _, _) => (lfs.sha256, lfs.size),
+            (None, Some(blob), Some(size)) => (blob, size),
+            _ => return Err(format!("{} has no size or no hash", sibling.rfilename)),
+        };
+        match is_hex(&etag, 64) || is_hex(&etag, 40) {
+            true => Ok(Listed {
+                file: sibling.rfilename,
+                size,
+                etag,
+            }),
+            false => Err(format!("the hash of {} is {etag:?}", sibling.rfilename)),
+        }
+    });
+    Ok(Listing {
+        commit: answer.sha,
+        files: files.collect::<Result<_, _>>()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_in_git_and_in_large_storage_are_read() {
+        let (commit, git, lfs) = ("a".repeat(40), "b".repeat(40), "c".repeat(64));
+        let text = format!(
+            r#"{{"id": "a/b", "sha": "{commit}", "siblings": [
+                {{"rfilename": "config.json", "size": 3, "blobId": "{git}"}},
+                {{"rfilename": "model.safetensors", "size": 9, "blobId": "{git}",
+                  "lfs": {{"sha256": "{lfs}", "size": 9, "pointerSize": 134}}}}]}}"#
+        );
+        let listing = parse(text.as_bytes()).expect("read");
+        assert_eq!(listing.commit, commit);
+        let found: Vec<_> = listing.files.iter().map(|file| &file.etag).collect();
+        assert_eq!(found, [&git, &lfs]);
+    }
+
+    #[test]
+    fn hashes_that_are_paths_are_refused() {
+        for text in [
+            r#"{"sha": "main"}"#.to_owned(),
+            format!(r#"{{"sha": "{}/../"}}"#, "a".repeat(36)),
+            format!(
+                r#"{{"sha": "{}", "siblings": [{{"rfilename": "a", "size": 1, "blobId": "../x"}}]}}"#,
+                "a".repeat(40)
+            ),
+            format!(
+                r#"{{"sha": "{}", "siblings": [{{"rfilename": "a"}}]}}"#,
+                "a".repeat(40)
+            ),
+        ] {
+            assert!(parse(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Requests to a hub, with its redirects followed and its refusals told apart.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderMap};
+use hyper::{Request, Response, StatusCode, Uri};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy;
+use hyper_util::rt::TokioExecutor;
+use tokio::time::timeout;
+
+use crate::connect::{Tcp, connector};
+use crate::{Settings, Token};
+
+/// The most redirects of one request.
+const MOST_REDIRECTS: usize = 8;
+
+/// A hub, as one user of it.
+#[derive(Clone)]
+pub(crate) struct Client {
+    http: legacy::Client<HttpsConnector<Tcp>, Empty<Bytes>>,
+    token: Option<Token>,
+    stall: Duration,
+}
+
+/// Why an answer did not come, or not whole.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// No connection.
+    Away(String),
+    /// One that broke or stood still, or an answer that asks for another try.
+    Broken(String),
+    /// The hub asks for a pause; for how long, if it says so.
+    Busy(Option<Duration>),
+    /// Another answer than what was asked for.
+    Status(Refusal),
+    /// What no retry can mend.
+    Wrong(String),
+}
+
+/// An answer that says no.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    /// The hub's `X-Error-Code`: `GatedRepo`, `RepoNotFound`, `RevisionNotFound`.
+    pub(crate) code: String,
+    /// Its `X-Error-Message`.
+    pub(crate) message: String,
+}
+
+impl Client {
+    pub(crate) fn new(settings: &Settings) -> io::Result<Self> {
+        let stall = settings.patience.stall;
+        let http = legacy::Client::builder(TokioExecutor::new()).build(connector(stall)?);
+        Ok(Self {
+            http,
+            token: settings.token.clone(),
+            stall,
+        })
+    }
+
+    pub(crate) fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// The answer to a request for what lies at `address` from byte `from` on: 200, or
+    /// 206 where that is not the first.
+    pub(crate) async fn get(
+        &self,
+        address: &str,
+        from: u64,
+    ) -> Result<Response<Incoming>, Failure> {
+        let wrong = |why: &str| Failure::Wrong(format!("{why}: {address}"));
+        let home: Uri = address.parse().map_err(|_| wrong("no address"))?;
+        let mut uri = home.clone();
+        for _ in 0..=MOST_REDIRECTS {
+            let answer = self.ask(&uri, from, is_same_origin(&uri, &home)).await?;
+            let status = answer.status();
+            if !status.is_redirection() {
+                return checked(answer);
+            }
+            let target = text(answer.headers(), "location");
+            uri =
+                redirected(&uri, &target).ok_or_else(|| wrong("a redirect that leads nowhere"))?;
+        }
+        Err(wrong("redirects without an end"))
+    }
+
+    /// One request; the token is for the hub alone, and no other host sees it.
+    async fn ask(
+        &self,
+        uri: &Uri,
+        from: u64,
+        is_home: bool,
+    ) -> Result<Response<Incoming>, Failure> {
+        let mut request = Request::get(uri)
+            .header(
+                header::USER_AGENT,
+                concat!("lockstep/", env!("CARGO_PKG_VERSION")),
+            )
+            .header(header::ACCEPT_ENCODING, "identity");
+        if from > 0 {
+            request = request.header(header::RANGE, format!("bytes={from}-"));
+        }
+        if let Some(token) = self.token.as_ref().filter(|_| is_home) {
+            request = request.header(header::AUTHORIZATION, token.header());
+        }
+        let request = request.body(Empty::new());
+        let request = request.map_err(|error| Failure::Wrong(error.to_string()))?;
+        match timeout(self.stall, self.http.request(request)).await {
+            Ok(Err(error)) if error.is_connect() => Err(Failure::Away(causes(&error))),
+            Ok(answer) => answer.map_err(|error| Failure::Broken(causes(&error))),
+            Err(_) => Err(self.stalled()),
+        }
+    }
+
+    /// The next bytes of an answer; `None` at its end.
+    pub(crate) async fn next(&self, body: &mut Incoming) -> Result<Option<Bytes>, Failure> {
+        loop {
+            let frame = timeout(self.stall, body.frame()).await;
+            let frame = match frame.map_err(|_| self.stalled())? {
+                None => return Ok(None),
+                Some(frame) => frame.map_err(|error| Failure::Broken(causes(&error)))?,
+            };
+            // What is no data is trailers.
+            if let Ok(data) = frame.into_data() {
+                return Ok(Some(data));
+            }
+        }
+    }
+
+    /// A whole answer of at most `most` bytes.
+    pub(crate) async fn read(&self, address: &str, most: usize) -> Result<Vec<u8>, Failure> {
+        let mut body = self.get(address, 0).await?.into_body();
+        let mut bytes = Vec::new();
+        while let Some(piece) = self.next(&mut body).await? {
+            bytes.extend_from_slice(&piece);
+            if bytes.len() > most {
+                let why = format!("the answer has more than {most} bytes: {address}");
+                return Err(Failure::Wrong(why));
+            }
+        }
+        Ok(bytes)
+    }
+
+    fn stalled(&self) -> Failure {
+        Failure::Broken(format!("nothing came for {:?}", self.stall))
+    }
+}
+
+/// Tells answers with content from refusals.
+fn checked(answer: Response<Incoming>) -> Result<Response<Incoming>, Failure> {
+    let (status, headers) = (answer.status(), answer.headers());
+    match status {
+        StatusCode::OK | StatusCode::PARTIAL_CONTENT => Ok(answer),
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+            match (status, pause(headers)) {
+                (StatusCode::SERVICE_UNAVAILABLE, None) => Err(Failure::Broken(status.to_string())),
+                (_, pause) => Err(Failure::Busy(pause)),
+            }
+        }
+        StatusCode::REQUEST_TIMEOUT => Err(Failure::Broken(status.to_string())),
+        _ if status.is_server_error() => Err(Failure::Broken(status.to_string())),
+        _ => Err(Failure::Status(Refusal {
+            status,
+            code: text(headers, "x-error-code"),
+            message: text(headers, "x-error-message"),
+        })),
+    }
+}
+
+/// The pause that is asked for: seconds in `Retry-After`, or those until the window of
+/// `RateLimit: "api";r=0;t=55` begins anew.
+fn pause(headers: &HeaderMap) -> Option<Duration> {
+    let retry: Option<u64> = text(headers, "retry-after").trim().parse().ok();
+    let window = || {
+        let limit = text(headers, "ratelimit");
+        let mut parts = limit.split([';', ',']);
+        parts.find_map(|part| part.trim().strip_prefix("t=")?.parse().ok())
+    };
+    retry.or_else(window).map(Duration::from_secs)
+}
+
+fn text(headers: &HeaderMap, name: &str) -> String {
+    let value = headers.get(name).and_then(|value| value.to_str().ok());
+    let plain = |c: &char| !c.is_control();
+    value
+        .unwrap_or_default()
+        .chars()
+        .filter(plain)
+        .take(2048)
+        .collect()
+}
+
+/// Where a redirect from `uri` leads; never from `https` to `http`.
+fn redirected(uri: &Uri, target: &str) -> Option<Uri> {
+    let (scheme, authority) = (uri.scheme_str()?, uri.authority()?);
+    let target: Uri = if target.starts_with("//") {
+        format!("{scheme}:{target}").parse().ok()?
+    } else if target.starts_with('/') {
+        format!("{scheme}://{authority}{target}").parse().ok()?
+    } else {
+        target.parse().ok()?
+    };
+    match (scheme, target.scheme_str()?) {
+        (_, "https") | ("http", "http") => Some(target),
+        _ => None,
+    }
+}
+
+fn is_same_origin(a: &Uri, b: &Uri) -> bool {
+    let port = |uri: &Uri| {
+        uri.port_u16().unwrap_or(match uri.scheme_str() {
+            Some("https") => 443,
+            _ => 80,
+        })
+    };
+    let host = |uri: &Uri| uri.host().map(str::to_ascii_lowercase);
+    a.scheme() == b.scheme() && host(a) == host(b) && port(a) == port(b)
+}
+
+/// An error with what it stems from, as one text.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut all = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !all.ends_with(&cause_text) {
+            all = format!("{all}: {cause_text}");
+        }
+        next = cause.source();
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uri(text: &str) -> Uri {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn redirects_lead_to_addresses() {
+        for (from, target, expected) in [
+            ("https://a/x", "/y", Some("https://a/y")),
+            ("http://a:1/x", "/y?z", Some("http://a:1/y?z")),
+            ("https://a/x", "https://b/y", Some("https://b/y")),
+            ("https://a/x", "//b/y", Some("https://b/y")),
+            ("http://a/x", "https://a/x", Some("https://a/x")),
+            ("https://a/x", "http://a/x", None),
+            ("https://a/x", "file:///etc/passwd", None),
+            ("https://a/x", "", None),
+        ] {
+            let found = redirected(&uri(from), target);
+            assert_eq!(found, expected.map(uri), "{from} {target}");
+        }
+    }
+
+    #[test]
+    fn origins_are_scheme_host_and_port() {
+        for (a, b, same) in [
+            ("https://a/x", "https://A:443/y", true),
+            ("http://a", "http://a:80/", true),
+            ("https://a", "http://a", false),
+            ("http://a:1", "http://a:2", false),
+            ("https://a", "https://a.b", false),
+        ] {
+            assert_eq!(is_same_origin(&uri(a), &uri(b)), same, "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn pauses_are_read_from_either_header() {
+        for (name, value, seconds) in [
+            ("retry-after", "7", Some(7)),
+            ("ratelimit", "\"resolvers\";r=0;t=55", Some(55)),
+            ("ratelimit", "api;r=3", None),
+            ("retry-after", "soon", None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, value.parse().expect("a value"));
+            assert_eq!(pause(&headers), seconds.map(Duration::from_secs), "{value}");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! One file, from the hub into the cache.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use hyper::header::{CONTENT_LENGTH, CONTENT_RANGE};
+use hyper::{Response, StatusCode};
+use tokio::task::spawn_blocking;
+
+use crate::answer::Listed;
+use crate::cache::{Repository, is_file_of};
+use crate::client::{Client, Failure};
+use crate::part::Part;
+use crate::progress::{Event, Told};
+use crate::tries::{Asked, Tries};
+use crate::{HubError, Settings};
+
+/// What all files of a model share.
+pub(crate) struct Loading {
+    pub(crate) client: Client,
+    pub(crate) settings: Settings,
+    pub(crate) asked: Asked,
+    pub(crate) repository: Repository,
+    pub(crate) commit: String,
+    pub(crate) told: Told,
+}
+
+impl Loading {
+    /// Loads a file that the snapshot lacks, as far as it has not come yet.
+    pub(crate) async fn file(self: Arc<Self>, listed: Listed) -> Result<(), HubError> {
+        if self.repository.has(&self.commit, &listed) {
+            return Ok(());
+        }
+        let (here, wanted) = (self.clone(), listed.clone());
+        let waiting = spawn_blocking(move || here.open(&wanted));
+        if let Some((part, lock)) = waiting.await.map_err(std::io::Error::other)?? {
+            self.fill(part, &listed).await?;
+            drop(lock);
+        }
+        self.repository.link(&self.commit, &listed)?;
+        (self.told)(Event::Done(&listed.file));
+        Ok(())
+    }
+
+    /// The part that is there of a file, for this program alone; `None` where another has
+    /// brought the rest meanwhile.
+    fn open(&self, listed: &Listed) -> Result<Option<(Part, File)>, HubError> {
+        let waiting = || {
+            let file = &listed.file;
+            let text = format!("Another program is loading {file}; waiting until it is there.");
+            (self.told)(Event::Note(&text));
+        };
+        let lock = self.repository.lock(&listed.etag, waiting)?;
+        let blob = self.repository.blob(&listed.etag);
+        match is_file_of(&blob, listed.size) {
+            true => Ok(None),
+            false => Ok(Some((Part::open(&blob, listed)?, lock))),
+        }
+    }
+
+    /// Loads the rest, and compares the whole with its hash; once more from its beginning
+    /// where that is wrong.
+    async fn fill(&self, mut part: Part, listed: &Listed) -> Result<(), HubError> {
+        let asked = self.asked.for_file(&listed.file);
+        let mut tries = Tries::new(self.settings.patience);
+        let mut was_damaged = false;
+        loop {
+            self.tell(&part, listed);
+            if part.is_whole() {
+                let Some(why) = part.damage() else {
+                    return part.complete(&self.repository.blob(&listed.etag));
+                };
+                part.clear()?;
+                if std::mem::replace(&mut was_damaged, true) {
+                    return Err(HubError::Damaged {
+                        name: asked.name,
+                        file: listed.file.clone(),
+                        why,
+                    });
+                }
+            }
+            let before = part.length();
+            let failure = match self.stream(&mut part, listed).await? {
+                Ok(()) if part.is_whole() => continue,
+                Ok(()) => Failure::Broken("the answer ends too early".into()),
+                Err(failure) => failure,
+            };
+            if part.length() > before {
+                tries.advanced();
+            }
+            tries.after(failure, &asked).await?;
+        }
+    }
+
+    /// Appends what one answer brings.
+    async fn stream(
+        &self,
+        part: &mut Part,
+        listed: &Listed,
+    ) -> Result<Result<(), Failure>, HubError> {
+        let address = format!(
+            "{}/{}/resolve/{}/{}",
+            self.settings.endpoint, self.asked.name, self.commit, listed.file
+        );
+        let answer = match self.client.get(&address, part.length()).await {
+            Ok(answer) => answer,
+            Err(Failure::Status(refusal))
+                if refusal.status == StatusCode::RANGE_NOT_SATISFIABLE =>
+            {
+                part.clear()?;
+                return Ok(Err(Failure::Broken("the rest is refused".into())));
+            }
+            Err(failure) => return Ok(Err(failure)),
+        };
+        match begins_at(&answer, part.length(), listed.size) {
+            Ok(begin) if begin == part.length() => {}
+            // Whoever answers knows no ranges.
+            Ok(_) => part.clear()?,
+            Err(failure) => return Ok(Err(failure)),
+        }
+        let mut body = answer.into_body();
+        loop {
+            let piece = match self.client.next(&mut body).await {
+                Ok(Some(piece)) => piece,
+                Ok(None) => return Ok(Ok(())),
+                Err(failure) => return Ok(Err(failure)),
+            };
+            if part.length() + piece.len() as u64 > listed.size {
+                part.clear()?;
+                let why = format!("it has more than its {} bytes", listed.size);
+                return Ok(Err(Failure::Broken(why)));
+            }
+            part.push(&piece)?;
+            self.tell(part, listed);
+        }
+    }
+
+    fn tell(&self, part: &Part, listed: &Listed) {
+        (self.told)(Event::At {
+            file: &listed.file,
+            done: part.length(),
+            size: listed.size,
+        });
+    }
+}
+
+/// The byte of a file of `size` that the answer to a request from `asked` on begins with.
+fn begins_at<B>(answer: &Response<B>, asked: u64, size: u64) -> Result<u64, Failure> {
+    let text = |name| {
+        answer
+            .headers()
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+    };
+    if answer.status() == StatusCode::PARTIAL_CONTENT {
+        let rest = format!("bytes {asked}-{}/{size}", size.saturating_sub(1));
+        return match text(CONTENT_RANGE) {
+            Some(range) if range == rest => Ok(asked),
+            range => Err(Failure::Broken(format!(
+                "asked for {rest}, it answers {}",
+                range.unwrap_or("an unknown part")
+            ))),
+        };
+    }
+    match text(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok()) {
+        Some(length) if length != size => Err(Failure::Broken(format!(
+            "the answer has {length} bytes instead of {size}"
+        ))),
+        _ => Ok(0),
+    }
+}

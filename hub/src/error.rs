@@ -1,0 +1,311 @@
+//! Why a model did not come.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::name::{BadRevision, Name, Revision};
+
+/// What was wrong, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum HubError {
+    /// A revision that could be none.
+    #[error(transparent)]
+    Revision(#[from] BadRevision),
+    /// A revision of what is no model of the hub.
+    #[error(
+        "{option} says which version of a model of the hub, and {} is none. Leave the option \
+             out, or give the model's name.",
+        folder(path)
+    )]
+    RevisionOfFolder {
+        /// The option.
+        option: &'static str,
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A token that fits into no request.
+    #[error(
+        "the token of {0} has characters that no token has. Copy it again from \
+             https://huggingface.co/settings/tokens."
+    )]
+    Token(String),
+    /// An address that is none.
+    #[error("HF_ENDPOINT is {0:?}, not an address such as https://huggingface.co.")]
+    Endpoint(String),
+    /// Conditions that were not accepted.
+    #[error("{name} is gated: {}. Accept its conditions at {endpoint}/{name}{}", said(reason),
+            login(*with_token))]
+    Gated {
+        /// The model.
+        name: Name,
+        /// The hub.
+        endpoint: String,
+        /// What the hub said.
+        reason: String,
+        /// Whether a token was shown.
+        with_token: bool,
+    },
+    /// A token that the hub does not know.
+    #[error(
+        "{endpoint} refuses the token of HF_TOKEN or of the token file for {name}. Make a new \
+             one at {endpoint}/settings/tokens."
+    )]
+    TokenRefused {
+        /// The model.
+        name: Name,
+        /// The hub.
+        endpoint: String,
+    },
+    /// No such model, for whoever asks.
+    #[error("{name} is no folder here and no model at {endpoint}. Look for its name there{}",
+            private(*with_token))]
+    Missing {
+        /// The model.
+        name: Name,
+        /// The hub.
+        endpoint: String,
+        /// Whether a token was shown.
+        with_token: bool,
+    },
+    /// The model, but not this version.
+    #[error(
+        "{name} has no revision {revision}. Give a branch, tag or commit that \
+             {endpoint}/{name}/tree/main lists, or leave --revision out."
+    )]
+    MissingRevision {
+        /// The model.
+        name: Name,
+        /// What was asked for.
+        revision: Revision,
+        /// The hub.
+        endpoint: String,
+    },
+    /// Too many requests, for longer than is waited.
+    #[error("{endpoint} answers too many requests from here (429){}. {}", wait(*after),
+            limits(*with_token))]
+    RateLimited {
+        /// The hub.
+        endpoint: String,
+        /// When to come back, if it said so.
+        after: Option<Duration>,
+        /// Whether a token was shown.
+        with_token: bool,
+    },
+    /// Not in the cache, and nothing may be loaded.
+    #[error("{name} at revision {revision} is not complete in {}: it lacks {lacks}; and \
+             {variable} forbids to load it. Run `lockstep pull {name}` where that is not set.",
+            cache.display())]
+    Offline {
+        /// The model.
+        name: Name,
+        /// The version.
+        revision: Revision,
+        /// The cache.
+        cache: PathBuf,
+        /// What is not there.
+        lacks: String,
+        /// What forbids.
+        variable: &'static str,
+    },
+    /// The hub does not answer, or stops in the middle, again and again.
+    #[error(
+        "{endpoint} can't be reached for {what}: {why}. Check the network, HTTPS_PROXY, \
+             SSL_CERT_FILE and HF_ENDPOINT, then start again: what has come is kept."
+    )]
+    Unreachable {
+        /// The hub.
+        endpoint: String,
+        /// The model or file.
+        what: String,
+        /// The last of several failures.
+        why: String,
+    },
+    /// An answer that is none of the above.
+    #[error(
+        "{endpoint} answers {status} for {what}{}. If that lasts, look at its status page, or \
+             set HF_ENDPOINT to another hub.",
+        colon(reason)
+    )]
+    Status {
+        /// The hub.
+        endpoint: String,
+        /// The code.
+        status: u16,
+        /// The model or file.
+        what: String,
+        /// What the hub said.
+        reason: String,
+    },
+    /// An answer that can't be understood or believed.
+    #[error(
+        "{endpoint} says of {what} what can't be: {why}. Check HF_ENDPOINT and proxies on the \
+             way."
+    )]
+    Answer {
+        /// The hub.
+        endpoint: String,
+        /// The model or file.
+        what: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// Weights in other formats.
+    #[error(
+        "{name} holds no model.safetensors{}. Choose a repository with safetensors, mostly \
+             the one that this was converted from.",
+        instead(found)
+    )]
+    NoSafetensors {
+        /// The model.
+        name: Name,
+        /// Files of weights that it has.
+        found: Vec<String>,
+    },
+    /// A file without which nothing is served.
+    #[error(
+        "{name} has no {file}. Choose a repository that transformers loads with its fast \
+             tokenizer."
+    )]
+    Lacks {
+        /// The model.
+        name: Name,
+        /// The file.
+        file: &'static str,
+    },
+    /// A model that is not served, told by its `config.json`.
+    #[error("{name} can't be served, and its weights were not loaded: {why}")]
+    Unsupported {
+        /// The model.
+        name: Name,
+        /// What is not served.
+        why: String,
+    },
+    /// What came is not what the hub has.
+    #[error(
+        "{file} of {name} came damaged twice: {why}. Check proxies on the way, or set \
+             HF_ENDPOINT to another hub."
+    )]
+    Damaged {
+        /// The model.
+        name: Name,
+        /// The file.
+        file: String,
+        /// What differs.
+        why: String,
+    },
+    /// A disk that is too small.
+    #[error("{name} needs {:.2} GiB more, and {} has {:.2} GiB free. Free some (`lockstep models` \
+             lists what is there), or name a folder on a larger disk with HF_HUB_CACHE.",
+            gib(*needed), cache.display(), gib(*free))]
+    Space {
+        /// The model.
+        name: Name,
+        /// Bytes to load.
+        needed: u64,
+        /// Bytes that are free.
+        free: u64,
+        /// The cache.
+        cache: PathBuf,
+    },
+    /// The cache can't be read or written.
+    #[error("{}: {source}. Name a folder that can be written with HF_HUB_CACHE or HF_HOME.",
+            path.display())]
+    Cache {
+        /// File or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No thread or socket to load with.
+    #[error("loading can't begin: {0}")]
+    System(#[from] io::Error),
+}
+
+impl HubError {
+    /// What the system said of a file of the cache.
+    pub(crate) fn cache(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Cache { path, source }
+    }
+
+    /// Whether the command line or the environment asks for what can't be had, rather
+    /// than that something failed.
+    pub fn is_usage(&self) -> bool {
+        !matches!(
+            self,
+            Self::RateLimited { .. }
+                | Self::Unreachable { .. }
+                | Self::Status { .. }
+                | Self::Answer { .. }
+                | Self::Damaged { .. }
+                | Self::Space { .. }
+                | Self::Cache { .. }
+                | Self::System(_)
+        )
+    }
+}
+
+fn folder(path: &Path) -> String {
+    match path.as_os_str().is_empty() {
+        true => "the model inside the program".to_owned(),
+        false => path.display().to_string(),
+    }
+}
+
+fn said(reason: &str) -> &str {
+    match reason {
+        "" => "the hub asks for its conditions to be accepted",
+        reason => reason.trim_end_matches('.'),
+    }
+}
+
+fn colon(reason: &str) -> String {
+    match reason {
+        "" => String::new(),
+        reason => format!(": {}", reason.trim_end_matches('.')),
+    }
+}
+
+fn login(with_token: bool) -> &'static str {
+    match with_token {
+        true => " with the account of your token.",
+        false => ", then give that account's token with HF_TOKEN or `hf auth login`.",
+    }
+}
+
+fn private(with_token: bool) -> &'static str {
+    match with_token {
+        true => "; if it is private, the account of your token may not see it.",
+        false => "; if it is private, give a token with HF_TOKEN or `hf auth login`.",
+    }
+}
+
+fn wait(after: Option<Duration>) -> String {
+    match after {
+        Some(after) => format!(" and asks to come back in {} s", after.as_secs()),
+        None => String::new(),
+    }
+}
+
+fn limits(with_token: bool) -> &'static str {
+    match with_token {
+        true => "Start again then: what has come is kept.",
+        false => {
+            "Start again then: what has come is kept; or give a token with HF_TOKEN, whose limits \
+             are higher."
+        }
+    }
+}
+
+fn instead(found: &[String]) -> String {
+    match found {
+        [] => String::new(),
+        [one] => format!(", but {one}"),
+        [one, others @ ..] => format!(", but {one} and {} like it", others.len()),
+    }
+}
+
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
+}

@@ -1,0 +1,223 @@
+//! A model, from its name to a folder.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::answer::{self, Listed};
+use crate::cache::{Repository, is_file_of};
+use crate::client::Client;
+use crate::download::Loading;
+use crate::plan::{self, Wanted};
+use crate::progress::{Event, Told};
+use crate::tries::Asked;
+use crate::{HubError, Settings};
+
+/// Files that come at once.
+const AT_ONCE: usize = 8;
+
+/// Left free on the disk: what fills up harms others.
+const SPARE: u64 = 64 << 20;
+
+/// The hub, and the cache of what came from it.
+pub struct Hub {
+    settings: Settings,
+    told: Told,
+}
+
+/// A model that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fetched {
+    /// The folder of its files.
+    pub folder: PathBuf,
+    /// Its version.
+    pub commit: String,
+    /// Bytes that were loaded for it now.
+    pub loaded: u64,
+}
+
+impl Hub {
+    /// With settings, and somebody who is told what happens.
+    pub fn new(settings: Settings, told: impl Fn(Event<'_>) + Send + Sync + 'static) -> Self {
+        Self {
+            settings,
+            told: Arc::new(told),
+        }
+    }
+
+    /// The folder of a model: what its repository on the hub has and the cache has not is
+    /// loaded. `check` looks at a folder with `config.json` before weights come, and says
+    /// in words what can't be served. Where the hub can't be reached, the version that
+    /// was there last will do.
+    ///
+    /// # Errors
+    /// [`HubError`].
+    pub fn fetch(
+        &self,
+        wanted: &Wanted,
+        check: &dyn Fn(&Path) -> Result<(), String>,
+    ) -> Result<Fetched, HubError> {
+        if let Some(variable) = self.settings.offline {
+            return self.cached(wanted).map_err(|lacks| HubError::Offline {
+                name: wanted.name.clone(),
+                revision: wanted.revision.clone(),
+                cache: self.settings.cache.clone(),
+                lacks,
+                variable,
+            });
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(AT_ONCE.min(4))
+            .thread_name("hub")
+            .enable_all()
+            .build()?;
+        let loaded = runtime.block_on(self.load(wanted, check));
+        // Whatever still waits for another program's lock is not waited for.
+        runtime.shutdown_background();
+        match loaded {
+            Err(error @ HubError::Unreachable { .. }) => match self.cached(wanted) {
+                Ok(fetched) => {
+                    let commit = fetched.commit.get(..12).unwrap_or_default();
+                    let name = &wanted.name;
+                    let text = format!("Note: {error} Until then {name} is as it was: {commit}.");
+                    (self.told)(Event::Note(&text));
+                    Ok(fetched)
+                }
+                Err(_) => Err(error),
+            },
+            result => result,
+        }
+    }
+
+    /// What is in the cache of a model, or what it lacks.
+    fn cached(&self, wanted: &Wanted) -> Result<Fetched, String> {
+        let repository = Repository::new(&self.settings.cache, &wanted.name);
+        let commit = repository.commit(&wanted.revision);
+        let commit = commit.ok_or("the whole model")?;
+        let folder = repository.snapshot(&commit);
+        let lacks = plan::lacking(&folder, wanted.kind);
+        match lacks.is_empty() {
+            false => Err(lacks.join(", ")),
+            true => Ok(Fetched {
+                folder,
+                commit,
+                loaded: 0,
+            }),
+        }
+    }
+
+    async fn load(
+        &self,
+        wanted: &Wanted,
+        check: &dyn Fn(&Path) -> Result<(), String>,
+    ) -> Result<Fetched, HubError> {
+        let settings = &self.settings;
+        let client = Client::new(settings)?;
+        let asked = Asked::new(&wanted.name, &wanted.revision, settings, &client);
+        let listing = answer::ask(&client, settings, &asked).await?;
+        let commit = listing.commit.clone();
+        let descriptions = plan::descriptions(wanted, &listing)?;
+        let repository = Repository::new(&settings.cache, &wanted.name);
+        repository.create(&commit)?;
+        let folder = repository.snapshot(&commit);
+        let loading = Arc::new(Loading {
+            client,
+            settings: settings.clone(),
+            asked: asked.clone(),
+            repository: repository.clone(),
+            commit: commit.clone(),
+            told: self.told.clone(),
+        });
+        let few = missing(&repository, &commit, &descriptions);
+        self.check_space(wanted, &repository, &few)?;
+        // A refusal, a gate's or an unknown model's, stops before more is asked for.
+        let (config, others) = descriptions.split_at(1);
+        all(&loading, config).await?;
+        all(&loading, others).await?;
+        check(&folder).map_err(|why| HubError::Unsupported {
+            name: wanted.name.clone(),
+            why,
+        })?;
+        let weights = plan::weights(&folder, &listing).map_err(|why| asked.wrong(why))?;
+        let many = missing(&repository, &commit, &weights);
+        self.check_space(wanted, &repository, &many)?;
+        if !many.is_empty() {
+            let (name, endpoint) = (&wanted.name, &settings.endpoint);
+            let what = sizes(&many);
+            let text = format!("Loading {name} ({commit:.12}) from {endpoint}: {what}.");
+            (self.told)(Event::Note(&text));
+        }
+        all(&loading, &weights).await?;
+        repository.refer(&wanted.revision, &commit)?;
+        let loaded = few.iter().chain(&many).map(|listed| listed.size).sum();
+        Ok(Fetched {
+            folder,
+            commit,
+            loaded,
+        })
+    }
+
+    /// Refuses to fill the disk.
+    fn check_space(
+        &self,
+        wanted: &Wanted,
+        repository: &Repository,
+        files: &[Listed],
+    ) -> Result<(), HubError> {
+        let there = |listed: &Listed| {
+            let blob = repository.blob(&listed.etag);
+            let part = blob.with_file_name(format!("{}.incomplete", listed.etag));
+            match is_file_of(&blob, listed.size) {
+                true => listed.size,
+                false => part.metadata().map_or(0, |part| part.len()),
+            }
+        };
+        let rest = |listed: &Listed| listed.size.saturating_sub(there(listed));
+        let needed: u64 = files.iter().map(rest).fold(0, u64::saturating_add);
+        let free = repository.free()?;
+        match needed == 0 || needed.saturating_add(SPARE) <= free {
+            true => Ok(()),
+            false => Err(HubError::Space {
+                name: wanted.name.clone(),
+                needed,
+                free,
+                cache: self.settings.cache.clone(),
+            }),
+        }
+    }
+}
+
+/// How many files, and how large.
+fn sizes(files: &[Listed]) -> String {
+    let bytes: u64 = files.iter().map(|listed| listed.size).sum();
+    let gib = bytes as f64 / f64::from(1 << 30);
+    match files.len() {
+        1 => format!("1 file of weights, {gib:.2} GiB"),
+        several => format!("{several} files of weights, {gib:.2} GiB"),
+    }
+}
+
+/// Files that a snapshot does not have yet.
+fn missing(repository: &Repository, commit: &str, files: &[Listed]) -> Vec<Listed> {
+    let lacks = |listed: &&Listed| !repository.has(commit, listed);
+    files.iter().filter(lacks).cloned().collect()
+}
+
+/// Loads files, several at once; the first error ends all.
+async fn all(loading: &Arc<Loading>, files: &[Listed]) -> Result<(), HubError> {
+    let places = Arc::new(Semaphore::new(AT_ONCE));
+    let mut tasks = JoinSet::new();
+    for listed in files.iter().cloned() {
+        let (loading, places) = (loading.clone(), places.clone());
+        tasks.spawn(async move {
+            let _place = places.acquire_owned().await;
+            loading.file(listed).await
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.map_err(std::io::Error::other)??;
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! Which of a model's files are loaded.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use lockstep_files::LARGEST_INDEX;
+use serde::Deserialize;
+
+use crate::answer::{Listed, Listing};
+use crate::{HubError, Name, Revision};
+
+/// What says of a model what it is; loaded first.
+pub(crate) const CONFIG: &str = "config.json";
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+const TOKENIZER: &str = "tokenizer.json";
+
+/// Small files that are read where a model has them.
+const DESCRIPTIONS: [&str; 7] = [
+    CONFIG,
+    "generation_config.json",
+    TOKENIZER,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+];
+
+/// What a model is wanted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// To be served: it needs a tokenizer.
+    Target,
+    /// To draft for another: a head has no tokenizer.
+    Draft,
+}
+
+/// A model that somebody asks for.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// Its name.
+    pub name: Name,
+    /// Its version.
+    pub revision: Revision,
+    /// What for.
+    pub kind: Kind,
+}
+
+/// The files that are loaded first: what describes the model.
+///
+/// # Errors
+/// For a model that has no weights to serve, told before anything is loaded.
+pub(crate) fn descriptions(wanted: &Wanted, listing: &Listing) -> Result<Vec<Listed>, HubError> {
+    let has = |name: &str| listing.files.iter().any(|listed| listed.file == name);
+    let lacks = |file| HubError::Lacks {
+        name: wanted.name.clone(),
+        file,
+    };
+    if !has(SINGLE) && !has(INDEX) {
+        return Err(no_safetensors(&wanted.name, listing));
+    }
+    if !has(CONFIG) {
+        return Err(lacks(CONFIG));
+    }
+    if wanted.kind == Kind::Target && !has(TOKENIZER) {
+        return Err(lacks(TOKENIZER));
+    }
+    let is_one =
+        |listed: &&Listed| DESCRIPTIONS.contains(&listed.file.as_str()) || listed.file == INDEX;
+    let mut files: Vec<_> = listing.files.iter().filter(is_one).cloned().collect();
+    files.sort_by_key(|listed| listed.file != CONFIG);
+    Ok(files)
+}
+
+fn no_safetensors(name: &Name, listing: &Listing) -> HubError {
+    let is_weights = |file: &&String| {
+        let extension = Path::new(file).extension().and_then(|end| end.to_str());
+        let ends = [
+            "bin",
+            "gguf",
+            "pt",
+            "pth",
+            "safetensors",
+            "onnx",
+            "h5",
+            "msgpack",
+        ];
+        extension.is_some_and(|extension| ends.contains(&extension))
+    };
+    let files = listing.files.iter().map(|listed| &listed.file);
+    HubError::NoSafetensors {
+        name: name.clone(),
+        found: files.filter(is_weights).cloned().collect(),
+    }
+}
+
+/// The files of weights, as the index in `folder` names them, if there is one.
+///
+/// # Errors
+/// In words, for an index that is damaged, or names what the model does not have.
+pub(crate) fn weights(folder: &Path, listing: &Listing) -> Result<Vec<Listed>, String> {
+    let has_index = listing.files.iter().any(|listed| listed.file == INDEX);
+    let names = match has_index {
+        true => shards(folder)?,
+        false => BTreeSet::from([SINGLE.to_owned()]),
+    };
+    let find = |name: String| {
+        let found = listing.files.iter().find(|listed| listed.file == name);
+        found
+            .cloned()
+            .ok_or(format!("{INDEX} names {name}, which is not there"))
+    };
+    names.into_iter().map(find).collect()
+}
+
+/// What of a snapshot is not there, of what a server reads: names of files.
+pub(crate) fn lacking(folder: &Path, kind: Kind) -> Vec<String> {
+    let lacks = |name: &str| match lockstep_files::open(folder, name) {
+        Ok(_) => false,
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    };
+    let mut needed = vec![CONFIG.to_owned()];
+    if kind == Kind::Target {
+        needed.push(TOKENIZER.to_owned());
+    }
+    if lacks(INDEX) {
+        needed.push(SINGLE.to_owned());
+    } else if let Ok(shards) = shards(folder) {
+        needed.extend(shards);
+    }
+    needed.retain(|name| lacks(name));
+    needed
+}
+
+/// Names of the files in a folder's index.
+fn shards(folder: &Path) -> Result<BTreeSet<String>, String> {
+    #[derive(Deserialize)]
+    struct Index {
+        weight_map: BTreeMap<String, String>,
+    }
+    let wrong = |why: String| format!("{INDEX}: {why}");
+    let text = lockstep_files::read(folder, INDEX, LARGEST_INDEX);
+    let text = text.map_err(|error| wrong(error.to_string()))?;
+    let index: Index = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
+    let names: BTreeSet<_> = index.weight_map.into_values().collect();
+    match names.iter().find(|name| !is_plain(name)) {
+        Some(name) => Err(wrong(format!("{name:?} is not a file of safetensors"))),
+        None => Ok(names),
+    }
+}
+
+/// Whether it is the name of a file of weights, of characters that need no care in
+/// paths and addresses.
+fn is_plain(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    name.ends_with(".safetensors") && !name.starts_with('.') && name.chars().all(plain)
+}

@@ -1,0 +1,68 @@
+//! What is told while models come, and how a terminal shows it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+/// What happens while a model comes.
+#[derive(Debug, Clone, Copy)]
+pub enum Event<'a> {
+    /// Something to read: what is loaded from where, or why not.
+    Note(&'a str),
+    /// A file has come so far.
+    At {
+        /// The file.
+        file: &'a str,
+        /// Bytes that are there.
+        done: u64,
+        /// Bytes in all.
+        size: u64,
+    },
+    /// A file is complete.
+    Done(&'a str),
+}
+
+/// Who is told.
+pub(crate) type Told = Arc<dyn Fn(Event<'_>) + Send + Sync>;
+
+/// Bars at the bottom of the terminal: bytes, rate and the time left of each file, until
+/// it is there. Where stderr is no terminal, notes alone are printed.
+pub fn bars() -> impl Fn(Event<'_>) + Send + Sync {
+    const LOOK: &str =
+        "  {prefix:<34!} {bar:24} {bytes:>10} of {total_bytes:<10} {bytes_per_sec:>12}  {eta} left";
+    let style = ProgressStyle::with_template(LOOK);
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+    let all = MultiProgress::new();
+    let files: Mutex<BTreeMap<String, ProgressBar>> = Mutex::default();
+    move |event| {
+        let mut files = files.lock().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            Event::Note(text) => note(&all, text),
+            Event::At { file, done, size } => {
+                if let Some(bar) = files.get(file) {
+                    bar.set_position(done);
+                    return;
+                }
+                let bar = ProgressBar::new(size).with_position(done);
+                let bar = all.add(bar.with_style(style.clone()).with_prefix(file.to_owned()));
+                // What was there already says nothing of the rate.
+                bar.reset_eta();
+                files.insert(file.to_owned(), bar);
+            }
+            Event::Done(file) => {
+                if let Some(bar) = files.remove(file) {
+                    bar.finish_and_clear();
+                    all.remove(&bar);
+                }
+            }
+        }
+    }
+}
+
+fn note(all: &MultiProgress, text: &str) {
+    all.suspend(|| {
+        let line = format!("{text}\n");
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+    });
+}

@@ -1,0 +1,247 @@
+//! What the environment says of the hub, under the names that all its programs share.
+
+use std::env;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hyper::Uri;
+use hyper::header::HeaderValue;
+
+use crate::HubError;
+
+/// Where models come from and where they are kept.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The folder of all repositories: `HF_HUB_CACHE`, or `hub` in `HF_HOME`.
+    pub cache: PathBuf,
+    /// The hub's address, without a slash at its end: `HF_ENDPOINT`.
+    pub endpoint: String,
+    /// Who asks: `HF_TOKEN`, or the token file.
+    pub token: Option<Token>,
+    /// The variable that forbids to ask the hub.
+    pub offline: Option<&'static str>,
+    /// How long failures are borne.
+    pub patience: Patience,
+}
+
+/// A secret that no text shows.
+#[derive(Clone)]
+pub struct Token(HeaderValue);
+
+/// How long, and how often.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// The longest wait for an address to answer, or for the next bytes.
+    pub stall: Duration,
+    /// Tries in a row that bring nothing.
+    pub tries: u32,
+    /// The pause after the first of them; each further one is twice as long.
+    pub pause: Duration,
+    /// The longest pause that the hub may ask for.
+    pub longest_pause: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            stall: Duration::from_secs(30),
+            tries: 6,
+            pause: Duration::from_secs(1),
+            longest_pause: Duration::from_secs(330),
+        }
+    }
+}
+
+impl Settings {
+    /// What the environment says.
+    ///
+    /// # Errors
+    /// For a token or an address that is none.
+    pub fn from_env() -> Result<Self, HubError> {
+        Self::from(&|name| env::var(name).ok().filter(|value| !value.is_empty()))
+    }
+
+    fn from(get: &dyn Fn(&str) -> Option<String>) -> Result<Self, HubError> {
+        let user = get("HOME").or_else(|| env::home_dir()?.into_os_string().into_string().ok());
+        let user = user.unwrap_or_default();
+        let path = |name: &str| get(name).map(|path| expanded(&path, &user));
+        let home = path("HF_HOME").unwrap_or_else(|| {
+            let caches = path("XDG_CACHE_HOME").unwrap_or_else(|| Path::new(&user).join(".cache"));
+            caches.join("huggingface")
+        });
+        let cache = path("HF_HUB_CACHE").or_else(|| path("HUGGINGFACE_HUB_CACHE"));
+        let endpoint = get("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".to_owned());
+        let endpoint = endpoint.trim_end_matches('/').to_owned();
+        check_endpoint(&endpoint)?;
+        let is_on = |name: &&str| get(name).is_some_and(|value| is_true(&value));
+        let mut patience = Patience::default();
+        let stall = get("HF_HUB_DOWNLOAD_TIMEOUT").and_then(|seconds| seconds.parse().ok());
+        if let Some(seconds) = stall.filter(|seconds| *seconds > 0) {
+            patience.stall = Duration::from_secs(seconds);
+        }
+        let token_file = path("HF_TOKEN_PATH").unwrap_or_else(|| home.join("token"));
+        Ok(Self {
+            cache: cache.unwrap_or_else(|| home.join("hub")),
+            token: token(get, &token_file)?,
+            offline: ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"]
+                .into_iter()
+                .find(is_on),
+            endpoint,
+            patience,
+        })
+    }
+}
+
+impl Token {
+    /// A token that `from` gave.
+    ///
+    /// # Errors
+    /// Where no request could show it.
+    pub fn new(text: &str, from: &str) -> Result<Self, HubError> {
+        let value = HeaderValue::from_str(&format!("Bearer {text}"));
+        let mut value = value.map_err(|_| HubError::Token(from.to_owned()))?;
+        value.set_sensitive(true);
+        Ok(Self(value))
+    }
+
+    /// The value of the header that shows it.
+    pub(crate) fn header(&self) -> HeaderValue {
+        self.0.clone()
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+/// From the variables, or from the file that `hf auth login` writes.
+fn token(get: &dyn Fn(&str) -> Option<String>, file: &Path) -> Result<Option<Token>, HubError> {
+    for name in ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"] {
+        if let Some(text) = get(name).map(|text| text.trim().to_owned()) {
+            return Token::new(&text, name).map(Some);
+        }
+    }
+    if get("HF_HUB_DISABLE_IMPLICIT_TOKEN").is_some_and(|value| is_true(&value)) {
+        return Ok(None);
+    }
+    let text = fs::read_to_string(file).unwrap_or_default();
+    match text.trim() {
+        "" => Ok(None),
+        text => Token::new(text, &file.display().to_string()).map(Some),
+    }
+}
+
+/// As huggingface_hub takes switches.
+fn is_true(value: &str) -> bool {
+    let value = value.to_ascii_uppercase();
+    matches!(value.as_str(), "1" | "ON" | "YES" | "TRUE")
+}
+
+/// With `~` for the user's own folder.
+fn expanded(path: &str, user: &str) -> PathBuf {
+    match path.strip_prefix('~') {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => {
+            Path::new(user).join(rest.trim_start_matches('/'))
+        }
+        _ => PathBuf::from(path),
+    }
+}
+
+fn check_endpoint(endpoint: &str) -> Result<(), HubError> {
+    let uri: Option<Uri> = endpoint.parse().ok();
+    let known = uri.is_some_and(|uri| {
+        matches!(uri.scheme_str(), Some("http" | "https"))
+            && uri.host().is_some()
+            && uri.query().is_none()
+    });
+    match known {
+        true => Ok(()),
+        false => Err(HubError::Endpoint(endpoint.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn settings(variables: &[(&str, &str)]) -> Result<Settings, HubError> {
+        let variables: BTreeMap<_, _> = variables.iter().copied().collect();
+        Settings::from(&|name| variables.get(name).map(|value| (*value).to_owned()))
+    }
+
+    #[test]
+    fn the_cache_lies_where_all_programs_look() {
+        for (variables, cache) in [
+            (vec![("HOME", "/h")], "/h/.cache/huggingface/hub"),
+            (
+                vec![("HOME", "/h"), ("XDG_CACHE_HOME", "/x")],
+                "/x/huggingface/hub",
+            ),
+            (vec![("HF_HOME", "/m"), ("XDG_CACHE_HOME", "/x")], "/m/hub"),
+            (vec![("HOME", "/h"), ("HF_HOME", "~/m")], "/h/m/hub"),
+            (vec![("HF_HOME", "/m"), ("HF_HUB_CACHE", "/c")], "/c"),
+            (vec![("HUGGINGFACE_HUB_CACHE", "/old")], "/old"),
+        ] {
+            let found = settings(&variables).expect("settings").cache;
+            assert_eq!(found, Path::new(cache), "{variables:?}");
+        }
+    }
+
+    #[test]
+    fn tokens_come_from_a_variable_or_the_file_and_are_never_shown() {
+        let home = tempfile::tempdir().expect("a folder");
+        let path = home.path().to_str().expect("a path");
+        fs::write(home.path().join("token"), "hf_file\n").expect("written");
+        for (variables, token) in [
+            (vec![("HF_HOME", path)], Some("Bearer hf_file")),
+            (
+                vec![("HF_HOME", path), ("HF_TOKEN", " hf_own ")],
+                Some("Bearer hf_own"),
+            ),
+            (
+                vec![("HF_HOME", path), ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")],
+                None,
+            ),
+            (vec![("HF_HOME", "/nowhere")], None),
+        ] {
+            let found = settings(&variables).expect("settings").token;
+            assert!(!format!("{found:?}").contains("hf_"));
+            let found = found.as_ref().map(Token::header);
+            assert_eq!(
+                found.as_ref().map(HeaderValue::as_bytes),
+                token.map(str::as_bytes)
+            );
+        }
+        let error = settings(&[("HF_TOKEN", "hf_\nsecret")]).expect_err("no token");
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+
+    #[test]
+    fn offline_is_said_by_a_switch() {
+        for (value, offline) in [("1", true), ("true", true), ("0", false), ("no", false)] {
+            let found = settings(&[("HF_HUB_OFFLINE", value)]).expect("settings");
+            assert_eq!(found.offline.is_some(), offline, "{value}");
+        }
+    }
+
+    #[test]
+    fn an_endpoint_is_an_address() {
+        let good = settings(&[("HF_ENDPOINT", "http://127.0.0.1:8080/hub/")]).expect("settings");
+        assert_eq!(good.endpoint, "http://127.0.0.1:8080/hub");
+        for bad in [
+            "huggingface.co",
+            "ftp://a",
+            "https://",
+            "https://a?b=c",
+            "x y",
+        ] {
+            assert!(settings(&[("HF_ENDPOINT", bad)]).is_err(), "{bad}");
+        }
+    }
+}

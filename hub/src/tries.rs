@@ -1,0 +1,171 @@
+//! What becomes of failures: another try after a pause, or an error with its remedy.
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+
+use crate::client::{Client, Failure, Refusal};
+use crate::{HubError, Name, Patience, Revision, Settings};
+
+/// Whose request it is, for errors.
+#[derive(Clone)]
+pub(crate) struct Asked {
+    pub(crate) name: Name,
+    pub(crate) revision: Revision,
+    pub(crate) endpoint: String,
+    /// The model or one of its files.
+    pub(crate) what: String,
+    pub(crate) with_token: bool,
+}
+
+impl Asked {
+    pub(crate) fn new(
+        name: &Name,
+        revision: &Revision,
+        settings: &Settings,
+        client: &Client,
+    ) -> Self {
+        Self {
+            name: name.clone(),
+            revision: revision.clone(),
+            endpoint: settings.endpoint.clone(),
+            what: name.to_string(),
+            with_token: client.has_token(),
+        }
+    }
+
+    pub(crate) fn for_file(&self, file: &str) -> Self {
+        let mut asked = self.clone();
+        asked.what = format!("{file} of {}", self.name);
+        asked
+    }
+
+    pub(crate) fn wrong(&self, why: impl Into<String>) -> HubError {
+        HubError::Answer {
+            endpoint: self.endpoint.clone(),
+            what: self.what.clone(),
+            why: why.into(),
+        }
+    }
+
+    fn unreachable(&self, why: String) -> HubError {
+        HubError::Unreachable {
+            endpoint: self.endpoint.clone(),
+            what: self.what.clone(),
+            why,
+        }
+    }
+
+    /// Which of the hub's refusals it is. A model that nobody may see without a token is
+    /// answered like one that does not exist.
+    fn refused(&self, refusal: Refusal) -> HubError {
+        let Refusal {
+            status,
+            code,
+            message,
+        } = refusal;
+        let (name, endpoint) = (self.name.clone(), self.endpoint.clone());
+        let with_token = self.with_token;
+        let missing = |name, endpoint| HubError::Missing {
+            name,
+            endpoint,
+            with_token,
+        };
+        match (code.as_str(), status) {
+            ("GatedRepo", _) | ("", StatusCode::FORBIDDEN) => HubError::Gated {
+                name,
+                endpoint,
+                reason: message,
+                with_token,
+            },
+            ("RevisionNotFound", _) => HubError::MissingRevision {
+                name,
+                revision: self.revision.clone(),
+                endpoint,
+            },
+            ("RepoNotFound", _) => missing(name, endpoint),
+            (_, StatusCode::UNAUTHORIZED) if with_token => {
+                HubError::TokenRefused { name, endpoint }
+            }
+            (_, StatusCode::UNAUTHORIZED | StatusCode::NOT_FOUND) => missing(name, endpoint),
+            _ => HubError::Status {
+                endpoint,
+                status: status.as_u16(),
+                what: self.what.clone(),
+                reason: message,
+            },
+        }
+    }
+}
+
+/// Counts failures in a row.
+pub(crate) struct Tries {
+    patience: Patience,
+    /// Of connections.
+    most_connects: u32,
+    failed: u32,
+}
+
+impl Tries {
+    pub(crate) fn new(patience: Patience) -> Self {
+        Self {
+            patience,
+            most_connects: patience.tries,
+            failed: 0,
+        }
+    }
+
+    /// Without patience for a hub that is away: what is in the cache may do.
+    pub(crate) fn at_first(patience: Patience) -> Self {
+        Self {
+            most_connects: patience.tries.min(2),
+            ..Self::new(patience)
+        }
+    }
+
+    /// Something came: what failed before is forgotten.
+    pub(crate) fn advanced(&mut self) {
+        self.failed = 0;
+    }
+
+    /// Waits before the next try.
+    ///
+    /// # Errors
+    /// Where another try would not help, or enough have failed.
+    pub(crate) async fn after(&mut self, failure: Failure, asked: &Asked) -> Result<(), HubError> {
+        self.failed += 1;
+        let is_last = self.failed >= self.patience.tries;
+        let pause = self.patience.pause * 2_u32.saturating_pow(self.failed - 1);
+        let pause = match failure {
+            Failure::Away(why) if self.failed >= self.most_connects => {
+                return Err(asked.unreachable(why));
+            }
+            Failure::Broken(why) if is_last => return Err(asked.unreachable(why)),
+            Failure::Away(_) | Failure::Broken(_) => pause,
+            Failure::Busy(after) => self.asked_for(after, is_last, pause, asked)?,
+            Failure::Status(refusal) => return Err(asked.refused(refusal)),
+            Failure::Wrong(why) => return Err(asked.wrong(why)),
+        };
+        tokio::time::sleep(pause.min(self.patience.longest_pause)).await;
+        Ok(())
+    }
+
+    /// The hub's own pause, where that is not too long.
+    fn asked_for(
+        &self,
+        after: Option<Duration>,
+        is_last: bool,
+        pause: Duration,
+        asked: &Asked,
+    ) -> Result<Duration, HubError> {
+        let too_long = after.is_some_and(|after| after > self.patience.longest_pause);
+        match is_last || too_long {
+            true => Err(HubError::RateLimited {
+                endpoint: asked.endpoint.clone(),
+                after,
+                with_token: asked.with_token,
+            }),
+            false => Ok(after.unwrap_or(pause)),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Models from a hub on loopback that fails in every way that hubs and networks do.
+
+mod cache;
+mod faults;
+mod refusals;
+
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lockstep_hub::{
+    Event, Fetched, Hub, HubError, Kind, Name, Patience, Revision, Settings, Wanted,
+};
+use lockstep_loopback_hub::LoopbackHub;
+use tempfile::TempDir;
+
+/// The model that all tests load.
+pub(crate) const NAME: &str = "owner/Some-Model.1";
+
+/// Weights in two files, as the index names them, of more pieces than one.
+pub(crate) const SHARDS: [&str; 2] = [
+    "model-00001-of-00002.safetensors",
+    "model-00002-of-00002.safetensors",
+];
+
+/// A hub with one model, and an empty cache.
+pub(crate) struct Scene {
+    pub(crate) hub: LoopbackHub,
+    pub(crate) settings: Settings,
+    pub(crate) notes: Arc<Mutex<Vec<String>>>,
+    _folder: TempDir,
+}
+
+impl Scene {
+    pub(crate) fn new() -> Self {
+        let hub = LoopbackHub::start();
+        let files = files();
+        let files: Vec<_> = files
+            .iter()
+            .map(|(name, content)| (*name, content.as_slice()))
+            .collect();
+        hub.add(NAME, &files);
+        let folder = tempfile::tempdir().expect("a folder");
+        let settings = Settings {
+            cache: folder.path().join("hub"),
+            endpoint: hub.endpoint(),
+            token: None,
+            offline: None,
+            patience: Patience {
+                stall: Duration::from_secs(5),
+                tries: 3,
+                pause: Duration::from_millis(1),
+                longest_pause: Duration::from_secs(2),
+            },
+        };
+        Self {
+            hub,
+            settings,
+            notes: Arc::default(),
+            _folder: folder,
+        }
+    }
+
+    /// Loads the model.
+    pub(crate) fn load(&self) -> Result<Fetched, HubError> {
+        self.load_as(&wanted(NAME), &|_| Ok(()))
+    }
+
+    pub(crate) fn load_as(
+        &self,
+        wanted: &Wanted,
+        check: &dyn Fn(&Path) -> Result<(), String>,
+    ) -> Result<Fetched, HubError> {
+        let notes = self.notes.clone();
+        let told = move |event: Event<'_>| {
+            if let Event::Note(text) = event {
+                notes.lock().expect("notes").push(text.to_owned());
+            }
+        };
+        Hub::new(self.settings.clone(), told).fetch(wanted, check)
+    }
+
+    /// The folder of the model in the cache.
+    pub(crate) fn repository(&self) -> std::path::PathBuf {
+        self.settings.cache.join("models--owner--Some-Model.1")
+    }
+
+    /// Checks that all that is served came whole, and nothing else.
+    pub(crate) fn assert_whole(&self, fetched: &Fetched) {
+        let mut names: Vec<_> = fs::read_dir(&fetched.folder)
+            .expect("a snapshot")
+            .map(|entry| {
+                entry
+                    .expect("an entry")
+                    .file_name()
+                    .into_string()
+                    .expect("a name")
+            })
+            .collect();
+        names.sort();
+        let mut expected: Vec<_> = files()
+            .into_iter()
+            .filter(|(name, _)| is_served(name))
+            .collect();
+        expected.sort();
+        assert_eq!(
+            names,
+            expected.iter().map(|(name, _)| *name).collect::<Vec<_>>()
+        );
+        for (name, content) in expected {
+            let bytes = lockstep_files::read(&fetched.folder, name, 1 << 30).expect("a file");
+            assert!(bytes == content, "{name} differs");
+        }
+        let blobs = fs::read_dir(self.repository().join("blobs")).expect("blobs");
+        for blob in blobs {
+            let name = blob.expect("a blob").file_name();
+            assert!(!name.to_string_lossy().ends_with(".incomplete"), "{name:?}");
+        }
+    }
+}
+
+pub(crate) fn wanted(name: &str) -> Wanted {
+    Wanted {
+        name: Name::parse(name).expect("a name"),
+        revision: Revision::default(),
+        kind: Kind::Target,
+    }
+}
+
+/// What the repository has: more than is served.
+pub(crate) fn files() -> Vec<(&'static str, Vec<u8>)> {
+    let weights = |seed: usize| (0..300_000).map(|i| (i * seed % 251) as u8).collect();
+    let index = format!(
+        r#"{{"metadata": {{}}, "weight_map": {{"a": "{}", "b": "{}", "c": "{}"}}}}"#,
+        SHARDS[0], SHARDS[1], SHARDS[0]
+    );
+    vec![
+        ("README.md", b"read".to_vec()),
+        (
+            "config.json",
+            b"{\"architectures\": [\"LlamaForCausalLM\"]}".to_vec(),
+        ),
+        ("generation_config.json", b"{}".to_vec()),
+        ("tokenizer.json", b"{\"model\": {}}".to_vec()),
+        ("tokenizer_config.json", b"{ }".to_vec()),
+        ("chat_template.jinja", b"{{ messages }}".to_vec()),
+        ("model.safetensors.index.json", index.into_bytes()),
+        (SHARDS[0], weights(7)),
+        (SHARDS[1], weights(11)),
+        ("pytorch_model.bin", vec![1; 1000]),
+        ("model-q4.gguf", vec![2; 1000]),
+    ]
+}
+
+pub(crate) fn is_served(name: &str) -> bool {
+    !["README.md", "pytorch_model.bin", "model-q4.gguf"].contains(&name)
+}
