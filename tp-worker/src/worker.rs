@@ -145,7 +145,7 @@ impl<B: Backend + 'static> Worker<B> {
             drafters: drafters.clone(),
             slots: Slots::new(&limits),
             batch: BatchBuffers::new(&limits),
-            choices: Choices::default(),
+            choices: Choices::new(&limits),
             sampler: Sampler::new(config.model.vocab_size),
             verifier: Verifier::new(
                 config.speculation.verification,

@@ -1,6 +1,6 @@
 //! Products, attention and choosing, each by itself.
 
-use lockstep_backend::{Choice, Holds, How, KvShape};
+use lockstep_backend::{Batch, Choice, ChoiceBatch, ChoiceRow, DraftedRow, Holds, How, KvShape};
 use lockstep_devices::Device;
 use lockstep_types::{EngineConfig, KvCacheDtype};
 
@@ -117,22 +117,28 @@ impl<'a, B: Device> Kernels<'a, B> {
         Ok(())
     }
 
-    /// Tokens of rows of logits, by top-k and top-p; the host's part in it, copies of
-    /// what to do and of the tokens, is in the time.
+    /// Tokens of rows of logits, by top-k and top-p.
     pub fn choosing(&mut self, rows: usize) -> anyhow::Result<()> {
         let (vocab, repeat) = (self.shape.vocab, self.bench.repeat);
-        let choices = choices(rows);
+        let call = Call::new(rows, 1, 0, 1);
+        let wanted = call.last(rows);
+        let choices = Choices::new(&wanted);
         let backend = &mut self.bench.backend;
+        let batch = Batch {
+            choices: choices.batch(),
+            ..call.wanting(&wanted)
+        };
+        let mut inputs = staged(backend, &batch, 1)?;
         let mut logits = backend.tensor(rows, vocab, Holds::Logits)?;
-        let (mut tokens, mut seconds) = (Vec::with_capacity(rows), Vec::new());
+        let mut seconds = Vec::new();
         for turn in 0..=repeat {
             // What is left of logits that were chosen from is anything.
             backend.write(&mut logits, fill);
             let took = backend.measure(1, &mut |backend| {
-                let chooser = backend.chooser();
-                chooser.map_or(Ok(()), |chooser| {
-                    chooser.choose(&mut logits, &choices, &mut tokens)
-                })
+                if let Some(chooser) = backend.chooser() {
+                    chooser.choose(&mut logits, 0, &mut inputs);
+                }
+                Ok(())
             })?;
             if turn > 0 {
                 seconds.push(took);
@@ -149,17 +155,46 @@ impl<'a, B: Device> Kernels<'a, B> {
     }
 }
 
-/// A usual way to sample, for so many requests.
-pub fn choices(rows: usize) -> Vec<Choice> {
-    let choice = |seed| Choice {
-        how: How::Sample {
-            temperature: 0.8,
-            top_k: 50,
-            top_p: 0.95,
-            min_p: 0.0,
-        },
-        seed,
-        position: 1,
-    };
-    (0..rows as u64).map(choice).collect()
+/// How requests choose a token each, in a usual way.
+pub struct Choices {
+    choices: Vec<Choice>,
+    rows: Vec<ChoiceRow>,
+    drafted: Vec<DraftedRow>,
+}
+
+impl Choices {
+    /// Of the requests that want the logits of these tokens.
+    pub fn new(wanted: &[u32]) -> Self {
+        let choice = |seed| Choice {
+            how: How::Sample {
+                temperature: 0.8,
+                top_k: 50,
+                top_p: 0.95,
+                min_p: 0.0,
+            },
+            seed,
+            position: 1,
+        };
+        let drafted = |(logits, token): (u32, &u32)| DraftedRow {
+            logits,
+            token: *token,
+            nodes: 0,
+            parents: None,
+        };
+        let row = |request| ChoiceRow { request, depth: 0 };
+        Self {
+            choices: (0..wanted.len() as u64).map(choice).collect(),
+            rows: (0..wanted.len() as u32).map(row).collect(),
+            drafted: (0..).zip(wanted).map(drafted).collect(),
+        }
+    }
+
+    pub fn batch(&self) -> ChoiceBatch<'_> {
+        ChoiceBatch {
+            choices: &self.choices,
+            rows: &self.rows,
+            drafted: &self.drafted,
+            parents: &[],
+        }
+    }
 }

@@ -2,14 +2,14 @@
 
 use std::time::Instant;
 
-use lockstep_backend::{Axis, BackendError, Choice};
+use lockstep_backend::{Axis, BackendError, Batch};
 use lockstep_devices::Device;
 use lockstep_model::{ForwardLimits, LoadOptions, LogitBlock, LogitSink, ModelError, Transformer};
 use lockstep_types::{EngineConfig, ModelConfig};
 use serde_json::{Value, json};
 
 use super::Args;
-use super::kernels::choices;
+use super::kernels::Choices;
 use super::parts::{Bench, Ceilings};
 use super::sizes::Requests;
 use crate::kernels::{Call, Times};
@@ -114,6 +114,7 @@ impl<B: Device> Loaded<B> {
             page_size,
             tree_nodes: 0,
             logit_block_rows: ForwardLimits::block_rows(config.model.vocab_size),
+            max_commit: 1,
         };
         let backend = &mut bench.backend;
         let options = LoadOptions::new(Axis::World, limits);
@@ -176,17 +177,17 @@ impl<B: Device> Loaded<B> {
         let mut call = Call::new(of.requests, 1, of.tokens, self.limits.page_size);
         // Behind page 0.
         call.place(1, self.limits.page_size);
-        let mut sink = Chosen(choices(of.requests));
-        self.run(&call, of.requests, &mut sink)?;
-        self.run(&call, of.requests, &mut sink)?;
+        let choices = Choices::new(&call.last(of.requests));
+        self.run(&call, of.requests, &choices)?;
+        self.run(&call, of.requests, &choices)?;
         // Launched one by one, a step waits for the host, which is a part of its time.
         let copies = usize::from(how == "recorded");
         let (mut device, mut wall) = (Vec::new(), Vec::new());
         for _ in 0..self.bench.repeat {
-            device.push(self.timed(&call, of.requests, copies, &mut sink)?);
+            device.push(self.timed(&call, of.requests, copies, &choices)?);
             let begin = Instant::now();
             for _ in 0..args.steps {
-                self.run(&call, of.requests, &mut sink)?;
+                self.run(&call, of.requests, &choices)?;
             }
             wall.push(begin.elapsed().as_secs_f64() / args.steps as f64);
         }
@@ -214,11 +215,11 @@ impl<B: Device> Loaded<B> {
         let mut call = Call::new(1, tokens, 0, self.limits.page_size);
         // Behind page 0.
         call.place(1, self.limits.page_size);
-        let mut sink = Chosen(choices(1));
-        self.run(&call, 1, &mut sink)?;
+        let choices = Choices::new(&call.last(1));
+        self.run(&call, 1, &choices)?;
         let mut seconds = Vec::new();
         for _ in 0..self.bench.repeat {
-            seconds.push(self.timed(&call, 1, 1, &mut sink)?);
+            seconds.push(self.timed(&call, 1, 1, &choices)?);
         }
         let times = Times::of(seconds);
         let operations = operations(&self.of, tokens, call.pairs());
@@ -243,18 +244,19 @@ impl<B: Device> Loaded<B> {
                 let mut call = Call::new(1, tokens, from, page_size);
                 // Behind page 0, and the requests before.
                 call.place(1 + request * each, page_size);
-                self.run(&call, 1, &mut Chosen(choices(1)))?;
+                self.run(&call, 1, &Choices::new(&call.last(1)))?;
             }
         }
         Ok(())
     }
 
     /// A pass which wants the last `wanted` logits.
-    fn run(&mut self, call: &Call, wanted: usize, sink: &mut Chosen) -> Result<(), ModelError> {
+    fn run(&mut self, call: &Call, wanted: usize, choices: &Choices) -> Result<(), ModelError> {
         let wanted = call.last(wanted);
-        let batch = call.wanting(&wanted);
+        let batch = chosen(&self.model, call.wanting(&wanted), choices);
         let (backend, cache) = (&mut self.bench.backend, &mut self.cache);
-        self.model.forward_into(backend, cache, &batch, None, sink)
+        self.model
+            .forward_into(backend, cache, &batch, None, &mut Ignored)
     }
 
     /// Seconds of one by the device's clock.
@@ -263,14 +265,14 @@ impl<B: Device> Loaded<B> {
         call: &Call,
         wanted: usize,
         copies: usize,
-        sink: &mut Chosen,
+        choices: &Choices,
     ) -> anyhow::Result<f64> {
         let wanted = call.last(wanted);
-        let batch = call.wanting(&wanted);
+        let batch = chosen(&self.model, call.wanting(&wanted), choices);
         let (model, cache) = (&mut self.model, &mut self.cache);
         let mut failed = None;
         let mut work = |backend: &mut B| -> Result<(), BackendError> {
-            let done = model.forward_into(backend, cache, &batch, None, sink);
+            let done = model.forward_into(backend, cache, &batch, None, &mut Ignored);
             failed = done.err();
             Ok(())
         };
@@ -279,14 +281,25 @@ impl<B: Device> Loaded<B> {
     }
 }
 
-/// Takes the tokens that the device chose.
-struct Chosen(Vec<Choice>);
-
-impl LogitSink for Chosen {
-    fn choices(&self) -> &[Choice] {
-        &self.0
+/// A batch whose tokens are chosen by `choices`, where the device does.
+fn chosen<'a, B: Device>(
+    model: &Transformer<B>,
+    batch: Batch<'a>,
+    choices: &'a Choices,
+) -> Batch<'a> {
+    match model.chooses() {
+        true => Batch {
+            choices: choices.batch(),
+            ..batch
+        },
+        false => batch,
     }
+}
 
+/// Takes what came of it.
+struct Ignored;
+
+impl LogitSink for Ignored {
     fn take(&mut self, _: LogitBlock<'_>) {}
 }
 

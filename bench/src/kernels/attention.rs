@@ -166,7 +166,7 @@ impl Call {
             rows: &self.rows,
             pages: &self.pages,
             logit_tokens,
-            masks: &[],
+            ..Batch::default()
         }
     }
 

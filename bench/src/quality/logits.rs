@@ -77,6 +77,7 @@ impl<B: Device> Model<B> {
             page_size,
             tree_nodes: 1,
             logit_block_rows: BLOCK_ROWS,
+            max_commit: 0,
         };
         let transformer = Transformer::load(
             &mut backend,
@@ -121,8 +122,8 @@ impl<B: Device> Model<B> {
                 cells: &positions,
                 rows: &[row],
                 pages: &pages,
-                masks: &[],
                 logit_tokens: &positions,
+                ..Batch::default()
             };
             let (backend, cache) = (&mut self.backend, &mut self.cache);
             self.transformer

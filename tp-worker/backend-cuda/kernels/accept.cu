@@ -1,13 +1,11 @@
 // Which drafts stand, once every node's token is chosen: those on the path that
 // the chosen tokens take. Chains are trees whose nodes follow one another.
-#include "batch.cuh"
 #include "choices.cuh"
 
 constexpr unsigned WARPS = 4;       // of a block; each has one request
 
 struct Accept {
     const unsigned* batch;
-    const unsigned* choices;
     const unsigned* tokens;     // chosen, of all wanted rows
     unsigned* words;            // [most_requests, 2 · most]: how many tokens; the tokens; the accepted nodes
     uint2* moves;               // [most_requests, most]: (from, to), of cells
@@ -33,9 +31,9 @@ __device__ inline unsigned child_of(const Accept& a, const Drafted& drafted, con
 // before it; so a request whose own token's were has failed. Grid: (requests / 4).
 extern "C" __global__ void __launch_bounds__(32 * WARPS) accept(Accept a) {
     const unsigned request = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (request >= min(a.choices[CHOICE_REQUESTS], a.most_requests)) return;
-    const Drafted drafted = choice_list<Drafted>(a.choices, DRAFTED_AT)[request];
-    const unsigned* parents = drafted.parents == CHAIN ? nullptr : choice_list<unsigned>(a.choices, PARENTS_AT) + drafted.parents;
+    if (request >= min(a.batch[CHOICES], a.most_requests)) return;
+    const Drafted drafted = list_of<Drafted>(a.batch, DRAFTED_AT)[request];
+    const unsigned* parents = drafted.parents == CHAIN ? nullptr : list(a.batch, PARENTS_AT) + drafted.parents;
     const unsigned* cells = list(a.batch, CELLS_AT) + drafted.token;
     unsigned* words = a.words + (size_t)request * 2 * a.most;
     uint2* moves = a.moves + (size_t)request * a.most;
@@ -44,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) accept(Accept a) {
 
     unsigned node = 0, count = 0, moved = 0;
     while (count < a.most) {
-        const unsigned token = drafted.logits + node < a.choices[CHOICE_ROWS] ? a.tokens[drafted.logits + node] : LEFT_TO_HOST;
+        const unsigned token = is_chosen(a.batch, drafted.logits + node) ? a.tokens[drafted.logits + node] : LEFT_TO_HOST;
         if (token == FAILED || token == LEFT_TO_HOST) {
             const bool failed = count == 0 && token == FAILED;
             if (lane == 0 && failed) words[1] = FAILED;

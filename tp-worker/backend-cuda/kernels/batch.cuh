@@ -5,7 +5,11 @@
 #include "device.cuh"
 
 // Words of the header; `Inputs` in Rust writes them.
-enum Header : unsigned { TOKENS, ROWS, WANTED, TOKENS_AT, POSITIONS_AT, CELLS_AT, ROWS_AT, PAGES_AT, MASKS_AT, WANTED_AT };
+enum Header : unsigned {
+    TOKENS, ROWS, WANTED, CHOICES,      // how many
+    TOKENS_AT, POSITIONS_AT, CELLS_AT, ROWS_AT, PAGES_AT, MASKS_AT, WANTED_AT,      // where lists begin
+    CHOICES_AT, USES_AT, DRAFTED_AT, PARENTS_AT,
+};
 
 // One request's part.
 struct Row {

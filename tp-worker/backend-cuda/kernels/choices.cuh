@@ -1,11 +1,7 @@
-// How the tokens of a pass are chosen, as it lies in device memory: one block of
-// words. Its header says how many rows of logits and requests there are and where
-// each list begins, so that nothing of it is an argument of a launch.
+// How the tokens of a pass are chosen: lists of its batch. Where there is no choice,
+// there are no uses either; otherwise each wanted row has one.
 #pragma once
-#include "device.cuh"
-
-// Words of the header; `Choices` in Rust writes them.
-enum ChoiceHeader : unsigned { CHOICE_ROWS, CHOICE_REQUESTS, HOWS_AT, USES_AT, DRAFTED_AT, PARENTS_AT };
+#include "batch.cuh"
 
 enum How : unsigned { HOST, GREEDY, SAMPLE };
 // In place of a token: the logits were not finite; the host chooses.
@@ -32,14 +28,13 @@ struct Drafted {
 };
 constexpr unsigned CHAIN = 0xffffffffu;
 
-template <class T> __device__ inline const T* choice_list(const unsigned* choices, ChoiceHeader at) {
-    return (const T*)(choices + choices[at]);
-}
+template <class T> __device__ inline const T* list_of(const unsigned* batch, Header at) { return (const T*)list(batch, at); }
+__device__ inline bool is_chosen(const unsigned* batch, unsigned row) { return batch[CHOICES] > 0 && row < batch[WANTED]; }
 // How row `row` of the wanted logits is chosen from; a host's where nothing says.
-__device__ inline Choice choice_of(const unsigned* choices, unsigned row, unsigned& depth) {
-    const Use use = choice_list<Use>(choices, USES_AT)[row];
+__device__ inline Choice choice_of(const unsigned* batch, unsigned row, unsigned& depth) {
+    const Use use = list_of<Use>(batch, USES_AT)[row];
     depth = use.depth;
-    if (use.request < choices[CHOICE_REQUESTS]) return choice_list<Choice>(choices, HOWS_AT)[use.request];
+    if (use.request < batch[CHOICES]) return list_of<Choice>(batch, CHOICES_AT)[use.request];
     Choice none = {};
     none.how = HOST;
     return none;

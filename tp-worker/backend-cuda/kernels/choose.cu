@@ -25,14 +25,14 @@ struct State {
 };
 struct Choose {
     float* logits;          // [most, vocab]; of rows that sample, weights afterwards
-    const unsigned* choices;
+    const unsigned* batch;
     State* states;          // [most]
     unsigned* tokens;       // of all wanted rows
     unsigned first, most;   // of these rows, among the wanted ones
     unsigned vocab;
     float units;            // in a weight of 1
 };
-__device__ inline bool has_row(const Choose& a, unsigned row) { return row < a.most && a.first + row < a.choices[CHOICE_ROWS]; }
+__device__ inline bool has_row(const Choose& a, unsigned row) { return row < a.most && is_chosen(a.batch, a.first + row); }
 __device__ inline bool is_finite(u64 best) {
     const unsigned order = (unsigned)(best >> 32);
     return order != NOT_FINITE && order != NEGATIVE_INFINITY;
@@ -60,7 +60,7 @@ __device__ inline void each(const float* row, unsigned begin, unsigned end, Take
 extern "C" __global__ void __launch_bounds__(PART_THREADS) choose_best(Choose a) {
     const unsigned row = blockIdx.y, begin = blockIdx.x * PART;
     unsigned depth;
-    if (!has_row(a, row) || choice_of(a.choices, a.first + row, depth).how == HOST) return;
+    if (!has_row(a, row) || choice_of(a.batch, a.first + row, depth).how == HOST) return;
     u64 best = 0;
     each<PART_THREADS>(a.logits + (size_t)row * a.vocab, begin, min(begin + PART, a.vocab), [&](unsigned id, float x) {
         best = max(best, (u64)ordered(x) << 32 | ~id);
@@ -75,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(PART_THREADS) choose_weigh(Choose a
     const unsigned row = blockIdx.y, begin = blockIdx.x * PART;
     if (!has_row(a, row)) return;
     unsigned depth;
-    const Choice choice = choice_of(a.choices, a.first + row, depth);
+    const Choice choice = choice_of(a.batch, a.first + row, depth);
     State& state = a.states[row];
     const u64 best = state.best;
     if (choice.how != SAMPLE || !is_finite(best)) return;
@@ -256,7 +256,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_token(Choose a) 
     const unsigned row = blockIdx.x;
     if (!has_row(a, row)) return;
     unsigned depth, token = LEFT_TO_HOST;
-    const Choice choice = choice_of(a.choices, a.first + row, depth);
+    const Choice choice = choice_of(a.batch, a.first + row, depth);
     State& state = a.states[row];
     if (choice.how != HOST) {
         const u64 best = state.best;

@@ -1,7 +1,5 @@
 //! Tokens from logits, and which drafts they accept.
 
-mod accepted;
-mod choices;
 mod parameters;
 
 use std::ops::Range;
@@ -19,8 +17,6 @@ use crate::module::{Kernel, Module};
 use crate::rows::blocks;
 use crate::sources;
 use crate::stream::Stream;
-pub use accepted::Accepted;
-pub use choices::Choices;
 use parameters::{Accept, Choose};
 
 /// Columns and threads of a block that reads a part of a row, in `choose.cu`.
@@ -99,11 +95,11 @@ impl Choosing {
         })
     }
 
-    /// `tokens[i]` = the token of row `i` of all wanted logits, for the `rows` that
-    /// are `logits`, as `choices` says on the device when it
-    /// runs; rows that it does not have are left out. A row that is not finite gives
-    /// [`FAILED`](lockstep_backend::FAILED), and one that the host chooses from stays
-    /// as it is; what is left of the logits of others is unspecified.
+    /// Chooses a token from each of `rows` of all wanted logits, which are `logits`, as
+    /// the batch says that is staged when it runs; rows that it does not have are left
+    /// out. A row that is not finite gives [`FAILED`](lockstep_backend::FAILED), and one
+    /// that the host chooses from stays as it is; what is left of the logits of others is
+    /// unspecified.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -112,13 +108,12 @@ impl Choosing {
         stream: &Stream,
         logits: LogitRows<'_>,
         rows: Range<usize>,
-        choices: &Choices,
+        inputs: &mut Inputs,
         room: &mut ChoosingRoom,
-        tokens: &mut Buffer<u32>,
     ) -> Result<(), CudaError> {
         let (most, vocab) = (rows.len(), logits.vocab);
         let last = logits.first + most;
-        let floats = logits.floats;
+        let (floats, tokens) = (logits.floats, inputs.chosen().tokens());
         floats.expect(Element::F32, last * vocab, "logits to choose from");
         assert!(
             most <= room.rows,
@@ -127,7 +122,7 @@ impl Choosing {
         assert!(rows.end <= tokens.len(), "every row's token has a place");
         let parameters = Choose {
             logits: floats.address() + 4 * (logits.first * vocab) as u64,
-            choices: choices.address(),
+            batch: inputs.address(),
             states: room.states.address(),
             tokens: tokens.address(),
             first: rows.start as u32,
@@ -145,31 +140,23 @@ impl Choosing {
     }
 
     /// Verifies what was drafted for each request in mode `target`: its drafts stand
-    /// as far as they are the `tokens` that were chosen. Batch, tokens and `choices`
-    /// are those of the pass.
+    /// as far as they are the tokens that were chosen.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
-    pub fn accept(
-        &self,
-        stream: &Stream,
-        inputs: &Inputs,
-        choices: &Choices,
-        tokens: &Buffer<u32>,
-        accepted: &mut Accepted,
-    ) -> Result<(), CudaError> {
-        let (requests, rows) = (choices.limits().requests, choices.limits().rows);
-        assert!(requests <= accepted.requests(), "every request has room");
-        assert!(rows <= tokens.len(), "every row has a token");
+    pub fn accept(&self, stream: &Stream, inputs: &mut Inputs) -> Result<(), CudaError> {
+        let (requests, chosen) = (inputs.requests().most(), inputs.chosen());
+        if requests == 0 {
+            return Ok(());
+        }
         let parameters = Accept {
             batch: inputs.address(),
-            choices: choices.address(),
-            tokens: tokens.address(),
-            words: accepted.words().address(),
-            moves: accepted.move_list().address(),
-            counts: accepted.move_counts().address(),
+            tokens: chosen.tokens().address(),
+            words: chosen.words().address(),
+            moves: chosen.moves().address(),
+            counts: chosen.counts().address(),
             most_requests: requests as u32,
-            most: accepted.most() as u32,
+            most: chosen.limits().most as u32,
         };
         // SAFETY: there is room for as many requests; tokens of drafts that are not
         // there are not read.

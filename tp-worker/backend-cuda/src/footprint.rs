@@ -60,7 +60,9 @@ impl DeviceMemory for CudaMemory {
     }
 
     fn inputs_bytes(&self, limits: &InputLimits) -> u64 {
-        whole(Inputs::bytes(limits))
+        Inputs::bytes(limits)
+            .map(whole)
+            .fold(0, u64::saturating_add)
     }
 
     fn kv_bytes(&self, cache: &KvShape) -> u64 {
@@ -91,11 +93,11 @@ impl DeviceMemory for CudaMemory {
             let limits = WorkLimits::of(shape, pass.tokens, pass.tokens, pass.positions);
             limits.bytes(shape.head_dim)
         });
-        let fixed = [RESERVE, WORKSPACE as u64, Lists::bytes(2 * tokens)];
+        let lists = Lists::bytes(2 * tokens);
+        let fixed = [RESERVE, WORKSPACE as u64, lists, Chooser::bytes()];
         fixed
             .into_iter()
             .chain(attention)
-            .chain(Chooser::bytes())
             .map(whole)
             .fold(0, u64::saturating_add)
     }

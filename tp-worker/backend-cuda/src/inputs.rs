@@ -5,12 +5,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockstep_backend::{Batch, InputLimits, PassKey, Row};
 
+mod choices;
+mod chosen;
+
 use crate::context::Context;
 use crate::error::CudaError;
 use crate::memory::Buffer;
 use crate::rows::Rows;
 use crate::staged::Staged;
 use crate::stream::Stream;
+pub use chosen::Chosen;
 
 /// Words of a row, as `batch.cuh` has it.
 const ROW_WORDS: usize = 5;
@@ -23,6 +27,7 @@ const STAGES: usize = 2;
 const TOKENS: usize = 0;
 const ROWS: usize = 1;
 const WANTED: usize = 2;
+const CHOICES: usize = 3;
 
 /// The lists behind the header, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,17 +39,21 @@ pub(crate) enum List {
     Pages,
     Masks,
     Wanted,
+    Choices,
+    Uses,
+    Drafted,
+    Parents,
 }
 
 impl List {
     /// The word of the header that says where it begins.
     pub(crate) fn header(self) -> usize {
-        WANTED + 1 + self as usize
+        CHOICES + 1 + self as usize
     }
 }
 
 /// Words before the lists.
-const HEADER_WORDS: usize = WANTED + 1 + List::Wanted as usize + 1;
+const HEADER_WORDS: usize = CHOICES + 1 + List::Parents as usize + 1;
 
 /// Words of the largest batch, which may want the logits of all its tokens.
 fn words(limits: &InputLimits) -> u64 {
@@ -56,19 +65,23 @@ fn words(limits: &InputLimits) -> u64 {
     ];
     lists
         .into_iter()
+        .chain(choices::words(&limits.choices))
         .fold(HEADER_WORDS as u64, |sum, (each, count)| {
             sum.saturating_add((each as u64).saturating_mul(count as u64))
         })
 }
 
-/// Brings batches to the device: one block of words each, in one copy.
+/// Brings batches to the device: one block of words each, in one copy; and back what
+/// became of their choices, in another.
 pub struct Inputs {
     limits: InputLimits,
     device: Buffer<u32>,
+    /// `None` where nothing is chosen.
+    chosen: Option<Chosen>,
     stages: [Staged<u32>; STAGES],
     turn: usize,
     /// What was staged last.
-    counts: [usize; 3],
+    counts: [usize; 4],
     /// No other batch has this number, here or elsewhere.
     number: u64,
 }
@@ -85,16 +98,21 @@ impl Inputs {
         Ok(Self {
             limits,
             device: Buffer::new(context, words, "a batch")?,
+            chosen: match limits.choices.requests {
+                0 => None,
+                _ => Some(Chosen::new(context, &limits.choices)?),
+            },
             stages: [stage()?, stage()?],
             turn: 0,
-            counts: [0; 3],
+            counts: [0; 4],
             number: 0,
         })
     }
 
-    /// Bytes on the device of the largest batch within `limits`.
-    pub fn bytes(limits: &InputLimits) -> u64 {
-        words(limits).saturating_mul(4)
+    /// Bytes of each array on the device, for batches within `limits`.
+    pub fn bytes(limits: &InputLimits) -> impl Iterator<Item = u64> {
+        let chosen = (limits.choices.requests > 0).then(|| Chosen::bytes(&limits.choices));
+        std::iter::once(words(limits).saturating_mul(4)).chain(chosen.into_iter().flatten())
     }
 
     /// Queues the copy of a batch. It waits for nothing but the copy before the
@@ -116,6 +134,7 @@ impl Inputs {
             batch.tokens.len(),
             batch.rows.len(),
             batch.logit_tokens.len(),
+            batch.choices.choices.len(),
         ];
         self.number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -130,7 +149,8 @@ impl Inputs {
         let limits = &self.limits;
         let fits = size.tokens <= limits.tokens && size.requests <= limits.requests;
         assert!(fits, "a pass of {size} fits into {limits:?}");
-        self.counts = [size.tokens, size.requests, size.tokens];
+        let choices = self.counts[CHOICES];
+        self.counts = [size.tokens, size.requests, size.tokens, choices];
     }
 
     /// The tokens of the batch.
@@ -144,6 +164,35 @@ impl Inputs {
     /// The tokens whose logits are wanted.
     pub fn wanted(&self) -> Rows<'_> {
         Rows::counted(self.counts[WANTED], &self.device, WANTED)
+    }
+    /// The requests whose tokens are chosen: of the largest batch for launches.
+    pub fn requests(&self) -> Rows<'_> {
+        // Each of them has a row.
+        let most = self.limits.choices.requests.min(self.counts[ROWS]);
+        Rows::counted(most, &self.device, CHOICES)
+    }
+    /// What became of them.
+    ///
+    /// # Panics
+    /// If there is no room for any.
+    pub fn chosen(&self) -> &Chosen {
+        self.chosen
+            .as_ref()
+            .expect("tokens are chosen where there is room")
+    }
+    /// Waits, and brings the words of those to the host that are staged.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`]; also of work that was queued before.
+    ///
+    /// # Panics
+    /// If there is no room for any.
+    pub fn outcomes(&mut self, stream: &Stream) -> Result<&[u32], CudaError> {
+        let chosen = self
+            .chosen
+            .as_mut()
+            .expect("tokens are chosen where there is room");
+        chosen.read(stream, self.counts[CHOICES])
     }
     /// What it has room for.
     pub fn limits(&self) -> &InputLimits {
@@ -164,6 +213,7 @@ fn fill(words: &mut [u32], batch: &Batch<'_>, page_size: usize) -> usize {
     words[TOKENS] = batch.tokens.len() as u32;
     words[ROWS] = batch.rows.len() as u32;
     words[WANTED] = batch.logit_tokens.len() as u32;
+    words[CHOICES] = batch.choices.choices.len() as u32;
     let (header, lists) = words.split_at_mut(HEADER_WORDS);
     let mut at = 0;
     let mut list = |which: List, len: usize, write: &mut dyn FnMut(&mut [u32])| {
@@ -202,6 +252,7 @@ fn fill(words: &mut [u32], batch: &Batch<'_>, page_size: usize) -> usize {
             *to = [*mask as u32, (*mask >> 32) as u32];
         }
     });
+    choices::fill(&batch.choices, &mut list);
     HEADER_WORDS + at
 }
 

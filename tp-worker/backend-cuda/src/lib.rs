@@ -52,7 +52,7 @@ mod weights;
 
 pub use attention::{Attention, HeadNorms, PagedCache, Rope, Work, WorkLimits};
 pub use backend::{CudaBackend, CudaOptions, CudaPasses};
-pub use choosing::{Accepted, Choices, Choosing, ChoosingRoom, LogitRows};
+pub use choosing::{Choosing, ChoosingRoom, LogitRows};
 pub use compiler::{Compiler, Source};
 pub use context::Context;
 pub use error::CudaError;
@@ -61,7 +61,7 @@ pub use footprint::CudaMemory;
 pub use gpu::Gpu;
 pub use graph::Graph;
 pub use indices::Indices;
-pub use inputs::Inputs;
+pub use inputs::{Chosen, Inputs};
 pub use memory::{Buffer, Pinned};
 pub use module::{Kernel, Module};
 pub use operations::Operations;

@@ -55,7 +55,7 @@ pub(crate) const RANDOM: Source = Source {
 pub(crate) const CHOOSE: Source = Source {
     name: "choose.cu",
     text: include_str!("../kernels/choose.cu"),
-    headers: &[DEVICE, CHOICES, WEIGHTS],
+    headers: &[DEVICE, BATCH, CHOICES, WEIGHTS],
 };
 pub(crate) const ACCEPT: Source = Source {
     name: "accept.cu",

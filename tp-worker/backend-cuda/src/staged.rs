@@ -73,7 +73,10 @@ impl<T: Pod> Staged<T> {
 
     fn wait(&mut self) -> Result<(), CudaError> {
         if self.on_its_way {
-            self.copied.synchronize()?;
+            // Who has waited for what came behind the copy need not wait again.
+            if !self.copied.happened()? {
+                self.copied.synchronize()?;
+            }
             self.on_its_way = false;
         }
         Ok(())

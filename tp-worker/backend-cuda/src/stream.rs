@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 use cudarc::driver::result;
-use cudarc::driver::sys::{CUevent, CUevent_flags, CUevent_wait_flags, CUstream};
+use cudarc::driver::sys::{CUevent, CUevent_flags, CUevent_wait_flags, CUresult, CUstream};
 
 use crate::context::Context;
 use crate::error::{CudaError, driver};
@@ -222,13 +222,13 @@ impl Stream {
         copies.map_err(driver("cuMemcpyHtoDAsync"))
     }
 
-    /// Queues a copy of `from`'s first elements to all of `to`.
+    /// Queues a copy of `from`'s first `len` elements to the beginning of `to`.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If `from` is shorter.
+    /// If either is shorter.
     ///
     /// # Safety
     /// `to` is neither looked at nor dropped before the copy is done: an event
@@ -237,9 +237,10 @@ impl Stream {
         &self,
         from: &Buffer<T>,
         to: &mut Pinned<T>,
+        len: usize,
     ) -> Result<(), CudaError> {
-        let to = to.as_mut_slice();
-        assert!(to.len() <= from.len(), "there is as much to copy");
+        let to = &mut to.as_mut_slice()[..len];
+        assert!(len <= from.len(), "there is as much to copy");
         self.refuse_while_recorded()?;
         self.context.bind()?;
         // SAFETY: there is as much; the caller leaves `to` alone.
@@ -305,6 +306,21 @@ impl Event {
         let milliseconds = unsafe { result::event::elapsed(earlier.raw, self.raw) };
         let milliseconds = milliseconds.map_err(driver("cuEventElapsedTime"))?;
         Ok(f64::from(milliseconds) * 1e-3)
+    }
+
+    /// Whether it happened, as it was recorded last.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`]; also of work that was queued before it.
+    pub fn happened(&self) -> Result<bool, CudaError> {
+        self.context.bind()?;
+        // SAFETY: the event lives.
+        let state = unsafe { result::event::query(self.raw) };
+        match state {
+            Ok(()) => Ok(true),
+            Err(error) if error.0 == CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            Err(error) => Err(driver("cuEventQuery")(error)),
+        }
     }
 
     /// Waits until it happened, as it was recorded last.

@@ -233,9 +233,8 @@ pub trait Backend: Send + Sized {
         self.add_rms_norm(residual, delta, norm.weight, norm.eps, out);
         Ok(())
     }
-    /// [`Self::matmul_add_rms_norm`] where every rank takes rows of its own of the
-    /// sum, and only those: `residual` and `out` have as many rows as it takes.
-    /// The bits of a row are the same as there.
+    /// [`Self::matmul_add_rms_norm`] where every rank takes rows of its own of the sum, with
+    /// the same bits, and only those: `residual` and `out` have as many rows as it takes.
     ///
     /// # Errors
     /// [`BackendError::Collective`] when a peer is gone or out of step.
@@ -365,7 +364,9 @@ pub trait Backend: Send + Sized {
         out: &mut Self::Tensor,
     ) -> Result<(), BackendError>;
     /// Who chooses tokens on the device, where that does.
-    fn chooser(&mut self) -> Option<&mut dyn ChooseTokens<Self::Tensor>> {
+    fn chooser(
+        &mut self,
+    ) -> Option<&mut dyn ChooseTokens<Self::Tensor, Self::Inputs, Self::KvCache>> {
         None
     }
     /// Waits for the device, and brings rows of `x` `[n, width]` of every rank of
@@ -389,11 +390,10 @@ pub trait Backend: Send + Sized {
     /// compare and tell each other, in words.
     fn control(&mut self, axis: Axis) -> &mut dyn Collective;
     /// Whether the device's data takes the same group: then words that are attached to
-    /// [`Self::control`] travel with that axis' next collective of data, and ranks
-    /// whose data does not fit together are told so. Where it has a way of its own,
-    /// words wait for the next operation of `control`, and ranks that differ may wait
-    /// for each other's data for ever: what they have to agree on before a pass, they
-    /// must have exchanged before it begins.
+    /// [`Self::control`] travel with that axis' next collective of data, and ranks whose data
+    /// does not fit together are told so. Where it has a way of its own, words wait for the next
+    /// operation of `control`, and ranks that differ may wait for each other's data for ever:
+    /// what they have to agree on before a pass, they must have exchanged before it begins.
     fn words_ride_on_data(&self) -> bool {
         false
     }

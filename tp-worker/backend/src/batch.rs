@@ -1,5 +1,7 @@
 //! The ragged extend: every request brings some new tokens over its cached ones.
 
+use crate::ChoiceBatch;
+
 /// One request's part of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
@@ -54,6 +56,8 @@ pub struct Batch<'a> {
     /// come before their descendants, a path of a tree has the bits of the same
     /// tokens in a chain.
     pub masks: &'a [u64],
+    /// How a device that chooses tokens makes them of the wanted logits.
+    pub choices: ChoiceBatch<'a>,
 }
 
 impl<'a> Batch<'a> {

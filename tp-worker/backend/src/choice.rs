@@ -4,21 +4,27 @@ use lockstep_types::sampling::SamplingParams;
 
 use crate::BackendError;
 
-/// A device that chooses tokens, from logits in its tensors `T`.
-pub trait ChooseTokens<T> {
-    /// Waits for the device, which chooses a token from each row of `logits`, whole rows
-    /// of the vocabulary, as `choices` say. Rows that are the host's stay as they are; what
-    /// is left of others is unspecified. `tokens` gets one for each row, anything for the
-    /// host's, and none at all where all are the host's.
+/// A device that chooses tokens, and verifies drafts by them in mode `target`, as the
+/// choices of the staged batch say: see [`crate::Batch::choices`]. Requests whose tokens
+/// the host chooses it leaves alone. All but [`Self::outcomes`] may be part of a pass that
+/// is recorded. `T`, `I` and `C` are its tensors, inputs and caches.
+pub trait ChooseTokens<T, I, C> {
+    /// Chooses a token from each row of `logits`, whole rows of the vocabulary: those of
+    /// the tokens whose logits are wanted, from number `first` of them on. Rows that are
+    /// the host's stay as they are; what is left of others is unspecified.
+    fn choose(&mut self, logits: &mut T, first: usize, inputs: &mut I);
+    /// Walks every request's drafts, once all its tokens are chosen, and moves the cells
+    /// of accepted ones in `cache` to those of their positions.
+    fn accept(&mut self, inputs: &mut I, cache: &mut C);
+    /// Waits until that is done, and gives for each request of the batch `2 · most` words
+    /// (see [`ChoiceLimits::most`]): how many tokens; the tokens, the accepted drafts and
+    /// the one after them; the numbers of the accepted nodes. The rest is zero. One whose
+    /// logits were not finite has one token, [`FAILED`]; of the host's they are
+    /// unspecified.
     ///
     /// # Errors
     /// [`BackendError`] of what has failed on the device.
-    fn choose(
-        &mut self,
-        logits: &mut T,
-        choices: &[Choice],
-        tokens: &mut Vec<u32>,
-    ) -> Result<(), BackendError>;
+    fn outcomes<'a>(&mut self, inputs: &'a mut I) -> Result<&'a [u32], BackendError>;
 }
 
 /// In place of a token where logits were not finite.
@@ -84,11 +90,19 @@ impl Choice {
 /// What a row of logits is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChoiceRow {
-    /// Whose token it is, in [`ChoiceBatch::choices`].
+    /// Whose token it is, in [`ChoiceBatch::choices`], or [`ChoiceRow::HOST`].
     pub request: u32,
     /// Output positions behind that request's own: the depth of the node in a
     /// chain or tree of drafts.
     pub depth: u32,
+}
+
+impl ChoiceRow {
+    /// A row that the host reads, whoever's token is chosen where.
+    pub const HOST: Self = Self {
+        request: u32::MAX,
+        depth: 0,
+    };
 }
 
 /// What was drafted for one request.
@@ -106,7 +120,7 @@ pub struct DraftedRow {
     pub parents: Option<u32>,
 }
 
-/// How the wanted logits of a batch become tokens.
+/// How the wanted logits of a batch become tokens. An empty one leaves all to the host.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ChoiceBatch<'a> {
     /// The requests that take tokens.
@@ -120,6 +134,19 @@ pub struct ChoiceBatch<'a> {
     pub parents: &'a [u32],
 }
 
+impl ChoiceBatch<'_> {
+    /// Whether the host chooses the tokens of a request.
+    pub fn is_hosts(&self, request: usize) -> bool {
+        let choice = self.choices.get(request);
+        choice.is_none_or(|choice| choice.how == How::Host)
+    }
+    /// Whether the host reads a row of logits.
+    pub fn is_hosts_row(&self, row: usize) -> bool {
+        let row = self.rows.get(row);
+        row.is_none_or(|row| self.is_hosts(row.request as usize))
+    }
+}
+
 /// The largest [`ChoiceBatch`] of some.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChoiceLimits {
@@ -129,42 +156,63 @@ pub struct ChoiceLimits {
     pub rows: usize,
     /// Entries of [`ChoiceBatch::parents`].
     pub parents: usize,
+    /// Tokens that one request takes.
+    pub most: usize,
 }
 
 impl ChoiceLimits {
-    /// # Panics
-    /// If `batch` has more of something, lacks what was drafted for a request, or
-    /// names what it does not have.
-    pub fn expect(&self, batch: &ChoiceBatch<'_>) {
-        let (requests, parents) = (batch.choices.len(), batch.parents.len());
-        let fits =
-            requests <= self.requests && batch.rows.len() <= self.rows && parents <= self.parents;
-        assert!(fits, "no more is chosen than {self:?} says");
-        assert!(
-            batch.drafted.len() == requests,
-            "drafts are those of the requests"
-        );
-        let known = |row: &ChoiceRow| (row.request as usize) < requests;
-        assert!(
-            batch.rows.iter().all(known),
-            "rows are of requests that are there"
-        );
-        for drafted in batch.drafted {
-            let nodes = drafted.nodes as usize;
-            let last = drafted.logits as usize + nodes;
-            assert!(last < batch.rows.len(), "every node has logits");
-            let Some(first) = drafted.parents else {
-                continue;
-            };
-            let own = batch.parents.get(first as usize..).unwrap_or_default();
-            assert!(own.len() >= nodes, "every node of a tree has a parent");
-            let mut numbered = (1..).zip(&own[..nodes]);
-            assert!(
-                numbered.all(|(number, parent)| *parent < number),
-                "parents come before children"
-            );
+    /// What `batch` takes.
+    pub fn of(batch: &ChoiceBatch<'_>) -> Self {
+        let tokens = batch.drafted.iter().map(|row| row.nodes as usize + 1);
+        Self {
+            requests: batch.choices.len(),
+            rows: batch.rows.len(),
+            parents: batch.parents.len(),
+            most: tokens.max().unwrap_or(0),
         }
     }
+
+    /// Whether there is room for what takes `batch`. Of more drafts than a request may
+    /// take tokens, the rest is not looked at.
+    pub fn hold(&self, batch: &Self) -> bool {
+        batch.requests <= self.requests
+            && batch.rows <= self.rows
+            && batch.parents <= self.parents
+            && (batch.requests == 0 || self.most > 0)
+    }
+}
+
+/// The first rule that `batch` breaks, of those that kernels rely on, where it belongs
+/// to `tokens` tokens of which `wanted` are wanted.
+pub(crate) fn broken_rule(
+    batch: &ChoiceBatch<'_>,
+    tokens: usize,
+    wanted: usize,
+) -> Option<&'static str> {
+    if batch.drafted.len() != batch.choices.len() {
+        return Some("drafts are those of the requests");
+    }
+    if !batch.choices.is_empty() && batch.rows.len() != wanted {
+        return Some("every wanted token is for something");
+    }
+    for drafted in batch.drafted {
+        let nodes = drafted.nodes as usize;
+        if drafted.logits as usize + nodes >= wanted || drafted.token as usize + nodes >= tokens {
+            return Some("every node has a token and logits");
+        }
+        let Some(first) = drafted.parents else {
+            continue;
+        };
+        let own = batch.parents.get(first as usize..).unwrap_or_default();
+        if own.len() < nodes {
+            return Some("every node of a tree has a parent");
+        }
+        let mut numbered = (1..).zip(&own[..nodes]);
+        if !numbered.all(|(number, parent)| *parent < number) {
+            return Some("parents come before children");
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -212,17 +260,12 @@ mod tests {
             request: 0,
             depth: 0,
         };
-        let rows = [row; 3];
+        let rows = [ChoiceRow::HOST, row, row, row];
         let tree = DraftedRow {
-            logits: 0,
-            token: 0,
+            logits: 1,
+            token: 2,
             nodes: 2,
             parents: Some(0),
-        };
-        let limits = ChoiceLimits {
-            requests: 1,
-            rows: 3,
-            parents: 2,
         };
         let batch = ChoiceBatch {
             choices: &choices,
@@ -230,7 +273,14 @@ mod tests {
             drafted: &[tree],
             parents: &[0, 1],
         };
-        limits.expect(&batch);
+        assert_eq!(broken_rule(&batch, 5, 4), None);
+        assert_eq!(broken_rule(&ChoiceBatch::default(), 5, 4), None);
+        assert!(batch.is_hosts_row(0) && !batch.is_hosts_row(1) && batch.is_hosts(1));
+        let limits = ChoiceLimits::of(&batch);
+        assert_eq!(limits.most, 3);
+        assert!(limits.hold(&limits) && !ChoiceLimits::default().hold(&limits));
+        // Too few tokens, or logits.
+        assert!(broken_rule(&batch, 4, 4).is_some() && broken_rule(&batch, 5, 3).is_some());
         let wrong = [
             ChoiceBatch {
                 parents: &[0, 2],
@@ -250,15 +300,11 @@ mod tests {
             },
             ChoiceBatch {
                 choices: &[],
-                drafted: &[],
                 ..batch
             },
         ];
         for batch in wrong {
-            assert!(
-                std::panic::catch_unwind(|| limits.expect(&batch)).is_err(),
-                "{batch:?}"
-            );
+            assert!(broken_rule(&batch, 5, 4).is_some(), "{batch:?}");
         }
     }
 }

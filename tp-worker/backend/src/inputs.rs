@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::Batch;
+use crate::choice::broken_rule as broken_choice;
+use crate::{Batch, ChoiceLimits};
 
 /// The largest batch that a device keeps room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub struct InputLimits {
     pub page_size: usize,
     /// Words of [`Batch::masks`].
     pub mask_words: usize,
+    /// Of what the device chooses tokens by; none where it chooses none.
+    pub choices: ChoiceLimits,
 }
 
 impl InputLimits {
@@ -28,6 +31,7 @@ impl InputLimits {
             pages: batch.rows.iter().map(|row| row.pages(page_size)).sum(),
             page_size,
             mask_words: batch.masks.len(),
+            choices: ChoiceLimits::of(&batch.choices),
         }
     }
 
@@ -37,6 +41,7 @@ impl InputLimits {
             && batch.requests <= self.requests
             && batch.pages <= self.pages
             && batch.mask_words <= self.mask_words
+            && self.choices.hold(&batch.choices)
     }
 
     /// What every device asks of a batch before it takes it, so that none of
@@ -86,7 +91,7 @@ fn broken_rule(batch: &Batch<'_>, page_size: usize) -> Option<&'static str> {
             return Some("a row's mask lies among those of the batch");
         }
     }
-    None
+    broken_choice(&batch.choices, tokens, wanted.len())
 }
 
 /// Rows to gather; `I` is a device's [`crate::Backend::Inputs`].

@@ -67,7 +67,7 @@ impl Part {
         shard: &Shard,
         limits: ForwardLimits,
     ) -> Self {
-        let limits = limits.sensible();
+        let limits = limits.sensible().of_rank(shard.topology.world.size);
         let layer = LayerSizes::new(model, shard, model.hidden_size);
         let embedding = table(shard.embedding.len(), model.hidden_size);
         let head = table(shard.vocab.len(), model.hidden_size);

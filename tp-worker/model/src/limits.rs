@@ -1,6 +1,6 @@
 //! Sizes that buffers are allocated for.
 
-use lockstep_backend::{Batch, InputLimits};
+use lockstep_backend::{Batch, ChoiceLimits, InputLimits};
 use lockstep_types::StepLimits;
 
 use crate::ModelError;
@@ -22,6 +22,9 @@ pub struct ForwardLimits {
     /// Rows of logits computed and brought to the host at a time; bounds the
     /// memory of passes that want many.
     pub logit_block_rows: usize,
+    /// Tokens that a request takes of a pass whose tokens a device chooses; 0 where the
+    /// host chooses all.
+    pub max_commit: usize,
 }
 
 /// Host memory for one block of logits.
@@ -37,6 +40,7 @@ impl ForwardLimits {
             page_size,
             tree_nodes: if step.branches { step.verified } else { 0 },
             logit_block_rows: Self::block_rows(vocab),
+            max_commit: step.max_commit,
         }
     }
 
@@ -50,6 +54,7 @@ impl ForwardLimits {
         Self {
             max_tokens: step.draft_tokens(),
             tree_nodes: if step.branches { step.draft_nodes } else { 0 },
+            max_commit: 0,
             ..Self::of_steps(step, page_size, vocab)
         }
     }
@@ -71,8 +76,28 @@ impl ForwardLimits {
         self.max_tokens.saturating_mul(dp_size)
     }
 
+    /// Those of one of `ranks` ranks: where there are several, none has whole rows of
+    /// logits to choose from.
+    pub(crate) fn of_rank(self, ranks: usize) -> Self {
+        Self {
+            max_commit: if ranks == 1 { self.max_commit } else { 0 },
+            ..self
+        }
+    }
+
     /// Room for a pass's batch.
     pub(crate) fn inputs(&self) -> InputLimits {
+        let mut choices = ChoiceLimits::default();
+        if self.max_commit > 0 {
+            choices = ChoiceLimits {
+                requests: self.requests,
+                rows: self.max_tokens,
+                parents: self
+                    .requests
+                    .saturating_mul(self.tree_nodes.saturating_sub(1)),
+                most: self.max_commit,
+            };
+        }
         let pages = self.positions.div_ceil(self.page_size);
         let mask_words = self.tree_nodes * self.tree_nodes.div_ceil(64);
         InputLimits {
@@ -81,6 +106,7 @@ impl ForwardLimits {
             pages: self.requests.saturating_mul(pages),
             page_size: self.page_size,
             mask_words: self.requests.saturating_mul(mask_words),
+            choices,
         }
     }
 
@@ -96,7 +122,10 @@ impl ForwardLimits {
         let (room, found) = (self.inputs(), InputLimits::of(batch, self.page_size));
         fits("requests", found.requests, room.requests)?;
         fits("pages", found.pages, room.pages)?;
-        fits("words of masks", found.mask_words, room.mask_words)
+        fits("words of masks", found.mask_words, room.mask_words)?;
+        let (found, room) = (found.choices, room.choices);
+        fits("requests to choose for", found.requests, room.requests)?;
+        fits("parents of drafts", found.parents, room.parents)
     }
 }
 

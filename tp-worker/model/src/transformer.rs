@@ -54,8 +54,8 @@ pub struct Transformer<B: Backend> {
     numbers: Vec<u32>,
     /// Rows of a logit block that each rank gets.
     owned: Vec<Range<usize>>,
-    /// Tokens of a logit block that the device has chosen.
-    chosen: Vec<u32>,
+    /// The device chooses tokens.
+    chooses: bool,
     /// What is kept for a drafter, if anything.
     capture: Option<Capture<B>>,
     origin: WeightOrigin,
@@ -98,6 +98,12 @@ impl<B: Backend> Transformer<B> {
     /// What the buffers were allocated for.
     pub fn limits(&self) -> ForwardLimits {
         self.limits
+    }
+
+    /// Whether the device chooses tokens as [`lockstep_backend::Batch::choices`] say;
+    /// otherwise all are the host's.
+    pub fn chooses(&self) -> bool {
+        self.chooses
     }
 
     /// The cache this rank needs for `pages` pages.

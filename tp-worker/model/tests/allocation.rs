@@ -62,6 +62,7 @@ fn a_pass_allocates_nothing() {
             page_size: 8,
             tree_nodes: 1,
             logit_block_rows: 3,
+            max_commit: 0,
         };
         let mut transformer = Transformer::load(
             &mut backend,
@@ -122,6 +123,7 @@ fn count_on_a_rank(mut backend: CpuBackend, dp_size: usize) {
         page_size: 8,
         tree_nodes: 1,
         logit_block_rows: 3,
+        max_commit: 0,
     };
     let options = LoadOptions::new(Axis::World, limits);
     let mut model = Transformer::load(&mut backend, &model, options, &mut |_| {}).unwrap();
@@ -194,6 +196,7 @@ fn drafting_allocates_nothing() {
             page_size: 8,
             tree_nodes: 2,
             logit_block_rows: 1,
+            max_commit: 0,
         };
         let silent = &mut |_| {};
         let mut model = Transformer::load(

@@ -37,6 +37,7 @@ fn limits() -> ForwardLimits {
         page_size: 4,
         tree_nodes: 0,
         logit_block_rows: 4,
+        max_commit: 0,
     }
 }
 

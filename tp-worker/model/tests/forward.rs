@@ -30,6 +30,7 @@ fn load(logit_block_rows: usize) -> Loaded {
         page_size: 8,
         tree_nodes: 1,
         logit_block_rows,
+        max_commit: 0,
     };
     let transformer = Transformer::load(
         &mut backend,
@@ -203,6 +204,7 @@ fn files_that_contradict_the_configuration_are_errors() {
             page_size: 1,
             tree_nodes: 1,
             logit_block_rows: 1,
+            max_commit: 0,
         };
         Transformer::load(
             &mut backend,

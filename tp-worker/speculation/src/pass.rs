@@ -106,6 +106,7 @@ impl Pass {
             pages: pages.entries,
             logit_tokens: &self.wanted,
             masks: &self.masks,
+            ..Batch::default()
         }
     }
 }

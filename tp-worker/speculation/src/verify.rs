@@ -142,25 +142,10 @@ impl Verifier {
     }
 
     /// Whether the tokens at a row's nodes are those that [`Sampler`] gives there, so that
-    /// whoever samples alike may choose them: see [`Self::chosen`].
+    /// whoever samples alike, reports no log-probabilities and has no penalties may choose
+    /// them, and take drafts as far as they agree.
     pub fn samples(&self, drafts: &Drafts, row: usize, params: &SamplingParams) -> bool {
         samples(self.mode, drafts, row, params)
-    }
-
-    /// [`Self::node`] of a row that [`Self::samples`], reports no log-probabilities and
-    /// has no penalties, where `token` was chosen already; `None`: the logits were not
-    /// finite. Returns whether the row goes on; it fails where its root does.
-    pub fn chosen(&mut self, number: u32, token: Option<u32>, row: &mut VerifyRow<'_>) -> bool {
-        if self.current != Some(number) {
-            return true;
-        }
-        self.current = None;
-        let Some(token) = token else {
-            return number != 0;
-        };
-        let child = drafted(row, number, token);
-        self.emit(token, child, row);
-        true
     }
 
     /// Ends the row: what was accepted. The log-probabilities may be taken out.
@@ -200,17 +185,13 @@ impl Verifier {
             let logprob = token_logprob(logits, token, top)?;
             self.verified.logprobs.push(logprob);
         }
-        self.emit(token, child, row);
-        Ok(())
-    }
-
-    fn emit(&mut self, token: u32, child: Option<u32>, row: &mut VerifyRow<'_>) {
         self.verified.tokens.push(token);
         if row.params.has_penalties() {
             row.history.push(token);
         }
         self.verified.path.extend(child);
         self.current = child;
+        Ok(())
     }
 
     /// The request at the current node, whose depth is the number of tokens

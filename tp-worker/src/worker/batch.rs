@@ -1,6 +1,6 @@
 //! The ragged batch of a step, in buffers that are reused.
 
-use lockstep_backend::{Batch, PassKey, Row};
+use lockstep_backend::{Batch, ChoiceBatch, PassKey, Row};
 use lockstep_speculation::{Node, depth, is_chain, push_depths, push_masks};
 use lockstep_types::{sampling::TokenLogprob, step::SlotOutput};
 
@@ -38,6 +38,8 @@ pub struct BatchBuffers {
     uses: Vec<LogitUse>,
     /// Rows that report something.
     outputs: usize,
+    /// Rows that sample.
+    choices: usize,
     masks: Vec<u64>,
     max_q_len: usize,
     limit: usize,
@@ -54,6 +56,7 @@ impl BatchBuffers {
             logit_tokens: Vec::with_capacity(tokens),
             uses: Vec::with_capacity(tokens),
             outputs: 0,
+            choices: 0,
             masks: Vec::new(),
             max_q_len: 0,
             limit: tokens,
@@ -68,6 +71,7 @@ impl BatchBuffers {
         self.logit_tokens.clear();
         self.uses.clear();
         self.outputs = 0;
+        self.choices = 0;
         self.masks.clear();
         self.max_q_len = 0;
     }
@@ -150,8 +154,9 @@ impl BatchBuffers {
         }
     }
 
-    /// The batch over the request-to-page table `pages`.
-    pub fn batch<'a>(&'a self, pages: &'a [u32]) -> Batch<'a> {
+    /// The batch over the request-to-page table `pages`, whose tokens are chosen by
+    /// `choices`.
+    pub fn batch<'a>(&'a self, pages: &'a [u32], choices: ChoiceBatch<'a>) -> Batch<'a> {
         Batch {
             tokens: &self.tokens,
             positions: &self.positions,
@@ -160,7 +165,18 @@ impl BatchBuffers {
             pages,
             logit_tokens: &self.logit_tokens,
             masks: &self.masks,
+            choices,
         }
+    }
+
+    /// How many rows sample.
+    pub fn choices(&self) -> usize {
+        self.choices
+    }
+
+    /// The token of the batch whose logits are those wanted as number `at`.
+    pub fn wanted(&self, at: usize) -> u32 {
+        self.logit_tokens[at]
     }
 
     /// What each row of logits is for, in order.
@@ -173,6 +189,11 @@ impl BatchBuffers {
     pub fn depth(&self, at: usize, task: &RowTask) -> u32 {
         let position = self.positions[self.logit_tokens[at] as usize];
         position - (task.start + task.q_len - 1)
+    }
+
+    /// How many rows have an output.
+    pub fn reporting(&self) -> usize {
+        self.outputs
     }
 
     /// One output per sampled or scored row, in the plan's order, with
@@ -225,6 +246,8 @@ impl BatchBuffers {
             want(position - 1, Wanted::Score(position));
         }
         if task.sample {
+            task.choice = self.choices;
+            self.choices += 1;
             for node in 0..=row.q_len - task.q_len {
                 want(end - 1 + node, Wanted::Node(node));
             }

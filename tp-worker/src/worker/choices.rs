@@ -1,27 +1,46 @@
-//! How the tokens of a step may be chosen where their logits are, on the device.
+//! How the tokens of a step are chosen where their logits are, on the device.
 
-use lockstep_backend::{Choice, How};
-use lockstep_speculation::{Drafts, Verifier};
+use lockstep_backend::{Choice, ChoiceBatch, ChoiceRow, DraftedRow, How};
+use lockstep_speculation::{Drafts, Verifier, is_chain};
 
 use super::{
+    WorkerLimits,
     batch::{BatchBuffers, LogitUse, Wanted},
     slots::{RowTask, Slots},
 };
 
-/// For each row of wanted logits how its token is chosen.
-#[derive(Debug, Default)]
+/// The rows of a step that sample, and what was drafted for them.
+#[derive(Debug)]
 pub struct Choices {
-    list: Vec<Choice>,
+    choices: Vec<Choice>,
+    rows: Vec<ChoiceRow>,
+    drafted: Vec<DraftedRow>,
+    parents: Vec<u32>,
 }
 
-/// What scores prompts, reports log-probabilities or needs a request's history.
-const HOST: Choice = Choice {
-    how: How::Host,
-    seed: 0,
-    position: 0,
-};
-
 impl Choices {
+    pub fn new(limits: &WorkerLimits) -> Self {
+        let (requests, step) = (limits.step.requests, &limits.step);
+        let parents = match step.branches {
+            true => requests * step.verified.saturating_sub(1),
+            false => 0,
+        };
+        Self {
+            choices: Vec::with_capacity(requests),
+            rows: Vec::with_capacity(step.tokens),
+            drafted: Vec::with_capacity(requests),
+            parents: Vec::with_capacity(parents),
+        }
+    }
+
+    /// Leaves all to the host.
+    pub fn clear(&mut self) {
+        self.choices.clear();
+        self.rows.clear();
+        self.drafted.clear();
+        self.parents.clear();
+    }
+
     /// Those of the rows of `batch`, of which `verifier` says whether a device may.
     /// `drafts` are the step's, and those of a row that has none.
     pub fn lay_out(
@@ -32,26 +51,70 @@ impl Choices {
         verifier: &Verifier,
         drafts: (&Drafts, &Drafts),
     ) {
-        let uses = batch.uses().iter().enumerate();
-        let choice = |(at, LogitUse { row, wanted }): (usize, &LogitUse)| {
+        self.clear();
+        for (at, LogitUse { row, wanted }) in batch.uses().iter().enumerate() {
             let task = &tasks[*row];
-            let slot = slots.get(task.slot);
-            let (drafts, row) = drafts_of(task, drafts);
-            let samples = || verifier.samples(drafts, row, &slot.sampling);
-            if matches!(wanted, Wanted::Score(_)) || slot.logprobs.output || !samples() {
-                return HOST;
+            let Wanted::Node(number) = wanted else {
+                self.rows.push(ChoiceRow::HOST);
+                continue;
+            };
+            let drafts = drafts_of(task, drafts);
+            if *number == 0 {
+                self.choices.push(choice(task, slots, verifier, drafts));
+                self.draft(at, batch.wanted(at), drafts);
             }
-            let outputs = slot.tokens.len() as u64 - u64::from(slot.prompt_len);
-            Choice::of(&slot.sampling, outputs + u64::from(batch.depth(at, task)))
-        };
-        self.list.clear();
-        self.list.extend(uses.map(choice));
+            self.rows.push(ChoiceRow {
+                request: task.choice as u32,
+                depth: batch.depth(at, task),
+            });
+        }
     }
 
-    /// In the order of [`BatchBuffers::uses`].
-    pub fn list(&self) -> &[Choice] {
-        &self.list
+    /// Notes what was drafted behind `token` of the batch, whose logits are wanted as
+    /// number `at`.
+    fn draft(&mut self, at: usize, token: u32, (drafts, row): (&Drafts, usize)) {
+        let nodes = drafts.nodes(row);
+        let tree = !is_chain(nodes);
+        self.drafted.push(DraftedRow {
+            logits: at as u32,
+            token,
+            nodes: nodes.len() as u32,
+            parents: tree.then_some(self.parents.len() as u32),
+        });
+        if tree {
+            self.parents.extend(nodes.iter().map(|node| node.parent));
+        }
     }
+
+    /// As a batch has them.
+    pub fn batch(&self) -> ChoiceBatch<'_> {
+        ChoiceBatch {
+            choices: &self.choices,
+            rows: &self.rows,
+            drafted: &self.drafted,
+            parents: &self.parents,
+        }
+    }
+}
+
+/// How the tokens of a row are chosen. One that reports log-probabilities or needs its
+/// history is the host's.
+fn choice(
+    task: &RowTask,
+    slots: &Slots,
+    verifier: &Verifier,
+    (drafts, row): (&Drafts, usize),
+) -> Choice {
+    let slot = slots.get(task.slot);
+    let outputs = slot.tokens.len() as u64 - u64::from(slot.prompt_len);
+    let choice = Choice::of(&slot.sampling, outputs);
+    if slot.logprobs.output || !verifier.samples(drafts, row, &slot.sampling) {
+        return Choice {
+            how: How::Host,
+            ..choice
+        };
+    }
+    choice
 }
 
 /// A row's drafts, and which row of them it is.

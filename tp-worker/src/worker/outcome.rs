@@ -1,7 +1,7 @@
 //! What the rows of a step brought, on every rank.
 
 use lockstep_adaptive::Digest;
-use lockstep_backend::{Axis, Backend};
+use lockstep_backend::{Axis, Backend, ChoiceBatch};
 use lockstep_speculation::Verified;
 
 use super::{
@@ -29,6 +29,21 @@ pub struct Outcome<'a> {
     pub path: &'a [u32],
 }
 
+impl<'a> Outcome<'a> {
+    const NONE: Self = Self {
+        tokens: &[],
+        path: &[],
+    };
+
+    fn of(words: &'a [u32], most: usize) -> Self {
+        let count = words[0] as usize;
+        Self {
+            tokens: &words[1..1 + count],
+            path: &words[1 + most..][..count.saturating_sub(1)],
+        }
+    }
+}
+
 impl Outcomes {
     /// For `requests` rows of at most `most` tokens.
     pub fn new(requests: usize, most: usize) -> Self {
@@ -39,16 +54,22 @@ impl Outcomes {
         }
     }
 
-    /// Forgets the last step.
-    pub fn clear(&mut self) {
+    /// Begins a step of which so many rows sample; none has brought anything.
+    pub fn begin(&mut self, rows: usize) {
         self.words.clear();
+        self.words.resize(rows * 2 * self.most, 0);
     }
 
-    /// Notes the next sampled row's outcome; `None` where it failed.
-    pub fn push(&mut self, verified: Option<&Verified>) {
-        let at = self.words.len();
-        self.words.resize(at + 2 * self.most, 0);
-        let words = &mut self.words[at..];
+    /// The words of the `at`-th row that samples.
+    fn row(&self, at: usize) -> std::ops::Range<usize> {
+        at * 2 * self.most..(at + 1) * 2 * self.most
+    }
+
+    /// Notes the outcome of the `at`-th row that samples; `None` where it failed.
+    pub fn set(&mut self, at: usize, verified: Option<&Verified>) {
+        let row = self.row(at);
+        let words = &mut self.words[row];
+        words.fill(0);
         let (tokens, path) = match verified {
             Some(verified) => (verified.tokens.as_slice(), verified.path.as_slice()),
             None => (&[FAILED][..], &[][..]),
@@ -58,18 +79,20 @@ impl Outcomes {
         words[1 + self.most..][..path.len()].copy_from_slice(path);
     }
 
+    /// Notes the outcome of the `at`-th row that samples as it stands in `words`, which
+    /// are those of all of them.
+    pub fn take(&mut self, at: usize, words: &[u32]) -> Outcome<'_> {
+        let row = self.row(at);
+        self.words[row.clone()].copy_from_slice(&words[row.clone()]);
+        Outcome::of(&self.words[row], self.most)
+    }
+
     /// Gives every rank the outcomes of the one that leads.
     ///
     /// # Errors
     /// [`WorkerError::Backend`] when a peer is gone.
-    pub fn broadcast<B: Backend>(
-        &mut self,
-        backend: &mut B,
-        tasks: &[RowTask],
-    ) -> Result<(), WorkerError> {
-        let rows = tasks.iter().filter(|task| task.sample).count();
-        self.words.resize(rows * 2 * self.most, 0);
-        if rows > 0 {
+    pub fn broadcast<B: Backend>(&mut self, backend: &mut B) -> Result<(), WorkerError> {
+        if !self.words.is_empty() {
             backend
                 .control(Axis::Attention)
                 .broadcast(0, &mut self.words)?;
@@ -88,29 +111,26 @@ impl Outcomes {
         let mut sampled = self.words.chunks_exact(2 * most);
         tasks.iter().map(move |task| {
             let words = if task.sample { sampled.next() } else { None };
-            let (mut tokens, mut path): (&[u32], &[u32]) = (&[], &[]);
-            if let Some(words) = words {
-                let count = words[0] as usize;
-                tokens = &words[1..1 + count];
-                path = &words[1 + most..][..count.saturating_sub(1)];
-            }
-            Outcome { tokens, path }
+            words.map_or(Outcome::NONE, |words| Outcome::of(words, most))
         })
     }
 
-    /// Moves accepted nodes of trees to where their positions belong, and
-    /// commits to the slots.
+    /// Moves accepted nodes of trees to where their positions belong, but for those of
+    /// `choices` that the device has moved, and commits to the slots.
     pub fn commit<B: Backend>(
         &mut self,
         backend: &mut B,
         cache: &mut B::KvCache,
         tasks: &[RowTask],
+        choices: ChoiceBatch<'_>,
         slots: &mut Slots,
     ) {
         let mut moves = std::mem::take(&mut self.moves);
         moves.clear();
         for (task, outcome) in tasks.iter().zip(self.of(tasks)) {
-            push_moves(task, outcome, slots, &mut moves);
+            if choices.is_hosts(task.choice) {
+                push_moves(task, outcome, slots, &mut moves);
+            }
             slots.commit(*task, outcome.tokens);
         }
         backend.copy_cells(cache, &moves);

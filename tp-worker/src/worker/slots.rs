@@ -53,6 +53,8 @@ pub struct RowTask {
     pub draft_depth: u32,
     /// Which of the step's outputs reports it.
     pub output: Option<usize>,
+    /// Which of the rows that sample it is, where it does.
+    pub choice: usize,
 }
 
 /// All slots and their pages.
@@ -174,6 +176,7 @@ impl Slots {
             drafts: None,
             draft_depth: 0,
             output: None,
+            choice: 0,
         };
         self.pages.grant(at, &extend.new_pages)?;
         Ok(task)

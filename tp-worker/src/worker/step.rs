@@ -121,14 +121,13 @@ impl<B: Backend + 'static> Worker<B> {
             self.batch.push(task, &self.slots, nodes)?;
         }
         self.batch.seal(&self.tasks, &self.slots)?;
-        let drafts = self.drafting.drafts();
-        self.choices.lay_out(
-            &self.batch,
-            &self.tasks,
-            &self.slots,
-            &self.verifier,
-            drafts,
-        );
+        self.choices.clear();
+        if self.transformer.chooses() {
+            let (tasks, slots, verifier) = (&self.tasks, &self.slots, &self.verifier);
+            let drafts = self.drafting.drafts();
+            self.choices
+                .lay_out(&self.batch, tasks, slots, verifier, drafts);
+        }
         Ok(())
     }
 
@@ -217,15 +216,16 @@ impl<B: Backend + 'static> Worker<B> {
     /// Runs the batch and chooses tokens, on the rank that leads.
     fn forward(&mut self) -> Result<Vec<SlotOutput>, WorkerError> {
         let mut outputs = Vec::new();
-        self.outcomes.clear();
+        self.outcomes.begin(self.batch.choices());
         if self.backend.leads(Axis::Attention) {
+            outputs.reserve_exact(self.batch.reporting());
             outputs.extend(self.batch.outputs(&self.tasks, &self.slots));
         }
         let mut emitter = Emitter {
             slots: &mut self.slots,
             tasks: &self.tasks,
             batch: &self.batch,
-            choices: &self.choices,
+            choices: self.choices.batch(),
             drafts: self.drafting.drafts(),
             sampler: &mut self.sampler,
             verifier: &mut self.verifier,
@@ -235,7 +235,7 @@ impl<B: Backend + 'static> Worker<B> {
         // The page tables are borrowed by the batch while the emitter changes
         // slots, so they are handed out for the pass.
         let tables = emitter.slots.lend_tables();
-        let batch = self.batch.batch(&tables);
+        let batch = self.batch.batch(&tables, self.choices.batch());
         let world = (self.config.parallel.dp_size > 1).then(|| self.rows.world());
         let (backend, cache) = (&mut self.backend, &mut self.cache);
         let result = self
@@ -248,11 +248,12 @@ impl<B: Backend + 'static> Worker<B> {
 
     /// Tells all ranks what was chosen, and the slots what it means.
     fn settle(&mut self) -> Result<(), WorkerError> {
-        let (backend, tasks) = (&mut self.backend, &self.tasks);
-        self.outcomes.broadcast(backend, tasks)?;
+        let (backend, cache) = (&mut self.backend, &mut self.cache);
+        let (tasks, choices) = (&self.tasks, self.choices.batch());
+        self.outcomes.broadcast(backend)?;
         self.outcomes.digest(&mut self.digests.tensor);
         self.outcomes
-            .commit(backend, &mut self.cache, tasks, &mut self.slots);
+            .commit(backend, cache, tasks, choices, &mut self.slots);
         Ok(())
     }
 

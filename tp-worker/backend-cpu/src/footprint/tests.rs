@@ -1,6 +1,6 @@
 use lockstep_backend::{
-    AttentionShape, Backend, Batch, CheckpointDtype, DeviceMemory, Holds, HostBlock, HostMatrix,
-    InputLimits, KvShape, MatrixRole, MatrixShape, PassShape, RopeTable, Row,
+    AttentionShape, Backend, Batch, CheckpointDtype, ChoiceLimits, DeviceMemory, Holds, HostBlock,
+    HostMatrix, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape, RopeTable, Row,
 };
 use lockstep_collective::Single;
 use lockstep_types::{Dtype, KvCacheDtype, Quantization};
@@ -122,6 +122,7 @@ fn vectors_activations_and_caches_take_what_is_charged() {
         pages: 7,
         page_size: 16,
         mask_words: 5,
+        choices: ChoiceLimits::default(),
     };
     backend.inputs(&limits).unwrap();
     // A row is five words, of which one may be absent.
@@ -194,7 +195,7 @@ fn attend(backend: &mut CpuBackend, shape: &AttentionShape, tokens: u32) {
         rows: &[row],
         pages: &[0],
         logit_tokens: &[],
-        masks: &[],
+        ..Batch::default()
     };
     let limits = InputLimits::of(&batch, tokens as usize);
     let mut inputs = backend.inputs(&limits).unwrap();

@@ -171,7 +171,7 @@ impl Tokens {
             rows: &[row],
             pages: &(0..pages).collect::<Vec<_>>(),
             logit_tokens: &[],
-            masks: &[],
+            ..Batch::default()
         };
         let qkv = tensor(backend, qkv, HEADS.qkv_width());
         let mut out = backend

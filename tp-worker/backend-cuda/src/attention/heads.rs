@@ -1,7 +1,6 @@
 //! Single heads: norms, rotation, and what is written to the cache.
 
 use super::{Attention, PagedCache, THREADS, parameters};
-use crate::choosing::Accepted;
 use crate::error::CudaError;
 use crate::floats::{Element, Floats};
 use crate::inputs::Inputs;
@@ -150,21 +149,23 @@ impl Attention {
         &self,
         stream: &Stream,
         cache: &mut PagedCache,
-        accepted: &Accepted,
-        requests: Rows<'_>,
+        inputs: &Inputs,
     ) -> Result<(), CudaError> {
+        let (requests, chosen) = (inputs.requests(), inputs.chosen());
         let most = requests.most();
-        assert!(most <= accepted.requests(), "every request has moves");
+        if most == 0 {
+            return Ok(());
+        }
         cache.expect(&self.shape, self.cached, 0);
         let units = self.shape.kv_heads * self.shape.head_dim * self.cached.bytes() / 16;
         let layers = cache.layers() as u32;
         let parameters = CopyAccepted {
             keys: cache.keys(0),
             values: cache.values(0),
-            moves: accepted.move_list().address(),
-            counts: accepted.move_counts().address(),
+            moves: chosen.moves().address(),
+            counts: chosen.counts().address(),
             requests: requests.parameter(),
-            most: accepted.most() as u32,
+            most: chosen.limits().most as u32,
             layers,
             cells: cache.cells() as u32,
             cell_units: units as u32,

@@ -99,25 +99,7 @@ impl CudaBackend {
         if moves.is_empty() {
             return Ok(());
         }
-        // Any kernels for such a cache do.
-        let shape = cache.shape();
-        let fits = |kernels: &Kernels| {
-            let (own, cached) = (kernels.attention.shape(), kernels.attention.cached());
-            (own.kv_heads, own.head_dim, cached)
-                == (shape.kv_heads, shape.head_dim, cache.element())
-        };
-        let at = match self.attention.iter().position(fits) {
-            Some(at) => at,
-            None => {
-                let shape = AttentionShape {
-                    heads: shape.kv_heads,
-                    kv_heads: shape.kv_heads,
-                    head_dim: shape.head_dim,
-                    scale: 1.0,
-                };
-                self.kernels(&shape, cache.element())?
-            }
-        };
+        let at = self.kernels_of(cache)?;
         let words = moves.len() * 2;
         let list = self.lists.bring(&self.stream, words, |words| {
             let pairs = words.as_chunks_mut::<2>().0.iter_mut();
@@ -127,6 +109,37 @@ impl CudaBackend {
         })?;
         let (attention, count) = (&self.attention[at].attention, Rows::fixed(moves.len()));
         attention.copy_cells(&self.stream, cache, list, count)
+    }
+
+    /// Copies the cells of accepted drafts to those of their positions.
+    pub(super) fn move_accepted(
+        &mut self,
+        inputs: &Inputs,
+        cache: &mut PagedCache,
+    ) -> Result<(), CudaError> {
+        let at = self.kernels_of(cache)?;
+        let attention = &self.attention[at].attention;
+        attention.copy_accepted(&self.stream, cache, inputs)
+    }
+
+    /// Any kernels for such a cache.
+    fn kernels_of(&mut self, cache: &PagedCache) -> Result<usize, CudaError> {
+        let shape = cache.shape();
+        let fits = |kernels: &Kernels| {
+            let (own, cached) = (kernels.attention.shape(), kernels.attention.cached());
+            (own.kv_heads, own.head_dim, cached)
+                == (shape.kv_heads, shape.head_dim, cache.element())
+        };
+        if let Some(at) = self.attention.iter().position(fits) {
+            return Ok(at);
+        }
+        let shape = AttentionShape {
+            heads: shape.kv_heads,
+            kv_heads: shape.kv_heads,
+            head_dim: shape.head_dim,
+            scale: 1.0,
+        };
+        self.kernels(&shape, cache.element())
     }
 
     /// What `heads` says, then attends.

@@ -363,7 +363,7 @@ impl Backend for CudaBackend {
         self.gather_all(axis, x, first, counts, out)
     }
 
-    fn chooser(&mut self) -> Option<&mut dyn ChooseTokens<CudaTensor>> {
+    fn chooser(&mut self) -> Option<&mut dyn ChooseTokens<CudaTensor, Inputs, PagedCache>> {
         Some(self)
     }
 

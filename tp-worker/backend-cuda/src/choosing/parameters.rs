@@ -7,7 +7,7 @@ use bytemuck::{Pod, Zeroable};
 #[repr(C)]
 pub(super) struct Choose {
     pub logits: u64,
-    pub choices: u64,
+    pub batch: u64,
     pub states: u64,
     pub tokens: u64,
     pub first: u32,
@@ -20,7 +20,6 @@ pub(super) struct Choose {
 #[repr(C)]
 pub(super) struct Accept {
     pub batch: u64,
-    pub choices: u64,
     pub tokens: u64,
     pub words: u64,
     pub moves: u64,

@@ -68,6 +68,7 @@ fn texts(dtype: Dtype, cached: KvCacheDtype, at_once: bool) -> Vec<Vec<f32>> {
             pages: &pages,
             logit_tokens: &[],
             masks: &[1, 3, 5, 11],
+            ..Batch::default()
         };
         let inputs = staged(&mut gpu, &batch, 4);
         let width = SHAPE.qkv_width();

@@ -1,10 +1,79 @@
-//! Tokens that the device chooses for the host.
+//! Tokens that the device chooses, and drafts that stand by them.
 
-use lockstep_backend::{Axis, Backend, Choice, ChooseTokens, FAILED, Holds, How, Owners};
+use lockstep_backend::{
+    Axis, Backend, Batch, Choice, ChoiceBatch, ChoiceRow, ChooseTokens, DraftedRow, FAILED, Holds,
+    How, InputLimits, KvShape, Owners, Row,
+};
+use lockstep_backend_cuda::CudaTensor;
 use lockstep_sampling::{Request, Sampler, TokenHistory};
-use lockstep_types::{Dtype, sampling::SamplingParams};
+use lockstep_types::{Dtype, KvCacheDtype, sampling::SamplingParams};
 
 use crate::support::{gpu, noise, sums};
+
+const NO_CACHE: KvShape = KvShape {
+    layers: 1,
+    kv_heads: 1,
+    head_dim: 16,
+    pages: 1,
+    page_size: 1,
+    dtype: KvCacheDtype::Float32,
+};
+
+/// Has a device choose from the rows of `logits`, which come in blocks of `block`, a row
+/// of each request; the words of the first token of each.
+fn chosen(
+    gpu: &mut lockstep_backend_cuda::CudaBackend,
+    logits: &mut [CudaTensor],
+    choices: &[Choice],
+) -> Vec<u32> {
+    let rows = choices.len();
+    let all: Vec<u32> = (0..rows as u32).collect();
+    let own = |start| Row {
+        start,
+        q_len: 1,
+        kv_len: 0,
+        pages_start: 0,
+        mask: None,
+    };
+    let alone = |row| DraftedRow {
+        logits: row,
+        token: row,
+        nodes: 0,
+        parents: None,
+    };
+    let row = |request| ChoiceRow { request, depth: 0 };
+    let batch = Batch {
+        tokens: &all,
+        positions: &all,
+        cells: &all,
+        rows: &all.iter().copied().map(own).collect::<Vec<_>>(),
+        pages: &[0],
+        logit_tokens: &all,
+        choices: ChoiceBatch {
+            choices,
+            rows: &all.iter().copied().map(row).collect::<Vec<_>>(),
+            drafted: &all.iter().copied().map(alone).collect::<Vec<_>>(),
+            parents: &[],
+        },
+        ..Batch::default()
+    };
+    let mut inputs = gpu.inputs(&InputLimits::of(&batch, 1)).unwrap();
+    let mut cache = gpu.kv_cache(&NO_CACHE).unwrap();
+    gpu.stage(&batch, &mut inputs).unwrap();
+    let mut first = 0;
+    for logits in logits {
+        gpu.choose(logits, first, &mut inputs);
+        first += logits.rows();
+    }
+    gpu.accept(&mut inputs, &mut cache);
+    let words = gpu.outcomes(&mut inputs).unwrap().chunks(2);
+    words
+        .map(|words| match words {
+            [1, token] => *token,
+            _ => u32::MAX - 1,
+        })
+        .collect()
+}
 
 #[test]
 fn rows_give_the_samplers_tokens_or_stay_for_the_host() {
@@ -34,12 +103,11 @@ fn rows_give_the_samplers_tokens_or_stay_for_the_host() {
         Choice::of(&params, 9),
     ];
     let x = sums(&mut gpu, &values, WIDTH);
-    let mut tokens = vec![1];
     // Twice: a pass leaves no trace for the next one.
     for _ in 0..2 {
-        let mut logits = gpu.tensor(4, WIDTH, Holds::Logits).unwrap();
-        gpu.place_columns(&x, &mut logits, 0);
-        gpu.choose(&mut logits, &choices, &mut tokens).unwrap();
+        let mut logits = [gpu.tensor(4, WIDTH, Holds::Logits).unwrap()];
+        gpu.place_columns(&x, &mut logits[0], 0);
+        let tokens = chosen(&mut gpu, &mut logits, &choices);
         let sampled = |row: usize, params, position| {
             let request = Request {
                 params,
@@ -57,16 +125,13 @@ fn rows_give_the_samplers_tokens_or_stay_for_the_host() {
         };
         let mut space = Vec::new();
         let left = gpu
-            .gather_to_host(Axis::Alone, &logits, owners, &mut space)
+            .gather_to_host(Axis::Alone, &logits[0], owners, &mut space)
             .unwrap();
         assert_eq!(left[WIDTH..2 * WIDTH], values[WIDTH..2 * WIDTH]);
-
-        gpu.choose(&mut logits, &[host; 4], &mut tokens).unwrap();
-        assert!(tokens.is_empty(), "all are the host's");
     }
 }
 
-/// More than the device chooses from at once.
+/// More than the device chooses from at once, in several blocks.
 #[test]
 fn many_rows_have_a_token_each() {
     const WIDTH: usize = 40;
@@ -76,12 +141,17 @@ fn many_rows_have_a_token_each() {
     for row in 0..rows {
         values[row * WIDTH + row * 7 % WIDTH] = 9.0;
     }
-    let x = sums(&mut gpu, &values, WIDTH);
-    let mut logits = gpu.tensor(rows, WIDTH, Holds::Logits).unwrap();
-    gpu.place_columns(&x, &mut logits, 0);
+    let mut logits: Vec<CudaTensor> = values
+        .chunks(170 * WIDTH)
+        .map(|values| {
+            let x = sums(&mut gpu, values, WIDTH);
+            let mut logits = gpu.tensor(x.rows(), WIDTH, Holds::Logits).unwrap();
+            gpu.place_columns(&x, &mut logits, 0);
+            logits
+        })
+        .collect();
     let choices = vec![Choice::of(&SamplingParams::greedy(), 0); rows];
-    let mut tokens = Vec::new();
-    gpu.choose(&mut logits, &choices, &mut tokens).unwrap();
+    let tokens = chosen(&mut gpu, &mut logits, &choices);
     let wanted: Vec<u32> = (0..rows).map(|row| (row * 7 % WIDTH) as u32).collect();
     assert_eq!(tokens, wanted);
 }

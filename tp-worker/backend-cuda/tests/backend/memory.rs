@@ -1,8 +1,8 @@
 //! What is charged before the start is what is taken after it.
 
 use lockstep_backend::{
-    AttentionShape, Backend, Batch, DeviceMemory, Holds, InputLimits, KvShape, MatrixRole,
-    MatrixShape, PassShape, RopeTable, Row,
+    AttentionShape, Backend, Batch, ChoiceLimits, DeviceMemory, Holds, InputLimits, KvShape,
+    MatrixRole, MatrixShape, PassShape, RopeTable, Row,
 };
 use lockstep_backend_cuda::{Context, CudaBackend, CudaMemory, CudaOptions};
 use lockstep_types::{Dtype, KvCacheDtype};
@@ -85,9 +85,15 @@ fn everything_takes_what_is_charged(context: &Context) {
             pages: 33,
             page_size: 8,
             mask_words: 21,
+            choices: ChoiceLimits {
+                requests: 5,
+                rows: 90,
+                parents: 11,
+                most: 3,
+            },
         };
         let (used, _inputs) = taken(context, || gpu.inputs(&limits).unwrap());
-        check("a batch", memory.inputs_bytes(&limits), used, 1);
+        check("a batch", memory.inputs_bytes(&limits), used, 5);
         let shape = KvShape {
             layers: 3,
             kv_heads: 2,
@@ -167,6 +173,7 @@ fn attended_bytes(
         pages: positions.div_ceil(3),
         page_size: 3,
         mask_words: 0,
+        choices: ChoiceLimits::default(),
     };
     // The rows of `sums` come by a table and a batch of their own.
     let role = MatrixRole::Vocabulary;
@@ -243,7 +250,7 @@ fn attended(
         }],
         pages: &pages,
         logit_tokens: &[],
-        masks: &[],
+        ..Batch::default()
     };
     let limits = InputLimits {
         pages: pages.len(),

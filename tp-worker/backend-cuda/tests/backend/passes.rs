@@ -1,8 +1,9 @@
 //! Passes that are recorded and repeated, beside the same run anew each time.
 
 use lockstep_backend::{
-    Attend, AttentionShape, Backend, BackendError, Batch, DeviceMemory, Holds, InputLimits,
-    KvShape, MatrixRole, PassKey, RopeTable, Row, Rows,
+    Attend, AttentionShape, Backend, BackendError, Batch, Choice, ChoiceBatch, ChoiceLimits,
+    ChoiceRow, ChooseTokens, DeviceMemory, DraftedRow, Holds, How, InputLimits, KvShape,
+    MatrixRole, PassKey, RopeTable, Row, Rows,
 };
 use lockstep_backend_cuda::{
     CudaBackend, CudaMemory, CudaOptions, CudaPasses, CudaTensor, Inputs, PagedCache, Recorded,
@@ -23,6 +24,8 @@ const PAGES: [[u32; 5]; REQUESTS] = [
     [8, 15, 6, 13, 17],
 ];
 const HIDDEN: usize = 16;
+/// Tokens that are chosen, so few that drafts often stand.
+const VOCAB: usize = 3;
 const SHAPE: AttentionShape = AttentionShape {
     heads: 2,
     kv_heads: 1,
@@ -34,16 +37,18 @@ type Matrix = <CudaBackend as Backend>::Matrix;
 type Vector = <CudaBackend as Backend>::Vector;
 type Rope = <CudaBackend as Backend>::Rope;
 
-/// A layer of a model.
+/// A layer of a model, and its head.
 struct Layer {
     table: Matrix,
+    head: Matrix,
     norm: Vector,
     qkv: Matrix,
     rope: Rope,
     cache: PagedCache,
     inputs: Inputs,
-    /// Residual, normed, queries with keys and values, attended; a second residual.
-    tensors: [CudaTensor; 5],
+    /// Residual, normed, queries with keys and values, attended; a second residual;
+    /// logits.
+    tensors: [CudaTensor; 6],
     passes: CudaPasses,
     /// How often the pass was asked for.
     works: usize,
@@ -63,6 +68,8 @@ enum Fault {
     List,
     /// It takes memory.
     Allocation,
+    /// It looks at what was chosen.
+    Outcomes,
 }
 
 fn gpu(dtype: Dtype, graphs: &[usize]) -> CudaBackend {
@@ -81,6 +88,7 @@ impl Layer {
             gpu.load_matrix(&host, MatrixRole::Projection).unwrap()
         };
         let (table, qkv) = (load(1, 32, HIDDEN), load(2, SHAPE.qkv_width(), HIDDEN));
+        let head = load(5, VOCAB, SHAPE.out_width());
         let angles = noise(3, 20 * 8);
         let rope = RopeTable {
             half: 8,
@@ -101,6 +109,12 @@ impl Layer {
             pages: 5 * REQUESTS,
             page_size: PAGE,
             mask_words: 0,
+            choices: ChoiceLimits {
+                requests: REQUESTS,
+                rows: 12,
+                parents: 12,
+                most: 12,
+            },
         };
         let most = limits.tokens;
         let mut tensor = |width, holds| gpu.tensor(most, width, holds).unwrap();
@@ -110,9 +124,11 @@ impl Layer {
             tensor(SHAPE.qkv_width(), Holds::Sum),
             tensor(SHAPE.out_width(), Holds::Operand),
             tensor(HIDDEN, Holds::Sum),
+            tensor(VOCAB, Holds::Logits),
         ];
         Self {
             table,
+            head,
             norm: gpu.load_vector(&noise(4, HIDDEN)).unwrap(),
             qkv,
             rope: gpu.load_rope(rope).unwrap(),
@@ -138,13 +154,13 @@ impl Layer {
         }
     }
 
-    /// What it makes of a batch's tokens.
+    /// What it makes of a batch's tokens, and the words of what becomes of its drafts.
     fn run(
         &mut self,
         gpu: &mut CudaBackend,
         batch: &Batch<'_>,
         fault: Fault,
-    ) -> Result<Vec<f32>, BackendError> {
+    ) -> Result<(Vec<f32>, Vec<u32>), BackendError> {
         gpu.stage(batch, &mut self.inputs)?;
         let size = gpu.pad(batch.key(), &mut self.inputs);
         assert!(size.holds(&batch.key()));
@@ -155,7 +171,9 @@ impl Layer {
         let done = gpu.pass(&mut passes, size, &mut work);
         self.passes = passes;
         self.set_rows(gpu, tokens);
-        done.map(|()| read(gpu, &self.tensors[3]))
+        done?;
+        let words = gpu.outcomes(&mut self.inputs)?.to_vec();
+        Ok((read(gpu, &self.tensors[3]), words))
     }
 
     fn set_rows(&mut self, gpu: &mut CudaBackend, rows: usize) {
@@ -171,7 +189,7 @@ impl Layer {
         fault: Fault,
     ) -> Result<(), BackendError> {
         self.works += 1;
-        let [residual, normed, qkv, attended, _] = &mut self.tensors;
+        let [residual, normed, qkv, attended, _, logits] = &mut self.tensors;
         let mut eps = 1e-5;
         match fault {
             Fault::HostState => eps *= self.works as f32,
@@ -193,9 +211,13 @@ impl Layer {
             rope: &self.rope,
         };
         gpu.attend(&mut self.cache, 0, qkv, &op, &self.inputs, attended);
+        gpu.matmul(attended, &self.head, None, logits);
+        gpu.choose(logits, 0, &mut self.inputs);
+        gpu.accept(&mut self.inputs, &mut self.cache);
         match fault {
             Fault::Swap => self.tensors.swap(0, 4),
             Fault::Allocation => drop(gpu.tensor(1, 1, Holds::Sum)?),
+            Fault::Outcomes => drop(gpu.outcomes(&mut self.inputs)?.to_vec()),
             _ => {}
         }
         Ok(())
@@ -213,9 +235,10 @@ impl Requests {
     /// lengths that change.
     fn batch<T>(&mut self, tokens: usize, run: impl FnOnce(&Batch<'_>) -> T) -> T {
         self.turn += 1;
-        let draw = noise(self.turn, 2 * REQUESTS + tokens);
+        let draw = noise(self.turn, 2 * REQUESTS + 2 * tokens);
         let number = |at: usize, below: usize| ((draw[at] + 2.0) * 1e4) as usize % below;
         let (mut rows, mut ids, mut positions, mut cells) = (vec![], vec![], vec![], vec![]);
+        let mut drafts = Drafts::default();
         let pages: Vec<u32> = PAGES.iter().flatten().copied().collect();
         let mut left = tokens;
         for (request, own) in PAGES.iter().enumerate() {
@@ -232,6 +255,8 @@ impl Requests {
                 self.cached[request] = number(REQUESTS + request, 3);
             }
             let from = self.cached[request];
+            let parent = |node: usize| number(2 * REQUESTS + tokens + ids.len() + node, node);
+            drafts.push(request, ids.len(), len, self.turn, parent);
             rows.push(Row {
                 start: ids.len() as u32,
                 q_len: len as u32,
@@ -240,7 +265,7 @@ impl Requests {
                 mask: None,
             });
             for position in from..from + len {
-                ids.push(number(2 * REQUESTS + ids.len(), 32) as u32);
+                ids.push(number(2 * REQUESTS + ids.len(), VOCAB) as u32);
                 positions.push(position as u32);
                 let page = own[position / PAGE] as usize;
                 cells.push((page * PAGE + position % PAGE) as u32);
@@ -256,8 +281,69 @@ impl Requests {
             rows: &rows,
             pages: &pages,
             logit_tokens: &wanted,
-            masks: &[],
+            choices: ChoiceBatch {
+                choices: &drafts.choices,
+                rows: &drafts.rows,
+                drafted: &drafts.drafted,
+                parents: &drafts.parents,
+            },
+            ..Batch::default()
         })
+    }
+}
+
+/// The choices of a batch, whose rows are trees each.
+#[derive(Default)]
+struct Drafts {
+    choices: Vec<Choice>,
+    rows: Vec<ChoiceRow>,
+    drafted: Vec<DraftedRow>,
+    parents: Vec<u32>,
+}
+
+impl Drafts {
+    /// Adds a row of `len` tokens from `start` on; `parent` says what its nodes follow.
+    fn push(
+        &mut self,
+        request: usize,
+        start: usize,
+        len: usize,
+        turn: u64,
+        parent: impl Fn(usize) -> usize,
+    ) {
+        let how = match (request as u64 + turn) % 4 {
+            0 => How::Host,
+            1 => How::Sample {
+                temperature: 0.7,
+                top_k: 2,
+                top_p: 1.0,
+                min_p: 0.0,
+            },
+            _ => How::Greedy,
+        };
+        self.drafted.push(DraftedRow {
+            logits: start as u32,
+            token: start as u32,
+            nodes: len as u32 - 1,
+            parents: Some(self.parents.len() as u32),
+        });
+        let parents: Vec<usize> = (1..len).map(parent).collect();
+        let mut depths = vec![0];
+        for parent in &parents {
+            depths.push(depths[*parent] + 1);
+        }
+        let row = |depth| ChoiceRow {
+            request: self.choices.len() as u32,
+            depth,
+        };
+        self.rows.extend(depths.into_iter().map(row));
+        self.parents
+            .extend(parents.iter().map(|parent| *parent as u32));
+        self.choices.push(Choice {
+            how,
+            seed: request as u64,
+            position: turn,
+        });
     }
 }
 
@@ -279,6 +365,7 @@ fn repeated_passes_have_the_bits_of_passes_run_anew() {
                 cached: [0; REQUESTS],
                 turn: 100 * seed,
             };
+            let mut accepted = 0;
             for turn in 0..3 {
                 for tokens in (1..=10).rev() {
                     requests.batch(tokens, |batch| {
@@ -287,11 +374,14 @@ fn repeated_passes_have_the_bits_of_passes_run_anew() {
                             done.unwrap()
                         });
                         let what = format!("{tokens} tokens, turn {turn}, seed {seed}, {dtype:?}");
-                        assert!(found[0].iter().all(|value| value.is_finite()), "{what}");
+                        assert!(found[0].0.iter().all(|value| value.is_finite()), "{what}");
                         assert_eq!(found[0], found[1], "{what}");
+                        let counts = found[0].1.chunks(24).map(|words| words[0]);
+                        accepted += counts.map(|count| count.saturating_sub(1)).sum::<u32>();
                     });
                 }
             }
+            assert!(accepted > 10, "{accepted}");
             assert_eq!(layers[0].passes.len(), SIZES.len());
             assert!(layers[1].passes.is_empty());
         }
@@ -408,6 +498,7 @@ fn work_that_cannot_be_repeated_is_found() {
         (Fault::Length, "other work"),
         (Fault::List, "nothing from the host"),
         (Fault::Allocation, "CAPTURE_UNSUPPORTED"),
+        (Fault::Outcomes, "nothing from the host"),
     ] {
         let mut gpu = gpu(Dtype::Float32, &SIZES);
         gpu.check_repetitions();

@@ -2,9 +2,11 @@
 
 use lockstep_backend::{
     AttentionShape, Batch, Choice, ChoiceBatch, ChoiceLimits, ChoiceRow, DraftedRow, FAILED, How,
-    KvShape,
+    InputLimits, KvShape, Row,
 };
-use lockstep_backend_cuda::{Accepted, Attention, Choices, Choosing, Element, PagedCache};
+use lockstep_backend_cuda::{
+    Attention, Choosing, ChoosingRoom, Element, Inputs, LogitRows, PagedCache,
+};
 use lockstep_types::KvCacheDtype;
 
 use crate::choosing::{choosing, one_of};
@@ -99,9 +101,9 @@ impl Drafting {
     }
 
     /// What the device finds, of as many requests as it is told.
-    fn accepted(&self, gpu: &Gpu, choosing: &Choosing) -> (Accepted, Choices) {
+    fn accepted(&self, gpu: &Gpu, choosing: &Choosing) -> Inputs {
         let requests = self.trees.len();
-        let (mut drafted, mut parents) = (vec![], vec![]);
+        let (mut drafted, mut parents, mut rows) = (vec![], vec![], vec![]);
         for (tree, first) in self.trees.iter().zip(&self.first) {
             let mut numbered = tree.iter().zip(0..);
             let chain = numbered.all(|((_, parent), before)| *parent == before);
@@ -114,6 +116,13 @@ impl Drafting {
             if !chain {
                 parents.extend(tree.iter().map(|(_, parent)| *parent));
             }
+            rows.push(Row {
+                start: *first as u32,
+                q_len: tree.len() as u32 + 1,
+                kv_len: 0,
+                pages_start: 0,
+                mask: None,
+            });
         }
         let choice = Choice {
             how: How::Greedy,
@@ -124,39 +133,63 @@ impl Drafting {
             request: 0,
             depth: 0,
         };
-        let batch = ChoiceBatch {
-            choices: &vec![choice; requests],
-            rows: &vec![row; self.ids.len()],
-            drafted: &drafted,
-            parents: &parents,
-        };
-        // There is room for more than there are.
-        let limits = ChoiceLimits {
-            requests: requests + 2,
-            rows: self.ids.len(),
-            parents: parents.len(),
-        };
-        let mut staged = Choices::new(&gpu.context, limits).expect("room");
-        staged.stage(&gpu.stream, &batch).expect("a copy");
+        let all: Vec<u32> = (0..self.ids.len() as u32).collect();
         let batch = Batch {
             cells: &self.cells,
+            rows: &rows,
+            pages: &[0; MOST],
+            logit_tokens: &all,
+            choices: ChoiceBatch {
+                choices: &vec![choice; requests],
+                rows: &vec![row; self.ids.len()],
+                drafted: &drafted,
+                parents: &parents,
+            },
             ..tokens(&self.ids)
         };
-        let inputs = gpu.inputs(&batch, 1);
-        let mut accepted = Accepted::new(&gpu.context, requests + 2, MOST).expect("room");
-        let (stream, chosen) = (&gpu.stream, gpu.buffer(&self.chosen));
+        // There is room for more than there are.
+        let mut limits = InputLimits::of(&batch, 1);
+        limits.requests += 2;
+        limits.choices = ChoiceLimits {
+            requests: requests + 2,
+            most: MOST,
+            ..limits.choices
+        };
+        let mut inputs = Inputs::new(&gpu.context, limits).expect("room");
+        inputs.stage(&gpu.stream, &batch).expect("a copy");
+        self.choose(gpu, choosing, &mut inputs);
+        choosing.accept(&gpu.stream, &mut inputs).expect("a launch");
+        inputs
+    }
+
+    /// Has each token chosen by logits of its own.
+    fn choose(&self, gpu: &Gpu, choosing: &Choosing, inputs: &mut Inputs) {
+        const VOCAB: usize = 3;
+        let logits: Vec<f32> = self
+            .chosen
+            .iter()
+            .flat_map(|chosen| match *chosen {
+                FAILED => [f32::NAN; VOCAB],
+                token => [0, 1, 2].map(|id| f32::from(u8::from(id == token))),
+            })
+            .collect();
+        let mut floats = gpu.floats(Element::F32, &logits);
+        let rows = self.chosen.len();
+        let mut room = ChoosingRoom::new(&gpu.stream, rows).expect("room");
+        let logits = LogitRows {
+            floats: &mut floats,
+            vocab: VOCAB,
+            first: 0,
+        };
         choosing
-            .accept(stream, &inputs, &staged, &chosen, &mut accepted)
-            .expect("a launch");
-        (accepted, staged)
+            .choose(&gpu.stream, logits, 0..rows, inputs, &mut room)
+            .expect("launches");
     }
 
     /// Words of all requests, and the cells that move.
-    fn read(&self, gpu: &Gpu, accepted: &Accepted) -> (Vec<u32>, Vec<Vec<(u32, u32)>>) {
-        let mut words = vec![0; 2 * MOST * self.trees.len()];
-        let copied = gpu.stream.download(accepted.words(), &mut words);
-        copied.expect("a copy");
-        let moves = accepted.moves(&gpu.stream, self.trees.len());
+    fn read(&self, gpu: &Gpu, inputs: &mut Inputs) -> (Vec<u32>, Vec<Vec<(u32, u32)>>) {
+        let words = inputs.outcomes(&gpu.stream).expect("a copy").to_vec();
+        let moves = inputs.chosen().read_moves(&gpu.stream, self.trees.len());
         (words, moves.expect("a copy"))
     }
 }
@@ -169,8 +202,8 @@ fn drafts_stand_as_far_as_they_were_chosen() {
     for seed in 1..30 {
         let _order = lockstep_fake_cuda::order(seed);
         let drafting = Drafting::draw(&mut Noise(seed));
-        let (accepted, _) = drafting.accepted(&gpu, &choosing);
-        let (words, moves) = drafting.read(&gpu, &accepted);
+        let mut inputs = drafting.accepted(&gpu, &choosing);
+        let (words, moves) = drafting.read(&gpu, &mut inputs);
         for (request, tree) in drafting.trees.iter().enumerate() {
             let own = drafting.first[request];
             let (taken, path) = walk(tree, &drafting.chosen[own..]);
@@ -226,13 +259,12 @@ fn cells_move(gpu: &Gpu, choosing: &Choosing, seed: u64) -> usize {
     cache
         .upload(&gpu.stream, &parts[0], &parts[1])
         .expect("a copy");
-    let (accepted, choices) = drafting.accepted(gpu, choosing);
-    let requests = choices.requests();
+    let mut inputs = drafting.accepted(gpu, choosing);
     attention
-        .copy_accepted(&gpu.stream, &mut cache, &accepted, requests)
+        .copy_accepted(&gpu.stream, &mut cache, &inputs)
         .expect("a launch");
     let (keys, values) = cache.download(&gpu.stream).expect("a copy");
-    let (_, moves) = drafting.read(gpu, &accepted);
+    let (_, moves) = drafting.read(gpu, &mut inputs);
     for (mut expected, found) in parts.into_iter().zip([keys, values]) {
         for (from, to) in moves.iter().flatten() {
             for layer in 0..layers {

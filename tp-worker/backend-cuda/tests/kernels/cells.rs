@@ -1,6 +1,6 @@
 //! What is written to the cache, and a prompt that goes through it in passes.
 
-use lockstep_backend::{AttentionShape, Batch, InputLimits, KvShape, Row};
+use lockstep_backend::{AttentionShape, Batch, ChoiceLimits, InputLimits, KvShape, Row};
 use lockstep_backend_cuda::{
     Attention, CudaError, Element, Floats, HeadNorms, Inputs, PagedCache, Rope, Rows, Work,
     WorkLimits,
@@ -123,7 +123,7 @@ fn heads_are_normed_rotated_and_stored() {
                 rows: &[],
                 pages: &[],
                 logit_tokens: &[],
-                masks: &[],
+                ..Batch::default()
             };
             let inputs = gpu.inputs(&batch, PAGE_SIZE);
             let before = noise.floats(tokens * shape.qkv_width());
@@ -298,9 +298,10 @@ fn a_prompt_goes_through_in_passes() {
             pages: pages.len(),
             page_size: PAGE_SIZE,
             mask_words: 0,
+            choices: ChoiceLimits::default(),
         };
-        let words = 10 + 400 + 20 + pages.len() as u64;
-        assert_eq!(Inputs::bytes(&limits), 4 * words);
+        let words = 15 + 400 + 20 + pages.len() as u64;
+        assert!(Inputs::bytes(&limits).eq([4 * words]));
         let mut inputs = Inputs::new(&gpu.context, limits).expect("room");
         let room = WorkLimits {
             rows: 4,
@@ -338,7 +339,7 @@ fn a_prompt_goes_through_in_passes() {
                 rows: &[row],
                 pages: &pages,
                 logit_tokens: &[],
-                masks: &[],
+                ..Batch::default()
             };
             inputs.stage(&gpu.stream, &batch).expect("a copy");
             let width = shape.qkv_width();

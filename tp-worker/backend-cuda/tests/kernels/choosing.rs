@@ -1,11 +1,11 @@
 //! Tokens on the device are those of the host's sampler.
 
-use lockstep_backend::{Choice, ChoiceBatch, ChoiceLimits, ChoiceRow, DraftedRow, FAILED, How};
-use lockstep_backend_cuda::{Choices, Choosing, ChoosingRoom, Element, LogitRows};
+use lockstep_backend::{Batch, Choice, ChoiceBatch, ChoiceRow, DraftedRow, FAILED, How};
+use lockstep_backend_cuda::{Choosing, ChoosingRoom, Element, LogitRows};
 use lockstep_sampling::{Request, Sampler, TokenHistory};
 use lockstep_types::sampling::SamplingParams;
 
-use crate::support::{Gpu, Noise, SEEDS, bits};
+use crate::support::{Gpu, Noise, SEEDS, bits, tokens};
 
 pub fn one_of<T: Copy>(noise: &mut Noise, of: &[T]) -> T {
     of[noise.below(of.len())]
@@ -153,26 +153,24 @@ impl Rows {
         let rows: Vec<ChoiceRow> = (0..).zip(&self.depths).map(row).collect();
         let alone = |logits| DraftedRow {
             logits,
-            token: 0,
+            token: logits,
             nodes: 0,
             parents: None,
         };
         let drafted: Vec<DraftedRow> = (0..self.len() as u32).map(alone).collect();
-        let batch = ChoiceBatch {
-            choices: &choices,
-            rows: &rows,
-            drafted: &drafted,
-            parents: &[],
+        let all: Vec<u32> = (0..self.len() as u32).collect();
+        let batch = Batch {
+            logit_tokens: &all,
+            choices: ChoiceBatch {
+                choices: &choices,
+                rows: &rows,
+                drafted: &drafted,
+                parents: &[],
+            },
+            ..tokens(&all)
         };
-        let limits = ChoiceLimits {
-            requests: self.len(),
-            rows: self.len(),
-            parents: 0,
-        };
-        let mut staged = Choices::new(&gpu.context, limits).expect("room");
-        staged.stage(&gpu.stream, &batch).expect("a copy");
+        let mut inputs = gpu.inputs(&batch, 1);
         let mut room = ChoosingRoom::new(&gpu.stream, block).expect("room");
-        let mut chosen = gpu.buffer(&vec![7u32; self.len()]);
         let mut left = Vec::new();
         for first in (0..self.len()).step_by(block) {
             let range = first..self.len().min(first + block);
@@ -184,15 +182,16 @@ impl Rows {
                 first: 0,
             };
             choosing
-                .choose(&gpu.stream, logits, range, &staged, &mut room, &mut chosen)
+                .choose(&gpu.stream, logits, range, &mut inputs, &mut room)
                 .expect("launches");
             if first == 0 {
                 left = gpu.read(&on_device);
             }
         }
-        let mut tokens = vec![0; self.len()];
-        gpu.stream.download(&chosen, &mut tokens).expect("a copy");
-        (tokens, left)
+        let mut found = vec![0; self.len()];
+        let copied = gpu.stream.download(inputs.chosen().tokens(), &mut found);
+        copied.expect("a copy");
+        (found, left)
     }
 }
 

@@ -47,7 +47,7 @@ fn rows_are_gathered() {
                 }],
                 pages: &[0],
                 logit_tokens: &wanted,
-                masks: &[],
+                ..Batch::default()
             };
             let inputs = gpu.inputs(&batch, 128);
             let gathered: Vec<f32> = wanted

@@ -92,7 +92,9 @@ fn streams_wait_for_events_and_programs_for_copies() {
             kernel
                 .launch(&other, [1, 1, 1], &parameters)
                 .expect("a launch");
-            other.queue_download(&buffer, &mut back).expect("a copy");
+            other
+                .queue_download(&buffer, &mut back, 50)
+                .expect("a copy");
         }
         other.record(&copied).expect("an event");
         copied.synchronize().expect("copies");

@@ -202,6 +202,7 @@ impl Layout {
             pages: &self.pages,
             logit_tokens: &[],
             masks: &self.masks,
+            ..Batch::default()
         }
     }
 }

@@ -68,7 +68,7 @@ pub fn tokens(tokens: &[u32]) -> Batch<'_> {
         rows: &[],
         pages: &[],
         logit_tokens: &[],
-        masks: &[],
+        ..Batch::default()
     }
 }
 

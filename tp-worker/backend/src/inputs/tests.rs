@@ -1,4 +1,4 @@
-use crate::Row;
+use crate::{Choice, ChoiceBatch, ChoiceRow, DraftedRow, How, Row};
 
 use super::*;
 
@@ -23,6 +23,22 @@ const ROWS: [Row; 2] = [
     },
 ];
 
+const GREEDY: Choice = Choice {
+    how: How::Greedy,
+    seed: 0,
+    position: 0,
+};
+const USE: ChoiceRow = ChoiceRow {
+    request: 0,
+    depth: 0,
+};
+const DRAFTED: DraftedRow = DraftedRow {
+    logits: 1,
+    token: 3,
+    nodes: 0,
+    parents: None,
+};
+
 fn batch() -> Batch<'static> {
     Batch {
         tokens: &[9; 4],
@@ -32,6 +48,12 @@ fn batch() -> Batch<'static> {
         pages: &[1, 3, 4],
         logit_tokens: &[0, 3],
         masks: &[0, 0, 1, 3, 5],
+        choices: ChoiceBatch {
+            choices: &[GREEDY],
+            rows: &[ChoiceRow::HOST, USE],
+            drafted: &[DRAFTED],
+            parents: &[],
+        },
     }
 }
 
@@ -44,6 +66,12 @@ fn a_batch_takes_what_its_rows_name() {
         pages: 3,
         page_size: PAGE_SIZE,
         mask_words: 5,
+        choices: ChoiceLimits {
+            requests: 1,
+            rows: 2,
+            parents: 0,
+            most: 1,
+        },
     };
     assert_eq!(found, expected);
     expected.expect(&batch());
@@ -53,11 +81,13 @@ fn a_batch_takes_what_its_rows_name() {
 #[test]
 fn each_limit_holds_alone() {
     let fits = InputLimits::of(&batch(), PAGE_SIZE);
-    let less: [fn(&mut InputLimits) -> &mut usize; 4] = [
+    let less: [fn(&mut InputLimits) -> &mut usize; 6] = [
         |limits| &mut limits.tokens,
         |limits| &mut limits.requests,
         |limits| &mut limits.pages,
         |limits| &mut limits.mask_words,
+        |limits| &mut limits.choices.requests,
+        |limits| &mut limits.choices.rows,
     ];
     for field in less {
         let mut limits = fits;
@@ -113,7 +143,19 @@ fn every_rule_is_looked_at() {
         cells: &[14, 15, 16],
         ..whole
     };
+    let nodes = [DraftedRow {
+        nodes: 1,
+        ..DRAFTED
+    }];
+    let drafts = Batch {
+        choices: ChoiceBatch {
+            drafted: &nodes,
+            ..whole.choices
+        },
+        ..whole
+    };
     for (batch, part) in [
+        (drafts, "a token and logits"),
         (cells, "a cell"),
         (wanted(&[3, 0]), "ascending"),
         (wanted(&[0, 0]), "ascending"),

@@ -36,8 +36,8 @@ impl<B: Backend> Transformer<B> {
         self.forward_into(backend, cache, batch, world, &mut Whole(sink))
     }
 
-    /// [`Self::forward`] into a `sink` that takes tokens, too, where
-    /// the device chooses them.
+    /// [`Self::forward`] into a `sink` that takes tokens, too, where the device
+    /// [`Self::chooses`] them. Its pass then moves the accepted cells of its requests.
     ///
     /// # Errors
     /// Those of [`Self::forward`].
@@ -107,12 +107,12 @@ impl<B: Backend> Transformer<B> {
             self.run(backend, cache, size)?;
             false
         };
-        self.logits(backend, size, computed, sink)
+        self.logits(backend, cache, batch, size, computed, sink)
     }
 
     /// [`Self::run`] over a batch of the size `key`, which wants all logits and is staged,
     /// as a pass that the device may repeat. Where they are one block, it computes
-    /// them too; whether it did.
+    /// them too, and chooses from them; whether it did.
     fn run_repeated(
         &mut self,
         backend: &mut B,
@@ -132,6 +132,8 @@ impl<B: Backend> Transformer<B> {
             model.run(backend, cache, size)?;
             if block {
                 model.head(backend);
+                model.choose(backend, 0);
+                model.accept(backend, cache);
             }
             Ok(())
         };

@@ -2,21 +2,19 @@
 
 use std::ops::Range;
 
-use lockstep_backend::{Backend, Choice, How, Owners, Rows};
+use lockstep_backend::{Backend, BackendError, Batch, Owners, Rows};
 
 use super::Transformer;
 use super::size::Size;
 use crate::{ModelError, crossing::Crossing};
 
-/// Who takes the wanted logits of a pass, or the tokens that are chosen from them.
+/// Who takes the wanted logits of a pass, and the tokens that are chosen from them.
 pub trait LogitSink {
-    /// How tokens are chosen, where the device can, for each of `batch.logit_tokens`;
-    /// nothing: all logits are wanted on the host.
-    fn choices(&self) -> &[Choice] {
-        &[]
-    }
-    /// Takes the next rows.
+    /// Takes the next rows of which the host reads any.
     fn take(&mut self, block: LogitBlock<'_>);
+    /// Takes what became of the requests whose tokens the device chose, behind all
+    /// logits: the words of [`lockstep_backend::ChooseTokens::outcomes`].
+    fn outcomes(&mut self, _words: &[u32]) {}
 }
 
 /// Wants all logits.
@@ -35,11 +33,8 @@ pub struct LogitBlock<'a> {
     pub first: usize,
     /// How many rows.
     pub rows: usize,
-    /// One for each row where the device chose them, which it did for all rows but those
-    /// whose [`LogitSink::choices`] are the host's; otherwise none.
-    pub tokens: &'a [u32],
     /// `[rows, vocab]`, row-major, of which those that the device chose from are
-    /// unspecified; none where it chose from all.
+    /// unspecified.
     pub logits: &'a [f32],
     /// Columns.
     pub vocab: usize,
@@ -51,6 +46,8 @@ impl<B: Backend> Transformer<B> {
     pub(super) fn logits(
         &mut self,
         backend: &mut B,
+        cache: &mut B::KvCache,
+        batch: &Batch<'_>,
         size: Size,
         computed: bool,
         sink: &mut dyn LogitSink,
@@ -71,36 +68,60 @@ impl<B: Backend> Transformer<B> {
             let among = if self.world.is_some() { wanted } else { normed };
             if !computed {
                 self.multiply(backend, block.clone(), among, wide);
+                self.choose(backend, first);
+            }
+            let hosts = |row| !self.chooses || batch.choices.is_hosts_row(row);
+            if !block.clone().any(hosts) {
+                continue;
             }
             self.own(&block, wanted);
             let owners = Owners {
                 widths: &self.vocab_widths,
                 rows: &self.owned,
             };
-            let (b, tokens) = (&mut self.buffers, &mut self.chosen);
-            tokens.clear();
-            let choices = match self.vocab_widths.len() {
-                1 => sink.choices().get(block.clone()).unwrap_or_default(),
-                // A rank has a part of each row.
-                _ => &[],
-            };
-            if let (false, Some(device)) = (choices.is_empty(), backend.chooser()) {
-                device.choose(&mut b.logits, choices, tokens)?;
-            }
-            let hosts = |choice: &Choice| choice.how == How::Host;
-            let logits = match tokens.is_empty() || choices.iter().any(hosts) {
-                true => backend.gather_to_host(axis, &b.logits, owners, &mut b.host_logits)?,
-                false => &[],
-            };
+            let b = &mut self.buffers;
+            let logits = backend.gather_to_host(axis, &b.logits, owners, &mut b.host_logits)?;
             if !self.owned[rank].is_empty() {
                 sink.take(LogitBlock {
                     first: block.start + self.owned[rank].start - start,
                     rows: self.owned[rank].len(),
-                    tokens,
                     logits,
                     vocab: self.model.vocab_size,
                 });
             }
+        }
+        if !computed {
+            self.accept(backend, cache);
+        }
+        Ok(self.outcomes(backend, batch, sink)?)
+    }
+
+    /// Chooses from the block of logits that begins with wanted row `first`, where the
+    /// device does.
+    pub(super) fn choose(&mut self, backend: &mut B, first: usize) {
+        if let (true, Some(device)) = (self.chooses, backend.chooser()) {
+            device.choose(&mut self.buffers.logits, first, &mut self.inputs);
+        }
+    }
+
+    /// Verifies drafts by what was chosen, where the device did.
+    pub(super) fn accept(&mut self, backend: &mut B, cache: &mut B::KvCache) {
+        if let (true, Some(device)) = (self.chooses, backend.chooser()) {
+            device.accept(&mut self.inputs, cache);
+        }
+    }
+
+    /// Waits for what became of the device's requests, if there are any.
+    fn outcomes(
+        &mut self,
+        backend: &mut B,
+        batch: &Batch<'_>,
+        sink: &mut dyn LogitSink,
+    ) -> Result<(), BackendError> {
+        let choices = &batch.choices;
+        let own = (0..choices.choices.len()).any(|request| !choices.is_hosts(request));
+        if let (true, Some(device)) = (self.chooses && own, backend.chooser()) {
+            sink.outcomes(device.outcomes(&mut self.inputs)?);
         }
         Ok(())
     }

@@ -48,6 +48,7 @@ impl<B: Backend> Kept<B> {
             page_size: 4,
             tree_nodes: 1,
             logit_block_rows: 3,
+            max_commit: 0,
         };
         let mut model = Transformer::load(
             &mut backend,

@@ -186,6 +186,7 @@ fn the_draft_model_runs_whole_inside_a_group() {
             page_size: 16,
             tree_nodes: 1,
             logit_block_rows: 1,
+            max_commit: 0,
         };
         let model = model("lockstep-demo-1m-draft");
         let options = LoadOptions::new(Axis::Alone, limits);
@@ -235,6 +236,7 @@ fn a_head_waits_for_no_peer() {
             page_size: 16,
             tree_nodes: 1,
             logit_block_rows: 1,
+            max_commit: 0,
         };
         if backend.leads(Axis::Attention) {
             let head = EagleHead::load(

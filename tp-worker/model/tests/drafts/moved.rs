@@ -36,6 +36,7 @@ impl<B: Backend> Run<B> {
             page_size,
             tree_nodes: NODES.len(),
             logit_block_rows: 16,
+            max_commit: 0,
         };
         let model = Transformer::load(
             &mut backend,

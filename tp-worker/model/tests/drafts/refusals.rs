@@ -18,6 +18,7 @@ const LIMITS: ForwardLimits = ForwardLimits {
     page_size: 4,
     tree_nodes: 1,
     logit_block_rows: 4,
+    max_commit: 0,
 };
 
 fn refused(checkpoint: &Checkpoint) -> ModelError {

@@ -47,6 +47,7 @@ impl Run {
             page_size: PAGE_SIZE,
             tree_nodes: 2 * NEW,
             logit_block_rows: MOST_TOKENS,
+            max_commit: 0,
         };
         let options = LoadOptions::new(Axis::World, limits);
         let model = Transformer::load(&mut backend, &model, options, &mut |_| {}).unwrap();

@@ -72,6 +72,7 @@ fn rank<B: Backend>(
         tree_nodes: 1,
         // Odd and small, so that blocks end inside of texts.
         logit_block_rows: 13,
+        max_commit: 0,
     };
     let mut transformer = Transformer::load(
         &mut backend,

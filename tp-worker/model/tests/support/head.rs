@@ -50,6 +50,7 @@ impl<B: Backend> Rig<B> {
             tree_nodes: setup.positions,
             // Small, so that some logits are collected.
             logit_block_rows: 3,
+            max_commit: 0,
         };
         let silent = &mut |_| {};
         let mut target = Transformer::load(

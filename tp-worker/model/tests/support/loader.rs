@@ -34,6 +34,7 @@ pub fn options<'a>() -> LoadOptions<'a> {
         page_size: 8,
         tree_nodes: 1,
         logit_block_rows: 8,
+        max_commit: 0,
     };
     LoadOptions::new(Axis::World, limits)
 }

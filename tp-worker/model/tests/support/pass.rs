@@ -56,6 +56,7 @@ impl Pass {
             pages: &self.pages,
             logit_tokens,
             masks: &self.masks,
+            ..Batch::default()
         }
     }
 }

@@ -93,6 +93,7 @@ fn rank<B: Backend>(
         tree_nodes: 1,
         // Odd and small, so that blocks end inside of texts.
         logit_block_rows: 13,
+        max_commit: 0,
     };
     let options = LoadOptions::new(Axis::World, limits);
     let mut model = Transformer::load(&mut backend, model, options, &mut |_| {}).unwrap();

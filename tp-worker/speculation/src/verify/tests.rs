@@ -239,55 +239,6 @@ proptest! {
         prop_assert!(left.all(|(_, node)| Some(node.token) != end));
     }
 
-    /// Tokens that somebody else has chosen, as the sampler does, end at the same
-    /// nodes; where logits were not finite, too.
-    #[test]
-    fn chosen_tokens_are_verified_like_sampled_ones(
-        setup in prop_oneof![setups(), setups().prop_map(on_the_path)],
-        spoilt in 0u32..12,
-        chain in any::<bool>(),
-    ) {
-        let mut setup = setup;
-        let params = &mut setup.params;
-        (params.presence_penalty, params.frequency_penalty) = (0.0, 0.0);
-        params.repetition_penalty = 1.0;
-        let drafts = setup.drafts(false, chain);
-        let (result, wanted, _) = setup.verify(Verification::Target, &drafts, |n| n == spoilt);
-        let mut depths = Vec::new();
-        crate::push_depths(drafts.nodes(1), &mut depths);
-        let mut history = TokenHistory::default();
-        let mut row = VerifyRow {
-            drafts: &drafts,
-            row: 1,
-            params: &setup.params,
-            history: &mut history,
-            position: setup.output.len() as u64,
-            logprobs: None,
-        };
-        let mut verifier = Verifier::new(Verification::Target, VOCAB, setup.nodes.len());
-        prop_assert!(verifier.samples(&drafts, 1, &setup.params));
-        verifier.begin(&row);
-        let mut goes_on = true;
-        for (number, depth) in (0..).zip(depths) {
-            let last = match number {
-                0 => setup.output.last().copied().unwrap_or(0),
-                number => drafts.nodes(1)[number as usize - 1].token,
-            };
-            let request = Request {
-                params: &setup.params,
-                history: &TokenHistory::default(),
-                position: setup.output.len() as u64 + u64::from(depth),
-            };
-            let logits = &setup.logits[last as usize];
-            let token = Sampler::new(VOCAB).sample(logits, request).unwrap();
-            let token = (number != spoilt).then_some(token);
-            goes_on &= verifier.chosen(number, token, &mut row);
-        }
-        let found = verifier.finish(&mut row);
-        prop_assert_eq!(goes_on, result.is_ok());
-        prop_assert_eq!((&found.path, &found.tokens), (&wanted.path, &wanted.tokens));
-    }
-
     /// Sampled drafts in every mode: path, history and log-probabilities agree
     /// with the tokens.
     #[test]

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use lockstep_backend::{
-    Batch, Choice, ChoiceBatch, ChoiceLimits, ChoiceRow, DraftedRow, InputLimits,
+    Batch, Choice, ChoiceBatch, ChoiceLimits, ChoiceRow, DraftedRow, InputLimits, Row as BatchRow,
 };
 use lockstep_backend_cuda::{
-    Accepted, Buffer, Choices, Choosing, ChoosingRoom, Compiler, Context, Element, Floats, Inputs,
-    LogitRows, Stream,
+    Choosing, ChoosingRoom, Compiler, Context, Element, Floats, Inputs, LogitRows, Stream,
 };
 use lockstep_sampling::{Sampler, TokenHistory};
 use lockstep_speculation::{Drafts, Node, Verifier, VerifyRow, is_chain, push_depths};
@@ -97,9 +96,10 @@ type Found = (Vec<u32>, Vec<Vec<(u32, u32)>>);
 /// What the host finds.
 fn verified(rows: &[Row]) -> Found {
     let (mut outcomes, mut moves) = (Outcomes::new(rows.len(), MOST), Vec::new());
+    outcomes.begin(rows.len());
     let mut sampler = Sampler::new(VOCAB);
     let mut verifier = Verifier::new(Verification::Target, VOCAB, MOST);
-    for row in rows {
+    for (at, row) in rows.iter().enumerate() {
         let mut drafts = Drafts::new(1, MOST, 0);
         drafts.begin(1);
         for node in row.nodes() {
@@ -122,7 +122,7 @@ fn verified(rows: &[Row]) -> Found {
         let path = (1..).zip(&verified.path);
         let moved = path.filter(|(to, from)| to != *from);
         moves.push(moved.map(|(to, from)| (*from, to)).collect());
-        outcomes.push((!verified.tokens.is_empty()).then_some(verified));
+        outcomes.set(at, (!verified.tokens.is_empty()).then_some(verified));
     }
     (outcomes.words, moves)
 }
@@ -169,35 +169,41 @@ impl Gpu {
             logits.extend(row.logits.concat());
         }
         let choices = rows.iter().map(|row| Choice::of(&row.params, row.position));
-        let batch = ChoiceBatch {
-            choices: &choices.collect::<Vec<_>>(),
-            rows: &uses,
-            drafted: &drafted,
-            parents: &parents,
-        };
-        // Every token's cell has its own number.
-        let cells: Vec<u32> = (0..ids.len() as u32).collect();
+        // Every token's cell has its own number, and its logits are wanted.
+        let all: Vec<u32> = (0..ids.len() as u32).collect();
+        let own = drafted.iter().map(|drafted| BatchRow {
+            start: drafted.token,
+            q_len: drafted.nodes + 1,
+            kv_len: 0,
+            pages_start: 0,
+            mask: None,
+        });
         let pass = Batch {
             tokens: &ids,
             positions: &ids,
-            cells: &cells,
+            cells: &all,
+            rows: &own.collect::<Vec<_>>(),
+            pages: &[0; MOST],
+            logit_tokens: &all,
+            choices: ChoiceBatch {
+                choices: &choices.collect::<Vec<_>>(),
+                rows: &uses,
+                drafted: &drafted,
+                parents: &parents,
+            },
             ..Batch::default()
         };
-        let limits = ChoiceLimits {
-            requests: rows.len(),
-            rows: ids.len(),
-            parents: parents.len(),
+        let mut limits = InputLimits::of(&pass, 1);
+        limits.choices = ChoiceLimits {
+            most: MOST,
+            ..limits.choices
         };
         let (context, stream) = (&self.context, &self.stream);
-        let mut inputs = Inputs::new(context, InputLimits::of(&pass, 1)).unwrap();
+        let mut inputs = Inputs::new(context, limits).unwrap();
         inputs.stage(stream, &pass).unwrap();
-        let mut staged = Choices::new(context, limits).unwrap();
-        staged.stage(stream, &batch).unwrap();
         let mut on_device = Floats::new(context, Element::F32, logits.len(), "logits").unwrap();
         on_device.upload(stream, &logits).unwrap();
         let mut room = ChoosingRoom::new(stream, ids.len()).unwrap();
-        let mut tokens = Buffer::new(context, ids.len(), "tokens").unwrap();
-        let mut accepted = Accepted::new(context, rows.len(), MOST).unwrap();
         let all = 0..ids.len();
         let logits = LogitRows {
             floats: &mut on_device,
@@ -205,14 +211,11 @@ impl Gpu {
             first: 0,
         };
         self.choosing
-            .choose(stream, logits, all, &staged, &mut room, &mut tokens)
+            .choose(stream, logits, all, &mut inputs, &mut room)
             .unwrap();
-        self.choosing
-            .accept(stream, &inputs, &staged, &tokens, &mut accepted)
-            .unwrap();
-        let mut words = vec![0; 2 * MOST * rows.len()];
-        stream.download(accepted.words(), &mut words).unwrap();
-        let mut moves = accepted.moves(stream, rows.len()).unwrap();
+        self.choosing.accept(stream, &mut inputs).unwrap();
+        let words = inputs.outcomes(stream).unwrap().to_vec();
+        let mut moves = inputs.chosen().read_moves(stream, rows.len()).unwrap();
         for (moves, drafted) in moves.iter_mut().zip(&drafted) {
             let own = |cell: &mut u32| *cell -= drafted.token;
             moves

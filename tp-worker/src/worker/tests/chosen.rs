@@ -152,6 +152,7 @@ fn tokens_that_the_device_chooses_are_the_samplers() {
     let plain = config(1, 16, Dtype::Float32);
     let all = same(&plain, &requests(), &[0, 0, 0, 0]);
     assert_eq!((all["choose"], all["gather_to_host"]), (5, 5));
+    assert_eq!(all["outcomes"], 5);
     // Where no request needs the host, it sees no logits.
     let device = same(&plain, &requests()[..3], &[0, 0]);
     assert_eq!(device["choose"], 3);
@@ -159,6 +160,7 @@ fn tokens_that_the_device_chooses_are_the_samplers() {
     // Where all do, the device is asked, and chooses nothing.
     let hosts = same(&plain, &requests()[4..], &[0, 0]);
     assert_eq!(hosts["gather_to_host"], 3);
+    assert!(!hosts.contains_key("outcomes"));
 }
 
 #[test]

@@ -8,9 +8,9 @@ use std::{
 };
 
 use lockstep_backend::{
-    AttentionShape, Axis, Backend, BackendError, Batch, Choice, ChooseTokens, FAILED, Holds,
-    HostMatrix, How, InputLimits, KvShape, MatrixRole, Owners, RmsNorm, RopeTable, RowParallel,
-    Rows, Scatter,
+    AttentionShape, Axis, Backend, BackendError, Batch, Choice, ChoiceBatch, ChoiceRow,
+    ChooseTokens, DraftedRow, FAILED, Holds, HostMatrix, How, InputLimits, KvShape, MatrixRole,
+    Owners, RmsNorm, RopeTable, RowParallel, Rows, Scatter,
 };
 use lockstep_backend_cpu::{CpuBackend, CpuTensor};
 use lockstep_collective::Collective;
@@ -67,7 +67,33 @@ type Matrix = <CpuBackend as Backend>::Matrix;
 type Vector = <CpuBackend as Backend>::Vector;
 type Rope = <CpuBackend as Backend>::Rope;
 type KvCache = <CpuBackend as Backend>::KvCache;
-type Inputs = <CpuBackend as Backend>::Inputs;
+
+/// A batch, and what is chosen of it.
+pub struct Inputs {
+    batch: <CpuBackend as Backend>::Inputs,
+    /// Tokens of a request at the most.
+    most: usize,
+    tokens: Vec<u32>,
+    cells: Vec<u32>,
+    choices: Vec<Choice>,
+    rows: Vec<ChoiceRow>,
+    drafted: Vec<DraftedRow>,
+    parents: Vec<u32>,
+    /// Of the wanted rows.
+    chosen: Vec<u32>,
+    words: Vec<u32>,
+}
+
+impl Inputs {
+    fn choices(&self) -> ChoiceBatch<'_> {
+        ChoiceBatch {
+            choices: &self.choices,
+            rows: &self.rows,
+            drafted: &self.drafted,
+            parents: &self.parents,
+        }
+    }
+}
 
 impl Watched {
     fn count(&mut self, operation: &'static str) -> &mut CpuBackend {
@@ -112,18 +138,36 @@ impl Backend for Watched {
         self.device.kv_cache(shape)
     }
     fn inputs(&mut self, limits: &InputLimits) -> Result<Inputs, BackendError> {
-        self.device.inputs(limits)
+        Ok(Inputs {
+            batch: self.device.inputs(limits)?,
+            most: limits.choices.most,
+            tokens: Vec::new(),
+            cells: Vec::new(),
+            choices: Vec::new(),
+            rows: Vec::new(),
+            drafted: Vec::new(),
+            parents: Vec::new(),
+            chosen: Vec::new(),
+            words: Vec::new(),
+        })
     }
     fn matrix_bytes(&self, matrix: &Matrix) -> usize {
         self.device.matrix_bytes(matrix)
     }
 
     fn stage(&mut self, batch: &Batch<'_>, inputs: &mut Inputs) -> Result<(), BackendError> {
-        self.count("stage").stage(batch, inputs)
+        inputs.tokens = batch.tokens.to_vec();
+        inputs.cells = batch.cells.to_vec();
+        inputs.choices = batch.choices.choices.to_vec();
+        inputs.rows = batch.choices.rows.to_vec();
+        inputs.drafted = batch.choices.drafted.to_vec();
+        inputs.parents = batch.choices.parents.to_vec();
+        inputs.chosen = vec![u32::MAX - 1; batch.logit_tokens.len()];
+        self.count("stage").stage(batch, &mut inputs.batch)
     }
     fn embed(&mut self, table: &Matrix, first: u32, inputs: &Inputs, out: &mut Tensor) {
         self.count("embed")
-            .embed(table, first, inputs, out.sums_mut());
+            .embed(table, first, &inputs.batch, out.sums_mut());
     }
     fn matmul(&mut self, x: &Tensor, w: &Matrix, bias: Option<&Vector>, out: &mut Tensor) {
         self.count("matmul")
@@ -177,7 +221,7 @@ impl Backend for Watched {
     }
     fn rope(&mut self, qkv: &mut Tensor, shape: &AttentionShape, table: &Rope, inputs: &Inputs) {
         self.count("rope")
-            .rope(qkv.sums_mut(), shape, table, inputs);
+            .rope(qkv.sums_mut(), shape, table, &inputs.batch);
     }
     fn attention(
         &mut self,
@@ -190,13 +234,17 @@ impl Backend for Watched {
     ) {
         let (qkv, out) = (qkv.sums(), out.operands_mut());
         self.count("attention")
-            .attention(cache, layer, qkv, shape, inputs, out);
+            .attention(cache, layer, qkv, shape, &inputs.batch, out);
     }
     fn silu_mul(&mut self, gate_up: &Tensor, out: &mut Tensor) {
         self.count("silu_mul")
             .silu_mul(gate_up.sums(), out.operands_mut());
     }
     fn gather_rows(&mut self, x: &Tensor, rows: Rows<'_, Inputs>, out: &mut Tensor) {
+        let rows = match rows {
+            Rows::Wanted(inputs, range) => Rows::Wanted(&inputs.batch, range),
+            Rows::List(list) => Rows::List(list),
+        };
         self.count("gather_rows")
             .gather_rows(x.of(COPIED), rows, out.of_mut(COPIED));
     }
@@ -255,7 +303,7 @@ impl Backend for Watched {
             out.operands_mut(),
         )
     }
-    fn chooser(&mut self) -> Option<&mut dyn ChooseTokens<Tensor>> {
+    fn chooser(&mut self) -> Option<&mut dyn ChooseTokens<Tensor, Inputs, KvCache>> {
         (self.vocab > 0).then_some(self)
     }
     fn gather_to_host<'a>(
@@ -281,24 +329,93 @@ impl Backend for Watched {
     }
 }
 
-impl ChooseTokens<Tensor> for Watched {
-    fn choose(
-        &mut self,
-        logits: &mut Tensor,
-        choices: &[Choice],
-        tokens: &mut Vec<u32>,
-    ) -> Result<(), BackendError> {
-        let (mut space, whole, vocab) = (Vec::new(), 0..choices.len(), self.vocab);
+impl ChooseTokens<Tensor, Inputs, KvCache> for Watched {
+    fn choose(&mut self, logits: &mut Tensor, first: usize, inputs: &mut Inputs) {
+        let (mut space, vocab, count) = (Vec::new(), self.vocab, logits.values.rows());
         let owners = Owners {
             widths: &[vocab],
-            rows: &[whole],
+            rows: &[Range {
+                start: 0,
+                end: count,
+            }],
         };
         let (device, logits) = (self.count("choose"), logits.of(&[Holds::Logits]));
-        let rows = device.gather_to_host(Axis::Alone, logits, owners, &mut space)?;
-        let rows = rows.chunks_exact(vocab);
-        tokens.clear();
-        tokens.extend(rows.zip(choices).map(|(row, choice)| chosen(row, choice)));
-        Ok(())
+        let rows = device
+            .gather_to_host(Axis::Alone, logits, owners, &mut space)
+            .unwrap();
+        for (row, logits) in (first..).zip(rows.chunks_exact(vocab)) {
+            if !inputs.choices().is_hosts_row(row) {
+                let ChoiceRow { request, depth } = inputs.rows[row];
+                let choice = inputs.choices[request as usize];
+                let position = choice.position + u64::from(depth);
+                inputs.chosen[row] = chosen(logits, &Choice { position, ..choice });
+            }
+        }
+    }
+
+    fn accept(&mut self, inputs: &mut Inputs, cache: &mut KvCache) {
+        let mut moves = Vec::new();
+        inputs.words.clear();
+        for request in 0..inputs.choices.len() {
+            let (tokens, path) = match inputs.choices().is_hosts(request) {
+                true => (vec![], vec![]),
+                false => inputs.walk(request),
+            };
+            let mut words = vec![0; 2 * inputs.most];
+            words[0] = tokens.len() as u32;
+            words[1..][..tokens.len()].copy_from_slice(&tokens);
+            words[1 + inputs.most..][..path.len()].copy_from_slice(&path);
+            inputs.words.extend(words);
+            let cell = |node: u32| inputs.cells[(inputs.drafted[request].token + node) as usize];
+            let moved = (1..).zip(&path).filter(|(to, from)| to != *from);
+            moves.extend(moved.map(|(to, from)| (cell(*from), cell(to))));
+        }
+        self.count("accept").copy_cells(cache, &moves);
+    }
+
+    fn outcomes<'a>(&mut self, inputs: &'a mut Inputs) -> Result<&'a [u32], BackendError> {
+        self.count("outcomes");
+        Ok(&inputs.words)
+    }
+}
+
+impl Inputs {
+    /// The tokens of a request, and its nodes that lead to them.
+    fn walk(&self, request: usize) -> (Vec<u32>, Vec<u32>) {
+        let DraftedRow {
+            logits,
+            token,
+            nodes,
+            parents,
+        } = self.drafted[request];
+        let parent = |node: u32| match parents {
+            Some(first) => self.parents[(first + node - 1) as usize],
+            None => node - 1,
+        };
+        let (mut tokens, mut path, mut node) = (vec![], vec![], 0);
+        loop {
+            let chosen = self.chosen[(logits + node) as usize];
+            if chosen == FAILED {
+                path.pop();
+                return (
+                    if tokens.is_empty() {
+                        vec![FAILED]
+                    } else {
+                        tokens
+                    },
+                    path,
+                );
+            }
+            tokens.push(chosen);
+            let drafted = |child: &u32| {
+                parent(*child) == node && self.tokens[(token + child) as usize] == chosen
+            };
+            let Some(child) = (1..=nodes).find(drafted) else {
+                return (tokens, path);
+            };
+            node = child;
+            path.push(node);
+        }
     }
 }
 

@@ -72,6 +72,7 @@ impl<'a> Request<'a> {
             pages: &self.pages,
             logit_tokens: &[],
             masks: masks.unwrap_or(&[]),
+            ..Batch::default()
         };
         let qkv = tensor(backend, qkv, shape.qkv_width());
         let mut out = backend

@@ -191,7 +191,7 @@ impl Run {
             rows: &rows.collect::<Vec<_>>(),
             pages: &[0],
             logit_tokens: &[],
-            masks: &[],
+            ..Batch::default()
         };
         let qkv = tensor(backend, &qkv, world.shape.qkv_width());
         let width = world.shape.out_width();
@@ -267,7 +267,7 @@ impl Run {
             rows: &rows,
             pages: &pages,
             logit_tokens: &[],
-            masks: &[],
+            ..Batch::default()
         };
         let qkv = tensor(backend, &qkv, width);
         let mut out = backend

@@ -1,0 +1,124 @@
+//! What becomes of the choices of a batch, on the device and on its way back.
+
+use std::sync::Arc;
+
+use lockstep_backend::ChoiceLimits;
+
+use crate::context::Context;
+use crate::error::CudaError;
+use crate::memory::{Buffer, Pinned};
+use crate::stream::{Event, Stream};
+
+/// Room for the tokens that are chosen, and for the drafts that stand by them.
+pub struct Chosen {
+    limits: ChoiceLimits,
+    tokens: Buffer<u32>,
+    words: Buffer<u32>,
+    moves: Buffer<u32>,
+    counts: Buffer<u32>,
+    /// The words on the host.
+    host: Pinned<u32>,
+    /// They are there.
+    copied: Event,
+}
+
+impl Chosen {
+    /// Takes room for batches within `limits`.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfMemory`], [`CudaError::Driver`].
+    pub(super) fn new(context: &Arc<Context>, limits: &ChoiceLimits) -> Result<Self, CudaError> {
+        let [tokens, words, moves, counts] = elements(limits);
+        Ok(Self {
+            limits: *limits,
+            tokens: Buffer::new(context, tokens, "chosen tokens")?,
+            words: Buffer::new(context, words, "accepted drafts")?,
+            moves: Buffer::new(context, moves, "cells that move")?,
+            counts: Buffer::new(context, counts, "cells that move")?,
+            host: Pinned::new(context, words, "accepted drafts")?,
+            copied: Event::new(context)?,
+        })
+    }
+
+    /// Bytes of each array on the device.
+    pub(super) fn bytes(limits: &ChoiceLimits) -> [u64; 4] {
+        elements(limits).map(|elements| (elements as u64).saturating_mul(4))
+    }
+
+    /// What there is room for.
+    pub fn limits(&self) -> &ChoiceLimits {
+        &self.limits
+    }
+    /// The token of each row of the wanted logits that the device chooses from. A row
+    /// that is not finite has [`FAILED`](lockstep_backend::FAILED).
+    pub fn tokens(&self) -> &Buffer<u32> {
+        &self.tokens
+    }
+    /// For each request the words of [`lockstep_backend::ChooseTokens::outcomes`]; one
+    /// whose tokens the host chooses has none.
+    pub fn words(&self) -> &Buffer<u32> {
+        &self.words
+    }
+    pub(crate) fn moves(&self) -> &Buffer<u32> {
+        &self.moves
+    }
+    pub(crate) fn counts(&self) -> &Buffer<u32> {
+        &self.counts
+    }
+
+    /// Waits, and gives for each of the first requests the cells that move, `(from,
+    /// to)` one after the other.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    ///
+    /// # Panics
+    /// If there are not as many.
+    pub fn read_moves(
+        &self,
+        stream: &Stream,
+        requests: usize,
+    ) -> Result<Vec<Vec<(u32, u32)>>, CudaError> {
+        let mut counts = vec![0; requests];
+        let mut moves = vec![0; 2 * self.limits.most * requests];
+        stream.download(&self.counts, &mut counts)?;
+        stream.download(&self.moves, &mut moves)?;
+        let moves = moves.as_chunks().0.chunks(self.limits.most);
+        let own = |(moves, count): (&[[u32; 2]], u32)| {
+            let pairs = moves[..count as usize].iter();
+            pairs.map(|[from, to]| (*from, *to)).collect()
+        };
+        Ok(moves.zip(counts).map(own).collect())
+    }
+
+    /// Brings the words of the first requests to the host, by one copy and one wait.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`]; also of work that was queued before.
+    ///
+    /// # Panics
+    /// If there are not as many.
+    pub(super) fn read(&mut self, stream: &Stream, requests: usize) -> Result<&[u32], CudaError> {
+        let len = 2 * self.limits.most * requests;
+        // SAFETY: nobody looks at the words before the wait below, which comes before
+        // anything else can be done with them; where it fails, the device has stopped.
+        unsafe { stream.queue_download(&self.words, &mut self.host, len) }?;
+        let waited = stream
+            .record(&self.copied)
+            .and_then(|()| self.copied.synchronize());
+        if let Err(error) = waited {
+            let _ = stream.synchronize();
+            return Err(error);
+        }
+        Ok(&self.host.as_slice()[..len])
+    }
+}
+
+/// Elements of each array.
+fn elements(limits: &ChoiceLimits) -> [usize; 4] {
+    let pairs = limits
+        .requests
+        .saturating_mul(limits.most)
+        .saturating_mul(2);
+    [limits.rows, pairs, pairs, limits.requests]
+}

@@ -1,0 +1,267 @@
+//! What a decode step asks of a GPU that a rank has alone, and of the host's memory:
+//! on the fake one, which counts.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+    ffi::CStr,
+    path::{Path, PathBuf},
+};
+
+use lockstep_backend_cuda::CudaBackend;
+use lockstep_collective::Single;
+use lockstep_config::{Hardware, ServeArgs, args::DeviceArg, resolve};
+use lockstep_devices::{Device as _, DeviceFootprint, DeviceOptions, Registry};
+use lockstep_fake_cuda::calls;
+use lockstep_speculation::DrafterRegistry;
+use lockstep_tp_worker::worker::{Worker, WorkerOptions};
+use lockstep_types::{
+    EngineConfig,
+    sampling::{LogprobParams, SamplingParams},
+    step::{PlanPart, SlotExtend, SlotOpen, StepPlan},
+};
+
+thread_local! {
+    /// Allocations of this thread.
+    static COUNT: Cell<usize> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: everything is handed to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.set(COUNT.get() + 1);
+        // SAFETY: the caller's promise about the layout.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the pointer came from `alloc` with this layout.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Requests of a batch.
+const REQUESTS: u32 = 3;
+/// Decode steps.
+const STEPS: u64 = 12;
+/// Steps after which all that grows has grown.
+const SETTLED: usize = 4;
+
+/// What a step may do how often; each row is a sum.
+const CALLS: [(&str, &[&CStr], u64); 6] = [
+    ("launches of graphs", &[c"cuGraphLaunch"], 1),
+    ("launches of kernels", &[c"cuLaunchKernel"], 0),
+    ("copies to the device", &[c"cuMemcpyHtoDAsync_v2"], 1),
+    ("copies from the device", &[c"cuMemcpyDtoHAsync_v2"], 1),
+    ("waits", &[c"cuStreamSynchronize", c"cuEventSynchronize"], 1),
+    (
+        "allocations",
+        &[c"cuMemAlloc_v2", c"cuMemHostAlloc", c"cuMemAllocHost_v2"],
+        0,
+    ),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// A small model of random weights, which repeats itself soon.
+fn model() -> PathBuf {
+    root().join("tests/fixtures/architectures/llama")
+}
+
+/// Steps, branches and tokens of the drafts of NGRAM.
+type Drafts = Option<[usize; 3]>;
+const DRAFTS: [Drafts; 3] = [None, Some([3, 1, 4]), Some([3, 2, 6])];
+
+fn config(drafts: Drafts, records: bool) -> EngineConfig {
+    let mut args = ServeArgs::default();
+    args.model.model_path = Some(model());
+    args.model.context_length = Some(128);
+    args.parallel.device = Some(DeviceArg::Cuda);
+    args.graphs.disable_cuda_graph = !records;
+    args.memory.max_total_tokens = Some(1024);
+    args.schedule.max_running_requests = Some(4);
+    if let Some([steps, branches, tokens]) = drafts {
+        args.speculation.speculative_algorithm = Some("NGRAM".to_owned());
+        args.speculation.speculative_num_steps = Some(steps);
+        args.speculation.speculative_eagle_topk = Some(branches);
+        args.speculation.speculative_num_draft_tokens = Some(tokens);
+        args.speculation.speculative_adaptive = Some(false);
+    }
+    let algorithms = Registry::builtin().algorithms();
+    let resolved = resolve(&args, &Hardware::detect(), &algorithms, &DeviceFootprint);
+    resolved.unwrap().value.0
+}
+
+fn load(config: &EngineConfig) -> Worker<CudaBackend> {
+    let backend = CudaBackend::open(&DeviceOptions::new(config), Box::new(Single::new()));
+    let options = WorkerOptions {
+        drafters: &DrafterRegistry::builtin(),
+        weight_cache: None,
+        progress: &mut |_| {},
+    };
+    Worker::load(config, 0, backend.unwrap(), options).unwrap()
+}
+
+/// A prompt that repeats itself. Its tokens are chosen in some way that the device can,
+/// but `reported` with their log-probabilities, which the host does.
+fn open(slot: u32, reported: bool) -> SlotOpen {
+    let token_ids: Vec<u32> = (0..24).map(|at| 5 + (at + slot) % 6).collect();
+    let sampling = match slot {
+        0 => SamplingParams::greedy(),
+        _ => SamplingParams {
+            top_k: 3,
+            temperature: 0.3,
+            seed: u64::from(slot),
+            ..SamplingParams::default()
+        },
+    };
+    SlotOpen {
+        slot,
+        prompt_len: token_ids.len() as u32,
+        token_ids,
+        cached_len: 0,
+        sampling,
+        logprobs: LogprobParams {
+            output: reported,
+            ..LogprobParams::default()
+        },
+        max_draft_steps: None,
+    }
+}
+
+/// The plan of a step: prompts in the first one, of which so many are `reported`.
+fn plan(config: &EngineConfig, step: u64, reported: u32) -> StepPlan {
+    let first = step == 1;
+    let pages = 96u32.div_ceil(config.kv.page_size as u32);
+    let depth = config.speculation.num_steps as u32;
+    let extend = |slot| SlotExtend {
+        slot,
+        prefill_len: if first { 24 } else { 0 },
+        sample: true,
+        new_pages: match first {
+            true => (1 + slot * pages..1 + (slot + 1) * pages).collect(),
+            false => Vec::new(),
+        },
+    };
+    let slots = (0..REQUESTS).filter(|_| first);
+    let opens = slots.map(|slot| open(slot, slot < reported));
+    StepPlan {
+        step,
+        draft_steps: if first { 0 } else { depth },
+        parts: vec![PlanPart {
+            opens: opens.collect(),
+            extends: (0..REQUESTS).map(extend).collect(),
+            ..PlanPart::default()
+        }],
+        ..StepPlan::default()
+    }
+}
+
+/// What each decode step asked for, and what came of all.
+#[derive(Default)]
+struct Found {
+    calls: Vec<[u64; CALLS.len()]>,
+    allocations: Vec<usize>,
+    /// By slot.
+    texts: [Vec<u32>; REQUESTS as usize],
+    drafted: usize,
+    accepted: usize,
+}
+
+fn decode(config: &EngineConfig, reported: u32) -> Found {
+    let mut worker = load(config);
+    worker.step(&plan(config, 1, reported)).unwrap();
+    let mut found = Found::default();
+    let made = || {
+        CALLS.map(|(_, names, _)| {
+            let counts = names.iter().map(|name| calls(name).unwrap_or_default());
+            counts.sum::<u64>()
+        })
+    };
+    for step in 2..2 + STEPS {
+        let plan = plan(config, step, reported);
+        let (before, allocated) = (made(), COUNT.get());
+        let result = worker.step(&plan).unwrap();
+        found.allocations.push(COUNT.get() - allocated);
+        let now = made();
+        let each = std::array::from_fn(|at| now[at] - before[at]);
+        found.calls.push(each);
+        for output in &result.outputs {
+            found.texts[output.slot as usize].extend(&output.token_ids);
+            found.drafted += output.draft_tokens as usize;
+            found.accepted += output.token_ids.len() - 1;
+        }
+    }
+    found
+}
+
+/// Whatever was drafted, and whatever stands of it.
+#[test]
+fn a_decode_step_is_one_launch_two_copies_and_one_wait() {
+    for (seed, drafts) in (1..).zip(DRAFTS) {
+        if calls(c"cuInit").is_none() {
+            return; // A real driver does not count.
+        }
+        let _order = lockstep_fake_cuda::order(seed);
+        let found = decode(&config(drafts, true), 0);
+        for (at, calls) in found.calls.iter().enumerate() {
+            for (made, (what, _, most)) in calls.iter().zip(CALLS) {
+                assert_eq!(*made, most, "{what} of step {at} with {drafts:?}");
+            }
+        }
+        let speculates = drafts.is_some();
+        assert_eq!(found.drafted > 0, speculates, "{drafts:?}");
+        assert_eq!(found.accepted > 0, speculates, "{drafts:?}");
+    }
+}
+
+/// A step's result is made anew: a list of outputs, and the tokens of each. Nothing else
+/// is, once all that is reused has its size, but what NGRAM remembers grows with texts.
+#[test]
+fn a_decode_step_allocates_nothing_but_its_result() {
+    for drafts in DRAFTS {
+        let found = decode(&config(drafts, true), 0);
+        let most = 1 + REQUESTS as usize;
+        let mut later = found.allocations[SETTLED..].to_vec();
+        later.sort_unstable();
+        let usual = match drafts {
+            None => later[later.len() - 1],
+            Some(_) => later[later.len() / 2 - 1],
+        };
+        assert!(usual <= most, "with {drafts:?}: {:?}", found.allocations);
+    }
+}
+
+/// Whether a pass was recorded, and whether some of its tokens, or all, are the host's to
+/// choose, shows in no text.
+#[test]
+fn texts_are_the_same_whoever_chooses() {
+    for drafts in DRAFTS {
+        let mut texts = Vec::new();
+        for (seed, records) in (1..=5).zip([true, false].into_iter().cycle()) {
+            let _order = lockstep_fake_cuda::order(seed);
+            let config = config(drafts, records);
+            let reported = [0, 1, REQUESTS, 2, 0][seed as usize - 1];
+            let found = decode(&config, reported);
+            assert!(drafts.is_none() || found.accepted > 0);
+            let what = || format!("{drafts:?}, {records}, {reported} are the host's");
+            let steps = STEPS as usize;
+            assert!(
+                found.texts.iter().all(|text| text.len() >= steps),
+                "{}",
+                what()
+            );
+            texts.push(found.texts.map(|text| text[..steps].to_vec()));
+            assert_eq!(texts[0], texts[texts.len() - 1], "{}", what());
+        }
+    }
+}
