@@ -25,7 +25,7 @@ pub use graphs::GraphArgs;
 pub use limits::LimitArgs;
 pub use memory::{KvCacheDtypeArg, MemoryArgs};
 pub use model::{DtypeArg, LoadFormatArg, ModelArgs, QuantizationArg};
-pub use parallel::{DeviceArg, ParallelArgs};
+pub use parallel::{CollectiveBackendArg, DeviceArg, ParallelArgs};
 pub use process::ProcessArgs;
 pub(crate) use refused::RefusedArgs;
 pub use schedule::{PolicyArg, ScheduleArgs};

@@ -14,6 +14,7 @@ use crate::memory::{self, Sizing};
 use device::Device;
 use parallel::Ranks;
 
+mod collectives;
 mod connections;
 mod device;
 mod dp_attention;
@@ -70,7 +71,7 @@ fn resolve_on(
     algorithms: &Algorithms,
     footprint: &dyn Footprint,
 ) -> Result<Resolved<(EngineConfig, NodeConfig)>, ConfigError> {
-    let ranks = parallel::resolve(args, model, hardware, device)?;
+    let ranks = collectives::of_ranks(args, model, device, hardware, footprint)?;
     let (dtype, quantization) = (format::dtype(args), format::quantization(args));
     let (speculation, drafter_bytes) = speculation::resolve(args, model, algorithms, &ranks)?;
     let (asked, longest) = context_length(args, model)?;

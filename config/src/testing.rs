@@ -103,6 +103,14 @@ impl Footprint for Plain {
             .ok_or_else(|| format!("heads of {} columns are too wide", engine.model.head_dim))
     }
 
+    /// NCCL is there, and at no other place.
+    fn collectives(&self, _: DeviceKind, path: Option<&Path>) -> Result<String, String> {
+        match path {
+            None => Ok("NCCL".to_owned()),
+            Some(path) => Err(format!("{} is no NCCL", path.display())),
+        }
+    }
+
     fn kernels(&self, _: DeviceKind, name: &str) -> Result<(), String> {
         let known = name == "scalar";
         known

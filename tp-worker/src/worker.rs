@@ -2,6 +2,7 @@
 
 mod agree;
 mod batch;
+mod begun;
 mod choices;
 mod depth;
 mod digest;

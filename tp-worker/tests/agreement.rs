@@ -384,6 +384,10 @@ impl Collective for Counted {
         self.note("exchange", all.len());
         self.inner.exchange(words, all)
     }
+    fn agree(&mut self, words: &[u32]) -> Result<(), CollectiveError> {
+        self.note("agree", words.len());
+        self.inner.agree(words)
+    }
     fn gather(
         &mut self,
         send: &[f32],

@@ -1,5 +1,7 @@
 //! What ranks compute on.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 /// A kind of device.
@@ -54,6 +56,40 @@ impl DeviceConfig {
     pub fn ranks_per_device(&self, local: usize) -> usize {
         local / self.count(local).max(1)
     }
+}
+
+/// Which way ranks on GPUs exchange their data.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CollectiveBackend {
+    /// By NCCL, where every rank has it and a GPU of its own; otherwise through the
+    /// host's memory.
+    #[default]
+    Auto,
+    /// From GPU to GPU, by NVIDIA's library.
+    Nccl,
+    /// Through the host's memory.
+    Host,
+}
+
+impl CollectiveBackend {
+    /// As options name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Nccl => "nccl",
+            Self::Host => "host",
+        }
+    }
+}
+
+/// How ranks on GPUs exchange their data.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CollectiveConfig {
+    /// Which way.
+    pub backend: CollectiveBackend,
+    /// Where NCCL is; `None`: where libraries are looked for.
+    pub nccl: Option<PathBuf>,
 }
 
 /// Memory of a device that is not the host's, bytes.

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ConnectionLimits, DeviceConfig, Dtype, KvCacheDtype, ModelConfig, Quantization,
-    SpeculationConfig,
+    CollectiveConfig, ConnectionLimits, DeviceConfig, Dtype, KvCacheDtype, ModelConfig,
+    Quantization, SpeculationConfig,
 };
 
 /// What all processes of one engine agree on. Equal on every node: its hash is
@@ -67,6 +67,8 @@ pub struct ParallelConfig {
     pub threads_per_rank: usize,
     /// Tokenizer-manager processes on node 0.
     pub tokenizer_managers: usize,
+    /// How ranks on GPUs exchange their data.
+    pub collectives: CollectiveConfig,
 }
 
 impl ParallelConfig {

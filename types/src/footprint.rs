@@ -1,5 +1,7 @@
 //! Memory that ranks take, by kind.
 
+use std::path::Path;
+
 use crate::{DeviceConfig, DeviceKind, DeviceRoom};
 use crate::{Dtype, EngineConfig, KvCacheDtype, ModelConfig, Quantization};
 use crate::{SpeculationConfig, StepLimits};
@@ -99,6 +101,13 @@ pub trait Footprint {
     /// # Errors
     /// Why not, and what to do.
     fn kernels(&self, kind: DeviceKind, name: &str) -> Result<(), String>;
+
+    /// What devices of that kind exchange their data by, from one to the other, found at
+    /// `path` or where libraries are looked for: "NCCL 2.28.3".
+    ///
+    /// # Errors
+    /// Why they can't, and what to do.
+    fn collectives(&self, kind: DeviceKind, path: Option<&Path>) -> Result<String, String>;
 }
 
 impl MemoryUse {

@@ -25,7 +25,7 @@ mod speculation;
 mod step_limits;
 
 pub use connections::ConnectionLimits;
-pub use device::{DeviceConfig, DeviceKind, DeviceRoom};
+pub use device::{CollectiveBackend, CollectiveConfig, DeviceConfig, DeviceKind, DeviceRoom};
 pub use engine::{
     EngineConfig, KvConfig, LimitsConfig, NodeConfig, ParallelConfig, RequestLimits,
     ScheduleConfig, SchedulePolicy, ServerConfig, TimeoutConfig, TlsFiles, WebConfig,

@@ -5,7 +5,7 @@ use lockstep_backend::{
     BackendError, Batch, CheckpointDtype, Holds, HostBlock, HostMatrix, InputLimits, MatrixRole,
 };
 use lockstep_collective::{Collective, Single};
-use lockstep_devices::{Arithmetic, Clock, Device, DeviceError, DeviceOptions};
+use lockstep_devices::{Arithmetic, Clock, Collectives, Device, DeviceError, DeviceOptions};
 use lockstep_types::{DeviceConfig, Dtype, KvCacheDtype, Quantization};
 
 use super::shape::Matrix;
@@ -162,6 +162,7 @@ impl Setup {
             cores: None,
             kernels: self.kernels,
             graphs: &[],
+            collectives: Collectives::default(),
             folder: None,
         };
         B::open(&options, collective)

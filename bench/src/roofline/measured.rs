@@ -2,7 +2,8 @@
 
 use anyhow::ensure;
 use lockstep_devices::{
-    Arithmetic, Device, DeviceError, DeviceOptions, Measured, OnDevice, Registry, Roofline,
+    Arithmetic, Collectives, Device, DeviceError, DeviceOptions, Measured, OnDevice, Registry,
+    Roofline,
 };
 use lockstep_speculation::DrafterRegistry;
 use lockstep_types::{DeviceConfig, Dtype, Quantization};
@@ -39,6 +40,7 @@ pub fn measure(
         cores: None,
         kernels,
         graphs: &[],
+        collectives: Collectives::default(),
         folder: None,
     };
     Registry::empty().run(options.device.kind, Measurement { options, bytes })

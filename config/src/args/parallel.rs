@@ -16,6 +16,18 @@ pub enum DeviceArg {
     Auto,
 }
 
+/// Ways for ranks' data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum CollectiveBackendArg {
+    /// NCCL, where every rank finds it and has a GPU of its own; otherwise the host.
+    Auto,
+    /// From GPU to GPU by NVIDIA's library NCCL, so that passes of several ranks are
+    /// recorded too.
+    Nccl,
+    /// Through the host's memory.
+    Host,
+}
+
 /// Ranks, threads and nodes.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ParallelArgs {
@@ -59,6 +71,16 @@ pub struct ParallelArgs {
     /// memory for all of them; they take turns on it.
     #[arg(long, env = "LOCKSTEP_GPU_ID_STEP", value_name = "STEP", help_heading = HEADING)]
     pub gpu_id_step: Option<usize>,
+    /// What ranks on GPUs exchange their data by [default: auto].
+    ///
+    /// Equal on all nodes. The summary of the start says which way was taken.
+    #[arg(long, visible_alias = "dist-backend", env = "LOCKSTEP_COLLECTIVE_BACKEND",
+          value_name = "WAY", help_heading = HEADING)]
+    pub collective_backend: Option<CollectiveBackendArg>,
+    /// Path of the library NCCL, equal on all nodes [default: libnccl.so.2 or libnccl.so
+    /// where libraries are looked for].
+    #[arg(long, env = "LOCKSTEP_NCCL_PATH", value_name = "FILE", help_heading = HEADING)]
+    pub nccl_path: Option<PathBuf>,
     /// Instruction set of the kernels [default: the best that each machine runs].
     ///
     /// scalar, neon, avx2, avx512, avx512-bf16, amx-emulated or amx, of which

@@ -1,3 +1,4 @@
+use std::path::Path;
 use std::sync::OnceLock;
 
 use lockstep_types::{
@@ -108,6 +109,10 @@ fn every_kind_is_charged() {
 
         fn kernels(&self, _: DeviceKind, _: &str) -> Result<(), String> {
             Ok(())
+        }
+
+        fn collectives(&self, _: DeviceKind, _: Option<&Path>) -> Result<String, String> {
+            Err("there is nothing of that kind".to_owned())
         }
 
         fn rank(&self, _: &EngineShape<'_>, rank: usize) -> RankMemory {

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use lockstep_types::{ConfigError, DeviceKind, ParallelConfig, ScheduleConfig, SpeculationConfig};
+use lockstep_types::{
+    CollectiveBackend, ConfigError, DeviceKind, ParallelConfig, ScheduleConfig, SpeculationConfig,
+};
 
 use super::{device::Device, parallel::Ranks};
 use crate::args::{GraphArgs, ServeArgs};
@@ -24,8 +26,8 @@ pub(super) fn resolve(
     for option in given(args) {
         check(args, &option, device, parallel)?;
     }
-    let disabled = args.disable_cuda_graph || device != DeviceKind::Cuda || parallel.tp_size > 1;
-    if disabled {
+    let disabled = args.disable_cuda_graph || device != DeviceKind::Cuda;
+    if disabled || exchanged(parallel).is_some() {
         return Ok(Vec::new());
     }
     let most = args.cuda_graph_max_bs.unwrap_or(MOST_TOKENS);
@@ -87,15 +89,26 @@ fn check(
             "Leave one of them out",
         ));
     }
-    if *records && parallel.tp_size > 1 {
-        return Err(ConfigError::conflict(
-            option.clone(),
-            format!("--tp-size {}", parallel.tp_size),
-            "ranks exchange through their hosts in every layer, which no graph can do",
-            "Leave it out, or give --tp-size 1",
-        ));
+    if let (true, Some((with, why))) = (*records, exchanged(parallel)) {
+        let remedy = "Leave it out, or give --tp-size 1";
+        return Err(ConfigError::conflict(option.clone(), with, why, remedy));
     }
     Ok(())
+}
+
+/// What ranks exchange in a pass that no graph can: the option that has them do so, and
+/// why.
+fn exchanged(parallel: &ParallelConfig) -> Option<(String, &'static str)> {
+    let ParallelConfig {
+        tp_size, dp_size, ..
+    } = parallel;
+    if *dp_size > 1 {
+        let why = "what DP ranks bring to each other has another size in every step";
+        return Some((format!("--dp-size {dp_size}"), why));
+    }
+    let host = parallel.collectives.backend == CollectiveBackend::Host;
+    let why = "ranks exchange through their hosts in every layer, which no graph can do";
+    (*tp_size > 1 && host).then(|| (format!("--tp-size {tp_size}"), why))
 }
 
 #[cfg(test)]

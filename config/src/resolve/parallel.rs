@@ -1,6 +1,6 @@
 //! Ranks, nodes, threads and cores.
 
-use lockstep_types::ParallelConfig;
+use lockstep_types::{CollectiveConfig, ParallelConfig};
 
 use super::device::Device;
 use super::{ConfigError, Hardware, ModelConfig, ServeArgs, dp_attention, secret};
@@ -68,6 +68,7 @@ pub(super) fn resolve(
         dist_init_addr,
         threads_per_rank,
         tokenizer_managers,
+        collectives: CollectiveConfig::default(),
     };
     Ok(Ranks {
         parallel,

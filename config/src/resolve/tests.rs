@@ -295,6 +295,14 @@ const REFUSED: &[(&str, &[&str])] = &[
         &["--cuda-graph-max-bs 4", "--tp-size 2", "--tp-size 1"],
     ),
     (
+        "--device cuda --tp 2 --gpu-id-step 0 --collective-backend nccl",
+        &[
+            "--collective-backend nccl",
+            "--gpu-id-step 0",
+            "share a GPU",
+        ],
+    ),
+    (
         "--device cuda --threads-per-rank 2",
         &["--threads-per-rank 2", "--device cuda"],
     ),

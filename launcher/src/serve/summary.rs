@@ -98,8 +98,6 @@ fn details(children: &Children) -> Option<String> {
         .iter()
         .find(|member| matches!(member.child.role, lockstep_process::Role::Worker(_)))
         .and_then(|member| member.ready.as_deref())
-        // The rest says again what this summary says.
-        .and_then(|ready| ready.split(',').next())
         .map(str::to_owned)
 }
 
@@ -134,10 +132,13 @@ fn text(settings: &Settings, backend: Option<&str>, seconds: f64) -> String {
             } else {
                 String::new()
             },
-            backend.map_or_else(String::new, |name| format!(", {name}")),
+            // The rest says again what this summary says.
+            backend
+                .and_then(|name| name.split(',').next())
+                .map_or_else(String::new, |name| format!(", {name}")),
         ),
     ));
-    rows.extend(exchange(engine).map(|text| ("Exchange", text)));
+    rows.extend(exchange(engine, backend).map(|text| ("Exchange", text)));
     rows.extend(dp_ranks(engine).map(|text| ("DP ranks", text)));
     rows.push((
         "KV cache",
@@ -165,11 +166,16 @@ fn text(settings: &Settings, backend: Option<&str>, seconds: f64) -> String {
     text
 }
 
-/// Which way data goes between ranks on devices with memory of their own.
-fn exchange(engine: &EngineConfig) -> Option<String> {
+/// Which way data goes between ranks on devices with memory of their own: as the first
+/// of them says in its description.
+fn exchange(engine: &EngineConfig, backend: Option<&str>) -> Option<String> {
     let ranks = engine.parallel.tp_size;
     if engine.device.kind == DeviceKind::Cpu || ranks == 1 {
         return None;
+    }
+    let by = backend.and_then(|words| words.split(", ").find(|part| part.starts_with("NCCL ")));
+    if let Some(by) = by {
+        return Some(format!("data goes from GPU to GPU by {by}"));
     }
     let shared = match engine.device.ranks_per_device(engine.ranks_per_node()) {
         0 | 1 => String::new(),

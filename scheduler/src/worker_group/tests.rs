@@ -16,6 +16,7 @@ fn group_of(size: u32, dp_size: usize) -> (WorkerGroup, Streams) {
         dist_init_addr: String::new(),
         threads_per_rank: 1,
         tokenizer_managers: 1,
+        collectives: Default::default(),
     });
     let mut streams = Vec::new();
     for rank in 0..size {

@@ -496,6 +496,14 @@ impl lockstep_types::Footprint for NoMemory {
         Ok(())
     }
 
+    fn collectives(
+        &self,
+        _: lockstep_types::DeviceKind,
+        _: Option<&std::path::Path>,
+    ) -> Result<String, String> {
+        Err("there is nothing of that kind".to_owned())
+    }
+
     fn rank(&self, _: &lockstep_types::EngineShape<'_>, _: usize) -> lockstep_types::RankMemory {
         let mut memory = lockstep_types::RankMemory::default();
         memory.target.kv_per_token = 1;

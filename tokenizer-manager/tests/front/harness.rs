@@ -109,6 +109,7 @@ pub fn engine_config() -> EngineConfig {
             dist_init_addr: String::new(),
             threads_per_rank: 1,
             tokenizer_managers: 1,
+            collectives: Default::default(),
         },
         kv: KvConfig {
             page_size: 16,

@@ -18,11 +18,12 @@ use lockstep_types::{Dtype, Quantization};
 use crate::compiler::Compiler;
 use crate::context::Context;
 use crate::error::CudaError;
-use crate::exchange::Exchange;
 use crate::floats::Element;
 use crate::lists::Lists;
 use crate::meter::Meter;
+use crate::nccl::CollectiveOptions;
 use crate::operations::Operations;
+use crate::planes::Planes;
 use crate::products::Products;
 use crate::random::Random;
 use crate::recorded::{Ledger, Recorded};
@@ -49,11 +50,13 @@ pub struct CudaOptions {
     /// none: nothing is. One graph serves whatever has no more tokens, so that one
     /// family of them serves every depth of drafts.
     pub graphs: Vec<usize>,
+    /// Which way data of several ranks goes.
+    pub collectives: CollectiveOptions,
 }
 
 /// One rank on one GPU, which others may share.
 ///
-/// Operations queue work and return, but for collectives: these go by way of the
+/// Operations queue work and return, but for collectives that go by way of the
 /// host, which waits for the device. What failed is told by the next one that
 /// returns a result, [`lockstep_backend::Backend::gather_to_host`] at the latest.
 ///
@@ -69,7 +72,7 @@ pub struct CudaBackend {
     uploads: Uploads,
     /// For weights that nobody trained, once some were asked for.
     random: Option<Random>,
-    exchange: Exchange,
+    exchange: Planes,
     compiler: Compiler,
     stream: Stream,
     /// See [`CudaOptions::graphs`].
@@ -87,7 +90,8 @@ pub struct CudaBackend {
 }
 
 impl CudaBackend {
-    /// Opens the GPU and compiles the kernels that every model needs.
+    /// Opens the GPU and compiles the kernels that every model needs. All ranks of
+    /// `groups` call it together, with the same [`CudaOptions::collectives`].
     ///
     /// # Errors
     /// [`CudaError`]: what is missing or too old, or an option that GPUs don't
@@ -102,7 +106,8 @@ impl CudaBackend {
         let context = Context::open(options.ordinal)?;
         let compiler = Compiler::new(context.gpu(), options.kernels.as_deref())?;
         let operand = Element::of(options.dtype);
-        let stream = Stream::new(&context)?;
+        let mut stream = Stream::new(&context)?;
+        let exchange = Planes::new(&mut stream, groups.into(), &options.collectives)?;
         Ok(Self {
             operand,
             operations: Operations::new(&context, &compiler, operand)?,
@@ -112,7 +117,7 @@ impl CudaBackend {
             lists: Lists::new(&context)?,
             uploads: Uploads::new(&context)?,
             random: None,
-            exchange: Exchange::new(&context, groups.into())?,
+            exchange,
             compiler,
             stream,
             graphs: options.graphs.clone(),
@@ -145,7 +150,9 @@ impl CudaBackend {
             }
         };
         let (number, name, rest) = (gpu.ordinal(), gpu.name(), gpu.version());
-        format!("cuda {number} {name}{taken}, {rest}, {dtype}")
+        let way = self.exchange.describe();
+        let way = way.map_or_else(String::new, |way| format!(", {way}"));
+        format!("cuda {number} {name}{taken}, {rest}, {dtype}{way}")
     }
 
     /// What the passes that are recorded now were seen to take.

@@ -4,6 +4,7 @@ use cudarc::cublaslt::result::CublasError;
 use cudarc::driver::DriverError;
 use cudarc::nvrtc::result::NvrtcError;
 use lockstep_backend::BackendError;
+use lockstep_collective::CollectiveError;
 
 use crate::version::Version;
 
@@ -120,6 +121,19 @@ pub enum CudaError {
         /// What the compiler says.
         log: String,
     },
+    /// A call of NCCL failed, or what was asked of it before.
+    #[error(
+        "{call} failed: {reason}; NCCL_DEBUG=INFO says more, and --collective-backend host goes around it"
+    )]
+    Nccl {
+        /// The function.
+        call: &'static str,
+        /// What the library says.
+        reason: String,
+    },
+    /// A peer is gone or out of step.
+    #[error(transparent)]
+    Peers(Box<CollectiveError>),
     /// A call of cuBLASLt failed.
     #[error(
         "{call} failed: {source}; install the libcublasLt that belongs to the driver, or run on the CPU"
@@ -155,8 +169,15 @@ impl From<CudaError> for BackendError {
                 Self::OutOfMemory { what, bytes }
             }
             CudaError::Unsupported(why) => Self::Unsupported(why),
+            CudaError::Peers(error) => Self::Collective(error),
             other => Self::Device(Box::new(other)),
         }
+    }
+}
+
+impl From<CollectiveError> for CudaError {
+    fn from(error: CollectiveError) -> Self {
+        Self::Peers(Box::new(error))
     }
 }
 

@@ -43,13 +43,18 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    /// Takes the pinned memory, of which a rank that is alone needs none.
+    /// Takes the pinned memory, of which a rank that is alone needs none, nor one whose
+    /// data is not `staged` here.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], [`CudaError::Driver`].
-    pub(crate) fn new(context: &Arc<Context>, groups: Groups) -> Result<Self, CudaError> {
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        groups: Groups,
+        staged: bool,
+    ) -> Result<Self, CudaError> {
         let (_, size) = groups.rank_and_size(Axis::World);
-        let bytes = piece_bytes(size);
+        let bytes = if staged { piece_bytes(size) } else { 0 };
         Ok(Self {
             groups,
             own: Pinned::new(context, bytes, WHAT)?,

@@ -119,6 +119,16 @@ impl Gpu {
         self.ordinal
     }
 
+    /// A number that no other GPU has, on whichever machine.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub(crate) fn identity(&self) -> Result<[u32; 4], CudaError> {
+        let found = result::device::get_uuid(self.device);
+        let bytes = found.map_err(driver("cuDeviceGetUuid"))?.bytes;
+        Ok(bytemuck::cast(bytes))
+    }
+
     /// What it can do: 9.0.
     pub fn capability(&self) -> Version {
         self.capability

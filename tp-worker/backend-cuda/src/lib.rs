@@ -11,7 +11,8 @@
 //!   pass to pass is read from there, and no launch has it as an argument.
 //! * [`Operations`], [`Attention`] and [`Products`] are the operations, and
 //!   [`Choosing`] makes tokens of their logits.
-//! * What ranks exchange passes through the host's memory (`exchange.rs`), by a
+//! * What ranks exchange goes from device to device by NCCL (`nccl.rs`), or, where
+//!   they share a GPU or lack it, through the host's memory (`exchange.rs`), by a
 //!   [`Collective`](lockstep_collective::Collective).
 //! * [`CudaBackend`] puts them together to what models ask for.
 //!
@@ -36,7 +37,9 @@ mod lists;
 mod memory;
 mod meter;
 mod module;
+mod nccl;
 mod operations;
+mod planes;
 mod products;
 mod random;
 mod recorded;
@@ -48,6 +51,7 @@ mod sums;
 mod tape;
 mod tensor;
 mod version;
+mod watched;
 mod weights;
 
 pub use attention::{Attention, HeadNorms, PagedCache, Rope, Work, WorkLimits};
@@ -64,6 +68,7 @@ pub use indices::Indices;
 pub use inputs::{Chosen, Inputs};
 pub use memory::{Buffer, Pinned};
 pub use module::{Kernel, Module};
+pub use nccl::{CollectiveOptions, Nccl};
 pub use operations::Operations;
 pub use products::{Operands, Product, Products};
 pub use recorded::Recorded;

@@ -11,6 +11,7 @@ use crate::context::Context;
 use crate::error::{CudaError, driver};
 use crate::memory::{Buffer, Pinned};
 use crate::tape::Tape;
+use crate::watched::Watched;
 
 /// A queue of work, which the device does in its order and beside the program.
 /// It waits for no other stream but by [`Stream::wait`].
@@ -21,6 +22,8 @@ pub struct Stream {
     context: Arc<Context>,
     raw: CUstream,
     tape: Tape,
+    /// Who knows of peers whose data this one waits for.
+    watched: Option<Arc<Watched>>,
 }
 
 // SAFETY: a stream may be used by any thread, by several at once.
@@ -40,7 +43,13 @@ impl Stream {
             context: context.clone(),
             raw: raw.map_err(driver("cuStreamCreate"))?,
             tape: Tape::default(),
+            watched: None,
         })
+    }
+
+    /// From now on peers' data comes on it, and may be nobody's when it does.
+    pub(crate) fn watched_by(&mut self, watched: Arc<Watched>) {
+        self.watched = Some(watched);
     }
 
     /// The device.
@@ -70,11 +79,16 @@ impl Stream {
     /// Waits until all is done that was queued.
     ///
     /// # Errors
-    /// [`CudaError::Driver`]; also of work that was queued.
+    /// [`CudaError::Driver`]; also of work that was queued. [`CudaError::Peers`] where
+    /// peers' data did not come: what the stream has brought is nobody's then.
     pub fn synchronize(&self) -> Result<(), CudaError> {
         self.context.bind()?;
         // SAFETY: the stream lives.
-        unsafe { result::stream::synchronize(self.raw) }.map_err(driver("cuStreamSynchronize"))
+        let done = unsafe { result::stream::synchronize(self.raw) };
+        // A wait that was ended ends without an error.
+        let arrived = self.watched.as_ref().map_or(Ok(()), |way| way.arrived());
+        done.map_err(driver("cuStreamSynchronize"))?;
+        arrived
     }
 
     /// Lets `event` happen when all is done that was queued.

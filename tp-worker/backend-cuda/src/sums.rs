@@ -47,6 +47,20 @@ impl<'a> Sums<'a> {
         }
     }
 
+    /// One part, which begins at place `first` of `sums`.
+    ///
+    /// # Panics
+    /// If there are fewer, or these are no 32-bit floats.
+    pub(crate) fn from_place(sums: &'a Floats, first: usize) -> Self {
+        let all = Self::from(sums);
+        assert!(first <= all.len, "sums begin inside of all");
+        Self {
+            address: all.address + (first * Element::F32.bytes()) as u64,
+            len: all.len - first,
+            ..all
+        }
+    }
+
     /// # Panics
     /// If there are fewer than `rows` rows of `width`, or no bias as wide.
     pub(crate) fn expect(&self, rows: usize, width: usize, what: &str) {

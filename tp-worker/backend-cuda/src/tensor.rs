@@ -52,6 +52,11 @@ impl CudaTensor {
 
     /// # Panics
     /// If there is no room for as many.
+    /// Rows that there is room for.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
     pub(crate) fn set_rows(&mut self, rows: usize) {
         assert!(
             rows <= self.capacity,

@@ -257,8 +257,7 @@ pub trait Backend: Send + Sized {
         weight: &Self::Vector,
         eps: f32,
     );
-    /// Rotates queries and keys inside `qkv` (half-split pairs, as Hugging Face
-    /// lays them out) by each token's position.
+    /// Rotates queries and keys inside `qkv` by positions, in half-split pairs.
     fn rope(
         &mut self,
         qkv: &mut Self::Tensor,
@@ -340,7 +339,7 @@ pub trait Backend: Send + Sized {
 
     /// This rank's number in the group of `axis`, and the group's size.
     fn group(&self, axis: Axis) -> (usize, usize);
-    /// Whether this rank is the first of that group, whose words the others are told.
+    /// Whether this rank is the first of that group, who tells the others.
     fn leads(&self, axis: Axis) -> bool {
         self.group(axis).0 == 0
     }
@@ -363,7 +362,7 @@ pub trait Backend: Send + Sized {
         counts: &[usize],
         out: &mut Self::Tensor,
     ) -> Result<(), BackendError>;
-    /// Who chooses tokens on the device, where that does.
+    /// Who chooses tokens, where the device does.
     fn chooser(
         &mut self,
     ) -> Option<&mut dyn ChooseTokens<Self::Tensor, Self::Inputs, Self::KvCache>> {
@@ -384,16 +383,17 @@ pub trait Backend: Send + Sized {
         space: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], BackendError>;
 
+    /// Ends a pass that brings nothing to the host: waits for peers' data on its way.
+    fn arrive(&mut self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     // ---- the host's word with its peers ----
 
-    /// Collectives of the hosts of the ranks of `axis`: what ranks vote on,
-    /// compare and tell each other, in words.
+    /// Collectives of the hosts of `axis`: what ranks tell each other in words.
     fn control(&mut self, axis: Axis) -> &mut dyn Collective;
-    /// Whether the device's data takes the same group: then words that are attached to
-    /// [`Self::control`] travel with that axis' next collective of data, and ranks whose data
-    /// does not fit together are told so. Where it has a way of its own, words wait for the next
-    /// operation of `control`, and ranks that differ may wait for each other's data for ever:
-    /// what they have to agree on before a pass, they must have exchanged before it begins.
+    /// Whether data takes the same group, and words along that are attached there. Else ranks
+    /// that differ may wait for ever: what they must agree on, they exchange before a pass.
     fn words_ride_on_data(&self) -> bool {
         false
     }

@@ -107,6 +107,14 @@ pub trait Collective: Send {
     /// otherwise see [`CollectiveError`].
     fn exchange(&mut self, words: &[u32], all: &mut [u32]) -> Result<(), CollectiveError>;
 
+    /// Checks that all ranks bring the same `words`: what they have to agree on before
+    /// something that nothing compares. What is attached travels with it.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Disagree`] on every rank where one differs; otherwise see
+    /// [`CollectiveError`].
+    fn agree(&mut self, words: &[u32]) -> Result<(), CollectiveError>;
+
     /// Gives every rank the rows that `owners` say are its, of every rank's
     /// columns: `recv` gets rank 0's part `[rows, width]`, then rank 1's, and so
     /// on. `send` are this rank's columns of all rows.

@@ -18,6 +18,9 @@ pub trait Endpoint: Send + Sized {
     /// Ranks of the group.
     fn size(&self) -> usize;
 
+    /// The number of `rank` in the first group, by which errors name it.
+    fn name(&self, rank: usize) -> usize;
+
     /// Elements that a transfer can carry per rank.
     fn capacity(&self) -> usize;
 

@@ -68,6 +68,48 @@ pub enum CollectiveError {
         /// What was waited for.
         operation: Operation,
     },
+    /// Two ranks are about to begin different things.
+    #[error(
+        "ranks diverged: rank {rank} begins with {ours:x?}, and rank {peer} with {theirs:x?}; \
+         what they agree on must be equal"
+    )]
+    Disagree {
+        /// The rank that reports.
+        rank: usize,
+        /// What it would begin with.
+        ours: Vec<u32>,
+        /// The rank that differs.
+        peer: usize,
+        /// What that one would.
+        theirs: Vec<u32>,
+    },
+    /// Data of peers did not come by the devices' own way before the deadline.
+    #[error(
+        "rank {rank} waited {waited:?} for its peers' data, which come from device to device: \
+         one of them is dead or stuck, or computes something else"
+    )]
+    Stalled {
+        /// The rank that reports.
+        rank: usize,
+        /// How long.
+        waited: Duration,
+    },
+    /// A peer left while its data was on its way from device to device.
+    #[error("rank {peer} left the group while rank {rank} waited for its data")]
+    Deserted {
+        /// The rank that reports.
+        rank: usize,
+        /// The rank that left.
+        peer: usize,
+    },
+    /// The devices' own way failed.
+    #[error("rank {rank}: {reason}")]
+    Way {
+        /// The rank that reports.
+        rank: usize,
+        /// What failed, and what to do about it.
+        reason: String,
+    },
     /// This rank was aborted through its [`crate::AbortHandle`].
     #[error("the collectives of rank {rank} were aborted")]
     Aborted {

@@ -112,6 +112,22 @@ impl<E: Endpoint + 'static> Group<E> {
         self.transfer(operation, &nothing)
     }
 
+    fn try_agree(&mut self, words: &[u32]) -> Result<(), CollectiveError> {
+        let Arguments { rank, size, name } = self.arguments();
+        let mut all = vec![0; words.len() * size];
+        self.try_exchange(words, &mut all)?;
+        let mut others = all.chunks(words.len().max(1)).enumerate();
+        match others.find(|(peer, theirs)| *peer != rank && *theirs != words) {
+            None => Ok(()),
+            Some((peer, theirs)) => Err(CollectiveError::Disagree {
+                rank: name,
+                ours: words.to_vec(),
+                peer: self.endpoint.name(peer),
+                theirs: theirs.to_vec(),
+            }),
+        }
+    }
+
     fn try_split(&mut self, color: u32) -> Result<Box<dyn Collective>, CollectiveError> {
         let size = self.endpoint.size();
         let mut colors = vec![0; size];
@@ -207,6 +223,11 @@ impl<E: Endpoint + 'static> Collective for Group<E> {
 
     fn exchange(&mut self, words: &[u32], all: &mut [u32]) -> Result<(), CollectiveError> {
         let result = self.try_exchange(words, all);
+        self.settle(result)
+    }
+
+    fn agree(&mut self, words: &[u32]) -> Result<(), CollectiveError> {
+        let result = self.try_agree(words);
         self.settle(result)
     }
 

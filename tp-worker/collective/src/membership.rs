@@ -15,6 +15,11 @@ pub(crate) trait Presence: Send + Sync {
     fn leave(&self);
     /// Whether [`Self::abort`] was called.
     fn is_aborted(&self) -> bool;
+    /// A peer that is seen to take part no more, by its number in the first group;
+    /// `None` also where that shows in operations alone.
+    fn departed(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// Shared by the first group of a rank and all that were split off from it.
@@ -88,6 +93,18 @@ impl AbortHandle {
     /// Fails the rank's calls, present and future.
     pub fn abort(&self) {
         self.presence.abort();
+    }
+
+    /// Whether the rank was aborted: what else it waits for has to end then.
+    #[must_use]
+    pub fn is_aborted(&self) -> bool {
+        self.presence.is_aborted()
+    }
+
+    /// A peer that has left the group, as far as that shows without an operation.
+    #[must_use]
+    pub fn departed(&self) -> Option<usize> {
+        self.presence.departed()
     }
 }
 

@@ -145,6 +145,10 @@ impl Collective for Single {
         Ok(())
     }
 
+    fn agree(&mut self, _words: &[u32]) -> Result<(), CollectiveError> {
+        self.check()
+    }
+
     fn gather(
         &mut self,
         send: &[f32],

@@ -1,5 +1,6 @@
 //! The cores of the host.
 
+use std::path::Path;
 use std::time::Instant;
 
 use lockstep_backend::{AttentionShape, BackendError, DeviceMemory, Groups};
@@ -79,6 +80,12 @@ impl Device for CpuBackend {
         }
     }
 
+    fn collectives(_: Option<&Path>) -> Result<String, DeviceError> {
+        Err(DeviceError::new(BackendError::Unsupported(
+            "processors exchange through the host's memory alone".to_owned(),
+        )))
+    }
+
     fn roofline(
         options: &DeviceOptions<'_>,
         bytes: usize,
@@ -139,6 +146,7 @@ mod tests {
             cores: Some(&[]),
             kernels: Some("scalar"),
             graphs: &[],
+            collectives: crate::Collectives::default(),
             folder: None,
         };
         let found = describe(&options).unwrap();
@@ -163,6 +171,7 @@ mod tests {
             cores: None,
             kernels: None,
             graphs: &[],
+            collectives: crate::Collectives::default(),
             folder: None,
         };
         let error = describe(&options).unwrap_err().to_string();

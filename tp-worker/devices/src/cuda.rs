@@ -1,11 +1,11 @@
 //! NVIDIA's GPUs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use lockstep_backend::{AttentionShape, BackendError, DeviceMemory, Groups};
 use lockstep_backend_cuda::{
-    Attention, Compiler, Context, CudaBackend, CudaError, CudaMemory, CudaOptions, CudaTensor,
-    Element, Gpu, Products, Recorded,
+    Attention, CollectiveOptions, Compiler, Context, CudaBackend, CudaError, CudaMemory,
+    CudaOptions, CudaTensor, Element, Gpu, Nccl, Products, Recorded,
 };
 use lockstep_types::{DeviceRoom, KvCacheDtype};
 
@@ -80,6 +80,12 @@ impl Device for CudaBackend {
                 .folder
                 .map(|folder| -> PathBuf { folder.join(KERNELS) }),
             graphs: options.graphs.to_vec(),
+            collectives: CollectiveOptions {
+                backend: options.collectives.backend,
+                nccl: options.collectives.library.map(Path::to_owned),
+                joining: options.collectives.joining,
+                patience: options.collectives.patience,
+            },
         };
         Self::new(&options, groups).map_err(DeviceError::new)
     }
@@ -102,6 +108,7 @@ impl Device for CudaBackend {
                 let gpus = gpus.into_iter().enumerate();
                 gpus.map(|(number, gpu)| finding(number, gpu))
                     .chain(libraries)
+                    .chain([nccl()])
                     .collect()
             }
             Ok(_) | Err(CudaError::NoDevice) => vec![Finding::new(GPUS, "none found")],
@@ -122,6 +129,11 @@ impl Device for CudaBackend {
                 "a GPU has one set of kernels, and none called {name}: name none"
             )))),
         }
+    }
+
+    fn collectives(path: Option<&Path>) -> Result<String, DeviceError> {
+        let found = Nccl::find(path).map_err(DeviceError::new)?;
+        Ok(format!("NCCL {}", found.version()))
     }
 
     fn roofline(_: &DeviceOptions<'_>, _: usize) -> Result<Option<Roofline>, DeviceError> {
@@ -166,6 +178,19 @@ fn finding(number: usize, gpu: Result<Gpu, CudaError>) -> Finding {
     }
 }
 
+/// What several ranks exchange their data by. That there is none is no problem: then
+/// it passes through the host's memory.
+fn nccl() -> Finding {
+    let found = match Nccl::find(None) {
+        Ok(nccl) => format!("{}, for data of ranks on GPUs of their own", nccl.version()),
+        Err(_) => {
+            "none found (libnccl.so.2): data of several ranks passes through the host's memory"
+                .to_owned()
+        }
+    };
+    Finding::new("NCCL", found)
+}
+
 /// Looks for everything beside the driver, and takes nothing of the GPU.
 fn libraries(gpu: &Gpu) -> Result<(), CudaError> {
     Compiler::new(gpu, None)?.probe()?;
@@ -194,6 +219,7 @@ mod tests {
             cores: None,
             kernels: None,
             graphs: &[],
+            collectives: crate::Collectives::default(),
             folder: None,
         }
     }
@@ -246,7 +272,7 @@ mod tests {
     fn gpus_and_libraries_are_found() {
         let found = CudaBackend::findings();
         let gpus = found.iter().filter(|finding| finding.name == GPUS).count();
-        assert!(gpus > 0 && found.len() == gpus + 1, "{found:?}");
+        assert!(gpus > 0 && found.len() == gpus + 2, "{found:?}");
         assert!(found[0].found.contains("GiB free"), "{found:?}");
         assert!(found.iter().all(|finding| finding.problem.is_none()));
     }

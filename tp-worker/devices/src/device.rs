@@ -1,10 +1,12 @@
 //! What a backend is asked before there is one.
 
 use std::path::Path;
+use std::time::Duration;
 
 use lockstep_backend::{AttentionShape, Backend, DeviceMemory, Groups};
 use lockstep_types::{
-    DeviceConfig, DeviceRoom, Dtype, EngineConfig, EngineShape, KvCacheDtype, Quantization,
+    CollectiveBackend, DeviceConfig, DeviceRoom, Dtype, EngineConfig, EngineShape, KvCacheDtype,
+    Quantization,
 };
 
 use crate::{DeviceError, Finding, Metered, Roofline};
@@ -54,6 +56,13 @@ pub trait Device: Backend + Metered + 'static {
     /// [`DeviceError`] where there are none of that name.
     fn kernels(name: Option<&str>) -> Result<&'static str, DeviceError>;
 
+    /// What such devices exchange their data by, from one to the other, found at `path`
+    /// or where libraries are looked for.
+    ///
+    /// # Errors
+    /// [`DeviceError`] where there is nothing of that kind.
+    fn collectives(path: Option<&Path>) -> Result<String, DeviceError>;
+
     /// Measures what such a device can do at most, with `options.threads` and
     /// `options.kernels` alone, going through `bytes` of memory, which have to
     /// be several times the last-level cache; `None` where nobody measures it.
@@ -85,6 +94,8 @@ pub struct DeviceOptions<'a> {
     pub kernels: Option<&'a str>,
     /// Tokens of the passes that it records and repeats, ascending.
     pub graphs: &'a [usize],
+    /// Which way data of several ranks goes.
+    pub collectives: Collectives<'a>,
     /// Folder for what is made once for a machine and kept, such as compiled
     /// kernels.
     pub folder: Option<&'a Path>,
@@ -95,6 +106,7 @@ impl<'a> DeviceOptions<'a> {
     pub fn new(config: &'a EngineConfig) -> Self {
         Self {
             graphs: &config.graphs,
+            collectives: Collectives::new(config),
             ..Self::of_shape(&config.shape())
         }
     }
@@ -109,6 +121,7 @@ impl<'a> DeviceOptions<'a> {
             cores: None,
             kernels: engine.isa,
             graphs: &[],
+            collectives: Collectives::default(),
             folder: None,
         }
     }
@@ -132,6 +145,45 @@ impl<'a> DeviceOptions<'a> {
             device,
             folder,
             ..self
+        }
+    }
+}
+
+/// Which way ranks' data goes where devices have one of their own; equal on all ranks.
+#[derive(Debug, Clone, Copy)]
+pub struct Collectives<'a> {
+    /// The way that is asked for.
+    pub backend: CollectiveBackend,
+    /// Where its library is; `None`: where libraries are looked for.
+    pub library: Option<&'a Path>,
+    /// How long ranks may take to join.
+    pub joining: Duration,
+    /// How long data may be on its way.
+    pub patience: Duration,
+}
+
+impl Default for Collectives<'_> {
+    /// With times that only what hangs takes.
+    fn default() -> Self {
+        Self {
+            backend: CollectiveBackend::Auto,
+            library: None,
+            joining: Duration::from_secs(600),
+            patience: Duration::from_secs(300),
+        }
+    }
+}
+
+impl<'a> Collectives<'a> {
+    fn new(config: &'a EngineConfig) -> Self {
+        let (own, timeouts) = (&config.parallel.collectives, &config.timeouts);
+        Self {
+            backend: own.backend,
+            library: own.nccl.as_deref(),
+            joining: Duration::from_secs(timeouts.startup_s),
+            // A rank may be ahead of another by all that comes before serving. Steps that
+            // take too long end by the scheduler's watchdog, whichever way data goes.
+            patience: Duration::from_secs(timeouts.step_watchdog_s.max(timeouts.loading_s())),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What engines take of this machine's devices.
 
+use std::path::Path;
+
 use lockstep_backend::DeviceMemory;
 use lockstep_model::{rank_heads, rank_memory};
 use lockstep_speculation::DrafterRegistry;
@@ -31,6 +33,11 @@ impl Footprint for DeviceFootprint {
         let found = Registry::empty().run(kind, Kernels(name));
         found.map(|_| ()).map_err(|error| error.to_string())
     }
+
+    fn collectives(&self, kind: DeviceKind, path: Option<&Path>) -> Result<String, String> {
+        let found = Registry::empty().run(kind, Collectives(path));
+        found.map_err(|error| error.to_string())
+    }
 }
 
 /// What a device takes of its memory when it is opened with `options`.
@@ -57,6 +64,17 @@ impl OnDevice for Kernels<'_> {
 
     fn run<B: Device>(self, _: &DrafterRegistry<B>) -> Self::Output {
         B::kernels(Some(self.0))
+    }
+}
+
+/// Asking for the devices' own way to each other.
+struct Collectives<'a>(Option<&'a Path>);
+
+impl OnDevice for Collectives<'_> {
+    type Output = Result<String, DeviceError>;
+
+    fn run<B: Device>(self, _: &DrafterRegistry<B>) -> Self::Output {
+        B::collectives(self.0)
     }
 }
 

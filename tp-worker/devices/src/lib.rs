@@ -17,7 +17,7 @@ mod meter;
 mod registry;
 mod roofline;
 
-pub use device::{Device, DeviceOptions};
+pub use device::{Collectives, Device, DeviceOptions};
 pub use error::DeviceError;
 pub use finding::Finding;
 pub use footprint::{DeviceFootprint, device_memory};

@@ -10,6 +10,7 @@ use lockstep_types::{
     step::{PlanPart, StageTimes, StepPlan},
 };
 
+use super::begun::Begun;
 use super::{PlanError, Worker, WorkerError};
 
 /// The depths of a rank's steps.
@@ -154,6 +155,24 @@ pub fn named(error: WorkerError) -> WorkerError {
         | WorkerError::Model(ModelError::Backend(BackendError::Collective(cause))) => cause,
         _ => return error,
     };
+    if let CollectiveError::Disagree {
+        rank,
+        ours,
+        peer,
+        theirs,
+    } = &**cause
+    {
+        let words = (ours.as_slice().try_into(), theirs.as_slice().try_into());
+        return match words {
+            (Ok(ours), Ok(theirs)) => WorkerError::BegunDiffer {
+                rank: *rank,
+                ours: Box::new(Begun::from_words(ours)),
+                peer: *peer,
+                theirs: Box::new(Begun::from_words(theirs)),
+            },
+            _ => error,
+        };
+    }
     let CollectiveError::Attached {
         rank,
         ours,

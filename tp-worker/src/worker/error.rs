@@ -8,6 +8,8 @@ use lockstep_model::ModelError;
 use lockstep_speculation::DraftError;
 use lockstep_types::step::{Difference, PartBounds};
 
+use super::begun::Begun;
+
 /// A worker that can't start or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
@@ -105,6 +107,18 @@ pub enum WorkerError {
         /// What that one brought.
         theirs: Box<Row>,
     },
+    /// Ranks were about to begin different passes.
+    #[error("rank {rank} began {ours}, rank {peer} {theirs}: the ranks have diverged")]
+    BegunDiffer {
+        /// The rank that reports.
+        rank: usize,
+        /// What it was about to begin.
+        ours: Box<Begun>,
+        /// The rank that differs.
+        peer: usize,
+        /// What that one was.
+        theirs: Box<Begun>,
+    },
     /// Ranks of one DP rank began a step in different states.
     #[error(
         "DP rank {dp_rank}: rank {lead} began {}, rank {peer} {}: the ranks have diverged",
@@ -145,12 +159,15 @@ impl WorkerError {
             | Self::PassesDiffer { .. }
             | Self::Diverged { .. }
             | Self::RowsDiffer { .. }
+            | Self::BegunDiffer { .. }
             | Self::GroupRowsDiffer { .. }
             | Self::Model(ModelError::World { .. }) => true,
             Self::Backend(BackendError::Collective(cause))
             | Self::Model(ModelError::Backend(BackendError::Collective(cause))) => matches!(
                 **cause,
-                CollectiveError::Mismatch { .. } | CollectiveError::Attached { .. }
+                CollectiveError::Mismatch { .. }
+                    | CollectiveError::Attached { .. }
+                    | CollectiveError::Disagree { .. }
             ),
             _ => false,
         }

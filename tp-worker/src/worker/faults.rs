@@ -40,6 +40,8 @@ pub enum Fault {
     WorldDigest,
     /// `group-digest`: a bit of what the ranks of its DP rank share flips.
     GroupDigest,
+    /// `begun`: it is about to begin a pass in another state than the others.
+    Begun,
     /// `skipped-exchange`: it goes on without telling the others its row.
     SkippedExchange,
     /// `stopped`: its process stops, and does not end.
@@ -132,6 +134,7 @@ fn parse(words: &str) -> Option<(usize, u64, Fault)> {
         "late-row" => Fault::LateRow,
         "world-digest" => Fault::WorldDigest,
         "group-digest" => Fault::GroupDigest,
+        "begun" => Fault::Begun,
         "skipped-exchange" => Fault::SkippedExchange,
         "stopped" => Fault::Stopped,
         "killed" => Fault::Killed,

@@ -42,21 +42,6 @@ impl StepRows {
         Ok(control.attach(Row::SHARED, &row.to_words())?)
     }
 
-    /// Sees to it that rows that are attached travel before a device's data does,
-    /// where they don't travel with it. Those that drafts have taken along are there
-    /// already; all ranks know the same of that.
-    ///
-    /// # Errors
-    /// [`WorkerError::Backend`] when the group is broken, or ranks differ.
-    pub fn send<B: Backend>(&mut self, backend: &mut B) -> Result<(), WorkerError> {
-        let apart = !backend.words_ride_on_data();
-        let control = backend.control(Axis::World);
-        if apart && !control.attached(&mut self.words) {
-            control.barrier()?;
-        }
-        Ok(())
-    }
-
     /// All rows, if they have travelled. A step without a collective has brought
     /// none: the same on all ranks.
     pub fn arrived<B: Backend>(&mut self, backend: &mut B) -> Option<&[Row]> {

@@ -7,7 +7,11 @@ use lockstep_backend::{Axis, Backend, PassKey};
 use lockstep_speculation::Node;
 use lockstep_types::step::{PlanPart, RankResult, SlotOutput, StageTimes, StepPlan};
 
-use super::{PlanError, Worker, WorkerError, emit::Emitter, faults::Fault, recorder::StepRecord};
+use super::begun::Begun;
+use super::{
+    PlanError, PreparedPass, Worker, WorkerError, emit::Emitter, faults::Fault,
+    recorder::StepRecord,
+};
 
 impl<B: Backend + 'static> Worker<B> {
     /// Follows a plan.
@@ -44,8 +48,9 @@ impl<B: Backend + 'static> Worker<B> {
         self.drafting.digest(&mut self.digests.tensor);
         self.note_batch();
         let key = self.agree_on_pass(plan, part)?;
-        let pass = self.passes.find(key).map_err(invalid)?;
+        let pass = *self.passes.find(key).map_err(invalid)?;
         self.digests.world.word(pass.digest);
+        self.agree_to_begin(plan.step, key, &pass)?;
         let outputs = self.forward()?;
         self.settle()?;
         let verify_us = clock.stage_us();
@@ -188,9 +193,6 @@ impl<B: Backend + 'static> Worker<B> {
     /// data-parallel attention they tell each other; otherwise they have the same batch.
     fn agree_on_pass(&mut self, plan: &StepPlan, part: &PlanPart) -> Result<PassKey, WorkerError> {
         if !self.data_parallel() {
-            if self.depth.adapts() && self.batch.key().tokens > 0 {
-                self.rows.send(&mut self.backend)?;
-            }
             return Ok(self.batch.key());
         }
         let row = self.row(plan, part);
@@ -211,6 +213,35 @@ impl<B: Backend + 'static> Worker<B> {
             self.digests.world.word(sum as u64);
         }
         Ok(self.rows.key())
+    }
+
+    /// Agrees with all ranks on what the step's pass is, where their data would not tell
+    /// that they differ; what is attached travels with it.
+    fn agree_to_begin(
+        &mut self,
+        step: u64,
+        key: PassKey,
+        pass: &PreparedPass,
+    ) -> Result<(), WorkerError> {
+        let idle = match self.data_parallel() {
+            true => self.rows.world().tokens.iter().all(|tokens| *tokens == 0),
+            false => key.tokens == 0,
+        };
+        if idle || self.group().1 == 1 || self.backend.words_ride_on_data() {
+            return Ok(());
+        }
+        let shared = match self.data_parallel() {
+            true => self.digests.world.value(),
+            false => self.digests.tensor.value(),
+        };
+        let begun = Begun {
+            step,
+            shared: shared ^ u64::from(self.faults.strikes(step, Fault::Begun)),
+            key,
+            pass: pass.digest,
+        };
+        let control = self.backend.control(Axis::World);
+        Ok(control.agree(&begun.to_words())?)
     }
 
     /// Runs the batch and chooses tokens, on the rank that leads.

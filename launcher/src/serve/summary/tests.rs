@@ -85,7 +85,11 @@ fn dp_ranks_are_told_in_plain_words() {
 fn the_way_of_data_between_gpus_is_told() {
     let mut engine = config_file().engine;
     engine.parallel.tp_size = 4;
-    assert_eq!(exchange(&engine), None, "cores read each other's memory");
+    assert_eq!(
+        exchange(&engine, None),
+        None,
+        "cores read each other's memory"
+    );
     engine.device.kind = DeviceKind::Cuda;
     for (ranks, nnodes, gpu_id_step, expected) in [
         (1, 1, 1, None),
@@ -104,8 +108,11 @@ fn the_way_of_data_between_gpus_is_told() {
     ] {
         (engine.parallel.tp_size, engine.parallel.nnodes) = (ranks, nnodes);
         engine.device.gpu_id_step = gpu_id_step;
-        assert_eq!(exchange(&engine).as_deref(), expected);
+        assert_eq!(exchange(&engine, None).as_deref(), expected);
     }
+    let words = "cuda 0 NVIDIA H100, sm_90, bf16, NCCL 2.28.3 between 4 ranks";
+    let expected = "data goes from GPU to GPU by NCCL 2.28.3 between 4 ranks";
+    assert_eq!(exchange(&engine, Some(words)).as_deref(), Some(expected));
 }
 
 #[test]

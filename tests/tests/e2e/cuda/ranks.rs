@@ -1,5 +1,6 @@
-//! Ranks on GPUs of their own, or which share one: what they exchange passes through
-//! the host. Cargo's are fake, and so may do wrong what a test wants.
+//! Ranks on GPUs of their own, whose data goes from one to the other, or which share
+//! one: then it passes through the host. Cargo's are fake, and so may do wrong what a
+//! test wants.
 
 use lockstep_process::exit;
 use lockstep_tests::{
@@ -45,9 +46,75 @@ async fn dp_ranks_answer_from_their_gpus() {
         assert_eq!(answer["choices"][0]["message"]["content"], COUNTED);
     }
     let log = server.log();
-    for said in [", cuda 0 ", "data of the 2 ranks passes through the host's"] {
+    for said in [
+        ", cuda 0 ",
+        "data goes from GPU to GPU by NCCL 2.28.3 between 2 ranks",
+    ] {
         assert!(log.contains(said), "{said:?} is not in:\n{log}");
     }
+}
+
+/// Recorded or not, from GPU to GPU or through the host.
+#[tokio::test]
+async fn ranks_answer_alike_whichever_way_their_data_goes() {
+    if !lockstep_fake_cuda::seed(1) {
+        return; // There may be one GPU.
+    }
+    let _turn = turns::alone().await;
+    let by_nccl = "data goes from GPU to GPU by NCCL";
+    for (way, graphs, said) in [
+        ("nccl", true, by_nccl),
+        ("nccl", false, by_nccl),
+        (
+            "host",
+            false,
+            "data of the 2 ranks passes through the host's",
+        ),
+    ] {
+        let options = on_gpu().set("--tp-size", "2");
+        let options = options.set("--collective-backend", way);
+        let options = match (way, graphs) {
+            ("nccl", true) => options.set("--cuda-graph-max-bs", "4"),
+            ("nccl", false) => options.flag("--disable-cuda-graph"),
+            _ => options,
+        };
+        let server = Server::start(options).await;
+        let asked = counting(&json!({}));
+        let answer = server.ok("/v1/chat/completions", &asked).await;
+        assert_eq!(answer["choices"][0]["message"]["content"], COUNTED, "{way}");
+        let log = server.log();
+        assert!(log.contains(said), "{said:?} is not in:\n{log}");
+    }
+}
+
+/// NCCL would not tell ranks that begin different passes: they agree before, also where
+/// no depth is to be agreed on.
+#[tokio::test]
+async fn ranks_that_would_begin_different_passes_are_named() {
+    if !lockstep_fake_cuda::seed(1) {
+        return; // There may be one GPU.
+    }
+    let _turn = turns::alone().await;
+    let options = long_on_gpus(options())
+        .set("--tp-size", "2")
+        .set("--speculative-algorithm", "none")
+        .env("TEST_FAULT_IN_RANK", "1:20:begun");
+    let server = Server::start(options).await;
+    let fields = json!({"max_tokens": 900, "ignore_eos": true});
+    let path = "/v1/chat/completions";
+    let answer = server.post(path, &counting(&fields)).await;
+    assert_eq!(answer.status, 503, "{}", answer.text);
+    assert_ne!(server.exit(LIMIT).await, i32::from(exit::OK));
+    let log = server.log();
+    let named = |line: &str| {
+        let parts = ["rank 0 began step 20", "rank 1 step 20", "diverged"];
+        let other = ["rank 1 began step 20", "rank 0 step 20", "diverged"];
+        [parts, other]
+            .iter()
+            .any(|parts| parts.iter().all(|part| line.contains(part)))
+    };
+    assert!(log.lines().any(named), "{log}");
+    assert!(!log.contains("step 21"), "{log}");
 }
 
 /// The GPU of one of two ranks fails, which share it: the other has nobody to wait

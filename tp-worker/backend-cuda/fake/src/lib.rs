@@ -26,7 +26,7 @@
 //! | Variable | Meaning | Default |
 //! |---|---|---|
 //! | `FAKE_CUDA_SEED` | which order things take | 1 |
-//! | `FAKE_CUDA_DEVICES` | number of devices; none: `cuInit` fails | 2 |
+//! | `FAKE_CUDA_DEVICES` | number of devices; none: `cuInit` fails | 4 |
 //! | `FAKE_CUDA_MEMORY` | bytes of each | 268435456 |
 //! | `FAKE_CUDA_HIDDEN` | bytes that are said to be free beside those that are | 0 |
 //! | `FAKE_CUDA_CODE` | bytes that the code of kernels takes | 0 |

@@ -200,10 +200,17 @@ export! {
         Ok(())
     }
 
-    /// Ends whatever this rank waits for.
+    /// Ends whatever this rank waits for, and the communicator with it.
     fn ncclCommAbort(handle: Handle) {
-        member(handle)?.abort();
+        let known = members().remove(&handle);
+        let known = known.ok_or_else(|| invalid("no such communicator"))?;
+        known.abort();
         Ok(())
+    }
+
+    /// Nothing is left to do: operations are done when their stream is.
+    fn ncclCommFinalize(handle: Handle) {
+        member(handle).map(|_| ())
     }
 
     fn ncclCommDestroy(handle: Handle) {

@@ -48,7 +48,7 @@ pub(crate) fn fault() -> Option<(String, u64)> {
 
 /// Number of devices.
 pub(crate) fn devices() -> u64 {
-    number("FAKE_CUDA_DEVICES", 2)
+    number("FAKE_CUDA_DEVICES", 4)
 }
 
 /// Bytes of memory of every device.

@@ -7,6 +7,7 @@ use lockstep_backend::{Axis, Backend as _, BackendError, Owners, RmsNorm, Scatte
 use super::CudaBackend;
 use crate::memory::Buffer;
 use crate::rows::Rows;
+use crate::sums::Sums;
 use crate::tensor::CudaTensor;
 
 impl CudaBackend {
@@ -40,14 +41,18 @@ impl CudaBackend {
         let len = product_rows * width;
         let delta = &mut product.floats;
         let stream = &self.stream;
-        match size {
-            1 => expect_whole(rows, product_rows),
+        let from = match size {
+            1 => {
+                expect_whole(rows, product_rows);
+                0
+            }
             _ => {
                 let exchange = &mut self.exchange;
-                exchange.reduce_scatter(stream, axis, delta, len, rows, width)?;
+                exchange.reduce_scatter(stream, axis, delta, len, rows, width)?
             }
-        }
-        let (residual, delta, out) = (&mut residual.floats, &*delta, &mut out.floats);
+        };
+        let delta = Sums::from_place(delta, from);
+        let (residual, out) = (&mut residual.floats, &mut out.floats);
         let (weight, eps, rows) = (norm.weight, norm.eps, Rows::fixed(own));
         let done = self
             .operations
@@ -99,8 +104,8 @@ impl CudaBackend {
         self.failures()?;
         let (stream, len) = (&self.stream, x.rows() * x.width());
         if size > 1 {
-            let exchange = &mut self.exchange;
-            return exchange.gather_to_host(stream, axis, &x.floats, len, owners, space);
+            let (exchange, x) = (&mut self.exchange, (&x.floats, len, x.capacity()));
+            return exchange.gather_to_host(stream, axis, x, owners, space);
         }
         expect_whole(owners.rows, x.rows());
         // It never shrinks, so that growing again does not fill it with zeros.

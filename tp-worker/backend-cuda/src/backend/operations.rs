@@ -381,8 +381,14 @@ impl Backend for CudaBackend {
         self.exchange.of(axis)
     }
 
-    /// Data takes the hosts' group, in the host's order of operations.
+    /// Data that passes through the host takes the hosts' group, in the host's order of
+    /// operations.
     fn words_ride_on_data(&self) -> bool {
-        true
+        !self.exchange.on_stream()
+    }
+
+    fn arrive(&mut self) -> Result<(), BackendError> {
+        self.failures()?;
+        Ok(self.exchange.arrive(&self.stream)?)
     }
 }

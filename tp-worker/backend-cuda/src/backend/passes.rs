@@ -1,12 +1,14 @@
 //! Passes that are recorded once, and repeated by one launch.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use lockstep_backend::{Axis, Backend as _, BackendError, InputLimits, PassKey};
 
 use super::CudaBackend;
 use crate::error::CudaError;
 use crate::graph::Graph;
+use crate::nccl::Communicator;
 use crate::products::{bucket, few::MOST_ROWS};
 use crate::recorded::Share;
 
@@ -16,8 +18,10 @@ pub struct CudaPasses(BTreeMap<PassKey, Repeated>);
 
 /// A pass as it was recorded.
 struct Repeated {
+    /// Goes before the communicators that it names.
     graph: Graph,
     _share: Share,
+    _communicators: [Option<Arc<Communicator>>; 2],
     /// What was asked of the stream.
     asked: u64,
     /// [`CudaBackend`]'s number of exchanged rooms then: it names those.
@@ -53,13 +57,11 @@ impl CudaBackend {
         limits: &InputLimits,
     ) -> impl DoubleEndedIterator<Item = PassKey> + use<'_> {
         let (tokens, requests) = (limits.tokens, limits.requests);
-        // What several ranks exchange passes through their hosts, which a repetition
-        // would leave out.
-        let alone = self.group(Axis::World).1 == 1;
+        let whole = self.stays_on_device();
         let sizes = self
             .graphs
             .iter()
-            .filter(move |size| alone && **size <= tokens);
+            .filter(move |size| whole && **size <= tokens);
         sizes.map(move |size| PassKey {
             requests: requests.min(*size),
             tokens: *size,
@@ -81,8 +83,14 @@ impl CudaBackend {
 
     /// Whether `key` is the size of such a pass.
     pub(super) fn repeats(&self, key: PassKey) -> bool {
-        let alone = self.group(Axis::World).1 == 1;
-        alone && key.max_q_len == key.tokens && self.graphs.binary_search(&key.tokens).is_ok()
+        let listed = self.graphs.binary_search(&key.tokens).is_ok();
+        listed && self.stays_on_device() && key.max_q_len == key.tokens
+    }
+
+    /// Whether no host has a part in a pass: what ranks exchange by way of their hosts,
+    /// a repetition would leave out.
+    fn stays_on_device(&self) -> bool {
+        self.group(Axis::World).1 == 1 || self.exchange.on_stream()
     }
 
     /// Runs the pass of size `key`: by its graph, where there is one, and otherwise by
@@ -100,6 +108,7 @@ impl CudaBackend {
                 expect_same(key, pass.asked, asked)?;
             }
             self.forget_plans();
+            self.exchange.begin();
             pass.graph.launch(&self.stream)?;
             return Ok(self.failures()?);
         }
@@ -117,6 +126,7 @@ impl CudaBackend {
         let (after, _) = self.stream.context().memory()?;
         let pass = Repeated {
             graph,
+            _communicators: self.exchange.communicators(),
             _share: self.ledger.count(before.saturating_sub(after)),
             asked,
             rooms: self.rooms,

@@ -9,6 +9,7 @@ mod choose;
 mod errors;
 mod faults;
 mod memory;
+mod nccl;
 mod passes;
 mod ranks;
 mod rows;

@@ -1,26 +1,46 @@
-//! Several ranks, whose data passes through the host.
+//! Several ranks, whose data goes from GPU to GPU or through the host.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use half::bf16;
 use lockstep_backend::{
     Axis, Backend, BackendError, Groups, Holds, Linear, MatrixRole, Owners, RmsNorm, RowParallel,
     Scatter,
 };
-use lockstep_backend_cuda::{CudaBackend, CudaOptions, CudaTensor, Gpu};
+use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions, CudaTensor, Gpu};
 use lockstep_collective::local_group;
-use lockstep_types::Dtype;
+use lockstep_types::{CollectiveBackend, Dtype};
 
 use crate::support::{ALONE, host_matrix, matrix, noise, options, other_gpus, read};
 
+/// Longer than anything here takes.
+pub const PATIENCE: Duration = Duration::from_secs(3);
 /// A part of what passes through the host at a time, and more than that.
 const FLOATS: [usize; 2] = [30, (1 << 20) + 30];
 
-/// Runs `work` on every rank, each with its backend and its number. Ranks share
-/// GPUs where there are fewer.
+/// The ways that there are for so many ranks.
+fn ways(ranks: usize) -> impl Iterator<Item = CollectiveBackend> {
+    let enough = Gpu::count().unwrap() >= ranks;
+    let nccl = enough.then_some(CollectiveBackend::Nccl);
+    [CollectiveBackend::Host].into_iter().chain(nccl)
+}
+
+/// Runs `work` on every rank, each with its backend and its number, whose data passes
+/// through the host.
 fn on_ranks<T: Send + 'static>(
+    split: (usize, usize),
+    dtype: Dtype,
+    work: impl Fn(&mut CudaBackend, usize) -> T + Send + Sync + 'static,
+) -> Vec<T> {
+    by_way(CollectiveBackend::Host, split, dtype, work)
+}
+
+/// The same by whichever way. Ranks share GPUs where there are fewer.
+pub fn by_way<T: Send + 'static>(
+    backend: CollectiveBackend,
     (ranks, dp_size): (usize, usize),
     dtype: Dtype,
     work: impl Fn(&mut CudaBackend, usize) -> T + Send + Sync + 'static,
@@ -32,8 +52,15 @@ fn on_ranks<T: Send + 'static>(
         thread::spawn(move || {
             let _order = lockstep_fake_cuda::order(rank as u64 + 1);
             let groups = Groups::form(Box::new(collective), dp_size).unwrap();
+            let collectives = CollectiveOptions {
+                backend,
+                joining: PATIENCE,
+                patience: PATIENCE,
+                ..CollectiveOptions::default()
+            };
             let options = CudaOptions {
                 ordinal: rank % gpus,
+                collectives,
                 ..options(dtype)
             };
             work(&mut CudaBackend::new(&options, groups).unwrap(), rank)
@@ -51,14 +78,14 @@ fn on_ranks<T: Send + 'static>(
 }
 
 /// A tensor of values that are its own.
-fn tensor(gpu: &mut CudaBackend, values: &[f32], width: usize, holds: Holds) -> CudaTensor {
+pub fn tensor(gpu: &mut CudaBackend, values: &[f32], width: usize, holds: Holds) -> CudaTensor {
     let mut tensor = gpu.tensor(values.len() / width, width, holds).unwrap();
     gpu.upload(&mut tensor, values);
     tensor
 }
 
 /// The values of 32-bit floats, without an operation that might change them.
-fn values(gpu: &mut CudaBackend, x: &CudaTensor) -> Vec<f32> {
+pub fn values(gpu: &mut CudaBackend, x: &CudaTensor) -> Vec<f32> {
     let mut space = Vec::new();
     let owners = Owners {
         widths: &[x.width()],
@@ -69,12 +96,12 @@ fn values(gpu: &mut CudaBackend, x: &CudaTensor) -> Vec<f32> {
 }
 
 /// What rank `rank` brings.
-fn brought(rank: usize, len: usize) -> Vec<f32> {
+pub fn brought(rank: usize, len: usize) -> Vec<f32> {
     noise(rank as u64 + 1, len)
 }
 
 /// The sum of what `ranks` bring, in rank order.
-fn summed(ranks: Range<usize>, len: usize) -> Vec<f32> {
+pub fn summed(ranks: Range<usize>, len: usize) -> Vec<f32> {
     let parts = ranks.map(|rank| brought(rank, len));
     let add = |sum: Vec<f32>, part: Vec<f32>| sum.iter().zip(part).map(|(a, b)| a + b).collect();
     parts.reduce(add).unwrap()
@@ -82,8 +109,9 @@ fn summed(ranks: Range<usize>, len: usize) -> Vec<f32> {
 
 #[test]
 fn sums_run_in_rank_order_over_the_ranks_of_an_axis() {
-    for (len, ranks) in FLOATS.into_iter().zip([4, 2]) {
-        let found = on_ranks((ranks, 2), Dtype::Bfloat16, move |gpu, rank| {
+    let cases = FLOATS.into_iter().zip([4, 2]);
+    for (way, (len, ranks)) in cases.flat_map(|case| ways(case.1).map(move |way| (way, case))) {
+        let found = by_way(way, (ranks, 2), Dtype::Bfloat16, move |gpu, rank| {
             [Axis::World, Axis::Attention, Axis::Alone].map(|axis| {
                 let mut x = tensor(gpu, &brought(rank, len), 2, Holds::Sum);
                 gpu.all_reduce(axis, &mut x).unwrap();
@@ -108,13 +136,16 @@ fn sums_run_in_rank_order_over_the_ranks_of_an_axis() {
 #[test]
 fn rows_are_gathered_bit_for_bit() {
     const WIDTH: usize = 3;
-    for (dtype, scale) in [
+    for (way, (dtype, scale)) in [
         (Dtype::Bfloat16, 1),
         (Dtype::Float32, 1),
         (Dtype::Float32, 1 << 17),
-    ] {
+    ]
+    .into_iter()
+    .flat_map(|case| ways(4).map(move |way| (way, case)))
+    {
         let counts = [scale, 0, 3, 1];
-        let found = on_ranks((4, 1), dtype, move |gpu, rank| {
+        let found = by_way(way, (4, 1), dtype, move |gpu, rank| {
             // All but the first of a rank's rows travel.
             let (count, all) = (counts[rank], counts.iter().sum());
             let x = brought(rank, (count + 1) * WIDTH);
@@ -145,11 +176,19 @@ fn rows_are_gathered_bit_for_bit() {
 #[test]
 fn each_rank_takes_its_rows_of_a_sum() {
     const WIDTH: usize = 2;
-    for len in FLOATS {
+    let uneven = |len: usize| {
         let rows = len / WIDTH;
-        let taken = [0..4, 0..4, rows - 3..rows, 5..5];
+        (len, [0..4, 0..4, rows - 3..rows, 5..5])
+    };
+    let small = [uneven(FLOATS[0]), (32, [0..4, 4..8, 8..12, 12..16])];
+    let by_ways = small
+        .into_iter()
+        .flat_map(|case| ways(4).map(move |way| (way, case.clone())));
+    let large = (CollectiveBackend::Host, uneven(FLOATS[1]));
+    for (way, (len, taken)) in by_ways.chain([large]) {
+        let rows = len / WIDTH;
         let ranges = taken.clone();
-        let found = on_ranks((4, 1), Dtype::Float32, move |gpu, rank| {
+        let found = by_way(way, (4, 1), Dtype::Float32, move |gpu, rank| {
             let identity = matrix(&[1.0, 0.0, 0.0, 1.0], WIDTH);
             let identity = host_matrix(&identity, WIDTH);
             let identity = gpu.load_matrix(&identity, MatrixRole::Projection).unwrap();
@@ -193,11 +232,11 @@ fn each_rank_takes_its_rows_of_a_sum() {
 /// holds and in larger ones.
 #[test]
 fn logits_reach_their_owners() {
-    for rows in [5, 1 << 18] {
-        let widths = [2, 1, 2, 1];
+    let cases = [(5, [2, 1, 2, 1]), (5, [2; 4]), (1 << 18, [2, 1, 2, 1])].into_iter();
+    for (way, (rows, widths)) in cases.flat_map(|case| ways(4).map(move |way| (way, case))) {
         let owned = [0..2, 0..0, 2..rows, 0..0];
         let owners = owned.clone();
-        let found = on_ranks((4, 2), Dtype::Bfloat16, move |gpu, rank| {
+        let found = by_way(way, (4, 2), Dtype::Bfloat16, move |gpu, rank| {
             let width = widths[rank];
             let x = tensor(gpu, &brought(rank, rows * width), width, Holds::Logits);
             let owners = Owners {

@@ -3,7 +3,9 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lockstep_backend::{Axis, Backend, Batch, Holds, InputLimits, Owners};
-use lockstep_backend_cuda::{CudaBackend, CudaError, CudaOptions, CudaTensor, Inputs};
+use lockstep_backend_cuda::{
+    CollectiveOptions, CudaBackend, CudaError, CudaOptions, CudaTensor, Inputs,
+};
 use lockstep_collective::Single;
 use lockstep_types::{Dtype, Quantization};
 
@@ -16,6 +18,7 @@ pub fn options(dtype: Dtype) -> CudaOptions {
         quantization: Quantization::None,
         kernels: None,
         graphs: Vec::new(),
+        collectives: CollectiveOptions::default(),
     }
 }
 

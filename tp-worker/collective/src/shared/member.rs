@@ -220,6 +220,10 @@ impl Endpoint for Member {
         self.region.ranks()
     }
 
+    fn name(&self, rank: usize) -> usize {
+        self.names[rank]
+    }
+
     /// Elements that a phase can carry per rank.
     fn capacity(&self) -> usize {
         self.region.capacity()

@@ -69,6 +69,22 @@ impl Presence for Seats {
     fn is_aborted(&self) -> bool {
         self.lock().state == ABORTED
     }
+
+    fn departed(&self) -> Option<usize> {
+        self.find(
+            |Seat {
+                 region,
+                 rank,
+                 names,
+             }| {
+                let gone = |peer: &usize| {
+                    let state = &region.control(*peer).state;
+                    *peer != *rank && state.load(Ordering::Acquire) != PRESENT
+                };
+                (0..region.ranks()).find(gone).map(|peer| names[peer])
+            },
+        )
+    }
 }
 
 /// Shows the peers, and this rank's own waits, what became of the rank.

@@ -65,7 +65,7 @@ impl Member {
     }
 
     /// This rank's number in the first group.
-    fn name(&self) -> usize {
+    fn own_name(&self) -> usize {
         self.names[self.rank]
     }
 
@@ -130,7 +130,7 @@ impl Member {
                 };
                 let missing = (0..self.size()).find(|&peer| peer != rank && is_behind(peer));
                 return Err(CollectiveError::Timeout {
-                    rank: self.name(),
+                    rank: self.own_name(),
                     missing: self.names[missing.unwrap_or(rank)],
                     operation: ours.0,
                     waited,
@@ -227,13 +227,15 @@ impl Member {
         }
         match poll(&mut fds[..count], Some(&timespec(limit))) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(CollectiveError::system(self.name(), "poll", &error)),
+            Err(error) => Err(CollectiveError::system(self.own_name(), "poll", &error)),
         }
     }
 
     fn check_aborted(&self) -> Result<(), CollectiveError> {
         match self.links.is_aborted() {
-            true => Err(CollectiveError::Aborted { rank: self.name() }),
+            true => Err(CollectiveError::Aborted {
+                rank: self.own_name(),
+            }),
             false => Ok(()),
         }
     }
@@ -246,6 +248,10 @@ impl Endpoint for Member {
 
     fn size(&self) -> usize {
         self.names.len()
+    }
+
+    fn name(&self, rank: usize) -> usize {
+        self.names[rank]
     }
 
     fn capacity(&self) -> usize {

@@ -44,6 +44,36 @@ proptest! {
     }
 }
 
+/// Every rank names another that differs, and what both would have begun with; what is
+/// attached travels along.
+#[test]
+fn ranks_that_do_not_agree_name_both_sides() {
+    let found = support::on_threads(group(3, 100), |mut member| {
+        let rank = member.rank();
+        assert_eq!(member.attach(1, &[5, rank as u32]), Ok(()));
+        assert_eq!(member.agree(&[1, 2, 3]), Ok(()));
+        let mut all = [0; 6];
+        assert!(member.attached(&mut all));
+        assert_eq!(all, [5, 0, 5, 1, 5, 2]);
+        let words = [7, u32::from(rank == 1)];
+        let error = member.agree(&words).expect_err("rank 1 differs");
+        assert_eq!(member.barrier(), Err(error.clone()), "the group is broken");
+        error
+    });
+    for (rank, error) in found.into_iter().enumerate() {
+        let peer = usize::from(rank != 1);
+        let words = |rank| vec![7, u32::from(rank == 1)];
+        let (ours, theirs) = (words(rank), words(peer));
+        let expected = CollectiveError::Disagree {
+            rank,
+            ours,
+            peer,
+            theirs,
+        };
+        assert_eq!(error, expected);
+    }
+}
+
 #[test]
 fn direct_and_shared_sums_agree() {
     // 64 Ki elements in one chunk are summed by shares, in small ones directly.

@@ -162,6 +162,7 @@ impl<B: Backend> Transformer<B> {
         for (done, key) in sizes.iter().enumerate() {
             backend.stage(&Batch::default(), &mut self.inputs)?;
             self.run_repeated(backend, cache, *key)?;
+            backend.arrive()?;
             each(sizes.len() - done - 1);
         }
         if let Some(capture) = &mut self.capture {

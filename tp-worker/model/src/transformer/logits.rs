@@ -54,7 +54,7 @@ impl<B: Backend> Transformer<B> {
     ) -> Result<(), ModelError> {
         let wanted = size.wanted.all;
         if wanted == 0 {
-            return Ok(());
+            return Ok(backend.arrive()?);
         }
         // The wanted rows are among those of all tokens, or all that there are.
         let wide = self.keeps_last_hidden();

@@ -1,7 +1,7 @@
 //! Trees of drafts: a path has the bits of the same tokens in a chain.
 
 use lockstep_backend::Backend;
-use lockstep_backend_cuda::{CudaBackend, CudaOptions};
+use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions};
 use lockstep_collective::Single;
 use lockstep_model::HiddenSource;
 use lockstep_types::{Dtype, KvCacheDtype, Quantization};
@@ -109,6 +109,7 @@ fn a_path_has_the_bits_of_a_chain_on_cuda() {
                 quantization: Quantization::None,
                 kernels: None,
                 graphs: vec![1, 2, 4, 8],
+                collectives: CollectiveOptions::default(),
             };
             let backend = CudaBackend::new(&options, Box::new(Single::new())).unwrap();
             let setup = Setup {

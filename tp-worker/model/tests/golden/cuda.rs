@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use lockstep_backend::{Axis, Groups};
-use lockstep_backend_cuda::{CudaBackend, CudaOptions, Gpu};
+use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions, Gpu};
 use lockstep_types::{Dtype, KvCacheDtype, Quantization};
 
 use super::{Case, F32_CLEAR_GAP, F32_TOLERANCE, cases, check, texts};
@@ -39,6 +39,7 @@ pub(super) fn gpus(dtype: Dtype, seed: u64) -> WorldFactory<CudaBackend> {
             quantization: Quantization::None,
             kernels: None,
             graphs: vec![1, 2, 4, 8, 16],
+            collectives: CollectiveOptions::default(),
         };
         let mut gpu = CudaBackend::new(&options, groups).unwrap();
         gpu.check_repetitions();

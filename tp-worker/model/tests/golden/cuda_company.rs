@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use lockstep_backend::{Axis, Backend};
-use lockstep_backend_cuda::{CudaBackend, CudaOptions};
+use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions};
 use lockstep_collective::{Collective, Single};
 use lockstep_model::{ForwardLimits, LoadOptions, Transformer};
 use lockstep_types::{Dtype, KvCacheDtype, Quantization};
@@ -36,6 +36,7 @@ impl Run {
             quantization: Quantization::None,
             kernels: None,
             graphs: vec![1, 2, 4, 8, 16, 24, 32, 64],
+            collectives: CollectiveOptions::default(),
         };
         let alone: Box<dyn Collective> = Box::new(Single::new());
         let mut backend = CudaBackend::new(&options, alone).unwrap();

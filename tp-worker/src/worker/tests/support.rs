@@ -71,6 +71,7 @@ pub fn config(tp_size: usize, page_size: usize, dtype: Dtype) -> EngineConfig {
             dist_init_addr: String::new(),
             threads_per_rank: 1,
             tokenizer_managers: 1,
+            collectives: Default::default(),
         },
         kv: KvConfig {
             page_size,

@@ -10,6 +10,10 @@ const DESK: usize = 64 << 10;
 /// Bytes in front of the desks.
 const SEATS: usize = 4096;
 
+/// Turns that a rank gives away before it pauses, and for how long it does.
+const TURNS: u32 = 8;
+const PAUSE: std::time::Duration = std::time::Duration::from_micros(50);
+
 /// One rank's progress.
 #[repr(C)]
 struct Seat {
@@ -94,11 +98,17 @@ impl Member {
 
     /// Waits until `ready` says so of every rank's seat; false, if aborted.
     fn wait(&self, ready: impl Fn(&Seat) -> bool) -> bool {
+        let mut turns = 0;
         while !self.seats().seats[..self.size].iter().all(&ready) {
             if self.aborted.load(Ordering::SeqCst) {
                 return false;
             }
-            std::thread::yield_now();
+            // On a busy machine who gives its turn away gets the next one late.
+            match turns < TURNS {
+                true => std::thread::yield_now(),
+                false => std::thread::park_timeout(PAUSE),
+            }
+            turns += 1;
         }
         true
     }

@@ -1,0 +1,18 @@
+//! Collectives of a rank's data from device to device, by NVIDIA's library NCCL.
+//!
+//! NCCL compares nothing: ranks that ask for different things, and those whose
+//! peer is gone, wait for ever, on the device and without an error. So whoever
+//! uses it sees to it that ranks agree before they ask, and a thread of its own
+//! ([`crate::watched`]) ends what takes too long. What a stream brings after that is
+//! nobody's data; [`crate::Stream::synchronize`] tells the error instead.
+
+mod communicator;
+mod library;
+mod plane;
+mod start;
+
+pub(crate) use communicator::Communicator;
+pub use library::Library as Nccl;
+pub(crate) use plane::Plane;
+pub use start::CollectiveOptions;
+pub(crate) use start::agreed;

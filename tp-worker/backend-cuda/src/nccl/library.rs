@@ -1,0 +1,302 @@
+//! The functions of NCCL that are used, found when the program runs.
+//!
+//! NCCL, "NCCL API": communicator creation and management, collective
+//! communication functions, group calls. Numbers of results and types are those
+//! of `nccl.h`.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::mem::ManuallyDrop;
+use std::path::Path;
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUstream;
+
+use crate::error::CudaError;
+
+/// Names by which it is looked for: the one that packages install, and the one
+/// of development packages.
+const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
+/// The oldest that serves: its communicators start without blocking.
+const OLDEST: c_int = 21_400;
+
+/// A communicator, as the library knows it.
+pub(super) type Raw = *mut c_void;
+/// `ncclResult_t`
+pub(super) type Code = c_int;
+
+pub(super) const DONE: Code = 0;
+/// `ncclInProgress`
+pub(super) const UNDER_WAY: Code = 7;
+
+/// `ncclDataType_t`
+pub(super) const F32: c_int = 7;
+pub(super) const BF16: c_int = 9;
+/// `ncclRedOp_t`
+const SUM: c_int = 0;
+
+/// `ncclUniqueId`: what rank 0 makes and all ranks of a communicator show.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+pub(super) struct UniqueId(pub [u32; 32]);
+
+/// `ncclConfig_t` of version 2.14, which later ones take too.
+#[repr(C)]
+struct Config {
+    size: usize,
+    magic: c_uint,
+    version: c_uint,
+    blocking: c_int,
+}
+
+type Reduce = unsafe extern "C" fn(u64, u64, usize, c_int, c_int, Raw, CUstream) -> Code;
+type Gather = unsafe extern "C" fn(u64, u64, usize, c_int, Raw, CUstream) -> Code;
+type OfRaw = unsafe extern "C" fn(Raw) -> Code;
+
+/// The library.
+pub struct Library {
+    version: c_int,
+    get_unique_id: unsafe extern "C" fn(*mut UniqueId) -> Code,
+    init: unsafe extern "C" fn(*mut Raw, c_int, UniqueId, c_int, *const Config) -> Code,
+    get_async_error: unsafe extern "C" fn(Raw, *mut Code) -> Code,
+    abort: OfRaw,
+    finalize: OfRaw,
+    destroy: OfRaw,
+    group_start: unsafe extern "C" fn() -> Code,
+    group_end: unsafe extern "C" fn() -> Code,
+    all_reduce: Reduce,
+    reduce_scatter: Reduce,
+    all_gather: Gather,
+    broadcast: Reduce,
+    error_string: unsafe extern "C" fn(Code) -> *const c_char,
+    /// It has threads of its own, and can't be unloaded.
+    _library: ManuallyDrop<libloading::Library>,
+}
+
+impl Library {
+    /// Finds it at `path`, or where libraries are looked for.
+    ///
+    /// # Errors
+    /// [`CudaError::Missing`], [`CudaError::Unsupported`] where it lacks something
+    /// or is too old.
+    pub fn find(path: Option<&Path>) -> Result<Arc<Self>, CudaError> {
+        let library = match path {
+            Some(path) => open(path).map_err(|error| {
+                CudaError::Unsupported(format!(
+                    "{} is no NCCL that can be loaded: {error}; give --nccl-path the path of libnccl.so.2, or leave it out",
+                    path.display()
+                ))
+            }),
+            None => NAMES
+                .iter()
+                .find_map(|name| open(Path::new(name)).ok())
+                .ok_or(CudaError::Missing {
+                    library: "libnccl.so.2",
+                    remedy: "install NCCL (nvidia-nccl) where libraries are looked for, or name it with --nccl-path",
+                }),
+        }?;
+        let found = Self::of(library).map_err(|error| {
+            CudaError::Unsupported(format!(
+                "the NCCL that was found lacks a function: {error}; install another one, or give --collective-backend host"
+            ))
+        })?;
+        if found.version < OLDEST {
+            return Err(CudaError::Unsupported(format!(
+                "the NCCL that was found is {}, and {} is needed: install a newer one, or give --collective-backend host",
+                text(found.version),
+                text(OLDEST)
+            )));
+        }
+        Ok(Arc::new(found))
+    }
+
+    fn of(library: libloading::Library) -> Result<Self, libloading::Error> {
+        /// A function of that name.
+        ///
+        /// # Safety
+        /// `nccl.h` declares it with the type `F`.
+        unsafe fn named<F: Copy>(
+            library: &libloading::Library,
+            name: &CStr,
+        ) -> Result<F, libloading::Error> {
+            // SAFETY: the caller knows the type.
+            let found = unsafe { library.get::<F>(name) }?;
+            Ok(*found)
+        }
+        // SAFETY: the types are those of `nccl.h`, where pointers to device memory are
+        // addresses.
+        unsafe {
+            let get_version: unsafe extern "C" fn(*mut c_int) -> Code =
+                named(&library, c"ncclGetVersion")?;
+            let mut version = 0;
+            get_version(&raw mut version);
+            Ok(Self {
+                version,
+                get_unique_id: named(&library, c"ncclGetUniqueId")?,
+                init: named(&library, c"ncclCommInitRankConfig")?,
+                get_async_error: named(&library, c"ncclCommGetAsyncError")?,
+                abort: named(&library, c"ncclCommAbort")?,
+                finalize: named(&library, c"ncclCommFinalize")?,
+                destroy: named(&library, c"ncclCommDestroy")?,
+                group_start: named(&library, c"ncclGroupStart")?,
+                group_end: named(&library, c"ncclGroupEnd")?,
+                all_reduce: named(&library, c"ncclAllReduce")?,
+                reduce_scatter: named(&library, c"ncclReduceScatter")?,
+                all_gather: named(&library, c"ncclAllGather")?,
+                broadcast: named(&library, c"ncclBroadcast")?,
+                error_string: named(&library, c"ncclGetErrorString")?,
+                _library: ManuallyDrop::new(library),
+            })
+        }
+    }
+
+    /// "2.28.3"
+    pub fn version(&self) -> String {
+        text(self.version)
+    }
+
+    /// The same, as a number that ranks compare.
+    pub(super) fn number(&self) -> u32 {
+        self.version.cast_unsigned()
+    }
+
+    /// Refuses a result that is none.
+    ///
+    /// # Errors
+    /// [`CudaError::Nccl`].
+    pub(super) fn check(&self, call: &'static str, code: Code) -> Result<(), CudaError> {
+        if matches!(code, DONE | UNDER_WAY) {
+            return Ok(());
+        }
+        // SAFETY: the library's texts are constants.
+        let reason = unsafe { CStr::from_ptr((self.error_string)(code)) };
+        let reason = reason.to_string_lossy().into_owned();
+        Err(CudaError::Nccl { call, reason })
+    }
+
+    pub(super) fn unique_id(&self) -> Result<UniqueId, CudaError> {
+        let mut id = UniqueId([0; 32]);
+        // SAFETY: there is room for it.
+        let code = unsafe { (self.get_unique_id)(&raw mut id) };
+        self.check("ncclGetUniqueId", code)?;
+        Ok(id)
+    }
+
+    /// Begins to join, and returns at once.
+    pub(super) fn begin(&self, id: UniqueId, rank: usize, size: usize) -> Result<Raw, CudaError> {
+        let config = Config {
+            size: size_of::<Config>(),
+            magic: 0xcafe_beef,
+            version: OLDEST.cast_unsigned(),
+            blocking: 0,
+        };
+        let (rank, size) = (rank as c_int, size as c_int);
+        let mut made: Raw = std::ptr::null_mut();
+        // SAFETY: there is room for the communicator, and the library reads as much
+        // of the configuration as that says.
+        let code = unsafe { (self.init)(&raw mut made, size, id, rank, &raw const config) };
+        self.check("ncclCommInitRankConfig", code)?;
+        Ok(made)
+    }
+
+    /// What became of what was asked last: [`DONE`], [`UNDER_WAY`] or an error.
+    ///
+    /// # Safety
+    /// The communicator exists, here and below.
+    pub(super) unsafe fn state(&self, raw: Raw) -> Code {
+        let mut state = DONE;
+        // SAFETY: there is room for it.
+        match unsafe { (self.get_async_error)(raw, &raw mut state) } {
+            DONE => state,
+            code => code,
+        }
+    }
+
+    pub(super) unsafe fn abort(&self, raw: Raw) {
+        // SAFETY: the caller's.
+        unsafe { (self.abort)(raw) };
+    }
+
+    pub(super) unsafe fn finalize(&self, raw: Raw) -> Code {
+        // SAFETY: the caller's.
+        unsafe { (self.finalize)(raw) }
+    }
+
+    pub(super) unsafe fn destroy(&self, raw: Raw) {
+        // SAFETY: the caller's.
+        unsafe { (self.destroy)(raw) };
+    }
+
+    /// What `work` asks for is one operation.
+    pub(super) fn grouped(&self, mut work: impl FnMut() -> Code) -> Code {
+        // SAFETY: no argument.
+        let begun = unsafe { (self.group_start)() };
+        let asked = match begun {
+            DONE => work(),
+            code => return code,
+        };
+        // SAFETY: no argument; a group that was begun ends.
+        let ended = unsafe { (self.group_end)() };
+        if matches!(asked, DONE | UNDER_WAY) {
+            ended
+        } else {
+            asked
+        }
+    }
+
+    /// # Safety
+    /// The places are memory of the communicator's device, which lives until the
+    /// stream has come behind it: `count` elements, for those that gather of each
+    /// rank; here and below.
+    pub(super) unsafe fn sum(&self, raw: Raw, at: u64, count: usize, stream: CUstream) -> Code {
+        // SAFETY: the caller's.
+        unsafe { (self.all_reduce)(at, at, count, F32, SUM, raw, stream) }
+    }
+
+    pub(super) unsafe fn scatter(
+        &self,
+        raw: Raw,
+        (from, to): (u64, u64),
+        count: usize,
+        stream: CUstream,
+    ) -> Code {
+        // SAFETY: the caller's.
+        unsafe { (self.reduce_scatter)(from, to, count, F32, SUM, raw, stream) }
+    }
+
+    pub(super) unsafe fn gather(
+        &self,
+        raw: Raw,
+        (from, to): (u64, u64),
+        (count, kind): (usize, c_int),
+        stream: CUstream,
+    ) -> Code {
+        // SAFETY: the caller's.
+        unsafe { (self.all_gather)(from, to, count, kind, raw, stream) }
+    }
+
+    pub(super) unsafe fn broadcast(
+        &self,
+        raw: Raw,
+        (from, to): (u64, u64),
+        (count, kind): (usize, c_int),
+        root: usize,
+        stream: CUstream,
+    ) -> Code {
+        // SAFETY: the caller's.
+        unsafe { (self.broadcast)(from, to, count, kind, root as c_int, raw, stream) }
+    }
+}
+
+fn open(path: &Path) -> Result<libloading::Library, libloading::Error> {
+    // SAFETY: what NCCL does when it is loaded is NVIDIA's.
+    unsafe { libloading::Library::new(path) }
+}
+
+fn text(version: c_int) -> String {
+    format!(
+        "{}.{}.{}",
+        version / 10_000,
+        version / 100 % 100,
+        version % 100
+    )
+}

@@ -1,0 +1,309 @@
+//! Ranks' data from device to device, in the stream's order.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockstep_backend::{Axis, BackendError, Groups, Owners, host};
+use lockstep_collective::Parts;
+
+use super::Communicator;
+use super::library::{BF16, F32, Library};
+use crate::context::Context;
+use crate::error::CudaError;
+use crate::floats::{Element, Floats};
+use crate::memory::{Buffer, Pinned};
+use crate::stream::Stream;
+use crate::watched::{Watch, Watched, Way};
+
+/// What it takes down of an operation, so that two that differ are told apart.
+#[derive(Clone, Copy)]
+enum Kind {
+    AllReduce = 1,
+    ReduceScatter = 2,
+    AllGather = 3,
+    Broadcast = 4,
+}
+
+/// A rank's communicators, and who watches over them.
+///
+/// Operations are queued and return. None of them waits but
+/// [`Self::gather_to_host`].
+pub(crate) struct Plane {
+    library: Arc<Library>,
+    /// Of all ranks, and of those of a DP rank where these are several.
+    communicators: [Option<Arc<Communicator>>; 2],
+    watched: Arc<Watched>,
+    /// Ends before the communicators do.
+    _watch: Watch,
+    /// All ranks' columns of a block of logits, here and on the host.
+    logits: Option<(Buffer<f32>, Pinned<f32>)>,
+}
+
+impl Plane {
+    /// # Errors
+    /// [`CudaError::Unsupported`] where nobody can watch.
+    pub(super) fn new(
+        groups: &mut Groups,
+        library: &Arc<Library>,
+        communicators: [Option<Arc<Communicator>>; 2],
+        patience: Duration,
+    ) -> Result<Self, CudaError> {
+        let (rank, _) = groups.rank_and_size(Axis::World);
+        let host = groups.of(Axis::World).abort_handle();
+        let [world, attention] = &communicators;
+        let shared = matches!((world, attention), (Some(a), Some(b)) if Arc::ptr_eq(a, b));
+        let own = attention.iter().filter(|_| !shared);
+        let all = world.iter().chain(own);
+        let all = all.map(|one| one.clone() as Arc<dyn Way>).collect();
+        let watched = Watched::new(rank, patience, host, all);
+        Ok(Self {
+            library: library.clone(),
+            communicators,
+            _watch: Watch::over(watched.clone())?,
+            watched,
+            logits: None,
+        })
+    }
+
+    /// Who knows whether what a stream brings is data.
+    pub(crate) fn watched(&self) -> &Arc<Watched> {
+        &self.watched
+    }
+
+    /// What recorded passes hold as long as they live.
+    pub(crate) fn communicators(&self) -> [Option<Arc<Communicator>>; 2] {
+        self.communicators.clone()
+    }
+
+    /// "NCCL 2.28.3"
+    pub(crate) fn describe(&self) -> String {
+        format!("NCCL {}", self.library.version())
+    }
+
+    /// The communicator of an axis of several ranks.
+    fn of(&self, axis: Axis) -> &Communicator {
+        let number = match axis {
+            Axis::World => 0,
+            Axis::Attention | Axis::Alone => 1,
+        };
+        let found = self.communicators[number].as_ref();
+        found.unwrap_or_else(|| panic!("{axis:?} has several ranks"))
+    }
+
+    /// Takes down an operation; whether it is to be run.
+    fn note(&self, stream: &Stream, kind: Kind, axis: Axis, words: [u64; 5]) -> bool {
+        let axis = match axis {
+            Axis::World => 1,
+            Axis::Attention => 2,
+            Axis::Alone => 3,
+        };
+        let [from, to, count, element, root] = words;
+        let all = [kind as u64, axis, from, to, count, element, root];
+        if !stream.tape().note(&all, b"collective") {
+            return false;
+        }
+        self.watched.begin();
+        true
+    }
+
+    /// Sums the first `len` floats of `x` over the ranks of `axis`.
+    ///
+    /// # Errors
+    /// [`CudaError::Nccl`].
+    pub(crate) fn all_reduce(
+        &self,
+        stream: &Stream,
+        axis: Axis,
+        x: &mut Floats,
+        len: usize,
+    ) -> Result<(), CudaError> {
+        x.expect(Element::F32, len, "what is summed over ranks");
+        let at = x.address();
+        let words = [at, at, len as u64, Element::F32.bytes() as u64, 0];
+        if len == 0 || !self.note(stream, Kind::AllReduce, axis, words) {
+            return Ok(());
+        }
+        // SAFETY: `x` has so many floats, and memory is given back behind the stream.
+        let ask = |nccl: &Library, raw| unsafe { nccl.sum(raw, at, len, stream.raw()) };
+        self.of(axis).ask("ncclAllReduce", ask)
+    }
+
+    /// Sums the first `len` floats of `x`, a matrix `width` wide, over the ranks of
+    /// `axis`; where in `x` rows `rows[rank]` of the sum are then.
+    ///
+    /// # Errors
+    /// [`CudaError::Nccl`].
+    pub(crate) fn reduce_scatter(
+        &self,
+        stream: &Stream,
+        (axis, rank): (Axis, usize),
+        x: &mut Floats,
+        len: usize,
+        rows: &[Range<usize>],
+        width: usize,
+    ) -> Result<usize, CudaError> {
+        let own = rows[rank].start * width;
+        let each = rows[0].len();
+        let even = |(rank, rows): (usize, &Range<usize>)| *rows == (rank * each..(rank + 1) * each);
+        let even = rows.iter().enumerate().all(even) && each * rows.len() * width == len;
+        if !even {
+            // Rows that several ranks take, or ranks of which each takes other numbers.
+            self.all_reduce(stream, axis, x, len)?;
+            return Ok(own);
+        }
+        x.expect(Element::F32, len, "what is summed over ranks");
+        let (from, count) = (x.address(), each * width);
+        let to = from + (own * Element::F32.bytes()) as u64;
+        let words = [from, to, count as u64, Element::F32.bytes() as u64, 0];
+        if count == 0 || !self.note(stream, Kind::ReduceScatter, axis, words) {
+            return Ok(own);
+        }
+        let places = (from, to);
+        // SAFETY: as above; the part that is written is where NCCL wants it.
+        let ask = |nccl: &Library, raw| unsafe { nccl.scatter(raw, places, count, stream.raw()) };
+        self.of(axis).ask("ncclReduceScatter", ask)?;
+        Ok(own)
+    }
+
+    /// Gathers `lens[r]` floats of each rank's `x`, this one's from `first` on, in
+    /// `out`, in rank order, bit for bit.
+    ///
+    /// # Errors
+    /// [`CudaError::Nccl`].
+    pub(crate) fn all_gather(
+        &self,
+        stream: &Stream,
+        (axis, rank): (Axis, usize),
+        x: &Floats,
+        first: usize,
+        lens: &(impl Iterator<Item = usize> + Clone),
+        out: &mut Floats,
+    ) -> Result<(), CudaError> {
+        let element = x.element();
+        let (own, total) = (lens.clone().nth(rank).unwrap_or(0), lens.clone().sum());
+        x.expect(element, first + own, "what is gathered");
+        out.expect(element, total, "what is gathered in");
+        let from = x.address() + (first * element.bytes()) as u64;
+        // SAFETY: as was checked just now.
+        unsafe { self.gather(stream, axis, (from, out.address()), element, lens) }
+    }
+
+    /// Gathers `lens[r]` elements of each rank: at once where they are as many, and
+    /// otherwise from one rank after the other.
+    ///
+    /// # Safety
+    /// There are this rank's elements at the first place, and room for all at the
+    /// second.
+    unsafe fn gather(
+        &self,
+        stream: &Stream,
+        axis: Axis,
+        (from, to): (u64, u64),
+        element: Element,
+        lens: &(impl Iterator<Item = usize> + Clone),
+    ) -> Result<(), CudaError> {
+        let kind = match element {
+            Element::F32 => F32,
+            Element::Bf16 => BF16,
+        };
+        let (raw, size) = (stream.raw(), element.bytes() as u64);
+        let each = lens.clone().next().unwrap_or(0);
+        if lens.clone().all(|len| len == each) {
+            let words = [from, to, each as u64, size, 0];
+            if each == 0 || !self.note(stream, Kind::AllGather, axis, words) {
+                return Ok(());
+            }
+            // SAFETY: the caller's.
+            let ask = |nccl: &Library, group| unsafe {
+                nccl.gather(group, (from, to), (each, kind), raw)
+            };
+            return self.of(axis).ask("ncclAllGather", ask);
+        }
+        let starts = lens.clone().scan(0, |start, len| {
+            *start += len as u64;
+            Some(*start - len as u64)
+        });
+        let parts = starts.zip(lens.clone()).enumerate();
+        let parts = parts.filter(|(_, (_, len))| *len > 0);
+        // All are taken down, whether they are run or not.
+        let noted = parts.clone().map(|(root, (start, len))| {
+            let words = [from, to + start * size, len as u64, size, root as u64];
+            self.note(stream, Kind::Broadcast, axis, words)
+        });
+        if !noted.fold(true, |all, runs| all & runs) {
+            return Ok(());
+        }
+        let ask = |nccl: &Library, group| {
+            nccl.grouped(|| {
+                let codes = parts.clone().map(|(root, (start, len))| {
+                    let places = (from, to + start * size);
+                    // SAFETY: the caller's; who does not send has nothing read there.
+                    unsafe { nccl.broadcast(group, places, (len, kind), root, raw) }
+                });
+                codes.fold(0, |all, code| if all == 0 { code } else { all })
+            })
+        };
+        self.of(axis).ask("ncclBroadcast", ask)
+    }
+
+    /// See [`lockstep_backend::Backend::gather_to_host`]; the first rows of `x`, as
+    /// many as `owners` name, are what logits are gathered from, and it has `capacity`
+    /// rows. All ranks get all columns, and wait.
+    ///
+    /// # Errors
+    /// [`BackendError::Collective`], [`BackendError::Device`].
+    pub(crate) fn gather_to_host<'a>(
+        &mut self,
+        stream: &Stream,
+        (axis, rank): (Axis, usize),
+        (x, capacity): (&Floats, usize),
+        owners: Owners<'_>,
+        space: &'a mut Vec<f32>,
+    ) -> Result<&'a [f32], BackendError> {
+        let (height, width) = (owners.height(), owners.widths.iter().sum::<usize>());
+        x.expect(Element::F32, height * owners.widths[rank], "logits");
+        self.reserve(stream.context(), capacity.max(height) * width)?;
+        let rows = owners.rows[rank].clone();
+        let lens = owners.widths.iter().map(|width| width * height);
+        if let Some((all, _)) = &self.logits {
+            let places = (x.address(), all.address());
+            // SAFETY: there is room for as many, as was seen to just now.
+            unsafe { self.gather(stream, axis, places, Element::F32, &lens) }?;
+        }
+        let Some((all, on_host)) = &mut self.logits else {
+            return Ok(&[]);
+        };
+        let on_host = on_host.as_mut_slice();
+        if rows.is_empty() {
+            stream.synchronize()?;
+            return Ok(&[]);
+        }
+        let mut from = 0;
+        let mut parts = Vec::with_capacity(owners.widths.len());
+        for &width in owners.widths {
+            let part = from + rows.start * width..from + rows.end * width;
+            stream.download_from(all, part.start, &mut on_host[part.clone()])?;
+            parts.push(part);
+            from += height * width;
+        }
+        let parts = Parts::new(parts.len(), |rank| &on_host[parts[rank].clone()]);
+        let space = host::grown(space, rows.len() * width);
+        for (row, out) in space.chunks_exact_mut(width.max(1)).enumerate() {
+            host::copy_row(&parts, owners.widths, row, out);
+        }
+        Ok(space)
+    }
+
+    /// Room for so many logits.
+    fn reserve(&mut self, context: &Arc<Context>, elements: usize) -> Result<(), CudaError> {
+        let room = self.logits.as_ref().map_or(0, |(all, _)| all.len());
+        if self.logits.is_none() || room < elements {
+            self.logits = None;
+            let (what, on_host) = ("all ranks' logits", "all ranks' logits on the host");
+            let all = Buffer::new(context, elements, what)?;
+            self.logits = Some((all, Pinned::new(context, elements, on_host)?));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,206 @@
+//! How ranks come to exchange from device to device, or find that they can't.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lockstep_backend::{Axis, Groups};
+use lockstep_types::CollectiveBackend;
+
+use super::library::{Library, UniqueId};
+use super::{Communicator, Plane};
+use crate::context::Context;
+use crate::error::CudaError;
+use crate::watched::Way as _;
+
+/// Between two questions whether all ranks have joined.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Which way ranks' data should go, equal on all of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CollectiveOptions {
+    /// The way that is asked for.
+    pub backend: CollectiveBackend,
+    /// Where NCCL is; `None`: where libraries are looked for.
+    pub nccl: Option<PathBuf>,
+    /// How long ranks may take to join.
+    pub joining: Duration,
+    /// How long data may be on its way before its peers are given up.
+    pub patience: Duration,
+}
+
+impl Default for CollectiveOptions {
+    fn default() -> Self {
+        Self {
+            backend: CollectiveBackend::Auto,
+            nccl: None,
+            joining: Duration::from_secs(600),
+            patience: Duration::from_secs(300),
+        }
+    }
+}
+
+/// What a rank tells the others before any of them starts NCCL: its version, 0 where
+/// there is none, and who its GPU is.
+type Words = [u32; 5];
+
+/// The devices' own way, where all ranks have it, or the reason why there is none. All
+/// ranks call it together, and come to the same.
+///
+/// # Errors
+/// [`CudaError`]: a peer is gone; or there is none, and no other way is wanted.
+pub(crate) fn agreed(
+    context: &Arc<Context>,
+    groups: &mut Groups,
+    options: &CollectiveOptions,
+) -> Result<Result<Plane, String>, CudaError> {
+    let (_, size) = groups.rank_and_size(Axis::World);
+    if size == 1 || options.backend == CollectiveBackend::Host {
+        return Ok(Err("as --collective-backend host says".to_owned()));
+    }
+    let found = Library::find(options.nccl.as_deref());
+    let version = found.as_ref().map_or(0, |found| found.number());
+    let [a, b, c, d] = context.gpu().identity()?;
+    let mut all: Vec<Words> = vec![[0; 5]; size];
+    let world = groups.of(Axis::World);
+    world.exchange(&[version, a, b, c, d], all.as_flattened_mut())?;
+    let library = match (obstacle(&all), found) {
+        (None, Ok(library)) => library,
+        (Some(why), Err(error)) if version == 0 => {
+            return refused(options, format!("{why}: here {error}"));
+        }
+        (Some(why), _) => return refused(options, why),
+        (None, Err(error)) => return Err(error),
+    };
+    let joined = join(context, groups, &library, options);
+    // Whether all have is known to all, so that none waits for one that gave up.
+    let mut states = vec![0; size];
+    let world = groups.of(Axis::World);
+    world.exchange(&[u32::from(joined.is_ok())], &mut states)?;
+    match (joined, states.iter().position(|state| *state == 0)) {
+        (Ok(plane), None) => Ok(Ok(plane)),
+        (Err(error), _) => refused(options, error.to_string()),
+        (Ok(_), Some(rank)) => refused(options, format!("rank {rank} could not start NCCL")),
+    }
+}
+
+/// There is no such way, which is an error where it is asked for.
+fn refused(options: &CollectiveOptions, why: String) -> Result<Result<Plane, String>, CudaError> {
+    match options.backend {
+        CollectiveBackend::Nccl => Err(CudaError::Unsupported(format!(
+            "ranks can't exchange by NCCL: {why}; leave --collective-backend out, so that their data passes through the host's memory where it has to"
+        ))),
+        CollectiveBackend::Auto | CollectiveBackend::Host => Ok(Err(why)),
+    }
+}
+
+/// What keeps ranks that found this from using NCCL, if anything: seen alike by all.
+fn obstacle(all: &[Words]) -> Option<String> {
+    let version = |words: &Words| words[0];
+    if let Some(rank) = all.iter().position(|words| version(words) == 0) {
+        return Some(format!("rank {rank} has no NCCL"));
+    }
+    if let Some(rank) = all
+        .iter()
+        .position(|words| version(words) != version(&all[0]))
+    {
+        return Some(format!(
+            "rank {rank} has another version of NCCL than rank 0"
+        ));
+    }
+    let shares = |rank: &usize| all[..*rank].iter().any(|one| one[1..] == all[*rank][1..]);
+    let sharing = (1..all.len()).find(shares)?;
+    Some(format!(
+        "rank {sharing} shares a GPU with another one, which NCCL refuses"
+    ))
+}
+
+/// Forms the communicators of the groups that this rank is in.
+fn join(
+    context: &Arc<Context>,
+    groups: &mut Groups,
+    library: &Arc<Library>,
+    options: &CollectiveOptions,
+) -> Result<Plane, CudaError> {
+    let deadline = Instant::now() + options.joining;
+    let world = communicator(context, groups, library, Axis::World, deadline)?;
+    let [(_, all), (_, some)] =
+        [Axis::World, Axis::Attention].map(|axis| groups.rank_and_size(axis));
+    let attention = match some {
+        1 => None,
+        same if same == all => Some(world.clone()),
+        _ => Some(communicator(
+            context,
+            groups,
+            library,
+            Axis::Attention,
+            deadline,
+        )?),
+    };
+    Plane::new(groups, library, [Some(world), attention], options.patience)
+}
+
+/// The communicator of the ranks of `axis`.
+fn communicator(
+    context: &Arc<Context>,
+    groups: &mut Groups,
+    library: &Arc<Library>,
+    axis: Axis,
+    deadline: Instant,
+) -> Result<Arc<Communicator>, CudaError> {
+    let (rank, size) = groups.rank_and_size(axis);
+    let group = groups.of(axis);
+    let made = (rank == 0).then(|| library.unique_id());
+    // What rank 0 fails with, all have to know: a word in front says whether it did.
+    let mut words = [0; 33];
+    if let Some(Ok(UniqueId(id))) = &made {
+        words[0] = 1;
+        words[1..].copy_from_slice(id);
+    }
+    group.broadcast(0, &mut words)?;
+    made.transpose()?;
+    let [1, id @ ..] = words else {
+        let why = "the first rank of a group could not start NCCL".to_owned();
+        return Err(CudaError::Unsupported(why));
+    };
+    let made = Communicator::begin(library, context, UniqueId(id), (rank, size))?;
+    let host = group.abort_handle();
+    while !made.is_ready()? {
+        if host.is_aborted() || Instant::now() >= deadline {
+            made.abort();
+            return Err(CudaError::Unsupported(
+                "its ranks did not all come before the start's deadline (--startup-timeout): look at NCCL_DEBUG=INFO, or give --collective-backend host".to_owned(),
+            ));
+        }
+        std::thread::park_timeout(PAUSE);
+    }
+    Ok(Arc::new(made))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_that_found_the_same_see_the_same_obstacle() {
+        let none = |all: &[Words]| assert_eq!(obstacle(all), None);
+        none(&[[22_803, 1, 2, 3, 4], [22_803, 1, 2, 3, 5]]);
+        for (all, why) in [
+            (
+                [[22_803, 1, 2, 3, 4], [0, 1, 2, 3, 5]],
+                "rank 1 has no NCCL",
+            ),
+            (
+                [[22_803, 1, 2, 3, 4], [22_700, 1, 2, 3, 5]],
+                "another version",
+            ),
+            (
+                [[22_803, 1, 2, 3, 4], [22_803, 1, 2, 3, 4]],
+                "rank 1 shares a GPU",
+            ),
+        ] {
+            let found = obstacle(&all).unwrap_or_default();
+            assert!(found.contains(why), "{found}");
+        }
+    }
+}

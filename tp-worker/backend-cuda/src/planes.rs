@@ -1,0 +1,219 @@
+//! What ranks exchange of their data, whichever way it goes.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use lockstep_backend::{Axis, BackendError, Groups, Owners};
+use lockstep_collective::Collective;
+
+use crate::context::Context;
+use crate::error::CudaError;
+use crate::exchange::Exchange;
+use crate::floats::Floats;
+use crate::nccl::{self, CollectiveOptions, Communicator, Plane};
+use crate::stream::Stream;
+
+/// The two ways that ranks' data can go: from device to device, in the stream's
+/// order; or through the host, which waits. Operations ask for one thing and need
+/// not know which way it goes.
+pub(crate) struct Planes {
+    /// Goes first, so that peers see one that leaves when its data is done.
+    device: Option<Plane>,
+    host: Exchange,
+    /// Why there is none.
+    why: String,
+}
+
+impl Planes {
+    /// Agrees with all ranks on a way.
+    ///
+    /// # Errors
+    /// [`CudaError`]: memory, a peer that is gone, or a way that was asked for and
+    /// isn't there.
+    pub(crate) fn new(
+        stream: &mut Stream,
+        mut groups: Groups,
+        options: &CollectiveOptions,
+    ) -> Result<Self, CudaError> {
+        let context = stream.context().clone();
+        let agreed = nccl::agreed(&context, &mut groups, options)?;
+        let (device, why) = match agreed {
+            Ok(plane) => (Some(plane), String::new()),
+            Err(why) => (None, why),
+        };
+        if let Some(plane) = &device {
+            stream.watched_by(plane.watched().clone());
+        } else if groups.rank_and_size(Axis::World).1 > 1 {
+            tracing::info!("data of ranks passes through the host's memory: {why}");
+        }
+        let staged = device.is_none();
+        Ok(Self {
+            device,
+            host: Exchange::new(&context, groups, staged)?,
+            why,
+        })
+    }
+
+    /// Whether data goes in the stream's order, without the host.
+    pub(crate) fn on_stream(&self) -> bool {
+        self.device.is_some()
+    }
+
+    /// What recorded passes keep as long as they live.
+    pub(crate) fn communicators(&self) -> [Option<Arc<Communicator>>; 2] {
+        self.device
+            .as_ref()
+            .map_or([None, None], Plane::communicators)
+    }
+
+    /// For people, where there are several ranks.
+    pub(crate) fn describe(&self) -> Option<String> {
+        match (&self.device, self.rank_and_size(Axis::World).1) {
+            (_, 1) => None,
+            (Some(plane), ranks) => Some(format!("{} between {ranks} ranks", plane.describe())),
+            (None, _) => Some(format!("data through the host ({})", self.why)),
+        }
+    }
+
+    /// A pass that brings nothing to the host has come to its end: waits for what is
+    /// on its way, so that a peer that is gone is an error of this step.
+    ///
+    /// # Errors
+    /// [`CudaError::Peers`], [`CudaError::Driver`].
+    pub(crate) fn arrive(&self, stream: &Stream) -> Result<(), CudaError> {
+        match &self.device {
+            Some(_) => stream.synchronize(),
+            None => Ok(()),
+        }
+    }
+
+    /// A recorded pass is about to be launched.
+    pub(crate) fn begin(&self) {
+        if let Some(plane) = &self.device {
+            plane.watched().begin();
+        }
+    }
+
+    /// See [`Exchange::reserve_logits`].
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfMemory`].
+    pub(crate) fn reserve_logits(
+        &mut self,
+        context: &Arc<Context>,
+        elements: usize,
+    ) -> Result<(), CudaError> {
+        match &self.device {
+            Some(_) => Ok(()),
+            None => self.host.reserve_logits(context, elements),
+        }
+    }
+
+    pub(crate) fn rank_and_size(&self, axis: Axis) -> (usize, usize) {
+        self.host.rank_and_size(axis)
+    }
+
+    /// DP ranks.
+    pub(crate) fn dp_size(&self) -> usize {
+        self.host.dp_size()
+    }
+
+    /// The hosts' group of `axis`.
+    pub(crate) fn of(&mut self, axis: Axis) -> &mut dyn Collective {
+        self.host.of(axis)
+    }
+
+    /// Sums the first `len` floats of `x` over the ranks of `axis`.
+    ///
+    /// # Errors
+    /// [`BackendError::Collective`], [`BackendError::Device`].
+    pub(crate) fn all_reduce(
+        &mut self,
+        stream: &Stream,
+        axis: Axis,
+        x: &mut Floats,
+        len: usize,
+    ) -> Result<(), BackendError> {
+        let (_, size) = self.rank_and_size(axis);
+        match &self.device {
+            Some(plane) if size > 1 => Ok(plane.all_reduce(stream, axis, x, len)?),
+            _ => self.host.all_reduce(stream, axis, x, len),
+        }
+    }
+
+    /// Sums the first `len` floats of `x`, a matrix `width` wide, over the ranks of
+    /// `axis`, of which there are several; where in `x` rows `rows[rank]` of the sum
+    /// begin then.
+    ///
+    /// # Errors
+    /// [`BackendError::Collective`], [`BackendError::Device`].
+    pub(crate) fn reduce_scatter(
+        &mut self,
+        stream: &Stream,
+        axis: Axis,
+        x: &mut Floats,
+        len: usize,
+        rows: &[Range<usize>],
+        width: usize,
+    ) -> Result<usize, BackendError> {
+        let (rank, _) = self.rank_and_size(axis);
+        match &self.device {
+            Some(plane) => {
+                let of = (axis, rank);
+                Ok(plane.reduce_scatter(stream, of, x, len, rows, width)?)
+            }
+            None => {
+                let host = &mut self.host;
+                host.reduce_scatter(stream, axis, x, len, rows, width)?;
+                Ok(0)
+            }
+        }
+    }
+
+    /// Gathers `lens[r]` floats of each rank's `x`, this one's from `first` on, in
+    /// `out`, in rank order, bit for bit; there are several ranks.
+    ///
+    /// # Errors
+    /// [`BackendError::Collective`], [`BackendError::Device`].
+    pub(crate) fn all_gather(
+        &mut self,
+        stream: &Stream,
+        axis: Axis,
+        x: &Floats,
+        first: usize,
+        lens: &(impl Iterator<Item = usize> + Clone),
+        out: &mut Floats,
+    ) -> Result<(), BackendError> {
+        let (rank, _) = self.rank_and_size(axis);
+        match &self.device {
+            Some(plane) => {
+                let of = (axis, rank);
+                Ok(plane.all_gather(stream, of, x, first, lens, out)?)
+            }
+            None => self.host.all_gather(stream, axis, x, first, lens, out),
+        }
+    }
+
+    /// See [`lockstep_backend::Backend::gather_to_host`]: of the first `len` floats of
+    /// `x`, which has room for `capacity` rows; there are several ranks.
+    ///
+    /// # Errors
+    /// [`BackendError::Collective`], [`BackendError::Device`].
+    pub(crate) fn gather_to_host<'a>(
+        &mut self,
+        stream: &Stream,
+        axis: Axis,
+        (x, len, capacity): (&Floats, usize, usize),
+        owners: Owners<'_>,
+        space: &'a mut Vec<f32>,
+    ) -> Result<&'a [f32], BackendError> {
+        let (rank, _) = self.rank_and_size(axis);
+        match &mut self.device {
+            Some(plane) => plane.gather_to_host(stream, (axis, rank), (x, capacity), owners, space),
+            None => {
+                let host = &mut self.host;
+                host.gather_to_host(stream, axis, x, len, owners, space)
+            }
+        }
+    }
+}

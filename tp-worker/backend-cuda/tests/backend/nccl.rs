@@ -1,0 +1,213 @@
+//! Ranks whose data goes from GPU to GPU, where something goes wrong: NCCL itself
+//! would wait for ever.
+
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use lockstep_backend::{Axis, Backend, BackendError, Holds};
+use lockstep_backend_cuda::{CudaBackend, Gpu};
+use lockstep_collective::CollectiveError;
+use lockstep_types::{CollectiveBackend, Dtype};
+
+use crate::ranks::{PATIENCE, brought, by_way, summed, tensor, values};
+use crate::support::gpu;
+
+/// How long after the deadline a rank may end.
+const LATE: Duration = Duration::from_secs(2);
+
+/// What two ranks on GPUs of their own come to; nothing where there are fewer.
+fn two<T: Send + 'static>(
+    work: impl Fn(&mut CudaBackend, usize) -> T + Send + Sync + 'static,
+) -> Option<[T; 2]> {
+    if Gpu::count().unwrap() < 2 {
+        return None;
+    }
+    let found = by_way(CollectiveBackend::Nccl, (2, 1), Dtype::Float32, work);
+    found.try_into().ok()
+}
+
+/// Sums so many floats, and waits for them.
+fn sum(gpu: &mut CudaBackend, rank: usize, len: usize) -> Result<Vec<f32>, BackendError> {
+    let mut x = tensor(gpu, &brought(rank, len), 1, Holds::Sum);
+    gpu.all_reduce(Axis::World, &mut x)?;
+    gpu.arrive()?;
+    Ok(values(gpu, &x))
+}
+
+fn cause(found: Result<Vec<f32>, BackendError>) -> CollectiveError {
+    match found {
+        Err(BackendError::Collective(error)) => *error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn words_do_not_ride_on_data_that_no_host_sees() {
+    let found = two(|gpu, rank| {
+        assert!(!gpu.words_ride_on_data());
+        assert!(gpu.describe().contains("NCCL"), "{}", gpu.describe());
+        sum(gpu, rank, 5).unwrap()
+    });
+    for found in found.into_iter().flatten() {
+        assert_eq!(found, summed(0..2, 5));
+    }
+}
+
+#[test]
+fn ranks_that_sum_different_things_end_by_the_deadline() {
+    let found = two(|gpu, rank| {
+        let start = Instant::now();
+        let error = cause(sum(gpu, rank, 4 + rank));
+        let took = start.elapsed();
+        // Both ways have ended, and go on no more.
+        gpu.control(Axis::World).barrier().unwrap_err();
+        cause(sum(gpu, rank, 4));
+        (error, took)
+    });
+    for (rank, (error, took)) in found.into_iter().flatten().enumerate() {
+        // The first that gives up ends the other's wait.
+        let named = match &error {
+            CollectiveError::Stalled { rank, .. } | CollectiveError::Deserted { rank, .. } => *rank,
+            _ => panic!("{error}"),
+        };
+        assert_eq!(named, rank);
+        assert!(PATIENCE <= took && took < PATIENCE + LATE, "{took:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_never_comes_is_not_waited_for() {
+    let (ended, told) = mpsc::channel();
+    let told = Mutex::new(told);
+    let found = two(move |gpu, rank| match rank {
+        0 => {
+            let start = Instant::now();
+            let error = cause(sum(gpu, rank, 4));
+            ended.send(()).unwrap();
+            (Some(error), start.elapsed())
+        }
+        _ => {
+            told.lock().unwrap().recv().unwrap();
+            (None, Duration::ZERO)
+        }
+    });
+    for (error, took) in found.into_iter().flatten().take(1) {
+        assert!(
+            matches!(error, Some(CollectiveError::Stalled { rank: 0, .. })),
+            "{error:?}"
+        );
+        assert!(took < PATIENCE + LATE, "{took:?}");
+    }
+}
+
+/// Long before the deadline.
+#[test]
+fn a_rank_that_leaves_is_named() {
+    let found = two(|gpu, rank| {
+        let start = Instant::now();
+        let error = (rank == 0).then(|| cause(sum(gpu, rank, 4)));
+        (error, start.elapsed())
+    });
+    for (error, took) in found.into_iter().flatten().take(1) {
+        assert_eq!(error, Some(CollectiveError::Deserted { rank: 0, peer: 1 }));
+        assert!(took < PATIENCE, "{took:?}");
+    }
+}
+
+/// By the handle of the host's group, which ends both ways; its peer is told.
+#[test]
+fn a_rank_that_is_aborted_waits_no_more() {
+    let handles = Arc::new(Mutex::new(Vec::new()));
+    let found = two(move |gpu, rank| {
+        let start = Instant::now();
+        if rank == 1 {
+            let handle = gpu.control(Axis::World).abort_handle();
+            handles
+                .lock()
+                .unwrap()
+                .push(std::thread::spawn(move || handle.abort()));
+        }
+        let error = cause(sum(gpu, rank, 4 + rank));
+        (error, start.elapsed())
+    });
+    for (rank, (error, took)) in found.into_iter().flatten().enumerate() {
+        let expected = match rank {
+            0 => CollectiveError::Deserted { rank: 0, peer: 1 },
+            _ => CollectiveError::Aborted { rank: 1 },
+        };
+        assert_eq!(error, expected);
+        assert!(took < PATIENCE, "{took:?}");
+    }
+}
+
+/// What the stream brings after an abort lies there like data.
+#[test]
+fn nothing_is_read_of_a_sum_that_was_ended() {
+    let found = two(|gpu, rank| {
+        let mut x = tensor(gpu, &brought(rank, 4 + rank), 1, Holds::Sum);
+        gpu.all_reduce(Axis::World, &mut x).unwrap();
+        let mut space = Vec::new();
+        let widths = [x.width()];
+        let owners = lockstep_backend::Owners {
+            widths: &widths,
+            rows: &[0..x.rows(); 1],
+        };
+        let read = gpu.gather_to_host(Axis::Alone, &x, owners, &mut space);
+        read.map(<[f32]>::to_vec)
+    });
+    for found in found.into_iter().flatten() {
+        cause(found);
+    }
+}
+
+#[test]
+fn ranks_that_share_a_gpu_can_not_be_made_to_use_nccl() {
+    if !lockstep_fake_cuda::seed(1) {
+        return; // A real machine may have many GPUs.
+    }
+    let (ranks, found) = (Gpu::count().unwrap() + 1, mpsc::channel());
+    let sender = found.0;
+    let groups = lockstep_collective::local_group(ranks)
+        .into_iter()
+        .enumerate();
+    let threads: Vec<_> = groups
+        .map(|(rank, group)| {
+            let sender = sender.clone();
+            std::thread::spawn(move || {
+                let mut options = crate::support::options(Dtype::Float32);
+                options.ordinal = rank % (ranks - 1);
+                options.collectives.backend = CollectiveBackend::Nccl;
+                let error = CudaBackend::new(&options, Box::new(group)).err();
+                sender.send(error.unwrap().to_string()).unwrap();
+            })
+        })
+        .collect();
+    drop(sender);
+    for error in found.1 {
+        let last = format!("rank {} shares a GPU", ranks - 1);
+        assert!(
+            error.contains(&last) && error.contains("--collective-backend"),
+            "{error}"
+        );
+    }
+    threads.into_iter().for_each(|rank| rank.join().unwrap());
+}
+
+#[test]
+fn a_rank_alone_asks_for_no_collective() {
+    let mut gpu = gpu(Dtype::Float32);
+    let mut x = tensor(&mut gpu, &[1.0, 2.0], 1, Holds::Sum);
+    gpu.all_reduce(Axis::World, &mut x).unwrap();
+    assert_eq!(values(&mut gpu, &x), [1.0, 2.0]);
+    for function in [
+        c"ncclGetUniqueId",
+        c"ncclCommInitRankConfig",
+        c"ncclAllReduce",
+    ] {
+        assert!(matches!(
+            lockstep_fake_cuda::calls(function),
+            None | Some(0)
+        ));
+    }
+}
