@@ -11,9 +11,9 @@ use crate::attached;
 use crate::support::{self, Case, Members, check_against_oracle};
 use crate::uneven::{self, splits};
 
-const SECRET: &[u8] = b"a secret of the tests";
+pub const SECRET: &[u8] = b"a secret of the tests";
 
-fn bind(size: usize) -> (Vec<TcpListenerHandle>, Vec<SocketAddr>) {
+pub fn bind(size: usize) -> (Vec<TcpListenerHandle>, Vec<SocketAddr>) {
     let handles = (0..size).map(|_| Tcp::bind("127.0.0.1:0").expect("bind"));
     let handles: Vec<_> = handles.collect();
     let addresses = handles.iter().map(TcpListenerHandle::address).collect();
@@ -21,10 +21,20 @@ fn bind(size: usize) -> (Vec<TcpListenerHandle>, Vec<SocketAddr>) {
 }
 
 fn group(size: usize, options: &Options) -> Members {
+    joined(size, options, &|handle| handle)
+}
+
+/// The members of a group that `prepare` has prepared for each.
+pub fn joined(
+    size: usize,
+    options: &Options,
+    prepare: &dyn Fn(TcpListenerHandle) -> TcpListenerHandle,
+) -> Members {
     let (handles, addresses) = bind(size);
     thread::scope(|scope| {
         let addresses = &addresses;
         let join = |(rank, handle): (usize, TcpListenerHandle)| {
+            let handle = prepare(handle);
             scope.spawn(move || {
                 handle
                     .connect_with(rank, addresses, "group", SECRET, options)

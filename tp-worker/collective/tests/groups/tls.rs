@@ -1,10 +1,9 @@
 //! Groups over TCP whose ranks speak TLS.
 
-use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock};
 use std::thread;
 
-use lockstep_collective::{Collective, CollectiveError, Options, Tcp, TcpListenerHandle, Tls};
+use lockstep_collective::{Collective as _, CollectiveError, Options, TcpListenerHandle, Tls};
 use proptest::prelude::*;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::crypto::ring;
@@ -14,8 +13,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use crate::attached;
 use crate::support::{self, Case, Members, check_against_oracle};
-
-const SECRET: &[u8] = b"a secret of the tests";
+use crate::tcp::{self, SECRET, bind};
 
 /// What a rank shows whose certificate another has signed than those that it trusts.
 fn rank(signs: &Authority, trusts: &Authority) -> Tls {
@@ -56,33 +54,12 @@ fn authority() -> Authority {
     CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("signed")
 }
 
-fn bind(size: usize) -> (Vec<TcpListenerHandle>, Vec<SocketAddr>) {
-    let handles = (0..size).map(|_| Tcp::bind("127.0.0.1:0").expect("bind"));
-    let handles: Vec<_> = handles.collect();
-    let addresses = handles.iter().map(TcpListenerHandle::address).collect();
-    (handles, addresses)
-}
-
 fn group(size: usize, options: &Options) -> Members {
     static SHOWN: LazyLock<Tls> = LazyLock::new(|| {
         let own = authority();
         rank(&own, &own)
     });
-    let (handles, addresses) = bind(size);
-    thread::scope(|scope| {
-        let addresses = &addresses;
-        let join = |(rank, handle): (usize, TcpListenerHandle)| {
-            let handle = handle.secured(Some(SHOWN.clone()));
-            let connect = move || handle.connect_with(rank, addresses, "group", SECRET, options);
-            scope.spawn(connect)
-        };
-        let ranks: Vec<_> = handles.into_iter().enumerate().map(join).collect();
-        let member = |rank: thread::ScopedJoinHandle<'_, Result<Tcp, CollectiveError>>| {
-            let member = rank.join().expect("a rank panicked").expect("connect");
-            Box::new(member) as Box<dyn Collective>
-        };
-        ranks.into_iter().map(member).collect()
-    })
+    tcp::joined(size, options, &|handle| handle.secured(Some(SHOWN.clone())))
 }
 
 proptest! {
