@@ -105,7 +105,7 @@ fn machines_that_cannot_serve_are_told_why() {
         (
             "TEST_ORDINAL",
             Some("7"),
-            "there is no GPU 7, as the driver sees 2 of them",
+            "there is no GPU 7, as the driver sees 4 of them",
         ),
     ];
     for (name, value, wanted) in cases {
