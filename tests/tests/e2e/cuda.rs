@@ -234,7 +234,10 @@ async fn gpus_that_cannot_serve_are_refused_with_the_remedy() {
             "--mem-fraction-static",
         ),
         (on_gpu().set("--base-gpu-id", "9"), "there is no GPU 9"),
-        (on_gpu().set("--tp-size", "4"), "--gpu-id-step 0"),
+        (
+            on_gpu().set("--tp-size", "4").env("FAKE_CUDA_DEVICES", "2"),
+            "--gpu-id-step 0",
+        ),
     ] {
         let server = Server::launch(options);
         let code = server.exit(LIMIT).await;

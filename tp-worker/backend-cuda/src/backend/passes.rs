@@ -88,9 +88,10 @@ impl CudaBackend {
     }
 
     /// Whether no host has a part in a pass: what ranks exchange by way of their hosts,
-    /// a repetition would leave out.
+    /// a repetition would leave out. How many rows each DP rank brings, hosts say too.
     fn stays_on_device(&self) -> bool {
-        self.group(Axis::World).1 == 1 || self.exchange.on_stream()
+        let alone = self.group(Axis::World).1 == 1;
+        alone || (self.exchange.on_stream() && self.exchange.dp_size() == 1)
     }
 
     /// Runs the pass of size `key`: by its graph, where there is one, and otherwise by
