@@ -186,7 +186,10 @@ impl Engine {
             // Ranks behind the lead finish their last step, in which others wait for them.
             let at_rest = self.planner.is_idle() && self.group.oldest().is_none();
             if self.phase == Phase::Draining && at_rest {
-                return self.drained();
+                tokio::select! {
+                    outcome = self.drained() => return outcome,
+                    never = &mut pings => match never {},
+                }
             }
             let deadline = TokioInstant::from_std(self.next_deadline());
             tokio::select! {
@@ -208,13 +211,22 @@ impl Engine {
         }
     }
 
-    /// What a drained engine ends with: a node that left must be replaced.
-    fn drained(&self) -> Result<(), RunError> {
-        match self.leaving {
-            Some(rank) if !self.link.lifecycle().drain.is_cancelled() => Err(RunError::Group(
-                format!("the node of rank {rank} was told to stop and has left"),
-            )),
-            _ => Ok(()),
+    /// What a drained engine ends with: a node that left must be replaced, unless all are
+    /// told to stop. Who stops a whole group tells one node after the other, and this one's
+    /// front ends before this process is told.
+    async fn drained(&self) -> Result<(), RunError> {
+        const TOGETHER: Duration = Duration::from_secs(2);
+        let Some(rank) = self.leaving else {
+            return Ok(());
+        };
+        let lifecycle = self.link.lifecycle();
+        tokio::select! {
+            () = lifecycle.halt.cancelled() => Err(RunError::Halted),
+            told = timeout(TOGETHER, lifecycle.drain.cancelled()) => {
+                told.map_err(|_| RunError::Group(format!(
+                    "the node of rank {rank} was told to stop and has left"
+                )))
+            }
         }
     }
 

@@ -135,8 +135,7 @@ async fn drain(
                 limit.as_secs(),
                 exit::DRAIN_LIMIT
             );
-            // Requests that are cut off get their error as well.
-            children.send(LauncherMessage::Halt, fronts);
+            cut(children);
             children.wait_ended(fronts, Instant::now() + FLUSH).await;
             children.stop(HALT).await;
             Served::Stopped(exit::DRAIN_LIMIT)
@@ -147,6 +146,13 @@ async fn drain(
             Served::Stopped(exit::INTERRUPTED)
         }
     }
+}
+
+/// Has the front end requests that still run with an error. The scheduler may hear of the
+/// end of its ranks before its own, and must know then that it was asked for.
+fn cut(children: &mut Children) {
+    children.send(LauncherMessage::Drain, scheduler);
+    children.send(LauncherMessage::Halt, fronts);
 }
 
 enum Drained {

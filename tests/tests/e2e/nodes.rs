@@ -246,3 +246,30 @@ async fn a_node_that_is_told_to_stop_lets_requests_finish_and_leaves() {
     assert_eq!(own, i32::from(exit::PROCESS_DIED), "{}", first.log());
     assert!(first.log().contains("was told to stop"), "{}", first.log());
 }
+
+#[tokio::test]
+async fn nodes_that_are_stopped_together_all_end_well() {
+    let _turn = turns::alone().await;
+    let nodes = Nodes::new();
+    let [first, second] = nodes.start().await;
+    let asked = first.client.post(first.url("/v1/chat/completions"));
+    let fields = json!({"max_tokens": 1000, "ignore_eos": true});
+    let asked = tokio::spawn(lockstep_tests::http::answer(asked.json(&counting(&fields))));
+    lockstep_tests::wait::until("the request to run", LIMIT, async || {
+        let metrics = first.metrics().await;
+        (metrics.value("lockstep_num_requests_running") == 1.0).then_some(())
+    })
+    .await;
+    second.signal(Signal::TERM).await;
+    // The engine knows of the other node's end before it knows of its own.
+    lockstep_tests::wait::until("node 0 to hear of it", LIMIT, async || {
+        first.log().contains("was told to stop").then_some(())
+    })
+    .await;
+    first.signal(Signal::TERM).await;
+    let answer = asked.await.expect("no panic").expect("answered");
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    assert_eq!(second.exit(LIMIT).await, i32::from(exit::OK));
+    let own = first.exit(LIMIT).await;
+    assert_eq!(own, i32::from(exit::OK), "{}", first.log());
+}

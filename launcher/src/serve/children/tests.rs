@@ -68,7 +68,7 @@ pub(in crate::serve) async fn next(children: &mut Children) -> Change {
 }
 
 /// Reads one line of a link off the event loop.
-async fn asked(mut link: BufReader<UnixStream>) -> LauncherMessage {
+pub(in crate::serve) async fn asked(mut link: BufReader<UnixStream>) -> LauncherMessage {
     let read = move || {
         let mut line = String::new();
         link.read_line(&mut line).expect("a line");

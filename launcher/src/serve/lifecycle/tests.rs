@@ -1,12 +1,12 @@
 use std::io::Write;
 use std::time::Duration;
 
-use lockstep_process::{Role, exit};
+use lockstep_process::{LauncherMessage, Role, exit};
 use tokio::time::{Instant, timeout};
 
-use super::{Drained, Served, collapse, may_leave, released, stages};
+use super::{Drained, Served, collapse, cut, may_leave, released, stages};
 use crate::serve::cause;
-use crate::serve::children::tests::{FOREVER, SOON, next, scripts};
+use crate::serve::children::tests::{FOREVER, SOON, asked, next, scripts};
 use crate::serve::children::{Change, everyone};
 use crate::serve::end::Ending;
 
@@ -77,6 +77,17 @@ async fn a_drain_that_takes_too_long_is_late() {
 }
 
 #[tokio::test]
+async fn the_scheduler_knows_of_a_drain_that_is_cut() {
+    let mut scripts = scripts(&[(Role::Scheduler, FOREVER), (FRONT, FOREVER)]);
+    let mut link = scripts.link(Role::Scheduler);
+    let ready = b"{\"type\":\"ready\",\"detail\":\"\"}\n";
+    link.get_mut().write_all(ready).expect("written");
+    next(&mut scripts.children).await;
+    cut(&mut scripts.children);
+    assert_eq!(asked(link).await, LauncherMessage::Drain);
+}
+
+#[tokio::test]
 async fn a_drain_that_loses_a_rank_with_requests_running_has_failed() {
     let mut scripts = scripts(&[(Role::Worker(0), "kill -KILL $$"), (FRONT, FOREVER)]);
     let limit = Instant::now() + SOON;
@@ -105,7 +116,7 @@ async fn ranks_may_leave_when_the_scheduler_has() {
         "nobody was asked"
     );
     assert!(!may_leave(children, Role::Scheduler, Ending::Code(0)));
-    children.send(lockstep_process::LauncherMessage::Drain, super::scheduler);
+    children.send(LauncherMessage::Drain, super::scheduler);
     assert!(may_leave(children, Role::Worker(0), Ending::Code(0)));
     assert!(may_leave(children, Role::Scheduler, Ending::Code(0)));
     assert!(!may_leave(children, Role::Worker(0), Ending::Signal(9)));
