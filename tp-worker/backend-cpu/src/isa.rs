@@ -153,17 +153,26 @@ impl Isa {
 /// Why kernels of another architecture don't run.
 const FOREIGN: &str = "its processor is of another architecture";
 
-#[cfg(target_arch = "x86_64")]
 fn is_intel() -> bool {
+    made_by(b"GenuineIntel")
+}
+
+/// Whether the processor is AMD's.
+pub(crate) fn is_amd() -> bool {
+    made_by(b"AuthenticAMD")
+}
+
+#[cfg(target_arch = "x86_64")]
+fn made_by(vendor: &[u8]) -> bool {
     let leaf = std::arch::x86_64::__cpuid(0);
     [leaf.ebx, leaf.edx, leaf.ecx]
         .map(u32::to_le_bytes)
         .concat()
-        == b"GenuineIntel"
+        == vendor
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn is_intel() -> bool {
+fn made_by(_: &[u8]) -> bool {
     false
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::cache::{CpuKvCache, Data};
 use super::cells::Cells;
-use crate::prefetch::far;
+use crate::prefetch::{far, near};
 
 /// Bytes that come at once.
 const LINE: usize = 64;
@@ -52,6 +52,8 @@ pub(crate) struct Asking<'a> {
     /// Row 0 of the cache, and the bytes of a row.
     data: *const u8,
     bytes: usize,
+    /// Asked for into the first-level cache, or the second.
+    near: bool,
     /// Rows from a key to its value.
     values_after: usize,
     scales: Option<&'a [f32]>,
@@ -73,6 +75,7 @@ impl<'a> Asking<'a> {
         Self {
             data,
             bytes,
+            near: cache.near,
             values_after: cache.values_after(),
             scales: match &cache.data {
                 Data::Int8(_, scales) => Some(scales),
@@ -90,6 +93,7 @@ impl<'a> Asking<'a> {
     pub(crate) const NOTHING: Asking<'static> = Asking {
         data: std::ptr::null(),
         bytes: 0,
+        near: false,
         values_after: 0,
         scales: None,
         together: 0,
@@ -127,7 +131,8 @@ impl<'a> Asking<'a> {
         }
         let start = self.data.wrapping_add(row * self.bytes);
         for line in (0..self.bytes).step_by(LINE) {
-            far(start.wrapping_add(line));
+            let line = start.wrapping_add(line);
+            if self.near { near(line) } else { far(line) }
         }
     }
 }

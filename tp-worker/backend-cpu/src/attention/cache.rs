@@ -11,7 +11,7 @@ use lockstep_types::KvCacheDtype;
 use super::cells::Plane;
 use super::quantize::quantize;
 use crate::gemm::Element;
-use crate::isa::Isa;
+use crate::isa::{Isa, is_amd};
 use crate::memory::Buffer;
 use crate::number::to_bf16;
 use crate::partition::{Shared, share};
@@ -19,6 +19,8 @@ use crate::pool::Pool;
 
 /// The widest head the kernels take.
 pub(crate) const MAX_HEAD_DIM: usize = 512;
+/// Tokens of a page from which on a head's rows lie together rather than apart.
+const TOGETHER: usize = 16;
 /// Below this many elements the caller writes keys and values alone.
 const WRITE_ALONE: usize = 8_192;
 
@@ -26,6 +28,13 @@ const WRITE_ALONE: usize = 8_192;
 pub struct CpuKvCache {
     pub(crate) shape: KvShape,
     pub(super) data: Data,
+    /// Rows that are read soon are asked for into the first-level cache: on AMD's cores,
+    /// rows of bf16. Measured on Zen 5 against the second level and in turns, decode
+    /// attention over pages of 16 tokens is 1.0 to 1.06 times as fast with rows of 128
+    /// bytes and 1.1 to 1.6 times with rows of 256, but 0.9 to 1.0 times with 8-bit codes.
+    /// Rows that lie apart, as those of pages of one token do, drive each other out of the
+    /// few places that the first level has for them.
+    pub(super) near: bool,
 }
 
 /// Rows of `head_dim` elements.
@@ -70,6 +79,7 @@ impl CpuKvCache {
         };
         Ok(Self {
             shape: *shape,
+            near: matches!(data, Data::Bf16(_)) && shape.page_size >= TOGETHER && is_amd(),
             data,
         })
     }
